@@ -1,0 +1,91 @@
+# make demo    train, commit to and verify a real model, then catch three cheats
+# make test    every check and every test
+# make bench   every benchmark; results go into benchmarks/results/ (BENCH_ARGS=--quick for a glance)
+# make lint    the checks alone
+# make core    the Rust core alone, for use from this checkout
+# make lock    write the lock files anew from pyproject.toml
+# make clean   remove what was built
+#
+# Everything happens in .venv, made here on first use from Python 3.11 or later and the lock files.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PYTEST_ARGS ?= -n auto
+BENCH_ARGS ?=
+
+BIN := .venv/bin
+CORE := vtrain/_core.abi3.so
+CORE_SOURCES := $(shell find rust -name target -prune -o -type f -print)
+CARGO := cargo --quiet
+MANIFEST := --manifest-path rust/Cargo.toml --locked
+export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
+
+.PHONY: help demo test bench lint core lock clean
+
+help:
+	@sed -n 's/^# \{0,1\}//; /^$$/q; p' Makefile
+
+# --- .venv, in steps that are redone only when what they were made from has changed
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "vtrain needs Python 3.11 or later; name one with: make PYTHON=/path/to/python" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+
+.venv/base.stamp: requirements.lock | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
+	touch $@
+
+.venv/dev.stamp: requirements-dev.lock | .venv/base.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
+	touch $@
+
+# An editable install: the compiled core lands beside the Python sources, the vtrain command in .venv.
+$(CORE): $(CORE_SOURCES) pyproject.toml .venv/base.stamp
+	@command -v cargo > /dev/null || { echo "vtrain needs a Rust toolchain (cargo) to build its core" >&2; exit 1; }
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+# --- what people ask for
+
+core: $(CORE)
+
+demo: $(CORE)
+	$(BIN)/vtrain demo
+
+lint: .venv/dev.stamp $(CORE)
+	$(CARGO) fmt --manifest-path rust/Cargo.toml --all --check
+	$(CARGO) clippy $(MANIFEST) --workspace --all-targets -- -D warnings
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+test: lint
+	$(CARGO) test $(MANIFEST) --package vtrain-core
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+bench: .venv/dev.stamp $(CORE)
+	@failed=; mkdir -p benchmarks/results; \
+	for script in benchmarks/[a-z]*.py; do \
+	  name=$$(basename "$$script" .py); echo "== $$name"; \
+	  $(BIN)/python "$$script" $(BENCH_ARGS) --json --out "benchmarks/results/$$name.json" || failed="$$failed $$name"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "missed their targets:$$failed" >&2; exit 1; fi
+
+UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 \
+  --generate-hashes --no-emit-index-url --custom-compile-command "make lock" --group build
+
+lock: .venv/dev.stamp
+	$(UV_COMPILE) --output-file requirements.lock
+	$(UV_COMPILE) --extra torch --group dev --constraint requirements.lock --output-file requirements-dev.lock
+
+clean:
+	rm -rf .venv rust/target build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -f $(CORE)
+	find vtrain tests benchmarks -name __pycache__ -prune -exec rm -rf {} + 2> /dev/null || true

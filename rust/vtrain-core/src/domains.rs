@@ -1,0 +1,95 @@
+//! Every hash domain of vtrain, in one place: twin of `vtrain/spec/domains.py`.
+
+use std::sync::LazyLock;
+
+use blake3::Hasher;
+use blake3::hazmat::{ContextKey, HasherExt, hash_derive_key_context};
+
+/// A digest or a hash in a tree.
+pub type Hash = [u8; 32];
+
+/// A purpose that bytes are hashed for: BLAKE3 derive_key with a context string of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Domain {
+    /// Tree over the tensors of a state.
+    StateTree,
+    /// Tree over the step records of a run.
+    RunLog,
+    /// Tree over the nodes of a step graph.
+    Graph,
+    /// Tree over the samples of a dataset.
+    Samples,
+    /// Tree over the outputs of every node of one step.
+    Trace,
+    /// Digest of a task.
+    TaskId,
+    /// Digest of a batch.
+    Batch,
+    /// Digest of a claim, which is what gets signed.
+    Claim,
+    /// Digest that names a run.
+    RunId,
+}
+
+const CONTEXTS: [(Domain, &str); 9] = [
+    (Domain::StateTree, "vtrain 2026 state tree v1"),
+    (Domain::RunLog, "vtrain 2026 run log v1"),
+    (Domain::Graph, "vtrain 2026 graph v1"),
+    (Domain::Samples, "vtrain 2026 samples v1"),
+    (Domain::Trace, "vtrain 2026 trace v1"),
+    (Domain::TaskId, "vtrain 2026 task id v1"),
+    (Domain::Batch, "vtrain 2026 batch v1"),
+    (Domain::Claim, "vtrain 2026 claim v1"),
+    (Domain::RunId, "vtrain 2026 run id v1"),
+];
+
+static CONTEXT_KEYS: LazyLock<[ContextKey; 9]> =
+    LazyLock::new(|| CONTEXTS.map(|(_, context)| hash_derive_key_context(context)));
+
+impl Domain {
+    /// Every domain, in the order of its discriminant.
+    pub fn all() -> impl Iterator<Item = Domain> {
+        CONTEXTS.into_iter().map(|(domain, _)| domain)
+    }
+
+    /// The context string.
+    pub fn context(self) -> &'static str {
+        CONTEXTS[self as usize].1
+    }
+
+    /// The domain with this context string.
+    pub fn from_context(context: &str) -> Option<Domain> {
+        CONTEXTS.into_iter().find(|entry| entry.1 == context).map(|(domain, _)| domain)
+    }
+
+    /// H_domain of the concatenated `parts`.
+    pub fn hash(self, parts: &[&[u8]]) -> Hash {
+        let mut hasher = Hasher::new_from_context_key(&CONTEXT_KEYS[self as usize]);
+        for part in parts {
+            hasher.update(part);
+        }
+        hasher.finalize().into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table_is_in_discriminant_order_and_contexts_are_unique() {
+        for (index, domain) in Domain::all().enumerate() {
+            assert_eq!(domain as usize, index);
+            assert_eq!(Domain::from_context(domain.context()), Some(domain));
+        }
+        assert_eq!(Domain::from_context("vtrain 2026 unknown v1"), None);
+    }
+
+    #[test]
+    fn hash_is_derive_key_mode() {
+        for domain in Domain::all() {
+            let expected = blake3::derive_key(domain.context(), b"left right");
+            assert_eq!(domain.hash(&[b"left ", b"right"]), expected);
+        }
+    }
+}

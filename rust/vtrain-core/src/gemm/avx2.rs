@@ -1,0 +1,94 @@
+//! AVX2: both sums by `vpmaddwd`, 16 products an instruction; high limbs as int16.
+
+use std::arch::x86_64::*;
+
+use super::Epilogue;
+use super::pack::{Highs, Lanes, Layout, Line, Side, pack_group};
+use super::tile::{self, Isa, TileJob, TileSums};
+
+pub(super) struct Avx2;
+
+// SAFETY: every function needs AVX2 and nothing else.
+unsafe impl Isa for Avx2 {
+    type Vector = __m256i;
+    const WIDTH: usize = 8;
+    const ROWS: usize = 6;
+    const GROUPS: usize = 1;
+    const HIGHS: Highs = Highs::Words;
+
+    #[inline(always)]
+    unsafe fn zero() -> __m256i {
+        unsafe { _mm256_setzero_si256() }
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const u32) -> __m256i {
+        unsafe { _mm256_loadu_si256(from.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut u32, x: __m256i) {
+        unsafe { _mm256_storeu_si256(to.cast(), x) };
+    }
+
+    #[inline(always)]
+    unsafe fn splat(from: *const u32) -> __m256i {
+        unsafe { _mm256_set1_epi32(*from as i32) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(x: __m256i, y: __m256i) -> __m256i {
+        unsafe { _mm256_add_epi32(x, y) }
+    }
+
+    #[inline(always)]
+    unsafe fn negate_shift16(x: __m256i) -> __m256i {
+        unsafe { _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_slli_epi32::<16>(x)) }
+    }
+
+    #[inline(always)]
+    unsafe fn dot_words(acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        unsafe { _mm256_add_epi32(acc, _mm256_madd_epi16(a, b)) }
+    }
+
+    #[inline(always)]
+    unsafe fn dot_highs(acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        unsafe { Self::dot_words(acc, a, b) }
+    }
+
+    #[target_feature(enable = "avx2")]
+    unsafe fn pack(src: &Lanes<'_>, side: Side, layout: &Layout, group: &mut [Line]) {
+        pack_group(src, side, Self::HIGHS, layout, group);
+    }
+
+    #[target_feature(enable = "avx2")]
+    unsafe fn tile(job: &TileJob<'_>, out: &mut TileSums, add: bool) {
+        unsafe {
+            match job.rows {
+                1 => rows::<1>(job, out, add),
+                2 => rows::<2>(job, out, add),
+                3 => rows::<3>(job, out, add),
+                4 => rows::<4>(job, out, add),
+                5 => rows::<5>(job, out, add),
+                _ => rows::<6>(job, out, add),
+            }
+        }
+    }
+
+    #[target_feature(enable = "avx2")]
+    unsafe fn finish<E: Epilogue>(
+        epilogue: &E,
+        sums: &TileSums,
+        row0: usize,
+        rows: usize,
+        col0: usize,
+        cols: usize,
+    ) {
+        unsafe { tile::finish(epilogue, sums, row0, rows, col0, cols) };
+    }
+}
+
+#[target_feature(enable = "avx2")]
+unsafe fn rows<const R: usize>(job: &TileJob<'_>, out: &mut TileSums, add: bool) {
+    unsafe { tile::tile::<Avx2, R, 2>(job, out, add) };
+}

@@ -1,0 +1,170 @@
+//! What becomes of a finished accumulator.
+
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::GemmError;
+
+/// Operands and saved tensors saturate to +-32639, so that both int8 limbs exist.
+const I16_LIMIT: i64 = 32639;
+
+/// Receives the exact accumulators of a product, a piece of a row at a time, from many threads.
+pub trait Epilogue: Sync {
+    /// (rows, columns) of the product that this epilogue is for.
+    fn shape(&self) -> (usize, usize);
+
+    /// Takes the accumulators of row `row`, columns `col0 .. col0 + acc.len()`.
+    ///
+    /// # Safety
+    /// The piece lies within [`Self::shape`], and no two calls on overlapping pieces run at the
+    /// same time.
+    unsafe fn store(&self, row: usize, col0: usize, acc: &[i64]);
+}
+
+/// A row-major matrix written in disjoint pieces by many threads.
+#[derive(Debug)]
+struct SharedMat<'a, T> {
+    data: *mut T,
+    rows: usize,
+    cols: usize,
+    owner: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: the pieces that `piece` hands out at one time are disjoint, by its contract.
+unsafe impl<T: Send> Sync for SharedMat<'_, T> {}
+// SAFETY: it stands for a `&mut [T]`, which is Send when T is.
+unsafe impl<T: Send> Send for SharedMat<'_, T> {}
+
+impl<'a, T> SharedMat<'a, T> {
+    fn new(data: &'a mut [T], rows: usize, cols: usize) -> Result<Self, GemmError> {
+        if rows.checked_mul(cols) != Some(data.len()) {
+            let len = data.len();
+            return Err(GemmError::View { rows, cols, row_stride: cols, col_stride: 1, len });
+        }
+        Ok(Self { data: data.as_mut_ptr(), rows, cols, owner: PhantomData })
+    }
+
+    /// # Safety
+    /// The piece lies inside the matrix, and no other piece that overlaps it is alive.
+    #[inline(always)]
+    #[allow(clippy::mut_from_ref)] // the contract stands in for the borrow checker
+    unsafe fn piece(&self, row: usize, col0: usize, len: usize) -> &mut [T] {
+        // SAFETY: in bounds and not aliased, by contract.
+        unsafe { std::slice::from_raw_parts_mut(self.data.add(row * self.cols + col0), len) }
+    }
+}
+
+/// Stores the accumulators themselves, row-major.
+#[derive(Debug)]
+pub struct StoreI64<'a>(SharedMat<'a, i64>);
+
+impl<'a> StoreI64<'a> {
+    /// `out` is `rows * cols` long. Errors: [`GemmError::View`].
+    pub fn new(out: &'a mut [i64], rows: usize, cols: usize) -> Result<Self, GemmError> {
+        SharedMat::new(out, rows, cols).map(Self)
+    }
+}
+
+impl Epilogue for StoreI64<'_> {
+    fn shape(&self) -> (usize, usize) {
+        (self.0.rows, self.0.cols)
+    }
+
+    #[inline(always)]
+    unsafe fn store(&self, row: usize, col0: usize, acc: &[i64]) {
+        // SAFETY: passed on from the caller.
+        unsafe { self.0.piece(row, col0, acc.len()) }.copy_from_slice(acc);
+    }
+}
+
+/// `out = relu(sat(rs(acc + bias, shift)))` as int16, row-major; counts what saturates.
+///
+/// `rs(x, s) = floor((x + 2^(s-1)) / 2^s)` for s > 0 and `x * 2^-s` otherwise, for every s;
+/// `sat` holds to +-32639. The ReLU is optional and comes after the saturation.
+#[derive(Debug)]
+pub struct RescaleI16<'a> {
+    out: SharedMat<'a, i16>,
+    shift: i32,
+    bias: Option<&'a [i64]>,
+    relu: bool,
+    saturated: AtomicU64,
+}
+
+impl<'a> RescaleI16<'a> {
+    /// `out` is `rows * cols` long; `bias` has an entry a column, already aligned to the
+    /// accumulator's exponent, and `acc + bias` must fit an int64.
+    /// Errors: [`GemmError::View`], [`GemmError::Output`] (length of the bias).
+    pub fn new(
+        out: &'a mut [i16],
+        rows: usize,
+        cols: usize,
+        shift: i32,
+        bias: Option<&'a [i64]>,
+        relu: bool,
+    ) -> Result<Self, GemmError> {
+        if let Some(bias) = bias.filter(|bias| bias.len() != cols) {
+            return Err(GemmError::Output { rows: 1, cols: bias.len(), m: rows, n: cols });
+        }
+        let out = SharedMat::new(out, rows, cols)?;
+        Ok(Self { out, shift, bias, relu, saturated: AtomicU64::new(0) })
+    }
+
+    /// How many rescaled elements lay beyond +-32639, before the ReLU.
+    pub fn saturated(&self) -> u64 {
+        self.saturated.load(Ordering::Relaxed)
+    }
+
+    /// One piece of a row: plain loops that the caller's instruction set vectorises.
+    #[inline(always)]
+    fn finish(&self, acc: &[i64], out: &mut [i16], rescale: impl Fn(i64) -> i64) {
+        let floor = if self.relu { 0 } else { -I16_LIMIT };
+        let mut beyond = 0u64;
+        for (out, &x) in out.iter_mut().zip(acc) {
+            let y = rescale(x);
+            beyond += u64::from(y > I16_LIMIT) + u64::from(y < -I16_LIMIT);
+            *out = y.clamp(floor, I16_LIMIT) as i16;
+        }
+        if beyond > 0 {
+            self.saturated.fetch_add(beyond, Ordering::Relaxed);
+        }
+    }
+
+    #[inline(always)]
+    fn finish_shifted(&self, acc: &[i64], out: &mut [i16]) {
+        match self.shift {
+            // Half up without the carry that x + 2^(s-1) could lose: floor(x / 2^s) plus bit s-1.
+            shift @ 1..=63 => self.finish(acc, out, |x| (x >> shift) + ((x >> (shift - 1)) & 1)),
+            // An int64 is within half a unit of zero, and -2^63 / 2^64 rounds up to it.
+            64.. => self.finish(acc, out, |_| 0),
+            // Anything beyond 2^16 saturates whatever the shift, so it may be held there first.
+            _ => {
+                let left = self.shift.unsigned_abs().min(40);
+                self.finish(acc, out, |x| x.clamp(-(1 << 16), 1 << 16) << left);
+            }
+        }
+    }
+}
+
+impl Epilogue for RescaleI16<'_> {
+    fn shape(&self) -> (usize, usize) {
+        (self.out.rows, self.out.cols)
+    }
+
+    #[inline(always)]
+    unsafe fn store(&self, row: usize, col0: usize, acc: &[i64]) {
+        // SAFETY: passed on from the caller.
+        let out = unsafe { self.out.piece(row, col0, acc.len()) };
+        let Some(bias) = self.bias else {
+            return self.finish_shifted(acc, out);
+        };
+        let bias = &bias[col0..col0 + acc.len()];
+        let mut sum = [0i64; 64];
+        for (piece, (bias, out)) in acc.chunks(64).zip(bias.chunks(64).zip(out.chunks_mut(64))) {
+            let sum = &mut sum[..piece.len()];
+            for ((sum, &x), &b) in sum.iter_mut().zip(piece).zip(bias) {
+                *sum = x.wrapping_add(b);
+            }
+            self.finish_shifted(sum, out);
+        }
+    }
+}

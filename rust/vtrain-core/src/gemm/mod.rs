@@ -1,0 +1,276 @@
+//! Exact int16 matrix product, `C[i, j] = sum_k A[i, k] * B[k, j]`, with int64 accumulators.
+//!
+//! Operands are any int16, accumulators are the exact sums, so every path, thread count and
+//! schedule gives the same bits. What happens to a finished accumulator is up to an [`Epilogue`].
+//!
+//! # How the fast paths work
+//!
+//! Write `q = 256 * hi + lo` with the rounded high limb `hi = min(127, floor((q + 128) / 256))`.
+//! Over a block of `n` terms of the sum, two cheap int32 sums are taken:
+//!
+//! * `W = sum a*b mod 2^32`, from products of whole int16 (`vpdpwssd`, `vpmaddwd`: both wrap);
+//! * `H = sum hi(a) * hi(b)`, from int8 products (`vpdpbusd`: half the instructions of `W`).
+//!
+//! With AVX512-VNNI that is 3 instructions for 64 products; four int8 limb products take 4.
+//! `2^16 * H` is close to the true sum `S`, and `W` knows `S` modulo `2^32`, so together they know
+//! `S`: let `E = S - 2^16 * H`. Then `E = W - 2^16 * H (mod 2^32)`, and if `|E| < 2^31` the int32
+//! with that residue *is* `E`, hence `S = 2^16 * H + E` exactly. It remains to bound `E`.
+//!
+//! **Bound of E.** One term contributes `a*b - 2^16*ah*bh = 256*(ah*bl + al*bh) + al*bl`.
+//!
+//! * *Narrow* blocks, `|q| <= 32639` throughout (all that the number format produces): then
+//!   `|hi| <= 127` and `lo` in `[-128, 127]`, so a term is at most
+//!   `256 * 2 * 127 * 128 + 128^2 = 8_339_456`, and 256 terms at most `2_134_900_736 < 2^31`.
+//!   257 terms are proven too, 258 are not: [`BLOCK`] is 256.
+//! * *Wide* blocks, any int16: `|hi| <= 128` and `lo` in `[-128, 255]` (255 is `32767`, whose high
+//!   limb is held to 127), so a term is at most `256 * 2 * 128 * 255 + 255^2 = 16_776_705`, and
+//!   128 terms ([`WIDE_BLOCK`]) at most `2_147_418_240 < 2^31`. So a wide block is cut in two.
+//!
+//! **When W alone is enough.** By Cauchy and Schwarz `|S| <= |a| * |b|` with Euclidean norms. If
+//! the sum of these products over a run of blocks is below `2^31`, then `S` is the int32 with
+//! residue `W`, and `H` need not be computed: 2 instructions for 64 products. Trained networks
+//! rarely fill 16 bits, so this is their usual case. Packing takes an upper bound of the norm for
+//! every block of every group of 16 lanes; the choice changes the speed, never a bit.
+//!
+//! `vpdpbusd` multiplies unsigned by signed bytes: A's limbs are stored as `hi + 128`, and `H`
+//! starts from `-128 * sum hi(b)`, which packing has summed. `(-32768)^2 + (-32768)^2 = 2^31`
+//! wraps inside the int16 instructions; `W` is taken modulo `2^32` anyway.
+//!
+//! # Structure
+//!
+//! `pack` copies operands into groups of 16 lanes (rows of A, columns of B) in the order in which
+//! they are read, `tile` computes one register tile over all of K, `driver` cuts the work into
+//! tasks. `avx512` and `avx2` are the instruction sets; `scalar` is the plain definition.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod driver;
+mod epilogue;
+mod pack;
+mod scalar;
+mod tile;
+
+pub use epilogue::{Epilogue, RescaleI16, StoreI64};
+
+/// Terms of a block whose values all lie within +-32639 (see the module's proof).
+const BLOCK: usize = 256;
+/// Terms of a block of any int16.
+const WIDE_BLOCK: usize = 128;
+/// The largest magnitude of a narrow block: the format saturates to +-32639.
+const NARROW_MAX: u16 = 32639;
+/// Longest sum taken: with `|a*b| <= 2^30`, accumulators stay below `2^53`.
+pub const MAX_K: usize = 1 << 23;
+
+/// Why a product was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GemmError {
+    /// The inner dimensions of A and B differ.
+    #[error("A has {a_cols} columns but B has {b_rows} rows")]
+    Inner { a_cols: usize, b_rows: usize },
+    /// A view reaches beyond its slice (or its extent overflows).
+    #[error("a {rows} x {cols} view with strides {row_stride}, {col_stride} exceeds {len} elements")]
+    View { rows: usize, cols: usize, row_stride: usize, col_stride: usize, len: usize },
+    /// K is above [`MAX_K`].
+    #[error("K = {k} is above {MAX_K}")]
+    TooLong { k: usize },
+    /// The epilogue writes a matrix of another shape, or its bias has another length.
+    #[error("the epilogue is for {rows} x {cols}, the product is {m} x {n}")]
+    Output { rows: usize, cols: usize, m: usize, n: usize },
+    /// This machine lacks the instructions of the path.
+    #[error("this machine cannot run the {path} path")]
+    Unavailable { path: Path },
+    /// No path has this name.
+    #[error("no path is named {name:?}")]
+    UnknownPath { name: String },
+}
+
+/// A matrix of int16 inside a slice; element (i, j) is `data[i * row_stride + j * col_stride]`.
+#[derive(Debug, Clone, Copy)]
+pub struct MatRef<'a> {
+    data: &'a [i16],
+    rows: usize,
+    cols: usize,
+    row_stride: usize,
+    col_stride: usize,
+}
+
+impl<'a> MatRef<'a> {
+    /// A view with the given strides in elements. Errors: [`GemmError::View`].
+    pub fn new(
+        data: &'a [i16],
+        rows: usize,
+        cols: usize,
+        row_stride: usize,
+        col_stride: usize,
+    ) -> Result<Self, GemmError> {
+        let error = GemmError::View { rows, cols, row_stride, col_stride, len: data.len() };
+        if rows > 0 && cols > 0 {
+            let last = (rows - 1)
+                .checked_mul(row_stride)
+                .zip((cols - 1).checked_mul(col_stride))
+                .and_then(|(r, c)| r.checked_add(c));
+            if last.is_none_or(|last| last >= data.len()) {
+                return Err(error);
+            }
+        }
+        Ok(Self { data, rows, cols, row_stride, col_stride })
+    }
+
+    /// A dense row-major view. Errors: [`GemmError::View`].
+    pub fn row_major(data: &'a [i16], rows: usize, cols: usize) -> Result<Self, GemmError> {
+        Self::new(data, rows, cols, cols, 1)
+    }
+
+    /// The transposed view.
+    #[must_use]
+    pub fn t(self) -> Self {
+        Self {
+            rows: self.cols,
+            cols: self.rows,
+            row_stride: self.col_stride,
+            col_stride: self.row_stride,
+            ..self
+        }
+    }
+
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    fn at(&self, row: usize, col: usize) -> i64 {
+        i64::from(self.data[row * self.row_stride + col * self.col_stride])
+    }
+}
+
+/// The instruction set that computes a product.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Path {
+    /// Portable; the definition in plain Rust.
+    Scalar,
+    /// x86-64 with AVX2.
+    Avx2,
+    /// x86-64 with AVX-512 F, BW and VNNI.
+    Avx512Vnni,
+}
+
+impl Path {
+    /// All paths, slowest first.
+    pub const ALL: [Self; 3] = [Self::Scalar, Self::Avx2, Self::Avx512Vnni];
+
+    /// The paths that this machine can run, slowest first; never empty.
+    pub fn available() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|path| path.is_available())
+    }
+
+    /// The fastest path of this machine.
+    pub fn best() -> Self {
+        Self::available().last().unwrap_or(Self::Scalar)
+    }
+
+    /// The stable name: `scalar`, `avx2` or `avx512-vnni`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Scalar => "scalar",
+            Self::Avx2 => "avx2",
+            Self::Avx512Vnni => "avx512-vnni",
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn is_available(self) -> bool {
+        match self {
+            Self::Scalar => true,
+            Self::Avx2 => is_x86_feature_detected!("avx2"),
+            Self::Avx512Vnni => {
+                is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512vnni")
+            }
+        }
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn is_available(self) -> bool {
+        self == Self::Scalar
+    }
+}
+
+impl std::fmt::Display for Path {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl std::str::FromStr for Path {
+    type Err = GemmError;
+
+    fn from_str(name: &str) -> Result<Self, GemmError> {
+        let found = Self::ALL.into_iter().find(|path| path.name() == name);
+        found.ok_or_else(|| GemmError::UnknownPath { name: name.to_owned() })
+    }
+}
+
+/// Computes products on one path, keeping its packing buffers from call to call.
+///
+/// Work is spread over the rayon pool that the call runs in: `pool.install(|| gemm.run(..))`.
+#[derive(Debug)]
+pub struct Gemm {
+    path: Path,
+    scratch: driver::Scratch,
+}
+
+impl Gemm {
+    /// Errors: [`GemmError::Unavailable`].
+    pub fn new(path: Path) -> Result<Self, GemmError> {
+        if !path.is_available() {
+            return Err(GemmError::Unavailable { path });
+        }
+        Ok(Self { path, scratch: driver::Scratch::default() })
+    }
+
+    pub fn path(&self) -> Path {
+        self.path
+    }
+
+    /// Hands every accumulator of `a * b` to `epilogue`, each element once. A sum of no terms is 0.
+    ///
+    /// Errors: [`GemmError::Inner`], [`GemmError::TooLong`], [`GemmError::Output`].
+    pub fn run<E: Epilogue>(
+        &mut self,
+        a: MatRef<'_>,
+        b: MatRef<'_>,
+        epilogue: &E,
+    ) -> Result<(), GemmError> {
+        if a.cols != b.rows {
+            return Err(GemmError::Inner { a_cols: a.cols, b_rows: b.rows });
+        }
+        if a.cols > MAX_K {
+            return Err(GemmError::TooLong { k: a.cols });
+        }
+        let (rows, cols) = epilogue.shape();
+        if (rows, cols) != (a.rows, b.cols) {
+            return Err(GemmError::Output { rows, cols, m: a.rows, n: b.cols });
+        }
+        match self.path {
+            Path::Scalar => scalar::run(a, b, epilogue),
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `new` made sure that this machine has the instructions.
+            Path::Avx2 => unsafe { driver::run::<avx2::Avx2, E>(a, b, epilogue, &mut self.scratch) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Path::Avx512Vnni => unsafe {
+                driver::run::<avx512::Avx512, E>(a, b, epilogue, &mut self.scratch);
+            },
+            #[cfg(not(target_arch = "x86_64"))]
+            path => return Err(GemmError::Unavailable { path }),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,188 @@
+//! Operands in the order in which a tile reads them.
+//!
+//! A *lane* is a row of A or a column of B; 16 lanes form a *group*, packed over a stretch of K:
+//!
+//! * `words`: for every pair of k, 16 lanes of two int16, one cache line;
+//! * `highs`: the high limbs; by instruction set, four of A's `u8` (limb + 128) or B's `i8` a
+//!   lane (a line for four k), or two `i16` a lane (a line for two k);
+//! * `fixes`: for each half block, 16 lanes of `-128 * sum of high limbs`, what `u8` limbs add;
+//! * `bounds`: for each block, a bound on its lanes' norms and whether it is wide.
+//!
+//! K is filled up to a multiple of 4, and the lanes to 16, with zeros.
+
+use super::{BLOCK, MatRef, NARROW_MAX, WIDE_BLOCK};
+
+/// Lanes of a group.
+pub(super) const LANES: usize = 16;
+
+/// A cache line, the unit in which packed operands are stored.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(64))]
+pub(super) struct Line(pub [u32; LANES]);
+
+impl Line {
+    pub const ZERO: Self = Self([0; LANES]);
+}
+
+/// What is known of the lanes of one block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub(super) struct Bound {
+    /// At least the Euclidean norm of each lane.
+    pub norm: u32,
+    /// Not 0 when a value is beyond +-32639.
+    pub wide: u32,
+}
+
+/// How high limbs are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Highs {
+    /// Bytes, four k a line, for `vpdpbusd`.
+    Bytes,
+    /// int16, two k a line, for `vpmaddwd`.
+    Words,
+}
+
+/// Which operand a group belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    A,
+    B,
+}
+
+/// Where the parts of a group lie, in lines from its start.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Layout {
+    /// Terms, filled up to a multiple of 4.
+    pub k: usize,
+    /// Terms of a line of `highs`.
+    pub high_step: usize,
+    pub highs: usize,
+    pub fixes: usize,
+    pub bounds: usize,
+    /// Lines of a group.
+    pub lines: usize,
+}
+
+impl Layout {
+    pub fn new(k: usize, format: Highs) -> Self {
+        let k = k.next_multiple_of(4);
+        let high_step = match format {
+            Highs::Bytes => 4,
+            Highs::Words => 2,
+        };
+        let highs = k / 2;
+        let fixes = highs + k / high_step;
+        let bounds = fixes + 2 * k.div_ceil(BLOCK);
+        let lines = bounds + (k.div_ceil(BLOCK) * size_of::<Bound>()).div_ceil(size_of::<Line>());
+        Self { k, high_step, highs, fixes, bounds, lines }
+    }
+
+    pub fn blocks(&self) -> usize {
+        self.k.div_ceil(BLOCK)
+    }
+}
+
+/// Up to 16 lanes of an operand over a stretch of K.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Lanes<'a> {
+    /// From the first lane's first term on.
+    pub data: &'a [i16],
+    pub lanes: usize,
+    pub lane_stride: usize,
+    pub k: usize,
+    pub k_stride: usize,
+}
+
+impl<'a> Lanes<'a> {
+    /// Rows `lane0 ..` of `mat` (of `b.t()` for the columns of B), columns `k0 .. k0 + k`; neither
+    /// may be empty.
+    pub fn new(mat: MatRef<'a>, lane0: usize, lanes: usize, k0: usize, k: usize) -> Self {
+        let data = &mat.data[lane0 * mat.row_stride + k0 * mat.col_stride..];
+        Self { data, lanes, lane_stride: mat.row_stride, k, k_stride: mat.col_stride }
+    }
+
+    /// The value of a lane's term, 0 outside.
+    fn at(&self, lane: usize, k: usize) -> i16 {
+        if lane < self.lanes && k < self.k {
+            self.data[lane * self.lane_stride + k * self.k_stride]
+        } else {
+            0
+        }
+    }
+}
+
+/// The rounded high limb.
+fn high(q: i16) -> i16 {
+    q.saturating_add(128) >> 8
+}
+
+/// A bound on the norm from `sum floor(squares of a pair / 256)` over a block.
+pub(super) fn norm_bound(sum: u32) -> u32 {
+    // Each pair's floor lost less than 1, and a block has BLOCK / 2 pairs.
+    let squares = (u64::from(sum) + BLOCK as u64 / 2) * 256;
+    squares.isqrt() as u32 + 1
+}
+
+/// Packs a group; portable.
+///
+/// `group` has `layout.lines` lines.
+pub(super) fn pack_group(
+    src: &Lanes<'_>,
+    side: Side,
+    format: Highs,
+    layout: &Layout,
+    group: &mut [Line],
+) {
+    for block in 0..layout.blocks() {
+        let end = layout.k.min((block + 1) * BLOCK);
+        let mut squares = [0u32; LANES];
+        let mut largest = 0u16;
+        for (half, start) in (block * BLOCK..end).step_by(WIDE_BLOCK).enumerate() {
+            let mut sums = [0i32; LANES];
+            for k in (start..end.min(start + WIDE_BLOCK)).step_by(4) {
+                for lane in 0..LANES {
+                    let q = [0, 1, 2, 3].map(|i| src.at(lane, k + i));
+                    let h = q.map(high);
+                    for pair in 0..2 {
+                        let (x, y) = (q[2 * pair], q[2 * pair + 1]);
+                        group[k / 2 + pair].0[lane] = pair_word(x, y);
+                        let square = |v: i16| i32::from(v).unsigned_abs().pow(2);
+                        squares[lane] += (square(x) + square(y)) >> 8;
+                        largest = largest.max(x.unsigned_abs()).max(y.unsigned_abs());
+                    }
+                    match format {
+                        Highs::Bytes => {
+                            let flip = if side == Side::A { 0x8080_8080 } else { 0 };
+                            let bytes = u32::from_le_bytes(h.map(|h| h as u8));
+                            group[layout.highs + k / 4].0[lane] = bytes ^ flip;
+                        }
+                        Highs::Words => {
+                            group[layout.highs + k / 2].0[lane] = pair_word(h[0], h[1]);
+                            group[layout.highs + k / 2 + 1].0[lane] = pair_word(h[2], h[3]);
+                        }
+                    }
+                    sums[lane] += h.iter().map(|&h| i32::from(h)).sum::<i32>();
+                }
+            }
+            group[layout.fixes + 2 * block + half] = Line(sums.map(|sum| (-128 * sum) as u32));
+        }
+        let squares = squares.into_iter().fold(0, u32::max);
+        let bound = Bound {
+            norm: norm_bound(squares),
+            wide: u32::from(largest > NARROW_MAX),
+        };
+        set_bound(layout, group, block, bound);
+    }
+}
+
+fn pair_word(x: i16, y: i16) -> u32 {
+    u32::from(x as u16) | u32::from(y as u16) << 16
+}
+
+/// Stores what is known of a block.
+pub(super) fn set_bound(layout: &Layout, group: &mut [Line], block: usize, bound: Bound) {
+    let line = &mut group[layout.bounds + block / 8].0;
+    line[block % 8 * 2] = bound.norm;
+    line[block % 8 * 2 + 1] = bound.wide;
+}

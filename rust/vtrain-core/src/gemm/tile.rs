@@ -1,0 +1,262 @@
+//! One register tile of C over all of a packed stretch of K (see the proof in `super`).
+
+use super::pack::{Bound, Highs, LANES, Lanes, Layout, Line, Side};
+use super::{BLOCK, Epilogue, WIDE_BLOCK};
+
+/// Most rows and columns of any instruction set's tile.
+pub(super) const MAX_ROWS: usize = 14;
+pub(super) const MAX_COLS: usize = 32;
+
+/// The accumulators of a tile, row by row.
+#[repr(C, align(64))]
+pub(super) struct TileSums(pub [[i64; MAX_COLS]; MAX_ROWS]);
+
+impl TileSums {
+    pub const ZERO: Self = Self([[0; MAX_COLS]; MAX_ROWS]);
+}
+
+/// The packed operands of a tile: one group of A, one or two of B.
+#[derive(Clone, Copy)]
+pub(super) struct TileJob<'a> {
+    pub layout: &'a Layout,
+    /// Rows of C, the first lanes of `a`.
+    pub rows: usize,
+    pub a: &'a [Line],
+    /// As many groups of B, one after the other, as the tile is wide.
+    pub b: &'a [Line],
+}
+
+/// An instruction set: a few int32 vector operations, and entry points compiled with its features.
+///
+/// # Safety
+/// All functions need a machine that has the instructions.
+pub(super) unsafe trait Isa {
+    /// A vector of int32.
+    type Vector: Copy;
+    /// int32 of a vector; divides 16.
+    const WIDTH: usize;
+    /// Rows and groups of columns of its largest tile.
+    const ROWS: usize;
+    const GROUPS: usize;
+    const HIGHS: Highs;
+
+    unsafe fn zero() -> Self::Vector;
+    unsafe fn load(from: *const u32) -> Self::Vector;
+    unsafe fn store(to: *mut u32, x: Self::Vector);
+    /// The word at `from` in every lane.
+    unsafe fn splat(from: *const u32) -> Self::Vector;
+    unsafe fn add(x: Self::Vector, y: Self::Vector) -> Self::Vector;
+    /// `-(x << 16)`, modulo 2^32.
+    unsafe fn negate_shift16(x: Self::Vector) -> Self::Vector;
+    /// `acc` plus two int16 products a lane, modulo 2^32.
+    unsafe fn dot_words(acc: Self::Vector, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// `acc` plus the products of a lane's high limbs, A's as [`Highs`] and [`Side`] say.
+    unsafe fn dot_highs(acc: Self::Vector, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+
+    unsafe fn pack(src: &Lanes<'_>, side: Side, layout: &Layout, group: &mut [Line]);
+    unsafe fn tile(job: &TileJob<'_>, out: &mut TileSums, add: bool);
+    unsafe fn finish<E: Epilogue>(
+        epilogue: &E,
+        sums: &TileSums,
+        row0: usize,
+        rows: usize,
+        col0: usize,
+        cols: usize,
+    );
+}
+
+/// Hands the tile's rows to the epilogue.
+///
+/// # Safety
+/// As [`Epilogue::store`].
+#[inline(always)]
+pub(super) unsafe fn finish<E: Epilogue>(
+    epilogue: &E,
+    sums: &TileSums,
+    row0: usize,
+    rows: usize,
+    col0: usize,
+    cols: usize,
+) {
+    for (row, sums) in sums.0.iter().enumerate().take(rows) {
+        // SAFETY: passed on from the caller.
+        unsafe { epilogue.store(row0 + row, col0, &sums[..cols]) };
+    }
+}
+
+fn bound(layout: &Layout, group: &[Line], block: usize) -> Bound {
+    let line = &group[layout.bounds + block / 8].0;
+    Bound { norm: line[block % 8 * 2], wide: line[block % 8 * 2 + 1] }
+}
+
+/// Computes a tile of `R` rows and `N` vectors: `out = sums`, or `out += sums` if `add`.
+///
+/// # Safety
+/// The machine has the instructions of `I`; `R` is `job.rows`, at most [`MAX_ROWS`]; `N` vectors
+/// are all the groups of `job.b`, at most [`MAX_COLS`] columns; the groups were packed for the
+/// layout and the instruction set.
+#[inline(always)]
+pub(super) unsafe fn tile<I: Isa, const R: usize, const N: usize>(
+    job: &TileJob<'_>,
+    out: &mut TileSums,
+    mut add: bool,
+) {
+    let layout = job.layout;
+    let blocks = layout.blocks();
+    let groups = N * I::WIDTH / LANES;
+    let bounds = |block| {
+        let a = bound(layout, job.a, block);
+        let mut norm = 0;
+        let mut wide = a.wide;
+        for group in job.b.chunks_exact(layout.lines).take(groups) {
+            let b = bound(layout, group, block);
+            norm = b.norm.max(norm);
+            wide |= b.wide;
+        }
+        (u64::from(a.norm) * u64::from(norm), wide != 0)
+    };
+    let mut block = 0;
+    while block < blocks {
+        // The longest run of blocks over which |S| < 2^31, by Cauchy and Schwarz.
+        let start = block;
+        let mut norm = 0;
+        let mut wide = false;
+        while block < blocks {
+            let (more, is_wide) = bounds(block);
+            if norm + more >= 1 << 31 {
+                wide = is_wide;
+                break;
+            }
+            norm += more;
+            block += 1;
+        }
+        if block > start {
+            let end = layout.k.min(block * BLOCK);
+            // SAFETY: the terms lie within K; the rest is passed on.
+            unsafe { words::<I, R, N>(job, start * BLOCK, end, out, add) };
+        } else {
+            block += 1;
+            let end = layout.k.min(block * BLOCK);
+            let step = if wide { WIDE_BLOCK } else { BLOCK };
+            for first in (start * BLOCK..end).step_by(step) {
+                // SAFETY: as above.
+                unsafe { both::<I, R, N>(job, first, end.min(first + step), out, add) };
+                add = true;
+            }
+        }
+        add = true;
+    }
+}
+
+/// A line of packed B words (or highs) for vector `v` of a tile.
+#[inline(always)]
+unsafe fn b_at<I: Isa>(job: &TileJob<'_>, line: usize, v: usize) -> *const u32 {
+    let (group, offset) = (v * I::WIDTH / LANES, v * I::WIDTH % LANES);
+    // SAFETY: the line lies within the group by the caller's contract.
+    unsafe { job.b.as_ptr().add(group * job.layout.lines + line).cast::<u32>().add(offset) }
+}
+
+/// The sums of lines `first .. end` of the groups, `dot` being the product of two vectors.
+#[inline(always)]
+unsafe fn dot_lines<I: Isa, const R: usize, const N: usize>(
+    job: &TileJob<'_>,
+    first: usize,
+    end: usize,
+    sums: &mut [[I::Vector; N]; R],
+    dot: impl Fn(I::Vector, I::Vector, I::Vector) -> I::Vector,
+) {
+    // SAFETY: the lines lie within the groups by the caller's contract.
+    unsafe {
+        let mut a = job.a.as_ptr().add(first).cast::<u32>();
+        let mut b: [_; N] = std::array::from_fn(|v| b_at::<I>(job, first, v));
+        for _ in first..end {
+            let row: [_; N] = std::array::from_fn(|v| I::load(b[v]));
+            for r in 0..R {
+                let x = I::splat(a.add(r));
+                for v in 0..N {
+                    sums[r][v] = dot(sums[r][v], x, row[v]);
+                }
+            }
+            a = a.add(LANES);
+            b = b.map(|b| b.add(LANES));
+        }
+    }
+}
+
+/// Terms `first .. end` where W alone is the sum.
+#[inline(always)]
+unsafe fn words<I: Isa, const R: usize, const N: usize>(
+    job: &TileJob<'_>,
+    first: usize,
+    end: usize,
+    out: &mut TileSums,
+    add: bool,
+) {
+    let mut low = [[0u32; MAX_COLS]; R];
+    // SAFETY: passed on from the caller.
+    unsafe {
+        let mut w = [[I::zero(); N]; R];
+        dot_lines::<I, R, N>(job, first / 2, end / 2, &mut w, |s, x, y| I::dot_words(s, x, y));
+        keep::<I, R, N>(&w, &mut low);
+    }
+    for r in 0..R {
+        for (out, &w) in out.0[r].iter_mut().zip(&low[r]).take(N * I::WIDTH) {
+            let sum = i64::from(w as i32);
+            *out = if add { *out + sum } else { sum };
+        }
+    }
+}
+
+/// Terms `first .. end`, at most a block, by W and H.
+#[inline(always)]
+unsafe fn both<I: Isa, const R: usize, const N: usize>(
+    job: &TileJob<'_>,
+    first: usize,
+    end: usize,
+    out: &mut TileSums,
+    add: bool,
+) {
+    let layout = job.layout;
+    let mut high = [[0u32; MAX_COLS]; R];
+    let mut low = [[0u32; MAX_COLS]; R];
+    // SAFETY: passed on from the caller; a stretch starts at a half block.
+    unsafe {
+        let mut start = [I::zero(); N];
+        if let Highs::Bytes = I::HIGHS {
+            for half in first / WIDE_BLOCK..end.div_ceil(WIDE_BLOCK) {
+                for (v, start) in start.iter_mut().enumerate() {
+                    *start = I::add(*start, I::load(b_at::<I>(job, layout.fixes + half, v)));
+                }
+            }
+        }
+        let mut sums = [start; R];
+        let lines = |k: usize| layout.highs + k / layout.high_step;
+        dot_lines::<I, R, N>(job, lines(first), lines(end), &mut sums, |s, x, y| {
+            I::dot_highs(s, x, y)
+        });
+        keep::<I, R, N>(&sums, &mut high);
+        let mut sums = sums.map(|row| row.map(|h| I::negate_shift16(h)));
+        dot_lines::<I, R, N>(job, first / 2, end / 2, &mut sums, |s, x, y| I::dot_words(s, x, y));
+        keep::<I, R, N>(&sums, &mut low);
+    }
+    for r in 0..R {
+        for ((out, &h), &e) in out.0[r].iter_mut().zip(&high[r]).zip(&low[r]).take(N * I::WIDTH) {
+            let sum = (i64::from(h as i32) << 16) + i64::from(e as i32);
+            *out = if add { *out + sum } else { sum };
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn keep<I: Isa, const R: usize, const N: usize>(
+    sums: &[[I::Vector; N]; R],
+    to: &mut [[u32; MAX_COLS]; R],
+) {
+    for (sums, to) in sums.iter().zip(to) {
+        let to = to.as_mut_ptr();
+        for (v, &sum) in sums.iter().enumerate() {
+            // SAFETY: N vectors are at most MAX_COLS columns.
+            unsafe { I::store(to.add(v * I::WIDTH), sum) };
+        }
+    }
+}

@@ -1,0 +1,73 @@
+"""A wheel, built from the checkout and installed elsewhere, works there without the checkout."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    result = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def wheel(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("wheel")
+    maturin = Path(sys.executable).with_name("maturin")
+    run(maturin, "build", "--release", "--compatibility", "off", "--out", out, cwd=repository)
+    [built] = out.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def elsewhere(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The scripts' folder of a fresh environment that holds the wheel.
+
+    Dependencies come from the environment that runs the tests: a folder named in a .pth file has
+    its own .pth files ignored, so the checkout installed there stays out of reach.
+    """
+    home = tmp_path_factory.mktemp("elsewhere") / "venv"
+    venv.create(home, with_pip=False)
+    python = home / "bin/python"
+    run(
+        *(sys.executable, "-m", "pip", "--python", python, "install", "--quiet"),
+        *("--disable-pip-version-check", "--no-deps", "--no-index", wheel),
+        cwd=home,
+    )
+    site = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=home)
+    (Path(site) / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return python.parent
+
+
+def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"vtrain"}
+    assert {"vtrain/__init__.py", "vtrain/_core.abi3.so", "vtrain/py.typed"} <= set(names)
+    assert any(name.endswith("/licenses/LICENSE") for name in names)
+    assert "-cp311-abi3-" in wheel.name
+
+
+def test_installed_wheel_imports_its_own_core(elsewhere: Path) -> None:
+    program = "import vtrain._core as c; print(c.__version__, c.__file__)"
+    version, path = run(elsewhere / "python", "-c", program, cwd=elsewhere).split()
+    assert path.startswith(str(elsewhere.parent))
+    assert version == run(
+        sys.executable, "-c", "import vtrain; print(vtrain.__version__)", cwd=elsewhere
+    )
+
+
+def test_installed_commands_run(repository: Path, elsewhere: Path) -> None:
+    project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
+    for command in project.get("scripts", {}):
+        assert project["version"] in run(elsewhere / command, "--version", cwd=elsewhere)

@@ -1,0 +1,107 @@
+"""Every error that crosses a public boundary of vtrain: one tree, each with a stable code.
+
+A found fraud is a result (see ``vtrain.wire.verdict``), never an exception.  An exception says that
+something could not be done, where, and at whose door it lies.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+Fault = Literal["user", "solver", "nobody"]
+
+
+class VtrainError(Exception):
+    """Base of all errors.
+
+    ``code`` is stable across releases and safe to match on; ``where`` names the place (a file, a
+    field, a node, a byte offset); ``fault`` says who is answerable: the caller's input (``user``),
+    whoever produced the run under audit (``solver``), or the surroundings (``nobody``).
+    """
+
+    code: ClassVar[str] = "error"
+    fault: ClassVar[Fault] = "nobody"
+
+    def __init__(self, message: str, *, where: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.where = where
+
+    def __str__(self) -> str:
+        place = f"{self.where}: " if self.where else ""
+        return f"{place}{self.message} [{self.code}]"
+
+
+class EncodingError(VtrainError):
+    """Bytes are not the canonical encoding of anything we accept; ``where`` has the byte offset."""
+
+    code = "encoding"
+    fault = "user"
+
+
+class TaskError(VtrainError):
+    """A task file or TaskSpec is incomplete or contradicts itself; ``where`` names the key."""
+
+    code = "task"
+    fault = "user"
+
+
+class ModelError(VtrainError):
+    """An ONNX model is malformed or uses something vtrain does not support; names the node."""
+
+    code = "model"
+    fault = "user"
+
+
+class DataError(VtrainError):
+    """A dataset is malformed or is not the one its root commits to; names the file or sample."""
+
+    code = "data"
+    fault = "user"
+
+
+class GraphError(VtrainError):
+    """A step graph is not legal (shapes, dtypes, order, unknown operator); names the node."""
+
+    code = "graph"
+    fault = "user"
+
+
+class RangeError(GraphError):
+    """Interval analysis could not prove that an accumulator fits; names the node and the range."""
+
+    code = "range"
+
+
+class SignatureError(VtrainError):
+    """A key or signature is malformed or does not verify."""
+
+    code = "signature"
+    fault = "user"
+
+
+class StorageError(VtrainError):
+    """Reading or writing a file failed (full disk, read-only folder, ...); names the path."""
+
+    code = "storage"
+
+
+class RunError(VtrainError):
+    """A run directory is not usable for what was asked (locked, of another task, not begun)."""
+
+    code = "run"
+    fault = "user"
+
+
+class NotProducedError(VtrainError):
+    """Committed bytes are missing or are not those that the commitment names."""
+
+    code = "not-produced"
+    fault = "solver"
+
+
+class MissingExtraError(VtrainError):
+    """An optional dependency is not installed; the message has the install command."""
+
+    code = "missing-extra"
+    fault = "user"

@@ -1,0 +1,1 @@
+"""The step graph: built from a model, differentiated, ranged, lowered to ONNX."""

@@ -1,0 +1,76 @@
+"""Reverse-mode differentiation: emits the backward nodes by each operator's own rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from vtrain.errors import GraphError
+from vtrain.graph.builder import GraphBuilder
+from vtrain.ops import TABLE
+from vtrain.ops.base import Reason
+from vtrain.wire.graph import Ref
+
+
+def _needs_gradient(builder: GraphBuilder, wrt: Iterable[Ref], until: Ref) -> set[Ref]:
+    """Values at or before ``until`` that depend on one of ``wrt``."""
+    reached = set(wrt)
+    for index in range(until.node + 1):
+        if any(ref in reached for ref in builder.nodes[index].inputs):
+            reached.add(Ref(index))
+    return reached
+
+
+def _accumulate(builder: GraphBuilder, parts: list[Ref], name: str) -> Ref:
+    """Sum of several contributions: int16 each, aligned exactly to the finest exponent."""
+    if len(parts) == 1:
+        return parts[0]
+    total = builder.as_operand(parts[0], f"{name}/grad_part")
+    for part in parts[1:]:
+        other = builder.as_operand(part, f"{name}/grad_part")
+        f_total, f_other = builder.type_of(total).exponent, builder.type_of(other).exponent
+        finest = max(f_total, f_other)
+        total = builder.emit(
+            "add",
+            f"{name}/grad_sum",
+            (total, other),
+            shift_a=finest - f_total,
+            shift_b=finest - f_other,
+        )
+        if part is not parts[-1]:
+            total = builder.as_operand(total, f"{name}/grad_part")
+    return total
+
+
+def compute_gradients(
+    builder: GraphBuilder, output: Ref, seed: Ref, wrt: Iterable[Ref]
+) -> Mapping[Ref, Ref]:
+    """Gradient of each of ``wrt``, given the gradient ``seed`` of ``output``.
+
+    A gradient has the shape of its tensor and an exponent of its own.  GraphError names a node on
+    the way that has no backward rule, or a tensor that ``output`` does not depend on.
+    """
+    wanted = list(wrt)
+    needed = _needs_gradient(builder, wanted, output)
+    parts: dict[Ref, list[Ref]] = {output: [seed]}
+    gradients: dict[Ref, Ref] = {}
+    for index in range(output.node, -1, -1):
+        ref = Ref(index)
+        if ref not in parts or ref not in needed:
+            continue
+        node = builder.nodes[index]
+        gradient = _accumulate(builder, parts.pop(ref), node.name)
+        if ref in wanted:
+            gradients[ref] = gradient
+        if not any(source in needed for source in node.inputs):
+            continue
+        backward = TABLE[node.op].backward
+        if isinstance(backward, Reason):
+            raise GraphError(f"{node.op} has no backward rule: {backward.why}", where=node.name)
+        for source, part in zip(node.inputs, backward(builder, node, ref, gradient), strict=True):
+            if part is not None and source in needed:
+                parts.setdefault(source, []).append(part)
+    for ref in wanted:
+        if ref not in gradients:
+            name = builder.nodes[ref.node].name
+            raise GraphError("the loss does not depend on this parameter", where=name)
+    return gradients

@@ -1,0 +1,125 @@
+"""Building a step graph: emit nodes with inferred types, and fix exponents at named sites.
+
+A *site* is a rescale to int16 whose exponent is calibrated; its name is the node's name.  Where the
+exponent comes from is a policy: read from the task (:class:`FixedExponents`), or measured while the
+graph is being evaluated (``vtrain.graph.calibration``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from vtrain.errors import GraphError, TaskError
+from vtrain.ops import TABLE
+from vtrain.wire.graph import AttrValue, Node, Ref, StepGraph, TensorType
+
+
+class ExponentPolicy(Protocol):
+    """Says which exponent a site gets."""
+
+    def choose(self, site: str, source: Ref, exponent: int) -> int:
+        """Exponent for ``site``, whose value before the shift is ``source`` with ``exponent``."""
+        ...
+
+
+class FixedExponents:
+    """The exponents of a task: TaskError names a site that the task does not list."""
+
+    def __init__(self, exponents: Mapping[str, int]) -> None:
+        self._exponents = exponents
+        self.used: set[str] = set()
+
+    def choose(self, site: str, source: Ref, exponent: int) -> int:
+        if site not in self._exponents:
+            raise TaskError(
+                "no exponent for this site: run `vtrain profile` on the task", where=f"exponents.{site}"
+            )
+        self.used.add(site)
+        return self._exponents[site]
+
+
+class GraphBuilder:
+    """Collects nodes.  ``policy`` decides the exponents of sites."""
+
+    def __init__(self, policy: ExponentPolicy) -> None:
+        self._policy = policy
+        self._nodes: list[Node] = []
+        self._names: set[str] = set()
+        self._operands: dict[Ref, Ref] = {}
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """The nodes so far."""
+        return self._nodes
+
+    def graph(self) -> StepGraph:
+        """The finished graph."""
+        return StepGraph(tuple(self._nodes))
+
+    def type_of(self, ref: Ref) -> TensorType:
+        """Type of an emitted value."""
+        return self._nodes[ref.node].outputs[ref.output]
+
+    def emit(self, op: str, name: str, inputs: Sequence[Ref], /, **attrs: AttrValue) -> Ref:
+        """Append a node; its type and range are inferred.  GraphError/RangeError name the node."""
+        name = self._unique(name)
+        try:
+            output = TABLE[op].infer(attrs, [self.type_of(ref) for ref in inputs])
+        except GraphError as error:
+            raise type(error)(error.message, where=f"node {name} ({op})") from None
+        self._nodes.append(Node(name, op, dict(attrs), tuple(inputs), (output,)))
+        return Ref(len(self._nodes) - 1)
+
+    def rescale(
+        self,
+        name: str,
+        source: Ref,
+        exponent: int,
+        *,
+        dtype: str = "i16",
+        multiplier: int = 1,
+        multiplier_exponent: int = 0,
+    ) -> Ref:
+        """``source`` times multiplier * 2^-multiplier_exponent, at a given exponent and dtype."""
+        return self.emit(
+            "rescale",
+            name,
+            (source,),
+            dtype=dtype,
+            multiplier=multiplier,
+            multiplier_exponent=multiplier_exponent,
+            shift=self.type_of(source).exponent + multiplier_exponent - exponent,
+        )
+
+    def rescale_at_site(
+        self, name: str, source: Ref, *, multiplier: int = 1, multiplier_exponent: int = 0
+    ) -> Ref:
+        """Rescale to int16 at the calibrated exponent of the site ``name``."""
+        name = self._unique(name, reserve=False)
+        before = self.type_of(source).exponent + multiplier_exponent
+        exponent = self._policy.choose(name, source, before)
+        return self.rescale(
+            name,
+            source,
+            exponent,
+            multiplier=multiplier,
+            multiplier_exponent=multiplier_exponent,
+        )
+
+    def as_operand(self, ref: Ref, name: str) -> Ref:
+        """``ref`` itself if int16, else rescaled at site ``name`` (once: later calls share it)."""
+        if self.type_of(ref).dtype == "i16":
+            return ref
+        if ref not in self._operands:
+            self._operands[ref] = self.rescale_at_site(name, ref)
+        return self._operands[ref]
+
+    def _unique(self, name: str, *, reserve: bool = True) -> str:
+        candidate, count = name, 1
+        while candidate in self._names:
+            count += 1
+            candidate = f"{name}#{count}"
+        if reserve:
+            self._names.add(candidate)
+        return candidate

@@ -1,0 +1,272 @@
+"""The forward model: layers with named values, and their lowering to operators.
+
+Shapes here are as in ONNX, without the batch: an image is (channels, height, width).  In the step
+graph images are NHWC and convolution weights are (out, kernel height, kernel width, in); `import`
+and `export` translate, so that a user meets ONNX's order alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vtrain.errors import ModelError
+from vtrain.graph.builder import GraphBuilder
+from vtrain.ops.layout import Window
+from vtrain.spec.number import MASTER_EXPONENT
+from vtrain.wire.graph import AttrValue, Ref
+
+
+@dataclass(frozen=True)
+class Linear:
+    """y = x W (+ b); ``transposed``: the weight is stored [out, in] (ONNX transB), else [in, out]."""
+
+    name: str
+    input: str
+    weight: str
+    bias: str | None
+    transposed: bool
+
+
+@dataclass(frozen=True)
+class Conv:
+    """2-D convolution, one group, dilation 1; the weight is stored [out, kh, kw, in]."""
+
+    name: str
+    input: str
+    weight: str
+    bias: str | None
+    window: Window
+
+
+@dataclass(frozen=True)
+class Relu:
+    """max(x, 0)."""
+
+    name: str
+    input: str
+
+
+@dataclass(frozen=True)
+class MaxPool:
+    """Maximum over each window."""
+
+    name: str
+    input: str
+    window: Window
+
+
+@dataclass(frozen=True)
+class AveragePool:
+    """Mean over each window, padding counted."""
+
+    name: str
+    input: str
+    window: Window
+
+
+@dataclass(frozen=True)
+class Reshape:
+    """The same elements in ONNX's row-major order under another shape (Flatten is one)."""
+
+    name: str
+    input: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Add:
+    """Sum of two values of the same shape."""
+
+    name: str
+    left: str
+    right: str
+
+
+Layer = Linear | Conv | Relu | MaxPool | AveragePool | Reshape | Add
+
+
+@dataclass(frozen=True)
+class Model:
+    """A forward pass.  ``name`` of a layer is the name of its output value.
+
+    ``params`` are int32 master weights with 24 fraction bits, in step-graph order.
+    ``parameter_order`` keeps the ONNX initialiser names as they come.
+    """
+
+    input: str
+    input_shape: tuple[int, ...]
+    layers: tuple[Layer, ...]
+    output: str
+    params: Mapping[str, npt.NDArray[np.int32]]
+
+
+def _window_attrs(window: Window) -> dict[str, AttrValue]:
+    return {"kernel": window.kernel, "pads": window.pads, "strides": window.strides}
+
+
+class _Emitter:
+    """Emits the layers of one model; ``values`` maps a value's name to its node."""
+
+    def __init__(self, builder: GraphBuilder, params: Mapping[str, Ref]) -> None:
+        self._b = builder
+        self._params = params
+        self._weights: dict[str, Ref] = {}
+        self.values: dict[str, Ref] = {}
+
+    def operand_of(self, param: str) -> Ref:
+        """A master weight as int16 operand; shared by all its uses."""
+        if param not in self._weights:
+            self._weights[param] = self._b.rescale_at_site(param, self._params[param])
+        return self._weights[param]
+
+    def emit(self, layer: Layer) -> Ref:
+        match layer:
+            case Linear():
+                x = self.values[layer.input]
+                acc = self._b.emit(
+                    "matmul",
+                    f"{layer.name}/acc",
+                    (x, self.operand_of(layer.weight)),
+                    transpose_a=0,
+                    transpose_b=int(layer.transposed),
+                )
+                return self._b.rescale_at_site(layer.name, self._with_bias(acc, layer))
+            case Conv():
+                return self._emit_conv(layer)
+            case Relu():
+                return self._b.emit("relu", layer.name, (self.values[layer.input],))
+            case MaxPool():
+                x = self.values[layer.input]
+                return self._b.emit("max_pool", layer.name, (x,), **_window_attrs(layer.window))
+            case AveragePool():
+                return self._emit_average_pool(layer)
+            case Reshape():
+                return self._emit_reshape(layer)
+            case Add():
+                return self._emit_add(layer)
+
+    def _with_bias(self, acc: Ref, layer: Linear | Conv) -> Ref:
+        if layer.bias is None:
+            return acc
+        shift = MASTER_EXPONENT - self._b.type_of(acc).exponent
+        inputs = (acc, self._params[layer.bias])
+        return self._b.emit("add_bias", f"{layer.name}/biased", inputs, shift=shift)
+
+    def _emit_conv(self, layer: Conv) -> Ref:
+        b, x = self._b, self.values[layer.input]
+        batch, height, width, _ = b.type_of(x).shape
+        patches = b.emit("im2col", f"{layer.name}/patches", (x,), **_window_attrs(layer.window))
+        weight = self.operand_of(layer.weight)
+        channels = b.type_of(weight).shape[0]
+        flat_shape = (channels, b.type_of(patches).shape[1])
+        flat = b.emit("reshape", f"{layer.name}/weight", (weight,), shape=flat_shape)
+        acc = b.emit(
+            "matmul", f"{layer.name}/acc", (patches, flat), transpose_a=0, transpose_b=1
+        )
+        rows = b.rescale_at_site(f"{layer.name}/rows", self._with_bias(acc, layer))
+        shape = (batch, *layer.window.output_extent(height, width), channels)
+        return b.emit("reshape", layer.name, (rows,), shape=shape)
+
+    def _emit_average_pool(self, layer: AveragePool) -> Ref:
+        b = self._b
+        attrs = _window_attrs(layer.window)
+        total = b.emit("sum_pool", f"{layer.name}/sum", (self.values[layer.input],), **attrs)
+        area = layer.window.area
+        if area & (area - 1) == 0:
+            multiplier, exponent = 1, area.bit_length() - 1
+        else:
+            exponent = 15 + area.bit_length() - 1
+            multiplier = (2 * (1 << exponent) + area) // (2 * area)  # round half up, 16 bits
+        return b.rescale_at_site(
+            layer.name, total, multiplier=multiplier, multiplier_exponent=exponent
+        )
+
+    def _emit_reshape(self, layer: Reshape) -> Ref:
+        b = self._b
+        x = to_onnx_order(b, self.values[layer.input], f"{layer.name}/nchw")
+        batch = b.type_of(x).shape[0]
+        return from_onnx_order(b, x, (batch, *layer.shape), layer.name)
+
+    def _emit_add(self, layer: Add) -> Ref:
+        b = self._b
+        left, right = self.values[layer.left], self.values[layer.right]
+        f_left, f_right = b.type_of(left).exponent, b.type_of(right).exponent
+        finest = max(f_left, f_right)
+        total = b.emit(
+            "add",
+            f"{layer.name}/sum",
+            (left, right),
+            shift_a=finest - f_left,
+            shift_b=finest - f_right,
+        )
+        return b.rescale_at_site(layer.name, total)
+
+
+def to_onnx_order(b: GraphBuilder, x: Ref, name: str) -> Ref:
+    """NHWC -> NCHW for an image; anything else as it is.  One channel or one pixel needs no move."""
+    shape = b.type_of(x).shape
+    if len(shape) != 4:
+        return x
+    batch, height, width, channels = shape
+    if channels == 1 or height * width == 1:
+        return b.emit("reshape", name, (x,), shape=(batch, channels, height, width))
+    return b.emit("transpose", name, (x,), perm=(0, 3, 1, 2))
+
+
+def from_onnx_order(b: GraphBuilder, x: Ref, shape: tuple[int, ...], name: str) -> Ref:
+    """``x``, in ONNX order, under the ONNX shape ``shape``; an image ends up NHWC."""
+    if len(shape) != 4:
+        return b.emit("reshape", name, (x,), shape=shape)
+    batch, channels, height, width = shape
+    if channels == 1 or height * width == 1:
+        return b.emit("reshape", name, (x,), shape=(batch, height, width, channels))
+    nchw = b.emit("reshape", f"{name}/nchw", (x,), shape=shape)
+    return b.emit("transpose", name, (nchw,), perm=(0, 2, 3, 1))
+
+
+def emit_forward(
+    builder: GraphBuilder, model: Model, x: Ref, params: Mapping[str, Ref]
+) -> Ref:
+    """Emit the layers of ``model``: ``x`` int16 [batch, ...] in ONNX order -> its output, int16.
+
+    ModelError names a layer that the graph refuses.
+    """
+    emitter = _Emitter(builder, params)
+    batch = builder.type_of(x).shape[0]
+    emitter.values[model.input] = from_onnx_order(
+        builder, x, (batch, *model.input_shape), model.input
+    )
+    for layer in model.layers:
+        emitter.values[layer.name] = emitter.emit(layer)
+    return emitter.values[model.output]
+
+
+def describe(model: Model) -> list[tuple[str, str, Any]]:
+    """(layer name, kind, parameter shape or None) for people."""
+    rows: list[tuple[str, str, Any]] = []
+    for layer in model.layers:
+        weight = getattr(layer, "weight", None)
+        rows.append(
+            (layer.name, type(layer).__name__, model.params[weight].shape if weight else None)
+        )
+    return rows
+
+
+def require_known_values(model: Model) -> None:
+    """ModelError unless every layer reads a value made before it and names are unique."""
+    known = {model.input}
+    for layer in model.layers:
+        sources = (layer.left, layer.right) if isinstance(layer, Add) else (layer.input,)
+        for source in sources:
+            if source not in known:
+                raise ModelError(f"reads {source!r}, which no earlier layer makes", where=layer.name)
+        if layer.name in known:
+            raise ModelError("two layers put out a value of this name", where=layer.name)
+        known.add(layer.name)
+    if model.output not in known:
+        raise ModelError("is not a value of the model", where=model.output)

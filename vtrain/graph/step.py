@@ -1,0 +1,263 @@
+"""The training step as one graph: batch, forward, loss, backward, update, commitment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from vtrain.errors import TaskError
+from vtrain.graph.autodiff import compute_gradients
+from vtrain.graph.builder import GraphBuilder
+from vtrain.graph.model import Model, emit_forward
+from vtrain.spec.number import (
+    LOG2_EXPONENT,
+    LOSS_EXPONENT,
+    MASTER_EXPONENT,
+    MOMENTUM_EXPONENT,
+)
+from vtrain.wire.graph import Ref
+from vtrain.wire.task import DataSpec
+
+LOG2_E = 47274
+"""round(log2(e) * 2^15): logits in nats become base-2 logits by this multiplier."""
+LOG2_E_EXPONENT = 15
+
+
+@dataclass(frozen=True)
+class Affine:
+    """Preparation of raw samples: x -> sat16(rs(x * multiplier + offset, shift)) at ``exponent``."""
+
+    multiplier: int
+    offset: int
+    shift: int
+    exponent: int
+
+
+@dataclass(frozen=True)
+class OneHot:
+    """Preparation of tokens: each becomes ``depth`` elements, 1.0 at its place."""
+
+    depth: int
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """SGD with momentum.  ``decay`` = round(2^16 (1 - mu)); rates are 16-bit mantissas at ``exponent``.
+
+    The factor 1 / batch of the mean gradient is folded into the rates.
+    """
+
+    decay: int
+    starts: tuple[int, ...]
+    rates: tuple[int, ...]
+    exponent: int
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """What a step graph is built from, besides exponents and the model."""
+
+    data: DataSpec
+    prepare: Affine | OneHot
+    loss: str
+    optimizer: Momentum
+    seed: int
+    batch: int
+    commit_every: int
+
+
+State = dict[str, npt.NDArray[np.signedinteger]]
+
+
+def param_state(name: str) -> str:
+    """State name of a parameter's master weights."""
+    return f"param/{name}"
+
+
+def momentum_state(name: str) -> str:
+    """State name of a parameter's momentum."""
+    return f"momentum/{name}"
+
+
+STEP_STATE = "step"
+"""State name of the step counter."""
+
+
+def compute_initial_state(params: Mapping[str, npt.NDArray[np.int32]]) -> State:
+    """State before step 0: master weights as imported, momentum and counter zero."""
+    state: State = {STEP_STATE: np.zeros((), dtype=np.int64)}
+    for name, values in params.items():
+        state[param_state(name)] = values
+        state[momentum_state(name)] = np.zeros_like(values)
+    return state
+
+
+def emit_step(b: GraphBuilder, plan: StepPlan, model: Model) -> None:
+    """Emit the whole step into ``b``: state, batch, forward, loss, backward, update, record."""
+    t = b.emit("state", STEP_STATE, (), name=STEP_STATE, dtype="i64", shape=(), exponent=0)
+    params: dict[str, Ref] = {}
+    velocities: dict[str, Ref] = {}
+    for name, values in model.params.items():
+        for kind, refs, exponent in (
+            (param_state, params, MASTER_EXPONENT),
+            (momentum_state, velocities, MOMENTUM_EXPONENT),
+        ):
+            state = kind(name)
+            refs[name] = b.emit(
+                "state", state, (), name=state, dtype="i32", shape=values.shape, exponent=exponent
+            )
+
+    x, y = emit_batch(b, plan, t)
+    batch_digest = b.emit(
+        "batch_digest",
+        "batch_digest",
+        [b.emit("tensor_digest", f"{part}/digest", (ref,)) for part, ref in (("x", x), ("y", y))],
+    )
+    logits = emit_forward(b, model, emit_prepare(b, plan.prepare, x), params)
+    loss, seed = _LOSSES[plan.loss](b, logits, y)
+    gradients = compute_gradients(b, logits, seed, list(params.values()))
+
+    opt = plan.optimizer
+    rate = b.emit(
+        "schedule", "rate", (t,), starts=opt.starts, rates=opt.rates, exponent=opt.exponent
+    )
+    after: dict[str, Ref] = {STEP_STATE: b.emit("increment", "step/next", (t,))}
+    for name, weight in params.items():
+        gradient = gradients[weight]
+        velocity = b.emit(
+            "momentum",
+            f"{momentum_state(name)}/next",
+            (velocities[name], gradient),
+            decay=opt.decay,
+            shift=b.type_of(gradient).exponent - MOMENTUM_EXPONENT,
+        )
+        after[momentum_state(name)] = velocity
+        after[param_state(name)] = b.emit(
+            "sgd_update",
+            f"{param_state(name)}/next",
+            (weight, velocity, rate),
+            shift=MOMENTUM_EXPONENT + opt.exponent - MASTER_EXPONENT,
+        )
+    for name, ref in after.items():
+        b.emit("next_state", f"next/{name}", (ref,), name=name)
+    root = emit_state_root(b, after)
+    inputs = (after[STEP_STATE], batch_digest, loss, root)
+    b.emit("record", "record", inputs, commit_every=plan.commit_every)
+
+
+def emit_batch(b: GraphBuilder, plan: StepPlan, t: Ref) -> tuple[Ref, Ref]:
+    """Raw samples of step ``t``: x [batch, ...] and y [batch, ...] as committed."""
+    data = plan.data
+    index = b.emit(
+        "sample_index",
+        "sample_index",
+        (t,),
+        seed=plan.seed.to_bytes(8, "little"),
+        samples=data.samples,
+        batch=plan.batch,
+    )
+    parts = (
+        ("x", data.x_dtype, data.x_shape, data.x_exponent),
+        ("y", data.y_dtype, data.y_shape, data.y_exponent),
+    )
+    x, y = (
+        b.emit(
+            "gather_samples", part, (index,), part=part, dtype=dtype, shape=shape, exponent=exponent
+        )
+        for part, dtype, shape, exponent in parts
+    )
+    return x, y
+
+
+def emit_prepare(b: GraphBuilder, prepare: Affine | OneHot, x: Ref) -> Ref:
+    """Raw samples -> int16 operands."""
+    if isinstance(prepare, OneHot):
+        return b.emit("one_hot", "x/prepared", (x,), depth=prepare.depth)
+    return b.emit(
+        "normalize",
+        "x/prepared",
+        (x,),
+        multiplier=prepare.multiplier,
+        offset=prepare.offset,
+        shift=prepare.shift,
+        exponent=prepare.exponent,
+    )
+
+
+def emit_log2_logits(b: GraphBuilder, logits: Ref) -> Ref:
+    """int16 logits in nats -> int32 in the base-2 log domain with 10 fraction bits."""
+    return b.rescale(
+        "loss/log2_logits",
+        logits,
+        LOG2_EXPONENT,
+        dtype="i32",
+        multiplier=LOG2_E,
+        multiplier_exponent=LOG2_E_EXPONENT,
+    )
+
+
+def _emit_cross_entropy(b: GraphBuilder, logits: Ref, labels: Ref) -> tuple[Ref, Ref]:
+    shape, labels_type = b.type_of(logits).shape, b.type_of(labels)
+    if len(shape) != 2 or labels_type.shape != shape[:1]:
+        raise TaskError(
+            f"cross-entropy needs logits [batch, classes] and one label each; "
+            f"logits are {shape}, labels {labels_type.shape}",
+            where="loss",
+        )
+    z = emit_log2_logits(b, logits)
+    maximum = b.emit("row_max", "loss/max", (z,))
+    e = b.emit("exp2_diff", "loss/exp", (z, maximum))
+    total = b.emit("row_sum", "loss/sum", (e,))
+    p = b.emit("divide", "loss/probabilities", (e, total))
+    rows = b.emit("cross_entropy", "loss/rows", (z, maximum, total, labels))
+    loss = b.emit("sum", "loss", (rows,))
+    return loss, b.emit("sub_one_hot", "loss/grad", (p, labels))
+
+
+def _emit_mse(b: GraphBuilder, outputs: Ref, targets: Ref) -> tuple[Ref, Ref]:
+    """Loss = sum of (out - target)^2; its gradient is taken as out - target (the 2 is in the rate)."""
+    out, target = b.type_of(outputs), b.type_of(targets)
+    if out.size != target.size:
+        raise TaskError(
+            f"MSE needs targets as large as the outputs; {target.shape} and {out.shape}", where="loss"
+        )
+    aligned = b.emit("reshape", "loss/targets", (targets,), shape=out.shape)
+    finest = max(out.exponent, target.exponent)
+    difference = b.emit(
+        "sub",
+        "loss/difference",
+        (outputs, aligned),
+        shift_a=finest - out.exponent,
+        shift_b=finest - target.exponent,
+    )
+    gradient = b.as_operand(difference, "loss/grad")
+    shift = 2 * b.type_of(gradient).exponent - LOSS_EXPONENT
+    return b.emit("square_sum", "loss", (gradient,), shift=shift), gradient
+
+
+_LOSSES = {"cross_entropy": _emit_cross_entropy, "mse": _emit_mse}
+LOSSES = tuple(_LOSSES)
+"""Names of the losses a task may ask for."""
+
+
+def emit_state_root(b: GraphBuilder, states: Mapping[str, Ref]) -> Ref:
+    """Digest, leaf and root over the named tensors, in UTF-8 order of their names."""
+    leaves = []
+    for name in sorted(states, key=lambda text: text.encode()):
+        tensor = b.type_of(states[name])
+        digest = b.emit("tensor_digest", f"digest/{name}", (states[name],))
+        leaves.append(
+            b.emit(
+                "state_leaf",
+                f"leaf/{name}",
+                (digest,),
+                name=name,
+                dtype=tensor.dtype,
+                shape=tensor.shape,
+                exponent=tensor.exponent,
+            )
+        )
+    return b.emit("state_root", "state_root", leaves)

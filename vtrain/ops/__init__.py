@@ -1,0 +1,31 @@
+"""The law of every operator, and the one table that names them all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from vtrain.ops import (
+    activation,
+    commitment,
+    layout,
+    linear,
+    optimizer,
+    pool,
+    rescale,
+    softmax,
+    source,
+)
+from vtrain.ops.base import Operator
+
+TABLE: Mapping[str, Operator] = {
+    **source.OPERATORS,
+    **layout.OPERATORS,
+    **linear.OPERATORS,
+    **rescale.OPERATORS,
+    **activation.OPERATORS,
+    **pool.OPERATORS,
+    **softmax.OPERATORS,
+    **optimizer.OPERATORS,
+    **commitment.OPERATORS,
+}
+"""Operators by name."""

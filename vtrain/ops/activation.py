@@ -1,0 +1,56 @@
+"""Pointwise non-linearities on int16 operands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from vtrain.ops.base import (
+    Array,
+    Builder,
+    Operator,
+    integer_type,
+    require,
+    require_inputs,
+    require_keys,
+    table,
+)
+from vtrain.wire.graph import Attrs, Node, Ref, TensorType
+
+
+def _relu_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    return np.maximum(inputs[0], 0)
+
+
+def _relu_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """max(x, 0), of the rescaled int16 value, so that the saved output alone gives the mask."""
+    require_keys(attrs)
+    require_inputs(inputs, "i16")
+    x = inputs[0]
+    return integer_type("i16", x.shape, x.exponent, max(x.lo, 0), max(x.hi, 0))
+
+
+def _relu_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[Ref | None]:
+    g = b.as_operand(grad, f"{node.name}/grad")
+    return (b.emit("relu_grad", f"{node.name}/grad_in", (g, out)),)
+
+
+def _relu_grad_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    grad, output = inputs
+    return np.where(output > 0, grad, grad.dtype.type(0))
+
+
+def _relu_grad_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """The gradient where the forward output is positive, else 0: at 0 the derivative is 0."""
+    require_keys(attrs)
+    require_inputs(inputs, "i16", "i16")
+    grad, output = inputs
+    require(grad.shape == output.shape, f"shapes differ: {grad.shape} and {output.shape}")
+    return integer_type("i16", grad.shape, grad.exponent, min(grad.lo, 0), max(grad.hi, 0))
+
+
+OPERATORS = table(
+    Operator("relu", _relu_law, _relu_infer, _relu_backward),
+    Operator("relu_grad", _relu_grad_law, _relu_grad_infer),
+)

@@ -1,0 +1,158 @@
+"""What an operator is: the law, the types, the backward rule and where each engine stands.
+
+One file a family; each ends in its ``Operator`` rows, and ``vtrain.ops.TABLE`` collects them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from vtrain.errors import GraphError, RangeError
+from vtrain.spec.number import ACCUMULATOR_LIMIT, SATURATION, STORAGE
+from vtrain.wire.graph import Attrs, AttrValue, Node, Ref, TensorType
+
+Array = npt.NDArray[Any]
+Law = Callable[[Attrs, Sequence[Array]], Array]
+"""(attributes, input arrays) -> output array, bit for bit; the definition of the operator."""
+Infer = Callable[[Attrs, Sequence[TensorType]], TensorType]
+"""(attributes, input types) -> output type with proven range; GraphError or RangeError if illegal."""
+
+
+class Builder(Protocol):
+    """What a backward rule may do: emit nodes (``vtrain.graph.builder.GraphBuilder`` is one)."""
+
+    def emit(self, op: str, name: str, inputs: Sequence[Ref], /, **attrs: AttrValue) -> Ref: ...
+
+    def type_of(self, ref: Ref) -> TensorType: ...
+
+    def as_operand(self, ref: Ref, name: str) -> Ref:
+        """The value as int16: itself, or rescaled at a calibrated site called ``name``."""
+        ...
+
+
+Backward = Callable[[Builder, Node, Ref, Ref], Sequence[Ref | None]]
+"""(builder, forward node, its output, gradient of that output) -> gradient per input, None where
+no gradient flows.  A gradient has the shape of its tensor and any exponent of its own."""
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why an operator lacks a facet; a test refuses a missing facet without one."""
+
+    why: str
+
+
+NOT_DIFFERENTIABLE = Reason("never lies between a weight and the loss")
+CUDA_LATER = Reason("the CUDA engine is not built yet")
+CIRCUIT_LATER = Reason("the proof circuits are not built yet")
+DISPUTE_LATER = Reason("the dispute referee is not built yet")
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A row of the table: the operator's law and what exists for it elsewhere.
+
+    ``onnx`` says whether ``vtrain.graph.onnx_export`` lowers it; ``rust`` whether the cpu engine
+    runs it.
+    """
+
+    name: str
+    law: Law
+    infer: Infer
+    backward: Backward | Reason = NOT_DIFFERENTIABLE
+    onnx: bool | Reason = True
+    rust: bool | Reason = True
+    cuda: bool | Reason = field(default=CUDA_LATER)
+    circuit: bool | Reason = field(default=CIRCUIT_LATER)
+    leaf: bool | Reason = field(default=DISPUTE_LATER)
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise GraphError unless ``condition``; the builder adds the node's name."""
+    if not condition:
+        raise GraphError(message)
+
+
+def require_keys(attrs: Attrs, *names: str) -> None:
+    """Refuse a node whose attribute names are not just ``names``."""
+    require(set(attrs) == set(names), f"attributes must be {sorted(names)}, are {sorted(attrs)}")
+
+
+def attr_int(attrs: Attrs, name: str, lo: int = -(2**63), hi: int = 2**63 - 1) -> int:
+    """An integer attribute within [lo, hi]."""
+    value = attrs.get(name)
+    if not isinstance(value, int) or not lo <= value <= hi:
+        raise GraphError(f"attribute {name} must be an integer in [{lo}, {hi}], is {value!r}")
+    return value
+
+
+def attr_ints(attrs: Attrs, name: str, count: int | None = None) -> tuple[int, ...]:
+    """A list-of-integers attribute, of length ``count`` if given."""
+    value = attrs.get(name)
+    if not isinstance(value, tuple) or (count is not None and len(value) != count):
+        raise GraphError(f"attribute {name} must be {count or 'some'} integers, is {value!r}")
+    return value
+
+
+def attr_text(attrs: Attrs, name: str, allowed: Sequence[str] | None = None) -> str:
+    """A text attribute, one of ``allowed`` if given."""
+    value = attrs.get(name)
+    if not isinstance(value, str) or (allowed is not None and value not in allowed):
+        raise GraphError(f"attribute {name} must be text {allowed or ''}, is {value!r}")
+    return value
+
+
+def require_inputs(inputs: Sequence[TensorType], *dtypes: str) -> None:
+    """Refuse other than ``len(dtypes)`` inputs of these dtypes; "int" stands for any."""
+    found = [tensor.dtype for tensor in inputs]
+    fits = len(found) == len(dtypes) and all(
+        want in ("int", got) for want, got in zip(dtypes, found, strict=True)
+    )
+    require(fits, f"inputs must be {list(dtypes)}, are {found}")
+
+
+def integer_type(
+    dtype: str, shape: Sequence[int], exponent: int, lo: int, hi: int, what: str = "value"
+) -> TensorType:
+    """A type whose range is checked: within the dtype, and |accumulator| < 2^60 for int64."""
+    least, most = STORAGE[dtype]
+    if lo < least or hi > most:
+        raise RangeError(f"{what} may reach [{lo}, {hi}], more than {dtype} holds")
+    if dtype == "i64" and max(-lo, hi) >= ACCUMULATOR_LIMIT:
+        raise RangeError(f"{what} may reach [{lo}, {hi}]; accumulators must stay below 2^60")
+    return TensorType(dtype, tuple(int(extent) for extent in shape), exponent, lo, hi)
+
+
+def check_fits_int64(lo: int, hi: int, what: str) -> None:
+    """RangeError unless the intermediate value ``what`` stays within int64."""
+    if lo < -(2**63) or hi > 2**63 - 1:
+        raise RangeError(f"{what} may reach [{lo}, {hi}], beyond int64")
+
+
+def product_range(a: TensorType, b: TensorType) -> tuple[int, int]:
+    """Interval of a product of one element of each."""
+    corners = [x * y for x in (a.lo, a.hi) for y in (b.lo, b.hi)]
+    return min(corners), max(corners)
+
+
+def clamp_range(lo: int, hi: int, dtype: str) -> tuple[int, int]:
+    """Interval after saturation to ``dtype``."""
+    if dtype == "i64":
+        return lo, hi
+    least, most = SATURATION[dtype]
+    return min(max(lo, least), most), min(max(hi, least), most)
+
+
+def zeros_like_type(tensor: TensorType) -> Array:
+    """An all-zero array of a type (the value of an empty reduction)."""
+    return np.zeros(tensor.shape, dtype=np.int64)
+
+
+def table(*operators: Operator) -> Mapping[str, Operator]:
+    """Operators by name."""
+    return {operator.name: operator for operator in operators}

@@ -1,0 +1,203 @@
+"""Reordering without arithmetic: reshape, transpose, and the patches of a convolution.
+
+Images are stored NHWC: a patch row is then kh * kw runs of contiguous channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from vtrain.ops.base import (
+    Array,
+    Builder,
+    Operator,
+    attr_ints,
+    integer_type,
+    require,
+    require_inputs,
+    require_keys,
+    table,
+)
+from vtrain.wire.graph import Attrs, Node, Ref, TensorType
+
+
+@dataclass(frozen=True)
+class Window:
+    """A sliding window over the two middle axes of an NHWC tensor.
+
+    ``kernel`` and ``strides`` are (height, width); ``pads`` is (top, left, bottom, right).
+    """
+
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    pads: tuple[int, int, int, int]
+
+    KEYS = ("kernel", "pads", "strides")
+
+    @staticmethod
+    def from_attrs(attrs: Attrs) -> Window:
+        """Read and check the attributes kernel, strides, pads."""
+        kernel, strides = attr_ints(attrs, "kernel", 2), attr_ints(attrs, "strides", 2)
+        pads = attr_ints(attrs, "pads", 4)
+        require(min(kernel) >= 1 and min(strides) >= 1, "kernel and strides must be positive")
+        require(min(pads) >= 0, "pads must not be negative")
+        fits = all(pads[axis] < kernel[axis] and pads[axis + 2] < kernel[axis] for axis in (0, 1))
+        require(fits, "a pad must be smaller than the kernel: else a window is all padding")
+        return Window(
+            (kernel[0], kernel[1]), (strides[0], strides[1]), (pads[0], pads[1], pads[2], pads[3])
+        )
+
+    @property
+    def area(self) -> int:
+        """Elements in a window."""
+        return self.kernel[0] * self.kernel[1]
+
+    def output_extent(self, height: int, width: int) -> tuple[int, int]:
+        """Windows down and across, rounded down (ONNX ceil_mode = 0); GraphError when there are none."""
+        down = height + self.pads[0] + self.pads[2] - self.kernel[0]
+        across = width + self.pads[1] + self.pads[3] - self.kernel[1]
+        require(down >= 0 and across >= 0, "the window is larger than the padded image")
+        return down // self.strides[0] + 1, across // self.strides[1] + 1
+
+    def pad(self, x: Array, value: int = 0) -> Array:
+        """NHWC ``x`` with its two middle axes padded by ``value``."""
+        top, left, bottom, right = self.pads
+        return np.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0)), constant_values=value)
+
+    def slices(self, extent: tuple[int, int]) -> list[tuple[slice, slice]]:
+        """For each window offset in row-major order, the padded pixels it has in every window."""
+        rows, columns = extent
+        return [
+            (
+                slice(dy, dy + (rows - 1) * self.strides[0] + 1, self.strides[0]),
+                slice(dx, dx + (columns - 1) * self.strides[1] + 1, self.strides[1]),
+            )
+            for dy in range(self.kernel[0])
+            for dx in range(self.kernel[1])
+        ]
+
+    def patches(self, x: Array, value: int = 0) -> Array:
+        """[batch, h, w, c] -> [batch, out_h, out_w, kh * kw, c], padding filled with ``value``."""
+        extent = self.output_extent(x.shape[1], x.shape[2])
+        padded = self.pad(x, value)
+        return np.stack([padded[:, r, c] for r, c in self.slices(extent)], axis=3)
+
+    def scatter_add(self, patches: Array, height: int, width: int) -> Array:
+        """Adjoint of :meth:`patches`: int64 sums of the patch elements that came from each pixel."""
+        batch, rows, columns, _, channels = patches.shape
+        top, left, bottom, right = self.pads
+        total = np.zeros((batch, height + top + bottom, width + left + right, channels), np.int64)
+        for i, (r, c) in enumerate(self.slices((rows, columns))):
+            total[:, r, c] += patches[:, :, :, i]
+        return total[:, top : top + height, left : left + width]
+
+    def overlap(self) -> int:
+        """Most windows that contain one pixel."""
+        down = -(-self.kernel[0] // self.strides[0])
+        across = -(-self.kernel[1] // self.strides[1])
+        return down * across
+
+
+def require_image(tensor: TensorType) -> tuple[int, int, int, int]:
+    """Extents (batch, height, width, channels) of an NHWC tensor."""
+    require(len(tensor.shape) == 4, f"needs an NHWC tensor, has shape {tensor.shape}")
+    batch, height, width, channels = tensor.shape
+    return batch, height, width, channels
+
+
+def _im2col_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    patches = Window.from_attrs(attrs).patches(inputs[0])
+    batch, rows, columns, area, channels = patches.shape
+    return patches.reshape(batch * rows * columns, area * channels)
+
+
+def _im2col_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """[n, h, w, c] int16 -> [n * out_h * out_w, kh * kw * c], zero padding."""
+    require_keys(attrs, *Window.KEYS)
+    require_inputs(inputs, "i16")
+    x = inputs[0]
+    batch, height, width, channels = require_image(x)
+    window = Window.from_attrs(attrs)
+    rows, columns = window.output_extent(height, width)
+    shape = (batch * rows * columns, window.area * channels)
+    return integer_type("i16", shape, x.exponent, min(x.lo, 0), max(x.hi, 0))
+
+
+def _im2col_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[Ref | None]:
+    shape = b.type_of(node.inputs[0]).shape
+    return (b.emit("col2im", f"{node.name}/grad_in", (grad,), shape=shape, **node.attrs),)
+
+
+def _col2im_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    window = Window.from_attrs(attrs)
+    batch, height, width, channels = attr_ints(attrs, "shape", 4)
+    rows, columns = window.output_extent(height, width)
+    patches = inputs[0].reshape(batch, rows, columns, window.area, channels)
+    return window.scatter_add(patches, height, width)
+
+
+def _col2im_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """Adjoint of im2col: [n * out_h * out_w, kh * kw * c] -> int64 sums [n, h, w, c]."""
+    require_keys(attrs, "shape", *Window.KEYS)
+    require_inputs(inputs, "int")
+    columns_type = inputs[0]
+    window = Window.from_attrs(attrs)
+    batch, height, width, channels = shape = attr_ints(attrs, "shape", 4)
+    rows, columns = window.output_extent(height, width)
+    expected = (batch * rows * columns, window.area * channels)
+    require(columns_type.shape == expected, f"needs shape {expected}, has {columns_type.shape}")
+    times = window.overlap()
+    lo, hi = min(columns_type.lo * times, 0), max(columns_type.hi * times, 0)
+    return integer_type("i64", shape, columns_type.exponent, lo, hi, "the sum")
+
+
+def _reshape_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    return inputs[0].reshape(attr_ints(attrs, "shape"))
+
+
+def _reshape_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """The same elements, in row-major order, under another shape."""
+    require_keys(attrs, "shape")
+    require_inputs(inputs, "int")
+    x = inputs[0]
+    shape = attr_ints(attrs, "shape")
+    require(all(extent >= 0 for extent in shape), "extents must not be negative")
+    out = TensorType(x.dtype, shape, x.exponent, x.lo, x.hi)
+    require(out.size == x.size, f"cannot reshape {x.shape} to {shape}")
+    return out
+
+
+def _reshape_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[Ref | None]:
+    shape = b.type_of(node.inputs[0]).shape
+    return (b.emit("reshape", f"{node.name}/grad_in", (grad,), shape=shape),)
+
+
+def _transpose_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    return np.ascontiguousarray(inputs[0].transpose(attr_ints(attrs, "perm")))
+
+
+def _transpose_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """Axis i of the output is axis perm[i] of the input."""
+    require_keys(attrs, "perm")
+    require_inputs(inputs, "int")
+    x = inputs[0]
+    perm = attr_ints(attrs, "perm", len(x.shape))
+    require(sorted(perm) == list(range(len(x.shape))), f"{perm} is not a permutation of the axes")
+    return TensorType(x.dtype, tuple(x.shape[axis] for axis in perm), x.exponent, x.lo, x.hi)
+
+
+def _transpose_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[Ref | None]:
+    perm = attr_ints(node.attrs, "perm")
+    inverse = tuple(perm.index(axis) for axis in range(len(perm)))
+    return (b.emit("transpose", f"{node.name}/grad_in", (grad,), perm=inverse),)
+
+
+OPERATORS = table(
+    Operator("im2col", _im2col_law, _im2col_infer, _im2col_backward),
+    Operator("col2im", _col2im_law, _col2im_infer),
+    Operator("reshape", _reshape_law, _reshape_infer, _reshape_backward),
+    Operator("transpose", _transpose_law, _transpose_infer, _transpose_backward),
+)

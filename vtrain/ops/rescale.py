@@ -1,0 +1,127 @@
+"""Changing exponents: the one place of an arithmetic step where rounding and saturation happen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from vtrain.ops.base import (
+    Array,
+    Builder,
+    Operator,
+    attr_int,
+    attr_text,
+    check_fits_int64,
+    clamp_range,
+    integer_type,
+    require,
+    require_inputs,
+    require_keys,
+    table,
+)
+from vtrain.spec.number import rs, rs_int, saturate
+from vtrain.wire.graph import Attrs, Node, Ref, TensorType
+
+
+def compute_scaled(attrs: Attrs, x: Array) -> Array:
+    """rs(x * multiplier, shift) in int64, before saturation (engines count what it changes)."""
+    wide = x.astype(np.int64) * np.int64(int(attrs["multiplier"]))
+    return rs(wide, int(attrs["shift"]))
+
+
+def _rescale_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    return saturate(compute_scaled(attrs, inputs[0]), str(attrs["dtype"]))
+
+
+def _rescale_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """sat(rs(x * multiplier, shift)): stands for the real factor multiplier * 2^-multiplier_exponent.
+
+    out exponent = in exponent + multiplier_exponent - shift.
+    """
+    require_keys(attrs, "dtype", "multiplier", "multiplier_exponent", "shift")
+    require_inputs(inputs, "int")
+    x = inputs[0]
+    dtype = attr_text(attrs, "dtype", ("i16", "i32", "i64"))
+    multiplier = attr_int(attrs, "multiplier", 1, 65535)
+    shift = attr_int(attrs, "shift", -62, 64)
+    lo, hi = x.lo * multiplier, x.hi * multiplier
+    check_fits_int64(lo, hi, "the product")
+    lo, hi = rs_int(lo, shift), rs_int(hi, shift)
+    check_fits_int64(lo, hi, "the shifted value")
+    exponent = x.exponent + attr_int(attrs, "multiplier_exponent", 0, 32) - shift
+    return integer_type(dtype, x.shape, exponent, *clamp_range(lo, hi, dtype))
+
+
+def _rescale_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[Ref | None]:
+    """The straight-through rule: rounding and saturation count as the identity.
+
+    A constant factor multiplies the gradient too; the shift alone only changes the exponent, and a
+    gradient has an exponent of its own.
+    """
+    multiplier = int(node.attrs["multiplier"])
+    if multiplier == 1:
+        return (grad,)
+    exponent = int(node.attrs["multiplier_exponent"])
+    g = b.as_operand(grad, f"{node.name}/grad")
+    return (
+        b.emit(
+            "rescale",
+            f"{node.name}/grad_scaled",
+            (g,),
+            dtype="i64",
+            multiplier=multiplier,
+            multiplier_exponent=exponent,
+            shift=0,
+        ),
+    )
+
+
+def _add_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    a, b = inputs
+    return rs(a, -int(attrs["shift_a"])) + rs(b, -int(attrs["shift_b"]))
+
+
+def _sub_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    a, b = inputs
+    return rs(a, -int(attrs["shift_a"])) - rs(b, -int(attrs["shift_b"]))
+
+
+def _aligned_ranges(
+    attrs: Attrs, inputs: Sequence[TensorType]
+) -> tuple[TensorType, TensorType, tuple[int, int], tuple[int, int], int]:
+    require_keys(attrs, "shift_a", "shift_b")
+    require_inputs(inputs, "int", "int")
+    a, b = inputs
+    require(a.shape == b.shape, f"shapes differ: {a.shape} and {b.shape}")
+    shift_a, shift_b = attr_int(attrs, "shift_a", 0, 62), attr_int(attrs, "shift_b", 0, 62)
+    exponent = a.exponent + shift_a
+    require(exponent == b.exponent + shift_b, "the shifts do not align the exponents")
+    range_a = (a.lo << shift_a, a.hi << shift_a)
+    range_b = (b.lo << shift_b, b.hi << shift_b)
+    check_fits_int64(*range_a, "the aligned left operand")
+    check_fits_int64(*range_b, "the aligned right operand")
+    return a, b, range_a, range_b, exponent
+
+
+def _add_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """a * 2^shift_a + b * 2^shift_b in int64: exponents aligned by exact left shifts."""
+    a, _, (lo_a, hi_a), (lo_b, hi_b), exponent = _aligned_ranges(attrs, inputs)
+    return integer_type("i64", a.shape, exponent, lo_a + lo_b, hi_a + hi_b, "the sum")
+
+
+def _sub_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """a * 2^shift_a - b * 2^shift_b in int64."""
+    a, _, (lo_a, hi_a), (lo_b, hi_b), exponent = _aligned_ranges(attrs, inputs)
+    return integer_type("i64", a.shape, exponent, lo_a - hi_b, hi_a - lo_b, "the difference")
+
+
+def _add_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[Ref | None]:
+    return grad, grad
+
+
+OPERATORS = table(
+    Operator("rescale", _rescale_law, _rescale_infer, _rescale_backward),
+    Operator("add", _add_law, _add_infer, _add_backward),
+    Operator("sub", _sub_law, _sub_infer),
+)

@@ -1,0 +1,199 @@
+"""Softmax and the losses, split into maximum, exponential, sum and division.
+
+Logits come in the base-2 log domain with 10 fraction bits (a ``rescale`` by log2 e makes them so).
+Each row of [batch, classes] is one sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from vtrain.errors import RangeError
+from vtrain.ops.base import (
+    Array,
+    Operator,
+    attr_int,
+    integer_type,
+    require,
+    require_inputs,
+    require_keys,
+    table,
+)
+from vtrain.spec.number import (
+    EXP2_EXPONENT,
+    LOG2_EXPONENT,
+    LOSS_EXPONENT,
+    PROBABILITY_EXPONENT,
+    exp2_table,
+    log2_q16,
+    rs,
+)
+from vtrain.wire.graph import Attrs, TensorType
+
+_DEEPEST = 31 << LOG2_EXPONENT
+"""Differences from the maximum are cut here: 2^-31 is 0 in 16 fraction bits."""
+_ONE = 1 << PROBABILITY_EXPONENT
+
+
+def _row_max_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    return inputs[0].max(axis=1)
+
+
+def _row_max_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """[n, classes] int32 -> [n], the largest of each row."""
+    require_keys(attrs)
+    require_inputs(inputs, "i32")
+    z = inputs[0]
+    require(len(z.shape) == 2 and z.shape[1] > 0, f"needs non-empty rows, has shape {z.shape}")
+    return integer_type("i32", z.shape[:1], z.exponent, z.lo, z.hi)
+
+
+def _exp2_diff_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    z, maximum = inputs
+    below = np.minimum(maximum.astype(np.int64)[:, None] - z, _DEEPEST)
+    mantissa = exp2_table()[below & 1023]
+    whole = below >> LOG2_EXPONENT
+    # rs with a shift per element: floor(x / 2^s) plus bit s - 1 (no rounding bit at shift 0).
+    half = np.where(whole > 0, (mantissa >> np.maximum(whole - 1, 0)) & 1, 0)
+    return ((mantissa >> whole) + half).astype(np.int32)
+
+
+def _exp2_diff_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """2^(z - max) in 16 fraction bits: d = min(max - z, 31 * 2^10); rs(T[d & 1023], d >> 10)."""
+    require_keys(attrs)
+    require_inputs(inputs, "i32", "i32")
+    z, maximum = inputs
+    require(len(z.shape) == 2 and maximum.shape == z.shape[:1], "needs rows and their maxima")
+    require(z.exponent == maximum.exponent == LOG2_EXPONENT, "logits need 10 fraction bits")
+    return integer_type("i32", z.shape, EXP2_EXPONENT, 0, 1 << EXP2_EXPONENT)
+
+
+def _row_sum_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    return inputs[0].sum(axis=1, dtype=np.int64)
+
+
+def _row_sum_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """[n, classes] -> int64 sums [n].
+
+    The sum of exponentials holds the maximum's own 2^16, which keeps the divisor positive; the
+    range says so where the input is such a row of exponentials (see ``_divide_infer``).
+    """
+    require_keys(attrs)
+    require_inputs(inputs, "i32")
+    x = inputs[0]
+    require(len(x.shape) == 2 and x.shape[1] > 0, f"needs non-empty rows, has shape {x.shape}")
+    count = x.shape[1]
+    return integer_type("i64", x.shape[:1], x.exponent, count * x.lo, count * x.hi, "the sum")
+
+
+def _divide_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    e, total = inputs
+    divisor = np.maximum(total, 1)[:, None]
+    return ((e.astype(np.int64) * _ONE + divisor // 2) // divisor).astype(np.int16)
+
+
+def _divide_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """Rounded quotient in 14 fraction bits: floor((e * 2^14 + floor(S / 2)) / S), S = max(sum, 1).
+
+    A row of exponentials has 0 <= e <= S, so the quotient is at most 2^14.
+    """
+    require_keys(attrs)
+    require_inputs(inputs, "i32", "i64")
+    e, total = inputs
+    require(len(e.shape) == 2 and total.shape == e.shape[:1], "needs rows and their sums")
+    require(e.exponent == total.exponent, "terms and sum need the same exponent")
+    require(e.lo >= 0 and total.lo >= 0, "terms and sum must not be negative")
+    return integer_type("i16", e.shape, PROBABILITY_EXPONENT, 0, _ONE)
+
+
+def _labels(labels: Array, classes: int) -> Array:
+    """Labels as indices: the law is total, so a label outside [0, classes) counts as the nearest."""
+    return np.clip(labels.astype(np.int64), 0, classes - 1)
+
+
+def _sub_one_hot_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    p, labels = inputs
+    out = p.copy()
+    out[np.arange(p.shape[0]), _labels(labels, p.shape[1])] -= _ONE
+    return out
+
+
+def _sub_one_hot_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """Gradient of the cross-entropy, p - onehot(label), summed (not averaged) over the batch."""
+    require_keys(attrs)
+    require_inputs(inputs, "i16", "int")
+    p, labels = inputs
+    require(len(p.shape) == 2 and labels.shape == p.shape[:1], "needs a label for each row")
+    require(p.exponent == PROBABILITY_EXPONENT, "probabilities need 14 fraction bits")
+    return integer_type("i16", p.shape, p.exponent, p.lo - _ONE, p.hi)
+
+
+def _cross_entropy_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    z, maximum, total, labels = inputs
+    rows = np.arange(z.shape[0])
+    chosen = z[rows, _labels(labels, z.shape[1])].astype(np.int64)
+    gap = (maximum.astype(np.int64) - chosen) << (LOSS_EXPONENT - LOG2_EXPONENT)
+    return gap + log2_q16(np.maximum(total, 1)) - (EXP2_EXPONENT << LOSS_EXPONENT)
+
+
+def _cross_entropy_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """Loss of each row in bits with 16 fraction bits: (max - z[label]) + log2(S) - 16."""
+    require_keys(attrs)
+    require_inputs(inputs, "i32", "i32", "i64", "int")
+    z, maximum, total, labels = inputs
+    require(len(z.shape) == 2, "needs rows of logits")
+    require(
+        maximum.shape == total.shape == labels.shape == z.shape[:1],
+        "needs a maximum, a sum and a label for each row",
+    )
+    require(z.exponent == LOG2_EXPONENT and total.exponent == EXP2_EXPONENT, "wrong exponents")
+    scale = LOSS_EXPONENT - LOG2_EXPONENT
+    lo = (maximum.lo - z.hi << scale) - (EXP2_EXPONENT << LOSS_EXPONENT)
+    hi = (maximum.hi - z.lo << scale) + (64 << LOSS_EXPONENT)
+    return integer_type("i64", z.shape[:1], LOSS_EXPONENT, lo, hi, "the loss")
+
+
+def _square_sum_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    wide = inputs[0].astype(np.int64)
+    return rs((wide * wide).sum(), int(attrs["shift"]))
+
+
+def _square_sum_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """Sum of squares of all elements, brought to 16 fraction bits: the MSE loss of a batch."""
+    require_keys(attrs, "shift")
+    require_inputs(inputs, "i16")
+    x = inputs[0]
+    shift = attr_int(attrs, "shift", -62, 64)
+    require(2 * x.exponent - shift == LOSS_EXPONENT, "shift does not give 16 fraction bits")
+    largest = x.size * max(x.lo * x.lo, x.hi * x.hi)
+    if largest >= 2**62:
+        raise RangeError(f"the sum of squares may reach {largest}")
+    hi = largest << -shift if shift <= 0 else (largest >> shift) + 1
+    return integer_type("i64", (), LOSS_EXPONENT, 0, hi, "the loss")
+
+
+def _sum_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    return np.asarray(inputs[0].sum(dtype=np.int64))
+
+
+def _sum_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """Sum of all elements, an int64 scalar."""
+    require_keys(attrs)
+    require_inputs(inputs, "int")
+    x = inputs[0]
+    lo, hi = min(x.size * x.lo, 0), max(x.size * x.hi, 0)
+    return integer_type("i64", (), x.exponent, lo, hi, "the sum")
+
+
+OPERATORS = table(
+    Operator("row_max", _row_max_law, _row_max_infer),
+    Operator("exp2_diff", _exp2_diff_law, _exp2_diff_infer),
+    Operator("row_sum", _row_sum_law, _row_sum_infer),
+    Operator("divide", _divide_law, _divide_infer),
+    Operator("sub_one_hot", _sub_one_hot_law, _sub_one_hot_infer),
+    Operator("cross_entropy", _cross_entropy_law, _cross_entropy_infer),
+    Operator("square_sum", _square_sum_law, _square_sum_infer),
+    Operator("sum", _sum_law, _sum_infer),
+)

@@ -1,0 +1,155 @@
+"""Where values come from and go to: state, the step counter, the batch and its preparation.
+
+The laws of ``state`` and ``gather_samples`` need more than their inputs (the state itself, the
+committed samples); an engine binds those, so their law here takes the bound array as last input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from vtrain.ops.base import (
+    Array,
+    Operator,
+    Reason,
+    attr_int,
+    attr_ints,
+    attr_text,
+    check_fits_int64,
+    clamp_range,
+    integer_type,
+    require,
+    require_inputs,
+    require_keys,
+    table,
+)
+from vtrain.spec.number import SATURATION, STORAGE, rs, rs_int, saturate
+from vtrain.spec.order import compute_batch_indices
+from vtrain.wire.graph import Attrs, TensorType
+
+_ORDER_NOT_LOWERED = Reason("the sample order is a counter-based generator: the batch is an input")
+MAX_STEPS = 2**40
+"""Longest run; bounds the step counter in the range analysis."""
+
+
+def _state_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    return inputs[0]
+
+
+def _state_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """A recurrent tensor before the step: any value to which its dtype saturates."""
+    require_keys(attrs, "dtype", "exponent", "name", "shape")
+    require_inputs(inputs)
+    require(attr_text(attrs, "name") != "", "a state needs a name")
+    dtype = attr_text(attrs, "dtype", ("i32", "i64"))
+    exponent = attr_int(attrs, "exponent", -512, 512)
+    shape = attr_ints(attrs, "shape")
+    require(all(extent >= 0 for extent in shape), "extents must not be negative")
+    lo, hi = SATURATION["i32"] if dtype == "i32" else (0, MAX_STEPS)
+    return integer_type(dtype, shape, exponent, lo, hi)
+
+
+def _next_state_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """A recurrent tensor after the step."""
+    require_keys(attrs, "name")
+    require_inputs(inputs, "int")
+    require(attr_text(attrs, "name") != "", "a state needs a name")
+    return inputs[0]
+
+
+def _increment_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    return np.minimum(inputs[0] + np.int64(1), np.int64(MAX_STEPS))
+
+
+def _increment_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """The step counter: min(t + 1, 2^40), a scalar."""
+    require_keys(attrs)
+    require_inputs(inputs, "i64")
+    require(inputs[0].shape == () and inputs[0].exponent == 0, "the counter is an integer scalar")
+    return integer_type("i64", (), 0, 0, MAX_STEPS)
+
+
+def _sample_index_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    seed = int.from_bytes(bytes(attrs["seed"]), "little")  # type: ignore[arg-type]
+    return compute_batch_indices(seed, int(attrs["samples"]), int(attrs["batch"]), int(inputs[0]))
+
+
+def _sample_index_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """Which samples step t takes: int64 [batch], by the keyed permutation of each epoch."""
+    require_keys(attrs, "batch", "samples", "seed")
+    require_inputs(inputs, "i64")
+    require(inputs[0].shape == (), "the step counter is a scalar")
+    seed = attrs["seed"]
+    require(isinstance(seed, bytes) and len(seed) == 8, "seed is 8 bytes, little-endian")
+    batch = attr_int(attrs, "batch", 1, 2**20)
+    samples = attr_int(attrs, "samples", 1, 2**40)
+    return integer_type("i64", (batch,), 0, 0, samples - 1)
+
+
+def _gather_samples_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    index, samples = inputs
+    return samples[index]
+
+
+def _gather_samples_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """The ``part`` ("x" or "y") of the committed samples at the given indices: [batch, ...shape]."""
+    require_keys(attrs, "dtype", "exponent", "part", "shape")
+    require_inputs(inputs, "i64")
+    require(len(inputs[0].shape) == 1, "indices are a vector")
+    attr_text(attrs, "part", ("x", "y"))
+    dtype = attr_text(attrs, "dtype", ("u8", "i8", "i16", "i32"))
+    lo, hi = STORAGE[dtype]
+    shape = inputs[0].shape + attr_ints(attrs, "shape")
+    require(all(extent > 0 for extent in shape), "extents must be positive")
+    return integer_type(dtype, shape, attr_int(attrs, "exponent", -64, 64), lo, hi)
+
+
+def _normalize_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    wide = inputs[0].astype(np.int64) * int(attrs["multiplier"]) + int(attrs["offset"])
+    return saturate(rs(wide, int(attrs["shift"])), "i16")
+
+
+def _normalize_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """Affine preparation of raw samples: sat16(rs(x * multiplier + offset, shift)), given exponent."""
+    require_keys(attrs, "exponent", "multiplier", "offset", "shift")
+    require_inputs(inputs, "int")
+    x = inputs[0]
+    multiplier = attr_int(attrs, "multiplier", 1, 2**31)
+    offset = attr_int(attrs, "offset", -(2**60), 2**60)
+    shift = attr_int(attrs, "shift", 0, 64)
+    lo, hi = x.lo * multiplier + offset, x.hi * multiplier + offset
+    check_fits_int64(lo, hi, "the scaled sample")
+    lo, hi = clamp_range(rs_int(lo, shift), rs_int(hi, shift), "i16")
+    return integer_type("i16", x.shape, attr_int(attrs, "exponent", -64, 64), lo, hi)
+
+
+_ONE = 2**14
+
+
+def _one_hot_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    x = inputs[0].astype(np.int64)
+    hot = x[..., None] == np.arange(int(attrs["depth"]))
+    return np.where(hot, np.int16(_ONE), np.int16(0)).reshape(x.shape[0], -1)
+
+
+def _one_hot_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """[n, ...] tokens -> int16 [n, count * depth] with 1.0 in 14 fraction bits; others outside depth."""
+    require_keys(attrs, "depth")
+    require_inputs(inputs, "int")
+    x = inputs[0]
+    require(len(x.shape) >= 2, "needs [batch, ...] tokens")
+    width = x.size // x.shape[0] * attr_int(attrs, "depth", 1, 2**20)
+    return integer_type("i16", (x.shape[0], width), 14, 0, _ONE)
+
+
+OPERATORS = table(
+    Operator("state", _state_law, _state_infer),
+    Operator("next_state", _state_law, _next_state_infer),
+    Operator("increment", _increment_law, _increment_infer),
+    Operator("sample_index", _sample_index_law, _sample_index_infer, onnx=_ORDER_NOT_LOWERED),
+    Operator("gather_samples", _gather_samples_law, _gather_samples_infer, onnx=_ORDER_NOT_LOWERED),
+    Operator("normalize", _normalize_law, _normalize_infer),
+    Operator("one_hot", _one_hot_law, _one_hot_infer),
+)

@@ -1,0 +1,1 @@
+"""The law, in plain numpy: number format, randomness and data order, the trees."""

@@ -1,0 +1,30 @@
+"""Every hash domain of vtrain, in one place.
+
+All hashes but the plain tensor digest are BLAKE3 in derive_key mode (BLAKE3 paper, section 2.3)
+under one of these context strings, so that bytes hashed for one purpose never serve another.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from blake3 import blake3
+
+STATE_TREE: Final = "vtrain 2026 state tree v1"
+RUN_LOG: Final = "vtrain 2026 run log v1"
+GRAPH: Final = "vtrain 2026 graph v1"
+SAMPLES: Final = "vtrain 2026 samples v1"
+TRACE: Final = "vtrain 2026 trace v1"
+
+TASK_ID: Final = "vtrain 2026 task id v1"
+BATCH: Final = "vtrain 2026 batch v1"
+CLAIM: Final = "vtrain 2026 claim v1"
+RUN_ID: Final = "vtrain 2026 run id v1"
+
+TREE_DOMAINS: Final = (STATE_TREE, RUN_LOG, GRAPH, SAMPLES, TRACE)
+DIGEST_DOMAINS: Final = (TASK_ID, BATCH, CLAIM, RUN_ID)
+
+
+def compute_domain_hash(domain: str, data: bytes) -> bytes:
+    """H_domain(data), 32 bytes: BLAKE3 derive_key with ``domain`` as its context string."""
+    return blake3(data, derive_key_context=domain).digest()

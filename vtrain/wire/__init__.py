@@ -1,0 +1,1 @@
+"""What is hashed, signed or sent: frozen dataclasses and their one canonical encoding."""

@@ -1,0 +1,135 @@
+"""The canonical task: everything that parties must agree on before a run, and its id."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from vtrain.errors import EncodingError
+from vtrain.wire import cbor
+from vtrain.wire.fields import Fields
+from vtrain.wire.graph import DTYPES
+
+LAW_VERSION = "vtrain law 1"
+"""Names the arithmetic, the operators and the trees; any change of bits changes it."""
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """Form and commitment of a dataset: ``samples`` samples, each x then y, little-endian.
+
+    ``root`` is the RFC 9162 root over x bytes || y bytes of each sample; shapes are per sample.
+    """
+
+    root: bytes
+    samples: int
+    x_dtype: str
+    x_shape: tuple[int, ...]
+    x_exponent: int
+    y_dtype: str
+    y_shape: tuple[int, ...]
+    y_exponent: int
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """What a task pins; its canonical encoding's hash is the task id.
+
+    Attributes of nodes (learning rate, preprocessing, loss, sample order) are pinned through
+    ``graph_root``.  ``model_digest`` is the plain BLAKE3 of the ONNX file: provenance only.
+    ``commit_every``: steps between state roots in the log; ``checkpoint_every``: steps between
+    stored checkpoints, a multiple of it.
+    """
+
+    law: str
+    graph_root: bytes
+    initial_state_root: bytes
+    model_digest: bytes
+    data: DataSpec
+    exponents: Mapping[str, int]
+    seed: int
+    steps: int
+    batch: int
+    commit_every: int
+    checkpoint_every: int
+    commitments: tuple[str, ...]
+
+
+def _data_to_map(data: DataSpec) -> dict[str, cbor.Value]:
+    return {
+        "root": data.root,
+        "samples": data.samples,
+        "x_dtype": data.x_dtype,
+        "x_exponent": data.x_exponent,
+        "x_shape": list(data.x_shape),
+        "y_dtype": data.y_dtype,
+        "y_exponent": data.y_exponent,
+        "y_shape": list(data.y_shape),
+    }
+
+
+def _data_from_fields(fields: Fields) -> DataSpec:
+    data = DataSpec(
+        root=fields.bytes("root", 32),
+        samples=fields.int("samples", 1, 2**40),
+        x_dtype=fields.choice("x_dtype", DTYPES),
+        x_shape=fields.ints("x_shape", 1, 2**32),
+        x_exponent=fields.int("x_exponent", -64, 64),
+        y_dtype=fields.choice("y_dtype", DTYPES),
+        y_shape=fields.ints("y_shape", 1, 2**32),
+        y_exponent=fields.int("y_exponent", -64, 64),
+    )
+    fields.done()
+    return data
+
+
+def encode_task(task: TaskSpec) -> bytes:
+    """Canonical encoding (the file ``task.cbor``)."""
+    return cbor.encode(
+        {
+            "batch": task.batch,
+            "checkpoint_every": task.checkpoint_every,
+            "commit_every": task.commit_every,
+            "commitments": list(task.commitments),
+            "data": _data_to_map(task.data),
+            "exponents": dict(task.exponents),
+            "graph_root": task.graph_root,
+            "initial_state_root": task.initial_state_root,
+            "law": task.law,
+            "model_digest": task.model_digest,
+            "seed": task.seed,
+            "steps": task.steps,
+        }
+    )
+
+
+def decode_task(data: bytes) -> TaskSpec:
+    """Inverse of :func:`encode_task`; EncodingError names the field."""
+    fields = Fields(cbor.decode(data), "task")
+    exponents = fields.take("exponents")
+    if not isinstance(exponents, dict):
+        fields.refuse("exponents", f"expected a map, found {cbor.kind_of(exponents)}")
+    if not all(isinstance(item, int) and -512 <= item <= 512 for item in exponents.values()):
+        fields.refuse("exponents", "an exponent is an integer in [-512, 512]")
+    task = TaskSpec(
+        law=fields.text("law"),
+        graph_root=fields.bytes("graph_root", 32),
+        initial_state_root=fields.bytes("initial_state_root", 32),
+        model_digest=fields.bytes("model_digest", 32),
+        data=_data_from_fields(fields.map("data")),
+        exponents={key: item for key, item in exponents.items() if isinstance(item, int)},
+        seed=fields.int("seed", 0, 2**64 - 1),
+        steps=fields.int("steps", 1, 2**40),
+        batch=fields.int("batch", 1, 2**20),
+        commit_every=fields.int("commit_every", 1, 2**40),
+        checkpoint_every=fields.int("checkpoint_every", 1, 2**40),
+        commitments=tuple(str(item) for item in fields.list("commitments")),
+    )
+    fields.done()
+    if task.law != LAW_VERSION:
+        raise EncodingError(f"written for {task.law!r}; this is {LAW_VERSION!r}", where="task.law")
+    if task.commitments != ("blake3",):
+        raise EncodingError("the only commitment known is blake3", where="task.commitments")
+    if task.checkpoint_every % task.commit_every != 0:
+        raise EncodingError("is not a multiple of commit_every", where="task.checkpoint_every")
+    return task

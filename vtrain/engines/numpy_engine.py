@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from vtrain.engines.base import State, Trace, check_state
 from vtrain.graph.evaluate import apply_node
+from vtrain.ops.base import attr_int
 from vtrain.ops.rescale import compute_scaled
 from vtrain.spec.commitment import compute_tensor_digest
 from vtrain.spec.number import count_saturated
@@ -31,7 +32,7 @@ class NumpySession:
         self._saturation: Counter[str] = Counter()
         self._record = graph.find("record")
         self._root = graph.find("state_root")
-        self._commit_every = int(graph.nodes[self._record].attrs["commit_every"])
+        self._commit_every = attr_int(graph.nodes[self._record].attrs, "commit_every")
 
     def load_state(self, state: State) -> None:
         check_state(self._graph, state)
@@ -69,9 +70,7 @@ class NumpySession:
                 skip.add(index)
         return frozenset(skip)
 
-    def _run(
-        self, skip: frozenset[int], last: int | None = None
-    ) -> dict[int, npt.NDArray[Any]]:
+    def _run(self, skip: frozenset[int], last: int | None = None) -> dict[int, npt.NDArray[Any]]:
         values: dict[int, npt.NDArray[Any]] = {}
         stop = len(self._graph.nodes) if last is None else last + 1
         for index, node in enumerate(self._graph.nodes[:stop]):
@@ -95,7 +94,5 @@ class NumpySession:
             loss=int(values[loss.node]),
             state_root=values[self._root].tobytes() if commits else b"",
         )
-        self._state = {
-            name: values[ref.node] for name, ref in self._graph.next_states().items()
-        }
+        self._state = {name: values[ref.node] for name, ref in self._graph.next_states().items()}
         return record

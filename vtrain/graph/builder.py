@@ -33,7 +33,8 @@ class FixedExponents:
     def choose(self, site: str, source: Ref, exponent: int) -> int:
         if site not in self._exponents:
             raise TaskError(
-                "no exponent for this site: run `vtrain profile` on the task", where=f"exponents.{site}"
+                "no exponent for this site: run `vtrain profile` on the task",
+                where=f"exponents.{site}",
             )
         self.used.add(site)
         return self._exponents[site]

@@ -22,7 +22,7 @@ from vtrain.wire.graph import AttrValue, Ref
 
 OPERAND_BITS = 15
 EXPONENT_LIMIT = 60
-"""Exponents stay within +-60; a site that only ever saw zeros gets the finest that its input has."""
+"""Exponents stay within +-60."""
 
 
 class _Meter:

@@ -45,7 +45,8 @@ def _check_states(graph: StepGraph) -> None:
         raise GraphError("a state is read or written by two nodes", where="graph")
     if set(before) != set(after):
         raise GraphError(
-            f"states {sorted(set(before) ^ set(after))} are not both read and written", where="graph"
+            f"states {sorted(set(before) ^ set(after))} are not both read and written",
+            where="graph",
         )
     for name, ref in before.items():
         old, new = graph.type_of(ref), graph.type_of(after[name])

@@ -23,7 +23,7 @@ from vtrain.wire.graph import AttrValue, Ref
 
 @dataclass(frozen=True)
 class Linear:
-    """y = x W (+ b); ``transposed``: the weight is stored [out, in] (ONNX transB), else [in, out]."""
+    """y = x W (+ b); ``transposed``: the weight is stored [out, in] (transB), else [in, out]."""
 
     name: str
     input: str
@@ -165,9 +165,7 @@ class _Emitter:
         channels = b.type_of(weight).shape[0]
         flat_shape = (channels, b.type_of(patches).shape[1])
         flat = b.emit("reshape", f"{layer.name}/weight", (weight,), shape=flat_shape)
-        acc = b.emit(
-            "matmul", f"{layer.name}/acc", (patches, flat), transpose_a=0, transpose_b=1
-        )
+        acc = b.emit("matmul", f"{layer.name}/acc", (patches, flat), transpose_a=0, transpose_b=1)
         rows = b.rescale_at_site(f"{layer.name}/rows", self._with_bias(acc, layer))
         shape = (batch, *layer.window.output_extent(height, width), channels)
         return b.emit("reshape", layer.name, (rows,), shape=shape)
@@ -208,7 +206,7 @@ class _Emitter:
 
 
 def to_onnx_order(b: GraphBuilder, x: Ref, name: str) -> Ref:
-    """NHWC -> NCHW for an image; anything else as it is.  One channel or one pixel needs no move."""
+    """NHWC -> NCHW for an image, anything else as it is; one channel or pixel needs no move."""
     shape = b.type_of(x).shape
     if len(shape) != 4:
         return x
@@ -229,9 +227,7 @@ def from_onnx_order(b: GraphBuilder, x: Ref, shape: tuple[int, ...], name: str) 
     return b.emit("transpose", name, (nchw,), perm=(0, 2, 3, 1))
 
 
-def emit_forward(
-    builder: GraphBuilder, model: Model, x: Ref, params: Mapping[str, Ref]
-) -> Ref:
+def emit_forward(builder: GraphBuilder, model: Model, x: Ref, params: Mapping[str, Ref]) -> Ref:
     """Emit the layers of ``model``: ``x`` int16 [batch, ...] in ONNX order -> its output, int16.
 
     ModelError names a layer that the graph refuses.
@@ -264,7 +260,9 @@ def require_known_values(model: Model) -> None:
         sources = (layer.left, layer.right) if isinstance(layer, Add) else (layer.input,)
         for source in sources:
             if source not in known:
-                raise ModelError(f"reads {source!r}, which no earlier layer makes", where=layer.name)
+                raise ModelError(
+                    f"reads {source!r}, which no earlier layer makes", where=layer.name
+                )
         if layer.name in known:
             raise ModelError("two layers put out a value of this name", where=layer.name)
         known.add(layer.name)

@@ -28,7 +28,7 @@ LOG2_E_EXPONENT = 15
 
 @dataclass(frozen=True)
 class Affine:
-    """Preparation of raw samples: x -> sat16(rs(x * multiplier + offset, shift)) at ``exponent``."""
+    """Preparation of samples: x -> sat16(rs(x * multiplier + offset, shift)) at ``exponent``."""
 
     multiplier: int
     offset: int
@@ -45,9 +45,10 @@ class OneHot:
 
 @dataclass(frozen=True)
 class Momentum:
-    """SGD with momentum.  ``decay`` = round(2^16 (1 - mu)); rates are 16-bit mantissas at ``exponent``.
+    """SGD with momentum.  ``decay`` = round(2^16 (1 - mu)).
 
-    The factor 1 / batch of the mean gradient is folded into the rates.
+    Rates are 16-bit mantissas at ``exponent``, each from its step in ``starts`` on; the factor
+    1 / batch of the mean gradient is folded into them.
     """
 
     decay: int
@@ -218,11 +219,12 @@ def _emit_cross_entropy(b: GraphBuilder, logits: Ref, labels: Ref) -> tuple[Ref,
 
 
 def _emit_mse(b: GraphBuilder, outputs: Ref, targets: Ref) -> tuple[Ref, Ref]:
-    """Loss = sum of (out - target)^2; its gradient is taken as out - target (the 2 is in the rate)."""
+    """Loss = sum of (out - target)^2; the gradient is out - target (the 2 is in the rate)."""
     out, target = b.type_of(outputs), b.type_of(targets)
     if out.size != target.size:
         raise TaskError(
-            f"MSE needs targets as large as the outputs; {target.shape} and {out.shape}", where="loss"
+            f"MSE needs targets as large as the outputs; {target.shape} and {out.shape}",
+            where="loss",
         )
     aligned = b.emit("reshape", "loss/targets", (targets,), shape=out.shape)
     finest = max(out.exponent, target.exponent)

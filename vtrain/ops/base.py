@@ -20,7 +20,7 @@ Array = npt.NDArray[Any]
 Law = Callable[[Attrs, Sequence[Array]], Array]
 """(attributes, input arrays) -> output array, bit for bit; the definition of the operator."""
 Infer = Callable[[Attrs, Sequence[TensorType]], TensorType]
-"""(attributes, input types) -> output type with proven range; GraphError or RangeError if illegal."""
+"""(attributes, input types) -> output type with proven range; GraphError, RangeError if illegal."""
 
 
 class Builder(Protocol):

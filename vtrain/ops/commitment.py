@@ -1,4 +1,4 @@
-"""Hashing as nodes of the graph, so that a record that disagrees with its own trace is isolated too."""
+"""Hashing as nodes: a record that disagrees with its own trace is isolated like any other."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def _batch_digest_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorTyp
 
 def _state_leaf_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     leaf = StateLeaf(
-        name=str(attrs["name"]),
-        dtype=str(attrs["dtype"]),
+        name=attr_text(attrs, "name"),
+        dtype=attr_text(attrs, "dtype"),
         shape=attr_ints(attrs, "shape"),
-        exponent=int(attrs["exponent"]),
+        exponent=attr_int(attrs, "exponent"),
         digest=inputs[0].tobytes(),
     )
     return _as_array(commitment.compute_state_leaf(leaf))
@@ -92,7 +92,7 @@ def _state_root_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
 
 def _record_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     step, batch_digest, loss, root = inputs
-    commits = int(step) % int(attrs["commit_every"]) == 0
+    commits = int(step) % attr_int(attrs, "commit_every") == 0
     state_root = root.tobytes() if commits else b""
     return _as_array(
         commitment.compute_record_leaf(int(step), batch_digest.tobytes(), int(loss), state_root)

@@ -56,7 +56,7 @@ class Window:
         return self.kernel[0] * self.kernel[1]
 
     def output_extent(self, height: int, width: int) -> tuple[int, int]:
-        """Windows down and across, rounded down (ONNX ceil_mode = 0); GraphError when there are none."""
+        """Windows down and across, rounded down (ONNX ceil_mode = 0); GraphError if none fits."""
         down = height + self.pads[0] + self.pads[2] - self.kernel[0]
         across = width + self.pads[1] + self.pads[3] - self.kernel[1]
         require(down >= 0 and across >= 0, "the window is larger than the padded image")
@@ -86,7 +86,7 @@ class Window:
         return np.stack([padded[:, r, c] for r, c in self.slices(extent)], axis=3)
 
     def scatter_add(self, patches: Array, height: int, width: int) -> Array:
-        """Adjoint of :meth:`patches`: int64 sums of the patch elements that came from each pixel."""
+        """Adjoint of :meth:`patches`: int64 sums of the elements that came from each pixel."""
         batch, rows, columns, _, channels = patches.shape
         top, left, bottom, right = self.pads
         total = np.zeros((batch, height + top + bottom, width + left + right, channels), np.int64)

@@ -23,7 +23,7 @@ from vtrain.spec.number import I64Array, rs, rs_int
 from vtrain.wire.graph import Attrs, Node, Ref, TensorType
 
 _FLOAT64_EXACT_TERMS = 2**22
-"""Products of int16 are at most 2^30, so sums of 2^22 of them stay within the 53 bits of binary64."""
+"""Products of int16 are at most 2^30: sums of 2^22 of them fit the 53 bits of binary64."""
 
 
 def compute_matmul(a: Array, b: Array) -> I64Array:
@@ -78,7 +78,7 @@ def _matmul_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[Re
 
 def _add_bias_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     acc, bias = inputs
-    return acc.astype(np.int64) + rs(bias, int(attrs["shift"]))
+    return acc.astype(np.int64) + rs(bias, attr_int(attrs, "shift"))
 
 
 def _add_bias_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
@@ -101,7 +101,7 @@ def _add_bias_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[
 
 def _column_sum_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     x = inputs[0]
-    return x.reshape(-1, x.shape[-1]).sum(axis=0, dtype=np.int64)
+    return np.asarray(x.reshape(-1, x.shape[-1]).sum(axis=0, dtype=np.int64))
 
 
 def _column_sum_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:

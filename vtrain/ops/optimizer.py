@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,12 +13,12 @@ from vtrain.ops.base import (
     attr_int,
     attr_ints,
     check_fits_int64,
+    clamp_range,
     integer_type,
     product_range,
     require,
     require_inputs,
     require_keys,
-    clamp_range,
     table,
 )
 from vtrain.spec.number import MASTER_EXPONENT, MOMENTUM_EXPONENT, rs, rs_int, saturate
@@ -30,8 +31,8 @@ DECAY_EXPONENT = 16
 def _momentum_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     velocity, grad = inputs
     wide = velocity.astype(np.int64)
-    decayed = rs(wide * np.int64(int(attrs["decay"])), DECAY_EXPONENT)
-    return saturate(wide + rs(grad, int(attrs["shift"])) - decayed, "i32")
+    decayed = rs(wide * np.int64(attr_int(attrs, "decay")), DECAY_EXPONENT)
+    return saturate(wide + rs(grad, attr_int(attrs, "shift")) - decayed, "i32")
 
 
 def _momentum_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
@@ -57,7 +58,7 @@ def _momentum_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
 
 def _sgd_update_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     weight, velocity, rate = inputs
-    step = rs(velocity.astype(np.int64) * rate.astype(np.int64), int(attrs["shift"]))
+    step = rs(velocity.astype(np.int64) * rate.astype(np.int64), attr_int(attrs, "shift"))
     return saturate(weight.astype(np.int64) - step, "i32")
 
 
@@ -73,7 +74,8 @@ def _sgd_update_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     require(weight.shape == velocity.shape and rate.shape == (), "shapes do not fit")
     require(weight.exponent == MASTER_EXPONENT, "master weights need 24 fraction bits")
     require(
-        velocity.exponent + rate.exponent - shift == MASTER_EXPONENT, "shift does not align the step"
+        velocity.exponent + rate.exponent - shift == MASTER_EXPONENT,
+        "shift does not align the step",
     )
     product_lo, product_hi = product_range(velocity, rate)
     check_fits_int64(product_lo, product_hi, "momentum times rate")
@@ -104,7 +106,7 @@ def _schedule_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     require(inputs[0].shape == (), "the step counter is a scalar")
     starts, rates = attr_ints(attrs, "starts"), attr_ints(attrs, "rates")
     require(len(starts) == len(rates) > 0 and starts[0] == 0, "needs a rate from step 0 on")
-    require(all(a < b for a, b in zip(starts, starts[1:], strict=False)), "starts must increase")
+    require(all(a < b for a, b in itertools.pairwise(starts)), "starts must increase")
     require(all(0 <= rate < 2**16 for rate in rates), "rates are 16-bit mantissas")
     exponent = attr_int(attrs, "exponent", -64, 128)
     return integer_type("i64", (), exponent, min(rates), max(rates))

@@ -29,7 +29,7 @@ _BELOW_INT16 = -(2**15)
 
 
 def _max_pool_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
-    return Window.from_attrs(attrs).patches(inputs[0], _BELOW_INT16).max(axis=3)
+    return np.asarray(Window.from_attrs(attrs).patches(inputs[0], _BELOW_INT16).max(axis=3))
 
 
 def _pooled_shape(window: Window, x: TensorType) -> tuple[int, int, int, int]:
@@ -77,7 +77,7 @@ def _max_pool_grad_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorTy
 
 
 def _sum_pool_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
-    return Window.from_attrs(attrs).patches(inputs[0]).sum(axis=3, dtype=np.int64)
+    return np.asarray(Window.from_attrs(attrs).patches(inputs[0]).sum(axis=3, dtype=np.int64))
 
 
 def _sum_pool_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:

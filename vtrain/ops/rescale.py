@@ -26,16 +26,16 @@ from vtrain.wire.graph import Attrs, Node, Ref, TensorType
 
 def compute_scaled(attrs: Attrs, x: Array) -> Array:
     """rs(x * multiplier, shift) in int64, before saturation (engines count what it changes)."""
-    wide = x.astype(np.int64) * np.int64(int(attrs["multiplier"]))
-    return rs(wide, int(attrs["shift"]))
+    wide = x.astype(np.int64) * np.int64(attr_int(attrs, "multiplier"))
+    return rs(wide, attr_int(attrs, "shift"))
 
 
 def _rescale_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
-    return saturate(compute_scaled(attrs, inputs[0]), str(attrs["dtype"]))
+    return saturate(compute_scaled(attrs, inputs[0]), attr_text(attrs, "dtype"))
 
 
 def _rescale_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """sat(rs(x * multiplier, shift)): stands for the real factor multiplier * 2^-multiplier_exponent.
+    """sat(rs(x * multiplier, shift)): the real factor multiplier * 2^-multiplier_exponent.
 
     out exponent = in exponent + multiplier_exponent - shift.
     """
@@ -59,10 +59,10 @@ def _rescale_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[R
     A constant factor multiplies the gradient too; the shift alone only changes the exponent, and a
     gradient has an exponent of its own.
     """
-    multiplier = int(node.attrs["multiplier"])
+    multiplier = attr_int(node.attrs, "multiplier")
     if multiplier == 1:
         return (grad,)
-    exponent = int(node.attrs["multiplier_exponent"])
+    exponent = attr_int(node.attrs, "multiplier_exponent")
     g = b.as_operand(grad, f"{node.name}/grad")
     return (
         b.emit(
@@ -79,12 +79,12 @@ def _rescale_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[R
 
 def _add_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     a, b = inputs
-    return rs(a, -int(attrs["shift_a"])) + rs(b, -int(attrs["shift_b"]))
+    return rs(a, -attr_int(attrs, "shift_a")) + rs(b, -attr_int(attrs, "shift_b"))
 
 
 def _sub_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     a, b = inputs
-    return rs(a, -int(attrs["shift_a"])) - rs(b, -int(attrs["shift_b"]))
+    return rs(a, -attr_int(attrs, "shift_a")) - rs(b, -attr_int(attrs, "shift_b"))
 
 
 def _aligned_ranges(

@@ -38,7 +38,7 @@ _ONE = 1 << PROBABILITY_EXPONENT
 
 
 def _row_max_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
-    return inputs[0].max(axis=1)
+    return np.asarray(inputs[0].max(axis=1))
 
 
 def _row_max_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
@@ -57,7 +57,7 @@ def _exp2_diff_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     whole = below >> LOG2_EXPONENT
     # rs with a shift per element: floor(x / 2^s) plus bit s - 1 (no rounding bit at shift 0).
     half = np.where(whole > 0, (mantissa >> np.maximum(whole - 1, 0)) & 1, 0)
-    return ((mantissa >> whole) + half).astype(np.int32)
+    return np.asarray((mantissa >> whole) + half, dtype=np.int32)
 
 
 def _exp2_diff_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
@@ -71,7 +71,7 @@ def _exp2_diff_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
 
 
 def _row_sum_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
-    return inputs[0].sum(axis=1, dtype=np.int64)
+    return np.asarray(inputs[0].sum(axis=1, dtype=np.int64))
 
 
 def _row_sum_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
@@ -91,7 +91,7 @@ def _row_sum_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
 def _divide_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     e, total = inputs
     divisor = np.maximum(total, 1)[:, None]
-    return ((e.astype(np.int64) * _ONE + divisor // 2) // divisor).astype(np.int16)
+    return np.asarray((e.astype(np.int64) * _ONE + divisor // 2) // divisor, dtype=np.int16)
 
 
 def _divide_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
@@ -109,7 +109,7 @@ def _divide_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
 
 
 def _labels(labels: Array, classes: int) -> Array:
-    """Labels as indices: the law is total, so a label outside [0, classes) counts as the nearest."""
+    """Labels as indices: the law is total, a label outside [0, classes) counts as the nearest."""
     return np.clip(labels.astype(np.int64), 0, classes - 1)
 
 
@@ -157,7 +157,7 @@ def _cross_entropy_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorTy
 
 def _square_sum_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     wide = inputs[0].astype(np.int64)
-    return rs((wide * wide).sum(), int(attrs["shift"]))
+    return rs((wide * wide).sum(), attr_int(attrs, "shift"))
 
 
 def _square_sum_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:

@@ -73,7 +73,9 @@ def _increment_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
 
 def _sample_index_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     seed = int.from_bytes(bytes(attrs["seed"]), "little")  # type: ignore[arg-type]
-    return compute_batch_indices(seed, int(attrs["samples"]), int(attrs["batch"]), int(inputs[0]))
+    return compute_batch_indices(
+        seed, attr_int(attrs, "samples"), attr_int(attrs, "batch"), int(inputs[0])
+    )
 
 
 def _sample_index_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
@@ -94,7 +96,7 @@ def _gather_samples_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
 
 
 def _gather_samples_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """The ``part`` ("x" or "y") of the committed samples at the given indices: [batch, ...shape]."""
+    """The ``part`` ("x" or "y") of the committed samples at the indices: [batch, ...shape]."""
     require_keys(attrs, "dtype", "exponent", "part", "shape")
     require_inputs(inputs, "i64")
     require(len(inputs[0].shape) == 1, "indices are a vector")
@@ -107,12 +109,12 @@ def _gather_samples_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorT
 
 
 def _normalize_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
-    wide = inputs[0].astype(np.int64) * int(attrs["multiplier"]) + int(attrs["offset"])
-    return saturate(rs(wide, int(attrs["shift"])), "i16")
+    wide = inputs[0].astype(np.int64) * attr_int(attrs, "multiplier") + attr_int(attrs, "offset")
+    return saturate(rs(wide, attr_int(attrs, "shift")), "i16")
 
 
 def _normalize_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """Affine preparation of raw samples: sat16(rs(x * multiplier + offset, shift)), given exponent."""
+    """Affine preparation of raw samples: sat16(rs(x * multiplier + offset, shift))."""
     require_keys(attrs, "exponent", "multiplier", "offset", "shift")
     require_inputs(inputs, "int")
     x = inputs[0]
@@ -130,12 +132,12 @@ _ONE = 2**14
 
 def _one_hot_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     x = inputs[0].astype(np.int64)
-    hot = x[..., None] == np.arange(int(attrs["depth"]))
+    hot = x[..., None] == np.arange(attr_int(attrs, "depth"))
     return np.where(hot, np.int16(_ONE), np.int16(0)).reshape(x.shape[0], -1)
 
 
 def _one_hot_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """[n, ...] tokens -> int16 [n, count * depth] with 1.0 in 14 fraction bits; others outside depth."""
+    """[n, ...] tokens -> int16 [n, count * depth]; 1.0 in 14 fraction bits, none beyond depth."""
     require_keys(attrs, "depth")
     require_inputs(inputs, "int")
     x = inputs[0]

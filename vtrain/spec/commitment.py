@@ -1,4 +1,4 @@
-"""What is committed to, as formulas: tensor digests, state, batch, record, graph and trace roots."""
+"""What is committed to, as formulas: tensor digests; state, record, graph and trace roots."""
 
 from __future__ import annotations
 

@@ -46,7 +46,8 @@ def compute_root_of_hashes(domain: str, hashes: Sequence[bytes]) -> bytes:
     if len(hashes) == 1:
         return hashes[0]
     split = compute_split(len(hashes))
-    return compute_node_hash(domain, compute_root_of_hashes(domain, hashes[:split]), compute_root_of_hashes(domain, hashes[split:]))
+    left = compute_root_of_hashes(domain, hashes[:split])
+    return compute_node_hash(domain, left, compute_root_of_hashes(domain, hashes[split:]))
 
 
 def compute_inclusion_proof(domain: str, leaves: Sequence[bytes], index: int) -> InclusionProof:
@@ -96,7 +97,8 @@ def _subproof(domain: str, hashes: Sequence[bytes], old_size: int, whole: bool) 
     left, right = hashes[:split], hashes[split:]
     if old_size <= split:
         return [*_subproof(domain, left, old_size, whole), compute_root_of_hashes(domain, right)]
-    return [*_subproof(domain, right, old_size - split, False), compute_root_of_hashes(domain, left)]
+    left_root = compute_root_of_hashes(domain, left)
+    return [*_subproof(domain, right, old_size - split, False), left_root]
 
 
 def verify_inclusion(domain: str, root: bytes, leaf: bytes, proof: InclusionProof) -> bool:

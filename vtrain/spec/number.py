@@ -81,7 +81,7 @@ def rs(x: npt.NDArray[Any], shift: int) -> I64Array:
     if shift >= 64:
         return np.zeros_like(wide)
     # At shift 64 - 1 = 63 numpy's shift is still defined: floor(x / 2^63) is 0 or -1.
-    return (wide >> np.int64(shift)) + ((wide >> np.int64(shift - 1)) & np.int64(1))
+    return np.asarray((wide >> np.int64(shift)) + ((wide >> np.int64(shift - 1)) & np.int64(1)))
 
 
 def saturate(x: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
@@ -89,7 +89,7 @@ def saturate(x: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
     if dtype == "i64":
         return x.astype(np.int64)
     lo, hi = SATURATION[dtype]
-    return np.clip(x, lo, hi).astype(NUMPY_DTYPES[dtype])
+    return np.asarray(np.clip(x, lo, hi), dtype=NUMPY_DTYPES[dtype])
 
 
 def count_saturated(x: npt.NDArray[Any], dtype: str) -> int:
@@ -156,9 +156,9 @@ def log2_table() -> I64Array:
         log_two = Decimal(2).ln()
         entries = [
             int(
-                (((2049 + 2 * Decimal(i)) / 2048).ln() / log_two * 65536 + Decimal("0.5")).to_integral_value(
-                    ROUND_FLOOR
-                )
+                (
+                    ((2049 + 2 * Decimal(i)) / 2048).ln() / log_two * 65536 + Decimal("0.5")
+                ).to_integral_value(ROUND_FLOOR)
             )
             for i in range(1024)
         ]
@@ -174,4 +174,4 @@ def log2_q16(x: I64Array) -> I64Array:
     """
     n = bit_length(x) - 1
     index = np.where(n >= 10, x >> np.maximum(n - 10, 0), x << np.maximum(10 - n, 0)) & 1023
-    return (n << np.int64(LOSS_EXPONENT)) + log2_table()[index]
+    return np.asarray((n << np.int64(LOSS_EXPONENT)) + log2_table()[index])

@@ -18,6 +18,7 @@ from vtrain.spec.philox import compute_philox, compute_philox_array
 
 ROUNDS = 8
 MAX_SAMPLES = 2**48
+MAX_BATCH = 2**24
 MAX_POSITION = 2**63
 _WORD = 0xFFFFFFFF
 
@@ -59,11 +60,11 @@ def compute_sample_index(seed: int, n: int, position: int) -> int:
 def compute_batch_indices(seed: int, n: int, batch: int, step: int) -> npt.NDArray[np.int64]:
     """Samples of the batch of ``step`` (from 0): int64[batch], each in [0, n).
 
-    ``seed`` is in [0, 2^64), n in [1, 2^48], batch >= 1; TaskError otherwise.
+    ``seed`` is in [0, 2^64), n in [1, 2^48], batch in [1, 2^24]; TaskError otherwise.
     """
     _check(seed, n)
-    if batch < 1:
-        raise TaskError(f"a batch has at least one sample, not {batch}", where="order")
+    if not 1 <= batch <= MAX_BATCH:
+        raise TaskError(f"a batch has 1 to 2^24 samples, not {batch}", where="order")
     _check_positions(step * batch, (step + 1) * batch)
     positions = np.arange(step * batch, (step + 1) * batch, dtype=np.uint64)
     epochs, values = positions // np.uint64(n), positions % np.uint64(n)

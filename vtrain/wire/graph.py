@@ -147,7 +147,9 @@ def _attr_from_value(value: cbor.Value, where: str) -> AttrValue:
         items = tuple(item for item in value if isinstance(item, int))
         if len(items) == len(value):
             return items
-    raise EncodingError("an attribute is an integer, text, bytes or a list of integers", where=where)
+    raise EncodingError(
+        "an attribute is an integer, text, bytes or a list of integers", where=where
+    )
 
 
 def _node_from_map(value: cbor.Value, index: int) -> Node:
@@ -159,11 +161,11 @@ def _node_from_map(value: cbor.Value, index: int) -> Node:
     inputs = []
     for pair in fields.list("inputs"):
         match pair:
-            case [int(node), int(output)] if 0 <= node < index and 0 <= output < 2**16:
-                inputs.append(Ref(node, output))
+            case [int(source), int(output)] if 0 <= source < index and 0 <= output < 2**16:
+                inputs.append(Ref(source, output))
             case _:
                 raise EncodingError("an input is [earlier node, output]", where=where)
-    node = Node(
+    decoded = Node(
         name=fields.text("name"),
         op=fields.text("op"),
         attrs={key: _attr_from_value(item, f"{where}.{key}") for key, item in attrs.items()},
@@ -171,7 +173,7 @@ def _node_from_map(value: cbor.Value, index: int) -> Node:
         outputs=tuple(_type_from_map(item, where) for item in fields.list("outputs")),
     )
     fields.done()
-    return node
+    return decoded
 
 
 def encode_graph(graph: StepGraph) -> bytes:
@@ -188,5 +190,7 @@ def decode_graph(data: bytes) -> StepGraph:
     for index, node in enumerate(nodes):
         for ref in node.inputs:
             if ref.output >= len(nodes[ref.node].outputs):
-                raise EncodingError(f"node {ref.node} has no output {ref.output}", where=f"node {index}")
+                raise EncodingError(
+                    f"node {ref.node} has no output {ref.output}", where=f"node {index}"
+                )
     return StepGraph(nodes)

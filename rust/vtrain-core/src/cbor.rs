@@ -222,7 +222,11 @@ impl<'a> Decoder<'a> {
             _ => {}
         }
         // Each item takes at least one byte, each map entry two.
-        let least = if major == ARRAY { argument } else { argument.saturating_mul(2) };
+        let least = if major == ARRAY {
+            argument
+        } else {
+            argument.saturating_mul(2)
+        };
         if least > self.remaining() {
             return Err(refusal(Reason::TooFewBytes, start));
         }
@@ -248,7 +252,11 @@ impl<'a> Decoder<'a> {
             let encoded = &self.data[start..self.position];
             if encoded <= previous {
                 let same = encoded == previous;
-                let reason = if same { Reason::DuplicateKey } else { Reason::UnsortedKeys };
+                let reason = if same {
+                    Reason::DuplicateKey
+                } else {
+                    Reason::UnsortedKeys
+                };
                 return Err(refusal(reason, start));
             }
             previous = encoded;
@@ -259,7 +267,10 @@ impl<'a> Decoder<'a> {
 
     fn head(&mut self) -> Result<(u8, u64), DecodeError> {
         let start = self.position;
-        let first = *self.data.get(start).ok_or(refusal(Reason::Missing, start))?;
+        let first = *self
+            .data
+            .get(start)
+            .ok_or(refusal(Reason::Missing, start))?;
         let (major, info) = (first >> 5, first & 31);
         match (major, info) {
             (TAG, _) => return Err(refusal(Reason::Tag, start)),
@@ -274,8 +285,13 @@ impl<'a> Decoder<'a> {
         }
         let width = 1 << (info - 24);
         let end = start + 1 + width;
-        let bytes = self.data.get(start + 1..end).ok_or(refusal(Reason::HeadCut, start))?;
-        let argument = bytes.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+        let bytes = self
+            .data
+            .get(start + 1..end)
+            .ok_or(refusal(Reason::HeadCut, start))?;
+        let argument = bytes
+            .iter()
+            .fold(0, |sum, byte| sum << 8 | u64::from(*byte));
         let least = if width == 1 { 24 } else { 1 << (4 * width) };
         if argument < least {
             return Err(refusal(Reason::NotShortest, start));

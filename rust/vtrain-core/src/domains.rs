@@ -59,7 +59,10 @@ impl Domain {
 
     /// The domain with this context string.
     pub fn from_context(context: &str) -> Option<Domain> {
-        CONTEXTS.into_iter().find(|entry| entry.1 == context).map(|(domain, _)| domain)
+        CONTEXTS
+            .into_iter()
+            .find(|entry| entry.1 == context)
+            .map(|(domain, _)| domain)
     }
 
     /// H_domain of the concatenated `parts`.

@@ -2,4 +2,11 @@
 //!
 //! Nothing here knows of Python; `vtrain-py` binds it as `vtrain._core`.
 
+pub mod cbor;
+pub mod domains;
 pub mod gemm;
+pub mod merkle;
+pub mod order;
+pub mod philox;
+pub mod tensor_digest;
+pub mod threads;

@@ -58,7 +58,10 @@ pub struct MerkleTree {
 impl MerkleTree {
     /// The tree of no leaves.
     pub fn new(domain: Domain) -> Self {
-        MerkleTree { domain, levels: vec![Vec::new()] }
+        MerkleTree {
+            domain,
+            levels: vec![Vec::new()],
+        }
     }
 
     /// Number of leaves.
@@ -91,7 +94,9 @@ impl MerkleTree {
                 self.levels.push(Vec::new());
             }
             self.levels[level].push(hash);
-            let [.., left, right] = self.levels[level].as_slice() else { return };
+            let [.., left, right] = self.levels[level].as_slice() else {
+                return;
+            };
             if self.levels[level].len() % 2 == 1 {
                 return;
             }
@@ -135,7 +140,10 @@ impl MerkleTree {
     pub fn consistency_path(&self, old: u64, new: u64) -> Result<Vec<Hash>, NoSuchLeaf> {
         self.check_size(new)?;
         if old > new {
-            return Err(NoSuchLeaf { asked: old, size: new });
+            return Err(NoSuchLeaf {
+                asked: old,
+                size: new,
+            });
         }
         let mut path = Vec::new();
         if old == 0 {
@@ -163,7 +171,10 @@ impl MerkleTree {
 
     fn check_size(&self, size: u64) -> Result<(), NoSuchLeaf> {
         if size > self.size() {
-            return Err(NoSuchLeaf { asked: size, size: self.size() });
+            return Err(NoSuchLeaf {
+                asked: size,
+                size: self.size(),
+            });
         }
         Ok(())
     }
@@ -176,7 +187,11 @@ impl MerkleTree {
             return self.levels[level as usize][(start >> level) as usize];
         }
         let middle = start + split(size);
-        node_hash(self.domain, &self.range_root(start, middle), &self.range_root(middle, end))
+        node_hash(
+            self.domain,
+            &self.range_root(start, middle),
+            &self.range_root(middle, end),
+        )
     }
 }
 
@@ -227,9 +242,15 @@ pub fn verify_consistency(
         return path.is_empty();
     }
     // When the old tree is itself a complete subtree of the new one, its root is left out.
-    let known = if old_size.is_power_of_two() { Some(old_root) } else { None };
+    let known = if old_size.is_power_of_two() {
+        Some(old_root)
+    } else {
+        None
+    };
     let mut steps = known.into_iter().chain(path);
-    let Some(first) = steps.next() else { return false };
+    let Some(first) = steps.next() else {
+        return false;
+    };
     let (mut node, mut last) = (old_size - 1, new_size - 1);
     while node & 1 == 1 {
         (node, last) = (node >> 1, last >> 1);

@@ -5,6 +5,8 @@ use crate::philox::philox;
 const ROUNDS: u32 = 8;
 /// Most samples that a dataset may have.
 pub const MAX_SAMPLES: u64 = 1 << 48;
+/// Most samples that a batch may have.
+pub const MAX_BATCH: u64 = 1 << 24;
 /// Positions of the endless sequence of epochs lie below this.
 pub const MAX_POSITION: u64 = 1 << 63;
 
@@ -14,9 +16,9 @@ pub enum OrderError {
     /// Number of samples outside [1, 2^48].
     #[error("cannot order {0} samples: not in [1, 2^48]")]
     Samples(u64),
-    /// An empty batch.
-    #[error("a batch has at least one sample, not 0")]
-    Batch,
+    /// A batch size outside [1, 2^24].
+    #[error("a batch has 1 to 2^24 samples, not {0}")]
+    Batch(u64),
     /// A position at or over 2^63.
     #[error("position is not in [0, 2^63)")]
     Position,
@@ -36,7 +38,11 @@ impl Permutation {
             return Err(OrderError::Samples(n));
         }
         let bits = u64::BITS - (n - 1).leading_zeros();
-        Ok(Permutation { seed, n, half: bits.div_ceil(2).max(1) })
+        Ok(Permutation {
+            seed,
+            n,
+            half: bits.div_ceil(2).max(1),
+        })
     }
 
     fn at(&self, position: u64) -> u64 {
@@ -73,14 +79,16 @@ pub fn sample_index(seed: u64, n: u64, position: u64) -> Result<u64, OrderError>
 /// Samples of the batch of `step` (from 0).
 pub fn batch_indices(seed: u64, n: u64, batch: u64, step: u64) -> Result<Vec<i64>, OrderError> {
     let permutation = Permutation::new(seed, n)?;
-    if batch == 0 {
-        return Err(OrderError::Batch);
+    if !(1..=MAX_BATCH).contains(&batch) {
+        return Err(OrderError::Batch(batch));
     }
-    let end = step.checked_add(1).and_then(|steps| steps.checked_mul(batch));
+    let end = step
+        .checked_add(1)
+        .and_then(|steps| steps.checked_mul(batch));
     match end {
-        Some(end) if end <= MAX_POSITION => {
-            Ok((end - batch..end).map(|position| permutation.at(position) as i64).collect())
-        }
+        Some(end) if end <= MAX_POSITION => Ok((end - batch..end)
+            .map(|position| permutation.at(position) as i64)
+            .collect()),
         _ => Err(OrderError::Position),
     }
 }

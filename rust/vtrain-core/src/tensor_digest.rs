@@ -5,6 +5,7 @@
 
 use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
 use blake3::{CHUNK_LEN, Hasher};
+use rayon::prelude::*;
 
 use crate::domains::Hash;
 use crate::merkle::{sides, split};
@@ -33,6 +34,14 @@ pub fn digest_parallel(data: &[u8]) -> Hash {
         return digest(data);
     }
     Hasher::new().update_rayon(data).finalize().into()
+}
+
+/// Digests of many tensors, spread over the current rayon pool.
+pub fn digests_parallel(tensors: &[&[u8]]) -> Vec<Hash> {
+    tensors
+        .par_iter()
+        .map(|data| digest_parallel(data))
+        .collect()
 }
 
 /// Chunks of a tensor of `length` bytes; an empty tensor is one empty chunk.
@@ -94,10 +103,18 @@ pub fn verify_chunk(digest: &Hash, length: u64, index: u64, chunk: &[u8], path: 
     };
     let mut value = chaining_value(chunk, index);
     for (is_left, sibling) in sides.iter().zip(lower) {
-        let (left, right) = if *is_left { (&value, sibling) } else { (sibling, &value) };
+        let (left, right) = if *is_left {
+            (&value, sibling)
+        } else {
+            (sibling, &value)
+        };
         value = merge_subtrees_non_root(left, right, Mode::Hash);
     }
-    let (left, right) = if sides[lower.len()] { (&value, top) } else { (top, &value) };
+    let (left, right) = if sides[lower.len()] {
+        (&value, top)
+    } else {
+        (top, &value)
+    };
     merge_subtrees_root(left, right, Mode::Hash) == *digest
 }
 

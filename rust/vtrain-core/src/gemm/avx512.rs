@@ -3,12 +3,13 @@
 use std::arch::x86_64::*;
 
 use super::Epilogue;
-use super::pack::{Highs, Lanes, Layout, Line, Side, pack_group};
+use super::pack::{Bound, Highs, LANES, Lanes, Layout, Line, Side, norm_bound, set_bound};
 use super::tile::{self, Isa, TileJob, TileSums};
+use super::{BLOCK, NARROW_MAX, WIDE_BLOCK};
 
 pub(super) struct Avx512;
 
-// SAFETY: every function needs AVX-512 F, BW and VNNI, and nothing else.
+// SAFETY: every function needs AVX-512 F, BW, VL and VNNI, and nothing else.
 unsafe impl Isa for Avx512 {
     type Vector = __m512i;
     const WIDTH: usize = 16;
@@ -56,12 +57,12 @@ unsafe impl Isa for Avx512 {
         unsafe { _mm512_dpbusd_epi32(acc, a, b) }
     }
 
-    #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
     unsafe fn pack(src: &Lanes<'_>, side: Side, layout: &Layout, group: &mut [Line]) {
-        pack_group(src, side, Self::HIGHS, layout, group);
+        unsafe { pack(src, side, layout, group) };
     }
 
-    #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
     unsafe fn tile(job: &TileJob<'_>, out: &mut TileSums, add: bool) {
         type Tile = unsafe fn(&TileJob<'_>, &mut TileSums, bool);
         macro_rules! table {
@@ -74,7 +75,7 @@ unsafe impl Isa for Avx512 {
         unsafe { table[job.rows - 1](job, out, add) };
     }
 
-    #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
     unsafe fn finish<E: Epilogue>(
         epilogue: &E,
         sums: &TileSums,
@@ -87,11 +88,154 @@ unsafe impl Isa for Avx512 {
     }
 }
 
-#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 unsafe fn tile<const R: usize, const N: usize>(
     job: &TileJob<'_>,
     out: &mut TileSums,
     add: bool,
 ) {
     unsafe { tile::tile::<Avx512, R, N>(job, out, add) };
+}
+
+/// Terms that `fetch` takes at a time: a full vector of a lane.
+const FETCH: usize = 32;
+
+/// Packs a group, as [`super::pack::pack_group`] does.
+///
+/// # Safety
+/// The machine has the instructions.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+unsafe fn pack(src: &Lanes<'_>, side: Side, layout: &Layout, group: &mut [Line]) {
+    // Gathers byte 1 and 3 of each word (the high limbs of a pair) into its low or high half.
+    let low_half = _mm512_set1_epi32(0x8080_0301_u32 as i32);
+    let low_half = _mm512_add_epi8(low_half, word_starts());
+    let high_half = _mm512_set1_epi32(0x0301_8080);
+    let high_half = _mm512_add_epi8(high_half, word_starts());
+    let flip = _mm512_set1_epi8(if side == Side::A { -128 } else { 0 });
+    let (round, ones) = (_mm512_set1_epi16(128), _mm512_set1_epi8(1));
+    for block in 0..layout.blocks() {
+        let end = layout.k.min((block + 1) * BLOCK);
+        let mut squares = _mm512_setzero_si512();
+        let mut largest = _mm512_setzero_si512();
+        for (half, start) in (block * BLOCK..end).step_by(WIDE_BLOCK).enumerate() {
+            let end = end.min(start + WIDE_BLOCK);
+            let mut sum = _mm512_setzero_si512();
+            for first in (start..end).step_by(FETCH) {
+                // SAFETY: passed on from the caller.
+                let pairs = unsafe { fetch(src, first) };
+                let quads = (end - first).min(FETCH) / 4;
+                for (i, pair) in pairs.chunks_exact(2).enumerate().take(quads) {
+                    for &pair in pair {
+                        largest = _mm512_max_epu16(largest, _mm512_abs_epi16(pair));
+                        let square = _mm512_srli_epi32::<8>(_mm512_madd_epi16(pair, pair));
+                        squares = _mm512_add_epi32(squares, square);
+                    }
+                    // The high byte of the saturated q + 128 is the rounded high limb.
+                    let high = _mm512_or_si512(
+                        _mm512_shuffle_epi8(_mm512_adds_epi16(pair[0], round), low_half),
+                        _mm512_shuffle_epi8(_mm512_adds_epi16(pair[1], round), high_half),
+                    );
+                    sum = _mm512_dpbusd_epi32(sum, ones, high);
+                    let k = first + 4 * i;
+                    group[k / 2] = line(pair[0]);
+                    group[k / 2 + 1] = line(pair[1]);
+                    group[layout.highs + k / 4] = line(_mm512_xor_si512(high, flip));
+                }
+            }
+            let fix = _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32::<7>(sum));
+            group[layout.fixes + 2 * block + half] = line(fix);
+        }
+        let largest = line(largest).0.into_iter().fold(0, |x, pair| x.max(pair & 0xffff).max(pair >> 16));
+        let norm = norm_bound(_mm512_reduce_max_epu32(squares));
+        let wide = u32::from(largest > u32::from(NARROW_MAX));
+        set_bound(layout, group, block, Bound { norm, wide });
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn line(x: __m512i) -> Line {
+    let mut line = Line::ZERO;
+    // SAFETY: a line is as long as the vector.
+    unsafe { _mm512_storeu_si512(line.0.as_mut_ptr().cast(), x) };
+    line
+}
+
+/// In every byte, where its word starts in its 128-bit lane.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn word_starts() -> __m512i {
+    _mm512_broadcast_i32x4(_mm_setr_epi32(0, 0x0404_0404, 0x0808_0808, 0x0c0c_0c0c))
+}
+
+/// Terms `first .. first + 32` of 16 lanes: 16 vectors of pairs, zero outside.
+///
+/// # Safety
+/// The machine has the instructions; `first < src.k`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+unsafe fn fetch(src: &Lanes<'_>, first: usize) -> [__m512i; LANES] {
+    let terms = (src.k - first).min(FETCH);
+    let mut pairs = [_mm512_setzero_si512(); LANES];
+    if src.k_stride == 1 {
+        let mask = u32::MAX >> (FETCH - terms);
+        for (lane, row) in pairs.iter_mut().enumerate().take(src.lanes) {
+            let from = &src.data[lane * src.lane_stride + first..][..terms];
+            // SAFETY: the mask keeps to the `terms` values of the slice.
+            *row = unsafe { _mm512_maskz_loadu_epi16(mask, from.as_ptr()) };
+        }
+        return transpose(pairs);
+    }
+    if src.lane_stride == 1 {
+        let mask = u16::MAX >> (LANES - src.lanes);
+        let load = |k: usize| {
+            if k >= terms {
+                return _mm512_setzero_si512();
+            }
+            let from = &src.data[(first + k) * src.k_stride..][..src.lanes];
+            // SAFETY: the mask keeps to the lanes of the slice.
+            _mm512_cvtepu16_epi32(unsafe { _mm256_maskz_loadu_epi16(mask, from.as_ptr()) })
+        };
+        for (i, pair) in pairs.iter_mut().enumerate() {
+            *pair = _mm512_or_si512(load(2 * i), _mm512_slli_epi32::<16>(load(2 * i + 1)));
+        }
+        return pairs;
+    }
+    let mut words = [Line::ZERO; LANES];
+    for (i, line) in words.iter_mut().enumerate() {
+        line.0 = std::array::from_fn(|lane| src.pair(lane, first + 2 * i));
+    }
+    // SAFETY: a line is as long as a vector.
+    words.map(|line| unsafe { _mm512_loadu_si512(line.0.as_ptr().cast()) })
+}
+
+/// The transpose of 16 x 16 words.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn transpose(r: [__m512i; 16]) -> [__m512i; 16] {
+    let mut a = r;
+    for i in (0..16).step_by(2) {
+        a[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+        a[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+    }
+    // b[4 i + c] holds, in its 128-bit lane l, rows 4 i .. 4 i + 4 of column 4 l + c.
+    let mut b = a;
+    for i in (0..16).step_by(4) {
+        b[i] = _mm512_unpacklo_epi64(a[i], a[i + 2]);
+        b[i + 1] = _mm512_unpackhi_epi64(a[i], a[i + 2]);
+        b[i + 2] = _mm512_unpacklo_epi64(a[i + 1], a[i + 3]);
+        b[i + 3] = _mm512_unpackhi_epi64(a[i + 1], a[i + 3]);
+    }
+    let mut out = b;
+    for c in 0..4 {
+        let even = |x, y| _mm512_shuffle_i32x4::<0x88>(x, y);
+        let odd = |x, y| _mm512_shuffle_i32x4::<0xdd>(x, y);
+        let (x, y) = (even(b[c], b[4 + c]), odd(b[c], b[4 + c]));
+        let (z, w) = (even(b[8 + c], b[12 + c]), odd(b[8 + c], b[12 + c]));
+        out[c] = even(x, z);
+        out[4 + c] = even(y, w);
+        out[8 + c] = odd(x, z);
+        out[12 + c] = odd(y, w);
+    }
+    out
 }

@@ -156,7 +156,7 @@ pub enum Path {
     Scalar,
     /// x86-64 with AVX2.
     Avx2,
-    /// x86-64 with AVX-512 F, BW and VNNI.
+    /// x86-64 with AVX-512 F, BW, VL and VNNI.
     Avx512Vnni,
 }
 
@@ -191,6 +191,7 @@ impl Path {
             Self::Avx512Vnni => {
                 is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512vl")
                     && is_x86_feature_detected!("avx512vnni")
             }
         }

@@ -110,6 +110,16 @@ impl<'a> Lanes<'a> {
             0
         }
     }
+
+    /// The values of two consecutive terms.
+    pub fn pair(&self, lane: usize, k: usize) -> u32 {
+        pair_word(self.at(lane, k), self.at(lane, k + 1))
+    }
+}
+
+/// Two terms of a lane in one word, the first in its low half.
+fn pair_word(x: i16, y: i16) -> u32 {
+    u32::from(x as u16) | u32::from(y as u16) << 16
 }
 
 /// The rounded high limb.
@@ -174,10 +184,6 @@ pub(super) fn pack_group(
         };
         set_bound(layout, group, block, bound);
     }
-}
-
-fn pair_word(x: i16, y: i16) -> u32 {
-    u32::from(x as u16) | u32::from(y as u16) << 16
 }
 
 /// Stores what is known of a block.

@@ -1,0 +1,190 @@
+"""Reading and writing the bytes of an ONNX file: limits, protobuf, stored tensors.
+
+``onnx.checker`` and ``onnx.load`` are not used: both may follow external-data paths of a hostile
+file.  What we accept is narrower than ONNX, and everything accepted is checked here or by the
+importer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from google.protobuf.message import DecodeError, EncodeError
+
+from vtrain.errors import ModelError, StorageError
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a model file may ask for.  Each is checked before anything of that size is allocated."""
+
+    file_bytes: int = 2**30
+    """Protobuf itself ends at 2 GiB; an int32 master weight takes as much as its float32."""
+    nodes: int = 20_000
+    """The step graph has some ten nodes for each, and ends at 100,000."""
+    name_bytes: int = 1024
+    """Names go into the task, the state leaves and every error message."""
+    rank: int = 8
+    elements: int = 2**28
+    """Of one stored tensor, of one sample's value, or of one sample's patches."""
+
+
+LIMITS = Limits()
+
+_FLOATS: Mapping[int, npt.DTypeLike] = {
+    onnx.TensorProto.FLOAT: "<f4",
+    onnx.TensorProto.DOUBLE: "<f8",
+    onnx.TensorProto.FLOAT16: "<f2",
+    onnx.TensorProto.BFLOAT16: "<u2",  # widened to float32 below
+}
+_INTS: Mapping[int, npt.DTypeLike] = {
+    onnx.TensorProto.BOOL: "|u1",
+    onnx.TensorProto.INT32: "<i4",
+    onnx.TensorProto.INT64: "<i8",
+}
+
+
+def load_model(source: bytes | Path | onnx.ModelProto) -> onnx.ModelProto:
+    """Parse an ONNX file: its bytes, its path, or the message itself.
+
+    ModelError when it is not one or is too large, StorageError when the file cannot be read.
+    """
+    if isinstance(source, onnx.ModelProto):
+        return source
+    if isinstance(source, Path):
+        try:
+            if source.stat().st_size > LIMITS.file_bytes:
+                raise ModelError(f"is larger than {LIMITS.file_bytes} bytes", where=str(source))
+            source = source.read_bytes()
+        except OSError as error:
+            raise StorageError(error.strerror or str(error), where=str(source)) from error
+    if len(source) > LIMITS.file_bytes:
+        raise ModelError(f"is larger than {LIMITS.file_bytes} bytes", where="ONNX file")
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(source)
+    except DecodeError as error:
+        raise ModelError(f"is not an ONNX file: {error}", where="ONNX file") from error
+    return model
+
+
+def save_model(model: onnx.ModelProto) -> bytes:
+    """The bytes of an ONNX file, the same for equal messages."""
+    try:
+        return model.SerializeToString(deterministic=True)
+    except (EncodeError, ValueError) as error:
+        raise ModelError(f"cannot be written as protobuf: {error}", where="ONNX file") from error
+
+
+def find_stored_tensors(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
+    """Tensors that lie in the file, by value name: initialisers, and ``value`` of Constant nodes."""
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "Constant" and len(node.output) == 1:
+            tensors.update(
+                (node.output[0], attribute.t)
+                for attribute in node.attribute
+                if attribute.name == "value" and attribute.HasField("t")
+            )
+    return tensors
+
+
+def read_dims(tensor: onnx.TensorProto, where: str) -> tuple[int, ...]:
+    """Shape of a stored tensor.  ModelError: negative or huge extents, data outside the file."""
+    if tensor.data_location != onnx.TensorProto.DEFAULT or tensor.external_data:
+        raise ModelError("keeps its data outside the file: save the model in one file", where=where)
+    if tensor.HasField("segment"):
+        raise ModelError("is a segment of a tensor", where=where)
+    dims = tuple(tensor.dims)
+    if len(dims) > LIMITS.rank:
+        raise ModelError(f"has {len(dims)} axes, more than {LIMITS.rank}", where=where)
+    if any(extent < 0 for extent in dims):
+        raise ModelError(f"has a negative extent: {list(dims)}", where=where)
+    count_elements(dims, where)
+    return dims
+
+
+def count_elements(shape: tuple[int, ...], where: str) -> int:
+    """Number of elements of a shape; ModelError when beyond the limit."""
+    count = 1
+    for extent in shape:
+        count *= extent
+        if count > LIMITS.elements:
+            raise ModelError(
+                f"shape {list(shape)} is beyond {LIMITS.elements} elements", where=where
+            )
+    return count
+
+
+def read_floats(tensor: onnx.TensorProto, where: str) -> npt.NDArray[np.floating[Any]]:
+    """Elements of a stored tensor of float32, float64, float16 or bfloat16 (given as float32)."""
+    values = _read_elements(tensor, _FLOATS, "a float tensor", where)
+    if tensor.data_type == onnx.TensorProto.BFLOAT16:
+        return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return values
+
+
+def read_ints(tensor: onnx.TensorProto, where: str) -> npt.NDArray[np.integer[Any]]:
+    """Elements of a stored tensor of int64, int32 or bool."""
+    return _read_elements(tensor, _INTS, "an integer tensor", where)
+
+
+def _read_elements(
+    tensor: onnx.TensorProto, dtypes: Mapping[int, npt.DTypeLike], kind: str, where: str
+) -> npt.NDArray[Any]:
+    if tensor.data_type not in dtypes:
+        raise ModelError(f"is not {kind} (ONNX data type {tensor.data_type})", where=where)
+    dtype = np.dtype(dtypes[tensor.data_type])
+    dims = read_dims(tensor, where)
+    expected = count_elements(dims, where)
+    if tensor.HasField("raw_data"):
+        if len(tensor.raw_data) != expected * dtype.itemsize:
+            raise ModelError(
+                f"shape {list(dims)} needs {expected * dtype.itemsize} bytes of data, "
+                f"has {len(tensor.raw_data)}",
+                where=where,
+            )
+        return np.frombuffer(tensor.raw_data, dtype=dtype).reshape(dims)
+    typed = _typed_data(tensor)
+    if len(typed) != expected:
+        raise ModelError(
+            f"shape {list(dims)} needs {expected} elements, has {len(typed)}", where=where
+        )
+    if tensor.data_type in (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16):
+        # Sixteen-bit floats travel as their bit patterns in int32_data.
+        patterns = np.array(typed, dtype=np.int64)
+        if ((patterns < 0) | (patterns > 0xFFFF)).any():
+            raise ModelError("has a bit pattern beyond 16 bits", where=where)
+        return patterns.astype("<u2").view(dtype).reshape(dims)
+    return np.array(typed).astype(dtype).reshape(dims)
+
+
+def _typed_data(tensor: onnx.TensorProto) -> Any:
+    """The repeated field that holds the elements when ``raw_data`` does not."""
+    match tensor.data_type:
+        case onnx.TensorProto.FLOAT:
+            return tensor.float_data
+        case onnx.TensorProto.DOUBLE:
+            return tensor.double_data
+        case onnx.TensorProto.INT64:
+            return tensor.int64_data
+        case _:
+            return tensor.int32_data
+
+
+def write_floats(tensor: onnx.TensorProto, values: npt.NDArray[np.float64]) -> None:
+    """Replace the elements of a stored float tensor, keeping its name, shape and data type.
+
+    ``values`` are rounded to the nearest value of that type, ties to even.
+    """
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    data = values.astype(dtype).reshape(tuple(tensor.dims))
+    for field in ("float_data", "double_data", "int32_data"):
+        tensor.ClearField(field)
+    tensor.raw_data = data.astype(data.dtype.newbyteorder("<")).tobytes()

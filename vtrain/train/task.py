@@ -1,0 +1,416 @@
+"""From the TOML file that people write to the TaskSpec that parties sign.
+
+Decimals in the file are taken as exact fractions and become integers by one rule, round half up;
+nothing that is hashed was ever a float.  See docs/tasks.md for the keys.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tomlkit
+from tomlkit.exceptions import TOMLKitError
+from vtrain.commit.state import compute_root_of_state
+from vtrain.graph.onnx_import import import_onnx
+from vtrain.train.data import DataSource, check_labels, load_samples, parse_source
+
+from vtrain.errors import TaskError
+from vtrain.graph.builder import FixedExponents, GraphBuilder
+from vtrain.graph.calibration import Calibration, calibrate
+from vtrain.graph.legality import check_graph
+from vtrain.graph.model import Model
+from vtrain.graph.step import (
+    LOSSES,
+    Affine,
+    Momentum,
+    OneHot,
+    StepPlan,
+    compute_initial_state,
+    emit_step,
+)
+from vtrain.ops.optimizer import DECAY_EXPONENT
+from vtrain.spec.commitment import (
+    compute_graph_root,
+    compute_task_id,
+    compute_tensor_digest,
+)
+from vtrain.spec.number import SATURATION, STORAGE
+from vtrain.spec.samples import Samples
+from vtrain.wire.graph import StepGraph
+from vtrain.wire.task import LAW_VERSION, DataSpec, TaskSpec
+
+MAX_TASK_BYTES = 1 << 20
+RATE_BITS = 16
+"""Bits of a learning-rate mantissa."""
+PREPARE_SHIFT = 16
+"""Extra fraction bits of the multiplier that prepares samples."""
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """How raw samples become values: (x * scale - mean) / std, or one-hot of ``depth`` if given."""
+
+    scale: Fraction
+    mean: Fraction
+    std: Fraction
+    depth: int | None
+
+
+@dataclass(frozen=True)
+class TaskFile:
+    """A task file as read, before data and model are looked at.
+
+    ``rates`` are (first step, learning rate); ``exponents`` is empty before `vtrain profile`.
+    """
+
+    path: Path
+    name: str
+    seed: int
+    steps: int
+    batch: int
+    commit_every: int
+    checkpoint_every: int
+    model: Path
+    data: DataSource
+    test: DataSource | None
+    prepare: Prepare
+    loss: str
+    momentum: Fraction
+    rates: tuple[tuple[int, Fraction], ...]
+    margin: int
+    calibration_steps: int
+    exponents: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class CompiledTask:
+    """A task ready to run: the canonical spec and everything that it pins."""
+
+    spec: TaskSpec
+    graph: StepGraph
+    samples: Samples
+    initial_state: Mapping[str, npt.NDArray[Any]]
+    model: bytes
+    name: str = "task"
+
+    @property
+    def task_id(self) -> bytes:
+        """H_task of the canonical spec, 32 bytes."""
+        return compute_task_id(self.spec)
+
+
+class _Table:
+    """One TOML table: typed reads, and a refusal of keys that nobody read."""
+
+    def __init__(self, values: Mapping[str, Any], where: str) -> None:
+        self._values = dict(values)
+        self.where = where
+
+    def has(self, key: str) -> bool:
+        return key in self._values
+
+    def _take(self, key: str, default: Any = None) -> Any:
+        if key not in self._values:
+            if default is None:
+                raise TaskError("is missing", where=self.place(key))
+            return default
+        return self._values.pop(key)
+
+    def place(self, key: str) -> str:
+        return f"{self.where}.{key}" if self.where else key
+
+    def table(self, key: str) -> _Table:
+        return _Table(self.mapping(key), self.place(key))
+
+    def mapping(self, key: str) -> Mapping[str, Any]:
+        value = self._take(key, {})
+        if not isinstance(value, dict):
+            raise TaskError("must be a table", where=self.place(key))
+        return value
+
+    def integer(self, key: str, lo: int, hi: int, default: int | None = None) -> int:
+        value = self._take(key, default)
+        if not isinstance(value, int) or isinstance(value, bool) or not lo <= value <= hi:
+            raise TaskError(f"must be an integer in [{lo}, {hi}]", where=self.place(key))
+        return value
+
+    def text(self, key: str, default: str | None = None) -> str:
+        value = self._take(key, default)
+        if not isinstance(value, str) or value == "":
+            raise TaskError("must be text", where=self.place(key))
+        return value
+
+    def choice(self, key: str, options: Sequence[str], default: str | None = None) -> str:
+        value = self.text(key, default)
+        if value not in options:
+            raise TaskError(f"must be one of {', '.join(options)}", where=self.place(key))
+        return value
+
+    def number(self, key: str, default: Fraction | None = None) -> Fraction:
+        return parse_number(self._take(key, default), self.place(key))
+
+    def value(self, key: str) -> Any:
+        return self._take(key)
+
+    def done(self) -> None:
+        for key in self._values:
+            raise TaskError("unknown key", where=self.place(key))
+
+
+def parse_number(value: object, where: str) -> Fraction:
+    """An exact number: an integer, a decimal, or text like "1/255"."""
+    if isinstance(value, int | Decimal | str | Fraction) and not isinstance(value, bool):
+        try:
+            return Fraction(value)
+        except (ValueError, ZeroDivisionError, OverflowError):
+            pass
+    raise TaskError('must be a number, or text like "1/255"', where=where)
+
+
+def load_task(path: Path) -> TaskFile:
+    """Read a task file; TaskError names the key at fault."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_TASK_BYTES + 1)
+    except OSError as error:
+        raise TaskError(f"cannot be read: {error.strerror}", where=str(path)) from None
+    if len(raw) > MAX_TASK_BYTES:
+        raise TaskError(f"is larger than {MAX_TASK_BYTES} bytes", where=str(path))
+    try:
+        top = _Table(tomllib.loads(raw.decode(), parse_float=Decimal), "")
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise TaskError(f"is not TOML: {error}", where=str(path)) from None
+    base = path.parent
+    task, model, fmt = top.table("task"), top.table("model"), top.table("format")
+    optimizer, data = top.table("optimizer"), dict(top.mapping("data"))
+    prepare = _Table(data.pop("prepare", {}), "data.prepare")
+    exponents = _parse_exponents(top.mapping("exponents"))
+    test = top.mapping("test")
+    result = TaskFile(
+        path=path,
+        name=task.text("name"),
+        seed=task.integer("seed", 0, 2**64 - 1),
+        steps=task.integer("steps", 1, 2**40),
+        batch=task.integer("batch", 1, 2**20),
+        commit_every=task.integer("commit_every", 1, 2**40, 1),
+        checkpoint_every=task.integer("checkpoint_every", 1, 2**40),
+        model=base / model.text("onnx"),
+        data=parse_source(data, base),
+        test=parse_source(test, base) if test else None,
+        prepare=_parse_prepare(prepare),
+        loss=model.choice("loss", LOSSES),
+        momentum=_parse_optimizer_kind(optimizer),
+        rates=_parse_rates(optimizer),
+        margin=fmt.integer("margin", 0, 12, 3),
+        calibration_steps=fmt.integer("calibration_steps", 1, 10_000, 20),
+        exponents=exponents,
+    )
+    for table in (task, model, fmt, optimizer, top):
+        table.done()
+    if result.checkpoint_every % result.commit_every:
+        raise TaskError("must be a multiple of commit_every", where="task.checkpoint_every")
+    if result.steps % result.commit_every:
+        raise TaskError("must be a multiple of commit_every", where="task.steps")
+    return result
+
+
+def _parse_exponents(table: Mapping[str, Any]) -> dict[str, int]:
+    for site, value in table.items():
+        if not isinstance(value, int) or isinstance(value, bool) or not -64 <= value <= 64:
+            raise TaskError("must be an integer in [-64, 64]", where=f"exponents.{site}")
+    return dict(table)
+
+
+def _parse_prepare(table: _Table) -> Prepare:
+    kind = table.choice("kind", ("affine", "one_hot"), "affine")
+    depth = table.integer("depth", 1, 2**20) if kind == "one_hot" else None
+    one, zero = Fraction(1), Fraction(0)
+    if kind == "one_hot":
+        prepare = Prepare(one, zero, one, depth)
+    else:
+        prepare = Prepare(
+            table.number("scale", one), table.number("mean", zero), table.number("std", one), None
+        )
+    table.done()
+    if prepare.std <= 0 or prepare.scale <= 0:
+        raise TaskError("scale and std must be positive", where="data.prepare")
+    return prepare
+
+
+def _parse_optimizer_kind(table: _Table) -> Fraction:
+    table.choice("kind", ("sgd",), "sgd")
+    momentum = table.number("momentum", Fraction(0))
+    if not 0 <= momentum < 1:
+        raise TaskError("must lie in [0, 1)", where=table.place("momentum"))
+    return momentum
+
+
+def _parse_rates(table: _Table) -> tuple[tuple[int, Fraction], ...]:
+    """``learning_rate``: a number, or a list of [first step, rate]."""
+    where = table.place("learning_rate")
+    value = table.value("learning_rate")
+    pairs = value if isinstance(value, list) else [[0, value]]
+    rates: list[tuple[int, Fraction]] = []
+    for pair in pairs:
+        if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], int):
+            raise TaskError("must be a number or a list of [first step, rate]", where=where)
+        rates.append((pair[0], parse_number(pair[1], where)))
+    starts = [start for start, _ in rates]
+    if starts[:1] != [0] or starts != sorted(set(starts)) or any(rate < 0 for _, rate in rates):
+        raise TaskError("first steps must increase from 0 and rates not be negative", where=where)
+    return tuple(rates)
+
+
+def round_half_up(value: Fraction) -> int:
+    """floor(value + 1/2)."""
+    return (2 * value.numerator + value.denominator) // (2 * value.denominator)
+
+
+def _floor_log2(value: Fraction) -> int:
+    """The integer n with 2^n <= value < 2^(n+1), value > 0."""
+    n = value.numerator.bit_length() - value.denominator.bit_length()
+    return n if value >= Fraction(2) ** n else n - 1
+
+
+def compute_optimizer(file: TaskFile) -> Momentum:
+    """Integer constants of SGD: rate / batch at one exponent, 1 - mu in 16 bits.
+
+    Rates are 16-bit mantissas.  The largest rate has its top bit set.
+    """
+    per_sample = [rate / file.batch for _, rate in file.rates]
+    largest = max(per_sample)
+    exponent = RATE_BITS - 1 - _floor_log2(largest) if largest > 0 else 0
+    rates = [round_half_up(rate * Fraction(2) ** exponent) for rate in per_sample]
+    if max(rates) >= 1 << RATE_BITS:  # rounded up to 2^16
+        exponent -= 1
+        rates = [round_half_up(rate * Fraction(2) ** exponent) for rate in per_sample]
+    return Momentum(
+        decay=round_half_up((1 - file.momentum) * 2**DECAY_EXPONENT),
+        starts=tuple(start for start, _ in file.rates),
+        rates=tuple(rates),
+        exponent=exponent,
+    )
+
+
+def compute_prepare(prepare: Prepare, data: DataSpec) -> Affine | OneHot:
+    """Integer constants of the preparation, at the finest exponent that no sample saturates."""
+    if prepare.depth is not None:
+        return OneHot(prepare.depth)
+    slope = prepare.scale / prepare.std / Fraction(2) ** data.x_exponent
+    offset = -prepare.mean / prepare.std
+    lo, hi = STORAGE[data.x_dtype]
+    largest = max(abs(slope * lo + offset), abs(slope * hi + offset))
+    exponent = _floor_log2(Fraction(SATURATION["i16"][1]) / largest)
+    scale = Fraction(2) ** (exponent + PREPARE_SHIFT)
+    multiplier = round_half_up(slope * scale)
+    if not 1 <= multiplier <= 2**31:
+        raise TaskError("scale and std leave no usable multiplier", where="data.prepare")
+    return Affine(multiplier, round_half_up(offset * scale), PREPARE_SHIFT, exponent)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What both profiling and compiling need."""
+
+    model: Model
+    model_bytes: bytes
+    samples: Samples
+    plan: StepPlan
+
+
+def _load_parts(file: TaskFile) -> _Parts:
+    try:
+        model_bytes = file.model.read_bytes()
+    except OSError as error:
+        raise TaskError(f"cannot be read: {error.strerror}", where=str(file.model)) from None
+    model = import_onnx(model_bytes)
+    samples = load_samples(file.data)
+    plan = StepPlan(
+        data=samples.spec,
+        prepare=compute_prepare(file.prepare, samples.spec),
+        loss=file.loss,
+        optimizer=compute_optimizer(file),
+        seed=file.seed,
+        batch=file.batch,
+        commit_every=file.commit_every,
+    )
+    return _Parts(model, model_bytes, samples, plan)
+
+
+def _check_classes(graph: StepGraph, samples: Samples) -> None:
+    for node in graph.nodes:
+        if node.op == "cross_entropy":
+            check_labels(samples, graph.type_of(node.inputs[0]).shape[1])
+
+
+def profile_task(
+    file: TaskFile, progress: Callable[[int], None] = lambda done: None
+) -> Calibration:
+    """Calibrate the exponents of a task; the file's own ``exponents`` are not looked at."""
+    parts = _load_parts(file)
+    return calibrate(
+        lambda builder: emit_step(builder, parts.plan, parts.model),
+        compute_initial_state(parts.model.params),
+        parts.samples,
+        steps=file.calibration_steps,
+        margin=file.margin,
+        progress=progress,
+    )
+
+
+def write_exponents(path: Path, exponents: Mapping[str, int]) -> None:
+    """Replace the [exponents] table of a task file; the rest, comments too, stays as it is."""
+    try:
+        document = tomlkit.parse(path.read_text())
+        table = tomlkit.table()
+        table.comment("written by `vtrain profile`: fraction bits of each int16 site")
+        for site in sorted(exponents):
+            table[site] = exponents[site]
+        document["exponents"] = table
+        path.write_text(tomlkit.dumps(document))
+    except TOMLKitError as error:
+        raise TaskError(f"is not TOML: {error}", where=str(path)) from None
+    except OSError as error:
+        raise TaskError(f"cannot be written: {error.strerror}", where=str(path)) from None
+
+
+def compile_task(file: TaskFile) -> CompiledTask:
+    """Build the step graph, prove its ranges, and pin everything in a TaskSpec.
+
+    TaskError when exponents are missing or name no site; ModelError, DataError, RangeError as
+    their parts find.
+    """
+    parts = _load_parts(file)
+    policy = FixedExponents(file.exponents)
+    builder = GraphBuilder(policy)
+    emit_step(builder, parts.plan, parts.model)
+    for site in file.exponents:
+        if site not in policy.used:
+            raise TaskError("is not a site of this model", where=f"exponents.{site}")
+    graph = builder.graph()
+    check_graph(graph)
+    _check_classes(graph, parts.samples)
+    state = compute_initial_state(parts.model.params)
+    spec = TaskSpec(
+        law=LAW_VERSION,
+        graph_root=compute_graph_root(graph),
+        initial_state_root=compute_root_of_state(graph, state),
+        model_digest=compute_tensor_digest(np.frombuffer(parts.model_bytes, dtype=np.uint8)),
+        data=parts.samples.spec,
+        exponents=file.exponents,
+        seed=file.seed,
+        steps=file.steps,
+        batch=file.batch,
+        commit_every=file.commit_every,
+        checkpoint_every=file.checkpoint_every,
+        commitments=("blake3",),
+    )
+    return CompiledTask(spec, graph, parts.samples, state, parts.model_bytes, file.name)

@@ -90,12 +90,17 @@ class Add:
 Layer = Linear | Conv | Relu | MaxPool | AveragePool | Reshape | Add
 
 
+def find_sources(layer: Layer) -> tuple[str, ...]:
+    """Names of the values that a layer reads."""
+    return (layer.left, layer.right) if isinstance(layer, Add) else (layer.input,)
+
+
 @dataclass(frozen=True)
 class Model:
     """A forward pass.  ``name`` of a layer is the name of its output value.
 
-    ``params`` are int32 master weights with 24 fraction bits, in step-graph order.
-    ``parameter_order`` keeps the ONNX initialiser names as they come.
+    ``params`` are int32 master weights with 24 fraction bits, in step-graph layout, by the names of
+    their ONNX initialisers in the order of first use.
     """
 
     input: str
@@ -257,8 +262,7 @@ def require_known_values(model: Model) -> None:
     """ModelError unless every layer reads a value made before it and names are unique."""
     known = {model.input}
     for layer in model.layers:
-        sources = (layer.left, layer.right) if isinstance(layer, Add) else (layer.input,)
-        for source in sources:
+        for source in find_sources(layer):
             if source not in known:
                 raise ModelError(
                     f"reads {source!r}, which no earlier layer makes", where=layer.name

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from google.protobuf.message import DecodeError, EncodeError
+from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
 
 from vtrain.errors import ModelError, StorageError
 
@@ -77,13 +77,14 @@ def load_model(source: bytes | Path | onnx.ModelProto) -> onnx.ModelProto:
 def save_model(model: onnx.ModelProto) -> bytes:
     """The bytes of an ONNX file, the same for equal messages."""
     try:
-        return model.SerializeToString(deterministic=True)
+        data: bytes = model.SerializeToString(deterministic=True)
     except (EncodeError, ValueError) as error:
         raise ModelError(f"cannot be written as protobuf: {error}", where="ONNX file") from error
+    return data
 
 
 def find_stored_tensors(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
-    """Tensors that lie in the file, by value name: initialisers, and ``value`` of Constant nodes."""
+    """Tensors in the file, by value name: initialisers, and the ``value`` of Constant nodes."""
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type == "Constant" and len(node.output) == 1:
@@ -178,11 +179,13 @@ def _typed_data(tensor: onnx.TensorProto) -> Any:
             return tensor.int32_data
 
 
-def write_floats(tensor: onnx.TensorProto, values: npt.NDArray[np.float64]) -> None:
+def write_floats(tensor: onnx.TensorProto, values: npt.NDArray[np.float64], where: str) -> None:
     """Replace the elements of a stored float tensor, keeping its name, shape and data type.
 
     ``values`` are rounded to the nearest value of that type, ties to even.
     """
+    if tensor.data_type not in _FLOATS:
+        raise ModelError(f"is not a float tensor (data type {tensor.data_type})", where=where)
     dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
     data = values.astype(dtype).reshape(tuple(tensor.dims))
     for field in ("float_data", "double_data", "int32_data"):

@@ -20,9 +20,10 @@ TASK_ID: Final = "vtrain 2026 task id v1"
 BATCH: Final = "vtrain 2026 batch v1"
 CLAIM: Final = "vtrain 2026 claim v1"
 RUN_ID: Final = "vtrain 2026 run id v1"
+SAMPLING: Final = "vtrain 2026 sampling v1"
 
 TREE_DOMAINS: Final = (STATE_TREE, RUN_LOG, GRAPH, SAMPLES, TRACE)
-DIGEST_DOMAINS: Final = (TASK_ID, BATCH, CLAIM, RUN_ID)
+DIGEST_DOMAINS: Final = (TASK_ID, BATCH, CLAIM, RUN_ID, SAMPLING)
 
 
 def compute_domain_hash(domain: str, data: bytes) -> bytes:

@@ -27,11 +27,6 @@ unsafe impl Isa for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn store(to: *mut u32, x: __m256i) {
-        unsafe { _mm256_storeu_si256(to.cast(), x) };
-    }
-
-    #[inline(always)]
     unsafe fn splat(from: *const u32) -> __m256i {
         unsafe { _mm256_set1_epi32(*from as i32) }
     }
@@ -54,6 +49,24 @@ unsafe impl Isa for Avx2 {
     #[inline(always)]
     unsafe fn dot_highs(acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
         unsafe { Self::dot_words(acc, a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn widen(to: *mut i64, sum: __m256i, add: bool) {
+        unsafe {
+            let (low, high) = halves(sum);
+            put(to, low, add);
+            put(to.add(4), high, add);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn widen_shifted(to: *mut i64, high: __m256i, error: __m256i, add: bool) {
+        unsafe {
+            let ((h0, h1), (e0, e1)) = (halves(high), halves(error));
+            put(to, _mm256_add_epi64(_mm256_slli_epi64::<16>(h0), e0), add);
+            put(to.add(4), _mm256_add_epi64(_mm256_slli_epi64::<16>(h1), e1), add);
+        }
     }
 
     #[target_feature(enable = "avx2")]
@@ -91,4 +104,23 @@ unsafe impl Isa for Avx2 {
 #[target_feature(enable = "avx2")]
 unsafe fn rows<const R: usize>(job: &TileJob<'_>, out: &mut TileSums, add: bool) {
     unsafe { tile::tile::<Avx2, R, 2>(job, out, add) };
+}
+
+/// 8 int32 as int64.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn halves(x: __m256i) -> (__m256i, __m256i) {
+    let (low, high) = (_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x));
+    (_mm256_cvtepi32_epi64(low), _mm256_cvtepi32_epi64(high))
+}
+
+/// Stores 4 int64, on top of what is there if `add`.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn put(to: *mut i64, sum: __m256i, add: bool) {
+    // SAFETY: the caller owns 4 int64 at `to`.
+    unsafe {
+        let before = _mm256_and_si256(_mm256_loadu_si256(to.cast()), _mm256_set1_epi64x(-i64::from(add)));
+        _mm256_storeu_si256(to.cast(), _mm256_add_epi64(before, sum));
+    }
 }

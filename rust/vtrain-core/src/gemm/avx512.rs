@@ -28,11 +28,6 @@ unsafe impl Isa for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn store(to: *mut u32, x: __m512i) {
-        unsafe { _mm512_storeu_si512(to.cast(), x) };
-    }
-
-    #[inline(always)]
     unsafe fn splat(from: *const u32) -> __m512i {
         unsafe { _mm512_set1_epi32(*from as i32) }
     }
@@ -55,6 +50,24 @@ unsafe impl Isa for Avx512 {
     #[inline(always)]
     unsafe fn dot_highs(acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
         unsafe { _mm512_dpbusd_epi32(acc, a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn widen(to: *mut i64, sum: __m512i, add: bool) {
+        unsafe {
+            let (low, high) = halves(sum);
+            put(to, low, add);
+            put(to.add(8), high, add);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn widen_shifted(to: *mut i64, high: __m512i, error: __m512i, add: bool) {
+        unsafe {
+            let ((h0, h1), (e0, e1)) = (halves(high), halves(error));
+            put(to, _mm512_add_epi64(_mm512_slli_epi64::<16>(h0), e0), add);
+            put(to.add(8), _mm512_add_epi64(_mm512_slli_epi64::<16>(h1), e1), add);
+        }
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
@@ -86,6 +99,23 @@ unsafe impl Isa for Avx512 {
     ) {
         unsafe { tile::finish(epilogue, sums, row0, rows, col0, cols) };
     }
+}
+
+/// 16 int32 as int64.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn halves(x: __m512i) -> (__m512i, __m512i) {
+    let (low, high) = (_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64::<1>(x));
+    (_mm512_cvtepi32_epi64(low), _mm512_cvtepi32_epi64(high))
+}
+
+/// Stores 8 int64, on top of what is there if `add`.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn put(to: *mut i64, sum: __m512i, add: bool) {
+    let mask = if add { u8::MAX } else { 0 };
+    // SAFETY: the caller owns 8 int64 at `to`.
+    unsafe { _mm512_storeu_si512(to.cast(), _mm512_add_epi64(_mm512_maskz_loadu_epi64(mask, to), sum)) };
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
@@ -177,27 +207,30 @@ fn word_starts() -> __m512i {
 unsafe fn fetch(src: &Lanes<'_>, first: usize) -> [__m512i; LANES] {
     let terms = (src.k - first).min(FETCH);
     let mut pairs = [_mm512_setzero_si512(); LANES];
+    let from = &src.data[first * src.k_stride..];
     if src.k_stride == 1 {
+        assert!((src.lanes - 1) * src.lane_stride + terms <= from.len());
         let mask = u32::MAX >> (FETCH - terms);
         for (lane, row) in pairs.iter_mut().enumerate().take(src.lanes) {
-            let from = &src.data[lane * src.lane_stride + first..][..terms];
-            // SAFETY: the mask keeps to the `terms` values of the slice.
-            *row = unsafe { _mm512_maskz_loadu_epi16(mask, from.as_ptr()) };
+            // SAFETY: the mask keeps to the lane's `terms` values, inside `from`.
+            *row = unsafe {
+                _mm512_maskz_loadu_epi16(mask, from.as_ptr().add(lane * src.lane_stride))
+            };
         }
         return transpose(pairs);
     }
     if src.lane_stride == 1 {
+        assert!((terms - 1) * src.k_stride + src.lanes <= from.len());
         let mask = u16::MAX >> (LANES - src.lanes);
-        let load = |k: usize| {
-            if k >= terms {
-                return _mm512_setzero_si512();
-            }
-            let from = &src.data[(first + k) * src.k_stride..][..src.lanes];
-            // SAFETY: the mask keeps to the lanes of the slice.
-            _mm512_cvtepu16_epi32(unsafe { _mm256_maskz_loadu_epi16(mask, from.as_ptr()) })
+        // SAFETY: the mask keeps to the term's lanes, inside `from`.
+        let load = |k: usize| unsafe {
+            _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, from.as_ptr().add(k * src.k_stride)))
         };
-        for (i, pair) in pairs.iter_mut().enumerate() {
+        for (i, pair) in pairs.iter_mut().enumerate().take(terms / 2) {
             *pair = _mm512_or_si512(load(2 * i), _mm512_slli_epi32::<16>(load(2 * i + 1)));
+        }
+        if terms % 2 == 1 {
+            pairs[terms / 2] = load(terms - 1);
         }
         return pairs;
     }

@@ -42,7 +42,6 @@ pub(super) unsafe trait Isa {
 
     unsafe fn zero() -> Self::Vector;
     unsafe fn load(from: *const u32) -> Self::Vector;
-    unsafe fn store(to: *mut u32, x: Self::Vector);
     /// The word at `from` in every lane.
     unsafe fn splat(from: *const u32) -> Self::Vector;
     unsafe fn add(x: Self::Vector, y: Self::Vector) -> Self::Vector;
@@ -52,6 +51,11 @@ pub(super) unsafe trait Isa {
     unsafe fn dot_words(acc: Self::Vector, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// `acc` plus the products of a lane's high limbs, A's as [`Highs`] and [`Side`] say.
     unsafe fn dot_highs(acc: Self::Vector, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+
+    /// `to = sum`, or `to += sum` if `add`, in int64.
+    unsafe fn widen(to: *mut i64, sum: Self::Vector, add: bool);
+    /// The same for `high * 2^16 + error`.
+    unsafe fn widen_shifted(to: *mut i64, high: Self::Vector, error: Self::Vector, add: bool);
 
     unsafe fn pack(src: &Lanes<'_>, side: Side, layout: &Layout, group: &mut [Line]);
     unsafe fn tile(job: &TileJob<'_>, out: &mut TileSums, add: bool);
@@ -168,9 +172,16 @@ unsafe fn dot_lines<I: Isa, const R: usize, const N: usize>(
     // SAFETY: the lines lie within the groups by the caller's contract.
     unsafe {
         let mut a = job.a.as_ptr().add(first).cast::<u32>();
-        let mut b: [_; N] = std::array::from_fn(|v| b_at::<I>(job, first, v));
+        let mut b = [std::ptr::null(); N];
+        for (v, b) in b.iter_mut().enumerate() {
+            *b = b_at::<I>(job, first, v);
+        }
         for _ in first..end {
-            let row: [_; N] = std::array::from_fn(|v| I::load(b[v]));
+            let mut row = [I::zero(); N];
+            for (row, b) in row.iter_mut().zip(&mut b) {
+                *row = I::load(*b);
+                *b = b.add(LANES);
+            }
             for r in 0..R {
                 let x = I::splat(a.add(r));
                 for v in 0..N {
@@ -178,7 +189,6 @@ unsafe fn dot_lines<I: Isa, const R: usize, const N: usize>(
                 }
             }
             a = a.add(LANES);
-            b = b.map(|b| b.add(LANES));
         }
     }
 }
@@ -192,17 +202,14 @@ unsafe fn words<I: Isa, const R: usize, const N: usize>(
     out: &mut TileSums,
     add: bool,
 ) {
-    let mut low = [[0u32; MAX_COLS]; R];
     // SAFETY: passed on from the caller.
     unsafe {
-        let mut w = [[I::zero(); N]; R];
-        dot_lines::<I, R, N>(job, first / 2, end / 2, &mut w, |s, x, y| I::dot_words(s, x, y));
-        keep::<I, R, N>(&w, &mut low);
-    }
-    for r in 0..R {
-        for (out, &w) in out.0[r].iter_mut().zip(&low[r]).take(N * I::WIDTH) {
-            let sum = i64::from(w as i32);
-            *out = if add { *out + sum } else { sum };
+        let mut sums = [[I::zero(); N]; R];
+        dot_lines::<I, R, N>(job, first / 2, end / 2, &mut sums, |s, x, y| I::dot_words(s, x, y));
+        for (out, sums) in out.0.iter_mut().zip(&sums) {
+            for (v, &sum) in sums.iter().enumerate() {
+                I::widen(out.as_mut_ptr().add(v * I::WIDTH), sum, add);
+            }
         }
     }
 }
@@ -217,8 +224,6 @@ unsafe fn both<I: Isa, const R: usize, const N: usize>(
     add: bool,
 ) {
     let layout = job.layout;
-    let mut high = [[0u32; MAX_COLS]; R];
-    let mut low = [[0u32; MAX_COLS]; R];
     // SAFETY: passed on from the caller; a stretch starts at a half block.
     unsafe {
         let mut start = [I::zero(); N];
@@ -234,29 +239,15 @@ unsafe fn both<I: Isa, const R: usize, const N: usize>(
         dot_lines::<I, R, N>(job, lines(first), lines(end), &mut sums, |s, x, y| {
             I::dot_highs(s, x, y)
         });
-        keep::<I, R, N>(&sums, &mut high);
-        let mut sums = sums.map(|row| row.map(|h| I::negate_shift16(h)));
-        dot_lines::<I, R, N>(job, first / 2, end / 2, &mut sums, |s, x, y| I::dot_words(s, x, y));
-        keep::<I, R, N>(&sums, &mut low);
-    }
-    for r in 0..R {
-        for ((out, &h), &e) in out.0[r].iter_mut().zip(&high[r]).zip(&low[r]).take(N * I::WIDTH) {
-            let sum = (i64::from(h as i32) << 16) + i64::from(e as i32);
-            *out = if add { *out + sum } else { sum };
+        let highs = sums;
+        for sum in sums.iter_mut().flatten() {
+            *sum = I::negate_shift16(*sum);
         }
-    }
-}
-
-#[inline(always)]
-unsafe fn keep<I: Isa, const R: usize, const N: usize>(
-    sums: &[[I::Vector; N]; R],
-    to: &mut [[u32; MAX_COLS]; R],
-) {
-    for (sums, to) in sums.iter().zip(to) {
-        let to = to.as_mut_ptr();
-        for (v, &sum) in sums.iter().enumerate() {
-            // SAFETY: N vectors are at most MAX_COLS columns.
-            unsafe { I::store(to.add(v * I::WIDTH), sum) };
+        dot_lines::<I, R, N>(job, first / 2, end / 2, &mut sums, |s, x, y| I::dot_words(s, x, y));
+        for (out, (highs, errors)) in out.0.iter_mut().zip(highs.iter().zip(&sums)) {
+            for (v, (&high, &error)) in highs.iter().zip(errors).enumerate() {
+                I::widen_shifted(out.as_mut_ptr().add(v * I::WIDTH), high, error, add);
+            }
         }
     }
 }

@@ -1,0 +1,1 @@
+"""Keys and signatures: who says what about a run."""

@@ -1,0 +1,129 @@
+"""The one sampler: which of many things an audit looks at, and how likely that catches a cheat.
+
+Every kind of check draws its indices here, from (signed claim, randomness, domain).  The claim is
+bound so that randomness cannot be reused for another run, the domain so that two checks of one
+audit are independent.
+
+The stream is BLAKE3 in derive_key mode, context "vtrain 2026 sampling v1", over the canonical CBOR
+map {"claim", "domain", "population", "randomness"}, read as endless 8-byte little-endian words.  A
+number below m is the next word below the greatest multiple of m that 2^64 holds, modulo m: the
+words above it are skipped, so every outcome is equally likely.  Indices come by a Fisher-Yates
+shuffle of 0 .. population - 1 stopped after ``count`` entries: the first k of a longer draw are the
+draw of k.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+from blake3 import blake3
+
+from vtrain.errors import RunError
+from vtrain.spec import domains
+from vtrain.wire import cbor
+from vtrain.wire.claim import SignedClaim, encode_signed_claim
+from vtrain.wire.report import Detection, Randomness
+
+RANDOMNESS_BYTES = 32
+"""Bytes that an auditor draws; randomness given to us may have 1 to 64."""
+MAX_RANDOMNESS_BYTES = 64
+REPLAY_DOMAIN = "replay segments"
+"""Domain under which the segments to replay are drawn."""
+FRACTIONS = (Fraction(1, 100), Fraction(1, 20), Fraction(1, 10), Fraction(1, 4))
+"""Shares of false steps for which a report states the chance of detection."""
+
+_BLOCK = 1024
+
+
+def draw_randomness(random: Callable[[int], bytes] = os.urandom) -> Randomness:
+    """The auditor's own randomness, drawn now: call it only after the claim was read."""
+    return Randomness(random(RANDOMNESS_BYTES), "the auditor's own, drawn after the claim", False)
+
+
+def given_randomness(value: bytes) -> Randomness:
+    """Randomness handed in: nobody can tell here who knew it when.  RunError on a bad length."""
+    if not 1 <= len(value) <= MAX_RANDOMNESS_BYTES:
+        raise RunError(f"needs 1 to {MAX_RANDOMNESS_BYTES} bytes, has {len(value)}", where="seed")
+    return Randomness(value, "given as a seed", True)
+
+
+def draw(
+    randomness: bytes, claim: SignedClaim, domain: str, population: int, count: int
+) -> tuple[int, ...]:
+    """``count`` distinct indices in [0, population), evenly drawn, in the order of the draw.
+
+    All of them when ``count`` is not less than ``population`` (at most 2^48); RunError when
+    either is negative or the randomness has no bytes or more than 64.
+    """
+    value = given_randomness(randomness).value
+    if not 0 <= population <= 2**48 or count < 0:
+        raise RunError(f"cannot draw {count} of {population}", where="sampling plan")
+    seed = cbor.encode(
+        {
+            "claim": encode_signed_claim(claim),
+            "domain": domain,
+            "population": population,
+            "randomness": value,
+        }
+    )
+    words = _words(seed)
+    moved: dict[int, int] = {}  # entries of the shuffled array that are not their own index
+    drawn = []
+    for i in range(min(count, population)):
+        j = i + _below(words, population - i)
+        drawn.append(moved.get(j, j))
+        moved[j] = moved.get(i, i)
+    return tuple(drawn)
+
+
+def _words(seed: bytes) -> Iterator[int]:
+    stream = blake3(seed, derive_key_context=domains.SAMPLING)
+    position = 0
+    while True:
+        block = stream.digest(length=_BLOCK, seek=position)
+        for start in range(0, _BLOCK, 8):
+            yield int.from_bytes(block[start : start + 8], "little")
+        position += _BLOCK
+
+
+def _below(words: Iterator[int], bound: int) -> int:
+    limit = 2**64 // bound * bound
+    return next(word for word in words if word < limit) % bound
+
+
+@dataclass(frozen=True)
+class Segments:
+    """A run of ``steps`` steps cut at its checkpoints: every ``every`` steps, the last one shorter."""
+
+    steps: int
+    every: int
+
+    def __len__(self) -> int:
+        return -(-self.steps // self.every)
+
+    def bounds(self, index: int) -> tuple[int, int]:
+        """(steps done before, steps done after) segment ``index``."""
+        start = index * self.every
+        return start, min(start + self.every, self.steps)
+
+
+def compute_fewest_segments(segments: Segments, bad_steps: int) -> int:
+    """Into how few segments ``bad_steps`` false steps fit: the packing that hides them best."""
+    full = segments.steps // segments.every
+    if bad_steps <= full * segments.every:
+        return -(-bad_steps // segments.every)
+    return len(segments)
+
+
+def compute_detections(segments: Segments, drawn: int) -> tuple[Detection, ...]:
+    """Chance of detection for a single bad step, then for each of ``FRACTIONS`` packed worst."""
+    population = len(segments)
+    out = []
+    for fraction in (None, *FRACTIONS):
+        bad = 1 if fraction is None else -(-segments.steps * fraction.numerator // fraction.denominator)
+        packed = compute_fewest_segments(segments, bad)
+        out.append(Detection(fraction, bad, packed, population, min(drawn, population)))
+    return tuple(out)

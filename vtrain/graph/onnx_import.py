@@ -1,0 +1,724 @@
+"""Any framework's forward pass, as an ONNX file -> :class:`vtrain.graph.model.Model`.
+
+Nothing of the file is executed, and nothing outside it is read.  The import knows the shape of
+every value, and refuses by name and place whatever it does not know: a model that is accepted is a
+model that the step graph computes.  Dropout is the identity, as at inference.
+
+Master weights: mantissa = floor(w * 2^24 + 1/2), int32; a weight that is not finite or does not fit
+is refused (:func:`vtrain.spec.number.round_to_mantissa`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from vtrain.errors import GraphError, ModelError
+from vtrain.graph.model import (
+    Add,
+    AveragePool,
+    Conv,
+    Layer,
+    Linear,
+    MaxPool,
+    Model,
+    Relu,
+    Reshape,
+    find_sources,
+)
+from vtrain.graph.onnx_file import (
+    LIMITS,
+    count_elements,
+    load_model,
+    read_dims,
+    read_floats,
+    read_ints,
+)
+from vtrain.ops.layout import Window
+from vtrain.spec.number import MASTER_EXPONENT, SATURATION, round_to_mantissa
+
+OLDEST_OPSET = 7
+"""From opset 7 on Add and Gemm broadcast as they do today."""
+NEWEST_OPSET = onnx.defs.onnx_opset_version()
+
+_DEFAULT_DOMAINS = ("", "ai.onnx")
+_FLOAT_TYPES = (
+    onnx.TensorProto.FLOAT,
+    onnx.TensorProto.DOUBLE,
+    onnx.TensorProto.FLOAT16,
+    onnx.TensorProto.BFLOAT16,
+)
+_BATCH: Final = None
+"""Stands for the batch among the extents of a shape that the file computes."""
+
+Extents = tuple[int | None, ...]
+
+
+def import_onnx(source: bytes | Path | onnx.ModelProto) -> Model:
+    """Import a forward pass: one float input [batch, ...], one output, opset 7 or later.
+
+    ``params`` come in the order of their first use, under the names of their initialisers: linear
+    weights as stored, convolution weights [O, I, kh, kw] as [O, kh, kw, I], biases as vectors.
+    ModelError names the node or initialiser; StorageError when a path cannot be read.
+    """
+    model = load_model(source)
+    _check_header(model)
+    return _Importer(model.graph).run()
+
+
+def _check_header(model: onnx.ModelProto) -> None:
+    where = "ONNX file"
+    if not model.HasField("graph"):
+        raise ModelError("has no graph", where=where)
+    if len(model.functions) > 0:
+        raise ModelError("has functions of its own: export the model inlined", where=where)
+    versions = [entry.version for entry in model.opset_import if entry.domain in _DEFAULT_DOMAINS]
+    if len(versions) != 1:
+        raise ModelError("must import the standard operators once", where=where)
+    if not OLDEST_OPSET <= versions[0] <= NEWEST_OPSET:
+        raise ModelError(
+            f"uses opset {versions[0]}; known are {OLDEST_OPSET} to {NEWEST_OPSET}", where=where
+        )
+    if len(model.graph.sparse_initializer) > 0:
+        raise ModelError("has sparse initialisers", where=where)
+    if len(model.graph.node) > LIMITS.nodes:
+        raise ModelError(f"has more than {LIMITS.nodes} nodes", where=where)
+
+
+def _require_text(value: str | bytes, what: str) -> str:
+    """A name as text: protobuf hands over as bytes what is not UTF-8."""
+    if isinstance(value, bytes):
+        raise ModelError(f"{what} {value[:40]!r} is not UTF-8", where="ONNX file")
+    if len(value.encode()) > LIMITS.name_bytes:
+        raise ModelError(
+            f"{what} {value[:40]!r}... is longer than {LIMITS.name_bytes} bytes", where="ONNX file"
+        )
+    return value
+
+
+class _Node:
+    """One node, with its attributes read strictly: each is known, of its type, and there once."""
+
+    def __init__(self, proto: onnx.NodeProto) -> None:
+        self.op = _require_text(proto.op_type, "operator")
+        self.inputs = [_require_text(name, "value name") for name in proto.input]
+        self.outputs = [_require_text(name, "value name") for name in proto.output]
+        label = _require_text(proto.name, "node name") or next(filter(None, self.outputs), "?")
+        self.where = f"node {label} ({self.op})"
+        for names in (self.inputs, self.outputs):  # optional trailing ones may be given as ""
+            while names and not names[-1]:
+                names.pop()
+        if _require_text(proto.domain, "domain") not in _DEFAULT_DOMAINS:
+            self.refuse(f"operators of domain {proto.domain!r} are not supported")
+        self._attributes: dict[str, onnx.AttributeProto] = {}
+        for attribute in proto.attribute:
+            name = _require_text(attribute.name, "attribute")
+            if name in self._attributes:
+                self.refuse(f"has attribute {name} twice")
+            self._attributes[name] = attribute
+
+    def refuse(self, message: str) -> NoReturn:
+        raise ModelError(message, where=self.where)
+
+    def require(self, condition: bool, message: str) -> None:
+        if not condition:
+            self.refuse(message)
+
+    def require_arity(self, least: int, most: int) -> None:
+        """``least`` to ``most`` inputs, all given, and one output."""
+        self.require(
+            least <= len(self.inputs) <= most and all(self.inputs),
+            f"needs {least} to {most} inputs, has {self.inputs}",
+        )
+        self.require(len(self.outputs) == 1, f"must have one output, has {self.outputs}")
+
+    def has(self, name: str) -> bool:
+        return name in self._attributes
+
+    def take(self, name: str, kind: int) -> onnx.AttributeProto | None:
+        attribute = self._attributes.pop(name, None)
+        if attribute is not None and (attribute.type != kind or attribute.ref_attr_name):
+            self.refuse(f"attribute {name} is of another type")
+        return attribute
+
+    def take_int(self, name: str, default: int) -> int:
+        attribute = self.take(name, onnx.AttributeProto.INT)
+        return default if attribute is None else attribute.i
+
+    def take_float(self, name: str, default: float) -> float:
+        attribute = self.take(name, onnx.AttributeProto.FLOAT)
+        return default if attribute is None else attribute.f
+
+    def take_text(self, name: str, default: str) -> str:
+        attribute = self.take(name, onnx.AttributeProto.STRING)
+        return default if attribute is None else attribute.s.decode(errors="replace")
+
+    def take_ints(self, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
+        attribute = self.take(name, onnx.AttributeProto.INTS)
+        if attribute is None:
+            return default
+        self.require(len(attribute.ints) <= LIMITS.rank, f"attribute {name} is too long")
+        return tuple(attribute.ints)
+
+    def require_no_more_attributes(self) -> None:
+        self.require(not self._attributes, f"has unknown attributes {sorted(self._attributes)}")
+
+
+@dataclass(frozen=True)
+class _Weight:
+    """A stored tensor under a name of its own; ``transposed``: read with its two axes swapped."""
+
+    name: str
+    dims: tuple[int, ...]
+    transposed: bool = False
+
+
+class _Importer:
+    """Walks the nodes in order.
+
+    A name stands for one of: a value (``_values``: the layer that makes it; ``_shapes``: without
+    the batch), a stored tensor (``_weights``), or a list of integers that the file computes
+    (``_extents``).
+    """
+
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        self._graph = graph
+        self._tensors: dict[str, onnx.TensorProto] = {}
+        self._names: set[str] = set()
+        self._values: dict[str, str] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._weights: dict[str, _Weight] = {}
+        self._extents: dict[str, Extents] = {}
+        self._layers: dict[str, Layer] = {}
+        self._made_later: set[str] = set()
+        self._batch: int | None = _BATCH
+
+    def run(self) -> Model:
+        for tensor in self._graph.initializer:
+            self._store(_require_text(tensor.name, "initialiser"), tensor)
+        name, shape = self._read_input()
+        nodes = [_Node(proto) for proto in self._graph.node]
+        self._made_later = {output for node in nodes for output in node.outputs}
+        for node in nodes:
+            handler = _HANDLERS.get(node.op)
+            if handler is None:
+                node.refuse(_UNSUPPORTED.get(node.op, "operator is not supported"))
+            handler(self, node)
+            node.require_no_more_attributes()
+            self._made_later.difference_update(node.outputs)
+        output = self._read_output()
+        layers = self._prune(output)
+        return Model(
+            input=name,
+            input_shape=shape,
+            layers=layers,
+            output=output,
+            params=self._read_params(layers),
+        )
+
+    # --- the ends of the graph
+
+    def _read_input(self) -> tuple[str, tuple[int, ...]]:
+        # Up to IR version 3 the initialisers were listed among the inputs too.
+        inputs = [value for value in self._graph.input if value.name not in self._tensors]
+        if len(inputs) != 1:
+            raise ModelError(
+                f"a model has one input, this has {[value.name for value in inputs]}", where="graph"
+            )
+        name = _require_text(inputs[0].name, "input")
+        where = f"input {name}"
+        batch, *shape = self._read_declared_shape(inputs[0], where)
+        if not shape:
+            raise ModelError("needs a batch axis and at least one more", where=where)
+        known = tuple(extent for extent in shape if extent is not None)
+        if len(known) != len(shape):
+            raise ModelError(f"only the batch may be symbolic, shape is {shape}", where=where)
+        count_elements(known, where)
+        self._batch = batch
+        self._declare(name, where)
+        self._values[name] = name
+        self._shapes[name] = known
+        return name, known
+
+    def _read_declared_shape(self, value: onnx.ValueInfoProto, where: str) -> Extents:
+        """Extents of a graph input or output, None where symbolic; there is at least the batch."""
+        kind = value.type.tensor_type
+        if kind.elem_type not in _FLOAT_TYPES:
+            raise ModelError("is not a tensor of floats", where=where)
+        if not kind.HasField("shape"):
+            raise ModelError("has no shape", where=where)
+        if not 1 <= len(kind.shape.dim) <= LIMITS.rank:
+            raise ModelError(f"has {len(kind.shape.dim)} axes", where=where)
+        extents = tuple(
+            axis.dim_value if axis.HasField("dim_value") else None for axis in kind.shape.dim
+        )
+        if any(extent is not None and extent < 1 for extent in extents):
+            raise ModelError(f"has an extent below 1: {list(extents)}", where=where)
+        return extents
+
+    def _read_output(self) -> str:
+        if len(self._graph.output) != 1:
+            raise ModelError(
+                f"a model has one output, this has {len(self._graph.output)}", where="graph"
+            )
+        name = _require_text(self._graph.output[0].name, "output")
+        where = f"output {name}"
+        if name not in self._values:
+            raise ModelError("is not a value that the model computes", where=where)
+        value = self._values[name]
+        if self._graph.output[0].type.tensor_type.HasField("shape"):
+            declared = self._read_declared_shape(self._graph.output[0], where)
+            found: Extents = (self._batch, *self._shapes[value])
+            agree = len(declared) == len(found) and all(
+                a is None or b is None or a == b for a, b in zip(declared, found, strict=True)
+            )
+            if not agree:
+                raise ModelError(f"declares shape {declared}, the model gives {found}", where=where)
+        return value
+
+    def _prune(self, output: str) -> tuple[Layer, ...]:
+        """The layers that the output depends on, in order."""
+        needed, kept = {output}, []
+        for layer in reversed(self._layers.values()):
+            if layer.name in needed:
+                needed.update(find_sources(layer))
+                kept.append(layer)
+        return tuple(reversed(kept))
+
+    def _read_params(self, layers: Sequence[Layer]) -> dict[str, npt.NDArray[np.int32]]:
+        roles: dict[str, str] = {}
+        for layer in layers:
+            if isinstance(layer, Linear | Conv):
+                uses = {layer.weight: type(layer).__name__}
+                if layer.bias is not None:
+                    if layer.bias == layer.weight:
+                        raise ModelError("is both weight and bias", where=layer.name)
+                    uses[layer.bias] = "bias"
+                for name, role in uses.items():
+                    if roles.setdefault(name, role) != role:
+                        raise ModelError("is used in two ways", where=f"initialiser {name}")
+        if not roles:
+            raise ModelError("has no weights to train", where="graph")
+        return {name: self._read_master(name, role) for name, role in roles.items()}
+
+    def _read_master(self, name: str, role: str) -> npt.NDArray[np.int32]:
+        where = f"initialiser {name}"
+        values = read_floats(self._tensors[name], where)
+        finite = np.isfinite(values)
+        # 2^200 keeps the scaling exact; the bounds of int32 are far within.
+        small = np.abs(np.where(finite, values, 0).astype(np.float64)) < 2.0**200
+        mantissas = round_to_mantissa(np.where(finite & small, values, 0), MASTER_EXPONENT)
+        lo, hi = SATURATION["i32"]
+        for fits, complaint in (
+            (finite, "is not finite"),
+            (small & (lo <= mantissas) & (mantissas <= hi), "does not fit int32 at exponent 24"),
+        ):
+            if not fits.all():
+                index = tuple(int(i) for i in np.argwhere(~fits)[0])
+                found = float(values[index])
+                raise ModelError(f"element {list(index)} {complaint}: {found}", where=where)
+        master = mantissas.astype(np.int32)
+        if role == "Conv":
+            master = master.transpose(0, 2, 3, 1)
+        if role == "bias":
+            master = master.reshape(-1)
+        return np.ascontiguousarray(master)
+
+    # --- names
+
+    def _declare(self, name: str, where: str) -> None:
+        if not name:
+            raise ModelError("has no name", where=where)
+        if name in self._names:
+            raise ModelError(f"the name {name!r} is taken", where=where)
+        self._names.add(name)
+
+    def _store(self, name: str, tensor: onnx.TensorProto) -> None:
+        where = f"initialiser {name}"
+        self._declare(name, where)
+        self._tensors[name] = tensor
+        self._weights[name] = _Weight(name, read_dims(tensor, where))
+
+    def _fail_unknown(self, node: _Node, name: str, wanted: str) -> NoReturn:
+        if name in self._names:
+            node.refuse(f"input {name!r} must be {wanted}")
+        if name in self._made_later:
+            node.refuse(f"reads {name!r} before it is made: a cycle, or nodes out of order")
+        node.refuse(f"reads {name!r}, which nothing makes")
+
+    def _value(self, node: _Node, name: str) -> str:
+        """The layer (or the graph's input) that makes the value ``name``."""
+        if name not in self._values:
+            self._fail_unknown(node, name, "a value computed from the model's input")
+        return self._values[name]
+
+    def _weight(self, node: _Node, name: str) -> _Weight:
+        if name not in self._weights:
+            self._fail_unknown(node, name, "a constant")
+        return self._weights[name]
+
+    def _ints(self, node: _Node, name: str) -> Extents:
+        """A list of integers known now; a scalar counts as a list of one."""
+        if name in self._extents:
+            return self._extents[name]
+        weight = self._weight(node, name)
+        where = f"initialiser {weight.name}"
+        node.require(
+            len(weight.dims) <= 1 and count_elements(weight.dims, where) <= LIMITS.rank,
+            f"input {name!r} must be a short list, has shape {list(weight.dims)}",
+        )
+        return tuple(int(i) for i in read_ints(self._tensors[weight.name], where).reshape(-1))
+
+    def _known_ints(self, node: _Node, name: str) -> tuple[int, ...]:
+        found = self._ints(node, name)
+        known = tuple(extent for extent in found if extent is not None)
+        node.require(len(known) == len(found), f"input {name!r} must be constant")
+        return known
+
+    def _shape_of(self, node: _Node, value: str, rank: int | None = None) -> tuple[int, ...]:
+        shape = self._shapes[value]
+        if rank is not None and len(shape) != rank:
+            expected = {1: "[batch, features]", 3: "[batch, channels, height, width]"}[rank]
+            node.refuse(f"needs {expected}, has [batch, {', '.join(map(str, shape))}]")
+        return shape
+
+    def _emit(self, node: _Node, layer: Layer, shape: tuple[int, ...]) -> None:
+        count_elements(shape, node.where)
+        self._declare(layer.name, node.where)
+        self._layers[layer.name] = layer
+        self._values[layer.name] = layer.name
+        self._shapes[layer.name] = shape
+
+    # --- operators
+
+    def gemm(self, node: _Node) -> None:
+        node.require_arity(2, 3)
+        node.require(node.take_float("alpha", 1.0) == 1.0, "alpha must be 1")
+        node.require(node.take_float("beta", 1.0) == 1.0, "beta must be 1")
+        node.require(node.take_int("transA", 0) == 0, "transA must be 0")
+        bias = self._weight(node, node.inputs[2]) if len(node.inputs) == 3 else None
+        self._linear(node, bool(node.take_int("transB", 0)), bias)
+
+    def matmul(self, node: _Node) -> None:
+        node.require_arity(2, 2)
+        self._linear(node, False, None)
+
+    def _linear(self, node: _Node, swap: bool, bias: _Weight | None) -> None:
+        x = self._value(node, node.inputs[0])
+        weight = self._weight(node, node.inputs[1])
+        (features,) = self._shape_of(node, x, 1)
+        node.require(len(weight.dims) == 2, f"weight has shape {list(weight.dims)}")
+        transposed = weight.transposed != swap
+        inner, outer = weight.dims[::-1] if transposed else weight.dims
+        node.require(inner == features, f"weight is for {inner} features, input has {features}")
+        node.require(min(weight.dims) > 0, "weight is empty")
+        layer = Linear(node.outputs[0], x, weight.name, self._bias(node, bias, outer), transposed)
+        self._emit(node, layer, (outer,))
+
+    def _bias(self, node: _Node, bias: _Weight | None, features: int) -> str | None:
+        """Name of a bias [features] or [1, features]."""
+        if bias is None:
+            return None
+        fits = bias.dims in ((features,), (1, features)) and not bias.transposed
+        node.require(fits, f"bias must have shape [{features}], has {list(bias.dims)}")
+        return bias.name
+
+    def add(self, node: _Node) -> None:
+        node.require_arity(2, 2)
+        constants = [name for name in node.inputs if name in self._weights]
+        if not constants:
+            left, right = (self._value(node, name) for name in node.inputs)
+            shape, other = self._shape_of(node, left), self._shape_of(node, right)
+            node.require(shape == other, f"shapes differ without the batch: {shape} and {other}")
+            self._emit(node, Add(node.outputs[0], left, right), shape)
+            return
+        others = [name for name in node.inputs if name not in self._weights]
+        node.require(len(others) == 1, "adds two constants")
+        layer = self._layers.get(self._value(node, others[0]))
+        if not isinstance(layer, Linear) or layer.bias is not None:
+            node.refuse("a constant can only be added as the bias of a MatMul")
+        # A Linear of its own: the one without the bias is pruned unless something else reads it.
+        shape = self._shapes[layer.name]
+        bias = self._bias(node, self._weights[constants[0]], shape[0])
+        self._emit(node, replace(layer, name=node.outputs[0], bias=bias), shape)
+
+    def conv(self, node: _Node) -> None:
+        node.require_arity(2, 3)
+        x = self._value(node, node.inputs[0])
+        weight = self._weight(node, node.inputs[1])
+        channels, height, width = self._shape_of(node, x, 3)
+        node.require(len(weight.dims) == 4, f"weight has shape {list(weight.dims)}")
+        node.require(min(weight.dims) > 0, "weight is empty")
+        node.require(node.take_int("group", 1) == 1, "group must be 1")
+        outer, inner, *kernel = weight.dims
+        node.require(inner == channels, f"weight is for {inner} channels, input has {channels}")
+        window = self._window(node, (channels, height, width), tuple(kernel))
+        bias = self._weight(node, node.inputs[2]) if len(node.inputs) == 3 else None
+        layer = Conv(node.outputs[0], x, weight.name, self._bias(node, bias, outer), window)
+        self._emit(node, layer, (outer, *window.output_extent(height, width)))
+
+    def _window(
+        self, node: _Node, image: tuple[int, ...], default_kernel: tuple[int, ...] = ()
+    ) -> Window:
+        """Read kernel_shape, strides, pads, auto_pad and dilations over ``image``."""
+        channels, height, width = image
+        kernel = node.take_ints("kernel_shape", default_kernel)
+        node.require(len(kernel) == 2, f"needs a kernel of height and width, has {list(kernel)}")
+        if default_kernel:
+            node.require(kernel == default_kernel, "kernel_shape is not that of the weight")
+        strides = node.take_ints("strides", (1, 1))
+        node.require(len(strides) == 2 and min(strides) >= 1, f"strides are {list(strides)}")
+        node.require(node.take_ints("dilations", (1, 1)) == (1, 1), "dilations must be 1")
+        pads = node.take_ints("pads", (0, 0, 0, 0))
+        mode = node.take_text("auto_pad", "NOTSET")
+        if mode != "NOTSET":
+            node.require(not any(pads), "has both pads and auto_pad")
+            pads = _resolve_auto_pad(node, mode, (height, width), kernel, strides)
+        try:
+            window = Window.from_attrs({"kernel": kernel, "strides": strides, "pads": pads})
+            extent = window.output_extent(height, width)
+        except GraphError as error:
+            raise ModelError(error.message, where=node.where) from error
+        count_elements((*extent, *window.kernel, channels), node.where)
+        return window
+
+    def relu(self, node: _Node) -> None:
+        node.require_arity(1, 1)
+        x = self._value(node, node.inputs[0])
+        self._emit(node, Relu(node.outputs[0], x), self._shape_of(node, x))
+
+    def max_pool(self, node: _Node) -> None:
+        node.require(len(node.outputs) <= 1, "the indices of the maxima are not supported")
+        node.require_arity(1, 1)
+        x = self._value(node, node.inputs[0])
+        channels, height, width = image = self._shape_of(node, x, 3)
+        node.require(node.take_int("ceil_mode", 0) == 0, "ceil_mode must be 0")
+        node.take_int("storage_order", 0)  # of the indices alone
+        window = self._window(node, image)
+        shape = (channels, *window.output_extent(height, width))
+        self._emit(node, MaxPool(node.outputs[0], x, window), shape)
+
+    def average_pool(self, node: _Node) -> None:
+        node.require_arity(1, 1)
+        x = self._value(node, node.inputs[0])
+        channels, height, width = image = self._shape_of(node, x, 3)
+        node.require(node.take_int("ceil_mode", 0) == 0, "ceil_mode must be 0")
+        counts_padding = node.take_int("count_include_pad", 0) == 1
+        window = self._window(node, image)
+        node.require(
+            counts_padding or not any(window.pads), "with padding, count_include_pad must be 1"
+        )
+        shape = (channels, *window.output_extent(height, width))
+        self._emit(node, AveragePool(node.outputs[0], x, window), shape)
+
+    def global_average_pool(self, node: _Node) -> None:
+        node.require_arity(1, 1)
+        self._mean(node, node.outputs[0])
+
+    def _mean(self, node: _Node, name: str) -> None:
+        x = self._value(node, node.inputs[0])
+        channels, height, width = self._shape_of(node, x, 3)
+        window = Window((height, width), (1, 1), (0, 0, 0, 0))
+        self._emit(node, AveragePool(name, x, window), (channels, 1, 1))
+
+    def reduce_mean(self, node: _Node) -> None:
+        """The mean over height and width, as some exporters write GlobalAveragePool."""
+        node.require_arity(1, 2)
+        axes = node.take_ints("axes", ())
+        if len(node.inputs) == 2:
+            axes = self._known_ints(node, node.inputs[1])
+        node.take_int("noop_with_empty_axes", 0)
+        both = len(axes) == 2 and {axis % 4 for axis in axes} == {2, 3}
+        node.require(both and all(-4 <= axis < 4 for axis in axes), "must be over height and width")
+        keep = node.take_int("keepdims", 1) == 1
+        name = node.outputs[0]
+        mean = name if keep else f"{name}/mean"
+        self._mean(node, mean)
+        if not keep:
+            shape = self._shapes[mean][:1]
+            self._emit(node, Reshape(name, mean, shape), shape)
+
+    def flatten(self, node: _Node) -> None:
+        node.require_arity(1, 1)
+        x = self._value(node, node.inputs[0])
+        shape = self._shape_of(node, x)
+        axis = node.take_int("axis", 1)
+        node.require(axis in (1, -len(shape)), "axis must be 1, to keep the batch")
+        flat = (count_elements(shape, node.where),)
+        self._emit(node, Reshape(node.outputs[0], x, flat), flat)
+
+    def reshape(self, node: _Node) -> None:
+        node.require_arity(2, 2)
+        x = self._value(node, node.inputs[0])
+        before = self._shape_of(node, x)
+        keeps_zero = node.take_int("allowzero", 0) == 0
+        asked = self._ints(node, node.inputs[1])
+        if keeps_zero and len(asked) <= 1 + len(before):
+            whole: Extents = (_BATCH, *before)
+            asked = tuple(whole[i] if extent == 0 else extent for i, extent in enumerate(asked))
+        node.require(len(asked) >= 2, f"shape {list(asked)} does not keep the batch")
+        batch, *rest = asked
+        known = [extent for extent in rest if extent is not None and extent > 0]
+        free = rest.count(-1)
+        node.require(
+            len(known) + free == len(rest) and free <= 1, f"cannot read the shape {list(asked)}"
+        )
+        keeps_batch = batch is _BATCH or batch == self._batch or (batch == -1 and free == 0)
+        node.require(keeps_batch, f"shape {list(asked)} does not keep the batch")
+        size, filled = count_elements(before, node.where), count_elements(tuple(known), node.where)
+        shape = tuple(size // filled if extent == -1 else extent for extent in rest if extent)
+        node.require(
+            count_elements(shape, node.where) == size, f"cannot reshape {before} to {list(asked)}"
+        )
+        self._emit(node, Reshape(node.outputs[0], x, shape), shape)
+
+    def identity(self, node: _Node) -> None:
+        node.require_arity(1, 1)
+        self._alias(node, node.inputs[0])
+
+    def dropout(self, node: _Node) -> None:
+        node.require(1 <= len(node.inputs) <= 3, "needs 1 to 3 inputs")
+        node.require(1 <= len(node.outputs) <= 2, "must have one output, or two with the mask")
+        node.take_float("ratio", 0.5)
+        node.take_int("seed", 0)
+        if len(node.inputs) == 3:
+            node.require(self._known_ints(node, node.inputs[2]) == (0,), "is in training mode")
+        self._value(node, node.inputs[0])
+        self._alias(node, node.inputs[0])
+        for mask in node.outputs[1:]:
+            self._declare(mask, node.where)
+
+    def _alias(self, node: _Node, source: str) -> None:
+        """Another name for a value or a constant."""
+        name = node.outputs[0]
+        if source in self._weights:
+            self._declare(name, node.where)
+            self._weights[name] = self._weights[source]
+        else:
+            value = self._value(node, source)
+            self._declare(name, node.where)
+            self._values[name] = value
+
+    def transpose(self, node: _Node) -> None:
+        node.require_arity(1, 1)
+        perm = node.take_ints("perm", (1, 0))
+        weight = self._weights.get(node.inputs[0])
+        if weight is None or len(weight.dims) != 2 or perm != (1, 0):
+            node.refuse("only a constant matrix can be transposed")
+        self._declare(node.outputs[0], node.where)
+        self._weights[node.outputs[0]] = replace(weight, transposed=not weight.transposed)
+
+    # --- constants, and the arithmetic of shapes that exporters write for x.view(x.size(0), -1)
+
+    def constant(self, node: _Node) -> None:
+        node.require_arity(0, 0)
+        name = node.outputs[0]
+        if node.has("value"):
+            attribute = node.take("value", onnx.AttributeProto.TENSOR)
+            if attribute is not None:
+                self._store(name, attribute.t)
+            return
+        node.require(
+            node.has("value_int") != node.has("value_ints"), "must be a tensor or integers"
+        )
+        ints = node.take_ints("value_ints", (node.take_int("value_int", 0),))
+        self._declare(name, node.where)
+        self._extents[name] = ints
+
+    def shape(self, node: _Node) -> None:
+        node.require_arity(1, 1)
+        whole: Extents = (_BATCH, *self._shapes[self._value(node, node.inputs[0])])
+        start, end = node.take_int("start", 0), node.take_int("end", len(whole))
+        self._declare(node.outputs[0], node.where)
+        self._extents[node.outputs[0]] = whole[start:end]
+
+    def gather(self, node: _Node) -> None:
+        node.require_arity(2, 2)
+        if node.inputs[0] not in self._extents:
+            node.refuse("is only supported on the shape of a value")
+        data = self._extents[node.inputs[0]]
+        node.require(node.take_int("axis", 0) == 0, "axis must be 0")
+        indices = self._known_ints(node, node.inputs[1])
+        node.require(
+            all(-len(data) <= i < len(data) for i in indices), f"has an index beyond {len(data)}"
+        )
+        self._declare(node.outputs[0], node.where)
+        self._extents[node.outputs[0]] = tuple(data[i] for i in indices)
+
+    def unsqueeze(self, node: _Node) -> None:
+        node.require_arity(1, 2)
+        if node.inputs[0] not in self._extents:
+            node.refuse("is only supported on the shape of a value")
+        axes = node.take_ints("axes", (0,))
+        if len(node.inputs) == 2:
+            axes = self._known_ints(node, node.inputs[1])
+        node.require(axes == (0,) and len(self._extents[node.inputs[0]]) == 1, "axes must be 0")
+        self._declare(node.outputs[0], node.where)
+        self._extents[node.outputs[0]] = self._extents[node.inputs[0]]
+
+    def concat(self, node: _Node) -> None:
+        node.require_arity(1, LIMITS.rank)
+        if all(name in self._values for name in node.inputs):
+            node.refuse("is only supported on the shape of a value")
+        node.require(node.take_int("axis", 0) == 0, "axis must be 0")
+        parts = [self._ints(node, name) for name in node.inputs]
+        whole = tuple(extent for part in parts for extent in part)
+        node.require(len(whole) <= LIMITS.rank, f"makes a shape of {len(whole)} axes")
+        self._declare(node.outputs[0], node.where)
+        self._extents[node.outputs[0]] = whole
+
+
+def _resolve_auto_pad(
+    node: _Node,
+    mode: str,
+    image: tuple[int, int],
+    kernel: tuple[int, ...],
+    strides: tuple[int, ...],
+) -> tuple[int, ...]:
+    """Pads (top, left, bottom, right) of VALID, SAME_UPPER or SAME_LOWER, as ONNX defines them."""
+    if mode == "VALID":
+        return (0, 0, 0, 0)
+    if mode not in ("SAME_UPPER", "SAME_LOWER"):
+        node.refuse(f"auto_pad is {mode!r}")
+    begins, ends = [], []
+    for extent, size, stride in zip(image, kernel, strides, strict=True):
+        windows = -(-extent // stride)
+        total = max((windows - 1) * stride + size - extent, 0)
+        less, more = total // 2, total - total // 2
+        begins.append(less if mode == "SAME_UPPER" else more)
+        ends.append(more if mode == "SAME_UPPER" else less)
+    return (*begins, *ends)
+
+
+_LOSS_HINT = "is part of the loss: end the model at its logits, the task's loss brings this"
+_UNSUPPORTED = {"Softmax": _LOSS_HINT, "LogSoftmax": _LOSS_HINT}
+
+_HANDLERS: dict[str, Callable[[_Importer, _Node], None]] = {
+    "Add": _Importer.add,
+    "AveragePool": _Importer.average_pool,
+    "Concat": _Importer.concat,
+    "Constant": _Importer.constant,
+    "Conv": _Importer.conv,
+    "Dropout": _Importer.dropout,
+    "Flatten": _Importer.flatten,
+    "Gather": _Importer.gather,
+    "Gemm": _Importer.gemm,
+    "GlobalAveragePool": _Importer.global_average_pool,
+    "Identity": _Importer.identity,
+    "MatMul": _Importer.matmul,
+    "MaxPool": _Importer.max_pool,
+    "ReduceMean": _Importer.reduce_mean,
+    "Relu": _Importer.relu,
+    "Reshape": _Importer.reshape,
+    "Shape": _Importer.shape,
+    "Transpose": _Importer.transpose,
+    "Unsqueeze": _Importer.unsqueeze,
+}
+OPERATORS = tuple(_HANDLERS)
+"""Names of the ONNX operators that an imported model may have."""

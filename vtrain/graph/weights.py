@@ -1,0 +1,79 @@
+"""Trained master weights back into float: the model a solver delivers.
+
+A weight's value is mantissa * 2^-24.  In float32 it is rounded to nearest, ties to even; that is
+exact for |mantissa| <= 2^24, that is for |w| <= 1, and within 2^-18 for every master weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import save
+
+from vtrain.errors import ModelError
+from vtrain.graph.model import Model
+from vtrain.graph.onnx_file import (
+    find_stored_tensors,
+    load_model,
+    read_dims,
+    save_model,
+    write_floats,
+)
+from vtrain.spec.number import MASTER_EXPONENT
+
+Masters = Mapping[str, npt.NDArray[np.signedinteger[Any]]]
+"""Master weights by initialiser name, int32, in step-graph layout (as ``Model.params``)."""
+
+
+def compute_float_weights(model: Model, params: Masters) -> dict[str, npt.NDArray[np.float64]]:
+    """Exact values of the master weights, convolutions as ONNX has them: [O, I, kh, kw].
+
+    ModelError unless ``params`` are just those of ``model``.
+    """
+    if set(params) != set(model.params):
+        raise ModelError(
+            f"has parameters {sorted(model.params)}, given are {sorted(params)}", where="model"
+        )
+    weights: dict[str, npt.NDArray[np.float64]] = {}
+    for name, initial in model.params.items():
+        master = params[name]
+        if master.dtype != np.int32 or master.shape != initial.shape:
+            raise ModelError(
+                f"needs int32 {initial.shape}, has {master.dtype} {master.shape}",
+                where=f"parameter {name}",
+            )
+        values = np.ldexp(master.astype(np.float64), -MASTER_EXPONENT)
+        weights[name] = values.transpose(0, 3, 1, 2) if values.ndim == 4 else values
+    return weights
+
+
+def export_onnx(original: bytes, model: Model, params: Masters) -> bytes:
+    """The file ``original``, from which ``model`` was imported, with the weights ``params``.
+
+    Initialisers keep their names, shapes and data types (rounded to nearest, ties to even);
+    everything else of the file stays as it is.
+    """
+    exported = load_model(original)
+    tensors = find_stored_tensors(exported.graph)
+    for name, values in compute_float_weights(model, params).items():
+        where = f"initialiser {name}"
+        if name not in tensors:
+            raise ModelError("is not in the original file", where=where)
+        tensor = tensors[name]
+        if values.size != int(np.prod(read_dims(tensor, where), dtype=np.int64)):
+            raise ModelError("has another shape in the original file", where=where)
+        write_floats(tensor, values, where)
+    return save_model(exported)
+
+
+def export_safetensors(model: Model, params: Masters) -> bytes:
+    """A safetensors file of float32 weights in ONNX layout, under their initialisers' names."""
+    if "__metadata__" in params:
+        raise ModelError("safetensors reserves this name", where="parameter __metadata__")
+    weights = compute_float_weights(model, params)
+    return save(
+        {name: np.ascontiguousarray(values, np.float32) for name, values in weights.items()}
+    )

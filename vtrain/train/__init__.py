@@ -1,0 +1,1 @@
+"""From a task to a run directory: data, training with resume, and delivering the model."""

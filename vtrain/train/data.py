@@ -1,0 +1,461 @@
+"""Datasets: IDX, NumPy and text files become the one canonical sample table, and its root.
+
+Files are hostile until shown otherwise: sizes are checked against headers before anything is
+allocated, archives are unpacked only as far as their headers promise, nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vtrain import _core
+from vtrain.errors import DataError, TaskError
+from vtrain.spec import domains
+from vtrain.spec.number import NUMPY_DTYPES, SATURATION, STORAGE, round_to_mantissa
+from vtrain.spec.samples import Samples, compute_row_length
+from vtrain.wire.task import DataSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Array = npt.NDArray[Any]
+
+MAX_TABLE_BYTES = 2**36
+"""Largest file or sample table."""
+MAX_UNPACKED_BYTES = 2**31
+"""Largest array unpacked from a compressed file: the compressed size bounds nothing."""
+MAX_COUNT = 2**40
+_BLOCK = 4096
+"""Samples converted at a time: bounds the float64 temporaries."""
+_LAW_DTYPES = {NUMPY_DTYPES[name]: name for name in ("u8", "i8", "i16", "i32")}
+_IDX_DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4"}
+_NPY_MAGIC = b"\x93NUMPY"
+_NPY_HEADER = re.compile(
+    rb"\{\s*'descr'\s*:\s*'([<>|=][a-z][0-9]{1,2})'\s*,\s*'fortran_order'\s*:\s*(True|False)\s*,"
+    rb"\s*'shape'\s*:\s*\(((?:\s*[0-9]{1,18}\s*,)*(?:\s*[0-9]{1,18}\s*)?)\)\s*,?\s*\}\s*"
+)
+_MAX_NPY_HEADER = 2**16
+_ARCHIVE_ERRORS = (
+    zipfile.BadZipFile,
+    RuntimeError,
+    EOFError,
+    ValueError,
+    struct.error,
+    zlib.error,
+)
+"""What zipfile and gzip are documented or seen to raise for damaged input."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Which samples to take: ``count`` (None: all that are left) from ``start`` on."""
+
+    start: int = 0
+    count: int | None = None
+
+
+@dataclass(frozen=True)
+class IdxSource:
+    """Two IDX files, plain or gzip: x (any rank) and y (labels)."""
+
+    x: Path
+    y: Path
+    part: Part = Part()
+
+
+@dataclass(frozen=True)
+class NpySource:
+    """Two ``.npy`` files.  A float array needs an exponent; so may an array of mantissas."""
+
+    x: Path
+    y: Path
+    x_exponent: int | None = None
+    y_exponent: int | None = None
+    part: Part = Part()
+
+
+@dataclass(frozen=True)
+class NpzSource:
+    """Two arrays of one ``.npz`` archive, by their names in it."""
+
+    path: Path
+    x_key: str = "x"
+    y_key: str = "y"
+    x_exponent: int | None = None
+    y_exponent: int | None = None
+    part: Part = Part()
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """Bytes of a file: sample i is the ``context`` bytes at i * stride, its label the next byte."""
+
+    path: Path
+    context: int
+    stride: int = 1
+    part: Part = Part()
+
+
+DataSource = IdxSource | NpySource | NpzSource | TextSource
+
+
+def parse_source(table: Mapping[str, object], base: Path) -> DataSource:
+    """A data table of a task file -> its source; paths are relative to ``base``.
+
+    Keys: ``kind`` = "idx" (x, y), "npy" (x, y, x_exponent, y_exponent), "npz" (path, x_key, y_key,
+    x_exponent, y_exponent) or "text" (path, context, stride); ``start`` and ``count`` for all.
+    TaskError names the key at fault, an unknown one too.
+    """
+    keys = _Keys(table, base)
+    part = Part(keys.integer("start", 0, default=0), keys.optional_integer("count", 1))
+    kind = keys.text("kind", None)
+    source: DataSource
+    if kind == "idx":
+        source = IdxSource(keys.path("x"), keys.path("y"), part)
+    elif kind == "npy":
+        source = NpySource(keys.path("x"), keys.path("y"), *keys.exponents(), part)
+    elif kind == "npz":
+        names = keys.text("x_key", "x"), keys.text("y_key", "y")
+        source = NpzSource(keys.path("path"), *names, *keys.exponents(), part)
+    elif kind == "text":
+        context, stride = keys.integer("context", 1), keys.integer("stride", 1, default=1)
+        source = TextSource(keys.path("path"), context, stride, part)
+    else:
+        raise TaskError(f"{kind!r} is none of idx, npy, npz, text", where="data.kind")
+    keys.done()
+    return source
+
+
+class _Keys:
+    """Takes the keys of a data table, one by one; what is left over is unknown."""
+
+    def __init__(self, table: Mapping[str, object], base: Path) -> None:
+        self._left = dict(table)
+        self._base = base
+
+    def text(self, key: str, default: str | None) -> str:
+        value = self._left.pop(key, default)
+        if not isinstance(value, str) or value == "":
+            raise TaskError("must be text", where=f"data.{key}")
+        return str(value)
+
+    def path(self, key: str) -> Path:
+        return self._base / self.text(key, None)
+
+    def optional_integer(self, key: str, lo: int, hi: int = MAX_COUNT) -> int | None:
+        value = self._left.pop(key, None)
+        if value is None:
+            return None
+        if not isinstance(value, int) or isinstance(value, bool) or not lo <= value <= hi:
+            raise TaskError(f"must be an integer in [{lo}, {hi}]", where=f"data.{key}")
+        return int(value)
+
+    def integer(self, key: str, lo: int, *, default: int | None = None) -> int:
+        value = self.optional_integer(key, lo)
+        if value is None:
+            value = default
+        if value is None:
+            raise TaskError("is missing", where=f"data.{key}")
+        return value
+
+    def exponents(self) -> tuple[int | None, int | None]:
+        return (
+            self.optional_integer("x_exponent", -64, 64),
+            self.optional_integer("y_exponent", -64, 64),
+        )
+
+    def done(self) -> None:
+        if self._left:
+            raise TaskError("unknown key", where=f"data.{min(self._left)}")
+
+
+def load_samples(source: DataSource) -> Samples:
+    """Read a dataset into its canonical table and compute its root (``Samples.spec.root``).
+
+    u8, i8, i16 and i32 stay as they are; wider integers become i32 where they fit.  Floats become
+    int16 mantissas q with value = q * 2^-exponent, rounded half up.  DataError names the file and
+    the sample: unreadable, malformed, NaN, infinite, or beyond the range of its type.
+    """
+    match source:
+        case TextSource():
+            return with_root(_load_text(source))
+        case IdxSource():
+            x, y = (_read_idx(path) for path in (source.x, source.y))
+            names, exponents = (str(source.x), str(source.y)), (None, None)
+        case NpySource():
+            x, y = (_read_npy_file(path) for path in (source.x, source.y))
+            names = (str(source.x), str(source.y))
+            exponents = (source.x_exponent, source.y_exponent)
+        case NpzSource():
+            x, y = _read_npz(source.path, (source.x_key, source.y_key))
+            names = (f"{source.path}:{source.x_key}", f"{source.path}:{source.y_key}")
+            exponents = (source.x_exponent, source.y_exponent)
+    if len(x) != len(y):
+        raise DataError(f"has {len(y)} samples, {names[0]} has {len(x)}", where=names[1])
+    chosen = _choose(source.part, len(x), names[0])
+    x, y = (
+        _as_mantissas(array[chosen], exponent, name, chosen.start)
+        for array, exponent, name in zip((x, y), exponents, names, strict=True)
+    )
+    return build_samples(x, y, exponents[0] or 0, exponents[1] or 0)
+
+
+def build_samples(x: Array, y: Array, x_exponent: int = 0, y_exponent: int = 0) -> Samples:
+    """Samples from integer arrays [samples, ...] of u8, i8, i16 or i32, with their root.
+
+    DataError when they do not pair up, are empty, or are of another dtype.
+    """
+    if len(x) != len(y) or x.size == 0 or y.size == 0:
+        raise DataError(f"x {x.shape} and y {y.shape} are not pairs of samples", where="samples")
+    spec = DataSpec(
+        root=bytes(32),
+        samples=len(x),
+        x_dtype=_dtype_name(x, "x"),
+        x_shape=x.shape[1:],
+        x_exponent=x_exponent,
+        y_dtype=_dtype_name(y, "y"),
+        y_shape=y.shape[1:],
+        y_exponent=y_exponent,
+    )
+    _require_size(compute_row_length(spec) * spec.samples, MAX_TABLE_BYTES, "samples")
+    rows = (
+        np.ascontiguousarray(part, NUMPY_DTYPES[dtype]).reshape(spec.samples, -1).view(np.uint8)
+        for part, dtype in ((x, spec.x_dtype), (y, spec.y_dtype))
+    )
+    return with_root(Samples(spec, np.concatenate(list(rows), axis=1)))
+
+
+def compute_samples_root(samples: Samples) -> bytes:
+    """RFC 9162 root over the rows of the table, 32 bytes, by the Rust core."""
+    tree = _core.MerkleTree(domains.SAMPLES)
+    tree.extend_fixed(np.ascontiguousarray(samples.table), samples.table.shape[1])
+    return tree.root(tree.size)
+
+
+def with_root(samples: Samples) -> Samples:
+    """The same samples with ``spec.root`` computed from them."""
+    return Samples(replace(samples.spec, root=compute_samples_root(samples)), samples.table)
+
+
+def map_samples(path: Path, spec: DataSpec) -> Samples:
+    """The canonical table in a file (``data/samples.bin``), mapped read-only.
+
+    Only its size is checked: compare :func:`compute_samples_root` with ``spec.root``.  DataError
+    when it is missing or of another size.
+    """
+    shape = (spec.samples, compute_row_length(spec))
+    with _reading(str(path)):
+        size = path.stat().st_size
+    if size != shape[0] * shape[1]:
+        raise DataError(f"has {size} bytes instead of {shape[0] * shape[1]}", where=str(path))
+    with _reading(str(path)):
+        return Samples(spec, np.memmap(path, dtype=np.uint8, mode="r", shape=shape))
+
+
+def check_labels(samples: Samples, classes: int) -> None:
+    """DataError, naming the first sample, unless each y is one label in [0, classes)."""
+    spec = samples.spec
+    if spec.y_shape != () or spec.y_exponent != 0:
+        raise DataError(f"needs one label a sample, has {spec.y_shape}", where="samples.y")
+    labels = samples.part("y")
+    wrong = np.flatnonzero((labels < 0) | (labels >= classes))
+    if wrong.size:
+        label = int(labels[wrong[0]])
+        raise DataError(f"label {label} is not in [0, {classes})", where=f"sample {wrong[0]}")
+
+
+def _choose(part: Part, available: int, where: str) -> slice:
+    stop = available if part.count is None else part.start + part.count
+    if not 0 <= part.start < stop <= available:
+        raise DataError(
+            f"samples {part.start} to {stop} were asked for, there are {available}", where=where
+        )
+    return slice(part.start, stop)
+
+
+@contextmanager
+def _reading(where: str) -> Iterator[None]:
+    """Errors of the file system and of the unpackers -> DataError."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror or error}", where=where) from None
+    except _ARCHIVE_ERRORS as error:
+        raise DataError(f"is damaged: {error}", where=where) from None
+
+
+def _require_size(size: int, limit: int, where: str) -> None:
+    if size > limit:
+        raise DataError(f"needs {size} bytes, more than {limit}", where=where)
+
+
+def _dtype_name(array: Array, where: str) -> str:
+    name = _LAW_DTYPES.get(array.dtype.newbyteorder("<"))
+    if name is None:
+        raise DataError(f"elements of type {array.dtype} are not supported", where=where)
+    return name
+
+
+def _as_mantissas(array: Array, exponent: int | None, where: str, first: int) -> Array:
+    """Elements as u8, i8, i16 or i32; ``first`` is the index of the first sample in its file."""
+    if array.dtype.kind == "f":
+        return _quantize(array, exponent, where, first)
+    if array.dtype.newbyteorder("<") in _LAW_DTYPES:
+        return array
+    if array.dtype.kind not in "iu":
+        raise DataError(f"elements of type {array.dtype} are not supported", where=where)
+    lo, hi = STORAGE["i32"]
+    _refuse_samples((array < lo) | (array > hi), "does not fit int32", where, first)
+    return array.astype(np.int32)
+
+
+def _quantize(array: Array, exponent: int | None, where: str, first: int) -> Array:
+    if exponent is None:
+        raise DataError("holds floats: name their exponent (fraction bits)", where=where)
+    if array.dtype.itemsize > 8:
+        raise DataError(f"elements of type {array.dtype} are not supported", where=where)
+    lo, hi = SATURATION["i16"]
+    out = np.empty(array.shape, np.int16)
+    for start in range(0, len(array), _BLOCK):
+        block = array[start : start + _BLOCK].astype(np.float64)
+        _refuse_samples(~np.isfinite(block), "is NaN or infinite", where, first + start)
+        # Half-up rounding leaves the range only at lo - 1/2 (exclusive) and hi + 1/2.
+        with np.errstate(over="ignore"):  # to infinity, which is beyond any range
+            scaled = np.ldexp(block, exponent)
+        beyond = (scaled < lo - 0.5) | (scaled >= hi + 0.5)
+        _refuse_samples(beyond, f"saturates at exponent {exponent}", where, first + start)
+        out[start : start + _BLOCK] = round_to_mantissa(block, exponent)
+    return out
+
+
+def _refuse_samples(wrong: npt.NDArray[np.bool_], why: str, where: str, first: int) -> None:
+    if wrong.any():
+        sample = int(np.argmax(wrong.reshape(len(wrong), -1).any(axis=1)))
+        raise DataError(f"sample {first + sample} has an element that {why}", where=where)
+
+
+def _load_text(source: TextSource) -> Samples:
+    where = str(source.path)
+    with _reading(where):
+        _require_size(source.path.stat().st_size, MAX_TABLE_BYTES, where)
+        text = np.fromfile(source.path, dtype=np.uint8)
+    row = source.context + 1
+    available = (len(text) - row) // source.stride + 1 if len(text) >= row else 0
+    chosen = _choose(source.part, available, where)
+    _require_size((chosen.stop - chosen.start) * row, MAX_TABLE_BYTES, where)
+    windows = np.lib.stride_tricks.sliding_window_view(text, row)[:: source.stride][chosen]
+    spec = DataSpec(bytes(32), len(windows), "u8", (source.context,), 0, "u8", (), 0)
+    return Samples(spec, np.ascontiguousarray(windows))
+
+
+def _read_exactly(stream: IO[bytes], size: int, where: str) -> bytes:
+    data = stream.read(size)
+    if len(data) != size:
+        raise DataError(f"ends {size - len(data)} bytes early", where=where)
+    return data
+
+
+def _require_end(stream: IO[bytes], where: str) -> None:
+    if stream.read(1):
+        raise DataError("has bytes after its last element", where=where)
+
+
+def _read_array(
+    stream: IO[bytes], dtype: np.dtype[Any], shape: tuple[int, ...], limit: int, where: str
+) -> Array:
+    """All that is left of ``stream`` as an array; never asks for more memory than it delivers."""
+    size = dtype.itemsize
+    for extent in shape:
+        size *= extent
+    _require_size(size, limit, where)
+    if size == 0:
+        raise DataError("is empty", where=where)
+    data = bytearray()
+    while len(data) < size:
+        data += _read_exactly(stream, min(size - len(data), 2**24), where)
+    _require_end(stream, where)
+    return np.frombuffer(data, dtype=dtype).reshape(shape)
+
+
+def _read_idx(path: Path) -> Array:
+    """IDX (LeCun, MNIST page): 0, 0, type, rank, big-endian extents, elements."""
+    where = str(path)
+    with _reading(where), path.open("rb") as raw:
+        packed = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        if not packed:
+            return _read_idx_stream(raw, MAX_TABLE_BYTES, where)
+        with gzip.GzipFile(fileobj=raw) as stream:
+            # GzipFile is a readable stream in all but its declared base class.
+            return _read_idx_stream(io.BufferedReader(stream), MAX_UNPACKED_BYTES, where)
+
+
+def _read_idx_stream(stream: IO[bytes], limit: int, where: str) -> Array:
+    zero, kind, rank = struct.unpack(">HBB", _read_exactly(stream, 4, where))
+    if zero != 0 or kind not in _IDX_DTYPES or rank == 0:
+        raise DataError("is not an IDX file of u8, i8, i16 or i32", where=where)
+    shape = struct.unpack(f">{rank}I", _read_exactly(stream, 4 * rank, where))
+    return _read_array(stream, np.dtype(_IDX_DTYPES[kind]), shape, limit, where)
+
+
+def _read_npy_file(path: Path) -> Array:
+    with _reading(str(path)), path.open("rb") as stream:
+        return _read_npy(stream, MAX_TABLE_BYTES, str(path))
+
+
+def _read_npy(stream: IO[bytes], limit: int, where: str) -> Array:
+    """NPY format 1.0 to 3.0 (NEP 1).  Its header is a Python literal; here only the form that a
+    plain array of numbers has is accepted, and nothing is evaluated."""
+    if _read_exactly(stream, 6, where) != _NPY_MAGIC:
+        raise DataError("is not a .npy file", where=where)
+    major, minor = _read_exactly(stream, 2, where)
+    if (major, minor) not in ((1, 0), (2, 0), (3, 0)):
+        raise DataError(f"has the unknown format version {major}.{minor}", where=where)
+    prefix = "<H" if major == 1 else "<I"
+    (length,) = struct.unpack(prefix, _read_exactly(stream, struct.calcsize(prefix), where))
+    _require_size(length, _MAX_NPY_HEADER, where)
+    found = _NPY_HEADER.fullmatch(_read_exactly(stream, length, where))
+    if found is None:
+        raise DataError("has no header of a plain array of numbers", where=where)
+    descr, fortran, extents = found.groups()
+    try:
+        dtype = np.dtype(descr.decode())
+    except TypeError:
+        raise DataError(f"has elements of unknown type {descr.decode()}", where=where) from None
+    if dtype.kind not in "iuf":
+        raise DataError(f"has elements of type {dtype}, which is no number", where=where)
+    shape = tuple(int(extent) for extent in extents.split(b",") if extent.strip())
+    if not 1 <= len(shape) <= 32:
+        raise DataError("has no axis of samples", where=where)
+    if fortran == b"True":
+        return _read_array(stream, dtype, shape[::-1], limit, where).T
+    return _read_array(stream, dtype, shape, limit, where)
+
+
+def _read_npz(path: Path, names: tuple[str, str]) -> tuple[Array, Array]:
+    with _reading(str(path)), zipfile.ZipFile(path) as archive:
+        x, y = (_read_member(archive, name, f"{path}:{name}") for name in names)
+    return x, y
+
+
+def _read_member(archive: zipfile.ZipFile, name: str, where: str) -> Array:
+    found = [info for info in archive.infolist() if info.filename == f"{name}.npy"]
+    if len(found) != 1:
+        raise DataError(f"the archive has {len(found)} arrays of this name", where=where)
+    if found[0].compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise DataError("is compressed by other than deflate", where=where)
+    with archive.open(found[0]) as stream:
+        return _read_npy(stream, MAX_UNPACKED_BYTES, where)

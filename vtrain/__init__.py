@@ -1,7 +1,116 @@
-"""vtrain: training runs in exact integers, committed to and checkable by anyone."""
+"""vtrain: training runs in exact integers, committed to and checkable by anyone.
+
+The three calls of a notebook::
+
+    task = vtrain.compile("examples/mnist/mlp.toml")
+    run = vtrain.train(task, "runs/mlp", key=vtrain.load_key("solver.pem"))
+    report = vtrain.verify("runs/mlp", samples=5)
+
+They do what the commands of the same names do.  Everything below them is importable from its room:
+``vtrain.graph``, ``vtrain.engines``, ``vtrain.commit``, ``vtrain.audit``.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from vtrain._core import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from vtrain.graph.calibration import Calibration
+    from vtrain.train.runner import Progress, RunSummary
+    from vtrain.train.task import CompiledTask
+    from vtrain.wire.report import Report
+
+__all__ = ["__version__", "compile", "load_key", "profile", "train", "verify"]
+
+# The imports below are inside the functions so that `import vtrain` and `vtrain --help` stay quick.
+
+
+def compile(task: str | Path) -> CompiledTask:
+    """Turn a task file into its step graph and canonical spec; proves every range on the way.
+
+    ``task`` is the path of a TOML file (docs/tasks.md) that has its exponents.  Raises TaskError,
+    ModelError, DataError or RangeError, each naming the place.
+    """
+    from vtrain.train.task import compile_task, load_task
+
+    return compile_task(load_task(Path(task)))
+
+
+def profile(task: str | Path, *, write: bool = True) -> Calibration:
+    """Calibrate the exponents of a task file by its first steps; ``write`` them into the file."""
+    from vtrain.train.task import load_task, profile_task, write_exponents
+
+    path = Path(task)
+    calibration = profile_task(load_task(path))
+    if write:
+        write_exponents(path, calibration.exponents)
+    return calibration
+
+
+def load_key(path: str | Path) -> Ed25519PrivateKey:
+    """The solver's signing key from a PEM file (`vtrain key new` makes one); SignatureError."""
+    from vtrain.attest.keys import load_key as load
+
+    return load(Path(path))
+
+
+def train(
+    task: CompiledTask | str | Path,
+    out: str | Path,
+    *,
+    key: Ed25519PrivateKey,
+    engine: str = "auto",
+    steps: int | None = None,
+    threads: int = 0,
+    progress: Progress | None = None,
+) -> RunSummary:
+    """Train ``task`` into the run directory ``out``, or go on with the run that is there.
+
+    ``steps`` stops early (default: the task's).  ``threads`` = 0 takes every core.  Raises RunError
+    when ``out`` holds a run of another task or another process trains into it, StorageError when a
+    file cannot be written; what was committed by then stays valid, and the same call resumes.
+    """
+    from vtrain.train.runner import train as run
+    from vtrain.train.task import CompiledTask
+
+    compiled = task if isinstance(task, CompiledTask) else compile(task)
+    return run(
+        compiled, Path(out), key=key, engine=engine, steps=steps, threads=threads, progress=progress
+    )
+
+
+def verify(
+    run: str | Path,
+    *,
+    samples: int | None = None,
+    all: bool = False,
+    seed: bytes | None = None,
+    task_id: bytes | None = None,
+    data: str | Path | None = None,
+    engine: str = "auto",
+    threads: int = 0,
+) -> Report:
+    """Audit a run directory: structure in full, then replay of sampled stretches (or ``all``).
+
+    ``task_id`` is the id agreed on (32 bytes); without it the report says that it was taken from
+    the run.  ``seed`` replaces fresh randomness and is reported as predictable.  ``data`` names the
+    sample table when the run does not carry it.  A found fraud is a verdict, never an exception.
+    """
+    from vtrain.audit.verify import verify as audit
+
+    return audit(
+        Path(run),
+        samples=samples,
+        all_=all,
+        seed=seed,
+        task_id=task_id,
+        data=Path(data) if data is not None else None,
+        engine=engine,
+        threads=threads,
+    )

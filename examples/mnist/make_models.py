@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +33,7 @@ class _Network:
         self._tensors: list[onnx.TensorProto] = []
         self.value = "x"
 
-    def _add(self, op: str, name: str, *weights: str, **attributes: int | Sequence[int]) -> None:
+    def _add(self, op: str, name: str, *weights: str, **attributes: Any) -> None:
         self._nodes.append(
             helper.make_node(op, [self.value, *weights], [name], name=name, **attributes)
         )

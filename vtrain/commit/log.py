@@ -102,6 +102,20 @@ def iterate_log(stream: BinaryIO) -> Iterator[StepRecord]:
 
     EncodingError names the record (from 0) and the byte of the file where its frame begins.
     """
+    for index, (where, data) in enumerate(iterate_frames(stream)):
+        try:
+            record = decode_record(data)
+            _check_step(record, index)
+        except EncodingError as error:
+            raise EncodingError(error.message, where=f"{where}: {error.where}") from error
+        yield record
+
+
+def iterate_frames(stream: BinaryIO) -> Iterator[tuple[str, bytes]]:
+    """(place, bytes) of each leaf of a log file, undecoded: the bytes that a log root binds.
+
+    An auditor needs them: a root may be signed over leaves that are no records.
+    """
     header = stream.read(len(LOG_HEADER))
     if header != LOG_HEADER:
         reason = "is cut off" if LOG_HEADER.startswith(header) else "is not that of a run log"
@@ -115,12 +129,7 @@ def iterate_log(stream: BinaryIO) -> Iterator[StepRecord]:
         data = stream.read(length)
         if len(frame) < _LENGTH_BYTES or len(data) < length:
             raise EncodingError("the file ends within the record", where=where)
-        try:
-            record = decode_record(data)
-            _check_step(record, index)
-        except EncodingError as error:
-            raise EncodingError(error.message, where=f"{where}: {error.where}") from error
-        yield record
+        yield where, data
         offset += _LENGTH_BYTES + length
         index += 1
 

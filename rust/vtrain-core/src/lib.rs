@@ -5,8 +5,12 @@
 pub mod cbor;
 pub mod domains;
 pub mod gemm;
+pub mod graph;
 pub mod merkle;
+pub mod number;
+pub mod ops;
 pub mod order;
 pub mod philox;
+pub mod tables;
 pub mod tensor_digest;
 pub mod threads;

@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::Epilogue;
-use super::pack::{Highs, Lanes, Layout, Line, Side, pack_group};
+use super::pack::{Highs, Lanes, Layout, Line, Side, pack_block};
 use super::tile::{self, Isa, TileJob, TileSums};
 
 pub(super) struct Avx2;
@@ -47,6 +47,11 @@ unsafe impl Isa for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn prefetch(at: *const u32) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+    }
+
+    #[inline(always)]
     unsafe fn dot_highs(acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
         unsafe { Self::dot_words(acc, a, b) }
     }
@@ -70,8 +75,14 @@ unsafe impl Isa for Avx2 {
     }
 
     #[target_feature(enable = "avx2")]
-    unsafe fn pack(src: &Lanes<'_>, side: Side, layout: &Layout, group: &mut [Line]) {
-        pack_group(src, side, Self::HIGHS, layout, group);
+    unsafe fn pack(
+        src: &Lanes<'_>,
+        side: Side,
+        layout: &Layout,
+        block: usize,
+        group: &mut [Line],
+    ) {
+        pack_block(src, side, Self::HIGHS, layout, block, group);
     }
 
     #[target_feature(enable = "avx2")]

@@ -48,6 +48,11 @@ unsafe impl Isa for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn prefetch(at: *const u32) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+    }
+
+    #[inline(always)]
     unsafe fn dot_highs(acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
         unsafe { _mm512_dpbusd_epi32(acc, a, b) }
     }
@@ -71,8 +76,14 @@ unsafe impl Isa for Avx512 {
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-    unsafe fn pack(src: &Lanes<'_>, side: Side, layout: &Layout, group: &mut [Line]) {
-        unsafe { pack(src, side, layout, group) };
+    unsafe fn pack(
+        src: &Lanes<'_>,
+        side: Side,
+        layout: &Layout,
+        block: usize,
+        group: &mut [Line],
+    ) {
+        unsafe { pack(src, side, layout, block, group) };
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
@@ -130,12 +141,18 @@ unsafe fn tile<const R: usize, const N: usize>(
 /// Terms that `fetch` takes at a time: a full vector of a lane.
 const FETCH: usize = 32;
 
-/// Packs a group, as [`super::pack::pack_group`] does.
+/// Packs a block, as [`super::pack::pack_block`] does.
 ///
 /// # Safety
 /// The machine has the instructions.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-unsafe fn pack(src: &Lanes<'_>, side: Side, layout: &Layout, group: &mut [Line]) {
+unsafe fn pack(
+    src: &Lanes<'_>,
+    side: Side,
+    layout: &Layout,
+    block: usize,
+    group: &mut [Line],
+) {
     // Gathers byte 1 and 3 of each word (the high limbs of a pair) into its low or high half.
     let low_half = _mm512_set1_epi32(0x8080_0301_u32 as i32);
     let low_half = _mm512_add_epi8(low_half, word_starts());
@@ -143,43 +160,41 @@ unsafe fn pack(src: &Lanes<'_>, side: Side, layout: &Layout, group: &mut [Line])
     let high_half = _mm512_add_epi8(high_half, word_starts());
     let flip = _mm512_set1_epi8(if side == Side::A { -128 } else { 0 });
     let (round, ones) = (_mm512_set1_epi16(128), _mm512_set1_epi8(1));
-    for block in 0..layout.blocks() {
-        let end = layout.k.min((block + 1) * BLOCK);
-        let mut squares = _mm512_setzero_si512();
-        let mut largest = _mm512_setzero_si512();
-        for (half, start) in (block * BLOCK..end).step_by(WIDE_BLOCK).enumerate() {
-            let end = end.min(start + WIDE_BLOCK);
-            let mut sum = _mm512_setzero_si512();
-            for first in (start..end).step_by(FETCH) {
-                // SAFETY: passed on from the caller.
-                let pairs = unsafe { fetch(src, first) };
-                let quads = (end - first).min(FETCH) / 4;
-                for (i, pair) in pairs.chunks_exact(2).enumerate().take(quads) {
-                    for &pair in pair {
-                        largest = _mm512_max_epu16(largest, _mm512_abs_epi16(pair));
-                        let square = _mm512_srli_epi32::<8>(_mm512_madd_epi16(pair, pair));
-                        squares = _mm512_add_epi32(squares, square);
-                    }
-                    // The high byte of the saturated q + 128 is the rounded high limb.
-                    let high = _mm512_or_si512(
-                        _mm512_shuffle_epi8(_mm512_adds_epi16(pair[0], round), low_half),
-                        _mm512_shuffle_epi8(_mm512_adds_epi16(pair[1], round), high_half),
-                    );
-                    sum = _mm512_dpbusd_epi32(sum, ones, high);
-                    let k = first + 4 * i;
-                    group[k / 2] = line(pair[0]);
-                    group[k / 2 + 1] = line(pair[1]);
-                    group[layout.highs + k / 4] = line(_mm512_xor_si512(high, flip));
+    let end = layout.k.min((block + 1) * BLOCK);
+    let mut squares = _mm512_setzero_si512();
+    let mut largest = _mm512_setzero_si512();
+    for (half, start) in (block * BLOCK..end).step_by(WIDE_BLOCK).enumerate() {
+        let end = end.min(start + WIDE_BLOCK);
+        let mut sum = _mm512_setzero_si512();
+        for first in (start..end).step_by(FETCH) {
+            // SAFETY: passed on from the caller.
+            let pairs = unsafe { fetch(src, first) };
+            let quads = (end - first).min(FETCH) / 4;
+            for (i, pair) in pairs.chunks_exact(2).enumerate().take(quads) {
+                for &pair in pair {
+                    largest = _mm512_max_epu16(largest, _mm512_abs_epi16(pair));
+                    let square = _mm512_srli_epi32::<8>(_mm512_madd_epi16(pair, pair));
+                    squares = _mm512_add_epi32(squares, square);
                 }
+                // The high byte of the saturated q + 128 is the rounded high limb.
+                let high = _mm512_or_si512(
+                    _mm512_shuffle_epi8(_mm512_adds_epi16(pair[0], round), low_half),
+                    _mm512_shuffle_epi8(_mm512_adds_epi16(pair[1], round), high_half),
+                );
+                sum = _mm512_dpbusd_epi32(sum, ones, high);
+                let k = first + 4 * i;
+                group[k / 2] = line(pair[0]);
+                group[k / 2 + 1] = line(pair[1]);
+                group[layout.highs + k / 4] = line(_mm512_xor_si512(high, flip));
             }
-            let fix = _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32::<7>(sum));
-            group[layout.fixes + 2 * block + half] = line(fix);
         }
-        let largest = line(largest).0.into_iter().fold(0, |x, pair| x.max(pair & 0xffff).max(pair >> 16));
-        let norm = norm_bound(_mm512_reduce_max_epu32(squares));
-        let wide = u32::from(largest > u32::from(NARROW_MAX));
-        set_bound(layout, group, block, Bound { norm, wide });
+        let fix = _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32::<7>(sum));
+        group[layout.fixes + 2 * block + half] = line(fix);
     }
+    let largest = line(largest).0.into_iter().fold(0, |x, pair| x.max(pair & 0xffff).max(pair >> 16));
+    let norm = norm_bound(_mm512_reduce_max_epu32(squares));
+    let wide = u32::from(largest > u32::from(NARROW_MAX));
+    set_bound(layout, group, block, Bound { norm, wide });
 }
 
 #[inline]

@@ -13,6 +13,9 @@ const MAX_A_LINES: usize = 8 << 14;
 const MAX_B_LINES: usize = 16 << 14;
 /// Lines of packed A that stay in a core's second-level cache while B streams past (512 KiB).
 const HOT_A_LINES: usize = 8 << 10;
+/// Groups that a task packs together, block by block: they share cache lines when the lanes are
+/// contiguous in memory.
+const PACK_RUN: usize = 4;
 /// Tasks for each thread, so that the last ones end at about the same time.
 const TASKS_PER_THREAD: usize = 8;
 
@@ -148,31 +151,30 @@ pub(super) unsafe fn run<I: Isa, E: Epilogue>(
                 let packed_b = Pieces(scratch.b.as_mut_ptr());
                 // B stays packed from one part of A to the next if all of K is.
                 let packs_b = blocks.count > 1 || a_part == 0;
-                let b_tasks = if packs_b { part_groups.len() } else { 0 };
-                run_tasks(b_tasks + part_panels.len(), |task| {
-                    let (side, i) = if task < b_tasks {
-                        (Side::B, task)
+                let b_runs = Split::at_most(if packs_b { part_groups.len() } else { 0 }, PACK_RUN);
+                let a_runs = Split::at_most(part_panels.len(), PACK_RUN);
+                run_tasks(b_runs.count + a_runs.count, |task| {
+                    let (side, run) = if task < b_runs.count {
+                        (Side::B, b_runs.range(task))
                     } else {
-                        (Side::A, task - b_tasks)
+                        (Side::A, a_runs.range(task - b_runs.count))
                     };
-                    // SAFETY: each task has a group of its own, inside the buffer.
-                    unsafe {
-                        let (lanes, packed) = match side {
-                            Side::B => {
-                                let lane0 = (part_groups.start + i) * LANES;
-                                let lanes = LANES.min(n - lane0);
-                                let src = Lanes::new(b, lane0, lanes, terms.start, terms.len());
-                                (src, &packed_b)
+                    for block in 0..layout.blocks() {
+                        for i in run.clone() {
+                            let (mat, lanes, packed) = match side {
+                                Side::A => (a, panels.range(part_panels.start + i), &packed_a),
+                                Side::B => {
+                                    let lane0 = (part_groups.start + i) * LANES;
+                                    (b, lane0..n.min(lane0 + LANES), &packed_b)
+                                }
+                            };
+                            let src = Lanes::new(mat, lanes, terms.clone());
+                            // SAFETY: each group is one task's and inside the buffer.
+                            unsafe {
+                                let group = packed.get(i * layout.lines, layout.lines);
+                                I::pack(&src, side, &layout, block, group);
                             }
-                            Side::A => {
-                                let rows = panels.range(part_panels.start + i);
-                                let src =
-                                    Lanes::new(a, rows.start, rows.len(), terms.start, terms.len());
-                                (src, &packed_a)
-                            }
-                        };
-                        let group = packed.get(i * layout.lines, layout.lines);
-                        I::pack(&lanes, side, &layout, group);
+                        }
                     }
                 });
 

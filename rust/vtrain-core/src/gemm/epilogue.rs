@@ -92,7 +92,7 @@ pub struct RescaleI16<'a> {
 
 impl<'a> RescaleI16<'a> {
     /// `out` is `rows * cols` long; `bias` has an entry a column, already aligned to the
-    /// accumulator's exponent, and `acc + bias` must fit an int64.
+    /// accumulator's exponent, and `acc + bias` must stay below 2^62 in magnitude.
     /// Errors: [`GemmError::View`], [`GemmError::Output`] (length of the bias).
     pub fn new(
         out: &'a mut [i16],
@@ -121,8 +121,9 @@ impl<'a> RescaleI16<'a> {
         let mut beyond = 0u64;
         for (out, &x) in out.iter_mut().zip(acc) {
             let y = rescale(x);
-            beyond += u64::from(y > I16_LIMIT) + u64::from(y < -I16_LIMIT);
-            *out = y.clamp(floor, I16_LIMIT) as i16;
+            let held = y.clamp(-I16_LIMIT, I16_LIMIT);
+            beyond += u64::from(y != held);
+            *out = held.max(floor) as i16;
         }
         if beyond > 0 {
             self.saturated.fetch_add(beyond, Ordering::Relaxed);
@@ -132,8 +133,8 @@ impl<'a> RescaleI16<'a> {
     #[inline(always)]
     fn finish_shifted(&self, acc: &[i64], out: &mut [i16]) {
         match self.shift {
-            // Half up without the carry that x + 2^(s-1) could lose: floor(x / 2^s) plus bit s-1.
-            shift @ 1..=63 => self.finish(acc, out, |x| (x >> shift) + ((x >> (shift - 1)) & 1)),
+            // floor((floor(x / 2^(s-1)) + 1) / 2): no carry is lost, whatever s.
+            shift @ 1..=63 => self.finish(acc, out, |x| ((x >> (shift - 1)) + 1) >> 1),
             // An int64 is within half a unit of zero, and -2^63 / 2^64 rounds up to it.
             64.. => self.finish(acc, out, |_| 0),
             // Anything beyond 2^16 saturates whatever the shift, so it may be held there first.

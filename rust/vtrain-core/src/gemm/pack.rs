@@ -10,6 +10,8 @@
 //!
 //! K is filled up to a multiple of 4, and the lanes to 16, with zeros.
 
+use std::ops::Range;
+
 use super::{BLOCK, MatRef, NARROW_MAX, WIDE_BLOCK};
 
 /// Lanes of a group.
@@ -95,11 +97,15 @@ pub(super) struct Lanes<'a> {
 }
 
 impl<'a> Lanes<'a> {
-    /// Rows `lane0 ..` of `mat` (of `b.t()` for the columns of B), columns `k0 .. k0 + k`; neither
-    /// may be empty.
-    pub fn new(mat: MatRef<'a>, lane0: usize, lanes: usize, k0: usize, k: usize) -> Self {
-        let data = &mat.data[lane0 * mat.row_stride + k0 * mat.col_stride..];
-        Self { data, lanes, lane_stride: mat.row_stride, k, k_stride: mat.col_stride }
+    /// Some rows of `mat` (of `b.t()` for the columns of B) and some of its columns; neither empty.
+    pub fn new(mat: MatRef<'a>, lanes: Range<usize>, terms: Range<usize>) -> Self {
+        Self {
+            data: &mat.data[lanes.start * mat.row_stride + terms.start * mat.col_stride..],
+            lanes: lanes.len(),
+            lane_stride: mat.row_stride,
+            k: terms.len(),
+            k_stride: mat.col_stride,
+        }
     }
 
     /// The value of a lane's term, 0 outside.
@@ -134,56 +140,55 @@ pub(super) fn norm_bound(sum: u32) -> u32 {
     squares.isqrt() as u32 + 1
 }
 
-/// Packs a group; portable.
+/// Packs a block of a group's terms; portable.
 ///
 /// `group` has `layout.lines` lines.
-pub(super) fn pack_group(
+pub(super) fn pack_block(
     src: &Lanes<'_>,
     side: Side,
     format: Highs,
     layout: &Layout,
+    block: usize,
     group: &mut [Line],
 ) {
-    for block in 0..layout.blocks() {
-        let end = layout.k.min((block + 1) * BLOCK);
-        let mut squares = [0u32; LANES];
-        let mut largest = 0u16;
-        for (half, start) in (block * BLOCK..end).step_by(WIDE_BLOCK).enumerate() {
-            let mut sums = [0i32; LANES];
-            for k in (start..end.min(start + WIDE_BLOCK)).step_by(4) {
-                for lane in 0..LANES {
-                    let q = [0, 1, 2, 3].map(|i| src.at(lane, k + i));
-                    let h = q.map(high);
-                    for pair in 0..2 {
-                        let (x, y) = (q[2 * pair], q[2 * pair + 1]);
-                        group[k / 2 + pair].0[lane] = pair_word(x, y);
-                        let square = |v: i16| i32::from(v).unsigned_abs().pow(2);
-                        squares[lane] += (square(x) + square(y)) >> 8;
-                        largest = largest.max(x.unsigned_abs()).max(y.unsigned_abs());
-                    }
-                    match format {
-                        Highs::Bytes => {
-                            let flip = if side == Side::A { 0x8080_8080 } else { 0 };
-                            let bytes = u32::from_le_bytes(h.map(|h| h as u8));
-                            group[layout.highs + k / 4].0[lane] = bytes ^ flip;
-                        }
-                        Highs::Words => {
-                            group[layout.highs + k / 2].0[lane] = pair_word(h[0], h[1]);
-                            group[layout.highs + k / 2 + 1].0[lane] = pair_word(h[2], h[3]);
-                        }
-                    }
-                    sums[lane] += h.iter().map(|&h| i32::from(h)).sum::<i32>();
+    let end = layout.k.min((block + 1) * BLOCK);
+    let mut squares = [0u32; LANES];
+    let mut largest = 0u16;
+    for (half, start) in (block * BLOCK..end).step_by(WIDE_BLOCK).enumerate() {
+        let mut sums = [0i32; LANES];
+        for k in (start..end.min(start + WIDE_BLOCK)).step_by(4) {
+            for lane in 0..LANES {
+                let q = [0, 1, 2, 3].map(|i| src.at(lane, k + i));
+                let h = q.map(high);
+                for pair in 0..2 {
+                    let (x, y) = (q[2 * pair], q[2 * pair + 1]);
+                    group[k / 2 + pair].0[lane] = pair_word(x, y);
+                    let square = |v: i16| i32::from(v).unsigned_abs().pow(2);
+                    squares[lane] += (square(x) + square(y)) >> 8;
+                    largest = largest.max(x.unsigned_abs()).max(y.unsigned_abs());
                 }
+                match format {
+                    Highs::Bytes => {
+                        let flip = if side == Side::A { 0x8080_8080 } else { 0 };
+                        let bytes = u32::from_le_bytes(h.map(|h| h as u8));
+                        group[layout.highs + k / 4].0[lane] = bytes ^ flip;
+                    }
+                    Highs::Words => {
+                        group[layout.highs + k / 2].0[lane] = pair_word(h[0], h[1]);
+                        group[layout.highs + k / 2 + 1].0[lane] = pair_word(h[2], h[3]);
+                    }
+                }
+                sums[lane] += h.iter().map(|&h| i32::from(h)).sum::<i32>();
             }
-            group[layout.fixes + 2 * block + half] = Line(sums.map(|sum| (-128 * sum) as u32));
         }
-        let squares = squares.into_iter().fold(0, u32::max);
-        let bound = Bound {
-            norm: norm_bound(squares),
-            wide: u32::from(largest > NARROW_MAX),
-        };
-        set_bound(layout, group, block, bound);
+        group[layout.fixes + 2 * block + half] = Line(sums.map(|sum| (-128 * sum) as u32));
     }
+    let squares = squares.into_iter().fold(0, u32::max);
+    let bound = Bound {
+        norm: norm_bound(squares),
+        wide: u32::from(largest > NARROW_MAX),
+    };
+    set_bound(layout, group, block, bound);
 }
 
 /// Stores what is known of a block.

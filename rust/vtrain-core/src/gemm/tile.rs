@@ -1,11 +1,16 @@
 //! One register tile of C over all of a packed stretch of K (see the proof in `super`).
 
+use std::mem::MaybeUninit;
+
 use super::pack::{Bound, Highs, LANES, Lanes, Layout, Line, Side};
 use super::{BLOCK, Epilogue, WIDE_BLOCK};
 
 /// Most rows and columns of any instruction set's tile.
 pub(super) const MAX_ROWS: usize = 14;
 pub(super) const MAX_COLS: usize = 32;
+
+/// Lines between what is read and what is asked for.
+const AHEAD: usize = 6;
 
 /// The accumulators of a tile, row by row.
 #[repr(C, align(64))]
@@ -49,6 +54,8 @@ pub(super) unsafe trait Isa {
     unsafe fn negate_shift16(x: Self::Vector) -> Self::Vector;
     /// `acc` plus two int16 products a lane, modulo 2^32.
     unsafe fn dot_words(acc: Self::Vector, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// Asks for the line at `at`, which may lie anywhere.
+    unsafe fn prefetch(at: *const u32);
     /// `acc` plus the products of a lane's high limbs, A's as [`Highs`] and [`Side`] say.
     unsafe fn dot_highs(acc: Self::Vector, a: Self::Vector, b: Self::Vector) -> Self::Vector;
 
@@ -57,7 +64,8 @@ pub(super) unsafe trait Isa {
     /// The same for `high * 2^16 + error`.
     unsafe fn widen_shifted(to: *mut i64, high: Self::Vector, error: Self::Vector, add: bool);
 
-    unsafe fn pack(src: &Lanes<'_>, side: Side, layout: &Layout, group: &mut [Line]);
+    /// Packs one block of a group's terms.
+    unsafe fn pack(src: &Lanes<'_>, side: Side, layout: &Layout, block: usize, group: &mut [Line]);
     unsafe fn tile(job: &TileJob<'_>, out: &mut TileSums, add: bool);
     unsafe fn finish<E: Epilogue>(
         epilogue: &E,
@@ -178,8 +186,10 @@ unsafe fn dot_lines<I: Isa, const R: usize, const N: usize>(
         }
         for _ in first..end {
             let mut row = [I::zero(); N];
+            I::prefetch(a.wrapping_add(AHEAD * LANES));
             for (row, b) in row.iter_mut().zip(&mut b) {
                 *row = I::load(*b);
+                I::prefetch(b.wrapping_add(AHEAD * LANES));
                 *b = b.add(LANES);
             }
             for r in 0..R {
@@ -239,14 +249,18 @@ unsafe fn both<I: Isa, const R: usize, const N: usize>(
         dot_lines::<I, R, N>(job, lines(first), lines(end), &mut sums, |s, x, y| {
             I::dot_highs(s, x, y)
         });
-        let highs = sums;
-        for sum in sums.iter_mut().flatten() {
-            *sum = I::negate_shift16(*sum);
+        let mut highs = [[MaybeUninit::uninit(); N]; R];
+        for (highs, sums) in highs.iter_mut().zip(&mut sums) {
+            for (high, sum) in highs.iter_mut().zip(sums) {
+                high.write(*sum);
+                *sum = I::negate_shift16(*sum);
+            }
         }
         dot_lines::<I, R, N>(job, first / 2, end / 2, &mut sums, |s, x, y| I::dot_words(s, x, y));
         for (out, (highs, errors)) in out.0.iter_mut().zip(highs.iter().zip(&sums)) {
-            for (v, (&high, &error)) in highs.iter().zip(errors).enumerate() {
-                I::widen_shifted(out.as_mut_ptr().add(v * I::WIDTH), high, error, add);
+            for (v, (high, &error)) in highs.iter().zip(errors).enumerate() {
+                let to = out.as_mut_ptr().add(v * I::WIDTH);
+                I::widen_shifted(to, high.assume_init(), error, add);
             }
         }
     }

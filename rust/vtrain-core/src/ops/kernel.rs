@@ -1,0 +1,785 @@
+//! A node made ready to run: the table of operators.
+
+use std::ops::Range;
+
+use super::commitment::StateLeaf;
+use super::layout::{Transpose, Window};
+use super::linear::Product;
+use super::optimizer::MomentumRule;
+use super::parallel::{for_rows, sum_rows};
+use super::signature::{Form, OpError, Part, Reader, checked_size, refuse};
+use super::slice::{Slice, SliceMut, WrongDtype, each};
+use super::{activation, commitment, layout, linear, optimizer, pool, rescale, softmax, source};
+use crate::cbor::EncodeError;
+use crate::domains::Hash;
+use crate::gemm::{Gemm, GemmError, MAX_K};
+use crate::graph::{Attr, Node};
+use crate::number::{Dtype, Element, MAX_STEPS, Rounding};
+use crate::order::OrderError;
+use crate::tensor_digest::digest_parallel;
+
+use Dtype::{I8, I16, I32, I64, U8};
+
+/// Why a node could not be run on the values it was given.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RunError {
+    /// A sample index that the dataset does not have.
+    #[error("an index names no sample")]
+    Sample,
+    /// A step for which no order is defined.
+    #[error(transparent)]
+    Order(#[from] OrderError),
+    /// The product was refused.
+    #[error(transparent)]
+    Gemm(#[from] GemmError),
+    /// A leaf has no canonical encoding.
+    #[error(transparent)]
+    Encoding(#[from] EncodeError),
+    /// Inputs that are not those which the node was made ready for.
+    #[error("the inputs are not of the node's types")]
+    Inputs,
+}
+
+impl From<WrongDtype> for RunError {
+    fn from(_: WrongDtype) -> Self {
+        Self::Inputs
+    }
+}
+
+/// The committed samples: rows of bytes, x then y.
+#[derive(Clone, Copy, Debug)]
+pub struct Samples<'a> {
+    /// All rows.
+    pub table: &'a [u8],
+    /// Bytes of a row.
+    pub row: usize,
+    /// Bytes of x, the first part of a row.
+    pub split: usize,
+}
+
+impl Samples<'_> {
+    fn columns(&self, part: Part) -> Range<usize> {
+        match part {
+            Part::X => 0..self.split,
+            Part::Y => self.split..self.row,
+        }
+    }
+}
+
+/// An operator with its attributes, checked against the types of its inputs.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)] // the operators and attributes of the law, by the same names
+pub enum Kernel {
+    State { name: String },
+    NextState { name: String },
+    Reshape,
+    Increment,
+    SampleIndex { seed: u64, samples: u64, batch: u64 },
+    GatherSamples { part: Part },
+    Normalize { multiplier: i64, offset: i64, shift: Rounding },
+    OneHot { depth: usize },
+    Im2col(Window),
+    Col2im(Window),
+    Transpose(Transpose),
+    Matmul(Product),
+    AddBias { shift: Rounding },
+    ColumnSum,
+    Rescale { multiplier: i64, shift: i64 },
+    Add { shifts: (u32, u32) },
+    Sub { shifts: (u32, u32) },
+    Relu,
+    ReluGrad,
+    MaxPool(Window),
+    MaxPoolGrad(Window),
+    SumPool(Window),
+    SumPoolGrad(Window),
+    RowMax { classes: usize },
+    Exp2Diff { classes: usize },
+    RowSum { classes: usize },
+    Divide { classes: usize },
+    SubOneHot { classes: usize },
+    CrossEntropy { classes: usize },
+    SquareSum { shift: Rounding },
+    Sum,
+    Momentum(MomentumRule),
+    SgdUpdate { shift: Rounding },
+    Schedule { starts: Vec<i64>, rates: Vec<i64> },
+    TensorDigest,
+    BatchDigest,
+    StateLeaf(StateLeaf),
+    StateRoot,
+    Record { commit_every: i64 },
+}
+
+impl Kernel {
+    /// Reads a node whose inputs have these forms; also gives the form of its output, which must be
+    /// the one it claims.
+    pub fn new(node: &Node, inputs: &[Form]) -> Result<(Self, Form), OpError> {
+        let reader = Reader { node, inputs };
+        let (kernel, dtype, shape) = read(&reader)?;
+        let derived = Form::new(dtype, shape)?;
+        match node.outputs.as_slice() {
+            [claim] if claim.dtype == derived.dtype && claim.shape == derived.shape => {
+                Ok((kernel, derived))
+            }
+            _ => refuse!("claims another output than {} {:?}", dtype.name(), derived.shape),
+        }
+    }
+
+    /// Is the output the first input (the bound value, for a state) under another name or shape?
+    pub fn is_view(&self) -> bool {
+        matches!(self, Self::State { .. } | Self::NextState { .. } | Self::Reshape)
+    }
+
+    /// Does it work in place, on an output that already has the elements of its first input?
+    pub fn is_in_place(&self) -> bool {
+        matches!(
+            self,
+            Self::AddBias { .. }
+                | Self::ReluGrad
+                | Self::SubOneHot { .. }
+                | Self::Momentum(_)
+                | Self::SgdUpdate { .. }
+        )
+    }
+
+    /// Is it one of the hashes that only a commitment step may need?
+    pub fn is_hash(&self) -> bool {
+        matches!(
+            self,
+            Self::TensorDigest | Self::StateLeaf(_) | Self::StateRoot | Self::Record { .. }
+        )
+    }
+
+    /// Writes the output; returns how many elements saturation changed (0 but for a rescale).
+    ///
+    /// `inputs` and `out` have the forms that the kernel was made for. If it is in place, `out`
+    /// holds the first input, and `inputs[0]` is not read. Work is spread over the current rayon
+    /// pool. Errors come from values alone: an index without a sample, a step beyond the order.
+    pub fn run(
+        &self,
+        inputs: &[Slice<'_>],
+        out: SliceMut<'_>,
+        samples: &Samples<'_>,
+        gemm: &mut Gemm,
+    ) -> Result<u64, RunError> {
+        let input = |i: usize| inputs.get(i).copied().ok_or(RunError::Inputs);
+        match self {
+            Self::State { .. } | Self::NextState { .. } | Self::Reshape => copy(input(0)?, out)?,
+            Self::Increment => put(out, source::increment(scalar(input(0)?)?))?,
+            Self::SampleIndex { seed, samples, batch } => {
+                let t = scalar(input(0)?)?;
+                source::sample_index(*seed, *samples, *batch, t, out.try_into()?)?;
+            }
+            Self::GatherSamples { part } => {
+                let columns = samples.columns(*part);
+                let index = input(0)?.try_into()?;
+                source::gather_samples(index, samples.table, samples.row, columns, bytes_mut(out))
+                    .ok_or(RunError::Sample)?;
+            }
+            Self::Normalize { multiplier, offset, shift } => {
+                let (multiplier, offset, shift) = (*multiplier, *offset, *shift);
+                each!(input(0)?, x => for_rows(out.try_into()?, 1, |at, out| {
+                    source::normalize(&x[at..at + out.len()], multiplier, offset, shift, out);
+                    0
+                }));
+            }
+            Self::OneHot { depth } => {
+                let depth = *depth;
+                each!(input(0)?, x => for_rows(out.try_into()?, depth, |at, out| {
+                    source::one_hot(&x[at..at + out.len() / depth], depth, out);
+                    0
+                }));
+            }
+            Self::Im2col(window) => {
+                let x: &[i16] = input(0)?.try_into()?;
+                let image = window.image();
+                for_rows(out.try_into()?, window.windows() * window.patch(), |at, out: &mut [i16]| {
+                    layout::im2col(window, &x[at * image..], out);
+                    0
+                });
+            }
+            Self::Col2im(window) => {
+                let unit = window.windows() * window.patch();
+                each!(input(0)?, x => for_rows(out.try_into()?, window.image(), |at, out| {
+                    layout::col2im(window, &x[at * unit..], out);
+                    0
+                }));
+            }
+            Self::Transpose(walk) => transpose(walk, input(0)?, out)?,
+            Self::Matmul(product) => {
+                let (a, b) = (input(0)?.try_into()?, input(1)?.try_into()?);
+                linear::matmul(gemm, *product, a, b, out.try_into()?)?;
+            }
+            Self::AddBias { shift } => {
+                let bias: &[i32] = input(1)?.try_into()?;
+                for_rows(out.try_into()?, bias.len(), |_, out| {
+                    linear::add_bias(out, bias, *shift);
+                    0
+                });
+            }
+            Self::ColumnSum => {
+                let out: &mut [i64] = out.try_into()?;
+                each!(input(0)?, x => sum_rows(x, out.len(), out, linear::column_sum));
+            }
+            Self::Rescale { multiplier, shift } => {
+                return scale(input(0)?, *multiplier, Rounding::new(*shift), out);
+            }
+            Self::Add { shifts } => {
+                let out: &mut [i64] = out.try_into()?;
+                each!(input(0)?, a => each!(input(1)?, b => for_rows(out, 1, |at, out| {
+                    let here = at..at + out.len();
+                    rescale::add(&a[here.clone()], &b[here], *shifts, out);
+                    0
+                })));
+            }
+            Self::Sub { shifts } => {
+                let out: &mut [i64] = out.try_into()?;
+                each!(input(0)?, a => each!(input(1)?, b => for_rows(out, 1, |at, out| {
+                    let here = at..at + out.len();
+                    rescale::sub(&a[here.clone()], &b[here], *shifts, out);
+                    0
+                })));
+            }
+            Self::Relu => {
+                let x: &[i16] = input(0)?.try_into()?;
+                for_rows(out.try_into()?, 1, |at, out| {
+                    activation::relu(&x[at..at + out.len()], out);
+                    0
+                });
+            }
+            Self::ReluGrad => {
+                let forward: &[i16] = input(1)?.try_into()?;
+                for_rows(out.try_into()?, 1, |at, out| {
+                    activation::relu_grad(out, &forward[at..at + out.len()]);
+                    0
+                });
+            }
+            Self::MaxPool(window) => {
+                let x: &[i16] = input(0)?.try_into()?;
+                let image = window.image();
+                for_rows(out.try_into()?, window.windows() * window.channels, |at, out| {
+                    pool::max_pool(window, &x[at * image..], out);
+                    0
+                });
+            }
+            Self::MaxPoolGrad(window) => {
+                let (grad, x): (&[i16], &[i16]) = (input(0)?.try_into()?, input(1)?.try_into()?);
+                let (image, unit) = (window.image(), window.windows() * window.channels);
+                for_rows(out.try_into()?, image, |at, out| {
+                    pool::max_pool_grad(window, &grad[at * unit..], &x[at * image..], out);
+                    0
+                });
+            }
+            Self::SumPool(window) => {
+                let x: &[i16] = input(0)?.try_into()?;
+                let image = window.image();
+                for_rows(out.try_into()?, window.windows() * window.channels, |at, out| {
+                    pool::sum_pool(window, &x[at * image..], out);
+                    0
+                });
+            }
+            Self::SumPoolGrad(window) => {
+                let unit = window.windows() * window.channels;
+                each!(input(0)?, x => for_rows(out.try_into()?, window.image(), |at, out| {
+                    pool::sum_pool_grad(window, &x[at * unit..], out);
+                    0
+                }));
+            }
+            Self::RowMax { classes } => {
+                softmax::row_max(input(0)?.try_into()?, *classes, out.try_into()?);
+            }
+            Self::Exp2Diff { classes } => {
+                let (z, maximum): (&[i32], &[i32]) = (input(0)?.try_into()?, input(1)?.try_into()?);
+                let classes = *classes;
+                for_rows(out.try_into()?, classes, |at, out| {
+                    softmax::exp2_diff(&z[at * classes..], &maximum[at..], classes, out);
+                    0
+                });
+            }
+            Self::RowSum { classes } => {
+                softmax::row_sum(input(0)?.try_into()?, *classes, out.try_into()?);
+            }
+            Self::Divide { classes } => {
+                let (e, total): (&[i32], &[i64]) = (input(0)?.try_into()?, input(1)?.try_into()?);
+                let classes = *classes;
+                for_rows(out.try_into()?, classes, |at, out| {
+                    softmax::divide(&e[at * classes..], &total[at..], classes, out);
+                    0
+                });
+            }
+            Self::SubOneHot { classes } => {
+                let out: &mut [i16] = out.try_into()?;
+                each!(input(1)?, labels => softmax::sub_one_hot(out, labels, *classes));
+            }
+            Self::CrossEntropy { classes } => {
+                let (z, maximum) = (input(0)?.try_into()?, input(1)?.try_into()?);
+                let (total, out) = (input(2)?.try_into()?, out.try_into()?);
+                each!(input(3)?, labels => {
+                    softmax::cross_entropy(z, maximum, total, labels, *classes, out);
+                });
+            }
+            Self::SquareSum { shift } => {
+                put(out, softmax::square_sum(input(0)?.try_into()?, *shift))?;
+            }
+            Self::Sum => put(out, each!(input(0)?, x => softmax::sum(x)))?,
+            Self::Momentum(rule) => {
+                let grad: &[i64] = input(1)?.try_into()?;
+                for_rows(out.try_into()?, 1, |at, out| {
+                    optimizer::momentum(out, &grad[at..at + out.len()], *rule);
+                    0
+                });
+            }
+            Self::SgdUpdate { shift } => {
+                let velocity: &[i32] = input(1)?.try_into()?;
+                let rate = scalar(input(2)?)?;
+                for_rows(out.try_into()?, 1, |at, out| {
+                    optimizer::sgd_update(out, &velocity[at..at + out.len()], rate, *shift);
+                    0
+                });
+            }
+            Self::Schedule { starts, rates } => {
+                put(out, optimizer::schedule(scalar(input(0)?)?, starts, rates))?;
+            }
+            Self::TensorDigest => put_hash(out, digest_parallel(input(0)?.bytes()))?,
+            Self::BatchDigest => {
+                let value = commitment::batch_digest(hash(input(0)?)?, hash(input(1)?)?);
+                put_hash(out, value)?;
+            }
+            Self::StateLeaf(leaf) => {
+                put_hash(out, commitment::state_leaf(leaf, hash(input(0)?)?)?)?;
+            }
+            Self::StateRoot => {
+                let leaves: Result<Vec<Hash>, RunError> =
+                    inputs.iter().map(|&leaf| hash(leaf).copied()).collect();
+                put_hash(out, commitment::state_root(&leaves?))?;
+            }
+            Self::Record { commit_every } => {
+                let (step, loss) = (scalar(input(0)?)?, scalar(input(2)?)?);
+                let commits = step % commit_every == 0;
+                let root = hash(input(3)?)?;
+                let root = commits.then_some(root);
+                put_hash(out, commitment::record(step, hash(input(1)?)?, loss, root)?)?;
+            }
+        }
+        Ok(0)
+    }
+}
+
+/// Operator, dtype and shape of a node.
+fn read(r: &Reader<'_>) -> Result<(Kernel, Dtype, Vec<usize>), OpError> {
+    Ok(match r.node.op.as_str() {
+        "state" => {
+            let [] = r.dtypes([])?;
+            let dtype = r.dtype("dtype")?;
+            (Kernel::State { name: r.text("name")?.to_owned() }, dtype, r.extents("shape")?)
+        }
+        "next_state" => {
+            let [x] = r.dtypes([None])?;
+            let name = r.text("name")?.to_owned();
+            (Kernel::NextState { name }, x.dtype, x.shape.clone())
+        }
+        "reshape" => {
+            let [x] = r.dtypes([None])?;
+            let shape = r.extents("shape")?;
+            if checked_size(&shape) != Some(x.size()) {
+                refuse!("cannot reshape {:?} to {shape:?}", x.shape);
+            }
+            (Kernel::Reshape, x.dtype, shape)
+        }
+        "increment" => {
+            let [t] = r.dtypes([Some(I64)])?;
+            require_scalar(t)?;
+            (Kernel::Increment, I64, vec![])
+        }
+        "sample_index" => {
+            let [t] = r.dtypes([Some(I64)])?;
+            require_scalar(t)?;
+            let seed = match r.attr("seed")? {
+                Attr::Bytes(bytes) => <[u8; 8]>::try_from(bytes.as_slice()).ok(),
+                _ => None,
+            };
+            let Some(seed) = seed else { refuse!("seed is 8 bytes, little-endian") };
+            let batch = r.int("batch", 1, 1 << 20)?;
+            let samples = r.int("samples", 1, MAX_STEPS)?;
+            let kernel = Kernel::SampleIndex {
+                seed: u64::from_le_bytes(seed),
+                samples: samples as u64,
+                batch: batch as u64,
+            };
+            (kernel, I64, vec![batch as usize])
+        }
+        "gather_samples" => {
+            let [index] = r.dtypes([Some(I64)])?;
+            let part = match r.text("part")? {
+                "x" => Part::X,
+                "y" => Part::Y,
+                other => refuse!("no part {other:?}"),
+            };
+            if index.shape.len() != 1 {
+                refuse!("indices are a vector");
+            }
+            let shape = [index.shape.clone(), r.extents("shape")?].concat();
+            if shape.contains(&0) {
+                refuse!("extents must be positive");
+            }
+            (Kernel::GatherSamples { part }, r.dtype("dtype")?, shape)
+        }
+        "normalize" => {
+            let [x] = r.dtypes([None])?;
+            let kernel = Kernel::Normalize {
+                multiplier: r.int("multiplier", 1, 1 << 31)?,
+                offset: r.int("offset", -(1 << 60), 1 << 60)?,
+                shift: Rounding::new(r.int("shift", 0, 64)?),
+            };
+            (kernel, I16, x.shape.clone())
+        }
+        "one_hot" => {
+            let [x] = r.dtypes([None])?;
+            let depth = r.int("depth", 1, 1 << 20)? as usize;
+            let &[batch, _, ..] = x.shape.as_slice() else { refuse!("needs [batch, ...] tokens") };
+            if batch == 0 {
+                refuse!("needs a sample");
+            }
+            let Some(width) = (x.size() / batch).checked_mul(depth) else {
+                refuse!("the rows are too long")
+            };
+            (Kernel::OneHot { depth }, I16, vec![batch, width])
+        }
+        "im2col" => {
+            let [x] = r.dtypes([Some(I16)])?;
+            let (window, batch) = r.window(&x.shape)?;
+            (Kernel::Im2col(window), I16, patches_shape(&window, batch)?)
+        }
+        "col2im" => {
+            let [x] = r.dtypes([None])?;
+            let shape = r.extents("shape")?;
+            let (window, batch) = r.window(&shape)?;
+            let expected = patches_shape(&window, batch)?;
+            if x.shape != expected {
+                refuse!("needs shape {expected:?}, has {:?}", x.shape);
+            }
+            (Kernel::Col2im(window), I64, shape)
+        }
+        "transpose" => {
+            let [x] = r.dtypes([None])?;
+            let perm = r.extents("perm")?;
+            let mut sorted = perm.clone();
+            sorted.sort_unstable();
+            if !sorted.into_iter().eq(0..x.shape.len()) {
+                refuse!("{perm:?} is not a permutation of the axes");
+            }
+            let walk = Transpose::new(&x.shape, &perm);
+            let shape = walk.extents.clone();
+            (Kernel::Transpose(walk), x.dtype, shape)
+        }
+        "matmul" => {
+            let [a, b] = r.dtypes([Some(I16), Some(I16)])?;
+            let (&[a0, a1], &[b0, b1]) = (a.shape.as_slice(), b.shape.as_slice()) else {
+                refuse!("needs matrices, has {:?}, {:?}", a.shape, b.shape)
+            };
+            let (transpose_a, transpose_b) = (r.flag("transpose_a")?, r.flag("transpose_b")?);
+            let (m, k) = if transpose_a { (a1, a0) } else { (a0, a1) };
+            let (inner, n) = if transpose_b { (b1, b0) } else { (b0, b1) };
+            if k != inner {
+                refuse!("inner extents differ: {k} and {inner}");
+            }
+            if k > MAX_K {
+                refuse!("sums of {k} terms are longer than {MAX_K}");
+            }
+            let product = Product { m, k, n, transpose_a, transpose_b };
+            (Kernel::Matmul(product), I64, vec![m, n])
+        }
+        "add_bias" => {
+            let [acc, bias] = r.dtypes([Some(I64), Some(I32)])?;
+            if acc.shape.is_empty() || bias.shape != acc.shape[acc.shape.len() - 1..] {
+                refuse!("bias must have the last extent");
+            }
+            let shift = Rounding::new(r.int("shift", -62, 64)?);
+            (Kernel::AddBias { shift }, I64, acc.shape.clone())
+        }
+        "column_sum" => {
+            let [x] = r.dtypes([None])?;
+            match x.shape.last() {
+                Some(&columns) if columns > 0 => (Kernel::ColumnSum, I64, vec![columns]),
+                _ => refuse!("needs a non-empty last axis"),
+            }
+        }
+        "rescale" => {
+            let [x] = r.dtypes([None])?;
+            let dtype = r.dtype("dtype")?;
+            if matches!(dtype, U8 | I8) {
+                refuse!("rescales to i16, i32 or i64");
+            }
+            let kernel = Kernel::Rescale {
+                multiplier: r.int("multiplier", 1, 65535)?,
+                shift: r.int("shift", -62, 64)?,
+            };
+            (kernel, dtype, x.shape.clone())
+        }
+        op @ ("add" | "sub") => {
+            let [a, b] = r.dtypes([None, None])?;
+            require_same_shape(a, b)?;
+            let shifts = (r.int("shift_a", 0, 62)? as u32, r.int("shift_b", 0, 62)? as u32);
+            let kernel =
+                if op == "add" { Kernel::Add { shifts } } else { Kernel::Sub { shifts } };
+            (kernel, I64, a.shape.clone())
+        }
+        "relu" => {
+            let [x] = r.dtypes([Some(I16)])?;
+            (Kernel::Relu, I16, x.shape.clone())
+        }
+        "relu_grad" => {
+            let [grad, output] = r.dtypes([Some(I16), Some(I16)])?;
+            require_same_shape(grad, output)?;
+            (Kernel::ReluGrad, I16, grad.shape.clone())
+        }
+        "max_pool" => {
+            let [x] = r.dtypes([Some(I16)])?;
+            let (window, batch) = r.window(&x.shape)?;
+            (Kernel::MaxPool(window), I16, pooled_shape(&window, batch))
+        }
+        "max_pool_grad" => {
+            let [grad, x] = r.dtypes([Some(I16), Some(I16)])?;
+            let (window, batch) = r.window(&x.shape)?;
+            require_shape(grad, &pooled_shape(&window, batch))?;
+            (Kernel::MaxPoolGrad(window), I64, x.shape.clone())
+        }
+        "sum_pool" => {
+            let [x] = r.dtypes([Some(I16)])?;
+            let (window, batch) = r.window(&x.shape)?;
+            (Kernel::SumPool(window), I64, pooled_shape(&window, batch))
+        }
+        "sum_pool_grad" => {
+            let [grad] = r.dtypes([None])?;
+            let shape = r.extents("shape")?;
+            let (window, batch) = r.window(&shape)?;
+            require_shape(grad, &pooled_shape(&window, batch))?;
+            (Kernel::SumPoolGrad(window), I64, shape)
+        }
+        "row_max" => {
+            let [z] = r.dtypes([Some(I32)])?;
+            let (rows, classes) = rows_of(z)?;
+            (Kernel::RowMax { classes }, I32, vec![rows])
+        }
+        "exp2_diff" => {
+            let [z, maximum] = r.dtypes([Some(I32), Some(I32)])?;
+            let (rows, classes) = rows_of(z)?;
+            require_shape(maximum, &[rows])?;
+            (Kernel::Exp2Diff { classes }, I32, z.shape.clone())
+        }
+        "row_sum" => {
+            let [x] = r.dtypes([Some(I32)])?;
+            let (rows, classes) = rows_of(x)?;
+            (Kernel::RowSum { classes }, I64, vec![rows])
+        }
+        "divide" => {
+            let [e, total] = r.dtypes([Some(I32), Some(I64)])?;
+            let (rows, classes) = rows_of(e)?;
+            require_shape(total, &[rows])?;
+            (Kernel::Divide { classes }, I16, e.shape.clone())
+        }
+        "sub_one_hot" => {
+            let [p, labels] = r.dtypes([Some(I16), None])?;
+            let (rows, classes) = rows_of(p)?;
+            require_shape(labels, &[rows])?;
+            (Kernel::SubOneHot { classes }, I16, p.shape.clone())
+        }
+        "cross_entropy" => {
+            let [z, maximum, total, labels] = r.dtypes([Some(I32), Some(I32), Some(I64), None])?;
+            let (rows, classes) = rows_of(z)?;
+            for tensor in [maximum, total, labels] {
+                require_shape(tensor, &[rows])?;
+            }
+            (Kernel::CrossEntropy { classes }, I64, vec![rows])
+        }
+        "square_sum" => {
+            let [_] = r.dtypes([Some(I16)])?;
+            let shift = Rounding::new(r.int("shift", -62, 64)?);
+            (Kernel::SquareSum { shift }, I64, vec![])
+        }
+        "sum" => {
+            let [_] = r.dtypes([None])?;
+            (Kernel::Sum, I64, vec![])
+        }
+        "momentum" => {
+            let [velocity, grad] = r.dtypes([Some(I32), Some(I64)])?;
+            require_same_shape(velocity, grad)?;
+            let rule = MomentumRule::new(r.int("decay", 0, 1 << 16)?, r.int("shift", -62, 64)?);
+            (Kernel::Momentum(rule), I32, velocity.shape.clone())
+        }
+        "sgd_update" => {
+            let [weight, velocity, rate] = r.dtypes([Some(I32), Some(I32), Some(I64)])?;
+            require_same_shape(weight, velocity)?;
+            require_scalar(rate)?;
+            let shift = Rounding::new(r.int("shift", -62, 64)?);
+            (Kernel::SgdUpdate { shift }, I32, weight.shape.clone())
+        }
+        "schedule" => {
+            let [t] = r.dtypes([Some(I64)])?;
+            require_scalar(t)?;
+            let (starts, rates) = (r.longs("starts")?, r.longs("rates")?);
+            if starts.len() != rates.len() || rates.is_empty() {
+                refuse!("needs a rate for each start");
+            }
+            (Kernel::Schedule { starts, rates }, I64, vec![])
+        }
+        "tensor_digest" => {
+            let [_] = r.dtypes([None])?;
+            (Kernel::TensorDigest, U8, vec![32])
+        }
+        "batch_digest" => {
+            let [x, y] = r.dtypes([None, None])?;
+            require_digests(&[x, y])?;
+            (Kernel::BatchDigest, U8, vec![32])
+        }
+        "state_leaf" => {
+            let [x] = r.dtypes([None])?;
+            require_digests(&[x])?;
+            let leaf = StateLeaf {
+                name: r.text("name")?.to_owned(),
+                dtype: r.text("dtype")?.to_owned(),
+                shape: r.ints("shape")?.to_vec(),
+                exponent: r.int("exponent", -512, 512)?,
+            };
+            (Kernel::StateLeaf(leaf), U8, vec![32])
+        }
+        "state_root" => {
+            require_digests(&r.inputs.iter().collect::<Vec<_>>())?;
+            (Kernel::StateRoot, U8, vec![32])
+        }
+        "record" => {
+            let [step, batch_digest, loss, root] = r.dtypes([None; 4])?;
+            require_digests(&[batch_digest, root])?;
+            require_scalar(step)?;
+            require_scalar(loss)?;
+            let commit_every = r.int("commit_every", 1, MAX_STEPS)?;
+            (Kernel::Record { commit_every }, U8, vec![32])
+        }
+        other => refuse!("unknown operator {other:?}"),
+    })
+}
+
+fn require_scalar(form: &Form) -> Result<(), OpError> {
+    if !form.is_scalar() {
+        refuse!("needs an int64 scalar, has {} {:?}", form.dtype.name(), form.shape);
+    }
+    Ok(())
+}
+
+fn require_digests(forms: &[&Form]) -> Result<(), OpError> {
+    if !forms.iter().all(|form| form.is_digest()) {
+        refuse!("needs digests");
+    }
+    Ok(())
+}
+
+fn require_same_shape(a: &Form, b: &Form) -> Result<(), OpError> {
+    if a.shape != b.shape {
+        refuse!("shapes differ: {:?} and {:?}", a.shape, b.shape);
+    }
+    Ok(())
+}
+
+fn require_shape(form: &Form, shape: &[usize]) -> Result<(), OpError> {
+    if form.shape != shape {
+        refuse!("needs shape {shape:?}, has {:?}", form.shape);
+    }
+    Ok(())
+}
+
+/// Rows and their length, which is not 0.
+fn rows_of(form: &Form) -> Result<(usize, usize), OpError> {
+    match form.shape.as_slice() {
+        &[rows, classes] if classes > 0 => Ok((rows, classes)),
+        shape => refuse!("needs non-empty rows, has shape {shape:?}"),
+    }
+}
+
+fn patches_shape(window: &Window, batch: usize) -> Result<Vec<usize>, OpError> {
+    let rows = checked_size(&[batch, window.rows, window.columns]);
+    let columns = checked_size(&[window.kernel[0], window.kernel[1], window.channels]);
+    match rows.zip(columns) {
+        Some((rows, columns)) => Ok(vec![rows, columns]),
+        None => refuse!("the patches are too large"),
+    }
+}
+
+fn pooled_shape(window: &Window, batch: usize) -> Vec<usize> {
+    vec![batch, window.rows, window.columns, window.channels]
+}
+
+fn scalar(x: Slice<'_>) -> Result<i64, RunError> {
+    let x: &[i64] = x.try_into()?;
+    x.first().copied().ok_or(RunError::Inputs)
+}
+
+fn put(out: SliceMut<'_>, value: i64) -> Result<(), RunError> {
+    let out: &mut [i64] = out.try_into()?;
+    out.fill(value);
+    Ok(())
+}
+
+fn hash(x: Slice<'_>) -> Result<&Hash, RunError> {
+    let x: &[u8] = x.try_into()?;
+    x.try_into().map_err(|_| RunError::Inputs)
+}
+
+fn put_hash(out: SliceMut<'_>, value: Hash) -> Result<(), RunError> {
+    let out: &mut [u8] = out.try_into()?;
+    if out.len() != value.len() {
+        return Err(RunError::Inputs);
+    }
+    out.copy_from_slice(&value);
+    Ok(())
+}
+
+fn bytes_mut(out: SliceMut<'_>) -> &mut [u8] {
+    fn of<T: Element>(x: &mut [T]) -> &mut [u8] {
+        // SAFETY: an `Element` is a plain integer, for which any bytes are a value.
+        unsafe { std::slice::from_raw_parts_mut(x.as_mut_ptr().cast(), size_of_val(x)) }
+    }
+    match out {
+        SliceMut::U8(x) => of(x),
+        SliceMut::I8(x) => of(x),
+        SliceMut::I16(x) => of(x),
+        SliceMut::I32(x) => of(x),
+        SliceMut::I64(x) => of(x),
+    }
+}
+
+pub(crate) fn copy(x: Slice<'_>, out: SliceMut<'_>) -> Result<(), RunError> {
+    let (from, to) = (x.bytes(), bytes_mut(out));
+    if from.len() != to.len() {
+        return Err(RunError::Inputs);
+    }
+    to.copy_from_slice(from);
+    Ok(())
+}
+
+fn transpose(walk: &Transpose, x: Slice<'_>, out: SliceMut<'_>) -> Result<(), RunError> {
+    fn of<'a, T: Element>(walk: &Transpose, x: &[T], out: &'a mut [T]) {
+        for_rows(out, walk.unit(), |at, out| {
+            layout::transpose(walk, x, at, out);
+            0
+        });
+    }
+    each!(x, x => of(walk, x, out.try_into()?));
+    Ok(())
+}
+
+fn scale(x: Slice<'_>, multiplier: i64, shift: Rounding, out: SliceMut<'_>) -> Result<u64, RunError> {
+    macro_rules! to {
+        ($out:expr) => {
+            each!(x, x => for_rows($out, 1, |at, out| {
+                rescale::rescale(&x[at..at + out.len()], multiplier, shift, out)
+            }))
+        };
+    }
+    match out {
+        SliceMut::I16(out) => Ok(to!(out)),
+        SliceMut::I32(out) => Ok(to!(out)),
+        SliceMut::I64(out) => Ok(to!(out)),
+        SliceMut::U8(_) | SliceMut::I8(_) => Err(RunError::Inputs),
+    }
+}

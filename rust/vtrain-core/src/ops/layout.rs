@@ -1,0 +1,210 @@
+//! Reordering without arithmetic, and its adjoints: twin of `vtrain/ops/layout.py`. Images are NHWC.
+
+use std::ops::Range;
+
+use super::simd::vectorised;
+use crate::number::Element;
+
+/// A sliding window over images of one size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Extents of an image.
+    pub height: usize,
+    /// See `height`.
+    pub width: usize,
+    /// See `height`.
+    pub channels: usize,
+    /// Windows down an image.
+    pub rows: usize,
+    /// Windows across an image.
+    pub columns: usize,
+    /// Height and width of the window.
+    pub kernel: [usize; 2],
+    /// Steps down and across.
+    pub strides: [usize; 2],
+    /// Padding above and left.
+    pub pads: [usize; 2],
+}
+
+impl Window {
+    /// Elements of an image.
+    pub fn image(&self) -> usize {
+        self.height * self.width * self.channels
+    }
+
+    /// Elements of one window's patch.
+    pub fn patch(&self) -> usize {
+        self.kernel[0] * self.kernel[1] * self.channels
+    }
+
+    /// Windows of an image.
+    pub fn windows(&self) -> usize {
+        self.rows * self.columns
+    }
+
+    /// The part of window `at` along an axis that lies inside the image.
+    #[inline(always)]
+    fn inside(at: usize, stride: usize, pad: usize, kernel: usize, extent: usize) -> Range<usize> {
+        let start = at * stride;
+        let first = pad.saturating_sub(start).min(kernel);
+        let end = (extent + pad).saturating_sub(start).min(kernel);
+        first..end.max(first)
+    }
+
+    /// Offsets down the window at row `row` that lie inside the image.
+    #[inline(always)]
+    pub fn inside_down(&self, row: usize) -> Range<usize> {
+        Self::inside(row, self.strides[0], self.pads[0], self.kernel[0], self.height)
+    }
+
+    /// Offsets across the window at column `column` that lie inside the image.
+    #[inline(always)]
+    pub fn inside_across(&self, column: usize) -> Range<usize> {
+        Self::inside(column, self.strides[1], self.pads[1], self.kernel[1], self.width)
+    }
+
+    /// First element in an image of offset (`down`, `across`), inside it, of a window.
+    #[inline(always)]
+    pub fn pixel(&self, row: usize, column: usize, down: usize, across: usize) -> usize {
+        let y = row * self.strides[0] + down - self.pads[0];
+        let x = column * self.strides[1] + across - self.pads[1];
+        (y * self.width + x) * self.channels
+    }
+}
+
+/// Patches of whole images: for each window, its pixels row by row, zero outside the image.
+pub fn im2col(window: &Window, x: &[i16], out: &mut [i16]) {
+    let (image, patch) = (window.image(), window.patch());
+    if patch == 0 || window.windows() == 0 {
+        return;
+    }
+    let run = window.kernel[1] * window.channels;
+    for (i, out) in out.chunks_exact_mut(window.windows() * patch).enumerate() {
+        let x = &x[i * image..][..image];
+        for (at, out) in out.chunks_exact_mut(patch).enumerate() {
+            let (row, column) = (at / window.columns, at % window.columns);
+            let (downs, across) = (window.inside_down(row), window.inside_across(column));
+            let whole = downs.len() == window.kernel[0] && across.len() == window.kernel[1];
+            if !whole {
+                out.fill(0);
+            }
+            if across.is_empty() {
+                continue;
+            }
+            let length = across.len() * window.channels;
+            for down in downs {
+                let from = window.pixel(row, column, down, across.start);
+                let to = down * run + across.start * window.channels;
+                copy_short(&x[from..from + length], &mut out[to..to + length]);
+            }
+        }
+    }
+}
+
+/// Copies a few elements: a loop, because a call of memcpy costs more than such a copy.
+#[inline(always)]
+fn copy_short(from: &[i16], to: &mut [i16]) {
+    if from.len() > 64 {
+        return to.copy_from_slice(from);
+    }
+    for (to, &from) in to.iter_mut().zip(from) {
+        *to = from;
+    }
+}
+
+/// Adjoint of `im2col`: each pixel of whole images gets the int64 sum of its places in patches.
+pub fn col2im<T: Element>(window: &Window, patches: &[T], out: &mut [i64]) {
+    out.fill(0);
+    let (image, patch) = (window.image(), window.patch());
+    if image == 0 || patch == 0 {
+        return;
+    }
+    let run = window.kernel[1] * window.channels;
+    vectorised(
+        #[inline(always)]
+        || {
+            for (i, out) in out.chunks_exact_mut(image).enumerate() {
+                let patches = &patches[i * window.windows() * patch..];
+                for (at, patch) in patches.chunks_exact(patch).take(window.windows()).enumerate() {
+                    let (row, column) = (at / window.columns, at % window.columns);
+                    let across = window.inside_across(column);
+                    if across.is_empty() {
+                        continue;
+                    }
+                    let length = across.len() * window.channels;
+                    for down in window.inside_down(row) {
+                        let to = window.pixel(row, column, down, across.start);
+                        let from = down * run + across.start * window.channels;
+                        add_to(&mut out[to..to + length], &patch[from..from + length]);
+                    }
+                }
+            }
+        },
+    );
+}
+
+/// `out += x`, modulo 2^64.
+#[inline(always)]
+pub(super) fn add_to<T: Element>(out: &mut [i64], x: &[T]) {
+    for (out, &x) in out.iter_mut().zip(x) {
+        *out = out.wrapping_add(x.wide());
+    }
+}
+
+/// A permutation of axes, as a walk over the output in row-major order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transpose {
+    /// Extents of the output.
+    pub extents: Vec<usize>,
+    /// Step in the input for each output axis.
+    pub steps: Vec<usize>,
+}
+
+impl Transpose {
+    /// Axis i of the output is axis `perm[i]` of an input of shape `shape`.
+    pub fn new(shape: &[usize], perm: &[usize]) -> Self {
+        let mut strides = vec![1; shape.len()];
+        for axis in (1..shape.len()).rev() {
+            strides[axis - 1] = strides[axis] * shape[axis];
+        }
+        Self {
+            extents: perm.iter().map(|&axis| shape[axis]).collect(),
+            steps: perm.iter().map(|&axis| strides[axis]).collect(),
+        }
+    }
+
+    /// Elements of one entry of the output's first axis.
+    pub fn unit(&self) -> usize {
+        self.extents.iter().skip(1).product()
+    }
+}
+
+/// Entries `first ..` of the output's first axis, as many as `out` holds.
+pub fn transpose<T: Element>(walk: &Transpose, x: &[T], first: usize, out: &mut [T]) {
+    if out.is_empty() {
+        return;
+    }
+    let Some((&inner, outer)) = walk.extents.split_last() else {
+        out.copy_from_slice(&x[..1]);
+        return;
+    };
+    let inner_step = walk.steps[outer.len()];
+    let mut place = vec![0usize; outer.len()];
+    // With one axis alone there is nothing to permute, and `first` counts elements.
+    let mut from = first * walk.steps[0];
+    let count = if outer.is_empty() { out.len() } else { inner };
+    for row in out.chunks_exact_mut(count) {
+        for (j, out) in row.iter_mut().enumerate() {
+            *out = x[from + j * inner_step];
+        }
+        for axis in (0..outer.len()).rev() {
+            place[axis] += 1;
+            from += walk.steps[axis];
+            if axis == 0 || place[axis] < outer[axis] {
+                break;
+            }
+            from -= place[axis] * walk.steps[axis];
+            place[axis] = 0;
+        }
+    }
+}

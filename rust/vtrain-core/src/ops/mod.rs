@@ -1,0 +1,30 @@
+//! Every operator of the step graph: twin of `vtrain/ops`, bit for bit, for every input.
+//!
+//! One pure function an operator, slices in, slice out, in one file a family. [`Kernel`] is a node
+//! made ready: operator and attributes checked against the types of its inputs, so that running it
+//! can neither panic nor read outside a tensor. Nothing here knows of engines or of Python.
+//! Integer arithmetic is modulo 2^64 where the law's range proofs say that it never comes to that.
+
+pub mod activation;
+mod apply;
+mod buffer;
+pub mod commitment;
+mod kernel;
+pub mod layout;
+pub mod linear;
+pub mod optimizer;
+mod parallel;
+pub mod pool;
+pub mod rescale;
+mod signature;
+pub(crate) mod simd;
+mod slice;
+pub mod softmax;
+pub mod source;
+
+pub use apply::{ApplyError, Input, apply_node};
+pub use buffer::{Buffer, OutOfMemory};
+pub(crate) use kernel::copy;
+pub use kernel::{Kernel, RunError, Samples};
+pub use signature::{Form, OpError, Part};
+pub use slice::{Slice, SliceMut, WrongDtype};

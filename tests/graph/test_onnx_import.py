@@ -1,0 +1,809 @@
+"""Importing forward passes: what is accepted computes the same, what is not is refused by place."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from vtrain.errors import ModelError, StorageError
+from vtrain.graph import onnx_file
+from vtrain.graph.builder import FixedExponents, GraphBuilder
+from vtrain.graph.calibration import calibrate
+from vtrain.graph.evaluate import apply_node
+from vtrain.graph.model import Conv, Layer, Linear, Model, emit_forward, to_onnx_order
+from vtrain.graph.onnx_import import NEWEST_OPSET, OLDEST_OPSET, import_onnx
+from vtrain.spec.number import MASTER_EXPONENT
+from vtrain.spec.samples import Samples
+from vtrain.wire.graph import Ref
+from vtrain.wire.task import DataSpec
+
+Floats = npt.NDArray[np.float32]
+RNG = np.random.default_rng(20)
+INPUT_EXPONENT = 12
+NO_SAMPLES = Samples(DataSpec(b"", 1, "u8", (1,), 0, "u8", (1,), 0), np.zeros((1, 2), np.uint8))
+
+
+def weights(*shape: int) -> Floats:
+    return RNG.uniform(-0.5, 0.5, shape).astype(np.float32)
+
+
+def node(op: str, inputs: str, outputs: str = "y", **attributes: Any) -> onnx.NodeProto:
+    """Inputs and outputs are separated by blanks; "-" is an omitted one."""
+    names = [["" if name == "-" else name for name in text.split()] for text in (inputs, outputs)]
+    return helper.make_node(op, *names, name=f"the_{op}", **attributes)
+
+
+def make(
+    nodes: Sequence[onnx.NodeProto],
+    shape: Sequence[int | str | None],
+    tensors: Mapping[str, npt.NDArray[Any]] | None = None,
+    *,
+    opset: int = 17,
+    output: str = "y",
+) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        nodes,
+        "test",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(value, name) for name, value in (tensors or {}).items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def run_integers(model: Model, x: Floats) -> npt.NDArray[np.float64]:
+    """The integer forward pass of float samples, back in float, in ONNX order."""
+    state: dict[str, npt.NDArray[Any]] = dict(model.params)
+    state["x"] = np.round(np.ldexp(x.astype(np.float64), INPUT_EXPONENT)).astype(np.int32)
+    ends: list[Ref] = []
+
+    def emit(b: GraphBuilder) -> None:
+        def read(name: str, exponent: int) -> Ref:
+            shape = state[name].shape
+            return b.emit("state", f"in/{name}", (), name=name, dtype="i32", shape=shape,
+                          exponent=exponent)  # fmt: skip
+
+        params = {name: read(name, MASTER_EXPONENT) for name in model.params}
+        samples = b.rescale("x16", read("x", INPUT_EXPONENT), INPUT_EXPONENT)
+        out = emit_forward(b, model, samples, params)
+        ends.append(to_onnx_order(b, out, "out") if b.type_of(out).shape != out_shape else out)
+
+    out_shape: tuple[int, ...] = ()
+    exponents = calibrate(emit, state, NO_SAMPLES, steps=1, margin=1).exponents
+    builder = GraphBuilder(FixedExponents(exponents))
+    emit(builder)
+    values: list[npt.NDArray[Any]] = []
+    for graph_node in builder.nodes:
+        inputs = [values[ref.node] for ref in graph_node.inputs]
+        values.append(apply_node(graph_node, inputs, state, NO_SAMPLES))
+    exponent = builder.type_of(ends[-1]).exponent
+    return np.ldexp(values[ends[-1].node].astype(np.float64), -exponent)
+
+
+def assert_same_function(proto: onnx.ModelProto, x: Floats) -> Model:
+    """onnxruntime in float32 and our integers agree to a thousandth of the largest output."""
+    nameless = onnx.ModelProto()
+    nameless.CopyFrom(proto)
+    for graph_node in nameless.graph.node:
+        graph_node.name = ""  # onnxruntime wants names to be unique
+    session = onnxruntime.InferenceSession(nameless.SerializeToString())
+    expected = session.run(None, {session.get_inputs()[0].name: x})[0]
+    model = import_onnx(proto)
+    found = run_integers(model, x)
+    assert found.shape == expected.shape
+    assert np.abs(found - expected).max() < 1e-3 * np.abs(expected).max()
+    return model
+
+
+def images(channels: int = 2, size: int = 6, batch: int = 3) -> Floats:
+    return RNG.uniform(-1, 1, (batch, channels, size, size)).astype(np.float32)
+
+
+def constant(name: str, value: npt.NDArray[Any]) -> onnx.NodeProto:
+    return node("Constant", "", name, value=numpy_helper.from_array(value))
+
+
+I64 = np.int64
+FC = {"w": weights(5, 4), "b": weights(4)}
+
+# A case is the nodes between x [batch, 5] and y, and the stored tensors.
+VECTOR_CASES: dict[str, tuple[list[onnx.NodeProto], dict[str, npt.NDArray[Any]]]] = {
+    "gemm": ([node("Gemm", "x w b")], FC),
+    "gemm transB": ([node("Gemm", "x w b", transB=1)], {"w": weights(4, 5), "b": weights(4)}),
+    "gemm without bias": ([node("Gemm", "x w")], FC),
+    "gemm, bias left empty": ([node("Gemm", "x w -")], FC),
+    "gemm, bias as a row": ([node("Gemm", "x w b")], {"w": weights(5, 4), "b": weights(1, 4)}),
+    "matmul": ([node("MatMul", "x w")], FC),
+    "matmul and bias": ([node("MatMul", "x w", "h"), node("Add", "h b")], FC),
+    "bias and matmul": ([node("MatMul", "x w", "h"), node("Add", "b h")], FC),
+    "matmul of a transposed weight": (
+        [node("Transpose", "w", "wt", perm=[1, 0]), node("MatMul", "x wt")],
+        {"w": weights(4, 5)},
+    ),
+    "gemm of a transposed weight": (
+        [node("Transpose", "w", "wt"), node("Gemm", "x wt b", transB=1)],
+        FC,
+    ),
+    "weights as constants": (
+        [constant("w", FC["w"]), constant("b", FC["b"]), node("Gemm", "x w b")],
+        {},
+    ),
+    "weight by another name": ([node("Identity", "w", "v"), node("Gemm", "x v b")], FC),
+    "one weight twice": (
+        [node("MatMul", "x w", "h"), node("Relu", "h", "r"), node("MatMul", "r w")],
+        {"w": weights(5, 5)},
+    ),
+    "with and without bias": (
+        [
+            node("MatMul", "x w", "h"),
+            node("Add", "h b", "i"),
+            node("Relu", "i", "r"),
+            node("Add", "h r"),
+        ],
+        FC,
+    ),
+    "identity and dropout": (
+        [
+            node("Gemm", "x w b", "h"),
+            node("Identity", "h", "i"),
+            node("Dropout", "i", "d m"),
+            node("Relu", "d"),
+        ],
+        FC,
+    ),
+    "dropout told that this is inference": (
+        [node("Gemm", "x w b", "h"), node("Dropout", "h ratio training")],
+        {**FC, "ratio": np.array(0.3, np.float32), "training": np.array(False)},
+    ),
+    "output by another name": ([node("Gemm", "x w b", "h"), node("Identity", "h")], FC),
+    "a value added to itself": ([node("Gemm", "x w b", "h"), node("Add", "h h")], FC),
+    "a dead end": ([node("Gemm", "x w b"), node("Relu", "x", "unused")], FC),
+    "flatten of a vector": ([node("Flatten", "x", "f"), node("Gemm", "f w b")], FC),
+    "reshape to the same": (
+        [node("Reshape", "x s", "f"), node("Gemm", "f w b")],
+        {**FC, "s": np.array([0, 0], I64)},
+    ),
+}
+
+KERNEL, BIAS = weights(3, 2, 3, 3), weights(3)
+CONV = {"w": KERNEL, "b": BIAS}
+
+# From x [batch, 2, 6, 6] to y.
+IMAGE_CASES: dict[str, tuple[list[onnx.NodeProto], dict[str, npt.NDArray[Any]]]] = {
+    "conv": ([node("Conv", "x w b")], CONV),
+    "conv without bias": ([node("Conv", "x w")], CONV),
+    "conv, every attribute": (
+        [
+            node(
+                "Conv",
+                "x w b",
+                group=1,
+                dilations=[1, 1],
+                strides=[2, 1],
+                pads=[1, 0, 2, 1],
+                kernel_shape=[3, 3],
+                auto_pad="NOTSET",
+            )
+        ],
+        CONV,
+    ),
+    "conv 1x2": ([node("Conv", "x w b", strides=[1, 2])], {"w": weights(3, 2, 1, 2), "b": BIAS}),
+    "conv valid": ([node("Conv", "x w b", auto_pad="VALID")], CONV),
+    "conv same upper": (
+        [node("Conv", "x w b", auto_pad="SAME_UPPER", strides=[2, 1])],
+        {"w": weights(3, 2, 4, 3), "b": BIAS},
+    ),
+    "conv same lower": (
+        [node("Conv", "x w b", auto_pad="SAME_LOWER", strides=[1, 2])],
+        {"w": weights(3, 2, 4, 3), "b": BIAS},
+    ),
+    "max pool": (
+        [node("Conv", "x w b", "c"), node("MaxPool", "c", kernel_shape=[2, 2], strides=[2, 2])],
+        CONV,
+    ),
+    "max pool, padded": (
+        [
+            node("Conv", "x w b", "c"),
+            node("MaxPool", "c", kernel_shape=[3, 2], pads=[1, 0, 1, 1], strides=[2, 1]),
+        ],
+        CONV,
+    ),
+    "average pool": (
+        [node("Conv", "x w b", "c"), node("AveragePool", "c", kernel_shape=[2, 2], strides=[2, 2])],
+        CONV,
+    ),
+    "average pool 3x3, padded": (
+        [
+            node("Conv", "x w b", "c"),
+            node("AveragePool", "c", kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1),
+        ],
+        CONV,
+    ),
+    "global average pool": ([node("Conv", "x w b", "c"), node("GlobalAveragePool", "c")], CONV),
+    "reduce mean": ([node("Conv", "x w b", "c"), node("ReduceMean", "c", axes=[2, 3])], CONV),
+    "reduce mean, axes dropped": (
+        [node("Conv", "x w b", "c"), node("ReduceMean", "c", axes=[-1, -2], keepdims=0)],
+        CONV,
+    ),
+    "flatten": (
+        [node("Conv", "x w b", "c"), node("Flatten", "c", "f"), node("Gemm", "f v")],
+        {**CONV, "v": weights(48, 4)},
+    ),
+    "flatten from the end": (
+        [node("Conv", "x w b", "c"), node("Flatten", "c", "f", axis=-3), node("Gemm", "f v")],
+        {**CONV, "v": weights(48, 4)},
+    ),
+    "reshape to image and back": (
+        [
+            node("Reshape", "x s", "i"),
+            node("Conv", "i w b", "c"),
+            node("Reshape", "c t", "f"),
+            node("Gemm", "f v"),
+        ],
+        {
+            "w": weights(3, 8, 3, 3),
+            "b": BIAS,
+            "s": np.array([-1, 8, 3, 3], I64),
+            "t": np.array([0, -1], I64),
+            "v": weights(3, 4),
+        },
+    ),
+    "view with the batch from the shape": (
+        [
+            node("Conv", "x w b", "c"),
+            node("Shape", "c", "s"),
+            constant("zero", np.array(0, I64)),
+            node("Gather", "s zero", "n"),
+            constant("axes", np.array([0], I64)),
+            node("Unsqueeze", "n axes", "n1"),
+            node("Constant", "", "rest", value_ints=[-1]),
+            node("Concat", "n1 rest", "t", axis=0),
+            node("Reshape", "c t", "f"),
+            node("Gemm", "f v"),
+        ],
+        {**CONV, "v": weights(48, 4)},
+    ),
+    "residual": (
+        [
+            node("Conv", "x w b", "c", pads=[1, 1, 1, 1]),
+            node("Relu", "c", "r"),
+            node("Add", "r x"),
+        ],
+        {"w": weights(2, 2, 3, 3), "b": weights(2)},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", VECTOR_CASES)
+def test_vector_models_compute_what_onnxruntime_computes(case: str) -> None:
+    nodes, tensors = VECTOR_CASES[case]
+    x = RNG.uniform(-1, 1, (3, 5)).astype(np.float32)
+    assert_same_function(make(nodes, ["n", 5], tensors), x)
+
+
+@pytest.mark.parametrize("case", IMAGE_CASES)
+def test_image_models_compute_what_onnxruntime_computes(case: str) -> None:
+    nodes, tensors = IMAGE_CASES[case]
+    assert_same_function(make(nodes, ["n", 2, 6, 6], tensors), images())
+
+
+@pytest.mark.parametrize("batch", ["n", None, 1, 3])
+@pytest.mark.parametrize("shape", [[0, -1], [-1, 10], [0, 10]])
+def test_batch_may_be_symbolic_unknown_or_any_number(batch: Any, shape: list[int]) -> None:
+    tensors = {"w": weights(10, 4), "s": np.array(shape, I64)}
+    nodes = [node("Reshape", "x s", "f"), node("MatMul", "f w")]
+    assert import_onnx(make(nodes, [batch, 2, 5], tensors)).input_shape == (2, 5)
+
+
+def test_reshape_may_name_a_fixed_batch() -> None:
+    tensors = {"w": weights(10, 4), "s": np.array([3, -1], I64)}
+    nodes = [node("Reshape", "x s", "f"), node("MatMul", "f w")]
+    assert import_onnx(make(nodes, [3, 2, 5], tensors)).layers[0].name == "f"
+    with pytest.raises(ModelError, match=r"the_Reshape.*keep the batch"):
+        import_onnx(make(nodes, [4, 2, 5], tensors))
+
+
+@pytest.mark.parametrize("opset", range(OLDEST_OPSET, NEWEST_OPSET + 1))
+def test_every_opset_since_the_oldest(opset: int) -> None:
+    nodes, tensors = IMAGE_CASES["residual"]
+    assert len(import_onnx(make(nodes, ["n", 2, 6, 6], tensors, opset=opset)).layers) == 3
+
+
+@pytest.mark.parametrize("opset", [OLDEST_OPSET - 1, NEWEST_OPSET + 1])
+def test_other_opsets_are_refused(opset: int) -> None:
+    with pytest.raises(ModelError, match=f"opset {opset}"):
+        import_onnx(make([node("Gemm", "x w b")], ["n", 5], FC, opset=opset))
+
+
+def test_params_in_order_of_first_use_and_in_step_graph_layout() -> None:
+    tensors = {
+        "unused": weights(2),
+        "fc": weights(48, 4),
+        "conv_bias": BIAS,
+        "conv": KERNEL,
+        "fc_bias": weights(1, 4),
+    }
+    nodes = [
+        node("Conv", "x conv conv_bias", "c"),
+        node("Flatten", "c", "f"),
+        node("Gemm", "f fc fc_bias"),
+    ]
+    model = import_onnx(make(nodes, ["n", 2, 6, 6], tensors))
+    shapes = {name: value.shape for name, value in model.params.items()}
+    expected = {"conv": (3, 3, 3, 2), "conv_bias": (3,), "fc": (48, 4), "fc_bias": (4,)}
+    assert list(shapes.items()) == list(expected.items())
+    masters = np.floor(KERNEL.astype(np.float64) * 2**24 + 0.5).astype(np.int32)
+    assert np.array_equal(model.params["conv"], masters.transpose(0, 2, 3, 1))
+    assert [layer.name for layer in model.layers] == ["c", "f", "y"]
+    assert isinstance(model.layers[0], Conv)
+    assert isinstance(model.layers[2], Linear)
+    assert not model.layers[2].transposed
+
+
+HALF = 2.0**-25
+"""Half a unit of a master weight."""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "mantissa"),
+    [
+        (np.float32, 1.0, 2**24),
+        (np.float32, -1.0, -(2**24)),
+        (np.float32, HALF, 1),
+        (np.float32, -HALF, 0),
+        (np.float32, np.nextafter(np.float32(HALF), np.float32(0)), 0),
+        (np.float32, -3 * HALF, -1),
+        (np.float32, 1e-45, 0),
+        (np.float32, np.nextafter(np.float32(128), np.float32(0)), 2**31 - 128),
+        (np.float64, 128 - 2 * HALF, 2**31 - 1),
+        (np.float64, -128 + 2 * HALF, -(2**31) + 1),
+        (np.float64, 5e-324, 0),
+        (np.float16, 0.5, 2**23),
+        (np.float16, 2.0**-24, 1),
+    ],
+)
+@pytest.mark.parametrize("raw", [True, False])
+def test_float_to_master_rounds_half_up(
+    dtype: type[np.floating[Any]], value: float, mantissa: int, raw: bool
+) -> None:
+    proto = make([node("MatMul", "x w")], ["n", 1], {"w": np.array([[value]], dtype)})
+    if not raw:
+        tensor = proto.graph.initializer[0]
+        tensor.ClearField("raw_data")
+        if dtype is np.float16:
+            tensor.int32_data.append(int(np.array(value, np.float16).view(np.uint16)))
+        else:
+            (tensor.float_data if dtype is np.float32 else tensor.double_data).append(value)
+    assert import_onnx(proto).params["w"].tolist() == [[mantissa]]
+
+
+@pytest.mark.parametrize("raw", [True, False])
+def test_bfloat16_is_read(raw: bool) -> None:
+    proto = make([node("MatMul", "x w")], ["n", 1])
+    tensor = proto.graph.initializer.add(name="w", data_type=TensorProto.BFLOAT16, dims=[1, 2])
+    patterns = np.array([0x3FC0, 0xBE80], "<u2")  # 1.5 and -0.25
+    if raw:
+        tensor.raw_data = patterns.tobytes()
+    else:
+        tensor.int32_data.extend(patterns.tolist())
+    assert import_onnx(proto).params["w"].tolist() == [[3 * 2**23, -(2**22)]]
+
+
+@pytest.mark.parametrize(
+    ("value", "complaint"),
+    [
+        (np.nan, "is not finite"),
+        (np.inf, "is not finite"),
+        (-np.inf, "is not finite"),
+        (128.0, "does not fit"),
+        (-128.0, "does not fit"),
+        (1e300, "does not fit"),
+    ],
+)
+def test_weights_that_are_no_masters_are_refused_by_index(value: float, complaint: str) -> None:
+    w = np.zeros((5, 4))
+    w[3, 1] = value
+    with pytest.raises(ModelError, match=rf"initialiser w: element \[3, 1\] {complaint}") as caught:
+        import_onnx(make([node("MatMul", "x w")], ["n", 5], {"w": w}))
+    assert caught.value.where == "initialiser w"
+
+
+def fc(**attributes: Any) -> list[onnx.NodeProto]:
+    return [node("Gemm", "x w b", **attributes)]
+
+
+def after_fc(op: str, inputs: str = "h", outputs: str = "y", **more: Any) -> list[onnx.NodeProto]:
+    return [node("Gemm", "x w b", "h"), node(op, inputs, outputs, **more)]
+
+
+def conv(**attributes: Any) -> list[onnx.NodeProto]:
+    return [node("Conv", "x k", **attributes)]
+
+
+def pool(op: str, **attributes: Any) -> list[onnx.NodeProto]:
+    return [node("Conv", "x k", "c"), node(op, "c", **{"kernel_shape": [2, 2], **attributes})]
+
+
+TENSORS: dict[str, npt.NDArray[Any]] = {
+    "w": weights(72, 4),
+    "b": weights(4),
+    "k": weights(3, 2, 3, 3),
+    "scalar": weights(),
+    "matrix": weights(4, 4),
+    "i": np.array([0, 1], I64),
+    "long": np.zeros(99, I64),
+    "nothing": weights(72, 0),
+    "true": np.array(True),
+}
+FLAT = node("Flatten", "x", "x1")
+
+# From x [batch, 2, 6, 6]; the place and a word of the complaint.
+REFUSED: list[tuple[list[onnx.NodeProto], str, str]] = [
+    ([node("Sigmoid", "x")], "the_Sigmoid (Sigmoid)", "not supported"),
+    ([node("BatchNormalization", "x b b b b")], "the_BatchNormalization", "not supported"),
+    ([node("If", "x")], "the_If", "not supported"),
+    ([node("Cast", "x", to=1)], "the_Cast", "not supported"),
+    ([node("Softmax", "x")], "the_Softmax", "the task's loss brings this"),
+    ([node("LogSoftmax", "x")], "the_LogSoftmax", "the task's loss brings this"),
+    (
+        [helper.make_node("Relu", ["x"], ["y"], domain="com.example")],
+        "node y (Relu)",
+        "domain 'com.example'",
+    ),
+    ([node("Relu", "x", alpha=1.0)], "the_Relu", "unknown attributes ['alpha']"),
+    ([node("Relu", "x x")], "the_Relu", "needs 1 to 1 inputs"),
+    ([node("Relu", "x", "y z")], "the_Relu", "one output"),
+    ([node("Relu", "x", "-")], "the_Relu", "one output"),
+    ([node("Relu", "-")], "the_Relu", "needs 1 to 1 inputs"),
+    ([node("Relu", "x", "x")], "the_Relu", "name 'x' is taken"),
+    ([node("Relu", "x", "w")], "the_Relu", "name 'w' is taken"),
+    ([node("Relu", "x"), node("Relu", "y")], "the_Relu", "name 'y' is taken"),
+    ([node("Relu", "y")], "the_Relu", "cycle"),
+    ([node("Relu", "z"), node("Relu", "x", "z")], "the_Relu", "before it is made"),
+    ([node("Relu", "elsewhere")], "the_Relu", "which nothing makes"),
+    ([node("Relu", "w")], "the_Relu", "must be a value computed"),
+    (fc(alpha=0.5), "the_Gemm", "alpha"),
+    (fc(beta=2.0), "the_Gemm", "beta"),
+    (fc(transA=1), "the_Gemm", "transA"),
+    (fc(), "the_Gemm", "needs [batch, features], has [batch, 2, 6, 6]"),
+    ([FLAT, node("Gemm", "x1 w b", transB=1)], "the_Gemm", "weight is for 4 features"),
+    ([FLAT, node("Gemm", "x1 k")], "the_Gemm", "weight has shape [3, 2, 3, 3]"),
+    ([FLAT, node("Gemm", "x1 nothing")], "the_Gemm", "empty"),
+    ([FLAT, node("Gemm", "x1 x1")], "the_Gemm", "must be a constant"),
+    ([FLAT, node("Gemm", "x1 w scalar")], "the_Gemm", "bias must have shape [4]"),
+    ([FLAT, node("Gemm", "x1 w matrix")], "the_Gemm", "bias must have shape [4]"),
+    ([FLAT, node("Gemm", "w x1")], "the_Gemm", "must be a value computed"),
+    ([FLAT, *fc()[:0], node("MatMul", "x1 i")], "the_MatMul", "weight has shape [2]"),
+    (
+        [FLAT, node("Gemm", "x1 w b", "h"), node("Add", "h b")],
+        "the_Add",
+        "only be added as the bias",
+    ),
+    ([node("Add", "x k")], "the_Add", "only be added as the bias"),
+    ([node("Add", "w b")], "the_Add", "two constants"),
+    ([FLAT, node("Add", "x x1")], "the_Add", "shapes differ"),
+    (conv(group=2), "the_Conv", "group must be 1"),
+    (conv(dilations=[2, 1]), "the_Conv", "dilations must be 1"),
+    (conv(kernel_shape=[2, 2]), "the_Conv", "kernel_shape"),
+    (conv(kernel_shape=[3]), "the_Conv", "height and width"),
+    (conv(strides=[0, 1]), "the_Conv", "strides"),
+    (conv(strides=[1, 1, 1]), "the_Conv", "strides"),
+    (conv(pads=[-1, 0, 0, 0]), "the_Conv", "negative"),
+    (conv(pads=[3, 0, 0, 0]), "the_Conv", "pad must be smaller"),
+    (conv(pads=[0, 0]), "the_Conv", "pads"),
+    (conv(auto_pad="SAME"), "the_Conv", "auto_pad is 'SAME'"),
+    (conv(auto_pad="VALID", pads=[1, 1, 1, 1]), "the_Conv", "both pads and auto_pad"),
+    (conv(group="1"), "the_Conv", "of another type"),
+    ([FLAT, node("Conv", "x1 k")], "the_Conv", "needs [batch, channels, height, width]"),
+    ([node("Conv", "x w")], "the_Conv", "weight has shape"),
+    ([node("Conv", "x k", "c"), node("Conv", "c k")], "the_Conv", "weight is for 2 channels"),
+    ([node("Conv", "x k b")], "the_Conv", "bias must have shape [3]"),
+    ([node("Transpose", "k", "kt", perm=[1, 0, 2, 3])], "the_Transpose", "constant matrix"),
+    ([node("Transpose", "x", perm=[0, 2, 3, 1])], "the_Transpose", "constant matrix"),
+    (pool("MaxPool", ceil_mode=1), "the_MaxPool", "ceil_mode"),
+    (pool("MaxPool", dilations=[2, 2]), "the_MaxPool", "dilations"),
+    (pool("MaxPool", kernel_shape=[9, 9]), "the_MaxPool", "larger than the padded image"),
+    (pool("MaxPool", kernel_shape=[2**60, 2**60]), "the_MaxPool", "larger than the padded image"),
+    (
+        pool("MaxPool", kernel_shape=[2**40, 2**40], pads=[2**40 - 1] * 4),
+        "the_MaxPool",
+        "elements",
+    ),
+    ([node("MaxPool", "x", "y i2", kernel_shape=[2, 2])], "the_MaxPool", "indices"),
+    ([node("MaxPool", "x")], "the_MaxPool", "height and width"),
+    (pool("AveragePool", ceil_mode=1), "the_AveragePool", "ceil_mode"),
+    (pool("AveragePool", pads=[1, 1, 1, 1]), "the_AveragePool", "count_include_pad"),
+    (pool("AveragePool", auto_pad="SAME_UPPER"), "the_AveragePool", "count_include_pad"),
+    ([node("ReduceMean", "x", axes=[1])], "the_ReduceMean", "height and width"),
+    ([node("ReduceMean", "x")], "the_ReduceMean", "height and width"),
+    ([node("ReduceMean", "x", axes=[2, 7])], "the_ReduceMean", "height and width"),
+    ([node("Flatten", "x", axis=2)], "the_Flatten", "axis must be 1"),
+    ([node("Reshape", "x i")], "the_Reshape", "cannot reshape"),
+    ([node("Reshape", "x long")], "the_Reshape", "short list"),
+    ([node("Reshape", "x x")], "the_Reshape", "must be a constant"),
+    ([node("Reshape", "x b")], "initialiser b", "not an integer tensor"),
+    ([node("Dropout", "x scalar true")], "the_Dropout", "training"),
+    ([node("Constant", "", "c", value_float=1.0)], "the_Constant", "tensor or integers"),
+    ([node("Gather", "x i", "g")], "the_Gather", "shape of a value"),
+    ([node("Concat", "x x", axis=1)], "the_Concat", "shape of a value"),
+    ([node("Unsqueeze", "x i")], "the_Unsqueeze", "shape of a value"),
+    ([node("Relu", "x")], "graph", "no weights to train"),
+    ([node("Relu", "x", "z")], "output y", "not a value"),
+]
+
+
+@pytest.mark.parametrize(("nodes", "where", "complaint"), REFUSED)
+def test_what_is_not_supported_is_refused_by_name_and_place(
+    nodes: list[onnx.NodeProto], where: str, complaint: str
+) -> None:
+    with pytest.raises(ModelError) as caught:
+        import_onnx(make(nodes, ["n", 2, 6, 6], TENSORS))
+    assert where in caught.value.where
+    assert complaint in caught.value.message
+
+
+def reshaped(*shape: int, allowzero: int = 0) -> list[onnx.NodeProto]:
+    return [
+        constant("s", np.array(shape, I64)),
+        node("Reshape", "x s", "f", **({"allowzero": 1} if allowzero else {})),
+        node("Gemm", "f w b"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "shape", [(-1,), (72, -1), (-1, 36), (-1, -1), (0, -1, -1), (0, 70), (0, -2), (0, 2, 6, 6, 0)]
+)
+def test_reshapes_that_lose_the_batch_or_do_not_fit(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ModelError, match="the_Reshape"):
+        import_onnx(make(reshaped(*shape), ["n", 2, 6, 6], TENSORS))
+
+
+def test_reshape_with_allowzero_has_no_copied_extents() -> None:
+    with pytest.raises(ModelError, match="the_Reshape"):
+        import_onnx(make(reshaped(0, 72, allowzero=1), ["n", 2, 6, 6], TENSORS))
+    model = import_onnx(make(reshaped(-1, 72, allowzero=1), ["n", 2, 6, 6], TENSORS))
+    assert model.layers[0].name == "f"
+
+
+def edit_shape(*extents: int | None) -> Callable[[onnx.ModelProto], None]:
+    def edit(proto: onnx.ModelProto) -> None:
+        shape = proto.graph.input[0].type.tensor_type.shape
+        del shape.dim[:]
+        for extent in extents:
+            axis = shape.dim.add()
+            if extent is not None:
+                axis.dim_value = extent
+
+    return edit
+
+
+def edit(statement: str) -> Callable[[onnx.ModelProto], None]:
+    """An edit of ``m``, its graph ``g`` and its first initialiser ``t``, as one expression."""
+    code = compile(statement, "edit", "exec")
+
+    def apply(proto: onnx.ModelProto) -> None:
+        exec(  # noqa: S102 - the statements are those of the table below
+            code, {"m": proto, "g": proto.graph, "t": proto.graph.initializer[0], "helper": helper}
+        )
+
+    return apply
+
+
+HOSTILE: dict[str, tuple[Callable[[onnx.ModelProto], None], str, str]] = {
+    "no shape": (
+        edit("g.input[0].type.tensor_type.ClearField('shape')"),
+        "input x",
+        "has no shape",
+    ),
+    "no axes": (edit_shape(), "input x", "has 0 axes"),
+    "batch alone": (edit_shape(None), "input x", "batch axis and at least one more"),
+    "symbolic features": (edit_shape(None, None), "input x", "only the batch may be symbolic"),
+    "negative extent": (edit_shape(1, -5), "input x", "below 1"),
+    "zero extent": (edit_shape(1, 0), "input x", "below 1"),
+    "negative batch": (edit_shape(-1, 5), "input x", "below 1"),
+    "huge extents": (edit_shape(1, 2**62, 2**62), "input x", "elements"),
+    "many axes": (edit_shape(*[1] * 99), "input x", "99 axes"),
+    "integers as input": (edit("g.input[0].type.tensor_type.elem_type = 7"), "input x", "floats"),
+    "sequence as input": (
+        edit("g.input[0].type.sequence_type.elem_type.tensor_type.elem_type = 1"),
+        "input x",
+        "floats",
+    ),
+    "no input": (edit("del g.input[:]"), "graph", "one input"),
+    "two inputs": (edit("g.input.add(name='z')"), "graph", "one input"),
+    "nameless input": (edit("g.input[0].name = ''"), "input", "no name"),
+    "no output": (edit("del g.output[:]"), "graph", "one output"),
+    "two outputs": (edit("g.output.add(name='z')"), "graph", "one output"),
+    "output of another shape": (
+        edit("g.output[0].type.tensor_type.shape.dim.add().dim_value = 9"),
+        "output y",
+        "declares shape",
+    ),
+    "no graph": (edit("m.ClearField('graph')"), "ONNX file", "no graph"),
+    "no opset": (edit("del m.opset_import[:]"), "ONNX file", "standard operators once"),
+    "two opsets": (edit("m.opset_import.add(version=9)"), "ONNX file", "standard operators once"),
+    "functions": (edit("m.functions.add(name='Gemm')"), "ONNX file", "functions"),
+    "sparse": (edit("g.sparse_initializer.add()"), "ONNX file", "sparse"),
+    "nameless initialiser": (edit("t.name = ''"), "initialiser", "no name"),
+    "two of a name": (edit("g.initializer.add().CopyFrom(t)"), "initialiser w", "is taken"),
+    "external data": (edit("t.data_location = 1"), "initialiser w", "outside the file"),
+    "external path": (
+        edit("t.external_data.add(key='location', value='/etc/passwd')"),
+        "initialiser w",
+        "outside the file",
+    ),
+    "segment": (edit("t.segment.begin = 0"), "initialiser w", "segment"),
+    "negative dims": (edit("t.dims[0] = -5"), "initialiser w", "negative"),
+    "huge dims": (edit("t.dims[0] = 2**62"), "initialiser w", "elements"),
+    "zero and huge": (edit("t.dims[:] = [2**40, 0]"), "initialiser w", "elements"),
+    "many dims": (edit("t.dims.extend([1] * 99)"), "initialiser w", "axes"),
+    "too little data": (edit("t.raw_data = t.raw_data[:-1]"), "initialiser w", "bytes of data"),
+    "too much data": (edit("t.raw_data += b'\\0'"), "initialiser w", "bytes of data"),
+    "no data": (edit("t.ClearField('raw_data')"), "initialiser w", "20 elements, has 0"),
+    "integers as weights": (edit("t.data_type = 6"), "initialiser w", "not a float tensor"),
+    "unknown data type": (edit("t.data_type = 99"), "initialiser w", "not a float tensor"),
+    "attribute twice": (
+        edit("[g.node[0].attribute.append(helper.make_attribute('transB', 0)) for _ in 'ab']"),
+        "the_Gemm",
+        "twice",
+    ),
+    "attribute by reference": (
+        edit("g.node[0].attribute.add(name='transB', type=2, ref_attr_name='z')"),
+        "the_Gemm",
+        "another type",
+    ),
+    "subgraph": (
+        edit("g.node[0].attribute.add(name='body', type=5)"),
+        "the_Gemm",
+        "unknown attributes",
+    ),
+    "long name": (edit("g.node[0].output[0] = 'y' * 5000"), "ONNX file", "longer than"),
+    "weight as bias too": (edit("g.node[0].input[2] = 'w'"), "the_Gemm", "bias must have shape"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_files_are_refused_by_place(name: str) -> None:
+    change, where, complaint = HOSTILE[name]
+    proto = make([node("Gemm", "x w b")], ["n", 5], FC)
+    change(proto)
+    with pytest.raises(ModelError) as caught:
+        import_onnx(proto.SerializeToString())
+    assert where in caught.value.where
+    assert complaint in caught.value.message
+
+
+def test_one_tensor_in_two_roles_is_refused() -> None:
+    nodes = [node("Gemm", "x w", "h"), node("Gemm", "h v w")]
+    tensors = {"w": weights(1, 4), "v": weights(4, 4)}
+    with pytest.raises(ModelError, match="initialiser w: is used in two ways"):
+        import_onnx(make(nodes, ["n", 1], tensors))
+    nodes = [node("Gemm", "x w w")]
+    with pytest.raises(ModelError, match="both weight and bias"):
+        import_onnx(make(nodes, ["n", 1], {"w": weights(1, 4)}))
+
+
+def test_names_that_are_not_utf8_are_refused() -> None:
+    data = make([node("Relu", "x", "hhhhhh"), *fc()], ["n", 5], FC).SerializeToString()
+    with pytest.raises(ModelError, match="not UTF-8"):
+        import_onnx(data.replace(b"hhhhhh", b"\xff\xfe\xfd\xfc\xfb\xfa"))
+
+
+def test_too_many_nodes_are_refused() -> None:
+    nodes = [node("Relu", "x", f"n{i}") for i in range(onnx_file.LIMITS.nodes)]
+    with pytest.raises(ModelError, match="more than 20000 nodes"):
+        import_onnx(make([*nodes, *fc()], ["n", 5], FC))
+
+
+@pytest.mark.parametrize("data", [b"\xff", b"garbage", b"\x0a\xff\xff\xff\xff\x0f", b"\x08"])
+def test_garbage_is_refused(data: bytes) -> None:
+    with pytest.raises(ModelError, match="is not an ONNX file"):
+        import_onnx(data)
+
+
+def test_empty_file_is_refused() -> None:
+    with pytest.raises(ModelError, match="has no graph"):
+        import_onnx(b"")
+
+
+def test_files_are_read_from_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(make([node("Gemm", "x w b")], ["n", 5], FC).SerializeToString())
+    assert list(import_onnx(path).params) == ["w", "b"]
+    with pytest.raises(StorageError, match=r"missing\.onnx"):
+        import_onnx(tmp_path / "missing.onnx")
+    monkeypatch.setattr(onnx_file, "LIMITS", onnx_file.Limits(file_bytes=10))
+    for source in (path, path.read_bytes()):
+        with pytest.raises(ModelError, match="larger than 10 bytes"):
+            import_onnx(source)
+
+
+def test_initialisers_listed_as_inputs_are_no_inputs() -> None:
+    proto = make([node("Gemm", "x w b")], ["n", 5], FC)
+    for name, value in FC.items():
+        proto.graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, value.shape))
+    assert import_onnx(proto).input == "x"
+
+
+# --- torch's exporters
+
+
+def make_perceptron() -> Any:
+    from torch import nn
+
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Dropout(), nn.Linear(16, 10, bias=False)
+    )
+
+
+def make_residual() -> Any:
+    import torch
+    from torch import nn
+
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Conv2d(1, 4, 3, padding=1)
+            self.second = nn.Conv2d(4, 4, 3, padding=1, bias=False)
+            self.pool = nn.MaxPool2d(2)
+            self.average = nn.AvgPool2d(2)
+            self.everywhere = nn.AdaptiveAvgPool2d(1)
+            self.head = nn.Linear(4, 10)
+
+        def forward(self, x: Any) -> Any:
+            x = self.pool(torch.relu(self.first(x)))
+            x = self.average(torch.relu(self.second(x) + x))
+            x = self.everywhere(x)
+            return self.head(x.view(x.size(0), -1))
+
+    return Residual()
+
+
+def export(network: Any, x: Any, *, dynamo: bool, symbolic: bool) -> bytes:
+    import torch
+
+    shapes: dict[str, Any] = {}
+    if symbolic:
+        batch = {0: torch.export.Dim("batch")} if dynamo else {0: "batch"}
+        shapes = {"dynamic_shapes": (batch,)} if dynamo else {"dynamic_axes": {"x": batch}}
+    file = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporters' own deprecations
+        torch.onnx.export(
+            network, (x,), file, dynamo=dynamo, input_names=["x"], verbose=False, **shapes
+        )
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("dynamo", [False, True])
+@pytest.mark.parametrize("make_network", [make_perceptron, make_residual])
+def test_models_that_torch_exports(
+    make_network: Callable[[], Any], dynamo: bool, symbolic: bool
+) -> None:
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(7)
+    network = make_network().eval()
+    x = torch.rand(3, 1, 8, 8) * 2 - 1
+    proto = onnx.load_from_string(export(network, x, dynamo=dynamo, symbolic=symbolic))
+    model = assert_same_function(proto, x.numpy())
+    expected = network(x).detach().numpy()
+    assert np.abs(run_integers(model, x.numpy()) - expected).max() < 1e-3 * np.abs(expected).max()
+    trained = sorted(p.numel() for p in network.parameters())
+    assert sorted(value.size for value in model.params.values()) == trained
+
+
+def test_layers_name_the_values_of_the_file() -> None:
+    nodes, tensors = IMAGE_CASES["residual"]
+    layers: tuple[Layer, ...] = import_onnx(make(nodes, ["n", 2, 6, 6], tensors)).layers
+    assert [layer.name for layer in layers] == ["c", "r", "y"]

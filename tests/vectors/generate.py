@@ -1,0 +1,440 @@
+"""Writes the conformance vectors of encodings, trees, randomness and order, from the spec alone.
+
+``python tests/vectors/generate.py`` writes the files beside this one; ``--check`` only compares and
+exits 1 when one differs.  README.md documents the formats.  ``blake3.json`` and
+``ed25519_speccheck.json`` are other people's and are not written here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from vtrain.errors import EncodingError
+from vtrain.spec import blake3_tree, merkle, order, philox
+from vtrain.spec.domains import (
+    CLAIM,
+    DIGEST_DOMAINS,
+    RUN_LOG,
+    SAMPLES,
+    STATE_TREE,
+    TREE_DOMAINS,
+    compute_domain_hash,
+)
+from vtrain.wire import cbor
+from vtrain.wire.claim import Claim, SignedClaim, claim_to_map, encode_signed_claim
+from vtrain.wire.opening import StateLeaf, encode_state_leaf
+from vtrain.wire.record import StepRecord, encode_record
+
+FOLDER = Path(__file__).resolve().parent
+Json = Any
+
+
+def fill(length: int) -> bytes:
+    """The input of BLAKE3's own vectors: 0, 1, ..., 250, 0, 1, ..."""
+    return bytes(i % 251 for i in range(length))
+
+
+# --- cbor.json
+
+
+def tagged(value: cbor.Value) -> Json:
+    """A value in JSON with its type: integers as text, since JSON readers round them."""
+    match value:
+        case int():
+            return {"int": str(value)}
+        case bytes():
+            return {"bytes": value.hex()}
+        case str():
+            return {"text": value}
+        case list():
+            return {"list": [tagged(item) for item in value]}
+        case _:
+            return {"map": {key: tagged(item) for key, item in value.items()}}
+
+
+def nested(depth: int) -> cbor.Value:
+    """``depth`` arrays inside one another."""
+    value: cbor.Value = []
+    for _ in range(depth - 1):
+        value = [value]
+    return value
+
+
+INT_EDGES = [
+    0, 1, 23, 24, 255, 256, 65535, 65536, 2**32 - 1, 2**32, 2**63 - 1, 2**63, 2**64 - 1,
+    -1, -24, -25, -256, -257, -65536, -65537, -(2**32), -(2**32) - 1, -(2**63),
+]  # fmt: skip
+
+CBOR_ACCEPT: dict[str, cbor.Value] = {
+    **{f"int {value}": value for value in INT_EDGES},
+    **{f"bytes of length {n}": fill(n) for n in (0, 1, 23, 24, 255, 256)},
+    **{f"text of length {n}": "a" * n for n in (0, 1, 23, 24, 255, 256)},
+    "text beyond ASCII": "épée π 漢 🜁",
+    "text with NUL": "a\x00b",
+    "text, decomposed, is not normalised": "e\u0301",
+    "empty array": [],
+    "array of 24": [*range(24)],
+    "array of kinds": [1, -1, b"\x00", "a", [], {}],
+    "empty map": {},
+    "map keys: shorter first, then bytewise": {"b": 1, "a": 2, "aa": 3, "": 4, "é": 5, "z": 6},
+    "map in map": {"a": {"a": {"a": 0}}},
+    "deepest nesting": nested(cbor.LIMITS.depth),
+}
+
+CBOR_REJECT: dict[str, str] = {
+    "nothing at all": "",
+    "int 23 in one more byte": "1817",
+    "int 0 in one more byte": "1800",
+    "int 255 in two bytes": "1900ff",
+    "int 65535 in four bytes": "1a0000ffff",
+    "int 2^32-1 in eight bytes": "1b00000000ffffffff",
+    "negative int -1 in one more byte": "3800",
+    "int under -2^63": "3b8000000000000000",
+    "least CBOR int -2^64": "3bffffffffffffffff",
+    "head cut off, one byte": "18",
+    "head cut off, two bytes": "1901",
+    "head cut off, four bytes": "1a010000",
+    "head cut off, eight bytes": "1b01000000000000",
+    "reserved 28": "1c",
+    "reserved 29 on bytes": "5d00",
+    "reserved 30 on map": "be",
+    "indefinite bytes": "5f4100ff",
+    "indefinite text": "7f6161ff",
+    "indefinite array": "9fff",
+    "indefinite map": "bfff",
+    "indefinite int": "1f",
+    "break alone": "ff",
+    "false": "f4",
+    "true": "f5",
+    "null": "f6",
+    "undefined": "f7",
+    "simple value 255": "f8ff",
+    "half float 0.0": "f90000",
+    "single float 1.0": "fa3f800000",
+    "double float 1.1": "fb3ff199999999999a",
+    "float inside an array": "8201f90000",
+    "tag 0": "c0613a",
+    "bignum tag": "c249010000000000000000",
+    "self-described CBOR": "d9d9f700",
+    "tag inside a map": "a16161c100",
+    "bytes longer than the data": "420a",
+    "bytes of 2^64-1": "5bffffffffffffffff",
+    "text longer than the data": "6361",
+    "text length not the shortest": "780161",
+    "bytes length not the shortest": "580100",
+    "array length not the shortest": "980100",
+    "map length not the shortest": "b801616100",
+    "array longer than the data": "8201",
+    "array of 2^64-1": "9bffffffffffffffff",
+    "array of 2^32-1 with some items": "9affffffff0000",
+    "map longer than the data": "a2616100",
+    "map of 2^63": "bb8000000000000000",
+    "map of 2^64-1": "bbffffffffffffffff",
+    "map without its value": "a162ffff",
+    "array item missing": "828101",
+    "map value missing": "82a16161",
+    "map key is an int": "a10000",
+    "map key is bytes": "a1416100",
+    "map key is an array": "a18000",
+    "map key is a tag": "a1c06100",
+    "duplicate key": "a2616100616101",
+    "duplicate empty key": "a260006001",
+    "keys out of order": "a2616200616101",
+    "longer key before shorter": "a262616100616201",
+    "keys out of order, deep": "a16161a2616200616101",
+    "UTF-8: lone continuation": "6180",
+    "UTF-8: overlong NUL": "62c080",
+    "UTF-8: surrogate": "63eda080",
+    "UTF-8: above U+10FFFF": "64f4908080",
+    "UTF-8: cut off": "61c3",
+    "UTF-8: in a key": "a161ff00",
+    "UTF-8: in an array": "820061ff",
+    "trailing byte": "0000",
+    "trailing document": "a0a0",
+    "trailing break": "80ff",
+    "nested too deeply, arrays": "81" * cbor.LIMITS.depth + "80",
+    "nested too deeply, maps": "a160" * cbor.LIMITS.depth + "a0",
+    "nested beyond every stack": "81" * 5000,
+}
+
+FLIP_BASE: cbor.Value = {"a": -7, "bc": [300, b"\x01\x02", "é"], "d": {"": 2**40}}
+
+
+def judge(data: bytes) -> Json:
+    """The refusal of ``data``, as {"offset", "reason"}; None when it is accepted."""
+    try:
+        value = cbor.decode(data)
+    except EncodingError as error:
+        return {"offset": int(error.where.removeprefix("byte ")), "reason": error.message}
+    if cbor.encode(value) != data:
+        sys.exit(f"decode accepts {data.hex()}, which is not canonical")
+    return None
+
+
+def make_cbor() -> Json:
+    """cbor.json."""
+    accept = [
+        {"name": name, "hex": cbor.encode(value).hex(), "value": tagged(value)}
+        for name, value in CBOR_ACCEPT.items()
+    ]
+    reject = []
+    for name, data in CBOR_REJECT.items():
+        verdict = judge(bytes.fromhex(data))
+        if verdict is None:
+            sys.exit(f"the reject vector {name!r} is accepted")
+        reject.append({"name": name, "hex": data, **verdict})
+    base = cbor.encode(FLIP_BASE)
+    flips = []
+    for bit in range(8 * len(base)):
+        changed = bytearray(base)
+        changed[bit // 8] ^= 1 << bit % 8
+        flips.append(judge(bytes(changed)))
+    return {"accept": accept, "reject": reject, "flips": {"hex": base.hex(), "verdicts": flips}}
+
+
+# --- the trees
+
+
+def make_domains() -> Json:
+    """domains.json."""
+    return {
+        domain: {
+            "empty": compute_domain_hash(domain, b"").hex(),
+            "abc": compute_domain_hash(domain, b"abc").hex(),
+        }
+        for domain in (*TREE_DOMAINS, *DIGEST_DOMAINS)
+    }
+
+
+def make_chunk_opening() -> Json:
+    """chunk_opening.json."""
+    cases = []
+    for length in (0, 1, 1023, 1024, 1025, 2047, 2048, 2049, 3072, 3073, 5121, 7168, 8193):
+        data = fill(length)
+        chunks = blake3_tree.compute_chunk_count(length)
+        openings = [blake3_tree.compute_chunk_opening(data, i) for i in range(chunks)]
+        cases.append(
+            {
+                "length": length,
+                "digest": blake3_tree.compute_hash(data).hex(),
+                "paths": [[item.hex() for item in opening.path] for opening in openings],
+            }
+        )
+    return cases
+
+
+def make_merkle() -> Json:
+    """merkle.json."""
+    leaves = [fill(3 * i) for i in range(33)]
+    roots = [merkle.compute_root(RUN_LOG, leaves[:size]).hex() for size in range(34)]
+    inclusion, consistency = [], []
+    for size in (1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 33):
+        tree = leaves[:size]
+        for index in range(size):
+            proof = merkle.compute_inclusion_proof(RUN_LOG, tree, index)
+            path = [item.hex() for item in proof.path]
+            inclusion.append({"size": size, "index": index, "path": path})
+        for old_size in range(size + 1):
+            prefix = merkle.compute_consistency_proof(RUN_LOG, tree, old_size)
+            path = [item.hex() for item in prefix.path]
+            consistency.append({"old_size": old_size, "new_size": size, "path": path})
+    other = {domain: merkle.compute_root(domain, leaves[:5]).hex() for domain in TREE_DOMAINS}
+    return {
+        "domain": RUN_LOG,
+        "leaves": [leaf.hex() for leaf in leaves],
+        "roots": roots,
+        "inclusion": inclusion,
+        "consistency": consistency,
+        "roots_of_five_by_domain": other,
+        "fixed": {
+            "domain": SAMPLES,
+            "rows": 70,
+            "row_length": 13,
+            "root": merkle.compute_root(
+                SAMPLES, [fill(910)[13 * i : 13 * i + 13] for i in range(70)]
+            ).hex(),
+        },
+    }
+
+
+# --- randomness and order
+
+# Random123, tests/kat_vectors, the three lines "philox4x32 10": counter, key, output.
+PHILOX_KNOWN_ANSWERS = (
+    "00000000 00000000 00000000 00000000 00000000 00000000 6627e8d5 e169c58d bc57ac4c 9b00dbd8",
+    "ffffffff ffffffff ffffffff ffffffff ffffffff ffffffff 408f276d 41c83b0e a20bc7c6 6d5451fd",
+    "243f6a88 85a308d3 13198a2e 03707344 a4093822 299f31d0 d16cfe09 94fdcceb 5001e420 24126ea1",
+)
+
+
+def make_philox() -> Json:
+    """philox.json."""
+    known = []
+    for line in PHILOX_KNOWN_ANSWERS:
+        c0, c1, c2, c3, k0, k1, *output = (int(word, 16) for word in line.split())
+        if [*philox.compute_philox((c0, c1, c2, c3), (k0, k1))] != output:
+            sys.exit(f"the spec contradicts the known answer {line}")
+        known.append({"counter": [c0, c1, c2, c3], "key": [k0, k1], "output": output})
+    more = []
+    for i in range(8):
+        counter, key = (i, 7 * i, 1 << 4 * i, 0xFFFFFFFF - i), (i << 28, 3 * i)
+        output = [*philox.compute_philox(counter, key)]
+        more.append({"counter": [*counter], "key": [*key], "output": output})
+    return {"random123": known, "more": more}
+
+
+def make_order() -> Json:
+    """order.json."""
+    batches = []
+    for seed, n, batch, step in (
+        (0, 1, 4, 0), (7, 2, 3, 1), (7, 3, 3, 0), (1, 10, 4, 2), (1, 10, 25, 0),
+        (2**64 - 1, 100, 16, 5), (123456789, 9000, 16, 562), (5, 65536, 8, 3), (5, 65537, 8, 9000),
+        (42, 2**40, 4, 2**40), (42, 2**48, 4, 2**60),
+    ):  # fmt: skip
+        indices = order.compute_batch_indices(seed, n, batch, step).tolist()
+        batches.append(
+            {"seed": str(seed), "n": n, "batch": batch, "step": str(step), "indices": indices}
+        )
+    return {"batches": batches}
+
+
+# --- state, log, claim
+
+
+def make_state() -> Json:
+    """state.json."""
+
+    def leaf(name: str, dtype: str, shape: tuple[int, ...], exponent: int) -> StateLeaf:
+        empty = StateLeaf(name, dtype, shape, exponent, b"")
+        return StateLeaf(
+            name, dtype, shape, exponent, blake3_tree.compute_hash(fill(empty.byte_length))
+        )
+
+    # In UTF-8 order of names, which is not the order of UTF-16 code units.
+    leaves = [
+        leaf("", "u8", (), 0),
+        leaf("fc1.bias", "i32", (128,), 24),
+        leaf("fc1.weight", "i32", (128, 5), 24),
+        leaf("fc10.weight", "i16", (3, 1, 7), -3),
+        leaf("fc2.weight", "i64", (2, 0), 512),
+        leaf("\uff5e", "i8", (1,), 1),
+        leaf("🜁", "i8", (1023,), 1),
+    ]
+    encoded = [encode_state_leaf(item) for item in leaves]
+    return {
+        "leaves": [
+            {
+                "name": item.name,
+                "dtype": item.dtype,
+                "shape": [*item.shape],
+                "exponent": item.exponent,
+                "digest": item.digest.hex(),
+                "encoding": data.hex(),
+            }
+            for item, data in zip(leaves, encoded, strict=True)
+        ],
+        "roots": [
+            merkle.compute_root(STATE_TREE, encoded[:size]).hex() for size in range(len(leaves) + 1)
+        ],
+    }
+
+
+def make_log() -> Json:
+    """log.json."""
+    losses = (0, 1, -1, 24, 2**40, 2**63 - 1, -(2**63))
+    records = [
+        StepRecord(i + 1, fill(32 + i)[i:], loss, b"" if i % 3 else fill(64)[32 - i : 64 - i])
+        for i, loss in enumerate(losses)
+    ]
+    encoded = [encode_record(record) for record in records]
+    frames = b"".join(len(data).to_bytes(4, "little") + data for data in encoded)
+    return {
+        "records": [
+            {
+                "step": record.step,
+                "batch_digest": record.batch_digest.hex(),
+                "loss": str(record.loss),
+                "state_root": record.state_root.hex(),
+                "encoding": data.hex(),
+            }
+            for record, data in zip(records, encoded, strict=True)
+        ],
+        "roots": [
+            merkle.compute_root(RUN_LOG, encoded[:size]).hex() for size in range(len(encoded) + 1)
+        ],
+        "file": (b"vtrain run log\x00\x01" + frames).hex(),
+    }
+
+
+def make_claim() -> Json:
+    """claim.json."""
+    # The secret key of RFC 8032, section 7.1, test 1: public, and here for its determinism.
+    secret = "9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60"  # noqa: S105
+    key = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(secret))
+    claim = Claim(
+        run_id=fill(32),
+        solver=key.public_key().public_bytes_raw(),
+        task_id=fill(64)[32:],
+        log_size=1000,
+        log_root=fill(96)[64:],
+    )
+    encoded = cbor.encode(claim_to_map(claim))
+    digest = compute_domain_hash(CLAIM, encoded)
+    signature = key.sign(digest)
+    return {
+        "secret_key": secret,
+        "run_id": claim.run_id.hex(),
+        "solver": claim.solver.hex(),
+        "task_id": claim.task_id.hex(),
+        "log_size": claim.log_size,
+        "log_root": claim.log_root.hex(),
+        "encoding": encoded.hex(),
+        "digest": digest.hex(),
+        "signature": signature.hex(),
+        "signed_encoding": encode_signed_claim(SignedClaim(claim, signature)).hex(),
+    }
+
+
+FILES: dict[str, Callable[[], Json]] = {
+    "cbor.json": make_cbor,
+    "domains.json": make_domains,
+    "chunk_opening.json": make_chunk_opening,
+    "merkle.json": make_merkle,
+    "philox.json": make_philox,
+    "order.json": make_order,
+    "state.json": make_state,
+    "log.json": make_log,
+    "claim.json": make_claim,
+}
+
+
+def render(content: Json) -> str:
+    """JSON text of a vector file, the same on every machine."""
+    return json.dumps(content, indent=1, ensure_ascii=True) + "\n"
+
+
+def main() -> int:
+    """Write or compare every file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="compare, write nothing")
+    check = parser.parse_args().check
+    stale = 0
+    for name, make in FILES.items():
+        path, text = FOLDER / name, render(make())
+        if check and (not path.is_file() or path.read_text() != text):
+            sys.stderr.write(f"{name} is not what the spec gives\n")
+            stale += 1
+        if not check:
+            path.write_text(text)
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,146 @@
+"""What the commands share: errors to exit codes, output as text or JSON, progress on a terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vtrain.errors import MissingExtraError, VtrainError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+EXIT_INPUT = 2
+EXIT_EXTRA = 3
+
+Progress = Callable[[str, int, int], None]
+"""(what is being done, how much is done, of how much)"""
+
+
+class VtrainCommand(click.Command):
+    """A command whose VtrainError becomes one line on stderr and an exit code.
+
+    With ``--json`` the error is also an object on stdout, so that a program reads one format.
+    """
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except VtrainError as error:
+            click.echo(f"vtrain {self.name}: {error}", err=True)
+            if ctx.params.get("as_json"):
+                print_json(
+                    {
+                        "error": {
+                            "code": error.code,
+                            "fault": error.fault,
+                            "message": error.message,
+                            "where": error.where,
+                        }
+                    }
+                )
+            return EXIT_EXTRA if isinstance(error, MissingExtraError) else EXIT_INPUT
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+engine_option = click.option(
+    "--engine",
+    type=click.Choice(["auto", "cpu", "numpy"]),
+    default="auto",
+    show_default=True,
+    help="Which engine computes the steps; all give the same bits.",
+)
+threads_option = click.option(
+    "--threads",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Threads to use; 0 takes every core.",
+)
+
+
+def existing_folder(name: str) -> Callable[[Any], Any]:
+    """An argument that is an existing folder."""
+    return click.argument(name, type=click.Path(exists=True, file_okay=False, path_type=Path))
+
+
+def existing_file(name: str) -> Callable[[Any], Any]:
+    """An argument that is an existing file."""
+    return click.argument(name, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+
+
+class HexBytes(click.ParamType):
+    """Bytes given in hexadecimal, ``least`` to ``most`` of them."""
+
+    name = "hex"
+
+    def __init__(self, least: int, most: int) -> None:
+        self._least, self._most = least, most
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> bytes:
+        if isinstance(value, bytes):
+            return value
+        try:
+            data = bytes.fromhex(value.removeprefix("0x"))
+        except ValueError:
+            self.fail(f"{value!r} is not hexadecimal", param, ctx)
+        if not self._least <= len(data) <= self._most:
+            wanted = (
+                f"{self._least}"
+                if self._least == self._most
+                else f"{self._least} to {self._most}"
+            )
+            self.fail(f"needs {wanted} bytes, has {len(data)}", param, ctx)
+        return data
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """Print one JSON object."""
+    click.echo(json.dumps(value, indent=2))
+
+
+def make_console() -> Console:
+    """A console on stdout that colours nothing by itself."""
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
+def print_pairs(pairs: Mapping[str, object]) -> None:
+    """Print labels and values, one pair a line."""
+    width = max(map(len, pairs))
+    for label, value in pairs.items():
+        click.echo(f"{label:<{width}}  {value}")
+
+
+@contextmanager
+def show_progress() -> Iterator[Progress]:
+    """Progress bars on stderr, one for each thing being done; nothing when that is no terminal."""
+    if not sys.stderr.isatty():
+        yield lambda what, done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress as Bars, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total}"),
+        TimeRemainingColumn(),
+    )
+    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+        tasks: dict[str, Any] = {}
+
+        def show(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total)
+            bars.update(tasks[what], completed=done, total=total)
+
+        yield show

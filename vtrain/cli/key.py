@@ -1,0 +1,44 @@
+"""``vtrain key``: the Ed25519 keys with which a solver signs claims."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from vtrain.cli.common import VtrainCommand, json_option, print_json, print_pairs
+
+_path = click.argument("path", type=click.Path(dir_okay=False, path_type=Path))
+
+
+@click.group("key")
+def command() -> None:
+    """Make and show solver keys."""
+
+
+@command.command("new", cls=VtrainCommand)
+@_path
+@json_option
+def new(path: Path, as_json: bool) -> None:
+    """Make a key and write it to the new file PATH, readable by you alone."""
+    from vtrain.attest.keys import generate_key, public_key
+
+    _show(path, public_key(generate_key(path)), as_json)
+
+
+@command.command("show", cls=VtrainCommand)
+@_path
+@json_option
+def show(path: Path, as_json: bool) -> None:
+    """Show the public key that belongs to the key file PATH."""
+    from vtrain.attest.keys import load_key, public_key
+
+    _show(path, public_key(load_key(path)), as_json)
+
+
+def _show(path: Path, public: bytes, as_json: bool) -> None:
+    pairs = {"key": str(path), "solver": public.hex()}
+    if as_json:
+        print_json(pairs)
+    else:
+        print_pairs(pairs)

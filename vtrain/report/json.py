@@ -1,0 +1,80 @@
+"""A report as JSON: bytes in hex, exact fractions as text, nothing rounded but ``percent``."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from typing import Any
+
+from vtrain.wire.report import Check, Detection, Randomness, Report, exit_code
+
+MAX_EXACT_DIGITS = 100
+"""Digits up to which the exact fraction is written out; ``formula`` is exact at any size."""
+
+
+def report_to_dict(report: Report) -> dict[str, Any]:
+    """A tree of dicts, lists, text and integers that holds all of ``report``."""
+    return {
+        "verdict": report.verdict,
+        "exit_code": exit_code(report),
+        "task_id": report.task_id.hex(),
+        "run_id": report.run_id.hex(),
+        "solver": report.solver.hex(),
+        "steps": report.steps,
+        "root": report.root.hex(),
+        "log_root": report.log_root.hex(),
+        "engine": report.engine,
+        "reason": None if report.reason is None else _check_to_dict(report.reason),
+        "checks": [_check_to_dict(check) for check in report.checks],
+        "replayed": [{"first": first, "last": last} for first, last in report.segments],
+        "randomness": None if report.randomness is None else _randomness(report.randomness),
+        "detection": [_detection_to_dict(detection) for detection in report.detections],
+        "strength": {
+            "checked": list(report.strength.checked),
+            "unchecked": list(report.strength.unchecked),
+        },
+    }
+
+
+def format_report(report: Report) -> str:
+    """:func:`report_to_dict` as JSON text."""
+    return json.dumps(report_to_dict(report), indent=2)
+
+
+def _check_to_dict(check: Check) -> dict[str, str]:
+    return {
+        "name": check.name,
+        "status": check.status,
+        "detail": check.detail,
+        "where": check.where,
+        "fault": check.fault,
+    }
+
+
+def _randomness(randomness: Randomness) -> dict[str, Any]:
+    return {
+        "value": randomness.value.hex(),
+        "source": randomness.source,
+        "predictable": randomness.predictable,
+    }
+
+
+def _detection_to_dict(detection: Detection) -> dict[str, Any]:
+    probability = detection.probability
+    short = max(probability.denominator, 1) < 10**MAX_EXACT_DIGITS
+    return {
+        "fraction": None if detection.fraction is None else str(detection.fraction),
+        "bad_steps": detection.bad_steps,
+        "bad_segments": detection.bad_segments,
+        "segments": detection.segments,
+        "drawn": detection.drawn,
+        "formula": detection.formula,
+        "probability": str(probability) if short else None,
+        "percent": format_percent(probability),
+    }
+
+
+def format_percent(probability: Fraction) -> str:
+    """Two decimals, rounded down, so that a chance is never overstated."""
+    hundredths = probability.numerator * 10_000 // probability.denominator
+    return f"{hundredths // 100}.{hundredths % 100:02d}"

@@ -1,0 +1,102 @@
+"""A report as text for people: what was checked, what was not, the chances, the verdict last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+
+from vtrain.report.json import format_percent
+from vtrain.wire.report import Check, Detection, Report, Status, Verdict
+
+_MARKS: dict[Status, str] = {
+    "passed": "[green]ok[/]",
+    "failed": "[bold red]FAILED[/]",
+    "not_done": "[yellow]not done[/]",
+}
+_VERDICTS: dict[Verdict, str] = {
+    "verified": "[bold green]VERIFIED[/]",
+    "fraud": "[bold red]FRAUD[/]",
+    "inconclusive": "[bold yellow]INCONCLUSIVE[/]",
+}
+PREDICTABLE = (
+    "The seed was given, so the solver could have known it: the chances above hold only if it was "
+    "drawn after the claim and kept secret until then."
+)
+"""What a report says of predictable randomness."""
+
+
+def print_report(report: Report, console: Console) -> None:
+    """Write ``report`` to ``console``; the verdict is the last line."""
+    console.print(_identity(report))
+    console.print()
+    console.print(_checks(report.checks))
+    _print_list(console, "Checked", report.strength.checked)
+    _print_list(console, "Not checked", report.strength.unchecked)
+    if report.detections:
+        _print_list(console, "Chance that this draw hits a cheat", tuple(_chances(report)))
+    if report.randomness is not None:
+        console.print(f"\nDrawn with {report.randomness.value.hex()}: {report.randomness.source}.")
+        if report.randomness.predictable:
+            console.print(f"[yellow]{PREDICTABLE}[/]")
+    console.print()
+    console.print(f"Verdict: {_VERDICTS[report.verdict]}{_because(report.reason)}")
+
+
+def _identity(report: Report) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for label, value in (
+        ("task", report.task_id.hex()),
+        ("run", report.run_id.hex()),
+        ("solver", report.solver.hex()),
+        ("steps", str(report.steps)),
+        ("root", report.root.hex()),
+    ):
+        table.add_row(label, value or "unknown")
+    return table
+
+
+def _checks(checks: tuple[Check, ...]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for check in checks:
+        table.add_row(_MARKS[check.status], check.name, escape(_sentence(check)))
+    return table
+
+
+def _sentence(check: Check) -> str:
+    return f"{check.where}: {check.detail}" if check.where else check.detail
+
+
+def _print_list(console: Console, title: str, lines: tuple[str, ...]) -> None:
+    if lines:
+        console.print(f"\n[bold]{title}[/]")
+        for line in lines:
+            console.print(Padding(escape(f"- {line}"), (0, 0, 0, 2)))
+
+
+def _chances(report: Report) -> Iterator[str]:
+    for detection in report.detections:
+        percent = format_percent(detection.probability)
+        yield f"{_case(detection)}: {percent} % = {detection.formula}"
+
+
+def _case(detection: Detection) -> str:
+    if detection.fraction is None:
+        return "a single false step"
+    share = format_percent(detection.fraction).removesuffix(".00")
+    return (
+        f"{share} % of the steps false ({detection.bad_steps}), "
+        f"packed into {detection.bad_segments} of {detection.segments} segments"
+    )
+
+
+def _because(reason: Check | None) -> str:
+    if reason is None:
+        return ""
+    return f" - {reason.name}: {escape(_sentence(reason))}"

@@ -1,0 +1,220 @@
+"""What a solver hands over: how good the model is, and its weights as floats.
+
+The forward pass of an evaluation is the step graph's own: the nodes between batch and loss are run
+with other samples in place of the batch, so that what is measured is what was trained.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vtrain.commit.checkpoint import read_checkpoint
+from vtrain.commit.files import read_file, storing, write_atomic
+from vtrain.engines.base import check_state
+from vtrain.errors import DataError, NotProducedError, RunError
+from vtrain.graph.evaluate import apply_node
+from vtrain.graph.step import param_state
+from vtrain.ops import TABLE
+from vtrain.spec.number import LOSS_EXPONENT
+from vtrain.spec.samples import Samples
+from vtrain.train.data import check_labels
+from vtrain.train.layout import RunPaths
+from vtrain.wire.graph import Ref, StepGraph, decode_graph
+
+State = Mapping[str, npt.NDArray[Any]]
+
+MAX_GRAPH = 2**28
+MAX_MODEL = 2**32
+EXPORT_ONNX = "model.onnx"
+EXPORT_SAFETENSORS = "model.safetensors"
+_BATCH_SUMS = frozenset({"sum", "square_sum"})
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Over ``count`` samples: the mean loss (nats for cross-entropy, squared error for MSE) and
+    the share of right classes, None for a task without classes."""
+
+    accuracy: float | None
+    loss: float
+    count: int
+
+
+def compute_mean_loss(graph: StepGraph, total: int, count: int) -> float:
+    """The integer loss of ``count`` samples as a mean for people: nats, or squared units for MSE."""
+    unit = math.log(2) if any(node.op == "cross_entropy" for node in graph.nodes) else 1.0
+    return total / 2**LOSS_EXPONENT * unit / count
+
+
+def evaluate(graph: StepGraph, state: State, samples: Samples) -> Evaluation:
+    """Forward pass of ``state`` over all ``samples``, in integers, by the law.
+
+    ``samples`` have the form (dtypes, shapes, exponents) of the task's own, any number of them.
+    RunError when the state is not the graph's; DataError when the samples do not fit.
+    """
+    check_state(graph, state)
+    forward = _Forward(graph, state, samples)
+    for part in ("x", "y"):
+        forward.check_form(part)
+    if forward.classes is not None:
+        check_labels(samples, forward.classes)
+    correct = total = 0
+    for start in range(0, samples.spec.samples, forward.batch):
+        batch_loss, batch_correct = forward.run(start)
+        total += batch_loss
+        correct += batch_correct
+    count = samples.spec.samples
+    return Evaluation(
+        accuracy=None if forward.classes is None else correct / count,
+        loss=compute_mean_loss(graph, total, count),
+        count=count,
+    )
+
+
+def load_run_state(run: Path, step: int | None = None) -> tuple[StepGraph, State]:
+    """Graph and state of a run directory after ``step`` steps (default: its last checkpoint).
+
+    For the solver's own use: nothing is compared with the claim, which is what `vtrain verify`
+    does.  NotProducedError when the checkpoint is missing, EncodingError when damaged.
+    """
+    paths = RunPaths(run)
+    graph = decode_graph(read_file(paths.graph, MAX_GRAPH))
+    if step is None:
+        steps = paths.list_checkpoints()
+        if not steps:
+            raise NotProducedError("has no checkpoint", where=str(paths.checkpoints))
+        step = steps[-1]
+    return graph, read_checkpoint(paths.checkpoint(step), graph)
+
+
+def evaluate_run(run: Path, samples: Samples, step: int | None = None) -> Evaluation:
+    """:func:`evaluate` of a checkpoint of a run directory, the last unless ``step`` names one."""
+    graph, state = load_run_state(run, step)
+    return evaluate(graph, state, samples)
+
+
+def export_run(run: Path, out: Path, step: int | None = None) -> tuple[Path, Path]:
+    """Write a checkpoint's weights as floats into the folder ``out``: the ONNX model that the task
+    was given with its initialisers replaced, and safetensors by the initialisers' names.
+
+    Masters have 24 fraction bits; a float32 keeps 24 significant ones.  Returns the two paths.
+    """
+    from vtrain.graph.onnx_import import import_onnx
+    from vtrain.graph.weights import export_onnx, export_safetensors
+
+    _, state = load_run_state(run, step)
+    original = read_file(RunPaths(run).model, MAX_MODEL)
+    model = import_onnx(original)
+    missing = [name for name in model.params if param_state(name) not in state]
+    if missing:
+        raise RunError("the model's parameter is not in the state", where=missing[0])
+    params = {name: state[param_state(name)] for name in model.params}
+    with storing(out):
+        out.mkdir(parents=True, exist_ok=True)
+    paths = out / EXPORT_ONNX, out / EXPORT_SAFETENSORS
+    write_atomic(paths[0], [export_onnx(original, model, params)])
+    write_atomic(paths[1], [export_safetensors(model, params)])
+    return paths
+
+
+class _Forward:
+    """The part of a step graph from its batch to its loss, on samples of one's own."""
+
+    def __init__(self, graph: StepGraph, state: State, samples: Samples) -> None:
+        self._graph = graph
+        self._state = state
+        self._samples = samples
+        record = graph.nodes[graph.find("record")]
+        loss = record.inputs[2].node
+        if graph.nodes[loss].op not in _BATCH_SUMS:
+            raise RunError("the loss is no sum over the batch", where=graph.nodes[loss].name)
+        self._loss = graph.nodes[loss]
+        self._terms = self._loss.inputs[0]
+        self._logits, self.classes = self._find_logits()
+        self._parts = {
+            str(node.attrs["part"]): Ref(index)
+            for index, node in enumerate(graph.nodes)
+            if node.op == "gather_samples"
+        }
+        self.batch = graph.type_of(self._parts["x"]).shape[0]
+        wanted = [self._terms] if self._logits is None else [self._terms, self._logits]
+        needed = self._ancestors(wanted)
+        varying = self._descendants()
+        self._nodes = [index for index in needed if index in varying]
+        self._fixed: dict[int, npt.NDArray[Any]] = {}
+        for index in needed:
+            if index not in varying and index not in {ref.node for ref in self._parts.values()}:
+                self._fixed[index] = self._apply(index, self._fixed)
+
+    def check_form(self, part: str) -> None:
+        """DataError unless the samples' ``part`` has the form that the graph gathers."""
+        wanted, spec = self._graph.type_of(self._parts[part]), self._samples.spec
+        found = (
+            (spec.x_dtype, spec.x_shape, spec.x_exponent)
+            if part == "x"
+            else (spec.y_dtype, spec.y_shape, spec.y_exponent)
+        )
+        if found != (wanted.dtype, wanted.shape[1:], wanted.exponent):
+            raise DataError(
+                f"are {found[0]} {found[1]} with exponent {found[2]}; the task has "
+                f"{wanted.dtype} {wanted.shape[1:]} with exponent {wanted.exponent}",
+                where=f"samples.{part}",
+            )
+
+    def run(self, start: int) -> tuple[int, int]:
+        """(loss, right classes) of up to ``batch`` samples from ``start``.
+
+        The last batch is filled up with its first sample, whose repeats are not counted.
+        """
+        count = min(self.batch, self._samples.spec.samples - start)
+        rows = np.full(self.batch, start)
+        rows[:count] += np.arange(count)
+        values = dict(self._fixed)
+        for part, ref in self._parts.items():
+            values[ref.node] = self._samples.part(part)[rows]
+        for index in self._nodes:
+            values[index] = self._apply(index, values)
+        loss = TABLE[self._loss.op].law(self._loss.attrs, [values[self._terms.node][:count]])
+        if self._logits is None:
+            return int(loss), 0
+        guesses = np.argmax(values[self._logits.node][:count], axis=1)
+        labels = values[self._parts["y"].node][:count]
+        return int(loss), int(np.count_nonzero(guesses == labels))
+
+    def _apply(self, index: int, values: Mapping[int, npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        node = self._graph.nodes[index]
+        inputs = [values[ref.node] for ref in node.inputs]
+        return apply_node(node, inputs, self._state, self._samples)
+
+    def _find_logits(self) -> tuple[Ref | None, int | None]:
+        """The int16 logits under a cross-entropy, and how many classes they are of."""
+        for node in self._graph.nodes:
+            if node.op == "cross_entropy":
+                logits = self._graph.nodes[node.inputs[0].node].inputs[0]
+                return logits, self._graph.type_of(logits).shape[1]
+        return None, None
+
+    def _ancestors(self, wanted: Iterable[Ref]) -> list[int]:
+        """Nodes that ``wanted`` depend on, in order, not going back beyond the batch."""
+        needed = {ref.node for ref in wanted}
+        batch = {ref.node for ref in self._parts.values()}
+        for index in range(max(needed), -1, -1):
+            if index in needed and index not in batch:
+                needed.update(ref.node for ref in self._graph.nodes[index].inputs)
+        return sorted(needed)
+
+    def _descendants(self) -> set[int]:
+        """Nodes that depend on the batch, itself left out."""
+        batch = {ref.node for ref in self._parts.values()}
+        varying: set[int] = set()
+        for index, node in enumerate(self._graph.nodes):
+            if any(ref.node in varying or ref.node in batch for ref in node.inputs):
+                varying.add(index)
+        return varying

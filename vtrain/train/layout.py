@@ -1,0 +1,191 @@
+"""What lies where in a run directory, and its manifest: an index for people and tools.
+
+Nothing in the manifest is authority: a claim signs the log's root, and all else follows from that.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from vtrain.commit.files import FileEntry, read_file, storing
+from vtrain.errors import EncodingError
+from vtrain.wire.fields import Fields
+
+FORMAT: Final = 1
+"""Version of the directory's layout and of the manifest."""
+MAX_MANIFEST: Final = 2**28
+_CHECKPOINT = re.compile(r"[0-9]{12}\.safetensors")
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """Paths of a run directory's files; nothing is read."""
+
+    root: Path
+
+    @property
+    def task(self) -> Path:
+        """The canonical TaskSpec."""
+        return self.root / "task.cbor"
+
+    @property
+    def graph(self) -> Path:
+        """The canonical StepGraph."""
+        return self.root / "graph.cbor"
+
+    @property
+    def model(self) -> Path:
+        """The ONNX file as given."""
+        return self.root / "model.onnx"
+
+    @property
+    def samples(self) -> Path:
+        """The canonical sample table; may be left out."""
+        return self.root / "data" / "samples.bin"
+
+    @property
+    def log(self) -> Path:
+        """Framed step records."""
+        return self.root / "log.bin"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints."""
+        return self.root / "checkpoints"
+
+    @property
+    def claim(self) -> Path:
+        """The SignedClaim; absent while the run goes on."""
+        return self.root / "claim.cbor"
+
+    @property
+    def manifest(self) -> Path:
+        """The index."""
+        return self.root / "manifest.json"
+
+    @property
+    def lock(self) -> Path:
+        """Locked by the one process that writes."""
+        return self.root / ".lock"
+
+    def checkpoint(self, step: int) -> Path:
+        """The state after ``step`` steps."""
+        return self.checkpoints / f"{step:012d}.safetensors"
+
+    def list_checkpoints(self) -> list[int]:
+        """Steps of the checkpoints that are there, ascending."""
+        with storing(self.checkpoints):
+            names = [path.name for path in self.checkpoints.glob("*.safetensors")]
+        return sorted(int(name[:12]) for name in names if _CHECKPOINT.fullmatch(name))
+
+    def name_of(self, path: Path) -> str:
+        """Name of a file in the manifest: its path from the root, with slashes."""
+        return path.relative_to(self.root).as_posix()
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The index: where the run stands after ``steps`` steps, and every file with size and BLAKE3.
+
+    ``saturation`` counts clamped elements by node over ``counted_steps`` executed steps (steps
+    redone after a crash count again).  ``files`` lists all but the manifest, the claim (which is
+    written after it and is its own proof) and the lock.
+    """
+
+    run_id: bytes
+    task_id: bytes
+    software: str
+    engine: str
+    steps: int
+    counted_steps: int
+    saturation: Mapping[str, int]
+    files: Mapping[str, FileEntry]
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """The one JSON text of a manifest: sorted keys, two-space indent, trailing newline."""
+    value = {
+        "counted_steps": manifest.counted_steps,
+        "engine": manifest.engine,
+        "files": {
+            name: {"blake3": entry.digest.hex(), "size": entry.size}
+            for name, entry in manifest.files.items()
+        },
+        "format": FORMAT,
+        "run_id": manifest.run_id.hex(),
+        "saturation": dict(manifest.saturation),
+        "software": manifest.software,
+        "steps": manifest.steps,
+        "task_id": manifest.task_id.hex(),
+    }
+    return (json.dumps(value, sort_keys=True, indent=2) + "\n").encode()
+
+
+def decode_manifest(data: bytes) -> Manifest:
+    """Inverse of :func:`encode_manifest`; EncodingError names the field, or the first byte that
+    is not as :func:`encode_manifest` writes it."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise EncodingError(f"is not JSON: {error}", where="manifest") from None
+    fields = Fields(value, "manifest")
+    version = fields.int("format", 0, 2**31)
+    if version != FORMAT:
+        fields.refuse("format", f"version {version} is not {FORMAT}, the one known here")
+    manifest = Manifest(
+        run_id=_digest(fields, "run_id"),
+        task_id=_digest(fields, "task_id"),
+        software=fields.text("software"),
+        engine=fields.text("engine"),
+        steps=_count(fields, "steps"),
+        counted_steps=_count(fields, "counted_steps"),
+        saturation=_counts(fields.take("saturation")),
+        files=_files(fields.take("files")),
+    )
+    fields.done()
+    again = encode_manifest(manifest)
+    if again != data:
+        pairs = enumerate(zip(data, again, strict=False))
+        byte = next((i for i, (a, b) in pairs if a != b), min(len(data), len(again)))
+        raise EncodingError("is not in canonical form", where=f"manifest: byte {byte}")
+    return manifest
+
+
+def read_manifest(paths: RunPaths) -> Manifest:
+    """The manifest of a run directory; NotProducedError when it is missing, EncodingError when
+    damaged."""
+    try:
+        return decode_manifest(read_file(paths.manifest, MAX_MANIFEST))
+    except EncodingError as error:
+        raise EncodingError(error.message, where=f"{paths.manifest}: {error.where}") from None
+
+
+def _count(fields: Fields, name: str) -> int:
+    # int() makes 1 of true, which then differs from the bytes read.
+    return int(fields.int(name, 0, 2**63 - 1))
+
+
+def _digest(fields: Fields, name: str) -> bytes:
+    text = fields.text(name)
+    if not re.fullmatch("[0-9a-f]{64}", text):
+        fields.refuse(name, "is not 64 lower-case hexadecimal digits")
+    return bytes.fromhex(text)
+
+
+def _counts(value: Any) -> dict[str, int]:
+    fields = Fields(value, "manifest.saturation")
+    return {name: _count(fields, name) for name in value}
+
+
+def _files(value: Any) -> dict[str, FileEntry]:
+    fields, entries = Fields(value, "manifest.files"), {}
+    for name in value:
+        entry = fields.map(name)
+        entries[name] = FileEntry(_count(entry, "size"), _digest(entry, "blake3"))
+        entry.done()
+    return entries

@@ -1,0 +1,203 @@
+"""Training: from a compiled task to a signed run directory, in one go or in several."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vtrain.attest.claims import sign_claim
+from vtrain.attest.keys import PrivateKey, public_key
+from vtrain.commit.state import compute_root_of_state
+from vtrain.engines.registry import open_session, resolve_engine
+from vtrain.errors import DataError, RunError, TaskError
+from vtrain.spec.commitment import compute_graph_root, compute_task_id
+from vtrain.train.data import compute_samples_root
+from vtrain.train.deliver import compute_mean_loss
+from vtrain.train.store import RunDirectory, Tally, open_run
+from vtrain.wire.claim import Claim
+from vtrain.wire.graph import StepGraph
+
+if TYPE_CHECKING:
+    from vtrain.train.task import CompiledTask
+
+SATURATION_WARNING_PPM = 100.0
+"""A site that clamps more than this share of its elements loses accuracy."""
+
+Progress = Callable[[int, int, float, float], None]
+"""(steps done, steps in all, mean loss of the step for people, samples per second)."""
+
+
+@dataclass(frozen=True)
+class SiteSaturation:
+    """How often a rescale node clamped: ``count`` elements, ``ppm`` of all that it put out."""
+
+    site: str
+    count: int
+    ppm: float
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What a run came to.
+
+    ``root`` is the state root after ``steps`` steps, ``log_root`` that of the log signed in the
+    claim; ``saturation`` covers the steps executed, most affected site first; ``seconds`` and
+    ``resumed_from`` (the step begun from) are of this call alone.
+    """
+
+    path: Path
+    task_id: bytes
+    run_id: bytes
+    root: bytes
+    log_root: bytes
+    steps: int
+    resumed_from: int
+    engine: str
+    saturation: tuple[SiteSaturation, ...]
+    seconds: float
+
+    @property
+    def warnings(self) -> tuple[SiteSaturation, ...]:
+        """Sites whose saturation is worth a warning: `vtrain profile` with a larger margin helps."""
+        return tuple(site for site in self.saturation if site.ppm > SATURATION_WARNING_PPM)
+
+
+def train(
+    task: CompiledTask,
+    out: Path,
+    *,
+    key: PrivateKey,
+    engine: str = "auto",
+    steps: int | None = None,
+    threads: int = 0,
+    keep_data: bool = True,
+    progress: Progress | None = None,
+) -> RunSummary:
+    """Train ``task`` into the run directory ``out``, or go on with the run that is there.
+
+    ``steps`` stops earlier than the task, at a commitment step, with a claim for so many steps; a
+    later call with more goes on and signs a new claim, of which the old log is a prefix.  The same
+    ``out`` and task always end in the same final root, however often the process was killed.
+
+    RunError: ``out`` is in use, has another task, or is further than ``steps``; TaskError,
+    DataError: the parts of ``task`` are not what its spec pins; StorageError: the disk is full or
+    the folder read-only, and what was committed is safe.
+    """
+    started = time.perf_counter()
+    target = _check_target(task, steps)
+    check_task(task)
+    engine = resolve_engine(engine)
+    with open_run(out, task, keep_data=keep_data) as run:
+        begun = run.log.size
+        if begun > target:
+            raise RunError(f"has {begun} steps already, more than {target}", where=str(out))
+        counts = _Saturation(task.graph, run)
+        if begun < target:
+            run.remove_claim()
+            _advance(task, run, target, engine, threads, counts, progress)
+        elif run.manifest is None or run.manifest.steps != begun:
+            run.write_manifest(counts.as_tally(engine))
+        claim = Claim(
+            run_id=run.run_id,
+            solver=public_key(key),
+            task_id=compute_task_id(task.spec),
+            log_size=run.log.size,
+            log_root=run.log.root(),
+        )
+        run.write_claim(sign_claim(claim, key))
+        return RunSummary(
+            path=out,
+            task_id=claim.task_id,
+            run_id=claim.run_id,
+            root=run.log.records[-1].state_root,
+            log_root=claim.log_root,
+            steps=claim.log_size,
+            resumed_from=begun,
+            engine=engine,
+            saturation=counts.by_site(),
+            seconds=time.perf_counter() - started,
+        )
+
+
+def check_task(task: CompiledTask) -> None:
+    """See that graph, initial state and samples are those that the spec pins.
+
+    DataError when the samples do not have their root, TaskError for the other two.
+    """
+    spec = task.spec
+    if spec.data != task.samples.spec or compute_samples_root(task.samples) != spec.data.root:
+        raise DataError("are not those that the task commits to", where="samples")
+    if compute_graph_root(task.graph) != spec.graph_root:
+        raise TaskError("is not that of the graph", where="graph_root")
+    if compute_root_of_state(task.graph, task.initial_state) != spec.initial_state_root:
+        raise TaskError("is not that of the initial state", where="initial_state_root")
+
+
+def _check_target(task: CompiledTask, steps: int | None) -> int:
+    spec = task.spec
+    if spec.steps % spec.commit_every != 0:
+        raise TaskError("is not a multiple of commit_every", where="steps")
+    target = spec.steps if steps is None else steps
+    if not 1 <= target <= spec.steps or target % spec.commit_every != 0:
+        raise RunError(
+            f"must be a multiple of {spec.commit_every} (commit_every), at most {spec.steps}",
+            where=f"steps {target}",
+        )
+    return target
+
+
+class _Saturation:
+    """Counts of clamped elements: those of earlier processes and those of this session."""
+
+    def __init__(self, graph: StepGraph, run: RunDirectory) -> None:
+        self._sizes = {node.name: node.outputs[0].size for node in graph.nodes}
+        before = run.manifest
+        self._steps = before.counted_steps if before is not None else 0
+        self._counts = Counter(before.saturation if before is not None else {})
+
+    def add(self, steps: int, counts: Mapping[str, int]) -> None:
+        self._steps += steps
+        self._counts.update(counts)
+
+    def as_tally(self, engine: str) -> Tally:
+        return Tally(engine, self._steps, dict(self._counts))
+
+    def by_site(self) -> tuple[SiteSaturation, ...]:
+        sites = [
+            SiteSaturation(site, count, 1e6 * count / (self._steps * self._sizes[site]))
+            for site, count in self._counts.items()
+            if site in self._sizes and count > 0 and self._steps > 0
+        ]
+        return tuple(sorted(sites, key=lambda site: (-site.ppm, site.site)))
+
+
+def _advance(
+    task: CompiledTask,
+    run: RunDirectory,
+    target: int,
+    engine: str,
+    threads: int,
+    counts: _Saturation,
+    progress: Progress | None,
+) -> None:
+    """Do the steps up to ``target``, with a checkpoint at each one due and at the last."""
+    spec = task.spec
+    session = open_session(engine, task.graph, task.samples, threads=threads)
+    session.load_state(run.state)
+    counted, reported = run.log.size, Counter[str]()
+    first, started = run.log.size, time.perf_counter()
+    for step in range(first + 1, target + 1):
+        record = session.step()
+        run.append(record)
+        if step % spec.checkpoint_every == 0 or step == target:
+            clamped = Counter(session.saturation())
+            counts.add(step - counted, clamped - reported)
+            counted, reported = step, clamped
+            run.commit(session.read_state(), counts.as_tally(engine))
+        if progress is not None:
+            rate = (step - first) * spec.batch / (time.perf_counter() - started)
+            progress(step, target, compute_mean_loss(task.graph, record.loss, spec.batch), rate)

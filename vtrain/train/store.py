@@ -1,0 +1,291 @@
+"""The run directory while it is being written: begun, resumed and left consistent at any moment.
+
+What makes a crash harmless: task.cbor comes first, so that a folder belongs to one task from the
+start; a checkpoint is renamed into place only after the records up to it are durable; every file
+but the log appears whole; and what the log has beyond the newest good checkpoint is cut off and
+computed again, to the same bytes.  A log that is shorter than its manifest says was torn; one that
+differs from it was altered, and is refused.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
+from blake3 import blake3
+
+from vtrain import _core
+from vtrain.attest.claims import generate_run_id
+from vtrain.commit.checkpoint import checkpoint_chunks, read_checkpoint
+from vtrain.commit.files import (
+    Chunk,
+    FileEntry,
+    compute_entry,
+    read_entry,
+    read_file,
+    remove_temporaries,
+    storing,
+    sync_folder,
+    write_all,
+    write_atomic,
+)
+from vtrain.commit.log import LOG_HEADER, RunLog, encode_frame, encode_log, recover_prefix
+from vtrain.commit.state import compute_root_of_state
+from vtrain.errors import EncodingError, NotProducedError, RunError
+from vtrain.spec.commitment import compute_task_id
+from vtrain.train.layout import Manifest, RunPaths, encode_manifest, read_manifest
+from vtrain.train.lock import hold_lock
+from vtrain.wire.claim import SignedClaim, decode_signed_claim, encode_signed_claim
+from vtrain.wire.graph import encode_graph
+from vtrain.wire.record import StepRecord
+from vtrain.wire.task import decode_task, encode_task
+
+if TYPE_CHECKING:
+    from vtrain.train.task import CompiledTask
+
+State = Mapping[str, npt.NDArray[Any]]
+
+SOFTWARE = f"vtrain {_core.__version__}"
+MAX_LOG = 2**36
+MAX_SMALL = 2**20
+"""Largest task or claim read back."""
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What the manifest says besides the files: see :class:`vtrain.train.layout.Manifest`."""
+
+    engine: str
+    counted_steps: int
+    saturation: Mapping[str, int]
+
+
+class RunDirectory:
+    """A run directory, locked and brought to its newest good checkpoint.
+
+    ``log`` holds the records up to there and ``state`` the tensors; :meth:`append` and
+    :meth:`commit` go on from there.  Made by :func:`open_run`.
+    """
+
+    def __init__(self, paths: RunPaths, task: CompiledTask, *, keep_data: bool) -> None:
+        self.paths = paths
+        self._task = task
+        self._files: dict[str, FileEntry] = {}
+        self._begin()
+        remove_temporaries(paths.root)
+        remove_temporaries(paths.checkpoints)
+        self._place(paths.graph, [encode_graph(task.graph)])
+        self._place(paths.model, [task.model])
+        if keep_data or paths.samples.exists():
+            self._make_folder(paths.samples.parent)
+            remove_temporaries(paths.samples.parent)
+            self._place(paths.samples, [task.samples.table])
+        self._place(paths.checkpoint(0), checkpoint_chunks(task.graph, task.initial_state))
+        self._manifest = read_manifest(paths) if paths.manifest.exists() else None
+        self.run_id = self._recall_run_id()
+        self.log, self.state = self._recover()
+        self._log_hasher = blake3()
+        self._log_size = 0
+        self._handle = self._open_log()
+        self._recall_entries()
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """The manifest as last read or written; None before the first."""
+        return self._manifest
+
+    def close(self) -> None:
+        """Close the log; everything appended is with the operating system."""
+        os.close(self._handle)
+
+    def append(self, record: StepRecord) -> None:
+        """Append the next record to the log, not yet durable; EncodingError for another step."""
+        frame = encode_frame(record)
+        self.log.append(record)
+        with storing(self.paths.log):
+            write_all(self._handle, memoryview(frame))
+        self._log_hasher.update(frame)
+        self._log_size += len(frame)
+
+    def commit(self, state: State, tally: Tally) -> None:
+        """Make the run durable up to its last record: log, then checkpoint, then manifest."""
+        step = self.log.size
+        with storing(self.paths.log):
+            os.fsync(self._handle)
+        self._write(self.paths.checkpoint(step), checkpoint_chunks(self._task.graph, state))
+        self._prune(step)
+        self.write_manifest(tally)
+
+    def write_manifest(self, tally: Tally) -> None:
+        """Write the manifest for the log as it is."""
+        files = dict(self._files)
+        files[self.paths.name_of(self.paths.log)] = FileEntry(
+            self._log_size, self._log_hasher.digest()
+        )
+        self._manifest = Manifest(
+            run_id=self.run_id,
+            task_id=compute_task_id(self._task.spec),
+            software=SOFTWARE,
+            engine=tally.engine,
+            steps=self.log.size,
+            counted_steps=tally.counted_steps,
+            saturation=tally.saturation,
+            files=files,
+        )
+        write_atomic(self.paths.manifest, [encode_manifest(self._manifest)])
+
+    def write_claim(self, signed: SignedClaim) -> None:
+        """Write the claim, the last file of a run."""
+        write_atomic(self.paths.claim, [encode_signed_claim(signed)])
+
+    def remove_claim(self) -> None:
+        """Remove the claim of a run that goes on: it says less than the log soon will."""
+        with storing(self.paths.claim):
+            self.paths.claim.unlink(missing_ok=True)
+            sync_folder(self.paths.root)
+
+    def _begin(self) -> None:
+        """Take the folder for this task, or see that it is this task's."""
+        paths, content = self.paths, encode_task(self._task.spec)
+        if not paths.task.exists():
+            with storing(paths.root):
+                foreign = sorted(
+                    path.name
+                    for path in paths.root.iterdir()
+                    if path != paths.lock and not path.name.endswith(".cbor.tmp")
+                )
+            if foreign:
+                raise RunError(
+                    f"holds {foreign[0]!r} but no run: name a new folder", where=str(paths.root)
+                )
+            write_atomic(paths.task, [content])
+        found = read_file(paths.task, MAX_SMALL)
+        if found != content:
+            theirs, ours = compute_task_id(decode_task(found)), compute_task_id(self._task.spec)
+            raise RunError(
+                f"holds a run of task {theirs.hex()}, this is task {ours.hex()}",
+                where=str(paths.root),
+            )
+        self._files[paths.name_of(paths.task)] = compute_entry([content])
+        self._make_folder(paths.checkpoints)
+
+    def _make_folder(self, path: Path) -> None:
+        with storing(path):
+            path.mkdir(exist_ok=True)
+            sync_folder(path.parent)
+
+    def _write(self, path: Path, chunks: list[Chunk]) -> None:
+        write_atomic(path, chunks)
+        self._files[self.paths.name_of(path)] = compute_entry(chunks)
+
+    def _place(self, path: Path, chunks: list[Chunk]) -> None:
+        """See that a file of known content is there; a missing or damaged one is written anew."""
+        entry = compute_entry(chunks)
+        if not path.exists() or read_entry(path) != entry:
+            write_atomic(path, chunks)
+        self._files[self.paths.name_of(path)] = entry
+
+    def _recall_run_id(self) -> bytes:
+        if self._manifest is not None:
+            return self._manifest.run_id
+        if self.paths.claim.exists():  # the manifest was deleted; a claim once made stays valid
+            return decode_signed_claim(read_file(self.paths.claim, MAX_SMALL)).claim.run_id
+        return generate_run_id()
+
+    def _recover(self) -> tuple[RunLog, State]:
+        """Records up to the newest checkpoint that has the root its record names, and its state."""
+        records = self._read_records()
+        for step in reversed(self.paths.list_checkpoints()):
+            if not 0 < step <= len(records):
+                continue
+            state = self._read_state(step)
+            if state is None:
+                continue
+            if compute_root_of_state(self._task.graph, state) == records[step - 1].state_root:
+                return RunLog(records[:step]), state
+        return RunLog(), self._task.initial_state
+
+    def _read_state(self, step: int) -> State | None:
+        try:
+            return read_checkpoint(self.paths.checkpoint(step), self._task.graph)
+        except (EncodingError, NotProducedError):
+            return None
+
+    def _read_records(self) -> tuple[StepRecord, ...]:
+        path = self.paths.log
+        if not path.exists():
+            return ()
+        data = read_file(path, MAX_LOG)
+        name = self.paths.name_of(path)
+        entry = self._manifest.files.get(name) if self._manifest is not None else None
+        if (
+            entry is not None
+            and len(data) >= entry.size
+            and compute_entry([data[: entry.size]]) != entry
+        ):
+            raise EncodingError(
+                "is not the log that the manifest describes; delete it to redo the run",
+                where=str(path),
+            )
+        return recover_prefix(data).records
+
+    def _open_log(self) -> int:
+        """The log file, cut to the records kept and open for appending."""
+        path = self.paths.log
+        kept = encode_log(self.log.records)
+        if self.log.size == 0:  # new, or with nothing in it that stands
+            write_atomic(path, [LOG_HEADER])
+        with storing(path):
+            handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                os.ftruncate(handle, len(kept))
+                os.fsync(handle)
+            except OSError:
+                os.close(handle)
+                raise
+        self._log_hasher.update(kept)
+        self._log_size = len(kept)
+        return handle
+
+    def _recall_entries(self) -> None:
+        """Manifest entries of the checkpoints that are kept; those after the log are not listed."""
+        known = self._manifest.files if self._manifest is not None else {}
+        for step in self.paths.list_checkpoints():
+            if 0 < step <= self.log.size:
+                path = self.paths.checkpoint(step)
+                name = self.paths.name_of(path)
+                self._files[name] = known.get(name) or read_entry(path)
+
+    def _prune(self, step: int) -> None:
+        """Drop the checkpoint at which an earlier ``--steps`` ended, unless it is due anyway."""
+        for other in self.paths.list_checkpoints():
+            if other != step and other % self._task.spec.checkpoint_every != 0:
+                path = self.paths.checkpoint(other)
+                with storing(path):
+                    path.unlink(missing_ok=True)
+                self._files.pop(self.paths.name_of(path), None)
+
+
+@contextmanager
+def open_run(root: Path, task: CompiledTask, *, keep_data: bool = True) -> Iterator[RunDirectory]:
+    """Begin a run of ``task`` in ``root``, or go on with the one there; locked until the end.
+
+    ``keep_data`` False leaves the samples out of a new run.  RunError when another process holds
+    the folder, when it has a run of another task, or files that are no run; StorageError when the
+    system refuses to read or write; EncodingError for a manifest or a log that was altered.
+    """
+    with storing(root):
+        root.mkdir(parents=True, exist_ok=True)
+    paths = RunPaths(root)
+    with hold_lock(paths.lock):
+        with storing(root):
+            run = RunDirectory(paths, task, keep_data=keep_data)
+        try:
+            yield run
+        finally:
+            run.close()

@@ -42,3 +42,63 @@ class MerkleTree:
     def root(self, size: int) -> bytes: ...
     def inclusion_path(self, index: int, size: int) -> list[bytes]: ...
     def consistency_path(self, old_size: int, new_size: int) -> list[bytes]: ...
+
+# The cpu engine (rust/vtrain-py/src/engine.rs).  Arrays are C-contiguous.  A record is (step, batch
+# digest, loss, state root or b"").  GraphError names a node, EncodingError a byte or field, RunError
+# a state, a path or threads, DataError the samples.
+
+Record = tuple[int, bytes, int, bytes]
+
+class Engine:
+    def __init__(
+        self,
+        graph: bytes,
+        table: npt.NDArray[np.uint8],
+        x_form: tuple[str, Sequence[int]],
+        y_form: tuple[str, Sequence[int]],
+        threads: int = 0,
+        path: str = "auto",
+    ) -> None: ...
+    def load_state(self, name: str, value: npt.NDArray[Any]) -> None: ...
+    def read_state(self) -> list[tuple[str, npt.NDArray[Any]]]: ...
+    def step(self) -> Record: ...
+    def trace(self) -> tuple[Record, list[bytes]]: ...
+    def evaluate(self, node: int) -> npt.NDArray[Any]: ...
+    def saturation(self) -> list[tuple[str, int]]: ...
+    def start_profile(self) -> None: ...
+    def profile(self) -> list[tuple[str, float]]: ...
+    @property
+    def memory(self) -> int: ...
+
+def apply_node(
+    node: bytes, inputs: Sequence[npt.NDArray[Any]], threads: int = 0, path: str = "auto"
+) -> npt.NDArray[Any]: ...
+
+# The exact int16 product (rust/vtrain-py/src/gemm.rs).  Arrays are C-contiguous; `transpose_a` says
+# that A is stored as [k, m], `transpose_b` that B is stored as [n, k]; `out` is filled and returned;
+# `path` is "auto" or one of `gemm_paths()`, slowest first.  Shapes that do not fit are a GraphError.
+
+Int16Matrix = npt.NDArray[np.int16]
+
+def gemm_paths() -> list[str]: ...
+def gemm_i64(
+    a: Int16Matrix,
+    b: Int16Matrix,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    path: str = "auto",
+    threads: int = 0,
+    out: npt.NDArray[np.int64] | None = None,
+) -> npt.NDArray[np.int64]: ...
+def gemm_rescale_i16(
+    a: Int16Matrix,
+    b: Int16Matrix,
+    shift: int,
+    bias: npt.NDArray[np.int64] | None = None,
+    relu: bool = False,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    path: str = "auto",
+    threads: int = 0,
+    out: Int16Matrix | None = None,
+) -> tuple[Int16Matrix, int]: ...

@@ -39,8 +39,10 @@ def weights(*shape: int) -> Floats:
 
 def node(op: str, inputs: str, outputs: str = "y", **attributes: Any) -> onnx.NodeProto:
     """Inputs and outputs are separated by blanks; "-" is an omitted one."""
-    names = [["" if name == "-" else name for name in text.split()] for text in (inputs, outputs)]
-    return helper.make_node(op, *names, name=f"the_{op}", **attributes)
+    names, made = (
+        ["" if name == "-" else name for name in text.split()] for text in (inputs, outputs)
+    )
+    return helper.make_node(op, names, made, f"the_{op}", **attributes)
 
 
 def make(
@@ -114,10 +116,11 @@ def constant(name: str, value: npt.NDArray[Any]) -> onnx.NodeProto:
 
 
 I64 = np.int64
-FC = {"w": weights(5, 4), "b": weights(4)}
+Tensors = dict[str, npt.NDArray[Any]]
+FC: Tensors = {"w": weights(5, 4), "b": weights(4)}
 
 # A case is the nodes between x [batch, 5] and y, and the stored tensors.
-VECTOR_CASES: dict[str, tuple[list[onnx.NodeProto], dict[str, npt.NDArray[Any]]]] = {
+VECTOR_CASES: dict[str, tuple[list[onnx.NodeProto], Tensors]] = {
     "gemm": ([node("Gemm", "x w b")], FC),
     "gemm transB": ([node("Gemm", "x w b", transB=1)], {"w": weights(4, 5), "b": weights(4)}),
     "gemm without bias": ([node("Gemm", "x w")], FC),
@@ -176,10 +179,10 @@ VECTOR_CASES: dict[str, tuple[list[onnx.NodeProto], dict[str, npt.NDArray[Any]]]
 }
 
 KERNEL, BIAS = weights(3, 2, 3, 3), weights(3)
-CONV = {"w": KERNEL, "b": BIAS}
+CONV: Tensors = {"w": KERNEL, "b": BIAS}
 
 # From x [batch, 2, 6, 6] to y.
-IMAGE_CASES: dict[str, tuple[list[onnx.NodeProto], dict[str, npt.NDArray[Any]]]] = {
+IMAGE_CASES: dict[str, tuple[list[onnx.NodeProto], Tensors]] = {
     "conv": ([node("Conv", "x w b")], CONV),
     "conv without bias": ([node("Conv", "x w")], CONV),
     "conv, every attribute": (
@@ -300,13 +303,13 @@ def test_image_models_compute_what_onnxruntime_computes(case: str) -> None:
 @pytest.mark.parametrize("batch", ["n", None, 1, 3])
 @pytest.mark.parametrize("shape", [[0, -1], [-1, 10], [0, 10]])
 def test_batch_may_be_symbolic_unknown_or_any_number(batch: Any, shape: list[int]) -> None:
-    tensors = {"w": weights(10, 4), "s": np.array(shape, I64)}
+    tensors: Tensors = {"w": weights(10, 4), "s": np.array(shape, I64)}
     nodes = [node("Reshape", "x s", "f"), node("MatMul", "f w")]
     assert import_onnx(make(nodes, [batch, 2, 5], tensors)).input_shape == (2, 5)
 
 
 def test_reshape_may_name_a_fixed_batch() -> None:
-    tensors = {"w": weights(10, 4), "s": np.array([3, -1], I64)}
+    tensors: Tensors = {"w": weights(10, 4), "s": np.array([3, -1], I64)}
     nodes = [node("Reshape", "x s", "f"), node("MatMul", "f w")]
     assert import_onnx(make(nodes, [3, 2, 5], tensors)).layers[0].name == "f"
     with pytest.raises(ModelError, match=r"the_Reshape.*keep the batch"):
@@ -434,7 +437,7 @@ def pool(op: str, **attributes: Any) -> list[onnx.NodeProto]:
     return [node("Conv", "x k", "c"), node(op, "c", **{"kernel_shape": [2, 2], **attributes})]
 
 
-TENSORS: dict[str, npt.NDArray[Any]] = {
+TENSORS: Tensors = {
     "w": weights(72, 4),
     "b": weights(4),
     "k": weights(3, 2, 3, 3),
@@ -731,7 +734,9 @@ def test_files_are_read_from_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_initialisers_listed_as_inputs_are_no_inputs() -> None:
     proto = make([node("Gemm", "x w b")], ["n", 5], FC)
     for name, value in FC.items():
-        proto.graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, value.shape))
+        proto.graph.input.append(
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, value.shape)
+        )
     assert import_onnx(proto).input == "x"
 
 
@@ -769,20 +774,20 @@ def make_residual() -> Any:
     return Residual()
 
 
-def export(network: Any, x: Any, *, dynamo: bool, symbolic: bool) -> bytes:
+def export_by_torch(network: Any, x: Any, *, dynamo: bool, symbolic: bool) -> bytes:
     import torch
 
     shapes: dict[str, Any] = {}
     if symbolic:
         batch = {0: torch.export.Dim("batch")} if dynamo else {0: "batch"}
         shapes = {"dynamic_shapes": (batch,)} if dynamo else {"dynamic_axes": {"x": batch}}
-    file = io.BytesIO()
+    file: Any = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporters' own deprecations
         torch.onnx.export(
             network, (x,), file, dynamo=dynamo, input_names=["x"], verbose=False, **shapes
         )
-    return file.getvalue()
+    return bytes(file.getvalue())
 
 
 @pytest.mark.parametrize("symbolic", [False, True])
@@ -795,7 +800,7 @@ def test_models_that_torch_exports(
     torch.manual_seed(7)
     network = make_network().eval()
     x = torch.rand(3, 1, 8, 8) * 2 - 1
-    proto = onnx.load_from_string(export(network, x, dynamo=dynamo, symbolic=symbolic))
+    proto = onnx.load_from_string(export_by_torch(network, x, dynamo=dynamo, symbolic=symbolic))
     model = assert_same_function(proto, x.numpy())
     expected = network(x).detach().numpy()
     assert np.abs(run_integers(model, x.numpy()) - expected).max() < 1e-3 * np.abs(expected).max()

@@ -44,9 +44,8 @@ def make_file(dtype: int = TensorProto.FLOAT) -> bytes:
         [tensor("conv", 3, 2, 2, 1), tensor("conv_bias", 3), tensor("fc_bias", 1, 4)],
         doc_string="kept",
     )
-    return helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
-    ).SerializeToString()
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return bytes(proto.SerializeToString())
 
 
 def change(model: Model, magnitude: int = 2**24) -> Params:
@@ -176,12 +175,13 @@ def test_params_of_another_model_are_refused() -> None:
     del missing["fc"]
     wrong_shape = {**model.params, "fc": np.zeros((4, 18), np.int32)}
     wrong_dtype = {**model.params, "fc": np.zeros((18, 4), np.int64)}
-    for params, complaint in (
+    cases: list[tuple[dict[str, Any], str]] = [
         (missing, "has parameters"),
         ({**model.params, "more": np.zeros(1, np.int32)}, "has parameters"),
         (wrong_shape, "parameter fc: needs int32"),
         (wrong_dtype, "parameter fc: needs int32"),
-    ):
+    ]
+    for params, complaint in cases:
         with pytest.raises(ModelError, match=complaint):
             export_onnx(original, model, params)
         with pytest.raises(ModelError, match=complaint):

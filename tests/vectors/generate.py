@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from blake3 import blake3
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vtrain.errors import EncodingError
@@ -23,6 +24,7 @@ from vtrain.spec.domains import (
     DIGEST_DOMAINS,
     RUN_LOG,
     SAMPLES,
+    SAMPLING,
     STATE_TREE,
     TREE_DOMAINS,
     compute_domain_hash,
@@ -402,6 +404,61 @@ def make_claim() -> Json:
     }
 
 
+# --- plan.json
+
+
+def draw_plainly(seed: bytes, population: int, count: int) -> list[int]:
+    """The sampler of vtrain.audit.plan as its text says it, with the whole array in memory."""
+    stream = blake3(seed, derive_key_context=SAMPLING).digest(length=1 << 16)
+    words = [int.from_bytes(stream[i : i + 8], "little") for i in range(0, len(stream), 8)]
+    array = list(range(population))
+    for i in range(min(count, population)):
+        left = population - i
+        while words[0] >= 2**64 - 2**64 % left:
+            words.pop(0)
+        j = i + words.pop(0) % left
+        array[i], array[j] = array[j], array[i]
+    return array[: min(count, population)]
+
+
+def make_plan() -> Json:
+    """plan.json."""
+    claim = make_claim()["signed_encoding"]
+    cases = []
+    for randomness, domain, population, count in (
+        ("00", "replay segments", 1, 1),
+        ("00", "replay segments", 14, 3),
+        ("00", "replay segments", 14, 14),
+        ("01", "replay segments", 14, 3),
+        ("00", "another check", 14, 3),
+        ("00", "replay segments", 15, 3),
+        ("00", "replay segments", 14, 0),
+        ("00", "replay segments", 0, 3),
+        ("00", "replay segments", 5, 9),
+        (bytes(range(32)).hex(), "replay segments", 1000, 200),
+        (bytes(range(64)).hex(), "", 65536, 7),
+    ):
+        seed = cbor.encode(
+            {
+                "claim": bytes.fromhex(claim),
+                "domain": domain,
+                "population": population,
+                "randomness": bytes.fromhex(randomness),
+            }
+        )
+        cases.append(
+            {
+                "randomness": randomness,
+                "domain": domain,
+                "population": population,
+                "count": count,
+                "seed": seed.hex(),
+                "indices": draw_plainly(seed, population, count),
+            }
+        )
+    return {"claim": claim, "cases": cases}
+
+
 FILES: dict[str, Callable[[], Json]] = {
     "cbor.json": make_cbor,
     "domains.json": make_domains,
@@ -412,6 +469,7 @@ FILES: dict[str, Callable[[], Json]] = {
     "state.json": make_state,
     "log.json": make_log,
     "claim.json": make_claim,
+    "plan.json": make_plan,
 }
 
 

@@ -40,14 +40,16 @@ _BLOCK = 1024
 
 def draw_randomness(random: Callable[[int], bytes] = os.urandom) -> Randomness:
     """The auditor's own randomness, drawn now: call it only after the claim was read."""
-    return Randomness(random(RANDOMNESS_BYTES), "the auditor's own, drawn after the claim", False)
+    return Randomness(
+        random(RANDOMNESS_BYTES), "randomness of the auditor's own, drawn after the claim", False
+    )
 
 
 def given_randomness(value: bytes) -> Randomness:
     """Randomness handed in: nobody can tell here who knew it when.  RunError on a bad length."""
     if not 1 <= len(value) <= MAX_RANDOMNESS_BYTES:
         raise RunError(f"needs 1 to {MAX_RANDOMNESS_BYTES} bytes, has {len(value)}", where="seed")
-    return Randomness(value, "given as a seed", True)
+    return Randomness(value, "a seed that was given", True)
 
 
 def draw(
@@ -96,12 +98,14 @@ def _below(words: Iterator[int], bound: int) -> int:
 
 @dataclass(frozen=True)
 class Segments:
-    """A run of ``steps`` steps cut at its checkpoints: every ``every`` steps, the last one shorter."""
+    """``steps`` steps cut at their checkpoints: every ``every`` steps, the last one shorter."""
 
     steps: int
     every: int
 
-    def __len__(self) -> int:
+    @property
+    def count(self) -> int:
+        """How many segments there are."""
         return -(-self.steps // self.every)
 
     def bounds(self, index: int) -> tuple[int, int]:
@@ -115,15 +119,19 @@ def compute_fewest_segments(segments: Segments, bad_steps: int) -> int:
     full = segments.steps // segments.every
     if bad_steps <= full * segments.every:
         return -(-bad_steps // segments.every)
-    return len(segments)
+    return segments.count
 
 
 def compute_detections(segments: Segments, drawn: int) -> tuple[Detection, ...]:
     """Chance of detection for a single bad step, then for each of ``FRACTIONS`` packed worst."""
-    population = len(segments)
+    population = segments.count
     out = []
     for fraction in (None, *FRACTIONS):
-        bad = 1 if fraction is None else -(-segments.steps * fraction.numerator // fraction.denominator)
+        bad = (
+            1
+            if fraction is None
+            else -(-segments.steps * fraction.numerator // fraction.denominator)
+        )
         packed = compute_fewest_segments(segments, bad)
         out.append(Detection(fraction, bad, packed, population, min(drawn, population)))
     return tuple(out)

@@ -74,7 +74,7 @@ def existing_file(name: str) -> Callable[[Any], Any]:
     return click.argument(name, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 
 
-class HexBytes(click.ParamType):
+class HexBytes(click.ParamType[bytes]):
     """Bytes given in hexadecimal, ``least`` to ``most`` of them."""
 
     name = "hex"
@@ -93,9 +93,7 @@ class HexBytes(click.ParamType):
             self.fail(f"{value!r} is not hexadecimal", param, ctx)
         if not self._least <= len(data) <= self._most:
             wanted = (
-                f"{self._least}"
-                if self._least == self._most
-                else f"{self._least} to {self._most}"
+                f"{self._least}" if self._least == self._most else f"{self._least} to {self._most}"
             )
             self.fail(f"needs {wanted} bytes, has {len(data)}", param, ctx)
         return data
@@ -127,7 +125,8 @@ def show_progress() -> Iterator[Progress]:
         yield lambda what, done, total: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress as Bars, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
 
     columns = (
         TextColumn("{task.description}"),

@@ -63,10 +63,14 @@ def checkpoint_chunks(graph: StepGraph, state: State) -> list[bytes | npt.NDArra
     """
     chunks: list[bytes | npt.NDArray[Any]] = [encode_header(graph)]
     for name, tensor, _ in _layout(graph):
-        value = state.get(name)
-        if value is None or value.shape != tensor.shape or value.dtype != NUMPY_DTYPES[tensor.dtype]:
-            found = "is missing" if value is None else f"is {value.dtype} {value.shape}"
-            raise RunError(f"{found}, needs {tensor.dtype} {tensor.shape}", where=f"state.{name}")
+        if name not in state:
+            raise RunError("the tensor is missing", where=f"state.{name}")
+        value = state[name]
+        if (value.dtype, value.shape) != (NUMPY_DTYPES[tensor.dtype], tensor.shape):
+            raise RunError(
+                f"needs {tensor.dtype} {tensor.shape}, has {value.dtype} {value.shape}",
+                where=f"state.{name}",
+            )
         chunks.append(np.ascontiguousarray(value))
     return chunks
 
@@ -92,7 +96,9 @@ def read_checkpoint(path: Path, graph: StepGraph) -> dict[str, npt.NDArray[Any]]
         if start != header:
             pairs = enumerate(zip(start, header, strict=False))
             byte = next((i for i, (a, b) in pairs if a != b), len(start))
-            raise EncodingError("is not the header of this graph's state", where=f"{path}: byte {byte}")
+            raise EncodingError(
+                "is not the header of this graph's state", where=f"{path}: byte {byte}"
+            )
         data = bytearray(size)
         if file.readinto(data) != size:
             raise EncodingError("ended while it was read", where=str(path))

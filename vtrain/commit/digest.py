@@ -22,20 +22,21 @@ def compute_tensor_digest(tensor: Tensor, threads: int = 0) -> bytes:
     ``threads`` is how many to use, 0 for all cores.  The GIL is released meanwhile: the tensor must
     not be written to.  EncodingError for a dtype that the law lacks and for a strided tensor.
     """
-    _check(tensor)
-    return _core.tensor_digest(tensor, threads)
+    return _core.tensor_digest(as_buffer(tensor), threads)
 
 
 def compute_tensor_digests(tensors: Iterable[Tensor], threads: int = 0) -> list[bytes]:
     """:func:`compute_tensor_digest` of each, side by side."""
-    checked = list(tensors)
-    for tensor in checked:
-        _check(tensor)
-    return _core.tensor_digests(checked, threads)
+    return _core.tensor_digests([as_buffer(tensor) for tensor in tensors], threads)
 
 
-def _check(tensor: Tensor) -> None:
+def as_buffer(tensor: Tensor) -> Tensor:
+    """The elements of ``tensor`` in one dimension, uncopied; EncodingError for what has no digest.
+
+    A scalar's buffer has no shape, which the core could not read.
+    """
     if tensor.dtype.str not in DTYPE_NAMES:
         raise EncodingError(f"a tensor of {tensor.dtype} has no digest", where="tensor digest")
     if not tensor.flags.c_contiguous:
         raise EncodingError("a strided tensor has no digest: copy it first", where="tensor digest")
+    return tensor.reshape(-1)

@@ -12,8 +12,9 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -107,7 +108,7 @@ def remove_temporaries(folder: Path) -> None:
 
 
 @contextmanager
-def open_regular(path: Path) -> Iterator[BinaryIO]:
+def open_regular(path: Path) -> Iterator[BufferedReader]:
     """Open a regular file for reading.
 
     NotProducedError when there is none of this name; StorageError when it cannot be opened.
@@ -118,22 +119,23 @@ def open_regular(path: Path) -> Iterator[BinaryIO]:
         raise NotProducedError("the file is missing", where=str(path)) from None
     except OSError as error:
         raise StorageError(error.strerror or str(error), where=str(path)) from error
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise NotProducedError("is not a regular file", where=str(path))
     with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise NotProducedError("is not a regular file", where=str(path))
         yield file
 
 
 def read_file(path: Path, limit: int) -> bytes:
     """All bytes of a regular file of at most ``limit``; NotProducedError for another."""
     with open_regular(path) as file, storing(path):
-        data = file.read(limit + 1)
-    if len(data) > limit:
-        raise NotProducedError(f"has more than {limit} bytes", where=str(path))
-    return data
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise NotProducedError(f"has {size} bytes, more than {limit}", where=str(path))
+        return file.read(size)
 
 
 def _bytes_of(chunk: Chunk) -> memoryview:
     if isinstance(chunk, bytes):
         return memoryview(chunk)
-    return memoryview(chunk.reshape(-1).view(np.uint8))
+    return chunk.reshape(-1).view(np.uint8).data

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from vtrain import _core
-from vtrain.commit.digest import Tensor
+from vtrain.commit.digest import Tensor, as_buffer
 from vtrain.errors import EncodingError
 from vtrain.spec.blake3_tree import compute_chunk_count
 from vtrain.wire.opening import MAX_INDEX, ChunkOpening, ConsistencyProof, InclusionProof
@@ -39,7 +39,7 @@ def compute_inclusion_proof(domain: str, leaves: Sequence[bytes], index: int) ->
 def compute_chunk_opening(tensor: Tensor, index: int) -> ChunkOpening:
     """Chunk ``index`` of the tensor's bytes; EncodingError when there is no such chunk."""
     _check_index(index)
-    chunk, path = _core.chunk_opening(tensor, index)
+    chunk, path = _core.chunk_opening(as_buffer(tensor), index)
     return ChunkOpening(index, chunk, tuple(path))
 
 

@@ -311,8 +311,8 @@ class _Importer:
         where = f"initialiser {name}"
         values = read_floats(self._tensors[name], where)
         finite = np.isfinite(values)
-        # 2^200 keeps the scaling exact; the bounds of int32 are far within.
-        small = np.abs(np.where(finite, values, 0).astype(np.float64)) < 2.0**200
+        # No more than 2^8 can fit, and that much is scaled exactly.
+        small = np.abs(np.where(finite, values, 0).astype(np.float64)) < 2.0**8
         mantissas = round_to_mantissa(np.where(finite & small, values, 0), MASTER_EXPONENT)
         lo, hi = SATURATION["i32"]
         for fits, complaint in (

@@ -23,8 +23,8 @@ _VERDICTS: dict[Verdict, str] = {
     "inconclusive": "[bold yellow]INCONCLUSIVE[/]",
 }
 PREDICTABLE = (
-    "The seed was given, so the solver could have known it: the chances above hold only if it was "
-    "drawn after the claim and kept secret until then."
+    "This randomness is predictable: it was given as a seed, so the solver could have known it; "
+    "the detection figures hold only if it was drawn after the claim and secret until then."
 )
 """What a report says of predictable randomness."""
 
@@ -39,11 +39,13 @@ def print_report(report: Report, console: Console) -> None:
     if report.detections:
         _print_list(console, "Chance that this draw hits a cheat", tuple(_chances(report)))
     if report.randomness is not None:
-        console.print(f"\nDrawn with {report.randomness.value.hex()}: {report.randomness.source}.")
+        console.print(f"\nDrawn with {report.randomness.source}:")
+        console.print(f"  {report.randomness.value.hex()}", soft_wrap=True)
         if report.randomness.predictable:
             console.print(f"[yellow]{PREDICTABLE}[/]")
     console.print()
-    console.print(f"Verdict: {_VERDICTS[report.verdict]}{_because(report.reason)}")
+    verdict = f"Verdict: {_VERDICTS[report.verdict]}{_because(report.reason)}"
+    console.print(verdict, soft_wrap=True)
 
 
 def _identity(report: Report) -> Table:

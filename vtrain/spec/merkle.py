@@ -142,8 +142,10 @@ def verify_consistency(
     """Whether the tree under ``old_root`` is a prefix of the one under ``new_root``.
 
     RFC 9162 section 2.1.4.2; a tree of no leaves is a prefix of every tree, its root being known.
+    A root does not bind how many leaves it is of: sizes come signed together with their roots.
     """
-    if not 0 <= proof.old_size <= proof.new_size or not _are_hashes(proof.path):
+    hashes = (old_root, new_root, *proof.path)
+    if not 0 <= proof.old_size <= proof.new_size or not _are_hashes(hashes):
         return False
     if proof.old_size == proof.new_size and old_root != new_root:
         return False

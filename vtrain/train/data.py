@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +22,8 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from vtrain import _core
+from vtrain.commit.files import open_regular
+from vtrain.commit.openings import compute_root_fixed
 from vtrain.errors import DataError, TaskError
 from vtrain.spec import domains
 from vtrain.spec.number import NUMPY_DTYPES, SATURATION, STORAGE, round_to_mantissa
@@ -189,12 +191,13 @@ def load_samples(source: DataSource) -> Samples:
     int16 mantissas q with value = q * 2^-exponent, rounded half up.  DataError names the file and
     the sample: unreadable, malformed, NaN, infinite, or beyond the range of its type.
     """
+    exponents: tuple[int | None, int | None] = (None, None)
     match source:
         case TextSource():
             return with_root(_load_text(source))
         case IdxSource():
             x, y = (_read_idx(path) for path in (source.x, source.y))
-            names, exponents = (str(source.x), str(source.y)), (None, None)
+            names = (str(source.x), str(source.y))
         case NpySource():
             x, y = (_read_npy_file(path) for path in (source.x, source.y))
             names = (str(source.x), str(source.y))
@@ -240,9 +243,7 @@ def build_samples(x: Array, y: Array, x_exponent: int = 0, y_exponent: int = 0) 
 
 def compute_samples_root(samples: Samples) -> bytes:
     """RFC 9162 root over the rows of the table, 32 bytes, by the Rust core."""
-    tree = _core.MerkleTree(domains.SAMPLES)
-    tree.extend_fixed(np.ascontiguousarray(samples.table), samples.table.shape[1])
-    return tree.root(tree.size)
+    return compute_root_fixed(domains.SAMPLES, np.ascontiguousarray(samples.table))
 
 
 def with_root(samples: Samples) -> Samples:
@@ -253,16 +254,15 @@ def with_root(samples: Samples) -> Samples:
 def map_samples(path: Path, spec: DataSpec) -> Samples:
     """The canonical table in a file (``data/samples.bin``), mapped read-only.
 
-    Only its size is checked: compare :func:`compute_samples_root` with ``spec.root``.  DataError
-    when it is missing or of another size.
+    Only its size is checked: compare :func:`compute_samples_root` with ``spec.root``.
+    NotProducedError when it is missing, DataError when it is of another size.
     """
     shape = (spec.samples, compute_row_length(spec))
-    with _reading(str(path)):
-        size = path.stat().st_size
-    if size != shape[0] * shape[1]:
-        raise DataError(f"has {size} bytes instead of {shape[0] * shape[1]}", where=str(path))
-    with _reading(str(path)):
-        return Samples(spec, np.memmap(path, dtype=np.uint8, mode="r", shape=shape))
+    with open_regular(path) as file, _reading(str(path)):
+        size = os.fstat(file.fileno()).st_size
+        if size != shape[0] * shape[1]:
+            raise DataError(f"has {size} bytes instead of {shape[0] * shape[1]}", where=str(path))
+        return Samples(spec, np.memmap(file, dtype=np.uint8, mode="r", shape=shape))
 
 
 def check_labels(samples: Samples, classes: int) -> None:

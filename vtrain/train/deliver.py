@@ -48,9 +48,9 @@ class Evaluation:
 
 
 def compute_mean_loss(graph: StepGraph, total: int, count: int) -> float:
-    """The integer loss of ``count`` samples as a mean for people: nats, or squared units for MSE."""
+    """Integer loss of ``count`` samples -> their mean for people: nats, for MSE squared units."""
     unit = math.log(2) if any(node.op == "cross_entropy" for node in graph.nodes) else 1.0
-    return total / 2**LOSS_EXPONENT * unit / count
+    return math.ldexp(total, -LOSS_EXPONENT) * unit / count
 
 
 def evaluate(graph: StepGraph, state: State, samples: Samples) -> Evaluation:

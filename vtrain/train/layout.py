@@ -123,7 +123,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "steps": manifest.steps,
         "task_id": manifest.task_id.hex(),
     }
-    return (json.dumps(value, sort_keys=True, indent=2) + "\n").encode()
+    return _encode(value)
 
 
 def decode_manifest(data: bytes) -> Manifest:
@@ -131,10 +131,15 @@ def decode_manifest(data: bytes) -> Manifest:
     is not as :func:`encode_manifest` writes it."""
     try:
         value = json.loads(data)
+        again = _encode(value)
     except (ValueError, RecursionError) as error:
         raise EncodingError(f"is not JSON: {error}", where="manifest") from None
+    if again != data:
+        pairs = enumerate(zip(data, again, strict=False))
+        byte = next((i for i, (a, b) in pairs if a != b), min(len(data), len(again)))
+        raise EncodingError("is not in canonical form", where=f"manifest: byte {byte}")
     fields = Fields(value, "manifest")
-    version = fields.int("format", 0, 2**31)
+    version = _count(fields, "format")
     if version != FORMAT:
         fields.refuse("format", f"version {version} is not {FORMAT}, the one known here")
     manifest = Manifest(
@@ -148,11 +153,6 @@ def decode_manifest(data: bytes) -> Manifest:
         files=_files(fields.take("files")),
     )
     fields.done()
-    again = encode_manifest(manifest)
-    if again != data:
-        pairs = enumerate(zip(data, again, strict=False))
-        byte = next((i for i, (a, b) in pairs if a != b), min(len(data), len(again)))
-        raise EncodingError("is not in canonical form", where=f"manifest: byte {byte}")
     return manifest
 
 
@@ -165,9 +165,15 @@ def read_manifest(paths: RunPaths) -> Manifest:
         raise EncodingError(error.message, where=f"{paths.manifest}: {error.where}") from None
 
 
+def _encode(value: object) -> bytes:
+    return (json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False) + "\n").encode()
+
+
 def _count(fields: Fields, name: str) -> int:
-    # int() makes 1 of true, which then differs from the bytes read.
-    return int(fields.int(name, 0, 2**63 - 1))
+    value = fields.int(name, 0, 2**63 - 1)
+    if isinstance(value, bool):  # JSON has booleans, which Python counts among the integers
+        fields.refuse(name, "expected an integer, found a boolean")
+    return value
 
 
 def _digest(fields: Fields, name: str) -> bytes:

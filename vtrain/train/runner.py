@@ -62,7 +62,7 @@ class RunSummary:
 
     @property
     def warnings(self) -> tuple[SiteSaturation, ...]:
-        """Sites whose saturation is worth a warning: `vtrain profile` with a larger margin helps."""
+        """Sites that clamp too much: `vtrain profile` with a larger margin helps."""
         return tuple(site for site in self.saturation if site.ppm > SATURATION_WARNING_PPM)
 
 

@@ -32,7 +32,10 @@ class Limits:
     depth: int = 32
     """Arrays and maps inside one another; the step graph needs 5."""
     size: int = 64 << 20
-    """Bytes of one document.  A step graph of 10^5 nodes is about 30 MB."""
+    """Bytes of one document, most of them in few byte strings."""
+    items: int = 1 << 21
+    """Values and map keys of one document, each of which may take 100 times its one byte of memory
+    once decoded.  A node of a step graph has about 40."""
 
 
 LIMITS: Final = Limits()
@@ -122,7 +125,7 @@ def decode(data: bytes, limits: Limits = LIMITS) -> Value:
     """
     if len(data) > limits.size:
         _refuse("document is over the size limit", limits.size)
-    decoder = _Decoder(data)
+    decoder = _Decoder(data, limits.items)
     value = decoder.read_value(limits.depth)
     if decoder.position != len(data):
         _refuse("trailing bytes", decoder.position)
@@ -134,9 +137,10 @@ def _refuse(reason: str, offset: int) -> NoReturn:
 
 
 class _Decoder:
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, items: int) -> None:
         self.data = data
         self.position = 0
+        self.items_left = items
 
     def read_value(self, depth: int) -> Value:
         start = self.position
@@ -183,6 +187,9 @@ class _Decoder:
         data, start = self.data, self.position
         if start >= len(data):
             _refuse("an item is missing", start)
+        if self.items_left == 0:
+            _refuse("more items than the limit", start)
+        self.items_left -= 1
         major, info = data[start] >> 5, data[start] & 31
         if major == _TAG:
             _refuse("tags are not allowed", start)

@@ -47,10 +47,10 @@ class Randomness:
 
 @dataclass(frozen=True)
 class Detection:
-    """The chance that ``drawn`` of ``segments`` segments, drawn evenly, hit one of ``bad_segments``.
+    """The chance that ``drawn`` of ``segments`` segments, evenly drawn, hit a bad one.
 
-    ``bad_steps`` is how many false steps those segments hold, packed in the way that hides them
-    best; ``fraction`` is the share of the steps asked about, None for a single bad step.
+    ``bad_segments`` is into how few segments ``bad_steps`` false steps fit: the packing that hides
+    them best.  ``fraction`` is the share of the steps asked about, None for a single bad step.
     """
 
     fraction: Fraction | None
@@ -62,7 +62,8 @@ class Detection:
     @property
     def formula(self) -> str:
         """The exact probability as binomial coefficients."""
-        return f"1 - C({self.segments - self.bad_segments},{self.drawn})/C({self.segments},{self.drawn})"
+        good = self.segments - self.bad_segments
+        return f"1 - C({good},{self.drawn})/C({self.segments},{self.drawn})"
 
     @property
     def probability(self) -> Fraction:

@@ -11,6 +11,8 @@ use std::str;
 pub const MAX_DEPTH: usize = 32;
 /// Bytes that a document may have.
 pub const MAX_SIZE: usize = 64 << 20;
+/// Values and map keys that a document may have.
+pub const MAX_ITEMS: usize = 1 << 21;
 
 const INT_MIN: i128 = -(1 << 63);
 const INT_MAX: i128 = (1 << 64) - 1;
@@ -47,6 +49,9 @@ pub enum Reason {
     /// The data ends where an item should begin.
     #[error("an item is missing")]
     Missing,
+    /// The document has more than `MAX_ITEMS` values and map keys.
+    #[error("more items than the limit")]
+    TooMany,
     /// Major type 6.
     #[error("tags are not allowed")]
     Tag,
@@ -192,7 +197,11 @@ pub fn decode(data: &[u8]) -> Result<Value, DecodeError> {
     if data.len() > MAX_SIZE {
         return Err(refusal(Reason::TooLong, MAX_SIZE));
     }
-    let mut decoder = Decoder { data, position: 0 };
+    let mut decoder = Decoder {
+        data,
+        position: 0,
+        items_left: MAX_ITEMS,
+    };
     let value = decoder.value(MAX_DEPTH)?;
     if decoder.position != data.len() {
         return Err(refusal(Reason::Trailing, decoder.position));
@@ -207,6 +216,7 @@ fn refusal(reason: Reason, offset: usize) -> DecodeError {
 struct Decoder<'a> {
     data: &'a [u8],
     position: usize,
+    items_left: usize,
 }
 
 impl<'a> Decoder<'a> {
@@ -271,6 +281,10 @@ impl<'a> Decoder<'a> {
             .data
             .get(start)
             .ok_or(refusal(Reason::Missing, start))?;
+        if self.items_left == 0 {
+            return Err(refusal(Reason::TooMany, start));
+        }
+        self.items_left -= 1;
         let (major, info) = (first >> 5, first & 31);
         match (major, info) {
             (TAG, _) => return Err(refusal(Reason::Tag, start)),

@@ -29,9 +29,11 @@ pub enum Domain {
     Claim,
     /// Digest that names a run.
     RunId,
+    /// Randomness that picks what an audit checks.
+    Sampling,
 }
 
-const CONTEXTS: [(Domain, &str); 9] = [
+const CONTEXTS: [(Domain, &str); 10] = [
     (Domain::StateTree, "vtrain 2026 state tree v1"),
     (Domain::RunLog, "vtrain 2026 run log v1"),
     (Domain::Graph, "vtrain 2026 graph v1"),
@@ -41,9 +43,10 @@ const CONTEXTS: [(Domain, &str); 9] = [
     (Domain::Batch, "vtrain 2026 batch v1"),
     (Domain::Claim, "vtrain 2026 claim v1"),
     (Domain::RunId, "vtrain 2026 run id v1"),
+    (Domain::Sampling, "vtrain 2026 sampling v1"),
 ];
 
-static CONTEXT_KEYS: LazyLock<[ContextKey; 9]> =
+static CONTEXT_KEYS: LazyLock<[ContextKey; 10]> =
     LazyLock::new(|| CONTEXTS.map(|(_, context)| hash_derive_key_context(context)));
 
 impl Domain {

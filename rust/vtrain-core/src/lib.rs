@@ -4,6 +4,7 @@
 
 pub mod cbor;
 pub mod domains;
+pub mod engine;
 pub mod gemm;
 pub mod graph;
 pub mod merkle;

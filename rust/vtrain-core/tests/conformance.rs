@@ -129,11 +129,27 @@ fn cbor_encodes_nothing_it_would_not_decode() {
     for int in [-(1 << 63) - 1, 1 << 64] {
         assert_eq!(cbor::encode(&Value::Int(int)), Err(EncodeError::IntRange));
     }
+    assert_eq!(
+        encoded_zeros(cbor::MAX_ITEMS - 1).map(|value| cbor::encode(&value).is_ok()),
+        Ok(true)
+    );
+    let many = encoded_zeros(cbor::MAX_ITEMS).unwrap_err();
+    assert_eq!(
+        (many.reason, many.offset),
+        (cbor::Reason::TooMany, 5 + cbor::MAX_ITEMS - 1)
+    );
     let huge = vec![0; cbor::MAX_SIZE + 1];
     assert_eq!(
         cbor::decode(&huge).unwrap_err().reason,
         cbor::Reason::TooLong
     );
+}
+
+fn encoded_zeros(count: usize) -> Result<Value, cbor::DecodeError> {
+    let mut data = vec![0; 5 + count];
+    data[0] = 0x9a;
+    data[1..5].copy_from_slice(&(count as u32).to_be_bytes());
+    cbor::decode(&data)
 }
 
 #[test]

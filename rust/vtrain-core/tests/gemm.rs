@@ -336,7 +336,7 @@ fn refusals_name_their_reason() {
     let mut small = vec![0i16; 9];
     let bias = [0i64; 2];
     let short = RescaleI16::new(&mut small, 3, 3, 1, Some(&bias), false);
-    assert!(matches!(short, Err(GemmError::Output { .. })));
+    assert!(matches!(short, Err(GemmError::Bias { len: 2, cols: 3 })));
 
     let mut gemm = Gemm::new(Path::best()).unwrap();
     let epilogue = StoreI64::new(&mut out, 3, 3).unwrap();

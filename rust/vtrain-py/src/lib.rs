@@ -3,10 +3,14 @@
 use pyo3::prelude::*;
 
 mod commit;
+mod engine;
+mod gemm;
 
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     commit::register(module)?;
+    engine::register(module)?;
+    gemm::register(module)?;
     Ok(())
 }

@@ -140,6 +140,8 @@ unsafe fn tile<const R: usize, const N: usize>(
 
 /// Terms that `fetch` takes at a time: a full vector of a lane.
 const FETCH: usize = 32;
+/// Terms between what is fetched and what is asked for.
+const AHEAD: usize = 2 * FETCH;
 
 /// Packs a block, as [`super::pack::pack_block`] does.
 ///
@@ -169,9 +171,13 @@ unsafe fn pack(
         for first in (start..end).step_by(FETCH) {
             // SAFETY: passed on from the caller.
             let pairs = unsafe { fetch(src, first) };
-            let quads = (end - first).min(FETCH) / 4;
-            for (i, pair) in pairs.chunks_exact(2).enumerate().take(quads) {
-                for &pair in pair {
+            let last = end.min(first + FETCH);
+            let (words, highs) = group.split_at_mut(layout.highs);
+            let words = words[first / 2..last / 2].chunks_exact_mut(2);
+            let highs = &mut highs[first / 4..last / 4];
+            for ((pair, words), to) in pairs.chunks_exact(2).zip(words).zip(highs) {
+                for (&pair, word) in pair.iter().zip(words) {
+                    *word = line(pair);
                     largest = _mm512_max_epu16(largest, _mm512_abs_epi16(pair));
                     let square = _mm512_srli_epi32::<8>(_mm512_madd_epi16(pair, pair));
                     squares = _mm512_add_epi32(squares, square);
@@ -182,10 +188,7 @@ unsafe fn pack(
                     _mm512_shuffle_epi8(_mm512_adds_epi16(pair[1], round), high_half),
                 );
                 sum = _mm512_dpbusd_epi32(sum, ones, high);
-                let k = first + 4 * i;
-                group[k / 2] = line(pair[0]);
-                group[k / 2 + 1] = line(pair[1]);
-                group[layout.highs + k / 4] = line(_mm512_xor_si512(high, flip));
+                *to = line(_mm512_xor_si512(high, flip));
             }
         }
         let fix = _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32::<7>(sum));
@@ -229,7 +232,9 @@ unsafe fn fetch(src: &Lanes<'_>, first: usize) -> [__m512i; LANES] {
         for (lane, row) in pairs.iter_mut().enumerate().take(src.lanes) {
             // SAFETY: the mask keeps to the lane's `terms` values, inside `from`.
             *row = unsafe {
-                _mm512_maskz_loadu_epi16(mask, from.as_ptr().add(lane * src.lane_stride))
+                let at = from.as_ptr().add(lane * src.lane_stride);
+                _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast());
+                _mm512_maskz_loadu_epi16(mask, at)
             };
         }
         return transpose(pairs);
@@ -239,7 +244,9 @@ unsafe fn fetch(src: &Lanes<'_>, first: usize) -> [__m512i; LANES] {
         let mask = u16::MAX >> (LANES - src.lanes);
         // SAFETY: the mask keeps to the term's lanes, inside `from`.
         let load = |k: usize| unsafe {
-            _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, from.as_ptr().add(k * src.k_stride)))
+            let at = from.as_ptr().add(k * src.k_stride);
+            _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD * src.k_stride).cast());
+            _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, at))
         };
         for (i, pair) in pairs.iter_mut().enumerate().take(terms / 2) {
             *pair = _mm512_or_si512(load(2 * i), _mm512_slli_epi32::<16>(load(2 * i + 1)));

@@ -93,7 +93,7 @@ pub struct RescaleI16<'a> {
 impl<'a> RescaleI16<'a> {
     /// `out` is `rows * cols` long; `bias` has an entry a column, already aligned to the
     /// accumulator's exponent, and `acc + bias` must stay below 2^62 in magnitude.
-    /// Errors: [`GemmError::View`], [`GemmError::Output`] (length of the bias).
+    /// Errors: [`GemmError::View`], [`GemmError::Bias`].
     pub fn new(
         out: &'a mut [i16],
         rows: usize,
@@ -103,7 +103,7 @@ impl<'a> RescaleI16<'a> {
         relu: bool,
     ) -> Result<Self, GemmError> {
         if let Some(bias) = bias.filter(|bias| bias.len() != cols) {
-            return Err(GemmError::Output { rows: 1, cols: bias.len(), m: rows, n: cols });
+            return Err(GemmError::Bias { len: bias.len(), cols });
         }
         let out = SharedMat::new(out, rows, cols)?;
         Ok(Self { out, shift, bias, relu, saturated: AtomicU64::new(0) })

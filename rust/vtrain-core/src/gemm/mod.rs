@@ -66,19 +66,23 @@ pub const MAX_K: usize = 1 << 23;
 /// Why a product was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // each field is what the message says it is
 pub enum GemmError {
     /// The inner dimensions of A and B differ.
     #[error("A has {a_cols} columns but B has {b_rows} rows")]
     Inner { a_cols: usize, b_rows: usize },
-    /// A view reaches beyond its slice (or its extent overflows).
-    #[error("a {rows} x {cols} view with strides {row_stride}, {col_stride} exceeds {len} elements")]
+    /// A view reaches beyond its slice.
+    #[error("a {rows} x {cols} view, strides {row_stride} and {col_stride}, of {len} elements")]
     View { rows: usize, cols: usize, row_stride: usize, col_stride: usize, len: usize },
     /// K is above [`MAX_K`].
     #[error("K = {k} is above {MAX_K}")]
     TooLong { k: usize },
-    /// The epilogue writes a matrix of another shape, or its bias has another length.
-    #[error("the epilogue is for {rows} x {cols}, the product is {m} x {n}")]
+    /// The epilogue is for a product of another shape.
+    #[error("the output is {rows} x {cols}, the product {m} x {n}")]
     Output { rows: usize, cols: usize, m: usize, n: usize },
+    /// A bias does not have an entry for each column.
+    #[error("the bias has {len} entries for {cols} columns")]
+    Bias { len: usize, cols: usize },
     /// This machine lacks the instructions of the path.
     #[error("this machine cannot run the {path} path")]
     Unavailable { path: Path },
@@ -136,10 +140,12 @@ impl<'a> MatRef<'a> {
         }
     }
 
+    /// Number of rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
+    /// Number of columns.
     pub fn cols(&self) -> usize {
         self.cols
     }
@@ -236,6 +242,7 @@ impl Gemm {
         Ok(Self { path, scratch: driver::Scratch::default() })
     }
 
+    /// The path that it was made for.
     pub fn path(&self) -> Path {
         self.path
     }

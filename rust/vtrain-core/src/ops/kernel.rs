@@ -227,19 +227,19 @@ impl Kernel {
             }
             Self::Add { shifts } => {
                 let out: &mut [i64] = out.try_into()?;
-                each!(input(0)?, a => each!(input(1)?, b => for_rows(out, 1, |at, out| {
-                    let here = at..at + out.len();
-                    rescale::add(&a[here.clone()], &b[here], *shifts, out);
+                shift_left(input(0)?, shifts.0, out);
+                each!(input(1)?, x => for_rows(out, 1, |at, out| {
+                    rescale::add_shifted(out, &x[at..at + out.len()], shifts.1);
                     0
-                })));
+                }));
             }
             Self::Sub { shifts } => {
                 let out: &mut [i64] = out.try_into()?;
-                each!(input(0)?, a => each!(input(1)?, b => for_rows(out, 1, |at, out| {
-                    let here = at..at + out.len();
-                    rescale::sub(&a[here.clone()], &b[here], *shifts, out);
+                shift_left(input(0)?, shifts.0, out);
+                each!(input(1)?, x => for_rows(out, 1, |at, out| {
+                    rescale::sub_shifted(out, &x[at..at + out.len()], shifts.1);
                     0
-                })));
+                }));
             }
             Self::Relu => {
                 let x: &[i16] = input(0)?.try_into()?;
@@ -766,6 +766,13 @@ fn transpose(walk: &Transpose, x: Slice<'_>, out: SliceMut<'_>) -> Result<(), Ru
     }
     each!(x, x => of(walk, x, out.try_into()?));
     Ok(())
+}
+
+fn shift_left(x: Slice<'_>, shift: u32, out: &mut [i64]) {
+    each!(x, x => for_rows(out, 1, |at, out| {
+        rescale::shift_left(&x[at..at + out.len()], shift, out);
+        0
+    }));
 }
 
 fn scale(x: Slice<'_>, multiplier: i64, shift: Rounding, out: SliceMut<'_>) -> Result<u64, RunError> {

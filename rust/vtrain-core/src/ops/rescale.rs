@@ -24,25 +24,37 @@ pub fn rescale<T: Element, O: Narrow>(
     )
 }
 
-/// `out = a * 2^shift_a + b * 2^shift_b`, in int64.
-pub fn add<A: Element, B: Element>(a: &[A], b: &[B], shifts: (u32, u32), out: &mut [i64]) {
+/// `out = x * 2^shift`, in int64.
+pub fn shift_left<T: Element>(x: &[T], shift: u32, out: &mut [i64]) {
     vectorised(
         #[inline(always)]
         || {
-            for ((out, &a), &b) in out.iter_mut().zip(a).zip(b) {
-                *out = (a.wide() << shifts.0).wrapping_add(b.wide() << shifts.1);
+            for (out, &x) in out.iter_mut().zip(x) {
+                *out = x.wide() << shift;
             }
         },
     );
 }
 
-/// `out = a * 2^shift_a - b * 2^shift_b`, in int64.
-pub fn sub<A: Element, B: Element>(a: &[A], b: &[B], shifts: (u32, u32), out: &mut [i64]) {
+/// `out += x * 2^shift`: the second half of `add`.
+pub fn add_shifted<T: Element>(out: &mut [i64], x: &[T], shift: u32) {
     vectorised(
         #[inline(always)]
         || {
-            for ((out, &a), &b) in out.iter_mut().zip(a).zip(b) {
-                *out = (a.wide() << shifts.0).wrapping_sub(b.wide() << shifts.1);
+            for (out, &x) in out.iter_mut().zip(x) {
+                *out = out.wrapping_add(x.wide() << shift);
+            }
+        },
+    );
+}
+
+/// `out -= x * 2^shift`: the second half of `sub`.
+pub fn sub_shifted<T: Element>(out: &mut [i64], x: &[T], shift: u32) {
+    vectorised(
+        #[inline(always)]
+        || {
+            for (out, &x) in out.iter_mut().zip(x) {
+                *out = out.wrapping_sub(x.wide() << shift);
             }
         },
     );

@@ -1,0 +1,202 @@
+"""What every benchmark shares: the command line, both sides measured alternately, the result's form.
+
+A benchmark defines ``measure(quick) -> Result`` and calls ``main(name, measure)``.  It prints one
+JSON object with ``figures``, ``targets``, ``met`` and the machine, and exits 1 when a target is missed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypedDict
+
+import click
+
+ROOT = Path(__file__).resolve().parent.parent
+VERSIONS = ("vtrain", "numpy", "torch", "onnx", "onnxruntime", "blake3")
+FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx_vnni", "amx_int8", "sha_ni", "asimd")
+
+
+class Target(TypedDict):
+    """A figure held against its limit."""
+
+    limit: float
+    value: float
+    met: bool
+
+
+class Spread(TypedDict):
+    """Median and quartiles of repeated measurements."""
+
+    median: float
+    low: float
+    high: float
+    n: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """Figures by name (numbers, or values with their spread) and targets by name."""
+
+    figures: dict[str, Any] = field(default_factory=dict)
+    targets: dict[str, Target] = field(default_factory=dict)
+
+    @property
+    def met(self) -> bool:
+        """Whether no target was missed."""
+        return all(target["met"] for target in self.targets.values())
+
+
+def at_most(value: float, limit: float) -> Target:
+    """A target that larger values miss."""
+    return {"limit": limit, "value": value, "met": value <= limit}
+
+
+def at_least(value: float, limit: float) -> Target:
+    """A target that smaller values miss."""
+    return {"limit": limit, "value": value, "met": value >= limit}
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Median and quartiles; the extremes of fewer than four values."""
+    low, high = min(values), max(values)
+    if len(values) >= 4:
+        low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return {"median": statistics.median(values), "low": low, "high": high, "n": len(values)}
+
+
+def time_once(work: Callable[[], object], calls: int = 1) -> float:
+    """Seconds a call of ``work``, over so many calls."""
+    begin = time.perf_counter()
+    for _ in range(calls):
+        work()
+    return (time.perf_counter() - begin) / calls
+
+
+class Comparison(TypedDict):
+    """Seconds a call of both sides and, round by round, ours over theirs."""
+
+    ours: Spread
+    theirs: Spread
+    ratio: Spread
+
+
+def compare(
+    ours: Callable[[], object],
+    theirs: Callable[[], object],
+    *,
+    seconds: float = 2.0,
+    least_rounds: int = 5,
+    sample: float = 0.02,
+) -> Comparison:
+    """Times both sides alternately for about ``seconds``, who goes first changing every round.
+
+    In a round each side is called for about ``sample`` seconds (once, if a call takes longer), so
+    that a disturbance of the machine falls on both.
+    """
+    sides = (ours, theirs)
+    calls = []
+    for work in sides:
+        work()
+        calls.append(max(1, round(sample / max(time_once(work), 1e-7))))
+    times: tuple[list[float], list[float]] = ([], [])
+    end = time.perf_counter() + seconds
+    while len(times[0]) < least_rounds or time.perf_counter() < end:
+        order = (0, 1) if len(times[0]) % 2 == 0 else (1, 0)
+        for side in order:
+            times[side].append(time_once(sides[side], calls[side]))
+    ratio = [mine / other for mine, other in zip(*times, strict=True)]
+    return {"ours": spread(times[0]), "theirs": spread(times[1]), "ratio": spread(ratio)}
+
+
+def read_cpu() -> tuple[str, list[str]]:
+    """The processor's name and those of its instruction sets that matter here."""
+    info = Path("/proc/cpuinfo")
+    fields: dict[str, str] = {}
+    if info.exists():
+        for line in info.read_text().splitlines():
+            key, _, value = line.partition(":")
+            fields.setdefault(key.strip(), value.strip())
+    flags = (fields.get("flags") or fields.get("Features") or "").split()
+    return fields.get("model name", platform.processor()), [flag for flag in FLAGS if flag in flags]
+
+
+def describe_machine() -> dict[str, Any]:
+    """Where and with what the figures were taken."""
+    cpu, flags = read_cpu()
+    versions = {"python": platform.python_version()}
+    for name in VERSIONS:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],  # noqa: S607
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "flags": flags,
+        "system": f"{platform.system()} {platform.machine()}",
+        "versions": versions,
+        "commit": commit.stdout.strip() or "unknown",
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "load_before": load,
+    }
+
+
+def print_table(report: dict[str, Any]) -> None:
+    """The targets, for people; all figures are in the JSON."""
+    machine = report["machine"]
+    click.echo(f"{report['benchmark']} on {machine['cpu']}, {machine['cores']} cores")
+    for name, target in report["targets"].items():
+        verdict = "met" if target["met"] else "MISSED"
+        click.echo(f"  {name}: {target['value']:.4g} (limit {target['limit']:.4g}) {verdict}")
+
+
+def main(name: str, measure: Callable[[bool], Result]) -> None:
+    """The command line of a benchmark; exits 1 when a target is missed."""
+
+    @click.command(name)
+    @click.option("--quick", is_flag=True, help="A glance, in under 50 seconds.")
+    @click.option("--json", "as_json", is_flag=True, help="Print the JSON object, not a table.")
+    @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Also write it here.")
+    def command(quick: bool, as_json: bool, out: Path | None) -> None:
+        machine = describe_machine()
+        begin = time.perf_counter()
+        result = measure(quick)
+        report = {
+            "benchmark": name,
+            "quick": quick,
+            "machine": machine,
+            "seconds": round(time.perf_counter() - begin, 1),
+            "figures": result.figures,
+            "targets": result.targets,
+            "met": result.met,
+        }
+        text = json.dumps(report, indent=2)
+        if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_text(text + "\n")
+        if as_json:
+            click.echo(text)
+        else:
+            print_table(report)
+        sys.exit(0 if result.met else 1)
+
+    command()

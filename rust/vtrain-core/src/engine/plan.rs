@@ -1,0 +1,332 @@
+//! The order of work and the place of every value, fixed before the first step.
+//!
+//! A *plain* plan computes node by node, each output in a place of its own, and leaves the state
+//! untouched: traces. A *fused* plan merges nodes where the graph proves that nobody else reads
+//! what lies between them, and updates the state in place where nobody reads the old value later.
+
+use super::program::{NEXT_STEP, Program};
+use crate::number::{Dtype, Rounding};
+use crate::ops::Kernel;
+use crate::ops::linear::Product;
+use crate::ops::optimizer::MomentumRule;
+
+/// A position after all jobs.
+const END: usize = usize::MAX;
+
+/// One piece of work. Values are named by the node that puts them out.
+#[derive(Debug)]
+pub(super) struct Job {
+    /// The last of the nodes that it does.
+    pub node: usize,
+    /// The values it reads; those which it overwrites come in `work`.
+    pub inputs: Vec<usize>,
+    pub work: Work,
+    pub commit_only: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum Work {
+    /// A state, or a value under another name or shape: nothing to do.
+    View,
+    /// The node by itself.
+    Node,
+    /// matmul, add_bias?, rescale to int16, relu?. Inputs: a, b, bias?.
+    Dense { product: Product, bias: Option<Rounding>, shift: i64, rescale: usize, relu: bool },
+    /// matmul, momentum, sgd_update, the last two in place. Inputs: a, b, rate.
+    Update {
+        product: Product,
+        rule: MomentumRule,
+        shift: Rounding,
+        old_velocity: usize,
+        old_weight: usize,
+        velocity: usize,
+    },
+}
+
+impl Work {
+    /// The values that the job overwrites: their last reader is this job.
+    fn overwrites(&self) -> Vec<usize> {
+        match *self {
+            Self::Update { old_velocity, old_weight, .. } => vec![old_velocity, old_weight],
+            _ => vec![],
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub jobs: Vec<Job>,
+    /// Buffer of each root node's value; `usize::MAX` for values that never exist.
+    pub places: Vec<usize>,
+    /// Bytes of each buffer. The first ones are the states'.
+    pub buffers: Vec<usize>,
+}
+
+impl Plan {
+    pub fn plain(program: &Program) -> Self {
+        Chains::none(program).place(program, false)
+    }
+
+    pub fn fused(program: &Program) -> Self {
+        let mut chains = Chains::none(program);
+        for node in 0..program.kernels.len() {
+            chains.form_dense(program, node);
+        }
+        for node in 0..program.kernels.len() {
+            chains.form_update(program, node);
+        }
+        chains.place(program, true)
+    }
+}
+
+/// Which nodes are done together.
+struct Chains {
+    /// For each node, the last node of its chain: itself, if it is alone.
+    last: Vec<usize>,
+    /// For the last node of a chain, its work and its inputs.
+    work: Vec<Option<(Work, Vec<usize>)>>,
+    /// Values that a chain overwrites: no other node that reads them may move to a later place.
+    claimed: Vec<bool>,
+}
+
+impl Chains {
+    fn none(program: &Program) -> Self {
+        let count = program.kernels.len();
+        Self {
+            last: (0..count).collect(),
+            work: (0..count).map(|_| None).collect(),
+            claimed: vec![false; count],
+        }
+    }
+
+    /// The only user of `node`, if it has just one and reads it just once, as its input `input`.
+    fn only_user(program: &Program, node: usize, input: usize) -> Option<usize> {
+        let &[user] = program.users[node].as_slice() else { return None };
+        let places: Vec<usize> =
+            (0..program.inputs[user].len()).filter(|&i| program.inputs[user][i] == node).collect();
+        (places == [input]).then_some(user)
+    }
+
+    fn merge(&mut self, nodes: &[usize], work: Work, inputs: Vec<usize>) {
+        let Some(&last) = nodes.last() else { return };
+        for &node in nodes {
+            self.last[node] = last;
+        }
+        self.work[last] = Some((work, inputs));
+    }
+
+    fn form_dense(&mut self, program: &Program, start: usize) {
+        let Kernel::Matmul(product) = program.kernels[start] else { return };
+        let mut nodes = vec![start];
+        let mut inputs: Vec<usize> =
+            program.inputs[start].iter().map(|&input| program.roots[input]).collect();
+        let mut bias = None;
+        let mut next = Self::only_user(program, start, 0);
+        if let Some(user) = next
+            && let Kernel::AddBias { shift } = program.kernels[user]
+        {
+            nodes.push(user);
+            inputs.push(program.roots[program.inputs[user][1]]);
+            bias = Some(shift);
+            next = Self::only_user(program, user, 0);
+        }
+        let Some(rescale) = next else { return };
+        let Kernel::Rescale { multiplier: 1, shift } = program.kernels[rescale] else { return };
+        if program.forms[rescale].dtype != Dtype::I16 {
+            return;
+        }
+        nodes.push(rescale);
+        let relu = Self::only_user(program, rescale, 0)
+            .filter(|&user| matches!(program.kernels[user], Kernel::Relu));
+        nodes.extend(relu);
+        let relu = relu.is_some();
+        self.merge(&nodes, Work::Dense { product, bias, shift, rescale, relu }, inputs);
+    }
+
+    /// Where the node `reader` is done; the next step comes after all.
+    fn done_by(&self, reader: usize) -> usize {
+        self.last.get(reader).copied().unwrap_or(NEXT_STEP)
+    }
+
+    fn form_update(&mut self, program: &Program, start: usize) {
+        let Kernel::Matmul(product) = program.kernels[start] else { return };
+        if self.last[start] != start {
+            return;
+        }
+        let mut nodes = vec![start];
+        let mut next = Self::only_user(program, start, 0).or(Self::only_user(program, start, 1));
+        while let Some(user) = next
+            && matches!(program.kernels[user], Kernel::Reshape)
+        {
+            nodes.push(user);
+            next = Self::only_user(program, user, 0).or(Self::only_user(program, user, 1));
+        }
+        let Some(velocity) = next else { return };
+        let Kernel::Momentum(rule) = program.kernels[velocity] else { return };
+        let reads = |user: usize, input: usize| program.roots[program.inputs[user][input]];
+        let Some((weight, shift)) = program.users[velocity].iter().find_map(|&user| {
+            match program.kernels[user] {
+                Kernel::SgdUpdate { shift } if program.inputs[user][1] == velocity => {
+                    Some((user, shift))
+                }
+                _ => None,
+            }
+        }) else {
+            return;
+        };
+        nodes.extend([velocity, weight]);
+        let (old_velocity, old_weight) = (reads(velocity, 0), reads(weight, 0));
+        let inputs = vec![reads(start, 0), reads(start, 1), reads(weight, 2)];
+        let readers = |value: usize| program.readers[value].iter().copied();
+        let legal = old_weight != velocity
+            && old_weight != old_velocity
+            && !inputs.contains(&old_velocity)
+            && !inputs.contains(&old_weight)
+            // The chain is done in the place of its last node: who reads its first result, reads
+            // it after that, and whom it overwrites, nobody reads then.
+            && readers(velocity).all(|reader| reader >= weight)
+            && readers(old_velocity).all(|r| r == velocity || self.done_by(r) < weight)
+            && readers(old_weight).all(|r| r == weight || self.done_by(r) < weight)
+            // Nor does its first part, which is done later than in the graph, read what another
+            // chain overwrites.
+            && ![old_velocity, inputs[0], inputs[1]].iter().any(|&value| self.claimed[value]);
+        if !legal {
+            return;
+        }
+        self.claimed[old_velocity] = true;
+        self.claimed[old_weight] = true;
+        let work = Work::Update { product, rule, shift, old_velocity, old_weight, velocity };
+        self.merge(&nodes, work, inputs);
+    }
+
+    /// The jobs in order, and a buffer for each value; `fused`: no work whose result nobody sees,
+    /// and in place where nobody reads the old value any more.
+    fn place(self, program: &Program, fused: bool) -> Plan {
+        let idle = if fused { find_idle(program) } else { vec![false; self.last.len()] };
+        let mut jobs = Vec::new();
+        for (node, (&last, work)) in self.last.iter().zip(self.work).enumerate() {
+            if last != node || (idle[node] && work.is_none()) {
+                continue;
+            }
+            let read = || program.inputs[node].iter().map(|&input| program.roots[input]).collect();
+            let (work, inputs) = work.unwrap_or_else(|| {
+                let is_view = program.kernels[node].is_view();
+                (if is_view { Work::View } else { Work::Node }, read())
+            });
+            jobs.push(Job { node, inputs, work, commit_only: program.commit_only[node] });
+        }
+        let mut last_use = vec![0; program.kernels.len()];
+        for (at, job) in jobs.iter().enumerate() {
+            for &value in job.inputs.iter().chain(&job.work.overwrites()) {
+                last_use[value] = at;
+            }
+        }
+        let record = program.record;
+        let kept = [record.step, record.batch_digest, record.loss, record.root];
+        for &value in program.next_roots.iter().chain(&kept) {
+            last_use[value] = END;
+        }
+
+        let mut pool = Pool::new(program);
+        for (&node, buffer) in program.state_nodes.iter().zip(0..) {
+            pool.places[node] = buffer;
+        }
+        for (at, job) in jobs.iter().enumerate() {
+            match job.work {
+                Work::View => {}
+                Work::Update { old_velocity, old_weight, velocity, .. } => {
+                    pool.hand_over(old_velocity, velocity);
+                    pool.hand_over(old_weight, job.node);
+                }
+                Work::Node | Work::Dense { .. } => {
+                    let from = job.inputs.first().copied().filter(|first| {
+                        fused
+                            && matches!(job.work, Work::Node)
+                            && program.kernels[job.node].is_in_place()
+                            && last_use[*first] == at
+                            && !job.inputs[1..].contains(first)
+                    });
+                    match from {
+                        Some(first) => pool.hand_over(first, job.node),
+                        None => pool.take(job.node, program.forms[job.node].byte_len()),
+                    }
+                }
+            }
+            for value in job.inputs.iter().copied().chain([job.node]) {
+                if last_use[value] <= at {
+                    pool.give_back(value);
+                }
+            }
+        }
+        Plan { jobs, places: pool.places, buffers: pool.buffers }
+    }
+}
+
+/// Nodes whose output reaches neither the record nor the next state nor a count of saturation.
+fn find_idle(program: &Program) -> Vec<bool> {
+    let record = program.record;
+    let mut idle = vec![false; program.kernels.len()];
+    for node in (0..idle.len()).rev() {
+        let is_seen = matches!(program.kernels[node], Kernel::NextState { .. } | Kernel::Rescale { .. })
+            || [record.step, record.batch_digest, record.loss, record.root].contains(&node);
+        idle[node] = !is_seen && program.users[node].iter().all(|&user| idle[user]);
+    }
+    idle
+}
+
+/// Buffers that values share one after another.
+struct Pool {
+    places: Vec<usize>,
+    buffers: Vec<usize>,
+    /// Buffers that hold no value now, and whether a value still has its buffer.
+    free: Vec<usize>,
+    holds: Vec<bool>,
+    states: usize,
+}
+
+impl Pool {
+    fn new(program: &Program) -> Self {
+        let buffers: Vec<usize> = program.states.iter().map(|s| s.form.byte_len()).collect();
+        let count = program.kernels.len();
+        Self {
+            places: vec![END; count],
+            states: buffers.len(),
+            buffers,
+            free: Vec::new(),
+            holds: vec![false; count],
+        }
+    }
+
+    /// Gives `value` the free buffer that fits best, or the largest, grown.
+    fn take(&mut self, value: usize, bytes: usize) {
+        let fits = |&&buffer: &&usize| self.buffers[buffer] >= bytes;
+        let best = self.free.iter().filter(fits).min_by_key(|&&b| self.buffers[b]);
+        let best = best.or(self.free.iter().max_by_key(|&&b| self.buffers[b])).copied();
+        let buffer = match best {
+            Some(buffer) => {
+                self.free.retain(|&other| other != buffer);
+                self.buffers[buffer] = self.buffers[buffer].max(bytes);
+                buffer
+            }
+            None => {
+                self.buffers.push(bytes);
+                self.buffers.len() - 1
+            }
+        };
+        self.places[value] = buffer;
+        self.holds[value] = true;
+    }
+
+    /// `to` takes the place of `from`, which nobody reads any more.
+    fn hand_over(&mut self, from: usize, to: usize) {
+        self.places[to] = self.places[from];
+        self.holds[to] = self.holds[from];
+        self.holds[from] = false;
+    }
+
+    fn give_back(&mut self, value: usize) {
+        if std::mem::take(&mut self.holds[value]) && self.places[value] >= self.states {
+            self.free.push(self.places[value]);
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! A step graph made ready: every node's kernel, and what a step reads and leaves behind.
+
+use std::collections::HashMap;
+
+use super::EngineError;
+use crate::graph::StepGraph;
+use crate::ops::{Form, Kernel, Part};
+
+/// The node that counts steps is the state of this name.
+const STEP: &str = "step";
+
+/// Stands for the next step among the readers of a value.
+pub(super) const NEXT_STEP: usize = usize::MAX;
+
+/// Forms of a dataset: so many samples, each an x and a y.
+#[derive(Clone, Debug)]
+pub struct SampleForms {
+    /// Number of samples.
+    pub count: usize,
+    /// Form of one x.
+    pub x: Form,
+    /// Form of one y.
+    pub y: Form,
+}
+
+impl SampleForms {
+    pub(super) fn row(&self) -> usize {
+        self.x.byte_len() + self.y.byte_len()
+    }
+}
+
+/// A recurrent tensor.
+#[derive(Clone, Debug)]
+pub struct State {
+    /// Its name.
+    pub name: String,
+    /// Its form.
+    pub form: Form,
+}
+
+/// The values that a step's record is made of, by node.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RecordNodes {
+    pub step: usize,
+    pub batch_digest: usize,
+    pub loss: usize,
+    pub root: usize,
+    pub commit_every: i64,
+}
+
+#[derive(Debug)]
+pub(super) struct Program {
+    pub names: Vec<String>,
+    pub kernels: Vec<Kernel>,
+    pub forms: Vec<Form>,
+    /// For each node, the nodes it reads.
+    pub inputs: Vec<Vec<usize>>,
+    /// For each node, the nodes that read it.
+    pub users: Vec<Vec<usize>>,
+    /// For each root node, the nodes (no views) that read its elements, and [`NEXT_STEP`].
+    pub readers: Vec<Vec<usize>>,
+    /// For each node, the node whose elements its own are: another one for a view.
+    pub roots: Vec<usize>,
+    pub states: Vec<State>,
+    /// For each state, the node that holds it before and the root of its value after the step.
+    pub state_nodes: Vec<usize>,
+    pub next_roots: Vec<usize>,
+    pub step_state: usize,
+    pub record: RecordNodes,
+    /// Hashes that only a commitment step needs.
+    pub commit_only: Vec<bool>,
+}
+
+impl Program {
+    pub fn new(graph: &StepGraph, samples: &SampleForms) -> Result<Self, EngineError> {
+        let count = graph.nodes.len();
+        let mut program = Self {
+            names: graph.nodes.iter().map(|node| node.name.clone()).collect(),
+            kernels: Vec::with_capacity(count),
+            forms: Vec::with_capacity(count),
+            inputs: Vec::with_capacity(count),
+            users: vec![Vec::new(); count],
+            readers: vec![Vec::new(); count],
+            roots: Vec::with_capacity(count),
+            states: Vec::new(),
+            state_nodes: Vec::new(),
+            next_roots: Vec::new(),
+            step_state: 0,
+            record: RecordNodes { step: 0, batch_digest: 0, loss: 0, root: 0, commit_every: 1 },
+            commit_only: vec![false; count],
+        };
+        for (index, node) in graph.nodes.iter().enumerate() {
+            let error = |reason: String| EngineError::node(&node.name, &node.op, reason);
+            if node.inputs.iter().any(|input| input.node >= index || input.output != 0) {
+                return Err(error("reads what no earlier node puts out".into()));
+            }
+            let inputs: Vec<usize> = node.inputs.iter().map(|input| input.node).collect();
+            let forms: Vec<Form> = inputs.iter().map(|&i| program.forms[i].clone()).collect();
+            let (kernel, form) = Kernel::new(node, &forms).map_err(|e| error(e.to_string()))?;
+            if let Kernel::GatherSamples { part } = kernel {
+                let sample = if part == Part::X { &samples.x } else { &samples.y };
+                if form.dtype != sample.dtype || form.shape[1..] != sample.shape {
+                    return Err(error("the dataset has samples of another form".into()));
+                }
+            }
+            for &input in &inputs {
+                if program.users[input].last() != Some(&index) {
+                    program.users[input].push(index);
+                }
+            }
+            let is_alias = matches!(kernel, Kernel::NextState { .. } | Kernel::Reshape);
+            if !is_alias {
+                for &input in &inputs {
+                    program.readers[program.roots[input]].push(index);
+                }
+            }
+            program.roots.push(if is_alias { program.roots[inputs[0]] } else { index });
+            program.kernels.push(kernel);
+            program.forms.push(form);
+            program.inputs.push(inputs);
+        }
+        program.find_states()?;
+        program.find_record()?;
+        program.find_commit_only()?;
+        Ok(program)
+    }
+
+    pub fn error(&self, node: usize, reason: &str) -> EngineError {
+        EngineError::Node { place: format!("node {}", self.names[node]), reason: reason.to_owned() }
+    }
+
+    fn find_states(&mut self) -> Result<(), EngineError> {
+        let mut index_of = HashMap::new();
+        for (node, kernel) in self.kernels.iter().enumerate() {
+            if let Kernel::State { name } = kernel {
+                if index_of.insert(name.clone(), self.states.len()).is_some() {
+                    return Err(self.error(node, "another node reads this state too"));
+                }
+                self.states.push(State { name: name.clone(), form: self.forms[node].clone() });
+                self.state_nodes.push(node);
+            }
+        }
+        let mut next = vec![None; self.states.len()];
+        for (node, kernel) in self.kernels.iter().enumerate() {
+            if let Kernel::NextState { name } = kernel {
+                let Some(&state) = index_of.get(name) else {
+                    return Err(self.error(node, "no node reads this state"));
+                };
+                if self.forms[node] != self.states[state].form {
+                    return Err(self.error(node, "the state changes its type in a step"));
+                }
+                if next[state].replace(self.roots[node]).is_some() {
+                    return Err(self.error(node, "another node writes this state too"));
+                }
+            }
+        }
+        for (next, &node) in next.into_iter().zip(&self.state_nodes) {
+            let root = next.ok_or_else(|| self.error(node, "no node writes this state"))?;
+            self.next_roots.push(root);
+            self.readers[root].push(NEXT_STEP);
+        }
+        let scalar = Form::new(crate::number::Dtype::I64, vec![])?;
+        match index_of.get(STEP) {
+            Some(&state) if self.states[state].form == scalar => self.step_state = state,
+            _ => return Err(EngineError::graph("has no step counter")),
+        }
+        Ok(())
+    }
+
+    fn find_record(&mut self) -> Result<(), EngineError> {
+        let mut found = None;
+        for (node, kernel) in self.kernels.iter().enumerate() {
+            if let Kernel::Record { commit_every } = *kernel {
+                if found.replace((node, commit_every)).is_some() {
+                    return Err(self.error(node, "a step has one record"));
+                }
+            }
+        }
+        let (node, commit_every) = found.ok_or_else(|| EngineError::graph("has no record"))?;
+        let inputs = &self.inputs[node];
+        let roots = self.kernels.iter().filter(|kernel| matches!(kernel, Kernel::StateRoot));
+        if roots.count() != 1 || !matches!(self.kernels[inputs[3]], Kernel::StateRoot) {
+            return Err(self.error(node, "needs the one state root of the graph"));
+        }
+        self.record = RecordNodes {
+            step: self.roots[inputs[0]],
+            batch_digest: self.roots[inputs[1]],
+            loss: self.roots[inputs[2]],
+            root: inputs[3],
+            commit_every,
+        };
+        self.commit_only[node] = true;
+        self.commit_only[inputs[3]] = true;
+        Ok(())
+    }
+
+    /// Hashes whose every user is such a hash: the digests of the new state, and its leaves.
+    fn find_commit_only(&mut self) -> Result<(), EngineError> {
+        for node in (0..self.kernels.len()).rev() {
+            let only = self.users[node].iter().all(|&user| self.commit_only[user]);
+            if self.kernels[node].is_hash() && only {
+                self.commit_only[node] = true;
+            }
+            if self.commit_only[node] && !only {
+                return Err(self.error(node, "is read by a node that every step needs"));
+            }
+        }
+        Ok(())
+    }
+}

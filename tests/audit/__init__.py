@@ -1,0 +1,1 @@
+"""Audits: the sampler, hostile run directories, cheats, reports."""

@@ -1,0 +1,156 @@
+"""Tiny tasks for tests: real ONNX models, random data, calibrated exponents; made in a moment."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from vtrain.commit.state import compute_root_of_state
+from vtrain.graph.builder import FixedExponents, GraphBuilder
+from vtrain.graph.calibration import calibrate
+from vtrain.graph.onnx_import import import_onnx
+from vtrain.graph.step import Affine, Momentum, StepPlan, compute_initial_state, emit_step
+from vtrain.spec.commitment import compute_graph_root, compute_tensor_digest
+from vtrain.spec.samples import Samples
+from vtrain.train.data import build_samples
+from vtrain.train.task import CompiledTask
+from vtrain.wire.task import LAW_VERSION, TaskSpec
+
+INPUTS, HIDDEN, CLASSES = 16, 8, 4
+IMAGE = (1, 8, 8)
+
+
+def _weight(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> onnx.TensorProto:
+    fan_in = int(np.prod(shape[1:]))
+    values = rng.uniform(-1, 1, shape) * np.sqrt(6 / fan_in)
+    return numpy_helper.from_array(values.astype(np.float32), name)
+
+
+def _zeros(name: str, count: int) -> onnx.TensorProto:
+    return numpy_helper.from_array(np.zeros(count, np.float32), name)
+
+
+def _model(
+    nodes: list[onnx.NodeProto],
+    shape: tuple[int, ...],
+    initializers: list[onnx.TensorProto],
+) -> bytes:
+    float32 = TensorProto.FLOAT
+    graph = helper.make_graph(
+        nodes,
+        "tiny",
+        [helper.make_tensor_value_info("x", float32, ["batch", *shape])],
+        [helper.make_tensor_value_info("logits", float32, ["batch", CLASSES])],
+        initializers,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model)
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+@cache
+def make_mlp_onnx(seed: int = 0) -> bytes:
+    """16-8-4 with ReLU."""
+    rng = np.random.default_rng(seed)
+    nodes = [
+        helper.make_node("Gemm", ["x", "w1", "b1"], ["h"], "fc1", transB=1),
+        helper.make_node("Relu", ["h"], ["a"], "relu1"),
+        helper.make_node("Gemm", ["a", "w2", "b2"], ["logits"], "fc2", transB=1),
+    ]
+    weights = [
+        _weight(rng, "w1", (HIDDEN, INPUTS)),
+        _zeros("b1", HIDDEN),
+        _weight(rng, "w2", (CLASSES, HIDDEN)),
+        _zeros("b2", CLASSES),
+    ]
+    return _model(nodes, (INPUTS,), weights)
+
+
+@cache
+def make_cnn_onnx(seed: int = 0) -> bytes:
+    """8x8 image, 3x3 convolution to 3 channels, ReLU, 2x2 max-pool, linear."""
+    rng = np.random.default_rng(seed)
+    nodes = [
+        helper.make_node("Conv", ["x", "k1", "c1"], ["m"], "conv1", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["m"], ["a"], "relu1"),
+        helper.make_node("MaxPool", ["a"], ["p"], "pool1", kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Flatten", ["p"], ["f"], "flatten"),
+        helper.make_node("Gemm", ["f", "w1", "b1"], ["logits"], "fc1", transB=1),
+    ]
+    weights = [
+        _weight(rng, "k1", (3, 1, 3, 3)),
+        _zeros("c1", 3),
+        _weight(rng, "w1", (CLASSES, 3 * 4 * 4)),
+        _zeros("b1", CLASSES),
+    ]
+    return _model(nodes, IMAGE, weights)
+
+
+def make_samples(shape: tuple[int, ...], count: int, seed: int, *, mse: bool = False) -> Samples:
+    """Random bytes x; y says which quarter of x is the brightest, so that there is something to
+    learn.  For MSE, y is that class one-hot, int16 with 14 fraction bits."""
+    rng = np.random.default_rng(seed)
+    x = rng.integers(0, 256, (count, *shape), dtype=np.uint8)
+    y = x.reshape(count, CLASSES, -1).sum(axis=2).argmax(axis=1).astype(np.uint8)
+    if not mse:
+        return build_samples(x, y)
+    return build_samples(x, (np.eye(CLASSES, dtype=np.int16) * 2**14)[y], y_exponent=14)
+
+
+@cache
+def make_tiny_task(
+    kind: str = "mlp",
+    *,
+    steps: int = 40,
+    batch: int = 8,
+    commit_every: int = 5,
+    checkpoint_every: int = 10,
+    samples: int = 60,
+    seed: int = 7,
+    loss: str = "cross_entropy",
+    margin: int = 3,
+) -> CompiledTask:
+    """A compiled task: ``kind`` is "mlp" or "cnn", ``loss`` "cross_entropy" or "mse".
+
+    The result is shared between tests: do not change it in place.
+    """
+    model_bytes = make_mlp_onnx(seed) if kind == "mlp" else make_cnn_onnx(seed)
+    model = import_onnx(model_bytes)
+    data = make_samples(model.input_shape, samples, seed, mse=loss == "mse")
+    plan = StepPlan(
+        data=data.spec,
+        prepare=Affine(multiplier=257, offset=0, shift=1, exponent=15),
+        loss=loss,
+        # The rate 40960 * 2^-19 is that of a sum: about 0.6 a sample of a batch of eight.
+        optimizer=Momentum(decay=round(2**16 * 0.1), starts=(0,), rates=(40960,), exponent=22),
+        seed=seed,
+        batch=batch,
+        commit_every=commit_every,
+    )
+    state = compute_initial_state(model.params)
+
+    def emit(builder: GraphBuilder) -> None:
+        emit_step(builder, plan, model)
+
+    exponents = calibrate(emit, state, data, steps=4, margin=margin).exponents
+    builder = GraphBuilder(FixedExponents(exponents))
+    emit(builder)
+    graph = builder.graph()
+    spec = TaskSpec(
+        law=LAW_VERSION,
+        graph_root=compute_graph_root(graph),
+        initial_state_root=compute_root_of_state(graph, state),
+        model_digest=compute_tensor_digest(np.frombuffer(model_bytes, np.uint8)),
+        data=data.spec,
+        exponents=exponents,
+        seed=seed,
+        steps=steps,
+        batch=batch,
+        commit_every=commit_every,
+        checkpoint_every=checkpoint_every,
+        commitments=("blake3",),
+    )
+    return CompiledTask(spec, graph, data, state, model_bytes, f"tiny {kind}")

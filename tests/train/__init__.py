@@ -1,0 +1,1 @@
+"""Data, checkpoints, runs that are killed, and delivery."""

@@ -1,0 +1,111 @@
+"""Real processes: killed at random moments, out of disk, and two in one folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from tests.tasks import make_tiny_task
+from tests.train.test_runner import check_run
+from vtrain.errors import RunError
+from vtrain.train.layout import RunPaths, read_manifest
+from vtrain.train.runner import train
+
+WORKER = Path(__file__).with_name("worker.py")
+KILLS = 12
+
+
+@contextmanager
+def working(out: Path, task: dict[str, Any], **orders: Any) -> Iterator[subprocess.Popen[str]]:
+    """A worker process, dead at the latest when the block ends."""
+    text = json.dumps({"out": str(out), "task": task, **orders})
+    process = subprocess.Popen(
+        [sys.executable, str(WORKER), text],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def read_line(process: subprocess.Popen[str]) -> str:
+    stream: IO[str] | None = process.stdout
+    return "" if stream is None else stream.readline().strip()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["numpy", "cpu"])
+def test_a_run_killed_again_and_again(tmp_path: Path, key: Ed25519PrivateKey, engine: str) -> None:
+    kwargs = {"steps": 1200, "commit_every": 3, "checkpoint_every": 6}
+    task = make_tiny_task(**kwargs)
+    whole = train(task, tmp_path / "whole", key=key)
+    out, rng = tmp_path / "out", random.Random(engine)
+    killed_at: list[int] = []
+    while len(killed_at) < KILLS:
+        with working(out, kwargs, engine=engine) as process:
+            assert read_line(process) == "ready"
+            last = "0"
+            for _ in range(rng.choice((0, 1, rng.randrange(100)))):
+                last = read_line(process)
+            assert not last.startswith("done"), "it went too fast to be killed"
+            process.kill()
+            assert process.wait() == -9
+        killed_at.append(int(last))
+    with working(out, kwargs, engine=engine) as process:
+        output, _ = process.communicate()
+    assert output.splitlines()[-1] == f"done {whole.root.hex()}"
+    assert max(killed_at) > 6, "no kill came after a checkpoint"
+    summary = train(task, out, key=key)
+    check_run(out, task, summary)
+    assert (summary.resumed_from, summary.log_root) == (1200, whole.log_root)
+    assert RunPaths(out).log.read_bytes() == RunPaths(tmp_path / "whole").log.read_bytes()
+
+
+def test_a_process_out_of_disk(tmp_path: Path, key: Ed25519PrivateKey) -> None:
+    """The limit lets every file begin and stops the log on its way."""
+    kwargs = {"steps": 300, "commit_every": 3, "checkpoint_every": 6}
+    out, limit = tmp_path / "out", 16_000
+    with working(out, kwargs, engine="numpy", file_limit=limit) as process:
+        output, _ = process.communicate()
+    assert process.returncode == 1
+    last = output.splitlines()[-1]
+    assert last.startswith("error storage")
+    assert "File too large" in last
+    assert str(out) in last
+    committed = read_manifest(RunPaths(out)).steps
+    assert committed > 100
+    summary = train(make_tiny_task(**kwargs), out, key=key)
+    assert summary.resumed_from >= committed
+    whole = train(make_tiny_task(**kwargs), tmp_path / "whole", key=key)
+    assert (summary.root, summary.log_root) == (whole.root, whole.log_root)
+    check_run(out, make_tiny_task(**kwargs), summary)
+
+
+def test_two_processes_in_one_folder(tmp_path: Path, key: Ed25519PrivateKey) -> None:
+    kwargs = {"steps": 20, "commit_every": 5, "checkpoint_every": 10}
+    task = make_tiny_task(**kwargs)
+    with working(tmp_path, kwargs, engine="numpy", hold=True) as process:
+        assert [read_line(process) for _ in range(2)] == ["ready", "1"]
+        with pytest.raises(RunError, match="another process trains into this folder"):
+            train(task, tmp_path, key=key)
+        with working(tmp_path, kwargs, engine="numpy") as other:
+            output, _ = other.communicate()
+        assert output.splitlines()[-1].startswith("error run")
+        output, _ = process.communicate("\n" * 20)
+        assert output.splitlines()[-1].startswith("done")
+    check_run(tmp_path, task, train(task, tmp_path, key=key))

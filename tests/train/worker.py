@@ -1,0 +1,48 @@
+"""A process that trains, for tests that kill it: reads its orders as JSON, reports line by line.
+
+Lines on stdout: "ready", then the number of each step done, at last "done ROOT" or "error CODE".
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from tests.tasks import make_tiny_task
+from vtrain.errors import VtrainError
+from vtrain.train.runner import train
+
+
+def main() -> None:
+    orders = json.loads(sys.argv[1])
+    task = make_tiny_task(**orders["task"])
+
+    def report(done: int, steps: int, loss: float, rate: float) -> None:
+        print(done, flush=True)
+        if orders.get("hold"):  # until whoever started this process has seen enough
+            sys.stdin.readline()
+
+    if "file_limit" in orders:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (orders["file_limit"],) * 2)
+    print("ready", flush=True)
+    try:
+        summary = train(
+            task,
+            Path(orders["out"]),
+            key=Ed25519PrivateKey.from_private_bytes(bytes(range(32))),
+            engine=orders["engine"],
+            threads=1,
+            progress=report,
+        )
+    except VtrainError as error:
+        print("error", error.code, error, flush=True)
+        raise SystemExit(1) from None
+    print("done", summary.root.hex(), flush=True)
+
+
+if __name__ == "__main__":
+    main()

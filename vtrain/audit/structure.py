@@ -1,0 +1,645 @@
+"""The structure check: everything about a run that can be told at hashing speed, always done.
+
+It holds every byte of the run against the solver's signature: claim -> task, log root; task ->
+graph, samples, model, initial state; log -> each checkpoint and batch.  Bytes that are missing or
+are not those signed for prove nothing against the solver (they may have been spoiled on the way),
+so the check that finds them fails with the fault "nobody".  A signature under something false
+proves fraud: such a check fails with the fault "solver", and only checks made on an authentic log
+can do so.
+
+The run is hostile input.  Each size is checked before its bytes are read, and what costs time or
+memory comes after what is cheap.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeVar
+
+import numpy as np
+from blake3 import blake3
+
+from vtrain import _core
+from vtrain.attest.claims import verify_claim
+from vtrain.audit.plan import Segments
+from vtrain.commit.checkpoint import compute_checkpoint_size, read_checkpoint
+from vtrain.commit.digest import compute_tensor_digest
+from vtrain.commit.files import FileEntry, open_regular, read_entry, read_file
+from vtrain.commit.log import iterate_frames
+from vtrain.commit.state import compute_root_of_state
+from vtrain.engines.base import State, check_state
+from vtrain.errors import RunError, VtrainError
+from vtrain.graph.legality import check_graph
+from vtrain.graph.step import STEP_STATE
+from vtrain.spec.commitment import compute_batch_digest, compute_graph_root, compute_task_id
+from vtrain.spec.domains import RUN_LOG
+from vtrain.spec.number import NUMPY_DTYPES
+from vtrain.spec.samples import Samples
+from vtrain.train.data import compute_samples_root, map_samples
+from vtrain.train.layout import Manifest, RunPaths, read_manifest
+from vtrain.wire.claim import SignedClaim, decode_signed_claim, encode_signed_claim
+from vtrain.wire.graph import Node, Ref, StepGraph, decode_graph
+from vtrain.wire.record import StepRecord, decode_record
+from vtrain.wire.report import Blame, Check
+from vtrain.wire.task import TaskSpec, decode_task, encode_task
+
+T = TypeVar("T")
+Progress = Callable[[str, int, int], None]
+"""(what is being checked, how much is done, of how much)"""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an auditor will take on for one run; beyond it the audit is inconclusive."""
+
+    task_bytes: int = 1 << 20
+    claim_bytes: int = 1 << 12
+    graph_bytes: int = 64 << 20
+    """The decoder's own limit: some 10^5 nodes."""
+    model_bytes: int = 1 << 31
+    """Protobuf itself ends there."""
+    samples_bytes: int = 1 << 36
+    log_bytes: int = 1 << 30
+    """Some seven million steps; a record takes about 400 bytes of memory while it is held."""
+    state_bytes: int = 1 << 34
+    """One checkpoint, which is held in memory."""
+    step_bytes: int = 1 << 36
+    """All values of one step together: more than any engine holds at once."""
+    entries: int = 100_000
+    """Names in the run directory that are looked at."""
+
+
+LIMITS: Final = Limits()
+
+_CHECKPOINT = re.compile(r"checkpoints/[0-9]{12}\.safetensors")
+_BLOCK: Final = 64
+"""Steps whose batches one thread hashes at a time."""
+_SHOWN: Final = 5
+"""Failures of one kind that a report lists one by one."""
+
+
+class FindingError(Exception):
+    """A check found something wrong.  Stays within the audit, where it becomes a failed check."""
+
+    def __init__(self, detail: str, where: str = "", fault: Blame = "nobody") -> None:
+        super().__init__(detail)
+        self.detail, self.where, self.fault = detail, where, fault
+
+
+@dataclass
+class Ledger:
+    """The checks of one audit, in the order in which they were made."""
+
+    root: Path
+    checks: list[Check] = field(default_factory=list)
+
+    def attempt(
+        self, name: str, place: str, work: Callable[[], tuple[str, T]], *, unless: str = ""
+    ) -> T | None:
+        """Do a check and enter it; its value, or None when it failed or could not be done.
+
+        ``unless``: why it cannot be done.  ``place`` is where it looks, for errors that name none.
+        """
+        if unless:
+            self.checks.append(Check(name, "not_done", unless, place))
+            return None
+        try:
+            detail, value = work()
+        except FindingError as found:
+            self.fail(name, found, place)
+            return None
+        except VtrainError as error:
+            self.fail(name, FindingError(error.message, self._shorten(error.where)), place)
+            return None
+        self.checks.append(Check(name, "passed", detail, place))
+        return value
+
+    def fail(self, name: str, found: FindingError, place: str) -> None:
+        """Enter a failed check."""
+        where = found.where or place
+        if place and place not in where and found.fault == "nobody":
+            where = f"{place}: {where}"
+        self.checks.append(Check(name, "failed", found.detail, where, found.fault))
+
+    def _shorten(self, where: str) -> str:
+        """Places inside the run are named from its root."""
+        return where.removeprefix(f"{self.root}{os.sep}")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the structure check established; None or empty for what it could not.
+
+    ``records`` are those of an authentic log alone.  ``checkpoints`` are the steps whose checkpoint
+    is there and has the root signed for.
+    """
+
+    task: TaskSpec | None
+    task_id: bytes
+    signed: SignedClaim | None
+    graph: StepGraph | None
+    samples: Samples | None
+    records: tuple[StepRecord, ...]
+    segments: Segments | None
+    checkpoints: frozenset[int]
+    checks: tuple[Check, ...]
+    extra_files: tuple[str, ...]
+
+
+def check_structure(
+    run: Path,
+    *,
+    task_id: bytes | None = None,
+    data: Path | None = None,
+    threads: int = 0,
+    limits: Limits = LIMITS,
+    progress: Progress = lambda what, done, total: None,
+) -> Evidence:
+    """Check everything but the arithmetic of the steps; never raises for what is in ``run``.
+
+    ``task_id``: the task that was agreed on.  ``data``: the sample table, for a run without one.
+    """
+    paths, ledger = RunPaths(run), Ledger(run)
+    attempt = ledger.attempt
+    task = attempt("task", "task.cbor", lambda: _read_task(paths, task_id, limits))
+    found_id = b"" if task is None else compute_task_id(task)
+    no_task = "" if task else "the task is not known"
+    signed = attempt("claim", "claim.cbor", lambda: _read_claim(paths, found_id, limits))
+    no_claim = "" if signed else "there is no valid claim to hold it against"
+    attempt(
+        "complete",
+        "claim.cbor",
+        lambda: _check_complete(task, signed),
+        unless=no_task or no_claim,
+    )
+    manifest = attempt("manifest", "manifest.json", lambda: _read_manifest(paths, signed, found_id))
+    extra = _check_files(ledger, paths, manifest, limits, progress, with_samples=data is None)
+
+    graph = attempt("graph", "graph.cbor", lambda: _read_graph(paths, task, limits), unless=no_task)
+    no_graph = "" if graph else "the graph is not known"
+    legal = attempt(
+        "legality", "graph.cbor", lambda: _check_legal(task, graph, limits), unless=no_graph
+    )
+    no_graph = "" if legal else "there is no legal graph"
+    attempt("model", "model.onnx", lambda: _check_model(paths, task, limits), unless=no_task)
+    table = data or paths.samples
+    samples = attempt(
+        "samples",
+        paths.name_of(table) if data is None else str(data),
+        lambda: _read_samples(table, task),
+        unless=no_task,
+    )
+
+    log_place = "log.bin"
+    leaves = attempt(
+        "log", log_place, lambda: _read_log(paths, signed, limits), unless=no_task or no_claim
+    )
+    no_log = "" if leaves is not None else "there is no log that the solver signed"
+    records = attempt("records", log_place, lambda: _check_records(task, leaves), unless=no_log)
+    no_records = no_log or ("" if records is not None else "the signed log is not one of this task")
+    no_batches = no_records or ("" if samples else "the samples are not known")
+    attempt(
+        "batches",
+        log_place,
+        lambda: _check_batches(task, samples, records, threads, progress),
+        unless=no_batches,
+    )
+    segments = _cut_segments(task, records)
+    good = _check_checkpoints(
+        ledger, paths, task, legal, records, segments, threads, progress, no_graph or no_records
+    )
+    return Evidence(
+        task=task,
+        task_id=found_id,
+        signed=signed,
+        graph=legal,
+        samples=samples,
+        records=tuple(records or ()),
+        segments=segments,
+        checkpoints=good,
+        checks=tuple(ledger.checks),
+        extra_files=extra,
+    )
+
+
+def _known(value: T | None) -> T:
+    """What an earlier check established: a check that needs it is not attempted without it."""
+    if value is None:
+        raise RunError("is not known", where="audit")
+    return value
+
+
+def _read_task(paths: RunPaths, wanted: bytes | None, limits: Limits) -> tuple[str, TaskSpec]:
+    data = read_file(paths.task, limits.task_bytes)
+    task = decode_task(data)
+    if encode_task(task) != data:
+        raise FindingError("is not the encoding of the task that it describes")
+    found = compute_task_id(task)
+    if wanted is not None and found != wanted:
+        raise FindingError(f"the run is of task {found.hex()}, not of {wanted.hex()} as asked")
+    if task.steps % task.commit_every:
+        raise FindingError("the last step is not committed to", "task.steps", "task")
+    return "its id follows from its bytes", task
+
+
+def _read_claim(paths: RunPaths, task_id: bytes, limits: Limits) -> tuple[str, SignedClaim]:
+    data = read_file(paths.claim, limits.claim_bytes)
+    signed = decode_signed_claim(data)
+    if encode_signed_claim(signed) != data:
+        raise FindingError("is not the encoding of the claim that it describes")
+    verify_claim(signed)
+    if task_id and signed.claim.task_id != task_id:
+        raise FindingError(f"is about task {signed.claim.task_id.hex()}", "claim.task_id")
+    return "the solver's signature holds", signed
+
+
+def _check_complete(task: TaskSpec | None, signed: SignedClaim | None) -> tuple[str, None]:
+    steps, claimed = _known(task).steps, _known(signed).claim.log_size
+    if claimed > steps:
+        raise FindingError(
+            f"claims {claimed} steps of a task of {steps}", "claim.log_size", "solver"
+        )
+    if claimed < steps:
+        raise FindingError(f"the run is not finished: {claimed} of {steps} steps", "claim.log_size")
+    return f"all {steps} steps of the task are claimed", None
+
+
+def _read_manifest(
+    paths: RunPaths, signed: SignedClaim | None, task_id: bytes
+) -> tuple[str, Manifest]:
+    manifest = read_manifest(paths)
+    if task_id and manifest.task_id != task_id:
+        raise FindingError(f"names task {manifest.task_id.hex()}", "manifest.task_id")
+    if signed is not None and manifest.run_id != signed.claim.run_id:
+        raise FindingError(f"names run {manifest.run_id.hex()}", "manifest.run_id")
+    if signed is not None and manifest.steps != signed.claim.log_size:
+        raise FindingError(f"is of {manifest.steps} steps, not of those claimed", "manifest.steps")
+    return f"lists {len(manifest.files)} files", manifest
+
+
+def _check_files(
+    ledger: Ledger,
+    paths: RunPaths,
+    manifest: Manifest | None,
+    limits: Limits,
+    progress: Progress,
+    *,
+    with_samples: bool,
+) -> tuple[str, ...]:
+    """Hold each file against the manifest; return the files that belong to no run."""
+    sizes = {
+        paths.name_of(paths.task): limits.task_bytes,
+        paths.name_of(paths.graph): limits.graph_bytes,
+        paths.name_of(paths.model): limits.model_bytes,
+        paths.name_of(paths.log): limits.log_bytes,
+    }
+    unlisted = {paths.name_of(path) for path in (paths.manifest, paths.claim, paths.lock)}
+    table = paths.name_of(paths.samples)
+    if manifest is None:
+        ledger.attempt("files", "", lambda: ("", None), unless="there is no manifest to go by")
+        return ()
+    bad = 0
+
+    def fail(found: FindingError) -> None:
+        nonlocal bad
+        bad += 1
+        if bad <= _SHOWN:
+            ledger.fail("files", found, "")
+
+    def limit_of(name: str) -> int | None:
+        if _CHECKPOINT.fullmatch(name):
+            return limits.state_bytes
+        return limits.samples_bytes if name == table else sizes.get(name)
+
+    for name in sorted(sizes.keys() - manifest.files.keys()):
+        fail(FindingError("the manifest does not list it", name))
+    for count, (name, entry) in enumerate(manifest.files.items()):
+        progress("files", count, len(manifest.files))
+        if name == table and not with_samples:
+            continue
+        limit = limit_of(name)
+        if limit is None:
+            fail(FindingError(f"lists {name!r}, which is no file of a run", "manifest.json"))
+            continue
+        try:
+            _check_entry(paths.root / name, entry, limit)
+        except FindingError as found:
+            fail(FindingError(found.detail, name))
+        except VtrainError as error:
+            fail(FindingError(error.message, name))
+    if bad > _SHOWN:
+        ledger.fail("files", FindingError(f"and {bad - _SHOWN} more", "manifest.json"), "")
+    if not bad:
+        ledger.attempt("files", "", lambda: (f"{len(manifest.files)} files as listed", None))
+    known = manifest.files.keys() | unlisted
+    return tuple(name for name in _walk(paths.root, limits.entries) if name not in known)
+
+
+def _check_entry(path: Path, listed: FileEntry, limit: int) -> None:
+    """Size first: a file of another size, or of a size that no run has, is not read."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+    if size != listed.size:
+        raise FindingError(f"has {size} bytes, the manifest lists {listed.size}")
+    if size > limit:
+        raise FindingError(f"has {size} bytes, this auditor takes {limit}")
+    if read_entry(path) != listed:
+        raise FindingError("is not the file that the manifest lists: its BLAKE3 differs")
+
+
+def _walk(root: Path, limit: int) -> Iterator[str]:
+    """Names of what is in a folder and below, links not followed, at most ``limit`` of them."""
+    seen = 0
+    for folder, _, names in os.walk(root, onerror=None, followlinks=False):
+        for name in sorted(names):
+            seen += 1
+            if seen > limit:
+                return
+            yield (Path(folder) / name).relative_to(root).as_posix()
+
+
+def _read_graph(paths: RunPaths, task: TaskSpec | None, limits: Limits) -> tuple[str, StepGraph]:
+    graph = decode_graph(read_file(paths.graph, limits.graph_bytes))
+    if compute_graph_root(graph) != _known(task).graph_root:
+        raise FindingError("is not the graph that the task pins")
+    return f"{len(graph.nodes)} nodes, as the task pins them", graph
+
+
+def _check_legal(
+    task: TaskSpec | None, graph: StepGraph | None, limits: Limits
+) -> tuple[str, StepGraph]:
+    spec, checked = _known(task), _known(graph)
+    try:
+        check_graph(checked)
+    except VtrainError as error:
+        raise FindingError(error.message, error.where, "task") from None
+    check_graph_of_task(spec, checked)
+    total = sum(
+        output.size * NUMPY_DTYPES[output.dtype].itemsize
+        for node in checked.nodes
+        for output in node.outputs
+    )
+    if total > limits.step_bytes:
+        raise FindingError(
+            f"a step needs {total} bytes; this auditor's limit is {limits.step_bytes}"
+        )
+    size = compute_checkpoint_size(checked)
+    if size > limits.state_bytes:
+        raise FindingError(
+            f"a state has {size} bytes; this auditor's limit is {limits.state_bytes}"
+        )
+    return "types, ranges and commitments derived anew; the graph is that of the task", checked
+
+
+def check_graph_of_task(task: TaskSpec, graph: StepGraph) -> None:
+    """FindingError, the task's fault, unless its fields say what its graph does."""
+
+    def only(op: str) -> Node:
+        found = [node for node in graph.nodes if node.op == op]
+        if len(found) != 1:
+            raise FindingError(f"has {len(found)} {op} nodes instead of one", "graph", "task")
+        return found[0]
+
+    def agree(place: str, claimed: object, found: object) -> None:
+        if claimed != found:
+            raise FindingError(f"the task has {claimed}, the graph {found}", place, "task")
+
+    index, record = only("sample_index"), only("record")
+    seed = index.attrs["seed"]
+    agree("task.seed", task.seed.to_bytes(8, "little"), seed)
+    agree("task.batch", task.batch, index.attrs["batch"])
+    agree("task.data.samples", task.data.samples, index.attrs["samples"])
+    agree("task.commit_every", task.commit_every, record.attrs["commit_every"])
+    counter = graph.states()[STEP_STATE]
+    following = graph.nodes[graph.next_states()[STEP_STATE].node].inputs[0]
+    is_counter = graph.nodes[following.node].op == "increment"
+    if not is_counter or graph.nodes[following.node].inputs != (counter,):
+        raise FindingError("the step counter does not count steps", "graph", "task")
+    if index.inputs != (counter,):
+        raise FindingError("the batch does not follow from the step counter", "graph", "task")
+    _check_batch_nodes(task, graph, Ref(graph.nodes.index(index)), record, agree)
+    sites = {node.name: node for node in graph.nodes if node.op == "rescale"}
+    for site, exponent in task.exponents.items():
+        if site not in sites:
+            raise FindingError(
+                "is not a rescale node of the graph", f"task.exponents.{site}", "task"
+            )
+        agree(f"task.exponents.{site}", exponent, sites[site].outputs[0].exponent)
+
+
+def _check_batch_nodes(
+    task: TaskSpec,
+    graph: StepGraph,
+    index: Ref,
+    record: Node,
+    agree: Callable[[str, object, object], None],
+) -> None:
+    """The record's batch digest must be of x and y as committed, gathered at ``index``."""
+    data = task.data
+    forms = (
+        ("x", data.x_dtype, data.x_shape, data.x_exponent),
+        ("y", data.y_dtype, data.y_shape, data.y_exponent),
+    )
+    digests = graph.nodes[record.inputs[1].node].inputs
+    for form, digest in zip(forms, digests, strict=True):
+        hashed = graph.nodes[digest.node]
+        gathered = graph.nodes[hashed.inputs[0].node] if hashed.op == "tensor_digest" else hashed
+        if gathered.op != "gather_samples" or gathered.inputs != (index,):
+            raise FindingError(f"the batch digest is not of {form[0]}", "graph", "task")
+        attrs = gathered.attrs
+        found = (attrs["part"], attrs["dtype"], attrs["shape"], attrs["exponent"])
+        agree(f"task.data.{form[0]}", form, found)
+
+
+def _check_model(paths: RunPaths, task: TaskSpec | None, limits: Limits) -> tuple[str, None]:
+    model = read_file(paths.model, limits.model_bytes)
+    if blake3(model).digest() != _known(task).model_digest:
+        raise FindingError("is not the file that the task names")
+    return "as the task names it", None
+
+
+def _read_samples(table: Path, task: TaskSpec | None) -> tuple[str, Samples]:
+    spec = _known(task).data
+    with open_regular(table):
+        samples = map_samples(table, spec)
+    if compute_samples_root(samples) != spec.root:
+        raise FindingError("are not the samples that the task commits to")
+    return f"{spec.samples} samples have the task's root", samples
+
+
+def _read_log(
+    paths: RunPaths, signed: SignedClaim | None, limits: Limits
+) -> tuple[str, list[bytes]]:
+    claim = _known(signed).claim
+    tree = _core.MerkleTree(RUN_LOG)
+    leaves: list[bytes] = []
+    with open_regular(paths.log) as file:
+        if os.fstat(file.fileno()).st_size > limits.log_bytes:
+            raise FindingError(
+                f"has more than the {limits.log_bytes} bytes that this auditor takes"
+            )
+        for _, leaf in iterate_frames(file):
+            leaves.append(leaf)
+            tree.append(leaf)
+    if len(leaves) != claim.log_size:
+        raise FindingError(f"has {len(leaves)} records, the claim is about {claim.log_size}")
+    if tree.root(len(leaves)) != claim.log_root:
+        raise FindingError("is not the log that the claim signs: its root differs")
+    return f"{len(leaves)} records under the signed root", leaves
+
+
+def _check_records(
+    task: TaskSpec | None, leaves: list[bytes] | None
+) -> tuple[str, list[StepRecord]]:
+    """Every leaf is a record, of the step it stands at, with a state root just where one is due."""
+    every, records = _known(task).commit_every, []
+    for step, leaf in enumerate(_known(leaves), start=1):
+        try:
+            record = decode_record(leaf)
+        except VtrainError as error:
+            raise FindingError(f"is no record: {error.message}", f"step {step}", "solver") from None
+        if record.step != step:
+            raise FindingError(f"is recorded as step {record.step}", f"step {step}", "solver")
+        if bool(record.state_root) != (step % every == 0):
+            has = "has a state root" if record.state_root else "has no state root"
+            raise FindingError(f"{has}; one is due every {every} steps", f"step {step}", "solver")
+        records.append(record)
+    return f"{len(records)} steps in order, a state root every {every}", records
+
+
+def _cut_segments(task: TaskSpec | None, records: list[StepRecord] | None) -> Segments | None:
+    """The segments between checkpoints, as far as the log commits to states."""
+    if task is None or records is None or len(records) < task.commit_every:
+        return None
+    return Segments(len(records) - len(records) % task.commit_every, task.checkpoint_every)
+
+
+def _check_batches(
+    task: TaskSpec | None,
+    samples: Samples | None,
+    records: list[StepRecord] | None,
+    threads: int,
+    progress: Progress,
+) -> tuple[str, None]:
+    """Recompute every batch digest: which samples, gather, hash."""
+    known = _known(records)
+    starts = range(0, len(known), _BLOCK)
+    wrong: list[int] = []
+    digests: dict[bytes, int] = {}
+    pool = ThreadPoolExecutor(threads or os.cpu_count())
+    try:
+        jobs = pool.map(
+            lambda start: _digest_batches(
+                _known(task), _known(samples), range(start, min(start + _BLOCK, len(known)))
+            ),
+            starts,
+        )
+        for start, block in zip(starts, jobs, strict=True):
+            progress("batches", start, len(known))
+            for step, digest in enumerate(block, start=start + 1):
+                digests[digest] = step
+                if known[step - 1].batch_digest != digest:
+                    wrong.append(step)
+    finally:
+        pool.shutdown(cancel_futures=True)
+    if wrong:
+        step = wrong[0]
+        other = digests.get(known[step - 1].batch_digest)
+        what = f"the batch of step {other}" if other else "no batch of this run"
+        more = f"; {len(wrong)} steps have a wrong batch" if len(wrong) > 1 else ""
+        detail = f"the log commits to {what}, not to that of step {step}{more}"
+        raise FindingError(detail, f"step {step}", "solver")
+    return f"all {len(known)} batch digests recomputed", None
+
+
+def _digest_batches(task: TaskSpec, samples: Samples, steps: range) -> list[bytes]:
+    """Batch digest of each step (from 0)."""
+    parts = samples.part("x"), samples.part("y")
+    out = []
+    for step in steps:
+        index = _core.batch_indices(task.seed, task.data.samples, task.batch, step)
+        x, y = (compute_tensor_digest(np.ascontiguousarray(part[index]), 1) for part in parts)
+        out.append(compute_batch_digest(x, y))
+    return out
+
+
+def _check_checkpoints(
+    ledger: Ledger,
+    paths: RunPaths,
+    task: TaskSpec | None,
+    graph: StepGraph | None,
+    records: list[StepRecord] | None,
+    segments: Segments | None,
+    threads: int,
+    progress: Progress,
+    unless: str,
+) -> frozenset[int]:
+    """Hold every checkpoint against the record of its step, the first against the task."""
+    if unless or task is None or graph is None or records is None or segments is None:
+        ledger.attempt("checkpoints", "checkpoints", lambda: ("", None), unless=unless)
+        return frozenset()
+    steps = [0, *(segments.bounds(index)[1] for index in range(segments.count))]
+    good: set[int] = set()
+    failed = 0
+    for count, step in enumerate(steps):
+        progress("checkpoints", count, len(steps))
+        place = paths.name_of(paths.checkpoint(step))
+        try:
+            read_state(paths, task, graph, records, step, threads)
+            good.add(step)
+        except FindingError as found:
+            failed += 1
+            if failed <= _SHOWN or found.fault != "nobody":
+                ledger.fail("checkpoints", found, place)
+    if failed > _SHOWN:
+        ledger.fail(
+            "checkpoints", FindingError(f"{failed} of {len(steps)} fail", "checkpoints"), ""
+        )
+    if not failed:
+        ledger.attempt(
+            "checkpoints", "checkpoints", lambda: (f"all {len(steps)} have their roots", None)
+        )
+    return frozenset(good)
+
+
+def read_state(
+    paths: RunPaths,
+    task: TaskSpec,
+    graph: StepGraph,
+    records: list[StepRecord] | tuple[StepRecord, ...],
+    step: int,
+    threads: int = 0,
+) -> State:
+    """The state in the checkpoint of ``step``, with the root that the record of ``step`` names.
+
+    FindingError otherwise: bytes that are missing or differ are nobody's fault; a state that has
+    the right root and yet cannot be one is the fault of who vouches for that root.
+    """
+    path = paths.checkpoint(step)
+    try:
+        state = read_checkpoint(path, graph)
+    except VtrainError as error:
+        where = error.where.removeprefix(f"{paths.root}{os.sep}")
+        raise FindingError(error.message, where) from None
+    expected = records[step - 1].state_root if step else task.initial_state_root
+    if compute_root_of_state(graph, state, threads) != expected:
+        whose = f"the record of step {step}" if step else "the task"
+        raise FindingError(f"is not the state whose root {whose} has")
+    blame: Blame = "solver" if step else "task"
+    try:
+        check_state(graph, state)
+    except RunError as error:
+        raise FindingError(
+            f"no step leads to this state: {error.message}", error.where, blame
+        ) from None
+    if int(state[STEP_STATE]) != step:
+        counter = int(state[STEP_STATE])
+        raise FindingError(
+            f"counts {counter} steps after step {step}", f"state.{STEP_STATE}", blame
+        )
+    return state

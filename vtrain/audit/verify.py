@@ -1,0 +1,261 @@
+"""``verify``: an audit of one run, from its bytes to a report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from vtrain.audit.plan import (
+    REPLAY_DOMAIN,
+    Segments,
+    compute_detections,
+    draw,
+    draw_randomness,
+    given_randomness,
+)
+from vtrain.audit.replay import describe_state_difference, replay_segment
+from vtrain.audit.structure import (
+    LIMITS,
+    Evidence,
+    FindingError,
+    Limits,
+    Progress,
+    check_structure,
+    read_state,
+)
+from vtrain.engines.base import Session
+from vtrain.engines.registry import open_session, resolve_engine
+from vtrain.errors import RunError
+from vtrain.spec.samples import Samples
+from vtrain.train.layout import RunPaths
+from vtrain.wire.graph import StepGraph
+from vtrain.wire.record import StepRecord
+from vtrain.wire.report import Check, Randomness, Report, Strength, compute_verdict
+from vtrain.wire.task import TaskSpec
+
+DEFAULT_SAMPLES: Final = 3
+"""Segments replayed when the caller names no number."""
+
+
+def verify(
+    run: Path,
+    *,
+    samples: int | None = None,
+    all_: bool = False,
+    seed: bytes | None = None,
+    task_id: bytes | None = None,
+    data: Path | None = None,
+    engine: str = "auto",
+    threads: int = 0,
+    progress: Progress = lambda what, done, total: None,
+    limits: Limits = LIMITS,
+    random: Callable[[int], bytes] = os.urandom,
+) -> Report:
+    """Check the structure of ``run`` in full, then replay ``samples`` of its segments, or ``all_``.
+
+    Whatever ``run`` contains ends in a report.  ``random`` is asked for fresh randomness after the
+    claim was read; ``seed`` (1 to 64 bytes) replaces it, which the report calls predictable.
+    ``data`` is the sample table for a run published without it.  RunError when ``run`` is no
+    folder, for an unknown engine and for a seed of another length.
+    """
+    if not run.is_dir():
+        raise RunError("is not a run directory", where=str(run))
+    if samples is not None and samples < 0:
+        raise RunError("is negative", where=f"samples {samples}")
+    resolved = resolve_engine(engine)
+    given = None if seed is None else given_randomness(seed)
+    evidence = check_structure(
+        run, task_id=task_id, data=data, threads=threads, limits=limits, progress=progress
+    )
+    subject = _find_subject(evidence)
+    count = DEFAULT_SAMPLES if samples is None else samples
+    randomness = given
+    replay = _Replay((), ())
+    if isinstance(subject, str):
+        replay = _Replay((Check("replay", "not_done", subject),), ())
+    else:
+        population = subject.segments.count
+        if all_ or count >= population:
+            chosen = tuple(range(population))
+        else:
+            randomness = given or draw_randomness(random)
+            signed = evidence.signed
+            if signed is None:
+                raise RunError("has records without a claim", where="audit")
+            drawn = draw(randomness.value, signed, REPLAY_DOMAIN, population, count)
+            chosen = tuple(sorted(drawn))
+        replay = _replay(RunPaths(run), subject, chosen, resolved, threads, progress)
+    checks = evidence.checks + replay.checks
+    last = evidence.records[-1] if evidence.records else None
+    claim = evidence.signed.claim if evidence.signed else None
+    segments = evidence.segments
+    return Report(
+        verdict=compute_verdict(checks),
+        checks=checks,
+        strength=_describe_strength(evidence, replay, randomness, resolved, given_id=task_id),
+        randomness=randomness,
+        detections=(
+            compute_detections(segments, len(replay.segments))
+            if segments is not None and replay.segments
+            else ()
+        ),
+        segments=replay.segments,
+        engine=resolved,
+        task_id=evidence.task_id,
+        run_id=claim.run_id if claim else b"",
+        solver=claim.solver if claim else b"",
+        steps=claim.log_size if claim else 0,
+        root=last.state_root if last else b"",
+        log_root=claim.log_root if claim else b"",
+    )
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """What a replay works on: all of it established by the structure check."""
+
+    task: TaskSpec
+    graph: StepGraph
+    samples: Samples
+    records: tuple[StepRecord, ...]
+    segments: Segments
+    checkpoints: frozenset[int]
+
+
+def _find_subject(evidence: Evidence) -> _Subject | str:
+    """What can be replayed, or why nothing can."""
+    found = (evidence.task, evidence.graph, evidence.samples, evidence.segments)
+    match found:
+        case (TaskSpec() as task, StepGraph() as graph, Samples() as samples, Segments() as cut):
+            return _Subject(task, graph, samples, evidence.records, cut, evidence.checkpoints)
+    if not evidence.records:
+        return "there is no log that the solver signed"
+    names = ("the task", "a legal graph", "the samples", "a committed state")
+    missing = [name for name, value in zip(names, found, strict=True) if value is None]
+    return f"needs {', '.join(missing)}"
+
+
+@dataclass(frozen=True)
+class _Replay:
+    """Outcome of the replay; ``segments`` are the (first, last) steps that were done again."""
+
+    checks: tuple[Check, ...]
+    segments: tuple[tuple[int, int], ...]
+
+
+def _replay(
+    paths: RunPaths,
+    subject: _Subject,
+    chosen: tuple[int, ...],
+    engine: str,
+    threads: int,
+    progress: Progress,
+) -> _Replay:
+    """Replay the chosen segments in order, up to the first difference."""
+    if not chosen:
+        return _Replay((Check("replay", "not_done", "no segment was asked for"),), ())
+    bounds = [subject.segments.bounds(index) for index in chosen]
+    total = sum(end - start for start, end in bounds)
+    session = open_session(engine, subject.graph, subject.samples, threads=threads)
+    checks: list[Check] = []
+    replayed: list[tuple[int, int]] = []
+    done = 0
+    standing: int | None = None
+    for start, end in bounds:
+        if standing != start and not _load(paths, subject, session, start, threads):
+            reason = f"the checkpoint of step {start} was not produced"
+            checks.append(Check("replay", "not_done", reason, f"steps {start + 1} to {end}"))
+            done += end - start
+            continue
+
+        def show(steps: int, before: int = done) -> None:
+            progress("replay", before + steps, total)
+
+        difference = replay_segment(session, subject.records, start, end, show)
+        replayed.append((start + 1, end))
+        if difference is not None:
+            detail = difference.describe()
+            if difference.step == end and difference.field == "state_root":
+                detail += _compare_checkpoint(paths, subject, session, end, threads)
+            checks.append(Check("replay", "failed", detail, difference.where, "solver"))
+            return _Replay(tuple(checks), tuple(replayed))
+        standing = end
+        done += end - start
+    if not checks:
+        steps = f"{total} of {subject.segments.steps} steps"
+        detail = f"{steps} done again by the {engine} engine, every bit the same"
+        checks.append(Check("replay", "passed", detail))
+    return _Replay(tuple(checks), tuple(replayed))
+
+
+def _load(paths: RunPaths, subject: _Subject, session: Session, step: int, threads: int) -> bool:
+    """Load the checkpoint of ``step``; False when its bytes are not those signed for."""
+    if step not in subject.checkpoints:
+        return False
+    try:
+        state = read_state(paths, subject.task, subject.graph, subject.records, step, threads)
+    except FindingError:
+        return False
+    session.load_state(state)
+    return True
+
+
+def _compare_checkpoint(
+    paths: RunPaths, subject: _Subject, session: Session, step: int, threads: int
+) -> str:
+    """Which element of the solver's own checkpoint is the first that is not as computed."""
+    if step not in subject.checkpoints:
+        return ""
+    try:
+        claimed = read_state(paths, subject.task, subject.graph, subject.records, step, threads)
+    except FindingError:
+        return ""
+    found = describe_state_difference(subject.graph, session.read_state(), claimed)
+    return f"; {found}" if found else ""
+
+
+def _describe_strength(
+    evidence: Evidence,
+    replay: _Replay,
+    randomness: Randomness | None,
+    engine: str,
+    *,
+    given_id: bytes | None,
+) -> Strength:
+    """What the verdict rests on and what it leaves open, in sentences."""
+    passed = [check.name for check in evidence.checks if check.status == "passed"]
+    checked = [f"structure, in full: {', '.join(passed)}"] if passed else []
+    unchecked: list[str] = []
+    if given_id is not None:
+        checked.append("the task is the one asked for")
+    else:
+        unchecked.append(
+            "whether this is the task agreed on: its id was taken from the run itself "
+            "(name the one you want with --task-id)"
+        )
+    replayed = sum(last - first + 1 for first, last in replay.segments)
+    if evidence.segments is not None:
+        whole = evidence.segments.count
+        drawn = "" if randomness is None else f", drawn with {randomness.source}"
+        if replayed:
+            checked.append(
+                f"{replayed} of {evidence.segments.steps} steps in {len(replay.segments)} of "
+                f"{whole} segments, replayed by the {engine} engine{drawn}"
+            )
+        if replayed < evidence.segments.steps:
+            unchecked.append(
+                f"the arithmetic of {evidence.segments.steps - replayed} steps that were not "
+                "replayed (their batches and order were checked)"
+            )
+    unchecked.extend(
+        f"{check.name}: {check.detail}" for check in evidence.checks if check.status == "not_done"
+    )
+    unchecked.append("who holds the solver's key, and whether the model is any good")
+    if evidence.extra_files:
+        shown = ", ".join(repr(name) for name in evidence.extra_files[:5])
+        more = " and more" if len(evidence.extra_files) > 5 else ""
+        unchecked.append(f"files that belong to no run, ignored: {shown}{more}")
+    return Strength(tuple(checked), tuple(unchecked))

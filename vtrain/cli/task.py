@@ -1,0 +1,106 @@
+"""``vtrain task``: look at a task before anyone signs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vtrain.cli.common import (
+    VtrainCommand,
+    existing_file,
+    json_option,
+    print_json,
+    print_pairs,
+)
+
+if TYPE_CHECKING:
+    from vtrain.train.task import CompiledTask
+
+
+@click.group("task")
+def command() -> None:
+    """Look at a task before anyone signs it."""
+
+
+@command.command("check", cls=VtrainCommand)
+@existing_file("task")
+@json_option
+def check(task: Path, as_json: bool) -> None:
+    """Compile TASK, prove its ranges, and show everything that its id pins."""
+    from vtrain.train.task import compile_task, load_task
+
+    compiled = compile_task(load_task(task))
+    if as_json:
+        print_json(_to_dict(compiled))
+    else:
+        _print(compiled)
+
+
+def _roots(task: CompiledTask) -> dict[str, str]:
+    spec = task.spec
+    return {
+        "task_id": task.task_id.hex(),
+        "graph_root": spec.graph_root.hex(),
+        "initial_state_root": spec.initial_state_root.hex(),
+        "data_root": spec.data.root.hex(),
+        "model_digest": spec.model_digest.hex(),
+    }
+
+
+def _numbers(task: CompiledTask) -> dict[str, int]:
+    spec = task.spec
+    return {
+        "seed": spec.seed,
+        "steps": spec.steps,
+        "batch": spec.batch,
+        "commit_every": spec.commit_every,
+        "checkpoint_every": spec.checkpoint_every,
+        "samples": spec.data.samples,
+    }
+
+
+def _nodes(task: CompiledTask) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": node.name,
+            "op": node.op,
+            "dtype": output.dtype,
+            "shape": list(output.shape),
+            "exponent": output.exponent,
+            "lo": output.lo,
+            "hi": output.hi,
+        }
+        for node in task.graph.nodes
+        for output in node.outputs
+    ]
+
+
+def _to_dict(task: CompiledTask) -> dict[str, Any]:
+    return {
+        "name": task.name,
+        "law": task.spec.law,
+        **_roots(task),
+        **_numbers(task),
+        "exponents": dict(sorted(task.spec.exponents.items())),
+        "nodes": _nodes(task),
+    }
+
+
+def _print(task: CompiledTask) -> None:
+    rows = [("node", "operator", "dtype", "shape", "exponent", "least", "most")]
+    for node in _nodes(task):
+        shape = "x".join(map(str, node["shape"])) or "scalar"
+        numbers = (str(node[key]) for key in ("exponent", "lo", "hi"))
+        rows.append((node["name"], node["op"], node["dtype"], shape, *numbers))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        click.echo("  ".join(cells).rstrip())
+    click.echo("\nExponents of the calibrated sites")
+    print_pairs(dict(sorted(task.spec.exponents.items())))
+    click.echo("")
+    print_pairs(_numbers(task))
+    click.echo("")
+    print_pairs(_roots(task))

@@ -1,0 +1,148 @@
+"""``vtrain train``: train a task and commit to every step."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from vtrain.cli.common import (
+    VtrainCommand,
+    engine_option,
+    existing_file,
+    json_option,
+    print_json,
+    print_pairs,
+    threads_option,
+)
+
+if TYPE_CHECKING:
+    from vtrain.attest.keys import PrivateKey
+
+
+@click.command("train", cls=VtrainCommand)
+@existing_file("task")
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="RUN",
+    help="The run directory; one that has a part of this run is gone on with.",
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    help="Stop after so many steps; call again to go on.  Until the task's last step is done, "
+    "verify calls the run inconclusive.",
+)
+@click.option(
+    "--key",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The solver's key file.  [default: your own, made on first use]",
+)
+@click.option("--no-data", is_flag=True, help="Leave the samples out of the run directory.")
+@engine_option
+@threads_option
+@json_option
+def command(
+    task: Path,
+    out: Path,
+    steps: int | None,
+    key: Path | None,
+    no_data: bool,
+    engine: str,
+    threads: int,
+    as_json: bool,
+) -> None:
+    """Train TASK, write checkpoints and a log of every step into RUN, and sign the outcome.
+
+    It may be killed at any moment: the same command goes on, and ends in the same root.
+    """
+    from vtrain.attest.keys import public_key
+    from vtrain.train.runner import train
+    from vtrain.train.task import compile_task, load_task
+
+    signer = load_or_make_key(key)
+    compiled = compile_task(load_task(task))
+    with _show_training() as progress:
+        summary = train(
+            compiled,
+            out,
+            key=signer,
+            engine=engine,
+            steps=steps,
+            threads=threads,
+            keep_data=not no_data,
+            progress=progress,
+        )
+    pairs = {
+        "run": str(summary.path),
+        "task_id": summary.task_id.hex(),
+        "run_id": summary.run_id.hex(),
+        "solver": public_key(signer).hex(),
+        "steps": summary.steps,
+        "root": summary.root.hex(),
+        "log_root": summary.log_root.hex(),
+        "engine": summary.engine,
+        "resumed_from": summary.resumed_from,
+        "seconds": round(summary.seconds, 3),
+    }
+    if as_json:
+        sites = [
+            {"site": site.site, "count": site.count, "ppm": round(site.ppm, 3)}
+            for site in summary.saturation
+        ]
+        print_json({**pairs, "saturation": sites})
+    else:
+        print_pairs(pairs)
+    for site in summary.warnings:
+        click.echo(
+            f"warning: {site.site} clamped {site.ppm:.0f} of a million elements: "
+            "a larger margin (vtrain profile) keeps more accuracy",
+            err=True,
+        )
+
+
+def load_or_make_key(path: Path | None) -> PrivateKey:
+    """The key in ``path``, or the user's own, which is made with a notice when there is none."""
+    from vtrain.attest.keys import generate_key, load_key
+    from vtrain.commit.files import storing
+
+    if path is not None:
+        return load_key(path)
+    own = Path(click.get_app_dir("vtrain")) / "solver.pem"
+    if own.exists():
+        return load_key(own)
+    with storing(own.parent):
+        own.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    key = generate_key(own)
+    click.echo(f"made a solver key: {own} (keep it; it signs your claims)", err=True)
+    return key
+
+
+@contextmanager
+def _show_training() -> Iterator[Callable[[int, int, float, float], None]]:
+    """A progress bar with loss and speed on stderr; nothing when that is no terminal."""
+    if not sys.stderr.isatty():
+        yield lambda done, steps, loss, rate: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("step {task.completed}/{task.total}"),
+        BarColumn(),
+        TextColumn("loss {task.fields[loss]:.4f}  {task.fields[rate]:,.0f} samples/s"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        bar = bars.add_task("training", total=None, loss=0.0, rate=0.0)
+
+        def show(done: int, steps: int, loss: float, rate: float) -> None:
+            bars.update(bar, completed=done, total=steps, loss=loss, rate=rate)
+
+        yield show

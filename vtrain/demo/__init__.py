@@ -1,0 +1,1 @@
+"""Dishonest solvers, so that people and tests can see them caught."""

@@ -1,0 +1,149 @@
+"""A solver that does one false step and is honest in everything else.
+
+It keeps the log, the checkpoints and the signature as an honest solver would, all consistent with
+its false state: only doing the step again shows the fraud.  Each cheat is a function that does the
+next step of a session falsely and returns what the solver logs of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vtrain.attest.claims import sign_claim
+from vtrain.attest.keys import PrivateKey, public_key
+from vtrain.commit.state import compute_root_of_state
+from vtrain.engines.base import Session
+from vtrain.engines.registry import open_session
+from vtrain.errors import RunError
+from vtrain.graph.evaluate import apply_node
+from vtrain.graph.step import STEP_STATE
+from vtrain.train.store import Tally, open_run
+from vtrain.wire.claim import Claim
+from vtrain.wire.record import StepRecord
+
+if TYPE_CHECKING:
+    from vtrain.train.task import CompiledTask
+
+State = dict[str, npt.NDArray[Any]]
+Cheat = Callable[["CompiledTask", Session], StepRecord]
+
+
+def skip_step(task: CompiledTask, session: Session) -> StepRecord:
+    """Log the step, but leave the weights as they were: the work of the update is saved.
+
+    Loss and batch digest are true; the state root is that of the old weights.
+    """
+    before = session.read_state()
+    record = session.step()
+    return _go_on(task, session, record, before)
+
+
+def alter_gradient(task: CompiledTask, session: Session) -> StepRecord:
+    """Add one unit in the last place to one element of one gradient.
+
+    The gradient is the exact int64 accumulator that enters the momentum, where it is rounded to 16
+    fraction bits.  In most elements one unit vanishes in that rounding: the step is then the honest
+    step, and there is nothing to catch.  So the element is one where it does not: the first, in the
+    order of the graph, that a single unit carries over a rounding boundary.
+    """
+    before = session.read_state()
+    record = session.step()
+    values = _run_nodes(task, before, {})
+    for index, node in enumerate(task.graph.nodes):
+        if node.op != "momentum":
+            continue
+        momentum, gradient = node.inputs[0].node, node.inputs[1].node
+        inputs = [values[momentum], values[gradient] + 1]
+        moved = apply_node(node, inputs, before, task.samples)
+        felt = np.flatnonzero(moved != values[index])
+        if felt.size:
+            altered = values[gradient].copy()
+            altered.flat[felt[0]] += 1
+            false = _run_nodes(task, before, {gradient: altered})
+            after = {name: false[ref.node] for name, ref in task.graph.next_states().items()}
+            return _go_on(task, session, record, after)
+    raise RunError("no element of a gradient feels one unit in this step", where="cheat")
+
+
+def swap_batch(task: CompiledTask, session: Session) -> StepRecord:
+    """Train on the batch of the step after, and log the digest of the batch that was due."""
+    before = session.read_state()
+    due = session.step()
+    record, after = _train_on_next_batch(session, before)
+    return _go_on(task, session, replace(record, batch_digest=due.batch_digest), after)
+
+
+def swap_batch_openly(task: CompiledTask, session: Session) -> StepRecord:
+    """Train on the batch of the step after, and log the digest of that batch."""
+    before = session.read_state()
+    record, after = _train_on_next_batch(session, before)
+    return _go_on(task, session, record, after)
+
+
+CHEATS: Mapping[str, Cheat] = {
+    "a skipped step": skip_step,
+    "one gradient element altered by one unit in the last place": alter_gradient,
+    "a swapped batch": swap_batch,
+}
+"""The cheats that the demo shows."""
+
+
+def train_falsely(
+    task: CompiledTask,
+    out: Path,
+    *,
+    key: PrivateKey,
+    cheat: Cheat,
+    step: int,
+    engine: str = "auto",
+) -> None:
+    """Train ``task`` into the new folder ``out``, doing ``step`` (from 1) by ``cheat``."""
+    spec = task.spec
+    session = open_session(engine, task.graph, task.samples)
+    session.load_state(task.initial_state)
+    with open_run(out, task) as run:
+        for number in range(1, spec.steps + 1):
+            run.append(cheat(task, session) if number == step else session.step())
+            if number % spec.checkpoint_every == 0 or number == spec.steps:
+                run.commit(session.read_state(), Tally("auto", number, {}))
+        claim = Claim(run.run_id, public_key(key), task.task_id, run.log.size, run.log.root())
+        run.write_claim(sign_claim(claim, key))
+
+
+def _go_on(
+    task: CompiledTask, session: Session, record: StepRecord, state: Mapping[str, npt.NDArray[Any]]
+) -> StepRecord:
+    """Go on from a false ``state`` as if it were that after the step of ``record``."""
+    after = {**state, STEP_STATE: np.asarray(record.step, dtype=np.int64)}
+    session.load_state(after)
+    commits = record.step % task.spec.commit_every == 0
+    root = compute_root_of_state(task.graph, after) if commits else b""
+    return replace(record, state_root=root)
+
+
+def _train_on_next_batch(session: Session, before: State) -> tuple[StepRecord, State]:
+    """The step from ``before`` on the batch of the following step: record and state."""
+    step = int(before[STEP_STATE]) + 1
+    session.load_state({**before, STEP_STATE: np.asarray(step, dtype=np.int64)})
+    record = session.step()
+    return replace(record, step=step), session.read_state()
+
+
+def _run_nodes(
+    task: CompiledTask, state: State, given: Mapping[int, npt.NDArray[Any]]
+) -> list[npt.NDArray[Any]]:
+    """Every node's output from ``state``, those in ``given`` replaced."""
+    values: list[npt.NDArray[Any]] = []
+    for index, node in enumerate(task.graph.nodes):
+        if index in given:
+            values.append(given[index])
+            continue
+        inputs = [values[ref.node] for ref in node.inputs]
+        values.append(apply_node(node, inputs, state, task.samples))
+    return values

@@ -1,0 +1,70 @@
+"""The cpu engine: Rust, many threads, exact int16 products, the same bits as the law."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vtrain import _core
+from vtrain.engines.base import State, Trace, check_state
+from vtrain.spec.samples import Samples
+from vtrain.wire.graph import StepGraph, encode_graph
+from vtrain.wire.record import StepRecord
+
+
+class CpuSession:
+    """``vtrain.engines.base.Session`` in Rust; needs a legal graph.
+
+    ``threads`` = 0 takes every core; ``path`` forces an instruction set of the matrix product
+    (``_core.gemm_paths()``, or "auto").  Neither changes a bit.  The GIL is free during a step.
+    GraphError names a node that cannot be run, RunError a path that this machine lacks.
+    """
+
+    name = "cpu"
+
+    def __init__(
+        self, graph: StepGraph, samples: Samples, *, threads: int = 0, path: str = "auto"
+    ) -> None:
+        spec = samples.spec
+        self._graph = graph
+        self._engine = _core.Engine(
+            encode_graph(graph),
+            np.ascontiguousarray(samples.table),
+            (spec.x_dtype, spec.x_shape),
+            (spec.y_dtype, spec.y_shape),
+            threads,
+            path,
+        )
+
+    def load_state(self, state: State) -> None:
+        check_state(self._graph, state)
+        for name, value in state.items():
+            # Not ascontiguousarray: that would make a scalar a vector.
+            self._engine.load_state(name, np.asarray(value, order="C"))
+
+    def read_state(self) -> dict[str, npt.NDArray[Any]]:
+        return dict(self._engine.read_state())
+
+    def step(self) -> StepRecord:
+        return StepRecord(*self._engine.step())
+
+    def trace(self) -> Trace:
+        record, digests = self._engine.trace()
+        return Trace(StepRecord(*record), tuple(digests))
+
+    def evaluate(self, node: int) -> npt.NDArray[Any]:
+        return self._engine.evaluate(node)
+
+    def saturation(self) -> dict[str, int]:
+        return dict(self._engine.saturation())
+
+    def start_profile(self) -> None:
+        """Measure, from zero, where the time of the coming steps goes."""
+        self._engine.start_profile()
+
+    def profile(self) -> Mapping[str, float]:
+        """Seconds spent by node name; nodes done together count under the last of them."""
+        return dict(self._engine.profile())

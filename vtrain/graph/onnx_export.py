@@ -1,0 +1,538 @@
+"""A step graph as standard integer ONNX operators: a third opinion, by anyone's runtime.
+
+Everything from the batch on is lowered without loss; what has no ONNX form (sample order, hashes)
+is cut away, and its place is an input or the end.  All arithmetic is int64 inside.  Where runtimes
+differ or err we stay out: integer ``Div`` is only used on multiples of the divisor, and no index or
+cast leaves its range.  Not used at all are ``BitShift`` (unsigned) and what onnxruntime 1.31 gets
+wrong in int64: ``Min``, ``Max``, ``Clip``, ``Sign``, ``ReduceMax`` (some operands with equal upper
+halves) and ``ReduceSum`` (sums in binary64).  So comparisons select, and sums are products with 1.
+
+The lowerings stand here and not with each operator's law in ``vtrain.ops``, which needs only numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from vtrain.errors import GraphError
+from vtrain.ops import TABLE
+from vtrain.ops.base import Reason, attr_int, attr_ints, attr_text
+from vtrain.ops.layout import Window
+from vtrain.ops.optimizer import DECAY_EXPONENT
+from vtrain.ops.source import MAX_STEPS
+from vtrain.spec.number import (
+    EXP2_EXPONENT,
+    LOG2_EXPONENT,
+    LOSS_EXPONENT,
+    PROBABILITY_EXPONENT,
+    SATURATION,
+    exp2_table,
+    log2_table,
+)
+from vtrain.wire.graph import Node, Ref, StepGraph, TensorType
+
+OPSET = 17
+IR_VERSION = 8
+
+_ONNX_TYPES = {
+    "u8": TensorProto.UINT8,
+    "i8": TensorProto.INT8,
+    "i16": TensorProto.INT16,
+    "i32": TensorProto.INT32,
+    "i64": TensorProto.INT64,
+}
+
+
+def export_step_graph(graph: StepGraph, *, expose: Sequence[str] = ()) -> onnx.ModelProto:
+    """Lower ``graph`` to ONNX opset 17, integers only.
+
+    Inputs: ``state/NAME`` of each recurrent tensor, ``batch/x`` and ``batch/y`` as gathered.
+    Outputs: ``next/NAME`` of each recurrent tensor, ``loss``, and ``node/NAME`` for each node named
+    in ``expose``; all of the dtype and shape that the graph declares.  GraphError names a node that
+    has no ONNX form and is asked for, or that what remains depends on.
+    """
+    lowering = _Lowering(graph)
+    for index in range(len(graph.nodes)):
+        lowering.lower(index)
+    for name, ref in graph.next_states().items():
+        lowering.put_out(f"next/{name}", ref)
+    for node in graph.nodes:
+        if node.op == "record":
+            lowering.put_out("loss", node.inputs[2])
+    indices = {node.name: index for index, node in enumerate(graph.nodes)}
+    for name in expose:
+        if name not in indices:
+            raise GraphError("no such node", where=f"node {name}")
+        lowering.put_out(f"node/{name}", Ref(indices[name]))
+    return lowering.finish()
+
+
+def is_lowered(op: str) -> bool:
+    """Whether nodes of this operator are in the exported graph."""
+    return not isinstance(TABLE[op].onnx, Reason)
+
+
+class _Lowering:
+    """An ONNX graph under construction.  A value is the name of an int64 tensor."""
+
+    def __init__(self, graph: StepGraph) -> None:
+        self._graph = graph
+        self._nodes: list[onnx.NodeProto] = []
+        self._inputs: list[onnx.ValueInfoProto] = []
+        self._outputs: list[onnx.ValueInfoProto] = []
+        self._constants: dict[tuple[bytes, tuple[int, ...]], onnx.TensorProto] = {}
+        self._values: dict[Ref, str] = {}
+        self._prefix = ""
+        self._count = 0
+
+    def lower(self, index: int) -> None:
+        """Add node ``index``, unless it is cut."""
+        node = self._graph.nodes[index]
+        self._prefix, self._count = f"{index}/{node.name}", 0
+        if node.op == "state":
+            self._values[Ref(index)] = self._take_in(f"state/{attr_text(node.attrs, 'name')}", node)
+        elif node.op == "gather_samples":
+            self._values[Ref(index)] = self._take_in(f"batch/{attr_text(node.attrs, 'part')}", node)
+        elif is_lowered(node.op):
+            inputs = [self._value_of(ref) for ref in node.inputs]
+            types = [self._graph.type_of(ref) for ref in node.inputs]
+            self._values[Ref(index)] = LOWERINGS[node.op](self, node, inputs, types)
+
+    def _take_in(self, name: str, node: Node) -> str:
+        tensor = node.outputs[0]
+        self._inputs.append(
+            helper.make_tensor_value_info(name, _ONNX_TYPES[tensor.dtype], tensor.shape)
+        )
+        return self.op("Cast", name, to=TensorProto.INT64)
+
+    def _value_of(self, ref: Ref) -> str:
+        if ref not in self._values:
+            node = self._graph.nodes[ref.node]
+            why = TABLE[node.op].onnx
+            reason = why.why if isinstance(why, Reason) else "it has no such output"
+            raise GraphError(reason, where=f"node {node.name} ({node.op})")
+        return self._values[ref]
+
+    def put_out(self, name: str, ref: Ref) -> None:
+        """Make the value ``ref`` an output of its declared dtype."""
+        tensor = self._graph.type_of(ref)
+        onnx_type = _ONNX_TYPES[tensor.dtype]
+        value = self._value_of(ref)
+        self._nodes.append(helper.make_node("Cast", [value], [name], name=name, to=onnx_type))
+        self._outputs.append(helper.make_tensor_value_info(name, onnx_type, tensor.shape))
+
+    def finish(self) -> onnx.ModelProto:
+        """The finished model."""
+        graph = helper.make_graph(
+            self._nodes, "step", self._inputs, self._outputs, list(self._constants.values())
+        )
+        return helper.make_model(
+            graph,
+            producer_name="vtrain",
+            ir_version=IR_VERSION,
+            opset_imports=[helper.make_opsetid("", OPSET)],
+        )
+
+    # --- the few operations that all lowerings are made of
+
+    def op(self, op_type: str, *inputs: str, **attributes: Any) -> str:
+        """One ONNX node with one output."""
+        self._count += 1
+        name = f"{self._prefix}.{self._count}"
+        self._nodes.append(helper.make_node(op_type, list(inputs), [name], name=name, **attributes))
+        return name
+
+    def const(self, value: int | Sequence[int] | npt.NDArray[np.int64]) -> str:
+        """An int64 constant; equal ones are stored once."""
+        array = np.array(value, dtype=np.int64)
+        key = (array.tobytes(), array.shape)
+        if key not in self._constants:
+            name = f"constant.{len(self._constants)}"
+            self._constants[key] = numpy_helper.from_array(array, name)
+        return self._constants[key].name
+
+    def add(self, a: str, b: str) -> str:
+        return self.op("Add", a, b)
+
+    def sub(self, a: str, b: str) -> str:
+        return self.op("Sub", a, b)
+
+    def mul(self, a: str, b: str) -> str:
+        return self.op("Mul", a, b)
+
+    def times(self, x: str, factor: int) -> str:
+        """x times a constant."""
+        return x if factor == 1 else self.mul(x, self.const(factor))
+
+    def floor_mod(self, x: str, divisor: str) -> str:
+        """x - divisor * floor(x / divisor): ONNX's Mod has the sign of the divisor."""
+        return self.op("Mod", x, divisor, fmod=0)
+
+    def floor_div(self, x: str, divisor: str) -> str:
+        """floor(x / divisor), divisor > 0: what is left is a multiple, so Div cannot round."""
+        return self.op("Div", self.sub(x, self.floor_mod(x, divisor)), divisor)
+
+    def rs(self, x: str, shift: int) -> str:
+        """The rounding shift, for every int64 x (for shift <= 0: where the product fits).
+
+        With h = floor(x / 2^(s-1)) it is floor((h + 1) / 2) = floor(h / 2) + (h mod 2), and nothing
+        of that can overflow.
+        """
+        if shift <= 0:
+            return self.times(x, 1 << -shift)
+        if shift >= 64:
+            return self.times(x, 0)
+        half = x if shift == 1 else self.floor_div(x, self.const(1 << (shift - 1)))
+        two = self.const(2)
+        return self.add(self.floor_div(half, two), self.floor_mod(half, two))
+
+    def at_least(self, x: str, lo: int) -> str:
+        """max(x, lo)"""
+        bound = self.const(lo)
+        return self.op("Where", self.op("Less", x, bound), bound, x)
+
+    def at_most(self, x: str, hi: int) -> str:
+        """min(x, hi)"""
+        bound = self.const(hi)
+        return self.op("Where", self.op("Greater", x, bound), bound, x)
+
+    def clamp(self, x: str, lo: int, hi: int) -> str:
+        return self.at_most(self.at_least(x, lo), hi)
+
+    def largest(self, x: str, axis: int) -> str:
+        """Maximum over an axis, of values within int32."""
+        narrow = self.op("Cast", x, to=TensorProto.INT32)
+        found = self.op("ReduceMax", narrow, axes=[axis], keepdims=0)
+        return self.op("Cast", found, to=TensorProto.INT64)
+
+    def saturate(self, x: str, dtype: str) -> str:
+        return x if dtype == "i64" else self.clamp(x, *SATURATION[dtype])
+
+    def reshape(self, x: str, shape: Sequence[int]) -> str:
+        return self.op("Reshape", x, self.const(list(shape)))
+
+    def unsqueeze(self, x: str, axis: int) -> str:
+        return self.op("Unsqueeze", x, self.const([axis]))
+
+    def sum_last(self, x: str, count: int) -> str:
+        """[..., count] -> [...], exact modulo 2^64."""
+        return self.op("MatMul", x, self.const(np.ones(count, np.int64)))
+
+    def sum_rows(self, x: str, count: int) -> str:
+        """[..., count, n] -> [..., n], exact modulo 2^64."""
+        return self.op("MatMul", self.const(np.ones(count, np.int64)), x)
+
+    def count_true(self, x: str, count: int) -> str:
+        """Booleans [..., count] -> how many are true [...]."""
+        return self.sum_last(self.op("Cast", x, to=TensorProto.INT64), count)
+
+    def gather(self, table: str, indices: str, axis: int = 0) -> str:
+        return self.op("Gather", table, indices, axis=axis)
+
+    def power_of_two(self, exponent: str) -> str:
+        """2^exponent for exponents in [0, 62]."""
+        return self.gather(self.const([1 << i for i in range(63)]), exponent)
+
+    def one_hot(self, indices: str, depth: int) -> str:
+        """Booleans [..., depth]: where the index is that of the position."""
+        return self.op("Equal", self.unsqueeze(indices, -1), self.const(np.arange(depth)))
+
+    # --- windows
+
+    def patches(self, x: str, window: Window, image: Sequence[int], padding: int) -> str:
+        """[n, h, w, c] -> [n, windows, area, c]."""
+        batch, height, width, channels = image
+        top, left, bottom, right = window.pads
+        if any(window.pads):
+            pads = self.const([0, top, left, 0, 0, bottom, right, 0])
+            x = self.op("Pad", x, pads, self.const(padding))
+        padded_width = width + left + right
+        pixels = self.reshape(x, (batch, (height + top + bottom) * padded_width, channels))
+        rows, columns = _window_pixels(window, height, width)
+        return self.gather(pixels, self.const(rows * padded_width + columns), axis=1)
+
+    def scatter_add(self, patches: str, window: Window, image: Sequence[int]) -> str:
+        """[n, windows, area, c] -> [n, h, w, c]: each pixel's sum over the windows it is in.
+
+        As a gather: each pixel has a list of the patch elements that came from it, and the lists
+        are filled up with the index of an appended zero.
+        """
+        batch, height, width, channels = image
+        top, left, _, _ = window.pads
+        rows, columns = _window_pixels(window, height, width)
+        sources: list[list[int]] = [[] for _ in range(height * width)]
+        for element, (row, column) in enumerate(zip(rows.flat, columns.flat, strict=True)):
+            y, x = int(row) - top, int(column) - left
+            if 0 <= y < height and 0 <= x < width:
+                sources[y * width + x].append(element)
+        longest = max(map(len, sources))
+        table = [source + [rows.size] * (longest - len(source)) for source in sources]
+        flat = self.reshape(patches, (batch, rows.size, channels))
+        padded = self.op("Pad", flat, self.const([0, 0, 0, 0, 1, 0]), self.const(0))
+        chosen = self.gather(padded, self.const(np.array(table).reshape(-1, longest)), axis=1)
+        return self.reshape(self.sum_rows(chosen, longest), image)
+
+
+def _window_pixels(
+    window: Window, height: int, width: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Row and column, in the padded image, of each element of each window: [windows, area]."""
+    down, across = window.output_extent(height, width)
+    y, x, dy, dx = np.indices((down, across, *window.kernel), dtype=np.int64)
+    rows, columns = y * window.strides[0] + dy, x * window.strides[1] + dx
+    return rows.reshape(-1, window.area), columns.reshape(-1, window.area)
+
+
+Lower = Callable[[_Lowering, Node, Sequence[str], Sequence[TensorType]], str]
+"""(graph, node, its input values, their types) -> its output value."""
+
+
+def _next_state(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    return g.op("Identity", x[0])
+
+
+def _increment(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    return g.at_most(g.add(x[0], g.const(1)), MAX_STEPS)
+
+
+def _normalize(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    scaled = g.times(x[0], attr_int(node.attrs, "multiplier"))
+    moved = g.add(scaled, g.const(attr_int(node.attrs, "offset")))
+    return g.saturate(g.rs(moved, attr_int(node.attrs, "shift")), "i16")
+
+
+def _one_hot(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    hot = g.one_hot(x[0], attr_int(node.attrs, "depth"))
+    one = g.op("Where", hot, g.const(1 << PROBABILITY_EXPONENT), g.const(0))
+    return g.reshape(one, node.outputs[0].shape)
+
+
+def _im2col(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    patches = g.patches(x[0], Window.from_attrs(node.attrs), t[0].shape, 0)
+    return g.reshape(patches, node.outputs[0].shape)
+
+
+def _col2im(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    return g.scatter_add(x[0], Window.from_attrs(node.attrs), attr_ints(node.attrs, "shape", 4))
+
+
+def _reshape(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    return g.reshape(x[0], node.outputs[0].shape)
+
+
+def _transpose(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    return g.op("Transpose", x[0], perm=list(attr_ints(node.attrs, "perm")))
+
+
+def _matmul(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    a, b = (
+        g.op("Transpose", value, perm=[1, 0]) if node.attrs[f"transpose_{side}"] else value
+        for side, value in zip("ab", x, strict=True)
+    )
+    return g.op("MatMul", a, b)
+
+
+def _add_bias(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    return g.add(x[0], g.rs(x[1], attr_int(node.attrs, "shift")))
+
+
+def _column_sum(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    width = t[0].shape[-1]
+    return g.sum_rows(g.reshape(x[0], (-1, width)), t[0].size // width)
+
+
+def _rescale(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    scaled = g.times(x[0], attr_int(node.attrs, "multiplier"))
+    shifted = g.rs(scaled, attr_int(node.attrs, "shift"))
+    return g.saturate(shifted, attr_text(node.attrs, "dtype"))
+
+
+def _aligned(g: _Lowering, node: Node, x: Sequence[str]) -> tuple[str, str]:
+    a, b = (
+        g.times(value, 1 << attr_int(node.attrs, f"shift_{side}", 0, 62))
+        for side, value in zip("ab", x, strict=True)
+    )
+    return a, b
+
+
+def _add(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    return g.add(*_aligned(g, node, x))
+
+
+def _sub(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    return g.sub(*_aligned(g, node, x))
+
+
+def _relu(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    return g.at_least(x[0], 0)
+
+
+def _relu_grad(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    zero = g.const(0)
+    return g.op("Where", g.op("Greater", x[1], zero), x[0], zero)
+
+
+_BELOW_INT16 = -(2**15)
+
+
+def _max_pool(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    patches = g.patches(x[0], Window.from_attrs(node.attrs), t[0].shape, _BELOW_INT16)
+    return g.reshape(g.largest(patches, 2), node.outputs[0].shape)
+
+
+def _spread(g: _Lowering, grad: str, grad_type: TensorType) -> str:
+    """[n, rows, columns, c] -> [n, windows, 1, c], to be broadcast over a window's elements."""
+    batch, rows, columns, channels = grad_type.shape
+    return g.reshape(grad, (batch, rows * columns, 1, channels))
+
+
+def _max_pool_grad(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    window = Window.from_attrs(node.attrs)
+    patches = g.patches(x[1], window, t[1].shape, _BELOW_INT16)
+    first = g.op("ArgMax", patches, axis=2, keepdims=1, select_last_index=0)
+    position = g.const(np.arange(window.area).reshape(window.area, 1))
+    won = g.op("Equal", first, position)
+    routed = g.op("Where", won, _spread(g, x[0], t[0]), g.const(0))
+    return g.scatter_add(routed, window, t[1].shape)
+
+
+def _sum_pool(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    window = Window.from_attrs(node.attrs)
+    patches = g.patches(x[0], window, t[0].shape, 0)
+    return g.reshape(g.sum_rows(patches, window.area), node.outputs[0].shape)
+
+
+def _sum_pool_grad(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    window = Window.from_attrs(node.attrs)
+    shape = g.const([1, 1, window.area, 1])
+    spread = g.op("Expand", _spread(g, x[0], t[0]), shape)
+    return g.scatter_add(spread, window, attr_ints(node.attrs, "shape", 4))
+
+
+def _row_max(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    return g.largest(x[0], 1)
+
+
+def _exp2_diff(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    one = 1 << LOG2_EXPONENT
+    below = g.clamp(g.sub(g.unsqueeze(x[1], 1), x[0]), 0, 31 * one)
+    mantissa = g.gather(g.const(exp2_table()), g.floor_mod(below, g.const(one)))
+    whole = g.floor_div(below, g.const(one))
+    # The rounding shift by `whole` places: half a unit is 2^(whole - 1), and none at shift 0.
+    unit = g.power_of_two(whole)
+    half = g.floor_div(unit, g.const(2))
+    return g.floor_div(g.add(mantissa, half), unit)
+
+
+def _row_sum(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    return g.sum_last(x[0], t[0].shape[1])
+
+
+def _divide(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    divisor = g.unsqueeze(g.at_least(x[1], 1), 1)
+    half = g.floor_div(divisor, g.const(2))
+    scaled = g.times(x[0], 1 << PROBABILITY_EXPONENT)
+    return g.floor_div(g.add(scaled, half), divisor)
+
+
+def _label_mask(g: _Lowering, labels: str, classes: int) -> str:
+    return g.one_hot(g.clamp(labels, 0, classes - 1), classes)
+
+
+def _sub_one_hot(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    mask = _label_mask(g, x[1], t[0].shape[1])
+    one = g.op("Where", mask, g.const(1 << PROBABILITY_EXPONENT), g.const(0))
+    return g.sub(x[0], one)
+
+
+def _cross_entropy(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    z, maximum, total, labels = x
+    classes = t[0].shape[1]
+    mask = _label_mask(g, labels, classes)
+    chosen = g.sum_last(g.op("Where", mask, z, g.const(0)), classes)
+    gap = g.times(g.sub(maximum, chosen), 1 << (LOSS_EXPONENT - LOG2_EXPONENT))
+    log2 = _log2_q16(g, g.at_least(total, 1))
+    return g.sub(g.add(gap, log2), g.const(EXP2_EXPONENT << LOSS_EXPONENT))
+
+
+def _log2_q16(g: _Lowering, x: str) -> str:
+    """Base-2 logarithm of a positive vector: how many powers of two it reaches, then the table."""
+    powers = [1 << i for i in range(1, 63)]
+    reached = g.op("GreaterOrEqual", g.unsqueeze(x, -1), g.const(powers))
+    n = g.count_true(reached, len(powers))
+    ten = g.const(10)
+    up = g.power_of_two(g.at_least(g.sub(ten, n), 0))
+    down = g.power_of_two(g.at_least(g.sub(n, ten), 0))
+    index = g.floor_mod(g.floor_div(g.mul(x, up), down), g.const(1024))
+    return g.add(g.times(n, 1 << LOSS_EXPONENT), g.gather(g.const(log2_table()), index))
+
+
+def _square_sum(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    total = g.sum_last(g.reshape(g.mul(x[0], x[0]), (-1,)), t[0].size)
+    return g.rs(total, attr_int(node.attrs, "shift"))
+
+
+def _sum(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    return g.sum_last(g.reshape(x[0], (-1,)), t[0].size)
+
+
+def _momentum(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    velocity, grad = x
+    decayed = g.rs(g.times(velocity, attr_int(node.attrs, "decay")), DECAY_EXPONENT)
+    pushed = g.add(velocity, g.rs(grad, attr_int(node.attrs, "shift")))
+    return g.saturate(g.sub(pushed, decayed), "i32")
+
+
+def _sgd_update(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    weight, velocity, rate = x
+    step = g.rs(g.mul(velocity, rate), attr_int(node.attrs, "shift"))
+    return g.saturate(g.sub(weight, step), "i32")
+
+
+def _schedule(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    starts = attr_ints(node.attrs, "starts")
+    begun = g.op("GreaterOrEqual", x[0], g.const(starts))
+    last = g.at_least(g.sub(g.count_true(begun, len(starts)), g.const(1)), 0)
+    return g.gather(g.const(attr_ints(node.attrs, "rates")), last)
+
+
+LOWERINGS: dict[str, Lower] = {
+    "next_state": _next_state,
+    "increment": _increment,
+    "normalize": _normalize,
+    "one_hot": _one_hot,
+    "im2col": _im2col,
+    "col2im": _col2im,
+    "reshape": _reshape,
+    "transpose": _transpose,
+    "matmul": _matmul,
+    "add_bias": _add_bias,
+    "column_sum": _column_sum,
+    "rescale": _rescale,
+    "add": _add,
+    "sub": _sub,
+    "relu": _relu,
+    "relu_grad": _relu_grad,
+    "max_pool": _max_pool,
+    "max_pool_grad": _max_pool_grad,
+    "sum_pool": _sum_pool,
+    "sum_pool_grad": _sum_pool_grad,
+    "row_max": _row_max,
+    "exp2_diff": _exp2_diff,
+    "row_sum": _row_sum,
+    "divide": _divide,
+    "sub_one_hot": _sub_one_hot,
+    "cross_entropy": _cross_entropy,
+    "square_sum": _square_sum,
+    "sum": _sum,
+    "momentum": _momentum,
+    "sgd_update": _sgd_update,
+    "schedule": _schedule,
+}
+"""How each operator is lowered, by name; ``state`` and ``gather_samples`` are the inputs."""

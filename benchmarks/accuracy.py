@@ -1,73 +1,31 @@
-"""Test accuracy: exact integers against torch fp32, same initial weights, data order and schedule.
+"""Test accuracy: exact integers against torch fp32, same weights, data order and schedule.
 
-Predicted before measuring: a mean paired gap of 0.0 to 0.1 points, since the number-format study saw
-no loss difference; single seeds may differ by a few images of the 1,000 either way.
+Predicted before measuring: a mean paired gap of 0.0 to 0.1 points, since the number-format study
+saw no loss difference; single seeds may differ by a few images of the 1,000 either way.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import tempfile
-from dataclasses import replace
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import _harness as harness
 import numpy as np
 import onnx
 import torch
-from onnx import numpy_helper
+from _models import EXAMPLES, compile_variant, load_make_models, make_torch_model
 
 from vtrain.engines.registry import open_session
 from vtrain.spec.order import compute_batch_indices
 from vtrain.spec.samples import Samples
 from vtrain.train.data import load_samples
 from vtrain.train.deliver import evaluate
-from vtrain.train.task import CompiledTask, TaskFile, compile_task, load_task, profile_task
+from vtrain.train.task import CompiledTask, TaskFile, load_task
 
-EXAMPLES = Path(__file__).parent.parent / "examples" / "mnist"
 SEEDS = (0, 1, 2)
 GAP_LIMIT = 0.2
 BASELINE_LEAST = {"mlp": 94.0, "cnn": 97.0}
 THREADS = 2
-
-
-def load_make_models() -> ModuleType:
-    """examples/mnist/make_models.py as a module (examples are no package)."""
-    spec = importlib.util.spec_from_file_location("make_models", EXAMPLES / "make_models.py")
-    assert spec is not None and spec.loader is not None  # the file is in this repository
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def make_torch_model(kind: str, model: onnx.ModelProto) -> torch.nn.Sequential:
-    """The torch twin of an example model, with its weights."""
-    nn = torch.nn
-    layers: list[torch.nn.Module] = []
-    weights = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
-    for node in model.graph.node:
-        match node.op_type:
-            case "Gemm":
-                outer, inner = weights[node.input[1]].shape
-                layer: Any = nn.Linear(inner, outer)
-            case "Conv":
-                outer, inner, *_ = weights[node.input[1]].shape
-                layer = nn.Conv2d(inner, outer, 3, padding=1)
-            case "Relu":
-                layer = nn.ReLU()
-            case "MaxPool":
-                layer = nn.MaxPool2d(2)
-            case _:
-                layer = nn.Flatten()
-        if node.op_type in ("Gemm", "Conv"):
-            with torch.no_grad():
-                layer.weight.copy_(torch.from_numpy(weights[node.input[1]].copy()))
-                layer.bias.copy_(torch.from_numpy(weights[node.input[2]].copy()))
-        layers.append(layer)
-    return nn.Sequential(*layers)
 
 
 def to_floats(kind: str, samples: Samples) -> tuple[torch.Tensor, torch.Tensor]:
@@ -77,9 +35,11 @@ def to_floats(kind: str, samples: Samples) -> tuple[torch.Tensor, torch.Tensor]:
     return x, torch.from_numpy(samples.part("y").astype(np.int64))
 
 
-def train_torch(kind: str, file: TaskFile, model: onnx.ModelProto, train: Samples, test: Samples) -> float:
+def train_torch(
+    kind: str, file: TaskFile, model: onnx.ModelProto, train: Samples, test: Samples
+) -> float:
     """Test accuracy in percent of fp32 SGD with momentum over the task's own batches."""
-    network = make_torch_model(kind, model)
+    network = make_torch_model(model)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.0, momentum=float(file.momentum))
     x, y = to_floats(kind, train)
     rates = dict(file.rates)
@@ -108,20 +68,8 @@ def train_integers(task: CompiledTask, test: Samples) -> tuple[float, float, int
     return 100 * accuracy, result.loss, sum(session.saturation().values())
 
 
-def compile_seed(file: TaskFile, model: onnx.ModelProto, seed: int, steps: int) -> tuple[TaskFile, CompiledTask]:
-    """The example task with other weights and another order, calibrated anew."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
-        path.write_bytes(model.SerializeToString())
-        seeded = replace(
-            file, seed=seed, model=path, steps=steps, commit_every=steps, checkpoint_every=steps
-        )
-        seeded = replace(seeded, exponents=profile_task(seeded).exponents)
-        return seeded, compile_task(seeded)
-
-
 def measure(quick: bool) -> harness.Result:
-    """Three seeds of each model, both sides; ``quick`` trains an eighth as long, targets then off."""
+    """Three seeds of each model; ``quick`` trains an eighth as long and sets no targets."""
     torch.set_num_threads(THREADS)
     make_models = load_make_models()
     figures: dict[str, Any] = {}
@@ -134,10 +82,14 @@ def measure(quick: bool) -> harness.Result:
         for seed in SEEDS:
             model = make_models.make_model(kind, seed)
             steps = file.steps // 8 if quick else file.steps
-            seeded, task = compile_seed(file, model, seed, steps)
+            seeded, task = compile_variant(
+                file, model, seed=seed, steps=steps, commit_every=steps, checkpoint_every=steps
+            )
             fp32 = train_torch(kind, seeded, model, train, test)
             exact, loss, saturated = train_integers(task, test)
-            rows.append({"seed": seed, "fp32": fp32, "exact": exact, "loss": loss, "saturated": saturated})
+            rows.append(
+                {"seed": seed, "fp32": fp32, "exact": exact, "loss": loss, "saturated": saturated}
+            )
         gaps = [row["fp32"] - row["exact"] for row in rows]
         baseline = [row["fp32"] for row in rows]
         gap = math.fsum(gaps) / len(gaps)
@@ -151,7 +103,9 @@ def measure(quick: bool) -> harness.Result:
         if not quick:
             targets[f"{kind}: mean paired gap, points"] = harness.at_most(gap, GAP_LIMIT)
             least = math.fsum(baseline) / len(baseline)
-            targets[f"{kind}: fp32 baseline, percent"] = harness.at_least(least, BASELINE_LEAST[kind])
+            targets[f"{kind}: fp32 baseline, percent"] = harness.at_least(
+                least, BASELINE_LEAST[kind]
+            )
     return harness.Result(figures, targets)
 
 

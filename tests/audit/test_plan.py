@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import pytest
@@ -96,7 +96,7 @@ def test_own_randomness_is_fresh_and_a_seed_is_predictable() -> None:
     assert len(own.value) == 32
     assert own != draw_randomness()
     assert not own.predictable
-    assert draw_randomness(lambda count: bytes(count)).value == bytes(32)
+    assert draw_randomness(bytes).value == bytes(32)
     assert given_randomness(b"seed").predictable
 
 
@@ -106,7 +106,7 @@ def test_segments_partition_the_steps(steps: int, every: int) -> None:
     bounds = [segments.bounds(index) for index in range(segments.count)]
     assert bounds[0][0] == 0
     assert bounds[-1][1] == steps
-    assert all(a[1] == b[0] for a, b in zip(bounds, bounds[1:], strict=False))
+    assert all(a[1] == b[0] for a, b in pairwise(bounds))
     assert all(end - start == every for start, end in bounds[:-1])
 
 

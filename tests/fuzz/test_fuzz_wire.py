@@ -163,7 +163,8 @@ def shape(refusal: EncodingError | None) -> str:
         return ""
     if refusal.message == "unknown field":
         return refusal.message
-    return re.sub(r"'.*'|\d+", "#", f"{refusal.where} {refusal.message}")
+    place = re.sub(r"^(node \d+)\..*", r"\1", refusal.where, flags=re.DOTALL)
+    return re.sub(r"'.*'|\d+", "#", f"{place} {refusal.message}", flags=re.DOTALL)
 
 
 def mutate(generator: random.Random, data: bytes, other: bytes) -> bytes:

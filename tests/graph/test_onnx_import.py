@@ -20,7 +20,7 @@ from vtrain.graph import onnx_file
 from vtrain.graph.builder import FixedExponents, GraphBuilder
 from vtrain.graph.calibration import calibrate
 from vtrain.graph.evaluate import apply_node
-from vtrain.graph.model import Conv, Layer, Linear, Model, emit_forward, to_onnx_order
+from vtrain.graph.model import Conv, Layer, Linear, Model, emit_forward
 from vtrain.graph.onnx_import import NEWEST_OPSET, OLDEST_OPSET, import_onnx
 from vtrain.spec.number import MASTER_EXPONENT
 from vtrain.spec.samples import Samples
@@ -77,10 +77,8 @@ def run_integers(model: Model, x: Floats) -> npt.NDArray[np.float64]:
 
         params = {name: read(name, MASTER_EXPONENT) for name in model.params}
         samples = b.rescale("x16", read("x", INPUT_EXPONENT), INPUT_EXPONENT)
-        out = emit_forward(b, model, samples, params)
-        ends.append(to_onnx_order(b, out, "out") if b.type_of(out).shape != out_shape else out)
+        ends.append(emit_forward(b, model, samples, params))
 
-    out_shape: tuple[int, ...] = ()
     exponents = calibrate(emit, state, NO_SAMPLES, steps=1, margin=1).exponents
     builder = GraphBuilder(FixedExponents(exponents))
     emit(builder)

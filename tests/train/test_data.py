@@ -54,13 +54,16 @@ def write(folder: Path, **files: bytes) -> list[Path]:
     return [folder / name for name in files]
 
 
+def little(array: Array) -> Array:
+    return array.astype(array.dtype.newbyteorder("<"))
+
+
 def check_table(samples: Samples, x: Array, y: Array) -> None:
     assert np.array_equal(samples.part("x"), x)
     assert np.array_equal(samples.part("y"), y)
     rows = [
-        a.astype(a.dtype.newbyteorder("<")).tobytes()
-        + b.astype(b.dtype.newbyteorder("<")).tobytes()
-        for a, b in zip(samples.part("x"), samples.part("y"), strict=True)
+        a.tobytes() + b.tobytes()
+        for a, b in zip(little(samples.part("x")), little(samples.part("y")), strict=True)
     ]
     assert [row.tobytes() for row in samples.table] == rows
     assert samples.spec.root == merkle.compute_root(domains.SAMPLES, rows)
@@ -117,7 +120,7 @@ def test_wide_integers_are_narrowed_where_they_fit(tmp_path: Path, dtype: str) -
 @pytest.mark.parametrize("value", [2**31, -(2**31) - 1, -(2**63)])
 def test_wide_integers_that_do_not_fit_are_refused(tmp_path: Path, value: int) -> None:
     x, y = write(tmp_path, x=npy(X), y=npy(np.array([0, 1, 2, value, 4], np.int64)))
-    with pytest.raises(DataError, match="sample 3 .* does not fit int32") as caught:
+    with pytest.raises(DataError, match=r"sample 3 .* does not fit int32") as caught:
         load_samples(NpySource(x, y))
     assert caught.value.where == str(y)
 

@@ -29,6 +29,12 @@ TASK = make_tiny_task(steps=8, commit_every=1, checkpoint_every=2, samples=20)
 CALLS = ("open", "write", "fsync", "replace", "ftruncate", "unlink", "mkdir")
 
 
+@pytest.fixture(autouse=True)
+def quick_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The power does not fail here, and waiting for the disk thousands of times takes minutes."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
 class Killed(BaseException):
     """What the process does not survive."""
 
@@ -120,7 +126,7 @@ def test_a_run_survives_a_fault_at_every_call(
 def test_a_continued_run_survives_a_fault_at_every_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: Ed25519PrivateKey, whole: RunSummary
 ) -> None:
-    """From a claimed run of five steps on, whose last checkpoint and claim give way to later ones."""
+    """From a claimed run of five steps, whose last checkpoint and claim give way to later ones."""
     begun = tmp_path / "begun"
     train(TASK, begun, key=key, steps=5, engine="numpy")
     shutil.copytree(begun, tmp_path / "counted")

@@ -17,18 +17,23 @@ from vtrain.errors import VtrainError
 from vtrain.train.runner import train
 
 
+def say(*words: object) -> None:
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
+
+
 def main() -> None:
     orders = json.loads(sys.argv[1])
     task = make_tiny_task(**orders["task"])
 
     def report(done: int, steps: int, loss: float, rate: float) -> None:
-        print(done, flush=True)
+        say(done)
         if orders.get("hold"):  # until whoever started this process has seen enough
             sys.stdin.readline()
 
     if "file_limit" in orders:
         resource.setrlimit(resource.RLIMIT_FSIZE, (orders["file_limit"],) * 2)
-    print("ready", flush=True)
+    say("ready")
     try:
         summary = train(
             task,
@@ -39,9 +44,9 @@ def main() -> None:
             progress=report,
         )
     except VtrainError as error:
-        print("error", error.code, error, flush=True)
+        say("error", error.code, error)
         raise SystemExit(1) from None
-    print("done", summary.root.hex(), flush=True)
+    say("done", summary.root.hex())
 
 
 if __name__ == "__main__":

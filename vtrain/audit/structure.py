@@ -4,8 +4,8 @@ It holds every byte of the run against the solver's signature: claim -> task, lo
 graph, samples, model, initial state; log -> each checkpoint and batch.  Bytes that are missing or
 are not those signed for prove nothing against the solver (they may have been spoiled on the way),
 so the check that finds them fails with the fault "nobody".  A signature under something false
-proves fraud: such a check fails with the fault "solver", and only checks made on an authentic log
-can do so.
+proves fraud: such a check fails with the fault "solver".  Only what is held against an authentic
+log of a coherent task can do so: nobody is convicted by a task that contradicts itself.
 
 The run is hostile input.  Each size is checked before its bytes are read, and what costs time or
 memory comes after what is cheap.
@@ -185,7 +185,7 @@ def check_structure(
     legal = attempt(
         "legality", "graph.cbor", lambda: _check_legal(task, graph, limits), unless=no_graph
     )
-    no_graph = "" if legal else "there is no legal graph"
+    no_graph = "" if legal else "there is no legal graph of this task"
     attempt("model", "model.onnx", lambda: _check_model(paths, task, limits), unless=no_task)
     table = data or paths.samples
     samples = attempt(
@@ -199,7 +199,7 @@ def check_structure(
     leaves = attempt(
         "log", log_place, lambda: _read_log(paths, signed, limits), unless=no_task or no_claim
     )
-    no_log = "" if leaves is not None else "there is no log that the solver signed"
+    no_log = no_graph or ("" if leaves is not None else "there is no log that the solver signed")
     records = attempt("records", log_place, lambda: _check_records(task, leaves), unless=no_log)
     no_records = no_log or ("" if records is not None else "the signed log is not one of this task")
     no_batches = no_records or ("" if samples else "the samples are not known")
@@ -211,7 +211,7 @@ def check_structure(
     )
     segments = _cut_segments(task, records)
     good = _check_checkpoints(
-        ledger, paths, task, legal, records, segments, threads, progress, no_graph or no_records
+        ledger, paths, task, legal, records, segments, threads, progress, no_records
     )
     return Evidence(
         task=task,

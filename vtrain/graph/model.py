@@ -233,9 +233,9 @@ def from_onnx_order(b: GraphBuilder, x: Ref, shape: tuple[int, ...], name: str) 
 
 
 def emit_forward(builder: GraphBuilder, model: Model, x: Ref, params: Mapping[str, Ref]) -> Ref:
-    """Emit the layers of ``model``: ``x`` int16 [batch, ...] in ONNX order -> its output, int16.
+    """Emit the layers of ``model``: ``x`` int16 [batch, ...] -> its output, int16; in ONNX order.
 
-    ModelError names a layer that the graph refuses.
+    GraphError names a node that is refused.
     """
     emitter = _Emitter(builder, params)
     batch = builder.type_of(x).shape[0]
@@ -244,7 +244,7 @@ def emit_forward(builder: GraphBuilder, model: Model, x: Ref, params: Mapping[st
     )
     for layer in model.layers:
         emitter.values[layer.name] = emitter.emit(layer)
-    return emitter.values[model.output]
+    return to_onnx_order(builder, emitter.values[model.output], f"{model.output}/nchw")
 
 
 def describe(model: Model) -> list[tuple[str, str, Any]]:

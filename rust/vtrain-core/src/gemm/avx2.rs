@@ -52,6 +52,11 @@ unsafe impl Isa for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn prefetch_l2(at: *const Line) {
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) };
+    }
+
+    #[inline(always)]
     unsafe fn dot_highs(acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
         unsafe { Self::dot_words(acc, a, b) }
     }

@@ -53,6 +53,11 @@ unsafe impl Isa for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn prefetch_l2(at: *const Line) {
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) };
+    }
+
+    #[inline(always)]
     unsafe fn dot_highs(acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
         unsafe { _mm512_dpbusd_epi32(acc, a, b) }
     }

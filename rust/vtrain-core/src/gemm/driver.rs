@@ -178,7 +178,7 @@ pub(super) unsafe fn run<I: Isa, E: Epilogue>(
                     }
                 });
 
-                let (packed_a, packed_b) = (&scratch.a, &scratch.b);
+                let (packed_a, packed_b) = (&scratch.a[..], &scratch.b[..part_groups.len() * layout.lines]);
                 let hot = Split::at_most(part_panels.len(), HOT_A_LINES / layout.lines);
                 let wanted = (rayon::current_num_threads() * TASKS_PER_THREAD).div_ceil(hot.count);
                 let strips = Split { total: tiles.len(), count: wanted.clamp(1, tiles.len()) };
@@ -190,13 +190,19 @@ pub(super) unsafe fn run<I: Isa, E: Epilogue>(
                     for tile in strips.range(task % strips.count) {
                         let group0 = tile * I::GROUPS;
                         let width = I::GROUPS.min(part_groups.len() - group0);
-                        for panel in hot.clone() {
+                        // Each panel's tile asks for a share of the B that comes next.
+                        let after = &packed_b[packed_b.len().min((group0 + I::GROUPS) * layout.lines)..];
+                        let after = &after[..after.len().min(I::GROUPS * layout.lines)];
+                        let share = after.len().div_ceil(hot.len()).max(1);
+                        let shares = after.chunks(share).chain(std::iter::repeat(&[][..]));
+                        for (panel, next) in hot.clone().zip(shares) {
                             let rows = panels.range(part_panels.start + panel);
                             let job = TileJob {
                                 layout: &layout,
                                 rows: rows.len(),
                                 a: &packed_a[panel * layout.lines..][..layout.lines],
                                 b: &packed_b[group0 * layout.lines..][..width * layout.lines],
+                                next,
                             };
                             // SAFETY: each tile, with its sums and its piece of C, is one task's;
                             // the operands are packed for `I`; shapes were compared.

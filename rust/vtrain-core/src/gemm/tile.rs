@@ -1,6 +1,7 @@
 //! One register tile of C over all of a packed stretch of K (see the proof in `super`).
 
 use std::mem::MaybeUninit;
+use std::ops::Range;
 
 use super::pack::{Bound, Highs, LANES, Lanes, Layout, Line, Side};
 use super::{BLOCK, Epilogue, WIDE_BLOCK};
@@ -29,6 +30,8 @@ pub(super) struct TileJob<'a> {
     pub a: &'a [Line],
     /// As many groups of B, one after the other, as the tile is wide.
     pub b: &'a [Line],
+    /// What a later tile reads: brought closer meanwhile.
+    pub next: &'a [Line],
 }
 
 /// An instruction set: a few int32 vector operations, and entry points compiled with its features.
@@ -56,6 +59,7 @@ pub(super) unsafe trait Isa {
     unsafe fn dot_words(acc: Self::Vector, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// Asks for the line at `at`, which may lie anywhere.
     unsafe fn prefetch(at: *const u32);
+    unsafe fn prefetch_l2(at: *const Line);
     /// `acc` plus the products of a lane's high limbs, A's as [`Highs`] and [`Side`] say.
     unsafe fn dot_highs(acc: Self::Vector, a: Self::Vector, b: Self::Vector) -> Self::Vector;
 
@@ -127,6 +131,7 @@ pub(super) unsafe fn tile<I: Isa, const R: usize, const N: usize>(
         }
         (u64::from(a.norm) * u64::from(norm), wide != 0)
     };
+    let mut next = job.next.as_ptr_range();
     let mut block = 0;
     while block < blocks {
         // The longest run of blocks over which |S| < 2^31, by Cauchy and Schwarz.
@@ -145,14 +150,14 @@ pub(super) unsafe fn tile<I: Isa, const R: usize, const N: usize>(
         if block > start {
             let end = layout.k.min(block * BLOCK);
             // SAFETY: the terms lie within K; the rest is passed on.
-            unsafe { words::<I, R, N>(job, start * BLOCK, end, out, add) };
+            unsafe { words::<I, R, N>(job, start * BLOCK, end, out, add, &mut next) };
         } else {
             block += 1;
             let end = layout.k.min(block * BLOCK);
             let step = if wide { WIDE_BLOCK } else { BLOCK };
             for first in (start * BLOCK..end).step_by(step) {
                 // SAFETY: as above.
-                unsafe { both::<I, R, N>(job, first, end.min(first + step), out, add) };
+                unsafe { both::<I, R, N>(job, first, end.min(first + step), out, add, &mut next) };
                 add = true;
             }
         }
@@ -175,6 +180,7 @@ unsafe fn dot_lines<I: Isa, const R: usize, const N: usize>(
     first: usize,
     end: usize,
     sums: &mut [[I::Vector; N]; R],
+    next: &mut Range<*const Line>,
     dot: impl Fn(I::Vector, I::Vector, I::Vector) -> I::Vector,
 ) {
     // SAFETY: the lines lie within the groups by the caller's contract.
@@ -187,6 +193,10 @@ unsafe fn dot_lines<I: Isa, const R: usize, const N: usize>(
         for _ in first..end {
             let mut row = [I::zero(); N];
             I::prefetch(a.wrapping_add(AHEAD * LANES));
+            I::prefetch_l2(next.start);
+            if next.start < next.end {
+                next.start = next.start.add(1);
+            }
             for (row, b) in row.iter_mut().zip(&mut b) {
                 *row = I::load(*b);
                 I::prefetch(b.wrapping_add(AHEAD * LANES));
@@ -211,11 +221,12 @@ unsafe fn words<I: Isa, const R: usize, const N: usize>(
     end: usize,
     out: &mut TileSums,
     add: bool,
+    next: &mut Range<*const Line>,
 ) {
     // SAFETY: passed on from the caller.
     unsafe {
         let mut sums = [[I::zero(); N]; R];
-        dot_lines::<I, R, N>(job, first / 2, end / 2, &mut sums, |s, x, y| I::dot_words(s, x, y));
+        dot_lines::<I, R, N>(job, first / 2, end / 2, &mut sums, next, |s, x, y| I::dot_words(s, x, y));
         for (out, sums) in out.0.iter_mut().zip(&sums) {
             for (v, &sum) in sums.iter().enumerate() {
                 I::widen(out.as_mut_ptr().add(v * I::WIDTH), sum, add);
@@ -232,6 +243,7 @@ unsafe fn both<I: Isa, const R: usize, const N: usize>(
     end: usize,
     out: &mut TileSums,
     add: bool,
+    next: &mut Range<*const Line>,
 ) {
     let layout = job.layout;
     // SAFETY: passed on from the caller; a stretch starts at a half block.
@@ -246,7 +258,7 @@ unsafe fn both<I: Isa, const R: usize, const N: usize>(
         }
         let mut sums = [start; R];
         let lines = |k: usize| layout.highs + k / layout.high_step;
-        dot_lines::<I, R, N>(job, lines(first), lines(end), &mut sums, |s, x, y| {
+        dot_lines::<I, R, N>(job, lines(first), lines(end), &mut sums, next, |s, x, y| {
             I::dot_highs(s, x, y)
         });
         let mut highs = [[MaybeUninit::uninit(); N]; R];
@@ -256,7 +268,7 @@ unsafe fn both<I: Isa, const R: usize, const N: usize>(
                 *sum = I::negate_shift16(*sum);
             }
         }
-        dot_lines::<I, R, N>(job, first / 2, end / 2, &mut sums, |s, x, y| I::dot_words(s, x, y));
+        dot_lines::<I, R, N>(job, first / 2, end / 2, &mut sums, next, |s, x, y| I::dot_words(s, x, y));
         for (out, (highs, errors)) in out.0.iter_mut().zip(highs.iter().zip(&sums)) {
             for (v, (high, &error)) in highs.iter().zip(errors).enumerate() {
                 let to = out.as_mut_ptr().add(v * I::WIDTH);

@@ -1,0 +1,394 @@
+"""Random nodes of every operator, with inputs of any value their dtypes hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from hypothesis import strategies as st
+
+from vtrain.ops import TABLE
+from vtrain.spec.number import NUMPY_DTYPES, STORAGE
+from vtrain.wire.graph import AttrValue, Node, Ref, TensorType, encode_node
+
+Array = npt.NDArray[Any]
+Attrs = dict[str, AttrValue]
+DTYPES = tuple(NUMPY_DTYPES)
+DTYPE_NAMES = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A node by itself: operator, attributes, input arrays (bound ones last)."""
+
+    op: str
+    attrs: Attrs
+    inputs: tuple[Array, ...]
+
+    def expected(self) -> Array:
+        """Output by the law, int64 arithmetic modulo 2^64."""
+        with np.errstate(over="ignore"):
+            return np.asarray(TABLE[self.op].law(self.attrs, list(self.inputs)))
+
+    def encode(self, output: Array) -> bytes:
+        """Canonical bytes of the node, claiming the type of ``output``."""
+        dtype = DTYPE_NAMES[output.dtype.newbyteorder("<")]
+        claim = TensorType(dtype, output.shape, 0, *STORAGE[dtype])
+        bound = self.op in ("state", "gather_samples")
+        refs = tuple(Ref(i) for i in range(len(self.inputs) - bound))
+        return encode_node(Node("case", self.op, self.attrs, refs, (claim,)))
+
+
+class Draw:
+    """Draws numbers from hypothesis and fills arrays from a seed drawn from it."""
+
+    def __init__(self, data: st.DataObject) -> None:
+        self._data = data
+        self._rng = np.random.default_rng(self.int(0, 2**32))
+
+    def int(self, lo: int, hi: int) -> int:
+        return self._data.draw(st.integers(lo, hi))
+
+    def one_of(self, *choices: Any) -> Any:
+        return self._data.draw(st.sampled_from(choices))
+
+    def shape(self, rank: int | None = None) -> tuple[int, ...]:
+        """Small extents, or one large enough for two threads."""
+        rank = self.int(0, 3) if rank is None else rank
+        shape = [self.int(0, 5) for _ in range(rank)]
+        if rank and self.int(0, 4) == 0:
+            shape[0] = 40_000 // max(1, int(np.prod(shape[1:])))
+        return tuple(shape)
+
+    def array(self, dtype: str, shape: tuple[int, ...]) -> Array:
+        """Uniform values, small ones, or the extremes with their neighbours."""
+        lo, hi = STORAGE[dtype]
+        style = self.int(0, 3)
+        if style == 0:
+            edges = [lo, lo + 1, max(lo, -1), 0, 1, hi - 1, hi]
+            edges += [edge for edge in (-32768, -32640, -32639, 32639, 32640) if lo <= edge <= hi]
+            values = self._rng.choice(np.array(edges, dtype=NUMPY_DTYPES[dtype]), shape)
+            return np.asarray(values)
+        if style == 1:
+            lo, hi = max(lo, -9), min(hi, 9)
+        if style == 2:
+            # Magnitudes spread over all bit lengths.
+            shift = self._rng.integers(0, NUMPY_DTYPES[dtype].itemsize * 8, shape)
+            wide = self._rng.integers(lo, hi, shape, dtype=NUMPY_DTYPES[dtype], endpoint=True)
+            return np.asarray(wide >> shift.astype(NUMPY_DTYPES[dtype]))
+        values = self._rng.integers(lo, hi, shape, dtype=NUMPY_DTYPES[dtype], endpoint=True)
+        return np.asarray(values)
+
+    def any_array(self, shape: tuple[int, ...]) -> Array:
+        return self.array(self.one_of(*DTYPES), shape)
+
+    def window(self) -> tuple[tuple[int, int, int, int], Attrs, tuple[int, int]]:
+        """An NHWC shape, window attributes that fit it, and the windows down and across."""
+        kernel = (self.int(1, 4), self.int(1, 4))
+        strides = (self.int(1, 4), self.int(1, 4))
+        pads = tuple(self.int(0, kernel[axis % 2] - 1) for axis in range(4))
+        extents = []
+        for axis in (0, 1):
+            least = max(0, kernel[axis] - pads[axis] - pads[axis + 2])
+            extents.append(self.int(least, least + 6))
+        batch = self.int(0, 4) if self.int(0, 4) else 300
+        shape = (batch, extents[0], extents[1], self.int(0, 5))
+        out = tuple(
+            (extents[axis] + pads[axis] + pads[axis + 2] - kernel[axis]) // strides[axis] + 1
+            for axis in (0, 1)
+        )
+        return shape, {"kernel": kernel, "strides": strides, "pads": pads}, (out[0], out[1])
+
+
+def _state(d: Draw) -> Case:
+    value = d.array(d.one_of("i32", "i64"), d.shape())
+    dtype = DTYPE_NAMES[value.dtype]
+    attrs: Attrs = {"name": "w", "dtype": dtype, "exponent": 24, "shape": value.shape}
+    return Case("state", attrs, (value,))
+
+
+def _next_state(d: Draw) -> Case:
+    return Case("next_state", {"name": "w"}, (d.any_array(d.shape()),))
+
+
+def _increment(d: Draw) -> Case:
+    t = d.one_of(0, 1, d.int(0, 2**40), 2**40, 2**40 + 5, -3)
+    return Case("increment", {}, (np.asarray(t, np.int64),))
+
+
+def _sample_index(d: Draw) -> Case:
+    attrs: Attrs = {
+        "batch": d.int(1, 40),
+        "samples": d.one_of(1, 2, d.int(1, 100), d.int(1, 2**40)),
+        "seed": d.int(0, 2**64 - 1).to_bytes(8, "little"),
+    }
+    return Case("sample_index", attrs, (np.asarray(d.int(0, 2**40), np.int64),))
+
+
+def _gather_samples(d: Draw) -> Case:
+    shape = tuple(d.int(1, 4) for _ in range(d.int(0, 3)))
+    samples = d.array(d.one_of("u8", "i8", "i16", "i32"), (d.int(1, 9), *shape))
+    index = np.array([d.int(0, samples.shape[0] - 1) for _ in range(d.int(1, 6))], np.int64)
+    dtype = DTYPE_NAMES[samples.dtype]
+    attrs: Attrs = {"part": d.one_of("x", "y"), "dtype": dtype, "exponent": 0, "shape": shape}
+    return Case("gather_samples", attrs, (index, samples))
+
+
+def _normalize(d: Draw) -> Case:
+    attrs: Attrs = {
+        "multiplier": d.int(1, 2**31),
+        "offset": d.int(-(2**60), 2**60),
+        "shift": d.int(0, 64),
+        "exponent": 3,
+    }
+    return Case("normalize", attrs, (d.any_array(d.shape()),))
+
+
+def _one_hot(d: Draw) -> Case:
+    shape = (d.int(1, 5), *d.shape(d.int(1, 2)))
+    return Case("one_hot", {"depth": d.int(1, 300)}, (d.any_array(shape),))
+
+
+def _im2col(d: Draw) -> Case:
+    shape, attrs, _ = d.window()
+    return Case("im2col", attrs, (d.array("i16", shape),))
+
+
+def _col2im(d: Draw) -> Case:
+    shape, attrs, (rows, columns) = d.window()
+    kernel = attrs["kernel"]
+    assert isinstance(kernel, tuple)
+    patches = (shape[0] * rows * columns, kernel[0] * kernel[1] * shape[3])
+    return Case("col2im", {**attrs, "shape": shape}, (d.any_array(patches),))
+
+
+def _reshape(d: Draw) -> Case:
+    shape = d.shape()
+    flat = (int(np.prod(shape)),)
+    return Case("reshape", {"shape": d.one_of(flat, shape, (1, *shape))}, (d.any_array(shape),))
+
+
+def _transpose(d: Draw) -> Case:
+    x = d.any_array(d.shape(d.int(1, 4)))
+    perm = tuple(d.one_of(*_permutations(x.ndim)))
+    return Case("transpose", {"perm": perm}, (x,))
+
+
+def _permutations(count: int) -> list[list[int]]:
+    if count == 0:
+        return [[]]
+    return [
+        [*rest[:at], count - 1, *rest[at:]] for rest in _permutations(count - 1) for at in range(count)
+    ]
+
+
+def _matmul(d: Draw) -> Case:
+    m, k, n = d.int(0, 40), d.one_of(0, 1, d.int(1, 40), d.int(1, 700)), d.int(0, 40)
+    transpose_a, transpose_b = d.int(0, 1), d.int(0, 1)
+    a = d.array("i16", (k, m) if transpose_a else (m, k))
+    b = d.array("i16", (n, k) if transpose_b else (k, n))
+    return Case("matmul", {"transpose_a": transpose_a, "transpose_b": transpose_b}, (a, b))
+
+
+def _add_bias(d: Draw) -> Case:
+    shape = d.shape(d.int(1, 3))
+    inputs = (d.array("i64", shape), d.array("i32", shape[-1:]))
+    return Case("add_bias", {"shift": d.int(-62, 64)}, inputs)
+
+
+def _column_sum(d: Draw) -> Case:
+    shape = (*d.shape(d.int(0, 2)), d.int(1, 5))
+    return Case("column_sum", {}, (d.any_array(shape),))
+
+
+def _rescale(d: Draw) -> Case:
+    attrs: Attrs = {
+        "dtype": d.one_of("i16", "i32", "i64"),
+        "multiplier": d.one_of(1, d.int(1, 65535)),
+        "multiplier_exponent": 0,
+        "shift": d.int(-62, 64),
+    }
+    return Case("rescale", attrs, (d.any_array(d.shape()),))
+
+
+def _add(d: Draw, op: str = "add") -> Case:
+    shape = d.shape()
+    attrs: Attrs = {"shift_a": d.int(0, 62), "shift_b": d.int(0, 62)}
+    return Case(op, attrs, (d.any_array(shape), d.any_array(shape)))
+
+
+def _sub(d: Draw) -> Case:
+    return _add(d, "sub")
+
+
+def _relu(d: Draw) -> Case:
+    return Case("relu", {}, (d.array("i16", d.shape()),))
+
+
+def _relu_grad(d: Draw) -> Case:
+    shape = d.shape()
+    return Case("relu_grad", {}, (d.array("i16", shape), d.array("i16", shape)))
+
+
+def _max_pool(d: Draw, op: str = "max_pool") -> Case:
+    shape, attrs, _ = d.window()
+    return Case(op, attrs, (d.array("i16", shape),))
+
+
+def _sum_pool(d: Draw) -> Case:
+    return _max_pool(d, "sum_pool")
+
+
+def _max_pool_grad(d: Draw) -> Case:
+    shape, attrs, out = d.window()
+    grad = d.array("i16", (shape[0], *out, shape[3]))
+    return Case("max_pool_grad", attrs, (grad, d.array("i16", shape)))
+
+
+def _sum_pool_grad(d: Draw) -> Case:
+    shape, attrs, out = d.window()
+    grad = d.any_array((shape[0], *out, shape[3]))
+    return Case("sum_pool_grad", {**attrs, "shape": shape}, (grad,))
+
+
+def _rows(d: Draw) -> tuple[int, int]:
+    return d.one_of(d.int(0, 6), 5000), d.int(1, 12)
+
+
+def _row_max(d: Draw, op: str = "row_max") -> Case:
+    return Case(op, {}, (d.array("i32", _rows(d)),))
+
+
+def _row_sum(d: Draw) -> Case:
+    return _row_max(d, "row_sum")
+
+
+def _exp2_diff(d: Draw) -> Case:
+    z = d.array("i32", _rows(d))
+    maximum = d.one_of(z.max(axis=1), d.array("i32", z.shape[:1]))
+    return Case("exp2_diff", {}, (z, maximum))
+
+
+def _divide(d: Draw) -> Case:
+    e = d.array("i32", _rows(d))
+    total = d.one_of(e.sum(axis=1, dtype=np.int64), d.array("i64", e.shape[:1]))
+    return Case("divide", {}, (e, total))
+
+
+def _sub_one_hot(d: Draw) -> Case:
+    p = d.array("i16", _rows(d))
+    return Case("sub_one_hot", {}, (p, d.any_array(p.shape[:1])))
+
+
+def _cross_entropy(d: Draw) -> Case:
+    z = d.array("i32", _rows(d))
+    rows = z.shape[:1]
+    inputs = (z, d.array("i32", rows), d.array("i64", rows), d.any_array(rows))
+    return Case("cross_entropy", {}, inputs)
+
+
+def _square_sum(d: Draw) -> Case:
+    return Case("square_sum", {"shift": d.int(-62, 64)}, (d.array("i16", d.shape()),))
+
+
+def _sum(d: Draw) -> Case:
+    return Case("sum", {}, (d.any_array(d.shape()),))
+
+
+def _momentum(d: Draw) -> Case:
+    shape = d.shape()
+    attrs: Attrs = {"decay": d.one_of(0, 65536, d.int(0, 65536)), "shift": d.int(-62, 64)}
+    return Case("momentum", attrs, (d.array("i32", shape), d.array("i64", shape)))
+
+
+def _sgd_update(d: Draw) -> Case:
+    shape = d.shape()
+    inputs = (d.array("i32", shape), d.array("i32", shape), d.array("i64", ()))
+    return Case("sgd_update", {"shift": d.int(-62, 64)}, inputs)
+
+
+def _schedule(d: Draw) -> Case:
+    count = d.int(1, 5)
+    starts = (0, *sorted(d.int(1, 100) for _ in range(count - 1)))
+    rates = tuple(d.int(0, 65535) for _ in starts)
+    attrs: Attrs = {"starts": starts, "rates": rates, "exponent": 20}
+    return Case("schedule", attrs, (np.asarray(d.int(0, 120), np.int64),))
+
+
+def _digest(d: Draw) -> Array:
+    return d.array("u8", (32,))
+
+
+def _tensor_digest(d: Draw) -> Case:
+    return Case("tensor_digest", {}, (d.any_array(d.shape()),))
+
+
+def _batch_digest(d: Draw) -> Case:
+    return Case("batch_digest", {}, (_digest(d), _digest(d)))
+
+
+def _state_leaf(d: Draw) -> Case:
+    attrs: Attrs = {
+        "name": d.one_of("w", "", "größe/β", "x" * 300),
+        "dtype": d.one_of("i32", "i64"),
+        "shape": d.shape(),
+        "exponent": d.int(-512, 512),
+    }
+    return Case("state_leaf", attrs, (_digest(d),))
+
+
+def _state_root(d: Draw) -> Case:
+    return Case("state_root", {}, tuple(_digest(d) for _ in range(d.int(0, 9))))
+
+
+def _record(d: Draw) -> Case:
+    step, loss = np.asarray(d.int(1, 40), np.int64), d.array("i64", ())
+    inputs = (step, _digest(d), loss, _digest(d))
+    return Case("record", {"commit_every": d.int(1, 4)}, inputs)
+
+
+CASES: dict[str, Callable[[Draw], Case]] = {
+    "state": _state,
+    "next_state": _next_state,
+    "increment": _increment,
+    "sample_index": _sample_index,
+    "gather_samples": _gather_samples,
+    "normalize": _normalize,
+    "one_hot": _one_hot,
+    "im2col": _im2col,
+    "col2im": _col2im,
+    "reshape": _reshape,
+    "transpose": _transpose,
+    "matmul": _matmul,
+    "add_bias": _add_bias,
+    "column_sum": _column_sum,
+    "rescale": _rescale,
+    "add": _add,
+    "sub": _sub,
+    "relu": _relu,
+    "relu_grad": _relu_grad,
+    "max_pool": _max_pool,
+    "max_pool_grad": _max_pool_grad,
+    "sum_pool": _sum_pool,
+    "sum_pool_grad": _sum_pool_grad,
+    "row_max": _row_max,
+    "exp2_diff": _exp2_diff,
+    "row_sum": _row_sum,
+    "divide": _divide,
+    "sub_one_hot": _sub_one_hot,
+    "cross_entropy": _cross_entropy,
+    "square_sum": _square_sum,
+    "sum": _sum,
+    "momentum": _momentum,
+    "sgd_update": _sgd_update,
+    "schedule": _schedule,
+    "tensor_digest": _tensor_digest,
+    "batch_digest": _batch_digest,
+    "state_leaf": _state_leaf,
+    "state_root": _state_root,
+    "record": _record,
+}
+"""How to draw a case of each operator."""

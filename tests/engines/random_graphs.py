@@ -1,0 +1,174 @@
+"""Random step graphs that no model has: any wiring of values and states, to try the planner.
+
+They are no legal training steps (ranges are not proven), but both engines define what they do:
+all shifts are such that fused and unfused arithmetic agree for every int64.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.engines.steps import Step
+from vtrain.ops import TABLE
+from vtrain.spec.number import STORAGE
+from vtrain.spec.samples import Samples
+from vtrain.train.data import build_samples
+from vtrain.wire.graph import AttrValue, Node, Ref, StepGraph, TensorType
+
+SIDE = 6
+SQUARE = (SIDE, SIDE)
+FLAT = (SIDE * SIDE,)
+
+
+class _Graph:
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.nodes: list[Node] = []
+        self.rng = rng
+
+    def emit(
+        self, op: str, dtype: str, shape: tuple[int, ...], inputs: list[Ref], **attrs: AttrValue
+    ) -> Ref:
+        assert op in TABLE
+        claim = TensorType(dtype, shape, 0, *STORAGE[dtype])
+        self.nodes.append(Node(f"n{len(self.nodes)}", op, attrs, tuple(inputs), (claim,)))
+        return Ref(len(self.nodes) - 1)
+
+    def pick(self, dtype: str, shape: tuple[int, ...]) -> Ref | None:
+        """A random value of that type, recent ones more often."""
+        claims = [node.outputs[0] for node in self.nodes]
+        fits = [i for i, claim in enumerate(claims) if (claim.dtype, claim.shape) == (dtype, shape)]
+        if not fits:
+            return None
+        if self.rng.random() < 0.6:
+            fits = fits[-3:]
+        return Ref(int(self.rng.choice(fits)))
+
+    def pick_any(self, shape: tuple[int, ...]) -> Ref | None:
+        return self.pick(str(self.rng.choice(["i16", "i32", "i64"])), shape)
+
+    def int(self, lo: int, hi: int) -> int:
+        return int(self.rng.integers(lo, hi, endpoint=True))
+
+
+_OPERATORS = (
+    ("matmul", "i64", ("i16", "i16")),
+    ("matmul", "i64", ("i16", "i16")),
+    ("rescale", "i16", ("int",)),
+    ("rescale", "i16", ("i64",)),
+    ("rescale", "i32", ("int",)),
+    ("relu", "i16", ("i16",)),
+    ("relu_grad", "i16", ("i16", "i16")),
+    ("add", "i64", ("int", "int")),
+    ("sub", "i64", ("int", "int")),
+    ("momentum", "i32", ("i32", "i64")),
+    ("momentum", "i32", ("i32", "i64")),
+    ("sgd_update", "i32", ("i32", "i32")),
+    ("sgd_update", "i32", ("i32", "i32")),
+    ("add_bias", "i64", ("i64",)),
+    ("transpose", "", ("int",)),
+    ("reshape", "", ("int",)),
+)
+
+
+def _emit_random(g: _Graph, scalar: Ref, bias: Ref) -> None:
+    op, dtype, wanted = _OPERATORS[g.int(0, len(_OPERATORS) - 1)]
+    shape = SQUARE if op in ("matmul", "transpose", "add_bias") or g.int(0, 3) else FLAT
+    picks = [g.pick_any(shape) if want == "int" else g.pick(want, shape) for want in wanted]
+    inputs = [ref for ref in picks if ref is not None]
+    if len(inputs) < len(wanted):
+        return
+    attrs: dict[str, AttrValue] = {}
+    if op == "matmul":
+        attrs = {"transpose_a": g.int(0, 1), "transpose_b": g.int(0, 1)}
+    elif op == "rescale":
+        multiplier = 1 if g.int(0, 3) else 3
+        attrs = {
+            "dtype": dtype,
+            "multiplier": multiplier,
+            "multiplier_exponent": 0,
+            "shift": g.int(0, 40),
+        }
+    elif op in ("add", "sub"):
+        attrs = {"shift_a": g.int(0, 3), "shift_b": g.int(0, 3)}
+    elif op == "momentum":
+        attrs = {"decay": g.int(0, 65536), "shift": g.int(0, 20)}
+    elif op == "sgd_update":
+        attrs = {"shift": g.int(0, 20)}
+        inputs.append(scalar)
+    elif op == "add_bias":
+        attrs = {"shift": g.int(-4, 4)}
+        inputs.append(bias)
+    elif op in ("transpose", "reshape"):
+        dtype = g.nodes[inputs[0].node].outputs[0].dtype
+        if op == "transpose":
+            attrs = {"perm": (1, 0)}
+        else:
+            shape = FLAT if shape == SQUARE else SQUARE
+            attrs = {"shape": shape}
+    g.emit(op, dtype, shape, inputs, **attrs)
+
+
+def _emit_batch(g: _Graph, t: Ref) -> Ref:
+    index = g.emit("sample_index", "i64", (3,), [t], seed=bytes(8), samples=9, batch=3)
+    digests = []
+    for part, shape in (("x", (2,)), ("y", ())):
+        raw = g.emit(
+            "gather_samples", "u8", (3, *shape), [index], part=part, dtype="u8", exponent=0, shape=shape
+        )
+        digests.append(g.emit("tensor_digest", "u8", (32,), [raw]))
+    return g.emit("batch_digest", "u8", (32,), digests)
+
+
+def make_random_step(seed: int) -> Step:
+    """States s0..s4 of one form, a bias, random operators, and any of the values as next state."""
+    g = _Graph(np.random.default_rng(seed))
+    declared: dict[str, tuple[str, tuple[int, ...]]] = {
+        "step": ("i64", ()),
+        "bias": ("i32", (SIDE,)),
+        **{f"s{i}": ("i32", SQUARE) for i in range(5)},
+    }
+    before = {
+        name: g.emit("state", dtype, shape, [], name=name, dtype=dtype, exponent=0, shape=shape)
+        for name, (dtype, shape) in declared.items()
+    }
+    t = before["step"]
+    batch_digest = _emit_batch(g, t)
+    rate = g.emit("schedule", "i64", (), [t], starts=(0, 2), rates=(40000, 9), exponent=0)
+    for _ in range(3):
+        source = before[f"s{g.int(0, 4)}"]
+        g.emit(
+            "rescale", "i16", SQUARE, [source], dtype="i16", multiplier=1, multiplier_exponent=0,
+            shift=g.int(8, 24),
+        )  # fmt: skip
+    for _ in range(g.int(5, 40)):
+        _emit_random(g, rate, before["bias"])
+    after = {"step": g.emit("increment", "i64", (), [t]), "bias": before["bias"]}
+    for name in ("s0", "s1", "s2", "s3", "s4"):
+        value = g.pick("i32", SQUARE)
+        assert value is not None
+        after[name] = value
+    wide = g.pick("i64", SQUARE) or after["s0"]
+    loss = g.emit("sum", "i64", (), [wide])
+    for name, value in after.items():
+        g.emit("next_state", *declared[name], [value], name=name)
+    leaves = []
+    for name in sorted(after):
+        digest = g.emit("tensor_digest", "u8", (32,), [after[name]])
+        dtype, shape = declared[name]
+        leaves.append(
+            g.emit("state_leaf", "u8", (32,), [digest], name=name, dtype=dtype, shape=shape, exponent=0)
+        )
+    root = g.emit("state_root", "u8", (32,), leaves)
+    g.emit("record", "u8", (32,), [after["step"], batch_digest, loss, root], commit_every=2)
+    state = {
+        name: np.zeros(shape, np.int64)
+        if dtype == "i64"
+        else g.rng.integers(-(2**31), 2**31, shape, dtype=np.int64).astype(np.int32)
+        for name, (dtype, shape) in declared.items()
+    }
+    return Step(StepGraph(tuple(g.nodes)), _samples(), state)
+
+
+def _samples() -> Samples:
+    x = np.arange(18, dtype=np.uint8).reshape(9, 2)
+    return build_samples(x, np.arange(9, dtype=np.uint8))

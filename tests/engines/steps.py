@@ -1,0 +1,136 @@
+"""Whole training steps for engine tests: small models of every layer kind, with random data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from vtrain.engines.base import State
+from vtrain.graph.builder import FixedExponents, GraphBuilder
+from vtrain.graph.calibration import calibrate
+from vtrain.graph.legality import check_graph
+from vtrain.graph.model import (
+    Add,
+    AveragePool,
+    Conv,
+    Layer,
+    Linear,
+    MaxPool,
+    Model,
+    Relu,
+    Reshape,
+)
+from vtrain.graph.step import Affine, Momentum, StepPlan, compute_initial_state, emit_step
+from vtrain.ops.layout import Window
+from vtrain.spec.number import MASTER_EXPONENT, round_to_mantissa
+from vtrain.spec.samples import Samples
+from vtrain.train.data import build_samples
+from vtrain.wire.graph import StepGraph
+
+CLASSES = 4
+
+
+@dataclass(frozen=True)
+class Step:
+    """A legal step graph with the data it reads and the state it starts from."""
+
+    graph: StepGraph
+    samples: Samples
+    state: State
+
+
+class _Weights:
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+        self.params: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.int32]]] = {}
+
+    def add(self, name: str, shape: tuple[int, ...], fan_in: int) -> str:
+        values = self._rng.uniform(-1, 1, shape) * np.sqrt(3 / fan_in)
+        self.params[name] = round_to_mantissa(values, MASTER_EXPONENT).astype(np.int32)
+        return name
+
+
+def _mlp(weights: _Weights, sizes: tuple[int, ...]) -> tuple[list[Layer], str]:
+    layers: list[Layer] = []
+    value = "x"
+    for i, (inputs, outputs) in enumerate(zip(sizes, sizes[1:], strict=False)):
+        transposed = i % 2 == 0
+        shape = (outputs, inputs) if transposed else (inputs, outputs)
+        weight = weights.add(f"w{i}", shape, inputs)
+        bias = weights.add(f"b{i}", (outputs,), inputs) if i != 1 else None
+        layers.append(Linear(f"fc{i}", value, weight, bias, transposed))
+        value = f"fc{i}"
+        if i < len(sizes) - 2:
+            layers.append(Relu(f"relu{i}", value))
+            value = f"relu{i}"
+    return layers, value
+
+
+def _cnn(weights: _Weights) -> tuple[list[Layer], str]:
+    """Two channels 9x9: strided and padded convolutions, a residual, both poolings, linear."""
+    same = Window((3, 3), (1, 1), (1, 1, 1, 1))
+    layers: list[Layer] = [
+        Conv("c1", "x", weights.add("k1", (5, 3, 3, 2), 18), weights.add("d1", (5,), 18), same),
+        Relu("r1", "c1"),
+        Conv("c2", "r1", weights.add("k2", (5, 3, 3, 5), 45), None, same),
+        Add("sum", "c2", "r1"),
+        MaxPool("m1", "sum", Window((3, 3), (2, 2), (1, 0, 1, 0))),
+        Conv(
+            "c3",
+            "m1",
+            weights.add("k3", (6, 2, 2, 5), 20),
+            weights.add("d3", (6,), 20),
+            Window((2, 2), (1, 1), (0, 0, 0, 0)),
+        ),
+        Relu("r3", "c3"),
+        AveragePool("a1", "r3", Window((2, 3), (1, 1), (0, 0, 0, 0))),
+        Reshape("flat", "a1", (6 * 3 * 1,)),
+        Linear("out", "flat", weights.add("w", (CLASSES, 18), 18), None, True),
+    ]
+    return layers, "out"
+
+
+@cache
+def make_step(
+    kind: str, loss: str = "cross_entropy", *, margin: int = 3, batch: int = 8, commit_every: int = 3
+) -> Step:
+    """``kind`` is "mlp", "wide" (large enough for two threads) or "cnn"; exponents calibrated."""
+    weights = _Weights(seed=3)
+    shape: tuple[int, ...] = {"mlp": (20,), "wide": (150,), "cnn": (2, 9, 9)}[kind]
+    if kind == "cnn":
+        layers, output = _cnn(weights)
+    else:
+        hidden = (17, 9) if kind == "mlp" else (200, 130)
+        layers, output = _mlp(weights, (*shape, *hidden, CLASSES))
+    model = Model("x", shape, tuple(layers), output, weights.params)
+    rng = np.random.default_rng(5)
+    x = rng.integers(0, 256, (50, *shape), dtype=np.uint8)
+    labels = rng.integers(0, CLASSES, 50, dtype=np.uint8)
+    if loss == "mse":
+        samples = build_samples(x, np.eye(CLASSES, dtype=np.int16)[labels] * 2**14, y_exponent=14)
+    else:
+        samples = build_samples(x, labels)
+    plan = StepPlan(
+        data=samples.spec,
+        prepare=Affine(multiplier=257, offset=-(2**15), shift=1, exponent=15),
+        loss=loss,
+        optimizer=Momentum(
+            decay=round(2**16 * 0.1), starts=(0, 9), rates=(40960, 20480), exponent=22
+        ),
+        seed=11,
+        batch=batch,
+        commit_every=commit_every,
+    )
+    state = compute_initial_state(model.params)
+
+    def emit(builder: GraphBuilder) -> None:
+        emit_step(builder, plan, model)
+
+    exponents = calibrate(emit, state, samples, steps=3, margin=margin).exponents
+    builder = GraphBuilder(FixedExponents(exponents))
+    emit(builder)
+    graph = builder.graph()
+    check_graph(graph)
+    return Step(graph, samples, state)

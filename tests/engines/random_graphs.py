@@ -26,7 +26,7 @@ class _Graph:
         self.rng = rng
 
     def emit(
-        self, op: str, dtype: str, shape: tuple[int, ...], inputs: list[Ref], **attrs: AttrValue
+        self, op: str, dtype: str, shape: tuple[int, ...], inputs: list[Ref], /, **attrs: AttrValue
     ) -> Ref:
         assert op in TABLE
         claim = TensorType(dtype, shape, 0, *STORAGE[dtype])

@@ -252,9 +252,8 @@ def shape(refusal: ModelError | None) -> str:
     """Why it was refused, without numbers, names and quotations."""
     if refusal is None:
         return ""
-    message = re.sub(
-        r"attribute \w+|'[^']*'|\[.*\]|\(.*\)|-?\d+|b'.*|nan|inf", "#", refusal.message
-    )
+    variable = r"\bb['\"].*|attribute \w+|'[^']*'|\"[^\"]*\"|\[.*\]|\(.*\)|-?\d+|nan|inf"
+    message = re.sub(variable, "#", refusal.message, flags=re.DOTALL)
     return f"{refusal.where.split(' ')[0]} {message}"
 
 

@@ -93,7 +93,7 @@ def count_calls(
 ) -> int:
     saboteur = Saboteur(0, None)
     with saboteur.at_work(monkeypatch):
-        train(TASK, out, key=key, engine="numpy", steps=steps)
+        train(TASK, out, key=key, engine="cpu", steps=steps)
     return saboteur.calls
 
 
@@ -113,12 +113,12 @@ def test_a_run_survives_a_fault_at_every_call(
             Saboteur(first, fault).at_work(monkeypatch),
             pytest.raises(Killed if fault is None else StorageError) as caught,
         ):
-            train(TASK, out, key=key, engine="numpy")
+            train(TASK, out, key=key, engine="cpu")
         if isinstance(caught.value, StorageError):
             assert os.strerror(errno.ENOSPC) in caught.value.message
             assert str(out) in caught.value.where
         committed = committed_steps(out)
-        summary = train(TASK, out, key=key, engine="numpy")
+        summary = train(TASK, out, key=key, engine="cpu")
         assert summary.resumed_from >= committed
         check_like(whole, out, summary)
 
@@ -128,15 +128,15 @@ def test_a_continued_run_survives_a_fault_at_every_call(
 ) -> None:
     """From a claimed run of five steps, whose last checkpoint and claim give way to later ones."""
     begun = tmp_path / "begun"
-    train(TASK, begun, key=key, steps=5, engine="numpy")
+    train(TASK, begun, key=key, steps=5, engine="cpu")
     shutil.copytree(begun, tmp_path / "counted")
     calls = count_calls(monkeypatch, key, tmp_path / "counted")
     for first in range(1, calls + 1):
         out = tmp_path / str(first)
         shutil.copytree(begun, out)
         with Saboteur(first, None).at_work(monkeypatch), pytest.raises(Killed):
-            train(TASK, out, key=key, engine="numpy")
-        summary = train(TASK, out, key=key, engine="numpy")
+            train(TASK, out, key=key, engine="cpu")
+        summary = train(TASK, out, key=key, engine="cpu")
         assert summary.resumed_from >= 5
         check_like(whole, out, summary)
         assert summary.run_id == read_manifest(RunPaths(begun)).run_id
@@ -146,13 +146,13 @@ def test_a_continued_run_survives_a_fault_at_every_call(
 def test_a_folder_that_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: Ed25519PrivateKey, fault: int
 ) -> None:
-    train(TASK, tmp_path, key=key, steps=4, engine="numpy")
+    train(TASK, tmp_path, key=key, steps=4, engine="cpu")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     with (
         Saboteur(1, fault).at_work(monkeypatch),
         pytest.raises(StorageError, match=os.strerror(fault)),
     ):
-        train(TASK, tmp_path, key=key, engine="numpy")
+        train(TASK, tmp_path, key=key, engine="cpu")
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 
@@ -170,14 +170,14 @@ def test_a_folder_that_cannot_be_made(
 def run(tmp_path: Path, key: Ed25519PrivateKey) -> RunPaths:
     """A run interrupted after its sixth step: checkpoints 0, 2, 4, 6 and no claim."""
     out = tmp_path / "run"
-    train(TASK, out, key=key, steps=6, engine="numpy")
+    train(TASK, out, key=key, steps=6, engine="cpu")
     paths = RunPaths(out)
     paths.claim.unlink()
     return paths
 
 
 def resume(run: RunPaths, key: Ed25519PrivateKey) -> RunSummary:
-    return train(TASK, run.root, key=key, engine="numpy")
+    return train(TASK, run.root, key=key, engine="cpu")
 
 
 def test_a_torn_log_is_cut_at_every_length(

@@ -166,18 +166,23 @@ def check_structure(
     """
     paths, ledger = RunPaths(run), Ledger(run)
     attempt = ledger.attempt
-    task = attempt("task", "task.cbor", lambda: _read_task(paths, task_id, limits))
-    found_id = b"" if task is None else compute_task_id(task)
-    no_task = "" if task else "the task is not known"
-    signed = attempt("claim", "claim.cbor", lambda: _read_claim(paths, found_id, limits))
+    signed = attempt("claim", "claim.cbor", lambda: _read_claim(paths, limits))
     no_claim = "" if signed else "there is no valid claim to hold it against"
+    task = attempt("task", "task.cbor", lambda: _read_task(paths, signed, task_id, limits))
+    no_task = "" if task else "the task is not known"
     attempt(
         "complete",
         "claim.cbor",
         lambda: _check_complete(task, signed),
         unless=no_task or no_claim,
     )
-    manifest = attempt("manifest", "manifest.json", lambda: _read_manifest(paths, signed, found_id))
+    manifest = attempt("manifest", "manifest.json", lambda: ("is canonical", read_manifest(paths)))
+    attempt(
+        "index",
+        "manifest.json",
+        lambda: _check_index(manifest, signed),
+        unless=no_claim or ("" if manifest else "there is no manifest"),
+    )
     extra = _check_files(ledger, paths, manifest, limits, progress, with_samples=data is None)
 
     graph = attempt("graph", "graph.cbor", lambda: _read_graph(paths, task, limits), unless=no_task)
@@ -215,7 +220,7 @@ def check_structure(
     )
     return Evidence(
         task=task,
-        task_id=found_id,
+        task_id=b"" if task is None else compute_task_id(task),
         signed=signed,
         graph=legal,
         samples=samples,
@@ -234,28 +239,31 @@ def _known(value: T | None) -> T:
     return value
 
 
-def _read_task(paths: RunPaths, wanted: bytes | None, limits: Limits) -> tuple[str, TaskSpec]:
-    data = read_file(paths.task, limits.task_bytes)
-    task = decode_task(data)
-    if encode_task(task) != data:
-        raise FindingError("is not the encoding of the task that it describes")
-    found = compute_task_id(task)
-    if wanted is not None and found != wanted:
-        raise FindingError(f"the run is of task {found.hex()}, not of {wanted.hex()} as asked")
-    if task.steps % task.commit_every:
-        raise FindingError("the last step is not committed to", "task.steps", "task")
-    return "its id follows from its bytes", task
-
-
-def _read_claim(paths: RunPaths, task_id: bytes, limits: Limits) -> tuple[str, SignedClaim]:
+def _read_claim(paths: RunPaths, limits: Limits) -> tuple[str, SignedClaim]:
     data = read_file(paths.claim, limits.claim_bytes)
     signed = decode_signed_claim(data)
     if encode_signed_claim(signed) != data:
         raise FindingError("is not the encoding of the claim that it describes")
     verify_claim(signed)
-    if task_id and signed.claim.task_id != task_id:
-        raise FindingError(f"is about task {signed.claim.task_id.hex()}", "claim.task_id")
     return "the solver's signature holds", signed
+
+
+def _read_task(
+    paths: RunPaths, signed: SignedClaim | None, wanted: bytes | None, limits: Limits
+) -> tuple[str, TaskSpec]:
+    data = read_file(paths.task, limits.task_bytes)
+    task = decode_task(data)
+    if encode_task(task) != data:
+        raise FindingError("is not the encoding of the task that it describes")
+    found = compute_task_id(task)
+    if signed is not None and signed.claim.task_id != found:
+        claimed = signed.claim.task_id.hex()
+        raise FindingError(f"is task {found.hex()}, the signed claim is about {claimed}")
+    if wanted is not None and found != wanted:
+        raise FindingError(f"is task {found.hex()}, not {wanted.hex()} as asked for")
+    if task.steps % task.commit_every:
+        raise FindingError("the last step is not committed to", "task.steps", "task")
+    return "is the task that the claim is about" if signed else "its id follows from it", task
 
 
 def _check_complete(task: TaskSpec | None, signed: SignedClaim | None) -> tuple[str, None]:
@@ -269,17 +277,16 @@ def _check_complete(task: TaskSpec | None, signed: SignedClaim | None) -> tuple[
     return f"all {steps} steps of the task are claimed", None
 
 
-def _read_manifest(
-    paths: RunPaths, signed: SignedClaim | None, task_id: bytes
-) -> tuple[str, Manifest]:
-    manifest = read_manifest(paths)
-    if task_id and manifest.task_id != task_id:
-        raise FindingError(f"names task {manifest.task_id.hex()}", "manifest.task_id")
-    if signed is not None and manifest.run_id != signed.claim.run_id:
-        raise FindingError(f"names run {manifest.run_id.hex()}", "manifest.run_id")
-    if signed is not None and manifest.steps != signed.claim.log_size:
-        raise FindingError(f"is of {manifest.steps} steps, not of those claimed", "manifest.steps")
-    return f"lists {len(manifest.files)} files", manifest
+def _check_index(manifest: Manifest | None, signed: SignedClaim | None) -> tuple[str, None]:
+    index, claim = _known(manifest), _known(signed).claim
+    for name, found, claimed in (
+        ("run_id", index.run_id.hex(), claim.run_id.hex()),
+        ("task_id", index.task_id.hex(), claim.task_id.hex()),
+        ("steps", index.steps, claim.log_size),
+    ):
+        if found != claimed:
+            raise FindingError(f"is {found}, the signed claim has {claimed}", f"manifest.{name}")
+    return "the manifest is that of the run claimed", None
 
 
 def _check_files(

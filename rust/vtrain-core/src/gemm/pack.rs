@@ -45,6 +45,16 @@ pub(super) enum Highs {
     Words,
 }
 
+impl Highs {
+    /// Terms of a line.
+    pub const fn step(self) -> usize {
+        match self {
+            Self::Bytes => 4,
+            Self::Words => 2,
+        }
+    }
+}
+
 /// Which operand a group belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
@@ -57,8 +67,6 @@ pub(super) enum Side {
 pub(super) struct Layout {
     /// Terms, filled up to a multiple of 4.
     pub k: usize,
-    /// Terms of a line of `highs`.
-    pub high_step: usize,
     pub highs: usize,
     pub fixes: usize,
     pub bounds: usize,
@@ -69,15 +77,11 @@ pub(super) struct Layout {
 impl Layout {
     pub fn new(k: usize, format: Highs) -> Self {
         let k = k.next_multiple_of(4);
-        let high_step = match format {
-            Highs::Bytes => 4,
-            Highs::Words => 2,
-        };
         let highs = k / 2;
-        let fixes = highs + k / high_step;
+        let fixes = highs + k / format.step();
         let bounds = fixes + 2 * k.div_ceil(BLOCK);
         let lines = bounds + (k.div_ceil(BLOCK) * size_of::<Bound>()).div_ceil(size_of::<Line>());
-        Self { k, high_step, highs, fixes, bounds, lines }
+        Self { k, highs, fixes, bounds, lines }
     }
 
     pub fn blocks(&self) -> usize {

@@ -248,24 +248,24 @@ unsafe fn both<I: Isa, const R: usize, const N: usize>(
     let layout = job.layout;
     // SAFETY: passed on from the caller; a stretch starts at a half block.
     unsafe {
-        let mut start = [I::zero(); N];
-        if let Highs::Bytes = I::HIGHS {
-            for half in first / WIDE_BLOCK..end.div_ceil(WIDE_BLOCK) {
-                for (v, start) in start.iter_mut().enumerate() {
-                    *start = I::add(*start, I::load(b_at::<I>(job, layout.fixes + half, v)));
-                }
-            }
-        }
-        let mut sums = [start; R];
-        let lines = |k: usize| layout.highs + k / layout.high_step;
+        let mut sums = [[I::zero(); N]; R];
+        let lines = |k: usize| layout.highs + k / I::HIGHS.step();
         dot_lines::<I, R, N>(job, lines(first), lines(end), &mut sums, next, |s, x, y| {
             I::dot_highs(s, x, y)
         });
+        let mut fixes = [I::zero(); N];
+        if let Highs::Bytes = I::HIGHS {
+            for half in first / WIDE_BLOCK..end.div_ceil(WIDE_BLOCK) {
+                for (v, fix) in fixes.iter_mut().enumerate() {
+                    *fix = I::add(*fix, I::load(b_at::<I>(job, layout.fixes + half, v)));
+                }
+            }
+        }
         let mut highs = [[MaybeUninit::uninit(); N]; R];
         for (highs, sums) in highs.iter_mut().zip(&mut sums) {
-            for (high, sum) in highs.iter_mut().zip(sums) {
-                high.write(*sum);
-                *sum = I::negate_shift16(*sum);
+            for ((high, sum), &fix) in highs.iter_mut().zip(sums).zip(&fixes) {
+                let sum_and_fix = high.write(I::add(*sum, fix));
+                *sum = I::negate_shift16(*sum_and_fix);
             }
         }
         dot_lines::<I, R, N>(job, first / 2, end / 2, &mut sums, next, |s, x, y| I::dot_words(s, x, y));

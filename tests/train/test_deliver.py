@@ -1,0 +1,149 @@
+"""What is handed over does what was trained: measured by the law and by stock onnxruntime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from safetensors.numpy import load_file
+
+from tests.tasks import make_samples, make_tiny_task
+from vtrain.engines.numpy_engine import NumpySession
+from vtrain.errors import DataError, NotProducedError, RunError
+from vtrain.spec.order import compute_batch_indices
+from vtrain.spec.samples import Samples
+from vtrain.train.data import build_samples
+from vtrain.train.deliver import (
+    compute_mean_loss,
+    evaluate,
+    evaluate_run,
+    export_run,
+    load_run_state,
+)
+from vtrain.train.layout import RunPaths
+from vtrain.train.runner import train
+
+KINDS = [("mlp", "cross_entropy"), ("mlp", "mse"), ("cnn", "cross_entropy"), ("cnn", "mse")]
+
+
+def take(samples: Samples, rows: object) -> Samples:
+    spec = samples.spec
+    x, y = samples.part("x")[rows], samples.part("y")[rows]  # type: ignore[index]
+    return build_samples(x, y, spec.x_exponent, spec.y_exponent)
+
+
+@pytest.mark.parametrize(("kind", "loss"), KINDS)
+def test_a_batch_costs_what_its_step_recorded(kind: str, loss: str) -> None:
+    task = make_tiny_task(kind, loss=loss)
+    session = NumpySession(task.graph, task.samples)
+    session.load_state(task.initial_state)
+    for step in range(3):
+        state = session.read_state()
+        record = session.step()
+        rows = compute_batch_indices(task.spec.seed, 60, task.spec.batch, step)
+        found = evaluate(task.graph, state, take(task.samples, rows))
+        assert found.count == task.spec.batch
+        assert found.loss == compute_mean_loss(task.graph, record.loss, task.spec.batch)
+
+
+@pytest.mark.parametrize(("kind", "loss"), KINDS)
+def test_samples_count_once_however_they_fall_into_batches(kind: str, loss: str) -> None:
+    task = make_tiny_task(kind, loss=loss)
+    whole = evaluate(task.graph, task.initial_state, task.samples)
+    assert whole.count == 60
+    for cut in (1, 13, 59):
+        parts = [
+            evaluate(task.graph, task.initial_state, take(task.samples, rows))
+            for rows in (slice(0, cut), slice(cut, None))
+        ]
+        mean = sum(part.loss * part.count for part in parts) / 60
+        # A sum of squares is rounded once a batch, to 16 fraction bits.
+        assert mean == pytest.approx(whole.loss, abs=0 if loss != "mse" else 2**-16)
+        if loss == "mse":
+            assert whole.accuracy is None
+        else:
+            right = [part.count * (part.accuracy or 0) for part in parts]
+            assert sum(right) / 60 == pytest.approx(whole.accuracy)
+
+
+@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+def test_training_helps_and_the_export_agrees(
+    tmp_path: Path, key: Ed25519PrivateKey, kind: str
+) -> None:
+    task = make_tiny_task(kind, steps=200, samples=200)
+    train(task, tmp_path / "run", key=key, threads=1)
+    shape = task.samples.spec.x_shape
+    test = make_samples(shape, 100, seed=99)
+    before, after = (evaluate_run(tmp_path / "run", test, step) for step in (0, None))
+    assert before.accuracy is not None
+    assert after.accuracy is not None
+    assert after.accuracy > before.accuracy
+    assert after.loss < before.loss
+
+    onnx_path, safetensors_path = export_run(tmp_path / "run", tmp_path / "out" / "model")
+    session = onnxruntime.InferenceSession(onnx_path, providers=["CPUExecutionProvider"])
+    prepared = test.part("x").astype(np.float32) * np.float32(257 / 2 / 2**15)
+    logits = session.run(None, {"x": prepared})[0].astype(np.float64)
+    labels = test.part("y")
+    assert np.mean(logits.argmax(axis=1) == labels) == pytest.approx(after.accuracy, abs=0.02)
+    log_sums = np.log(np.exp(logits).sum(axis=1))
+    loss = np.mean(log_sums - logits[np.arange(len(labels)), labels])
+    assert loss == pytest.approx(after.loss, abs=0.01)
+
+    _, state = load_run_state(tmp_path / "run")
+    weights = load_file(safetensors_path)
+    assert {f"param/{name}" for name in weights} == {
+        name for name in state if name.startswith("param/")
+    }
+    assert np.array_equal(weights["w1"], (state["param/w1"] / 2**24).astype(np.float32))
+
+
+def test_samples_of_another_form_are_refused() -> None:
+    task = make_tiny_task()
+    x, y = task.samples.part("x"), task.samples.part("y")
+    bad = {
+        "x": [
+            build_samples(x[:, :8], y),
+            build_samples(x.astype(np.int16), y),
+            build_samples(x, y, x_exponent=1),
+        ],
+        "y": [build_samples(x, y.astype(np.int32)), build_samples(x, y[:, None])],
+    }
+    for part, samples in bad.items():
+        for one in samples:
+            with pytest.raises(DataError) as caught:
+                evaluate(task.graph, task.initial_state, one)
+            assert caught.value.where == f"samples.{part}"
+    with pytest.raises(DataError, match="label 4"):
+        evaluate(task.graph, task.initial_state, build_samples(x, np.full_like(y, 4)))
+
+
+def test_a_state_of_another_graph_is_refused() -> None:
+    task, other = make_tiny_task(), make_tiny_task("cnn")
+    with pytest.raises(RunError):
+        evaluate(task.graph, other.initial_state, task.samples)
+
+
+def test_a_checkpoint_that_is_not_there(tmp_path: Path, key: Ed25519PrivateKey) -> None:
+    task = make_tiny_task()
+    train(task, tmp_path, key=key, steps=10, threads=1)
+    with pytest.raises(NotProducedError):
+        load_run_state(tmp_path, 7)
+    for step in (0, 10):
+        RunPaths(tmp_path).checkpoint(step).unlink()
+    with pytest.raises(NotProducedError, match="no checkpoint"):
+        load_run_state(tmp_path)
+    with pytest.raises(NotProducedError):
+        load_run_state(tmp_path / "nowhere")
+
+
+def test_an_export_needs_the_models_own_state(tmp_path: Path, key: Ed25519PrivateKey) -> None:
+    task = make_tiny_task()
+    train(task, tmp_path / "run", key=key, steps=10, threads=1)
+    other = make_tiny_task("cnn")
+    RunPaths(tmp_path / "run").model.write_bytes(other.model)
+    with pytest.raises(RunError, match="not in the state"):
+        export_run(tmp_path / "run", tmp_path / "out")

@@ -12,10 +12,10 @@ They do what the commands of the same names do.  Everything below them is import
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import vtrain.train  # noqa: F401 - the room, bound first: `train` below takes its name here
 from vtrain._core import __version__
 
 if TYPE_CHECKING:

@@ -108,6 +108,30 @@ def _emit_random(g: _Graph, scalar: Ref, bias: Ref) -> None:
     g.emit(op, dtype, shape, inputs, **attrs)
 
 
+def _emit_update(g: _Graph, before: dict[str, Ref], rate: Ref) -> dict[str, Ref]:
+    """matmul, momentum, sgd_update on random states, with random nodes in between: often, but not
+    always, to be merged.  Returns the new values of the two states."""
+    a, b = g.pick("i16", SQUARE), g.pick("i16", SQUARE)
+    assert a is not None
+    assert b is not None
+    turned = {"transpose_a": g.int(0, 1), "transpose_b": g.int(0, 1)}
+    grad = g.emit("matmul", "i64", SQUARE, [a, b], **turned)
+    velocity, weight = (f"s{g.int(0, 4)}" for _ in range(2))
+    if g.int(0, 3) == 0:
+        flat = g.emit("reshape", "i64", FLAT, [grad], shape=FLAT)
+        grad = g.emit("reshape", "i64", SQUARE, [flat], shape=SQUARE)
+    for _ in range(g.int(0, 2)):
+        _emit_random(g, rate, before["bias"])
+    shift = g.int(0, 20)
+    moved = g.emit(
+        "momentum", "i32", SQUARE, [before[velocity], grad], decay=g.int(0, 65536), shift=shift
+    )
+    for _ in range(g.int(0, 2)):
+        _emit_random(g, rate, before["bias"])
+    stepped = g.emit("sgd_update", "i32", SQUARE, [before[weight], moved, rate], shift=shift)
+    return {velocity: moved, weight: stepped}
+
+
 def _emit_batch(g: _Graph, t: Ref) -> Ref:
     index = g.emit("sample_index", "i64", (3,), [t], seed=bytes(8), samples=9, batch=3)
     digests = []
@@ -143,10 +167,13 @@ def make_random_step(seed: int) -> Step:
     for _ in range(g.int(5, 40)):
         _emit_random(g, rate, before["bias"])
     after = {"step": g.emit("increment", "i64", (), [t]), "bias": before["bias"]}
+    for _ in range(g.int(0, 4)):
+        after |= _emit_update(g, before, rate)
     for name in ("s0", "s1", "s2", "s3", "s4"):
         value = g.pick("i32", SQUARE)
         assert value is not None
-        after[name] = value
+        if name not in after or g.int(0, 3) == 0:
+            after[name] = value
     wide = g.pick("i64", SQUARE) or after["s0"]
     loss = g.emit("sum", "i64", (), [wide])
     for name, value in after.items():

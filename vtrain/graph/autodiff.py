@@ -25,7 +25,7 @@ def _accumulate(builder: GraphBuilder, parts: list[Ref], name: str) -> Ref:
     if len(parts) == 1:
         return parts[0]
     total = builder.as_operand(parts[0], f"{name}/grad_part")
-    for part in parts[1:]:
+    for count, part in enumerate(parts[1:], start=2):
         other = builder.as_operand(part, f"{name}/grad_part")
         f_total, f_other = builder.type_of(total).exponent, builder.type_of(other).exponent
         finest = max(f_total, f_other)
@@ -36,7 +36,7 @@ def _accumulate(builder: GraphBuilder, parts: list[Ref], name: str) -> Ref:
             shift_a=finest - f_total,
             shift_b=finest - f_other,
         )
-        if part is not parts[-1]:
+        if count < len(parts):
             total = builder.as_operand(total, f"{name}/grad_part")
     return total
 

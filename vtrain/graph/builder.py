@@ -19,7 +19,7 @@ class ExponentPolicy(Protocol):
     """Says which exponent a site gets."""
 
     def choose(self, site: str, source: Ref, exponent: int) -> int:
-        """Exponent for ``site``, whose value before the shift is ``source`` with ``exponent``."""
+        """Exponent for ``site``, whose value before the shift is at most |source| * 2^-exponent."""
         ...
 
 
@@ -98,7 +98,9 @@ class GraphBuilder:
     ) -> Ref:
         """Rescale to int16 at the calibrated exponent of the site ``name``."""
         name = self._unique(name, reserve=False)
-        before = self.type_of(source).exponent + multiplier_exponent
+        # The multiplier has its bits too: |source * multiplier| <= |source| * 2^bits.
+        bits = (multiplier - 1).bit_length()
+        before = self.type_of(source).exponent + multiplier_exponent - bits
         exponent = self._policy.choose(name, source, before)
         return self.rescale(
             name,

@@ -35,7 +35,7 @@ class _Meter:
         self.value_of: Callable[[Ref], npt.NDArray[Any]]
 
     def choose(self, site: str, source: Ref, exponent: int) -> int:
-        largest = int(np.abs(self.value_of(source)).max(initial=0))
+        largest = int(np.abs(self.value_of(source).astype(np.int64)).max(initial=0))
         self.seen.add(site)
         if largest > 0:
             measured = OPERAND_BITS - self.margin - (largest.bit_length() - exponent)

@@ -1,18 +1,31 @@
 """Judging a decoded step graph: every node as its operator's rules derive it, and a whole step.
 
 Types and ranges in a graph are claims.  Here each is derived anew from the operator's own rule and
-compared, so that a graph that passes cannot overflow an accumulator, whoever wrote it.
+compared, so that a graph that passes cannot overflow an accumulator, whoever wrote it.  Then the
+wiring that every reader of a run log relies on is required, whatever is being trained:
+
+- the counter of the record is the state's own, one more than before;
+- the batch is the one that the counter names, all of it is in the batch digest, and nothing else of
+  the dataset enters the step;
+- the state root covers every tensor that goes on to the next step;
+- the terms of a softmax belong to each other.
+
+What the model, its loss and its update are is pinned by ``graph_root`` alone: a graph that trains
+nothing, or records another number as its loss, is legal, and is another task.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from vtrain.errors import GraphError
+from vtrain.graph.step import STEP_STATE
 from vtrain.ops import TABLE
-from vtrain.wire.graph import StepGraph
+from vtrain.wire.graph import Node, Ref, StepGraph, TensorType
 
 MAX_NODES = 100_000
-MAX_ELEMENTS = 2**32
-"""Largest tensor; keeps a hostile graph from asking for unbounded memory."""
+_SINGLE = ("sample_index", "batch_digest", "state_root", "record")
+"""Operators that a step has once each."""
 
 
 def check_graph(graph: StepGraph) -> None:
@@ -20,22 +33,43 @@ def check_graph(graph: StepGraph) -> None:
     if len(graph.nodes) > MAX_NODES:
         raise GraphError(f"has {len(graph.nodes)} nodes, more than {MAX_NODES}", where="graph")
     names: set[str] = set()
-    for node in graph.nodes:
-        where = f"node {node.name} ({node.op})"
+    for index, node in enumerate(graph.nodes):
         if node.name in names or node.name == "":
-            raise GraphError("every node needs a name of its own", where=where)
+            raise GraphError("every node needs a name of its own", where=_place(node))
         names.add(node.name)
-        if node.op not in TABLE:
-            raise GraphError("unknown operator", where=where)
-        try:
-            derived = TABLE[node.op].infer(node.attrs, [graph.type_of(ref) for ref in node.inputs])
-        except GraphError as error:
-            raise type(error)(error.message, where=where) from None
-        if node.outputs != (derived,):
-            raise GraphError(f"claims {node.outputs}, derived is {derived}", where=where)
-        if derived.size > MAX_ELEMENTS:
-            raise GraphError(f"has {derived.size} elements, more than {MAX_ELEMENTS}", where=where)
+        _check_node(graph, index)
+    for op in _SINGLE:
+        count = sum(node.op == op for node in graph.nodes)
+        if count != 1:
+            raise GraphError(f"has {count} {op} nodes instead of one", where="graph")
     _check_states(graph)
+    _check_counter(graph)
+    _check_batch(graph)
+    _check_state_root(graph)
+    for node in graph.nodes:
+        _check_softmax(graph, node)
+
+
+def _place(node: Node) -> str:
+    return f"node {node.name} ({node.op})"
+
+
+def _require(condition: bool, message: str, node: Node) -> None:
+    if not condition:
+        raise GraphError(message, where=_place(node))
+
+
+def _check_node(graph: StepGraph, index: int) -> None:
+    node = graph.nodes[index]
+    _require(node.op in TABLE, "unknown operator", node)
+    for ref in node.inputs:
+        # Every operator has one output.
+        _require(0 <= ref.node < index and ref.output == 0, f"{ref} is no earlier value", node)
+    try:
+        derived = TABLE[node.op].infer(node.attrs, [graph.type_of(ref) for ref in node.inputs])
+    except GraphError as error:
+        raise type(error)(error.message, where=_place(node)) from None
+    _require(node.outputs == (derived,), f"claims {node.outputs}, derived is {derived}", node)
 
 
 def _check_states(graph: StepGraph) -> None:
@@ -54,28 +88,65 @@ def _check_states(graph: StepGraph) -> None:
             raise GraphError("changes its type in a step", where=f"state {name}")
         if new.lo < old.lo or new.hi > old.hi:
             raise GraphError("may leave its range in a step", where=f"state {name}")
-    if "step" not in before or graph.type_of(before["step"]).dtype != "i64":
+
+
+def _find(graph: StepGraph, op: str) -> Node:
+    return graph.nodes[graph.find(op)]
+
+
+def _source(graph: StepGraph, ref: Ref) -> Node:
+    return graph.nodes[ref.node]
+
+
+def _check_counter(graph: StepGraph) -> None:
+    """The state ``step`` grows by one a step, and the record has its new value."""
+    counter = graph.states().get(STEP_STATE)
+    if counter is None or not _is_counter(graph.type_of(counter)):
         raise GraphError("has no step counter", where="graph")
-    record = graph.nodes[graph.find("record")]
-    if record.inputs[0] != graph.nodes[after["step"].node].inputs[0]:
-        raise GraphError("records another counter than the state's", where=f"node {record.name}")
-    if graph.nodes[record.inputs[1].node].op != "batch_digest":
-        raise GraphError("records no batch digest", where=f"node {record.name}")
-    _check_state_root(graph, record.inputs[3].node)
+    following = _source(graph, graph.next_states()[STEP_STATE]).inputs[0]
+    increment = _source(graph, following)
+    counts = increment.op == "increment" and increment.inputs == (counter,)
+    _require(counts, "does not count steps", increment)
+    record = _find(graph, "record")
+    _require(record.inputs[0] == following, "records another counter than the state's", record)
 
 
-def _check_state_root(graph: StepGraph, index: int) -> None:
+def _is_counter(tensor: TensorType) -> bool:
+    return (tensor.dtype, tensor.shape, tensor.exponent) == ("i64", (), 0)
+
+
+def _check_batch(graph: StepGraph) -> None:
+    """x and y of the step's batch enter the step once each, and the record has their digest."""
+    index = Ref(graph.find("sample_index"))
+    node = _source(graph, index)
+    counted = node.inputs == (graph.states()[STEP_STATE],)
+    _require(counted, "takes its batch by another counter than the state's", node)
+    gathered: dict[str, Ref] = {}
+    for at, node in enumerate(graph.nodes):
+        if node.op == "gather_samples":
+            part = str(node.attrs["part"])
+            _require(node.inputs == (index,), "gathers samples of another batch", node)
+            _require(part not in gathered, f"gathers {part} again", node)
+            gathered[part] = Ref(at)
+    record, digest = _find(graph, "record"), Ref(graph.find("batch_digest"))
+    _require(record.inputs[1] == digest, "records no batch digest", record)
+    for part, ref in zip(("x", "y"), _source(graph, digest).inputs, strict=True):
+        hashed = _source(graph, ref)
+        is_digest = hashed.op == "tensor_digest" and hashed.inputs == (gathered.get(part),)
+        _require(is_digest, f"is not the digest of the batch's {part}", hashed)
+
+
+def _check_state_root(graph: StepGraph) -> None:
     """The root must cover each next state, under its own name and type, in UTF-8 order."""
-    root = graph.nodes[index]
-    if root.op != "state_root":
-        raise GraphError("records no state root", where=f"node {root.name}")
+    record, root = _find(graph, "record"), Ref(graph.find("state_root"))
+    _require(record.inputs[3] == root, "records no state root", record)
     after = graph.next_states()
     names = sorted(after, key=lambda text: text.encode())
-    if len(root.inputs) != len(names):
-        raise GraphError("does not cover the state", where=f"node {root.name}")
-    for name, ref in zip(names, root.inputs, strict=True):
-        leaf = graph.nodes[ref.node]
-        value = graph.nodes[after[name].node].inputs[0]
+    leaves = _source(graph, root).inputs
+    _require(len(leaves) == len(names), "does not cover the state", _source(graph, root))
+    for name, ref in zip(names, leaves, strict=True):
+        leaf = _source(graph, ref)
+        value = _source(graph, after[name]).inputs[0]
         tensor = graph.type_of(value)
         named = {
             "name": name,
@@ -83,8 +154,22 @@ def _check_state_root(graph: StepGraph, index: int) -> None:
             "shape": tensor.shape,
             "exponent": tensor.exponent,
         }
-        if leaf.op != "state_leaf" or dict(leaf.attrs) != named:
-            raise GraphError(f"is not the leaf of state {name}", where=f"node {leaf.name}")
-        digest = graph.nodes[leaf.inputs[0].node]
-        if digest.op != "tensor_digest" or digest.inputs != (value,):
-            raise GraphError(f"is not the digest of state {name}", where=f"node {digest.name}")
+        is_leaf = leaf.op == "state_leaf" and dict(leaf.attrs) == named
+        _require(is_leaf, f"is not the leaf of state {name}", leaf)
+        digest = _source(graph, leaf.inputs[0])
+        is_digest = digest.op == "tensor_digest" and digest.inputs == (value,)
+        _require(is_digest, f"is not the digest of state {name}", digest)
+
+
+def _check_softmax(graph: StepGraph, node: Node) -> None:
+    """The maximum is that of the row, the divisor its sum: a quotient is at most 1 only then."""
+    relations: dict[str, Sequence[tuple[int, str, int]]] = {
+        # operator: input i is the result of that operator on input j
+        "exp2_diff": [(1, "row_max", 0)],
+        "divide": [(1, "row_sum", 0)],
+        "cross_entropy": [(1, "row_max", 0)],
+    }
+    for i, op, j in relations.get(node.op, ()):
+        source = _source(graph, node.inputs[i])
+        belongs = source.op == op and source.inputs == (node.inputs[j],)
+        _require(belongs, f"needs the {op} of its input {j} as its input {i}", node)

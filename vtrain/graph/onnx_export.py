@@ -421,13 +421,15 @@ def _row_max(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]
 
 def _exp2_diff(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
     one = 1 << LOG2_EXPONENT
-    below = g.clamp(g.sub(g.unsqueeze(x[1], 1), x[0]), 0, 31 * one)
+    gap = g.sub(g.unsqueeze(x[1], 1), x[0])
+    below = g.clamp(gap, 0, 31 * one)
     mantissa = g.gather(g.const(exp2_table()), g.floor_mod(below, g.const(one)))
     whole = g.floor_div(below, g.const(one))
     # The rounding shift by `whole` places: half a unit is 2^(whole - 1), and none at shift 0.
     unit = g.power_of_two(whole)
     half = g.floor_div(unit, g.const(2))
-    return g.floor_div(g.add(mantissa, half), unit)
+    power = g.floor_div(g.add(mantissa, half), unit)
+    return g.op("Where", g.op("Less", gap, g.const(0)), g.const(0), power)
 
 
 def _row_sum(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:

@@ -134,9 +134,9 @@ class _Node:
         """``least`` to ``most`` inputs, all given, and one output."""
         self.require(
             least <= len(self.inputs) <= most and all(self.inputs),
-            f"needs {least} to {most} inputs, has {self.inputs}",
+            f"needs {least} to {most} inputs, has {len(self.inputs)}",
         )
-        self.require(len(self.outputs) == 1, f"must have one output, has {self.outputs}")
+        self.require(len(self.outputs) == 1, f"must have one output, has {len(self.outputs)}")
 
     def has(self, name: str) -> bool:
         return name in self._attributes
@@ -228,9 +228,7 @@ class _Importer:
         # Up to IR version 3 the initialisers were listed among the inputs too.
         inputs = [value for value in self._graph.input if value.name not in self._tensors]
         if len(inputs) != 1:
-            raise ModelError(
-                f"a model has one input, this has {[value.name for value in inputs]}", where="graph"
-            )
+            raise ModelError(f"a model has one input, this has {len(inputs)}", where="graph")
         name = _require_text(inputs[0].name, "input")
         where = f"input {name}"
         batch, *shape = self._read_declared_shape(inputs[0], where)

@@ -9,12 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import numpy as np
 import numpy.typing as npt
 
 from vtrain.errors import GraphError, RangeError
 from vtrain.spec.number import ACCUMULATOR_LIMIT, SATURATION, STORAGE
 from vtrain.wire.graph import Attrs, AttrValue, Node, Ref, TensorType
+
+MAX_ELEMENTS = 2**32
+"""Largest tensor; keeps a hostile graph from asking for unbounded memory."""
+MAX_RANK = 8
+"""Most axes of a tensor."""
+MAX_EXPONENT = 512
+"""Exponents stay within +-512."""
 
 Array = npt.NDArray[Any]
 Law = Callable[[Attrs, Sequence[Array]], Array]
@@ -119,13 +125,19 @@ def require_inputs(inputs: Sequence[TensorType], *dtypes: str) -> None:
 def integer_type(
     dtype: str, shape: Sequence[int], exponent: int, lo: int, hi: int, what: str = "value"
 ) -> TensorType:
-    """A type whose range is checked: within the dtype, and |accumulator| < 2^60 for int64."""
+    """A type that is checked: its range within the dtype (|accumulator| < 2^60 for int64), its
+    shape of at most 8 positive extents and 2^32 elements, its exponent within +-512."""
+    tensor = TensorType(dtype, tuple(int(extent) for extent in shape), exponent, lo, hi)
+    require(all(extent > 0 for extent in tensor.shape), f"has an empty axis: {tensor.shape}")
+    require(len(tensor.shape) <= MAX_RANK, f"has {len(tensor.shape)} axes, more than {MAX_RANK}")
+    require(tensor.size <= MAX_ELEMENTS, f"has {tensor.size} elements, more than {MAX_ELEMENTS}")
+    require(abs(exponent) <= MAX_EXPONENT, f"exponent {exponent} is beyond +-{MAX_EXPONENT}")
     least, most = STORAGE[dtype]
     if lo < least or hi > most:
         raise RangeError(f"{what} may reach [{lo}, {hi}], more than {dtype} holds")
     if dtype == "i64" and max(-lo, hi) >= ACCUMULATOR_LIMIT:
         raise RangeError(f"{what} may reach [{lo}, {hi}]; accumulators must stay below 2^60")
-    return TensorType(dtype, tuple(int(extent) for extent in shape), exponent, lo, hi)
+    return tensor
 
 
 def check_fits_int64(lo: int, hi: int, what: str) -> None:
@@ -146,11 +158,6 @@ def clamp_range(lo: int, hi: int, dtype: str) -> tuple[int, int]:
         return lo, hi
     least, most = SATURATION[dtype]
     return min(max(lo, least), most), min(max(hi, least), most)
-
-
-def zeros_like_type(tensor: TensorType) -> Array:
-    """An all-zero array of a type (the value of an empty reduction)."""
-    return np.zeros(tensor.shape, dtype=np.int64)
 
 
 def table(*operators: Operator) -> Mapping[str, Operator]:

@@ -13,6 +13,7 @@ from vtrain.ops.base import (
     attr_int,
     attr_ints,
     attr_text,
+    integer_type,
     require,
     require_inputs,
     require_keys,
@@ -73,8 +74,8 @@ def _state_leaf_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     require_keys(attrs, "dtype", "exponent", "name", "shape")
     attr_text(attrs, "name")
     attr_text(attrs, "dtype", ("i32", "i64"))
-    attr_int(attrs, "exponent", -512, 512)
-    attr_ints(attrs, "shape")
+    exponent, shape = attr_int(attrs, "exponent"), attr_ints(attrs, "shape")
+    integer_type("i64", shape, exponent, 0, 0)
     require(len(inputs) == 1 and _is_digest(inputs[0]), "needs a digest")
     return _DIGEST
 

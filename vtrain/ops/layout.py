@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vtrain.ops.base import (
+    MAX_ELEMENTS,
     Array,
     Builder,
     Operator,
@@ -22,6 +23,10 @@ from vtrain.ops.base import (
     table,
 )
 from vtrain.wire.graph import Attrs, Node, Ref, TensorType
+
+
+MAX_WINDOW = 2**16
+"""Most elements of a window in one channel."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,26 @@ class Window:
         require(down >= 0 and across >= 0, "the window is larger than the padded image")
         return down // self.strides[0] + 1, across // self.strides[1] + 1
 
+    def pooled_shape(self, image: Sequence[int]) -> tuple[int, int, int, int]:
+        """[n, h, w, c] -> [n, windows down, windows across, c]; GraphError for what is no image.
+
+        The padded image and all its patches are bounded as tensors are: an engine may store them.
+        """
+        require(len(image) == 4, f"needs an NHWC tensor, has shape {tuple(image)}")
+        batch, height, width, channels = image
+        require(min(image) >= 1, f"has an empty axis: {tuple(image)}")
+        rows, columns = self.output_extent(height, width)
+        require(self.area <= MAX_WINDOW, f"a window has at most {MAX_WINDOW} elements")
+        top, left, bottom, right = self.pads
+        padded = batch * (height + top + bottom) * (width + left + right) * channels
+        patches = batch * rows * columns * self.area * channels
+        require(
+            max(padded, patches) <= MAX_ELEMENTS,
+            f"padded image and patches have {padded} and {patches} elements, "
+            f"more than {MAX_ELEMENTS}",
+        )
+        return batch, rows, columns, channels
+
     def pad(self, x: Array, value: int = 0) -> Array:
         """NHWC ``x`` with its two middle axes padded by ``value``."""
         top, left, bottom, right = self.pads
@@ -101,13 +126,6 @@ class Window:
         return down * across
 
 
-def require_image(tensor: TensorType) -> tuple[int, int, int, int]:
-    """Extents (batch, height, width, channels) of an NHWC tensor."""
-    require(len(tensor.shape) == 4, f"needs an NHWC tensor, has shape {tensor.shape}")
-    batch, height, width, channels = tensor.shape
-    return batch, height, width, channels
-
-
 def _im2col_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     patches = Window.from_attrs(attrs).patches(inputs[0])
     batch, rows, columns, area, channels = patches.shape
@@ -119,9 +137,8 @@ def _im2col_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     require_keys(attrs, *Window.KEYS)
     require_inputs(inputs, "i16")
     x = inputs[0]
-    batch, height, width, channels = require_image(x)
     window = Window.from_attrs(attrs)
-    rows, columns = window.output_extent(height, width)
+    batch, rows, columns, channels = window.pooled_shape(x.shape)
     shape = (batch * rows * columns, window.area * channels)
     return integer_type("i16", shape, x.exponent, min(x.lo, 0), max(x.hi, 0))
 
@@ -145,8 +162,8 @@ def _col2im_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     require_inputs(inputs, "int")
     columns_type = inputs[0]
     window = Window.from_attrs(attrs)
-    batch, height, width, channels = shape = attr_ints(attrs, "shape", 4)
-    rows, columns = window.output_extent(height, width)
+    shape = attr_ints(attrs, "shape", 4)
+    batch, rows, columns, channels = window.pooled_shape(shape)
     expected = (batch * rows * columns, window.area * channels)
     require(columns_type.shape == expected, f"needs shape {expected}, has {columns_type.shape}")
     times = window.overlap()
@@ -164,8 +181,7 @@ def _reshape_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     require_inputs(inputs, "int")
     x = inputs[0]
     shape = attr_ints(attrs, "shape")
-    require(all(extent >= 0 for extent in shape), "extents must not be negative")
-    out = TensorType(x.dtype, shape, x.exponent, x.lo, x.hi)
+    out = integer_type(x.dtype, shape, x.exponent, x.lo, x.hi)
     require(out.size == x.size, f"cannot reshape {x.shape} to {shape}")
     return out
 
@@ -176,7 +192,8 @@ def _reshape_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[R
 
 
 def _transpose_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
-    return np.ascontiguousarray(inputs[0].transpose(attr_ints(attrs, "perm")))
+    # Not ascontiguousarray: that would make a scalar a vector.
+    return np.array(inputs[0].transpose(attr_ints(attrs, "perm")), order="C")
 
 
 def _transpose_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
@@ -186,7 +203,7 @@ def _transpose_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     x = inputs[0]
     perm = attr_ints(attrs, "perm", len(x.shape))
     require(sorted(perm) == list(range(len(x.shape))), f"{perm} is not a permutation of the axes")
-    return TensorType(x.dtype, tuple(x.shape[axis] for axis in perm), x.exponent, x.lo, x.hi)
+    return integer_type(x.dtype, [x.shape[axis] for axis in perm], x.exponent, x.lo, x.hi)
 
 
 def _transpose_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[Ref | None]:

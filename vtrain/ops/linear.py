@@ -22,6 +22,8 @@ from vtrain.ops.base import (
 from vtrain.spec.number import I64Array, rs, rs_int
 from vtrain.wire.graph import Attrs, Node, Ref, TensorType
 
+MAX_TERMS = 2**23
+"""Longest inner extent of a product."""
 _FLOAT64_EXACT_TERMS = 2**22
 """Products of int16 are at most 2^30: sums of 2^22 of them fit the 53 bits of binary64."""
 
@@ -56,6 +58,7 @@ def _matmul_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     m, k = a.shape[::-1] if attr_int(attrs, "transpose_a", 0, 1) else a.shape
     k_b, n = b.shape[::-1] if attr_int(attrs, "transpose_b", 0, 1) else b.shape
     require(k == k_b, f"inner extents differ: {k} and {k_b}")
+    require(k <= MAX_TERMS, f"sums of {k} terms are longer than {MAX_TERMS}")
     lo, hi = product_range(a, b)
     return integer_type(
         "i64", (m, n), a.exponent + b.exponent, min(k * lo, 0), max(k * hi, 0), "the accumulator"

@@ -21,6 +21,7 @@ from vtrain.ops.base import (
     require_keys,
     table,
 )
+from vtrain.ops.source import MAX_STEPS
 from vtrain.spec.number import MASTER_EXPONENT, MOMENTUM_EXPONENT, rs, rs_int, saturate
 from vtrain.wire.graph import Attrs, TensorType
 
@@ -51,6 +52,7 @@ def _momentum_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     grad_lo, grad_hi = rs_int(grad.lo, shift), rs_int(grad.hi, shift)
     check_fits_int64(grad_lo, grad_hi, "the aligned gradient")
     decay_lo, decay_hi = rs_int(velocity.lo * decay, 16), rs_int(velocity.hi * decay, 16)
+    check_fits_int64(velocity.lo + grad_lo, velocity.hi + grad_hi, "momentum and gradient")
     lo, hi = velocity.lo + grad_lo - decay_hi, velocity.hi + grad_hi - decay_lo
     check_fits_int64(lo, hi, "the momentum")
     return integer_type("i32", velocity.shape, MOMENTUM_EXPONENT, *clamp_range(lo, hi, "i32"))
@@ -107,6 +109,7 @@ def _schedule_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     starts, rates = attr_ints(attrs, "starts"), attr_ints(attrs, "rates")
     require(len(starts) == len(rates) > 0 and starts[0] == 0, "needs a rate from step 0 on")
     require(all(a < b for a, b in itertools.pairwise(starts)), "starts must increase")
+    require(starts[-1] <= MAX_STEPS, f"starts after step {MAX_STEPS}")
     require(all(0 <= rate < 2**16 for rate in rates), "rates are 16-bit mantissas")
     exponent = attr_int(attrs, "exponent", -64, 128)
     return integer_type("i64", (), exponent, min(rates), max(rates))

@@ -21,7 +21,7 @@ from vtrain.ops.base import (
     require_keys,
     table,
 )
-from vtrain.ops.layout import Window, require_image
+from vtrain.ops.layout import Window
 from vtrain.wire.graph import Attrs, Node, Ref, TensorType
 
 _BELOW_INT16 = -(2**15)
@@ -32,18 +32,12 @@ def _max_pool_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     return np.asarray(Window.from_attrs(attrs).patches(inputs[0], _BELOW_INT16).max(axis=3))
 
 
-def _pooled_shape(window: Window, x: TensorType) -> tuple[int, int, int, int]:
-    batch, height, width, channels = require_image(x)
-    rows, columns = window.output_extent(height, width)
-    return batch, rows, columns, channels
-
-
 def _max_pool_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     """[n, h, w, c] int16 -> [n, out_h, out_w, c]; padding never wins."""
     require_keys(attrs, *Window.KEYS)
     require_inputs(inputs, "i16")
     x = inputs[0]
-    shape = _pooled_shape(Window.from_attrs(attrs), x)
+    shape = Window.from_attrs(attrs).pooled_shape(x.shape)
     return integer_type("i16", shape, x.exponent, x.lo, x.hi)
 
 
@@ -70,7 +64,7 @@ def _max_pool_grad_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorTy
     require_inputs(inputs, "i16", "i16")
     grad, x = inputs
     window = Window.from_attrs(attrs)
-    require(grad.shape == _pooled_shape(window, x), f"the gradient has shape {grad.shape}")
+    require(grad.shape == window.pooled_shape(x.shape), f"the gradient has shape {grad.shape}")
     times = window.overlap()
     lo, hi = min(grad.lo * times, 0), max(grad.hi * times, 0)
     return integer_type("i64", x.shape, grad.exponent, lo, hi, "the sum")
@@ -87,7 +81,7 @@ def _sum_pool_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     x = inputs[0]
     window = Window.from_attrs(attrs)
     lo, hi = min(x.lo * window.area, 0), max(x.hi * window.area, 0)
-    return integer_type("i64", _pooled_shape(window, x), x.exponent, lo, hi, "the sum")
+    return integer_type("i64", window.pooled_shape(x.shape), x.exponent, lo, hi, "the sum")
 
 
 def _sum_pool_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[Ref | None]:
@@ -109,8 +103,7 @@ def _sum_pool_grad_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorTy
     grad = inputs[0]
     window = Window.from_attrs(attrs)
     shape = attr_ints(attrs, "shape", 4)
-    image = TensorType("i64", shape, grad.exponent, 0, 0)
-    require(grad.shape == _pooled_shape(window, image), f"the gradient has shape {grad.shape}")
+    require(grad.shape == window.pooled_shape(shape), f"the gradient has shape {grad.shape}")
     times = window.overlap()
     lo, hi = min(grad.lo * times, 0), max(grad.hi * times, 0)
     return integer_type("i64", shape, grad.exponent, lo, hi, "the sum")

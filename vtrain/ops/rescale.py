@@ -56,14 +56,14 @@ def _rescale_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
 def _rescale_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[Ref | None]:
     """The straight-through rule: rounding and saturation count as the identity.
 
-    A constant factor multiplies the gradient too; the shift alone only changes the exponent, and a
-    gradient has an exponent of its own.
+    The constant factor multiplier * 2^-multiplier_exponent multiplies the gradient too, exactly; the
+    shift alone only changes the exponent, and a gradient has an exponent of its own.
     """
     multiplier = attr_int(node.attrs, "multiplier")
-    if multiplier == 1:
-        return (grad,)
     exponent = attr_int(node.attrs, "multiplier_exponent")
-    g = b.as_operand(grad, f"{node.name}/grad")
+    if (multiplier, exponent) == (1, 0):
+        return (grad,)
+    g = grad if multiplier == 1 else b.as_operand(grad, f"{node.name}/grad")
     return (
         b.emit(
             "rescale",
@@ -79,12 +79,12 @@ def _rescale_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[R
 
 def _add_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     a, b = inputs
-    return rs(a, -attr_int(attrs, "shift_a")) + rs(b, -attr_int(attrs, "shift_b"))
+    return np.asarray(rs(a, -attr_int(attrs, "shift_a")) + rs(b, -attr_int(attrs, "shift_b")))
 
 
 def _sub_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     a, b = inputs
-    return rs(a, -attr_int(attrs, "shift_a")) - rs(b, -attr_int(attrs, "shift_b"))
+    return np.asarray(rs(a, -attr_int(attrs, "shift_a")) - rs(b, -attr_int(attrs, "shift_b")))
 
 
 def _aligned_ranges(

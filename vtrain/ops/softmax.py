@@ -52,16 +52,20 @@ def _row_max_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
 
 def _exp2_diff_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     z, maximum = inputs
-    below = np.minimum(maximum.astype(np.int64)[:, None] - z, _DEEPEST)
+    gap = maximum.astype(np.int64)[:, None] - z
+    below = np.clip(gap, 0, _DEEPEST)
     mantissa = exp2_table()[below & 1023]
     whole = below >> LOG2_EXPONENT
     # rs with a shift per element: floor(x / 2^s) plus bit s - 1 (no rounding bit at shift 0).
     half = np.where(whole > 0, (mantissa >> np.maximum(whole - 1, 0)) & 1, 0)
-    return np.asarray((mantissa >> whole) + half, dtype=np.int32)
+    return np.where(gap < 0, 0, (mantissa >> whole) + half).astype(np.int32)
 
 
 def _exp2_diff_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """2^(z - max) in 16 fraction bits: d = min(max - z, 31 * 2^10); rs(T[d & 1023], d >> 10)."""
+    """2^(z - max) in 16 fraction bits: d = min(max - z, 31 * 2^10); rs(T[d & 1023], d >> 10).
+
+    0 for a z above the given maximum, which no legal graph has (``vtrain.graph.legality``).
+    """
     require_keys(attrs)
     require_inputs(inputs, "i32", "i32")
     z, maximum = inputs
@@ -77,8 +81,7 @@ def _row_sum_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
 def _row_sum_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     """[n, classes] -> int64 sums [n].
 
-    The sum of exponentials holds the maximum's own 2^16, which keeps the divisor positive; the
-    range says so where the input is such a row of exponentials (see ``_divide_infer``).
+    A row of exponentials holds the maximum's own 2^16, so its sum is positive.
     """
     require_keys(attrs)
     require_inputs(inputs, "i32")
@@ -91,13 +94,15 @@ def _row_sum_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
 def _divide_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     e, total = inputs
     divisor = np.maximum(total, 1)[:, None]
-    return np.asarray((e.astype(np.int64) * _ONE + divisor // 2) // divisor, dtype=np.int16)
+    # The low 16 bits: all of them where e <= S, as in every legal graph.
+    return np.asarray(((e.astype(np.int64) * _ONE + divisor // 2) // divisor).astype(np.int16))
 
 
 def _divide_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     """Rounded quotient in 14 fraction bits: floor((e * 2^14 + floor(S / 2)) / S), S = max(sum, 1).
 
-    A row of exponentials has 0 <= e <= S, so the quotient is at most 2^14.
+    The quotient is at most 2^14 because 0 <= e <= S: ``vtrain.graph.legality`` requires that S is
+    the ``row_sum`` of e.
     """
     require_keys(attrs)
     require_inputs(inputs, "i32", "i64")
@@ -109,7 +114,7 @@ def _divide_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
 
 
 def _labels(labels: Array, classes: int) -> Array:
-    """Labels as indices: the law is total, a label outside [0, classes) counts as the nearest."""
+    """Labels as indices, ``classes`` > 0: the law is total, a label outside [0, classes) counts as the nearest."""
     return np.clip(labels.astype(np.int64), 0, classes - 1)
 
 
@@ -157,7 +162,7 @@ def _cross_entropy_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorTy
 
 def _square_sum_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     wide = inputs[0].astype(np.int64)
-    return rs((wide * wide).sum(), attr_int(attrs, "shift"))
+    return rs(np.asarray((wide * wide).sum()), attr_int(attrs, "shift"))
 
 
 def _square_sum_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:

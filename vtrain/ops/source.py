@@ -46,7 +46,6 @@ def _state_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     dtype = attr_text(attrs, "dtype", ("i32", "i64"))
     exponent = attr_int(attrs, "exponent", -512, 512)
     shape = attr_ints(attrs, "shape")
-    require(all(extent >= 0 for extent in shape), "extents must not be negative")
     lo, hi = SATURATION["i32"] if dtype == "i32" else (0, MAX_STEPS)
     return integer_type(dtype, shape, exponent, lo, hi)
 
@@ -60,14 +59,20 @@ def _next_state_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
 
 
 def _increment_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
-    return np.minimum(inputs[0] + np.int64(1), np.int64(MAX_STEPS))
+    return np.asarray(np.minimum(inputs[0] + np.int64(1), np.int64(MAX_STEPS)))
+
+
+def _require_counter(t: TensorType) -> None:
+    """Refuse other than the number of steps done, a scalar in [0, 2^40]."""
+    require(t.shape == () and t.exponent == 0, "the step counter is an integer scalar")
+    require(0 <= t.lo and t.hi <= MAX_STEPS, "the step counter stays within [0, 2^40]")
 
 
 def _increment_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     """The step counter: min(t + 1, 2^40), a scalar."""
     require_keys(attrs)
     require_inputs(inputs, "i64")
-    require(inputs[0].shape == () and inputs[0].exponent == 0, "the counter is an integer scalar")
+    _require_counter(inputs[0])
     return integer_type("i64", (), 0, 0, MAX_STEPS)
 
 
@@ -82,7 +87,7 @@ def _sample_index_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorTyp
     """Which samples step t takes: int64 [batch], by the keyed permutation of each epoch."""
     require_keys(attrs, "batch", "samples", "seed")
     require_inputs(inputs, "i64")
-    require(inputs[0].shape == (), "the step counter is a scalar")
+    _require_counter(inputs[0])
     seed = attrs["seed"]
     require(isinstance(seed, bytes) and len(seed) == 8, "seed is 8 bytes, little-endian")
     batch = attr_int(attrs, "batch", 1, 2**20)
@@ -104,7 +109,6 @@ def _gather_samples_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorT
     dtype = attr_text(attrs, "dtype", ("u8", "i8", "i16", "i32"))
     lo, hi = STORAGE[dtype]
     shape = inputs[0].shape + attr_ints(attrs, "shape")
-    require(all(extent > 0 for extent in shape), "extents must be positive")
     return integer_type(dtype, shape, attr_int(attrs, "exponent", -64, 64), lo, hi)
 
 
@@ -121,7 +125,9 @@ def _normalize_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     multiplier = attr_int(attrs, "multiplier", 1, 2**31)
     offset = attr_int(attrs, "offset", -(2**60), 2**60)
     shift = attr_int(attrs, "shift", 0, 64)
-    lo, hi = x.lo * multiplier + offset, x.hi * multiplier + offset
+    lo, hi = x.lo * multiplier, x.hi * multiplier
+    check_fits_int64(lo, hi, "the product")
+    lo, hi = lo + offset, hi + offset
     check_fits_int64(lo, hi, "the scaled sample")
     lo, hi = clamp_range(rs_int(lo, shift), rs_int(hi, shift), "i16")
     return integer_type("i16", x.shape, attr_int(attrs, "exponent", -64, 64), lo, hi)

@@ -77,7 +77,7 @@ def rs(x: npt.NDArray[Any], shift: int) -> I64Array:
     """
     wide = x.astype(np.int64)
     if shift <= 0:
-        return wide << np.int64(-shift)
+        return np.asarray(wide << np.int64(-shift))
     if shift >= 64:
         return np.zeros_like(wide)
     # At shift 64 - 1 = 63 numpy's shift is still defined: floor(x / 2^63) is 0 or -1.
@@ -170,7 +170,8 @@ def log2_table() -> I64Array:
 def log2_q16(x: I64Array) -> I64Array:
     """Base-2 logarithm of positive int64 in 16 fraction bits, by the table of 1024 mantissas.
 
-    log2(x) ~ n + L[top ten mantissa bits] with n = bit_length(x) - 1; off by at most 2^-11/ln 2.
+    log2(x) ~ n + L[ten bits after the leading one] with n = bit_length(x) - 1.  Off by less than
+    2^-11 / ln 2 (half an interval of the table) + 2^-17 (rounding of its entries).
     """
     n = bit_length(x) - 1
     index = np.where(n >= 10, x >> np.maximum(n - 10, 0), x << np.maximum(10 - n, 0)) & 1023

@@ -64,23 +64,26 @@ pub(super) struct Plan {
 
 impl Plan {
     pub fn plain(program: &Program) -> Self {
-        Chains::none(program).place(program, false)
+        Chains::none(program, false).place(program)
     }
 
     pub fn fused(program: &Program) -> Self {
-        let mut chains = Chains::none(program);
+        let mut chains = Chains::none(program, true);
         for node in 0..program.kernels.len() {
             chains.form_dense(program, node);
         }
         for node in 0..program.kernels.len() {
             chains.form_update(program, node);
         }
-        chains.place(program, true)
+        chains.place(program)
     }
 }
 
 /// Which nodes are done together.
 struct Chains {
+    fused: bool,
+    /// Nodes whose result nobody sees: left out of a fused plan.
+    idle: Vec<bool>,
     /// For each node, the last node of its chain: itself, if it is alone.
     last: Vec<usize>,
     /// For the last node of a chain, its work and its inputs.
@@ -90,9 +93,11 @@ struct Chains {
 }
 
 impl Chains {
-    fn none(program: &Program) -> Self {
+    fn none(program: &Program, fused: bool) -> Self {
         let count = program.kernels.len();
         Self {
+            fused,
+            idle: if fused { find_idle(program) } else { vec![false; count] },
             last: (0..count).collect(),
             work: (0..count).map(|_| None).collect(),
             claimed: vec![false; count],
@@ -178,7 +183,8 @@ impl Chains {
         let (old_velocity, old_weight) = (reads(velocity, 0), reads(weight, 0));
         let inputs = vec![reads(start, 0), reads(start, 1), reads(weight, 2)];
         let readers = |value: usize| program.readers[value].iter().copied();
-        let legal = old_weight != velocity
+        let legal = !self.idle[weight]
+            && old_weight != velocity
             && old_weight != old_velocity
             && !inputs.contains(&old_velocity)
             && !inputs.contains(&old_weight)
@@ -199,13 +205,12 @@ impl Chains {
         self.merge(&nodes, work, inputs);
     }
 
-    /// The jobs in order, and a buffer for each value; `fused`: no work whose result nobody sees,
-    /// and in place where nobody reads the old value any more.
-    fn place(self, program: &Program, fused: bool) -> Plan {
-        let idle = if fused { find_idle(program) } else { vec![false; self.last.len()] };
+    /// The jobs in order, and a buffer for each value. In a fused plan, work is in place where
+    /// nobody reads the old value any more.
+    fn place(self, program: &Program) -> Plan {
         let mut jobs = Vec::new();
         for (node, (&last, work)) in self.last.iter().zip(self.work).enumerate() {
-            if last != node || (idle[node] && work.is_none()) {
+            if last != node || (self.idle[node] && work.is_none()) {
                 continue;
             }
             let read = || program.inputs[node].iter().map(|&input| program.roots[input]).collect();
@@ -240,7 +245,7 @@ impl Chains {
                 }
                 Work::Node | Work::Dense { .. } => {
                     let from = job.inputs.first().copied().filter(|first| {
-                        fused
+                        self.fused
                             && matches!(job.work, Work::Node)
                             && program.kernels[job.node].is_in_place()
                             && last_use[*first] == at

@@ -12,7 +12,7 @@ const MAX_STRETCH: usize = 16 * BLOCK;
 const MAX_A_LINES: usize = 8 << 14;
 const MAX_B_LINES: usize = 16 << 14;
 /// Lines of packed A that stay in a core's second-level cache while B streams past (512 KiB).
-const HOT_A_LINES: usize = 8 << 10;
+const HOT_A_LINES: usize = 6 << 10;
 /// Groups that a task packs together, block by block: they share cache lines when the lanes are
 /// contiguous in memory.
 const PACK_RUN: usize = 4;

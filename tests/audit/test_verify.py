@@ -1,0 +1,284 @@
+"""Verdicts: honest runs are verified, each cheat is fraud at its step, and reports say how strong."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from tests.audit.runs import KEY, read_leaves, reason_of, sign_again, write_leaves
+from tests.tasks import make_tiny_task
+from vtrain.audit.plan import REPLAY_DOMAIN, draw
+from vtrain.audit.replay import describe_state_difference, replay_segment
+from vtrain.audit.verify import DEFAULT_SAMPLES, verify
+from vtrain.commit.checkpoint import read_checkpoint
+from vtrain.demo import cheats
+from vtrain.engines.numpy_engine import NumpySession
+from vtrain.errors import RunError
+from vtrain.report.json import format_percent, format_report
+from vtrain.report.terminal import PREDICTABLE, print_report
+from vtrain.train.layout import RunPaths
+from vtrain.train.runner import train
+from vtrain.train.task import CompiledTask
+from vtrain.wire.claim import decode_signed_claim
+from vtrain.wire.record import StepRecord, decode_record, encode_record
+from vtrain.wire.report import Check, Report, compute_verdict, exit_code
+
+ALL_CHEATS = {**cheats.CHEATS, "a swapped batch, admitted": cheats.swap_batch_openly}
+
+
+def show(report: Report) -> str:
+    text = io.StringIO()
+    print_report(report, Console(width=200, file=text))
+    return text.getvalue()
+
+
+@pytest.mark.parametrize("engine", ["cpu", "numpy"])
+@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+def test_an_honest_run_is_verified_by_any_engine(tmp_path: Path, kind: str, engine: str) -> None:
+    task = make_tiny_task(kind, steps=12, commit_every=2, checkpoint_every=4, samples=10, batch=4)
+    other = {"cpu": "numpy", "numpy": "cpu"}[engine]
+    train(task, tmp_path / "run", key=KEY, engine=other)
+    report = verify(tmp_path / "run", all_=True, engine=engine, task_id=task.task_id)
+    assert (report.verdict, exit_code(report), report.reason) == ("verified", 0, None)
+    assert report.engine == engine
+    assert report.segments == ((1, 4), (5, 8), (9, 12))
+    assert all(case.probability == 1 for case in report.detections)
+
+
+@pytest.mark.parametrize("step", [1, 7, 8, 9])
+@pytest.mark.parametrize("name", ALL_CHEATS)
+def test_every_cheat_is_caught_and_located_at_its_step(
+    tmp_path: Path, name: str, step: int
+) -> None:
+    """With a commitment in every step; step 8 is one with a checkpoint."""
+    task = make_tiny_task(steps=12, commit_every=1, checkpoint_every=4, samples=10, batch=4)
+    cheats.train_falsely(task, tmp_path / "run", key=KEY, cheat=ALL_CHEATS[name], step=step)
+    report = verify(tmp_path / "run", all_=True)
+    assert (report.verdict, exit_code(report)) == ("fraud", 1)
+    reason = reason_of(report)
+    assert (reason.where, reason.fault) == (f"step {step}", "solver")
+
+
+@pytest.mark.parametrize("name", ALL_CHEATS)
+def test_without_a_commitment_in_every_step_the_place_is_a_range(tmp_path: Path, name: str) -> None:
+    task = make_tiny_task(steps=20, commit_every=5, checkpoint_every=10, samples=10, batch=4)
+    cheats.train_falsely(task, tmp_path / "run", key=KEY, cheat=ALL_CHEATS[name], step=13)
+    report = verify(tmp_path / "run", all_=True)
+    assert report.verdict == "fraud"
+    where = reason_of(report).where
+    assert where == "step 13" or where.startswith("steps 11 to 1")
+
+
+def test_the_segment_without_the_cheat_is_fine(tmp_path: Path) -> None:
+    """What sampling can miss: a replay of other segments is no proof, and the report says so."""
+    task = make_tiny_task(steps=12, commit_every=1, checkpoint_every=4, samples=10, batch=4)
+    run = tmp_path / "run"
+    cheats.train_falsely(task, run, key=KEY, cheat=cheats.skip_step, step=6)
+    verdicts = {}
+    claim = decode_signed_claim(RunPaths(run).claim.read_bytes())
+    for seed in (bytes([i]) for i in range(20)):
+        report = verify(run, samples=1, seed=seed)
+        [drawn] = draw(seed, claim, REPLAY_DOMAIN, 3, 1)
+        verdicts[drawn] = report.verdict
+        assert report.segments == ((drawn * 4 + 1, drawn * 4 + 4),)
+        assert any("8 steps that were not replayed" in line for line in report.strength.unchecked)
+    assert verdicts == {0: "verified", 1: "fraud", 2: "verified"}
+
+
+def test_a_difference_in_a_stored_state_is_named_to_the_element(tmp_path: Path) -> None:
+    task = make_tiny_task(steps=12, commit_every=1, checkpoint_every=4, samples=10, batch=4)
+    run = tmp_path / "run"
+    cheats.train_falsely(task, run, key=KEY, cheat=cheats.alter_gradient, step=8)
+    detail = reason_of(verify(run, all_=True)).detail
+    assert "1 of its" in detail
+    assert "momentum/" in detail.split(" the log claims ")[1].split(";")[1]
+
+
+def test_a_state_difference_names_the_tensor_that_a_step_computes_first(task: CompiledTask) -> None:
+    state = {name: value.copy() for name, value in task.initial_state.items()}
+    assert describe_state_difference(task.graph, state, task.initial_state) == ""
+    state["param/w1"][3, 2] += 1
+    state["momentum/b1"][1] = 5
+    text = describe_state_difference(task.graph, state, task.initial_state)
+    assert text.startswith("momentum/b1[1] is 5, the checkpoint has 0; 1 of its 8 elements")
+    assert text.endswith("and so do param/w1")
+    state["step"] = np.asarray(3, dtype=np.int64)
+    text = describe_state_difference(task.graph, state, task.initial_state)
+    assert text.startswith("step is 3, the checkpoint has 0")
+
+
+def test_a_replay_reports_each_step_and_stops_at_the_difference(
+    honest: Path, task: CompiledTask
+) -> None:
+    records = [decode_record(leaf) for leaf in read_leaves(honest)]
+    state = read_checkpoint(RunPaths(honest).checkpoint(4), task.graph)
+    seen: list[int] = []
+    session = NumpySession(task.graph, task.samples)
+    session.load_state(state)
+    assert replay_segment(session, records, 4, 8, seen.append) is None
+    assert seen == [1, 2, 3, 4]
+
+    def spoil(step: int, **fields: object) -> list[StepRecord]:
+        false = replace(records[step - 1], **fields)  # type: ignore[arg-type]
+        return [*records[: step - 1], false, *records[step:]]
+
+    for changes, step, field, where in (
+        ({"loss": 1}, 5, "loss", "step 5"),
+        ({"loss": 1}, 8, "loss", "steps 7 to 8"),
+        ({"batch_digest": bytes(32)}, 8, "batch_digest", "step 8"),
+        ({"state_root": bytes(32)}, 6, "state_root", "steps 5 to 6"),
+        ({"state_root": b""}, 6, "state_root", "steps 5 to 6"),
+    ):
+        session.load_state(state)
+        found = replay_segment(session, spoil(step, **changes), 4, 8)
+        assert found is not None
+        assert (found.step, found.field, found.where) == (step, field, where)
+
+
+def test_fresh_randomness_is_asked_for_after_the_claim_was_read(honest: Path) -> None:
+    asked: list[int] = []
+
+    def random(count: int) -> bytes:
+        asked.append(count)
+        return bytes(range(count))
+
+    report = verify(honest, samples=2, random=random)
+    assert asked == [32]
+    assert report.randomness is not None
+    assert not report.randomness.predictable
+    assert PREDICTABLE not in show(report)
+    assert len(report.segments) == 2
+    verify(honest, all_=True, random=random)
+    assert asked == [32]
+
+
+def test_a_seed_is_reported_as_predictable(honest: Path) -> None:
+    report = verify(honest, samples=1, seed=b"public")
+    assert report.randomness is not None
+    assert report.randomness.predictable
+    assert "predictable" in show(report).replace("\n", " ")
+    assert verify(honest, samples=1, seed=b"public") == report
+
+
+def test_the_default_number_of_segments(tmp_path: Path) -> None:
+    task = make_tiny_task(steps=12, commit_every=2, checkpoint_every=2, samples=10, batch=4)
+    train(task, tmp_path / "run", key=KEY)
+    assert len(verify(tmp_path / "run").segments) == DEFAULT_SAMPLES
+
+
+def test_nothing_replayed_is_nothing_verified(honest: Path) -> None:
+    report = verify(honest, samples=0)
+    assert report.verdict == "inconclusive"
+    assert (reason_of(report).name, reason_of(report).status) == ("replay", "not_done")
+    assert report.detections == ()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda run: verify(run, samples=-1),
+        lambda run: verify(run, seed=b""),
+        lambda run: verify(run, seed=bytes(65)),
+        lambda run: verify(run, engine="abacus"),
+        lambda run: verify(run / "log.bin"),
+    ],
+)
+def test_bad_usage_raises(honest: Path, call: Callable[[Path], Report]) -> None:
+    with pytest.raises(RunError):
+        call(honest)
+
+
+def test_progress_reaches_the_end_of_what_it_counts(honest: Path) -> None:
+    seen: dict[str, tuple[int, int]] = {}
+    verify(honest, all_=True, progress=lambda what, done, total: seen.update({what: (done, total)}))
+    assert seen["replay"] == (12, 12)
+    assert set(seen) == {"files", "batches", "checkpoints", "replay"}
+
+
+def test_json_holds_the_whole_report(honest: Path) -> None:
+    report = verify(honest, samples=2, seed=b"s")
+    data = json.loads(format_report(report))
+    assert data["verdict"] == "verified"
+    assert data["exit_code"] == 0
+    assert data["reason"] is None
+    assert data["task_id"] == report.task_id.hex()
+    assert [check["name"] for check in data["checks"]] == [check.name for check in report.checks]
+    assert data["replayed"] == [{"first": a, "last": b} for a, b in report.segments]
+    assert data["randomness"] == {
+        "value": b"s".hex(),
+        "source": "a seed that was given",
+        "predictable": True,
+    }
+    assert data["detection"][0] == {
+        "fraction": None,
+        "bad_steps": 1,
+        "bad_segments": 1,
+        "segments": 3,
+        "drawn": 2,
+        "formula": "1 - C(2,2)/C(3,2)",
+        "probability": "2/3",
+        "percent": "66.66",
+    }
+
+
+def test_text_has_the_parts_and_the_verdict_last(honest: Path, run: Path) -> None:
+    text = show(verify(honest, samples=1))
+    for part in ("Checked", "Not checked", "Chance that this draw hits a cheat", "33.33 %"):
+        assert part in text
+    assert text.strip().splitlines()[-1] == "Verdict: VERIFIED"
+    leaves = read_leaves(run)
+    record = decode_record(leaves[0])
+    write_leaves(run, [encode_record(replace(record, loss=0)), *leaves[1:]])
+    sign_again(run)
+    last = show(verify(run, all_=True)).strip().splitlines()[-1]
+    assert last.startswith("Verdict: FRAUD - replay: step 1: loss of step 1 is ")
+
+
+def test_percent_is_never_overstated() -> None:
+    assert format_percent(Fraction(1)) == "100.00"
+    assert format_percent(Fraction(99999, 100000)) == "99.99"
+    assert format_percent(Fraction(0)) == "0.00"
+    assert format_percent(Fraction(1, 14)) == "7.14"
+
+
+PASSED = Check("a", "passed", "")
+NOT_DONE = Check("b", "not_done", "")
+LOST = Check("c", "failed", "", "", "nobody")
+BAD_TASK = Check("d", "failed", "", "", "task")
+FRAUD = Check("e", "failed", "", "", "solver")
+
+
+@pytest.mark.parametrize(
+    ("checks", "verdict"),
+    [
+        ((), "inconclusive"),
+        ((PASSED,), "verified"),
+        ((PASSED, NOT_DONE), "inconclusive"),
+        ((PASSED, LOST), "inconclusive"),
+        ((PASSED, BAD_TASK), "inconclusive"),
+        ((LOST, FRAUD, NOT_DONE), "fraud"),
+    ],
+)
+def test_the_verdict_follows_from_the_checks(checks: tuple[Check, ...], verdict: str) -> None:
+    assert compute_verdict(checks) == verdict
+
+
+def test_a_gradient_that_feels_no_unit_cannot_be_altered(task: CompiledTask) -> None:
+    """With a shift of 64 bits every gradient rounds to nothing, and one unit more changes nothing."""
+    nodes = tuple(
+        replace(node, attrs={**node.attrs, "shift": 64}) if node.op == "momentum" else node
+        for node in task.graph.nodes
+    )
+    dull = replace(task, graph=replace(task.graph, nodes=nodes))
+    session = NumpySession(dull.graph, dull.samples)
+    session.load_state(dull.initial_state)
+    with pytest.raises(RunError, match="feels one unit"):
+        cheats.alter_gradient(dull, session)

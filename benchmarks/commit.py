@@ -6,6 +6,7 @@ some 10 % of torch's step when every step is committed and 1 % when every tenth 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import _harness as harness
@@ -62,7 +63,7 @@ def measure_commitments(rounds: int) -> dict[str, Any]:
     torch_step = TorchStep()
     plain = open_wide(0)
     committing = {every: open_wide(every) for every in EVERY}
-    sides = {"torch": torch_step, "plain": plain.step}
+    sides: dict[str, Callable[[], object]] = {"torch": torch_step, "plain": plain.step}
     sides |= {f"every {every}": session.step for every, session in committing.items()}
     for work in sides.values():
         harness.time_once(work, 10)

@@ -1,4 +1,4 @@
-"""Verdicts: honest runs are verified, each cheat is fraud at its step, and reports say how strong."""
+"""Verdicts: honest runs are verified, cheats are fraud at their step; how strong, reports say."""
 
 from __future__ import annotations
 
@@ -106,9 +106,9 @@ def test_a_state_difference_names_the_tensor_that_a_step_computes_first(task: Co
     state = {name: value.copy() for name, value in task.initial_state.items()}
     assert describe_state_difference(task.graph, state, task.initial_state) == ""
     state["param/w1"][3, 2] += 1
-    state["momentum/b1"][1] = 5
+    state["momentum/w1"][1, 4] = 5
     text = describe_state_difference(task.graph, state, task.initial_state)
-    assert text.startswith("momentum/b1[1] is 5, the checkpoint has 0; 1 of its 8 elements")
+    assert text.startswith("momentum/w1[1, 4] is 5, the checkpoint has 0; 1 of its 128 elements")
     assert text.endswith("and so do param/w1")
     state["step"] = np.asarray(3, dtype=np.int64)
     text = describe_state_difference(task.graph, state, task.initial_state)
@@ -272,7 +272,7 @@ def test_the_verdict_follows_from_the_checks(checks: tuple[Check, ...], verdict:
 
 
 def test_a_gradient_that_feels_no_unit_cannot_be_altered(task: CompiledTask) -> None:
-    """With a shift of 64 bits every gradient rounds to nothing, and one unit more changes nothing."""
+    """With a shift of 64 bits every gradient rounds to nothing, and one unit more is nothing."""
     nodes = tuple(
         replace(node, attrs={**node.attrs, "shift": 64}) if node.op == "momentum" else node
         for node in task.graph.nodes

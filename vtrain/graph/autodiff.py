@@ -51,6 +51,7 @@ def compute_gradients(
     """
     wanted = list(wrt)
     needed = _needs_gradient(builder, wanted, output)
+    builder.differentiate(needed)
     parts: dict[Ref, list[Ref]] = {output: [seed]}
     gradients: dict[Ref, Ref] = {}
     for index in range(output.node, -1, -1):

@@ -7,7 +7,7 @@ graph is being evaluated (``vtrain.graph.calibration``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Protocol
 
 from vtrain.errors import GraphError, TaskError
@@ -48,6 +48,7 @@ class GraphBuilder:
         self._nodes: list[Node] = []
         self._names: set[str] = set()
         self._operands: dict[Ref, Ref] = {}
+        self._differentiable: Set[Ref] = frozenset()
 
     @property
     def nodes(self) -> Sequence[Node]:
@@ -109,6 +110,14 @@ class GraphBuilder:
             multiplier=multiplier,
             multiplier_exponent=multiplier_exponent,
         )
+
+    def needs_gradient(self, ref: Ref) -> bool:
+        """Whether the differentiation under way wants the gradient of ``ref``."""
+        return ref in self._differentiable
+
+    def differentiate(self, refs: Set[Ref]) -> None:
+        """Say whose gradients are wanted, before the backward rules are asked."""
+        self._differentiable = refs
 
     def as_operand(self, ref: Ref, name: str) -> Ref:
         """``ref`` itself if int16, else rescaled at site ``name`` (once: later calls share it)."""

@@ -36,6 +36,10 @@ class Builder(Protocol):
 
     def type_of(self, ref: Ref) -> TensorType: ...
 
+    def needs_gradient(self, ref: Ref) -> bool:
+        """Whether the gradient of ``ref`` is wanted: what nobody reads is not emitted."""
+        ...
+
     def as_operand(self, ref: Ref, name: str) -> Ref:
         """The value as int16: itself, or rescaled at a calibrated site called ``name``."""
         ...

@@ -24,7 +24,6 @@ from vtrain.ops.base import (
 )
 from vtrain.wire.graph import Attrs, Node, Ref, TensorType
 
-
 MAX_WINDOW = 2**16
 """Most elements of a window in one channel."""
 

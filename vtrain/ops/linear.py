@@ -70,12 +70,14 @@ def _matmul_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[Re
     require(not node.attrs["transpose_a"], "backward of a transposed left operand is not defined")
     x, w = node.inputs
     g = b.as_operand(grad, f"{node.name}/grad")
-    transposed = bool(node.attrs["transpose_b"])
-    dx = b.emit(
-        "matmul", f"{node.name}/grad_a", (g, w), transpose_a=0, transpose_b=0 if transposed else 1
-    )
-    pair = (g, x) if transposed else (x, g)
-    dw = b.emit("matmul", f"{node.name}/grad_b", pair, transpose_a=1, transpose_b=0)
+    transposed = attr_int(node.attrs, "transpose_b", 0, 1)
+    dx = dw = None
+    if b.needs_gradient(x):
+        name = f"{node.name}/grad_a"
+        dx = b.emit("matmul", name, (g, w), transpose_a=0, transpose_b=1 - transposed)
+    if b.needs_gradient(w):
+        pair = (g, x) if transposed else (x, g)
+        dw = b.emit("matmul", f"{node.name}/grad_b", pair, transpose_a=1, transpose_b=0)
     return dx, dw
 
 

@@ -56,8 +56,8 @@ def _rescale_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
 def _rescale_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[Ref | None]:
     """The straight-through rule: rounding and saturation count as the identity.
 
-    The constant factor multiplier * 2^-multiplier_exponent multiplies the gradient too, exactly; the
-    shift alone only changes the exponent, and a gradient has an exponent of its own.
+    The constant factor multiplier * 2^-multiplier_exponent multiplies the gradient too, exactly;
+    the shift alone only changes the exponent, and a gradient has an exponent of its own.
     """
     multiplier = attr_int(node.attrs, "multiplier")
     exponent = attr_int(node.attrs, "multiplier_exponent")

@@ -114,7 +114,7 @@ def _divide_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
 
 
 def _labels(labels: Array, classes: int) -> Array:
-    """Labels as indices, ``classes`` > 0: the law is total, a label outside [0, classes) counts as the nearest."""
+    """Labels as indices: the law is total, a label outside [0, classes) counts as the nearest."""
     return np.clip(labels.astype(np.int64), 0, classes - 1)
 
 

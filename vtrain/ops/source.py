@@ -65,7 +65,7 @@ def _increment_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
 def _require_counter(t: TensorType) -> None:
     """Refuse other than the number of steps done, a scalar in [0, 2^40]."""
     require(t.shape == () and t.exponent == 0, "the step counter is an integer scalar")
-    require(0 <= t.lo and t.hi <= MAX_STEPS, "the step counter stays within [0, 2^40]")
+    require(t.lo >= 0 and t.hi <= MAX_STEPS, "the step counter stays within [0, 2^40]")
 
 
 def _increment_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:

@@ -52,6 +52,7 @@ _NPY_HEADER = re.compile(
 _MAX_NPY_HEADER = 2**16
 _ARCHIVE_ERRORS = (
     zipfile.BadZipFile,
+    gzip.BadGzipFile,
     RuntimeError,
     EOFError,
     ValueError,
@@ -291,10 +292,10 @@ def _reading(where: str) -> Iterator[None]:
     """Errors of the file system and of the unpackers -> DataError."""
     try:
         yield
-    except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror or error}", where=where) from None
     except _ARCHIVE_ERRORS as error:
         raise DataError(f"is damaged: {error}", where=where) from None
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror or error}", where=where) from None
 
 
 def _require_size(size: int, limit: int, where: str) -> None:
@@ -330,7 +331,8 @@ def _quantize(array: Array, exponent: int | None, where: str, first: int) -> Arr
     lo, hi = SATURATION["i16"]
     out = np.empty(array.shape, np.int16)
     for start in range(0, len(array), _BLOCK):
-        block = array[start : start + _BLOCK].astype(np.float64)
+        with np.errstate(invalid="ignore"):  # a signalling NaN, refused below as any NaN is
+            block = array[start : start + _BLOCK].astype(np.float64)
         _refuse_samples(~np.isfinite(block), "is NaN or infinite", where, first + start)
         # Half-up rounding leaves the range only at lo - 1/2 (exclusive) and hi + 1/2.
         with np.errstate(over="ignore"):  # to infinity, which is beyond any range

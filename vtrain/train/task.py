@@ -18,15 +18,14 @@ import numpy as np
 import numpy.typing as npt
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
-from vtrain.commit.state import compute_root_of_state
-from vtrain.graph.onnx_import import import_onnx
-from vtrain.train.data import DataSource, check_labels, load_samples, parse_source
 
+from vtrain.commit.state import compute_root_of_state
 from vtrain.errors import TaskError
 from vtrain.graph.builder import FixedExponents, GraphBuilder
 from vtrain.graph.calibration import Calibration, calibrate
 from vtrain.graph.legality import check_graph
 from vtrain.graph.model import Model
+from vtrain.graph.onnx_import import import_onnx
 from vtrain.graph.step import (
     LOSSES,
     Affine,
@@ -44,6 +43,7 @@ from vtrain.spec.commitment import (
 )
 from vtrain.spec.number import SATURATION, STORAGE
 from vtrain.spec.samples import Samples
+from vtrain.train.data import DataSource, check_labels, load_samples, parse_source
 from vtrain.wire.graph import StepGraph
 from vtrain.wire.task import LAW_VERSION, DataSpec, TaskSpec
 

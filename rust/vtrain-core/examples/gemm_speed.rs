@@ -22,13 +22,23 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = args.next().map_or(Ok(Path::best()), |name| name.parse())?;
     let threads = args.next().map_or(Ok(2), |n| n.parse())?;
     let bits: u32 = args.next().map_or(Ok(16), |n| n.parse())?;
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .build()?;
     println!("{path}, {threads} threads, {bits}-bit values");
     for (m, n, k, a_t, b_t) in SHAPES {
         let a = values(m * k, bits, 1);
         let b = values(k * n, bits, 2);
-        let a = if a_t { MatRef::row_major(&a, k, m)?.t() } else { MatRef::row_major(&a, m, k)? };
-        let b = if b_t { MatRef::row_major(&b, n, k)?.t() } else { MatRef::row_major(&b, k, n)? };
+        let a = if a_t {
+            MatRef::row_major(&a, k, m)?.t()
+        } else {
+            MatRef::row_major(&a, m, k)?
+        };
+        let b = if b_t {
+            MatRef::row_major(&b, n, k)?.t()
+        } else {
+            MatRef::row_major(&b, k, n)?
+        };
         let mut gemm = Gemm::new(path)?;
         let mut wide = vec![0i64; m * n];
         let mut small = vec![0i16; m * n];
@@ -56,7 +66,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 fn values(len: usize, bits: u32, seed: u64) -> Vec<i16> {
     let mut state = seed;
     let draw = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (((state >> 48) as i16) >> (16 - bits)).clamp(-32639, 32639)
     };
     std::iter::repeat_with(draw).take(len).collect()

@@ -7,7 +7,12 @@ use rayon::ThreadPool;
 use vtrain_core::gemm::{Gemm, GemmError, MAX_K, MatRef, Path, RescaleI16, StoreI64};
 
 static POOLS: LazyLock<[ThreadPool; 2]> = LazyLock::new(|| {
-    [1, 2].map(|n| rayon::ThreadPoolBuilder::new().num_threads(n).build().unwrap())
+    [1, 2].map(|n| {
+        rayon::ThreadPoolBuilder::new()
+            .num_threads(n)
+            .build()
+            .unwrap()
+    })
 });
 
 /// A small deterministic generator (SplitMix64).
@@ -52,7 +57,12 @@ enum Order {
 const ORDERS: [Order; 3] = [Order::Rows, Order::Cols, Order::Sparse];
 
 impl Mat {
-    fn new(rows: usize, cols: usize, order: Order, mut at: impl FnMut(usize, usize) -> i16) -> Self {
+    fn new(
+        rows: usize,
+        cols: usize,
+        order: Order,
+        mut at: impl FnMut(usize, usize) -> i16,
+    ) -> Self {
         let (row_stride, col_stride) = match order {
             Order::Rows => (cols, 1),
             Order::Cols => (1, rows),
@@ -65,7 +75,13 @@ impl Mat {
                 data[i * row_stride + j * col_stride] = at(i, j);
             }
         }
-        Self { data, rows, cols, row_stride, col_stride }
+        Self {
+            data,
+            rows,
+            cols,
+            row_stride,
+            col_stride,
+        }
     }
 
     fn random(rows: usize, cols: usize, order: Order, bits: usize, random: &mut Random) -> Self {
@@ -73,7 +89,13 @@ impl Mat {
     }
 
     fn view(&self) -> MatRef<'_> {
-        let Self { data, rows, cols, row_stride, col_stride } = self;
+        let Self {
+            data,
+            rows,
+            cols,
+            row_stride,
+            col_stride,
+        } = self;
         MatRef::new(data, *rows, *cols, *row_stride, *col_stride).unwrap()
     }
 
@@ -99,7 +121,8 @@ fn product(path: Path, pool: &ThreadPool, a: &Mat, b: &Mat) -> Vec<i64> {
     let mut c = vec![i64::MIN; a.rows * b.cols];
     let epilogue = StoreI64::new(&mut c, a.rows, b.cols).unwrap();
     let mut gemm = Gemm::new(path).unwrap();
-    pool.install(|| gemm.run(a.view(), b.view(), &epilogue)).unwrap();
+    pool.install(|| gemm.run(a.view(), b.view(), &epilogue))
+        .unwrap();
     c
 }
 
@@ -110,7 +133,10 @@ fn check(what: &str, a: &Mat, b: &Mat) {
             let threads = pool.current_num_threads();
             let (m, n, k) = (a.rows, b.cols, a.cols);
             let equal = product(path, pool, a, b) == expected;
-            assert!(equal, "{what}: {m} x {n} x {k} on {path} with {threads} threads");
+            assert!(
+                equal,
+                "{what}: {m} x {n} x {k} on {path} with {threads} threads"
+            );
         }
     }
 }
@@ -121,7 +147,9 @@ fn sizes_around_every_boundary() {
     // Tiles are 14 x 32, 14 x 16 and 6 x 16; K is filled to 4 and cut at 128, 256 and 4096.
     let ms = [0, 1, 2, 5, 6, 7, 13, 14, 15, 17, 28, 29, 43];
     let ns = [0, 1, 10, 15, 16, 17, 31, 32, 33, 47, 48, 49, 65];
-    let ks = [0, 1, 2, 3, 4, 5, 7, 31, 32, 33, 127, 128, 129, 255, 256, 257, 384, 511, 513];
+    let ks = [
+        0, 1, 2, 3, 4, 5, 7, 31, 32, 33, 127, 128, 129, 255, 256, 257, 384, 511, 513,
+    ];
     for (i, &k) in ks.iter().enumerate() {
         for (j, &m) in ms.iter().enumerate() {
             // Every m meets every k; n and the orders take turns.
@@ -175,7 +203,10 @@ fn operands_packed_in_parts() {
         let b = Mat::random(k, n, Order::Rows, 16, &mut random);
         let expected = product(Path::Scalar, &POOLS[1], &a, &b);
         for path in Path::available() {
-            assert!(product(path, &POOLS[1], &a, &b) == expected, "{m} x {n} x {k} on {path}");
+            assert!(
+                product(path, &POOLS[1], &a, &b) == expected,
+                "{m} x {n} x {k} on {path}"
+            );
         }
     }
 }
@@ -186,8 +217,13 @@ fn extremes() {
         ("lowest", |_, _| i16::MIN),
         ("highest", |_, _| i16::MAX),
         ("saturated", |_, _| 32639),
-        ("alternating", |i, j| if (i + j) % 2 == 0 { 32639 } else { -32639 }),
-        ("lowest and highest", |i, j| if (i + j) % 2 == 0 { i16::MIN } else { i16::MAX }),
+        (
+            "alternating",
+            |i, j| if (i + j) % 2 == 0 { 32639 } else { -32639 },
+        ),
+        ("lowest and highest", |i, j| {
+            if (i + j) % 2 == 0 { i16::MIN } else { i16::MAX }
+        }),
         ("zero", |_, _| 0),
     ];
     for k in [2, 128, 256, 1000] {
@@ -238,7 +274,10 @@ fn the_bound_of_the_norms_is_reached() {
         let v = ((2f64.powi(31) / k as f64).sqrt() as i32).min(32639);
         for (dv, dw) in [(0, 0), (-1, 0), (-1, -1), (1, 0), (1, 1), (2, 2), (9, 9)] {
             for sign in [1, -1] {
-                let (v, w) = ((v + dv).min(32767) as i16, (sign * (v + dw).min(32767)) as i16);
+                let (v, w) = (
+                    (v + dv).min(32767) as i16,
+                    (sign * (v + dw).min(32767)) as i16,
+                );
                 let a = Mat::new(15, k, Order::Rows, |_, _| v);
                 let b = Mat::new(k, 33, Order::Rows, |_, _| w);
                 check(&format!("{v} x {w}"), &a, &b);
@@ -248,8 +287,12 @@ fn the_bound_of_the_norms_is_reached() {
     // Blocks of different magnitude: the runs end elsewhere in every tile.
     let mut random = Random(5);
     let bits = [3, 16, 12, 13, 14, 5, 15, 11];
-    let a = Mat::new(30, 2000, Order::Rows, |_, k| random.value(bits[k / 128 % 8]));
-    let b = Mat::new(2000, 70, Order::Cols, |k, j| random.value(16 - (k / 300 + j / 16) % 9));
+    let a = Mat::new(30, 2000, Order::Rows, |_, k| {
+        random.value(bits[k / 128 % 8])
+    });
+    let b = Mat::new(2000, 70, Order::Cols, |k, j| {
+        random.value(16 - (k / 300 + j / 16) % 9)
+    });
     check("mixed", &a, &b);
 }
 
@@ -257,12 +300,20 @@ fn the_bound_of_the_norms_is_reached() {
 fn random_shapes_and_values() {
     let mut random = Random(6);
     for _ in 0..150 {
-        let (m, n, k) = (random.below(0..70), random.below(0..90), random.below(0..700));
+        let (m, n, k) = (
+            random.below(0..70),
+            random.below(0..90),
+            random.below(0..700),
+        );
         let (a_order, b_order) = (ORDERS[random.below(0..3)], ORDERS[random.below(0..3)]);
         let (a_bits, b_bits) = (random.below(1..17), random.below(1..17));
         let a = Mat::random(m, k, a_order, a_bits, &mut random);
         let b = Mat::random(k, n, b_order, b_bits, &mut random);
-        check(&format!("{a_order:?} {a_bits} x {b_order:?} {b_bits}"), &a, &b);
+        check(
+            &format!("{a_order:?} {a_bits} x {b_order:?} {b_bits}"),
+            &a,
+            &b,
+        );
     }
 }
 
@@ -271,7 +322,13 @@ fn a_context_serves_products_of_any_size_in_turn() {
     let mut random = Random(7);
     for path in Path::available() {
         let mut gemm = Gemm::new(path).unwrap();
-        for (m, n, k) in [(60, 70, 600), (3, 2, 1), (60, 70, 5000), (1, 100, 300), (60, 70, 600)] {
+        for (m, n, k) in [
+            (60, 70, 600),
+            (3, 2, 1),
+            (60, 70, 5000),
+            (1, 100, 300),
+            (60, 70, 600),
+        ] {
             let a = Mat::random(m, k, Order::Rows, 16, &mut random);
             let b = Mat::random(k, n, Order::Rows, 16, &mut random);
             let mut c = vec![0i64; m * n];
@@ -297,25 +354,60 @@ fn rescale(x: i64, shift: i32) -> i128 {
 fn rescaling_matches_its_definition() {
     let mut random = Random(8);
     let (m, n, k) = (29, 67, 130);
-    let mut bias = |bits: usize| Some((0..n).map(|_| (random.next() as i64) >> (63 - bits)).collect());
+    let mut bias = |bits: usize| {
+        Some(
+            (0..n)
+                .map(|_| (random.next() as i64) >> (63 - bits))
+                .collect(),
+        )
+    };
     let biases: [Option<Vec<i64>>; 4] = [None, bias(10), bias(40), bias(62)];
     let a = Mat::random(m, k, Order::Rows, 14, &mut random);
     let b = Mat::random(k, n, Order::Rows, 15, &mut random);
     let acc = definition(&a, &b);
-    let shifts = [i32::MIN, -70, -41, -3, -1, 0, 1, 2, 15, 23, 24, 30, 31, 32, 47, 62, 63, 64, 65];
+    let shifts = [
+        i32::MIN,
+        -70,
+        -41,
+        -3,
+        -1,
+        0,
+        1,
+        2,
+        15,
+        23,
+        24,
+        30,
+        31,
+        32,
+        47,
+        62,
+        63,
+        64,
+        65,
+    ];
     for shift in shifts.into_iter().chain([i32::MAX]) {
-        for (relu, bias) in [false, true].iter().flat_map(|r| biases.iter().map(move |b| (*r, b))) {
+        for (relu, bias) in [false, true]
+            .iter()
+            .flat_map(|r| biases.iter().map(move |b| (*r, b)))
+        {
             let bias = bias.as_deref();
             let exact: Vec<i128> = (acc.iter().enumerate())
                 .map(|(i, &x)| rescale(x + bias.map_or(0, |bias| bias[i % n]), shift))
                 .collect();
             let floor = if relu { 0 } else { -32639 };
-            let expected: Vec<i16> = exact.iter().map(|y| (*y).clamp(floor, 32639) as i16).collect();
+            let expected: Vec<i16> = exact
+                .iter()
+                .map(|y| (*y).clamp(floor, 32639) as i16)
+                .collect();
             let beyond = exact.iter().filter(|y| y.abs() > 32639).count() as u64;
             for path in Path::available() {
                 let mut out = vec![i16::MIN; m * n];
                 let epilogue = RescaleI16::new(&mut out, m, n, shift, bias, relu).unwrap();
-                Gemm::new(path).unwrap().run(a.view(), b.view(), &epilogue).unwrap();
+                Gemm::new(path)
+                    .unwrap()
+                    .run(a.view(), b.view(), &epilogue)
+                    .unwrap();
                 assert_eq!(epilogue.saturated(), beyond, "{path}, shift {shift}");
                 assert!(out == expected, "{path}, shift {shift}, relu {relu}");
             }
@@ -328,11 +420,17 @@ fn refusals_name_their_reason() {
     let data = vec![0i16; 12];
     let view = |rows, cols| MatRef::row_major(&data, rows, cols);
     assert!(matches!(view(3, 5), Err(GemmError::View { .. })));
-    assert!(matches!(MatRef::new(&data, 2, 2, usize::MAX, 2), Err(GemmError::View { .. })));
+    assert!(matches!(
+        MatRef::new(&data, 2, 2, usize::MAX, 2),
+        Err(GemmError::View { .. })
+    ));
     assert!(MatRef::new(&data, 0, usize::MAX, usize::MAX, 2).is_ok());
 
     let mut out = vec![0i64; 9];
-    assert!(matches!(StoreI64::new(&mut out, 2, 4), Err(GemmError::View { .. })));
+    assert!(matches!(
+        StoreI64::new(&mut out, 2, 4),
+        Err(GemmError::View { .. })
+    ));
     let mut small = vec![0i16; 9];
     let bias = [0i64; 2];
     let short = RescaleI16::new(&mut small, 3, 3, 1, Some(&bias), false);
@@ -342,9 +440,15 @@ fn refusals_name_their_reason() {
     let epilogue = StoreI64::new(&mut out, 3, 3).unwrap();
     let (a, b) = (view(3, 4).unwrap(), view(4, 3).unwrap());
     assert_eq!(gemm.run(a, b, &epilogue), Ok(()));
-    let inner = GemmError::Inner { a_cols: 4, b_rows: 3 };
+    let inner = GemmError::Inner {
+        a_cols: 4,
+        b_rows: 3,
+    };
     assert_eq!(gemm.run(a, b.t(), &epilogue), Err(inner));
-    assert!(matches!(gemm.run(b, a, &epilogue), Err(GemmError::Output { .. })));
+    assert!(matches!(
+        gemm.run(b, a, &epilogue),
+        Err(GemmError::Output { .. })
+    ));
     let long = MatRef::new(&data, 3, MAX_K + 1, 0, 0).unwrap();
     let too_long = gemm.run(long, long.t(), &epilogue);
     assert_eq!(too_long, Err(GemmError::TooLong { k: MAX_K + 1 }));
@@ -353,7 +457,19 @@ fn refusals_name_their_reason() {
         assert_eq!(path.name().parse(), Ok(path));
         let made = Gemm::new(path).map(|gemm| gemm.path());
         let available = Path::available().any(|available| available == path);
-        assert_eq!(made, if available { Ok(path) } else { Err(GemmError::Unavailable { path }) });
+        assert_eq!(
+            made,
+            if available {
+                Ok(path)
+            } else {
+                Err(GemmError::Unavailable { path })
+            }
+        );
     }
-    assert_eq!("fast".parse::<Path>(), Err(GemmError::UnknownPath { name: "fast".into() }));
+    assert_eq!(
+        "fast".parse::<Path>(),
+        Err(GemmError::UnknownPath {
+            name: "fast".into()
+        })
+    );
 }

@@ -62,8 +62,11 @@ fn run<E: Epilogue>(
 ) -> PyResult<()> {
     let mut gemm = take_context(path).map_err(refuse)?;
     let done = py.detach(|| run_on(threads, || gemm.run(a, b, epilogue)));
-    IDLE.lock().unwrap_or_else(PoisonError::into_inner).push(gemm);
-    done.map_err(|error| PyRuntimeError::new_err(error.to_string()))?.map_err(refuse)
+    IDLE.lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .push(gemm);
+    done.map_err(|error| PyRuntimeError::new_err(error.to_string()))?
+        .map_err(refuse)
 }
 
 /// Names of the paths that this machine can run, slowest first.
@@ -88,10 +91,18 @@ fn gemm_i64<'py>(
 ) -> PyResult<Bound<'py, PyArray2<i64>>> {
     let (a, b) = (operand(&a, transpose_a)?, operand(&b, transpose_b)?);
     let out = output(py, out, a, b);
-    let mut target = out.try_readwrite().map_err(|error| PyTypeError::new_err(error.to_string()))?;
+    let mut target = out
+        .try_readwrite()
+        .map_err(|error| PyTypeError::new_err(error.to_string()))?;
     let (m, n) = target.as_array().dim();
     let data = target.as_slice_mut().map_err(not_dense)?;
-    run(py, (a, b), &StoreI64::new(data, m, n).map_err(refuse)?, path, threads)?;
+    run(
+        py,
+        (a, b),
+        &StoreI64::new(data, m, n).map_err(refuse)?,
+        path,
+        threads,
+    )?;
     drop(target);
     Ok(out)
 }
@@ -117,9 +128,14 @@ fn gemm_rescale_i16<'py>(
     out: Option<Bound<'py, PyArray2<i16>>>,
 ) -> PyResult<(Bound<'py, PyArray2<i16>>, u64)> {
     let (a, b) = (operand(&a, transpose_a)?, operand(&b, transpose_b)?);
-    let bias = bias.as_ref().map(|bias| bias.as_slice().map_err(not_dense)).transpose()?;
+    let bias = bias
+        .as_ref()
+        .map(|bias| bias.as_slice().map_err(not_dense))
+        .transpose()?;
     let out = output(py, out, a, b);
-    let mut target = out.try_readwrite().map_err(|error| PyTypeError::new_err(error.to_string()))?;
+    let mut target = out
+        .try_readwrite()
+        .map_err(|error| PyTypeError::new_err(error.to_string()))?;
     let (m, n) = target.as_array().dim();
     let data = target.as_slice_mut().map_err(not_dense)?;
     let epilogue = RescaleI16::new(data, m, n, shift, bias, relu).map_err(refuse)?;

@@ -75,18 +75,16 @@ unsafe impl Isa for Avx2 {
         unsafe {
             let ((h0, h1), (e0, e1)) = (halves(high), halves(error));
             put(to, _mm256_add_epi64(_mm256_slli_epi64::<16>(h0), e0), add);
-            put(to.add(4), _mm256_add_epi64(_mm256_slli_epi64::<16>(h1), e1), add);
+            put(
+                to.add(4),
+                _mm256_add_epi64(_mm256_slli_epi64::<16>(h1), e1),
+                add,
+            );
         }
     }
 
     #[target_feature(enable = "avx2")]
-    unsafe fn pack(
-        src: &Lanes<'_>,
-        side: Side,
-        layout: &Layout,
-        block: usize,
-        group: &mut [Line],
-    ) {
+    unsafe fn pack(src: &Lanes<'_>, side: Side, layout: &Layout, block: usize, group: &mut [Line]) {
         pack_block(src, side, Self::HIGHS, layout, block, group);
     }
 
@@ -136,7 +134,10 @@ fn halves(x: __m256i) -> (__m256i, __m256i) {
 unsafe fn put(to: *mut i64, sum: __m256i, add: bool) {
     // SAFETY: the caller owns 4 int64 at `to`.
     unsafe {
-        let before = _mm256_and_si256(_mm256_loadu_si256(to.cast()), _mm256_set1_epi64x(-i64::from(add)));
+        let before = _mm256_and_si256(
+            _mm256_loadu_si256(to.cast()),
+            _mm256_set1_epi64x(-i64::from(add)),
+        );
         _mm256_storeu_si256(to.cast(), _mm256_add_epi64(before, sum));
     }
 }

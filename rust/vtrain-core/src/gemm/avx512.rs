@@ -76,18 +76,16 @@ unsafe impl Isa for Avx512 {
         unsafe {
             let ((h0, h1), (e0, e1)) = (halves(high), halves(error));
             put(to, _mm512_add_epi64(_mm512_slli_epi64::<16>(h0), e0), add);
-            put(to.add(8), _mm512_add_epi64(_mm512_slli_epi64::<16>(h1), e1), add);
+            put(
+                to.add(8),
+                _mm512_add_epi64(_mm512_slli_epi64::<16>(h1), e1),
+                add,
+            );
         }
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-    unsafe fn pack(
-        src: &Lanes<'_>,
-        side: Side,
-        layout: &Layout,
-        block: usize,
-        group: &mut [Line],
-    ) {
+    unsafe fn pack(src: &Lanes<'_>, side: Side, layout: &Layout, block: usize, group: &mut [Line]) {
         unsafe { pack(src, side, layout, block, group) };
     }
 
@@ -131,15 +129,16 @@ fn halves(x: __m512i) -> (__m512i, __m512i) {
 unsafe fn put(to: *mut i64, sum: __m512i, add: bool) {
     let mask = if add { u8::MAX } else { 0 };
     // SAFETY: the caller owns 8 int64 at `to`.
-    unsafe { _mm512_storeu_si512(to.cast(), _mm512_add_epi64(_mm512_maskz_loadu_epi64(mask, to), sum)) };
+    unsafe {
+        _mm512_storeu_si512(
+            to.cast(),
+            _mm512_add_epi64(_mm512_maskz_loadu_epi64(mask, to), sum),
+        )
+    };
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-unsafe fn tile<const R: usize, const N: usize>(
-    job: &TileJob<'_>,
-    out: &mut TileSums,
-    add: bool,
-) {
+unsafe fn tile<const R: usize, const N: usize>(job: &TileJob<'_>, out: &mut TileSums, add: bool) {
     unsafe { tile::tile::<Avx512, R, N>(job, out, add) };
 }
 
@@ -153,13 +152,7 @@ const AHEAD: usize = 2 * FETCH;
 /// # Safety
 /// The machine has the instructions.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-unsafe fn pack(
-    src: &Lanes<'_>,
-    side: Side,
-    layout: &Layout,
-    block: usize,
-    group: &mut [Line],
-) {
+unsafe fn pack(src: &Lanes<'_>, side: Side, layout: &Layout, block: usize, group: &mut [Line]) {
     // Gathers byte 1 and 3 of each word (the high limbs of a pair) into its low or high half.
     let low_half = _mm512_set1_epi32(0x8080_0301_u32 as i32);
     let low_half = _mm512_add_epi8(low_half, word_starts());
@@ -199,7 +192,10 @@ unsafe fn pack(
         let fix = _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32::<7>(sum));
         group[layout.fixes + 2 * block + half] = line(fix);
     }
-    let largest = line(largest).0.into_iter().fold(0, |x, pair| x.max(pair & 0xffff).max(pair >> 16));
+    let largest = line(largest)
+        .0
+        .into_iter()
+        .fold(0, |x, pair| x.max(pair & 0xffff).max(pair >> 16));
     let norm = norm_bound(_mm512_reduce_max_epu32(squares));
     let wide = u32::from(largest > u32::from(NARROW_MAX));
     set_bound(layout, group, block, Bound { norm, wide });

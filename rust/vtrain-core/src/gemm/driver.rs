@@ -12,7 +12,7 @@ const MAX_STRETCH: usize = 16 * BLOCK;
 const MAX_A_LINES: usize = 8 << 14;
 const MAX_B_LINES: usize = 16 << 14;
 /// Lines of packed A that stay in a core's second-level cache while B streams past (512 KiB).
-const HOT_A_LINES: usize = 6 << 10;
+const HOT_A_LINES: usize = 8 << 10;
 /// Groups that a task packs together, block by block: they share cache lines when the lanes are
 /// contiguous in memory.
 const PACK_RUN: usize = 4;
@@ -43,7 +43,10 @@ struct Split {
 impl Split {
     /// The fewest runs of at most `most` things.
     fn at_most(total: usize, most: usize) -> Self {
-        Self { total, count: total.div_ceil(most.max(1)) }
+        Self {
+            total,
+            count: total.div_ceil(most.max(1)),
+        }
     }
 
     fn start(&self, i: usize) -> usize {
@@ -129,9 +132,15 @@ pub(super) unsafe fn run<I: Isa, E: Epilogue>(
     let groups = n.div_ceil(LANES);
     let blocks = Split::at_most(k.div_ceil(BLOCK), MAX_STRETCH / BLOCK);
     // All stretches but the last have whole blocks, and none is longer than this.
-    let longest = Layout::new(k.min(k.div_ceil(BLOCK).div_ceil(blocks.count) * BLOCK), I::HIGHS);
+    let longest = Layout::new(
+        k.min(k.div_ceil(BLOCK).div_ceil(blocks.count) * BLOCK),
+        I::HIGHS,
+    );
     let a_parts = Split::at_most(panels.count, MAX_A_LINES / longest.lines);
-    let b_parts = Split::at_most(groups.div_ceil(I::GROUPS), MAX_B_LINES / longest.lines / I::GROUPS);
+    let b_parts = Split::at_most(
+        groups.div_ceil(I::GROUPS),
+        MAX_B_LINES / longest.lines / I::GROUPS,
+    );
     for b_part in 0..b_parts.count {
         let tiles = b_parts.range(b_part);
         let part_groups = tiles.start * I::GROUPS..groups.min(tiles.end * I::GROUPS);
@@ -178,10 +187,16 @@ pub(super) unsafe fn run<I: Isa, E: Epilogue>(
                     }
                 });
 
-                let (packed_a, packed_b) = (&scratch.a[..], &scratch.b[..part_groups.len() * layout.lines]);
+                let (packed_a, packed_b) = (
+                    &scratch.a[..],
+                    &scratch.b[..part_groups.len() * layout.lines],
+                );
                 let hot = Split::at_most(part_panels.len(), HOT_A_LINES / layout.lines);
                 let wanted = (rayon::current_num_threads() * TASKS_PER_THREAD).div_ceil(hot.count);
-                let strips = Split { total: tiles.len(), count: wanted.clamp(1, tiles.len()) };
+                let strips = Split {
+                    total: tiles.len(),
+                    count: wanted.clamp(1, tiles.len()),
+                };
                 let is_last = stretch + 1 == blocks.count;
                 let partial = Pieces(scratch.sums.as_mut_ptr());
                 run_tasks(hot.count * strips.count, |task| {
@@ -191,7 +206,8 @@ pub(super) unsafe fn run<I: Isa, E: Epilogue>(
                         let group0 = tile * I::GROUPS;
                         let width = I::GROUPS.min(part_groups.len() - group0);
                         // Each panel's tile asks for a share of the B that comes next.
-                        let after = &packed_b[packed_b.len().min((group0 + I::GROUPS) * layout.lines)..];
+                        let after =
+                            &packed_b[packed_b.len().min((group0 + I::GROUPS) * layout.lines)..];
                         let after = &after[..after.len().min(I::GROUPS * layout.lines)];
                         let share = after.len().div_ceil(hot.len()).max(1);
                         let shares = after.chunks(share).chain(std::iter::repeat(&[][..]));

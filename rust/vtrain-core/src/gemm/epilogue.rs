@@ -39,9 +39,20 @@ impl<'a, T> SharedMat<'a, T> {
     fn new(data: &'a mut [T], rows: usize, cols: usize) -> Result<Self, GemmError> {
         if rows.checked_mul(cols) != Some(data.len()) {
             let len = data.len();
-            return Err(GemmError::View { rows, cols, row_stride: cols, col_stride: 1, len });
+            return Err(GemmError::View {
+                rows,
+                cols,
+                row_stride: cols,
+                col_stride: 1,
+                len,
+            });
         }
-        Ok(Self { data: data.as_mut_ptr(), rows, cols, owner: PhantomData })
+        Ok(Self {
+            data: data.as_mut_ptr(),
+            rows,
+            cols,
+            owner: PhantomData,
+        })
     }
 
     /// # Safety
@@ -103,10 +114,19 @@ impl<'a> RescaleI16<'a> {
         relu: bool,
     ) -> Result<Self, GemmError> {
         if let Some(bias) = bias.filter(|bias| bias.len() != cols) {
-            return Err(GemmError::Bias { len: bias.len(), cols });
+            return Err(GemmError::Bias {
+                len: bias.len(),
+                cols,
+            });
         }
         let out = SharedMat::new(out, rows, cols)?;
-        Ok(Self { out, shift, bias, relu, saturated: AtomicU64::new(0) })
+        Ok(Self {
+            out,
+            shift,
+            bias,
+            relu,
+            saturated: AtomicU64::new(0),
+        })
     }
 
     /// How many rescaled elements lay beyond +-32639, before the ReLU.

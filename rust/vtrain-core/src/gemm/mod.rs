@@ -73,13 +73,24 @@ pub enum GemmError {
     Inner { a_cols: usize, b_rows: usize },
     /// A view reaches beyond its slice.
     #[error("a {rows} x {cols} view, strides {row_stride} and {col_stride}, of {len} elements")]
-    View { rows: usize, cols: usize, row_stride: usize, col_stride: usize, len: usize },
+    View {
+        rows: usize,
+        cols: usize,
+        row_stride: usize,
+        col_stride: usize,
+        len: usize,
+    },
     /// K is above [`MAX_K`].
     #[error("K = {k} is above {MAX_K}")]
     TooLong { k: usize },
     /// The epilogue is for a product of another shape.
     #[error("the output is {rows} x {cols}, the product {m} x {n}")]
-    Output { rows: usize, cols: usize, m: usize, n: usize },
+    Output {
+        rows: usize,
+        cols: usize,
+        m: usize,
+        n: usize,
+    },
     /// A bias does not have an entry for each column.
     #[error("the bias has {len} entries for {cols} columns")]
     Bias { len: usize, cols: usize },
@@ -110,7 +121,13 @@ impl<'a> MatRef<'a> {
         row_stride: usize,
         col_stride: usize,
     ) -> Result<Self, GemmError> {
-        let error = GemmError::View { rows, cols, row_stride, col_stride, len: data.len() };
+        let error = GemmError::View {
+            rows,
+            cols,
+            row_stride,
+            col_stride,
+            len: data.len(),
+        };
         if rows > 0 && cols > 0 {
             let last = (rows - 1)
                 .checked_mul(row_stride)
@@ -120,7 +137,13 @@ impl<'a> MatRef<'a> {
                 return Err(error);
             }
         }
-        Ok(Self { data, rows, cols, row_stride, col_stride })
+        Ok(Self {
+            data,
+            rows,
+            cols,
+            row_stride,
+            col_stride,
+        })
     }
 
     /// A dense row-major view. Errors: [`GemmError::View`].
@@ -220,7 +243,9 @@ impl std::str::FromStr for Path {
 
     fn from_str(name: &str) -> Result<Self, GemmError> {
         let found = Self::ALL.into_iter().find(|path| path.name() == name);
-        found.ok_or_else(|| GemmError::UnknownPath { name: name.to_owned() })
+        found.ok_or_else(|| GemmError::UnknownPath {
+            name: name.to_owned(),
+        })
     }
 }
 
@@ -239,7 +264,10 @@ impl Gemm {
         if !path.is_available() {
             return Err(GemmError::Unavailable { path });
         }
-        Ok(Self { path, scratch: driver::Scratch::default() })
+        Ok(Self {
+            path,
+            scratch: driver::Scratch::default(),
+        })
     }
 
     /// The path that it was made for.
@@ -257,20 +285,30 @@ impl Gemm {
         epilogue: &E,
     ) -> Result<(), GemmError> {
         if a.cols != b.rows {
-            return Err(GemmError::Inner { a_cols: a.cols, b_rows: b.rows });
+            return Err(GemmError::Inner {
+                a_cols: a.cols,
+                b_rows: b.rows,
+            });
         }
         if a.cols > MAX_K {
             return Err(GemmError::TooLong { k: a.cols });
         }
         let (rows, cols) = epilogue.shape();
         if (rows, cols) != (a.rows, b.cols) {
-            return Err(GemmError::Output { rows, cols, m: a.rows, n: b.cols });
+            return Err(GemmError::Output {
+                rows,
+                cols,
+                m: a.rows,
+                n: b.cols,
+            });
         }
         match self.path {
             Path::Scalar => scalar::run(a, b, epilogue),
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `new` made sure that this machine has the instructions.
-            Path::Avx2 => unsafe { driver::run::<avx2::Avx2, E>(a, b, epilogue, &mut self.scratch) },
+            Path::Avx2 => unsafe {
+                driver::run::<avx2::Avx2, E>(a, b, epilogue, &mut self.scratch)
+            },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
             Path::Avx512Vnni => unsafe {

@@ -81,7 +81,13 @@ impl Layout {
         let fixes = highs + k / format.step();
         let bounds = fixes + 2 * k.div_ceil(BLOCK);
         let lines = bounds + (k.div_ceil(BLOCK) * size_of::<Bound>()).div_ceil(size_of::<Line>());
-        Self { k, highs, fixes, bounds, lines }
+        Self {
+            k,
+            highs,
+            fixes,
+            bounds,
+            lines,
+        }
     }
 
     pub fn blocks(&self) -> usize {

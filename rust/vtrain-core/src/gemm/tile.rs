@@ -102,7 +102,10 @@ pub(super) unsafe fn finish<E: Epilogue>(
 
 fn bound(layout: &Layout, group: &[Line], block: usize) -> Bound {
     let line = &group[layout.bounds + block / 8].0;
-    Bound { norm: line[block % 8 * 2], wide: line[block % 8 * 2 + 1] }
+    Bound {
+        norm: line[block % 8 * 2],
+        wide: line[block % 8 * 2 + 1],
+    }
 }
 
 /// Computes a tile of `R` rows and `N` vectors: `out = sums`, or `out += sums` if `add`.
@@ -170,7 +173,13 @@ pub(super) unsafe fn tile<I: Isa, const R: usize, const N: usize>(
 unsafe fn b_at<I: Isa>(job: &TileJob<'_>, line: usize, v: usize) -> *const u32 {
     let (group, offset) = (v * I::WIDTH / LANES, v * I::WIDTH % LANES);
     // SAFETY: the line lies within the group by the caller's contract.
-    unsafe { job.b.as_ptr().add(group * job.layout.lines + line).cast::<u32>().add(offset) }
+    unsafe {
+        job.b
+            .as_ptr()
+            .add(group * job.layout.lines + line)
+            .cast::<u32>()
+            .add(offset)
+    }
 }
 
 /// The sums of lines `first .. end` of the groups, `dot` being the product of two vectors.
@@ -226,7 +235,9 @@ unsafe fn words<I: Isa, const R: usize, const N: usize>(
     // SAFETY: passed on from the caller.
     unsafe {
         let mut sums = [[I::zero(); N]; R];
-        dot_lines::<I, R, N>(job, first / 2, end / 2, &mut sums, next, |s, x, y| I::dot_words(s, x, y));
+        dot_lines::<I, R, N>(job, first / 2, end / 2, &mut sums, next, |s, x, y| {
+            I::dot_words(s, x, y)
+        });
         for (out, sums) in out.0.iter_mut().zip(&sums) {
             for (v, &sum) in sums.iter().enumerate() {
                 I::widen(out.as_mut_ptr().add(v * I::WIDTH), sum, add);
@@ -268,7 +279,9 @@ unsafe fn both<I: Isa, const R: usize, const N: usize>(
                 *sum = I::negate_shift16(*sum_and_fix);
             }
         }
-        dot_lines::<I, R, N>(job, first / 2, end / 2, &mut sums, next, |s, x, y| I::dot_words(s, x, y));
+        dot_lines::<I, R, N>(job, first / 2, end / 2, &mut sums, next, |s, x, y| {
+            I::dot_words(s, x, y)
+        });
         for (out, (highs, errors)) in out.0.iter_mut().zip(highs.iter().zip(&sums)) {
             for (v, (high, &error)) in highs.iter().zip(errors).enumerate() {
                 let to = out.as_mut_ptr().add(v * I::WIDTH);

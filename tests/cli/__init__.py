@@ -1,0 +1,1 @@
+"""The command line: what each command prints, and its exit code."""

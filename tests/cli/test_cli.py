@@ -1,0 +1,417 @@
+"""Every command by its exit code and output; heavy modules stay out of start-up."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import onnx
+import pytest
+from safetensors.numpy import load_file
+
+from tests.tasks import make_mlp_onnx, make_samples
+from vtrain import cli
+from vtrain.cli.demo import CHEAT_AT
+from vtrain.engines.registry import ENGINES
+from vtrain.errors import MissingExtraError
+
+TASK = """
+[task]
+name = "tiny"
+seed = 3
+steps = 12
+batch = 4
+commit_every = 2
+checkpoint_every = 4
+
+[model]
+onnx = "model.onnx"
+loss = "cross_entropy"
+
+[data]
+kind = "npy"
+x = "x.npy"
+y = "y.npy"
+count = 30
+
+[data.prepare]
+scale = "1/255"
+
+[test]
+kind = "npy"
+x = "x.npy"
+y = "y.npy"
+start = 30
+
+[optimizer]
+kind = "sgd"
+momentum = 0.9
+learning_rate = 0.5
+
+[format]
+calibration_steps = 4
+"""
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(capfd: pytest.CaptureFixture[str]) -> Call:
+    """Run a command line: exit code, stdout, stderr."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        capfd.readouterr()
+        code = cli.run([str(argument) for argument in arguments])
+        captured = capfd.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A calibrated task file, a key and a finished run; not to be changed."""
+    folder = tmp_path_factory.mktemp("cli")
+    samples = make_samples((16,), 40, seed=3)
+    np.save(folder / "x.npy", samples.part("x"))
+    np.save(folder / "y.npy", samples.part("y"))
+    (folder / "model.onnx").write_bytes(make_mlp_onnx(3))
+    (folder / "task.toml").write_text(TASK)
+    for arguments in (
+        ("profile", folder / "task.toml"),
+        ("key", "new", folder / "solver.pem"),
+        ("train", folder / "task.toml", "--out", folder / "run", "--key", folder / "solver.pem"),
+    ):
+        assert cli.run([str(argument) for argument in arguments]) == 0
+    return folder
+
+
+@pytest.fixture
+def run(folder: Path, tmp_path: Path) -> Path:
+    """A copy of the finished run."""
+    return Path(shutil.copytree(folder / "run", tmp_path / "run"))
+
+
+def parse(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    assert isinstance(value, dict)
+    return value
+
+
+def test_help_lists_every_command_and_each_explains_itself(call: Call) -> None:
+    code, out, _ = call("--help")
+    assert code == 0
+    for name in ("demo", "eval", "export", "graph", "inspect", "key", "profile", "task", "train"):
+        assert f"  {name} " in out
+        assert call(name, "--help")[0] == 0
+    assert "verify" in out
+
+
+def test_version(call: Call) -> None:
+    from vtrain import __version__
+
+    assert call("--version")[1].strip().endswith(__version__)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("nonsense",),
+        ("verify",),
+        ("verify", "no/such/run"),
+        ("verify", ".", "--samples", "-1"),
+        ("verify", ".", "--samples", "many"),
+        ("verify", ".", "--seed", "xyz"),
+        ("verify", ".", "--seed", ""),
+        ("verify", ".", "--seed", "00" * 65),
+        ("verify", ".", "--task-id", "00"),
+        ("verify", ".", "--all", "--samples", "2"),
+        ("verify", ".", "--all", "--seed", "00"),
+        ("verify", ".", "--engine", "abacus"),
+        ("train", "no/such/task.toml", "--out", "x"),
+        ("train", "pyproject.toml"),
+        ("inspect", "no/such/run"),
+        ("key", "show", "no/such/key"),
+        ("eval", ".", "--task", "pyproject.toml", "--data", "pyproject.toml"),
+        ("demo", "--task", "no/such/task.toml"),
+        ("task", "check", "pyproject.toml"),
+    ],
+)
+def test_bad_usage_is_2(call: Call, repository: Path, arguments: tuple[str, ...]) -> None:
+    code, out, err = call(*arguments)
+    assert code == 2
+    assert (out + err).strip()
+
+
+def test_profile_writes_what_check_then_confirms(call: Call, folder: Path, tmp_path: Path) -> None:
+    task = Path(shutil.copytree(folder, tmp_path / "task")) / "task.toml"
+    code, out, _ = call("profile", task, "--check", "--json")
+    assert code == 0
+    exponents = parse(out)["exponents"]
+    assert exponents
+    site, exponent = next(iter(exponents.items()))
+    text = task.read_text()
+    task.write_text(text.replace(f"= {exponent}\n", f"= {exponent - 1}\n"))
+    code, out, err = call("profile", task, "--check", "--json")
+    assert code == 2
+    assert parse(out)["error"]["code"] == "task"
+    assert f"exponents.{site}" in err
+    assert call("profile", task)[0] == 0
+    assert call("profile", task, "--check")[0] == 0
+    assert task.read_text() == text
+
+
+def test_task_check_shows_graph_ranges_exponents_and_roots(call: Call, folder: Path) -> None:
+    code, out, _ = call("task", "check", folder / "task.toml", "--json")
+    assert code == 0
+    data = parse(out)
+    matmul = next(node for node in data["nodes"] if node["op"] == "matmul")
+    assert set(matmul) == {"name", "op", "dtype", "shape", "exponent", "lo", "hi"}
+    assert (matmul["dtype"], matmul["shape"]) == ("i64", [4, 8])
+    assert data["task_id"] == parse(call("inspect", folder / "run", "--json")[1])["task_id"]
+    code, text, _ = call("task", "check", folder / "task.toml")
+    assert code == 0
+    for value in ("matmul", str(matmul["lo"]), data["task_id"], data["graph_root"], "data_root"):
+        assert value in text
+
+
+def test_train_stops_resumes_and_ends_in_the_same_root(
+    call: Call, folder: Path, tmp_path: Path
+) -> None:
+    arguments = ("train", folder / "task.toml", "--key", folder / "solver.pem", "--json")
+    code, out, err = call(*arguments, "--out", tmp_path / "run", "--steps", 6, "--engine", "numpy")
+    assert code == 0, err
+    assert parse(out)["steps"] == 6
+    assert call("verify", tmp_path / "run", "--all")[0] == 3
+    assert parse(call("inspect", tmp_path / "run", "--json")[1])["complete"] is False
+    code, out, _ = call(*arguments, "--out", tmp_path / "run")
+    assert code == 0
+    data = parse(out)
+    whole = parse(call("inspect", folder / "run", "--json")[1])
+    assert (data["root"], data["log_root"]) == (whole["root"], whole["log_root"])
+    assert data["resumed_from"] == 6
+    assert call("verify", tmp_path / "run", "--all")[0] == 0
+    assert call(*arguments, "--out", tmp_path / "run", "--steps", 5)[0] == 2
+
+
+def test_train_makes_a_key_on_first_use_and_says_so(
+    call: Call, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(click, "get_app_dir", lambda name: str(tmp_path / "home" / name))
+    code, out, err = call("train", folder / "task.toml", "--out", tmp_path / "a", "--json")
+    own = tmp_path / "home" / "vtrain" / "solver.pem"
+    assert code == 0
+    assert str(own) in err
+    assert own.stat().st_mode & 0o777 == 0o600
+    shown = parse(call("key", "show", own, "--json")[1])
+    assert parse(out)["solver"] == shown["solver"]
+    code, out, err = call("train", folder / "task.toml", "--out", tmp_path / "b", "--json")
+    assert (code, err) == (0, "")
+    assert parse(out)["solver"] == shown["solver"]
+
+
+def test_a_run_without_data_is_verified_with_it(call: Call, folder: Path, tmp_path: Path) -> None:
+    key = ("--key", folder / "solver.pem")
+    assert call("train", folder / "task.toml", "--out", tmp_path / "r", "--no-data", *key)[0] == 0
+    assert call("verify", tmp_path / "r")[0] == 3
+    table = folder / "run" / "data" / "samples.bin"
+    assert call("verify", tmp_path / "r", "--data", table)[0] == 0
+
+
+def test_verify_an_honest_run(call: Call, folder: Path) -> None:
+    code, out, err = call("verify", folder / "run", "--samples", 1)
+    assert (code, err) == (0, "")
+    assert out.strip().endswith("Verdict: VERIFIED")
+    assert "Not checked" in out
+    assert "33.33 %" in out
+    code, out, _ = call("verify", folder / "run", "--samples", 1, "--json")
+    data = parse(out)
+    assert (code, data["verdict"], data["exit_code"]) == (0, "verified", 0)
+    assert data["randomness"]["predictable"] is False
+
+
+def test_a_seed_is_called_predictable_and_repeats_its_draw(call: Call, folder: Path) -> None:
+    code, out, _ = call("verify", folder / "run", "--samples", 1, "--seed", "c0ffee")
+    assert code == 0
+    assert "predictable" in out
+    arguments = ("verify", folder / "run", "--samples", 1, "--seed", "c0ffee", "--json")
+    first, second = (parse(call(*arguments)[1]) for _ in range(2))
+    assert first == second
+    assert first["randomness"]["predictable"] is True
+
+
+def test_verify_calls_damage_inconclusive(call: Call, run: Path) -> None:
+    (run / "log.bin").write_bytes((run / "log.bin").read_bytes()[:-1])
+    code, out, _ = call("verify", run)
+    assert code == 3
+    assert "INCONCLUSIVE" in out
+    assert "log.bin" in out
+    assert parse(call("verify", run, "--json")[1])["exit_code"] == 3
+
+
+def test_verify_compares_the_task_asked_for(call: Call, folder: Path) -> None:
+    task_id = parse(call("inspect", folder / "run", "--json")[1])["task_id"]
+    assert call("verify", folder / "run", "--task-id", task_id)[0] == 0
+    assert call("verify", folder / "run", "--task-id", "00" * 32)[0] == 3
+
+
+def test_inspect_says_what_the_run_says(call: Call, folder: Path, run: Path) -> None:
+    code, out, _ = call("inspect", run, "--json")
+    assert code == 0
+    data = parse(out)
+    assert (data["steps"], data["task_steps"], data["complete"]) == (12, 12, True)
+    assert data["checkpoints"] == [0, 4, 8, 12]
+    report = parse(call("verify", run, "--json")[1])
+    for name in ("root", "log_root", "task_id", "run_id", "solver"):
+        assert data[name] == report[name]
+    code, out, _ = call("inspect", run)
+    assert code == 0
+    assert data["root"] in out
+    (run / "claim.cbor").unlink()
+    (run / "manifest.json").unlink()
+    with (run / "log.bin").open("ab") as file:
+        file.write(b"\x01")
+    code, out, err = call("inspect", run, "--json")
+    assert code == 0
+    assert parse(out)["complete"] is False
+    assert "the log ends early" in err
+    (run / "task.cbor").write_bytes(b"")
+    code, out, _ = call("inspect", run, "--json")
+    assert code == 2
+    assert parse(out)["error"]["code"] == "encoding"
+
+
+def test_eval_on_training_test_and_given_data(call: Call, folder: Path) -> None:
+    run = folder / "run"
+    code, out, _ = call("eval", run, "--json")
+    assert code == 0
+    after = parse(out)
+    assert after["samples"] == 30
+    before = parse(call("eval", run, "--step", 0, "--json")[1])
+    assert after["loss"] < before["loss"]
+    table = run / "data" / "samples.bin"
+    same = parse(call("eval", run, "--data", table, "--json")[1])
+    assert (same["loss"], same["accuracy"]) == (after["loss"], after["accuracy"])
+    code, out, _ = call("eval", run, "--task", folder / "task.toml", "--json")
+    assert parse(out)["samples"] == 10
+    assert "accuracy" in call("eval", run)[1]
+    assert call("eval", run, "--step", 5)[0] == 2
+
+
+def test_export_gives_the_model_as_floats(call: Call, folder: Path, tmp_path: Path) -> None:
+    code, out, _ = call("export", folder / "run", "--out", tmp_path / "out", "--json")
+    assert code == 0
+    paths = parse(out)
+    onnx.checker.check_model(onnx.load(paths["onnx"]))
+    assert load_file(paths["safetensors"])["w1"].shape == (8, 16)
+
+
+def test_graph_export_takes_a_run_or_a_task(call: Call, folder: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    assert call("graph", "export-onnx", folder / "run", "--out", first)[0] == 0
+    code, out, _ = call("graph", "export-onnx", folder / "task.toml", "--out", second, "--json")
+    assert code == 0
+    assert parse(out)["nodes"] == len(onnx.load(second).graph.node)
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_keys_are_never_overwritten(call: Call, tmp_path: Path) -> None:
+    code, out, _ = call("key", "new", tmp_path / "k.pem", "--json")
+    assert code == 0
+    assert parse(call("key", "show", tmp_path / "k.pem", "--json")[1]) == parse(out)
+    code, out, err = call("key", "new", tmp_path / "k.pem", "--json")
+    assert code == 2
+    assert parse(out)["error"]["code"] == "storage"
+    assert "never overwritten" in err
+
+
+def test_the_demo_on_another_task_catches_every_cheat(
+    call: Call, folder: Path, tmp_path: Path
+) -> None:
+    task = Path(shutil.copytree(folder, tmp_path / "task")) / "task.toml"
+    task.write_text(
+        task.read_text()
+        .replace("steps = 12", "steps = 80", 1)
+        .replace("checkpoint_every = 4", "checkpoint_every = 20")
+    )
+    code, out, err = call("demo", "--task", task, "--keep", tmp_path / "kept", "--json")
+    assert code == 0, err
+    data = parse(out)
+    assert data["good"] is True
+    assert data["honest"]["verdict"] == "verified"
+    assert [case["reason"]["where"] for case in data["cheats"]] == [f"step {CHEAT_AT}"] * 3
+    assert call("verify", tmp_path / "kept" / "honest")[0] == 0
+    for number in (1, 2, 3):
+        assert call("verify", tmp_path / "kept" / f"cheat-{number}", "--all")[0] == 1
+    code, out, _ = call("demo", "--task", task)
+    assert code == 0
+    assert out.count("fraud, at step 33") == 3
+
+
+def test_a_missing_extra_is_3(call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import vtrain.audit.verify
+
+    def lack(*_: object, **__: object) -> None:
+        raise MissingExtraError("pip install 'vtrain[cuda]'", where="engine cuda")
+
+    monkeypatch.setattr(vtrain.audit.verify, "verify", lack)
+    code, out, err = call("verify", folder / "run", "--json")
+    assert code == 3
+    assert "pip install" in err
+    assert parse(out)["error"]["code"] == "missing-extra"
+
+
+def test_a_crash_or_an_interrupt_is_no_verdict(
+    call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import vtrain.audit.verify
+
+    raised: BaseException = ZeroDivisionError("a defect")
+
+    def fail(*_: object, **__: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(vtrain.audit.verify, "verify", fail)
+    code, _, err = call("verify", folder / "run")
+    assert code == 3
+    assert "a defect" in err
+    assert "not a verdict" in err
+    raised = KeyboardInterrupt()
+    assert call("verify", folder / "run")[0] == 130
+
+
+def test_engines_offered_are_those_that_exist() -> None:
+    from vtrain.cli.verify import command
+
+    [option] = [param for param in command.params if param.name == "engine"]
+    assert isinstance(option.type, click.Choice)
+    assert tuple(option.type.choices) == ENGINES
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["verify", "--help"], ["train", "--help"]])
+def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
+    program = (
+        "import sys\nfrom vtrain.cli import run\ncode = run(sys.argv[1:])\n"
+        "heavy = {'numpy', 'onnx', 'rich.progress', 'torch', 'cryptography'} & set(sys.modules)\n"
+        "sys.exit(code or len(heavy))"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *arguments], check=False)
+    assert done.returncode == 0
+
+
+def test_verify_loads_neither_torch_nor_onnx(folder: Path) -> None:
+    program = (
+        "import sys\nfrom vtrain.cli import run\ncode = run(sys.argv[1:])\n"
+        "sys.exit(code or len({'torch', 'onnx', 'onnxruntime'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", program, "verify", str(folder / "run"), "--all"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,37 @@
+"""The pages say what the code does: generated ones are up to date, links lead somewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+
+
+def test_cli_page_is_the_help_of_the_commands() -> None:
+    spec = importlib.util.spec_from_file_location("make_cli", ROOT / "docs" / "make_cli.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert (ROOT / "docs" / "cli.md").read_text() == module.render(), "run docs/make_cli.py"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_operator_is_in_the_format_page() -> None:
+    from vtrain.ops import TABLE
+
+    text = (ROOT / "docs" / "format.md").read_text()
+    section = text.split("## 2. Operators")[1].split("## 3.")[0]
+    missing = [name for name in TABLE if not re.search(rf"\b{name}\b", section)]
+    assert missing == []

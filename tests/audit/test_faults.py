@@ -64,6 +64,7 @@ def flip(data: bytes, byte: int, bit: int) -> bytes:
     return bytes(changed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("name", SMALL + LARGE)
 def test_every_flipped_bit_is_caught_or_does_not_matter(run: Path, name: str, part: int) -> None:
@@ -362,6 +363,16 @@ def test_a_claim_of_fewer_steps_is_checked_and_inconclusive(run: Path) -> None:
         ("complete", "the run is not finished: 8 of 12 steps")
     ]
     assert report.segments == ((1, 4), (5, 8))
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_claim_that_commits_to_no_state(run: Path, count: int) -> None:
+    write_leaves(run, read_leaves(run)[:count])
+    sign_again(run)
+    report = verify(run, all_=True)
+    assert report.verdict == "inconclusive"
+    undone = {check.name for check in report.checks if check.status == "not_done"}
+    assert {"checkpoints", "replay"} <= undone
 
 
 def test_a_state_that_no_step_leads_to_is_fraud(run: Path, task: CompiledTask) -> None:

@@ -21,9 +21,9 @@ from vtrain.audit.verify import DEFAULT_SAMPLES, verify
 from vtrain.commit.checkpoint import read_checkpoint
 from vtrain.demo import cheats
 from vtrain.engines.numpy_engine import NumpySession
-from vtrain.errors import RunError
+from vtrain.errors import RunError, TaskError
 from vtrain.report.json import format_percent, format_report
-from vtrain.report.terminal import PREDICTABLE, print_report
+from vtrain.report.terminal import PREDICTABLE, make_printable, print_report
 from vtrain.train.layout import RunPaths
 from vtrain.train.runner import train
 from vtrain.train.task import CompiledTask
@@ -240,6 +240,29 @@ def test_text_has_the_parts_and_the_verdict_last(honest: Path, run: Path) -> Non
     sign_again(run)
     last = show(verify(run, all_=True)).strip().splitlines()[-1]
     assert last.startswith("Verdict: FRAUD - replay: step 1: loss of step 1 is ")
+
+
+def test_names_in_a_run_cannot_draw_a_verdict(run: Path) -> None:
+    (run / "x\n\nVerdict: VERIFIED\x1b[2J").write_text("")
+    (run / "log.bin").unlink()
+    text = show(verify(run))
+    assert "\x1b" not in text
+    assert [line for line in text.splitlines() if line.startswith("Verdict")] == [
+        "Verdict: INCONCLUSIVE - files: log.bin: the file is missing"
+    ]
+    assert make_printable("a\x1b[31m\u202eb\nc [bold]") == "a\\x1b[31m\\u202eb\\nc [bold]"
+
+
+def test_an_engine_that_gives_up_leaves_the_run_inconclusive(
+    honest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def give_up(self: NumpySession) -> StepRecord:
+        raise TaskError("no such batch", where="order")
+
+    monkeypatch.setattr(NumpySession, "step", give_up)
+    report = verify(honest, engine="numpy", all_=True)
+    assert report.verdict == "inconclusive"
+    assert "no such batch" in reason_of(report).detail
 
 
 def test_percent_is_never_overstated() -> None:

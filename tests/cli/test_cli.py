@@ -337,11 +337,6 @@ def test_the_demo_on_another_task_catches_every_cheat(
     call: Call, folder: Path, tmp_path: Path
 ) -> None:
     task = Path(shutil.copytree(folder, tmp_path / "task")) / "task.toml"
-    task.write_text(
-        task.read_text()
-        .replace("steps = 12", "steps = 80", 1)
-        .replace("checkpoint_every = 4", "checkpoint_every = 20")
-    )
     code, out, err = call("demo", "--task", task, "--keep", tmp_path / "kept", "--json")
     assert code == 0, err
     data = parse(out)
@@ -386,6 +381,22 @@ def test_a_crash_or_an_interrupt_is_no_verdict(
     assert "not a verdict" in err
     raised = KeyboardInterrupt()
     assert call("verify", folder / "run")[0] == 130
+
+
+def test_progress_is_drawn_on_stderr_and_only_on_a_terminal(
+    call: Call, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = ("train", folder / "task.toml", "--key", folder / "solver.pem", "--json")
+    verify = ("verify", folder / "run", "--all", "--json")
+    for number, (is_terminal, arguments) in enumerate(
+        ((False, train), (False, verify), (True, train), (True, verify))
+    ):
+        monkeypatch.setattr("sys.stderr.isatty", lambda shown=is_terminal: shown)
+        out_option = ("--out", tmp_path / str(number)) if arguments is train else ()
+        code, out, err = call(*arguments, *out_option)
+        assert code == 0
+        assert parse(out)["steps"] == 12
+        assert bool(err) is is_terminal
 
 
 def test_engines_offered_are_those_that_exist() -> None:

@@ -142,6 +142,41 @@ def test_a_continued_run_survives_a_fault_at_every_call(
         assert summary.run_id == read_manifest(RunPaths(begun)).run_id
 
 
+def test_nothing_is_named_before_what_it_rests_on_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: Ed25519PrivateKey
+) -> None:
+    """Should the power fail, only what was synced is left: no file gets its name unsynced, no
+    checkpoint before the log up to it, and no claim before everything else."""
+    paths, unsynced, named = RunPaths(tmp_path), set[str](), list[str]()
+    write, replace = os.write, os.replace
+
+    def watched_write(handle: int, data: memoryview) -> int:
+        unsynced.add(str(Path(f"/proc/self/fd/{handle}").readlink()))
+        return write(handle, data)
+
+    def watched_sync(handle: int) -> None:
+        unsynced.discard(str(Path(f"/proc/self/fd/{handle}").readlink()))
+
+    def watched_replace(source: Path, target: Path) -> None:
+        assert str(source) not in unsynced
+        if target != paths.log:
+            assert str(paths.log) not in unsynced
+        assert unsynced <= {str(source)}, "the folder of the file named before"
+        named.append(target.name)
+        unsynced.add(str(target.parent))
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", watched_write)
+        patch.setattr(os, "fsync", watched_sync)
+        patch.setattr(os, "replace", watched_replace)
+        train(TASK, tmp_path, key=key)
+    assert not unsynced
+    assert named[0] == "task.cbor"
+    ends = [f"{step:012d}.safetensors" for step in (2, 4, 6, 8)]
+    assert named[-9:] == [*[x for end in ends for x in (end, "manifest.json")], "claim.cbor"]
+
+
 @pytest.mark.parametrize("fault", [errno.EROFS, errno.EACCES, errno.EIO, errno.EDQUOT])
 def test_a_folder_that_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: Ed25519PrivateKey, fault: int
@@ -298,6 +333,19 @@ def test_a_bad_checkpoint_is_passed_over(
     summary = resume(run, key)
     assert summary.resumed_from == resumed_from
     check_like(whole, run.root, summary)
+
+
+def test_what_lies_beyond_the_log_is_dropped(run: RunPaths, key: Ed25519PrivateKey) -> None:
+    """Even when the run does not get there again."""
+    run.checkpoint(6).write_bytes(b"")
+    for step in (7, 8, 100):
+        shutil.copy(run.checkpoint(4), run.checkpoint(step))
+    leftover = run.checkpoints / ".000000000007.safetensors.tmp"
+    leftover.touch()
+    summary = train(TASK, run.root, key=key, steps=5, engine="cpu")
+    assert summary.resumed_from == 4
+    assert not leftover.exists()
+    check_run(run.root, TASK, summary)
 
 
 @pytest.mark.parametrize("name", ["graph.cbor", "model.onnx", "data/samples.bin"])

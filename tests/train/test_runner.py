@@ -151,6 +151,7 @@ def test_a_folder_of_other_things_is_refused(tmp_path: Path, key: Ed25519Private
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(RunError, match="'thesis\\.tex' but"):
         train(TASK, tmp_path, key=key)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_data_that_does_not_match_its_root(tmp_path: Path, key: Ed25519PrivateKey) -> None:

@@ -588,7 +588,8 @@ def _check_checkpoints(
 ) -> frozenset[int]:
     """Hold every checkpoint against the record of its step, the first against the task."""
     if unless or task is None or graph is None or records is None or segments is None:
-        ledger.attempt("checkpoints", "checkpoints", lambda: ("", None), unless=unless)
+        reason = unless or "the log commits to no state"
+        ledger.attempt("checkpoints", "checkpoints", lambda: ("", None), unless=reason)
         return frozenset()
     steps = [0, *(segments.bounds(index)[1] for index in range(segments.count))]
     good: set[int] = set()

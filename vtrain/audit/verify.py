@@ -28,7 +28,7 @@ from vtrain.audit.structure import (
 )
 from vtrain.engines.base import Session
 from vtrain.engines.registry import open_session, resolve_engine
-from vtrain.errors import RunError
+from vtrain.errors import RunError, VtrainError
 from vtrain.spec.samples import Samples
 from vtrain.train.layout import RunPaths
 from vtrain.wire.graph import StepGraph
@@ -174,7 +174,12 @@ def _replay(
         def show(steps: int, before: int = done) -> None:
             progress("replay", before + steps, total)
 
-        difference = replay_segment(session, subject.records, start, end, show)
+        try:
+            difference = replay_segment(session, subject.records, start, end, show)
+        except VtrainError as error:
+            reason = f"the {engine} engine gave up: {error.message}"
+            checks.append(Check("replay", "not_done", reason, f"steps {start + 1} to {end}"))
+            break
         replayed.append((start + 1, end))
         if difference is not None:
             detail = difference.describe()
@@ -227,7 +232,9 @@ def _describe_strength(
 ) -> Strength:
     """What the verdict rests on and what it leaves open, in sentences."""
     passed = [check.name for check in evidence.checks if check.status == "passed"]
-    checked = [f"structure, in full: {', '.join(passed)}"] if passed else []
+    whole_structure = len(passed) == len(evidence.checks)
+    title = "structure, in full" if whole_structure else "structure, in part"
+    checked = [f"{title}: {', '.join(passed)}"] if passed else []
     unchecked: list[str] = []
     if given_id is not None:
         checked.append("the task is the one asked for")

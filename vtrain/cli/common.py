@@ -33,7 +33,9 @@ class VtrainCommand(click.Command):
         try:
             return super().invoke(ctx)
         except VtrainError as error:
-            click.echo(f"vtrain {self.name}: {error}", err=True)
+            from vtrain.report.terminal import make_printable
+
+            click.echo(f"vtrain {self.name}: {make_printable(str(error))}", err=True)
             if ctx.params.get("as_json"):
                 print_json(
                     {
@@ -113,9 +115,11 @@ def make_console() -> Console:
 
 def print_pairs(pairs: Mapping[str, object]) -> None:
     """Print labels and values, one pair a line."""
+    from vtrain.report.terminal import make_printable
+
     width = max(map(len, pairs))
     for label, value in pairs.items():
-        click.echo(f"{label:<{width}}  {value}")
+        click.echo(make_printable(f"{label:<{width}}  {value}"))
 
 
 @contextmanager

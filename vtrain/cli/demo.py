@@ -173,8 +173,7 @@ def _show_cheats(
     from vtrain.train.task import compile_task
 
     console.rule("[bold]4. Three dishonest solvers")
-    steps = min(CHEAT_STEPS, file.steps)
-    short = replace(file, steps=steps, commit_every=1, checkpoint_every=CHEAT_EVERY)
+    short = replace(file, steps=CHEAT_STEPS, commit_every=1, checkpoint_every=CHEAT_EVERY)
     task = compile_task(short)
     caught = []
     for number, (name, cheat) in enumerate(CHEATS.items(), start=1):
@@ -186,9 +185,8 @@ def _show_cheats(
         reason = report.reason
         place = reason.where if reason is not None else "nowhere"
         colour = "green" if case.located else "red"
-        console.print(
-            f"{name}, in step {CHEAT_AT} of {steps}: [{colour}]{report.verdict}, at {place}[/]"
-        )
+        what = f"{name}, in step {CHEAT_AT} of {CHEAT_STEPS}"
+        console.print(f"{what}: [{colour}]{report.verdict}, at {place}[/]", soft_wrap=True)
         if reason is not None:
             console.print(f"  {reason.detail}", style="dim")
     return caught

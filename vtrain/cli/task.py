@@ -89,6 +89,8 @@ def _to_dict(task: CompiledTask) -> dict[str, Any]:
 
 
 def _print(task: CompiledTask) -> None:
+    from vtrain.report.terminal import make_printable
+
     rows = [("node", "operator", "dtype", "shape", "exponent", "least", "most")]
     for node in _nodes(task):
         shape = "x".join(map(str, node["shape"])) or "scalar"
@@ -97,7 +99,7 @@ def _print(task: CompiledTask) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        click.echo("  ".join(cells).rstrip())
+        click.echo(make_printable("  ".join(cells).rstrip()))
     click.echo("\nExponents of the calibrated sites")
     print_pairs(dict(sorted(task.spec.exponents.items())))
     click.echo("")

@@ -20,7 +20,7 @@ from vtrain.wire.graph import Attrs, Node, Ref, TensorType
 
 
 def _relu_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
-    return np.maximum(inputs[0], 0)
+    return np.asarray(np.maximum(inputs[0], 0))
 
 
 def _relu_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:

@@ -29,6 +29,16 @@ PREDICTABLE = (
 """What a report says of predictable randomness."""
 
 
+def make_printable(text: str) -> str:
+    """``text`` on one line, with control and direction characters written out.
+
+    Names in a run are the solver's: none of them may draw a verdict on the auditor's screen.
+    """
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
+
+
 def print_report(report: Report, console: Console) -> None:
     """Write ``report`` to ``console``; the verdict is the last line."""
     console.print(_identity(report))
@@ -36,7 +46,7 @@ def print_report(report: Report, console: Console) -> None:
     console.print(_checks(report.checks))
     _print_list(console, "Checked", report.strength.checked)
     _print_list(console, "Not checked", report.strength.unchecked)
-    if report.detections:
+    if report.detections and report.verdict != "fraud":
         _print_list(console, "Chance that this draw hits a cheat", tuple(_chances(report)))
     if report.randomness is not None:
         console.print(f"\nDrawn with {report.randomness.source}:")
@@ -72,14 +82,14 @@ def _checks(checks: tuple[Check, ...]) -> Table:
 
 
 def _sentence(check: Check) -> str:
-    return f"{check.where}: {check.detail}" if check.where else check.detail
+    return make_printable(f"{check.where}: {check.detail}" if check.where else check.detail)
 
 
 def _print_list(console: Console, title: str, lines: tuple[str, ...]) -> None:
     if lines:
         console.print(f"\n[bold]{title}[/]")
         for line in lines:
-            console.print(Padding(escape(f"- {line}"), (0, 0, 0, 2)))
+            console.print(Padding(escape(f"- {make_printable(line)}"), (0, 0, 0, 2)))
 
 
 def _chances(report: Report) -> Iterator[str]:

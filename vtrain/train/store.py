@@ -91,8 +91,8 @@ class RunDirectory:
         self.log, self.state = self._recover()
         self._log_hasher = blake3()
         self._log_size = 0
+        self._settle_checkpoints()
         self._handle = self._open_log()
-        self._recall_entries()
 
     @property
     def manifest(self) -> Manifest | None:
@@ -150,19 +150,9 @@ class RunDirectory:
             sync_folder(self.paths.root)
 
     def _begin(self) -> None:
-        """Take the folder for this task, or see that it is this task's."""
+        """Make the folder this task's, or see that it is."""
         paths, content = self.paths, encode_task(self._task.spec)
         if not paths.task.exists():
-            with storing(paths.root):
-                foreign = sorted(
-                    path.name
-                    for path in paths.root.iterdir()
-                    if path != paths.lock and not path.name.endswith(".cbor.tmp")
-                )
-            if foreign:
-                raise RunError(
-                    f"holds {foreign[0]!r} but no run: name a new folder", where=str(paths.root)
-                )
             write_atomic(paths.task, [content])
         found = read_file(paths.task, MAX_SMALL)
         if found != content:
@@ -252,13 +242,16 @@ class RunDirectory:
         self._log_size = len(kept)
         return handle
 
-    def _recall_entries(self) -> None:
-        """Manifest entries of the checkpoints that are kept; those after the log are not listed."""
+    def _settle_checkpoints(self) -> None:
+        """Drop the checkpoints beyond the log, list the others as the manifest had them."""
         known = self._manifest.files if self._manifest is not None else {}
         for step in self.paths.list_checkpoints():
-            if 0 < step <= self.log.size:
-                path = self.paths.checkpoint(step)
-                name = self.paths.name_of(path)
+            path = self.paths.checkpoint(step)
+            name = self.paths.name_of(path)
+            if step > self.log.size:
+                with storing(path):
+                    path.unlink()
+            elif step > 0:
                 self._files[name] = known.get(name) or read_entry(path)
 
     def _prune(self, step: int) -> None:
@@ -271,6 +264,14 @@ class RunDirectory:
                 self._files.pop(self.paths.name_of(path), None)
 
 
+def _refuse_foreign(paths: RunPaths) -> None:
+    """RunError for a folder that has files but no run; nothing is put there, not even a lock."""
+    known = {paths.lock.name, f".{paths.task.name}.tmp"}
+    foreign = sorted(path.name for path in paths.root.iterdir() if path.name not in known)
+    if foreign and not paths.task.exists():
+        raise RunError(f"holds {foreign[0]!r} but no run: name a new folder", where=str(paths.root))
+
+
 @contextmanager
 def open_run(root: Path, task: CompiledTask, *, keep_data: bool = True) -> Iterator[RunDirectory]:
     """Begin a run of ``task`` in ``root``, or go on with the one there; locked until the end.
@@ -279,9 +280,11 @@ def open_run(root: Path, task: CompiledTask, *, keep_data: bool = True) -> Itera
     the folder, when it has a run of another task, or files that are no run; StorageError when the
     system refuses to read or write; EncodingError for a manifest or a log that was altered.
     """
+    paths = RunPaths(root)
     with storing(root):
         root.mkdir(parents=True, exist_ok=True)
-    paths = RunPaths(root)
+        sync_folder(root.parent)
+        _refuse_foreign(paths)
     with hold_lock(paths.lock):
         with storing(root):
             run = RunDirectory(paths, task, keep_data=keep_data)

@@ -147,6 +147,30 @@ impl Rounding {
     }
 }
 
+/// The rounding shift of values for which `x + 2^(s-1)` cannot overflow: two instructions.
+#[derive(Clone, Copy, Debug)]
+pub struct SmallRounding {
+    half: i64,
+    shift: u32,
+}
+
+impl SmallRounding {
+    /// For shifts in [0, 62] of values within +-2^62; None for others.
+    pub fn new(shift: i64) -> Option<Self> {
+        match shift {
+            0 => Some(Self { half: 0, shift: 0 }),
+            1..=62 => Some(Self { half: 1 << (shift - 1), shift: shift as u32 }),
+            _ => None,
+        }
+    }
+
+    /// rs(x, shift).
+    #[inline(always)]
+    pub fn apply(self, x: i64) -> i64 {
+        x.wrapping_add(self.half) >> self.shift
+    }
+}
+
 /// 2^-d in 16 fraction bits, `d` >= 0 in 10 fraction bits: rs(T\[d & 1023\], d >> 10).
 #[inline(always)]
 pub fn exp2_q16(d: i64) -> i32 {
@@ -182,6 +206,18 @@ mod tests {
                 assert_eq!(Rounding::new(shift).apply(x), expected, "rs({x}, {shift})");
             }
         }
+    }
+
+    #[test]
+    fn small_rounding_is_rounding() {
+        for shift in 0..=62 {
+            let (small, any) = (SmallRounding::new(shift).unwrap(), Rounding::new(shift));
+            for x in [0, 1, 2, 3, 5, 255, 256, 1 << 31, (1 << 62) - 1, 1 << 62] {
+                assert_eq!(small.apply(x), any.apply(x));
+                assert_eq!(small.apply(-x), any.apply(-x));
+            }
+        }
+        assert!(SmallRounding::new(-1).is_none() && SmallRounding::new(63).is_none());
     }
 
     #[test]

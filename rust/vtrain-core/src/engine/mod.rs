@@ -11,6 +11,7 @@ use crate::cbor::EncodeError;
 use crate::domains::Hash;
 use crate::gemm::{Gemm, GemmError, Path, RescaleI16};
 use crate::graph::{GraphDecodeError, StepGraph};
+use crate::ops::optimizer::Rate;
 use crate::ops::{Buffer, Form, OpError, OutOfMemory, RunError, Samples, Slice, copy, linear};
 use crate::tensor_digest::digest_parallel;
 use crate::threads;
@@ -18,7 +19,7 @@ use crate::threads;
 use plan::{Job, Plan, Work};
 use program::Program;
 pub use program::{SampleForms, State};
-use update::{Rate, UpdateInPlace};
+use update::update_in_place;
 
 /// Why an engine refused.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -448,10 +449,7 @@ impl Machine {
         let rate = Rate { rate: rate.first().copied().ok_or(RunError::Inputs)?, shift };
         let size = program.forms[job.node].size();
         let (velocity, weight) = (velocity.write(size), weight.write(size));
-        let extents = (product.m, product.n);
-        let gemm = &mut self.gemm;
-        UpdateInPlace::apply(velocity, weight, extents, rule, rate, |e| gemm.run(a, b, e))
-            .ok_or(RunError::Inputs)??;
+        update_in_place(&mut self.gemm, (a, b), velocity, weight, rule, rate)?;
         Ok(())
     }
 

@@ -36,7 +36,7 @@ pub(super) enum Work {
     Update {
         product: Product,
         rule: MomentumRule,
-        shift: Rounding,
+        shift: i64,
         old_velocity: usize,
         old_weight: usize,
         velocity: usize,

@@ -1,6 +1,10 @@
 //! AVX2: both sums by `vpmaddwd`, 16 products an instruction; high limbs as int16.
 
+// Nearly every function is one instruction: what it needs is what `Isa` needs.
+#![allow(unsafe_op_in_unsafe_fn)]
+
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 use super::Epilogue;
 use super::pack::{Highs, Lanes, Layout, Line, Side, pack_block};
@@ -12,75 +16,60 @@ pub(super) struct Avx2;
 unsafe impl Isa for Avx2 {
     type Vector = __m256i;
     const WIDTH: usize = 8;
-    const ROWS: usize = 6;
+    const ROWS: usize = 5;
     const GROUPS: usize = 1;
     const HIGHS: Highs = Highs::Words;
 
     #[inline(always)]
     unsafe fn zero() -> __m256i {
-        unsafe { _mm256_setzero_si256() }
+        _mm256_setzero_si256()
     }
 
     #[inline(always)]
     unsafe fn load(from: *const u32) -> __m256i {
-        unsafe { _mm256_loadu_si256(from.cast()) }
+        _mm256_loadu_si256(from.cast())
     }
 
     #[inline(always)]
     unsafe fn splat(from: *const u32) -> __m256i {
-        unsafe { _mm256_set1_epi32(*from as i32) }
-    }
-
-    #[inline(always)]
-    unsafe fn add(x: __m256i, y: __m256i) -> __m256i {
-        unsafe { _mm256_add_epi32(x, y) }
-    }
-
-    #[inline(always)]
-    unsafe fn negate_shift16(x: __m256i) -> __m256i {
-        unsafe { _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_slli_epi32::<16>(x)) }
-    }
-
-    #[inline(always)]
-    unsafe fn dot_words(acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
-        unsafe { _mm256_add_epi32(acc, _mm256_madd_epi16(a, b)) }
+        _mm256_set1_epi32(*from as i32)
     }
 
     #[inline(always)]
     unsafe fn prefetch(at: *const u32) {
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
     }
 
     #[inline(always)]
-    unsafe fn prefetch_l2(at: *const Line) {
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) };
+    unsafe fn prefetch_far(at: *const Line) {
+        _mm_prefetch::<_MM_HINT_T1>(at.cast());
+    }
+
+    #[inline(always)]
+    unsafe fn add(x: __m256i, y: __m256i) -> __m256i {
+        _mm256_add_epi32(x, y)
+    }
+
+    #[inline(always)]
+    unsafe fn negate_shift16(x: __m256i) -> __m256i {
+        _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_slli_epi32::<16>(x))
+    }
+
+    #[inline(always)]
+    unsafe fn dot_words(acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        _mm256_add_epi32(acc, _mm256_madd_epi16(a, b))
     }
 
     #[inline(always)]
     unsafe fn dot_highs(acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
-        unsafe { Self::dot_words(acc, a, b) }
+        Self::dot_words(acc, a, b)
     }
 
     #[inline(always)]
-    unsafe fn widen(to: *mut i64, sum: __m256i, add: bool) {
-        unsafe {
-            let (low, high) = halves(sum);
-            put(to, low, add);
-            put(to.add(4), high, add);
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn widen_shifted(to: *mut i64, high: __m256i, error: __m256i, add: bool) {
-        unsafe {
-            let ((h0, h1), (e0, e1)) = (halves(high), halves(error));
-            put(to, _mm256_add_epi64(_mm256_slli_epi64::<16>(h0), e0), add);
-            put(
-                to.add(4),
-                _mm256_add_epi64(_mm256_slli_epi64::<16>(h1), e1),
-                add,
-            );
-        }
+    unsafe fn widen(to: *mut i64, high: __m256i, low: __m256i, add: bool) {
+        let ((h0, h1), (l0, l1)) = (halves(high), halves(low));
+        put(to, h0, l0, add);
+        put(to.add(4), h1, l1, add);
     }
 
     #[target_feature(enable = "avx2")]
@@ -90,15 +79,13 @@ unsafe impl Isa for Avx2 {
 
     #[target_feature(enable = "avx2")]
     unsafe fn tile(job: &TileJob<'_>, out: &mut TileSums, add: bool) {
-        unsafe {
-            match job.rows {
-                1 => rows::<1>(job, out, add),
-                2 => rows::<2>(job, out, add),
-                3 => rows::<3>(job, out, add),
-                4 => rows::<4>(job, out, add),
-                5 => rows::<5>(job, out, add),
-                _ => rows::<6>(job, out, add),
-            }
+        match job.rows {
+            1 => rows::<1>(job, out, add),
+            2 => rows::<2>(job, out, add),
+            3 => rows::<3>(job, out, add),
+            4 => rows::<4>(job, out, add),
+            5 => rows::<5>(job, out, add),
+            _ => rows::<6>(job, out, add),
         }
     }
 
@@ -106,18 +93,16 @@ unsafe impl Isa for Avx2 {
     unsafe fn finish<E: Epilogue>(
         epilogue: &E,
         sums: &TileSums,
-        row0: usize,
-        rows: usize,
-        col0: usize,
-        cols: usize,
+        rows: Range<usize>,
+        cols: Range<usize>,
     ) {
-        unsafe { tile::finish(epilogue, sums, row0, rows, col0, cols) };
+        tile::finish(epilogue, sums, rows, cols);
     }
 }
 
 #[target_feature(enable = "avx2")]
 unsafe fn rows<const R: usize>(job: &TileJob<'_>, out: &mut TileSums, add: bool) {
-    unsafe { tile::tile::<Avx2, R, 2>(job, out, add) };
+    tile::tile::<Avx2, R, 2>(job, out, add);
 }
 
 /// 8 int32 as int64.
@@ -128,16 +113,12 @@ fn halves(x: __m256i) -> (__m256i, __m256i) {
     (_mm256_cvtepi32_epi64(low), _mm256_cvtepi32_epi64(high))
 }
 
-/// Stores 4 int64, on top of what is there if `add`.
+/// Stores `high * 2^16 + low`, 4 int64, on top of what is there if `add`.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn put(to: *mut i64, sum: __m256i, add: bool) {
-    // SAFETY: the caller owns 4 int64 at `to`.
-    unsafe {
-        let before = _mm256_and_si256(
-            _mm256_loadu_si256(to.cast()),
-            _mm256_set1_epi64x(-i64::from(add)),
-        );
-        _mm256_storeu_si256(to.cast(), _mm256_add_epi64(before, sum));
-    }
+unsafe fn put(to: *mut i64, high: __m256i, low: __m256i, add: bool) {
+    let sum = _mm256_add_epi64(_mm256_slli_epi64::<16>(high), low);
+    let mask = _mm256_set1_epi64x(-i64::from(add));
+    let before = _mm256_and_si256(_mm256_loadu_si256(to.cast()), mask);
+    _mm256_storeu_si256(to.cast(), _mm256_add_epi64(before, sum));
 }

@@ -1,11 +1,14 @@
 //! AVX-512 with VNNI: `vpdpwssd` for W (32 products), `vpdpbusd` for H (64 products).
 
-use std::arch::x86_64::*;
+// Nearly every function is one instruction: what it needs is what `Isa` needs.
+#![allow(unsafe_op_in_unsafe_fn)]
 
-use super::Epilogue;
-use super::pack::{Bound, Highs, LANES, Lanes, Layout, Line, Side, norm_bound, set_bound};
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use super::pack::{Highs, Lanes, Layout, Line, Side};
 use super::tile::{self, Isa, TileJob, TileSums};
-use super::{BLOCK, NARROW_MAX, WIDE_BLOCK};
+use super::{Epilogue, avx512_pack};
 
 pub(super) struct Avx512;
 
@@ -19,100 +22,88 @@ unsafe impl Isa for Avx512 {
 
     #[inline(always)]
     unsafe fn zero() -> __m512i {
-        unsafe { _mm512_setzero_si512() }
+        _mm512_setzero_si512()
     }
 
     #[inline(always)]
     unsafe fn load(from: *const u32) -> __m512i {
-        unsafe { _mm512_loadu_si512(from.cast()) }
+        _mm512_loadu_si512(from.cast())
     }
 
     #[inline(always)]
     unsafe fn splat(from: *const u32) -> __m512i {
-        unsafe { _mm512_set1_epi32(*from as i32) }
-    }
-
-    #[inline(always)]
-    unsafe fn add(x: __m512i, y: __m512i) -> __m512i {
-        unsafe { _mm512_add_epi32(x, y) }
-    }
-
-    #[inline(always)]
-    unsafe fn negate_shift16(x: __m512i) -> __m512i {
-        unsafe { _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32::<16>(x)) }
-    }
-
-    #[inline(always)]
-    unsafe fn dot_words(acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
-        unsafe { _mm512_dpwssd_epi32(acc, a, b) }
+        _mm512_set1_epi32(*from as i32)
     }
 
     #[inline(always)]
     unsafe fn prefetch(at: *const u32) {
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
     }
 
     #[inline(always)]
-    unsafe fn prefetch_l2(at: *const Line) {
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) };
+    unsafe fn prefetch_far(at: *const Line) {
+        _mm_prefetch::<_MM_HINT_T1>(at.cast());
+    }
+
+    #[inline(always)]
+    unsafe fn add(x: __m512i, y: __m512i) -> __m512i {
+        _mm512_add_epi32(x, y)
+    }
+
+    #[inline(always)]
+    unsafe fn negate_shift16(x: __m512i) -> __m512i {
+        _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32::<16>(x))
+    }
+
+    #[inline(always)]
+    unsafe fn dot_words(acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
+        _mm512_dpwssd_epi32(acc, a, b)
     }
 
     #[inline(always)]
     unsafe fn dot_highs(acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
-        unsafe { _mm512_dpbusd_epi32(acc, a, b) }
+        _mm512_dpbusd_epi32(acc, a, b)
     }
 
     #[inline(always)]
-    unsafe fn widen(to: *mut i64, sum: __m512i, add: bool) {
-        unsafe {
-            let (low, high) = halves(sum);
-            put(to, low, add);
-            put(to.add(8), high, add);
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn widen_shifted(to: *mut i64, high: __m512i, error: __m512i, add: bool) {
-        unsafe {
-            let ((h0, h1), (e0, e1)) = (halves(high), halves(error));
-            put(to, _mm512_add_epi64(_mm512_slli_epi64::<16>(h0), e0), add);
-            put(
-                to.add(8),
-                _mm512_add_epi64(_mm512_slli_epi64::<16>(h1), e1),
-                add,
-            );
-        }
+    unsafe fn widen(to: *mut i64, high: __m512i, low: __m512i, add: bool) {
+        let ((h0, h1), (l0, l1)) = (halves(high), halves(low));
+        put(to, h0, l0, add);
+        put(to.add(8), h1, l1, add);
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
     unsafe fn pack(src: &Lanes<'_>, side: Side, layout: &Layout, block: usize, group: &mut [Line]) {
-        unsafe { pack(src, side, layout, block, group) };
+        avx512_pack::pack_block(src, side, layout, block, group);
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
     unsafe fn tile(job: &TileJob<'_>, out: &mut TileSums, add: bool) {
         type Tile = unsafe fn(&TileJob<'_>, &mut TileSums, bool);
-        macro_rules! table {
+        macro_rules! tiles {
             ($n:literal: $($r:literal)*) => { [$(tile::<$r, $n> as Tile),*] };
         }
-        const ONE: [Tile; 14] = table!(1: 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
-        const TWO: [Tile; 14] = table!(2: 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
-        let narrow = job.b.len() == job.layout.lines;
-        let table = if narrow { &ONE } else { &TWO };
-        unsafe { table[job.rows - 1](job, out, add) };
+        const ONE: [Tile; 14] = tiles!(1: 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
+        const TWO: [Tile; 14] = tiles!(2: 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
+        let is_narrow = job.b.len() == job.layout.lines;
+        let tiles = if is_narrow { &ONE } else { &TWO };
+        tiles[job.rows - 1](job, out, add);
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
     unsafe fn finish<E: Epilogue>(
         epilogue: &E,
         sums: &TileSums,
-        row0: usize,
-        rows: usize,
-        col0: usize,
-        cols: usize,
+        rows: Range<usize>,
+        cols: Range<usize>,
     ) {
-        unsafe { tile::finish(epilogue, sums, row0, rows, col0, cols) };
+        tile::finish(epilogue, sums, rows, cols);
     }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+unsafe fn tile<const R: usize, const N: usize>(job: &TileJob<'_>, out: &mut TileSums, add: bool) {
+    tile::tile::<Avx512, R, N>(job, out, add);
 }
 
 /// 16 int32 as int64.
@@ -123,175 +114,11 @@ fn halves(x: __m512i) -> (__m512i, __m512i) {
     (_mm512_cvtepi32_epi64(low), _mm512_cvtepi32_epi64(high))
 }
 
-/// Stores 8 int64, on top of what is there if `add`.
+/// Stores `high * 2^16 + low`, 8 int64, on top of what is there if `add`.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn put(to: *mut i64, sum: __m512i, add: bool) {
-    let mask = if add { u8::MAX } else { 0 };
-    // SAFETY: the caller owns 8 int64 at `to`.
-    unsafe {
-        _mm512_storeu_si512(
-            to.cast(),
-            _mm512_add_epi64(_mm512_maskz_loadu_epi64(mask, to), sum),
-        )
-    };
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-unsafe fn tile<const R: usize, const N: usize>(job: &TileJob<'_>, out: &mut TileSums, add: bool) {
-    unsafe { tile::tile::<Avx512, R, N>(job, out, add) };
-}
-
-/// Terms that `fetch` takes at a time: a full vector of a lane.
-const FETCH: usize = 32;
-/// Terms between what is fetched and what is asked for.
-const AHEAD: usize = 2 * FETCH;
-
-/// Packs a block, as [`super::pack::pack_block`] does.
-///
-/// # Safety
-/// The machine has the instructions.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-unsafe fn pack(src: &Lanes<'_>, side: Side, layout: &Layout, block: usize, group: &mut [Line]) {
-    // Gathers byte 1 and 3 of each word (the high limbs of a pair) into its low or high half.
-    let low_half = _mm512_set1_epi32(0x8080_0301_u32 as i32);
-    let low_half = _mm512_add_epi8(low_half, word_starts());
-    let high_half = _mm512_set1_epi32(0x0301_8080);
-    let high_half = _mm512_add_epi8(high_half, word_starts());
-    let flip = _mm512_set1_epi8(if side == Side::A { -128 } else { 0 });
-    let (round, ones) = (_mm512_set1_epi16(128), _mm512_set1_epi8(1));
-    let end = layout.k.min((block + 1) * BLOCK);
-    let mut squares = _mm512_setzero_si512();
-    let mut largest = _mm512_setzero_si512();
-    for (half, start) in (block * BLOCK..end).step_by(WIDE_BLOCK).enumerate() {
-        let end = end.min(start + WIDE_BLOCK);
-        let mut sum = _mm512_setzero_si512();
-        for first in (start..end).step_by(FETCH) {
-            // SAFETY: passed on from the caller.
-            let pairs = unsafe { fetch(src, first) };
-            let last = end.min(first + FETCH);
-            let (words, highs) = group.split_at_mut(layout.highs);
-            let words = words[first / 2..last / 2].chunks_exact_mut(2);
-            let highs = &mut highs[first / 4..last / 4];
-            for ((pair, words), to) in pairs.chunks_exact(2).zip(words).zip(highs) {
-                for (&pair, word) in pair.iter().zip(words) {
-                    *word = line(pair);
-                    largest = _mm512_max_epu16(largest, _mm512_abs_epi16(pair));
-                    let square = _mm512_srli_epi32::<8>(_mm512_madd_epi16(pair, pair));
-                    squares = _mm512_add_epi32(squares, square);
-                }
-                // The high byte of the saturated q + 128 is the rounded high limb.
-                let high = _mm512_or_si512(
-                    _mm512_shuffle_epi8(_mm512_adds_epi16(pair[0], round), low_half),
-                    _mm512_shuffle_epi8(_mm512_adds_epi16(pair[1], round), high_half),
-                );
-                sum = _mm512_dpbusd_epi32(sum, ones, high);
-                *to = line(_mm512_xor_si512(high, flip));
-            }
-        }
-        let fix = _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32::<7>(sum));
-        group[layout.fixes + 2 * block + half] = line(fix);
-    }
-    let largest = line(largest)
-        .0
-        .into_iter()
-        .fold(0, |x, pair| x.max(pair & 0xffff).max(pair >> 16));
-    let norm = norm_bound(_mm512_reduce_max_epu32(squares));
-    let wide = u32::from(largest > u32::from(NARROW_MAX));
-    set_bound(layout, group, block, Bound { norm, wide });
-}
-
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn line(x: __m512i) -> Line {
-    let mut line = Line::ZERO;
-    // SAFETY: a line is as long as the vector.
-    unsafe { _mm512_storeu_si512(line.0.as_mut_ptr().cast(), x) };
-    line
-}
-
-/// In every byte, where its word starts in its 128-bit lane.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn word_starts() -> __m512i {
-    _mm512_broadcast_i32x4(_mm_setr_epi32(0, 0x0404_0404, 0x0808_0808, 0x0c0c_0c0c))
-}
-
-/// Terms `first .. first + 32` of 16 lanes: 16 vectors of pairs, zero outside.
-///
-/// # Safety
-/// The machine has the instructions; `first < src.k`.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-unsafe fn fetch(src: &Lanes<'_>, first: usize) -> [__m512i; LANES] {
-    let terms = (src.k - first).min(FETCH);
-    let mut pairs = [_mm512_setzero_si512(); LANES];
-    let from = &src.data[first * src.k_stride..];
-    if src.k_stride == 1 {
-        assert!((src.lanes - 1) * src.lane_stride + terms <= from.len());
-        let mask = u32::MAX >> (FETCH - terms);
-        for (lane, row) in pairs.iter_mut().enumerate().take(src.lanes) {
-            // SAFETY: the mask keeps to the lane's `terms` values, inside `from`.
-            *row = unsafe {
-                let at = from.as_ptr().add(lane * src.lane_stride);
-                _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast());
-                _mm512_maskz_loadu_epi16(mask, at)
-            };
-        }
-        return transpose(pairs);
-    }
-    if src.lane_stride == 1 {
-        assert!((terms - 1) * src.k_stride + src.lanes <= from.len());
-        let mask = u16::MAX >> (LANES - src.lanes);
-        // SAFETY: the mask keeps to the term's lanes, inside `from`.
-        let load = |k: usize| unsafe {
-            let at = from.as_ptr().add(k * src.k_stride);
-            _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD * src.k_stride).cast());
-            _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, at))
-        };
-        for (i, pair) in pairs.iter_mut().enumerate().take(terms / 2) {
-            *pair = _mm512_or_si512(load(2 * i), _mm512_slli_epi32::<16>(load(2 * i + 1)));
-        }
-        if terms % 2 == 1 {
-            pairs[terms / 2] = load(terms - 1);
-        }
-        return pairs;
-    }
-    let mut words = [Line::ZERO; LANES];
-    for (i, line) in words.iter_mut().enumerate() {
-        line.0 = std::array::from_fn(|lane| src.pair(lane, first + 2 * i));
-    }
-    // SAFETY: a line is as long as a vector.
-    words.map(|line| unsafe { _mm512_loadu_si512(line.0.as_ptr().cast()) })
-}
-
-/// The transpose of 16 x 16 words.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn transpose(r: [__m512i; 16]) -> [__m512i; 16] {
-    let mut a = r;
-    for i in (0..16).step_by(2) {
-        a[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-        a[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-    }
-    // b[4 i + c] holds, in its 128-bit lane l, rows 4 i .. 4 i + 4 of column 4 l + c.
-    let mut b = a;
-    for i in (0..16).step_by(4) {
-        b[i] = _mm512_unpacklo_epi64(a[i], a[i + 2]);
-        b[i + 1] = _mm512_unpackhi_epi64(a[i], a[i + 2]);
-        b[i + 2] = _mm512_unpacklo_epi64(a[i + 1], a[i + 3]);
-        b[i + 3] = _mm512_unpackhi_epi64(a[i + 1], a[i + 3]);
-    }
-    let mut out = b;
-    for c in 0..4 {
-        let even = |x, y| _mm512_shuffle_i32x4::<0x88>(x, y);
-        let odd = |x, y| _mm512_shuffle_i32x4::<0xdd>(x, y);
-        let (x, y) = (even(b[c], b[4 + c]), odd(b[c], b[4 + c]));
-        let (z, w) = (even(b[8 + c], b[12 + c]), odd(b[8 + c], b[12 + c]));
-        out[c] = even(x, z);
-        out[4 + c] = even(y, w);
-        out[8 + c] = odd(x, z);
-        out[12 + c] = odd(y, w);
-    }
-    out
+unsafe fn put(to: *mut i64, high: __m512i, low: __m512i, add: bool) {
+    let sum = _mm512_add_epi64(_mm512_slli_epi64::<16>(high), low);
+    let before = _mm512_maskz_loadu_epi64(if add { u8::MAX } else { 0 }, to);
+    _mm512_storeu_si512(to.cast(), _mm512_add_epi64(before, sum));
 }

@@ -231,8 +231,8 @@ pub(super) unsafe fn run<I: Isa, E: Epilogue>(
                                 I::tile(&job, sums, stretch > 0);
                                 if is_last {
                                     let col0 = (part_groups.start + group0) * LANES;
-                                    let cols = (width * LANES).min(n - col0);
-                                    I::finish(epilogue, sums, rows.start, rows.len(), col0, cols);
+                                    let cols = col0..n.min(col0 + width * LANES);
+                                    I::finish(epilogue, sums, rows, cols);
                                 }
                             }
                         }

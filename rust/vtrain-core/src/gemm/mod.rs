@@ -46,6 +46,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx512_pack;
 mod driver;
 mod epilogue;
 mod pack;

@@ -118,27 +118,39 @@ impl<'a> Lanes<'a> {
         }
     }
 
-    /// The value of a lane's term, 0 outside.
-    fn at(&self, lane: usize, k: usize) -> i16 {
-        if lane < self.lanes && k < self.k {
-            self.data[lane * self.lane_stride + k * self.k_stride]
-        } else {
-            0
+    /// The values of term `k` of each lane, 0 outside.
+    #[inline(always)]
+    fn term(&self, k: usize) -> [i16; LANES] {
+        let mut term = [0; LANES];
+        if k < self.k {
+            let from = &self.data[k * self.k_stride..];
+            if self.lane_stride == 1 {
+                term[..self.lanes].copy_from_slice(&from[..self.lanes]);
+            } else {
+                for (lane, to) in term.iter_mut().enumerate().take(self.lanes) {
+                    *to = from[lane * self.lane_stride];
+                }
+            }
         }
+        term
     }
 
-    /// The values of two consecutive terms.
-    pub fn pair(&self, lane: usize, k: usize) -> u32 {
-        pair_word(self.at(lane, k), self.at(lane, k + 1))
+    /// The values of terms `k` and `k + 1` of each lane.
+    #[inline(always)]
+    pub fn pair(&self, k: usize) -> Line {
+        pair_words(&self.term(k), &self.term(k + 1))
     }
 }
 
-/// Two terms of a lane in one word, the first in its low half.
-fn pair_word(x: i16, y: i16) -> u32 {
-    u32::from(x as u16) | u32::from(y as u16) << 16
+/// Two terms of each lane, the first in the low half of its word.
+#[inline(always)]
+fn pair_words(x: &[i16; LANES], y: &[i16; LANES]) -> Line {
+    let word = |lane: usize| u32::from(x[lane] as u16) | u32::from(y[lane] as u16) << 16;
+    Line(std::array::from_fn(word))
 }
 
 /// The rounded high limb.
+#[inline(always)]
 fn high(q: i16) -> i16 {
     q.saturating_add(128) >> 8
 }
@@ -153,6 +165,7 @@ pub(super) fn norm_bound(sum: u32) -> u32 {
 /// Packs a block of a group's terms; portable.
 ///
 /// `group` has `layout.lines` lines.
+#[inline(always)]
 pub(super) fn pack_block(
     src: &Lanes<'_>,
     side: Side,
@@ -163,32 +176,33 @@ pub(super) fn pack_block(
 ) {
     let end = layout.k.min((block + 1) * BLOCK);
     let mut squares = [0u32; LANES];
-    let mut largest = 0u16;
+    let mut largest = [0u16; LANES];
     for (half, start) in (block * BLOCK..end).step_by(WIDE_BLOCK).enumerate() {
         let mut sums = [0i32; LANES];
         for k in (start..end.min(start + WIDE_BLOCK)).step_by(4) {
+            let q = [0, 1, 2, 3].map(|i| src.term(k + i));
+            let h = q.map(|term| term.map(high));
+            group[k / 2] = pair_words(&q[0], &q[1]);
+            group[k / 2 + 1] = pair_words(&q[2], &q[3]);
+            match format {
+                Highs::Bytes => {
+                    let flip = if side == Side::A { 0x80 } else { 0 };
+                    let bytes = |lane: usize| h.map(|h| h[lane] as u8 ^ flip);
+                    let words = std::array::from_fn(|lane| u32::from_le_bytes(bytes(lane)));
+                    group[layout.highs + k / 4] = Line(words);
+                }
+                Highs::Words => {
+                    group[layout.highs + k / 2] = pair_words(&h[0], &h[1]);
+                    group[layout.highs + k / 2 + 1] = pair_words(&h[2], &h[3]);
+                }
+            }
             for lane in 0..LANES {
-                let q = [0, 1, 2, 3].map(|i| src.at(lane, k + i));
-                let h = q.map(high);
-                for pair in 0..2 {
-                    let (x, y) = (q[2 * pair], q[2 * pair + 1]);
-                    group[k / 2 + pair].0[lane] = pair_word(x, y);
-                    let square = |v: i16| i32::from(v).unsigned_abs().pow(2);
-                    squares[lane] += (square(x) + square(y)) >> 8;
-                    largest = largest.max(x.unsigned_abs()).max(y.unsigned_abs());
-                }
-                match format {
-                    Highs::Bytes => {
-                        let flip = if side == Side::A { 0x8080_8080 } else { 0 };
-                        let bytes = u32::from_le_bytes(h.map(|h| h as u8));
-                        group[layout.highs + k / 4].0[lane] = bytes ^ flip;
-                    }
-                    Highs::Words => {
-                        group[layout.highs + k / 2].0[lane] = pair_word(h[0], h[1]);
-                        group[layout.highs + k / 2 + 1].0[lane] = pair_word(h[2], h[3]);
-                    }
-                }
-                sums[lane] += h.iter().map(|&h| i32::from(h)).sum::<i32>();
+                let square = |i: usize| i32::from(q[i][lane]).pow(2) as u32;
+                squares[lane] += ((square(0) + square(1)) >> 8) + ((square(2) + square(3)) >> 8);
+                sums[lane] += h.iter().map(|h| i32::from(h[lane])).sum::<i32>();
+                largest[lane] = q
+                    .iter()
+                    .fold(largest[lane], |x, q| x.max(q[lane].unsigned_abs()));
             }
         }
         group[layout.fixes + 2 * block + half] = Line(sums.map(|sum| (-128 * sum) as u32));
@@ -196,7 +210,7 @@ pub(super) fn pack_block(
     let squares = squares.into_iter().fold(0, u32::max);
     let bound = Bound {
         norm: norm_bound(squares),
-        wide: u32::from(largest > NARROW_MAX),
+        wide: u32::from(largest.iter().any(|&x| x > NARROW_MAX)),
     };
     set_bound(layout, group, block, bound);
 }

@@ -30,7 +30,7 @@ pub(super) struct TileJob<'a> {
     pub a: &'a [Line],
     /// As many groups of B, one after the other, as the tile is wide.
     pub b: &'a [Line],
-    /// What a later tile reads: brought closer meanwhile.
+    /// What a later tile reads: asked for meanwhile.
     pub next: &'a [Line],
 }
 
@@ -52,36 +52,34 @@ pub(super) unsafe trait Isa {
     unsafe fn load(from: *const u32) -> Self::Vector;
     /// The word at `from` in every lane.
     unsafe fn splat(from: *const u32) -> Self::Vector;
+    /// Asks for a line that is read soon; it may lie anywhere.
+    unsafe fn prefetch(at: *const u32);
+    /// Asks for a line that is read later, into a larger cache.
+    unsafe fn prefetch_far(at: *const Line);
     unsafe fn add(x: Self::Vector, y: Self::Vector) -> Self::Vector;
     /// `-(x << 16)`, modulo 2^32.
     unsafe fn negate_shift16(x: Self::Vector) -> Self::Vector;
     /// `acc` plus two int16 products a lane, modulo 2^32.
     unsafe fn dot_words(acc: Self::Vector, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// Asks for the line at `at`, which may lie anywhere.
-    unsafe fn prefetch(at: *const u32);
-    unsafe fn prefetch_l2(at: *const Line);
     /// `acc` plus the products of a lane's high limbs, A's as [`Highs`] and [`Side`] say.
     unsafe fn dot_highs(acc: Self::Vector, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// `to = high * 2^16 + low`, or `to +=` that if `add`, in int64.
+    unsafe fn widen(to: *mut i64, high: Self::Vector, low: Self::Vector, add: bool);
 
-    /// `to = sum`, or `to += sum` if `add`, in int64.
-    unsafe fn widen(to: *mut i64, sum: Self::Vector, add: bool);
-    /// The same for `high * 2^16 + error`.
-    unsafe fn widen_shifted(to: *mut i64, high: Self::Vector, error: Self::Vector, add: bool);
-
-    /// Packs one block of a group's terms.
+    /// Packs a block of a group's terms, as [`super::pack::pack_block`] does.
     unsafe fn pack(src: &Lanes<'_>, side: Side, layout: &Layout, block: usize, group: &mut [Line]);
+    /// [`tile`] for the job's rows and groups.
     unsafe fn tile(job: &TileJob<'_>, out: &mut TileSums, add: bool);
+    /// [`finish`].
     unsafe fn finish<E: Epilogue>(
         epilogue: &E,
         sums: &TileSums,
-        row0: usize,
-        rows: usize,
-        col0: usize,
-        cols: usize,
+        rows: Range<usize>,
+        cols: Range<usize>,
     );
 }
 
-/// Hands the tile's rows to the epilogue.
+/// Hands a tile to the epilogue; it covers these rows and columns of C.
 ///
 /// # Safety
 /// As [`Epilogue::store`].
@@ -89,14 +87,12 @@ pub(super) unsafe trait Isa {
 pub(super) unsafe fn finish<E: Epilogue>(
     epilogue: &E,
     sums: &TileSums,
-    row0: usize,
-    rows: usize,
-    col0: usize,
-    cols: usize,
+    rows: Range<usize>,
+    cols: Range<usize>,
 ) {
-    for (row, sums) in sums.0.iter().enumerate().take(rows) {
+    for (row, sums) in rows.zip(&sums.0) {
         // SAFETY: passed on from the caller.
-        unsafe { epilogue.store(row0 + row, col0, &sums[..cols]) };
+        unsafe { epilogue.store(row, cols.start, &sums[..cols.len()]) };
     }
 }
 
@@ -122,12 +118,12 @@ pub(super) unsafe fn tile<I: Isa, const R: usize, const N: usize>(
 ) {
     let layout = job.layout;
     let blocks = layout.blocks();
-    let groups = N * I::WIDTH / LANES;
+    // A bound on a block's |S|, and whether the block is wide.
     let bounds = |block| {
-        let a = bound(layout, job.a, block);
         let mut norm = 0;
+        let a = bound(layout, job.a, block);
         let mut wide = a.wide;
-        for group in job.b.chunks_exact(layout.lines).take(groups) {
+        for group in job.b.chunks_exact(layout.lines) {
             let b = bound(layout, group, block);
             norm = b.norm.max(norm);
             wide |= b.wide;
@@ -150,67 +146,70 @@ pub(super) unsafe fn tile<I: Isa, const R: usize, const N: usize>(
             norm += more;
             block += 1;
         }
-        if block > start {
-            let end = layout.k.min(block * BLOCK);
+        let exact = block > start;
+        let step = match (exact, wide) {
+            (true, _) => layout.k,
+            (false, false) => BLOCK,
+            (false, true) => WIDE_BLOCK,
+        };
+        block = block.max(start + 1);
+        let end = layout.k.min(block * BLOCK);
+        for first in (start * BLOCK..end).step_by(step) {
+            let terms = first..end.min(first + step);
             // SAFETY: the terms lie within K; the rest is passed on.
-            unsafe { words::<I, R, N>(job, start * BLOCK, end, out, add, &mut next) };
-        } else {
-            block += 1;
-            let end = layout.k.min(block * BLOCK);
-            let step = if wide { WIDE_BLOCK } else { BLOCK };
-            for first in (start * BLOCK..end).step_by(step) {
-                // SAFETY: as above.
-                unsafe { both::<I, R, N>(job, first, end.min(first + step), out, add, &mut next) };
-                add = true;
+            unsafe {
+                if exact {
+                    words::<I, R, N>(job, terms, out, add, &mut next);
+                } else {
+                    both::<I, R, N>(job, terms, out, add, &mut next);
+                }
             }
+            add = true;
         }
-        add = true;
     }
 }
 
-/// A line of packed B words (or highs) for vector `v` of a tile.
+/// Line `line` of the groups of B, from the part on that vector `v` of a tile takes.
 #[inline(always)]
 unsafe fn b_at<I: Isa>(job: &TileJob<'_>, line: usize, v: usize) -> *const u32 {
     let (group, offset) = (v * I::WIDTH / LANES, v * I::WIDTH % LANES);
     // SAFETY: the line lies within the group by the caller's contract.
     unsafe {
-        job.b
-            .as_ptr()
-            .add(group * job.layout.lines + line)
-            .cast::<u32>()
-            .add(offset)
+        let line = job.b.as_ptr().add(group * job.layout.lines + line);
+        line.cast::<u32>().add(offset)
     }
 }
 
-/// The sums of lines `first .. end` of the groups, `dot` being the product of two vectors.
+/// Adds to `sums` what `dot` makes of the groups' lines `lines`.
 #[inline(always)]
 unsafe fn dot_lines<I: Isa, const R: usize, const N: usize>(
     job: &TileJob<'_>,
-    first: usize,
-    end: usize,
+    lines: Range<usize>,
     sums: &mut [[I::Vector; N]; R],
     next: &mut Range<*const Line>,
     dot: impl Fn(I::Vector, I::Vector, I::Vector) -> I::Vector,
 ) {
     // SAFETY: the lines lie within the groups by the caller's contract.
     unsafe {
-        let mut a = job.a.as_ptr().add(first).cast::<u32>();
+        let mut a = job.a.as_ptr().add(lines.start).cast::<u32>();
         let mut b = [std::ptr::null(); N];
         for (v, b) in b.iter_mut().enumerate() {
-            *b = b_at::<I>(job, first, v);
+            *b = b_at::<I>(job, lines.start, v);
         }
-        for _ in first..end {
+        for _ in lines {
             let mut row = [I::zero(); N];
-            I::prefetch(a.wrapping_add(AHEAD * LANES));
-            I::prefetch_l2(next.start);
-            if next.start < next.end {
-                next.start = next.start.add(1);
-            }
             for (row, b) in row.iter_mut().zip(&mut b) {
                 *row = I::load(*b);
                 I::prefetch(b.wrapping_add(AHEAD * LANES));
                 *b = b.add(LANES);
             }
+            I::prefetch(a.wrapping_add(AHEAD * LANES));
+            I::prefetch_far(next.start);
+            if next.start < next.end {
+                next.start = next.start.add(1);
+            }
+            // By index: only then are these loops unrolled and `sums` kept in registers.
+            #[allow(clippy::needless_range_loop)]
             for r in 0..R {
                 let x = I::splat(a.add(r));
                 for v in 0..N {
@@ -222,70 +221,65 @@ unsafe fn dot_lines<I: Isa, const R: usize, const N: usize>(
     }
 }
 
-/// Terms `first .. end` where W alone is the sum.
+/// Terms over which W alone is the sum.
 #[inline(always)]
 unsafe fn words<I: Isa, const R: usize, const N: usize>(
     job: &TileJob<'_>,
-    first: usize,
-    end: usize,
+    terms: Range<usize>,
     out: &mut TileSums,
     add: bool,
     next: &mut Range<*const Line>,
 ) {
     // SAFETY: passed on from the caller.
     unsafe {
+        let lines = terms.start / 2..terms.end / 2;
         let mut sums = [[I::zero(); N]; R];
-        dot_lines::<I, R, N>(job, first / 2, end / 2, &mut sums, next, |s, x, y| {
-            I::dot_words(s, x, y)
-        });
+        dot_lines::<I, R, N>(job, lines, &mut sums, next, |s, x, y| I::dot_words(s, x, y));
         for (out, sums) in out.0.iter_mut().zip(&sums) {
             for (v, &sum) in sums.iter().enumerate() {
-                I::widen(out.as_mut_ptr().add(v * I::WIDTH), sum, add);
+                I::widen(out.as_mut_ptr().add(v * I::WIDTH), I::zero(), sum, add);
             }
         }
     }
 }
 
-/// Terms `first .. end`, at most a block, by W and H.
+/// Terms of at most a block, by H and W.
 #[inline(always)]
 unsafe fn both<I: Isa, const R: usize, const N: usize>(
     job: &TileJob<'_>,
-    first: usize,
-    end: usize,
+    terms: Range<usize>,
     out: &mut TileSums,
     add: bool,
     next: &mut Range<*const Line>,
 ) {
     let layout = job.layout;
-    // SAFETY: passed on from the caller; a stretch starts at a half block.
+    // SAFETY: passed on from the caller; the terms start at a half block.
     unsafe {
-        let mut sums = [[I::zero(); N]; R];
         let lines = |k: usize| layout.highs + k / I::HIGHS.step();
-        dot_lines::<I, R, N>(job, lines(first), lines(end), &mut sums, next, |s, x, y| {
-            I::dot_highs(s, x, y)
-        });
+        let lines = lines(terms.start)..lines(terms.end);
+        let mut sums = [[I::zero(); N]; R];
+        dot_lines::<I, R, N>(job, lines, &mut sums, next, |s, x, y| I::dot_highs(s, x, y));
         let mut fixes = [I::zero(); N];
         if let Highs::Bytes = I::HIGHS {
-            for half in first / WIDE_BLOCK..end.div_ceil(WIDE_BLOCK) {
+            for half in terms.start / WIDE_BLOCK..terms.end.div_ceil(WIDE_BLOCK) {
                 for (v, fix) in fixes.iter_mut().enumerate() {
                     *fix = I::add(*fix, I::load(b_at::<I>(job, layout.fixes + half, v)));
                 }
             }
         }
+        // From here on `highs` is H, and `sums` goes from -2^16 H to W - 2^16 H, which is E.
         let mut highs = [[MaybeUninit::uninit(); N]; R];
         for (highs, sums) in highs.iter_mut().zip(&mut sums) {
             for ((high, sum), &fix) in highs.iter_mut().zip(sums).zip(&fixes) {
-                let sum_and_fix = high.write(I::add(*sum, fix));
-                *sum = I::negate_shift16(*sum_and_fix);
+                *sum = I::negate_shift16(*high.write(I::add(*sum, fix)));
             }
         }
-        dot_lines::<I, R, N>(job, first / 2, end / 2, &mut sums, next, |s, x, y| {
-            I::dot_words(s, x, y)
-        });
+        let lines = terms.start / 2..terms.end / 2;
+        dot_lines::<I, R, N>(job, lines, &mut sums, next, |s, x, y| I::dot_words(s, x, y));
         for (out, (highs, errors)) in out.0.iter_mut().zip(highs.iter().zip(&sums)) {
             for (v, (high, &error)) in highs.iter().zip(errors).enumerate() {
                 let to = out.as_mut_ptr().add(v * I::WIDTH);
-                I::widen_shifted(to, high.assume_init(), error, add);
+                I::widen(to, high.assume_init(), error, add);
             }
         }
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::commitment::StateLeaf;
 use super::layout::{Transpose, Window};
 use super::linear::Product;
-use super::optimizer::MomentumRule;
+use super::optimizer::{MomentumRule, Rate};
 use super::parallel::{for_rows, sum_rows};
 use super::signature::{Form, OpError, Part, Reader, checked_size, refuse};
 use super::slice::{Slice, SliceMut, WrongDtype, each};
@@ -102,7 +102,7 @@ pub enum Kernel {
     SquareSum { shift: Rounding },
     Sum,
     Momentum(MomentumRule),
-    SgdUpdate { shift: Rounding },
+    SgdUpdate { shift: i64 },
     Schedule { starts: Vec<i64>, rates: Vec<i64> },
     TensorDigest,
     BatchDigest,
@@ -223,7 +223,7 @@ impl Kernel {
                 each!(input(0)?, x => sum_rows(x, out.len(), out, linear::column_sum));
             }
             Self::Rescale { multiplier, shift } => {
-                return scale(input(0)?, *multiplier, Rounding::new(*shift), out);
+                return scale(input(0)?, *multiplier, *shift, out);
             }
             Self::Add { shifts } => {
                 let out: &mut [i64] = out.try_into()?;
@@ -332,9 +332,9 @@ impl Kernel {
             }
             Self::SgdUpdate { shift } => {
                 let velocity: &[i32] = input(1)?.try_into()?;
-                let rate = scalar(input(2)?)?;
+                let rate = Rate { rate: scalar(input(2)?)?, shift: *shift };
                 for_rows(out.try_into()?, 1, |at, out| {
-                    optimizer::sgd_update(out, &velocity[at..at + out.len()], rate, *shift);
+                    optimizer::sgd_update(out, &velocity[at..at + out.len()], rate);
                     0
                 });
             }
@@ -612,7 +612,7 @@ fn read(r: &Reader<'_>) -> Result<(Kernel, Dtype, Vec<usize>), OpError> {
             let [weight, velocity, rate] = r.dtypes([Some(I32), Some(I32), Some(I64)])?;
             require_same_shape(weight, velocity)?;
             require_scalar(rate)?;
-            let shift = Rounding::new(r.int("shift", -62, 64)?);
+            let shift = r.int("shift", -62, 64)?;
             (Kernel::SgdUpdate { shift }, I32, weight.shape.clone())
         }
         "schedule" => {
@@ -775,7 +775,8 @@ fn shift_left(x: Slice<'_>, shift: u32, out: &mut [i64]) {
     }));
 }
 
-fn scale(x: Slice<'_>, multiplier: i64, shift: Rounding, out: SliceMut<'_>) -> Result<u64, RunError> {
+fn scale(x: Slice<'_>, multiplier: i64, shift: i64, out: SliceMut<'_>) -> Result<u64, RunError> {
+    let shift = Rounding::new(shift);
     macro_rules! to {
         ($out:expr) => {
             each!(x, x => for_rows($out, 1, |at, out| {

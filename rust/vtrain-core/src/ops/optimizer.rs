@@ -1,60 +1,98 @@
 //! SGD with momentum on int32 masters: twin of `vtrain/ops/optimizer.py`.
 
 use super::simd::vectorised;
-use crate::number::{Rounding, saturate};
+use crate::number::{Rounding, SmallRounding, saturate};
 
 /// Fraction bits of `decay` = 1 - mu.
-const DECAY_EXPONENT: i64 = 16;
+const DECAY_EXPONENT: u32 = 16;
 
 /// Scalars of a momentum update.
 #[derive(Clone, Copy, Debug)]
 pub struct MomentumRule {
-    decay: i64,
-    decay_shift: Rounding,
-    shift: Rounding,
+    /// round(2^16 (1 - mu)), in [0, 2^16].
+    decay: i32,
+    shift: i64,
 }
 
 impl MomentumRule {
-    /// `decay` = round(2^16 (1 - mu)); `shift` = exponent of the gradient - 16.
+    /// `decay` = round(2^16 (1 - mu)), held to [0, 2^16]; `shift` = exponent of the gradient - 16.
     pub fn new(decay: i64, shift: i64) -> Self {
-        Self { decay, decay_shift: Rounding::new(DECAY_EXPONENT), shift: Rounding::new(shift) }
+        Self { decay: decay.clamp(0, 1 << DECAY_EXPONENT) as i32, shift }
     }
 
-    /// sat32(v + rs(g, shift) - rs(v * decay, 16)).
+    /// sat32(v + rs(g, shift) - rs(v * decay, 16)), given rs(g, shift).
     #[inline(always)]
-    pub fn apply(&self, velocity: i32, grad: i64) -> i32 {
+    pub fn apply(&self, velocity: i32, aligned: i64) -> i32 {
         let wide = i64::from(velocity);
-        let decayed = self.decay_shift.apply(wide.wrapping_mul(self.decay));
-        saturate(wide.wrapping_add(self.shift.apply(grad)).wrapping_sub(decayed))
+        // At most 2^47 + 2^15: no need for a careful rounding.
+        let decayed =
+            (wide * i64::from(self.decay) + (1 << (DECAY_EXPONENT - 1))) >> DECAY_EXPONENT;
+        saturate(wide.wrapping_add(aligned).wrapping_sub(decayed))
+    }
+
+    /// How gradients are aligned.
+    pub fn rounding(&self) -> Rounding {
+        Rounding::new(self.shift)
+    }
+
+    /// The same for gradients within +-2^62, if that is simpler.
+    pub fn small_rounding(&self) -> Option<SmallRounding> {
+        SmallRounding::new(self.shift)
     }
 }
 
 /// Updates the velocity by the gradient, element by element.
 pub fn momentum(velocity: &mut [i32], grad: &[i64], rule: MomentumRule) {
+    let rounding = rule.rounding();
     vectorised(
         #[inline(always)]
         || {
             for (velocity, &grad) in velocity.iter_mut().zip(grad) {
-                *velocity = rule.apply(*velocity, grad);
+                *velocity = rule.apply(*velocity, rounding.apply(grad));
             }
         },
     );
 }
 
-/// sat32(w - rs(v * rate, shift)).
-#[inline(always)]
-pub fn updated_weight(weight: i32, velocity: i32, rate: i64, shift: Rounding) -> i32 {
-    let step = shift.apply(i64::from(velocity).wrapping_mul(rate));
-    saturate(i64::from(weight).wrapping_sub(step))
+/// Rate and shift of a weight update.
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    /// Any int64.
+    pub rate: i64,
+    /// exponent(v) + exponent(rate) - 24.
+    pub shift: i64,
+}
+
+impl Rate {
+    /// sat32(w - rs(v * rate, shift)).
+    #[inline(always)]
+    pub fn apply(weight: i32, velocity: i32, rate: i64, shift: Rounding) -> i32 {
+        let step = shift.apply(i64::from(velocity).wrapping_mul(rate));
+        saturate(i64::from(weight).wrapping_sub(step))
+    }
+
+    /// The same for a rate of 31 bits: the product stays within 2^62.
+    #[inline(always)]
+    pub fn apply_small(weight: i32, velocity: i32, rate: i32, shift: SmallRounding) -> i32 {
+        let step = shift.apply(i64::from(velocity) * i64::from(rate));
+        saturate(i64::from(weight).wrapping_sub(step))
+    }
+
+    /// Rate and rounding for [`Self::apply_small`], if it may be used.
+    pub fn small(&self) -> Option<(i32, SmallRounding)> {
+        let rate = i32::try_from(self.rate).ok().filter(|&rate| rate != i32::MIN)?;
+        Some((rate, SmallRounding::new(self.shift)?))
+    }
 }
 
 /// Updates the weights by the velocity, element by element.
-pub fn sgd_update(weight: &mut [i32], velocity: &[i32], rate: i64, shift: Rounding) {
+pub fn sgd_update(weight: &mut [i32], velocity: &[i32], rate: Rate) {
+    let shift = Rounding::new(rate.shift);
     vectorised(
         #[inline(always)]
         || {
             for (weight, &velocity) in weight.iter_mut().zip(velocity) {
-                *weight = updated_weight(*weight, velocity, rate, shift);
+                *weight = Rate::apply(*weight, velocity, rate.rate, shift);
             }
         },
     );

@@ -1,0 +1,512 @@
+"""Every operator defined a second time: loops over Python integers, nothing shared with the law.
+
+Arrays are numpy arrays of dtype object, that is, of Python integers without bounds; numpy only
+holds them.  Shapes are small.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from functools import cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from blake3 import blake3
+
+from vtrain.wire import cbor
+
+Ints = npt.NDArray[Any]
+Attrs = Mapping[str, Any]
+Definition = Callable[[Attrs, Sequence[Ints]], Ints]
+
+BOUNDS = {"i16": 32639, "i32": 2**31 - 1}
+
+
+def make(shape: Sequence[int], entry: Callable[..., int]) -> Ints:
+    """The array of ``entry(*index)``."""
+    out = np.empty(tuple(shape), dtype=object)
+    for index in product(*map(range, shape)):
+        out[index] = entry(*index)
+    return out
+
+
+def rounded(x: int, shift: int) -> int:
+    """floor(x / 2^shift + 1/2); the exact product for shift <= 0."""
+    if shift <= 0:
+        return int(x * 2**-shift)
+    return math.floor(Fraction(int(x), 2**shift) + Fraction(1, 2))
+
+
+def clamped(x: int, dtype: str) -> int:
+    bound = BOUNDS.get(dtype)
+    return x if bound is None else max(-bound, min(bound, x))
+
+
+def _same(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    return inputs[0]
+
+
+def _increment(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    return make((), lambda: min(int(inputs[0]) + 1, 2**40))
+
+
+# --- source
+
+
+def _philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> int:
+    """First word of Philox4x32-10, from the paper's figure."""
+    a, b, c, d = counter
+    k0, k1 = key
+    for _ in range(10):
+        p, q = 0xD2511F53 * a, 0xCD9E8D57 * c
+        a, b, c, d = (q >> 32) ^ b ^ k0, q % 2**32, (p >> 32) ^ d ^ k1, p % 2**32
+        k0, k1 = (k0 + 0x9E3779B9) % 2**32, (k1 + 0xBB67AE85) % 2**32
+    return a
+
+
+def _sample(seed: int, samples: int, position: int) -> int:
+    epoch, value = divmod(position, samples)
+    half: int = 1
+    while 1 << 2 * half < samples:
+        half += 1
+    key = (seed % 2**32, seed // 2**32)
+    while True:
+        left, right = divmod(value, 2**half)
+        for r in range(8):
+            word = _philox((right, r, epoch % 2**32, epoch // 2**32), key)
+            left, right = right, left ^ (word % 2**half)
+        value = (left << half) + right
+        if value < samples:
+            return value
+
+
+def _sample_index(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    seed, batch = int.from_bytes(attrs["seed"], "little"), attrs["batch"]
+    return make(
+        (batch,),
+        lambda slot: _sample(seed, attrs["samples"], inputs[0][()] * batch + slot),
+    )
+
+
+def _gather_samples(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    index, samples = inputs
+    shape = (len(index), *samples.shape[1:])
+    return make(shape, lambda i, *rest: samples[(index[i], *rest)])
+
+
+def _normalize(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    def entry(*at: int) -> int:
+        scaled = inputs[0][at] * attrs["multiplier"] + attrs["offset"]
+        return clamped(rounded(scaled, attrs["shift"]), "i16")
+
+    return make(inputs[0].shape, entry)
+
+
+def _one_hot(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    rows, depth = inputs[0].reshape(len(inputs[0]), -1), attrs["depth"]
+    shape = (rows.shape[0], rows.shape[1] * depth)
+    return make(shape, lambda n, i: 2**14 if rows[n, i // depth] == i % depth else 0)
+
+
+# --- layout and pooling
+
+
+class _Windows:
+    """Pixels of each window, as (row offset, column offset, y, x); None for padding."""
+
+    def __init__(self, attrs: Attrs, height: int, width: int) -> None:
+        self.kernel, self.strides, self.pads = attrs["kernel"], attrs["strides"], attrs["pads"]
+        self.height, self.width = height, width
+        top, left, bottom, right = self.pads
+        self.rows = (height + top + bottom - self.kernel[0]) // self.strides[0] + 1
+        self.columns = (width + left + right - self.kernel[1]) // self.strides[1] + 1
+
+    def pixel(self, row: int, column: int, dy: int, dx: int) -> tuple[int, int] | None:
+        y = row * self.strides[0] + dy - self.pads[0]
+        x = column * self.strides[1] + dx - self.pads[1]
+        return (y, x) if 0 <= y < self.height and 0 <= x < self.width else None
+
+    def offsets(self) -> Iterator[tuple[int, int]]:
+        return product(range(self.kernel[0]), range(self.kernel[1]))
+
+    def all(self) -> Iterator[tuple[int, int]]:
+        return product(range(self.rows), range(self.columns))
+
+
+def _im2col(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    x = inputs[0]
+    batch, height, width, channels = x.shape
+    windows = _Windows(attrs, height, width)
+    rows = []
+    for n in range(batch):
+        for row, column in windows.all():
+            patch = []
+            for dy, dx in windows.offsets():
+                at = windows.pixel(row, column, dy, dx)
+                patch += [0 if at is None else x[(n, *at, c)] for c in range(channels)]
+            rows.append(patch)
+    return np.array(rows, dtype=object)
+
+
+def _col2im(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    batch, height, width, channels = attrs["shape"]
+    windows = _Windows(attrs, height, width)
+    out = make(attrs["shape"], lambda *at: 0)
+    row_index = 0
+    for n in range(batch):
+        for row, column in windows.all():
+            for i, (dy, dx) in enumerate(windows.offsets()):
+                at = windows.pixel(row, column, dy, dx)
+                if at is not None:
+                    for c in range(channels):
+                        out[(n, *at, c)] += inputs[0][row_index, i * channels + c]
+            row_index += 1
+    return out
+
+
+def _reshape(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    flat = list(inputs[0].flat)
+    return make(attrs["shape"], lambda *at: flat[_flat_index(at, attrs["shape"])])
+
+
+def _flat_index(at: Sequence[int], shape: Sequence[int]) -> int:
+    index = 0
+    for i, extent in zip(at, shape, strict=True):
+        index = index * extent + i
+    return index
+
+
+def _transpose(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    x, perm = inputs[0], attrs["perm"]
+    shape = [x.shape[axis] for axis in perm]
+    return make(shape, lambda *at: x[tuple(at[perm.index(axis)] for axis in range(x.ndim))])
+
+
+def _pool(
+    attrs: Attrs, x: Ints, reduce: Callable[[list[tuple[int, tuple[int, int]]]], int]
+) -> Ints:
+    batch, height, width, channels = x.shape
+    windows = _Windows(attrs, height, width)
+
+    def entry(n: int, row: int, column: int, c: int) -> int:
+        pixels = [windows.pixel(row, column, dy, dx) for dy, dx in windows.offsets()]
+        return reduce([(x[(n, *at, c)], at) for at in pixels if at is not None])
+
+    return make((batch, windows.rows, windows.columns, channels), entry)
+
+
+def _max_pool(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    return _pool(attrs, inputs[0], lambda pixels: max(value for value, _ in pixels))
+
+
+def _sum_pool(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    return _pool(attrs, inputs[0], lambda pixels: sum(value for value, _ in pixels))
+
+
+def _max_pool_grad(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    grad, x = inputs
+    _, height, width, _ = x.shape
+    windows = _Windows(attrs, height, width)
+    out = make(x.shape, lambda *at: 0)
+    for n, row, column, c in product(*map(range, grad.shape)):
+        pixels = [windows.pixel(row, column, dy, dx) for dy, dx in windows.offsets()]
+        inside = [at for at in pixels if at is not None]
+        first = max(range(len(inside)), key=lambda i: (x[(n, *inside[i], c)], -i))
+        out[(n, *inside[first], c)] += grad[n, row, column, c]
+    return out
+
+
+def _sum_pool_grad(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    grad = inputs[0]
+    _, height, width, _ = attrs["shape"]
+    windows = _Windows(attrs, height, width)
+    out = make(attrs["shape"], lambda *at: 0)
+    for n, row, column, c in product(*map(range, grad.shape)):
+        for dy, dx in windows.offsets():
+            at = windows.pixel(row, column, dy, dx)
+            if at is not None:
+                out[(n, *at, c)] += grad[n, row, column, c]
+    return out
+
+
+# --- linear algebra and exponents
+
+
+def _matmul(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    a = inputs[0].T if attrs["transpose_a"] else inputs[0]
+    b = inputs[1].T if attrs["transpose_b"] else inputs[1]
+    inner = range(a.shape[1])
+    return make((len(a), b.shape[1]), lambda i, j: sum(a[i, k] * b[k, j] for k in inner))
+
+
+def _add_bias(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    acc, bias = inputs
+    return make(acc.shape, lambda *at: acc[at] + rounded(bias[at[-1]], attrs["shift"]))
+
+
+def _column_sum(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    x = inputs[0]
+    rows = list(product(*map(range, x.shape[:-1])))
+    return make(x.shape[-1:], lambda j: sum(x[(*row, j)] for row in rows))
+
+
+def _rescale(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    x = inputs[0]
+    factor, shift, dtype = attrs["multiplier"], attrs["shift"], attrs["dtype"]
+    return make(x.shape, lambda *at: clamped(rounded(x[at] * factor, shift), dtype))
+
+
+def _add(attrs: Attrs, inputs: Sequence[Ints], sign: int = 1) -> Ints:
+    a, b = inputs
+    scale_a, scale_b = 2 ** attrs["shift_a"], sign * 2 ** attrs["shift_b"]
+    return make(a.shape, lambda *at: a[at] * scale_a + b[at] * scale_b)
+
+
+def _sub(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    return _add(attrs, inputs, -1)
+
+
+def _relu(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    return make(inputs[0].shape, lambda *at: inputs[0][at] if inputs[0][at] > 0 else 0)
+
+
+def _relu_grad(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    grad, output = inputs
+    return make(grad.shape, lambda *at: grad[at] if output[at] > 0 else 0)
+
+
+# --- softmax and losses
+
+
+@cache
+def _power(fraction: int) -> int:
+    """round(2^16 * 2^(-fraction / 1024))."""
+    with localcontext() as context:
+        context.prec = 40
+        exact = Decimal(2) ** (16 - Decimal(fraction) / 1024)
+        return math.floor(exact + Decimal("0.5"))
+
+
+@cache
+def _log2_entry(index: int) -> int:
+    with localcontext() as context:
+        context.prec = 40
+        exact = (Decimal(2 * index + 2049) / 2048).ln() / Decimal(2).ln() * 65536
+        return math.floor(exact + Decimal("0.5"))
+
+
+def _log2(x: int) -> int:
+    """x > 0: the exponent, and the table at the ten bits after the leading one."""
+    exponent = 0
+    while 2 ** (exponent + 1) <= x:
+        exponent += 1
+    ten_bits = math.floor((Fraction(x, 2**exponent) - 1) * 1024)
+    return exponent * 65536 + _log2_entry(ten_bits)
+
+
+def _row_max(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    return make(inputs[0].shape[:1], lambda n: max(inputs[0][n]))
+
+
+def _row_sum(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    return make(inputs[0].shape[:1], lambda n: sum(inputs[0][n]))
+
+
+def _exp2_diff(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    z, maximum = inputs
+
+    def entry(n: int, i: int) -> int:
+        below = maximum[n] - z[n, i]
+        if below < 0:
+            return 0
+        whole, fraction = divmod(min(below, 31 * 1024), 1024)
+        return rounded(_power(fraction), whole)
+
+    return make(z.shape, entry)
+
+
+def _divide(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    e, total = inputs
+
+    def entry(n: int, i: int) -> int:
+        divisor = max(total[n], 1)
+        return math.floor(Fraction(e[n, i] * 2**14 + divisor // 2, divisor))
+
+    return make(e.shape, entry)
+
+
+def _nearest_class(label: Any, classes: int) -> int:
+    return min(range(classes), key=lambda c: abs(int(label) - c))
+
+
+def _sub_one_hot(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    p, labels = inputs
+    classes = p.shape[1]
+    return make(p.shape, lambda n, i: p[n, i] - 2**14 * (i == _nearest_class(labels[n], classes)))
+
+
+def _cross_entropy(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    z, maximum, total, labels = inputs
+
+    def entry(n: int) -> int:
+        chosen = int(z[n, _nearest_class(labels[n], z.shape[1])])
+        return (int(maximum[n]) - chosen) * 2**6 + _log2(max(int(total[n]), 1)) - 16 * 2**16
+
+    return make(maximum.shape, entry)
+
+
+def _square_sum(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    return make((), lambda: rounded(sum(x * x for x in inputs[0].flat), attrs["shift"]))
+
+
+def _sum(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    return make((), lambda: sum(inputs[0].flat))
+
+
+# --- optimizer
+
+
+def _momentum(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    velocity, grad = inputs
+
+    def entry(*at: int) -> int:
+        decayed = rounded(velocity[at] * attrs["decay"], 16)
+        return clamped(velocity[at] + rounded(grad[at], attrs["shift"]) - decayed, "i32")
+
+    return make(velocity.shape, entry)
+
+
+def _sgd_update(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    weight, velocity, rate = inputs
+
+    def entry(*at: int) -> int:
+        step = rounded(velocity[at] * rate[()], attrs["shift"])
+        return clamped(weight[at] - step, "i32")
+
+    return make(weight.shape, entry)
+
+
+def _schedule(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    now, pairs = inputs[0][()], list(zip(attrs["starts"], attrs["rates"], strict=True))
+    begun = [rate for start, rate in pairs if start <= now]
+    return make((), lambda: begun[-1] if begun else attrs["rates"][0])
+
+
+# --- commitments: the formulas of docs/format.md, by blake3 and cbor alone
+
+
+def _keyed(context: str, data: bytes) -> bytes:
+    return blake3(data, derive_key_context=context).digest()
+
+
+def _digest_array(digest: bytes) -> Ints:
+    return np.array(list(digest), dtype=object)
+
+
+def _bytes(x: Ints) -> bytes:
+    return bytes(x.tolist())
+
+
+def tensor_digest(x: Ints, itemsize: int) -> bytes:
+    """BLAKE3 of the little-endian two's complement of every element in row-major order."""
+    signed = b"".join((int(v) % 2 ** (8 * itemsize)).to_bytes(itemsize, "little") for v in x.flat)
+    return blake3(signed).digest()
+
+
+def _batch_digest(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    both = _bytes(inputs[0]) + _bytes(inputs[1])
+    return _digest_array(_keyed("vtrain 2026 batch v1", both))
+
+
+def _state_leaf(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    leaf: cbor.Value = {
+        "name": attrs["name"],
+        "dtype": attrs["dtype"],
+        "shape": list(attrs["shape"]),
+        "exponent": attrs["exponent"],
+        "digest": _bytes(inputs[0]),
+    }
+    return _digest_array(_keyed("vtrain 2026 state tree v1", b"\0" + cbor.encode(leaf)))
+
+
+def _state_root(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    context = "vtrain 2026 state tree v1"
+
+    def root(leaves: list[bytes]) -> bytes:
+        if len(leaves) <= 1:
+            return leaves[0] if leaves else _keyed(context, b"")
+        split = 1
+        while split * 2 < len(leaves):
+            split *= 2
+        return _keyed(context, b"\1" + root(leaves[:split]) + root(leaves[split:]))
+
+    return _digest_array(root([_bytes(leaf) for leaf in inputs]))
+
+
+def _record(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    step, batch_digest, loss, state_root = inputs
+    commits = step[()] % attrs["commit_every"] == 0
+    record: cbor.Value = {
+        "step": int(step[()]),
+        "batch_digest": _bytes(batch_digest),
+        "loss": int(loss[()]),
+        "state_root": _bytes(state_root) if commits else b"",
+    }
+    return _digest_array(_keyed("vtrain 2026 run log v1", b"\0" + cbor.encode(record)))
+
+
+DEFINITIONS: dict[str, Definition] = {
+    "state": _same,
+    "next_state": _same,
+    "increment": _increment,
+    "sample_index": _sample_index,
+    "gather_samples": _gather_samples,
+    "normalize": _normalize,
+    "one_hot": _one_hot,
+    "im2col": _im2col,
+    "col2im": _col2im,
+    "reshape": _reshape,
+    "transpose": _transpose,
+    "matmul": _matmul,
+    "add_bias": _add_bias,
+    "column_sum": _column_sum,
+    "rescale": _rescale,
+    "add": _add,
+    "sub": _sub,
+    "relu": _relu,
+    "relu_grad": _relu_grad,
+    "max_pool": _max_pool,
+    "max_pool_grad": _max_pool_grad,
+    "sum_pool": _sum_pool,
+    "sum_pool_grad": _sum_pool_grad,
+    "row_max": _row_max,
+    "row_sum": _row_sum,
+    "exp2_diff": _exp2_diff,
+    "divide": _divide,
+    "sub_one_hot": _sub_one_hot,
+    "cross_entropy": _cross_entropy,
+    "square_sum": _square_sum,
+    "sum": _sum,
+    "momentum": _momentum,
+    "sgd_update": _sgd_update,
+    "schedule": _schedule,
+    "batch_digest": _batch_digest,
+    "state_leaf": _state_leaf,
+    "state_root": _state_root,
+    "record": _record,
+}
+"""All but ``tensor_digest``, whose definition needs the size of an element as well."""
+
+
+def define(op: str, attrs: Attrs, inputs: Sequence[npt.NDArray[Any]]) -> Ints:
+    """Output of ``op`` by its second definition."""
+    # Python integers, not numpy's.
+    exact = [np.array(x.tolist(), dtype=object).reshape(x.shape) for x in inputs]
+    if op == "tensor_digest":
+        return _digest_array(tensor_digest(exact[0], inputs[0].dtype.itemsize))
+    return DEFINITIONS[op](attrs, exact)

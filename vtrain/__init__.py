@@ -68,11 +68,13 @@ def train(
     engine: str = "auto",
     steps: int | None = None,
     threads: int = 0,
+    keep_data: bool = True,
     progress: Progress | None = None,
 ) -> RunSummary:
     """Train ``task`` into the run directory ``out``, or go on with the run that is there.
 
-    ``steps`` stops early (default: the task's).  ``threads`` = 0 takes every core.  Raises RunError
+    ``steps`` stops early (default: the task's).  ``threads`` = 0 takes every core.  Without
+    ``keep_data`` the samples stay out of the run, and its auditor brings them.  Raises RunError
     when ``out`` holds a run of another task or another process trains into it, StorageError when a
     file cannot be written; what was committed by then stays valid, and the same call resumes.
     """
@@ -81,7 +83,14 @@ def train(
 
     compiled = task if isinstance(task, CompiledTask) else compile(task)
     return run(
-        compiled, Path(out), key=key, engine=engine, steps=steps, threads=threads, progress=progress
+        compiled,
+        Path(out),
+        key=key,
+        engine=engine,
+        steps=steps,
+        threads=threads,
+        keep_data=keep_data,
+        progress=progress,
     )
 
 

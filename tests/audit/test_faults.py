@@ -354,10 +354,14 @@ def test_a_signed_log_that_contradicts_the_task_is_fraud(
     assert detail in reason.detail
 
 
-def test_a_claim_of_fewer_steps_is_checked_and_inconclusive(run: Path) -> None:
+def test_an_unfinished_run_is_checked_as_far_as_claimed_but_is_not_the_task(run: Path) -> None:
     write_leaves(run, read_leaves(run)[:8])
     sign_again(run)
     report = verify(run, all_=True)
+    assert report.verdict == "verified"
+    assert report.segments == ((1, 4), (5, 8))
+    assert "steps 9 to 12 of the task, which nobody has claimed yet" in report.strength.unchecked
+    report = verify(run, all_=True, task_id=report.task_id)
     assert report.verdict == "inconclusive"
     assert [(check.name, check.detail) for check in failed(report)] == [
         ("complete", "the run is not finished: 8 of 12 steps")

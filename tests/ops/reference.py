@@ -76,10 +76,10 @@ def _sample(seed: int, samples: int, position: int) -> int:
         half += 1
     key = (seed % 2**32, seed // 2**32)
     while True:
-        left, right = divmod(value, 2**half)
+        left, right = divmod(value, 1 << half)
         for r in range(8):
             word = _philox((right, r, epoch % 2**32, epoch // 2**32), key)
-            left, right = right, left ^ (word % 2**half)
+            left, right = right, left ^ (word % (1 << half))
         value = (left << half) + right
         if value < samples:
             return value

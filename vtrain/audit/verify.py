@@ -257,6 +257,10 @@ def _describe_strength(
                 f"the arithmetic of {evidence.segments.steps - replayed} steps that were not "
                 "replayed (their batches and order were checked)"
             )
+    task, signed = evidence.task, evidence.signed
+    if task is not None and signed is not None and signed.claim.log_size < task.steps:
+        first = signed.claim.log_size + 1
+        unchecked.append(f"steps {first} to {task.steps} of the task, which nobody has claimed yet")
     unchecked.extend(
         f"{check.name}: {check.detail}" for check in evidence.checks if check.status == "not_done"
     )

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 @click.option(
     "--steps",
     type=click.IntRange(min=1),
-    help="Stop after so many steps; call again to go on.  Until the task's last step is done, "
-    "verify calls the run inconclusive.",
+    help="Stop after so many steps, with a claim of what is done; call again to go on.",
 )
 @click.option(
     "--key",

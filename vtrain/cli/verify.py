@@ -36,7 +36,8 @@ from vtrain.cli.common import (
     "--task-id",
     type=HexBytes(32, 32),
     metavar="HEX",
-    help="The task that was agreed on; otherwise the run's own is taken, and the report says so.",
+    help="The task that was agreed on, all of it; otherwise the run's own is taken as far as it is "
+    "claimed, and the report says so.",
 )
 @click.option(
     "--data",
@@ -65,8 +66,8 @@ def command(
 
     Exit code 0: verified.  1: fraud found.  2: bad usage.  3: inconclusive.
     """
-    if all_ and (samples is not None or seed is not None):
-        raise click.UsageError("--all replays everything: --samples and --seed have no meaning")
+    if all_ and samples is not None:
+        raise click.UsageError("--all replays everything: --samples has no meaning")
     from vtrain.audit.verify import verify
     from vtrain.wire.report import exit_code
 

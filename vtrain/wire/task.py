@@ -130,6 +130,8 @@ def decode_task(data: bytes) -> TaskSpec:
         raise EncodingError(f"written for {task.law!r}; this is {LAW_VERSION!r}", where="task.law")
     if task.commitments != ("blake3",):
         raise EncodingError("the only commitment known is blake3", where="task.commitments")
+    if task.steps % task.commit_every != 0:
+        raise EncodingError("is not a multiple of commit_every", where="task.steps")
     if task.checkpoint_every % task.commit_every != 0:
         raise EncodingError("is not a multiple of commit_every", where="task.checkpoint_every")
     return task

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::simd::vectorised;
+use super::simd::{vectorised, zip_eights};
 use crate::number::Element;
 
 /// A sliding window over images of one size.
@@ -75,27 +75,28 @@ impl Window {
 /// Patches of whole images: for each window, its pixels row by row, zero outside the image.
 pub fn im2col(window: &Window, x: &[i16], out: &mut [i16]) {
     let (image, patch) = (window.image(), window.patch());
-    if patch == 0 || window.windows() == 0 {
+    if patch == 0 {
         return;
     }
     let run = window.kernel[1] * window.channels;
-    for (i, out) in out.chunks_exact_mut(window.windows() * patch).enumerate() {
-        let x = &x[i * image..][..image];
-        for (at, out) in out.chunks_exact_mut(patch).enumerate() {
-            let (row, column) = (at / window.columns, at % window.columns);
-            let (downs, across) = (window.inside_down(row), window.inside_across(column));
-            let whole = downs.len() == window.kernel[0] && across.len() == window.kernel[1];
-            if !whole {
-                out.fill(0);
-            }
-            if across.is_empty() {
-                continue;
-            }
-            let length = across.len() * window.channels;
-            for down in downs {
-                let from = window.pixel(row, column, down, across.start);
-                let to = down * run + across.start * window.channels;
-                copy_short(&x[from..from + length], &mut out[to..to + length]);
+    let mut patches = out.chunks_exact_mut(patch);
+    for x in x.chunks_exact(image.max(1)) {
+        for row in 0..window.rows {
+            let downs = window.inside_down(row);
+            for (column, out) in (0..window.columns).zip(&mut patches) {
+                let across = window.inside_across(column);
+                let length = across.len() * window.channels;
+                if downs.len() < window.kernel[0] || length < run {
+                    out.fill(0);
+                }
+                if length == 0 {
+                    continue;
+                }
+                for down in downs.clone() {
+                    let from = window.pixel(row, column, down, across.start);
+                    let to = down * run + across.start * window.channels;
+                    copy_short(&x[from..from + length], &mut out[to..to + length]);
+                }
             }
         }
     }
@@ -107,9 +108,7 @@ fn copy_short(from: &[i16], to: &mut [i16]) {
     if from.len() > 64 {
         return to.copy_from_slice(from);
     }
-    for (to, &from) in to.iter_mut().zip(from) {
-        *to = from;
-    }
+    zip_eights(to, from, |to, from| *to = from);
 }
 
 /// Adjoint of `im2col`: each pixel of whole images gets the int64 sum of its places in patches.
@@ -123,19 +122,21 @@ pub fn col2im<T: Element>(window: &Window, patches: &[T], out: &mut [i64]) {
     vectorised(
         #[inline(always)]
         || {
-            for (i, out) in out.chunks_exact_mut(image).enumerate() {
-                let patches = &patches[i * window.windows() * patch..];
-                for (at, patch) in patches.chunks_exact(patch).take(window.windows()).enumerate() {
-                    let (row, column) = (at / window.columns, at % window.columns);
-                    let across = window.inside_across(column);
-                    if across.is_empty() {
-                        continue;
-                    }
-                    let length = across.len() * window.channels;
-                    for down in window.inside_down(row) {
-                        let to = window.pixel(row, column, down, across.start);
-                        let from = down * run + across.start * window.channels;
-                        add_to(&mut out[to..to + length], &patch[from..from + length]);
+            let mut patches = patches.chunks_exact(patch);
+            for out in out.chunks_exact_mut(image) {
+                for row in 0..window.rows {
+                    let downs = window.inside_down(row);
+                    for (column, patch) in (0..window.columns).zip(&mut patches) {
+                        let across = window.inside_across(column);
+                        let length = across.len() * window.channels;
+                        if length == 0 {
+                            continue;
+                        }
+                        for down in downs.clone() {
+                            let to = window.pixel(row, column, down, across.start);
+                            let from = down * run + across.start * window.channels;
+                            add_to(&mut out[to..to + length], &patch[from..from + length]);
+                        }
                     }
                 }
             }
@@ -146,9 +147,7 @@ pub fn col2im<T: Element>(window: &Window, patches: &[T], out: &mut [i64]) {
 /// `out += x`, modulo 2^64.
 #[inline(always)]
 pub(super) fn add_to<T: Element>(out: &mut [i64], x: &[T]) {
-    for (out, &x) in out.iter_mut().zip(x) {
-        *out = out.wrapping_add(x.wide());
-    }
+    zip_eights(out, x, |out, x| *out = out.wrapping_add(x.wide()));
 }
 
 /// A permutation of axes, as a walk over the output in row-major order.

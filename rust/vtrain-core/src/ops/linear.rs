@@ -1,5 +1,6 @@
 //! Matrix products and their companions: twin of `vtrain/ops/linear.py`.
 
+use super::layout::add_to;
 use super::simd::vectorised;
 use crate::gemm::{Gemm, GemmError, MatRef, StoreI64};
 use crate::number::{Element, Rounding};
@@ -84,9 +85,7 @@ pub fn column_sum<T: Element>(x: &[T], out: &mut [i64]) {
         #[inline(always)]
         || {
             for row in x.chunks_exact(out.len()) {
-                for (out, &x) in out.iter_mut().zip(row) {
-                    *out = out.wrapping_add(x.wide());
-                }
+                add_to(out, row);
             }
         },
     );

@@ -1,18 +1,21 @@
 //! Pooling over windows of whole NHWC images: twin of `vtrain/ops/pool.py`.
 
 use super::layout::{Window, add_to};
-use super::simd::vectorised;
+use super::simd::{vectorised, zip_eights};
 use crate::number::Element;
 
 /// What padding counts as in a maximum: below every saturated operand.
 const BELOW: i16 = i16::MIN;
 
+/// Visits every window of some images: image, row, column, first element of its output.
+#[inline(always)]
 fn for_windows(window: &Window, images: usize, mut visit: impl FnMut(usize, usize, usize, usize)) {
+    let mut at = 0;
     for image in 0..images {
         for row in 0..window.rows {
             for column in 0..window.columns {
-                let at = (image * window.rows + row) * window.columns + column;
-                visit(image, row, column, at * window.channels);
+                visit(image, row, column, at);
+                at += window.channels;
             }
         }
     }
@@ -34,9 +37,8 @@ pub fn max_pool(window: &Window, x: &[i16], out: &mut [i16]) {
                 for down in window.inside_down(row) {
                     for across in window.inside_across(column) {
                         let from = i * image + window.pixel(row, column, down, across);
-                        for (out, &x) in out.iter_mut().zip(&x[from..from + channels]) {
-                            *out = x.max(*out);
-                        }
+                        let x = &x[from..from + channels];
+                        zip_eights(out, x, |out, x| *out = x.max(*out));
                     }
                 }
             });
@@ -55,36 +57,48 @@ pub fn max_pool_grad(window: &Window, grad: &[i16], x: &[i16], out: &mut [i64]) 
         return;
     }
     let images = out.len() / image;
-    // For each channel: the maximum so far, and the pixel that has it (none: it is padding).
-    let mut best = vec![(BELOW, usize::MAX); channels];
-    for_windows(window, images, |i, row, column, at| {
-        let (downs, acrosses) = (window.inside_down(row), window.inside_across(column));
-        let first_inside = downs.start == 0 && acrosses.start == 0;
-        let none = if first_inside && !downs.is_empty() && !acrosses.is_empty() {
-            i * image + window.pixel(row, column, 0, 0)
-        } else {
-            usize::MAX
-        };
-        best.fill((BELOW, none));
-        for down in downs {
-            for across in acrosses.clone() {
-                let from = i * image + window.pixel(row, column, down, across);
-                for (best, &x) in best.iter_mut().zip(&x[from..from + channels]) {
-                    if x > best.0 {
-                        *best = (x, from);
-                    }
+    // For each channel: the maximum, and what is still to go to the first element that has it.
+    let mut best = vec![BELOW; channels];
+    let mut left = vec![0i16; channels];
+    vectorised(
+        #[inline(always)]
+        || {
+            for_windows(window, images, |i, row, column, at| {
+                let (downs, acrosses) = (window.inside_down(row), window.inside_across(column));
+                let pixels = || {
+                    downs.clone().flat_map(|down| {
+                        acrosses.clone().map(move |across| {
+                            i * image + window.pixel(row, column, down, across)
+                        })
+                    })
+                };
+                best.fill(BELOW);
+                for from in pixels() {
+                    zip_eights(&mut best, &x[from..from + channels], |best, x| *best = x.max(*best));
                 }
-            }
-        }
-        for (channel, (&(_, pixel), &grad)) in
-            best.iter().zip(&grad[at..at + channels]).enumerate()
-        {
-            if pixel != usize::MAX {
-                let out = &mut out[pixel + channel];
-                *out = out.wrapping_add(grad.into());
-            }
-        }
-    });
+                left.copy_from_slice(&grad[at..at + channels]);
+                if downs.start > 0 || acrosses.start > 0 {
+                    zip_eights(&mut left, &best, |left, best| {
+                        *left = if best == BELOW { 0 } else { *left };
+                    });
+                }
+                for from in pixels() {
+                    let here = from..from + channels;
+                    give_to_first(&mut out[here.clone()], &x[here], &best, &mut left);
+                }
+            });
+        },
+    );
+}
+
+/// Adds what is left to go to a maximum, where `x` is the maximum.
+#[inline(always)]
+fn give_to_first(out: &mut [i64], x: &[i16], best: &[i16], left: &mut [i16]) {
+    for (((out, &x), &best), left) in out.iter_mut().zip(x).zip(best).zip(left) {
+        let given = if x == best { *left } else { 0 };
+        *left = if x == best { 0 } else { *left };
+        *out = out.wrapping_add(given.into());
+    }
 }
 
 /// The int64 sum over each window; padding counts as zero.

@@ -23,6 +23,22 @@ pub(crate) fn vectorised<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
+/// `apply` on each pair of elements, by eights: for short runs such as the channels of a pixel, which
+/// a loop vectorised for long ones would do one by one.
+#[inline(always)]
+pub(crate) fn zip_eights<A, B: Copy>(out: &mut [A], x: &[B], apply: impl Fn(&mut A, B)) {
+    let (out_eights, out_rest) = out.as_chunks_mut::<8>();
+    let (eights, rest) = x.as_chunks::<8>();
+    for (out, x) in out_eights.iter_mut().zip(eights) {
+        for (out, &x) in out.iter_mut().zip(x) {
+            apply(out, x);
+        }
+    }
+    for (out, &x) in out_rest.iter_mut().zip(rest) {
+        apply(out, x);
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn with_avx512<R>(work: impl FnOnce() -> R) -> R {

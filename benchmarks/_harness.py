@@ -1,7 +1,7 @@
-"""What every benchmark shares: the command line, both sides measured alternately, the result's form.
+"""What every benchmark shares: command line, both sides measured alternately, form of the result.
 
 A benchmark defines ``measure(quick) -> Result`` and calls ``main(name, measure)``.  It prints one
-JSON object with ``figures``, ``targets``, ``met`` and the machine, and exits 1 when a target is missed.
+JSON object with ``figures``, ``targets``, ``met`` and the machine; a missed target is exit code 1.
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ def compare(
     """Times both sides alternately for about ``seconds``, who goes first changing every round.
 
     In a round each side is called for about ``sample`` seconds (once, if a call takes longer), so
-    that a disturbance of the machine falls on both.
+    that a disturbance of the machine falls on both; an untimed call goes first, so that neither
+    pays for what the other left in the caches or spinning on the cores.
     """
     sides = (ours, theirs)
     calls = []
@@ -114,6 +115,7 @@ def compare(
     while len(times[0]) < least_rounds or time.perf_counter() < end:
         order = (0, 1) if len(times[0]) % 2 == 0 else (1, 0)
         for side in order:
+            sides[side]()
             times[side].append(time_once(sides[side], calls[side]))
     ratio = [mine / other for mine, other in zip(*times, strict=True)]
     return {"ours": spread(times[0]), "theirs": spread(times[1]), "ratio": spread(ratio)}
@@ -175,7 +177,9 @@ def main(name: str, measure: Callable[[bool], Result]) -> None:
     @click.command(name)
     @click.option("--quick", is_flag=True, help="A glance, in under 50 seconds.")
     @click.option("--json", "as_json", is_flag=True, help="Print the JSON object, not a table.")
-    @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Also write it here.")
+    @click.option(
+        "--out", type=click.Path(path_type=Path, dir_okay=False), help="Write it here too."
+    )
     def command(quick: bool, as_json: bool, out: Path | None) -> None:
         machine = describe_machine()
         begin = time.perf_counter()

@@ -1,8 +1,8 @@
 """The exact int16 product (int64 sums) against torch's fp32 matmul, two threads, in one run.
 
-Predicted before optimising: 0.36 / 0.34 / 0.34 of torch's time at 512, 1024 and 2048 cubed with data
-that fill all 16 bits (3 VNNI instructions for 64 products where four int8 products take 4), and
-0.25 with 12-bit data, for which 2 instructions do.
+Predicted before optimising: 0.36 / 0.34 / 0.34 of torch's time at 512, 1024 and 2048 cubed with
+data that fill all 16 bits (3 VNNI instructions for 64 products where four int8 products take 4),
+and 0.25 with 12-bit data, for which 2 instructions do.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Matrix = npt.NDArray[np.int16]
 
 
 def draw(rows: int, cols: int, kind: str) -> Matrix:
-    """Random operands: ``full`` fills +-32639 evenly, ``trained`` is normal with 12-bit extremes."""
+    """Random operands: ``full`` fills +-32639 evenly, ``trained`` is normal, held to 12 bits."""
     random = np.random.default_rng(rows * 10_007 + cols)
     if kind == "full":
         return random.integers(-LARGEST, LARGEST + 1, (rows, cols), dtype=np.int16)
@@ -82,7 +82,7 @@ def measure_rescaled(size: int, seconds: float) -> dict[str, Any]:
 
 
 def measure(quick: bool) -> harness.Result:
-    """Cubes of both kinds of data, one thread, the products of a step, numpy's float64 for scale."""
+    """Cubes of both kinds of data, one thread, the products of a step, numpy's float64."""
     seconds = 1.0 if quick else 6.0
     figures: dict[str, Any] = {"paths": _core.gemm_paths(), "threads": 2}
     targets: dict[str, harness.Target] = {}

@@ -22,7 +22,9 @@ def _render_table(name: str, says: str, values: I64Array) -> str:
     entries = [str(value) for value in values.tolist()]
     lines = (entries[i : i + PER_LINE] for i in range(0, len(entries), PER_LINE))
     body = "\n".join(f"    {', '.join(line)}," for line in lines)
-    return f"/// {says}\n#[rustfmt::skip]\npub const {name}: [u32; {len(entries)}] = [\n{body}\n];\n"
+    return (
+        f"/// {says}\n#[rustfmt::skip]\npub const {name}: [u32; {len(entries)}] = [\n{body}\n];\n"
+    )
 
 
 def render() -> str:

@@ -47,9 +47,9 @@ class Draw:
 
     def __init__(self, data: st.DataObject) -> None:
         self._data = data
-        self._rng = np.random.default_rng(self.int(0, 2**32))
+        self._rng = np.random.default_rng(self.number(0, 2**32))
 
-    def int(self, lo: int, hi: int) -> int:
+    def number(self, lo: int, hi: int) -> int:
         return self._data.draw(st.integers(lo, hi))
 
     def one_of(self, *choices: Any) -> Any:
@@ -57,16 +57,17 @@ class Draw:
 
     def shape(self, rank: int | None = None) -> tuple[int, ...]:
         """Small extents, or one large enough for two threads."""
-        rank = self.int(0, 3) if rank is None else rank
-        shape = [self.int(0, 5) for _ in range(rank)]
-        if rank and self.int(0, 4) == 0:
+        if rank is None:
+            rank = self.number(0, 3)
+        shape = [self.number(0, 5) for _ in range(rank)]
+        if rank and self.number(0, 4) == 0:
             shape[0] = 40_000 // max(1, int(np.prod(shape[1:])))
         return tuple(shape)
 
     def array(self, dtype: str, shape: tuple[int, ...]) -> Array:
         """Uniform values, small ones, or the extremes with their neighbours."""
         lo, hi = STORAGE[dtype]
-        style = self.int(0, 3)
+        style = self.number(0, 3)
         if style == 0:
             edges = [lo, lo + 1, max(lo, -1), 0, 1, hi - 1, hi]
             edges += [edge for edge in (-32768, -32640, -32639, 32639, 32640) if lo <= edge <= hi]
@@ -87,15 +88,15 @@ class Draw:
 
     def window(self) -> tuple[tuple[int, int, int, int], Attrs, tuple[int, int]]:
         """An NHWC shape, window attributes that fit it, and the windows down and across."""
-        kernel = (self.int(1, 4), self.int(1, 4))
-        strides = (self.int(1, 4), self.int(1, 4))
-        pads = tuple(self.int(0, kernel[axis % 2] - 1) for axis in range(4))
+        kernel = (self.number(1, 4), self.number(1, 4))
+        strides = (self.number(1, 4), self.number(1, 4))
+        pads = tuple(self.number(0, kernel[axis % 2] - 1) for axis in range(4))
         extents = []
         for axis in (0, 1):
             least = max(0, kernel[axis] - pads[axis] - pads[axis + 2])
-            extents.append(self.int(least, least + 6))
-        batch = self.int(0, 4) if self.int(0, 4) else 300
-        shape = (batch, extents[0], extents[1], self.int(0, 5))
+            extents.append(self.number(least, least + 6))
+        batch = self.number(0, 4) if self.number(0, 4) else 300
+        shape = (batch, extents[0], extents[1], self.number(0, 5))
         out = tuple(
             (extents[axis] + pads[axis] + pads[axis + 2] - kernel[axis]) // strides[axis] + 1
             for axis in (0, 1)
@@ -115,23 +116,23 @@ def _next_state(d: Draw) -> Case:
 
 
 def _increment(d: Draw) -> Case:
-    t = d.one_of(0, 1, d.int(0, 2**40), 2**40, 2**40 + 5, -3)
+    t = d.one_of(0, 1, d.number(0, 2**40), 2**40, 2**40 + 5, -3)
     return Case("increment", {}, (np.asarray(t, np.int64),))
 
 
 def _sample_index(d: Draw) -> Case:
     attrs: Attrs = {
-        "batch": d.int(1, 40),
-        "samples": d.one_of(1, 2, d.int(1, 100), d.int(1, 2**40)),
-        "seed": d.int(0, 2**64 - 1).to_bytes(8, "little"),
+        "batch": d.number(1, 40),
+        "samples": d.one_of(1, 2, d.number(1, 100), d.number(1, 2**40)),
+        "seed": d.number(0, 2**64 - 1).to_bytes(8, "little"),
     }
-    return Case("sample_index", attrs, (np.asarray(d.int(0, 2**40), np.int64),))
+    return Case("sample_index", attrs, (np.asarray(d.number(0, 2**40), np.int64),))
 
 
 def _gather_samples(d: Draw) -> Case:
-    shape = tuple(d.int(1, 4) for _ in range(d.int(0, 3)))
-    samples = d.array(d.one_of("u8", "i8", "i16", "i32"), (d.int(1, 9), *shape))
-    index = np.array([d.int(0, samples.shape[0] - 1) for _ in range(d.int(1, 6))], np.int64)
+    shape = tuple(d.number(1, 4) for _ in range(d.number(0, 3)))
+    samples = d.array(d.one_of("u8", "i8", "i16", "i32"), (d.number(1, 9), *shape))
+    index = np.array([d.number(0, samples.shape[0] - 1) for _ in range(d.number(1, 6))], np.int64)
     dtype = DTYPE_NAMES[samples.dtype]
     attrs: Attrs = {"part": d.one_of("x", "y"), "dtype": dtype, "exponent": 0, "shape": shape}
     return Case("gather_samples", attrs, (index, samples))
@@ -139,17 +140,17 @@ def _gather_samples(d: Draw) -> Case:
 
 def _normalize(d: Draw) -> Case:
     attrs: Attrs = {
-        "multiplier": d.int(1, 2**31),
-        "offset": d.int(-(2**60), 2**60),
-        "shift": d.int(0, 64),
+        "multiplier": d.number(1, 2**31),
+        "offset": d.number(-(2**60), 2**60),
+        "shift": d.number(0, 64),
         "exponent": 3,
     }
     return Case("normalize", attrs, (d.any_array(d.shape()),))
 
 
 def _one_hot(d: Draw) -> Case:
-    shape = (d.int(1, 5), *d.shape(d.int(1, 2)))
-    return Case("one_hot", {"depth": d.int(1, 300)}, (d.any_array(shape),))
+    shape = (d.number(1, 5), *d.shape(d.number(1, 2)))
+    return Case("one_hot", {"depth": d.number(1, 300)}, (d.any_array(shape),))
 
 
 def _im2col(d: Draw) -> Case:
@@ -172,7 +173,7 @@ def _reshape(d: Draw) -> Case:
 
 
 def _transpose(d: Draw) -> Case:
-    x = d.any_array(d.shape(d.int(1, 4)))
+    x = d.any_array(d.shape(d.number(1, 4)))
     perm = tuple(d.one_of(*_permutations(x.ndim)))
     return Case("transpose", {"perm": perm}, (x,))
 
@@ -181,42 +182,44 @@ def _permutations(count: int) -> list[list[int]]:
     if count == 0:
         return [[]]
     return [
-        [*rest[:at], count - 1, *rest[at:]] for rest in _permutations(count - 1) for at in range(count)
+        [*rest[:at], count - 1, *rest[at:]]
+        for rest in _permutations(count - 1)
+        for at in range(count)
     ]
 
 
 def _matmul(d: Draw) -> Case:
-    m, k, n = d.int(0, 40), d.one_of(0, 1, d.int(1, 40), d.int(1, 700)), d.int(0, 40)
-    transpose_a, transpose_b = d.int(0, 1), d.int(0, 1)
+    m, k, n = d.number(0, 40), d.one_of(0, 1, d.number(1, 40), d.number(1, 700)), d.number(0, 40)
+    transpose_a, transpose_b = d.number(0, 1), d.number(0, 1)
     a = d.array("i16", (k, m) if transpose_a else (m, k))
     b = d.array("i16", (n, k) if transpose_b else (k, n))
     return Case("matmul", {"transpose_a": transpose_a, "transpose_b": transpose_b}, (a, b))
 
 
 def _add_bias(d: Draw) -> Case:
-    shape = d.shape(d.int(1, 3))
+    shape = d.shape(d.number(1, 3))
     inputs = (d.array("i64", shape), d.array("i32", shape[-1:]))
-    return Case("add_bias", {"shift": d.int(-62, 64)}, inputs)
+    return Case("add_bias", {"shift": d.number(-62, 64)}, inputs)
 
 
 def _column_sum(d: Draw) -> Case:
-    shape = (*d.shape(d.int(0, 2)), d.int(1, 5))
+    shape = (*d.shape(d.number(0, 2)), d.number(1, 5))
     return Case("column_sum", {}, (d.any_array(shape),))
 
 
 def _rescale(d: Draw) -> Case:
     attrs: Attrs = {
         "dtype": d.one_of("i16", "i32", "i64"),
-        "multiplier": d.one_of(1, d.int(1, 65535)),
+        "multiplier": d.one_of(1, d.number(1, 65535)),
         "multiplier_exponent": 0,
-        "shift": d.int(-62, 64),
+        "shift": d.number(-62, 64),
     }
     return Case("rescale", attrs, (d.any_array(d.shape()),))
 
 
 def _add(d: Draw, op: str = "add") -> Case:
     shape = d.shape()
-    attrs: Attrs = {"shift_a": d.int(0, 62), "shift_b": d.int(0, 62)}
+    attrs: Attrs = {"shift_a": d.number(0, 62), "shift_b": d.number(0, 62)}
     return Case(op, attrs, (d.any_array(shape), d.any_array(shape)))
 
 
@@ -255,7 +258,7 @@ def _sum_pool_grad(d: Draw) -> Case:
 
 
 def _rows(d: Draw) -> tuple[int, int]:
-    return d.one_of(d.int(0, 6), 5000), d.int(1, 12)
+    return d.one_of(d.number(0, 6), 5000), d.number(1, 12)
 
 
 def _row_max(d: Draw, op: str = "row_max") -> Case:
@@ -291,7 +294,7 @@ def _cross_entropy(d: Draw) -> Case:
 
 
 def _square_sum(d: Draw) -> Case:
-    return Case("square_sum", {"shift": d.int(-62, 64)}, (d.array("i16", d.shape()),))
+    return Case("square_sum", {"shift": d.number(-62, 64)}, (d.array("i16", d.shape()),))
 
 
 def _sum(d: Draw) -> Case:
@@ -300,22 +303,22 @@ def _sum(d: Draw) -> Case:
 
 def _momentum(d: Draw) -> Case:
     shape = d.shape()
-    attrs: Attrs = {"decay": d.one_of(0, 65536, d.int(0, 65536)), "shift": d.int(-62, 64)}
+    attrs: Attrs = {"decay": d.one_of(0, 65536, d.number(0, 65536)), "shift": d.number(-62, 64)}
     return Case("momentum", attrs, (d.array("i32", shape), d.array("i64", shape)))
 
 
 def _sgd_update(d: Draw) -> Case:
     shape = d.shape()
     inputs = (d.array("i32", shape), d.array("i32", shape), d.array("i64", ()))
-    return Case("sgd_update", {"shift": d.int(-62, 64)}, inputs)
+    return Case("sgd_update", {"shift": d.number(-62, 64)}, inputs)
 
 
 def _schedule(d: Draw) -> Case:
-    count = d.int(1, 5)
-    starts = (0, *sorted(d.int(1, 100) for _ in range(count - 1)))
-    rates = tuple(d.int(0, 65535) for _ in starts)
+    count = d.number(1, 5)
+    starts = (0, *sorted(d.number(1, 100) for _ in range(count - 1)))
+    rates = tuple(d.number(0, 65535) for _ in starts)
     attrs: Attrs = {"starts": starts, "rates": rates, "exponent": 20}
-    return Case("schedule", attrs, (np.asarray(d.int(0, 120), np.int64),))
+    return Case("schedule", attrs, (np.asarray(d.number(0, 120), np.int64),))
 
 
 def _digest(d: Draw) -> Array:
@@ -335,19 +338,19 @@ def _state_leaf(d: Draw) -> Case:
         "name": d.one_of("w", "", "größe/β", "x" * 300),
         "dtype": d.one_of("i32", "i64"),
         "shape": d.shape(),
-        "exponent": d.int(-512, 512),
+        "exponent": d.number(-512, 512),
     }
     return Case("state_leaf", attrs, (_digest(d),))
 
 
 def _state_root(d: Draw) -> Case:
-    return Case("state_root", {}, tuple(_digest(d) for _ in range(d.int(0, 9))))
+    return Case("state_root", {}, tuple(_digest(d) for _ in range(d.number(0, 9))))
 
 
 def _record(d: Draw) -> Case:
-    step, loss = np.asarray(d.int(1, 40), np.int64), d.array("i64", ())
+    step, loss = np.asarray(d.number(1, 40), np.int64), d.array("i64", ())
     inputs = (step, _digest(d), loss, _digest(d))
-    return Case("record", {"commit_every": d.int(1, 4)}, inputs)
+    return Case("record", {"commit_every": d.number(1, 4)}, inputs)
 
 
 CASES: dict[str, Callable[[Draw], Case]] = {

@@ -46,7 +46,7 @@ class _Graph:
     def pick_any(self, shape: tuple[int, ...]) -> Ref | None:
         return self.pick(str(self.rng.choice(["i16", "i32", "i64"])), shape)
 
-    def int(self, lo: int, hi: int) -> int:
+    def number(self, lo: int, hi: int) -> int:
         return int(self.rng.integers(lo, hi, endpoint=True))
 
 
@@ -71,32 +71,32 @@ _OPERATORS = (
 
 
 def _emit_random(g: _Graph, scalar: Ref, bias: Ref) -> None:
-    op, dtype, wanted = _OPERATORS[g.int(0, len(_OPERATORS) - 1)]
-    shape = SQUARE if op in ("matmul", "transpose", "add_bias") or g.int(0, 3) else FLAT
+    op, dtype, wanted = _OPERATORS[g.number(0, len(_OPERATORS) - 1)]
+    shape = SQUARE if op in ("matmul", "transpose", "add_bias") or g.number(0, 3) else FLAT
     picks = [g.pick_any(shape) if want == "int" else g.pick(want, shape) for want in wanted]
     inputs = [ref for ref in picks if ref is not None]
     if len(inputs) < len(wanted):
         return
     attrs: dict[str, AttrValue] = {}
     if op == "matmul":
-        attrs = {"transpose_a": g.int(0, 1), "transpose_b": g.int(0, 1)}
+        attrs = {"transpose_a": g.number(0, 1), "transpose_b": g.number(0, 1)}
     elif op == "rescale":
-        multiplier = 1 if g.int(0, 3) else 3
+        multiplier = 1 if g.number(0, 3) else 3
         attrs = {
             "dtype": dtype,
             "multiplier": multiplier,
             "multiplier_exponent": 0,
-            "shift": g.int(0, 40),
+            "shift": g.number(0, 40),
         }
     elif op in ("add", "sub"):
-        attrs = {"shift_a": g.int(0, 3), "shift_b": g.int(0, 3)}
+        attrs = {"shift_a": g.number(0, 3), "shift_b": g.number(0, 3)}
     elif op == "momentum":
-        attrs = {"decay": g.int(0, 65536), "shift": g.int(0, 20)}
+        attrs = {"decay": g.number(0, 65536), "shift": g.number(0, 20)}
     elif op == "sgd_update":
-        attrs = {"shift": g.int(0, 20)}
+        attrs = {"shift": g.number(0, 20)}
         inputs.append(scalar)
     elif op == "add_bias":
-        attrs = {"shift": g.int(-4, 4)}
+        attrs = {"shift": g.number(-4, 4)}
         inputs.append(bias)
     elif op in ("transpose", "reshape"):
         dtype = g.nodes[inputs[0].node].outputs[0].dtype
@@ -114,19 +114,19 @@ def _emit_update(g: _Graph, before: dict[str, Ref], rate: Ref) -> dict[str, Ref]
     a, b = g.pick("i16", SQUARE), g.pick("i16", SQUARE)
     assert a is not None
     assert b is not None
-    turned = {"transpose_a": g.int(0, 1), "transpose_b": g.int(0, 1)}
+    turned = {"transpose_a": g.number(0, 1), "transpose_b": g.number(0, 1)}
     grad = g.emit("matmul", "i64", SQUARE, [a, b], **turned)
-    velocity, weight = (f"s{g.int(0, 4)}" for _ in range(2))
-    if g.int(0, 3) == 0:
+    velocity, weight = (f"s{g.number(0, 4)}" for _ in range(2))
+    if g.number(0, 3) == 0:
         flat = g.emit("reshape", "i64", FLAT, [grad], shape=FLAT)
         grad = g.emit("reshape", "i64", SQUARE, [flat], shape=SQUARE)
-    for _ in range(g.int(0, 2)):
+    for _ in range(g.number(0, 2)):
         _emit_random(g, rate, before["bias"])
-    shift = g.int(0, 20)
+    shift = g.number(0, 20)
     moved = g.emit(
-        "momentum", "i32", SQUARE, [before[velocity], grad], decay=g.int(0, 65536), shift=shift
+        "momentum", "i32", SQUARE, [before[velocity], grad], decay=g.number(0, 65536), shift=shift
     )
-    for _ in range(g.int(0, 2)):
+    for _ in range(g.number(0, 2)):
         _emit_random(g, rate, before["bias"])
     stepped = g.emit("sgd_update", "i32", SQUARE, [before[weight], moved, rate], shift=shift)
     return {velocity: moved, weight: stepped}
@@ -137,7 +137,14 @@ def _emit_batch(g: _Graph, t: Ref) -> Ref:
     digests = []
     for part, shape in (("x", (2,)), ("y", ())):
         raw = g.emit(
-            "gather_samples", "u8", (3, *shape), [index], part=part, dtype="u8", exponent=0, shape=shape
+            "gather_samples",
+            "u8",
+            (3, *shape),
+            [index],
+            part=part,
+            dtype="u8",
+            exponent=0,
+            shape=shape,
         )
         digests.append(g.emit("tensor_digest", "u8", (32,), [raw]))
     return g.emit("batch_digest", "u8", (32,), digests)
@@ -159,20 +166,20 @@ def make_random_step(seed: int) -> Step:
     batch_digest = _emit_batch(g, t)
     rate = g.emit("schedule", "i64", (), [t], starts=(0, 2), rates=(40000, 9), exponent=0)
     for _ in range(3):
-        source = before[f"s{g.int(0, 4)}"]
+        source = before[f"s{g.number(0, 4)}"]
         g.emit(
             "rescale", "i16", SQUARE, [source], dtype="i16", multiplier=1, multiplier_exponent=0,
-            shift=g.int(8, 24),
+            shift=g.number(8, 24),
         )  # fmt: skip
-    for _ in range(g.int(5, 40)):
+    for _ in range(g.number(5, 40)):
         _emit_random(g, rate, before["bias"])
     after = {"step": g.emit("increment", "i64", (), [t]), "bias": before["bias"]}
-    for _ in range(g.int(0, 4)):
+    for _ in range(g.number(0, 4)):
         after |= _emit_update(g, before, rate)
     for name in ("s0", "s1", "s2", "s3", "s4"):
         value = g.pick("i32", SQUARE)
         assert value is not None
-        if name not in after or g.int(0, 3) == 0:
+        if name not in after or g.number(0, 3) == 0:
             after[name] = value
     wide = g.pick("i64", SQUARE) or after["s0"]
     loss = g.emit("sum", "i64", (), [wide])
@@ -183,7 +190,9 @@ def make_random_step(seed: int) -> Step:
         digest = g.emit("tensor_digest", "u8", (32,), [after[name]])
         dtype, shape = declared[name]
         leaves.append(
-            g.emit("state_leaf", "u8", (32,), [digest], name=name, dtype=dtype, shape=shape, exponent=0)
+            g.emit(
+                "state_leaf", "u8", (32,), [digest], name=name, dtype=dtype, shape=shape, exponent=0
+            )
         )
     root = g.emit("state_root", "u8", (32,), leaves)
     g.emit("record", "u8", (32,), [after["step"], batch_digest, loss, root], commit_every=2)

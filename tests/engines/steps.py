@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -55,7 +56,7 @@ class _Weights:
 def _mlp(weights: _Weights, sizes: tuple[int, ...]) -> tuple[list[Layer], str]:
     layers: list[Layer] = []
     value = "x"
-    for i, (inputs, outputs) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    for i, (inputs, outputs) in enumerate(pairwise(sizes)):
         transposed = i % 2 == 0
         shape = (outputs, inputs) if transposed else (inputs, outputs)
         weight = weights.add(f"w{i}", shape, inputs)
@@ -94,7 +95,12 @@ def _cnn(weights: _Weights) -> tuple[list[Layer], str]:
 
 @cache
 def make_step(
-    kind: str, loss: str = "cross_entropy", *, margin: int = 3, batch: int = 8, commit_every: int = 3
+    kind: str,
+    loss: str = "cross_entropy",
+    *,
+    margin: int = 3,
+    batch: int = 8,
+    commit_every: int = 3,
 ) -> Step:
     """``kind`` is "mlp", "wide" (large enough for two threads) or "cnn"; exponents calibrated."""
     weights = _Weights(seed=3)

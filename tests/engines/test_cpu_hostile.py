@@ -21,7 +21,7 @@ def open_engine(data: bytes, step: Step) -> _core.Engine:
 
 
 def try_graph(data: bytes, step: Step) -> str:
-    """Runs whatever can be run of a graph; "ran", or the code of the error."""
+    """Runs whatever can be run of a graph; "ran", or the code of the error if it names a place."""
     try:
         engine = open_engine(data, step)
         for name, value in step.state.items():
@@ -29,10 +29,8 @@ def try_graph(data: bytes, step: Step) -> str:
         engine.step()
         engine.trace()
         engine.evaluate(0)
-    except VtrainError as error:
-        assert isinstance(error, EncodingError | GraphError | RunError)
-        assert error.where
-        return error.code
+    except (EncodingError, GraphError, RunError) as error:
+        return error.code if error.where else "placeless"
     return "ran"
 
 
@@ -69,7 +67,7 @@ def mutate_value(rng: np.random.Generator, value: AttrValue) -> AttrValue:
 
 
 def mutate_node(rng: np.random.Generator, nodes: list[Node], at: int) -> Node:
-    """One field changed to something well-formed but wrong: shapes, dtypes, references, attributes."""
+    """One field, well-formed but wrong: a shape, dtype, reference, attribute or operator."""
     node = nodes[at]
     choice = int(rng.integers(6))
     if choice == 0 and node.attrs:
@@ -101,7 +99,7 @@ def test_mutated_bytes_never_crash(kind: str) -> None:
     data = encode_graph(step.graph)
     rng = np.random.default_rng(17)
     codes = {try_graph(mutate_bytes(rng, data), step) for _ in range(400)}
-    assert codes >= {"encoding"}
+    assert {"encoding"} <= codes <= {"encoding", "graph", "run", "ran"}
     assert try_graph(data, step) == "ran"
 
 

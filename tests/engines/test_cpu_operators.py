@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.engines.operator_cases import CASES, Case, Draw
+from tests.engines.operator_cases import CASES, Attrs, Case, Draw
 from vtrain import _core
 from vtrain.errors import EncodingError, GraphError
 from vtrain.ops import TABLE
@@ -49,7 +49,7 @@ def test_operator_follows_its_law(op: str) -> None:
 
 def test_comparison_catches_one_unit_in_the_last_place() -> None:
     x = np.arange(-50, 50, dtype=np.int64)
-    attrs = {"dtype": "i16", "multiplier": 3, "multiplier_exponent": 0, "shift": 2}
+    attrs: Attrs = {"dtype": "i16", "multiplier": 3, "multiplier_exponent": 0, "shift": 2}
     case = Case("rescale", attrs, (x,))
     expected = case.expected()
     altered = x.copy()
@@ -68,7 +68,10 @@ def test_comparison_catches_one_unit_in_the_last_place() -> None:
         (Case("rescale", {"dtype": "i16", "multiplier": 1}, (np.zeros(3, np.int64),)), "shift"),
         (Case("transpose", {"perm": (0, 0)}, (np.zeros((3, 3), np.int64),)), "permutation"),
         (Case("increment", {}, (np.zeros(3, np.int64),)), "scalar"),
-        (Case("state", {"name": "w", "dtype": "i16", "shape": (3,)}, ()), "not of the node's types"),
+        (
+            Case("state", {"name": "w", "dtype": "i16", "shape": (3,)}, ()),
+            "not of the node's types",
+        ),
     ],
 )
 def test_bad_nodes_are_refused_by_name(case: Case, message: str) -> None:
@@ -87,7 +90,7 @@ def test_a_claimed_type_must_be_the_derived_one() -> None:
 
 def test_a_sample_out_of_reach_is_refused() -> None:
     samples = np.zeros((4, 2), np.uint8)
-    attrs = {"part": "x", "dtype": "u8", "exponent": 0, "shape": (2,)}
+    attrs: Attrs = {"part": "x", "dtype": "u8", "exponent": 0, "shape": (2,)}
     for index in (4, -1, 2**62):
         case = Case("gather_samples", attrs, (np.array([index]), samples))
         with pytest.raises(GraphError, match="no sample"):

@@ -7,7 +7,8 @@ wiring that every reader of a run log relies on is required, whatever is being t
 - the counter of the record is the state's own, one more than before;
 - the batch is the one that the counter names, all of it is in the batch digest, and nothing else of
   the dataset enters the step;
-- the state root covers every tensor that goes on to the next step;
+- the state root covers every tensor that goes on to the next step, and nothing but the record
+  reads it: an engine computes it on commitment steps alone;
 - the terms of a softmax belong to each other.
 
 What the model, its loss and its update are is pinned by ``graph_root`` alone: a graph that trains
@@ -15,8 +16,6 @@ nothing, or records another number as its loss, is legal, and is another task.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from vtrain.errors import GraphError
 from vtrain.graph.step import STEP_STATE
@@ -26,6 +25,8 @@ from vtrain.wire.graph import Node, Ref, StepGraph, TensorType
 MAX_NODES = 100_000
 _SINGLE = ("sample_index", "batch_digest", "state_root", "record")
 """Operators that a step has once each."""
+_REDUCED = {"exp2_diff": "row_max", "divide": "row_sum", "cross_entropy": "row_max"}
+"""Operators on rows, and what their second input is of the first."""
 
 
 def check_graph(graph: StepGraph) -> None:
@@ -140,6 +141,10 @@ def _check_state_root(graph: StepGraph) -> None:
     """The root must cover each next state, under its own name and type, in UTF-8 order."""
     record, root = _find(graph, "record"), Ref(graph.find("state_root"))
     _require(record.inputs[3] == root, "records no state root", record)
+    last = Ref(graph.find("record"))
+    for node in graph.nodes:
+        reads = last in node.inputs or (root in node.inputs and node is not record)
+        _require(not reads, "reads the state root or the record", node)
     after = graph.next_states()
     names = sorted(after, key=lambda text: text.encode())
     leaves = _source(graph, root).inputs
@@ -162,14 +167,10 @@ def _check_state_root(graph: StepGraph) -> None:
 
 
 def _check_softmax(graph: StepGraph, node: Node) -> None:
-    """The maximum is that of the row, the divisor its sum: a quotient is at most 1 only then."""
-    relations: dict[str, Sequence[tuple[int, str, int]]] = {
-        # operator: input i is the result of that operator on input j
-        "exp2_diff": [(1, "row_max", 0)],
-        "divide": [(1, "row_sum", 0)],
-        "cross_entropy": [(1, "row_max", 0)],
-    }
-    for i, op, j in relations.get(node.op, ()):
-        source = _source(graph, node.inputs[i])
-        belongs = source.op == op and source.inputs == (node.inputs[j],)
-        _require(belongs, f"needs the {op} of its input {j} as its input {i}", node)
+    """The maximum is that of the rows, the divisor their sum: a quotient is at most 1 only then."""
+    reduction = _REDUCED.get(node.op)
+    if reduction is not None:
+        rows, reduced = node.inputs[:2]
+        source = _source(graph, reduced)
+        belongs = source.op == reduction and source.inputs == (rows,)
+        _require(belongs, f"needs the {reduction} of its rows", node)

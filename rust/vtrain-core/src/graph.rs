@@ -104,7 +104,10 @@ impl StepGraph {
         for (index, item) in items.into_iter().enumerate() {
             let node = Node::from_value(item, index)?;
             for input in &node.inputs {
-                if nodes.get(input.node).is_none_or(|n| input.output >= n.outputs.len()) {
+                if nodes
+                    .get(input.node)
+                    .is_none_or(|n| input.output >= n.outputs.len())
+                {
                     let reason = format!("node {} has no output {}", input.node, input.output);
                     return Err(refuse(&format!("node {index}"), &reason));
                 }
@@ -139,7 +142,10 @@ impl Node {
                         if (0..index as i128).contains(&node)
                             && (0..MAX_OUTPUTS).contains(&output) =>
                     {
-                        Ok(Ref { node: node as usize, output: output as usize })
+                        Ok(Ref {
+                            node: node as usize,
+                            output: output as usize,
+                        })
                     }
                     _ => Err(fields.error("inputs", "an input is [earlier node, output]")),
                 },
@@ -154,7 +160,13 @@ impl Node {
             .map(|item| TensorType::from_value(item, &fields.place))
             .collect::<Result<_, _>>()?;
         fields.done()?;
-        Ok(Self { name, op, attrs, inputs, outputs })
+        Ok(Self {
+            name,
+            op,
+            attrs,
+            inputs,
+            outputs,
+        })
     }
 }
 
@@ -176,12 +188,21 @@ impl TensorType {
             })
             .collect::<Result<_, _>>()?;
         fields.done()?;
-        Ok(Self { dtype, shape, exponent, lo, hi })
+        Ok(Self {
+            dtype,
+            shape,
+            exponent,
+            lo,
+            hi,
+        })
     }
 }
 
 fn refuse(place: &str, reason: &str) -> GraphDecodeError {
-    GraphDecodeError::Field { place: place.to_owned(), reason: reason.to_owned() }
+    GraphDecodeError::Field {
+        place: place.to_owned(),
+        reason: reason.to_owned(),
+    }
 }
 
 /// Takes the fields of one map, and refuses what is left over.
@@ -193,7 +214,10 @@ struct Fields {
 impl Fields {
     fn new(value: Value, place: String) -> Result<Self, GraphDecodeError> {
         match value {
-            Value::Map(entries) => Ok(Self { left: entries.into_iter().collect(), place }),
+            Value::Map(entries) => Ok(Self {
+                left: entries.into_iter().collect(),
+                place,
+            }),
             _ => Err(refuse(&place, "expected a map")),
         }
     }
@@ -203,7 +227,9 @@ impl Fields {
     }
 
     fn take(&mut self, name: &str) -> Result<Value, GraphDecodeError> {
-        self.left.remove(name).ok_or_else(|| self.error(name, "the field is missing"))
+        self.left
+            .remove(name)
+            .ok_or_else(|| self.error(name, "the field is missing"))
     }
 
     fn text(&mut self, name: &str) -> Result<String, GraphDecodeError> {
@@ -223,13 +249,19 @@ impl Fields {
     fn list(&mut self, name: &str) -> Result<Vec<Value>, GraphDecodeError> {
         match self.take(name)? {
             Value::Array(items) if items.len() <= MAX_ITEMS => Ok(items),
-            _ => Err(self.error(name, &format!("expected a list of at most {MAX_ITEMS} items"))),
+            _ => Err(self.error(
+                name,
+                &format!("expected a list of at most {MAX_ITEMS} items"),
+            )),
         }
     }
 
     fn attr(&self, value: Value) -> Result<Attr, GraphDecodeError> {
         let error = || {
-            self.error("attrs", "an attribute is an integer, text, bytes or a list of integers")
+            self.error(
+                "attrs",
+                "an attribute is an integer, text, bytes or a list of integers",
+            )
         };
         match value {
             Value::Int(value) => Ok(Attr::Int(value)),
@@ -237,7 +269,13 @@ impl Fields {
             Value::Bytes(bytes) => Ok(Attr::Bytes(bytes)),
             Value::Array(items) => items
                 .into_iter()
-                .map(|item| if let Value::Int(value) = item { Ok(value) } else { Err(error()) })
+                .map(|item| {
+                    if let Value::Int(value) = item {
+                        Ok(value)
+                    } else {
+                        Err(error())
+                    }
+                })
                 .collect::<Result<_, _>>()
                 .map(Attr::Ints),
             Value::Map(_) => Err(error()),
@@ -257,7 +295,12 @@ mod tests {
     use super::*;
 
     fn map(entries: Vec<(&str, Value)>) -> Value {
-        Value::Map(entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
+        Value::Map(
+            entries
+                .into_iter()
+                .map(|(key, value)| (key.to_owned(), value))
+                .collect(),
+        )
     }
 
     fn node(inputs: Vec<Value>, extent: i128) -> Value {
@@ -300,15 +343,23 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!(place(vec![node(vec![input(0, 0)], 1)]), "node 0.inputs");
-        assert_eq!(place(vec![node(vec![], 1), node(vec![input(0, 1)], 1)]), "node 1");
+        assert_eq!(
+            place(vec![node(vec![], 1), node(vec![input(0, 1)], 1)]),
+            "node 1"
+        );
         assert_eq!(place(vec![node(vec![], -1)]), "node 0.shape");
         assert_eq!(place(vec![node(vec![], (1 << 48) + 1)]), "node 0.shape");
         assert_eq!(place(vec![Value::Int(1)]), "node 0");
-        let Value::Map(mut entries) = node(vec![], 1) else { panic!() };
+        let Value::Map(mut entries) = node(vec![], 1) else {
+            panic!()
+        };
         entries.push(("zzz".into(), Value::Int(0)));
         assert_eq!(place(vec![Value::Map(entries.clone())]), "node 0.zzz");
         entries.truncate(3);
         assert_eq!(place(vec![Value::Map(entries)]), "node 0.op");
-        assert!(matches!(StepGraph::decode(b"\x9f"), Err(GraphDecodeError::Encoding(_))));
+        assert!(matches!(
+            StepGraph::decode(b"\x9f"),
+            Err(GraphDecodeError::Encoding(_))
+        ));
     }
 }

@@ -129,12 +129,26 @@ pub struct Rounding {
 impl Rounding {
     /// For a shift that may have any value.
     pub fn new(shift: i64) -> Self {
-        let none = Self { left: 0, right: 0, before: 0, half: 0, keep: -1 };
+        let none = Self {
+            left: 0,
+            right: 0,
+            before: 0,
+            half: 0,
+            keep: -1,
+        };
         match shift {
             // Every int64 is within half a unit of zero, and -2^63 / 2^64 rounds up to it.
             64.. => Self { keep: 0, ..none },
-            1..=63 => Self { right: shift as u32, before: shift as u32 - 1, half: 1, ..none },
-            -63..=0 => Self { left: shift.unsigned_abs() as u32, ..none },
+            1..=63 => Self {
+                right: shift as u32,
+                before: shift as u32 - 1,
+                half: 1,
+                ..none
+            },
+            -63..=0 => Self {
+                left: shift.unsigned_abs() as u32,
+                ..none
+            },
             _ => Self { keep: 0, ..none },
         }
     }
@@ -159,7 +173,10 @@ impl SmallRounding {
     pub fn new(shift: i64) -> Option<Self> {
         match shift {
             0 => Some(Self { half: 0, shift: 0 }),
-            1..=62 => Some(Self { half: 1 << (shift - 1), shift: shift as u32 }),
+            1..=62 => Some(Self {
+                half: 1 << (shift - 1),
+                shift: shift as u32,
+            }),
             _ => None,
         }
     }
@@ -176,14 +193,22 @@ impl SmallRounding {
 pub fn exp2_q16(d: i64) -> i32 {
     let mantissa = EXP2[(d & 1023) as usize];
     let whole = (d >> LOG2_EXPONENT).clamp(0, 31) as u32;
-    let half = if whole > 0 { mantissa >> (whole - 1) & 1 } else { 0 };
+    let half = if whole > 0 {
+        mantissa >> (whole - 1) & 1
+    } else {
+        0
+    };
     ((mantissa >> whole) + half) as i32
 }
 
 /// Base-2 logarithm in 16 fraction bits of `x` > 0, by the table of 1024 mantissas.
 pub fn log2_q16(x: i64) -> i64 {
     let n = x.max(1).ilog2();
-    let index = if n >= 10 { x >> (n - 10) } else { x << (10 - n) } & 1023;
+    let index = if n >= 10 {
+        x >> (n - 10)
+    } else {
+        x << (10 - n)
+    } & 1023;
     (i64::from(n) << LOSS_EXPONENT) + i64::from(LOG2[index as usize])
 }
 
@@ -194,12 +219,28 @@ mod tests {
     /// The definition, in integers that cannot overflow.
     fn rs(x: i64, shift: i64) -> i128 {
         let x = i128::from(x);
-        if shift <= 0 { x << -shift } else { (x + (1 << (shift - 1))) >> shift }
+        if shift <= 0 {
+            x << -shift
+        } else {
+            (x + (1 << (shift - 1))) >> shift
+        }
     }
 
     #[test]
     fn rounding_is_its_definition() {
-        let edges = [0, 1, 2, 3, 5, 255, 256, 1 << 31, 1 << 61, i64::MAX - 1, i64::MAX];
+        let edges = [
+            0,
+            1,
+            2,
+            3,
+            5,
+            255,
+            256,
+            1 << 31,
+            1 << 61,
+            i64::MAX - 1,
+            i64::MAX,
+        ];
         for shift in -62..=70 {
             for x in edges.into_iter().flat_map(|x| [x, -x, !x]) {
                 let expected = rs(x, shift) as i64;

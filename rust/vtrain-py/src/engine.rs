@@ -21,7 +21,10 @@ fn typed(py: Python<'_>, class: &str, message: &str, place: &str) -> PyErr {
     let make = || -> PyResult<PyErr> {
         let keywords = PyDict::new(py);
         keywords.set_item("where", place)?;
-        let error = py.import("vtrain.errors")?.getattr(class)?.call((message,), Some(&keywords))?;
+        let error = py
+            .import("vtrain.errors")?
+            .getattr(class)?
+            .call((message,), Some(&keywords))?;
         Ok(PyErr::from_value(error))
     };
     make().unwrap_or_else(|error| error)
@@ -29,9 +32,12 @@ fn typed(py: Python<'_>, class: &str, message: &str, place: &str) -> PyErr {
 
 fn decode_error(py: Python<'_>, error: &GraphDecodeError) -> PyErr {
     match error {
-        GraphDecodeError::Encoding(error) => {
-            typed(py, "EncodingError", &error.reason.to_string(), &format!("byte {}", error.offset))
-        }
+        GraphDecodeError::Encoding(error) => typed(
+            py,
+            "EncodingError",
+            &error.reason.to_string(),
+            &format!("byte {}", error.offset),
+        ),
         GraphDecodeError::Field { place, reason } => typed(py, "EncodingError", reason, place),
     }
 }
@@ -55,12 +61,22 @@ fn gemm_error(py: Python<'_>, error: &GemmError) -> PyErr {
 }
 
 fn path_named(name: &str) -> Result<Path, GemmError> {
-    if name == "auto" { Ok(Path::best()) } else { Path::from_str(name) }
+    if name == "auto" {
+        Ok(Path::best())
+    } else {
+        Path::from_str(name)
+    }
 }
 
 fn form(py: Python<'_>, dtype: &str, shape: Vec<usize>) -> PyResult<Form> {
-    let dtype = Dtype::from_name(dtype)
-        .ok_or_else(|| typed(py, "DataError", &format!("unknown dtype {dtype:?}"), "samples"))?;
+    let dtype = Dtype::from_name(dtype).ok_or_else(|| {
+        typed(
+            py,
+            "DataError",
+            &format!("unknown dtype {dtype:?}"),
+            "samples",
+        )
+    })?;
     Form::new(dtype, shape).map_err(|error| typed(py, "DataError", &error.0, "samples"))
 }
 
@@ -99,7 +115,10 @@ impl Tensor<'_> {
         where
             Slice<'a>: From<&'a [T]>,
         {
-            array.as_slice().map(Slice::from).map_err(|e| PyTypeError::new_err(e.to_string()))
+            array
+                .as_slice()
+                .map(Slice::from)
+                .map_err(|e| PyTypeError::new_err(e.to_string()))
         }
         match self {
             Self::U8(array) => of(array),
@@ -144,7 +163,12 @@ type Record<'py> = (i64, Bound<'py, PyBytes>, i64, Bound<'py, PyBytes>);
 fn to_record<'py>(py: Python<'py>, record: &engine::Record) -> Record<'py> {
     let root = record.state_root.as_ref().map_or(&[][..], |root| root);
     let batch_digest = PyBytes::new(py, &record.batch_digest);
-    (record.step, batch_digest, record.loss, PyBytes::new(py, root))
+    (
+        record.step,
+        batch_digest,
+        record.loss,
+        PyBytes::new(py, root),
+    )
 }
 
 /// A step graph bound to a table of samples, with the state of a run.
@@ -163,9 +187,12 @@ impl Engine {
     ) -> PyResult<R> {
         let table = self.table.bind(py).try_readonly();
         let table = table.map_err(|error| PyTypeError::new_err(error.to_string()))?;
-        let bytes = table.as_slice().map_err(|error| PyTypeError::new_err(error.to_string()))?;
+        let bytes = table
+            .as_slice()
+            .map_err(|error| PyTypeError::new_err(error.to_string()))?;
         let inner = &mut self.inner;
-        py.detach(|| work(inner, bytes)).map_err(|error| engine_error(py, &error))
+        py.detach(|| work(inner, bytes))
+            .map_err(|error| engine_error(py, &error))
     }
 }
 
@@ -182,6 +209,9 @@ impl Engine {
         threads: usize,
         path: &str,
     ) -> PyResult<Self> {
+        if !table.is_c_contiguous() {
+            return Err(PyTypeError::new_err("the table is not C-contiguous"));
+        }
         let samples = SampleForms {
             count: table.shape()[0],
             x: form(py, &x_form.0, x_form.1)?,
@@ -191,20 +221,27 @@ impl Engine {
         let inner = py
             .detach(|| engine::Engine::new(&StepGraph::decode(graph)?, samples, threads, path))
             .map_err(|error| engine_error(py, &error))?;
-        Ok(Self { inner, table: table.unbind() })
+        Ok(Self {
+            inner,
+            table: table.unbind(),
+        })
     }
 
     fn load_state(&mut self, py: Python<'_>, name: &str, value: Tensor<'_>) -> PyResult<()> {
         let slice = value.slice()?;
-        self.inner.load_state(name, slice).map_err(|error| engine_error(py, &error))
+        self.inner
+            .load_state(name, slice)
+            .map_err(|error| engine_error(py, &error))
     }
 
     fn read_state<'py>(&self, py: Python<'py>) -> PyResult<Vec<(String, Bound<'py, PyAny>)>> {
         let states = self.inner.states().iter().enumerate();
         states
             .map(|(index, state)| {
-                let value =
-                    self.inner.read_state(index).map_err(|error| engine_error(py, &error))?;
+                let value = self
+                    .inner
+                    .read_state(index)
+                    .map_err(|error| engine_error(py, &error))?;
                 Ok((state.name.clone(), to_array(py, &state.form.shape, value)?))
             })
             .collect()
@@ -215,18 +252,20 @@ impl Engine {
         Ok(to_record(py, &record))
     }
 
-    fn trace<'py>(
-        &mut self,
-        py: Python<'py>,
-    ) -> PyResult<(Record<'py>, Vec<Bound<'py, PyBytes>>)> {
+    fn trace<'py>(&mut self, py: Python<'py>) -> PyResult<(Record<'py>, Vec<Bound<'py, PyBytes>>)> {
         let (record, digests) = self.detached(py, engine::Engine::trace)?;
-        let digests = digests.iter().map(|digest| PyBytes::new(py, digest)).collect();
+        let digests = digests
+            .iter()
+            .map(|digest| PyBytes::new(py, digest))
+            .collect();
         Ok((to_record(py, &record), digests))
     }
 
     fn evaluate<'py>(&mut self, py: Python<'py>, node: usize) -> PyResult<Bound<'py, PyAny>> {
         let (shape, dtype, bytes) = self.detached(py, |inner, table| {
-            inner.evaluate(table, node, |form, x| (form.shape.clone(), form.dtype, x.bytes().to_vec()))
+            inner.evaluate(table, node, |form, x| {
+                (form.shape.clone(), form.dtype, x.bytes().to_vec())
+            })
         })?;
         let flat = PyArray1::from_slice(py, &bytes);
         flat.call_method1("view", (format!("{}{}", &dtype.name()[..1], dtype.size()),))?
@@ -234,7 +273,12 @@ impl Engine {
     }
 
     fn saturation(&self) -> Vec<(String, u64)> {
-        let counts = self.inner.names().iter().cloned().zip(self.inner.saturated().iter().copied());
+        let counts = self
+            .inner
+            .names()
+            .iter()
+            .cloned()
+            .zip(self.inner.saturated().iter().copied());
         counts.filter(|&(_, count)| count > 0).collect()
     }
 
@@ -243,7 +287,11 @@ impl Engine {
     }
 
     fn profile(&self) -> Vec<(String, f64)> {
-        let times = self.inner.profile().iter().map(std::time::Duration::as_secs_f64);
+        let times = self
+            .inner
+            .profile()
+            .iter()
+            .map(std::time::Duration::as_secs_f64);
         self.inner.names().iter().cloned().zip(times).collect()
     }
 

@@ -3,7 +3,11 @@
 use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 
-use numpy::{Element, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2};
+use numpy::ndarray::Dimension;
+use numpy::{
+    Element, PyArray, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2,
+    PyUntypedArrayMethods,
+};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use vtrain_core::gemm::{Epilogue, Gemm, GemmError, MatRef, Path, RescaleI16, StoreI64};
@@ -18,8 +22,12 @@ fn refuse(error: GemmError) -> PyErr {
     GraphError::new_err(error.to_string())
 }
 
-fn not_dense<E>(_: E) -> PyErr {
-    PyTypeError::new_err("the array is not C-contiguous")
+/// Refuses an array whose elements do not lie row by row: numpy calls columns contiguous, too.
+fn check_dense<T: Element, D: Dimension>(array: &Bound<'_, PyArray<T, D>>) -> PyResult<()> {
+    if array.is_c_contiguous() {
+        return Ok(());
+    }
+    Err(PyTypeError::new_err("the array is not C-contiguous"))
 }
 
 /// A context for the named path, an idle one if there is; "auto" is the fastest.
@@ -38,7 +46,8 @@ fn take_context(path: &str) -> Result<Gemm, GemmError> {
 /// The operand as a matrix; `transpose` if it is stored the other way round.
 fn operand<'a>(array: &'a PyReadonlyArray2<'_, i16>, transpose: bool) -> PyResult<MatRef<'a>> {
     let dims = array.as_array().dim();
-    let data = array.as_slice().map_err(not_dense)?;
+    check_dense(array)?;
+    let data = array.as_slice()?;
     let view = MatRef::row_major(data, dims.0, dims.1).map_err(refuse)?;
     Ok(if transpose { view.t() } else { view })
 }
@@ -49,8 +58,10 @@ fn output<'py, T: Element>(
     out: Option<Bound<'py, PyArray2<T>>>,
     a: MatRef<'_>,
     b: MatRef<'_>,
-) -> Bound<'py, PyArray2<T>> {
-    out.unwrap_or_else(|| PyArray2::zeros(py, [a.rows(), b.cols()], false))
+) -> PyResult<Bound<'py, PyArray2<T>>> {
+    let out = out.unwrap_or_else(|| PyArray2::zeros(py, [a.rows(), b.cols()], false));
+    check_dense(&out)?;
+    Ok(out)
 }
 
 fn run<E: Epilogue>(
@@ -90,12 +101,12 @@ fn gemm_i64<'py>(
     out: Option<Bound<'py, PyArray2<i64>>>,
 ) -> PyResult<Bound<'py, PyArray2<i64>>> {
     let (a, b) = (operand(&a, transpose_a)?, operand(&b, transpose_b)?);
-    let out = output(py, out, a, b);
+    let out = output(py, out, a, b)?;
     let mut target = out
         .try_readwrite()
         .map_err(|error| PyTypeError::new_err(error.to_string()))?;
     let (m, n) = target.as_array().dim();
-    let data = target.as_slice_mut().map_err(not_dense)?;
+    let data = target.as_slice_mut()?;
     run(
         py,
         (a, b),
@@ -128,16 +139,13 @@ fn gemm_rescale_i16<'py>(
     out: Option<Bound<'py, PyArray2<i16>>>,
 ) -> PyResult<(Bound<'py, PyArray2<i16>>, u64)> {
     let (a, b) = (operand(&a, transpose_a)?, operand(&b, transpose_b)?);
-    let bias = bias
-        .as_ref()
-        .map(|bias| bias.as_slice().map_err(not_dense))
-        .transpose()?;
-    let out = output(py, out, a, b);
+    let bias = bias.as_ref().map(|bias| bias.as_slice()).transpose()?;
+    let out = output(py, out, a, b)?;
     let mut target = out
         .try_readwrite()
         .map_err(|error| PyTypeError::new_err(error.to_string()))?;
     let (m, n) = target.as_array().dim();
-    let data = target.as_slice_mut().map_err(not_dense)?;
+    let data = target.as_slice_mut()?;
     let epilogue = RescaleI16::new(data, m, n, shift, bias, relu).map_err(refuse)?;
     run(py, (a, b), &epilogue, path, threads)?;
     let saturated = epilogue.saturated();

@@ -11,8 +11,11 @@ use crate::cbor::EncodeError;
 use crate::domains::Hash;
 use crate::gemm::{Gemm, GemmError, Path, RescaleI16};
 use crate::graph::{GraphDecodeError, StepGraph};
+use crate::ops::linear::Product;
 use crate::ops::optimizer::Rate;
-use crate::ops::{Buffer, Form, OpError, OutOfMemory, RunError, Samples, Slice, copy, linear};
+use crate::ops::{
+    Buffer, Form, OpError, OutOfMemory, RunError, Samples, Slice, copy, for_rows, layout, linear,
+};
 use crate::tensor_digest::digest_parallel;
 use crate::threads;
 
@@ -68,11 +71,17 @@ pub enum EngineError {
 
 impl EngineError {
     fn node(name: &str, op: &str, reason: String) -> Self {
-        Self::Node { place: format!("node {name} ({op})"), reason }
+        Self::Node {
+            place: format!("node {name} ({op})"),
+            reason,
+        }
     }
 
     fn graph(reason: &str) -> Self {
-        Self::Node { place: "graph".to_owned(), reason: reason.to_owned() }
+        Self::Node {
+            place: "graph".to_owned(),
+            reason: reason.to_owned(),
+        }
     }
 }
 
@@ -118,6 +127,8 @@ pub struct Engine {
 struct Machine {
     gemm: Gemm,
     buffers: Vec<Buffer>,
+    /// Patches on their way to pixels.
+    scratch: Buffer,
     /// Elements clamped so far, by node.
     saturated: Vec<u64>,
     /// Time spent so far, by node, if it is being measured.
@@ -134,7 +145,10 @@ impl Engine {
     ) -> Result<Self, EngineError> {
         let row = samples.row();
         if row.checked_mul(samples.count).is_none() {
-            return Err(EngineError::Samples { found: 0, needed: usize::MAX });
+            return Err(EngineError::Samples {
+                found: 0,
+                needed: usize::MAX,
+            });
         }
         let program = Program::new(graph, &samples)?;
         let fused = Plan::fused(&program);
@@ -142,11 +156,19 @@ impl Engine {
         let machine = Machine {
             gemm: Gemm::new(path)?,
             buffers,
+            scratch: Buffer::default(),
             saturated: vec![0; program.kernels.len()],
             times: None,
         };
         let loaded = vec![false; program.states.len()];
-        Ok(Self { program, samples, fused, threads, machine, loaded })
+        Ok(Self {
+            program,
+            samples,
+            fused,
+            threads,
+            machine,
+            loaded,
+        })
     }
 
     /// The recurrent tensors, in node order.
@@ -170,14 +192,21 @@ impl Engine {
             name: name.to_owned(),
             reason: reason.to_owned(),
         };
-        let found = self.program.states.iter().position(|state| state.name == name);
+        let found = self
+            .program
+            .states
+            .iter()
+            .position(|state| state.name == name);
         let index = found.ok_or_else(|| error("the graph has no such tensor"))?;
         let form = &self.program.states[index].form;
         if value.dtype() != form.dtype || value.len() != form.size() {
             return Err(error("has another dtype or size"));
         }
-        copy(value, self.machine.buffers[index].slice_mut(form.dtype, form.size()))
-            .map_err(|_| error("has another dtype or size"))?;
+        copy(
+            value,
+            self.machine.buffers[index].slice_mut(form.dtype, form.size()),
+        )
+        .map_err(|_| error("has another dtype or size"))?;
         self.loaded[index] = true;
         Ok(())
     }
@@ -216,8 +245,18 @@ impl Engine {
         self.check(table)?;
         let commits = self.commits();
         self.loaded.fill(false);
-        let Self { program, samples, fused, machine, .. } = self;
-        let samples = Samples { table, row: samples.row(), split: samples.x.byte_len() };
+        let Self {
+            program,
+            samples,
+            fused,
+            machine,
+            ..
+        } = self;
+        let samples = Samples {
+            table,
+            row: samples.row(),
+            split: samples.x.byte_len(),
+        };
         let record = on(self.threads, || {
             machine.run(program, fused, &samples, commits, END, |_, _| ())?;
             machine.advance(program, fused, commits)
@@ -236,7 +275,11 @@ impl Engine {
         let record = self.run_plain(&plan, table, |machine, program, samples| {
             machine.run(program, &plan, samples, true, END, |node, value| {
                 let root = program.roots[node];
-                digests[node] = if root == node { digest_parallel(value.bytes()) } else { digests[root] };
+                digests[node] = if root == node {
+                    digest_parallel(value.bytes())
+                } else {
+                    digests[root]
+                };
             })?;
             machine.advance(program, &plan, commits)
         })?;
@@ -278,8 +321,18 @@ impl Engine {
         table: &[u8],
         work: impl FnOnce(&mut Machine, &Program, &Samples<'_>) -> Result<R, EngineError> + Send,
     ) -> Result<R, EngineError> {
-        let Self { program, samples, machine, threads, .. } = self;
-        let samples = Samples { table, row: samples.row(), split: samples.x.byte_len() };
+        let Self {
+            program,
+            samples,
+            machine,
+            threads,
+            ..
+        } = self;
+        let samples = Samples {
+            table,
+            row: samples.row(),
+            split: samples.x.byte_len(),
+        };
         let states = program.states.len();
         let mut buffers = allocate(&plan.buffers[states..])?;
         let own = machine.buffers.split_off(states);
@@ -291,14 +344,21 @@ impl Engine {
     }
 
     fn check_loaded(&self) -> Result<(), EngineError> {
-        if self.loaded.iter().all(|&loaded| loaded) { Ok(()) } else { Err(EngineError::NoState) }
+        if self.loaded.iter().all(|&loaded| loaded) {
+            Ok(())
+        } else {
+            Err(EngineError::NoState)
+        }
     }
 
     fn check(&self, table: &[u8]) -> Result<(), EngineError> {
         self.check_loaded()?;
         let needed = self.samples.row() * self.samples.count;
         if table.len() != needed {
-            return Err(EngineError::Samples { found: table.len(), needed });
+            return Err(EngineError::Samples {
+                found: table.len(),
+                needed,
+            });
         }
         Ok(())
     }
@@ -307,15 +367,23 @@ impl Engine {
     fn commits(&self) -> bool {
         let done = self.machine.buffers[self.program.step_state].read::<i64>(1);
         let done = done.first().copied().unwrap_or(0);
-        done.wrapping_add(1).rem_euclid(self.program.record.commit_every) == 0
+        done.wrapping_add(1)
+            .rem_euclid(self.program.record.commit_every)
+            == 0
     }
 }
 
+/// Elements of patches that are computed before they are added to their pixels: 4 MiB, which stay
+/// in the caches.
+const SCATTERED: usize = 1 << 19;
 /// After the last node.
 const END: usize = usize::MAX;
 
 fn allocate(sizes: &[usize]) -> Result<Vec<Buffer>, EngineError> {
-    Ok(sizes.iter().map(|&bytes| Buffer::new(bytes)).collect::<Result<_, _>>()?)
+    Ok(sizes
+        .iter()
+        .map(|&bytes| Buffer::new(bytes))
+        .collect::<Result<_, _>>()?)
 }
 
 fn on<R: Send>(
@@ -372,7 +440,11 @@ impl Machine {
         let result = match job.work {
             Work::Update { velocity, .. } => {
                 let place = plan.places[velocity];
-                let taken = self.buffers.get_mut(place).ok_or(RunError::Inputs).map(mem::take);
+                let taken = self
+                    .buffers
+                    .get_mut(place)
+                    .ok_or(RunError::Inputs)
+                    .map(mem::take);
                 taken.and_then(|mut taken| {
                     let result = self.run_update(program, plan, job, &mut taken, &mut out);
                     self.buffers[place] = taken;
@@ -380,6 +452,7 @@ impl Machine {
                 })
             }
             Work::Dense { .. } => self.run_dense(program, plan, job, &mut out),
+            Work::Scatter { .. } => self.run_scatter(program, plan, job, &mut out),
             Work::View | Work::Node => self.run_node(program, plan, job, samples, &mut out),
         };
         self.buffers[place] = out;
@@ -414,7 +487,14 @@ impl Machine {
         job: &Job,
         out: &mut Buffer,
     ) -> Result<(), RunError> {
-        let Work::Dense { product, bias, shift, rescale, relu } = job.work else {
+        let Work::Dense {
+            product,
+            bias,
+            shift,
+            rescale,
+            relu,
+        } = job.work
+        else {
             return Err(RunError::Inputs);
         };
         let input = |i: usize| value(&self.buffers, program, plan, job.inputs[i]);
@@ -425,10 +505,54 @@ impl Machine {
         let (a, b) = product.operands(input(0).try_into()?, input(1).try_into()?)?;
         let out = out.write(program.forms[job.node].size());
         // Every shift of a rescale lies within [-62, 64].
-        let epilogue =
-            RescaleI16::new(out, product.m, product.n, shift as i32, bias.as_deref(), relu)?;
+        let epilogue = RescaleI16::new(
+            out,
+            product.m,
+            product.n,
+            shift as i32,
+            bias.as_deref(),
+            relu,
+        )?;
         self.gemm.run(a, b, &epilogue)?;
         self.saturated[rescale] += epilogue.saturated();
+        Ok(())
+    }
+
+    fn run_scatter(
+        &mut self,
+        program: &Program,
+        plan: &Plan,
+        job: &Job,
+        out: &mut Buffer,
+    ) -> Result<(), RunError> {
+        let Work::Scatter { product, window } = &job.work else {
+            return Err(RunError::Inputs);
+        };
+        let a: &[i16] = value(&self.buffers, program, plan, job.inputs[0]).try_into()?;
+        let b: &[i16] = value(&self.buffers, program, plan, job.inputs[1]).try_into()?;
+        let out = out.write::<i64>(program.forms[job.node].size());
+        let (windows, image) = (window.windows(), window.image());
+        if out.is_empty() {
+            return Ok(());
+        }
+        let images = out.len() / image;
+        let per_image = windows * product.n;
+        let at_once = (SCATTERED / per_image.max(1)).clamp(1, images);
+        let bytes = at_once * per_image * size_of::<i64>();
+        if self.scratch.capacity() < bytes {
+            self.scratch = Buffer::new(bytes)?;
+        }
+        for (i, out) in out.chunks_mut(at_once * image).enumerate() {
+            let m = out.len() / image * windows;
+            let part = Product { m, ..*product };
+            let a = &a[i * at_once * windows * product.k..][..m * product.k];
+            let patches = self.scratch.write::<i64>(m * product.n);
+            linear::matmul(&mut self.gemm, part, a, b, patches)?;
+            for_rows(out, image, |first, out| {
+                layout::col2im(window, &patches[first * per_image..], out);
+                0
+            });
+        }
         Ok(())
     }
 
@@ -440,13 +564,22 @@ impl Machine {
         velocity: &mut Buffer,
         weight: &mut Buffer,
     ) -> Result<(), RunError> {
-        let Work::Update { product, rule, shift, .. } = job.work else {
+        let Work::Update {
+            product,
+            rule,
+            shift,
+            ..
+        } = job.work
+        else {
             return Err(RunError::Inputs);
         };
         let input = |i: usize| value(&self.buffers, program, plan, job.inputs[i]);
         let (a, b) = product.operands(input(0).try_into()?, input(1).try_into()?)?;
         let rate: &[i64] = input(2).try_into()?;
-        let rate = Rate { rate: rate.first().copied().ok_or(RunError::Inputs)?, shift };
+        let rate = Rate {
+            rate: rate.first().copied().ok_or(RunError::Inputs)?,
+            shift,
+        };
         let size = program.forms[job.node].size();
         let (velocity, weight) = (velocity.write(size), weight.write(size));
         update_in_place(&mut self.gemm, (a, b), velocity, weight, rule, rate)?;
@@ -474,16 +607,26 @@ impl Machine {
             step: scalar(nodes.step).map_err(error)?,
             batch_digest: digest(nodes.batch_digest).map_err(error)?,
             loss: scalar(nodes.loss).map_err(error)?,
-            state_root: if commits { Some(digest(nodes.root).map_err(error)?) } else { None },
+            state_root: if commits {
+                Some(digest(nodes.root).map_err(error)?)
+            } else {
+                None
+            },
         };
         // A new value may lie where another state's old one is: such values are set aside first.
         let mut aside = Vec::new();
-        let moves = program.next_roots.iter().map(|&root| plan.places[root]).enumerate();
+        let moves = program
+            .next_roots
+            .iter()
+            .map(|&root| plan.places[root])
+            .enumerate();
         for (state, place) in moves.clone().filter(|&(state, place)| state != place) {
             if place < program.states.len() {
                 let bytes = program.states[state].form.byte_len();
                 let mut buffer = Buffer::new(bytes)?;
-                buffer.write::<u8>(bytes).copy_from_slice(self.buffers[place].read(bytes));
+                buffer
+                    .write::<u8>(bytes)
+                    .copy_from_slice(self.buffers[place].read(bytes));
                 aside.push((state, buffer));
             }
         }
@@ -497,7 +640,9 @@ impl Machine {
         }
         for (state, buffer) in aside {
             let bytes = program.states[state].form.byte_len();
-            self.buffers[state].write::<u8>(bytes).copy_from_slice(buffer.read(bytes));
+            self.buffers[state]
+                .write::<u8>(bytes)
+                .copy_from_slice(buffer.read(bytes));
         }
         Ok(record)
     }
@@ -506,5 +651,7 @@ impl Machine {
 fn value<'a>(buffers: &'a [Buffer], program: &Program, plan: &Plan, node: usize) -> Slice<'a> {
     let form = &program.forms[node];
     let place = plan.places[program.roots[node]];
-    buffers.get(place).map_or(Slice::U8(&[]), |b| b.slice(form.dtype, form.size()))
+    buffers
+        .get(place)
+        .map_or(Slice::U8(&[]), |b| b.slice(form.dtype, form.size()))
 }

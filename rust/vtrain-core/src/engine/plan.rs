@@ -7,9 +7,12 @@
 use super::program::{NEXT_STEP, Program};
 use crate::number::{Dtype, Rounding};
 use crate::ops::Kernel;
+use crate::ops::layout::Window;
 use crate::ops::linear::Product;
 use crate::ops::optimizer::MomentumRule;
 
+/// Bias (31 bits) plus accumulator (53 bits) must stay below 2^62 for the fused rescale.
+const LEAST_BIAS_SHIFT: i64 = -29;
 /// A position after all jobs.
 const END: usize = usize::MAX;
 
@@ -31,7 +34,15 @@ pub(super) enum Work {
     /// The node by itself.
     Node,
     /// matmul, add_bias?, rescale to int16, relu?. Inputs: a, b, bias?.
-    Dense { product: Product, bias: Option<Rounding>, shift: i64, rescale: usize, relu: bool },
+    Dense {
+        product: Product,
+        bias: Option<Rounding>,
+        shift: i64,
+        rescale: usize,
+        relu: bool,
+    },
+    /// matmul, col2im. Inputs: a, b.
+    Scatter { product: Product, window: Window },
     /// matmul, momentum, sgd_update, the last two in place. Inputs: a, b, rate.
     Update {
         product: Product,
@@ -47,7 +58,11 @@ impl Work {
     /// The values that the job overwrites: their last reader is this job.
     fn overwrites(&self) -> Vec<usize> {
         match *self {
-            Self::Update { old_velocity, old_weight, .. } => vec![old_velocity, old_weight],
+            Self::Update {
+                old_velocity,
+                old_weight,
+                ..
+            } => vec![old_velocity, old_weight],
             _ => vec![],
         }
     }
@@ -71,6 +86,7 @@ impl Plan {
         let mut chains = Chains::none(program, true);
         for node in 0..program.kernels.len() {
             chains.form_dense(program, node);
+            chains.form_scatter(program, node);
         }
         for node in 0..program.kernels.len() {
             chains.form_update(program, node);
@@ -97,7 +113,11 @@ impl Chains {
         let count = program.kernels.len();
         Self {
             fused,
-            idle: if fused { find_idle(program) } else { vec![false; count] },
+            idle: if fused {
+                find_idle(program)
+            } else {
+                vec![false; count]
+            },
             last: (0..count).collect(),
             work: (0..count).map(|_| None).collect(),
             claimed: vec![false; count],
@@ -106,9 +126,12 @@ impl Chains {
 
     /// The only user of `node`, if it has just one and reads it just once, as its input `input`.
     fn only_user(program: &Program, node: usize, input: usize) -> Option<usize> {
-        let &[user] = program.users[node].as_slice() else { return None };
-        let places: Vec<usize> =
-            (0..program.inputs[user].len()).filter(|&i| program.inputs[user][i] == node).collect();
+        let &[user] = program.users[node].as_slice() else {
+            return None;
+        };
+        let places: Vec<usize> = (0..program.inputs[user].len())
+            .filter(|&i| program.inputs[user][i] == node)
+            .collect();
         (places == [input]).then_some(user)
     }
 
@@ -121,22 +144,33 @@ impl Chains {
     }
 
     fn form_dense(&mut self, program: &Program, start: usize) {
-        let Kernel::Matmul(product) = program.kernels[start] else { return };
+        let Kernel::Matmul(product) = program.kernels[start] else {
+            return;
+        };
         let mut nodes = vec![start];
-        let mut inputs: Vec<usize> =
-            program.inputs[start].iter().map(|&input| program.roots[input]).collect();
+        let mut inputs: Vec<usize> = program.inputs[start]
+            .iter()
+            .map(|&input| program.roots[input])
+            .collect();
         let mut bias = None;
         let mut next = Self::only_user(program, start, 0);
         if let Some(user) = next
             && let Kernel::AddBias { shift } = program.kernels[user]
+            && shift >= LEAST_BIAS_SHIFT
         {
             nodes.push(user);
             inputs.push(program.roots[program.inputs[user][1]]);
-            bias = Some(shift);
+            bias = Some(Rounding::new(shift));
             next = Self::only_user(program, user, 0);
         }
         let Some(rescale) = next else { return };
-        let Kernel::Rescale { multiplier: 1, shift } = program.kernels[rescale] else { return };
+        let Kernel::Rescale {
+            multiplier: 1,
+            shift,
+        } = program.kernels[rescale]
+        else {
+            return;
+        };
         if program.forms[rescale].dtype != Dtype::I16 {
             return;
         }
@@ -145,7 +179,38 @@ impl Chains {
             .filter(|&user| matches!(program.kernels[user], Kernel::Relu));
         nodes.extend(relu);
         let relu = relu.is_some();
-        self.merge(&nodes, Work::Dense { product, bias, shift, rescale, relu }, inputs);
+        self.merge(
+            &nodes,
+            Work::Dense {
+                product,
+                bias,
+                shift,
+                rescale,
+                relu,
+            },
+            inputs,
+        );
+    }
+
+    fn form_scatter(&mut self, program: &Program, start: usize) {
+        let Kernel::Matmul(product) = program.kernels[start] else {
+            return;
+        };
+        let Some(user) = Self::only_user(program, start, 0) else {
+            return;
+        };
+        let Kernel::Col2im(window) = program.kernels[user] else {
+            return;
+        };
+        // Done image by image, that is by rows of A, which must lie one after the other.
+        if product.transpose_a {
+            return;
+        }
+        let inputs = program.inputs[start]
+            .iter()
+            .map(|&input| program.roots[input])
+            .collect();
+        self.merge(&[start, user], Work::Scatter { product, window }, inputs);
     }
 
     /// Where the node `reader` is done; the next step comes after all.
@@ -154,7 +219,9 @@ impl Chains {
     }
 
     fn form_update(&mut self, program: &Program, start: usize) {
-        let Kernel::Matmul(product) = program.kernels[start] else { return };
+        let Kernel::Matmul(product) = program.kernels[start] else {
+            return;
+        };
         if self.last[start] != start {
             return;
         }
@@ -167,16 +234,19 @@ impl Chains {
             next = Self::only_user(program, user, 0).or(Self::only_user(program, user, 1));
         }
         let Some(velocity) = next else { return };
-        let Kernel::Momentum(rule) = program.kernels[velocity] else { return };
+        let Kernel::Momentum(rule) = program.kernels[velocity] else {
+            return;
+        };
         let reads = |user: usize, input: usize| program.roots[program.inputs[user][input]];
-        let Some((weight, shift)) = program.users[velocity].iter().find_map(|&user| {
-            match program.kernels[user] {
+        let Some((weight, shift)) = program.users[velocity]
+            .iter()
+            .find_map(|&user| match program.kernels[user] {
                 Kernel::SgdUpdate { shift } if program.inputs[user][1] == velocity => {
                     Some((user, shift))
                 }
                 _ => None,
-            }
-        }) else {
+            })
+        else {
             return;
         };
         nodes.extend([velocity, weight]);
@@ -201,7 +271,14 @@ impl Chains {
         }
         self.claimed[old_velocity] = true;
         self.claimed[old_weight] = true;
-        let work = Work::Update { product, rule, shift, old_velocity, old_weight, velocity };
+        let work = Work::Update {
+            product,
+            rule,
+            shift,
+            old_velocity,
+            old_weight,
+            velocity,
+        };
         self.merge(&nodes, work, inputs);
     }
 
@@ -213,12 +290,22 @@ impl Chains {
             if last != node || (self.idle[node] && work.is_none()) {
                 continue;
             }
-            let read = || program.inputs[node].iter().map(|&input| program.roots[input]).collect();
+            let read = || {
+                program.inputs[node]
+                    .iter()
+                    .map(|&input| program.roots[input])
+                    .collect()
+            };
             let (work, inputs) = work.unwrap_or_else(|| {
                 let is_view = program.kernels[node].is_view();
                 (if is_view { Work::View } else { Work::Node }, read())
             });
-            jobs.push(Job { node, inputs, work, commit_only: program.commit_only[node] });
+            jobs.push(Job {
+                node,
+                inputs,
+                work,
+                commit_only: program.commit_only[node],
+            });
         }
         let mut last_use = vec![0; program.kernels.len()];
         for (at, job) in jobs.iter().enumerate() {
@@ -239,11 +326,16 @@ impl Chains {
         for (at, job) in jobs.iter().enumerate() {
             match job.work {
                 Work::View => {}
-                Work::Update { old_velocity, old_weight, velocity, .. } => {
+                Work::Update {
+                    old_velocity,
+                    old_weight,
+                    velocity,
+                    ..
+                } => {
                     pool.hand_over(old_velocity, velocity);
                     pool.hand_over(old_weight, job.node);
                 }
-                Work::Node | Work::Dense { .. } => {
+                Work::Node | Work::Dense { .. } | Work::Scatter { .. } => {
                     let from = job.inputs.first().copied().filter(|first| {
                         self.fused
                             && matches!(job.work, Work::Node)
@@ -263,7 +355,11 @@ impl Chains {
                 }
             }
         }
-        Plan { jobs, places: pool.places, buffers: pool.buffers }
+        Plan {
+            jobs,
+            places: pool.places,
+            buffers: pool.buffers,
+        }
     }
 }
 
@@ -272,8 +368,11 @@ fn find_idle(program: &Program) -> Vec<bool> {
     let record = program.record;
     let mut idle = vec![false; program.kernels.len()];
     for node in (0..idle.len()).rev() {
-        let is_seen = matches!(program.kernels[node], Kernel::NextState { .. } | Kernel::Rescale { .. })
-            || [record.step, record.batch_digest, record.loss, record.root].contains(&node);
+        let is_seen = matches!(
+            program.kernels[node],
+            Kernel::NextState { .. } | Kernel::Rescale { .. }
+        ) || [record.step, record.batch_digest, record.loss, record.root]
+            .contains(&node);
         idle[node] = !is_seen && program.users[node].iter().all(|&user| idle[user]);
     }
     idle
@@ -305,8 +404,14 @@ impl Pool {
     /// Gives `value` the free buffer that fits best, or the largest, grown.
     fn take(&mut self, value: usize, bytes: usize) {
         let fits = |&&buffer: &&usize| self.buffers[buffer] >= bytes;
-        let best = self.free.iter().filter(fits).min_by_key(|&&b| self.buffers[b]);
-        let best = best.or(self.free.iter().max_by_key(|&&b| self.buffers[b])).copied();
+        let best = self
+            .free
+            .iter()
+            .filter(fits)
+            .min_by_key(|&&b| self.buffers[b]);
+        let best = best
+            .or(self.free.iter().max_by_key(|&&b| self.buffers[b]))
+            .copied();
         let buffer = match best {
             Some(buffer) => {
                 self.free.retain(|&other| other != buffer);

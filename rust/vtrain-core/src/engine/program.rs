@@ -86,19 +86,33 @@ impl Program {
             state_nodes: Vec::new(),
             next_roots: Vec::new(),
             step_state: 0,
-            record: RecordNodes { step: 0, batch_digest: 0, loss: 0, root: 0, commit_every: 1 },
+            record: RecordNodes {
+                step: 0,
+                batch_digest: 0,
+                loss: 0,
+                root: 0,
+                commit_every: 1,
+            },
             commit_only: vec![false; count],
         };
         for (index, node) in graph.nodes.iter().enumerate() {
             let error = |reason: String| EngineError::node(&node.name, &node.op, reason);
-            if node.inputs.iter().any(|input| input.node >= index || input.output != 0) {
+            if node
+                .inputs
+                .iter()
+                .any(|input| input.node >= index || input.output != 0)
+            {
                 return Err(error("reads what no earlier node puts out".into()));
             }
             let inputs: Vec<usize> = node.inputs.iter().map(|input| input.node).collect();
             let forms: Vec<Form> = inputs.iter().map(|&i| program.forms[i].clone()).collect();
             let (kernel, form) = Kernel::new(node, &forms).map_err(|e| error(e.to_string()))?;
             if let Kernel::GatherSamples { part } = kernel {
-                let sample = if part == Part::X { &samples.x } else { &samples.y };
+                let sample = if part == Part::X {
+                    &samples.x
+                } else {
+                    &samples.y
+                };
                 if form.dtype != sample.dtype || form.shape[1..] != sample.shape {
                     return Err(error("the dataset has samples of another form".into()));
                 }
@@ -114,7 +128,11 @@ impl Program {
                     program.readers[program.roots[input]].push(index);
                 }
             }
-            program.roots.push(if is_alias { program.roots[inputs[0]] } else { index });
+            program.roots.push(if is_alias {
+                program.roots[inputs[0]]
+            } else {
+                index
+            });
             program.kernels.push(kernel);
             program.forms.push(form);
             program.inputs.push(inputs);
@@ -126,7 +144,10 @@ impl Program {
     }
 
     pub fn error(&self, node: usize, reason: &str) -> EngineError {
-        EngineError::Node { place: format!("node {}", self.names[node]), reason: reason.to_owned() }
+        EngineError::Node {
+            place: format!("node {}", self.names[node]),
+            reason: reason.to_owned(),
+        }
     }
 
     fn find_states(&mut self) -> Result<(), EngineError> {
@@ -136,7 +157,10 @@ impl Program {
                 if index_of.insert(name.clone(), self.states.len()).is_some() {
                     return Err(self.error(node, "another node reads this state too"));
                 }
-                self.states.push(State { name: name.clone(), form: self.forms[node].clone() });
+                self.states.push(State {
+                    name: name.clone(),
+                    form: self.forms[node].clone(),
+                });
                 self.state_nodes.push(node);
             }
         }
@@ -170,15 +194,18 @@ impl Program {
     fn find_record(&mut self) -> Result<(), EngineError> {
         let mut found = None;
         for (node, kernel) in self.kernels.iter().enumerate() {
-            if let Kernel::Record { commit_every } = *kernel {
-                if found.replace((node, commit_every)).is_some() {
-                    return Err(self.error(node, "a step has one record"));
-                }
+            if let Kernel::Record { commit_every } = *kernel
+                && found.replace((node, commit_every)).is_some()
+            {
+                return Err(self.error(node, "a step has one record"));
             }
         }
         let (node, commit_every) = found.ok_or_else(|| EngineError::graph("has no record"))?;
         let inputs = &self.inputs[node];
-        let roots = self.kernels.iter().filter(|kernel| matches!(kernel, Kernel::StateRoot));
+        let roots = self
+            .kernels
+            .iter()
+            .filter(|kernel| matches!(kernel, Kernel::StateRoot));
         if roots.count() != 1 || !matches!(self.kernels[inputs[3]], Kernel::StateRoot) {
             return Err(self.error(node, "needs the one state root of the graph"));
         }

@@ -20,7 +20,12 @@ pub(super) fn update_in_place(
     let fits = Some(velocity.len()) == rows.checked_mul(columns) && weight.len() == velocity.len();
     if !fits {
         let (m, n) = (weight.len(), velocity.len());
-        return Err(GemmError::Output { rows, cols: columns, m, n });
+        return Err(GemmError::Output {
+            rows,
+            cols: columns,
+            m,
+            n,
+        });
     }
     let tensors = Tensors {
         velocity: velocity.as_mut_ptr(),

@@ -1,5 +1,6 @@
 //! Cuts a product into packing and tile tasks and runs them on the current rayon pool.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::pack::{LANES, Lanes, Layout, Line, Side};
@@ -54,7 +55,7 @@ impl Split {
         self.total * i / self.count
     }
 
-    fn range(&self, i: usize) -> std::ops::Range<usize> {
+    fn range(&self, i: usize) -> Range<usize> {
         self.start(i)..self.start(i + 1)
     }
 }
@@ -99,13 +100,140 @@ fn run_tasks(count: usize, task: impl Fn(usize) + Sync) {
     });
 }
 
-fn grow<T: Copy>(buffer: &mut Vec<T>, len: usize, zero: T) {
-    if buffer.len() < len {
-        buffer.resize(len, zero);
+fn grow(buffer: &mut Vec<Line>, len: usize) {
+    buffer.resize(len.max(buffer.len()), Line::ZERO);
+}
+
+/// The rows, columns and terms of a product that are packed at one time.
+struct Part<'a> {
+    a: MatRef<'a>,
+    /// B transposed: a column of the product is a row of it.
+    b: MatRef<'a>,
+    /// Rows of A in panels, a group each, and which of them are in this part.
+    all_panels: Split,
+    panels: Range<usize>,
+    /// Groups of columns in this part.
+    groups: Range<usize>,
+    terms: Range<usize>,
+    layout: Layout,
+}
+
+/// What one stretch of K contributes.
+#[derive(Clone, Copy)]
+struct Stretch {
+    is_first: bool,
+    is_last: bool,
+}
+
+impl Part<'_> {
+    fn rows(&self, panel: usize) -> Range<usize> {
+        self.all_panels.range(self.panels.start + panel)
+    }
+
+    fn cols(&self, group: usize, groups: usize) -> Range<usize> {
+        let first = (self.groups.start + group) * LANES;
+        first..self.b.rows.min(first + groups * LANES)
+    }
+
+    /// Packs the part of A, and that of B unless it still is.
+    ///
+    /// # Safety
+    /// The machine has the instructions of `I`.
+    unsafe fn pack<I: Isa>(&self, scratch: &mut Scratch, packs_b: bool) {
+        let lines = self.layout.lines;
+        grow(&mut scratch.a, self.panels.len() * lines);
+        grow(&mut scratch.b, self.groups.len() * lines);
+        let packed_a = Pieces(scratch.a.as_mut_ptr());
+        let packed_b = Pieces(scratch.b.as_mut_ptr());
+        let a_runs = Split::at_most(self.panels.len(), PACK_RUN);
+        let b_groups = if packs_b { self.groups.len() } else { 0 };
+        let b_runs = Split::at_most(b_groups, PACK_RUN);
+        run_tasks(a_runs.count + b_runs.count, |task| {
+            let (side, run) = match task.checked_sub(a_runs.count) {
+                None => (Side::A, a_runs.range(task)),
+                Some(task) => (Side::B, b_runs.range(task)),
+            };
+            for block in 0..self.layout.blocks() {
+                for i in run.clone() {
+                    let (mat, lanes, packed) = match side {
+                        Side::A => (self.a, self.rows(i), &packed_a),
+                        Side::B => (self.b, self.cols(i, 1), &packed_b),
+                    };
+                    let src = Lanes::new(mat, lanes, self.terms.clone());
+                    // SAFETY: each group is one task's and inside the buffer.
+                    unsafe {
+                        let group = packed.get(i * lines, lines);
+                        I::pack(&src, side, &self.layout, block, group);
+                    }
+                }
+            }
+        });
+    }
+
+    /// Computes all tiles of the part and hands the finished ones to the epilogue.
+    ///
+    /// # Safety
+    /// The machine has the instructions of `I`, for which the part is packed; the epilogue is for
+    /// the whole product; `scratch.sums` has a place for each tile unless the stretch is the only
+    /// one.
+    unsafe fn multiply<I: Isa, E: Epilogue>(
+        &self,
+        scratch: &mut Scratch,
+        epilogue: &E,
+        stretch: Stretch,
+    ) {
+        let lines = self.layout.lines;
+        let packed_a = &scratch.a[..self.panels.len() * lines];
+        let packed_b = &scratch.b[..self.groups.len() * lines];
+        let unfinished = Pieces(scratch.sums.as_mut_ptr());
+        let tiles = self.groups.len().div_ceil(I::GROUPS);
+        let hot = Split::at_most(self.panels.len(), HOT_A_LINES / lines);
+        let wanted = (rayon::current_num_threads() * TASKS_PER_THREAD).div_ceil(hot.count);
+        let strips = Split {
+            total: tiles,
+            count: wanted.clamp(1, tiles),
+        };
+        run_tasks(hot.count * strips.count, |task| {
+            let panels = hot.range(task / strips.count);
+            let mut local = TileSums::ZERO;
+            for tile in strips.range(task % strips.count) {
+                let group = tile * I::GROUPS;
+                let here = &packed_b[group * lines..];
+                let (b, rest) = here.split_at(here.len().min(I::GROUPS * lines));
+                // While a panel's tile is computed, its share of the B that comes next is fetched.
+                let next = &rest[..rest.len().min(I::GROUPS * lines)];
+                let shares = next.chunks(next.len().div_ceil(panels.len()).max(1));
+                let shares = shares.chain(std::iter::repeat(&[][..]));
+                for (panel, next) in panels.clone().zip(shares) {
+                    let rows = self.rows(panel);
+                    let job = TileJob {
+                        layout: &self.layout,
+                        rows: rows.len(),
+                        a: &packed_a[panel * lines..][..lines],
+                        b,
+                        next,
+                    };
+                    // SAFETY: each tile, with its sums and its piece of C, is one task's; the rest
+                    // is passed on from the caller.
+                    unsafe {
+                        let sums = if stretch.is_first && stretch.is_last {
+                            &mut local
+                        } else {
+                            &mut unfinished.get(panel * tiles + tile, 1)[0]
+                        };
+                        I::tile(&job, sums, !stretch.is_first);
+                        if stretch.is_last {
+                            let cols = self.cols(group, b.len() / lines);
+                            I::finish(epilogue, sums, rows, cols);
+                        }
+                    }
+                }
+            }
+        });
     }
 }
 
-/// Hands every accumulator of `a * b` to the epilogue.
+/// Hands every accumulator of `a * b` to the epilogue, whose shape is that of the product.
 ///
 /// # Safety
 /// The machine has the instructions of `I`.
@@ -122,122 +250,51 @@ pub(super) unsafe fn run<I: Isa, E: Epilogue>(
     if k == 0 {
         let zeros = vec![0i64; n];
         for row in 0..m {
-            // SAFETY: the shapes were compared; one thread.
+            // SAFETY: row by row, on one thread.
             unsafe { epilogue.store(row, 0, &zeros) };
         }
         return;
     }
-    let b = b.t();
-    let panels = Split::at_most(m, I::ROWS);
+    let all_panels = Split::at_most(m, I::ROWS);
     let groups = n.div_ceil(LANES);
-    let blocks = Split::at_most(k.div_ceil(BLOCK), MAX_STRETCH / BLOCK);
-    // All stretches but the last have whole blocks, and none is longer than this.
-    let longest = Layout::new(
-        k.min(k.div_ceil(BLOCK).div_ceil(blocks.count) * BLOCK),
-        I::HIGHS,
-    );
-    let a_parts = Split::at_most(panels.count, MAX_A_LINES / longest.lines);
-    let b_parts = Split::at_most(
-        groups.div_ceil(I::GROUPS),
-        MAX_B_LINES / longest.lines / I::GROUPS,
-    );
+    let blocks = k.div_ceil(BLOCK);
+    let stretches = Split::at_most(blocks, MAX_STRETCH / BLOCK);
+    let longest = Layout::new(k.min(blocks.div_ceil(stretches.count) * BLOCK), I::HIGHS);
+    let a_parts = Split::at_most(all_panels.count, MAX_A_LINES / longest.lines);
+    // In tiles, so that only the last may be narrow.
+    let all_tiles = groups.div_ceil(I::GROUPS);
+    let b_parts = Split::at_most(all_tiles, MAX_B_LINES / longest.lines / I::GROUPS);
     for b_part in 0..b_parts.count {
         let tiles = b_parts.range(b_part);
-        let part_groups = tiles.start * I::GROUPS..groups.min(tiles.end * I::GROUPS);
         for a_part in 0..a_parts.count {
-            let part_panels = a_parts.range(a_part);
-            let tile_count = part_panels.len() * tiles.len();
-            if blocks.count > 1 {
-                scratch.sums.clear();
-                scratch.sums.resize_with(tile_count, || TileSums::ZERO);
+            let panels = a_parts.range(a_part);
+            if stretches.count > 1 {
+                let count = panels.len() * tiles.len();
+                scratch
+                    .sums
+                    .resize_with(count.max(scratch.sums.len()), || TileSums::ZERO);
             }
-            for stretch in 0..blocks.count {
-                let terms = blocks.start(stretch) * BLOCK..k.min(blocks.start(stretch + 1) * BLOCK);
-                let layout = Layout::new(terms.len(), I::HIGHS);
-                grow(&mut scratch.a, part_panels.len() * layout.lines, Line::ZERO);
-                grow(&mut scratch.b, part_groups.len() * layout.lines, Line::ZERO);
-                let packed_a = Pieces(scratch.a.as_mut_ptr());
-                let packed_b = Pieces(scratch.b.as_mut_ptr());
-                // B stays packed from one part of A to the next if all of K is.
-                let packs_b = blocks.count > 1 || a_part == 0;
-                let b_runs = Split::at_most(if packs_b { part_groups.len() } else { 0 }, PACK_RUN);
-                let a_runs = Split::at_most(part_panels.len(), PACK_RUN);
-                run_tasks(b_runs.count + a_runs.count, |task| {
-                    let (side, run) = if task < b_runs.count {
-                        (Side::B, b_runs.range(task))
-                    } else {
-                        (Side::A, a_runs.range(task - b_runs.count))
-                    };
-                    for block in 0..layout.blocks() {
-                        for i in run.clone() {
-                            let (mat, lanes, packed) = match side {
-                                Side::A => (a, panels.range(part_panels.start + i), &packed_a),
-                                Side::B => {
-                                    let lane0 = (part_groups.start + i) * LANES;
-                                    (b, lane0..n.min(lane0 + LANES), &packed_b)
-                                }
-                            };
-                            let src = Lanes::new(mat, lanes, terms.clone());
-                            // SAFETY: each group is one task's and inside the buffer.
-                            unsafe {
-                                let group = packed.get(i * layout.lines, layout.lines);
-                                I::pack(&src, side, &layout, block, group);
-                            }
-                        }
-                    }
-                });
-
-                let (packed_a, packed_b) = (
-                    &scratch.a[..],
-                    &scratch.b[..part_groups.len() * layout.lines],
-                );
-                let hot = Split::at_most(part_panels.len(), HOT_A_LINES / layout.lines);
-                let wanted = (rayon::current_num_threads() * TASKS_PER_THREAD).div_ceil(hot.count);
-                let strips = Split {
-                    total: tiles.len(),
-                    count: wanted.clamp(1, tiles.len()),
+            for i in 0..stretches.count {
+                let terms = stretches.start(i) * BLOCK..k.min(stretches.start(i + 1) * BLOCK);
+                let part = Part {
+                    a,
+                    b: b.t(),
+                    all_panels,
+                    panels: panels.clone(),
+                    groups: tiles.start * I::GROUPS..groups.min(tiles.end * I::GROUPS),
+                    layout: Layout::new(terms.len(), I::HIGHS),
+                    terms,
                 };
-                let is_last = stretch + 1 == blocks.count;
-                let partial = Pieces(scratch.sums.as_mut_ptr());
-                run_tasks(hot.count * strips.count, |task| {
-                    let hot = hot.range(task / strips.count);
-                    let mut local = TileSums::ZERO;
-                    for tile in strips.range(task % strips.count) {
-                        let group0 = tile * I::GROUPS;
-                        let width = I::GROUPS.min(part_groups.len() - group0);
-                        // Each panel's tile asks for a share of the B that comes next.
-                        let after =
-                            &packed_b[packed_b.len().min((group0 + I::GROUPS) * layout.lines)..];
-                        let after = &after[..after.len().min(I::GROUPS * layout.lines)];
-                        let share = after.len().div_ceil(hot.len()).max(1);
-                        let shares = after.chunks(share).chain(std::iter::repeat(&[][..]));
-                        for (panel, next) in hot.clone().zip(shares) {
-                            let rows = panels.range(part_panels.start + panel);
-                            let job = TileJob {
-                                layout: &layout,
-                                rows: rows.len(),
-                                a: &packed_a[panel * layout.lines..][..layout.lines],
-                                b: &packed_b[group0 * layout.lines..][..width * layout.lines],
-                                next,
-                            };
-                            // SAFETY: each tile, with its sums and its piece of C, is one task's;
-                            // the operands are packed for `I`; shapes were compared.
-                            unsafe {
-                                let sums = if blocks.count > 1 {
-                                    &mut partial.get(panel * tiles.len() + tile, 1)[0]
-                                } else {
-                                    &mut local
-                                };
-                                I::tile(&job, sums, stretch > 0);
-                                if is_last {
-                                    let col0 = (part_groups.start + group0) * LANES;
-                                    let cols = col0..n.min(col0 + width * LANES);
-                                    I::finish(epilogue, sums, rows, cols);
-                                }
-                            }
-                        }
-                    }
-                });
+                let stretch = Stretch {
+                    is_first: i == 0,
+                    is_last: i + 1 == stretches.count,
+                };
+                // SAFETY: passed on from the caller; B stays packed from one part of A to the next
+                // if all its terms are.
+                unsafe {
+                    part.pack::<I>(scratch, a_part == 0 || stretches.count > 1);
+                    part.multiply::<I, E>(scratch, epilogue, stretch);
+                }
             }
         }
     }

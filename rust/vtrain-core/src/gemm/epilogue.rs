@@ -138,14 +138,18 @@ impl<'a> RescaleI16<'a> {
     #[inline(always)]
     fn finish(&self, acc: &[i64], out: &mut [i16], rescale: impl Fn(i64) -> i64) {
         let floor = if self.relu { 0 } else { -I16_LIMIT };
-        let mut beyond = 0u64;
+        let mut changed = 0;
         for (out, &x) in out.iter_mut().zip(acc) {
             let y = rescale(x);
             let held = y.clamp(-I16_LIMIT, I16_LIMIT);
-            beyond += u64::from(y != held);
+            changed |= y ^ held;
             *out = held.max(floor) as i16;
         }
-        if beyond > 0 {
+        if changed != 0 {
+            let beyond = acc
+                .iter()
+                .filter(|x| rescale(**x).unsigned_abs() > I16_LIMIT as u64);
+            let beyond = beyond.count() as u64;
             self.saturated.fetch_add(beyond, Ordering::Relaxed);
         }
     }

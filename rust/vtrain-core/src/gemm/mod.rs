@@ -8,7 +8,7 @@
 //! Write `q = 256 * hi + lo` with the rounded high limb `hi = min(127, floor((q + 128) / 256))`.
 //! Over a block of `n` terms of the sum, two cheap int32 sums are taken:
 //!
-//! * `W = sum a*b mod 2^32`, from products of whole int16 (`vpdpwssd`, `vpmaddwd`: both wrap);
+//! * `W = sum a*b mod 2^32`, from products of whole int16 (`vpdpwssd`, `vpmaddwd`: sums wrap);
 //! * `H = sum hi(a) * hi(b)`, from int8 products (`vpdpbusd`: half the instructions of `W`).
 //!
 //! With AVX512-VNNI that is 3 instructions for 64 products; four int8 limb products take 4.
@@ -40,7 +40,10 @@
 //!
 //! `pack` copies operands into groups of 16 lanes (rows of A, columns of B) in the order in which
 //! they are read, `tile` computes one register tile over all of K, `driver` cuts the work into
-//! tasks. `avx512` and `avx2` are the instruction sets; `scalar` is the plain definition.
+//! tasks. `avx512`, `avx2` and `neon` are the instruction sets, all of them behind `tile::Isa`;
+//! `scalar` is the plain definition. Only AVX-512 has byte products worth using, the others take H
+//! from int16 limbs. An int8 operand would be a group whose high limbs are 0: `W` alone is then
+//! exact over 512 terms, at 2 instructions, and a packing of its own could halve that.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -48,10 +51,15 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_pack;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod driver;
 mod epilogue;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod pack;
 mod scalar;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod tile;
 
 pub use epilogue::{Epilogue, RescaleI16, StoreI64};
@@ -185,6 +193,8 @@ impl<'a> MatRef<'a> {
 pub enum Path {
     /// Portable; the definition in plain Rust.
     Scalar,
+    /// AArch64 with NEON.
+    Neon,
     /// x86-64 with AVX2.
     Avx2,
     /// x86-64 with AVX-512 F, BW, VL and VNNI.
@@ -193,7 +203,7 @@ pub enum Path {
 
 impl Path {
     /// All paths, slowest first.
-    pub const ALL: [Self; 3] = [Self::Scalar, Self::Avx2, Self::Avx512Vnni];
+    pub const ALL: [Self; 4] = [Self::Scalar, Self::Neon, Self::Avx2, Self::Avx512Vnni];
 
     /// The paths that this machine can run, slowest first; never empty.
     pub fn available() -> impl Iterator<Item = Self> {
@@ -205,32 +215,33 @@ impl Path {
         Self::available().last().unwrap_or(Self::Scalar)
     }
 
-    /// The stable name: `scalar`, `avx2` or `avx512-vnni`.
+    /// The stable name: `scalar`, `neon`, `avx2` or `avx512-vnni`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Scalar => "scalar",
+            Self::Neon => "neon",
             Self::Avx2 => "avx2",
             Self::Avx512Vnni => "avx512-vnni",
         }
     }
 
-    #[cfg(target_arch = "x86_64")]
     fn is_available(self) -> bool {
         match self {
             Self::Scalar => true,
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon => std::arch::is_aarch64_feature_detected!("neon"),
+            #[cfg(target_arch = "x86_64")]
             Self::Avx2 => is_x86_feature_detected!("avx2"),
+            #[cfg(target_arch = "x86_64")]
             Self::Avx512Vnni => {
                 is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512bw")
                     && is_x86_feature_detected!("avx512vl")
                     && is_x86_feature_detected!("avx512vnni")
             }
+            #[allow(unreachable_patterns)] // nothing is left on some architectures
+            _ => false,
         }
-    }
-
-    #[cfg(not(target_arch = "x86_64"))]
-    fn is_available(self) -> bool {
-        self == Self::Scalar
     }
 }
 
@@ -257,6 +268,7 @@ impl std::str::FromStr for Path {
 #[derive(Debug)]
 pub struct Gemm {
     path: Path,
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     scratch: driver::Scratch,
 }
 
@@ -268,6 +280,7 @@ impl Gemm {
         }
         Ok(Self {
             path,
+            #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
             scratch: driver::Scratch::default(),
         })
     }
@@ -305,9 +318,13 @@ impl Gemm {
             });
         }
         match self.path {
-            Path::Scalar => scalar::run(a, b, epilogue),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(target_arch = "aarch64")]
             // SAFETY: `new` made sure that this machine has the instructions.
+            Path::Neon => unsafe {
+                driver::run::<neon::Neon, E>(a, b, epilogue, &mut self.scratch)
+            },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
             Path::Avx2 => unsafe {
                 driver::run::<avx2::Avx2, E>(a, b, epilogue, &mut self.scratch)
             },
@@ -316,8 +333,7 @@ impl Gemm {
             Path::Avx512Vnni => unsafe {
                 driver::run::<avx512::Avx512, E>(a, b, epilogue, &mut self.scratch);
             },
-            #[cfg(not(target_arch = "x86_64"))]
-            path => return Err(GemmError::Unavailable { path }),
+            _ => scalar::run(a, b, epilogue),
         }
         Ok(())
     }

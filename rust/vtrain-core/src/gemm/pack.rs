@@ -40,8 +40,9 @@ pub(super) struct Bound {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Highs {
     /// Bytes, four k a line, for `vpdpbusd`.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     Bytes,
-    /// int16, two k a line, for `vpmaddwd`.
+    /// int16, two k a line, for `vpmaddwd` and NEON.
     Words,
 }
 
@@ -136,6 +137,7 @@ impl<'a> Lanes<'a> {
     }
 
     /// The values of terms `k` and `k + 1` of each lane.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     #[inline(always)]
     pub fn pair(&self, k: usize) -> Line {
         pair_words(&self.term(k), &self.term(k + 1))

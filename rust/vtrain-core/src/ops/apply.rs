@@ -33,7 +33,10 @@ pub fn apply_node(
     inputs: &[Input<'_>],
     gemm: &mut Gemm,
 ) -> Result<(Form, Buffer), ApplyError> {
-    if inputs.iter().any(|(form, x)| form.size() != x.len() || form.dtype != x.dtype()) {
+    if inputs
+        .iter()
+        .any(|(form, x)| form.size() != x.len() || form.dtype != x.dtype())
+    {
         return Err(RunError::Inputs.into());
     }
     let binds = matches!(node.op.as_str(), "state" | "gather_samples");
@@ -44,7 +47,11 @@ pub fn apply_node(
     let forms: Vec<Form> = inputs.iter().map(|(form, _)| form.clone()).collect();
     let (kernel, form) = Kernel::new(node, &forms)?;
     let mut slices: Vec<Slice<'_>> = inputs.iter().map(|&(_, x)| x).collect();
-    let mut samples = Samples { table: &[], row: 0, split: 0 };
+    let mut samples = Samples {
+        table: &[],
+        row: 0,
+        split: 0,
+    };
     match (&kernel, bound) {
         (Kernel::State { .. }, Some((bound, x))) => {
             if *bound != form {
@@ -58,7 +65,11 @@ pub fn apply_node(
             }
             let row = form.byte_len() / form.shape[0];
             let split = if *part == Part::X { row } else { 0 };
-            samples = Samples { table: x.bytes(), row, split };
+            samples = Samples {
+                table: x.bytes(),
+                row,
+                split,
+            };
         }
         _ if binds => return Err(RunError::Inputs.into()),
         _ => {}
@@ -68,6 +79,11 @@ pub fn apply_node(
         let first = slices.first().ok_or(RunError::Inputs)?;
         copy(*first, out.slice_mut(form.dtype, form.size()))?;
     }
-    kernel.run(&slices, out.slice_mut(form.dtype, form.size()), &samples, gemm)?;
+    kernel.run(
+        &slices,
+        out.slice_mut(form.dtype, form.size()),
+        &samples,
+        gemm,
+    )?;
     Ok((form, out))
 }

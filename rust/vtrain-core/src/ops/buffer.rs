@@ -28,7 +28,10 @@ unsafe impl Sync for Buffer {}
 impl Default for Buffer {
     /// A buffer of no bytes.
     fn default() -> Self {
-        Self { data: NonNull::<u64>::dangling().cast(), layout: None }
+        Self {
+            data: NonNull::<u64>::dangling().cast(),
+            layout: None,
+        }
     }
 }
 
@@ -50,7 +53,10 @@ impl Buffer {
         let layout = Layout::from_size_align(bytes, ALIGN).map_err(|_| OutOfMemory(bytes))?;
         // SAFETY: the layout has a size.
         let data = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(OutOfMemory(bytes))?;
-        Ok(Self { data, layout: Some(layout) })
+        Ok(Self {
+            data,
+            layout: Some(layout),
+        })
     }
 
     /// Bytes that it holds.

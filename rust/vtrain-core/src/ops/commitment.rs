@@ -18,7 +18,12 @@ pub struct StateLeaf {
 }
 
 fn map<const N: usize>(entries: [(&str, Value); N]) -> Value {
-    Value::Map(entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
+    Value::Map(
+        entries
+            .into_iter()
+            .map(|(key, value)| (key.to_owned(), value))
+            .collect(),
+    )
 }
 
 /// H_batch(digest of x || digest of y).
@@ -28,7 +33,11 @@ pub fn batch_digest(x: &Hash, y: &Hash) -> Hash {
 
 /// Leaf hash of one state tensor.
 pub fn state_leaf(leaf: &StateLeaf, digest: &Hash) -> Result<Hash, EncodeError> {
-    let shape = leaf.shape.iter().map(|&extent| Value::Int(extent)).collect();
+    let shape = leaf
+        .shape
+        .iter()
+        .map(|&extent| Value::Int(extent))
+        .collect();
     let data = cbor::encode(&map([
         ("digest", Value::Bytes(digest.to_vec())),
         ("dtype", Value::Text(leaf.dtype.clone())),
@@ -61,7 +70,10 @@ pub fn record(
     let data = cbor::encode(&map([
         ("batch_digest", Value::Bytes(batch_digest.to_vec())),
         ("loss", Value::Int(loss.into())),
-        ("state_root", Value::Bytes(root.map_or_else(Vec::new, |root| root.to_vec()))),
+        (
+            "state_root",
+            Value::Bytes(root.map_or_else(Vec::new, |root| root.to_vec())),
+        ),
         ("step", Value::Int(step.into())),
     ]))?;
     Ok(leaf_hash(Domain::RunLog, &data))

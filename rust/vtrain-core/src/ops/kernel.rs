@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::buffer::OutOfMemory;
 use super::commitment::StateLeaf;
 use super::layout::{Transpose, Window};
 use super::linear::Product;
@@ -35,6 +36,9 @@ pub enum RunError {
     /// A leaf has no canonical encoding.
     #[error(transparent)]
     Encoding(#[from] EncodeError),
+    /// There is no memory for what lies in between.
+    #[error(transparent)]
+    Memory(#[from] OutOfMemory),
     /// Inputs that are not those which the node was made ready for.
     #[error("the inputs are not of the node's types")]
     Inputs,
@@ -70,45 +74,91 @@ impl Samples<'_> {
 #[derive(Clone, Debug)]
 #[allow(missing_docs)] // the operators and attributes of the law, by the same names
 pub enum Kernel {
-    State { name: String },
-    NextState { name: String },
+    State {
+        name: String,
+    },
+    NextState {
+        name: String,
+    },
     Reshape,
     Increment,
-    SampleIndex { seed: u64, samples: u64, batch: u64 },
-    GatherSamples { part: Part },
-    Normalize { multiplier: i64, offset: i64, shift: Rounding },
-    OneHot { depth: usize },
+    SampleIndex {
+        seed: u64,
+        samples: u64,
+        batch: u64,
+    },
+    GatherSamples {
+        part: Part,
+    },
+    Normalize {
+        multiplier: i64,
+        offset: i64,
+        shift: Rounding,
+    },
+    OneHot {
+        depth: usize,
+    },
     Im2col(Window),
     Col2im(Window),
     Transpose(Transpose),
     Matmul(Product),
-    AddBias { shift: Rounding },
+    AddBias {
+        shift: i64,
+    },
     ColumnSum,
-    Rescale { multiplier: i64, shift: i64 },
-    Add { shifts: (u32, u32) },
-    Sub { shifts: (u32, u32) },
+    Rescale {
+        multiplier: i64,
+        shift: i64,
+    },
+    Add {
+        shifts: (u32, u32),
+    },
+    Sub {
+        shifts: (u32, u32),
+    },
     Relu,
     ReluGrad,
     MaxPool(Window),
     MaxPoolGrad(Window),
     SumPool(Window),
     SumPoolGrad(Window),
-    RowMax { classes: usize },
-    Exp2Diff { classes: usize },
-    RowSum { classes: usize },
-    Divide { classes: usize },
-    SubOneHot { classes: usize },
-    CrossEntropy { classes: usize },
-    SquareSum { shift: Rounding },
+    RowMax {
+        classes: usize,
+    },
+    Exp2Diff {
+        classes: usize,
+    },
+    RowSum {
+        classes: usize,
+    },
+    Divide {
+        classes: usize,
+    },
+    SubOneHot {
+        classes: usize,
+    },
+    CrossEntropy {
+        classes: usize,
+    },
+    SquareSum {
+        shift: Rounding,
+    },
     Sum,
     Momentum(MomentumRule),
-    SgdUpdate { shift: i64 },
-    Schedule { starts: Vec<i64>, rates: Vec<i64> },
+    SgdUpdate {
+        shift: i64,
+    },
+    Schedule {
+        starts: Vec<i64>,
+        rates: Vec<i64>,
+    },
     TensorDigest,
     BatchDigest,
     StateLeaf(StateLeaf),
     StateRoot,
-    Record { commit_every: i64 },
+    Record {
+        commit_every: i64,
+    },
 }
 
 impl Kernel {
@@ -122,13 +172,20 @@ impl Kernel {
             [claim] if claim.dtype == derived.dtype && claim.shape == derived.shape => {
                 Ok((kernel, derived))
             }
-            _ => refuse!("claims another output than {} {:?}", dtype.name(), derived.shape),
+            _ => refuse!(
+                "claims another output than {} {:?}",
+                dtype.name(),
+                derived.shape
+            ),
         }
     }
 
     /// Is the output the first input (the bound value, for a state) under another name or shape?
     pub fn is_view(&self) -> bool {
-        matches!(self, Self::State { .. } | Self::NextState { .. } | Self::Reshape)
+        matches!(
+            self,
+            Self::State { .. } | Self::NextState { .. } | Self::Reshape
+        )
     }
 
     /// Does it work in place, on an output that already has the elements of its first input?
@@ -167,7 +224,11 @@ impl Kernel {
         match self {
             Self::State { .. } | Self::NextState { .. } | Self::Reshape => copy(input(0)?, out)?,
             Self::Increment => put(out, source::increment(scalar(input(0)?)?))?,
-            Self::SampleIndex { seed, samples, batch } => {
+            Self::SampleIndex {
+                seed,
+                samples,
+                batch,
+            } => {
                 let t = scalar(input(0)?)?;
                 source::sample_index(*seed, *samples, *batch, t, out.try_into()?)?;
             }
@@ -177,7 +238,11 @@ impl Kernel {
                 source::gather_samples(index, samples.table, samples.row, columns, bytes_mut(out))
                     .ok_or(RunError::Sample)?;
             }
-            Self::Normalize { multiplier, offset, shift } => {
+            Self::Normalize {
+                multiplier,
+                offset,
+                shift,
+            } => {
                 let (multiplier, offset, shift) = (*multiplier, *offset, *shift);
                 each!(input(0)?, x => for_rows(out.try_into()?, 1, |at, out| {
                     source::normalize(&x[at..at + out.len()], multiplier, offset, shift, out);
@@ -194,10 +259,14 @@ impl Kernel {
             Self::Im2col(window) => {
                 let x: &[i16] = input(0)?.try_into()?;
                 let image = window.image();
-                for_rows(out.try_into()?, window.windows() * window.patch(), |at, out: &mut [i16]| {
-                    layout::im2col(window, &x[at * image..], out);
-                    0
-                });
+                for_rows(
+                    out.try_into()?,
+                    window.windows() * window.patch(),
+                    |at, out: &mut [i16]| {
+                        layout::im2col(window, &x[at * image..], out);
+                        0
+                    },
+                );
             }
             Self::Col2im(window) => {
                 let unit = window.windows() * window.patch();
@@ -212,9 +281,9 @@ impl Kernel {
                 linear::matmul(gemm, *product, a, b, out.try_into()?)?;
             }
             Self::AddBias { shift } => {
-                let bias: &[i32] = input(1)?.try_into()?;
+                let (bias, shift): (&[i32], _) = (input(1)?.try_into()?, Rounding::new(*shift));
                 for_rows(out.try_into()?, bias.len(), |_, out| {
-                    linear::add_bias(out, bias, *shift);
+                    linear::add_bias(out, bias, shift);
                     0
                 });
             }
@@ -258,10 +327,14 @@ impl Kernel {
             Self::MaxPool(window) => {
                 let x: &[i16] = input(0)?.try_into()?;
                 let image = window.image();
-                for_rows(out.try_into()?, window.windows() * window.channels, |at, out| {
-                    pool::max_pool(window, &x[at * image..], out);
-                    0
-                });
+                for_rows(
+                    out.try_into()?,
+                    window.windows() * window.channels,
+                    |at, out| {
+                        pool::max_pool(window, &x[at * image..], out);
+                        0
+                    },
+                );
             }
             Self::MaxPoolGrad(window) => {
                 let (grad, x): (&[i16], &[i16]) = (input(0)?.try_into()?, input(1)?.try_into()?);
@@ -274,10 +347,14 @@ impl Kernel {
             Self::SumPool(window) => {
                 let x: &[i16] = input(0)?.try_into()?;
                 let image = window.image();
-                for_rows(out.try_into()?, window.windows() * window.channels, |at, out| {
-                    pool::sum_pool(window, &x[at * image..], out);
-                    0
-                });
+                for_rows(
+                    out.try_into()?,
+                    window.windows() * window.channels,
+                    |at, out| {
+                        pool::sum_pool(window, &x[at * image..], out);
+                        0
+                    },
+                );
             }
             Self::SumPoolGrad(window) => {
                 let unit = window.windows() * window.channels;
@@ -332,7 +409,10 @@ impl Kernel {
             }
             Self::SgdUpdate { shift } => {
                 let velocity: &[i32] = input(1)?.try_into()?;
-                let rate = Rate { rate: scalar(input(2)?)?, shift: *shift };
+                let rate = Rate {
+                    rate: scalar(input(2)?)?,
+                    shift: *shift,
+                };
                 for_rows(out.try_into()?, 1, |at, out| {
                     optimizer::sgd_update(out, &velocity[at..at + out.len()], rate);
                     0
@@ -372,7 +452,13 @@ fn read(r: &Reader<'_>) -> Result<(Kernel, Dtype, Vec<usize>), OpError> {
         "state" => {
             let [] = r.dtypes([])?;
             let dtype = r.dtype("dtype")?;
-            (Kernel::State { name: r.text("name")?.to_owned() }, dtype, r.extents("shape")?)
+            (
+                Kernel::State {
+                    name: r.text("name")?.to_owned(),
+                },
+                dtype,
+                r.extents("shape")?,
+            )
         }
         "next_state" => {
             let [x] = r.dtypes([None])?;
@@ -399,7 +485,9 @@ fn read(r: &Reader<'_>) -> Result<(Kernel, Dtype, Vec<usize>), OpError> {
                 Attr::Bytes(bytes) => <[u8; 8]>::try_from(bytes.as_slice()).ok(),
                 _ => None,
             };
-            let Some(seed) = seed else { refuse!("seed is 8 bytes, little-endian") };
+            let Some(seed) = seed else {
+                refuse!("seed is 8 bytes, little-endian")
+            };
             let batch = r.int("batch", 1, 1 << 20)?;
             let samples = r.int("samples", 1, MAX_STEPS)?;
             let kernel = Kernel::SampleIndex {
@@ -437,7 +525,9 @@ fn read(r: &Reader<'_>) -> Result<(Kernel, Dtype, Vec<usize>), OpError> {
         "one_hot" => {
             let [x] = r.dtypes([None])?;
             let depth = r.int("depth", 1, 1 << 20)? as usize;
-            let &[batch, _, ..] = x.shape.as_slice() else { refuse!("needs [batch, ...] tokens") };
+            let &[batch, _, ..] = x.shape.as_slice() else {
+                refuse!("needs [batch, ...] tokens")
+            };
             if batch == 0 {
                 refuse!("needs a sample");
             }
@@ -487,7 +577,13 @@ fn read(r: &Reader<'_>) -> Result<(Kernel, Dtype, Vec<usize>), OpError> {
             if k > MAX_K {
                 refuse!("sums of {k} terms are longer than {MAX_K}");
             }
-            let product = Product { m, k, n, transpose_a, transpose_b };
+            let product = Product {
+                m,
+                k,
+                n,
+                transpose_a,
+                transpose_b,
+            };
             (Kernel::Matmul(product), I64, vec![m, n])
         }
         "add_bias" => {
@@ -495,7 +591,7 @@ fn read(r: &Reader<'_>) -> Result<(Kernel, Dtype, Vec<usize>), OpError> {
             if acc.shape.is_empty() || bias.shape != acc.shape[acc.shape.len() - 1..] {
                 refuse!("bias must have the last extent");
             }
-            let shift = Rounding::new(r.int("shift", -62, 64)?);
+            let shift = r.int("shift", -62, 64)?;
             (Kernel::AddBias { shift }, I64, acc.shape.clone())
         }
         "column_sum" => {
@@ -520,9 +616,15 @@ fn read(r: &Reader<'_>) -> Result<(Kernel, Dtype, Vec<usize>), OpError> {
         op @ ("add" | "sub") => {
             let [a, b] = r.dtypes([None, None])?;
             require_same_shape(a, b)?;
-            let shifts = (r.int("shift_a", 0, 62)? as u32, r.int("shift_b", 0, 62)? as u32);
-            let kernel =
-                if op == "add" { Kernel::Add { shifts } } else { Kernel::Sub { shifts } };
+            let shifts = (
+                r.int("shift_a", 0, 62)? as u32,
+                r.int("shift_b", 0, 62)? as u32,
+            );
+            let kernel = if op == "add" {
+                Kernel::Add { shifts }
+            } else {
+                Kernel::Sub { shifts }
+            };
             (kernel, I64, a.shape.clone())
         }
         "relu" => {
@@ -662,7 +764,11 @@ fn read(r: &Reader<'_>) -> Result<(Kernel, Dtype, Vec<usize>), OpError> {
 
 fn require_scalar(form: &Form) -> Result<(), OpError> {
     if !form.is_scalar() {
-        refuse!("needs an int64 scalar, has {} {:?}", form.dtype.name(), form.shape);
+        refuse!(
+            "needs an int64 scalar, has {} {:?}",
+            form.dtype.name(),
+            form.shape
+        );
     }
     Ok(())
 }
@@ -758,7 +864,7 @@ pub(crate) fn copy(x: Slice<'_>, out: SliceMut<'_>) -> Result<(), RunError> {
 }
 
 fn transpose(walk: &Transpose, x: Slice<'_>, out: SliceMut<'_>) -> Result<(), RunError> {
-    fn of<'a, T: Element>(walk: &Transpose, x: &[T], out: &'a mut [T]) {
+    fn of<T: Element>(walk: &Transpose, x: &[T], out: &mut [T]) {
         for_rows(out, walk.unit(), |at, out| {
             layout::transpose(walk, x, at, out);
             0

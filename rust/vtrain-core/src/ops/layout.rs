@@ -54,13 +54,25 @@ impl Window {
     /// Offsets down the window at row `row` that lie inside the image.
     #[inline(always)]
     pub fn inside_down(&self, row: usize) -> Range<usize> {
-        Self::inside(row, self.strides[0], self.pads[0], self.kernel[0], self.height)
+        Self::inside(
+            row,
+            self.strides[0],
+            self.pads[0],
+            self.kernel[0],
+            self.height,
+        )
     }
 
     /// Offsets across the window at column `column` that lie inside the image.
     #[inline(always)]
     pub fn inside_across(&self, column: usize) -> Range<usize> {
-        Self::inside(column, self.strides[1], self.pads[1], self.kernel[1], self.width)
+        Self::inside(
+            column,
+            self.strides[1],
+            self.pads[1],
+            self.kernel[1],
+            self.width,
+        )
     }
 
     /// First element in an image of offset (`down`, `across`), inside it, of a window.
@@ -102,13 +114,17 @@ pub fn im2col(window: &Window, x: &[i16], out: &mut [i16]) {
     }
 }
 
-/// Copies a few elements: a loop, because a call of memcpy costs more than such a copy.
+/// Copies a few elements, by eights: a call of memcpy costs more than such a copy.
 #[inline(always)]
 fn copy_short(from: &[i16], to: &mut [i16]) {
-    if from.len() > 64 {
-        return to.copy_from_slice(from);
+    let (from_eights, from_rest) = from.as_chunks::<8>();
+    let (to_eights, to_rest) = to.as_chunks_mut::<8>();
+    for (to, from) in to_eights.iter_mut().zip(from_eights) {
+        *to = *from;
     }
-    zip_eights(to, from, |to, from| *to = from);
+    for (to, &from) in to_rest.iter_mut().zip(from_rest) {
+        *to = from;
+    }
 }
 
 /// Adjoint of `im2col`: each pixel of whole images gets the int64 sum of its places in patches.

@@ -26,5 +26,6 @@ pub use apply::{ApplyError, Input, apply_node};
 pub use buffer::{Buffer, OutOfMemory};
 pub(crate) use kernel::copy;
 pub use kernel::{Kernel, RunError, Samples};
+pub(crate) use parallel::for_rows;
 pub use signature::{Form, OpError, Part};
 pub use slice::{Slice, SliceMut, WrongDtype};

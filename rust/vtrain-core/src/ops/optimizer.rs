@@ -17,7 +17,10 @@ pub struct MomentumRule {
 impl MomentumRule {
     /// `decay` = round(2^16 (1 - mu)), held to [0, 2^16]; `shift` = exponent of the gradient - 16.
     pub fn new(decay: i64, shift: i64) -> Self {
-        Self { decay: decay.clamp(0, 1 << DECAY_EXPONENT) as i32, shift }
+        Self {
+            decay: decay.clamp(0, 1 << DECAY_EXPONENT) as i32,
+            shift,
+        }
     }
 
     /// sat32(v + rs(g, shift) - rs(v * decay, 16)), given rs(g, shift).
@@ -80,7 +83,9 @@ impl Rate {
 
     /// Rate and rounding for [`Self::apply_small`], if it may be used.
     pub fn small(&self) -> Option<(i32, SmallRounding)> {
-        let rate = i32::try_from(self.rate).ok().filter(|&rate| rate != i32::MIN)?;
+        let rate = i32::try_from(self.rate)
+            .ok()
+            .filter(|&rate| rate != i32::MIN)?;
         Some((rate, SmallRounding::new(self.shift)?))
     }
 }

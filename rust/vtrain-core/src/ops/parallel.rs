@@ -6,7 +6,9 @@ use rayon::prelude::*;
 const GRAIN: usize = 16 << 10;
 
 fn piece_count(elements: usize, units: usize) -> usize {
-    (elements / GRAIN).clamp(1, rayon::current_num_threads() * 2).min(units.max(1))
+    (elements / GRAIN)
+        .clamp(1, rayon::current_num_threads() * 2)
+        .min(units.max(1))
 }
 
 /// Cuts `out`, rows of `unit` elements, into runs of whole rows; `work(first row, its rows)`.

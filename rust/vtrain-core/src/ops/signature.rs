@@ -67,7 +67,9 @@ pub(super) fn checked_size(shape: &[usize]) -> Option<usize> {
     if shape.contains(&0) {
         return Some(0);
     }
-    shape.iter().try_fold(1usize, |size, &extent| size.checked_mul(extent))
+    shape
+        .iter()
+        .try_fold(1usize, |size, &extent| size.checked_mul(extent))
 }
 
 /// Which half of a sample.
@@ -143,11 +145,17 @@ impl<'a> Reader<'a> {
     }
 
     /// Refuses other than these dtypes; None stands for any.
-    pub fn dtypes<const N: usize>(&self, wanted: [Option<Dtype>; N]) -> Result<[&'a Form; N], OpError> {
+    pub fn dtypes<const N: usize>(
+        &self,
+        wanted: [Option<Dtype>; N],
+    ) -> Result<[&'a Form; N], OpError> {
         let inputs: Vec<&Form> = self.inputs.iter().collect();
         match <[&Form; N]>::try_from(inputs) {
             Ok(forms)
-                if forms.iter().zip(wanted).all(|(f, want)| want.is_none_or(|w| w == f.dtype)) =>
+                if forms
+                    .iter()
+                    .zip(wanted)
+                    .all(|(f, want)| want.is_none_or(|w| w == f.dtype)) =>
             {
                 Ok(forms)
             }

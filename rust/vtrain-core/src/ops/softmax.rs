@@ -18,8 +18,10 @@ pub fn row_max(z: &[i32], classes: usize, out: &mut [i32]) {
 
 /// 2^(z - max) in 16 fraction bits; 0 for a z above the given maximum by a unit or more.
 pub fn exp2_diff(z: &[i32], maximum: &[i32], classes: usize, out: &mut [i32]) {
-    for ((out, z), &maximum) in
-        out.chunks_exact_mut(classes).zip(z.chunks_exact(classes)).zip(maximum)
+    for ((out, z), &maximum) in out
+        .chunks_exact_mut(classes)
+        .zip(z.chunks_exact(classes))
+        .zip(maximum)
     {
         for (out, &z) in out.iter_mut().zip(z) {
             let below = (i64::from(maximum) - i64::from(z)).min(DEEPEST);
@@ -37,8 +39,10 @@ pub fn row_sum(x: &[i32], classes: usize, out: &mut [i64]) {
 
 /// floor((e * 2^14 + floor(S / 2)) / S), S = max(total, 1), low 16 bits.
 pub fn divide(e: &[i32], total: &[i64], classes: usize, out: &mut [i16]) {
-    for ((out, e), &total) in
-        out.chunks_exact_mut(classes).zip(e.chunks_exact(classes)).zip(total)
+    for ((out, e), &total) in out
+        .chunks_exact_mut(classes)
+        .zip(e.chunks_exact(classes))
+        .zip(total)
     {
         let divisor = total.max(1);
         for (out, &e) in out.iter_mut().zip(e) {
@@ -81,7 +85,11 @@ pub fn cross_entropy<T: Element>(
 pub fn sum_of_squares(x: &[i16]) -> i64 {
     vectorised(
         #[inline(always)]
-        || x.iter().fold(0i64, |sum, &x| sum.wrapping_add(i64::from(i32::from(x) * i32::from(x)))),
+        || {
+            x.iter().fold(0i64, |sum, &x| {
+                sum.wrapping_add(i64::from(i32::from(x) * i32::from(x)))
+            })
+        },
     )
 }
 

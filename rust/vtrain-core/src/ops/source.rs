@@ -61,7 +61,10 @@ pub fn normalize<T: Element>(
 pub fn one_hot<T: Element>(x: &[T], depth: usize, out: &mut [i16]) {
     out.fill(0);
     for (&x, out) in x.iter().zip(out.chunks_exact_mut(depth)) {
-        if let Some(hot) = usize::try_from(x.wide()).ok().and_then(|place| out.get_mut(place)) {
+        if let Some(hot) = usize::try_from(x.wide())
+            .ok()
+            .and_then(|place| out.get_mut(place))
+        {
             *hot = PROBABILITY_ONE as i16;
         }
     }

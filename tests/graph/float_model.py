@@ -1,0 +1,131 @@
+"""A model in torch float64, with torch's own autodiff: what the integer backward rules approximate.
+
+Values are in ONNX order (NCHW), parameters in the step graph's layout.  ``absolute`` computes, with
+the same forward values, how far rounding can move a gradient: every backward product is taken of
+absolute values, and at each layer the rounding error of that gradient is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.nn import functional as F  # noqa: N812 - as torch's own documentation calls it
+
+from vtrain.graph.model import AveragePool, Conv, Layer, Linear, MaxPool, Model, Relu, Reshape
+from vtrain.ops.layout import Window
+
+Tensor = torch.Tensor
+Floats = npt.NDArray[np.float64]
+
+
+class _AbsoluteLinear(torch.autograd.Function):
+    """x W^T forward, |W| and |x| backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(x, w)
+        return x @ w.T
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        x, w = ctx.saved_tensors
+        return grads[0] @ w.abs(), grads[0].T @ x.abs()
+
+
+def _pad(x: Tensor, window: Window, value: float = 0.0) -> Tensor:
+    top, left, bottom, right = window.pads
+    return F.pad(x, (left, right, top, bottom), value=value)
+
+
+class FloatModel:
+    """``params`` are the real values of the int16 operands; ``values`` those of each layer.
+
+    ``pinned`` are the values that a layer really had (rounded): the forward pass goes on with them,
+    the backward pass takes the rounding for the identity, as the integer rules do.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        params: Mapping[str, Floats],
+        pinned: Mapping[str, Floats],
+        *,
+        absolute: bool = False,
+        errors: Mapping[str, float] | None = None,
+    ) -> None:
+        self._model, self._pinned = model, pinned
+        self._absolute, self._errors = absolute, errors or {}
+        self.params = {
+            name: torch.tensor(value, requires_grad=True) for name, value in params.items()
+        }
+        self.values: dict[str, Tensor] = {}
+        self.rounding: dict[str, float] = {}
+        """Largest distance of each layer's value from the pinned one."""
+
+    def forward(self, x: Floats) -> Tensor:
+        self.values[self._model.input] = torch.tensor(x)
+        for layer in self._model.layers:
+            value = self._apply(layer)
+            if layer.name in self._pinned:
+                pinned = torch.tensor(self._pinned[layer.name])
+                self.rounding[layer.name] = float((value - pinned).abs().max().detach())
+                value = value + (pinned - value).detach()
+            if self._errors.get(layer.name):
+                error = self._errors[layer.name]
+                value.register_hook(  # type: ignore[no-untyped-call]
+                    lambda grad, error=error: grad + error
+                )
+            self.values[layer.name] = value
+        return self.values[self._model.output]
+
+    def _product(self, x: Tensor, w: Tensor) -> Tensor:
+        if self._absolute:
+            return torch.as_tensor(_AbsoluteLinear.apply(x, w))
+        return x @ w.T
+
+    def _apply(self, layer: Layer) -> Tensor:
+        match layer:
+            case Linear():
+                w = self.params[layer.weight]
+                out = self._product(self.values[layer.input], w if layer.transposed else w.T)
+                return out if layer.bias is None else out + self.params[layer.bias]
+            case Conv():
+                return self._convolve(layer)
+            case Relu():
+                return torch.relu(self.values[layer.input])
+            case MaxPool():
+                x = _pad(self.values[layer.input], layer.window, -torch.inf)
+                return F.max_pool2d(x, layer.window.kernel, layer.window.strides)
+            case AveragePool():
+                x = _pad(self.values[layer.input], layer.window)
+                return F.avg_pool2d(x, layer.window.kernel, layer.window.strides)
+            case Reshape():
+                x = self.values[layer.input]
+                return x.reshape(x.shape[0], *layer.shape)
+            case _:
+                return self.values[layer.left] + self.values[layer.right]
+
+    def _convolve(self, layer: Conv) -> Tensor:
+        """By patches, so that the products are those of :meth:`_product`."""
+        w = self.params[layer.weight].permute(0, 3, 1, 2)  # [out, in, kh, kw]
+        x = _pad(self.values[layer.input], layer.window)
+        rows, columns = (
+            (x.shape[2 + axis] - layer.window.kernel[axis]) // layer.window.strides[axis] + 1
+            for axis in (0, 1)
+        )
+        patches = F.unfold(x, layer.window.kernel, stride=layer.window.strides)
+        flat = patches.transpose(1, 2).reshape(-1, patches.shape[1])
+        out = self._product(flat, w.reshape(w.shape[0], -1))
+        if layer.bias is not None:
+            out = out + self.params[layer.bias]
+        return out.reshape(x.shape[0], rows, columns, -1).permute(0, 3, 1, 2)
+
+    def gradients(self, x: Floats, seed: Floats) -> dict[str, Floats]:
+        """Gradient of sum(seed * output) by each parameter."""
+        self.forward(x).backward(torch.tensor(seed))  # type: ignore[no-untyped-call]
+        grads = {name: param.grad for name, param in self.params.items()}
+        return {name: grad.numpy() for name, grad in grads.items() if grad is not None}

@@ -1,0 +1,479 @@
+"""The backward rules against torch's autodiff, finite differences, and within stated bounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.graph.float_model import FloatModel, Floats
+from vtrain.engines.numpy_engine import NumpySession
+from vtrain.errors import GraphError
+from vtrain.graph.autodiff import compute_gradients
+from vtrain.graph.builder import ExponentPolicy, FixedExponents, GraphBuilder
+from vtrain.graph.calibration import calibrate
+from vtrain.graph.legality import check_graph
+from vtrain.graph.model import (
+    Add,
+    AveragePool,
+    Conv,
+    Layer,
+    Linear,
+    MaxPool,
+    Model,
+    Relu,
+    Reshape,
+)
+from vtrain.graph.step import (
+    Affine,
+    Momentum,
+    StepPlan,
+    compute_initial_state,
+    emit_step,
+    momentum_state,
+)
+from vtrain.ops import TABLE
+from vtrain.ops.base import Builder
+from vtrain.ops.layout import Window
+from vtrain.spec.samples import Samples
+from vtrain.train.data import build_samples
+from vtrain.wire.graph import Attrs, Node, Ref, StepGraph
+
+BATCH = 5
+DENSE, SAME = Window((3, 3), (1, 1), (0, 0, 0, 0)), Window((3, 3), (1, 1), (1, 1, 1, 1))
+LOPSIDED = Window((3, 2), (2, 1), (2, 0, 0, 1))
+HALVES = Window((2, 2), (2, 2), (0, 0, 0, 0))
+OVERLAPPING = Window((2, 2), (1, 1), (1, 1, 1, 1))
+
+
+def make_model(
+    shape: tuple[int, ...],
+    layers: Sequence[Layer],
+    params: Mapping[str, tuple[int, ...]],
+    draw: Callable[[np.random.Generator, tuple[int, ...]], Floats],
+) -> Model:
+    rng = np.random.default_rng(len(layers))
+    masters = {
+        name: np.round(draw(rng, extents) * 2**24).astype(np.int32)
+        for name, extents in params.items()
+    }
+    return Model("image", shape, tuple(layers), layers[-1].name, masters)
+
+
+Parts = tuple[tuple[int, ...], list[Layer], dict[str, tuple[int, ...]]]
+"""Input shape, layers, shapes of parameters."""
+
+MODELS: dict[str, Parts] = {
+    "linear": ((6,), [Linear("fc", "image", "w", None, True)], {"w": (3, 6)}),
+    "linear, stored [in, out]": ((6,), [Linear("fc", "image", "w", "b", False)],
+                                 {"w": (6, 3), "b": (3,)}),
+    "two linear layers and relu": (
+        (6,),
+        [Linear("fc1", "image", "w1", "b1", True), Relu("r1", "fc1"),
+         Linear("fc2", "r1", "w2", "b2", False)],
+        {"w1": (4, 6), "b1": (4,), "w2": (4, 3), "b2": (3,)},
+    ),
+    "shared weight and bias": (
+        (4,),
+        [Linear("fc1", "image", "w", "b", True), Relu("r1", "fc1"),
+         Linear("fc2", "r1", "w", "b", True)],
+        {"w": (4, 4), "b": (4,)},
+    ),
+    "residual": (
+        (4,),
+        [Linear("fc1", "image", "w1", None, True), Relu("r1", "fc1"),
+         Linear("fc2", "r1", "w2", None, True), Add("sum", "fc2", "r1"), Add("twice", "sum", "sum"),
+         Linear("out", "twice", "w3", "b3", True)],
+        {"w1": (4, 4), "w2": (4, 4), "w3": (3, 4), "b3": (3,)},
+    ),
+    "one value added three times": (
+        (4,),
+        [Linear("fc1", "image", "w1", None, True), Add("two", "fc1", "fc1"),
+         Add("three", "two", "fc1"), Linear("out", "three", "w2", None, True)],
+        {"w1": (4, 4), "w2": (3, 4)},
+    ),
+    "strided and padded convolution": (
+        (2, 6, 5),
+        [Conv("c1", "image", "k1", "b1", LOPSIDED), Relu("r1", "c1"),
+         Conv("c2", "r1", "k2", None, Window((2, 2), (1, 2), (0, 1, 1, 0))),
+         Reshape("flat", "c2", (18,)), Linear("out", "flat", "w", "b", True)],
+        {"k1": (3, 3, 2, 2), "b1": (3,), "k2": (2, 2, 2, 3), "w": (3, 18), "b": (3,)},
+    ),
+    "max pooling": (
+        (1, 6, 6),
+        [Conv("c1", "image", "k1", None, SAME), MaxPool("m1", "c1", HALVES),
+         MaxPool("m2", "m1", OVERLAPPING), Reshape("flat", "m2", (32,)),
+         Linear("out", "flat", "w", None, True)],
+        {"k1": (2, 3, 3, 1), "w": (3, 32)},
+    ),
+    "average pooling over four": (
+        (1, 6, 6),
+        [Conv("c1", "image", "k1", None, SAME), AveragePool("a1", "c1", HALVES),
+         AveragePool("a2", "a1", OVERLAPPING), Reshape("flat", "a2", (32,)),
+         Linear("out", "flat", "w", None, True)],
+        {"k1": (2, 3, 3, 1), "w": (3, 32)},
+    ),
+}  # fmt: skip
+AVERAGE_OF_NINE: Parts = (
+    (2, 7, 7),
+    [
+        Conv("c1", "image", "k1", "b1", SAME),
+        Relu("r1", "c1"),
+        AveragePool("a1", "r1", DENSE),
+        MaxPool("m1", "a1", OVERLAPPING),
+        Conv("c2", "m1", "k2", None, SAME),
+        Add("sum", "c2", "m1"),
+        AveragePool("a2", "sum", Window((2, 3), (2, 2), (0, 1, 0, 1))),
+        Reshape("flat", "a2", (27,)),
+        Linear("out", "flat", "w", "b", True),
+    ],
+    {"k1": (3, 3, 3, 2), "b1": (3,), "k2": (3, 3, 3, 3), "w": (3, 27), "b": (3,)},
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One step of a model: its graph, and every value of that step as a real number."""
+
+    model: Model
+    graph: StepGraph
+    session: NumpySession
+
+    def node(self, name: str) -> int:
+        return next(i for i, node in enumerate(self.graph.nodes) if node.name == name)
+
+    def real(self, ref: Ref) -> Floats:
+        """A value in ONNX order."""
+        tensor = self.graph.type_of(ref)
+        value = self.session.evaluate(ref.node) * 2.0**-tensor.exponent
+        return value.transpose(0, 3, 1, 2) if value.ndim == 4 else value
+
+    def named(self, name: str) -> Floats:
+        return self.real(Ref(self.node(name)))
+
+    def gradient(self, param: str) -> Floats:
+        velocity = self.graph.nodes[self.node(f"{momentum_state(param)}/next")]
+        ref = velocity.inputs[1]
+        value: Floats = self.session.evaluate(ref.node) * 2.0 ** -self.graph.type_of(ref).exponent
+        return value
+
+    def operands(self) -> dict[str, Floats]:
+        """Parameters as they enter the products: a bias, as it is, a weight, rounded to int16."""
+        values: dict[str, Floats] = {}
+        for name, master in self.model.params.items():
+            values[name] = master.astype(np.float64) * 2.0**-24
+            for index, node in enumerate(self.graph.nodes):
+                if node.name == name:
+                    mantissas = self.session.evaluate(index).astype(np.float64)
+                    values[name] = mantissas * 2.0 ** -node.outputs[0].exponent
+        return values
+
+    def pinned(self) -> dict[str, Floats]:
+        return {layer.name: self.named(layer.name) for layer in self.model.layers}
+
+    def seed(self) -> Floats:
+        """The gradient with which the backward pass begins."""
+        return self.named("loss/grad")
+
+
+def make_plan(samples: Samples, loss: str) -> StepPlan:
+    return StepPlan(
+        data=samples.spec,
+        prepare=Affine(1, 0, 0, exponent=0),
+        loss=loss,
+        optimizer=Momentum(decay=6554, starts=(0,), rates=(40000,), exponent=26),
+        seed=3,
+        batch=BATCH,
+        commit_every=1,
+    )
+
+
+def make_run(model: Model, samples: Samples, plan: StepPlan, policy: ExponentPolicy) -> Run:
+    builder = GraphBuilder(policy)
+    emit_step(builder, plan, model)
+    graph = builder.graph()
+    check_graph(graph)
+    session = NumpySession(graph, samples)
+    session.load_state(compute_initial_state(model.params))
+    return Run(model, graph, session)
+
+
+# --- where nothing is rounded, the gradient is the derivative, to the last bit
+
+
+class Lossless:
+    """Weights are multiples of 1/4; every other site keeps the exponent that it has."""
+
+    def __init__(self, params: Mapping[str, object]) -> None:
+        self._params = params
+
+    def choose(self, site: str, source: Ref, exponent: int) -> int:
+        return 2 if site in self._params else exponent
+
+
+def make_lossless(name: str, seed: int = 0) -> Run:
+    shape, layers, params = MODELS[name]
+
+    def draw(rng: np.random.Generator, extents: tuple[int, ...]) -> Floats:
+        return rng.choice(np.array([-0.25, 0.0, 0.25, 0.5]), extents)
+
+    model = make_model(shape, layers, params, draw)
+    rng = np.random.default_rng(seed)
+    x = rng.integers(0, 4, (9, *shape), dtype=np.uint8)
+    classes = 4 if name.startswith("shared") else 3
+    samples = build_samples(x, rng.integers(-2, 3, (9, classes)).astype(np.int16))
+    return make_run(model, samples, make_plan(samples, "mse"), Lossless(params))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_exact_gradients_where_nothing_is_rounded(name: str) -> None:
+    run = make_lossless(name)
+    twin = FloatModel(run.model, run.operands(), {})
+    gradients = twin.gradients(run.named("image"), run.seed())
+    for layer in run.model.layers:
+        assert np.array_equal(twin.values[layer.name].detach(), run.named(layer.name)), layer.name
+    assert set(gradients) == set(run.model.params)
+    for param, gradient in gradients.items():
+        assert np.array_equal(run.gradient(param), gradient), param
+        assert np.any(gradient), "a gradient of zeros says nothing"
+    run.session.step()
+    assert run.session.saturation() == {}
+
+
+MLP, POOLED = "two linear layers and relu", "average pooling over four"
+
+
+@pytest.mark.parametrize(
+    ("name", "op"),
+    [(MLP, "matmul"), (MLP, "relu"), (MLP, "add_bias"), (POOLED, "rescale"), (POOLED, "sum_pool")],
+)
+def test_a_wrong_backward_rule_is_seen(name: str, op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradient that a rule hands on, one exponent off."""
+    rule = TABLE[op].backward
+
+    assert callable(rule)
+
+    def wrong(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[Ref | None]:
+        attrs: Attrs = {"dtype": "i64", "multiplier": 1, "multiplier_exponent": 1, "shift": 0}
+        parts = rule(b, node, out, grad)
+        return [part and b.emit("rescale", "wrong", (part,), **attrs) for part in parts]
+
+    broken = {**TABLE, op: replace(TABLE[op], backward=wrong)}
+    monkeypatch.setattr("vtrain.graph.autodiff.TABLE", broken)
+    with pytest.raises(AssertionError):
+        test_exact_gradients_where_nothing_is_rounded(name)
+
+
+@pytest.mark.parametrize("name", ["two linear layers and relu", "max pooling", "residual"])
+def test_gradients_against_finite_differences(name: str) -> None:
+    """sum(seed * output) is piecewise linear in one parameter: a difference of 2^-20 is exact."""
+    run = make_lossless(name, seed=1)
+    x, seed, params = run.named("image"), run.seed(), run.operands()
+    step, compared = 2.0**-20, 0
+
+    def objective(param: str, at: tuple[int, ...], by: float) -> float:
+        moved = params[param].copy()
+        moved[at] += by
+        out = FloatModel(run.model, {**params, param: moved}, {}).forward(x)
+        return float((out.detach().numpy() * seed).sum())
+
+    for param, values in params.items():
+        for at in list(np.ndindex(values.shape))[:16]:
+            up, here, down = (objective(param, at, by) for by in (step, 0.0, -step))
+            if up - here != here - down:
+                continue  # a kink: relu at zero, or two equal maxima
+            compared += 1
+            assert run.gradient(param)[at] == (up - down) / (2 * step), f"{param} {at}"
+    assert compared > 10
+
+
+# --- calibrated exponents: within the error that the exponents imply
+
+
+def make_calibrated(parts: Parts, loss: str = "cross_entropy", margin: int = 3) -> Run:
+    shape, layers, params = parts
+
+    def draw(rng: np.random.Generator, extents: tuple[int, ...]) -> Floats:
+        return rng.uniform(-1, 1, extents) * math.sqrt(3 / np.prod(extents[1:] or (1,)))
+
+    model = make_model(shape, layers, params, draw)
+    rng = np.random.default_rng(5)
+    x = rng.integers(0, 256, (40, *shape), dtype=np.uint8)
+    y = rng.integers(0, 3, 40, dtype=np.uint8)
+    samples = build_samples(x, y)
+    if loss == "mse":
+        samples = build_samples(x, np.eye(3, dtype=np.int16)[y] * 2**13, y_exponent=13)
+    plan = replace(make_plan(samples, loss), prepare=Affine(257, -(2**15), 2, exponent=13))
+    exponents = calibrate(
+        lambda b: emit_step(b, plan, model),
+        compute_initial_state(model.params),
+        samples,
+        steps=3,
+        margin=margin,
+    ).exponents
+    return make_run(model, samples, plan, FixedExponents(exponents))
+
+
+def find_gradient_errors(run: Run) -> dict[str, float]:
+    """For each layer, half a unit of every place where its output's gradient is rounded.
+
+    A gradient through round(2^e / 9) / 2^e is not that through 1 / 9; that is added too.
+    """
+    errors: dict[str, float] = {}
+    for layer in run.model.layers:
+        sites = [
+            node.outputs[0].exponent
+            for node in run.graph.nodes
+            if node.op == "rescale"
+            and node.name.startswith(f"{layer.name}/")
+            and "/grad" in node.name
+            and node.outputs[0].dtype == "i16"
+        ]
+        errors[layer.name] = sum(2.0 ** -(exponent + 1) for exponent in sites)
+    return errors
+
+
+STEPS = {
+    "perceptron": (MODELS["two linear layers and relu"], "cross_entropy"),
+    "perceptron, mse": (MODELS["two linear layers and relu"], "mse"),
+    "shared": (MODELS["residual"], "cross_entropy"),
+    "convolution": (MODELS["strided and padded convolution"], "cross_entropy"),
+    "pooling": (AVERAGE_OF_NINE, "cross_entropy"),
+}
+RELATIVE_SLACK = 2.0**-14
+"""round(2^18 / 9) / 2^18 is 1/9 within 2^-16 of it, twice on the way; binary64 is far finer."""
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_whole_step_within_the_rounding_error(name: str) -> None:
+    parts, loss = STEPS[name]
+    run = make_calibrated(parts, loss)
+    x, seed = run.named("image"), run.seed()
+    twin = FloatModel(run.model, run.operands(), run.pinned())
+    gradients = twin.gradients(x, seed)
+    check_forward(run, twin)
+
+    errors = find_gradient_errors(run)
+    bound = FloatModel(run.model, run.operands(), run.pinned(), absolute=True, errors=errors)
+    bounds = bound.gradients(x, np.zeros_like(seed))
+    sizes = FloatModel(run.model, run.operands(), run.pinned(), absolute=True)
+    largest = sizes.gradients(x, np.abs(seed))
+    for param, gradient in gradients.items():
+        allowed = bounds[param] + largest[param] * RELATIVE_SLACK
+        off = np.abs(run.gradient(param) - gradient)
+        assert np.all(off <= allowed), f"{param}: {np.max(off / allowed)} of the bound"
+        # The bound means something: worst case as it is, it is far below the gradient itself.
+        assert np.linalg.norm(allowed) < 0.1 * np.linalg.norm(gradient), param
+    run.session.step()
+    assert run.session.saturation() == {}
+
+
+def check_forward(run: Run, twin: FloatModel) -> None:
+    """A layer rounds its output once, by half a unit, and a bias by half a unit of the product."""
+    for layer in run.model.layers:
+        exponent = run.graph.nodes[run.node(layer.name)].outputs[0].exponent
+        allowed = 2.0 ** -(exponent + 1)
+        if isinstance(layer, Linear | Conv) and layer.bias is not None:
+            product = run.graph.nodes[run.node(f"{layer.name}/acc")].outputs[0].exponent
+            allowed += 2.0 ** -(product + 1)
+        if isinstance(layer, AveragePool):
+            allowed += float(np.abs(run.named(layer.input)).max()) * 2.0**-16
+        if isinstance(layer, Relu | MaxPool | Reshape):
+            allowed = 0.0
+        assert twin.rounding[layer.name] <= allowed * (1 + 1e-9), layer.name
+
+
+# --- loss and its gradient
+
+
+def test_softmax_and_loss_against_torch() -> None:
+    """Bounds: d, the error of a base-2 logit, is 2^-11 of rounding and 1.1e-5 of log2(e)'s."""
+    run = make_calibrated(MODELS["two linear layers and relu"])
+    logits = torch.tensor(run.named("fc2"), requires_grad=True)
+    labels = torch.tensor(run.named("y").astype(np.int64))
+    loss = torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert logits.grad is not None
+    classes = logits.shape[1]
+    d = 2.0**-11 + float(logits.detach().abs().max()) * math.log2(math.e) * 1.1e-5
+    terms = classes * 2.0**-16  # each 2^-d is off by a unit of 2^-16 at most, their sum is >= 1
+    allowed = (2 ** (4 * d) - 1) + terms + 2.0**-16 + 2.0**-15
+    assert np.abs(run.seed() - logits.grad.numpy()).max() <= allowed
+    row = 4 * d + terms / math.log(2) + 2.0**-11 / math.log(2) + 2.0**-17
+    bits = float(run.named("loss"))
+    assert abs(bits * math.log(2) - loss.item()) <= row * BATCH * math.log(2)
+    assert abs(bits * math.log(2) - loss.item()) < 0.005 * loss.item()
+
+
+def test_squared_error_against_torch() -> None:
+    run = make_calibrated(MODELS["two linear layers and relu"], "mse")
+    outputs = torch.tensor(run.named("fc2"), requires_grad=True)
+    targets = torch.tensor(run.named("y"))
+    loss = torch.nn.functional.mse_loss(outputs, targets, reduction="sum")
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert outputs.grad is not None
+    unit = 2.0 ** -run.graph.nodes[run.node("loss/grad")].outputs[0].exponent
+    assert np.abs(2 * run.seed() - outputs.grad.numpy()).max() <= unit  # the 2 is in the rate
+    allowed = float((outputs - targets).detach().abs().sum()) * unit + 2.0**-17
+    assert abs(float(run.named("loss")) - loss.item()) <= allowed
+
+
+# --- the optimizer
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9, 0.99])
+def test_momentum_against_torch(momentum: float) -> None:
+    """Twenty updates by the same gradients; the bound is the sum of what each may round off."""
+    rng = np.random.default_rng(8)
+    exponent, rate, rate_exponent = 20, 50000, 22
+    decay = round(2**16 * (1 - momentum))
+    weight = rng.integers(-(2**24), 2**24, 50).astype(np.int32)
+    velocity = np.zeros(50, np.int32)
+    twin = torch.nn.Parameter(torch.tensor(weight * 2.0**-24))
+    optimizer = torch.optim.SGD([twin], lr=rate * 2.0**-rate_exponent, momentum=momentum)
+    off_velocity = off_weight = largest = 0.0
+    for _ in range(20):
+        grad = rng.integers(-(2**20), 2**20, 50)
+        twin.grad = torch.tensor(grad * 2.0**-exponent)
+        optimizer.step()
+        attrs = {"decay": decay, "shift": exponent - 16}
+        velocity = TABLE["momentum"].law(attrs, [velocity, grad])
+        step = {"shift": 16 + rate_exponent - 24}
+        rates = np.asarray(rate, np.int64)
+        weight = TABLE["sgd_update"].law(step, [weight, velocity, rates])
+        largest = max(largest, float(np.abs(velocity).max()) * 2.0**-16)
+        # mu times the error before, two roundings, and what 1 - mu is off by in 16 bits
+        off_velocity = momentum * off_velocity + 2 * 2.0**-17 + largest * 2.0**-17
+        off_weight += off_velocity * rate * 2.0**-rate_exponent + 2.0**-25
+    off = np.abs(weight * 2.0**-24 - twin.detach().numpy()).max()
+    assert 0 < off <= off_weight
+    assert off_weight < 1e-3
+
+
+# --- refusals
+
+
+def test_what_cannot_be_differentiated_is_named() -> None:
+    class AnyExponent:
+        def choose(self, site: str, source: Ref, exponent: int) -> int:
+            return 8
+
+    b = GraphBuilder(AnyExponent())
+    state: Attrs = {"dtype": "i32", "shape": (2, 2), "exponent": 24}
+    a, other = (b.emit("state", name, (), name=name, **state) for name in ("a", "other"))
+    left, right = b.as_operand(a, "left"), b.as_operand(other, "right")
+    transposed = b.emit("matmul", "product", (left, right), transpose_a=1, transpose_b=0)
+    with pytest.raises(GraphError, match="transposed left operand"):
+        compute_gradients(b, transposed, right, [a])
+    plain = b.emit("matmul", "plain", (left, left), transpose_a=0, transpose_b=0)
+    with pytest.raises(GraphError, match="does not depend") as caught:
+        compute_gradients(b, plain, right, [other])
+    assert caught.value.where == "other"
+    digest = b.emit("tensor_digest", "digest", (left,))
+    with pytest.raises(GraphError, match="tensor_digest has no backward rule") as caught:
+        compute_gradients(b, digest, digest, [a])
+    assert caught.value.where == "digest"

@@ -1,0 +1,586 @@
+"""Writes the vectors of operators, ``ops/NAME.json``, and of a whole step, ``step.json``.
+
+``python tests/vectors/generate_ops.py`` writes them from the law alone (vtrain/ops and its node
+evaluator, never an optimised engine); ``--check`` only compares and exits 1 when one differs.
+README.md documents the formats.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from generate import FOLDER, Json, tagged  # type: ignore[import-not-found]  # beside this file
+
+from vtrain.graph.builder import FixedExponents, GraphBuilder
+from vtrain.graph.evaluate import apply_node
+from vtrain.graph.legality import check_graph
+from vtrain.graph.model import Conv, Linear, MaxPool, Model, Relu, Reshape
+from vtrain.graph.step import Affine, Momentum, StepPlan, compute_initial_state, emit_step
+from vtrain.ops import TABLE
+from vtrain.ops.layout import Window
+from vtrain.spec import domains, merkle
+from vtrain.spec.commitment import (
+    compute_graph_root,
+    compute_state_leaf,
+    compute_state_root,
+    compute_tensor_digest,
+    compute_trace_root,
+)
+from vtrain.spec.number import NUMPY_DTYPES, STORAGE
+from vtrain.spec.philox import compute_philox
+from vtrain.spec.samples import Samples
+from vtrain.wire.graph import (
+    Attrs,
+    AttrValue,
+    Node,
+    Ref,
+    StepGraph,
+    TensorType,
+    encode_graph,
+    encode_node,
+)
+from vtrain.wire.opening import StateLeaf
+from vtrain.wire.record import StepRecord, encode_record
+from vtrain.wire.task import DataSpec
+
+Array = npt.NDArray[Any]
+DTYPE_NAMES = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
+
+
+def draw(key: int, dtype: str, *shape: int, lo: int | None = None, hi: int | None = None) -> Array:
+    """Numbers in [lo, hi] from Philox with the key ``key``; the first two are lo and hi."""
+    least, most = STORAGE[dtype]
+    least, most = least if lo is None else lo, most if hi is None else hi
+    count = int(np.prod(shape))
+    values = [least, most][:count]
+    for i in range(len(values), count):
+        a, b, c, _ = compute_philox((i, 0, 0, 0), (key, 0))
+        values.append(least + ((a << 64 | b << 32 | c) * (most - least + 1) >> 96))
+    return np.array(values, NUMPY_DTYPES[dtype]).reshape(shape)
+
+
+def a(dtype: str, *values: Any) -> Array:
+    """An array of these values; one value alone is a scalar."""
+    listed = values[0] if len(values) == 1 else list(values)
+    return np.array(listed, NUMPY_DTYPES[dtype])
+
+
+class Case:
+    """One application: inputs are arrays, or (array, exponent); ranges are those of the values.
+
+    ``bound`` is the array that an engine binds to a node without such an input.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        attrs: Attrs,
+        *inputs: Array | tuple[Array, int],
+        bound: Array | None = None,
+    ) -> None:
+        self.name, self.attrs, self.bound = name, attrs, bound
+        pairs = [item if isinstance(item, tuple) else (item, 0) for item in inputs]
+        self.arrays = [array for array, _ in pairs]
+        self.types = [
+            TensorType(
+                DTYPE_NAMES[array.dtype], array.shape, exponent, int(array.min()), int(array.max())
+            )
+            for array, exponent in pairs
+        ]
+
+    def to_json(self, op: str) -> Json:
+        claim = TABLE[op].infer(self.attrs, self.types)
+        bound = [] if self.bound is None else [self.bound]
+        out = TABLE[op].law(self.attrs, [*self.arrays, *bound])
+        refs = tuple(Ref(i) for i in range(len(self.types)))
+        content = {
+            "name": self.name,
+            "attrs": {key: tagged_attr(value) for key, value in sorted(self.attrs.items())},
+            "inputs": [tensor_to_json(t, v) for t, v in zip(self.types, self.arrays, strict=True)],
+            "output": tensor_to_json(claim, out),
+            "node": encode_node(Node(self.name, op, self.attrs, refs, (claim,))).hex(),
+        }
+        if self.bound is not None:
+            content["bound"] = array_to_json(self.bound)
+        return content
+
+
+def tagged_attr(value: AttrValue) -> Json:
+    return tagged(list(value) if isinstance(value, tuple) else value)
+
+
+def array_to_json(array: Array) -> Json:
+    """Elements in row-major order; those of int64 as text, since JSON readers round them."""
+    values = array.ravel().tolist()
+    dtype = DTYPE_NAMES[array.dtype]
+    return {
+        "dtype": dtype,
+        "shape": list(array.shape),
+        "values": [str(v) for v in values] if dtype == "i64" else values,
+    }
+
+
+def tensor_to_json(tensor: TensorType, array: Array) -> Json:
+    return {
+        **array_to_json(array),
+        "exponent": tensor.exponent,
+        "lo": str(tensor.lo),
+        "hi": str(tensor.hi),
+    }
+
+
+# --- operators
+
+
+def window(kernel: Sequence[int], strides: Sequence[int], pads: Sequence[int]) -> Attrs:
+    return {"kernel": tuple(kernel), "strides": tuple(strides), "pads": tuple(pads)}
+
+
+WINDOWS = {
+    "2x2 blocks": ((1, 4, 4, 2), (1, 2, 2, 2), window((2, 2), (2, 2), (0, 0, 0, 0))),
+    "3x3 padded, overlapping": ((2, 3, 4, 1), (2, 3, 4, 1), window((3, 3), (1, 1), (1, 1, 1, 1))),
+    "uneven": ((1, 5, 4, 2), (1, 3, 4, 2), window((3, 2), (2, 1), (2, 0, 0, 1))),
+    "a remainder is left out": ((1, 5, 5, 1), (1, 2, 1, 1), window((2, 3), (3, 4), (0, 0, 0, 0))),
+}
+OPERAND = 32639
+
+
+def state_cases() -> Iterator[Case]:
+    for dtype, value in (("i32", a("i32", [1 - 2**31, 0, 2**31 - 1])), ("i64", a("i64", 2**40))):
+        attrs: Attrs = {"name": "w", "dtype": dtype, "shape": value.shape, "exponent": 24}
+        yield Case(dtype, attrs, bound=value)
+
+
+def next_state_cases() -> Iterator[Case]:
+    yield Case("i32", {"name": "w"}, (a("i32", [-7, 8]), 24))
+
+
+def increment_cases() -> Iterator[Case]:
+    for t in (0, 41, 2**40 - 1, 2**40):
+        yield Case(f"t = {t}", {}, a("i64", t))
+
+
+def schedule_cases() -> Iterator[Case]:
+    attrs: Attrs = {"starts": (0, 3, 10), "rates": (65535, 0, 7), "exponent": 22}
+    for t in (0, 2, 3, 9, 10, 2**40):
+        yield Case(f"t = {t}", attrs, a("i64", t))
+
+
+def sample_index_cases() -> Iterator[Case]:
+    for samples, batch, t in ((1, 3, 0), (7, 3, 2), (9000, 5, 1799), (2**40, 2, 2**40)):
+        attrs: Attrs = {"seed": bytes(range(8)), "samples": samples, "batch": batch}
+        yield Case(f"{samples} samples, batch {batch}, t = {t}", attrs, a("i64", t))
+
+
+def gather_samples_cases() -> Iterator[Case]:
+    index = a("i64", [2, 0, 2])
+    for dtype, shape in (("u8", (2, 2)), ("i8", ()), ("i16", (3,)), ("i32", (1,))):
+        attrs: Attrs = {"part": "x", "dtype": dtype, "shape": shape, "exponent": 7}
+        yield Case(dtype, attrs, index, bound=draw(1, dtype, 3, *shape))
+
+
+def normalize_cases() -> Iterator[Case]:
+    attrs: Attrs = {"multiplier": 257, "offset": 0, "shift": 1, "exponent": 15}
+    yield Case("bytes to 15 fraction bits: halves", attrs, a("u8", [0, 1, 2, 127, 254, 255]))
+    attrs = {"multiplier": 2**31, "offset": -(2**60), "shift": 30, "exponent": 3}
+    yield Case("saturates at both ends", attrs, a("i32", [-(2**29), 0, 2**29, 2**29 + 1]))
+    attrs = {"multiplier": 1, "offset": 1, "shift": 64, "exponent": 0}
+    yield Case("shift 64", attrs, a("i32", [-(2**31), 2**31 - 1]))
+    attrs = {"multiplier": 3, "offset": -1, "shift": 0, "exponent": 0}
+    yield Case("shift 0", attrs, a("i8", [-128, -1, 0, 127]))
+
+
+def one_hot_cases() -> Iterator[Case]:
+    yield Case("tokens", {"depth": 3}, a("u8", [[0, 1], [2, 3]]))
+    yield Case("none below zero", {"depth": 2}, a("i16", [[-1], [1]]))
+
+
+def im2col_cases() -> Iterator[Case]:
+    for name, (image, _, attrs) in WINDOWS.items():
+        yield Case(name, attrs, draw(2, "i16", *image))
+
+
+def col2im_cases() -> Iterator[Case]:
+    for name, (image, (n, rows, columns, channels), attrs) in WINDOWS.items():
+        area = Window.from_attrs(attrs).area
+        patches = draw(3, "i64", n * rows * columns, area * channels, lo=-(2**55), hi=2**55)
+        yield Case(name, {**attrs, "shape": image}, patches)
+        if name == "uneven":
+            narrow = draw(4, "i16", *patches.shape)
+            yield Case(f"{name}, int16", {**attrs, "shape": image}, narrow)
+
+
+def max_pool_cases() -> Iterator[Case]:
+    for name, (image, _, attrs) in WINDOWS.items():
+        yield Case(name, attrs, draw(5, "i16", *image, lo=-OPERAND, hi=OPERAND))
+    image, _, attrs = WINDOWS["3x3 padded, overlapping"]
+    yield Case("padding never wins", attrs, np.full(image, -OPERAND, np.int16))
+
+
+def max_pool_grad_cases() -> Iterator[Case]:
+    for name, (image, pooled, attrs) in WINDOWS.items():
+        grad = draw(6, "i16", *pooled)
+        yield Case(name, attrs, grad, draw(5, "i16", *image, lo=-OPERAND, hi=OPERAND))
+        yield Case(f"{name}, ties", attrs, grad, draw(7, "i16", *image, lo=0, hi=1))
+
+
+def sum_pool_cases() -> Iterator[Case]:
+    for name, (image, _, attrs) in WINDOWS.items():
+        yield Case(name, attrs, draw(8, "i16", *image))
+
+
+def sum_pool_grad_cases() -> Iterator[Case]:
+    for name, (image, pooled, attrs) in WINDOWS.items():
+        grad = draw(9, "i64", *pooled, lo=-(2**55), hi=2**55)
+        yield Case(name, {**attrs, "shape": image}, grad)
+
+
+def reshape_cases() -> Iterator[Case]:
+    yield Case("2x3 to 3x1x2", {"shape": (3, 1, 2)}, a("i16", [[1, 2, 3], [4, 5, 6]]))
+    yield Case("to a scalar", {"shape": ()}, a("i64", [-9]))
+
+
+def transpose_cases() -> Iterator[Case]:
+    x = np.arange(24, dtype=np.int16).reshape(1, 2, 3, 4)
+    yield Case("NHWC to NCHW", {"perm": (0, 3, 1, 2)}, x)
+    yield Case("NCHW to NHWC", {"perm": (0, 2, 3, 1)}, x)
+    yield Case("a matrix", {"perm": (1, 0)}, a("i32", [[1, 2, 3], [4, 5, 6]]))
+
+
+def matmul_cases() -> Iterator[Case]:
+    left, right = draw(10, "i16", 3, 5), draw(11, "i16", 5, 2)
+    for ta in (0, 1):
+        for tb in (0, 1):
+            x, y = left.T.copy() if ta else left, right.T.copy() if tb else right
+            attrs: Attrs = {"transpose_a": ta, "transpose_b": tb}
+            yield Case(f"transpose_a {ta}, transpose_b {tb}", attrs, (x, 9), (y, 12))
+    k = 300  # beyond 2^32 and 255 in either limb
+    plain: Attrs = {"transpose_a": 0, "transpose_b": 0}
+    for value in (-32768, -32639, 32639, 32640, 32767, 255, -256):
+        row = np.full((1, k), value, np.int16)
+        yield Case(f"all {value}", plain, row, np.full((k, 2), (value, -1), np.int16))
+
+
+def add_bias_cases() -> Iterator[Case]:
+    for shift in (-28, 0, 1, 5, 31, 32, 33, 64):
+        acc = a("i64", [[0, 1, -1, 2**40], [5, -5, 2**59, -(2**59)]])
+        bias = a("i32", [1 - 2**31, 2**31 - 1, 16, -16])
+        yield Case(f"shift {shift}", {"shift": shift}, (acc, 24 - shift), (bias, 24))
+
+
+def column_sum_cases() -> Iterator[Case]:
+    yield Case("matrix", {}, draw(12, "i16", 4, 3))
+    yield Case("image", {}, draw(13, "i64", 2, 3, 2, 2, lo=-(2**56), hi=2**56))
+    yield Case("vector", {}, draw(14, "i32", 3))
+
+
+def rescale_cases() -> Iterator[Case]:
+    halves = [-6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6]
+    ends = [2**59, -(2**59), 2**47, -(2**47), OPERAND, OPERAND + 1, -OPERAND, -OPERAND - 1]
+    for dtype in ("i16", "i32", "i64"):
+        for shift in (0, 1, 2, 16, 31, 32, 44, 62, 63, 64):
+            attrs: Attrs = {"dtype": dtype, "multiplier": 1, "multiplier_exponent": 0}
+            yield Case(
+                f"{dtype}, shift {shift}", {**attrs, "shift": shift}, a("i64", halves + ends)
+            )
+        for shift in (-20, -62):
+            small = a("i16", [-1, 0, 1] if shift == -62 else halves)
+            if (dtype, shift) != ("i64", -62):
+                yield Case(f"{dtype}, shift {shift}", {**attrs, "shift": shift}, small)
+    attrs = {"dtype": "i32", "multiplier": 47274, "multiplier_exponent": 15, "shift": 12}
+    yield Case("nats to bits", attrs, (draw(15, "i16", 8, lo=-OPERAND, hi=OPERAND), 7))
+    attrs = {"dtype": "i16", "multiplier": 29127, "multiplier_exponent": 18, "shift": 18}
+    yield Case("a ninth", attrs, (a("i64", [9 * 32639, 9, 5, 4, -4, -5, -9]), 9))
+
+
+def align_cases() -> Iterator[Case]:
+    for shift_a, shift_b in ((0, 0), (7, 0), (0, 40)):
+        x = (draw(16, "i16", 5), shift_b)
+        y = (draw(17, "i16" if shift_b else "i64", 5, lo=-(2**15), hi=2**15 - 1), shift_a)
+        yield Case(f"shifts {shift_a}, {shift_b}", {"shift_a": shift_a, "shift_b": shift_b}, x, y)
+
+
+def relu_cases() -> Iterator[Case]:
+    yield Case("signs", {}, a("i16", [-32768, -1, 0, 1, 32767]))
+
+
+def relu_grad_cases() -> Iterator[Case]:
+    yield Case("zero passes nothing", {}, a("i16", [5, -6, 7, -8]), a("i16", [0, 1, -1, 32639]))
+
+
+def logits() -> Array:
+    edges = [0, 1, 1023, 1024, 1025, 16 * 1024, 17 * 1024 - 1, 17 * 1024, 18 * 1024]
+    below = [*edges, 31 * 1024 - 1, 31 * 1024, 31 * 1024 + 1, 2**32 - 2]
+    deep = [2**31 - 1 - d for d in below]
+    return np.array([deep, [5000 - 77 * i for i in range(len(deep))]], np.int32)
+
+
+def row_max_cases() -> Iterator[Case]:
+    yield Case("rows", {}, (logits(), 10))
+    yield Case("one class", {}, (a("i32", [[-5], [5]]), 10))
+
+
+def exp2_diff_cases() -> Iterator[Case]:
+    z = logits()
+    yield Case("edges of the table and of the depth", {}, (z, 10), (z.max(axis=1), 10))
+    whole = np.arange(0, -1024, -1, dtype=np.int32).reshape(1, -1)
+    yield Case("the whole table", {}, (whole, 10), (whole.max(axis=1), 10))
+    yield Case("above the maximum given", {}, (a("i32", [[3, 4, 5]]), 10), (a("i32", [4]), 10))
+
+
+def row_sum_cases() -> Iterator[Case]:
+    yield Case("rows", {}, (draw(18, "i32", 2, 5), 16))
+
+
+def divide_cases() -> Iterator[Case]:
+    e = a("i32", [[65536, 0, 0], [65536, 65536, 65536], [65536, 1, 2], [65536, 32768, 3]])
+    yield Case("probabilities", {}, (e, 16), (e.sum(axis=1, dtype=np.int64), 16))
+    tie = a("i32", [[1, 3], [5, 27]])  # 2^14 e / S = k + 1/2 for S = 2^15: rounded up
+    yield Case("halves", {}, (tie, 16), (a("i64", [2**15, 2**15]), 16))
+    yield Case("a sum of zero counts as one", {}, (a("i32", [[0, 0]]), 16), (a("i64", [0]), 16))
+
+
+def sub_one_hot_cases() -> Iterator[Case]:
+    p = draw(19, "i16", 5, 3, lo=0, hi=2**14)
+    for dtype, labels in (("u8", [0, 1, 2, 3, 255]), ("i32", [-1, -(2**31), 2**31 - 1, 1, 2])):
+        yield Case(f"labels of {dtype}, clamped", {}, (p, 14), a(dtype, labels))
+
+
+def cross_entropy_cases() -> Iterator[Case]:
+    totals = [0, 1, 2, 1023, 1024, 1025, 2**11 - 1, 65536, 98304, 2**20 + 2**9, 2**59, 2**60 - 1]
+    z = draw(20, "i32", len(totals), 3, lo=-(2**15), hi=2**15)
+    labels = a("u8", [i % 4 for i in range(len(totals))])
+    inputs = (z, 10), (z.max(axis=1), 10), (a("i64", totals), 16), labels
+    yield Case("sums of every size", {}, *inputs)
+
+
+def square_sum_cases() -> Iterator[Case]:
+    for exponent in (-3, 0, 8, 9, 15, 40):
+        x = draw(21, "i16", 2, 4)
+        yield Case(f"exponent {exponent}", {"shift": 2 * exponent - 16}, (x, exponent))
+
+
+def sum_cases() -> Iterator[Case]:
+    yield Case("int64", {}, draw(22, "i64", 6, lo=-(2**57), hi=2**57))
+    yield Case("an image of int16", {}, draw(23, "i16", 2, 3, 2))
+
+
+def momentum_cases() -> Iterator[Case]:
+    edges = [1 - 2**31, 2**31 - 1, 0, 1, -1, 5, -5, 7]
+    for decay in (0, 1, 6554, 65536):
+        for shift in (-20, 0, 1, 4, 64):
+            grad = draw(24, "i64", 8, lo=-(2**38), hi=2**38)
+            attrs: Attrs = {"decay": decay, "shift": shift}
+            inputs = (a("i32", edges), 16), (grad, 16 + shift)
+            yield Case(f"decay {decay}, shift {shift}", attrs, *inputs)
+
+
+def sgd_update_cases() -> Iterator[Case]:
+    weight = a("i32", [1 - 2**31, 2**31 - 1, 0, 1, -1])
+    velocity = a("i32", [2**31 - 1, 1 - 2**31, 3, -3, 2**20])
+    for shift in (-8, 0, 1, 14, 16, 64):
+        for rate in (0, 1, 65535):
+            inputs = (weight, 24), (velocity, 16), (a("i64", rate), 8 + shift)
+            yield Case(f"shift {shift}, rate {rate}", {"shift": shift}, *inputs)
+
+
+def tensor_digest_cases() -> Iterator[Case]:
+    for count in (1, 1023, 1024, 1025, 3 * 1024 + 1):
+        yield Case(f"{count} bytes", {}, draw(25, "u8", count))
+    yield Case("little-endian", {}, a("i64", [[1, -1], [2**40, -(2**40)]]))
+    yield Case("a scalar", {}, a("i64", 7))
+
+
+def digest(key: int) -> Array:
+    return draw(key, "u8", 32)
+
+
+def batch_digest_cases() -> Iterator[Case]:
+    yield Case("x, y", {}, digest(26), digest(27))
+
+
+def state_leaf_cases() -> Iterator[Case]:
+    attrs: Attrs = {"name": "param/größe", "dtype": "i32", "shape": (3, 2), "exponent": 24}
+    yield Case("a tensor", attrs, digest(28))
+    yield Case("a scalar", {**attrs, "shape": (), "dtype": "i64", "exponent": -1}, digest(29))
+
+
+def state_root_cases() -> Iterator[Case]:
+    for count in (0, 1, 2, 3, 5):
+        yield Case(f"{count} leaves", {}, *[digest(30 + i) for i in range(count)])
+
+
+def record_cases() -> Iterator[Case]:
+    for step in (1, 2, 3, 2**40):
+        inputs = a("i64", step), digest(40), a("i64", -(2**50) + step), digest(41)
+        yield Case(f"step {step}, every 3", {"commit_every": 3}, *inputs)
+
+
+OPERATORS: dict[str, Callable[[], Iterator[Case]]] = {
+    name.removesuffix("_cases"): value
+    for name, value in list(globals().items())
+    if name.endswith("_cases") and name != "align_cases"
+} | {"add": align_cases, "sub": align_cases}
+
+
+def make_operator(op: str) -> Json:
+    return {"op": op, "cases": [case.to_json(op) for case in OPERATORS[op]()]}
+
+
+# --- a whole step
+
+STEPS = 5
+EXPONENTS = {
+    "conv.weight": 14, "conv/rows": 12, "fc.weight": 13, "fc": 11, "pool/grad": 13, "relu/grad": 13,
+}  # fmt: skip
+
+
+def make_step_graph() -> tuple[StepGraph, Samples, dict[str, Array]]:
+    """A 5x5 image, a 2x2 convolution to two channels, ReLU, 2x2 max pooling, three classes."""
+    params = {
+        "conv.weight": draw(50, "i32", 2, 2, 2, 1, lo=-(2**23), hi=2**23),
+        "conv.bias": draw(51, "i32", 2, lo=-(2**20), hi=2**20),
+        "fc.weight": draw(52, "i32", 3, 8, lo=-(2**23), hi=2**23),
+        "fc.bias": np.zeros(3, np.int32),
+    }
+    layers = (
+        Conv("conv", "image", "conv.weight", "conv.bias", Window((2, 2), (1, 1), (0, 0, 0, 0))),
+        Relu("relu", "conv"),
+        MaxPool("pool", "relu", Window((2, 2), (2, 2), (0, 0, 0, 0))),
+        Reshape("flat", "pool", (8,)),
+        Linear("fc", "flat", "fc.weight", "fc.bias", True),
+    )
+    x, y = draw(53, "u8", 7, 25), draw(54, "u8", 7, 1, lo=0, hi=2)
+    table = np.concatenate([x, y], axis=1)
+    root = merkle.compute_root(domains.SAMPLES, [row.tobytes() for row in table])
+    data = DataSpec(root, 7, "u8", (1, 5, 5), 0, "u8", (), 0)
+    plan = StepPlan(
+        data=data,
+        prepare=Affine(multiplier=257, offset=-(2**15), shift=1, exponent=15),
+        loss="cross_entropy",
+        optimizer=Momentum(decay=6554, starts=(0, 3), rates=(54613, 5461), exponent=21),
+        seed=2**63 + 5,
+        batch=3,
+        commit_every=2,
+    )
+    builder = GraphBuilder(FixedExponents(EXPONENTS))
+    emit_step(builder, plan, Model("image", (1, 5, 5), layers, "fc", params))
+    graph = builder.graph()
+    check_graph(graph)
+    return graph, Samples(data, table), dict(compute_initial_state(params))
+
+
+def state_to_json(graph: StepGraph, state: dict[str, Array]) -> Json:
+    leaves, tensors = [], []
+    for name in sorted(state, key=str.encode):
+        tensor, value = graph.type_of(graph.states()[name]), state[name]
+        leaf = StateLeaf(
+            name=name,
+            dtype=tensor.dtype,
+            shape=tensor.shape,
+            exponent=tensor.exponent,
+            digest=compute_tensor_digest(value),
+        )
+        leaves.append(compute_state_leaf(leaf))
+        tensors.append({"name": name, "exponent": tensor.exponent, **array_to_json(value)})
+    return {"root": compute_state_root(leaves).hex(), "tensors": tensors}
+
+
+def make_step() -> Json:
+    graph, samples, state = make_step_graph()
+    content: dict[str, Json] = {
+        "graph": encode_graph(graph).hex(),
+        "graph_root": compute_graph_root(graph).hex(),
+        "samples": {
+            "root": samples.spec.root.hex(),
+            "x": {"dtype": samples.spec.x_dtype, "shape": list(samples.spec.x_shape)},
+            "y": {"dtype": samples.spec.y_dtype, "shape": list(samples.spec.y_shape)},
+            "rows": [row.tobytes().hex() for row in samples.table],
+        },
+        "initial_state": state_to_json(graph, state),
+        "records": [],
+        "traces": [],
+    }
+    node = graph.nodes[graph.find("record")]
+    records = []
+    for _ in range(STEPS):
+        values: list[Array] = []
+        for other in graph.nodes:
+            inputs = [values[ref.node] for ref in other.inputs]
+            values.append(apply_node(other, inputs, state, samples))
+        count, batch_digest, loss, root = (values[ref.node] for ref in node.inputs)
+        record = StepRecord(int(count), batch_digest.tobytes(), int(loss), root.tobytes())
+        commits = record.step % int(str(node.attrs["commit_every"])) == 0
+        records.append(record if commits else replace(record, state_root=b""))
+        digests = [compute_tensor_digest(value) for value in values]
+        content["records"].append(record_to_json(records[-1]))
+        content["traces"].append(
+            {"root": compute_trace_root(digests).hex(), "digests": [d.hex() for d in digests]}
+        )
+        state = {name: values[ref.node] for name, ref in graph.next_states().items()}
+    leaves = [encode_record(record) for record in records]
+    content["log_root"] = merkle.compute_root(domains.RUN_LOG, leaves).hex()
+    content["final_state"] = state_to_json(graph, state)
+    return content
+
+
+def record_to_json(record: StepRecord) -> Json:
+    return {
+        "step": record.step,
+        "batch_digest": record.batch_digest.hex(),
+        "loss": str(record.loss),
+        "state_root": record.state_root.hex(),
+        "encoding": encode_record(record).hex(),
+    }
+
+
+def format_json(value: Json, indent: str = "") -> str:
+    """JSON with lists of numbers or texts, and maps of them, on one line where they fit one."""
+    line = json.dumps(value)
+    children = value if isinstance(value, list) else [value[k] for k in value]
+    is_flat = not any(isinstance(child, list | dict) for child in children)
+    if (isinstance(value, list) and is_flat) or len(line) + len(indent) <= 100:
+        return line
+    inner = indent + " "
+
+    def entry(child: Json) -> str:
+        return format_json(child, inner) if isinstance(child, list | dict) else json.dumps(child)
+
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(inner + entry(child) for child in value) + f"\n{indent}]"
+    pairs = (f"{inner}{json.dumps(key)}: {entry(child)}" for key, child in value.items())
+    return "{\n" + ",\n".join(pairs) + f"\n{indent}}}"
+
+
+def main() -> int:
+    """Write or compare every file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="compare, write nothing")
+    check = parser.parse_args().check
+    files = {
+        FOLDER / "ops" / f"{op}.json": format_json(make_operator(op)) + "\n" for op in OPERATORS
+    }
+    files[FOLDER / "step.json"] = format_json(make_step()) + "\n"
+    stale = [path for path in (FOLDER / "ops").glob("*.json") if path not in files]
+    if not check:
+        (FOLDER / "ops").mkdir(exist_ok=True)
+        for path in stale:
+            path.unlink()
+        for path, text in files.items():
+            path.write_text(text)
+        return 0
+    stale += [p for p, text in files.items() if not p.is_file() or p.read_text() != text]
+    for path in stale:
+        sys.stderr.write(f"{path.relative_to(FOLDER)} is not what the law gives\n")
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

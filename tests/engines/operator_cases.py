@@ -61,7 +61,7 @@ class Draw:
             rank = self.number(0, 3)
         shape = [self.number(0, 5) for _ in range(rank)]
         if rank and self.number(0, 4) == 0:
-            shape[0] = 40_000 // max(1, int(np.prod(shape[1:])))
+            shape[0] = 140_000 // max(1, int(np.prod(shape[1:])))
         return tuple(shape)
 
     def array(self, dtype: str, shape: tuple[int, ...]) -> Array:

@@ -12,7 +12,7 @@ from blake3 import blake3
 from tests.engines.steps import Step, make_step
 from vtrain.engines.base import State, check_state
 from vtrain.engines.numpy_engine import NumpySession
-from vtrain.errors import RunError
+from vtrain.errors import DataError, RunError
 from vtrain.graph.evaluate import apply_node
 from vtrain.ops import TABLE
 from vtrain.spec.commitment import (
@@ -23,6 +23,7 @@ from vtrain.spec.commitment import (
 )
 from vtrain.spec.number import count_saturated
 from vtrain.spec.order import compute_batch_indices
+from vtrain.spec.samples import Samples
 from vtrain.wire.graph import Node, StepGraph
 from vtrain.wire.opening import StateLeaf
 
@@ -238,3 +239,39 @@ def test_runs_are_reproducible_and_depend_on_every_input() -> None:
     other = session.step()
     assert other.state_root != records[0].state_root
     assert (other.loss, other.batch_digest) == (records[0].loss, records[0].batch_digest)
+
+
+# --- misuse
+
+
+def test_nothing_happens_without_a_state() -> None:
+    step = make_step("mlp")
+    session = NumpySession(step.graph, step.samples)
+    for action in (session.step, session.trace, lambda: session.evaluate(0)):
+        with pytest.raises(RunError, match="no state is loaded") as caught:
+            action()
+        assert caught.value.where == "state"
+
+
+@pytest.mark.parametrize("node", [-1, 10**6])
+def test_a_node_that_is_not_there(node: int) -> None:
+    with pytest.raises(RunError) as caught:
+        open_session(make_step("mlp")).evaluate(node)
+    assert caught.value.where == f"node {node}"
+
+
+def test_what_is_evaluated_is_a_copy() -> None:
+    step = make_step("mlp")
+    session = open_session(step)
+    session.evaluate(index_of(step.graph, "param/w0"))[...] = 7
+    assert np.array_equal(session.read_state()["param/w0"], step.state["param/w0"])
+
+
+def test_samples_of_another_form_are_refused() -> None:
+    mlp, cnn = make_step("mlp"), make_step("cnn")
+    with pytest.raises(DataError, match="needs u8") as caught:
+        NumpySession(mlp.graph, cnn.samples)
+    assert caught.value.where == "samples"
+    spec = replace(mlp.samples.spec, samples=49)
+    with pytest.raises(DataError, match="50 samples, there are 49"):
+        NumpySession(mlp.graph, Samples(spec, mlp.samples.table[:49]))

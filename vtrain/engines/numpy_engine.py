@@ -8,11 +8,12 @@ from typing import Any
 import numpy.typing as npt
 
 from vtrain.engines.base import State, Trace, check_state
+from vtrain.errors import DataError, RunError
 from vtrain.graph.evaluate import apply_node
 from vtrain.ops.base import attr_int
 from vtrain.ops.rescale import compute_scaled
 from vtrain.spec.commitment import compute_tensor_digest
-from vtrain.spec.number import count_saturated
+from vtrain.spec.number import NUMPY_DTYPES, count_saturated
 from vtrain.spec.samples import Samples
 from vtrain.wire.graph import StepGraph
 from vtrain.wire.record import StepRecord
@@ -20,12 +21,38 @@ from vtrain.wire.record import StepRecord
 _HASHES = frozenset({"tensor_digest", "state_leaf", "state_root", "record"})
 
 
+def check_samples(graph: StepGraph, samples: Samples) -> None:
+    """DataError unless ``samples`` have the forms and the number that ``graph`` gathers."""
+    for node in graph.nodes:
+        if node.op == "gather_samples":
+            part = samples.part(str(node.attrs["part"]))
+            claim = node.outputs[0]
+            if part.dtype != NUMPY_DTYPES[claim.dtype] or part.shape[1:] != claim.shape[1:]:
+                raise DataError(
+                    f"{node.name} needs {claim.dtype} {claim.shape[1:]}, "
+                    f"samples are {part.dtype} {part.shape[1:]}",
+                    where="samples",
+                )
+        elif node.op == "sample_index":
+            count = attr_int(node.attrs, "samples")
+            if count != samples.spec.samples:
+                raise DataError(
+                    f"the graph draws from {count} samples, there are {samples.spec.samples}",
+                    where="samples",
+                )
+
+
 class NumpySession:
-    """``vtrain.engines.base.Session`` by the spec alone.  Slow on purpose; needs a legal graph."""
+    """``vtrain.engines.base.Session`` by the spec alone.  Slow on purpose; needs a legal graph.
+
+    DataError when the samples are not of the form that the graph gathers; RunError for a step
+    before a state is loaded, or a node that the graph does not have.
+    """
 
     name = "numpy"
 
     def __init__(self, graph: StepGraph, samples: Samples) -> None:
+        check_samples(graph, samples)
         self._graph = graph
         self._samples = samples
         self._state: dict[str, npt.NDArray[Any]] = {}
@@ -45,18 +72,29 @@ class NumpySession:
         return dict(self._saturation)
 
     def step(self) -> StepRecord:
-        commits = (int(self._state["step"]) + 1) % self._commit_every == 0
+        commits = self._is_commitment()
         values = self._run(skip=frozenset() if commits else self._state_hashes())
         return self._advance(values, commits)
 
     def trace(self) -> Trace:
         values = self._run(skip=frozenset())
         digests = tuple(compute_tensor_digest(value) for value in values.values())
-        commits = (int(self._state["step"]) + 1) % self._commit_every == 0
-        return Trace(self._advance(values, commits), digests)
+        return Trace(self._advance(values, self._is_commitment()), digests)
 
     def evaluate(self, node: int) -> npt.NDArray[Any]:
-        return self._run(skip=frozenset(), last=node)[node]
+        if not 0 <= node < len(self._graph.nodes):
+            raise RunError("is no node of the graph", where=f"node {node}")
+        # A copy, since a state's node puts out the state itself.
+        return self._run(skip=frozenset(), last=node)[node].copy()
+
+    def _is_commitment(self) -> bool:
+        """Will the coming step's record have a state root?"""
+        self._require_state()
+        return (int(self._state["step"]) + 1) % self._commit_every == 0
+
+    def _require_state(self) -> None:
+        if not self._state:
+            raise RunError("no state is loaded", where="state")
 
     def _state_hashes(self) -> frozenset[int]:
         """Nodes that only a commitment step needs: the digests of the new state and its root."""
@@ -71,6 +109,7 @@ class NumpySession:
         return frozenset(skip)
 
     def _run(self, skip: frozenset[int], last: int | None = None) -> dict[int, npt.NDArray[Any]]:
+        self._require_state()
         values: dict[int, npt.NDArray[Any]] = {}
         stop = len(self._graph.nodes) if last is None else last + 1
         for index, node in enumerate(self._graph.nodes[:stop]):

@@ -7,7 +7,6 @@ mod update;
 use std::mem;
 use std::time::{Duration, Instant};
 
-use crate::cbor::EncodeError;
 use crate::domains::Hash;
 use crate::gemm::{Gemm, GemmError, Path, RescaleI16};
 use crate::graph::{GraphDecodeError, StepGraph};
@@ -87,12 +86,6 @@ impl EngineError {
 
 impl From<OpError> for EngineError {
     fn from(error: OpError) -> Self {
-        Self::graph(&error.to_string())
-    }
-}
-
-impl From<EncodeError> for EngineError {
-    fn from(error: EncodeError) -> Self {
         Self::graph(&error.to_string())
     }
 }
@@ -292,7 +285,7 @@ impl Engine {
         &mut self,
         table: &[u8],
         node: usize,
-        take: impl FnMut(&Form, Slice<'_>) -> R + Send,
+        mut take: impl FnMut(&Form, Slice<'_>) -> R + Send,
     ) -> Result<R, EngineError> {
         self.check(table)?;
         if node >= self.program.kernels.len() {
@@ -300,7 +293,6 @@ impl Engine {
         }
         let plan = Plan::plain(&self.program);
         let counts = self.machine.saturated.clone();
-        let mut take = take;
         let result = self.run_plain(&plan, table, |machine, program, samples| {
             let mut taken = None;
             machine.run(program, &plan, samples, true, node, |at, value| {
@@ -390,7 +382,8 @@ fn on<R: Send>(
     threads: usize,
     work: impl FnOnce() -> Result<R, EngineError> + Send,
 ) -> Result<R, EngineError> {
-    threads::run_on(threads, work).map_err(|error| EngineError::Threads(error.to_string()))?
+    // In a scope, so that all of a step runs inside the pool, also inside rayon's own.
+    threads::run_on(threads, || rayon::scope(|_| work())).map_err(|error| EngineError::Threads(error.to_string()))?
 }
 
 impl Machine {

@@ -2,11 +2,13 @@
 
 use rayon::prelude::*;
 
-/// Elements that make a second thread worth its wake-up.
-const GRAIN: usize = 16 << 10;
+/// Elements that make a second thread worth its wake-up, where each is a few instructions.
+const GRAIN: usize = 64 << 10;
+/// The same for rows: windows and the like take longer.
+const ROW_GRAIN: usize = 16 << 10;
 
-fn piece_count(elements: usize, units: usize) -> usize {
-    (elements / GRAIN)
+fn piece_count(elements: usize, grain: usize, units: usize) -> usize {
+    (elements / grain)
         .clamp(1, rayon::current_num_threads() * 2)
         .min(units.max(1))
 }
@@ -23,7 +25,8 @@ pub(crate) fn for_rows<T: Send>(
         return 0;
     }
     let rows = out.len() / unit;
-    let pieces = piece_count(out.len(), rows);
+    let grain = if unit == 1 { GRAIN } else { ROW_GRAIN };
+    let pieces = piece_count(out.len(), grain, rows);
     if pieces == 1 {
         return work(0, out);
     }
@@ -46,7 +49,7 @@ pub(crate) fn sum_rows<T: Sync>(
         return;
     }
     let rows = x.len() / unit;
-    let pieces = piece_count(x.len(), rows);
+    let pieces = piece_count(x.len(), GRAIN, rows);
     if pieces == 1 {
         return work(x, out);
     }

@@ -383,7 +383,8 @@ fn on<R: Send>(
     work: impl FnOnce() -> Result<R, EngineError> + Send,
 ) -> Result<R, EngineError> {
     // In a scope, so that all of a step runs inside the pool, also inside rayon's own.
-    threads::run_on(threads, || rayon::scope(|_| work())).map_err(|error| EngineError::Threads(error.to_string()))?
+    threads::run_on(threads, || rayon::scope(|_| work()))
+        .map_err(|error| EngineError::Threads(error.to_string()))?
 }
 
 impl Machine {

@@ -12,13 +12,15 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 
 
-def test_cli_page_is_the_help_of_the_commands() -> None:
-    spec = importlib.util.spec_from_file_location("make_cli", ROOT / "docs" / "make_cli.py")
+@pytest.mark.parametrize("page", ["cli", "benchmarks"])
+def test_written_page_is_up_to_date(page: str) -> None:
+    script = ROOT / "docs" / f"make_{page}.py"
+    spec = importlib.util.spec_from_file_location(script.stem, script)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert (ROOT / "docs" / "cli.md").read_text() == module.render(), "run docs/make_cli.py"
+    assert (ROOT / "docs" / f"{page}.md").read_text() == module.render(), f"run {script.name}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

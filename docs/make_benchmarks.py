@@ -1,0 +1,91 @@
+"""Write docs/benchmarks.md from benchmarks/results: ``python docs/make_benchmarks.py``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).resolve().parent
+RESULTS = DOCS.parent / "benchmarks" / "results"
+ABOUT = {
+    "accuracy": "Test accuracy on 1,000 MNIST images, same initial weights, order and schedule.",
+    "gemm": "The exact int16 product of full-range random data over torch fp32 matmul, two threads.",
+    "step": "A whole training step, MLP 784-512-512-10 at batch 128, over torch fp32 eager, which "
+    "gets a fixed ready batch; ours draws, prepares and digests its batch. State commitments are "
+    "not in it: see commit.",
+    "commit": "Hashing the whole state of that MLP (5.4 MB), as a share of torch's step.",
+    "verify": "Replaying an interval over training it; start-up of the auditor's command.",
+}
+"""Benchmark -> what it measures, in the order of the page."""
+
+INTRODUCTION = """# Benchmarks
+
+Written by `python docs/make_benchmarks.py` from `benchmarks/results`. Each script in
+`benchmarks/` measures both sides in one run, in turn, and reports medians with quartiles; each
+states the figure that was predicted. `make bench` runs all of them, `--quick` gives a glance.
+
+Shared machines are noisy: torch's own threads suffer more from a busy neighbour than ours, so a
+ratio taken under load flatters us. The results here are from an idle machine.
+
+Published figures for scale: for equal bits on a CPU of this kind RepDL takes about 50 times
+torch's time for such a step, and FP64 with rounding logs about 5 times.
+"""
+
+
+def _format(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
+
+
+def _render_result(name: str, result: dict[str, Any]) -> str:
+    machine = result["machine"]
+    lines = [
+        f"## {name}",
+        "",
+        ABOUT[name],
+        "",
+        "| target | measured | limit | |",
+        "|---|---|---|---|",
+    ]
+    for target, row in result["targets"].items():
+        verdict = "met" if row["met"] else "**missed**"
+        lines.append(
+            f"| {target} | {_format(row['value'])} | {_format(row['limit'])} | {verdict} |"
+        )
+    spreads = []
+    for figure, value in _flatten(result["figures"]):
+        low, median, high = (_format(value[key]) for key in ("low", "median", "high"))
+        spreads.append(f"| {figure} | {median} | {low} to {high} |")
+    if spreads:
+        lines += ["", "| figure | median | quartiles |", "|---|---|---|", *spreads]
+    lines += [
+        "",
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}, "
+        f"torch {machine['versions'].get('torch', '-')}, {machine['date'][:10]}, "
+        f"commit {machine['commit']}.",
+    ]
+    return "\n".join(lines)
+
+
+def _flatten(figures: dict[str, Any], prefix: str = "") -> list[tuple[str, dict[str, float]]]:
+    """Every figure that has a spread, under its whole name."""
+    found = []
+    for name, value in figures.items():
+        if isinstance(value, dict):
+            whole = f"{prefix}{name}"
+            found += [(whole, value)] if "median" in value else _flatten(value, f"{whole}: ")
+    return found
+
+
+def render() -> str:
+    """The whole page."""
+    parts = [INTRODUCTION]
+    for name in ABOUT:
+        path = RESULTS / f"{name}.json"
+        if path.exists():
+            parts.append(_render_result(name, json.loads(path.read_text())) + "\n")
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    (DOCS / "benchmarks.md").write_text(render())

@@ -10,7 +10,7 @@ DOCS = Path(__file__).resolve().parent
 RESULTS = DOCS.parent / "benchmarks" / "results"
 ABOUT = {
     "accuracy": "Test accuracy on 1,000 MNIST images, same initial weights, order and schedule.",
-    "gemm": "The exact int16 product of full-range random data over torch fp32 matmul, two threads.",
+    "gemm": "The exact int16 product of full-range data over torch fp32 matmul, two threads.",
     "step": "A whole training step, MLP 784-512-512-10 at batch 128, over torch fp32 eager, which "
     "gets a fixed ready batch; ours draws, prepares and digests its batch. State commitments are "
     "not in it: see commit.",

@@ -32,7 +32,8 @@ def main() -> None:
         forged[-40] ^= 1
         log.write_bytes(forged)
         report = vtrain.verify(run.path, samples=3, task_id=task.task_id)
-        print(f"one bit of the log flipped: {report.verdict}: {report.reason and report.reason.detail}")
+        reason = report.reason.detail if report.reason else ""
+        print(f"one bit of the log flipped: {report.verdict}: {reason}")
 
 
 if __name__ == "__main__":

@@ -44,8 +44,8 @@ class MerkleTree:
     def consistency_path(self, old_size: int, new_size: int) -> list[bytes]: ...
 
 # The cpu engine (rust/vtrain-py/src/engine.rs).  Arrays are C-contiguous.  A record is (step, batch
-# digest, loss, state root or b"").  GraphError names a node, EncodingError a byte or field, RunError
-# a state, a path or threads, DataError the samples.
+# digest, loss, state root or b"").  GraphError names a node, EncodingError a byte or field,
+# RunError a state, a path or threads, DataError the samples.
 
 Record = tuple[int, bytes, int, bytes]
 
@@ -74,9 +74,10 @@ def apply_node(
     node: bytes, inputs: Sequence[npt.NDArray[Any]], threads: int = 0, path: str = "auto"
 ) -> npt.NDArray[Any]: ...
 
-# The exact int16 product (rust/vtrain-py/src/gemm.rs).  Arrays are C-contiguous; `transpose_a` says
-# that A is stored as [k, m], `transpose_b` that B is stored as [n, k]; `out` is filled and returned;
-# `path` is "auto" or one of `gemm_paths()`, slowest first.  Shapes that do not fit are a GraphError.
+# The exact int16 product (rust/vtrain-py/src/gemm.rs).  Arrays are C-contiguous; `transpose_a`
+# says that A is stored as [k, m], `transpose_b` that B is stored as [n, k]; `out` is filled and
+# returned; `path` is "auto" or one of `gemm_paths()`, slowest first.  GraphError for shapes that
+# do not fit.
 
 Int16Matrix = npt.NDArray[np.int16]
 

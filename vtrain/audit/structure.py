@@ -13,6 +13,7 @@ memory comes after what is cheap.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -22,7 +23,6 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import numpy as np
-from blake3 import blake3
 
 from vtrain import _core
 from vtrain.attest.claims import verify_claim
@@ -270,10 +270,14 @@ def _check_complete(
     """An unfinished run may be audited as far as it is claimed; who names the task that was agreed
     on wants all of it."""
     steps, claimed = _known(task).steps, _known(signed).claim.log_size
+    every = _known(task).commit_every
     if claimed > steps:
         raise FindingError(
             f"claims {claimed} steps of a task of {steps}", "claim.log_size", "solver"
         )
+    if claimed % every:
+        loose = claimed - claimed % every + 1
+        raise FindingError(f"steps {loose} to {claimed} lead to no state root", "claim.log_size")
     if claimed < steps:
         unfinished = f"the run is not finished: {claimed} of {steps} steps"
         if wanted is not None:
@@ -365,14 +369,24 @@ def _check_entry(path: Path, listed: FileEntry, limit: int) -> None:
 
 
 def _walk(root: Path, limit: int) -> Iterator[str]:
-    """Names of what is in a folder and below, links not followed, at most ``limit`` of them."""
-    seen = 0
-    for folder, _, names in os.walk(root, onerror=None, followlinks=False):
-        for name in sorted(names):
-            seen += 1
-            if seen > limit:
-                return
-            yield (Path(folder) / name).relative_to(root).as_posix()
+    """Names of what is in a folder and below, links not followed; ``limit`` entries are looked at.
+
+    Without recursion: folders may lie in one another deeper than Python's stack.
+    """
+    seen, folders = 0, [""]
+    while folders:
+        folder = folders.pop()
+        try:
+            with os.scandir(root / folder) as entries:
+                found = sorted(
+                    (entry.name, entry.is_dir(follow_symlinks=False))
+                    for entry in itertools.islice(entries, limit - seen)
+                )
+        except OSError:
+            continue
+        seen += len(found)
+        folders += [f"{folder}{name}/" for name, is_folder in reversed(found) if is_folder]
+        yield from (f"{folder}{name}" for name, is_folder in found if not is_folder)
 
 
 def _read_graph(paths: RunPaths, task: TaskSpec | None, limits: Limits) -> tuple[str, StepGraph]:
@@ -469,8 +483,11 @@ def _check_batch_nodes(
 
 
 def _check_model(paths: RunPaths, task: TaskSpec | None, limits: Limits) -> tuple[str, None]:
-    model = read_file(paths.model, limits.model_bytes)
-    if blake3(model).digest() != _known(task).model_digest:
+    with open_regular(paths.model) as file:
+        size = os.fstat(file.fileno()).st_size
+    if size > limits.model_bytes:
+        raise FindingError(f"has {size} bytes, this auditor takes {limits.model_bytes}")
+    if read_entry(paths.model).digest != _known(task).model_digest:
         raise FindingError("is not the file that the task names")
     return "as the task names it", None
 
@@ -496,6 +513,8 @@ def _read_log(
                 f"has more than the {limits.log_bytes} bytes that this auditor takes"
             )
         for _, leaf in iterate_frames(file):
+            if len(leaves) == claim.log_size:
+                raise FindingError(f"has more than the {claim.log_size} records of the claim")
             leaves.append(leaf)
             tree.append(leaf)
     if len(leaves) != claim.log_size:

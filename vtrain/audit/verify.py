@@ -33,11 +33,13 @@ from vtrain.spec.samples import Samples
 from vtrain.train.layout import RunPaths
 from vtrain.wire.graph import StepGraph
 from vtrain.wire.record import StepRecord
-from vtrain.wire.report import Check, Randomness, Report, Strength, compute_verdict
+from vtrain.wire.report import Blame, Check, Randomness, Report, Strength, compute_verdict
 from vtrain.wire.task import TaskSpec
 
 DEFAULT_SAMPLES: Final = 3
 """Segments replayed when the caller names no number."""
+MAX_THREADS: Final = 1024
+"""More threads than that take longer to start than to work."""
 
 
 def verify(
@@ -59,12 +61,14 @@ def verify(
     Whatever ``run`` contains ends in a report.  ``random`` is asked for fresh randomness after the
     claim was read; ``seed`` (1 to 64 bytes) replaces it, which the report calls predictable.
     ``data`` is the sample table for a run published without it.  RunError when ``run`` is no
-    folder, for an unknown engine and for a seed of another length.
+    folder, for an unknown engine, for a seed of another length and beyond 1024 threads.
     """
     if not run.is_dir():
         raise RunError("is not a run directory", where=str(run))
     if samples is not None and samples < 0:
         raise RunError("is negative", where=f"samples {samples}")
+    if not 0 <= threads <= MAX_THREADS:
+        raise RunError(f"is not in [0, {MAX_THREADS}]", where=f"threads {threads}")
     resolved = resolve_engine(engine)
     given = None if seed is None else given_randomness(seed)
     evidence = check_structure(
@@ -159,7 +163,11 @@ def _replay(
         return _Replay((Check("replay", "not_done", "no segment was asked for"),), ())
     bounds = [subject.segments.bounds(index) for index in chosen]
     total = sum(end - start for start, end in bounds)
-    session = open_session(engine, subject.graph, subject.samples, threads=threads)
+    try:
+        session = open_session(engine, subject.graph, subject.samples, threads=threads)
+    except VtrainError as error:
+        reason = f"the {engine} engine cannot run this graph: {error.message}"
+        return _Replay((Check("replay", "not_done", reason, error.where),), ())
     checks: list[Check] = []
     replayed: list[tuple[int, int]] = []
     done = 0
@@ -185,7 +193,12 @@ def _replay(
             detail = difference.describe()
             if difference.step == end and difference.field == "state_root":
                 detail += _compare_checkpoint(paths, subject, session, end, threads)
-            checks.append(Check("replay", "failed", detail, difference.where, "solver"))
+            # Each batch digest was recomputed before: one that differs now convicts nobody.
+            changed = difference.field == "batch_digest"
+            if changed:
+                detail += "; if that digest was right before, the samples changed meanwhile"
+            blame: Blame = "nobody" if changed else "solver"
+            checks.append(Check("replay", "failed", detail, difference.where, blame))
             return _Replay(tuple(checks), tuple(replayed))
         standing = end
         done += end - start
@@ -236,9 +249,9 @@ def _describe_strength(
     title = "structure, in full" if whole_structure else "structure, in part"
     checked = [f"{title}: {', '.join(passed)}"] if passed else []
     unchecked: list[str] = []
-    if given_id is not None:
+    if given_id is not None and evidence.task is not None:
         checked.append("the task is the one asked for")
-    else:
+    elif given_id is None:
         unchecked.append(
             "whether this is the task agreed on: its id was taken from the run itself "
             "(name the one you want with --task-id)"
@@ -255,7 +268,7 @@ def _describe_strength(
         if replayed < evidence.segments.steps:
             unchecked.append(
                 f"the arithmetic of {evidence.segments.steps - replayed} steps that were not "
-                "replayed (their batches and order were checked)"
+                f"replayed{' (their batches and order were checked)' if 'batches' in passed else ''}"
             )
     task, signed = evidence.task, evidence.signed
     if task is not None and signed is not None and signed.claim.log_size < task.steps:

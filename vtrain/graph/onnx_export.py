@@ -327,7 +327,9 @@ def _reshape(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]
 
 
 def _transpose(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
-    return g.op("Transpose", x[0], perm=list(attr_ints(node.attrs, "perm")))
+    perm = list(attr_ints(node.attrs, "perm"))
+    # A scalar's permutation is the empty list, which the ONNX helper cannot write down.
+    return g.op("Transpose", x[0], perm=perm) if perm else x[0]
 
 
 def _matmul(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:

@@ -47,6 +47,7 @@ class Window:
         kernel, strides = attr_ints(attrs, "kernel", 2), attr_ints(attrs, "strides", 2)
         pads = attr_ints(attrs, "pads", 4)
         require(min(kernel) >= 1 and min(strides) >= 1, "kernel and strides must be positive")
+        require(max(strides) <= MAX_ELEMENTS, f"a stride is at most {MAX_ELEMENTS}")
         require(min(pads) >= 0, "pads must not be negative")
         fits = all(pads[axis] < kernel[axis] and pads[axis + 2] < kernel[axis] for axis in (0, 1))
         require(fits, "a pad must be smaller than the kernel: else a window is all padding")

@@ -25,7 +25,7 @@ from vtrain.ops import TABLE
 from vtrain.spec.number import LOSS_EXPONENT
 from vtrain.spec.samples import Samples
 from vtrain.train.data import check_labels
-from vtrain.train.layout import RunPaths
+from vtrain.train.layout import RunPaths, read_manifest
 from vtrain.wire.graph import Ref, StepGraph, decode_graph
 
 State = Mapping[str, npt.NDArray[Any]]
@@ -88,6 +88,10 @@ def load_run_state(run: Path, step: int | None = None) -> tuple[StepGraph, State
     graph = decode_graph(read_file(paths.graph, MAX_GRAPH))
     if step is None:
         steps = paths.list_checkpoints()
+        if paths.manifest.exists():
+            # An audit ignores what lies beyond the last step claimed: so must who takes delivery.
+            end = read_manifest(paths).steps
+            steps = [found for found in steps if found <= end]
         if not steps:
             raise NotProducedError("has no checkpoint", where=str(paths.checkpoints))
         step = steps[-1]
@@ -109,6 +113,8 @@ def export_run(run: Path, out: Path, step: int | None = None) -> tuple[Path, Pat
     from vtrain.graph.onnx_import import import_onnx
     from vtrain.graph.weights import export_onnx, export_safetensors
 
+    if RunPaths(out).task.exists():
+        raise RunError("is a run directory: export into a folder of its own", where=str(out))
     _, state = load_run_state(run, step)
     original = read_file(RunPaths(run).model, MAX_MODEL)
     model = import_onnx(original)

@@ -18,7 +18,8 @@ from vtrain.wire.fields import Fields
 
 FORMAT: Final = 1
 """Version of the directory's layout and of the manifest."""
-MAX_MANIFEST: Final = 2**28
+MAX_MANIFEST: Final = 2**24
+"""Enough for 100,000 checkpoints; JSON takes some 50 times its size in memory."""
 _CHECKPOINT = re.compile(r"[0-9]{12}\.safetensors")
 
 

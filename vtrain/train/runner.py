@@ -95,6 +95,11 @@ def train(
         begun = run.log.size
         if begun > target:
             raise RunError(f"has {begun} steps already, more than {target}", where=str(out))
+        if run.read_claimant() not in (None, public_key(key)):
+            raise RunError(
+                "is signed with another key: use that one, or train into another folder",
+                where=str(run.paths.claim),
+            )
         counts = _Saturation(task.graph, run)
         if begun < target:
             run.remove_claim()

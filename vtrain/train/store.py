@@ -21,7 +21,11 @@ from blake3 import blake3
 
 from vtrain import _core
 from vtrain.attest.claims import generate_run_id
-from vtrain.commit.checkpoint import checkpoint_chunks, read_checkpoint
+from vtrain.commit.checkpoint import (
+    checkpoint_chunks,
+    compute_checkpoint_size,
+    read_checkpoint,
+)
 from vtrain.commit.files import (
     Chunk,
     FileEntry,
@@ -36,7 +40,7 @@ from vtrain.commit.files import (
 )
 from vtrain.commit.log import LOG_HEADER, RunLog, encode_frame, encode_log, recover_prefix
 from vtrain.commit.state import compute_root_of_state
-from vtrain.errors import EncodingError, NotProducedError, RunError
+from vtrain.errors import EncodingError, NotProducedError, RunError, StorageError
 from vtrain.spec.commitment import compute_task_id
 from vtrain.train.layout import Manifest, RunPaths, encode_manifest, read_manifest
 from vtrain.train.lock import hold_lock
@@ -143,6 +147,14 @@ class RunDirectory:
         """Write the claim, the last file of a run."""
         write_atomic(self.paths.claim, [encode_signed_claim(signed)])
 
+    def read_claimant(self) -> bytes | None:
+        """Public key that signed the claim that is there; None for no claim or a damaged one."""
+        try:
+            data = read_file(self.paths.claim, MAX_SMALL)
+            return decode_signed_claim(data).claim.solver
+        except (StorageError, NotProducedError, EncodingError):
+            return None
+
     def remove_claim(self) -> None:
         """Remove the claim of a run that goes on: it says less than the log soon will."""
         with storing(self.paths.claim):
@@ -190,8 +202,10 @@ class RunDirectory:
     def _recover(self) -> tuple[RunLog, State]:
         """Records up to the newest checkpoint that has the root its record names, and its state."""
         records = self._read_records()
-        for step in reversed(self.paths.list_checkpoints()):
-            if not 0 < step <= len(records):
+        found = self.paths.list_checkpoints()
+        gap = self._find_gap(found[-1])
+        for step in reversed(found):
+            if not 0 < step <= min(len(records), gap):
                 continue
             state = self._read_state(step)
             if state is None:
@@ -199,6 +213,16 @@ class RunDirectory:
             if compute_root_of_state(self._task.graph, state) == records[step - 1].state_root:
                 return RunLog(records[:step]), state
         return RunLog(), self._task.initial_state
+
+    def _find_gap(self, last: int) -> int:
+        """The first step up to ``last`` whose checkpoint is due and lost, else ``last``: an audit
+        of the finished run would miss it."""
+        size, every = compute_checkpoint_size(self._task.graph), self._task.spec.checkpoint_every
+        for step in range(every, last, every):
+            path = self.paths.checkpoint(step)
+            if not path.is_file() or path.stat().st_size != size:
+                return step
+        return last
 
     def _read_state(self, step: int) -> State | None:
         try:

@@ -6,6 +6,7 @@ nothing that is hashed was ever a float.  See docs/tasks.md for the keys.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,6 +49,9 @@ from vtrain.wire.graph import StepGraph
 from vtrain.wire.task import LAW_VERSION, DataSpec, TaskSpec
 
 MAX_TASK_BYTES = 1 << 20
+MAX_NUMBER_TEXT = 100
+"""Longest decimal or fraction; its exponent has at most three digits."""
+_HUGE_EXPONENT = re.compile(r"[eE][+-]?\d{4}")
 RATE_BITS = 16
 """Bits of a learning-rate mantissa."""
 PREPARE_SHIFT = 16
@@ -144,7 +148,7 @@ class _Table:
 
     def text(self, key: str, default: str | None = None) -> str:
         value = self._take(key, default)
-        if not isinstance(value, str) or value == "":
+        if not isinstance(value, str) or value == "" or "\0" in value:
             raise TaskError("must be text", where=self.place(key))
         return value
 
@@ -168,10 +172,13 @@ class _Table:
 def parse_number(value: object, where: str) -> Fraction:
     """An exact number: an integer, a decimal, or text like "1/255"."""
     if isinstance(value, int | Decimal | str | Fraction) and not isinstance(value, bool):
-        try:
-            return Fraction(value)
-        except (ValueError, ZeroDivisionError, OverflowError):
-            pass
+        # "1e999999999" is short to write, and its digits fill the memory.
+        text = str(value).replace("_", "")
+        if len(text) <= MAX_NUMBER_TEXT and not _HUGE_EXPONENT.search(text):
+            try:
+                return Fraction(value)
+            except (ValueError, ZeroDivisionError, OverflowError):
+                pass
     raise TaskError('must be a number, or text like "1/255"', where=where)
 
 
@@ -186,12 +193,13 @@ def load_task(path: Path) -> TaskFile:
         raise TaskError(f"is larger than {MAX_TASK_BYTES} bytes", where=str(path))
     try:
         top = _Table(tomllib.loads(raw.decode(), parse_float=Decimal), "")
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: of an integer too long, too
         raise TaskError(f"is not TOML: {error}", where=str(path)) from None
     base = path.parent
     task, model, fmt = top.table("task"), top.table("model"), top.table("format")
     optimizer, data = top.table("optimizer"), dict(top.mapping("data"))
-    prepare = _Table(data.pop("prepare", {}), "data.prepare")
+    prepare = _Table(data, "data").table("prepare")
+    data.pop("prepare", None)
     exponents = _parse_exponents(top.mapping("exponents"))
     test = top.mapping("test")
     result = TaskFile(

@@ -1,0 +1,1 @@
+"""Attacks on the auditor and the solver: each test says what must not happen."""

@@ -1,0 +1,152 @@
+"""Small hostile inputs that ask for a lot: time, memory, stack."""
+
+from __future__ import annotations
+
+import os
+import time
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from tests.audit.runs import failed
+from vtrain.audit.verify import verify
+from vtrain.commit.log import LOG_HEADER
+from vtrain.errors import RunError, TaskError
+from vtrain.train.layout import MAX_MANIFEST
+from vtrain.train.task import load_task, parse_number
+
+TASK = """
+test = {test}
+[task]
+name = "attack"
+seed = 1
+steps = 4
+batch = 2
+checkpoint_every = 2
+[model]
+onnx = "{onnx}"
+loss = "cross_entropy"
+[data]
+kind = "idx"
+x = "x"
+y = "y"
+prepare = {prepare}
+[optimizer]
+learning_rate = {rate}
+[exponents]
+site = {site}
+"""
+PLAIN = {"test": "{}", "onnx": "m.onnx", "prepare": "{}", "rate": "0.1", "site": "3"}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"prepare": "3"},
+        {"prepare": "[1]"},
+        {"prepare": "{scale = nan}"},
+        {"prepare": '{scale = "1e999999999"}'},
+        {"rate": "[[0, [1]]]"},
+        {"rate": "inf"},
+        {"rate": "1e999999999"},
+        {"rate": '"1e-9_999_999"'},
+        {"rate": "1979-05-27"},
+        {"site": "9" * 5000},
+        {"site": "[" * 5000 + "]" * 5000},
+        {"site": "{a.b = 1}"},
+        {"onnx": "a\\u0000b"},
+        {"test": "3"},
+    ],
+    ids=lambda changed: next(iter(changed.values()))[:20],
+)
+def test_a_hostile_task_file_is_a_task_error(tmp_path: Path, changed: dict[str, str]) -> None:
+    path = tmp_path / "task.toml"
+    path.write_text(TASK.format(**PLAIN))
+    load_task(path)
+    path.write_text(TASK.format(**{**PLAIN, **changed}))
+    with pytest.raises(TaskError) as caught:
+        load_task(path)
+    assert caught.value.where
+
+
+@pytest.mark.parametrize(
+    "text", ["1e1000", "1E+999999999", "1/" + "9" * 200, "1e1_000", "1e٩٩٩٩٩٩"]
+)
+def test_a_number_of_many_digits_is_refused_before_they_are_made(text: str) -> None:
+    with pytest.raises(TaskError):
+        parse_number(text, "here")
+
+
+def test_folders_in_folders_do_not_exhaust_the_stack(run: Path) -> None:
+    here = Path.cwd()
+    os.chdir(run)
+    try:
+        for _ in range(1300):
+            Path("d").mkdir()
+            os.chdir("d")
+    finally:
+        os.chdir(here)
+    assert verify(run, samples=1).verdict == "verified"
+    # Beyond this, removing the folder would exhaust the stack of the test's own clean-up.
+    deep = [run / "/".join(["d"] * depth) for depth in range(1300, 0, -1)]
+    for folder in deep:
+        folder.rmdir()
+
+
+def test_a_log_is_not_read_beyond_its_claim(run: Path) -> None:
+    """A sparse gigabyte of empty frames: 2^28 leaves for a claim about 12."""
+    path = run / "log.bin"
+    path.write_bytes(LOG_HEADER)
+    os.truncate(path, 1 << 30)
+    begin = time.monotonic()
+    report = verify(run)
+    assert time.monotonic() - begin < 5
+    assert report.verdict == "inconclusive"
+    assert "log" in [check.name for check in failed(report)]
+
+
+def test_a_sparse_model_is_not_held_in_memory(run: Path) -> None:
+    path = run / "model.onnx"
+    path.write_bytes(b"")
+    os.truncate(path, 1 << 28)
+    tracemalloc.start()
+    try:
+        report = verify(run, samples=0)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert "model" in [check.name for check in failed(report)]
+    assert peak < 1 << 27
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[" * 100_000,
+        b'{"a":' + b"9" * 100_000 + b"}",
+        b'{"software": "\\ud800"}\n',
+        b"NaN\n",
+        b"1e999\n",
+        b"[" + b"[]," * 100_000 + b"[]]",
+    ],
+)
+def test_a_hostile_manifest_is_inconclusive(run: Path, content: bytes) -> None:
+    (run / "manifest.json").write_bytes(content)
+    report = verify(run, samples=1)
+    assert report.verdict == "inconclusive"
+    assert failed(report)[0].name == "manifest"
+
+
+def test_a_manifest_beyond_its_limit_is_not_read(run: Path) -> None:
+    os.truncate(run / "manifest.json", MAX_MANIFEST + 1)
+    begin = time.monotonic()
+    assert failed(verify(run, samples=0))[0].name == "manifest"
+    assert time.monotonic() - begin < 5
+    assert MAX_MANIFEST <= 1 << 24
+
+
+@pytest.mark.parametrize("threads", [-5, 100_000])
+def test_threads_beyond_reason_are_refused(run: Path, threads: int) -> None:
+    with pytest.raises(RunError):
+        verify(run, threads=threads)

@@ -97,13 +97,14 @@ def compare(
     *,
     seconds: float = 2.0,
     least_rounds: int = 5,
-    sample: float = 0.04,
+    sample: float = 0.06,
 ) -> Comparison:
     """Times both sides alternately for about ``seconds``, who goes first changing every round.
 
     In a round each side is called for about ``sample`` seconds (once, if a call takes longer), so
-    that a disturbance of the machine falls on both. Untimed calls go first, half as many, so that
-    neither pays for what the other left in the caches and spinning on the cores.
+    that a disturbance of the machine falls on both.  Untimed calls for as long go first: neither
+    pays for what the other left behind, in the caches, as threads that spin for a while, and in the
+    scheduler's mind, which for tens of milliseconds keeps a pool's threads on one core.
     """
     sides = (ours, theirs)
     calls = []
@@ -115,7 +116,9 @@ def compare(
     while len(times[0]) < least_rounds or time.perf_counter() < end:
         order = (0, 1) if len(times[0]) % 2 == 0 else (1, 0)
         for side in order:
-            time_once(sides[side], max(1, calls[side] // 2))
+            settled = time.perf_counter() + sample
+            while time.perf_counter() < settled:
+                sides[side]()
             times[side].append(time_once(sides[side], calls[side]))
     ratio = [mine / other for mine, other in zip(*times, strict=True)]
     return {"ours": spread(times[0]), "theirs": spread(times[1]), "ratio": spread(ratio)}

@@ -148,3 +148,9 @@ def test_an_export_needs_the_models_own_state(tmp_path: Path, key: Ed25519Privat
     RunPaths(tmp_path / "run").model.write_bytes(other.model)
     with pytest.raises(RunError, match="not in the state"):
         export_run(tmp_path / "run", tmp_path / "out")
+
+
+def test_export_does_not_write_into_a_run(tmp_path: Path) -> None:
+    (tmp_path / "task.cbor").write_bytes(b"")
+    with pytest.raises(RunError, match="run directory"):
+        export_run(tmp_path, tmp_path)

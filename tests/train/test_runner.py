@@ -11,7 +11,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.tasks import make_tiny_task
 from vtrain.attest.claims import verify_claim
-from vtrain.attest.keys import public_key
 from vtrain.commit.checkpoint import read_checkpoint
 from vtrain.commit.files import read_entry
 from vtrain.commit.log import RunLog, decode_log
@@ -108,11 +107,12 @@ def test_a_finished_run_is_left_as_it_is(tmp_path: Path, key: Ed25519PrivateKey)
     assert again.resumed_from == 20
 
 
-def test_another_key_signs_anew(tmp_path: Path, key: Ed25519PrivateKey) -> None:
-    train(TASK, tmp_path, key=Ed25519PrivateKey.from_private_bytes(bytes(32)))
+def test_a_signed_run_stays_with_its_key(tmp_path: Path, key: Ed25519PrivateKey) -> None:
     train(TASK, tmp_path, key=key)
-    signed = decode_signed_claim(RunPaths(tmp_path).claim.read_bytes())
-    assert signed.claim.solver == public_key(key)
+    claim = RunPaths(tmp_path).claim.read_bytes()
+    with pytest.raises(RunError, match="another key"):
+        train(TASK, tmp_path, key=Ed25519PrivateKey.from_private_bytes(bytes(32)))
+    assert RunPaths(tmp_path).claim.read_bytes() == claim
 
 
 @pytest.mark.parametrize("steps", [0, -2, 3, 22])

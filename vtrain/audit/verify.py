@@ -266,9 +266,10 @@ def _describe_strength(
                 f"{whole} segments, replayed by the {engine} engine{drawn}"
             )
         if replayed < evidence.segments.steps:
+            batches = " (their batches and order were checked)" if "batches" in passed else ""
             unchecked.append(
                 f"the arithmetic of {evidence.segments.steps - replayed} steps that were not "
-                f"replayed{' (their batches and order were checked)' if 'batches' in passed else ''}"
+                f"replayed{batches}"
             )
     task, signed = evidence.task, evidence.signed
     if task is not None and signed is not None and signed.claim.log_size < task.steps:

@@ -2,9 +2,10 @@
 
 What makes a crash harmless: task.cbor comes first, so that a folder belongs to one task from the
 start; a checkpoint is renamed into place only after the records up to it are durable; every file
-but the log appears whole; and what the log has beyond the newest good checkpoint is cut off and
-computed again, to the same bytes.  A log that is shorter than its manifest says was torn; one that
-differs from it was altered, and is refused.
+but the log appears whole; and of the log only what the manifest covers is believed, up to the
+newest good checkpoint: the rest is cut off and computed again, to the same bytes.  A log that lost
+a part of what the manifest covers, or its manifest, is computed anew; one that differs from it was
+altered, and is refused.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from vtrain.commit.files import (
     write_all,
     write_atomic,
 )
-from vtrain.commit.log import LOG_HEADER, RunLog, encode_frame, encode_log, recover_prefix
+from vtrain.commit.log import LOG_HEADER, RunLog, decode_log, encode_frame, encode_log
 from vtrain.commit.state import compute_root_of_state
 from vtrain.errors import EncodingError, NotProducedError, RunError, StorageError
 from vtrain.spec.commitment import compute_task_id
@@ -231,22 +232,22 @@ class RunDirectory:
             return None
 
     def _read_records(self) -> tuple[StepRecord, ...]:
+        """The records that the manifest covers, all of them or none: what lies beyond it, and a
+        log that lost a part, might have been damaged unseen, and its solver would sign it."""
         path = self.paths.log
         if not path.exists():
             return ()
         data = read_file(path, MAX_LOG)
         name = self.paths.name_of(path)
         entry = self._manifest.files.get(name) if self._manifest is not None else None
-        if (
-            entry is not None
-            and len(data) >= entry.size
-            and compute_entry([data[: entry.size]]) != entry
-        ):
+        if entry is None or len(data) < entry.size:
+            return ()
+        if compute_entry([data[: entry.size]]) != entry:
             raise EncodingError(
                 "is not the log that the manifest describes; delete it to redo the run",
                 where=str(path),
             )
-        return recover_prefix(data).records
+        return tuple(decode_log(data[: entry.size]))
 
     def _open_log(self) -> int:
         """The log file, cut to the records kept and open for appending."""

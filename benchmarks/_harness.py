@@ -27,6 +27,10 @@ VERSIONS = ("vtrain", "numpy", "torch", "onnx", "onnxruntime", "blake3")
 FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx_vnni", "amx_int8", "sha_ni", "asimd")
 
 
+# Above this share of the machine for other processes, figures say more about them than about us.
+QUIET = 0.03
+
+
 class Target(TypedDict):
     """A figure held against its limit."""
 
@@ -165,10 +169,24 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
+def read_busy() -> tuple[float, float]:
+    """Seconds that the cores have worked for anybody, and for this process and its children."""
+    own = sum(os.times()[:4])
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return own, own
+    user, nice, system, _, _, irq, softirq, *_ = map(int, stat.read_text().split()[1:9])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK"), own
+
+
 def print_table(report: dict[str, Any]) -> None:
     """The targets, for people; all figures are in the JSON."""
     machine = report["machine"]
     click.echo(f"{report['benchmark']} on {machine['cpu']}, {machine['cores']} cores")
+    if report["others_cpu_share"] > QUIET:
+        click.echo(
+            f"  others used {report['others_cpu_share']:.0%} of the machine: not to be trusted"
+        )
     for name, target in report["targets"].items():
         verdict = "met" if target["met"] else "MISSED"
         click.echo(f"  {name}: {target['value']:.4g} (limit {target['limit']:.4g}) {verdict}")
@@ -186,12 +204,16 @@ def main(name: str, measure: Callable[[bool], Result]) -> None:
     def command(quick: bool, as_json: bool, out: Path | None) -> None:
         machine = describe_machine()
         begin = time.perf_counter()
+        busy, own = read_busy()
         result = measure(quick)
+        seconds = time.perf_counter() - begin
+        busy, own = (after - before for after, before in zip(read_busy(), (busy, own), strict=True))
         report = {
             "benchmark": name,
             "quick": quick,
             "machine": machine,
-            "seconds": round(time.perf_counter() - begin, 1),
+            "seconds": round(seconds, 1),
+            "others_cpu_share": round(max(0.0, busy - own) / seconds / (os.cpu_count() or 1), 3),
             "figures": result.figures,
             "targets": result.targets,
             "met": result.met,

@@ -19,6 +19,7 @@ from tests.audit.runs import (
     write_leaves,
 )
 from vtrain.attest.claims import sign_claim
+from vtrain.audit.structure import LIMITS
 from vtrain.audit.verify import verify
 from vtrain.commit.checkpoint import read_checkpoint, write_checkpoint
 from vtrain.commit.files import read_entry
@@ -83,9 +84,20 @@ def test_samples_that_change_during_the_audit_convict_nobody(run: Path, engine: 
             with paths.samples.open("r+b") as file:
                 file.write(bytes(paths.samples.stat().st_size))
 
-    report = verify(run, all_=True, engine=engine, progress=overwrite)
+    mapped = replace(LIMITS, held_samples_bytes=0)
+    report = verify(run, all_=True, engine=engine, progress=overwrite, limits=mapped)
     assert report.verdict == "inconclusive"
     assert [check.name for check in failed(report)] == ["replay"]
+
+
+def test_samples_that_are_cut_during_the_audit_are_held(run: Path) -> None:
+    paths = RunPaths(run)
+
+    def cut(what: str, done: int, total: int) -> None:
+        if what == "checkpoints" and done == 0:
+            paths.samples.write_bytes(b"")
+
+    assert verify(run, all_=True, progress=cut).verdict == "verified"
 
 
 def test_a_checkpoint_that_the_audit_ignores_is_not_what_is_delivered(

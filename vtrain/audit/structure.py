@@ -64,6 +64,9 @@ class Limits:
     model_bytes: int = 1 << 31
     """Protobuf itself ends there."""
     samples_bytes: int = 1 << 36
+    held_samples_bytes: int = 1 << 30
+    """A table up to this size is held in memory; a larger one is mapped, and must stay as it is
+    while it is checked."""
     log_bytes: int = 1 << 30
     """Some seven million steps; a record takes about 400 bytes of memory while it is held."""
     state_bytes: int = 1 << 34
@@ -196,7 +199,7 @@ def check_structure(
     samples = attempt(
         "samples",
         paths.name_of(table) if data is None else str(data),
-        lambda: _read_samples(table, task),
+        lambda: _read_samples(table, task, limits),
         unless=no_task,
     )
 
@@ -492,10 +495,10 @@ def _check_model(paths: RunPaths, task: TaskSpec | None, limits: Limits) -> tupl
     return "as the task names it", None
 
 
-def _read_samples(table: Path, task: TaskSpec | None) -> tuple[str, Samples]:
+def _read_samples(table: Path, task: TaskSpec | None, limits: Limits) -> tuple[str, Samples]:
     spec = _known(task).data
     with open_regular(table):
-        samples = map_samples(table, spec)
+        samples = map_samples(table, spec, hold=limits.held_samples_bytes)
     if compute_samples_root(samples) != spec.root:
         raise FindingError("are not the samples that the task commits to")
     return f"{spec.samples} samples have the task's root", samples

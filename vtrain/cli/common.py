@@ -35,7 +35,7 @@ class VtrainCommand(click.Command):
         except VtrainError as error:
             from vtrain.report.terminal import make_printable
 
-            click.echo(f"vtrain {self.name}: {make_printable(str(error))}", err=True)
+            click.echo(f"{ctx.command_path}: {make_printable(str(error))}", err=True)
             if ctx.params.get("as_json"):
                 print_json(
                     {

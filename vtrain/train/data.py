@@ -252,8 +252,11 @@ def with_root(samples: Samples) -> Samples:
     return Samples(replace(samples.spec, root=compute_samples_root(samples)), samples.table)
 
 
-def map_samples(path: Path, spec: DataSpec) -> Samples:
+def map_samples(path: Path, spec: DataSpec, *, hold: int = 0) -> Samples:
     """The canonical table in a file (``data/samples.bin``), mapped read-only.
+
+    A table of at most ``hold`` bytes is read into memory instead: nobody can then change or cut it
+    under its reader.
 
     Only its size is checked: compare :func:`compute_samples_root` with ``spec.root``.
     NotProducedError when it is missing, DataError when it is of another size.
@@ -263,7 +266,12 @@ def map_samples(path: Path, spec: DataSpec) -> Samples:
         size = os.fstat(file.fileno()).st_size
         if size != shape[0] * shape[1]:
             raise DataError(f"has {size} bytes instead of {shape[0] * shape[1]}", where=str(path))
-        return Samples(spec, np.memmap(file, dtype=np.uint8, mode="r", shape=shape))
+        if size > hold:
+            return Samples(spec, np.memmap(file, dtype=np.uint8, mode="r", shape=shape))
+        data = file.read(size)
+        if len(data) != size:
+            raise DataError(f"ends after {len(data)} of {size} bytes", where=str(path))
+        return Samples(spec, np.frombuffer(data, dtype=np.uint8).reshape(shape))
 
 
 def check_labels(samples: Samples, classes: int) -> None:

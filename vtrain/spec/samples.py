@@ -40,6 +40,8 @@ class Samples:
                 f"of {self.table.dtype}",
                 where="samples",
             )
+        if not self.table.flags.c_contiguous:
+            raise DataError("the table is not row-major", where="samples")
 
     def part(self, name: str) -> npt.NDArray[Any]:
         """All x or all y: a view [samples, ...shape] of the table."""

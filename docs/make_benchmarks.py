@@ -62,7 +62,7 @@ def _render_result(name: str, result: dict[str, Any]) -> str:
         "",
         f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}, "
         f"torch {machine['versions'].get('torch', '-')}, {machine['date'][:10]}, "
-        f"commit {machine['commit']}.",
+        f"commit {machine['commit']}{', quick run' if result['quick'] else ''}.",
     ]
     return "\n".join(lines)
 

@@ -23,10 +23,12 @@ INTRODUCTION = """# Benchmarks
 
 Written by `python docs/make_benchmarks.py` from `benchmarks/results`. Each script in
 `benchmarks/` measures both sides in one run, in turn, and reports medians with quartiles; each
-states the figure that was predicted. `make bench` runs all of them, `--quick` gives a glance.
+states the figure that was expected, and whether before or after first timings. `make bench` runs all of them, `--quick` gives a glance.
 
 Shared machines are noisy: torch's own threads suffer more from a busy neighbour than ours, so a
-ratio taken under load flatters us. The results here are from an idle machine.
+ratio taken under load flatters us. The results here were taken with other
+processes below one percent of the machine (`others_cpu_share` in the files), but for accuracy,
+which does not depend on it. A quick run is marked so.
 
 Published figures for scale: for equal bits on a CPU of this kind RepDL takes about 50 times
 torch's time for such a step, and FP64 with rounding logs about 5 times.

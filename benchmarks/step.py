@@ -4,7 +4,8 @@ MLP 784-512-512-10, batch 128, cross-entropy, SGD with momentum.  Our side is al
 state's digests (no commitment falls into the run): it draws the batch from the samples, prepares
 and hashes it, and computes the loss.  Torch's side gets a batch that is ready and fixed.
 
-Expected, written down after first rough timings (so not a blind prediction): 0.5 of torch's time at two threads.  The products should take 0.4 of
+Expected, written down after first rough timings, so no blind prediction: 0.5 of
+torch's time at two threads.  The products should take 0.4 of
 torch's (the exact int16 product alone is predicted at 0.35, packing costs more at batch 128), the
 update as long as torch's (it reads and writes the same bytes, but is done while the gradient is
 still in cache), and small serial parts a tenth of the step.

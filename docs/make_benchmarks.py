@@ -23,7 +23,8 @@ INTRODUCTION = """# Benchmarks
 
 Written by `python docs/make_benchmarks.py` from `benchmarks/results`. Each script in
 `benchmarks/` measures both sides in one run, in turn, and reports medians with quartiles; each
-states the figure that was expected, and whether before or after first timings. `make bench` runs all of them, `--quick` gives a glance.
+states the figure that was expected, and whether before or after first timings.
+`make bench` runs all of them, `--quick` gives a glance.
 
 Shared machines are noisy: torch's own threads suffer more from a busy neighbour than ours, so a
 ratio taken under load flatters us. The results here were taken with other

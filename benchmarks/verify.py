@@ -26,7 +26,6 @@ from vtrain.engines.registry import open_session
 from vtrain.train.layout import RunPaths
 from vtrain.train.runner import train
 from vtrain.train.task import CompiledTask, compile_task, load_task
-from vtrain.wire.report import exit_code
 
 TASK = ROOT / "examples" / "mnist" / "mlp.toml"
 COMMAND = (sys.executable, "-c", "from vtrain.cli import main; main()")
@@ -120,7 +119,7 @@ def measure(quick: bool) -> Result:
 
 def assert_verified(run: Path) -> None:
     """Replay everything; the run is honest."""
-    assert exit_code(verify(run, all_=True)) == 0
+    assert verify(run, all_=True).exit_code == 0
 
 
 if __name__ == "__main__":

@@ -77,10 +77,13 @@ def train(
     ``keep_data`` the samples stay out of the run, and its auditor brings them.  Raises RunError
     when ``out`` holds a run of another task or another process trains into it, StorageError when a
     file cannot be written; what was committed by then stays valid, and the same call resumes.
+    SignatureError when ``key`` is anything but a key as of :func:`load_key`.
     """
+    from vtrain.train.runner import check_key
     from vtrain.train.runner import train as run
     from vtrain.train.task import CompiledTask
 
+    check_key(key)
     compiled = task if isinstance(task, CompiledTask) else compile(task)
     return run(
         compiled,
@@ -109,7 +112,9 @@ def verify(
 
     ``task_id`` is the id agreed on (32 bytes); without it the report says that it was taken from
     the run.  ``seed`` replaces fresh randomness and is reported as predictable.  ``data`` names the
-    sample table when the run does not carry it.  A found fraud is a verdict, never an exception.
+    sample table when the run does not carry it.  A found fraud is a verdict, never an exception:
+    ``report.verdict``, or ``report.exit_code`` (0 verified, 1 fraud, 3 inconclusive).  RunError for
+    an argument that is none (an id or seed that is not bytes, an unknown engine, no such folder).
     """
     from vtrain.audit.verify import verify as audit
 

@@ -105,3 +105,17 @@ class MissingExtraError(VtrainError):
 
     code = "missing-extra"
     fault = "user"
+
+
+class MoveRefusedError(VtrainError):
+    """A move that the rules of a dispute do not allow here; the game is as it was before."""
+
+    code = "move-refused"
+    fault = "user"
+
+
+class RefusalError(VtrainError):
+    """The referee was not given a statement it can judge; names the opening at fault."""
+
+    code = "refusal"
+    fault = "user"

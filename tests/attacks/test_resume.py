@@ -49,6 +49,14 @@ def cut_checkpoint(run: Path) -> None:
     RunPaths(run).checkpoint(4).write_bytes(b"")
 
 
+def change_checkpoint(run: Path) -> None:
+    """Of the same size, and not the newest: nothing but its bytes tells."""
+    path = RunPaths(run).checkpoint(4)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -57,6 +65,7 @@ def cut_checkpoint(run: Path) -> None:
         change_record_and_lose_manifest,
         lose_checkpoint,
         cut_checkpoint,
+        change_checkpoint,
     ],
 )
 def test_no_damage_makes_an_honest_solver_sign_what_is_false(

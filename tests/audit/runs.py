@@ -5,19 +5,69 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vtrain import _core
 from vtrain.attest.claims import sign_claim
 from vtrain.commit.files import read_entry
 from vtrain.commit.log import LOG_HEADER, iterate_frames
+from vtrain.commit.state import compute_root_of_state
+from vtrain.graph.builder import FixedExponents, GraphBuilder
+from vtrain.graph.step import STEP_STATE, Momentum, OneHot, StepPlan, emit_batch, emit_state_root
+from vtrain.spec.commitment import compute_graph_root, compute_tensor_digest
 from vtrain.spec.domains import RUN_LOG
+from vtrain.spec.number import LOSS_EXPONENT
+from vtrain.train.data import build_samples
 from vtrain.train.layout import RunPaths, encode_manifest, read_manifest
+from vtrain.train.task import CompiledTask
 from vtrain.wire.claim import Claim, decode_signed_claim, encode_signed_claim
 from vtrain.wire.report import Check, Report
+from vtrain.wire.task import LAW_VERSION, TaskSpec
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+
+
+def make_smallest_task() -> CompiledTask:
+    """A legal task of few bytes, all of whose bits can be tried: it counts steps, keeps a weight
+    as it is, and records the square of a label as its loss."""
+    data = build_samples(np.array([[3], [5]], np.uint8), np.array([100, 7], np.int16))
+    plan = StepPlan(data.spec, OneHot(1), "mse", Momentum(0, (0,), (0,), 0), 1, 1, 1)
+    b = GraphBuilder(FixedExponents({}))
+    t = b.emit("state", "t", (), name=STEP_STATE, dtype="i64", shape=(), exponent=0)
+    w = b.emit("state", "w", (), name="w", dtype="i32", shape=(2,), exponent=24)
+    x, y = emit_batch(b, plan, t)
+    digests = [b.emit("tensor_digest", name, (ref,)) for name, ref in (("dx", x), ("dy", y))]
+    batch = b.emit("batch_digest", "batch", digests)
+    loss = b.emit("square_sum", "loss", (y,), shift=-LOSS_EXPONENT)
+    after = {STEP_STATE: b.emit("increment", "next", (t,)), "w": w}
+    for name, ref in after.items():
+        b.emit("next_state", f"{name}'", (ref,), name=name)
+    record = (after[STEP_STATE], batch, loss, emit_state_root(b, after))
+    b.emit("record", "record", record, commit_every=1)
+    graph, model = b.graph(), b"a model that nobody looks into"
+    state: dict[str, npt.NDArray[Any]] = {
+        STEP_STATE: np.zeros((), np.int64),
+        "w": np.array([1, -1], np.int32),
+    }
+    spec = TaskSpec(
+        law=LAW_VERSION,
+        graph_root=compute_graph_root(graph),
+        initial_state_root=compute_root_of_state(graph, state),
+        model_digest=compute_tensor_digest(np.frombuffer(model, np.uint8)),
+        data=data.spec,
+        exponents={},
+        seed=1,
+        steps=2,
+        batch=1,
+        commit_every=1,
+        checkpoint_every=2,
+        commitments=("blake3",),
+    )
+    return CompiledTask(spec, graph, data, state, model, "smallest")
 
 
 def refit_manifest(run: Path) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+import vtrain
 from tests.audit.runs import KEY, read_leaves, reason_of, sign_again, write_leaves
 from tests.tasks import make_tiny_task
 from vtrain.audit.plan import REPLAY_DOMAIN, draw
@@ -29,7 +30,7 @@ from vtrain.train.runner import train
 from vtrain.train.task import CompiledTask
 from vtrain.wire.claim import decode_signed_claim
 from vtrain.wire.record import StepRecord, decode_record, encode_record
-from vtrain.wire.report import Check, Report, compute_verdict, exit_code
+from vtrain.wire.report import Check, Report, compute_verdict
 
 ALL_CHEATS = {**cheats.CHEATS, "a swapped batch, admitted": cheats.swap_batch_openly}
 
@@ -47,10 +48,11 @@ def test_an_honest_run_is_verified_by_any_engine(tmp_path: Path, kind: str, engi
     other = {"cpu": "numpy", "numpy": "cpu"}[engine]
     train(task, tmp_path / "run", key=KEY, engine=other)
     report = verify(tmp_path / "run", all_=True, engine=engine, task_id=task.task_id)
-    assert (report.verdict, exit_code(report), report.reason) == ("verified", 0, None)
+    assert (report.verdict, report.exit_code, report.reason) == ("verified", 0, None)
     assert report.engine == engine
     assert report.segments == ((1, 4), (5, 8), (9, 12))
-    assert all(case.probability == 1 for case in report.detections)
+    assert (report.detections, report.randomness) == ((), None), "nothing was drawn"
+    assert "Chance that this draw" not in show(report)
 
 
 @pytest.mark.parametrize("step", [1, 7, 8, 9])
@@ -62,7 +64,7 @@ def test_every_cheat_is_caught_and_located_at_its_step(
     task = make_tiny_task(steps=12, commit_every=1, checkpoint_every=4, samples=10, batch=4)
     cheats.train_falsely(task, tmp_path / "run", key=KEY, cheat=ALL_CHEATS[name], step=step)
     report = verify(tmp_path / "run", all_=True)
-    assert (report.verdict, exit_code(report)) == ("fraud", 1)
+    assert (report.verdict, report.exit_code) == ("fraud", 1)
     reason = reason_of(report)
     assert (reason.where, reason.fault) == (f"step {step}", "solver")
 
@@ -75,6 +77,18 @@ def test_without_a_commitment_in_every_step_the_place_is_a_range(tmp_path: Path,
     assert report.verdict == "fraud"
     where = reason_of(report).where
     assert where == "step 13" or where.startswith("steps 11 to 1")
+
+
+def test_a_report_of_fraud_says_that_the_replay_stopped_there(tmp_path: Path) -> None:
+    task = make_tiny_task(steps=12, commit_every=1, checkpoint_every=4, samples=10, batch=4)
+    cheat = cheats.CHEATS["a skipped step"]
+    cheats.train_falsely(task, tmp_path / "run", key=KEY, cheat=cheat, step=2)
+    report = verify(tmp_path / "run", all_=True)
+    assert report.verdict == "fraud"
+    assert report.segments == ((1, 4),)
+    [line] = [line for line in report.strength.unchecked if "the replay stopped there" in line]
+    assert "2 of the segments chosen were not begun" in line
+    assert line in show(report)
 
 
 def test_the_segment_without_the_cheat_is_fine(tmp_path: Path) -> None:
@@ -187,6 +201,10 @@ def test_nothing_replayed_is_nothing_verified(honest: Path) -> None:
         lambda run: verify(run, samples=-1),
         lambda run: verify(run, seed=b""),
         lambda run: verify(run, seed=bytes(65)),
+        lambda run: verify(run, seed="c0ffee"),  # type: ignore[arg-type]
+        lambda run: verify(run, task_id="00" * 32),  # type: ignore[arg-type]
+        lambda run: verify(run, task_id=bytes(31)),
+        lambda run: vtrain.verify(str(run), task_id="00" * 32),  # type: ignore[arg-type]
         lambda run: verify(run, engine="abacus"),
         lambda run: verify(run / "log.bin"),
     ],

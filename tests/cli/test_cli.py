@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -204,6 +205,63 @@ def test_train_stops_resumes_and_ends_in_the_same_root(
     assert call(*arguments, "--out", tmp_path / "run", "--steps", 5)[0] == 2
 
 
+def test_train_looks_at_the_task_before_it_makes_a_key(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(click, "get_app_dir", lambda name: str(tmp_path / "home" / name))
+    (tmp_path / "task.toml").write_text("[task]\n")
+    code, _, err = call("train", tmp_path / "task.toml", "--out", tmp_path / "a")
+    assert code == 2
+    assert "made a solver key" not in err
+    assert not (tmp_path / "home").exists()
+
+
+def test_threads_beyond_reason_are_2(call: Call, folder: Path, tmp_path: Path) -> None:
+    task, key = folder / "task.toml", folder / "solver.pem"
+    for command in (
+        ("train", task, "--out", tmp_path / "r", "--key", key),
+        ("verify", folder / "run"),
+    ):
+        code, out, _ = call(*command, "--threads", 1025, "--json")
+        assert code == 2
+        assert parse(out)["error"]["where"] == "threads 1025"
+
+
+def test_profile_names_a_label_out_of_range(call: Call, folder: Path, tmp_path: Path) -> None:
+    task = Path(shutil.copytree(folder, tmp_path / "task")) / "task.toml"
+    before = task.read_text()
+    labels = np.load(task.parent / "y.npy")
+    labels[17] = 4
+    np.save(task.parent / "y.npy", labels)
+    code, out, err = call("profile", task, "--json")
+    assert (code, parse(out)["error"]["code"]) == (2, "data")
+    assert "sample 17: label 4 is not in [0, 4)" in err
+    assert task.read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "where"),
+    [
+        ("steps =", "stpes =", "task.stpes: unknown key, and steps is missing"),
+        ("onnx =", "onx =", "model.onx: unknown key, and onnx is missing"),
+        ("[model]", "[modle]", "modle: unknown key, and model is missing"),
+        ('kind = "npy"\nx =', 'kind = "npy"\nxs =', "data.xs: unknown key, and x is missing"),
+        ("scale =", "scal =", "data.prepare.scal: unknown key, and scale is missing"),
+        ("seed = 3", "seed = 3\nzzz = 1", "task.zzz: unknown key ["),
+        ("seed = 3\n", "", "task.seed: is missing"),
+    ],
+)
+def test_a_mistyped_key_is_named_with_the_one_that_is_missing(
+    call: Call, folder: Path, tmp_path: Path, right: str, wrong: str, where: str
+) -> None:
+    assert right in TASK
+    path = tmp_path / "task.toml"
+    path.write_text(TASK.replace(right, wrong, 1))
+    code, _, err = call("task", "check", path)
+    assert code == 2
+    assert where in err
+
+
 def test_train_makes_a_key_on_first_use_and_says_so(
     call: Call, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,6 +336,12 @@ def test_inspect_says_what_the_run_says(call: Call, folder: Path, run: Path) -> 
     assert code == 0
     assert data["root"] in out
     (run / "claim.cbor").unlink()
+    code, out, _ = call("inspect", run)
+    assert code == 0
+    assert re.search(r"^solver +unknown$", out, re.MULTILINE)
+    assert re.search(r"^run_id +[0-9a-f]{64}$", out, re.MULTILINE)
+    assert "nothing is claimed yet" in out
+    assert parse(call("inspect", run, "--json")[1])["solver"] is None
     (run / "manifest.json").unlink()
     with (run / "log.bin").open("ab") as file:
         file.write(b"\x01")
@@ -304,8 +368,32 @@ def test_eval_on_training_test_and_given_data(call: Call, folder: Path) -> None:
     assert (same["loss"], same["accuracy"]) == (after["loss"], after["accuracy"])
     code, out, _ = call("eval", run, "--task", folder / "task.toml", "--json")
     assert parse(out)["samples"] == 10
-    assert "accuracy" in call("eval", run)[1]
+    assert after["loss_unit"] == "nats a sample"
+    assert after["accuracy_unit"] == "share of right answers"
+    text = call("eval", run)[1]
+    assert re.search(r"^loss +[0-9.]+ nats a sample$", text, re.MULTILINE)
+    assert re.search(r"^accuracy +[0-9.]+ \([0-9.]+ % right\)$", text, re.MULTILINE)
     assert call("eval", run, "--step", 5)[0] == 2
+
+
+@pytest.mark.parametrize("step", [4, 12])
+def test_what_the_claim_does_not_commit_to_is_not_delivered(
+    call: Call, run: Path, tmp_path: Path, step: int
+) -> None:
+    path = run / "checkpoints" / f"{step:012d}.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    out_option = ("--out", tmp_path / "out")
+    for command in (("eval", run), ("export", run, *out_option)):
+        code, out, _ = call(*command, "--step", step, "--json")
+        assert code == 2
+        assert path.name in parse(out)["error"]["where"]
+    assert call("eval", run, "--step", 8)[0] == 0
+    table = run / "data" / "samples.bin"
+    table.write_bytes(bytes(table.stat().st_size))
+    code, out, _ = call("eval", run, "--step", 8, "--json")
+    assert (code, parse(out)["error"]["code"]) == (2, "data")
 
 
 def test_export_gives_the_model_as_floats(call: Call, folder: Path, tmp_path: Path) -> None:

@@ -37,3 +37,11 @@ def test_every_operator_is_in_the_format_page() -> None:
     section = text.split("## 2. Operators")[1].split("## 3.")[0]
     missing = [name for name in TABLE if not re.search(rf"\b{name}\b", section)]
     assert missing == []
+
+
+def test_every_operator_is_in_the_leaf_rules_page() -> None:
+    from vtrain.ops import TABLE
+
+    rows = re.findall(r"(?m)^\| ([a-z0-9_, ]+) \|", (ROOT / "docs" / "leaf-rules.md").read_text())
+    named = [name for row in rows for name in row.split(", ") if name != "op"]
+    assert sorted(named) == sorted(TABLE)

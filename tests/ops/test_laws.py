@@ -15,7 +15,7 @@ from tests.ops.cases import BOUND, CASES, DIGEST, Array, Case, Draw
 from tests.ops.reference import DEFINITIONS, define
 from vtrain.errors import GraphError, RangeError
 from vtrain.ops import TABLE
-from vtrain.ops.base import Operator, Reason
+from vtrain.ops.base import LeafRule, Operator, Reason
 from vtrain.spec.number import NUMPY_DTYPES
 from vtrain.wire.graph import Attrs, TensorType
 
@@ -61,6 +61,8 @@ def test_every_facet_is_there_or_has_a_reason(operator: Operator) -> None:
             assert value
         elif facet.name == "backward":
             assert callable(value) or value.why
+        elif facet.name == "leaf":
+            assert isinstance(value, LeafRule)
         else:
             assert value is True or (isinstance(value, Reason) and value.why)
     assert TABLE[operator.name] is operator

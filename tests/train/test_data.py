@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import struct
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from vtrain.errors import DataError, NotProducedError, TaskError
+from vtrain.errors import DataError, NotProducedError, StorageError, TaskError
 from vtrain.spec import domains, merkle
 from vtrain.spec.samples import Samples
 from vtrain.train import data
@@ -28,8 +29,8 @@ from vtrain.train.data import (
     check_labels,
     compute_samples_root,
     load_samples,
-    map_samples,
     parse_source,
+    read_samples,
 )
 
 Array = npt.NDArray[Any]
@@ -282,10 +283,12 @@ def test_gzip_bombs_are_unpacked_no_further_than_their_header(tmp_path: Path) ->
     x, y = write(tmp_path, x=bomb, y=idx(Y))
     with pytest.raises(DataError, match="after its last element"):
         load_samples(IdxSource(x, y))
-    claimed = struct.pack(">HBB2I", 0, 8, 2, 2**16, 2**16)
-    x, y = write(tmp_path, x=gzip.compress(claimed + bytes(2**20)), y=idx(Y))
-    with pytest.raises(DataError, match="more than"):
-        load_samples(IdxSource(x, y))
+    # The last two are within what is ever unpacked, but not in so small a file.
+    for extents in ((2**16, 2**16), (2**13, 2**13), (2**10, 2**11)):
+        claimed = struct.pack(">HBB2I", 0, 8, 2, *extents)
+        x, y = write(tmp_path, x=gzip.compress(claimed + bytes(2**20)), y=idx(Y))
+        with pytest.raises(DataError, match="more than"):
+            load_samples(IdxSource(x, y))
 
 
 def header(text: str, version: tuple[int, int] = (1, 0)) -> bytes:
@@ -355,8 +358,10 @@ def test_npz_without_or_with_two_arrays_of_a_name(tmp_path: Path) -> None:
         load_samples(NpzSource(tmp_path / "d.npz"))
 
 
-def test_npz_bomb(tmp_path: Path) -> None:
-    huge = header(PLAIN.replace("5", str(2**20)).replace("6", str(2**20)))
+@pytest.mark.parametrize("extent", [str(2**20), str(2**13), str(2**12 + 1)])
+def test_npz_bomb(tmp_path: Path, extent: str) -> None:
+    """Far too large; more than the compressed bytes can hold; more than the archive says it has."""
+    huge = header(PLAIN.replace("5", extent).replace("6", extent))
     with zipfile.ZipFile(tmp_path / "d.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x.npy", huge + bytes(2**24))
         archive.writestr("y.npy", npy(Y))
@@ -409,18 +414,36 @@ def test_every_byte_counts_in_the_root() -> None:
     assert compute_samples_root(Samples(samples.spec, table)) != samples.spec.root
 
 
-def test_a_table_is_mapped_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("hold", [0, 2**30])
+def test_a_table_is_read_back_into_a_copy_of_our_own(tmp_path: Path, hold: int) -> None:
+    """In memory or in a temporary file: cutting the original does no harm."""
     samples = build_samples(X.astype(np.int32), Y)
     path = tmp_path / "samples.bin"
     path.write_bytes(samples.table.tobytes())
-    again = map_samples(path, samples.spec)
+    again = read_samples(path, samples.spec, hold=hold)
+    path.write_bytes(b"")
     check_table(again, X, Y)
     assert compute_samples_root(again) == samples.spec.root
     path.write_bytes(samples.table.tobytes() + b"\0")
     with pytest.raises(DataError, match="instead of"):
-        map_samples(path, samples.spec)
+        read_samples(path, samples.spec, hold=hold)
     with pytest.raises(NotProducedError):
-        map_samples(tmp_path / "missing", samples.spec)
+        read_samples(tmp_path / "missing", samples.spec, hold=hold)
+    path.write_bytes(samples.table.tobytes())
+    with pytest.raises(DataError, match="more than 10"):
+        read_samples(path, samples.spec, limit=10, hold=hold)
+
+
+def test_no_room_for_the_copy_of_a_table_is_an_error_of_storage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = build_samples(X, Y)
+    path = tmp_path / "samples.bin"
+    path.write_bytes(samples.table.tobytes())
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    with pytest.raises(StorageError):
+        read_samples(path, samples.spec, hold=0)
+    assert len(read_samples(path, samples.spec).table) == 5
 
 
 def test_sources_are_parsed() -> None:
@@ -472,3 +495,11 @@ def test_keys_of_a_data_table_are_checked(table: dict[str, object], key: str) ->
     with pytest.raises(TaskError) as caught:
         parse_source(table, Path())
     assert caught.value.where == f"data.{key}"
+
+
+def test_a_mistyped_key_is_named_with_the_one_that_is_missing() -> None:
+    with pytest.raises(TaskError, match="unknown key, and context is missing") as caught:
+        parse_source({"kind": "text", "path": "a", "contxt": 8}, Path())
+    assert caught.value.where == "data.contxt"
+    with pytest.raises(TaskError, match="is missing"):
+        parse_source({"kind": "text", "context": 8}, Path())

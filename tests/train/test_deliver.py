@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +16,8 @@ from safetensors.numpy import load_file
 
 from tests.tasks import make_samples, make_tiny_task
 from vtrain.engines.numpy_engine import NumpySession
-from vtrain.errors import DataError, NotProducedError, RunError
+from vtrain.errors import DataError, EncodingError, NotProducedError, RunError, VtrainError
+from vtrain.spec.commitment import compute_tensor_digest
 from vtrain.spec.order import compute_batch_indices
 from vtrain.spec.samples import Samples
 from vtrain.train.data import build_samples
@@ -22,10 +26,10 @@ from vtrain.train.deliver import (
     evaluate,
     evaluate_run,
     export_run,
-    load_run_state,
 )
 from vtrain.train.layout import RunPaths
 from vtrain.train.runner import train
+from vtrain.train.signed import read_claimed_state
 
 KINDS = [("mlp", "cross_entropy"), ("mlp", "mse"), ("cnn", "cross_entropy"), ("cnn", "mse")]
 
@@ -94,7 +98,7 @@ def test_training_helps_and_the_export_agrees(
     loss = np.mean(log_sums - logits[np.arange(len(labels)), labels])
     assert loss == pytest.approx(after.loss, abs=0.01)
 
-    _, state = load_run_state(tmp_path / "run")
+    _, _, state = read_claimed_state(RunPaths(tmp_path / "run"))
     weights = load_file(safetensors_path)
     assert {f"param/{name}" for name in weights} == {
         name for name in state if name.startswith("param/")
@@ -131,22 +135,82 @@ def test_a_state_of_another_graph_is_refused() -> None:
 def test_a_checkpoint_that_is_not_there(tmp_path: Path, key: Ed25519PrivateKey) -> None:
     task = make_tiny_task()
     train(task, tmp_path, key=key, steps=10, threads=1)
-    with pytest.raises(NotProducedError):
-        load_run_state(tmp_path, 7)
+    paths = RunPaths(tmp_path)
+    with pytest.raises(NotProducedError, match="commits to no state"):
+        read_claimed_state(paths, 7)
+    with pytest.raises(NotProducedError, match="claim is about 10 steps"):
+        read_claimed_state(paths, 20)
     for step in (0, 10):
-        RunPaths(tmp_path).checkpoint(step).unlink()
+        paths.checkpoint(step).unlink()
     with pytest.raises(NotProducedError, match="no checkpoint"):
-        load_run_state(tmp_path)
+        read_claimed_state(paths)
+    with pytest.raises(NotProducedError, match="file is missing"):
+        read_claimed_state(paths, 10)
     with pytest.raises(NotProducedError):
-        load_run_state(tmp_path / "nowhere")
+        read_claimed_state(RunPaths(tmp_path / "nowhere"))
+
+
+def shift_step(paths: RunPaths) -> None:
+    """A well-formed checkpoint in another's place."""
+    shutil.copy(paths.checkpoint(10), paths.checkpoint(20))
+
+
+def flip_in(name: str) -> Callable[[RunPaths], None]:
+    def change(paths: RunPaths) -> None:
+        content = bytearray((paths.root / name).read_bytes())
+        content[-1] ^= 1
+        (paths.root / name).write_bytes(content)
+
+    return change
+
+
+def drop_claim(paths: RunPaths) -> None:
+    paths.claim.unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "where"),
+    [
+        (shift_step, "checkpoints/000000000020.safetensors"),
+        (flip_in("checkpoints/000000000020.safetensors"), "checkpoints/000000000020.safetensors"),
+        (flip_in("log.bin"), "log.bin"),
+        (flip_in("graph.cbor"), "graph.cbor"),
+        (flip_in("task.cbor"), "task.cbor"),
+        (flip_in("claim.cbor"), "claim"),
+        (drop_claim, "claim.cbor"),
+    ],
+)
+@pytest.mark.parametrize("step", [None, 20])
+def test_only_what_the_signed_claim_commits_to_is_delivered(
+    tmp_path: Path,
+    key: Ed25519PrivateKey,
+    damage: Callable[[RunPaths], None],
+    where: str,
+    step: int | None,
+) -> None:
+    task = make_tiny_task()
+    train(task, tmp_path / "run", key=key, steps=20, threads=1)
+    assert evaluate_run(tmp_path / "run", task.samples, step).count == 60
+    damage(RunPaths(tmp_path / "run"))
+    for deliver in (
+        lambda: evaluate_run(tmp_path / "run", task.samples, step),
+        lambda: export_run(tmp_path / "run", tmp_path / "out", step),
+    ):
+        with pytest.raises(VtrainError) as caught:
+            deliver()
+        assert where in caught.value.where
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_export_needs_the_models_own_state(tmp_path: Path, key: Ed25519PrivateKey) -> None:
-    task = make_tiny_task()
-    train(task, tmp_path / "run", key=key, steps=10, threads=1)
-    other = make_tiny_task("cnn")
-    RunPaths(tmp_path / "run").model.write_bytes(other.model)
+    task, other = make_tiny_task(), make_tiny_task("cnn")
+    digest = compute_tensor_digest(np.frombuffer(other.model, np.uint8))
+    false = replace(task, spec=replace(task.spec, model_digest=digest), model=other.model)
+    train(false, tmp_path / "run", key=key, steps=10, threads=1)
     with pytest.raises(RunError, match="not in the state"):
+        export_run(tmp_path / "run", tmp_path / "out")
+    RunPaths(tmp_path / "run").model.write_bytes(task.model)
+    with pytest.raises(EncodingError, match="not the file that the task names"):
         export_run(tmp_path / "run", tmp_path / "out")
 
 

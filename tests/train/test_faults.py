@@ -279,6 +279,12 @@ def flip_last(run: RunPaths) -> None:
     run.checkpoint(6).write_bytes(content)
 
 
+def flip_older(run: RunPaths) -> None:
+    content = bytearray(run.checkpoint(4).read_bytes())
+    content[-1] ^= 1
+    run.checkpoint(4).write_bytes(content)
+
+
 def delete_last(run: RunPaths) -> None:
     run.checkpoint(6).unlink()
 
@@ -314,6 +320,7 @@ def folder_for_last(run: RunPaths) -> None:
         (empty_last, 4),
         (cut_last, 4),
         (flip_last, 4),
+        (flip_older, 2),
         (delete_last, 4),
         (swap_last, 2),
         (add_later, 6),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+import vtrain
 from tests.tasks import make_tiny_task
 from vtrain.attest.claims import verify_claim
 from vtrain.commit.checkpoint import read_checkpoint
@@ -16,7 +17,7 @@ from vtrain.commit.files import read_entry
 from vtrain.commit.log import RunLog, decode_log
 from vtrain.commit.state import compute_root_of_state
 from vtrain.engines.numpy_engine import NumpySession
-from vtrain.errors import DataError, RunError, TaskError
+from vtrain.errors import DataError, RunError, SignatureError, TaskError
 from vtrain.spec.samples import Samples
 from vtrain.train.layout import RunPaths, read_manifest
 from vtrain.train.runner import RunSummary, train
@@ -120,6 +121,23 @@ def test_steps_must_end_at_a_commitment(tmp_path: Path, key: Ed25519PrivateKey, 
     with pytest.raises(RunError, match="multiple of 2"):
         train(TASK, tmp_path, key=key, steps=steps)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("threads", [-1, 1025, 2**40])
+def test_threads_beyond_reason_are_refused(
+    tmp_path: Path, key: Ed25519PrivateKey, threads: int
+) -> None:
+    with pytest.raises(RunError) as caught:
+        train(make_tiny_task(), tmp_path / "run", key=key, threads=threads)
+    assert caught.value.where == f"threads {threads}"
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_key_is_no_path(tmp_path: Path) -> None:
+    for call in (train, vtrain.train):
+        with pytest.raises(SignatureError, match="load_key"):
+            call(make_tiny_task(), tmp_path / "run", key="solver.pem")  # type: ignore[arg-type]
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_task_must_end_at_a_commitment(tmp_path: Path, key: Ed25519PrivateKey) -> None:

@@ -47,9 +47,15 @@ def draw_randomness(random: Callable[[int], bytes] = os.urandom) -> Randomness:
 
 def given_randomness(value: bytes) -> Randomness:
     """Randomness handed in: nobody can tell here who knew it when.  RunError on a bad length."""
+    _check_randomness(value)
+    return Randomness(value, "a seed that was given", True)
+
+
+def _check_randomness(value: object) -> None:
+    if not isinstance(value, bytes):
+        raise RunError("is not bytes (of hex text: bytes.fromhex)", where="seed")
     if not 1 <= len(value) <= MAX_RANDOMNESS_BYTES:
         raise RunError(f"needs 1 to {MAX_RANDOMNESS_BYTES} bytes, has {len(value)}", where="seed")
-    return Randomness(value, "a seed that was given", True)
 
 
 def draw(

@@ -16,37 +16,35 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
 import numpy as np
 
 from vtrain import _core
-from vtrain.attest.claims import verify_claim
 from vtrain.audit.plan import Segments
-from vtrain.commit.checkpoint import compute_checkpoint_size, read_checkpoint
+from vtrain.commit.checkpoint import compute_checkpoint_size
 from vtrain.commit.digest import compute_tensor_digest
-from vtrain.commit.files import FileEntry, open_regular, read_entry, read_file
-from vtrain.commit.log import iterate_frames
-from vtrain.commit.state import compute_root_of_state
+from vtrain.commit.files import FileEntry, open_regular, read_entry
 from vtrain.engines.base import State, check_state
 from vtrain.errors import RunError, VtrainError
 from vtrain.graph.legality import check_graph
 from vtrain.graph.step import STEP_STATE
-from vtrain.spec.commitment import compute_batch_digest, compute_graph_root, compute_task_id
-from vtrain.spec.domains import RUN_LOG
+from vtrain.spec.commitment import compute_batch_digest, compute_task_id
 from vtrain.spec.number import NUMPY_DTYPES
 from vtrain.spec.samples import Samples
-from vtrain.train.data import compute_samples_root, map_samples
+from vtrain.train import signed as evidence
+from vtrain.train.data import HELD_TABLE_BYTES, compute_samples_root, read_samples
 from vtrain.train.layout import Manifest, RunPaths, read_manifest
-from vtrain.wire.claim import SignedClaim, decode_signed_claim, encode_signed_claim
-from vtrain.wire.graph import Node, Ref, StepGraph, decode_graph
+from vtrain.wire.claim import SignedClaim
+from vtrain.wire.graph import StepGraph
 from vtrain.wire.record import StepRecord, decode_record
 from vtrain.wire.report import Blame, Check
-from vtrain.wire.task import TaskSpec, decode_task, encode_task
+from vtrain.wire.task import TaskSpec
 
 T = TypeVar("T")
 Progress = Callable[[str, int, int], None]
@@ -57,18 +55,16 @@ Progress = Callable[[str, int, int], None]
 class Limits:
     """What an auditor will take on for one run; beyond it the audit is inconclusive."""
 
-    task_bytes: int = 1 << 20
-    claim_bytes: int = 1 << 12
-    graph_bytes: int = 64 << 20
-    """The decoder's own limit: some 10^5 nodes."""
+    task_bytes: int = evidence.MAX_TASK
+    claim_bytes: int = evidence.MAX_CLAIM
+    graph_bytes: int = evidence.MAX_GRAPH
     model_bytes: int = 1 << 31
     """Protobuf itself ends there."""
     samples_bytes: int = 1 << 36
-    held_samples_bytes: int = 1 << 30
-    """A table up to this size is held in memory; a larger one is mapped, and must stay as it is
-    while it is checked."""
-    log_bytes: int = 1 << 30
-    """Some seven million steps; a record takes about 400 bytes of memory while it is held."""
+    held_samples_bytes: int = HELD_TABLE_BYTES
+    """A table up to this size is held in memory, a larger one in a temporary file of our own."""
+    log_bytes: int = evidence.MAX_LOG
+    """A record takes about 400 bytes of memory while it is held, three times its size here."""
     state_bytes: int = 1 << 34
     """One checkpoint, which is held in memory."""
     step_bytes: int = 1 << 36
@@ -76,8 +72,27 @@ class Limits:
     entries: int = 100_000
     """Names in the run directory that are looked at."""
 
+    def within(self, memory: int) -> Limits:
+        """These limits, those that cost memory cut down to what a machine of ``memory`` bytes has.
+
+        Up to three states are held at once: the engine's, its copy and the checkpoint.
+        """
+        return replace(
+            self,
+            held_samples_bytes=min(self.held_samples_bytes, memory // 4),
+            log_bytes=min(self.log_bytes, memory // 8),
+            state_bytes=min(self.state_bytes, memory // 4),
+            step_bytes=min(self.step_bytes, memory // 2),
+        )
+
 
 LIMITS: Final = Limits()
+
+
+def measure_memory() -> int:
+    """Bytes of this machine's physical memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
 
 _CHECKPOINT = re.compile(r"checkpoints/[0-9]{12}\.safetensors")
 _BLOCK: Final = 64
@@ -160,13 +175,16 @@ def check_structure(
     task_id: bytes | None = None,
     data: Path | None = None,
     threads: int = 0,
-    limits: Limits = LIMITS,
+    limits: Limits | None = None,
     progress: Progress = lambda what, done, total: None,
 ) -> Evidence:
     """Check everything but the arithmetic of the steps; never raises for what is in ``run``.
 
     ``task_id``: the task that was agreed on.  ``data``: the sample table, for a run without one.
+    ``limits``: ``LIMITS`` within this machine's memory unless given.
     """
+    if limits is None:
+        limits = LIMITS.within(measure_memory())
     paths, ledger = RunPaths(run), Ledger(run)
     attempt = ledger.attempt
     signed = attempt("claim", "claim.cbor", lambda: _read_claim(paths, limits))
@@ -243,21 +261,13 @@ def _known(value: T | None) -> T:
 
 
 def _read_claim(paths: RunPaths, limits: Limits) -> tuple[str, SignedClaim]:
-    data = read_file(paths.claim, limits.claim_bytes)
-    signed = decode_signed_claim(data)
-    if encode_signed_claim(signed) != data:
-        raise FindingError("is not the encoding of the claim that it describes")
-    verify_claim(signed)
-    return "the solver's signature holds", signed
+    return "the solver's signature holds", evidence.read_claim(paths, limits.claim_bytes)
 
 
 def _read_task(
     paths: RunPaths, signed: SignedClaim | None, wanted: bytes | None, limits: Limits
 ) -> tuple[str, TaskSpec]:
-    data = read_file(paths.task, limits.task_bytes)
-    task = decode_task(data)
-    if encode_task(task) != data:
-        raise FindingError("is not the encoding of the task that it describes")
+    task = evidence.read_task(paths, limits.task_bytes)
     found = compute_task_id(task)
     if signed is not None and signed.claim.task_id != found:
         claimed = signed.claim.task_id.hex()
@@ -393,9 +403,7 @@ def _walk(root: Path, limit: int) -> Iterator[str]:
 
 
 def _read_graph(paths: RunPaths, task: TaskSpec | None, limits: Limits) -> tuple[str, StepGraph]:
-    graph = decode_graph(read_file(paths.graph, limits.graph_bytes))
-    if compute_graph_root(graph) != _known(task).graph_root:
-        raise FindingError("is not the graph that the task pins")
+    graph = evidence.read_graph(paths, _known(task), limits.graph_bytes)
     return f"{len(graph.nodes)} nodes, as the task pins them", graph
 
 
@@ -407,7 +415,7 @@ def _check_legal(
         check_graph(checked)
     except VtrainError as error:
         raise FindingError(error.message, error.where, "task") from None
-    check_graph_of_task(spec, checked)
+    _check_fields(spec, checked)
     total = sum(
         output.size * NUMPY_DTYPES[output.dtype].itemsize
         for node in checked.nodes
@@ -425,64 +433,42 @@ def _check_legal(
     return "types, ranges and commitments derived anew; the graph is that of the task", checked
 
 
-def check_graph_of_task(task: TaskSpec, graph: StepGraph) -> None:
-    """FindingError, the task's fault, unless its fields say what its graph does."""
+def _check_fields(task: TaskSpec, graph: StepGraph) -> None:
+    """FindingError, the task's fault, unless its fields say what its graph does.
 
-    def only(op: str) -> Node:
-        found = [node for node in graph.nodes if node.op == op]
-        if len(found) != 1:
-            raise FindingError(f"has {len(found)} {op} nodes instead of one", "graph", "task")
-        return found[0]
+    ``graph`` is legal: its batch follows from its counter, and the digest recorded is that of the
+    batch.  What is left is whether these are the batches and the commitments of the task.
+    """
 
     def agree(place: str, claimed: object, found: object) -> None:
         if claimed != found:
             raise FindingError(f"the task has {claimed}, the graph {found}", place, "task")
 
-    index, record = only("sample_index"), only("record")
-    seed = index.attrs["seed"]
-    agree("task.seed", task.seed.to_bytes(8, "little"), seed)
-    agree("task.batch", task.batch, index.attrs["batch"])
-    agree("task.data.samples", task.data.samples, index.attrs["samples"])
-    agree("task.commit_every", task.commit_every, record.attrs["commit_every"])
-    counter = graph.states()[STEP_STATE]
-    following = graph.nodes[graph.next_states()[STEP_STATE].node].inputs[0]
-    is_counter = graph.nodes[following.node].op == "increment"
-    if not is_counter or graph.nodes[following.node].inputs != (counter,):
-        raise FindingError("the step counter does not count steps", "graph", "task")
-    if index.inputs != (counter,):
-        raise FindingError("the batch does not follow from the step counter", "graph", "task")
-    _check_batch_nodes(task, graph, Ref(graph.nodes.index(index)), record, agree)
-    sites = {node.name: node for node in graph.nodes if node.op == "rescale"}
+    index = graph.nodes[graph.find("sample_index")].attrs
+    agree("task.seed", task.seed.to_bytes(8, "little"), index["seed"])
+    agree("task.batch", task.batch, index["batch"])
+    agree("task.data.samples", task.data.samples, index["samples"])
+    record = graph.nodes[graph.find("record")].attrs
+    agree("task.commit_every", task.commit_every, record["commit_every"])
+    data = task.data
+    forms = {
+        "x": (data.x_dtype, data.x_shape, data.x_exponent),
+        "y": (data.y_dtype, data.y_shape, data.y_exponent),
+    }
+    sites = {}
+    for node in graph.nodes:
+        if node.op == "gather_samples":
+            part = str(node.attrs["part"])
+            found = tuple(node.attrs[key] for key in ("dtype", "shape", "exponent"))
+            agree(f"task.data.{part}", forms[part], found)
+        elif node.op == "rescale":
+            sites[node.name] = node.outputs[0].exponent
     for site, exponent in task.exponents.items():
         if site not in sites:
             raise FindingError(
                 "is not a rescale node of the graph", f"task.exponents.{site}", "task"
             )
-        agree(f"task.exponents.{site}", exponent, sites[site].outputs[0].exponent)
-
-
-def _check_batch_nodes(
-    task: TaskSpec,
-    graph: StepGraph,
-    index: Ref,
-    record: Node,
-    agree: Callable[[str, object, object], None],
-) -> None:
-    """The record's batch digest must be of x and y as committed, gathered at ``index``."""
-    data = task.data
-    forms = (
-        ("x", data.x_dtype, data.x_shape, data.x_exponent),
-        ("y", data.y_dtype, data.y_shape, data.y_exponent),
-    )
-    digests = graph.nodes[record.inputs[1].node].inputs
-    for form, digest in zip(forms, digests, strict=True):
-        hashed = graph.nodes[digest.node]
-        gathered = graph.nodes[hashed.inputs[0].node] if hashed.op == "tensor_digest" else hashed
-        if gathered.op != "gather_samples" or gathered.inputs != (index,):
-            raise FindingError(f"the batch digest is not of {form[0]}", "graph", "task")
-        attrs = gathered.attrs
-        found = (attrs["part"], attrs["dtype"], attrs["shape"], attrs["exponent"])
-        agree(f"task.data.{form[0]}", form, found)
+        agree(f"task.exponents.{site}", exponent, sites[site])
 
 
 def _check_model(paths: RunPaths, task: TaskSpec | None, limits: Limits) -> tuple[str, None]:
@@ -497,8 +483,7 @@ def _check_model(paths: RunPaths, task: TaskSpec | None, limits: Limits) -> tupl
 
 def _read_samples(table: Path, task: TaskSpec | None, limits: Limits) -> tuple[str, Samples]:
     spec = _known(task).data
-    with open_regular(table):
-        samples = map_samples(table, spec, hold=limits.held_samples_bytes)
+    samples = read_samples(table, spec, limit=limits.samples_bytes, hold=limits.held_samples_bytes)
     if compute_samples_root(samples) != spec.root:
         raise FindingError("are not the samples that the task commits to")
     return f"{spec.samples} samples have the task's root", samples
@@ -507,23 +492,7 @@ def _read_samples(table: Path, task: TaskSpec | None, limits: Limits) -> tuple[s
 def _read_log(
     paths: RunPaths, signed: SignedClaim | None, limits: Limits
 ) -> tuple[str, list[bytes]]:
-    claim = _known(signed).claim
-    tree = _core.MerkleTree(RUN_LOG)
-    leaves: list[bytes] = []
-    with open_regular(paths.log) as file:
-        if os.fstat(file.fileno()).st_size > limits.log_bytes:
-            raise FindingError(
-                f"has more than the {limits.log_bytes} bytes that this auditor takes"
-            )
-        for _, leaf in iterate_frames(file):
-            if len(leaves) == claim.log_size:
-                raise FindingError(f"has more than the {claim.log_size} records of the claim")
-            leaves.append(leaf)
-            tree.append(leaf)
-    if len(leaves) != claim.log_size:
-        raise FindingError(f"has {len(leaves)} records, the claim is about {claim.log_size}")
-    if tree.root(len(leaves)) != claim.log_root:
-        raise FindingError("is not the log that the claim signs: its root differs")
+    leaves = evidence.read_leaves(paths, _known(signed).claim, limits.log_bytes)
     return f"{len(leaves)} records under the signed root", leaves
 
 
@@ -565,22 +534,18 @@ def _check_batches(
     starts = range(0, len(known), _BLOCK)
     wrong: list[int] = []
     digests: dict[bytes, int] = {}
-    pool = ThreadPoolExecutor(threads or os.cpu_count())
-    try:
-        jobs = pool.map(
-            lambda start: _digest_batches(
-                _known(task), _known(samples), range(start, min(start + _BLOCK, len(known)))
-            ),
-            starts,
-        )
+
+    def work(start: int) -> list[bytes]:
+        steps = range(start, min(start + _BLOCK, len(known)))
+        return _digest_batches(_known(task), _known(samples), steps)
+
+    with _map_over_threads(work, starts, threads) as jobs:
         for start, block in zip(starts, jobs, strict=True):
             progress("batches", start, len(known))
             for step, digest in enumerate(block, start=start + 1):
                 digests[digest] = step
                 if known[step - 1].batch_digest != digest:
                     wrong.append(step)
-    finally:
-        pool.shutdown(cancel_futures=True)
     if wrong:
         step = wrong[0]
         other = digests.get(known[step - 1].batch_digest)
@@ -589,6 +554,22 @@ def _check_batches(
         detail = f"the log commits to {what}, not to that of step {step}{more}"
         raise FindingError(detail, f"step {step}", "solver")
     return f"all {len(known)} batch digests recomputed", None
+
+
+@contextmanager
+def _map_over_threads(
+    work: Callable[[int], T], items: Sequence[int], threads: int
+) -> Iterator[Iterable[T]]:
+    """``work`` of each item, in order; without a pool where that has nothing to do."""
+    count = min(threads or os.cpu_count() or 1, len(items))
+    if count <= 1:
+        yield map(work, items)
+        return
+    pool = ThreadPoolExecutor(count)
+    try:
+        yield pool.map(work, items)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _digest_batches(task: TaskSpec, samples: Samples, steps: range) -> list[bytes]:
@@ -655,16 +636,12 @@ def read_state(
     FindingError otherwise: bytes that are missing or differ are nobody's fault; a state that has
     the right root and yet cannot be one is the fault of who vouches for that root.
     """
-    path = paths.checkpoint(step)
+    root = records[step - 1].state_root if step else task.initial_state_root
     try:
-        state = read_checkpoint(path, graph)
+        state = evidence.read_state(paths, graph, step, root, threads)
     except VtrainError as error:
         where = error.where.removeprefix(f"{paths.root}{os.sep}")
         raise FindingError(error.message, where) from None
-    expected = records[step - 1].state_root if step else task.initial_state_root
-    if compute_root_of_state(graph, state, threads) != expected:
-        whose = f"the record of step {step}" if step else "the task"
-        raise FindingError(f"is not the state whose root {whose} has")
     blame: Blame = "solver" if step else "task"
     try:
         check_state(graph, state)

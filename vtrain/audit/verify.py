@@ -18,7 +18,6 @@ from vtrain.audit.plan import (
 )
 from vtrain.audit.replay import describe_state_difference, replay_segment
 from vtrain.audit.structure import (
-    LIMITS,
     Evidence,
     FindingError,
     Limits,
@@ -31,6 +30,7 @@ from vtrain.engines.registry import open_session, resolve_engine
 from vtrain.errors import RunError, VtrainError
 from vtrain.spec.samples import Samples
 from vtrain.train.layout import RunPaths
+from vtrain.train.runner import check_threads
 from vtrain.wire.graph import StepGraph
 from vtrain.wire.record import StepRecord
 from vtrain.wire.report import Blame, Check, Randomness, Report, Strength, compute_verdict
@@ -38,8 +38,7 @@ from vtrain.wire.task import TaskSpec
 
 DEFAULT_SAMPLES: Final = 3
 """Segments replayed when the caller names no number."""
-MAX_THREADS: Final = 1024
-"""More threads than that take longer to start than to work."""
+TASK_ID_BYTES: Final = 32
 
 
 def verify(
@@ -53,22 +52,24 @@ def verify(
     engine: str = "auto",
     threads: int = 0,
     progress: Progress = lambda what, done, total: None,
-    limits: Limits = LIMITS,
+    limits: Limits | None = None,
     random: Callable[[int], bytes] = os.urandom,
 ) -> Report:
     """Check the structure of ``run`` in full, then replay ``samples`` of its segments, or ``all_``.
 
     Whatever ``run`` contains ends in a report.  ``random`` is asked for fresh randomness after the
     claim was read; ``seed`` (1 to 64 bytes) replaces it, which the report calls predictable.
-    ``data`` is the sample table for a run published without it.  RunError when ``run`` is no
-    folder, for an unknown engine, for a seed of another length and beyond 1024 threads.
+    ``data`` is the sample table for a run published without it.  ``limits`` bound what it takes
+    on; by default they are cut down to this machine's memory.  RunError when ``run`` is no folder,
+    for an unknown engine, for a seed or task id of another length and beyond 1024 threads.
     """
     if not run.is_dir():
         raise RunError("is not a run directory", where=str(run))
     if samples is not None and samples < 0:
         raise RunError("is negative", where=f"samples {samples}")
-    if not 0 <= threads <= MAX_THREADS:
-        raise RunError(f"is not in [0, {MAX_THREADS}]", where=f"threads {threads}")
+    if task_id is not None:
+        _check_task_id(task_id)
+    check_threads(threads)
     resolved = resolve_engine(engine)
     given = None if seed is None else given_randomness(seed)
     evidence = check_structure(
@@ -76,8 +77,7 @@ def verify(
     )
     subject = _find_subject(evidence)
     count = DEFAULT_SAMPLES if samples is None else samples
-    randomness = given
-    replay = _Replay((), ())
+    randomness: Randomness | None = None  # of a draw: a replay of everything draws nothing
     if isinstance(subject, str):
         replay = _Replay((Check("replay", "not_done", subject),), ())
     else:
@@ -103,7 +103,7 @@ def verify(
         randomness=randomness,
         detections=(
             compute_detections(segments, len(replay.segments))
-            if segments is not None and replay.segments
+            if segments is not None and randomness is not None and replay.segments
             else ()
         ),
         segments=replay.segments,
@@ -115,6 +115,11 @@ def verify(
         root=last.state_root if last else b"",
         log_root=claim.log_root if claim else b"",
     )
+
+
+def _check_task_id(task_id: object) -> None:
+    if not isinstance(task_id, bytes) or len(task_id) != TASK_ID_BYTES:
+        raise RunError(f"needs {TASK_ID_BYTES} bytes (of hex text: bytes.fromhex)", where="task_id")
 
 
 @dataclass(frozen=True)
@@ -144,10 +149,14 @@ def _find_subject(evidence: Evidence) -> _Subject | str:
 
 @dataclass(frozen=True)
 class _Replay:
-    """Outcome of the replay; ``segments`` are the (first, last) steps that were done again."""
+    """Outcome of the replay; ``segments`` are the (first, last) steps that were done again.
+
+    ``stopped``: how many segments were chosen and left out, as the first difference ends a replay.
+    """
 
     checks: tuple[Check, ...]
     segments: tuple[tuple[int, int], ...]
+    stopped: int = 0
 
 
 def _replay(
@@ -172,7 +181,7 @@ def _replay(
     replayed: list[tuple[int, int]] = []
     done = 0
     standing: int | None = None
-    for start, end in bounds:
+    for count, (start, end) in enumerate(bounds, start=1):
         if standing != start and not _load(paths, subject, session, start, threads):
             reason = f"the checkpoint of step {start} was not produced"
             checks.append(Check("replay", "not_done", reason, f"steps {start + 1} to {end}"))
@@ -196,10 +205,10 @@ def _replay(
             # Each batch digest was recomputed before: one that differs now convicts nobody.
             changed = difference.field == "batch_digest"
             if changed:
-                detail += "; if that digest was right before, the samples changed meanwhile"
+                detail += "; yet it was right when it was recomputed from the samples before"
             blame: Blame = "nobody" if changed else "solver"
             checks.append(Check("replay", "failed", detail, difference.where, blame))
-            return _Replay(tuple(checks), tuple(replayed))
+            return _Replay(tuple(checks), tuple(replayed), stopped=len(bounds) - count)
         standing = end
         done += end - start
     if not checks:
@@ -271,6 +280,11 @@ def _describe_strength(
                 f"the arithmetic of {evidence.segments.steps - replayed} steps that were not "
                 f"replayed{batches}"
             )
+    if any(check.status == "failed" for check in replay.checks):
+        unchecked.append(
+            f"what follows the first difference: the replay stopped there, {replay.stopped} of the "
+            "segments chosen were not begun"
+        )
     task, signed = evidence.task, evidence.signed
     if task is not None and signed is not None and signed.claim.log_size < task.steps:
         first = signed.claim.log_size + 1

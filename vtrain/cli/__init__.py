@@ -29,6 +29,7 @@ _COMMANDS: Final = {
     "inspect": "what a run directory says of itself, unverified",
     "key": "make and show solver keys",
     "profile": "calibrate the exponents of a task",
+    "referee": "judge one leaf of a dispute",
     "task": "look at a task before anyone signs it",
     "train": "train a task and commit to every step",
     "verify": "check a run, whoever made it",

@@ -31,7 +31,11 @@ _file = click.Path(exists=True, dir_okay=False, path_type=Path)
 def command(
     run: Path, task: Path | None, data: Path | None, step: int | None, as_json: bool
 ) -> None:
-    """Loss and accuracy of a checkpoint of RUN; on its training data unless told otherwise."""
+    """Loss and accuracy of a checkpoint of RUN; on its training data unless told otherwise.
+
+    The checkpoint is held against the run's signed claim first. The loss is the mean over the
+    samples: nats for cross-entropy, squared error for MSE; accuracy is the share of right answers.
+    """
     if task is not None and data is not None:
         raise click.UsageError("--task and --data both name what to evaluate on")
     from vtrain.train.deliver import evaluate_run
@@ -42,19 +46,25 @@ def command(
         "data": name,
         "samples": result.count,
         "loss": round(result.loss, 6),
+        "loss_unit": f"{result.loss_unit} a sample",
         "accuracy": None if result.accuracy is None else round(result.accuracy, 6),
+        "accuracy_unit": None if result.accuracy is None else "share of right answers",
     }
     if as_json:
         print_json(pairs)
     else:
-        print_pairs({label: value for label, value in pairs.items() if value is not None})
+        lines = {"data": name, "samples": result.count}
+        lines["loss"] = f"{pairs['loss']} {pairs['loss_unit']}"
+        if result.accuracy is not None:
+            lines["accuracy"] = f"{pairs['accuracy']} ({100 * result.accuracy:.2f} % right)"
+        print_pairs(lines)
 
 
 def _choose_samples(run: Path, task: Path | None, data: Path | None) -> tuple[Samples, str]:
     from vtrain.commit.files import read_file, storing
-    from vtrain.errors import TaskError
+    from vtrain.errors import DataError, TaskError
     from vtrain.spec.samples import compute_row_length
-    from vtrain.train.data import load_samples, map_samples
+    from vtrain.train.data import compute_samples_root, load_samples, read_samples
     from vtrain.train.layout import RunPaths
     from vtrain.train.task import load_task
     from vtrain.wire.task import decode_task
@@ -67,7 +77,12 @@ def _choose_samples(run: Path, task: Path | None, data: Path | None) -> tuple[Sa
     paths = RunPaths(run)
     spec = decode_task(read_file(paths.task, 1 << 20)).data
     if data is None:
-        return map_samples(paths.samples, spec), "the run's training data"
+        samples = read_samples(paths.samples, spec)
+        if compute_samples_root(samples) != spec.root:
+            raise DataError(
+                "are not the samples that the task commits to", where=str(paths.samples)
+            )
+        return samples, "the run's training data"
     with storing(data):
         rows = data.stat().st_size // compute_row_length(spec)
-    return map_samples(data, replace(spec, samples=max(rows, 1))), str(data)
+    return read_samples(data, replace(spec, samples=max(rows, 1))), str(data)

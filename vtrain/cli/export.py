@@ -23,7 +23,10 @@ from vtrain.cli.common import (
 @click.option("--step", type=click.IntRange(min=0), help="Which checkpoint.  [default: the last]")
 @json_option
 def command(run: Path, out: Path, step: int | None, as_json: bool) -> None:
-    """Write the weights of RUN as floats into DIR: the task's ONNX model, and safetensors."""
+    """Write the weights of RUN as floats into DIR: the task's ONNX model, and safetensors.
+
+    The checkpoint is held against the run's signed claim first.
+    """
     from vtrain.train.deliver import export_run
 
     onnx, safetensors = export_run(run, out, step)

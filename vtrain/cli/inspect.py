@@ -25,7 +25,8 @@ def command(run: Path, as_json: bool) -> None:
     """Show what RUN says of itself; nothing is checked, which is what verify does.
 
     ``root`` is the state root after the last step that has one; ``log_root`` is computed from the
-    log as it is; ``complete`` says whether a claim covers all steps of the task.
+    log as it is; ``complete`` says whether a claim covers all steps of the task. What a run that
+    was killed does not say yet is unknown (null in JSON): the solver, for one.
     """
     from vtrain.commit.files import read_file
     from vtrain.commit.log import RunLog, recover_prefix
@@ -47,17 +48,17 @@ def command(run: Path, as_json: bool) -> None:
     checkpoints = paths.list_checkpoints() if paths.checkpoints.is_dir() else []
     saturation = dict(manifest.saturation) if manifest else {}
     complete = claim is not None and claim.log_size == task.steps
-    pairs = {
+    pairs: dict[str, str | int | None] = {
         "run": str(run),
         "task_id": compute_task_id(task).hex(),
-        "run_id": run_id.hex(),
-        "solver": claim.solver.hex() if claim else "",
+        "run_id": run_id.hex() or None,
+        "solver": claim.solver.hex() if claim else None,
         "steps": len(records),
         "task_steps": task.steps,
         "root": (roots[-1] if roots else task.initial_state_root).hex(),
         "log_root": RunLog(records).root().hex(),
-        "software": manifest.software if manifest else "",
-        "engine": manifest.engine if manifest else "",
+        "software": manifest.software if manifest else None,
+        "engine": manifest.engine if manifest else None,
     }
     if recovered is not None and recovered.fault is not None:
         click.echo(f"the log ends early: {recovered.fault}", err=True)
@@ -73,8 +74,8 @@ def command(run: Path, as_json: bool) -> None:
         return
     print_pairs(
         {
-            **pairs,
-            "complete": "yes" if complete else "no",
+            **{label: "unknown" if value is None else value for label, value in pairs.items()},
+            "complete": "yes" if complete else "no" if claim else "no, nothing is claimed yet",
             "checkpoints": ", ".join(map(str, checkpoints)) or "none",
             "saturation": f"{sum(saturation.values())} elements clamped",
         }

@@ -65,8 +65,8 @@ def command(
     from vtrain.train.runner import train
     from vtrain.train.task import compile_task, load_task
 
-    signer = load_or_make_key(key)
     compiled = compile_task(load_task(task))
+    signer = load_or_make_key(key)
     with _show_training() as progress:
         summary = train(
             compiled,

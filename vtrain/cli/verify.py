@@ -69,7 +69,6 @@ def command(
     if all_ and samples is not None:
         raise click.UsageError("--all replays everything: --samples has no meaning")
     from vtrain.audit.verify import verify
-    from vtrain.wire.report import exit_code
 
     with show_progress() as progress:
         report = verify(
@@ -91,4 +90,4 @@ def command(
         from vtrain.report.terminal import print_report
 
         print_report(report, make_console())
-    return exit_code(report)
+    return report.exit_code

@@ -10,7 +10,9 @@ from vtrain.ops.base import (
     Array,
     Builder,
     Operator,
+    Site,
     integer_type,
+    pointwise,
     require,
     require_inputs,
     require_keys,
@@ -21,6 +23,10 @@ from vtrain.wire.graph import Attrs, Node, Ref, TensorType
 
 def _relu_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     return np.asarray(np.maximum(inputs[0], 0))
+
+
+def _relu_leaf(site: Site, e: int) -> int:
+    return max(site.read(0, e), 0)
 
 
 def _relu_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
@@ -41,6 +47,11 @@ def _relu_grad_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     return np.where(output > 0, grad, grad.dtype.type(0))
 
 
+def _relu_grad_leaf(site: Site, e: int) -> int:
+    grad, output = site.read(0, e), site.read(1, e)
+    return grad if output > 0 else 0
+
+
 def _relu_grad_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     """The gradient where the forward output is positive, else 0: at 0 the derivative is 0."""
     require_keys(attrs)
@@ -51,6 +62,6 @@ def _relu_grad_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
 
 
 OPERATORS = table(
-    Operator("relu", _relu_law, _relu_infer, _relu_backward),
-    Operator("relu_grad", _relu_grad_law, _relu_grad_infer),
+    Operator("relu", _relu_law, _relu_infer, _relu_backward, leaf=pointwise(_relu_leaf)),
+    Operator("relu_grad", _relu_grad_law, _relu_grad_infer, leaf=pointwise(_relu_grad_leaf)),
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy.typing as npt
 
@@ -60,15 +60,125 @@ class Reason:
 NOT_DIFFERENTIABLE = Reason("never lies between a weight and the loss")
 CUDA_LATER = Reason("the CUDA engine is not built yet")
 CIRCUIT_LATER = Reason("the proof circuits are not built yet")
-DISPUTE_LATER = Reason("the dispute referee is not built yet")
+
+
+State = tuple[int, ...]
+"""Running values of a fold: what it has made of the terms so far."""
+Types = Sequence[TensorType]
+
+
+class Reader(Protocol):
+    """The agreed inputs of one node, one element at a time; what is not there is a VtrainError."""
+
+    def read(self, input: int, index: int) -> int:
+        """Element ``index`` (flat, row-major) of the input at position ``input``."""
+        ...
+
+    def digest(self, input: int) -> bytes:
+        """Tensor digest of the input at position ``input``."""
+        ...
+
+    def sample(self, index: int) -> bytes:
+        """Row ``index`` of the committed samples; no bytes when there is no such row."""
+        ...
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a leaf rule works: attributes and types of a legal node, and its agreed inputs.
+
+    The types are proven of honest values only: agreed values may be garbage.
+    """
+
+    attrs: Attrs
+    types: Types
+    out: TensorType
+    reader: Reader
+
+    def read(self, input: int, index: int = 0) -> int:
+        """Element ``index`` of the input at position ``input``."""
+        return self.reader.read(input, index)
+
+    def read_bytes(self, input: int) -> bytes:
+        """The whole of a digest that is an input."""
+        return bytes(self.reader.read(input, i) for i in range(self.types[input].size))
+
+
+class Stream(NamedTuple):
+    """One of the elements that a term reads, followed from term to term.
+
+    ``stride`` is the distance in elements between the reads of successive terms: 0 where all
+    terms read the same element, None (scattered) where it varies.
+    """
+
+    input: int
+    stride: int | None
+
+
+@dataclass(frozen=True)
+class LeafRule:
+    """One output element by itself: a fold over terms, exact and total on every integer.
+
+    state = ``init``; state = ``step(site, element, i, state)`` for i in 0 .. terms - 1; value =
+    ``finish(attrs, state)``.  How many terms make a block follows from ``streams`` and ``whole``
+    (``vtrain.ops.leaf``).
+    """
+
+    step: Callable[[Site, int, int, State], State]
+    terms: Callable[[Attrs, Types], int] = lambda attrs, types: 1
+    streams: Callable[[Attrs, Types], Sequence[Stream]] = lambda attrs, types: ()
+    init: State = (0,)
+    finish: Callable[[Attrs, State], int] = lambda attrs, state: state[0]
+    whole: Callable[[Attrs, Types], int] | None = None
+    """Bound on the distinct chunks of all terms together, where streams count too many."""
+
+
+def pointwise(value: Callable[[Site, int], int]) -> LeafRule:
+    """The rule of an operator whose every element takes few reads: one term, its value."""
+    return LeafRule(lambda site, element, term, state: (value(site, element),))
+
+
+def adding(
+    value: Callable[[Site, int, int], int],
+) -> Callable[[Site, int, int, State], State]:
+    """The step that adds ``value(site, element, term)``."""
+    return lambda site, element, term, state: (state[0] + value(site, element, term),)
+
+
+def taking_maximum(
+    value: Callable[[Site, int, int], int],
+) -> Callable[[Site, int, int, State], State]:
+    """The step that keeps the larger of the state and ``value(site, element, term)``."""
+    return lambda site, element, term, state: (max(state[0], value(site, element, term)),)
+
+
+LEAST = (-(2**63),)
+"""Initial state of a maximum."""
+
+
+def to_place(index: int, shape: Sequence[int]) -> tuple[int, ...]:
+    """Indices along each axis of the element with this flat row-major index."""
+    place = []
+    for extent in reversed(shape):
+        index, along = divmod(index, extent)
+        place.append(along)
+    return tuple(reversed(place))
+
+
+def to_index(place: Sequence[int], shape: Sequence[int]) -> int:
+    """Inverse of :func:`to_place`."""
+    index = 0
+    for along, extent in zip(place, shape, strict=True):
+        index = index * extent + along
+    return index
 
 
 @dataclass(frozen=True)
 class Operator:
     """A row of the table: the operator's law and what exists for it elsewhere.
 
-    ``onnx`` says whether ``vtrain.graph.onnx_export`` lowers it; ``rust`` whether the cpu engine
-    runs it.
+    ``leaf`` recomputes single elements in a dispute.  ``onnx`` says whether
+    ``vtrain.graph.onnx_export`` lowers it; ``rust`` whether the cpu engine runs it.
     """
 
     name: str
@@ -79,7 +189,7 @@ class Operator:
     rust: bool | Reason = True
     cuda: bool | Reason = field(default=CUDA_LATER)
     circuit: bool | Reason = field(default=CIRCUIT_LATER)
-    leaf: bool | Reason = field(default=DISPUTE_LATER)
+    leaf: LeafRule = field(kw_only=True)
 
 
 def require(condition: bool, message: str) -> None:

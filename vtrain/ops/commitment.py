@@ -10,10 +10,12 @@ from vtrain.ops.base import (
     Array,
     Operator,
     Reason,
+    Site,
     attr_int,
     attr_ints,
     attr_text,
     integer_type,
+    pointwise,
     require,
     require_inputs,
     require_keys,
@@ -39,6 +41,10 @@ def _tensor_digest_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     return _as_array(commitment.compute_tensor_digest(inputs[0]))
 
 
+def _tensor_digest_leaf(site: Site, e: int) -> int:
+    return site.reader.digest(0)[e]
+
+
 def _tensor_digest_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     """BLAKE3 of the little-endian row-major bytes: what b3sum prints."""
     require_keys(attrs)
@@ -51,6 +57,10 @@ def _batch_digest_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     return _as_array(commitment.compute_batch_digest(x.tobytes(), y.tobytes()))
 
 
+def _batch_digest_leaf(site: Site, e: int) -> int:
+    return commitment.compute_batch_digest(site.read_bytes(0), site.read_bytes(1))[e]
+
+
 def _batch_digest_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     """H_batch(digest of x || digest of y), of the raw gathered samples."""
     require_keys(attrs)
@@ -58,15 +68,23 @@ def _batch_digest_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorTyp
     return _DIGEST
 
 
-def _state_leaf_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+def _hash_state(attrs: Attrs, digest: bytes) -> bytes:
     leaf = StateLeaf(
         name=attr_text(attrs, "name"),
         dtype=attr_text(attrs, "dtype"),
         shape=attr_ints(attrs, "shape"),
         exponent=attr_int(attrs, "exponent"),
-        digest=inputs[0].tobytes(),
+        digest=digest,
     )
-    return _as_array(commitment.compute_state_leaf(leaf))
+    return commitment.compute_state_leaf(leaf)
+
+
+def _state_leaf_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    return _as_array(_hash_state(attrs, inputs[0].tobytes()))
+
+
+def _state_leaf_leaf(site: Site, e: int) -> int:
+    return _hash_state(site.attrs, site.read_bytes(0))[e]
 
 
 def _state_leaf_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
@@ -84,6 +102,11 @@ def _state_root_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     return _as_array(commitment.compute_state_root([leaf.tobytes() for leaf in inputs]))
 
 
+def _state_root_leaf(site: Site, e: int) -> int:
+    leaves = [site.read_bytes(i) for i in range(len(site.types))]
+    return commitment.compute_state_root(leaves)[e]
+
+
 def _state_root_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     """Root over the leaf hashes, which come in the UTF-8 order of their names."""
     require_keys(attrs)
@@ -91,13 +114,21 @@ def _state_root_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     return _DIGEST
 
 
+def _hash_record(attrs: Attrs, step: int, batch_digest: bytes, loss: int, root: bytes) -> bytes:
+    commits = step % attr_int(attrs, "commit_every") == 0
+    return commitment.compute_record_leaf(step, batch_digest, loss, root if commits else b"")
+
+
 def _record_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     step, batch_digest, loss, root = inputs
-    commits = int(step) % attr_int(attrs, "commit_every") == 0
-    state_root = root.tobytes() if commits else b""
     return _as_array(
-        commitment.compute_record_leaf(int(step), batch_digest.tobytes(), int(loss), state_root)
+        _hash_record(attrs, int(step), batch_digest.tobytes(), int(loss), root.tobytes())
     )
+
+
+def _record_leaf(site: Site, e: int) -> int:
+    batch_digest, root = site.read_bytes(1), site.read_bytes(3)
+    return _hash_record(site.attrs, site.read(0), batch_digest, site.read(2), root)[e]
 
 
 def _record_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
@@ -116,9 +147,35 @@ def _record_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
 
 
 OPERATORS = table(
-    Operator("tensor_digest", _tensor_digest_law, _tensor_digest_infer, onnx=_NO_HASH_IN_ONNX),
-    Operator("batch_digest", _batch_digest_law, _batch_digest_infer, onnx=_NO_HASH_IN_ONNX),
-    Operator("state_leaf", _state_leaf_law, _state_leaf_infer, onnx=_NO_HASH_IN_ONNX),
-    Operator("state_root", _state_root_law, _state_root_infer, onnx=_NO_HASH_IN_ONNX),
-    Operator("record", _record_law, _record_infer, onnx=_NO_HASH_IN_ONNX),
+    Operator(
+        "tensor_digest",
+        _tensor_digest_law,
+        _tensor_digest_infer,
+        onnx=_NO_HASH_IN_ONNX,
+        leaf=pointwise(_tensor_digest_leaf),
+    ),
+    Operator(
+        "batch_digest",
+        _batch_digest_law,
+        _batch_digest_infer,
+        onnx=_NO_HASH_IN_ONNX,
+        leaf=pointwise(_batch_digest_leaf),
+    ),
+    Operator(
+        "state_leaf",
+        _state_leaf_law,
+        _state_leaf_infer,
+        onnx=_NO_HASH_IN_ONNX,
+        leaf=pointwise(_state_leaf_leaf),
+    ),
+    Operator(
+        "state_root",
+        _state_root_law,
+        _state_root_infer,
+        onnx=_NO_HASH_IN_ONNX,
+        leaf=pointwise(_state_root_leaf),
+    ),
+    Operator(
+        "record", _record_law, _record_infer, onnx=_NO_HASH_IN_ONNX, leaf=pointwise(_record_leaf)
+    ),
 )

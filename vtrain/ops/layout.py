@@ -14,13 +14,21 @@ from vtrain.ops.base import (
     MAX_ELEMENTS,
     Array,
     Builder,
+    LeafRule,
     Operator,
+    Site,
+    Stream,
+    Types,
+    adding,
     attr_ints,
     integer_type,
+    pointwise,
     require,
     require_inputs,
     require_keys,
     table,
+    to_index,
+    to_place,
 )
 from vtrain.wire.graph import Attrs, Node, Ref, TensorType
 
@@ -119,6 +127,30 @@ class Window:
             total[:, r, c] += patches[:, :, :, i]
         return total[:, top : top + height, left : left + width]
 
+    def find_pixel(self, image: Sequence[int], window: Sequence[int], offset: int) -> int | None:
+        """Flat index of the pixel that a window has at ``offset``; None where that is padding.
+
+        ``window`` is (batch, window row, window column, channel), as in the pooled shape.
+        """
+        batch, row, column, channel = window
+        dy, dx = divmod(offset, self.kernel[1])
+        y = row * self.strides[0] + dy - self.pads[0]
+        x = column * self.strides[1] + dx - self.pads[1]
+        inside = 0 <= y < image[1] and 0 <= x < image[2]
+        return to_index((batch, y, x, channel), image) if inside else None
+
+    def find_window(
+        self, image: Sequence[int], pixel: int, offset: int
+    ) -> tuple[int, int, int, int] | None:
+        """The window that has the pixel with this flat index at ``offset``; None if none has."""
+        batch, y, x, channel = to_place(pixel, image)
+        dy, dx = divmod(offset, self.kernel[1])
+        row, beyond_row = divmod(y + self.pads[0] - dy, self.strides[0])
+        column, beyond_column = divmod(x + self.pads[1] - dx, self.strides[1])
+        rows, columns = self.output_extent(image[1], image[2])
+        found = 0 <= row < rows and 0 <= column < columns and not beyond_row and not beyond_column
+        return (batch, row, column, channel) if found else None
+
     def overlap(self) -> int:
         """Most windows that contain one pixel."""
         down = -(-self.kernel[0] // self.strides[0])
@@ -130,6 +162,14 @@ def _im2col_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     patches = Window.from_attrs(attrs).patches(inputs[0])
     batch, rows, columns, area, channels = patches.shape
     return patches.reshape(batch * rows * columns, area * channels)
+
+
+def _im2col_leaf(site: Site, e: int) -> int:
+    window, image = Window.from_attrs(site.attrs), site.types[0].shape
+    batch, rows, columns, channels = window.pooled_shape(image)
+    place = to_place(e, (batch, rows, columns, window.area, channels))
+    pixel = window.find_pixel(image, (*place[:3], place[4]), place[3])
+    return 0 if pixel is None else site.read(0, pixel)
 
 
 def _im2col_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
@@ -156,6 +196,29 @@ def _col2im_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     return window.scatter_add(patches, height, width)
 
 
+def count_offsets(attrs: Attrs, types: Types) -> int:
+    """Terms of a fold over the offsets of a window."""
+    return Window.from_attrs(attrs).area
+
+
+def scattered(attrs: Attrs, types: Types) -> Sequence[Stream]:
+    """Each term reads one element of input 0, anywhere."""
+    return [Stream(0, None)]
+
+
+def _col2im_term(site: Site, e: int, offset: int) -> int:
+    window, image = Window.from_attrs(site.attrs), attr_ints(site.attrs, "shape", 4)
+    place = window.find_window(image, e, offset)
+    if place is None:
+        return 0
+    batch, rows, columns, channels = window.pooled_shape(image)
+    shape = (batch, rows, columns, window.area, channels)
+    return site.read(0, to_index((*place[:3], offset, place[3]), shape))
+
+
+_COL2IM_LEAF = LeafRule(adding(_col2im_term), count_offsets, scattered)
+
+
 def _col2im_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     """Adjoint of im2col: [n * out_h * out_w, kh * kw * c] -> int64 sums [n, h, w, c]."""
     require_keys(attrs, "shape", *Window.KEYS)
@@ -173,6 +236,10 @@ def _col2im_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
 
 def _reshape_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     return inputs[0].reshape(attr_ints(attrs, "shape"))
+
+
+def _reshape_leaf(site: Site, e: int) -> int:
+    return site.read(0, e)
 
 
 def _reshape_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
@@ -196,6 +263,12 @@ def _transpose_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     return np.array(inputs[0].transpose(attr_ints(attrs, "perm")), order="C")
 
 
+def _transpose_leaf(site: Site, e: int) -> int:
+    perm, x = attr_ints(site.attrs, "perm"), site.types[0]
+    along = dict(zip(perm, to_place(e, site.out.shape), strict=True))
+    return site.read(0, to_index([along[axis] for axis in range(len(perm))], x.shape))
+
+
 def _transpose_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     """Axis i of the output is axis perm[i] of the input."""
     require_keys(attrs, "perm")
@@ -213,8 +286,16 @@ def _transpose_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence
 
 
 OPERATORS = table(
-    Operator("im2col", _im2col_law, _im2col_infer, _im2col_backward),
-    Operator("col2im", _col2im_law, _col2im_infer),
-    Operator("reshape", _reshape_law, _reshape_infer, _reshape_backward),
-    Operator("transpose", _transpose_law, _transpose_infer, _transpose_backward),
+    Operator("im2col", _im2col_law, _im2col_infer, _im2col_backward, leaf=pointwise(_im2col_leaf)),
+    Operator("col2im", _col2im_law, _col2im_infer, leaf=_COL2IM_LEAF),
+    Operator(
+        "reshape", _reshape_law, _reshape_infer, _reshape_backward, leaf=pointwise(_reshape_leaf)
+    ),
+    Operator(
+        "transpose",
+        _transpose_law,
+        _transpose_infer,
+        _transpose_backward,
+        leaf=pointwise(_transpose_leaf),
+    ),
 )

@@ -9,10 +9,16 @@ import numpy as np
 from vtrain.ops.base import (
     Array,
     Builder,
+    LeafRule,
     Operator,
+    Site,
+    Stream,
+    Types,
+    adding,
     attr_int,
     check_fits_int64,
     integer_type,
+    pointwise,
     product_range,
     require,
     require_inputs,
@@ -48,6 +54,29 @@ def _matmul_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
         a.T if attrs["transpose_a"] else a,
         b.T if attrs["transpose_b"] else b,
     )
+
+
+def _matmul_terms(attrs: Attrs, types: Types) -> int:
+    return types[0].shape[0 if attrs["transpose_a"] else 1]
+
+
+def _matmul_streams(attrs: Attrs, types: Types) -> Sequence[Stream]:
+    a, b = types
+    return [
+        Stream(0, a.shape[1] if attrs["transpose_a"] else 1),
+        Stream(1, 1 if attrs["transpose_b"] else b.shape[1]),
+    ]
+
+
+def _matmul_term(site: Site, e: int, term: int) -> int:
+    row, column = divmod(e, site.out.shape[1])
+    (_, width_a), (_, width_b) = (tensor.shape for tensor in site.types)
+    at_a = term * width_a + row if site.attrs["transpose_a"] else row * width_a + term
+    at_b = column * width_b + term if site.attrs["transpose_b"] else term * width_b + column
+    return site.read(0, at_a) * site.read(1, at_b)
+
+
+_MATMUL_LEAF = LeafRule(adding(_matmul_term), _matmul_terms, _matmul_streams)
 
 
 def _matmul_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
@@ -86,6 +115,11 @@ def _add_bias_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     return acc.astype(np.int64) + rs(bias, attr_int(attrs, "shift"))
 
 
+def _add_bias_leaf(site: Site, e: int) -> int:
+    bias = site.read(1, e % site.types[1].size)
+    return site.read(0, e) + rs_int(bias, attr_int(site.attrs, "shift"))
+
+
 def _add_bias_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     """acc [m, n] int64 + rs(bias [n] int32, shift), shift = bias exponent - acc exponent."""
     require_keys(attrs, "shift")
@@ -109,6 +143,17 @@ def _column_sum_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     return np.asarray(x.reshape(-1, x.shape[-1]).sum(axis=0, dtype=np.int64))
 
 
+def _column_sum_term(site: Site, e: int, row: int) -> int:
+    return site.read(0, row * site.out.size + e)
+
+
+_COLUMN_SUM_LEAF = LeafRule(
+    adding(_column_sum_term),
+    terms=lambda attrs, types: types[0].size // types[0].shape[-1],
+    streams=lambda attrs, types: [Stream(0, types[0].shape[-1])],
+)
+
+
 def _column_sum_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     """Sum over all axes but the last: [..., n] -> int64 [n]."""
     require_keys(attrs)
@@ -122,7 +167,13 @@ def _column_sum_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
 
 
 OPERATORS = table(
-    Operator("matmul", _matmul_law, _matmul_infer, _matmul_backward),
-    Operator("add_bias", _add_bias_law, _add_bias_infer, _add_bias_backward),
-    Operator("column_sum", _column_sum_law, _column_sum_infer),
+    Operator("matmul", _matmul_law, _matmul_infer, _matmul_backward, leaf=_MATMUL_LEAF),
+    Operator(
+        "add_bias",
+        _add_bias_law,
+        _add_bias_infer,
+        _add_bias_backward,
+        leaf=pointwise(_add_bias_leaf),
+    ),
+    Operator("column_sum", _column_sum_law, _column_sum_infer, leaf=_COLUMN_SUM_LEAF),
 )

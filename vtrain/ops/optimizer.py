@@ -10,11 +10,13 @@ import numpy as np
 from vtrain.ops.base import (
     Array,
     Operator,
+    Site,
     attr_int,
     attr_ints,
     check_fits_int64,
     clamp_range,
     integer_type,
+    pointwise,
     product_range,
     require,
     require_inputs,
@@ -22,7 +24,14 @@ from vtrain.ops.base import (
     table,
 )
 from vtrain.ops.source import MAX_STEPS
-from vtrain.spec.number import MASTER_EXPONENT, MOMENTUM_EXPONENT, rs, rs_int, saturate
+from vtrain.spec.number import (
+    MASTER_EXPONENT,
+    MOMENTUM_EXPONENT,
+    rs,
+    rs_int,
+    saturate,
+    saturate_int,
+)
 from vtrain.wire.graph import Attrs, TensorType
 
 DECAY_EXPONENT = 16
@@ -34,6 +43,13 @@ def _momentum_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     wide = velocity.astype(np.int64)
     decayed = rs(wide * np.int64(attr_int(attrs, "decay")), DECAY_EXPONENT)
     return saturate(wide + rs(grad, attr_int(attrs, "shift")) - decayed, "i32")
+
+
+def _momentum_leaf(site: Site, e: int) -> int:
+    velocity, grad = site.read(0, e), site.read(1, e)
+    decayed = rs_int(velocity * attr_int(site.attrs, "decay"), DECAY_EXPONENT)
+    aligned = rs_int(grad, attr_int(site.attrs, "shift"))
+    return saturate_int(velocity + aligned - decayed, "i32")
 
 
 def _momentum_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
@@ -64,6 +80,11 @@ def _sgd_update_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     return saturate(weight.astype(np.int64) - step, "i32")
 
 
+def _sgd_update_leaf(site: Site, e: int) -> int:
+    weight, velocity, rate = site.read(0, e), site.read(1, e), site.read(2)
+    return saturate_int(weight - rs_int(velocity * rate, attr_int(site.attrs, "shift")), "i32")
+
+
 def _sgd_update_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     """w' = sat32(w - rs(V * rate, shift)): w int32 with 24 fraction bits, rate an int64 scalar.
 
@@ -88,14 +109,21 @@ def _sgd_update_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     return integer_type("i32", weight.shape, MASTER_EXPONENT, *clamp_range(lo, hi, "i32"))
 
 
-def _schedule_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+def _rate_at(attrs: Attrs, step: int) -> int:
     starts, rates = attr_ints(attrs, "starts"), attr_ints(attrs, "rates")
-    now = int(inputs[0])
     current = rates[0]
     for start, rate in zip(starts, rates, strict=True):
-        if start <= now:
+        if start <= step:
             current = rate
-    return np.asarray(current, dtype=np.int64)
+    return current
+
+
+def _schedule_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    return np.asarray(_rate_at(attrs, int(inputs[0])), dtype=np.int64)
+
+
+def _schedule_leaf(site: Site, e: int) -> int:
+    return _rate_at(site.attrs, site.read(0))
 
 
 def _schedule_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
@@ -116,7 +144,7 @@ def _schedule_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
 
 
 OPERATORS = table(
-    Operator("momentum", _momentum_law, _momentum_infer),
-    Operator("sgd_update", _sgd_update_law, _sgd_update_infer),
-    Operator("schedule", _schedule_law, _schedule_infer),
+    Operator("momentum", _momentum_law, _momentum_infer, leaf=pointwise(_momentum_leaf)),
+    Operator("sgd_update", _sgd_update_law, _sgd_update_infer, leaf=pointwise(_sgd_update_leaf)),
+    Operator("schedule", _schedule_law, _schedule_infer, leaf=pointwise(_schedule_leaf)),
 )

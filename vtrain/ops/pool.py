@@ -11,17 +11,27 @@ from collections.abc import Sequence
 import numpy as np
 
 from vtrain.ops.base import (
+    LEAST,
     Array,
     Builder,
+    LeafRule,
     Operator,
+    Site,
+    State,
+    Stream,
+    Types,
+    adding,
     attr_ints,
     integer_type,
     require,
     require_inputs,
     require_keys,
     table,
+    taking_maximum,
+    to_index,
+    to_place,
 )
-from vtrain.ops.layout import Window
+from vtrain.ops.layout import Window, count_offsets, scattered
 from vtrain.wire.graph import Attrs, Node, Ref, TensorType
 
 _BELOW_INT16 = -(2**15)
@@ -30,6 +40,20 @@ _BELOW_INT16 = -(2**15)
 
 def _max_pool_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     return np.asarray(Window.from_attrs(attrs).patches(inputs[0], _BELOW_INT16).max(axis=3))
+
+
+def _pool_term(site: Site, e: int, offset: int, padding: int) -> int:
+    image = site.types[0].shape
+    place = to_place(e, site.out.shape)
+    pixel = Window.from_attrs(site.attrs).find_pixel(image, place, offset)
+    return padding if pixel is None else site.read(0, pixel)
+
+
+def _max_pool_term(site: Site, e: int, offset: int) -> int:
+    return _pool_term(site, e, offset, _BELOW_INT16)
+
+
+_MAX_POOL_LEAF = LeafRule(taking_maximum(_max_pool_term), count_offsets, scattered, LEAST)
 
 
 def _max_pool_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
@@ -58,6 +82,44 @@ def _max_pool_grad_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     return window.scatter_add(routed, x.shape[1], x.shape[2])
 
 
+def _max_pool_grad_step(site: Site, e: int, term: int, state: State) -> State:
+    """Term o * area + q: does pixel q of the window that has ours at offset o beat ours?
+
+    The state is (sum of the gradients won, whether ours is unbeaten in the window at hand).
+    """
+    window, image = Window.from_attrs(site.attrs), site.types[1].shape
+    offset, other = divmod(term, window.area)
+    place = window.find_window(image, e, offset)
+    if place is None:
+        return state
+    total, alive = state if other else (state[0], 1)
+    if other != offset:
+        ours, pixel = site.read(1, e), window.find_pixel(image, place, other)
+        theirs = _BELOW_INT16 if pixel is None else site.read(1, pixel)
+        # Of equals the first wins.
+        if theirs > ours or (theirs == ours and other < offset):
+            alive = 0
+    if other == window.area - 1 and alive:
+        total += site.read(0, to_index(place, site.types[0].shape))
+    return total, alive
+
+
+def _max_pool_grad_whole(attrs: Attrs, types: Types) -> int:
+    """All pixels that share a window with ours, and all gradients."""
+    window = Window.from_attrs(attrs)
+    height, width = window.kernel
+    return (2 * height - 1) * (2 * width - 1) + window.area
+
+
+_MAX_POOL_GRAD_LEAF = LeafRule(
+    _max_pool_grad_step,
+    terms=lambda attrs, types: Window.from_attrs(attrs).area ** 2,
+    streams=lambda attrs, types: [Stream(0, None), Stream(1, None), Stream(1, 0)],
+    init=(0, 1),
+    whole=_max_pool_grad_whole,
+)
+
+
 def _max_pool_grad_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     """Each window's gradient goes to its first maximum; overlapping windows add, in int64."""
     require_keys(attrs, *Window.KEYS)
@@ -72,6 +134,13 @@ def _max_pool_grad_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorTy
 
 def _sum_pool_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     return np.asarray(Window.from_attrs(attrs).patches(inputs[0]).sum(axis=3, dtype=np.int64))
+
+
+def _sum_pool_term(site: Site, e: int, offset: int) -> int:
+    return _pool_term(site, e, offset, 0)
+
+
+_SUM_POOL_LEAF = LeafRule(adding(_sum_pool_term), count_offsets, scattered)
 
 
 def _sum_pool_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
@@ -96,6 +165,15 @@ def _sum_pool_grad_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     return window.scatter_add(spread, height, width)
 
 
+def _sum_pool_grad_term(site: Site, e: int, offset: int) -> int:
+    image = attr_ints(site.attrs, "shape", 4)
+    place = Window.from_attrs(site.attrs).find_window(image, e, offset)
+    return 0 if place is None else site.read(0, to_index(place, site.types[0].shape))
+
+
+_SUM_POOL_GRAD_LEAF = LeafRule(adding(_sum_pool_grad_term), count_offsets, scattered)
+
+
 def _sum_pool_grad_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     """Adjoint of sum_pool: every pixel gets the sum of its windows' gradients, in int64."""
     require_keys(attrs, "shape", *Window.KEYS)
@@ -110,8 +188,8 @@ def _sum_pool_grad_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorTy
 
 
 OPERATORS = table(
-    Operator("max_pool", _max_pool_law, _max_pool_infer, _max_pool_backward),
-    Operator("max_pool_grad", _max_pool_grad_law, _max_pool_grad_infer),
-    Operator("sum_pool", _sum_pool_law, _sum_pool_infer, _sum_pool_backward),
-    Operator("sum_pool_grad", _sum_pool_grad_law, _sum_pool_grad_infer),
+    Operator("max_pool", _max_pool_law, _max_pool_infer, _max_pool_backward, leaf=_MAX_POOL_LEAF),
+    Operator("max_pool_grad", _max_pool_grad_law, _max_pool_grad_infer, leaf=_MAX_POOL_GRAD_LEAF),
+    Operator("sum_pool", _sum_pool_law, _sum_pool_infer, _sum_pool_backward, leaf=_SUM_POOL_LEAF),
+    Operator("sum_pool_grad", _sum_pool_grad_law, _sum_pool_grad_infer, leaf=_SUM_POOL_GRAD_LEAF),
 )

@@ -10,17 +10,19 @@ from vtrain.ops.base import (
     Array,
     Builder,
     Operator,
+    Site,
     attr_int,
     attr_text,
     check_fits_int64,
     clamp_range,
     integer_type,
+    pointwise,
     require,
     require_inputs,
     require_keys,
     table,
 )
-from vtrain.spec.number import rs, rs_int, saturate
+from vtrain.spec.number import rs, rs_int, saturate, saturate_int
 from vtrain.wire.graph import Attrs, Node, Ref, TensorType
 
 
@@ -32,6 +34,11 @@ def compute_scaled(attrs: Attrs, x: Array) -> Array:
 
 def _rescale_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     return saturate(compute_scaled(attrs, inputs[0]), attr_text(attrs, "dtype"))
+
+
+def _rescale_leaf(site: Site, e: int) -> int:
+    scaled = site.read(0, e) * attr_int(site.attrs, "multiplier")
+    return saturate_int(rs_int(scaled, attr_int(site.attrs, "shift")), site.out.dtype)
 
 
 def _rescale_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
@@ -87,6 +94,16 @@ def _sub_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     return np.asarray(rs(a, -attr_int(attrs, "shift_a")) - rs(b, -attr_int(attrs, "shift_b")))
 
 
+def _add_leaf(site: Site, e: int) -> int:
+    shift_a, shift_b = attr_int(site.attrs, "shift_a"), attr_int(site.attrs, "shift_b")
+    return (site.read(0, e) << shift_a) + (site.read(1, e) << shift_b)
+
+
+def _sub_leaf(site: Site, e: int) -> int:
+    shift_a, shift_b = attr_int(site.attrs, "shift_a"), attr_int(site.attrs, "shift_b")
+    return (site.read(0, e) << shift_a) - (site.read(1, e) << shift_b)
+
+
 def _aligned_ranges(
     attrs: Attrs, inputs: Sequence[TensorType]
 ) -> tuple[TensorType, TensorType, tuple[int, int], tuple[int, int], int]:
@@ -121,7 +138,9 @@ def _add_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[Ref |
 
 
 OPERATORS = table(
-    Operator("rescale", _rescale_law, _rescale_infer, _rescale_backward),
-    Operator("add", _add_law, _add_infer, _add_backward),
-    Operator("sub", _sub_law, _sub_infer),
+    Operator(
+        "rescale", _rescale_law, _rescale_infer, _rescale_backward, leaf=pointwise(_rescale_leaf)
+    ),
+    Operator("add", _add_law, _add_infer, _add_backward, leaf=pointwise(_add_leaf)),
+    Operator("sub", _sub_law, _sub_infer, leaf=pointwise(_sub_leaf)),
 )

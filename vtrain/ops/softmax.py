@@ -12,14 +12,22 @@ import numpy as np
 
 from vtrain.errors import RangeError
 from vtrain.ops.base import (
+    LEAST,
     Array,
+    LeafRule,
     Operator,
+    Site,
+    Stream,
+    Types,
+    adding,
     attr_int,
     integer_type,
+    pointwise,
     require,
     require_inputs,
     require_keys,
     table,
+    taking_maximum,
 )
 from vtrain.spec.number import (
     EXP2_EXPONENT,
@@ -29,6 +37,7 @@ from vtrain.spec.number import (
     exp2_table,
     log2_q16,
     rs,
+    rs_int,
 )
 from vtrain.wire.graph import Attrs, TensorType
 
@@ -39,6 +48,21 @@ _ONE = 1 << PROBABILITY_EXPONENT
 
 def _row_max_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     return np.asarray(inputs[0].max(axis=1))
+
+
+def _row_term(site: Site, e: int, column: int) -> int:
+    return site.read(0, e * site.types[0].shape[1] + column)
+
+
+def _row_terms(attrs: Attrs, types: Types) -> int:
+    return types[0].shape[1]
+
+
+def _contiguous(attrs: Attrs, types: Types) -> Sequence[Stream]:
+    return [Stream(0, 1)]
+
+
+_ROW_MAX_LEAF = LeafRule(taking_maximum(_row_term), _row_terms, _contiguous, LEAST)
 
 
 def _row_max_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
@@ -61,6 +85,12 @@ def _exp2_diff_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     return np.where(gap < 0, 0, (mantissa >> whole) + half).astype(np.int32)
 
 
+def _exp2_diff_leaf(site: Site, e: int) -> int:
+    gap = site.read(1, e // site.out.shape[1]) - site.read(0, e)
+    below = min(gap, _DEEPEST)
+    return rs_int(int(exp2_table()[below & 1023]), below >> LOG2_EXPONENT) if gap >= 0 else 0
+
+
 def _exp2_diff_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     """2^(z - max) in 16 fraction bits: d = min(max - z, 31 * 2^10); rs(T[d & 1023], d >> 10).
 
@@ -76,6 +106,9 @@ def _exp2_diff_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
 
 def _row_sum_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     return np.asarray(inputs[0].sum(axis=1, dtype=np.int64))
+
+
+_ROW_SUM_LEAF = LeafRule(adding(_row_term), _row_terms, _contiguous)
 
 
 def _row_sum_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
@@ -96,6 +129,12 @@ def _divide_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     divisor = np.maximum(total, 1)[:, None]
     # The low 16 bits: all of them where e <= S, as in every legal graph.
     return np.asarray(((e.astype(np.int64) * _ONE + divisor // 2) // divisor).astype(np.int16))
+
+
+def _divide_leaf(site: Site, e: int) -> int:
+    divisor = max(site.read(1, e // site.out.shape[1]), 1)
+    quotient = (site.read(0, e) * _ONE + divisor // 2) // divisor
+    return (quotient + 2**15) % 2**16 - 2**15
 
 
 def _divide_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
@@ -125,6 +164,15 @@ def _sub_one_hot_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     return out
 
 
+def _read_label(site: Site, input: int, row: int) -> int:
+    return min(max(site.read(input, row), 0), site.types[0].shape[1] - 1)
+
+
+def _sub_one_hot_leaf(site: Site, e: int) -> int:
+    row, column = divmod(e, site.out.shape[1])
+    return site.read(0, e) - (_ONE if column == _read_label(site, 1, row) else 0)
+
+
 def _sub_one_hot_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     """Gradient of the cross-entropy, p - onehot(label), summed (not averaged) over the batch."""
     require_keys(attrs)
@@ -141,6 +189,13 @@ def _cross_entropy_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     chosen = z[rows, _labels(labels, z.shape[1])].astype(np.int64)
     gap = (maximum.astype(np.int64) - chosen) << (LOSS_EXPONENT - LOG2_EXPONENT)
     return gap + log2_q16(np.maximum(total, 1)) - (EXP2_EXPONENT << LOSS_EXPONENT)
+
+
+def _cross_entropy_leaf(site: Site, e: int) -> int:
+    chosen = site.read(0, e * site.types[0].shape[1] + _read_label(site, 3, e))
+    gap = (site.read(1, e) - chosen) << (LOSS_EXPONENT - LOG2_EXPONENT)
+    logarithm = log2_q16(np.asarray(max(site.read(2, e), 1), np.int64))
+    return gap + int(logarithm) - (EXP2_EXPONENT << LOSS_EXPONENT)
 
 
 def _cross_entropy_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
@@ -165,6 +220,22 @@ def _square_sum_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     return rs(np.asarray((wide * wide).sum()), attr_int(attrs, "shift"))
 
 
+def _square_term(site: Site, e: int, term: int) -> int:
+    return site.read(0, term) ** 2
+
+
+def _all_terms(attrs: Attrs, types: Types) -> int:
+    return types[0].size
+
+
+_SQUARE_SUM_LEAF = LeafRule(
+    adding(_square_term),
+    _all_terms,
+    _contiguous,
+    finish=lambda attrs, state: rs_int(state[0], attr_int(attrs, "shift")),
+)
+
+
 def _square_sum_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     """Sum of squares of all elements, brought to 16 fraction bits: the MSE loss of a batch."""
     require_keys(attrs, "shift")
@@ -183,6 +254,13 @@ def _sum_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     return np.asarray(inputs[0].sum(dtype=np.int64))
 
 
+def _sum_term(site: Site, e: int, term: int) -> int:
+    return site.read(0, term)
+
+
+_SUM_LEAF = LeafRule(adding(_sum_term), _all_terms, _contiguous)
+
+
 def _sum_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     """Sum of all elements, an int64 scalar."""
     require_keys(attrs)
@@ -193,12 +271,19 @@ def _sum_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
 
 
 OPERATORS = table(
-    Operator("row_max", _row_max_law, _row_max_infer),
-    Operator("exp2_diff", _exp2_diff_law, _exp2_diff_infer),
-    Operator("row_sum", _row_sum_law, _row_sum_infer),
-    Operator("divide", _divide_law, _divide_infer),
-    Operator("sub_one_hot", _sub_one_hot_law, _sub_one_hot_infer),
-    Operator("cross_entropy", _cross_entropy_law, _cross_entropy_infer),
-    Operator("square_sum", _square_sum_law, _square_sum_infer),
-    Operator("sum", _sum_law, _sum_infer),
+    Operator("row_max", _row_max_law, _row_max_infer, leaf=_ROW_MAX_LEAF),
+    Operator("exp2_diff", _exp2_diff_law, _exp2_diff_infer, leaf=pointwise(_exp2_diff_leaf)),
+    Operator("row_sum", _row_sum_law, _row_sum_infer, leaf=_ROW_SUM_LEAF),
+    Operator("divide", _divide_law, _divide_infer, leaf=pointwise(_divide_leaf)),
+    Operator(
+        "sub_one_hot", _sub_one_hot_law, _sub_one_hot_infer, leaf=pointwise(_sub_one_hot_leaf)
+    ),
+    Operator(
+        "cross_entropy",
+        _cross_entropy_law,
+        _cross_entropy_infer,
+        leaf=pointwise(_cross_entropy_leaf),
+    ),
+    Operator("square_sum", _square_sum_law, _square_sum_infer, leaf=_SQUARE_SUM_LEAF),
+    Operator("sum", _sum_law, _sum_infer, leaf=_SUM_LEAF),
 )

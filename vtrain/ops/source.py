@@ -14,19 +14,29 @@ from vtrain.ops.base import (
     Array,
     Operator,
     Reason,
+    Site,
     attr_int,
     attr_ints,
     attr_text,
     check_fits_int64,
     clamp_range,
     integer_type,
+    pointwise,
     require,
     require_inputs,
     require_keys,
     table,
 )
-from vtrain.spec.number import SATURATION, STORAGE, rs, rs_int, saturate
-from vtrain.spec.order import compute_batch_indices
+from vtrain.spec.number import (
+    NUMPY_DTYPES,
+    SATURATION,
+    STORAGE,
+    rs,
+    rs_int,
+    saturate,
+    saturate_int,
+)
+from vtrain.spec.order import compute_batch_indices, compute_sample_index
 from vtrain.wire.graph import Attrs, TensorType
 
 _ORDER_NOT_LOWERED = Reason("the sample order is a counter-based generator: the batch is an input")
@@ -36,6 +46,10 @@ MAX_STEPS = 2**40
 
 def _state_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     return inputs[0]
+
+
+def _state_leaf(site: Site, e: int) -> int:
+    return site.read(0, e)
 
 
 def _state_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
@@ -62,6 +76,10 @@ def _increment_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     return np.asarray(np.minimum(inputs[0] + np.int64(1), np.int64(MAX_STEPS)))
 
 
+def _increment_leaf(site: Site, e: int) -> int:
+    return min(site.read(0) + 1, MAX_STEPS)
+
+
 def _require_counter(t: TensorType) -> None:
     """Refuse other than the number of steps done, a scalar in [0, 2^40]."""
     require(t.shape == () and t.exponent == 0, "the step counter is an integer scalar")
@@ -83,6 +101,13 @@ def _sample_index_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     )
 
 
+def _sample_index_leaf(site: Site, e: int) -> int:
+    seed = int.from_bytes(bytes(site.attrs["seed"]), "little")  # type: ignore[arg-type]
+    step = min(max(site.read(0), 0), MAX_STEPS)
+    position = step * site.out.size + e
+    return compute_sample_index(seed, attr_int(site.attrs, "samples"), position)
+
+
 def _sample_index_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     """Which samples step t takes: int64 [batch], by the keyed permutation of each epoch."""
     require_keys(attrs, "batch", "samples", "seed")
@@ -100,6 +125,19 @@ def _gather_samples_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     return samples[index]
 
 
+def _gather_samples_leaf(site: Site, e: int) -> int:
+    """Of a row x bytes || y bytes; 0 where there is no such row, or it is too short."""
+    width = NUMPY_DTYPES[site.out.dtype].itemsize
+    per_sample = site.out.size // site.out.shape[0]
+    slot, within = divmod(e, per_sample)
+    row = site.reader.sample(site.read(0, slot))
+    start = 0 if site.attrs["part"] == "x" else len(row) - per_sample * width
+    at = start + within * width
+    if at < 0 or at + width > len(row):
+        return 0
+    return int.from_bytes(row[at : at + width], "little", signed=site.out.dtype != "u8")
+
+
 def _gather_samples_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     """The ``part`` ("x" or "y") of the committed samples at the indices: [batch, ...shape]."""
     require_keys(attrs, "dtype", "exponent", "part", "shape")
@@ -115,6 +153,12 @@ def _gather_samples_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorT
 def _normalize_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     wide = inputs[0].astype(np.int64) * attr_int(attrs, "multiplier") + attr_int(attrs, "offset")
     return saturate(rs(wide, attr_int(attrs, "shift")), "i16")
+
+
+def _normalize_leaf(site: Site, e: int) -> int:
+    multiplier, offset = attr_int(site.attrs, "multiplier"), attr_int(site.attrs, "offset")
+    scaled = site.read(0, e) * multiplier + offset
+    return saturate_int(rs_int(scaled, attr_int(site.attrs, "shift")), "i16")
 
 
 def _normalize_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
@@ -142,6 +186,11 @@ def _one_hot_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     return np.where(hot, np.int16(_ONE), np.int16(0)).reshape(x.shape[0], -1)
 
 
+def _one_hot_leaf(site: Site, e: int) -> int:
+    token, place = divmod(e, attr_int(site.attrs, "depth"))
+    return _ONE if site.read(0, token) == place else 0
+
+
 def _one_hot_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     """[n, ...] tokens -> int16 [n, count * depth]; 1.0 in 14 fraction bits, none beyond depth."""
     require_keys(attrs, "depth")
@@ -153,11 +202,23 @@ def _one_hot_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
 
 
 OPERATORS = table(
-    Operator("state", _state_law, _state_infer),
-    Operator("next_state", _state_law, _next_state_infer),
-    Operator("increment", _increment_law, _increment_infer),
-    Operator("sample_index", _sample_index_law, _sample_index_infer, onnx=_ORDER_NOT_LOWERED),
-    Operator("gather_samples", _gather_samples_law, _gather_samples_infer, onnx=_ORDER_NOT_LOWERED),
-    Operator("normalize", _normalize_law, _normalize_infer),
-    Operator("one_hot", _one_hot_law, _one_hot_infer),
+    Operator("state", _state_law, _state_infer, leaf=pointwise(_state_leaf)),
+    Operator("next_state", _state_law, _next_state_infer, leaf=pointwise(_state_leaf)),
+    Operator("increment", _increment_law, _increment_infer, leaf=pointwise(_increment_leaf)),
+    Operator(
+        "sample_index",
+        _sample_index_law,
+        _sample_index_infer,
+        onnx=_ORDER_NOT_LOWERED,
+        leaf=pointwise(_sample_index_leaf),
+    ),
+    Operator(
+        "gather_samples",
+        _gather_samples_law,
+        _gather_samples_infer,
+        onnx=_ORDER_NOT_LOWERED,
+        leaf=pointwise(_gather_samples_leaf),
+    ),
+    Operator("normalize", _normalize_law, _normalize_infer, leaf=pointwise(_normalize_leaf)),
+    Operator("one_hot", _one_hot_law, _one_hot_infer, leaf=pointwise(_one_hot_leaf)),
 )

@@ -6,7 +6,7 @@ import json
 from fractions import Fraction
 from typing import Any
 
-from vtrain.wire.report import Check, Detection, Randomness, Report, exit_code
+from vtrain.wire.report import Check, Detection, Randomness, Report
 
 MAX_EXACT_DIGITS = 100
 """Digits up to which the exact fraction is written out; ``formula`` is exact at any size."""
@@ -16,7 +16,7 @@ def report_to_dict(report: Report) -> dict[str, Any]:
     """A tree of dicts, lists, text and integers that holds all of ``report``."""
     return {
         "verdict": report.verdict,
-        "exit_code": exit_code(report),
+        "exit_code": report.exit_code,
         "task_id": report.task_id.hex(),
         "run_id": report.run_id.hex(),
         "solver": report.solver.hex(),

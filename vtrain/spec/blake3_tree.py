@@ -167,6 +167,20 @@ def compute_chunk_length(length: int, index: int) -> int:
     return min(CHUNK_LENGTH, length - index * CHUNK_LENGTH)
 
 
+def compute_chunk_value(chunk: bytes, index: int, is_root: bool = False) -> bytes:
+    """Chaining value (32 bytes) of chunk ``index``, or the digest of data that is but one chunk."""
+    return _value(_chunk_node(IV, chunk, index, 0), is_root)
+
+
+def compute_parent_value(left: bytes, right: bytes, is_root: bool = False) -> bytes:
+    """Chaining value over two subtrees, or the digest when that is the whole tree."""
+    return _value(_parent_node(IV, _to_words(left), _to_words(right), 0), is_root)
+
+
+def _value(node: _Node, is_root: bool) -> bytes:
+    return node.root_bytes(DIGEST_LENGTH) if is_root else _to_bytes(node.chaining_value())
+
+
 def compute_chunk_opening(data: bytes, index: int) -> ChunkOpening:
     """Chunk ``index`` of ``data`` and its path: sibling chaining values from the chunk upwards.
 

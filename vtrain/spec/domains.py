@@ -15,15 +15,30 @@ RUN_LOG: Final = "vtrain 2026 run log v1"
 GRAPH: Final = "vtrain 2026 graph v1"
 SAMPLES: Final = "vtrain 2026 samples v1"
 TRACE: Final = "vtrain 2026 trace v1"
+TERMS: Final = "vtrain 2026 terms v1"
 
 TASK_ID: Final = "vtrain 2026 task id v1"
 BATCH: Final = "vtrain 2026 batch v1"
 CLAIM: Final = "vtrain 2026 claim v1"
 RUN_ID: Final = "vtrain 2026 run id v1"
 SAMPLING: Final = "vtrain 2026 sampling v1"
+POSITION: Final = "vtrain 2026 dispute position v1"
+MOVE: Final = "vtrain 2026 dispute move v1"
+GAME: Final = "vtrain 2026 dispute game v1"
+RECEIPT: Final = "vtrain 2026 dispute receipt v1"
 
-TREE_DOMAINS: Final = (STATE_TREE, RUN_LOG, GRAPH, SAMPLES, TRACE)
-DIGEST_DOMAINS: Final = (TASK_ID, BATCH, CLAIM, RUN_ID, SAMPLING)
+TREE_DOMAINS: Final = (STATE_TREE, RUN_LOG, GRAPH, SAMPLES, TRACE, TERMS)
+DIGEST_DOMAINS: Final = (
+    TASK_ID,
+    BATCH,
+    CLAIM,
+    RUN_ID,
+    SAMPLING,
+    POSITION,
+    MOVE,
+    GAME,
+    RECEIPT,
+)
 
 
 def compute_domain_hash(domain: str, data: bytes) -> bytes:

@@ -92,6 +92,14 @@ def saturate(x: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
     return np.asarray(np.clip(x, lo, hi), dtype=NUMPY_DTYPES[dtype])
 
 
+def saturate_int(x: int, dtype: str) -> int:
+    """:func:`saturate` of one Python integer."""
+    if dtype == "i64":
+        return x
+    lo, hi = SATURATION[dtype]
+    return min(max(x, lo), hi)
+
+
 def count_saturated(x: npt.NDArray[Any], dtype: str) -> int:
     """How many elements :func:`saturate` would change."""
     if dtype == "i64":

@@ -6,14 +6,16 @@ allocated, archives are unpacked only as far as their headers promise, nothing i
 
 from __future__ import annotations
 
+import difflib
 import gzip
 import io
 import os
 import re
 import struct
+import tempfile
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +24,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from vtrain.commit.files import open_regular
+from vtrain.commit.files import open_regular, storing
 from vtrain.commit.openings import compute_root_fixed
 from vtrain.errors import DataError, TaskError
 from vtrain.spec import domains
@@ -38,8 +40,14 @@ Array = npt.NDArray[Any]
 MAX_TABLE_BYTES = 2**36
 """Largest file or sample table."""
 MAX_UNPACKED_BYTES = 2**31
-"""Largest array unpacked from a compressed file: the compressed size bounds nothing."""
+"""Largest array unpacked from a compressed file."""
+DEFLATE_RATIO = 1032
+"""Bytes that one byte of deflate can stand for, at most (zlib's technical notes): what a header
+promises beyond that is not there, and nothing is unpacked to find out."""
+HELD_TABLE_BYTES = 2**30
+"""Largest sample table that is read into memory at once."""
 MAX_COUNT = 2**40
+_COPY_BLOCK = 2**24
 _BLOCK = 4096
 """Samples converted at a time: bounds the float64 temporaries."""
 _LAW_DTYPES = {NUMPY_DTYPES[name]: name for name in ("u8", "i8", "i16", "i32")}
@@ -123,34 +131,52 @@ def parse_source(table: Mapping[str, object], base: Path) -> DataSource:
     TaskError names the key at fault, an unknown one too.
     """
     keys = _Keys(table, base)
-    part = Part(keys.integer("start", 0, default=0), keys.optional_integer("count", 1))
     kind = keys.text("kind", None)
-    source: DataSource
+    if kind not in _KEYS:
+        raise TaskError(f"{kind!r} is none of {', '.join(_KEYS)}", where="data.kind")
+    refuse_unknown_keys(table, ("kind", "start", "count", *_KEYS[kind]), "data")
+    part = Part(keys.integer("start", 0, default=0), keys.optional_integer("count", 1))
     if kind == "idx":
-        source = IdxSource(keys.path("x"), keys.path("y"), part)
-    elif kind == "npy":
-        source = NpySource(keys.path("x"), keys.path("y"), *keys.exponents(), part)
-    elif kind == "npz":
+        return IdxSource(keys.path("x"), keys.path("y"), part)
+    if kind == "npy":
+        return NpySource(keys.path("x"), keys.path("y"), *keys.exponents(), part)
+    if kind == "npz":
         names = keys.text("x_key", "x"), keys.text("y_key", "y")
-        source = NpzSource(keys.path("path"), *names, *keys.exponents(), part)
-    elif kind == "text":
-        context, stride = keys.integer("context", 1), keys.integer("stride", 1, default=1)
-        source = TextSource(keys.path("path"), context, stride, part)
-    else:
-        raise TaskError(f"{kind!r} is none of idx, npy, npz, text", where="data.kind")
-    keys.done()
-    return source
+        return NpzSource(keys.path("path"), *names, *keys.exponents(), part)
+    context, stride = keys.integer("context", 1), keys.integer("stride", 1, default=1)
+    return TextSource(keys.path("path"), context, stride, part)
+
+
+_KEYS = {
+    "idx": ("x", "y"),
+    "npy": ("x", "y", "x_exponent", "y_exponent"),
+    "npz": ("path", "x_key", "y_key", "x_exponent", "y_exponent"),
+    "text": ("path", "context", "stride"),
+}
+"""Keys of a data table by its kind, but for those that all have."""
+
+
+def refuse_unknown_keys(table: Mapping[str, object], known: Sequence[str], where: str) -> None:
+    """TaskError for the first key that is not ``known``; says which absent one it is like."""
+    for key in table:
+        if key not in known:
+            absent = [name for name in known if name not in table]
+            like = difflib.get_close_matches(key, absent, 1)
+            hint = f", and {like[0]} is missing: did you mean that?" if like else ""
+            raise TaskError(f"unknown key{hint}", where=f"{where}.{key}" if where else key)
 
 
 class _Keys:
-    """Takes the keys of a data table, one by one; what is left over is unknown."""
+    """Typed reads of a data table."""
 
     def __init__(self, table: Mapping[str, object], base: Path) -> None:
-        self._left = dict(table)
+        self._table = table
         self._base = base
 
     def text(self, key: str, default: str | None) -> str:
-        value = self._left.pop(key, default)
+        value = self._table.get(key, default)
+        if value is None:
+            raise TaskError("is missing", where=f"data.{key}")
         if not isinstance(value, str) or value == "":
             raise TaskError("must be text", where=f"data.{key}")
         return str(value)
@@ -159,7 +185,7 @@ class _Keys:
         return self._base / self.text(key, None)
 
     def optional_integer(self, key: str, lo: int, hi: int = MAX_COUNT) -> int | None:
-        value = self._left.pop(key, None)
+        value = self._table.get(key)
         if value is None:
             return None
         if not isinstance(value, int) or isinstance(value, bool) or not lo <= value <= hi:
@@ -179,10 +205,6 @@ class _Keys:
             self.optional_integer("x_exponent", -64, 64),
             self.optional_integer("y_exponent", -64, 64),
         )
-
-    def done(self) -> None:
-        if self._left:
-            raise TaskError("unknown key", where=f"data.{min(self._left)}")
 
 
 def load_samples(source: DataSource) -> Samples:
@@ -252,26 +274,33 @@ def with_root(samples: Samples) -> Samples:
     return Samples(replace(samples.spec, root=compute_samples_root(samples)), samples.table)
 
 
-def map_samples(path: Path, spec: DataSpec, *, hold: int = 0) -> Samples:
-    """The canonical table in a file (``data/samples.bin``), mapped read-only.
+def read_samples(
+    path: Path, spec: DataSpec, *, limit: int = MAX_TABLE_BYTES, hold: int = HELD_TABLE_BYTES
+) -> Samples:
+    """The canonical table in a file (``data/samples.bin``), in a copy of our own: nobody can change
+    or cut it under its reader, who would die of SIGBUS.
 
-    A table of at most ``hold`` bytes is read into memory instead: nobody can then change or cut it
-    under its reader.
-
-    Only its size is checked: compare :func:`compute_samples_root` with ``spec.root``.
-    NotProducedError when it is missing, DataError when it is of another size.
+    The copy is in memory up to ``hold`` bytes, in an unnamed temporary file mapped read-only above.
+    Only the size is checked: compare :func:`compute_samples_root` with ``spec.root``.
+    NotProducedError when the file is missing, DataError when it is of another size or of more than
+    ``limit`` bytes, StorageError when there is no room for the copy.
     """
     shape = (spec.samples, compute_row_length(spec))
-    with open_regular(path) as file, _reading(str(path)):
+    where = str(path)
+    with open_regular(path) as file, storing(path):
         size = os.fstat(file.fileno()).st_size
         if size != shape[0] * shape[1]:
-            raise DataError(f"has {size} bytes instead of {shape[0] * shape[1]}", where=str(path))
-        if size > hold:
-            return Samples(spec, np.memmap(file, dtype=np.uint8, mode="r", shape=shape))
-        data = file.read(size)
-        if len(data) != size:
-            raise DataError(f"ends after {len(data)} of {size} bytes", where=str(path))
-        return Samples(spec, np.frombuffer(data, dtype=np.uint8).reshape(shape))
+            raise DataError(f"has {size} bytes instead of {shape[0] * shape[1]}", where=where)
+        _require_size(size, limit, where)
+        if size <= hold:
+            data = _read_exactly(file, size, where)
+            return Samples(spec, np.frombuffer(data, np.uint8).reshape(shape))
+        with tempfile.TemporaryFile() as copy:
+            left = size
+            while left:
+                left -= copy.write(_read_exactly(file, min(left, _COPY_BLOCK), where))
+            copy.flush()
+            return Samples(spec, np.memmap(copy, dtype=np.uint8, mode="r", shape=shape))
 
 
 def check_labels(samples: Samples, classes: int) -> None:
@@ -408,9 +437,15 @@ def _read_idx(path: Path) -> Array:
         raw.seek(0)
         if not packed:
             return _read_idx_stream(raw, MAX_TABLE_BYTES, where)
+        limit = _limit_unpacked(os.fstat(raw.fileno()).st_size)
         with gzip.GzipFile(fileobj=raw) as stream:
             # GzipFile is a readable stream in all but its declared base class.
-            return _read_idx_stream(io.BufferedReader(stream), MAX_UNPACKED_BYTES, where)
+            return _read_idx_stream(io.BufferedReader(stream), limit, where)
+
+
+def _limit_unpacked(packed: int) -> int:
+    """Largest array that ``packed`` bytes may be unpacked to."""
+    return min(MAX_UNPACKED_BYTES, packed * DEFLATE_RATIO)
 
 
 def _read_idx_stream(stream: IO[bytes], limit: int, where: str) -> Array:
@@ -467,5 +502,7 @@ def _read_member(archive: zipfile.ZipFile, name: str, where: str) -> Array:
         raise DataError(f"the archive has {len(found)} arrays of this name", where=where)
     if found[0].compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise DataError("is compressed by other than deflate", where=where)
+    # The archive's directory has the size too, and no more than that is unpacked.
+    limit = min(_limit_unpacked(found[0].compress_size), found[0].file_size)
     with archive.open(found[0]) as stream:
-        return _read_npy(stream, MAX_UNPACKED_BYTES, where)
+        return _read_npy(stream, limit, where)

@@ -15,22 +15,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vtrain.commit.checkpoint import read_checkpoint
-from vtrain.commit.files import read_file, storing, write_atomic
+from vtrain.commit.files import compute_entry, read_file, storing, write_atomic
 from vtrain.engines.base import check_state
-from vtrain.errors import DataError, NotProducedError, RunError
+from vtrain.errors import DataError, EncodingError, RunError
 from vtrain.graph.evaluate import apply_node
 from vtrain.graph.step import param_state
 from vtrain.ops import TABLE
 from vtrain.spec.number import LOSS_EXPONENT
 from vtrain.spec.samples import Samples
 from vtrain.train.data import check_labels
-from vtrain.train.layout import RunPaths, read_manifest
-from vtrain.wire.graph import Ref, StepGraph, decode_graph
+from vtrain.train.layout import RunPaths
+from vtrain.train.signed import read_claimed_state
+from vtrain.wire.graph import Ref, StepGraph
 
 State = Mapping[str, npt.NDArray[Any]]
 
-MAX_GRAPH = 2**28
 MAX_MODEL = 2**32
 EXPORT_ONNX = "model.onnx"
 EXPORT_SAFETENSORS = "model.safetensors"
@@ -39,17 +38,22 @@ _BATCH_SUMS = frozenset({"sum", "square_sum"})
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Over ``count`` samples: the mean loss (nats for cross-entropy, squared error for MSE) and
-    the share of right classes, None for a task without classes."""
+    """Over ``count`` samples: the mean loss in ``loss_unit`` ("nats" for cross-entropy, "squared
+    error" for MSE) and the share of right classes, None for a task without classes."""
 
     accuracy: float | None
     loss: float
+    loss_unit: str
     count: int
 
 
+def _has_classes(graph: StepGraph) -> bool:
+    return any(node.op == "cross_entropy" for node in graph.nodes)
+
+
 def compute_mean_loss(graph: StepGraph, total: int, count: int) -> float:
-    """Integer loss of ``count`` samples -> their mean for people: nats, for MSE squared units."""
-    unit = math.log(2) if any(node.op == "cross_entropy" for node in graph.nodes) else 1.0
+    """Integer loss of ``count`` samples -> their mean for people: nats, for MSE squared error."""
+    unit = math.log(2) if _has_classes(graph) else 1.0
     return math.ldexp(total, -LOSS_EXPONENT) * unit / count
 
 
@@ -74,33 +78,18 @@ def evaluate(graph: StepGraph, state: State, samples: Samples) -> Evaluation:
     return Evaluation(
         accuracy=None if forward.classes is None else correct / count,
         loss=compute_mean_loss(graph, total, count),
+        loss_unit="nats" if _has_classes(graph) else "squared error",
         count=count,
     )
 
 
-def load_run_state(run: Path, step: int | None = None) -> tuple[StepGraph, State]:
-    """Graph and state of a run directory after ``step`` steps (default: its last checkpoint).
-
-    For the solver's own use: nothing is compared with the claim, which is what `vtrain verify`
-    does.  NotProducedError when the checkpoint is missing, EncodingError when damaged.
-    """
-    paths = RunPaths(run)
-    graph = decode_graph(read_file(paths.graph, MAX_GRAPH))
-    if step is None:
-        steps = paths.list_checkpoints()
-        if paths.manifest.exists():
-            # An audit ignores what lies beyond the last step claimed: so must who takes delivery.
-            end = read_manifest(paths).steps
-            steps = [found for found in steps if found <= end]
-        if not steps:
-            raise NotProducedError("has no checkpoint", where=str(paths.checkpoints))
-        step = steps[-1]
-    return graph, read_checkpoint(paths.checkpoint(step), graph)
-
-
 def evaluate_run(run: Path, samples: Samples, step: int | None = None) -> Evaluation:
-    """:func:`evaluate` of a checkpoint of a run directory, the last unless ``step`` names one."""
-    graph, state = load_run_state(run, step)
+    """:func:`evaluate` of a checkpoint of a run directory, the last unless ``step`` names one.
+
+    The state is the one that the run's signed claim commits to; errors as of
+    :func:`vtrain.train.signed.read_claimed_state`.
+    """
+    _, graph, state = read_claimed_state(RunPaths(run), step)
     return evaluate(graph, state, samples)
 
 
@@ -108,15 +97,20 @@ def export_run(run: Path, out: Path, step: int | None = None) -> tuple[Path, Pat
     """Write a checkpoint's weights as floats into the folder ``out``: the ONNX model that the task
     was given with its initialisers replaced, and safetensors by the initialisers' names.
 
-    Masters have 24 fraction bits; a float32 keeps 24 significant ones.  Returns the two paths.
+    Masters have 24 fraction bits; a float32 keeps 24 significant ones.  Returns the two paths.  The
+    state is the one that the run's signed claim commits to, the model the one that its task pins;
+    errors as of :func:`vtrain.train.signed.read_claimed_state`.
     """
     from vtrain.graph.onnx_import import import_onnx
     from vtrain.graph.weights import export_onnx, export_safetensors
 
     if RunPaths(out).task.exists():
         raise RunError("is a run directory: export into a folder of its own", where=str(out))
-    _, state = load_run_state(run, step)
-    original = read_file(RunPaths(run).model, MAX_MODEL)
+    paths = RunPaths(run)
+    task, _, state = read_claimed_state(paths, step)
+    original = read_file(paths.model, MAX_MODEL)
+    if compute_entry([original]).digest != task.model_digest:
+        raise EncodingError("is not the file that the task names", where=str(paths.model))
     model = import_onnx(original)
     missing = [name for name in model.params if param_state(name) not in state]
     if missing:
@@ -124,10 +118,10 @@ def export_run(run: Path, out: Path, step: int | None = None) -> tuple[Path, Pat
     params = {name: state[param_state(name)] for name in model.params}
     with storing(out):
         out.mkdir(parents=True, exist_ok=True)
-    paths = out / EXPORT_ONNX, out / EXPORT_SAFETENSORS
-    write_atomic(paths[0], [export_onnx(original, model, params)])
-    write_atomic(paths[1], [export_safetensors(model, params)])
-    return paths
+    onnx, safetensors = out / EXPORT_ONNX, out / EXPORT_SAFETENSORS
+    write_atomic(onnx, [export_onnx(original, model, params)])
+    write_atomic(safetensors, [export_safetensors(model, params)])
+    return onnx, safetensors
 
 
 class _Forward:

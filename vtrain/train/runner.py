@@ -13,7 +13,7 @@ from vtrain.attest.claims import sign_claim
 from vtrain.attest.keys import PrivateKey, public_key
 from vtrain.commit.state import compute_root_of_state
 from vtrain.engines.registry import open_session, resolve_engine
-from vtrain.errors import DataError, RunError, TaskError
+from vtrain.errors import DataError, RunError, SignatureError, TaskError
 from vtrain.spec.commitment import compute_graph_root, compute_task_id
 from vtrain.train.data import compute_samples_root
 from vtrain.train.deliver import compute_mean_loss
@@ -24,6 +24,8 @@ from vtrain.wire.graph import StepGraph
 if TYPE_CHECKING:
     from vtrain.train.task import CompiledTask
 
+MAX_THREADS = 1024
+"""More threads than that take longer to start than to work."""
 SATURATION_WARNING_PPM = 100.0
 """A site that clamps more than this share of its elements loses accuracy."""
 
@@ -83,11 +85,14 @@ def train(
     later call with more goes on and signs a new claim, of which the old log is a prefix.  The same
     ``out`` and task always end in the same final root, however often the process was killed.
 
-    RunError: ``out`` is in use, has another task, or is further than ``steps``; TaskError,
-    DataError: the parts of ``task`` are not what its spec pins; StorageError: the disk is full or
-    the folder read-only, and what was committed is safe.
+    RunError: ``out`` is in use, has another task, or is further than ``steps``, or ``threads`` is
+    beyond 1024; SignatureError: ``key`` is no private key; TaskError, DataError: the parts of
+    ``task`` are not what its spec pins; StorageError: the disk is full or the folder read-only, and
+    what was committed is safe.
     """
     started = time.perf_counter()
+    check_key(key)
+    check_threads(threads)
     target = _check_target(task, steps)
     check_task(task)
     engine = resolve_engine(engine)
@@ -140,6 +145,18 @@ def check_task(task: CompiledTask) -> None:
         raise TaskError("is not that of the graph", where="graph_root")
     if compute_root_of_state(task.graph, task.initial_state) != spec.initial_state_root:
         raise TaskError("is not that of the initial state", where="initial_state_root")
+
+
+def check_threads(threads: int) -> None:
+    """RunError unless ``threads`` is in [0, 1024]; 0 stands for every core."""
+    if not 0 <= threads <= MAX_THREADS:
+        raise RunError(f"is not in [0, {MAX_THREADS}]", where=f"threads {threads}")
+
+
+def check_key(key: object) -> None:
+    """SignatureError unless ``key`` is a private key as of ``load_key``: no path, no text."""
+    if not isinstance(key, PrivateKey):
+        raise SignatureError("is no Ed25519 private key: load one with load_key", where="key")
 
 
 def _check_target(task: CompiledTask, steps: int | None) -> int:

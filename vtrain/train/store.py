@@ -216,12 +216,15 @@ class RunDirectory:
         return RunLog(), self._task.initial_state
 
     def _find_gap(self, last: int) -> int:
-        """The first step up to ``last`` whose checkpoint is due and lost, else ``last``: an audit
-        of the finished run would miss it."""
+        """The first step up to ``last`` whose checkpoint is due and lost or damaged, else ``last``:
+        an audit of the finished run would miss it."""
         size, every = compute_checkpoint_size(self._task.graph), self._task.spec.checkpoint_every
+        listed = self._manifest.files if self._manifest is not None else {}
         for step in range(every, last, every):
             path = self.paths.checkpoint(step)
             if not path.is_file() or path.stat().st_size != size:
+                return step
+            if read_entry(path) != listed.get(self.paths.name_of(path)):
                 return step
         return last
 

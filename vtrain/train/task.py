@@ -23,7 +23,7 @@ from tomlkit.exceptions import TOMLKitError
 from vtrain.commit.state import compute_root_of_state
 from vtrain.errors import TaskError
 from vtrain.graph.builder import FixedExponents, GraphBuilder
-from vtrain.graph.calibration import Calibration, calibrate
+from vtrain.graph.calibration import OPERAND_BITS, Calibration, calibrate
 from vtrain.graph.legality import check_graph
 from vtrain.graph.model import Model
 from vtrain.graph.onnx_import import import_onnx
@@ -44,8 +44,14 @@ from vtrain.spec.commitment import (
 )
 from vtrain.spec.number import SATURATION, STORAGE
 from vtrain.spec.samples import Samples
-from vtrain.train.data import DataSource, check_labels, load_samples, parse_source
-from vtrain.wire.graph import StepGraph
+from vtrain.train.data import (
+    DataSource,
+    check_labels,
+    load_samples,
+    parse_source,
+    refuse_unknown_keys,
+)
+from vtrain.wire.graph import Ref, StepGraph
 from vtrain.wire.task import LAW_VERSION, DataSpec, TaskSpec
 
 MAX_TASK_BYTES = 1 << 20
@@ -56,6 +62,9 @@ RATE_BITS = 16
 """Bits of a learning-rate mantissa."""
 PREPARE_SHIFT = 16
 """Extra fraction bits of the multiplier that prepares samples."""
+
+
+_TABLES = ("task", "model", "data", "test", "optimizer", "format", "exponents")
 
 
 @dataclass(frozen=True)
@@ -112,10 +121,11 @@ class CompiledTask:
 
 
 class _Table:
-    """One TOML table: typed reads, and a refusal of keys that nobody read."""
+    """One TOML table: typed reads; TaskError for a key that is not ``known``."""
 
-    def __init__(self, values: Mapping[str, Any], where: str) -> None:
-        self._values = dict(values)
+    def __init__(self, values: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+        refuse_unknown_keys(values, known, where)
+        self._values = values
         self.where = where
 
     def has(self, key: str) -> bool:
@@ -126,13 +136,13 @@ class _Table:
             if default is None:
                 raise TaskError("is missing", where=self.place(key))
             return default
-        return self._values.pop(key)
+        return self._values[key]
 
     def place(self, key: str) -> str:
         return f"{self.where}.{key}" if self.where else key
 
-    def table(self, key: str) -> _Table:
-        return _Table(self.mapping(key), self.place(key))
+    def table(self, key: str, *known: str) -> _Table:
+        return _Table(self.mapping(key), known, self.place(key))
 
     def mapping(self, key: str) -> Mapping[str, Any]:
         value = self._take(key, {})
@@ -164,10 +174,6 @@ class _Table:
     def value(self, key: str) -> Any:
         return self._take(key)
 
-    def done(self) -> None:
-        for key in self._values:
-            raise TaskError("unknown key", where=self.place(key))
-
 
 def parse_number(value: object, where: str) -> Fraction:
     """An exact number: an integer, a decimal, or text like "1/255"."""
@@ -192,17 +198,20 @@ def load_task(path: Path) -> TaskFile:
     if len(raw) > MAX_TASK_BYTES:
         raise TaskError(f"is larger than {MAX_TASK_BYTES} bytes", where=str(path))
     try:
-        top = _Table(tomllib.loads(raw.decode(), parse_float=Decimal), "")
+        values = tomllib.loads(raw.decode(), parse_float=Decimal)
     except (ValueError, RecursionError) as error:  # ValueError: of an integer too long, too
         raise TaskError(f"is not TOML: {error}", where=str(path)) from None
     base = path.parent
-    task, model, fmt = top.table("task"), top.table("model"), top.table("format")
-    optimizer, data = top.table("optimizer"), dict(top.mapping("data"))
-    prepare = _Table(data, "data").table("prepare")
-    data.pop("prepare", None)
+    top = _Table(values, _TABLES, "")
+    task = top.table("task", "name", "seed", "steps", "batch", "commit_every", "checkpoint_every")
+    model = top.table("model", "onnx", "loss")
+    fmt = top.table("format", "margin", "calibration_steps")
+    optimizer = top.table("optimizer", "kind", "momentum", "learning_rate")
+    data = dict(top.mapping("data"))
+    prepare = data.pop("prepare", {})
     exponents = _parse_exponents(top.mapping("exponents"))
     test = top.mapping("test")
-    result = TaskFile(
+    found = TaskFile(
         path=path,
         name=task.text("name"),
         seed=task.integer("seed", 0, 2**64 - 1),
@@ -221,13 +230,11 @@ def load_task(path: Path) -> TaskFile:
         calibration_steps=fmt.integer("calibration_steps", 1, 10_000, 20),
         exponents=exponents,
     )
-    for table in (task, model, fmt, optimizer, top):
-        table.done()
-    if result.checkpoint_every % result.commit_every:
+    if found.checkpoint_every % found.commit_every:
         raise TaskError("must be a multiple of commit_every", where="task.checkpoint_every")
-    if result.steps % result.commit_every:
+    if found.steps % found.commit_every:
         raise TaskError("must be a multiple of commit_every", where="task.steps")
-    return result
+    return found
 
 
 def _parse_exponents(table: Mapping[str, Any]) -> dict[str, int]:
@@ -237,7 +244,11 @@ def _parse_exponents(table: Mapping[str, Any]) -> dict[str, int]:
     return dict(table)
 
 
-def _parse_prepare(table: _Table) -> Prepare:
+def _parse_prepare(values: object) -> Prepare:
+    if not isinstance(values, dict):
+        raise TaskError("must be a table", where="data.prepare")
+    known = ("depth",) if values.get("kind") == "one_hot" else ("scale", "mean", "std")
+    table = _Table(values, ("kind", *known), "data.prepare")
     kind = table.choice("kind", ("affine", "one_hot"), "affine")
     depth = table.integer("depth", 1, 2**20) if kind == "one_hot" else None
     one, zero = Fraction(1), Fraction(0)
@@ -247,7 +258,6 @@ def _parse_prepare(table: _Table) -> Prepare:
         prepare = Prepare(
             table.number("scale", one), table.number("mean", zero), table.number("std", one), None
         )
-    table.done()
     if prepare.std <= 0 or prepare.scale <= 0:
         raise TaskError("scale and std must be positive", where="data.prepare")
     return prepare
@@ -353,6 +363,13 @@ def _load_parts(file: TaskFile) -> _Parts:
     return _Parts(model, model_bytes, samples, plan)
 
 
+class _AnyExponents:
+    """An exponent policy for a graph of which the shapes alone count."""
+
+    def choose(self, site: str, source: Ref, exponent: int) -> int:
+        return min(OPERAND_BITS, exponent)
+
+
 def _check_classes(graph: StepGraph, samples: Samples) -> None:
     for node in graph.nodes:
         if node.op == "cross_entropy":
@@ -362,8 +379,14 @@ def _check_classes(graph: StepGraph, samples: Samples) -> None:
 def profile_task(
     file: TaskFile, progress: Callable[[int], None] = lambda done: None
 ) -> Calibration:
-    """Calibrate the exponents of a task; the file's own ``exponents`` are not looked at."""
+    """Calibrate the exponents of a task; the file's own ``exponents`` are not looked at.
+
+    TaskError, ModelError, DataError (a label out of range, for one) as their parts find.
+    """
     parts = _load_parts(file)
+    shapes = GraphBuilder(_AnyExponents())
+    emit_step(shapes, parts.plan, parts.model)
+    _check_classes(shapes.graph(), parts.samples)
     return calibrate(
         lambda builder: emit_step(builder, parts.plan, parts.model),
         compute_initial_state(parts.model.params),

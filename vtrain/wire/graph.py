@@ -176,6 +176,11 @@ def _node_from_map(value: cbor.Value, index: int) -> Node:
     return decoded
 
 
+def decode_node(data: bytes, index: int) -> Node:
+    """Inverse of :func:`encode_node` for the node at ``index``, whose inputs come before it."""
+    return _node_from_map(cbor.decode(data), index)
+
+
 def encode_graph(graph: StepGraph) -> bytes:
     """Canonical encoding of the whole graph: an array of node maps (the file ``graph.cbor``)."""
     return cbor.encode([_node_to_map(node) for node in graph.nodes])

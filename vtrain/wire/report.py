@@ -104,6 +104,11 @@ class Report:
     log_root: bytes
 
     @property
+    def exit_code(self) -> int:
+        """What a command ends with: 0 verified, 1 fraud, 3 inconclusive."""
+        return EXIT_CODES[self.verdict]
+
+    @property
     def reason(self) -> Check | None:
         """The check that the verdict rests on, None when all passed."""
         for blame in ("solver", "task", "nobody"):
@@ -120,8 +125,3 @@ def compute_verdict(checks: tuple[Check, ...]) -> Verdict:
     if checks and all(check.status == "passed" for check in checks):
         return "verified"
     return "inconclusive"
-
-
-def exit_code(report: Report) -> int:
-    """0 verified, 1 fraud, 3 inconclusive."""
-    return EXIT_CODES[report.verdict]

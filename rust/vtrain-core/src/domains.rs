@@ -19,8 +19,10 @@ pub enum Domain {
     Graph,
     /// Tree over the samples of a dataset.
     Samples,
-    /// Tree over the outputs of every node of one step.
+    /// Tree over the outputs of every node of one step, or of several.
     Trace,
+    /// Tree over the states of one fold, in a dispute.
+    Terms,
     /// Digest of a task.
     TaskId,
     /// Digest of a batch.
@@ -31,22 +33,35 @@ pub enum Domain {
     RunId,
     /// Randomness that picks what an audit checks.
     Sampling,
+    /// Digest that names what a move in a dispute answers.
+    Position,
+    /// Digest of a move, which is what gets signed.
+    Move,
+    /// Digest that names a game.
+    Game,
+    /// Digest of a receipt, which is what gets signed.
+    Receipt,
 }
 
-const CONTEXTS: [(Domain, &str); 10] = [
+const CONTEXTS: [(Domain, &str); 15] = [
     (Domain::StateTree, "vtrain 2026 state tree v1"),
     (Domain::RunLog, "vtrain 2026 run log v1"),
     (Domain::Graph, "vtrain 2026 graph v1"),
     (Domain::Samples, "vtrain 2026 samples v1"),
     (Domain::Trace, "vtrain 2026 trace v1"),
+    (Domain::Terms, "vtrain 2026 terms v1"),
     (Domain::TaskId, "vtrain 2026 task id v1"),
     (Domain::Batch, "vtrain 2026 batch v1"),
     (Domain::Claim, "vtrain 2026 claim v1"),
     (Domain::RunId, "vtrain 2026 run id v1"),
     (Domain::Sampling, "vtrain 2026 sampling v1"),
+    (Domain::Position, "vtrain 2026 dispute position v1"),
+    (Domain::Move, "vtrain 2026 dispute move v1"),
+    (Domain::Game, "vtrain 2026 dispute game v1"),
+    (Domain::Receipt, "vtrain 2026 dispute receipt v1"),
 ];
 
-static CONTEXT_KEYS: LazyLock<[ContextKey; 10]> =
+static CONTEXT_KEYS: LazyLock<[ContextKey; 15]> =
     LazyLock::new(|| CONTEXTS.map(|(_, context)| hash_derive_key_context(context)));
 
 impl Domain {

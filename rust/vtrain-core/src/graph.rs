@@ -206,13 +206,13 @@ fn refuse(place: &str, reason: &str) -> GraphDecodeError {
 }
 
 /// Takes the fields of one map, and refuses what is left over.
-struct Fields {
+pub(crate) struct Fields {
     left: BTreeMap<String, Value>,
-    place: String,
+    pub(crate) place: String,
 }
 
 impl Fields {
-    fn new(value: Value, place: String) -> Result<Self, GraphDecodeError> {
+    pub(crate) fn new(value: Value, place: String) -> Result<Self, GraphDecodeError> {
         match value {
             Value::Map(entries) => Ok(Self {
                 left: entries.into_iter().collect(),
@@ -222,37 +222,44 @@ impl Fields {
         }
     }
 
-    fn error(&self, name: &str, reason: &str) -> GraphDecodeError {
+    pub(crate) fn error(&self, name: &str, reason: &str) -> GraphDecodeError {
         refuse(&format!("{}.{name}", self.place), reason)
     }
 
-    fn take(&mut self, name: &str) -> Result<Value, GraphDecodeError> {
+    pub(crate) fn take(&mut self, name: &str) -> Result<Value, GraphDecodeError> {
         self.left
             .remove(name)
             .ok_or_else(|| self.error(name, "the field is missing"))
     }
 
-    fn text(&mut self, name: &str) -> Result<String, GraphDecodeError> {
+    pub(crate) fn text(&mut self, name: &str) -> Result<String, GraphDecodeError> {
         match self.take(name)? {
             Value::Text(text) if text.len() <= MAX_TEXT => Ok(text),
             _ => Err(self.error(name, "expected text of at most 4096 bytes")),
         }
     }
 
-    fn int(&mut self, name: &str, lo: i128, hi: i128) -> Result<i128, GraphDecodeError> {
+    pub(crate) fn int(&mut self, name: &str, lo: i128, hi: i128) -> Result<i128, GraphDecodeError> {
         match self.take(name)? {
             Value::Int(value) if (lo..=hi).contains(&value) => Ok(value),
             _ => Err(self.error(name, &format!("expected an integer in [{lo}, {hi}]"))),
         }
     }
 
-    fn list(&mut self, name: &str) -> Result<Vec<Value>, GraphDecodeError> {
+    pub(crate) fn list(&mut self, name: &str) -> Result<Vec<Value>, GraphDecodeError> {
         match self.take(name)? {
             Value::Array(items) if items.len() <= MAX_ITEMS => Ok(items),
             _ => Err(self.error(
                 name,
                 &format!("expected a list of at most {MAX_ITEMS} items"),
             )),
+        }
+    }
+
+    pub(crate) fn bytes(&mut self, name: &str) -> Result<Vec<u8>, GraphDecodeError> {
+        match self.take(name)? {
+            Value::Bytes(bytes) => Ok(bytes),
+            _ => Err(self.error(name, "expected bytes")),
         }
     }
 
@@ -282,7 +289,7 @@ impl Fields {
         }
     }
 
-    fn done(self) -> Result<(), GraphDecodeError> {
+    pub(crate) fn done(self) -> Result<(), GraphDecodeError> {
         match self.left.keys().next() {
             Some(name) => Err(self.error(name, "the field is unknown")),
             None => Ok(()),

@@ -12,6 +12,7 @@ pub mod number;
 pub mod ops;
 pub mod order;
 pub mod philox;
+pub mod referee;
 pub mod tables;
 pub mod tensor_digest;
 pub mod threads;

@@ -47,6 +47,102 @@ pub fn sides(mut size: u64, mut index: u64) -> Vec<bool> {
     out
 }
 
+/// A range of leaves that no tree has as a subtree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("leaves {start} to {end} are no subtree of {size} leaves")]
+pub struct NoSuchRange {
+    /// First leaf asked for.
+    pub start: u64,
+    /// The leaf after the last asked for.
+    pub end: u64,
+    /// Leaves that there are.
+    pub size: u64,
+}
+
+/// The frontier of a range and the items given for it differ in number, or there is no such range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the items are not those of the frontier of leaves {start} to {end} at depth {depth}")]
+pub struct NoSuchFrontier {
+    /// First leaf of the range.
+    pub start: u64,
+    /// The leaf after its last.
+    pub end: u64,
+    /// How often the range is split.
+    pub depth: u32,
+}
+
+/// Refuses what is no subtree: a subtree begins at a multiple of a power of two not below its size.
+pub(crate) fn check_range(start: u64, end: u64, size: u64) -> Result<(), NoSuchRange> {
+    let aligned = end
+        .checked_sub(start)
+        .filter(|&length| length > 0 && end <= size)
+        .and_then(u64::checked_next_power_of_two)
+        .is_some_and(|power| start.is_multiple_of(power));
+    match aligned {
+        true => Ok(()),
+        false => Err(NoSuchRange { start, end, size }),
+    }
+}
+
+/// The ranges that `depth` splits leave of the non-empty [start, end), from left to right: single
+/// leaves are not split again. The same in this tree and in BLAKE3's.
+pub(crate) fn frontier_ranges(start: u64, end: u64, depth: u32) -> Vec<(u64, u64)> {
+    fn visit(start: u64, end: u64, depth: u32, out: &mut Vec<(u64, u64)>) {
+        if depth == 0 || end - start <= 1 {
+            out.push((start, end));
+            return;
+        }
+        let middle = start + split(end - start);
+        visit(start, middle, depth - 1, out);
+        visit(middle, end, depth - 1, out);
+    }
+    let mut out = Vec::new();
+    visit(start, end, depth, &mut out);
+    out
+}
+
+/// Value of a range of `size` > 0 leaves from its frontier at `depth`; None if `items` ends early.
+///
+/// `join` gets the two halves and whether they make up the whole range. Work is bounded by `items`.
+pub(crate) fn fold_range(
+    size: u64,
+    depth: u32,
+    items: &mut impl Iterator<Item = Hash>,
+    join: &impl Fn(&Hash, &Hash, bool) -> Hash,
+) -> Option<Hash> {
+    fn visit(
+        size: u64,
+        depth: u32,
+        whole: bool,
+        items: &mut impl Iterator<Item = Hash>,
+        join: &impl Fn(&Hash, &Hash, bool) -> Hash,
+    ) -> Option<Hash> {
+        if depth == 0 || size == 1 {
+            return items.next();
+        }
+        let left = visit(split(size), depth - 1, false, items, join)?;
+        let right = visit(size - split(size), depth - 1, false, items, join)?;
+        Some(join(&left, &right, whole))
+    }
+    let value = visit(size, depth, true, items, join)?;
+    items.next().is_none().then_some(value)
+}
+
+/// Hash of the leaves [start, end) of a tree from the hashes of their frontier at `depth`.
+pub fn fold_frontier(
+    domain: Domain,
+    start: u64,
+    end: u64,
+    depth: u32,
+    items: &[Hash],
+) -> Result<Hash, NoSuchFrontier> {
+    let join = |left: &Hash, right: &Hash, _| node_hash(domain, left, right);
+    end.checked_sub(start)
+        .filter(|&size| size > 0)
+        .and_then(|size| fold_range(size, depth, &mut items.iter().copied(), &join))
+        .ok_or(NoSuchFrontier { start, end, depth })
+}
+
 /// A growing list of leaves with the roots and proofs of all its prefixes in O(log^2 size).
 #[derive(Clone, Debug)]
 pub struct MerkleTree {
@@ -167,6 +263,15 @@ impl MerkleTree {
         }
         path.reverse();
         Ok(path)
+    }
+
+    /// Hashes of the frontier of leaves [start, end), a subtree of the tree of some prefix.
+    pub fn frontier(&self, start: u64, end: u64, depth: u32) -> Result<Vec<Hash>, NoSuchRange> {
+        check_range(start, end, self.size())?;
+        Ok(frontier_ranges(start, end, depth)
+            .into_iter()
+            .map(|(start, end)| self.range_root(start, end))
+            .collect())
     }
 
     fn check_size(&self, size: u64) -> Result<(), NoSuchLeaf> {

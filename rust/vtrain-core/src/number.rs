@@ -113,6 +113,14 @@ pub fn saturate<T: Narrow>(x: i64) -> T {
     T::truncate(x.clamp(T::BOUNDS.0, T::BOUNDS.1))
 }
 
+/// [`saturate`], which adds 1 to `clamped` if that changes `x`; without a branch.
+#[inline(always)]
+pub fn saturate_counted<T: Narrow>(x: i64, clamped: &mut u64) -> T {
+    let held = x.clamp(T::BOUNDS.0, T::BOUNDS.1);
+    *clamped += u64::from(held != x);
+    T::truncate(held)
+}
+
 /// The rounding shift `rs(x, s) = floor((x + 2^(s-1)) / 2^s)`, for s <= 0 `x * 2^-s` modulo 2^64.
 ///
 /// Free of branches, so that loops over elements vectorise for every shift alike: one left shift,

@@ -8,10 +8,15 @@ use blake3::{CHUNK_LEN, Hasher};
 use rayon::prelude::*;
 
 use crate::domains::Hash;
-use crate::merkle::{sides, split};
+use crate::merkle::{
+    NoSuchFrontier, NoSuchRange, check_range, fold_range, frontier_ranges, sides, split,
+};
 
 /// Below this many bytes a second thread costs more than it brings.
 const PARALLEL_LEN: usize = 128 << 10;
+
+/// The last chunk of the longest tensor that there can be: BLAKE3 hashes up to 2^64 - 1 bytes.
+const MAX_CHUNK: u64 = (1 << 54) - 1;
 
 /// A chunk that a tensor does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -116,6 +121,148 @@ pub fn verify_chunk(digest: &Hash, length: u64, index: u64, chunk: &[u8], path: 
         (top, &value)
     };
     merge_subtrees_root(left, right, Mode::Hash) == *digest
+}
+
+/// The chaining values of all chunks of one tensor and of the subtrees over them.
+///
+/// It keeps no bytes of the tensor: 64 bytes a KiB.
+#[derive(Clone, Debug)]
+pub struct ChunkTree {
+    chunks: u64,
+    digest: Hash,
+    /// `levels[k][j]` is the value of the complete subtree over chunks j * 2^k .. (j + 1) * 2^k.
+    levels: Vec<Vec<Hash>>,
+}
+
+impl ChunkTree {
+    /// Hashes a tensor's bytes in the current rayon pool.
+    pub fn new(data: &[u8]) -> Self {
+        let values: Vec<Hash> = if data.is_empty() {
+            vec![digest(data)] // the empty chunk is in no larger tensor
+        } else {
+            data.par_chunks(CHUNK_LEN)
+                .with_min_len(64)
+                .enumerate()
+                .map(|(index, chunk)| chaining_value(chunk, index as u64))
+                .collect()
+        };
+        let chunks = values.len() as u64;
+        let mut levels = vec![values];
+        while let Some(below) = levels.last().filter(|level| level.len() > 1) {
+            let above = below
+                .par_chunks_exact(2)
+                .with_min_len(512)
+                .map(|pair| merge_subtrees_non_root(&pair[0], &pair[1], Mode::Hash))
+                .collect();
+            levels.push(above);
+        }
+        let mut tree = Self {
+            chunks,
+            digest: [0; 32],
+            levels,
+        };
+        tree.digest = match chunks {
+            1 => digest(data),
+            _ => {
+                let middle = split(chunks);
+                let (left, right) = (tree.value(0, middle), tree.value(middle, chunks));
+                merge_subtrees_root(&left, &right, Mode::Hash).into()
+            }
+        };
+        tree
+    }
+
+    /// Number of chunks.
+    pub fn chunks(&self) -> u64 {
+        self.chunks
+    }
+
+    /// Digest of the tensor.
+    pub fn digest(&self) -> Hash {
+        self.digest
+    }
+
+    /// Values of the frontier of chunks [start, end): chaining values, but the digest where a part
+    /// is the whole tensor.
+    pub fn frontier(&self, start: u64, end: u64, depth: u32) -> Result<Vec<Hash>, NoSuchRange> {
+        check_range(start, end, self.chunks)?;
+        Ok(frontier_ranges(start, end, depth)
+            .into_iter()
+            .map(|(start, end)| match (start, end == self.chunks) {
+                (0, true) => self.digest,
+                _ => self.value(start, end),
+            })
+            .collect())
+    }
+
+    /// Path of chunk `index`: sibling chaining values from the chunk upwards.
+    pub fn path(&self, index: u64) -> Result<Vec<Hash>, NoSuchChunk> {
+        let chunks = self.chunks;
+        if index >= chunks {
+            return Err(NoSuchChunk { index, chunks });
+        }
+        let (mut start, mut end) = (0, chunks);
+        let mut path = Vec::new();
+        while end - start > 1 {
+            let middle = start + split(end - start);
+            if index < middle {
+                path.push(self.value(middle, end));
+                end = middle;
+            } else {
+                path.push(self.value(start, middle));
+                start = middle;
+            }
+        }
+        path.reverse();
+        Ok(path)
+    }
+
+    /// Chaining value of a non-empty subtree.
+    fn value(&self, start: u64, end: u64) -> Hash {
+        let size = end - start;
+        if size.is_power_of_two() {
+            let level = size.trailing_zeros();
+            return self.levels[level as usize][(start >> level) as usize];
+        }
+        let middle = start + split(size);
+        merge_subtrees_non_root(
+            &self.value(start, middle),
+            &self.value(middle, end),
+            Mode::Hash,
+        )
+    }
+}
+
+/// Value of chunks [start, end) of a tensor from its frontier at `depth`: a chaining value, or the
+/// digest where `is_root` says that these are all chunks.
+///
+/// An item is the chaining value of its part; of a range that is itself one chunk, its bytes.
+pub fn fold_chunk_frontier(
+    start: u64,
+    end: u64,
+    depth: u32,
+    items: &[&[u8]],
+    is_root: bool,
+) -> Result<Hash, NoSuchFrontier> {
+    let refusal = NoSuchFrontier { start, end, depth };
+    let size = end.checked_sub(start).filter(|&size| size > 0);
+    let size = size.ok_or(refusal)?;
+    if size == 1 {
+        return match items {
+            [chunk] if chunk.len() > CHUNK_LEN || start > MAX_CHUNK => Err(refusal),
+            [chunk] if is_root => Ok(digest(chunk)),
+            [chunk] if !chunk.is_empty() => Ok(chaining_value(chunk, start)),
+            _ => Err(refusal),
+        };
+    }
+    let values: Option<Vec<Hash>> = items.iter().map(|&item| item.try_into().ok()).collect();
+    let join = |left: &Hash, right: &Hash, whole| match whole && is_root {
+        true => merge_subtrees_root(left, right, Mode::Hash).into(),
+        false => merge_subtrees_non_root(left, right, Mode::Hash),
+    };
+    values
+        .and_then(|values| fold_range(size, depth, &mut values.into_iter(), &join))
+        .ok_or(refusal)
 }
 
 /// Chaining value of the subtree over the non-empty `data`, whose first chunk is number `first`.

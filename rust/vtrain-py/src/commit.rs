@@ -17,7 +17,7 @@ pyo3::import_exception!(vtrain.errors, TaskError);
 compile_error!("tensor digests are of little-endian bytes; this host would have to swap them");
 
 /// Runs `work` on that many threads with the GIL released; 0 is all cores.
-fn detached<R: Send>(
+pub(crate) fn detached<R: Send>(
     py: Python<'_>,
     threads: usize,
     work: impl FnOnce() -> R + Send,
@@ -27,7 +27,7 @@ fn detached<R: Send>(
 }
 
 /// Bytes of a C-contiguous, little-endian buffer, held for as long as this lives.
-struct Bytes(PyUntypedBuffer);
+pub(crate) struct Bytes(PyUntypedBuffer);
 
 impl<'py> FromPyObject<'_, 'py> for Bytes {
     type Error = PyErr;
@@ -45,7 +45,7 @@ impl<'py> FromPyObject<'_, 'py> for Bytes {
 }
 
 impl Bytes {
-    fn as_slice(&self) -> &[u8] {
+    pub(crate) fn as_slice(&self) -> &[u8] {
         match self.0.len_bytes() {
             0 => &[],
             // SAFETY: the exporter keeps `len_bytes` bytes at `buf_ptr` alive and in place while
@@ -57,20 +57,20 @@ impl Bytes {
     }
 }
 
-fn domain_named(context: &str) -> PyResult<Domain> {
+pub(crate) fn domain_named(context: &str) -> PyResult<Domain> {
     Domain::from_context(context)
         .ok_or_else(|| EncodingError::new_err(format!("unknown hash domain {context:?}")))
 }
 
 /// `None` when an item is not 32 bytes: hostile paths are false, not an exception.
-fn hashes(items: &[Vec<u8>]) -> Option<Vec<Hash>> {
+pub(crate) fn hashes(items: &[Vec<u8>]) -> Option<Vec<Hash>> {
     items
         .iter()
         .map(|item| Hash::try_from(item.as_slice()).ok())
         .collect()
 }
 
-fn to_python<'py>(py: Python<'py>, hashes: &[Hash]) -> Vec<Bound<'py, PyBytes>> {
+pub(crate) fn to_python<'py>(py: Python<'py>, hashes: &[Hash]) -> Vec<Bound<'py, PyBytes>> {
     hashes.iter().map(|hash| PyBytes::new(py, hash)).collect()
 }
 
@@ -188,6 +188,18 @@ impl MerkleTree {
             py,
             &self.0.inclusion_path(index, size).map_err(no_such_leaf)?,
         ))
+    }
+
+    fn frontier<'py>(
+        &self,
+        py: Python<'py>,
+        start: u64,
+        end: u64,
+        depth: u32,
+    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let hashes = self.0.frontier(start, end, depth);
+        let hashes = hashes.map_err(|error| EncodingError::new_err(error.to_string()))?;
+        Ok(to_python(py, &hashes))
     }
 
     fn consistency_path<'py>(

@@ -17,7 +17,7 @@ use vtrain_core::ops::{self, Form, Slice};
 use vtrain_core::threads::run_on;
 
 /// The error of `vtrain.errors` named `class`, with its place.
-fn typed(py: Python<'_>, class: &str, message: &str, place: &str) -> PyErr {
+pub(crate) fn typed(py: Python<'_>, class: &str, message: &str, place: &str) -> PyErr {
     let make = || -> PyResult<PyErr> {
         let keywords = PyDict::new(py);
         keywords.set_item("where", place)?;
@@ -30,7 +30,7 @@ fn typed(py: Python<'_>, class: &str, message: &str, place: &str) -> PyErr {
     make().unwrap_or_else(|error| error)
 }
 
-fn decode_error(py: Python<'_>, error: &GraphDecodeError) -> PyErr {
+pub(crate) fn decode_error(py: Python<'_>, error: &GraphDecodeError) -> PyErr {
     match error {
         GraphDecodeError::Encoding(error) => typed(
             py,
@@ -81,7 +81,7 @@ fn form(py: Python<'_>, dtype: &str, shape: Vec<usize>) -> PyResult<Form> {
 }
 
 /// A C-contiguous array of one of the five dtypes.
-enum Tensor<'py> {
+pub(crate) enum Tensor<'py> {
     U8(PyReadonlyArrayDyn<'py, u8>),
     I8(PyReadonlyArrayDyn<'py, i8>),
     I16(PyReadonlyArrayDyn<'py, i16>),
@@ -110,7 +110,7 @@ impl<'py> FromPyObject<'_, 'py> for Tensor<'py> {
 }
 
 impl Tensor<'_> {
-    fn slice(&self) -> PyResult<Slice<'_>> {
+    pub(crate) fn slice(&self) -> PyResult<Slice<'_>> {
         fn of<'a, T: Element>(array: &'a PyReadonlyArrayDyn<'_, T>) -> PyResult<Slice<'a>>
         where
             Slice<'a>: From<&'a [T]>,

@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 mod commit;
 mod engine;
 mod gemm;
+mod referee;
 
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -12,5 +13,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     commit::register(module)?;
     engine::register(module)?;
     gemm::register(module)?;
+    referee::register(module)?;
     Ok(())
 }

@@ -562,6 +562,7 @@ impl Machine {
             product,
             rule,
             shift,
+            velocity: moved,
             ..
         } = job.work
         else {
@@ -576,7 +577,9 @@ impl Machine {
         };
         let size = program.forms[job.node].size();
         let (velocity, weight) = (velocity.write(size), weight.write(size));
-        update_in_place(&mut self.gemm, (a, b), velocity, weight, rule, rate)?;
+        let clamped = update_in_place(&mut self.gemm, (a, b), velocity, weight, rule, rate)?;
+        self.saturated[moved] += clamped.velocity;
+        self.saturated[job.node] += clamped.weight;
         Ok(())
     }
 

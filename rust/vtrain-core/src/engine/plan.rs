@@ -44,6 +44,7 @@ pub(super) enum Work {
     /// matmul, col2im. Inputs: a, b.
     Scatter { product: Product, window: Window },
     /// matmul, momentum, sgd_update, the last two in place. Inputs: a, b, rate.
+    /// `velocity` is the node of the momentum.
     Update {
         product: Product,
         rule: MomentumRule,
@@ -253,8 +254,7 @@ impl Chains {
         let (old_velocity, old_weight) = (reads(velocity, 0), reads(weight, 0));
         let inputs = vec![reads(start, 0), reads(start, 1), reads(weight, 2)];
         let readers = |value: usize| program.readers[value].iter().copied();
-        let legal = !self.idle[weight]
-            && old_weight != velocity
+        let legal = old_weight != velocity
             && old_weight != old_velocity
             && !inputs.contains(&old_velocity)
             && !inputs.contains(&old_weight)
@@ -368,11 +368,10 @@ fn find_idle(program: &Program) -> Vec<bool> {
     let record = program.record;
     let mut idle = vec![false; program.kernels.len()];
     for node in (0..idle.len()).rev() {
-        let is_seen = matches!(
-            program.kernels[node],
-            Kernel::NextState { .. } | Kernel::Rescale { .. }
-        ) || [record.step, record.batch_digest, record.loss, record.root]
-            .contains(&node);
+        let kernel = &program.kernels[node];
+        let is_seen = matches!(kernel, Kernel::NextState { .. })
+            || kernel.saturates()
+            || [record.step, record.batch_digest, record.loss, record.root].contains(&node);
         idle[node] = !is_seen && program.users[node].iter().all(|&user| idle[user]);
     }
     idle

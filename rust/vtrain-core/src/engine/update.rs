@@ -1,10 +1,17 @@
 //! Momentum and weights updated straight from the gradient's accumulators.
 
 use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::gemm::{Epilogue, Gemm, GemmError, MatRef};
-use crate::number::Rounding;
+use crate::number::{Rounding, saturate_counted};
 use crate::ops::optimizer::{MomentumRule, Rate};
+
+/// How many elements saturation changed.
+pub(super) struct Clamped {
+    pub velocity: u64,
+    pub weight: u64,
+}
 
 /// Computes the gradient `a * b` of a weight matrix and updates velocity and weight, which have its
 /// shape, without storing it.
@@ -15,7 +22,7 @@ pub(super) fn update_in_place(
     weight: &mut [i32],
     rule: MomentumRule,
     rate: Rate,
-) -> Result<(), GemmError> {
+) -> Result<Clamped, GemmError> {
     let (rows, columns) = (a.rows(), b.cols());
     let fits = Some(velocity.len()) == rows.checked_mul(columns) && weight.len() == velocity.len();
     if !fits {
@@ -38,19 +45,15 @@ pub(super) fn update_in_place(
     // shifts in [0, 62], and for all rates that a task can have.
     match (rule.small_rounding(), rate.small()) {
         (Some(align), Some((rate, shift))) => {
-            let update = |velocity: i32, weight: i32, grad: i64| {
-                let velocity = rule.apply(velocity, align.apply(grad));
-                (velocity, Rate::apply_small(weight, velocity, rate, shift))
-            };
-            gemm.run(a, b, &InPlace { tensors, update })
+            let moved = |velocity, grad| rule.apply(velocity, align.apply(grad));
+            let stepped = |weight, velocity| Rate::apply_small(weight, velocity, rate, shift);
+            InPlace::new(tensors, moved, stepped).run(gemm, a, b)
         }
         _ => {
             let (align, shift) = (rule.rounding(), Rounding::new(rate.shift));
-            let update = |velocity: i32, weight: i32, grad: i64| {
-                let velocity = rule.apply(velocity, align.apply(grad));
-                (velocity, Rate::apply(weight, velocity, rate.rate, shift))
-            };
-            gemm.run(a, b, &InPlace { tensors, update })
+            let moved = |velocity, grad| rule.apply(velocity, align.apply(grad));
+            let stepped = |weight, velocity| Rate::apply(weight, velocity, rate.rate, shift);
+            InPlace::new(tensors, moved, stepped).run(gemm, a, b)
         }
     }
 }
@@ -68,13 +71,45 @@ struct Tensors<'a> {
 // by the contract of `Epilogue::store`.
 unsafe impl Sync for Tensors<'_> {}
 
-struct InPlace<'a, F> {
+struct InPlace<'a, M, S> {
     tensors: Tensors<'a>,
-    /// (velocity, weight, gradient) -> the new velocity and weight.
-    update: F,
+    /// (velocity, gradient) -> the new velocity, before saturation.
+    moved: M,
+    /// (weight, new velocity) -> the new weight, before saturation.
+    stepped: S,
+    clamped_velocity: AtomicU64,
+    clamped_weight: AtomicU64,
 }
 
-impl<F: Fn(i32, i32, i64) -> (i32, i32) + Sync> Epilogue for InPlace<'_, F> {
+impl<'a, M, S> InPlace<'a, M, S>
+where
+    M: Fn(i32, i64) -> i64 + Sync,
+    S: Fn(i32, i32) -> i64 + Sync,
+{
+    fn new(tensors: Tensors<'a>, moved: M, stepped: S) -> Self {
+        Self {
+            tensors,
+            moved,
+            stepped,
+            clamped_velocity: AtomicU64::new(0),
+            clamped_weight: AtomicU64::new(0),
+        }
+    }
+
+    fn run(self, gemm: &mut Gemm, a: MatRef<'_>, b: MatRef<'_>) -> Result<Clamped, GemmError> {
+        gemm.run(a, b, &self)?;
+        Ok(Clamped {
+            velocity: self.clamped_velocity.into_inner(),
+            weight: self.clamped_weight.into_inner(),
+        })
+    }
+}
+
+impl<M, S> Epilogue for InPlace<'_, M, S>
+where
+    M: Fn(i32, i64) -> i64 + Sync,
+    S: Fn(i32, i32) -> i64 + Sync,
+{
     fn shape(&self) -> (usize, usize) {
         (self.tensors.rows, self.tensors.columns)
     }
@@ -90,8 +125,16 @@ impl<F: Fn(i32, i32, i64) -> (i32, i32) + Sync> Epilogue for InPlace<'_, F> {
                 std::slice::from_raw_parts_mut(self.tensors.weight.add(start), acc.len()),
             )
         };
+        let (mut clamped_velocity, mut clamped_weight) = (0, 0);
         for ((velocity, weight), &grad) in velocity.iter_mut().zip(weight).zip(acc) {
-            (*velocity, *weight) = (self.update)(*velocity, *weight, grad);
+            *velocity = saturate_counted((self.moved)(*velocity, grad), &mut clamped_velocity);
+            *weight = saturate_counted((self.stepped)(*weight, *velocity), &mut clamped_weight);
+        }
+        if clamped_velocity | clamped_weight != 0 {
+            self.clamped_velocity
+                .fetch_add(clamped_velocity, Ordering::Relaxed);
+            self.clamped_weight
+                .fetch_add(clamped_weight, Ordering::Relaxed);
         }
     }
 }

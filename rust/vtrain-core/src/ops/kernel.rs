@@ -208,7 +208,18 @@ impl Kernel {
         )
     }
 
-    /// Writes the output; returns how many elements saturation changed (0 but for a rescale).
+    /// Does its law end in saturation, so that [`Self::run`] may count?
+    pub fn saturates(&self) -> bool {
+        matches!(
+            self,
+            Self::Normalize { .. }
+                | Self::Rescale { .. }
+                | Self::Momentum(_)
+                | Self::SgdUpdate { .. }
+        )
+    }
+
+    /// Writes the output; returns how many elements saturation changed.
     ///
     /// `inputs` and `out` have the forms that the kernel was made for. If it is in place, `out`
     /// holds the first input, and `inputs[0]` is not read. Work is spread over the current rayon
@@ -244,10 +255,10 @@ impl Kernel {
                 shift,
             } => {
                 let (multiplier, offset, shift) = (*multiplier, *offset, *shift);
-                each!(input(0)?, x => for_rows(out.try_into()?, 1, |at, out| {
-                    source::normalize(&x[at..at + out.len()], multiplier, offset, shift, out);
-                    0
+                let clamped = each!(input(0)?, x => for_rows(out.try_into()?, 1, |at, out| {
+                    source::normalize(&x[at..at + out.len()], multiplier, offset, shift, out)
                 }));
+                return Ok(clamped);
             }
             Self::OneHot { depth } => {
                 let depth = *depth;
@@ -402,10 +413,9 @@ impl Kernel {
             Self::Sum => put(out, each!(input(0)?, x => softmax::sum(x)))?,
             Self::Momentum(rule) => {
                 let grad: &[i64] = input(1)?.try_into()?;
-                for_rows(out.try_into()?, 1, |at, out| {
-                    optimizer::momentum(out, &grad[at..at + out.len()], *rule);
-                    0
-                });
+                return Ok(for_rows(out.try_into()?, 1, |at, out| {
+                    optimizer::momentum(out, &grad[at..at + out.len()], *rule)
+                }));
             }
             Self::SgdUpdate { shift } => {
                 let velocity: &[i32] = input(1)?.try_into()?;
@@ -413,10 +423,9 @@ impl Kernel {
                     rate: scalar(input(2)?)?,
                     shift: *shift,
                 };
-                for_rows(out.try_into()?, 1, |at, out| {
-                    optimizer::sgd_update(out, &velocity[at..at + out.len()], rate);
-                    0
-                });
+                return Ok(for_rows(out.try_into()?, 1, |at, out| {
+                    optimizer::sgd_update(out, &velocity[at..at + out.len()], rate)
+                }));
             }
             Self::Schedule { starts, rates } => {
                 put(out, optimizer::schedule(scalar(input(0)?)?, starts, rates))?;

@@ -1,7 +1,7 @@
 //! SGD with momentum on int32 masters: twin of `vtrain/ops/optimizer.py`.
 
 use super::simd::vectorised;
-use crate::number::{Rounding, SmallRounding, saturate};
+use crate::number::{Rounding, SmallRounding, saturate_counted};
 
 /// Fraction bits of `decay` = 1 - mu.
 const DECAY_EXPONENT: u32 = 16;
@@ -23,14 +23,14 @@ impl MomentumRule {
         }
     }
 
-    /// sat32(v + rs(g, shift) - rs(v * decay, 16)), given rs(g, shift).
+    /// v + rs(g, shift) - rs(v * decay, 16), given rs(g, shift); still to be saturated.
     #[inline(always)]
-    pub fn apply(&self, velocity: i32, aligned: i64) -> i32 {
+    pub fn apply(&self, velocity: i32, aligned: i64) -> i64 {
         let wide = i64::from(velocity);
         // At most 2^47 + 2^15: no need for a careful rounding.
         let decayed =
             (wide * i64::from(self.decay) + (1 << (DECAY_EXPONENT - 1))) >> DECAY_EXPONENT;
-        saturate(wide.wrapping_add(aligned).wrapping_sub(decayed))
+        wide.wrapping_add(aligned).wrapping_sub(decayed)
     }
 
     /// How gradients are aligned.
@@ -44,17 +44,20 @@ impl MomentumRule {
     }
 }
 
-/// Updates the velocity by the gradient, element by element.
-pub fn momentum(velocity: &mut [i32], grad: &[i64], rule: MomentumRule) {
+/// Updates the velocity by the gradient; returns how many elements saturation changed.
+pub fn momentum(velocity: &mut [i32], grad: &[i64], rule: MomentumRule) -> u64 {
     let rounding = rule.rounding();
     vectorised(
         #[inline(always)]
         || {
+            let mut clamped = 0;
             for (velocity, &grad) in velocity.iter_mut().zip(grad) {
-                *velocity = rule.apply(*velocity, rounding.apply(grad));
+                let moved = rule.apply(*velocity, rounding.apply(grad));
+                *velocity = saturate_counted(moved, &mut clamped);
             }
+            clamped
         },
-    );
+    )
 }
 
 /// Rate and shift of a weight update.
@@ -67,18 +70,18 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// sat32(w - rs(v * rate, shift)).
+    /// w - rs(v * rate, shift); still to be saturated.
     #[inline(always)]
-    pub fn apply(weight: i32, velocity: i32, rate: i64, shift: Rounding) -> i32 {
+    pub fn apply(weight: i32, velocity: i32, rate: i64, shift: Rounding) -> i64 {
         let step = shift.apply(i64::from(velocity).wrapping_mul(rate));
-        saturate(i64::from(weight).wrapping_sub(step))
+        i64::from(weight).wrapping_sub(step)
     }
 
     /// The same for a rate of 31 bits: the product stays within 2^62.
     #[inline(always)]
-    pub fn apply_small(weight: i32, velocity: i32, rate: i32, shift: SmallRounding) -> i32 {
+    pub fn apply_small(weight: i32, velocity: i32, rate: i32, shift: SmallRounding) -> i64 {
         let step = shift.apply(i64::from(velocity) * i64::from(rate));
-        saturate(i64::from(weight).wrapping_sub(step))
+        i64::from(weight).wrapping_sub(step)
     }
 
     /// Rate and rounding for [`Self::apply_small`], if it may be used.
@@ -90,17 +93,20 @@ impl Rate {
     }
 }
 
-/// Updates the weights by the velocity, element by element.
-pub fn sgd_update(weight: &mut [i32], velocity: &[i32], rate: Rate) {
+/// Updates the weights by the velocity; returns how many elements saturation changed.
+pub fn sgd_update(weight: &mut [i32], velocity: &[i32], rate: Rate) -> u64 {
     let shift = Rounding::new(rate.shift);
     vectorised(
         #[inline(always)]
         || {
+            let mut clamped = 0;
             for (weight, &velocity) in weight.iter_mut().zip(velocity) {
-                *weight = Rate::apply(*weight, velocity, rate.rate, shift);
+                let moved = Rate::apply(*weight, velocity, rate.rate, shift);
+                *weight = saturate_counted(moved, &mut clamped);
             }
+            clamped
         },
-    );
+    )
 }
 
 /// The rate of step `now`: that of the last start not after it.

@@ -1,7 +1,7 @@
 //! Changing exponents: twin of `vtrain/ops/rescale.py`.
 
 use super::simd::vectorised;
-use crate::number::{Element, Narrow, Rounding, saturate};
+use crate::number::{Element, Narrow, Rounding, saturate_counted};
 
 /// `out = sat(rs(x * multiplier, shift))`; returns how many elements saturation changed.
 pub fn rescale<T: Element, O: Narrow>(
@@ -13,13 +13,12 @@ pub fn rescale<T: Element, O: Narrow>(
     vectorised(
         #[inline(always)]
         || {
-            let mut beyond = 0u64;
+            let mut clamped = 0;
             for (out, &x) in out.iter_mut().zip(x) {
-                let y = shift.apply(x.wide().wrapping_mul(multiplier));
-                beyond += u64::from(y < O::BOUNDS.0) + u64::from(y > O::BOUNDS.1);
-                *out = saturate(y);
+                let scaled = x.wide().wrapping_mul(multiplier);
+                *out = saturate_counted(shift.apply(scaled), &mut clamped);
             }
-            beyond
+            clamped
         },
     )
 }

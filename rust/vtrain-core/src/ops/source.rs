@@ -1,7 +1,7 @@
 //! The step counter, the batch and its preparation: twin of `vtrain/ops/source.py`.
 
 use super::simd::vectorised;
-use crate::number::{Element, MAX_STEPS, PROBABILITY_ONE, Rounding, saturate};
+use crate::number::{Element, MAX_STEPS, PROBABILITY_ONE, Rounding, saturate_counted};
 use crate::order::{OrderError, batch_indices};
 
 /// min(t + 1, 2^40).
@@ -38,23 +38,25 @@ pub fn gather_samples(
     Some(())
 }
 
-/// sat16(rs(x * multiplier + offset, shift)).
+/// sat16(rs(x * multiplier + offset, shift)); returns how many elements saturation changed.
 pub fn normalize<T: Element>(
     x: &[T],
     multiplier: i64,
     offset: i64,
     shift: Rounding,
     out: &mut [i16],
-) {
+) -> u64 {
     vectorised(
         #[inline(always)]
         || {
+            let mut clamped = 0;
             for (out, &x) in out.iter_mut().zip(x) {
                 let scaled = x.wide().wrapping_mul(multiplier).wrapping_add(offset);
-                *out = saturate(shift.apply(scaled));
+                *out = saturate_counted(shift.apply(scaled), &mut clamped);
             }
+            clamped
         },
-    );
+    )
 }
 
 /// `depth` elements for each of `x`: 1.0 at its place, if it has one, else 0.

@@ -1,0 +1,144 @@
+//! Folds over tensors in memory: what a party to a dispute computes.
+
+use std::collections::BTreeSet;
+
+use blake3::CHUNK_LEN;
+
+use super::fold::{Leaf, Reader, Stop, element_of};
+use crate::domains::Hash;
+use crate::number::Dtype;
+use crate::ops::Slice;
+
+/// The inputs of one node, and the samples.
+#[derive(Clone, Copy, Debug)]
+pub struct Whole<'a> {
+    /// One tensor for each input; the value of the state, for a `state`.
+    pub inputs: &'a [Slice<'a>],
+    /// Their digests, where a rule asks for them.
+    pub digests: &'a [Hash],
+    /// The committed table of samples, row by row.
+    pub table: &'a [u8],
+    /// Bytes of a row; 0 for no table.
+    pub row: usize,
+}
+
+impl Reader for Whole<'_> {
+    fn element(&mut self, input: usize, index: u64) -> Result<i64, Stop> {
+        let element = || {
+            let tensor = self.inputs.get(input)?;
+            let size = tensor.dtype().size();
+            let start = usize::try_from(index).ok()?.checked_mul(size)?;
+            let bytes = tensor.bytes().get(start..)?.get(..size)?;
+            element_of(tensor.dtype(), bytes)
+        };
+        element().ok_or(Stop::Element { input, index })
+    }
+
+    fn digest(&mut self, input: usize) -> Result<Hash, Stop> {
+        self.digests.get(input).copied().ok_or(Stop::Digest(input))
+    }
+
+    fn sample(&mut self, index: i64) -> Result<&[u8], Stop> {
+        let row = || {
+            let start = usize::try_from(index).ok()?.checked_mul(self.row)?;
+            self.table.get(start..)?.get(..self.row)
+        };
+        Ok(row().unwrap_or(&[]))
+    }
+}
+
+/// Chunks and rows that a block reads, each list ascending.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reads {
+    /// For each input.
+    pub chunks: Vec<Vec<u64>>,
+    /// Of the samples.
+    pub rows: Vec<u64>,
+}
+
+/// A reader that notes what is read through it.
+struct Recorder<'r, R> {
+    inner: &'r mut R,
+    dtypes: Vec<Dtype>,
+    chunks: Vec<BTreeSet<u64>>,
+    rows: BTreeSet<u64>,
+}
+
+impl<R: Reader> Reader for Recorder<'_, R> {
+    fn element(&mut self, input: usize, index: u64) -> Result<i64, Stop> {
+        let value = self.inner.element(input, index)?;
+        if let (Some(dtype), Some(chunks)) = (self.dtypes.get(input), self.chunks.get_mut(input)) {
+            chunks.insert(chunk_of(*dtype, index));
+        }
+        Ok(value)
+    }
+
+    fn digest(&mut self, input: usize) -> Result<Hash, Stop> {
+        self.inner.digest(input)
+    }
+
+    fn sample(&mut self, index: i64) -> Result<&[u8], Stop> {
+        let row = self.inner.sample(index)?;
+        if let (false, Ok(index)) = (row.is_empty(), u64::try_from(index)) {
+            self.rows.insert(index);
+        }
+        Ok(row)
+    }
+}
+
+/// The chunk that an element lies in: no element lies in two.
+pub(crate) fn chunk_of(dtype: Dtype, index: u64) -> u64 {
+    index / (CHUNK_LEN / dtype.size()) as u64
+}
+
+/// The states of `element` after each of its blocks, one after the other.
+///
+/// It ends before the first block that has no state.
+pub fn states(leaf: &Leaf, element: u64, reader: &mut impl Reader) -> Result<Vec<u8>, Stop> {
+    let (mut out, mut state) = (Vec::new(), leaf.init());
+    for block in 0..leaf.blocks() {
+        state = match leaf.run_block(state, element, block, reader) {
+            Ok(state) => state,
+            Err(Stop::NoValue) => break,
+            Err(stop) => return Err(stop),
+        };
+        match leaf.encode_state(&state) {
+            Some(bytes) => out.extend_from_slice(&bytes),
+            None => break,
+        }
+    }
+    Ok(out)
+}
+
+/// What one block of `element` reads.
+pub fn reads(
+    leaf: &Leaf,
+    element: u64,
+    block: u64,
+    reader: &mut impl Reader,
+) -> Result<Reads, Stop> {
+    let mut state = leaf.init();
+    if leaf.reads_by_state() {
+        for earlier in 0..block.min(leaf.blocks()) {
+            state = leaf.run_block(state, element, earlier, reader)?;
+        }
+    }
+    let dtypes: Vec<Dtype> = leaf.inputs().iter().map(|form| form.dtype).collect();
+    let mut recorder = Recorder {
+        inner: reader,
+        chunks: vec![BTreeSet::new(); dtypes.len()],
+        dtypes,
+        rows: BTreeSet::new(),
+    };
+    match leaf.run_block(state, element, block, &mut recorder) {
+        Ok(_) | Err(Stop::NoValue) => Ok(Reads {
+            chunks: recorder
+                .chunks
+                .into_iter()
+                .map(|chunks| chunks.into_iter().collect())
+                .collect(),
+            rows: recorder.rows.into_iter().collect(),
+        }),
+        Err(stop) => Err(stop),
+    }
+}

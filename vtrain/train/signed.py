@@ -1,0 +1,147 @@
+"""Reading what a claim signs: the claim itself, the log under its root, states under the log's.
+
+An audit goes by these, and so does whoever takes delivery of a model.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from vtrain import _core
+from vtrain.attest.claims import verify_claim
+from vtrain.commit.checkpoint import read_checkpoint
+from vtrain.commit.files import open_regular, read_file, storing
+from vtrain.commit.log import iterate_frames
+from vtrain.commit.state import compute_root_of_state
+from vtrain.engines.base import State
+from vtrain.errors import EncodingError, NotProducedError, SignatureError
+from vtrain.spec.commitment import compute_graph_root, compute_task_id
+from vtrain.spec.domains import RUN_LOG
+from vtrain.train.layout import RunPaths
+from vtrain.wire.claim import Claim, SignedClaim, decode_signed_claim, encode_signed_claim
+from vtrain.wire.graph import StepGraph, decode_graph
+from vtrain.wire.record import decode_record
+from vtrain.wire.task import TaskSpec, decode_task, encode_task
+
+MAX_CLAIM = 1 << 12
+MAX_TASK = 1 << 20
+MAX_GRAPH = 64 << 20
+"""The decoder's own limit: some 10^5 nodes."""
+MAX_LOG = 1 << 30
+"""Some seven million steps."""
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """What is wrong with the bytes of a file is said with its name."""
+    try:
+        with storing(path):
+            yield
+    except (EncodingError, SignatureError) as error:
+        where = f"{path}: {error.where}" if error.where else str(path)
+        raise type(error)(error.message, where=where) from None
+
+
+def read_claim(paths: RunPaths, limit: int = MAX_CLAIM) -> SignedClaim:
+    """The claim of a run, its signature checked.
+
+    NotProducedError when it is missing or larger than ``limit``, EncodingError when it is not
+    canonical, SignatureError when the signature does not hold.
+    """
+    with _reading(paths.claim):
+        data = read_file(paths.claim, limit)
+        signed = decode_signed_claim(data)
+        if encode_signed_claim(signed) != data:
+            raise EncodingError("is not the encoding of the claim that it describes")
+        verify_claim(signed)
+        return signed
+
+
+def read_task(paths: RunPaths, limit: int = MAX_TASK) -> TaskSpec:
+    """The canonical task of a run; NotProducedError, EncodingError."""
+    with _reading(paths.task):
+        data = read_file(paths.task, limit)
+        task = decode_task(data)
+        if encode_task(task) != data:
+            raise EncodingError("is not the encoding of the task that it describes")
+        return task
+
+
+def read_graph(paths: RunPaths, task: TaskSpec, limit: int = MAX_GRAPH) -> StepGraph:
+    """The graph that ``task`` pins, its legality unchecked; NotProducedError, EncodingError."""
+    with _reading(paths.graph):
+        graph = decode_graph(read_file(paths.graph, limit))
+        if compute_graph_root(graph) != task.graph_root:
+            raise EncodingError("is not the graph that the task pins")
+        return graph
+
+
+def read_leaves(paths: RunPaths, claim: Claim, limit: int = MAX_LOG) -> list[bytes]:
+    """The leaves of the log that ``claim`` signs, undecoded; NotProducedError, EncodingError."""
+    tree = _core.MerkleTree(RUN_LOG)
+    leaves: list[bytes] = []
+    with _reading(paths.log), open_regular(paths.log) as file:
+        if os.fstat(file.fileno()).st_size > limit:
+            raise NotProducedError(f"has more than {limit} bytes", where=str(paths.log))
+        for _, leaf in iterate_frames(file):
+            if len(leaves) == claim.log_size:
+                raise EncodingError(f"has more than the {claim.log_size} records of the claim")
+            leaves.append(leaf)
+            tree.append(leaf)
+        if len(leaves) != claim.log_size:
+            raise EncodingError(f"has {len(leaves)} records, the claim is about {claim.log_size}")
+        if tree.root(len(leaves)) != claim.log_root:
+            raise EncodingError("is not the log that the claim signs: its root differs")
+    return leaves
+
+
+def read_state(
+    paths: RunPaths, graph: StepGraph, step: int, root: bytes, threads: int = 0
+) -> State:
+    """The state in the checkpoint of ``step``, which has the state root ``root``.
+
+    NotProducedError when the file is missing; EncodingError when it is damaged or another state.
+    """
+    path = paths.checkpoint(step)
+    state = read_checkpoint(path, graph)
+    if compute_root_of_state(graph, state, threads) != root:
+        whose = f"the record of step {step}" if step else "the task"
+        raise EncodingError(f"is not the state whose root {whose} has", where=str(path))
+    return state
+
+
+def read_claimed_state(
+    paths: RunPaths, step: int | None = None
+) -> tuple[TaskSpec, StepGraph, State]:
+    """Task, graph and state after ``step`` steps (the last checkpoint claimed unless told), each
+    held against the signed claim: claim -> task -> graph, claim -> log -> state.
+
+    Who signed is not asked, nor whether the steps were done as the law has it: that is an audit.
+    NotProducedError when something is missing or nobody claims that step, SignatureError and
+    EncodingError when something is not what was signed for.
+    """
+    claim = read_claim(paths).claim
+    task = read_task(paths)
+    if compute_task_id(task) != claim.task_id:
+        raise EncodingError("is not the task that the signed claim is about", where=str(paths.task))
+    graph = read_graph(paths, task)
+    leaves = read_leaves(paths, claim)
+    if step is None:
+        # What lies beyond the last step claimed is passed over, as by an audit.
+        steps = [found for found in paths.list_checkpoints() if found <= claim.log_size]
+        if not steps:
+            raise NotProducedError("has no checkpoint", where=str(paths.checkpoints))
+        step = steps[-1]
+    if step > claim.log_size:
+        raise NotProducedError(
+            f"the claim is about {claim.log_size} steps, not {step}", where=str(paths.claim)
+        )
+    root = decode_record(leaves[step - 1]).state_root if step else task.initial_state_root
+    if not root:
+        raise NotProducedError(
+            f"the log commits to no state after step {step}", where=f"step {step}"
+        )
+    return task, graph, read_state(paths, graph, step, root)

@@ -85,7 +85,7 @@ def test_a_report_of_fraud_says_that_the_replay_stopped_there(tmp_path: Path) ->
     cheats.train_falsely(task, tmp_path / "run", key=KEY, cheat=cheat, step=2)
     report = verify(tmp_path / "run", all_=True)
     assert report.verdict == "fraud"
-    assert report.segments == ((1, 4),)
+    assert report.segments == ((1, 2),)
     [line] = [line for line in report.strength.unchecked if "the replay stopped there" in line]
     assert "2 of the segments chosen were not begun" in line
     assert line in show(report)
@@ -102,8 +102,10 @@ def test_the_segment_without_the_cheat_is_fine(tmp_path: Path) -> None:
         report = verify(run, samples=1, seed=seed)
         [drawn] = draw(seed, claim, REPLAY_DOMAIN, 3, 1)
         verdicts[drawn] = report.verdict
-        assert report.segments == ((drawn * 4 + 1, drawn * 4 + 4),)
-        assert any("8 steps that were not replayed" in line for line in report.strength.unchecked)
+        last = 6 if drawn == 1 else drawn * 4 + 4
+        assert report.segments == ((drawn * 4 + 1, last),)
+        left = f"{11 - last + drawn * 4 + 1} steps that were not replayed"
+        assert any(left in line for line in report.strength.unchecked)
     assert verdicts == {0: "verified", 1: "fraud", 2: "verified"}
 
 

@@ -56,6 +56,7 @@ _OPERATORS = (
     ("rescale", "i16", ("int",)),
     ("rescale", "i16", ("i64",)),
     ("rescale", "i32", ("int",)),
+    ("normalize", "i16", ("int",)),
     ("relu", "i16", ("i16",)),
     ("relu_grad", "i16", ("i16", "i16")),
     ("add", "i64", ("int", "int")),
@@ -87,6 +88,13 @@ def _emit_random(g: _Graph, scalar: Ref, bias: Ref) -> None:
             "multiplier": multiplier,
             "multiplier_exponent": 0,
             "shift": g.number(0, 40),
+        }
+    elif op == "normalize":
+        attrs = {
+            "multiplier": g.number(1, 2**31),
+            "offset": g.number(-(2**60), 2**60),
+            "shift": g.number(0, 64),
+            "exponent": 0,
         }
     elif op in ("add", "sub"):
         attrs = {"shift_a": g.number(0, 3), "shift_b": g.number(0, 3)}

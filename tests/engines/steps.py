@@ -31,6 +31,8 @@ from vtrain.train.data import build_samples
 from vtrain.wire.graph import StepGraph
 
 CLASSES = 4
+CENTRED = Affine(multiplier=257, offset=-(2**15), shift=1, exponent=15)
+"""Bytes to half of the range of int16; without the shift, the least and the greatest saturate."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,8 @@ def make_step(
     margin: int = 3,
     batch: int = 8,
     commit_every: int = 3,
+    decay: int = round(2**16 * 0.1),
+    prepare: Affine = CENTRED,
 ) -> Step:
     """``kind`` is "mlp", "wide" (large enough for two threads) or "cnn"; exponents calibrated."""
     weights = _Weights(seed=3)
@@ -120,11 +124,9 @@ def make_step(
         samples = build_samples(x, labels)
     plan = StepPlan(
         data=samples.spec,
-        prepare=Affine(multiplier=257, offset=-(2**15), shift=1, exponent=15),
+        prepare=prepare,
         loss=loss,
-        optimizer=Momentum(
-            decay=round(2**16 * 0.1), starts=(0, 9), rates=(40960, 20480), exponent=22
-        ),
+        optimizer=Momentum(decay=decay, starts=(0, 9), rates=(40960, 20480), exponent=22),
         seed=11,
         batch=batch,
         commit_every=commit_every,

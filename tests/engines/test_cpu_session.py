@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from tests.engines.random_graphs import make_random_step
-from tests.engines.steps import Step, make_step
+from tests.engines.steps import CENTRED, Step, make_step
 from vtrain import _core
 from vtrain.engines.base import Session, Trace
 from vtrain.engines.cpu import CpuSession
 from vtrain.engines.numpy_engine import NumpySession
 from vtrain.errors import GraphError, RunError
+from vtrain.ops import TABLE
+from vtrain.ops.base import Saturating
 from vtrain.spec.samples import Samples
-from vtrain.wire.graph import Node, Ref, StepGraph
+from vtrain.wire.graph import Attrs, Node, Ref, StepGraph
 from vtrain.wire.record import StepRecord
 
 KINDS = [
@@ -110,6 +116,86 @@ def test_saturation_is_counted_where_nodes_are_merged(kind: str, threads: int) -
     merged = "fc0" if kind == "mlp" else "c1/rows"
     assert counts[merged] > 0
     assert_same_state(cpu, law)
+
+
+def make_overflowing_step(kind: str, batch: int) -> Step:
+    """Every kind of node that saturates does so: samples, operands, velocities and weights.
+
+    Without decay, a velocity at the end of its range is pushed beyond by half of all gradients.
+    """
+    step = make_step(kind, margin=0, batch=batch, decay=0, prepare=replace(CENTRED, shift=0))
+    rng, most = np.random.default_rng(1), 2**31 - 1
+    full = {
+        name: np.asarray(rng.choice([-most, most], value.shape), np.int32)
+        for name, value in step.state.items()
+        if value.dtype == np.int32
+    }
+    return replace(step, state={**step.state, **full})
+
+
+@pytest.mark.parametrize(("kind", "batch"), [("mlp", 8), ("cnn", 8), ("wide", 512)])
+@pytest.mark.parametrize(("path", "threads"), PATHS)
+def test_every_kind_of_saturation_is_counted(
+    kind: str, batch: int, path: str, threads: int
+) -> None:
+    step = make_overflowing_step(kind, batch)
+    cpu, law = open_cpu(step, threads, path), open_numpy(step)
+    for i in range(3):
+        assert cpu.step() == law.step()
+        counts = cpu.saturation()
+        assert counts == law.saturation(), f"after {i + 1} steps"
+    clamped = {node.op for node in step.graph.nodes if node.name in counts}
+    assert clamped == {name for name, row in TABLE.items() if row.unclamped is not None}
+    weight = "k1" if kind == "cnn" else "w0"
+    # Of the first, momentum and weight are updated with the product; of the second, by themselves.
+    for name in (weight, "w", "b0"):
+        if f"param/{name}" in step.state:
+            assert counts[f"momentum/{name}/next"] > 0
+            assert counts[f"param/{name}/next"] > 0
+    assert_same_state(cpu, law)
+    assert cpu.trace() == law.trace()
+    assert cpu.saturation() == law.saturation()
+
+
+@pytest.mark.parametrize("op", ["normalize", "rescale", "momentum", "sgd_update"])
+def test_a_count_that_is_off_by_one_is_seen(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One clamped element more in each node of one kind."""
+    row = TABLE[op]
+    assert row.unclamped is not None
+    inner = row.unclamped
+
+    def wrong(attrs: Attrs, inputs: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        exact = inner(attrs, inputs).copy()
+        within = np.flatnonzero(np.abs(exact) < 2**15 - 129)
+        exact.flat[within[:1]] = 2**40
+        return exact
+
+    altered = replace(row, law=Saturating(wrong, lambda attrs: "i16"))
+    # The values stay those of the law: `vtrain.graph.evaluate` has a table of its own.
+    monkeypatch.setattr("vtrain.engines.numpy_engine.TABLE", {**TABLE, op: altered})
+    step = make_step("mlp")
+    cpu, law = open_cpu(step), open_numpy(step)
+    assert cpu.step() == law.step()
+    assert {node.op for node in step.graph.nodes if node.name in law.saturation()} == {op}
+    assert cpu.saturation() != law.saturation()
+
+
+def test_a_node_whose_output_nobody_reads_is_counted() -> None:
+    """Engines may leave out what reaches neither record nor state, but for its count."""
+    step = make_overflowing_step("mlp", 8)
+    graph = step.graph
+    by_name = {node.name: node for node in graph.nodes}
+    copies = [
+        replace(by_name[name], name=f"{name}/again")
+        for name in ("x/prepared", "fc0", "momentum/w0/next", "param/w0/next")
+    ]
+    step = replace(step, graph=StepGraph((*graph.nodes, *copies)))
+    cpu, law = open_cpu(step), open_numpy(step)
+    assert cpu.step() == law.step()
+    counts = cpu.saturation()
+    assert counts == law.saturation()
+    for node in copies:
+        assert counts[node.name] == counts[node.name.removesuffix("/again")] > 0
 
 
 @pytest.mark.parametrize("seed", range(120))

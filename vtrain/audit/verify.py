@@ -197,7 +197,7 @@ def _replay(
             reason = f"the {engine} engine gave up: {error.message}"
             checks.append(Check("replay", "not_done", reason, f"steps {start + 1} to {end}"))
             break
-        replayed.append((start + 1, end))
+        replayed.append((start + 1, end if difference is None else difference.step))
         if difference is not None:
             detail = difference.describe()
             if difference.step == end and difference.field == "state_root":
@@ -281,10 +281,8 @@ def _describe_strength(
                 f"replayed{batches}"
             )
     if any(check.status == "failed" for check in replay.checks):
-        unchecked.append(
-            f"what follows the first difference: the replay stopped there, {replay.stopped} of the "
-            "segments chosen were not begun"
-        )
+        left = f"; {replay.stopped} of the segments chosen were not begun" if replay.stopped else ""
+        unchecked.append(f"what follows the first difference: the replay stopped there{left}")
     task, signed = evidence.task, evidence.signed
     if task is not None and signed is not None and signed.claim.log_size < task.steps:
         first = signed.claim.log_size + 1

@@ -61,13 +61,13 @@ def command(
 
 
 def _choose_samples(run: Path, task: Path | None, data: Path | None) -> tuple[Samples, str]:
-    from vtrain.commit.files import read_file, storing
+    from vtrain.commit.files import storing
     from vtrain.errors import DataError, TaskError
     from vtrain.spec.samples import compute_row_length
     from vtrain.train.data import compute_samples_root, load_samples, read_samples
     from vtrain.train.layout import RunPaths
+    from vtrain.train.signed import read_task
     from vtrain.train.task import load_task
-    from vtrain.wire.task import decode_task
 
     if task is not None:
         test = load_task(task).test
@@ -75,7 +75,7 @@ def _choose_samples(run: Path, task: Path | None, data: Path | None) -> tuple[Sa
             raise TaskError("the task file has no [test] data", where=str(task))
         return load_samples(test), f"test data of {task}"
     paths = RunPaths(run)
-    spec = decode_task(read_file(paths.task, 1 << 20)).data
+    spec = read_task(paths).data
     if data is None:
         samples = read_samples(paths.samples, spec)
         if compute_samples_root(samples) != spec.root:

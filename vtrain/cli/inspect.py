@@ -14,7 +14,6 @@ from vtrain.cli.common import (
     print_pairs,
 )
 
-MAX_CLAIM = 1 << 12
 MAX_LOG = 1 << 36
 
 
@@ -32,11 +31,11 @@ def command(run: Path, as_json: bool) -> None:
     from vtrain.commit.log import RunLog, recover_prefix
     from vtrain.spec.commitment import compute_task_id
     from vtrain.train.layout import RunPaths, read_manifest
+    from vtrain.train.signed import MAX_CLAIM, read_task
     from vtrain.wire.claim import decode_signed_claim
-    from vtrain.wire.task import decode_task
 
     paths = RunPaths(run)
-    task = decode_task(read_file(paths.task, 1 << 20))
+    task = read_task(paths)
     recovered = recover_prefix(read_file(paths.log, MAX_LOG)) if paths.log.exists() else None
     records = recovered.records if recovered else ()
     roots = [record.state_root for record in records if record.state_root]

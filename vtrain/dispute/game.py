@@ -47,6 +47,7 @@ from vtrain.dispute.state import (
     Tournament,
     Tree,
     Verdict,
+    compute_game_id,
     compute_position,
 )
 from vtrain.errors import EncodingError, GraphError, MoveRefusedError, RefusalError
@@ -117,7 +118,14 @@ def start(genesis: Genesis) -> Game:
         closes=genesis.opened + genesis.clocks.join,
         entries=(Entry(genesis.log_root, 0, (genesis.solver,)),),
     )
-    return Game(genesis, now=genesis.opened, moves=0, tournaments=(top,), matches=())
+    return Game(
+        compute_game_id(genesis),
+        genesis,
+        now=genesis.opened,
+        moves=0,
+        tournaments=(top,),
+        matches=(),
+    )
 
 
 def sign(game: Game, move: Move, key: PrivateKey) -> SignedMove:

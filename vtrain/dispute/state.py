@@ -147,19 +147,15 @@ class Match:
 
 @dataclass(frozen=True)
 class Game:
-    """A dispute at time ``now``, after ``moves`` moves."""
+    """A dispute at time ``now``, after ``moves`` moves; ``id`` is the hash of its genesis."""
 
+    id: Digest
     genesis: Genesis
     now: Count
     moves: Count
     tournaments: tuple[Tournament, ...]
     matches: tuple[Match, ...]
     barred: tuple[Digest, ...] = ()
-
-    @property
-    def id(self) -> bytes:
-        """Hash of the genesis."""
-        return compute_game_id(self.genesis)
 
     @property
     def over(self) -> bool:

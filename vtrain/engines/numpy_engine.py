@@ -10,8 +10,8 @@ import numpy.typing as npt
 from vtrain.engines.base import State, Trace, check_state
 from vtrain.errors import DataError, RunError
 from vtrain.graph.evaluate import apply_node
+from vtrain.ops import TABLE
 from vtrain.ops.base import attr_int
-from vtrain.ops.rescale import compute_scaled
 from vtrain.spec.commitment import compute_tensor_digest
 from vtrain.spec.number import NUMPY_DTYPES, count_saturated
 from vtrain.spec.samples import Samples
@@ -117,10 +117,10 @@ class NumpySession:
                 continue
             inputs = [values[ref.node] for ref in node.inputs]
             values[index] = apply_node(node, inputs, self._state, self._samples)
-            if node.op == "rescale" and last is None:
-                clamped = count_saturated(
-                    compute_scaled(node.attrs, inputs[0]), str(node.attrs["dtype"])
-                )
+            unclamped = TABLE[node.op].unclamped
+            if unclamped is not None and last is None:
+                exact = unclamped(node.attrs, inputs)
+                clamped = count_saturated(exact, node.outputs[0].dtype)
                 if clamped:
                     self._saturation[node.name] += clamped
         return values

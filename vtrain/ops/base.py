@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy.typing as npt
 
 from vtrain.errors import GraphError, RangeError
-from vtrain.spec.number import ACCUMULATOR_LIMIT, SATURATION, STORAGE
+from vtrain.spec.number import ACCUMULATOR_LIMIT, SATURATION, STORAGE, saturate
 from vtrain.wire.graph import Attrs, AttrValue, Node, Ref, TensorType
 
 MAX_ELEMENTS = 2**32
@@ -174,6 +174,20 @@ def to_index(place: Sequence[int], shape: Sequence[int]) -> int:
 
 
 @dataclass(frozen=True)
+class Saturating:
+    """A law that ends in saturation: ``unclamped`` in int64, held to what ``dtype`` says of it.
+
+    Engines count the elements that this changes.
+    """
+
+    unclamped: Law
+    dtype: Callable[[Attrs], str]
+
+    def __call__(self, attrs: Attrs, inputs: Sequence[Array]) -> Array:
+        return saturate(self.unclamped(attrs, inputs), self.dtype(attrs))
+
+
+@dataclass(frozen=True)
 class Operator:
     """A row of the table: the operator's law and what exists for it elsewhere.
 
@@ -190,6 +204,11 @@ class Operator:
     cuda: bool | Reason = field(default=CUDA_LATER)
     circuit: bool | Reason = field(default=CIRCUIT_LATER)
     leaf: LeafRule = field(kw_only=True)
+
+    @property
+    def unclamped(self) -> Law | None:
+        """The output in int64 before it is saturated; None for a law that never saturates."""
+        return self.law.unclamped if isinstance(self.law, Saturating) else None
 
 
 def require(condition: bool, message: str) -> None:

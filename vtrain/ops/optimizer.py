@@ -10,6 +10,7 @@ import numpy as np
 from vtrain.ops.base import (
     Array,
     Operator,
+    Saturating,
     Site,
     attr_int,
     attr_ints,
@@ -29,7 +30,6 @@ from vtrain.spec.number import (
     MOMENTUM_EXPONENT,
     rs,
     rs_int,
-    saturate,
     saturate_int,
 )
 from vtrain.wire.graph import Attrs, TensorType
@@ -38,11 +38,11 @@ DECAY_EXPONENT = 16
 """Fraction bits of ``decay`` = 1 - mu."""
 
 
-def _momentum_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+def _momentum_unclamped(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     velocity, grad = inputs
     wide = velocity.astype(np.int64)
     decayed = rs(wide * np.int64(attr_int(attrs, "decay")), DECAY_EXPONENT)
-    return saturate(wide + rs(grad, attr_int(attrs, "shift")) - decayed, "i32")
+    return wide + rs(grad, attr_int(attrs, "shift")) - decayed
 
 
 def _momentum_leaf(site: Site, e: int) -> int:
@@ -74,10 +74,10 @@ def _momentum_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     return integer_type("i32", velocity.shape, MOMENTUM_EXPONENT, *clamp_range(lo, hi, "i32"))
 
 
-def _sgd_update_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+def _sgd_update_unclamped(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     weight, velocity, rate = inputs
     step = rs(velocity.astype(np.int64) * rate.astype(np.int64), attr_int(attrs, "shift"))
-    return saturate(weight.astype(np.int64) - step, "i32")
+    return np.asarray(weight.astype(np.int64) - step)
 
 
 def _sgd_update_leaf(site: Site, e: int) -> int:
@@ -144,7 +144,17 @@ def _schedule_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
 
 
 OPERATORS = table(
-    Operator("momentum", _momentum_law, _momentum_infer, leaf=pointwise(_momentum_leaf)),
-    Operator("sgd_update", _sgd_update_law, _sgd_update_infer, leaf=pointwise(_sgd_update_leaf)),
+    Operator(
+        "momentum",
+        Saturating(_momentum_unclamped, lambda attrs: "i32"),
+        _momentum_infer,
+        leaf=pointwise(_momentum_leaf),
+    ),
+    Operator(
+        "sgd_update",
+        Saturating(_sgd_update_unclamped, lambda attrs: "i32"),
+        _sgd_update_infer,
+        leaf=pointwise(_sgd_update_leaf),
+    ),
     Operator("schedule", _schedule_law, _schedule_infer, leaf=pointwise(_schedule_leaf)),
 )

@@ -10,6 +10,7 @@ from vtrain.ops.base import (
     Array,
     Builder,
     Operator,
+    Saturating,
     Site,
     attr_int,
     attr_text,
@@ -22,18 +23,13 @@ from vtrain.ops.base import (
     require_keys,
     table,
 )
-from vtrain.spec.number import rs, rs_int, saturate, saturate_int
+from vtrain.spec.number import rs, rs_int, saturate_int
 from vtrain.wire.graph import Attrs, Node, Ref, TensorType
 
 
-def compute_scaled(attrs: Attrs, x: Array) -> Array:
-    """rs(x * multiplier, shift) in int64, before saturation (engines count what it changes)."""
-    wide = x.astype(np.int64) * np.int64(attr_int(attrs, "multiplier"))
+def _rescale_unclamped(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    wide = inputs[0].astype(np.int64) * np.int64(attr_int(attrs, "multiplier"))
     return rs(wide, attr_int(attrs, "shift"))
-
-
-def _rescale_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
-    return saturate(compute_scaled(attrs, inputs[0]), attr_text(attrs, "dtype"))
 
 
 def _rescale_leaf(site: Site, e: int) -> int:
@@ -139,7 +135,11 @@ def _add_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[Ref |
 
 OPERATORS = table(
     Operator(
-        "rescale", _rescale_law, _rescale_infer, _rescale_backward, leaf=pointwise(_rescale_leaf)
+        "rescale",
+        Saturating(_rescale_unclamped, lambda attrs: attr_text(attrs, "dtype")),
+        _rescale_infer,
+        _rescale_backward,
+        leaf=pointwise(_rescale_leaf),
     ),
     Operator("add", _add_law, _add_infer, _add_backward, leaf=pointwise(_add_leaf)),
     Operator("sub", _sub_law, _sub_infer, leaf=pointwise(_sub_leaf)),

@@ -14,6 +14,7 @@ from vtrain.ops.base import (
     Array,
     Operator,
     Reason,
+    Saturating,
     Site,
     attr_int,
     attr_ints,
@@ -33,7 +34,6 @@ from vtrain.spec.number import (
     STORAGE,
     rs,
     rs_int,
-    saturate,
     saturate_int,
 )
 from vtrain.spec.order import compute_batch_indices, compute_sample_index
@@ -150,9 +150,9 @@ def _gather_samples_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorT
     return integer_type(dtype, shape, attr_int(attrs, "exponent", -64, 64), lo, hi)
 
 
-def _normalize_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+def _normalize_unclamped(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     wide = inputs[0].astype(np.int64) * attr_int(attrs, "multiplier") + attr_int(attrs, "offset")
-    return saturate(rs(wide, attr_int(attrs, "shift")), "i16")
+    return rs(wide, attr_int(attrs, "shift"))
 
 
 def _normalize_leaf(site: Site, e: int) -> int:
@@ -219,6 +219,11 @@ OPERATORS = table(
         onnx=_ORDER_NOT_LOWERED,
         leaf=pointwise(_gather_samples_leaf),
     ),
-    Operator("normalize", _normalize_law, _normalize_infer, leaf=pointwise(_normalize_leaf)),
+    Operator(
+        "normalize",
+        Saturating(_normalize_unclamped, lambda attrs: "i16"),
+        _normalize_infer,
+        leaf=pointwise(_normalize_leaf),
+    ),
     Operator("one_hot", _one_hot_law, _one_hot_infer, leaf=pointwise(_one_hot_leaf)),
 )

@@ -45,14 +45,14 @@ pub(super) fn update_in_place(
     // shifts in [0, 62], and for all rates that a task can have.
     match (rule.small_rounding(), rate.small()) {
         (Some(align), Some((rate, shift))) => {
-            let moved = |velocity, grad| rule.apply(velocity, align.apply(grad));
-            let stepped = |weight, velocity| Rate::apply_small(weight, velocity, rate, shift);
+            let moved = move |velocity, grad| rule.apply(velocity, align.apply(grad));
+            let stepped = move |weight, velocity| Rate::apply_small(weight, velocity, rate, shift);
             InPlace::new(tensors, moved, stepped).run(gemm, a, b)
         }
         _ => {
             let (align, shift) = (rule.rounding(), Rounding::new(rate.shift));
-            let moved = |velocity, grad| rule.apply(velocity, align.apply(grad));
-            let stepped = |weight, velocity| Rate::apply(weight, velocity, rate.rate, shift);
+            let moved = move |velocity, grad| rule.apply(velocity, align.apply(grad));
+            let stepped = move |weight, velocity| Rate::apply(weight, velocity, rate.rate, shift);
             InPlace::new(tensors, moved, stepped).run(gemm, a, b)
         }
     }
@@ -83,8 +83,8 @@ struct InPlace<'a, M, S> {
 
 impl<'a, M, S> InPlace<'a, M, S>
 where
-    M: Fn(i32, i64) -> i64 + Sync,
-    S: Fn(i32, i32) -> i64 + Sync,
+    M: Fn(i32, i64) -> i64 + Copy + Sync,
+    S: Fn(i32, i32) -> i64 + Copy + Sync,
 {
     fn new(tensors: Tensors<'a>, moved: M, stepped: S) -> Self {
         Self {
@@ -107,8 +107,8 @@ where
 
 impl<M, S> Epilogue for InPlace<'_, M, S>
 where
-    M: Fn(i32, i64) -> i64 + Sync,
-    S: Fn(i32, i32) -> i64 + Sync,
+    M: Fn(i32, i64) -> i64 + Copy + Sync,
+    S: Fn(i32, i32) -> i64 + Copy + Sync,
 {
     fn shape(&self) -> (usize, usize) {
         (self.tensors.rows, self.tensors.columns)
@@ -125,10 +125,12 @@ where
                 std::slice::from_raw_parts_mut(self.tensors.weight.add(start), acc.len()),
             )
         };
+        // Copies of their own: vectorised only if the stores below can change nothing that is read.
+        let (moved, stepped) = (self.moved, self.stepped);
         let (mut clamped_velocity, mut clamped_weight) = (0, 0);
         for ((velocity, weight), &grad) in velocity.iter_mut().zip(weight).zip(acc) {
-            *velocity = saturate_counted((self.moved)(*velocity, grad), &mut clamped_velocity);
-            *weight = saturate_counted((self.stepped)(*weight, *velocity), &mut clamped_weight);
+            *velocity = saturate_counted(moved(*velocity, grad), &mut clamped_velocity);
+            *weight = saturate_counted(stepped(*weight, *velocity), &mut clamped_weight);
         }
         if clamped_velocity | clamped_weight != 0 {
             self.clamped_velocity

@@ -380,7 +380,7 @@ impl Leaf {
                 let velocity = r.element(0, e)? as i32; // of int32
                 // Beyond 2^40 a gradient saturates the sum whatever the velocity.
                 let aligned = rs(r.element(1, e)?.into(), shift).clamp(-1 << 40, 1 << 40);
-                rule.apply(velocity, aligned as i64).into()
+                narrow(Dtype::I32, rule.apply(velocity, aligned as i64).into())
             }
             Kernel::SgdUpdate { .. } => {
                 let (weight, velocity) = (r.element(0, e)?, r.element(1, e)?);

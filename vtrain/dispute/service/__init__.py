@@ -1,0 +1,37 @@
+"""The dispute service: games over HTTP, kept in a database (docs/service.md).
+
+``receipts``, ``problems``, ``limits`` and ``market`` need the base install alone; the rest needs
+the extra ``server``, and is imported only after :func:`require_server`.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Final
+
+from vtrain.errors import MissingExtraError
+
+_SERVER: Final = ("alembic", "fastapi", "httpx", "sqlalchemy", "uvicorn")
+
+
+def require_server() -> None:
+    """MissingExtraError, with the command that installs it, unless the service can run here."""
+    _require("server", _SERVER)
+
+
+def require_client() -> None:
+    """MissingExtraError unless an HTTP client is installed."""
+    _require("server", ("httpx",))
+
+
+def require_postgres() -> None:
+    """MissingExtraError unless PostgreSQL's driver is installed."""
+    _require("postgres", ("psycopg",))
+
+
+def _require(extra: str, modules: tuple[str, ...]) -> None:
+    missing = [name for name in modules if find_spec(name) is None]
+    if missing:
+        raise MissingExtraError(
+            f"{', '.join(missing)} missing: pip install 'vtrain[{extra}]'", where=f"[{extra}]"
+        )

@@ -16,8 +16,15 @@ ABOUT = {
     "not in it: see commit.",
     "commit": "Hashing the whole state of that MLP (5.4 MB), as a share of torch's step.",
     "verify": "Replaying an interval over training it; start-up of the auditor's command.",
+    "dispute": "A dispute at scale (2^20 steps with a state root every 16, 2^12 nodes a step, "
+    "tensors of 2^20 chunks, products of 4096 terms) on a toy run with real openings. A round is "
+    "an exchange in which all that is asked for at one time is answered. What many false claims "
+    "take an honest party; a dispute about the MNIST run.",
 }
 """Benchmark -> what it measures, in the order of the page."""
+
+QUIET = 0.03
+"""A larger share of the machine taken by others is told."""
 
 INTRODUCTION = """# Benchmarks
 
@@ -27,9 +34,9 @@ states the figure that was expected, and whether before or after first timings.
 `make bench` runs all of them, `--quick` gives a glance.
 
 Shared machines are noisy: torch's own threads suffer more from a busy neighbour than ours, so a
-ratio taken under load flatters us. The results here were taken with other
-processes below one percent of the machine (`others_cpu_share` in the files), but for accuracy,
-which does not depend on it. A quick run is marked so.
+ratio taken under load flatters us. Other processes took less than three percent of the machine
+(`others_cpu_share` in the files) unless a result says otherwise; accuracy, rounds, moves and bytes
+do not depend on it. A quick run is marked so.
 
 Published figures for scale: for equal bits on a CPU of this kind RepDL takes about 50 times
 torch's time for such a step, and FP64 with rounding logs about 5 times.
@@ -61,13 +68,27 @@ def _render_result(name: str, result: dict[str, Any]) -> str:
         spreads.append(f"| {figure} | {median} | {low} to {high} |")
     if spreads:
         lines += ["", "| figure | median | quartiles |", "|---|---|---|", *spreads]
+    for figure, rows in result["figures"].items():
+        if isinstance(rows, list) and rows and isinstance(rows[0], dict):
+            lines += ["", f"{figure}:", "", *_render_rows(rows)]
     lines += [
         "",
         f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}, "
         f"torch {machine['versions'].get('torch', '-')}, {machine['date'][:10]}, "
-        f"commit {machine['commit']}{', quick run' if result['quick'] else ''}.",
+        f"commit {machine['commit']}{', quick run' if result['quick'] else ''}"
+        f"{_describe_load(result.get('others_cpu_share', 0.0))}.",
     ]
     return "\n".join(lines)
+
+
+def _describe_load(others: float) -> str:
+    return f", other processes took {others:.0%} of the machine" if others > QUIET else ""
+
+
+def _render_rows(rows: list[dict[str, Any]]) -> list[str]:
+    """A table of rows that have the same columns."""
+    table = [list(rows[0]), ["---"] * len(rows[0]), *(row.values() for row in rows)]
+    return [f"| {' | '.join(map(str, row))} |" for row in table]
 
 
 def _flatten(figures: dict[str, Any], prefix: str = "") -> list[tuple[str, dict[str, float]]]:

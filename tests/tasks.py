@@ -19,7 +19,7 @@ from vtrain.train.data import build_samples
 from vtrain.train.task import CompiledTask
 from vtrain.wire.task import LAW_VERSION, TaskSpec
 
-INPUTS, HIDDEN, CLASSES = 16, 8, 4
+INPUTS, WIDE_INPUTS, HIDDEN, CLASSES = 16, 640, 8, 4
 IMAGE = (1, 8, 8)
 
 
@@ -52,8 +52,8 @@ def _model(
 
 
 @cache
-def make_mlp_onnx(seed: int = 0) -> bytes:
-    """16-8-4 with ReLU."""
+def make_mlp_onnx(seed: int = 0, inputs: int = INPUTS) -> bytes:
+    """16-8-4 with ReLU, or with so many ``inputs``."""
     rng = np.random.default_rng(seed)
     nodes = [
         helper.make_node("Gemm", ["x", "w1", "b1"], ["h"], "fc1", transB=1),
@@ -61,12 +61,12 @@ def make_mlp_onnx(seed: int = 0) -> bytes:
         helper.make_node("Gemm", ["a", "w2", "b2"], ["logits"], "fc2", transB=1),
     ]
     weights = [
-        _weight(rng, "w1", (HIDDEN, INPUTS)),
+        _weight(rng, "w1", (HIDDEN, inputs)),
         _zeros("b1", HIDDEN),
         _weight(rng, "w2", (CLASSES, HIDDEN)),
         _zeros("b2", CLASSES),
     ]
-    return _model(nodes, (INPUTS,), weights)
+    return _model(nodes, (inputs,), weights)
 
 
 @cache
@@ -116,11 +116,16 @@ def make_tiny_task(
     loss: str = "cross_entropy",
     margin: int = 3,
 ) -> CompiledTask:
-    """A compiled task: ``kind`` is "mlp" or "cnn", ``loss`` "cross_entropy" or "mse".
+    """A compiled task: ``kind`` is "mlp", "wide" or "cnn", ``loss`` "cross_entropy" or "mse".
+
+    "wide" is the mlp with so many inputs that a weight gradient over a batch of 40 has two blocks.
 
     The result is shared between tests: do not change it in place.
     """
-    model_bytes = make_mlp_onnx(seed) if kind == "mlp" else make_cnn_onnx(seed)
+    if kind == "cnn":
+        model_bytes = make_cnn_onnx(seed)
+    else:
+        model_bytes = make_mlp_onnx(seed, WIDE_INPUTS if kind == "wide" else INPUTS)
     model = import_onnx(model_bytes)
     data = make_samples(model.input_shape, samples, seed, mse=loss == "mse")
     plan = StepPlan(

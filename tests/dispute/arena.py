@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Protocol, runtime_checkable
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -14,7 +14,8 @@ from vtrain.dispute.game import advance, apply, find_deadline, find_verdict, sta
 from vtrain.dispute.genesis import make_genesis
 from vtrain.dispute.provider import TraceProvider
 from vtrain.dispute.state import Game, Verdict
-from vtrain.errors import MoveRefusedError
+from vtrain.dispute.transcript import TimedMove
+from vtrain.errors import VtrainError
 from vtrain.train.task import CompiledTask
 from vtrain.wire import structs
 from vtrain.wire.claim import Claim
@@ -29,6 +30,13 @@ class Actor(Protocol):
     """Whoever takes part: sees the game, and sends what it likes."""
 
     def moves(self, game: Game) -> Iterable[SignedMove]: ...
+
+
+@runtime_checkable
+class Sleeper(Protocol):
+    """An actor who wants to be asked again at some time, when nobody else moves before."""
+
+    def wakes(self, game: Game) -> int | None: ...
 
 
 def make_key(number: int) -> PrivateKey:
@@ -49,47 +57,70 @@ def make_game(
     log = provider.log()
     claim = Claim(b"r" * 32, public_key(key), task.task_id, log.size, log.root)
     signed = sign_claim(claim, key)
-    return make_genesis(
-        task.spec, task.graph, signed, opened=0, clocks=clocks, arity=arity, nonce=nonce
+    known = _CHECKED.get(id(task))
+    if known is None or known[0].log_size != log.size:
+        made = make_genesis(task.spec, task.graph, signed, opened=0)
+        known = _CHECKED[id(task)] = (made, task)
+    return replace(
+        known[0],
+        solver=claim.solver,
+        log_root=claim.log_root,
+        signature=signed.signature,
+        clocks=clocks,
+        arity=arity,
+        nonce=nonce,
     )
+
+
+_CHECKED: dict[int, tuple[Genesis, CompiledTask]] = {}
+"""A genesis of each task, which is held so that its id stays its own: checking a graph is slow."""
 
 
 @dataclass
 class Play:
-    """A game that was played: its end, and what it took."""
+    """A game that was played: its end, what it took, and the moves that were refused with why."""
 
     game: Game
     verdict: Verdict
-    refused: int
+    refused: int = 0
     moves: dict[bytes, int] = field(default_factory=dict)
     sent_bytes: dict[bytes, int] = field(default_factory=dict)
-    transcript: list[tuple[int, SignedMove]] = field(default_factory=list)
+    transcript: list[TimedMove] = field(default_factory=list)
+    errors: list[tuple[SignedMove, VtrainError]] = field(default_factory=list)
 
 
-def play(genesis: Genesis, actors: Sequence[Actor], *, limit: int = 100_000) -> Play:
+def play(
+    genesis: Genesis,
+    actors: Sequence[Actor],
+    *,
+    limit: int = 100_000,
+    wire: list[SignedMove] | None = None,
+) -> Play:
     """Let all move, in turn, until there is a verdict; each move takes ``LATENCY``.
 
-    When nobody moves, time goes on to the next deadline.
+    When nobody moves, time goes on to the next deadline, or to when a ``Sleeper`` wakes.  ``wire``
+    gets every move that is sent, also those that are refused.
     """
     game = start(genesis)
-    result = Play(game, Verdict(b"", b"", None, (), ()), 0)
+    result = Play(game, Verdict(b"", b"", None, (), ()))
     for _ in range(limit):
         accepted = 0
         for actor in actors:
             for signed in actor.moves(game):
+                if wire is not None:
+                    wire.append(signed)
+                party = signed.party
+                size = len(structs.encode(signed))
+                result.sent_bytes[party] = result.sent_bytes.get(party, 0) + size
                 try:
                     game = apply(game, signed, game.now + LATENCY)
-                except MoveRefusedError as error:
-                    print(error)
+                except VtrainError as error:
                     result.refused += 1
+                    result.errors.append((signed, error))
                     continue
-                finally:
-                    size = len(structs.encode(signed))
-                    party = signed.party
-                    result.sent_bytes[party] = result.sent_bytes.get(party, 0) + size
                 accepted += 1
-                result.moves[signed.party] = result.moves.get(signed.party, 0) + 1
-                result.transcript.append((game.now, signed))
+                result.moves[party] = result.moves.get(party, 0) + 1
+                result.transcript.append(TimedMove(game.now, signed))
         verdict = find_verdict(game)
         if verdict is not None:
             result.game, result.verdict = game, verdict
@@ -97,5 +128,6 @@ def play(genesis: Genesis, actors: Sequence[Actor], *, limit: int = 100_000) -> 
         if accepted == 0:
             due = find_deadline(game)
             assert due is not None, "a game that goes on has a deadline"
-            game = advance(game, due[0])
+            wakes = [actor.wakes(game) for actor in actors if isinstance(actor, Sleeper)]
+            game = advance(game, min([due[0], *(at for at in wakes if at and at > game.now)]))
     raise AssertionError(f"no verdict after {limit} rounds")

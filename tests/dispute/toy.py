@@ -32,7 +32,7 @@ from vtrain.spec.frontier import compute_ranges
 from vtrain.spec.merkle import compute_leaf_hash, compute_node_hash, compute_split
 from vtrain.wire.claim import Claim
 from vtrain.wire.dispute import Chunk, Clocks, Genesis, NodeOpening, Site
-from vtrain.wire.graph import Node, Ref, encode_node
+from vtrain.wire.graph import Node, encode_node
 from vtrain.wire.opening import CHUNK_LENGTH
 from vtrain.wire.record import StepRecord, encode_record
 
@@ -218,7 +218,9 @@ class ToyRun:
     def graph(self) -> tuple[Node, ...]:
         """The nodes, types inferred by the law."""
         builder = GraphBuilder(FixedExponents({}))
-        t = builder.emit("state", STEP_STATE, (), name=STEP_STATE, dtype="i64", shape=(), exponent=0)
+        t = builder.emit(
+            "state", STEP_STATE, (), name=STEP_STATE, dtype="i64", shape=(), exponent=0
+        )
         flips = TRANSPOSED[self.kind]
         shapes = ((self.rows, self.terms), (self.terms, self.columns))
         states, operands = {}, []
@@ -228,16 +230,16 @@ class ToyRun:
                 "state", name, (), name=name, dtype="i32", shape=stored, exponent=16
             )
             operands.append(builder.rescale(f"{name}/operand", states[name], 8))
-        digests = [builder.emit("tensor_digest", f"{i}/digest", (x,)) for i, x in enumerate(operands)]
+        digests = [
+            builder.emit("tensor_digest", f"{i}/digest", (x,)) for i, x in enumerate(operands)
+        ]
         batch = builder.emit("batch_digest", "batch", digests)
         root = emit_state_root(builder, states)
         loss = builder.emit("sum", "loss", (t,))
         last = operands[0]
         while len(builder.nodes) < self.product:
             last = builder.emit("relu", f"layer {len(builder.nodes)}", (last,))
-        builder.emit(
-            "matmul", "product", operands, transpose_a=flips[0], transpose_b=flips[1]
-        )
+        builder.emit("matmul", "product", operands, transpose_a=flips[0], transpose_b=flips[1])
         while len(builder.nodes) < self.nodes - 1:
             last = builder.emit("relu", f"layer {len(builder.nodes)}", (last,))
         inputs = (t, batch, loss, root)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
+from tests.ops.windows import draw_window
 from vtrain.ops import TABLE
 from vtrain.spec.number import NUMPY_DTYPES, STORAGE
 from vtrain.wire.graph import AttrValue, Node, Ref, TensorType, encode_node
@@ -88,20 +89,10 @@ class Draw:
 
     def window(self) -> tuple[tuple[int, int, int, int], Attrs, tuple[int, int]]:
         """An NHWC shape, window attributes that fit it, and the windows down and across."""
-        kernel = (self.number(1, 4), self.number(1, 4))
-        strides = (self.number(1, 4), self.number(1, 4))
-        pads = tuple(self.number(0, kernel[axis % 2] - 1) for axis in range(4))
-        extents = []
-        for axis in (0, 1):
-            least = max(0, kernel[axis] - pads[axis] - pads[axis + 2])
-            extents.append(self.number(least, least + 6))
+        window, (height, width) = draw_window(self.number, most=4, least=0, slack=6)
         batch = self.number(0, 4) if self.number(0, 4) else 300
-        shape = (batch, extents[0], extents[1], self.number(0, 5))
-        out = tuple(
-            (extents[axis] + pads[axis] + pads[axis + 2] - kernel[axis]) // strides[axis] + 1
-            for axis in (0, 1)
-        )
-        return shape, {"kernel": kernel, "strides": strides, "pads": pads}, (out[0], out[1])
+        shape = (batch, height, width, self.number(0, 5))
+        return shape, asdict(window), window.output_extent(height, width)
 
 
 def _state(d: Draw) -> Case:

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
+from tests.ops.windows import draw_window
 from vtrain.ops import TABLE
 from vtrain.ops.layout import Window
 from vtrain.spec.number import NUMPY_DTYPES, SATURATION, STORAGE
@@ -98,14 +99,9 @@ class Draw:
 
     def window(self) -> tuple[tuple[int, int, int, int], Attrs, tuple[int, int, int, int]]:
         """The shape of an image, attributes of a window on it, and the pooled shape."""
-        kernel = (self.integer(1, 3), self.integer(1, 3))
-        strides = (self.integer(1, 3), self.integer(1, 3))
-        pads = tuple(self.integer(0, kernel[axis % 2] - 1) for axis in range(4))
-        least = [max(1, kernel[axis] - pads[axis] - pads[axis + 2]) for axis in (0, 1)]
-        height, width = (self.integer(extent, extent + 3) for extent in least)
+        window, (height, width) = draw_window(self.integer, most=3, least=1, slack=3)
         image = (self.integer(1, 2), height, width, self.integer(1, 2))
-        attrs: Attrs = {"kernel": kernel, "strides": strides, "pads": pads}
-        return image, attrs, Window.from_attrs(attrs).pooled_shape(image)
+        return image, asdict(window), window.pooled_shape(image)
 
 
 # --- source

@@ -23,6 +23,7 @@ EXIT_INTERRUPTED: Final = 130
 
 _COMMANDS: Final = {
     "demo": "train, verify and catch three cheats, in a few minutes",
+    "dispute": "open, join, play and watch a dispute",
     "eval": "loss and accuracy of a checkpoint",
     "export": "the trained model as float ONNX and safetensors",
     "graph": "the step graph in other formats",
@@ -30,6 +31,7 @@ _COMMANDS: Final = {
     "key": "make and show solver keys",
     "profile": "calibrate the exponents of a task",
     "referee": "judge one leaf of a dispute",
+    "serve": "host disputes over HTTP",
     "task": "look at a task before anyone signs it",
     "train": "train a task and commit to every step",
     "verify": "check a run, whoever made it",

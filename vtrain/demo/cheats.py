@@ -25,6 +25,7 @@ from vtrain.graph.evaluate import apply_node
 from vtrain.graph.step import STEP_STATE
 from vtrain.train.store import Tally, open_run
 from vtrain.wire.claim import Claim
+from vtrain.wire.graph import Node
 from vtrain.wire.record import StepRecord
 
 if TYPE_CHECKING:
@@ -55,20 +56,31 @@ def alter_gradient(task: CompiledTask, session: Session) -> StepRecord:
     before = session.read_state()
     record = session.step()
     values = _run_nodes(task, before, {})
-    for index, node in enumerate(task.graph.nodes):
+    for node in task.graph.nodes:
         if node.op != "momentum":
             continue
-        momentum, gradient = node.inputs[0].node, node.inputs[1].node
-        inputs = [values[momentum], values[gradient] + 1]
-        moved = apply_node(node, inputs, before, task.samples)
-        felt = np.flatnonzero(moved != values[index])
-        if felt.size:
+        momentum, gradient = (ref.node for ref in node.inputs)
+        element = find_felt_element(task, node, values[momentum], values[gradient])
+        if element is not None:
             altered = values[gradient].copy()
-            altered.flat[felt[0]] += 1
+            altered.flat[element] += 1
             false = _run_nodes(task, before, {gradient: altered})
             after = {name: false[ref.node] for name, ref in task.graph.next_states().items()}
             return _go_on(task, session, record, after)
     raise RunError("no element of a gradient feels one unit in this step", where="cheat")
+
+
+def find_felt_element(
+    task: CompiledTask, node: Node, momentum: npt.NDArray[Any], gradient: npt.NDArray[Any]
+) -> int | None:
+    """The first element of ``gradient`` of which one unit more changes what ``node`` puts out.
+
+    ``node`` is the ``momentum`` operator that the two enter.  None when all units vanish in its
+    rounding.
+    """
+    moved = apply_node(node, [momentum, gradient + 1], {}, task.samples)
+    felt = np.flatnonzero(moved != apply_node(node, [momentum, gradient], {}, task.samples))
+    return int(felt[0]) if felt.size else None
 
 
 def swap_batch(task: CompiledTask, session: Session) -> StepRecord:

@@ -58,6 +58,7 @@ class EngineProvider:
     ) -> None:
         self._task, self._session, self._states = task, session, states
         self._at = -1
+        self._held: tuple[int, State] = (0, task.initial_state)
         self._records: list[StepRecord] = []
         if records is None:
             self._go_to(0)
@@ -159,6 +160,8 @@ class EngineProvider:
         every = self._task.spec.commit_every
         base = (step - 1) // every * every
         self._go_to(base)
+        # Whatever is asked next is in these steps: hold the state before them.
+        self._held = (base, self._session.read_state())
         digests: list[bytes] = []
         for done in range(base + 1, step + 1):
             trace = self._session.trace()
@@ -186,7 +189,7 @@ class EngineProvider:
         for start in range(done, -1, -1):
             if start == self._at:
                 break
-            state = self._task.initial_state if start == 0 else self._states(start)
+            state = self._find_state(start)
             if state is not None:
                 self._session.load_state(state)
                 self._at = start
@@ -195,6 +198,11 @@ class EngineProvider:
             record = self._session.step()
             self._at = step
             self._compare(step, record)
+
+    def _find_state(self, done: int) -> State | None:
+        if done == self._held[0]:
+            return self._held[1]
+        return self._task.initial_state if done == 0 else self._states(done)
 
     def _compare(self, step: int, record: StepRecord) -> None:
         if record != self._records[step - 1]:

@@ -200,6 +200,7 @@ def find_deadline(game: Game) -> tuple[int, int, int] | None:
     due += [
         (match.deadline(side), -1, index)
         for index, match in enumerate(game.matches)
+        if match.stage in ("reveal", "open")
         for side in (0, 1)
         if match.owes(side)
     ]
@@ -289,6 +290,8 @@ def _reveal(game: Game, move: Reveal, party: bytes) -> Game:
         raise MoveRefusedError("this side has revealed already", where="match")
     if match.tree == "chunks" and match.site is None:
         match = _take_site(game, match, move.site)
+    elif move.site is not None and move.site != match.site:
+        raise MoveRefusedError("is not asked for", where="site")
     _check_items(game, match, side, move.items)
     left = [*match.left]
     left[side] -= game.now - match.since

@@ -123,7 +123,6 @@ class ChunkTree:
 
     def __init__(self, tensor: npt.NDArray[Any], threads: int = 0) -> None:
         self._tree = _core.ChunkTree(as_buffer(tensor), threads)
-        (self._digest,) = self._tree.frontier(0, self._tree.chunks, 0)
 
     @property
     def size(self) -> int:
@@ -131,7 +130,7 @@ class ChunkTree:
 
     @property
     def root(self) -> bytes:
-        return self._digest
+        return self._tree.digest
 
     def frontier(self, start: int, end: int, depth: int) -> tuple[bytes, ...]:
         return tuple(self._tree.frontier(start, end, depth))

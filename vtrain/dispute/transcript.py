@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 from vtrain.dispute.game import advance, apply, start
 from vtrain.dispute.state import Game
+from vtrain.dispute.statement import compose
 from vtrain.errors import MoveRefusedError, VtrainError
-from vtrain.wire.dispute import Genesis, SignedMove
+from vtrain.wire.dispute import Genesis, Open, SignedMove, decode_move
 
 
 @dataclass(frozen=True)
 class TimedMove:
-    """A move made at ``at`` (milliseconds of the game's clock); None says that time alone passed."""
+    """A move made at ``at`` (milliseconds of the game); None says that time alone passed."""
 
     at: int
     move: SignedMove | None
@@ -39,3 +40,22 @@ def make(game: Game, entry: TimedMove, where: str) -> Game:
         return apply(game, entry.move, entry.at)
     except VtrainError as error:
         raise MoveRefusedError(str(error), where=where) from error
+
+
+def find_statements(genesis: Genesis, entries: Iterable[TimedMove]) -> list[bytes]:
+    """What the referee was asked in a game, in order; ``vtrain referee`` judges it again.
+
+    One for each accepted opening.  Errors are those of :func:`replay`.
+    """
+    game, found = start(genesis), []
+    for index, entry in enumerate(entries):
+        after = make(game, entry, f"entry {index}")
+        if entry.move is not None:
+            move = decode_move(entry.move.move)
+            if isinstance(move, Open):
+                before = advance(game, entry.at)
+                match = before.matches[move.match]
+                backed = before.tournaments[match.tournament].backed_by(entry.move.party)
+                found.append(compose(before, move.match, match.sides.index(backed), move))
+        game = after
+    return found

@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 use vtrain_core::cbor::{self, EncodeError, Value};
 use vtrain_core::domains::{Domain, Hash};
 use vtrain_core::merkle::{self, MerkleTree};
-use vtrain_core::{order, philox, tensor_digest};
+use vtrain_core::{order, philox, referee, tensor_digest};
 
 fn vectors(name: &str) -> Json {
     let path = format!("{}/../../tests/vectors/{name}", env!("CARGO_MANIFEST_DIR"));
@@ -405,4 +405,34 @@ fn order_refuses_what_has_none() {
     assert_eq!(order::batch_indices(0, 5, 2, 1 << 62), Err(Position));
     assert_eq!(order::sample_index(0, 5, 1 << 63), Err(Position));
     assert_eq!(order::sample_index(0, 0, 0), Err(Samples(0)));
+}
+
+fn splice(data: &[u8], change: &Json) -> Vec<u8> {
+    let head = number(&change["head"]) as usize;
+    let tail = data.len() - number(&change["tail"]) as usize;
+    [&data[..head], &bytes(&change["middle"]), &data[tail..]].concat()
+}
+
+fn sides(json: &Json) -> Vec<bool> {
+    list(json).iter().map(|side| number(side) == 1).collect()
+}
+
+#[test]
+fn statements_are_judged_as_the_law_says() {
+    for entry in list(&vectors("statements.json")) {
+        let data = bytes(&entry["statement"]);
+        let (ruling, wanted) = (referee::judge(&data).unwrap(), &entry["ruling"]);
+        assert_eq!(ruling.after, bytes(&wanted["after"]));
+        assert_eq!(ruling.blocks, number(&wanted["blocks"]));
+        assert_eq!(ruling.right.to_vec(), sides(&wanted["right"]));
+        assert_eq!(ruling.what, text(&wanted["what"]));
+        for change in list(&entry["also"]) {
+            let ruling = referee::judge(&splice(&data, change)).unwrap();
+            assert_eq!(ruling.right.to_vec(), sides(&change["right"]));
+        }
+        for change in list(&entry["refused"]) {
+            let refusal = referee::judge(&splice(&data, change)).unwrap_err();
+            assert_eq!(refusal.place(), text(&change["where"]), "{}", ruling.what);
+        }
+    }
 }

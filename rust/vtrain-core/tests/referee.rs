@@ -669,6 +669,8 @@ struct World<'a> {
     samples: MerkleTree,
     state: MerkleTree,
     state_leaf: Vec<u8>,
+    /// The first leaf of that state.
+    other_leaf: Vec<u8>,
     chunks: Vec<ChunkTree>,
 }
 
@@ -720,12 +722,19 @@ impl<'a> World<'a> {
             samples: tree(Domain::Samples, &rows),
             state: tree(Domain::StateTree, &leaves),
             state_leaf,
+            other_leaf: leaves[0].clone(),
             chunks: case
                 .tensors
                 .iter()
                 .map(|tensor| ChunkTree::new(tensor.bytes()))
                 .collect(),
         }
+    }
+
+    /// The graph anew, from other nodes.
+    fn plant(&mut self) {
+        self.graph = MerkleTree::new(Domain::Graph);
+        self.nodes.iter().for_each(|node| self.graph.append(node));
     }
 
     fn open_node(&self, index: u64) -> Opened {
@@ -1073,6 +1082,29 @@ fn a_state_is_that_of_its_name() {
         change(&later, &|s| s.state_leaf.clone_from(&first.state_leaf)),
         "state_leaf"
     );
+    // Another leaf of the same state, and one that says another digest.
+    let others = World::new(&case, 0);
+    let mut statement = first.clone();
+    let member = statement.state_leaf.as_mut().unwrap();
+    (member.leaf, member.index) = (others.other_leaf.clone(), 0);
+    member.path = others.state.inclusion_path(0, others.state.size()).unwrap();
+    assert_eq!(
+        rule(&statement).unwrap_err().reason(),
+        "is not that of the node's state"
+    );
+    // The next_state of another name, and one of another type.
+    for name in ["other", "w"] {
+        let mut world = World::new(&case, 2);
+        let mut after = next_state(&case);
+        after.attrs.insert("name".into(), Attr::Text(name.into()));
+        if name == "w" {
+            after.outputs[0].shape.push(1);
+        }
+        world.nodes[world.index as usize + 1] = encode_node(&after);
+        world.plant();
+        let refusal = rule(&world.statement(1, 0)).unwrap_err();
+        assert_eq!(refusal.place(), "sources[0]");
+    }
     // The node itself is in the graph, but is no next_state.
     let world = World::new(&case, 2);
     let own = change(&later, &|s| {
@@ -1164,22 +1196,95 @@ impl Reader for Typed {
     }
 }
 
+const EXTENTS: [usize; 9] = [0, 1, 2, 3, 31, 1 << 16, 1 << 32, 1 << 47, 1 << 48];
+
+/// Changes an extent of some type and some attribute.
+fn distort(random: &mut Random, node: &mut Node, sources: &mut [Node]) {
+    let extent = EXTENTS[random.below(EXTENTS.len())];
+    let nodes = sources.iter_mut().chain([&mut *node]);
+    let mut types: Vec<&mut TensorType> = nodes.flat_map(|node| node.outputs.iter_mut()).collect();
+    let chosen = random.below(types.len());
+    if let Some(axis) = types[chosen].shape.get_mut(random.below(3)) {
+        *axis = extent;
+    }
+    let count = node.attrs.len().max(1);
+    match node.attrs.values_mut().nth(random.below(count)) {
+        Some(Attr::Int(value)) => *value = random.extreme().into(),
+        Some(Attr::Ints(items)) if !items.is_empty() => {
+            let at = random.below(items.len());
+            items[at] = EXTENTS[random.below(EXTENTS.len())] as i128;
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn no_node_in_an_agreed_graph_crashes_the_referee() {
+    let mut random = Random(13);
+    let cases: Vec<Case> = operator_cases()
+        .into_iter()
+        .map(|(case, ..)| case)
+        .collect();
+    let (mut judged, mut refused) = (0, 0);
+    for case in &cases {
+        let mut world = World::new(case, random.next() % 3);
+        let good = world.statement(0, 0);
+        let honest = world.nodes.clone();
+        for _ in 0..40 {
+            let (mut node, mut sources) = (case.node.clone(), case.sources.clone());
+            distort(&mut random, &mut node, &mut sources);
+            world.nodes.clone_from(&honest);
+            world.nodes[world.index as usize] = encode_node(&node);
+            for (to, source) in world.nodes.iter_mut().zip(&sources) {
+                *to = encode_node(source);
+            }
+            world.plant();
+            let mut statement = good.clone();
+            statement.graph.root = world.graph.root(world.graph.size()).unwrap();
+            statement.node = world.open_node(world.index);
+            let count = statement.sources.len() as u64;
+            let first = if world.leaf.is_state() {
+                world.index + 1
+            } else {
+                0
+            };
+            statement.sources = (first..first + count).map(|i| world.open_node(i)).collect();
+            match rule(&statement) {
+                Ok(_) => judged += 1,
+                Err(_) => refused += 1,
+            }
+        }
+    }
+    assert!(judged > 100 && refused > 100, "{judged} {refused}");
+}
+
+#[test]
+fn the_largest_statements_are_refused() {
+    let case = find("relu");
+    let mut statement = World::new(&case, 0).statement(0, 0);
+    let chunk = Chunk {
+        index: 0,
+        chunk: vec![],
+        path: vec![],
+    };
+    let input = Input {
+        digest: [0; 32],
+        path: vec![],
+        chunks: vec![chunk; 32],
+    };
+    statement.inputs = vec![input; 9_000];
+    let data = statement.encode().unwrap();
+    assert!(data.len() > 6 << 20, "{}", data.len());
+    assert_eq!(judge(&data).unwrap_err().place(), "inputs");
+    statement.inputs = vec![statement.inputs[0].clone(); 1];
+    statement.inputs[0].chunks = vec![statement.inputs[0].chunks[0].clone(); 33];
+    let place = judge(&statement.encode().unwrap()).unwrap_err().place();
+    assert_eq!(place, "statement.inputs[0].chunks");
+}
+
 #[test]
 fn no_node_and_no_values_crash_a_rule() {
     let mut random = Random(11);
-    let extents = [
-        0,
-        1,
-        2,
-        3,
-        7,
-        31,
-        1 << 16,
-        1 << 31,
-        1 << 32,
-        1 << 47,
-        1 << 48,
-    ];
     let mut run = 0;
     let cases: Vec<Case> = operator_cases()
         .into_iter()
@@ -1190,25 +1295,7 @@ fn no_node_and_no_values_crash_a_rule() {
         for case in &cases {
             let (mut node, mut sources) = (case.node.clone(), case.sources.clone());
             for _ in 0..round % 3 {
-                let extent = extents[random.below(extents.len())];
-                let mut types: Vec<&mut TensorType> = sources
-                    .iter_mut()
-                    .chain([&mut node])
-                    .flat_map(|node| node.outputs.iter_mut())
-                    .collect();
-                let chosen = random.below(types.len());
-                if let Some(axis) = types[chosen].shape.iter_mut().nth(random.below(3)) {
-                    *axis = extent;
-                }
-                let count = node.attrs.len().max(1);
-                match node.attrs.values_mut().nth(random.below(count)) {
-                    Some(Attr::Int(value)) => *value = random.extreme().into(),
-                    Some(Attr::Ints(items)) if !items.is_empty() => {
-                        let at = random.below(items.len());
-                        items[at] = extents[random.below(extents.len())] as i128;
-                    }
-                    _ => {}
-                }
+                distort(&mut random, &mut node, &mut sources);
             }
             let Ok(forms) = input_forms(&node, &sources) else {
                 continue;

@@ -12,7 +12,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any, Final
+from functools import partial
+from typing import Any, Final
 
 from blake3 import blake3
 from sqlalchemy import Connection, func, insert, select, update
@@ -34,6 +35,7 @@ from vtrain.dispute.service.problems import (
 from vtrain.dispute.service.receipts import (
     Event,
     EventKind,
+    Opening,
     Page,
     Receipt,
     SignedReceipt,
@@ -48,7 +50,6 @@ from vtrain.wire import cbor, structs
 from vtrain.wire.claim import Claim, SignedClaim
 from vtrain.wire.dispute import Bond, Clocks, Genesis, SignedMove, decode_move
 from vtrain.wire.graph import decode_graph
-from vtrain.wire.structs import AtMost
 from vtrain.wire.task import decode_task
 
 MAX_OPENED: Final = 2**53
@@ -56,15 +57,6 @@ MAX_OPENED: Final = 2**53
 _MOVE_ITEMS: Final = cbor.Limits(depth=2, items=16)
 _DUE: Final = 64
 """Games whose deadlines one transaction handles."""
-
-
-@dataclass(frozen=True)
-class Opening:
-    """What opens a game: its genesis, and the canonical task and graph that it follows from."""
-
-    genesis: Genesis
-    task: Annotated[bytes, AtMost(64 << 20)]
-    graph: Annotated[bytes, AtMost(64 << 20)]
 
 
 @dataclass(frozen=True)
@@ -167,7 +159,9 @@ class GameService:
             _check_genesis(opening)
             game = rules.start(genesis)
             self.market.open(game_id, genesis)
-            return self._writer.submit(lambda batch: self._open(batch, opening, game, name)).result()
+            return self._writer.submit(
+                lambda batch: self._open(batch, opening, game, name)
+            ).result()
 
     def _check_terms(self, genesis: Genesis) -> None:
         if genesis.opened > MAX_OPENED:
@@ -192,9 +186,10 @@ class GameService:
         live = select(func.count()).where(store.games.c.due.is_not(None))
         if connection.execute(live).scalar_one() >= self.limits.games:
             raise BusyError(f"hosts {self.limits.games} games already", where="games")
+        encoded = structs.encode(genesis)
         values = {
             "id": game.id,
-            "genesis": structs.encode(genesis),
+            "genesis": encoded,
             "task": _put_document(connection, opening.task),
             "graph": _put_document(connection, opening.graph),
             "request": name,
@@ -205,7 +200,7 @@ class GameService:
         }
         connection.execute(insert(store.games).values(**values))
         loaded = Loaded(game, batch.now - genesis.opened)
-        loaded, receipt = self._append(batch, loaded, "opened", values["genesis"], genesis.opened)
+        loaded, receipt = self._append(batch, loaded, "opened", encoded, genesis.opened)
         self._store(batch, loaded)
         return receipt, True
 
@@ -315,9 +310,7 @@ class GameService:
         verdict = rules.find_verdict(loaded.game)
         if verdict is None:
             return loaded
-        loaded, _ = self._append(
-            batch, loaded, "verdict", structs.encode(verdict), loaded.game.now
-        )
+        loaded, _ = self._append(batch, loaded, "verdict", structs.encode(verdict), loaded.game.now)
         return loaded
 
     def _append(
@@ -395,7 +388,7 @@ class GameService:
         for game_id in ids:
             try:
                 self.market.settle(self._find_settlement(game_id))
-                self._writer.submit(lambda batch, it=game_id: self._settled(batch, it)).result()
+                self._writer.submit(partial(self._settled, game_id)).result()
             except VtrainError as error:
                 troubles.append(error)
         return troubles
@@ -418,7 +411,7 @@ class GameService:
                 outcomes.append(_find_outcome(loaded.game, signed, bytes(row.digest)))
         return Settlement(verdict, tuple(outcomes), loaded.game)
 
-    def _settled(self, batch: _Batch, game_id: bytes) -> None:
+    def _settled(self, game_id: bytes, batch: _Batch) -> None:
         table = store.games
         done = batch.connection.execute(
             update(table).where(table.c.id == game_id, table.c.settle == 1).values(settle=2)
@@ -524,9 +517,7 @@ class GameService:
 
     # --- the fold
 
-    def _load(
-        self, connection: Connection, game_id: bytes, newer: dict[bytes, Loaded]
-    ) -> Loaded:
+    def _load(self, connection: Connection, game_id: bytes, newer: dict[bytes, Loaded]) -> Loaded:
         """A game as of its last event in this transaction, folded on from what is known of it."""
         if game_id in newer:
             return newer[game_id]
@@ -535,9 +526,7 @@ class GameService:
         sequence = _check_game(connection, game_id)
         if loaded is None:
             row = connection.execute(
-                select(store.games.c.genesis, store.games.c.base).where(
-                    store.games.c.id == game_id
-                )
+                select(store.games.c.genesis, store.games.c.base).where(store.games.c.id == game_id)
             ).one()
             genesis = structs.decode(Genesis, bytes(row.genesis), "genesis")
             loaded = Loaded(rules.start(genesis), row.base)
@@ -621,9 +610,7 @@ def _fold(loaded: Loaded, event: Event) -> Loaded:
 
 
 def _to_event(row: Any) -> Event:
-    return Event(
-        bytes(row.body), structs.decode(SignedReceipt, bytes(row.receipt), "receipt")
-    )
+    return Event(bytes(row.body), structs.decode(SignedReceipt, bytes(row.receipt), "receipt"))
 
 
 def _check_game(connection: Connection, game_id: bytes) -> int:
@@ -681,4 +668,3 @@ def _done(receipt: SignedReceipt) -> Future[SignedReceipt]:
     future: Future[SignedReceipt] = Future()
     future.set_result(receipt)
     return future
-

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from vtrain.wire.dispute import Clocks
+
+LEAST_CLOCKS: Final = Clocks(join=60_000, trace=60_000, terms=15_000, match=60_000, grace=0)
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,8 @@ class Limits:
     """Between two heartbeats, by which time goes on and is persisted."""
     gap: int = 5_000
     """The most that the clock goes on between heartbeats: a frozen process charges no player."""
-    least: Clocks = Clocks(join=60_000, trace=60_000, terms=15_000, match=60_000, grace=0)
-    """The shortest clocks that a game may have: with shorter ones, nobody could answer in time."""
+    least: Clocks = LEAST_CLOCKS
+    """The shortest clocks that a game may have: nobody could answer in time with shorter ones."""
 
 
-LIMITS = Limits()
+LIMITS: Final = Limits()

@@ -81,7 +81,7 @@ STATUS: Final[Mapping[str, int]] = {
     "request": 422,
     "bond-refused": 402,
     "signature": 403,
-    "forbidden": 403,
+    "forbidden": 401,
     "not-found": 404,
     "idempotency": 409,
     "move-refused": 409,
@@ -104,7 +104,7 @@ def to_problem(error: VtrainError, status: int | None = None) -> dict[str, Any]:
     """The members of a problem document."""
     return {
         "type": _TYPE + error.code,
-        "title": type(error).__doc__.partition("\n")[0] if type(error).__doc__ else error.code,
+        "title": (type(error).__doc__ or error.code).partition("\n")[0],
         "status": STATUS.get(error.code, 500) if status is None else status,
         "detail": error.message,
         "code": error.code,

@@ -18,7 +18,7 @@ from vtrain.dispute.transcript import TimedMove
 from vtrain.errors import SignatureError
 from vtrain.spec.domains import RECEIPT, compute_domain_hash
 from vtrain.wire import structs
-from vtrain.wire.dispute import MAX_MOVE, SignedMove
+from vtrain.wire.dispute import MAX_MOVE, Genesis, SignedMove
 from vtrain.wire.structs import AtMost, Count, Digest, Length
 
 EventKind = Literal["opened", "move", "verdict", "settled"]
@@ -26,6 +26,15 @@ EventKind = Literal["opened", "move", "verdict", "settled"]
 
 FIRST: Final = bytes(32)
 """``previous`` of the first receipt of a game."""
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What opens a game: its genesis, and the canonical task and graph that it follows from."""
+
+    genesis: Genesis
+    task: Annotated[bytes, AtMost(64 << 20)]
+    graph: Annotated[bytes, AtMost(64 << 20)]
 
 
 @dataclass(frozen=True)
@@ -118,7 +127,7 @@ class Chain:
         self.at = 0
 
     def extend(self, event: Event) -> Receipt:
-        """Take the next event; ServiceFaultError when it is not that, SignatureError when unsigned."""
+        """Take the next event; ServiceFaultError when it is not that or not signed."""
         receipt = event.signed.receipt
         where = f"event {self.sequence + 1}"
         if receipt.game != self._game:
@@ -129,7 +138,10 @@ class Chain:
             raise ServiceFaultError("is before the event before it", where=where)
         if compute_body_digest(event.body) != receipt.digest:
             raise ServiceFaultError("the receipt is for other bytes", where=where)
-        verify_receipt(event.signed, self._service)
+        try:
+            verify_receipt(event.signed, self._service)
+        except SignatureError as error:
+            raise ServiceFaultError(str(error), where=where) from error
         self.sequence, self.at = receipt.sequence, receipt.at
         self.head = compute_receipt_digest(receipt)
         return receipt

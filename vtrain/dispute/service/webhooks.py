@@ -40,6 +40,7 @@ FIRST_PAUSE: Final = 1_000
 LONGEST_PAUSE: Final = 3_600_000
 TIMEOUT: Final = 10.0
 _HOOKS_AT_ONCE: Final = 4
+_EVENTS_AT_ONCE: Final = 32
 _LOG: Final = logging.getLogger("vtrain.dispute")
 
 Now = Callable[[], int]
@@ -177,8 +178,8 @@ class Courier:
             if troubles:
                 self._settle_due = self._now() + compute_pause(self._settle_failures)
                 _LOG.warning("settlement failed, to be repeated: %s", troubles[0])
-        for hook in self._find_due():
-            self._serve(hook)
+        for _ in self._pool.map(self._serve, self._find_due()):
+            pass
 
     def _find_due(self) -> list[Hook]:
         table = store.hooks
@@ -187,8 +188,8 @@ class Courier:
             return [_to_hook(row) for row in connection.execute(query.order_by(table.c.number))]
 
     def _serve(self, hook: Hook) -> None:
-        """Send a hook what it has not had, until it fails."""
-        while not self._closed:
+        """Send a hook what it has not had, until it fails or has had its share of this round."""
+        for _ in range(_EVENTS_AT_ONCE):
             found = self._next_event(hook)
             if found is None:
                 return
@@ -207,7 +208,7 @@ class Courier:
                     update(table).where(table.c.number == hook.number).values(**values)
                 )
                 row = connection.execute(select(table).where(table.c.number == hook.number)).first()
-            if row is None or trouble:
+            if row is None or trouble or self._closed:
                 return
             hook = _to_hook(row)
 
@@ -235,12 +236,9 @@ class Courier:
         """Send one event; what went wrong, if anything."""
         try:
             url = check_url(hook.url)
-            request = self._make_request(url, self._choose_address(url))
+            request = self._make_request(url, self._choose_address(url), hook.secret, body)
         except RequestError as error:
             return str(error)
-        request.headers["Vtrain-Signature"] = sign_body(hook.secret, self._now() // 1000, body)
-        request.headers["Content-Length"] = str(len(body))
-        request.stream = httpx.ByteStream(body)
         try:
             # The answer's body is not read: it could be endless.
             response = self._client.send(request, stream=True)
@@ -257,14 +255,21 @@ class Courier:
                 raise RequestError(f"{url.host} is at {address}, a private address", where="url")
         return addresses[0]
 
-    def _make_request(self, url: httpx.URL, address: str) -> httpx.Request:
+    def _make_request(
+        self, url: httpx.URL, address: str, secret: bytes, body: bytes
+    ) -> httpx.Request:
         # To the address itself, so that a second resolution cannot lead elsewhere; the name stays
         # in the Host header and in the TLS handshake, where certificates are checked against it.
         host = url.netloc.decode("ascii")
         return httpx.Request(
             "POST",
             url.copy_with(host=address.partition("%")[0]),
-            headers={"Host": host, "Content-Type": "application/json"},
+            headers={
+                "Host": host,
+                "Content-Type": "application/json",
+                "Vtrain-Signature": sign_body(secret, self._now() // 1000, body),
+            },
+            content=body,
             extensions={
                 "sni_hostname": url.host,
                 "timeout": httpx.Timeout(TIMEOUT).as_dict(),
@@ -283,8 +288,10 @@ class Courier:
             if count >= self._limits.hooks:
                 raise TooLargeError(f"there are {count} webhooks already", where="webhooks")
             last = connection.execute(select(func.max(store.events.c.number))).scalar_one()
-            number = connection.execute(
-                insert(table).values(
+            (number,) = connection.execute(
+                insert(table)
+                .returning(table.c.number)
+                .values(
                     url=url,
                     secret=secrets.token_bytes(32),
                     game=game or None,
@@ -293,7 +300,7 @@ class Courier:
                     due=0,
                     trouble="",
                 )
-            ).inserted_primary_key[0]
+            ).one()
             row = connection.execute(select(table).where(table.c.number == number)).one()
         return _to_hook(row)
 

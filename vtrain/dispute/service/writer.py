@@ -1,4 +1,4 @@
-"""One thread that writes: whatever waits shares a transaction, and is answered once it is stored."""
+"""One thread that writes: what waits shares a transaction, and is answered once it is stored."""
 
 from __future__ import annotations
 

@@ -3,12 +3,9 @@
 // Nearly every function is one instruction: what it needs is what `Isa` needs.
 #![allow(unsafe_op_in_unsafe_fn)]
 
+use super::pack::{Highs, Line};
+use super::tile::{Isa, one_group_entries};
 use std::arch::x86_64::*;
-use std::ops::Range;
-
-use super::Epilogue;
-use super::pack::{Highs, Lanes, Layout, Line, Side, pack_block};
-use super::tile::{self, Isa, TileJob, TileSums};
 
 pub(super) struct Avx2;
 
@@ -73,36 +70,7 @@ unsafe impl Isa for Avx2 {
         put(to.add(4), h1, l1, add);
     }
 
-    #[target_feature(enable = "avx2")]
-    unsafe fn pack(src: &Lanes<'_>, side: Side, layout: &Layout, block: usize, group: &mut [Line]) {
-        pack_block(src, side, Self::HIGHS, layout, block, group);
-    }
-
-    #[target_feature(enable = "avx2")]
-    unsafe fn tile(job: &TileJob<'_>, out: &mut TileSums, add: bool) {
-        match job.rows {
-            1 => rows::<1>(job, out, add),
-            2 => rows::<2>(job, out, add),
-            3 => rows::<3>(job, out, add),
-            4 => rows::<4>(job, out, add),
-            _ => rows::<5>(job, out, add),
-        }
-    }
-
-    #[target_feature(enable = "avx2")]
-    unsafe fn finish<E: Epilogue>(
-        epilogue: &E,
-        sums: &TileSums,
-        rows: Range<usize>,
-        cols: Range<usize>,
-    ) {
-        tile::finish(epilogue, sums, rows, cols);
-    }
-}
-
-#[target_feature(enable = "avx2")]
-unsafe fn rows<const R: usize>(job: &TileJob<'_>, out: &mut TileSums, add: bool) {
-    tile::tile::<Avx2, R, 2>(job, out, add);
+    one_group_entries!(#[target_feature(enable = "avx2")]);
 }
 
 /// 8 int32 as int64.

@@ -54,8 +54,10 @@ mod avx512_pack;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod driver;
 mod epilogue;
-#[cfg(target_arch = "aarch64")]
+#[cfg(any(target_arch = "aarch64", all(test, target_arch = "x86_64")))]
 mod neon;
+#[cfg(all(test, target_arch = "x86_64"))]
+mod neon_emulated;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod pack;
 mod scalar;

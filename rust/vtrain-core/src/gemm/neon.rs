@@ -1,15 +1,26 @@
 //! NEON: both sums by widening products, 8 of them in two instructions; high limbs as int16.
+//!
+//! The tests of x86-64 machines run it too, on `neon_emulated`, and `make lint` compiles it where the
+//! toolchain has the target. Real NEON code runs on them by hand, slowly, in qemu:
+//!
+//! ```sh
+//! CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
+//! CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER='qemu-aarch64 -L /usr/aarch64-linux-gnu' \
+//! cargo test --package vtrain-core --target aarch64-unknown-linux-gnu --features blake3/pure
+//! ```
 
 // Nearly every function is one instruction: what it needs is what `Isa` needs.
 #![allow(unsafe_op_in_unsafe_fn)]
+// Asking for a line ahead is not emulated.
+#![cfg_attr(not(target_arch = "aarch64"), allow(unused_variables))]
 
-use std::arch::aarch64::*;
-use std::arch::asm;
-use std::ops::Range;
+#[cfg(target_arch = "aarch64")]
+use std::arch::{aarch64::*, asm};
 
-use super::Epilogue;
-use super::pack::{Highs, Lanes, Layout, Line, Side, pack_block};
-use super::tile::{self, Isa, TileJob, TileSums};
+#[cfg(not(target_arch = "aarch64"))]
+use super::neon_emulated::*;
+use super::pack::{Highs, Line};
+use super::tile::{Isa, one_group_entries};
 
 pub(super) struct Neon;
 
@@ -39,11 +50,13 @@ unsafe impl Isa for Neon {
 
     #[inline(always)]
     unsafe fn prefetch(at: *const u32) {
+        #[cfg(target_arch = "aarch64")]
         asm!("prfm pldl1keep, [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
     }
 
     #[inline(always)]
     unsafe fn prefetch_far(at: *const Line) {
+        #[cfg(target_arch = "aarch64")]
         asm!("prfm pldl2keep, [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
     }
 
@@ -75,41 +88,12 @@ unsafe impl Isa for Neon {
         put(to.add(2), vget_high_s32(high), vget_high_s32(low), add);
     }
 
-    #[target_feature(enable = "neon")]
-    unsafe fn pack(src: &Lanes<'_>, side: Side, layout: &Layout, block: usize, group: &mut [Line]) {
-        pack_block(src, side, Self::HIGHS, layout, block, group);
-    }
-
-    #[target_feature(enable = "neon")]
-    unsafe fn tile(job: &TileJob<'_>, out: &mut TileSums, add: bool) {
-        match job.rows {
-            1 => rows::<1>(job, out, add),
-            2 => rows::<2>(job, out, add),
-            3 => rows::<3>(job, out, add),
-            4 => rows::<4>(job, out, add),
-            _ => rows::<5>(job, out, add),
-        }
-    }
-
-    #[target_feature(enable = "neon")]
-    unsafe fn finish<E: Epilogue>(
-        epilogue: &E,
-        sums: &TileSums,
-        rows: Range<usize>,
-        cols: Range<usize>,
-    ) {
-        tile::finish(epilogue, sums, rows, cols);
-    }
-}
-
-#[target_feature(enable = "neon")]
-unsafe fn rows<const R: usize>(job: &TileJob<'_>, out: &mut TileSums, add: bool) {
-    tile::tile::<Neon, R, 4>(job, out, add);
+    one_group_entries!(#[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]);
 }
 
 /// Stores `high * 2^16 + low`, 2 int64, on top of what is there if `add`.
 #[inline]
-#[target_feature(enable = "neon")]
+#[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
 unsafe fn put(to: *mut i64, high: int32x2_t, low: int32x2_t, add: bool) {
     let sum = vaddq_s64(vshll_n_s32::<16>(high), vmovl_s32(low));
     let before = vandq_s64(vld1q_s64(to), vdupq_n_s64(-i64::from(add)));

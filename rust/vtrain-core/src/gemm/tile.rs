@@ -79,6 +79,58 @@ pub(super) unsafe trait Isa {
     );
 }
 
+/// The entry points of an [`Isa`] whose tiles are a group wide and at most five rows high, and which
+/// packs portably; all get the attributes, which turn its instructions on.
+macro_rules! one_group_entries {
+    ($(#[$attribute:meta])*) => {
+        $(#[$attribute])*
+        unsafe fn pack(
+            src: &$crate::gemm::pack::Lanes<'_>,
+            side: $crate::gemm::pack::Side,
+            layout: &$crate::gemm::pack::Layout,
+            block: usize,
+            group: &mut [$crate::gemm::pack::Line],
+        ) {
+            $crate::gemm::pack::pack_block(src, side, Self::HIGHS, layout, block, group);
+        }
+
+        $(#[$attribute])*
+        unsafe fn tile(
+            job: &$crate::gemm::tile::TileJob<'_>,
+            out: &mut $crate::gemm::tile::TileSums,
+            add: bool,
+        ) {
+            $(#[$attribute])*
+            unsafe fn rows<I: Isa, const R: usize, const N: usize>(
+                job: &$crate::gemm::tile::TileJob<'_>,
+                out: &mut $crate::gemm::tile::TileSums,
+                add: bool,
+            ) {
+                $crate::gemm::tile::tile::<I, R, N>(job, out, add);
+            }
+            const { assert!(Self::GROUPS == 1 && Self::ROWS == 5) };
+            match job.rows {
+                1 => rows::<Self, 1, { $crate::gemm::pack::LANES / Self::WIDTH }>(job, out, add),
+                2 => rows::<Self, 2, { $crate::gemm::pack::LANES / Self::WIDTH }>(job, out, add),
+                3 => rows::<Self, 3, { $crate::gemm::pack::LANES / Self::WIDTH }>(job, out, add),
+                4 => rows::<Self, 4, { $crate::gemm::pack::LANES / Self::WIDTH }>(job, out, add),
+                _ => rows::<Self, 5, { $crate::gemm::pack::LANES / Self::WIDTH }>(job, out, add),
+            }
+        }
+
+        $(#[$attribute])*
+        unsafe fn finish<E: $crate::gemm::Epilogue>(
+            epilogue: &E,
+            sums: &$crate::gemm::tile::TileSums,
+            rows: std::ops::Range<usize>,
+            cols: std::ops::Range<usize>,
+        ) {
+            $crate::gemm::tile::finish(epilogue, sums, rows, cols);
+        }
+    };
+}
+pub(super) use one_group_entries;
+
 /// Hands a tile to the epilogue; it covers these rows and columns of C.
 ///
 /// # Safety

@@ -11,6 +11,8 @@ use crate::graph::{Fields, GraphDecodeError};
 pub const MAX_STATEMENT: usize = 16 << 20;
 /// Hashes of a path: no tree has 2^64 leaves.
 const MAX_PATH: usize = 64;
+/// Inputs of a node.
+const MAX_INPUTS: usize = 1 << 16;
 /// Chunks of one input, and sample rows: no block reads more of one.
 const MAX_OPENED: usize = 32;
 const MAX_COUNT: i128 = u64::MAX as i128;
@@ -193,11 +195,11 @@ impl Statement {
             },
             samples: tree(&mut fields, "samples")?,
             node: opened(map(&mut fields, "node"))?,
-            sources: maps(&mut fields, "sources", usize::MAX)?
+            sources: maps(&mut fields, "sources", MAX_INPUTS)?
                 .map(opened)
                 .collect::<Result<_, _>>()?,
             source_index: count(&mut fields, "source_index")?,
-            inputs: maps(&mut fields, "inputs", usize::MAX)?
+            inputs: maps(&mut fields, "inputs", MAX_INPUTS)?
                 .map(input)
                 .collect::<Result<_, _>>()?,
             state_leaf: match fields.take("state_leaf")? {

@@ -1,0 +1,182 @@
+"""A cheat is found: two parties that do not trust each other, and a referee service, over HTTP.
+
+Run it from the project's root:  .venv/bin/python examples/dispute/run.py
+It trains the smallest MNIST task twice, once with one element of one gradient altered by one unit
+in the last place; then the cheating solver and a challenger, each a process of its own, play
+against each other through the service until one element is left, which the referee recomputes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from solver import FALSE_STEP
+
+import vtrain
+from vtrain.attest.keys import generate_key, public_key
+from vtrain.demo.cheats import alter_gradient, train_falsely
+from vtrain.dispute.client import Follower, connect
+from vtrain.dispute.game import advance, find_verdict
+from vtrain.dispute.service.receipts import to_moves
+from vtrain.dispute.state import Game, Place, Verdict
+from vtrain.dispute.transcript import find_statements, make, replay
+from vtrain.errors import RunError
+from vtrain.train.layout import RunPaths
+from vtrain.train.signed import read_claim
+from vtrain.train.task import CompiledTask
+from vtrain.wire.dispute import Accuse, Bond, Open, Reveal, SignedMove, decode_move
+
+HERE = Path(__file__).parent
+TASK = HERE.parent / "mnist" / "tiny.toml"
+PYTHON = sys.executable
+VTRAIN = Path(PYTHON).with_name("vtrain")
+ROLES = ("solver", "challenger", "service")
+
+
+@contextmanager
+def start(*command: str | Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that ends with the block at the latest."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*map(str, command)], stdin=pipe, stdout=pipe, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+def read_line(process: subprocess.Popen[str]) -> str:
+    """What a process says next; RunError when it ends instead."""
+    line = process.stdout.readline().strip() if process.stdout else ""
+    if not line:
+        raise RunError("has ended", where=str(process.args))
+    return line
+
+
+def train_twice(task: CompiledTask, folder: Path) -> bytes:
+    """An honest run and a false one, both signed; the honest log root."""
+    for name in ROLES:
+        generate_key(folder / f"{name}.pem")
+    key = vtrain.load_key(folder / "solver.pem")
+    vtrain.train(task, folder / "honest", key=key)
+    train_falsely(task, folder / "false", key=key, cheat=alter_gradient, step=FALSE_STEP)
+    roots = [read_claim(RunPaths(folder / run)).claim.log_root for run in ("honest", "false")]
+    print(f"an honest run of {task.spec.steps} steps: log root {roots[0].hex()[:8]}...")
+    print(f"one with step {FALSE_STEP} altered:  log root {roots[1].hex()[:8]}..., also signed")
+    return roots[0]
+
+
+def describe(game: Game, signed: SignedMove) -> str:
+    """A move in a few words; ``game`` is the one that it is made in."""
+    move, size = decode_move(signed.move), len(signed.move)
+    match move:
+        case Bond():
+            tree = game.tournaments[move.tournament].tree
+            return f"stands behind {move.root.hex()[:8]}..., its {tree}"
+        case Reveal():
+            return f"reveals what it has in its {game.matches[move.match].tree}: {size} bytes"
+        case Open():
+            return f"opens the leaf for the referee: {size} bytes"
+        case Accuse():
+            return "accuses"
+
+
+def locate(game: Game) -> Place:
+    """How far the disagreement is narrowed down: the most that any match knows."""
+    places = [match.place for match in game.matches]
+    return max(places, key=lambda place: place.describe().count(" "), default=Place())
+
+
+def watch(follower: Follower, names: dict[bytes, str]) -> Verdict:
+    """Print the game as it goes on, by what its signed moves say."""
+    game, place = follower.game, Place()
+    while (verdict := find_verdict(follower.game)) is None:
+        known = len(follower.events)
+        follower.poll(wait=0.25)
+        for entry in to_moves(follower.events[known:]):
+            if entry.move is not None:
+                who, what = names[entry.move.party], describe(advance(game, entry.at), entry.move)
+                print(f"{entry.at / 1000:5.1f} s  {who:<10}  {what}")
+            game = make(game, entry, "game")
+            if locate(game) != place:
+                place = locate(game)
+                print(f"{'':9}they differ first in {place.describe()}")
+    return verdict
+
+
+def show_verdict(task: CompiledTask, verdict: Verdict, honest: bytes) -> None:
+    """Who stands, and where the other fell."""
+    fall = verdict.solver
+    if fall is None or verdict.standing != honest:
+        raise RunError("the cheat was not found", where="verdict")
+    node = task.graph.nodes[fall.place.node]
+    print(f"\nThe solver's claim fell: {fall.reason} at {fall.place.describe()}")
+    print(f"That node is {node.name!r}, a {node.op} of shape {node.outputs[0].shape}.")
+    print("What stands is the root of the honest run.")
+
+
+def judge(follower: Follower, verdict: Verdict, path: Path) -> None:
+    """Replay the transcript to the same verdict, and have the referee's statement judged again."""
+    genesis, moves = follower.game.genesis, to_moves(follower.events)
+    if find_verdict(replay(genesis, moves)) != verdict:
+        raise RunError("the transcript leads to another verdict", where="transcript")
+    print(f"\n{len(moves)} entries of the transcript, replayed here: the same verdict.")
+    (statement,) = find_statements(genesis, moves)
+    path.write_bytes(statement)
+    print(f"What the referee was asked is in {path.name}: {len(statement)} bytes.\n")
+    print(f"$ vtrain referee {path.name}")
+    done = subprocess.run([VTRAIN, "referee", path], capture_output=True, text=True, check=True)
+    print(done.stdout, end="")
+
+
+def main() -> None:
+    """Everything but the statement in a temporary folder."""
+    parser = argparse.ArgumentParser(description="A cheat is found in a dispute over HTTP.")
+    parser.add_argument("--statement", type=Path, default=Path("statement.cbor"))
+    path = parser.parse_args().statement
+    begin = time.monotonic()
+    task = vtrain.compile(TASK)
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        folder = Path(name)
+        honest = train_twice(task, folder)
+        run, keys = folder / "false", {who: folder / f"{who}.pem" for who in ROLES}
+        db = f"sqlite:///{folder / 'games.db'}"
+        options: list[str | Path] = [
+            "--db",
+            db,
+            "--key",
+            keys["service"],
+            "--port",
+            "0",
+            "--least-clock",
+            "2",
+        ]
+        service = stack.enter_context(start(VTRAIN, "serve", *options))
+        url, service_key = read_line(service).split()
+        solver = stack.enter_context(start(PYTHON, HERE / "solver.py", run, keys["solver"], url))
+        read_line(solver)
+        print(f"\nreferee service at {url}; the challenger does the run again")
+        script = HERE / "challenger.py"
+        challenger = stack.enter_context(start(PYTHON, script, run, keys["challenger"], url))
+        game = read_line(challenger)
+        print(f"it comes out differently: game {game[:16]}... is opened\n")
+        print(game, file=solver.stdin, flush=True)
+        client = stack.enter_context(connect(url, bytes.fromhex(service_key)))
+        follower = Follower(client, bytes.fromhex(game))
+        parties = {public_key(vtrain.load_key(path)): who for who, path in keys.items()}
+        verdict = watch(follower, parties)
+        solver.wait()
+        challenger.wait()
+        show_verdict(task, verdict, honest)
+        judge(follower, verdict, path)
+    print(f"\nAll that in {time.monotonic() - begin:.0f} s.")
+
+
+if __name__ == "__main__":
+    main()

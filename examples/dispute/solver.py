@@ -1,0 +1,78 @@
+"""A dishonest solver who defends its false run in a dispute: solver.py RUN KEY URL.
+
+In step 87 it altered one element of a gradient by one unit in the last place.  It holds everything
+that an honest solver would hold, consistent with the lie, and answers whatever it is asked.
+
+Prints "ready", and then reads from its input the id of the game that it is asked to answer in.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vtrain.attest.keys import load_key
+from vtrain.audit.structure import read_state
+from vtrain.demo.cheats import find_felt_element
+from vtrain.demo.lies import Lies, LyingSession, add_one
+from vtrain.dispute.client import Follower, connect, play
+from vtrain.dispute.engine_provider import EngineProvider, State
+from vtrain.dispute.players import Player
+from vtrain.dispute.provider import ClaimTree, MerkleTree
+from vtrain.dispute.run_provider import DisputedRun, load_run
+from vtrain.spec.domains import TERMS
+
+FALSE_STEP = 87
+Array = np.ndarray[Any, Any]
+
+
+class FalseProvider(EngineProvider):
+    """The claim of the false run, with all that must be said for it.
+
+    The lie is that of ``vtrain.demo.cheats.alter_gradient``, told again whenever the step is done;
+    and when it is asked how the sum that is the element came about, the last term takes the blame.
+    """
+
+    def __init__(self, run: DisputedRun) -> None:
+        task, evidence = run.task, run.evidence
+        momentum = next(node for node in task.graph.nodes if node.op == "momentum")
+        state, self._gradient = (ref.node for ref in momentum.inputs)
+
+        def lie(value: Array, before: Mapping[int, Array]) -> Array:
+            element = find_felt_element(task, momentum, before[state], value)
+            return value if element is None else add_one(element)(value, before)
+
+        def find_state(step: int) -> State | None:
+            if step not in evidence.checkpoints:
+                return None
+            return read_state(run.paths, task.spec, task.graph, evidence.records, step)
+
+        session = LyingSession(task, Lies({(FALSE_STEP, self._gradient): lie}))
+        super().__init__(task, session, records=evidence.records, states=find_state)
+
+    def terms(self, step: int, node: int, element: int) -> ClaimTree:
+        tree = super().terms(step, node, element)
+        if (step, node) != (FALSE_STEP, self._gradient):
+            return tree
+        *states, last = (tree.leaf(index) for index in range(tree.size))
+        total = int.from_bytes(last, "little", signed=True) + 1
+        return MerkleTree(TERMS, [*states, total.to_bytes(8, "little", signed=True)])
+
+
+def main() -> None:
+    """Play to the end."""
+    run, key, url = sys.argv[1:]
+    provider = FalseProvider(load_run(Path(run)))
+    provider.trace(FALSE_STEP)  # it knows where it will have to answer
+    print("ready", flush=True)
+    game = bytes.fromhex(sys.stdin.readline())
+    with connect(url) as client:
+        play(Follower(client, game), client, Player(provider, load_key(Path(key))), wait=0.25)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""A small escrow market: it holds the money, and pays or slashes by the verdicts of disputes.
+
+A client pays for a training run into escrow; a solver stakes, trains, and delivers a signed claim;
+whoever does not believe it bonds another one while there is time; the game decides; the market
+settles.  ``Escrow`` is a market port as vtrain's service asks for, so that it may be handed to
+``vtrain.dispute.service.run.serve`` as it is; ``play`` has a game played in this process, on a
+clock that jumps to the next deadline.  three_deliveries.py uses both.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vtrain.dispute.game import advance, apply, find_deadline, find_verdict, start
+from vtrain.dispute.players import Player
+from vtrain.dispute.service.market import BondClaim, Notice, Outcome, Settlement
+from vtrain.dispute.service.problems import BondRefusedError
+from vtrain.dispute.service.receipts import compute_body_digest
+from vtrain.dispute.state import Game
+from vtrain.errors import MoveRefusedError
+from vtrain.wire import structs
+from vtrain.wire.dispute import Bond, Genesis, SignedMove, decode_move
+
+PRICE, STAKE, BOND = 100, 50, 10
+
+
+@dataclass(frozen=True)
+class Deal:
+    """A task that ``client`` has paid for, and that ``solver`` has staked on."""
+
+    client: bytes
+    solver: bytes
+
+
+class Escrow:
+    """``vtrain.dispute.service.market.Market``: accounts, and what is held for games.
+
+    The solver gets price and stake back when its claim stands.  When it falls, the price goes back
+    to the client and the stake to whoever is behind the claim that stands (the client, if none
+    does).  Every bond that stands is paid back, those that fell are shared by the winners.
+    """
+
+    def __init__(self, accounts: dict[bytes, int]) -> None:
+        self.accounts = Counter(accounts)
+        self.deals: dict[bytes, Deal] = {}
+        self.games: dict[bytes, bytes] = {}
+        self.bonds: dict[bytes, BondClaim] = {}
+        self.held = 0
+
+    def post(self, task: bytes, client: bytes, solver: bytes) -> None:
+        """The client pays for a task, the solver stakes on doing it."""
+        self._hold(client, PRICE)
+        self._hold(solver, STAKE)
+        self.deals[task] = Deal(client, solver)
+
+    def open(self, game: bytes, genesis: Genesis) -> None:
+        deal = self.deals.get(genesis.task_id)
+        if deal is None or deal.solver != genesis.solver or genesis.task_id in self.games.values():
+            raise BondRefusedError("nobody pays this solver for this task", where="genesis")
+        self.games[game] = genesis.task_id
+
+    def lock(self, bond: BondClaim) -> None:
+        if bond.key not in self.bonds:
+            self._hold(bond.party, BOND)
+            self.bonds[bond.key] = bond
+
+    def release(self, bond: BondClaim) -> None:
+        if self.bonds.pop(bond.key, None) is not None:
+            self._pay(bond.party, BOND)
+
+    def settle(self, settlement: Settlement) -> None:
+        verdict = settlement.verdict
+        task = self.games.pop(verdict.game, None)
+        if task is None:
+            return  # settled before
+        deal, pot = self.deals.pop(task), 0
+        for outcome in settlement.outcomes:
+            del self.bonds[outcome.bond.key]
+            if outcome.stands:
+                self._pay(outcome.bond.party, BOND)
+            else:
+                pot += BOND
+        behind = [
+            party for entry in verdict.entries if entry.fall is None for party in entry.backers
+        ]
+        winners = [party for party in behind if party not in verdict.barred]
+        if verdict.solver is None:
+            self._pay(deal.solver, PRICE + STAKE)
+        else:
+            self._pay(deal.client, PRICE)
+            pot += STAKE
+        for party in winners:
+            self._pay(party, pot // len(winners))
+        rest = pot - pot // len(winners) * len(winners) if winners else pot
+        self._pay(deal.client, rest)
+
+    def notify(self, notice: Notice) -> None:
+        """This market tells nobody."""
+
+    def _hold(self, party: bytes, amount: int) -> None:
+        if self.accounts[party] < amount:
+            raise BondRefusedError(f"needs {amount}", where=party.hex())
+        self._pay(party, -amount)
+
+    def _pay(self, party: bytes, amount: int) -> None:
+        self.accounts[party] += amount
+        self.held -= amount
+
+
+def play(escrow: Escrow, genesis: Genesis, players: Sequence[Player]) -> Game:
+    """A game from its opening to its settlement, each move taking a millisecond."""
+    game, outcomes = start(genesis), []
+    escrow.open(game.id, genesis)
+    bonds: list[BondClaim] = []
+    while (verdict := find_verdict(game)) is None:
+        before = game
+        for signed in [signed for player in players for signed in player.moves(game)]:
+            bond = find_bond(signed)
+            try:
+                if bond is not None:
+                    escrow.lock(bond)
+                game = apply(game, signed, game.now + 1)
+                bonds += [] if bond is None else [bond]
+            except BondRefusedError:
+                continue  # no money, no move: its clock runs
+            except MoveRefusedError:  # another move has overtaken it
+                if bond is not None:
+                    escrow.release(bond)
+        due = find_deadline(game)
+        if game is before and due is not None:
+            game = advance(game, due[0])
+    for bond in bonds:
+        tournament = game.tournaments[bond.tournament]
+        entry = tournament.entries[tournament.find(bond.root)]
+        stands = entry.fall is None and bond.party not in game.barred
+        outcomes.append(Outcome(bond, stands))
+    escrow.settle(Settlement(verdict, tuple(outcomes), game))
+    return game
+
+
+def find_bond(signed: SignedMove) -> BondClaim | None:
+    """What a move has its party bond, if anything."""
+    move = decode_move(signed.move)
+    if not isinstance(move, Bond):
+        return None
+    key = compute_body_digest(structs.encode(signed))
+    return BondClaim(key, signed.game, signed.party, move.tournament, move.root)

@@ -1,0 +1,39 @@
+"""A service that listens on a free port of the loopback, in a thread of the test's process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+from vtrain.attest.keys import PrivateKey
+from vtrain.dispute.service.games import GameService
+from vtrain.dispute.service.limits import LIMITS, Limits
+from vtrain.dispute.service.market import Market, MemoryMarket
+from vtrain.dispute.service.run import Running
+from vtrain.dispute.service.store import Store
+from vtrain.dispute.service.webhooks import Courier
+
+TOKEN = "a token of the operator"  # noqa: S105 - of a service that lives for one test
+DEADLINE = 60.0
+
+
+@contextmanager
+def serving(
+    url: str, key: PrivateKey, *, market: Market | None = None, limits: Limits = LIMITS
+) -> Iterator[str]:
+    """The URL of a service on the database ``url``."""
+    with closing(Store(url)) as store:
+        service = GameService(store, key, market or MemoryMarket(), limits=limits)
+        with closing(service), closing(Courier(service, store, allow_private=True)) as courier:
+            courier.start()
+            listening = threading.Event()
+            running = Running(service, courier, TOKEN, ready=lambda _: listening.set())
+            thread = threading.Thread(target=running.run)
+            thread.start()
+            try:
+                assert listening.wait(DEADLINE), "the service does not listen"
+                yield running.url
+            finally:
+                running.stop()
+                thread.join(DEADLINE)

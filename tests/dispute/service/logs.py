@@ -1,0 +1,118 @@
+"""Tiny real games: two claims about logs made by hand, which differ in one record.
+
+The liar's differing leaf is no record at all, so that its claim falls as "malformed" the moment it
+is revealed: no engine is needed, and every move is real.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+
+from tests.dispute.arena import make_key
+from tests.tasks import make_tiny_task
+from vtrain.attest.claims import sign_claim
+from vtrain.attest.keys import public_key
+from vtrain.dispute.game import get_depth, sign
+from vtrain.dispute.genesis import make_genesis
+from vtrain.dispute.provider import MerkleTree
+from vtrain.dispute.service.receipts import Opening
+from vtrain.dispute.state import Game
+from vtrain.spec.domains import RUN_LOG
+from vtrain.train.task import CompiledTask
+from vtrain.wire import structs
+from vtrain.wire.claim import Claim
+from vtrain.wire.dispute import Bond, Clocks, Genesis, Reveal, SignedMove
+from vtrain.wire.graph import encode_graph
+from vtrain.wire.record import StepRecord, encode_record
+from vtrain.wire.task import encode_task
+
+SIZE = 300
+COMMIT_EVERY = 5
+BROKEN = 123
+CLOCKS = Clocks(join=60_000, trace=60_000, terms=15_000, match=60_000, grace=5_000)
+LIAR, HONEST = make_key(1), make_key(2)
+
+
+def get_task() -> CompiledTask:
+    """The task that all these games are about."""
+    return make_tiny_task("mlp", steps=SIZE, commit_every=COMMIT_EVERY)
+
+
+@cache
+def make_log(broken: int = -1) -> MerkleTree:
+    """300 records; the one of index ``broken`` is none."""
+    leaves = [
+        encode_record(
+            StepRecord(i + 1, bytes(32), i, bytes(32) if (i + 1) % COMMIT_EVERY == 0 else b"")
+        )
+        for i in range(SIZE)
+    ]
+    if broken >= 0:
+        leaves[broken] = b"no record"
+    return MerkleTree(RUN_LOG, leaves)
+
+
+def make_log_genesis(
+    number: int = 0, *, arity: int = 16, clocks: Clocks = CLOCKS, opened: int = 0
+) -> Genesis:
+    """Game ``number`` about the liar's log."""
+    task, log = get_task(), make_log(BROKEN)
+    claim = Claim(b"r" * 32, public_key(LIAR), task.task_id, log.size, log.root)
+    return make_genesis(
+        task.spec,
+        task.graph,
+        sign_claim(claim, LIAR),
+        opened=opened,
+        clocks=clocks,
+        arity=arity,
+        nonce=number.to_bytes(32, "big"),
+    )
+
+
+def make_opening(genesis: Genesis) -> bytes:
+    """The body that opens a game."""
+    return structs.encode(Opening(genesis, *get_documents()))
+
+
+def get_documents() -> tuple[bytes, bytes]:
+    """Canonical task and graph."""
+    task = get_task()
+    return encode_task(task.spec), encode_graph(task.graph)
+
+
+@dataclass
+class LogPlayer:
+    """Plays a log's claim as far as the log goes; ``key`` is number 1 for the liar, 2 honest."""
+
+    number: int
+    broken: int
+
+    def moves(self, game: Game) -> Iterator[SignedMove]:
+        key, log = make_key(self.number), make_log(self.broken)
+        top = game.tournaments[0]
+        if game.over:
+            return
+        if top.backed_by(public_key(key)) < 0:
+            if top.round == 0:
+                yield sign(game, Bond(0, log.root, 0, b"", ()), key)
+            return
+        mine = top.find(log.root)
+        for index in top.matches:
+            match = game.matches[index]
+            if match.stage == "reveal" and mine in match.sides:
+                side = match.sides.index(mine)
+                if not match.revealed[side]:
+                    items = log.frontier(match.start, match.end, get_depth(game.genesis))
+                    yield sign(game, Reveal(index, items, None), key)
+
+
+def make_players() -> tuple[LogPlayer, LogPlayer]:
+    """The liar and the honest one."""
+    return LogPlayer(1, BROKEN), LogPlayer(2, -1)
+
+
+def spoil(signed: SignedMove) -> SignedMove:
+    """The same move with one bit of its signature flipped."""
+    return replace(signed, signature=bytes([signed.signature[0] ^ 1]) + signed.signature[1:])

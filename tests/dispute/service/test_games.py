@@ -1,0 +1,407 @@
+"""The service without HTTP: events, receipts, time, restarts, two writers, markets."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from tests.dispute.arena import make_key
+from tests.dispute.service.conftest import SERVICE_KEY, Bench
+from tests.dispute.service.logs import (
+    BROKEN,
+    CLOCKS,
+    HONEST,
+    LogPlayer,
+    make_log,
+    make_log_genesis,
+    make_opening,
+    make_players,
+    spoil,
+)
+from vtrain.attest.keys import public_key
+from vtrain.dispute.game import find_verdict, sign
+from vtrain.dispute.service.games import GameService
+from vtrain.dispute.service.limits import LIMITS
+from vtrain.dispute.service.market import MemoryMarket
+from vtrain.dispute.service.problems import (
+    BondRefusedError,
+    BusyError,
+    ConflictError,
+    NotFoundError,
+    TermsError,
+    TooLargeError,
+)
+from vtrain.dispute.service.receipts import (
+    Chain,
+    SignedReceipt,
+    compute_body_digest,
+    sign_receipt,
+    to_moves,
+    verify_two_histories,
+)
+from vtrain.dispute.service.store import Store
+from vtrain.dispute.state import Game, compute_game_id
+from vtrain.dispute.transcript import replay
+from vtrain.errors import (
+    EncodingError,
+    MoveRefusedError,
+    SignatureError,
+    StorageError,
+    VtrainError,
+)
+from vtrain.wire import structs
+from vtrain.wire.dispute import Bond, Genesis, Reveal, SignedMove
+
+
+def open_game(service: GameService, genesis: Genesis | None = None) -> bytes:
+    signed, new = service.open_game(make_opening(genesis or make_log_genesis()))
+    assert new
+    return signed.receipt.game
+
+
+def move(service: GameService, signed: SignedMove) -> SignedReceipt:
+    return service.submit_move(signed.game, structs.encode(signed)).result()
+
+
+def play_out(bench: Bench, service: GameService, game: bytes) -> None:
+    """All moves of both, with the time that must pass between them."""
+    while service.list_games(0, 100)[-1][2] is False:
+        sent = [
+            move(service, signed)
+            for player in make_players()
+            for signed in player.moves(service.state(game))
+        ]
+        if not sent:
+            bench.pass_time(service, CLOCKS.join)
+
+
+def replay_page(service: GameService, game: bytes) -> Game:
+    page = service.page(game, 0, 256)
+    assert not page.more
+    chain = Chain(game, service.public)
+    for event in page.events:
+        chain.extend(event)
+    genesis = structs.decode(Genesis, page.events[0].body, "genesis")
+    return replay(genesis, to_moves(page.events))
+
+
+def test_a_game_to_its_verdict(bench: Bench, service: GameService) -> None:
+    game = open_game(service)
+    with pytest.raises(NotFoundError, match="no verdict"):
+        service.verdict(game)
+    play_out(bench, service, game)
+    verdict, event = service.verdict(game)
+    assert verdict.standing == make_log().root
+    assert verdict.solver is not None
+    assert (verdict.solver.reason, verdict.solver.place.step) == ("malformed", BROKEN + 1)
+    assert service.settle_games() == []
+    assert service.settle_games() == []
+    assert isinstance(bench.market, MemoryMarket)
+    assert list(bench.market.settled) == [game]
+    kinds = [event.signed.receipt.kind for event in service.page(game, 0, 256).events]
+    assert kinds == ["opened", *["move"] * 7, "verdict", "settled"]
+    replayed = replay_page(service, game)
+    assert find_verdict(replayed) == verdict
+    assert structs.encode(verdict) == event.body
+    assert structs.decode(Game, structs.encode(service.state(game)), "state").over
+
+
+def test_opening_twice_gives_the_first_answer(service: GameService) -> None:
+    body = make_opening(make_log_genesis())
+    first, new = service.open_game(body, "key")
+    assert new
+    assert service.open_game(body, "key") == (first, False)
+    assert service.open_game(body) == (first, False)
+    with pytest.raises(ConflictError):
+        service.open_game(make_opening(make_log_genesis(1)), "key")
+    assert len(service.list_games(0, 10)) == 1
+
+
+def test_the_genesis_must_follow_from_the_task(service: GameService) -> None:
+    genesis = make_log_genesis()
+    for wrong in (
+        replace(genesis, nodes=genesis.nodes + 1),
+        replace(genesis, record_node=0),
+        replace(genesis, samples=1),
+        replace(genesis, commit_every=1),
+        replace(genesis, initial_state_root=bytes(32)),
+    ):
+        with pytest.raises(EncodingError) as caught:
+            service.open_game(make_opening(wrong))
+        name = caught.value.where.removeprefix("genesis.")
+        assert getattr(wrong, name) != getattr(genesis, name)
+    with pytest.raises(SignatureError):
+        service.open_game(make_opening(replace(genesis, signature=bytes(64))))
+    with pytest.raises(VtrainError, match="another task"):
+        service.open_game(make_opening(replace(genesis, task_id=bytes(32))))
+    body = make_opening(genesis)
+    for spoiled in (b"", body[:-1], body + b"\0"):
+        with pytest.raises(EncodingError):
+            service.open_game(spoiled)
+    assert service.list_games(0, 10) == []
+
+
+def test_clocks_that_nobody_could_keep_are_refused(service: GameService) -> None:
+    clocks = replace(CLOCKS, join=LIMITS.least.join - 1)
+    with pytest.raises(TermsError) as caught:
+        service.open_game(make_opening(make_log_genesis(clocks=clocks)))
+    assert caught.value.where == "genesis.clocks.join"
+
+
+def test_refused_moves_leave_no_trace(service: GameService) -> None:
+    game = open_game(service)
+    state = service.state(game)
+    good = sign(state, Bond(0, make_log().root, 0, b"", ()), HONEST)
+    body = structs.encode(good)
+    for spoiled, error in (
+        (structs.encode(spoil(good)), SignatureError),
+        (structs.encode(replace(good, party=public_key(make_key(3)))), SignatureError),
+        (structs.encode(replace(good, game=bytes(32))), MoveRefusedError),
+        (body[:-1], EncodingError),
+        (structs.encode(sign(state, Bond(7, bytes(32), 0, b"", ()), HONEST)), MoveRefusedError),
+        (structs.encode(sign(state, Reveal(0, (), None), HONEST)), MoveRefusedError),
+    ):
+        with pytest.raises(error):
+            service.submit_move(game, spoiled).result()
+    assert service.page(game, 0, 10).events[-1].signed.receipt.kind == "opened"
+    assert move(service, good).receipt.sequence == 2
+
+
+def test_not_found_is_after_the_signature(service: GameService) -> None:
+    genesis = make_log_genesis(5)
+    from vtrain.dispute.game import start
+
+    signed = sign(start(genesis), Bond(0, make_log().root, 0, b"", ()), HONEST)
+    with pytest.raises(NotFoundError):
+        move(service, signed)
+    with pytest.raises(SignatureError):
+        move(service, spoil(signed))
+
+
+def test_the_same_move_takes_effect_once(service: GameService) -> None:
+    game = open_game(service)
+    signed = sign(service.state(game), Bond(0, make_log().root, 0, b"", ()), HONEST)
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: move(service, signed), range(32)))
+    assert len(set(map(structs.encode, answers))) == 1
+    assert service.last_sequence(game) == 2
+    assert answers[0].receipt.digest == compute_body_digest(structs.encode(signed))
+
+
+def test_a_restart_keeps_everything(bench: Bench, service: GameService) -> None:
+    game = open_game(service)
+    bond = sign(service.state(game), Bond(0, make_log().root, 0, b"", ()), HONEST)
+    first = move(service, bond)
+    bench.pass_time(service, 7_000)
+    before = service.state(game)
+    bench.stop(service)
+    again = bench.start()
+    assert again.state(game) == before
+    assert move(again, bond) == first
+    play_out(bench, again, game)
+    assert find_verdict(replay_page(again, game)) == again.verdict(game)[0]
+
+
+def test_time_stands_still_while_the_service_is_down(bench: Bench, service: GameService) -> None:
+    game = open_game(service)
+    bench.pass_time(service, 10_000)
+    assert service.state(game).now == 10_000
+    bench.hands.ticks += 3_000  # after the last heartbeat: lost with the crash
+    bench.stop(service)
+    bench.hands.ticks += 10**9
+    again = bench.start()
+    again.beat()
+    assert again.state(game).now == 10_000
+    bench.pass_time(again, 1_000)
+    assert again.state(game).now == 11_000
+
+
+def test_a_frozen_process_charges_no_player(bench: Bench, service: GameService) -> None:
+    game = open_game(service)
+    bench.hands.ticks += 10**9
+    service.beat()
+    assert service.state(game).now == LIMITS.gap
+
+
+def test_time_alone_ends_games(bench: Bench, service: GameService) -> None:
+    game = open_game(service, make_log_genesis(opened=12345))
+    assert service.state(game).now == 12345
+    bench.pass_time(service, CLOCKS.join - 1)
+    assert not service.state(game).over
+    bench.pass_time(service, 1)
+    verdict, event = service.verdict(game)
+    assert verdict.standing == make_log(BROKEN).root
+    assert verdict.solver is None
+    assert event.signed.receipt.at == 12345 + CLOCKS.join
+    assert find_verdict(replay_page(service, game)) == verdict
+
+
+def test_two_services_on_one_database(bench: Bench) -> None:
+    """Each writes, each sees what the other wrote, and no move is lost or doubled."""
+    one, other = bench.start(), bench.start()
+    games = [open_game((one, other)[i % 2], make_log_genesis(i, arity=2)) for i in range(6)]
+    errors: list[BaseException] = []
+
+    def run(service: GameService, player: LogPlayer) -> None:
+        try:
+            while not all(service.state(game).over for game in games):
+                for game in games:
+                    for signed in player.moves(service.state(game)):
+                        move(service, signed)
+                        assert move(other, signed) == move(one, signed)
+                bench.hands.ticks += 2_000
+                service.beat()
+        except BaseException as error:
+            errors.append(error)
+            raise
+
+    liar, honest = make_players()
+    threads = [
+        threading.Thread(target=run, args=(one, liar)),
+        threading.Thread(target=run, args=(other, honest)),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    for game in games:
+        for service in (one, other):
+            replayed = replay_page(service, game)
+            assert find_verdict(replayed) == service.verdict(game)[0]
+            assert replayed.moves == 19
+            assert service.verdict(game)[0].standing == make_log().root
+
+
+def test_games_beyond_the_cache_are_folded_anew(bench: Bench) -> None:
+    service = bench.start(replace(LIMITS, cached=2))
+    games = [open_game(service, make_log_genesis(i)) for i in range(5)]
+    for game in games:
+        move(service, sign(service.state(game), Bond(0, make_log().root, 0, b"", ()), HONEST))
+    assert [len(service.state(game).tournaments[0].entries) for game in games] == [2] * 5
+    assert len(service._cache) <= 2
+
+
+def test_another_key_cannot_go_on_with_the_receipts(bench: Bench, service: GameService) -> None:
+    store = bench.store(service)
+    with pytest.raises(StorageError, match="another service key"):
+        GameService(store, make_key(98), MemoryMarket())
+
+
+def test_limits(bench: Bench) -> None:
+    service = bench.start(replace(LIMITS, bonds=1, games=2, stranger=500))
+    game = open_game(service)
+    state = service.state(game)
+    move(service, sign(state, Bond(0, make_log().root, 0, b"", ()), HONEST))
+    with pytest.raises(TooLargeError):
+        move(service, sign(state, Bond(0, bytes(32), 0, b"", ()), make_key(3)))
+    with pytest.raises(TooLargeError):
+        move(service, sign(state, Reveal(0, (bytes(600),), None), make_key(3)))
+    open_game(service, make_log_genesis(1))
+    with pytest.raises(BusyError):
+        open_game(service, make_log_genesis(2))
+
+
+def test_bonds_are_locked_first_and_settled_once(bench: Bench) -> None:
+    honest, liar, poor = (public_key(make_key(i)) for i in (2, 4, 5))
+    market = bench.market = MemoryMarket(100, {honest: 100, liar: 100, poor: 99})
+    service = bench.start()
+    game = open_game(service)
+    state = service.state(game)
+    with pytest.raises(BondRefusedError):
+        move(service, sign(state, Bond(0, make_log(7).root, 0, b"", ()), make_key(5)))
+    move(service, sign(state, Bond(0, make_log(9).root, 0, b"", ()), make_key(4)))
+    with pytest.raises(MoveRefusedError):
+        move(service, sign(state, Bond(0, make_log(8).root, 0, b"", ()), make_key(4)))
+    move(service, sign(state, Bond(0, make_log().root, 0, b"", ()), HONEST))
+    assert dict(market.balances) == {honest: 0, liar: 0, poor: 99}
+    players = (*make_players(), LogPlayer(4, 9))
+    while not service.list_games(0, 1)[0][2]:
+        sent = [move(service, it) for p in players for it in p.moves(service.state(game))]
+        if not sent:
+            bench.pass_time(service, CLOCKS.join)
+    assert service.settle_games() == []
+    assert dict(market.balances) == {honest: 200, liar: 0, poor: 99}
+    bench.stop(service)
+    assert bench.start().settle_games() == []
+    assert len(market.settled) == 1
+    assert [(o.bond.party, o.stands) for o in market.settled[game].outcomes] == [
+        (liar, False),
+        (honest, True),
+    ]
+
+
+def test_a_settlement_that_fails_is_repeated_once_it_can(
+    bench: Bench, service: GameService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    game = open_game(service)
+    bench.pass_time(service, CLOCKS.join)
+    calls: list[bytes] = []
+    market = bench.market
+
+    def fail(_settlement: object) -> None:
+        raise BusyError("the bank is closed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(market, "settle", fail)
+        assert [error.code for error in service.settle_games()] == ["busy"]
+    monkeypatch.setattr(market, "settle", lambda it: calls.append(it.verdict.game))
+    assert service.settle_games() == []
+    assert service.settle_games() == []
+    assert calls == [game]
+
+
+def test_two_histories_are_proof(service: GameService) -> None:
+    game = open_game(service)
+    first = service.page(game, 0, 1).events[0].signed
+    second = sign_receipt(replace(first.receipt, at=first.receipt.at + 1), SERVICE_KEY)
+    assert verify_two_histories(first, second)
+    assert not verify_two_histories(first, first)
+    assert not verify_two_histories(first, replace(second, signature=bytes(64)))
+    later = sign_receipt(replace(first.receipt, sequence=2), SERVICE_KEY)
+    assert not verify_two_histories(first, later)
+
+
+def test_pages(service: GameService) -> None:
+    game = open_game(service)
+    for number in range(2, 12):
+        root = number.to_bytes(32, "big")
+        move(service, sign(service.state(game), Bond(0, root, 0, b"", ()), make_key(number)))
+    first = service.page(game, 0, 4)
+    assert [event.signed.receipt.sequence for event in first.events] == [1, 2, 3, 4]
+    assert first.more
+    last = service.page(game, 10, 4)
+    assert [event.signed.receipt.sequence for event in last.events] == [11]
+    assert not last.more
+    assert service.page(game, 11, 4).events == ()
+
+
+def test_a_defect_answers_its_own_request_alone(
+    service: GameService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    game = open_game(service)
+    signed = sign(service.state(game), Bond(0, make_log().root, 0, b"", ()), HONEST)
+    with monkeypatch.context() as patch:
+        patch.setattr(GameService, "_append", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            move(service, signed)
+    assert move(service, signed).receipt.sequence == 2
+
+
+@pytest.mark.parametrize(
+    "bad", ["", "nonsense", "sqlite://", "sqlite:///:memory:", "mysql://h/d", "sqlite:////no/d/b"]
+)
+def test_databases_that_cannot_be_used(bad: str) -> None:
+    with pytest.raises(StorageError):
+        Store(bad)
+
+
+def test_digest_of_games(service: GameService) -> None:
+    genesis = make_log_genesis(3)
+    assert open_game(service, genesis) == compute_game_id(genesis)
+    assert service.document(compute_game_id(genesis), "genesis") == structs.encode(genesis)
+    with pytest.raises(NotFoundError):
+        service.document(bytes(32), "graph")

@@ -1,0 +1,110 @@
+"""Every solver against every challenger, on real runs and with the real referee.
+
+Where neither side is honest, an honest third party takes part.  Whatever the others do: the true
+claim stands, every false one falls, the game ends within the bounds of moves and time that
+``tests/dispute/bounds.py`` states, and a liar who plays to the end falls where the lie is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.dispute.actors import (
+    CHALLENGER,
+    CHALLENGERS,
+    HONEST,
+    SOLVER,
+    SOLVERS,
+    STRANGER,
+    Accuser,
+    Challenger,
+    make_cheat,
+    make_solver,
+    make_tiny_runs,
+)
+from tests.dispute.arena import Actor, Play, make_game, play
+from tests.dispute.bounds import make_bounds
+from tests.dispute.claims import Run
+from vtrain.attest.keys import public_key
+from vtrain.dispute import game as rules
+from vtrain.dispute import players
+from vtrain.dispute.players import Player
+from vtrain.dispute.state import Game, Match, Verdict
+from vtrain.dispute.transcript import replay
+from vtrain.wire.dispute import SignedMove
+
+CHUNKS = 4
+"""The most chunks that a tensor of the tiny runs has."""
+
+RUNS = make_tiny_runs()
+
+
+def run_game(run: Run, solver_name: str, challenger: Challenger, *, third: bool = True) -> Play:
+    """A game between the two, with an honest third party where neither is honest."""
+    solver = make_solver(run, solver_name)
+    genesis = make_game(run.task, solver.claim, SOLVER)
+    wire: list[SignedMove] = []
+    actors: list[Actor] = [solver.actor(genesis, wire), *challenger.actors(run, solver, wire)]
+    if third and not solver.honest and not challenger.honest:
+        actors.append(Player(run.truth, HONEST))
+    actors.append(Accuser(wire, STRANGER))
+    return play(genesis, actors, limit=500, wire=wire)
+
+
+def check_game(run: Run, solver_name: str, challenger_name: str) -> None:
+    """Hold a game to all that is promised."""
+    solver, challenger = make_solver(run, solver_name), CHALLENGERS[challenger_name]
+    played = run_game(run, solver_name, challenger)
+    game, verdict = played.game, played.verdict
+    truth = run.truth.log().root
+    assert verdict.standing == truth, "the true claim stands"
+    assert (verdict.solver is None) == solver.honest
+    for entry in verdict.entries:
+        assert (entry.fall is None) == (entry.root == truth), "and every other one has fallen"
+    honest = [public_key(key) for key in (HONEST, *([CHALLENGER] if challenger.honest else []))]
+    if solver.honest:
+        honest.append(public_key(SOLVER))
+    assert not set(honest) & set(verdict.barred)
+    check_bounds(played, honest)
+    check_place(run, solver_name, challenger_name, verdict)
+
+
+def check_bounds(played: Play, honest: list[bytes]) -> None:
+    bounds = make_bounds(played.game, chunks=CHUNKS, blocks=1)
+    assert played.game.now <= bounds.time
+    for party in honest:
+        assert played.moves.get(party, 0) <= bounds.moves
+    assert played.game.moves <= bounds.count_all_moves(played.game)
+
+
+def check_place(run: Run, solver_name: str, challenger_name: str, verdict: Verdict) -> None:
+    """The solver's claim fell for the right reason, at the right place."""
+    solver, fall = make_solver(run, solver_name), verdict.solver
+    if fall is None:
+        return
+    assert fall.reason in solver.falls
+    if solver.place != (-1, -1):
+        assert (fall.place.step, fall.place.node) == solver.place
+
+
+@pytest.mark.parametrize("challenger", CHALLENGERS)
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("run", RUNS)
+def test_the_honest_side_never_loses(run: str, solver: str, challenger: str) -> None:
+    check_game(RUNS[run], solver, challenger)
+
+
+DISHONEST = [name for name, challenger in CHALLENGERS.items() if not challenger.honest]
+
+
+@pytest.mark.parametrize("challenger", DISHONEST)
+@pytest.mark.parametrize(
+    "solver", ["moves late", "stalls", "withholds openings", "equivocates", "reorders batches"]
+)
+def test_a_game_without_anyone_honest_ends(solver: str, challenger: str) -> None:
+    run = RUNS["mlp, a commitment every 2 steps"]
+    played = run_game(run, solver, CHALLENGERS[challenger], third=False)
+    check_bounds(played, [])

@@ -1,0 +1,285 @@
+"""Writes ``statements.json``: what a referee is asked in disputes, with rulings and refusals.
+
+``python -m tests.vectors.generate_statements`` plays games about the tiny runs of the tests, by the
+law alone (vtrain/ops), and writes it; ``--check`` compares and exits 1 when it differs.  Rulings
+are computed from the rules in vtrain/ops, places of refusals are stated here: nothing is asked of
+the referee itself.  README.md documents the format.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from tests.tasks import make_tiny_task
+from vtrain.attest.claims import sign_claim
+from vtrain.attest.keys import public_key
+from vtrain.demo.lies import Lies, LyingSession
+from vtrain.dispute.engine_provider import EngineProvider
+from vtrain.dispute.game import advance, apply, find_deadline, start
+from vtrain.dispute.genesis import make_genesis
+from vtrain.dispute.players import Player
+from vtrain.dispute.provider import ClaimTree, MerkleTree
+from vtrain.dispute.state import Place
+from vtrain.dispute.transcript import TimedMove, find_statements
+from vtrain.errors import MoveRefusedError
+from vtrain.ops.leaf import (
+    ArrayReader,
+    encode_element,
+    encode_state,
+    finish,
+    plan_fold,
+    run_block,
+)
+from vtrain.spec.commitment import compute_tensor_digest
+from vtrain.spec.domains import TERMS
+from vtrain.train.task import CompiledTask
+from vtrain.wire import cbor
+from vtrain.wire.claim import Claim
+from vtrain.wire.dispute import Clocks
+from vtrain.wire.record import StepRecord
+
+PATH = Path(__file__).with_name("statements.json")
+CLOCKS = Clocks(join=1000, trace=1000, terms=1000, match=1000, grace=100)
+KEYS = [Ed25519PrivateKey.from_private_bytes(bytes([i]) * 32) for i in (1, 2)]
+Array = npt.NDArray[Any]
+Json = dict[str, Any]
+Map = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """``element`` of the output of the node ``name`` is ``by`` too much in ``step``."""
+
+    name: str
+    step: int
+    element: int = 0
+    by: int = 1
+    task: str = "mlp"
+    batch: int = 8
+
+
+CASES = {
+    "matmul of one block": Case("logits/acc", 2, 11, by=2**20),
+    "second block of a matmul": Case("h/acc/grad_b", 1, 700, by=2**20, task="wide", batch=40),
+    "state in the first step": Case("param/w1", 3, 17),
+    "state in a later step": Case("param/w1", 4, 17),
+    "gather of samples": Case("x", 1, 21),
+    "sum": Case("loss", 2),
+    "momentum": Case("momentum/w1/next", 1, 3),
+    "gradient of a maximum": Case("p/grad_in", 1, 30, by=2**14, task="cnn"),
+    "digest of a tensor": Case("digest/param/w1", 2, 5),
+    "state root": Case("state_root", 2, 31),
+    "record": Case("record", 1),
+}
+
+
+class Liar(EngineProvider):
+    """Defends a lie to the end: the last term of a sum takes the blame."""
+
+    def __init__(self, task: CompiledTask, lies: Lies, by: int) -> None:
+        super().__init__(task, LyingSession(task, lies))
+        self._lies, self._by = lies, by
+
+    def terms(self, step: int, node: int, element: int) -> ClaimTree:
+        tree = super().terms(step, node, element)
+        if (step, node) not in self._lies.nodes:
+            return tree
+        *states, last = (tree.leaf(index) for index in range(tree.size))
+        total = int.from_bytes(last, "little", signed=True) + self._by
+        return MerkleTree(TERMS, [*states, total.to_bytes(8, "little", signed=True)])
+
+
+def play(task: CompiledTask, case: Case) -> tuple[bytes, Place]:
+    """The one statement of a game between the law and a liar, and where the liar falls."""
+    liar = Liar(task, make_lies(task, case), case.by)
+    truth = EngineProvider(task, LyingSession(task, Lies()))
+    log = liar.log()
+    claim = Claim(bytes(32), public_key(KEYS[0]), task.task_id, log.size, log.root)
+    genesis = make_genesis(
+        task.spec,
+        task.graph,
+        sign_claim(claim, KEYS[0]),
+        opened=0,
+        clocks=CLOCKS,
+        arity=4,
+        nonce=bytes(32),
+    )
+    players, entries = [Player(liar, KEYS[0]), Player(truth, KEYS[1])], list[TimedMove]()
+    game = start(genesis)
+    while not game.over:
+        before = game
+        for player in players:
+            for signed in player.moves(game):
+                try:
+                    game = apply(game, signed, game.now)
+                except MoveRefusedError:
+                    continue  # the liar cannot open what is not so
+                entries.append(TimedMove(game.now, signed))
+        due = find_deadline(game)
+        if game is before and due is not None:
+            game = advance(game, due[0])
+    (statement,) = find_statements(genesis, entries)
+    fall = game.tournaments[0].entries[0].fall
+    return statement, Place() if fall is None else fall.place
+
+
+def compute_ruling(task: CompiledTask, place: Place, statement: Map) -> Json:
+    """What the law says, from the rules of vtrain/ops on the true values."""
+    session = LyingSession(task, Lies())
+    session.load_state(task.initial_state)
+    for _ in range(place.step - 1):
+        session.step()
+    node, block = task.graph.nodes[place.node], statement["block"]
+    reads = [place.node] if node.op == "state" else [ref.node for ref in node.inputs]
+    arrays = [session.evaluate(index) for index in reads]
+    types = tuple(task.graph.nodes[index].outputs[0] for index in reads)
+    digests = [compute_tensor_digest(array) for array in arrays]
+    reader = ArrayReader(arrays, digests, task.samples.table)
+    fold = plan_fold(node, types)
+    state = fold.init
+    for done in range(block + 1):
+        state = run_block(node, types, place.element, done, state, reader)
+    after = (
+        encode_state(state) if fold.blocks > 1 else encode_element(node, finish(node, types, state))
+    )
+    step = statement["position"] // len(task.graph.nodes)
+    return {
+        "after": after.hex(),
+        "blocks": fold.blocks,
+        "right": [int(claim == after) for claim in statement["claims"]],
+        "what": f"node {node.name} ({node.op}) element {place.element} block {block} of "
+        f"{fold.blocks} step {step}",
+    }
+
+
+def make_lies(task: CompiledTask, case: Case) -> Lies:
+    """The lie of a case; that of a record is about its loss."""
+
+    def false_loss(record: StepRecord) -> StepRecord:
+        return replace(record, loss=record.loss + 1)
+
+    if case.name == "record":
+        return Lies(records={case.step: false_loss})
+    node = next(i for i, node in enumerate(task.graph.nodes) if node.name == case.name)
+
+    def lie(value: Array, before: Mapping[int, Array]) -> Array:
+        false = value.copy()
+        false.flat[case.element] += case.by
+        return false
+
+    return Lies({(case.step, node): lie})
+
+
+def make_entry(name: str) -> Json:
+    case = CASES[name]
+    task = make_tiny_task(case.task, steps=5, commit_every=2, checkpoint_every=2, batch=case.batch)
+    data, place = play(task, case)
+    statement = cbor.decode(data)
+    if not isinstance(statement, dict):
+        raise TypeError("a statement is a map")
+    ruling = compute_ruling(task, place, statement)
+    swapped = {**statement, "claims": statement["claims"][::-1]}
+    neither = {**statement, "claims": [b"", b""]}
+    refused = [(place, cbor.encode(changed)) for place, changed in find_faults(statement)]
+    refused += [("byte 0", b""), (f"byte {len(data)}", data + b"\x00")]
+    return {
+        "name": name,
+        "statement": data.hex(),
+        "ruling": ruling,
+        "also": [
+            {**splice(data, cbor.encode(swapped)), "right": ruling["right"][::-1]},
+            {**splice(data, cbor.encode(neither)), "right": [0, 0]},
+        ],
+        "refused": [{**splice(data, changed), "where": place} for place, changed in refused],
+    }
+
+
+def flip(data: bytes) -> bytes:
+    """The lowest bit of the last byte changed."""
+    return data[:-1] + bytes([data[-1] ^ 1])
+
+
+def find_faults(good: Map) -> list[tuple[str, Map]]:
+    """Statements with one fault each, and the part that a referee must name."""
+    state = good["state_leaf"]
+    faults = [
+        ("node", {**good, "graph": {**good["graph"], "root": flip(good["graph"]["root"])}}),
+        ("node", {**good, "position": good["position"] ^ 1}),
+        ("position", {**good, "position": good["trace"]["size"]}),
+        ("node", {**good, "node": {**good["node"], "data": flip(good["node"]["data"])}}),
+        ("element", {**good, "element": 2**40}),
+        ("block", {**good, "block": 2**20}),
+        ("claims", {**good, "claims": [good["claims"][0], good["claims"][1] + b"\x00"]}),
+        ("statement.more", {**good, "more": 0}),
+        ("statement.element", {key: value for key, value in good.items() if key != "element"}),
+    ]
+    if state:
+        faults += [
+            ("state_leaf", {**good, "base": flip(good["base"])}),
+            ("base", {**good, "base": b""}),
+            ("state_leaf", {**good, "state_leaf": {}}),
+        ]
+    else:
+        faults.append(
+            ("inputs[0]", {**good, "trace": {**good["trace"], "root": flip(good["trace"]["root"])}})
+        )
+    for i, opened in enumerate(good["inputs"]):
+        # The digest of a state is bound by its leaf.
+        place = "state_leaf" if state else f"inputs[{i}]"
+        faults.append((place, put(good, "inputs", i, digest=flip(opened["digest"]))))
+        for j, chunk in enumerate(opened["chunks"][:1]):
+            false = [{**chunk, "chunk": flip(chunk["chunk"])}, *opened["chunks"][1:]]
+            faults.append((f"inputs[{i}].chunks[{j}]", put(good, "inputs", i, chunks=false)))
+            left = opened["chunks"][1:]
+            faults.append((f"inputs[{i}]", put(good, "inputs", i, chunks=left)))
+    for i, row in enumerate(good["rows"]):
+        faults.append((f"rows[{i}]", put(good, "rows", i, row=flip(row["row"]))))
+        faults.append(("rows", {**good, "rows": good["rows"][:i] + good["rows"][i + 1 :]}))
+    return faults
+
+
+def put(good: Map, key: str, index: int, **changed: object) -> Map:
+    """The map with fields of one item of a list changed."""
+    items = [*good[key]]
+    items[index] = {**items[index], **changed}
+    return {**good, key: items}
+
+
+def splice(data: bytes, changed: bytes) -> Json:
+    """``changed`` as so many bytes of ``data``, other bytes, and so many from the end of it."""
+    head = count_common(data, changed)
+    rest, other = data[head:], changed[head:]
+    tail = count_common(rest[::-1], other[::-1])
+    return {"head": head, "middle": other[: len(other) - tail].hex(), "tail": tail}
+
+
+def count_common(first: bytes, second: bytes) -> int:
+    """Bytes that two strings begin with."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((i for i, (one, other) in pairs if one != other), min(len(first), len(second)))
+
+
+def main() -> int:
+    """Write or compare the file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="compare, write nothing")
+    text = json.dumps([make_entry(name) for name in CASES], indent=1) + "\n"
+    if not parser.parse_args().check:
+        PATH.write_text(text)
+    elif not PATH.is_file() or PATH.read_text() != text:
+        sys.stderr.write(f"{PATH.name} is not what the rules give\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

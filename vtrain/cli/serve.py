@@ -1,0 +1,92 @@
+"""``vtrain serve``: host disputes over HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from vtrain.cli.common import VtrainCommand
+
+
+@click.command("serve", cls=VtrainCommand)
+@click.option(
+    "--db",
+    required=True,
+    metavar="URL",
+    help="Database, made or migrated as needed: sqlite:///PATH or postgresql://...",
+)
+@click.option(
+    "--key",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Key that signs receipts (vtrain key new); keep it with the database.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8484,
+    show_default=True,
+    help="Port to listen on; 0 takes a free one.",
+)
+@click.option(
+    "--token",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File with the operator's token; webhooks need it.",
+)
+@click.option(
+    "--allow-private-webhooks",
+    is_flag=True,
+    help="Let webhooks reach private addresses: only where they come from you alone.",
+)
+@click.option(
+    "--least-clock",
+    type=click.FloatRange(min=0, min_open=True, max=1e9),
+    metavar="SECONDS",
+    help="Shortest time that a game may give its players.  [default: 60]",
+)
+def command(
+    db: str,
+    key: Path,
+    host: str,
+    port: int,
+    token: Path | None,
+    allow_private_webhooks: bool,
+    least_clock: float | None,
+) -> None:
+    """Host disputes over HTTP until stopped: see docs/service.md.
+
+    Prints its address and the key of its receipts once it listens.  Bonds are asked of nobody: a
+    marketplace embeds vtrain.dispute.service with a market port of its own.
+    """
+    from vtrain.dispute.service import require_server
+
+    require_server()
+    from dataclasses import replace
+
+    from vtrain.attest.keys import load_key, public_key
+    from vtrain.dispute.service.limits import LIMITS
+    from vtrain.dispute.service.run import read_token, serve
+    from vtrain.wire.dispute import Clocks
+
+    limits = LIMITS
+    if least_clock is not None:
+        least = max(1, round(1000 * least_clock))
+        clocks = Clocks(join=least, trace=least, terms=max(least // 4, 1), match=least, grace=0)
+        limits = replace(LIMITS, least=clocks)
+    private = load_key(key)
+
+    def ready(url: str) -> None:
+        click.echo(f"{url} {public_key(private).hex()}")
+
+    serve(
+        db,
+        private,
+        host=host,
+        port=port,
+        token="" if token is None else read_token(token),
+        allow_private_webhooks=allow_private_webhooks,
+        limits=limits,
+        ready=ready,
+    )

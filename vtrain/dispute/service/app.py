@@ -1,0 +1,527 @@
+"""The HTTP API of a :class:`vtrain.dispute.service.games.GameService` (docs/service.md).
+
+What is signed travels as canonical CBOR, in both directions; JSON is for looking on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hmac
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, TypeVar
+
+import anyio
+from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.routing import Match
+
+from vtrain import __version__
+from vtrain.dispute.service import views
+from vtrain.dispute.service.games import GameService
+from vtrain.dispute.service.market import Notice
+from vtrain.dispute.service.problems import (
+    MEDIA_TYPE,
+    BusyError,
+    ForbiddenError,
+    NotFoundError,
+    RequestError,
+    TooLargeError,
+    to_problem,
+)
+from vtrain.dispute.service.webhooks import Courier
+from vtrain.errors import VtrainError
+from vtrain.wire import structs
+
+CBOR: Final = "application/cbor"
+_RECHECK: Final = 1.0
+"""Seconds after which a request that waits looks by itself: another process may have written."""
+_OPENINGS: Final = 8
+"""Requests to open a game that wait at once; each holds its whole body."""
+_LOG: Final = logging.getLogger("vtrain.dispute")
+_MAX_COUNT: Final = 2**62
+_HEADERS: Final = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}
+
+T = TypeVar("T")
+
+
+class Bell:
+    """Wakes the requests that wait for events of a game; lives in one event loop."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[bytes, set[asyncio.Event]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.closed = False
+
+    def open(self) -> None:
+        """Belong to the running loop."""
+        self._loop = asyncio.get_running_loop()
+
+    def close(self) -> None:
+        """Wake everybody, for good."""
+        self.closed = True
+        for events in self._waiting.values():
+            for event in events:
+                event.set()
+
+    def heard(self, notices: Sequence[Notice]) -> None:
+        """Events are stored; called from the writer's thread."""
+        if self._loop is not None:
+            # A loop that is closed has nobody waiting.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._ring, {notice.game for notice in notices})
+
+    def _ring(self, games: set[bytes]) -> None:
+        for game in games:
+            for event in self._waiting.get(game, ()):
+                event.set()
+
+    @asynccontextmanager
+    async def listening(self, game: bytes) -> AsyncIterator[asyncio.Event]:
+        """An event that is set whenever something happens in ``game``."""
+        event = asyncio.Event()
+        self._waiting.setdefault(game, set()).add(event)
+        try:
+            yield event
+        finally:
+            self._waiting[game].discard(event)
+            if not self._waiting[game]:
+                del self._waiting[game]
+
+
+@dataclass
+class Parts:
+    """What the handlers work with; ``token`` is the operator's, empty when there is none."""
+
+    service: GameService
+    courier: Courier
+    token: str
+    bell: Bell
+    opening: asyncio.Semaphore
+    openings: int = 0
+
+
+def _parts(request: Request) -> Parts:
+    parts = request.app.state.parts
+    if not isinstance(parts, Parts):
+        raise BusyError("the service is starting", where="service")
+    return parts
+
+
+PartsOf = Annotated[Parts, Depends(_parts)]
+GameId = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="Game id in hexadecimal.")]
+After = Annotated[int, Query(ge=0, le=_MAX_COUNT, description="Only what is after this number.")]
+Limit = Annotated[int, Query(ge=1, le=256, description="At most so many.")]
+Wait = Annotated[
+    float,
+    Query(ge=0, le=30, allow_inf_nan=False, description="Seconds to wait when there is nothing."),
+]
+
+_PROBLEM: Final[dict[str, Any]] = {
+    "description": "A problem (RFC 9457).",
+    "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+}
+_BYTES: Final = {CBOR: {"schema": {"type": "string", "format": "binary"}}}
+
+
+def _cbor(description: str, status: int = 200) -> dict[int | str, dict[str, Any]]:
+    return {status: {"description": description, "content": _BYTES}}
+
+
+def _takes(content: dict[str, Any]) -> dict[str, Any]:
+    return {"requestBody": {"required": True, "content": content}}
+
+
+router = APIRouter(prefix="/v1", responses={"4XX": _PROBLEM, "5XX": _PROBLEM})
+
+
+@router.get("/info", summary="The service's key, time and limits")
+async def info(parts: PartsOf) -> views.InfoView:
+    """Receipts are by this key; whoever plays knows it from elsewhere."""
+    return views.show_info(parts.service.info())
+
+
+@router.post(
+    "/games",
+    summary="Open a game",
+    status_code=201,
+    response_class=Response,
+    responses={
+        **_cbor("The game was open already: its first receipt."),
+        **_cbor("The game is open: its first receipt.", 201),
+    },
+    openapi_extra={
+        **_takes(_BYTES),
+        "parameters": [
+            {
+                "in": "header",
+                "name": "Idempotency-Key",
+                "required": False,
+                "schema": {"type": "string", "maxLength": 255},
+            }
+        ],
+    },
+)
+async def open_game(request: Request, parts: PartsOf) -> Response:
+    """Body: canonical CBOR of {genesis, task, graph}."""
+    key = request.headers.get("idempotency-key", "")
+    if len(key) > 255:
+        raise RequestError("has more than 255 characters", where="Idempotency-Key")
+    _check_length(request, parts.service.limits.opening)
+    if parts.openings >= _OPENINGS:
+        raise BusyError("too many games are being opened", where="games")
+    parts.openings += 1
+    try:
+        body = await _read_body(request, parts.service.limits.opening, CBOR)
+        async with parts.opening:
+            signed, new = await _call(parts.service.open_game, body, key)
+    finally:
+        parts.openings -= 1
+    return Response(
+        structs.encode(signed),
+        201 if new else 200,
+        {"Location": f"/v1/games/{signed.receipt.game.hex()}"},
+        CBOR,
+    )
+
+
+@router.get("/games", summary="List games")
+async def list_games(parts: PartsOf, after: After = 0, limit: Limit = 100) -> views.GameList:
+    """In the order in which they were opened."""
+    found = await _call(parts.service.list_games, after, limit)
+    return views.GameList(
+        games=[
+            views.GameLine(number=number, game=game.hex(), over=over)
+            for number, game, over in found
+        ]
+    )
+
+
+@router.get("/games/{game}", summary="A game, for people")
+async def show_game(parts: PartsOf, game: GameId) -> views.GameView:
+    """Its state at its time now."""
+    return await _call(_show_game, parts.service, bytes.fromhex(game))
+
+
+@router.get(
+    "/games/{game}/state",
+    summary="A game's state",
+    response_class=Response,
+    responses=_cbor("Canonical encoding of the state at the game's time now."),
+)
+async def get_state(parts: PartsOf, game: GameId) -> Response:
+    """The service's word; whoever does not take it replays the transcript."""
+    state = await _call(parts.service.state, bytes.fromhex(game))
+    return Response(await _call(structs.encode, state), media_type=CBOR)
+
+
+def _add_document(name: str, description: str) -> None:
+    @router.get(
+        f"/games/{{game}}/{name}",
+        summary=f"A game's {name}",
+        response_class=Response,
+        responses=_cbor(description),
+        operation_id=f"get_{name}",
+    )
+    async def get_document(parts: PartsOf, game: GameId) -> Response:
+        data = await _call(parts.service.document, bytes.fromhex(game), name)
+        return Response(data, media_type=CBOR)
+
+
+_add_document("genesis", "Canonical encoding of the genesis; the game id is its hash.")
+_add_document("task", "The canonical task (task.cbor).")
+_add_document("graph", "The canonical step graph (graph.cbor).")
+
+
+@router.post(
+    "/games/{game}/moves",
+    summary="Make a move",
+    response_class=Response,
+    responses=_cbor("The receipt; the same for the same bytes."),
+    openapi_extra=_takes(_BYTES),
+)
+async def make_move(request: Request, parts: PartsOf, game: GameId) -> Response:
+    """Body: canonical CBOR of a SignedMove.  A bond joins the game.
+
+    May be sent again at any time: the same bytes take effect once and give the first receipt.
+    """
+    body = await _read_body(request, parts.service.limits.move, CBOR)
+    future = await _call(parts.service.submit_move, bytes.fromhex(game), body)
+    signed = await asyncio.wrap_future(future)
+    return Response(structs.encode(signed), media_type=CBOR)
+
+
+@router.get(
+    "/games/{game}/transcript",
+    summary="A game's events with their bodies and receipts",
+    response_class=Response,
+    responses=_cbor("Canonical encoding of a page: events, the game's time, and whether more."),
+)
+async def get_transcript(
+    parts: PartsOf, game: GameId, after: After = 0, limit: Limit = 100, wait: Wait = 0
+) -> Response:
+    """Anyone replays it to the same verdict."""
+    await _wait_for(parts, bytes.fromhex(game), after, wait)
+    page = await _call(parts.service.page, bytes.fromhex(game), after, limit)
+    return Response(await _call(structs.encode, page), media_type=CBOR)
+
+
+@router.get("/games/{game}/events", summary="What happened after a cursor")
+async def list_events(
+    parts: PartsOf, game: GameId, after: After = 0, limit: Limit = 100, wait: Wait = 0
+) -> views.EventList:
+    """The cursor is the sequence of the last event known; ``wait`` has the answer wait for one."""
+    await _wait_for(parts, bytes.fromhex(game), after, wait)
+    page = await _call(parts.service.page, bytes.fromhex(game), after, limit)
+    return views.EventList(
+        now=page.now,
+        more=bool(page.more),
+        events=[views.show_event(event) for event in page.events],
+    )
+
+
+@router.get(
+    "/games/{game}/verdict",
+    summary="A game's verdict",
+    response_class=Response,
+    responses=_cbor("Canonical encoding of the event: the verdict and the receipt for it."),
+)
+async def get_verdict(parts: PartsOf, game: GameId) -> Response:
+    """Not found while the game goes on."""
+    _, event = await _call(parts.service.verdict, bytes.fromhex(game))
+    return Response(structs.encode(event), media_type=CBOR)
+
+
+_OPERATOR: Final[list[dict[str, list[str]]]] = [{"operator": []}]
+
+
+@router.post(
+    "/webhooks",
+    summary="Add a webhook (operator)",
+    status_code=201,
+    openapi_extra={
+        **_takes({"application/json": {"schema": {"$ref": "#/components/schemas/HookRequest"}}}),
+        "security": _OPERATOR,
+    },
+)
+async def add_hook(request: Request, parts: PartsOf) -> views.NewHookView:
+    """Its secret, with which its requests are signed, is shown this once."""
+    _check_operator(request, parts)
+    body = await _read_body(request, parts.service.limits.other, "application/json")
+    try:
+        wanted = views.HookRequest.model_validate_json(body)
+    except ValidationError as error:
+        raise RequestError(_describe(error.errors()), where="body") from error
+    hook = await _call(parts.courier.add_hook, wanted.url, bytes.fromhex(wanted.game))
+    return views.show_new_hook(hook)
+
+
+@router.get("/webhooks", summary="List webhooks (operator)", openapi_extra={"security": _OPERATOR})
+async def list_hooks(request: Request, parts: PartsOf) -> views.HookList:
+    """Without their secrets."""
+    _check_operator(request, parts)
+    hooks = await _call(parts.courier.list_hooks)
+    return views.HookList(webhooks=[views.show_hook(hook) for hook in hooks])
+
+
+@router.delete(
+    "/webhooks/{webhook}",
+    summary="Remove a webhook (operator)",
+    status_code=204,
+    response_class=Response,
+    openapi_extra={"security": _OPERATOR},
+)
+async def remove_hook(
+    request: Request, parts: PartsOf, webhook: Annotated[int, Path(ge=1, le=_MAX_COUNT)]
+) -> Response:
+    """What is on its way may still arrive."""
+    _check_operator(request, parts)
+    await _call(parts.courier.remove_hook, webhook)
+    return Response(status_code=204)
+
+
+def make_app() -> FastAPI:
+    """The API without a service behind it, as docs/openapi.json describes it."""
+    app = FastAPI(
+        title="vtrain dispute service",
+        version=__version__.partition("+")[0],
+        description="Hosts disputes about training runs; docs/service.md says what it promises.",
+        openapi_url="/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=_live,
+    )
+    app.state.parts = None
+    app.include_router(router)
+    app.add_exception_handler(VtrainError, _answer_error)
+    app.add_exception_handler(HTTPException, _answer_http)
+    app.add_exception_handler(RequestValidationError, _answer_invalid)
+    app.add_exception_handler(Exception, _answer_defect)
+    app.openapi = functools.partial(_describe_api, app, app.openapi)  # type: ignore[method-assign]
+    return app
+
+
+def create_app(service: GameService, courier: Courier, token: str = "") -> FastAPI:
+    """The API of ``service``; webhooks need the operator's ``token``: none means nobody's."""
+    app = make_app()
+    bell = Bell()
+    service.listen(bell.heard)
+    app.state.parts = Parts(service, courier, token, bell, asyncio.Semaphore(1))
+    return app
+
+
+@asynccontextmanager
+async def _live(app: FastAPI) -> AsyncIterator[None]:
+    parts = app.state.parts
+    parts.bell.open()
+    beating = asyncio.create_task(_beat(parts.service))
+    try:
+        yield
+    finally:
+        beating.cancel()
+        with suppress(asyncio.CancelledError):
+            await beating
+
+
+async def _beat(service: GameService) -> None:
+    """Let the players' time run while there is a service to move at."""
+    while True:
+        try:
+            await _call(service.beat)
+        except VtrainError as error:
+            _LOG.warning("the clock stands still: %s", error)
+        await asyncio.sleep(service.limits.beat / 1000)
+
+
+def _describe_api(app: FastAPI, generate: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The schema with what FastAPI does not know of: bodies that are read by hand."""
+    if app.openapi_schema is not None:
+        return app.openapi_schema
+    schema = generate()
+    parts = schema.setdefault("components", {})
+    shapes = parts.setdefault("schemas", {})
+    for model in (views.Problem, views.HookRequest):
+        shapes[model.__name__] = model.model_json_schema()
+    parts["securitySchemes"] = {"operator": {"type": "http", "scheme": "bearer"}}
+    for path in schema["paths"].values():
+        for operation in path.values():
+            # Every problem has one form: the validation errors of FastAPI are not ours.
+            operation["responses"].pop("422", None)
+    for name in ("HTTPValidationError", "ValidationError"):
+        shapes.pop(name, None)
+    app.openapi_schema = schema
+    return schema
+
+
+# --- what the handlers share
+
+
+async def _call(function: Callable[..., T], *arguments: Any) -> T:
+    return await anyio.to_thread.run_sync(functools.partial(function, *arguments))
+
+
+def _show_game(service: GameService, game_id: bytes) -> views.GameView:
+    try:
+        verdict, _ = service.verdict(game_id)
+    except NotFoundError:
+        verdict = None
+    return views.show_game(service.state(game_id), service.load(game_id), verdict)
+
+
+def _check_length(request: Request, limit: int) -> None:
+    """Refuse by the announced length, before a byte of the body is read."""
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length) > limit:
+        raise TooLargeError(f"has {length} bytes, over the limit of {limit}", where="body")
+
+
+async def _read_body(request: Request, limit: int, media_type: str) -> bytes:
+    given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if given != media_type:
+        raise RequestError(f"must be {media_type}", where="Content-Type")
+    _check_length(request, limit)
+    body = bytearray()
+    try:
+        async with asyncio.timeout(request.app.state.parts.service.limits.body_seconds):
+            async for part in request.stream():
+                body += part
+                if len(body) > limit:
+                    raise TooLargeError(f"is over the limit of {limit} bytes", where="body")
+    except TimeoutError:
+        raise RequestError("did not arrive in time", where="body") from None
+    return bytes(body)
+
+
+async def _wait_for(parts: Parts, game: bytes, after: int, wait: float) -> None:
+    """Until the game has an event after ``after``, or ``wait`` seconds have passed."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + min(wait, parts.service.limits.wait_seconds)
+    async with parts.bell.listening(game) as event:
+        while await _call(parts.service.last_sequence, game) <= after:
+            left = until - loop.time()
+            if left <= 0 or parts.bell.closed:
+                return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(event.wait(), min(left, _RECHECK))
+            event.clear()
+
+
+def _check_operator(request: Request, parts: Parts) -> None:
+    given = request.headers.get("authorization", "").removeprefix("Bearer ")
+    if not parts.token or not hmac.compare_digest(given.encode(), parts.token.encode()):
+        raise ForbiddenError("needs the operator's token", where="Authorization")
+
+
+def _describe(errors: Sequence[Any]) -> str:
+    first = errors[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return f"{place}: {first['msg']}" if place else str(first["msg"])
+
+
+async def _answer_error(request: Request, error: Exception) -> Response:
+    if not isinstance(error, VtrainError):
+        raise error
+    problem = to_problem(error)
+    headers = _HEADERS.get(problem["status"], {})
+    if problem["status"] >= 500:
+        _LOG.warning("%s %s: %s", request.method, request.url.path, error)
+    return JSONResponse(problem, problem["status"], headers, MEDIA_TYPE)
+
+
+async def _answer_http(request: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        raise error
+    if error.status_code == 404:
+        return await _answer_error(request, NotFoundError("there is no such page", where="path"))
+    problem = to_problem(RequestError(str(error.detail), where="request"), error.status_code)
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        # Starlette names the methods of the first route of this path alone.
+        headers["Allow"] = ", ".join(_find_methods(request))
+    return JSONResponse(problem, error.status_code, headers, MEDIA_TYPE)
+
+
+def _find_methods(request: Request) -> list[str]:
+    """All methods of the requested path."""
+    routes = [route for route in router.routes if isinstance(route, APIRoute)]
+    found = [route.methods for route in routes if route.matches(request.scope)[0] != Match.NONE]
+    return sorted({method for methods in found for method in methods or ()})
+
+
+async def _answer_invalid(request: Request, error: Exception) -> Response:
+    if not isinstance(error, RequestValidationError):
+        raise error
+    return await _answer_error(request, RequestError(_describe(error.errors()), where="request"))
+
+
+async def _answer_defect(request: Request, _error: Exception) -> Response:
+    # Starlette logs the traceback; nobody outside is told more than that.
+    problem = to_problem(VtrainError("an internal failure, which is logged"), 500)
+    return JSONResponse(problem, 500, media_type=MEDIA_TYPE)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from threading import RLock
 
 from vtrain.dispute.game import advance, apply, find_deadline, find_verdict, start
 from vtrain.dispute.players import Player
@@ -48,53 +49,67 @@ class Escrow:
         self.games: dict[bytes, bytes] = {}
         self.bonds: dict[bytes, BondClaim] = {}
         self.held = 0
+        self._lock = RLock()  # a service calls from several threads
 
     def post(self, task: bytes, client: bytes, solver: bytes) -> None:
         """The client pays for a task, the solver stakes on doing it."""
-        self._hold(client, PRICE)
-        self._hold(solver, STAKE)
-        self.deals[task] = Deal(client, solver)
+        with self._lock:
+            if task in self.deals:
+                raise BondRefusedError("is posted already", where="task")
+            self._hold(client, PRICE)
+            try:
+                self._hold(solver, STAKE)
+            except BondRefusedError:
+                self._pay(client, PRICE)
+                raise
+            self.deals[task] = Deal(client, solver)
 
     def open(self, game: bytes, genesis: Genesis) -> None:
-        deal = self.deals.get(genesis.task_id)
-        if deal is None or deal.solver != genesis.solver or genesis.task_id in self.games.values():
-            raise BondRefusedError("nobody pays this solver for this task", where="genesis")
-        self.games[game] = genesis.task_id
+        with self._lock:
+            deal, task = self.deals.get(genesis.task_id), genesis.task_id
+            taken = task in self.games.values() and self.games.get(game) != task
+            if deal is None or deal.solver != genesis.solver or taken:
+                raise BondRefusedError("nobody pays this solver for this task", where="genesis")
+            self.games[game] = task
 
     def lock(self, bond: BondClaim) -> None:
-        if bond.key not in self.bonds:
-            self._hold(bond.party, BOND)
-            self.bonds[bond.key] = bond
+        with self._lock:
+            if bond.key not in self.bonds:
+                self._hold(bond.party, BOND)
+                self.bonds[bond.key] = bond
 
     def release(self, bond: BondClaim) -> None:
-        if self.bonds.pop(bond.key, None) is not None:
-            self._pay(bond.party, BOND)
+        with self._lock:
+            if self.bonds.pop(bond.key, None) is not None:
+                self._pay(bond.party, BOND)
 
     def settle(self, settlement: Settlement) -> None:
-        verdict = settlement.verdict
-        task = self.games.pop(verdict.game, None)
-        if task is None:
-            return  # settled before
-        deal, pot = self.deals.pop(task), 0
-        for outcome in settlement.outcomes:
-            del self.bonds[outcome.bond.key]
-            if outcome.stands:
-                self._pay(outcome.bond.party, BOND)
+        with self._lock:
+            verdict = settlement.verdict
+            task = self.games.pop(verdict.game, None)
+            if task is None:
+                return  # settled before
+            deal, pot = self.deals.pop(task), 0
+            fell = {outcome.bond.key for outcome in settlement.outcomes if not outcome.stands}
+            for key in [key for key, bond in self.bonds.items() if bond.game == verdict.game]:
+                if key in fell:
+                    pot += BOND
+                    del self.bonds[key]
+                else:
+                    self.release(self.bonds[key])
+            behind = [
+                party for entry in verdict.entries if entry.fall is None for party in entry.backers
+            ]
+            winners = [party for party in behind if party not in verdict.barred]
+            if verdict.solver is None:
+                self._pay(deal.solver, PRICE + STAKE)
             else:
-                pot += BOND
-        behind = [
-            party for entry in verdict.entries if entry.fall is None for party in entry.backers
-        ]
-        winners = [party for party in behind if party not in verdict.barred]
-        if verdict.solver is None:
-            self._pay(deal.solver, PRICE + STAKE)
-        else:
-            self._pay(deal.client, PRICE)
-            pot += STAKE
-        for party in winners:
-            self._pay(party, pot // len(winners))
-        rest = pot - pot // len(winners) * len(winners) if winners else pot
-        self._pay(deal.client, rest)
+                self._pay(deal.client, PRICE)
+                pot += STAKE
+            for party in winners:
+                self._pay(party, pot // len(winners))
+            rest = pot - pot // len(winners) * len(winners) if winners else pot
+            self._pay(deal.client, rest)
 
     def notify(self, notice: Notice) -> None:
         """This market tells nobody."""

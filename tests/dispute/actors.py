@@ -32,6 +32,7 @@ from vtrain.wire.dispute import (
     Genesis,
     Member,
     Move,
+    NodeOpening,
     Open,
     Reveal,
     SignedMove,
@@ -107,12 +108,9 @@ def start_from_other_weights(run: Run) -> Cheat:
 
 
 def alter_a_gradient(run: Run) -> Cheat:
-    return _lie(run, 4, {_find(run, "h/acc/grad_b", "logits/acc/grad_b"): _bump_unseen_rest(run)})
-
-
-def _bump_unseen_rest(run: Run) -> Lie:
-    """One unit in the last place, times what the update rounds away, in the last element."""
-    return lambda value, before: bump(value, value.size - 1, 1 << 16)
+    """By one unit in the last place; the loss tells the logs apart if nothing else does."""
+    node = _find(run, "logits/biased/grad_bias")
+    return _lie(run, 4, {node: add_one(2)})
 
 
 def alter_an_optimizer_state(run: Run) -> Cheat:
@@ -268,7 +266,7 @@ class GarbageProvider:
     def site(self, node: int) -> Site:
         return self.base.site(node)
 
-    def source_of_state(self, node: int) -> Any:
+    def source_of_state(self, node: int) -> NodeOpening:
         return self.base.source_of_state(node)
 
     def open(self, step: int, node: int, element: int, block: int, *, first: bool) -> LeafOpening:
@@ -317,25 +315,33 @@ class Accuser:
 
 
 @dataclass
-class Thief:
-    """Bonds the true sub-claims for its own false claim, before anybody else can."""
+class StolenProvider:
+    """A false log over the true trace: whoever has it bonds the true sub-claim for a false claim,
+    before anybody else can."""
 
-    player: Player
-    key: PrivateKey
+    claim: TraceProvider
     truth: TraceProvider
 
-    def moves(self, game: Game) -> Iterator[SignedMove]:
-        for signed in self.player.moves(game):
-            move = decode_move(signed.move)
-            if isinstance(move, Bond) and move.tournament > 0:
-                match = game.matches[game.tournaments[move.tournament].parent]
-                tree = self.truth.trace(match.place.step)
-                record = tree.size - game.genesis.nodes + game.genesis.record_node
-                stolen = replace(
-                    move, root=tree.root, leaf=tree.leaf(record), path=tree.path(record)
-                )
-                yield sign(game, stolen, self.key)
-            yield signed
+    def log(self) -> ClaimTree:
+        return self.claim.log()
+
+    def trace(self, step: int) -> ClaimTree:
+        return self.truth.trace(step)
+
+    def chunks(self, step: int, node: int) -> ClaimTree:
+        return self.truth.chunks(step, node)
+
+    def terms(self, step: int, node: int, element: int) -> ClaimTree:
+        return self.truth.terms(step, node, element)
+
+    def site(self, node: int) -> Site:
+        return self.truth.site(node)
+
+    def source_of_state(self, node: int) -> NodeOpening:
+        return self.truth.source_of_state(node)
+
+    def open(self, step: int, node: int, element: int, block: int, *, first: bool) -> LeafOpening:
+        return self.truth.open(step, node, element, block, first=first)
 
 
 @dataclass
@@ -343,7 +349,7 @@ class Flooder:
     """Sends moves of all kinds that nobody may make, and some that anybody may."""
 
     wire: Sequence[SignedMove]
-    limit: int = 150
+    limit: int = 60
     sent: int = 0
 
     def moves(self, game: Game) -> Iterator[SignedMove]:
@@ -383,12 +389,13 @@ class Replayer:
     others: Sequence[SignedMove]
     key: PrivateKey
     seen: int = 0
+    limit: int = 100
 
     def moves(self, game: Game) -> Iterator[SignedMove]:
         if self.seen == 0:
             yield from self.others
             self.seen = len(self.wire)
-        new = self.wire[self.seen :]
+        new = self.wire[self.seen : self.limit]
         self.seen = len(self.wire)
         for signed in new:
             for again in self._abuse(game, signed):
@@ -553,7 +560,9 @@ _HABITS: Mapping[str, Callable[[Run], Solver]] = {
         located=False,
     ),
     "steals the true sub-claim": _cheating(
-        lambda run, claim: Thief(Player(claim, SOLVER), SOLVER, run.truth), "refuted", located=True
+        lambda run, claim: Player(StolenProvider(claim, run.truth), SOLVER),
+        "undefended",
+        located=False,
     ),
 }
 SOLVERS = (*_HABITS, *CHEATS)
@@ -647,9 +656,7 @@ CHALLENGERS: Mapping[str, Challenger] = {
         lambda run, solver, wire: [Equivocator(Player(_wrong_claim(run), CHALLENGER), CHALLENGER)]
     ),
     "steals the true sub-claim": Challenger(
-        lambda run, solver, wire: [
-            Thief(Player(_wrong_claim(run), CHALLENGER), CHALLENGER, run.truth)
-        ]
+        lambda run, solver, wire: [Player(StolenProvider(_wrong_claim(run), run.truth), CHALLENGER)]
     ),
     "floods": Challenger(lambda run, solver, wire: [Flooder(wire)]),
     "replays old signatures": Challenger(_replays),

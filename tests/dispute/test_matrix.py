@@ -1,14 +1,12 @@
 """Every solver against every challenger, on real runs and with the real referee.
 
-Where neither side is honest, an honest third party takes part.  Whatever the others do: the true
+All pairs play about the mlp; about the cnn, which commits every step, each solver and each challenger
+plays against some.  Where neither side is honest, an honest third party takes part.  Whatever the others do: the true
 claim stands, every false one falls, the game ends within the bounds of moves and time that
 ``tests/dispute/bounds.py`` states, and a liar who plays to the end falls where the lie is.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -30,10 +28,9 @@ from tests.dispute.bounds import make_bounds
 from tests.dispute.claims import Run
 from vtrain.attest.keys import public_key
 from vtrain.dispute import game as rules
-from vtrain.dispute import players
 from vtrain.dispute.players import Player
-from vtrain.dispute.state import Game, Match, Verdict
-from vtrain.dispute.transcript import replay
+from vtrain.dispute.state import Game, Verdict
+from vtrain.errors import VtrainError
 from vtrain.wire.dispute import SignedMove
 
 CHUNKS = 4
@@ -90,11 +87,25 @@ def check_place(run: Run, solver_name: str, challenger_name: str, verdict: Verdi
         assert (fall.place.step, fall.place.node) == solver.place
 
 
+MLP, CNN = RUNS
+
+
 @pytest.mark.parametrize("challenger", CHALLENGERS)
 @pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("run", RUNS)
-def test_the_honest_side_never_loses(run: str, solver: str, challenger: str) -> None:
-    check_game(RUNS[run], solver, challenger)
+def test_the_honest_side_never_loses(solver: str, challenger: str) -> None:
+    check_game(RUNS[MLP], solver, challenger)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_each_solver_of_the_cnn(solver: str) -> None:
+    for challenger in ("honest", "makes a wrong claim"):
+        check_game(RUNS[CNN], solver, challenger)
+
+
+@pytest.mark.parametrize("challenger", CHALLENGERS)
+def test_each_challenger_of_the_cnn(challenger: str) -> None:
+    for solver in ("honest", "trains on other data"):
+        check_game(RUNS[CNN], solver, challenger)
 
 
 DISHONEST = [name for name, challenger in CHALLENGERS.items() if not challenger.honest]
@@ -105,6 +116,60 @@ DISHONEST = [name for name, challenger in CHALLENGERS.items() if not challenger.
     "solver", ["moves late", "stalls", "withholds openings", "equivocates", "reorders batches"]
 )
 def test_a_game_without_anyone_honest_ends(solver: str, challenger: str) -> None:
-    run = RUNS["mlp, a commitment every 2 steps"]
+    run = RUNS[MLP]
     played = run_game(run, solver, CHALLENGERS[challenger], third=False)
     check_bounds(played, [])
+
+
+def claim_unbound(*args: object) -> None:
+    """Takes any sub-claim for one that is bound to its parent."""
+
+
+def blame_whoever_moved(game: Game, index: int) -> Game:
+    """Has those fall by the clock who owe nothing."""
+    match = game.matches[index]
+    return rules._finish(game, index, [match.owes(side) for side in (0, 1)], "silent")
+
+
+def owes_nothing(player: Player, game: Game, index: int, side: int) -> list[SignedMove]:
+    """An honest player who forgets its third rule."""
+    return []
+
+
+BROKEN: dict[str, tuple[object, str, object, str, str]] = {
+    "sub-claims are not bound": (
+        rules, "_check_bound", claim_unbound, "steals the true sub-claim", "honest",
+    ),
+    "anything is a contradiction": (
+        rules, "_contradict", lambda first, second: True, "alters a gradient", "floods",
+    ),
+    "signatures are not checked": (
+        rules, "_check_signed", lambda game, signed: None, "honest", "signs for others",
+    ),
+    "the wrong side falls": (
+        rules, "_time_out", blame_whoever_moved, "stalls", "honest",
+    ),
+    "nobody falls for a wrong record": (
+        rules, "_is_record", lambda genesis, data, step: False, "lies about the loss", "honest",
+    ),
+    "the player defends nothing": (
+        Player, "_defend", owes_nothing, "lies about the loss", "honest",
+    ),
+    "the player opens nothing": (
+        Player, "_open", lambda player, game, index: player._reveal(game, index),
+        "withholds openings", "honest",
+    ),
+    "reveals prove nothing": (
+        rules, "_check_items", lambda *args: None, "honest", "attacks everything",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_broken_rule_or_player_is_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checks of the matrix can fail: each of these faults makes a game of it fail."""
+    where, name, broken, solver, challenger = BROKEN[fault]
+    check_game(RUNS[MLP], solver, challenger)
+    monkeypatch.setattr(where, name, broken)
+    with pytest.raises((AssertionError, VtrainError, IndexError, ValueError)):
+        check_game(RUNS[MLP], solver, challenger)

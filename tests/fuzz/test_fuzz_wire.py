@@ -1,4 +1,4 @@
-"""Every decoder of wire/, commit/ and attest/ under hostile bytes.
+"""Every decoder of wire/, commit/, attest/ and dispute/ under hostile bytes.
 
 Whatever the bytes, a decoder returns a value whose encoding is those very bytes, or it raises
 EncodingError with a place; never another exception.  ``corpus/NAME`` holds inputs kept for the
@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,10 @@ from hypothesis import strategies as st
 
 from vtrain.attest.claims import verify_claim
 from vtrain.commit import log
+from vtrain.dispute.state import Game
+from vtrain.dispute.statement import Ruling
 from vtrain.errors import EncodingError, SignatureError
-from vtrain.wire import cbor, claim, graph, opening, record, task
+from vtrain.wire import cbor, claim, dispute, graph, opening, record, structs, task
 
 CORPUS = Path(__file__).resolve().parent / "corpus"
 
@@ -39,6 +42,10 @@ class Target:
 
     decode: Callable[[bytes], Any]
     encode: Callable[[Any], bytes]
+
+
+def structs_of(cls: type[Any], data: bytes) -> Any:
+    return structs.decode(cls, data, cls.__name__)
 
 
 TARGETS = {
@@ -52,6 +59,11 @@ TARGETS = {
     "log": Target(log.decode_log, log.encode_log),
     "graph": Target(graph.decode_graph, graph.encode_graph),
     "task": Target(task.decode_task, task.encode_task),
+    "move": Target(dispute.decode_move, dispute.encode_move),
+    "signed_move": Target(partial(structs_of, dispute.SignedMove), structs.encode),
+    "genesis": Target(partial(structs_of, dispute.Genesis), structs.encode),
+    "game": Target(partial(structs_of, Game), structs.encode),
+    "ruling": Target(partial(structs_of, Ruling), structs.encode),
 }
 
 

@@ -68,9 +68,7 @@ def test_every_range_of_a_tensor(length: int, depth: int, data: st.DataObject) -
 
 
 @given(sizes, st.integers(1, 6), st.data())
-def test_a_changed_item_folds_to_something_else(
-    size: int, depth: int, data: st.DataObject
-) -> None:
+def test_a_changed_item_folds_to_something_else(size: int, depth: int, data: st.DataObject) -> None:
     count = len(frontier.compute_ranges(0, size, depth))
     items = [bytes([index]) * 32 for index in range(count)]
     at = data.draw(st.integers(0, count - 1))
@@ -93,7 +91,11 @@ def test_the_number_of_items_must_be_right(count: int) -> None:
 
 def test_rust_refuses_what_is_no_part_of_the_tree() -> None:
     items = [bytes(32)] * 2
-    for arguments in ((4, 3, 5, 1, items, False), (4, 0, 4, 1, items, False), (4, 0, 2, 1, items, True)):
+    for arguments in (
+        (4, 3, 5, 1, items, False),
+        (4, 0, 4, 1, items, False),
+        (4, 0, 2, 1, items, True),
+    ):
         with pytest.raises(EncodingError):
             _core.fold_chunk_frontier(*arguments)
     with pytest.raises(EncodingError):

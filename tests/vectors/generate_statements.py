@@ -183,9 +183,7 @@ def make_entry(name: str) -> Json:
     case = CASES[name]
     task = make_tiny_task(case.task, steps=5, commit_every=2, checkpoint_every=2, batch=case.batch)
     data, place = play(task, case)
-    statement = cbor.decode(data)
-    if not isinstance(statement, dict):
-        raise TypeError("a statement is a map")
+    statement: Any = cbor.decode(data)
     ruling = compute_ruling(task, place, statement)
     swapped = {**statement, "claims": statement["claims"][::-1]}
     neither = {**statement, "claims": [b"", b""]}

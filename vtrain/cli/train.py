@@ -101,7 +101,7 @@ def command(
     for site in summary.warnings:
         click.echo(
             f"warning: {site.site} clamped {site.ppm:.0f} of a million elements: "
-            "a larger margin (vtrain profile) keeps more accuracy",
+            "a larger margin (vtrain profile), or for an update a lower rate, keeps more accuracy",
             err=True,
         )
 

@@ -414,6 +414,9 @@ def _accuse(game: Game, move: Accuse) -> Game:
         raise MoveRefusedError("do not contradict each other", where="accuse")
     if first.party in game.barred:
         raise MoveRefusedError("is barred already", where="accuse")
+    # Else keys made for the purpose could accuse one another without end.
+    if all(tournament.backed_by(first.party) < 0 for tournament in game.tournaments):
+        raise MoveRefusedError("the accused stands behind no claim of this game", where="accuse")
     return replace(game, barred=(*game.barred, first.party))
 
 

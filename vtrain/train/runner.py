@@ -35,7 +35,7 @@ Progress = Callable[[int, int, float, float], None]
 
 @dataclass(frozen=True)
 class SiteSaturation:
-    """How often a rescale node clamped: ``count`` elements, ``ppm`` of all that it put out."""
+    """How often a node clamped: ``count`` elements, ``ppm`` of all that it put out."""
 
     site: str
     count: int

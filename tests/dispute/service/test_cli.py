@@ -113,8 +113,8 @@ def test_serve_until_told_to_stop(tmp_path: Path) -> None:
         ],
         stdout=subprocess.PIPE,
     )
+    assert process.stdout is not None
     try:
-        assert process.stdout is not None
         url, shown = process.stdout.readline().decode().split()
         assert url.startswith("http://127.0.0.1:")
         assert shown == public.hex()

@@ -393,10 +393,10 @@ async def _live(app: FastAPI) -> AsyncIterator[None]:
 async def _beat(service: GameService) -> None:
     """Let the players' time run while there is a service to move at."""
     while True:
-        try:
-            await _call(service.beat)
-        except VtrainError as error:
-            _LOG.warning("the clock stands still: %s", error)
+        # Whatever goes wrong in a beat, the next one comes.
+        (trouble,) = await asyncio.gather(_call(service.beat), return_exceptions=True)
+        if trouble is not None:
+            _LOG.warning("a heartbeat failed", exc_info=trouble)
         await asyncio.sleep(service.limits.beat / 1000)
 
 

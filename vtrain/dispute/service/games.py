@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Final
@@ -294,16 +294,27 @@ class GameService:
             raise TooLargeError(f"the game has {self.limits.bonds} bonds", where="game")
 
     def beat(self) -> None:
-        """Let time go on to now, whatever runs out with it, and persist it."""
-        self._writer.submit(self._time_out).result()
+        """Let time go on to now, whatever runs out with it, and persist it.
 
-    def _time_out(self, batch: _Batch) -> None:
+        What goes wrong in one game holds up no other; the first such failure is raised in the end.
+        """
+        due = self._writer.submit(self._find_due).result()
+        answers = [self._writer.submit(partial(self._time_out, game_id)) for game_id in due]
+        wait(answers)
+        for answer in answers:
+            answer.result()
+
+    def _find_due(self, batch: _Batch) -> list[bytes]:
         table = store.games
         due = select(table.c.id).where(table.c.due <= batch.now).order_by(table.c.due).limit(_DUE)
-        for game_id in batch.connection.execute(due).scalars().all():
-            loaded = self._load(batch.connection, bytes(game_id), batch.loaded)
-            game = rules.advance(loaded.game, loaded.time(batch.now))
-            self._store(batch, self._conclude(batch, replace(loaded, game=game)))
+        return [bytes(game_id) for game_id in batch.connection.execute(due).scalars()]
+
+    def _time_out(self, game_id: bytes, batch: _Batch) -> None:
+        loaded = self._load(batch.connection, game_id, batch.loaded)
+        if loaded.game.over:
+            return
+        game = rules.advance(loaded.game, loaded.time(batch.now))
+        self._store(batch, self._conclude(batch, replace(loaded, game=game)))
 
     def _conclude(self, batch: _Batch, loaded: Loaded) -> Loaded:
         """Add the verdict to a game that has come to one."""

@@ -163,14 +163,14 @@ def _make_engine(url: str) -> Engine:
     if kind == "postgresql":
         require_postgres()
         return create_engine(
-            parsed.set(drivername="postgresql+psycopg"), pool_size=16, pool_pre_ping=True
+            parsed.set(drivername="postgresql+psycopg"), pool_size=32, pool_pre_ping=True
         )
     if kind != "sqlite":
         raise StorageError(f"{kind} is not supported; sqlite and postgresql are", where="db")
     if not parsed.database or parsed.database == ":memory:":
         raise StorageError("needs a file: sqlite:///PATH", where="db")
     try:
-        engine = create_engine(parsed, pool_size=16, connect_args={"timeout": 30})
+        engine = create_engine(parsed, pool_size=32, connect_args={"timeout": 30})
     except (ArgumentError, NoSuchModuleError, TypeError) as error:
         raise StorageError("is no database URL", where="db") from error
     event.listen(engine, "connect", _set_up_sqlite)

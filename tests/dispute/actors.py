@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from tests.dispute.arena import Actor, make_game, make_key
@@ -88,10 +87,14 @@ def _passes(node: int) -> Lie:
 
 
 def skip_a_step(run: Run) -> Cheat:
-    graph = run.task.graph
-    before = graph.states()
-    after = {name: ref for name, ref in graph.next_states().items() if name != "step"}
-    return _lie(run, 3, {ref.node: _passes(before[name].node) for name, ref in after.items()})
+    """The state after the step is that before it, but for the counter."""
+    graph, before = run.task.graph, run.task.graph.states()
+    after = {name: graph.nodes[ref.node].inputs[0] for name, ref in graph.next_states().items()}
+    return _lie(
+        run,
+        3,
+        {ref.node: _passes(before[name].node) for name, ref in after.items() if name != "step"},
+    )
 
 
 def train_on_other_data(run: Run) -> Cheat:
@@ -108,7 +111,6 @@ def start_from_other_weights(run: Run) -> Cheat:
 
 
 def alter_a_gradient(run: Run) -> Cheat:
-    """By one unit in the last place; the loss tells the logs apart if nothing else does."""
     node = _find(run, "logits/biased/grad_bias")
     return _lie(run, 4, {node: add_one(2)})
 
@@ -293,7 +295,7 @@ class Equivocator:
             if isinstance(move, Bond):
                 yield sign(game, replace(move, root=b"?" * 32), self.key)
             elif isinstance(move, Reveal):
-                yield sign(game, replace(move, items=move.items[::-1] + (b"",)), self.key)
+                yield sign(game, replace(move, items=(*move.items[::-1], b"")), self.key)
 
 
 @dataclass
@@ -406,6 +408,7 @@ class Replayer:
         yield signed
         yield replace(signed, game=game.id, position=bytes(32))
         yield sign(game, Accuse(signed, self.wire[0]), self.key)
+        yield sign(game, Accuse(signed, signed), self.key)
         for old in self.others[:1]:
             yield sign(game, Accuse(signed, old), self.key)
 

@@ -62,10 +62,9 @@ def find_fall(run: Run, liar: TraceProvider, *, honest_solves: bool) -> tuple[Fa
 def check_lie(run: Run, step: int, node: int, element: int, *, honest_solves: bool) -> None:
     tensor = run.tensor(step, node)
     records = {STEP: false_record(run, STEP)}
-    if node == run.task.graph.find("record"):
-        outputs = {}  # the false record is this node's lie; its first false byte is anywhere
-    else:
-        outputs = {(step, node): bump(tensor, element)}
+    # The false record is the lie of the record's node; its first false byte is anywhere.
+    is_record = node == run.task.graph.find("record")
+    outputs = {} if is_record else {(step, node): bump(tensor, element)}
     liar = Patched(run.truth, run.task, outputs, records)
     fall, _ = find_fall(run, liar, honest_solves=honest_solves)
     assert fall.reason == "refuted"

@@ -1,9 +1,10 @@
 """Every solver against every challenger, on real runs and with the real referee.
 
-All pairs play about the mlp; about the cnn, which commits every step, each solver and each challenger
-plays against some.  Where neither side is honest, an honest third party takes part.  Whatever the others do: the true
-claim stands, every false one falls, the game ends within the bounds of moves and time that
-``tests/dispute/bounds.py`` states, and a liar who plays to the end falls where the lie is.
+All pairs play about the mlp; about the cnn, which commits every step, each solver and each
+challenger plays against some.  Where neither side is honest, an honest third party takes part.
+Whatever the others do: the true claim stands, every false one falls, the game ends within the
+bounds of moves and time that ``tests/dispute/bounds.py`` states, and a liar who plays to the end
+falls where the lie is.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tests.dispute.actors import (
     STRANGER,
     Accuser,
     Challenger,
-    make_cheat,
+    Solver,
     make_solver,
     make_tiny_runs,
 )
@@ -30,7 +31,6 @@ from vtrain.attest.keys import public_key
 from vtrain.dispute import game as rules
 from vtrain.dispute.players import Player
 from vtrain.dispute.state import Game, Verdict
-from vtrain.errors import VtrainError
 from vtrain.wire.dispute import SignedMove
 
 CHUNKS = 4
@@ -55,7 +55,7 @@ def check_game(run: Run, solver_name: str, challenger_name: str) -> None:
     """Hold a game to all that is promised."""
     solver, challenger = make_solver(run, solver_name), CHALLENGERS[challenger_name]
     played = run_game(run, solver_name, challenger)
-    game, verdict = played.game, played.verdict
+    verdict = played.verdict
     truth = run.truth.log().root
     assert verdict.standing == truth, "the true claim stands"
     assert (verdict.solver is None) == solver.honest
@@ -66,7 +66,7 @@ def check_game(run: Run, solver_name: str, challenger_name: str) -> None:
         honest.append(public_key(SOLVER))
     assert not set(honest) & set(verdict.barred)
     check_bounds(played, honest)
-    check_place(run, solver_name, challenger_name, verdict)
+    check_place(solver, verdict)
 
 
 def check_bounds(played: Play, honest: list[bytes]) -> None:
@@ -77,9 +77,9 @@ def check_bounds(played: Play, honest: list[bytes]) -> None:
     assert played.game.moves <= bounds.count_all_moves(played.game)
 
 
-def check_place(run: Run, solver_name: str, challenger_name: str, verdict: Verdict) -> None:
+def check_place(solver: Solver, verdict: Verdict) -> None:
     """The solver's claim fell for the right reason, at the right place."""
-    solver, fall = make_solver(run, solver_name), verdict.solver
+    fall = verdict.solver
     if fall is None:
         return
     assert fall.reason in solver.falls
@@ -141,7 +141,8 @@ BROKEN: dict[str, tuple[object, str, object, str, str]] = {
         rules, "_check_bound", claim_unbound, "steals the true sub-claim", "honest",
     ),
     "anything is a contradiction": (
-        rules, "_contradict", lambda first, second: True, "alters a gradient", "floods",
+        rules, "_contradict", lambda first, second: True,
+        "alters a gradient", "replays old signatures",
     ),
     "signatures are not checked": (
         rules, "_check_signed", lambda game, signed: None, "honest", "signs for others",
@@ -171,5 +172,5 @@ def test_a_broken_rule_or_player_is_seen(fault: str, monkeypatch: pytest.MonkeyP
     where, name, broken, solver, challenger = BROKEN[fault]
     check_game(RUNS[MLP], solver, challenger)
     monkeypatch.setattr(where, name, broken)
-    with pytest.raises((AssertionError, VtrainError, IndexError, ValueError)):
+    with pytest.raises(AssertionError):
         check_game(RUNS[MLP], solver, challenger)

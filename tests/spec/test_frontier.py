@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -19,7 +21,7 @@ sizes = st.integers(1, 70)
 def test_ranges_cut_what_they_are_of(size: int, depth: int, start: int) -> None:
     ranges = frontier.compute_ranges(start, start + size, depth)
     assert (ranges[0][0], ranges[-1][1]) == (start, start + size)
-    assert all(left[1] == right[0] for left, right in zip(ranges, ranges[1:], strict=False))
+    assert all(left[1] == right[0] for left, right in pairwise(ranges))
     assert len(ranges) <= 2**depth
     if size <= 2**depth:
         assert all(end - begin == 1 for begin, end in ranges)

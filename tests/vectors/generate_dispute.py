@@ -1,7 +1,7 @@
 """Writes the vectors of disputes, ``dispute.json``: a genesis, signed moves and frontier folds.
 
-``python tests/vectors/generate_dispute.py`` writes it; ``--check`` only compares and exits 1 when it
-differs.  README.md documents the format.
+``python tests/vectors/generate_dispute.py`` writes it; ``--check`` only compares and exits 1
+when it differs.  README.md documents the format.
 """
 
 from __future__ import annotations

@@ -30,16 +30,14 @@ from tests.dispute.arena import make_game, make_key
 from tests.dispute.crowd import HONEST, play_gang, play_pair, play_together
 from tests.dispute.toy import TRANSPOSED, Kind, Lie, ToyProvider, ToyRun
 from vtrain import _core
-from vtrain.demo.lies import Lies, LyingSession
+from vtrain.demo.lies import Lies, LyingProvider, LyingSession
 from vtrain.dispute import statement
 from vtrain.dispute.engine_provider import EngineProvider
 from vtrain.dispute.genesis import DEFAULT_CLOCKS
 from vtrain.dispute.players import Player
-from vtrain.dispute.provider import ClaimTree, MerkleTree
 from vtrain.engines.base import Session, State, Trace
 from vtrain.engines.registry import open_session
 from vtrain.graph.step import STEP_STATE
-from vtrain.spec.domains import TERMS
 from vtrain.train.task import CompiledTask, compile_task, load_task
 from vtrain.wire.dispute import Open, decode_move
 from vtrain.wire.record import StepRecord
@@ -149,16 +147,6 @@ class CheatingSession:
         return self._lying.evaluate(node)
 
 
-class CheatingProvider(EngineProvider):
-    """Defends a false product to its end: the last of its fold states is false."""
-
-    def terms(self, step: int, node: int, element: int) -> ClaimTree:
-        true = super().terms(step, node, element)
-        last = int.from_bytes(true.leaf(true.size - 1), "little", signed=True) + TOO_MUCH
-        states = [true.leaf(block) for block in range(true.size - 1)]
-        return MerkleTree(TERMS, [*states, last.to_bytes(8, "little", signed=True)])
-
-
 def train(
     task: CompiledTask, session: Session, provider: type[EngineProvider] = EngineProvider
 ) -> tuple[EngineProvider, float]:
@@ -198,7 +186,7 @@ def measure_mnist(steps: int, games: int) -> dict[str, Any]:
         honest, seconds = train(task, open_session("auto", task.graph, task.samples))
         lying = LyingSession(task, Lies({(lies_at, node): add_much}))
         session = open_session("auto", task.graph, task.samples)
-        cheat, _ = train(task, CheatingSession(session, lying, lies_at), CheatingProvider)
+        cheat, _ = train(task, CheatingSession(session, lying, lies_at), LyingProvider)
         key = make_key(1)
         genesis = make_game(task, cheat, key, nonce=bytes([number]) * 32)
         players = [Player(cheat, key), Player(honest, make_key(2))]

@@ -18,23 +18,20 @@ import numpy as np
 from vtrain.attest.keys import load_key
 from vtrain.audit.structure import read_state
 from vtrain.demo.cheats import find_felt_element
-from vtrain.demo.lies import Lies, LyingSession, add_one
+from vtrain.demo.lies import Lies, LyingProvider, LyingSession, add_one
 from vtrain.dispute.client import Follower, connect, play
-from vtrain.dispute.engine_provider import EngineProvider, State
+from vtrain.dispute.engine_provider import State
 from vtrain.dispute.players import Player
-from vtrain.dispute.provider import ClaimTree, MerkleTree
 from vtrain.dispute.run_provider import DisputedRun, load_run
-from vtrain.spec.domains import TERMS
 
 FALSE_STEP = 87
 Array = np.ndarray[Any, Any]
 
 
-class FalseProvider(EngineProvider):
+class FalseProvider(LyingProvider):
     """The claim of the false run, with all that must be said for it.
 
-    The lie is that of ``vtrain.demo.cheats.alter_gradient``, told again whenever the step is done;
-    and when it is asked how the sum that is the element came about, the last term takes the blame.
+    The lie is that of ``vtrain.demo.cheats.alter_gradient``, told again whenever the step is done.
     """
 
     def __init__(self, run: DisputedRun) -> None:
@@ -53,14 +50,6 @@ class FalseProvider(EngineProvider):
 
         session = LyingSession(task, Lies({(FALSE_STEP, self._gradient): lie}))
         super().__init__(task, session, records=evidence.records, states=find_state)
-
-    def terms(self, step: int, node: int, element: int) -> ClaimTree:
-        tree = super().terms(step, node, element)
-        if (step, node) != (FALSE_STEP, self._gradient):
-            return tree
-        *states, last = (tree.leaf(index) for index in range(tree.size))
-        total = int.from_bytes(last, "little", signed=True) + 1
-        return MerkleTree(TERMS, [*states, total.to_bytes(8, "little", signed=True)])
 
 
 def main() -> None:

@@ -19,12 +19,13 @@ from tests.tasks import make_samples
 from vtrain.attest.keys import PrivateKey, public_key
 from vtrain.demo.lies import Lie, Lies, LyingSession, add_one
 from vtrain.dispute.engine_provider import EngineProvider
-from vtrain.dispute.game import compute_move_digest, find_deadline, sign
+from vtrain.dispute.game import compute_move_digest, find_deadline, get_depth, sign
 from vtrain.dispute.players import MemoryJournal, Player
 from vtrain.dispute.provider import ClaimTree, LeafOpening, TraceProvider
 from vtrain.dispute.state import Game, compute_position
 from vtrain.engines.registry import open_session
 from vtrain.graph.evaluate import apply_node
+from vtrain.spec.frontier import compute_ranges
 from vtrain.wire.dispute import (
     Accuse,
     Bond,
@@ -457,22 +458,8 @@ class Hijacker:
             yield sign(game, Bond(0, self.root, 0, b"", ()), self.key)
         for index, match in enumerate(game.matches):
             if self.reveals and match.stage == "reveal":
-                yield sign(game, Reveal(index, (b"g" * 32,) * 2, match.site), self.key)
-                yield sign(game, Reveal(index, (b"g" * 32,), match.site), self.key)
-
-
-@dataclass
-class Once:
-    """Sends some moves in its first turn, and is gone."""
-
-    make: Callable[[Game], Iterable[SignedMove]]
-    done: bool = False
-
-    def moves(self, game: Game) -> Iterable[SignedMove]:
-        if self.done:
-            return ()
-        self.done = True
-        return self.make(game)
+                ranges = compute_ranges(match.start, match.end, get_depth(game.genesis))
+                yield sign(game, Reveal(index, (b"g" * 32,) * len(ranges), match.site), self.key)
 
 
 # --- the casts

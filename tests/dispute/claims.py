@@ -37,7 +37,7 @@ class Run:
 
     def tensor(self, step: int, node: int) -> Array:
         """What the node truly puts out in a step."""
-        return self.truth._tensor(step, node)
+        return self.truth.tensor(step, node)
 
     def record(self, step: int) -> StepRecord:
         """The true record of a step."""
@@ -149,7 +149,7 @@ class Patched:
         if node == self.task.graph.find("record") and isinstance(record, StepRecord):
             log = self._log
             return np.frombuffer(compute_leaf_hash(RUN_LOG, log.leaf(step - 1)), np.uint8)
-        return self.base._tensor(step, node)
+        return self.base.tensor(step, node)
 
     def terms(self, step: int, node: int, element: int) -> ClaimTree:
         tree = self.base.terms(step, node, element)

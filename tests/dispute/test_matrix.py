@@ -30,7 +30,9 @@ from tests.dispute.claims import Run
 from vtrain.attest.keys import public_key
 from vtrain.dispute import game as rules
 from vtrain.dispute.players import Player
-from vtrain.dispute.state import Game, Verdict
+from vtrain.dispute.state import Game, Match, Verdict
+from vtrain.errors import MoveRefusedError
+from vtrain.spec.frontier import compute_ranges
 from vtrain.wire.dispute import SignedMove
 
 CHUNKS = 4
@@ -131,6 +133,13 @@ def blame_whoever_moved(game: Game, index: int) -> Game:
     return rules._finish(game, index, [match.owes(side) for side in (0, 1)], "silent")
 
 
+def count_items(game: Game, match: Match, side: int, items: tuple[bytes, ...]) -> None:
+    """Holds a reveal to the number of its items alone."""
+    depth = rules.get_depth(game.genesis)
+    if len(items) != len(compute_ranges(match.start, match.end, depth)):
+        raise MoveRefusedError("wrong number", where="items")
+
+
 def owes_nothing(player: Player, game: Game, index: int, side: int) -> list[SignedMove]:
     """An honest player who forgets its third rule."""
     return []
@@ -161,7 +170,8 @@ BROKEN: dict[str, tuple[object, str, object, str, str]] = {
         "withholds openings", "honest",
     ),
     "reveals prove nothing": (
-        rules, "_check_items", lambda *args: None, "honest", "attacks everything",
+        rules, "_check_items", count_items,
+        "alters a gradient", "joins the true claim and reveals garbage",
     ),
 }  # fmt: skip
 

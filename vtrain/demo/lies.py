@@ -14,10 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from vtrain.commit.digest import compute_tensor_digests
+from vtrain.dispute.engine_provider import EngineProvider
+from vtrain.dispute.provider import ClaimTree, MerkleTree
 from vtrain.engines.base import State, Trace, check_state
 from vtrain.graph.evaluate import apply_node
 from vtrain.graph.step import STEP_STATE
 from vtrain.spec.commitment import compute_record_leaf
+from vtrain.spec.domains import TERMS
 from vtrain.wire.record import StepRecord
 
 if TYPE_CHECKING:
@@ -98,6 +101,21 @@ class LyingSession:
     def _advance(self, values: Mapping[int, Array]) -> None:
         after = self._task.graph.next_states()
         self._state = {name: values[ref.node] for name, ref in after.items()}
+
+
+class LyingProvider(EngineProvider):
+    """The claim of a session that lies, defended to its end.
+
+    Where a false element is a sum, it must be said how it came about: the last term takes the
+    blame.
+    """
+
+    def terms(self, step: int, node: int, element: int) -> ClaimTree:
+        tree = super().terms(step, node, element)
+        *states, last = (tree.leaf(index) for index in range(tree.size))
+        claimed = int(self.tensor(step, node).flat[element])
+        last = claimed.to_bytes(8, "little", signed=True) + last[8:]
+        return MerkleTree(TERMS, [*states, last])
 
 
 def add_one(index: int) -> Lie:

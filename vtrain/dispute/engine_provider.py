@@ -130,7 +130,7 @@ class EngineProvider:
         """A node, its sources, and its inputs' values and digests in ``step``."""
         nodes = self._task.graph.nodes
         sources = [encode_node(nodes[ref.node]) for ref in nodes[node].inputs]
-        arrays = [self._tensor(step, source) for source in self._inputs(node)]
+        arrays = [self.tensor(step, source) for source in self._inputs(node)]
         digests = compute_tensor_digests(arrays)
         return encode_node(nodes[node]), sources, arrays, digests
 
@@ -170,7 +170,9 @@ class EngineProvider:
             digests += trace.digests
         return MerkleTree(TRACE, digests)
 
-    def _tensor(self, step: int, node: int) -> Array:
+    def tensor(self, step: int, node: int) -> Array:
+        """The output of ``node`` in ``step``."""
+
         def compute() -> Array:
             self._go_to(step - 1)
             return self._session.evaluate(node)
@@ -179,7 +181,7 @@ class EngineProvider:
 
     def _chunk_tree(self, step: int, node: int) -> ChunkTree:
         return _cached(
-            self._trees, (step, node), CACHED_TREES, lambda: ChunkTree(self._tensor(step, node))
+            self._trees, (step, node), CACHED_TREES, lambda: ChunkTree(self.tensor(step, node))
         )
 
     def _go_to(self, done: int) -> None:

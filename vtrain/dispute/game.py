@@ -634,18 +634,25 @@ def _finish(game: Game, index: int, right: Sequence[bool], reason: Reason) -> Ga
 
 
 def _find_fall(game: Game, index: int, side: int, reason: Reason) -> Fall:
-    """How this side of a match falls: as the best refuted of its sub-claims did, if it had any."""
+    """How this side of a match falls: as its sub-claims did, if it had any.
+
+    Of several the one that the claim's first backer stood for counts, else one that was refuted:
+    others' sub-claims may be false in other places.
+    """
     match = game.matches[index]
     fall = Fall(reason, index, match.place, game.now)
     if match.nested < 0:
         return fall
+    author = game.tournaments[match.tournament].entries[match.sides[side]].backers[0]
     inner = [
-        entry.fall
+        (author in entry.backers, entry.fall.reason == "refuted", entry.fall)
         for entry in game.tournaments[match.nested].entries
         if entry.side == side and entry.fall is not None
     ]
-    deepest = max(inner, key=lambda fall: (fall.reason == "refuted", fall.place.node), default=fall)
-    return replace(deepest, match=index, at=game.now)
+    if not inner:
+        return fall
+    *_, chosen = max(inner, key=lambda item: item[:2])
+    return replace(chosen, match=index, at=game.now)
 
 
 def _put_match(game: Game, index: int, match: Match) -> Game:

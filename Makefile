@@ -91,7 +91,7 @@ UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-
 
 lock: .venv/dev.stamp
 	$(UV_COMPILE) --output-file requirements.lock
-	$(UV_COMPILE) --extra torch --extra server --extra postgres --group dev --constraint requirements.lock --output-file requirements-dev.lock
+	$(UV_COMPILE) --extra torch --extra server --extra postgres --extra zk --group dev --constraint requirements.lock --output-file requirements-dev.lock
 
 clean:
 	rm -rf .venv rust/target build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

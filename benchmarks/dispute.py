@@ -20,6 +20,7 @@ the machine and its referee: no longer than training once more.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -141,10 +142,13 @@ class CheatingSession:
         return trace
 
     def evaluate(self, node: int) -> npt.NDArray[Any]:
+        return self.evaluate_all([node])[0]
+
+    def evaluate_all(self, nodes: Sequence[int]) -> list[npt.NDArray[Any]]:
         if self._done + 1 != self._step:
-            return self._honest.evaluate(node)
+            return self._honest.evaluate_all(nodes)
         self._lying.load_state(self._honest.read_state())
-        return self._lying.evaluate(node)
+        return self._lying.evaluate_all(nodes)
 
 
 def train(

@@ -119,3 +119,23 @@ class RefusalError(VtrainError):
 
     code = "refusal"
     fault = "user"
+
+
+class SrsError(VtrainError):
+    """An SRS file is malformed or is no list of powers; names the byte or the point."""
+
+    code = "srs"
+    fault = "user"
+
+
+class ProofError(VtrainError):
+    """Bytes are no proof of the shape that the circuit fixes; names the field or the byte."""
+
+    code = "proof"
+    fault = "user"
+
+
+class ProverError(VtrainError):
+    """ezkl failed, died or went over its limits; names the call."""
+
+    code = "prover"

@@ -28,7 +28,7 @@ def try_graph(data: bytes, step: Step) -> str:
             engine.load_state(name, value)
         engine.step()
         engine.trace()
-        engine.evaluate(0)
+        engine.evaluate([0])
     except (EncodingError, GraphError, RunError) as error:
         return error.code if error.where else "placeless"
     return "ran"

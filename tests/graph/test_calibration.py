@@ -120,7 +120,8 @@ def test_nothing_saturates_with_the_multiplier_of_an_average() -> None:
     session.load_state(compute_initial_state(MODEL.params))
     session.step()
     session.step()
-    assert session.saturation() == {}
+    # A pixel of 255 is 32767 once prepared, which the format holds to 32639.
+    assert set(session.saturation()) <= {"x/prepared"}
     mean = next(i for i, node in enumerate(graph.nodes) if node.name == "a1")
     assert np.abs(session.evaluate(mean)).max() > 2**11, "and no bits are wasted either"
 

@@ -32,6 +32,7 @@ _COMMANDS: Final = {
     "profile": "calibrate the exponents of a task",
     "referee": "judge one leaf of a dispute",
     "serve": "host disputes over HTTP",
+    "srs": "check and make what proofs rest on",
     "task": "look at a task before anyone signs it",
     "train": "train a task and commit to every step",
     "verify": "check a run, whoever made it",

@@ -131,7 +131,7 @@ def join(
         provider = _make_provider(run, game, client.genesis(game), defend, engine)
         follower = Follower(client, game)
         follower.poll()
-        journal = FileJournal(_get_journal(key, game))
+        journal = FileJournal(_get_journal(key, game, client.service))
         sent = [
             client.move(signed).receipt
             for signed in Player(provider, private, journal).moves(follower.game)
@@ -175,7 +175,7 @@ def play(
     private = load_key(key)
     with clients.connect(url, service) as client:
         provider = _make_provider(run, game, client.genesis(game), defend, engine)
-        journal = FileJournal(_get_journal(key, game))
+        journal = FileJournal(_get_journal(key, game, client.service))
         verdict = clients.play(
             clients.Follower(client, game),
             client,
@@ -232,8 +232,9 @@ def _make_provider(
     return make(disputed, engine=engine)
 
 
-def _get_journal(key: Path, game: bytes) -> Path:
-    return key.with_name(f"{key.name}.{game.hex()[:16]}.journal")
+def _get_journal(key: Path, game: bytes, service: bytes) -> Path:
+    """One for each game at each service: a game can have a history at each."""
+    return key.with_name(f"{key.name}.{game.hex()}.{service.hex()[:16]}.journal")
 
 
 def _show_verdict(verdict: Verdict, as_json: bool) -> int:

@@ -6,7 +6,7 @@ what a party would have to hold who defends a false run in a dispute to its end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +71,11 @@ class LyingSession:
         return Trace(record, tuple(compute_tensor_digests([values[i] for i in range(len(values))])))
 
     def evaluate(self, node: int) -> Array:
-        return self._run()[0][node].copy()
+        return self.evaluate_all([node])[0]
+
+    def evaluate_all(self, nodes: Sequence[int]) -> list[Array]:
+        values, _ = self._run()
+        return [values[node].copy() for node in nodes]
 
     def _run(self) -> tuple[dict[int, Array], StepRecord]:
         graph = self._task.graph

@@ -47,6 +47,8 @@ MAX_ANSWER: Final = 128 << 20
 """Bytes of an answer; a state of a large game may be long."""
 _ATTEMPTS: Final = 6
 _LEAST_WAIT: Final = 0.05
+_RETRY: Final = 0.5
+"""Seconds before a service that was away is asked again."""
 
 
 class DisputeClient:
@@ -196,10 +198,10 @@ class DisputeClient:
                 continue
             if response.is_success:
                 return data
-            error_found = _find_problem(response.status_code, data, path)
-            if response.status_code != 503:
-                raise error_found
-            trouble = BusyError(error_found.message, where=path)
+            # 429 and 5xx may be the word of a gateway before the service: it says nothing of it.
+            if response.status_code != 429 and response.status_code < 500:
+                raise _find_problem(response.status_code, data, path)
+            trouble = BusyError(f"answers {response.status_code}", where=path)
         raise trouble or BusyError("does not answer", where=path)
 
 
@@ -271,23 +273,36 @@ def play(
 ) -> Verdict:
     """Make every move that ``player`` owes, until there is a verdict.
 
-    A move that is refused was overtaken by another's; what matters is asked for again.
+    A move that is refused was overtaken by another's, or is not possible now; whatever is still
+    owed is tried again, also when the service is away.  ServiceFaultError and SignatureError end
+    it: the service cannot be relied on.
     """
-    heard = follower.poll()
+    heard: list[Receipt] = []
+    pause = 0.0
     while True:
+        try:
+            heard = follower.poll(pause)
+        except BusyError as error:
+            progress(follower.game, f"no answer: {error}")
+            time.sleep(_RETRY)
+            continue
         for receipt in heard:
             progress(follower.game, receipt.kind)
         verdict = find_verdict(follower.game)
         if verdict is not None:
             return verdict
-        sent = 0
+        sent, away = 0, False
         for signed in player.moves(follower.game):
             try:
                 client.move(signed)
                 sent += 1
-            except MoveRefusedError as error:
+            except (ServiceFaultError, SignatureError):
+                raise
+            except VtrainError as error:
+                away |= isinstance(error, BusyError)
                 progress(follower.game, f"refused: {error}")
-        heard = follower.poll(0 if sent else min(wait, _until_deadline(follower.game)))
+        idle = _RETRY if away else min(wait, _until_deadline(follower.game))
+        pause = 0.0 if sent else idle
 
 
 def _until_deadline(game: Game) -> float:

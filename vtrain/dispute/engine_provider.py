@@ -33,8 +33,9 @@ Array = npt.NDArray[Any]
 K = TypeVar("K")
 V = TypeVar("V")
 
-CACHED_TENSORS = 16
-CACHED_TREES = 16
+CACHED_BYTES = 1 << 28
+"""Of tensors that are kept for the next question about their step."""
+CACHED_TREES = 64
 
 
 class EngineProvider:
@@ -130,7 +131,7 @@ class EngineProvider:
         """A node, its sources, and its inputs' values and digests in ``step``."""
         nodes = self._task.graph.nodes
         sources = [encode_node(nodes[ref.node]) for ref in nodes[node].inputs]
-        arrays = [self.tensor(step, source) for source in self._inputs(node)]
+        arrays = self._tensors_of(step, self._inputs(node))
         digests = compute_tensor_digests(arrays)
         return encode_node(nodes[node]), sources, arrays, digests
 
@@ -172,12 +173,25 @@ class EngineProvider:
 
     def tensor(self, step: int, node: int) -> Array:
         """The output of ``node`` in ``step``."""
+        return self._tensors_of(step, [node])[0]
 
-        def compute() -> Array:
+    def _tensors_of(self, step: int, nodes: Sequence[int]) -> list[Array]:
+        """Outputs of several nodes, doing the step at most once."""
+        missing = sorted({node for node in nodes if (step, node) not in self._tensors})
+        if missing:
             self._go_to(step - 1)
-            return self._session.evaluate(node)
+            found = self._session.evaluate_all(missing)
+            for node, value in zip(missing, found, strict=True):
+                self._tensors[step, node] = value
+        result = [self._tensors[step, node] for node in nodes]
+        for node in nodes:
+            self._tensors.move_to_end((step, node))
+        while self._held_bytes() > CACHED_BYTES and len(self._tensors) > 1:
+            self._tensors.popitem(last=False)
+        return result
 
-        return _cached(self._tensors, (step, node), CACHED_TENSORS, compute)
+    def _held_bytes(self) -> int:
+        return sum(value.nbytes for value in self._tensors.values())
 
     def _chunk_tree(self, step: int, node: int) -> ChunkTree:
         return _cached(

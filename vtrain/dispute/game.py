@@ -60,6 +60,7 @@ from vtrain.spec.number import NUMPY_DTYPES
 from vtrain.wire import cbor
 from vtrain.wire.claim import Claim, SignedClaim
 from vtrain.wire.dispute import (
+    MAX_ACCUSED,
     Accuse,
     Bond,
     Genesis,
@@ -288,9 +289,9 @@ def _reveal(game: Game, move: Reveal, party: bytes) -> Game:
     match, side = _find_match(game, move.match, "reveal", party)
     if match.revealed[side]:
         raise MoveRefusedError("this side has revealed already", where="match")
-    if match.tree == "chunks" and match.site is None:
+    if match.tree == "chunks" and match.end - match.start == match.size:
         match = _take_site(game, match, move.site)
-    elif move.site is not None and move.site != match.site:
+    elif move.site is not None:
         raise MoveRefusedError("is not asked for", where="site")
     _check_items(game, match, side, move.items)
     left = [*match.left]
@@ -321,6 +322,10 @@ def _take_site(game: Game, match: Match, site: Site | None) -> Match:
     """Learn the disputed node and with it the length of the tensor that is disputed."""
     if site is None:
         raise MoveRefusedError("the first reveal of a tensor opens its node", where="site")
+    if match.site is not None:
+        if site != match.site:
+            raise MoveRefusedError("is not what the other side has opened", where="site")
+        return match
     _check_node(game, site.node, match.place.node)
     try:
         node = decode_node(site.node.data, match.place.node)
@@ -330,9 +335,7 @@ def _take_site(game: Game, match: Match, site: Site | None) -> Match:
         raise MoveRefusedError("a source for each input is needed", where="site.sources")
     for source, ref in zip(site.sources, node.inputs, strict=True):
         _check_node(game, source, ref.node)
-    output = node.outputs[0]
-    length = output.size * NUMPY_DTYPES[output.dtype].itemsize
-    chunks = compute_chunk_count(length)
+    chunks = compute_chunk_count(node.outputs[0].byte_length)
     return replace(match, site=site, size=chunks, start=0, end=chunks)
 
 
@@ -383,8 +386,7 @@ def get_depth(genesis: Genesis) -> int:
 def _get_length(match: Match) -> int:
     """Bytes of the tensor under dispute."""
     site = _site_of(match)
-    output = decode_node(site.node.data, site.node.index).outputs[0]
-    return output.size * NUMPY_DTYPES[output.dtype].itemsize
+    return decode_node(site.node.data, site.node.index).outputs[0].byte_length
 
 
 def _site_of(match: Match) -> Site:
@@ -407,6 +409,8 @@ def _open(game: Game, move: Open, party: bytes) -> Game:
 def _accuse(game: Game, move: Accuse) -> Game:
     first, second = move.first, move.second
     for signed in (first, second):
+        if len(signed.move) > MAX_ACCUSED:
+            raise MoveRefusedError(f"has more than {MAX_ACCUSED} bytes", where="accuse")
         _check_signed(game, signed)
     if first.party != second.party or first.position != second.position:
         raise MoveRefusedError("are of different parties or positions", where="accuse")

@@ -6,13 +6,19 @@ import secrets
 
 from vtrain.errors import RunError
 from vtrain.graph.legality import check_graph
+from vtrain.spec.blake3_tree import compute_chunk_count
 from vtrain.spec.commitment import compute_graph_root, compute_task_id
+from vtrain.spec.samples import compute_row_length
 from vtrain.wire.claim import SignedClaim
-from vtrain.wire.dispute import Clocks, Genesis
-from vtrain.wire.graph import StepGraph
+from vtrain.wire.dispute import MAX_MOVE, MAX_NODE, MAX_ROW, Clocks, Genesis
+from vtrain.wire.graph import StepGraph, encode_node
+from vtrain.wire.opening import CHUNK_LENGTH
 from vtrain.wire.task import TaskSpec
 
 ARITY = 16
+
+HASH, HEADS, BLOCK = 34, 76, 32
+"""Encoded bytes of a hash and of what surrounds a chunk, and chunks that a block reads at most."""
 
 MINUTE = 60_000
 DEFAULT_CLOCKS = Clocks(
@@ -54,6 +60,7 @@ def make_genesis(
     """
     claim = signed.claim
     check_graph(graph)
+    check_openable(task, graph)
     if compute_graph_root(graph) != task.graph_root:
         raise RunError("the graph is not the task's", where="graph")
     if claim.task_id != compute_task_id(task):
@@ -79,3 +86,34 @@ def make_genesis(
         opened=opened,
         nonce=secrets.token_bytes(32) if nonce is None else nonce,
     )
+
+
+def check_openable(task: TaskSpec, graph: StepGraph) -> None:
+    """RunError for a task of which some leaf could not be opened in one move.
+
+    Nobody could be held to answer for such a leaf: whoever has the better clock would win it.
+    """
+    row = compute_row_length(task.data)
+    if row > MAX_ROW:
+        raise RunError(f"a sample of {row} bytes is over {MAX_ROW}", where="task.data")
+    path = HASH * (len(graph.nodes) * task.commit_every).bit_length()
+    sizes = [len(encode_node(node)) for node in graph.nodes]
+    for index, node in enumerate(graph.nodes):
+        if sizes[index] > MAX_NODE:
+            raise RunError(f"has {sizes[index]} bytes, over {MAX_NODE}", where=f"node {node.name}")
+        sources = [sizes[ref.node] for ref in node.inputs]
+        nodes = sum(sources) + sizes[index] + (len(sources) + 1) * path
+        opened = len(sources) * path + row
+        # A block of a fold reads 32 chunks at most, the root of a state one of each of its leaves.
+        chunks = [_measure_chunk(graph.type_of(ref).byte_length) for ref in node.inputs]
+        opened += max(BLOCK * max(chunks, default=0), sum(chunks))
+        if max(nodes, opened) > MAX_MOVE // 2:
+            raise RunError(
+                f"a leaf would take {max(nodes, opened)} bytes to open, over {MAX_MOVE // 2}",
+                where=f"node {node.name}",
+            )
+
+
+def _measure_chunk(length: int) -> int:
+    """Encoded bytes of an opened chunk of a tensor of ``length`` bytes, at most."""
+    return min(CHUNK_LENGTH, length) + HEADS + HASH * compute_chunk_count(length).bit_length()

@@ -10,19 +10,23 @@ import os
 from pathlib import Path
 from typing import Final
 
+from blake3 import blake3
+
 from vtrain.errors import EncodingError, StorageError
 from vtrain.wire import structs
 from vtrain.wire.dispute import MAX_MOVE, SignedMove
 
-_HEAD: Final = 8
+_MAGIC: Final = b"vtrain journal 1\n"
+_LENGTH: Final = 8
+_HEAD: Final = _LENGTH + 32
 
 
 class FileJournal:
     """Signed moves by position in the file ``path``, which one process at a time may use.
 
-    Frames of a length (8 bytes, little-endian) and a SignedMove, synced to disk before ``keep``
-    returns.  A torn frame at the end was never sent, and is cut off.  StorageError when the file
-    cannot be used, EncodingError when it holds something else.
+    Frames of a length (8 bytes, little-endian), the BLAKE3 of what follows and a SignedMove, synced
+    to disk before ``keep`` returns.  What does not check at the end was never sent, and is cut off.
+    StorageError when the file cannot be used, EncodingError when it is something else.
     """
 
     def __init__(self, path: Path) -> None:
@@ -43,13 +47,22 @@ class FileJournal:
             raise StorageError(f"cannot use it: {error.strerror}", where=str(path)) from error
 
     def _read(self) -> None:
-        sound = 0
+        start = self._file.read(len(_MAGIC))
+        if start != _MAGIC:
+            # Begun and not on disk in full: nothing was kept yet, nor sent.
+            if start.rstrip(b"\0") not in (b"", _MAGIC[: len(start.rstrip(b"\0"))]):
+                raise EncodingError("is no journal of moves", where=str(self._path))
+            self._file.seek(0)
+            self._file.write(_MAGIC)
+            self._file.truncate()
+            return
+        sound = len(_MAGIC)
         while len(head := self._file.read(_HEAD)) == _HEAD:
-            length = int.from_bytes(head, "little")
+            length = int.from_bytes(head[:_LENGTH], "little")
             if length > MAX_MOVE + 4096:
-                raise EncodingError(f"byte {sound}: no journal of moves", where=str(self._path))
+                break
             frame = self._file.read(length)
-            if len(frame) < length:
+            if blake3(frame).digest() != head[_LENGTH:]:
                 break
             signed = structs.decode(SignedMove, frame, f"{self._path}: byte {sound}")
             self._moves[signed.position] = signed
@@ -65,7 +78,8 @@ class FileJournal:
         """Store a move durably; StorageError when that fails."""
         frame = structs.encode(signed)
         try:
-            self._file.write(len(frame).to_bytes(_HEAD, "little") + frame)
+            head = len(frame).to_bytes(_LENGTH, "little") + blake3(frame).digest()
+            self._file.write(head + frame)
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError as error:

@@ -13,8 +13,9 @@ match, whatever all others do:
 4. *Open the leaf of each match of the claim.*  Everything to the left of the difference is agreed,
    hence true, hence known; the referee computes what the true claim says.
 
-Nothing else: the matches of others are theirs.  What is signed is journalled before it is sent, so
-that a player who crashes repeats its words and never contradicts them.
+Nothing else: the matches of others are theirs.  Claims, which are what bonds and reveals are, are
+journalled before they are sent, so that a player who crashes repeats them and never contradicts
+itself.
 """
 
 from __future__ import annotations
@@ -76,6 +77,11 @@ class Player:
         if game.over or self._party in game.barred:
             return
         for move in self._find_moves(game):
+            if isinstance(move, Open):
+                # It proves what it says and contradicts nothing; and what an older one was opened
+                # against may not be what is disputed now.
+                yield sign(game, move, self._key)
+                continue
             signed = self._journal.find(compute_position(game, move))
             if signed is None:
                 signed = sign(game, move, self._key)
@@ -126,7 +132,9 @@ class Player:
         tree = self._tree(game, match.tree, self._place(game, match))
         start, end = match.start, match.end
         site = None
-        if match.tree == "chunks" and match.site is None:
+        if match.tree == "chunks" and end - start == match.size:
+            # The first round of a tensor.  Its node is opened whether or not the other side has
+            # done so already: the answer to one position is always the same.
             site = self._provider.site(match.place.node)
             start, end = 0, tree.size
         return Reveal(index, tree.frontier(start, end, get_depth(game.genesis)), site)

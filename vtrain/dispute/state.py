@@ -186,16 +186,31 @@ def compute_game_id(genesis: Genesis) -> bytes:
 def compute_position(game: Game, move: Move) -> bytes:
     """What a move answers, as its signer must name it (see ``SignedMove.position``).
 
-    A bond answers a tournament; a reveal a round of a match, with the hashes under dispute; an
-    opening a match.  Two different bonds, or two different reveals, signed by one party at one
-    position contradict each other.
+    A bond answers a tournament, a reveal a round of a match, an opening a match; each with what is
+    disputed there, so that an answer is to one question also where a game has two histories (at
+    two services, or at one restored from an older copy).  Two different bonds, or two different
+    reveals, signed by one party at one position contradict each other.
     """
     about: dict[str, cbor.Value] = {"game": game.id, "kind": type(move).__name__}
     if isinstance(move, Bond):
         about |= {"tournament": move.tournament}
+        if move.tournament < len(game.tournaments):
+            parent = game.tournaments[move.tournament].parent
+            if parent >= 0:
+                about |= _describe(game.matches[parent])
     elif isinstance(move, Reveal | Open):
         about |= {"match": move.match}
-        if isinstance(move, Reveal) and move.match < len(game.matches):
-            match = game.matches[move.match]
-            about |= {"hashes": list(match.hashes), "round": match.round, "tree": match.tree}
+        if move.match < len(game.matches):
+            about |= _describe(game.matches[move.match])
     return compute_domain_hash(domains.POSITION, cbor.encode(about))
+
+
+def _describe(match: Match) -> dict[str, cbor.Value]:
+    """What is disputed in a match, and how far it has come."""
+    return {
+        "hashes": list(match.hashes),
+        "leaves": list(match.leaves),
+        "place": structs.to_value(match.place),
+        "round": match.round,
+        "tree": match.tree,
+    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -47,6 +47,10 @@ class Session(Protocol):
 
     def evaluate(self, node: int) -> npt.NDArray[Any]:
         """Output of node ``node`` in the next step, without advancing the state."""
+        ...
+
+    def evaluate_all(self, nodes: Sequence[int]) -> list[npt.NDArray[Any]]:
+        """:meth:`evaluate` of each of ``nodes``, doing the step once."""
         ...
 
     def saturation(self) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,7 +56,10 @@ class CpuSession:
         return Trace(StepRecord(*record), tuple(digests))
 
     def evaluate(self, node: int) -> npt.NDArray[Any]:
-        return self._engine.evaluate(node)
+        return self._engine.evaluate([node])[0]
+
+    def evaluate_all(self, nodes: Sequence[int]) -> list[npt.NDArray[Any]]:
+        return self._engine.evaluate(nodes)
 
     def saturation(self) -> dict[str, int]:
         return dict(self._engine.saturation())

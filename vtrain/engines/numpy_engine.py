@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy.typing as npt
@@ -82,10 +83,15 @@ class NumpySession:
         return Trace(self._advance(values, self._is_commitment()), digests)
 
     def evaluate(self, node: int) -> npt.NDArray[Any]:
-        if not 0 <= node < len(self._graph.nodes):
-            raise RunError("is no node of the graph", where=f"node {node}")
-        # A copy, since a state's node puts out the state itself.
-        return self._run(skip=frozenset(), last=node)[node].copy()
+        return self.evaluate_all([node])[0]
+
+    def evaluate_all(self, nodes: Sequence[int]) -> list[npt.NDArray[Any]]:
+        for node in nodes:
+            if not 0 <= node < len(self._graph.nodes):
+                raise RunError("is no node of the graph", where=f"node {node}")
+        values = self._run(skip=frozenset(), last=max(nodes, default=-1))
+        # Copies, since a state's node puts out the state itself.
+        return [values[node].copy() for node in nodes]
 
     def _is_commitment(self) -> bool:
         """Will the coming step's record have a state root?"""

@@ -14,10 +14,12 @@ from vtrain.wire.opening import CHUNK_LENGTH, MAX_PATH
 from vtrain.wire.structs import AtMost, Between, Count, Digest, Length
 
 MAX_ARITY: Final = 256
-MAX_MOVE: Final = 16 << 20
+MAX_MOVE: Final = 4 << 20
 """Bytes of a move; one of a match with arity 16 has less than 100 KB."""
-MAX_NODE: Final = 1 << 20
-MAX_ROW: Final = 4 << 20
+MAX_ACCUSED: Final = 1 << 16
+"""Bytes of each of two contradicting moves: what makes them contradict has less than 10 KB."""
+MAX_NODE: Final = 1 << 18
+MAX_ROW: Final = 1 << 20
 MAX_CHUNKS: Final = 4096
 
 Path = Annotated[tuple[Digest, ...], AtMost(MAX_PATH)]
@@ -107,11 +109,11 @@ class Reveal:
     """What a claim has under the disputed range of its tree: the frontier's items, left to right.
 
     An item is the hash of its range; of a single leaf, the leaf's data (a chunk alone is revealed
-    in a round of its own).  ``site`` comes once, with the first reveal of a tensor's chunks.
+    in a round of its own).  ``site`` comes with each side's first reveal of a tensor's chunks.
     """
 
     match: Count
-    items: Annotated[tuple[Annotated[bytes, AtMost(65536)], ...], AtMost(MAX_ARITY)]
+    items: Annotated[tuple[Annotated[bytes, AtMost(CHUNK_LENGTH)], ...], AtMost(MAX_ARITY)]
     site: Site | None
 
 

@@ -50,6 +50,11 @@ class TensorType:
             count *= extent
         return count
 
+    @property
+    def byte_length(self) -> int:
+        """Bytes of the tensor."""
+        return self.size * (int(self.dtype[1:]) // 8)
+
 
 @dataclass(frozen=True)
 class Node:

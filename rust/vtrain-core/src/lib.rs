@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows of Python; `vtrain-py` binds it as `vtrain._core`.
 
+pub mod bn254;
 pub mod cbor;
 pub mod domains;
 pub mod engine;

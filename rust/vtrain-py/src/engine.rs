@@ -261,15 +261,22 @@ impl Engine {
         Ok((to_record(py, &record), digests))
     }
 
-    fn evaluate<'py>(&mut self, py: Python<'py>, node: usize) -> PyResult<Bound<'py, PyAny>> {
-        let (shape, dtype, bytes) = self.detached(py, |inner, table| {
-            inner.evaluate(table, node, |form, x| {
+    fn evaluate<'py>(
+        &mut self,
+        py: Python<'py>,
+        nodes: Vec<usize>,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let values = self.detached(py, |inner, table| {
+            inner.evaluate(table, &nodes, |form, x| {
                 (form.shape.clone(), form.dtype, x.bytes().to_vec())
             })
         })?;
-        let flat = PyArray1::from_slice(py, &bytes);
-        flat.call_method1("view", (format!("{}{}", &dtype.name()[..1], dtype.size()),))?
-            .call_method1("reshape", (shape,))
+        let arrays = values.into_iter().map(|(shape, dtype, bytes)| {
+            let flat = PyArray1::from_slice(py, &bytes);
+            flat.call_method1("view", (format!("{}{}", &dtype.name()[..1], dtype.size()),))?
+                .call_method1("reshape", (shape,))
+        });
+        arrays.collect()
     }
 
     fn saturation(&self) -> Vec<(String, u64)> {

@@ -2,6 +2,7 @@
 
 use pyo3::prelude::*;
 
+mod bn254;
 mod commit;
 mod engine;
 mod gemm;
@@ -10,6 +11,7 @@ mod referee;
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    bn254::register(module)?;
     commit::register(module)?;
     engine::register(module)?;
     gemm::register(module)?;

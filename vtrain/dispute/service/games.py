@@ -217,8 +217,7 @@ class GameService:
         verify_signature(signed.party, rules.compute_move_digest(signed), signed.signature)
         loaded = self.load(game_id)
         digest = compute_body_digest(body)
-        stranger = all(t.backed_by(signed.party) < 0 for t in loaded.game.tournaments)
-        if stranger and len(body) > self.limits.stranger:
+        if _is_stranger(loaded.game, signed.party) and len(body) > self.limits.stranger:
             raise TooLargeError(f"has more than {self.limits.stranger} bytes", where="move")
         bond = None
         if is_bond(signed.move):
@@ -272,7 +271,7 @@ class GameService:
         at = loaded.time(batch.now)
         try:
             game = rules.apply(loaded.game, signed, at)
-            if is_bond:
+            if is_bond and _is_stranger(loaded.game, signed.party):
                 self._count_bond(batch.connection, game_id)
         except VtrainError:
             first = _find_answer(batch.connection, game_id, digest)
@@ -568,6 +567,11 @@ def decode_signed_move(body: bytes) -> SignedMove:
 
 
 _BOND_HEAD: Final = b"\xa2" + cbor.encode("kind") + cbor.encode("bond")
+
+
+def _is_stranger(game: Game, party: bytes) -> bool:
+    """Does it stand behind no claim of the game yet?  Whoever does is never kept from its own."""
+    return all(tournament.backed_by(party) < 0 for tournament in game.tournaments)
 
 
 def is_bond(move: bytes) -> bool:

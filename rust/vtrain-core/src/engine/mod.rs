@@ -4,6 +4,7 @@ mod plan;
 mod program;
 mod update;
 
+use std::collections::HashMap;
 use std::mem;
 use std::time::{Duration, Instant};
 
@@ -280,27 +281,36 @@ impl Engine {
         Ok((record, digests))
     }
 
-    /// Output of `node` in the next step; `take` gets its elements. The state stays as it is.
-    pub fn evaluate<R: Send>(
+    /// Outputs of `nodes` in the next step, in their order; `take` gets the elements of each. The
+    /// state stays as it is.
+    pub fn evaluate<R: Clone + Send>(
         &mut self,
         table: &[u8],
-        node: usize,
+        nodes: &[usize],
         mut take: impl FnMut(&Form, Slice<'_>) -> R + Send,
-    ) -> Result<R, EngineError> {
+    ) -> Result<Vec<R>, EngineError> {
         self.check(table)?;
-        if node >= self.program.kernels.len() {
+        let count = self.program.kernels.len();
+        if let Some(node) = nodes.iter().find(|&&node| node >= count) {
             return Err(EngineError::graph(&format!("has no node {node}")));
         }
+        let Some(&last) = nodes.iter().max() else {
+            return Ok(Vec::new());
+        };
         let plan = Plan::plain(&self.program);
         let counts = self.machine.saturated.clone();
         let result = self.run_plain(&plan, table, |machine, program, samples| {
-            let mut taken = None;
-            machine.run(program, &plan, samples, true, node, |at, value| {
-                if at == node {
-                    taken = Some(take(&program.forms[node], value));
+            let mut taken = HashMap::new();
+            machine.run(program, &plan, samples, true, last, |at, value| {
+                if nodes.contains(&at) {
+                    taken.insert(at, take(&program.forms[at], value));
                 }
             })?;
-            taken.ok_or_else(|| program.error(node, "was not computed"))
+            let found = nodes.iter().map(|node| {
+                let value = taken.get(node).cloned();
+                value.ok_or_else(|| program.error(*node, "was not computed"))
+            });
+            found.collect()
         });
         self.machine.saturated = counts;
         result

@@ -1,0 +1,450 @@
+"""200 games at once through ``vtrain serve``: moves a second, and none lost when it is killed.
+
+The service is a process of its own on the loopback, as the command runs it.  Two more processes of
+four threads each are the parties: all liars, and all honest challengers.  The games are about logs
+made by hand (tests/dispute/service/logs.py) that differ in a record which is none: five reveals a
+side after the bond, no engine.  A thread goes round its games, follows each by its receipts, which
+it checks, and makes the moves it owes; so a move costs the service a POST and about one GET, and
+the machine the work of both parties.  All games are open before the first reveal.
+
+Then the same with the server killed by SIGKILL in mid-traffic and started again, several times, and
+once more before the audit, which compares every answer that anybody got with the transcripts.
+
+Predicted before measuring: 2.5 ms of Python in the server for a move (HTTP 0.7, signature and CBOR
+0.3, SQL 0.8, rules 0.4, receipt 0.2) and 2 for the reading, hence 200 moves a second on a core of
+its own with SQLite and 170 with PostgreSQL; with eight moves in flight 40 ms for an answer, 150 at
+the 99th percentile.  The floor is half of that, 100 moves a second: the parties share the machine.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import multiprocessing
+import os
+import selectors
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import _harness as harness
+
+from tests.dispute.arena import play
+from tests.dispute.service.logs import (
+    LogPlayer,
+    get_documents,
+    make_log,
+    make_log_genesis,
+    make_players,
+)
+from vtrain.attest.keys import generate_key
+from vtrain.dispute.client import DisputeClient, Follower
+from vtrain.dispute.game import find_verdict
+from vtrain.dispute.service.problems import BusyError, ServiceFaultError
+from vtrain.wire import structs
+from vtrain.wire.dispute import Clocks, Genesis, SignedMove
+
+if TYPE_CHECKING:
+    from multiprocessing.synchronize import Barrier, Semaphore
+
+    from tests.dispute.service.postgres import PostgresServer
+
+COMMAND = (sys.executable, "-c", "from vtrain.cli import main; main()", "serve")
+GAMES = 200
+QUICK_GAMES = 40
+"""In the part with kills."""
+KILLS, QUICK_KILLS = 4, 2
+THREADS = 4
+"""Of each party."""
+ARITY = 4
+CLOCKS = Clocks(join=2_000, trace=60_000, terms=15_000, match=600_000, grace=0)
+LEAST_CLOCK = "2"
+DEADLINE = 240.0
+RATE_FLOOR = 100.0
+
+T = TypeVar("T")
+
+
+# --- the service
+
+
+class Server:
+    """``vtrain serve``, killed and started again at the same port."""
+
+    def __init__(self, db: str, key: Path) -> None:
+        self._db, self._key, self._port = db, key, "0"
+        self.start()
+
+    def start(self) -> None:
+        """Return once it listens."""
+        options = ("--db", self._db, "--key", str(self._key), "--port", self._port)
+        self._process = subprocess.Popen(
+            [*COMMAND, *options, "--least-clock", LEAST_CLOCK],
+            stdout=subprocess.PIPE,
+            cwd=harness.ROOT,
+        )
+        assert self._process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            assert selector.select(DEADLINE), "the service does not start"
+        self.url, key = self._process.stdout.readline().decode().split()
+        self.key = bytes.fromhex(key)
+        self._port = self.url.rpartition(":")[2]
+
+    def kill(self) -> None:
+        """At once: nothing is stored, answered or closed any more."""
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def restart(self) -> float:
+        """Kill it and start it again; seconds that it was away."""
+        begin = time.monotonic()
+        self.kill()
+        self.start()
+        return time.monotonic() - begin
+
+    def read_cpu(self) -> float:
+        """Seconds that the process has worked; 0 where the system does not tell."""
+        stat = Path(f"/proc/{self._process.pid}/stat")
+        if not stat.exists():
+            return 0.0
+        user, system = stat.read_text().rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def start_postgres() -> tuple[PostgresServer | None, str]:
+    """A PostgreSQL server as the tests have one, or why there is none."""
+    if importlib.util.find_spec("psycopg") is None:
+        return None, "psycopg is not installed"
+    from tests.dispute.service.postgres import PostgresServer, find_binaries
+
+    binaries, why = find_binaries()
+    if binaries is None:
+        return None, why
+    try:
+        return PostgresServer(binaries), ""
+    except (AssertionError, OSError, subprocess.CalledProcessError) as error:
+        return None, f"PostgreSQL does not start: {error}"
+
+
+# --- the parties
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A move that was accepted: its bytes, its receipt's, and when, in seconds."""
+
+    game: bytes
+    party: bytes
+    move: bytes
+    receipt: bytes
+    sequence: int
+    asked: float
+    answered: float
+
+
+@dataclass
+class Played:
+    """What a party remembers of its games."""
+
+    answers: list[Answer] = field(default_factory=list)
+    reads: int = 0
+    resent: int = 0
+    """Requests that were sent again because no answer came."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One thread's games, for a party."""
+
+    url: str
+    key: bytes
+    games: tuple[bytes, ...]
+    player: LogPlayer
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """Between the processes: the start, and a count of the moves."""
+
+    start: Barrier
+    moves: Semaphore
+
+
+_shared: list[_Shared] = []
+
+
+def _share(start: Barrier, moves: Semaphore) -> None:
+    _shared.append(_Shared(start, moves))
+
+
+def insist(function: Callable[..., T], *arguments: Any) -> T:
+    """Ask until there is an answer: the service comes back."""
+    until = time.monotonic() + DEADLINE
+    while True:
+        try:
+            return function(*arguments)
+        except BusyError:
+            if time.monotonic() > until:
+                raise
+
+
+def make_move(client: DisputeClient, signed: SignedMove) -> Answer:
+    """Make a move, and note the answer."""
+    asked = time.monotonic()
+    found = insist(client.move, signed)
+    answered = time.monotonic()
+    move, receipt = structs.encode(signed), structs.encode(found)
+    sequence = found.receipt.sequence
+    return Answer(signed.game, signed.party, move, receipt, sequence, asked, answered)
+
+
+def play_games(job: Job) -> Played:
+    """Play all games of a thread to their verdicts."""
+    (shared,) = _shared
+    played = Played()
+
+    def pause(seconds: float) -> None:
+        played.resent += 1
+        time.sleep(seconds)
+
+    client = DisputeClient(job.url, job.key, pause=pause)
+    with closing(client):
+        live = [insist(Follower, client, game) for game in job.games]
+        shared.start.wait(DEADLINE)
+        while live:
+            quiet = True
+            for follower in live:
+                insist(follower.poll)
+                played.reads += 1
+                for signed in job.player.moves(follower.game):
+                    played.answers.append(make_move(client, signed))
+                    shared.moves.release()
+                    quiet = False
+            live = [follower for follower in live if not follower.game.over]
+            if quiet and live:
+                insist(live[0].poll, 1.0)
+                played.reads += 1
+    return played
+
+
+def play_party(jobs: Sequence[Job]) -> list[Played]:
+    """A process: a thread for each job."""
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        return list(pool.map(play_games, jobs))
+
+
+# --- a round of games
+
+
+@dataclass
+class Round:
+    """All games of a service from opening to verdict."""
+
+    games: list[bytes]
+    bonds: list[Answer]
+    opening: float
+    seconds: float
+    cpu: float
+    played: list[Played]
+    restarts: list[float]
+
+    @property
+    def answers(self) -> list[Answer]:
+        """All that was accepted."""
+        return [*self.bonds, *(answer for played in self.played for answer in played.answers)]
+
+
+def make_games(count: int) -> list[Genesis]:
+    """Of distinct games about the liar's log."""
+    first = make_log_genesis(arity=ARITY, clocks=CLOCKS)
+    return [replace(first, nonce=number.to_bytes(32, "big")) for number in range(count)]
+
+
+def count_moves() -> int:
+    """Of a game, the bond among them."""
+    return play(make_games(1)[0], make_players()).game.moves
+
+
+def open_games(
+    client: DisputeClient, genesis: Sequence[Genesis]
+) -> tuple[list[bytes], list[Answer]]:
+    """Open all games, each joined by its challenger; returns when nobody can join any more."""
+    games, bonds = [], []
+    documents = get_documents()
+    _, honest = make_players()
+    for each in genesis:
+        game = client.open(each, *documents).receipt.game
+        games.append(game)
+        bonds += [make_move(client, signed) for signed in honest.moves(client.state(game))]
+    while client.state(games[-1]).tournaments[0].round == 0:
+        time.sleep(0.05)
+    return games, bonds
+
+
+def split(games: Sequence[bytes], server: Server, player: LogPlayer) -> list[Job]:
+    """A party's jobs."""
+    parts = [tuple(games[index::THREADS]) for index in range(THREADS)]
+    return [Job(server.url, server.key, part, player) for part in parts]
+
+
+def play_round(server: Server, count: int, kills: int) -> Round:
+    """Open so many games and play them, with the server killed so often on the way."""
+    begin = time.monotonic()
+    with closing(DisputeClient(server.url, server.key)) as client:
+        games, bonds = open_games(client, make_games(count))
+    opening = time.monotonic() - begin
+    context = multiprocessing.get_context("spawn")
+    players = make_players()
+    barrier = context.Barrier(1 + THREADS * len(players))
+    moves = context.Semaphore(0)
+    restarts: list[float] = []
+    with ProcessPoolExecutor(len(players), context, _share, (barrier, moves)) as pool:
+        parties = [pool.submit(play_party, split(games, server, player)) for player in players]
+        with suppress(threading.BrokenBarrierError):  # a party failed, as its result says
+            barrier.wait(DEADLINE)
+        cpu, begin = server.read_cpu(), time.monotonic()
+        every = count * (count_moves() - 1) // (kills + 1)
+        for _ in range(kills):
+            wait_for(moves, every, parties)
+            restarts.append(server.restart())
+        played = [each for party in parties for each in party.result()]
+    end = max(answer.answered for each in played for answer in each.answers)
+    cpu = server.read_cpu() - cpu if kills == 0 else 0.0
+    return Round(games, bonds, opening, end - begin, cpu, played, restarts)
+
+
+def wait_for(moves: Semaphore, count: int, parties: Sequence[Future[list[Played]]]) -> None:
+    """Until so many more moves were answered."""
+    for _ in range(count):
+        while not moves.acquire(timeout=1.0):
+            if any(party.done() for party in parties):
+                return
+
+
+# --- the audit
+
+
+def audit(server: Server, found: Round) -> dict[str, int]:
+    """Answers against transcripts, which are replayed from their receipts; how much is wrong."""
+    wrong = dict.fromkeys(
+        ("lost", "doubled", "never sent", "out of order", "contradicted", "honest claim fell"), 0
+    )
+    answers: dict[bytes, list[Answer]] = {game: [] for game in found.games}
+    for answer in found.answers:
+        answers[answer.game].append(answer)
+    with closing(DisputeClient(server.url, server.key)) as client:
+        for game in found.games:
+            try:
+                follower = Follower(client, game)
+                follower.poll()
+                verdict, _ = client.verdict(game)
+            except ServiceFaultError:
+                wrong["contradicted"] += 1
+                continue
+            wrong["contradicted"] += verdict != find_verdict(follower.game)
+            wrong["honest claim fell"] += verdict.standing != make_log().root
+            moves = [event for event in follower.events if event.signed.receipt.kind == "move"]
+            stored = {event.body: structs.encode(event.signed) for event in moves}
+            given = {answer.move: answer for answer in answers[game]}
+            wrong["lost"] += sum(stored.get(a.move) != a.receipt for a in given.values())
+            wrong["doubled"] += len(moves) - len(stored) + len(answers[game]) - len(given)
+            wrong["never sent"] += len(stored.keys() - given.keys())
+            for party in {answer.party for answer in answers[game]}:
+                order = [a.sequence for a in answers[game] if a.party == party]
+                wrong["out of order"] += order != sorted(order)
+    return wrong
+
+
+def describe(store: str, found: Round) -> dict[str, Any]:
+    """A row of figures."""
+    answers = [answer for played in found.played for answer in played.answers]
+    waits = sorted(1000 * (answer.answered - answer.asked) for answer in answers)
+    cuts = statistics.quantiles(waits, n=100, method="inclusive")
+    row: dict[str, Any] = {
+        "store": store,
+        "games": len(found.games),
+        "moves": len(answers),
+        "reads": sum(played.reads for played in found.played),
+        "seconds": round(found.seconds, 2),
+        "moves/s": round(len(answers) / found.seconds, 1),
+        "p50, ms": round(cuts[49], 1),
+        "p99, ms": round(cuts[98], 1),
+    }
+    if found.restarts:
+        row |= {
+            "kills": len(found.restarts),
+            "away, s": round(statistics.median(found.restarts), 2),
+            "sent again": sum(played.resent for played in found.played),
+        }
+    else:
+        row |= {
+            "server's CPU, ms a move": round(1000 * found.cpu / len(answers), 2),
+            "opening a game, ms": round(1000 * found.opening / len(found.games), 1),
+        }
+    return row
+
+
+@contextmanager
+def serve(db: str, folder: Path) -> Iterator[Server]:
+    """A service with a key of its own."""
+    folder.mkdir()
+    generate_key(folder / "service.pem")
+    server = Server(db, folder / "service.pem")
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+def measure(quick: bool) -> harness.Result:
+    """All figures; see the module's text."""
+    rows: dict[str, list[dict[str, Any]]] = {"undisturbed": [], "killed": []}
+    targets: dict[str, harness.Target] = {}
+    figures: dict[str, Any] = {"moves of a game": count_moves(), **rows}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        postgres, why = start_postgres()
+        stores: dict[str, Callable[[str], str]] = {
+            "SQLite": lambda kind: f"sqlite:///{folder}/{kind}.db"
+        }
+        if postgres is not None:
+            stack.enter_context(closing(postgres))
+            make_database = postgres.make_database
+            stores["PostgreSQL"] = lambda _: make_database()
+        else:
+            figures["PostgreSQL"] = f"not measured: {why}"
+            targets["PostgreSQL, moves a second"] = harness.at_least(0.0, RATE_FLOOR)
+        for store, locate in stores.items():
+            plans = (("undisturbed", GAMES, 0), ("killed", GAMES, KILLS))
+            if quick:
+                plans = (plans[0], ("killed", QUICK_GAMES, QUICK_KILLS))
+            for kind, count, kills in plans:
+                with serve(locate(kind), folder / f"{store}-{kind}") as server:
+                    found = play_round(server, count, kills)
+                    if kills:
+                        server.restart()
+                    wrong = audit(server, found)
+                row = {**describe(store, found), **wrong}
+                rows[kind].append(row)
+                if not kills:
+                    rate = row["moves/s"]
+                    targets[f"{store}, moves a second"] = harness.at_least(rate, RATE_FLOOR)
+                for what, number in wrong.items():
+                    targets[f"{store}, {kind}: {what}"] = harness.at_most(number, 0)
+    return harness.Result(figures, targets)
+
+
+if __name__ == "__main__":
+    harness.main("service", measure)

@@ -1,0 +1,1 @@
+"""Proofs of training steps through ezkl: so far the SRS and the adapter (docs/proofs.md)."""

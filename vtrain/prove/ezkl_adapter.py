@@ -1,0 +1,381 @@
+"""The only door to ezkl: its calls in a process of their own, its proofs read strictly.
+
+ezkl holds the GIL while it proves, aborts the process when memory runs out, may hang on a witness
+that breaks a lookup, and keeps lookup tables in a cache that it reads back unchecked.  So calls
+run in a fresh process with limits on memory and time and an empty cache; whatever happens to that
+process is a :class:`~vtrain.errors.ProverError` here.  The formats of keys and proofs follow ezkl's
+version, which is pinned exactly.
+
+What ``ezkl.verify`` leaves open (docs/proofs.md) is settled before it sees a proof:
+:func:`read_proof` takes only what the proof system authenticates, at its exact length.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib import metadata, util
+from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
+from typing import IO, Any, Final
+
+from vtrain.commit.files import storing
+from vtrain.errors import MissingExtraError, ProofError, ProverError, StorageError
+
+EZKL_VERSION: Final = "23.0.5"
+
+CALLS: Final = frozenset(
+    {
+        "compile_circuit",
+        "create_evm_verifier",
+        "encode_evm_calldata",
+        "gen_settings",
+        "gen_srs",
+        "gen_vk_from_pk_single",
+        "gen_witness",
+        "kzg_commit",
+        "mock",
+        "poseidon_hash",
+        "prove",
+        "setup",
+        "verify",
+    }
+)
+"""What may be called.  ``get_srs`` is not among them: it deletes files that it does not know."""
+
+SCALAR_FIELD: Final = 21888242871839275222246405745257275088548364400416034343698204186575808495617
+"""The field of circuit values, the order of BN254's groups (EIP-196)."""
+
+_ELEMENT: Final = re.compile("[0-9a-f]{64}")
+
+
+class CallFailedError(ProverError):
+    """ezkl answered a call with an exception of its own; the process was well."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one process may use: ``memory`` bytes of address space, ``seconds`` of wall-clock time.
+
+    Address space is what the system can limit; it exceeds the memory in use by the code and the
+    stacks, some 1 GiB with few threads.  ``threads``: 0 takes every core.
+    """
+
+    memory: int
+    seconds: float
+    threads: int = 0
+
+
+@dataclass(frozen=True)
+class Call:
+    """One function of ezkl with its arguments by name: JSON values, paths as text.
+
+    ``py_run_args`` is a mapping of the attributes of ``PyRunArgs``.
+    """
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+def require_extra(*modules: str) -> None:
+    """MissingExtraError, with the command that installs it, unless the extra ``zk`` is there.
+
+    ``modules`` are the ones needed, of "ezkl" and "py_ecc"; ezkl must be of the pinned version.
+    """
+    command = "pip install 'vtrain[zk]'"
+    for module in modules:
+        if util.find_spec(module) is None:
+            raise MissingExtraError(f"needs {module}: {command}", where=module)
+    if "ezkl" in modules:
+        found = metadata.version("ezkl")
+        if found != EZKL_VERSION:
+            raise MissingExtraError(
+                f"needs ezkl {EZKL_VERSION}, not {found}, whose proofs may differ: {command}",
+                where="ezkl",
+            )
+
+
+def run_ezkl(
+    calls: Sequence[Call], limits: Limits, *, cancelled: threading.Event | None = None
+) -> list[Any]:
+    """Make the calls, one after the other, in one process of their own; their results as JSON.
+
+    ProverError names the call that failed (ezkl's own words follow), or says that the process died,
+    ran out of time or was cancelled; it has then ended, with every process it started.
+    MissingExtraError without the pinned ezkl.
+    """
+    require_extra("ezkl")
+    for call in calls:
+        if call.name not in CALLS:
+            raise ProverError("no such call is allowed", where=call.name)
+    request = json.dumps(
+        {
+            "calls": [[call.name, dict(call.arguments)] for call in calls],
+            "memory": limits.memory,
+            "seconds": limits.seconds,
+        }
+    ).encode()
+    with TemporaryDirectory(prefix="vtrain-ezkl-") as folder, TemporaryFile() as noise:
+        reply = _run_process(request, limits, Path(folder), noise, cancelled)
+        return _read_reply(reply, calls, noise)
+
+
+@dataclass(frozen=True)
+class ProofShape:
+    """What a circuit's proofs look like: bytes of the proof, number of public instances."""
+
+    length: int
+    instances: int
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What the proof system authenticates and nothing else: proof bytes, public field elements."""
+
+    data: bytes
+    instances: tuple[int, ...]
+
+    def commitments(self, count: int) -> tuple[bytes, ...]:
+        """The KZG commitments of the first ``count`` committed tensors, inputs before outputs.
+
+        Each is x and y of a point, big-endian, 64 bytes.  ezkl compares them with nothing.
+        """
+        if not 0 <= count * 64 <= len(self.data):
+            raise ProofError(f"has no room for {count} commitments", where="proof")
+        return tuple(self.data[64 * i : 64 * i + 64] for i in range(count))
+
+
+def read_proof(data: bytes, shape: ProofShape) -> Proof:
+    """The proof in a proof file of ezkl's, of exactly this shape; ProofError names the field.
+
+    ezkl writes more fields (a hexadecimal copy, public inputs in words) that nothing authenticates;
+    they are not read.  Never raises anything else, whatever the bytes.
+    """
+    limit = (64 << 10) + 16 * shape.length + 512 * shape.instances
+    if len(data) > limit:
+        raise ProofError(f"the file has {len(data)} bytes, more than {limit}")
+    try:
+        fields = json.loads(data, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:  # bad UTF-8 and bad JSON are both ValueErrors
+        raise ProofError(f"is not JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise ProofError("is not a JSON object")
+    octets = fields.get("proof")
+    if not isinstance(octets, list) or not all(
+        type(octet) is int and 0 <= octet < 256 for octet in octets
+    ):
+        raise ProofError("is not a list of bytes", where="proof")
+    if len(octets) != shape.length:
+        raise ProofError(f"has {len(octets)} bytes, not {shape.length}", where="proof")
+    columns = fields.get("instances")
+    if not isinstance(columns, list) or len(columns) != 1 or not isinstance(columns[0], list):
+        raise ProofError("is not a list of one list", where="instances")
+    if len(columns[0]) != shape.instances:
+        raise ProofError(f"has {len(columns[0])} values, not {shape.instances}", where="instances")
+    values = tuple(_read_element(text, index) for index, text in enumerate(columns[0]))
+    return Proof(bytes(octets), values)
+
+
+def encode_proof(proof: Proof) -> bytes:
+    """A proof as ``ezkl.verify`` reads it; the inverse of :func:`read_proof`."""
+    return json.dumps(
+        {
+            "protocol": None,
+            "instances": [[encode_element(value) for value in proof.instances]],
+            "proof": list(proof.data),
+        }
+    ).encode()
+
+
+def encode_element(value: int) -> str:
+    """An integer as ezkl writes field elements: modulo the field's prime, 32 bytes, little-endian.
+
+    JSON inputs in this form are exact at every size, unlike JSON numbers.
+    """
+    return (value % SCALAR_FIELD).to_bytes(32, "little").hex()
+
+
+def _read_element(text: object, index: int) -> int:
+    if not isinstance(text, str) or not _ELEMENT.fullmatch(text):
+        raise ProofError("is not 64 hexadecimal digits", where=f"instance {index}")
+    value = int.from_bytes(bytes.fromhex(text), "little")
+    if value >= SCALAR_FIELD:
+        raise ProofError("is not reduced", where=f"instance {index}")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ProofError("names a field twice")
+    return fields
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Whether a proof holds and, if not, ezkl's words."""
+
+    holds: bool
+    reason: str
+
+
+def verify_proof(
+    proof: Proof, *, settings: Path, vk: Path, srs: Path, limits: Limits
+) -> Verification:
+    """Verify a proof under settings, a verifying key and an SRS that the caller has checked.
+
+    Holds only if ezkl says so in as many words; it says no by an exception.  What it does not look
+    at is the caller's: the shape (:func:`read_proof`), the commitments in the proof
+    (:meth:`Proof.commitments`), the settings, key and SRS themselves.  StorageError for a file that
+    cannot be read, ProverError when the process died, which is no verdict.
+    """
+    for path in (settings, vk, srs):
+        with storing(path), path.open("rb"):
+            pass
+    with TemporaryDirectory(prefix="vtrain-proof-") as folder:
+        path = Path(folder) / "proof.json"
+        with storing(path):
+            path.write_bytes(encode_proof(proof))
+        arguments = {
+            "proof_path": str(path),
+            "settings_path": str(settings),
+            "vk_path": str(vk),
+            "srs_path": str(srs),
+        }
+        try:
+            (answer,) = run_ezkl([Call("verify", arguments)], limits)
+        except CallFailedError as error:
+            return Verification(False, error.message)
+    return Verification(answer is True, "" if answer is True else "ezkl did not say that it holds")
+
+
+_POLL_SECONDS: Final = 0.05
+_NOISE_BYTES: Final = 1000
+
+
+def _run_process(
+    request: bytes,
+    limits: Limits,
+    folder: Path,
+    noise: IO[bytes],
+    cancelled: threading.Event | None,
+) -> tuple[int, bytes, str]:
+    """Exit status, reply, and why the process was ended, if it was."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("EZKL_")}
+    for name in ("ICICLE_BACKEND_INSTALL_DIR", "RAYON_NUM_THREADS", "RUST_BACKTRACE", "RUST_LOG"):
+        inherited.pop(name, None)
+    threads = {"RAYON_NUM_THREADS": str(limits.threads)} if limits.threads else {}
+    asked, answer = folder / "request", folder / "answer"
+    try:
+        asked.write_bytes(request)
+        process = subprocess.Popen(  # noqa: S603 - this interpreter, on this module
+            [
+                sys.executable,
+                "-P",
+                "-c",
+                "from vtrain.prove.ezkl_adapter import work; work()",
+                str(asked),
+                str(answer),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=noise,
+            stderr=noise,
+            env=inherited | threads | {"EZKL_REPO_PATH": str(folder / "ezkl")},
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise StorageError(error.strerror or str(error), where=str(folder)) from error
+    ended = ""
+    deadline = time.monotonic() + limits.seconds
+    try:
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_POLL_SECONDS)
+                break
+            if cancelled is not None and cancelled.is_set():
+                ended = "cancelled"
+                break
+            if time.monotonic() > deadline:
+                ended = f"took more than {limits.seconds:g} seconds"
+                break
+    finally:
+        # Also after an exception, such as an interrupt from the keyboard.
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        status = process.wait()
+    return status, answer.read_bytes() if answer.exists() else b"", ended
+
+
+def _read_reply(
+    reply: tuple[int, bytes, str], calls: Sequence[Call], noise: IO[bytes]
+) -> list[Any]:
+    status, answer, ended = reply
+    if ended:
+        raise ProverError(ended, where="ezkl")
+    lines = [json.loads(line) for line in answer.splitlines(keepends=True) if line.endswith(b"\n")]
+    results = [line["result"] for line in lines if "result" in line]
+    failed = next((line["failed"] for line in lines if "failed" in line), None)
+    name = calls[len(results)].name if len(results) < len(calls) else "ezkl"
+    if failed is not None:
+        raise CallFailedError(failed, where=name)
+    if status != 0 or len(results) != len(calls):
+        noise.seek(max(0, noise.seek(0, os.SEEK_END) - _NOISE_BYTES))
+        lines = noise.read().decode(errors="replace").strip().splitlines() or ["no word of it"]
+        # A signal ends ezkl after a line or two of its own; a panic ends in Python's last line.
+        words = " ".join(lines) if status < 0 else lines[-1]
+        how = signal.Signals(-status).name if status < 0 else f"exit code {status}"
+        raise ProverError(f"the process died ({how}): {words}", where=name)
+    return results
+
+
+def work() -> None:
+    """The process itself: reads the calls from a file, answers line by line into another."""
+    import asyncio
+    import inspect
+    import resource
+
+    asked, answer = map(Path, sys.argv[1:])
+    request = json.loads(asked.read_bytes())
+    resource.setrlimit(resource.RLIMIT_AS, (request["memory"], request["memory"]))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # Should whoever waits for it be killed, it still ends.
+    seconds = int(request["seconds"]) * (os.cpu_count() or 1) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    import ezkl
+
+    def make_settings(attributes: Mapping[str, Any]) -> Any:
+        settings = ezkl.PyRunArgs()
+        for name, value in attributes.items():
+            setattr(settings, name, tuple(value) if name == "lookup_range" else value)
+        return settings
+
+    async def call(name: str, arguments: dict[str, Any]) -> Any:
+        if "py_run_args" in arguments:
+            arguments["py_run_args"] = make_settings(arguments["py_run_args"])
+        result = getattr(ezkl, name)(**arguments)
+        return await result if inspect.isawaitable(result) else result
+
+    with answer.open("w") as file:
+        for name, arguments in request["calls"]:
+            try:
+                line = {"result": asyncio.run(call(name, arguments))}
+            except (RuntimeError, OSError, ValueError, TypeError) as error:
+                line = {"failed": f"{type(error).__name__}: {error}"[:_NOISE_BYTES]}
+            file.write(json.dumps(line, default=_encode_result) + "\n")
+            file.flush()
+            if "failed" in line:
+                return
+
+
+def _encode_result(value: Any) -> Any:
+    """Points as [x, y], as ezkl writes field elements: little-endian hexadecimal."""
+    return [value.x, value.y]

@@ -1,6 +1,7 @@
 # make demo    train, commit to and verify a real model, then catch three cheats
 # make test    every check and every test
 # make bench   every benchmark; results go into benchmarks/results/ (BENCH_ARGS=--quick for a glance)
+# make server  install what the dispute service needs (the extra server) into .venv
 # make lint    the checks alone
 # make core    the Rust core alone, for use from this checkout
 # make lock    write the lock files anew from pyproject.toml
@@ -27,7 +28,7 @@ MANIFEST := --manifest-path rust/Cargo.toml --locked
 AARCH64 := aarch64-unknown-linux-gnu
 export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 
-.PHONY: help demo test bench lint core lock clean
+.PHONY: help demo server test bench lint core lock clean
 
 help:
 	@sed -n 's/^# \{0,1\}//; /^$$/q; p' Makefile
@@ -47,6 +48,10 @@ $(BIN)/python:
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
 	touch $@
 
+.venv/server.stamp: requirements-server.lock | .venv/base.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
+	touch $@
+
 # An editable install: the compiled core lands beside the Python sources, the vtrain command in .venv.
 $(CORE): $(CORE_SOURCES) pyproject.toml .venv/base.stamp
 	@command -v cargo > /dev/null || { echo "vtrain needs a Rust toolchain (cargo) to build its core" >&2; exit 1; }
@@ -59,6 +64,8 @@ core: $(CORE)
 
 demo: $(CORE)
 	$(BIN)/vtrain demo
+
+server: .venv/server.stamp $(CORE)
 
 lint: .venv/dev.stamp $(CORE)
 	$(CARGO) fmt --manifest-path rust/Cargo.toml --all --check
@@ -92,6 +99,7 @@ UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-
 lock: .venv/dev.stamp
 	$(UV_COMPILE) --output-file requirements.lock
 	$(UV_COMPILE) --extra torch --extra server --extra postgres --extra zk --group dev --constraint requirements.lock --output-file requirements-dev.lock
+	$(UV_COMPILE) --extra server --constraint requirements-dev.lock --output-file requirements-server.lock
 
 clean:
 	rm -rf .venv rust/target build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -105,11 +105,11 @@ def gemm_rescale_i16(
     out: Int16Matrix | None = None,
 ) -> tuple[Int16Matrix, int]: ...
 
-# The curve BN254 (rust/vtrain-py/src/bn254.rs).  `raw` has 64 bytes a point: x and y, little-endian,
-# in Montgomery form to the base 2^256; each point is found to be finite and on the curve.  `combine`
-# gives the sum of the first points times their scalars (32 bytes each, little-endian, reduced) as
-# big-endian x and y, zeros for infinity.  EncodingError names the scalar, or the point, counted from
-# `first`.
+# The curve BN254 (rust/vtrain-py/src/bn254.rs).  `raw` has 64 bytes a point: x and y,
+# little-endian, in Montgomery form to the base 2^256; each point is found to be finite and on the
+# curve.  `combine` gives the sum of the first points times their scalars (32 bytes each,
+# little-endian, reduced) as big-endian x and y, zeros for infinity.  EncodingError names the
+# scalar, or the point, counted from `first`.
 
 class G1Points:
     def __init__(self, raw: Buffer, first: int = 0, threads: int = 0) -> None: ...

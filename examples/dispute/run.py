@@ -24,10 +24,11 @@ from vtrain.attest.keys import generate_key, public_key
 from vtrain.demo.cheats import alter_gradient, train_falsely
 from vtrain.dispute.client import Follower, connect
 from vtrain.dispute.game import advance, find_verdict
+from vtrain.dispute.service import require_server
 from vtrain.dispute.service.receipts import to_moves
 from vtrain.dispute.state import Game, Place, Verdict
 from vtrain.dispute.transcript import find_statements, make, replay
-from vtrain.errors import RunError
+from vtrain.errors import RunError, VtrainError
 from vtrain.train.layout import RunPaths
 from vtrain.train.signed import read_claim
 from vtrain.train.task import CompiledTask
@@ -129,17 +130,26 @@ def judge(follower: Follower, verdict: Verdict, path: Path) -> None:
     print(f"\n{len(moves)} entries of the transcript, replayed here: the same verdict.")
     (statement,) = find_statements(genesis, moves)
     path.write_bytes(statement)
-    print(f"What the referee was asked is in {path.name}: {len(statement)} bytes.\n")
+    print(f"What the referee was asked: {len(statement)} bytes; --statement FILE keeps them.\n")
     print(f"$ vtrain referee {path.name}")
     done = subprocess.run([VTRAIN, "referee", path], capture_output=True, text=True, check=True)
     print(done.stdout, end="")
 
 
 def main() -> None:
-    """Everything but the statement in a temporary folder."""
+    """Everything but a statement that is asked for in a temporary folder."""
     parser = argparse.ArgumentParser(description="A cheat is found in a dispute over HTTP.")
-    parser.add_argument("--statement", type=Path, default=Path("statement.cbor"))
+    parser.add_argument("--statement", type=Path, help="keep what the referee was asked here")
     path = parser.parse_args().statement
+    try:
+        require_server()
+        find_cheat(path)
+    except VtrainError as error:
+        sys.exit(str(error))
+
+
+def find_cheat(statement: Path | None) -> None:
+    """The whole story; RunError when it does not end as it should."""
     begin = time.monotonic()
     task = vtrain.compile(TASK)
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
@@ -174,7 +184,7 @@ def main() -> None:
         solver.wait()
         challenger.wait()
         show_verdict(task, verdict, honest)
-        judge(follower, verdict, path)
+        judge(follower, verdict, statement or folder / "statement.cbor")
     print(f"\nAll that in {time.monotonic() - begin:.0f} s.")
 
 

@@ -14,47 +14,65 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import RLock
 
-from vtrain.dispute.game import advance, apply, find_deadline, find_verdict, start
-from vtrain.dispute.players import Player
+from vtrain.dispute import (
+    Clocks,
+    Game,
+    Genesis,
+    Player,
+    SignedMove,
+    advance,
+    apply,
+    find_deadline,
+    find_verdict,
+    start,
+)
+from vtrain.dispute.genesis import DEFAULT_CLOCKS
 from vtrain.dispute.service.market import BondClaim, Notice, Outcome, Settlement
 from vtrain.dispute.service.problems import BondRefusedError
 from vtrain.dispute.service.receipts import compute_body_digest
-from vtrain.dispute.state import Game
 from vtrain.errors import MoveRefusedError
 from vtrain.wire import structs
-from vtrain.wire.dispute import Bond, Genesis, SignedMove, decode_move
+from vtrain.wire.dispute import Bond, decode_move
 
-PRICE, STAKE, BOND = 100, 50, 10
+PRICE, STAKE, BURN, BOND = 100, 50, 25, 10
+"""``BURN`` of a lost stake goes to nobody: else a cheat that challenges itself would lose nothing."""
 
 
 @dataclass(frozen=True)
 class Deal:
-    """A task that ``client`` has paid for, and that ``solver`` has staked on."""
+    """A task that ``client`` has paid for, and that ``solver`` has staked on.
+
+    A game about it must give its players the times of ``clocks`` at least: anyone may open one.
+    """
 
     client: bytes
     solver: bytes
+    clocks: Clocks
 
 
 class Escrow:
     """``vtrain.dispute.service.market.Market``: accounts, and what is held for games.
 
     The solver gets price and stake back when its claim stands.  When it falls, the price goes back
-    to the client and the stake to whoever is behind the claim that stands (the client, if none
-    does).  Every bond that stands is paid back, those that fell are shared by the winners.
+    to the client, ``BURN`` of the stake to nobody, and the rest to whoever is behind the claim that
+    stands (the client, if none does).  Every bond that stands is paid back, those that fell are
+    shared by the winners.  A task has one game: its verdict is about what was delivered.
     """
 
     def __init__(self, accounts: dict[bytes, int]) -> None:
         self.accounts = Counter(accounts)
         self.deals: dict[bytes, Deal] = {}
-        self.games: dict[bytes, bytes] = {}
+        self.games: dict[bytes, bytes] = {}  # of each task, also once it is settled
         self.bonds: dict[bytes, BondClaim] = {}
-        self.held = 0
+        self.held = self.burned = 0
         self._lock = RLock()  # a service calls from several threads
 
-    def post(self, task: bytes, client: bytes, solver: bytes) -> None:
+    def post(
+        self, task: bytes, client: bytes, solver: bytes, clocks: Clocks = DEFAULT_CLOCKS
+    ) -> None:
         """The client pays for a task, the solver stakes on doing it."""
         with self._lock:
-            if task in self.deals:
+            if task in self.deals or task in self.games:
                 raise BondRefusedError("is posted already", where="task")
             self._hold(client, PRICE)
             try:
@@ -62,15 +80,21 @@ class Escrow:
             except BondRefusedError:
                 self._pay(client, PRICE)
                 raise
-            self.deals[task] = Deal(client, solver)
+            self.deals[task] = Deal(client, solver, clocks)
 
     def open(self, game: bytes, genesis: Genesis) -> None:
         with self._lock:
-            deal, task = self.deals.get(genesis.task_id), genesis.task_id
-            taken = task in self.games.values() and self.games.get(game) != task
-            if deal is None or deal.solver != genesis.solver or taken:
+            task, deal = genesis.task_id, self.deals.get(genesis.task_id)
+            if task in self.games:
+                if self.games[task] != game:
+                    raise BondRefusedError(f"has game {self.games[task].hex()} already", where="task")
+                return
+            if deal is None or deal.solver != genesis.solver:
                 raise BondRefusedError("nobody pays this solver for this task", where="genesis")
-            self.games[game] = task
+            for name, least in vars(deal.clocks).items():
+                if getattr(genesis.clocks, name) < least:
+                    raise BondRefusedError(f"the deal gives {least} ms", where=f"clocks.{name}")
+            self.games[task] = game
 
     def lock(self, bond: BondClaim) -> None:
         with self._lock:
@@ -86,10 +110,9 @@ class Escrow:
     def settle(self, settlement: Settlement) -> None:
         with self._lock:
             verdict = settlement.verdict
-            task = self.games.pop(verdict.game, None)
-            if task is None:
+            deal, pot = self.deals.pop(settlement.state.genesis.task_id, None), 0
+            if deal is None:
                 return  # settled before
-            deal, pot = self.deals.pop(task), 0
             fell = {outcome.bond.key for outcome in settlement.outcomes if not outcome.stands}
             for key in [key for key, bond in self.bonds.items() if bond.game == verdict.game]:
                 if key in fell:
@@ -105,7 +128,9 @@ class Escrow:
                 self._pay(deal.solver, PRICE + STAKE)
             else:
                 self._pay(deal.client, PRICE)
-                pot += STAKE
+                self.held -= BURN
+                self.burned += BURN
+                pot += STAKE - BURN
             for party in winners:
                 self._pay(party, pot // len(winners))
             rest = pot - pot // len(winners) * len(winners) if winners else pot

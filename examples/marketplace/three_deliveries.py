@@ -23,7 +23,7 @@ from vtrain.train.task import CompiledTask
 from vtrain.wire.claim import Claim
 
 TASK = Path(__file__).parents[1] / "mnist" / "tiny.toml"
-STEPS = (10, 11, 12)
+STEPS = (10, 11, 12, 13)
 
 
 def make_claim(task: CompiledTask, false_step: int = 0) -> EngineProvider:
@@ -60,16 +60,16 @@ def deliver(
 def show(escrow: Escrow) -> None:
     """The ledger; money is neither made nor lost."""
     accounts = {name: escrow.accounts[public_key(key)] for name, key in KEYS.items()}
-    accounts["escrow"] = escrow.held
+    accounts |= {"escrow": escrow.held, "burned": escrow.burned}
     total = sum(accounts.values())
     print("   " + "  ".join(f"{name} {amount}" for name, amount in accounts.items()))
     print(f"   in all {total}")
 
 
 def main() -> None:
-    """Three deliveries: believed, wrongly challenged, and false."""
+    """Believed, wrongly challenged, false; and false with a challenger of the solver's own."""
     compiled = vtrain.compile(TASK)
-    believed, attacked, false = (
+    believed, attacked, false, staged = (
         replace(compiled, spec=replace(compiled.spec, steps=steps)) for steps in STEPS
     )
     escrow = Escrow({public_key(key): 500 for key in KEYS.values()})

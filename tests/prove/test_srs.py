@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -129,12 +130,7 @@ PLACES = {
 @pytest.mark.parametrize("place", PLACES)
 def test_flipped_bit_is_caught(data: bytes, refused: Callable[[bytes], str], place: str) -> None:
     at, message = PLACES[place]
-    assert_matches(refused(put(data, at, bytes([data[at] ^ 1]))), message)
-
-
-def assert_matches(text: str, pattern: str) -> None:
-    with pytest.raises(SrsError, match=pattern):
-        raise SrsError(text)
+    assert re.search(message, refused(put(data, at, bytes([data[at] ^ 1]))))
 
 
 SPOILED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
@@ -220,7 +216,7 @@ SPOILED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 @pytest.mark.parametrize("name", SPOILED)
 def test_false_file_is_refused(data: bytes, refused: Callable[[bytes], str], name: str) -> None:
     spoil, message = SPOILED[name]
-    assert_matches(refused(spoil(data)), message)
+    assert message in refused(spoil(data))
 
 
 def test_point_of_the_twist_outside_the_group_is_refused(

@@ -22,7 +22,7 @@ EXIT_INCONCLUSIVE: Final = 3
 EXIT_INTERRUPTED: Final = 130
 
 _COMMANDS: Final = {
-    "demo": "train, verify and catch three cheats, in a few minutes",
+    "demo": "train, verify and catch three cheats",
     "dispute": "open, join, play and watch a dispute",
     "eval": "loss and accuracy of a checkpoint",
     "export": "the trained model as float ONNX and safetensors",

@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vtrain.errors import MissingExtraError, VtrainError
+from vtrain.errors import VtrainError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 EXIT_INPUT = 2
-EXIT_EXTRA = 3
+EXIT_INCONCLUSIVE = 3
+
+_INCONCLUSIVE = frozenset({"busy", "missing-extra", "service-fault"})
+"""Codes of errors that are nobody's bad input: a service is away or lies, an extra is missing."""
 
 Progress = Callable[[str, int, int], None]
 """(what is being done, how much is done, of how much)"""
@@ -47,7 +50,7 @@ class VtrainCommand(click.Command):
                         }
                     }
                 )
-            return EXIT_EXTRA if isinstance(error, MissingExtraError) else EXIT_INPUT
+            return EXIT_INCONCLUSIVE if error.code in _INCONCLUSIVE else EXIT_INPUT
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")

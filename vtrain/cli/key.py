@@ -1,4 +1,4 @@
-"""``vtrain key``: the Ed25519 keys with which a solver signs claims."""
+"""``vtrain key``: the Ed25519 keys that sign claims, moves and receipts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _path = click.argument("path", type=click.Path(dir_okay=False, path_type=Path))
 
 @click.group("key")
 def command() -> None:
-    """Make and show solver keys."""
+    """Make and show keys: a solver's, a challenger's, a service's."""
 
 
 @command.command("new", cls=VtrainCommand)
@@ -37,8 +37,8 @@ def show(path: Path, as_json: bool) -> None:
 
 
 def _show(path: Path, public: bytes, as_json: bool) -> None:
-    pairs = {"key": str(path), "solver": public.hex()}
+    pairs = {"key": str(path), "public": public.hex()}
     if as_json:
-        print_json(pairs)
+        print_json({**pairs, "solver": public.hex()})
     else:
         print_pairs(pairs)

@@ -15,6 +15,8 @@ from vtrain.cli.common import (
 )
 
 MAX_STATEMENT = 16 << 20
+SIDES = ("first claim", "second claim")
+"""The two of a statement's ``claims``, in their order."""
 
 
 @click.command("referee", cls=VtrainCommand)
@@ -31,7 +33,7 @@ def command(statement: Path, as_json: bool) -> None:
     from vtrain.dispute.statement import decode_ruling
 
     ruling = decode_ruling(_core.referee_judge(read_file(statement, MAX_STATEMENT)))
-    right = [f"claim {side + 1}" for side in (0, 1) if ruling.right[side]]
+    right = [name for name, good in zip(SIDES, ruling.right, strict=True) if good]
     if as_json:
         print_json(
             {
@@ -39,12 +41,14 @@ def command(statement: Path, as_json: bool) -> None:
                 "after": ruling.after.hex(),
                 "blocks": ruling.blocks,
                 "right": [bool(side) for side in ruling.right],
+                "sides": SIDES,
             }
         )
         return
     print_pairs(
         {
             "judged": ruling.what,
+            "counted": f"from 0: blocks 0 to {ruling.blocks - 1}, step 0 is the trace's first",
             "comes out": ruling.after.hex() or "nothing that the law allows",
             "right": " and ".join(right) or "neither claim",
         }

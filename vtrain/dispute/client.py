@@ -81,6 +81,7 @@ class DisputeClient:
             raise RequestError("is no http or https URL", where="url")
         self._http = httpx.Client(base_url=parsed, timeout=timeout, transport=transport)
         self._timeout, self._pause = timeout, pause
+        self._address = parsed.netloc.decode()
         self._service = service
 
     def close(self) -> None:
@@ -180,6 +181,7 @@ class DisputeClient:
     ) -> bytes:
         import httpx
 
+        where = self._address + path
         headers = {**(headers or {}), **({} if body is None else {"Content-Type": CBOR})}
         wait = (params or {}).get("wait", 0)
         timeout = httpx.Timeout(self._timeout, read=self._timeout + wait)
@@ -193,27 +195,35 @@ class DisputeClient:
                 ) as response:
                     data = _read(response)
             except httpx.TransportError as error:
-                trouble = BusyError(f"{type(error).__name__}: {error}", where=path)
+                why = str(error) or type(error).__name__
+                trouble = BusyError(f"does not answer: {why}", where=where)
                 trouble.__cause__ = error
                 continue
             if response.is_success:
                 return data
             # 429 and 5xx may be the word of a gateway before the service: it says nothing of it.
             if response.status_code != 429 and response.status_code < 500:
-                raise _find_problem(response.status_code, data, path)
-            trouble = BusyError(f"answers {response.status_code}", where=path)
-        raise trouble or BusyError("does not answer", where=path)
+                raise _find_problem(response.status_code, data, where)
+            trouble = BusyError(f"answers {response.status_code}", where=where)
+        raise trouble or BusyError("does not answer", where=where)
 
 
 class Follower:
     """One game, replayed as its events come in: ``game`` is what the rules make of them.
 
     The game's time is the service's word, within what its receipts bind it to.  SignatureError when
-    the solver's claim is not signed.
+    the solver's claim is not signed.  ``hear`` is told each event that is new, with the game after
+    it.
     """
 
-    def __init__(self, client: DisputeClient, game: bytes) -> None:
-        self._client, self.id = client, game
+    def __init__(
+        self,
+        client: DisputeClient,
+        game: bytes,
+        *,
+        hear: Callable[[Game, Event], None] = lambda game, event: None,
+    ) -> None:
+        self._client, self.id, self._hear = client, game, hear
         self.game = start(client.genesis(game))
         self._chain = Chain(game, client.service)
         self.events: list[Event] = []
@@ -250,6 +260,7 @@ class Follower:
             if verdict is None or structs.encode(verdict) != event.body:
                 raise ServiceFaultError("is not the verdict that the moves lead to", where=where)
         self.events.append(event)
+        self._hear(self.game, event)
         return receipt
 
 
@@ -261,6 +272,22 @@ def connect(url: str, service: bytes | None = None) -> Iterator[DisputeClient]:
         yield client
     finally:
         client.close()
+
+
+def watch(
+    follower: Follower,
+    *,
+    wait: float = 20.0,
+    progress: Callable[[Game, str], None] = lambda game, what: None,
+) -> Verdict:
+    """Follow a game to its verdict, also when the service is away for a time."""
+    while (verdict := find_verdict(follower.game)) is None:
+        try:
+            follower.poll(wait)
+        except BusyError as error:
+            progress(follower.game, f"no answer: {error}")
+            time.sleep(_RETRY)
+    return verdict
 
 
 def play(
@@ -275,19 +302,17 @@ def play(
 
     A move that is refused was overtaken by another's, or is not possible now; whatever is still
     owed is tried again, also when the service is away.  ServiceFaultError and SignatureError end
-    it: the service cannot be relied on.
+    it: the service cannot be relied on.  ``progress`` is told what goes wrong; ``Follower`` tells
+    of the events.
     """
-    heard: list[Receipt] = []
     pause = 0.0
     while True:
         try:
-            heard = follower.poll(pause)
+            follower.poll(pause)
         except BusyError as error:
             progress(follower.game, f"no answer: {error}")
             time.sleep(_RETRY)
             continue
-        for receipt in heard:
-            progress(follower.game, receipt.kind)
         verdict = find_verdict(follower.game)
         if verdict is not None:
             return verdict
@@ -331,8 +356,8 @@ def _read_json(data: bytes) -> dict[str, Any]:
     return found
 
 
-def _find_problem(status: int, data: bytes, path: str) -> VtrainError:
+def _find_problem(status: int, data: bytes, where: str) -> VtrainError:
     try:
         return from_problem(_read_json(data))
     except ServiceFaultError:
-        return ServiceFaultError(f"answers with {status}", where=path)
+        return ServiceFaultError(f"answers with {status}", where=where)

@@ -6,6 +6,7 @@ the extra ``server``, and is imported only after :func:`require_server`.
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
 from typing import Final
 
@@ -33,5 +34,6 @@ def _require(extra: str, modules: tuple[str, ...]) -> None:
     missing = [name for name in modules if find_spec(name) is None]
     if missing:
         raise MissingExtraError(
-            f"{', '.join(missing)} missing: pip install 'vtrain[{extra}]'", where=f"[{extra}]"
+            f"{', '.join(missing)} missing: {sys.executable} -m pip install 'vtrain[{extra}]'",
+            where=f"[{extra}]",
         )

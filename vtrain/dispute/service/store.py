@@ -30,13 +30,14 @@ from sqlalchemy import (
     create_engine,
     event,
 )
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from vtrain.dispute.service import require_postgres
 from vtrain.errors import StorageError
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
+CONNECT_SECONDS: Final = 10
 _NAMES: Final = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
     "uq": "uq_%(table_name)s_%(column_0_N_name)s",
@@ -118,11 +119,15 @@ hooks = Table(
 
 
 class Store:
-    """A migrated database; StorageError for whatever fails in it."""
+    """A migrated database; StorageError for whatever fails in it.
+
+    A PostgreSQL that does not answer within the URL's ``connect_timeout``, by default
+    CONNECT_SECONDS, cannot be had.
+    """
 
     def __init__(self, url: str) -> None:
         self._engine = _make_engine(url)
-        with storing():
+        with storing(_describe(self._engine.url)):
             _upgrade(self._engine)
         self._writer = self._engine.execution_options(vtrain_writes=True)
 
@@ -144,14 +149,22 @@ class Store:
 
 
 @contextmanager
-def storing() -> Iterator[None]:
-    """Failures of the database as StorageError."""
+def storing(where: str = "database") -> Iterator[None]:
+    """Failures of the database as StorageError; clients are told no more of where it is."""
     try:
         yield
     except SQLAlchemyError as error:
         # The statement and its parameters, which SQLAlchemy appends, are nobody else's business.
         message = str(getattr(error, "orig", None) or type(error).__name__).partition("\n")[0]
-        raise StorageError(message, where="database") from error
+        raise StorageError(message, where=where) from error
+
+
+def _describe(url: URL) -> str:
+    """Which database, without user and password."""
+    if url.get_backend_name() == "sqlite":
+        return f"database {url.database}"
+    port = "" if url.port is None else f":{url.port}"
+    return f"database {url.database or ''} at {url.host or 'its local socket'}{port}"
 
 
 def _make_engine(url: str) -> Engine:
@@ -162,6 +175,8 @@ def _make_engine(url: str) -> Engine:
     kind = parsed.get_backend_name()
     if kind == "postgresql":
         require_postgres()
+        if "connect_timeout" not in parsed.query:
+            parsed = parsed.update_query_dict({"connect_timeout": str(CONNECT_SECONDS)})
         return create_engine(
             parsed.set(drivername="postgresql+psycopg"), pool_size=32, pool_pre_ping=True
         )

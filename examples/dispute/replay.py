@@ -1,0 +1,28 @@
+"""Replay a saved transcript, trusting nobody: replay.py GAME SERVICE_KEY FOLDER (hexadecimal ids).
+
+FOLDER has the pages of the transcript as docs/service.md has curl fetch them.
+"""
+
+import sys
+from pathlib import Path
+
+from vtrain.dispute import Genesis, compute_game_id, find_statements, find_verdict, replay
+from vtrain.dispute.service.receipts import Chain, Page, to_moves
+from vtrain.wire import structs
+
+game, service, folder = bytes.fromhex(sys.argv[1]), bytes.fromhex(sys.argv[2]), Path(sys.argv[3])
+files = sorted(folder.glob("page-*.cbor"))
+pages = [structs.decode(Page, file.read_bytes(), file.name) for file in files]
+events = [event for page in pages for event in page.events]
+chain = Chain(game, service)
+for event in events:
+    chain.extend(event)  # every receipt is signed, follows the one before, and fits its event
+genesis = structs.decode(Genesis, events[0].body, "genesis")
+moves = to_moves(events)
+verdict = find_verdict(replay(genesis, moves))
+said = [event.body for event in events if event.signed.receipt.kind == "verdict"]
+if verdict is None or compute_game_id(genesis) != game or said != [structs.encode(verdict)]:
+    sys.exit("the service's verdict is not what the moves lead to")
+print(f"{len(events)} events replayed: {verdict.standing.hex() or 'no claim'} stands")
+for index, statement in enumerate(find_statements(genesis, moves)):
+    (folder / f"statement-{index}.cbor").write_bytes(statement)  # for `vtrain referee`

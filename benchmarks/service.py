@@ -54,7 +54,7 @@ from vtrain.wire import structs
 from vtrain.wire.dispute import Clocks, Genesis, SignedMove
 
 if TYPE_CHECKING:
-    from multiprocessing.synchronize import Barrier, Semaphore
+    from multiprocessing.synchronize import Barrier, Event, Semaphore
 
     from tests.dispute.service.postgres import PostgresServer
 
@@ -162,6 +162,8 @@ class Played:
     reads: int = 0
     resent: int = 0
     """Requests that were sent again because no answer came."""
+    contradictions: int = 0
+    """Times that the service contradicted itself: the game was followed anew."""
 
 
 @dataclass(frozen=True)
@@ -176,17 +178,18 @@ class Job:
 
 @dataclass(frozen=True)
 class _Shared:
-    """Between the processes: the start, and a count of the moves."""
+    """Between the processes: the start, a count of the moves, and whether a thread failed."""
 
     start: Barrier
     moves: Semaphore
+    failed: Event
 
 
 _shared: list[_Shared] = []
 
 
-def _share(start: Barrier, moves: Semaphore) -> None:
-    _shared.append(_Shared(start, moves))
+def _share(start: Barrier, moves: Semaphore, failed: Event) -> None:
+    _shared.append(_Shared(start, moves, failed))
 
 
 def insist(function: Callable[..., T], *arguments: Any) -> T:
@@ -210,39 +213,56 @@ def make_move(client: DisputeClient, signed: SignedMove) -> Answer:
     return Answer(signed.game, signed.party, move, receipt, sequence, asked, answered)
 
 
-def play_games(job: Job) -> Played:
-    """Play all games of a thread to their verdicts."""
-    (shared,) = _shared
-    played = Played()
+class Thread:
+    """The games of one thread of a party."""
 
-    def pause(seconds: float) -> None:
-        played.resent += 1
+    def __init__(self, job: Job) -> None:
+        self._job, self.played = job, Played()
+        (self._shared,) = _shared
+
+    def run(self) -> Played:
+        """Play all games to their verdicts, unless another thread fails."""
+        try:
+            with closing(DisputeClient(self._job.url, self._job.key, pause=self._pause)) as client:
+                self._play(client)
+        except BaseException:
+            self._shared.failed.set()
+            self._shared.start.abort()
+            raise
+        return self.played
+
+    def _pause(self, seconds: float) -> None:
+        self.played.resent += 1
         time.sleep(seconds)
 
-    client = DisputeClient(job.url, job.key, pause=pause)
-    with closing(client):
-        live = [insist(Follower, client, game) for game in job.games]
-        shared.start.wait(DEADLINE)
-        while live:
-            quiet = True
-            for follower in live:
-                insist(follower.poll)
-                played.reads += 1
-                for signed in job.player.moves(follower.game):
-                    played.answers.append(make_move(client, signed))
-                    shared.moves.release()
-                    quiet = False
-            live = [follower for follower in live if not follower.game.over]
-            if quiet and live:
-                insist(live[0].poll, 1.0)
-                played.reads += 1
-    return played
+    def _play(self, client: DisputeClient) -> None:
+        followers = {game: insist(Follower, client, game) for game in self._job.games}
+        self._shared.start.wait(DEADLINE)
+        wait = 0.0
+        while followers and not self._shared.failed.is_set():
+            before = len(self.played.answers)
+            for game, follower in list(followers.items()):
+                self.played.reads += 1
+                try:
+                    insist(follower.poll, wait)
+                except ServiceFaultError:
+                    self.played.contradictions += 1
+                    followers[game] = insist(Follower, client, game)
+                    continue
+                wait = 0.0
+                for signed in self._job.player.moves(follower.game):
+                    self.played.answers.append(make_move(client, signed))
+                    self._shared.moves.release()
+                if follower.game.over:
+                    del followers[game]
+            # When nothing was owed in any game, wait for news in the first.
+            wait = 1.0 if len(self.played.answers) == before else 0.0
 
 
 def play_party(jobs: Sequence[Job]) -> list[Played]:
     """A process: a thread for each job."""
     with ThreadPoolExecutor(len(jobs)) as pool:
-        return list(pool.map(play_games, jobs))
+        return list(pool.map(Thread.run, map(Thread, jobs)))
 
 
 # --- a round of games
@@ -309,8 +329,9 @@ def play_round(server: Server, count: int, kills: int) -> Round:
     players = make_players()
     barrier = context.Barrier(1 + THREADS * len(players))
     moves = context.Semaphore(0)
+    shared = (barrier, moves, context.Event())
     restarts: list[float] = []
-    with ProcessPoolExecutor(len(players), context, _share, (barrier, moves)) as pool:
+    with ProcessPoolExecutor(len(players), context, _share, shared) as pool:
         parties = [pool.submit(play_party, split(games, server, player)) for player in players]
         with suppress(threading.BrokenBarrierError):  # a party failed, as its result says
             barrier.wait(DEADLINE)
@@ -341,6 +362,7 @@ def audit(server: Server, found: Round) -> dict[str, int]:
     wrong = dict.fromkeys(
         ("lost", "doubled", "never sent", "out of order", "contradicted", "honest claim fell"), 0
     )
+    wrong["contradicted"] = sum(played.contradictions for played in found.played)
     answers: dict[bytes, list[Answer]] = {game: [] for game in found.games}
     for answer in found.answers:
         answers[answer.game].append(answer)

@@ -14,18 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import RLock
 
-from vtrain.dispute import (
-    Clocks,
-    Game,
-    Genesis,
-    Player,
-    SignedMove,
-    advance,
-    apply,
-    find_deadline,
-    find_verdict,
-    start,
-)
+from vtrain.dispute import Clocks, Game, Genesis, Player, SignedMove
+from vtrain.dispute.game import advance, apply, find_deadline, find_verdict, start
 from vtrain.dispute.genesis import DEFAULT_CLOCKS
 from vtrain.dispute.service.market import BondClaim, Notice, Outcome, Settlement
 from vtrain.dispute.service.problems import BondRefusedError
@@ -35,14 +25,15 @@ from vtrain.wire import structs
 from vtrain.wire.dispute import Bond, decode_move
 
 PRICE, STAKE, BURN, BOND = 100, 50, 25, 10
-"""``BURN`` of a lost stake goes to nobody: else a cheat that challenges itself would lose nothing."""
+"""``BURN`` of a lost stake goes to nobody: who challenges itself must not get it all back."""
 
 
 @dataclass(frozen=True)
 class Deal:
     """A task that ``client`` has paid for, and that ``solver`` has staked on.
 
-    A game about it must give its players the times of ``clocks`` at least: anyone may open one.
+    A game about it has the deal's ``clocks``, whoever opens it: in shorter ones nobody could join,
+    longer ones would hold the money.
     """
 
     client: bytes
@@ -84,16 +75,14 @@ class Escrow:
 
     def open(self, game: bytes, genesis: Genesis) -> None:
         with self._lock:
-            task, deal = genesis.task_id, self.deals.get(genesis.task_id)
-            if task in self.games:
-                if self.games[task] != game:
-                    raise BondRefusedError(f"has game {self.games[task].hex()} already", where="task")
-                return
-            if deal is None or deal.solver != genesis.solver:
+            task = genesis.task_id
+            deal, known = self.deals.get(task), self.games.get(task)
+            if known is not None and known != game:
+                raise BondRefusedError(f"has game {known.hex()} already", where="task")
+            if known is None and (deal is None or deal.solver != genesis.solver):
                 raise BondRefusedError("nobody pays this solver for this task", where="genesis")
-            for name, least in vars(deal.clocks).items():
-                if getattr(genesis.clocks, name) < least:
-                    raise BondRefusedError(f"the deal gives {least} ms", where=f"clocks.{name}")
+            if deal is not None and genesis.clocks != deal.clocks:
+                raise BondRefusedError(f"the deal has {deal.clocks}", where="genesis.clocks")
             self.games[task] = game
 
     def lock(self, bond: BondClaim) -> None:

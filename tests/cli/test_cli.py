@@ -417,6 +417,7 @@ def test_keys_are_never_overwritten(call: Call, tmp_path: Path) -> None:
     code, out, _ = call("key", "new", tmp_path / "k.pem", "--json")
     assert code == 0
     assert parse(call("key", "show", tmp_path / "k.pem", "--json")[1]) == parse(out)
+    assert f"public  {parse(out)['public']}" in call("key", "show", tmp_path / "k.pem")[1]
     code, out, err = call("key", "new", tmp_path / "k.pem", "--json")
     assert code == 2
     assert parse(out)["error"]["code"] == "storage"

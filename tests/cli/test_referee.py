@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from vtrain import cli
-from vtrain.cli.referee import MAX_STATEMENT
+from vtrain.cli.referee import MAX_STATEMENT, SIDES
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -48,11 +48,12 @@ def splice(statement: Path, change: dict[str, Any]) -> None:
 def test_ruling(call: Call, entry: dict[str, Any], statement: Path) -> None:
     code, out, err = call(statement)
     assert (code, err) == (0, "")
-    (right,) = (side + 1 for side in (0, 1) if entry["ruling"]["right"][side])
+    (right,) = (SIDES[side] for side in (0, 1) if entry["ruling"]["right"][side])
     assert out.splitlines() == [
         f"judged     {entry['ruling']['what']}",
+        "counted    from 0: blocks 0 to 1, step 0 is the trace's first",
         f"comes out  {entry['ruling']['after']}",
-        f"right      claim {right}",
+        f"right      {right}",
     ]
 
 
@@ -60,7 +61,11 @@ def test_ruling_as_json(call: Call, entry: dict[str, Any], statement: Path) -> N
     code, out, err = call(statement, "--json")
     assert (code, err) == (0, "")
     ruling = entry["ruling"]
-    assert json.loads(out) == {**ruling, "right": [bool(side) for side in ruling["right"]]}
+    assert json.loads(out) == {
+        **ruling,
+        "right": [bool(side) for side in ruling["right"]],
+        "sides": list(SIDES),
+    }
 
 
 def test_neither_is_right(call: Call, entry: dict[str, Any], statement: Path) -> None:

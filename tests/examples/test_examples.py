@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
+import importlib
 import re
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import vtrain
+import vtrain.dispute
+from tests.dispute.arena import make_key
+from tests.dispute.service.conftest import SERVICE_KEY
+from tests.dispute.service.live import serving
+from tests.dispute.service.logs import (
+    CLOCKS,
+    get_documents,
+    get_task,
+    make_log,
+    make_log_genesis,
+    make_players,
+)
 from vtrain import _core
+from vtrain.attest.keys import generate_key, load_key, public_key
+from vtrain.demo.cheats import alter_gradient, train_falsely
+from vtrain.dispute import Clocks, Player, compute_game_id, find_verdict
+from vtrain.dispute.client import Follower, connect
+from vtrain.dispute.service.limits import LIMITS
+from vtrain.dispute.service.market import Settlement
+from vtrain.dispute.service.problems import BondRefusedError
 from vtrain.dispute.statement import decode_ruling
 
 pytestmark = pytest.mark.slow
@@ -52,6 +76,7 @@ def test_a_market_settles_by_verdicts(repository: Path) -> None:
     ]
     assert all(sum(ledger.values()) == 2500 and ledger["escrow"] == 0 for ledger in ledgers)
     begin, believed, attacked, false = ledgers
+    assert [ledger["burned"] for ledger in ledgers] == [0, 0, 0, 25]
     assert begin["solver"] == begin["client"] == 500
     assert (believed["solver"], believed["client"]) == (600, 400)
     assert attacked["solver"] > believed["solver"] + 100 - 1
@@ -59,9 +84,125 @@ def test_a_market_settles_by_verdicts(repository: Path) -> None:
     assert attacked["alice"] == 500
     assert false["client"] == attacked["client"]
     assert false["solver"] < attacked["solver"] - 49
-    assert false["alice"] >= 550
+    assert false["alice"] >= 525
     assert false["trudy"] < attacked["trudy"]
     assert "fell: refuted at step 7," in out
+
+
+@pytest.fixture
+def market(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(repository / "examples" / "marketplace")
+    return importlib.import_module("market")
+
+
+def post(market: Any, clocks: Clocks = CLOCKS) -> Any:
+    """An escrow on which client 9 pays the liar; 1 is the liar, 2 an honest key."""
+    escrow = market.Escrow({public_key(make_key(number)): 200 for number in (1, 2, 9)})
+    parties = public_key(make_key(9)), public_key(make_key(1))
+    escrow.post(get_task().task_id, *parties, clocks)
+    return escrow
+
+
+def test_a_cheat_that_challenges_itself_loses_the_burn(market: Any) -> None:
+    escrow = post(market)
+    game = market.play(escrow, make_log_genesis(), make_players())
+    verdict = find_verdict(game)
+    assert verdict is not None
+    assert verdict.standing == make_log().root
+    liar, friend, client = (escrow.accounts[public_key(make_key(number))] for number in (1, 2, 9))
+    assert client == 200
+    assert liar + friend == 400 - market.BURN
+    assert (escrow.held, escrow.burned) == (0, market.BURN)
+
+
+def test_a_deal_has_one_game_with_its_own_clocks(market: Any) -> None:
+    longer = replace(CLOCKS, grace=CLOCKS.grace + 1)
+    escrow = post(market, longer)
+    short, genesis = make_log_genesis(), make_log_genesis(clocks=longer)
+    with pytest.raises(BondRefusedError, match=r"the deal has Clocks\(.*grace=5001\)"):
+        escrow.open(compute_game_id(short), short)
+    game = market.play(escrow, genesis, make_players())
+    accounts = dict(escrow.accounts)
+    again = make_log_genesis(2, clocks=longer)
+    with pytest.raises(BondRefusedError, match=f"has game {game.id.hex()} already"):
+        escrow.open(compute_game_id(again), again)
+    verdict = find_verdict(game)
+    assert verdict is not None
+    escrow.settle(Settlement(verdict, (), game))
+    assert dict(escrow.accounts) == accounts
+
+
+def test_the_recipe_replays_a_transcript(repository: Path, tmp_path: Path) -> None:
+    """The two blocks of docs/service.md: curl saves a game, and the script replays it."""
+    page = (repository / "docs" / "service.md").read_text()
+    section = page.split("## Replaying a transcript")[1].split("\n## ")[0]
+    fetch, show = re.findall(r"```(?:bash|python)\n(.*?)```", section, re.DOTALL)
+    script = repository / "examples" / "dispute" / "replay.py"
+    assert show.strip() in script.read_text()
+    limits = replace(LIMITS, least=Clocks(1, 1, 1, 1, 0), beat=20)
+    clocks = Clocks(join=1000, trace=200, terms=100, match=60_000, grace=0)
+    genesis, service = make_log_genesis(clocks=clocks), public_key(SERVICE_KEY)
+    game = compute_game_id(genesis)
+    with (
+        serving(f"sqlite:///{tmp_path / 'games.db'}", SERVICE_KEY, limits=limits) as url,
+        connect(url, service) as client,
+    ):
+        client.open(genesis, *get_documents())
+        follower = Follower(client, game)
+        while find_verdict(follower.game) is None:
+            for player in make_players():
+                for signed in player.moves(follower.game):
+                    client.move(signed)
+            follower.poll(0.1)
+        if shutil.which("curl") is None:
+            pytest.skip("needs curl")
+        command = f"set -euo pipefail; url={url} game={game.hex()}\n{fetch}"
+        subprocess.run(["/bin/bash", "-c", command], cwd=tmp_path, check=True, timeout=60)
+    out = run(repository, "dispute/replay.py", game.hex(), service.hex(), tmp_path)
+    assert f"{make_log().root.hex()} stands" in out
+    other = subprocess.run(
+        [sys.executable, str(script), game.hex(), bytes(32).hex(), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert other.returncode != 0
+    assert "of another service" in other.stderr
+
+
+def test_the_loop_of_the_page_plays_a_dispute(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/dispute.md: a false run, first with a silent solver, then with one that defends it."""
+    page = (repository / "docs" / "dispute.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    monkeypatch.syspath_prepend(repository / "examples" / "dispute")
+    solver = importlib.import_module("solver")
+    monkeypatch.chdir(tmp_path)
+    keys = [Path(f"{name}.pem") for name in ("solver", "challenger")]
+    for key in keys:
+        generate_key(key)
+    task = vtrain.compile(repository / "examples" / "mnist" / "tiny.toml")
+    false_run = tmp_path / "runs" / "false"
+    train_falsely(
+        task, false_run, key=load_key(keys[0]), cheat=alter_gradient, step=solver.FALSE_STEP
+    )
+    names: dict[str, Any] = {}
+    exec(compile(code, "docs/dispute.md", "exec"), names)  # noqa: S102 - our own page
+    assert names["verdict"].solver.reason == "silent"
+    defender = Player(solver.FalseProvider(names["run"]), load_key(keys[0]))
+    verdict = names["play"](names["genesis"], [names["challenger"], defender])
+    assert verdict.solver.reason == "refuted"
+    assert verdict.solver.place.step == solver.FALSE_STEP
+
+
+def test_what_a_dispute_needs_is_importable_from_its_room() -> None:
+    for name in vtrain.dispute.__all__:
+        assert callable(getattr(vtrain.dispute, name))
+    command = "import sys, vtrain.dispute; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", command], check=False).returncode == 0
+    with pytest.raises(AttributeError, match="no_such_name"):
+        getattr(vtrain.dispute, "no_such_name")  # noqa: B009 - mypy knows that it is not there
 
 
 def test_the_python_api(repository: Path) -> None:

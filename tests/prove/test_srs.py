@@ -6,6 +6,8 @@ import importlib.util
 import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,14 +15,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from py_ecc import optimized_bn128
 
 from vtrain import cli
 from vtrain.errors import SrsError, StorageError
 from vtrain.prove import srs as module
-from vtrain.prove.srs import CEREMONY, Srs, check_srs, generate_srs, identify_srs
+from vtrain.prove.srs import CEREMONY, Srs, check_srs, generate_srs, identify_srs, load_curve
 
-curve: Any = optimized_bn128  # its names are not exported for type checkers
+curve = load_curve()
 N = 256
 POWERS = 4
 LAGRANGE = POWERS + 64 * N
@@ -331,3 +332,13 @@ def test_command_trusts_a_file_on_the_list(
     code, out, _ = call(capfd, "check", srs)
     assert code == 0
     assert "public ceremony" in out
+
+
+def test_the_recursion_limit_stays_as_it_is() -> None:
+    """py_ecc raises it on import, and hostile documents would end the process."""
+    code = (
+        "import sys; from vtrain.prove.srs import load_curve; "
+        "load_curve(); print(sys.getrecursionlimit())"
+    )
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert found.stdout.strip() == "1000"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,9 @@ from vtrain.cli.common import (
 
 if TYPE_CHECKING:
     from vtrain.dispute.provider import TraceProvider
-    from vtrain.dispute.state import Verdict
+    from vtrain.dispute.service.receipts import Event
+    from vtrain.dispute.state import Fall, Game, Verdict
+    from vtrain.wire.dispute import Clocks, Genesis, SignedMove
 
 EXIT_FRAUD = 1
 EXIT_NOBODY = 3
@@ -44,6 +47,12 @@ _defend = click.option(
     is_flag=True,
     help="Stand behind the claim of RUN itself; otherwise behind the true one, trained anew.",
 )
+_data = click.option(
+    "--data",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The sample table, for a run trained with --no-data.",
+)
 
 
 @click.group("dispute")
@@ -58,14 +67,13 @@ def command() -> None:
 @click.option(
     "--replay-seconds",
     type=click.FloatRange(min=0, min_open=True, max=1e9),
-    help="Time that one commitment interval takes to trace; clocks are a multiple of it.",
+    help="Time that one commitment interval takes to trace; clocks are a multiple of it."
+    "  [default: join, trace and match 1 h each, terms 10 min, grace 5 min]",
 )
 @click.option(
     "--least-seconds",
     type=click.FloatRange(min=0, min_open=True, max=1e9),
-    default=60.0,
-    show_default=True,
-    help="With --replay-seconds: no clock is shorter.",
+    help="With --replay-seconds: no clock but grace is shorter.  [default: 60]",
 )
 @json_option
 def open_(
@@ -73,12 +81,19 @@ def open_(
     url: str,
     service: bytes | None,
     replay_seconds: float | None,
-    least_seconds: float,
+    least_seconds: float | None,
     as_json: bool,
 ) -> None:
-    """Open a dispute about the claim of RUN; anyone may.  Prints the game's id."""
+    """Open a dispute about the claim of RUN; anyone may.
+
+    Prints the game's id and its clocks.
+    """
+    if least_seconds is not None and replay_seconds is None:
+        raise click.UsageError("--least-seconds needs --replay-seconds")
     from vtrain.dispute.client import connect
-    from vtrain.dispute.genesis import DEFAULT_CLOCKS, make_clocks, make_genesis
+    from vtrain.dispute.genesis import DEFAULT_CLOCKS, MINUTE, make_clocks, make_genesis
+    from vtrain.dispute.service.problems import TermsError
+    from vtrain.errors import SignatureError
     from vtrain.train.layout import RunPaths
     from vtrain.train.signed import read_claim, read_graph, read_task
     from vtrain.wire.graph import encode_graph
@@ -89,12 +104,26 @@ def open_(
     graph = read_graph(paths, task)
     clocks = DEFAULT_CLOCKS
     if replay_seconds is not None:
-        least = max(4, round(least_seconds * 1000))
+        least = MINUTE if least_seconds is None else max(4, round(least_seconds * 1000))
         clocks = make_clocks(max(1, round(replay_seconds * 1000)), least=least)
     genesis = make_genesis(task, graph, read_claim(paths), opened=0, clocks=clocks)
-    with connect(url, service) as client:
-        receipt = client.open(genesis, encode_task(task), encode_graph(graph)).receipt
-    _show({"game": receipt.game.hex(), "service": receipt.service.hex()}, as_json)
+    with connect(url) as client:
+        if service not in (None, client.service):
+            # Before the game is opened: it would stay open.
+            raise SignatureError(f"signs with {client.service.hex()}, not --service", where=url)
+        try:
+            receipt = client.open(genesis, encode_task(task), encode_graph(graph)).receipt
+        except TermsError as error:
+            hint = "a longer --least-seconds here, or a shorter serve --least-clock there"
+            raise TermsError(f"{error.message}: give {hint}", where=error.where) from error
+    _show(
+        {
+            "game": receipt.game.hex(),
+            "service": receipt.service.hex(),
+            "clocks": _show_clocks(clocks, as_json),
+        },
+        as_json,
+    )
 
 
 @command.command("join", cls=VtrainCommand)
@@ -104,6 +133,7 @@ def open_(
 @_service
 @_key
 @_defend
+@_data
 @engine_option
 @json_option
 def join(
@@ -113,33 +143,36 @@ def join(
     service: bytes | None,
     key: Path,
     defend: bool,
+    data: Path | None,
     engine: str,
     as_json: bool,
 ) -> None:
     """Stand behind a claim in GAME, which is about RUN; the bond is the game's first move.
 
-    Whoever joins must also play.
+    Whoever joins must also play.  A key that stands behind this claim already has joined.
     """
-    from vtrain.attest.keys import load_key
+    from vtrain.attest.keys import load_key, public_key
     from vtrain.dispute.client import Follower, connect
     from vtrain.dispute.journal import FileJournal
     from vtrain.dispute.players import Player
-    from vtrain.wire.dispute import Bond, decode_move
 
     private = load_key(key)
     with connect(url, service) as client:
-        provider = _make_provider(run, game, client.genesis(game), defend, engine)
         follower = Follower(client, game)
         follower.poll()
-        journal = FileJournal(_get_journal(key, game, client.service))
-        sent = [
-            client.move(signed).receipt
-            for signed in Player(provider, private, journal).moves(follower.game)
-            if isinstance(decode_move(signed.move), Bond)
-        ]
-        journal.close()
-    pairs = {"game": game.hex(), "root": provider.log().root.hex(), "bonds": len(sent)}
-    _show(pairs, as_json)
+        _check_open(follower.game)
+        provider = _make_provider(run, follower.game.genesis, defend, data, engine)
+        follower.poll()
+        root = provider.log().root
+        bonds = 0
+        if _lacks_bond(follower.game, public_key(private), root):
+            with closing(FileJournal(_get_journal(key, game, client.service))) as journal:
+                # The bond comes before everything else that is owed.
+                signed = next(Player(provider, private, journal).moves(follower.game))
+            _check_bond(signed, root)
+            client.move(signed)
+            bonds = 1
+    _show({"game": game.hex(), "root": root.hex(), "bonds": bonds}, as_json)
 
 
 @command.command("play", cls=VtrainCommand)
@@ -149,6 +182,7 @@ def join(
 @_service
 @_key
 @_defend
+@_data
 @engine_option
 @json_option
 def play(
@@ -158,6 +192,7 @@ def play(
     service: bytes | None,
     key: Path,
     defend: bool,
+    data: Path | None,
     engine: str,
     as_json: bool,
 ) -> int:
@@ -165,24 +200,31 @@ def play(
 
     Stopped and started again, it goes on; the journal of what was signed is beside the key.
 
-    Exit code 0: the solver's claim stands.  1: it fell.  2: bad usage.  3: no claim stands.
+    \b
+    Exit code 0: the solver's claim stands.
+    1: it fell and another stands, which is the challenger's win.
+    2: bad usage, or --defend of what cannot be defended.
+    3: no claim stands, or the service is away or contradicts itself.
     """
     from vtrain.attest.keys import load_key
     from vtrain.dispute import client as clients
     from vtrain.dispute.journal import FileJournal
     from vtrain.dispute.players import Player
+    from vtrain.errors import RunError
 
     private = load_key(key)
     with clients.connect(url, service) as client:
-        provider = _make_provider(run, game, client.genesis(game), defend, engine)
-        journal = FileJournal(_get_journal(key, game, client.service))
-        verdict = clients.play(
-            clients.Follower(client, game),
-            client,
-            Player(provider, private, journal),
-            progress=lambda state, what: click.echo(f"{state.now} {what}", err=True),
-        )
-        journal.close()
+        follower = clients.Follower(client, game, hear=_print_event)
+        provider = _make_provider(run, follower.game.genesis, defend, data, engine)
+        with closing(FileJournal(_get_journal(key, game, client.service))) as journal:
+            player = Player(provider, private, journal)
+            try:
+                verdict = clients.play(follower, client, player, progress=_print_trouble)
+            except RunError as error:
+                if not defend or not error.where.startswith("step "):
+                    raise
+                reason = f"this claim cannot be defended: {error.where} {error.message}"
+                raise RunError(reason, where=str(run)) from error
     return _show_verdict(verdict, as_json)
 
 
@@ -194,21 +236,62 @@ def play(
 def watch(game: bytes, url: str, service: bytes | None, as_json: bool) -> int:
     """Follow GAME to its verdict, replaying every move by the rules.
 
-    Exit code 0: the solver's claim stands.  1: it fell.  2: bad usage.  3: no claim stands.
+    \b
+    Exit code 0: the solver's claim stands.
+    1: it fell and another stands, which is the challenger's win.
+    2: bad usage.
+    3: no claim stands, or the service is away or contradicts itself.
     """
-    from vtrain.dispute.client import Follower, connect
-    from vtrain.dispute.game import find_verdict
+    from vtrain.dispute import client as clients
 
-    with connect(url, service) as client:
-        follower = Follower(client, game)
-        while (verdict := find_verdict(follower.game)) is None:
-            for receipt in follower.poll(wait=20.0):
-                click.echo(f"{receipt.sequence:>5}  {receipt.at:>10} ms  {receipt.kind}", err=True)
+    with clients.connect(url, service) as client:
+        follower = clients.Follower(client, game, hear=_print_event)
+        verdict = clients.watch(follower, progress=_print_trouble)
     return _show_verdict(verdict, as_json)
 
 
+def _check_open(game: Game) -> None:
+    from vtrain.errors import MoveRefusedError
+
+    if game.over:
+        raise MoveRefusedError("the game is over", where="game")
+
+
+def _lacks_bond(game: Game, party: bytes, root: bytes) -> bool:
+    """Has ``party`` still to bond ``root``?  MoveRefusedError when it cannot."""
+    from vtrain.errors import MoveRefusedError
+
+    _check_open(game)
+    top = game.tournaments[0]
+    backed = top.backed_by(party)
+    if backed >= 0:
+        _check_same(top.entries[backed].root, root)
+        return False
+    if party in game.barred:
+        raise MoveRefusedError("has signed moves that contradict each other", where="key")
+    if top.round > 0 and top.find(root) < 0:
+        raise MoveRefusedError("takes no new claims any more", where="game")
+    return True
+
+
+def _check_bond(signed: SignedMove, root: bytes) -> None:
+    """Refuse a bond of the journal, signed before but not taken, that is for another root."""
+    from vtrain.wire.dispute import Bond, decode_move
+
+    move = decode_move(signed.move)
+    if isinstance(move, Bond):
+        _check_same(move.root, root)
+
+
+def _check_same(backed: bytes, root: bytes) -> None:
+    from vtrain.errors import MoveRefusedError
+
+    if backed != root:
+        raise MoveRefusedError(f"this key stands behind {backed.hex()} already", where="key")
+
+
 def _make_provider(
-    run: Path, game: bytes, genesis: Any, defend: bool, engine: str
+    run: Path, genesis: Genesis, defend: bool, data: Path | None, engine: str
 ) -> TraceProvider:
     """The claim to play for; RunError when the run is not what the game is about."""
     from vtrain.dispute import run_provider
@@ -216,7 +299,7 @@ def _make_provider(
     from vtrain.dispute.state import compute_game_id
     from vtrain.errors import RunError
 
-    disputed = run_provider.load_run(run)
+    disputed = run_provider.load_run(run, data=data)
     own = make_genesis(
         disputed.task.spec,
         disputed.task.graph,
@@ -226,7 +309,7 @@ def _make_provider(
         arity=genesis.arity,
         nonce=genesis.nonce,
     )
-    if compute_game_id(own) != game:
+    if compute_game_id(own) != compute_game_id(genesis):
         raise RunError("the game is about another run, task or graph", where=str(run))
     make: Callable[..., TraceProvider] = run_provider.defend if defend else run_provider.redo
     return make(disputed, engine=engine)
@@ -239,17 +322,87 @@ def _get_journal(key: Path, game: bytes, service: bytes) -> Path:
 
 def _show_verdict(verdict: Verdict, as_json: bool) -> int:
     fall = verdict.solver
-    stands = "stands" if fall is None else f"fell: {fall.reason} at {fall.place.describe()}"
-    pairs: dict[str, Any] = {
-        "game": verdict.game.hex(),
-        "solver": stands,
-        "standing": verdict.standing.hex() or "none",
-        "barred": ", ".join(party.hex() for party in verdict.barred) or "nobody",
-    }
-    _show(pairs, as_json)
+    standing, barred = verdict.standing.hex(), [party.hex() for party in verdict.barred]
+    if as_json:
+        print_json(
+            {
+                "game": verdict.game.hex(),
+                "solver": None if fall is None else _list_fall(fall),
+                "standing": standing or None,
+                "barred": barred,
+            }
+        )
+    else:
+        print_pairs(
+            {
+                "game": verdict.game.hex(),
+                "solver": "stands" if fall is None else _describe_fall(fall),
+                "standing": standing or "none",
+                "barred": ", ".join(barred) or "nobody",
+            }
+        )
     if fall is None:
         return 0
     return EXIT_FRAUD if verdict.standing else EXIT_NOBODY
+
+
+def _list_fall(fall: Fall) -> dict[str, str | int | None]:
+    """How a claim fell; None for what of the place is not known."""
+    place = {name: None if index < 0 else index for name, index in vars(fall.place).items()}
+    return {"reason": fall.reason, **place}
+
+
+def _describe_fall(fall: Fall) -> str:
+    place = fall.place.describe()
+    return f"fell: {fall.reason} at {place}" if place else f"fell: {fall.reason}"
+
+
+def _show_clocks(clocks: Clocks, as_json: bool) -> dict[str, float] | str:
+    """In seconds."""
+    seconds = {name: milliseconds / 1000 for name, milliseconds in vars(clocks).items()}
+    if as_json:
+        return seconds
+    return ", ".join(f"{name} {value:.15g} s" for name, value in seconds.items())
+
+
+def _print_event(game: Game, event: Event) -> None:
+    """An event on stderr; ``game`` is the one after it."""
+    from vtrain.wire import structs
+    from vtrain.wire.dispute import SignedMove
+
+    receipt = event.signed.receipt
+    what: str = receipt.kind
+    if what == "move":
+        what += f"  {_describe_move(game, structs.decode(SignedMove, event.body, 'move'))}"
+    click.echo(f"{receipt.at:>10} ms  {receipt.sequence:>4}  {what}", err=True)
+
+
+def _print_trouble(game: Game, what: str) -> None:
+    """What goes wrong, in the words of the service perhaps, at the game's time as last heard."""
+    from vtrain.report.terminal import make_printable
+
+    click.echo(f"{game.now:>10} ms     -  {make_printable(what)}", err=True)
+
+
+def _describe_move(game: Game, signed: SignedMove) -> str:
+    """Who, what, and how far the disagreement is located after it."""
+    from vtrain.wire.dispute import Bond, Open, Reveal, decode_move
+
+    move, match = decode_move(signed.move), -1
+    words = f"{signed.party.hex()[:8]}  {type(move).__name__.lower()}"
+    if isinstance(move, Bond):
+        tournament = game.tournaments[move.tournament]
+        words += f" {move.root.hex()[:8]} in tournament {move.tournament} ({tournament.tree})"
+        match = tournament.parent
+    elif isinstance(move, Reveal | Open):
+        words += f" in match {move.match}"
+        match = move.match
+    while match >= 0:
+        place = game.matches[match].place.describe()
+        if place:
+            return f"{words}: {place}"
+        match = game.tournaments[game.matches[match].tournament].parent
+    return words
 
 
 def _show(pairs: dict[str, Any], as_json: bool) -> None:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -270,7 +271,7 @@ def _combine(
     reader: _Reader, what: str, weights: Weights, threads: int, progress: Progress
 ) -> tuple[Any, bytes, bytes]:
     """The weighted sum of the next 2^k points; the first and the last of them as they stand."""
-    curve = _load_curve()
+    curve = load_curve()
 
     n, total, first, last = 1 << reader.k, curve.Z1, b"", b""
     for start in range(0, n, _BLOCK):
@@ -287,15 +288,22 @@ def _combine(
     return total, first, last
 
 
-def _load_curve() -> Any:
+def load_curve() -> Any:
+    """py_ecc's curve BN254, called bn128 there.
+
+    Its import raises Python's recursion limit for the whole process, to where a deeply nested
+    document ends it: the limit is put back.
+    """
+    limit = sys.getrecursionlimit()
     from py_ecc import optimized_bn128
 
+    sys.setrecursionlimit(limit)
     return optimized_bn128
 
 
 def _first_group(point: bytes) -> Any:
     """x and y, big-endian, zeros for infinity, as py_ecc has it."""
-    curve = _load_curve()
+    curve = load_curve()
 
     x, y = int.from_bytes(point[:32]), int.from_bytes(point[32:])
     return (curve.FQ(x), curve.FQ(y), curve.FQ(1)) if x or y else curve.Z1
@@ -312,7 +320,7 @@ def _check_relations(
     reader: _Reader, s: int, powers: Any, first: bytes, last: bytes, lagrange: Any, tail: bytes
 ) -> None:
     """Everything that takes more than one point at once; SrsError names what does not hold."""
-    curve = _load_curve()
+    curve = load_curve()
 
     def is_same(a: Any, b: Any) -> bool:
         return bool(curve.eq(a, b))

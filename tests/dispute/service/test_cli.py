@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,8 +22,14 @@ from tests.dispute.service.live import serving
 from tests.tasks import make_tiny_task
 from vtrain.attest.keys import generate_key, public_key
 from vtrain.cli import run as call
+from vtrain.dispute import client as clients
 from vtrain.dispute import service as package
+from vtrain.dispute.client import connect
+from vtrain.dispute.players import Player
 from vtrain.dispute.service.limits import LIMITS
+from vtrain.dispute.service.problems import BusyError
+from vtrain.dispute.service.receipts import Receipt
+from vtrain.dispute.service.store import _make_engine
 from vtrain.errors import MissingExtraError
 from vtrain.train.runner import train
 from vtrain.wire.dispute import Clocks
@@ -77,9 +85,19 @@ def test_a_lying_run_falls(
     assert read(capsys)["bonds"] == 1
     assert call(["dispute", "play", game, str(run), "--key", str(key), *service]) == 1
     played = read(capsys)
-    assert str(played["solver"]).startswith("fell: silent")
+    fall = played["solver"]
+    assert isinstance(fall, dict)
+    assert set(fall) == {"reason", "step", "node", "chunk", "element", "block"}
+    assert fall["reason"] == "silent"
+    assert played["barred"] == []
     assert call(["dispute", "watch", game, *service]) == 1
-    assert read(capsys) == played
+    watched = capsys.readouterr()
+    assert json.loads(watched.out) == played
+    root = str(played["standing"])[:8]
+    bond = rf" *\d+ ms     2  move  [0-9a-f]{{8}}  bond {root} in tournament 0 \(log\)"
+    assert re.fullmatch(bond, watched.err.splitlines()[1])
+    assert call(["dispute", "join", game, str(run), "--key", str(key), *service]) == 2
+    assert "the game is over" in capsys.readouterr().err
     assert list(tmp_path.glob("challenger.pem.*.journal"))
 
 
@@ -88,7 +106,106 @@ def test_an_honest_run_stands(
 ) -> None:
     game = open_game(base, honest, capsys)
     assert call(["dispute", "watch", game, "--url", base, "--json"]) == 0
-    assert read(capsys)["solver"] == "stands"
+    assert read(capsys)["solver"] is None
+
+
+def test_a_claim_is_joined_once(
+    base: str, honest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Path(shutil.copytree(lie(honest, tmp_path / "liar"), tmp_path / "no data"))
+    table = (run / "data" / "samples.bin").rename(tmp_path / "samples.bin")
+    key = tmp_path / "key.pem"
+    generate_key(key)
+    arguments = ["dispute", "open", run, "--url", base, "--replay-seconds", 60, "--json"]
+    assert call([str(a) for a in arguments]) == 0
+    game = str(read(capsys)["game"])
+    join = ["dispute", "join", game, str(run), "--key", str(key), "--url", base, "--json"]
+    assert call(join) == 2
+    join += ["--data", str(table)]
+    capsys.readouterr()
+    for bonds in (1, 0):
+        assert call(join) == 0
+        assert read(capsys)["bonds"] == bonds
+    assert call([*join, "--defend"]) == 2
+    assert re.search("this key stands behind [0-9a-f]{64} already", capsys.readouterr().err)
+
+
+def test_what_open_says_and_refuses(
+    honest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(f"sqlite:///{tmp_path}/games.db", SERVICE_KEY) as url, connect(url) as client:
+        line = ["dispute", "open", str(honest), "--url", url, "--json"]
+        assert call([*line, "--service", "00" * 32]) == 2
+        assert call([*line, "--least-seconds", "5"]) == 2
+        assert "needs --replay-seconds" in capsys.readouterr().err
+        assert call([*line, "--replay-seconds", "1", "--least-seconds", "5"]) == 2
+        told = capsys.readouterr().err
+        assert "--least-seconds" in told
+        assert "serve --least-clock" in told
+        assert client.list_games() == []
+        assert call(line) == 0
+        assert read(capsys)["clocks"] == {
+            **{"join": 3600, "trace": 3600, "match": 3600},
+            **{"terms": 600, "grace": 300},
+        }
+
+
+def test_a_claim_that_cannot_be_defended(
+    base: str,
+    honest: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = lie(honest, tmp_path / "liar")
+    key = tmp_path / "key.pem"
+    generate_key(key)
+
+    def ask(follower: object, client: object, player: Player, **_: object) -> None:
+        player._provider.trace(3)  # as a challenger would have it do
+
+    game = open_game(base, run, capsys)
+    monkeypatch.setattr(clients, "play", ask)
+    arguments = ["dispute", "play", game, str(run), "--key", str(key), "--url", base, "--defend"]
+    assert call(arguments) == 2
+    wanted = "this claim cannot be defended: step 3 does not come out as the log says"
+    assert wanted in capsys.readouterr().err
+
+
+def test_a_service_that_is_away_or_lies_is_inconclusive(
+    base: str,
+    honest: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    game = open_game(base, honest, capsys)
+    assert call(["dispute", "watch", game, "--url", base, "--service", "00" * 32]) == 3
+    assert "[service-fault]" in capsys.readouterr().err
+    monkeypatch.setattr(clients, "_ATTEMPTS", 1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    assert call(["dispute", "watch", game, "--url", f"http://127.0.0.1:{port}"]) == 3
+    assert f"127.0.0.1:{port}/v1/games/{game}/genesis: does not answer" in capsys.readouterr().err
+
+
+def test_watch_outlives_a_service_that_is_away(
+    base: str,
+    honest: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    game, poll, away = open_game(base, honest, capsys), clients.Follower.poll, [1, 2]
+
+    def flaky(follower: clients.Follower, wait: float = 0) -> list[Receipt]:
+        if away:
+            raise BusyError(f"away {away.pop()}")
+        return poll(follower, wait)
+
+    monkeypatch.setattr(clients.Follower, "poll", flaky)
+    monkeypatch.setattr(clients, "_RETRY", 0)
+    assert call(["dispute", "watch", game, "--url", base]) == 0
+    told = capsys.readouterr().err
+    assert told.count("no answer: away") == 2
 
 
 def test_a_game_about_another_run_is_not_joined(
@@ -141,6 +258,23 @@ def test_serve_refuses_what_it_cannot_use(
     ):
         assert call(["serve", "--key", str(key), "--port", "0", *arguments]) == 2
     assert "Traceback" not in capsys.readouterr().err
+    none = tmp_path / "none" / "games.db"
+    assert call(["serve", "--key", str(key), "--db", f"sqlite:///{none}"]) == 2
+    assert f"{none}: unable to open database file" in capsys.readouterr().err
+
+
+def test_a_postgres_that_never_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("psycopg")
+    key = tmp_path / "key.pem"
+    generate_key(key)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        db = f"postgresql://me:secret@{address}/games"
+        assert call(["serve", "--key", str(key), "--db", f"{db}?connect_timeout=2"]) == 2
+    told = capsys.readouterr().err
+    assert f"database games at {address}: " in told
+    assert "secret" not in told
+    assert _make_engine(db).url.query == {"connect_timeout": "10"}
 
 
 def test_a_missing_extra_names_its_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ from tests.dispute.service.logs import (
 )
 from vtrain.attest.keys import generate_key
 from vtrain.dispute.client import DisputeClient, Follower
-from vtrain.dispute.game import find_verdict
+from vtrain.dispute.game import find_verdict, start
 from vtrain.dispute.service.problems import BusyError, ServiceFaultError
 from vtrain.wire import structs
 from vtrain.wire.dispute import Clocks, Genesis, SignedMove
@@ -60,14 +60,14 @@ if TYPE_CHECKING:
 
 COMMAND = (sys.executable, "-c", "from vtrain.cli import main; main()", "serve")
 GAMES = 200
-QUICK_GAMES = 40
+QUICK_GAMES = 16
 """In the part with kills."""
 KILLS, QUICK_KILLS = 4, 2
 THREADS = 4
 """Of each party."""
-ARITY = 4
-CLOCKS = Clocks(join=2_000, trace=60_000, terms=15_000, match=600_000, grace=0)
-LEAST_CLOCK = "2"
+ARITY, QUICK_ARITY = 4, 16
+CLOCKS = Clocks(join=1_000, trace=60_000, terms=15_000, match=600_000, grace=0)
+LEAST_CLOCK = "1"
 DEADLINE = 240.0
 RATE_FLOOR = 100.0
 
@@ -286,15 +286,15 @@ class Round:
         return [*self.bonds, *(answer for played in self.played for answer in played.answers)]
 
 
-def make_games(count: int) -> list[Genesis]:
+def make_games(count: int, arity: int) -> list[Genesis]:
     """Of distinct games about the liar's log."""
-    first = make_log_genesis(arity=ARITY, clocks=CLOCKS)
+    first = make_log_genesis(arity=arity, clocks=CLOCKS)
     return [replace(first, nonce=number.to_bytes(32, "big")) for number in range(count)]
 
 
-def count_moves() -> int:
+def count_moves(arity: int) -> int:
     """Of a game, the bond among them."""
-    return play(make_games(1)[0], make_players()).game.moves
+    return play(make_games(1, arity)[0], make_players()).game.moves
 
 
 def open_games(
@@ -307,7 +307,7 @@ def open_games(
     for each in genesis:
         game = client.open(each, *documents).receipt.game
         games.append(game)
-        bonds += [make_move(client, signed) for signed in honest.moves(client.state(game))]
+        bonds += [make_move(client, signed) for signed in honest.moves(start(each))]
     while client.state(games[-1]).tournaments[0].round == 0:
         time.sleep(0.05)
     return games, bonds
@@ -319,11 +319,11 @@ def split(games: Sequence[bytes], server: Server, player: LogPlayer) -> list[Job
     return [Job(server.url, server.key, part, player) for part in parts]
 
 
-def play_round(server: Server, count: int, kills: int) -> Round:
+def play_round(server: Server, count: int, arity: int, kills: int) -> Round:
     """Open so many games and play them, with the server killed so often on the way."""
     begin = time.monotonic()
     with closing(DisputeClient(server.url, server.key)) as client:
-        games, bonds = open_games(client, make_games(count))
+        games, bonds = open_games(client, make_games(count, arity))
     opening = time.monotonic() - begin
     context = multiprocessing.get_context("spawn")
     players = make_players()
@@ -336,7 +336,7 @@ def play_round(server: Server, count: int, kills: int) -> Round:
         with suppress(threading.BrokenBarrierError):  # a party failed, as its result says
             barrier.wait(DEADLINE)
         cpu, begin = server.read_cpu(), time.monotonic()
-        every = count * (count_moves() - 1) // (kills + 1)
+        every = count * (count_moves(arity) - 1) // (kills + 1)
         for _ in range(kills):
             wait_for(moves, every, parties)
             restarts.append(server.restart())
@@ -389,13 +389,14 @@ def audit(server: Server, found: Round) -> dict[str, int]:
     return wrong
 
 
-def describe(store: str, found: Round) -> dict[str, Any]:
+def describe(store: str, sync: str, found: Round) -> dict[str, Any]:
     """A row of figures."""
     answers = [answer for played in found.played for answer in played.answers]
     waits = sorted(1000 * (answer.answered - answer.asked) for answer in answers)
     cuts = statistics.quantiles(waits, n=100, method="inclusive")
     row: dict[str, Any] = {
         "store": store,
+        "fsync": sync,
         "games": len(found.games),
         "moves": len(answers),
         "reads": sum(played.reads for played in found.played),
@@ -430,11 +431,23 @@ def serve(db: str, folder: Path) -> Iterator[Server]:
         server.kill()
 
 
+def read_sync(url: str) -> str:
+    """Does this database sync its commits to disk?  The tests' PostgreSQL is told not to."""
+    if url.startswith("sqlite"):
+        return "on"  # see vtrain/dispute/service/store.py
+    import psycopg
+
+    with psycopg.connect(url) as connection:
+        (row,) = connection.execute("SHOW fsync").fetchall()
+    return str(row[0])
+
+
 def measure(quick: bool) -> harness.Result:
     """All figures; see the module's text."""
+    arity = QUICK_ARITY if quick else ARITY
     rows: dict[str, list[dict[str, Any]]] = {"undisturbed": [], "killed": []}
     targets: dict[str, harness.Target] = {}
-    figures: dict[str, Any] = {"moves of a game": count_moves(), **rows}
+    figures: dict[str, Any] = {"moves of a game": count_moves(arity), **rows}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         postgres, why = start_postgres()
@@ -453,12 +466,14 @@ def measure(quick: bool) -> harness.Result:
             if quick:
                 plans = (plans[0], ("killed", QUICK_GAMES, QUICK_KILLS))
             for kind, count, kills in plans:
-                with serve(locate(kind), folder / f"{store}-{kind}") as server:
-                    found = play_round(server, count, kills)
+                url = locate(kind)
+                sync = read_sync(url)
+                with serve(url, folder / f"{store}-{kind}") as server:
+                    found = play_round(server, count, arity, kills)
                     if kills:
                         server.restart()
                     wrong = audit(server, found)
-                row = {**describe(store, found), **wrong}
+                row = {**describe(store, sync, found), **wrong}
                 rows[kind].append(row)
                 if not kills:
                     rate = row["moves/s"]

@@ -36,7 +36,9 @@ def test_importing_vtrain_loads_nothing_heavy() -> None:
     assert loaded.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock"])
+@pytest.mark.parametrize(
+    "name", ["requirements.lock", "requirements-server.lock", "requirements-dev.lock"]
+)
 def test_lock_pins_every_package_with_hashes_and_names_no_registry(
     repository: Path, name: str
 ) -> None:
@@ -53,7 +55,8 @@ def test_development_lock_agrees_with_the_base_lock(repository: Path) -> None:
     def pins(name: str) -> set[str]:
         return set(re.findall(r"^\S+==\S+", (repository / name).read_text(), re.MULTILINE))
 
-    assert pins("requirements.lock") <= pins("requirements-dev.lock")
+    assert pins("requirements.lock") <= pins("requirements-server.lock")
+    assert pins("requirements-server.lock") <= pins("requirements-dev.lock")
 
 
 def test_cargo_lock_names_the_canonical_registry_alone(repository: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
 from pathlib import Path
@@ -28,6 +29,16 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_is_imported_is_there(page: Path) -> None:
+    for room, names in re.findall(
+        r"(?m)^ *from (vtrain[\w.]*) import ([\w, ]+)$", page.read_text()
+    ):
+        module = importlib.import_module(room)
+        missing = [name for name in names.split(", ") if not hasattr(module, name)]
+        assert missing == [], f"{page.name} imports from {room}"
 
 
 def test_every_operator_is_in_the_format_page() -> None:

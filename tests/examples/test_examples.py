@@ -29,7 +29,7 @@ from tests.dispute.service.logs import (
 from vtrain import _core
 from vtrain.attest.keys import generate_key, load_key, public_key
 from vtrain.demo.cheats import alter_gradient, train_falsely
-from vtrain.dispute import Clocks, Player, compute_game_id, find_verdict
+from vtrain.dispute import Clocks, Player, compute_game_id, find_verdict, service
 from vtrain.dispute.client import Follower, connect
 from vtrain.dispute.service.limits import LIMITS
 from vtrain.dispute.service.market import Settlement
@@ -65,6 +65,16 @@ def test_a_dispute_over_http_finds_the_cheat(repository: Path, tmp_path: Path) -
     what = f"node fc1/acc/grad_b (matmul) element {element} block {block} of {ruling.blocks} step 0"
     assert ruling.what == what
     assert f"judged     {what}" in out
+
+
+def test_a_dispute_without_its_extra_says_what_to_install(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(repository / "examples" / "dispute")
+    monkeypatch.setattr(service, "find_spec", lambda name: None)
+    monkeypatch.setattr(sys, "argv", ["run.py"])
+    with pytest.raises(SystemExit, match=r"^\[server\]: .* -m pip install 'vtrain\[server\]'"):
+        importlib.import_module("run").main()
 
 
 def test_a_market_settles_by_verdicts(repository: Path) -> None:
@@ -141,11 +151,11 @@ def test_the_recipe_replays_a_transcript(repository: Path, tmp_path: Path) -> No
     assert show.strip() in script.read_text()
     limits = replace(LIMITS, least=Clocks(1, 1, 1, 1, 0), beat=20)
     clocks = Clocks(join=1000, trace=200, terms=100, match=60_000, grace=0)
-    genesis, service = make_log_genesis(clocks=clocks), public_key(SERVICE_KEY)
+    genesis, key = make_log_genesis(clocks=clocks), public_key(SERVICE_KEY)
     game = compute_game_id(genesis)
     with (
         serving(f"sqlite:///{tmp_path / 'games.db'}", SERVICE_KEY, limits=limits) as url,
-        connect(url, service) as client,
+        connect(url, key) as client,
     ):
         client.open(genesis, *get_documents())
         follower = Follower(client, game)
@@ -158,7 +168,7 @@ def test_the_recipe_replays_a_transcript(repository: Path, tmp_path: Path) -> No
             pytest.skip("needs curl")
         command = f"set -euo pipefail; url={url} game={game.hex()}\n{fetch}"
         subprocess.run(["/bin/bash", "-c", command], cwd=tmp_path, check=True, timeout=60)
-    out = run(repository, "dispute/replay.py", game.hex(), service.hex(), tmp_path)
+    out = run(repository, "dispute/replay.py", game.hex(), key.hex(), tmp_path)
     assert f"{make_log().root.hex()} stands" in out
     other = subprocess.run(
         [sys.executable, str(script), game.hex(), bytes(32).hex(), str(tmp_path)],

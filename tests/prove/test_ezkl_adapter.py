@@ -100,7 +100,7 @@ def test_panic_is_a_typed_error(tmp_path: Path) -> None:
 
 def test_missing_module_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(util, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"needs ezkl: pip install 'vtrain\[zk\]'"):
+    with pytest.raises(MissingExtraError, match=r"needs ezkl: \S+ -m pip install 'vtrain\[zk\]'"):
         run_ezkl([HASH], LIMITS)
     with pytest.raises(MissingExtraError, match="needs py_ecc"):
         require_extra("py_ecc")

@@ -102,11 +102,16 @@ def open_(
     paths = RunPaths(run)
     task = read_task(paths)
     graph = read_graph(paths, task)
+    signed = read_claim(paths)
     clocks = DEFAULT_CLOCKS
     if replay_seconds is not None:
         least = MINUTE if least_seconds is None else max(4, round(least_seconds * 1000))
-        clocks = make_clocks(max(1, round(replay_seconds * 1000)), least=least)
-    genesis = make_genesis(task, graph, read_claim(paths), opened=0, clocks=clocks)
+        clocks = make_clocks(
+            max(1, round(replay_seconds * 1000)),
+            intervals=-(-signed.claim.log_size // task.commit_every),
+            least=least,
+        )
+    genesis = make_genesis(task, graph, signed, opened=0, clocks=clocks)
     with connect(url) as client:
         if service not in (None, client.service):
             # Before the game is opened: it would stay open.

@@ -27,14 +27,18 @@ DEFAULT_CLOCKS = Clocks(
 """For runs whose commitment interval replays in a few minutes; see ``make_clocks``."""
 
 
-def make_clocks(replay_ms: int, *, margin: int = 4, least: int = MINUTE) -> Clocks:
+def make_clocks(
+    replay_ms: int, *, intervals: int = 1, margin: int = 4, least: int = MINUTE
+) -> Clocks:
     """Clocks for a commitment interval that takes ``replay_ms`` to trace on declared hardware.
 
-    A trace window and a match budget are ``margin`` times that, and no less than ``least``.
+    A trace window and a match budget are ``margin`` times that, and no less than ``least``.  The
+    window for joining is as many times longer as the run has ``intervals``: an honest challenger
+    does the whole run before it bonds.
     """
     window = max(margin * replay_ms, least)
     return Clocks(
-        join=window,
+        join=max(margin * replay_ms * intervals, least),
         trace=window,
         terms=max(window // 4, least),
         match=window,

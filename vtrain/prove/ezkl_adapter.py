@@ -91,7 +91,7 @@ def require_extra(*modules: str) -> None:
 
     ``modules`` are the ones needed, of "ezkl" and "py_ecc"; ezkl must be of the pinned version.
     """
-    command = "pip install 'vtrain[zk]'"
+    command = f"{sys.executable} -m pip install 'vtrain[zk]'"
     for module in modules:
         if util.find_spec(module) is None:
             raise MissingExtraError(f"needs {module}: {command}", where=module)

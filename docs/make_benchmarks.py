@@ -20,6 +20,12 @@ ABOUT = {
     "tensors of 2^20 chunks, products of 4096 terms) on a toy run with real openings. A round is "
     "an exchange in which all that is asked for at one time is answered. What many false claims "
     "take an honest party; a dispute about the MNIST run.",
+    "service": "200 games at once through `vtrain serve` over HTTP, two players each, who follow "
+    "every game by its receipts and share the machine with the server and its database. Rate, "
+    "waits and the server's work are of the first half of the moves; in the second half the "
+    "server is killed (SIGKILL) and started again, and once more before every answer is compared "
+    "with the transcripts. `fsync` tells whether commits are synced to disk: the tests' "
+    "PostgreSQL does not.",
 }
 """Benchmark -> what it measures, in the order of the page."""
 

@@ -7,6 +7,7 @@ follows from it; a habit is how a party behaves in the game (``SOLVERS``, ``CHAL
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -24,6 +25,7 @@ from vtrain.dispute.players import MemoryJournal, Player
 from vtrain.dispute.provider import ClaimTree, LeafOpening, TraceProvider
 from vtrain.dispute.state import Game, compute_position
 from vtrain.engines.registry import open_session
+from vtrain.errors import EncodingError
 from vtrain.graph.evaluate import apply_node
 from vtrain.spec.frontier import compute_ranges
 from vtrain.wire.dispute import (
@@ -435,9 +437,11 @@ class Forger:
             yield first
         yield sign(game, Accuse(first, second), self.key)
         for signed in self.wire[-3:]:
-            if signed.party == self.victim:
-                other = self._forge(game, decode_move(signed.move))
-                yield sign(game, Accuse(signed, replace(other, move=first.move)), self.key)
+            # What is on the wire may be noise that is no move.
+            with suppress(EncodingError):
+                if signed.party == self.victim:
+                    other = self._forge(game, decode_move(signed.move))
+                    yield sign(game, Accuse(signed, replace(other, move=first.move)), self.key)
 
     def _forge(self, game: Game, move: Move) -> SignedMove:
         position = compute_position(game, move)

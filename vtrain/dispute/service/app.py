@@ -108,7 +108,7 @@ class Parts:
     openings: int = 0
 
 
-def _parts(request: Request) -> Parts:
+async def _parts(request: Request) -> Parts:  # not async, it would run in a thread
     parts = request.app.state.parts
     if not isinstance(parts, Parts):
         raise BusyError("the service is starting", where="service")
@@ -268,9 +268,12 @@ async def get_transcript(
     parts: PartsOf, game: GameId, after: After = 0, limit: Limit = 100, wait: Wait = 0
 ) -> Response:
     """Anyone replays it to the same verdict."""
-    await _wait_for(parts, bytes.fromhex(game), after, wait)
-    page = await _call(parts.service.page, bytes.fromhex(game), after, limit)
-    return Response(await _call(structs.encode, page), media_type=CBOR)
+    read = functools.partial(_encode_page, parts.service, bytes.fromhex(game), after, limit)
+    found, data = await _call(read)
+    if not found and wait > 0:
+        await _wait_for(parts, bytes.fromhex(game), after, wait)
+        found, data = await _call(read)
+    return Response(data, media_type=CBOR)
 
 
 @router.get("/games/{game}/events", summary="What happened after a cursor")
@@ -425,6 +428,12 @@ def _describe_api(app: FastAPI, generate: Callable[[], dict[str, Any]]) -> dict[
 
 async def _call(function: Callable[..., T], *arguments: Any) -> T:
     return await anyio.to_thread.run_sync(functools.partial(function, *arguments))
+
+
+def _encode_page(service: GameService, game: bytes, after: int, limit: int) -> tuple[int, bytes]:
+    """How many events a page has, and its encoding."""
+    page = service.page(game, after, limit)
+    return len(page.events), structs.encode(page)
 
 
 def _show_game(service: GameService, game_id: bytes) -> views.GameView:

@@ -449,8 +449,9 @@ class GameService:
 
     def state(self, game_id: bytes) -> Game:
         """A game now; NotFoundError.  Its time is persisted: nothing here is ever taken back."""
+        now = self._persisted  # before reading: no event that the reading misses is earlier
         loaded = self.load(game_id)
-        return rules.advance(loaded.game, loaded.time(self._persisted))
+        return rules.advance(loaded.game, loaded.time(now))
 
     def verdict(self, game_id: bytes) -> tuple[Verdict, Event]:
         """The verdict and its event; NotFoundError while the game goes on."""
@@ -470,6 +471,7 @@ class GameService:
     def page(self, game_id: bytes, after: int, limit: int) -> Page:
         """Events of a game after a sequence number, as many as fit one answer; NotFoundError."""
         table = store.events
+        persisted = self._persisted  # before reading: no event that the reading misses is earlier
         with self._db.read() as connection:
             loaded = self._load(connection, game_id, {})
             found = connection.execution_options(yield_per=16).execute(
@@ -489,7 +491,7 @@ class GameService:
         last = events[-1].signed.receipt.sequence if events else after
         more = int(last < loaded.sequence)
         # Until the last event is sent, no time after those that are is anything to go by.
-        now = events[-1].signed.receipt.at if more and events else loaded.time(self._persisted)
+        now = events[-1].signed.receipt.at if more and events else loaded.time(persisted)
         self._keep(game_id, loaded)
         return Page(game_id, now, more, tuple(events))
 

@@ -17,6 +17,7 @@ from vtrain import _core
 from vtrain.commit.digest import compute_tensor_digests
 from vtrain.commit.state import compute_state_leaves, open_state_leaf
 from vtrain.dispute.provider import ChunkTree, ClaimTree, LeafOpening, MerkleTree
+from vtrain.dispute.state import get_base_step
 from vtrain.engines.base import Session
 from vtrain.errors import RunError
 from vtrain.spec.domains import GRAPH, RUN_LOG, SAMPLES, TERMS, TRACE
@@ -158,8 +159,7 @@ class EngineProvider:
         return Member(encode_state_leaf(opening.leaf), proof.index, proof.size, proof.path)
 
     def _compute_trace(self, step: int) -> MerkleTree:
-        every = self._task.spec.commit_every
-        base = (step - 1) // every * every
+        base = get_base_step(self._task.spec.commit_every, step)
         self._go_to(base)
         # Whatever is asked next is in these steps: hold the state before them.
         self._held = (base, self._session.read_state())

@@ -49,6 +49,7 @@ from vtrain.dispute.state import (
     Verdict,
     compute_game_id,
     compute_position,
+    get_base_step,
 )
 from vtrain.errors import EncodingError, GraphError, MoveRefusedError, RefusalError
 from vtrain.spec.blake3_tree import compute_chunk_count, compute_chunk_length
@@ -215,11 +216,6 @@ def find_verdict(game: Game) -> Verdict | None:
         return None
     standing = top.entries[top.winner].root if top.winner >= 0 else b""
     return Verdict(game.id, standing, top.entries[0].fall, top.entries, game.barred)
-
-
-def get_base_step(genesis: Genesis, step: int) -> int:
-    """The last step before ``step`` whose record has a state root (0: the initial state)."""
-    return (step - 1) // genesis.commit_every * genesis.commit_every
 
 
 # --- moves
@@ -476,7 +472,7 @@ def _record_found(game: Game, index: int, leaf: int) -> Game:
     sound = [_is_record(game.genesis, data, step) for data in match.leaves]
     if not all(sound):
         return _finish(game, index, sound, "malformed")
-    size = (step - get_base_step(game.genesis, step)) * game.genesis.nodes
+    size = (step - get_base_step(game.genesis.commit_every, step)) * game.genesis.nodes
     return _nest(game, index, "trace", size, game.genesis.clocks.trace)
 
 
@@ -492,7 +488,7 @@ def _digest_found(game: Game, index: int, leaf: int) -> Game:
     """The digests of a node's output differ: down into the tensor's own tree of chunks."""
     match = game.matches[index]
     log = game.matches[game.tournaments[match.tournament].parent]
-    base = get_base_step(game.genesis, log.place.step)
+    base = get_base_step(game.genesis.commit_every, log.place.step)
     offset, node = divmod(leaf, game.genesis.nodes)
     place = Place(step=base + 1 + offset, node=node)
     match = replace(match, place=place)

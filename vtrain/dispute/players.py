@@ -24,9 +24,9 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from vtrain.attest.keys import PrivateKey, public_key
-from vtrain.dispute.game import get_base_step, get_depth, sign
+from vtrain.dispute.game import get_depth, sign
 from vtrain.dispute.provider import ClaimTree, TraceProvider
-from vtrain.dispute.state import Game, Match, Place, compute_position
+from vtrain.dispute.state import Game, Match, Place, compute_position, get_base_step
 from vtrain.errors import RunError
 from vtrain.wire.dispute import Bond, InputOpening, Member, Move, Open, Reveal, SignedMove
 from vtrain.wire.graph import decode_node
@@ -150,7 +150,7 @@ class Player:
                 before = _member(tree, match.place.block - 1)
         disputed = game.matches[game.tournaments[outer.tournament].parent].place.step
         place, nodes = match.place, game.genesis.nodes
-        base = get_base_step(game.genesis, disputed)
+        base = get_base_step(game.genesis.commit_every, disputed)
         offset = place.step - base - 1
         if outer.site is None:
             raise RunError("no node is opened", where=f"match {index}")

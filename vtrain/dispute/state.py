@@ -178,6 +178,11 @@ class Verdict:
     barred: tuple[Digest, ...]
 
 
+def get_base_step(commit_every: int, step: int) -> int:
+    """The last step before ``step`` whose record has a state root (0: the initial state)."""
+    return (step - 1) // commit_every * commit_every
+
+
 def compute_game_id(genesis: Genesis) -> bytes:
     """H_game(canonical encoding of the genesis)."""
     return compute_domain_hash(domains.GAME, structs.encode(genesis))

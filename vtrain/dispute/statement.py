@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from vtrain.commit.openings import verify_inclusion
+from vtrain.dispute.state import get_base_step
 from vtrain.errors import EncodingError, MoveRefusedError
 from vtrain.spec.domains import RUN_LOG, TERMS
 from vtrain.wire import cbor, structs
@@ -63,7 +64,7 @@ def compose(game: Game, index: int, side: int, move: Open) -> bytes:
     site, place = trace.site, trace.place
     if site is None:
         raise MoveRefusedError("no node is opened yet", where="match")
-    base_step = (log.place.step - 1) // genesis.commit_every * genesis.commit_every
+    base_step = get_base_step(genesis.commit_every, log.place.step)
     base = genesis.initial_state_root
     if base_step > 0:
         log_root = game.tournaments[0].entries[log.sides[claim.side]].root

@@ -2,36 +2,15 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod common;
+
 use serde_json::Value as Json;
 use vtrain_core::cbor::{self, EncodeError, Value};
 use vtrain_core::domains::{Domain, Hash};
 use vtrain_core::merkle::{self, MerkleTree};
 use vtrain_core::{order, philox, referee, tensor_digest};
 
-fn vectors(name: &str) -> Json {
-    let path = format!("{}/../../tests/vectors/{name}", env!("CARGO_MANIFEST_DIR"));
-    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
-}
-
-fn list(json: &Json) -> &Vec<Json> {
-    json.as_array().unwrap()
-}
-
-fn text(json: &Json) -> &str {
-    json.as_str().unwrap()
-}
-
-fn number(json: &Json) -> u64 {
-    json.as_u64().unwrap()
-}
-
-fn bytes(json: &Json) -> Vec<u8> {
-    let digits = text(json);
-    (0..digits.len())
-        .step_by(2)
-        .map(|i| u8::from_str_radix(&digits[i..i + 2], 16).unwrap())
-        .collect()
-}
+use common::{bytes, list, number, text, vectors};
 
 fn hash(json: &Json) -> Hash {
     bytes(json).try_into().unwrap()

@@ -1,8 +1,9 @@
 //! Leaf rules against the vectors and against the engine's kernels; the referee against liars.
 #![allow(clippy::unwrap_used)] // a failure is a failure
 
+mod common;
+
 use std::collections::BTreeMap;
-use std::path::Path as FilePath;
 
 use serde_json::Value as Json;
 use vtrain_core::cbor::{self, Value};
@@ -19,6 +20,8 @@ use vtrain_core::referee::{
     Tree, input_forms, judge,
 };
 use vtrain_core::tensor_digest::{self, ChunkTree};
+
+use common::{bytes, list, number, text, vectors};
 
 // --- numbers, tensors and files
 
@@ -104,34 +107,8 @@ impl Tensor {
     }
 }
 
-fn vectors(name: &str) -> Json {
-    let folder = format!("{}/../../tests/vectors", env!("CARGO_MANIFEST_DIR"));
-    let text = std::fs::read_to_string(FilePath::new(&folder).join(name)).unwrap();
-    serde_json::from_str(&text).unwrap()
-}
-
-fn list(json: &Json) -> &Vec<Json> {
-    json.as_array().unwrap()
-}
-
-fn text(json: &Json) -> &str {
-    json.as_str().unwrap()
-}
-
-fn number(json: &Json) -> u64 {
-    json.as_u64().unwrap()
-}
-
 fn numbers(json: &Json) -> Vec<u64> {
     list(json).iter().map(number).collect()
-}
-
-fn bytes(json: &Json) -> Vec<u8> {
-    let digits = text(json);
-    (0..digits.len())
-        .step_by(2)
-        .map(|i| u8::from_str_radix(&digits[i..i + 2], 16).unwrap())
-        .collect()
 }
 
 fn tensor(json: &Json) -> Tensor {

@@ -82,6 +82,7 @@ lint: .venv/dev.stamp $(CORE)
 	$(BIN)/lint-imports --no-logo
 
 test: lint
+	$(BIN)/python -m tests.prove.compiler
 	$(CARGO) test $(MANIFEST) --package vtrain-core
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 

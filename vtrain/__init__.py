@@ -37,9 +37,10 @@ def compile(task: str | Path) -> CompiledTask:
     ``task`` is the path of a TOML file (docs/tasks.md) that has its exponents.  Raises TaskError,
     ModelError, DataError or RangeError, each naming the place.
     """
+    from vtrain.prove.kzg import CommitKey
     from vtrain.train.task import compile_task, load_task
 
-    return compile_task(load_task(Path(task)))
+    return compile_task(load_task(Path(task)), CommitKey)
 
 
 def profile(task: str | Path, *, write: bool = True) -> Calibration:
@@ -107,16 +108,20 @@ def verify(
     data: str | Path | None = None,
     engine: str = "auto",
     threads: int = 0,
+    srs: str | Path | None = None,
 ) -> Report:
     """Audit a run directory: structure in full, then replay of sampled stretches (or ``all``).
 
     ``task_id`` is the id agreed on (32 bytes); without it the report says that it was taken from
     the run.  ``seed`` replaces fresh randomness and is reported as predictable.  ``data`` names the
-    sample table when the run does not carry it.  A found fraud is a verdict, never an exception:
-    ``report.verdict``, or ``report.exit_code`` (0 verified, 1 fraud, 3 inconclusive).  RunError for
-    an argument that is none (an id or seed that is not bytes, an unknown engine, no such folder).
+    sample table when the run does not carry it.  ``srs`` is the SRS file of a task with KZG
+    commitments: those of replayed steps are then compared with the tensors.  A found fraud is a
+    verdict, never an exception: ``report.verdict``, or ``report.exit_code`` (0 verified, 1 fraud, 3
+    inconclusive).  RunError for an argument that is none (an id or seed that is not bytes, an
+    unknown engine, no such folder).
     """
     from vtrain.audit.verify import verify as audit
+    from vtrain.prove.kzg import CommitKey
 
     return audit(
         Path(run),
@@ -127,4 +132,6 @@ def verify(
         data=Path(data) if data is not None else None,
         engine=engine,
         threads=threads,
+        srs=Path(srs) if srs is not None else None,
+        open_key=CommitKey,
     )

@@ -135,6 +135,13 @@ class ProofError(VtrainError):
     fault = "user"
 
 
+class CircuitError(VtrainError):
+    """A circuit cannot be built, is too large, or was given what does not fit it; names the part."""
+
+    code = "circuit"
+    fault = "user"
+
+
 class ProverError(VtrainError):
     """ezkl failed, died or went over its limits; names the call."""
 

@@ -112,14 +112,16 @@ _MODELS: dict[str, Callable[[int], onnx.ModelProto]] = {
     "mlp": lambda seed: _make_perceptron("mlp", [128], seed),
     "cnn": _make_cnn,
     "tiny": lambda seed: _make_perceptron("tiny", [16], seed),
+    "small": lambda seed: _make_perceptron("small", [32], seed),
     "wide": lambda seed: _make_perceptron("wide", [512, 512], seed),
 }
 SHIPPED = ("mlp", "cnn", "tiny")
-"""Kinds that lie beside this file; "wide" (784-512-512-10) is for the benchmarks."""
+"""Kinds that lie beside this file; "small" (784-32-10) and "wide" (784-512-512-10) are for the
+benchmarks."""
 
 
 def make_model(kind: str, seed: int) -> onnx.ModelProto:
-    """The model ``kind`` ("mlp", "cnn", "tiny", "wide") with weights drawn from ``seed``."""
+    """The model ``kind`` ("mlp", "cnn", "tiny", "small", "wide") with weights drawn from ``seed``."""
     return _MODELS[kind](seed)
 
 

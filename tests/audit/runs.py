@@ -14,12 +14,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from vtrain import _core
 from vtrain.attest.claims import sign_claim
 from vtrain.commit.files import read_entry
-from vtrain.commit.log import LOG_HEADER, iterate_frames
+from vtrain.commit.kzg_log import KZG_HEADER, iterate_kzg_frames
+from vtrain.commit.log import LOG_HEADER, frame, iterate_frames
+from vtrain.commit.openings import compute_root
 from vtrain.commit.state import compute_root_of_state
 from vtrain.graph.builder import FixedExponents, GraphBuilder
 from vtrain.graph.step import STEP_STATE, Momentum, OneHot, StepPlan, emit_batch, emit_state_root
 from vtrain.spec.commitment import compute_graph_root, compute_tensor_digest
-from vtrain.spec.domains import RUN_LOG
+from vtrain.spec.domains import KZG_LOG, RUN_LOG
 from vtrain.spec.number import LOSS_EXPONENT
 from vtrain.train.data import build_samples
 from vtrain.train.layout import RunPaths, encode_manifest, read_manifest
@@ -91,14 +93,28 @@ def write_leaves(run: Path, leaves: Sequence[bytes]) -> None:
     refit_manifest(run)
 
 
+def read_kzg_leaves(run: Path) -> list[bytes]:
+    """The leaves of the KZG log, undecoded."""
+    with RunPaths(run).kzg.open("rb") as file:
+        return [leaf for _, leaf in iterate_kzg_frames(file)]
+
+
+def write_kzg_leaves(run: Path, leaves: Sequence[bytes]) -> None:
+    """Replace the KZG log, and refit the manifest; the claim stays as it is."""
+    RunPaths(run).kzg.write_bytes(KZG_HEADER + b"".join(map(frame, leaves)))
+    refit_manifest(run)
+
+
 def sign_again(run: Path, key: Ed25519PrivateKey = KEY) -> None:
-    """Sign the log as it is, as the solver would."""
+    """Sign the logs as they are, as the solver would."""
     paths, leaves = RunPaths(run), read_leaves(run)
     tree = _core.MerkleTree(RUN_LOG)
     for leaf in leaves:
         tree.append(leaf)
     old = decode_signed_claim(paths.claim.read_bytes()).claim
-    claim = Claim(old.run_id, old.solver, old.task_id, len(leaves), tree.root(len(leaves)))
+    kzg_root = compute_root(KZG_LOG, read_kzg_leaves(run)) if paths.kzg.exists() else b""
+    root = tree.root(len(leaves))
+    claim = Claim(old.run_id, old.solver, old.task_id, len(leaves), root, kzg_root)
     paths.claim.write_bytes(encode_signed_claim(sign_claim(claim, key)))
     manifest = replace(read_manifest(paths), steps=len(leaves))
     paths.manifest.write_bytes(encode_manifest(manifest))

@@ -31,7 +31,7 @@ from vtrain.commit import log
 from vtrain.dispute.state import Game
 from vtrain.dispute.statement import Ruling
 from vtrain.errors import EncodingError, SignatureError
-from vtrain.wire import cbor, claim, dispute, graph, opening, record, structs, task
+from vtrain.wire import cbor, claim, dispute, graph, opening, proof, record, structs, task
 
 CORPUS = Path(__file__).resolve().parent / "corpus"
 
@@ -56,6 +56,7 @@ TARGETS = {
     "consistency": Target(opening.decode_consistency, opening.encode_consistency),
     "chunk_opening": Target(opening.decode_chunk_opening, opening.encode_chunk_opening),
     "state_opening": Target(opening.decode_state_opening, opening.encode_state_opening),
+    "kzg_record": Target(proof.decode_kzg_record, proof.encode_kzg_record),
     "log": Target(log.decode_log, log.encode_log),
     "graph": Target(graph.decode_graph, graph.encode_graph),
     "task": Target(task.decode_task, task.encode_task),

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.prove.circuits import LIMITS, Circuit, node, write_model
+from tests.prove.circuits import Circuit, node, write_model
+from tests.prove.toy import Toy, make_toy
 from vtrain.prove.srs import generate_srs
 
 K = 8
@@ -16,7 +17,7 @@ K = 8
 def srs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A local SRS of k = 8."""
     path = tmp_path_factory.mktemp("srs") / "k8.srs"
-    generate_srs(path, K, limits=LIMITS)
+    generate_srs(path, K)
     return path
 
 
@@ -40,3 +41,9 @@ def proven(tmp_path_factory: pytest.TempPathFactory, srs: Path) -> Circuit:
     made.witness([1, 2, 3, 4], [10, 20, 30, 40])
     made.prove()
     return made
+
+
+@pytest.fixture(scope="session")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Toy:
+    """A circuit of ours with its keys and a proof.  Tests only read it."""
+    return make_toy(tmp_path_factory.mktemp("toy"))

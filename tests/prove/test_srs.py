@@ -9,16 +9,20 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from blake3 import blake3
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.prove.circuits import LIMITS, Circuit
 from vtrain import cli
 from vtrain.errors import SrsError, StorageError
 from vtrain.prove import srs as module
+from vtrain.prove.ezkl_adapter import Call, CallFailedError, run_ezkl
 from vtrain.prove.srs import CEREMONY, Srs, check_srs, generate_srs, identify_srs, load_curve
 
 curve = load_curve()
@@ -276,6 +280,90 @@ def test_generate_writes_a_new_file_of_a_legal_size_only(srs: Path, tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
+def test_seed_makes_the_same_bytes_on_any_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, int, int]] = []
+
+    def make(name: str, seed: bytes | None, threads: int = 1) -> bytes:
+        seen.clear()
+        path = tmp_path / name
+        made = generate_srs(
+            path, 6, seed=seed, threads=threads, progress=lambda *now: seen.append(now)
+        )
+        assert made == identify_srs(path)
+        return path.read_bytes()
+
+    first = make("a", b"seed")
+    assert seen == [("powers", 64, 64), ("Lagrange points", 64, 64)]
+    assert make("b", b"seed", 3) == first
+    monkeypatch.setattr(module, "_BLOCK", 25)
+    assert make("c", b"seed", 2) == first
+    assert seen[:3] == [("powers", 25, 64), ("powers", 50, 64), ("powers", 64, 64)]
+    assert len({first, make("d", b"seed\0"), make("e", None), make("f", None)}) == 4
+    assert check_srs(tmp_path / "a") == identify_srs(tmp_path / "a")
+
+
+def test_tau_of_a_seed_is_as_documented(tmp_path: Path) -> None:
+    generate_srs(tmp_path / "own", 2, seed=b"seed")
+    digest = blake3(b"seed", derive_key_context="vtrain 2026 srs tau v1").digest(64)
+    tau = int.from_bytes(digest, "little") % curve.curve_order
+    expected = make_srs([pow(tau, j, curve.curve_order) for j in range(4)], tau)
+    assert (tmp_path / "own").read_bytes() == expected
+
+
+def test_secrets_that_hide_nothing_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "new"
+    with pytest.raises(SrsError, match="seed: is empty"):
+        generate_srs(path, 3, seed=b"")
+    order = curve.curve_order
+    eighth, sixteenth = (pow(7, (order - 1) // n, order) for n in (8, 16))
+    for tau in (0, 1, order - 1, eighth, eighth**3 % order):
+        monkeypatch.setattr(module, "_derive_tau", lambda seed, tau=tau: tau)
+        with pytest.raises(SrsError, match="seed: the secret is 0, a root of unity"):
+            generate_srs(path, 3)
+        assert not path.exists()
+    monkeypatch.setattr(module, "_derive_tau", lambda seed: sixteenth)
+    generate_srs(path, 3)
+    assert check_srs(path).k == 3
+
+
+def test_interrupted_generation_leaves_nothing(tmp_path: Path) -> None:
+    def stop(what: str, done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        generate_srs(tmp_path / "new", 3, progress=stop)
+    with pytest.raises(StorageError):
+        generate_srs(tmp_path / "none" / "new", 3)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ezkl_proves_and_verifies_over_our_file_and_no_other(
+    proven: Circuit, srs: Path, tmp_path: Path
+) -> None:
+    proof = proven.folder / "proof.json"
+    assert proven.srs == srs
+    assert proven.verify(proof) is True
+    other = replace(proven, srs=tmp_path / "other")
+    generate_srs(other.srs, 8, seed=b"other")
+    with pytest.raises(CallFailedError):
+        other.verify(proof)
+
+
+def test_ezkls_own_file_is_of_the_same_kind(tmp_path: Path) -> None:
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    run_ezkl([Call("gen_srs", {"srs_path": str(theirs), "logrows": 5})], LIMITS)
+    assert check_srs(theirs).k == 5
+    generate_srs(ours, 5)
+    a, b = theirs.read_bytes(), ours.read_bytes()
+    assert len(a) == len(b)
+    assert a[:68] == b[:68]  # k and the generator
+    assert a[-256:-128] == b[-256:-128]  # the other generator
+
+
 def test_ceremony_is_told_by_digest_and_size() -> None:
     assert sorted(CEREMONY) == list(range(1, 27))
     assert Srs(17, bytes.fromhex(CEREMONY[17])).is_ceremony
@@ -318,6 +406,13 @@ def test_command_generates_and_checks(tmp_path: Path, capfd: pytest.CaptureFixtu
     assert "INSECURE" in out
     code, out, _ = call(capfd, "check", path, "--json", "--allow-insecure-srs")
     assert (code, json.loads(out)) == (0, made)
+    digests = set()
+    for threads in (1, 2):
+        seeded = ("--seed", "00ff", "--threads", threads, "--json")
+        code, out, _ = call(capfd, "generate", "--k", 3, "--out", tmp_path / f"{threads}", *seeded)
+        assert code == 0
+        digests.add(json.loads(out)["sha256"])
+    assert len(digests) == 1
     path.write_bytes(path.read_bytes()[:-1])
     code, out, err = call(capfd, "check", path, "--json")
     assert code == 2

@@ -270,7 +270,7 @@ def test_trap_7_witness_of_an_illegal_input_is_made(looked_up: Circuit) -> None:
 
 def test_trap_8_flipped_byte_of_an_srs_goes_unnoticed(proven: Circuit, tmp_path: Path) -> None:
     spoiled = Circuit(tmp_path, tmp_path / "spoiled.srs")
-    generate_srs(spoiled.srs, K + 1, limits=LIMITS)
+    generate_srs(spoiled.srs, K + 1)
     data = bytearray(spoiled.srs.read_bytes())
     data[4 + 64 * 511] ^= 1  # the last power, beyond those that this circuit uses
     spoiled.srs.write_bytes(data)

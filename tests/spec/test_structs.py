@@ -10,7 +10,7 @@ import pytest
 
 from vtrain.errors import EncodingError
 from vtrain.wire import cbor, structs
-from vtrain.wire.structs import AtMost, Between, Digest, Length
+from vtrain.wire.structs import AtMost, Between, Digest, LeftOut, Length
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,23 @@ def make_map() -> dict[str, Any]:
 def test_round_trip(perhaps: Part | None) -> None:
     whole = replace(WHOLE, perhaps=perhaps)
     assert structs.decode(Whole, structs.encode(whole), "whole") == whole
+
+
+@dataclass(frozen=True)
+class Grown:
+    number: int
+    more: Annotated[bytes, AtMost(2), LeftOut(b"")] = b""
+
+
+def test_a_field_that_is_left_out_with_one_value() -> None:
+    assert structs.encode(Grown(1)) == cbor.encode({"number": 1})
+    assert structs.encode(Grown(1, b"x")) == cbor.encode({"more": b"x", "number": 1})
+    for grown in (Grown(1), Grown(1, b"x")):
+        assert structs.decode(Grown, structs.encode(grown), "grown") == grown
+    for value, message in ((b"", "is left out with this value"), (b"abc", "more than 2")):
+        with pytest.raises(EncodingError, match=message) as caught:
+            structs.decode(Grown, cbor.encode({"more": value, "number": 1}), "grown")
+        assert caught.value.where == "grown.more"
 
 
 def test_the_form_by_hand() -> None:

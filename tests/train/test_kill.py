@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from tests.kzg import add_kzg, make_key
 from tests.tasks import make_tiny_task
 from tests.train.test_runner import check_run
 from vtrain.errors import RunError
@@ -58,15 +59,20 @@ def read_line(process: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["numpy", "cpu"])
-def test_a_run_killed_again_and_again(tmp_path: Path, key: Ed25519PrivateKey, engine: str) -> None:
+@pytest.mark.parametrize(("engine", "kzg"), [("numpy", False), ("cpu", False), ("cpu", True)])
+def test_a_run_killed_again_and_again(
+    tmp_path: Path, key: Ed25519PrivateKey, engine: str, kzg: bool
+) -> None:
     kwargs = {"steps": 480, "commit_every": 3, "checkpoint_every": 6}
-    task = make_tiny_task(**kwargs)
+    task, orders = make_tiny_task(**kwargs), {"engine": engine}
+    if kzg:
+        orders["srs"] = str(tmp_path / "srs")
+        task = add_kzg(task, make_key(tmp_path / "srs"))
     whole = train(task, tmp_path / "whole", key=key)
     out, rng = tmp_path / "out", np.random.default_rng(len(engine))
     killed_at: list[int] = []
     while len(killed_at) < KILLS:
-        with working(out, kwargs, engine=engine, hold=True) as process:
+        with working(out, kwargs, hold=True, **orders) as process:
             assert read_line(process) == "ready"
             lines = int(rng.integers(40))
             # Some steps more than are waited for: the kill comes anywhere in them, but before the
@@ -78,14 +84,15 @@ def test_a_run_killed_again_and_again(tmp_path: Path, key: Ed25519PrivateKey, en
             process.kill()
             assert process.wait() == -9
         killed_at.append(int(last))
-    with working(out, kwargs, engine=engine) as process:
+    with working(out, kwargs, **orders) as process:
         output, _ = process.communicate()
-    assert output.splitlines()[-1] == f"done {whole.root.hex()}"
+    assert output.splitlines()[-1] == f"done {(whole.kzg_root or whole.root).hex()}"
     assert max(killed_at) > 6, "no kill came after a checkpoint"
     summary = train(task, out, key=key)
     check_run(out, task, summary)
     assert (summary.resumed_from, summary.log_root) == (480, whole.log_root)
     assert RunPaths(out).log.read_bytes() == RunPaths(tmp_path / "whole").log.read_bytes()
+    assert summary.kzg_root == whole.kzg_root
 
 
 def test_a_process_out_of_disk(tmp_path: Path, key: Ed25519PrivateKey) -> None:

@@ -1,6 +1,7 @@
 """A process that trains, for tests that kill it: reads its orders as JSON, reports line by line.
 
-Lines on stdout: "ready", then the number of each step done, at last "done ROOT" or "error CODE".
+Lines on stdout: "ready", then the number of each step done, at last "done ROOT" (that of the KZG
+log where there is one) or "error CODE".
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from tests.kzg import add_kzg, make_key
 from tests.tasks import make_tiny_task
 from vtrain.errors import VtrainError
 from vtrain.train.runner import train
@@ -25,6 +27,8 @@ def say(*words: object) -> None:
 def main() -> None:
     orders = json.loads(sys.argv[1])
     task = make_tiny_task(**orders["task"])
+    if "srs" in orders:
+        task = add_kzg(task, make_key(Path(orders["srs"])))
 
     def report(done: int, steps: int, loss: float, rate: float) -> None:
         say(done)
@@ -46,7 +50,7 @@ def main() -> None:
     except VtrainError as error:
         say("error", error.code, error)
         raise SystemExit(1) from None
-    say("done", summary.root.hex())
+    say("done", (summary.kzg_root or summary.root).hex())
 
 
 if __name__ == "__main__":

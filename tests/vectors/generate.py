@@ -11,6 +11,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +23,28 @@ from vtrain.spec import blake3_tree, merkle, order, philox
 from vtrain.spec.domains import (
     CLAIM,
     DIGEST_DOMAINS,
+    KZG_LOG,
     RUN_LOG,
     SAMPLES,
     SAMPLING,
     STATE_TREE,
+    TASK_ID,
     TREE_DOMAINS,
     compute_domain_hash,
 )
 from vtrain.wire import cbor
 from vtrain.wire.claim import Claim, SignedClaim, claim_to_map, encode_signed_claim
 from vtrain.wire.opening import StateLeaf, encode_state_leaf
+from vtrain.wire.proof import CircuitPin, KzgRecord, ProofSpec, encode_kzg_record
 from vtrain.wire.record import StepRecord, encode_record
+from vtrain.wire.task import (
+    BLAKE3_ONLY,
+    LAW_VERSION,
+    WITH_KZG,
+    DataSpec,
+    TaskSpec,
+    encode_task,
+)
 
 FOLDER = Path(__file__).resolve().parent
 Json = Any
@@ -404,6 +416,74 @@ def make_claim() -> Json:
     }
 
 
+# --- kzg.json
+
+GENERATOR = (1).to_bytes(32) + (2).to_bytes(32)
+"""(1, 2) is on y^2 = x^3 + 3; the second point is its double."""
+DOUBLE = bytes.fromhex(
+    "030644e72e131a029b85045b68181585d97816a916871ca8d3c208c16d87cfd3"
+    "15ed738c0e0a7c92e7845f96b2ae9c0a68a6a449e3538fc7ff3ebf7a5a18a2c4"
+)
+
+
+def make_kzg() -> Json:
+    """kzg.json."""
+    records = [
+        KzgRecord(5, (GENERATOR, DOUBLE), (DOUBLE,), (DOUBLE, GENERATOR)),
+        KzgRecord(10, (DOUBLE, GENERATOR), (GENERATOR,), (GENERATOR, GENERATOR)),
+    ]
+    encoded = [encode_kzg_record(record) for record in records]
+    frames = b"".join(len(data).to_bytes(4, "little") + data for data in encoded)
+    proof = ProofSpec(
+        circuit="step",
+        srs=fill(32),
+        k=17,
+        blinding=5,
+        every=5,
+        initial=(GENERATOR, DOUBLE),
+        circuits={"step": CircuitPin(fill(64)[32:], fill(96)[64:])},
+    )
+    task = TaskSpec(
+        law=LAW_VERSION,
+        graph_root=fill(33)[1:],
+        initial_state_root=fill(34)[2:],
+        model_digest=fill(35)[3:],
+        data=DataSpec(fill(36)[4:], 100, "u8", (28, 28), 0, "u8", (), 0),
+        exponents={"fc1.weight": 14},
+        seed=2**64 - 1,
+        steps=10,
+        batch=8,
+        commit_every=5,
+        checkpoint_every=5,
+        commitments=WITH_KZG,
+        proof=proof,
+    )
+    spared = replace(task, commitments=BLAKE3_ONLY, proof=replace(proof, initial=(), circuits={}))
+    plain = replace(spared, proof=None)
+    root = merkle.compute_root(KZG_LOG, encoded)
+    claim = Claim(fill(32), fill(64)[32:], fill(96)[64:], 10, fill(128)[96:], root)
+    return {
+        "records": [
+            {
+                "step": record.step,
+                **{
+                    part: [item.hex() for item in getattr(record, part)]
+                    for part in ("before", "batch", "after")
+                },
+                "encoding": data.hex(),
+            }
+            for record, data in zip(records, encoded, strict=True)
+        ],
+        "roots": [merkle.compute_root(KZG_LOG, encoded[:size]).hex() for size in range(3)],
+        "file": (b"vtrain kzg log\x00\x01" + frames).hex(),
+        "tasks": [encode_task(item).hex() for item in (task, spared, plain)],
+        "task_ids": [
+            compute_domain_hash(TASK_ID, encode_task(item)).hex() for item in (task, spared, plain)
+        ],
+        "claim": cbor.encode(claim_to_map(claim)).hex(),
+    }
+
+
 # --- plan.json
 
 
@@ -469,6 +549,7 @@ FILES: dict[str, Callable[[], Json]] = {
     "state.json": make_state,
     "log.json": make_log,
     "claim.json": make_claim,
+    "kzg.json": make_kzg,
     "plan.json": make_plan,
 }
 

@@ -10,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from vtrain.engines.base import Session
+from vtrain.train.kzg import KzgRecorder
 from vtrain.wire.graph import StepGraph
+from vtrain.wire.proof import KzgRecord
 from vtrain.wire.record import StepRecord
 
 State = Mapping[str, npt.NDArray[Any]]
@@ -25,6 +27,7 @@ class Difference:
 
     The false step is one of ``first`` .. ``step``: up to ``first`` - 1 the state is known to be
     right, since roots agree there (``first`` = ``step`` when every step commits to its state).
+    ``check`` names the check that found it.
     """
 
     step: int
@@ -32,6 +35,7 @@ class Difference:
     first: int
     claimed: str
     computed: str
+    check: str = "replay"
 
     @property
     def where(self) -> str:
@@ -48,21 +52,57 @@ class Difference:
         return text
 
 
+class KzgComparison:
+    """Holds the KZG records of replayed steps against their tensors; ``count`` is how many so far.
+
+    ``records[i]`` is that of step (i + 1) * ``every``.
+    """
+
+    def __init__(self, recorder: KzgRecorder, records: Sequence[KzgRecord], every: int) -> None:
+        self._recorder, self._records, self._every = recorder, records, every
+        self._before: tuple[bytes, ...] = ()
+        self.count = 0
+
+    def begin(self, step: int, session: Session) -> None:
+        """Look at the state from which ``step`` begins."""
+        if self._recorder.is_due(step):
+            self._before = self._recorder.commit_before(step, session)
+
+    def end(self, step: int, session: Session) -> tuple[str, int, str, str] | None:
+        """(part, index, as claimed, as computed) of the first commitment to ``step`` that
+        differs."""
+        if not self._recorder.is_due(step):
+            return None
+        claimed = self._records[step // self._every - 1]
+        computed = self._recorder.make_record(step, self._before, session)
+        self.count += 1
+        for part in ("before", "batch", "after"):
+            for index, (theirs, ours) in enumerate(
+                zip(getattr(claimed, part), getattr(computed, part), strict=True)
+            ):
+                if theirs != ours:
+                    return part, index, theirs.hex(), ours.hex()
+        return None
+
+
 def replay_segment(
     session: Session,
     records: Sequence[StepRecord],
     start: int,
     end: int,
     progress: Callable[[int], None] = lambda done: None,
+    kzg: KzgComparison | None = None,
 ) -> Difference | None:
     """Do steps ``start`` + 1 .. ``end`` in ``session``, which holds the state after ``start``.
 
     ``records[t - 1]`` is what the log claims of step t.  The first difference ends the replay;
-    None when there is none.  The last step of a segment is one that commits to its state, so equal
-    records mean equal final states.
+    None when there is none.  ``kzg`` compares the KZG records too.  The last step of a segment is
+    one that commits to its state, so equal records mean equal final states.
     """
     right = start
     for step in range(start + 1, end + 1):
+        if kzg is not None:
+            kzg.begin(step, session)
         computed, claimed = session.step(), records[step - 1]
         for field in FIELDS:
             ours, theirs = getattr(computed, field), getattr(claimed, field)
@@ -71,6 +111,10 @@ def replay_segment(
                 return Difference(step, field, first, _show(theirs), _show(ours))
         if claimed.state_root:
             right = step
+        if kzg is not None and (found := kzg.end(step, session)) is not None:
+            part, index, theirs, ours = found
+            first = step if part == "batch" else min(right + 1, step)
+            return Difference(step, f"KZG commitment {index} ({part})", first, theirs, ours, "kzg")
         progress(step - start)
     return None
 

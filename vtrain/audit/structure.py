@@ -23,13 +23,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
-import numpy as np
-
-from vtrain import _core
 from vtrain.audit.plan import Segments
 from vtrain.commit.checkpoint import compute_checkpoint_size
 from vtrain.commit.digest import compute_tensor_digest
 from vtrain.commit.files import FileEntry, open_regular, read_entry
+from vtrain.commit.kzg_log import count_commitments, is_point
 from vtrain.engines.base import State, check_state
 from vtrain.errors import RunError, VtrainError
 from vtrain.graph.legality import check_graph
@@ -38,10 +36,16 @@ from vtrain.spec.commitment import compute_batch_digest, compute_task_id
 from vtrain.spec.number import NUMPY_DTYPES
 from vtrain.spec.samples import Samples
 from vtrain.train import signed as evidence
-from vtrain.train.data import HELD_TABLE_BYTES, compute_samples_root, read_samples
+from vtrain.train.data import (
+    HELD_TABLE_BYTES,
+    compute_samples_root,
+    gather_batch,
+    read_samples,
+)
 from vtrain.train.layout import Manifest, RunPaths, read_manifest
 from vtrain.wire.claim import SignedClaim
 from vtrain.wire.graph import StepGraph
+from vtrain.wire.proof import KzgRecord, decode_kzg_record
 from vtrain.wire.record import StepRecord, decode_record
 from vtrain.wire.report import Blame, Check
 from vtrain.wire.task import TaskSpec
@@ -153,8 +157,9 @@ class Ledger:
 class Evidence:
     """What the structure check established; None or empty for what it could not.
 
-    ``records`` are those of an authentic log alone.  ``checkpoints`` are the steps whose checkpoint
-    is there and has the root signed for.
+    ``records`` are those of an authentic log alone, and so are the ``kzg`` records, None where the
+    task asks for none or what is signed is none.  ``checkpoints`` are the steps whose checkpoint is
+    there and has the root signed for.
     """
 
     task: TaskSpec | None
@@ -167,6 +172,7 @@ class Evidence:
     checkpoints: frozenset[int]
     checks: tuple[Check, ...]
     extra_files: tuple[str, ...]
+    kzg: tuple[KzgRecord, ...] | None = None
 
 
 def check_structure(
@@ -204,7 +210,10 @@ def check_structure(
         lambda: _check_index(manifest, signed),
         unless=no_claim or ("" if manifest else "there is no manifest"),
     )
-    extra = _check_files(ledger, paths, manifest, limits, progress, with_samples=data is None)
+    logs_kzg = task is not None and task.kzg is not None
+    extra = _check_files(
+        ledger, paths, manifest, limits, progress, with_samples=data is None, with_kzg=logs_kzg
+    )
 
     graph = attempt("graph", "graph.cbor", lambda: _read_graph(paths, task, limits), unless=no_task)
     no_graph = "" if graph else "the graph is not known"
@@ -235,6 +244,9 @@ def check_structure(
         lambda: _check_batches(task, samples, records, threads, progress),
         unless=no_batches,
     )
+    kzg = None
+    if logs_kzg:
+        kzg = _check_kzg(ledger, paths, task, signed, legal, limits, no_graph or no_claim)
     segments = _cut_segments(task, records)
     good = _check_checkpoints(
         ledger, paths, task, legal, records, segments, threads, progress, no_records
@@ -250,6 +262,7 @@ def check_structure(
         checkpoints=good,
         checks=tuple(ledger.checks),
         extra_files=extra,
+        kzg=None if kzg is None else tuple(kzg),
     )
 
 
@@ -284,6 +297,13 @@ def _check_complete(
     on wants all of it."""
     steps, claimed = _known(task).steps, _known(signed).claim.log_size
     every = _known(task).commit_every
+    if bool(_known(signed).claim.kzg_root) != (_known(task).kzg is not None):
+        found = "asks for one" if _known(task).kzg else "asks for none"
+        raise FindingError(
+            f"a root of KZG commitments: the task {found}, the claim has it otherwise",
+            "claim.kzg_root",
+            "solver",
+        )
     if claimed > steps:
         raise FindingError(
             f"claims {claimed} steps of a task of {steps}", "claim.log_size", "solver"
@@ -319,6 +339,7 @@ def _check_files(
     progress: Progress,
     *,
     with_samples: bool,
+    with_kzg: bool,
 ) -> tuple[str, ...]:
     """Hold each file against the manifest; return the files that belong to no run."""
     sizes = {
@@ -327,6 +348,8 @@ def _check_files(
         paths.name_of(paths.model): limits.model_bytes,
         paths.name_of(paths.log): limits.log_bytes,
     }
+    if with_kzg:
+        sizes[paths.name_of(paths.kzg)] = limits.log_bytes
     unlisted = {paths.name_of(path) for path in (paths.manifest, paths.claim, paths.lock)}
     table = paths.name_of(paths.samples)
     if manifest is None:
@@ -450,6 +473,16 @@ def _check_fields(task: TaskSpec, graph: StepGraph) -> None:
     agree("task.data.samples", task.data.samples, index["samples"])
     record = graph.nodes[graph.find("record")].attrs
     agree("task.commit_every", task.commit_every, record["commit_every"])
+    if task.kzg is not None:
+        count, _ = count_commitments(task.kzg, graph, task.data, task.batch)
+        if len(task.kzg.initial) != count:
+            raise FindingError(
+                f"has {len(task.kzg.initial)} commitments, the graph's state {count} columns",
+                "task.proof.initial",
+                "task",
+            )
+        if not all(map(is_point, task.kzg.initial)):
+            raise FindingError("is not made of points of the curve", "task.proof.initial", "task")
     data = task.data
     forms = {
         "x": (data.x_dtype, data.x_shape, data.x_exponent),
@@ -515,6 +548,80 @@ def _check_records(
     return f"{len(records)} steps in order, a state root every {every}", records
 
 
+def _check_kzg(
+    ledger: Ledger,
+    paths: RunPaths,
+    task: TaskSpec | None,
+    signed: SignedClaim | None,
+    graph: StepGraph | None,
+    limits: Limits,
+    unless: str,
+) -> list[KzgRecord] | None:
+    """Hold the KZG log against its signed root, and its records against task and graph."""
+    place = paths.name_of(paths.kzg)
+
+    def read() -> tuple[str, list[bytes]]:
+        claim, proof = _known(signed).claim, _known(_known(task).kzg)
+        leaves = evidence.read_kzg_leaves(paths, claim, proof.every, limits.log_bytes)
+        return f"{len(leaves)} records under the signed root", leaves
+
+    no_root = "" if signed and signed.claim.kzg_root else "the claim has no root of it"
+    leaves = ledger.attempt("kzg_log", place, read, unless=unless or no_root)
+    no_leaves = "" if leaves is not None else "there is no KZG log that the solver signed"
+    return ledger.attempt(
+        "kzg_records",
+        place,
+        lambda: _check_kzg_records(_known(task), _known(graph), _known(leaves)),
+        unless=unless or no_leaves,
+    )
+
+
+def _check_kzg_records(
+    task: TaskSpec, graph: StepGraph, leaves: list[bytes]
+) -> tuple[str, list[KzgRecord]]:
+    """Every leaf is a record of the step it stands for, with as many commitments as that step has
+    columns, all of them points, and goes on from where the one before it ended."""
+    proof = _known(task.kzg)
+    state, batch = count_commitments(proof, graph, task.data, task.batch)
+    ended = 0, proof.initial
+    records: list[KzgRecord] = []
+    for index, leaf in enumerate(leaves):
+        step = (index + 1) * proof.every
+        try:
+            record = decode_kzg_record(leaf)
+        except VtrainError as error:
+            raise FindingError(
+                f"is no KZG record: {error.message}", f"step {step}", "solver"
+            ) from None
+        if record.step != step:
+            raise FindingError(
+                f"is recorded as step {record.step}; a KZG record is due every {proof.every} steps",
+                f"step {step}",
+                "solver",
+            )
+        parts = (("before", record.before, state), ("batch", record.batch, batch))
+        for name, found, count in (*parts, ("after", record.after, state)):
+            if len(found) != count:
+                raise FindingError(
+                    f"has {len(found)} commitments, {count} are due",
+                    f"step {step}: {name}",
+                    "solver",
+                )
+            wrong = next((i for i, item in enumerate(found) if not is_point(item)), None)
+            if wrong is not None:
+                raise FindingError(
+                    f"commitment {wrong} is no point of the curve", f"step {step}: {name}", "solver"
+                )
+        if ended[0] == step - 1 and record.before != ended[1]:
+            whose = f"after step {step - 1}" if step > 1 else "that the task begins with"
+            raise FindingError(
+                f"are not the commitments to the state {whose}", f"step {step}: before", "solver"
+            )
+        ended = step, record.after
+        records.append(record)
+    return f"{len(records)} records in order, each a step's commitments, all on the curve", records
+
+
 def _cut_segments(task: TaskSpec | None, records: list[StepRecord] | None) -> Segments | None:
     """The segments between checkpoints, as far as the log commits to states."""
     if task is None or records is None or len(records) < task.commit_every:
@@ -574,11 +681,12 @@ def _map_over_threads(
 
 def _digest_batches(task: TaskSpec, samples: Samples, steps: range) -> list[bytes]:
     """Batch digest of each step (from 0)."""
-    parts = samples.part("x"), samples.part("y")
     out = []
     for step in steps:
-        index = _core.batch_indices(task.seed, task.data.samples, task.batch, step)
-        x, y = (compute_tensor_digest(np.ascontiguousarray(part[index]), 1) for part in parts)
+        x, y = (
+            compute_tensor_digest(part, 1)
+            for part in gather_batch(samples, task.seed, task.batch, step + 1)
+        )
         out.append(compute_batch_digest(x, y))
     return out
 

@@ -16,7 +16,7 @@ from vtrain.audit.plan import (
     draw_randomness,
     given_randomness,
 )
-from vtrain.audit.replay import describe_state_difference, replay_segment
+from vtrain.audit.replay import KzgComparison, describe_state_difference, replay_segment
 from vtrain.audit.structure import (
     Evidence,
     FindingError,
@@ -25,10 +25,12 @@ from vtrain.audit.structure import (
     check_structure,
     read_state,
 )
+from vtrain.commit.kzg_log import OpenKey
 from vtrain.engines.base import Session
 from vtrain.engines.registry import open_session, resolve_engine
 from vtrain.errors import RunError, VtrainError
 from vtrain.spec.samples import Samples
+from vtrain.train.kzg import KzgRecorder
 from vtrain.train.layout import RunPaths
 from vtrain.train.runner import check_threads
 from vtrain.wire.graph import StepGraph
@@ -54,14 +56,19 @@ def verify(
     progress: Progress = lambda what, done, total: None,
     limits: Limits | None = None,
     random: Callable[[int], bytes] = os.urandom,
+    srs: Path | None = None,
+    open_key: OpenKey | None = None,
 ) -> Report:
     """Check the structure of ``run`` in full, then replay ``samples`` of its segments, or ``all_``.
 
     Whatever ``run`` contains ends in a report.  ``random`` is asked for fresh randomness after the
     claim was read; ``seed`` (1 to 64 bytes) replaces it, which the report calls predictable.
     ``data`` is the sample table for a run published without it.  ``limits`` bound what it takes
-    on; by default they are cut down to this machine's memory.  RunError when ``run`` is no folder,
-    for an unknown engine, for a seed or task id of another length and beyond 1024 threads.
+    on; by default they are cut down to this machine's memory.  ``srs`` is the SRS file, opened by
+    ``open_key`` (``vtrain.prove.kzg.CommitKey``), with which the KZG commitments of replayed steps
+    are compared, where the task asks for such.  RunError when ``run`` is no folder,
+    for an unknown engine, for a seed or task id of another length, for an SRS that is no file or
+    that nothing opens, and beyond 1024 threads.
     """
     if not run.is_dir():
         raise RunError("is not a run directory", where=str(run))
@@ -70,6 +77,9 @@ def verify(
     if task_id is not None:
         _check_task_id(task_id)
     check_threads(threads)
+    if srs is not None and (open_key is None or not srs.is_file()):
+        reason = "is no file" if open_key else "needs open_key"
+        raise RunError(reason, where=str(srs))
     resolved = resolve_engine(engine)
     given = None if seed is None else given_randomness(seed)
     evidence = check_structure(
@@ -78,6 +88,7 @@ def verify(
     subject = _find_subject(evidence)
     count = DEFAULT_SAMPLES if samples is None else samples
     randomness: Randomness | None = None  # of a draw: a replay of everything draws nothing
+    kzg = _prepare_kzg(RunPaths(run), evidence, subject, srs, open_key, threads)
     if isinstance(subject, str):
         replay = _Replay((Check("replay", "not_done", subject),), ())
     else:
@@ -91,15 +102,17 @@ def verify(
                 raise RunError("has records without a claim", where="audit")
             drawn = draw(randomness.value, signed, REPLAY_DOMAIN, population, count)
             chosen = tuple(sorted(drawn))
-        replay = _replay(RunPaths(run), subject, chosen, resolved, threads, progress)
-    checks = evidence.checks + replay.checks
+        replay = _replay(RunPaths(run), subject, chosen, resolved, threads, progress, kzg)
+    checks = evidence.checks + _list_kzg_checks(kzg, replay) + replay.checks
     last = evidence.records[-1] if evidence.records else None
     claim = evidence.signed.claim if evidence.signed else None
     segments = evidence.segments
     return Report(
         verdict=compute_verdict(checks),
         checks=checks,
-        strength=_describe_strength(evidence, replay, randomness, resolved, given_id=task_id),
+        strength=_describe_strength(
+            evidence, replay, randomness, resolved, kzg, given_id=task_id, given_srs=srs is not None
+        ),
         randomness=randomness,
         detections=(
             compute_detections(segments, len(replay.segments))
@@ -147,6 +160,50 @@ def _find_subject(evidence: Evidence) -> _Subject | str:
     return f"needs {', '.join(missing)}"
 
 
+def _prepare_kzg(
+    paths: RunPaths,
+    evidence: Evidence,
+    subject: _Subject | str,
+    srs: Path | None,
+    open_key: OpenKey | None,
+    threads: int,
+) -> KzgComparison | Check | None:
+    """What compares KZG commitments, why nothing can, or None where there is nothing to compare."""
+    proof = evidence.task.kzg if evidence.task is not None else None
+    if proof is None or srs is None or open_key is None:
+        return None
+    if isinstance(subject, str):
+        return Check("kzg", "not_done", subject)
+    if evidence.kzg is None:
+        return Check("kzg", "not_done", "there is no KZG log that the solver signed")
+    try:
+        key = open_key(srs, proof.k, proof.blinding)
+        recorder = KzgRecorder(subject.task, subject.graph, subject.samples, key, threads)
+    except VtrainError as error:
+        return Check("kzg", "not_done", f"the SRS given is of no use here: {error}")
+    if 0 in subject.checkpoints:
+        try:
+            state = read_state(paths, subject.task, subject.graph, subject.records, 0, threads)
+        except FindingError as found:
+            return Check("kzg", "not_done", found.detail, found.where)
+        if recorder.commit_state(0, state) != proof.initial:
+            detail = "the task's commitments are not those to its initial state"
+            return Check("kzg", "failed", detail, "task.proof.initial", "task")
+    return KzgComparison(recorder, evidence.kzg, proof.every)
+
+
+def _list_kzg_checks(kzg: KzgComparison | Check | None, replay: _Replay) -> tuple[Check, ...]:
+    """The check of KZG commitments; a replay that found one to differ has entered it itself."""
+    if kzg is None or any(check.name == "kzg" for check in replay.checks):
+        return ()
+    if isinstance(kzg, Check):
+        return (kzg,)
+    if not kzg.count:  # nothing to find: the strength says what was not compared
+        return ()
+    detail = f"KZG commitments of {kzg.count} steps made again from their tensors, all the same"
+    return (Check("kzg", "passed", detail),)
+
+
 @dataclass(frozen=True)
 class _Replay:
     """Outcome of the replay; ``segments`` are the (first, last) steps that were done again.
@@ -166,6 +223,7 @@ def _replay(
     engine: str,
     threads: int,
     progress: Progress,
+    kzg: KzgComparison | Check | None,
 ) -> _Replay:
     """Replay the chosen segments in order, up to the first difference."""
     if not chosen:
@@ -181,6 +239,7 @@ def _replay(
     replayed: list[tuple[int, int]] = []
     done = 0
     standing: int | None = None
+    comparison = kzg if isinstance(kzg, KzgComparison) else None
     for count, (start, end) in enumerate(bounds, start=1):
         if standing != start and not _load(paths, subject, session, start, threads):
             reason = f"the checkpoint of step {start} was not produced"
@@ -192,7 +251,7 @@ def _replay(
             progress("replay", before + steps, total)
 
         try:
-            difference = replay_segment(session, subject.records, start, end, show)
+            difference = replay_segment(session, subject.records, start, end, show, comparison)
         except VtrainError as error:
             reason = f"the {engine} engine gave up: {error.message}"
             checks.append(Check("replay", "not_done", reason, f"steps {start + 1} to {end}"))
@@ -207,7 +266,7 @@ def _replay(
             if changed:
                 detail += "; yet it was right when it was recomputed from the samples before"
             blame: Blame = "nobody" if changed else "solver"
-            checks.append(Check("replay", "failed", detail, difference.where, blame))
+            checks.append(Check(difference.check, "failed", detail, difference.where, blame))
             return _Replay(tuple(checks), tuple(replayed), stopped=len(bounds) - count)
         standing = end
         done += end - start
@@ -249,8 +308,10 @@ def _describe_strength(
     replay: _Replay,
     randomness: Randomness | None,
     engine: str,
+    kzg: KzgComparison | Check | None,
     *,
     given_id: bytes | None,
+    given_srs: bool,
 ) -> Strength:
     """What the verdict rests on and what it leaves open, in sentences."""
     passed = [check.name for check in evidence.checks if check.status == "passed"]
@@ -280,6 +341,7 @@ def _describe_strength(
                 f"the arithmetic of {evidence.segments.steps - replayed} steps that were not "
                 f"replayed{batches}"
             )
+    _describe_kzg(evidence, kzg, replayed, checked, unchecked, given_srs=given_srs)
     if any(check.status == "failed" for check in replay.checks):
         left = f"; {replay.stopped} of the segments chosen were not begun" if replay.stopped else ""
         unchecked.append(f"what follows the first difference: the replay stopped there{left}")
@@ -296,3 +358,38 @@ def _describe_strength(
         more = " and more" if len(evidence.extra_files) > 5 else ""
         unchecked.append(f"files that belong to no run, ignored: {shown}{more}")
     return Strength(tuple(checked), tuple(unchecked))
+
+
+def _describe_kzg(
+    evidence: Evidence,
+    kzg: KzgComparison | Check | None,
+    replayed: int,
+    checked: list[str],
+    unchecked: list[str],
+    *,
+    given_srs: bool,
+) -> None:
+    """What is known of the KZG commitments in the log, in sentences."""
+    proof = evidence.task.kzg if evidence.task is not None else None
+    if proof is None:
+        if given_srs and evidence.task is not None:
+            unchecked.append("the SRS given: the task asks for no KZG commitments")
+        return
+    compared = kzg.count if isinstance(kzg, KzgComparison) else 0
+    total = len(evidence.kzg or ())
+    if compared:
+        checked.append(
+            f"KZG commitments of {compared} of {total} steps that have them, made again from their "
+            f"tensors with the SRS {proof.srs.hex()}"
+        )
+    elif replayed and not given_srs:
+        unchecked.append(
+            "whether the KZG commitments of the steps replayed are those to their tensors: no SRS "
+            "was given (--srs)"
+        )
+    if compared < total:
+        unchecked.append(
+            f"whether KZG commitments and BLAKE3 roots are of the same tensors in "
+            f"{total - compared} of {total} steps that have KZG commitments: they were not "
+            "compared there"
+        )

@@ -54,6 +54,7 @@ def _load_graph(source: Path) -> StepGraph:
         from vtrain.wire.graph import decode_graph
 
         return decode_graph(read_file(RunPaths(source).graph, MAX_GRAPH))
+    from vtrain.prove.kzg import CommitKey
     from vtrain.train.task import compile_task, load_task
 
-    return compile_task(load_task(source)).graph
+    return compile_task(load_task(source), CommitKey).graph

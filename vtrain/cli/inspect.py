@@ -24,8 +24,9 @@ def command(run: Path, as_json: bool) -> None:
     """Show what RUN says of itself; nothing is checked, which is what verify does.
 
     ``root`` is the state root after the last step that has one; ``log_root`` is computed from the
-    log as it is; ``complete`` says whether a claim covers all steps of the task. What a run that
-    was killed does not say yet is unknown (null in JSON): the solver, for one.
+    log as it is, ``kzg_root`` is the one claimed (of a task with KZG commitments); ``complete``
+    says whether a claim covers all steps of the task. What a run that was killed does not say yet
+    is unknown (null in JSON): the solver, for one.
     """
     from vtrain.commit.files import read_file
     from vtrain.commit.log import RunLog, recover_prefix
@@ -59,6 +60,8 @@ def command(run: Path, as_json: bool) -> None:
         "software": manifest.software if manifest else None,
         "engine": manifest.engine if manifest else None,
     }
+    if task.kzg is not None:
+        pairs["kzg_root"] = claim.kzg_root.hex() if claim else None
     if recovered is not None and recovered.fault is not None:
         click.echo(f"the log ends early: {recovered.fault}", err=True)
     if as_json:

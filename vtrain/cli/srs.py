@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from vtrain.cli.common import (
+    HexBytes,
     VtrainCommand,
     existing_file,
     json_option,
@@ -57,12 +58,20 @@ def check(file: Path, allow_insecure_srs: bool, threads: int, as_json: bool) -> 
     type=click.Path(dir_okay=False, path_type=Path),
     help="The new file.",
 )
+@click.option(
+    "--seed",
+    type=HexBytes(1, 64),
+    metavar="HEX",
+    help="Make the file of this instead of fresh randomness; whoever has the seed can forge.",
+)
+@threads_option
 @json_option
-def generate(k: int, out: Path, as_json: bool) -> None:
+def generate(k: int, out: Path, seed: bytes | None, threads: int, as_json: bool) -> None:
     """Make an insecure SRS for tests and trials: this machine could forge proofs with it."""
     from vtrain.prove.srs import generate_srs
 
-    made = generate_srs(out, k)
+    with show_progress() as progress:
+        made = generate_srs(out, k, seed=seed, threads=threads, progress=progress)
     _show(out, made.k, made.sha256, made.is_ceremony, as_json)
 
 

@@ -29,9 +29,10 @@ def command() -> None:
 @json_option
 def check(task: Path, as_json: bool) -> None:
     """Compile TASK, prove its ranges, and show everything that its id pins."""
+    from vtrain.prove.kzg import CommitKey
     from vtrain.train.task import compile_task, load_task
 
-    compiled = compile_task(load_task(task))
+    compiled = compile_task(load_task(task), CommitKey)
     if as_json:
         print_json(_to_dict(compiled))
     else:
@@ -61,6 +62,24 @@ def _numbers(task: CompiledTask) -> dict[str, int]:
     }
 
 
+def _proof(task: CompiledTask) -> dict[str, Any] | None:
+    proof = task.spec.proof
+    if proof is None:
+        return None
+    return {
+        "circuit": proof.circuit,
+        "srs": proof.srs.hex(),
+        "k": proof.k,
+        "blinding": proof.blinding,
+        "every": proof.every,
+        "initial": [commitment.hex() for commitment in proof.initial],
+        "circuits": {
+            name: {"circuit": pin.circuit.hex(), "key": pin.key.hex()}
+            for name, pin in sorted(proof.circuits.items())
+        },
+    }
+
+
 def _nodes(task: CompiledTask) -> list[dict[str, Any]]:
     return [
         {
@@ -84,6 +103,8 @@ def _to_dict(task: CompiledTask) -> dict[str, Any]:
         **_roots(task),
         **_numbers(task),
         "exponents": dict(sorted(task.spec.exponents.items())),
+        "commitments": list(task.spec.commitments),
+        "proof": _proof(task),
         "nodes": _nodes(task),
     }
 
@@ -106,3 +127,10 @@ def _print(task: CompiledTask) -> None:
     print_pairs(_numbers(task))
     click.echo("")
     print_pairs(_roots(task))
+    proof = _proof(task)
+    if proof is not None:
+        pins = {f"{name}.{key}": pin[key] for name, pin in proof["circuits"].items() for key in pin}
+        initial = {f"initial {i}": point for i, point in enumerate(proof["initial"])}
+        scalars = ("circuit", "srs", "k", "blinding", "every")
+        click.echo(f"\nProofs; commitments logged: {', '.join(task.spec.commitments)}")
+        print_pairs({**{key: proof[key] for key in scalars}, **pins, **initial})

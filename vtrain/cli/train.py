@@ -43,6 +43,11 @@ if TYPE_CHECKING:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="The solver's key file.  [default: your own, made on first use]",
 )
+@click.option(
+    "--srs",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The SRS file of a task with KZG commitments, instead of the one that TASK names.",
+)
 @click.option("--no-data", is_flag=True, help="Leave the samples out of the run directory.")
 @engine_option
 @threads_option
@@ -52,6 +57,7 @@ def command(
     out: Path,
     steps: int | None,
     key: Path | None,
+    srs: Path | None,
     no_data: bool,
     engine: str,
     threads: int,
@@ -62,10 +68,11 @@ def command(
     It may be killed at any moment: the same command goes on, and ends in the same root.
     """
     from vtrain.attest.keys import public_key
+    from vtrain.prove.kzg import CommitKey
     from vtrain.train.runner import train
     from vtrain.train.task import compile_task, load_task
 
-    compiled = compile_task(load_task(task))
+    compiled = compile_task(load_task(task, srs=srs), CommitKey)
     signer = load_or_make_key(key)
     with _show_training() as progress:
         summary = train(
@@ -86,9 +93,11 @@ def command(
         "steps": summary.steps,
         "root": summary.root.hex(),
         "log_root": summary.log_root.hex(),
+        **({"kzg_root": summary.kzg_root.hex()} if summary.kzg_root else {}),
         "engine": summary.engine,
         "resumed_from": summary.resumed_from,
         "seconds": round(summary.seconds, 3),
+        **({"kzg_seconds": round(summary.kzg_seconds, 3)} if summary.kzg_root else {}),
     }
     if as_json:
         sites = [

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from vtrain.cli.common import (
     HexBytes,
+    Progress,
     VtrainCommand,
     engine_option,
     existing_folder,
@@ -16,6 +18,10 @@ from vtrain.cli.common import (
     show_progress,
     threads_option,
 )
+from vtrain.cli.proofs import StepsType, keys_options, make_setup
+
+if TYPE_CHECKING:
+    from vtrain.wire.report import Report
 
 
 @click.command("verify", cls=VtrainCommand)
@@ -44,6 +50,41 @@ from vtrain.cli.common import (
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="The canonical sample table, for a run published without it.",
 )
+@click.option(
+    "--srs",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The SRS file of a task with KZG commitments: compare those of the steps replayed.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["replay", "proof"]),
+    default="replay",
+    show_default=True,
+    help="Do segments again, or check ZK proofs of steps (docs/proofs.md).",
+)
+@click.option(
+    "--private", is_flag=True, help="Mode proof: from public files alone, without tensors or data."
+)
+@click.option(
+    "--steps", type=StepsType(), help="Mode proof: the proofs of these steps, such as 3,7,20-24."
+)
+@click.option(
+    "--batches",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Mode proof: commitments to the batches, signed by the data's owner.",
+)
+@click.option(
+    "--owner",
+    type=HexBytes(32, 32),
+    metavar="HEX",
+    help="Public key of the data's owner, for --batches.",
+)
+@click.option(
+    "--allow-insecure-srs",
+    is_flag=True,
+    help="Mode proof: take an SRS that is of no ceremony, whose maker can forge proofs.",
+)
+@keys_options
 @engine_option
 @threads_option
 @json_option
@@ -54,9 +95,12 @@ def command(
     seed: bytes | None,
     task_id: bytes | None,
     data: Path | None,
+    srs: Path | None,
+    mode: str,
     engine: str,
     threads: int,
     as_json: bool,
+    **proof: Any,
 ) -> int:
     """Check RUN: its structure always, then segments of it by doing them again.
 
@@ -64,24 +108,51 @@ def command(
     checkpoint.  Then segments between checkpoints are drawn at random and replayed: the law is
     exact, so one different bit is proof of fraud.
 
+    With --mode proof, steps that can be proven are drawn in place of segments, and their proofs in
+    RUN/proofs/ are checked (`vtrain prove RUN --sample N --seed HEX` makes them); --samples and
+    --seed then draw steps.
+
     Exit code 0: verified.  1: fraud found.  2: bad usage.  3: inconclusive.
     """
     if all_ and samples is not None:
         raise click.UsageError("--all replays everything: --samples has no meaning")
-    from vtrain.audit.verify import verify
-
+    given = sorted(name for name, value in proof.items() if value)
     with show_progress() as progress:
-        report = verify(
-            run,
-            samples=samples,
-            all_=all_,
-            seed=seed,
-            task_id=task_id,
-            data=data,
-            engine=engine,
-            threads=threads,
-            progress=progress,
-        )
+        if mode == "proof":
+            if all_:
+                raise click.UsageError("--all replays: name --steps in mode proof")
+            report = _verify_proofs(
+                run,
+                progress,
+                samples=samples,
+                seed=seed,
+                task_id=task_id,
+                data=data,
+                srs=srs,
+                engine=engine,
+                threads=threads,
+                **proof,
+            )
+        elif given:
+            option = given[0].replace("_", "-")
+            raise click.UsageError(f"--{option} has a meaning in --mode proof alone")
+        else:
+            from vtrain.audit.verify import verify
+            from vtrain.prove.kzg import CommitKey
+
+            report = verify(
+                run,
+                samples=samples,
+                all_=all_,
+                seed=seed,
+                task_id=task_id,
+                data=data,
+                srs=srs,
+                open_key=CommitKey,
+                engine=engine,
+                threads=threads,
+                progress=progress,
+            )
     if as_json:
         from vtrain.report.json import format_report
 
@@ -91,3 +162,36 @@ def command(
 
         print_report(report, make_console())
     return report.exit_code
+
+
+def _verify_proofs(
+    run: Path, progress: Progress, *, samples: int | None, srs: Path | None, **given: Any
+) -> Report:
+    from vtrain.prove.audit import ProofAudit, verify_proofs
+    from vtrain.prove.batches import read_batches
+    from vtrain.prove.runs import read_run
+
+    if srs is None:
+        raise click.UsageError("--mode proof needs --srs")
+    steps, seed = given["steps"], given["seed"]
+    if steps is not None and (samples is not None or seed is not None):
+        raise click.UsageError("--steps names them: --samples and --seed have no meaning")
+    if (given["batches"] is None) != (given["owner"] is None):
+        raise click.UsageError("--batches and --owner belong together")
+    signed = read_run(run)
+    batches = None
+    if given["batches"] is not None:
+        batches = read_batches(given["batches"], given["owner"], signed.task)
+    audit = ProofAudit(
+        make_setup(signed, srs=srs, **given),
+        steps=steps,
+        sample=samples,
+        seed=seed,
+        private=given["private"],
+        allow_insecure_srs=given["allow_insecure_srs"],
+        batches=batches,
+        task_id=given["task_id"],
+        data=given["data"],
+        engine=given["engine"],
+    )
+    return verify_proofs(run, audit, progress=progress)

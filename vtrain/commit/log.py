@@ -88,7 +88,11 @@ def verify_record(root: bytes, record: StepRecord, proof: InclusionProof) -> boo
 
 def encode_frame(record: StepRecord) -> bytes:
     """What appending ``record`` appends to the file."""
-    data = encode_record(record)
+    return frame(encode_record(record))
+
+
+def frame(data: bytes) -> bytes:
+    """A leaf of a log as it stands in a file."""
     return len(data).to_bytes(_LENGTH_BYTES, "little") + data
 
 
@@ -111,23 +115,27 @@ def iterate_log(stream: BinaryIO) -> Iterator[StepRecord]:
         yield record
 
 
-def iterate_frames(stream: BinaryIO) -> Iterator[tuple[str, bytes]]:
+def iterate_frames(
+    stream: BinaryIO, *, header: bytes = LOG_HEADER, longest: int = _MAX_RECORD
+) -> Iterator[tuple[str, bytes]]:
     """(place, bytes) of each leaf of a log file, undecoded: the bytes that a log root binds.
 
-    An auditor needs them: a root may be signed over leaves that are no records.
+    An auditor needs them: a root may be signed over leaves that are no records.  ``header`` and
+    ``longest`` (bytes of a leaf) are those of another kind of log.
     """
-    header = stream.read(len(LOG_HEADER))
-    if header != LOG_HEADER:
-        reason = "is cut off" if LOG_HEADER.startswith(header) else "is not that of a run log"
+    found = stream.read(len(header))
+    if found != header:
+        kind = header[:-2].decode().removeprefix("vtrain ")
+        reason = "is cut off" if header.startswith(found) else f"is not that of a {kind}"
         raise EncodingError(f"the header {reason}", where="byte 0")
-    offset, index = len(LOG_HEADER), 0
-    while frame := stream.read(_LENGTH_BYTES):
+    offset, index = len(header), 0
+    while head := stream.read(_LENGTH_BYTES):
         where = f"record {index} at byte {offset}"
-        length = int.from_bytes(frame, "little")
-        if len(frame) == _LENGTH_BYTES and length > _MAX_RECORD:
+        length = int.from_bytes(head, "little")
+        if len(head) == _LENGTH_BYTES and length > longest:
             raise EncodingError(f"a record of {length} bytes is too long", where=where)
         data = stream.read(length)
-        if len(frame) < _LENGTH_BYTES or len(data) < length:
+        if len(head) < _LENGTH_BYTES or len(data) < length:
             raise EncodingError("the file ends within the record", where=where)
         yield where, data
         offset += _LENGTH_BYTES + length

@@ -105,10 +105,7 @@ def start(genesis: Genesis) -> Game:
     SignatureError unless the claim is signed by the solver; MoveRefusedError for a genesis that
     contradicts itself.
     """
-    claim = Claim(
-        genesis.run_id, genesis.solver, genesis.task_id, genesis.log_size, genesis.log_root
-    )
-    verify_claim(SignedClaim(claim, genesis.signature))
+    verify_claim(get_claim(genesis))
     if genesis.arity & (genesis.arity - 1):
         raise MoveRefusedError("is not a power of two", where="genesis.arity")
     if genesis.record_node >= genesis.nodes:
@@ -128,6 +125,19 @@ def start(genesis: Genesis) -> Game:
         tournaments=(top,),
         matches=(),
     )
+
+
+def get_claim(genesis: Genesis) -> SignedClaim:
+    """The solver's signed claim, which the game is about."""
+    claim = Claim(
+        run_id=genesis.run_id,
+        solver=genesis.solver,
+        task_id=genesis.task_id,
+        log_size=genesis.log_size,
+        log_root=genesis.log_root,
+        kzg_root=genesis.kzg_root,
+    )
+    return SignedClaim(claim, genesis.signature)
 
 
 def sign(game: Game, move: Move, key: PrivateKey) -> SignedMove:

@@ -69,6 +69,8 @@ def make_genesis(
         raise RunError("the graph is not the task's", where="graph")
     if claim.task_id != compute_task_id(task):
         raise RunError("the claim is about another task", where="claim.task_id")
+    if bool(claim.kzg_root) != (task.kzg is not None):
+        raise RunError("is there just where the task logs KZG commitments", where="claim.kzg_root")
     if not 1 <= claim.log_size <= task.steps:
         raise RunError(f"claims {claim.log_size} of {task.steps} steps", where="claim.log_size")
     return Genesis(
@@ -89,6 +91,7 @@ def make_genesis(
         clocks=clocks,
         opened=opened,
         nonce=secrets.token_bytes(32) if nonce is None else nonce,
+        kzg_root=claim.kzg_root,
     )
 
 

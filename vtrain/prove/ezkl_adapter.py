@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import metadata, util
@@ -37,7 +37,6 @@ CALLS: Final = frozenset(
     {
         "compile_circuit",
         "create_evm_verifier",
-        "encode_evm_calldata",
         "gen_settings",
         "gen_srs",
         "gen_vk_from_pk_single",
@@ -104,8 +103,16 @@ def require_extra(*modules: str) -> None:
             )
 
 
+Watcher = Callable[[int], None]
+"""Told how many calls are done, whenever that grew."""
+
+
 def run_ezkl(
-    calls: Sequence[Call], limits: Limits, *, cancelled: threading.Event | None = None
+    calls: Sequence[Call],
+    limits: Limits,
+    *,
+    cancelled: threading.Event | None = None,
+    watch: Watcher = lambda done: None,
 ) -> list[Any]:
     """Make the calls, one after the other, in one process of their own; their results as JSON.
 
@@ -113,19 +120,45 @@ def run_ezkl(
     ran out of time or was cancelled; it has then ended, with every process it started.
     MissingExtraError without the pinned ezkl.
     """
+    outcomes = _run(calls, limits, False, cancelled, watch)
+    for outcome in outcomes:
+        if isinstance(outcome, CallFailedError):
+            raise outcome
+    return outcomes
+
+
+def try_ezkl(
+    calls: Sequence[Call],
+    limits: Limits,
+    *,
+    cancelled: threading.Event | None = None,
+    watch: Watcher = lambda done: None,
+) -> list[Any]:
+    """As :func:`run_ezkl`, but make every call; in place of a result, the CallFailedError."""
+    return _run(calls, limits, True, cancelled, watch)
+
+
+def _run(
+    calls: Sequence[Call],
+    limits: Limits,
+    every: bool,
+    cancelled: threading.Event | None,
+    watch: Watcher,
+) -> list[Any]:
     require_extra("ezkl")
     for call in calls:
         if call.name not in CALLS:
             raise ProverError("no such call is allowed", where=call.name)
     request = json.dumps(
         {
+            "all": every,
             "calls": [[call.name, dict(call.arguments)] for call in calls],
             "memory": limits.memory,
             "seconds": limits.seconds,
         }
     ).encode()
     with TemporaryDirectory(prefix="vtrain-ezkl-") as folder, TemporaryFile() as noise:
-        reply = _run_process(request, limits, Path(folder), noise, cancelled)
+        reply = _run_process(request, limits, Path(folder), noise, cancelled, watch)
         return _read_reply(reply, calls, noise)
 
 
@@ -259,7 +292,16 @@ def verify_proof(
 
 
 _POLL_SECONDS: Final = 0.05
+_WORKER: Final = Path(__file__).with_name("ezkl_worker.py")
 _NOISE_BYTES: Final = 1000
+
+_COMPILER: Final = ".svm/0.8.20/solc-0.8.20"
+_NO_COMPILER: Final = """#!/bin/sh
+cat > /dev/null
+echo '{"contracts":{"":{"Halo2Verifier":{"abi":[]}}}}'
+"""
+"""``create_evm_verifier`` compiles what it wrote, only for an ABI, with a compiler that it looks
+for under the home directory and else fetches from the web and runs.  This one stands there."""
 
 
 def _run_process(
@@ -268,6 +310,7 @@ def _run_process(
     folder: Path,
     noise: IO[bytes],
     cancelled: threading.Event | None,
+    watch: Watcher,
 ) -> tuple[int, bytes, str]:
     """Exit status, reply, and why the process was ended, if it was."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("EZKL_")}
@@ -277,15 +320,12 @@ def _run_process(
     asked, answer = folder / "request", folder / "answer"
     try:
         asked.write_bytes(request)
-        process = subprocess.Popen(  # noqa: S603 - this interpreter, on this module
-            [
-                sys.executable,
-                "-P",
-                "-c",
-                "from vtrain.prove.ezkl_adapter import work; work()",
-                str(asked),
-                str(answer),
-            ],
+        compiler = folder / _COMPILER
+        compiler.parent.mkdir(parents=True)
+        compiler.write_text(_NO_COMPILER)
+        compiler.chmod(0o700)
+        process = subprocess.Popen(  # noqa: S603 - this interpreter, on a file of ours
+            [sys.executable, "-P", str(_WORKER), str(asked), str(answer)],
             stdin=subprocess.DEVNULL,
             stdout=noise,
             stderr=noise,
@@ -296,11 +336,14 @@ def _run_process(
         raise StorageError(error.strerror or str(error), where=str(folder)) from error
     ended = ""
     deadline = time.monotonic() + limits.seconds
+    lines = _Lines(answer)
     try:
         while True:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_POLL_SECONDS)
                 break
+            if lines.grew():
+                watch(lines.count)
             if cancelled is not None and cancelled.is_set():
                 ended = "cancelled"
                 break
@@ -315,6 +358,25 @@ def _run_process(
     return status, answer.read_bytes() if answer.exists() else b"", ended
 
 
+class _Lines:
+    """Counts the lines of a file that grows."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read = 0
+        self.count = 0
+
+    def grew(self) -> bool:
+        """Whether there are more lines than when last asked."""
+        before = self.count
+        with suppress(FileNotFoundError), self._path.open("rb") as file:
+            file.seek(self._read)
+            fresh = file.read()
+            self._read += len(fresh)
+            self.count += fresh.count(b"\n")
+        return self.count > before
+
+
 def _read_reply(
     reply: tuple[int, bytes, str], calls: Sequence[Call], noise: IO[bytes]
 ) -> list[Any]:
@@ -322,60 +384,17 @@ def _read_reply(
     if ended:
         raise ProverError(ended, where="ezkl")
     lines = [json.loads(line) for line in answer.splitlines(keepends=True) if line.endswith(b"\n")]
-    results = [line["result"] for line in lines if "result" in line]
-    failed = next((line["failed"] for line in lines if "failed" in line), None)
-    name = calls[len(results)].name if len(results) < len(calls) else "ezkl"
-    if failed is not None:
-        raise CallFailedError(failed, where=name)
-    if status != 0 or len(results) != len(calls):
+    outcomes = [
+        CallFailedError(line["failed"], where=call.name) if "failed" in line else line["result"]
+        for call, line in zip(calls, lines, strict=False)
+    ]
+    has_failed = bool(outcomes) and isinstance(outcomes[-1], CallFailedError)
+    if status != 0 or (len(outcomes) != len(calls) and not has_failed):
+        name = calls[len(outcomes)].name if len(outcomes) < len(calls) else "ezkl"
         noise.seek(max(0, noise.seek(0, os.SEEK_END) - _NOISE_BYTES))
-        lines = noise.read().decode(errors="replace").strip().splitlines() or ["no word of it"]
+        words = noise.read().decode(errors="replace").strip().splitlines() or ["no word of it"]
         # A signal ends ezkl after a line or two of its own; a panic ends in Python's last line.
-        words = " ".join(lines) if status < 0 else lines[-1]
+        said = " ".join(words) if status < 0 else words[-1]
         how = signal.Signals(-status).name if status < 0 else f"exit code {status}"
-        raise ProverError(f"the process died ({how}): {words}", where=name)
-    return results
-
-
-def work() -> None:
-    """The process itself: reads the calls from a file, answers line by line into another."""
-    import asyncio
-    import inspect
-    import resource
-
-    asked, answer = map(Path, sys.argv[1:])
-    request = json.loads(asked.read_bytes())
-    resource.setrlimit(resource.RLIMIT_AS, (request["memory"], request["memory"]))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # Should whoever waits for it be killed, it still ends.
-    seconds = int(request["seconds"]) * (os.cpu_count() or 1) + 1
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-    import ezkl
-
-    def make_settings(attributes: Mapping[str, Any]) -> Any:
-        settings = ezkl.PyRunArgs()
-        for name, value in attributes.items():
-            setattr(settings, name, tuple(value) if name == "lookup_range" else value)
-        return settings
-
-    async def call(name: str, arguments: dict[str, Any]) -> Any:
-        if "py_run_args" in arguments:
-            arguments["py_run_args"] = make_settings(arguments["py_run_args"])
-        result = getattr(ezkl, name)(**arguments)
-        return await result if inspect.isawaitable(result) else result
-
-    with answer.open("w") as file:
-        for name, arguments in request["calls"]:
-            try:
-                line = {"result": asyncio.run(call(name, arguments))}
-            except (RuntimeError, OSError, ValueError, TypeError) as error:
-                line = {"failed": f"{type(error).__name__}: {error}"[:_NOISE_BYTES]}
-            file.write(json.dumps(line, default=_encode_result) + "\n")
-            file.flush()
-            if "failed" in line:
-                return
-
-
-def _encode_result(value: Any) -> Any:
-    """Points as [x, y], as ezkl writes field elements: little-endian hexadecimal."""
-    return [value.x, value.y]
+        raise ProverError(f"the process died ({how}): {said}", where=name)
+    return outcomes

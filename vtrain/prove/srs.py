@@ -31,10 +31,13 @@ from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any, Final
 
-from vtrain._core import G1Points
+from blake3 import blake3
+
+from vtrain._core import G1Points, SrsSecret
 from vtrain.commit.files import open_regular, storing, sync_folder
 from vtrain.errors import EncodingError, NotProducedError, SrsError, StorageError
-from vtrain.prove.ezkl_adapter import Call, Limits, require_extra, run_ezkl
+from vtrain.prove.ezkl_adapter import require_extra
+from vtrain.spec.domains import SRS_TAU
 
 MIN_K: Final = 1
 MAX_K: Final = 28
@@ -77,7 +80,8 @@ Source: ``PUBLIC_SRS_SHA256_HASHES`` in ezkl's src/srs_sha.rs (github.com/zkondu
 The files are those of github.com/han0110/halo2-kzg-srs.
 """
 
-_POINT: Final = 64
+SRS_POINT: Final = 64
+"""Bytes of a point of the first group."""
 _BLOCK: Final = 1 << 16
 """Points held at once."""
 _TAIL: Final = 256
@@ -87,8 +91,6 @@ _R: Final = 21888242871839275222246405745257275088548364400416034343698204186575
 _UNMONTGOMERY: Final = pow(1 << 256, -1, _P)
 _ROOT: Final = pow(7, (_R - 1) >> MAX_K, _R)
 """halo2's primitive 2^28-th root of unity: 7 generates the scalars' multiplicative group."""
-_BYTES_PER_POINT: Final = 3 * 1024
-"""Memory that ezkl takes for each point when it makes an SRS, generously."""
 
 Progress = Callable[[str, int, int], None]
 """(what is being done, how much is done, of how much)"""
@@ -112,10 +114,8 @@ def identify_srs(path: Path) -> Srs:
 
     SrsError names the byte where it ends too early or too late.
     """
-    with _opened(path) as reader:
-        while reader.left:
-            reader.read(min(reader.left, _BLOCK * _POINT))
-    return Srs(reader.k, reader.digest())
+    with open_srs(path) as reader:
+        return reader.finish()
 
 
 def check_srs(
@@ -144,7 +144,7 @@ def check_srs(
     py_ecc, which computes the pairings.
     """
     require_extra("py_ecc")
-    with _opened(path) as reader:
+    with open_srs(path) as reader:
         n = 1 << reader.k
         s = _draw_challenge(n)
         powers, first, last = _combine(reader, "power", _powers(s), threads, progress)
@@ -153,37 +153,72 @@ def check_srs(
         )
         tail = reader.read(_TAIL)
     _check_relations(reader, s, powers, first, last, lagrange, tail)
-    return Srs(reader.k, reader.digest())
+    return reader.finish()
 
 
-def generate_srs(path: Path, k: int, *, limits: Limits | None = None) -> Srs:
+def generate_srs(
+    path: Path,
+    k: int,
+    *,
+    seed: bytes | None = None,
+    threads: int = 0,
+    progress: Progress = lambda what, done, total: None,
+) -> Srs:
     """Make an SRS of size 2^k in the new file ``path``, for tests and trials: it is insecure.
 
-    Its tau was drawn on this machine, so that proofs made with it convince nobody else.  SrsError
-    for a k out of range, StorageError when the file is there, ProverError as of ``run_ezkl``.
+    Its tau was known to this machine, so that proofs made with it convince nobody else.  It comes
+    from ``seed``, of at least one byte, or from 32 random bytes: the 64 bytes that BLAKE3's
+    derive_key puts out under ``vtrain.spec.domains.SRS_TAU``, little-endian, modulo the scalars'
+    order.  A seed always makes the same bytes.
+
+    SrsError for a k out of range, a seed that is empty or makes a tau of 0 or a 2^k-th root of
+    unity; StorageError when the file is there or cannot be written.
     """
     if not MIN_K <= k <= MAX_K:
         raise SrsError(f"k is {k}, not {MIN_K} to {MAX_K}", where="k")
-    limits = limits or Limits(
-        memory=(2 << 30) + (_BYTES_PER_POINT << k), seconds=60 + (1 << k) / 500
-    )
+    if seed == b"":
+        raise SrsError("is empty", where="seed")
+    tau = _derive_tau(secrets.token_bytes(32) if seed is None else seed)
+    try:
+        secret = SrsSecret(tau.to_bytes(32, "little"), k, threads)
+    except EncodingError as error:
+        raise SrsError(error.message, where="seed") from None
+    hasher = hashlib.sha256()
     with storing(path):
         path = path.resolve()
         if path.exists():
             raise StorageError("the file exists", where=str(path))
         with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
             made = Path(folder) / "srs"
-            run_ezkl([Call("gen_srs", {"srs_path": str(made), "logrows": k})], limits)
-            srs = identify_srs(made)
-            with made.open("rb") as file:
+            with made.open("wb") as file:
+                for part in _make_parts(secret, k, threads, progress):
+                    hasher.update(part)
+                    file.write(part)
+                file.flush()
                 os.fsync(file.fileno())
             os.link(made, path)  # unlike a rename, never over a file that came meanwhile
         sync_folder(path.parent)
-    return srs
+    return Srs(k, hasher.digest())
 
 
-class _Reader:
-    """Reads an SRS file from front to back, hashing every byte."""
+def _derive_tau(seed: bytes) -> int:
+    return int.from_bytes(blake3(seed, derive_key_context=SRS_TAU).digest(64), "little") % _R
+
+
+def _make_parts(secret: SrsSecret, k: int, threads: int, progress: Progress) -> Iterator[bytes]:
+    """The bytes of a file, block by block."""
+    yield k.to_bytes(4, "little")
+    n = 1 << k
+    for what, make in (("powers", secret.powers), ("Lagrange points", secret.lagrange)):
+        for start in range(0, n, _BLOCK):
+            count = min(_BLOCK, n - start)
+            yield make(start, count, threads)
+            progress(what, start + count, n)
+    yield secret.second_group()
+
+
+class SrsReader:
+    """Reads an SRS file from front to back, hashing every byte; ``left`` are yet to be read."""
 
     def __init__(self, file: BufferedReader, path: Path) -> None:
         self.path = path
@@ -194,7 +229,7 @@ class _Reader:
         self.k = int.from_bytes(self.read(4), "little")
         if not MIN_K <= self.k <= MAX_K:
             raise self.refuse(f"k is {self.k}, not {MIN_K} to {MAX_K}", "byte 0")
-        wanted = 4 + 2 * (_POINT << self.k) + _TAIL
+        wanted = 4 + 2 * (SRS_POINT << self.k) + _TAIL
         if size != wanted:
             raise self.refuse(
                 f"has {size} bytes; with k = {self.k} it would have {wanted}",
@@ -213,15 +248,22 @@ class _Reader:
         self.left -= count
         return data
 
-    def digest(self) -> bytes:
-        return self._hasher.digest()
+    def skip(self, count: int) -> None:
+        while count:
+            count -= len(self.read(min(count, _BLOCK * SRS_POINT)))
+
+    def finish(self) -> Srs:
+        """Read what is left; the whole file's identity."""
+        self.skip(self.left)
+        return Srs(self.k, self._hasher.digest())
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[_Reader]:
+def open_srs(path: Path) -> Iterator[SrsReader]:
+    """A reader of a file of the length of an SRS, behind its k; SrsError for another file."""
     try:
         with open_regular(path) as file:
-            yield _Reader(file, path)
+            yield SrsReader(file, path)
     except NotProducedError as error:
         raise SrsError(error.message, where=error.where) from None
 
@@ -268,7 +310,7 @@ def _weights(s: int, k: int) -> Weights:
 
 
 def _combine(
-    reader: _Reader, what: str, weights: Weights, threads: int, progress: Progress
+    reader: SrsReader, what: str, weights: Weights, threads: int, progress: Progress
 ) -> tuple[Any, bytes, bytes]:
     """The weighted sum of the next 2^k points; the first and the last of them as they stand."""
     curve = load_curve()
@@ -276,14 +318,14 @@ def _combine(
     n, total, first, last = 1 << reader.k, curve.Z1, b"", b""
     for start in range(0, n, _BLOCK):
         count = min(_BLOCK, n - start)
-        raw = reader.read(count * _POINT)
+        raw = reader.read(count * SRS_POINT)
         scalars = b"".join(value.to_bytes(32, "little") for value in weights(start, count))
         try:
             part = G1Points(raw, start, threads).combine(scalars, threads)
         except EncodingError as error:
             raise reader.refuse(error.message, f"{what}s") from None
         total = curve.add(total, _first_group(part))
-        first, last = first or raw[:_POINT], raw[-_POINT:]
+        first, last = first or raw[:SRS_POINT], raw[-SRS_POINT:]
         progress(f"{what}s", start + count, n)
     return total, first, last
 
@@ -309,7 +351,7 @@ def _first_group(point: bytes) -> Any:
     return (curve.FQ(x), curve.FQ(y), curve.FQ(1)) if x or y else curve.Z1
 
 
-def _read_coordinates(reader: _Reader, raw: bytes, place: str) -> list[int]:
+def _read_coordinates(reader: SrsReader, raw: bytes, place: str) -> list[int]:
     values = [int.from_bytes(raw[at : at + 32], "little") for at in range(0, len(raw), 32)]
     if max(values) >= _P:
         raise reader.refuse("a coordinate is not reduced", place)
@@ -317,7 +359,7 @@ def _read_coordinates(reader: _Reader, raw: bytes, place: str) -> list[int]:
 
 
 def _check_relations(
-    reader: _Reader, s: int, powers: Any, first: bytes, last: bytes, lagrange: Any, tail: bytes
+    reader: SrsReader, s: int, powers: Any, first: bytes, last: bytes, lagrange: Any, tail: bytes
 ) -> None:
     """Everything that takes more than one point at once; SrsError names what does not hold."""
     curve = load_curve()

@@ -12,10 +12,12 @@ from blake3 import blake3
 
 STATE_TREE: Final = "vtrain 2026 state tree v1"
 RUN_LOG: Final = "vtrain 2026 run log v1"
+KZG_LOG: Final = "vtrain 2026 kzg log v1"
 GRAPH: Final = "vtrain 2026 graph v1"
 SAMPLES: Final = "vtrain 2026 samples v1"
 TRACE: Final = "vtrain 2026 trace v1"
 TERMS: Final = "vtrain 2026 terms v1"
+TILES: Final = "vtrain 2026 tiles v1"
 
 TASK_ID: Final = "vtrain 2026 task id v1"
 BATCH: Final = "vtrain 2026 batch v1"
@@ -26,8 +28,13 @@ POSITION: Final = "vtrain 2026 dispute position v1"
 MOVE: Final = "vtrain 2026 dispute move v1"
 GAME: Final = "vtrain 2026 dispute game v1"
 RECEIPT: Final = "vtrain 2026 dispute receipt v1"
+SRS_TAU: Final = "vtrain 2026 srs tau v1"
+CIRCUIT: Final = "vtrain 2026 circuit v1"
+PROOF_CHALLENGE: Final = "vtrain 2026 proof challenge v1"
+TRACE_CLAIM: Final = "vtrain 2026 trace claim v1"
+BATCHES: Final = "vtrain 2026 batch commitments v1"
 
-TREE_DOMAINS: Final = (STATE_TREE, RUN_LOG, GRAPH, SAMPLES, TRACE, TERMS)
+TREE_DOMAINS: Final = (STATE_TREE, RUN_LOG, GRAPH, SAMPLES, TRACE, TERMS, KZG_LOG, TILES)
 DIGEST_DOMAINS: Final = (
     TASK_ID,
     BATCH,
@@ -38,6 +45,11 @@ DIGEST_DOMAINS: Final = (
     MOVE,
     GAME,
     RECEIPT,
+    SRS_TAU,
+    CIRCUIT,
+    PROOF_CHALLENGE,
+    TRACE_CLAIM,
+    BATCHES,
 )
 
 

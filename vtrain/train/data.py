@@ -24,6 +24,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from vtrain import _core
 from vtrain.commit.files import open_regular, storing
 from vtrain.commit.openings import compute_root_fixed
 from vtrain.errors import DataError, TaskError
@@ -301,6 +302,13 @@ def read_samples(
                 left -= copy.write(_read_exactly(file, min(left, _COPY_BLOCK), where))
             copy.flush()
             return Samples(spec, np.memmap(copy, dtype=np.uint8, mode="r", shape=shape))
+
+
+def gather_batch(samples: Samples, seed: int, batch: int, step: int) -> tuple[Array, Array]:
+    """x and y of the batch of ``step`` (from 1), as they are committed to: [batch, ...shape]."""
+    index = _core.batch_indices(seed, samples.spec.samples, batch, step - 1)
+    x, y = (np.ascontiguousarray(samples.part(part)[index]) for part in ("x", "y"))
+    return x, y
 
 
 def check_labels(samples: Samples, classes: int) -> None:

@@ -55,6 +55,11 @@ class RunPaths:
         return self.root / "log.bin"
 
     @property
+    def kzg(self) -> Path:
+        """Framed KZG records; only where the task asks for them."""
+        return self.root / "kzg.bin"
+
+    @property
     def checkpoints(self) -> Path:
         """Folder of the checkpoints."""
         return self.root / "checkpoints"

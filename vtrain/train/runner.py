@@ -17,6 +17,7 @@ from vtrain.errors import DataError, RunError, SignatureError, TaskError
 from vtrain.spec.commitment import compute_graph_root, compute_task_id
 from vtrain.train.data import compute_samples_root
 from vtrain.train.deliver import compute_mean_loss
+from vtrain.train.kzg import KzgRecorder
 from vtrain.train.store import RunDirectory, Tally, open_run
 from vtrain.wire.claim import Claim
 from vtrain.wire.graph import StepGraph
@@ -47,8 +48,9 @@ class RunSummary:
     """What a run came to.
 
     ``root`` is the state root after ``steps`` steps, ``log_root`` that of the log signed in the
-    claim; ``saturation`` covers the steps executed, most affected site first; ``seconds`` and
-    ``resumed_from`` (the step begun from) are of this call alone.
+    claim and ``kzg_root`` that of the KZG log, empty where there is none; ``saturation`` covers the
+    steps executed, most affected site first; ``seconds``, ``kzg_seconds`` (of them, spent on KZG
+    commitments) and ``resumed_from`` (the step begun from) are of this call alone.
     """
 
     path: Path
@@ -61,6 +63,8 @@ class RunSummary:
     engine: str
     saturation: tuple[SiteSaturation, ...]
     seconds: float
+    kzg_root: bytes = b""
+    kzg_seconds: float = 0.0
 
     @property
     def warnings(self) -> tuple[SiteSaturation, ...]:
@@ -85,6 +89,8 @@ def train(
     later call with more goes on and signs a new claim, of which the old log is a prefix.  The same
     ``out`` and task always end in the same final root, however often the process was killed.
 
+    A task that logs KZG commitments needs ``task.kzg``, which ``compile_task`` opened.
+
     RunError: ``out`` is in use, has another task, or is further than ``steps``, or ``threads`` is
     beyond 1024; SignatureError: ``key`` is no private key; TaskError, DataError: the parts of
     ``task`` are not what its spec pins; StorageError: the disk is full or the folder read-only, and
@@ -95,6 +101,7 @@ def train(
     check_threads(threads)
     target = _check_target(task, steps)
     check_task(task)
+    kzg = _make_recorder(task, threads)
     engine = resolve_engine(engine)
     with open_run(out, task, keep_data=keep_data) as run:
         begun = run.log.size
@@ -108,7 +115,7 @@ def train(
         counts = _Saturation(task.graph, run)
         if begun < target:
             run.remove_claim()
-            _advance(task, run, target, engine, threads, counts, progress)
+            _advance(task, run, target, engine, threads, counts, kzg, progress)
         elif run.manifest is None or run.manifest.steps != begun:
             run.write_manifest(counts.as_tally(engine))
         claim = Claim(
@@ -117,6 +124,7 @@ def train(
             task_id=compute_task_id(task.spec),
             log_size=run.log.size,
             log_root=run.log.root(),
+            kzg_root=b"" if run.kzg is None else run.kzg.root(),
         )
         run.write_claim(sign_claim(claim, key))
         return RunSummary(
@@ -130,6 +138,8 @@ def train(
             engine=engine,
             saturation=counts.by_site(),
             seconds=time.perf_counter() - started,
+            kzg_root=claim.kzg_root,
+            kzg_seconds=0.0 if kzg is None else kzg.seconds,
         )
 
 
@@ -145,6 +155,17 @@ def check_task(task: CompiledTask) -> None:
         raise TaskError("is not that of the graph", where="graph_root")
     if compute_root_of_state(task.graph, task.initial_state) != spec.initial_state_root:
         raise TaskError("is not that of the initial state", where="initial_state_root")
+
+
+def _make_recorder(task: CompiledTask, threads: int) -> KzgRecorder | None:
+    """None for a task without KZG commitments; TaskError for initial ones that are not so."""
+    proof = task.spec.kzg
+    if proof is None:
+        return None
+    recorder = KzgRecorder(task.spec, task.graph, task.samples, task.kzg, threads)
+    if recorder.commit_state(0, task.initial_state) != proof.initial:
+        raise TaskError("are not the commitments to the initial state", where="proof.initial")
+    return recorder
 
 
 def check_threads(threads: int) -> None:
@@ -204,6 +225,7 @@ def _advance(
     engine: str,
     threads: int,
     counts: _Saturation,
+    kzg: KzgRecorder | None,
     progress: Progress | None,
 ) -> None:
     """Do the steps up to ``target``, with a checkpoint at each one due and at the last."""
@@ -212,8 +234,15 @@ def _advance(
     session.load_state(run.state)
     counted, reported = run.log.size, Counter[str]()
     first, started = run.log.size, time.perf_counter()
+    if kzg is not None and run.kzg is not None and run.kzg.last is not None:
+        kzg.remember(run.kzg.last.step, run.kzg.last.after)
     for step in range(first + 1, target + 1):
-        record = session.step()
+        if kzg is not None and kzg.is_due(step):
+            before = kzg.commit_before(step, session)
+            record = session.step()
+            run.append_kzg(kzg.make_record(step, before, session))
+        else:
+            record = session.step()
         run.append(record)
         if step % spec.checkpoint_every == 0 or step == target:
             clamped = Counter(session.saturation())

@@ -6,23 +6,27 @@ An audit goes by these, and so does whoever takes delivery of a model.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from vtrain import _core
 from vtrain.attest.claims import verify_claim
 from vtrain.commit.checkpoint import read_checkpoint
 from vtrain.commit.files import open_regular, read_file, storing
+from vtrain.commit.kzg_log import iterate_kzg_frames
 from vtrain.commit.log import iterate_frames
 from vtrain.commit.state import compute_root_of_state
 from vtrain.engines.base import State
 from vtrain.errors import EncodingError, NotProducedError, SignatureError
 from vtrain.spec.commitment import compute_graph_root, compute_task_id
-from vtrain.spec.domains import RUN_LOG
+from vtrain.spec.domains import KZG_LOG, RUN_LOG
 from vtrain.train.layout import RunPaths
 from vtrain.wire.claim import Claim, SignedClaim, decode_signed_claim, encode_signed_claim
 from vtrain.wire.graph import StepGraph, decode_graph
+from vtrain.wire.proof import KzgRecord, decode_kzg_record
 from vtrain.wire.record import decode_record
 from vtrain.wire.task import TaskSpec, decode_task, encode_task
 
@@ -81,19 +85,58 @@ def read_graph(paths: RunPaths, task: TaskSpec, limit: int = MAX_GRAPH) -> StepG
 
 def read_leaves(paths: RunPaths, claim: Claim, limit: int = MAX_LOG) -> list[bytes]:
     """The leaves of the log that ``claim`` signs, undecoded; NotProducedError, EncodingError."""
-    tree = _core.MerkleTree(RUN_LOG)
+    log = _Log(paths.log, RUN_LOG, iterate_frames, claim.log_size, claim.log_root)
+    return _read_log(log, limit)
+
+
+def read_kzg_leaves(paths: RunPaths, claim: Claim, every: int, limit: int = MAX_LOG) -> list[bytes]:
+    """The leaves of the KZG log that ``claim`` signs, undecoded: one for each ``every`` steps.
+
+    NotProducedError, EncodingError.
+    """
+    size = claim.log_size // every
+    return _read_log(_Log(paths.kzg, KZG_LOG, iterate_kzg_frames, size, claim.kzg_root), limit)
+
+
+def read_kzg_record(paths: RunPaths, task: TaskSpec, claim: Claim, step: int) -> KzgRecord:
+    """The KZG record of ``step``, of the log that ``claim`` signs: what a proof is compared with.
+
+    That it is a record of ``task``, of as many points as the step has columns, is for an audit's
+    structure check.  NotProducedError when nothing is logged of that step; EncodingError.
+    """
+    proof = task.kzg
+    if proof is None or step % proof.every or not 1 <= step <= claim.log_size:
+        raise NotProducedError(f"has no commitments to step {step}", where=str(paths.kzg))
+    leaf = read_kzg_leaves(paths, claim, proof.every)[step // proof.every - 1]
+    with _reading(paths.kzg):
+        return decode_kzg_record(leaf)
+
+
+@dataclass(frozen=True)
+class _Log:
+    """A log file, and the size and root that are signed for."""
+
+    path: Path
+    domain: str
+    frames: Callable[[BinaryIO], Iterator[tuple[str, bytes]]]
+    size: int
+    root: bytes
+
+
+def _read_log(log: _Log, limit: int) -> list[bytes]:
+    tree = _core.MerkleTree(log.domain)
     leaves: list[bytes] = []
-    with _reading(paths.log), open_regular(paths.log) as file:
+    with _reading(log.path), open_regular(log.path) as file:
         if os.fstat(file.fileno()).st_size > limit:
-            raise NotProducedError(f"has more than {limit} bytes", where=str(paths.log))
-        for _, leaf in iterate_frames(file):
-            if len(leaves) == claim.log_size:
-                raise EncodingError(f"has more than the {claim.log_size} records of the claim")
+            raise NotProducedError(f"has more than {limit} bytes", where=str(log.path))
+        for _, leaf in log.frames(file):
+            if len(leaves) == log.size:
+                raise EncodingError(f"has more than the {log.size} records of the claim")
             leaves.append(leaf)
             tree.append(leaf)
-        if len(leaves) != claim.log_size:
-            raise EncodingError(f"has {len(leaves)} records, the claim is about {claim.log_size}")
-        if tree.root(len(leaves)) != claim.log_root:
+        if len(leaves) != log.size:
+            raise EncodingError(f"has {len(leaves)} records, the claim is about {log.size}")
+        if tree.root(len(leaves)) != log.root:
             raise EncodingError("is not the log that the claim signs: its root differs")
     return leaves
 

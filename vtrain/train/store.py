@@ -5,11 +5,13 @@ start; a checkpoint is renamed into place only after the records up to it are du
 but the log appears whole; and of the log only what the manifest covers is believed, up to the
 newest good checkpoint: the rest is cut off and computed again, to the same bytes.  A log that lost
 a part of what the manifest covers, or its manifest, is computed anew; one that differs from it was
-altered, and is refused.
+altered, and is refused.  All of this is so for the log of KZG commitments too, where there is one:
+the two are one log in two files.
 """
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -39,6 +41,13 @@ from vtrain.commit.files import (
     write_all,
     write_atomic,
 )
+from vtrain.commit.kzg_log import (
+    KZG_HEADER,
+    KzgLog,
+    encode_kzg_frame,
+    encode_kzg_log,
+    iterate_kzg_log,
+)
 from vtrain.commit.log import LOG_HEADER, RunLog, decode_log, encode_frame, encode_log
 from vtrain.commit.state import compute_root_of_state
 from vtrain.errors import EncodingError, NotProducedError, RunError, StorageError
@@ -47,6 +56,7 @@ from vtrain.train.layout import Manifest, RunPaths, encode_manifest, read_manife
 from vtrain.train.lock import hold_lock
 from vtrain.wire.claim import SignedClaim, decode_signed_claim, encode_signed_claim
 from vtrain.wire.graph import encode_graph
+from vtrain.wire.proof import KzgRecord
 from vtrain.wire.record import StepRecord
 from vtrain.wire.task import decode_task, encode_task
 
@@ -70,11 +80,48 @@ class Tally:
     saturation: Mapping[str, int]
 
 
+class _LogFile:
+    """A log's file, cut to what is kept of it and open for appending."""
+
+    def __init__(self, path: Path, header: bytes, kept: bytes) -> None:
+        self._path = path
+        if kept == header:  # new, or with nothing in it that stands
+            write_atomic(path, [header])
+        with storing(path):
+            self._handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                os.ftruncate(self._handle, len(kept))
+                os.fsync(self._handle)
+            except OSError:
+                os.close(self._handle)
+                raise
+        self._hasher, self._size = blake3(kept), len(kept)
+
+    @property
+    def entry(self) -> FileEntry:
+        """Size and hash of what is in the file."""
+        return FileEntry(self._size, self._hasher.digest())
+
+    def append(self, data: bytes) -> None:
+        with storing(self._path):
+            write_all(self._handle, memoryview(data))
+        self._hasher.update(data)
+        self._size += len(data)
+
+    def sync(self) -> None:
+        with storing(self._path):
+            os.fsync(self._handle)
+
+    def close(self) -> None:
+        os.close(self._handle)
+
+
 class RunDirectory:
     """A run directory, locked and brought to its newest good checkpoint.
 
-    ``log`` holds the records up to there and ``state`` the tensors; :meth:`append` and
-    :meth:`commit` go on from there.  Made by :func:`open_run`.
+    ``log`` holds the records up to there, ``kzg`` those of the KZG log (None where the task has
+    none) and ``state`` the tensors; :meth:`append` and :meth:`commit` go on from there.  Made by
+    :func:`open_run`.
     """
 
     def __init__(self, paths: RunPaths, task: CompiledTask, *, keep_data: bool) -> None:
@@ -93,11 +140,9 @@ class RunDirectory:
         self._place(paths.checkpoint(0), checkpoint_chunks(task.graph, task.initial_state))
         self._manifest = read_manifest(paths) if paths.manifest.exists() else None
         self.run_id = self._recall_run_id()
-        self.log, self.state = self._recover()
-        self._log_hasher = blake3()
-        self._log_size = 0
+        self.log, self.kzg, self.state = self._recover()
         self._settle_checkpoints()
-        self._handle = self._open_log()
+        self._logs = self._open_logs()
 
     @property
     def manifest(self) -> Manifest | None:
@@ -105,33 +150,36 @@ class RunDirectory:
         return self._manifest
 
     def close(self) -> None:
-        """Close the log; everything appended is with the operating system."""
-        os.close(self._handle)
+        """Close the logs; everything appended is with the operating system."""
+        for file in self._logs.values():
+            file.close()
 
     def append(self, record: StepRecord) -> None:
         """Append the next record to the log, not yet durable; EncodingError for another step."""
-        frame = encode_frame(record)
         self.log.append(record)
-        with storing(self.paths.log):
-            write_all(self._handle, memoryview(frame))
-        self._log_hasher.update(frame)
-        self._log_size += len(frame)
+        self._logs[self.paths.log].append(encode_frame(record))
+
+    def append_kzg(self, record: KzgRecord) -> None:
+        """Append the next record to the KZG log, before or after that of its step in the log;
+        EncodingError for a step that is not the next one due, RunError where nothing is logged."""
+        if self.kzg is None:
+            raise RunError("is of a task without KZG commitments", where=str(self.paths.root))
+        self.kzg.append(record)
+        self._logs[self.paths.kzg].append(encode_kzg_frame(record))
 
     def commit(self, state: State, tally: Tally) -> None:
-        """Make the run durable up to its last record: log, then checkpoint, then manifest."""
+        """Make the run durable up to its last record: logs, then checkpoint, then manifest."""
         step = self.log.size
-        with storing(self.paths.log):
-            os.fsync(self._handle)
+        for file in self._logs.values():
+            file.sync()
         self._write(self.paths.checkpoint(step), checkpoint_chunks(self._task.graph, state))
         self._prune(step)
         self.write_manifest(tally)
 
     def write_manifest(self, tally: Tally) -> None:
-        """Write the manifest for the log as it is."""
-        files = dict(self._files)
-        files[self.paths.name_of(self.paths.log)] = FileEntry(
-            self._log_size, self._log_hasher.digest()
-        )
+        """Write the manifest for the logs as they are."""
+        logs = {self.paths.name_of(path): file.entry for path, file in self._logs.items()}
+        files = {**self._files, **logs}
         self._manifest = Manifest(
             run_id=self.run_id,
             task_id=compute_task_id(self._task.spec),
@@ -200,9 +248,12 @@ class RunDirectory:
             return decode_signed_claim(read_file(self.paths.claim, MAX_SMALL)).claim.run_id
         return generate_run_id()
 
-    def _recover(self) -> tuple[RunLog, State]:
+    def _recover(self) -> tuple[RunLog, KzgLog | None, State]:
         """Records up to the newest checkpoint that has the root its record names, and its state."""
-        records = self._read_records()
+        records, proof = self._read_records(), self._task.spec.kzg
+        kzg = self._read_kzg_records() if proof is not None else ()
+        if proof is not None and len(kzg) < len(records) // proof.every:
+            records = ()  # the one lost a part of what the other has
         found = self.paths.list_checkpoints()
         gap = self._find_gap(found[-1])
         for step in reversed(found):
@@ -212,8 +263,12 @@ class RunDirectory:
             if state is None:
                 continue
             if compute_root_of_state(self._task.graph, state) == records[step - 1].state_root:
-                return RunLog(records[:step]), state
-        return RunLog(), self._task.initial_state
+                return RunLog(records[:step]), self._keep_kzg(kzg, step), state
+        return RunLog(), self._keep_kzg(kzg, 0), self._task.initial_state
+
+    def _keep_kzg(self, records: tuple[KzgRecord, ...], step: int) -> KzgLog | None:
+        proof = self._task.spec.kzg
+        return None if proof is None else KzgLog(proof.every, records[: step // proof.every])
 
     def _find_gap(self, last: int) -> int:
         """The first step up to ``last`` whose checkpoint is due and lost or damaged, else ``last``:
@@ -235,40 +290,42 @@ class RunDirectory:
             return None
 
     def _read_records(self) -> tuple[StepRecord, ...]:
-        """The records that the manifest covers, all of them or none: what lies beyond it, and a
-        log that lost a part, might have been damaged unseen, and its solver would sign it."""
-        path = self.paths.log
+        data = self._read_covered(self.paths.log)
+        return tuple(decode_log(data)) if data else ()
+
+    def _read_kzg_records(self) -> tuple[KzgRecord, ...]:
+        data = self._read_covered(self.paths.kzg)
+        return tuple(iterate_kzg_log(io.BytesIO(data))) if data else ()
+
+    def _read_covered(self, path: Path) -> bytes:
+        """The part of a log that the manifest covers, all of it or nothing: what lies beyond it,
+        and a log that lost a part, might have been damaged unseen, and its solver would sign it."""
         if not path.exists():
-            return ()
+            return b""
         data = read_file(path, MAX_LOG)
         name = self.paths.name_of(path)
         entry = self._manifest.files.get(name) if self._manifest is not None else None
         if entry is None or len(data) < entry.size:
-            return ()
+            return b""
         if compute_entry([data[: entry.size]]) != entry:
             raise EncodingError(
                 "is not the log that the manifest describes; delete it to redo the run",
                 where=str(path),
             )
-        return tuple(decode_log(data[: entry.size]))
+        return data[: entry.size]
 
-    def _open_log(self) -> int:
-        """The log file, cut to the records kept and open for appending."""
-        path = self.paths.log
-        kept = encode_log(self.log.records)
-        if self.log.size == 0:  # new, or with nothing in it that stands
-            write_atomic(path, [LOG_HEADER])
-        with storing(path):
-            handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+    def _open_logs(self) -> dict[Path, _LogFile]:
+        """The files of the logs, cut to the records kept and open for appending."""
+        paths = self.paths
+        files = {paths.log: _LogFile(paths.log, LOG_HEADER, encode_log(self.log.records))}
+        if self.kzg is not None:
             try:
-                os.ftruncate(handle, len(kept))
-                os.fsync(handle)
-            except OSError:
-                os.close(handle)
+                kept = encode_kzg_log(self.kzg.records)
+                files[paths.kzg] = _LogFile(paths.kzg, KZG_HEADER, kept)
+            except StorageError:
+                files[paths.log].close()
                 raise
-        self._log_hasher.update(kept)
-        self._log_size = len(kept)
-        return handle
+        return files
 
     def _settle_checkpoints(self) -> None:
         """Drop the checkpoints beyond the log, list the others as the manifest had them."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -20,8 +20,9 @@ import numpy.typing as npt
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
+from vtrain.commit.kzg_log import Committer, OpenKey, StepCommitter, count_commitments
 from vtrain.commit.state import compute_root_of_state
-from vtrain.errors import TaskError
+from vtrain.errors import EncodingError, TaskError, VtrainError
 from vtrain.graph.builder import FixedExponents, GraphBuilder
 from vtrain.graph.calibration import OPERAND_BITS, Calibration, calibrate
 from vtrain.graph.legality import check_graph
@@ -52,11 +53,21 @@ from vtrain.train.data import (
     refuse_unknown_keys,
 )
 from vtrain.wire.graph import Ref, StepGraph
-from vtrain.wire.task import LAW_VERSION, DataSpec, TaskSpec
+from vtrain.wire.proof import (
+    CIRCUITS,
+    MAX_BLINDING,
+    MAX_COMMITMENTS,
+    MAX_K,
+    CircuitPin,
+    ProofSpec,
+    check_proof,
+)
+from vtrain.wire.task import BLAKE3_ONLY, LAW_VERSION, WITH_KZG, DataSpec, TaskSpec
 
 MAX_TASK_BYTES = 1 << 20
 MAX_NUMBER_TEXT = 100
 """Longest decimal or fraction; its exponent has at most three digits."""
+_DIGEST = re.compile("[0-9a-fA-F]{64}")
 _HUGE_EXPONENT = re.compile(r"[eE][+-]?\d{4}")
 RATE_BITS = 16
 """Bits of a learning-rate mantissa."""
@@ -64,7 +75,10 @@ PREPARE_SHIFT = 16
 """Extra fraction bits of the multiplier that prepares samples."""
 
 
-_TABLES = ("task", "model", "data", "test", "optimizer", "format", "exponents")
+DEFAULT_BLINDING = 5
+"""Blinding factors of most circuits (``vtrain.prove.kzg``)."""
+
+_TABLES = ("task", "model", "data", "test", "optimizer", "format", "proof", "exponents")
 
 
 @dataclass(frozen=True)
@@ -75,6 +89,19 @@ class Prepare:
     mean: Fraction
     std: Fraction
     depth: int | None
+
+
+@dataclass(frozen=True)
+class ProofTable:
+    """The table ``proof`` of a task file; ``sha256`` is what the file ``srs`` must have, if any."""
+
+    circuit: str
+    srs: Path
+    sha256: bytes | None
+    k: int
+    blinding: int
+    every: int
+    circuits: Mapping[str, CircuitPin]
 
 
 @dataclass(frozen=True)
@@ -101,11 +128,16 @@ class TaskFile:
     margin: int
     calibration_steps: int
     exponents: Mapping[str, int]
+    commitments: tuple[str, ...] = BLAKE3_ONLY
+    proof: ProofTable | None = None
 
 
 @dataclass(frozen=True)
 class CompiledTask:
-    """A task ready to run: the canonical spec and everything that it pins."""
+    """A task ready to run: the canonical spec and everything that it pins.
+
+    ``kzg`` commits by the SRS that the spec pins; a run that logs KZG commitments needs it.
+    """
 
     spec: TaskSpec
     graph: StepGraph
@@ -113,6 +145,7 @@ class CompiledTask:
     initial_state: Mapping[str, npt.NDArray[Any]]
     model: bytes
     name: str = "task"
+    kzg: Committer | None = field(default=None, compare=False, repr=False)
 
     @property
     def task_id(self) -> bytes:
@@ -168,6 +201,12 @@ class _Table:
             raise TaskError(f"must be one of {', '.join(options)}", where=self.place(key))
         return value
 
+    def digest(self, key: str) -> bytes:
+        value = self.text(key)
+        if not _DIGEST.fullmatch(value):
+            raise TaskError("must be 64 hexadecimal digits", where=self.place(key))
+        return bytes.fromhex(value)
+
     def number(self, key: str, default: Fraction | None = None) -> Fraction:
         return parse_number(self._take(key, default), self.place(key))
 
@@ -188,8 +227,11 @@ def parse_number(value: object, where: str) -> Fraction:
     raise TaskError('must be a number, or text like "1/255"', where=where)
 
 
-def load_task(path: Path) -> TaskFile:
-    """Read a task file; TaskError names the key at fault."""
+def load_task(path: Path, *, srs: Path | None = None) -> TaskFile:
+    """Read a task file; TaskError names the key at fault.
+
+    ``srs`` stands in for the SRS file that it names.
+    """
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_TASK_BYTES + 1)
@@ -203,7 +245,10 @@ def load_task(path: Path) -> TaskFile:
         raise TaskError(f"is not TOML: {error}", where=str(path)) from None
     base = path.parent
     top = _Table(values, _TABLES, "")
-    task = top.table("task", "name", "seed", "steps", "batch", "commit_every", "checkpoint_every")
+    task = top.table(
+        "task",
+        *("name", "seed", "steps", "batch", "commit_every", "checkpoint_every", "commitments"),
+    )
     model = top.table("model", "onnx", "loss")
     fmt = top.table("format", "margin", "calibration_steps")
     optimizer = top.table("optimizer", "kind", "momentum", "learning_rate")
@@ -229,12 +274,44 @@ def load_task(path: Path) -> TaskFile:
         margin=fmt.integer("margin", 0, 12, 3),
         calibration_steps=fmt.integer("calibration_steps", 1, 10_000, 20),
         exponents=exponents,
+        commitments=_parse_commitments(task),
+        proof=_parse_proof(top, base, srs) if top.has("proof") else None,
     )
+    if srs is not None and found.proof is None:
+        raise TaskError("is missing: the task has no use for an SRS", where="proof")
+    if found.commitments == WITH_KZG and found.proof is None:
+        raise TaskError("is missing: kzg needs an SRS", where="proof")
     if found.checkpoint_every % found.commit_every:
         raise TaskError("must be a multiple of commit_every", where="task.checkpoint_every")
     if found.steps % found.commit_every:
         raise TaskError("must be a multiple of commit_every", where="task.steps")
     return found
+
+
+def _parse_commitments(table: _Table) -> tuple[str, ...]:
+    value = table.value("commitments") if table.has("commitments") else list(BLAKE3_ONLY)
+    if value not in (list(BLAKE3_ONLY), list(WITH_KZG)):
+        raise TaskError('must be ["blake3"] or ["blake3", "kzg"]', where=table.place("commitments"))
+    return tuple(value)
+
+
+def _parse_proof(top: _Table, base: Path, srs: Path | None) -> ProofTable:
+    table = top.table("proof", "circuit", "srs", "sha256", "k", "blinding", "every", "circuits")
+    circuits = {}
+    for name, values in (table.mapping("circuits") if table.has("circuits") else {}).items():
+        if not isinstance(values, dict):
+            raise TaskError("must be a table", where=f"proof.circuits.{name}")
+        pin = _Table(values, ("circuit", "key"), f"proof.circuits.{name}")
+        circuits[name] = CircuitPin(pin.digest("circuit"), pin.digest("key"))
+    return ProofTable(
+        circuit=table.choice("circuit", CIRCUITS),
+        srs=srs or base / table.text("srs"),
+        sha256=table.digest("sha256") if table.has("sha256") else None,
+        k=table.integer("k", 1, MAX_K),
+        blinding=table.integer("blinding", 0, MAX_BLINDING, DEFAULT_BLINDING),
+        every=table.integer("every", 1, 2**40, 1),
+        circuits=circuits,
+    )
 
 
 def _parse_exponents(table: Mapping[str, Any]) -> dict[str, int]:
@@ -413,11 +490,12 @@ def write_exponents(path: Path, exponents: Mapping[str, int]) -> None:
         raise TaskError(f"cannot be written: {error.strerror}", where=str(path)) from None
 
 
-def compile_task(file: TaskFile) -> CompiledTask:
+def compile_task(file: TaskFile, open_key: OpenKey | None = None) -> CompiledTask:
     """Build the step graph, prove its ranges, and pin everything in a TaskSpec.
 
-    TaskError when exponents are missing or name no site; ModelError, DataError, RangeError as
-    their parts find.
+    ``open_key`` opens the SRS of a task that has one: ``vtrain.prove.kzg.CommitKey``.  TaskError
+    when exponents are missing or name no site, or for an SRS that cannot be used; ModelError,
+    DataError, RangeError as their parts find.
     """
     parts = _load_parts(file)
     policy = FixedExponents(file.exponents)
@@ -430,6 +508,7 @@ def compile_task(file: TaskFile) -> CompiledTask:
     check_graph(graph)
     _check_classes(graph, parts.samples)
     state = compute_initial_state(parts.model.params)
+    key = None if file.proof is None else _open_key(file.proof, open_key)
     spec = TaskSpec(
         law=LAW_VERSION,
         graph_root=compute_graph_root(graph),
@@ -442,6 +521,53 @@ def compile_task(file: TaskFile) -> CompiledTask:
         batch=file.batch,
         commit_every=file.commit_every,
         checkpoint_every=file.checkpoint_every,
-        commitments=("blake3",),
+        commitments=file.commitments,
+        proof=None if file.proof is None or key is None else _pin_proof(file.proof, key),
     )
-    return CompiledTask(spec, graph, parts.samples, state, parts.model_bytes, file.name)
+    if spec.kzg is not None and key is not None:
+        initial = _commit_initial(spec.kzg, spec, graph, state, key)
+        spec = replace(spec, proof=replace(spec.kzg, initial=initial))
+    return CompiledTask(spec, graph, parts.samples, state, parts.model_bytes, file.name, key)
+
+
+def _open_key(table: ProofTable, open_key: OpenKey | None) -> Committer:
+    where = "proof.srs"
+    if open_key is None:
+        raise TaskError("needs what opens it: vtrain.prove.kzg.CommitKey", where=where)
+    try:
+        key = open_key(table.srs, table.k, table.blinding)
+    except VtrainError as error:
+        raise TaskError(f"cannot be used: {error}", where=where) from None
+    if table.sha256 not in (None, key.srs.sha256):
+        raise TaskError(f"has the SHA-256 {key.srs.sha256.hex()}, not proof.sha256", where=where)
+    return key
+
+
+def _pin_proof(table: ProofTable, key: Committer) -> ProofSpec:
+    proof = ProofSpec(
+        circuit=table.circuit,
+        srs=key.srs.sha256,
+        k=table.k,
+        blinding=table.blinding,
+        every=table.every,
+        initial=(),
+        circuits=table.circuits,
+    )
+    try:
+        check_proof(proof)
+    except EncodingError as error:
+        raise TaskError(error.message, where=error.where.removeprefix("task.")) from None
+    return proof
+
+
+def _commit_initial(
+    proof: ProofSpec,
+    spec: TaskSpec,
+    graph: StepGraph,
+    state: Mapping[str, npt.NDArray[Any]],
+    key: Committer,
+) -> tuple[bytes, ...]:
+    count = max(count_commitments(proof, graph, spec.data, spec.batch))
+    if count > MAX_COMMITMENTS:
+        raise TaskError(f"makes {count} columns, more than {MAX_COMMITMENTS}", where="proof.k")
+    return StepCommitter(proof, graph, key).commit_state(state)

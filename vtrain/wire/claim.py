@@ -20,6 +20,8 @@ class Claim:
 
     ``run_id`` is 32 random bytes drawn when the run is created and ``solver`` an Ed25519 public
     key: with both signed, nobody can adopt another's claim.  The log has ``log_size`` records.
+    ``kzg_root`` is the root of the log of KZG commitments, empty where the task asks for none; how
+    many records that log has follows from the task and ``log_size``.
     """
 
     run_id: bytes
@@ -27,6 +29,7 @@ class Claim:
     task_id: bytes
     log_size: int
     log_root: bytes
+    kzg_root: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -38,14 +41,17 @@ class SignedClaim:
 
 
 def claim_to_map(claim: Claim) -> dict[str, cbor.Value]:
-    """The map whose canonical encoding is hashed and signed."""
-    return {
+    """The map whose canonical encoding is hashed and signed: ``kzg_root`` only where it is one."""
+    value: dict[str, cbor.Value] = {
         "log_root": claim.log_root,
         "log_size": claim.log_size,
         "run_id": claim.run_id,
         "solver": claim.solver,
         "task_id": claim.task_id,
     }
+    if claim.kzg_root:
+        value["kzg_root"] = claim.kzg_root
+    return value
 
 
 def encode_signed_claim(signed: SignedClaim) -> bytes:
@@ -68,6 +74,7 @@ def decode_signed_claim(data: bytes) -> SignedClaim:
         task_id=fields.bytes("task_id"),
         log_size=fields.int("log_size", 0, MAX_STEP),
         log_root=fields.bytes("log_root"),
+        kzg_root=fields.bytes("kzg_root") if fields.has("kzg_root") else b"",
     )
     fields.done()
     return SignedClaim(claim, signature)

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 from vtrain.errors import EncodingError
 from vtrain.wire import cbor, structs
 from vtrain.wire.opening import CHUNK_LENGTH, MAX_PATH
-from vtrain.wire.structs import AtMost, Between, Count, Digest, Length
+from vtrain.wire.structs import AtMost, Between, Count, Digest, LeftOut, Length
 
 MAX_ARITY: Final = 256
 MAX_MOVE: Final = 4 << 20
@@ -46,7 +46,9 @@ class Clocks:
 class Genesis:
     """All that a game depends on; its hash is the game id.
 
-    ``run_id`` .. ``signature`` are the solver's signed claim, which the game is about; ``nodes``
+    ``run_id`` .. ``signature`` are the solver's signed claim, which the game is about (and
+    ``kzg_root``, which it has where the task asks for KZG commitments, and which no game touches);
+    ``nodes``
     and ``record_node`` follow from the graph under ``graph_root`` (``vtrain.dispute.genesis``
     derives them and whoever joins a game compares); ``arity`` is the k of its k-ary bisections;
     ``opened`` is when it began; ``nonce`` tells apart games about one claim.
@@ -69,6 +71,7 @@ class Genesis:
     clocks: Clocks
     opened: Count
     nonce: Digest
+    kzg_root: Annotated[bytes, Length(32), LeftOut(b"")] = b""
 
 
 @dataclass(frozen=True)

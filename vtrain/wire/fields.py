@@ -28,6 +28,14 @@ class Fields:
         self._left = dict(value)
         self._where = where
 
+    def has(self, name: str) -> bool:
+        """Whether the field ``name`` is there and was not taken yet."""
+        return name in self._left
+
+    def names(self) -> tuple[str, ...]:
+        """The fields that were not taken yet, for a map whose keys are data."""
+        return tuple(self._left)
+
     def take(self, name: str) -> cbor.Value:
         """The field ``name``, of any type."""
         if name not in self._left:
@@ -105,8 +113,14 @@ class Fields:
 
     def digests(self, name: str, max_items: builtins.int) -> tuple[builtins.bytes, ...]:
         """A list of at most ``max_items`` digests of 32 bytes."""
+        return self.byte_strings(name, DIGEST_LENGTH, max_items)
+
+    def byte_strings(
+        self, name: str, length: builtins.int, max_items: builtins.int
+    ) -> tuple[builtins.bytes, ...]:
+        """A list of at most ``max_items`` byte strings of exactly ``length`` bytes."""
         return tuple(
-            self._bytes(f"{name}[{i}]", item, DIGEST_LENGTH)
+            self._bytes(f"{name}[{i}]", item, length)
             for i, item in enumerate(self.list(name, max_items))
         )
 
@@ -129,7 +143,7 @@ class Fields:
         )
 
     def map(self, name: str) -> Fields:
-        """The fields of a nested map; one whose keys are data is had with :meth:`take`."""
+        """The fields of a nested map."""
         return Fields(self.take(name), f"{self._where}.{name}")
 
     def done(self) -> None:

@@ -4,7 +4,8 @@ For documents of many small types, as a dispute has them; its files of one map e
 ``vtrain.wire.fields``.  A field may be an ``int``, ``bytes``, ``str``, ``Literal``, a dataclass, a
 tuple of such, or ``X | None`` (encoded as an array of none or one).  ``Annotated`` bounds it:
 ``Between`` for integers, ``Length`` for exact and ``AtMost`` for greatest lengths of bytes, texts
-and tuples.
+and tuples.  ``LeftOut`` names a value with which a field is not in the map at all, so that a type
+can get a field and what was encoded before stays as it is.
 """
 
 from __future__ import annotations
@@ -53,6 +54,13 @@ class AtMost:
     count: int
 
 
+@dataclass(frozen=True)
+class LeftOut:
+    """A field with this value is left out of the map; its default must be the same."""
+
+    value: object
+
+
 Digest = Annotated[bytes, Length(32)]
 """A hash or a public key: 32 bytes."""
 Count = Annotated[int, Between(0, 2**62)]
@@ -68,8 +76,12 @@ def to_value(item: object) -> cbor.Value:
     if isinstance(item, tuple):
         return [to_value(part) for part in item]
     if is_dataclass(item) and not isinstance(item, type):
-        hints = _hints(type(item))
-        return {name: _optional(getattr(item, name), hint) for name, hint in hints.items()}
+        absent = _left_out(type(item))
+        return {
+            name: _optional(getattr(item, name), hint)
+            for name, hint in _hints(type(item)).items()
+            if name not in absent or getattr(item, name) != absent[name]
+        }
     raise EncodingError(f"{type(item).__name__} has no encoding", where=type(item).__name__)
 
 
@@ -106,6 +118,17 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 @cache
+def _left_out(cls: type) -> dict[str, object]:
+    return {
+        name: bound.value
+        for name, hint in _hints(cls).items()
+        if get_origin(hint) is Annotated
+        for bound in get_args(hint)[1:]
+        if isinstance(bound, LeftOut)
+    }
+
+
+@cache
 def _struct_reader(cls: type) -> _Reader:
     readers: dict[str, _Reader] = {}
 
@@ -115,14 +138,22 @@ def _struct_reader(cls: type) -> _Reader:
             readers.update({name: _reader(hint) for name, hint in _hints(cls).items()})
         if not isinstance(value, dict):
             raise EncodingError(f"expected a map, found {cbor.kind_of(value)}", where=where)
-        if value.keys() != readers.keys():
-            missing, unknown = readers.keys() - value.keys(), value.keys() - readers.keys()
+        absent = _left_out(cls)
+        missing = readers.keys() - value.keys() - absent.keys()
+        unknown = value.keys() - readers.keys()
+        if missing or unknown:
             name = min(missing or unknown)
             message = "the field is missing" if missing else "the field is unknown"
             raise EncodingError(message, where=f"{where}.{name}")
-        return cls(
-            **{name: reader(value[name], f"{where}.{name}") for name, reader in readers.items()}
-        )
+        read = {
+            name: reader(value[name], f"{where}.{name}")
+            for name, reader in readers.items()
+            if name in value
+        }
+        for name in absent.keys() & read.keys():
+            if read[name] == absent[name]:
+                raise EncodingError("is left out with this value", where=f"{where}.{name}")
+        return cls(**read)
 
     return read
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from vtrain.errors import EncodingError
 from vtrain.wire import cbor
 from vtrain.wire.fields import Fields
 from vtrain.wire.graph import DTYPES
+from vtrain.wire.proof import ProofSpec, proof_from_fields, proof_to_map
 
 LAW_VERSION = "vtrain law 1"
 """Names the arithmetic, the operators and the trees; any change of bits changes it."""
+BLAKE3_ONLY: Final = ("blake3",)
+WITH_KZG: Final = ("blake3", "kzg")
+"""What ``commitments`` may be: the run log alone, or a log of KZG commitments beside it."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,8 @@ class TaskSpec:
     Attributes of nodes (learning rate, preprocessing, loss, sample order) are pinned through
     ``graph_root``.  ``model_digest`` is the plain BLAKE3 of the ONNX file: provenance only.
     ``commit_every``: steps between state roots in the log; ``checkpoint_every``: steps between
-    stored checkpoints, a multiple of it.
+    stored checkpoints, a multiple of it.  ``proof`` is there where proofs are to be made, and where
+    ``commitments`` has "kzg".
     """
 
     law: str
@@ -53,6 +59,12 @@ class TaskSpec:
     commit_every: int
     checkpoint_every: int
     commitments: tuple[str, ...]
+    proof: ProofSpec | None = None
+
+    @property
+    def kzg(self) -> ProofSpec | None:
+        """What KZG commitments are logged by; None where a run has none."""
+        return self.proof if self.commitments == WITH_KZG else None
 
 
 def _data_to_map(data: DataSpec) -> dict[str, cbor.Value]:
@@ -84,23 +96,24 @@ def _data_from_fields(fields: Fields) -> DataSpec:
 
 
 def encode_task(task: TaskSpec) -> bytes:
-    """Canonical encoding (the file ``task.cbor``)."""
-    return cbor.encode(
-        {
-            "batch": task.batch,
-            "checkpoint_every": task.checkpoint_every,
-            "commit_every": task.commit_every,
-            "commitments": list(task.commitments),
-            "data": _data_to_map(task.data),
-            "exponents": dict(task.exponents),
-            "graph_root": task.graph_root,
-            "initial_state_root": task.initial_state_root,
-            "law": task.law,
-            "model_digest": task.model_digest,
-            "seed": task.seed,
-            "steps": task.steps,
-        }
-    )
+    """Canonical encoding (the file ``task.cbor``); the key "proof" is left out where it is None."""
+    value: dict[str, cbor.Value] = {
+        "batch": task.batch,
+        "checkpoint_every": task.checkpoint_every,
+        "commit_every": task.commit_every,
+        "commitments": list(task.commitments),
+        "data": _data_to_map(task.data),
+        "exponents": dict(task.exponents),
+        "graph_root": task.graph_root,
+        "initial_state_root": task.initial_state_root,
+        "law": task.law,
+        "model_digest": task.model_digest,
+        "seed": task.seed,
+        "steps": task.steps,
+    }
+    if task.proof is not None:
+        value["proof"] = proof_to_map(task.proof)
+    return cbor.encode(value)
 
 
 def decode_task(data: bytes) -> TaskSpec:
@@ -123,13 +136,20 @@ def decode_task(data: bytes) -> TaskSpec:
         batch=fields.int("batch", 1, 2**20),
         commit_every=fields.int("commit_every", 1, 2**40),
         checkpoint_every=fields.int("checkpoint_every", 1, 2**40),
-        commitments=tuple(str(item) for item in fields.list("commitments")),
+        commitments=fields.texts("commitments", max_items=2),
+        proof=proof_from_fields(fields.map("proof")) if fields.has("proof") else None,
     )
     fields.done()
     if task.law != LAW_VERSION:
         raise EncodingError(f"written for {task.law!r}; this is {LAW_VERSION!r}", where="task.law")
-    if task.commitments != ("blake3",):
-        raise EncodingError("the only commitment known is blake3", where="task.commitments")
+    if task.commitments not in (BLAKE3_ONLY, WITH_KZG):
+        raise EncodingError(
+            "is neither blake3 nor blake3 and kzg, in this order", where="task.commitments"
+        )
+    if task.commitments == WITH_KZG and (task.proof is None or not task.proof.initial):
+        raise EncodingError(
+            "is needed for kzg, with commitments to the initial state", where="task.proof"
+        )
     if task.steps % task.commit_every != 0:
         raise EncodingError("is not a multiple of commit_every", where="task.steps")
     if task.checkpoint_every % task.commit_every != 0:

@@ -23,6 +23,10 @@ pub enum Domain {
     Trace,
     /// Tree over the states of one fold, in a dispute.
     Terms,
+    /// Tree over the KZG commitments of a run.
+    KzgLog,
+    /// Tree over the KZG commitments to the tiles of one step.
+    Tiles,
     /// Digest of a task.
     TaskId,
     /// Digest of a batch.
@@ -41,15 +45,27 @@ pub enum Domain {
     Game,
     /// Digest of a receipt, which is what gets signed.
     Receipt,
+    /// Randomness that a list of powers for trials is made of.
+    SrsTau,
+    /// Digest that pins a circuit and its settings.
+    Circuit,
+    /// Randomness of a proof, drawn from what it commits to.
+    ProofChallenge,
+    /// Digest of a claim on traces, which is what gets signed.
+    TraceClaim,
+    /// Digest of the commitments to a task's batches, which is what their owner signs.
+    Batches,
 }
 
-const CONTEXTS: [(Domain, &str); 15] = [
+const CONTEXTS: [(Domain, &str); 22] = [
     (Domain::StateTree, "vtrain 2026 state tree v1"),
     (Domain::RunLog, "vtrain 2026 run log v1"),
     (Domain::Graph, "vtrain 2026 graph v1"),
     (Domain::Samples, "vtrain 2026 samples v1"),
     (Domain::Trace, "vtrain 2026 trace v1"),
     (Domain::Terms, "vtrain 2026 terms v1"),
+    (Domain::KzgLog, "vtrain 2026 kzg log v1"),
+    (Domain::Tiles, "vtrain 2026 tiles v1"),
     (Domain::TaskId, "vtrain 2026 task id v1"),
     (Domain::Batch, "vtrain 2026 batch v1"),
     (Domain::Claim, "vtrain 2026 claim v1"),
@@ -59,9 +75,14 @@ const CONTEXTS: [(Domain, &str); 15] = [
     (Domain::Move, "vtrain 2026 dispute move v1"),
     (Domain::Game, "vtrain 2026 dispute game v1"),
     (Domain::Receipt, "vtrain 2026 dispute receipt v1"),
+    (Domain::SrsTau, "vtrain 2026 srs tau v1"),
+    (Domain::Circuit, "vtrain 2026 circuit v1"),
+    (Domain::ProofChallenge, "vtrain 2026 proof challenge v1"),
+    (Domain::TraceClaim, "vtrain 2026 trace claim v1"),
+    (Domain::Batches, "vtrain 2026 batch commitments v1"),
 ];
 
-static CONTEXT_KEYS: LazyLock<[ContextKey; 15]> =
+static CONTEXT_KEYS: LazyLock<[ContextKey; 21]> =
     LazyLock::new(|| CONTEXTS.map(|(_, context)| hash_derive_key_context(context)));
 
 impl Domain {

@@ -47,7 +47,6 @@ from vtrain.dispute.service.writer import Writer
 from vtrain.dispute.state import Game, Verdict, compute_game_id
 from vtrain.errors import EncodingError, MoveRefusedError, StorageError, VtrainError
 from vtrain.wire import cbor, structs
-from vtrain.wire.claim import Claim, SignedClaim
 from vtrain.wire.dispute import Bond, Clocks, Genesis, SignedMove, decode_move
 from vtrain.wire.graph import decode_graph
 from vtrain.wire.task import decode_task
@@ -585,11 +584,10 @@ def _check_genesis(opening: Opening) -> None:
     """Make the genesis anew, as whoever joins the game does, and compare."""
     given = opening.genesis
     task, graph = decode_task(opening.task), decode_graph(opening.graph)
-    claim = Claim(given.run_id, given.solver, given.task_id, given.log_size, given.log_root)
     made = make_genesis(
         task,
         graph,
-        SignedClaim(claim, given.signature),
+        rules.get_claim(given),
         opened=given.opened,
         clocks=given.clocks,
         arity=given.arity,

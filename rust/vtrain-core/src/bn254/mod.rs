@@ -4,11 +4,23 @@
 //! in Montgomery form to the base 2^256. The group has prime order, so that a point on the curve is
 //! in the group.
 
-use ark_bn254::{Fq, Fr, G1Affine, G1Projective};
-use ark_ec::{AffineRepr, CurveGroup, VariableBaseMSM};
-use ark_ff::{BigInt, BigInteger, PrimeField};
+use ark_bn254::{Fq, Fr, G1Affine};
+use ark_ec::{AffineRepr, CurveGroup};
+use ark_ff::{BigInt, BigInteger, Field, PrimeField};
 use rayon::prelude::*;
 use thiserror::Error;
+
+mod affine;
+mod commit;
+mod lagrange;
+mod msm;
+mod secret;
+
+pub use commit::{CommitKey, Integers};
+pub use secret::{SECOND_GROUP, Secret};
+
+/// The scalars have 2^28-th roots of unity and no larger ones.
+pub const MAX_K: u32 = 28;
 
 /// Bytes of a point, in files (Montgomery form) and in results (big-endian coordinates).
 pub const POINT: usize = 64;
@@ -41,10 +53,70 @@ pub enum Bn254Error {
         /// How many points there are.
         points: usize,
     },
+    /// The number of points is no power of two, or no scalar's order.
+    #[error("{0} points are no power of two of at most 2^{MAX_K}")]
+    Size(usize),
+    /// So many rows hold the filling that none is left for values.
+    #[error("{blinding} blinding factors leave no row of {points}")]
+    Blinding {
+        /// How many blinding factors were asked for.
+        blinding: usize,
+        /// How many points there are.
+        points: usize,
+    },
+    /// A tensor does not fit into one column.
+    #[error("{values} values for {rows} rows")]
+    Rows {
+        /// How many values were given.
+        values: usize,
+        /// How many rows hold values.
+        rows: usize,
+    },
+    /// No type of integers has this name.
+    #[error("no type of integers to commit to")]
+    Integers,
+    /// Coefficients and commitments do not pair up.
+    #[error("{coefficients} coefficients for {commitments} commitments")]
+    Pairs {
+        /// How many coefficients were given.
+        coefficients: usize,
+        /// How many commitments were given.
+        commitments: usize,
+    },
+    /// A number that makes no list of powers worth the name.
+    #[error("the secret is 0, a root of unity or not reduced")]
+    Secret,
 }
 
 /// Finite points of the first group, each found to be on the curve.
 pub struct G1Points(Vec<G1Affine>);
+
+/// The primitive 2^k-th root of unity of halo2, made of 7, a generator; arkworks' is of another.
+fn root_of_unity(k: u32) -> Fr {
+    let mut odd_part = Fr::MODULUS;
+    odd_part.sub_with_borrow(&BigInt::one());
+    odd_part >>= MAX_K;
+    (k..MAX_K).fold(Fr::from(7).pow(odd_part), |root, _| root.square())
+}
+
+/// Whole items of that many bytes.
+fn items(bytes: &[u8], size: usize) -> Result<std::slice::ChunksExact<'_, u8>, Bn254Error> {
+    let items = bytes.chunks_exact(size);
+    if items.remainder().is_empty() {
+        Ok(items)
+    } else {
+        Err(Bn254Error::Length(bytes.len()))
+    }
+}
+
+/// Scalars of 32 bytes each, little-endian.
+fn read_scalars(bytes: &[u8]) -> Result<Vec<BigInt<4>>, Bn254Error> {
+    let read = |(index, item)| match limbs(item) {
+        scalar if scalar < Fr::MODULUS => Ok(scalar),
+        _ => Err(Bn254Error::Scalar(index)),
+    };
+    items(bytes, SCALAR)?.enumerate().map(read).collect()
+}
 
 fn limbs(bytes: &[u8]) -> BigInt<4> {
     let mut value = [0; 4];
@@ -86,8 +158,7 @@ fn encode(point: G1Affine) -> [u8; POINT] {
 impl G1Points {
     /// Reads points of 64 bytes each; the error names one that is none, counting from `first`.
     pub fn read(bytes: &[u8], first: usize) -> Result<Self, Bn254Error> {
-        let items = bytes.chunks_exact(POINT);
-        if !items.remainder().is_empty() {
+        if !bytes.len().is_multiple_of(POINT) {
             return Err(Bn254Error::Length(bytes.len()));
         }
         let read: Vec<_> = bytes
@@ -110,25 +181,13 @@ impl G1Points {
 
     /// The sum of the first points, each times its scalar (32 bytes, little-endian).
     pub fn combine(&self, scalars: &[u8]) -> Result<[u8; POINT], Bn254Error> {
-        let items = scalars.chunks_exact(SCALAR);
-        if !items.remainder().is_empty() {
-            return Err(Bn254Error::Length(scalars.len()));
-        }
-        let count = items.len();
-        let bases = self.0.get(..count).ok_or(Bn254Error::TooMany {
-            scalars: count,
+        let scalars = read_scalars(scalars)?;
+        let bases = self.0.get(..scalars.len()).ok_or(Bn254Error::TooMany {
+            scalars: scalars.len(),
             points: self.0.len(),
         })?;
-        let mut reduced = Vec::with_capacity(count);
-        for (index, item) in items.enumerate() {
-            let scalar = limbs(item);
-            if scalar >= Fr::MODULUS {
-                return Err(Bn254Error::Scalar(index));
-            }
-            reduced.push(scalar);
-        }
         Ok(encode(
-            G1Projective::msm_bigint(bases, &reduced).into_affine(),
+            msm::sum(bases, &msm::signed_scalars(&scalars)).into_affine(),
         ))
     }
 }
@@ -136,6 +195,7 @@ impl G1Points {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ark_bn254::G1Projective;
 
     /// (1, 2), the generator, in Montgomery form.
     fn generator() -> Vec<u8> {

@@ -1,0 +1,48 @@
+"""Tiny tasks that log KZG commitments, over an SRS made for tests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from tests.tasks import make_tiny_task
+from vtrain.commit.kzg_log import StepCommitter
+from vtrain.prove.kzg import CommitKey
+from vtrain.prove.srs import generate_srs
+from vtrain.train.task import CompiledTask
+from vtrain.wire.proof import ProofSpec
+from vtrain.wire.task import WITH_KZG
+
+K, BLINDING = 8, 5
+"""Columns of 248 values: the state of the tiny MLP has 344, a batch of four samples 68."""
+
+
+def make_key(path: Path, k: int = K) -> CommitKey:
+    """A key over the SRS in ``path``, which is made where it is not there; always the same one."""
+    if not path.exists():
+        generate_srs(path, k, seed=b"tests")
+    return CommitKey(path, k, BLINDING)
+
+
+def add_kzg(
+    task: CompiledTask, key: CommitKey, every: int = 1, circuit: str = "step"
+) -> CompiledTask:
+    """``task``, logging KZG commitments every ``every`` steps."""
+    proof = ProofSpec(circuit, key.srs.sha256, key.k, key.blinding, every, (), {})
+    initial = StepCommitter(proof, task.graph, key).commit_state(task.initial_state)
+    spec = replace(task.spec, commitments=WITH_KZG, proof=replace(proof, initial=initial))
+    return replace(task, spec=spec, kzg=key)
+
+
+def make_kzg_task(
+    path: Path, *, every: int = 1, steps: int = 12, commit_every: int = 2, checkpoint_every: int = 4
+) -> CompiledTask:
+    """The tiny MLP with KZG commitments over the SRS in ``path``."""
+    task = make_tiny_task(
+        steps=steps,
+        commit_every=commit_every,
+        checkpoint_every=checkpoint_every,
+        samples=10,
+        batch=4,
+    )
+    return add_kzg(task, make_key(path), every)

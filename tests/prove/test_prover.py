@@ -1,0 +1,210 @@
+"""Proofs are made of sound witnesses alone; what ezkl says of the others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.prove.circuits import LIMITS
+from tests.prove.toy import GIVEN, PARAMETERS, Toy, make_long_circuit
+from vtrain.errors import CircuitError, ProverError
+from vtrain.prove import prover as module
+from vtrain.prove.circuit import CircuitBuilder, Ints
+from vtrain.prove.ezkl_adapter import Verification
+from vtrain.prove.keys import BLINDING, count_usable, load_keys, pin
+from vtrain.prove.kzg import CommitKey
+from vtrain.prove.prover import mock_many, prove
+from vtrain.prove.srs import generate_srs
+from vtrain.prove.verifier import commit_vector, verify
+
+Vectors = dict[str, Ints]
+
+
+def prove_toy(toy: Toy, **other: Any) -> Any:
+    arguments: dict[str, Any] = {
+        "pinned": toy.pinned,
+        "keys": toy.keys,
+        "given": GIVEN,
+        "parameters": PARAMETERS,
+        "srs": toy.srs,
+        "commit_key": toy.commit_key,
+        "limits": LIMITS,
+    }
+    return prove(toy.circuit, **(arguments | other))
+
+
+def test_proof_is_of_the_vectors_and_progress_is_told(toy: Toy) -> None:
+    seen: list[tuple[str, int, int]] = []
+    proof = prove_toy(toy, progress=lambda *news: seen.append(news))
+    assert proof.instances == ()
+    assert len(proof.data) == toy.keys.proof_length
+    found = dict(zip(toy.circuit.vectors, proof.commitments(10), strict=True))
+    assert {name: found[name] for name in GIVEN} == toy.expected
+    assert seen[0] == ("witness", 0, 7)
+    assert seen[-1] == ("verify", 7, 7)
+    assert [done for _, done, _ in seen] == sorted(done for _, done, _ in seen)
+
+
+@pytest.mark.parametrize(
+    ("change", "broken"),
+    [
+        ({"c": GIVEN["c"] + np.array([1, -1, 0, 0])}, "product"),
+        ({"c": GIVEN["c"] + 1}, "product, total"),
+        ({"b": np.array([128, -127, 5, 0])}, "ones: range"),
+    ],
+)
+def test_false_statement_is_refused_by_name(
+    toy: Toy, change: dict[str, Ints], broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "run_ezkl", None)
+    with pytest.raises(CircuitError, match="the conditions do not hold: ") as caught:
+        prove_toy(toy, given=GIVEN | change)
+    assert set(broken.split(", ")) <= set(caught.value.message.split(": ", 1)[1].split(", "))
+
+
+def test_what_does_not_fit_is_refused(toy: Toy, tmp_path: Path) -> None:
+    with pytest.raises(CircuitError, match="a: needs 4 integers"):
+        prove_toy(toy, given=GIVEN | {"a": np.arange(3)})
+    with pytest.raises(CircuitError, match="total: needs a parameter"):
+        prove_toy(toy, parameters={})
+    with pytest.raises(CircuitError, match="another circuit"):
+        prove_toy(toy, keys=replace(toy.keys, circuit=bytes(32)))
+    other = tmp_path / "other.srs"
+    generate_srs(other, toy.pinned.k)
+    with pytest.raises(CircuitError, match="another SRS"):
+        prove_toy(toy, commit_key=CommitKey(other, toy.pinned.k, BLINDING))
+
+
+def test_cancelled_proof_ends(toy: Toy) -> None:
+    cancelled = threading.Event()
+    cancelled.set()
+    with pytest.raises(ProverError, match="cancelled"):
+        prove_toy(toy, cancelled=cancelled)
+
+
+def test_no_proof_leaves_that_our_verifier_refuses(
+    toy: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "verify", lambda *_, **__: Verification(False, "so it says"))
+    with pytest.raises(ProverError, match="so it says"):
+        prove_toy(toy)
+
+
+def test_other_commitments_than_ezkls_are_noticed(
+    toy: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "commit_vector", lambda key, values, **_: key.zero)
+    with pytest.raises(ProverError, match="a: ezkl committed to something else"):
+        prove_toy(toy)
+
+
+# --- mock
+
+
+def alter(name: str, index: int, by: int) -> Callable[[Vectors], Vectors]:
+    def change(vectors: Vectors) -> Vectors:
+        changed = {key: value.copy() for key, value in vectors.items()}
+        changed[name][index] += by
+        return changed
+
+    return change
+
+
+FALSE = {
+    "limb beyond the range": (alter("limbs", 0, 1), "ones has other values at 0"),
+    "limb beyond the table": (alter("limbs", 0, 1000), "Lookup"),
+    "limb below zero": (alter("limbs", 0, -300), "Lookup"),
+    "limb of zero": (alter("limbs", 1, -1), "Lookup"),
+    "limb of any size": (alter("limbs", 0, 2**200), "Lookup"),
+    "product": (alter("c", 3, 1), "zeros has other values at 0"),
+    "not in the table": (alter("a", 0, 10), "ones has other values"),
+    "count of a table's row": (alter("hints", 0, 1), "zeros has other values at 1"),
+    "inverse": (alter("late", 0, 1), "ones has other values at 4"),
+    "parameter": (alter("public", -1, 1), "zeros has other values"),
+}
+
+
+def test_mock_refuses_every_false_witness_in_one_process(toy: Toy) -> None:
+    honest = toy.assign()
+    witnesses = [honest, *(change(honest) for change, _ in FALSE.values()), honest]
+    first, *found, last = mock_many(toy.circuit, toy.pinned, witnesses, LIMITS)
+    assert first == last == Verification(True, "")
+    for (name, (_, reason)), verdict in zip(FALSE.items(), found, strict=True):
+        assert not verdict.holds, name
+        assert reason in verdict.reason, name
+
+
+def test_mock_says_what_our_own_evaluation_says(toy: Toy) -> None:
+    honest = toy.assign()
+    assert toy.circuit.find_broken(honest) == []
+    for name, (change, _) in FALSE.items():
+        assert toy.circuit.find_broken(change(honest)), name
+
+
+def test_circuit_that_does_not_compile_is_a_typed_error(toy: Toy) -> None:
+    broken = replace(toy.pinned, onnx=b"no model")
+    with pytest.raises(ProverError, match="compile_circuit"):
+        mock_many(toy.circuit, broken, [toy.assign()], LIMITS)
+
+
+# --- vectors that fill a column
+
+
+def test_vector_may_fill_its_column(toy: Toy, tmp_path: Path) -> None:
+    """The longest vector that is let in has one commitment, as everything here relies on."""
+    circuit = make_long_circuit(count_usable(toy.pinned.k), 5)
+    pinned = pin(circuit, toy.pinned.k)
+    keys = load_keys(pinned, toy.srs, tmp_path, LIMITS)
+    given = {"a": np.arange(count_usable(toy.pinned.k)) % 255}
+    proof = prove(
+        circuit,
+        pinned,
+        keys,
+        given=given,
+        parameters={},
+        srs=toy.srs,
+        commit_key=toy.commit_key,
+        limits=LIMITS,
+    )
+    assert proof.commitments(1)[0] == commit_vector(toy.commit_key, given["a"])
+
+
+@pytest.mark.slow
+def test_larger_srs_serves(toy: Toy, tmp_path: Path) -> None:
+    larger = tmp_path / "k10.srs"
+    generate_srs(larger, toy.pinned.k + 1)
+    keys = load_keys(toy.pinned, larger, tmp_path, LIMITS)
+    assert keys.vk_digest != toy.keys.vk_digest
+    assert keys.proof_length == toy.keys.proof_length
+    commit_key = CommitKey(larger, toy.pinned.k, BLINDING)
+    prove_toy(toy, keys=keys, srs=larger, commit_key=commit_key)
+
+
+@pytest.mark.slow
+def test_int16_product_from_end_to_end(tmp_path: Path) -> None:
+    """A 16 x 16 product of int16 at k = 16."""
+    b = CircuitBuilder(3, 65279)
+    left, right, product = (b.reshape(b.vector(name, 256), (16, 16)) for name in "abc")
+    b.matmul("product", left, right, product.lin())
+    for name, x in (("a", left), ("b", right)):
+        shifted = b.limb(name, x.shape, lambda values, x=x: values[x] + 32639)  # type: ignore[misc]
+        b.zero(name, shifted - 32639 - x.lin())
+    circuit, srs = b.build(), tmp_path / "k16.srs"
+    generate_srs(srs, 16)
+    pinned = pin(circuit, 16)
+    keys = load_keys(pinned, srs, tmp_path, LIMITS)
+    commit_key = CommitKey(srs, 16, BLINDING)
+    values = np.random.default_rng(1).integers(-32639, 32640, (2, 16, 16))
+    given = {"a": values[0], "b": values[1], "c": values[0] @ values[1]}
+    shared: dict[str, Any] = {"parameters": {}, "commit_key": commit_key, "limits": LIMITS}
+    proof = prove(circuit, pinned, keys, given=given, srs=srs, **shared)
+    expected = {name: commit_vector(commit_key, value) for name, value in given.items()}
+    assert verify(circuit, pinned, keys, proof.data, expected=expected, **shared).holds
+    other = expected | {"b": expected["a"]}
+    assert not verify(circuit, pinned, keys, proof.data, expected=other, **shared).holds

@@ -1,0 +1,131 @@
+"""A small circuit with a vector of every kind, its keys, and a proof: what the tests share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from tests.prove.circuits import LIMITS
+from vtrain.prove.circuit import Circuit, CircuitBuilder, Ints
+from vtrain.prove.ezkl_adapter import Call, run_ezkl
+from vtrain.prove.keys import BLINDING, Keys, PinnedCircuit, load_keys, pin
+from vtrain.prove.kzg import CommitKey
+from vtrain.prove.prover import prove
+from vtrain.prove.srs import generate_srs
+from vtrain.prove.verifier import commit_vector, draw_challenge
+
+K = 9
+SPAN = 255
+TABLE = np.arange(-4, 5)
+GIVEN = {
+    "a": np.array([1, -2, 3, -4]),
+    "b": np.array([127, -127, 5, 0]),
+    "c": np.array([117, -127, 361, -381]),
+}
+PARAMETERS = {"total": np.array([-30])}
+
+
+def make_circuit(inner_columns: int = 2, span: int = SPAN) -> Circuit:
+    """c = a b for 2 x 2 matrices, a from a table, |b| <= 127, the sum of c is ``total``."""
+    b = CircuitBuilder(inner_columns, span)
+    left, right, product = (b.reshape(b.vector(name, 4), (2, 2)) for name in ("a", "b", "c"))
+    b.matmul("product", left, right, product.lin())
+    b.member("table", [left], [TABLE])
+    shifted = b.limb("range", right.shape, lambda values: values[right] + 127)
+    b.zero("range", shifted - 127 - right.lin())
+    total = b.parameter("total", (1,))
+    b.zero_sum("total", [(product, None, 1), (total, None, -1)])
+    return b.build()
+
+
+def make_long_circuit(limbs: int, inner_columns: int = 2) -> Circuit:
+    """``limbs`` limbs, each an element of the given vector ``a``, in about 2 cells each."""
+    b = CircuitBuilder(inner_columns, SPAN)
+    given = b.vector("a", limbs)
+    b.zero("range", b.limb("range", (limbs,), lambda values: values[given]) - given.lin())
+    return b.build()
+
+
+@dataclass(frozen=True)
+class Toy:
+    """:func:`make_circuit` with keys, and a proof of ``given``."""
+
+    circuit: Circuit
+    pinned: PinnedCircuit
+    srs: Path
+    keys: Keys
+    commit_key: CommitKey
+    proof: bytes
+
+    @property
+    def expected(self) -> dict[str, bytes]:
+        return {name: self.commit(values) for name, values in GIVEN.items()}
+
+    def commit(self, values: Ints) -> bytes:
+        return commit_vector(self.commit_key, values)
+
+    def assign(
+        self,
+        given: Mapping[str, Ints] = GIVEN,
+        parameters: Mapping[str, Ints] = PARAMETERS,
+        cheat: Callable[[list[int]], list[int]] = list,
+    ) -> dict[str, Ints]:
+        """A witness, with ``cheat`` of the challenge as it should be."""
+
+        def draw(before: Any) -> list[int]:
+            commitments = {name: self.commit(values) for name, values in before.items()}
+            return cheat(list(draw_challenge(self.circuit, self.pinned, commitments)))
+
+        return self.circuit.assign(given, parameters, draw)
+
+    def prove_anything(self, vectors: dict[str, Ints]) -> bytes:
+        """What ezkl itself makes of a witness, sound or not."""
+        with TemporaryDirectory() as folder:
+            data, witness, proof = (str(Path(folder) / name) for name in ("data", "w", "proof"))
+            Path(data).write_text(self.circuit.encode_inputs(vectors))
+            model, srs = str(self.keys.compiled), str(self.srs)
+            shared = {"model": model, "srs_path": srs}
+            run_ezkl(
+                [
+                    Call(
+                        "gen_witness",
+                        {"data": data, "output": witness, "vk_path": str(self.keys.vk)} | shared,
+                    ),
+                    Call(
+                        "prove",
+                        {"witness": witness, "pk_path": str(self.keys.pk), "proof_path": proof}
+                        | shared,
+                    ),
+                ],
+                replace(LIMITS, seconds=30),
+            )
+            return bytes(json.loads(Path(proof).read_bytes())["proof"])
+
+
+def make_toy(folder: Path) -> Toy:
+    circuit, srs = make_circuit(), folder / "k9.srs"
+    generate_srs(srs, K)
+    pinned = pin(circuit, K)
+    keys = load_keys(pinned, srs, folder / "cache", LIMITS)
+    commit_key = CommitKey(srs, K, BLINDING)
+    proof = prove(
+        circuit,
+        pinned,
+        keys,
+        given=GIVEN,
+        parameters=PARAMETERS,
+        srs=srs,
+        commit_key=commit_key,
+        limits=LIMITS,
+    )
+    return Toy(circuit, pinned, srs, keys, commit_key, proof.data)
+
+
+if __name__ == "__main__":
+    print(pin(make_circuit(), K).digest.hex())  # noqa: T201 - for a test to read

@@ -1,0 +1,90 @@
+"""What the commands that make and check proofs share: steps, keys, limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from vtrain.prove.runs import ProofSetup, SignedRun
+
+_MOST_STEPS = 10_000
+
+
+class StepsType(click.ParamType[tuple[int, ...]]):
+    """Steps such as 3,7,20-24."""
+
+    name = "steps"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        found: list[int] = []
+        for part in str(value).split(","):
+            first, _, last = part.partition("-")
+            try:
+                bounds = int(first), int(last or first)
+            except ValueError:
+                self.fail(f"{part!r} is neither a step nor a range of steps", param, ctx)
+            if not 1 <= bounds[0] <= bounds[1] or bounds[1] - bounds[0] >= _MOST_STEPS:
+                self.fail(f"{part!r} is no range of at most {_MOST_STEPS} steps", param, ctx)
+            found.extend(range(bounds[0], bounds[1] + 1))
+        return tuple(found)
+
+
+srs_option = click.option(
+    "--srs",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The SRS file that the task pins (vtrain srs).",
+)
+
+
+def keys_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Keys: of which size, kept where, made within which limits."""
+    for option in reversed(
+        (
+            click.option(
+                "--k",
+                type=click.IntRange(17, 28),
+                help="Logarithm of the rows, for a task that pins none.  [default: the SRS's own]",
+            ),
+            click.option(
+                "--cache",
+                type=click.Path(file_okay=False, path_type=Path),
+                help="Where keys are kept.  [default: ~/.cache/vtrain/keys]",
+            ),
+            click.option(
+                "--memory",
+                type=click.IntRange(min=1),
+                help="GiB that proving may take; what needs more is refused at once.  "
+                "[default: this machine's]",
+            ),
+            click.option(
+                "--timeout",
+                type=click.IntRange(min=1),
+                help="Seconds that setup or one proof may take.  [default: 7200]",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def make_setup(run: SignedRun, **given: Any) -> ProofSetup:
+    """The setup from the options of :func:`proof_options` and ``threads``."""
+    from vtrain.audit.structure import measure_memory
+    from vtrain.prove.ezkl_adapter import Limits
+    from vtrain.prove.keys import default_cache
+    from vtrain.prove.runs import ProofSetup
+
+    memory = given["memory"] << 30 if given["memory"] else measure_memory()
+    # Address space exceeds what is resident: stacks, buffers freed and kept.
+    limits = Limits(memory=2 * memory, seconds=given["timeout"] or 7200, threads=given["threads"])
+    cache = given["cache"] or default_cache()
+    return ProofSetup.for_task(run.task, given["srs"], cache, limits, memory, given["k"])

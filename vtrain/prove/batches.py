@@ -1,0 +1,105 @@
+"""The data owner's part in a private audit: signing what the batches of a task are.
+
+A private auditor sees commitments to batches in a run's log, and does not know whose samples they
+are of.  Whoever owns the samples can say: the order of the samples is the task's own, so the
+commitments to all batches are known before the run begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from vtrain.attest.keys import PrivateKey, public_key, verify_signature
+from vtrain.commit.files import read_file, storing
+from vtrain.commit.kzg_log import Committer, StepCommitter
+from vtrain.errors import EncodingError, TaskError
+from vtrain.spec.domains import BATCHES, compute_domain_hash
+from vtrain.spec.samples import Samples
+from vtrain.train.data import gather_batch
+from vtrain.wire import cbor
+from vtrain.wire.batches import (
+    MAX_BATCHES,
+    BatchOrder,
+    SignedBatches,
+    batches_to_map,
+    decode_batches,
+    encode_batches,
+)
+from vtrain.wire.graph import StepGraph
+from vtrain.wire.task import TaskSpec
+
+
+def make_order(task: TaskSpec) -> BatchOrder:
+    """Which batches a task has; TaskError when it asks for no KZG commitments."""
+    proof = task.kzg
+    if proof is None:
+        raise TaskError("asks for no KZG commitments", where="task.commitments")
+    return BatchOrder(
+        data_root=task.data.root,
+        seed=task.seed,
+        batch=task.batch,
+        steps=task.steps,
+        every=proof.every,
+        circuit=proof.circuit,
+        srs=proof.srs,
+        k=proof.k,
+        blinding=proof.blinding,
+    )
+
+
+def _digest(batches: SignedBatches) -> bytes:
+    return compute_domain_hash(BATCHES, cbor.encode(batches_to_map(batches)))
+
+
+def sign_batches(
+    task: TaskSpec,
+    graph: StepGraph,
+    samples: Samples,
+    committer: Committer,
+    key: PrivateKey,
+    *,
+    threads: int = 0,
+    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+) -> SignedBatches:
+    """Commit to every batch of ``task`` that is logged, and sign as the owner of the samples.
+
+    EncodingError when ``committer`` is not of the task's SRS, k and blinding.
+    """
+    order = make_order(task)
+    proof = task.kzg
+    if proof is None:
+        raise TaskError("asks for no KZG commitments", where="task.commitments")
+    by_step = StepCommitter(proof, graph, committer, threads)
+    total = task.steps // proof.every
+    commitments = []
+    for index in range(total):
+        progress("batches", index, total)
+        step = (index + 1) * proof.every
+        commitments.append(
+            by_step.commit_batch(*gather_batch(samples, task.seed, task.batch, step))
+        )
+    unsigned = SignedBatches(order, tuple(commitments), public_key(key), b"")
+    signature = key.sign(_digest(unsigned))
+    return SignedBatches(order, unsigned.commitments, unsigned.owner, signature)
+
+
+def verify_batches(batches: SignedBatches, owner: bytes, task: TaskSpec) -> None:
+    """SignatureError unless ``owner`` signed; EncodingError unless it is about ``task``'s batches."""
+    if batches.owner != owner:
+        raise EncodingError("is signed by another key than the owner's", where="batches.owner")
+    verify_signature(owner, _digest(batches), batches.signature)
+    if batches.order != make_order(task):
+        raise EncodingError("is about other batches than the task's", where="batches")
+
+
+def read_batches(path: Path, owner: bytes, task: TaskSpec) -> dict[int, tuple[bytes, ...]]:
+    """Step -> commitments of its batch, as ``owner`` signed them for ``task``."""
+    with storing(path):
+        data = read_file(path, MAX_BATCHES)
+    batches = decode_batches(data)
+    if encode_batches(batches) != data:
+        raise EncodingError("is not canonical", where=str(path))
+    verify_batches(batches, owner, task)
+    every = batches.order.every
+    return {(i + 1) * every: found for i, found in enumerate(batches.commitments)}

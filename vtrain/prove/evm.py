@@ -1,0 +1,329 @@
+"""Proofs on chain: the Solidity verifier of a circuit, its compiled code, the data of calls to it.
+
+ezkl writes the verifier, with the verifying key and the SRS's tau in it as constants.  As it comes
+it can be made to accept what is no proof (:data:`GUARD`), so that it is exported only with one
+condition more.  It compares commitments with nothing; the contract ``CommitmentBound`` does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
+from typing import Any, Final
+
+from vtrain.commit.files import read_file, storing, write_atomic
+from vtrain.errors import MissingExtraError, ProofError, ProverError, StorageError
+from vtrain.prove.ezkl_adapter import EZKL_VERSION, Call, Limits, Proof, run_ezkl
+from vtrain.prove.srs import identify_srs
+
+SOLC_VERSION: Final = "0.8.20"
+"""The compiler that ezkl compiles its verifiers for; code follows the version."""
+
+VERIFIER: Final = "Halo2Verifier"
+BOUND: Final = "CommitmentBound"
+
+MAX_CODE: Final = 24576
+"""Bytes of a contract's code that Ethereum deploys at most (EIP-170)."""
+
+GUARD: Final = "success := and(success, eq(proof.offset, 0x64))"
+"""What the verifier requires beyond what ezkl wrote: that the call has its plain layout.
+
+ezkl's verifier draws its challenges from the proof where the call says that it lies, but computes
+with the bytes at fixed places.  A call of another layout keeps two proofs apart there: one to draw
+from and one, chosen afterwards, that solves the last equation.  It is accepted, for any circuit and
+public values; a test makes such a call.
+"""
+
+_AFTER: Final = "let success := true\n"
+_LICENSE: Final = "// SPDX-License-Identifier: MIT\n"
+_VERIFY_PROOF: Final = bytes.fromhex("1e8e1e13")  # verifyProof(bytes,uint256[])
+_VERIFY: Final = bytes.fromhex("10edc445")  # verify(bytes,uint256[],bytes)
+_COMPILER_SETTINGS: Final = {
+    "optimizer": {"enabled": True, "runs": 1},
+    "evmVersion": "shanghai",
+    "metadata": {"bytecodeHash": "none"},
+    "outputSelection": {
+        "*": {"*": ["abi", "metadata", "evm.bytecode.object", "evm.deployedBytecode.object"]}
+    },
+}
+_MOST_BYTES: Final = 16 << 20
+
+
+@dataclass(frozen=True)
+class Contract:
+    """A compiled contract: its ABI, the code that deploys it, the bytes of the code deployed."""
+
+    name: str
+    source: str
+    abi: list[dict[str, Any]]
+    creation: bytes
+    size: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether Ethereum deploys it."""
+        return self.size <= MAX_CODE
+
+
+@dataclass(frozen=True)
+class EvmVerifier:
+    """A circuit's verifier, and the contract that binds it to commitments.
+
+    ``length`` and ``instances`` are those of its proofs, ``tensors`` the number of its commitments.
+    ``insecure``: its SRS is of no public ceremony, so that whoever made it can forge.
+    """
+
+    verifier: Contract
+    bound: Contract | None
+    length: int
+    instances: int
+    tensors: int
+    insecure: bool
+    folder: Path
+
+    def deploy_bound(self, verifier: bytes) -> bytes:
+        """The code that deploys ``CommitmentBound`` over a verifier at an address (20 bytes)."""
+        if self.bound is None:
+            raise ProofError("the circuit commits to nothing", where="circuit")
+        if len(verifier) != 20:
+            raise ProofError(f"has {len(verifier)} bytes, not 20", where="address")
+        return self.bound.creation + verifier.rjust(32, b"\0") + _word(self.tensors)
+
+
+def export_evm(
+    *,
+    settings: Path,
+    vk: Path,
+    srs: Path,
+    out: Path,
+    limits: Limits,
+    solc: Path | None = None,
+) -> EvmVerifier:
+    """Write a circuit's verifier into the new folder ``out``, compiled.
+
+    There: ``Halo2Verifier`` and, for a circuit with commitments, ``CommitmentBound``, each as
+    ``.sol``, ``.abi.json`` and ``.bin`` (hexadecimal code that deploys it), and ``evm.json``, which
+    says what they were made of.  The settings, the key and the SRS are the caller's to pin: what
+    does not belong together gives a verifier that refuses every proof, or worse.
+
+    ``solc`` is the compiler (of :data:`SOLC_VERSION`), native or solc-js's ``solcjs``; without it,
+    one of these on the PATH.  MissingExtraError without one, ProverError when ezkl or the compiler
+    fails, SrsError and StorageError for the files, StorageError when ``out`` is there.
+    """
+    if out.exists():
+        raise StorageError("the folder exists", where=str(out))
+    compiler = _find_compiler(solc)
+    known = identify_srs(srs)
+    with TemporaryDirectory(prefix="vtrain-evm-") as folder:
+        written = Path(folder) / "verifier.sol"
+        arguments = {
+            "vk_path": str(vk),
+            "settings_path": str(settings),
+            "sol_code_path": str(written),
+            "abi_path": str(Path(folder) / "abi.json"),
+            "srs_path": str(srs),
+            "reusable": False,
+        }
+        run_ezkl([Call("create_evm_verifier", arguments)], limits)
+        source = read_file(written, _MOST_BYTES).decode()
+    made_of = {
+        "settings_sha256": _digest(settings),
+        "srs_sha256": known.sha256.hex(),
+        "vk_sha256": _digest(vk),
+    }
+    notes = [f"By ezkl {EZKL_VERSION}, with one condition more (proof.offset)."]
+    notes += [f"{name.replace('_', ', ')} {digest}" for name, digest in made_of.items()]
+    if not known.is_ceremony:
+        notes.append("INSECURE: the SRS is of no public ceremony. Whoever made it can forge.")
+    length, instances = _read_shape(source)
+    tensors = _count_commitments(settings)
+    sources = {VERIFIER: guard(source, notes)}
+    if tensors:
+        sources[BOUND] = files("vtrain.prove").joinpath(f"contracts/{BOUND}.sol").read_text()
+    contracts = compile_contracts(sources, compiler, limits)
+    about = made_of | {
+        "contracts": {
+            name: {
+                "creation_sha256": hashlib.sha256(made.creation).hexdigest(),
+                "fits": made.fits,
+                "size": made.size,
+            }
+            for name, made in contracts.items()
+        },
+        "ezkl": EZKL_VERSION,
+        "insecure_srs": not known.is_ceremony,
+        "instances": instances,
+        "k": known.k,
+        "proof_bytes": length,
+        "solc": SOLC_VERSION,
+        "solc_settings": _COMPILER_SETTINGS,
+        "tensors": tensors,
+    }
+    with storing(out):
+        out.mkdir(parents=True)
+    for name, made in contracts.items():
+        write_atomic(out / f"{name}.sol", [made.source.encode()])
+        write_atomic(out / f"{name}.abi.json", [_encode(made.abi)])
+        write_atomic(out / f"{name}.bin", [made.creation.hex().encode() + b"\n"])
+    write_atomic(out / "evm.json", [_encode(about)])
+    return EvmVerifier(
+        verifier=contracts[VERIFIER],
+        bound=contracts.get(BOUND),
+        length=length,
+        instances=instances,
+        tensors=tensors,
+        insecure=not known.is_ceremony,
+        folder=out,
+    )
+
+
+def encode_calldata(proof: Proof) -> bytes:
+    """The data of a call of ``verifyProof``, in the plain layout of the ABI."""
+    return _VERIFY_PROOF + _encode_call(proof.data, proof.instances)
+
+
+def encode_bound_calldata(proof: Proof, commitments: Sequence[bytes]) -> bytes:
+    """The data of a call of ``CommitmentBound.verify``; commitments as in a run log, 64 bytes each.
+
+    ``ezkl.kzg_commit`` has the coordinates the other way round, in little-endian hexadecimal.
+    """
+    for index, commitment in enumerate(commitments):
+        if len(commitment) != 64:
+            raise ProofError(f"has {len(commitment)} bytes, not 64", where=f"commitment {index}")
+    return _VERIFY + _encode_call(proof.data, proof.instances, b"".join(commitments))
+
+
+def guard(source: str, notes: Sequence[str] = ()) -> str:
+    """ezkl's verifier with :data:`GUARD`, and notes at its head; ProverError for another text."""
+    for place in (_LICENSE, _AFTER):
+        if source.count(place) != 1:
+            raise ProverError(
+                f"wrote no verifier as known: {source.count(place)} times {place.strip()!r}",
+                where="create_evm_verifier",
+            )
+    head = "".join(f"// {note}\n" for note in notes)
+    guarded = source.replace(_AFTER, f"{_AFTER}            {GUARD}\n")
+    return guarded.replace(_LICENSE, _LICENSE + head)
+
+
+def compile_contracts(
+    sources: Mapping[str, str], solc: Path, limits: Limits
+) -> dict[str, Contract]:
+    """Compile contracts, each in a source of its own; ProverError has the compiler's words."""
+    asked = {
+        "language": "Solidity",
+        "sources": {f"{name}.sol": {"content": text} for name, text in sources.items()},
+        "settings": _COMPILER_SETTINGS,
+    }
+    text, said = _run_compiler(solc, json.dumps(asked).encode(), limits)
+    try:
+        answer = json.loads(text[text.index("{") :])  # solc-js says a word about SMT before it
+        problems = [item for item in answer.get("errors", []) if item["severity"] == "error"]
+        if problems:
+            raise ProverError(problems[0]["formattedMessage"].strip(), where="solc")
+        return {
+            name: _read_contract(name, text, answer["contracts"][f"{name}.sol"][name])
+            for name, text in sources.items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError):
+        words = (said.strip() or text.strip())[:500]
+        raise ProverError(f"is no answer of a compiler: {words!r}", where=str(solc)) from None
+
+
+def _find_compiler(solc: Path | None) -> Path:
+    if solc is not None:
+        return solc
+    found = shutil.which("solc") or shutil.which("solcjs")
+    if found is None:
+        raise MissingExtraError(
+            f"needs solc {SOLC_VERSION}: npm install --global solc@{SOLC_VERSION}", where="solc"
+        )
+    return Path(found)
+
+
+def _run_compiler(solc: Path, asked: bytes, limits: Limits) -> tuple[str, str]:
+    """What it writes to its two outputs; files all, as solc-js loses its way in pipes."""
+    with TemporaryFile() as given, TemporaryFile() as answer, TemporaryFile() as noise:
+        given.write(asked)
+        given.seek(0)
+        try:
+            subprocess.run(  # noqa: S603 - a compiler that the caller names
+                [str(solc), "--standard-json"],
+                stdin=given,
+                stdout=answer,
+                stderr=noise,
+                timeout=limits.seconds,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise ProverError(f"took more than {limits.seconds:g} seconds", where="solc") from None
+        except OSError as error:
+            raise ProverError(error.strerror or str(error), where=str(solc)) from None
+        answer.seek(0)
+        noise.seek(0)
+        return answer.read().decode(errors="replace"), noise.read().decode(errors="replace")
+
+
+def _read_contract(name: str, source: str, made: Mapping[str, Any]) -> Contract:
+    version = json.loads(made["metadata"])["compiler"]["version"].partition("+")[0]
+    if version != SOLC_VERSION:
+        raise ProverError(f"is {version}, not {SOLC_VERSION}", where="solc")
+    return Contract(
+        name=name,
+        source=source,
+        abi=made["abi"],
+        creation=bytes.fromhex(made["evm"]["bytecode"]["object"]),
+        size=len(made["evm"]["deployedBytecode"]["object"]) // 2,
+    )
+
+
+def _read_shape(source: str) -> tuple[int, int]:
+    """Bytes and public values of the proofs that a verifier takes."""
+    length = re.search(r"eq\(0x([0-9a-f]+), proof\.length\)", source)
+    count = re.search(r"mstore\(0x[0-9a-f]+, 0x([0-9a-f]{64})\) // num_instances", source)
+    if length is None or count is None:
+        raise ProverError("wrote no shape of a proof", where="create_evm_verifier")
+    return int(length[1], 16), int(count[1], 16)
+
+
+def _count_commitments(settings: Path) -> int:
+    try:
+        return len(json.loads(read_file(settings, _MOST_BYTES))["module_sizes"]["polycommit"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ProverError(f"are no settings of ezkl's: {error}", where=str(settings)) from None
+
+
+def _digest(path: Path) -> str:
+    with storing(path), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _encode(value: object) -> bytes:
+    return (json.dumps(value, sort_keys=True, indent=2) + "\n").encode()
+
+
+def _word(value: int) -> bytes:
+    return value.to_bytes(32)
+
+
+def _encode_call(proof: bytes, instances: Sequence[int], *more: bytes) -> bytes:
+    """Arguments (bytes, uint256[], bytes...) as the ABI lays them out (Solidity, "ABI spec")."""
+    tails = [_encode_bytes(proof)]
+    tails.append(_word(len(instances)) + b"".join(map(_word, instances)))
+    tails += map(_encode_bytes, more)
+    head, at = b"", 32 * len(tails)
+    for tail in tails:
+        head, at = head + _word(at), at + len(tail)
+    return head + b"".join(tails)
+
+
+def _encode_bytes(data: bytes) -> bytes:
+    return _word(len(data)) + data + bytes(-len(data) % 32)

@@ -1,0 +1,500 @@
+"""What circuits say about the project's operators: ranges, rounding, saturation, masks, softmax.
+
+Each gadget states its condition and what makes it unique.  All quantities are integers far below
+the field's prime (about 2^254), so that an equation modulo the prime is one of integers; where a value
+is an integer only because an equation with integers says so, the gadget's text says it.
+
+The law of each operator is in ``vtrain.ops``; the names here are those of its formulas: rs is the
+rounding shift, M = ``SATURATION[dtype][1]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from vtrain.errors import CircuitError
+from vtrain.prove.circuit import INT16_SPAN, CircuitBuilder, Ints, Lin, Tensor, Values
+from vtrain.spec.number import (
+    EXP2_EXPONENT,
+    LOG2_EXPONENT,
+    LOSS_EXPONENT,
+    PROBABILITY_EXPONENT,
+    SATURATION,
+    STORAGE,
+    exp2_table,
+    log2_table,
+)
+
+_FULL: Final = 1 << 16
+
+
+def _limb_bits(b: CircuitBuilder) -> int:
+    """Bits of a limb that is exact: 16 where the table holds 2^16, else 15."""
+    return 16 if b.span == _FULL else b.span.bit_length() - 1
+
+
+def _exact_limb(
+    b: CircuitBuilder,
+    name: str,
+    shape: Sequence[int],
+    bits: int,
+    compute: Callable[[Values], Ints],
+) -> Lin:
+    """A value v in [0, 2^bits), bits at most those of a limb, times 2^(limb bits - bits) if scaled.
+
+    Returns v as a linear form times ``_scale``: see :func:`exact`.  With a table of 2^16 entries one look-up
+    of v 2^(16 - bits) suffices where v is known to be an integer; else v and v + span - 2^bits are looked up.
+    """
+    low = b.limb(name, shape, compute)
+    top = b.span - (1 << bits)
+    if top:
+        high = b.limb(f"{name}/top", shape, lambda values: compute(values) + top)
+        b.zero(f"{name}/top", high - low - top)
+    return low
+
+
+def exact(
+    b: CircuitBuilder,
+    name: str,
+    shape: Sequence[int],
+    bits: int,
+    compute: Callable[[Values], Ints],
+) -> Lin:
+    """The integer ``compute`` in [0, 2^bits), exactly: the range is proven, not assumed.
+
+    Limbs from the top, full ones first, the narrow one at the bottom.
+    """
+    full = _limb_bits(b)
+    total: Lin | None = None
+    rest = bits
+    while rest > 0:
+        width = min(full, rest)
+        rest -= width
+        part = _exact_limb(
+            b,
+            f"{name}/bits {rest} to {rest + width - 1}",
+            shape,
+            width,
+            lambda values, rest=rest, width=width: (  # type: ignore[misc]
+                np.asarray(compute(values), dtype=object) >> rest & (1 << width) - 1
+            ),
+        )
+        total = part * (1 << rest) if total is None else total + part * (1 << rest)
+    if total is None:
+        raise CircuitError("needs at least one bit", where=name)
+    return total
+
+
+def remainder(
+    b: CircuitBuilder,
+    name: str,
+    shape: Sequence[int],
+    bits: int,
+    compute: Callable[[Values], Ints],
+) -> tuple[Lin, int]:
+    """(r 2^e, e) for a value r in [0, 2^bits) that an equation shows to be an integer.
+
+    With a table of 2^16 entries the narrow limb is looked up scaled to 16 bits, once: r 2^(16 - bits)
+    in [0, 2^16) and r an integer give r in [0, 2^bits).
+    """
+    if b.span != _FULL or bits % 16 == 0:
+        return exact(b, name, shape, bits, compute), 0
+    narrow = bits % 16
+    scale = 16 - narrow
+    total = b.limb(
+        f"{name}/scaled",
+        shape,
+        lambda values: (np.asarray(compute(values), dtype=object) & (1 << narrow) - 1) << scale,
+    )
+    for start in range(narrow, bits, 16):
+        part = b.limb(
+            f"{name}/bits {start} to {start + 15}",
+            shape,
+            lambda values, start=start: (  # type: ignore[misc]
+                np.asarray(compute(values), dtype=object) >> start & 0xFFFF
+            ),
+        )
+        total = total + part * (1 << start + scale)
+    return total, scale
+
+
+def at_least_zero(
+    b: CircuitBuilder,
+    name: str,
+    shape: Sequence[int],
+    most: int,
+    compute: Callable[[Values], Ints],
+) -> Lin:
+    """An integer >= 0 that may reach ``most``; somewhat more is not excluded."""
+    total: Lin | None = None
+    weight = 1
+    index = 0
+    while weight <= max(most, 1):
+        part = b.limb(
+            f"{name}/digit {index}",
+            shape,
+            lambda values, weight=weight: (  # type: ignore[misc]
+                np.asarray(compute(values), dtype=object) // weight % b.span
+            ),
+        )
+        total = part * weight if total is None else total + part * weight
+        weight *= b.span
+        index += 1
+    if total is None:
+        raise CircuitError("has no digit", where=name)
+    return total
+
+
+def hold_range(b: CircuitBuilder, name: str, x: Tensor, lo: int, hi: int) -> None:
+    """lo <= x <= hi at every element, exactly; one or two look-ups a limb, by how the bounds lie."""
+    span = hi - lo + 1
+    if span == b.span:
+        b.zero(name, b.limb(name, x.shape, lambda values: values[x] - lo) - (x.lin() - lo))
+        return
+    bits = (span - 1).bit_length()
+    low = exact(b, f"{name}/from below", x.shape, bits, lambda values: values[x] - lo)
+    b.zero(f"{name}/from below", low - (x.lin() - lo))
+    if span != 1 << bits:
+        high = exact(b, f"{name}/from above", x.shape, bits, lambda values: hi - values[x])
+        b.zero(f"{name}/from above", high - (x.lin() * -1 + hi))
+
+
+def hold_dtype(b: CircuitBuilder, name: str, x: Tensor, dtype: str) -> None:
+    """x is what ``dtype`` can store."""
+    hold_range(b, f"{name}/{dtype}", x, *STORAGE[dtype])
+
+
+def hold_saturated(b: CircuitBuilder, name: str, x: Tensor, dtype: str) -> None:
+    """x is in the range to which ``dtype`` saturates.
+
+    For int32, 32 bits from -2^31 on, and no element is -2^31: their product has an inverse.
+    """
+    lo, hi = SATURATION[dtype]
+    if dtype != "i32":
+        hold_range(b, f"{name}/{dtype}", x, lo, hi)
+        return
+    low = exact(b, f"{name}/i32", x.shape, 32, lambda values: values[x] + (1 << 31))
+    b.zero(f"{name}/i32", low - (x.lin() + (1 << 31)))
+    b.nonzero(f"{name}/i32/least", b.add(x, b.constant(1 << 31)))
+
+
+def hold_integer(b: CircuitBuilder, name: str, x: Tensor, reach: int) -> None:
+    """x is an integer; |x| is not much more than ``reach``."""
+    digits = at_least_zero(b, f"{name}/integer", x.shape, 2 * reach, lambda v: v[x] + reach)
+    b.zero(f"{name}/integer", digits - (x.lin() + reach))
+
+
+def hold_most_of_int32(b: CircuitBuilder, name: str, x: Tensor) -> None:
+    """|x| <= 2^31 - 2^15: what saturates, or nearly does, is not provable.  Needs a span of 2^16.
+
+    x + 2^31 - 2^15 = 65535 hi + lo reaches 0 .. 2^32 - 2^16 without a gap, as lo goes beyond 65535.
+    """
+    bound = (1 << 31) - (1 << 15)
+    high = b.limb(f"{name}/high", x.shape, lambda v: np.minimum((v[x] + bound) // 65535, 65535))
+    low = b.limb(
+        f"{name}/low", x.shape, lambda v: v[x] + bound - 65535 * np.asarray(v[high], dtype=object)
+    )
+    b.zero(f"{name}/i32", high * 65535 + low - bound - x.lin())
+
+
+def saturating_shift(
+    b: CircuitBuilder,
+    name: str,
+    x: Lin,
+    shift: int,
+    dtype: str,
+    y: Tensor,
+    reach: int,
+    *,
+    clamps: bool = True,
+) -> None:
+    """y = sat(rs(x, shift)), x a form of integers with |rs(x, shift)| <= ``reach``.
+
+    x + h = 2^s q + r with h = 2^(s-1), 0 <= r < 2^s, and q = y + d: r is an integer as all else is.  y lies
+    in [-M, M].  With an integer t >= 0: t y = M d and t (M^2 - y^2) = 0.  So either t = 0, d = 0, y = q; or
+    y = +-M and d = t with the sign of y, that is q is beyond y: in both cases y is the clamped q.  The
+    second condition is summed over all elements, as no term is negative.  Without ``clamps``, d = 0:
+    the circuit holds of no step that clamps here.
+    """
+    most = SATURATION[dtype][1]
+    if reach <= most:
+        hold_integer(b, name, y, reach)
+    elif dtype == "i32" and not clamps:
+        hold_most_of_int32(b, name, y)
+    else:
+        hold_saturated(b, name, y, dtype)
+    link_shift(b, name, x, shift, y, most, reach, clamps=clamps)
+
+
+def link_shift(
+    b: CircuitBuilder,
+    name: str,
+    x: Lin,
+    shift: int,
+    y: Tensor,
+    most: int,
+    reach: int,
+    *,
+    clamps: bool = True,
+) -> None:
+    """:func:`saturating_shift` for a y that is known to lie in [-most, most]."""
+    if shift > 0:
+        half = 1 << shift - 1
+        rest, scale = remainder(
+            b,
+            f"{name}/remainder",
+            x.shape,
+            shift,
+            lambda values: (values[x] + half) & (1 << shift) - 1,
+        )
+        whole = (x + half) * (1 << scale) - rest
+        unit = 1 << shift + scale
+    else:
+        whole, unit = x * (1 << -shift), 1
+    if not clamps or reach <= most:
+        b.zero(name, whole - y.lin() * unit)
+        return
+
+    def excess(values: Values) -> Ints:
+        quotient = np.asarray(values[whole], dtype=object) // unit
+        return np.asarray(np.abs(quotient - values[y]), dtype=object)
+
+    t = b.hint(f"{name}/excess", y.shape, excess)
+    digits = at_least_zero(b, f"{name}/excess", y.shape, reach - most, excess)
+    b.zero(f"{name}/excess", digits - t.lin())
+    beyond, square = b.mul(t, y), b.mul(y, y)
+    b.zero(name, whole * most - y.lin() * (most * unit) - beyond.lin() * unit)
+    b.zero_sum(f"{name}/clamped", [(t, None, most * most), (t, square, -1)])
+
+
+def rounding_shift(
+    b: CircuitBuilder, name: str, x: Lin, shift: int, q: Lin | None = None, reach: int = 0
+) -> Lin:
+    """rs(x, shift) as a form; for shift > 0 a hint of ``reach`` at most unless ``q`` is given.
+
+    A given q must be known to be a form of integers.
+    """
+    if shift <= 0:
+        return x * (1 << -shift)
+    half = 1 << shift - 1
+    if q is None:
+        bits = max(reach, 1).bit_length() + 1
+        offset = 1 << bits - 1
+        q = (
+            exact(
+                b,
+                f"{name}/quotient",
+                x.shape,
+                bits,
+                lambda values: ((values[x] + half) >> shift) + offset,
+            )
+            - offset
+        )
+    rest, scale = remainder(
+        b, f"{name}/remainder", x.shape, shift, lambda values: (values[x] + half) & (1 << shift) - 1
+    )
+    b.zero(name, (x + half) * (1 << scale) - rest - _times(q, 1 << shift + scale))
+    return q
+
+
+def _times(x: Lin, factor: int) -> Lin:
+    return x * factor
+
+
+def positive_mask(b: CircuitBuilder, name: str, x: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """(m, m x) with m = [x > 0], for integers |x| <= most.
+
+    m^2 = m, and (2 m - 1) x - m >= 0: with m = 1 that is x >= 1, with m = 0 it is x <= 0.
+    """
+    m = b.hint(f"{name}/mask", x.shape, lambda values: (values[x] > 0).astype(np.int64))
+    b.zero(f"{name}/mask", b.mul(m, m).lin() - m.lin())
+    masked = b.mul(m, x)
+    signed = masked.lin() * 2 - x.lin() - m.lin()
+    gap = at_least_zero(b, f"{name}/sign", x.shape, most, lambda values: values[signed])
+    b.zero(f"{name}/sign", gap - signed)
+    return m, masked
+
+
+def gate(b: CircuitBuilder, name: str, x: Tensor, g: Tensor, y: Tensor, most: int) -> None:
+    """y = g where x > 0, else 0: relu (g = x), its gradient, maxima and their routing."""
+    m, masked = positive_mask(b, name, x, most)
+    passed = masked if g is x else b.mul(m, g)
+    b.zero(name, passed.lin() - y.lin())
+
+
+def one_hot(b: CircuitBuilder, name: str, label: Tensor, classes: int) -> Tensor:
+    """[n] labels -> [n, classes]: a one at the label; every element 0 or 1, each row summing to 1."""
+    (rows,) = label.shape
+
+    def compute(values: Values) -> Ints:
+        labels = np.asarray(values[label], dtype=object)
+        return np.asarray(labels[:, None] == np.arange(classes)[None, :], dtype=np.int64)
+
+    hot = b.hint(name, (rows, classes), compute)
+    b.zero(f"{name}/boolean", b.mul(hot, hot).lin() - hot.lin())
+    weigh_rows(b, f"{name}/sums", hot, np.ones(classes, dtype=np.int64), 1, None)
+    weigh_rows(b, f"{name}/labels", hot, np.arange(classes), 0, label)
+    return hot
+
+
+def weigh_rows(
+    b: CircuitBuilder,
+    name: str,
+    x: Tensor,
+    weights: npt.NDArray[Any],
+    const: int,
+    total: Tensor | None,
+) -> None:
+    """sum_j weights_j x_ij = const + total_i for every row i (total None: 0)."""
+    rows, columns = x.shape
+    left = b.challenge(f"rows of {rows}", rows)
+    fixed = b.fixed(f"{name}/weights", np.asarray(weights, dtype=object).reshape(columns))
+    parts = [b.dot(b.contract(x, 0, left), fixed)]
+    factors = [b.constant(1)]
+    if const:
+        parts.append(b.dot(left, b.fixed(f"{name}/constant", np.full(rows, const, dtype=object))))
+        factors.append(b.constant(-1))
+    if total is not None:
+        parts.append(b.dot(left, total))
+        factors.append(b.constant(-1))
+    b.require_zero(name, b.dot(b.concat(parts), b.concat(factors)))
+
+
+def spread(b: CircuitBuilder, x: Tensor, columns: int) -> Tensor:
+    """[n] -> [n, columns], every row the same value; free."""
+    return b.take(x, np.repeat(np.arange(x.size), columns).reshape(x.size, columns))
+
+
+_DEEPEST: Final = 31 << LOG2_EXPONENT
+
+
+def softmax(
+    b: CircuitBuilder,
+    name: str,
+    z: Tensor,
+    maximum: Tensor,
+    e: Tensor,
+    total: Tensor,
+    p: Tensor,
+    reach: int,
+) -> None:
+    """The nodes ``row_max``, ``exp2_diff``, ``row_sum`` and ``divide`` over rows z [n, classes].
+
+    ``reach`` bounds max - z.  Every output is pinned down by the conditions on its own integers.
+    """
+    rows, classes = z.shape
+    # Maximum: no element is above it, and in each row one is not below it (a product is zero).
+    highest = spread(b, maximum, classes)
+    gap = b.sub(highest, z)
+    digits = at_least_zero(b, f"{name}/gap", z.shape, reach, lambda values: values[gap])
+    b.zero(f"{name}/gap", digits - gap.lin())
+    b.require_zero(f"{name}/maximum", b.product_of_all(gap))
+    # exp2: gap cut at _DEEPEST, then 1024 whole + fraction, both from tables.
+    cut = b.hint(f"{name}/cut", z.shape, lambda values: np.minimum(values[gap], _DEEPEST))
+    over = at_least_zero(
+        b, f"{name}/over", z.shape, reach, lambda values: values[gap] - values[cut]
+    )
+    b.zero(f"{name}/over", over + cut.lin() - gap.lin())
+    room = at_least_zero(b, f"{name}/room", z.shape, _DEEPEST, lambda v: _DEEPEST - v[cut])
+    b.zero(f"{name}/room", room + cut.lin() - _DEEPEST)
+    # over >= 0 and room >= 0: one of the two is zero where their products add up to zero.
+    b.zero_sum(f"{name}/cut", [(b.sub(gap, cut), b.sub(b.constant(_DEEPEST), cut), 1)])
+    fraction = b.hint(f"{name}/fraction", z.shape, lambda v: v[cut] & 1023)
+    mantissa = b.hint(f"{name}/mantissa", z.shape, lambda v: _look_up(exp2_table(), v[cut] & 1023))
+    b.member(f"{name}/exp2", (fraction, mantissa), (np.arange(1024), exp2_table()))
+    powers = np.asarray([1 << i for i in range(32)], dtype=object)
+    whole = b.hint(f"{name}/whole", z.shape, lambda v: v[cut] >> LOG2_EXPONENT)
+    power = b.hint(f"{name}/power", z.shape, lambda v: _look_up(powers, v[cut] >> 10))
+    half = b.hint(f"{name}/half", z.shape, lambda v: _look_up(powers, v[cut] >> 10) // 2)
+    b.member(f"{name}/power", (whole, power, half), (np.arange(32), powers, powers // 2))
+    b.zero(f"{name}/cut parts", whole.lin() * 1024 + fraction.lin() - cut.lin())
+    # mantissa + half = e 2^whole + r with 0 <= r < 2^whole, e an integer in [0, 2^17).
+    hold_range(b, f"{name}/e", e, 0, (1 << EXP2_EXPONENT + 1) - 1)
+    product = b.mul(e, power)
+    rest = mantissa.lin() + half.lin() - product.lin()
+    low = at_least_zero(b, f"{name}/exp rest", z.shape, 1 << 31, lambda v: v[rest])
+    b.zero(f"{name}/exp rest", low - rest)
+    high = power.lin() - rest - 1
+    above = at_least_zero(b, f"{name}/exp bound", z.shape, 1 << 31, lambda v: v[high])
+    b.zero(f"{name}/exp bound", above - high)
+    # Sum of each row.
+    weigh_rows(b, f"{name}/sum", e, np.ones(classes, dtype=np.int64), 0, total)
+    # e 2^14 + floor(S / 2) = p S + r with 0 <= r < S, p in [0, 2^14].
+    odd = b.hint(f"{name}/odd", total.shape, lambda v: v[total] & 1)
+    b.zero(f"{name}/odd", b.mul(odd, odd).lin() - odd.lin())
+    most = classes << EXP2_EXPONENT
+    floor = at_least_zero(b, f"{name}/floor", total.shape, most, lambda v: v[total] >> 1)
+    b.zero(f"{name}/floor", floor * 2 + odd.lin() - total.lin())
+    divisor = spread(b, total, classes)
+    bit = spread(b, odd, classes)
+    hold_range(b, f"{name}/p", p, 0, (1 << PROBABILITY_EXPONENT + 1) - 1)
+    share = b.mul(p, divisor)
+    # Twice the remainder, so that floor(S / 2) = (S - odd) / 2 needs no division.
+    double = e.lin() * (2 << PROBABILITY_EXPONENT) + divisor.lin() - bit.lin() - share.lin() * 2
+    rest_p = at_least_zero(b, f"{name}/share rest", z.shape, most, lambda v: v[double] // 2)
+    b.zero(f"{name}/share rest", rest_p * 2 - double)
+    bound = divisor.lin() * 2 - double - 2
+    room_p = at_least_zero(b, f"{name}/share bound", z.shape, most, lambda v: v[bound] // 2)
+    b.zero(f"{name}/share bound", room_p * 2 - bound)
+
+
+def _look_up(table: npt.NDArray[Any], index: Ints) -> Ints:
+    return np.asarray(table, dtype=object)[np.asarray(index, dtype=np.int64)]
+
+
+def cross_entropy(
+    b: CircuitBuilder,
+    name: str,
+    z: Tensor,
+    maximum: Tensor,
+    total: Tensor,
+    hot: Tensor,
+    rows: Tensor,
+) -> None:
+    """The node ``cross_entropy``: (max - z[label]) + log2(S) - 16 in 16 fraction bits, S >= 2^16."""
+    count, classes = z.shape
+    bits = EXP2_EXPONENT + max(classes - 1, 1).bit_length() + 1
+    lengths = np.arange(EXP2_EXPONENT, bits)
+    weights = np.asarray([1 << n - 10 for n in lengths], dtype=object)
+
+    def length(values: Values) -> Ints:
+        return np.asarray([int(item).bit_length() - 1 for item in values[total]], dtype=object)
+
+    n = b.hint(f"{name}/length", (count,), length)
+    weight = b.hint(
+        f"{name}/weight", (count,), lambda v: np.asarray([1 << int(i) - 10 for i in v[n]])
+    )
+    b.member(f"{name}/length", (n, weight), (lengths, weights))
+    index = b.hint(f"{name}/index", (count,), lambda v: (v[total] // v[weight]) - 1024)
+    value = b.hint(f"{name}/log2", (count,), lambda v: _look_up(log2_table(), v[index]))
+    b.member(f"{name}/log2", (index, value), (np.arange(1024), log2_table()))
+    # S = (1024 + index) 2^(n - 10) + r, 0 <= r < 2^(n - 10): index and n are those of S.
+    lead = b.mul(index, weight)
+    rest = total.lin() - weight.lin() * 1024 - lead.lin()
+    most = 1 << bits - 10
+    low = at_least_zero(b, f"{name}/rest", (count,), most, lambda v: v[rest])
+    b.zero(f"{name}/rest", low - rest)
+    high = weight.lin() - rest - 1
+    above = at_least_zero(b, f"{name}/bound", (count,), most, lambda v: v[high])
+    b.zero(f"{name}/bound", above - high)
+    chosen = b.hint(
+        f"{name}/chosen", (count,), lambda v: np.asarray((v[z] * v[hot]).sum(axis=1), dtype=object)
+    )
+    weigh_rows(b, f"{name}/chosen", b.mul(z, hot), np.ones(classes, dtype=np.int64), 0, chosen)
+    scale = 1 << LOSS_EXPONENT - LOG2_EXPONENT
+    loss = (
+        (maximum.lin() - chosen.lin()) * scale
+        + value.lin()
+        + n.lin() * (1 << LOSS_EXPONENT)
+        - (EXP2_EXPONENT << LOSS_EXPONENT)
+    )
+    b.zero(name, loss - rows.lin())
+
+
+def is_int16_table(b: CircuitBuilder) -> bool:
+    """Whether the builder's limbs are those of saturated int16."""
+    return b.span == INT16_SPAN

@@ -1,0 +1,186 @@
+"""From vectors to a proof, and what ezkl says of false witnesses.
+
+A proof is handed out only after our own verifier took it: whatever ezkl did meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from vtrain.commit.files import storing
+from vtrain.errors import CircuitError, ProverError
+from vtrain.prove.circuit import Circuit, Ints
+from vtrain.prove.ezkl_adapter import (
+    Call,
+    CallFailedError,
+    Limits,
+    Proof,
+    ProofShape,
+    Verification,
+    encode_element,
+    read_proof,
+    run_ezkl,
+    try_ezkl,
+)
+from vtrain.prove.keys import Keys, PinnedCircuit
+from vtrain.prove.kzg import CommitKey
+from vtrain.prove.srs import Progress
+from vtrain.prove.verifier import (
+    check_fit,
+    commit_vector,
+    draw_challenge,
+    read_commitments,
+    verify,
+)
+
+
+def prove(
+    circuit: Circuit,
+    pinned: PinnedCircuit,
+    keys: Keys,
+    *,
+    given: Mapping[str, Ints],
+    parameters: Mapping[str, Ints],
+    srs: Path,
+    commit_key: CommitKey,
+    limits: Limits,
+    progress: Progress = lambda what, done, total: None,
+    cancelled: threading.Event | None = None,
+) -> Proof:
+    """Prove that the circuit's conditions hold of the ``given`` vectors and ``parameters``.
+
+    ``keys`` have a proving key, ``srs`` is the file that they were made with.  CircuitError names
+    the conditions that do not hold, or what does not belong together; ProverError when ezkl fails,
+    or when its proof is none or of something else.
+    """
+    check_fit(circuit, pinned, keys, commit_key)
+    total = 7
+    progress("witness", 0, total)
+    commitments: dict[str, bytes] = {}
+
+    def draw(before: Mapping[str, Ints]) -> Sequence[int]:
+        for name, values in before.items():
+            commitments[name] = commit_vector(commit_key, values, threads=limits.threads)
+        return draw_challenge(circuit, pinned, commitments)
+
+    vectors = circuit.assign(given, parameters, draw)
+    for name in circuit.given:
+        if name not in commitments:  # where nothing is drawn
+            commitments[name] = commit_vector(commit_key, vectors[name], threads=limits.threads)
+    progress("witness", 1, total)
+    if broken := circuit.find_broken(vectors):
+        names = ", ".join(dict.fromkeys(broken))
+        raise CircuitError(f"the conditions do not hold: {names[:_MOST_NAMES]}")
+    progress("prove", 2, total)
+    with TemporaryDirectory(prefix="vtrain-prove-") as folder:
+        data, witness, file = (Path(folder) / name for name in ("data", "witness", "proof"))
+        with storing(data):
+            data.write_text(circuit.encode_inputs(vectors))
+        model, witness_path = str(keys.compiled), str(witness)
+        calls = [
+            Call(
+                "gen_witness",
+                {"data": str(data), "model": model, "output": witness_path}
+                | {"vk_path": str(keys.vk), "srs_path": str(srs)},
+            ),
+            Call("mock", {"witness": witness_path, "model": model}),
+            Call(
+                "prove",
+                {"witness": witness_path, "model": model, "proof_path": str(file)}
+                | {"pk_path": str(keys.pk), "srs_path": str(srs)},
+            ),
+        ]
+        _, holds, _ = run_ezkl(
+            calls,
+            limits,
+            cancelled=cancelled,
+            watch=lambda done: progress("prove", 2 + done, total),
+        )
+        if holds is not True:
+            raise ProverError("the witness does not hold", where="mock")
+        with storing(file):
+            proof = read_proof(file.read_bytes(), ProofShape(keys.proof_length, 0))
+    progress("verify", 5, total)
+    found = read_commitments(circuit, proof)
+    for name, commitment in commitments.items():
+        if found[name] != commitment:
+            raise ProverError("ezkl committed to something else than we did", where=name)
+    verdict = verify(
+        circuit,
+        pinned,
+        keys,
+        proof.data,
+        expected={name: commitments[name] for name in circuit.given},
+        parameters=parameters,
+        commit_key=commit_key,
+        limits=limits,
+    )
+    if not verdict.holds:
+        raise ProverError(f"the proof does not hold: {verdict.reason}", where="verify")
+    progress("verify", total, total)
+    return proof
+
+
+_MOST_NAMES = 1000
+
+
+def mock_many(
+    circuit: Circuit,
+    pinned: PinnedCircuit,
+    witnesses: Sequence[Mapping[str, Ints]],
+    limits: Limits,
+    *,
+    cancelled: threading.Event | None = None,
+) -> list[Verification]:
+    """What ezkl's mock prover says of witnesses, all inputs of the circuit by name.
+
+    One holds if every constraint does and the outputs are ones and zeros as the verifier demands.
+    No keys and no commitments: neither the given vectors nor the challenge are compared with
+    anything.  All in one process, with the circuit compiled once.  ProverError when it dies, or the
+    circuit does not compile.
+    """
+    with TemporaryDirectory(prefix="vtrain-mock-") as name:
+        folder = Path(name)
+        model, settings, compiled = (str(folder / item) for item in ("model", "settings", "it"))
+        with storing(folder):
+            Path(model).write_bytes(pinned.onnx)
+            Path(settings).write_bytes(pinned.settings)
+        calls = [
+            Call(
+                "compile_circuit",
+                {"model": model, "compiled_circuit": compiled, "settings_path": settings},
+            )
+        ]
+        for index, vectors in enumerate(witnesses):
+            data, witness = folder / f"data {index}", str(folder / f"witness {index}")
+            with storing(data):
+                data.write_text(circuit.encode_inputs(vectors))
+            calls.append(
+                Call("gen_witness", {"data": str(data), "model": compiled, "output": witness})
+            )
+            calls.append(Call("mock", {"witness": witness, "model": compiled}))
+        compile_outcome, *outcomes = try_ezkl(calls, limits, cancelled=cancelled)
+    if isinstance(compile_outcome, CallFailedError):
+        raise compile_outcome
+    return [
+        _judge(circuit, made, held)
+        for made, held in zip(outcomes[::2], outcomes[1::2], strict=True)
+    ]
+
+
+def _judge(circuit: Circuit, made: Any, held: Any) -> Verification:
+    for outcome in (made, held):
+        if isinstance(outcome, CallFailedError):
+            return Verification(False, str(outcome))
+    if held is not True:
+        return Verification(False, "mock did not say that it holds")
+    for name, values in zip(circuit.outputs, made["outputs"], strict=True):
+        wanted = encode_element(0 if name == "zeros" else 1)
+        if values != [wanted] * circuit.length(name):
+            places = [str(i) for i, value in enumerate(values) if value != wanted]
+            return Verification(False, f"{name} has other values at {', '.join(places[:8])}")
+    return Verification(True, "")

@@ -1,0 +1,391 @@
+"""Proofs of a run's whole steps: from a run directory to proof bundles.
+
+A statement about a step is of what its circuit is given (state before, batch, state after, as
+columns of integers: ``vtrain.commit.kzg_layout``) and of its parameters (learning rate and loss).
+The solver, and an auditor who holds the tensors, compute them here from checkpoints; any other
+auditor has the commitments from the run's log.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from vtrain.attest.claims import compute_claim_digest
+from vtrain.commit.kzg_layout import batch_vectors, state_vectors
+from vtrain.engines.base import Session
+from vtrain.engines.registry import open_session
+from vtrain.errors import CircuitError, EncodingError, NotProducedError, RunError, VtrainError
+from vtrain.ops import TABLE
+from vtrain.prove.circuit import Circuit, Ints
+from vtrain.prove.ezkl_adapter import EZKL_VERSION, Limits
+from vtrain.prove.keys import (
+    BLINDING,
+    Keys,
+    PinnedCircuit,
+    estimate,
+    load_keys,
+    load_verifying_key,
+    pin,
+    require_fits,
+)
+from vtrain.prove.kzg import CommitKey
+from vtrain.prove.prover import prove
+from vtrain.prove.srs import Progress, Srs, identify_srs
+from vtrain.prove.step import AFTER, BATCH, BEFORE, LOSS, RATE, STEP_CIRCUITS, build_step_circuit
+from vtrain.spec.commitment import compute_task_id
+from vtrain.spec.samples import Samples
+from vtrain.train import signed
+from vtrain.train.data import compute_samples_root, gather_batch, read_samples
+from vtrain.train.layout import RunPaths
+from vtrain.wire.bundle import ProofBundle, Statement, encode_bundle
+from vtrain.wire.claim import SignedClaim
+from vtrain.wire.graph import StepGraph
+from vtrain.wire.proof import KzgRecord, ProofSpec
+from vtrain.wire.record import StepRecord, decode_record
+from vtrain.wire.task import TaskSpec
+
+Array = npt.NDArray[Any]
+State = Mapping[str, Array]
+
+_quiet: Final[Progress] = lambda what, done, total: None  # noqa: E731 - named for the signatures
+
+
+@dataclass(frozen=True)
+class SignedRun:
+    """What a claim signs of a run, each part held against it: all that is public of a run.
+
+    Whether graph, log and task belong together as the law has it is for the structure check.
+    """
+
+    paths: RunPaths
+    signed: SignedClaim
+    task: TaskSpec
+    graph: StepGraph
+    records: tuple[StepRecord, ...]
+
+
+def read_run(run: Path) -> SignedRun:
+    """Claim, task, graph and log of a run; NotProducedError, EncodingError, SignatureError."""
+    paths = RunPaths(run)
+    claim = signed.read_claim(paths)
+    task = signed.read_task(paths)
+    if compute_task_id(task) != claim.claim.task_id:
+        raise EncodingError("is not the task that the signed claim is about", where=str(paths.task))
+    graph = signed.read_graph(paths, task)
+    records = tuple(decode_record(leaf) for leaf in signed.read_leaves(paths, claim.claim))
+    return SignedRun(paths, claim, task, graph, records)
+
+
+@dataclass(frozen=True)
+class StepValues:
+    """What a proof of one step speaks of: columns by name, and what the verifier knows."""
+
+    step: int
+    given: Mapping[str, Array]
+    parameters: Mapping[str, Ints]
+
+
+def compute_parameters(graph: StepGraph, record: StepRecord) -> dict[str, Ints]:
+    """Learning rate (mantissa) and loss of the step that ``record`` is of, each of shape [1]."""
+    schedule = graph.nodes[graph.find("schedule")]
+    rate = TABLE["schedule"].law(schedule.attrs, [np.asarray(record.step - 1, dtype=np.int64)])
+    return {
+        RATE: np.asarray([int(rate)], dtype=object),
+        LOSS: np.asarray([record.loss], dtype=object),
+    }
+
+
+def name_columns(vectors: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """Columns under the names that circuits give them: "before", or "before 0", "before 1" ..."""
+    named = {}
+    for name, columns in vectors.items():
+        for index, column in enumerate(columns):
+            named[name if len(columns) == 1 else f"{name} {index}"] = column
+    return named
+
+
+def expect(record: KzgRecord) -> dict[str, bytes]:
+    """The commitments to the given columns of a step, as its record has them."""
+    return name_columns({BEFORE: record.before, BATCH: record.batch, AFTER: record.after})
+
+
+class StepDiffersError(VtrainError):
+    """A step done again is not the one in the signed log."""
+
+    code = "step-differs"
+    fault = "solver"
+
+
+class StepSource:
+    """Computes statements from a run's checkpoints and samples.  Not thread-safe.
+
+    Whoever uses it redoes the steps between a checkpoint and the step asked for.
+    """
+
+    def __init__(
+        self,
+        run: SignedRun,
+        usable: int,
+        *,
+        data: Path | None = None,
+        engine: str = "auto",
+        threads: int = 0,
+    ) -> None:
+        self._run, self._usable = run, usable
+        self._samples = _read_samples(run, data)
+        self._session: Session = open_session(engine, run.graph, self._samples, threads=threads)
+        self._standing: int | None = None
+        self._threads = threads
+
+    def state(self, step: int) -> State:
+        """The state after ``step`` steps, redone from the last checkpoint before.
+
+        NotProducedError where there is none; StepDiffersError.
+        """
+        if (
+            self._standing is None
+            or self._standing > step
+            or any(self._standing < found <= step for found in self._run.paths.list_checkpoints())
+        ):
+            self._load(step)
+        while self._standing is not None and self._standing < step:
+            record = self._session.step()
+            self._standing += 1
+            if record != self._run.records[self._standing - 1]:
+                raise StepDiffersError(
+                    "done again, is not the step logged", where=f"step {self._standing}"
+                )
+        return self._session.read_state()
+
+    def _load(self, step: int) -> None:
+        paths, task = self._run.paths, self._run.task
+        for found in sorted(paths.list_checkpoints(), reverse=True):
+            if found > step:
+                continue
+            root = self._run.records[found - 1].state_root if found else task.initial_state_root
+            state = signed.read_state(paths, self._run.graph, found, root, self._threads)
+            self._session.load_state(state)
+            self._standing = found
+            return
+        raise NotProducedError(f"has no checkpoint before step {step + 1}", where=str(paths.root))
+
+    def values(self, step: int) -> StepValues:
+        """The statement about ``step`` (from 1)."""
+        run = self._run
+        if not 1 <= step <= len(run.records):
+            raise RunError(f"has {len(run.records)} steps", where=f"step {step}")
+        before = self.state(step - 1)
+        x, y = gather_batch(self._samples, run.task.seed, run.task.batch, step)
+        after = self.state(step)
+        columns = {
+            BEFORE: state_vectors("step", run.graph, before, self._usable),
+            BATCH: batch_vectors("step", x, y, self._usable),
+            AFTER: state_vectors("step", run.graph, after, self._usable),
+        }
+        parameters = compute_parameters(run.graph, run.records[step - 1])
+        return StepValues(step, name_columns(columns), parameters)
+
+
+def _read_samples(run: SignedRun, data: Path | None) -> Samples:
+    path = data or run.paths.samples
+    samples = read_samples(path, run.task.data)
+    if compute_samples_root(samples) != run.task.data.root:
+        raise EncodingError("are not the samples that the task pins", where=str(path))
+    return samples
+
+
+@dataclass(frozen=True)
+class ProofSetup:
+    """What both sides of a proof need: the specification, the SRS, where keys are kept, limits.
+
+    ``memory`` bounds what a circuit may take; larger ones are refused with the estimate.
+    """
+
+    proof: ProofSpec
+    srs: Path
+    cache: Path
+    limits: Limits
+    memory: int
+
+    @staticmethod
+    def for_task(
+        task: TaskSpec, srs: Path, cache: Path, limits: Limits, memory: int, k: int | None = None
+    ) -> ProofSetup:
+        """As the task pins it, or, for a task that pins nothing, over any SRS, at its k or ``k``.
+
+        RunError for a ``k`` that is not the task's.
+        """
+        proof = task.proof
+        if proof is None:
+            found = identify_srs(srs)
+            proof = ProofSpec("step", found.sha256, k or found.k, BLINDING, 1, (), {})
+        elif k not in (None, proof.k):
+            raise RunError(f"the task has {proof.k}", where=f"k {k}")
+        return ProofSetup(proof, srs, cache, limits, memory)
+
+    def open_key(self) -> CommitKey:
+        """The commit key; SrsError when the file is not the SRS that the task pins."""
+        key = CommitKey(self.srs, self.proof.k, self.proof.blinding, threads=self.limits.threads)
+        if key.srs.sha256 != self.proof.srs:
+            raise EncodingError(
+                f"is the SRS {key.srs.sha256.hex()}, the task has {self.proof.srs.hex()}",
+                where=str(self.srs),
+            )
+        return key
+
+
+@dataclass(frozen=True)
+class ReadyCircuit:
+    """A circuit with its pinned form and keys."""
+
+    name: str
+    circuit: Circuit
+    pinned: PinnedCircuit
+    keys: Keys
+
+
+def prepare_circuit(
+    graph: StepGraph,
+    setup: ProofSetup,
+    name: str,
+    *,
+    proving: bool,
+    progress: Progress = _quiet,
+    cancelled: threading.Event | None = None,
+) -> ReadyCircuit:
+    """Build a step circuit and make or find its keys.
+
+    CircuitError when it is too large, with the estimate, before any work starts, or is not the one
+    that the task pins.
+    """
+    if setup.proof.blinding != BLINDING:
+        raise CircuitError(f"circuits have {BLINDING} blinding factors", where="proof.blinding")
+    circuit = build_step_circuit(graph, setup.proof.k, name)
+    require_fits(estimate(circuit, setup.proof.k), setup.memory)
+    pinned = pin(circuit, setup.proof.k)
+    agreed = setup.proof.circuits.get(name)
+    if agreed is not None and agreed.circuit != pinned.digest:
+        raise CircuitError("is not the circuit that the task pins", where=f"circuit {name}")
+    load = load_keys if proving else load_verifying_key
+    keys = load(
+        pinned, setup.srs, setup.cache, setup.limits, progress=progress, cancelled=cancelled
+    )
+    if agreed is not None and agreed.key != keys.vk_digest:
+        raise CircuitError("its key is not the one that the task pins", where=f"circuit {name}")
+    return ReadyCircuit(name, circuit, pinned, keys)
+
+
+def make_statement(run: SignedRun, setup: ProofSetup, ready: ReadyCircuit, step: int) -> Statement:
+    """What a proof of ``step`` by this circuit says it is of."""
+    claim = run.signed.claim
+    parameters = compute_parameters(run.graph, run.records[step - 1])
+    return Statement(
+        kind="step",
+        task_id=claim.task_id,
+        run_id=claim.run_id,
+        claim=compute_claim_digest(claim),
+        step=step,
+        name="step",
+        index=0,
+        circuit_name=ready.name,
+        circuit=ready.pinned.digest,
+        key=ready.keys.vk_digest,
+        srs=setup.proof.srs,
+        insecure=not Srs(setup.proof.k, setup.proof.srs).is_ceremony,
+        k=setup.proof.k,
+        ezkl=EZKL_VERSION,
+        parameters={name: tuple(map(int, value)) for name, value in parameters.items()},
+    )
+
+
+class StepProver:
+    """Proves steps of one run; circuits and keys are made once, states are redone in order."""
+
+    def __init__(
+        self,
+        run: Path,
+        setup: ProofSetup,
+        *,
+        data: Path | None = None,
+        engine: str = "auto",
+        progress: Progress = _quiet,
+        cancelled: threading.Event | None = None,
+    ) -> None:
+        """Refuses at once what cannot be proven: an SRS, a circuit or a size that does not fit."""
+        self._run = read_run(run)
+        self._setup = setup
+        self._progress, self._cancelled = progress, cancelled
+        self._key = setup.open_key()
+        self._ready: dict[str, ReadyCircuit] = {}
+        self._allowed = [
+            name
+            for name in STEP_CIRCUITS
+            if not setup.proof.circuits or name in setup.proof.circuits
+        ]
+        circuit = build_step_circuit(self._run.graph, setup.proof.k, self._allowed[0])
+        require_fits(estimate(circuit, setup.proof.k), setup.memory)
+        threads = setup.limits.threads
+        self._source = StepSource(
+            self._run, setup.proof.usable, data=data, engine=engine, threads=threads
+        )
+
+    def prove(self, step: int) -> bytes:
+        """The encoded proof bundle of ``step``.
+
+        CircuitError when no circuit holds of it, which an honest step of a supported model never
+        meets, or when the log has other commitments; ProverError.
+        """
+        values = self._source.values(step)
+        ready = self._choose(values)
+        statement = make_statement(self._run, self._setup, ready, step)
+        proof = prove(
+            ready.circuit,
+            ready.pinned,
+            ready.keys,
+            given=values.given,
+            parameters=values.parameters,
+            srs=self._setup.srs,
+            commit_key=self._key,
+            limits=self._setup.limits,
+            progress=self._progress,
+            cancelled=self._cancelled,
+        )
+        return encode_bundle(ProofBundle(statement, proof.data))
+
+    def _choose(self, values: StepValues) -> ReadyCircuit:
+        """The smallest circuit that holds of the step."""
+        broken: list[str] = []
+        for name in self._allowed:
+            circuit = build_step_circuit(self._run.graph, self._setup.proof.k, name)
+            vectors = circuit.assign(values.given, values.parameters, _draw_locally(circuit))
+            broken = circuit.find_broken(vectors)
+            if broken:
+                continue
+            if name not in self._ready:
+                self._ready[name] = prepare_circuit(
+                    self._run.graph,
+                    self._setup,
+                    name,
+                    proving=True,
+                    progress=self._progress,
+                    cancelled=self._cancelled,
+                )
+            return self._ready[name]
+        raise CircuitError(
+            f"no circuit of {', '.join(self._allowed)} holds of it: {', '.join(broken[:3])}",
+            where=f"step {values.step}",
+        )
+
+
+def _draw_locally(circuit: Circuit) -> Callable[[Mapping[str, Ints]], Sequence[int]]:
+    """A challenge for our own look at a witness, which nobody has to trust."""
+    count = circuit.length("challenge")
+    return lambda before: [int.from_bytes(os.urandom(31), "little") for _ in range(count)]

@@ -1,0 +1,603 @@
+"""Circuits over tiles: blocks of 128 x 128 of a step's tensors, few circuits for every model.
+
+A tile is a vector of side^2 integers, row by row, zeros where the matrix ends
+(``vtrain.commit.kzg_layout``, kind "tiles"); ``side`` is 128 but in tests.  Whatever differs between models
+is a parameter, so that keys are made once.  At k = 16 (65536 rows) the table of limbs has
+``INT16_SPAN`` entries.
+
+=================== ================================== ==============================
+circuit             given tiles, in order              parameters
+=================== ================================== ==============================
+matmul-nn, -nt, -tn a, b, c                            none
+rescale-<dtype>-<n> x, y                               :func:`rescale_parameters`
+gate                x, g, y                            none
+softmax-<c>         z, labels, maximum, exp, sum, p,   :func:`softmax_parameters`
+                    grad, loss
+square              x, s                               none
+linear              x, y                               none; :func:`linear_challenge`
+range-<n>           x                                  :func:`range_parameters`
+=================== ================================== ==============================
+
+What each says is in the text of its builder, with the reason why its outputs are the only ones.  A
+given tile may be a linear combination of tiles in the trace, as commitments add up: so sums of partial
+products, ``add``, ``sub``, ``next_state`` need no circuit, and neither do the optimizer's operators:
+
+- ``sgd_update``, sat32(w - rs(V rate, s)), is rescale-i32 of x = 2^s w - rate V with offset -1 (since
+  rs(-a - 1, s) = -rs(a, s) for s > 0; for s <= 0 x = w - 2^-s rate V, no offset);
+- ``momentum``, sat32(V + rs(g, s) - D) with D = rs(V decay, 16), a rescale-i64, is rescale-i32 of
+  x = g + 2^s (V - D);
+- the maximum of m and x is m + gate(x - m, x - m).
+
+*Integers.*  An input is whatever field elements the commitment holds.  Each circuit shows that its outputs
+are the law's of these inputs, padding included, if the inputs are what tiles are: integers within the
+bounds of their type, zeros in the padding.  (Where a text says "of any x", not even that is needed.)  For
+tiles that a step makes, the circuit that made them says so; for its roots, batch and state before,
+``range-<n>`` does.  So a trace with anything false in it has a false statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from vtrain.errors import CircuitError
+from vtrain.prove import gadgets
+from vtrain.prove.circuit import INT16_SPAN, Circuit, CircuitBuilder, Ints, Lin, Tensor, Values
+from vtrain.prove.ezkl_adapter import SCALAR_FIELD
+from vtrain.spec.number import (
+    EXP2_EXPONENT,
+    LOG2_EXPONENT,
+    LOSS_EXPONENT,
+    PROBABILITY_EXPONENT,
+    SATURATION,
+    exp2_table,
+    log2_q16,
+    rs_int,
+)
+from vtrain.wire.proof import TILE
+
+TILE_K: Final = 16
+"""Logarithm of the rows of every circuit over tiles."""
+TILE_BLINDING: Final = 5
+"""Number of blinding factors of every circuit over tiles."""
+TILE_ROWS: Final = (1 << TILE_K) - TILE_BLINDING - 3
+"""Most elements of one committed vector (``ProofSpec.usable``)."""
+
+MAX_SHIFTS: Final = (0, 15, 31, 47)
+"""The largest shift that rescale-<dtype>-<n> takes, by n."""
+_EXCESS_DIGITS: Final = 3
+_WIDE_DIGITS: Final = 4
+_GAP_DIGITS: Final = 3
+_AWAY: Final = 1 << 32
+"""Puts a masked logit below every other: 2^32 - 2^31 is beyond where 2^-gap ends."""
+
+_INNER_COLUMNS: Final = {
+    "gate": 3,
+    "linear": 1,
+    "matmul": 2,
+    "range-1": 2,
+    "range-3": 4,
+    "rescale-i16-0": 4,
+    "rescale-i16-1": 5,
+    "rescale-i16-2": 6,
+    "rescale-i16-3": 7,
+    "rescale-i32-0": 6,
+    "rescale-i32-1": 7,
+    "rescale-i32-2": 8,
+    "rescale-i32-3": 9,
+    "rescale-i64-1": 4,
+    "rescale-i64-2": 5,
+    "rescale-i64-3": 6,
+    "softmax-16": 4,
+    "softmax-128": 14,
+    "square": 1,
+}
+"""Cells beside each other: as few as let side 128 fit into 2^16 rows."""
+
+
+class _TileBuilder(CircuitBuilder):
+    """A builder of circuits over tiles; ``name`` says how many columns."""
+
+    def __init__(self, name: str, side: int) -> None:
+        super().__init__(_INNER_COLUMNS[name], INT16_SPAN, TILE_ROWS)
+        self.side = side
+
+    @cached_property
+    def ones(self) -> Tensor:
+        """A tile of ones, as an outer product."""
+        one = self.fixed("ones", np.ones(self.side, dtype=np.int64))
+        return self.outer(one, one)
+
+    def tile(self, name: str) -> Tensor:
+        """A given tile, as a matrix."""
+        return self.reshape(self.vector(name, self.side**2), (self.side, self.side))
+
+    def scalar(self, name: str) -> Tensor:
+        """A parameter of one element."""
+        return self.parameter(name, (1,))
+
+    def outer(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """The matrix rows_i columns_j: a^T (rows columns^T) b = <a, rows> <b, columns>.
+
+        As a term of a linear form it so costs 2 side cells; used otherwise, one each element.
+        """
+        extent = (rows.size, columns.size)
+        i, j = np.indices(extent)
+        matrix = self.mul(self.take(rows, i), self.take(columns, j))
+        left, right = self.weights(extent)
+        self._combined[matrix.index] = self.mul(self.dot(left, rows), self.dot(right, columns))
+        return matrix
+
+    def times(self, x: Lin, scalar: Tensor) -> Lin:
+        """A form of a tile's shape with integer factors, times a tensor of one element."""
+        terms = [(tensor, weight, scalar) for tensor, weight, _ in x.terms]
+        if x.const:
+            terms.append((self.ones, x.const, scalar))
+        return Lin(x.shape, tuple(terms), 0)
+
+    def live_mask(self) -> Tensor:
+        """The public mask of the matrix's own elements: parameters ``rows`` and ``columns``."""
+        rows, columns = (self.parameter(name, (self.side,)) for name in ("rows", "columns"))
+        return self.outer(rows, columns)
+
+
+def _mask(side: int, count: int) -> Ints:
+    if not 0 <= count <= side:
+        raise CircuitError(f"a tile of {side} has no {count} rows or columns")
+    return np.asarray(np.arange(side) < count).astype(object)
+
+
+def _one(value: int) -> Ints:
+    return np.asarray([value], dtype=object)
+
+
+def _digits(
+    b: CircuitBuilder,
+    name: str,
+    shape: Sequence[int],
+    count: int,
+    compute: Callable[[Values], Ints],
+) -> Lin:
+    """An integer in [0, span^count): ``count`` limbs."""
+    return gadgets.at_least_zero(b, name, shape, b.span**count - 1, compute)
+
+
+def _nonnegative(b: CircuitBuilder, name: str, form: Lin, count: int) -> None:
+    """A form of a tile's shape is an integer in [0, span^count)."""
+    b.zero(name, _digits(b, name, form.shape, count, lambda values: values[form]) - form)
+
+
+# --- intervals that end anywhere
+
+
+def split_interval(top: int, span: int, count: int) -> tuple[list[int], int]:
+    """Weights A_0 <= A_1 ... and a rest with (span - 1) sum A_i + rest = top, rest < span - 1.
+
+    Each v in [0, top], and no other integer, is sum A_i l_i + w with 0 <= l_i < span and
+    0 <= w <= rest: A_i is at most what w and the limbs below it reach, plus 1.  CircuitError if
+    ``count`` weights do not reach ``top``.
+    """
+    left, rest = divmod(top, span - 1)
+    weights, reach = [], rest
+    for _ in range(count):
+        weights.append(min(left, reach + 1))
+        left -= weights[-1]
+        reach += weights[-1] * (span - 1)
+    if left:
+        raise CircuitError(f"{count} limbs of {span} do not reach {top}")
+    return weights, rest
+
+
+def _choose_limbs(value: Ints, weights: Sequence[int], span: int) -> tuple[list[Ints], Ints]:
+    """The limbs of every element, those of the largest weights first, and w, what is left."""
+    limbs: list[Ints] = []
+    left = np.asarray(value, dtype=object)
+    for weight in reversed(weights):
+        limbs.append(np.clip(left // weight, 0, span - 1) if weight else left * 0)
+        left = left - limbs[-1] * weight
+    return limbs[::-1], left
+
+
+def _interval(
+    b: _TileBuilder,
+    name: str,
+    weights: Sequence[Tensor | int],
+    rest: Tensor | int,
+    compute: Callable[[Values], Ints],
+) -> Lin:
+    """An integer in [0, top], exactly, top = (span - 1) sum weights + rest: see split_interval.
+
+    w and rest - w are both limbs.  Weights and rest are constants or parameters.
+    """
+    shape = (b.side, b.side)
+
+    def number(values: Values, item: Tensor | int) -> int:
+        return item if isinstance(item, int) else int(values[item].reshape(())[()])
+
+    def choose(values: Values) -> tuple[list[Ints], Ints]:
+        factors = [number(values, item) for item in weights]
+        return _choose_limbs(compute(values), factors, b.span)
+
+    low = b.limb(f"{name}/low", shape, lambda values: choose(values)[1])
+    room = b.limb(f"{name}/room", shape, lambda values: number(values, rest) - choose(values)[1])
+    bound = b.ones.lin() * rest if isinstance(rest, int) else b.ones.times(rest)
+    b.zero(f"{name}/room", low + room - bound)
+    total = low
+    for index, weight in enumerate(weights):
+        part = b.limb(
+            f"{name}/limb {index}",
+            shape,
+            lambda values, index=index: choose(values)[0][index],  # type: ignore[misc]
+        )
+        total = total + (part * weight if isinstance(weight, int) else b.times(part, weight))
+    return total
+
+
+# --- matmul
+
+
+def _build_matmul(ta: bool, tb: bool, side: int) -> Circuit:
+    """c = op(a) op(b), a and b in [-32639, 32639].
+
+    Unique: c is a function of a and b in the field, and their products add up to less than 2^38.
+    """
+    b = _TileBuilder("matmul", side)
+    left, right, product = (b.tile(name) for name in ("a", "b", "c"))
+    # Transposed beforehand, so that product and ranges share their contractions.
+    left, right = b.transpose(left) if ta else left, b.transpose(right) if tb else right
+    b.matmul("product", left, right, product.lin())
+    for name, x in (("a", left), ("b", right)):
+        gadgets.hold_saturated(b, name, x, "i16")
+    return b.build()
+
+
+# --- rescale
+
+
+def rescale_limbs(shift: int) -> int:
+    """The least n whose rescale-<dtype>-<n> takes this shift; CircuitError above the last one's."""
+    for n, largest in enumerate(MAX_SHIFTS):
+        if shift <= largest:
+            return n
+    raise CircuitError(f"no circuit shifts by {shift}", where="shift")
+
+
+def rescale_parameters(
+    side: int, n: int, *, multiplier: int, shift: int, rows: int, columns: int, offset: int = 0
+) -> dict[str, Ints]:
+    """Parameters of rescale-<dtype>-<n> for a tile with this many rows and columns of its own.
+
+    CircuitError if ``shift`` is more than n stands for.
+    """
+    if shift > MAX_SHIFTS[n]:
+        raise CircuitError(f"a shift of {shift} is above {MAX_SHIFTS[n]}", where="shift")
+    raised = 1 << max(-shift, 0)
+    unit = 1 << max(shift, 0)
+    parameters = {
+        "multiplier": _one(multiplier * raised),
+        "offset": _one(offset * raised),
+        "rows": _mask(side, rows),
+        "columns": _mask(side, columns),
+    }
+    if n:
+        weights, rest = split_interval(unit - 1, INT16_SPAN, n - 1)
+        parameters |= {"unit": _one(unit), "half": _one(unit >> 1), "rest": _one(rest)}
+        parameters |= {f"weight {i}": _one(weight) for i, weight in enumerate(weights)}
+    return parameters
+
+
+def _build_rescale(dtype: str, n: int, side: int) -> Circuit:
+    """y = sat(rs(x multiplier + offset mask, shift)): ``rescale``, ``normalize``, the optimizer.
+
+    Let W = x multiplier + offset mask + half.  The circuit shows W = unit (y + d) + r with
+    0 <= r < unit = 2^shift (n - 1 weighted limbs and a rest, whose weights are parameters), where y + d
+    is an integer:
+
+    - i64: d = 0, y of four limbs: |y| < 2^62.
+    - i16, i32: y is an integer in [-M, M]; t is one of three limbs, t >= 0; with u = t y:
+      M W = M unit y + unit u + M r, so d = u / M; and the sum over all elements of M^2 t - u y =
+      t (M^2 - y^2), none of which is negative, is 0.  So t = 0 and d = 0, or y = M and d = t, or y = -M and
+      d = -t: y is the clamped y + d either way, and d is an integer.
+
+    Unique, of any x: if two witnesses have the same x, their unit (y + d) + r are equal modulo the prime, and
+    as both are smaller than 2^100 they are equal; r and y + d are remainder and quotient of it; y
+    follows from y + d.  Padding: x = 0 there gives W = half, y = 0.
+
+    Complete for |d| < INT16_SPAN^3, some 2^47; any saturation below is proven as it is.
+    """
+    b = _TileBuilder(f"rescale-{dtype}-{n}", side)
+    x, y = b.tile("x"), b.tile("y")
+    shape = x.shape
+    multiplier, offset = b.scalar("multiplier"), b.scalar("offset")
+    whole = x.times(multiplier) + b.live_mask().times(offset)
+    if n:
+        unit, half, rest = b.scalar("unit"), b.scalar("half"), b.scalar("rest")
+        weights = [b.scalar(f"weight {i}") for i in range(n - 1)]
+        whole = whole + b.ones.times(half)
+        wide = whole
+        low = _interval(
+            b,
+            "remainder",
+            weights,
+            rest,
+            lambda values: values[wide] % int(values[unit][0]),
+        )
+        whole = whole - low
+    else:
+        unit = b.constant(1)
+    if dtype == "i64":
+        middle = INT16_SPAN**_WIDE_DIGITS >> 1
+        _nonnegative(b, "y", y.lin() + middle, _WIDE_DIGITS)
+        b.zero("rescale", whole - y.times(unit))
+        return b.build()
+    most = SATURATION[dtype][1]
+    if dtype == "i32":
+        limbs, end = split_interval(2 * most, INT16_SPAN, 2)
+        within = _interval(b, "y", limbs, end, lambda values: values[y] + most)
+        b.zero("y", within - most - y.lin())
+    else:
+        gadgets.hold_saturated(b, "y", y, dtype)
+
+    def excess(values: Values) -> Ints:
+        return np.asarray(np.abs(values[whole] // int(values[unit][0]) - values[y]), dtype=object)
+
+    t = b.hint("excess", shape, excess)
+    b.zero("excess", _digits(b, "excess", shape, _EXCESS_DIGITS, excess) - t.lin())
+    beyond = b.mul(t, y)
+    b.zero("rescale", whole * most - y.times(unit) * most - beyond.times(unit))
+    b.zero_sum("clamped", [(t, None, most * most), (beyond, y, -1)])
+    return b.build()
+
+
+# --- gate, square, linear, range
+
+
+def _build_gate(side: int) -> Circuit:
+    """y = g where x > 0, else 0, for |x| <= 65278: ``relu`` (g = x), ``relu_grad``, maxima.
+
+    A mask m with m^2 = m, and (2 m - 1) x - m in [0, span): with m = 1 that is x in [1, span], with m = 0 it is
+    x in [1 - span, 0].  So m is unique, of any x for which there is one, and so is y = m g.
+    """
+    b = _TileBuilder("gate", side)
+    x, g, y = (b.tile(name) for name in ("x", "g", "y"))
+    gadgets.gate(b, "gate", x, g, y, b.span - 1)
+    return b.build()
+
+
+def _no_limb(b: CircuitBuilder) -> None:
+    """A limb that nothing refers to, for circuits that need none: a circuit has a table."""
+    b.limb("unused", (1,), lambda values: np.zeros(1, dtype=np.int64))
+
+
+def _hold_empty(b: _TileBuilder, name: str, x: Tensor) -> None:
+    """All elements of a matrix are zero; nothing for one without elements."""
+    if x.size:
+        b.zero(name, x.lin())
+
+
+def _block(b: _TileBuilder, x: Tensor, rows: slice, columns: slice) -> Tensor:
+    """Part of a tile.  Free."""
+    return b.take(x, np.arange(x.size).reshape(x.shape)[rows, columns])
+
+
+def _hold_row(b: _TileBuilder, name: str, x: Tensor) -> Tensor:
+    """The first row of a tile, all the others being zero."""
+    _hold_empty(b, f"{name}/other rows", _block(b, x, slice(1, None), slice(None)))
+    return b.slice(b.reshape(x, (x.size,)), 0, b.side)
+
+
+def _build_square(side: int) -> Circuit:
+    """s = [sum of x^2, 0, 0, ...], a tile of one element.  Unique: s is a function of x."""
+    b = _TileBuilder("square", side)
+    x, s = b.tile("x"), b.tile("s")
+    row = _hold_row(b, "s", s)
+    _hold_empty(b, "s/other columns", b.slice(row, 1, side))
+    flat = b.reshape(x, (x.size,))
+    b.require_zero("square", b.sub(b.dot(flat, flat), b.slice(row, 0, 1)))
+    _no_limb(b)
+    return b.build()
+
+
+@dataclass(frozen=True)
+class LinearMap:
+    """y = G x of flat tiles: y[outputs[i]] is the sum over i of factors[i] x[inputs[i]]."""
+
+    outputs: npt.NDArray[np.int64]
+    inputs: npt.NDArray[np.int64]
+    factors: npt.NDArray[np.int64]
+
+
+def linear_challenge(side: int, drawn: Sequence[int], image: LinearMap) -> list[int]:
+    """The elements of linear's ``challenge``, w = G^T u and then u, from 2 side drawn ones.
+
+    u is the outer product of the two halves of ``drawn``.  CircuitError if G is of no tile.
+    """
+    size = side * side
+    if len(drawn) != 2 * side:
+        raise CircuitError(f"needs {2 * side} drawn elements, has {len(drawn)}", where="challenge")
+    parts = (image.outputs, image.inputs, image.factors)
+    if len({part.shape for part in parts}) != 1 or image.outputs.ndim != 1:
+        raise CircuitError("needs three lists of one length", where="linear map")
+    if image.outputs.size and not (
+        0 <= min(image.outputs.min(), image.inputs.min())
+        and max(image.outputs.max(), image.inputs.max()) < size
+    ):
+        raise CircuitError("names an element beyond the tile", where="linear map")
+    u = [a * b % SCALAR_FIELD for a in drawn[:side] for b in drawn[side:]]
+    w = [0] * size
+    for out, source, factor in zip(*(part.tolist() for part in parts), strict=True):
+        w[source] += factor * u[out]
+    return [item % SCALAR_FIELD for item in w] + u
+
+
+def _build_linear(side: int) -> Circuit:
+    """y = G x for a public matrix G of integers: <w, x> = <u, y> with w = G^T u.
+
+    ``im2col`` and its adjoint, ``transpose``, ``reshape``, sums over rows, columns and windows,
+    broadcasts.  <u, y - G x> = 0 for u = a b^T drawn after x and y were committed to: a form of degree 2 that
+    vanishes with a chance of 2^-252 unless y = G x, so that y is unique in the field, of any x.  Rows of G
+    that are zero make y zero: padding included.
+    """
+    b = _TileBuilder("linear", side)
+    x, y = b.tile("x"), b.tile("y")
+    w, u = (b.challenge(name, side * side) for name in ("image", "weights"))
+    flat = [b.dot(b.reshape(tile, (side * side,)), weights) for tile, weights in ((x, w), (y, u))]
+    b.require_zero("linear", b.sub(*flat))
+    _no_limb(b)
+    return b.build()
+
+
+def range_parameters(side: int, *, lo: int, hi: int, rows: int, columns: int) -> dict[str, Ints]:
+    """Parameters of range-<n>; CircuitError unless lo <= 0 <= hi, as padding is zero."""
+    if not lo <= 0 <= hi:
+        raise CircuitError(f"zero is not in [{lo}, {hi}]", where="range")
+    return {
+        "lo": _one(lo),
+        "hi": _one(hi),
+        "rows": _mask(side, rows),
+        "columns": _mask(side, columns),
+    }
+
+
+def _build_range(n: int, side: int) -> Circuit:
+    """x is an integer in [lo, hi] everywhere and zero in the padding: for tiles that no node makes.
+
+    x - lo and hi - x are both n limbs, in [0, span^n): complete for hi - lo < span^n.  Padding: a'^T x b = 0
+    with a' = a outside the tile's own rows and else 0, and a^T x b' = 0 likewise for the columns.
+    """
+    b = _TileBuilder(f"range-{n}", side)
+    x = b.tile("x")
+    lo, hi = b.scalar("lo"), b.scalar("hi")
+    _nonnegative(b, "above lo", x.lin() - b.ones.times(lo), n)
+    _nonnegative(b, "below hi", b.ones.times(hi) - x.lin(), n)
+    left, right = b.weights(x.shape)
+    for axis, name, own, other in ((1, "rows", left, right), (0, "columns", right, left)):
+        idle = b.sub(b.constant(1), b.parameter(name, (side,)))
+        b.require_zero(f"padding of {name}", b.dot(b.contract(x, axis, other), b.mul(own, idle)))
+    return b.build()
+
+
+# --- softmax
+
+SOFTMAX_TILES: Final = ("z", "labels", "maximum", "exp", "sum", "p", "grad", "loss")
+"""The given tiles of softmax-<c>, in order."""
+_LAST_GAP: Final = (EXP2_EXPONENT + 1 << LOG2_EXPONENT) + 1
+"""From this gap on, 2^-gap is 0 in 16 fraction bits."""
+
+
+def _exponentials() -> Ints:
+    """What ``exp2_diff`` makes of the gaps 0 ... _LAST_GAP."""
+    table = exp2_table()
+    steps = 1 << LOG2_EXPONENT
+    values = [rs_int(int(table[gap % steps]), gap // steps) for gap in range(_LAST_GAP + 1)]
+    return np.asarray(values, dtype=object)
+
+
+def softmax_parameters(side: int, most: int, *, rows: int, classes: int) -> dict[str, Ints]:
+    """Parameters of softmax-<most> for logits of so many rows and classes."""
+    live = _mask(side, rows)[:, None] * _mask(min(side, most), classes)[None, :]
+    return {"away": (1 - live) * _AWAY, "rows": _mask(side, rows)}
+
+
+def _build_softmax(most: int, side: int) -> Circuit:
+    """Rows of logits z [side, classes <= most] and what ``row_max``, ``exp2_diff``, ``row_sum``,
+    ``divide``, ``sub_one_hot`` and ``cross_entropy`` make of them and of labels in [0, classes).
+
+    With gap = maximum - z, and 2^32 more where z is masked:
+
+    - maximum: every gap is >= 0 (what follows), and the product of a row's gaps is 0; outside the batch it
+      is 0 itself.
+    - exp: gap = cut + over, over >= 0, (cut, exp) is a row of the table of 2^-gap, which ends with the first
+      0, and the sum of over (end - cut), of which no term is negative, is 0: cut = min(gap, end).
+    - sum: of each row of exp.  S is the sum, and 2^16 outside the batch.
+    - p: floor((e 2^14 + floor(S / 2)) / S) = floor((e 2^15 + S) / 2 S), as S / 2 has no fraction but a half.
+      So e 2^15 + S = 2 S p + r with r >= 0, 2 S - 1 - r >= 0 and p one limb.
+    - grad = p - 2^14 hot: the one-hot row of a label is the only row of zeros and ones that adds up to 1
+      and, weighed with 0, 1, 2, ..., to the label.  hot is 0 at masked classes, and taken off
+      outside the batch, where labels are 0.
+    - loss: ``gadgets.cross_entropy``, less what S = 2^16 and a gap of 0 make of it outside the batch.
+
+    So each output is a function of z and the labels, if these are integers of their type and zero in the
+    padding, and 0 outside batch and classes.  What lies outside the first ``most`` columns, or the first row
+    of the tiles of vectors, is shown to be zero.
+    """
+    b = _TileBuilder(f"softmax-{most}", side)
+    width = min(side, most)
+    shape = (side, width)
+    tiles = {name: b.tile(name) for name in SOFTMAX_TILES}
+    z, exp, p, grad = (
+        _block(b, tiles[name], slice(None), slice(0, width)) for name in ("z", "exp", "p", "grad")
+    )
+    for name in ("exp", "p", "grad"):
+        outside = _block(b, tiles[name], slice(None), slice(width, None))
+        _hold_empty(b, f"{name}/other columns", outside)
+    maximum, row_sum, loss = (
+        _hold_row(b, name, tiles[name]) for name in ("maximum", "sum", "loss")
+    )
+    labels = b.slice(b.reshape(tiles["labels"], (side * side,)), 0, side)
+    away, live = b.parameter("away", shape), b.parameter("rows", (side,))
+    idle = b.sub(b.constant(1), live)
+    # The maximum.
+    gap = b.sub(gadgets.spread(b, maximum, width), b.sub(z, away))
+    outside_batch = b.add(b.mul(b.product_of_all(gap), live), b.mul(maximum, idle))
+    b.zero("maximum", outside_batch.lin())
+    # The exponential.
+    cut = b.hint("cut", shape, lambda values: np.minimum(values[gap], _LAST_GAP))
+    _nonnegative(b, "over", gap.lin() - cut.lin(), _GAP_DIGITS)
+    short = b.sub(b.constant(_LAST_GAP), cut)
+    b.zero_sum("cut", [(b.sub(gap, cut), short, 1)])
+    b.member("exp", (cut, exp), (np.arange(_LAST_GAP + 1), _exponentials()))
+    # Its sum, and the quotient.
+    gadgets.weigh_rows(b, "sum", exp, np.ones(width, dtype=np.int64), 0, row_sum)
+    total = b.add(row_sum, b.scale(idle, 1 << EXP2_EXPONENT))
+    divisor = b.outer(total, b.fixed("columns of ones", np.ones(width, dtype=np.int64)))
+    _nonnegative(b, "p", p.lin(), 1)
+    share = b.mul(p, gadgets.spread(b, total, width))
+    rest = exp.lin() * (2 << PROBABILITY_EXPONENT) + divisor.lin() - share.lin() * 2
+    _nonnegative(b, "p/rest", rest, 2)
+    _nonnegative(b, "p/room", divisor.lin() * 2 - rest - 1, 2)
+    # Labels, gradient and loss.
+    hot = gadgets.one_hot(b, "one-hot", labels, width)
+    b.zero_sum("one-hot/masked", [(hot, away, 1), (idle, None, -_AWAY)])
+    first = b.outer(idle, b.fixed("first column", np.asarray(np.arange(width) == 0, dtype=object)))
+    b.zero("grad", p.lin() - (hot.lin() - first.lin()) * (1 << PROBABILITY_EXPONENT) - grad.lin())
+    alone = int(log2_q16(np.asarray(1 << EXP2_EXPONENT))) - (EXP2_EXPONENT << LOSS_EXPONENT)
+    raised = b.add(loss, b.scale(idle, alone))
+    gadgets.cross_entropy(b, "cross entropy", z, maximum, total, hot, raised)
+    return b.build()
+
+
+_BUILDERS: Final[dict[str, Callable[[int], Circuit]]] = {
+    "matmul-nn": partial(_build_matmul, False, False),
+    "matmul-nt": partial(_build_matmul, False, True),
+    "matmul-tn": partial(_build_matmul, True, False),
+    **{
+        f"rescale-{dtype}-{n}": partial(_build_rescale, dtype, n)
+        for dtype in ("i16", "i32", "i64")
+        for n in range(1 if dtype == "i64" else 0, len(MAX_SHIFTS))
+    },
+    "gate": _build_gate,
+    "softmax-16": partial(_build_softmax, 16),
+    "softmax-128": partial(_build_softmax, 128),
+    "square": _build_square,
+    "linear": _build_linear,
+    "range-1": partial(_build_range, 1),
+    "range-3": partial(_build_range, 3),
+}
+
+TILE_CIRCUITS: Final[Mapping[str, Callable[[int], Circuit]]] = MappingProxyType(_BUILDERS)
+"""By name: makes the circuit for tiles of a side, ``TILE`` in every use but tests."""
+
+
+def build_tile_circuit(name: str, side: int = TILE) -> Circuit:
+    """The circuit ``name`` of ``TILE_CIRCUITS``; CircuitError if there is none."""
+    build = TILE_CIRCUITS.get(name)
+    if build is None:
+        raise CircuitError("no such circuit", where=name)
+    return build(side)

@@ -1,0 +1,151 @@
+"""Whether a proof shows a statement: the commitments in it, then the proof itself.
+
+``ezkl.verify`` says that some witness of the circuit is behind the commitments that a proof begins
+with; what it is a proof *of* is said by comparing each of them.  A circuit's vectors are
+
+- given: their commitments are known from outside, such as from a run's log;
+- ``public``, ``ones`` and ``zeros``: the verifier computes them, and commits to them itself;
+- ``limbs``, ``hints`` and ``late``: the prover's own; and
+- ``challenge``: drawn from the commitments to the given ones, ``limbs``, ``hints`` and ``public``
+  by a hash (Fiat and Shamir), so that these were settled before it was known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+from blake3 import blake3
+
+from vtrain.errors import CircuitError
+from vtrain.prove.circuit import Circuit, Ints
+from vtrain.prove.ezkl_adapter import SCALAR_FIELD, Limits, Proof, Verification, verify_proof
+from vtrain.prove.keys import BLINDING, Keys, PinnedCircuit, check_settings
+from vtrain.prove.kzg import CommitKey
+from vtrain.prove.srs import SRS_POINT
+from vtrain.spec.domains import PROOF_CHALLENGE
+from vtrain.wire import cbor
+
+_DRAWN: Final = 48
+"""Bytes of the stream for one field element: modulo the prime, within 2^-130 of uniform."""
+_AFTER_CHALLENGE: Final = ("challenge", "late")
+
+
+def commit_vector(commit_key: CommitKey, values: Ints, *, threads: int = 0) -> bytes:
+    """The commitment to integers of any size, as elements of the field."""
+    try:
+        narrow = np.asarray(values).reshape(-1).astype(np.int64)
+    except OverflowError:
+        scalars = (int(value) % SCALAR_FIELD for value in np.reshape(values, -1))
+        return commit_key.commit_scalars(
+            b"".join(value.to_bytes(32, "little") for value in scalars), threads=threads
+        )
+    for kind in (np.int8, np.int16, np.int32):
+        limits = np.iinfo(kind)
+        if narrow.size and limits.min <= narrow.min() and narrow.max() <= limits.max:
+            return commit_key.commit(narrow.astype(kind), threads=threads)
+    return commit_key.commit(narrow, threads=threads)
+
+
+def derive_challenge(
+    circuit: bytes, commitments: Mapping[str, bytes], count: int
+) -> tuple[int, ...]:
+    """The first ``count`` field elements drawn from a circuit's digest and named commitments.
+
+    BLAKE3 in derive_key mode over their canonical encoding, in their order; 48 bytes of its
+    extended output, little-endian, modulo the prime, for each element.
+    """
+    named: list[cbor.Value] = [[name, commitment] for name, commitment in commitments.items()]
+    data = cbor.encode({"circuit": circuit, "commitments": named})
+    stream = blake3(data, derive_key_context=PROOF_CHALLENGE).digest(length=_DRAWN * count)
+    return tuple(
+        int.from_bytes(stream[at : at + _DRAWN], "little") % SCALAR_FIELD
+        for at in range(0, _DRAWN * count, _DRAWN)
+    )
+
+
+def draw_challenge(
+    circuit: Circuit, pinned: PinnedCircuit, commitments: Mapping[str, bytes]
+) -> tuple[int, ...]:
+    """A circuit's challenge, from the commitments to all vectors that precede it."""
+    before = {
+        name: commitments[name]
+        for name in circuit.inputs
+        if circuit.group_of(name) not in _AFTER_CHALLENGE
+    }
+    return derive_challenge(pinned.digest, before, circuit.length("challenge"))
+
+
+def read_commitments(circuit: Circuit, proof: Proof) -> dict[str, bytes]:
+    """The commitments that a proof begins with, by vector; ProofError for too short a proof."""
+    names = circuit.vectors
+    return dict(zip(names, proof.commitments(len(names)), strict=True))
+
+
+def check_fit(circuit: Circuit, pinned: PinnedCircuit, keys: Keys, commit_key: CommitKey) -> None:
+    """CircuitError unless all four belong to one circuit at one k over one SRS."""
+    if keys.circuit != pinned.digest:
+        raise CircuitError("the keys are of another circuit", where=str(keys.folder))
+    if keys.srs != commit_key.srs.sha256:
+        raise CircuitError("the keys are over another SRS", where=str(keys.folder))
+    if (commit_key.k, commit_key.blinding) != (pinned.k, BLINDING):
+        raise CircuitError(
+            f"commits to columns for k = {commit_key.k} with {commit_key.blinding} blinding "
+            f"factors, not {pinned.k} with {BLINDING}",
+            where="commit key",
+        )
+    check_settings(pinned.settings, circuit, pinned.k)
+
+
+def verify(
+    circuit: Circuit,
+    pinned: PinnedCircuit,
+    keys: Keys,
+    proof: bytes,
+    *,
+    expected: Mapping[str, bytes],
+    parameters: Mapping[str, Ints],
+    commit_key: CommitKey,
+    limits: Limits,
+) -> Verification:
+    """Whether ``proof`` shows that the circuit's conditions hold of what is committed to.
+
+    ``expected`` has the commitments to the given vectors, ``parameters`` what the verifier knows of
+    the one statement.  The proof may be any bytes: what is wrong with it is the reason in the
+    verdict.  CircuitError when the other arguments do not belong together; StorageError and
+    ProverError are no verdict.
+    """
+    check_fit(circuit, pinned, keys, commit_key)
+    if set(expected) != set(circuit.given):
+        odd = min(set(expected) ^ set(circuit.given))
+        raise CircuitError("is expected and not given, or the reverse", where=odd)
+    if len(proof) != keys.proof_length or len(proof) < SRS_POINT * len(circuit.vectors):
+        reason = f"the proof has {len(proof)} bytes, not {keys.proof_length}"
+        return Verification(False, reason)
+    read = Proof(proof, ())
+    found = read_commitments(circuit, read)
+    wanted = dict(expected)
+    if wrong := _find_difference(found, wanted):
+        return Verification(False, f"commitment of {wrong} is not the one expected")
+    known = {
+        **circuit.compute_public(parameters),
+        **{
+            name: np.full(circuit.length(name), name != "zeros", dtype=np.int8)
+            for name in circuit.outputs
+        },
+        **circuit.split_challenge(draw_challenge(circuit, pinned, found)),
+    }
+    own = {
+        name: commit_vector(commit_key, values, threads=limits.threads)
+        for name, values in known.items()
+    }
+    if wrong := _find_difference(found, own):
+        return Verification(False, f"commitment of {wrong} is not the one computed")
+    return verify_proof(
+        read, settings=keys.settings, vk=keys.vk, srs=keys.verifier_srs, limits=limits
+    )
+
+
+def _find_difference(found: Mapping[str, bytes], wanted: Mapping[str, bytes]) -> str | None:
+    return next((name for name, value in wanted.items() if found[name] != value), None)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 from sqlalchemy import make_url, text
 
 from tests.dispute.service.postgres import PostgresServer, find_binaries
+from tests.prove.circuits import LIMITS
 from tests.prove.jobs_worker import prove
 from vtrain.commit import database
 from vtrain.commit.database import DatabaseAwayError
@@ -30,7 +32,7 @@ from vtrain.errors import (
     StorageError,
     VtrainError,
 )
-from vtrain.prove.ezkl_adapter import CallFailedError
+from vtrain.prove.ezkl_adapter import Call, CallFailedError, run_ezkl
 from vtrain.prove.jobs import (
     MAX_ERROR,
     STATES,
@@ -448,6 +450,26 @@ def test_cancelled_in_flight(queue: JobQueue, hands: Hands) -> None:
     assert queue.status(RUN).troubled == ()
 
 
+def test_cancelling_ends_a_process_of_ezkl(tmp_path: Path, hands: Hands) -> None:
+    made = tmp_path / "k22.srs"
+    with JobQueue(f"sqlite:///{tmp_path}/jobs.db", now=hands) as queue:
+        queue.add(RUN, steps(1))
+
+        def handler(job: Job, progress: Progress, cancelled: threading.Event) -> bytes:
+            queue.cancel(RUN)
+            # Takes minutes, unless it is ended.
+            run_ezkl(
+                [Call("gen_srs", {"srs_path": str(made), "logrows": 22})],
+                replace(LIMITS, seconds=DEADLINE),
+                cancelled=cancelled,
+            )
+            return b"made"
+
+        assert run_once(queue, handler, hands) == 0
+        count(queue, cancelled=1)
+        assert not made.exists()
+
+
 def test_lost_in_flight(queue: JobQueue, hands: Hands) -> None:
     queue.add(RUN, steps(1))
     beat = threading.Event()
@@ -723,6 +745,14 @@ def test_results_that_are_no_bundles(url: str, queue: JobQueue, value: object) -
     spoil(url, "result", value)
     with pytest.raises(EncodingError, match="is no bundle"):
         list(queue.results(RUN))
+
+
+def test_a_job_of_more_attempts_than_it_has(url: str, queue: JobQueue) -> None:
+    queue.add(RUN, steps(1))
+    spoil(url, "attempts", 2**31 - 1)
+    queue.add(RUN, steps(2))
+    assert take(queue).statement == Statement("step", 2)
+    count(queue, failed=1, taken=1)
 
 
 def test_an_unknown_state(url: str, queue: JobQueue) -> None:

@@ -62,7 +62,7 @@ def _matmul(statement: TileStatement, form: str, x: Tiles) -> bool:
 
 
 def _rescale(statement: TileStatement, form: str, x: Tiles) -> bool:
-    dtype = form.split("-")[0]
+    dtype = form.partition("-")[0]
     shift = _number(statement, "unit").bit_length() - 1
     wide = x["x"].astype(object) * _number(statement, "multiplier")
     wide = wide + _mask(statement) * _number(statement, "offset", 0)
@@ -90,9 +90,8 @@ def _range(statement: TileStatement, form: str, x: Tiles) -> bool:
 
 
 def _softmax(statement: TileStatement, form: str, x: Tiles) -> bool:
-    first, away = (np.asarray(statement.parameters[name], int) for name in ("first", "away"))
-    rows = int((first[:, 0] == 0).sum())
-    classes = int((away[0] == 0).sum())
+    rows = int(np.sum(statement.parameters["rows"]))
+    classes = int(np.sum(np.asarray(statement.parameters["away"])[0] == 0))
     z = x["z"][:rows, :classes].astype(np.int32)
     labels = x["labels"][0, :rows]
     if not ((labels >= 0) & (labels < classes)).all():

@@ -160,8 +160,8 @@ class JobView:
 
 @dataclass(frozen=True)
 class RunStatus:
-    """How many jobs of a run are in each state; those taken; and those with an error, which have
-    failed or wait for another attempt."""
+    """How many jobs of a run are in each state; those taken; and those that have failed, or wait
+    for another attempt after an error."""
 
     counts: Mapping[State, int]
     taken: tuple[JobView, ...]
@@ -251,7 +251,9 @@ class JobQueue:
     def status(self, run_id: bytes) -> RunStatus:
         """How the jobs of a run stand; EncodingError names a job that holds what none can."""
         of_run = jobs.c.run_id == run_id
-        troubled = and_(jobs.c.state.in_(("waiting", "failed")), jobs.c.error != "")
+        troubled = or_(
+            jobs.c.state == "failed", and_(jobs.c.state == "waiting", jobs.c.error != "")
+        )
         with self._db.read() as connection:
             tally = connection.execute(
                 select(_raw(jobs.c.state), func.count()).where(of_run).group_by(jobs.c.state)
@@ -316,12 +318,13 @@ class JobQueue:
         with self._db.write() as connection:
             now = self._now(connection)
             overdue = and_(jobs.c.state == "taken", jobs.c.due <= now)
+            free = or_(jobs.c.state == "waiting", overdue)
             connection.execute(
                 update(jobs)
-                .where(overdue, jobs.c.attempts >= jobs.c.most)
+                .where(free, jobs.c.attempts >= jobs.c.most)
                 .values(state="failed", error="its worker was not heard of again", updated=now)
             )
-            free = and_(or_(jobs.c.state == "waiting", overdue), jobs.c.kind.in_(kinds))
+            free = and_(free, jobs.c.kind.in_(kinds))
             if run_id is not None:
                 free = and_(free, jobs.c.run_id == run_id)
             # SQLite has one writer at a time; in PostgreSQL each skips what another is taking.

@@ -1,8 +1,8 @@
 """Circuits over tiles: blocks of 128 x 128 of a step's tensors, few circuits for every model.
 
 A tile is a vector of side^2 integers, row by row, zeros where the matrix ends
-(``vtrain.commit.kzg_layout``, kind "tiles"); ``side`` is 128 but in tests.  Whatever differs between models
-is a parameter, so that keys are made once.  At k = 16 (65536 rows) the table of limbs has
+(``vtrain.commit.kzg_layout``, kind "tiles"); ``side`` is 128 but in tests.  Whatever differs between
+models is a parameter, so that keys are made once.  At k = 16 (65536 rows) the table of limbs has
 ``INT16_SPAN`` entries.
 
 =================== ================================== ==============================
@@ -18,21 +18,26 @@ linear              x, y                               none; :func:`linear_chall
 range-<n>           x                                  :func:`range_parameters`
 =================== ================================== ==============================
 
-What each says is in the text of its builder, with the reason why its outputs are the only ones.  A
-given tile may be a linear combination of tiles in the trace, as commitments add up: so sums of partial
-products, ``add``, ``sub``, ``next_state`` need no circuit, and neither do the optimizer's operators:
+What each says is in the text of its builder, with the reason why its outputs are the only ones.
+A given tile may be a linear combination of tiles in the trace, as commitments add up: so sums of
+partial products, ``add``, ``sub``, ``next_state`` need no circuit, and neither do the optimizer's
+operators:
 
-- ``sgd_update``, sat32(w - rs(V rate, s)), is rescale-i32 of x = 2^s w - rate V with offset -1 (since
-  rs(-a - 1, s) = -rs(a, s) for s > 0; for s <= 0 x = w - 2^-s rate V, no offset);
+- ``sgd_update``, sat32(w - rs(V rate, s)), is rescale-i32 of x = 2^s w - rate V with offset -1
+  (since rs(-a - 1, s) = -rs(a, s) for s > 0; for s <= 0, x = w - 2^-s rate V without offset);
 - ``momentum``, sat32(V + rs(g, s) - D) with D = rs(V decay, 16), a rescale-i64, is rescale-i32 of
-  x = g + 2^s (V - D);
+  x = g + 2^s (V - D) for s > 0, else of x = 2^-s g + V - D without shift;
 - the maximum of m and x is m + gate(x - m, x - m).
 
-*Integers.*  An input is whatever field elements the commitment holds.  Each circuit shows that its outputs
-are the law's of these inputs, padding included, if the inputs are what tiles are: integers within the
-bounds of their type, zeros in the padding.  (Where a text says "of any x", not even that is needed.)  For
-tiles that a step makes, the circuit that made them says so; for its roots, batch and state before,
-``range-<n>`` does.  So a trace with anything false in it has a false statement.
+*Integers.*  An input is whatever field elements the commitment holds.  Each circuit shows that its
+outputs are the law's of these inputs, padding included, if the inputs are what tiles are: integers
+within the bounds of their type, zeros in the padding.  (Where a text says "of any x", not even that
+is needed.)  For tiles that a step makes, the circuit that made them says so; for its roots, batch
+and state before, ``range-<n>`` does.  So a trace with anything false in it has a false statement.
+
+*Cost.*  Cells for side 128 in units of 128^2; each look-up is two, one for the table and one for
+the equation that the limb is in.  More inner columns make the gates' degree larger: up to 3 the
+columns are kept on 4 times as many points, up to 7 on 8, up to 15 on 16.
 """
 
 from __future__ import annotations
@@ -41,7 +46,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -86,19 +91,19 @@ _INNER_COLUMNS: Final = {
     "rescale-i16-0": 4,
     "rescale-i16-1": 5,
     "rescale-i16-2": 6,
-    "rescale-i16-3": 7,
+    "rescale-i16-3": 6,
     "rescale-i32-0": 6,
     "rescale-i32-1": 7,
-    "rescale-i32-2": 8,
-    "rescale-i32-3": 9,
+    "rescale-i32-2": 7,
+    "rescale-i32-3": 8,
     "rescale-i64-1": 4,
     "rescale-i64-2": 5,
-    "rescale-i64-3": 6,
-    "softmax-16": 4,
+    "rescale-i64-3": 5,
+    "softmax-16": 5,
     "softmax-128": 14,
     "square": 1,
 }
-"""Cells beside each other: as few as let side 128 fit into 2^16 rows."""
+"""Cells beside each other: as few as let a side of 128 fit into 2^16 rows."""
 
 
 class _TileBuilder(CircuitBuilder):
@@ -296,20 +301,20 @@ def _build_rescale(dtype: str, n: int, side: int) -> Circuit:
     """y = sat(rs(x multiplier + offset mask, shift)): ``rescale``, ``normalize``, the optimizer.
 
     Let W = x multiplier + offset mask + half.  The circuit shows W = unit (y + d) + r with
-    0 <= r < unit = 2^shift (n - 1 weighted limbs and a rest, whose weights are parameters), where y + d
-    is an integer:
+    0 <= r < unit = 2^shift (n - 1 weighted limbs and a rest, whose weights are parameters), where
+    y + d is an integer:
 
-    - i64: d = 0, y of four limbs: |y| < 2^62.
-    - i16, i32: y is an integer in [-M, M]; t is one of three limbs, t >= 0; with u = t y:
-      M W = M unit y + unit u + M r, so d = u / M; and the sum over all elements of M^2 t - u y =
-      t (M^2 - y^2), none of which is negative, is 0.  So t = 0 and d = 0, or y = M and d = t, or y = -M and
-      d = -t: y is the clamped y + d either way, and d is an integer.
+    - i64: d = 0, and y is of four limbs: |y| < 2^62.
+    - i16, i32: y is an integer in [-M, M], and t >= 0 is one of three limbs.  With u = t y, the
+      equation is M W = M unit y + unit u + M r, so that d = t y / M.  The sum of M^2 t - u y =
+      t (M^2 - y^2) over all elements, none of which is negative, is 0.  So t = 0 and d = 0, or y = M and
+      d = t, or y = -M and d = -t: d is an integer, and y is the clamped y + d.
 
-    Unique, of any x: if two witnesses have the same x, their unit (y + d) + r are equal modulo the prime, and
-    as both are smaller than 2^100 they are equal; r and y + d are remainder and quotient of it; y
-    follows from y + d.  Padding: x = 0 there gives W = half, y = 0.
+    Unique, of any x: of two witnesses with the same x, the two unit (y + d) + r are equal modulo the
+    prime, and as both are smaller than 2^112 they are equal; r and y + d are remainder and quotient
+    of that; y follows from y + d.  Padding: x = 0 there gives W = half, y = 0.
 
-    Complete for |d| < INT16_SPAN^3, some 2^47; any saturation below is proven as it is.
+    Complete for |d| < INT16_SPAN^3, some 2^47; what saturates is proven like everything else.
     """
     b = _TileBuilder(f"rescale-{dtype}-{n}", side)
     x, y = b.tile("x"), b.tile("y")
@@ -361,8 +366,9 @@ def _build_rescale(dtype: str, n: int, side: int) -> Circuit:
 def _build_gate(side: int) -> Circuit:
     """y = g where x > 0, else 0, for |x| <= 65278: ``relu`` (g = x), ``relu_grad``, maxima.
 
-    A mask m with m^2 = m, and (2 m - 1) x - m in [0, span): with m = 1 that is x in [1, span], with m = 0 it is
-    x in [1 - span, 0].  So m is unique, of any x for which there is one, and so is y = m g.
+    A mask m with m^2 = m, and (2 m - 1) x - m in [0, span): with m = 1 that is x in [1, span], with
+    m = 0 it is x in [1 - span, 0].  So m is unique, of any x for which there is one, and with it
+    y = m g.
     """
     b = _TileBuilder("gate", side)
     x, g, y = (b.tile(name) for name in ("x", "g", "y"))
@@ -371,8 +377,9 @@ def _build_gate(side: int) -> Circuit:
 
 
 def _no_limb(b: CircuitBuilder) -> None:
-    """A limb that nothing refers to, for circuits that need none: a circuit has a table."""
-    b.limb("unused", (1,), lambda values: np.zeros(1, dtype=np.int64))
+    """A limb that is zero, for circuits that need none: a circuit has a table."""
+    unused = b.limb("unused", (1,), lambda values: np.zeros(1, dtype=np.int64))
+    b.require_zero("unused", b.materialize(unused))
 
 
 def _hold_empty(b: _TileBuilder, name: str, x: Tensor) -> None:
@@ -424,10 +431,8 @@ def linear_challenge(side: int, drawn: Sequence[int], image: LinearMap) -> list[
     parts = (image.outputs, image.inputs, image.factors)
     if len({part.shape for part in parts}) != 1 or image.outputs.ndim != 1:
         raise CircuitError("needs three lists of one length", where="linear map")
-    if image.outputs.size and not (
-        0 <= min(image.outputs.min(), image.inputs.min())
-        and max(image.outputs.max(), image.inputs.max()) < size
-    ):
+    indices = np.concatenate([image.outputs, image.inputs])
+    if ((indices < 0) | (indices >= size)).any():
         raise CircuitError("names an element beyond the tile", where="linear map")
     u = [a * b % SCALAR_FIELD for a in drawn[:side] for b in drawn[side:]]
     w = [0] * size
@@ -440,9 +445,9 @@ def _build_linear(side: int) -> Circuit:
     """y = G x for a public matrix G of integers: <w, x> = <u, y> with w = G^T u.
 
     ``im2col`` and its adjoint, ``transpose``, ``reshape``, sums over rows, columns and windows,
-    broadcasts.  <u, y - G x> = 0 for u = a b^T drawn after x and y were committed to: a form of degree 2 that
-    vanishes with a chance of 2^-252 unless y = G x, so that y is unique in the field, of any x.  Rows of G
-    that are zero make y zero: padding included.
+    broadcasts.  <u, y - G x> = 0 for u = a b^T drawn after x and y were committed to is a form of
+    degree 2 in what was drawn: it vanishes with a chance below 2^-250 unless y = G x, so that y is
+    unique in the field, of any x.  Rows of G that are zero make y zero: padding included.
     """
     b = _TileBuilder("linear", side)
     x, y = b.tile("x"), b.tile("y")
@@ -468,8 +473,9 @@ def range_parameters(side: int, *, lo: int, hi: int, rows: int, columns: int) ->
 def _build_range(n: int, side: int) -> Circuit:
     """x is an integer in [lo, hi] everywhere and zero in the padding: for tiles that no node makes.
 
-    x - lo and hi - x are both n limbs, in [0, span^n): complete for hi - lo < span^n.  Padding: a'^T x b = 0
-    with a' = a outside the tile's own rows and else 0, and a^T x b' = 0 likewise for the columns.
+    x - lo and hi - x are both of n limbs, in [0, span^n): complete for hi - lo < span^n.  Padding:
+    a'^T x b = 0 where a' is a outside the tile's own rows and else 0, and a^T x b' = 0 likewise for
+    the columns.
     """
     b = _TileBuilder(f"range-{n}", side)
     x = b.tile("x")
@@ -511,21 +517,22 @@ def _build_softmax(most: int, side: int) -> Circuit:
 
     With gap = maximum - z, and 2^32 more where z is masked:
 
-    - maximum: every gap is >= 0 (what follows), and the product of a row's gaps is 0; outside the batch it
-      is 0 itself.
-    - exp: gap = cut + over, over >= 0, (cut, exp) is a row of the table of 2^-gap, which ends with the first
-      0, and the sum of over (end - cut), of which no term is negative, is 0: cut = min(gap, end).
-    - sum: of each row of exp.  S is the sum, and 2^16 outside the batch.
-    - p: floor((e 2^14 + floor(S / 2)) / S) = floor((e 2^15 + S) / 2 S), as S / 2 has no fraction but a half.
-      So e 2^15 + S = 2 S p + r with r >= 0, 2 S - 1 - r >= 0 and p one limb.
-    - grad = p - 2^14 hot: the one-hot row of a label is the only row of zeros and ones that adds up to 1
-      and, weighed with 0, 1, 2, ..., to the label.  hot is 0 at masked classes, and taken off
+    - maximum: every gap is >= 0 (see exp), and the product of a row's gaps is 0; outside the batch
+      it is 0 itself.
+    - exp: gap = cut + over with over >= 0, (cut, exp) is a row of the table of 2^-gap, which ends with
+      its first 0, and the sum of over (end - cut), of which no term is negative, is 0:
+      cut = min(gap, end).
+    - sum: of each row of exp.  S is that sum, and 2^16 outside the batch.
+    - p: floor((e 2^14 + floor(S / 2)) / S) = floor((e 2^15 + S) / 2 S), since half an odd S is an
+      integer and 1/2.  So e 2^15 + S = 2 S p + r with r >= 0, 2 S - 1 - r >= 0 and p one limb.
+    - grad = p - 2^14 hot: the one-hot row of a label is the only row of zeros and ones that adds up
+      to 1 and, weighed with 0, 1, 2, ..., to the label.  hot is 0 at masked classes, and taken off
       outside the batch, where labels are 0.
     - loss: ``gadgets.cross_entropy``, less what S = 2^16 and a gap of 0 make of it outside the batch.
 
-    So each output is a function of z and the labels, if these are integers of their type and zero in the
-    padding, and 0 outside batch and classes.  What lies outside the first ``most`` columns, or the first row
-    of the tiles of vectors, is shown to be zero.
+    So each output is a function of z and the labels, if these are integers of their type and zero
+    in the padding, and 0 outside batch and classes.  What lies outside the first ``most`` columns, or
+    outside the first row of the tiles of vectors, is shown to be zero.
     """
     b = _TileBuilder(f"softmax-{most}", side)
     width = min(side, most)

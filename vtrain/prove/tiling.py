@@ -220,7 +220,7 @@ class TensorMap:
 class TileStatement:
     """That ``circuit`` holds of tiles: one of many statements about a step.
 
-    ``given`` are its vectors by name, ``parameters`` what is public of it.  ``linear`` is the map
+    ``given`` are its vectors by name, in its order, ``parameters`` what is public of it.  ``linear`` is the map
     from x to y where the circuit is ``linear``.
     """
 
@@ -284,8 +284,8 @@ class TiledTensor:
 
 
 @dataclass(frozen=True)
-class _Value:
-    """A node's output: its blocks, each a combination of tiles."""
+class TiledValue:
+    """A node's output: block ``number`` of ``grid`` is the combination of tiles ``at(number)``."""
 
     grid: Grid
     at: Callable[[int], Combination]
@@ -317,6 +317,10 @@ class Tiling:
             source: builder.counts[source] for source in ("before", "batch", "after")
         }
         """Tiles that a ``KzgRecord`` has, by source."""
+        self.outputs: Final[Mapping[int, TiledValue]] = {
+            ref.node: value for ref, value in builder.values.items()
+        }
+        """Where the outputs of nodes are, by the nodes' index."""
         self._families: Final = builder.families
         self._starts: Final = [0]
         for family in self._families:
@@ -365,8 +369,8 @@ class _Builder:
         self.tensors: list[TiledTensor] = []
         self.families: list[_Family] = []
         self.counts = {"trace": 0, "before": 0, "batch": 0, "after": 0, "public": 0}
-        self.values: dict[Ref, _Value] = {}
-        self.cut_anew: dict[tuple[Ref, Grid], _Value] = {}
+        self.values: dict[Ref, TiledValue] = {}
+        self.cut_anew: dict[tuple[Ref, Grid], TiledValue] = {}
         self.rows: dict[Ref, dict[str, Ref]] = {}
         self.pools: dict[tuple[Ref, Window], _Pool] = {}
         self.held: dict[Ref, str] = {}
@@ -399,7 +403,7 @@ class _Builder:
         """The blocks of a tensor as ``kzg_layout`` has them."""
         return self.grid(matrix(self.graph.type_of(ref).shape))
 
-    def value(self, ref: Ref) -> _Value:
+    def value(self, ref: Ref) -> TiledValue:
         """Any blocks."""
         found = self.values.get(ref)
         if found is None:
@@ -407,7 +411,7 @@ class _Builder:
             raise CircuitError("is no tensor that a circuit may read", where=name)
         return found
 
-    def value_in(self, ref: Ref, grid: Grid) -> _Value:
+    def value_in(self, ref: Ref, grid: Grid) -> TiledValue:
         """The value cut into these blocks, anew if need be."""
         value = self.value(ref)
         if value.grid == grid:
@@ -419,7 +423,7 @@ class _Builder:
             self.cut_anew[key] = self.image(f"{name}/cut anew", name, same, value)
         return self.cut_anew[key]
 
-    def standard(self, ref: Ref) -> _Value:
+    def standard(self, ref: Ref) -> TiledValue:
         """The value in the blocks of its own matrix."""
         return self.value_in(ref, self.own_grid(ref))
 
@@ -430,14 +434,14 @@ class _Builder:
         compute: Callable[[TileContents, int], Array],
         source: str = "trace",
         count: int | None = None,
-    ) -> _Value:
+    ) -> TiledValue:
         """A new tiled tensor, of ``count`` tiles or as many as the grid has."""
         number, size = len(self.tensors), grid.count if count is None else count
         self.tensors.append(TiledTensor(name, source, self.counts[source], size, compute))
         self.counts[source] += size
-        return _Value(grid, lambda block: ((1, Tile(number, block)),))
+        return TiledValue(grid, lambda block: ((1, Tile(number, block)),))
 
-    def commit(self, ref: Ref, grid: Grid) -> _Value:
+    def commit(self, ref: Ref, grid: Grid) -> TiledValue:
         """A node's output as a tiled tensor, that of the state after if it is one."""
         node = self.graph.nodes[ref.node]
 
@@ -457,20 +461,22 @@ class _Builder:
         state: str,
         grid: Grid,
         compute: Callable[[TileContents, int], Array],
-    ) -> _Value:
+    ) -> TiledValue:
         places = find_blocks(self.graph, state, self.side)
         number = len(self.tensors)
         self.tensors.append(TiledTensor(name, source, places.start, grid.count, compute))
         self.counts[source] += grid.count
-        return _Value(grid, lambda block: ((1, Tile(number, block)),))
+        return TiledValue(grid, lambda block: ((1, Tile(number, block)),))
 
-    def public(self, name: str, grid: Grid, compute: Callable[[StepFacts, int], Array]) -> _Value:
+    def public(
+        self, name: str, grid: Grid, compute: Callable[[StepFacts, int], Array]
+    ) -> TiledValue:
         """Tiles that a verifier commits to itself."""
         return self.tensor(
             name, grid, lambda contents, block: compute(contents.facts, block), "public"
         )
 
-    def state(self, what: str, name: str) -> _Value:
+    def state(self, what: str, name: str) -> TiledValue:
         """A state tensor before or after the step."""
         refs = self.graph.states() if what == "before" else self.graph.next_states()
         grid = self.own_grid(refs[name])
@@ -485,7 +491,7 @@ class _Builder:
 
     # --- linear maps
 
-    def image(self, name: str, node: str, relation: TensorMap, x: _Value) -> _Value:
+    def image(self, name: str, node: str, relation: TensorMap, x: TiledValue) -> TiledValue:
         """The image of x: sums of partial images, each a tile with a statement of its own."""
         count = relation.starts[-1]
 
@@ -507,7 +513,7 @@ class _Builder:
             numbers = range(starts[block], starts[block + 1])
             return tuple(item for number in numbers for item in parts.at(number))
 
-        return _Value(relation.target, at)
+        return TiledValue(relation.target, at)
 
     # --- what a step ends in
 
@@ -519,8 +525,7 @@ class _Builder:
             raise CircuitError(f"a softmax without {min(missing)}", where=node)
         grid = self.own_grid(z)
         most = _find_width(grid.columns, node)
-        values = {what: self.standard(ref) for what, ref in found.items()}
-        values["z"] = self.standard(z)
+        values = {what: self.standard({**found, "z": z}[what]) for what in SOFTMAX_TILES}
 
         def make(block: int, facts: StepFacts) -> TileStatement:
             rows, columns = grid.extent(block)
@@ -561,7 +566,7 @@ def cut_block(values: Array, grid: Grid, block: int) -> I64:
     return tile
 
 
-def _add(*parts: tuple[int, _Value]) -> _Value:
+def _add(*parts: tuple[int, TiledValue]) -> TiledValue:
     """The sum of integer multiples of values in the same blocks."""
 
     def at(block: int) -> Combination:
@@ -571,10 +576,10 @@ def _add(*parts: tuple[int, _Value]) -> _Value:
                 total[tile] = total.get(tile, 0) + weight * factor
         return tuple((factor, tile) for tile, factor in total.items() if factor)
 
-    return _Value(parts[0][1].grid, at)
+    return TiledValue(parts[0][1].grid, at)
 
 
-def _equate(s: _Builder, node: str, left: _Value, right: _Value) -> None:
+def _equate(s: _Builder, node: str, left: TiledValue, right: TiledValue) -> None:
     """Statements that two values are the same."""
     difference = _add((1, left), (-1, right))
     s.family(
@@ -594,7 +599,7 @@ def _require_range(s: _Builder, node: Node, ref: Ref, most: int) -> None:
 # --- sources
 
 
-def _emit_state(s: _Builder, ref: Ref, node: Node) -> _Value | None:
+def _emit_state(s: _Builder, ref: Ref, node: Node) -> TiledValue | None:
     name = attr_text(node.attrs, "name")
     if name == COUNTER:
         return None
@@ -603,7 +608,7 @@ def _emit_state(s: _Builder, ref: Ref, node: Node) -> _Value | None:
     return value
 
 
-def _hold_range(s: _Builder, ref: Ref, node: Node, x: _Value) -> None:
+def _hold_range(s: _Builder, ref: Ref, node: Node, x: TiledValue) -> None:
     """What no node makes is of its type, and zero where it ends."""
     kind = s.graph.type_of(ref)
     limbs = 1 if kind.hi - kind.lo < INT16_SPAN else 3
@@ -616,11 +621,11 @@ def _hold_range(s: _Builder, ref: Ref, node: Node, x: _Value) -> None:
     s.family(x.grid.count, make)
 
 
-def _emit_nothing(s: _Builder, ref: Ref, node: Node) -> _Value | None:
+def _emit_nothing(s: _Builder, ref: Ref, node: Node) -> TiledValue | None:
     return None
 
 
-def _emit_gather(s: _Builder, ref: Ref, node: Node) -> _Value:
+def _emit_gather(s: _Builder, ref: Ref, node: Node) -> TiledValue:
     part = attr_text(node.attrs, "part")
     grids = {
         attr_text(other.attrs, "part"): s.grid(batch_matrix(other.outputs[0].shape))
@@ -639,12 +644,12 @@ def _emit_gather(s: _Builder, ref: Ref, node: Node) -> _Value:
         )
     )
     s.counts["batch"] += grid.count
-    value = _Value(grid, lambda block: ((1, Tile(number, block)),))
+    value = TiledValue(grid, lambda block: ((1, Tile(number, block)),))
     _hold_range(s, ref, node, value)
     return value
 
 
-def _emit_one_hot(s: _Builder, ref: Ref, node: Node) -> _Value:
+def _emit_one_hot(s: _Builder, ref: Ref, node: Node) -> TiledValue:
     """2^14 (1 - [token > place] - [token < place])."""
     source = node.inputs[0]
     depth, kind = attr_int(node.attrs, "depth"), s.graph.type_of(source)
@@ -673,7 +678,7 @@ def _emit_one_hot(s: _Builder, ref: Ref, node: Node) -> _Value:
 # --- products and sums
 
 
-def _emit_matmul(s: _Builder, ref: Ref, node: Node) -> _Value:
+def _emit_matmul(s: _Builder, ref: Ref, node: Node) -> TiledValue:
     """Blocks of the product are sums of products of blocks."""
     for item in node.inputs:
         _require_range(s, node, item, SATURATION["i16"][1])
@@ -710,10 +715,10 @@ def _emit_matmul(s: _Builder, ref: Ref, node: Node) -> _Value:
         numbers = range(block * inner, (block + 1) * inner)
         return tuple(item for number in numbers for item in parts.at(number))
 
-    return _Value(grid, at)
+    return TiledValue(grid, at)
 
 
-def _emit_add_bias(s: _Builder, ref: Ref, node: Node) -> _Value:
+def _emit_add_bias(s: _Builder, ref: Ref, node: Node) -> TiledValue:
     """The bias, aligned, in every row of a block: in as many as the block has."""
     acc, bias = s.standard(node.inputs[0]), s.standard(node.inputs[1])
     shift, grid = attr_int(node.attrs, "shift"), acc.grid
@@ -748,10 +753,10 @@ def _emit_add_bias(s: _Builder, ref: Ref, node: Node) -> _Value:
         kind = heights.index(grid.extent(block)[0])
         return rows.at(kind * grid.across + block % grid.across)
 
-    return _add((1, acc), (1, _Value(grid, at)))
+    return _add((1, acc), (1, TiledValue(grid, at)))
 
 
-def _emit_add(s: _Builder, ref: Ref, node: Node) -> _Value:
+def _emit_add(s: _Builder, ref: Ref, node: Node) -> TiledValue:
     a = s.value(node.inputs[0])
     b = s.value_in(node.inputs[1], a.grid)
     sign = 1 if node.op == "add" else -1
@@ -759,7 +764,7 @@ def _emit_add(s: _Builder, ref: Ref, node: Node) -> _Value:
     return _add((1 << shift_a, a), (sign << shift_b, b))
 
 
-def _emit_square_sum(s: _Builder, ref: Ref, node: Node) -> _Value:
+def _emit_square_sum(s: _Builder, ref: Ref, node: Node) -> TiledValue:
     """The sums of squares of each block, then their sum, shifted."""
     _require_range(s, node, node.inputs[0], SATURATION["i16"][1])
     x = s.value(node.inputs[0])
@@ -776,7 +781,7 @@ def _emit_square_sum(s: _Builder, ref: Ref, node: Node) -> _Value:
             node.name, "square", {"x": x.at(block), "s": parts.at(block)}
         ),
     )
-    total = _Value(
+    total = TiledValue(
         scalar, lambda _: tuple((1, tile) for i in range(x.grid.count) for _, tile in parts.at(i))
     )
     shift = attr_int(node.attrs, "shift")
@@ -792,18 +797,18 @@ def _rescale(
     s: _Builder,
     name: str,
     node: Node,
-    x: _Value | Callable[[StepFacts], _Value],
+    x: TiledValue | Callable[[StepFacts], TiledValue],
     dtype: str,
     multiplier: int,
     offset: int,
     shift: int,
     ref: Ref | None = None,
-) -> _Value:
+) -> TiledValue:
     """sat(rs(x multiplier + offset, shift)), shift >= 0; the node's output where ``ref`` is it.
 
     x may depend on the step, but for its blocks.
     """
-    find_x = (lambda facts: x) if isinstance(x, _Value) else x
+    find_x = (lambda facts: x) if isinstance(x, TiledValue) else x
     grid = find_x(StepFacts(1, 0)).grid
 
     def compute(contents: TileContents, block: int) -> Array:
@@ -833,7 +838,7 @@ def _rescale(
     return y
 
 
-def _emit_rescale(s: _Builder, ref: Ref, node: Node) -> _Value:
+def _emit_rescale(s: _Builder, ref: Ref, node: Node) -> TiledValue:
     x = s.value(node.inputs[0])
     dtype = attr_text(node.attrs, "dtype")
     multiplier, shift = attr_int(node.attrs, "multiplier"), attr_int(node.attrs, "shift")
@@ -846,7 +851,7 @@ def _emit_rescale(s: _Builder, ref: Ref, node: Node) -> _Value:
     return _rescale(s, node.name, node, x, dtype, multiplier, 0, shift, ref)
 
 
-def _emit_normalize(s: _Builder, ref: Ref, node: Node) -> _Value:
+def _emit_normalize(s: _Builder, ref: Ref, node: Node) -> TiledValue:
     x = s.value(node.inputs[0])
     multiplier, offset, shift = (
         attr_int(node.attrs, name) for name in ("multiplier", "offset", "shift")
@@ -855,8 +860,8 @@ def _emit_normalize(s: _Builder, ref: Ref, node: Node) -> _Value:
 
 
 def _gate(
-    s: _Builder, name: str, node: Node, x: _Value, g: _Value, ref: Ref | None = None
-) -> _Value:
+    s: _Builder, name: str, node: Node, x: TiledValue, g: TiledValue, ref: Ref | None = None
+) -> TiledValue:
     """g where x > 0, else 0; the node's output where ``ref`` is it."""
 
     def compute(contents: TileContents, block: int) -> Array:
@@ -872,19 +877,19 @@ def _gate(
     return y
 
 
-def _emit_relu(s: _Builder, ref: Ref, node: Node) -> _Value:
+def _emit_relu(s: _Builder, ref: Ref, node: Node) -> TiledValue:
     _require_range(s, node, node.inputs[0], GATE_REACH)
     x = s.value(node.inputs[0])
     return _gate(s, node.name, node, x, x, ref)
 
 
-def _emit_relu_grad(s: _Builder, ref: Ref, node: Node) -> _Value:
+def _emit_relu_grad(s: _Builder, ref: Ref, node: Node) -> TiledValue:
     _require_range(s, node, node.inputs[1], GATE_REACH)
     out = s.value(node.inputs[1])
     return _gate(s, node.name, node, out, s.value_in(node.inputs[0], out.grid), ref)
 
 
-def _emit_momentum(s: _Builder, ref: Ref, node: Node) -> _Value:
+def _emit_momentum(s: _Builder, ref: Ref, node: Node) -> TiledValue:
     """V' = sat32(V + rs(g, s) - rs(V decay, 16)) = sat32(rs(g + 2^s (V - rs(V decay, 16)), s))."""
     v = s.value(node.inputs[0])
     g = s.value_in(node.inputs[1], v.grid)
@@ -900,7 +905,7 @@ def _emit_momentum(s: _Builder, ref: Ref, node: Node) -> _Value:
     return _rescale(s, node.name, node, whole, "i32", 1, 0, down, ref)
 
 
-def _emit_sgd_update(s: _Builder, ref: Ref, node: Node) -> _Value:
+def _emit_sgd_update(s: _Builder, ref: Ref, node: Node) -> TiledValue:
     """w' = sat32(w - rs(V rate, s)) = sat32(rs(2^s w - V rate - 1, s)) for s > 0.
 
     For rs(-a - 1, s) = -rs(a, s): with a + h = 2^s q + r, -a - 1 + h = -2^s q + (2^s - 1 - r).
@@ -914,7 +919,7 @@ def _emit_sgd_update(s: _Builder, ref: Ref, node: Node) -> _Value:
     shift = attr_int(node.attrs, "shift")
     up, down = max(-shift, 0), max(shift, 0)
 
-    def find_whole(facts: StepFacts) -> _Value:
+    def find_whole(facts: StepFacts) -> TiledValue:
         done = np.asarray(facts.step - 1, dtype=np.int64)
         mantissa = int(TABLE["schedule"].law(schedule.attrs, [done]))
         return _add((1 << down, w), (-mantissa << up, v))
@@ -934,7 +939,7 @@ def _find_width(classes: int, node: str) -> int:
     return room[0]
 
 
-def _emit_softmax_part(s: _Builder, ref: Ref, node: Node) -> _Value:
+def _emit_softmax_part(s: _Builder, ref: Ref, node: Node) -> TiledValue:
     """An output of the rows' circuit, which ties all of them together."""
     match node.op:
         case "row_max":
@@ -973,7 +978,7 @@ def _find_logits(s: _Builder, node: Node, e: Ref) -> Ref:
 # --- linear maps
 
 
-def _emit_reshape(s: _Builder, ref: Ref, node: Node) -> _Value:
+def _emit_reshape(s: _Builder, ref: Ref, node: Node) -> TiledValue:
     """The same blocks."""
     return s.value(node.inputs[0])
 
@@ -986,7 +991,7 @@ def _wanted_grid(s: _Builder, ref: Ref) -> Grid:
     return s.own_grid(ref)
 
 
-def _emit_transpose(s: _Builder, ref: Ref, node: Node) -> _Value:
+def _emit_transpose(s: _Builder, ref: Ref, node: Node) -> TiledValue:
     x = s.value(node.inputs[0])
     shape, out = s.graph.type_of(node.inputs[0]).shape, s.graph.type_of(ref).shape
     perm = attr_ints(node.attrs, "perm")
@@ -1000,7 +1005,7 @@ def _emit_transpose(s: _Builder, ref: Ref, node: Node) -> _Value:
     return s.image(f"{node.name}/parts", node.name, relation, x)
 
 
-def _emit_sum(s: _Builder, ref: Ref, node: Node) -> _Value:
+def _emit_sum(s: _Builder, ref: Ref, node: Node) -> TiledValue:
     """``sum`` and ``column_sum``."""
     x = s.value(node.inputs[0])
     target = s.own_grid(ref)
@@ -1078,7 +1083,7 @@ class _Frame:
         return (place * self.window.area + offset) * self.image[3] + channel
 
 
-def _emit_im2col(s: _Builder, ref: Ref, node: Node) -> _Value:
+def _emit_im2col(s: _Builder, ref: Ref, node: Node) -> TiledValue:
     frame = _Frame(Window.from_attrs(node.attrs), s.graph.type_of(node.inputs[0]).shape)
 
     def terms(flat: I64) -> tuple[I64, I64]:
@@ -1088,7 +1093,7 @@ def _emit_im2col(s: _Builder, ref: Ref, node: Node) -> _Value:
     return _map(s, ref, node, terms)
 
 
-def _emit_col2im(s: _Builder, ref: Ref, node: Node) -> _Value:
+def _emit_col2im(s: _Builder, ref: Ref, node: Node) -> TiledValue:
     frame = _Frame(Window.from_attrs(node.attrs), attr_ints(node.attrs, "shape", 4))
 
     def terms(flat: I64) -> tuple[I64, I64]:
@@ -1098,7 +1103,7 @@ def _emit_col2im(s: _Builder, ref: Ref, node: Node) -> _Value:
     return _map(s, ref, node, terms)
 
 
-def _emit_sum_pool(s: _Builder, ref: Ref, node: Node) -> _Value:
+def _emit_sum_pool(s: _Builder, ref: Ref, node: Node) -> TiledValue:
     frame = _Frame(Window.from_attrs(node.attrs), s.graph.type_of(node.inputs[0]).shape)
 
     def terms(flat: I64) -> tuple[I64, I64]:
@@ -1110,7 +1115,7 @@ def _emit_sum_pool(s: _Builder, ref: Ref, node: Node) -> _Value:
     return _map(s, ref, node, terms)
 
 
-def _emit_sum_pool_grad(s: _Builder, ref: Ref, node: Node) -> _Value:
+def _emit_sum_pool_grad(s: _Builder, ref: Ref, node: Node) -> TiledValue:
     frame = _Frame(Window.from_attrs(node.attrs), attr_ints(node.attrs, "shape", 4))
 
     def terms(flat: I64) -> tuple[I64, I64]:
@@ -1120,7 +1125,7 @@ def _emit_sum_pool_grad(s: _Builder, ref: Ref, node: Node) -> _Value:
     return _map(s, ref, node, terms)
 
 
-def _map(s: _Builder, ref: Ref, node: Node, terms: Terms) -> _Value:
+def _map(s: _Builder, ref: Ref, node: Node, terms: Terms) -> TiledValue:
     x = s.value(node.inputs[0])
     relation = TensorMap(x.grid, s.own_grid(ref), terms)
     return s.image(f"{node.name}/parts", node.name, relation, x)
@@ -1134,9 +1139,9 @@ class _Pool:
     """The steps of the maxima over the windows of an image: see the module's text."""
 
     frame: _Frame
-    gains: tuple[_Value, ...]
+    gains: tuple[TiledValue, ...]
     """x_i - m_(i-1), from offset 1 on."""
-    maxima: _Value
+    maxima: TiledValue
 
 
 def _pool(s: _Builder, node: Node, source: Ref) -> _Pool:
@@ -1153,7 +1158,7 @@ def _make_pool(s: _Builder, node: Node, source: Ref, window: Window) -> _Pool:
     x, frame = s.value(source), _Frame(window, s.graph.type_of(source).shape)
     grid = s.grid(matrix(frame.pooled))
 
-    def pick(offset: int) -> _Value:
+    def pick(offset: int) -> TiledValue:
         def terms(flat: I64) -> tuple[I64, I64]:
             first = frame.find_first(flat)
             _, inside = frame.find_pixels(flat, offset)
@@ -1172,17 +1177,17 @@ def _make_pool(s: _Builder, node: Node, source: Ref, window: Window) -> _Pool:
     return _Pool(frame, tuple(gains), maximum)
 
 
-def _emit_max_pool(s: _Builder, ref: Ref, node: Node) -> _Value:
+def _emit_max_pool(s: _Builder, ref: Ref, node: Node) -> TiledValue:
     return _pool(s, node, node.inputs[0]).maxima
 
 
-def _emit_max_pool_grad(s: _Builder, ref: Ref, node: Node) -> _Value:
+def _emit_max_pool_grad(s: _Builder, ref: Ref, node: Node) -> TiledValue:
     pool = _pool(s, node, node.inputs[1])
     frame, left = pool.frame, s.value_in(node.inputs[0], pool.maxima.grid)
     target = s.value(node.inputs[1]).grid
     parts = []
 
-    def scatter(offset: int, taken: _Value) -> _Value:
+    def scatter(offset: int, taken: TiledValue) -> TiledValue:
         def terms(flat: I64) -> tuple[I64, I64]:
             offsets = [offset] if offset else range(frame.window.area)
             numbers, places, where = frame.windows_of(flat, offsets)
@@ -1202,7 +1207,7 @@ def _emit_max_pool_grad(s: _Builder, ref: Ref, node: Node) -> _Value:
     return _add(*parts)
 
 
-_EMITTERS: Final[Mapping[str, Callable[[_Builder, Ref, Node], _Value | None]]] = {
+_EMITTERS: Final[Mapping[str, Callable[[_Builder, Ref, Node], TiledValue | None]]] = {
     "add": _emit_add,
     "add_bias": _emit_add_bias,
     "col2im": _emit_col2im,

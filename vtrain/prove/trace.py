@@ -32,7 +32,6 @@ from vtrain.prove.ezkl_adapter import Verification
 from vtrain.prove.kzg import CommitKey
 from vtrain.prove.tiling import (
     COMBINATION,
-    Combination,
     StepFacts,
     Tile,
     TileContents,

@@ -82,7 +82,7 @@ const CONTEXTS: [(Domain, &str); 22] = [
     (Domain::Batches, "vtrain 2026 batch commitments v1"),
 ];
 
-static CONTEXT_KEYS: LazyLock<[ContextKey; 21]> =
+static CONTEXT_KEYS: LazyLock<[ContextKey; 22]> =
     LazyLock::new(|| CONTEXTS.map(|(_, context)| hash_derive_key_context(context)));
 
 impl Domain {

@@ -1,0 +1,362 @@
+"""The glue between tiles: what all statements about a step say together.
+
+A statement's meaning is in ``tests.prove.tile_law``, in plain integers; that the circuits say just
+that is tested beside them, and for each circuit's parameters here.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+import pytest
+
+from tests.prove.tile_law import holds
+from tests.prove.tile_steps import STEPS, Altered, make_contents, with_node
+from tests.tasks import make_tiny_task
+from vtrain.commit.kzg_layout import batch_vectors, state_vectors
+from vtrain.errors import CircuitError
+from vtrain.graph.step import STEP_STATE
+from vtrain.ops import TABLE
+from vtrain.ops.layout import Window
+from vtrain.prove.tiles import TILE_CIRCUITS, linear_challenge
+from vtrain.prove.tiling import (
+    COMBINATION,
+    LINEAR,
+    OUTSIDE,
+    StepFacts,
+    Tile,
+    TileContents,
+    TileStatement,
+    Tiling,
+    cut_block,
+)
+from vtrain.wire.graph import Ref, StepGraph
+
+SIDES = (4, 8)
+ROOTS = ("before", "batch", "public")
+MADE = {
+    "linear": {"y"},
+    "matmul": {"c"},
+    "rescale": {"y"},
+    "gate": {"y"},
+    "square": {"s"},
+    "softmax": {"maximum", "exp", "sum", "p", "grad", "loss"},
+    "range": set[str](),
+    COMBINATION: set[str](),
+}
+"""The given vectors that a circuit makes of the others."""
+
+steps = pytest.mark.parametrize("kind", STEPS)
+sides = pytest.mark.parametrize("side", SIDES)
+
+
+@cache
+def list_statements(kind: str, side: int) -> tuple[TileStatement, ...]:
+    contents = make_contents(kind, side)
+    tiling = contents.tiling
+    return tuple(tiling.statement(i, contents.facts) for i in range(len(tiling)))
+
+
+def tiles_of(tiling: Tiling, *sources: str) -> Iterator[Tile]:
+    for number, tensor in enumerate(tiling.tensors):
+        if tensor.source in sources:
+            yield from (Tile(number, block) for block in range(tensor.count))
+
+
+@steps
+@sides
+def test_every_statement_holds_of_the_law(kind: str, side: int) -> None:
+    contents = make_contents(kind, side)
+    false = [(s.node, s.circuit) for s in list_statements(kind, side) if not holds(s, contents)]
+    assert not false
+
+
+@steps
+@sides
+def test_the_output_of_every_node_is_a_combination_of_tiles(kind: str, side: int) -> None:
+    contents = make_contents(kind, side)
+    tiling = contents.tiling
+    for index, node in enumerate(tiling.graph.nodes):
+        counts = node.name == STEP_STATE
+        if node.op in OUTSIDE or node.op == "next_state" or counts:
+            assert index not in tiling.outputs
+            continue
+        value = tiling.outputs[index]
+        for block in range(value.grid.count):
+            expected = cut_block(contents.output(index), value.grid, block)
+            assert np.array_equal(contents.combine(value.at(block)), expected), node.name
+
+
+@steps
+@sides
+def test_any_element_altered_makes_a_statement_false(kind: str, side: int) -> None:
+    """Of every tensor that a step makes; whatever the state and the batch, they are in the log."""
+    contents = make_contents(kind, side)
+    users = defaultdict(list)
+    for statement in list_statements(kind, side):
+        for parts in statement.given.values():
+            for _, tile in parts:
+                users[tile].append(statement)
+    random = np.random.default_rng(side)
+    tiling = contents.tiling
+    for number, tensor in enumerate(tiling.tensors):
+        if tensor.source in ROOTS or not tensor.count:
+            continue
+        blocks = {0, tensor.count - 1, *random.integers(tensor.count, size=2).tolist()}
+        for block in blocks:
+            tile = Tile(number, block)
+            corners = {0, side - 1, side**2 - 1, *random.integers(side**2, size=2).tolist()}
+            for place in corners:
+                delta = int(random.choice([-1, 1, 2**15, -(2**31)]))
+                value = contents.tile(tile).copy()
+                value[place] += delta
+                altered = Altered(contents, tile, value)
+                assert not all(holds(statement, altered) for statement in users[tile]), (
+                    f"{tensor.name}, block {block}, place {place}: {delta} goes unseen"
+                )
+
+
+@steps
+def test_every_tile_follows_from_those_of_state_and_batch(kind: str) -> None:
+    """Each is made by one statement, of tiles that were made before: nothing is left open."""
+    tiling = make_contents(kind, 8).tiling
+    known = set(tiles_of(tiling, *ROOTS))
+    waiting = list(list_statements(kind, 8))
+    while waiting:
+        left = []
+        for statement in waiting:
+            made = MADE[statement.circuit.split("-")[0]]
+            needs = {t for name in statement.given.keys() - made for _, t in statement.given[name]}
+            outputs = [statement.given[name] for name in sorted(made)]
+            if not needs <= known:
+                left.append(statement)
+                continue
+            for parts in outputs:
+                ((factor, tile),) = parts
+                assert factor == 1
+                assert tile not in known, "is made twice"
+                known.add(tile)
+        assert len(left) < len(waiting), f"{left[0].node} has inputs that nothing makes"
+        waiting = left
+    assert known == set(tiles_of(tiling, *ROOTS, "trace", "after"))
+
+
+@steps
+@sides
+def test_roots_are_held_to_their_type_and_padding(kind: str, side: int) -> None:
+    contents = make_contents(kind, side)
+    graph = contents.tiling.graph
+    ranges = {
+        parts[0][1]: statement
+        for statement in list_statements(kind, side)
+        if statement.circuit.startswith("range")
+        for parts in statement.given.values()
+    }
+    assert set(ranges) == set(tiles_of(contents.tiling, "before", "batch"))
+    types = {node.name: node.outputs[0] for node in graph.nodes}
+    for tile, statement in ranges.items():
+        kind_of = types[statement.node]
+        for place, value in ((0, kind_of.lo - 1), (0, kind_of.hi + 1), (side**2 - 1, 1)):
+            tensor = contents.tile(tile).copy()
+            rows, columns = (np.asarray(statement.parameters[x], int) for x in ("rows", "columns"))
+            if place and rows[-1] and columns[-1]:
+                continue
+            tensor[place] = value
+            assert not holds(statement, Altered(contents, tile, tensor))
+
+
+@steps
+def test_leaves_and_places_are_each_others_inverse(kind: str) -> None:
+    tiling = make_contents(kind, 8).tiling
+    leaves = [tiling.find_leaf(i) for i in range(tiling.leaf_count)]
+    assert leaves == list(tiles_of(tiling, "trace"))
+    assert [tiling.place(leaf) for leaf in leaves] == [("trace", i) for i in range(len(leaves))]
+    for source, count in tiling.pinned_counts.items():
+        places = sorted(tiling.place(tile)[1] for tile in tiles_of(tiling, source))
+        assert places == list(range(count))
+
+
+@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+def test_state_and_batch_tiles_are_those_of_the_log(kind: str) -> None:
+    contents = make_contents(kind, 128)
+    graph, tiling = contents.tiling.graph, contents.tiling
+    parts = {str(n.attrs["part"]): i for i, n in enumerate(graph.nodes) if n.op == "gather_samples"}
+    states = [
+        {name: contents.output(ref.node) for name, ref in refs.items()}
+        for refs in (graph.states(), graph.next_states())
+    ]
+    usable = 1 << 15
+    expected = {
+        "before": state_vectors("tiles", graph, states[0], usable),
+        "after": state_vectors("tiles", graph, states[1], usable),
+        "batch": batch_vectors(
+            "tiles", contents.output(parts["x"]), contents.output(parts["y"]), usable
+        ),
+    }
+    for source, columns in expected.items():
+        assert tiling.pinned_counts[source] == len(columns)
+        for tile in tiles_of(tiling, source):
+            _, number = tiling.place(tile)
+            assert np.array_equal(contents.tile(tile), columns[number])
+
+
+# --- statements and circuits
+
+
+def draw_challenge(statement: TileStatement, name: str, side: int) -> list[int]:
+    circuit = TILE_CIRCUITS[name](side)
+    random = np.random.default_rng(1)
+    if name != LINEAR:
+        return [int(v) for v in random.integers(1, 2**60, circuit.length("challenge"))]
+    assert statement.linear is not None
+    drawn = [int(v) for v in random.integers(1, 2**60, 2 * side)]
+    return linear_challenge(side, drawn, statement.linear)
+
+
+def test_circuits_hold_of_the_statements() -> None:
+    """One of every circuit and node that the steps have, with its parameters."""
+    side, seen = 8, set[tuple[str, str]]()
+    for kind in STEPS:
+        contents = make_contents(kind, side)
+        for statement in list_statements(kind, side):
+            name = statement.circuit
+            operator = statement.node.split("/")[0] if kind == "pools" else ""
+            if name == COMBINATION or (name, operator) in seen:
+                continue
+            seen.add((name, operator))
+            circuit = TILE_CIRCUITS[name](side)
+            assert tuple(statement.given) == circuit.given
+            given = {key: contents.combine(parts) for key, parts in statement.given.items()}
+            challenge = draw_challenge(statement, name, side)
+            vectors = circuit.assign(given, statement.parameters, lambda _, c=challenge: c)
+            assert not circuit.find_broken(vectors), f"{statement.node}: {name}"
+            given[circuit.given[-1]] = given[circuit.given[-1]] + (1 << 40)
+            broken = circuit.assign(given, statement.parameters, lambda _, c=challenge: c)
+            assert circuit.find_broken(broken), f"{statement.node}: {name}"
+    assert {name.split("-")[0] for name, _ in seen} == set(MADE) - {COMBINATION}
+
+
+# --- maxima
+
+
+@pytest.mark.parametrize(
+    "values", [[-32639], [-32639, -32638], [0, 5], [-32639, 32639], range(-9, 9)]
+)
+def test_maxima_and_their_gradient_are_the_laws(values: list[int]) -> None:
+    """Ties, padding, overlapping windows and the ends of the range."""
+    honest = make_contents("pools", 8)
+    graph, random = honest.tiling.graph, np.random.default_rng(2)
+    forward, backward = (
+        next(i for i, node in enumerate(graph.nodes) if node.op == op)
+        for op in ("max_pool", "max_pool_grad")
+    )
+    (image,), (grad, _) = graph.nodes[forward].inputs, graph.nodes[backward].inputs
+    attrs = graph.nodes[forward].attrs
+    assert Window.from_attrs(attrs).pads != (0, 0, 0, 0)
+    x = random.choice(np.asarray(list(values), np.int16), graph.type_of(image).shape)
+    g = random.integers(-32639, 32640, graph.type_of(grad).shape).astype(np.int16)
+    outputs = {i: honest.output(i) for i in range(len(graph.nodes))}
+    outputs[image.node], outputs[grad.node] = x, g
+    for node in _find_uncommitted(honest.tiling, image.node):
+        outputs[node] = x.reshape(graph.nodes[node].outputs[0].shape)
+    contents = TileContents(honest.tiling, honest.facts, outputs)
+    for index, inputs in ((forward, [x]), (backward, [g, x])):
+        value, expected = (
+            honest.tiling.outputs[index],
+            TABLE[graph.nodes[index].op].law(attrs, inputs),
+        )
+        for block in range(value.grid.count):
+            found = contents.combine(value.at(block))
+            assert np.array_equal(found, cut_block(expected, value.grid, block))
+    mine = {graph.nodes[index].name for index in (forward, backward)}
+    for statement in list_statements("pools", 8):
+        if statement.node in mine:
+            assert holds(statement, contents)
+
+
+def _find_uncommitted(tiling: Tiling, index: int) -> list[int]:
+    """Nodes whose tiles stand for those of node ``index``, through reshapes."""
+    found, node = [], tiling.graph.nodes[index]
+    while node.op == "reshape":
+        index = node.inputs[0].node
+        node = tiling.graph.nodes[index]
+        found.append(index)
+    return found
+
+
+# --- rates, and what is refused
+
+
+def test_the_rate_is_that_of_the_step() -> None:
+    """The schedule of this task changes after two steps; its weights are a combination with it."""
+    tiling = make_contents("pools", 8).tiling
+    index = next(
+        i
+        for i in range(len(tiling))
+        if tiling.statement(i, StepFacts(1, 0)).node.startswith("param/")
+        and tiling.statement(i, StepFacts(1, 0)).circuit.startswith("rescale-i32")
+    )
+    factors = [
+        {factor for factor, _ in tiling.statement(index, StepFacts(step, 0)).given["x"]}
+        for step in (1, 2, 3, 4)
+    ]
+    assert factors[0] == factors[1] != factors[2] == factors[3]
+    assert -40960 in factors[0]
+    assert -20480 in factors[2]
+
+
+def find_node(graph: StepGraph, op: str) -> int:
+    return next(i for i, node in enumerate(graph.nodes) if node.op == op)
+
+
+def test_a_state_that_no_update_makes_is_a_copy() -> None:
+    graph = make_tiny_task().graph
+    before = graph.states()["param/w1"]
+    index = graph.next_states()["param/w1"].node
+    tiling = Tiling(with_node(graph, index, inputs=(before,)), 8)
+    made = [
+        statement
+        for i in range(len(tiling))
+        if (statement := tiling.statement(i, StepFacts(1, 0))).node == "next/param/w1"
+    ]
+    assert len(made) == 2
+    assert {statement.circuit for statement in made} == {COMBINATION}
+    sources = [
+        sorted(tiling.place(tile)[0] for _, tile in statement.given["zero"]) for statement in made
+    ]
+    assert sources == [["after", "before"]] * 2
+
+
+def test_what_has_no_circuit_is_refused() -> None:
+    graph = make_tiny_task().graph
+    places = {node.op: Ref(index) for index, node in enumerate(graph.nodes)}
+    both = {"transpose_a": 1, "transpose_b": 1}
+    cases = (
+        ("matmul", {"op": "conv"}, "no circuit for the operator conv"),
+        ("matmul", {"attrs": both}, "two transposes"),
+        ("sub_one_hot", {"op": "relu", "inputs": (places["divide"],)}, "a softmax without grad"),
+        ("row_sum", {"inputs": (places["relu"],)}, "no exponentials"),
+        ("schedule", {"op": "increment"}, "a schedule"),
+        ("relu", {"inputs": (places["matmul"],)}, "the circuit takes"),
+    )
+    for op, changes, message in cases:
+        altered = with_node(graph, find_node(graph, op), **changes)
+        with pytest.raises(CircuitError, match=message):
+            Tiling(altered, 8)
+
+
+def test_an_index_out_of_range_is_refused() -> None:
+    tiling = make_contents("mlp", 8).tiling
+    facts = StepFacts(1, 0)
+    for index in (-1, len(tiling)):
+        with pytest.raises(CircuitError):
+            tiling.statement(index, facts)
+    for leaf in (-1, tiling.leaf_count):
+        with pytest.raises(CircuitError):
+            tiling.find_leaf(leaf)
+    for tile in (Tile(-1, 0), Tile(len(tiling.tensors), 0), Tile(0, 10**6)):
+        with pytest.raises(CircuitError):
+            tiling.place(tile)

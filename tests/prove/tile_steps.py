@@ -1,0 +1,131 @@
+"""Steps whose tiles tests look at: tiny tasks, and a network with what those lack."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+
+from tests.tasks import make_samples, make_tiny_task
+from vtrain.engines.numpy_engine import NumpySession
+from vtrain.graph.builder import FixedExponents, GraphBuilder
+from vtrain.graph.calibration import calibrate
+from vtrain.graph.model import Add, AveragePool, Conv, Layer, Linear, MaxPool, Model, Relu, Reshape
+from vtrain.graph.step import (
+    Affine,
+    Momentum,
+    OneHot,
+    StepPlan,
+    compute_initial_state,
+    emit_step,
+)
+from vtrain.ops.layout import Window
+from vtrain.prove.tiling import StepFacts, Tile, TileContents, Tiling
+from vtrain.spec.samples import Samples
+from vtrain.train.data import build_samples
+from vtrain.wire.graph import StepGraph
+
+STEPS = ("mlp", "mse", "cnn", "pools", "tokens")
+DONE = 2
+"""Steps done before the one looked at, so that momentum is not zero."""
+
+
+@cache
+def make_contents(kind: str, side: int) -> TileContents:
+    """The tiles of the third step of a task; shared between tests."""
+    graph, samples, state = _make(kind)
+    session = NumpySession(graph, samples)
+    session.load_state(state)
+    for _ in range(DONE):
+        session.step()
+    outputs = dict(enumerate(session.evaluate_all(range(len(graph.nodes)))))
+    record = session.step()
+    return TileContents(Tiling(graph, side), StepFacts(record.step, record.loss), outputs)
+
+
+class Altered(TileContents):
+    """The same tiles, but one."""
+
+    def __init__(self, honest: TileContents, tile: Tile, value: np.ndarray) -> None:
+        super().__init__(honest.tiling, honest.facts, {})
+        self._honest, self._altered = honest, (tile, value)
+
+    def tile(self, tile: Tile) -> np.ndarray:
+        return self._altered[1] if tile == self._altered[0] else self._honest.tile(tile)
+
+
+def _make(kind: str) -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
+    if kind in ("pools", "tokens"):
+        return _make_pools() if kind == "pools" else _make_tokens()
+    loss = "mse" if kind == "mse" else "cross_entropy"
+    task = make_tiny_task("cnn" if kind == "cnn" else "mlp", loss=loss)
+    return task.graph, task.samples, dict(task.initial_state)
+
+
+def _weights(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    return rng.integers(-(2**23), 2**23, shape).astype(np.int32)
+
+
+def _make_pools() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
+    """Overlapping padded maxima, more convolutions, strides, a sum of two branches, means."""
+    rng = np.random.default_rng(5)
+    samples = make_samples((1, 8, 8), 12, 3)
+    same = Window((3, 3), (1, 1), (1, 1, 1, 1))
+    layers: tuple[Layer, ...] = (
+        Conv("c1", "x", "k1", "b1", same),
+        MaxPool("m1", "c1", Window((3, 3), (2, 2), (1, 1, 1, 1))),
+        Conv("c2", "m1", "k2", None, same),
+        Relu("r2", "c2"),
+        Add("sum", "m1", "r2"),
+        Conv("c3", "sum", "k3", "b3", Window((2, 2), (2, 1), (0, 1, 0, 0))),
+        AveragePool("mean", "c3", Window((2, 2), (1, 1), (0, 0, 1, 0))),
+        Reshape("flat", "mean", (2 * 2 * 3,)),
+        Linear("logits", "flat", "w", "b", False),
+    )
+    params = {
+        "k1": _weights(rng, (2, 3, 3, 1)),
+        "b1": _weights(rng, (2,)),
+        "k2": _weights(rng, (2, 3, 3, 2)),
+        "k3": _weights(rng, (2, 2, 2, 2)),
+        "b3": _weights(rng, (2,)),
+        "w": _weights(rng, (12, 4)),
+        "b": _weights(rng, (4,)),
+    }
+    model = Model("x", (1, 8, 8), layers, "logits", params)
+    prepare = Affine(multiplier=257, offset=-9000, shift=2, exponent=15)
+    return _compile(model, samples, prepare, decay=1 << 16)
+
+
+def _make_tokens() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
+    """Tokens, one-hot, into a linear layer; no momentum is lost."""
+    rng = np.random.default_rng(6)
+    x = rng.integers(0, 9, (12, 3), dtype=np.uint8)
+    samples = build_samples(x, rng.integers(0, 4, 12, dtype=np.uint8))
+    params = {"w": _weights(rng, (4, 18)), "b": _weights(rng, (4,))}
+    model = Model("x", (18,), (Linear("logits", "x", "w", "b", True),), "logits", params)
+    # Tokens 6 to 8 are beyond the depth.
+    return _compile(model, samples, OneHot(6), decay=0)
+
+
+def _compile(
+    model: Model, samples: Samples, prepare: Affine | OneHot, decay: int
+) -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
+    momentum = Momentum(decay=decay, starts=(0, 2), rates=(40960, 20480), exponent=22)
+    plan = StepPlan(samples.spec, prepare, "cross_entropy", momentum, 3, 5, 5)
+    state = compute_initial_state(model.params)
+
+    def emit(builder: GraphBuilder) -> None:
+        emit_step(builder, plan, model)
+
+    exponents = calibrate(emit, state, samples, steps=3, margin=3).exponents
+    builder = GraphBuilder(FixedExponents(exponents))
+    emit(builder)
+    return builder.graph(), samples, dict(state)
+
+
+def with_node(graph: StepGraph, index: int, **changes: object) -> StepGraph:
+    """``graph`` with one node changed; it need not be legal."""
+    nodes = list(graph.nodes)
+    nodes[index] = replace(nodes[index], **changes)  # type: ignore[arg-type]
+    return StepGraph(tuple(nodes))

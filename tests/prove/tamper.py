@@ -39,7 +39,9 @@ class Tampering:
     vectors: Mapping[str, Ints]
 
 
-def places(circuit: Circuit, groups: tuple[str, ...] = PRIVATE) -> Iterator[tuple[str, str, int, int]]:
+def places(
+    circuit: Circuit, groups: tuple[str, ...] = PRIVATE
+) -> Iterator[tuple[str, str, int, int]]:
     """(vector, part, start, stop) of everything private, of circuits whose groups are not cut."""
     for name in circuit.given:
         yield name, name, 0, circuit.length(name)
@@ -57,19 +59,22 @@ def tamperings(
     seed: int = 0,
     changes: tuple[str, ...] = tuple(CHANGES),
     spots: int = 3,
+    whole: bool = True,
 ) -> Iterator[Tampering]:
     """Every kind of change to the first, the last (padding, in a tile) and random elements of every
-    part, and to all of a part at once."""
+    part, ``spots`` in all, and with ``whole`` to all of a part at once."""
     rng = np.random.default_rng(seed)
     for vector, part, start, stop in places(circuit):
         chosen = {start, stop - 1, *rng.integers(start, stop, max(spots - 2, 0)).tolist()}
         for change in changes:
-            whole = vectors[vector]
-            for at in (*sorted(chosen)[:spots], None):
-                altered = whole.copy()
+            values = vectors[vector]
+            for at in (*sorted(chosen)[:spots], *([None] if whole else [])):
+                altered = values.copy()
                 where = slice(start, stop) if at is None else slice(at, at + 1)
-                altered[where] = [CHANGES[change](int(item)) % SCALAR_FIELD for item in whole[where]]
-                if np.array_equal(altered % SCALAR_FIELD, whole % SCALAR_FIELD):
+                altered[where] = [
+                    CHANGES[change](int(item)) % SCALAR_FIELD for item in values[where]
+                ]
+                if np.array_equal(altered % SCALAR_FIELD, values % SCALAR_FIELD):
                     continue
                 found = {**vectors, vector: altered}
                 if vector != "late":

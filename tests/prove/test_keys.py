@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blake3 import blake3
 
 from tests.prove.circuits import LIMITS
 from tests.prove.toy import K, Toy, make_circuit, make_long_circuit
@@ -36,6 +37,7 @@ from vtrain.prove.keys import (
 )
 from vtrain.prove.prover import mock_many
 from vtrain.prove.srs import identify_srs
+from vtrain.wire import cbor
 
 # --- the pin
 
@@ -63,6 +65,18 @@ def test_pin_tells_circuits_apart(toy: Toy) -> None:
         pin(make_long_circuit(4), K).digest,
     }
     assert len(digests) == 5
+
+
+def test_digest_is_that_of_the_spec(toy: Toy) -> None:
+    """Recomputed from its description."""
+    body = cbor.encode(
+        {
+            "ezkl": "23.0.5",
+            "onnx": blake3(toy.pinned.onnx).digest(),
+            "settings": blake3(toy.pinned.settings).digest(),
+        }
+    )
+    assert toy.pinned.digest == blake3(body, derive_key_context="vtrain 2026 circuit v1").digest()
 
 
 def test_pin_follows_ezkls_version(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,6 +322,13 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
+def lengthen(path: Path) -> None:
+    """Another length of proofs in the manifest, which nothing else would contradict."""
+    data = path.read_bytes()
+    at = data.index(b"proof_length") + len(b"proof_length") + 2
+    path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+
+
 @pytest.mark.parametrize(
     ("name", "harm"),
     [
@@ -316,6 +337,7 @@ def flip(path: Path) -> None:
         ("settings.json", flip),
         ("srs", flip),
         ("keys", flip),
+        ("keys", lengthen),
         ("pk", lambda path: path.write_bytes(path.read_bytes()[:-1])),
         ("pk", Path.unlink),
         ("keys", Path.unlink),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from vtrain.cli.common import (
     HexBytes,
+    Progress,
     VtrainCommand,
     engine_option,
     existing_file,
@@ -24,6 +26,11 @@ from vtrain.cli.proofs import StepsType, keys_options, make_setup, srs_option
 from vtrain.wire.report import EXIT_CODES
 
 steps_option = click.option("--steps", type=StepsType(), help="These steps, such as 3,7,20-24.")
+
+if TYPE_CHECKING:
+    from vtrain.prove.jobs import Handler, Job, JobView
+    from vtrain.prove.proof_files import Kind
+    from vtrain.prove.runs import StepProver
 
 
 class _ProveGroup(click.Group):
@@ -57,6 +64,7 @@ def command() -> None:
     metavar="HEX",
     help="Draw the steps with this: the auditor's randomness, drawn after the claim.",
 )
+@click.option("--queue", help="Queue of jobs to put them into.  [default: RUN/proofs/jobs.db]")
 @srs_option
 @keys_options
 @click.option(
@@ -72,6 +80,7 @@ def run_command(
     steps: tuple[int, ...] | None,
     sample: int | None,
     seed: bytes | None,
+    queue: str | None,
     data: Path | None,
     engine: str,
     as_json: bool,
@@ -80,14 +89,17 @@ def run_command(
     """Prove steps of RUN, each whole, into RUN/proofs/.
 
     The steps are named, or drawn with the auditor's --seed just as `vtrain verify --mode proof`
-    draws them.  Proofs that are there already are not made again.  Exit code 0 when all are there.
+    draws them.  They go through a queue, from which `vtrain prove work` on other machines takes
+    too.  What is there already is not made again.  Exit code 0 when all are there.
     """
     if steps is None and (sample is None or seed is None):
         raise click.UsageError("name --steps, or draw them with --sample and --seed")
     if steps is not None and (sample is not None or seed is not None):
         raise click.UsageError("--steps names them: --sample and --seed have no meaning")
+    from vtrain.errors import ProverError
     from vtrain.prove.audit import choose_steps
-    from vtrain.prove.proof_files import Statement, find_missing, proof_path, write_proof_file
+    from vtrain.prove.jobs import JobQueue, collect, work
+    from vtrain.prove.proof_files import Statement, find_missing, proof_path
     from vtrain.prove.runs import StepProver, read_run
 
     signed = read_run(run)
@@ -96,14 +108,19 @@ def run_command(
     chosen, _ = choose_steps(signed, every=every, steps=steps, sample=sample, seed=seed)
     wanted = [Statement("step", step) for step in chosen]
     missing = find_missing(run, wanted)
-    with show_progress() as progress:
-        prover = None
-        for done, statement in enumerate(missing):
-            progress("steps", done, len(missing))
-            if prover is None:
-                prover = StepProver(run, setup, data=data, engine=engine, progress=progress)
-            write_proof_file(run, statement, prover.prove(statement.step))
-        progress("steps", len(missing), max(len(missing), 1))
+    if missing:
+        run_id = signed.signed.claim.run_id
+        # Before anything waits in a queue: what cannot be proven here is refused.
+        prover = StepProver(run, setup, data=data, engine=engine)
+        with show_progress() as progress, JobQueue(_locate(run, queue)) as jobs:
+            jobs.retry(jobs.add(run_id, missing))
+            work(jobs, _make_handler(prover, progress), run_id=run_id, once=True)
+            collect(jobs, run_id, run)
+            troubled = jobs.status(run_id).troubled
+        left = find_missing(run, wanted)
+        if left:
+            why = next((job.error for job in troubled if job.statement in left), "was cancelled")
+            raise ProverError(f"{len(left)} not proven: {why}", where=f"step {left[0].step}")
     files = [str(proof_path(run, statement)) for statement in wanted]
     if as_json:
         print_json({"proofs": files, "made": len(missing), "srs": setup.proof.srs.hex()})
@@ -113,6 +130,114 @@ def run_command(
         console.print(path, soft_wrap=True)
     console.print(f"{len(missing)} made, {len(files) - len(missing)} were there")
     return 0
+
+
+def _locate(run: Path, queue: str | None) -> str:
+    """URL of the queue: that of the run itself unless another is given."""
+    if queue is not None:
+        return queue
+    from vtrain.commit.files import storing
+
+    folder = run / "proofs"
+    with storing(folder):
+        folder.mkdir(exist_ok=True)
+    return f"sqlite:///{folder.resolve() / 'jobs.db'}"
+
+
+def _make_handler(prover: StepProver, progress: Progress) -> Handler:
+    def handle(job: Job, tell: Progress, cancelled: threading.Event) -> bytes:
+        step = job.statement.step
+
+        def show(what: str, done: int, total: int) -> None:
+            tell(what, done, total)
+            progress(f"step {step}: {what}", done, total)
+
+        return prover.prove(step, show, cancelled)
+
+    return handle
+
+
+@command.command("work", cls=VtrainCommand)
+@existing_folder("run")
+@click.option("--queue", required=True, help="The queue, postgresql://... or sqlite:///...")
+@click.option("--once", is_flag=True, help="End when no job of RUN is left.")
+@srs_option
+@keys_options
+@click.option(
+    "--data",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The canonical sample table, for a run without it.",
+)
+@engine_option
+@threads_option
+@json_option
+def work_command(
+    run: Path,
+    queue: str,
+    once: bool,
+    data: Path | None,
+    engine: str,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Take jobs of RUN from a queue, on this or another machine, until interrupted."""
+    from vtrain.prove.jobs import JobQueue, work
+    from vtrain.prove.runs import StepProver, read_run
+
+    signed = read_run(run)
+    prover = StepProver(run, make_setup(signed, **given), data=data, engine=engine)
+    with show_progress() as progress, JobQueue(queue) as jobs:
+        run_id = signed.signed.claim.run_id
+        kinds: tuple[Kind, ...] = ("step",)
+        handler = _make_handler(prover, progress)
+        done = work(jobs, handler, run_id=run_id, kinds=kinds, once=once)
+    if as_json:
+        print_json({"done": done})
+    else:
+        click.echo(f"{done} proofs made")
+    return 0
+
+
+@command.command("jobs", cls=VtrainCommand)
+@existing_folder("run")
+@click.option("--queue", help="The queue.  [default: the run's own]")
+@click.option("--cancel", is_flag=True, help="Cancel all jobs of RUN that are not done.")
+@json_option
+def jobs_command(run: Path, queue: str | None, cancel: bool, as_json: bool) -> int:
+    """Show the proof jobs of RUN: how many are in which state, who works on what, errors."""
+    from vtrain.prove.jobs import JobQueue
+    from vtrain.prove.runs import read_run
+
+    run_id = read_run(run).signed.claim.run_id
+    with JobQueue(_locate(run, queue)) as jobs:
+        if cancel:
+            jobs.cancel(run_id)
+        status = jobs.status(run_id)
+    if as_json:
+        print_json(
+            {
+                "counts": dict(status.counts),
+                "taken": [_describe(job) for job in status.taken],
+                "troubled": [_describe(job) for job in status.troubled],
+            }
+        )
+        return 0
+    print_pairs({str(state): count for state, count in status.counts.items()} or {"jobs": 0})
+    for job in (*status.taken, *status.troubled):
+        print_pairs(_describe(job))
+    return 0
+
+
+def _describe(job: JobView) -> dict[str, Any]:
+    return {
+        "step": job.statement.step,
+        "state": job.state,
+        "worker": job.worker,
+        "stage": job.progress.stage,
+        "done": job.progress.done,
+        "total": job.progress.total,
+        "error": job.error,
+    }
 
 
 @command.command("setup", cls=VtrainCommand)

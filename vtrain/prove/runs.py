@@ -316,13 +316,10 @@ class StepProver:
         *,
         data: Path | None = None,
         engine: str = "auto",
-        progress: Progress = _quiet,
-        cancelled: threading.Event | None = None,
     ) -> None:
         """Refuses at once what cannot be proven: an SRS, a circuit or a size that does not fit."""
         self._run = read_run(run)
         self._setup = setup
-        self._progress, self._cancelled = progress, cancelled
         self._key = setup.open_key()
         self._ready: dict[str, ReadyCircuit] = {}
         self._allowed = [
@@ -337,14 +334,19 @@ class StepProver:
             self._run, setup.proof.usable, data=data, engine=engine, threads=threads
         )
 
-    def prove(self, step: int) -> bytes:
+    def prove(
+        self,
+        step: int,
+        progress: Progress = _quiet,
+        cancelled: threading.Event | None = None,
+    ) -> bytes:
         """The encoded proof bundle of ``step``.
 
         CircuitError when no circuit holds of it, which an honest step of a supported model never
         meets, or when the log has other commitments; ProverError.
         """
         values = self._source.values(step)
-        ready = self._choose(values)
+        ready = self._choose(values, progress, cancelled)
         statement = make_statement(self._run, self._setup, ready, step)
         proof = prove(
             ready.circuit,
@@ -355,12 +357,14 @@ class StepProver:
             srs=self._setup.srs,
             commit_key=self._key,
             limits=self._setup.limits,
-            progress=self._progress,
-            cancelled=self._cancelled,
+            progress=progress,
+            cancelled=cancelled,
         )
         return encode_bundle(ProofBundle(statement, proof.data))
 
-    def _choose(self, values: StepValues) -> ReadyCircuit:
+    def _choose(
+        self, values: StepValues, progress: Progress, cancelled: threading.Event | None
+    ) -> ReadyCircuit:
         """The smallest circuit that holds of the step."""
         broken: list[str] = []
         for name in self._allowed:
@@ -375,8 +379,8 @@ class StepProver:
                     self._setup,
                     name,
                     proving=True,
-                    progress=self._progress,
-                    cancelled=self._cancelled,
+                    progress=progress,
+                    cancelled=cancelled,
                 )
             return self._ready[name]
         raise CircuitError(

@@ -1,9 +1,9 @@
 """Circuits over tiles: blocks of 128 x 128 of a step's tensors, few circuits for every model.
 
 A tile is a vector of side^2 integers, row by row, zeros where the matrix ends
-(``vtrain.commit.kzg_layout``, kind "tiles"); ``side`` is 128 but in tests.  Whatever differs between
-models is a parameter, so that keys are made once.  At k = 16 (65536 rows) the table of limbs has
-``INT16_SPAN`` entries.
+(``vtrain.commit.kzg_layout``, kind "tiles"); ``side`` is 128 but in tests.  Whatever differs
+between models is a parameter, so that keys are made once.  At k = 16 (65536 rows) the table of
+limbs has ``INT16_SPAN`` entries.
 
 =================== ================================== ==============================
 circuit             given tiles, in order              parameters
@@ -307,12 +307,12 @@ def _build_rescale(dtype: str, n: int, side: int) -> Circuit:
     - i64: d = 0, and y is of four limbs: |y| < 2^62.
     - i16, i32: y is an integer in [-M, M], and t >= 0 is one of three limbs.  With u = t y, the
       equation is M W = M unit y + unit u + M r, so that d = t y / M.  The sum of M^2 t - u y =
-      t (M^2 - y^2) over all elements, none of which is negative, is 0.  So t = 0 and d = 0, or y = M and
-      d = t, or y = -M and d = -t: d is an integer, and y is the clamped y + d.
+      t (M^2 - y^2) over all elements, none of which is negative, is 0.  So t = 0 and d = 0, or
+      y = M and d = t, or y = -M and d = -t: d is an integer, and y is the clamped y + d.
 
-    Unique, of any x: of two witnesses with the same x, the two unit (y + d) + r are equal modulo the
-    prime, and as both are smaller than 2^112 they are equal; r and y + d are remainder and quotient
-    of that; y follows from y + d.  Padding: x = 0 there gives W = half, y = 0.
+    Unique, of any x: of two witnesses with the same x, the two unit (y + d) + r are equal modulo
+    the prime, and as both are smaller than 2^112 they are equal; r and y + d are remainder and
+    quotient of that; y follows from y + d.  Padding: x = 0 there gives W = half, y = 0.
 
     Complete for |d| < INT16_SPAN^3, some 2^47; what saturates is proven like everything else.
     """
@@ -519,8 +519,8 @@ def _build_softmax(most: int, side: int) -> Circuit:
 
     - maximum: every gap is >= 0 (see exp), and the product of a row's gaps is 0; outside the batch
       it is 0 itself.
-    - exp: gap = cut + over with over >= 0, (cut, exp) is a row of the table of 2^-gap, which ends with
-      its first 0, and the sum of over (end - cut), of which no term is negative, is 0:
+    - exp: gap = cut + over with over >= 0, (cut, exp) is a row of the table of 2^-gap, which ends
+      with its first 0, and the sum of over (end - cut), of which no term is negative, is 0:
       cut = min(gap, end).
     - sum: of each row of exp.  S is that sum, and 2^16 outside the batch.
     - p: floor((e 2^14 + floor(S / 2)) / S) = floor((e 2^15 + S) / 2 S), since half an odd S is an
@@ -528,11 +528,12 @@ def _build_softmax(most: int, side: int) -> Circuit:
     - grad = p - 2^14 hot: the one-hot row of a label is the only row of zeros and ones that adds up
       to 1 and, weighed with 0, 1, 2, ..., to the label.  hot is 0 at masked classes, and taken off
       outside the batch, where labels are 0.
-    - loss: ``gadgets.cross_entropy``, less what S = 2^16 and a gap of 0 make of it outside the batch.
+    - loss: ``gadgets.cross_entropy``, less what S = 2^16 and a gap of 0 make of it outside the
+      batch.
 
     So each output is a function of z and the labels, if these are integers of their type and zero
-    in the padding, and 0 outside batch and classes.  What lies outside the first ``most`` columns, or
-    outside the first row of the tiles of vectors, is shown to be zero.
+    in the padding, and 0 outside batch and classes.  What lies outside the first ``most`` columns,
+    or outside the first row of the tiles of vectors, is shown to be zero.
     """
     b = _TileBuilder(f"softmax-{most}", side)
     width = min(side, most)

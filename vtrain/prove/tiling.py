@@ -13,7 +13,9 @@ Everything here follows from the graph, so that a prover and a verifier agree wi
 statement is made when it is asked for: a step of a large model has very many.
 
 A reshape costs nothing: its output keeps the blocks of its input, and is cut anew (a linear map)
-only where a matrix product, a bias or a softmax needs its own rows.
+only where a matrix product, a bias or a softmax needs its own rows.  The reverse is done to images
+of few channels, whose rows would fill a sliver of each tile: they are packed into rows of a tile's
+width before they are rescaled, and stay so.
 
 A maximum over the pixels x_0, x_1, ... of a window is taken step by step, m_i = m_(i-1) +
 gate(x_i - m_(i-1)), where x_i is the pixel at offset i; where that is padding, or not after the
@@ -61,9 +63,13 @@ COMBINATION: Final = "combination"
 """In place of a circuit: the given combination ``zero`` is of commitments to zeros."""
 LINEAR: Final = "linear"
 """The circuit whose given vectors a public map relates (``TileStatement.linear``)."""
+_THIN: Final = 4
+"""A tensor is packed anew where that takes so many times fewer tiles."""
 GATE_REACH: Final = 2 * SATURATION["i16"][1]
 """Largest absolute value that the circuit ``gate`` takes."""
 SOFTMAX_CLASSES: Final = (16, 128)
+_READ_BY_ROWS: Final = frozenset({"add_bias", "exp2_diff", "matmul", "row_max"})
+"""Operators whose circuits need a matrix's own rows."""
 
 OUTSIDE: Final = frozenset(
     {
@@ -101,11 +107,16 @@ class StepFacts:
 
 @dataclass(frozen=True)
 class Grid:
-    """A matrix of ``rows`` by ``columns`` values cut into blocks of ``side`` by ``side``."""
+    """A matrix of ``rows`` by ``columns`` cut into blocks of ``side`` by ``side``.
+
+    Its elements are the ``size`` values of a tensor, in order; the last row may end before the
+    last column.
+    """
 
     rows: int
     columns: int
     side: int
+    size: int
 
     @property
     def across(self) -> int:
@@ -113,14 +124,9 @@ class Grid:
         return -(-self.columns // self.side)
 
     @property
-    def down(self) -> int:
-        """Blocks above each other."""
-        return -(-self.rows // self.side)
-
-    @property
     def count(self) -> int:
         """Blocks."""
-        return self.down * self.across
+        return -(-self.rows // self.side) * self.across
 
     def extent(self, block: int) -> tuple[int, int]:
         """Rows and columns of a block that hold values; what is beyond them is padding."""
@@ -132,29 +138,25 @@ class Grid:
 
     def mask(self, block: int) -> I64:
         """Ones where a block holds values, flat."""
-        return make_mask(self.side, *self.extent(block))
+        mask = np.zeros(self.side**2, dtype=np.int64)
+        mask[self.elements(block)[0]] = 1
+        return mask
 
     def elements(self, block: int) -> tuple[I64, I64]:
         """(place in the block, place in the flat tensor) of each of its values."""
         row, column = divmod(block, self.across)
         rows, columns = self.extent(block)
         down, along = np.arange(rows)[:, None], np.arange(columns)[None, :]
-        within = down * self.side + along
-        flat = (row * self.side + down) * self.columns + column * self.side + along
-        return within.reshape(-1), flat.reshape(-1)
+        within = (down * self.side + along).reshape(-1)
+        flat = ((row * self.side + down) * self.columns + column * self.side + along).reshape(-1)
+        is_there = flat < self.size
+        return within[is_there], flat[is_there]
 
     def locate(self, flat: I64) -> tuple[I64, I64]:
         """(block, place in it) of values by their places in the flat tensor."""
         row, column = np.divmod(flat, self.columns)
         (down, r), (along, c) = np.divmod(row, self.side), np.divmod(column, self.side)
         return down * self.across + along, r * self.side + c
-
-
-def make_mask(side: int, rows: int, columns: int) -> I64:
-    """A tile with ones in its first rows and columns, flat."""
-    mask = np.zeros((side, side), dtype=np.int64)
-    mask[:rows, :columns] = 1
-    return mask.reshape(-1)
 
 
 Terms = Callable[[I64], tuple[I64, I64]]
@@ -220,8 +222,8 @@ class TensorMap:
 class TileStatement:
     """That ``circuit`` holds of tiles: one of many statements about a step.
 
-    ``given`` are its vectors by name, in its order, ``parameters`` what is public of it.  ``linear`` is the map
-    from x to y where the circuit is ``linear``.
+    ``given`` are its vectors by name, in its order, ``parameters`` what is public of it; ``linear``
+    is the map from x to y where the circuit is ``linear``.
     """
 
     node: str
@@ -397,11 +399,17 @@ class _Builder:
     # --- values
 
     def grid(self, extent: tuple[int, int]) -> Grid:
-        return Grid(*extent, self.side)
+        return Grid(*extent, self.side, prod(extent))
 
     def own_grid(self, ref: Ref) -> Grid:
         """The blocks of a tensor as ``kzg_layout`` has them."""
         return self.grid(matrix(self.graph.type_of(ref).shape))
+
+    def packed_grid(self, shape: Sequence[int]) -> Grid:
+        """The blocks of a tensor in rows as long as a block, where that makes far fewer."""
+        own, size = self.grid(matrix(shape)), prod(shape)
+        packed = Grid(-(-size // self.side), self.side, self.side, size)
+        return packed if _THIN * packed.count <= own.count else own
 
     def value(self, ref: Ref) -> TiledValue:
         """Any blocks."""
@@ -422,6 +430,13 @@ class _Builder:
             same = TensorMap(value.grid, grid, lambda flat: (np.arange(flat.size), flat))
             self.cut_anew[key] = self.image(f"{name}/cut anew", name, same, value)
         return self.cut_anew[key]
+
+    def packed(self, ref: Ref) -> TiledValue:
+        """The value in no more blocks than it needs, unless that would save little."""
+        grid = self.packed_grid(self.graph.type_of(ref).shape)
+        return (
+            self.value_in(ref, grid) if grid.count < self.value(ref).grid.count else self.value(ref)
+        )
 
     def standard(self, ref: Ref) -> TiledValue:
         """The value in the blocks of its own matrix."""
@@ -687,7 +702,7 @@ def _emit_matmul(s: _Builder, ref: Ref, node: Node) -> TiledValue:
         raise CircuitError("no circuit for a product of two transposes", where=node.name)
     a, b = (s.standard(item) for item in node.inputs)
     grid, side = s.own_grid(ref), s.side
-    inner = a.grid.down if ta else a.grid.across
+    inner = a.grid.count // a.grid.across if ta else a.grid.across
 
     def operands(number: int) -> tuple[Combination, Combination]:
         place, k = divmod(number, inner)
@@ -810,6 +825,8 @@ def _rescale(
     """
     find_x = (lambda facts: x) if isinstance(x, TiledValue) else x
     grid = find_x(StepFacts(1, 0)).grid
+    if offset and grid.size != grid.rows * grid.columns:
+        raise CircuitError("has an offset, and no whole rows", where=node.name)
 
     def compute(contents: TileContents, block: int) -> Array:
         found = find_x(contents.facts).at(block)
@@ -839,7 +856,7 @@ def _rescale(
 
 
 def _emit_rescale(s: _Builder, ref: Ref, node: Node) -> TiledValue:
-    x = s.value(node.inputs[0])
+    x = s.packed(node.inputs[0])
     dtype = attr_text(node.attrs, "dtype")
     multiplier, shift = attr_int(node.attrs, "multiplier"), attr_int(node.attrs, "shift")
     if shift <= 0:
@@ -987,7 +1004,11 @@ def _wanted_grid(s: _Builder, ref: Ref) -> Grid:
     """The blocks in which a value is read first, through reshapes."""
     for index, node in enumerate(s.graph.nodes):
         if ref in node.inputs:
-            return _wanted_grid(s, Ref(index)) if node.op == "reshape" else s.own_grid(ref)
+            if node.op == "reshape":
+                return _wanted_grid(s, Ref(index))
+            if node.op in _READ_BY_ROWS:
+                break
+            return s.packed_grid(s.graph.type_of(ref).shape)
     return s.own_grid(ref)
 
 
@@ -1127,7 +1148,7 @@ def _emit_sum_pool_grad(s: _Builder, ref: Ref, node: Node) -> TiledValue:
 
 def _map(s: _Builder, ref: Ref, node: Node, terms: Terms) -> TiledValue:
     x = s.value(node.inputs[0])
-    relation = TensorMap(x.grid, s.own_grid(ref), terms)
+    relation = TensorMap(x.grid, _wanted_grid(s, ref), terms)
     return s.image(f"{node.name}/parts", node.name, relation, x)
 
 
@@ -1156,7 +1177,7 @@ def _pool(s: _Builder, node: Node, source: Ref) -> _Pool:
 def _make_pool(s: _Builder, node: Node, source: Ref, window: Window) -> _Pool:
     _require_range(s, node, source, SATURATION["i16"][1])
     x, frame = s.value(source), _Frame(window, s.graph.type_of(source).shape)
-    grid = s.grid(matrix(frame.pooled))
+    grid = s.packed_grid(frame.pooled)
 
     def pick(offset: int) -> TiledValue:
         def terms(flat: I64) -> tuple[I64, I64]:

@@ -1,0 +1,521 @@
+"""Circuits over tiles: the law's results hold, and nothing else does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+
+import numpy as np
+import pytest
+
+from tests.prove.circuits import LIMITS
+from tests.prove.tamper import find_uncaught, places, tamperings
+from vtrain.errors import CircuitError
+from vtrain.ops import TABLE
+from vtrain.prove.circuit import INT16_SPAN, Circuit, Ints
+from vtrain.prove.ezkl_adapter import SCALAR_FIELD
+from vtrain.prove.keys import BLINDING, count_usable, pin
+from vtrain.prove.prover import mock_many
+from vtrain.prove.tiles import (
+    MAX_SHIFTS,
+    SOFTMAX_TILES,
+    TILE_BLINDING,
+    TILE_CIRCUITS,
+    TILE_K,
+    TILE_ROWS,
+    LinearMap,
+    build_tile_circuit,
+    linear_challenge,
+    range_parameters,
+    rescale_limbs,
+    rescale_parameters,
+    softmax_parameters,
+    split_interval,
+)
+from vtrain.spec.number import SATURATION, rs_int, saturate_int
+
+SIDE = 4
+ROWS, COLUMNS = 3, 3
+"""What of a tile is not padding."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """A true statement: the circuit, given tiles, parameters; ``outputs`` are functions of the
+    other tiles by ``law``, which gives None for tiles that the circuit is not about."""
+
+    name: str
+    given: dict[str, Ints]
+    outputs: tuple[str, ...]
+    law: Callable[[Mapping[str, Ints]], Mapping[str, Ints] | None]
+    parameters: dict[str, Ints] = field(default_factory=dict)
+    image: LinearMap | None = None
+
+    def challenge(self, drawn: int) -> Sequence[int]:
+        rng = np.random.default_rng(7)
+        elements = [int.from_bytes(rng.bytes(31)) for _ in range(drawn)]
+        if self.image is None:
+            return elements
+        return linear_challenge(SIDE, elements[: 2 * SIDE], self.image)
+
+    def assign(self, given: Mapping[str, Ints] | None = None) -> dict[str, Ints]:
+        circuit = build(self.name)
+        return circuit.assign(
+            given or self.given,
+            self.parameters,
+            lambda _: self.challenge(circuit.length("challenge")),
+        )
+
+    def is_true(self, vectors: Mapping[str, Ints]) -> bool:
+        """Whether the law makes these outputs of these inputs, in the field."""
+        expected = self.law(vectors)
+        return expected is not None and all(
+            np.array_equal(tile(expected[name]) % SCALAR_FIELD, vectors[name] % SCALAR_FIELD)
+            for name in self.outputs
+        )
+
+
+@cache
+def build(name: str) -> Circuit:
+    return build_tile_circuit(name, SIDE)
+
+
+def tile(values: Ints) -> Ints:
+    """A matrix, a vector (one row) or a flat tile, with zeros behind it."""
+    if np.shape(values) == (SIDE * SIDE,):
+        return values
+    matrix = np.atleast_2d(np.asarray(values, dtype=object))
+    whole = np.zeros((SIDE, SIDE), dtype=object)
+    whole[: matrix.shape[0], : matrix.shape[1]] = [[int(x) for x in row] for row in matrix]
+    return whole.reshape(-1)
+
+
+def matrix(values: Ints) -> Ints:
+    return np.asarray(values, dtype=object).reshape(SIDE, SIDE)
+
+
+def make(name: str, law: Callable[..., object], outputs: Sequence[str], **inputs: Ints) -> Example:
+    """The example with these inputs, tiles in the order of the circuit."""
+    tiles = {key: tile(values) for key, values in inputs.items()}
+    made = law(tiles)
+    assert isinstance(made, dict)
+    tiles |= {key: tile(values) for key, values in made.items()}
+    given = {key: tiles[key] for key in build(name).given}
+    return Example(name, given, tuple(outputs), law)  # type: ignore[arg-type]
+
+
+def matmul_law(form: str, tiles: Mapping[str, Ints]) -> dict[str, Ints]:
+    a, b = matrix(tiles["a"]), matrix(tiles["b"])
+    return {"c": (a.T if form[0] == "t" else a) @ (b.T if form[1] == "t" else b)}
+
+
+def example_matmul(form: str) -> Example:
+    rng = np.random.default_rng(1)
+    a, b = rng.integers(-32639, 32640, (2, ROWS, COLUMNS))
+    a[0], b[:, 0], b[0] = 32639, -32639, 32639
+    return make(f"matmul-{form}", partial(matmul_law, form), ["c"], a=a, b=b)
+
+
+def rescale_law(
+    dtype: str, multiplier: int, offset: int, shift: int, tiles: Mapping[str, Ints]
+) -> dict[str, Ints]:
+    wide = matrix(tiles["x"]) * multiplier
+    wide[:ROWS, :COLUMNS] += offset
+    return {
+        "y": np.asarray(
+            [[saturate_int(rs_int(int(w), shift), dtype) for w in row] for row in wide],
+            dtype=object,
+        )
+    }
+
+
+def example_rescale(dtype: str, n: int, shift: int, multiplier: int, offset: int) -> Example:
+    """Ties both ways, the ends of the range and just beyond, far beyond, and what lies between."""
+    most = SATURATION[dtype][1] if dtype != "i64" else 1 << 44
+    tie = 1 << shift >> 1 if shift > 0 else 1
+    end = (most << shift if shift > 0 else most >> -shift) // multiplier
+    far = (1 << 46 + shift if shift > 0 else 1 << 46 >> -shift) // multiplier
+    x = np.asarray([tie, -tie, tie - 1, end, -end, end + 2 * tie, -far, far, 0], dtype=object)
+    name = f"rescale-{dtype}-{n}"
+    law = partial(rescale_law, dtype, multiplier, offset, shift)
+    made = make(name, law, ["y"], x=x.reshape(ROWS, COLUMNS))
+    numbers = {"multiplier": multiplier, "offset": offset, "shift": shift}
+    parameters = rescale_parameters(SIDE, n, rows=ROWS, columns=COLUMNS, **numbers)
+    return Example(name, made.given, made.outputs, law, parameters)
+
+
+def gate_law(tiles: Mapping[str, Ints]) -> dict[str, Ints]:
+    return {"y": np.where(tiles["x"] > 0, tiles["g"], 0)}
+
+
+def example_gate() -> Example:
+    rng = np.random.default_rng(2)
+    x, g = rng.integers(-65278, 65279, (2, ROWS, COLUMNS))
+    x[0], x[1, 0], x[1, 1] = (0, 1, -1), 65278, -65278
+    return make("gate", gate_law, ["y"], x=x, g=g)
+
+
+def square_law(tiles: Mapping[str, Ints]) -> dict[str, Ints]:
+    return {"s": np.asarray([(tiles["x"] ** 2).sum()], dtype=object)}
+
+
+def example_square() -> Example:
+    x = np.random.default_rng(3).integers(-65278, 65279, (ROWS, COLUMNS))
+    return make("square", square_law, ["s"], x=x)
+
+
+def linear_law(image: LinearMap, tiles: Mapping[str, Ints]) -> dict[str, Ints]:
+    y = np.zeros(SIDE * SIDE, dtype=object)
+    for out, source, factor in zip(image.outputs, image.inputs, image.factors, strict=True):
+        y[out] += int(factor) * tiles["x"][source]
+    return {"y": y}
+
+
+def example_linear() -> Example:
+    """A random map that has every input in it and leaves the last row of the output empty."""
+    rng = np.random.default_rng(4)
+    size = SIDE * SIDE
+    inputs = np.concatenate([np.arange(size), rng.integers(0, size, size)])
+    outputs = rng.integers(0, size - SIDE, inputs.size)
+    image = LinearMap(outputs, inputs, rng.integers(1, 6, inputs.size))
+    x = rng.integers(-(2**60), 2**60, (SIDE, SIDE))
+    law = partial(linear_law, image)
+    made = make("linear", law, ["y"], x=x)
+    return Example("linear", made.given, made.outputs, law, image=image)
+
+
+def range_law(lo: int, hi: int, tiles: Mapping[str, Ints]) -> dict[str, Ints] | None:
+    x = matrix(tiles["x"])
+    inside = x[:ROWS, :COLUMNS]
+    empty = not x[ROWS:].any() and not x[:, COLUMNS:].any()
+    return {} if empty and ((inside >= lo) & (inside <= hi)).all() else None
+
+
+def example_range(n: int, lo: int, hi: int) -> Example:
+    x = np.random.default_rng(5).integers(lo, hi + 1, (ROWS, COLUMNS))
+    x[0, :2] = lo, hi
+    made = make(f"range-{n}", partial(range_law, lo, hi), [], x=x)
+    parameters = range_parameters(SIDE, lo=lo, hi=hi, rows=ROWS, columns=COLUMNS)
+    return Example(made.name, made.given, (), made.law, parameters)
+
+
+def softmax_law(tiles: Mapping[str, Ints]) -> dict[str, Ints] | None:
+    z, labels = matrix(tiles["z"]), tiles["labels"][:ROWS]
+    small = np.asarray([abs(int(item)) < 1 << 31 for item in z.reshape(-1)]).all()
+    if not small or not all(0 <= item < COLUMNS for item in labels):
+        return None
+    z = z[:ROWS, :COLUMNS].astype(np.int32)
+    labels = labels.astype(np.int64)
+    maximum = TABLE["row_max"].law({}, [z])
+    e = TABLE["exp2_diff"].law({}, [z, maximum])
+    total = TABLE["row_sum"].law({}, [e])
+    p = TABLE["divide"].law({}, [e, total])
+    grad = TABLE["sub_one_hot"].law({}, [p, labels])
+    loss = TABLE["cross_entropy"].law({}, [z, maximum, total, labels])
+    return dict(zip(SOFTMAX_TILES[2:], (maximum, e, total, p, grad, loss), strict=True))
+
+
+LOGITS = {
+    "ends": [[2**31 - 1, -(2**31) + 1, 0], [-(2**31) + 1] * 3, [2**31 - 1, 2**31 - 2, 2**31 - 1]],
+    "equal": [[0, 0, 0], [-5, -5, -5], [7, 7, 6]],
+    "where exponentials end": [
+        [0, -17408, -17409],
+        [9, 9 - 17407, 9 - 1024],
+        [0, -16384, -31 * 1024],
+    ],
+    "random": np.random.default_rng(6).integers(-3000, 3000, (ROWS, COLUMNS)),
+}
+
+
+def example_softmax(most: int, logits: str) -> Example:
+    inputs = {"z": np.asarray(LOGITS[logits]), "labels": np.asarray([0, 2, 1])}
+    made = make(f"softmax-{most}", softmax_law, SOFTMAX_TILES[2:], **inputs)
+    parameters = softmax_parameters(SIDE, most, rows=ROWS, classes=COLUMNS)
+    return Example(made.name, made.given, made.outputs, made.law, parameters)
+
+
+SHIFTS = {0: (0, -7), 1: (1, 2, 15, 0, -3), 2: (16, 17, 24, 31, 5), 3: (32, 38, 47, 20)}
+FACTORS = ((1, 0), (1, -1), (47274, 12345))
+OTHERS: dict[str, Callable[[], Example]] = {
+    **{f"matmul-{form}": partial(example_matmul, form) for form in ("nn", "nt", "tn")},
+    "gate": example_gate,
+    "square": example_square,
+    "linear": example_linear,
+    "range-1 of u8": partial(example_range, 1, 0, 255),
+    "range-1 of i8": partial(example_range, 1, -128, 127),
+    "range-3 of i16": partial(example_range, 3, -(2**15), 2**15 - 1),
+    "range-3 of i32": partial(example_range, 3, -(2**31), 2**31 - 1),
+}
+RESCALES = [
+    (dtype, n, shift, *factors)
+    for dtype in ("i16", "i32", "i64")
+    for n in range(dtype == "i64", 4)
+    for shift in SHIFTS[n]
+    for factors in FACTORS
+]
+SOFTMAXES = [(most, logits) for most in (16, 128) for logits in LOGITS]
+CATALOGUE: dict[str, Callable[[], Example]] = OTHERS | {
+    f"rescale-{dtype}-{n}": partial(example_rescale, dtype, n, MAX_SHIFTS[n], 47274, 12345)
+    for dtype in ("i16", "i32", "i64")
+    for n in range(dtype == "i64", 4)
+}
+"""One example of every circuit but softmax, whose table takes longer."""
+OF_SOFTMAX = {f"softmax-{most}": partial(example_softmax, most, "random") for most in (16, 128)}
+
+
+def check_law(example: Example) -> None:
+    """It holds; with any output off by one anywhere, in padding too, and all else made to fit, it
+    does not."""
+    circuit = build(example.name)
+    assert circuit.find_broken(example.assign()) == []
+    for name in example.outputs:
+        for at in (0, SIDE + 1, SIDE - 1, SIDE * SIDE - 1):
+            for change in (1, -1):
+                wrong = example.given[name].copy()
+                wrong[at] += change
+                try:
+                    vectors = example.assign(example.given | {name: wrong})
+                except ValueError:  # an inverse of 0: there is no witness
+                    continue
+                assert circuit.find_broken(vectors), (name, at, change)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_law_holds_and_nothing_beside_it(name: str) -> None:
+    check_law(OTHERS[name]())
+
+
+@pytest.mark.parametrize(("dtype", "n", "shift", "multiplier", "offset"), RESCALES)
+def test_rescale_is_the_law(dtype: str, n: int, shift: int, multiplier: int, offset: int) -> None:
+    check_law(example_rescale(dtype, n, shift, multiplier, offset))
+
+
+def test_rescale_saturates_in_the_examples() -> None:
+    """The examples reach both ends and go beyond them."""
+    y = example_rescale("i16", 1, 15, 1, 0).given["y"]
+    assert (y == 32639).sum() >= 2
+    assert (y == -32639).sum() >= 2
+    assert 1 in y
+    assert 0 in y
+
+
+@pytest.mark.parametrize(("most", "logits"), SOFTMAXES)
+def test_softmax_holds(most: int, logits: str) -> None:
+    example = example_softmax(most, logits)
+    assert build(example.name).find_broken(example.assign()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("most", "logits"), SOFTMAXES)
+def test_softmax_is_the_law(most: int, logits: str) -> None:
+    check_law(example_softmax(most, logits))
+
+
+def check_catalogue(example: Example, at_least: int, **options: object) -> None:
+    """Every tampering is noticed, but where what it makes is another true statement."""
+    circuit, vectors = build(example.name), example.assign()
+    tried, found = 0, []
+    for tampering in tamperings(circuit, vectors, example.parameters, **options):  # type: ignore[arg-type]
+        tried += 1
+        is_input = tampering.group in circuit.given and tampering.group not in example.outputs
+        if not circuit.find_broken(tampering.vectors) and not (
+            is_input and example.is_true(tampering.vectors)
+        ):
+            found.append(tampering.name)
+    assert found == []
+    assert tried >= at_least
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_every_tampering_is_noticed(name: str) -> None:
+    check_catalogue(CATALOGUE[name](), at_least=50)
+
+
+@pytest.mark.parametrize("name", OF_SOFTMAX)
+def test_tampering_with_softmax_is_noticed(name: str) -> None:
+    """One change of one element of every part; the rest of the catalogue is slow."""
+    check_catalogue(OF_SOFTMAX[name](), at_least=30, changes=("one more",), spots=1, whole=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OF_SOFTMAX)
+def test_every_tampering_with_softmax_is_noticed(name: str) -> None:
+    check_catalogue(OF_SOFTMAX[name](), at_least=500)
+
+
+def test_catalogue_names_what_nobody_holds() -> None:
+    """A circuit without a condition on its hint: the catalogue says so."""
+    from vtrain.prove.circuit import CircuitBuilder
+
+    b = CircuitBuilder(2, INT16_SPAN)
+    x = b.vector("x", 4)
+    b.hint("loose", (4,), lambda values: values[x])
+    b.zero("limb", b.limb("held", (4,), lambda values: values[x]) - x.lin())
+    circuit = b.build()
+    vectors = circuit.assign({"x": np.arange(4)}, {}, lambda _: [5] * circuit.length("challenge"))
+    tried, uncaught = find_uncaught(circuit, vectors, {})
+    assert tried > len(uncaught) > 0
+    assert {name.split("[")[0] for name in uncaught} == {"hints/loose"}
+
+
+@pytest.mark.parametrize("name", ["softmax-16", "rescale-i32-2", "gate"])
+def test_catalogue_reaches_every_part(name: str) -> None:
+    example = (CATALOGUE | OF_SOFTMAX)[name]()
+    circuit, vectors = build(name), example.assign()
+    options = {"changes": ("one more",), "spots": 1, "whole": False}
+    tampered = {
+        t.name.split("[")[0] for t in tamperings(circuit, vectors, example.parameters, **options)
+    }  # type: ignore[arg-type]
+    assert {f"{vector}/{part}" for vector, part, _, _ in places(circuit)} == tampered
+
+
+# --- padding, ranges, parameters
+
+
+@pytest.mark.parametrize("at", [(ROWS, 0), (0, COLUMNS), (SIDE - 1, SIDE - 1)])
+@pytest.mark.parametrize("value", [1, -1, SCALAR_FIELD // 2])
+def test_range_refuses_padding_that_is_not_zero(at: tuple[int, int], value: int) -> None:
+    example = example_range(3, -(2**31), 2**31 - 1)
+    x = matrix(example.given["x"]).copy()
+    x[at] = value
+    broken = build("range-3").find_broken(example.assign({"x": x.reshape(-1)}))
+    assert any(name.startswith("padding of") for name in broken)
+
+
+@pytest.mark.parametrize(("n", "lo", "hi"), [(1, 0, 255), (3, -(2**31), 2**31 - 1)])
+def test_range_ends_exactly(n: int, lo: int, hi: int) -> None:
+    example = example_range(n, lo, hi)
+    for value in (lo - 1, hi + 1, hi + INT16_SPAN**n, pow(2, -1, SCALAR_FIELD)):
+        x = example.given["x"].copy()
+        x[0] = value
+        assert build(example.name).find_broken(example.assign({"x": x})), value
+
+
+@pytest.mark.parametrize("shift", range(48))
+def test_intervals_are_exact_for_every_shift(shift: int) -> None:
+    n = rescale_limbs(shift)
+    weights, rest = split_interval((1 << shift) - 1, INT16_SPAN, max(n - 1, 0))
+    assert (INT16_SPAN - 1) * sum(weights) + rest == (1 << shift) - 1
+    reach = rest
+    assert reach < INT16_SPAN
+    for weight in weights:  # no gap: each step is at most one more than what lies below reaches
+        assert 0 <= weight <= reach + 1
+        reach += weight * (INT16_SPAN - 1)
+
+
+@pytest.mark.parametrize("top", range(60))
+def test_intervals_reach_what_they_should_and_no_more(top: int) -> None:
+    span = 5
+    try:
+        weights, rest = split_interval(top, span, 2)
+    except CircuitError:
+        assert top >= span * span
+        return
+    reached = {
+        sum(w * limb for w, limb in zip(weights, limbs, strict=True)) + low
+        for limbs in np.ndindex(span, span)
+        for low in range(rest + 1)
+    }
+    assert reached == set(range(top + 1))
+
+
+def test_what_no_circuit_takes_is_refused() -> None:
+    with pytest.raises(CircuitError, match="shift"):
+        rescale_limbs(48)
+    with pytest.raises(CircuitError, match="shift"):
+        rescale_parameters(SIDE, 1, multiplier=1, shift=16, rows=1, columns=1)
+    with pytest.raises(CircuitError, match="rows or columns"):
+        rescale_parameters(SIDE, 1, multiplier=1, shift=1, rows=SIDE + 1, columns=1)
+    with pytest.raises(CircuitError, match="zero"):
+        range_parameters(SIDE, lo=1, hi=2, rows=1, columns=1)
+    with pytest.raises(CircuitError, match="no such circuit"):
+        build_tile_circuit("rescale-i64-0")
+
+
+@pytest.mark.parametrize(
+    ("image", "match"),
+    [
+        (([0], [SIDE * SIDE], [1]), "beyond"),
+        (([-1], [0], [1]), "beyond"),
+        (([0, 1], [0], [1]), "one length"),
+    ],
+)
+def test_maps_that_are_none_are_refused(image: tuple[list[int], ...], match: str) -> None:
+    parts = [np.asarray(part, dtype=np.int64) for part in image]
+    with pytest.raises(CircuitError, match=match):
+        linear_challenge(SIDE, [1] * 2 * SIDE, LinearMap(*parts))
+    with pytest.raises(CircuitError, match="drawn"):
+        linear_challenge(SIDE, [1], LinearMap(*parts))
+
+
+def test_labels_that_are_no_class_have_no_proof() -> None:
+    example = example_softmax(16, "random")
+    for label in (COLUMNS, SIDE, -1):
+        labels = example.given["labels"].copy()
+        labels[0] = label
+        vectors = example.assign(example.given | {"labels": labels})
+        assert any("one-hot" in name for name in build("softmax-16").find_broken(vectors))
+
+
+# --- sizes
+
+CELLS = {
+    "gate": (182_294, 3),
+    "linear": (32_771, 1),
+    "matmul-nn": (115_723, 2),
+    "matmul-nt": (115_723, 2),
+    "matmul-tn": (115_723, 2),
+    "range-1": (99_979, 2),
+    "range-3": (231_571, 4),
+    "rescale-i16-0": (247_322, 4),
+    "rescale-i16-1": (315_977, 5),
+    "rescale-i16-2": (351_991, 6),
+    "rescale-i16-3": (385_405, 6),
+    "rescale-i32-0": (351_981, 6),
+    "rescale-i32-1": (420_504, 7),
+    "rescale-i32-2": (454_054, 7),
+    "rescale-i32-3": (477_893, 8),
+    "rescale-i64-1": (231_193, 4),
+    "rescale-i64-2": (266_429, 5),
+    "rescale-i64-3": (299_584, 5),
+    "softmax-128": (873_915, 14),
+    "softmax-16": (289_148, 5),
+    "square": (32_899, 1),
+}
+
+
+def test_every_circuit_has_its_size() -> None:
+    assert sorted(TILE_CIRCUITS) == sorted(CELLS)
+    assert (BLINDING, count_usable(TILE_K)) == (TILE_BLINDING, TILE_ROWS)
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_cells_are_as_stated_and_fit(name: str) -> None:
+    """``pin`` refuses what does not fit 2^16 rows."""
+    circuit = build_tile_circuit(name)
+    assert (circuit.cells, circuit.inner_columns) == CELLS[name]
+    assert pin(circuit, TILE_K).k == TILE_K
+
+
+# --- ezkl
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(CATALOGUE | OF_SOFTMAX))
+def test_ezkl_says_the_same(name: str) -> None:
+    """The sound witness holds under ezkl's own constraints, one altered in each part does not."""
+    example = (CATALOGUE | OF_SOFTMAX)[name]()
+    circuit, vectors = build(example.name), example.assign()
+    altered = [
+        tampering
+        for tampering in tamperings(
+            circuit, vectors, example.parameters, changes=("one less",), spots=1, whole=False
+        )
+        if circuit.find_broken(tampering.vectors)
+    ]
+    witnesses = [vectors, *(tampering.vectors for tampering in altered)]
+    sound, *rest = mock_many(circuit, pin(circuit, TILE_K), witnesses, LIMITS)
+    assert sound.holds, sound.reason
+    assert [t.name for t, said in zip(altered, rest, strict=True) if said.holds] == []
+    assert altered

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import tempfile
 from dataclasses import replace
@@ -9,10 +10,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import onnx
 import torch
 from onnx import numpy_helper
 
+from vtrain.train.data import IdxSource, NpySource
 from vtrain.train.task import CompiledTask, TaskFile, compile_task, profile_task
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples" / "mnist"
@@ -65,3 +68,16 @@ def compile_variant(
         variant = replace(file, model=path, **changes)
         variant = replace(variant, exponents=profile_task(variant).exponents)
         return variant, compile_task(variant)
+
+
+ONE_HOT_EXPONENT = 14
+
+
+def write_one_hot(source: IdxSource, folder: Path) -> NpySource:
+    """The same images with targets for a squared error: 1 at the label, else 0."""
+    x, y = folder / "x.npy", folder / "y.npy"
+    images, labels = (gzip.decompress(path.read_bytes()) for path in (source.x, source.y))
+    np.save(x, np.frombuffer(images, np.uint8, offset=16).reshape(-1, 28, 28))
+    one_hot = np.eye(10, dtype=np.int16) << ONE_HOT_EXPONENT
+    np.save(y, one_hot[np.frombuffer(labels, np.uint8, offset=8)])
+    return NpySource(x, y, y_exponent=ONE_HOT_EXPONENT)

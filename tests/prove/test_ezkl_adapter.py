@@ -31,6 +31,7 @@ from vtrain.prove.ezkl_adapter import (
     read_proof,
     require_extra,
     run_ezkl,
+    try_ezkl,
     verify_proof,
 )
 
@@ -53,6 +54,31 @@ def test_failed_call_is_named_with_ezkls_words(tmp_path: Path) -> None:
     with pytest.raises(CallFailedError, match="RuntimeError: ") as caught:
         run_ezkl([HASH, absent, HASH], LIMITS)
     assert caught.value.where == "compile_circuit"
+
+
+def test_every_call_is_made_when_failures_are_allowed(tmp_path: Path) -> None:
+    absent = Call("compile_circuit", {"model": str(tmp_path / "absent")})
+    first, failed, last = try_ezkl([HASH, absent, HASH], LIMITS)
+    assert first == last
+    assert isinstance(failed, CallFailedError)
+    assert failed.where == "compile_circuit"
+
+
+def test_calls_done_are_told() -> None:
+    seen: list[int] = []
+    run_ezkl([HASH, HASH, HASH], LIMITS, watch=seen.append)
+    assert seen[-1] == 3
+    assert seen == sorted(set(seen))
+
+
+def test_memory_limit_is_never_above_that_of_the_parent() -> None:
+    """Where the parent itself is limited to less, that holds."""
+    code = "import resource; resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30)); " + (
+        "from tests.prove.test_ezkl_adapter import *; print(run_ezkl([HASH], LIMITS))"
+    )
+    assert LIMITS.memory > 6 << 30
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_wrong_arguments_are_a_typed_error() -> None:

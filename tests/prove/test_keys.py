@@ -176,7 +176,7 @@ def test_settings_are_those_that_ezkl_measures(toy: Toy, tmp_path: Path) -> None
     assert differing <= module._MEASURED
     # Why ours are used: a count of cells beyond those of the layout.
     assert measured["total_assignments"] > ours["total_assignments"]
-    for change in (
+    changes: list[dict[str, Any]] = [
         {"required_lookups": []},
         {"required_lookups": measured["required_lookups"] * 2},
         {"required_range_checks": [[0, 1]]},
@@ -185,7 +185,8 @@ def test_settings_are_those_that_ezkl_measures(toy: Toy, tmp_path: Path) -> None
         {"num_dynamic_lookups": 1},
         {"model_output_scales": [0, 1]},
         {"new": 0},
-    ):
+    ]
+    for change in changes:
         with pytest.raises(CircuitError, match=f"gen_settings.{next(iter(change))}"):
             check_measured(measured | change, toy.pinned.settings)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,12 @@ from tests.prove.toy import GIVEN, PARAMETERS, Toy, make_long_circuit
 from vtrain.errors import CircuitError, ProverError
 from vtrain.prove import prover as module
 from vtrain.prove.circuit import CircuitBuilder, Ints
-from vtrain.prove.ezkl_adapter import Verification
+from vtrain.prove.ezkl_adapter import SCALAR_FIELD, Verification
 from vtrain.prove.keys import BLINDING, count_usable, load_keys, pin
 from vtrain.prove.kzg import CommitKey
 from vtrain.prove.prover import mock_many, prove
 from vtrain.prove.srs import generate_srs
-from vtrain.prove.verifier import commit_vector, verify
+from vtrain.prove.verifier import Expansion, commit_vector, verify
 
 Vectors = dict[str, Ints]
 
@@ -79,6 +80,26 @@ def test_what_does_not_fit_is_refused(toy: Toy, tmp_path: Path) -> None:
     generate_srs(other, toy.pinned.k)
     with pytest.raises(CircuitError, match="another SRS"):
         prove_toy(toy, commit_key=CommitKey(other, toy.pinned.k, BLINDING))
+
+
+def test_challenge_may_be_expanded_from_fewer_elements(toy: Toy) -> None:
+    length = toy.circuit.length("challenge")
+
+    def expand(drawn: Sequence[int]) -> list[int]:
+        (x,) = drawn
+        return [pow(x, i + 1, SCALAR_FIELD) for i in range(length)]
+
+    proof = prove_toy(toy, expansion=Expansion(1, expand)).data
+    shared: dict[str, Any] = {"parameters": PARAMETERS, "commit_key": toy.commit_key}
+    shared |= {"expected": toy.expected, "limits": LIMITS}
+    judge = partial(verify, toy.circuit, toy.pinned, toy.keys, **shared)
+    assert judge(proof, expansion=Expansion(1, expand)).holds
+    for other in (None, Expansion(1, lambda drawn: expand(drawn)[::-1])):
+        verdict = judge(proof, expansion=other)
+        assert verdict.reason == "commitment of challenge is not the one computed"
+    assert not judge(toy.proof, expansion=Expansion(1, expand)).holds
+    with pytest.raises(CircuitError, match="expands to 1 elements, not 5"):
+        judge(proof, expansion=Expansion(1, list))
 
 
 def test_cancelled_proof_ends(toy: Toy) -> None:

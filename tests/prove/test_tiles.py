@@ -332,10 +332,13 @@ def test_every_tampering_is_noticed(name: str) -> None:
     check_catalogue(CATALOGUE[name](), at_least=50)
 
 
+QUICK = {"changes": ("one more",), "spots": 1, "whole": False, "late": False}
+
+
 @pytest.mark.parametrize("name", OF_SOFTMAX)
 def test_tampering_with_softmax_is_noticed(name: str) -> None:
     """One change of one element of every part; the rest of the catalogue is slow."""
-    check_catalogue(OF_SOFTMAX[name](), at_least=30, changes=("one more",), spots=1, whole=False)
+    check_catalogue(OF_SOFTMAX[name](), at_least=30, **QUICK)
 
 
 @pytest.mark.slow
@@ -363,10 +366,8 @@ def test_catalogue_names_what_nobody_holds() -> None:
 def test_catalogue_reaches_every_part(name: str) -> None:
     example = (CATALOGUE | OF_SOFTMAX)[name]()
     circuit, vectors = build(name), example.assign()
-    options = {"changes": ("one more",), "spots": 1, "whole": False}
-    tampered = {
-        t.name.split("[")[0] for t in tamperings(circuit, vectors, example.parameters, **options)
-    }  # type: ignore[arg-type]
+    made = tamperings(circuit, vectors, example.parameters, **QUICK)  # type: ignore[arg-type]
+    tampered = {tampering.name.split("[")[0] for tampering in made}
     assert {f"{vector}/{part}" for vector, part, _, _ in places(circuit)} == tampered
 
 

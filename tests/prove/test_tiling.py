@@ -340,12 +340,14 @@ def test_what_has_no_circuit_is_refused() -> None:
         ("sub_one_hot", {"op": "relu", "inputs": (places["divide"],)}, "a softmax without grad"),
         ("row_sum", {"inputs": (places["relu"],)}, "no exponentials"),
         ("schedule", {"op": "increment"}, "a schedule"),
+        ("momentum", {"attrs": {"decay": 6554, "shift": 60}}, "no circuit shifts by 60"),
         ("relu", {"inputs": (places["matmul"],)}, "the circuit takes"),
     )
     for op, changes, message in cases:
         altered = with_node(graph, find_node(graph, op), **changes)
-        with pytest.raises(CircuitError, match=message):
+        with pytest.raises(CircuitError, match=message) as caught:
             Tiling(altered, 8)
+        assert caught.value.where in {node.name for node in graph.nodes}
 
 
 def test_an_index_out_of_range_is_refused() -> None:

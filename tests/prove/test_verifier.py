@@ -31,14 +31,18 @@ def check(
     parameters: Mapping[str, Ints] = PARAMETERS,
     **other: Any,
 ) -> Verification:
-    arguments = {"pinned": toy.pinned, "keys": toy.keys, "commit_key": toy.commit_key} | other
+    arguments: dict[str, Any] = {
+        "pinned": toy.pinned,
+        "keys": toy.keys,
+        "commit_key": toy.commit_key,
+    }
     return verify(
         toy.circuit,
         proof=toy.proof if proof is None else proof,
         expected=toy.expected if expected is None else expected,
         parameters=parameters,
         limits=LIMITS,
-        **arguments,
+        **(arguments | other),
     )
 
 

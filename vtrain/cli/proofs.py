@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from vtrain.prove.runs import ProofSetup, SignedRun
+    from vtrain.prove.runs import ProofSetup
+    from vtrain.wire.task import TaskSpec
 
 _MOST_STEPS = 10_000
 
@@ -76,8 +77,8 @@ def keys_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def make_setup(run: SignedRun, **given: Any) -> ProofSetup:
-    """The setup from the options of :func:`proof_options` and ``threads``."""
+def make_setup(task: TaskSpec, **given: Any) -> ProofSetup:
+    """The setup from the options ``srs``, those of :func:`keys_options` and ``threads``."""
     from vtrain.audit.structure import measure_memory
     from vtrain.prove.ezkl_adapter import Limits
     from vtrain.prove.keys import default_cache
@@ -87,4 +88,4 @@ def make_setup(run: SignedRun, **given: Any) -> ProofSetup:
     # Address space exceeds what is resident: stacks, buffers freed and kept.
     limits = Limits(memory=2 * memory, seconds=given["timeout"] or 7200, threads=given["threads"])
     cache = given["cache"] or default_cache()
-    return ProofSetup.for_task(run.task, given["srs"], cache, limits, memory, given["k"])
+    return ProofSetup.for_task(task, given["srs"], cache, limits, memory, given["k"])

@@ -29,8 +29,9 @@ steps_option = click.option("--steps", type=StepsType(), help="These steps, such
 
 if TYPE_CHECKING:
     from vtrain.prove.jobs import Handler, Job, JobView
-    from vtrain.prove.proof_files import Kind
-    from vtrain.prove.runs import StepProver
+    from vtrain.prove.proof_files import Kind, Statement
+    from vtrain.prove.runs import ProofSetup, SignedRun, StepProver
+    from vtrain.prove.tile_runs import TileProver
 
 
 class _ProveGroup(click.Group):
@@ -64,6 +65,11 @@ def command() -> None:
     metavar="HEX",
     help="Draw the steps with this: the auditor's randomness, drawn after the claim.",
 )
+@click.option(
+    "--circuit",
+    type=click.Choice(["step", "tiles"]),
+    help="What is proven: steps as wholes, or tiles of them.  [default: the task's]",
+)
 @click.option("--queue", help="Queue of jobs to put them into.  [default: RUN/proofs/jobs.db]")
 @srs_option
 @keys_options
@@ -80,13 +86,14 @@ def run_command(
     steps: tuple[int, ...] | None,
     sample: int | None,
     seed: bytes | None,
+    circuit: str | None,
     queue: str | None,
     data: Path | None,
     engine: str,
     as_json: bool,
     **given: Any,
 ) -> int:
-    """Prove steps of RUN, each whole, into RUN/proofs/.
+    """Prove steps of RUN into RUN/proofs/, each whole, or tiles of them.
 
     The steps are named, or drawn with the auditor's --seed just as `vtrain verify --mode proof`
     draws them.  They go through a queue, from which `vtrain prove work` on other machines takes
@@ -100,18 +107,25 @@ def run_command(
     from vtrain.prove.audit import choose_steps
     from vtrain.prove.jobs import JobQueue, collect, work
     from vtrain.prove.proof_files import Statement, find_missing, proof_path
-    from vtrain.prove.runs import StepProver, read_run
+    from vtrain.prove.runs import read_run
 
     signed = read_run(run)
-    setup = make_setup(signed, **given)
-    every = setup.proof.every if "kzg" in signed.task.commitments else 1
-    chosen, _ = choose_steps(signed, every=every, steps=steps, sample=sample, seed=seed)
-    wanted = [Statement("step", step) for step in chosen]
+    setup = make_setup(signed.task, **given)
+    # Before anything waits in a queue: what cannot be proven here is refused.
+    prover = _open_prover(signed, setup, circuit, data, engine)
+    if setup.proof.circuit == "tiles":
+        from vtrain.prove.tile_runs import TileProver, read_traces
+
+        if steps is not None or not isinstance(prover, TileProver):
+            raise click.UsageError("tiles are drawn: --sample and --seed of the second draw")
+        wanted = prover.statements(read_traces(run), seed or b"", sample or 0)
+    else:
+        every = setup.proof.every if "kzg" in signed.task.commitments else 1
+        chosen, _ = choose_steps(signed, every=every, steps=steps, sample=sample, seed=seed)
+        wanted = [Statement("step", step) for step in chosen]
     missing = find_missing(run, wanted)
     if missing:
         run_id = signed.signed.claim.run_id
-        # Before anything waits in a queue: what cannot be proven here is refused.
-        prover = StepProver(run, setup, data=data, engine=engine)
         with show_progress() as progress, JobQueue(_locate(run, queue)) as jobs:
             jobs.retry(jobs.add(run_id, missing))
             work(jobs, _make_handler(prover, progress), run_id=run_id, once=True)
@@ -120,7 +134,7 @@ def run_command(
         left = find_missing(run, wanted)
         if left:
             why = next((job.error for job in troubled if job.statement in left), "was cancelled")
-            raise ProverError(f"{len(left)} not proven: {why}", where=f"step {left[0].step}")
+            raise ProverError(f"{len(left)} not proven: {why}", where=_name(left[0]))
     files = [str(proof_path(run, statement)) for statement in wanted]
     if as_json:
         print_json({"proofs": files, "made": len(missing), "srs": setup.proof.srs.hex()})
@@ -130,6 +144,24 @@ def run_command(
         console.print(path, soft_wrap=True)
     console.print(f"{len(missing)} made, {len(files) - len(missing)} were there")
     return 0
+
+
+def _name(statement: Statement) -> str:
+    tile = f", statement {statement.index}" if statement.kind == "tile" else ""
+    return f"step {statement.step}{tile}"
+
+
+def _open_prover(
+    signed: SignedRun, setup: ProofSetup, circuit: str | None, data: Path | None, engine: str
+) -> StepProver | TileProver:
+    """The prover for the kind of circuits that the task's commitments are for."""
+    from vtrain.prove.runs import StepProver
+    from vtrain.prove.tile_runs import TileProver
+
+    if circuit is not None and circuit != setup.proof.circuit:
+        raise click.UsageError(f"the task commits to columns for --circuit {setup.proof.circuit}")
+    kind = TileProver if setup.proof.circuit == "tiles" else StepProver
+    return kind(signed, setup, data=data, engine=engine)
 
 
 def _locate(run: Path, queue: str | None) -> str:
@@ -144,17 +176,79 @@ def _locate(run: Path, queue: str | None) -> str:
     return f"sqlite:///{folder.resolve() / 'jobs.db'}"
 
 
-def _make_handler(prover: StepProver, progress: Progress) -> Handler:
+def _make_handler(prover: StepProver | TileProver, progress: Progress) -> Handler:
     def handle(job: Job, tell: Progress, cancelled: threading.Event) -> bytes:
-        step = job.statement.step
-
         def show(what: str, done: int, total: int) -> None:
             tell(what, done, total)
-            progress(f"step {step}: {what}", done, total)
+            progress(f"{_name(job.statement)}: {what}", done, total)
 
-        return prover.prove(step, show, cancelled)
+        return prover.prove(job.statement, show, cancelled)
 
     return handle
+
+
+@command.command("traces", cls=VtrainCommand)
+@existing_folder("run")
+@click.option(
+    "--sample", required=True, type=click.IntRange(min=1), help="So many steps are drawn."
+)
+@click.option(
+    "--seed",
+    required=True,
+    type=HexBytes(1, 64),
+    metavar="HEX",
+    help="The auditor's randomness of the first draw.",
+)
+@click.option(
+    "--key",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The solver's key file, with which the run was signed.",
+)
+@srs_option
+@keys_options
+@click.option(
+    "--data",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The canonical sample table, for a run without it.",
+)
+@engine_option
+@threads_option
+@json_option
+def traces_command(
+    run: Path,
+    sample: int,
+    seed: bytes,
+    key: Path,
+    data: Path | None,
+    engine: str,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Commit to every tile of steps that an auditor's seed draws, and sign: RUN/proofs/traces.cbor.
+
+    Then the auditor draws statements about these tiles, and `vtrain prove RUN` proves them.
+    """
+    from vtrain.attest.keys import load_key
+    from vtrain.prove.runs import read_run
+    from vtrain.prove.tile_runs import TileProver, traces_path
+
+    signed = read_run(run)
+    prover = TileProver(signed, make_setup(signed.task, **given), data=data, engine=engine)
+    with show_progress() as progress:
+        claimed = prover.claim_traces(seed, sample, load_key(key), progress)
+    traces = claimed.trace_claim.traces
+    shown = {
+        "file": str(traces_path(run)),
+        "steps": [trace.step for trace in traces],
+        "tiles": sum(trace.count for trace in traces),
+        "statements": len(prover.tiling) * len(traces),
+    }
+    if as_json:
+        print_json(shown)
+    else:
+        print_pairs(shown)
+    return 0
 
 
 @command.command("work", cls=VtrainCommand)
@@ -182,13 +276,14 @@ def work_command(
 ) -> int:
     """Take jobs of RUN from a queue, on this or another machine, until interrupted."""
     from vtrain.prove.jobs import JobQueue, work
-    from vtrain.prove.runs import StepProver, read_run
+    from vtrain.prove.runs import read_run
 
     signed = read_run(run)
-    prover = StepProver(run, make_setup(signed, **given), data=data, engine=engine)
+    setup = make_setup(signed.task, **given)
+    prover = _open_prover(signed, setup, None, data, engine)
     with show_progress() as progress, JobQueue(queue) as jobs:
         run_id = signed.signed.claim.run_id
-        kinds: tuple[Kind, ...] = ("step",)
+        kinds: tuple[Kind, ...] = ("tile",) if setup.proof.circuit == "tiles" else ("step",)
         handler = _make_handler(prover, progress)
         done = work(jobs, handler, run_id=run_id, kinds=kinds, once=once)
     if as_json:
@@ -230,7 +325,7 @@ def jobs_command(run: Path, queue: str | None, cancel: bool, as_json: bool) -> i
 
 def _describe(job: JobView) -> dict[str, Any]:
     return {
-        "step": job.statement.step,
+        "statement": _name(job.statement),
         "state": job.state,
         "worker": job.worker,
         "stage": job.progress.stage,
@@ -253,7 +348,9 @@ def setup_command(run: Path, as_json: bool, **given: Any) -> int:
     from vtrain.prove.step import STEP_CIRCUITS
 
     signed = read_run(run)
-    setup = make_setup(signed, **given)
+    setup = make_setup(signed.task, **given)
+    if setup.proof.circuit == "tiles":
+        raise click.UsageError("keys of tile circuits are made when they are needed")
     names = list(setup.proof.circuits) or list(STEP_CIRCUITS)[:1]
     found = {}
     with show_progress() as progress:

@@ -80,6 +80,17 @@ if TYPE_CHECKING:
     help="Public key of the data's owner, for --batches.",
 )
 @click.option(
+    "--trace-seed",
+    type=HexBytes(1, 64),
+    metavar="HEX",
+    help="Mode proof, tiles: the seed that drew the steps; --seed then drew statements about them.",
+)
+@click.option(
+    "--trace-samples",
+    type=click.IntRange(min=1),
+    help="Mode proof, tiles: how many steps it drew.",
+)
+@click.option(
     "--allow-insecure-srs",
     is_flag=True,
     help="Mode proof: take an SRS that is of no ceremony, whose maker can forge proofs.",
@@ -169,7 +180,6 @@ def _verify_proofs(
 ) -> Report:
     from vtrain.prove.audit import ProofAudit, verify_proofs
     from vtrain.prove.batches import read_batches
-    from vtrain.prove.runs import read_run
 
     if srs is None:
         raise click.UsageError("--mode proof needs --srs")
@@ -178,20 +188,22 @@ def _verify_proofs(
         raise click.UsageError("--steps names them: --samples and --seed have no meaning")
     if (given["batches"] is None) != (given["owner"] is None):
         raise click.UsageError("--batches and --owner belong together")
-    signed = read_run(run)
-    batches = None
-    if given["batches"] is not None:
-        batches = read_batches(given["batches"], given["owner"], signed.task)
+    trace_seed, trace_samples = given["trace_seed"], given["trace_samples"]
+    if (trace_seed is None) != (trace_samples is None):
+        raise click.UsageError("--trace-seed and --trace-samples belong together")
     audit = ProofAudit(
-        make_setup(signed, srs=srs, **given),
+        lambda task: make_setup(task, srs=srs, **given),
         steps=steps,
         sample=samples,
         seed=seed,
         private=given["private"],
         allow_insecure_srs=given["allow_insecure_srs"],
-        batches=batches,
+        batches=None if given["batches"] is None else read_batches(given["batches"]),
+        owner=given["owner"] or b"",
+        traces=None if trace_seed is None else (trace_seed, trace_samples),
         task_id=given["task_id"],
         data=given["data"],
         engine=given["engine"],
+        threads=given["threads"],
     )
     return verify_proofs(run, audit, progress=progress)

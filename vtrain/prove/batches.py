@@ -93,13 +93,17 @@ def verify_batches(batches: SignedBatches, owner: bytes, task: TaskSpec) -> None
         raise EncodingError("is about other batches than the task's", where="batches")
 
 
-def read_batches(path: Path, owner: bytes, task: TaskSpec) -> dict[int, tuple[bytes, ...]]:
-    """Step -> commitments of its batch, as ``owner`` signed them for ``task``."""
+def read_batches(path: Path) -> SignedBatches:
+    """What a data owner handed over, the signature unchecked; NotProducedError, EncodingError."""
     with storing(path):
         data = read_file(path, MAX_BATCHES)
     batches = decode_batches(data)
     if encode_batches(batches) != data:
         raise EncodingError("is not canonical", where=str(path))
-    verify_batches(batches, owner, task)
+    return batches
+
+
+def index_batches(batches: SignedBatches) -> dict[int, tuple[bytes, ...]]:
+    """Step -> commitments to its batch."""
     every = batches.order.every
     return {(i + 1) * every: found for i, found in enumerate(batches.commitments)}

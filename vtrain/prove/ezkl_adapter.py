@@ -355,6 +355,8 @@ def _run_process(
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)
         status = process.wait()
+    if lines.grew():
+        watch(lines.count)
     return status, answer.read_bytes() if answer.exists() else b"", ended
 
 

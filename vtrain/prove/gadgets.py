@@ -230,6 +230,37 @@ def saturating_shift(
     link_shift(b, name, x, shift, y, most, reach, clamps=clamps)
 
 
+def shift_and_hold(b: CircuitBuilder, name: str, x: Tensor, shift: int, y: Tensor) -> None:
+    """y = rs(x, shift), saturated int16, and x is an integer in the range of int32, by this alone.
+
+    For 0 < shift <= 13 and a span of 2^16; holds only of y <= M + 1 - 2^shift, and of a few above.
+    x + h = 2^s y + r.  As x is not known to be an integer, the look-up of 2^(16 - s) r does not say
+    that r is one.  But y + M is looked up, and so is M - y - r: so y and r are integers, hence
+    0 <= r < 2^s, and y lies in [-M, M - r].
+    """
+    if not (can_hold(shift) and b.span == _FULL):
+        raise CircuitError(f"shifts by {shift} bits over limbs below {b.span}", where=name)
+    most, half, unit = SATURATION["i16"][1], 1 << shift - 1, 1 << 16 - shift
+
+    def rest_of(values: Values) -> Ints:
+        return np.asarray((values[x] + half) & (1 << shift) - 1)
+
+    rest = b.limb(f"{name}/remainder/scaled", x.shape, lambda values: rest_of(values) * unit)
+    low = b.limb(f"{name}/from below", x.shape, lambda values: values[y] + most)
+    high = b.limb(f"{name}/from above", x.shape, lambda v: most - v[y] - rest_of(v))
+    b.zero(f"{name}/from below", low - most - y.lin())
+    b.zero(f"{name}/from above", (high + y.lin() - most) * unit + rest)
+    b.zero(name, (x.lin() + half) * unit - rest - y.lin() * (1 << 16))
+
+
+_MOST_HELD: Final = 13
+
+
+def can_hold(shift: int) -> bool:
+    """Whether :func:`shift_and_hold` takes this shift: beyond it too few values would be left."""
+    return 0 < shift <= _MOST_HELD
+
+
 def link_shift(
     b: CircuitBuilder,
     name: str,

@@ -33,7 +33,6 @@ from sqlalchemy import (
     Connection,
     Index,
     Integer,
-    Label,
     LargeBinary,
     RowMapping,
     String,
@@ -45,11 +44,9 @@ from sqlalchemy import (
     inspect,
     or_,
     select,
-    type_coerce,
     update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.types import NullType, TypeEngine
 
 from vtrain.commit.database import Database, DatabaseAwayError, make_metadata
 from vtrain.errors import EncodingError, MissingExtraError, StorageError, VtrainError
@@ -109,15 +106,7 @@ jobs = Table(
 """``most`` attempts are made; ``worker`` is the last that took the job, ``lease`` the random name
 of its lease, which runs out at ``due``; times are in milliseconds of Unix time."""
 
-
-def _raw(column: Column[Any]) -> Label[Any]:
-    # As the driver has it: a table in SQLite may hold anything in any column, and what SQLAlchemy
-    # makes of a number where bytes should be is that number of zeros.
-    unread: TypeEngine[Any] = NullType()
-    return type_coerce(column, unread).label(column.name)
-
-
-_VIEW: Final = [_raw(column) for column in jobs.c if column.name != "result"]
+_VIEW: Final = [column for column in jobs.c if column.name != "result"]
 
 
 @dataclass(frozen=True)
@@ -256,7 +245,7 @@ class JobQueue:
         )
         with self._db.read() as connection:
             tally = connection.execute(
-                select(_raw(jobs.c.state), func.count()).where(of_run).group_by(jobs.c.state)
+                select(jobs.c.state, func.count()).where(of_run).group_by(jobs.c.state)
             ).all()
             notable = and_(of_run, or_(jobs.c.state == "taken", troubled))
             views = _read_views(connection, notable, None)
@@ -388,7 +377,7 @@ class JobQueue:
             )
             if connection.execute(beating.where(_is_held(job))).rowcount == 1:
                 return "held"
-            state = connection.execute(select(_raw(jobs.c.state)).where(_has_lease(job))).scalar()
+            state = connection.execute(select(jobs.c.state).where(_has_lease(job))).scalar()
         return "cancelled" if state == "cancelled" else "lost"
 
     def finish(self, job: Job, result: bytes) -> bool:
@@ -430,7 +419,7 @@ class JobQueue:
             if changed.rowcount == 1:
                 return True
             # An earlier call may have been stored, and its answer lost.
-            state = connection.execute(select(_raw(jobs.c.state)).where(_has_lease(job))).scalar()
+            state = connection.execute(select(jobs.c.state).where(_has_lease(job))).scalar()
         return state is not None and state == values["state"]
 
     def _change(
@@ -454,7 +443,7 @@ class JobQueue:
         size = func.length(jobs.c.result)
         with self._db.read() as connection:
             row = connection.execute(
-                select(_raw(jobs.c.result)).where(jobs.c.number == number, size <= MAX_BUNDLE)
+                select(jobs.c.result).where(jobs.c.number == number, size <= MAX_BUNDLE)
             ).first()
         if row is None or not isinstance(row[0], bytes):
             raise EncodingError("is no bundle", where=f"job {number}.result")

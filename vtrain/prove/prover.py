@@ -30,6 +30,7 @@ from vtrain.prove.keys import Keys, PinnedCircuit
 from vtrain.prove.kzg import CommitKey
 from vtrain.prove.srs import Progress
 from vtrain.prove.verifier import (
+    Expansion,
     check_fit,
     commit_vector,
     draw_challenge,
@@ -48,6 +49,7 @@ def prove(
     srs: Path,
     commit_key: CommitKey,
     limits: Limits,
+    expansion: Expansion | None = None,
     progress: Progress = lambda what, done, total: None,
     cancelled: threading.Event | None = None,
 ) -> Proof:
@@ -65,7 +67,7 @@ def prove(
     def draw(before: Mapping[str, Ints]) -> Sequence[int]:
         for name, values in before.items():
             commitments[name] = commit_vector(commit_key, values, threads=limits.threads)
-        return draw_challenge(circuit, pinned, commitments)
+        return draw_challenge(circuit, pinned, commitments, expansion)
 
     vectors = circuit.assign(given, parameters, draw)
     for name in circuit.given:
@@ -118,6 +120,7 @@ def prove(
         parameters=parameters,
         commit_key=commit_key,
         limits=limits,
+        expansion=expansion,
     )
     if not verdict.holds:
         raise ProverError(f"the proof does not hold: {verdict.reason}", where="verify")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -37,8 +37,9 @@ from vtrain.prove.keys import (
     require_fits,
 )
 from vtrain.prove.kzg import CommitKey
+from vtrain.prove.proof_files import Statement as Item
 from vtrain.prove.prover import prove
-from vtrain.prove.srs import Progress, Srs, identify_srs
+from vtrain.prove.srs import CEREMONY, Progress, identify_srs
 from vtrain.prove.step import AFTER, BATCH, BEFORE, LOSS, RATE, STEP_CIRCUITS, build_step_circuit
 from vtrain.spec.commitment import compute_task_id
 from vtrain.spec.samples import Samples
@@ -138,9 +139,13 @@ class StepSource:
         data: Path | None = None,
         engine: str = "auto",
         threads: int = 0,
+        samples: Samples | None = None,
+        checkpoints: Collection[int] | None = None,
     ) -> None:
-        self._run, self._usable = run, usable
-        self._samples = _read_samples(run, data)
+        """``data`` is the sample table of a run without it, or else ``samples`` are the samples
+        themselves; ``checkpoints`` are those to begin from, all that are there unless given."""
+        self._run, self._usable, self._checkpoints = run, usable, checkpoints
+        self._samples = _read_samples(run, data) if samples is None else samples
         self._session: Session = open_session(engine, run.graph, self._samples, threads=threads)
         self._standing: int | None = None
         self._threads = threads
@@ -153,7 +158,7 @@ class StepSource:
         if (
             self._standing is None
             or self._standing > step
-            or any(self._standing < found <= step for found in self._run.paths.list_checkpoints())
+            or any(self._standing < found <= step for found in self._list_checkpoints())
         ):
             self._load(step)
         while self._standing is not None and self._standing < step:
@@ -165,9 +170,13 @@ class StepSource:
                 )
         return self._session.read_state()
 
+    def _list_checkpoints(self) -> Collection[int]:
+        found = self._checkpoints
+        return self._run.paths.list_checkpoints() if found is None else found
+
     def _load(self, step: int) -> None:
         paths, task = self._run.paths, self._run.task
-        for found in sorted(paths.list_checkpoints(), reverse=True):
+        for found in sorted(self._list_checkpoints(), reverse=True):
             if found > step:
                 continue
             root = self._run.records[found - 1].state_root if found else task.initial_state_root
@@ -192,6 +201,15 @@ class StepSource:
         }
         parameters = compute_parameters(run.graph, run.records[step - 1])
         return StepValues(step, name_columns(columns), parameters)
+
+    def outputs(self, step: int) -> dict[int, Array]:
+        """The outputs of all nodes of ``step`` (from 1), by the nodes' index."""
+        run = self._run
+        if not 1 <= step <= len(run.records):
+            raise RunError(f"has {len(run.records)} steps", where=f"step {step}")
+        self.state(step - 1)
+        nodes = [index for index, node in enumerate(run.graph.nodes) if node.outputs]
+        return dict(zip(nodes, self._session.evaluate_all(nodes), strict=True))
 
 
 def _read_samples(run: SignedRun, data: Path | None) -> Samples:
@@ -221,24 +239,35 @@ class ProofSetup:
     ) -> ProofSetup:
         """As the task pins it, or, for a task that pins nothing, over any SRS, at its k or ``k``.
 
-        RunError for a ``k`` that is not the task's.
+        RunError for a ``k`` that is not the task's; SrsError for a file that is no SRS,
+        EncodingError for one that is not the task's.
         """
-        proof = task.proof
+        proof, found = task.proof, identify_srs(srs)
         if proof is None:
-            found = identify_srs(srs)
             proof = ProofSpec("step", found.sha256, k or found.k, BLINDING, 1, (), {})
         elif k not in (None, proof.k):
             raise RunError(f"the task has {proof.k}", where=f"k {k}")
-        return ProofSetup(proof, srs, cache, limits, memory)
+        setup = ProofSetup(proof, srs, cache, limits, memory)
+        setup._require(found.sha256)
+        return setup
 
-    def open_key(self) -> CommitKey:
-        """The commit key; SrsError when the file is not the SRS that the task pins."""
-        key = CommitKey(self.srs, self.proof.k, self.proof.blinding, threads=self.limits.threads)
-        if key.srs.sha256 != self.proof.srs:
+    @property
+    def is_insecure(self) -> bool:
+        """Whether the SRS is of no ceremony; one for a larger k serves too."""
+        return self.proof.srs.hex() not in CEREMONY.values()
+
+    def _require(self, sha256: bytes) -> None:
+        if sha256 != self.proof.srs:
             raise EncodingError(
-                f"is the SRS {key.srs.sha256.hex()}, the task has {self.proof.srs.hex()}",
+                f"is the SRS {sha256.hex()}, the task has {self.proof.srs.hex()}",
                 where=str(self.srs),
             )
+
+    def open_key(self) -> CommitKey:
+        """The commit key; EncodingError when the file is not the SRS that the task pins, SrsError
+        when it is too small for its k."""
+        key = CommitKey(self.srs, self.proof.k, self.proof.blinding, threads=self.limits.threads)
+        self._require(key.srs.sha256)
         return key
 
 
@@ -299,7 +328,7 @@ def make_statement(run: SignedRun, setup: ProofSetup, ready: ReadyCircuit, step:
         circuit=ready.pinned.digest,
         key=ready.keys.vk_digest,
         srs=setup.proof.srs,
-        insecure=not Srs(setup.proof.k, setup.proof.srs).is_ceremony,
+        insecure=setup.is_insecure,
         k=setup.proof.k,
         ezkl=EZKL_VERSION,
         parameters={name: tuple(map(int, value)) for name, value in parameters.items()},
@@ -311,14 +340,14 @@ class StepProver:
 
     def __init__(
         self,
-        run: Path,
+        run: SignedRun,
         setup: ProofSetup,
         *,
         data: Path | None = None,
         engine: str = "auto",
     ) -> None:
         """Refuses at once what cannot be proven: an SRS, a circuit or a size that does not fit."""
-        self._run = read_run(run)
+        self._run = run
         self._setup = setup
         self._key = setup.open_key()
         self._ready: dict[str, ReadyCircuit] = {}
@@ -327,6 +356,8 @@ class StepProver:
             for name in STEP_CIRCUITS
             if not setup.proof.circuits or name in setup.proof.circuits
         ]
+        if setup.proof.circuit != "step" or not self._allowed:
+            raise CircuitError("the task pins no circuit of whole steps", where="task.proof")
         circuit = build_step_circuit(self._run.graph, setup.proof.k, self._allowed[0])
         require_fits(estimate(circuit, setup.proof.k), setup.memory)
         threads = setup.limits.threads
@@ -336,15 +367,16 @@ class StepProver:
 
     def prove(
         self,
-        step: int,
+        item: Item,
         progress: Progress = _quiet,
         cancelled: threading.Event | None = None,
     ) -> bytes:
-        """The encoded proof bundle of ``step``.
+        """The encoded proof bundle of one whole step.
 
         CircuitError when no circuit holds of it, which an honest step of a supported model never
         meets, or when the log has other commitments; ProverError.
         """
+        step = item.step
         values = self._source.values(step)
         ready = self._choose(values, progress, cancelled)
         statement = make_statement(self._run, self._setup, ready, step)

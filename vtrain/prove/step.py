@@ -1,29 +1,29 @@
 """The circuit of a whole gradient step: one statement for all arithmetic nodes of a step graph.
 
-Given vectors are ``before``, ``batch`` and ``after`` (``vtrain.commit.kzg_layout``, kind "step"); parameters
-are ``rate``, the mantissa of the learning rate, and ``loss``, both of the step record's own step.  What
-it says: the law (``vtrain.ops``) maps state and batch to the state after and to the loss.  Nodes that
-choose samples or hash are not in it: sample order and rates are public, and hashes are compared
-outside.
+Given vectors are ``before``, ``batch`` and ``after`` (``vtrain.commit.kzg_layout``, kind "step");
+parameters are ``rate``, the mantissa of the learning rate, and ``loss``, both of the step record's
+own step.  What it says: the law (``vtrain.ops``) maps state and batch to the state after and to the
+loss.  Nodes that choose samples or hash are not in it: sample order and rates are public, and
+hashes are compared outside.  A graph may be any legal one, not only such as vtrain makes: what
+would leave a value tied to nothing is refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from vtrain.errors import CircuitError
 from vtrain.commit.kzg_layout import state_names
+from vtrain.errors import CircuitError
 from vtrain.graph.step import STEP_STATE
 from vtrain.ops import TABLE
 from vtrain.prove import gadgets
 from vtrain.prove.circuit import Circuit, CircuitBuilder, Ints, Lin, Tensor, Values
 from vtrain.prove.keys import count_usable
-from vtrain.spec.number import NUMPY_DTYPES, SATURATION, STORAGE
+from vtrain.spec.number import NUMPY_DTYPES, SATURATION
 from vtrain.wire.graph import Attrs, Node, Ref, StepGraph, TensorType
 
 BEFORE, BATCH, AFTER = "before", "batch", "after"
@@ -49,8 +49,8 @@ STEP_CIRCUITS: Final[Mapping[str, bool]] = {"step": False, "step-clamps": True}
 """Circuits of whole steps by name, and whether parameters and momenta may saturate in them.
 
 Without clamps a circuit holds of no step in which a parameter, a momentum or a parameter's operand
-saturates, or comes within 2^15 units of it: smaller by half, and enough for nearly every step.  What
-saturates elsewhere is proven by both.
+saturates, or comes close to it, within 2^15 units of the former two, 2^13 of the last: smaller by
+half, and enough for nearly every step.  What saturates elsewhere is proven by both.
 """
 MAX_INNER_COLUMNS: Final = 16
 """More make proofs long and gain nothing over a larger k."""
@@ -64,8 +64,9 @@ def build_step_circuit(graph: StepGraph, k: int, name: str = "step") -> Circuit:
     if name not in STEP_CIRCUITS:
         raise CircuitError(f"is none of {', '.join(STEP_CIRCUITS)}", where=name)
     rows = count_usable(k)
-    if 1 << 16 > rows:
+    if rows < 1 << 16:
         raise CircuitError(f"whole steps need k of 17 at least, not {k}", where="k")
+    _refuse_giants(graph, MAX_INNER_COLUMNS * rows, name)
     columns = 1
     while columns <= MAX_INNER_COLUMNS:
         circuit = build_with(graph, Size(columns, rows), clamps=STEP_CIRCUITS[name])
@@ -78,6 +79,21 @@ def build_step_circuit(graph: StepGraph, k: int, name: str = "step") -> Circuit:
         f"has {circuit.cells} cells: too many for {MAX_INNER_COLUMNS} columns of 2^{k} rows",
         where=f"circuit {name}",
     )
+
+
+def _refuse_giants(graph: StepGraph, cells: int, name: str) -> None:
+    """CircuitError, before anything of the size of a tensor is made, for what never fits.
+
+    Steps as vtrain makes them take five cells an element and more.
+    """
+    elements = sum(
+        output.size for node in graph.nodes if node.op not in _OUTSIDE for output in node.outputs
+    )
+    if elements > cells:
+        raise CircuitError(
+            f"a step of {elements} elements is too large for {cells} cells",
+            where=f"circuit {name}",
+        )
 
 
 @dataclass(frozen=True)
@@ -104,8 +120,15 @@ class _StepBuilder:
         self.values: dict[Ref, Tensor | Lin] = {}
         self.before: dict[str, Tensor] = {}
         self.after: dict[str, Tensor] = {}
-        self.high_low: dict[str, tuple[Lin, Lin]] = {}
         self.state_of: dict[Ref, str] = {ref: name for name, ref in graph.states().items()}
+        self.next_of: dict[str, Ref] = {
+            name: graph.nodes[ref.node].inputs[0] for name, ref in graph.next_states().items()
+        }
+        self.logged_loss = graph.nodes[graph.find("record")].inputs[2]
+        self.held: frozenset[Ref] = frozenset(
+            node.inputs[0] for node in graph.nodes if _holds_operand(node)
+        )
+        self.softmaxes: set[Ref] = set()
 
     def build(self) -> Circuit:
         graph, b = self.graph, self.b
@@ -119,7 +142,17 @@ class _StepBuilder:
             if emit is None:
                 raise CircuitError(f"no circuit for the operator {node.op}", where=node.name)
             emit(self, Ref(index), node)
+        self._refuse_loose_ends()
         return b.build()
+
+    def _refuse_loose_ends(self) -> None:
+        """CircuitError where a hint or the loss is tied to nothing: legal graphs need not be those
+        that vtrain makes."""
+        for index, node in enumerate(self.graph.nodes):
+            if node.op in ("exp2_diff", "row_max", "row_sum") and Ref(index) not in self.softmaxes:
+                raise CircuitError("is part of no softmax", where=node.name)
+        if self.graph.nodes[self.logged_loss.node].op not in ("square_sum", "sum"):
+            raise CircuitError("the loss logged is no sum", where="record")
 
     def _take_vectors(self) -> None:
         """The given vectors, cut into the tensors of state and batch."""
@@ -161,14 +194,20 @@ class _StepBuilder:
     def type_of(self, ref: Ref) -> TensorType:
         return self.graph.type_of(ref)
 
+    def value(self, ref: Ref) -> Tensor | Lin:
+        """A node's value; CircuitError for one that is not computed here, such as the counter."""
+        if ref not in self.values:
+            raise CircuitError("is no value of the circuit", where=self.graph.nodes[ref.node].name)
+        return self.values[ref]
+
     def lin(self, ref: Ref) -> Lin:
         """A node's value as a linear form of integers."""
-        value = self.values[ref]
+        value = self.value(ref)
         return value.lin() if isinstance(value, Tensor) else value
 
     def tensor(self, ref: Ref) -> Tensor:
         """A node's value as a committed tensor, made one if it is a form."""
-        value = self.values[ref]
+        value = self.value(ref)
         if isinstance(value, Tensor):
             return value
         name = self.graph.nodes[ref.node].name
@@ -184,7 +223,7 @@ class _StepBuilder:
 
     def law(self, node: Node) -> Callable[[Values], Ints]:
         """Computes the node's output from its inputs' values, by the law."""
-        forms = [self.values[ref] for ref in node.inputs]
+        forms = [self.value(ref) for ref in node.inputs]
         types = [self.type_of(ref) for ref in node.inputs]
 
         def compute(values: Values) -> Ints:
@@ -201,6 +240,13 @@ class _StepBuilder:
     def is_of_parameter_size(self, ref: Ref) -> bool:
         """Whether a value is a function of one state tensor alone."""
         return ref in self.state_of
+
+    def take_next(self, ref: Ref, node: Node) -> Tensor:
+        """The state after the step that ``node`` (``ref``) makes of its first input, a state."""
+        name = self.state_of.get(node.inputs[0])
+        if name is None or self.next_of[name] != ref:
+            raise CircuitError("does not make a state of what it was before", where=node.name)
+        return self.after[name]
 
 
 def cut_vector(name: str, length: int, rows: int) -> list[tuple[str, int, int]]:
@@ -232,24 +278,30 @@ def _emit_state(s: _StepBuilder, ref: Ref, node: Node) -> None:
         return
     tensor = s.before[name]
     s.values[ref] = tensor
-    if not s.clamps and _is_held_by_operand(s, ref):
+    if not s.clamps and ref in s.held:
         return
     gadgets.hold_dtype(s.b, f"before/{name}", tensor, "i32")
 
 
-def _is_held_by_operand(s: _StepBuilder, ref: Ref) -> bool:
-    """Whether an operand that does not clamp already shows that the state fits int32."""
-    for node in s.graph.nodes:
-        if node.op == "rescale" and node.inputs == (ref,) and node.attrs["dtype"] == "i16":
-            shift = _attr(node.attrs, "shift")
-            plain = _attr(node.attrs, "multiplier") == 1 and 0 < shift <= 15
-            if plain and (SATURATION["i16"][1] + 1 << shift) <= STORAGE["i32"][1]:
-                return True
-    return False
+def _holds_operand(node: Node) -> bool:
+    """Whether an operand that does not clamp can show that its state is int32."""
+    return (
+        node.op == "rescale"
+        and node.attrs["dtype"] == "i16"
+        and _attr(node.attrs, "multiplier") == 1
+        and gadgets.can_hold(_attr(node.attrs, "shift"))
+    )
 
 
 def _emit_next_state(s: _StepBuilder, ref: Ref, node: Node) -> None:
-    """Already linked where the new value was made."""
+    """Linked already where the new value was made as such."""
+    name = str(node.attrs["name"])
+    if name == STEP_STATE:
+        return
+    value = s.value(node.inputs[0])
+    if value is not s.after[name]:
+        form = value.lin() if isinstance(value, Tensor) else value
+        s.b.zero(node.name, s.after[name].lin() - form)
 
 
 def _emit_gather(s: _StepBuilder, ref: Ref, node: Node) -> None:
@@ -257,6 +309,9 @@ def _emit_gather(s: _StepBuilder, ref: Ref, node: Node) -> None:
 
 
 def _emit_schedule(s: _StepBuilder, ref: Ref, node: Node) -> None:
+    """The rate that the verifier computes: that of the step's own number."""
+    if s.graph.find("schedule") != ref.node or s.state_of.get(node.inputs[0]) != STEP_STATE:
+        raise CircuitError("is no rate of the step's own number", where=node.name)
     s.values[ref] = s.rate
 
 
@@ -269,6 +324,10 @@ def _emit_shift(s: _StepBuilder, ref: Ref, node: Node, x: Lin, lo: int, hi: int)
         s.values[ref] = gadgets.rounding_shift(s.b, node.name, x, shift, reach=reach)
         return
     y = s.hint_output(ref, node)
+    if not s.clamps and s.is_of_parameter_size(node.inputs[0]) and _holds_operand(node):
+        gadgets.shift_and_hold(s.b, node.name, s.tensor(node.inputs[0]), shift, y)
+        s.values[ref] = y
+        return
     clamps = s.clamps or not s.is_of_parameter_size(node.inputs[0])
     reach = _reach(lo, hi, shift)
     gadgets.saturating_shift(s.b, node.name, x, shift, kind.dtype, y, reach, clamps=clamps)
@@ -367,7 +426,10 @@ def _emit_softmax(s: _StepBuilder, ref: Ref, node: Node) -> None:
     if node.op != "divide":
         return
     e, total = node.inputs
+    if s.graph.nodes[e.node].op != "exp2_diff":
+        raise CircuitError("is no softmax", where=node.name)
     z, maximum = s.graph.nodes[e.node].inputs
+    s.softmaxes.update((maximum, e, total))
     kind = s.type_of(z)
     gadgets.softmax(
         s.b,
@@ -398,6 +460,9 @@ def _emit_sub_one_hot(s: _StepBuilder, ref: Ref, node: Node) -> None:
 
 def _emit_cross_entropy(s: _StepBuilder, ref: Ref, node: Node) -> None:
     z, maximum, total, labels = node.inputs
+    summed = s.graph.nodes[total.node]
+    if summed.op != "row_sum" or s.graph.nodes[summed.inputs[0].node].inputs != (z, maximum):
+        raise CircuitError("is not of the sum of its rows' powers", where=node.name)
     rows = s.hint_output(ref, node)
     hot = _hot(s, labels, s.type_of(z).shape[1])
     gadgets.cross_entropy(
@@ -408,11 +473,18 @@ def _emit_cross_entropy(s: _StepBuilder, ref: Ref, node: Node) -> None:
 
 def _emit_sum(s: _StepBuilder, ref: Ref, node: Node) -> None:
     """The loss of a batch: what the record says is the sum of the rows."""
+    _refuse_other_loss(s, ref, node)
     x = s.tensor(node.inputs[0])
     s.b.zero_sum(node.name, [(x, None, 1), (s.loss, None, -1)])
 
 
+def _refuse_other_loss(s: _StepBuilder, ref: Ref, node: Node) -> None:
+    if s.logged_loss != ref:
+        raise CircuitError("is not the loss logged", where=node.name)
+
+
 def _emit_square_sum(s: _StepBuilder, ref: Ref, node: Node) -> None:
+    _refuse_other_loss(s, ref, node)
     x = s.tensor(node.inputs[0])
     flat = s.b.reshape(x, (x.size,))
     total = s.b.dot(flat, flat)
@@ -426,16 +498,13 @@ def _emit_momentum(s: _StepBuilder, ref: Ref, node: Node) -> None:
     """V' = sat32(V + rs(g, s) - rs(V decay, 16)) = sat32(rs(g + 2^s (V - rs(V decay, 16)), s))."""
     b = s.b
     velocity, grad = node.inputs
+    out = s.take_next(ref, node)
     name = s.state_of[velocity]
-    out = s.after[name]
     decay, shift = _attr(node.attrs, "decay"), _attr(node.attrs, "shift")
     v, g = s.lin(velocity), s.lin(grad)
     kind, grad_kind = s.type_of(velocity), s.type_of(grad)
     decayed = _decay(b, node.name, s.before[name], decay)
-    if shift > 0:
-        whole = g + (v - decayed) * (1 << shift)
-    else:
-        whole = g * (1 << -shift) + v - decayed
+    whole = g * (1 << max(-shift, 0)) + (v - decayed) * (1 << max(shift, 0))
     reach = _reach(grad_kind.lo, grad_kind.hi, shift) + 2 * max(-kind.lo, kind.hi) + 1
     _finish_state(s, node, whole, max(shift, 0), out, reach)
     s.values[ref] = out
@@ -467,8 +536,9 @@ def _emit_sgd_update(s: _StepBuilder, ref: Ref, node: Node) -> None:
     For rs(-a - 1, s) = -rs(a, s): with a + h = 2^s q + r, -a - 1 + h = -2^s q + (2^s - 1 - r).
     """
     weight, velocity, _ = node.inputs
-    name = s.state_of[weight]
-    out = s.after[name]
+    out = s.take_next(ref, node)
+    if s.value(node.inputs[2]) is not s.rate:
+        raise CircuitError("is by another rate than the schedule's", where=node.name)
     shift = _attr(node.attrs, "shift")
     v = s.tensor(velocity)
     step = v.times(s.rate)

@@ -431,13 +431,6 @@ class _Builder:
             self.cut_anew[key] = self.image(f"{name}/cut anew", name, same, value)
         return self.cut_anew[key]
 
-    def packed(self, ref: Ref) -> TiledValue:
-        """The value in no more blocks than it needs, unless that would save little."""
-        grid = self.packed_grid(self.graph.type_of(ref).shape)
-        return (
-            self.value_in(ref, grid) if grid.count < self.value(ref).grid.count else self.value(ref)
-        )
-
     def standard(self, ref: Ref) -> TiledValue:
         """The value in the blocks of its own matrix."""
         return self.value_in(ref, self.own_grid(ref))
@@ -835,7 +828,7 @@ def _rescale(
         return rounded if dtype == "i64" else np.clip(rounded, *SATURATION[dtype])
 
     y = s.tensor(name, grid, compute) if ref is None else s.commit(ref, grid)
-    limbs = rescale_limbs(shift)
+    limbs = _find_limbs(shift, node)
 
     def make(block: int, facts: StepFacts) -> TileStatement:
         given = {"x": find_x(facts).at(block), "y": y.at(block)}
@@ -855,8 +848,17 @@ def _rescale(
     return y
 
 
+def _find_limbs(shift: int, node: Node) -> int:
+    try:
+        return rescale_limbs(shift)
+    except CircuitError as error:
+        raise CircuitError(error.message, where=node.name) from None
+
+
 def _emit_rescale(s: _Builder, ref: Ref, node: Node) -> TiledValue:
-    x = s.packed(node.inputs[0])
+    x, wanted = s.value(node.inputs[0]), _wanted_grid(s, ref)
+    if _THIN * wanted.count <= x.grid.count:
+        x = s.value_in(node.inputs[0], wanted)
     dtype = attr_text(node.attrs, "dtype")
     multiplier, shift = attr_int(node.attrs, "multiplier"), attr_int(node.attrs, "shift")
     if shift <= 0:

@@ -12,7 +12,8 @@ with; what it is a proof *of* is said by comparing each of them.  A circuit's ve
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -65,16 +66,40 @@ def derive_challenge(
     )
 
 
+@dataclass(frozen=True)
+class Expansion:
+    """How a circuit's challenge follows from fewer drawn elements, ``count`` of them.
+
+    ``expand`` may use what the verifier knows of the statement.  That the conditions are sound with
+    such a challenge is for the circuit to say.
+    """
+
+    count: int
+    expand: Callable[[Sequence[int]], Sequence[int]]
+
+
 def draw_challenge(
-    circuit: Circuit, pinned: PinnedCircuit, commitments: Mapping[str, bytes]
+    circuit: Circuit,
+    pinned: PinnedCircuit,
+    commitments: Mapping[str, bytes],
+    expansion: Expansion | None = None,
 ) -> tuple[int, ...]:
-    """A circuit's challenge, from the commitments to all vectors that precede it."""
+    """A circuit's challenge, from the commitments to all vectors that precede it.
+
+    CircuitError for an expansion to another number of elements than the circuit has.
+    """
     before = {
         name: commitments[name]
         for name in circuit.inputs
         if circuit.group_of(name) not in _AFTER_CHALLENGE
     }
-    return derive_challenge(pinned.digest, before, circuit.length("challenge"))
+    length = circuit.length("challenge")
+    if expansion is None:
+        return derive_challenge(pinned.digest, before, length)
+    found = tuple(expansion.expand(derive_challenge(pinned.digest, before, expansion.count)))
+    if len(found) != length:
+        raise CircuitError(f"expands to {len(found)} elements, not {length}", where="challenge")
+    return found
 
 
 def read_commitments(circuit: Circuit, proof: Proof) -> dict[str, bytes]:
@@ -108,6 +133,7 @@ def verify(
     parameters: Mapping[str, Ints],
     commit_key: CommitKey,
     limits: Limits,
+    expansion: Expansion | None = None,
 ) -> Verification:
     """Whether ``proof`` shows that the circuit's conditions hold of what is committed to.
 
@@ -134,7 +160,7 @@ def verify(
             name: np.full(circuit.length(name), name != "zeros", dtype=np.int8)
             for name in circuit.outputs
         },
-        **circuit.split_challenge(draw_challenge(circuit, pinned, found)),
+        **circuit.split_challenge(draw_challenge(circuit, pinned, found, expansion)),
     }
     own = {
         name: commit_vector(commit_key, values, threads=limits.threads)

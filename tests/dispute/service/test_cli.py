@@ -22,6 +22,7 @@ from tests.dispute.service.live import serving
 from tests.tasks import make_tiny_task
 from vtrain.attest.keys import generate_key, public_key
 from vtrain.cli import run as call
+from vtrain.commit import database
 from vtrain.dispute import client as clients
 from vtrain.dispute import service as package
 from vtrain.dispute.client import connect
@@ -29,7 +30,6 @@ from vtrain.dispute.players import Player
 from vtrain.dispute.service.limits import LIMITS
 from vtrain.dispute.service.problems import BusyError
 from vtrain.dispute.service.receipts import Receipt
-from vtrain.dispute.service.store import _make_engine
 from vtrain.errors import MissingExtraError
 from vtrain.train.runner import train
 from vtrain.wire.dispute import Clocks
@@ -274,15 +274,16 @@ def test_a_postgres_that_never_answers(tmp_path: Path, capsys: pytest.CaptureFix
     told = capsys.readouterr().err
     assert f"database games at {address}: " in told
     assert "secret" not in told
-    assert _make_engine(db).url.query == {"connect_timeout": "10"}
+    assert database.make_engine(db).url.query == {"connect_timeout": "10"}
 
 
 def test_a_missing_extra_names_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(package, "find_spec", lambda name: None)
+    for module in (package, database):
+        monkeypatch.setattr(module, "find_spec", lambda name: None)
     for require, extra in (
         (package.require_server, "server"),
         (package.require_client, "server"),
-        (package.require_postgres, "postgres"),
+        (database.require_postgres, "postgres"),
     ):
         with pytest.raises(MissingExtraError, match=rf"pip install 'vtrain\[{extra}\]'"):
             require()

@@ -25,11 +25,6 @@ def require_client() -> None:
     _require("server", ("httpx",))
 
 
-def require_postgres() -> None:
-    """MissingExtraError unless PostgreSQL's driver is installed."""
-    _require("postgres", ("psycopg",))
-
-
 def _require(extra: str, modules: tuple[str, ...]) -> None:
     missing = [name for name in modules if find_spec(name) is None]
     if missing:

@@ -1,0 +1,687 @@
+"""What proofs cost: whole steps, tiles, KZG commitments; predicted and measured.
+
+Whole steps are those of MNIST runs at batch 8: 784-16-10 and 784-32-10, with a squared error and
+plain SGD or with cross-entropy and momentum.  k is the one of 17 to 19 that the least memory is
+estimated for.  Tiles are 128 x 128 integers at k = 16, drawn at random over the whole range that
+their circuit takes.  The SRS are made here, insecure: they serve to measure.  Keys are thrown away
+after each circuit.
+
+Counted are: *setup*, all of ``load_keys`` with nothing cached; *prove*, all of ``prove`` from
+integers to a proof that our own verifier took, keys, SRS and circuit loaded (of it: the witness
+with its commitments and our own look at every condition; ezkl's ``gen_witness``, ``mock`` and
+``prove``; the verifier); *verify*, all of ``verify`` in a process that has circuit, keys and SRS,
+as an auditor's has after the first proof: public vectors computed and committed to, the challenge
+drawn again, and ezkl in a fresh process.  Memory is the largest resident set of the process that
+ezkl runs in; that of the process which waits for it stands beside it.  Every proof is made once,
+every verification repeated.  A training step is the engine's with its state root; a replay of it
+begins with reading and checking a checkpoint, as an audit does.  All tiles of a step are counted
+from its graph, and their time is added up from that of one proof a circuit.
+
+Predicted before an idle run, by the circuits' author, from single proofs on a loaded machine:
+784-32-10 squared error 908,000 cells, k = 17, 7 columns, 50 s, 5.0 GB, 7,400 bytes; cross-entropy
+with momentum 1,120,000 cells, k = 17, 9 columns, 62 s, 6.5 GB, 9,000 bytes, and with clamps
+2,140,000 cells, 120 s, 12 GB; a matmul tile 116,000 cells, k = 16, 2 columns, 5.5 s, 0.82 GB, 4,100
+bytes; a verification 0.25 s; KZG commitments to 25,000 values 0.015 s.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import resource
+import statistics
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import _harness as harness
+import numpy as np
+import numpy.typing as npt
+from _models import EXAMPLES, compile_variant, load_make_models, write_one_hot
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from vtrain.audit.replay import replay_segment
+from vtrain.audit.structure import read_state
+from vtrain.commit.kzg_layout import batch_vectors, state_vectors
+from vtrain.commit.log import decode_log
+from vtrain.engines.registry import open_session
+from vtrain.ops import TABLE
+from vtrain.prove.circuit import Circuit, Ints
+from vtrain.prove.ezkl_adapter import Limits
+from vtrain.prove.keys import BLINDING, count_usable, estimate, load_keys, pin, require_fits
+from vtrain.prove.kzg import CommitKey
+from vtrain.prove.prover import prove
+from vtrain.prove.runs import StepSource, read_run
+from vtrain.prove.srs import generate_srs
+from vtrain.prove.step import build_step_circuit
+from vtrain.prove.tiles import (
+    MAX_SHIFTS,
+    SOFTMAX_TILES,
+    TILE_CIRCUITS,
+    TILE_K,
+    build_tile_circuit,
+    range_parameters,
+    rescale_parameters,
+    softmax_parameters,
+)
+from vtrain.prove.tiling import COMBINATION, StepFacts, Tiling
+from vtrain.prove.verifier import read_commitments, verify
+from vtrain.spec.number import SATURATION, rs_int, saturate_int
+from vtrain.train.data import IdxSource, gather_batch
+from vtrain.train.layout import RunPaths
+from vtrain.train.runner import train
+from vtrain.train.task import CompiledTask, load_task
+from vtrain.wire.graph import decode_graph, encode_graph
+from vtrain.wire.proof import TILE
+from vtrain.wire.task import BLAKE3_ONLY
+
+TASK = EXAMPLES.parent / "zk" / "task.toml"
+STEP_KS = (17, 18, 19)
+BATCH = 8
+RUN_STEPS, PROVEN_STEP = 6, 4
+LIMITS: Final = Limits(memory=48 << 30, seconds=900)
+GB = 1e9
+KZG_VALUES = 25_000
+SHARE = 0.1
+"""Of a run, what its KZG commitments may take where ``every`` is chosen by it."""
+
+VERIFY_LIMIT = 0.3
+PROOF_LIMIT = 10_000
+TILE_LIMITS = (6.0, 1.0)
+KZG_LIMIT = 0.2
+
+T = TypeVar("T")
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A whole step to prove: example model, loss, momentum, circuit; most seconds and GB."""
+
+    kind: str
+    model: str
+    loss: str
+    circuit: str
+    limits: tuple[float, float]
+
+    @property
+    def label(self) -> str:
+        """For tables."""
+        optimizer = "plain SGD" if self.loss == "mse" else "momentum"
+        return f"{self.model}, {self.loss}, {optimizer}, {self.circuit}"
+
+
+_PLAIN, _WHOLE = (60.0, 8.0), (150.0, 18.0)
+STEPS = (
+    Step("tiny", "784-16-10", "mse", "step", _PLAIN),
+    Step("small", "784-32-10", "mse", "step", _PLAIN),
+    Step("tiny", "784-16-10", "cross_entropy", "step", _WHOLE),
+    Step("small", "784-32-10", "cross_entropy", "step", _WHOLE),
+    Step("small", "784-32-10", "cross_entropy", "step-clamps", _WHOLE),
+)
+PREDICTED: Final[Mapping[str, Mapping[str, float]]] = {
+    STEPS[1].label: {
+        "cells": 908_000,
+        "k": 17,
+        "inner columns": 7,
+        "prove, s": 50,
+        "prove, GB": 5.0,
+        "proof, bytes": 7400,
+        "verify, s": 0.25,
+    },
+    STEPS[3].label: {
+        "cells": 1_120_000,
+        "k": 17,
+        "inner columns": 9,
+        "prove, s": 62,
+        "prove, GB": 6.5,
+        "proof, bytes": 9000,
+        "verify, s": 0.25,
+    },
+    STEPS[4].label: {"cells": 2_140_000, "prove, s": 120, "prove, GB": 12, "verify, s": 0.25},
+    "matmul-nn": {
+        "cells": 116_000,
+        "k": 16,
+        "inner columns": 2,
+        "prove, s": 5.5,
+        "prove, GB": 0.82,
+        "proof, bytes": 4100,
+    },
+}
+KZG_PREDICTED = 0.015
+
+
+# --- statements
+
+
+@dataclass(frozen=True)
+class Case:
+    """A true statement and its circuit: of a step of ``graph`` (encoded), or over tiles."""
+
+    circuit: str
+    k: int
+    given: Mapping[str, Ints]
+    parameters: Mapping[str, Ints] = field(default_factory=dict)
+    graph: bytes = b""
+
+    def build(self) -> Circuit:
+        """The circuit."""
+        if not self.graph:
+            return build_tile_circuit(self.circuit)
+        return build_step_circuit(decode_graph(self.graph), self.k, self.circuit)
+
+
+def compile_step(step: Step, folder: Path) -> CompiledTask:
+    """The task that a step is of."""
+    file = load_task(TASK)
+    changes: dict[str, Any] = {
+        "loss": step.loss,
+        "batch": BATCH,
+        "steps": RUN_STEPS,
+        "checkpoint_every": 1,
+        "commitments": BLAKE3_ONLY,
+        "proof": None,
+    }
+    if step.loss == "mse":
+        assert isinstance(file.data, IdxSource)
+        changes |= {"momentum": Fraction(0), "data": write_one_hot(file.data, folder)}
+    _, task = compile_variant(file, load_make_models().make_model(step.kind, 0), **changes)
+    return task
+
+
+def choose_k(task: CompiledTask, circuit: str) -> int:
+    """The k for which the least memory is estimated; CircuitError if there is not so much."""
+    costs = {k: estimate(build_step_circuit(task.graph, k, circuit), k) for k in STEP_KS}
+    best = min(STEP_KS, key=lambda k: costs[k].memory)
+    require_fits(costs[best], read_available())
+    return best
+
+
+def read_available() -> int:
+    """Bytes of memory that are there to be used."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise SystemExit("this system does not tell how much memory there is")
+
+
+def make_step_case(task: CompiledTask, run: Path, circuit: str, k: int) -> Case:
+    """What a run logged of one of its steps."""
+    values = StepSource(read_run(run), count_usable(k)).values(PROVEN_STEP)
+    return Case(circuit, k, values.given, values.parameters, encode_graph(task.graph))
+
+
+def _tile(values: Array) -> Ints:
+    """A matrix or a vector (one row) as a flat tile with zeros behind it."""
+    matrix = np.atleast_2d(np.asarray(values, dtype=object))
+    whole = np.zeros((TILE, TILE), dtype=object)
+    whole[: matrix.shape[0], : matrix.shape[1]] = matrix
+    return whole.reshape(-1)
+
+
+def make_tile_case(name: str) -> Case:
+    """A random statement that the circuit ``name`` holds of."""
+    family, _, form = name.partition("-")
+    given, parameters = _TILE_CASES[family](form, np.random.default_rng(0))
+    return Case(name, TILE_K, {key: _tile(value) for key, value in given.items()}, parameters)
+
+
+Made = tuple[dict[str, Any], dict[str, Ints]]
+
+
+def _make_matmul(form: str, rng: np.random.Generator) -> Made:
+    _, most = SATURATION["i16"]
+    a, b = rng.integers(-most, most + 1, (2, TILE, TILE))
+    left, right = (x.T if letter == "t" else x for x, letter in zip((a, b), form, strict=True))
+    return {"a": a, "b": b, "c": left @ right}, {}
+
+
+def _make_rescale(form: str, rng: np.random.Generator) -> Made:
+    dtype, limbs = form.split("-")
+    shift, multiplier = MAX_SHIFTS[int(limbs)], 3
+    most = 1 << 40 if dtype == "i64" else SATURATION[dtype][1]
+    # A quarter of all elements saturate.
+    x = rng.integers(-(2**20), 2**20, (TILE, TILE)).astype(object) * (most << shift) // (9 << 18)
+    y = [[saturate_int(rs_int(int(v) * multiplier, shift), dtype) for v in row] for row in x]
+    extent = {"rows": TILE, "columns": TILE}
+    parameters = rescale_parameters(TILE, int(limbs), multiplier=multiplier, shift=shift, **extent)
+    return {"x": x, "y": np.asarray(y, dtype=object)}, parameters
+
+
+def _make_gate(form: str, rng: np.random.Generator) -> Made:
+    reach = 2 * SATURATION["i16"][1]
+    x, g = rng.integers(-reach, reach + 1, (2, TILE, TILE))
+    return {"x": x, "g": g, "y": np.where(x > 0, g, 0)}, {}
+
+
+def _make_square(form: str, rng: np.random.Generator) -> Made:
+    x = rng.integers(-32639, 32640, (TILE, TILE))
+    return {"x": x, "s": np.asarray([(x**2).sum()])}, {}
+
+
+def _make_linear(form: str, rng: np.random.Generator) -> Made:
+    # The image of zero: it holds whatever the weights are, which cost the same.
+    zero = np.zeros((TILE, TILE), dtype=np.int64)
+    return {"x": zero, "y": zero}, {}
+
+
+def _make_range(form: str, rng: np.random.Generator) -> Made:
+    lo, hi = (0, 255) if form == "1" else SATURATION["i32"]
+    x = rng.integers(lo, hi + 1, (TILE, TILE))
+    return {"x": x}, range_parameters(TILE, lo=lo, hi=hi, rows=TILE, columns=TILE)
+
+
+def _make_softmax(form: str, rng: np.random.Generator) -> Made:
+    most = int(form)
+    z = rng.integers(-20_000, 20_000, (TILE, most)).astype(np.int32)
+    labels = rng.integers(0, most, TILE)
+    maximum = TABLE["row_max"].law({}, [z])
+    exp = TABLE["exp2_diff"].law({}, [z, maximum])
+    total = TABLE["row_sum"].law({}, [exp])
+    p = TABLE["divide"].law({}, [exp, total])
+    grad = TABLE["sub_one_hot"].law({}, [p, labels])
+    loss = TABLE["cross_entropy"].law({}, [z, maximum, total, labels])
+    tiles = (z, labels, maximum, exp, total, p, grad, loss)
+    parameters = softmax_parameters(TILE, most, rows=TILE, classes=most)
+    return dict(zip(SOFTMAX_TILES, tiles, strict=True)), parameters
+
+
+_TILE_CASES: Final[Mapping[str, Callable[[str, np.random.Generator], Made]]] = {
+    "gate": _make_gate,
+    "linear": _make_linear,
+    "matmul": _make_matmul,
+    "range": _make_range,
+    "rescale": _make_rescale,
+    "softmax": _make_softmax,
+    "square": _make_square,
+}
+
+
+# --- a circuit
+
+
+def run_alone(work: Callable[..., T], *arguments: object) -> T:
+    """Call ``work`` in a process of its own: what its children used is then its own."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, context) as pool:
+        return pool.submit(work, *arguments).result()
+
+
+def read_usage() -> tuple[float, float]:
+    """CPU-seconds of this process and its children, and the largest child's memory in GB."""
+    own, children = (resource.getrusage(w) for w in (resource.RUSAGE_SELF, _CHILDREN))
+    seconds = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+    return seconds, children.ru_maxrss * 1024 / GB
+
+
+_CHILDREN: Final = resource.RUSAGE_CHILDREN
+
+
+def set_up(case: Case, srs: Path, cache: Path) -> dict[str, Any]:
+    """Make the keys of a circuit; figures of circuit and keys."""
+    circuit = case.build()
+    pinned = pin(circuit, case.k)
+    cpu, _ = read_usage()
+    begin = time.perf_counter()
+    keys = load_keys(pinned, srs, cache, LIMITS)
+    wall = time.perf_counter() - begin
+    after, memory = read_usage()
+    inner = circuit.inner_columns
+    return {
+        "k": case.k,
+        "cells": circuit.cells,
+        "rows": -(-circuit.cells // inner),
+        "inner columns": inner,
+        "committed columns": len(circuit.vectors),
+        "pk, MB": round(keys.pk.stat().st_size / 1e6),
+        "vk, bytes": keys.vk.stat().st_size,
+        "setup, s": round(wall, 2),
+        "setup, CPU-s": round(after - cpu, 1),
+        "setup, GB": round(memory, 2),
+    }
+
+
+class Stages:
+    """When ``prove`` reported that it had done so much."""
+
+    NAMES: Final = {"witness": 2, "gen_witness": 3, "mock": 4, "ezkl prove": 5, "verify": 7}
+
+    def __init__(self) -> None:
+        self._times: dict[int, float] = {}
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        now = time.perf_counter()
+        for count in range(done + 1):
+            self._times.setdefault(count, now)
+
+    def spent(self) -> dict[str, float]:
+        """Seconds of each stage."""
+        ends = [self._times[0], *(self._times[done] for done in self.NAMES.values())]
+        return {
+            name: round(end - start, 2)
+            for name, start, end in zip(self.NAMES, ends, ends[1:], strict=False)
+        }
+
+
+def prove_once(case: Case, srs: Path, cache: Path, rounds: int) -> dict[str, Any]:
+    """Prove it, and verify the proof ``rounds`` times; figures, with the spread of "verify"."""
+    circuit = case.build()
+    pinned = pin(circuit, case.k)
+    keys = load_keys(pinned, srs, cache, LIMITS)
+    commit_key = CommitKey(srs, case.k, BLINDING)
+    stages = Stages()
+    cpu, _ = read_usage()
+    begin = time.perf_counter()
+    proof = prove(
+        circuit,
+        pinned,
+        keys,
+        given=case.given,
+        parameters=case.parameters,
+        srs=srs,
+        commit_key=commit_key,
+        limits=LIMITS,
+        progress=stages,
+    )
+    wall = time.perf_counter() - begin
+    after, memory = read_usage()
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GB
+    found = read_commitments(circuit, proof)
+
+    def check() -> None:
+        verdict = verify(
+            circuit,
+            pinned,
+            keys,
+            proof.data,
+            expected={name: found[name] for name in circuit.given},
+            parameters=case.parameters,
+            commit_key=commit_key,
+            limits=LIMITS,
+        )
+        assert verdict.holds, verdict.reason
+
+    checks = harness.spread([harness.time_once(check) for _ in range(rounds)])
+    return {
+        "prove, s": round(wall, 2),
+        **{f"of it {name}": seconds for name, seconds in stages.spent().items()},
+        "prove, CPU-s": round(after - cpu, 1),
+        "prove, GB": round(memory, 2),
+        "beside it, GB": round(own, 2),
+        "proof, bytes": len(proof.data),
+        "verify, s": round(checks["median"], 3),
+        "verify spread": checks,
+    }
+
+
+class Workshop:
+    """Measures circuits in a folder, with an SRS for each k."""
+
+    def __init__(self, folder: Path, rounds: int) -> None:
+        self._folder, self._rounds = folder, rounds
+
+    def srs(self, k: int) -> Path:
+        """The SRS of this k, made on first use."""
+        path = self._folder / f"k{k}.srs"
+        if not path.exists():
+            generate_srs(path, k)
+        return path
+
+    def measure(self, case: Case) -> dict[str, Any]:
+        """Set up, prove, verify; the keys are then removed."""
+        srs = self.srs(case.k)
+        with tempfile.TemporaryDirectory(dir=self._folder) as name:
+            row = run_alone(set_up, case, srs, Path(name))
+            return row | run_alone(prove_once, case, srs, Path(name), self._rounds)
+
+
+# --- whole steps
+
+
+def measure_baseline(task: CompiledTask, run: Path, seconds: float) -> tuple[float, float]:
+    """Seconds of a training step, and of replaying one step from a checkpoint."""
+    paths = RunPaths(run)
+    records = decode_log(paths.log.read_bytes())
+    session = open_session("cpu", task.graph, task.samples)
+    start = PROVEN_STEP - 1
+
+    def replay() -> None:
+        session.load_state(read_state(paths, task.spec, task.graph, records, start))
+        assert replay_segment(session, records, start, PROVEN_STEP) is None
+
+    trainer = open_session("cpu", task.graph, task.samples)
+    trainer.load_state(task.initial_state)
+    compared = harness.compare(trainer.step, replay, seconds=seconds)
+    return compared["ours"]["median"], compared["theirs"]["median"]
+
+
+def measure_step(step: Step, workshop: Workshop, folder: Path, seconds: float) -> dict[str, Any]:
+    """A row of figures."""
+    folder.mkdir()
+    task = compile_step(step, folder)
+    k = choose_k(task, step.circuit)
+    run = folder / "run"
+    train(task, run, key=Ed25519PrivateKey.generate())
+    training, replay = measure_baseline(task, run, seconds)
+    row = workshop.measure(make_step_case(task, run, step.circuit, k))
+    return {
+        "step": step.label,
+        **row,
+        "training step, ms": round(1000 * training, 3),
+        "replay, ms": round(1000 * replay, 3),
+        "prove / training step": round(row["prove, s"] / training),
+        "prove / replay": round(row["prove, s"] / replay),
+    }
+
+
+# --- tiles of a step
+
+
+MODELS: Final = {"mlp": 64, "cnn": 64, "wide": 128}
+"""Example model -> batch."""
+
+
+def compile_example(kind: str, batch: int) -> CompiledTask:
+    """An example model with a state root every step."""
+    file = load_task(EXAMPLES / ("cnn.toml" if kind == "cnn" else "mlp.toml"))
+    changes = {"batch": batch, "commit_every": 1, "checkpoint_every": 1, "steps": 1_000_000}
+    model = load_make_models().make_model(kind, 0)
+    _, task = compile_variant(file, model, calibration_steps=5, **changes)
+    return task
+
+
+def count_statements(task: CompiledTask) -> tuple[Counter[str], int]:
+    """Statements about a step by circuit, and how many tiles its trace has."""
+    tiling = Tiling(task.graph)
+    facts = StepFacts(1, 0)
+    counts = Counter(tiling.statement(i, facts).circuit for i in range(len(tiling)))
+    return counts, tiling.leaf_count
+
+
+def plan_tiles(
+    tasks: Mapping[str, CompiledTask], seconds: Mapping[str, float], commit: float
+) -> list[dict[str, Any]]:
+    """What all tiles of a step take, by the seconds that a proof of each circuit takes."""
+    rows = []
+    for kind, task in tasks.items():
+        counts, tiles = count_statements(task)
+        proofs = sum(count for name, count in counts.items() if name != COMBINATION)
+        needed = sum(n * seconds[name] for name, n in counts.items() if name != COMBINATION)
+        rows.append(
+            {
+                "model": kind,
+                "batch": task.spec.batch,
+                "statements": counts.total(),
+                "of them proofs": proofs,
+                "circuits": len(counts.keys() - {COMBINATION}),
+                "tiles of the trace": tiles,
+                "committing to them, s": round(tiles * commit, 1),
+                "proving all, hours": round(needed / 3600, 2),
+                "100 drawn at random, minutes": round(100 * needed / counts.total() / 60, 1),
+            }
+        )
+    return rows
+
+
+# --- KZG commitments
+
+
+def measure_commitments(key: CommitKey, values: Array) -> harness.Spread:
+    """Seconds to commit to a vector."""
+    key.commit(values)
+    return harness.spread([harness.time_once(lambda: key.commit(values)) for _ in range(25)])
+
+
+def measure_run(kind: str, task: CompiledTask, key: CommitKey, rounds: int) -> dict[str, Any]:
+    """What KZG commitments make of a run, with momentum, that has them at every step."""
+    session = open_session("cpu", task.graph, task.samples)
+    session.load_state(task.initial_state)
+    for _ in range(PROVEN_STEP):
+        session.step()
+    usable = count_usable(key.k)
+    state = state_vectors("step", task.graph, session.read_state(), usable)
+    x, y = gather_batch(task.samples, task.spec.seed, task.spec.batch, PROVEN_STEP)
+    batch = batch_vectors("step", x, y, usable)
+    step, whole, some = (
+        statistics.median(harness.time_once(work, calls) for _ in range(rounds))
+        for work, calls in (
+            (session.step, 20),
+            (lambda: key.commit_many(state), 1),
+            (lambda: key.commit_many(batch), 1),
+        )
+    )
+    values = sum(vector.size for vector in state)
+    return {
+        "model": kind,
+        "batch": task.spec.batch,
+        "parameters": values // 2,
+        "values of the state": values,
+        "values of the batch": sum(vector.size for vector in batch),
+        "training step, ms": round(1000 * step, 3),
+        "state, ms": round(1000 * whole, 1),
+        "batch, ms": round(1000 * some, 1),
+        "commitments / training step": round((whole + some) / step),
+        f"every, for {SHARE:.0%} of a run": math.ceil((2 * whole + some) / (SHARE * step)),
+    }
+
+
+def find_limits(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """From where on only some steps can carry commitments, from the smallest and largest model."""
+    small, large = (pick(rows, key=lambda row: row["parameters"]) for pick in (min, max))
+    each = large["state, ms"] / large["parameters"]
+    batch = large["batch"] * large["state, ms"] / large["training step, ms"]
+    return [
+        {"figure": "committing to the state, ms a parameter (with its momentum)", "value": each},
+        {
+            "figure": "parameters for which that takes as long as the smallest model's step",
+            "value": math.ceil(small["training step, ms"] / each),
+        },
+        {"figure": "parameters for which it takes a second", "value": round(1000 / each)},
+        {
+            "figure": "batch with which the largest model's step takes as long as that",
+            "value": round(batch),
+        },
+    ]
+
+
+# --- all of it
+
+
+def compare_predictions(rows: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Predicted and measured, side by side."""
+    return [
+        {"of": name, "figure": figure, "predicted": value, "measured": rows[name][figure]}
+        for name, values in PREDICTED.items()
+        if name in rows
+        for figure, value in values.items()
+    ]
+
+
+def set_targets(step: Step, row: Mapping[str, Any]) -> dict[str, harness.Target]:
+    """What a whole step is held against."""
+    seconds, memory = step.limits
+    return {
+        f"{step.label}: prove, s": harness.at_most(row["prove, s"], seconds),
+        f"{step.label}: peak memory, GB": harness.at_most(
+            max(row["prove, GB"], row["setup, GB"]), memory
+        ),
+        f"{step.label}: verify, s": harness.at_most(row["verify, s"], VERIFY_LIMIT),
+        f"{step.label}: proof, bytes": harness.at_most(row["proof, bytes"], PROOF_LIMIT),
+    }
+
+
+def measure(quick: bool) -> harness.Result:
+    """All figures; ``quick``: the smallest step, a matmul tile and the commitments, in minutes."""
+    steps = STEPS[:1] if quick else STEPS
+    tiles = ["matmul-nn"] if quick else list(TILE_CIRCUITS)
+    step_rows: list[dict[str, Any]] = []
+    tile_rows: list[dict[str, Any]] = []
+    spreads: dict[str, harness.Spread] = {}
+    targets: dict[str, harness.Target] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        workshop = Workshop(folder, 5 if quick else 9)
+        for index, step in enumerate(steps):
+            row = measure_step(step, workshop, folder / str(index), 2.0)
+            spreads[f"verify, {step.label}, s"] = row.pop("verify spread")
+            targets |= set_targets(step, row)
+            step_rows.append(row)
+        for circuit in tiles:
+            row = {"circuit": circuit, **workshop.measure(make_tile_case(circuit))}
+            spreads[f"verify, {circuit}, s"] = row.pop("verify spread")
+            tile_rows.append(row)
+        key = CommitKey(workshop.srs(STEP_KS[0]), STEP_KS[0], BLINDING)
+        tile_key = CommitKey(workshop.srs(TILE_K), TILE_K, BLINDING)
+    rng = np.random.default_rng(0)
+    lo, hi = SATURATION["i32"]
+    values = rng.integers(lo, hi + 1, (KZG_VALUES,), dtype=np.int32)
+    spreads["commitment to 25,000 int32, s"] = commit = measure_commitments(key, values)
+    tile = rng.integers(lo, hi + 1, TILE * TILE, dtype=np.int32)
+    spreads["commitment to a tile, s"] = measure_commitments(tile_key, tile)
+    models = {"tiny": BATCH, **MODELS}
+    tasks = {kind: compile_example(kind, batch) for kind, batch in models.items()}
+    runs = [measure_run(kind, task, key, 5 if quick else 15) for kind, task in tasks.items()]
+    rows = {row["step"]: row for row in step_rows} | {row["circuit"]: row for row in tile_rows}
+    figures: dict[str, Any] = {
+        "predicted, and measured": [
+            *compare_predictions(rows),
+            {
+                "of": "KZG",
+                "figure": "25,000 int32, s",
+                "predicted": KZG_PREDICTED,
+                "measured": round(commit["median"], 4),
+            },
+        ],
+        "whole steps": step_rows,
+        "tiles": tile_rows,
+        "KZG commitments at every step": runs,
+        "what follows for larger models": find_limits(runs),
+        "once more": spreads,
+    }
+    if not quick:
+        spent = {row["circuit"]: row["prove, s"] for row in tile_rows}
+        figures["a step by tiles"] = plan_tiles(
+            {kind: tasks[kind] for kind in MODELS},
+            spent,
+            spreads["commitment to a tile, s"]["median"],
+        )
+    matmul = rows["matmul-nn"]
+    seconds, memory = TILE_LIMITS
+    targets |= {
+        "matmul tile: prove, s": harness.at_most(matmul["prove, s"], seconds),
+        "matmul tile: peak memory, GB": harness.at_most(
+            max(matmul["prove, GB"], matmul["setup, GB"]), memory
+        ),
+        "KZG commitments to 25,000 int32, s": harness.at_most(commit["median"], KZG_LIMIT),
+    }
+    return harness.Result(figures, targets)
+
+
+if __name__ == "__main__":
+    harness.main("zk", measure)

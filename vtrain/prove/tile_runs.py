@@ -1,0 +1,287 @@
+"""Proofs of sampled tiles of a run's steps: from a run directory to answers, and back.
+
+The protocol is that of ``vtrain.prove.trace``; here are its files and what works it out:
+``RUN/proofs/traces.cbor``, the signed trace claim, and ``RUN/proofs/tile-STEP-INDEX.cbor``, the
+proof of each statement drawn.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from vtrain.attest.claims import compute_claim_digest
+from vtrain.attest.keys import PrivateKey
+from vtrain.commit.files import read_file, write_atomic
+from vtrain.errors import CircuitError, EncodingError, RunError, TaskError
+from vtrain.prove.circuit import Ints
+from vtrain.prove.ezkl_adapter import Verification
+from vtrain.prove.keys import estimate, load_keys, load_verifying_key, pin, require_fits
+from vtrain.prove.kzg import CommitKey
+from vtrain.prove.proof_files import Statement, read_proof_file
+from vtrain.prove.prover import prove
+from vtrain.prove.runs import ProofSetup, ReadyCircuit, SignedRun, StepSource
+from vtrain.prove.srs import Progress
+from vtrain.prove.tiles import build_tile_circuit, linear_challenge
+from vtrain.prove.tiling import LINEAR, StepFacts, TileContents, TileStatement, Tiling
+from vtrain.prove.trace import (
+    LoggedStep,
+    TileAudit,
+    TraceCommitments,
+    draw_statements,
+    draw_steps,
+    sign_trace_claim,
+    verify_tile_answer,
+    verify_trace_claim,
+)
+from vtrain.prove.verifier import Expansion, verify
+from vtrain.train.signed import read_kzg_record
+from vtrain.wire import structs
+from vtrain.wire.proof import TILE
+from vtrain.wire.tiles import (
+    SignedTraceClaim,
+    StepTrace,
+    TileAnswer,
+    TileProof,
+    TraceClaim,
+    decode_signed_trace_claim,
+)
+
+_MAX_TRACES: Final = 1 << 20
+"""Bytes of a signed trace claim."""
+_quiet: Final[Progress] = lambda what, done, total: None  # noqa: E731 - named for the signatures
+
+
+def traces_path(run: Path) -> Path:
+    """Where the signed trace claim lies."""
+    return run / "proofs" / "traces.cbor"
+
+
+def read_traces(run: Path) -> SignedTraceClaim:
+    """The trace claim of a run, its signature unchecked; NotProducedError, EncodingError."""
+    data = read_file(traces_path(run), _MAX_TRACES)
+    found = decode_signed_trace_claim(data)
+    if structs.encode(found) != data:
+        raise EncodingError("is not canonical", where=str(traces_path(run)))
+    return found
+
+
+class TileCircuits:
+    """The tile circuits with their keys, each made once: they serve every model."""
+
+    def __init__(self, setup: ProofSetup, key: CommitKey, *, proving: bool) -> None:
+        if setup.proof.circuit != "tiles":
+            raise TaskError("commits to whole steps, not to tiles", where="proof.circuit")
+        self._setup, self._key, self._proving = setup, key, proving
+        self._ready: dict[str, ReadyCircuit] = {}
+
+    def ready(
+        self,
+        name: str,
+        progress: Progress = _quiet,
+        cancelled: threading.Event | None = None,
+    ) -> ReadyCircuit:
+        """A circuit by name; CircuitError when it is not the one that the task pins."""
+        if name not in self._ready:
+            setup = self._setup
+            circuit = build_tile_circuit(name)
+            require_fits(estimate(circuit, setup.proof.k), setup.memory)
+            pinned = pin(circuit, setup.proof.k)
+            agreed = setup.proof.circuits.get(name)
+            if setup.proof.circuits and agreed is None:
+                raise CircuitError("is none that the task pins", where=f"circuit {name}")
+            if agreed is not None and agreed.circuit != pinned.digest:
+                raise CircuitError("is not the circuit that the task pins", where=f"circuit {name}")
+            load = load_keys if self._proving else load_verifying_key
+            keys = load(
+                pinned, setup.srs, setup.cache, setup.limits, progress=progress, cancelled=cancelled
+            )
+            if agreed is not None and agreed.key != keys.vk_digest:
+                raise CircuitError("its key is not the pinned one", where=f"circuit {name}")
+            self._ready[name] = ReadyCircuit(name, circuit, pinned, keys)
+        return self._ready[name]
+
+    def prove(
+        self,
+        statement: TileStatement,
+        given: Mapping[str, Ints],
+        progress: Progress = _quiet,
+        cancelled: threading.Event | None = None,
+    ) -> bytes:
+        """The proof of a statement; errors are those of :func:`vtrain.prove.prover.prove`."""
+        ready = self.ready(statement.circuit, progress, cancelled)
+        proof = prove(
+            ready.circuit,
+            ready.pinned,
+            ready.keys,
+            given=given,
+            parameters=statement.parameters,
+            srs=self._setup.srs,
+            commit_key=self._key,
+            limits=self._setup.limits,
+            expansion=_expand(statement),
+            progress=progress,
+            cancelled=cancelled,
+        )
+        return proof.data
+
+    def verify(
+        self, statement: TileStatement, expected: Mapping[str, bytes], proof: bytes
+    ) -> Verification:
+        """Whether a proof shows a statement about tiles with these commitments."""
+        ready = self.ready(statement.circuit)
+        return verify(
+            ready.circuit,
+            ready.pinned,
+            ready.keys,
+            proof,
+            expected=expected,
+            parameters=statement.parameters,
+            commit_key=self._key,
+            limits=self._setup.limits,
+            expansion=_expand(statement),
+        )
+
+
+def _expand(statement: TileStatement) -> Expansion | None:
+    """How a statement's challenge follows from fewer elements drawn."""
+    if statement.circuit != LINEAR:
+        return None
+    if statement.linear is None:
+        raise CircuitError("has no map", where=statement.node)
+    return Expansion(2 * TILE, partial(linear_challenge, TILE, image=statement.linear))
+
+
+class TileProver:
+    """The solver's side of one run."""
+
+    def __init__(
+        self, run: SignedRun, setup: ProofSetup, *, data: Path | None = None, engine: str = "auto"
+    ) -> None:
+        """TaskError when the run's commitments are not to tiles; refuses a wrong SRS at once."""
+        self._run, self._setup = run, setup
+        self._key = setup.open_key()
+        self.circuits = TileCircuits(setup, self._key, proving=True)
+        self.tiling = Tiling(run.graph)
+        threads = setup.limits.threads
+        self._source = StepSource(
+            run, setup.proof.usable, data=data, engine=engine, threads=threads
+        )
+        self._traces: dict[int, TraceCommitments] = {}
+
+    def trace(self, step: int, progress: Progress = _quiet) -> TraceCommitments:
+        """The commitments to all tiles of ``step``; made once."""
+        if step not in self._traces:
+            facts = StepFacts(step, self._run.records[step - 1].loss)
+            outputs = self._source.outputs(step)
+            self._traces[step] = TraceCommitments(
+                TileContents(self.tiling, facts, outputs),
+                self._key,
+                threads=self._setup.limits.threads,
+                progress=lambda done, total: progress(f"tiles of step {step}", done, total),
+            )
+        return self._traces[step]
+
+    def claim_traces(
+        self, randomness: bytes, count: int, key: PrivateKey, progress: Progress = _quiet
+    ) -> SignedTraceClaim:
+        """Commit to the ``count`` steps that ``randomness`` draws, sign, and keep it in the run.
+
+        RunError when other traces were claimed already: two claims would be two chances.
+        """
+        run = self._run
+        every = self._setup.proof.every
+        traces = tuple(
+            self.trace(step, progress).trace
+            for step in draw_steps(randomness, run.signed, every, count)
+        )
+        claim = TraceClaim(compute_claim_digest(run.signed.claim), randomness, traces)
+        signed = sign_trace_claim(claim, run.signed.claim, key)
+        path = traces_path(run.paths.root)
+        if path.exists():
+            if read_traces(run.paths.root).trace_claim != claim:
+                raise RunError("has claimed other traces already", where=str(path))
+            return signed
+        path.parent.mkdir(exist_ok=True)
+        write_atomic(path, [structs.encode(signed)])
+        return signed
+
+    def statements(
+        self, traces: SignedTraceClaim, randomness: bytes, count: int
+    ) -> list[Statement]:
+        """The statements that the second draw asks for, as jobs."""
+        verify_trace_claim(traces, self._run.signed.claim)
+        drawn = draw_statements(
+            randomness, self._run.signed, traces.trace_claim, self.tiling, count
+        )
+        return [Statement("tile", trace.step, index) for trace, index in drawn]
+
+    def prove(
+        self,
+        statement: Statement,
+        progress: Progress = _quiet,
+        cancelled: threading.Event | None = None,
+    ) -> bytes:
+        """The encoded :class:`~vtrain.wire.tiles.TileProof` of one statement."""
+        trace = self.trace(statement.step, progress)
+        made = partial(self.circuits.prove, progress=progress, cancelled=cancelled)
+        return structs.encode(trace.prove(statement.index, made))
+
+
+def read_answer(run: Path, asked: Sequence[tuple[StepTrace, int]]) -> TileAnswer:
+    """The proofs of the statements drawn, from a run's files; NotProducedError, EncodingError."""
+    proofs = []
+    for trace, index in asked:
+        statement = Statement("tile", trace.step, index)
+        data = read_proof_file(run, statement)
+        proof = structs.decode(TileProof, data, f"tile {trace.step}-{index}")
+        if structs.encode(proof) != data:
+            raise EncodingError("is not canonical", where=f"tile {trace.step}-{index}")
+        proofs.append(proof)
+    return TileAnswer(tuple(proofs))
+
+
+def make_audit(
+    run: SignedRun,
+    setup: ProofSetup,
+    first: tuple[bytes, int],
+    second: tuple[bytes, int],
+) -> TileAudit:
+    """What an auditor knows before it sees an answer; draws are (randomness, count).
+
+    NotProducedError when the log has no commitments of a step drawn.
+    """
+    steps = draw_steps(first[0], run.signed, setup.proof.every, first[1])
+    logged = {
+        step: LoggedStep(
+            read_kzg_record(run.paths, run.task, run.signed.claim, step),
+            run.records[step - 1].loss,
+        )
+        for step in steps
+    }
+    return TileAudit(
+        Tiling(run.graph),
+        run.signed,
+        setup.proof.every,
+        *first,
+        *second,
+        logged,
+    )
+
+
+def check_answer(run: SignedRun, setup: ProofSetup, audit: TileAudit) -> Verification:
+    """Whether the run's files answer the draws; NotProducedError and EncodingError for files."""
+    traces = read_traces(run.paths.root)
+    verify_trace_claim(traces, run.signed.claim)
+    key = setup.open_key()
+    circuits = TileCircuits(setup, key, proving=False)
+    asked = draw_statements(
+        audit.second, audit.claim, traces.trace_claim, audit.tiling, audit.samples
+    )
+    answer = read_answer(run.paths.root, asked)
+    return verify_tile_answer(
+        audit, traces, answer, key=key, verify=circuits.verify, threads=setup.limits.threads
+    )

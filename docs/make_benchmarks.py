@@ -26,6 +26,15 @@ ABOUT = {
     "server is killed (SIGKILL) and started again, and once more before every answer is compared "
     "with the transcripts. `fsync` tells whether commits are synced to disk: the tests' "
     "PostgreSQL does not.",
+    "zk": "Proofs through ezkl: whole steps of MNIST runs at batch 8, tiles of 128 x 128, and the "
+    "KZG commitments that a run logs for them. Setup is everything from a circuit to its keys; "
+    "prove everything from integers to a proof that our own verifier took (one proof each, keys "
+    "and SRS loaded); verify is all of our verifier, with the public vectors computed and "
+    "committed to and ezkl in a fresh process, in an auditor's process that has circuit, keys and "
+    "SRS. Memory is that of the process that ezkl runs in; the target is held against the larger "
+    "of setup and prove. GB are 10^9 bytes. What all tiles of a step take is added up from one "
+    "proof of each circuit. What was predicted was so before this run, on a loaded machine. See "
+    "proofs.md for where each way is practical.",
 }
 """Benchmark -> what it measures, in the order of the page."""
 
@@ -91,9 +100,16 @@ def _describe_load(others: float) -> str:
     return f", other processes took {others:.0%} of the machine" if others > QUIET else ""
 
 
+MOST_COLUMNS = 20
+"""A wider table stands on its side."""
+
+
 def _render_rows(rows: list[dict[str, Any]]) -> list[str]:
     """A table of rows that have the same columns."""
-    table = [list(rows[0]), ["---"] * len(rows[0]), *(row.values() for row in rows)]
+    lines = [list(rows[0]), *(list(row.values()) for row in rows)]
+    if len(rows[0]) > MOST_COLUMNS:
+        lines = [list(column) for column in zip(*lines, strict=True)]
+    table = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
     return [f"| {' | '.join(map(str, row))} |" for row in table]
 
 

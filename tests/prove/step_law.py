@@ -125,8 +125,7 @@ def _fits(graph: StepGraph, statement: Statement) -> bool:
     kinds = [node.outputs[0] for node in graph.nodes if node.op == "gather_samples"]
     bounds = [STORAGE[kind.dtype] for kind in kinds for _ in range(kind.size)]
     batch = all(
-        lo <= value <= hi
-        for value, (lo, hi) in zip(statement.given[BATCH], bounds, strict=True)
+        lo <= value <= hi for value, (lo, hi) in zip(statement.given[BATCH], bounds, strict=True)
     )
     lo, hi = STORAGE["i32"]
     return batch and all(lo <= value <= hi for value in statement.given[BEFORE])
@@ -145,9 +144,9 @@ STATES = ("fresh", "trained", "extreme", "highest", "lowest", "mixed", "zero")
 
 
 @cache
-def make_statement(loss: str = "cross_entropy", decay: str = "some", state: str = "trained") -> (
-    Statement
-):
+def make_statement(
+    loss: str = "cross_entropy", decay: str = "some", state: str = "trained"
+) -> Statement:
     """A true statement, from one of ``STATES`` before the step; shared: do not change it."""
     graph = make_graph(loss, decay)
     task = make_tiny_task(loss=loss)
@@ -167,7 +166,9 @@ def make_statement(loss: str = "cross_entropy", decay: str = "some", state: str 
         }
         before.append(drawn[state].reshape(-1))
     rows = rng.integers(0, task.samples.spec.samples, 8)
-    batch = np.concatenate([task.samples.part(part)[rows].reshape(-1).astype(np.int64) for part in "xy"])
+    batch = np.concatenate(
+        [task.samples.part(part)[rows].reshape(-1).astype(np.int64) for part in "xy"]
+    )
     inputs = {
         BEFORE: np.concatenate(before).astype(np.int64).astype(object),
         BATCH: batch.astype(object),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,9 +89,20 @@ def test_challenge_may_be_expanded_from_fewer_elements(toy: Toy) -> None:
         return [pow(x, i + 1, SCALAR_FIELD) for i in range(length)]
 
     proof = prove_toy(toy, expansion=Expansion(1, expand)).data
-    shared: dict[str, Any] = {"parameters": PARAMETERS, "commit_key": toy.commit_key}
-    shared |= {"expected": toy.expected, "limits": LIMITS}
-    judge = partial(verify, toy.circuit, toy.pinned, toy.keys, **shared)
+
+    def judge(proof: bytes, expansion: Expansion | None) -> Verification:
+        return verify(
+            toy.circuit,
+            toy.pinned,
+            toy.keys,
+            proof,
+            expected=toy.expected,
+            parameters=PARAMETERS,
+            commit_key=toy.commit_key,
+            limits=LIMITS,
+            expansion=expansion,
+        )
+
     assert judge(proof, expansion=Expansion(1, expand)).holds
     for other in (None, Expansion(1, lambda drawn: expand(drawn)[::-1])):
         verdict = judge(proof, expansion=other)

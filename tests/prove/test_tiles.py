@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.prove.circuits import LIMITS
-from tests.prove.tamper import find_uncaught, places, tamperings
+from tests.prove.tamper import compute_late, find_uncaught, places, tamperings
 from vtrain.errors import CircuitError
 from vtrain.ops import TABLE
 from vtrain.prove.circuit import INT16_SPAN, Circuit, Ints
@@ -264,13 +264,19 @@ CATALOGUE: dict[str, Callable[[], Example]] = OTHERS | {
 OF_SOFTMAX = {f"softmax-{most}": partial(example_softmax, most, "random") for most in (16, 128)}
 
 
-def check_law(example: Example) -> None:
+CORNERS = (0, SIDE - 1, SIDE + 1, SIDE * SIDE - 1)
+"""An element, one to its right in the padding, one within, the last of the padding."""
+
+
+def check_law(
+    example: Example, names: Sequence[str] | None = None, elements: Sequence[int] = CORNERS
+) -> None:
     """It holds; with any output off by one anywhere, in padding too, and all else made to fit, it
     does not."""
     circuit = build(example.name)
     assert circuit.find_broken(example.assign()) == []
-    for name in example.outputs:
-        for at in (0, SIDE + 1, SIDE - 1, SIDE * SIDE - 1):
+    for name in example.outputs if names is None else names:
+        for at in elements:
             for change in (1, -1):
                 wrong = example.given[name].copy()
                 wrong[at] += change
@@ -289,6 +295,126 @@ def test_law_holds_and_nothing_beside_it(name: str) -> None:
 @pytest.mark.parametrize(("dtype", "n", "shift", "multiplier", "offset"), RESCALES)
 def test_rescale_is_the_law(dtype: str, n: int, shift: int, multiplier: int, offset: int) -> None:
     check_law(example_rescale(dtype, n, shift, multiplier, offset))
+
+
+# --- forgeries: one condition alone stands against them
+
+
+def put(circuit: Circuit, vectors: Mapping[str, Ints], part: str, at: int, value: int) -> None:
+    """Set one element of a hint or limb, ``part`` as ``group/name``; limbs are stored plus one."""
+    group, _, name = part.partition("/")
+    (start,) = (start for found, start, _ in circuit.parts(group) if found == name)
+    vectors[group][start + at] = value + (group == "limbs")
+
+
+def forge_rescale(dtype: str, y: int, low: int, excess: int) -> list[str]:
+    """What is broken where 85 rescaled by 4 bits, 5 with a remainder of 13, is said to be y."""
+    circuit = build(f"rescale-{dtype}-1")
+    tiles = {name: np.zeros(SIDE * SIDE, dtype=object) for name in ("x", "y")}
+    tiles["x"][0], tiles["y"][0] = 85, y
+    parameters = rescale_parameters(SIDE, 1, multiplier=1, shift=4, rows=ROWS, columns=COLUMNS)
+    drawn = range(3, 3 + circuit.length("challenge"))
+    vectors = circuit.assign(tiles, parameters, lambda _: drawn)
+    put(circuit, vectors, "limbs/remainder/low", 0, low)
+    put(circuit, vectors, "limbs/remainder/room", 0, max(15 - low, 0))
+    if dtype != "i64":
+        put(circuit, vectors, "hints/excess", 0, excess)
+        for digit in range(3):
+            limb = excess // INT16_SPAN**digit % INT16_SPAN
+            put(circuit, vectors, f"limbs/excess/digit {digit}", 0, limb)
+    return circuit.find_broken(vectors)
+
+
+@pytest.mark.parametrize("dtype", ["i16", "i32", "i64"])
+def test_rescale_is_forged_by_nothing(dtype: str) -> None:
+    assert forge_rescale(dtype, 5, 13, 0) == []
+    # A remainder of 16 more.
+    assert forge_rescale(dtype, 4, 29, 0) == ["remainder/room"]
+    # Another remainder, and a result that is no integer.
+    fraction = 93 * pow(16, -1, SCALAR_FIELD) % SCALAR_FIELD
+    broken = forge_rescale(dtype, fraction, 0, 0)
+    assert {name.removeprefix("ones: ").split("/")[0] for name in broken} == {"y"}
+    # Feigned saturation: M d = t y holds, but y is not M.
+    if dtype != "i64":
+        assert forge_rescale(dtype, 1, 13, 4 * SATURATION[dtype][1]) == ["clamped"]
+
+
+def forge_softmax(**changes: Callable[[Ints], Ints]) -> tuple[Example, dict[str, Ints]]:
+    """Tiles where some outputs are changed and all that follows from them is the law's."""
+    z = np.asarray([[0, -2000, -4000], [5, 5, 5], [0, 1, 2]], dtype=np.int32)
+    labels = np.asarray([0, 2, 1])
+
+    def keep(name: str, value: Ints) -> Ints:
+        return changes.get(name, lambda same: same)(value)
+
+    maximum = keep("maximum", TABLE["row_max"].law({}, [z]))
+    e = keep("exp", TABLE["exp2_diff"].law({}, [z, maximum]))
+    total = keep("sum", TABLE["row_sum"].law({}, [e]))
+    p = keep("p", TABLE["divide"].law({}, [e, total]))
+    one = np.eye(COLUMNS, dtype=np.int64)[labels] << 14
+    loss = TABLE["cross_entropy"].law({}, [z, maximum, total, labels])
+    values = (z, labels, maximum, e, total, p, p - one, loss)
+    given = {name: tile(value) for name, value in zip(SOFTMAX_TILES, values, strict=True)}
+    example = example_softmax(16, "random")
+    return example, example.assign(given)
+
+
+def add(row: int, value: int) -> Callable[[Ints], Ints]:
+    def change(values: Ints) -> Ints:
+        changed = values.copy()
+        changed[row] += value
+        return changed
+
+    return change
+
+
+def test_softmax_of_the_law_is_no_forgery() -> None:
+    _, vectors = forge_softmax()
+    assert build("softmax-16").find_broken(vectors) == []
+
+
+@pytest.mark.parametrize("name", ["maximum", "sum"])
+def test_softmax_is_forged_by_nothing(name: str) -> None:
+    _, vectors = forge_softmax(**{name: add(1, 1024)})
+    assert build("softmax-16").find_broken(vectors) == [name]
+
+
+def test_probability_is_an_integer() -> None:
+    """The quotient without a remainder, in the field."""
+
+    def divide(values: Ints) -> Ints:
+        p = values.astype(object)
+        total = 65536 * 3
+        p[1, 0] = (65536 * 2**15 + total) * pow(2 * total, -1, SCALAR_FIELD) % SCALAR_FIELD
+        return np.asarray(p, dtype=object)
+
+    _, vectors = forge_softmax(p=divide)
+    assert build("softmax-16").find_broken(vectors) == ["p"]
+
+
+def test_exponential_of_a_smaller_gap_is_noticed() -> None:
+    """cut 1024 short of the gap, the rest in ``over``: exp is twice what it should be."""
+    doubled = int(TABLE["exp2_diff"].law({}, [np.asarray([[-976]]), np.asarray([0])])[0, 0])
+
+    def change(values: Ints) -> Ints:
+        changed = values.copy()
+        changed[0, 1] = doubled
+        return changed
+
+    example, vectors = forge_softmax(exp=change)
+    circuit = build("softmax-16")
+    put(circuit, vectors, "hints/cut", 1, 976)
+    put(circuit, vectors, "limbs/over/digit 0", 1, 1024)
+    put(circuit, vectors, "hints/exp/multiplicities", 976, 1)
+    late = compute_late(circuit, vectors, example.parameters)
+    assert late is not None
+    assert circuit.find_broken(vectors | late) == ["cut"]
+
+
+@pytest.mark.parametrize("name", SOFTMAX_TILES[2:])
+def test_softmax_says_every_output(name: str) -> None:
+    """Off by one in an element and in the padding; the slow tests look at more."""
+    check_law(example_softmax(16, "random"), (name,), (0, SIDE * SIDE - 1))
 
 
 def test_rescale_saturates_in_the_examples() -> None:
@@ -372,6 +498,20 @@ def test_catalogue_reaches_every_part(name: str) -> None:
 
 
 # --- padding, ranges, parameters
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+@pytest.mark.parametrize("value", [32640, -32640, pow(2, -1, SCALAR_FIELD)])
+def test_operands_of_a_product_are_int16(name: str, value: int) -> None:
+    example = example_matmul("nt")
+    given = {key: values.copy() for key, values in example.given.items()}
+    given[name][1] = value
+    broken = build("matmul-nt").find_broken(example.assign(given | matmul_tile("nt", given)))
+    assert {item.removeprefix("ones: ") for item in broken} == {f"{name}/i16"}
+
+
+def matmul_tile(form: str, tiles: Mapping[str, Ints]) -> dict[str, Ints]:
+    return {name: tile(value) for name, value in matmul_law(form, tiles).items()}
 
 
 @pytest.mark.parametrize("at", [(ROWS, 0), (0, COLUMNS), (SIDE - 1, SIDE - 1)])
@@ -515,6 +655,8 @@ def test_ezkl_says_the_same(name: str) -> None:
         )
         if circuit.find_broken(tampering.vectors)
     ]
+    # Softmax has many parts, and a table that takes seconds: every fourth of them.
+    altered = altered[:: 4 if name in OF_SOFTMAX else 1]
     witnesses = [vectors, *(tampering.vectors for tampering in altered)]
     sound, *rest = mock_many(circuit, pin(circuit, TILE_K), witnesses, LIMITS)
     assert sound.holds, sound.reason

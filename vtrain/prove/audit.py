@@ -139,52 +139,43 @@ def verify_proofs(
         for check in evidence.checks
         if not audit.private or check.name in _PUBLIC_CHECKS or check.fault in ("solver", "task")
     ]
-    chosen: tuple[int, ...] = ()
-    randomness: Randomness | None = None
+    examiner = _open(run, evidence, audit, progress)
+    if isinstance(examiner, Check):
+        checks.append(examiner)
+        return _report(evidence, checks, _describe_unopened(audit, evidence))
+    found = examiner.examine(random)
+    checks.extend(found.checks)
+    strength = _describe(audit, evidence, examiner.setup, found)
+    return _report(evidence, checks, strength, found)
+
+
+@dataclass(frozen=True)
+class _Findings:
+    """What the proofs showed: the steps ``proven`` of ``population``, or ``chances`` in words (of
+    tiles); ``owned``: whether it is known what batches the data's owner signed."""
+
+    checks: list[Check]
+    owned: bool
     proven: tuple[int, ...] = ()
-    subject = _find_subject(run, evidence)
-    examiner: _Examiner | None = None
-    if isinstance(subject, str):
-        checks.append(Check("proofs", "not_done", subject))
-    else:
-        try:
-            setup = audit.setup(subject.task)
-            examiner = _Examiner(subject, evidence, audit, setup, progress)
-        except EncodingError as error:
-            checks.append(Check("srs", "failed", error.message, error.where, "nobody"))
-    every = 1
-    chances = ""
-    if examiner is None or isinstance(subject, str):
-        pass
-    elif examiner.setup.proof.circuit == "tiles":
-        found, chances = examiner.examine_tiles()
-        checks.extend(found)
-    else:
-        every = examiner.setup.proof.every if subject.task.kzg is not None else 1
-        chosen, randomness = choose_steps(
-            subject,
-            every=every,
-            steps=audit.steps,
-            sample=audit.sample,
-            seed=audit.seed,
-            random=random,
-        )
-        checks.extend(examiner.examine(chosen))
-        proven = tuple(examiner.proven)
+    population: int = 0
+    randomness: Randomness | None = None
+    chances: str = ""
+
+
+def _report(
+    evidence: Evidence, checks: list[Check], strength: Strength, found: _Findings | None = None
+) -> Report:
     claim = evidence.signed.claim if evidence.signed else None
     last = evidence.records[-1] if evidence.records else None
-    population = claim.log_size // every if claim else 0
-    verdict = compute_verdict(tuple(checks))
+    proven = found.proven if found else ()
+    drawn = found.randomness if found else None
+    population = Segments(found.population if found else 0, 1)
     return Report(
-        verdict=verdict,
+        verdict=compute_verdict(tuple(checks)),
         checks=tuple(checks),
-        strength=_describe(audit, evidence, examiner, population, chances),
-        randomness=randomness,
-        detections=(
-            compute_detections(Segments(population, 1), len(proven))
-            if randomness is not None and proven
-            else ()
-        ),
+        strength=strength,
+        randomness=drawn,
+        detections=compute_detections(population, len(proven)) if drawn and proven else (),
         segments=tuple((step, step) for step in proven),
         engine="ezkl",
         task_id=evidence.task_id,
@@ -196,11 +187,20 @@ def verify_proofs(
     )
 
 
-def _find_subject(run: Path, evidence: Evidence) -> SignedRun | str:
+def _open(
+    run: Path, evidence: Evidence, audit: ProofAudit, progress: Progress
+) -> _Examiner | Check:
+    """What examines the proofs, or why nothing can."""
     signed, task, graph = evidence.signed, evidence.task, evidence.graph
     if signed is None or task is None or graph is None or not evidence.records:
-        return "there is no log of a known task that the solver signed"
-    return SignedRun(RunPaths(run), signed, task, graph, evidence.records)
+        reason = "there is no log of a known task that the solver signed"
+        return Check("proofs", "not_done", reason)
+    try:
+        setup = audit.setup(task)
+    except EncodingError as error:
+        return Check("srs", "failed", error.message, error.where, "nobody")
+    subject = SignedRun(RunPaths(run), signed, task, graph, evidence.records)
+    return _Examiner(subject, evidence, audit, setup, progress)
 
 
 class _Examiner:
@@ -219,47 +219,58 @@ class _Examiner:
         self._source: StepSource | None = None
         self._owned: Mapping[int, tuple[bytes, ...]] | None = None
         self.setup: Final = setup
-        self.proven: list[int] = []
+        self._proven: list[int] = []
 
-    @property
-    def knows_batches(self) -> bool:
-        """Whether it is known what the data's owner signed for this task."""
-        return self._owned is not None
-
-    def _begin(self) -> list[Check]:
-        """The checks of the SRS, and of what the data's owner signed."""
+    def examine(self, random: Callable[[int], bytes]) -> _Findings:
+        """The checks of the SRS, of what the data's owner signed, and of the proofs."""
         checks = [self._judge_srs()]
-        batches = self._audit.batches
-        if batches is None:
-            return checks
+        if self._audit.batches is not None:
+            checks.append(self._judge_owner(self._audit.batches))
+        owned = self._owned is not None
+        if self.setup.proof.circuit == "tiles":
+            found, chances = self._examine_tiles()
+            return _Findings(checks + found, owned, chances=chances)
+        audit, task = self._audit, self._run.task
+        every = 1 if task.kzg is None else task.kzg.every
+        steps, randomness = choose_steps(
+            self._run,
+            every=every,
+            steps=audit.steps,
+            sample=audit.sample,
+            seed=audit.seed,
+            random=random,
+        )
+        checks.extend(self._examine_steps(steps))
+        population = self._run.signed.claim.log_size // every
+        return _Findings(checks, owned, tuple(self._proven), population, randomness)
+
+    def _judge_owner(self, batches: SignedBatches) -> Check:
         try:
             verify_batches(batches, self._audit.owner, self._run.task)
         except VtrainError as error:
-            return [*checks, Check("owner", "failed", error.message, error.where, "nobody")]
+            return Check("owner", "failed", error.message, error.where, "nobody")
         self._owned = index_batches(batches)
-        return [*checks, Check("owner", "passed", "signed the commitments to all of the batches")]
+        return Check("owner", "passed", "signed the commitments to the batches of this task")
 
-    def examine(self, steps: Sequence[int]) -> list[Check]:
-        """The checks of the SRS and of each step's proof."""
-        checks = self._begin()
+    def _examine_steps(self, steps: Sequence[int]) -> list[Check]:
         try:
             key = self.setup.open_key()
         except VtrainError as error:
-            return [*checks, Check("proof", "not_done", error.message, error.where)]
+            return [Check("proof", "not_done", error.message, error.where)]
+        checks = []
         for done, step in enumerate(steps):
             self._progress("proofs", done, len(steps))
             checks.append(self._examine_step(step, key))
         self._progress("proofs", len(steps), len(steps))
-        if not steps:
-            checks.append(Check("proof", "not_done", "no step was asked for"))
-        return checks
+        return checks or [Check("proof", "not_done", "no step was asked for")]
 
-    def examine_tiles(self) -> tuple[list[Check], str]:
+    def _examine_tiles(self) -> tuple[list[Check], str]:
         """The checks of the proofs of sampled tiles, and what the verdict on them rests on."""
         audit = self._audit
         if audit.traces is None or audit.seed is None or audit.sample is None:
             raise RunError("of tiles needs the randomness and sizes of both draws", where="audit")
-        setup, checks = self.setup, self._begin()
+        setup = self.setup
+        checks: list[Check] = []
         second = (given_randomness(audit.seed).value, audit.sample)
         try:
             known = make_audit(self._run, setup, audit.traces, second)
@@ -300,12 +311,14 @@ class _Examiner:
         except FindingError as found_wrong:
             return Check("kzg", "failed", found_wrong.detail, place, found_wrong.fault)
         except VtrainError as error:
-            return Check("proof", "failed", error.message, error.where or place, "nobody")
+            where = error.where.removeprefix(f"{self._run.paths.root}{os.sep}")
+            where = f"{place}: {where}" if where else place
+            return Check("proof", "failed", error.message, where, "nobody")
         if not found.holds:
             return Check(
                 "proof", "failed", f"does not show the step: {found.reason}", place, "nobody"
             )
-        self.proven.append(step)
+        self._proven.append(step)
         return Check("proof", "passed", "shows the step", place)
 
     def _check_proof(self, step: int, key: CommitKey) -> Verification:
@@ -373,7 +386,10 @@ class _Examiner:
         raise FindingError(f"the logged commitment of {wrong} is of other tensors", fault=fault)
 
     def _find_record(self, step: int) -> KzgRecord | None:
-        return next((item for item in self._evidence.kzg or () if item.step == step), None)
+        proof, records = self._run.task.kzg, self._evidence.kzg
+        if proof is None or records is None:
+            return None
+        return records[step // proof.every - 1]
 
     def _compute(self, step: int, key: CommitKey) -> dict[str, bytes]:
         """The commitments, from tensors of our own."""
@@ -393,53 +409,58 @@ class _Examiner:
         return {name: commit_vector(key, column) for name, column in values.given.items()}
 
 
+def _describe_unopened(audit: ProofAudit, evidence: Evidence) -> Strength:
+    whose = _describe_task(audit, evidence)
+    return Strength((), (*whose, "every step: no proof was looked at"))
+
+
+def _describe_task(audit: ProofAudit, evidence: Evidence) -> tuple[str, ...]:
+    if audit.task_id is not None or evidence.task is None:
+        return ()
+    return ("whether this is the task agreed on: its id was taken from the run itself",)
+
+
 def _describe(
-    audit: ProofAudit,
-    evidence: Evidence,
-    examiner: _Examiner | None,
-    population: int,
-    chances: str,
+    audit: ProofAudit, evidence: Evidence, setup: ProofSetup, found: _Findings
 ) -> Strength:
     checked: list[str] = []
     unchecked: list[str] = []
-    if audit.task_id is None and evidence.task is not None:
-        unchecked.append("whether this is the task agreed on: its id was taken from the run itself")
-    if examiner is None:
-        unchecked.append("every step: no proof was looked at")
-        return Strength((), tuple(unchecked))
-    proof, proven = examiner.setup.proof, examiner.proven
+    proven, chances = found.proven, found.chances
     if chances:
         checked.append(f"statements about tiles of sampled steps: {chances}")
     if proven:
         shown = ", ".join(map(str, proven[:5])) + (" ..." if len(proven) > 5 else "")
         checked.append(
-            f"{len(proven)} of {population} steps that can be proven, each whole, by ZK proof "
-            f"(steps {shown}): forward, loss, backward and update as the law has them"
+            f"{len(proven)} of {found.population} steps that can be proven, each whole, by ZK "
+            f"proof (steps {shown}): forward, loss, backward and update as the law has them"
         )
-    if audit.private:
-        if proven or chances:
-            checked.append("each proof is of the commitments in the signed log")
-        if examiner.knows_batches:
-            checked.append("batches of the proven steps are those that the data's owner signed")
-        else:
-            unchecked.append("where the batches came from: no commitments of the data's owner")
-        unchecked.append("KZG and BLAKE3 roots were not compared: that needs the tensors")
-    elif chances:
-        unchecked.append("KZG and BLAKE3 roots were not compared: a replay with --srs does that")
-    elif proven:
+    elif not chances:
+        unchecked.append("every step: no proof was good")
+    if not audit.private and proven:
         checked.append("each proof is of the tensors in the run, whose BLAKE3 roots are signed")
+    elif proven or chances:
+        checked.append("each proof is of the commitments in the signed log")
+        by_replay = "that needs the tensors" if audit.private else "a replay with --srs does that"
+        unchecked.append(f"KZG and BLAKE3 roots were not compared: {by_replay}")
+    if found.owned and (proven or chances):
+        checked.append("the batches of what was proven are those that the data's owner signed")
+    elif audit.private:
+        unchecked.append("where the batches came from: no commitments of the data's owner")
     unchecked.append(
         "KZG commitments are not blinded: tensors of few possible values can be guessed"
     )
-    if examiner.setup.is_insecure:
-        unchecked.append(f"INSECURE SRS {proof.srs.hex()}: whoever made it can forge every proof")
-    else:
-        unchecked.append(f"that nobody knows the secret of the ceremony's SRS {proof.srs.hex()}")
-    if not proof.circuits:
+    unchecked.append(
+        f"INSECURE SRS {setup.proof.srs.hex()}: whoever made it can forge every proof"
+        if setup.is_insecure
+        else f"that nobody knows the secret of the ceremony's SRS {setup.proof.srs.hex()}"
+    )
+    if not setup.proof.circuits:
         unchecked.append("the task pins no circuits: they follow from its graph and this version")
     if audit.steps is not None:
         unchecked.append("the steps were named, not drawn: whoever named them chose what is shown")
-    if len(proven) < population and not chances:
-        unchecked.append(f"the arithmetic of {population - len(proven)} steps without a proof")
+    left = found.population - len(proven)
+    if proven and left:
+        unchecked.append(f"the arithmetic of {left} steps without a proof")
+    unchecked.extend(_describe_task(audit, evidence))
     unchecked.append("ezkl, halo2 and the circuits themselves, which are trusted (docs/proofs.md)")
     return Strength(tuple(checked), tuple(unchecked))

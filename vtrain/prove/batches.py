@@ -85,7 +85,7 @@ def sign_batches(
 
 
 def verify_batches(batches: SignedBatches, owner: bytes, task: TaskSpec) -> None:
-    """SignatureError unless ``owner`` signed; EncodingError unless it is about ``task``'s batches."""
+    """SignatureError unless ``owner`` signed; EncodingError unless it is of ``task``'s batches."""
     if batches.owner != owner:
         raise EncodingError("is signed by another key than the owner's", where="batches.owner")
     verify_signature(owner, _digest(batches), batches.signature)

@@ -252,6 +252,14 @@ class CircuitBuilder:
             raise CircuitError(f"needs two equal vectors: {x.shape} and {y.shape}")
         return self._emit("dot", (x, y), (1,), self._padded(x.size))
 
+    def weigh(self, parts: Sequence[Tensor], factors: Sequence[Tensor]) -> Tensor:
+        """Sum of factor x part, all of shape [1]; of shape [1].
+
+        Not a dot of two concatenations, which the compiler takes apart at a higher cost.
+        """
+        products = self.mul(self.concat(parts), self.concat(factors))
+        return self._emit("sum", (products,), (1,), self._padded(products.size))
+
     def product_of_all(self, x: Tensor) -> Tensor:
         """[n, m] -> [n], product of each row; about one cell an element."""
         rows, columns = x.shape
@@ -373,11 +381,17 @@ class CircuitBuilder:
         return self._combined[x.index]
 
     def weights(self, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """The challenge vectors (a, b) of a shape; a = [1] for a vector."""
+        """The challenge vectors (a, b) of a shape; a = [1] for a vector.
+
+        One for each length, so that contractions are shared; of a square, whose antisymmetric part
+        a^T x a would not see, a second one.
+        """
         rows, columns = as_matrix(shape)
-        right = self.challenge(f"columns {rows} x {columns}", columns)
-        left = self.constant(1) if rows == 1 else self.challenge(f"rows {rows} x {columns}", rows)
-        return left, right
+        right = self.challenge(f"vector of {columns}", columns)
+        if rows == 1:
+            return self.constant(1), right
+        name = "vector" if rows != columns else "second vector"
+        return self.challenge(f"{name} of {rows}", rows), right
 
     def _combine_one(self, shape: Sequence[int]) -> Tensor:
         """s of the tensor of ones."""
@@ -413,7 +427,7 @@ class CircuitBuilder:
         if lin.const:
             parts.append(self._combine_one(lin.shape))
             factors.append(self.constant(lin.const))
-        self.require_zero(name, self.dot(self.concat(parts), self.concat(factors)))
+        self.require_zero(name, self.weigh(parts, factors))
 
     def zero_sum(self, name: str, terms: Sequence[tuple[Tensor, Tensor | None, int]]) -> None:
         """sum of factor x <x, y> is zero (y None: the sum of x); the caller sees to soundness."""
@@ -426,7 +440,7 @@ class CircuitBuilder:
                 else self.dot(flat, self.reshape(y, (y.size,)))
             )
             factors.append(self.constant(factor))
-        self.require_zero(name, self.dot(self.concat(parts), self.concat(factors)))
+        self.require_zero(name, self.weigh(parts, factors))
 
     def matmul(
         self, name: str, a: Tensor, b: Tensor, c: Lin, *, ta: bool = False, tb: bool = False
@@ -484,9 +498,7 @@ class CircuitBuilder:
             inverse = self.late(
                 f"{name}/inverses of {what}",
                 gap.shape,
-                lambda values, gap=gap: np.asarray(  # type: ignore[misc]
-                    [pow(int(item), -1, SCALAR_FIELD) for item in values[gap]], dtype=object
-                ),
+                lambda values, gap=gap: _invert(values[gap]),  # type: ignore[misc]
             )
             self.require_ones(self.mul(inverse, gap))
             sums.append((inverse, weight))
@@ -575,6 +587,18 @@ _HALF: Final = SCALAR_FIELD // 2
 
 def _reduce(value: Any) -> Ints:
     return (np.asarray(value, dtype=object) + _HALF) % SCALAR_FIELD - _HALF
+
+
+def _invert(values: Ints) -> Ints:
+    """The inverse of each element, by one inversion for all; ValueError if one is zero."""
+    products = [1]
+    for item in values:
+        products.append(products[-1] * int(item) % SCALAR_FIELD)
+    inverse, found = pow(products.pop(), -1, SCALAR_FIELD), np.zeros(len(values), dtype=object)
+    for i in reversed(range(len(values))):
+        found[i] = inverse * products[i] % SCALAR_FIELD
+        inverse = inverse * int(values[i]) % SCALAR_FIELD
+    return found
 
 
 def _evaluate_input(node: _Node, inputs: list[Ints]) -> Ints:

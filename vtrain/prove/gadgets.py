@@ -392,7 +392,7 @@ def weigh_rows(
     if total is not None:
         parts.append(b.dot(left, total))
         factors.append(b.constant(-1))
-    b.require_zero(name, b.dot(b.concat(parts), b.concat(factors)))
+    b.require_zero(name, b.weigh(parts, factors))
 
 
 def spread(b: CircuitBuilder, x: Tensor, columns: int) -> Tensor:

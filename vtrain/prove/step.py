@@ -23,7 +23,7 @@ from vtrain.ops import TABLE
 from vtrain.prove import gadgets
 from vtrain.prove.circuit import Circuit, CircuitBuilder, Ints, Lin, Tensor, Values
 from vtrain.prove.keys import count_usable
-from vtrain.spec.number import NUMPY_DTYPES, SATURATION
+from vtrain.spec.number import NUMPY_DTYPES, SATURATION, STORAGE
 from vtrain.wire.graph import Attrs, Node, Ref, StepGraph, TensorType
 
 BEFORE, BATCH, AFTER = "before", "batch", "after"
@@ -171,8 +171,14 @@ class _StepBuilder:
         parts = self._cut(BATCH, [(part, graph.type_of(refs[part])) for part in ("x", "y")])
         for part, tensor in parts.items():
             kind = graph.type_of(refs[part])
-            gadgets.hold_dtype(b, f"batch/{part}", tensor, kind.dtype)
             self.values[refs[part]] = tensor
+            readers = [
+                node
+                for node in graph.nodes
+                if refs[part] in node.inputs and node.op not in _OUTSIDE
+            ]
+            if not readers or not all(_is_table(graph, node) for node in readers):
+                gadgets.hold_dtype(b, f"batch/{part}", tensor, kind.dtype)
 
     def _cut(self, vector: str, types: Sequence[tuple[str, TensorType]]) -> dict[str, Tensor]:
         b = self.b
@@ -324,6 +330,9 @@ def _emit_shift(s: _StepBuilder, ref: Ref, node: Node, x: Lin, lo: int, hi: int)
         s.values[ref] = gadgets.rounding_shift(s.b, node.name, x, shift, reach=reach)
         return
     y = s.hint_output(ref, node)
+    if s.is_of_parameter_size(node.inputs[0]) and len(y.shape) == 2:
+        # The forward product contracts a weight along this axis too: made first, it is made once.
+        s.b.contract(y, 0, s.b.weights(y.shape)[0])
     if not s.clamps and s.is_of_parameter_size(node.inputs[0]) and _holds_operand(node):
         gadgets.shift_and_hold(s.b, node.name, s.tensor(node.inputs[0]), shift, y)
         s.values[ref] = y
@@ -341,7 +350,21 @@ def _emit_rescale(s: _StepBuilder, ref: Ref, node: Node) -> None:
     _emit_shift(s, ref, node, x, kind.lo * multiplier, kind.hi * multiplier)
 
 
+def _is_table(graph: StepGraph, node: Node) -> bool:
+    """Whether a node is the preparation of bytes: a function of 256 values."""
+    return node.op == "normalize" and graph.type_of(node.inputs[0]).dtype in ("u8", "i8")
+
+
 def _emit_normalize(s: _StepBuilder, ref: Ref, node: Node) -> None:
+    """For bytes, (x, y) is a row of the table of the law, which shows the range of x as well."""
+    if _is_table(s.graph, node):
+        lo, hi = STORAGE[s.type_of(node.inputs[0]).dtype]
+        domain = np.arange(lo, hi + 1)
+        image = TABLE["normalize"].law(node.attrs, [domain])
+        y = s.hint_output(ref, node)
+        s.b.member(node.name, (s.tensor(node.inputs[0]), y), (domain, image))
+        s.values[ref] = y
+        return
     multiplier, offset = _attr(node.attrs, "multiplier"), _attr(node.attrs, "offset")
     kind = s.type_of(node.inputs[0])
     x = s.lin(node.inputs[0]) * multiplier + offset

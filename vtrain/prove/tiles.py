@@ -155,7 +155,7 @@ class _TileBuilder(CircuitBuilder):
 def _mask(side: int, count: int) -> Ints:
     if not 0 <= count <= side:
         raise CircuitError(f"a tile of {side} has no {count} rows or columns")
-    return np.asarray(np.arange(side) < count).astype(object)
+    return np.asarray(np.arange(side) < count, dtype=np.int64).astype(object)
 
 
 def _one(value: int) -> Ints:

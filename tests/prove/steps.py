@@ -1,0 +1,132 @@
+"""Runs whose steps are to be proven, and proof files that only ezkl could tell from proofs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.audit.runs import KEY
+from tests.kzg import add_kzg, make_key
+from tests.tasks import make_tiny_task
+from vtrain.prove import audit as audit_module
+from vtrain.prove import verifier
+from vtrain.prove.audit import ProofAudit
+from vtrain.prove.ezkl_adapter import Limits, Proof, Verification
+from vtrain.prove.keys import Keys, pin
+from vtrain.prove.kzg import CommitKey
+from vtrain.prove.runs import ProofSetup, ReadyCircuit, StepSource, make_statement, read_run
+from vtrain.prove.step import build_step_circuit
+from vtrain.prove.verifier import commit_vector, draw_challenge
+from vtrain.train.runner import train
+from vtrain.train.task import CompiledTask
+from vtrain.wire.bundle import ProofBundle, encode_bundle
+from vtrain.wire.graph import StepGraph
+from vtrain.wire.task import TaskSpec
+
+K = 17
+"""The least for whole steps."""
+LIMITS = Limits(memory=16 << 30, seconds=600, threads=1)
+MEMORY = 12 << 30
+STEPS = 6
+
+
+def make_proof_task(srs: Path, every: int = 1, steps: int = STEPS) -> CompiledTask:
+    """The tiny MLP, with KZG commitments over the SRS in ``srs``."""
+    task = make_tiny_task(steps=steps, commit_every=1, checkpoint_every=3, samples=10, batch=4)
+    return add_kzg(task, open_key(srs), every)
+
+
+@cache
+def open_key(srs: Path) -> CommitKey:
+    """The key over the SRS in ``srs``, which is made where it is not there; always the same."""
+    return make_key(srs, K)
+
+
+def train_run(task: CompiledTask, out: Path) -> Path:
+    train(task, out, key=KEY, engine="numpy")
+    return out
+
+
+def make_setup(task: TaskSpec, srs: Path, cache: Path) -> ProofSetup:
+    return ProofSetup.for_task(task, srs, cache, LIMITS, MEMORY)
+
+
+def make_audit(srs: Path, cache: Path, **options: Any) -> ProofAudit:
+    """A private audit of step 5, over an SRS that is insecure, unless ``options`` say otherwise."""
+    wanted = {"steps": (5,), "private": True, "allow_insecure_srs": True, "engine": "numpy"}
+    return ProofAudit(lambda task: make_setup(task, srs, cache), **{**wanted, **options})
+
+
+def make_ready(graph: StepGraph, setup: ProofSetup, name: str = "step") -> ReadyCircuit:
+    """A circuit with keys that are none: its digest is real, and proofs have some length."""
+    circuit = build_step_circuit(graph, K, name)
+    pinned = pin(circuit, K)
+    length = 64 * len(circuit.vectors) + 128
+    keys = Keys(setup.cache, pinned.digest, setup.proof.srs, b"\7" * 32, length)
+    return ReadyCircuit(name, circuit, pinned, keys)
+
+
+@dataclass
+class FakeEzkl:
+    """Stands in for keys and for ezkl: a proof holds if it is one of ``good``."""
+
+    good: set[bytes]
+    prepared: list[str]
+
+    def prepare(
+        self, graph: StepGraph, setup: ProofSetup, name: str, **options: Any
+    ) -> ReadyCircuit:
+        self.prepared.append(name)
+        return make_ready(graph, setup, name)
+
+    def verify(self, proof: Proof, **options: Any) -> Verification:
+        holds = proof.data in self.good
+        return Verification(holds, "" if holds else "ezkl said no")
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(audit_module, "prepare_circuit", self.prepare)
+        monkeypatch.setattr(audit_module, "require_extra", lambda *modules: None)
+        monkeypatch.setattr(verifier, "verify_proof", self.verify)
+
+
+def make_bundle(
+    run: Path, srs: Path, step: int, *, changed: Mapping[str, Any] | None = None
+) -> ProofBundle:
+    """What a solver would hand out for ``step``, but for what ezkl adds: real commitments to all
+    vectors, and a tail of zeros.  ``changed`` replaces given vectors."""
+    signed = read_run(run)
+    setup = make_setup(signed.task, srs, run)
+    ready, key = make_ready(signed.graph, setup), open_key(srs)
+    values = StepSource(signed, setup.proof.usable, engine="numpy").values(step)
+    commitments: dict[str, bytes] = {}
+
+    def draw(before: Mapping[str, Any]) -> Sequence[int]:
+        commitments.update({name: commit_vector(key, item) for name, item in before.items()})
+        return draw_challenge(ready.circuit, ready.pinned, commitments)
+
+    given = {**values.given, **(changed or {})}
+    vectors = ready.circuit.assign(given, values.parameters, draw)
+    outputs = ready.circuit.evaluate(vectors)
+    ones = {name: outputs[name] for name in ready.circuit.outputs}
+    prefix = b"".join(
+        commit_vector(key, {**vectors, **ones}[name]) for name in ready.circuit.vectors
+    )
+    statement = make_statement(signed, setup, ready, step)
+    return ProofBundle(statement, prefix + bytes(128))
+
+
+def put_bundle(run: Path, bundle: ProofBundle, step: int | None = None) -> Path:
+    """Put a bundle where the proof of ``step``, its own unless told, is looked for."""
+    path = run / "proofs" / f"step-{step or bundle.statement.step:012d}.cbor"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(encode_bundle(bundle))
+    return path
+
+
+def alter(bundle: ProofBundle, **fields: Any) -> ProofBundle:
+    return replace(bundle, statement=replace(bundle.statement, **fields))

@@ -1,0 +1,394 @@
+"""Circuits of whole steps hold of what the law says, and of nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.prove.forging import at, find_broken, forge
+from tests.prove.step_law import (
+    DECAYS,
+    STATES,
+    Statement,
+    conclude,
+    evaluate,
+    is_true,
+    make_circuit,
+    make_graph,
+    make_statement,
+)
+from tests.prove.tamper import find_uncaught
+from tests.prove.tile_steps import with_node
+from tests.tasks import make_tiny_task
+from vtrain.commit.kzg_layout import state_names
+from vtrain.errors import CircuitError
+from vtrain.prove.ezkl_adapter import SCALAR_FIELD
+from vtrain.prove.step import AFTER, BATCH, BEFORE, LOSS, RATE, Size, build_step_circuit, build_with
+from vtrain.spec.number import NUMPY_DTYPES, SATURATION
+from vtrain.wire.graph import Node, Ref, StepGraph
+
+LARGE = Size(4, 2**30)
+losses = pytest.mark.parametrize("loss", ["cross_entropy", "mse"])
+both = pytest.mark.parametrize("clamps", [True, False], ids=["clamps", "plain"])
+decays = pytest.mark.parametrize("decay", DECAYS)
+
+
+def broken(
+    loss: str, decay: str, clamps: bool, statement: Statement, **more: object
+) -> list[str]:
+    circuit = make_circuit(loss, decay, clamps)
+    return find_broken(circuit, statement.given, statement.parameters, **more)  # type: ignore[arg-type]
+
+
+def find_place(graph: StepGraph, state: str) -> slice:
+    """Where a state tensor is in ``before`` and ``after``."""
+    start = 0
+    for name in state_names(graph):
+        size = graph.type_of(graph.states()[name]).size
+        if name == state:
+            return slice(start, start + size)
+        start += size
+    raise AssertionError(state)
+
+
+@losses
+@decays
+@pytest.mark.parametrize("state", STATES)
+def test_true_steps_hold_whatever_saturates(loss: str, decay: str, state: str) -> None:
+    assert broken(loss, decay, True, make_statement(loss, decay, state)) == []
+
+
+@losses
+@decays
+@pytest.mark.parametrize("state", STATES)
+def test_without_clamps_only_steps_that_saturate_are_lost(
+    loss: str, decay: str, state: str
+) -> None:
+    found = broken(loss, decay, False, make_statement(loss, decay, state))
+    assert bool(found) == (state not in ("fresh", "trained", "zero"))
+
+
+ALTERED = [(BEFORE, 24), (AFTER, 24), (BATCH, 24), (LOSS, 2), (RATE, 2)]
+
+
+@losses
+@both
+@pytest.mark.parametrize("decay", ["none", "some"])
+def test_one_altered_element_holds_only_where_the_law_agrees(
+    loss: str, clamps: bool, decay: str
+) -> None:
+    graph, honest = make_graph(loss, decay), make_statement(loss, decay)
+    rng = np.random.default_rng(1)
+    disagreed = []
+    for name, count in ALTERED:
+        for _ in range(count):
+            index = int(rng.integers(honest.get(name).size))
+            value = int(honest.get(name)[index]) + int(rng.choice([-1, 1, 2, -257, 2**9]))
+            statement = honest.altered(name, index, value)
+            if is_true(graph, statement) != (not broken(loss, decay, clamps, statement)):
+                disagreed.append((name, index, value))
+    assert not disagreed
+
+
+@losses
+@both
+def test_two_altered_elements_hold_only_where_the_law_agrees(loss: str, clamps: bool) -> None:
+    """Alterations that belong together: a state's element before and after, or two that cancel."""
+    graph, honest = make_graph(loss, "some"), make_statement(loss, "some")
+    rng = np.random.default_rng(2)
+    agreed, disagreed = set(), []
+    for _ in range(40):
+        delta = int(rng.choice([-1, 1, 2, 1 << 12]))
+        index = int(rng.integers(honest.given[BEFORE].size))
+        first = str(rng.choice([BEFORE, AFTER]))
+        second = AFTER if first == BEFORE else str(rng.choice([AFTER, LOSS]))
+        other = index
+        if first == AFTER:
+            other = int(rng.integers(honest.get(second).size))
+        statement = honest
+        for name, place, change in ((first, index, delta), (second, other, delta)):
+            sign = -1 if first == AFTER and name == second else 1
+            value = int(statement.get(name)[place]) + sign * change
+            statement = statement.altered(name, place, value)
+        true = is_true(graph, statement)
+        agreed.add(true)
+        if true != (not broken(loss, "some", clamps, statement)):
+            disagreed.append((first, index, second, other, delta))
+    assert not disagreed
+    assert agreed == {True, False}
+
+
+NO_INTEGERS = {
+    "a half": pow(2, -1, SCALAR_FIELD),
+    "a 16th": pow(16, -1, SCALAR_FIELD),
+    "a third": pow(3, -1, SCALAR_FIELD),
+    "the middle of the field": SCALAR_FIELD // 2,
+}
+
+
+@losses
+@both
+@pytest.mark.parametrize("what", NO_INTEGERS)
+@pytest.mark.parametrize("name", [BEFORE, AFTER, BATCH, LOSS])
+def test_nothing_committed_to_is_a_fraction(
+    loss: str, clamps: bool, what: str, name: str
+) -> None:
+    honest = make_statement(loss, "some")
+    circuit = make_circuit(loss, "some", clamps)
+    vectors = forge(circuit, honest.given, honest.parameters)
+    for index in range(0, honest.get(name).size, 37):
+        value = (int(honest.get(name)[index]) + NO_INTEGERS[what]) % SCALAR_FIELD
+        if name == LOSS:
+            assert broken(loss, "some", clamps, honest.altered(name, index, value))
+            continue
+        altered = vectors[name].copy()
+        altered[index] = value
+        # The hints of the honest value: those of a fraction mean nothing.
+        assert circuit.find_broken({**vectors, name: altered}), index
+
+
+@losses
+@both
+@pytest.mark.parametrize(
+    ("name", "value"), [(BEFORE, 2**31), (BEFORE, -(2**31) - 1), (BATCH, 256), (BATCH, -1)]
+)
+def test_what_no_dtype_holds_is_refused(loss: str, clamps: bool, name: str, value: int) -> None:
+    graph, honest = make_graph(loss, "some"), make_statement(loss, "some")
+    places = [find_place(graph, state).start for state in state_names(graph)]
+    for index in places if name == BEFORE else [0, 5]:
+        assert broken(loss, "some", clamps, honest.altered(name, index, value)), index
+
+
+@losses
+@pytest.mark.parametrize("weight", ["w1", "w2"])
+def test_weights_are_integers_though_only_their_operands_are_held(loss: str, weight: str) -> None:
+    """w + 2^-e, where the remainders of operand and update hide the fraction: scaled by 2^e, they
+    are integers."""
+    graph, honest = make_graph(loss, "some"), make_statement(loss, "some")
+    circuit = make_circuit(loss, "some", clamps=False)
+    vectors = forge(circuit, honest.given, honest.parameters)
+    state = graph.states()[f"param/{weight}"]
+    shift = next(
+        int(node.attrs["shift"])  # type: ignore[call-overload]
+        for node in graph.nodes
+        if node.op == "rescale" and node.inputs == (state,)
+    )
+    place = find_place(graph, f"param/{weight}")
+    parts = {name: start for name, start, _ in circuit.parts("limbs")}
+    operand = parts[f"{weight}/remainder/scaled"]
+    update = parts[f"param/{weight}/next/remainder/scaled"]
+    [rate_shift] = [
+        int(node.attrs["shift"])  # type: ignore[call-overload]
+        for node in graph.nodes
+        if node.op == "sgd_update" and node.inputs[0] == state
+    ]
+    assert rate_shift < 16  # one limb
+    grown = 1 << 16 - rate_shift + rate_shift - (16 - shift)
+    size = place.stop - place.start
+    index = next(i for i in range(size) if vectors["limbs"][update + i] + grown <= 1 << 16)
+    before, limbs = vectors[BEFORE].copy(), vectors["limbs"].copy()
+    before[place.start + index] += pow(1 << 16 - shift, -1, SCALAR_FIELD)
+    limbs[operand + index] += 1
+    limbs[update + index] += grown
+    found = circuit.find_broken({**vectors, BEFORE: before, "limbs": limbs})
+    assert found == [f"{weight}/from above"]
+
+
+def list_hinted(loss: str) -> list[str]:
+    """Nodes with hints of their own, as outputs or as masks."""
+    graph = make_graph(loss, "some")
+    hints = {name for name, _, _ in make_circuit(loss, "some", True).parts("hints")}
+    return [
+        node.name
+        for node in graph.nodes
+        if node.name in hints or f"{node.name}/mask" in hints or node.op in ("momentum", "sgd_update")
+    ]
+
+
+GROUPED = {
+    "loss/max": "loss/softmax",
+    "loss/exp": "loss/softmax",
+    "loss/sum": "loss/softmax",
+    "loss/probabilities": "loss/softmax",
+}
+
+
+@pytest.mark.parametrize(
+    ("loss", "name"),
+    [(loss, name) for loss in ("cross_entropy", "mse") for name in list_hinted(loss)],
+)
+@both
+def test_every_node_is_held_by_conditions_of_its_own(loss: str, name: str, clamps: bool) -> None:
+    """One element of a node's output is false, and all that follows is the law's: state after,
+    loss, hints.  Nothing but this node's own conditions can tell."""
+    graph, honest = make_graph(loss, "some"), make_statement(loss, "some")
+    inputs = {**honest.given, **honest.parameters}
+    [index] = [i for i, node in enumerate(graph.nodes) if node.name == name]
+    true = evaluate(graph, inputs)[Ref(index)]
+    circuit = make_circuit(loss, "some", clamps)
+    for place in (0, true.size - 1):
+        for delta in (1, -1):
+            false = true.astype(np.int64)
+            is_mask = f"{name}/mask" in {hint for hint, _, _ in circuit.parts("hints")}
+            if is_mask:
+                # The mask turned round: what passes of 0 is nothing, so another place is taken.
+                place = int(np.flatnonzero(_gated(graph, graph.nodes[index], inputs))[place])
+                flat = false.reshape(-1)
+                gated = _gated(graph, graph.nodes[index], inputs)
+                flat[place] = 0 if flat[place] else gated[place]
+                changes = {f"{name}/mask": at(place, lambda value: 1 - value)}
+            else:
+                false.reshape(-1)[place] += delta
+                if abs(int(false.reshape(-1)[place])) > _most(graph.nodes[index]):
+                    continue
+                changes = {name: at(place, lambda value: value + delta)}
+            kept = false.astype(NUMPY_DTYPES[graph.nodes[index].outputs[0].dtype])
+            statement = conclude(graph, inputs, {name: kept})
+            if graph.nodes[index].op in ("momentum", "sgd_update"):
+                changes = {}
+            assert not is_true(graph, statement) or statement.get(LOSS) == honest.get(LOSS)
+            found = find_broken(circuit, statement.given, statement.parameters, changes)
+            assert found, (place, delta)
+            if found != ["no witness"]:
+                own = GROUPED.get(name, name)
+                others = [n for n in found if not n.removeprefix("ones: ").startswith(own)]
+                assert not others, (place, delta)
+
+
+def _gated(graph: StepGraph, node: Node, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    return evaluate(graph, inputs)[node.inputs[0]].reshape(-1)
+
+
+def _most(node: Node) -> int:
+    dtype = node.outputs[0].dtype
+    return 2**62 if dtype == "i64" else SATURATION[dtype][1]
+
+
+@losses
+@both
+def test_private_values_are_as_they_must_be(loss: str, clamps: bool) -> None:
+    statement = make_statement(loss, "some")
+    circuit = make_circuit(loss, "some", clamps)
+    vectors = forge(circuit, statement.given, statement.parameters)
+    changes = ("one more", "half the field away", "a third more")
+    tried, uncaught = find_uncaught(
+        circuit,
+        vectors,
+        statement.parameters,
+        changes=changes,
+        spots=1,
+        whole=False,
+        late=False,
+    )
+    assert tried > 50
+    assert not uncaught
+
+
+def test_labels_beyond_the_classes_are_not_provable() -> None:
+    """The law takes the nearest class for them; the circuit holds of none."""
+    graph, honest = make_graph("cross_entropy", "some"), make_statement("cross_entropy", "some")
+    inputs = {**honest.given, **honest.parameters}
+    inputs[BATCH] = inputs[BATCH].copy()
+    inputs[BATCH][-1] = 4
+    statement = conclude(graph, inputs)
+    assert is_true(graph, statement)
+    assert broken("cross_entropy", "some", True, statement)
+
+
+# --- graphs that are legal and not vtrain's own
+
+
+def rewire(graph: StepGraph, name: str, **changes: object) -> StepGraph:
+    [index] = [i for i, node in enumerate(graph.nodes) if node.name == name]
+    return with_node(graph, index, **changes)
+
+
+def ref_of(graph: StepGraph, name: str) -> Ref:
+    [index] = [i for i, node in enumerate(graph.nodes) if node.name == name]
+    return Ref(index)
+
+
+@both
+def test_a_state_that_is_kept_is_tied_to_what_it_was(clamps: bool) -> None:
+    """A frozen bias: its next value is not made by an optimizer."""
+    graph = make_graph("mse", "some")
+    kept = rewire(graph, "next/param/b1", inputs=(graph.states()["param/b1"],))
+    place = find_place(kept, "param/b1").start
+    honest = make_statement("mse", "some")
+    with pytest.raises(CircuitError):
+        # Its optimizer's node makes no state any more.
+        build_with(kept, LARGE, clamps=clamps)
+    frozen = rewire(graph, "next/momentum/b1", inputs=(graph.states()["momentum/b1"],))
+    frozen = rewire(frozen, "next/param/b1", inputs=(graph.states()["param/b1"],))
+    nodes = [
+        node if node.name not in ("momentum/b1/next", "param/b1/next") else _harmless(node)
+        for node in frozen.nodes
+    ]
+    frozen = StepGraph(tuple(nodes))
+    statement = conclude(frozen, {**honest.given, **honest.parameters})
+    circuit = build_with(frozen, LARGE, clamps=clamps)
+    assert statement.given[AFTER][place] == statement.given[BEFORE][place]
+    assert not find_broken(circuit, statement.given, statement.parameters)
+    false = statement.altered(AFTER, place, int(statement.given[AFTER][place]) + 1)
+    assert find_broken(circuit, false.given, false.parameters) == ["next/param/b1"]
+
+
+def _harmless(node: Node) -> Node:
+    """In place of a node of a bias's update: the bias as it was, which nobody reads."""
+    attrs = {"perm": (0,)}
+    return replace(node, op="transpose", attrs=attrs, inputs=node.inputs[:1])
+
+
+def test_loss_of_the_record_is_the_only_loss() -> None:
+    graph = make_graph("cross_entropy", "some")
+    record = graph.nodes[graph.find("record")]
+    for name in ("loss/sum", "rate"):
+        inputs = (*record.inputs[:2], ref_of(graph, name), record.inputs[3])
+        with pytest.raises(CircuitError, match="loss"):
+            build_with(rewire(graph, "record", inputs=inputs), LARGE, clamps=False)
+
+
+def test_row_nodes_belong_to_a_softmax() -> None:
+    """A sum of rows that is divided by nowhere is tied to nothing."""
+    graph = make_graph("cross_entropy", "some")
+    rows = graph.nodes[ref_of(graph, "loss/rows").node]
+    spare = replace(graph.nodes[ref_of(graph, "loss/sum").node], name="spare")
+    [at_rows] = [i for i, node in enumerate(graph.nodes) if node is rows]
+    # In place of a node that is not of the circuit, and nothing but hashes reads.
+    [spot] = [i for i, node in enumerate(graph.nodes) if node.name == "digest/param/b1"]
+    assert spot > at_rows
+    with pytest.raises(CircuitError, match="softmax"):
+        build_with(with_node(graph, spot, **vars_of(spare)), LARGE, clamps=False)
+
+
+def vars_of(node: Node) -> dict[str, object]:
+    return {
+        name: getattr(node, name) for name in ("op", "name", "inputs", "attrs", "outputs")
+    }
+
+
+def test_the_rate_is_that_of_the_steps_own_number() -> None:
+    graph = make_graph("mse", "some")
+    with pytest.raises(CircuitError, match="rate"):
+        late = ref_of(graph, "step/next")
+        build_with(rewire(graph, "rate", inputs=(late,)), LARGE, clamps=False)
+
+
+@pytest.mark.parametrize("kind", ["cnn"])
+def test_other_models_are_refused(kind: str) -> None:
+    with pytest.raises(CircuitError, match="no circuit for the operator"):
+        build_with(make_tiny_task(kind).graph, LARGE, clamps=False)
+
+
+def test_cells_fit_in_the_columns_chosen() -> None:
+    graph = make_tiny_task(loss="mse").graph
+    for name in ("step", "step-clamps"):
+        circuit = build_step_circuit(graph, 17, name)
+        assert circuit.inner_columns == 1
+        assert circuit.cells <= 1 << 17
+    with pytest.raises(CircuitError, match="17"):
+        build_step_circuit(graph, 16)
+    with pytest.raises(CircuitError, match="none of"):
+        build_step_circuit(graph, 17, "stairs")

@@ -37,6 +37,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -65,13 +66,15 @@ from vtrain.prove.tiles import (
     SOFTMAX_TILES,
     TILE_CIRCUITS,
     TILE_K,
+    LinearMap,
     build_tile_circuit,
+    linear_challenge,
     range_parameters,
     rescale_parameters,
     softmax_parameters,
 )
-from vtrain.prove.tiling import COMBINATION, StepFacts, Tiling
-from vtrain.prove.verifier import read_commitments, verify
+from vtrain.prove.tiling import COMBINATION, LINEAR, StepFacts, Tiling
+from vtrain.prove.verifier import Expansion, read_commitments, verify
 from vtrain.spec.number import SATURATION, rs_int, saturate_int
 from vtrain.train.data import IdxSource, gather_batch
 from vtrain.train.layout import RunPaths
@@ -160,6 +163,13 @@ PREDICTED: Final[Mapping[str, Mapping[str, float]]] = {
 KZG_PREDICTED = 0.015
 
 
+_PLACES = np.arange(TILE * TILE)
+TRANSPOSE: Final = LinearMap(
+    _PLACES, _PLACES.reshape(TILE, TILE).T.reshape(-1), np.ones_like(_PLACES)
+)
+"""The map of the linear tile; a sparser one takes the verifier less."""
+
+
 # --- statements
 
 
@@ -172,6 +182,13 @@ class Case:
     given: Mapping[str, Ints]
     parameters: Mapping[str, Ints] = field(default_factory=dict)
     graph: bytes = b""
+
+    @property
+    def expansion(self) -> Expansion | None:
+        """Of the challenge, which has to do with the map that a linear tile is of."""
+        if self.circuit != LINEAR:
+            return None
+        return Expansion(2 * TILE, partial(linear_challenge, TILE, image=TRANSPOSE))
 
     def build(self) -> Circuit:
         """The circuit."""
@@ -271,9 +288,9 @@ def _make_square(form: str, rng: np.random.Generator) -> Made:
 
 
 def _make_linear(form: str, rng: np.random.Generator) -> Made:
-    # The image of zero: it holds whatever the weights are, which cost the same.
-    zero = np.zeros((TILE, TILE), dtype=np.int64)
-    return {"x": zero, "y": zero}, {}
+    lo, hi = SATURATION["i32"]
+    x = rng.integers(lo, hi + 1, (TILE, TILE))
+    return {"x": x, "y": x.T}, {}
 
 
 def _make_range(form: str, rng: np.random.Generator) -> Made:
@@ -396,6 +413,7 @@ def prove_once(case: Case, srs: Path, cache: Path, rounds: int) -> dict[str, Any
         srs=srs,
         commit_key=commit_key,
         limits=LIMITS,
+        expansion=case.expansion,
         progress=stages,
     )
     wall = time.perf_counter() - begin
@@ -412,10 +430,13 @@ def prove_once(case: Case, srs: Path, cache: Path, rounds: int) -> dict[str, Any
             parameters=case.parameters,
             commit_key=commit_key,
             limits=LIMITS,
+            expansion=case.expansion,
         )
         assert verdict.holds, verdict.reason
 
+    before, _ = read_usage()
     checks = harness.spread([harness.time_once(check) for _ in range(rounds)])
+    checked, _ = read_usage()
     return {
         "prove, s": round(wall, 2),
         **{f"of it {name}": seconds for name, seconds in stages.spent().items()},
@@ -424,6 +445,7 @@ def prove_once(case: Case, srs: Path, cache: Path, rounds: int) -> dict[str, Any
         "beside it, GB": round(read_peak() / 1000, 2),
         "proof, bytes": len(proof.data),
         "verify, s": round(checks["median"], 3),
+        "verify, CPU-s": round((checked - before) / rounds, 3),
         "verify spread": checks,
     }
 
@@ -515,24 +537,30 @@ def count_statements(task: CompiledTask) -> tuple[Counter[str], int]:
 
 
 def plan_tiles(
-    tasks: Mapping[str, CompiledTask], seconds: Mapping[str, float], commit: float
+    tasks: Mapping[str, CompiledTask],
+    seconds: Mapping[str, float],
+    commit: float,
+    runs: list[dict[str, Any]],
 ) -> list[dict[str, Any]]:
-    """What all tiles of a step take, by the seconds that a proof of each circuit takes."""
+    """What all tiles of a step take, by the seconds that a proof of each circuit takes, that a
+    commitment to a tile takes, and that a training step takes (in ``runs``)."""
     rows = []
-    for kind, task in tasks.items():
+    for run in runs:
+        task = tasks[run["model"]]
         counts, tiles = count_statements(task)
         proofs = sum(count for name, count in counts.items() if name != COMBINATION)
         needed = sum(n * seconds[name] for name, n in counts.items() if name != COMBINATION)
         rows.append(
             {
-                "model": kind,
-                "batch": task.spec.batch,
+                "model": run["model"],
+                "batch": run["batch"],
                 "statements": counts.total(),
                 "of them proofs": proofs,
                 "circuits": len(counts.keys() - {COMBINATION}),
                 "tiles of the trace": tiles,
                 "committing to them, s": round(tiles * commit, 1),
                 "proving all, hours": round(needed / 3600, 2),
+                "proving all / training step": round(1000 * needed / run["training step, ms"]),
                 "100 drawn at random, minutes": round(100 * needed / counts.total() / 60, 1),
             }
         )
@@ -582,8 +610,10 @@ def measure_run(kind: str, task: CompiledTask, key: CommitKey, rounds: int) -> d
 
 
 def find_limits(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """From where on only some steps can carry commitments, from the smallest and largest model."""
-    small, large = (pick(rows, key=lambda row: row["parameters"]) for pick in (min, max))
+    """From where on only some steps can carry commitments, by the shortest step and the largest
+    model."""
+    shortest = min(row["training step, ms"] for row in rows)
+    large = max(rows, key=lambda row: row["parameters"])
     each = large["state, ms"] / large["parameters"]
     batch = large["batch"] * large["state, ms"] / large["training step, ms"]
     return [
@@ -592,8 +622,8 @@ def find_limits(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "value": round(each, 6),
         },
         {
-            "figure": "parameters for which that takes as long as the smallest model's step",
-            "value": math.ceil(small["training step, ms"] / each),
+            "figure": "parameters for which that takes as long as the shortest of these steps",
+            "value": math.ceil(shortest / each),
         },
         {"figure": "parameters for which it takes a second", "value": round(1000 / each)},
         {
@@ -681,9 +711,10 @@ def measure(quick: bool) -> harness.Result:
         spent = {row["circuit"]: row["prove, s"] for row in tile_rows}
         spent |= {name: spent[other] for name, other in SAME.items()}
         figures["a step by tiles"] = plan_tiles(
-            {kind: tasks[kind] for kind in MODELS},
+            tasks,
             spent,
             spreads["commitment to a tile, s"]["median"],
+            [run for run in runs if run["model"] in MODELS],
         )
     matmul = rows["matmul-nn"]
     seconds, memory = TILE_LIMITS

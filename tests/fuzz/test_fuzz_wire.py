@@ -31,7 +31,7 @@ from vtrain.commit import log
 from vtrain.dispute.state import Game
 from vtrain.dispute.statement import Ruling
 from vtrain.errors import EncodingError, SignatureError
-from vtrain.wire import cbor, claim, dispute, graph, opening, proof, record, structs, task
+from vtrain.wire import cbor, claim, dispute, graph, opening, proof, record, structs, task, tiles
 
 CORPUS = Path(__file__).resolve().parent / "corpus"
 
@@ -64,6 +64,8 @@ TARGETS = {
     "signed_move": Target(partial(structs_of, dispute.SignedMove), structs.encode),
     "genesis": Target(partial(structs_of, dispute.Genesis), structs.encode),
     "game": Target(partial(structs_of, Game), structs.encode),
+    "signed_trace_claim": Target(tiles.decode_signed_trace_claim, structs.encode),
+    "tile_answer": Target(tiles.decode_tile_answer, structs.encode),
     "ruling": Target(partial(structs_of, Ruling), structs.encode),
 }
 

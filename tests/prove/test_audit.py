@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -39,12 +40,15 @@ from tests.prove.steps import (
     train_run,
 )
 from tests.tasks import make_tiny_task
+from vtrain import cli
+from vtrain.attest.claims import compute_claim_digest
 from vtrain.attest.keys import public_key
+from vtrain.demo.cheats import alter_gradient, train_falsely
 from vtrain.errors import CircuitError, MissingExtraError, ProverError, RunError, SrsError
 from vtrain.prove import audit as module
 from vtrain.prove.audit import choose_steps, verify_proofs
 from vtrain.prove.batches import sign_batches
-from vtrain.prove.runs import ProofSetup, read_run
+from vtrain.prove.runs import ProofSetup, StepSource, prepare_circuit, read_run
 from vtrain.prove.srs import generate_srs
 from vtrain.train.layout import RunPaths
 from vtrain.train.task import CompiledTask
@@ -52,7 +56,6 @@ from vtrain.wire.bundle import ProofBundle, decode_bundle, encode_bundle
 from vtrain.wire.proof import decode_kzg_record, encode_kzg_record
 from vtrain.wire.record import decode_record, encode_record
 from vtrain.wire.report import Report
-from vtrain.wire.task import encode_task
 
 PUBLIC = ("task.cbor", "graph.cbor", "log.bin", "kzg.bin", "claim.cbor")
 
@@ -324,9 +327,6 @@ def make_loop(path: Path, bundle: ProofBundle) -> None:
 
 def make_pipe(path: Path, bundle: ProofBundle) -> None:
     path.unlink()
-    path.parent.joinpath("x").touch()
-    import os
-
     os.mkfifo(path)
 
 
@@ -475,12 +475,350 @@ def test_a_proof_of_other_tensors_than_logged(
     run: Path, public: Path, srs: Path, ezkl: FakeEzkl, name: str
 ) -> None:
     """A step that the solver never logged, were there a proof of it."""
-    honest = np.zeros(0)
     signed = read_run(run)
-    values = module.StepSource(signed, signed.task.proof.usable, engine="numpy").values(5)  # type: ignore[union-attr]
-    honest = values.given[name].copy()
-    honest[0] += 1
-    other = make_bundle(run, srs, 5, changed={name: honest})
+    values = StepSource(signed, make_setup(signed.task, srs, run).proof.usable).values(5)
+    column = values.given[name].copy()
+    column[0] += 1
+    other = make_bundle(run, srs, 5, changed={name: column})
     ezkl.good.add(other.proof)
     put_bundle(public, other)
     check_refused(audit(public, srs), "proof", f"commitment of {name} is not the one expected")
+
+
+# --- runs that are false, or spoiled
+
+
+def change_kzg(run: Path, step: int, part: str) -> None:
+    """Let the solver sign commitments to other tensors: those of the part's first commitment, to
+    zeros."""
+    leaves = read_kzg_leaves(run)
+    records = [decode_kzg_record(leaf) for leaf in leaves]
+    other = records[0].batch
+    for index, record in enumerate(records):
+        if record.step == step:
+            changed: dict[str, Any] = {part: other}
+            records[index] = replace(record, **changed)
+        if part == "after" and record.step == step + 1:  # else the next record would not go on
+            records[index] = replace(record, before=other)
+    write_kzg_leaves(run, [encode_kzg_record(record) for record in records])
+    sign_again(run)
+
+
+@pytest.mark.parametrize("part", ["after", "batch"])
+@pytest.mark.usefixtures("ezkl")
+def test_logged_commitments_to_other_tensors(run: Path, srs: Path, part: str) -> None:
+    """Whoever has the tensors sees fraud; in private, no proof fits."""
+    change_kzg(run, 5, part)
+    put_bundle(run, resign(run, 5))
+    report = audit(run, srs, private=False)
+    check_refused(report, "kzg", f"the logged commitment of {part} is of other tensors", "solver")
+    report = audit(publish(run), srs)
+    check_refused(report, "proof", f"commitment of {part} is not the one expected")
+
+
+def resign(run: Path, step: int) -> ProofBundle:
+    """The proof that lies there, said to be of the claim as it is now."""
+    bundle = decode_bundle((run / "proofs" / f"step-{step:012d}.cbor").read_bytes())
+    claim = compute_claim_digest(read_run(run).signed.claim)
+    return alter(bundle, claim=claim)
+
+
+@pytest.mark.usefixtures("ezkl")
+def test_initial_commitments_that_are_false_are_the_tasks_fault(
+    task: CompiledTask, srs: Path, tmp_path: Path
+) -> None:
+    """The solver goes on from what the task says; commitments to the state are another's."""
+    proof = task.spec.proof
+    assert proof is not None
+    other = replace(proof, initial=(open_key(srs).zero,))
+    spec = replace(task.spec, proof=other)
+    run = tmp_path / "run"
+    train_falsely(
+        replace(task, spec=spec), run, key=KEY, cheat=lambda task, session: session.step(), step=1
+    )
+    first = decode_kzg_record(read_kzg_leaves(run)[0])
+    leaves = [encode_kzg_record(replace(first, before=other.initial)), *read_kzg_leaves(run)[1:]]
+    write_kzg_leaves(run, leaves)
+    sign_again(run)
+    put_bundle(run, make_bundle(run, srs, 1))
+    report = audit(run, srs, private=False, steps=(1,))
+    check_refused(report, "kzg", "the logged commitment of before is of other tensors", "task")
+
+
+@pytest.mark.usefixtures("ezkl")
+def test_a_step_that_is_not_the_one_logged(run: Path, srs: Path) -> None:
+    """A loss that is too good, between two checkpoints: redoing the steps shows it."""
+    leaves = read_leaves(run)
+    record = decode_record(leaves[3])
+    leaves[3] = encode_record(replace(record, loss=record.loss - 1))
+    write_leaves(run, leaves)
+    sign_again(run)
+    put_bundle(run, resign(run, 5))
+    report = audit(run, srs, private=False)
+    check_refused(report, "replay", "is not the step logged", "solver")
+    assert reason_of(report).where == "step 4"
+    assert audit(publish(run), srs).verdict == "verified", "the loss is that of another step"
+    put_bundle(run, resign(run, 5), 4)
+    report = audit(run, srs, steps=(4,))
+    check_refused(report, "proof", "step is not that of this step")
+
+
+@pytest.mark.usefixtures("ezkl")
+def test_a_loss_that_is_not_the_proven_one(run: Path, srs: Path) -> None:
+    leaves = read_leaves(run)
+    record = decode_record(leaves[4])
+    leaves[4] = encode_record(replace(record, loss=record.loss - 1))
+    write_leaves(run, leaves)
+    sign_again(run)
+    bundle = resign(run, 5)
+    put_bundle(run, bundle)
+    check_refused(audit(run, srs), "proof", "parameters is not that of this step")
+    parameters = {**bundle.statement.parameters, "loss": (record.loss - 1,)}
+    put_bundle(run, alter(bundle, parameters=parameters))
+    check_refused(audit(run, srs), "proof", "commitment of public is not the one computed")
+
+
+@pytest.mark.usefixtures("ezkl")
+def test_an_altered_checkpoint_is_no_start(run: Path, srs: Path) -> None:
+    """It is not what was signed, and the steps are redone from the one before."""
+    path = RunPaths(run).checkpoint(3)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(bytes(data))
+    report = audit(run, srs, private=False)
+    assert {check.name for check in failed(report)} == {"files", "checkpoints"}
+    assert report.verdict == "inconclusive"
+    assert report.segments == ((5, 5),)
+    for step in (0, 3, 6):
+        RunPaths(run).checkpoint(step).unlink()
+    report = audit(run, srs, private=False)
+    check_refused(report, "proof", "has no checkpoint before step 5")
+
+
+@pytest.mark.usefixtures("ezkl")
+def test_fraud_that_is_in_plain_sight_is_not_passed_over_in_private(run: Path, srs: Path) -> None:
+    leaves = read_leaves(run)
+    first, second = (decode_record(leaf) for leaf in leaves[:2])
+    leaves[0] = encode_record(replace(first, batch_digest=second.batch_digest))
+    write_leaves(run, leaves)
+    sign_again(run)
+    put_bundle(run, resign(run, 5))
+    report = audit(run, srs)
+    assert (report.verdict, reason_of(report).name) == ("fraud", "batches")
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+@pytest.mark.usefixtures("ezkl")
+def test_public_files_that_are_missing_or_spoiled(public: Path, srs: Path, name: str) -> None:
+    path = public / name
+    data = path.read_bytes()
+    rng = np.random.default_rng(1)
+    for place in map(int, rng.choice(len(data), 6, replace=False)):
+        changed = bytearray(data)
+        changed[place] ^= 1 << int(rng.integers(8))
+        path.write_bytes(bytes(changed))
+        report = audit(public, srs)
+        assert report.verdict == "inconclusive", place
+    for spoiled in (data[:-1], data + b"\0", b"", bytes(1000)):
+        path.write_bytes(spoiled)
+        assert audit(public, srs).verdict == "inconclusive"
+    path.unlink()
+    report = audit(public, srs)
+    assert report.verdict == "inconclusive"
+    assert report.segments == ()
+
+
+@pytest.mark.usefixtures("ezkl")
+def test_another_task_than_the_one_agreed_on(public: Path, srs: Path, task: CompiledTask) -> None:
+    assert audit(public, srs, task_id=task.task_id).verdict == "verified"
+    report = audit(public, srs, task_id=bytes(32))
+    assert report.verdict == "inconclusive"
+    assert reason_of(report).name == "task"
+    with pytest.raises(RunError, match="is not a run directory"):
+        audit(public / "task.cbor", srs)
+
+
+@pytest.mark.usefixtures("ezkl")
+def test_a_task_whose_circuits_are_no_whole_steps(
+    srs: Path, tmp_path: Path, bundle: ProofBundle, task: CompiledTask
+) -> None:
+    """Few rows, as k = 8 leaves them: such a run is well, and has no proof."""
+    small = tmp_path / "small"
+    run = train_run(make_kzg_task(small), tmp_path / "run")
+    put_bundle(run, bundle)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "prepare_circuit", prepare_circuit)
+        check_refused(audit(run, small), "proof", "whole steps need k of 17 at least, not 8")
+
+
+# --- circuits that cannot be had
+
+
+@pytest.mark.parametrize(
+    "error", [CircuitError("too large", where="memory"), ProverError("died", where="setup")]
+)
+def test_a_circuit_that_cannot_be_had_is_asked_for_once(
+    public: Path, run: Path, srs: Path, ezkl: FakeEzkl, monkeypatch: pytest.MonkeyPatch, error: Any
+) -> None:
+    calls = []
+
+    def prepare(*arguments: Any, **options: Any) -> Any:
+        calls.append(arguments)
+        raise error
+
+    monkeypatch.setattr(module, "prepare_circuit", prepare)
+    put_bundle(public, make_bundle(run, srs, 3))
+    report = audit(public, srs, steps=(3, 5))
+    assert report.verdict == "inconclusive"
+    assert [check.where for check in failed(report)] == [
+        f"step {step}: {error.where}" for step in (3, 5)
+    ]
+    assert len(calls) == 1
+
+
+def test_without_ezkl_nothing_is_begun(
+    public: Path, srs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*modules: str) -> None:
+        raise MissingExtraError("needs it", where=modules[0])
+
+    monkeypatch.setattr(module, "require_extra", refuse)
+    with pytest.raises(MissingExtraError):
+        audit(public, srs)
+
+
+# --- the data's owner
+
+
+@pytest.mark.usefixtures("ezkl")
+def test_batches_that_the_owner_signed(
+    public: Path, run: Path, srs: Path, task: CompiledTask
+) -> None:
+    batches = sign_batches(task.spec, task.graph, task.samples, open_key(srs), KEY)
+    owner = public_key(KEY)
+    report = audit(public, srs, batches=batches, owner=owner)
+    assert report.verdict == "verified"
+    assert "owner" in {check.name for check in report.checks}
+    assert any("are those that the data's owner signed" in s for s in report.strength.checked)
+    assert not any("where the batches came from" in s for s in report.strength.unchecked)
+    assert audit(run, srs, batches=batches, owner=owner, private=False).verdict == "verified"
+
+    report = audit(public, srs, batches=batches, owner=bytes(32))
+    assert [check.name for check in failed(report)] == ["owner"]
+    assert any("where the batches came from" in s for s in report.strength.unchecked)
+    altered = replace(batches, commitments=batches.commitments[::-1])
+    assert failed(audit(public, srs, batches=altered, owner=owner))[0].name == "owner"
+    with pytest.raises(RunError, match="batches and owner"):
+        audit(public, srs, batches=batches)
+    with pytest.raises(RunError, match="batches and owner"):
+        audit(public, srs, owner=owner)
+
+    change_kzg(run, 5, "batch")
+    put_bundle(run, resign(run, 5))
+    report = audit(run, srs, batches=batches, owner=owner)
+    check_refused(report, "proof", "not the one that its owner signed")
+    swapped = replace(task.spec, seed=task.spec.seed + 1)
+    others = sign_batches(swapped, task.graph, task.samples, open_key(srs), KEY)
+    report = audit(public, srs, batches=others, owner=owner)
+    assert "about other batches" in failed(report)[0].detail
+
+
+# --- with ezkl itself
+
+
+@pytest.fixture(scope="module")
+def proven(
+    task: CompiledTask, srs: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path]:
+    """A run with a real proof of step 5, and the keys; tests only read it."""
+    folder = tmp_path_factory.mktemp("proven")
+    run = train_run(task, folder / "run")
+    arguments = ["prove", run, "--steps", 5, "--srs", srs, "--cache", folder / "keys"]
+    assert cli.run([*map(str, arguments), "--threads", "1"]) == 0
+    return run, folder / "keys"
+
+
+def copy_public(run: Path, folder: Path) -> Path:
+    return publish(Path(shutil.copytree(run, folder / "run")))
+
+
+@pytest.mark.slow
+def test_a_proof_holds_in_a_fresh_process_that_has_public_files_alone(
+    proven: tuple[Path, Path], srs: Path, tmp_path: Path
+) -> None:
+    run, keys = proven
+    public = copy_public(run, tmp_path)
+    command = [sys.executable, "-m", "vtrain", "verify", public, "--mode", "proof", "--private"]
+    command += ["--steps", 5, "--srs", srs, "--cache", keys, "--threads", 1, "--json"]
+    for more, code in (([], 3), (["--allow-insecure-srs"], 0)):
+        done = subprocess.run(
+            [str(part) for part in [*command, *more]], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == code, done.stderr
+        report = json.loads(done.stdout)
+        proof = next(check for check in report["checks"] if check["name"] == "proof")
+        assert proof["status"] == "passed"
+    assert verify_proofs(run, make_audit(srs, keys, private=False)).verdict == "verified"
+
+
+@pytest.mark.slow
+def test_proving_again_makes_nothing(
+    proven: tuple[Path, Path],
+    srs: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run, keys = proven
+    files = {path: path.read_bytes() for path in (run / "proofs").glob("*.cbor")}
+    arguments = ["prove", run, "--steps", "5", "--srs", srs, "--cache", keys, "--json"]
+    capsys.readouterr()
+    assert cli.run([str(argument) for argument in arguments]) == 0
+    assert json.loads(capsys.readouterr().out)["made"] == 0
+    assert files == {path: path.read_bytes() for path in (run / "proofs").glob("*.cbor")}
+
+
+@pytest.mark.slow
+def test_a_real_proof_shows_nothing_else(
+    proven: tuple[Path, Path], task: CompiledTask, srs: Path, tmp_path: Path
+) -> None:
+    """Fields, steps, runs and bytes of the proof: what is altered is refused."""
+    run, keys = proven
+    public = copy_public(run, tmp_path)
+    path = public / "proofs" / "step-000000000005.cbor"
+    good = decode_bundle(path.read_bytes())
+    given = make_audit(srs, keys)
+    for name, value in FALSE.items():
+        put_bundle(public, alter(good, **{name: value}), 5)
+        check_refused(verify_proofs(public, given), "proof", f"{name} is not that of this step")
+
+    # Said to be of step 4, whose parameters are other ones.
+    loss = decode_record(read_leaves(run)[3]).loss
+    said = {"step": 4, "parameters": {**good.statement.parameters, "loss": (loss,)}}
+    put_bundle(public, alter(good, **said), 4)
+    four = replace(given, steps=(4,))
+    check_refused(verify_proofs(public, four), "proof", "commitment of before is not")
+
+    # A good proof of the step done right, for a log that commits to the step done falsely.
+    false = tmp_path / "false"
+    train_falsely(task, false, key=KEY, cheat=alter_gradient, step=5)
+    claim = read_run(false).signed.claim
+    said = {"run_id": claim.run_id, "claim": compute_claim_digest(claim)}
+    put_bundle(false, alter(good, **said))
+    check_refused(verify_proofs(false, given), "proof", "commitment of after is not")
+    report = verify_proofs(false, replace(given, private=False))
+    check_refused(report, "replay", "is not the step logged", "solver")
+
+    commitments = 64 * 10
+    for proof in (good.proof[:-1], good.proof + b"\0", good.proof[:64], good.proof[32:]):
+        put_bundle(public, replace(good, proof=proof))
+        check_refused(verify_proofs(public, given), "proof", "the proof has")
+    rng = np.random.default_rng(2)
+    for place in (
+        *rng.integers(commitments, size=6),
+        *rng.integers(commitments, len(good.proof), size=8),
+    ):
+        changed = bytearray(good.proof)
+        changed[place] ^= 1 << int(rng.integers(8))
+        put_bundle(public, replace(good, proof=bytes(changed)))
+        report = verify_proofs(public, given)
+        assert [check.name for check in failed(report)] == ["proof"], place
+        assert report.verdict == "inconclusive"

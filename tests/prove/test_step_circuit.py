@@ -32,12 +32,15 @@ from vtrain.wire.graph import Node, Ref, StepGraph
 LARGE = Size(4, 2**30)
 losses = pytest.mark.parametrize("loss", ["cross_entropy", "mse"])
 both = pytest.mark.parametrize("clamps", [True, False], ids=["clamps", "plain"])
-decays = pytest.mark.parametrize("decay", DECAYS)
+slow_losses = pytest.mark.parametrize(
+    "loss", ["mse", pytest.param("cross_entropy", marks=pytest.mark.slow)]
+)
+"""For what would be the same with a softmax, and takes long."""
+LOSSES_AND_DECAYS = [("cross_entropy", "some"), *(("mse", decay) for decay in DECAYS)]
+decays = pytest.mark.parametrize(("loss", "decay"), LOSSES_AND_DECAYS)
 
 
-def broken(
-    loss: str, decay: str, clamps: bool, statement: Statement, **more: object
-) -> list[str]:
+def broken(loss: str, decay: str, clamps: bool, statement: Statement, **more: object) -> list[str]:
     circuit = make_circuit(loss, decay, clamps)
     return find_broken(circuit, statement.given, statement.parameters, **more)  # type: ignore[arg-type]
 
@@ -53,14 +56,12 @@ def find_place(graph: StepGraph, state: str) -> slice:
     raise AssertionError(state)
 
 
-@losses
 @decays
 @pytest.mark.parametrize("state", STATES)
 def test_true_steps_hold_whatever_saturates(loss: str, decay: str, state: str) -> None:
     assert broken(loss, decay, True, make_statement(loss, decay, state)) == []
 
 
-@losses
 @decays
 @pytest.mark.parametrize("state", STATES)
 def test_without_clamps_only_steps_that_saturate_are_lost(
@@ -70,12 +71,11 @@ def test_without_clamps_only_steps_that_saturate_are_lost(
     assert bool(found) == (state not in ("fresh", "trained", "zero"))
 
 
-ALTERED = [(BEFORE, 24), (AFTER, 24), (BATCH, 24), (LOSS, 2), (RATE, 2)]
+ALTERED = [(BEFORE, 12), (AFTER, 12), (BATCH, 12), (LOSS, 2), (RATE, 2)]
 
 
-@losses
+@decays
 @both
-@pytest.mark.parametrize("decay", ["none", "some"])
 def test_one_altered_element_holds_only_where_the_law_agrees(
     loss: str, clamps: bool, decay: str
 ) -> None:
@@ -83,7 +83,7 @@ def test_one_altered_element_holds_only_where_the_law_agrees(
     rng = np.random.default_rng(1)
     disagreed = []
     for name, count in ALTERED:
-        for _ in range(count):
+        for _ in range(count if loss == "mse" else count // 2):
             index = int(rng.integers(honest.get(name).size))
             value = int(honest.get(name)[index]) + int(rng.choice([-1, 1, 2, -257, 2**9]))
             statement = honest.altered(name, index, value)
@@ -92,14 +92,14 @@ def test_one_altered_element_holds_only_where_the_law_agrees(
     assert not disagreed
 
 
-@losses
+@slow_losses
 @both
 def test_two_altered_elements_hold_only_where_the_law_agrees(loss: str, clamps: bool) -> None:
     """Alterations that belong together: a state's element before and after, or two that cancel."""
     graph, honest = make_graph(loss, "some"), make_statement(loss, "some")
     rng = np.random.default_rng(2)
     agreed, disagreed = set(), []
-    for _ in range(40):
+    for _ in range(24):
         delta = int(rng.choice([-1, 1, 2, 1 << 12]))
         index = int(rng.integers(honest.given[BEFORE].size))
         first = str(rng.choice([BEFORE, AFTER]))
@@ -128,13 +128,11 @@ NO_INTEGERS = {
 }
 
 
-@losses
+@slow_losses
 @both
 @pytest.mark.parametrize("what", NO_INTEGERS)
 @pytest.mark.parametrize("name", [BEFORE, AFTER, BATCH, LOSS])
-def test_nothing_committed_to_is_a_fraction(
-    loss: str, clamps: bool, what: str, name: str
-) -> None:
+def test_nothing_committed_to_is_a_fraction(loss: str, clamps: bool, what: str, name: str) -> None:
     honest = make_statement(loss, "some")
     circuit = make_circuit(loss, "some", clamps)
     vectors = forge(circuit, honest.given, honest.parameters)
@@ -149,7 +147,7 @@ def test_nothing_committed_to_is_a_fraction(
         assert circuit.find_broken({**vectors, name: altered}), index
 
 
-@losses
+@slow_losses
 @both
 @pytest.mark.parametrize(
     ("name", "value"), [(BEFORE, 2**31), (BEFORE, -(2**31) - 1), (BATCH, 256), (BATCH, -1)]
@@ -157,8 +155,19 @@ def test_nothing_committed_to_is_a_fraction(
 def test_what_no_dtype_holds_is_refused(loss: str, clamps: bool, name: str, value: int) -> None:
     graph, honest = make_graph(loss, "some"), make_statement(loss, "some")
     places = [find_place(graph, state).start for state in state_names(graph)]
+    held = {
+        "before/",
+        "batch/",
+        "ones: before/",
+        "ones: batch/",
+        "w1",
+        "w2",
+        "ones: w1",
+        "ones: w2",
+    }
     for index in places if name == BEFORE else [0, 5]:
-        assert broken(loss, "some", clamps, honest.altered(name, index, value)), index
+        found = broken(loss, "some", clamps, honest.altered(name, index, value))
+        assert any(item.startswith(tuple(held)) for item in found), index
 
 
 @losses
@@ -203,7 +212,9 @@ def list_hinted(loss: str) -> list[str]:
     return [
         node.name
         for node in graph.nodes
-        if node.name in hints or f"{node.name}/mask" in hints or node.op in ("momentum", "sgd_update")
+        if node.name in hints
+        or f"{node.name}/mask" in hints
+        or node.op in ("momentum", "sgd_update")
     ]
 
 
@@ -223,42 +234,35 @@ GROUPED = {
 def test_every_node_is_held_by_conditions_of_its_own(loss: str, name: str, clamps: bool) -> None:
     """One element of a node's output is false, and all that follows is the law's: state after,
     loss, hints.  Nothing but this node's own conditions can tell."""
+    if loss == "cross_entropy" and not (clamps or name.startswith("loss")):
+        return  # as with the other loss
     graph, honest = make_graph(loss, "some"), make_statement(loss, "some")
     inputs = {**honest.given, **honest.parameters}
     [index] = [i for i, node in enumerate(graph.nodes) if node.name == name]
-    true = evaluate(graph, inputs)[Ref(index)]
+    node, found = graph.nodes[index], evaluate(graph, inputs)
+    true = found[Ref(index)].astype(np.int64)
     circuit = make_circuit(loss, "some", clamps)
-    for place in (0, true.size - 1):
-        for delta in (1, -1):
-            false = true.astype(np.int64)
-            is_mask = f"{name}/mask" in {hint for hint, _, _ in circuit.parts("hints")}
-            if is_mask:
-                # The mask turned round: what passes of 0 is nothing, so another place is taken.
-                place = int(np.flatnonzero(_gated(graph, graph.nodes[index], inputs))[place])
-                flat = false.reshape(-1)
-                gated = _gated(graph, graph.nodes[index], inputs)
-                flat[place] = 0 if flat[place] else gated[place]
-                changes = {f"{name}/mask": at(place, lambda value: 1 - value)}
-            else:
-                false.reshape(-1)[place] += delta
-                if abs(int(false.reshape(-1)[place])) > _most(graph.nodes[index]):
-                    continue
-                changes = {name: at(place, lambda value: value + delta)}
-            kept = false.astype(NUMPY_DTYPES[graph.nodes[index].outputs[0].dtype])
-            statement = conclude(graph, inputs, {name: kept})
-            if graph.nodes[index].op in ("momentum", "sgd_update"):
-                changes = {}
-            assert not is_true(graph, statement) or statement.get(LOSS) == honest.get(LOSS)
-            found = find_broken(circuit, statement.given, statement.parameters, changes)
-            assert found, (place, delta)
-            if found != ["no witness"]:
-                own = GROUPED.get(name, name)
-                others = [n for n in found if not n.removeprefix("ones: ").startswith(own)]
-                assert not others, (place, delta)
-
-
-def _gated(graph: StepGraph, node: Node, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    return evaluate(graph, inputs)[node.inputs[0]].reshape(-1)
+    masked = f"{name}/mask" in {hint for hint, _, _ in circuit.parts("hints")}
+    passed = found[node.inputs[0]].reshape(-1).astype(np.int64)
+    # Where a mask passes 0, turning it round changes nothing.
+    places = np.flatnonzero(passed) if masked else np.arange(true.size)
+    for place, delta in ((int(places[0]), 1), (int(places[-1]), -1)):
+        false, changes = true.copy(), {}
+        flat = false.reshape(-1)
+        if masked:
+            flat[place] = 0 if flat[place] else passed[place]
+            changes = {f"{name}/mask": at(place, lambda value: 1 - value)}
+        else:
+            flat[place] += delta if abs(flat[place] + delta) <= _most(node) else -delta
+            if node.op not in ("momentum", "sgd_update"):
+                changes = {name: at(place, int(flat[place]))}
+        kept = false.astype(NUMPY_DTYPES[node.outputs[0].dtype])
+        statement = conclude(graph, inputs, {name: kept})
+        names = find_broken(circuit, statement.given, statement.parameters, changes)
+        assert names, place
+        own = GROUPED.get(name, name)
+        others = [item for item in names if not item.removeprefix("ones: ").startswith(own)]
+        assert not others or others == ["no witness"], place
 
 
 def _most(node: Node) -> int:
@@ -266,13 +270,13 @@ def _most(node: Node) -> int:
     return 2**62 if dtype == "i64" else SATURATION[dtype][1]
 
 
-@losses
+@slow_losses
 @both
 def test_private_values_are_as_they_must_be(loss: str, clamps: bool) -> None:
     statement = make_statement(loss, "some")
     circuit = make_circuit(loss, "some", clamps)
     vectors = forge(circuit, statement.given, statement.parameters)
-    changes = ("one more", "half the field away", "a third more")
+    changes = ("one more", "a third more")
     tried, uncaught = find_uncaught(
         circuit,
         vectors,
@@ -364,16 +368,14 @@ def test_row_nodes_belong_to_a_softmax() -> None:
 
 
 def vars_of(node: Node) -> dict[str, object]:
-    return {
-        name: getattr(node, name) for name in ("op", "name", "inputs", "attrs", "outputs")
-    }
+    return {name: getattr(node, name) for name in ("op", "name", "inputs", "attrs", "outputs")}
 
 
 def test_the_rate_is_that_of_the_steps_own_number() -> None:
     graph = make_graph("mse", "some")
+    late = rewire(graph, "rate", inputs=(ref_of(graph, "step/next"),))
     with pytest.raises(CircuitError, match="rate"):
-        late = ref_of(graph, "step/next")
-        build_with(rewire(graph, "rate", inputs=(late,)), LARGE, clamps=False)
+        build_with(late, LARGE, clamps=False)
 
 
 @pytest.mark.parametrize("kind", ["cnn"])

@@ -359,24 +359,30 @@ def forge_softmax(**changes: Callable[[Ints], Ints]) -> tuple[Example, dict[str,
     return example, example.assign(given)
 
 
-def add(row: int, value: int) -> Callable[[Ints], Ints]:
-    def change(values: Ints) -> Ints:
-        changed = values.copy()
-        changed[row] += value
-        return changed
-
-    return change
-
-
 def test_softmax_of_the_law_is_no_forgery() -> None:
     _, vectors = forge_softmax()
     assert build("softmax-16").find_broken(vectors) == []
 
 
-@pytest.mark.parametrize("name", ["maximum", "sum"])
-def test_softmax_is_forged_by_nothing(name: str) -> None:
-    _, vectors = forge_softmax(**{name: add(1, 1024)})
-    assert build("softmax-16").find_broken(vectors) == [name]
+@pytest.mark.parametrize(
+    ("name", "at", "change", "broken"),
+    [
+        ("maximum", 1, 1024, "maximum"),
+        ("sum", 1, 1024, "sum"),
+        ("p", (1, 0), 1, "p/rest"),
+        ("p", (1, 0), -1, "p/room"),
+    ],
+)
+def test_softmax_is_forged_by_nothing(
+    name: str, at: int | tuple[int, int], change: int, broken: str
+) -> None:
+    def alter(values: Ints) -> Ints:
+        changed = values.copy()
+        changed[at] += change
+        return changed
+
+    _, vectors = forge_softmax(**{name: alter})
+    assert build("softmax-16").find_broken(vectors) == [broken]
 
 
 def test_probability_is_an_integer() -> None:
@@ -602,28 +608,29 @@ def test_labels_that_are_no_class_have_no_proof() -> None:
 # --- sizes
 
 CELLS = {
-    "gate": (182_294, 3),
-    "linear": (32_771, 1),
-    "matmul-nn": (115_723, 2),
-    "matmul-nt": (115_723, 2),
-    "matmul-tn": (115_723, 2),
-    "range-1": (99_979, 2),
-    "range-3": (231_571, 4),
-    "rescale-i16-0": (247_322, 4),
-    "rescale-i16-1": (315_977, 5),
-    "rescale-i16-2": (351_991, 6),
-    "rescale-i16-3": (385_405, 6),
-    "rescale-i32-0": (351_981, 6),
-    "rescale-i32-1": (420_504, 7),
-    "rescale-i32-2": (454_054, 7),
-    "rescale-i32-3": (477_893, 8),
-    "rescale-i64-1": (231_193, 4),
-    "rescale-i64-2": (266_429, 5),
-    "rescale-i64-3": (299_584, 5),
-    "softmax-128": (873_915, 14),
-    "softmax-16": (289_148, 5),
-    "square": (32_899, 1),
+    "gate": (11, 3),
+    "linear": (2, 1),
+    "matmul-nn": (7, 2),
+    "matmul-nt": (7, 2),
+    "matmul-tn": (7, 2),
+    "range-1": (6, 2),
+    "range-3": (14, 4),
+    "rescale-i16-0": (15, 4),
+    "rescale-i16-1": (19, 5),
+    "rescale-i16-2": (21, 6),
+    "rescale-i16-3": (23, 6),
+    "rescale-i32-0": (21, 6),
+    "rescale-i32-1": (25, 7),
+    "rescale-i32-2": (27, 7),
+    "rescale-i32-3": (29, 8),
+    "rescale-i64-1": (14, 4),
+    "rescale-i64-2": (16, 5),
+    "rescale-i64-3": (18, 5),
+    "softmax-128": (52, 14),
+    "softmax-16": (17, 5),
+    "square": (2, 1),
 }
+"""Cells counted by hand, in units of 128^2 and but for vectors of 128, and inner columns."""
 
 
 def test_every_circuit_has_its_size() -> None:
@@ -635,7 +642,9 @@ def test_every_circuit_has_its_size() -> None:
 def test_cells_are_as_stated_and_fit(name: str) -> None:
     """``pin`` refuses what does not fit 2^16 rows."""
     circuit = build_tile_circuit(name)
-    assert (circuit.cells, circuit.inner_columns) == CELLS[name]
+    units, inner = CELLS[name]
+    assert circuit.inner_columns == inner
+    assert units <= circuit.cells / 128**2 <= 1.05 * units
     assert pin(circuit, TILE_K).k == TILE_K
 
 

@@ -287,6 +287,14 @@ def _find_uncommitted(tiling: Tiling, index: int) -> list[int]:
     return found
 
 
+def test_images_of_few_channels_are_packed() -> None:
+    """[5, 8, 8, 2] in rows of 8 make 10 tiles of 8 x 8, not 40 slivers."""
+    tiling = make_contents("pools", 8).tiling
+    names = {node.name: i for i, node in enumerate(tiling.graph.nodes)}
+    assert tiling.outputs[names["c1/acc"]].grid.count == 40
+    assert tiling.outputs[names["c1"]].grid.count == 10
+
+
 # --- rates, and what is refused
 
 

@@ -23,6 +23,7 @@ from vtrain.engines.registry import open_session
 from vtrain.errors import RunError
 from vtrain.graph.evaluate import apply_node
 from vtrain.graph.step import STEP_STATE
+from vtrain.train.kzg import KzgRecorder
 from vtrain.train.store import Tally, open_run
 from vtrain.wire.claim import Claim
 from vtrain.wire.graph import Node
@@ -115,16 +116,26 @@ def train_falsely(
     step: int,
     engine: str = "auto",
 ) -> None:
-    """Train ``task`` into the new folder ``out``, doing ``step`` (from 1) by ``cheat``."""
+    """Train ``task`` into the new folder ``out``, doing ``step`` (from 1) by ``cheat``.
+
+    KZG commitments, where the task asks for them, are those to the false tensors.
+    """
     spec = task.spec
+    kzg = KzgRecorder(spec, task.graph, task.samples, task.kzg) if spec.kzg else None
     session = open_session(engine, task.graph, task.samples)
     session.load_state(task.initial_state)
     with open_run(out, task) as run:
         for number in range(1, spec.steps + 1):
+            logged = kzg if kzg is not None and kzg.is_due(number) else None
+            before = logged.commit_before(number, session) if logged else ()
             run.append(cheat(task, session) if number == step else session.step())
+            if logged:
+                run.append_kzg(logged.make_record(number, before, session))
             if number % spec.checkpoint_every == 0 or number == spec.steps:
                 run.commit(session.read_state(), Tally("auto", number, {}))
-        claim = Claim(run.run_id, public_key(key), task.task_id, run.log.size, run.log.root())
+        kzg_root = run.kzg.root() if run.kzg else b""
+        solver, log = public_key(key), run.log
+        claim = Claim(run.run_id, solver, task.task_id, log.size, log.root(), kzg_root)
         run.write_claim(sign_claim(claim, key))
 
 

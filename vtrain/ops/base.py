@@ -59,7 +59,7 @@ class Reason:
 
 NOT_DIFFERENTIABLE = Reason("never lies between a weight and the loss")
 CUDA_LATER = Reason("the CUDA engine is not built yet")
-CIRCUIT_LATER = Reason("the proof circuits are not built yet")
+NOT_PROVEN = Reason("public, or a hash that is compared outside the circuits")
 
 
 State = tuple[int, ...]
@@ -192,7 +192,8 @@ class Operator:
     """A row of the table: the operator's law and what exists for it elsewhere.
 
     ``leaf`` recomputes single elements in a dispute.  ``onnx`` says whether
-    ``vtrain.graph.onnx_export`` lowers it; ``rust`` whether the cpu engine runs it.
+    ``vtrain.graph.onnx_export`` lowers it; ``rust`` whether the cpu engine runs it; ``circuit``
+    whether steps with it can be proven, tile by tile at least (``vtrain.prove.tiling``).
     """
 
     name: str
@@ -202,7 +203,7 @@ class Operator:
     onnx: bool | Reason = True
     rust: bool | Reason = True
     cuda: bool | Reason = field(default=CUDA_LATER)
-    circuit: bool | Reason = field(default=CIRCUIT_LATER)
+    circuit: bool | Reason = True
     leaf: LeafRule = field(kw_only=True)
 
     @property

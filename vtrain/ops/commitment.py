@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from vtrain.ops.base import (
+    NOT_PROVEN,
     Array,
     Operator,
     Reason,
@@ -152,6 +153,7 @@ OPERATORS = table(
         _tensor_digest_law,
         _tensor_digest_infer,
         onnx=_NO_HASH_IN_ONNX,
+        circuit=NOT_PROVEN,
         leaf=pointwise(_tensor_digest_leaf),
     ),
     Operator(
@@ -159,6 +161,7 @@ OPERATORS = table(
         _batch_digest_law,
         _batch_digest_infer,
         onnx=_NO_HASH_IN_ONNX,
+        circuit=NOT_PROVEN,
         leaf=pointwise(_batch_digest_leaf),
     ),
     Operator(
@@ -166,6 +169,7 @@ OPERATORS = table(
         _state_leaf_law,
         _state_leaf_infer,
         onnx=_NO_HASH_IN_ONNX,
+        circuit=NOT_PROVEN,
         leaf=pointwise(_state_leaf_leaf),
     ),
     Operator(
@@ -173,9 +177,15 @@ OPERATORS = table(
         _state_root_law,
         _state_root_infer,
         onnx=_NO_HASH_IN_ONNX,
+        circuit=NOT_PROVEN,
         leaf=pointwise(_state_root_leaf),
     ),
     Operator(
-        "record", _record_law, _record_infer, onnx=_NO_HASH_IN_ONNX, leaf=pointwise(_record_leaf)
+        "record",
+        _record_law,
+        _record_infer,
+        onnx=_NO_HASH_IN_ONNX,
+        circuit=NOT_PROVEN,
+        leaf=pointwise(_record_leaf),
     ),
 )

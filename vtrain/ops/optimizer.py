@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from vtrain.ops.base import (
+    NOT_PROVEN,
     Array,
     Operator,
     Saturating,
@@ -156,5 +157,11 @@ OPERATORS = table(
         _sgd_update_infer,
         leaf=pointwise(_sgd_update_leaf),
     ),
-    Operator("schedule", _schedule_law, _schedule_infer, leaf=pointwise(_schedule_leaf)),
+    Operator(
+        "schedule",
+        _schedule_law,
+        _schedule_infer,
+        circuit=NOT_PROVEN,
+        leaf=pointwise(_schedule_leaf),
+    ),
 )

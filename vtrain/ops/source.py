@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from vtrain.ops.base import (
+    NOT_PROVEN,
     Array,
     Operator,
     Reason,
@@ -204,12 +205,19 @@ def _one_hot_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
 OPERATORS = table(
     Operator("state", _state_law, _state_infer, leaf=pointwise(_state_leaf)),
     Operator("next_state", _state_law, _next_state_infer, leaf=pointwise(_state_leaf)),
-    Operator("increment", _increment_law, _increment_infer, leaf=pointwise(_increment_leaf)),
+    Operator(
+        "increment",
+        _increment_law,
+        _increment_infer,
+        circuit=NOT_PROVEN,
+        leaf=pointwise(_increment_leaf),
+    ),
     Operator(
         "sample_index",
         _sample_index_law,
         _sample_index_infer,
         onnx=_ORDER_NOT_LOWERED,
+        circuit=NOT_PROVEN,
         leaf=pointwise(_sample_index_leaf),
     ),
     Operator(

@@ -609,3 +609,6 @@ _EMITTERS: Final[Mapping[str, Callable[[_StepBuilder, Ref, Node], None]]] = {
     "sum": _emit_sum,
     "transpose": _emit_transpose,
 }
+
+OPERATORS: Final = frozenset(_EMITTERS)
+"""Operators that circuits of whole steps have."""

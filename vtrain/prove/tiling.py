@@ -18,8 +18,8 @@ of few channels, whose rows would fill a sliver of each tile: they are packed in
 width before they are rescaled, and stay so.
 
 A maximum over the pixels x_0, x_1, ... of a window is taken step by step, m_i = m_(i-1) +
-gate(x_i - m_(i-1)), where x_i is the pixel at offset i; where that is padding, or not after the
-first pixel of the window, it is that first pixel once more, which never wins.  The gradient goes
+gate(x_i - m_(i-1)), where x_i is the pixel at offset i; where that is padding it is the first
+pixel of the window once more, which never wins.  The gradient goes
 back the same way: gate(x_i - m_(i-1), r_i) is what pixel i takes of the gradient r_i that later
 pixels have left, so that the first of equals gets it.
 """
@@ -304,8 +304,8 @@ class _Family:
 class Tiling:
     """The statements and tiled tensors of a graph's step, all from the graph alone.
 
-    ``side`` is the extent of a tile: that of ``kzg_layout`` but in tests.  CircuitError names a
-    node that no circuit exists for.
+    The graph is a legal one (``vtrain.graph.legality``).  ``side`` is the extent of a tile: that of
+    ``kzg_layout`` but in tests.  CircuitError names a node that no circuit exists for.
     """
 
     def __init__(self, graph: StepGraph, side: int = TILE) -> None:
@@ -1183,10 +1183,9 @@ def _make_pool(s: _Builder, node: Node, source: Ref, window: Window) -> _Pool:
 
     def pick(offset: int) -> TiledValue:
         def terms(flat: I64) -> tuple[I64, I64]:
-            first = frame.find_first(flat)
-            _, inside = frame.find_pixels(flat, offset)
-            chosen = np.where(inside & (offset > first), offset, first)
-            return np.arange(flat.size), frame.find_pixels(flat, chosen)[0]
+            pixels, inside = frame.find_pixels(flat, offset)
+            first, _ = frame.find_pixels(flat, frame.find_first(flat))
+            return np.arange(flat.size), np.where(inside, pixels, first)
 
         relation = TensorMap(x.grid, grid, terms)
         return s.image(f"{node.name}/pixel {offset}", node.name, relation, x)
@@ -1212,11 +1211,13 @@ def _emit_max_pool_grad(s: _Builder, ref: Ref, node: Node) -> TiledValue:
 
     def scatter(offset: int, taken: TiledValue) -> TiledValue:
         def terms(flat: I64) -> tuple[I64, I64]:
-            offsets = [offset] if offset else range(frame.window.area)
-            numbers, places, where = frame.windows_of(flat, offsets)
-            first = frame.find_first(places)
-            chosen = where > first if offset else where == first
-            return numbers[chosen], places[chosen]
+            # A window that has a pixel again, as its first one, takes nothing for it.
+            if offset:
+                numbers, places, _ = frame.windows_of(flat, [offset])
+                return numbers, places
+            numbers, places, where = frame.windows_of(flat, range(frame.window.area))
+            is_first = where == frame.find_first(places)
+            return numbers[is_first], places[is_first]
 
         relation = TensorMap(taken.grid, target, terms)
         return s.image(f"{node.name}/to {offset}", node.name, relation, taken)
@@ -1263,3 +1264,6 @@ _EMITTERS: Final[Mapping[str, Callable[[_Builder, Ref, Node], TiledValue | None]
     "sum_pool_grad": _emit_sum_pool_grad,
     "transpose": _emit_transpose,
 }
+
+OPERATORS: Final = frozenset(_EMITTERS)
+"""Operators that statements about tiles are of."""

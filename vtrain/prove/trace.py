@@ -100,6 +100,8 @@ class TileChances:
     @property
     def escape_steps(self) -> Fraction:
         """The chance that one false step is not among the steps drawn."""
+        if not self.logged:
+            return Fraction(1)
         return 1 - Fraction(min(self.steps, self.logged), self.logged)
 
     def escape_statements(self, false: int = 1) -> Fraction:
@@ -109,7 +111,7 @@ class TileChances:
         """
         total, drawn = self.statements, min(self.samples, self.statements)
         chance = Fraction(1)
-        for i in range(false):
+        for i in range(min(false, total)):
             chance *= Fraction(max(total - drawn - i, 0), total - i)
         return chance
 
@@ -276,6 +278,8 @@ def verify_tile_answer(
             reason = f"the trace of step {trace.step} has {trace.count} tiles"
             return Verification(False, f"{reason}, not {audit.tiling.leaf_count}")
     drawn = draw_statements(audit.second, audit.claim, said, audit.tiling, audit.samples)
+    if not drawn:
+        return Verification(False, "no statement is drawn")
     asked = [(trace.step, number) for trace, number in drawn]
     if [(proof.step, proof.statement) for proof in answer.proofs] != asked:
         return Verification(False, "the answer is not of the statements drawn")

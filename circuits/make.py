@@ -1,0 +1,142 @@
+"""Write what people read of the circuits: ``python circuits/make.py``.  A test compares.
+
+A folder for each circuit over tiles: README.md (statement, layout), settings.json (pinned settings
+of ezkl), circuit.json (digests).  ``--keys SRS`` sets up every circuit over an SRS, which takes
+minutes, and writes the digests of the verifying keys to keys.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from vtrain.prove import tiles
+from vtrain.prove.circuit import Circuit
+from vtrain.prove.ezkl_adapter import EZKL_VERSION, Limits
+from vtrain.prove.keys import default_cache, estimate, load_verifying_key, pin
+
+HERE = Path(__file__).resolve().parent
+KEYS = HERE / "keys.json"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A circuit to show: its name, the circuit at its k, the text of its statement."""
+
+    name: str
+    circuit: Circuit
+    k: int
+    statement: str
+
+
+def find_entries() -> Iterator[Entry]:
+    """Every circuit over tiles."""
+    for name, build in tiles.TILE_CIRCUITS.items():
+        text = inspect.getdoc(_unwrap(build)) or ""
+        yield Entry(name, tiles.build_tile_circuit(name), tiles.TILE_K, text)
+
+
+def _unwrap(build: Callable[..., Any]) -> Callable[..., Any]:
+    return build.func if isinstance(build, partial) else build
+
+
+def render(entry: Entry, keys: dict[str, dict[str, str]]) -> dict[str, str]:
+    """The files of a circuit, by name."""
+    pinned = pin(entry.circuit, entry.k)
+    size = estimate(entry.circuit, entry.k)
+    vectors = "\n".join(
+        f"| {index} | `{name}` | {entry.circuit.length(name)} | {_ROLES[_group(entry, name)]} |"
+        for index, name in enumerate(entry.circuit.vectors)
+    )
+    readme = f"""# {entry.name}
+
+{entry.statement}
+
+## Layout
+
+k = {entry.k}, {entry.circuit.inner_columns} inner columns, {entry.circuit.cells} cells, limbs of
+{entry.circuit.span} values. A proof begins with one KZG commitment (64 bytes) a vector, in this
+order; there are no public instances.
+
+| | vector | elements | |
+|---|---|---|---|
+{vectors}
+
+Written by `circuits/make.py` from `vtrain/prove`.
+"""
+    facts = {
+        "cells": entry.circuit.cells,
+        "circuit": pinned.digest.hex(),
+        "ezkl": EZKL_VERSION,
+        "inner_columns": entry.circuit.inner_columns,
+        "k": entry.k,
+        "keys": {srs: found[entry.name] for srs, found in keys.items() if entry.name in found},
+        "memory_estimate": size.memory,
+    }
+    return {
+        "README.md": readme,
+        "circuit.json": json.dumps(facts, indent=2) + "\n",
+        "settings.json": pinned.settings.decode(),
+    }
+
+
+_ROLES = {
+    "given": "given: compared with the run's commitments",
+    "limbs": "private, each in the range of a limb",
+    "hints": "private, pinned down by the conditions",
+    "public": "constants and parameters: computed by the verifier",
+    "challenge": "drawn from the commitments above: computed by the verifier",
+    "late": "private inverses",
+    "ones": "all 1: computed by the verifier",
+    "zeros": "all 0: computed by the verifier",
+}
+
+
+def _group(entry: Entry, name: str) -> str:
+    if name in entry.circuit.given:
+        return "given"
+    return entry.circuit.group_of(name)
+
+
+def read_keys() -> dict[str, dict[str, str]]:
+    """SRS -> circuit -> BLAKE3 of the verifying key, as far as they were made."""
+    found: dict[str, dict[str, str]] = json.loads(KEYS.read_text()) if KEYS.exists() else {}
+    return found
+
+
+def make_keys(srs: Path, label: str) -> None:
+    """Set up every circuit over an SRS and note the digests of the keys."""
+    limits = Limits(memory=24 << 30, seconds=1800)
+    keys = read_keys()
+    for entry in find_entries():
+        if entry.name in keys.get(label, {}):
+            continue
+        made = load_verifying_key(pin(entry.circuit, entry.k), srs, default_cache(), limits)
+        keys.setdefault(label, {})[entry.name] = made.vk_digest.hex()
+        KEYS.write_text(json.dumps(keys, indent=2, sort_keys=True) + "\n")
+
+
+def main() -> None:
+    """Write all files."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--keys", type=Path, metavar="SRS")
+    parser.add_argument("--label", default="vtrain srs generate --k 16 --seed 00")
+    arguments = parser.parse_args()
+    if arguments.keys is not None:
+        make_keys(arguments.keys, arguments.label)
+    keys = read_keys()
+    for entry in find_entries():
+        folder = HERE / entry.name
+        folder.mkdir(exist_ok=True)
+        for name, text in render(entry, keys).items():
+            (folder / name).write_text(text)
+
+
+if __name__ == "__main__":
+    main()

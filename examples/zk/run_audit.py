@@ -1,0 +1,168 @@
+"""A private audit: steps of a run are proven to an auditor who sees neither weights nor data.
+
+Run it from the project's root:  .venv/bin/python examples/zk/run_audit.py
+It needs the extra zk and some 4 GiB of memory, and takes two to three minutes on two cores.
+
+Three parties, each with a folder of its own, and a fresh process for each thing that they do:
+
+- the data's owner signs commitments to the batches of the task: what the solver is to train on;
+- the solver trains MLP 784-16-10 on MNIST and publishes five small files: task, graph, two logs,
+  and the claim that it signs.  Then it proves the step that the auditor draws;
+- the auditor draws a step, and checks its proof with nothing but these files, the owner's, and a
+  verifying key that it makes by itself.
+
+Then the solver sells a false run, with one unit too much in one element of one gradient.  Its proof
+of that step is a good one: of the step done right, which is not the one that its log commits to.
+
+The SRS is made here, so that whoever made it could forge proofs: an audit that means it takes one
+of a public ceremony (docs/proofs.md), and no --allow-insecure-srs.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vtrain.attest.claims import compute_claim_digest
+from vtrain.attest.keys import load_key
+from vtrain.demo.cheats import alter_gradient, train_falsely
+from vtrain.errors import RunError
+from vtrain.prove.kzg import CommitKey
+from vtrain.prove.proof_files import Statement, proof_path
+from vtrain.prove.runs import read_run
+from vtrain.train.task import compile_task, load_task
+from vtrain.wire.bundle import decode_bundle, encode_bundle
+
+TASK = Path(__file__).with_name("task.toml")
+VTRAIN = Path(sys.executable).with_name("vtrain")
+K = "17"
+PUBLIC = ("task.cbor", "graph.cbor", "log.bin", "kzg.bin", "claim.cbor")
+"""What a solver publishes for a private audit, beside proofs/."""
+
+
+def call(*arguments: object, code: int = 0) -> dict[str, Any]:
+    """The answer of a command of vtrain, in a process of its own; RunError unless it exits with
+    ``code``."""
+    command = [str(VTRAIN), *map(str, arguments), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != code:
+        raise RunError(f"exit code {done.returncode}: {done.stderr}", where=" ".join(command))
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+@contextmanager
+def stage(party: str, what: str) -> Iterator[None]:
+    """Say who does what, and how long it took."""
+    print(f"{party:<8}  {what}", flush=True)
+    started = time.monotonic()
+    yield
+    print(f"{'':8}  {time.monotonic() - started:.0f} s")
+
+
+def publish(run: Path, folder: Path) -> None:
+    """Hand the auditor what is public of a run, proofs with it."""
+    folder.mkdir(exist_ok=True)
+    for name in PUBLIC:
+        shutil.copy(run / name, folder / name)
+    if (run / "proofs").exists():
+        files = list((run / "proofs").glob("*.cbor"))
+        (folder / "proofs").mkdir(exist_ok=True)
+        for file in files:
+            shutil.copy(file, folder / "proofs")
+
+
+def pass_off(honest: Path, false: Path, step: int) -> None:
+    """Put the honest run's proof into the false run, stated to be of the false run."""
+    item = Statement("step", step)
+    bundle = decode_bundle(proof_path(honest, item).read_bytes())
+    signed = read_run(false)
+    claim = signed.signed.claim
+    said = replace(bundle.statement, run_id=claim.run_id, claim=compute_claim_digest(claim))
+    target = proof_path(false, item)
+    target.parent.mkdir()
+    target.write_bytes(encode_bundle(replace(bundle, statement=said)))
+
+
+def play(folder: Path) -> None:
+    """The whole audit; RunError as soon as something is not as it should be."""
+    owner, solver, auditor = (folder / name for name in ("owner", "solver", "auditor"))
+    for party in (owner, solver, auditor):
+        party.mkdir()
+    srs = folder / "srs"  # public: each has the same
+    call("srs", "generate", "--k", K, "--out", srs)
+
+    with stage("owner", "signs the batches of the task"):
+        public = call("key", "new", owner / "key.pem")["public"]
+        signing = ("--key", owner / "key.pem", "--out", owner / "batches.cbor")
+        call("prove", "batches", TASK, "--srs", srs, *signing)
+    shutil.copy(owner / "batches.cbor", auditor)
+
+    with stage("solver", "trains MLP 784-16-10, and logs commitments to each step"):
+        call("key", "new", solver / "key.pem")
+        training = ("--srs", srs, "--key", solver / "key.pem")
+        made = call("train", TASK, "--out", solver / "run", *training)
+    publish(solver / "run", auditor / "run")
+    size = sum((auditor / "run" / name).stat().st_size for name in PUBLIC)
+    print(f"{'':8}  {made['steps']} steps; what it publishes has {size} bytes")
+
+    seed = secrets.token_hex(32)  # drawn now that the claim is there
+    print(f"auditor   draws one of the steps with fresh randomness {seed[:16]}...")
+    draw = ("--srs", srs, "--seed", seed)
+    with stage("solver", "makes keys, and proves the step drawn"):
+        answer = call("prove", solver / "run", *draw, "--sample", 1, "--cache", solver / "keys")
+    (proof,) = map(Path, answer["proofs"])
+    step = int(proof.stem.removeprefix("step-"))
+    print(f"{'':8}  step {step}, {proof.stat().st_size} bytes")
+    publish(solver / "run", auditor / "run")
+
+    how: list[object] = ["--mode", "proof", "--private", "--srs", srs, "--cache", auditor / "keys"]
+    how += ["--batches", auditor / "batches.cbor", "--owner", public, "--task-id", made["task_id"]]
+    with stage("auditor", "makes the verifying key itself, and checks the proof"):
+        report = call(
+            "verify", auditor / "run", *how, "--samples", 1, "--seed", seed, "--allow-insecure-srs"
+        )
+    print(f"{'':8}  {report['verdict']}")
+    for line in report["strength"]["checked"]:
+        print(f"{'':8}    {line}")
+    report = call("verify", auditor / "run", *how, "--samples", 1, "--seed", seed, code=3)
+    print(f"{'':8}  without --allow-insecure-srs: {report['verdict']}")
+
+    print(f"solver    sells a run with a false step {step}, and a proof of it done right")
+    task = compile_task(load_task(TASK, srs=srs), CommitKey)
+    key = load_key(solver / "key.pem")
+    train_falsely(task, solver / "false", key=key, cheat=alter_gradient, step=step)
+    pass_off(solver / "run", solver / "false", step)
+    publish(solver / "false", auditor / "false")
+    report = call(
+        "verify", auditor / "false", *how, "--steps", step, "--allow-insecure-srs", code=3
+    )
+    (refused,) = (check for check in report["checks"] if check["status"] == "failed")
+    print(f"auditor   {report['verdict']}: {refused['where']}: {refused['detail']}")
+    if "commitment of after is not the one expected" not in refused["detail"]:
+        raise RunError("is refused for another reason", where="the false run")
+
+
+def main() -> None:
+    """Play it in a folder that goes away."""
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="vtrain-zk-") as folder:
+        try:
+            play(Path(folder))
+        except RunError as error:
+            sys.exit(str(error))
+    print(f"{time.monotonic() - started:.0f} s in all")
+
+
+if __name__ == "__main__":
+    main()

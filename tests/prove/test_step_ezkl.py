@@ -1,0 +1,165 @@
+"""ezkl agrees with our own evaluator about steps, and forgets no copy of a committed value."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.prove.circuits import LIMITS
+from tests.prove.copies import read_cycles
+from tests.prove.forging import at, forge
+from tests.prove.step_law import conclude, evaluate, make_graph, make_statement
+from tests.prove.tamper import tamperings
+from tests.prove.uses import count_cells
+from vtrain.prove import gadgets
+from vtrain.prove.circuit import Circuit, CircuitBuilder, Ints
+from vtrain.prove.ezkl_adapter import SCALAR_FIELD
+from vtrain.prove.keys import load_keys, pin
+from vtrain.prove.prover import mock_many
+from vtrain.prove.srs import generate_srs
+from vtrain.prove.step import AFTER, BATCH, BEFORE, LOSS, build_step_circuit
+from vtrain.spec.number import NUMPY_DTYPES
+from vtrain.wire.graph import Ref
+
+pytestmark = pytest.mark.slow
+
+K, SMALL_K = 17, 10
+Witness = dict[str, Ints]
+
+
+def forge_node(loss: str, circuit: Circuit, name: str) -> Witness:
+    """One element of a node's output is one more than the law says; the rest follows from it."""
+    graph, honest = make_graph(loss, "some"), make_statement(loss, "some")
+    inputs = {**honest.given, **honest.parameters}
+    [index] = [i for i, node in enumerate(graph.nodes) if node.name == name]
+    false = evaluate(graph, inputs)[Ref(index)].astype(np.int64).reshape(-1)
+    false[0] += 1
+    shape = graph.nodes[index].outputs[0].shape
+    kept = false.reshape(shape).astype(NUMPY_DTYPES[graph.nodes[index].outputs[0].dtype])
+    statement = conclude(graph, inputs, {name: kept})
+    hinted = name in {hint for hint, _, _ in circuit.parts("hints")}
+    changes = {name: at(0, int(false[0]))} if hinted else {}
+    return forge(circuit, statement.given, statement.parameters, changes)
+
+
+@pytest.mark.parametrize(
+    ("loss", "name"), [("mse", "step"), ("cross_entropy", "step-clamps")], ids=["plain", "clamps"]
+)
+def test_ezkl_holds_of_what_we_hold_of(loss: str, name: str) -> None:
+    graph, honest = make_graph(loss, "some"), make_statement(loss, "some")
+    circuit = build_step_circuit(graph, K, name)
+    true = forge(circuit, honest.given, honest.parameters)
+    witnesses: dict[str, Witness] = {"true": true}
+    if name == "step-clamps":
+        clamped = make_statement(loss, "some", "mixed")
+        witnesses["clamped"] = forge(circuit, clamped.given, clamped.parameters)
+    for vector in (BEFORE, AFTER, BATCH, LOSS):
+        value = int(honest.get(vector)[0])
+        for step in (1, pow(2, -1, SCALAR_FIELD)):
+            if vector != LOSS and step > 1:
+                altered = true[vector].copy()
+                altered[0] = (value + step) % SCALAR_FIELD
+                witnesses[f"{vector} and {step}"] = {**true, vector: altered}
+                continue
+            other = honest.altered(vector, 0, (value + step) % SCALAR_FIELD)
+            witnesses[f"{vector} and {step}"] = forge(circuit, other.given, other.parameters)
+    for node in graph.nodes:
+        if node.op in ("matmul", "rescale", "normalize", "sgd_update", "momentum", "row_max"):
+            witnesses[node.name] = forge_node(loss, circuit, node.name)
+    rng = np.random.default_rng(4)
+    changes = ("one less", "zero", "half the field away")
+    private = [
+        tampering
+        for tampering in tamperings(
+            circuit, true, honest.parameters, changes=changes, spots=1, whole=False, late=False
+        )
+        if tampering.group in ("limbs", "hints", "late")
+    ]
+    for index in rng.choice(len(private), 16, replace=False):
+        witnesses[private[index].name] = dict(private[index].vectors)
+    ours = {key: not circuit.find_broken(vectors) for key, vectors in witnesses.items()}
+    assert [key for key, holds in ours.items() if holds] == [
+        key for key in ("true", "clamped") if key in witnesses
+    ]
+    verdicts = mock_many(circuit, pin(circuit, K), list(witnesses.values()), LIMITS)
+    theirs = {key: it.holds for key, it in zip(witnesses, verdicts, strict=True)}
+    assert theirs == ours
+
+
+def test_limbs_beyond_the_table_are_refused_by_the_table_alone() -> None:
+    """Every equation holds: a digit is carried from one limb to the next."""
+    honest = make_statement("mse", "some")
+    circuit = build_step_circuit(make_graph("mse", "some"), K, "step")
+    true = forge(circuit, honest.given, honest.parameters)
+    parts = {name: start for name, start, _ in circuit.parts("limbs")}
+    low, high = parts["param/w1/next/low"], parts["param/w1/next/high"]
+    witnesses = []
+    for carried in (1, -1, 2):
+        limbs = true["limbs"].copy()
+        limbs[high] -= carried
+        limbs[low] += 65535 * carried
+        if 1 <= limbs[low] <= 1 << 16:  # the digits overlap by one
+            continue
+        assert circuit.find_broken({**true, "limbs": limbs}) == ["ones: param/w1/next/low"]
+        witnesses.append({**true, "limbs": limbs})
+    assert len(witnesses) > 1
+    for verdict in mock_many(circuit, pin(circuit, K), witnesses, LIMITS):
+        assert not verdict.holds
+        assert "zeros" not in verdict.reason
+
+
+def make_small_circuit(inner_columns: int) -> Circuit:
+    """Every kind of node and of condition, with limbs for which few rows suffice."""
+    b = CircuitBuilder(inner_columns, 255)
+    sizes = {"x": 6, "w": 6, "c": 4, "y": 4, "labels": 2, "total": 3, "big": 4}
+    flat = {name: b.vector(name, size) for name, size in sizes.items()}
+    x, w = b.reshape(flat["x"], (3, 2)), b.reshape(flat["w"], (2, 3))
+    c, y = b.reshape(flat["c"], (2, 2)), b.reshape(flat["y"], (2, 2))
+    b.matmul("product", x, w, c.lin(), ta=True, tb=True)
+    gadgets.hold_range(b, "x", x, -60, 60)
+    gadgets.saturating_shift(b, "shift", c.lin() * 3 + 1, 5, "i16", y, 1 << 20)
+    squares = b.take(b.mul(flat["y"], flat["y"]), np.asarray([3, 1, 2, 0]))
+    gadgets.gate(b, "gate", flat["c"], flat["y"], squares, 100)
+    hot = gadgets.one_hot(b, "hot", flat["labels"], 3)
+    ones = np.ones(2, dtype=np.int64)
+    gadgets.weigh_rows(b, "sums", b.transpose(hot), ones, 0, flat["total"])
+    gadgets.hold_saturated(b, "big", flat["big"], "i32")
+    maximum = gadgets.spread(b, b.slice(flat["big"], 0, 2), 2)
+    b.require_zero("maximum", b.product_of_all(b.sub(maximum, b.reshape(flat["big"], (2, 2)))))
+    some = b.slice(flat["total"], 0, 2)
+    b.member("member", (flat["labels"], some), (np.arange(4), np.arange(4)))
+    rate = b.parameter("rate", (1,))
+    b.zero("scaled", flat["c"].times(rate) - flat["c"].lin() * 2 + 5)
+    return b.build()
+
+
+@pytest.mark.parametrize("inner_columns", [2, 7])
+def test_every_value_is_bound_to_all_its_copies(tmp_path: Path, inner_columns: int) -> None:
+    """A column of the key for each vector, and a cycle of cells for each value: as many as our own
+    nodes say that must hold it.  A copy that is not bound could have any value (trap 1)."""
+    circuit = make_small_circuit(inner_columns)
+    srs = tmp_path / "srs"
+    generate_srs(srs, SMALL_K)
+    keys = load_keys(pin(circuit, SMALL_K), srs, tmp_path / "cache", LIMITS)
+    assert keys.pk is not None
+    cycles = read_cycles(keys.pk, SMALL_K)
+    cycle_of = {cell: cycle for cycle in cycles for cell in cycle}
+    committed, inner = count_cells(circuit)
+    for column, name in enumerate(circuit.vectors):
+        found = [len(cycle_of.get((column, row), "1")) for row in range(circuit.length(name))]
+        assert found == committed[name], name
+        # An element that no condition speaks of would be alone.
+        assert min(found) > 1, name
+    vectors = len(circuit.vectors)
+    constant = max(column for cycle in cycles for column, _ in cycle)
+    others = Counter(
+        len(cycle)
+        for cycle in cycles
+        if not any(column < vectors or column == constant for column, _ in cycle)
+    )
+    assert others == inner
+    # No two elements of committed vectors are bound to each other.
+    assert all(sum(column < vectors for column, _ in cycle) <= 1 for cycle in cycles)

@@ -748,7 +748,8 @@ def test_a_proof_holds_in_a_fresh_process_that_has_public_files_alone(
 ) -> None:
     run, keys = proven
     public = copy_public(run, tmp_path)
-    command = [sys.executable, "-m", "vtrain", "verify", public, "--mode", "proof", "--private"]
+    vtrain = Path(sys.executable).with_name("vtrain")
+    command: list[object] = [vtrain, "verify", public, "--mode", "proof", "--private"]
     command += ["--steps", 5, "--srs", srs, "--cache", keys, "--threads", 1, "--json"]
     for more, code in (([], 3), (["--allow-insecure-srs"], 0)):
         done = subprocess.run(

@@ -1,0 +1,369 @@
+"""``vtrain prove`` and ``vtrain verify --mode proof``: usage, exit codes, what they print."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.audit.runs import KEY
+from tests.cli.test_cli import TASK
+from tests.cli.test_kzg import PROOF
+from tests.prove.steps import (
+    FakeEzkl,
+    make_bundle,
+    make_proof_task,
+    open_key,
+    put_bundle,
+    train_run,
+)
+from tests.tasks import make_mlp_onnx, make_samples
+from vtrain import cli
+from vtrain.attest.keys import public_key
+from vtrain.errors import ProverError
+from vtrain.prove import audit
+from vtrain.prove.batches import read_batches, sign_batches
+from vtrain.prove.ezkl_adapter import require_extra
+from vtrain.prove.proof_files import Statement
+from vtrain.prove.runs import StepProver
+from vtrain.train.task import CompiledTask
+from vtrain.wire.batches import encode_batches
+from vtrain.wire.bundle import ProofBundle, encode_bundle
+
+Call = Callable[..., tuple[int, str, str]]
+PUBLIC = ("task.cbor", "graph.cbor", "log.bin", "kzg.bin", "claim.cbor")
+
+
+@pytest.fixture
+def call(capfd: pytest.CaptureFixture[str]) -> Call:
+    """Run a command line: exit code, stdout, stderr."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        capfd.readouterr()
+        code = cli.run([str(argument) for argument in arguments])
+        captured = capfd.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def srs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("srs") / "srs"
+    open_key(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def task(srs: Path) -> CompiledTask:
+    return make_proof_task(srs)
+
+
+@pytest.fixture(scope="module")
+def whole(task: CompiledTask, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_run(task, tmp_path_factory.mktemp("whole") / "run")
+
+
+@pytest.fixture(scope="module")
+def bundle(whole: Path, srs: Path) -> ProofBundle:
+    return make_bundle(whole, srs, 5)
+
+
+@pytest.fixture
+def run(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "run"))
+
+
+@pytest.fixture
+def public(run: Path, bundle: ProofBundle, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The public files of the run with a proof of step 5, and an ezkl that takes it."""
+    FakeEzkl({bundle.proof}, []).install(monkeypatch)
+    folder = run.with_name("public")
+    folder.mkdir()
+    for name in PUBLIC:
+        shutil.copy(run / name, folder / name)
+    put_bundle(folder, bundle)
+    return folder
+
+
+# --- vtrain prove
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name --steps, or draw them with --sample and --seed"),
+        (["--sample", "1"], "name --steps, or draw them with --sample and --seed"),
+        (["--seed", "00"], "name --steps, or draw them with --sample and --seed"),
+        (["--steps", "1", "--seed", "00"], "--sample and --seed have no meaning"),
+        (["--steps", "1", "--sample", "1"], "--sample and --seed have no meaning"),
+        (["--steps", "0"], "no range"),
+        (["--steps", "3-2"], "no range"),
+        (["--steps", "1-100000"], "no range"),
+        (["--steps", "1,,2"], "neither a step nor a range"),
+        (["--steps", "one"], "neither a step nor a range"),
+        (["--steps", "1", "--k", "16"], "16 is not in the range"),
+        (["--sample", "0", "--seed", "00"], "0 is not in the range"),
+        (["--sample", "1", "--seed", "0x"], "needs 1 to 64 bytes"),
+    ],
+)
+def test_bad_usage_of_prove(
+    call: Call, whole: Path, srs: Path, arguments: list[str], message: str
+) -> None:
+    code, out, err = call("prove", whole, "--srs", srs, *arguments)
+    assert code == 2
+    assert message in " ".join(err.split())
+    assert out == ""
+
+
+def test_prove_needs_an_srs(call: Call, whole: Path) -> None:
+    code, _, err = call("prove", whole, "--steps", 1)
+    assert code == 2
+    assert "Missing option '--srs'" in err
+
+
+@pytest.fixture
+def prove(monkeypatch: pytest.MonkeyPatch, bundle: ProofBundle) -> list[int]:
+    """The steps that a prover was asked for; it hands out the proof of step 5 for each."""
+    asked: list[int] = []
+
+    def stand_in(prover: StepProver, item: Statement, *more: Any) -> bytes:
+        asked.append(item.step)
+        if item.step == 6:
+            raise ProverError("the process died", where="prove")
+        return encode_bundle(bundle)
+
+    monkeypatch.setattr(StepProver, "prove", stand_in)
+    return asked
+
+
+def test_steps_are_proven_once(
+    call: Call, run: Path, srs: Path, prove: list[int], tmp_path: Path
+) -> None:
+    arguments = ("prove", run, "--srs", srs, "--cache", tmp_path, "--json")
+    code, out, _ = call(*arguments, "--steps", "2-3,5,2")
+    assert code == 0
+    answer = json.loads(out)
+    files = [run / "proofs" / f"step-{step:012d}.cbor" for step in (2, 3, 5)]
+    assert answer["proofs"] == [str(path) for path in files]
+    assert (answer["made"], sorted(prove)) == (3, [2, 3, 5])
+    assert answer["srs"] == open_key(srs).srs.sha256.hex()
+    assert all(path.is_file() for path in files)
+    prove.clear()
+    code, out, _ = call(*arguments, "--steps", "1-3")
+    assert (code, json.loads(out)["made"], prove) == (0, 1, [1])
+    code, out, _ = call(*arguments[:-1], "--steps", "1-3")
+    assert code == 0
+    assert "0 made, 3 were there" in out
+    assert prove == [1]
+
+
+def test_the_draw_is_that_of_verify(
+    call: Call, run: Path, srs: Path, prove: list[int], tmp_path: Path
+) -> None:
+    draw = ("--seed", "0a0b")
+    code, _, _ = call("prove", run, "--srs", srs, "--sample", 3, *draw, "--cache", tmp_path)
+    assert code == 0
+    with pytest.MonkeyPatch.context() as patch:
+        FakeEzkl(set(), []).install(patch)
+        code, out, _ = call(
+            *("verify", run, "--mode", "proof", "--private", "--srs", srs, "--samples", 3),
+            *(*draw, "--cache", tmp_path, "--json"),
+        )
+    assert code == 3
+    asked = [c["where"] for c in json.loads(out)["checks"] if c["name"] == "proof"]
+    assert asked == [f"step {step}" for step in sorted(prove)]
+
+
+def test_a_step_that_cannot_be_proven_leaves_the_others(
+    call: Call, run: Path, srs: Path, prove: list[int], tmp_path: Path
+) -> None:
+    arguments = ("prove", run, "--srs", srs, "--cache", tmp_path)
+    code, _, err = call(*arguments, "--steps", "5-6")
+    assert code == 2
+    assert "step 6: 1 not proven: " in err
+    assert "the process died" in err
+    assert (run / "proofs" / "step-000000000005.cbor").is_file()
+
+
+def test_what_prove_refuses_at_once(
+    call: Call, run: Path, srs: Path, prove: list[int], tmp_path: Path
+) -> None:
+    arguments = ("prove", run, "--steps", 5, "--cache", tmp_path)
+    code, _, err = call(*arguments, "--srs", srs, "--memory", 1)
+    assert code == 2
+    assert "GiB of memory" in err
+    assert "1.0 GiB are allowed" in err
+    code, _, err = call(*arguments, "--srs", srs, "--k", 18)
+    assert (code, "the task has 17" in err) == (2, True)
+    code, _, err = call("prove", run, "--steps", 7, "--srs", srs)
+    assert (code, "multiples of 1 up to 6" in err) == (2, True)
+    other = tmp_path / "other"
+    assert call("srs", "generate", "--k", 8, "--out", other)[0] == 0
+    code, _, err = call(*arguments, "--srs", other)
+    assert (code, "the task has" in err) == (2, True)
+    (run / "log.bin").write_bytes(b"")
+    code, out, err = call(*arguments, "--srs", srs, "--json")
+    assert code == 2
+    assert "log.bin" in json.loads(out)["error"]["where"]
+    assert prove == []
+
+
+# --- vtrain prove batches
+
+
+def test_batches_are_signed(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(make_mlp_onnx())
+    samples = make_samples((16,), 60, 1)
+    for part in ("x", "y"):
+        np.save(tmp_path / f"{part}.npy", samples.part(part))
+    task, srs, key, out = (tmp_path / name for name in ("task.toml", "a.srs", "key.pem", "out"))
+    made = json.loads(call("srs", "generate", "--k", 10, "--out", srs, "--json")[1])
+    text = TASK.replace("[model]", 'commitments = ["blake3", "kzg"]\n[model]')
+    task.write_text(text + PROOF + f'sha256 = "{made["sha256"]}"\n')
+    assert call("profile", task)[0] == 0
+    owner = json.loads(call("key", "new", key, "--json")[1])["public"]
+    signing = ("prove", "batches", task, "--key", key, "--out", out)
+    code, answer, _ = call(*signing, "--srs", srs, "--json")
+    assert code == 0
+    assert json.loads(answer) == {"file": str(out), "owner": owner, "batches": 4}
+    signed = read_batches(out)
+    assert (signed.owner.hex(), len(signed.commitments)) == (owner, 4)
+    code, _, err = call(*signing)
+    assert (code, "lost.srs" in err) == (2, True)
+    task.write_text(TASK)
+    assert call("profile", task)[0] == 0
+    code, _, err = call(*signing)
+    assert (code, "TASK asks for no KZG commitments" in err) == (2, True)
+
+
+# --- vtrain verify --mode proof
+
+
+def verify(call: Call, run: Path, *arguments: object) -> tuple[int, Any]:
+    code, out, err = call("verify", run, "--mode", "proof", *arguments, "--json")
+    assert err == ""
+    return code, json.loads(out)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--mode", "proof", "--steps", "5"], "--mode proof needs --srs"),
+        (["--mode", "proof", "--all"], "name --steps in mode proof"),
+        (["--private"], "--private has a meaning in --mode proof alone"),
+        (["--steps", "5"], "--steps has a meaning in --mode proof alone"),
+        (["--allow-insecure-srs"], "--allow-insecure-srs has a meaning in --mode proof alone"),
+        (["--owner", "00" * 32], "--owner has a meaning in --mode proof alone"),
+        (["--k", "17"], "--k has a meaning in --mode proof alone"),
+        (["--mode", "proof", "--steps", "5", "--samples", "1", "SRS"], "--steps names them"),
+        (["--mode", "proof", "--steps", "5", "--seed", "00", "SRS"], "--steps names them"),
+        (["--mode", "proof", "--owner", "00" * 32, "SRS"], "belong together"),
+        (["--mode", "proof", "--owner", "00" * 31, "SRS"], "needs 32 bytes"),
+        (["--mode", "prove"], "is not one of"),
+    ],
+)
+def test_bad_usage_of_verify(
+    call: Call, whole: Path, srs: Path, arguments: list[str], message: str
+) -> None:
+    given = [more for item in arguments for more in (("--srs", srs) if item == "SRS" else (item,))]
+    code, out, err = call("verify", whole, *given)
+    assert code == 2
+    assert message in " ".join(err.split())
+    assert out == ""
+
+
+def test_an_insecure_srs_is_said_and_decides_the_exit_code(
+    call: Call, public: Path, srs: Path
+) -> None:
+    given = ("--private", "--steps", 5, "--srs", srs)
+    code, report = verify(call, public, *given)
+    assert (code, report["verdict"]) == (3, "inconclusive")
+    assert report["reason"]["name"] == "srs"
+    code, report = verify(call, public, *given, "--allow-insecure-srs")
+    assert (code, report["verdict"]) == (0, "verified")
+    assert any("INSECURE SRS" in line for line in report["strength"]["unchecked"])
+    code, out, _ = call("verify", public, "--mode", "proof", *given, "--allow-insecure-srs")
+    assert code == 0
+    assert "Verdict: VERIFIED" in out
+    assert "INSECURE SRS" in out
+
+
+def test_what_is_wrong_with_the_run_is_a_verdict(call: Call, public: Path, srs: Path) -> None:
+    given = ("--private", "--steps", 5, "--srs", srs, "--allow-insecure-srs")
+    path = public / "proofs" / "step-000000000005.cbor"
+    good = path.read_bytes()
+    for data in (b"", good[:-1], b"\xff" * 100):
+        path.write_bytes(data)
+        assert verify(call, public, *given)[0] == 3
+    path.unlink()
+    code, report = verify(call, public, *given)
+    assert (code, report["reason"]["detail"]) == (3, "the file is missing")
+    path.write_bytes(good)
+    assert verify(call, public, *given)[0] == 0
+    for name in PUBLIC:
+        data = (public / name).read_bytes()
+        for other in (data[:-1], b""):
+            (public / name).write_bytes(other)
+            code, report = verify(call, public, *given)
+            assert (code, report["verdict"]) == (3, "inconclusive"), name
+        (public / name).write_bytes(data)
+
+
+def test_what_is_wrong_with_the_arguments_is_an_error(
+    call: Call, public: Path, srs: Path, tmp_path: Path
+) -> None:
+    given = ("verify", public, "--mode", "proof", "--private", "--allow-insecure-srs")
+    code, _, err = call(*given, "--srs", srs, "--steps", 7)
+    assert (code, "multiples of 1 up to 6" in err) == (2, True)
+    code, _, err = call(*given, "--srs", srs, "--steps", 5, "--k", 18)
+    assert (code, "the task has 17" in err) == (2, True)
+    code, _, err = call(*given, "--srs", public / "log.bin", "--steps", 5)
+    assert (code, "[srs]" in err) == (2, True)
+    (tmp_path / "batches").write_bytes(b"none")
+    code, _, err = call(
+        *(*given, "--srs", srs, "--steps", 5, "--owner", "00" * 32),
+        *("--batches", tmp_path / "batches"),
+    )
+    assert (code, "[encoding]" in err) == (2, True)
+    other = tmp_path / "other"
+    assert call("srs", "generate", "--k", 8, "--out", other)[0] == 0
+    code, report = verify(call, public, "--private", "--steps", 5, "--srs", other)
+    assert (code, report["reason"]["name"]) == (3, "srs")
+
+
+def test_batches_of_the_owner(
+    call: Call, public: Path, srs: Path, task: CompiledTask, tmp_path: Path
+) -> None:
+    file = tmp_path / "batches"
+    signed = sign_batches(task.spec, task.graph, task.samples, open_key(srs), KEY)
+    file.write_bytes(encode_batches(signed))
+    given = ("--private", "--steps", 5, "--srs", srs, "--allow-insecure-srs", "--batches", file)
+    owner = public_key(KEY).hex()
+    code, report = verify(call, public, *given, "--owner", owner)
+    assert code == 0
+    assert "owner" in [check["name"] for check in report["checks"]]
+    code, report = verify(call, public, *given, "--owner", "00" * 32)
+    assert (code, report["reason"]["name"]) == (3, "owner")
+
+
+def test_the_task_agreed_on(call: Call, public: Path, srs: Path, task: CompiledTask) -> None:
+    given = ("--private", "--steps", 5, "--srs", srs, "--allow-insecure-srs", "--task-id")
+    assert verify(call, public, *given, task.task_id.hex())[0] == 0
+    assert verify(call, public, *given, "00" * 32)[0] == 3
+
+
+def test_without_the_extra(
+    call: Call, public: Path, srs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 3, and what to install."""
+    monkeypatch.setattr("vtrain.prove.ezkl_adapter.util.find_spec", lambda name: None)
+    monkeypatch.setattr(audit, "require_extra", require_extra)
+    code, _, err = call("verify", public, "--mode", "proof", "--steps", 5, "--srs", srs)
+    assert code == 3
+    assert "pip install 'vtrain[zk]'" in err

@@ -55,7 +55,15 @@ from vtrain.engines.registry import open_session
 from vtrain.ops import TABLE
 from vtrain.prove.circuit import Circuit, Ints
 from vtrain.prove.ezkl_adapter import Limits
-from vtrain.prove.keys import BLINDING, count_usable, estimate, load_keys, pin, require_fits
+from vtrain.prove.keys import (
+    BLINDING,
+    count_blocks,
+    count_usable,
+    estimate,
+    load_keys,
+    pin,
+    require_fits,
+)
 from vtrain.prove.kzg import CommitKey
 from vtrain.prove.prover import prove
 from vtrain.prove.runs import StepSource, read_run
@@ -218,9 +226,13 @@ def compile_step(step: Step, folder: Path) -> CompiledTask:
 
 
 def choose_k(task: CompiledTask, circuit: str) -> int:
-    """The k for which the least memory is estimated; CircuitError if there is not so much."""
-    costs = {k: estimate(build_step_circuit(task.graph, k, circuit), k) for k in STEP_KS}
-    best = min(STEP_KS, key=lambda k: costs[k].memory)
+    """The k for which the least memory is estimated; CircuitError if there is not so much.
+
+    Of those with two blocks of columns at most: more make proofs longer than 10,000 bytes.
+    """
+    built = {k: build_step_circuit(task.graph, k, circuit) for k in STEP_KS}
+    costs = {k: estimate(built[k], k) for k in STEP_KS if count_blocks(built[k], k) <= 2}
+    best = min(costs, key=lambda k: costs[k].memory)
     require_fits(costs[best], read_available())
     return best
 

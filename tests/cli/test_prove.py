@@ -134,8 +134,6 @@ def prove(monkeypatch: pytest.MonkeyPatch, bundle: ProofBundle) -> list[int]:
 
     def stand_in(prover: StepProver, item: Statement, *more: Any) -> bytes:
         asked.append(item.step)
-        if item.step == 6:
-            raise ProverError("the process died", where="prove")
         return encode_bundle(bundle)
 
     monkeypatch.setattr(StepProver, "prove", stand_in)
@@ -181,8 +179,19 @@ def test_the_draw_is_that_of_verify(
 
 
 def test_a_step_that_cannot_be_proven_leaves_the_others(
-    call: Call, run: Path, srs: Path, prove: list[int], tmp_path: Path
+    call: Call,
+    run: Path,
+    srs: Path,
+    bundle: ProofBundle,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    def fail(prover: StepProver, item: Statement, *more: Any) -> bytes:
+        if item.step == 6:
+            raise ProverError("the process died", where="prove")
+        return encode_bundle(bundle)
+
+    monkeypatch.setattr(StepProver, "prove", fail)
     arguments = ("prove", run, "--srs", srs, "--cache", tmp_path)
     code, _, err = call(*arguments, "--steps", "5-6")
     assert code == 2
@@ -207,6 +216,9 @@ def test_what_prove_refuses_at_once(
     assert call("srs", "generate", "--k", 8, "--out", other)[0] == 0
     code, _, err = call(*arguments, "--srs", other)
     assert (code, "the task has" in err) == (2, True)
+    code, _, err = call("prove", "setup", run, "--srs", other, "--cache", tmp_path / "keys")
+    assert (code, "the task has" in err) == (2, True)
+    assert not (tmp_path / "keys").exists()
     (run / "log.bin").write_bytes(b"")
     code, out, err = call(*arguments, "--srs", srs, "--json")
     assert code == 2

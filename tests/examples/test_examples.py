@@ -11,10 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import vtrain
 import vtrain.dispute
+from tests.cli.test_cli import TASK as TINY
 from tests.dispute.arena import make_key
 from tests.dispute.service.conftest import SERVICE_KEY
 from tests.dispute.service.live import serving
@@ -26,7 +28,8 @@ from tests.dispute.service.logs import (
     make_log_genesis,
     make_players,
 )
-from vtrain import _core
+from tests.tasks import make_mlp_onnx, make_samples
+from vtrain import _core, cli
 from vtrain.attest.keys import generate_key, load_key, public_key
 from vtrain.demo.cheats import alter_gradient, train_falsely
 from vtrain.dispute import Clocks, Player, compute_game_id, find_verdict, service
@@ -213,6 +216,51 @@ def test_what_a_dispute_needs_is_importable_from_its_room() -> None:
     assert subprocess.run([sys.executable, "-c", command], check=False).returncode == 0
     with pytest.raises(AttributeError, match="no_such_name"):
         getattr(vtrain.dispute, "no_such_name")  # noqa: B009 - mypy knows that it is not there
+
+
+def test_a_private_audit(
+    repository: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The script as it is, on the tiny MLP, whose circuit has fewer columns."""
+    monkeypatch.syspath_prepend(repository / "examples" / "zk")
+    script = importlib.import_module("run_audit")
+    task = tmp_path / "task.toml"
+    (tmp_path / "model.onnx").write_bytes(make_mlp_onnx(3))
+    samples = make_samples((16,), 40, seed=3)
+    for part in ("x", "y"):
+        np.save(tmp_path / f"{part}.npy", samples.part(part))
+    proof = (
+        'commitments = ["blake3", "kzg"]\n[proof]\ncircuit = "step"\nsrs = "a"\nk = 17\nevery = 1\n'
+    )
+    task.write_text(TINY.replace("[model]", f"{proof}[model]"))
+    assert cli.run(["profile", str(task)]) == 0
+    capsys.readouterr()
+    monkeypatch.setattr(script, "TASK", task)
+    folder = tmp_path / "parties"
+    folder.mkdir()
+    script.play(folder)
+    out = capsys.readouterr().out
+    assert re.search(r"(?m)^ +12 steps; what it publishes has \d+ bytes$", out), out
+    assert re.search(r"(?m)^ +verified$", out), out
+    assert "the batches of what was proven are those that the data's owner signed" in out
+    assert "without --allow-insecure-srs: inconclusive" in out
+    refused = r"auditor +inconclusive: step \d+: .*commitment of after is not the one expected"
+    assert re.search(refused, out), out
+    held = {path.name for path in (folder / "auditor" / "run").iterdir()}
+    assert held == {*script.PUBLIC, "proofs"}
+
+
+def test_a_private_audit_that_goes_wrong_ends_with_an_error(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(repository / "examples" / "zk")
+    script = importlib.import_module("run_audit")
+    monkeypatch.setattr(script, "TASK", Path("nowhere"))
+    with pytest.raises(SystemExit, match=r"prove batches nowhere .*exit code 2"):
+        script.main()
 
 
 def test_the_python_api(repository: Path) -> None:

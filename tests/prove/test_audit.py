@@ -524,6 +524,21 @@ def resign(run: Path, step: int) -> ProofBundle:
 
 
 @pytest.mark.usefixtures("ezkl")
+def test_a_good_proof_for_a_log_of_a_false_step(
+    task: CompiledTask, srs: Path, bundle: ProofBundle, tmp_path: Path
+) -> None:
+    """One unit in one element of one gradient: what was proven is not what was logged."""
+    run = tmp_path / "run"
+    train_falsely(task, run, key=KEY, cheat=alter_gradient, step=5)
+    claim = read_run(run).signed.claim
+    put_bundle(run, alter(bundle, run_id=claim.run_id, claim=compute_claim_digest(claim)))
+    report = audit(publish(run), srs)
+    assert {check.name for check in failed(report)} == {"proof"}
+    check_refused(report, "proof", "commitment of after is not the one expected")
+    check_refused(audit(run, srs, private=False), "replay", "is not the step logged", "solver")
+
+
+@pytest.mark.usefixtures("ezkl")
 def test_initial_commitments_that_are_false_are_the_tasks_fault(
     task: CompiledTask, srs: Path, tmp_path: Path
 ) -> None:

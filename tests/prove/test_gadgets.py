@@ -65,6 +65,33 @@ def accepts(circuit: Circuit, changes: dict[str, Change] | None = None, **given:
     return find_broken(circuit, given, changes=changes) == []
 
 
+# --- relations
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (2, 3), (3, 1), (1, 3)])
+def test_relations_see_every_element(shape: tuple[int, int]) -> None:
+    """Also where rows and columns are weighed by vectors of one length: antisymmetric errors."""
+    rows, columns = shape
+
+    def emit(b: CircuitBuilder, given: dict[str, Tensor]) -> None:
+        b.zero("zero", given["x"].lin() * 2 - given["y"].lin() + 5)
+        b.matmul("product", given["a"], given["b"], given["x"].lin())
+
+    circuit = build({"x": shape, "y": shape, "a": (rows, 3), "b": (3, columns)}, emit)
+    rng = np.random.default_rng(9)
+    a, c = (rng.integers(-9, 9, extents).astype(object) for extents in ((rows, 3), (3, columns)))
+    x = a @ c
+    given = {"a": a, "b": c, "x": x, "y": x * 2 + 5}
+    assert find_broken(circuit, given) == []
+    errors = [np.eye(1, x.size, k, dtype=int).reshape(shape).astype(object) for k in range(x.size)]
+    if rows == columns:
+        errors += [first - first.T for first in errors if (first != first.T).any()]
+    for error in errors:
+        assert find_broken(circuit, {**given, "y": given["y"] + error}) == ["zero"]
+        false = {**given, "x": x + error, "y": given["y"] + 2 * error}
+        assert find_broken(circuit, false) == ["product"]
+
+
 # --- ranges
 
 RANGES: dict[str, Callable[[CircuitBuilder, Tensor], None]] = {
@@ -211,15 +238,27 @@ def test_excesses_of_two_elements_cannot_make_up_for_each_other() -> None:
     most = SATURATION["i16"][1]
     first = next(i for i, value in enumerate(x) if rs_int(value, 4) == 3 * most)
     second = next(i for i, value in enumerate(y) if value == -most)
-    third = next(i for i, value in enumerate(y) if 0 < value < most)
-    for wrong in ({first: most - 1, second: -most - 1}, {third: 1, first: most + 1}):
+    third = next(i for i, value in enumerate(y) if 5 < value < most)
+    digits = [name for name, _, _ in circuit.parts("limbs") if name.startswith("s/excess/digit")]
+    for wrong in (
+        {third: 1},
+        {third: 1, first: most + 1},
+        {third: -1, second: -most - 1},
+        {first: most - 1, second: -most - 1},
+    ):
         altered = ints(y)
         for index, value in wrong.items():
             altered[index] = value
         pairs = [(rs_int(a, 4), int(b)) for a, b in zip(x, altered, strict=True)]
-        claimed = ints([most * (q - b) * pow(b or 1, -1, SCALAR_FIELD) for q, b in pairs])
-        excess: dict[str, Change] = {"s/excess": lambda values, claimed=claimed: claimed}  # type: ignore[misc]
-        assert not accepts(circuit, excess, x=ints(x), y=altered)
+        claimed = ints(
+            [most * (q - b) * pow(b or 1, -1, SCALAR_FIELD) % SCALAR_FIELD for q, b in pairs]
+        )
+        changes: dict[str, Change] = {"s/excess": lambda values, claimed=claimed: claimed}  # type: ignore[misc]
+        for place, digit in enumerate(digits):
+            changes[digit] = lambda values, claimed=claimed, place=place: (  # type: ignore[misc]
+                claimed // FULL**place % FULL
+            )
+        assert not accepts(circuit, changes, x=ints(x), y=altered)
     # Excesses that are zero, or of the other sign, or fractions.
     for change in (0, -5, *FRACTIONS):
         assert not accepts(circuit, {"s/excess": at(first, change)}, x=ints(x), y=ints(y))

@@ -24,6 +24,7 @@ from vtrain.prove.keys import (
     Keys,
     check_measured,
     check_settings,
+    count_blocks,
     count_usable,
     cut_srs,
     default_cache,
@@ -98,19 +99,26 @@ def test_vector_of_two_columns_is_refused() -> None:
         pin(make_long_circuit(longest + 1, 5), K)
 
 
-def test_too_many_cells_are_refused_with_what_would_do() -> None:
-    with pytest.raises(CircuitError, match="3 inner columns would do at k = 9"):
-        pin(make_long_circuit(300), K)
-    pin(make_long_circuit(300, 3), K)
+def test_cells_of_too_many_blocks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    circuit = make_long_circuit(200, 1)
+    assert count_blocks(circuit, K) == 2
+    pin(circuit, K)
+    monkeypatch.setattr(module, "MAX_BLOCKS", 1)
+    with pytest.raises(CircuitError, match="cells take 2 blocks of 1 columns, more than 1"):
+        pin(circuit, K)
 
 
-def test_most_cells_that_are_let_in_fit() -> None:
-    """Of what fits by our own count, ezkl finds a place for the largest."""
-    circuit = make_long_circuit(248)
-    pinned = pin(circuit, K)
-    with pytest.raises(CircuitError, match="inner columns"):
-        pin(make_long_circuit(249), K)
-    assert mock_many(circuit, pinned, [assign_long(circuit)], LIMITS)[0].holds
+@pytest.mark.parametrize(("inner_columns", "blocks"), [(2, 1), (1, 1), (1, 2)])
+def test_most_cells_that_are_let_in_fit(inner_columns: int, blocks: int) -> None:
+    """Of what fits so many blocks by our own count, ezkl finds a place for the largest."""
+    fitting = [
+        circuit
+        for length in range(100, count_usable(K) + 1)
+        if count_blocks(circuit := make_long_circuit(length, inner_columns), K) == blocks
+    ]
+    circuit = fitting[-1]
+    assert circuit.cells > blocks * inner_columns * ((1 << K) - 14) - 6
+    assert mock_many(circuit, pin(circuit, K), [assign_long(circuit)], LIMITS)[0].holds
 
 
 def test_settings_with_too_few_cells_have_no_mock_and_no_keys(
@@ -257,7 +265,7 @@ def test_circuit_too_large_for_the_memory_is_refused_with_the_estimate(toy: Toy)
     estimated = estimate(toy.circuit, 17)
     assert estimated.columns == len(toy.circuit.vectors)
     require_fits(estimated, estimated.memory)
-    with pytest.raises(CircuitError, match=r"89 cells in 45 rows.*GiB of memory"):
+    with pytest.raises(CircuitError, match=r"98 cells in 49 rows.*GiB of memory"):
         require_fits(estimated, estimated.memory - 1)
 
 

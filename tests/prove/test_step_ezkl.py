@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from vtrain.wire.graph import Ref
 pytestmark = pytest.mark.slow
 
 K, SMALL_K = 17, 10
+PATIENT = replace(LIMITS, seconds=600)
 Witness = dict[str, Ints]
 
 
@@ -56,19 +58,16 @@ def test_ezkl_holds_of_what_we_hold_of(loss: str, name: str) -> None:
     if name == "step-clamps":
         clamped = make_statement(loss, "some", "mixed")
         witnesses["clamped"] = forge(circuit, clamped.given, clamped.parameters)
-    for vector in (BEFORE, AFTER, BATCH, LOSS):
-        value = int(honest.get(vector)[0])
-        for step in (1, pow(2, -1, SCALAR_FIELD)):
-            if vector != LOSS and step > 1:
-                altered = true[vector].copy()
-                altered[0] = (value + step) % SCALAR_FIELD
-                witnesses[f"{vector} and {step}"] = {**true, vector: altered}
-                continue
-            other = honest.altered(vector, 0, (value + step) % SCALAR_FIELD)
-            witnesses[f"{vector} and {step}"] = forge(circuit, other.given, other.parameters)
-    for node in graph.nodes:
-        if node.op in ("matmul", "rescale", "normalize", "sgd_update", "momentum", "row_max"):
-            witnesses[node.name] = forge_node(loss, circuit, node.name)
+    for vector in (AFTER, LOSS):
+        other = honest.altered(vector, 0, int(honest.get(vector)[0]) + 1)
+        witnesses[f"{vector} and 1"] = forge(circuit, other.given, other.parameters)
+    for vector in (BEFORE, BATCH):
+        altered = true[vector].copy()
+        altered[0] = (altered[0] + pow(2, -1, SCALAR_FIELD)) % SCALAR_FIELD
+        witnesses[f"{vector} and a half"] = {**true, vector: altered}
+    for op in ("matmul", "rescale", "sgd_update", "row_max"):
+        made = [node.name for node in graph.nodes if node.op == op]
+        witnesses |= {last: forge_node(loss, circuit, last) for last in made[-1:]}
     rng = np.random.default_rng(4)
     changes = ("one less", "zero", "half the field away")
     private = [
@@ -78,13 +77,13 @@ def test_ezkl_holds_of_what_we_hold_of(loss: str, name: str) -> None:
         )
         if tampering.group in ("limbs", "hints", "late")
     ]
-    for index in rng.choice(len(private), 16, replace=False):
+    for index in rng.choice(len(private), 5, replace=False):
         witnesses[private[index].name] = dict(private[index].vectors)
     ours = {key: not circuit.find_broken(vectors) for key, vectors in witnesses.items()}
     assert [key for key, holds in ours.items() if holds] == [
         key for key in ("true", "clamped") if key in witnesses
     ]
-    verdicts = mock_many(circuit, pin(circuit, K), list(witnesses.values()), LIMITS)
+    verdicts = mock_many(circuit, pin(circuit, K), list(witnesses.values()), PATIENT)
     theirs = {key: it.holds for key, it in zip(witnesses, verdicts, strict=True)}
     assert theirs == ours
 
@@ -136,7 +135,7 @@ def make_small_circuit(inner_columns: int) -> Circuit:
     return b.build()
 
 
-@pytest.mark.parametrize("inner_columns", [2, 7])
+@pytest.mark.parametrize("inner_columns", [2, 5])
 def test_every_value_is_bound_to_all_its_copies(tmp_path: Path, inner_columns: int) -> None:
     """A column of the key for each vector, and a cycle of cells for each value: as many as our own
     nodes say that must hold it.  A copy that is not bound could have any value (trap 1)."""

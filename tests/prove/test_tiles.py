@@ -476,7 +476,7 @@ def test_tampering_with_softmax_is_noticed(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OF_SOFTMAX)
 def test_every_tampering_with_softmax_is_noticed(name: str) -> None:
-    check_catalogue(OF_SOFTMAX[name](), at_least=500)
+    check_catalogue(OF_SOFTMAX[name](), at_least=500, spots=2)
 
 
 def test_catalogue_names_what_nobody_holds() -> None:
@@ -614,20 +614,20 @@ CELLS = {
     "matmul-nt": (7, 2),
     "matmul-tn": (7, 2),
     "range-1": (6, 2),
-    "range-3": (14, 4),
-    "rescale-i16-0": (15, 4),
-    "rescale-i16-1": (19, 5),
-    "rescale-i16-2": (21, 6),
-    "rescale-i16-3": (23, 6),
-    "rescale-i32-0": (21, 6),
-    "rescale-i32-1": (25, 7),
-    "rescale-i32-2": (27, 7),
-    "rescale-i32-3": (29, 8),
-    "rescale-i64-1": (14, 4),
-    "rescale-i64-2": (16, 5),
-    "rescale-i64-3": (18, 5),
-    "softmax-128": (52, 14),
-    "softmax-16": (17, 5),
+    "range-3": (14, 3),
+    "rescale-i16-0": (15, 3),
+    "rescale-i16-1": (19, 3),
+    "rescale-i16-2": (21, 3),
+    "rescale-i16-3": (23, 3),
+    "rescale-i32-0": (21, 3),
+    "rescale-i32-1": (25, 3),
+    "rescale-i32-2": (27, 3),
+    "rescale-i32-3": (29, 3),
+    "rescale-i64-1": (14, 3),
+    "rescale-i64-2": (16, 3),
+    "rescale-i64-3": (18, 3),
+    "softmax-128": (52, 3),
+    "softmax-16": (17, 3),
     "square": (2, 1),
 }
 """Cells counted by hand, in units of 128^2 and but for vectors of 128, and inner columns."""

@@ -232,6 +232,7 @@ def traces_command(
     from vtrain.attest.keys import load_key
     from vtrain.prove.runs import read_run
     from vtrain.prove.tile_runs import TileProver, traces_path
+    from vtrain.prove.trace import compute_trace_claim_digest
 
     signed = read_run(run)
     prover = TileProver(signed, make_setup(signed.task, **given), data=data, engine=engine)
@@ -240,6 +241,7 @@ def traces_command(
     traces = claimed.trace_claim.traces
     shown = {
         "file": str(traces_path(run)),
+        "trace_claim": compute_trace_claim_digest(claimed.trace_claim).hex(),
         "steps": [trace.step for trace in traces],
         "tiles": sum(trace.count for trace in traces),
         "statements": len(prover.tiling) * len(traces),

@@ -91,6 +91,13 @@ if TYPE_CHECKING:
     help="Mode proof, tiles: how many steps it drew.",
 )
 @click.option(
+    "--trace-claim",
+    type=HexBytes(32, 32),
+    metavar="HEX",
+    help="Mode proof, tiles: the trace claim that was there when --seed was drawn, as "
+    "`vtrain prove traces` shows it; otherwise the run's own is taken, and the report says so.",
+)
+@click.option(
     "--allow-insecure-srs",
     is_flag=True,
     help="Mode proof: take an SRS that is of no ceremony, whose maker can forge proofs.",
@@ -201,6 +208,7 @@ def _verify_proofs(
         batches=None if given["batches"] is None else read_batches(given["batches"]),
         owner=given["owner"] or b"",
         traces=None if trace_seed is None else (trace_seed, trace_samples),
+        trace_claim=given["trace_claim"],
         task_id=given["task_id"],
         data=given["data"],
         engine=given["engine"],

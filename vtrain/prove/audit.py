@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -40,7 +40,8 @@ from vtrain.prove.runs import (
 )
 from vtrain.prove.srs import Progress
 from vtrain.prove.step import BEFORE, STEP_CIRCUITS
-from vtrain.prove.tile_runs import check_answer, make_audit
+from vtrain.prove.tile_runs import check_answer, make_audit, read_traces, require_two_draws
+from vtrain.prove.trace import TileChances, compute_trace_claim_digest
 from vtrain.prove.verifier import commit_vector, verify
 from vtrain.train.layout import RunPaths
 from vtrain.wire.batches import SignedBatches
@@ -107,6 +108,8 @@ class ProofAudit:
     traces: tuple[bytes, int] | None = None
     """Of tiles: randomness and number of the steps drawn first; ``seed`` and ``sample`` are then of
     the statements about them."""
+    trace_claim: bytes | None = None
+    """Of tiles: digest of the trace claim that the auditor had when ``seed`` was drawn."""
     task_id: bytes | None = None
     data: Path | None = None
     engine: str = "auto"
@@ -151,15 +154,19 @@ def verify_proofs(
 
 @dataclass(frozen=True)
 class _Findings:
-    """What the proofs showed: the steps ``proven`` of ``population``, or ``chances`` in words (of
-    tiles); ``owned``: whether it is known what batches the data's owner signed."""
+    """What the proofs showed: the steps ``proven`` of ``population``; or, of tiles whose traces the
+    claim of digest ``trace_claim`` fixed, ``chances``.
+
+    ``owned``: whether it is known what batches the data's owner signed.
+    """
 
     checks: list[Check]
     owned: bool
     proven: tuple[int, ...] = ()
     population: int = 0
     randomness: Randomness | None = None
-    chances: str = ""
+    chances: TileChances | None = None
+    trace_claim: bytes = b""
 
 
 def _report(
@@ -228,8 +235,8 @@ class _Examiner:
             checks.append(self._judge_owner(self._audit.batches))
         owned = self._owned is not None
         if self.setup.proof.circuit == "tiles":
-            found, chances = self._examine_tiles()
-            return _Findings(checks + found, owned, chances=chances)
+            tiles = self._examine_tiles()
+            return replace(tiles, checks=checks + tiles.checks)
         audit, task = self._audit, self._run.task
         every = 1 if task.kzg is None else task.kzg.every
         steps, randomness = choose_steps(
@@ -264,30 +271,45 @@ class _Examiner:
         self._progress("proofs", len(steps), len(steps))
         return checks or [Check("proof", "not_done", "no step was asked for")]
 
-    def _examine_tiles(self) -> tuple[list[Check], str]:
-        """The checks of the proofs of sampled tiles, and what the verdict on them rests on."""
-        audit = self._audit
+    def _examine_tiles(self) -> _Findings:
+        """The proofs of sampled tiles."""
+        audit, logged = self._audit, self._evidence.kzg
         if audit.traces is None or audit.seed is None or audit.sample is None:
             raise RunError("of tiles needs the randomness and sizes of both draws", where="audit")
-        setup = self.setup
-        checks: list[Check] = []
-        second = (given_randomness(audit.seed).value, audit.sample)
+        require_two_draws(audit.traces[0], audit.seed)
+        randomness = given_randomness(audit.seed)
+        second = randomness.value, audit.sample
+
+        def refuse(detail: str, where: str) -> _Findings:
+            check = Check("tiles", "failed", detail, where, "nobody")
+            return _Findings([check], self._owned is not None, randomness=randomness)
+
+        if logged is None:
+            return refuse("there are no signed commitments that they could be of", "kzg.bin")
         try:
-            known = make_audit(self._run, setup, audit.traces, second)
-            for step, logged in known.logged.items():
-                if (self._owned or {}).get(step, logged.record.batch) != logged.record.batch:
+            known = make_audit(self._run, self.setup, audit.traces, second, logged)
+            for step, item in known.logged.items():
+                if self._owned is not None and self._owned.get(step) != item.record.batch:
                     reason = "the logged batch is not the one that its owner signed"
-                    checks.append(Check("tiles", "failed", reason, f"step {step}", "nobody"))
-                    return checks, ""
-            found = check_answer(self._run, setup, known)
+                    return refuse(reason, f"step {step}")
+            traces = read_traces(self._run.paths.root)
+            digest = compute_trace_claim_digest(traces.trace_claim)
+            if audit.trace_claim not in (None, digest):
+                return refuse(f"the trace claim is {digest.hex()}", "proofs/traces.cbor")
+            found = check_answer(self._run, self.setup, known, traces)
         except VtrainError as error:
-            checks.append(Check("tiles", "failed", error.message, error.where, "nobody"))
-            return checks, ""
+            return refuse(error.message, error.where)
         if not found.holds:
-            checks.append(Check("tiles", "failed", found.reason, "proofs", "nobody"))
-            return checks, ""
-        checks.append(Check("tiles", "passed", f"all {audit.sample} statements drawn are shown"))
-        return checks, known.chances.sentence
+            return refuse(found.reason, "proofs")
+        chances = known.chances
+        return _Findings(
+            [Check("tiles", "passed", f"all {chances.samples} statements drawn are shown")],
+            self._owned is not None,
+            population=chances.logged,
+            randomness=randomness,
+            chances=chances,
+            trace_claim=digest,
+        )
 
     def _judge_srs(self) -> Check:
         digest = self.setup.proof.srs.hex()
@@ -420,6 +442,13 @@ def _describe_task(audit: ProofAudit, evidence: Evidence) -> tuple[str, ...]:
     return ("whether this is the task agreed on: its id was taken from the run itself",)
 
 
+def _describe_order(audit: ProofAudit, trace_claim: bytes) -> str:
+    said = "whether the steps were drawn after the claim, and the statements after the trace claim"
+    if audit.trace_claim is not None:
+        return said
+    return f"{said} {trace_claim.hex()}: it was taken from the run itself"
+
+
 def _describe(
     audit: ProofAudit, evidence: Evidence, setup: ProofSetup, found: _Findings
 ) -> Strength:
@@ -427,7 +456,14 @@ def _describe(
     unchecked: list[str] = []
     proven, chances = found.proven, found.chances
     if chances:
-        checked.append(f"statements about tiles of sampled steps: {chances}")
+        checked.append(f"statements about tiles of sampled steps: {chances.sentence}")
+        left = evidence.signed.claim.log_size - chances.steps if evidence.signed else 0
+        if left:
+            unchecked.append(
+                f"the arithmetic of {left} steps that were not drawn; {chances.logged} have signed "
+                "commitments and could be"
+            )
+        unchecked.append(_describe_order(audit, found.trace_claim))
     if proven:
         shown = ", ".join(map(str, proven[:5])) + (" ..." if len(proven) > 5 else "")
         checked.append(

@@ -1,26 +1,27 @@
-"""The language of circuits: integer tensors, what must hold of them, and the ONNX graph that says so.
+"""The language of circuits: integer tensors, what must hold of them, and the ONNX graph for that.
 
-A circuit is a set of committed vectors and conditions on their elements.  What costs rows in ezkl is
-cells: one for each product, each look-up and each term of a sum; slices, reshapes, transposes and
-concatenations are free.  Three devices keep the cells few:
+A circuit is a set of committed vectors and conditions on their elements.  What costs rows in ezkl
+is cells: one for each product, each look-up and each term of a sum; slices, reshapes, transposes
+and concatenations are free.  Three devices keep the cells few:
 
-*Limbs.*  A value that must lie in [0, span) is stored plus one in the vector ``limbs``, which passes
-through one look-up table: v -> 1 for v <= span, 2 above (ezkl's table ends where its column ends,
-not at span: docs/proofs.md, trap 6).  What comes out must be all ones.
+*Limbs.*  A value that must lie in [0, span) is stored plus one in the vector ``limbs``, which
+passes through one look-up table: v -> 1 for v <= span, 2 above (ezkl's table ends where its column
+ends, not at span: docs/proofs.md, trap 6).  What comes out must be all ones.
 
 *Random combination.*  A linear relation sum c_j x_j = 0 between tensors of one shape is not
-written out element by element.  With challenge vectors a, b drawn after everything was committed to,
-s(x) = a^T x b is computed once for each tensor, and sum c_j s(x_j) = 0 is one equation.  A relation that
-fails somewhere passes with a chance below 2^-250 (Schwartz and Zippel: degree 2 over the field).
+written out element by element.  With challenge vectors a, b drawn after everything was committed
+to, s(x) = a^T x b is computed once for each tensor, and sum c_j s(x_j) = 0 is one equation.  A
+relation that fails somewhere passes with a chance below 2^-250 (Schwartz and Zippel: degree 2 over
+the field).
 A product C = A B costs as little: (a^T A)(B b) = a^T C b, Freivalds' check from both sides.
 
 *Look-ups of our own.*  ``member`` proves that tuples occur in a table by sums of inverses (logUp).
 
 Every input is a vector that the proof commits to, in this order: the vectors given from outside,
-``limbs``, ``hints``, ``public``, ``challenge``, ``late``; then come two outputs, ``ones`` and ``zeros``.  The
-verifier compares the given ones with those in the run log, computes ``public``, ``ones`` and ``zeros``
-itself, and ``challenge`` from the commitments before it.  ``late`` holds inverses: they depend on the
-challenge, so no random combination speaks of them.
+``limbs``, ``hints``, ``public``, ``challenge``, ``late``; then come two outputs, ``ones`` and
+``zeros``.  The verifier compares the given ones with those in the run log, computes ``public``,
+``ones`` and ``zeros`` itself, and ``challenge`` from the commitments before it.  ``late`` holds
+inverses: they depend on the challenge, so no random combination speaks of them.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ class Values:
 
 @dataclass
 class _Node:
-    """One node of the graph: ``op`` over the nodes ``inputs`` with ``attrs``; ``cells`` it costs."""
+    """A node of the graph: ``op`` over the nodes ``inputs`` with ``attrs``; ``cells`` it costs."""
 
     op: str
     inputs: tuple[int, ...]
@@ -195,7 +196,7 @@ class CircuitBuilder:
         return self._emit("slice", (x,), (stop - start,), start=start, stop=stop)
 
     def take(self, x: Tensor, indices: npt.NDArray[np.int64]) -> Tensor:
-        """Elements of the flat ``x`` at constant indices; the shape is that of ``indices``.  Free."""
+        """Elements of the flat ``x`` at constant indices, in the shape of ``indices``.  Free."""
         flat = self.reshape(x, (x.size,))
         taken = self._emit("take", (flat,), (indices.size,), indices=indices.reshape(-1))
         return self.reshape(taken, indices.shape)
@@ -318,8 +319,7 @@ class CircuitBuilder:
     def late(self, name: str, shape: Sequence[int], compute: Compute) -> Tensor:
         """A private value that may depend on the challenge.
 
-        It is not committed to: only conditions without challenge may pin it down, or such as hold for
-        any challenge.
+        It is committed to after the challenge: only conditions element by element may pin it down.
         """
         return self._part("late", name, shape, compute)
 
@@ -329,7 +329,7 @@ class CircuitBuilder:
         return self._part("public", name, kept.shape, lambda values: kept)
 
     def parameter(self, name: str, shape: Sequence[int]) -> Tensor:
-        """What differs from statement to statement and the verifier knows; elements of ``public``."""
+        """What the verifier knows of the one statement; elements of ``public``."""
 
         def look_up(values: Values) -> Ints:
             given = values.parameters.get(name)
@@ -349,7 +349,7 @@ class CircuitBuilder:
         return self._constants[value]
 
     def challenge(self, name: str, length: int) -> Tensor:
-        """A vector of field elements drawn after all else was committed to; the same for one name."""
+        """Field elements drawn after all else was committed to; the same for one name."""
         key = (name, length)
         if key not in self._challenges:
             self._challenges[key] = self._part("challenge", name, (length,), None)
@@ -701,7 +701,7 @@ class Circuit:
 
     def group_of(self, name: str) -> str:
         """The group that an input vector is (a piece of); the name itself for a given one."""
-        return name if name in self._b._given else name.split(" ")[0]
+        return name if name in self._b._given else name.split(" ", maxsplit=1)[0]
 
     def length(self, name: str) -> int:
         """Elements of a committed vector, or of a whole group."""

@@ -1,8 +1,8 @@
 """What circuits say about the project's operators: ranges, rounding, saturation, masks, softmax.
 
 Each gadget states its condition and what makes it unique.  All quantities are integers far below
-the field's prime (about 2^254), so that an equation modulo the prime is one of integers; where a value
-is an integer only because an equation with integers says so, the gadget's text says it.
+the field's prime (about 2^254), so that an equation modulo the prime is one of integers; where a
+value is an integer only because an equation with integers says so, the gadget's text says it.
 
 The law of each operator is in ``vtrain.ops``; the names here are those of its formulas: rs is the
 rounding shift, M = ``SATURATION[dtype][1]``.
@@ -44,11 +44,8 @@ def _exact_limb(
     bits: int,
     compute: Callable[[Values], Ints],
 ) -> Lin:
-    """A value v in [0, 2^bits), bits at most those of a limb, times 2^(limb bits - bits) if scaled.
-
-    Returns v as a linear form times ``_scale``: see :func:`exact`.  With a table of 2^16 entries one look-up
-    of v 2^(16 - bits) suffices where v is known to be an integer; else v and v + span - 2^bits are looked up.
-    """
+    """An integer v in [0, 2^bits), bits at most those of a limb: v and v + span - 2^bits are
+    looked up.  Where v is known to be an integer, :func:`remainder` takes one look-up."""
     low = b.limb(name, shape, compute)
     top = b.span - (1 << bits)
     if top:
@@ -98,8 +95,8 @@ def remainder(
 ) -> tuple[Lin, int]:
     """(r 2^e, e) for a value r in [0, 2^bits) that an equation shows to be an integer.
 
-    With a table of 2^16 entries the narrow limb is looked up scaled to 16 bits, once: r 2^(16 - bits)
-    in [0, 2^16) and r an integer give r in [0, 2^bits).
+    With a table of 2^16 entries the narrow limb is looked up scaled to 16 bits, once:
+    r 2^(16 - bits) in [0, 2^16) and r an integer give r in [0, 2^bits).
     """
     if b.span != _FULL or bits % 16 == 0:
         return exact(b, name, shape, bits, compute), 0
@@ -150,7 +147,7 @@ def at_least_zero(
 
 
 def hold_range(b: CircuitBuilder, name: str, x: Tensor, lo: int, hi: int) -> None:
-    """lo <= x <= hi at every element, exactly; one or two look-ups a limb, by how the bounds lie."""
+    """lo <= x <= hi at every element, exactly; one or two look-ups a limb, as the bounds lie."""
     span = hi - lo + 1
     if span == b.span:
         b.zero(name, b.limb(name, x.shape, lambda values: values[x] - lo) - (x.lin() - lo))
@@ -214,11 +211,11 @@ def saturating_shift(
 ) -> None:
     """y = sat(rs(x, shift)), x a form of integers with |rs(x, shift)| <= ``reach``.
 
-    x + h = 2^s q + r with h = 2^(s-1), 0 <= r < 2^s, and q = y + d: r is an integer as all else is.  y lies
-    in [-M, M].  With an integer t >= 0: t y = M d and t (M^2 - y^2) = 0.  So either t = 0, d = 0, y = q; or
-    y = +-M and d = t with the sign of y, that is q is beyond y: in both cases y is the clamped q.  The
-    second condition is summed over all elements, as no term is negative.  Without ``clamps``, d = 0:
-    the circuit holds of no step that clamps here.
+    x + h = 2^s q + r with h = 2^(s-1), 0 <= r < 2^s, and q = y + d: r is an integer as all else is
+    (M is odd).  y lies in [-M, M].  With an integer t >= 0: t y = M d and t (M^2 - y^2) = 0.  So
+    either t = 0, d = 0, y = q; or y = +-M and d = t with the sign of y, that is q is beyond y: in
+    both cases y is the clamped q.  The second condition is summed over all elements, as no term is
+    negative.  Without ``clamps``, d = 0: the circuit holds of no step that clamps here.
     """
     most = SATURATION[dtype][1]
     if reach <= most:
@@ -358,7 +355,10 @@ def gate(b: CircuitBuilder, name: str, x: Tensor, g: Tensor, y: Tensor, most: in
 
 
 def one_hot(b: CircuitBuilder, name: str, label: Tensor, classes: int) -> Tensor:
-    """[n] labels -> [n, classes]: a one at the label; every element 0 or 1, each row summing to 1."""
+    """[n] labels -> [n, classes]: a one at the label; all elements 0 or 1, each row summing to 1.
+
+    No row is that of a label outside [0, classes), which the law takes for the nearest class.
+    """
     (rows,) = label.shape
 
     def compute(values: Values) -> Ints:
@@ -417,7 +417,7 @@ def softmax(
 
     ``reach`` bounds max - z.  Every output is pinned down by the conditions on its own integers.
     """
-    rows, classes = z.shape
+    classes = z.shape[1]
     # Maximum: no element is above it, and in each row one is not below it (a product is zero).
     highest = spread(b, maximum, classes)
     gap = b.sub(highest, z)
@@ -486,7 +486,7 @@ def cross_entropy(
     hot: Tensor,
     rows: Tensor,
 ) -> None:
-    """The node ``cross_entropy``: (max - z[label]) + log2(S) - 16 in 16 fraction bits, S >= 2^16."""
+    """The node ``cross_entropy``: max - z[label] + log2(S) - 16 in 16 fraction bits, S >= 2^16."""
     count, classes = z.shape
     bits = EXP2_EXPONENT + max(classes - 1, 1).bit_length() + 1
     lengths = np.arange(EXP2_EXPONENT, bits)

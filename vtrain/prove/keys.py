@@ -46,6 +46,8 @@ BLINDING: Final = 5
 """halo2's blinding factors of these circuits: no column is read at more than three places."""
 _TABLE_PAD: Final = 3
 """Rows that ezkl keeps free below a look-up table, beside the blinding factors."""
+MAX_BLOCKS: Final = 8
+"""More blocks of columns make proofs longer than a larger k does."""
 _FREE_ROWS: Final = 8
 """Rows that stay free: ezkl begins some operations in a row of their own, which no count of cells
 sees, and makes a second block of columns just before the first is full."""
@@ -99,14 +101,21 @@ def _check_size(circuit: Circuit, k: int) -> None:
                 f"has {circuit.length(name)} elements; a column takes 1 to {count_usable(k)}",
                 where=name,
             )
-    cells, rows = circuit.cells, (1 << k) - BLINDING - 1 - _FREE_ROWS
-    if cells > circuit.inner_columns * rows:
-        fitting = -(-cells // rows)
+    if count_blocks(circuit, k) > MAX_BLOCKS:
         raise CircuitError(
-            f"{cells} cells do not fit {circuit.inner_columns} x {rows}; "
-            f"{fitting} inner columns would do at k = {k}",
-            where="inner columns",
+            f"{circuit.cells} cells take {count_blocks(circuit, k)} blocks of "
+            f"{circuit.inner_columns} columns, more than {MAX_BLOCKS}; a larger k takes fewer",
+            where="k",
         )
+
+
+def count_blocks(circuit: Circuit, k: int) -> int:
+    """Blocks of ``inner_columns`` columns that the cells of a circuit fill at 2^k rows."""
+    return -(-circuit.cells // _count_cells(circuit, k))
+
+
+def _count_cells(circuit: Circuit, k: int) -> int:
+    return circuit.inner_columns * ((1 << k) - BLINDING - 1 - _FREE_ROWS)
 
 
 _VISIBILITY: Final = {"Fixed": "fixed", "KZGCommit": "polycommit"}
@@ -119,13 +128,16 @@ _MEASURED: Final = frozenset(
 def make_settings(circuit: Circuit, k: int) -> dict[str, Any]:
     """The settings of a circuit, as ezkl reads them.
 
-    ``total_assignments`` is the circuit's own count of cells, which decides nothing but the number
-    of blocks: one.  A layout that needs more has no place for it, in ``setup`` already.
+    ``total_assignments`` decides nothing but the number of blocks of columns: it is the circuit's
+    own count of cells, or just under what its blocks hold.  A layout that needs more has no place
+    for it, in ``setup`` already.
     ``einsum_params`` serve only the Freivalds that is off, and one column takes all constants.
     """
     inputs, outputs = circuit.inputs, circuit.outputs
     # As serde writes a binary32: the shortest decimal that gives it back.
     exponent = float(str(np.float32(find_step_exponent(circuit.span))))
+    blocks = count_blocks(circuit, k)
+    assigned = circuit.cells if blocks == 1 else blocks * _count_cells(circuit, k)
     return {
         "run_args": {
             "input_scale": 0,
@@ -148,8 +160,8 @@ def make_settings(circuit: Circuit, k: int) -> dict[str, Any]:
             "epsilon": 2.220446049250313e-16,
             "disable_freivalds": True,
         },
-        "num_rows": circuit.cells // circuit.inner_columns + 1,
-        "total_assignments": circuit.cells,
+        "num_rows": assigned // circuit.inner_columns + 1,
+        "total_assignments": assigned,
         "total_const_size": 1,
         "total_dynamic_col_size": 0,
         "max_dynamic_input_len": 0,
@@ -264,11 +276,12 @@ def estimate(circuit: Circuit, k: int) -> Estimate:
 
     halo2 keeps each fixed and each permuted column three times: values, coefficients, and values on
     a domain as many times as large as the gates' degree asks for, which is 2 more than there are
-    inner columns.  So 3 inner columns are the cheapest for each cell, and 4 take twice 3.
+    inner columns.  So 3 inner columns are the cheapest for each cell, and 4 take twice 3: rather
+    take several blocks of 3.
     """
     columns, inner = len(circuit.vectors), circuit.inner_columns
     extension = max(4, 1 << inner.bit_length())
-    kept = columns + 4 * inner + 11
+    kept = columns + count_blocks(circuit, k) * (4 * inner + 5) + 6
     key = ((2 + extension) * kept + 3 * extension) * (32 << k)
     return Estimate(
         circuit.cells,

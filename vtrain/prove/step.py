@@ -22,7 +22,7 @@ from vtrain.graph.step import STEP_STATE
 from vtrain.ops import TABLE
 from vtrain.prove import gadgets
 from vtrain.prove.circuit import Circuit, CircuitBuilder, Ints, Lin, Tensor, Values
-from vtrain.prove.keys import count_usable
+from vtrain.prove.keys import MAX_BLOCKS, count_blocks, count_usable
 from vtrain.spec.number import NUMPY_DTYPES, SATURATION, STORAGE
 from vtrain.wire.graph import Attrs, Node, Ref, StepGraph, TensorType
 
@@ -52,12 +52,12 @@ Without clamps a circuit holds of no step in which a parameter, a momentum or a 
 saturates, or comes close to it, within 2^15 units of the former two, 2^13 of the last: smaller by
 half, and enough for nearly every step.  What saturates elsewhere is proven by both.
 """
-MAX_INNER_COLUMNS: Final = 16
-"""More make proofs long and gain nothing over a larger k."""
+MAX_INNER_COLUMNS: Final = 3
+"""More make the gates' degree larger and everything twice as dear: rather another block."""
 
 
 def build_step_circuit(graph: StepGraph, k: int, name: str = "step") -> Circuit:
-    """The circuit ``name`` of ``graph``'s step, in as few columns of 2^k rows as hold it.
+    """The circuit ``name`` of ``graph``'s step: up to 3 columns of cells, or blocks of 3.
 
     CircuitError names a node that no circuit exists for, or says that k is too small.
     """
@@ -66,25 +66,24 @@ def build_step_circuit(graph: StepGraph, k: int, name: str = "step") -> Circuit:
     rows = count_usable(k)
     if rows < 1 << 16:
         raise CircuitError(f"whole steps need k of 17 at least, not {k}", where="k")
-    _refuse_giants(graph, MAX_INNER_COLUMNS * rows, name)
-    columns = 1
-    while columns <= MAX_INNER_COLUMNS:
+    _refuse_giants(graph, MAX_BLOCKS * MAX_INNER_COLUMNS * rows, name)
+    for columns in range(1, MAX_INNER_COLUMNS + 1):
         circuit = build_with(graph, Size(columns, rows), clamps=STEP_CIRCUITS[name])
-        # Sums are padded to whole rows, so that cells depend on the columns a little.
-        needed = -(-circuit.cells // rows)
-        if needed <= columns:
-            return circuit
-        columns = max(needed, columns + 1)
-    raise CircuitError(
-        f"has {circuit.cells} cells: too many for {MAX_INNER_COLUMNS} columns of 2^{k} rows",
-        where=f"circuit {name}",
-    )
+        if count_blocks(circuit, k) == 1:
+            break
+    if count_blocks(circuit, k) > MAX_BLOCKS:
+        raise CircuitError(
+            f"has {circuit.cells} cells: too many for {MAX_BLOCKS} blocks of "
+            f"{MAX_INNER_COLUMNS} columns of 2^{k} rows",
+            where=f"circuit {name}",
+        )
+    return circuit
 
 
 def _refuse_giants(graph: StepGraph, cells: int, name: str) -> None:
     """CircuitError, before anything of the size of a tensor is made, for what never fits.
 
-    Steps as vtrain makes them take five cells an element and more.
+    Steps as vtrain makes them take four cells an element and more.
     """
     elements = sum(
         output.size for node in graph.nodes if node.op not in _OUTSIDE for output in node.outputs

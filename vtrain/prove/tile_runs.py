@@ -7,6 +7,7 @@ proof of each statement drawn.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -15,11 +16,11 @@ from typing import Final
 
 from vtrain.attest.claims import compute_claim_digest
 from vtrain.attest.keys import PrivateKey
-from vtrain.commit.files import read_file, write_atomic
-from vtrain.errors import CircuitError, EncodingError, RunError, TaskError
+from vtrain.commit.files import read_file, storing, write_atomic
+from vtrain.errors import CircuitError, EncodingError, NotProducedError, RunError, TaskError
 from vtrain.prove.circuit import Ints
 from vtrain.prove.ezkl_adapter import Verification
-from vtrain.prove.keys import estimate, load_keys, load_verifying_key, pin, require_fits
+from vtrain.prove.keys import BLINDING, estimate, load_keys, load_verifying_key, pin, require_fits
 from vtrain.prove.kzg import CommitKey
 from vtrain.prove.proof_files import Statement, read_proof_file
 from vtrain.prove.prover import prove
@@ -38,9 +39,8 @@ from vtrain.prove.trace import (
     verify_trace_claim,
 )
 from vtrain.prove.verifier import Expansion, verify
-from vtrain.train.signed import read_kzg_record
 from vtrain.wire import structs
-from vtrain.wire.proof import TILE
+from vtrain.wire.proof import TILE, KzgRecord
 from vtrain.wire.tiles import (
     SignedTraceClaim,
     StepTrace,
@@ -52,6 +52,10 @@ from vtrain.wire.tiles import (
 
 _MAX_TRACES: Final = 1 << 20
 """Bytes of a signed trace claim."""
+_MAX_ANSWER: Final = 1 << 28
+"""Bytes of all proofs of one answer: they are held in memory, decoded."""
+_KEPT: Final = 2
+"""Steps whose values and commitments a prover keeps: each may take hundreds of MiB."""
 _quiet: Final[Progress] = lambda what, done, total: None  # noqa: E731 - named for the signatures
 
 
@@ -75,6 +79,8 @@ class TileCircuits:
     def __init__(self, setup: ProofSetup, key: CommitKey, *, proving: bool) -> None:
         if setup.proof.circuit != "tiles":
             raise TaskError("commits to whole steps, not to tiles", where="proof.circuit")
+        if setup.proof.blinding != BLINDING:
+            raise CircuitError(f"circuits have {BLINDING} blinding factors", where="proof.blinding")
         self._setup, self._key, self._proving = setup, key, proving
         self._ready: dict[str, ReadyCircuit] = {}
 
@@ -173,10 +179,15 @@ class TileProver:
         self._traces: dict[int, TraceCommitments] = {}
 
     def trace(self, step: int, progress: Progress = _quiet) -> TraceCommitments:
-        """The commitments to all tiles of ``step``; made once."""
+        """The commitments to all tiles of ``step``; those of the last few steps are kept.
+
+        RunError when the run has no such step.
+        """
         if step not in self._traces:
-            facts = StepFacts(step, self._run.records[step - 1].loss)
             outputs = self._source.outputs(step)
+            facts = StepFacts(step, self._run.records[step - 1].loss)
+            while len(self._traces) >= _KEPT:
+                del self._traces[next(iter(self._traces))]
             self._traces[step] = TraceCommitments(
                 TileContents(self.tiling, facts, outputs),
                 self._key,
@@ -201,23 +212,30 @@ class TileProver:
         claim = TraceClaim(compute_claim_digest(run.signed.claim), randomness, traces)
         signed = sign_trace_claim(claim, run.signed.claim, key)
         path = traces_path(run.paths.root)
-        if path.exists():
+        with storing(path):
+            path.parent.mkdir(exist_ok=True)
+            is_there = os.path.lexists(path)
+        if is_there:
             if read_traces(run.paths.root).trace_claim != claim:
                 raise RunError("has claimed other traces already", where=str(path))
             return signed
-        path.parent.mkdir(exist_ok=True)
         write_atomic(path, [structs.encode(signed)])
         return signed
 
     def statements(
         self, traces: SignedTraceClaim, randomness: bytes, count: int
     ) -> list[Statement]:
-        """The statements that the second draw asks for, as jobs."""
+        """The statements that the second draw asks for, as jobs, those of one step together.
+
+        RunError as of :func:`require_two_draws`.
+        """
+        require_two_draws(traces.trace_claim.randomness, randomness)
         verify_trace_claim(traces, self._run.signed.claim)
         drawn = draw_statements(
             randomness, self._run.signed, traces.trace_claim, self.tiling, count
         )
-        return [Statement("tile", trace.step, index) for trace, index in drawn]
+        asked = sorted((trace.step, index) for trace, index in drawn)
+        return [Statement("tile", step, index) for step, index in asked]
 
     def prove(
         self,
@@ -225,18 +243,37 @@ class TileProver:
         progress: Progress = _quiet,
         cancelled: threading.Event | None = None,
     ) -> bytes:
-        """The encoded :class:`~vtrain.wire.tiles.TileProof` of one statement."""
+        """The encoded :class:`~vtrain.wire.tiles.TileProof` of one statement.
+
+        RunError and CircuitError for what is no statement about tiles of the run.
+        """
+        if statement.kind != "tile":
+            raise CircuitError("is no statement about tiles", where=statement.kind)
         trace = self.trace(statement.step, progress)
         made = partial(self.circuits.prove, progress=progress, cancelled=cancelled)
         return structs.encode(trace.prove(statement.index, made))
 
 
+def require_two_draws(first: bytes, second: bytes) -> None:
+    """RunError when both draws have one randomness: the solver then knew the second before it
+    claimed traces, and could claim until nothing false is drawn."""
+    if first == second:
+        raise RunError("is that of the first draw: draw anew, after the traces", where="seed")
+
+
 def read_answer(run: Path, asked: Sequence[tuple[StepTrace, int]]) -> TileAnswer:
-    """The proofs of the statements drawn, from a run's files; NotProducedError, EncodingError."""
+    """The proofs of the statements drawn, from a run's files; NotProducedError, EncodingError.
+
+    NotProducedError also for files that are too long together.
+    """
     proofs = []
+    room = _MAX_ANSWER
     for trace, index in asked:
         statement = Statement("tile", trace.step, index)
         data = read_proof_file(run, statement)
+        room -= len(data)
+        if room < 0:
+            raise NotProducedError(f"the proofs have more than {_MAX_ANSWER} bytes together")
         proof = structs.decode(TileProof, data, f"tile {trace.step}-{index}")
         if structs.encode(proof) != data:
             raise EncodingError("is not canonical", where=f"tile {trace.step}-{index}")
@@ -249,32 +286,28 @@ def make_audit(
     setup: ProofSetup,
     first: tuple[bytes, int],
     second: tuple[bytes, int],
+    logged: Sequence[KzgRecord],
 ) -> TileAudit:
     """What an auditor knows before it sees an answer; draws are (randomness, count).
 
-    NotProducedError when the log has no commitments of a step drawn.
+    ``logged`` is all of the run's KZG log, held against the claim.  NotProducedError when it has no
+    record of a step drawn; RunError as of :func:`require_two_draws`.
     """
-    steps = draw_steps(first[0], run.signed, setup.proof.every, first[1])
-    logged = {
-        step: LoggedStep(
-            read_kzg_record(run.paths, run.task, run.signed.claim, step),
-            run.records[step - 1].loss,
-        )
-        for step in steps
-    }
-    return TileAudit(
-        Tiling(run.graph),
-        run.signed,
-        setup.proof.every,
-        *first,
-        *second,
-        logged,
-    )
+    require_two_draws(first[0], second[0])
+    every = setup.proof.every
+    records = {record.step: record for record in logged}
+    found = {}
+    for step in draw_steps(first[0], run.signed, every, first[1]):
+        if step not in records:
+            raise NotProducedError("has no signed commitments", where=f"step {step}")
+        found[step] = LoggedStep(records[step], run.records[step - 1].loss)
+    return TileAudit(Tiling(run.graph), run.signed, every, *first, *second, found)
 
 
-def check_answer(run: SignedRun, setup: ProofSetup, audit: TileAudit) -> Verification:
+def check_answer(
+    run: SignedRun, setup: ProofSetup, audit: TileAudit, traces: SignedTraceClaim
+) -> Verification:
     """Whether the run's files answer the draws; NotProducedError and EncodingError for files."""
-    traces = read_traces(run.paths.root)
     verify_trace_claim(traces, run.signed.claim)
     key = setup.open_key()
     circuits = TileCircuits(setup, key, proving=False)

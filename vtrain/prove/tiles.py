@@ -37,7 +37,8 @@ and state before, ``range-<n>`` does.  So a trace with anything false in it has 
 
 *Cost.*  Cells for side 128 in units of 128^2; each look-up is two, one for the table and one for
 the equation that the limb is in.  More inner columns make the gates' degree larger: up to 3 the
-columns are kept on 4 times as many points, up to 7 on 8, up to 15 on 16.
+columns are kept on 4 times as many points, up to 7 on 8.  So no circuit has more than 3, but several
+blocks of them.
 """
 
 from __future__ import annotations
@@ -82,35 +83,15 @@ _GAP_DIGITS: Final = 3
 _AWAY: Final = 1 << 32
 """Puts a masked logit below every other: 2^32 - 2^31 is beyond where 2^-gap ends."""
 
-_INNER_COLUMNS: Final = {
-    "gate": 3,
-    "linear": 1,
-    "matmul": 2,
-    "range-1": 2,
-    "range-3": 4,
-    "rescale-i16-0": 4,
-    "rescale-i16-1": 5,
-    "rescale-i16-2": 6,
-    "rescale-i16-3": 6,
-    "rescale-i32-0": 6,
-    "rescale-i32-1": 7,
-    "rescale-i32-2": 7,
-    "rescale-i32-3": 8,
-    "rescale-i64-1": 4,
-    "rescale-i64-2": 5,
-    "rescale-i64-3": 5,
-    "softmax-16": 5,
-    "softmax-128": 14,
-    "square": 1,
-}
-"""Cells beside each other: as few as let a side of 128 fit into 2^16 rows."""
+_INNER_COLUMNS: Final = {"gate": 3, "linear": 1, "matmul": 2, "range-1": 2, "square": 1}
+"""Cells beside each other where all fit into 2^16 rows; elsewhere 3, in several blocks."""
 
 
 class _TileBuilder(CircuitBuilder):
     """A builder of circuits over tiles; ``name`` says how many columns."""
 
     def __init__(self, name: str, side: int) -> None:
-        super().__init__(_INNER_COLUMNS[name], INT16_SPAN, TILE_ROWS)
+        super().__init__(_INNER_COLUMNS.get(name, 3), INT16_SPAN, TILE_ROWS)
         self.side = side
 
     @cached_property

@@ -249,7 +249,8 @@ class TileAudit:
         """What the verdict rests on."""
         logged = self.claim.claim.log_size // self.every
         drawn = min(self.steps, logged)
-        return TileChances(logged, drawn, drawn * len(self.tiling), self.samples)
+        statements = drawn * len(self.tiling)
+        return TileChances(logged, drawn, statements, min(self.samples, statements))
 
 
 def verify_tile_answer(

@@ -455,6 +455,19 @@ def test_tuples_outside_a_table_are_no_members() -> None:
                 "m/multiplicities": lambda values, counts=counts: ints(counts)  # type: ignore[misc]
             }
             assert not accepts(circuit, changes, **given)
+    # An inverse that is none, chosen so that the sums agree.
+    vectors = forge(circuit, {"a": at(0, 1)(a), "b": c})
+    assert circuit.find_broken(vectors) == ["m"]
+    late = {name: vectors["late"][start:stop] for name, start, stop in circuit.parts("late")}
+    values, rows = late["m/inverses of values"], late["m/inverses of table"]
+    for which in (values, rows):
+        kept = which[0]
+        gap = (vectors["hints"] * rows).sum() - values.sum()
+        which[0] += (
+            gap if which is values else -gap * pow(int(vectors["hints"][0]) or 1, -1, SCALAR_FIELD)
+        )
+        assert circuit.find_broken(vectors)
+        which[0] = kept
     # Where a row is there twice, how often each is counted does not matter; the sum does.
     for counts, right in (
         ([1, 0, 1, 0, 1], True),

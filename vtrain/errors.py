@@ -136,7 +136,7 @@ class ProofError(VtrainError):
 
 
 class CircuitError(VtrainError):
-    """A circuit cannot be built, is too large, or was given what does not fit it; names the part."""
+    """A circuit cannot be built, is too large, or was given what does not fit; names the part."""
 
     code = "circuit"
     fault = "user"

@@ -121,7 +121,7 @@ benchmarks."""
 
 
 def make_model(kind: str, seed: int) -> onnx.ModelProto:
-    """The model ``kind`` ("mlp", "cnn", "tiny", "small", "wide") with weights drawn from ``seed``."""
+    """The model ``kind``, one of ``_MODELS``, with weights drawn from ``seed``."""
     return _MODELS[kind](seed)
 
 

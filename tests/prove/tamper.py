@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from vtrain.prove.ezkl_adapter import SCALAR_FIELD
 
 _THIRD = pow(3, -1, SCALAR_FIELD)
 
-CHANGES = {
+CHANGES: Final[Mapping[str, Callable[[int], int]]] = {
     "one more": lambda value: value + 1,
     "one less": lambda value: value - 1,
     "zero": lambda value: 0,

@@ -25,6 +25,7 @@ from tests.prove.uses import count_cells
 from tests.tasks import make_tiny_task
 from vtrain.commit.kzg_layout import state_names
 from vtrain.errors import CircuitError
+from vtrain.ops.base import attr_int
 from vtrain.prove.circuit import Circuit, Ints
 from vtrain.prove.ezkl_adapter import SCALAR_FIELD
 from vtrain.prove.step import AFTER, BATCH, BEFORE, LOSS, RATE, Size, build_step_circuit, build_with
@@ -185,7 +186,7 @@ def test_weights_are_integers_though_only_their_operands_are_held(loss: str, wei
     vectors = forge(circuit, honest.given, honest.parameters)
     state = graph.states()[f"param/{weight}"]
     shift = next(
-        int(node.attrs["shift"])  # type: ignore[call-overload]
+        attr_int(node.attrs, "shift")
         for node in graph.nodes
         if node.op == "rescale" and node.inputs == (state,)
     )
@@ -194,7 +195,7 @@ def test_weights_are_integers_though_only_their_operands_are_held(loss: str, wei
     operand = parts[f"{weight}/remainder/scaled"]
     update = parts[f"param/{weight}/next/remainder/scaled"]
     [rate_shift] = [
-        int(node.attrs["shift"])  # type: ignore[call-overload]
+        attr_int(node.attrs, "shift")
         for node in graph.nodes
         if node.op == "sgd_update" and node.inputs[0] == state
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from tests.prove.uses import count_cells
 from vtrain.prove import gadgets
 from vtrain.prove.circuit import Circuit, CircuitBuilder, Ints
 from vtrain.prove.ezkl_adapter import SCALAR_FIELD
-from vtrain.prove.keys import load_keys, pin
+from vtrain.prove.keys import count_blocks, load_keys, pin
 from vtrain.prove.prover import mock_many
 from vtrain.prove.srs import generate_srs
 from vtrain.prove.step import AFTER, BATCH, BEFORE, LOSS, build_step_circuit
@@ -27,7 +28,7 @@ from vtrain.wire.graph import Ref
 
 pytestmark = pytest.mark.slow
 
-K, SMALL_K = 17, 10
+K = 17
 PATIENT = replace(LIMITS, seconds=600)
 Witness = dict[str, Ints]
 
@@ -135,30 +136,40 @@ def make_small_circuit(inner_columns: int) -> Circuit:
     return b.build()
 
 
-@pytest.mark.parametrize("inner_columns", [2, 5])
-def test_every_value_is_bound_to_all_its_copies(tmp_path: Path, inner_columns: int) -> None:
+@pytest.mark.parametrize(("inner_columns", "k", "blocks"), [(2, 10, 1), (5, 10, 1), (1, 9, 2)])
+def test_every_value_is_bound_to_all_its_copies(
+    tmp_path: Path, inner_columns: int, k: int, blocks: int
+) -> None:
     """A column of the key for each vector, and a cycle of cells for each value: as many as our own
     nodes say that must hold it.  A copy that is not bound could have any value (trap 1)."""
     circuit = make_small_circuit(inner_columns)
+    assert count_blocks(circuit, k) == blocks
     srs = tmp_path / "srs"
-    generate_srs(srs, SMALL_K)
-    keys = load_keys(pin(circuit, SMALL_K), srs, tmp_path / "cache", LIMITS)
+    generate_srs(srs, k)
+    keys = load_keys(pin(circuit, k), srs, tmp_path / "cache", LIMITS)
     assert keys.pk is not None
-    cycles = read_cycles(keys.pk, SMALL_K)
+    cycles = read_cycles(keys.pk, k)
     cycle_of = {cell: cycle for cycle in cycles for cell in cycle}
     committed, inner = count_cells(circuit)
     for column, name in enumerate(circuit.vectors):
         found = [len(cycle_of.get((column, row), "1")) for row in range(circuit.length(name))]
-        assert found == committed[name], name
+        if blocks == 1:
+            assert found == committed[name], name
+        # ezkl repeats a cell where an operation goes on in another block: bound to it as well.
+        assert all(map(operator.ge, found, committed[name])), name
         # An element that no condition speaks of would be alone.
         assert min(found) > 1, name
     vectors = len(circuit.vectors)
-    constant = max(column for cycle in cycles for column, _ in cycle)
+    columns = {column for cycle in cycles for column, _ in cycle}
+    # Zeros that fill up a row, where a row has more than one cell, stand in a column of their own.
+    constant = max(columns) if len(columns) > vectors + 3 * inner_columns * blocks else None
     others = Counter(
         len(cycle)
         for cycle in cycles
         if not any(column < vectors or column == constant for column, _ in cycle)
     )
-    assert others == inner
+    if blocks == 1:
+        assert others == inner
+    assert others.total() >= inner.total()
     # No two elements of committed vectors are bound to each other.
     assert all(sum(column < vectors for column, _ in cycle) <= 1 for cycle in cycles)

@@ -7,7 +7,7 @@ that is tested beside them, and for each circuit's parameters here.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
 import numpy as np
@@ -21,6 +21,7 @@ from vtrain.errors import CircuitError
 from vtrain.graph.step import STEP_STATE
 from vtrain.ops import TABLE
 from vtrain.ops.layout import Window
+from vtrain.prove.circuit import Ints
 from vtrain.prove.tiles import TILE_CIRCUITS, linear_challenge
 from vtrain.prove.tiling import (
     COMBINATION,
@@ -231,10 +232,14 @@ def test_circuits_hold_of_the_statements() -> None:
             assert tuple(statement.given) == circuit.given
             given = {key: contents.combine(parts) for key, parts in statement.given.items()}
             challenge = draw_challenge(statement, name, side)
-            vectors = circuit.assign(given, statement.parameters, lambda _, c=challenge: c)
+
+            def draw(before: Mapping[str, Ints], drawn: Sequence[int] = challenge) -> Sequence[int]:
+                return drawn
+
+            vectors = circuit.assign(given, statement.parameters, draw)
             assert not circuit.find_broken(vectors), f"{statement.node}: {name}"
             given[circuit.given[-1]] = given[circuit.given[-1]] + (1 << 40)
-            broken = circuit.assign(given, statement.parameters, lambda _, c=challenge: c)
+            broken = circuit.assign(given, statement.parameters, draw)
             assert circuit.find_broken(broken), f"{statement.node}: {name}"
     assert {name.split("-")[0] for name, _ in seen} == set(MADE) - {COMBINATION}
 

@@ -242,6 +242,16 @@ def test_tiles_that_do_not_add_up_are_refused(key: CommitKey) -> None:
         TraceCommitments(lying, key).prove(number, lambda *_: b"")
 
 
+def change_record(record: KzgRecord, name: str, column: tuple[bytes, ...]) -> KzgRecord:
+    match name:
+        case "before":
+            return replace(record, before=column)
+        case "batch":
+            return replace(record, batch=column)
+        case _:
+            return replace(record, after=column)
+
+
 def test_another_state_batch_or_step_in_the_log_is_refused(case: Case) -> None:
     """Whichever commitment in the log is another, a statement drawn speaks of it."""
     entry = case.audit.logged[3]
@@ -254,10 +264,10 @@ def test_another_state_batch_or_step_in_the_log_is_refused(case: Case) -> None:
                 else case.key.commit(np.ones(1, np.int8))
             )
             changed = (*column[:i], other, *column[i + 1 :])
-            record = replace(entry.record, **{name: changed})
+            record = change_record(entry.record, name, changed)
             audit = replace(case.audit, logged={3: replace(entry, record=record)})
             assert not case.verify(audit=audit).holds, f"{name} {i}"
-        short = replace(entry.record, **{name: column[:-1]})
+        short = change_record(entry.record, name, column[:-1])
         audit = replace(case.audit, logged={3: replace(entry, record=short)})
         assert f"commitments {name}" in case.verify(audit=audit).reason
 

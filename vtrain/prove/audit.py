@@ -298,7 +298,7 @@ class _Examiner:
                 return refuse(f"the trace claim is {digest.hex()}", "proofs/traces.cbor")
             found = check_answer(self._run, self.setup, known, traces)
         except VtrainError as error:
-            return refuse(error.message, error.where)
+            return refuse(error.message, self._shorten(error.where))
         if not found.holds:
             return refuse(found.reason, "proofs")
         chances = known.chances
@@ -310,6 +310,10 @@ class _Examiner:
             chances=chances,
             trace_claim=digest,
         )
+
+    def _shorten(self, where: str) -> str:
+        """Places inside the run are named from its root."""
+        return where.removeprefix(f"{self._run.paths.root}{os.sep}")
 
     def _judge_srs(self) -> Check:
         digest = self.setup.proof.srs.hex()
@@ -333,7 +337,7 @@ class _Examiner:
         except FindingError as found_wrong:
             return Check("kzg", "failed", found_wrong.detail, place, found_wrong.fault)
         except VtrainError as error:
-            where = error.where.removeprefix(f"{self._run.paths.root}{os.sep}")
+            where = self._shorten(error.where)
             where = f"{place}: {where}" if where else place
             return Check("proof", "failed", error.message, where, "nobody")
         if not found.holds:

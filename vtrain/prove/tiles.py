@@ -37,8 +37,8 @@ and state before, ``range-<n>`` does.  So a trace with anything false in it has 
 
 *Cost.*  Cells for side 128 in units of 128^2; each look-up is two, one for the table and one for
 the equation that the limb is in.  More inner columns make the gates' degree larger: up to 3 the
-columns are kept on 4 times as many points, up to 7 on 8.  So no circuit has more than 3, but several
-blocks of them.
+columns are kept on 4 times as many points, up to 7 on 8.  So no circuit has more than 3, but
+several blocks of them.
 """
 
 from __future__ import annotations

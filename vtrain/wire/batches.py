@@ -20,8 +20,9 @@ MAX_BATCHES: Final = 1 << 27
 class BatchOrder:
     """Which batches, in which columns: those of the steps ``every``, 2 ``every`` ... ``steps``.
 
-    ``data_root`` is that of the committed samples; ``seed`` and ``batch`` (size) fix which samples a
-    step takes; ``circuit`` (layout), ``srs`` (SHA-256), ``k`` and ``blinding`` how they are committed to.
+    ``data_root`` is that of the committed samples; ``seed`` and ``batch`` (size) fix which samples
+    a step takes; ``circuit`` (layout), ``srs`` (SHA-256), ``k`` and ``blinding`` how they are
+    committed to.
     """
 
     data_root: bytes

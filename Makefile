@@ -2,6 +2,7 @@
 # make test    every check and every test
 # make bench   every benchmark; results go into benchmarks/results/ (BENCH_ARGS=--quick for a glance)
 # make server  install what the dispute service needs (the extra server) into .venv
+# make zk      install what proofs need (the extra zk) into .venv
 # make lint    the checks alone
 # make core    the Rust core alone, for use from this checkout
 # make lock    write the lock files anew from pyproject.toml
@@ -28,7 +29,7 @@ MANIFEST := --manifest-path rust/Cargo.toml --locked
 AARCH64 := aarch64-unknown-linux-gnu
 export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 
-.PHONY: help demo server test bench lint core lock clean
+.PHONY: help demo server zk test bench lint core lock clean
 
 help:
 	@sed -n 's/^# \{0,1\}//; /^$$/q; p' Makefile
@@ -52,6 +53,10 @@ $(BIN)/python:
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
 	touch $@
 
+.venv/zk.stamp: requirements-zk.lock | .venv/base.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
+	touch $@
+
 # An editable install: the compiled core lands beside the Python sources, the vtrain command in .venv.
 $(CORE): $(CORE_SOURCES) pyproject.toml .venv/base.stamp
 	@command -v cargo > /dev/null || { echo "vtrain needs a Rust toolchain (cargo) to build its core" >&2; exit 1; }
@@ -66,6 +71,8 @@ demo: $(CORE)
 	$(BIN)/vtrain demo
 
 server: .venv/server.stamp $(CORE)
+
+zk: .venv/zk.stamp $(CORE)
 
 lint: .venv/dev.stamp $(CORE)
 	$(CARGO) fmt --manifest-path rust/Cargo.toml --all --check
@@ -101,6 +108,7 @@ lock: .venv/dev.stamp
 	$(UV_COMPILE) --output-file requirements.lock
 	$(UV_COMPILE) --extra torch --extra server --extra postgres --extra zk --group dev --constraint requirements.lock --output-file requirements-dev.lock
 	$(UV_COMPILE) --extra server --constraint requirements-dev.lock --output-file requirements-server.lock
+	$(UV_COMPILE) --extra zk --constraint requirements-dev.lock --output-file requirements-zk.lock
 
 clean:
 	rm -rf .venv rust/target build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -731,7 +731,7 @@ def test_batches_that_the_owner_signed(
     change_kzg(run, 5, "batch")
     put_bundle(run, resign(run, 5))
     report = audit(run, srs, batches=batches, owner=owner)
-    check_refused(report, "proof", "not the one that its owner signed")
+    check_refused(report, "owner", "not the one that its owner signed")
     swapped = replace(task.spec, seed=task.spec.seed + 1)
     others = sign_batches(swapped, task.graph, task.samples, open_key(srs), KEY)
     report = audit(public, srs, batches=others, owner=owner)

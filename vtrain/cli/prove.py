@@ -105,6 +105,8 @@ def run_command(
         raise click.UsageError("--steps names them: --sample and --seed have no meaning")
     from vtrain.errors import ProverError
     from vtrain.prove.audit import choose_steps
+
+    _require_queue()
     from vtrain.prove.jobs import JobQueue, collect, work
     from vtrain.prove.proof_files import Statement, find_missing, proof_path
     from vtrain.prove.runs import read_run
@@ -126,6 +128,11 @@ def run_command(
     missing = find_missing(run, wanted)
     if missing:
         run_id = signed.signed.claim.run_id
+        click.echo(
+            f"proving {len(missing)}, which may take minutes each: "
+            f"{', '.join(map(_name, missing[:5]))}{' ...' if len(missing) > 5 else ''}",
+            err=True,
+        )
         with show_progress() as progress, JobQueue(_locate(run, queue)) as jobs:
             jobs.retry(jobs.add(run_id, missing))
             work(jobs, _make_handler(prover, progress), run_id=run_id, once=True)
@@ -162,6 +169,13 @@ def _open_prover(
         raise click.UsageError(f"the task commits to columns for --circuit {setup.proof.circuit}")
     kind = TileProver if setup.proof.circuit == "tiles" else StepProver
     return kind(signed, setup, data=data, engine=engine)
+
+
+def _require_queue() -> None:
+    """MissingExtraError where the queue cannot be imported."""
+    from vtrain.prove.ezkl_adapter import require_extra
+
+    require_extra("ezkl", "sqlalchemy")
 
 
 def _locate(run: Path, queue: str | None) -> str:
@@ -277,6 +291,7 @@ def work_command(
     **given: Any,
 ) -> int:
     """Take jobs of RUN from a queue, on this or another machine, until interrupted."""
+    _require_queue()
     from vtrain.prove.jobs import JobQueue, work
     from vtrain.prove.runs import read_run
 
@@ -302,10 +317,16 @@ def work_command(
 @json_option
 def jobs_command(run: Path, queue: str | None, cancel: bool, as_json: bool) -> int:
     """Show the proof jobs of RUN: how many are in which state, who works on what, errors."""
+    from vtrain.errors import RunError
+
+    _require_queue()
     from vtrain.prove.jobs import JobQueue
     from vtrain.prove.runs import read_run
 
     run_id = read_run(run).signed.claim.run_id
+    own = run / "proofs" / "jobs.db"
+    if queue is None and not own.exists():
+        raise RunError("there is no queue: nothing was asked to be proven here", where=str(own))
     with JobQueue(_locate(run, queue)) as jobs:
         if cancel:
             jobs.cancel(run_id)
@@ -362,13 +383,16 @@ def setup_command(run: Path, as_json: bool, **given: Any) -> int:
                 "circuit": ready.pinned.digest.hex(),
                 "key": ready.keys.vk_digest.hex(),
                 "size": str(estimate(ready.circuit, setup.proof.k)),
+                "folder": str(ready.keys.folder),
             }
     if as_json:
         print_json({"circuits": found, "srs": setup.proof.srs.hex(), "k": setup.proof.k})
         return 0
     for name, pins in found.items():
-        click.echo(f"[proof.circuits.{name}]")
-        print_pairs(pins)
+        click.echo(f"[proof.circuits.{name}]  # {pins['size']}")
+        click.echo(f"# keys in {pins['folder']}")
+        click.echo(f'circuit = "{pins["circuit"]}"')
+        click.echo(f'key = "{pins["key"]}"')
     return 0
 
 

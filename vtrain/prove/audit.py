@@ -224,7 +224,7 @@ class _Examiner:
         self._run, self._evidence, self._audit, self._progress = run, evidence, audit, progress
         self._ready: dict[str, ReadyCircuit | VtrainError] = {}
         self._source: StepSource | None = None
-        self._owned: Mapping[int, tuple[bytes, ...]] | None = None
+        self._owned = False
         self.setup: Final = setup
         self._proven: list[int] = []
 
@@ -233,7 +233,7 @@ class _Examiner:
         checks = [self._judge_srs()]
         if self._audit.batches is not None:
             checks.append(self._judge_owner(self._audit.batches))
-        owned = self._owned is not None
+        owned = self._owned
         if self.setup.proof.circuit == "tiles":
             tiles = self._examine_tiles()
             return replace(tiles, checks=checks + tiles.checks)
@@ -256,7 +256,12 @@ class _Examiner:
             verify_batches(batches, self._audit.owner, self._run.task)
         except VtrainError as error:
             return Check("owner", "failed", error.message, error.where, "nobody")
-        self._owned = index_batches(batches)
+        owned = index_batches(batches)
+        for record in self._evidence.kzg or ():
+            if owned.get(record.step) != record.batch:
+                reason = "the logged batch is not the one that its owner signed"
+                return Check("owner", "failed", reason, f"step {record.step}", "nobody")
+        self._owned = True
         return Check("owner", "passed", "signed the commitments to the batches of this task")
 
     def _examine_steps(self, steps: Sequence[int]) -> list[Check]:
@@ -282,16 +287,12 @@ class _Examiner:
 
         def refuse(detail: str, where: str) -> _Findings:
             check = Check("tiles", "failed", detail, where, "nobody")
-            return _Findings([check], self._owned is not None, randomness=randomness)
+            return _Findings([check], self._owned, randomness=randomness)
 
         if logged is None:
             return refuse("there are no signed commitments that they could be of", "kzg.bin")
         try:
             known = make_audit(self._run, self.setup, audit.traces, second, logged)
-            for step, item in known.logged.items():
-                if self._owned is not None and self._owned.get(step) != item.record.batch:
-                    reason = "the logged batch is not the one that its owner signed"
-                    return refuse(reason, f"step {step}")
             traces = read_traces(self._run.paths.root)
             digest = compute_trace_claim_digest(traces.trace_claim)
             if audit.trace_claim not in (None, digest):
@@ -304,7 +305,7 @@ class _Examiner:
         chances = known.chances
         return _Findings(
             [Check("tiles", "passed", f"all {chances.samples} statements drawn are shown")],
-            self._owned is not None,
+            self._owned,
             population=chances.logged,
             randomness=randomness,
             chances=chances,
@@ -358,7 +359,8 @@ class _Examiner:
         ready = self._prepare(name)
         expected = make_statement(self._run, self.setup, ready, step)
         if wrong := find_difference(bundle.statement, expected):
-            return Verification(False, f"{wrong} is not that of this step")
+            said = f": it is of step {bundle.statement.step}" if wrong == "step" else ""
+            return Verification(False, f"{wrong} is not that of this step{said}")
         return self._verify_bundle(bundle, ready, step, key)
 
     def _prepare(self, name: str) -> ReadyCircuit:
@@ -381,8 +383,6 @@ class _Examiner:
         record = self._find_record(step)
         if record is None and (self._audit.private or self._run.task.kzg is not None):
             raise NotProducedError("there are no signed commitments that it could be of")
-        if self._owned is not None and (record is None or self._owned.get(step) != record.batch):
-            return Verification(False, "the logged batch is not the one that its owner signed")
         commitments = {} if record is None else expect(record)
         if not self._audit.private:
             computed = self._compute(step, key)

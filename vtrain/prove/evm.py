@@ -20,9 +20,10 @@ from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any, Final
 
 from vtrain.commit.files import read_file, storing, write_atomic
-from vtrain.errors import MissingExtraError, ProofError, ProverError, StorageError
+from vtrain.errors import MissingExtraError, ProofError, ProverError, SrsError, StorageError
 from vtrain.prove.ezkl_adapter import EZKL_VERSION, Call, Limits, Proof, run_ezkl
-from vtrain.prove.srs import identify_srs
+from vtrain.prove.keys import find_srs
+from vtrain.prove.srs import Srs, identify_srs
 
 SOLC_VERSION: Final = "0.8.20"
 """The compiler that ezkl compiles its verifiers for; code follows the version."""
@@ -122,6 +123,7 @@ def export_evm(
         raise StorageError("the folder exists", where=str(out))
     compiler = _find_compiler(solc)
     known = identify_srs(srs)
+    _check_srs(settings, vk, known)
     with TemporaryDirectory(prefix="vtrain-evm-") as folder:
         written = Path(folder) / "verifier.sol"
         arguments = {
@@ -238,9 +240,25 @@ def compile_contracts(
         raise ProverError(f"is no answer of a compiler: {words!r}", where=str(solc)) from None
 
 
+def _check_srs(settings: Path, vk: Path, srs: Srs) -> None:
+    """SrsError for an SRS that the key was not made with, as far as files beside it say so.
+
+    A key does not name its SRS; the folder of keys that it lies in does.
+    """
+    try:
+        k = json.loads(read_file(settings, _MOST_BYTES))["run_args"]["logrows"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ProofError("are no settings of ezkl's", where=str(settings)) from error
+    if not isinstance(k, int) or srs.k < k:
+        raise SrsError(f"is for k up to {srs.k}, the circuit for {k}", where="srs")
+    made_with = find_srs(vk.parent)
+    if made_with is not None and made_with != srs.sha256:
+        raise SrsError(f"is not that of the key, {made_with.hex()}", where="srs")
+
+
 def _find_compiler(solc: Path | None) -> Path:
     if solc is not None:
-        return solc
+        return solc.resolve()
     found = shutil.which("solc") or shutil.which("solcjs")
     if found is None:
         raise MissingExtraError(

@@ -6,15 +6,18 @@ vtrain, which would take longer than a proof takes to verify.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import resource
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 _MOST_WORDS = 1000
+_PR_SET_PDEATHSIG = 1
 _ASYNCHRONOUS = frozenset({"create_evm_verifier"})
 
 
@@ -23,6 +26,7 @@ def main() -> None:
 
     Without ``all``, the first call that fails is the last.
     """
+    _end_with_parent()
     asked, answer = map(Path, sys.argv[1:])
     request = json.loads(asked.read_bytes())
     _, most = resource.getrlimit(resource.RLIMIT_AS)
@@ -45,6 +49,15 @@ def main() -> None:
                 break
     # ezkl's threads outlive a call that awaits, and crash an interpreter that ends in good order.
     os._exit(0)
+
+
+def _end_with_parent() -> None:
+    """Have the system end this process when the one that waits for it is gone (Linux)."""
+    if sys.platform == "linux":
+        parent = os.getppid()
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it was gone before
+            os._exit(1)
 
 
 def _call(name: str, arguments: dict[str, Any]) -> Any:

@@ -512,6 +512,18 @@ def _encode_manifest(
     return body + blake3(body).digest()
 
 
+def find_srs(folder: Path) -> bytes | None:
+    """SHA-256 of the SRS that the keys in a folder were made with; None where it does not say."""
+    try:
+        data = read_file(folder / _MANIFEST, _MOST_MANIFEST)
+        body = data[:-32]
+        if blake3(body).digest() != data[-32:]:
+            return None
+        return Fields(cbor.decode(body), "keys").bytes("srs", 32)
+    except (EncodingError, NotProducedError):
+        return None
+
+
 def _read(folder: Path, pinned: PinnedCircuit, identity: Srs, proving: bool) -> Keys | None:
     """The keys in a folder; none where a byte of them is not as it was made.
 

@@ -65,7 +65,8 @@ def proof_path(run: Path, statement: Statement) -> Path:
 
 def find_missing(run: Path, statements: Iterable[Statement]) -> list[Statement]:
     """Those of ``statements`` of which no proof is in the run directory, in their order."""
-    return [statement for statement in statements if not proof_path(run, statement).exists()]
+    with storing(run / "proofs"):
+        return [statement for statement in statements if not proof_path(run, statement).exists()]
 
 
 def read_proof_file(run: Path, statement: Statement) -> bytes:

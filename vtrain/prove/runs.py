@@ -376,6 +376,8 @@ class StepProver:
         CircuitError when no circuit holds of it, which an honest step of a supported model never
         meets, or when the log has other commitments; ProverError.
         """
+        if item.kind != "step":
+            raise CircuitError("is no whole step", where=f"statement {item.index}")
         step = item.step
         values = self._source.values(step)
         ready = self._choose(values, progress, cancelled)

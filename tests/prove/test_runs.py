@@ -31,17 +31,20 @@ from vtrain.errors import (
     VtrainError,
 )
 from vtrain.prove import runs as module
+from vtrain.prove.circuit import Circuit, CircuitBuilder
 from vtrain.prove.proof_files import Statement
 from vtrain.prove.runs import (
     ProofSetup,
     StepDiffersError,
     StepProver,
     StepSource,
+    StepValues,
     compute_parameters,
     expect,
     make_statement,
     name_columns,
     prepare_circuit,
+    probe_circuit,
     read_run,
 )
 from vtrain.prove.srs import CEREMONY, generate_srs
@@ -413,3 +416,29 @@ def test_honest_steps_are_far_from_being_giants() -> None:
         graph = make_tiny_task(kind, batch=4).graph
         elements = sum(output.size for node in graph.nodes for output in node.outputs)
         assert 2 * elements < build_step_circuit(graph, K).cells
+
+
+# --- a last look at a circuit
+
+
+def make_doubling(*, held: bool) -> Circuit:
+    """after = before + rate, and the loss is the first of it; or nothing is held of the last."""
+    b = CircuitBuilder(2, 255)
+    before, after = b.vector("before", 99), b.vector("after", 99)
+    rate, loss = b.parameter("rate", (1,)), b.parameter("loss", (1,))
+    kept = 99 if held else 1
+    old, new = b.slice(before, 0, kept), b.slice(after, 0, kept)
+    ones = b.fixed("ones", np.ones(kept, dtype=object))
+    b.zero("sum", new.lin() - old.lin() - ones.times(rate))
+    b.zero("loss", b.slice(after, 0, 1).lin() - loss.lin())
+    b.zero("limb", b.limb("limb", (1,), lambda values: np.zeros(1, dtype=object)))
+    return b.build()
+
+
+def test_a_circuit_that_lets_a_false_step_pass_is_not_used() -> None:
+    given = {"before": np.arange(99), "after": np.arange(99) + 7}
+    parameters = {"rate": np.asarray([7], object), "loss": np.asarray([7], object)}
+    values = StepValues(1, given, parameters)
+    probe_circuit(make_doubling(held=True), values)
+    with pytest.raises(CircuitError, match="a false value satisfies the circuit"):
+        probe_circuit(make_doubling(held=False), values)

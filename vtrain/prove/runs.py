@@ -408,6 +408,7 @@ class StepProver:
             if broken:
                 continue
             if name not in self._ready:
+                probe_circuit(circuit, values)
                 self._ready[name] = prepare_circuit(
                     self._run.graph,
                     self._setup,
@@ -421,6 +422,36 @@ class StepProver:
             f"no circuit of {', '.join(self._allowed)} holds of it: {', '.join(broken[:3])}",
             where=f"step {values.step}",
         )
+
+
+_PROBES: Final = 6
+"""Elements of the state after a step that are altered before keys are made."""
+
+
+def probe_circuit(circuit: Circuit, values: StepValues) -> None:
+    """CircuitError where a circuit lets a false step pass that differs from a true one in one unit.
+
+    Hints are computed anew from the false values, as a cheat would.  A last look, at the circuit of
+    this very model, before keys are made: tests look closer (``tests/prove``).
+    """
+    random = np.random.default_rng(int.from_bytes(os.urandom(8), "little"))
+    after = [name for name in circuit.given if name.split(" ")[0] == AFTER]
+    for _ in range(_PROBES):
+        name = after[int(random.integers(len(after)))]
+        column = np.array(values.given[name], dtype=object)
+        place = int(random.integers(column.size))
+        column[place] += 1 if column[place] <= 0 else -1
+        _refuse_to_hold(circuit, dict(values.given) | {name: column}, values.parameters, name)
+    loss = dict(values.parameters) | {LOSS: values.parameters[LOSS] + 1}
+    _refuse_to_hold(circuit, values.given, loss, LOSS)
+
+
+def _refuse_to_hold(
+    circuit: Circuit, given: Mapping[str, Array], parameters: Mapping[str, Ints], what: str
+) -> None:
+    vectors = circuit.assign(given, parameters, _draw_locally(circuit))
+    if not circuit.find_broken(vectors):
+        raise CircuitError("a false value satisfies the circuit: it is not to be used", where=what)
 
 
 def _draw_locally(circuit: Circuit) -> Callable[[Mapping[str, Ints]], Sequence[int]]:

@@ -217,7 +217,11 @@ class TileProver:
             is_there = os.path.lexists(path)
         if is_there:
             if read_traces(run.paths.root).trace_claim != claim:
-                raise RunError("has claimed other traces already", where=str(path))
+                raise RunError(
+                    "has claimed other traces already, which answer one audit: "
+                    "move the file away for another",
+                    where=str(path),
+                )
             return signed
         write_atomic(path, [structs.encode(signed)])
         return signed

@@ -66,7 +66,7 @@ def test_the_sources_keep_every_contract(copy: Path) -> None:
         ("vtrain.audit", "import ezkl", "Only prove imports ezkl"),
         ("vtrain.engines", "import cuda.core", "Only engines.cuda imports CUDA"),
         ("vtrain.graph", "import torch", "Only the torch import and hooks import torch"),
-        ("vtrain.audit", "import fastapi", "Only the dispute service imports a web server"),
+        ("vtrain.audit", "import fastapi", "Web servers and databases stay in their rooms"),
         ("vtrain.graph", "import onnxruntime", "The tests' tools stay in the tests"),
     ],
 )

@@ -125,7 +125,7 @@ def test_challenge_of_the_provers_choice_does_not_hold(toy: Toy) -> None:
     rows = {
         index
         for name, start, stop in toy.circuit.parts("challenge")
-        if name.startswith("rows")
+        if name.startswith("second vector")
         for index in range(start, stop)
     }
     vectors = toy.assign(given, cheat=lambda x: [0 if i in rows else v for i, v in enumerate(x)])

@@ -23,7 +23,7 @@ from vtrain import cli
 from vtrain.attest.keys import public_key
 from vtrain.errors import CircuitError, RunError, SignatureError, StorageError
 from vtrain.prove import audit as audit_module
-from vtrain.prove import tile_runs
+from vtrain.prove import runs, tile_runs
 from vtrain.prove.audit import ProofAudit, verify_proofs
 from vtrain.prove.batches import sign_batches
 from vtrain.prove.circuit import Ints
@@ -506,14 +506,14 @@ def test_circuits_are_those_that_the_task_pins(
     def load(pinned: Any, *others: Any, **options: Any) -> Keys:
         return Keys(srs.parent, pinned.digest, b"\2" * 32, b"\7" * 32, 1000)
 
-    monkeypatch.setattr(tile_runs, "load_verifying_key", load)
+    monkeypatch.setattr(runs, "load_verifying_key", load)
     digest = pin(build_tile_circuit("square"), 16).digest
     good = {"square": CircuitPin(digest, b"\7" * 32)}
     assert make_circuits(task, srs).ready("square").pinned.digest == digest
     assert make_circuits(task, srs, circuits=good).ready("square").pinned.digest == digest
     for circuits, message in (
         ({"square": CircuitPin(b"\1" * 32, b"\7" * 32)}, "is not the circuit that the task pins"),
-        ({"square": CircuitPin(digest, b"\6" * 32)}, "its key is not the pinned one"),
+        ({"square": CircuitPin(digest, b"\6" * 32)}, "its key is not the one that the task pins"),
         ({"gate": good["square"]}, "is none that the task pins"),
     ):
         with pytest.raises(CircuitError, match=message):

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vtrain.cli.common import engine_option, json_option, threads_option
+
 if TYPE_CHECKING:
     from vtrain.prove.runs import ProofSetup
     from vtrain.wire.task import TaskSpec
@@ -71,6 +73,26 @@ def keys_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 type=click.IntRange(min=1),
                 help="Seconds that setup or one proof may take.  [default: 7200]",
             ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def prover_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What every command needs that computes a run's steps to prove something of them."""
+    for option in reversed(
+        (
+            srs_option,
+            keys_options,
+            click.option(
+                "--data",
+                type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                help="The canonical sample table, for a run without it.",
+            ),
+            engine_option,
+            threads_option,
+            json_option,
         )
     ):
         command = option(command)

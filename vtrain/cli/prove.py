@@ -12,7 +12,6 @@ from vtrain.cli.common import (
     HexBytes,
     Progress,
     VtrainCommand,
-    engine_option,
     existing_file,
     existing_folder,
     json_option,
@@ -22,7 +21,7 @@ from vtrain.cli.common import (
     show_progress,
     threads_option,
 )
-from vtrain.cli.proofs import StepsType, keys_options, make_setup, srs_option
+from vtrain.cli.proofs import StepsType, keys_options, make_setup, prover_options, srs_option
 from vtrain.wire.report import EXIT_CODES
 
 steps_option = click.option("--steps", type=StepsType(), help="These steps, such as 3,7,20-24.")
@@ -71,16 +70,7 @@ def command() -> None:
     help="What is proven: steps as wholes, or tiles of them.  [default: the task's]",
 )
 @click.option("--queue", help="Queue of jobs to put them into.  [default: RUN/proofs/jobs.db]")
-@srs_option
-@keys_options
-@click.option(
-    "--data",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The canonical sample table, for a run without it.",
-)
-@engine_option
-@threads_option
-@json_option
+@prover_options
 def run_command(
     run: Path,
     steps: tuple[int, ...] | None,
@@ -219,16 +209,7 @@ def _make_handler(prover: StepProver | TileProver, progress: Progress) -> Handle
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="The solver's key file, with which the run was signed.",
 )
-@srs_option
-@keys_options
-@click.option(
-    "--data",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The canonical sample table, for a run without it.",
-)
-@engine_option
-@threads_option
-@json_option
+@prover_options
 def traces_command(
     run: Path,
     sample: int,
@@ -271,16 +252,7 @@ def traces_command(
 @existing_folder("run")
 @click.option("--queue", required=True, help="The queue, postgresql://... or sqlite:///...")
 @click.option("--once", is_flag=True, help="End when no job of RUN is left.")
-@srs_option
-@keys_options
-@click.option(
-    "--data",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The canonical sample table, for a run without it.",
-)
-@engine_option
-@threads_option
-@json_option
+@prover_options
 def work_command(
     run: Path,
     queue: str,

@@ -523,28 +523,22 @@ class CircuitBuilder:
         ones, zeros = self.concat([looked_up, *self._ones]), self.concat(self._zeros)
         outputs = {
             name: self.slice(ones, start, stop).index
-            for name, start, stop in self._cut("ones", ones.size)
+            for name, start, stop in cut_vector("ones", ones.size, self.rows)
         }
         return Circuit(self, inputs, {**outputs, "zeros": zeros.index})
-
-    def _cut(self, name: str, length: int) -> list[tuple[str, int, int]]:
-        if length <= self.rows:
-            return [(name, 0, length)]
-        starts = range(0, length, self.rows)
-        return [(f"{name} {i}", at, min(at + self.rows, length)) for i, at in enumerate(starts)]
 
     def _cut_group(self, group: str) -> dict[str, tuple[int, int, int]]:
         """Vectors of a group: name -> (node, start, stop); a long group is their concatenation."""
         root = self._roots[group]
-        pieces = self._cut(group, self._lengths[group])
+        pieces = cut_vector(group, self._lengths[group], self.rows)
         if len(pieces) == 1:
             return {group: (root.index, 0, self._lengths[group])}
         found, parts = {}, []
         for name, start, stop in pieces:
             parts.append(self._emit("input", (), (stop - start,), group=name))
             found[name] = (parts[-1].index, start, stop)
-        self.nodes[root.index] = _Node("concat", tuple(x.index for x in parts), root.shape)
-        self.nodes[root.index].shape = (self._lengths[group],)
+        inputs = tuple(part.index for part in parts)
+        self.nodes[root.index] = _Node("concat", inputs, (self._lengths[group],))
         return found
 
     def evaluate_node(self, index: int, known: dict[int, Ints]) -> Ints:
@@ -573,6 +567,14 @@ def find_step_exponent(span: int) -> float:
     if not span**step < 1.5 <= (span + 1) ** step:
         raise CircuitError(f"no exponent of 32 bits steps at {span}", where="limbs")
     return step
+
+
+def cut_vector(name: str, length: int, rows: int) -> list[tuple[str, int, int]]:
+    """(name, start, stop) of the vectors that make up a longer one: ``name``, or ``name 0`` ..."""
+    if length <= rows:
+        return [(name, 0, length)]
+    starts = range(0, length, rows)
+    return [(f"{name} {i}", start, min(start + rows, length)) for i, start in enumerate(starts)]
 
 
 def as_matrix(shape: Sequence[int]) -> tuple[int, int]:

@@ -39,7 +39,6 @@ CALLS: Final = frozenset(
         "create_evm_verifier",
         "gen_settings",
         "gen_srs",
-        "gen_vk_from_pk_single",
         "gen_witness",
         "kzg_commit",
         "mock",

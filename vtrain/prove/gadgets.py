@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vtrain.errors import CircuitError
-from vtrain.prove.circuit import INT16_SPAN, CircuitBuilder, Ints, Lin, Tensor, Values
+from vtrain.prove.circuit import CircuitBuilder, Ints, Lin, Tensor, Values
 from vtrain.spec.number import (
     EXP2_EXPONENT,
     LOG2_EXPONENT,
@@ -325,12 +325,8 @@ def rounding_shift(
     rest, scale = remainder(
         b, f"{name}/remainder", x.shape, shift, lambda values: (values[x] + half) & (1 << shift) - 1
     )
-    b.zero(name, (x + half) * (1 << scale) - rest - _times(q, 1 << shift + scale))
+    b.zero(name, (x + half) * (1 << scale) - rest - q * (1 << shift + scale))
     return q
-
-
-def _times(x: Lin, factor: int) -> Lin:
-    return x * factor
 
 
 def positive_mask(b: CircuitBuilder, name: str, x: Tensor, most: int) -> tuple[Tensor, Tensor]:
@@ -524,8 +520,3 @@ def cross_entropy(
         - (EXP2_EXPONENT << LOSS_EXPONENT)
     )
     b.zero(name, loss - rows.lin())
-
-
-def is_int16_table(b: CircuitBuilder) -> bool:
-    """Whether the builder's limbs are those of saturated int16."""
-    return b.span == INT16_SPAN

@@ -281,6 +281,12 @@ class ReadyCircuit:
     keys: Keys
 
 
+def require_blinding(proof: ProofSpec) -> None:
+    """CircuitError unless commitments are made for the blinding factors that circuits have."""
+    if proof.blinding != BLINDING:
+        raise CircuitError(f"circuits have {BLINDING} blinding factors", where="proof.blinding")
+
+
 def prepare_circuit(
     graph: StepGraph,
     setup: ProofSetup,
@@ -290,17 +296,31 @@ def prepare_circuit(
     progress: Progress = _quiet,
     cancelled: threading.Event | None = None,
 ) -> ReadyCircuit:
-    """Build a step circuit and make or find its keys.
-
-    CircuitError when it is too large, with the estimate, before any work starts, or is not the one
-    that the task pins.
-    """
-    if setup.proof.blinding != BLINDING:
-        raise CircuitError(f"circuits have {BLINDING} blinding factors", where="proof.blinding")
+    """Build a step circuit and make or find its keys: see :func:`make_ready`."""
     circuit = build_step_circuit(graph, setup.proof.k, name)
+    return make_ready(name, circuit, setup, proving=proving, progress=progress, cancelled=cancelled)
+
+
+def make_ready(
+    name: str,
+    circuit: Circuit,
+    setup: ProofSetup,
+    *,
+    proving: bool,
+    progress: Progress = _quiet,
+    cancelled: threading.Event | None = None,
+) -> ReadyCircuit:
+    """Pin a circuit and make or find its keys.
+
+    CircuitError when it is too large, with the estimate, before any work starts, or is not one that
+    the task pins.
+    """
+    require_blinding(setup.proof)
     require_fits(estimate(circuit, setup.proof.k), setup.memory)
     pinned = pin(circuit, setup.proof.k)
     agreed = setup.proof.circuits.get(name)
+    if setup.proof.circuits and agreed is None:
+        raise CircuitError("is none that the task pins", where=f"circuit {name}")
     if agreed is not None and agreed.circuit != pinned.digest:
         raise CircuitError("is not the circuit that the task pins", where=f"circuit {name}")
     load = load_keys if proving else load_verifying_key

@@ -21,7 +21,15 @@ from vtrain.errors import CircuitError
 from vtrain.graph.step import STEP_STATE
 from vtrain.ops import TABLE
 from vtrain.prove import gadgets
-from vtrain.prove.circuit import Circuit, CircuitBuilder, Ints, Lin, Tensor, Values
+from vtrain.prove.circuit import (
+    Circuit,
+    CircuitBuilder,
+    Ints,
+    Lin,
+    Tensor,
+    Values,
+    cut_vector,
+)
 from vtrain.prove.keys import MAX_BLOCKS, count_blocks, count_usable
 from vtrain.spec.number import NUMPY_DTYPES, SATURATION, STORAGE
 from vtrain.wire.graph import Attrs, Node, Ref, StepGraph, TensorType
@@ -252,16 +260,6 @@ class _StepBuilder:
         if name is None or self.next_of[name] != ref:
             raise CircuitError("does not make a state of what it was before", where=node.name)
         return self.after[name]
-
-
-def cut_vector(name: str, length: int, rows: int) -> list[tuple[str, int, int]]:
-    """(name, start, stop) of the vectors that make up a longer one: ``name``, or ``name 0`` ..."""
-    if length <= rows:
-        return [(name, 0, length)]
-    return [
-        (f"{name} {i}", start, min(start + rows, length))
-        for i, start in enumerate(range(0, length, rows))
-    ]
 
 
 def _attr(attrs: Attrs, name: str) -> int:

@@ -20,11 +20,17 @@ from vtrain.commit.files import read_file, storing, write_atomic
 from vtrain.errors import CircuitError, EncodingError, NotProducedError, RunError, TaskError
 from vtrain.prove.circuit import Ints
 from vtrain.prove.ezkl_adapter import Verification
-from vtrain.prove.keys import BLINDING, estimate, load_keys, load_verifying_key, pin, require_fits
 from vtrain.prove.kzg import CommitKey
 from vtrain.prove.proof_files import Statement, read_proof_file
 from vtrain.prove.prover import prove
-from vtrain.prove.runs import ProofSetup, ReadyCircuit, SignedRun, StepSource
+from vtrain.prove.runs import (
+    ProofSetup,
+    ReadyCircuit,
+    SignedRun,
+    StepSource,
+    make_ready,
+    require_blinding,
+)
 from vtrain.prove.srs import Progress
 from vtrain.prove.tiles import build_tile_circuit, linear_challenge
 from vtrain.prove.tiling import LINEAR, StepFacts, TileContents, TileStatement, Tiling
@@ -79,8 +85,7 @@ class TileCircuits:
     def __init__(self, setup: ProofSetup, key: CommitKey, *, proving: bool) -> None:
         if setup.proof.circuit != "tiles":
             raise TaskError("commits to whole steps, not to tiles", where="proof.circuit")
-        if setup.proof.blinding != BLINDING:
-            raise CircuitError(f"circuits have {BLINDING} blinding factors", where="proof.blinding")
+        require_blinding(setup.proof)
         self._setup, self._key, self._proving = setup, key, proving
         self._ready: dict[str, ReadyCircuit] = {}
 
@@ -92,22 +97,14 @@ class TileCircuits:
     ) -> ReadyCircuit:
         """A circuit by name; CircuitError when it is not the one that the task pins."""
         if name not in self._ready:
-            setup = self._setup
-            circuit = build_tile_circuit(name)
-            require_fits(estimate(circuit, setup.proof.k), setup.memory)
-            pinned = pin(circuit, setup.proof.k)
-            agreed = setup.proof.circuits.get(name)
-            if setup.proof.circuits and agreed is None:
-                raise CircuitError("is none that the task pins", where=f"circuit {name}")
-            if agreed is not None and agreed.circuit != pinned.digest:
-                raise CircuitError("is not the circuit that the task pins", where=f"circuit {name}")
-            load = load_keys if self._proving else load_verifying_key
-            keys = load(
-                pinned, setup.srs, setup.cache, setup.limits, progress=progress, cancelled=cancelled
+            self._ready[name] = make_ready(
+                name,
+                build_tile_circuit(name),
+                self._setup,
+                proving=self._proving,
+                progress=progress,
+                cancelled=cancelled,
             )
-            if agreed is not None and agreed.key != keys.vk_digest:
-                raise CircuitError("its key is not the pinned one", where=f"circuit {name}")
-            self._ready[name] = ReadyCircuit(name, circuit, pinned, keys)
         return self._ready[name]
 
     def prove(

@@ -46,8 +46,8 @@ def test_proof_is_of_the_vectors_and_progress_is_told(toy: Toy) -> None:
     assert len(proof.data) == toy.keys.proof_length
     found = dict(zip(toy.circuit.vectors, proof.commitments(10), strict=True))
     assert {name: found[name] for name in GIVEN} == toy.expected
-    assert seen[0] == ("witness", 0, 7)
-    assert seen[-1] == ("verify", 7, 7)
+    assert seen[0] == ("witness", 0, 4)
+    assert seen[-1] == ("verify", 4, 4)
     assert [done for _, done, _ in seen] == sorted(done for _, done, _ in seen)
 
 

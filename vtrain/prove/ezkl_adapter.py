@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import metadata, util
@@ -226,6 +226,20 @@ def encode_proof(proof: Proof) -> bytes:
             "proof": list(proof.data),
         }
     ).encode()
+
+
+def encode_witness(inputs: Iterable[Iterable[int]], outputs: Iterable[Iterable[int]]) -> str:
+    """Input and output vectors as ``gen_witness`` would write them, without commitments.
+
+    ``prove`` and ``mock`` read these two fields; the others serve visibilities that are not ours.
+    """
+    kept = {
+        name: [[encode_element(int(value)) for value in vector] for vector in vectors]
+        for name, vectors in (("inputs", inputs), ("outputs", outputs))
+    }
+    unused = ("pretty_elements", "processed_inputs", "processed_params", "processed_outputs")
+    bounds = dict.fromkeys(("max_lookup_inputs", "min_lookup_inputs", "max_range_size"), 0)
+    return json.dumps(kept | dict.fromkeys(unused) | bounds | {"version": EZKL_VERSION})
 
 
 def encode_element(value: int) -> str:

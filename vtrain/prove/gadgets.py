@@ -294,9 +294,9 @@ def link_shift(
     t = b.hint(f"{name}/excess", y.shape, excess)
     digits = at_least_zero(b, f"{name}/excess", y.shape, reach - most, excess)
     b.zero(f"{name}/excess", digits - t.lin())
-    beyond, square = b.mul(t, y), b.mul(y, y)
+    beyond = b.mul(t, y)
     b.zero(name, whole * most - y.lin() * (most * unit) - beyond.lin() * unit)
-    b.zero_sum(f"{name}/clamped", [(t, None, most * most), (t, square, -1)])
+    b.zero_sum(f"{name}/clamped", [(t, None, most * most), (beyond, y, -1)])
 
 
 def rounding_shift(

@@ -1,6 +1,8 @@
 """From vectors to a proof, and what ezkl says of false witnesses.
 
-A proof is handed out only after our own verifier took it: whatever ezkl did meanwhile.
+Before ezkl sees a witness, every condition was evaluated here and those that fail were named; so
+its own evaluation (``gen_witness``) and its mock prover, together as dear as half a proof, have
+nothing to add and are left out.  A proof is handed out only after our own verifier took it.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from vtrain.prove.ezkl_adapter import (
     ProofShape,
     Verification,
     encode_element,
+    encode_witness,
     read_proof,
     run_ezkl,
     try_ezkl,
@@ -33,6 +36,7 @@ from vtrain.prove.verifier import (
     Expansion,
     check_fit,
     commit_vector,
+    compute_output,
     draw_challenge,
     read_commitments,
     verify,
@@ -60,7 +64,7 @@ def prove(
     or when its proof is none or of something else.
     """
     check_fit(circuit, pinned, keys, commit_key)
-    total = 7
+    total = 4
     progress("witness", 0, total)
     commitments: dict[str, bytes] = {}
 
@@ -79,34 +83,24 @@ def prove(
         raise CircuitError(f"the conditions do not hold: {names[:_MOST_NAMES]}")
     progress("prove", 2, total)
     with TemporaryDirectory(prefix="vtrain-prove-") as folder:
-        data, witness, file = (Path(folder) / name for name in ("data", "witness", "proof"))
-        with storing(data):
-            data.write_text(circuit.encode_inputs(vectors))
-        model, witness_path = str(keys.compiled), str(witness)
-        calls = [
-            Call(
-                "gen_witness",
-                {"data": str(data), "model": model, "output": witness_path}
-                | {"vk_path": str(keys.vk), "srs_path": str(srs)},
-            ),
-            Call("mock", {"witness": witness_path, "model": model}),
-            Call(
-                "prove",
-                {"witness": witness_path, "model": model, "proof_path": str(file)}
-                | {"pk_path": str(keys.pk), "srs_path": str(srs)},
-            ),
-        ]
-        _, holds, _ = run_ezkl(
-            calls,
-            limits,
-            cancelled=cancelled,
-            watch=lambda done: progress("prove", 2 + done, total),
+        witness, file = Path(folder) / "witness", Path(folder) / "proof"
+        with storing(witness):
+            witness.write_text(
+                encode_witness(
+                    [vectors[name] for name in circuit.inputs],
+                    # All conditions hold, so these are what the outputs are.
+                    [compute_output(circuit, name) for name in circuit.outputs],
+                )
+            )
+        call = Call(
+            "prove",
+            {"witness": str(witness), "model": str(keys.compiled), "proof_path": str(file)}
+            | {"pk_path": str(keys.pk), "srs_path": str(srs)},
         )
-        if holds is not True:
-            raise ProverError("the witness does not hold", where="mock")
+        run_ezkl([call], limits, cancelled=cancelled)
         with storing(file):
             proof = read_proof(file.read_bytes(), ProofShape(keys.proof_length, 0))
-    progress("verify", 5, total)
+    progress("verify", 3, total)
     found = read_commitments(circuit, proof)
     for name, commitment in commitments.items():
         if found[name] != commitment:

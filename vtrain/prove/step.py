@@ -133,7 +133,9 @@ class _StepBuilder:
         }
         self.logged_loss = graph.nodes[graph.find("record")].inputs[2]
         self.held: frozenset[Ref] = frozenset(
-            node.inputs[0] for node in graph.nodes if _holds_operand(node)
+            node.inputs[0]
+            for node in graph.nodes
+            if _splits_operand(node) or (not clamps and _holds_operand(node))
         )
         self.softmaxes: set[Ref] = set()
 
@@ -281,9 +283,8 @@ def _emit_state(s: _StepBuilder, ref: Ref, node: Node) -> None:
         return
     tensor = s.before[name]
     s.values[ref] = tensor
-    if not s.clamps and ref in s.held:
-        return
-    gadgets.hold_dtype(s.b, f"before/{name}", tensor, "i32")
+    if ref not in s.held:
+        gadgets.hold_dtype(s.b, f"before/{name}", tensor, "i32")
 
 
 def _holds_operand(node: Node) -> bool:
@@ -294,6 +295,11 @@ def _holds_operand(node: Node) -> bool:
         and _attr(node.attrs, "multiplier") == 1
         and gadgets.can_hold(_attr(node.attrs, "shift"))
     )
+
+
+def _splits_operand(node: Node) -> bool:
+    """Whether a node takes a state apart into limbs, which shows that it is int32."""
+    return node.op == "momentum" and 0 < _attr(node.attrs, "decay") < 1 << _DECAY_EXPONENT
 
 
 def _emit_next_state(s: _StepBuilder, ref: Ref, node: Node) -> None:
@@ -531,7 +537,10 @@ def _emit_momentum(s: _StepBuilder, ref: Ref, node: Node) -> None:
 
 
 def _decay(b: CircuitBuilder, name: str, v: Tensor, decay: int) -> Lin:
-    """rs(v decay, 16): with v = 2^16 hi + lo - 2^31, hi decay - 2^15 decay + rs(lo decay, 16)."""
+    """rs(v decay, 16): with v = 2^16 hi + lo - 2^31, hi decay - 2^15 decay + rs(lo decay, 16).
+
+    Where the decay is neither 0 nor 1, this shows that v is an integer of 32 bits.
+    """
     if decay == 1 << _DECAY_EXPONENT:
         return v.lin()
     if decay == 0:

@@ -102,6 +102,11 @@ def draw_challenge(
     return found
 
 
+def compute_output(circuit: Circuit, name: str) -> Ints:
+    """What an output of a circuit must be: ``zeros`` all zero, the others all one."""
+    return np.full(circuit.length(name), name != "zeros", dtype=np.int8)
+
+
 def read_commitments(circuit: Circuit, proof: Proof) -> dict[str, bytes]:
     """The commitments that a proof begins with, by vector; ProofError for too short a proof."""
     names = circuit.vectors
@@ -156,10 +161,7 @@ def verify(
         return Verification(False, f"commitment of {wrong} is not the one expected")
     known = {
         **circuit.compute_public(parameters),
-        **{
-            name: np.full(circuit.length(name), name != "zeros", dtype=np.int8)
-            for name in circuit.outputs
-        },
+        **{name: compute_output(circuit, name) for name in circuit.outputs},
         **circuit.split_challenge(draw_challenge(circuit, pinned, found, expansion)),
     }
     own = {

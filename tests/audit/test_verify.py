@@ -242,6 +242,7 @@ def test_json_holds_the_whole_report(honest: Path) -> None:
         "bad_steps": 1,
         "bad_segments": 1,
         "segments": 3,
+        "unit": "segment",
         "drawn": 2,
         "formula": "1 - C(2,2)/C(3,2)",
         "probability": "2/3",

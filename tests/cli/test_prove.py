@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from tests.audit.runs import KEY
 from tests.cli.test_cli import TASK
 from tests.cli.test_kzg import PROOF
-from tests.prove.steps import (
-    FakeEzkl,
-    make_bundle,
-    make_proof_task,
-    open_key,
-    put_bundle,
-    train_run,
-)
-from tests.tasks import make_mlp_onnx, make_samples
+from tests.kzg import add_kzg, make_key
+from tests.prove import step_runs
+from tests.prove.steps import FakeEzkl, open_key, put_bundle, train_run
+from tests.tasks import make_mlp_onnx, make_samples, make_tiny_task
 from vtrain import cli
 from vtrain.attest.keys import public_key
 from vtrain.errors import ProverError
 from vtrain.prove import audit
 from vtrain.prove.batches import read_batches, sign_batches
-from vtrain.prove.ezkl_adapter import require_extra
+from vtrain.prove.ezkl_adapter import Call as EzklCall
+from vtrain.prove.ezkl_adapter import require_extra, run_ezkl
+from vtrain.prove.jobs import JobQueue
 from vtrain.prove.proof_files import Statement
-from vtrain.prove.runs import StepProver
+from vtrain.prove.runs import StepProver, read_run
+from vtrain.prove.tile_runs import TileProver
+from vtrain.train.data import build_samples, gather_batch
 from vtrain.train.task import CompiledTask
 from vtrain.wire.batches import encode_batches
 from vtrain.wire.bundle import ProofBundle, encode_bundle
@@ -52,26 +55,7 @@ def call(capfd: pytest.CaptureFixture[str]) -> Call:
     return run
 
 
-@pytest.fixture(scope="module")
-def srs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("srs") / "srs"
-    open_key(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def task(srs: Path) -> CompiledTask:
-    return make_proof_task(srs)
-
-
-@pytest.fixture(scope="module")
-def whole(task: CompiledTask, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train_run(task, tmp_path_factory.mktemp("whole") / "run")
-
-
-@pytest.fixture(scope="module")
-def bundle(whole: Path, srs: Path) -> ProofBundle:
-    return make_bundle(whole, srs, 5)
+srs, task, whole, bundle = step_runs.FIXTURES
 
 
 @pytest.fixture
@@ -102,7 +86,8 @@ def public(run: Path, bundle: ProofBundle, monkeypatch: pytest.MonkeyPatch) -> P
         (["--seed", "00"], "name --steps, or draw them with --sample and --seed"),
         (["--steps", "1", "--seed", "00"], "--sample and --seed have no meaning"),
         (["--steps", "1", "--sample", "1"], "--sample and --seed have no meaning"),
-        (["--steps", "0"], "no range"),
+        (["--steps", "0"], "'0': steps count from 1"),
+        (["--steps", "3,0-2"], "'0-2': steps count from 1"),
         (["--steps", "3-2"], "no range"),
         (["--steps", "1-100000"], "no range"),
         (["--steps", "1,,2"], "neither a step nor a range"),
@@ -195,8 +180,14 @@ def test_a_step_that_cannot_be_proven_leaves_the_others(
     arguments = ("prove", run, "--srs", srs, "--cache", tmp_path)
     code, _, err = call(*arguments, "--steps", "5-6")
     assert code == 2
-    assert "step 6: 1 not proven: " in err
-    assert "the process died" in err
+    assert "step 6: 1 of 2 not proven: prove: the process died [prover]" in err
+    again = [line for line in err.splitlines() if "step 6: begin" in line]
+    assert [line.partition("begin")[2] for line in again] == [
+        "",
+        " (attempt 2 of 3)",
+        " (attempt 3 of 3)",
+    ]
+    assert err.count("step 6: prove: the process died\n") == 3
     assert (run / "proofs" / "step-000000000005.cbor").is_file()
 
 
@@ -209,9 +200,9 @@ def test_what_prove_refuses_at_once(
     assert "GiB of memory" in err
     assert "1.0 GiB are allowed" in err
     code, _, err = call(*arguments, "--srs", srs, "--k", 18)
-    assert (code, "the task has 17" in err) == (2, True)
+    assert (code, "--k 18: the task has k = 17" in err) == (2, True)
     code, _, err = call("prove", run, "--steps", 7, "--srs", srs)
-    assert (code, "multiples of 1 up to 6" in err) == (2, True)
+    assert (code, "step 7: the run has the steps 1 to 6" in err) == (2, True)
     other = tmp_path / "other"
     assert call("srs", "generate", "--k", 8, "--out", other)[0] == 0
     code, _, err = call(*arguments, "--srs", other)
@@ -219,11 +210,189 @@ def test_what_prove_refuses_at_once(
     code, _, err = call("prove", "setup", run, "--srs", other, "--cache", tmp_path / "keys")
     assert (code, "the task has" in err) == (2, True)
     assert not (tmp_path / "keys").exists()
+    code, _, err = call(*arguments, "--srs", srs, "--circuit", "tiles")
+    assert (code, 'it would need circuit = "tiles"' in " ".join(err.split())) == (2, True)
+    (run / "data" / "samples.bin").rename(tmp_path / "table")
+    code, _, err = call(*arguments, "--srs", srs)
+    assert (code, "needs --data FILE" in err) == (2, True)
+    assert call(*arguments, "--srs", srs, "--data", tmp_path / "table")[0] == 0
     (run / "log.bin").write_bytes(b"")
     code, out, err = call(*arguments, "--srs", srs, "--json")
     assert code == 2
     assert "log.bin" in json.loads(out)["error"]["where"]
-    assert prove == []
+    (run / "claim.cbor").unlink()
+    for more in ((), ("--steps", 5, "--srs", srs)):
+        code, _, err = call("prove", *(() if more else ("jobs",)), run, *more)
+        assert (code, "holds no claim.cbor" in err) == (2, True)
+    assert prove == [5]
+
+
+def test_a_run_that_is_named_like_a_command(
+    call: Call, run: Path, srs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name of the new user's run is "run"."""
+    monkeypatch.chdir(run.parent)
+    assert run.name == "run"
+    code, _, err = call("prove", "run", "--steps", 5, "--srs", srs)
+    assert (code, "for the run of this name write ./run" in " ".join(err.split())) == (2, True)
+    code, _, err = call("prove", "jobs")
+    assert (code, "Missing argument 'RUN'" in err) == (2, True)
+    code, _, err = call("prove", "./run", "--steps", 7, "--srs", srs)
+    assert (code, "the run has the steps" in err) == (2, True)
+
+
+def test_fewer_steps_than_were_to_be_drawn(
+    call: Call, run: Path, srs: Path, prove: list[int], tmp_path: Path
+) -> None:
+    arguments = ("prove", run, "--srs", srs, "--cache", tmp_path, "--seed", "0a", "--json")
+    said = "there are 6 steps that can be proven, all of them are drawn"
+    for sample, drawn in ((6, 6), (1000, 6)):
+        code, out, err = call(*arguments, "--sample", sample)
+        answer = json.loads(out)
+        assert (code, answer["asked"], answer["drawn"]) == (0, sample, drawn)
+        assert (f"--sample {sample}: {said}" in err) == (sample > drawn)
+    assert len(prove) == 6
+
+
+def test_stages_are_told_where_there_is_no_terminal(
+    call: Call, run: Path, srs: Path, bundle: ProofBundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stand_in(prover: StepProver, item: Statement, progress: Any, cancelled: Any) -> bytes:
+        for number, stage in enumerate(("witness", "witness", "prove", "verify", "verify")):
+            progress(stage, number, 4)
+        return encode_bundle(bundle)
+
+    monkeypatch.setattr(StepProver, "prove", stand_in)
+    code, _, err = call("prove", run, "--srs", srs, "--steps", "2,5")
+    assert code == 0
+    stages = re.findall(r"^ +\d+\.\d s  (.*)$", err, re.MULTILINE)
+    told = ("begin", "witness", "prove", "verify", "proven")
+    assert stages == [f"step {step}: {stage}" for step in (2, 5) for stage in told]
+
+
+def test_too_little_time_is_no_reason_to_try_again(
+    call: Call, run: Path, srs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def fail(prover: StepProver, item: Statement, *more: Any) -> bytes:
+        asked.append(item.step)
+        slow = EzklCall("gen_srs", {"srs_path": str(run / "big"), "logrows": 20})
+        run_ezkl([slow], replace(prover._setup.limits, seconds=prover._setup.limits.seconds / 10))
+        raise AssertionError("it has ended in time")
+
+    monkeypatch.setattr(StepProver, "prove", fail)
+    code, _, err = call("prove", run, "--srs", srs, "--steps", 5, "--timeout", 1)
+    assert (code, asked) == (2, [5])
+    assert "1 of 1 not proven: gen_srs: took more than 0.1 seconds, the limit (--timeout" in err
+    code, _, err = call("prove", run, "--srs", srs, "--steps", 5, "--timeout", 1)
+    assert (code, asked) == (2, [5, 5]), "whoever asks again has it tried again"
+
+
+def test_labels_that_are_no_class(
+    call: Call, task: CompiledTask, srs: Path, tmp_path: Path, prove: list[int]
+) -> None:
+    """The law takes the nearest class; such a run can be made by others, and trained by the law."""
+    x, y = (np.array(task.samples.part(part)) for part in ("x", "y"))
+    y[4] = 7
+    samples = build_samples(x, y)
+    spec = replace(task.spec, data=samples.spec)
+    run = train_run(replace(task, spec=spec, samples=samples), tmp_path / "run")
+    drawn = [
+        step
+        for step in range(1, 7)
+        if 7 in gather_batch(samples, spec.seed, spec.batch, step)[1].tolist()
+    ]
+    assert 0 < len(drawn) < 6
+    for step in range(1, 7):
+        code, _, err = call("prove", run, "--srs", srs, "--steps", step)
+        if step in drawn:
+            assert code == 2
+            assert f"step {step}: cannot be proven: its batch has the label 7" in err
+            assert "none of the 4 classes (0 to 3)" in err
+        else:
+            assert code == 0
+    assert not {*prove} & {*drawn}
+    assert not (run / "proofs" / f"step-{drawn[0]:012d}.cbor").exists()
+
+
+def test_jobs_of_workers_that_are_not_heard_of(call: Call, run: Path) -> None:
+    """On the real clock, which went on since a minute and a half, or has an hour to go."""
+    (run / "proofs").mkdir()
+    run_id = read_run(run).signed.claim.run_id
+    url, now = f"sqlite:///{run}/proofs/jobs.db", time.time_ns() // 1_000_000
+    with JobQueue(url, now=lambda: now - 95_000) as queue:
+        queue.add(run_id, [Statement("step", 5)])
+        assert queue.take("ann") is not None
+    code, out, _ = call("prove", "jobs", run, "--json")
+    (job,) = json.loads(out)["taken"]
+    assert (code, job["worker"]) == (0, "ann")
+    assert job["heard_s"] >= 95
+    assert job["lease_s"] <= -35
+    code, out, _ = call("prove", "jobs", run)
+    assert re.search(r"^heard of +\d+ s ago$", out, re.MULTILINE)
+    assert re.search(r"^lease +ran out \d+ s ago: the next worker", out, re.MULTILINE)
+    with JobQueue(url, now=lambda: now + 3_600_000) as queue:
+        assert queue.take("bob") is not None
+    code, out, _ = call("prove", "jobs", run)
+    assert re.search(r"^lease +runs out in \d+ s$", out, re.MULTILINE)
+
+
+# --- tiles
+
+
+@pytest.fixture(scope="module")
+def tile_srs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tiles") / "srs"
+    make_key(path, 15)
+    return path
+
+
+@pytest.fixture(scope="module")
+def tiles(tile_srs: Path) -> Path:
+    """A run whose commitments are to tiles, without traces.  Tests may add them."""
+    tiny = make_tiny_task(steps=2, commit_every=1, checkpoint_every=2, samples=10, batch=4)
+    task = add_kzg(tiny, make_key(tile_srs, 15), circuit="tiles")
+    return train_run(task, tile_srs.parent / "run")
+
+
+def test_two_draws_of_tiles(
+    call: Call, tiles: Path, tile_srs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Path(shutil.copytree(tiles, tmp_path / "run"))
+    given = (run, "--srs", tile_srs)
+    second = ("prove", *given, "--sample", 1000, "--seed", "bb")
+    code, _, err = call(*second)
+    assert code == 2
+    assert "no steps are traced yet: the auditor's first draw is answered before, by" in err
+    assert f"vtrain prove traces {run} --sample N --seed HEX --key KEY --srs {tile_srs}" in err
+    code, _, err = call("prove", *given, "--steps", 1)
+    assert (code, "tiles are drawn" in err) == (2, True)
+    audit = ("verify", *given, "--mode", "proof", "--private")
+    code, _, err = call(*audit, "--samples", 3, "--seed", "bb")
+    assert (code, "--trace-seed and --trace-samples drew the steps" in err) == (2, True)
+    first = ("--trace-seed", "aa", "--trace-samples", 2, "--allow-insecure-srs", "--json")
+    code, out, err = call(*audit, "--samples", 3, "--seed", "bb", *first)
+    assert (code, "the solver claimed no traces" in json.loads(out)["reason"]["detail"]) == (
+        3,
+        True,
+    )
+
+    key = tmp_path / "key.pem"
+    pem = Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+    key.write_bytes(KEY.private_bytes(*pem))
+    traces = ("prove", "traces", *given, "--seed", "aa", "--key", key, "--json")
+    code, out, err = call(*traces, "--sample", 7)
+    answer = json.loads(out)
+    assert (code, answer["asked"], sorted(answer["steps"])) == (0, 7, [1, 2])
+    assert "--sample 7: there are 2 steps that can be proven, all of them are drawn" in err
+
+    monkeypatch.setattr(TileProver, "prove", lambda *others: b"")
+    code, out, err = call(*second, "--json")
+    answer, count = json.loads(out), answer["statements"]
+    assert (code, answer["asked"], answer["drawn"]) == (0, 1000, count)
+    said = f"there are {count} statements about the steps traced, all of them are drawn"
+    assert f"--sample 1000: {said}" in err
 
 
 # --- vtrain prove batches
@@ -332,9 +501,11 @@ def test_what_is_wrong_with_the_arguments_is_an_error(
 ) -> None:
     given = ("verify", public, "--mode", "proof", "--private", "--allow-insecure-srs")
     code, _, err = call(*given, "--srs", srs, "--steps", 7)
-    assert (code, "multiples of 1 up to 6" in err) == (2, True)
+    assert (code, "step 7: the run has the steps 1 to 6" in err) == (2, True)
     code, _, err = call(*given, "--srs", srs, "--steps", 5, "--k", 18)
-    assert (code, "the task has 17" in err) == (2, True)
+    assert (code, "--k 18: the task has k = 17" in err) == (2, True)
+    code, _, err = call(*given, "--srs", srs, "--steps", 5, "--trace-claim", "00" * 32)
+    assert (code, "the task commits to whole steps" in err) == (2, True)
     code, _, err = call(*given, "--srs", public / "log.bin", "--steps", 5)
     assert (code, "[srs]" in err) == (2, True)
     (tmp_path / "batches").write_bytes(b"none")
@@ -342,7 +513,7 @@ def test_what_is_wrong_with_the_arguments_is_an_error(
         *(*given, "--srs", srs, "--steps", 5, "--owner", "00" * 32),
         *("--batches", tmp_path / "batches"),
     )
-    assert (code, "[encoding]" in err) == (2, True)
+    assert (code, "[encoding]" in err, f"{tmp_path}/batches: " in err) == (2, True, True)
     other = tmp_path / "other"
     assert call("srs", "generate", "--k", 8, "--out", other)[0] == 0
     code, report = verify(call, public, "--private", "--steps", 5, "--srs", other)

@@ -41,7 +41,7 @@ def forge_call(source: str, length: int, instances: Sequence[int] = ()) -> bytes
         return SELECTOR + head + fixed + word(length) + drawn + numbers
 
     # What L and c are is read from a verifier that returns them where this one would decide.
-    [factor] = re.findall(r"ec_mul_tmp\(success, sub\(R, mload\((0x[0-9a-f]+)\)\)\)", source)
+    [factor] = re.findall(r"ec_mul_tmp\(success, sub\([Rr], mload\((0x[0-9a-f]+)\)\)\)", source)
     probe = source.replace(
         "// Perform pairing\n",
         f"mstore(0x80, mload({factor})) mstore(0x40, mload(PAIRING_LHS_X_MPTR)) "

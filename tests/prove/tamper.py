@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from vtrain.prove.circuit import Circuit, Ints, Values
+from vtrain.prove.circuit import Circuit, Ints, Trial
 from vtrain.prove.ezkl_adapter import SCALAR_FIELD
 
 _THIRD = pow(3, -1, SCALAR_FIELD)
@@ -63,32 +63,48 @@ def tamperings(
     whole: bool = True,
     late: bool = True,
 ) -> Iterator[Tampering]:
-    """Every kind of change to the first, the last (padding, in a tile) and random elements of every
-    part, ``spots`` in all, and with ``whole`` to all of a part at once.
+    """The witnesses that :func:`alterations` make.
 
     Without ``late``, what depends on the challenge stays as it was: faster, and easier to notice.
     """
+    for name, vector, start, values in alterations(
+        circuit, vectors, seed=seed, changes=changes, spots=spots, whole=whole
+    ):
+        altered = vectors[vector].copy()
+        altered[start : start + len(values)] = values
+        found = {**vectors, vector: altered}
+        if late and vector != "late":
+            computed = compute_late(circuit, found, parameters)
+            if computed is None:
+                continue
+            found |= computed
+        yield Tampering(name, vector, found)
+
+
+def alterations(
+    circuit: Circuit,
+    vectors: Mapping[str, Ints],
+    *,
+    seed: int = 0,
+    changes: tuple[str, ...] = tuple(CHANGES),
+    spots: int = 3,
+    whole: bool = True,
+) -> Iterator[tuple[str, str, int, list[int]]]:
+    """(name, vector, first index, values) of every kind of change to the first, the last (padding,
+    in a tile) and random elements of every part, ``spots`` in all, and with ``whole`` to all of a
+    part at once."""
     rng = np.random.default_rng(seed)
     for vector, part, start, stop in places(circuit):
         chosen = {start, stop - 1, *rng.integers(start, stop, max(spots - 2, 0)).tolist()}
         for change in changes:
             values = vectors[vector]
             for at in (*sorted(chosen)[:spots], *([None] if whole else [])):
-                altered = values.copy()
-                where = slice(start, stop) if at is None else slice(at, at + 1)
-                altered[where] = [
-                    CHANGES[change](int(item)) % SCALAR_FIELD for item in values[where]
-                ]
-                if np.array_equal(altered % SCALAR_FIELD, values % SCALAR_FIELD):
-                    continue
-                found = {**vectors, vector: altered}
-                if late and vector != "late":
-                    computed = compute_late(circuit, found, parameters)
-                    if computed is None:
-                        continue
-                    found |= computed
-                place = "all" if at is None else at - start
-                yield Tampering(f"{vector}/{part}[{place}]: {change}", vector, found)
+                first, end = (start, stop) if at is None else (at, at + 1)
+                was = [int(item) % SCALAR_FIELD for item in values[first:end]]
+                altered = [CHANGES[change](int(item)) % SCALAR_FIELD for item in values[first:end]]
+                if altered != was:
+                    place = "all" if at is None else at - start
+                    yield f"{vector}/{part}[{place}]: {change}", vector, first, altered
 
 
 def compute_late(
@@ -98,17 +114,9 @@ def compute_late(
     something that must have an inverse has none."""
     if "late" not in circuit.inputs:
         return {}
-    builder = circuit._b
-    values = Values(builder, parameters)
-    for name, tensor in builder._given.items():
-        values.put(tensor, vectors[name])
-    for group, parts in builder._parts.items():
-        for part in parts:
-            if group != "late":
-                stop = part.start + part.tensor.size
-                values.put(part.tensor, vectors[group][part.start : stop])
+    values = circuit.open(vectors, parameters)
     late = np.zeros(circuit.length("late"), dtype=object)
-    for part in builder._parts["late"]:
+    for part in circuit._b._parts["late"]:
         if part.compute is None:
             continue
         try:
@@ -122,12 +130,20 @@ def compute_late(
 
 
 def find_uncaught(
-    circuit: Circuit, vectors: Mapping[str, Ints], parameters: Mapping[str, Ints], **options: object
+    circuit: Circuit,
+    vectors: Mapping[str, Ints],
+    parameters: Mapping[str, Ints],
+    *,
+    late: bool = True,
+    **options: object,
 ) -> tuple[int, list[str]]:
-    """How many changes were tried, and the names of those that no condition notices."""
+    """How many changes to a witness that holds were tried, and the names of those that no
+    condition notices."""
     tried, uncaught = 0, []
-    for tampering in tamperings(circuit, vectors, parameters, **options):  # type: ignore[arg-type]
+    trial = Trial(circuit, vectors, parameters)
+    adapting = ("late",) if late else ()
+    for name, vector, start, values in alterations(circuit, vectors, **options):  # type: ignore[arg-type]
         tried += 1
-        if not circuit.find_broken(tampering.vectors):
-            uncaught.append(tampering.name)
+        if not trial.find_broken({(vector, start): values}, adapting):
+            uncaught.append(name)
     return tried, uncaught

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from tests.audit.runs import (
     KEY,
@@ -26,6 +28,7 @@ from tests.audit.runs import (
     write_leaves,
 )
 from tests.kzg import make_kzg_task
+from tests.prove import step_runs
 from tests.prove import steps as made
 from tests.prove.steps import (
     STEPS,
@@ -50,6 +53,8 @@ from vtrain.prove.audit import choose_steps, verify_proofs
 from vtrain.prove.batches import sign_batches
 from vtrain.prove.runs import ProofSetup, StepSource, prepare_circuit, read_run
 from vtrain.prove.srs import generate_srs
+from vtrain.report.json import report_to_dict
+from vtrain.report.terminal import print_report
 from vtrain.train.layout import RunPaths
 from vtrain.train.task import CompiledTask
 from vtrain.wire.bundle import ProofBundle, decode_bundle, encode_bundle
@@ -60,27 +65,7 @@ from vtrain.wire.report import Report
 PUBLIC = ("task.cbor", "graph.cbor", "log.bin", "kzg.bin", "claim.cbor")
 
 
-@pytest.fixture(scope="module")
-def srs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("srs") / "srs"
-    open_key(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def task(srs: Path) -> CompiledTask:
-    return make_proof_task(srs)
-
-
-@pytest.fixture(scope="module")
-def whole(task: CompiledTask, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with all of its tensors."""
-    return train_run(task, tmp_path_factory.mktemp("whole") / "run")
-
-
-@pytest.fixture(scope="module")
-def bundle(whole: Path, srs: Path) -> ProofBundle:
-    return make_bundle(whole, srs, 5)
+srs, task, whole, bundle = step_runs.FIXTURES
 
 
 @pytest.fixture
@@ -136,9 +121,20 @@ def test_named_steps_are_taken_once_and_in_order(whole: Path) -> None:
     assert choose_steps(run, every=1, steps=(), sample=None, seed=None)[0] == ()
 
 
-@pytest.mark.parametrize(("every", "step"), [(1, 0), (1, STEPS + 1), (3, 2), (4, 5), (4, 8)])
-def test_a_step_that_cannot_be_proven_is_a_bad_argument(whole: Path, every: int, step: int) -> None:
-    with pytest.raises(RunError, match=f"step {step}: proofs are of multiples of {every} up to"):
+@pytest.mark.parametrize(
+    ("every", "step", "there"),
+    [
+        (1, 0, "the run has the steps 1 to 6"),
+        (1, STEPS + 1, "the run has the steps 1 to 6"),
+        (3, 2, "of the 6 steps of the run, the multiples of 3 can be proven"),
+        (4, 5, "the multiples of 4"),
+        (4, 8, "the multiples of 4"),
+    ],
+)
+def test_a_step_that_cannot_be_proven_is_a_bad_argument(
+    whole: Path, every: int, step: int, there: str
+) -> None:
+    with pytest.raises(RunError, match=f"step {step}: .*{there}"):
         choose_steps(read_run(whole), every=every, steps=(every, step), sample=None, seed=None)
 
 
@@ -221,6 +217,13 @@ def test_a_drawn_step(public: Path, srs: Path, bundle: ProofBundle) -> None:
     assert report.randomness.value == seed
     assert [item.segments for item in report.detections] == [6] * 5
     assert report.detections[0].probability == pytest.approx(1 / 6)
+    console = Console(record=True, width=200, file=io.StringIO())
+    print_report(report, console)
+    said = console.export_text()
+    assert "a single false step among the 6 that can be proven: 16.66 % = 1 - C(5,1)/C(6,1)" in said
+    assert "25 % of the steps that can be proven are false (2 of 6): 33.33 %" in said
+    assert "segment" not in said
+    assert {item["unit"] for item in report_to_dict(report)["detection"]} == {"step"}
     given = make_audit(srs, public, **options)
     report = verify_proofs(public, given, random=lambda count: seed.ljust(count, b"\0"))
     assert report.randomness is not None
@@ -238,7 +241,7 @@ def test_every_third_step(tmp_path: Path, srs: Path, monkeypatch: pytest.MonkeyP
     assert report.verdict == "verified"
     assert report.segments == ((3, 3), (6, 6))
     assert any(line.startswith("2 of 2 steps") for line in report.strength.checked)
-    with pytest.raises(RunError, match="multiples of 3 up to 6"):
+    with pytest.raises(RunError, match=r"step 2: .* the multiples of 3 can be proven"):
         audit(run, srs, steps=(2,))
     put_bundle(run, bundles[0], 6)
     report = audit(run, srs, steps=(6,))
@@ -256,8 +259,30 @@ def test_a_task_that_pins_nothing(
     put_bundle(run, bundle)
     report = audit(run, srs, steps=(3,), private=False)
     assert report.verdict == "verified"
-    report = audit(run, srs, steps=(3,))
-    check_refused(report, "proof", "no signed commitments")
+    (run / "proofs" / "step-000000000003.cbor").unlink()
+    for options in ({"steps": (3,)}, {"steps": None, "sample": 2, "seed": b"s"}):
+        report = audit(run, srs, **options)
+        reason = reason_of(report)
+        assert (report.verdict, reason.name, reason.status) == ("inconclusive", "proof", "not_done")
+        assert "logs no KZG commitments" in reason.detail, "not that the proof is missing"
+        assert 'commitments = ["blake3", "kzg"]' in reason.detail
+
+
+@pytest.mark.usefixtures("ezkl")
+@pytest.mark.parametrize("sample", [None, 1, STEPS, STEPS + 1, 1000])
+def test_fewer_steps_than_were_to_be_drawn(public: Path, srs: Path, sample: int | None) -> None:
+    report = audit(public, srs, steps=None, sample=sample, seed=b"s")
+    said = [check.detail for check in report.checks if check.name == "sample"]
+    there = "and there are 6 steps that can be proven: all of them were drawn"
+    more = sample is not None and sample > STEPS
+    assert said == ([f"{sample} were to be drawn, {there}"] if more else [])
+
+
+@pytest.mark.usefixtures("ezkl")
+@pytest.mark.parametrize("options", [{"traces": (b"s", 1)}, {"trace_claim": bytes(32)}])
+def test_draws_of_tiles_for_whole_steps(public: Path, srs: Path, options: Any) -> None:
+    with pytest.raises(RunError, match="the task commits to whole steps"):
+        audit(public, srs, **options)
 
 
 @pytest.mark.usefixtures("ezkl")

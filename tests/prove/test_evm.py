@@ -5,26 +5,47 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from tests.prove import steps
+from tests.prove import toy as toy_module
 from tests.prove.circuits import LIMITS, Circuit, node, write_model
 from tests.prove.compiler import install_solc
-from vtrain.errors import MissingExtraError, ProofError, ProverError, SrsError, StorageError
+from tests.prove.step_law import Statement, make_graph, make_statement
+from tests.prove.toy import GIVEN, PARAMETERS, Toy
+from vtrain import cli
+from vtrain.errors import (
+    CircuitError,
+    MissingExtraError,
+    ProofError,
+    ProverError,
+    SrsError,
+    StorageError,
+)
+from vtrain.prove import evm
 from vtrain.prove import srs as srs_module
+from vtrain.prove.circuit import Circuit as OurCircuit
+from vtrain.prove.circuit import CircuitBuilder, Ints
 from vtrain.prove.evm import (
     BOUND,
     GUARD,
     MAX_CODE,
     VERIFIER,
+    Contract,
     EvmVerifier,
+    amend,
     compile_contracts,
     encode_bound_calldata,
     encode_calldata,
     export_evm,
-    guard,
+    list_commitments,
+    write_verifier,
 )
 from vtrain.prove.ezkl_adapter import (
     SCALAR_FIELD,
@@ -36,6 +57,10 @@ from vtrain.prove.ezkl_adapter import (
     read_proof,
     run_ezkl,
 )
+from vtrain.prove.keys import Keys, count_blocks, load_keys, pin
+from vtrain.prove.prover import prove
+from vtrain.prove.step import AFTER, BATCH, BEFORE, LOSS, RATE, build_step_circuit
+from vtrain.prove.verifier import commit_vector
 
 pytest.importorskip("pyrevm", reason="pyrevm has no wheel for this Python")
 from tests.prove.chain import Chain, Gas, measure_gas
@@ -58,18 +83,29 @@ def export(circuit: Circuit, out: Path, solc: Path | None = SOLC) -> EvmVerifier
     )
 
 
+def export_keys(keys: Keys, srs: Path, out: Path) -> EvmVerifier:
+    return export_evm(
+        settings=keys.settings, vk=keys.vk, srs=srs, out=out, limits=LIMITS, solc=SOLC
+    )
+
+
 def read(circuit: Circuit, made: EvmVerifier) -> Proof:
     shape = ProofShape(made.length, made.instances)
     return read_proof((circuit.folder / "proof.json").read_bytes(), shape)
 
 
-def deploy_unguarded(chain: Chain, made: EvmVerifier) -> tuple[bytes, str]:
-    """Address and source of the verifier as ezkl wrote it."""
-    source = made.verifier.source
-    plain = "".join(line for line in source.splitlines(keepends=True) if GUARD not in line)
-    assert plain != source
-    code = compile_contracts({VERIFIER: plain}, SOLC, SOLC_LIMITS)[VERIFIER].creation
-    return chain.deploy(code)[0], plain
+def write_plain(circuit: Circuit) -> str:
+    """The verifier as ezkl writes it."""
+    return write_verifier(
+        settings=circuit.folder / "settings.json",
+        vk=circuit.folder / "vk",
+        srs=circuit.srs,
+        limits=LIMITS,
+    )
+
+
+def compile_plain(source: str) -> Contract:
+    return compile_contracts({VERIFIER: source}, SOLC, SOLC_LIMITS)[VERIFIER]
 
 
 @dataclass(frozen=True)
@@ -176,10 +212,200 @@ def test_public_values_are_bound(circuit: Circuit) -> None:
     for bad in ((12, 22), (11, 23), (22, 11), (11,), (11, 22, 0), (), (11 + SCALAR_FIELD, 22)):
         assert not holds(*bad), bad
 
-    unguarded, plain = deploy_unguarded(chain, made)
+    plain = write_plain(circuit)
+    unguarded, _ = chain.deploy(compile_plain(plain).creation)
     forged = forge_call(plain, made.length, (7, 7))
     assert chain.call(unguarded, forged).holds
     assert not chain.call(address, forged).holds
+
+
+# --- Circuits of ours.
+
+
+@dataclass(frozen=True)
+class DeployedToy:
+    """The verifier of a circuit with a vector of every kind."""
+
+    toy: Toy
+    made: EvmVerifier
+    chain: Chain
+    verifier: bytes
+    bound: bytes
+
+    def alone(self, proof: bytes) -> bool:
+        return self.chain.call(self.verifier, encode_calldata(Proof(proof, ()))).holds
+
+    def bind(self, proof: bytes, commitments: Sequence[bytes]) -> bool:
+        data = encode_bound_calldata(Proof(proof, ()), commitments)
+        return self.chain.call(self.bound, data).holds
+
+    def list(
+        self,
+        proof: bytes,
+        expected: Mapping[str, bytes] | None = None,
+        parameters: Mapping[str, Ints] = PARAMETERS,
+    ) -> tuple[bytes, ...]:
+        return list_commitments(
+            self.toy.circuit,
+            self.toy.pinned,
+            Proof(proof, ()),
+            expected=self.toy.expected if expected is None else expected,
+            parameters=parameters,
+            commit_key=self.toy.commit_key,
+        )
+
+
+@pytest.fixture(scope="module")
+def deployed_toy(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> DeployedToy:
+    made = export_keys(toy.keys, toy.srs, tmp_path_factory.mktemp("toy-evm") / "out")
+    chain = Chain()
+    verifier, _ = chain.deploy(made.verifier.creation)
+    bound, _ = chain.deploy(made.deploy_bound(verifier))
+    return DeployedToy(toy, made, chain, verifier, bound)
+
+
+def test_proof_of_a_statement_holds_on_chain(deployed_toy: DeployedToy) -> None:
+    toy = deployed_toy.toy
+    assert deployed_toy.made.length == toy.keys.proof_length
+    assert deployed_toy.made.tensors == len(toy.circuit.vectors)
+    right = deployed_toy.list(toy.proof)
+    assert right == Proof(toy.proof, ()).commitments(len(toy.circuit.vectors))
+    assert deployed_toy.bind(toy.proof, right)
+
+
+def test_proof_of_another_statement_does_not_hold_on_chain(deployed_toy: DeployedToy) -> None:
+    toy = deployed_toy.toy
+    for name, values in GIVEN.items():
+        other = toy.expected | {name: toy.commit(values + 1)}
+        assert not deployed_toy.bind(toy.proof, deployed_toy.list(toy.proof, other)), name
+    total = {"total": PARAMETERS["total"] + 1}
+    assert not deployed_toy.bind(toy.proof, deployed_toy.list(toy.proof, parameters=total))
+    right = deployed_toy.list(toy.proof)
+    for index, name in enumerate(toy.circuit.vectors):
+        proof = bytearray(toy.proof)
+        proof[64 * index : 64 * index + 64] = toy.commit(np.arange(4))
+        assert not deployed_toy.alone(bytes(proof)), name
+        changed = (*right[:index], toy.commit(np.arange(4)), *right[index + 1 :])
+        assert not deployed_toy.bind(toy.proof, changed), name
+        assert not deployed_toy.bind(bytes(proof), changed), name
+    with pytest.raises(CircuitError, match="limbs"):
+        deployed_toy.list(toy.proof, toy.expected | {"limbs": bytes(64)})
+
+
+def test_challenge_of_the_provers_choice_holds_for_whoever_asks_for_it(
+    deployed_toy: DeployedToy,
+) -> None:
+    """A false product: the contracts draw no challenge, so that the caller must."""
+    toy = deployed_toy.toy
+    given = GIVEN | {"c": GIVEN["c"] + np.array([1, -1, 0, 0])}
+    rows = {
+        index
+        for name, start, stop in toy.circuit.parts("challenge")
+        if name.startswith("second vector")
+        for index in range(start, stop)
+    }
+    vectors = toy.assign(given, cheat=lambda x: [0 if i in rows else v for i, v in enumerate(x)])
+    proof = toy.prove_anything(vectors)
+    assert deployed_toy.alone(proof)
+    expected = {name: toy.commit(values) for name, values in given.items()}
+    its_own = Proof(proof, ()).commitments(len(toy.circuit.vectors))
+    assert deployed_toy.bind(proof, its_own)
+    right = deployed_toy.list(proof, expected)
+    differ = [
+        name for name, a, b in zip(toy.circuit.vectors, its_own, right, strict=True) if a != b
+    ]
+    assert differ == ["challenge"]
+    assert not deployed_toy.bind(proof, right)
+
+
+def test_verifier_accepts_and_refuses_what_that_of_ezkl_does(deployed_toy: DeployedToy) -> None:
+    """In the plain layout of a call; the name of the modulus makes no difference but in size."""
+    toy, chain = deployed_toy.toy, Chain()
+    paths = {"settings": toy.keys.settings, "vk": toy.keys.vk, "srs": toy.srs}
+    plain = compile_plain(write_verifier(**paths, limits=LIMITS))
+    assert deployed_toy.made.verifier.size < 0.72 * plain.size
+    address, _ = chain.deploy(plain.creation)
+    changes = [(0, 0), *((at, 1) for at in range(31, len(toy.proof), 95))]
+    modulus = SCALAR_FIELD.to_bytes(32)
+    proofs = [toy.proof, bytes(len(toy.proof)), toy.proof[:-64] + bytes(64)]
+    for at, change in changes:
+        altered = bytearray(toy.proof)
+        altered[at] ^= change
+        proofs.append(bytes(altered))
+    evaluations = 64 * len(toy.circuit.vectors)
+    for at in range(evaluations, len(toy.proof) - 128, 32 * 7):
+        unreduced = int.from_bytes(toy.proof[at : at + 32]) + int.from_bytes(modulus)
+        if unreduced < 1 << 256:
+            proofs.append(toy.proof[:at] + unreduced.to_bytes(32) + toy.proof[at + 32 :])
+    said = [deployed_toy.alone(proof) for proof in proofs]
+    theirs = [chain.call(address, encode_calldata(Proof(proof, ()))).holds for proof in proofs]
+    assert said == theirs
+    assert [proof for proof, holds in zip(proofs, said, strict=True) if holds] == [toy.proof] * 2
+
+
+@pytest.mark.slow
+def test_whole_step_on_chain(tmp_path: Path) -> None:
+    """Of the tiny MLP: the proof holds of its own step, and nothing else does."""
+    circuit = build_step_circuit(make_graph("mse", "none"), steps.K)
+    statement = make_statement("mse", "none")
+    pinned, srs = pin(circuit, steps.K), tmp_path / "srs"
+    key = steps.open_key(srs)
+    keys = load_keys(pinned, srs, tmp_path / "cache", replace(steps.LIMITS, threads=0))
+    proof = prove(
+        circuit,
+        pinned,
+        keys,
+        given=statement.given,
+        parameters=statement.parameters,
+        srs=srs,
+        commit_key=key,
+        limits=replace(steps.LIMITS, threads=0),
+    )
+    made, chain = export_keys(keys, srs, tmp_path / "out"), Chain()
+    verifier, _ = chain.deploy(made.verifier.creation)
+    bound, _ = chain.deploy(made.deploy_bound(verifier))
+
+    def ask(other: Statement) -> tuple[bytes, ...]:
+        return list_commitments(
+            circuit,
+            pinned,
+            proof,
+            expected={name: commit_vector(key, other.given[name]) for name in circuit.given},
+            parameters=other.parameters,
+            commit_key=key,
+        )
+
+    def holds(data: bytes, commitments: Sequence[bytes]) -> bool:
+        asked = encode_bound_calldata(replace(proof, data=data), commitments)
+        return chain.call(bound, asked).holds
+
+    right = ask(statement)
+    assert holds(proof.data, right)
+    assert chain.call(verifier, encode_calldata(proof)).holds
+    for name in (BEFORE, BATCH, AFTER, RATE, LOSS):
+        other = statement.altered(name, 0, int(statement.get(name)[0]) + 1)
+        assert not holds(proof.data, ask(other)), name
+    for index, name in enumerate(circuit.vectors):
+        swapped = list(right)
+        swapped[index] = right[index - 1]
+        assert not holds(proof.data, swapped), name
+        # The point changed in the proof, too: what is proven is of another.
+        head, tail = proof.data[: 64 * index], proof.data[64 * index + 64 :]
+        assert not holds(head + right[index - 1] + tail, swapped), name
+    length = len(proof.data)
+    for at in (*range(0, length, 149), length - 65, length - 1):
+        data = bytearray(proof.data)
+        data[at] ^= 1
+        own = Proof(bytes(data), ()).commitments(len(right))
+        assert not holds(bytes(data), right), at
+        assert not holds(bytes(data), own), at
+
+    paths = {"settings": keys.settings, "vk": keys.vk, "srs": srs}
+    plain = write_verifier(**paths, limits=LIMITS)
+    unguarded, _ = chain.deploy(compile_plain(plain).creation)
+    forged = forge_call(plain, made.length)
+    assert chain.call(unguarded, forged).holds
+    assert chain.call(verifier, forged).output is None
 
 
 # --- Commitments.
@@ -245,10 +471,13 @@ def test_bound_contract_over_no_contract_verifies_nothing(deployed: Deployed) ->
 # --- The layout of a call.
 
 
-def test_verifier_as_ezkl_writes_it_takes_a_forged_call(deployed: Deployed) -> None:
-    """Should ezkl mend it, the first assertion fails: then the guard may go."""
+def test_verifier_as_ezkl_writes_it_takes_a_forged_call(
+    deployed: Deployed, proven: Circuit
+) -> None:
+    """Should ezkl mend it, the second assertion fails: then the guard may go."""
     chain, length = Chain(), deployed.made.length
-    unguarded, plain = deploy_unguarded(chain, deployed.made)
+    plain = write_plain(proven)
+    unguarded, _ = chain.deploy(compile_plain(plain).creation)
     forged = forge_call(plain, length)
     assert chain.call(unguarded, encode_calldata(deployed.proof)).holds
     assert chain.call(unguarded, forged).holds
@@ -282,12 +511,85 @@ def test_gas_is_what_the_documentation_states(deployed: Deployed) -> None:
     gas = measure_gas(deployed.made, deployed.proof, deployed.proof.commitments(2))
     assert isinstance(gas, Gas)
     assert gas.calldata == 4 + 4 * 32 + deployed.made.length
-    assert 600_000 < gas.verify < 625_000
+    assert 590_000 < gas.verify < 605_000
     assert gas.verify < gas.verify_bound < gas.verify + 10_000
-    assert 3_300_000 < gas.deploy < 3_600_000
+    assert 2_150_000 < gas.deploy < 2_300_000
     assert gas.deploy_bound < 300_000
     with pytest.raises(RuntimeError, match="does not hold"):
         measure_gas(deployed.made, deployed.proof, deployed.zeros.commitments(2))
+
+
+def make_wide_circuit(given: int, length: int) -> OurCircuit:
+    """``given`` equal vectors of limbs, 3 inner columns."""
+    b = CircuitBuilder(3, toy_module.SPAN)
+    first, *others = [b.vector(f"v{index}", length) for index in range(given)]
+    b.zero("range", b.limb("range", (length,), lambda values: values[first]) - first.lin())
+    for index, other in enumerate(others):
+        b.zero(f"same {index}", other.lin() - first.lin())
+    return b.build()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("blocks", "given", "length", "size", "gas"),
+    [
+        (2, 9, 130, 16_600, 1_140_000),  # the columns of 784-32-10 with MSE, k = 17
+        (3, 9, 250, 20_800, 1_440_000),  # ... cross-entropy, momentum and clamps, k = 18
+        (5, 14, 420, 30_500, None),  # ... k = 17, and of the softmax tile of 128 classes
+    ],
+)
+def test_whole_steps_fit_ethereum_in_three_blocks_of_columns(
+    blocks: int, given: int, length: int, size: int, gas: int | None, toy: Toy, tmp_path: Path
+) -> None:
+    """Code and gas follow the columns alone, so that few rows do."""
+    circuit = make_wide_circuit(given, length)
+    assert count_blocks(circuit, toy_module.K) == blocks
+    pinned = pin(circuit, toy_module.K)
+    keys = load_keys(pinned, toy.srs, tmp_path / "cache", LIMITS)
+    made = export_keys(keys, toy.srs, tmp_path / "out")
+    assert made.verifier.size == pytest.approx(size, rel=0.02)
+    assert made.verifier.fits == (gas is not None)
+    # As ezkl writes it, even the smallest is too large.
+    paths = {"settings": keys.settings, "vk": keys.vk, "srs": toy.srs}
+    assert not compile_plain(write_verifier(**paths, limits=LIMITS)).fits
+    chain = Chain()
+    if gas is None:
+        with pytest.raises(RuntimeError, match="CreateContractSizeLimit"):
+            chain.deploy(made.verifier.creation)
+        return
+    proof = prove(
+        circuit,
+        pinned,
+        keys,
+        given={name: np.arange(length) % toy_module.SPAN + 1 for name in circuit.given},
+        parameters={},
+        srs=toy.srs,
+        commit_key=toy.commit_key,
+        limits=LIMITS,
+    )
+    right = proof.commitments(len(circuit.vectors))
+    assert measure_gas(made, proof, right).verify == pytest.approx(gas, rel=0.02)
+    address, _ = chain.deploy(made.verifier.creation)
+    for at in range(0, len(proof.data), 97):
+        data = bytearray(proof.data)
+        data[at] ^= 1
+        assert not chain.call(address, encode_calldata(replace(proof, data=bytes(data)))).holds
+
+
+def test_command_says_what_does_not_fit(
+    toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(evm, "MAX_CODE", 1000)
+    words = ["prove", "export-evm", "--allow-insecure-srs", "--json"]
+    words += ["--settings", str(toy.keys.settings), "--vk", str(toy.keys.vk)]
+    words += ["--srs", str(toy.srs), "--solc", str(SOLC), "--out", str(tmp_path / "out")]
+    assert cli.run(words) == 3
+    written = capsys.readouterr()
+    shown = json.loads(written.out)
+    assert (shown["fits"], shown["most_code"]) == (False, 1000)
+    assert f"{shown['code']} bytes of code, the most is 1000" in written.err
+    about = json.loads((tmp_path / "out/evm.json").read_text())
+    assert about["contracts"][VERIFIER]["size"] == shown["code"]
 
 
 def test_code_beyond_the_limit_is_not_deployed() -> None:
@@ -463,9 +765,28 @@ def test_compiler_that_is_not_there_and_text_that_is_no_contract(tmp_path: Path)
         compile_contracts({"C": "contract"}, SOLC, SOLC_LIMITS)
 
 
-def test_guard_goes_into_a_verifier_as_known_only(deployed: Deployed) -> None:
-    source = deployed.made.verifier.source
-    assert source.count(GUARD) == 1
-    for text in ("", source.replace("let success := true", "let success := 1"), source + source):
+def test_only_a_verifier_as_known_is_amended(proven: Circuit) -> None:
+    plain = write_plain(proven)
+    changed = amend(plain, ["a note"])
+    assert changed.count(GUARD) == 1
+    at = plain.index("let r := ")
+    restored = changed.replace(f"            {GUARD}\n", "").replace("// a note\n", "")
+    # Nothing is changed but the name of the modulus, and only where the variable has it.
+    assert restored[:at] == plain[:at]
+    assert restored[at:] == re.sub(r"\bR\b", "r", plain[at:])
+    assert plain[at:].count(", R)") > 100
+    again = "let y := 1\n"
+    for text in (
+        "",
+        plain.replace("let success := true", "let success := 1"),
+        plain + plain,
+        plain.replace(f" R = {SCALAR_FIELD}", f" R = {SCALAR_FIELD - 1}"),
+        plain.replace(f"let r := {SCALAR_FIELD}", f"let r := {SCALAR_FIELD - 1}"),
+        *(
+            plain[:at] + plain[at:].replace("// Return 1 as", f"{line}\n// Return 1 as")
+            for line in ("r := 2", "success, r := f()", "r, success := f()")
+        ),
+    ):
         with pytest.raises(ProverError, match="wrote no verifier as known"):
-            guard(text)
+            amend(text)
+    assert amend(plain.replace("// Return 1 as", f"{again}// Return 1 as"))

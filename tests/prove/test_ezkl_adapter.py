@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import select
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import metadata, util
 from pathlib import Path
 from typing import Any
@@ -26,6 +30,7 @@ from vtrain.prove.ezkl_adapter import (
     Limits,
     Proof,
     ProofShape,
+    TimeLimitError,
     encode_element,
     encode_proof,
     read_proof,
@@ -94,8 +99,9 @@ def test_unknown_calls_are_refused_before_any_work() -> None:
 
 def test_time_limit_ends_the_process(tmp_path: Path) -> None:
     slow = Call("gen_srs", {"srs_path": str(tmp_path / "big"), "logrows": 20})
-    with pytest.raises(ProverError, match=r"took more than 0\.5 seconds"):
+    with pytest.raises(TimeLimitError, match=r"took more than 0\.5 seconds.*--timeout") as caught:
         run_ezkl([slow], Limits(8 << 30, 0.5, threads=1))
+    assert caught.value.where == "gen_srs"
 
 
 def test_memory_limit_ends_the_process(tmp_path: Path) -> None:
@@ -112,6 +118,50 @@ def test_cancelled_process_ends(tmp_path: Path) -> None:
     slow = Call("gen_srs", {"srs_path": str(tmp_path / "big"), "logrows": 20})
     with pytest.raises(ProverError, match="cancelled"):
         run_ezkl([slow], LIMITS, cancelled=cancelled)
+
+
+_WAITER = """
+import sys
+from tests.prove.test_ezkl_adapter import HASH, LIMITS, Call, run_ezkl
+files = ("model", "compiled_circuit", "settings_path")
+stuck = Call("compile_circuit", dict.fromkeys(files, sys.argv[1]))
+run_ezkl([HASH, stuck], LIMITS, watch=lambda done: print(done, flush=True))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system's own signal, of Linux")
+def test_process_ends_with_its_parent_even_a_killed_one(tmp_path: Path) -> None:
+    """It is stuck in a call, reading a pipe that nobody writes to, when its parent is killed."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(
+        [sys.executable, "-c", _WAITER, str(pipe)], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        try:
+            assert parent.stdout is not None
+            assert parent.stdout.readline() == "1\n", "the first call is done"
+            (worker,) = find_children(parent.pid)
+            handle = os.pidfd_open(worker)  # a name that no later process can have
+        finally:
+            parent.kill()
+    try:
+        ended, _, _ = select.select([handle], [], [], 20)
+        assert ended, "it lives on"
+    finally:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+        os.close(handle)
+
+
+def find_children(parent: int) -> list[int]:
+    """The processes that ``parent`` started, as the system lists them."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            # number (name) state parent: the name may hold anything
+            if int(path.read_text().rpartition(")")[2].split()[1]) == parent:
+                found.append(int(path.parent.name))
+    return found
 
 
 def test_panic_is_a_typed_error(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from vtrain.errors import (
     StorageError,
     VtrainError,
 )
-from vtrain.prove.ezkl_adapter import Call, CallFailedError, run_ezkl
+from vtrain.prove.ezkl_adapter import Call, CallFailedError, TimeLimitError, run_ezkl
 from vtrain.prove.jobs import (
     MAX_ERROR,
     STATES,
@@ -295,6 +295,20 @@ def test_an_expired_lease_is_taken_by_another(queue: JobQueue, hands: Hands) -> 
     assert list(queue.results(RUN)) == [(Statement("step", 1), b"in time")]
 
 
+def test_the_age_of_a_lease_is_told(queue: JobQueue, hands: Hands) -> None:
+    queue.add(RUN, steps(1))
+    job = take(queue)
+    hands.at += 95_000
+    status = queue.status(RUN)
+    (view,) = status.taken
+    assert (status.now - view.updated, view.due - status.now) == (95_000, -35_000)
+    queue.heartbeat(job, NO_PROGRESS)
+    hands.at += 1000
+    status = queue.status(RUN)
+    (view,) = status.taken
+    assert (status.now - view.updated, view.due - status.now) == (1000, 59_000)
+
+
 def test_a_heartbeat_extends_the_lease_even_one_that_ran_out(queue: JobQueue, hands: Hands) -> None:
     queue.add(RUN, steps(1))
     job = take(queue, lease_seconds=60)
@@ -509,7 +523,7 @@ def test_progress_is_told(queue: JobQueue, hands: Hands) -> None:
 @pytest.mark.parametrize(
     ("error", "attempts"),
     [
-        (ProverError("took more than 60 seconds", where="ezkl"), 3),
+        (TimeLimitError("took more than 60 seconds", where="prove"), 1),
         (ProverError("the process died (SIGKILL)", where="prove"), 3),
         (StorageError("No space left on device", where="RUN"), 3),
         (CallFailedError("RuntimeError: no", where="setup"), 1),
@@ -729,6 +743,8 @@ def test_a_job_that_holds_what_none_can(
         ("worker", "x" * 300),
         ("done", "half"),
         ("error", b"none"),
+        ("due", "tomorrow"),
+        ("updated", -1),
     ],
 )
 def test_sqlite_may_hold_anything_in_any_column(tmp_path: Path, column: str, value: object) -> None:

@@ -17,8 +17,9 @@ from tests.audit.runs import (
     sign_again,
     write_leaves,
 )
+from tests.prove import step_runs
 from tests.prove import steps as made
-from tests.prove.steps import K, make_proof_task, make_setup, open_key, train_run
+from tests.prove.steps import K, make_setup, open_key, train_run
 from tests.tasks import make_tiny_task
 from vtrain.commit.files import write_atomic
 from vtrain.engines.numpy_engine import NumpySession
@@ -31,20 +32,17 @@ from vtrain.errors import (
     VtrainError,
 )
 from vtrain.prove import runs as module
-from vtrain.prove.circuit import Circuit, CircuitBuilder
 from vtrain.prove.proof_files import Statement
 from vtrain.prove.runs import (
     ProofSetup,
     StepDiffersError,
     StepProver,
     StepSource,
-    StepValues,
     compute_parameters,
     expect,
     make_statement,
     name_columns,
     prepare_circuit,
-    probe_circuit,
     read_run,
 )
 from vtrain.prove.srs import CEREMONY, generate_srs
@@ -58,22 +56,7 @@ from vtrain.wire.proof import CircuitPin, KzgRecord, decode_kzg_record
 from vtrain.wire.record import decode_record, encode_record
 from vtrain.wire.task import TaskSpec
 
-
-@pytest.fixture(scope="module")
-def srs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("srs") / "srs"
-    open_key(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def task(srs: Path) -> CompiledTask:
-    return make_proof_task(srs)
-
-
-@pytest.fixture(scope="module")
-def whole(task: CompiledTask, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train_run(task, tmp_path_factory.mktemp("whole") / "run")
+srs, task, whole, _ = step_runs.FIXTURES
 
 
 @pytest.fixture
@@ -194,6 +177,9 @@ def test_a_log_that_differs_is_named(run: Path) -> None:
     with pytest.raises(StepDiffersError) as caught:
         source.values(4)
     assert (caught.value.where, caught.value.fault) == ("step 4", "solver")
+    for _ in range(2):
+        with pytest.raises(StepDiffersError, match="step 4"):
+            source.outputs(4)
     assert StepSource(read_run(run), 1000, engine="numpy", checkpoints={6}).state(6)
 
 
@@ -416,29 +402,3 @@ def test_honest_steps_are_far_from_being_giants() -> None:
         graph = make_tiny_task(kind, batch=4).graph
         elements = sum(output.size for node in graph.nodes for output in node.outputs)
         assert 2 * elements < build_step_circuit(graph, K).cells
-
-
-# --- a last look at a circuit
-
-
-def make_doubling(*, held: bool) -> Circuit:
-    """after = before + rate, and the loss is the first of it; or nothing is held of the last."""
-    b = CircuitBuilder(2, 255)
-    before, after = b.vector("before", 99), b.vector("after", 99)
-    rate, loss = b.parameter("rate", (1,)), b.parameter("loss", (1,))
-    kept = 99 if held else 1
-    old, new = b.slice(before, 0, kept), b.slice(after, 0, kept)
-    ones = b.fixed("ones", np.ones(kept, dtype=object))
-    b.zero("sum", new.lin() - old.lin() - ones.times(rate))
-    b.zero("loss", b.slice(after, 0, 1).lin() - loss.lin())
-    b.zero("limb", b.limb("limb", (1,), lambda values: np.zeros(1, dtype=object)))
-    return b.build()
-
-
-def test_a_circuit_that_lets_a_false_step_pass_is_not_used() -> None:
-    given = {"before": np.arange(99), "after": np.arange(99) + 7}
-    parameters = {"rate": np.asarray([7], object), "loss": np.asarray([7], object)}
-    values = StepValues(1, given, parameters)
-    probe_circuit(make_doubling(held=True), values)
-    with pytest.raises(CircuitError, match="a false value satisfies the circuit"):
-        probe_circuit(make_doubling(held=False), values)

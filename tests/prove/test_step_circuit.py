@@ -167,7 +167,7 @@ def test_what_no_dtype_holds_is_refused(loss: str, clamps: bool, name: str, valu
     places = [find_place(graph, state).start for state in state_names(graph)]
     circuit = make_circuit(loss, "some", clamps)
     vectors = forge(circuit, honest.given, honest.parameters)
-    held = ("before/", "batch/", "x/prepared", "w1", "w2")
+    held = ("before/", "momentum/", "batch/", "x/prepared", "w1", "w2")
     for index in places if name == BEFORE else [0, 5]:
         altered = vectors[name].copy()
         altered[index] = value

@@ -21,6 +21,7 @@ from tests.prove.test_trace import OTHER, make_proof, verify_proof
 from tests.tasks import make_tiny_task
 from vtrain import cli
 from vtrain.attest.keys import public_key
+from vtrain.demo.cheats import skip_step, train_falsely
 from vtrain.errors import CircuitError, RunError, SignatureError, StorageError
 from vtrain.prove import audit as audit_module
 from vtrain.prove import runs, tile_runs
@@ -31,7 +32,7 @@ from vtrain.prove.ezkl_adapter import Limits
 from vtrain.prove.keys import BLINDING, Keys, pin
 from vtrain.prove.kzg import CommitKey
 from vtrain.prove.proof_files import Statement, write_proof_file
-from vtrain.prove.runs import ProofSetup, read_run
+from vtrain.prove.runs import ProofSetup, StepDiffersError, read_run
 from vtrain.prove.tile_runs import TileCircuits, TileProver, read_traces, traces_path
 from vtrain.prove.tiles import build_tile_circuit
 from vtrain.prove.tiling import TileStatement
@@ -225,6 +226,22 @@ def test_steps_without_commitments_are_not_drawn_and_counted(
     assert any(
         f"{STEPS - logged} steps that were not drawn; {logged} h" in x for x in _unchecked(report)
     )
+
+
+# --- a solver that is wrong
+
+
+def test_traces_of_a_step_that_was_not_logged_are_not_signed(
+    task: CompiledTask, tmp_path: Path, srs: Path
+) -> None:
+    """The checkpoint after a false step is that of the log: only doing the step shows it."""
+    run = tmp_path / "run"
+    train_falsely(task, run, key=KEY, cheat=skip_step, step=2, engine="numpy")
+    prover = open_prover(run, srs)
+    with pytest.raises(StepDiffersError, match="step 2: done again, is not the step logged"):
+        prover.claim_traces(FIRST, STEPS, KEY)
+    assert not traces_path(run).exists()
+    prover.trace(3)
 
 
 # --- draws

@@ -21,6 +21,7 @@ from vtrain.errors import CircuitError
 from vtrain.graph.step import STEP_STATE
 from vtrain.ops import TABLE
 from vtrain.ops.layout import Window
+from vtrain.prove import tiling as tiling_module
 from vtrain.prove.circuit import Ints
 from vtrain.prove.tiles import TILE_CIRCUITS, linear_challenge
 from vtrain.prove.tiling import (
@@ -33,8 +34,10 @@ from vtrain.prove.tiling import (
     TileStatement,
     Tiling,
     cut_block,
+    round_exactly,
 )
-from vtrain.wire.graph import Ref, StepGraph
+from vtrain.spec.number import SATURATION, rs_int
+from vtrain.wire.graph import Node, Ref, StepGraph, TensorType
 
 SIDES = (4, 8)
 ROOTS = ("before", "batch", "public")
@@ -375,3 +378,144 @@ def test_an_index_out_of_range_is_refused() -> None:
     for tile in (Tile(-1, 0), Tile(len(tiling.tensors), 0), Tile(0, 10**6)):
         with pytest.raises(CircuitError):
             tiling.place(tile)
+
+
+# --- beyond 64 bits
+
+
+@pytest.mark.parametrize(("op", "shift"), [("momentum", 45), ("sgd_update", 45), ("sgd_update", 0)])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_extreme_states_are_exact(op: str, shift: int, sign: int) -> None:
+    """2^45 times a momentum or a weight has 76 bits: tiles and statements are the law's still."""
+    honest = make_contents("mlp", 8)
+    index = find_node(honest.tiling.graph, op)
+    node = honest.tiling.graph.nodes[index]
+    graph = with_node(honest.tiling.graph, index, attrs={**node.attrs, "shift": shift})
+    outputs = {i: honest.output(i) for i in range(len(graph.nodes))}
+    most = SATURATION["i32"][1]
+    for ref, value in zip(node.inputs, (most, -most), strict=False):
+        if graph.type_of(ref).dtype == "i32":
+            places = np.arange(graph.type_of(ref).size).reshape(graph.type_of(ref).shape)
+            outputs[ref.node] = (sign * value + np.sign(-sign * value) * places).astype(np.int32)
+    inputs = [outputs[ref.node] for ref in node.inputs]
+    outputs[index] = TABLE[op].law(graph.nodes[index].attrs, inputs)
+    contents = TileContents(Tiling(graph, 8), honest.facts, outputs)
+    mine = [
+        statement
+        for i in range(len(contents.tiling))
+        if (statement := contents.tiling.statement(i, contents.facts)).node == node.name
+    ]
+    assert mine
+    assert all(holds(statement, contents) for statement in mine)
+    wide = [contents.combine(statement.given["x"]) for statement in mine]
+    assert any(values.dtype == object for values in wide) == (shift > 0)
+    for statement in mine:
+        if statement.circuit.startswith("rescale-i32"):
+            circuit = TILE_CIRCUITS[statement.circuit](8)
+            given = {key: contents.combine(parts) for key, parts in statement.given.items()}
+            challenge = draw_challenge(statement, statement.circuit, 8)
+            vectors = circuit.assign(given, statement.parameters, lambda _: challenge)  # noqa: B023
+            assert not circuit.find_broken(vectors)
+
+
+@pytest.mark.parametrize("bits", [20, 61, 62, 63, 64, 100])
+@pytest.mark.parametrize("shift", [0, 1, 15, 47])
+def test_rounding_is_exact_at_any_size(bits: int, shift: int) -> None:
+    ends = [-(1 << bits), 1 - (1 << bits), -1, 0, 1, (1 << bits) - 1, (1 << bits) >> 1, 12345]
+    x = np.asarray([int(v) for v in ends], dtype=np.int64 if bits < 63 else object)
+    offset = np.asarray([-1] * len(ends), dtype=np.int64)
+    for multiplier in (1, -3, 65537):
+        found = round_exactly(x, multiplier, offset, shift)
+        assert found.tolist() == [rs_int(v * multiplier - 1, shift) for v in ends]
+
+
+# --- limits
+
+
+def test_a_sum_of_sums_is_one_sum() -> None:
+    """x doubled 50 times is 2^50 x, and not 2^50 looks at x."""
+    graph = make_tiny_task().graph
+    nodes = list(graph.nodes)
+    source = graph.states()["param/w1"]
+    doubled = source
+    for number in range(50):
+        kind = graph.type_of(source)
+        attrs = {"shift_a": 0, "shift_b": 0}
+        nodes.append(Node(f"twice {number}", "add", attrs, (doubled, doubled), (kind,)))
+        doubled = Ref(len(nodes) - 1)
+    tiling = Tiling(StepGraph(tuple(nodes)), 8)
+    ((_, tile),) = tiling.outputs[source.node].at(0)
+    assert tiling.outputs[doubled.node].at(0) == ((1 << 50, tile),)
+
+
+def _resized(graph: StepGraph, op: str, shape: tuple[int, ...]) -> tuple[StepGraph, str]:
+    """The graph with an output so large; it need not be legal."""
+    index = graph.states()["param/w1"].node if op == "state" else find_node(graph, op)
+    kind = graph.nodes[index].outputs[0]
+    large = TensorType(kind.dtype, shape, kind.exponent, kind.lo, kind.hi)
+    return with_node(graph, index, outputs=(large,)), graph.nodes[index].name
+
+
+@pytest.mark.parametrize(
+    ("kind", "op", "shape", "message"),
+    [
+        ("mlp", "state", (1 << 40, 128), "tiles of the state: at most 8192"),
+        ("mlp", "gather_samples", (1 << 40, 16), "tiles of the batch: at most 8192"),
+        ("mlp", "matmul", (1 << 40, 64), "tiles of a trace: at most 1048576"),
+        ("mlp", "relu", (1 << 40, 64), "elements looked at up to here"),
+        ("cnn", "im2col", (1 << 40, 9), "elements looked at up to here: at most 268435456"),
+        ("cnn", "max_pool", (1 << 40, 4, 4, 2), "elements looked at up to here"),
+        ("tokens", "one_hot", (1 << 40, 18), "elements looked at up to here"),
+    ],
+)
+def test_a_step_too_large_is_refused_before_it_is_cut(
+    kind: str, op: str, shape: tuple[int, ...], message: str
+) -> None:
+    """By its shapes: no map is worked out on 2^40 rows, which would take a day."""
+    graph = make_contents(kind, 8).tiling.graph
+    altered, name = _resized(graph, op, shape)
+    with pytest.raises(CircuitError, match=message) as caught:
+        Tiling(altered)
+    assert caught.value.where.split("/")[0] in {name.split("/")[0], "state"}
+
+
+def test_a_sum_over_too_much_for_one_tile_is_refused() -> None:
+    graph = make_contents("mlp", 8).tiling.graph
+    index = find_node(graph, "column_sum")
+    (ref,) = graph.nodes[index].inputs
+    kind = graph.type_of(ref)
+    large = TensorType(kind.dtype, (1 << 24, kind.shape[-1]), kind.exponent, kind.lo, kind.hi)
+    with pytest.raises(CircuitError, match="elements looked at for a tile: at most") as caught:
+        Tiling(with_node(graph, ref.node, outputs=(large,)))
+    assert caught.value.where == graph.nodes[index].name
+
+
+def test_maxima_of_too_many_pixels_and_sums_of_too_many_tensors_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph = make_contents("pools", 8).tiling.graph
+    for name, value, message in (("MAX_WINDOW", 8, "9 pixels"), ("MAX_PARTS", 8, "9 tensors")):
+        with monkeypatch.context() as patch:
+            patch.setattr(tiling_module, name, value)
+            with pytest.raises(CircuitError, match=f"{message}: at most 8") as caught:
+                Tiling(graph, 8)
+        assert caught.value.where in {node.name for node in graph.nodes}
+
+
+def test_the_widest_maximum_is_not_too_deep() -> None:
+    """Each of its tiles is worked out from those before it: all at once, for the last one."""
+    honest = make_contents("largest", 8)
+    outputs = {i: honest.output(i) for i in range(len(honest.tiling.graph.nodes))}
+    tiling = honest.tiling
+    (window,) = {
+        Window.from_attrs(node.attrs) for node in tiling.graph.nodes if node.op == "max_pool"
+    }
+    assert window.area == tiling_module.MAX_WINDOW
+    last = {}
+    for index in range(len(tiling)):
+        statement = tiling.statement(index, honest.facts)
+        if statement.node.startswith("largest"):
+            last[statement.node, statement.circuit] = statement
+    assert {circuit for _, circuit in last} >= {"gate", LINEAR}
+    for statement in last.values():
+        assert holds(statement, TileContents(tiling, honest.facts, outputs)), statement.node

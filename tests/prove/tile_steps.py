@@ -56,8 +56,8 @@ class Altered(TileContents):
 
 
 def _make(kind: str) -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
-    if kind in ("pools", "tokens"):
-        return _make_pools() if kind == "pools" else _make_tokens()
+    if made := {"pools": _make_pools, "tokens": _make_tokens, "largest": _make_largest}.get(kind):
+        return made()
     loss = "mse" if kind == "mse" else "cross_entropy"
     task = make_tiny_task("cnn" if kind == "cnn" else "mlp", loss=loss)
     return task.graph, task.samples, dict(task.initial_state)
@@ -95,6 +95,21 @@ def _make_pools() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
     model = Model("x", (1, 8, 8), layers, "logits", params)
     prepare = Affine(multiplier=257, offset=-9000, shift=2, exponent=15)
     return _compile(model, samples, prepare, decay=1 << 16)
+
+
+def _make_largest() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
+    """A maximum over as many pixels as one may be of."""
+    rng = np.random.default_rng(7)
+    layers: tuple[Layer, ...] = (
+        Conv("c", "x", "k", None, Window((1, 1), (1, 1), (0, 0, 0, 0))),
+        MaxPool("largest", "c", Window((8, 8), (8, 8), (0, 0, 0, 0))),
+        Reshape("flat", "largest", (2,)),
+        Linear("logits", "flat", "w", None, False),
+    )
+    params = {"k": _weights(rng, (2, 1, 1, 1)), "w": _weights(rng, (2, 4))}
+    model = Model("x", (1, 8, 8), layers, "logits", params)
+    prepare = Affine(multiplier=257, offset=-9000, shift=2, exponent=15)
+    return _compile(model, make_samples((1, 8, 8), 12, 3), prepare, decay=1 << 16)
 
 
 def _make_tokens() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:

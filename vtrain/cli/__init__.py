@@ -63,7 +63,8 @@ class _LateGroup(click.Group):
 def cli() -> None:
     """Training runs in exact integers, committed to and checkable by anyone.
 
-    Exit codes: 0 done or verified, 1 fraud found, 2 bad input or usage, 3 inconclusive.
+    Exit codes: 0 done or verified, 1 fraud found, 2 bad input or usage, 3 inconclusive, 130
+    interrupted.
     """
 
 

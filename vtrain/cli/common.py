@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,10 +57,11 @@ class VtrainCommand(click.Command):
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 engine_option = click.option(
     "--engine",
-    type=click.Choice(["auto", "cpu", "numpy"]),
+    type=click.Choice(["auto", "cpu", "cuda", "numpy"]),
     default="auto",
     show_default=True,
-    help="Which engine computes the steps; all give the same bits.",
+    help="Which engine computes the steps; all give the same bits. auto: cuda where there is a GPU, "
+    "else cpu.",
 )
 threads_option = click.option(
     "--threads",
@@ -126,10 +128,14 @@ def print_pairs(pairs: Mapping[str, object]) -> None:
 
 
 @contextmanager
-def show_progress() -> Iterator[Progress]:
-    """Progress bars on stderr, one for each thing being done; nothing when that is no terminal."""
+def show_progress(*, lines: bool = False) -> Iterator[Progress]:
+    """Progress bars on stderr, one for each thing being done; nothing when that is no terminal.
+
+    "step 5: prove" is the stage "prove" of the thing "step 5".  With ``lines``, where there is no
+    terminal, a line for each stage that begins, with the seconds since the start.
+    """
     if not sys.stderr.isatty():
-        yield lambda what, done, total: None
+        yield _StageLines() if lines else lambda what, done, total: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
@@ -145,8 +151,22 @@ def show_progress() -> Iterator[Progress]:
         tasks: dict[str, Any] = {}
 
         def show(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=done, total=total)
+            thing = what.partition(": ")[0]
+            if thing not in tasks:
+                tasks[thing] = bars.add_task(what, total=total)
+            bars.update(tasks[thing], description=what, completed=done, total=total)
 
         yield show
+
+
+class _StageLines:
+    """A line on stderr for each stage that begins: what a log of a long command needs."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+        self._last = ""
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if what != self._last:
+            self._last = what
+            click.echo(f"{time.monotonic() - self._start:8.1f} s  {what}", err=True)

@@ -11,7 +11,7 @@ import click
 from vtrain.cli.common import engine_option, json_option, threads_option
 
 if TYPE_CHECKING:
-    from vtrain.prove.runs import ProofSetup
+    from vtrain.prove.runs import ProofSetup, SignedRun
     from vtrain.wire.task import TaskSpec
 
 _MOST_STEPS = 10_000
@@ -34,7 +34,9 @@ class StepsType(click.ParamType[tuple[int, ...]]):
                 bounds = int(first), int(last or first)
             except ValueError:
                 self.fail(f"{part!r} is neither a step nor a range of steps", param, ctx)
-            if not 1 <= bounds[0] <= bounds[1] or bounds[1] - bounds[0] >= _MOST_STEPS:
+            if bounds[0] < 1:
+                self.fail(f"{part!r}: steps count from 1", param, ctx)
+            if not 0 <= bounds[1] - bounds[0] < _MOST_STEPS:
                 self.fail(f"{part!r} is no range of at most {_MOST_STEPS} steps", param, ctx)
             found.extend(range(bounds[0], bounds[1] + 1))
         return tuple(found)
@@ -99,13 +101,40 @@ def prover_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def open_run(run: Path) -> SignedRun:
+    """What is public of a finished run; RunError for one that is not signed yet."""
+    from vtrain.errors import RunError
+    from vtrain.prove.runs import read_run
+    from vtrain.train.layout import RunPaths
+
+    if not RunPaths(run).claim.exists():
+        raise RunError(
+            "holds no claim.cbor: proofs are of finished, signed runs (vtrain train ends with it)",
+            where=str(run),
+        )
+    return read_run(run)
+
+
+def tell_capped(asked: int, there: int, what: str) -> None:
+    """Say on stderr that fewer things were drawn than asked for, where there are no more."""
+    if asked > there:
+        click.echo(f"--sample {asked}: there are {there} {what}, all of them are drawn", err=True)
+
+
 def make_setup(task: TaskSpec, **given: Any) -> ProofSetup:
-    """The setup from the options ``srs``, those of :func:`keys_options` and ``threads``."""
+    """The setup from the options ``srs``, those of :func:`keys_options` and ``threads``.
+
+    RunError for a ``--k`` that is not the task's; errors of :meth:`ProofSetup.for_task`.
+    """
     from vtrain.audit.structure import measure_memory
+    from vtrain.errors import RunError
     from vtrain.prove.ezkl_adapter import Limits
     from vtrain.prove.keys import default_cache
     from vtrain.prove.runs import ProofSetup
 
+    if task.proof is not None and given["k"] not in (None, task.proof.k):
+        message = f"the task has k = {task.proof.k}: leave the option out"
+        raise RunError(message, where=f"--k {given['k']}")
     memory = given["memory"] << 30 if given["memory"] else measure_memory()
     # Address space exceeds what is resident: stacks, buffers freed and kept.
     limits = Limits(memory=2 * memory, seconds=given["timeout"] or 7200, threads=given["threads"])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import threading
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +24,15 @@ from vtrain.cli.common import (
     show_progress,
     threads_option,
 )
-from vtrain.cli.proofs import StepsType, keys_options, make_setup, prover_options, srs_option
+from vtrain.cli.proofs import (
+    StepsType,
+    keys_options,
+    make_setup,
+    open_run,
+    prover_options,
+    srs_option,
+    tell_capped,
+)
 from vtrain.wire.report import EXIT_CODES
 
 steps_option = click.option("--steps", type=StepsType(), help="These steps, such as 3,7,20-24.")
@@ -42,6 +53,21 @@ class _ProveGroup(click.Group):
         if args and args[0] not in self.commands and not args[0].startswith("-"):
             args = ["run", *args]
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except click.MissingParameter as error:
+            name = error.ctx.info_name if error.ctx else None
+            if (
+                error.param is None
+                or error.param.name != "run"
+                or not name
+                or not Path(name).is_dir()
+            ):
+                raise
+            message = f"{name!r} is a command here: for the run of this name write ./{name}"
+            raise click.UsageError(message, error.ctx) from None
 
 
 @click.group("prove", cls=_ProveGroup)
@@ -94,27 +120,17 @@ def run_command(
     if steps is not None and (sample is not None or seed is not None):
         raise click.UsageError("--steps names them: --sample and --seed have no meaning")
     from vtrain.errors import ProverError
-    from vtrain.prove.audit import choose_steps
 
     _require_queue()
     from vtrain.prove.jobs import JobQueue, collect, work
-    from vtrain.prove.proof_files import Statement, find_missing, proof_path
-    from vtrain.prove.runs import read_run
+    from vtrain.prove.proof_files import find_missing, proof_path
 
-    signed = read_run(run)
+    signed = open_run(run)
     setup = make_setup(signed.task, **given)
     # Before anything waits in a queue: what cannot be proven here is refused.
     prover = _open_prover(signed, setup, circuit, data, engine)
-    if setup.proof.circuit == "tiles":
-        from vtrain.prove.tile_runs import TileProver, read_traces
-
-        if steps is not None or not isinstance(prover, TileProver):
-            raise click.UsageError("tiles are drawn: --sample and --seed of the second draw")
-        wanted = prover.statements(read_traces(run), seed or b"", sample or 0)
-    else:
-        every = setup.proof.every if "kzg" in signed.task.commitments else 1
-        chosen, _ = choose_steps(signed, every=every, steps=steps, sample=sample, seed=seed)
-        wanted = [Statement("step", step) for step in chosen]
+    wanted = _choose(signed, setup, prover, steps, sample, seed)
+    _require_labels(signed, data, _list_labelled(signed, prover, wanted))
     missing = find_missing(run, wanted)
     if missing:
         run_id = signed.signed.claim.run_id
@@ -123,18 +139,21 @@ def run_command(
             f"{', '.join(map(_name, missing[:5]))}{' ...' if len(missing) > 5 else ''}",
             err=True,
         )
-        with show_progress() as progress, JobQueue(_locate(run, queue)) as jobs:
+        with show_progress(lines=True) as progress, JobQueue(_locate(run, queue)) as jobs:
             jobs.retry(jobs.add(run_id, missing))
             work(jobs, _make_handler(prover, progress), run_id=run_id, once=True)
             collect(jobs, run_id, run)
             troubled = jobs.status(run_id).troubled
         left = find_missing(run, wanted)
         if left:
+            name = _name(left[0])
             why = next((job.error for job in troubled if job.statement in left), "was cancelled")
-            raise ProverError(f"{len(left)} not proven: {why}", where=_name(left[0]))
+            reason = _shorten(why, name)
+            raise ProverError(f"{len(left)} of {len(wanted)} not proven: {reason}", where=name)
     files = [str(proof_path(run, statement)) for statement in wanted]
     if as_json:
-        print_json({"proofs": files, "made": len(missing), "srs": setup.proof.srs.hex()})
+        shown = {"proofs": files, "made": len(missing), "srs": setup.proof.srs.hex()}
+        print_json(shown if sample is None else shown | {"asked": sample, "drawn": len(wanted)})
         return 0
     console = make_console()
     for path in files:
@@ -143,20 +162,94 @@ def run_command(
     return 0
 
 
+def _choose(
+    signed: SignedRun,
+    setup: ProofSetup,
+    prover: StepProver | TileProver,
+    steps: tuple[int, ...] | None,
+    sample: int | None,
+    seed: bytes | None,
+) -> list[Statement]:
+    """What is asked for: steps named or drawn, or statements about tiles that are drawn."""
+    from vtrain.errors import RunError
+    from vtrain.prove.audit import choose_steps, count_provable
+    from vtrain.prove.proof_files import Statement
+    from vtrain.prove.tile_runs import TileProver, read_traces, traces_path
+
+    if isinstance(prover, TileProver):
+        if steps is not None or sample is None or seed is None:
+            raise click.UsageError("tiles are drawn: --sample and --seed of the second draw")
+        run = signed.paths.root
+        if not traces_path(run).exists():
+            raise RunError(
+                "no steps are traced yet: the auditor's first draw is answered before, by "
+                f"vtrain prove traces {run} --sample N --seed HEX --key KEY --srs {setup.srs}",
+                where=str(traces_path(run)),
+            )
+        traces = read_traces(run)
+        there = len(prover.tiling) * len(traces.trace_claim.traces)
+        tell_capped(sample, there, "statements about the steps traced")
+        return prover.statements(traces, seed, sample)
+    every = setup.proof.every if "kzg" in signed.task.commitments else 1
+    if sample is not None:
+        tell_capped(sample, count_provable(signed, every), "steps that can be proven")
+    chosen, _ = choose_steps(signed, every=every, steps=steps, sample=sample, seed=seed)
+    return [Statement("step", step) for step in chosen]
+
+
+def _list_labelled(
+    signed: SignedRun, prover: StepProver | TileProver, wanted: list[Statement]
+) -> list[int]:
+    """The steps of statements that are about labels."""
+    from vtrain.prove.tile_runs import TileProver
+    from vtrain.prove.tiling import StepFacts
+
+    def is_labelled(item: Statement) -> bool:
+        if not isinstance(prover, TileProver):
+            return True
+        facts = StepFacts(item.step, signed.records[item.step - 1].loss)
+        return "labels" in prover.tiling.statement(item.index, facts).given
+
+    return list(dict.fromkeys(item.step for item in wanted if is_labelled(item)))
+
+
+def _require_labels(signed: SignedRun, data: Path | None, steps: Iterable[int]) -> None:
+    """CircuitError for a step whose batch has a label that is no class."""
+    from vtrain.prove.batches import require_classes
+    from vtrain.train.data import read_samples
+
+    samples = read_samples(data or signed.paths.samples, signed.task.data)
+    require_classes(signed.task, signed.graph, samples, steps)
+
+
 def _name(statement: Statement) -> str:
     tile = f", statement {statement.index}" if statement.kind == "tile" else ""
     return f"step {statement.step}{tile}"
+
+
+def _shorten(error: str, name: str) -> str:
+    """The text of an error without its code, and without the place ``name``, which is said."""
+    return re.sub(r" \[[a-z-]+\]$", "", error).removeprefix(f"{name}: ")
 
 
 def _open_prover(
     signed: SignedRun, setup: ProofSetup, circuit: str | None, data: Path | None, engine: str
 ) -> StepProver | TileProver:
     """The prover for the kind of circuits that the task's commitments are for."""
+    from vtrain.errors import RunError
     from vtrain.prove.runs import StepProver
     from vtrain.prove.tile_runs import TileProver
 
     if circuit is not None and circuit != setup.proof.circuit:
-        raise click.UsageError(f"the task commits to columns for --circuit {setup.proof.circuit}")
+        raise click.UsageError(
+            f"the task of RUN is for --circuit {setup.proof.circuit}: it would need "
+            f'circuit = "{circuit}" under [proof], and commitments = ["blake3", "kzg"]'
+        )
+    if data is None and not signed.paths.samples.exists():
+        raise RunError(
+            "is not there: a run without its samples needs --data FILE",
+            where=str(signed.paths.samples),
+        )
     kind = TileProver if setup.proof.circuit == "tiles" else StepProver
     return kind(signed, setup, data=data, engine=engine)
 
@@ -181,12 +274,25 @@ def _locate(run: Path, queue: str | None) -> str:
 
 
 def _make_handler(prover: StepProver | TileProver, progress: Progress) -> Handler:
+    from vtrain.errors import VtrainError
+    from vtrain.report.terminal import make_printable
+
     def handle(job: Job, tell: Progress, cancelled: threading.Event) -> bytes:
+        name = _name(job.statement)
+
         def show(what: str, done: int, total: int) -> None:
             tell(what, done, total)
-            progress(f"{_name(job.statement)}: {what}", done, total)
+            progress(f"{name}: {what}", done, total)
 
-        return prover.prove(job.statement, show, cancelled)
+        again = f" (attempt {job.attempt} of {job.most})" if job.attempt > 1 else ""
+        show(f"begin{again}", 0, 1)
+        try:
+            proof = prover.prove(job.statement, show, cancelled)
+        except VtrainError as error:
+            click.echo(make_printable(f"{name}: {_shorten(str(error), name)}"), err=True)
+            raise
+        show("proven", 1, 1)
+        return proof
 
     return handle
 
@@ -225,18 +331,26 @@ def traces_command(
     Then the auditor draws statements about these tiles, and `vtrain prove RUN` proves them.
     """
     from vtrain.attest.keys import load_key
-    from vtrain.prove.runs import read_run
+    from vtrain.errors import CircuitError
+    from vtrain.prove.audit import count_provable
     from vtrain.prove.tile_runs import TileProver, traces_path
-    from vtrain.prove.trace import compute_trace_claim_digest
+    from vtrain.prove.trace import compute_trace_claim_digest, draw_steps
 
-    signed = read_run(run)
-    prover = TileProver(signed, make_setup(signed.task, **given), data=data, engine=engine)
-    with show_progress() as progress:
+    signed = open_run(run)
+    setup = make_setup(signed.task, **given)
+    prover = TileProver(signed, setup, data=data, engine=engine)
+    tell_capped(sample, count_provable(signed, setup.proof.every), "steps that can be proven")
+    try:
+        _require_labels(signed, data, draw_steps(seed, signed.signed, setup.proof.every, sample))
+    except CircuitError as error:
+        click.echo(f"warning: some statements cannot be proven: {error}", err=True)
+    with show_progress(lines=True) as progress:
         claimed = prover.claim_traces(seed, sample, load_key(key), progress)
     traces = claimed.trace_claim.traces
     shown = {
         "file": str(traces_path(run)),
         "trace_claim": compute_trace_claim_digest(claimed.trace_claim).hex(),
+        "asked": sample,
         "steps": [trace.step for trace in traces],
         "tiles": sum(trace.count for trace in traces),
         "statements": len(prover.tiling) * len(traces),
@@ -265,12 +379,11 @@ def work_command(
     """Take jobs of RUN from a queue, on this or another machine, until interrupted."""
     _require_queue()
     from vtrain.prove.jobs import JobQueue, work
-    from vtrain.prove.runs import read_run
 
-    signed = read_run(run)
+    signed = open_run(run)
     setup = make_setup(signed.task, **given)
     prover = _open_prover(signed, setup, None, data, engine)
-    with show_progress() as progress, JobQueue(queue) as jobs:
+    with show_progress(lines=True) as progress, JobQueue(queue) as jobs:
         run_id = signed.signed.claim.run_id
         kinds: tuple[Kind, ...] = ("tile",) if setup.proof.circuit == "tiles" else ("step",)
         handler = _make_handler(prover, progress)
@@ -293,9 +406,8 @@ def jobs_command(run: Path, queue: str | None, cancel: bool, as_json: bool) -> i
 
     _require_queue()
     from vtrain.prove.jobs import JobQueue
-    from vtrain.prove.runs import read_run
 
-    run_id = read_run(run).signed.claim.run_id
+    run_id = open_run(run).signed.claim.run_id
     own = run / "proofs" / "jobs.db"
     if queue is None and not own.exists():
         raise RunError("there is no queue: nothing was asked to be proven here", where=str(own))
@@ -307,15 +419,31 @@ def jobs_command(run: Path, queue: str | None, cancel: bool, as_json: bool) -> i
         print_json(
             {
                 "counts": dict(status.counts),
-                "taken": [_describe(job) for job in status.taken],
+                "taken": [_describe(job) | _measure(job, status.now) for job in status.taken],
                 "troubled": [_describe(job) for job in status.troubled],
             }
         )
         return 0
     print_pairs({str(state): count for state, count in status.counts.items()} or {"jobs": 0})
-    for job in (*status.taken, *status.troubled):
+    for job in status.taken:
+        print_pairs(_describe(job) | _tell_lease(**_measure(job, status.now)))
+    for job in status.troubled:
         print_pairs(_describe(job))
     return 0
+
+
+def _measure(job: JobView, now: int) -> dict[str, float]:
+    """Seconds since a worker was heard of, and until its lease runs out (below 0: it has)."""
+    return {"heard_s": (now - job.updated) / 1000, "lease_s": (job.due - now) / 1000}
+
+
+def _tell_lease(heard_s: float, lease_s: float) -> dict[str, str]:
+    lease = (
+        f"runs out in {lease_s:.0f} s"
+        if lease_s > 0
+        else f"ran out {-lease_s:.0f} s ago: the next worker that asks takes the job"
+    )
+    return {"heard of": f"{heard_s:.0f} s ago", "lease": lease}
 
 
 def _describe(job: JobView) -> dict[str, Any]:
@@ -339,18 +467,19 @@ def _describe(job: JobView) -> dict[str, Any]:
 def setup_command(run: Path, as_json: bool, **given: Any) -> int:
     """Make the keys of the step circuits of RUN's task, and show the digests for a task to pin."""
     from vtrain.prove.keys import estimate
-    from vtrain.prove.runs import prepare_circuit, read_run
+    from vtrain.prove.runs import prepare_circuit
     from vtrain.prove.step import STEP_CIRCUITS
 
-    signed = read_run(run)
+    signed = open_run(run)
     setup = make_setup(signed.task, **given)
     if setup.proof.circuit == "tiles":
         raise click.UsageError("keys of tile circuits are made when they are needed")
     names = list(setup.proof.circuits) or list(STEP_CIRCUITS)[:1]
     found = {}
-    with show_progress() as progress:
+    with show_progress(lines=True) as progress:
         for name in names:
-            ready = prepare_circuit(signed.graph, setup, name, proving=True, progress=progress)
+            tell = partial(_tell_of, progress, name)
+            ready = prepare_circuit(signed.graph, setup, name, proving=True, progress=tell)
             found[name] = {
                 "circuit": ready.pinned.digest.hex(),
                 "key": ready.keys.vk_digest.hex(),
@@ -366,6 +495,10 @@ def setup_command(run: Path, as_json: bool, **given: Any) -> int:
         click.echo(f'circuit = "{pins["circuit"]}"')
         click.echo(f'key = "{pins["key"]}"')
     return 0
+
+
+def _tell_of(progress: Progress, thing: str, stage: str, done: int, total: int) -> None:
+    progress(f"{thing}: {stage}", done, total)
 
 
 @command.command("batches", cls=VtrainCommand)
@@ -398,7 +531,7 @@ def batches_command(
     from vtrain.wire.batches import encode_batches
 
     file = load_task(task, srs=srs)
-    with show_progress() as progress:
+    with show_progress(lines=True) as progress:
         compiled = compile_task(file, CommitKey)
         proof = compiled.spec.kzg
         if proof is None or file.proof is None:
@@ -453,7 +586,7 @@ def export_command(
     Settings and key are those in the folder of keys that `vtrain prove setup` made.  Exit code 3
     for an insecure SRS, or for code that is too large to deploy.
     """
-    from vtrain.prove.evm import export_evm
+    from vtrain.prove.evm import MAX_CODE, export_evm
     from vtrain.prove.ezkl_adapter import Limits
 
     made = export_evm(
@@ -466,7 +599,8 @@ def export_command(
     )
     shown = {
         "folder": str(made.folder),
-        "code": len(made.verifier.creation),
+        "code": made.verifier.size,
+        "most_code": MAX_CODE,
         "fits": made.verifier.fits,
         "proof_bytes": made.length,
         "commitments": made.tensors,
@@ -476,5 +610,11 @@ def export_command(
         print_json(shown)
     else:
         print_pairs(shown)
+    if not made.verifier.fits:
+        click.echo(
+            f"{made.verifier.name} has {made.verifier.size} bytes of code, the most is {MAX_CODE} "
+            "(EIP-170); the same circuit at a larger k has fewer columns, and less code",
+            err=True,
+        )
     good = made.verifier.fits and (not made.insecure or allow_insecure_srs)
     return EXIT_CODES["verified" if good else "inconclusive"]

@@ -40,7 +40,13 @@ from vtrain.prove.runs import (
 )
 from vtrain.prove.srs import Progress
 from vtrain.prove.step import BEFORE, STEP_CIRCUITS
-from vtrain.prove.tile_runs import check_answer, make_audit, read_traces, require_two_draws
+from vtrain.prove.tile_runs import (
+    check_answer,
+    make_audit,
+    read_traces,
+    require_two_draws,
+    traces_path,
+)
 from vtrain.prove.trace import TileChances, compute_trace_claim_digest
 from vtrain.prove.verifier import commit_vector, verify
 from vtrain.train.layout import RunPaths
@@ -70,21 +76,34 @@ def choose_steps(
     """The steps that an audit asks for, of those that are multiples of ``every``.
 
     Named ones as they are, else ``sample`` of them, drawn from the signed claim and ``seed`` or
-    fresh randomness.  RunError for a step that is not there.
+    fresh randomness: all of them where there are no more (:func:`count_provable`).  RunError for a
+    step that is not there.
     """
-    population = run.signed.claim.log_size // every
+    population = count_provable(run, every)
     if steps is not None:
         for step in steps:
             if not 1 <= step <= population * every or step % every:
-                raise RunError(
-                    f"proofs are of multiples of {every} up to {population * every}",
-                    where=f"step {step}",
-                )
+                raise RunError(_describe_provable(run, every), where=f"step {step}")
         return tuple(sorted(set(steps))), None
     randomness = given_randomness(seed) if seed is not None else draw_randomness(random)
     count = 1 if sample is None else sample
     drawn = draw(randomness.value, run.signed, PROOF_DOMAIN, population, count)
     return tuple(sorted((index + 1) * every for index in drawn)), randomness
+
+
+def count_provable(run: SignedRun, every: int) -> int:
+    """How many steps of a run are multiples of ``every``."""
+    return run.signed.claim.log_size // every
+
+
+def _describe_provable(run: SignedRun, every: int) -> str:
+    last = run.signed.claim.log_size
+    if every == 1:
+        return f"the run has the steps 1 to {last}"
+    return (
+        f"of the {last} steps of the run, the multiples of {every} can be proven: "
+        "the task logs commitments of no others"
+    )
 
 
 @dataclass(frozen=True)
@@ -125,8 +144,9 @@ def verify_proofs(
 ) -> Report:
     """Audit the proofs of a run's steps; whatever ``run`` contains ends in a report.
 
-    RunError for a run that is no folder, a step that is not there, a k that is not the task's;
-    SrsError for a file that is no SRS; MissingExtraError.
+    RunError for a run that is no folder, a step that is not there, a k that is not the task's,
+    draws that are not those of the task's circuits; SrsError for a file that is no SRS;
+    MissingExtraError.
     """
     if not run.is_dir():
         raise RunError("is not a run directory", where=str(run))
@@ -182,7 +202,12 @@ def _report(
         checks=tuple(checks),
         strength=strength,
         randomness=drawn,
-        detections=compute_detections(population, len(proven)) if drawn and proven else (),
+        detections=tuple(
+            replace(detection, unit="step")
+            for detection in compute_detections(population, len(proven))
+        )
+        if drawn and proven
+        else (),
         segments=tuple((step, step) for step in proven),
         engine="ezkl",
         task_id=evidence.task_id,
@@ -234,10 +259,13 @@ class _Examiner:
         if self._audit.batches is not None:
             checks.append(self._judge_owner(self._audit.batches))
         owned = self._owned
+        audit, task = self._audit, self._run.task
         if self.setup.proof.circuit == "tiles":
             tiles = self._examine_tiles()
             return replace(tiles, checks=checks + tiles.checks)
-        audit, task = self._audit, self._run.task
+        if audit.traces is not None or audit.trace_claim is not None:
+            message = "the task commits to whole steps: traces (--trace-...) are of tiles"
+            raise RunError(message, where="audit")
         every = 1 if task.kzg is None else task.kzg.every
         steps, randomness = choose_steps(
             self._run,
@@ -247,8 +275,10 @@ class _Examiner:
             seed=audit.seed,
             random=random,
         )
+        population = count_provable(self._run, every)
+        if steps and audit.steps is None:
+            checks.extend(_judge_size(audit.sample, population, "steps that can be proven"))
         checks.extend(self._examine_steps(steps))
-        population = self._run.signed.claim.log_size // every
         return _Findings(checks, owned, tuple(self._proven), population, randomness)
 
     def _judge_owner(self, batches: SignedBatches) -> Check:
@@ -265,6 +295,12 @@ class _Examiner:
         return Check("owner", "passed", "signed the commitments to the batches of this task")
 
     def _examine_steps(self, steps: Sequence[int]) -> list[Check]:
+        if self._audit.private and self._run.task.kzg is None:
+            reason = (
+                "the run logs no KZG commitments, and without its tensors there is nothing to hold "
+                'proofs against; its task would need commitments = ["blake3", "kzg"]'
+            )
+            return [Check("proof", "not_done", reason, "task.commitments")]
         try:
             key = self.setup.open_key()
         except VtrainError as error:
@@ -280,7 +316,12 @@ class _Examiner:
         """The proofs of sampled tiles."""
         audit, logged = self._audit, self._evidence.kzg
         if audit.traces is None or audit.seed is None or audit.sample is None:
-            raise RunError("of tiles needs the randomness and sizes of both draws", where="audit")
+            raise RunError(
+                "the task commits to tiles, and their audit needs the randomness and sizes of both "
+                "draws: --trace-seed and --trace-samples drew the steps, --seed and --samples the "
+                "statements about them",
+                where="audit",
+            )
         require_two_draws(audit.traces[0], audit.seed)
         randomness = given_randomness(audit.seed)
         second = randomness.value, audit.sample
@@ -289,6 +330,9 @@ class _Examiner:
             check = Check("tiles", "failed", detail, where, "nobody")
             return _Findings([check], self._owned, randomness=randomness)
 
+        if not os.path.lexists(traces_path(self._run.paths.root)):
+            detail = "the file is missing: the solver claimed no traces (vtrain prove traces)"
+            return refuse(detail, "proofs/traces.cbor")
         if logged is None:
             return refuse("there are no signed commitments that they could be of", "kzg.bin")
         try:
@@ -304,7 +348,11 @@ class _Examiner:
             return refuse(found.reason, "proofs")
         chances = known.chances
         return _Findings(
-            [Check("tiles", "passed", f"all {chances.samples} statements drawn are shown")],
+            [
+                *_judge_size(audit.traces[1], chances.logged, "steps that can be proven"),
+                *_judge_size(audit.sample, chances.statements, "statements about their tiles"),
+                Check("tiles", "passed", f"all {chances.samples} statements drawn are shown"),
+            ],
             self._owned,
             population=chances.logged,
             randomness=randomness,
@@ -433,6 +481,14 @@ class _Examiner:
             )
         values = self._source.values(step)
         return {name: commit_vector(key, column) for name, column in values.given.items()}
+
+
+def _judge_size(asked: int | None, there: int, what: str) -> list[Check]:
+    """What to say where fewer things are there than were to be drawn."""
+    if asked is None or asked <= there:
+        return []
+    detail = f"{asked} were to be drawn, and there are {there} {what}: all of them were drawn"
+    return [Check("sample", "passed", detail)]
 
 
 def _describe_unopened(audit: ProofAudit, evidence: Evidence) -> Strength:

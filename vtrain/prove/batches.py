@@ -1,4 +1,4 @@
-"""The data owner's part in a private audit: signing what the batches of a task are.
+"""Batches: whether a circuit can hold of them, and what their owner signs of them.
 
 A private auditor sees commitments to batches in a run's log, and does not know whose samples they
 are of.  Whoever owns the samples can say: the order of the samples is the task's own, so the
@@ -7,13 +7,13 @@ commitments to all batches are known before the run begins.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from vtrain.attest.keys import PrivateKey, public_key, verify_signature
 from vtrain.commit.files import read_file, storing
 from vtrain.commit.kzg_log import Committer, StepCommitter
-from vtrain.errors import EncodingError, TaskError
+from vtrain.errors import CircuitError, EncodingError, TaskError
 from vtrain.spec.domains import BATCHES, compute_domain_hash
 from vtrain.spec.samples import Samples
 from vtrain.train.data import gather_batch
@@ -28,6 +28,30 @@ from vtrain.wire.batches import (
 )
 from vtrain.wire.graph import StepGraph
 from vtrain.wire.task import TaskSpec
+
+
+def require_classes(
+    task: TaskSpec, graph: StepGraph, samples: Samples, steps: Iterable[int]
+) -> None:
+    """CircuitError, naming the step and the label, where a batch has a label that is no class.
+
+    The law takes such a label for the nearest class; the one-hot rows of circuits have no place for
+    it.  ``vtrain train`` refuses such samples, but a run may come from elsewhere.
+    """
+    counts = [
+        graph.type_of(node.inputs[0]).shape[1]
+        for node in graph.nodes
+        if node.op in {"cross_entropy", "sub_one_hot"}
+    ]
+    for step in steps if counts else ():
+        _, labels = gather_batch(samples, task.seed, task.batch, step)
+        wrong = labels[(labels < 0) | (labels >= min(counts))]
+        if wrong.size:
+            raise CircuitError(
+                f"cannot be proven: its batch has the label {int(wrong.flat[0])}, which is none of "
+                f"the {min(counts)} classes (0 to {min(counts) - 1})",
+                where=f"step {step}",
+            )
 
 
 def make_order(task: TaskSpec) -> BatchOrder:
@@ -97,7 +121,10 @@ def read_batches(path: Path) -> SignedBatches:
     """What a data owner handed over, the signature unchecked; NotProducedError, EncodingError."""
     with storing(path):
         data = read_file(path, MAX_BATCHES)
-    batches = decode_batches(data)
+    try:
+        batches = decode_batches(data)
+    except EncodingError as error:
+        raise EncodingError(f"{error.where}: {error.message}", where=str(path)) from None
     if encode_batches(batches) != data:
         raise EncodingError("is not canonical", where=str(path))
     return batches

@@ -2,7 +2,9 @@
 
 ezkl writes the verifier, with the verifying key and the SRS's tau in it as constants.  As it comes
 it can be made to accept what is no proof (:data:`GUARD`), so that it is exported only with one
-condition more.  It compares commitments with nothing; the contract ``CommitmentBound`` does.
+condition more.  It compares commitments with nothing; the contract ``CommitmentBound`` does, with
+those that its caller names.  **Neither draws a challenge**: the caller's commitments are those of
+:func:`list_commitments`, or a prover has chosen the challenge, and with it what the proof shows.
 """
 
 from __future__ import annotations
@@ -20,10 +22,27 @@ from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any, Final
 
 from vtrain.commit.files import read_file, storing, write_atomic
-from vtrain.errors import MissingExtraError, ProofError, ProverError, SrsError, StorageError
-from vtrain.prove.ezkl_adapter import EZKL_VERSION, Call, Limits, Proof, run_ezkl
-from vtrain.prove.keys import find_srs
+from vtrain.errors import (
+    CircuitError,
+    MissingExtraError,
+    ProofError,
+    ProverError,
+    SrsError,
+    StorageError,
+)
+from vtrain.prove.circuit import Circuit, Ints
+from vtrain.prove.ezkl_adapter import (
+    EZKL_VERSION,
+    SCALAR_FIELD,
+    Call,
+    Limits,
+    Proof,
+    run_ezkl,
+)
+from vtrain.prove.keys import PinnedCircuit, find_srs
+from vtrain.prove.kzg import CommitKey
 from vtrain.prove.srs import Srs, identify_srs
+from vtrain.prove.verifier import Expansion, commit_known, read_commitments
 
 SOLC_VERSION: Final = "0.8.20"
 """The compiler that ezkl compiles its verifiers for; code follows the version."""
@@ -43,6 +62,9 @@ from and one, chosen afterwards, that solves the last equation.  It is accepted,
 public values; a test makes such a call.
 """
 
+_MODULUS: Final = f"let r := {SCALAR_FIELD}"
+_CONSTANT: Final = f" R = {SCALAR_FIELD};"
+_ASSIGNED: Final = re.compile(r"\br\s*(,\s*\w+\s*)*:=")
 _AFTER: Final = "let success := true\n"
 _LICENSE: Final = "// SPDX-License-Identifier: MIT\n"
 _VERIFY_PROOF: Final = bytes.fromhex("1e8e1e13")  # verifyProof(bytes,uint256[])
@@ -124,30 +146,21 @@ def export_evm(
     compiler = _find_compiler(solc)
     known = identify_srs(srs)
     _check_srs(settings, vk, known)
-    with TemporaryDirectory(prefix="vtrain-evm-") as folder:
-        written = Path(folder) / "verifier.sol"
-        arguments = {
-            "vk_path": str(vk),
-            "settings_path": str(settings),
-            "sol_code_path": str(written),
-            "abi_path": str(Path(folder) / "abi.json"),
-            "srs_path": str(srs),
-            "reusable": False,
-        }
-        run_ezkl([Call("create_evm_verifier", arguments)], limits)
-        source = read_file(written, _MOST_BYTES).decode()
+    source = write_verifier(settings=settings, vk=vk, srs=srs, limits=limits)
     made_of = {
         "settings_sha256": _digest(settings),
         "srs_sha256": known.sha256.hex(),
         "vk_sha256": _digest(vk),
     }
-    notes = [f"By ezkl {EZKL_VERSION}, with one condition more (proof.offset)."]
+    notes = [
+        f"By ezkl {EZKL_VERSION}, with one condition more (proof.offset), and r for its equal R."
+    ]
     notes += [f"{name.replace('_', ', ')} {digest}" for name, digest in made_of.items()]
     if not known.is_ceremony:
         notes.append("INSECURE: the SRS is of no public ceremony. Whoever made it can forge.")
     length, instances = _read_shape(source)
     tensors = _count_commitments(settings)
-    sources = {VERIFIER: guard(source, notes)}
+    sources = {VERIFIER: amend(source, notes)}
     if tensors:
         sources[BOUND] = files("vtrain.prove").joinpath(f"contracts/{BOUND}.sol").read_text()
     contracts = compile_contracts(sources, compiler, limits)
@@ -187,6 +200,46 @@ def export_evm(
     )
 
 
+def write_verifier(*, settings: Path, vk: Path, srs: Path, limits: Limits) -> str:
+    """The verifier of a circuit as ezkl writes it: **it takes forged calls** (:data:`GUARD`)."""
+    with TemporaryDirectory(prefix="vtrain-evm-") as folder:
+        written = Path(folder) / "verifier.sol"
+        arguments = {
+            "vk_path": str(vk),
+            "settings_path": str(settings),
+            "sol_code_path": str(written),
+            "abi_path": str(Path(folder) / "abi.json"),
+            "srs_path": str(srs),
+            "reusable": False,
+        }
+        run_ezkl([Call("create_evm_verifier", arguments)], limits)
+        return read_file(written, _MOST_BYTES).decode()
+
+
+def list_commitments(
+    circuit: Circuit,
+    pinned: PinnedCircuit,
+    proof: Proof,
+    *,
+    expected: Mapping[str, bytes],
+    parameters: Mapping[str, Ints],
+    commit_key: CommitKey,
+    expansion: Expansion | None = None,
+) -> tuple[bytes, ...]:
+    """What ``CommitmentBound`` must be asked for, so that a proof of ours shows its statement.
+
+    The arguments are those of :func:`vtrain.prove.verifier.verify`.  Only the prover's own vectors
+    (limbs, hints, late ones) are taken from the proof; the challenge is drawn anew, as no contract
+    does.  ProofError for a proof that is too short, CircuitError for other names than the given.
+    """
+    if set(expected) != set(circuit.given):
+        odd = min(set(expected) ^ set(circuit.given))
+        raise CircuitError("is expected and not given, or the reverse", where=odd)
+    found = read_commitments(circuit, proof) | dict(expected)
+    own = commit_known(circuit, pinned, found, parameters, commit_key, expansion)
+    return tuple((found | own)[name] for name in circuit.vectors)
+
+
 def encode_calldata(proof: Proof) -> bytes:
     """The data of a call of ``verifyProof``, in the plain layout of the ABI."""
     return _VERIFY_PROOF + _encode_call(proof.data, proof.instances)
@@ -203,16 +256,26 @@ def encode_bound_calldata(proof: Proof, commitments: Sequence[bytes]) -> bytes:
     return _VERIFY + _encode_call(proof.data, proof.instances, b"".join(commitments))
 
 
-def guard(source: str, notes: Sequence[str] = ()) -> str:
-    """ezkl's verifier with :data:`GUARD`, and notes at its head; ProverError for another text."""
-    for place in (_LICENSE, _AFTER):
+def amend(source: str, notes: Sequence[str] = ()) -> str:
+    """ezkl's verifier with :data:`GUARD`, shorter, and with notes at its head.
+
+    It has the modulus twice, as the constant ``R`` and in the variable ``r``.  The compiler fetches
+    the constant by a dozen bytes wherever it stands, which is hundreds of times; the variable takes
+    one.  So ``r`` stands for ``R`` from where it is set, and whole steps become small enough to
+    deploy.  ProverError for a text in which that, or anything else, is not as it is known to be.
+    """
+    for place in (_LICENSE, _AFTER, _CONSTANT, _MODULUS):
         if source.count(place) != 1:
             raise ProverError(
                 f"wrote no verifier as known: {source.count(place)} times {place.strip()!r}",
                 where="create_evm_verifier",
             )
+    before, start, after = source.partition(_MODULUS)
+    if _ASSIGNED.search(after):
+        raise ProverError("wrote no verifier as known: r is set again", where="create_evm_verifier")
+    shorter = before + start + re.sub(r"\bR\b", "r", after)
     head = "".join(f"// {note}\n" for note in notes)
-    guarded = source.replace(_AFTER, f"{_AFTER}            {GUARD}\n")
+    guarded = shorter.replace(_AFTER, f"{_AFTER}            {GUARD}\n")
     return guarded.replace(_LICENSE, _LICENSE + head)
 
 

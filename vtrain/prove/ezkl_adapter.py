@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from importlib import metadata, util
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
-from typing import IO, Any, Final
+from typing import IO, Any, Final, Literal
 
 from vtrain.commit.files import storing
 from vtrain.errors import MissingExtraError, ProofError, ProverError, StorageError
@@ -58,6 +58,10 @@ _ELEMENT: Final = re.compile("[0-9a-f]{64}")
 
 class CallFailedError(ProverError):
     """ezkl answered a call with an exception of its own; the process was well."""
+
+
+class TimeLimitError(ProverError):
+    """A process took longer than it was allowed, and was ended."""
 
 
 @dataclass(frozen=True)
@@ -115,9 +119,9 @@ def run_ezkl(
 ) -> list[Any]:
     """Make the calls, one after the other, in one process of their own; their results as JSON.
 
-    ProverError names the call that failed (ezkl's own words follow), or says that the process died,
-    ran out of time or was cancelled; it has then ended, with every process it started.
-    MissingExtraError without the pinned ezkl.
+    ProverError names the call that failed (ezkl's own words follow) or that was being made when the
+    process died, was cancelled, or ran out of time (TimeLimitError); it has then ended, with every
+    process it started.  MissingExtraError without the pinned ezkl.
     """
     outcomes = _run(calls, limits, False, cancelled, watch)
     for outcome in outcomes:
@@ -158,7 +162,7 @@ def _run(
     ).encode()
     with TemporaryDirectory(prefix="vtrain-ezkl-") as folder, TemporaryFile() as noise:
         reply = _run_process(request, limits, Path(folder), noise, cancelled, watch)
-        return _read_reply(reply, calls, noise)
+        return _read_reply(reply, calls, limits, noise)
 
 
 @dataclass(frozen=True)
@@ -304,6 +308,7 @@ def verify_proof(
     return Verification(answer is True, "" if answer is True else "ezkl did not say that it holds")
 
 
+_Ended = Literal["", "cancelled", "late"]
 _POLL_SECONDS: Final = 0.05
 _WORKER: Final = Path(__file__).with_name("ezkl_worker.py")
 _NOISE_BYTES: Final = 1000
@@ -324,7 +329,7 @@ def _run_process(
     noise: IO[bytes],
     cancelled: threading.Event | None,
     watch: Watcher,
-) -> tuple[int, bytes, str]:
+) -> tuple[int, bytes, _Ended]:
     """Exit status, reply, and why the process was ended, if it was."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("EZKL_")}
     for name in ("ICICLE_BACKEND_INSTALL_DIR", "RAYON_NUM_THREADS", "RUST_BACKTRACE", "RUST_LOG"):
@@ -347,7 +352,7 @@ def _run_process(
         )
     except OSError as error:
         raise StorageError(error.strerror or str(error), where=str(folder)) from error
-    ended = ""
+    ended: _Ended = ""
     deadline = time.monotonic() + limits.seconds
     lines = _Lines(answer)
     try:
@@ -361,7 +366,7 @@ def _run_process(
                 ended = "cancelled"
                 break
             if time.monotonic() > deadline:
-                ended = f"took more than {limits.seconds:g} seconds"
+                ended = "late"
                 break
     finally:
         # Also after an exception, such as an interrupt from the keyboard.
@@ -393,19 +398,24 @@ class _Lines:
 
 
 def _read_reply(
-    reply: tuple[int, bytes, str], calls: Sequence[Call], noise: IO[bytes]
+    reply: tuple[int, bytes, _Ended], calls: Sequence[Call], limits: Limits, noise: IO[bytes]
 ) -> list[Any]:
     status, answer, ended = reply
-    if ended:
-        raise ProverError(ended, where="ezkl")
     lines = [json.loads(line) for line in answer.splitlines(keepends=True) if line.endswith(b"\n")]
     outcomes = [
         CallFailedError(line["failed"], where=call.name) if "failed" in line else line["result"]
         for call, line in zip(calls, lines, strict=False)
     ]
+    name = calls[len(outcomes)].name if len(outcomes) < len(calls) else "ezkl"
+    if ended == "late":
+        raise TimeLimitError(
+            f"took more than {limits.seconds:g} seconds, the limit (--timeout of vtrain prove)",
+            where=name,
+        )
+    if ended == "cancelled":
+        raise ProverError("cancelled", where=name)
     has_failed = bool(outcomes) and isinstance(outcomes[-1], CallFailedError)
     if status != 0 or (len(outcomes) != len(calls) and not has_failed):
-        name = calls[len(outcomes)].name if len(outcomes) < len(calls) else "ezkl"
         noise.seek(max(0, noise.seek(0, os.SEEK_END) - _NOISE_BYTES))
         words = noise.read().decode(errors="replace").strip().splitlines() or ["no word of it"]
         # A signal ends ezkl after a line or two of its own; a panic ends in Python's last line.

@@ -50,7 +50,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from vtrain.commit.database import Database, DatabaseAwayError, make_metadata
 from vtrain.errors import EncodingError, MissingExtraError, StorageError, VtrainError
-from vtrain.prove.ezkl_adapter import CallFailedError
+from vtrain.prove.ezkl_adapter import CallFailedError, TimeLimitError
 from vtrain.prove.proof_files import (
     KINDS,
     MAX_BUNDLE,
@@ -134,7 +134,8 @@ class JobProgress:
 
 @dataclass(frozen=True)
 class JobView:
-    """A job as it stands in the table."""
+    """A job as it stands in the table; ``due``, when its lease runs out, and ``updated``, when it
+    was last heard of, in milliseconds of Unix time by the queue's clock."""
 
     number: int
     run_id: bytes
@@ -145,16 +146,19 @@ class JobView:
     worker: str
     progress: JobProgress
     error: str
+    due: int
+    updated: int
 
 
 @dataclass(frozen=True)
 class RunStatus:
     """How many jobs of a run are in each state; those taken; and those that have failed, or wait
-    for another attempt after an error."""
+    for another attempt after an error.  ``now`` is what the queue's clock showed."""
 
     counts: Mapping[State, int]
     taken: tuple[JobView, ...]
     troubled: tuple[JobView, ...]
+    now: int
 
 
 class JobQueue:
@@ -249,6 +253,7 @@ class JobQueue:
             ).all()
             notable = and_(of_run, or_(jobs.c.state == "taken", troubled))
             views = _read_views(connection, notable, None)
+            now = self._now(connection)
         counts: dict[State, int] = dict.fromkeys(STATES, 0)
         for state, count in tally:
             if state not in STATES:
@@ -258,6 +263,7 @@ class JobQueue:
             MappingProxyType(counts),
             tuple(view for view in views if view.state == "taken"),
             tuple(view for view in views if view.state != "taken"),
+            now,
         )
 
     def is_settled(self, run_id: bytes | None = None, kinds: Collection[Kind] = KINDS) -> bool:
@@ -502,11 +508,12 @@ def work(
     taken any more: jobs that others hold are waited for, since they may come free.
 
     An error of ``handler`` fails the job, for good where another attempt would end as this one did:
-    when ezkl refused a call, or the fault is in what was to be proven (``VtrainError.fault``).
-    Where the process died or ran out of time or memory, or the system refused something, other
-    attempts follow, perhaps elsewhere.  A MissingExtraError is about this machine, so it is raised
-    and the job given back, as it is when the worker is interrupted (KeyboardInterrupt, SystemExit).
-    Any other exception is a defect: it counts as an attempt, and is raised.
+    when ezkl refused a call or took longer than it was allowed, or the fault is in what was to be
+    proven (``VtrainError.fault``).  Where the process died or ran out of memory, or the system
+    refused something, other attempts follow, perhaps elsewhere.  A MissingExtraError is about this
+    machine, so it is raised and the job given back, as it is when the worker is interrupted
+    (KeyboardInterrupt, SystemExit).  Any other exception is a defect: it counts as an attempt, and
+    is raised.
 
     A database that is away is waited for, as ``pace`` says; then DatabaseAwayError is raised.
     """
@@ -551,7 +558,7 @@ def _do(queue: JobQueue, job: Job, handler: Handler, pace: Pace) -> bool:
 
 
 def _may_pass(error: VtrainError) -> bool:
-    return error.fault == "nobody" and not isinstance(error, CallFailedError)
+    return error.fault == "nobody" and not isinstance(error, CallFailedError | TimeLimitError)
 
 
 class _Beating:
@@ -672,6 +679,8 @@ def _view(row: RowMapping) -> JobView:
             reader.text("stage", MAX_STAGE), reader.count("done"), reader.count("total")
         ),
         error=reader.text("error", MAX_ERROR),
+        due=reader.count("due"),
+        updated=reader.count("updated"),
     )
 
 

@@ -18,7 +18,7 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -362,16 +362,18 @@ def load_keys(
     cache: Path,
     limits: Limits,
     *,
+    check: Callable[[], None] = lambda: None,
     progress: Progress = _quiet,
     cancelled: threading.Event | None = None,
 ) -> Keys:
     """Keys to prove and verify with, made once and then found in ``cache``.
 
-    Safe for several processes at once; what is broken or half made is made anew.  SrsError for a
-    file that is no SRS or too small for the circuit; CircuitError when ezkl sees in the graph
-    something else than is pinned; ProverError when it fails; StorageError.
+    ``check`` is called before keys are made, if they are: what it raises prevents that.  Safe for
+    several processes at once; what is broken or half made is made anew.  SrsError for a file that
+    is no SRS or too small for the circuit; CircuitError when ezkl sees in the graph something else
+    than is pinned; ProverError when it fails; StorageError.
     """
-    return _load(pinned, srs, cache, limits, True, progress, cancelled)
+    return _load(pinned, srs, cache, limits, True, check, progress, cancelled)
 
 
 def load_verifying_key(
@@ -380,11 +382,12 @@ def load_verifying_key(
     cache: Path,
     limits: Limits,
     *,
+    check: Callable[[], None] = lambda: None,
     progress: Progress = _quiet,
     cancelled: threading.Event | None = None,
 ) -> Keys:
     """As :func:`load_keys`, but the proving key, which is large, is not kept."""
-    return _load(pinned, srs, cache, limits, False, progress, cancelled)
+    return _load(pinned, srs, cache, limits, False, check, progress, cancelled)
 
 
 def _load(
@@ -393,6 +396,7 @@ def _load(
     cache: Path,
     limits: Limits,
     proving: bool,
+    check: Callable[[], None],
     progress: Progress,
     cancelled: threading.Event | None,
 ) -> Keys:
@@ -411,6 +415,7 @@ def _load(
         found = _read(target, pinned, identity, proving)  # another process may have made it
         if found is not None:
             return found
+        check()
         making = cache / f".{target.name}.tmp"
         with storing(making):
             for leftover in (making, target):

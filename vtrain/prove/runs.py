@@ -8,7 +8,6 @@ auditor has the commitments from the run's log.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +36,7 @@ from vtrain.prove.keys import (
     require_fits,
 )
 from vtrain.prove.kzg import CommitKey
+from vtrain.prove.probe import draw_locally, probe_step_circuit
 from vtrain.prove.proof_files import Statement as Item
 from vtrain.prove.prover import prove
 from vtrain.prove.srs import CEREMONY, Progress, identify_srs
@@ -162,13 +162,15 @@ class StepSource:
         ):
             self._load(step)
         while self._standing is not None and self._standing < step:
-            record = self._session.step()
-            self._standing += 1
-            if record != self._run.records[self._standing - 1]:
-                raise StepDiffersError(
-                    "done again, is not the step logged", where=f"step {self._standing}"
-                )
+            self._redo(self._standing + 1)
         return self._session.read_state()
+
+    def _redo(self, step: int) -> None:
+        """Do the session's next step, which is this one."""
+        self._standing = None
+        if self._session.step() != self._run.records[step - 1]:
+            raise StepDiffersError("done again, is not the step logged", where=f"step {step}")
+        self._standing = step
 
     def _list_checkpoints(self) -> Collection[int]:
         found = self._checkpoints
@@ -203,13 +205,18 @@ class StepSource:
         return StepValues(step, name_columns(columns), parameters)
 
     def outputs(self, step: int) -> dict[int, Array]:
-        """The outputs of all nodes of ``step`` (from 1), by the nodes' index."""
+        """The outputs of all nodes of ``step`` (from 1), by the nodes' index.
+
+        StepDiffersError where they are not those of the step logged.
+        """
         run = self._run
         if not 1 <= step <= len(run.records):
             raise RunError(f"has {len(run.records)} steps", where=f"step {step}")
         self.state(step - 1)
         nodes = [index for index, node in enumerate(run.graph.nodes) if node.outputs]
-        return dict(zip(nodes, self._session.evaluate_all(nodes), strict=True))
+        outputs = dict(zip(nodes, self._session.evaluate_all(nodes), strict=True))
+        self._redo(step)
+        return outputs
 
 
 def _read_samples(run: SignedRun, data: Path | None) -> Samples:
@@ -293,12 +300,30 @@ def prepare_circuit(
     name: str,
     *,
     proving: bool,
+    values: StepValues | None = None,
     progress: Progress = _quiet,
     cancelled: threading.Event | None = None,
 ) -> ReadyCircuit:
-    """Build a step circuit and make or find its keys: see :func:`make_ready`."""
+    """Build a step circuit and make or find its keys: see :func:`make_ready`.
+
+    Before keys are made the circuit is tried (``vtrain.prove.probe``) on the step that ``values``
+    are of, if any, and on others; CircuitError when it is at fault.
+    """
     circuit = build_step_circuit(graph, setup.proof.k, name)
-    return make_ready(name, circuit, setup, proving=proving, progress=progress, cancelled=cancelled)
+
+    def probe() -> None:
+        real = None if values is None else (values.given, values.parameters)
+        probe_step_circuit(graph, circuit, name, real, progress=progress, cancelled=cancelled)
+
+    return make_ready(
+        name,
+        circuit,
+        setup,
+        proving=proving,
+        check=probe,
+        progress=progress,
+        cancelled=cancelled,
+    )
 
 
 def make_ready(
@@ -307,10 +332,11 @@ def make_ready(
     setup: ProofSetup,
     *,
     proving: bool,
+    check: Callable[[], None] = lambda: None,
     progress: Progress = _quiet,
     cancelled: threading.Event | None = None,
 ) -> ReadyCircuit:
-    """Pin a circuit and make or find its keys.
+    """Pin a circuit and make or find its keys; ``check`` is called before they are made.
 
     CircuitError when it is too large, with the estimate, before any work starts, or is not one that
     the task pins.
@@ -325,7 +351,13 @@ def make_ready(
         raise CircuitError("is not the circuit that the task pins", where=f"circuit {name}")
     load = load_keys if proving else load_verifying_key
     keys = load(
-        pinned, setup.srs, setup.cache, setup.limits, progress=progress, cancelled=cancelled
+        pinned,
+        setup.srs,
+        setup.cache,
+        setup.limits,
+        check=check,
+        progress=progress,
+        cancelled=cancelled,
     )
     if agreed is not None and agreed.key != keys.vk_digest:
         raise CircuitError("its key is not the one that the task pins", where=f"circuit {name}")
@@ -423,17 +455,17 @@ class StepProver:
         broken: list[str] = []
         for name in self._allowed:
             circuit = build_step_circuit(self._run.graph, self._setup.proof.k, name)
-            vectors = circuit.assign(values.given, values.parameters, _draw_locally(circuit))
+            vectors = circuit.assign(values.given, values.parameters, draw_locally(circuit))
             broken = circuit.find_broken(vectors)
             if broken:
                 continue
             if name not in self._ready:
-                probe_circuit(circuit, values)
                 self._ready[name] = prepare_circuit(
                     self._run.graph,
                     self._setup,
                     name,
                     proving=True,
+                    values=values,
                     progress=progress,
                     cancelled=cancelled,
                 )
@@ -442,39 +474,3 @@ class StepProver:
             f"no circuit of {', '.join(self._allowed)} holds of it: {', '.join(broken[:3])}",
             where=f"step {values.step}",
         )
-
-
-_PROBES: Final = 6
-"""Elements of the state after a step that are altered before keys are made."""
-
-
-def probe_circuit(circuit: Circuit, values: StepValues) -> None:
-    """CircuitError where a circuit lets a false step pass that differs from a true one in one unit.
-
-    Hints are computed anew from the false values, as a cheat would.  A last look, at the circuit of
-    this very model, before keys are made: tests look closer (``tests/prove``).
-    """
-    random = np.random.default_rng(int.from_bytes(os.urandom(8), "little"))
-    after = [name for name in circuit.given if name.split(" ")[0] == AFTER]
-    for _ in range(_PROBES):
-        name = after[int(random.integers(len(after)))]
-        column = np.array(values.given[name], dtype=object)
-        place = int(random.integers(column.size))
-        column[place] += 1 if column[place] <= 0 else -1
-        _refuse_to_hold(circuit, dict(values.given) | {name: column}, values.parameters, name)
-    loss = dict(values.parameters) | {LOSS: values.parameters[LOSS] + 1}
-    _refuse_to_hold(circuit, values.given, loss, LOSS)
-
-
-def _refuse_to_hold(
-    circuit: Circuit, given: Mapping[str, Array], parameters: Mapping[str, Ints], what: str
-) -> None:
-    vectors = circuit.assign(given, parameters, _draw_locally(circuit))
-    if not circuit.find_broken(vectors):
-        raise CircuitError("a false value satisfies the circuit: it is not to be used", where=what)
-
-
-def _draw_locally(circuit: Circuit) -> Callable[[Mapping[str, Ints]], Sequence[int]]:
-    """A challenge for our own look at a witness, which nobody has to trust."""
-    count = circuit.length("challenge")
-    return lambda before: [int.from_bytes(os.urandom(31), "little") for _ in range(count)]

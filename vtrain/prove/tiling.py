@@ -36,7 +36,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from vtrain.commit.kzg_layout import COUNTER, batch_matrix, find_blocks, matrix
+from vtrain.commit.kzg_layout import COUNTER, batch_matrix, matrix, state_names
 from vtrain.errors import CircuitError
 from vtrain.ops import TABLE
 from vtrain.ops.base import attr_int, attr_ints, attr_text
@@ -52,9 +52,9 @@ from vtrain.prove.tiles import (
     rescale_parameters,
     softmax_parameters,
 )
-from vtrain.spec.number import PROBABILITY_EXPONENT, SATURATION, rs
+from vtrain.spec.number import PROBABILITY_EXPONENT, SATURATION, STORAGE, rs, rs_int
 from vtrain.wire.graph import Node, Ref, StepGraph
-from vtrain.wire.proof import TILE
+from vtrain.wire.proof import MAX_COMMITMENTS, TILE
 
 I64 = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
@@ -68,6 +68,23 @@ _THIN: Final = 4
 GATE_REACH: Final = 2 * SATURATION["i16"][1]
 """Largest absolute value that the circuit ``gate`` takes."""
 SOFTMAX_CLASSES: Final = (16, 128)
+
+MAX_LEAVES: Final = 1 << 20
+"""Tiles of a trace: to commit to so many takes some six hours of one thread, at 20 ms each."""
+MAX_PLACES: Final = 1 << 28
+"""Elements that public maps look at to cut a step into tiles: a minute, at 0.2 us each."""
+MAX_TILE_PLACES: Final = 1 << 25
+"""As many for one tile: 2.5 GiB, at 80 bytes each."""
+MAX_PARTS: Final = 256
+"""Tensors that a sum is of."""
+MAX_WINDOW: Final = 64
+"""Pixels of a window that a maximum is taken of: each is a step that follows from those before."""
+
+_WINDOWS: Final = frozenset({"col2im", "max_pool", "max_pool_grad", "sum_pool", "sum_pool_grad"})
+"""Operators that look at a whole window for each element."""
+_SUMS: Final = frozenset({"column_sum", "sum"})
+_COPIES: Final = frozenset({"im2col", "one_hot", "transpose"})
+"""Operators that look at one element for each."""
 _READ_BY_ROWS: Final = frozenset({"add_bias", "exp2_diff", "matmul", "row_max"})
 """Operators whose circuits need a matrix's own rows."""
 
@@ -262,12 +279,39 @@ class TileContents:
             self._known[tile] = value
         return self._known[tile]
 
-    def combine(self, combination: Combination) -> I64:
-        """The values of a combination."""
-        total = np.zeros(self.tiling.side**2, dtype=np.int64)
-        for factor, tile in combination:
-            total += self.tile(tile) * factor
-        return total
+    def combine(self, combination: Combination) -> Ints:
+        """The values of a combination: int64, or Python's integers where they are wider.
+
+        Only what is rounded right after is, such as 2^s times a momentum.
+        """
+        terms = [(factor, self.tile(tile)) for factor, tile in combination]
+        reach = sum(abs(factor) * _find_bound(tile) for factor, tile in terms)
+        is_narrow = reach <= _WIDEST
+        total = np.zeros(self.tiling.side**2, dtype=np.int64 if is_narrow else object)
+        for factor, tile in terms:
+            total += tile * factor if is_narrow else tile.astype(object) * factor
+        return total if is_narrow else _narrow(total)
+
+
+_WIDEST: Final = STORAGE["i64"][1]
+
+
+def _find_bound(values: Ints) -> int:
+    """Largest absolute value."""
+    return max(int(values.max(initial=0)), -int(values.min(initial=0)))
+
+
+def _narrow(values: Ints) -> Ints:
+    """Python's integers as int64 where they fit."""
+    return values.astype(np.int64) if _find_bound(values) <= _WIDEST else values
+
+
+def round_exactly(x: Ints, multiplier: int, offset: Ints, shift: int) -> Ints:
+    """rs(x multiplier + offset, shift), shift >= 0, whatever the size of what is rounded."""
+    if _find_bound(x) * abs(multiplier) + _find_bound(offset) <= _WIDEST:
+        return rs(x * multiplier + offset, shift)
+    wide = x.astype(object) * multiplier + offset
+    return _narrow(np.asarray([rs_int(value, shift) for value in wide], dtype=object))
 
 
 @dataclass(frozen=True)
@@ -285,12 +329,16 @@ class TiledTensor:
     compute: Callable[[TileContents, int], Array]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TiledValue:
-    """A node's output: block ``number`` of ``grid`` is the combination of tiles ``at(number)``."""
+    """A node's output: block ``number`` of ``grid`` is the combination of tiles ``at(number)``.
+
+    ``parts``, if any, are the values that it is a sum of multiples of, none of them such a sum.
+    """
 
     grid: Grid
     at: Callable[[int], Combination]
+    parts: tuple[tuple[int, TiledValue], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -305,7 +353,9 @@ class Tiling:
     """The statements and tiled tensors of a graph's step, all from the graph alone.
 
     The graph is a legal one (``vtrain.graph.legality``).  ``side`` is the extent of a tile: that of
-    ``kzg_layout`` but in tests.  CircuitError names a node that no circuit exists for.
+    ``kzg_layout`` but in tests.  CircuitError names a node that no circuit exists for, or at which
+    the step is beyond a limit of this module (``MAX_LEAVES`` and others) before time is spent on
+    it.
     """
 
     def __init__(self, graph: StepGraph, side: int = TILE) -> None:
@@ -365,6 +415,20 @@ class Tiling:
         return [self.tensors[i].first for i in self._leaf_tensors]
 
 
+def _require_few(where: str, count: int, most: int, what: str) -> None:
+    if count > most:
+        raise CircuitError(f"{count} {what}: at most {most}", where=where)
+
+
+def _find_reach(graph: StepGraph, node: Node) -> int:
+    """How many elements the public maps of a node look at for each that it puts out."""
+    if node.op in _SUMS:
+        return -(-graph.type_of(node.inputs[0]).size // node.outputs[0].size)
+    if node.op in _WINDOWS:
+        return Window.from_attrs(node.attrs).area
+    return 1 if node.op in _COPIES else 0
+
+
 class _Builder:
     def __init__(self, graph: StepGraph, side: int) -> None:
         self.graph, self.side = graph, side
@@ -376,10 +440,33 @@ class _Builder:
         self.rows: dict[Ref, dict[str, Ref]] = {}
         self.pools: dict[tuple[Ref, Window], _Pool] = {}
         self.held: dict[Ref, str] = {}
+        self.states = {"before": graph.states(), "after": graph.next_states()}
         self.after: dict[Ref, str] = {}
-        for name, ref in graph.next_states().items():
+        for name, ref in self.states["after"].items():
             if name != COUNTER:
                 self.after.setdefault(graph.nodes[ref.node].inputs[0], name)
+        self.first_readers: dict[Ref, int] = {}
+        for index, node in enumerate(graph.nodes):
+            for ref in node.inputs:
+                self.first_readers.setdefault(ref, index)
+        self.columns: dict[str, int] = {}
+        """Of each state tensor, the number of its first block among those of the state."""
+        start = 0
+        for name in state_names(graph):
+            self.columns[name] = start
+            start += self.own_grid(self.states["before"][name]).count
+        _require_few("state", start, MAX_COMMITMENTS, "tiles of the state")
+        # By the shapes alone, before any map is worked out.
+        self.places = 0
+        for node in graph.nodes:
+            self._require_room(node.name, node.outputs[0].size, _find_reach(graph, node))
+
+    def _require_room(self, where: str, size: int, reach: int) -> None:
+        """That so many elements, for each of which a map looks at ``reach``, are not too many."""
+        self.places += size * reach
+        _require_few(where, self.places, MAX_PLACES, "elements looked at up to here")
+        of_tile = min(size, self.side**2) * reach
+        _require_few(where, of_tile, MAX_TILE_PLACES, "elements looked at for a tile")
 
     def build(self) -> None:
         for index, node in enumerate(self.graph.nodes):
@@ -388,7 +475,10 @@ class _Builder:
             emit = _EMITTERS.get(node.op)
             if emit is None:
                 raise CircuitError(f"no circuit for the operator {node.op}", where=node.name)
-            value = emit(self, Ref(index), node)
+            try:
+                value = emit(self, Ref(index), node)
+            except CircuitError as error:
+                raise CircuitError(error.message, where=error.where or node.name) from None
             if value is not None:
                 self.values[Ref(index)] = value
         for z in self.rows:
@@ -427,6 +517,7 @@ class _Builder:
         key = (ref, grid)
         if key not in self.cut_anew:
             name = self.graph.nodes[ref.node].name
+            self._require_room(name, grid.size, 1)
             same = TensorMap(value.grid, grid, lambda flat: (np.arange(flat.size), flat))
             self.cut_anew[key] = self.image(f"{name}/cut anew", name, same, value)
         return self.cut_anew[key]
@@ -445,6 +536,8 @@ class _Builder:
     ) -> TiledValue:
         """A new tiled tensor, of ``count`` tiles or as many as the grid has."""
         number, size = len(self.tensors), grid.count if count is None else count
+        if source == "trace":
+            _require_few(name, self.counts[source] + size, MAX_LEAVES, "tiles of a trace")
         self.tensors.append(TiledTensor(name, source, self.counts[source], size, compute))
         self.counts[source] += size
         return TiledValue(grid, lambda block: ((1, Tile(number, block)),))
@@ -470,9 +563,8 @@ class _Builder:
         grid: Grid,
         compute: Callable[[TileContents, int], Array],
     ) -> TiledValue:
-        places = find_blocks(self.graph, state, self.side)
-        number = len(self.tensors)
-        self.tensors.append(TiledTensor(name, source, places.start, grid.count, compute))
+        number, first = len(self.tensors), self.columns[state]
+        self.tensors.append(TiledTensor(name, source, first, grid.count, compute))
         self.counts[source] += grid.count
         return TiledValue(grid, lambda block: ((1, Tile(number, block)),))
 
@@ -486,7 +578,7 @@ class _Builder:
 
     def state(self, what: str, name: str) -> TiledValue:
         """A state tensor before or after the step."""
-        refs = self.graph.states() if what == "before" else self.graph.next_states()
+        refs = self.states[what]
         grid = self.own_grid(refs[name])
 
         def compute(contents: TileContents, block: int) -> Array:
@@ -575,16 +667,26 @@ def cut_block(values: Array, grid: Grid, block: int) -> I64:
 
 
 def _add(*parts: tuple[int, TiledValue]) -> TiledValue:
-    """The sum of integer multiples of values in the same blocks."""
+    """The sum of integer multiples of values in the same blocks.
+
+    A sum of sums is one sum: however deep a graph nests them, each part is looked at once.
+    """
+    weights: dict[TiledValue, int] = {}
+    for weight, value in parts:
+        for factor, part in value.parts or ((1, value),):
+            weights[part] = weights.get(part, 0) + weight * factor
+    if len(weights) > MAX_PARTS:
+        raise CircuitError(f"is a sum of {len(weights)} tensors: at most {MAX_PARTS}")
 
     def at(block: int) -> Combination:
         total: dict[Tile, int] = {}
-        for weight, value in parts:
+        for value, weight in weights.items():
             for factor, tile in value.at(block):
                 total[tile] = total.get(tile, 0) + weight * factor
         return tuple((factor, tile) for tile, factor in total.items() if factor)
 
-    return TiledValue(parts[0][1].grid, at)
+    flat = tuple((weight, value) for value, weight in weights.items())
+    return TiledValue(parts[0][1].grid, at, flat)
 
 
 def _equate(s: _Builder, node: str, left: TiledValue, right: TiledValue) -> None:
@@ -652,6 +754,7 @@ def _emit_gather(s: _Builder, ref: Ref, node: Node) -> TiledValue:
         )
     )
     s.counts["batch"] += grid.count
+    _require_few(node.name, s.counts["batch"], MAX_COMMITMENTS, "tiles of the batch")
     value = TiledValue(grid, lambda block: ((1, Tile(number, block)),))
     _hold_range(s, ref, node, value)
     return value
@@ -823,8 +926,8 @@ def _rescale(
 
     def compute(contents: TileContents, block: int) -> Array:
         found = find_x(contents.facts).at(block)
-        wide = contents.combine(found) * multiplier + offset * grid.mask(block)
-        rounded = rs(wide, shift)
+        offsets = offset * grid.mask(block)
+        rounded = round_exactly(contents.combine(found), multiplier, offsets, shift)
         return rounded if dtype == "i64" else np.clip(rounded, *SATURATION[dtype])
 
     y = s.tensor(name, grid, compute) if ref is None else s.commit(ref, grid)
@@ -1004,14 +1107,13 @@ def _emit_reshape(s: _Builder, ref: Ref, node: Node) -> TiledValue:
 
 def _wanted_grid(s: _Builder, ref: Ref) -> Grid:
     """The blocks in which a value is read first, through reshapes."""
-    for index, node in enumerate(s.graph.nodes):
-        if ref in node.inputs:
-            if node.op == "reshape":
-                return _wanted_grid(s, Ref(index))
-            if node.op in _READ_BY_ROWS:
-                break
-            return s.packed_grid(s.graph.type_of(ref).shape)
-    return s.own_grid(ref)
+    reader = s.first_readers.get(ref)
+    while reader is not None and s.graph.nodes[reader].op == "reshape":
+        ref = Ref(reader)
+        reader = s.first_readers.get(ref)
+    if reader is None or s.graph.nodes[reader].op in _READ_BY_ROWS:
+        return s.own_grid(ref)
+    return s.packed_grid(s.graph.type_of(ref).shape)
 
 
 def _emit_transpose(s: _Builder, ref: Ref, node: Node) -> TiledValue:
@@ -1178,6 +1280,8 @@ def _pool(s: _Builder, node: Node, source: Ref) -> _Pool:
 
 def _make_pool(s: _Builder, node: Node, source: Ref, window: Window) -> _Pool:
     _require_range(s, node, source, SATURATION["i16"][1])
+    if window.area > MAX_WINDOW:
+        raise CircuitError(f"a maximum of {window.area} pixels: at most {MAX_WINDOW}")
     x, frame = s.value(source), _Frame(window, s.graph.type_of(source).shape)
     grid = s.packed_grid(frame.pooled)
 

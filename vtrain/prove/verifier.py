@@ -128,6 +128,28 @@ def check_fit(circuit: Circuit, pinned: PinnedCircuit, keys: Keys, commit_key: C
     check_settings(pinned.settings, circuit, pinned.k)
 
 
+def commit_known(
+    circuit: Circuit,
+    pinned: PinnedCircuit,
+    found: Mapping[str, bytes],
+    parameters: Mapping[str, Ints],
+    commit_key: CommitKey,
+    expansion: Expansion | None = None,
+    *,
+    threads: int = 0,
+) -> dict[str, bytes]:
+    """The commitments to what the verifier computes: public vectors, outputs, and the challenge,
+    which follows from the commitments ``found`` in a proof."""
+    known = {
+        **circuit.compute_public(parameters),
+        **{name: compute_output(circuit, name) for name in circuit.outputs},
+        **circuit.split_challenge(draw_challenge(circuit, pinned, found, expansion)),
+    }
+    return {
+        name: commit_vector(commit_key, values, threads=threads) for name, values in known.items()
+    }
+
+
 def verify(
     circuit: Circuit,
     pinned: PinnedCircuit,
@@ -159,15 +181,9 @@ def verify(
     wanted = dict(expected)
     if wrong := _find_difference(found, wanted):
         return Verification(False, f"commitment of {wrong} is not the one expected")
-    known = {
-        **circuit.compute_public(parameters),
-        **{name: compute_output(circuit, name) for name in circuit.outputs},
-        **circuit.split_challenge(draw_challenge(circuit, pinned, found, expansion)),
-    }
-    own = {
-        name: commit_vector(commit_key, values, threads=limits.threads)
-        for name, values in known.items()
-    }
+    own = commit_known(
+        circuit, pinned, found, parameters, commit_key, expansion, threads=limits.threads
+    )
     if wrong := _find_difference(found, own):
         return Verification(False, f"commitment of {wrong} is not the one computed")
     return verify_proof(

@@ -67,6 +67,7 @@ def _detection_to_dict(detection: Detection) -> dict[str, Any]:
         "bad_steps": detection.bad_steps,
         "bad_segments": detection.bad_segments,
         "segments": detection.segments,
+        "unit": detection.unit,
         "drawn": detection.drawn,
         "formula": detection.formula,
         "probability": str(probability) if short else None,

@@ -100,8 +100,17 @@ def _chances(report: Report) -> Iterator[str]:
 
 def _case(detection: Detection) -> str:
     if detection.fraction is None:
-        return "a single false step"
+        return "a single false step" + (
+            f" among the {detection.segments} that can be proven"
+            if detection.unit == "step"
+            else ""
+        )
     share = format_percent(detection.fraction).removesuffix(".00")
+    if detection.unit == "step":
+        return (
+            f"{share} % of the steps that can be proven are false "
+            f"({detection.bad_steps} of {detection.segments})"
+        )
     return (
         f"{share} % of the steps false ({detection.bad_steps}), "
         f"packed into {detection.bad_segments} of {detection.segments} segments"

@@ -51,6 +51,7 @@ class Detection:
 
     ``bad_segments`` is into how few segments ``bad_steps`` false steps fit: the packing that hides
     them best.  ``fraction`` is the share of the steps asked about, None for a single bad step.
+    ``unit`` is what a segment is: in an audit by proofs a single step, of those that can be proven.
     """
 
     fraction: Fraction | None
@@ -58,6 +59,7 @@ class Detection:
     bad_segments: int
     segments: int
     drawn: int
+    unit: Literal["segment", "step"] = "segment"
 
     @property
     def formula(self) -> str:

@@ -113,7 +113,7 @@ def make_engine(url: str) -> Engine:
     try:
         parsed = make_url(url)
     except ArgumentError as error:
-        raise StorageError("is no database URL", where="db") from error
+        raise StorageError("is no database URL, such as sqlite:///PATH", where="db") from error
     kind = parsed.get_backend_name()
     if kind == "postgresql":
         require_postgres()
@@ -129,7 +129,7 @@ def make_engine(url: str) -> Engine:
     try:
         engine = create_engine(parsed, pool_size=32, connect_args={"timeout": 30})
     except (ArgumentError, NoSuchModuleError, TypeError) as error:
-        raise StorageError("is no database URL", where="db") from error
+        raise StorageError("is no database URL, such as sqlite:///PATH", where="db") from error
     event.listen(engine, "connect", _set_up_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine

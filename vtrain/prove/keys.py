@@ -295,7 +295,9 @@ def estimate(circuit: Circuit, k: int) -> Estimate:
 def require_fits(estimated: Estimate, memory: int) -> None:
     """CircuitError with the estimate unless it fits ``memory`` bytes."""
     if estimated.memory > memory:
-        raise CircuitError(f"{estimated}; {memory / 2**30:.1f} GiB are allowed", where="memory")
+        raise CircuitError(
+            f"{estimated}; {memory / 2**30:.1f} GiB are allowed (--memory)", where="memory"
+        )
 
 
 # --- keys

@@ -228,7 +228,7 @@ class SrsReader:
         self._size = self.left = size
         self.k = int.from_bytes(self.read(4), "little")
         if not MIN_K <= self.k <= MAX_K:
-            raise self.refuse(f"k is {self.k}, not {MIN_K} to {MAX_K}", "byte 0")
+            raise self.refuse(f"is no SRS: its k is {self.k}, not {MIN_K} to {MAX_K}", "byte 0")
         wanted = 4 + 2 * (SRS_POINT << self.k) + _TAIL
         if size != wanted:
             raise self.refuse(

@@ -117,7 +117,7 @@ _MODELS: dict[str, Callable[[int], onnx.ModelProto]] = {
 }
 SHIPPED = ("mlp", "cnn", "tiny")
 """Kinds that lie beside this file; "small" (784-32-10) and "wide" (784-512-512-10) are for the
-benchmarks."""
+benchmarks and for examples/zk."""
 
 
 def make_model(kind: str, seed: int) -> onnx.ModelProto:
@@ -126,12 +126,13 @@ def make_model(kind: str, seed: int) -> onnx.ModelProto:
 
 
 def main() -> None:
-    """Write the shipped models."""
+    """Write the shipped models, or another."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent)
+    parser.add_argument("--kind", choices=_MODELS, help="this one alone")
     arguments = parser.parse_args()
-    for kind in SHIPPED:
+    for kind in (arguments.kind,) if arguments.kind else SHIPPED:
         data = make_model(kind, arguments.seed).SerializeToString(deterministic=True)
         (arguments.out / f"{kind}.onnx").write_bytes(data)
 

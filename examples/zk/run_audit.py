@@ -20,23 +20,16 @@ of a public ceremony (docs/proofs.md), and no --allow-insecure-srs.
 
 from __future__ import annotations
 
-import json
 import secrets
 import shutil
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+
+from parties import call, find_refusal, play_all, publish, say, stage
 
 from vtrain.attest.claims import compute_claim_digest
 from vtrain.attest.keys import load_key
 from vtrain.demo.cheats import alter_gradient, train_falsely
-from vtrain.errors import RunError
 from vtrain.prove.kzg import CommitKey
 from vtrain.prove.proof_files import Statement, proof_path
 from vtrain.prove.runs import read_run
@@ -44,42 +37,7 @@ from vtrain.train.task import compile_task, load_task
 from vtrain.wire.bundle import decode_bundle, encode_bundle
 
 TASK = Path(__file__).with_name("task.toml")
-VTRAIN = Path(sys.executable).with_name("vtrain")
 K = "17"
-PUBLIC = ("task.cbor", "graph.cbor", "log.bin", "kzg.bin", "claim.cbor")
-"""What a solver publishes for a private audit, beside proofs/."""
-
-
-def call(*arguments: object, code: int = 0) -> dict[str, Any]:
-    """The answer of a command of vtrain, in a process of its own; RunError unless it exits with
-    ``code``."""
-    command = [str(VTRAIN), *map(str, arguments), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != code:
-        raise RunError(f"exit code {done.returncode}: {done.stderr}", where=" ".join(command))
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
-
-
-@contextmanager
-def stage(party: str, what: str) -> Iterator[None]:
-    """Say who does what, and how long it took."""
-    print(f"{party:<8}  {what}", flush=True)
-    started = time.monotonic()
-    yield
-    print(f"{'':8}  {time.monotonic() - started:.0f} s")
-
-
-def publish(run: Path, folder: Path) -> None:
-    """Hand the auditor what is public of a run, proofs with it."""
-    folder.mkdir(exist_ok=True)
-    for name in PUBLIC:
-        shutil.copy(run / name, folder / name)
-    if (run / "proofs").exists():
-        files = list((run / "proofs").glob("*.cbor"))
-        (folder / "proofs").mkdir(exist_ok=True)
-        for file in files:
-            shutil.copy(file, folder / "proofs")
 
 
 def pass_off(honest: Path, false: Path, step: int) -> None:
@@ -112,18 +70,17 @@ def play(folder: Path) -> None:
         call("key", "new", solver / "key.pem")
         training = ("--srs", srs, "--key", solver / "key.pem")
         made = call("train", TASK, "--out", solver / "run", *training)
-    publish(solver / "run", auditor / "run")
-    size = sum((auditor / "run" / name).stat().st_size for name in PUBLIC)
-    print(f"{'':8}  {made['steps']} steps; what it publishes has {size} bytes")
+    size = publish(solver / "run", auditor / "run")
+    say(f"{made['steps']} steps; what it publishes has {size} bytes")
 
     seed = secrets.token_hex(32)  # drawn now that the claim is there
-    print(f"auditor   draws one of the steps with fresh randomness {seed[:16]}...")
+    say(f"draws one of the steps with fresh randomness {seed[:16]}...", "auditor")
     draw = ("--srs", srs, "--seed", seed)
     with stage("solver", "makes keys, and proves the step drawn"):
         answer = call("prove", solver / "run", *draw, "--sample", 1, "--cache", solver / "keys")
     (proof,) = map(Path, answer["proofs"])
     step = int(proof.stem.removeprefix("step-"))
-    print(f"{'':8}  step {step}, {proof.stat().st_size} bytes")
+    say(f"step {step}, {proof.stat().st_size} bytes")
     publish(solver / "run", auditor / "run")
 
     how: list[object] = ["--mode", "proof", "--private", "--srs", srs, "--cache", auditor / "keys"]
@@ -132,13 +89,13 @@ def play(folder: Path) -> None:
         report = call(
             "verify", auditor / "run", *how, "--samples", 1, "--seed", seed, "--allow-insecure-srs"
         )
-    print(f"{'':8}  {report['verdict']}")
+    say(report["verdict"])
     for line in report["strength"]["checked"]:
-        print(f"{'':8}    {line}")
+        say(f"  {line}")
     report = call("verify", auditor / "run", *how, "--samples", 1, "--seed", seed, code=3)
-    print(f"{'':8}  without --allow-insecure-srs: {report['verdict']}")
+    say(f"without --allow-insecure-srs: {report['verdict']}")
 
-    print(f"solver    sells a run with a false step {step}, and a proof of it done right")
+    say(f"sells a run with a false step {step}, and a proof of it done right", "solver")
     task = compile_task(load_task(TASK, srs=srs), CommitKey)
     key = load_key(solver / "key.pem")
     train_falsely(task, solver / "false", key=key, cheat=alter_gradient, step=step)
@@ -147,21 +104,13 @@ def play(folder: Path) -> None:
     report = call(
         "verify", auditor / "false", *how, "--steps", step, "--allow-insecure-srs", code=3
     )
-    (refused,) = (check for check in report["checks"] if check["status"] == "failed")
-    print(f"auditor   {report['verdict']}: {refused['where']}: {refused['detail']}")
-    if "commitment of after is not the one expected" not in refused["detail"]:
-        raise RunError("is refused for another reason", where="the false run")
+    refused = find_refusal(report, "commitment of after is not the one expected")
+    say(f"{report['verdict']}: {refused}", "auditor")
 
 
 def main() -> None:
     """Play it in a folder that goes away."""
-    started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="vtrain-zk-") as folder:
-        try:
-            play(Path(folder))
-        except RunError as error:
-            sys.exit(str(error))
-    print(f"{time.monotonic() - started:.0f} s in all")
+    play_all(play)
 
 
 if __name__ == "__main__":

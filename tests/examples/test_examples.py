@@ -250,7 +250,7 @@ def test_a_private_audit(
     refused = r"auditor +inconclusive: step \d+: .*commitment of after is not the one expected"
     assert re.search(refused, out), out
     held = {path.name for path in (folder / "auditor" / "run").iterdir()}
-    assert held == {*script.PUBLIC, "proofs"}
+    assert held == {*importlib.import_module("parties").PUBLIC, "proofs"}
 
 
 def test_a_private_audit_that_goes_wrong_ends_with_an_error(

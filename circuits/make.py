@@ -19,10 +19,19 @@ from typing import Any
 from vtrain.prove import tiles
 from vtrain.prove.circuit import Circuit
 from vtrain.prove.ezkl_adapter import EZKL_VERSION, Limits
-from vtrain.prove.keys import default_cache, estimate, load_verifying_key, pin
+from vtrain.prove.keys import (
+    PinnedCircuit,
+    default_cache,
+    estimate,
+    load_verifying_key,
+    pin,
+)
 
 HERE = Path(__file__).resolve().parent
 KEYS = HERE / "keys.json"
+LABEL = "vtrain srs generate --k 16 --seed 00"
+Keys = dict[str, dict[str, dict[str, str]]]
+"""SRS -> circuit -> digests of the circuit ("circuit") and of its verifying key ("key")."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +55,7 @@ def _unwrap(build: Callable[..., Any]) -> Callable[..., Any]:
     return build.func if isinstance(build, partial) else build
 
 
-def render(entry: Entry, keys: dict[str, dict[str, str]]) -> dict[str, str]:
+def render(entry: Entry, keys: Keys) -> dict[str, str]:
     """The files of a circuit, by name."""
     pinned = pin(entry.circuit, entry.k)
     size = estimate(entry.circuit, entry.k)
@@ -76,7 +85,11 @@ Written by `circuits/make.py` from `vtrain/prove`.
         "ezkl": EZKL_VERSION,
         "inner_columns": entry.circuit.inner_columns,
         "k": entry.k,
-        "keys": {srs: found[entry.name] for srs, found in keys.items() if entry.name in found},
+        "keys": {
+            srs: found[entry.name]["key"]
+            for srs, found in keys.items()
+            if _is_current(entry.name, pinned, found)
+        },
         "memory_estimate": size.memory,
     }
     return {
@@ -104,10 +117,14 @@ def _group(entry: Entry, name: str) -> str:
     return entry.circuit.group_of(name)
 
 
-def read_keys() -> dict[str, dict[str, str]]:
-    """SRS -> circuit -> BLAKE3 of the verifying key, as far as they were made."""
-    found: dict[str, dict[str, str]] = json.loads(KEYS.read_text()) if KEYS.exists() else {}
+def read_keys() -> Keys:
+    """The keys that were made, also those of circuits that have changed since."""
+    found: Keys = json.loads(KEYS.read_text()) if KEYS.exists() else {}
     return found
+
+
+def _is_current(name: str, pinned: PinnedCircuit, found: dict[str, dict[str, str]]) -> bool:
+    return found.get(name, {}).get("circuit") == pinned.digest.hex()
 
 
 def make_keys(srs: Path, label: str) -> None:
@@ -115,10 +132,14 @@ def make_keys(srs: Path, label: str) -> None:
     limits = Limits(memory=24 << 30, seconds=1800)
     keys = read_keys()
     for entry in find_entries():
-        if entry.name in keys.get(label, {}):
+        pinned = pin(entry.circuit, entry.k)
+        if _is_current(entry.name, pinned, keys.get(label, {})):
             continue
-        made = load_verifying_key(pin(entry.circuit, entry.k), srs, default_cache(), limits)
-        keys.setdefault(label, {})[entry.name] = made.vk_digest.hex()
+        made = load_verifying_key(pinned, srs, default_cache(), limits)
+        keys.setdefault(label, {})[entry.name] = {
+            "circuit": pinned.digest.hex(),
+            "key": made.vk_digest.hex(),
+        }
         KEYS.write_text(json.dumps(keys, indent=2, sort_keys=True) + "\n")
 
 
@@ -126,7 +147,7 @@ def main() -> None:
     """Write all files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--keys", type=Path, metavar="SRS")
-    parser.add_argument("--label", default="vtrain srs generate --k 16 --seed 00")
+    parser.add_argument("--label", default=LABEL)
     arguments = parser.parse_args()
     if arguments.keys is not None:
         make_keys(arguments.keys, arguments.label)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from vtrain.prove.ezkl_adapter import Limits
+from vtrain.prove.keys import load_verifying_key, pin
+from vtrain.prove.srs import generate_srs
 
 CIRCUITS = Path(__file__).resolve().parents[2] / "circuits"
 
@@ -33,3 +38,21 @@ def test_each_circuit_is_described_as_it_is(maker: ModuleType) -> None:
             found = (CIRCUITS / entry.name / name).read_text()
             assert found == text, f"{entry.name}/{name}: run circuits/make.py"
     assert names == {path.name for path in CIRCUITS.iterdir() if path.is_dir()} - {"__pycache__"}
+
+
+def test_each_circuit_has_a_verifying_key(maker: ModuleType) -> None:
+    for entry in maker.find_entries():
+        facts = json.loads((CIRCUITS / entry.name / "circuit.json").read_text())
+        assert maker.LABEL in facts["keys"], f"{entry.name} has changed: run make.py --keys"
+
+
+@pytest.mark.slow
+def test_anyone_makes_the_same_verifying_key(maker: ModuleType, tmp_path: Path) -> None:
+    """A key anew, over the SRS that its label says how to make."""
+    srs = tmp_path / "k16.srs"
+    generate_srs(srs, 16, seed=b"\0")
+    entry = next(entry for entry in maker.find_entries() if entry.name == "square")
+    limits = Limits(memory=24 << 30, seconds=600)
+    made = load_verifying_key(pin(entry.circuit, entry.k), srs, tmp_path / "keys", limits)
+    facts = json.loads((CIRCUITS / "square" / "circuit.json").read_text())
+    assert made.vk_digest.hex() == facts["keys"][maker.LABEL]

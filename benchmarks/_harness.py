@@ -32,11 +32,11 @@ QUIET = 0.03
 
 
 class Target(TypedDict):
-    """A figure held against its limit."""
+    """A figure held against its limit; None where there was nothing to measure it on."""
 
     limit: float
-    value: float
-    met: bool
+    value: float | None
+    met: bool | None
 
 
 class Spread(TypedDict):
@@ -58,7 +58,7 @@ class Result:
     @property
     def met(self) -> bool:
         """Whether no target was missed."""
-        return all(target["met"] for target in self.targets.values())
+        return all(target["met"] is not False for target in self.targets.values())
 
 
 def at_most(value: float, limit: float) -> Target:
@@ -69,6 +69,11 @@ def at_most(value: float, limit: float) -> Target:
 def at_least(value: float, limit: float) -> Target:
     """A target that smaller values miss."""
     return {"limit": limit, "value": value, "met": value >= limit}
+
+
+def not_run(limit: float) -> Target:
+    """A target that this machine cannot be held to: it lacks what is measured."""
+    return {"limit": limit, "value": None, "met": None}
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -188,6 +193,9 @@ def print_table(report: dict[str, Any]) -> None:
             f"  others used {report['others_cpu_share']:.0%} of the machine: not to be trusted"
         )
     for name, target in report["targets"].items():
+        if target["value"] is None:
+            click.echo(f"  {name}: not yet run (limit {target['limit']:.4g})")
+            continue
         verdict = "met" if target["met"] else "MISSED"
         click.echo(f"  {name}: {target['value']:.4g} (limit {target['limit']:.4g}) {verdict}")
 

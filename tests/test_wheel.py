@@ -58,6 +58,24 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert "-cp311-abi3-" in wheel.name
 
 
+def test_wheel_holds_every_kernel(repository: Path, wheel: Path) -> None:
+    sources = {path.name for path in (repository / "reference_kernels").glob("*.cu*")}
+    folder = "vtrain/engines/cuda/reference_kernels/"
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.removeprefix(folder) for name in names if name.startswith(folder)} == sources
+
+
+def test_installed_wheel_finds_its_own_kernels(elsewhere: Path) -> None:
+    program = (
+        "from vtrain.engines.cuda import sources as s; print(s.find_folder(), s.compute_hash())"
+    )
+    folder, digest = run(elsewhere / "python", "-c", program, cwd=elsewhere).split()
+    assert folder.startswith(str(elsewhere.parent))
+    mine = run(sys.executable, "-c", program, cwd=elsewhere).split()
+    assert mine[0] != folder
+    assert mine[1] == digest
+
+
 def test_installed_wheel_imports_its_own_core(elsewhere: Path) -> None:
     program = "import vtrain._core as c; print(c.__version__, c.__file__)"
     version, path = run(elsewhere / "python", "-c", program, cwd=elsewhere).split()

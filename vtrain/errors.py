@@ -107,6 +107,12 @@ class MissingExtraError(VtrainError):
     fault = "user"
 
 
+class KernelError(VtrainError):
+    """A CUDA kernel does not compile, or a GPU failed in it; names file and line, or the device."""
+
+    code = "kernel"
+
+
 class MoveRefusedError(VtrainError):
     """A move that the rules of a dispute do not allow here; the game is as it was before."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -66,6 +67,17 @@ def test_every_facet_is_there_or_has_a_reason(operator: Operator) -> None:
         else:
             assert value is True or (isinstance(value, Reason) and value.why)
     assert TABLE[operator.name] is operator
+
+
+def test_what_the_cuda_engine_runs_has_a_kernel(repository: Path) -> None:
+    folder = repository / "reference_kernels"
+    runs = {name for name, operator in TABLE.items() if operator.cuda is True}
+    assert runs <= {path.stem for path in folder.glob("*.cu")}
+    kernel = 'extern "C" __global__ void {}('
+    lacking = {
+        name for name in runs if kernel.format(name) not in (folder / f"{name}.cu").read_text()
+    }
+    assert lacking == set()
 
 
 def test_what_a_gradient_flows_through_has_a_backward_rule() -> None:

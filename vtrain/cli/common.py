@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 EXIT_INPUT = 2
 EXIT_INCONCLUSIVE = 3
 
-_INCONCLUSIVE = frozenset({"busy", "missing-extra", "service-fault"})
-"""Codes of errors that are nobody's bad input: a service is away or lies, an extra is missing."""
+_INCONCLUSIVE = frozenset({"busy", "kernel", "missing-extra", "service-fault"})
+"""Codes of errors that are nobody's bad input: a service is away or lies, an extra is missing, a
+GPU fails."""
 
 Progress = Callable[[str, int, int], None]
 """(what is being done, how much is done, of how much)"""
@@ -60,8 +61,8 @@ engine_option = click.option(
     type=click.Choice(["auto", "cpu", "cuda", "numpy"]),
     default="auto",
     show_default=True,
-    help="Which engine computes the steps; all give the same bits. auto: cuda where there is a GPU, "
-    "else cpu.",
+    help="Which engine computes the steps; all give the same bits. auto: cuda where there is a "
+    "GPU, else cpu.",
 )
 threads_option = click.option(
     "--threads",

@@ -50,6 +50,13 @@ if TYPE_CHECKING:
 )
 @click.option("--no-data", is_flag=True, help="Leave the samples out of the run directory.")
 @engine_option
+@click.option(
+    "--selfcheck-every",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Engine cuda: compare its fast kernels with their readable twins again every N steps; one "
+    "that differs serves no more.",
+)
 @threads_option
 @json_option
 def command(
@@ -60,6 +67,7 @@ def command(
     srs: Path | None,
     no_data: bool,
     engine: str,
+    selfcheck_every: int | None,
     threads: int,
     as_json: bool,
 ) -> None:
@@ -82,6 +90,7 @@ def command(
             engine=engine,
             steps=steps,
             threads=threads,
+            selfcheck_every=selfcheck_every or 0,
             keep_data=not no_data,
             progress=progress,
         )

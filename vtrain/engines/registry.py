@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from vtrain.engines.base import Session
 from vtrain.engines.cpu import CpuSession
 from vtrain.engines.numpy_engine import NumpySession
@@ -9,7 +11,7 @@ from vtrain.errors import RunError
 from vtrain.spec.samples import Samples
 from vtrain.wire.graph import StepGraph
 
-ENGINES = ("auto", "cpu", "numpy")
+ENGINES = ("auto", "cpu", "cuda", "numpy")
 """What ``--engine`` takes; ``auto`` is the fastest that this machine has."""
 
 
@@ -17,11 +19,32 @@ def resolve_engine(name: str) -> str:
     """The engine that ``name`` stands for; RunError for an unknown one."""
     if name not in ENGINES:
         raise RunError(f"is none of {', '.join(ENGINES)}", where=f"engine {name}")
-    return "cpu" if name == "auto" else name
+    if name != "auto":
+        return name
+    return "cuda" if _has_gpu() else "cpu"
 
 
-def open_session(engine: str, graph: StepGraph, samples: Samples, *, threads: int = 0) -> Session:
-    """A session of ``engine`` on a legal graph; ``threads`` = 0 takes every core."""
-    if resolve_engine(engine) == "numpy":
+@cache
+def _has_gpu() -> bool:
+    from vtrain.engines.cuda.gpu import is_available
+
+    return is_available()
+
+
+def open_session(
+    engine: str, graph: StepGraph, samples: Samples, *, threads: int = 0, selfcheck_every: int = 0
+) -> Session:
+    """A session of ``engine`` on a legal graph.
+
+    ``threads`` = 0 takes every core.  ``selfcheck_every`` has a meaning for ``cuda`` alone: after
+    so many steps its kernels are compared with their readable twins again (0: only at first).
+    RunError, MissingExtraError: what ``cuda`` lacks on this machine.
+    """
+    resolved = resolve_engine(engine)
+    if resolved == "cuda":
+        from vtrain.engines.cuda.session import open_cuda
+
+        return open_cuda(graph, samples, check_every=selfcheck_every)
+    if resolved == "numpy":
         return NumpySession(graph, samples)
     return CpuSession(graph, samples, threads=threads)

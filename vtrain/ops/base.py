@@ -58,7 +58,6 @@ class Reason:
 
 
 NOT_DIFFERENTIABLE = Reason("never lies between a weight and the loss")
-CUDA_LATER = Reason("the CUDA engine is not built yet")
 NOT_PROVEN = Reason("public, or a hash that is compared outside the circuits")
 
 
@@ -192,8 +191,9 @@ class Operator:
     """A row of the table: the operator's law and what exists for it elsewhere.
 
     ``leaf`` recomputes single elements in a dispute.  ``onnx`` says whether
-    ``vtrain.graph.onnx_export`` lowers it; ``rust`` whether the cpu engine runs it; ``circuit``
-    whether steps with it can be proven, tile by tile at least (``vtrain.prove.tiling``).
+    ``vtrain.graph.onnx_export`` lowers it; ``rust`` whether the cpu engine runs it; ``cuda``
+    whether the cuda engine does (``reference_kernels/NAME.cu``); ``circuit`` whether steps with it
+    can be proven, tile by tile at least (``vtrain.prove.tiling``).
     """
 
     name: str
@@ -202,7 +202,7 @@ class Operator:
     backward: Backward | Reason = NOT_DIFFERENTIABLE
     onnx: bool | Reason = True
     rust: bool | Reason = True
-    cuda: bool | Reason = field(default=CUDA_LATER)
+    cuda: bool | Reason = True
     circuit: bool | Reason = True
     leaf: LeafRule = field(kw_only=True)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from vtrain.attest.claims import sign_claim
 from vtrain.attest.keys import PrivateKey, public_key
 from vtrain.commit.state import compute_root_of_state
+from vtrain.engines.base import Session
 from vtrain.engines.registry import open_session, resolve_engine
 from vtrain.errors import DataError, RunError, SignatureError, TaskError
 from vtrain.spec.commitment import compute_graph_root, compute_task_id
@@ -80,6 +81,7 @@ def train(
     engine: str = "auto",
     steps: int | None = None,
     threads: int = 0,
+    selfcheck_every: int = 0,
     keep_data: bool = True,
     progress: Progress | None = None,
 ) -> RunSummary:
@@ -89,7 +91,9 @@ def train(
     later call with more goes on and signs a new claim, of which the old log is a prefix.  The same
     ``out`` and task always end in the same final root, however often the process was killed.
 
-    A task that logs KZG commitments needs ``task.kzg``, which ``compile_task`` opened.
+    With engine cuda, ``selfcheck_every`` > 0 compares its fast kernels with their readable twins
+    again after so many steps.  A task that logs KZG commitments needs ``task.kzg``, which
+    ``compile_task`` opened.
 
     RunError: ``out`` is in use, has another task, or is further than ``steps``, or ``threads`` is
     beyond 1024; SignatureError: ``key`` is no private key; TaskError, DataError: the parts of
@@ -115,7 +119,10 @@ def train(
         counts = _Saturation(task.graph, run)
         if begun < target:
             run.remove_claim()
-            _advance(task, run, target, engine, threads, counts, kzg, progress)
+            session = open_session(
+                engine, task.graph, task.samples, threads=threads, selfcheck_every=selfcheck_every
+            )
+            _advance(task, run, target, session, engine, counts, kzg, progress)
         elif run.manifest is None or run.manifest.steps != begun:
             run.write_manifest(counts.as_tally(engine))
         claim = Claim(
@@ -222,15 +229,14 @@ def _advance(
     task: CompiledTask,
     run: RunDirectory,
     target: int,
+    session: Session,
     engine: str,
-    threads: int,
     counts: _Saturation,
     kzg: KzgRecorder | None,
     progress: Progress | None,
 ) -> None:
     """Do the steps up to ``target``, with a checkpoint at each one due and at the last."""
     spec = task.spec
-    session = open_session(engine, task.graph, task.samples, threads=threads)
     session.load_state(run.state)
     counted, reported = run.log.size, Counter[str]()
     first, started = run.log.size, time.perf_counter()

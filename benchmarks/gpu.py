@@ -1,0 +1,615 @@
+"""The cuda engine on one GPU: checked first, then timed against torch on the same card.
+
+One call compiles, checks and times everything, in less than eight minutes on an H200.  Without a
+GPU it writes which targets wait, and what is predicted of them.
+
+Predicted, before any run on a GPU:
+
+- int16 product at 4096 cubed: 0.38 of torch's bf16 rate, at 8192 cubed 0.42.  Four int8 products at
+  twice the rate of bf16 make 0.5 the ceiling; packing both operands moves 12 bytes an element,
+  which is 6 percent of the time at 4096; sums of int64 are 8 bytes an output; the rest is what a
+  first wgmma pipeline loses against cuBLAS.
+- int8 product: 1.3 of bf16.  fp32 without TF32 runs at a fifteenth of bf16: 0.38 is 5.7 times that.
+- Step of the MLP: 2.3 of compiled bf16.  Its eight products take 2.5 of bf16's; the update moves
+  32 bytes a weight, gradients of 8 bytes in them, where bf16 with fp32 weights moves 28.
+- Step of the CNN: 2.5.  Gradients of images pass through int64 patches, the weak point here.
+- BLAKE3: 400 GB/s.  A compression of 64 bytes is about 800 instructions; 132 processors of 128
+  lanes at 1.8 GHz do 30e12 a second, which makes 2,400 GB/s the ceiling if all were one cycle, and
+  rotations and additions share half of the lanes; memory allows 4,000.
+- Commitment: the state of the MLP is 0.4 GB, 1 ms at that rate, and the step takes 5.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import _harness as harness
+import numpy as np
+import numpy.typing as npt
+
+from vtrain.engines.base import Session, State
+from vtrain.engines.cpu import CpuSession
+from vtrain.engines.cuda.device import Call, Device, Pointer, Slot
+from vtrain.engines.cuda.digest import plan_tensor_digest
+from vtrain.engines.cuda.gemm import Epilogue, Factor, plan_matmul
+from vtrain.engines.cuda.gpu import CudaDevice, is_available
+from vtrain.engines.cuda.kernels import Kernels
+from vtrain.engines.cuda.launch import Arg, Constant, Launch, Operand, Output, Scratch
+from vtrain.engines.cuda.session import CudaSession
+from vtrain.graph.builder import FixedExponents, GraphBuilder
+from vtrain.graph.calibration import calibrate
+from vtrain.graph.model import Add, Conv, Layer, Linear, MaxPool, Model, Relu, Reshape
+from vtrain.graph.step import Affine, Momentum, StepPlan, compute_initial_state, emit_step
+from vtrain.ops.layout import Window
+from vtrain.spec.commitment import compute_tensor_digest
+from vtrain.spec.number import MASTER_EXPONENT, round_to_mantissa
+from vtrain.spec.samples import Samples
+from vtrain.train.data import build_samples
+from vtrain.wire.graph import StepGraph
+
+Array = npt.NDArray[Any]
+NEVER = 2**40
+GEMM_SIZES = (4096, 8192)
+WIDTH, BATCH = 4096, 4096
+CNN_BATCH = 256
+CHANNELS = (64, 128, 256)
+HASHED = 4 * 2**30
+EQUAL_STEPS = 1000
+
+LIMITS = {
+    **{f"int16 product, {n} cubed, of torch bf16": ("least", 0.35) for n in GEMM_SIZES},
+    **{f"int8 product, {n} cubed, of torch bf16": ("least", 1.2) for n in GEMM_SIZES},
+    **{f"int16 product, {n} cubed, of torch fp32": ("least", 5.0) for n in GEMM_SIZES},
+    "mlp step, time over torch bf16 compiled": ("most", 2.5),
+    "mlp step, time over torch fp32": ("most", 1.0),
+    "cnn step, time over torch bf16 compiled": ("most", 2.5),
+    "cnn step, time over torch fp32": ("most", 1.0),
+    "BLAKE3 of 4 GiB, GB/s": ("least", 300.0),
+    "committing every step, share of the mlp step": ("most", 0.35),
+    "committing every 10 steps, share of the mlp step": ("most", 0.04),
+    "equal roots after 1,000 steps, cpu and gpu, mlp and cnn": ("least", 1.0),
+    "equal roots of a run that changes its engine half-way": ("least", 1.0),
+}
+PREDICTED = {
+    "int16 product, 4096 cubed, of torch bf16": 0.38,
+    "int16 product, 8192 cubed, of torch bf16": 0.42,
+    "int8 product, 4096 cubed, of torch bf16": 1.3,
+    "int8 product, 8192 cubed, of torch bf16": 1.4,
+    "int16 product, 4096 cubed, of torch fp32": 5.7,
+    "int16 product, 8192 cubed, of torch fp32": 6.3,
+    "mlp step, time over torch bf16 compiled": 2.3,
+    "mlp step, time over torch fp32": 0.25,
+    "cnn step, time over torch bf16 compiled": 2.5,
+    "cnn step, time over torch fp32": 0.6,
+    "BLAKE3 of 4 GiB, GB/s": 400.0,
+    "committing every step, share of the mlp step": 0.2,
+    "committing every 10 steps, share of the mlp step": 0.02,
+}
+
+
+def judge(values: dict[str, float]) -> dict[str, harness.Target]:
+    """Every target of the engine, those without a value as not run."""
+    targets = {}
+    for name, (kind, limit) in LIMITS.items():
+        if name not in values:
+            targets[name] = harness.not_run(limit)
+        elif kind == "least":
+            targets[name] = harness.at_least(values[name], limit)
+        else:
+            targets[name] = harness.at_most(values[name], limit)
+    return targets
+
+
+# --- models and their tasks
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step graph with its samples and first state."""
+
+    graph: StepGraph
+    samples: Samples
+    state: State
+
+
+class Weights:
+    """Random parameters."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+        self.params: dict[str, npt.NDArray[np.int32]] = {}
+
+    def add(self, name: str, shape: tuple[int, ...], fan_in: int) -> str:
+        """He's uniform initialisation."""
+        values = self._rng.uniform(-1, 1, shape) * np.sqrt(6 / fan_in)
+        self.params[name] = round_to_mantissa(values, MASTER_EXPONENT).astype(np.int32)
+        return name
+
+
+def make_mlp(sizes: Sequence[int]) -> Model:
+    """Linear layers with biases, ReLU between them."""
+    weights = Weights(1)
+    layers: list[Layer] = []
+    value = "x"
+    for i, (inputs, outputs) in enumerate(pairwise(sizes)):
+        weight = weights.add(f"w{i}", (outputs, inputs), inputs)
+        layers.append(
+            Linear(f"fc{i}", value, weight, weights.add(f"b{i}", (outputs,), 6 * 10**6), True)
+        )
+        value = f"fc{i}"
+        if i < len(sizes) - 2:
+            layers.append(Relu(f"relu{i}", value))
+            value = f"relu{i}"
+    return Model("x", (sizes[0],), tuple(layers), value, weights.params)
+
+
+def make_cnn(side: int, channels: Sequence[int], blocks: int, classes: int) -> Model:
+    """3x3 convolutions: at each width one that widens, then residual blocks of two, then a pool."""
+    weights = Weights(2)
+    same = Window((3, 3), (1, 1), (1, 1, 1, 1))
+    layers: list[Layer] = []
+
+    def convolve(name: str, value: str, inputs: int, outputs: int) -> str:
+        kernel = weights.add(f"{name}/k", (outputs, 3, 3, inputs), 9 * inputs)
+        bias = weights.add(f"{name}/b", (outputs,), 6 * 10**6)
+        layers.append(Conv(name, value, kernel, bias, same))
+        return name
+
+    def rectify(value: str) -> str:
+        layers.append(Relu(f"{value}/relu", value))
+        return f"{value}/relu"
+
+    value, width = "x", 3
+    for level, outputs in enumerate(channels):
+        value = rectify(convolve(f"wide{level}", value, width, outputs))
+        width = outputs
+        for block in range(blocks):
+            inner = rectify(convolve(f"a{level}.{block}", value, width, width))
+            inner = convolve(f"b{level}.{block}", inner, width, width)
+            layers.append(Add(f"sum{level}.{block}", inner, value))
+            value = rectify(f"sum{level}.{block}")
+        layers.append(MaxPool(f"pool{level}", value, Window((2, 2), (2, 2), (0, 0, 0, 0))))
+        value = f"pool{level}"
+        side //= 2
+    flat = side * side * width
+    layers.append(Reshape("flat", value, (flat,)))
+    head = weights.add("head", (classes, flat), flat)
+    layers.append(Linear("logits", "flat", head, weights.add("head/b", (classes,), 10**6), True))
+    shape = (3, side * 2 ** len(channels), side * 2 ** len(channels))
+    return Model("x", shape, tuple(layers), "logits", weights.params)
+
+
+class Trainable:
+    """A model with random samples, and exponents that a small batch gave."""
+
+    def __init__(self, model: Model, *, classes: int, samples: int) -> None:
+        rng = np.random.default_rng(5)
+        x = rng.integers(0, 256, (samples, *model.input_shape), dtype=np.uint8)
+        self._model = model
+        self._samples = build_samples(x, rng.integers(0, classes, samples, dtype=np.int32))
+        self._state = compute_initial_state(model.params)
+        measured = calibrate(
+            lambda builder: self._emit(builder, 16, NEVER),
+            self._state,
+            self._samples,
+            steps=2,
+            margin=3,
+        )
+        self._exponents = measured.exponents
+
+    def _emit(self, builder: GraphBuilder, batch: int, commit_every: int) -> None:
+        plan = StepPlan(
+            data=self._samples.spec,
+            prepare=Affine(multiplier=257, offset=-(2**15), shift=1, exponent=15),
+            loss="cross_entropy",
+            optimizer=Momentum(decay=round(2**16 * 0.1), starts=(0,), rates=(32768,), exponent=30),
+            seed=11,
+            batch=batch,
+            commit_every=commit_every,
+        )
+        emit_step(builder, plan, self._model)
+
+    def make_step(self, batch: int, commit_every: int) -> Step:
+        """The training step on batches of so many samples."""
+        builder = GraphBuilder(FixedExponents(self._exponents))
+        self._emit(builder, batch, commit_every)
+        return Step(builder.graph(), self._samples, self._state)
+
+
+# --- checks
+
+
+def run_steps(session: Session, state: State, steps: int) -> list[Any]:
+    """Records of so many steps from ``state``."""
+    session.load_state(state)
+    return [session.step() for _ in range(steps)]
+
+
+def open_cuda(step: Step, device: Device, **options: Any) -> CudaSession:
+    """Our side, every product on tensor cores."""
+    kernels = Kernels(device, **options)
+    session = CudaSession(step.graph, step.samples, device=device, kernels=kernels)
+    session.load_state(step.state)
+    return session
+
+
+def small_steps() -> dict[str, Step]:
+    """What is compared with the cpu engine."""
+    mlp, cnn = make_mlp((96, 64, 48, 10)), make_cnn(8, (8, 12), 1, 10)
+    models = {"mlp": mlp, "cnn": cnn}
+    return {
+        name: Trainable(model, classes=10, samples=500).make_step(32, 10)
+        for name, model in models.items()
+    }
+
+
+def check_roots(device: Device, steps: int) -> dict[str, float]:
+    """1.0 where the records of the cpu engine are found again."""
+    equal, mixed = 1.0, 1.0
+    for step in small_steps().values():
+        cpu = CpuSession(step.graph, step.samples)
+        expected = run_steps(cpu, step.state, steps)
+        cuda = open_cuda(step, device, least_products=0)
+        if run_steps(cuda, step.state, steps) != expected:
+            equal = 0.0
+        first = run_steps(cuda, step.state, steps // 2)
+        second = run_steps(cpu, cuda.read_state(), steps - steps // 2)
+        if [*first, *second] != expected:
+            mixed = 0.0
+        cuda.close()
+    return {
+        "equal roots after 1,000 steps, cpu and gpu, mlp and cnn": equal,
+        "equal roots of a run that changes its engine half-way": mixed,
+    }
+
+
+def run_sanitized() -> None:
+    """What compute-sanitizer watches: a few steps of the small models."""
+    device = CudaDevice()
+    for step in small_steps().values():
+        cpu = CpuSession(step.graph, step.samples)
+        cuda = open_cuda(step, device, least_products=0)
+        assert run_steps(cuda, step.state, 3) == run_steps(cpu, step.state, 3)
+        cuda.close()
+    device.close()
+
+
+def check_sanitized() -> str:
+    """What compute-sanitizer says of it."""
+    sanitizer = shutil.which("compute-sanitizer")
+    if sanitizer is None:
+        return "not on this machine"
+    done = subprocess.run(
+        [
+            sanitizer,
+            "--error-exitcode",
+            "9",
+            sys.executable,
+            "-c",
+            "import gpu; gpu.run_sanitized()",
+        ],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=150,
+    )
+    return (
+        "no errors"
+        if done.returncode == 0
+        else f"exit code {done.returncode}: {done.stdout[-500:]}"
+    )
+
+
+# --- timing
+
+
+class Bench:
+    """Launches with memory of their own, to be checked and timed."""
+
+    def __init__(self, device: Device, launches: Sequence[Launch], places: dict[Arg, int]) -> None:
+        self._device, self._places = device, dict(places)
+        self._own: list[int] = []
+        for launch in launches:
+            for arg in launch.args:
+                if isinstance(arg, Scratch | Constant) and arg not in self._places:
+                    nbytes = arg.nbytes if isinstance(arg, Scratch) else len(arg.data)
+                    self._places[arg] = device.allocate(max(nbytes, 1))
+                    self._own.append(self._places[arg])
+                    if isinstance(arg, Constant):
+                        device.write(self._places[arg], arg.data)
+        device.prepare([(launch.file, launch.kernel) for launch in launches])
+        self._calls = [self._resolve(launch) for launch in launches]
+        self._replay = device.record(self.launch)
+
+    def _resolve(self, launch: Launch) -> Call:
+        slots: tuple[Slot, ...] = tuple(
+            arg if isinstance(arg, int) else Pointer(self._places[arg]) for arg in launch.args
+        )
+        return Call(launch.file, launch.kernel, launch.grid, launch.block, slots, launch.shared)
+
+    def launch(self) -> None:
+        """Queue all of it once."""
+        for call in self._calls:
+            self._device.launch(call)
+
+    def time(self, rounds: int = 20) -> harness.Spread:
+        """Seconds, by the device's clock."""
+        for _ in range(3):
+            self._replay()
+        return harness.spread([self._device.time(self._replay) for _ in range(rounds)])
+
+    def close(self) -> None:
+        """Give the memory back."""
+        for address in self._own:
+            self._device.free(address)
+
+
+def time_torch(work: Callable[[], object], rounds: int = 20) -> harness.Spread:
+    """Seconds of a call, by torch's events."""
+    import torch
+
+    for _ in range(3):
+        work()
+    times = []
+    for _ in range(rounds):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        work()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) / 1e3)
+    return harness.spread(times)
+
+
+def measure_products(device: CudaDevice, size: int, rounds: int) -> dict[str, Any]:
+    """int16 and int8 products of random data, checked against float64, over torch's."""
+    import torch
+
+    rng = np.random.default_rng(size)
+    figures: dict[str, Any] = {}
+    for dtype, low, high in ((np.int16, -32639, 32639), (np.int8, -127, 127)):
+        a, b = (rng.integers(low, high, (size, size), dtype=dtype, endpoint=True) for _ in "ab")
+        places: dict[Arg, int] = {}
+        for index, values in enumerate((a, b)):
+            places[Operand(index)] = device.allocate(values.nbytes)
+            device.write(places[Operand(index)], values.reshape(-1).view(np.uint8))
+        places[Output()] = device.allocate(8 * size * size)
+        name = "i16" if dtype is np.int16 else "i8"
+        launches = plan_matmul(
+            Factor(Operand(0), name, size, size, True, low, high),
+            Factor(Operand(1), name, size, size, False, low, high),
+            Epilogue(Output()),
+            device.info.architecture,
+            processors=device.info.processors,
+        )
+        assert launches is not None
+        bench = Bench(device, launches, places)
+        bench.launch()
+        sums = np.frombuffer(device.read(places[Output()], 8 * size * size), "<i8")
+        # Sums are below 2^43: exact in binary64, whatever the order.
+        exact = torch.from_numpy(a).cuda().double() @ torch.from_numpy(b).cuda().double()
+        assert np.array_equal(sums.reshape(size, size), exact.cpu().numpy().astype(np.int64))
+        figures[f"{name}, seconds"] = bench.time(rounds)
+        bench.close()
+        for address in places.values():
+            device.free(address)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    for kind in (torch.bfloat16, torch.float32):
+        x, y = (torch.randn(size, size, device="cuda").to(kind) for _ in "xy")
+        figures[f"torch {kind}, seconds"] = time_torch(lambda x=x, y=y: x @ y, rounds)  # type: ignore[misc]
+    return figures
+
+
+def wall(step: Callable[[], object], finish: Callable[[], object], steps: int) -> harness.Spread:
+    """Seconds a step, over several runs of ``steps``."""
+    step()
+    finish()
+    times = []
+    for _ in range(5):
+        begin = time.perf_counter()
+        for _ in range(steps):
+            step()
+        finish()
+        times.append((time.perf_counter() - begin) / steps)
+    return harness.spread(times)
+
+
+def make_torch(model: Model) -> Any:
+    """The torch twin of ``model``."""
+    import torch
+    from torch import nn
+
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = nn.ModuleDict()
+            for layer in model.layers:
+                match layer:
+                    case Linear():
+                        outer, inner = model.params[layer.weight].shape
+                        self.parts[layer.name.replace(".", "_")] = nn.Linear(inner, outer)
+                    case Conv():
+                        outer, _, _, inner = model.params[layer.weight].shape
+                        part = nn.Conv2d(inner, outer, 3, padding=1)
+                        self.parts[layer.name.replace(".", "_")] = part
+
+        def forward(self, x: Any) -> Any:
+            values = {model.input: x}
+            for layer in model.layers:
+                match layer:
+                    case Linear() | Conv():
+                        part = self.parts[layer.name.replace(".", "_")]
+                        values[layer.name] = part(values[layer.input])
+                    case Relu():
+                        values[layer.name] = torch.relu(values[layer.input])
+                    case Add():
+                        values[layer.name] = values[layer.left] + values[layer.right]
+                    case MaxPool():
+                        values[layer.name] = nn.functional.max_pool2d(values[layer.input], 2)
+                    case Reshape():
+                        values[layer.name] = values[layer.input].flatten(1)
+            return values[model.output]
+
+    return Network().cuda()
+
+
+def time_torch_steps(
+    model: Model, batch: int, classes: int, steps: int
+) -> dict[str, harness.Spread]:
+    """Seconds of a training step: compiled under bf16 autocast, and eager in fp32 without TF32."""
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    found = {}
+    for name in ("bf16 compiled", "fp32"):
+        network = make_torch(model)
+        x = torch.rand(batch, *model.input_shape, device="cuda")
+        if len(model.input_shape) == 3:
+            network = network.to(memory_format=torch.channels_last)
+            x = x.contiguous(memory_format=torch.channels_last)
+        y = torch.randint(0, classes, (batch,), device="cuda")
+        optimizer = torch.optim.SGD(network.parameters(), lr=1e-3, momentum=0.9)
+        half = name != "fp32"
+        forward = torch.compile(network) if half else network
+
+        def step(
+            forward: Any = forward,
+            optimizer: Any = optimizer,
+            x: Any = x,
+            y: Any = y,
+            half: bool = half,
+        ) -> None:
+            optimizer.zero_grad()
+            with torch.autocast("cuda", torch.bfloat16, enabled=half):
+                loss = torch.nn.functional.cross_entropy(forward(x), y)
+            loss.backward()
+            optimizer.step()
+
+        for _ in range(3):
+            step()
+        found[name] = wall(step, torch.cuda.synchronize, steps)
+    return found
+
+
+def measure_step(
+    device: CudaDevice, model: Model, batch: int, classes: int, commits: Sequence[int], steps: int
+) -> dict[str, Any]:
+    """Seconds a step of both sides; ours for each commitment interval."""
+    figures: dict[str, Any] = {}
+    trainable = Trainable(model, classes=classes, samples=2 * batch)
+    for commit_every in commits:
+        step = trainable.make_step(batch, commit_every)
+        session = open_cuda(step, device)
+        count = steps if commit_every == NEVER else -(-steps // commit_every) * commit_every
+        name = "never" if commit_every == NEVER else f"every {commit_every}"
+        figures[f"ours, committing {name}"] = wall(session.step, device.synchronize, count)
+        if commit_every == NEVER:
+            figures["phases, seconds a step"] = measure_phases(session, step.graph)
+            figures["device memory, GB"] = session.memory_bytes / 1e9
+        session.close()
+    for name, seconds in time_torch_steps(model, batch, classes, steps).items():
+        figures[f"torch {name}"] = seconds
+    return figures
+
+
+def measure_phases(session: CudaSession, graph: StepGraph, steps: int = 5) -> dict[str, float]:
+    """Where the time of our step goes, by operator of the last node of each job."""
+    session.start_profile()
+    for _ in range(steps):
+        session.step()
+    phases: dict[str, float] = {}
+    spent = session.profile()
+    for node in graph.nodes:
+        if spent[node.name] > 0:
+            phases[node.op] = phases.get(node.op, 0.0) + spent[node.name] / steps
+    return dict(sorted(phases.items(), key=lambda item: -item[1]))
+
+
+def measure_hash(device: CudaDevice, nbytes: int, rounds: int) -> harness.Spread:
+    """Seconds for the digest of ``nbytes`` random bytes, which is checked."""
+    data = np.random.default_rng(3).integers(0, 256, nbytes, dtype=np.uint8)
+    places: dict[Arg, int] = {Operand(0): device.allocate(nbytes), Output(): device.allocate(32)}
+    device.write(places[Operand(0)], data)
+    bench = Bench(device, plan_tensor_digest(nbytes), places)
+    bench.launch()
+    assert device.read(places[Output()], 32) == compute_tensor_digest(data)
+    found = bench.time(rounds)
+    bench.close()
+    for address in places.values():
+        device.free(address)
+    return found
+
+
+def describe_waiting() -> harness.Result:
+    """What is written where there is no GPU."""
+    rows = [
+        {
+            "target": name,
+            "limit": f"at {kind} {limit:g}",
+            "predicted": f"{PREDICTED[name]:g}" if name in PREDICTED else "holds",
+        }
+        for name, (kind, limit) in LIMITS.items()
+    ]
+    status = "not yet run: there was no NVIDIA GPU on this machine"
+    return harness.Result({"status": status, "predicted": rows}, judge({}))
+
+
+def measure(quick: bool) -> harness.Result:
+    """Everything, on the first GPU."""
+    if not is_available():
+        return describe_waiting()
+    rounds, steps = (5, 5) if quick else (20, 20)
+    with tempfile.TemporaryDirectory() as folder:
+        begin = time.perf_counter()
+        device = CudaDevice(folder=Path(folder))
+        values = check_roots(device, EQUAL_STEPS)
+        figures: dict[str, Any] = {
+            "device": vars(device.info),
+            "compiled and checked, seconds": time.perf_counter() - begin,
+            "compute-sanitizer": "left out" if quick else check_sanitized(),
+        }
+        for size in GEMM_SIZES[: 1 if quick else None]:
+            found = figures[f"product, {size} cubed"] = measure_products(device, size, rounds)
+            ours, bytes_ = found["i16, seconds"]["median"], found["i8, seconds"]["median"]
+            half = found["torch torch.bfloat16, seconds"]["median"]
+            single = found["torch torch.float32, seconds"]["median"]
+            values[f"int16 product, {size} cubed, of torch bf16"] = half / ours
+            values[f"int8 product, {size} cubed, of torch bf16"] = half / bytes_
+            values[f"int16 product, {size} cubed, of torch fp32"] = single / ours
+        hashed = figures["BLAKE3 of 4 GiB, seconds"] = measure_hash(device, HASHED, rounds)
+        values["BLAKE3 of 4 GiB, GB/s"] = HASHED / hashed["median"] / 1e9
+        mlp = make_mlp((WIDTH,) * 4)
+        found = figures["mlp step"] = measure_step(device, mlp, BATCH, WIDTH, (NEVER, 1, 10), steps)
+        plain = found["ours, committing never"]["median"]
+        values["mlp step, time over torch bf16 compiled"] = (
+            plain / found["torch bf16 compiled"]["median"]
+        )
+        values["mlp step, time over torch fp32"] = plain / found["torch fp32"]["median"]
+        for interval, name in ((1, "every step"), (10, "every 10 steps")):
+            more = found[f"ours, committing every {interval}"]["median"] - plain
+            values[f"committing {name}, share of the mlp step"] = more / plain
+        cnn = make_cnn(32, CHANNELS, 2, 10)
+        found = figures["cnn step"] = measure_step(device, cnn, CNN_BATCH, 10, (NEVER,), steps)
+        plain = found["ours, committing never"]["median"]
+        values["cnn step, time over torch bf16 compiled"] = (
+            plain / found["torch bf16 compiled"]["median"]
+        )
+        values["cnn step, time over torch fp32"] = plain / found["torch fp32"]["median"]
+        device.close()
+    figures["predicted"] = [{"target": name, "value": value} for name, value in PREDICTED.items()]
+    return harness.Result(figures, judge(values))
+
+
+if __name__ == "__main__":
+    harness.main("gpu", measure)

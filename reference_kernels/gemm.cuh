@@ -1,0 +1,230 @@
+// Exact products of int16 and int8 matrices on int8 tensor cores: what the kernels share.
+//
+// An int16 is q = 256 hi + lo with hi = floor(q / 256), signed, and lo = q mod 256, unsigned: its
+// two bytes as they lie in memory, and right for every int16.  The instructions multiply any mix of
+// signed and unsigned bytes, so a product of int16 is four products of bytes, kept in three sums:
+//     hi hi 2^16 + (hi lo + lo hi) 2^8 + lo lo.
+// An operand proven to lie in [-128, 127] or, if the other has two planes, in [0, 255] is one plane
+// of bytes, signed or not.
+//
+// No sum of int32 overflows: a term of the middle sum is at most 2 * 128 * 255 in magnitude, of the
+// others 128 * 128 and 255 * 255; 32,768 terms of 65,280 are 2,139,095,040 < 2^31.  A block adds at
+// most LONGEST_SUM terms; what is longer is split over blocks that add their int64 sums atomically
+// (adding modulo 2^64 is exact in any order), as are products too small to fill the device.
+//
+// Packed operands (gemm_pack.cuh).  An operand is a matrix [rows, inner]: A as it stands, B with
+// its columns as rows.  It is cut into tiles of 128 rows and 128 inner places, padded with zeros;
+// tile (row_tile, inner_tile) is, at (row_tile * inner_tiles + inner_tile) * planes * 16384, its
+// plane lo and then hi (or the one there is), each of 128 rows of 128 bytes, in which the 16 bytes
+// at place c lie at c ^ row % 8.  So a tile lies in memory as the tensor cores want it in shared
+// memory ("Shared Memory Matrix Layout", 128-byte swizzle): one contiguous copy brings it.
+//
+// Included by matmul.cu after the files of the operators that the epilogue takes its arithmetic
+// from.
+#pragma once
+
+#include "mma.cuh"
+
+constexpr i64 TILE = 128;               // rows of a packed tile, and its bytes of inner places
+constexpr i64 PLANE_BYTES = TILE * TILE;
+constexpr i64 LONGEST_SUM = 32768;      // terms that a block may add
+
+// Where the 16 bytes at place ``piece`` of a row lie in a plane of a packed tile.
+__device__ inline u32 packed_offset(u32 row, u32 piece) {
+    return row * TILE + ((piece ^ (row & 7)) << 4);
+}
+
+// Bits of ``flags``.
+constexpr i64 STORES_SUMS = 1, ADDS_SUMS = 2, NARROWS = 4, HAS_BIAS = 8, IS_RELU = 16, TURNS = 32;
+
+// On their way out, 16 x COLUMNS outputs of a warp lie in shared memory, each weight of the sums by
+// itself: so that stores to device memory are whole lines.  A row is 8 words longer than its
+// columns, so that the pairs of neighbours that a warp writes, of 8 rows, lie in different banks.
+constexpr u32 SLAB_ROWS = 16;
+template <int COLUMNS>
+__device__ inline u32 slab_place(u32 weight, u32 row, u32 column) {
+    return (weight * SLAB_ROWS + row) * (COLUMNS + 8) + column;
+}
+template <int SUMS, int COLUMNS>
+__device__ constexpr u32 slab_size() {
+    return SUMS * SLAB_ROWS * (COLUMNS + 8);
+}
+
+// What becomes of the sums [m, n]: stored, or added to what is there, as [n, m] if turned; and if
+// they are narrowed, bias and rescaling as in add_bias.cu and rescale.cu, then relu.cu.  Pointers
+// that the flags do not ask for are not read.
+struct Epilogue {
+    i64 m, n, flags;
+    i64* sums;
+    void* out;
+    i64 out_dtype;
+    const i32* bias;
+    i64 bias_shift, multiplier, shift;
+    u64* saturated;
+
+    __device__ bool has(i64 flag) const { return (flags & flag) != 0; }
+
+    __device__ i64 load_bias(i64 column) const {
+        return has(HAS_BIAS) ? rs(bias[column], bias_shift) : 0;
+    }
+
+    // The narrow value of a sum, relu and all; counts a change by saturation.
+    __device__ i64 narrow(i64 sum, i64 aligned_bias, u64& clamped) const {
+        const i64 wide = rescale_value(wrap_add(sum, aligned_bias), multiplier, shift);
+        const i64 value = saturate(wide, out_dtype);
+        clamped += value != wide;
+        return has(IS_RELU) ? relu_value(value) : value;
+    }
+
+    // narrow() for int16 and shifts within (0, 64), in half of the instructions.
+    __device__ i32 narrow_i16(i64 sum, i64 aligned_bias, u32& clamped) const {
+        const i64 twice = wrap_mul(wrap_add(sum, aligned_bias), multiplier) >> (shift - 1);
+        const i64 wide = (twice >> 1) + (twice & 1);
+        const i32 value = (i32)saturate(wide, I16);
+        clamped += value != wide;
+        return has(IS_RELU) && value < 0 ? 0 : value;
+    }
+
+    // Takes a slab; done by a warp, in which a lane has four columns, the same in every row.
+    template <int SUMS, int COLUMNS>
+    __device__ void finish(const i32* slab, i64 row, i64 column) const {
+        column += threadIdx.x % (COLUMNS / 4) * 4;
+        if (column >= n) return;
+        const i64 wanted = flags & (STORES_SUMS | ADDS_SUMS | NARROWS | TURNS);
+        const bool whole = n % 4 == 0;
+        if (whole && wanted == NARROWS && out_dtype == I16 && shift > 0 && shift < 64)
+            finish_i16<SUMS, COLUMNS>(slab, row, column);
+        else if (whole && wanted == STORES_SUMS)
+            finish_sums<SUMS, COLUMNS>(slab, row, column);
+        else
+            finish_any<SUMS, COLUMNS>(slab, row, column);
+    }
+
+    // The usual cases: four int16 a lane and nothing else, or four sums.
+    template <int SUMS, int COLUMNS>
+    __device__ void finish_i16(const i32* slab, i64 row, i64 column) const {
+        i64 bias_of[4] = {};
+#pragma unroll
+        for (int c = 0; c < 4; c++) bias_of[c] = load_bias(column + c);
+        u32 clamped = 0;
+#pragma unroll 1
+        for (u32 r = first_row<COLUMNS>(); r < SLAB_ROWS && row + r < m; r += 128 / COLUMNS) {
+            i64 values[4] = {};
+            read_slab<SUMS, COLUMNS>(slab, r, values);
+            u32 narrowed[4];
+#pragma unroll
+            for (int c = 0; c < 4; c++)
+                narrowed[c] = (u32)narrow_i16(values[c], bias_of[c], clamped);
+            const u32 low = __byte_perm(narrowed[0], narrowed[1], 0x5410);
+            const u32 high = __byte_perm(narrowed[2], narrowed[3], 0x5410);
+            *(u64*)((i16*)out + (row + r) * n + column) = (u64)high << 32 | low;
+        }
+        if (clamped != 0) atomicAdd(saturated, (u64)clamped);
+    }
+
+    template <int SUMS, int COLUMNS>
+    __device__ void finish_sums(const i32* slab, i64 row, i64 column) const {
+#pragma unroll 1
+        for (u32 r = first_row<COLUMNS>(); r < SLAB_ROWS && row + r < m; r += 128 / COLUMNS) {
+            i64 values[4] = {};
+            read_slab<SUMS, COLUMNS>(slab, r, values);
+            longlong2* const at = (longlong2*)(sums + (row + r) * n + column);
+            at[0] = {values[0], values[1]};
+            at[1] = {values[2], values[3]};
+        }
+    }
+
+    // All there is, one by one.
+    template <int SUMS, int COLUMNS>
+    __device__ void finish_any(const i32* slab, i64 row, i64 column) const {
+        u64 clamped = 0;
+#pragma unroll 1
+        for (u32 c = 0; c < 4 && column + c < n; c++) {
+            const i64 aligned_bias = has(NARROWS) ? load_bias(column + c) : 0;
+#pragma unroll 1
+            for (u32 r = first_row<COLUMNS>(); r < SLAB_ROWS && row + r < m; r += 128 / COLUMNS) {
+                const i64 y = row + r, x = column + c, at = has(TURNS) ? x * m + y : y * n + x;
+                i64 sum = 0;
+#pragma unroll
+                for (int weight = 0; weight < SUMS; weight++)
+                    sum += (i64)slab[slab_place<COLUMNS>(weight, r, own_column<COLUMNS>() + c)] *
+                           (1ll << 8 * weight);
+                if (has(STORES_SUMS)) sums[at] = sum;
+                if (has(ADDS_SUMS)) atomicAdd((u64*)sums + at, (u64)sum);
+                if (has(NARROWS)) store(out, out_dtype, at, narrow(sum, aligned_bias, clamped));
+            }
+        }
+        if (clamped != 0) atomicAdd(saturated, clamped);
+    }
+
+    // Of a lane: its first row of a slab, and its first column.
+    template <int COLUMNS>
+    static __device__ u32 first_row() { return threadIdx.x % 32 / (COLUMNS / 4); }
+    template <int COLUMNS>
+    static __device__ u32 own_column() { return threadIdx.x % (COLUMNS / 4) * 4; }
+
+    template <int SUMS, int COLUMNS>
+    __device__ void read_slab(const i32* slab, u32 row, i64 (&values)[4]) const {
+#pragma unroll
+        for (int weight = 0; weight < SUMS; weight++) {
+            const u32 place = slab_place<COLUMNS>(weight, row, own_column<COLUMNS>());
+            const int4 four = *(const int4*)(slab + place);
+            values[0] += (i64)four.x * (1ll << 8 * weight);
+            values[1] += (i64)four.y * (1ll << 8 * weight);
+            values[2] += (i64)four.z * (1ll << 8 * weight);
+            values[3] += (i64)four.w * (1ll << 8 * weight);
+        }
+    }
+};
+
+// Tile of a block, so that blocks that run at the same time share rows and columns: the grid goes
+// through groups of 8 tiles of rows, each column by column.
+struct TilePlace {
+    i64 row_tile, column_tile;
+};
+__device__ inline TilePlace place_tile(i64 index, i64 row_tiles, i64 column_tiles) {
+    const u32 group_size = 8 * (u32)column_tiles;
+    const u32 group = (u32)index / group_size, within = (u32)index % group_size;
+    const u32 left = (u32)row_tiles - group * 8, height = left < 8 ? left : 8;
+    return {group * 8 + within % height, within / height};
+}
+
+// Parameters of every product, after the packed operands.  ``batch_a`` and ``batch_b`` are 1 where
+// a batch has matrices of its own, 0 where all take the same; a block adds ``split`` inner tiles.
+#define PRODUCT_PARAMETERS                                                                         \
+    const u8 *a, const u8 *b, i64 m, i64 n, i64 inner, i64 split, i64 batch_a, i64 batch_b,        \
+        i64 flags, i64 *sums, void *out, i64 out_dtype, const i32 *bias, i64 bias_shift,           \
+        i64 multiplier, i64 shift, u64 *saturated
+
+// What a block works on: inner tiles [first, end) of tile (row, column) of one matrix of the batch.
+struct Work {
+    const u8 *a, *b;  // tile 0 of the operands' matrices
+    i64 inner_tiles, row_tile, column_tile, first, end;
+    i64 terms;  // inner places of them that are not padding
+    Epilogue epilogue;
+};
+
+template <int PLANES_A, int PLANES_B, int COLUMNS>
+__device__ inline Work find_work(PRODUCT_PARAMETERS) {
+    const i64 row_tiles = (m + TILE - 1) / TILE, column_tiles = (n + COLUMNS - 1) / COLUMNS;
+    const TilePlace place = place_tile(blockIdx.x, row_tiles, column_tiles);
+    constexpr i64 TALL = COLUMNS > TILE ? COLUMNS / TILE : 1;  // B is padded to whole blocks
+    const i64 tiles_b = (n + TALL * TILE - 1) / (TALL * TILE) * TALL;
+    const i64 inner_tiles = (inner + TILE - 1) / TILE;
+    const i64 batch = blockIdx.z, first = blockIdx.y * split;
+    const i64 end = first + split < inner_tiles ? first + split : inner_tiles;
+    const i64 width = out_dtype == I16 ? 2 : out_dtype == I32 ? 4 : 8;
+    return {a + batch * batch_a * row_tiles * inner_tiles * (PLANES_A * PLANE_BYTES),
+            b + batch * batch_b * tiles_b * inner_tiles * (PLANES_B * PLANE_BYTES),
+            inner_tiles,
+            place.row_tile,
+            place.column_tile,
+            first,
+            end,
+            (end < inner_tiles ? end * TILE : inner) - first * TILE,
+            {m, n, flags, sums + batch * m * n, (u8*)out + batch * m * n * width, out_dtype, bias,
+             bias_shift, multiplier, shift, saturated}};
+}
+#define PRODUCT_ARGUMENTS                                                                    \
+    a, b, m, n, inner, split, batch_a, batch_b, flags, sums, out, out_dtype, bias,     \
+        bias_shift, multiplier, shift, saturated

@@ -1,0 +1,296 @@
+// The product on Hopper (sm_90a): wgmma out of shared memory, filled by bulk copies.
+//
+// A block of three warpgroups computes 128 x COLUMNS outputs.  One thread of the first warpgroup
+// copies packed tiles, which lie in memory as wgmma reads them, into a ring of stages; each of the
+// other two warpgroups multiplies 64 rows with all columns.  An mbarrier a stage says that its
+// bytes are there, another that both have done with them.
+//
+// Predicted for an H200 before any run (1,979 TOPS dense int8 by its datasheet; 132
+// multiprocessors; bf16 at 990):
+// - int16, 128 x 128: a stage of 128 inner places is 64 KiB and 64 wgmma of m64n128k32, 2,048
+//   cycles of the tensor cores: 32 bytes a cycle from L2, half of what a bf16 kernel with such
+//   tiles asks, and 48 of 64 cycles of shared memory a wgmma.  Sums: 192 registers a thread.
+// - 4,096 cubed, int16: 0.55 10^12 operations, 278 us at the peak.  Expected 65 to 75 % of it in
+//   the main loop (clocks fall under such load), 3 us a tile for the epilogue (nothing else runs in
+//   its multiprocessor meanwhile: 7 %), 35 us of packing: 440 us, 0.45 of torch bf16 at 700
+//   TFLOP/s.
+// - 8,192 cubed: 3.1 ms, 140 us of them packing: 0.50 of bf16.
+// - int8, 128 x 256, one sum: 48 KiB and 1,024 cycles a stage, 48 bytes a cycle from L2: 4,096
+//   cubed in 110 us with packing (from int16 storage): 1.8 of bf16.
+// Where the figures fall short, first suspects: the epilogue (let the two warpgroups have tiles of
+// their own, half a tile apart), L2 (clusters of two with multicast), packing (pack in the epilogue
+// of what made the operand).
+#pragma once
+
+#include "gemm.cuh"
+#include "window.cuh"
+
+#if defined(CUDA_ON_CPU) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+constexpr int WGMMA_THREADS = 384;
+
+// Waits for the two multiplying warpgroups.
+__device__ inline void sync_multipliers() {
+#ifdef CUDA_ON_CPU
+    host::sync_named(1, 256);
+#else
+    asm volatile("bar.sync 1, 256;\n" ::: "memory");
+#endif
+}
+
+// Where A's tiles come from: packed they are copied as B's are; the rows of A that are windows of an
+// image are gathered from its planes of bytes (matmul_split_image), 16 channels at a time, by all
+// threads of the first warpgroup.  So the windows, which repeat every pixel, never lie in memory.
+struct PackedTiles {
+    static constexpr u32 FILLERS = 1, REGISTERS = 24, OTHER_REGISTERS = 240;
+};
+struct ImagePlanes {
+    static constexpr u32 FILLERS = 129, REGISTERS = 56, OTHER_REGISTERS = 224;
+    const Window* window;
+    i64 plane_bytes;
+};
+
+// The part of a tile of windows that a thread gathers: pieces t and t + 4 of rows r + 32 i, where a
+// thread is 4 r + t.  Channels come in sixteens.
+template <int PLANES>
+struct WindowRows {
+    u32 height, width, channels, kernel_width;
+    i64 start[4];  // of the window, from the image's begin; may lie before it
+    i32 y[4], x[4];
+
+    __device__ WindowRows(const Window& window, i64 row0, i64 rows) {
+        height = (u32)window.height, width = (u32)window.width;
+        channels = (u32)window.channels, kernel_width = (u32)window.kernel_width;
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            const i64 row = row0 + threadIdx.x / 4 + 32 * i;
+            const u32 line = (u32)row / (u32)window.columns, column = (u32)row % (u32)window.columns;
+            const u32 batch = line / (u32)window.rows, down = line % (u32)window.rows;
+            y[i] = (i32)(down * window.stride_y - window.top);
+            x[i] = (i32)(column * window.stride_x - window.left);
+            start[i] = (((i64)batch * height + y[i]) * width + x[i]) * channels;
+            if (row >= rows) y[i] = -(1 << 30);  // outside of every image, as padding is
+        }
+    }
+
+    __device__ void fetch(u32 to, const u8* planes, i64 plane_bytes, i64 inner0, i64 inner) const {
+#pragma unroll
+        for (u32 j = 0; j < 2; j++) {
+            const u32 piece = threadIdx.x % 4 + 4 * j, k = (u32)inner0 + 16 * piece;
+            const u32 offset = k / channels, channel = k % channels;
+            const u32 dy = offset / kernel_width, dx = offset % kernel_width;
+            const i64 shift = ((i64)dy * width + dx) * channels + channel;
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) {
+                const bool real = k < inner && (u32)y[i] + dy < height && (u32)x[i] + dx < width;
+                const u8* const from = planes + (real ? start[i] + shift : 0);
+                const u32 at = to + packed_offset(threadIdx.x / 4 + 32 * i, piece);
+#pragma unroll
+                for (u32 plane = 0; plane < PLANES; plane++)
+                    copy_async_16_or_zeros(at + plane * (u32)PLANE_BYTES,
+                                           from + plane * plane_bytes, real);
+            }
+        }
+    }
+};
+
+// The tiles of B that a block takes, step by step: half of one of 128 rows, one, or two.
+template <int PLANES, int COLUMNS>
+struct RightTiles {
+    static constexpr u32 BYTES = PLANES * PLANE_BYTES, COLUMN_PLANE_BYTES = COLUMNS * TILE;
+    static constexpr i64 TALL = COLUMNS > TILE ? COLUMNS / TILE : 1;
+    static constexpr i64 PARTS = COLUMNS < TILE ? TILE / COLUMNS : 1;
+    const u8* from;
+    i64 part, next_row_tile;
+
+    __device__ RightTiles(const Work& work)
+        : from(work.b +
+               (work.column_tile * TALL / PARTS * work.inner_tiles + work.first) * BYTES),
+          part(work.column_tile % PARTS),
+          next_row_tile(work.inner_tiles * BYTES) {}
+
+    __device__ void copy_next(u32 to, u32 barrier) {
+        if constexpr (PARTS == 1) {
+            for (i64 tall = 0; tall < TALL; tall++)
+                copy_bulk(to + (u32)tall * BYTES, from + tall * next_row_tile, BYTES, barrier);
+        } else {
+            for (u32 plane = 0; plane < PLANES; plane++)
+                copy_bulk(to + plane * COLUMN_PLANE_BYTES,
+                          from + plane * PLANE_BYTES + part * COLUMN_PLANE_BYTES,
+                          COLUMN_PLANE_BYTES, barrier);
+        }
+        from += BYTES;
+    }
+};
+
+template <int PLANES_A, int PLANES_B, bool A_SIGNED, bool B_SIGNED, int COLUMNS, int STAGES,
+          typename Left>
+__device__ inline void multiply_wgmma(Left source, PRODUCT_PARAMETERS) {
+    SHARED_BYTES(shared);
+    constexpr bool GATHERS = Left::FILLERS > 1;
+    constexpr int SUMS = PLANES_A + PLANES_B - 1;
+    constexpr u32 COLUMN_PLANE_BYTES = COLUMNS * TILE;
+    constexpr u32 A_BYTES = PLANES_A * PLANE_BYTES, B_BYTES = PLANES_B * COLUMN_PLANE_BYTES;
+    constexpr u32 STAGE_BYTES = A_BYTES + B_BYTES;
+    static_assert(COLUMNS <= TILE || PLANES_B == 1, "planes of tall tiles would not be neighbours");
+    static_assert(SUMS * COLUMNS / 2 <= 192, "sums fit the registers");
+    const Work work = find_work<PLANES_A, PLANES_B, COLUMNS>(PRODUCT_ARGUMENTS);
+    const i32 steps = (i32)(work.end - work.first);
+
+    // Stages begin at a multiple of 1024 in the window; the barriers follow them.
+    const u32 base = (shared_address(shared) + 1023) & ~1023u;
+    const u32 full = base + STAGES * STAGE_BYTES, empty = full + 8 * STAGES;
+    if (threadIdx.x == 0) {
+        for (u32 s = 0; s < STAGES; s++) {
+            mbarrier_init(full + 8 * s, Left::FILLERS);
+            mbarrier_init(empty + 8 * s, 8);
+        }
+        mbarrier_init_fence();
+    }
+    __syncthreads();
+
+    if (threadIdx.x < 128) {
+        give_registers<Left::REGISTERS>();
+        if constexpr (GATHERS) {
+            const WindowRows<PLANES_A> rows(*source.window, work.row_tile * TILE, m);
+            RightTiles<PLANES_B, COLUMNS> right(work);
+            // So many steps lie between asking for a step's bytes and handing them over.  A stage
+            // comes back when the step after its own has been handed over: hence the 2.
+            constexpr i32 AHEAD = STAGES - 2;
+            for (i32 step = 0; step < steps + AHEAD; step++) {
+                if (step < steps) {
+                    const u32 s = (u32)step % STAGES, stage = base + s * STAGE_BYTES;
+                    mbarrier_wait(empty + 8 * s, ((u32)step / STAGES & 1) ^ 1);
+                    if (threadIdx.x == 0) {
+                        mbarrier_arrive_expect(full + 8 * s, B_BYTES);
+                        right.copy_next(stage + A_BYTES, full + 8 * s);
+                    }
+                    rows.fetch(stage, a, source.plane_bytes, (work.first + step) * TILE, inner);
+                }
+                copy_async_commit();
+                if (step >= AHEAD) {
+                    copy_async_wait<AHEAD>();
+                    proxy_fence();
+                    mbarrier_arrive(full + 8 * ((u32)(step - AHEAD) % STAGES));
+                }
+            }
+        } else if (threadIdx.x == 0) {
+            const u8* left = work.a + (work.row_tile * work.inner_tiles + work.first) * A_BYTES;
+            RightTiles<PLANES_B, COLUMNS> right(work);
+            for (i32 step = 0; step < steps; step++) {
+                const u32 s = (u32)step % STAGES, stage = base + s * STAGE_BYTES;
+                mbarrier_wait(empty + 8 * s, ((u32)step / STAGES & 1) ^ 1);
+                mbarrier_arrive_expect(full + 8 * s, STAGE_BYTES);
+                copy_bulk(stage, left, A_BYTES, full + 8 * s);
+                right.copy_next(stage + A_BYTES, full + 8 * s);
+                left += A_BYTES;
+            }
+        }
+    } else {
+        take_registers<Left::OTHER_REGISTERS>();
+        const u32 group = threadIdx.x / 128 - 1, warp = threadIdx.x / 32 % 4;
+        const u32 lane = threadIdx.x % 32;
+        i32 held[SUMS][COLUMNS / 2];
+#pragma unroll
+        for (int weight = 0; weight < SUMS; weight++)
+#pragma unroll
+            for (int i = 0; i < COLUMNS / 2; i++) held[weight][i] = 0;
+
+        const auto multiply_part = [&](u64 left, u64 right, i32 part) {
+#pragma unroll
+            for (int plane = 0; plane < PLANES_A; plane++)
+#pragma unroll
+                for (int other = 0; other < PLANES_B; other++) {
+                    // Addresses in descriptors count 16 bytes; 32 inner places are 2 of them.
+                    const u64 at_a = left + plane * (PLANE_BYTES >> 4) + 2 * part;
+                    const u64 at_b = right + other * (COLUMN_PLANE_BYTES >> 4) + 2 * part;
+                    i32(&sum)[COLUMNS / 2] = held[plane + other];
+                    constexpr bool LOW = false;  // of two planes the low one is unsigned
+                    if (plane == PLANES_A - 1 && other == PLANES_B - 1)
+                        wgmma_m64k32<COLUMNS, A_SIGNED, B_SIGNED>(sum, at_a, at_b);
+                    else if (plane == PLANES_A - 1)
+                        wgmma_m64k32<COLUMNS, A_SIGNED, LOW>(sum, at_a, at_b);
+                    else if (other == PLANES_B - 1)
+                        wgmma_m64k32<COLUMNS, LOW, B_SIGNED>(sum, at_a, at_b);
+                    else
+                        wgmma_m64k32<COLUMNS, LOW, LOW>(sum, at_a, at_b);
+                }
+        };
+        // Padding is not multiplied: the last tile may have fewer parts of 32 than four.
+        const i32 full_steps = (i32)(work.terms / TILE);
+        const i32 last_parts = (i32)(work.terms % TILE + 31) / 32;
+        i32 step = 0;
+#pragma unroll 1
+        for (; step < full_steps; step++) {
+            const u32 s = (u32)step % STAGES, stage = base + s * STAGE_BYTES;
+            const u64 left = describe_tile(stage + group * (64 * TILE));
+            const u64 right = describe_tile(stage + A_BYTES);
+            mbarrier_wait(full + 8 * s, (u32)step / STAGES & 1);
+            wgmma_fence();
+#pragma unroll
+            for (int part = 0; part < 4; part++) multiply_part(left, right, part);
+            wgmma_commit();
+            // One step stays in flight while the next begins; the one before it is done, and its
+            // stage may be filled again.
+            wgmma_wait<1>();
+            if (step > 0 && lane == 0) mbarrier_arrive(empty + 8 * ((u32)(step - 1) % STAGES));
+        }
+        if (last_parts > 0) {
+            const u32 s = (u32)step % STAGES, stage = base + s * STAGE_BYTES;
+            const u64 left = describe_tile(stage + group * (64 * TILE));
+            const u64 right = describe_tile(stage + A_BYTES);
+            mbarrier_wait(full + 8 * s, (u32)step / STAGES & 1);
+            wgmma_fence();
+#pragma unroll 1
+            for (i32 part = 0; part < last_parts; part++) multiply_part(left, right, part);
+            wgmma_commit();
+        }
+        wgmma_wait<0>();
+        // All stages have been read, and nothing more arrives: their memory takes 16 x 64 outputs
+        // of each warp at a time.
+        sync_multipliers();
+        static_assert(8 * 4 * slab_size<SUMS, 64>() <= STAGES * STAGE_BYTES, "slabs fit");
+        i32* const slabs = (i32*)(shared + (base - shared_address(shared)));
+        i32* const slab = slabs + (group * 4 + warp) * slab_size<SUMS, 64>();
+#pragma unroll
+        for (int begin = 0; begin < COLUMNS; begin += 64) {
+#pragma unroll
+            for (int weight = 0; weight < SUMS; weight++)
+#pragma unroll
+                for (int j = 0; j < 8; j++)
+#pragma unroll
+                    for (int half = 0; half < 2; half++) {
+                        const int at = 4 * (begin / 8 + j) + 2 * half;
+                        *(int2*)(slab + slab_place<64>(weight, lane / 4 + 8 * half,
+                                                       8 * j + 2 * (lane % 4))) =
+                            make_int2(held[weight][at], held[weight][at + 1]);
+                    }
+            __syncwarp();
+            work.epilogue.finish<SUMS, 64>(slab, work.row_tile * TILE + 64 * group + 16 * warp,
+                                           work.column_tile * COLUMNS + begin);
+            __syncwarp();
+        }
+    }
+}
+
+// Planes of A and of B; is a single one signed; columns of a block, as the registers allow; stages.
+#define WGMMA_PRODUCT(NAME, ...)                                                              \
+    extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) NAME(PRODUCT_PARAMETERS) { \
+        multiply_wgmma<__VA_ARGS__>(PackedTiles{}, PRODUCT_ARGUMENTS);                        \
+    }
+#define WGMMA_WINDOWS(NAME, ...)                                                              \
+    extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1)                            \
+        NAME(const Window* window, i64 plane_bytes, PRODUCT_PARAMETERS) {                     \
+        multiply_wgmma<__VA_ARGS__>(ImagePlanes{window, plane_bytes}, PRODUCT_ARGUMENTS);     \
+    }
+WGMMA_PRODUCT(matmul_wgmma_i16_i16, 2, 2, true, true, 128, 3)
+WGMMA_PRODUCT(matmul_wgmma_i16_i8, 2, 1, true, true, 128, 4)
+WGMMA_PRODUCT(matmul_wgmma_i16_u8, 2, 1, true, false, 128, 4)
+WGMMA_PRODUCT(matmul_wgmma_i8_i16, 1, 2, true, true, 128, 4)
+WGMMA_PRODUCT(matmul_wgmma_u8_i16, 1, 2, false, true, 128, 4)
+WGMMA_PRODUCT(matmul_wgmma_i8_i8, 1, 1, true, true, 256, 4)
+WGMMA_PRODUCT(matmul_wgmma_i16_i16_narrow, 2, 2, true, true, 64, 4)
+WGMMA_WINDOWS(matmul_wgmma_windows_i16_i16, 2, 2, true, true, 128, 3)
+WGMMA_WINDOWS(matmul_wgmma_windows_i16_i16_narrow, 2, 2, true, true, 64, 4)
+
+#endif

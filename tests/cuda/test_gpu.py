@@ -1,0 +1,195 @@
+"""The cuda engine on a GPU: the bits of the other engines, and what only a device can show.
+
+Without a GPU all of this is skipped; the other files of this folder run the same kernels and the
+same session on the CPU.  ``python -m pytest -m gpu tests/cuda`` is the whole check of a device.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tests.cuda.test_session import KINDS, assert_same_state, name_difference, open_law
+from tests.engines.random_graphs import make_random_step
+from tests.engines.steps import Step, make_step
+from tests.tasks import make_tiny_task
+from vtrain.attest.keys import generate_key
+from vtrain.audit.verify import verify
+from vtrain.engines.cpu import CpuSession
+from vtrain.engines.cuda.device import Call, Pointer
+from vtrain.engines.cuda.kernels import Kernels
+from vtrain.engines.cuda.selfcheck import KernelWarning
+from vtrain.engines.cuda.session import CudaSession
+from vtrain.errors import KernelError, RunError
+from vtrain.train.runner import train
+
+if TYPE_CHECKING:
+    from vtrain.engines.cuda.gpu import CudaDevice
+
+pytestmark = pytest.mark.gpu
+STEPS = 1000
+
+
+@pytest.fixture(scope="module")
+def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CudaDevice]:
+    from vtrain.engines.cuda.gpu import CudaDevice
+
+    found = CudaDevice(folder=tmp_path_factory.mktemp("kernels"))
+    yield found
+    found.close()
+
+
+def open_cuda(step: Step, device: CudaDevice, *, fast: bool = True) -> CudaSession:
+    """Products of any size on the tensor cores; a kernel that fails its self-check is an error."""
+    kernels = Kernels(device, fast=fast, least_products=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", KernelWarning)
+        session = CudaSession(step.graph, step.samples, device=device, kernels=kernels)
+    session.load_state(step.state)
+    return session
+
+
+@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+def test_a_thousand_steps_are_those_of_the_cpu(kind: str, device: CudaDevice) -> None:
+    task = make_tiny_task(kind)
+    cuda = open_cuda(Step(task.graph, task.samples, task.initial_state), device)
+    cpu = CpuSession(task.graph, task.samples)
+    cpu.load_state(task.initial_state)
+    for _ in range(STEPS):
+        assert cuda.step() == cpu.step()
+    assert_same_state(cuda, cpu)
+    assert cuda.saturation() == cpu.saturation()
+
+
+@pytest.mark.parametrize(("kind", "loss"), [*KINDS, ("wide", "cross_entropy")])
+@pytest.mark.parametrize("fast", [False, True])
+def test_steps_and_traces_follow_the_law(
+    kind: str, loss: str, fast: bool, device: CudaDevice
+) -> None:
+    step = make_step(kind, loss)
+    cuda, law = open_cuda(step, device, fast=fast), open_law(step)
+    for _ in range(6):
+        assert cuda.step() == law.step()
+    found, expected = cuda.trace(), law.trace()
+    assert name_difference(step.graph, found, expected) == ""
+    assert found == expected
+    nodes = list(range(len(step.graph.nodes)))
+    for mine, theirs in zip(cuda.evaluate_all(nodes), law.evaluate_all(nodes), strict=True):
+        np.testing.assert_array_equal(mine, theirs, strict=True)
+    assert cuda.step() == law.step()
+    assert_same_state(cuda, law)
+    assert cuda.saturation() == law.saturation()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_graphs_follow_the_law(seed: int, device: CudaDevice) -> None:
+    step = make_random_step(seed)
+    cuda, law = open_cuda(step, device), open_law(step)
+    with np.errstate(over="ignore"):
+        for _ in range(4):
+            assert cuda.step() == law.step()
+    assert_same_state(cuda, law)
+
+
+def test_a_run_changes_its_engine_and_is_verified_by_either(tmp_path: Path) -> None:
+    """cpu, cuda, cpu at checkpoints; then cuda verifies it, and the root is the cpu's own."""
+    task = make_tiny_task("cnn")
+    key = generate_key(tmp_path / "key.pem")
+    for steps, engine in ((10, "cpu"), (20, "cuda"), (40, "cpu")):
+        mixed = train(task, tmp_path / "mixed", key=key, engine=engine, steps=steps)
+    alone = train(task, tmp_path / "alone", key=key, engine="cuda", selfcheck_every=10)
+    assert mixed.root == alone.root
+    assert mixed.log_root == alone.log_root
+    for engine in ("cuda", "cpu"):
+        assert verify(tmp_path / "mixed", all_=True, engine=engine).exit_code == 0
+
+
+@pytest.mark.parametrize("nbytes", [1, 80, 2**20 + 1, 2**23, 2**23 + 1, 5 * 2**23 - 3])
+def test_what_is_written_is_read_back(nbytes: int, device: CudaDevice) -> None:
+    """Around the pieces in which copies are made."""
+    data = np.random.default_rng(nbytes).integers(0, 256, nbytes, dtype=np.uint8)
+    address, other = device.allocate(nbytes), device.allocate(nbytes)
+    device.write(address, data)
+    device.copy(other, address, nbytes)
+    device.zero(address, nbytes)
+    assert device.read(other, nbytes) == data.tobytes()
+    assert device.read(address, nbytes) == bytes(nbytes)
+    device.free(address)
+    device.free(other)
+
+
+def test_samples_in_the_memory_of_the_host_give_the_same_bits(
+    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vtrain.engines.cuda.session.RESERVE", 2**62)
+    step = make_step("cnn")
+    cuda, law = open_cuda(step, device), open_law(step)
+    for _ in range(4):
+        assert cuda.step() == law.step()
+
+
+def test_too_much_memory_is_refused_with_need_and_supply(device: CudaDevice) -> None:
+    free, total = device.memory()
+    assert 0 < free <= total
+    with pytest.raises(RunError, match=r"needs \d+\.\d+ GB of device memory"):
+        device.allocate(2 * total)
+
+
+def test_the_device_says_what_it_is(device: CudaDevice) -> None:
+    info = device.info
+    assert info.architecture.startswith(("sm_", "compute_"))
+    assert len(info.uuid) == 32
+    assert info.name
+    assert info.driver
+    assert info.processors > 0
+
+
+def test_a_launch_that_cannot_be_is_told(device: CudaDevice) -> None:
+    call = Call("relu.cu", "relu", (1, 1, 1), (4096, 1, 1), (0, Pointer(0), 2, Pointer(0), 2))
+    with pytest.raises(KernelError) as caught:
+        device.launch(call)
+    assert caught.value.where == "relu.cu: relu"
+    with pytest.raises(KernelError):
+        device.launch(Call("relu.cu", "none", (1, 1, 1), (1, 1, 1), ()))
+
+
+SANITIZED = """
+from tests.cuda.test_gpu import open_cuda
+from tests.cuda.test_session import open_law
+from tests.engines.steps import make_step
+from vtrain.engines.cuda.gpu import CudaDevice
+
+device = CudaDevice()
+for kind in ("mlp", "cnn"):
+    step = make_step(kind, batch=3)
+    cuda, law = open_cuda(step, device), open_law(step)
+    for _ in range(4):
+        assert cuda.step() == law.step()
+    assert cuda.trace() == law.trace()
+    cuda.close()
+device.close()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck", "initcheck"])
+def test_the_sanitizer_finds_nothing(tool: str, repository: Path) -> None:
+    sanitizer = shutil.which("compute-sanitizer")
+    if sanitizer is None:
+        pytest.skip("no compute-sanitizer on this machine")
+    done = subprocess.run(
+        [sanitizer, "--tool", tool, "--error-exitcode", "9", sys.executable, "-c", SANITIZED],
+        cwd=repository,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]

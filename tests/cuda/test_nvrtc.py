@@ -1,0 +1,24 @@
+"""Every kernel compiles for the GPUs that we mean, by the compiler that runs use; no GPU needed."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.cuda.host_device import KERNELS
+from vtrain.engines.cuda.compile import Compiler, list_architectures
+from vtrain.ops import TABLE
+
+pytest.importorskip("cuda.bindings", reason="the cuda extra is not installed")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", list_architectures())
+def test_every_kernel_compiles(architecture: str) -> None:
+    """All in one program: names do not clash either, as generated files need."""
+    names = [path.name for path in sorted(KERNELS.glob("*.cu"))]
+    text = "".join(f'#include "{name}"\n' for name in names)
+    code = Compiler(architecture, folder=None).compile("everything.cu", text)
+    kernels = {name.decode() for name in re.findall(rb"\.text\.(\w+)", code)}
+    assert set(TABLE) <= kernels

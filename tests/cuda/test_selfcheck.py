@@ -1,0 +1,229 @@
+"""A fast kernel that gives wrong bits is found, named and replaced; the run's bits stay right."""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.cuda.host_device import HostDevice
+from tests.engines.steps import Step, make_step
+from vtrain.engines.cuda import dense, fuse, lower_rows, sources
+from vtrain.engines.cuda.device import Call, DeviceInfo
+from vtrain.engines.cuda.kernels import CASES, Kernels
+from vtrain.engines.cuda.selfcheck import KernelWarning, boundary_values
+from vtrain.engines.cuda.session import CudaSession
+from vtrain.engines.numpy_engine import NumpySession
+from vtrain.spec.number import STORAGE
+from vtrain.wire.graph import TensorType
+
+
+class BrokenDevice(HostDevice):
+    """Changes one bit of what some kernels write to their argument ``output``, once it is broken.
+
+    ``kernels`` are the beginnings of their names.
+    """
+
+    def __init__(self, kernels: tuple[str, ...], output: int = 0, **options: Any) -> None:
+        super().__init__(**options)
+        self._kernels, self._output = kernels, output
+        self.broken = True
+        self.launched: list[str] = []
+
+    def launch(self, call: Call) -> None:
+        super().launch(call)
+        self.launched.append(call.kernel)
+        if self.broken and call.kernel.startswith(self._kernels):
+            slot = call.slots[self._output]
+            assert not isinstance(slot, int)
+            [byte] = self.read(slot.address, 1)
+            self.write(slot.address, bytes([byte ^ 1]))
+
+
+def run(step: Step, session: CudaSession, steps: int = 6) -> None:
+    """Steps that must be those of the law."""
+    law = NumpySession(step.graph, step.samples)
+    for either in (session, law):
+        either.load_state(step.state)
+    for _ in range(steps):
+        assert session.step() == law.step()
+    for name, value in law.read_state().items():
+        np.testing.assert_array_equal(session.read_state()[name], value, err_msg=name)
+    assert session.saturation() == law.saturation()
+
+
+def open_on(device: HostDevice, step: Step, folder: Path | None = None) -> CudaSession:
+    chosen = Kernels(device, folder=folder)
+    return CudaSession(step.graph, step.samples, device=device, kernels=chosen)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "output"), [("sum_parts", 3), ("digest_chunks", 4), ("column_sum_parts", 4)]
+)
+def test_a_broken_kernel_is_named_and_does_not_serve(kernel: str, output: int) -> None:
+    step = make_step("mlp")
+    device = BrokenDevice((kernel,), output)
+    with pytest.warns(KernelWarning) as caught:
+        session = open_on(device, step)
+    # Those that go on from what it gives are seen to give wrong bits as well.
+    start = f"kernel {kernel} gives wrong bits on CPU (cpu, driver "
+    assert any(str(warning.message).startswith(start) for warning in caught)
+    launches = {launch.kernel for job in session.plan.jobs for launch in job.launches}
+    assert kernel not in launches
+    run(step, session)
+    session.close()
+    device.close()
+
+
+def test_a_chain_that_is_generated_wrongly_does_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """relu_grad with its operands exchanged: right types, wrong bits."""
+    wrong = replace(fuse.POINTWISE["relu_grad"], order=(1, 0))
+    monkeypatch.setattr(fuse, "POINTWISE", {**fuse.POINTWISE, "relu_grad": wrong})
+    step = make_step("mlp")
+    device = HostDevice()
+    with pytest.warns(KernelWarning, match="kernel chain_[0-9a-f]{16} gives wrong bits"):
+        session = open_on(device, step)
+    kernels_used = {launch.kernel for job in session.plan.jobs for launch in job.launches}
+    # Its nodes are done one by one, those of other chains together.
+    assert "relu_grad" in kernels_used
+    assert any(name.startswith("chain_") for name in kernels_used)
+    run(step, session)
+    session.close()
+    device.close()
+
+
+@pytest.mark.parametrize(
+    ("broken", "serves"),
+    [(("matmul_wgmma",), "matmul_mma_i16_i16"), (("matmul_wgmma", "matmul_mma"), "matmul")],
+)
+def test_a_broken_product_gives_way_to_the_next(
+    broken: tuple[str, ...], serves: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """wgmma fails, mma serves; both fail, and the readable kernel serves."""
+    monkeypatch.setattr(dense, "SMALL", (5, 9, 6))
+    step = make_step("mlp", batch=4)
+    device = BrokenDevice(broken, 10, architecture="sm_90a")
+    chosen = Kernels(device, least_products=0)
+    with pytest.warns(KernelWarning) as caught:
+        session = CudaSession(step.graph, step.samples, device=device, kernels=chosen)
+    named = [str(warning.message).split()[1] for warning in caught]
+    assert [name for name in broken if any(kernel.startswith(name) for kernel in named)] == [
+        *broken
+    ]
+    assert all(kernel.startswith(broken) for kernel in named)
+    used = {launch.kernel for job in session.plan.jobs for launch in job.launches}
+    assert serves in used
+    assert not any(name.startswith(broken) for name in used)
+    run(step, session, steps=2)
+    session.close()
+    device.close()
+
+
+def test_what_passed_is_not_tried_again(tmp_path: Path) -> None:
+    step = make_step("mlp")
+    first = BrokenDevice(())
+    open_on(first, step, tmp_path).close()
+    assert "sum_parts" in first.launched
+    second = BrokenDevice(())
+    open_on(second, step, tmp_path).close()
+    assert second.launched == []
+    [path] = tmp_path.iterdir()
+    content = json.loads(path.read_text())
+    assert content["identity"]["uuid"] == "cpu"
+    assert "sum_parts" in content["passed"]
+
+
+def spoil(path: Path) -> None:
+    path.write_text(path.read_text()[:-20])
+
+
+def rename_driver(path: Path) -> None:
+    path.write_text(re.sub(r'"driver": "[^"]*"', '"driver": "older"', path.read_text()))
+
+
+@pytest.mark.parametrize("change", [spoil, rename_driver, Path.unlink])
+def test_verdicts_of_another_driver_or_damaged_ones_do_not_count(
+    change: Callable[[Path], object], tmp_path: Path
+) -> None:
+    step = make_step("mlp")
+    device = HostDevice()
+    open_on(device, step, tmp_path).close()
+    [path] = tmp_path.iterdir()
+    change(path)
+    again = BrokenDevice(())
+    open_on(again, step, tmp_path).close()
+    assert "sum_parts" in again.launched
+
+
+def test_other_sources_are_tried_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = make_step("mlp")
+    open_on(HostDevice(), step, tmp_path).close()
+    monkeypatch.setattr(sources, "compute_hash", lambda: "0" * 40)
+    again = BrokenDevice(())
+    open_on(again, step, tmp_path).close()
+    assert "sum_parts" in again.launched
+
+
+def test_a_failure_is_told_at_every_start(tmp_path: Path) -> None:
+    step = make_step("mlp")
+    for _ in range(2):
+        device = BrokenDevice(("sum_parts",), 3)
+        with pytest.warns(KernelWarning, match="kernel sum_parts"):
+            open_on(device, step, tmp_path).close()
+
+
+def test_a_kernel_that_breaks_during_the_run_is_replaced() -> None:
+    """--selfcheck-every: right at first, wrong after the third step, found after the fourth."""
+    step = make_step("mlp", commit_every=1)
+    device = BrokenDevice(("sum_parts",), 3)
+    device.broken = False
+    session = CudaSession(step.graph, step.samples, device=device, check_every=2)
+    session.load_state(step.state)
+    law = NumpySession(step.graph, step.samples)
+    law.load_state(step.state)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(4):
+            assert session.step() == law.step()
+    device.broken = True
+    with pytest.warns(KernelWarning, match="kernel sum_parts"):
+        assert session.step() == law.step()
+    for _ in range(4):
+        assert session.step() == law.step()
+    used = {launch.kernel for job in session.plan.jobs for launch in job.launches}
+    assert "sum_parts" not in used
+    assert session.saturation() == law.saturation()
+    session.close()
+
+
+def test_every_fast_kernel_has_cases() -> None:
+    assert CASES.keys() == lower_rows.FAST.keys()
+
+
+@pytest.mark.parametrize("dtype", STORAGE)
+def test_boundary_values_reach_the_ends_of_their_range(dtype: str) -> None:
+    values = boundary_values(TensorType(dtype, (4000,), 0, 0, 0), seed=1)
+    lo, hi = STORAGE[dtype] if dtype != "i64" else (-(2**60), 2**60)
+    assert (int(values.min()), int(values.max())) == (lo, hi)
+    assert {0, 1} <= set(values.tolist())
+
+
+def test_devices_are_told_apart(tmp_path: Path) -> None:
+    """Two GPUs of one kind have verdicts of their own."""
+    step = make_step("mlp")
+
+    class Other(HostDevice):
+        @property
+        def info(self) -> DeviceInfo:
+            return replace(super().info, uuid="other")
+
+    open_on(HostDevice(), step, tmp_path).close()
+    open_on(Other(), step, tmp_path).close()
+    assert len(list(tmp_path.iterdir())) == 2

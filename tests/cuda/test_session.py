@@ -1,0 +1,340 @@
+"""Whole steps of the cuda engine, its kernels run on the CPU: the bits of the other engines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.cuda.host_device import CACHE, HostDevice
+from tests.engines.random_graphs import make_random_step
+from tests.engines.steps import CENTRED, Step, make_step
+from tests.tasks import make_tiny_task
+from vtrain.engines.base import Session, Trace
+from vtrain.engines.cpu import CpuSession
+from vtrain.engines.cuda import dense
+from vtrain.engines.cuda.kernels import Kernels
+from vtrain.engines.cuda.session import Accumulator, CudaSession
+from vtrain.engines.numpy_engine import NumpySession
+from vtrain.errors import DataError, RunError
+from vtrain.ops.base import attr_int
+from vtrain.spec.number import rs
+from vtrain.wire.graph import StepGraph
+
+KINDS = [("mlp", "cross_entropy"), ("mlp", "mse"), ("cnn", "cross_entropy"), ("cnn", "mse")]
+
+
+@pytest.fixture
+def device(host_device: HostDevice) -> Iterator[HostDevice]:
+    """The shared device, which every test leaves as empty as it found it."""
+    free = host_device.memory().free
+    yield host_device
+    assert host_device.memory().free == free
+
+
+def open_cuda(step: Step, device: HostDevice, *, fast: bool = True) -> CudaSession:
+    # What passed its self-check is not tried in every test: test_selfcheck.py is about that.
+    kernels = Kernels(device, fast=fast, folder=CACHE)
+    session = CudaSession(step.graph, step.samples, device=device, kernels=kernels)
+    session.load_state(step.state)
+    return session
+
+
+def open_law(step: Step) -> NumpySession:
+    session = NumpySession(step.graph, step.samples)
+    session.load_state(step.state)
+    return session
+
+
+def assert_same_state(found: Session, expected: Session) -> None:
+    mine, theirs = found.read_state(), expected.read_state()
+    assert mine.keys() == theirs.keys()
+    for name, value in theirs.items():
+        np.testing.assert_array_equal(mine[name], value, err_msg=name, strict=True)
+
+
+def name_difference(graph: StepGraph, found: Trace, expected: Trace) -> str:
+    pairs = zip(graph.nodes, found.digests, expected.digests, strict=True)
+    return next((f"{node.name} ({node.op})" for node, a, b in pairs if a != b), "")
+
+
+@pytest.mark.parametrize(("kind", "loss"), KINDS)
+@pytest.mark.parametrize("fast", [False, True])
+def test_steps_follow_the_law(kind: str, loss: str, fast: bool, device: HostDevice) -> None:
+    step = make_step(kind, loss)
+    cuda, law = open_cuda(step, device, fast=fast), open_law(step)
+    for _ in range(12 if kind == "mlp" else 6):
+        assert cuda.step() == law.step()
+    assert_same_state(cuda, law)
+    assert cuda.saturation() == law.saturation()
+    found, expected = cuda.trace(), law.trace()
+    assert name_difference(step.graph, found, expected) == ""
+    assert found == expected
+    assert cuda.step() == law.step()
+    cuda.close()
+
+
+@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+def test_a_run_may_change_its_engine_at_any_step(kind: str, device: HostDevice) -> None:
+    """cpu, cuda, numpy, cuda in turn: the records of the cpu engine alone."""
+    task = make_tiny_task(kind, batch=4)
+    step = Step(task.graph, task.samples, task.initial_state)
+    whole = CpuSession(task.graph, task.samples)
+    whole.load_state(task.initial_state)
+    expected = [whole.step() for _ in range(40)]
+    cuda, law = open_cuda(step, device), open_law(step)
+    cpu = CpuSession(task.graph, task.samples)
+    turns: list[Session] = [cpu, cuda, law, cuda]
+    state, found = dict(task.initial_state), []
+    for session in turns:
+        session.load_state(state)
+        found += [session.step() for _ in range(10)]
+        state = session.read_state()
+    assert found == expected
+    assert found[-1].state_root
+    cuda.close()
+
+
+@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+def test_every_node_can_be_evaluated(kind: str, device: HostDevice) -> None:
+    step = make_step(kind)
+    cuda, law = open_cuda(step, device), open_law(step)
+    cuda.step()
+    law.step()
+    nodes = list(range(len(step.graph.nodes)))
+    for found, expected in zip(cuda.evaluate_all(nodes), law.evaluate_all(nodes), strict=True):
+        np.testing.assert_array_equal(found, expected, strict=True)
+    last = nodes[-1]
+    np.testing.assert_array_equal(cuda.evaluate(last), law.evaluate(last), strict=True)
+    assert cuda.evaluate_all([]) == []
+    assert cuda.saturation() == law.saturation()
+    assert cuda.step() == law.step()
+    with pytest.raises(RunError, match="no node"):
+        cuda.evaluate(10**6)
+    cuda.close()
+
+
+@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+@pytest.mark.parametrize("fast", [False, True])
+def test_every_saturation_is_counted(kind: str, fast: bool, device: HostDevice) -> None:
+    step = make_step(kind, margin=0, decay=0, prepare=replace(CENTRED, shift=0))
+    rng, most = np.random.default_rng(1), 2**31 - 1
+    full = {
+        name: np.asarray(rng.choice([-most, most], value.shape), np.int32)
+        for name, value in step.state.items()
+        if value.dtype == np.int32
+    }
+    step = replace(step, state={**step.state, **full})
+    cuda, law = open_cuda(step, device, fast=fast), open_law(step)
+    for _ in range(3):
+        assert cuda.step() == law.step()
+        assert cuda.saturation() == law.saturation()
+    counted = {node.op for node in step.graph.nodes if node.name in cuda.saturation()}
+    assert counted == {"normalize", "rescale", "momentum", "sgd_update"}
+    assert_same_state(cuda, law)
+    cuda.close()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_graphs_follow_the_law(seed: int, device: HostDevice) -> None:
+    """Any wiring of values and states, readable kernels: order, places, copies."""
+    compare_random(seed, device, fast=False)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_graphs_follow_the_law_fused(seed: int, device: HostDevice) -> None:
+    compare_random(seed, device, fast=True)
+
+
+def compare_random(seed: int, device: HostDevice, *, fast: bool) -> None:
+    step = make_random_step(seed)
+    cuda, law = open_cuda(step, device, fast=fast), open_law(step)
+    with np.errstate(over="ignore"):
+        for i in range(4):
+            if i == 2:
+                found, expected = cuda.trace(), law.trace()
+                assert name_difference(step.graph, found, expected) == ""
+                assert found == expected
+            else:
+                assert cuda.step() == law.step()
+            assert_same_state(cuda, law)
+    assert cuda.saturation() == law.saturation()
+    cuda.close()
+
+
+def test_comparison_catches_one_unit_in_the_last_place(device: HostDevice) -> None:
+    step = make_step("mlp")
+    altered = {name: value.copy() for name, value in step.state.items()}
+    altered["momentum/w1"][3, 4] += 1
+    cuda, law = open_cuda(step, device), open_law(step)
+    cuda.load_state(altered)
+    assert name_difference(step.graph, cuda.trace(), law.trace()) == "momentum/w1 (state)"
+    with pytest.raises(AssertionError):
+        assert_same_state(cuda, law)
+    cuda.close()
+
+
+def test_gradients_can_be_reduced_between_devices(device: HostDevice) -> None:
+    """Doubling every accumulator is what two devices with equal batches would add up to."""
+    step = make_step("mlp")
+    names: list[set[str]] = []
+
+    def double(found: Mapping[str, Accumulator]) -> None:
+        names.append(set(found))
+        for one in found.values():
+            values = np.frombuffer(device.read(one.address, one.count * 8), "<i8")
+            device.write(one.address, (2 * values).tobytes())
+
+    doubled = CudaSession(step.graph, step.samples, device=device, reduce=double)
+    doubled.load_state(step.state)
+    velocities = {name for name in step.state if name.startswith("momentum/")}
+    law = open_law(step)
+    # A zero velocity takes the gradient as it is.
+    gradients = {
+        name: law.evaluate(node.inputs[1].node)
+        for node in step.graph.nodes
+        if node.op == "momentum"
+        for name in [str(step.graph.nodes[node.inputs[0].node].attrs["name"])]
+    }
+    shifts = {
+        node.name: attr_int(node.attrs, "shift")
+        for node in step.graph.nodes
+        if node.op == "momentum"
+    }
+    doubled.step()
+    assert names == [velocities]
+    after = doubled.read_state()
+    for name in velocities:
+        expected = rs(2 * gradients[name], shifts[f"{name}/next"])
+        np.testing.assert_array_equal(after[name], expected.astype(np.int32), err_msg=name)
+    doubled.close()
+
+
+def test_a_reduction_that_changes_nothing_changes_no_bit(device: HostDevice) -> None:
+    step = make_step("cnn")
+    session = CudaSession(step.graph, step.samples, device=device, reduce=lambda found: None)
+    session.load_state(step.state)
+    law = open_law(step)
+    for _ in range(4):
+        assert session.step() == law.step()
+    session.close()
+
+
+def test_a_profile_names_the_nodes_that_were_run(device: HostDevice) -> None:
+    step = make_step("mlp")
+    cuda, law = open_cuda(step, device), open_law(step)
+    cuda.start_profile()
+    assert cuda.step() == law.step()
+    spent = cuda.profile()
+    assert spent.keys() == {node.name for node in step.graph.nodes}
+    assert spent["loss/rows"] > 0
+    # Merged into the rest of its chain, and a hash of a step that commits to nothing.
+    assert spent["momentum/w0/next"] == spent["state_root"] == 0
+    cuda.close()
+
+
+def test_samples_that_do_not_fit_stay_on_the_host() -> None:
+    step = make_step("mlp")
+    roomy = HostDevice()
+    session = open_cuda(step, roomy)
+    held = session.memory_bytes
+    session.close()
+    # Room for the step and its trace, not for the reserve that samples must leave.
+    small = HostDevice(memory_bytes=held + 2**22)
+    session, law = open_cuda(step, small), open_law(step)
+    assert session.memory_bytes < held
+    for _ in range(4):
+        assert session.step() == law.step()
+    assert session.trace() == law.trace()
+    session.close()
+    small.close()
+
+
+def test_memory_that_is_too_small_is_told_before_the_run() -> None:
+    step = make_step("mlp")
+    device = HostDevice(memory_bytes=20_000)
+    with pytest.raises(RunError, match=r"a step needs 0\.000 GB more of device memory") as caught:
+        CudaSession(step.graph, step.samples, device=device, kernels=Kernels(device, fast=False))
+    assert "0.000 of 0.000 GB are free" in caught.value.message
+    assert caught.value.where == "device CPU"
+    device.close()
+
+
+def test_a_trace_that_does_not_fit_leaves_the_session_as_it_was() -> None:
+    step = make_step("mlp")
+    device = HostDevice(memory_bytes=2**23)
+    session, law = open_cuda(step, device), open_law(step)
+    other = device.allocate(device.memory().free - 1000)
+    with pytest.raises(RunError, match="a trace needs"):
+        session.trace()
+    device.free(other)
+    assert session.trace() == law.trace()
+    session.close()
+    device.close()
+
+
+def test_a_session_needs_a_state_that_fits(device: HostDevice) -> None:
+    step = make_step("mlp")
+    session = CudaSession(step.graph, step.samples, device=device)
+    with pytest.raises(RunError, match="no state is loaded"):
+        session.step()
+    with pytest.raises(RunError, match="missing tensors"):
+        session.load_state({"step": np.zeros((), np.int64)})
+    turned = {
+        name: np.asfortranarray(value) if value.ndim else value
+        for name, value in step.state.items()
+    }
+    session.load_state(turned)
+    assert session.step() == open_law(step).step()
+    session.close()
+    with pytest.raises(RunError, match="no state is loaded"):
+        session.step()
+
+
+def test_other_samples_are_refused(device: HostDevice) -> None:
+    with pytest.raises(DataError, match="samples are"):
+        CudaSession(make_step("mlp").graph, make_step("cnn").samples, device=device)
+
+
+def test_a_session_that_is_forgotten_gives_its_memory_back(device: HostDevice) -> None:
+    free = device.memory().free
+    session = open_cuda(make_step("mlp"), device)
+    assert device.memory().free < free
+    del session
+    assert device.memory().free == free
+
+
+@pytest.mark.parametrize(
+    ("kind", "architecture"), [("mlp", "sm_80"), ("mlp", "sm_90a"), ("cnn", "sm_80")]
+)
+def test_steps_on_tensor_cores_follow_the_law(
+    kind: str, architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every product, however small, on emulated tensor cores, with bias, rescale and relu."""
+    monkeypatch.setattr(dense, "SMALL", (5, 20, 9))
+    monkeypatch.setattr(dense, "SMALL_IMAGE", (1, 3, 4, 2))
+    step = make_step(kind, batch=3, margin=0)
+    device = HostDevice(architecture=architecture)
+    kernels = Kernels(device, least_products=0)
+    session = CudaSession(step.graph, step.samples, device=device, kernels=kernels)
+    assert kernels.disabled == frozenset()
+    launched = {launch.kernel for job in session.plan.jobs for launch in job.launches}
+    product = "matmul_wgmma" if architecture == "sm_90a" else "matmul_mma"
+    assert any(name.startswith(product) for name in launched)
+    assert launched.isdisjoint({"matmul", "im2col", "col2im"})
+    assert ("col2im_turn_kernel" in launched) is (kind == "cnn")
+    law = open_law(step)
+    loud = {
+        name: value * 6 if name.startswith("param/") else value
+        for name, value in step.state.items()
+    }
+    for either in (session, law):
+        either.load_state(loud)
+    for _ in range(3):
+        assert session.step() == law.step()
+    assert session.saturation() == law.saturation()
+    assert session.saturation()["fc0" if kind == "mlp" else "c1/rows"] > 0
+    session.close()
+    device.close()

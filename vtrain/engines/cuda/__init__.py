@@ -1,0 +1,1 @@
+"""The cuda engine: our own kernels (``reference_kernels``), the same bits, on NVIDIA GPUs."""

@@ -1,0 +1,222 @@
+"""Compiling kernels at run time with NVRTC, and keeping what was compiled.
+
+No CUDA toolkit and no GPU is needed for it, only the wheels of the ``cuda`` extra.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+from vtrain.engines.cuda import sources
+from vtrain.errors import KernelError, MissingExtraError
+
+OPTIONS: Final = ("-std=c++17",)
+INSTALL: Final = f"{sys.executable} -m pip install 'vtrain[cuda]'"
+MOST_BYTES: Final = 1 << 28
+"""Bytes of compiled kernels that the cache keeps; the longest unused go first."""
+_DIGEST_BYTES: Final = 32
+_PLACE = re.compile(r"^(?P<file>[^\s(]+)\((?P<line>\d+)\): (?:catastrophic )?error", re.MULTILINE)
+
+
+def load_nvrtc() -> Any:
+    """The NVRTC binding; MissingExtraError says how to install it."""
+    try:
+        from cuda.bindings import nvrtc
+
+        nvrtc.nvrtcVersion()
+    except (ImportError, RuntimeError) as error:
+        raise MissingExtraError(
+            f"the cuda engine needs NVRTC and its binding ({error}): {INSTALL}",
+            where="engine cuda",
+        ) from None
+    return nvrtc
+
+
+def find_default_cache() -> Path:
+    """The user's folder for compiled kernels and verdicts of the self-check."""
+    return Path.home() / ".cache" / "vtrain" / "cuda"
+
+
+def list_architectures() -> list[str]:
+    """What kernels are compiled for in tests: sm_80, sm_90a and the newest that NVRTC knows."""
+    nvrtc = load_nvrtc()
+    newest = max(_check(nvrtc, *nvrtc.nvrtcGetSupportedArchs()))
+    return ["sm_80", "sm_90a", _name_architecture(newest)]
+
+
+def choose_architecture(major: int, minor: int) -> str:
+    """What to compile for on a device of this compute capability.
+
+    Hopper and later have instructions of their own ("a"); a device that is newer than NVRTC gets
+    PTX of the newest known ("compute_..."), which its driver compiles.
+    """
+    nvrtc = load_nvrtc()
+    known = _check(nvrtc, *nvrtc.nvrtcGetSupportedArchs())
+    wanted = 10 * major + minor
+    if wanted in known:
+        return _name_architecture(wanted)
+    older = [number for number in known if number < wanted]
+    if not older:
+        raise KernelError(
+            f"NVRTC compiles for no GPU as old as this one (compute capability {major}.{minor})",
+            where="engine cuda",
+        )
+    return f"compute_{max(older)}"
+
+
+def _name_architecture(number: int) -> str:
+    return f"sm_{number}{'a' if number >= 90 else ''}"
+
+
+class Compiler:
+    """Compiles files of the kernels' folder, or generated ones, for one architecture.
+
+    ``folder`` keeps what was compiled (None: nothing is kept), by a digest of all sources, the
+    options, the architecture and NVRTC's version; a damaged or foreign entry is compiled anew.
+    """
+
+    def __init__(
+        self, architecture: str, *, folder: Path | None, kernels: Path | None = None
+    ) -> None:
+        self._nvrtc = load_nvrtc()
+        self._architecture = architecture
+        self._folder = folder
+        self._kernels = kernels if kernels is not None else sources.find_folder()
+        self._hash = sources.compute_hash(self._kernels)
+        self._version = ".".join(map(str, _check(self._nvrtc, *self._nvrtc.nvrtcVersion())))
+        self.compiled = 0
+        """Files that were compiled and not taken from the cache."""
+
+    @property
+    def version(self) -> str:
+        """NVRTC's version."""
+        return self._version
+
+    def compile(self, file: str, text: str | None = None) -> bytes:
+        """Machine code (PTX for "compute_...") of ``file``, or of ``text`` under that name.
+
+        KernelError has the compiler's messages, and in ``where`` the file and line of the first.
+        """
+        if text is None:
+            try:
+                text = (self._kernels / file).read_text()
+            except OSError as error:
+                raise KernelError(f"cannot be read: {error.strerror}", where=file) from None
+        key = self._make_key(file, text)
+        code = self._load(key)
+        if code is None:
+            code = self._run(file, text)
+            self.compiled += 1
+            self._store(key, code)
+        return code
+
+    def _make_key(self, file: str, text: str) -> str:
+        parts = (
+            self._hash,
+            file,
+            text,
+            repr(OPTIONS),
+            self._architecture,
+            self._version,
+        )
+        digest = hashlib.blake2b(digest_size=20)
+        for part in parts:
+            digest.update(len(part.encode()).to_bytes(8, "little") + part.encode())
+        return digest.hexdigest()
+
+    def _run(self, file: str, text: str) -> bytes:
+        nvrtc = self._nvrtc
+        options = [
+            option.encode()
+            for option in (
+                f"--gpu-architecture={self._architecture}",
+                f"-I{self._kernels}",
+                *OPTIONS,
+            )
+        ]
+        program = _check(nvrtc, *nvrtc.nvrtcCreateProgram(text.encode(), file.encode(), 0, [], []))
+        try:
+            (result,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+            if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+                size = _check(nvrtc, *nvrtc.nvrtcGetProgramLogSize(program))
+                log = b" " * size
+                _check(nvrtc, *nvrtc.nvrtcGetProgramLog(program, log))
+                raise _explain(file, log.rstrip(b"\0 ").decode(errors="replace"))
+            if self._architecture.startswith("compute_"):
+                size = _check(nvrtc, *nvrtc.nvrtcGetPTXSize(program))
+                code = b" " * size
+                _check(nvrtc, *nvrtc.nvrtcGetPTX(program, code))
+            else:
+                size = _check(nvrtc, *nvrtc.nvrtcGetCUBINSize(program))
+                code = b" " * size
+                _check(nvrtc, *nvrtc.nvrtcGetCUBIN(program, code))
+            return bytes(code)
+        finally:
+            nvrtc.nvrtcDestroyProgram(program)
+
+    def _path(self, key: str) -> Path | None:
+        return None if self._folder is None else self._folder / f"{key}.kernel"
+
+    def _load(self, key: str) -> bytes | None:
+        path = self._path(key)
+        if path is None:
+            return None
+        try:
+            content = path.read_bytes()
+            os.utime(path)
+        except OSError:
+            return None
+        digest, code = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+        return code if digest == _digest(key, code) else None
+
+    def _store(self, key: str, code: bytes) -> None:
+        """Keep ``code``: whole or not at all, also when several processes do it at once."""
+        path = self._path(key)
+        if path is None:
+            return
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as file:
+                file.write(_digest(key, code) + code)
+            Path(file.name).replace(path)
+            prune(path.parent)
+        except OSError:
+            # A cache that cannot be written only costs time.
+            return
+
+
+def _digest(key: str, code: bytes) -> bytes:
+    return hashlib.blake2b(key.encode() + code, digest_size=_DIGEST_BYTES).digest()
+
+
+def prune(folder: Path, most: int = MOST_BYTES) -> None:
+    """Delete the longest unused entries of the cache until it has at most ``most`` bytes."""
+    entries = sorted(
+        ((path.stat().st_mtime, path.stat().st_size, path) for path in folder.glob("*.kernel")),
+        reverse=True,
+    )
+    total = 0
+    for _, size, path in entries:
+        total += size
+        if total > most:
+            path.unlink(missing_ok=True)
+
+
+def _explain(file: str, log: str) -> KernelError:
+    found = _PLACE.search(log)
+    where = file if found is None else f"{Path(found['file']).name}:{found['line']}"
+    return KernelError(f"does not compile:\n{log}", where=where)
+
+
+def _check(nvrtc: Any, result: Any, *values: Any) -> Any:
+    """The value of a call, or KernelError."""
+    if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        _, text = nvrtc.nvrtcGetErrorString(result)
+        raise KernelError(f"NVRTC: {text.decode()}", where="engine cuda")
+    return values[0] if len(values) == 1 else values

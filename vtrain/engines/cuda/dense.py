@@ -1,0 +1,428 @@
+"""Products of a step with what follows them, as one job each for the tensor cores.
+
+``matmul -> add_bias? -> rescale -> relu?`` is one job where nobody reads what lies between; the
+patches of a convolution (``im2col``) are never stored where only products read them.  Nor are those
+of its gradient: ``matmul -> col2im`` over windows that move by one pixel is the convolution of the
+gradients with the turned kernel, the same integers added in another order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vtrain.engines.cuda.gemm import GATHERED, Epilogue, Factor, Narrow
+from vtrain.engines.cuda.launch import (
+    DTYPE_CODES,
+    Arg,
+    Launch,
+    Operand,
+    Scratch,
+    one_thread_each,
+)
+from vtrain.engines.cuda.lower_arithmetic import pack_window
+from vtrain.engines.cuda.lowering import lower
+from vtrain.engines.cuda.plan import Counter, Job, Planned, PlannedArg, Value, bind
+from vtrain.engines.cuda.program import Program
+from vtrain.engines.cuda.selfcheck import Case, boundary_values
+from vtrain.ops.base import attr_int, attr_ints, attr_text
+from vtrain.ops.layout import Window
+from vtrain.spec.number import NUMPY_DTYPES
+from vtrain.wire.graph import Node, TensorType
+
+Array = npt.NDArray[Any]
+PlanProduct = Callable[[Factor, Factor, Epilogue], tuple[Launch, ...] | None]
+"""``vtrain.engines.cuda.gemm.plan_matmul`` for a device; None: readable kernels serve."""
+
+BIAS, COUNTER, OUT, TURNED = Operand(2), Operand(3), Operand(4), Operand(5)
+"""What stands for pointers while a product is planned, after its two operands."""
+SMALL = (131, 261, 139)
+"""Rows, terms and columns of the products that kernels are tried on: no tile is whole."""
+SMALL_IMAGE = (2, 9, 10, 5)
+"""The most of an image whose patches are tried; at least its window fits."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a product is, apart from where its tensors lie.
+
+    ``operands`` are the types of what is read: a matrix, or with ``windows`` (an im2col node) the
+    image whose patches the matrix is.  ``followers`` are add_bias?, rescale, relu?, or nothing.
+    """
+
+    matmul: Node
+    operands: tuple[TensorType, TensorType]
+    windows: tuple[Node | None, Node | None]
+    followers: tuple[Node, ...]
+
+    def follower(self, op: str) -> Node | None:
+        """The follower with this operator."""
+        return next((node for node in self.followers if node.op == op), None)
+
+    def matrix(self, position: int) -> TensorType:
+        """Type of an operand as a matrix; padding makes 0 one of its values."""
+        tensor, window = self.operands[position], self.windows[position]
+        if window is None:
+            return tensor
+        images, rows, columns, channels = Window.from_attrs(window.attrs).pooled_shape(tensor.shape)
+        area = Window.from_attrs(window.attrs).area
+        shape = (images * rows * columns, area * channels)
+        return replace(tensor, shape=shape, lo=min(tensor.lo, 0), hi=max(tensor.hi, 0))
+
+    def is_turned(self, position: int) -> bool:
+        """Is the operand transposed?"""
+        return bool(self.matmul.attrs[("transpose_a", "transpose_b")[position]])
+
+    @property
+    def columns(self) -> int:
+        """Columns of the product."""
+        return self.matrix(1).shape[0 if self.is_turned(1) else 1]
+
+    @property
+    def rows(self) -> int:
+        """Rows of the product."""
+        return self.matrix(0).shape[1 if self.is_turned(0) else 0]
+
+    def plan(self, plan: PlanProduct) -> tuple[Launch, ...] | None:
+        """Launches, with :data:`BIAS`, :data:`COUNTER` and :data:`OUT` for pointers."""
+        narrow, rescale, bias = None, self.follower("rescale"), self.follower("add_bias")
+        if rescale is not None:
+            narrow = Narrow(
+                out=OUT,
+                dtype=attr_text(rescale.attrs, "dtype"),
+                multiplier=attr_int(rescale.attrs, "multiplier"),
+                shift=attr_int(rescale.attrs, "shift"),
+                saturated=COUNTER,
+                bias=None if bias is None else BIAS,
+                bias_shift=0 if bias is None else attr_int(bias.attrs, "shift"),
+                relu=self.follower("relu") is not None,
+            )
+        epilogue = Epilogue(OUT if narrow is None else None, narrow)
+        return plan(self._factor(0), self._factor(1), epilogue)
+
+    def _factor(self, position: int) -> Factor:
+        matrix, window = self.matrix(position), self.windows[position]
+        rows, columns = matrix.shape
+        # Terms run along the rows of A, and down the columns of B.
+        inner_last = self.is_turned(position) == (position == 1)
+        return Factor(
+            data=Operand(position),
+            dtype=matrix.dtype,
+            extent=rows if inner_last else columns,
+            inner=columns if inner_last else rows,
+            inner_last=inner_last,
+            lo=matrix.lo,
+            hi=matrix.hi,
+            windows=None if window is None else pack_window(window, self.operands[position].shape),
+        )
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A kernel [outputs, area * channels] to be laid out as [area * outputs, channels], the area
+    backwards."""
+
+    dtype: str
+    outputs: int
+    area: int
+    channels: int
+
+    @property
+    def result(self) -> Scratch:
+        """Where the turned kernel lies."""
+        return Scratch(self.count * NUMPY_DTYPES[self.dtype].itemsize, "turned")
+
+    @property
+    def count(self) -> int:
+        """Elements."""
+        return self.outputs * self.area * self.channels
+
+    def launch(self) -> Launch:
+        """The launch that turns :data:`TURNED`."""
+        numbers = (DTYPE_CODES[self.dtype], self.outputs, self.area, self.channels)
+        return one_thread_each(
+            "col2im.cu", "col2im_turn_kernel", self.count, TURNED, *numbers, self.result
+        )
+
+
+@dataclass(frozen=True)
+class Product:
+    """A matmul of a graph with its followers: ``nodes``, ascending.
+
+    ``operands`` and ``bias`` are the values that are read, ``form`` says what they are.  With
+    ``turn``, the second is a convolution's kernel that has to be turned first.
+    """
+
+    nodes: tuple[int, ...]
+    operands: tuple[int, int]
+    bias: int | None
+    form: Form
+    turn: Turn | None = None
+
+    def make_job(self, plan: PlanProduct) -> Job | None:
+        """The job; None where readable kernels serve."""
+        launches = self.form.plan(plan)
+        if launches is None:
+            return None
+        pointers: dict[Arg, PlannedArg] = {
+            Operand(0): Value(self.operands[0]),
+            Operand(1): Value(self.operands[1]),
+            OUT: Value(self.nodes[-1]),
+        }
+        if self.turn is not None:
+            pointers[Operand(1)] = self.turn.result
+            launches = (self.turn.launch(), *launches)
+            pointers[TURNED] = Value(self.operands[1])
+        reads = [*self.operands]
+        if self.bias is not None:
+            pointers[BIAS] = Value(self.bias)
+            reads.append(self.bias)
+        # Followers are the last of the nodes.
+        for node, follower in zip(
+            reversed(self.nodes), reversed(self.form.followers), strict=False
+        ):
+            if follower.op == "rescale":
+                pointers[COUNTER] = Counter(node)
+        return Job(
+            nodes=self.nodes,
+            launches=tuple(_bind(launch, pointers) for launch in launches),
+            reads=tuple(dict.fromkeys(reads)),
+            writes=self.nodes[-1:],
+        )
+
+
+def find_products(program: Program) -> list[Product]:
+    """Every matmul of the graph with what can be done on its way out."""
+    patches = _find_patches(program)
+    return [
+        _find_scatter(program, index) or _extend(program, index, patches)
+        for index, node in enumerate(program.graph.nodes)
+        if node.op == "matmul"
+    ]
+
+
+def _find_scatter(program: Program, matmul: int) -> Product | None:
+    """The gradient of a convolution's image, if the matmul's patches go into one."""
+    node = program.node(matmul)
+    scatter = _find_follower(program, matmul, "col2im")
+    if scatter is None or node.attrs["transpose_a"] or node.attrs["transpose_b"]:
+        return None
+    attrs = program.node(scatter).attrs
+    window = Window.from_attrs(attrs)
+    if window.strides != (1, 1):
+        return None
+    image = attr_ints(attrs, "shape", 4)
+    images, rows, columns, channels = window.pooled_shape(image)
+    gradients, kernel = program.types(matmul)
+    outputs = kernel.shape[0]
+    (down, across), (top, left, bottom, right) = window.kernel, window.pads
+    turned = {
+        "kernel": window.kernel,
+        "strides": (1, 1),
+        "pads": (down - 1 - top, across - 1 - left, down - 1 - bottom, across - 1 - right),
+    }
+    rescale = _find_follower(program, scatter, "rescale")
+    nodes = [matmul, scatter, *([] if rescale is None else [rescale])]
+    form = Form(
+        matmul=node,
+        operands=(
+            replace(gradients, shape=(images, rows, columns, outputs)),
+            replace(kernel, shape=(window.area * outputs, channels)),
+        ),
+        windows=(replace(node, op="im2col", attrs=turned), None),
+        followers=() if rescale is None else (program.node(rescale),),
+    )
+    turn = Turn(kernel.dtype, outputs, window.area, channels)
+    a, b = program.inputs[matmul]
+    return Product(tuple(nodes), (a, b), None, form, turn)
+
+
+def _find_patches(program: Program) -> set[int]:
+    """im2col nodes that nobody but products reads, as the matrices that they are."""
+    return {
+        index
+        for index, node in enumerate(program.graph.nodes)
+        if node.op == "im2col"
+        and index not in program.kept
+        and all(
+            program.node(reader).op == "matmul" and _reads_itself(program, reader, index)
+            for reader in program.readers[index]
+        )
+    }
+
+
+def _reads_itself(program: Program, reader: int, value: int) -> bool:
+    """Does ``reader`` read ``value`` under its own shape, not an alias of another?"""
+    refs = zip(program.node(reader).inputs, program.inputs[reader], strict=True)
+    return all(ref.node == value for ref, root in refs if root == value)
+
+
+def _extend(program: Program, matmul: int, patches: Set[int]) -> Product:
+    a, b = program.inputs[matmul]
+    windows = (a if a in patches else None, b if b in patches else None)
+    operands = (
+        a if windows[0] is None else program.inputs[a][0],
+        b if windows[1] is None else program.inputs[b][0],
+    )
+    types = program.types(matmul)
+    seen = (
+        types[0] if windows[0] is None else program.types(windows[0])[0],
+        types[1] if windows[1] is None else program.types(windows[1])[0],
+    )
+    nodes, bias = [matmul], None
+    biased = _find_follower(program, matmul, "add_bias")
+    if biased is not None:
+        bias = program.inputs[biased][1]
+        nodes.append(biased)
+    rescale = _find_follower(program, nodes[-1], "rescale")
+    if rescale is None:
+        # A bias alone is left to a chain.
+        nodes, bias = nodes[:1], None
+    else:
+        nodes.append(rescale)
+        relu = _find_follower(program, rescale, "relu")
+        nodes += [] if relu is None else [relu]
+    form = Form(
+        matmul=program.node(matmul),
+        operands=seen,
+        windows=(
+            None if windows[0] is None else program.node(windows[0]),
+            None if windows[1] is None else program.node(windows[1]),
+        ),
+        followers=tuple(program.node(node) for node in nodes[1:]),
+    )
+    return Product(tuple(nodes), operands, bias, form)
+
+
+def _find_follower(program: Program, value: int, op: str) -> int | None:
+    """The one node that reads ``value``, as its first operand alone, if its operator is ``op``."""
+    if value in program.kept or len(program.readers[value]) != 1:
+        return None
+    [reader] = program.readers[value]
+    fits = (
+        program.node(reader).op == op
+        and program.inputs[reader].count(value) == 1
+        and program.node(reader).inputs[0].node == value
+    )
+    return reader if fits else None
+
+
+def find_absorbed(program: Program, jobs: Sequence[Job]) -> set[int]:
+    """im2col nodes whose every reader is done by one of ``jobs``, which read the image."""
+    done = {node for job in jobs for node in job.nodes}
+    return {index for index in _find_patches(program) if done.issuperset(program.readers[index])}
+
+
+def small_case(form: Form, plan: PlanProduct) -> Case | None:
+    """The product on small operands of boundary values, by ``plan`` and by readable kernels.
+
+    None where ``plan`` has nothing for it.
+    """
+    small = _shrink(form)
+    launches = small.plan(plan)
+    if launches is None:
+        return None
+    arrays = {i: _draw(small.operands[i], seed=i) for i in (0, 1)}
+    sizes: dict[int, int] = {}
+    readable: list[Planned] = []
+    # Values: 0 and 1 the operands, 2 the bias, then what the readable kernels put out in turn.
+    last = 2
+
+    def add(node: Node, inputs: Sequence[int], types: Sequence[TensorType], out: TensorType) -> int:
+        nonlocal last
+        last += 1
+        sizes[last] = out.byte_length
+        step = replace(node, outputs=(out,))
+        readable.extend(bind(launch, last, inputs) for launch in lower(step, types))
+        return last
+
+    matrices = []
+    for position in (0, 1):
+        window, matrix = small.windows[position], small.matrix(position)
+        matrices.append(
+            position
+            if window is None
+            else add(window, [position], [small.operands[position]], matrix)
+        )
+    types = [small.matrix(0), small.matrix(1)]
+    out = TensorType("i64", (small.rows, small.columns), 0, 0, 0)
+    value = add(small.matmul, matrices, types, out)
+    counted: tuple[int, ...] = ()
+    for node in small.followers:
+        inputs, seen = [value], [out]
+        if node.op == "add_bias":
+            bias = TensorType("i32", (small.columns,), 0, 0, 0)
+            arrays[2] = boundary_values(bias, seed=2)
+            inputs, seen = [value, 2], [out, bias]
+        out = replace(out, dtype=node.outputs[0].dtype)
+        value = add(node, inputs, seen, out)
+        if node.op == "rescale":
+            counted = (value,)
+    pointers: dict[Arg, PlannedArg] = {
+        Operand(0): Value(0),
+        Operand(1): Value(1),
+        BIAS: Value(2),
+        OUT: Value(value),
+        COUNTER: Counter(counted[0] if counted else 0),
+    }
+    fast = tuple(_bind(launch, pointers) for launch in launches)
+    return Case(arrays, sizes, fast, tuple(readable), (value,), counted)
+
+
+def _shrink(form: Form) -> Form:
+    """The same product with small extents, a narrow one still narrow."""
+    rows, terms, columns = SMALL
+    columns = min(columns, form.columns)
+    operands = list(form.operands)
+    windowed = [position for position in (0, 1) if form.windows[position] is not None]
+    for position in windowed:
+        window = Window.from_attrs(form.windows[position].attrs)  # type: ignore[union-attr]
+        images, height, width, few = SMALL_IMAGE
+        channels = form.operands[position].shape[3]
+        shape = (
+            images,
+            max(height, window.kernel[0]),
+            max(width, window.kernel[1]),
+            # The kernels for many channels and those for any number are different ones.
+            GATHERED if channels % GATHERED == 0 else min(few, channels),
+        )
+        operands[position] = replace(operands[position], shape=shape)
+        matrix = replace(form, operands=(operands[0], operands[1])).matrix(position)
+        along = matrix.shape[::-1] if form.is_turned(position) else matrix.shape
+        if position == 0:
+            rows, terms = along
+        elif windowed == [1]:
+            terms, columns = along
+    for position, (down, across) in ((0, (rows, terms)), (1, (terms, columns))):
+        if position not in windowed:
+            matrix_shape = (across, down) if form.is_turned(position) else (down, across)
+            operands[position] = replace(operands[position], shape=matrix_shape)
+    return replace(form, operands=(operands[0], operands[1]))
+
+
+def _draw(tensor: TensorType, seed: int) -> Array:
+    values = boundary_values(tensor, seed)
+    if tensor.lo == tensor.hi:
+        return values
+    return np.asarray(np.clip(values, tensor.lo, tensor.hi).astype(values.dtype))
+
+
+def describe(form: Form, launches: Sequence[Launch]) -> tuple[object, ...]:
+    """What the bits of a product's kernels depend on, sizes apart: one case serves all alike."""
+    followers = tuple((node.op, tuple(sorted(node.attrs.items()))) for node in form.followers)
+    windows = tuple(
+        None if node is None else tuple(sorted(node.attrs.items())) for node in form.windows
+    )
+    turned = (form.is_turned(0), form.is_turned(1))
+    ranges = tuple((tensor.dtype, tensor.lo, tensor.hi) for tensor in form.operands)
+    kernels = tuple(dict.fromkeys(launch.kernel for launch in launches))
+    return kernels, turned, ranges, followers, windows, min(form.columns, SMALL[2])
+
+
+def _bind(launch: Launch, pointers: Mapping[Arg, PlannedArg]) -> Planned:
+    args = tuple(pointers[arg] if isinstance(arg, Operand) else arg for arg in launch.args)
+    return Planned(launch.file, launch.kernel, launch.grid, launch.block, args, launch.shared)  # type: ignore[arg-type]

@@ -1,0 +1,332 @@
+"""Which pointwise nodes are done together, and the text of the kernel that does them.
+
+A chain is a set of pointwise nodes of one size.  Its kernel keeps what lies between them in
+registers: each node's ``NAME_value`` function from ``reference_kernels/NAME.cu``, the same that the
+readable kernel calls, so that there is one place for the arithmetic.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from vtrain.engines.cuda.launch import THREADS
+from vtrain.engines.cuda.program import Program
+from vtrain.ops import TABLE
+from vtrain.ops.base import attr_int
+
+WIDTH: Final = 4
+"""Neighbouring elements that a thread does."""
+MOST_OPERANDS: Final = 24
+"""Most pointers of a chain: more would not fit the registers."""
+
+_TYPES: Final = {"u8": "u8", "i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64"}
+
+COLUMN: Final = "column"
+COLUMNS: Final = "columns"
+"""In a function's parameters: the place in the row, and the length of a row."""
+
+Reach = Literal["same", "column", "row", "one"]
+"""Which element of an operand goes with element i of rows of n: i, i % n, i / n, 0."""
+
+
+@dataclass(frozen=True)
+class Pointwise:
+    """How a node becomes a call of ``NAME_value``: its operands' reach and its integers.
+
+    The function's parameters are ``order``: an operand by its position, an attribute by its name.
+    """
+
+    order: tuple[int | str, ...]
+    reach: tuple[Reach, ...] = ("same",)
+
+
+POINTWISE: Final[Mapping[str, Pointwise]] = {
+    "normalize": Pointwise((0, "multiplier", "offset", "shift")),
+    "rescale": Pointwise((0, "multiplier", "shift")),
+    "add": Pointwise((0, "shift_a", 1, "shift_b"), ("same", "same")),
+    "sub": Pointwise((0, "shift_a", 1, "shift_b"), ("same", "same")),
+    "add_bias": Pointwise((0, 1, "shift"), ("same", "column")),
+    "relu": Pointwise((0,)),
+    "relu_grad": Pointwise((0, 1), ("same", "same")),
+    "momentum": Pointwise((0, 1, "decay", "shift"), ("same", "same")),
+    "sgd_update": Pointwise((0, 1, 2, "shift"), ("same", "same", "one")),
+    "increment": Pointwise((0,)),
+    "exp2_diff": Pointwise((0, 1), ("same", "row")),
+    "divide": Pointwise((0, 1), ("same", "row")),
+    "sub_one_hot": Pointwise((0, 1, COLUMN, COLUMNS), ("same", "row")),
+}
+"""Operators that a chain may hold."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A kernel for ``nodes`` (ascending) and what it is launched with.
+
+    ``text`` defines the kernel ``name``, which is a digest of it: nodes of like structure share a
+    kernel, since attributes and sizes are arguments.  Arguments: the number of elements, the length
+    of a row (1 where nobody asks), the operands, the attributes, the results, the counters.
+    """
+
+    nodes: tuple[int, ...]
+    name: str
+    text: str
+    includes: tuple[str, ...]
+    count: int
+    columns: int
+    operands: tuple[tuple[int, Reach], ...]
+    numbers: tuple[int, ...]
+    results: tuple[int, ...]
+    counters: tuple[int, ...]
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the launch."""
+        return -(-self.count // (WIDTH * THREADS))
+
+
+def find_chains(
+    program: Program, taken: Set[int], *, barrier: Set[int] = frozenset()
+) -> list[tuple[int, ...]]:
+    """Groups of pointwise nodes that may be done in the place of the last of each, in order.
+
+    Nodes in ``taken`` stay out.  A node in ``barrier`` begins a chain: it joins nobody before it.
+    """
+    groups: dict[int, list[int]] = {}
+    group_of: dict[int, int] = {}
+    for index, node in enumerate(program.graph.nodes):
+        if node.op not in POINTWISE or index in taken:
+            continue
+        found: list[int] = []
+        if index not in barrier:
+            near = _same_operands(program, index)
+            found = sorted({group_of[value] for value in near if value in group_of})
+        joined = next(
+            (
+                chosen
+                for chosen in (found, *([group] for group in reversed(found)))
+                if chosen and _may_join(program, [groups[g] for g in chosen], index)
+            ),
+            [],
+        )
+        members = sorted({index, *(node for group in joined for node in groups.pop(group))})
+        groups[index] = members
+        for member in members:
+            group_of[member] = index
+    return [tuple(members) for _, members in sorted(groups.items())]
+
+
+def _same_operands(program: Program, index: int) -> list[int]:
+    """Values that the node reads at its own index."""
+    reach = POINTWISE[program.node(index).op].reach
+    inputs = program.inputs[index]
+    return [value for value, how in zip(inputs, reach, strict=True) if how == "same"]
+
+
+def _may_join(program: Program, groups: Sequence[Sequence[int]], index: int) -> bool:
+    members = {index, *(node for group in groups for node in group)}
+    size, commits = program.type_of(index).size, index in program.commit_only
+    columns = {_columns(program, member) for member in members} - {None}
+    pointers = sum(len(program.inputs[member]) + 2 for member in members)
+    return (
+        len(columns) <= 1
+        and pointers <= MOST_OPERANDS
+        and all(
+            program.type_of(member).size == size and (member in program.commit_only) == commits
+            for member in members
+        )
+        # All are done in the place of the last: nobody else may need a result before that, nor may
+        # one of them be read inside the chain at another element than its own.
+        and all(
+            reader in members or reader > index
+            for member in members
+            for reader in program.readers[member]
+        )
+        and all(
+            value not in members
+            for member in members
+            for value, reach in _operands(program, member)
+            if reach != "same"
+        )
+    )
+
+
+def _operands(program: Program, index: int) -> list[tuple[int, Reach]]:
+    reach = POINTWISE[program.node(index).op].reach
+    return list(zip(program.inputs[index], reach, strict=True))
+
+
+def _columns(program: Program, index: int) -> int | None:
+    """Length of the rows that the node tells apart, if it does."""
+    reach = POINTWISE[program.node(index).op].reach
+    if "column" in reach or "row" in reach:
+        return program.type_of(index).shape[-1]
+    return None
+
+
+def make_chain(program: Program, nodes: Sequence[int]) -> Chain:
+    """The kernel of ``nodes``, a group of :func:`find_chains`."""
+    members = set(nodes)
+    operands = tuple(
+        dict.fromkeys(
+            (value, reach)
+            for node in nodes
+            for value, reach in _operands(program, node)
+            if value not in members
+        )
+    )
+    results = tuple(
+        node
+        for node in nodes
+        if node in program.kept or any(user not in members for user in program.readers[node])
+    )
+    counters = tuple(n for n in nodes if TABLE[program.node(n).op].unclamped is not None)
+    columns = {_columns(program, node) for node in nodes} - {None}
+    numbers: list[int] = []
+    lines: list[str] = []
+    for at in range(len(nodes)):
+        lines += _compute(program, nodes, at, operands, counters, numbers)
+    body = _Text(program, operands, len(numbers), results, counters, tuple(nodes), lines)
+    text = body.render("CHAIN")
+    name = f"chain_{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
+    return Chain(
+        nodes=tuple(nodes),
+        name=name,
+        text=text.replace("CHAIN", name),
+        includes=tuple(sorted({f"{program.node(node).op}.cu" for node in nodes})),
+        count=program.type_of(nodes[0]).size,
+        columns=next((c for c in columns if c is not None), 1),
+        operands=operands,
+        numbers=tuple(numbers),
+        results=results,
+        counters=counters,
+    )
+
+
+def _compute(
+    program: Program,
+    nodes: Sequence[int],
+    at: int,
+    operands: Sequence[tuple[int, Reach]],
+    counters: Sequence[int],
+    numbers: list[int],
+) -> list[str]:
+    """Lines that compute member ``at`` of a chain for one element; appends its ``numbers``."""
+    index = nodes[at]
+    node = program.node(index)
+    rule, names = POINTWISE[node.op], _operands(program, index)
+    arguments = []
+    for item in rule.order:
+        if item in (COLUMN, COLUMNS):
+            arguments.append(f"(i64){item}")
+        elif isinstance(item, str):
+            arguments.append(f"k{len(numbers)}")
+            numbers.append(attr_int(node.attrs, item))
+        elif names[item][0] in nodes:
+            arguments.append(f"v{nodes.index(names[item][0])}")
+        else:
+            arguments.append(f"x{operands.index(names[item])}")
+    dtype = node.outputs[0].dtype
+    value = f"{node.op}_value({', '.join(arguments)})"
+    if index in counters:
+        value = f"saturate_counted({value}, {dtype.upper()}, c{counters.index(index)})"
+    return [f"const i64 v{at} = (i64)({_TYPES[dtype]}){value};"]
+
+
+@dataclass(frozen=True)
+class _Text:
+    """The source of a chain's kernel."""
+
+    program: Program
+    operands: tuple[tuple[int, Reach], ...]
+    numbers: int
+    results: tuple[int, ...]
+    counters: tuple[int, ...]
+    nodes: tuple[int, ...]
+    lines: list[str]
+
+    def _type(self, value: int) -> str:
+        return _TYPES[self.program.type_of(value).dtype]
+
+    def _parameters(self) -> list[tuple[str, str]]:
+        """(type, name) of all but the position."""
+        return [
+            ("i64", "columns"),
+            *((f"const {self._type(v)}*", f"r{i}") for i, (v, _) in enumerate(self.operands)),
+            *(("i64", f"k{i}") for i in range(self.numbers)),
+            *((f"{self._type(value)}*", f"w{i}") for i, value in enumerate(self.results)),
+            *(("u64*", f"s{i}") for i in range(len(self.counters))),
+        ]
+
+    def _load(self, at: int) -> str:
+        _, reach = self.operands[at]
+        element = {
+            "same": f"p{at}.v[j]",
+            "column": f"r{at}[column]",
+            "row": f"r{at}[row]",
+            "one": f"r{at}[0]",
+        }[reach]
+        return f"const i64 x{at} = {element};"
+
+    def render(self, name: str) -> str:
+        """The text, with ``name`` for the kernel."""
+        reaches = {reach for _, reach in self.operands}
+        rows = bool(reaches & {"row", "column"})
+        parameters = ", ".join(f"{kind} {of}" for kind, of in self._parameters())
+        arguments = ", ".join(of for _, of in self._parameters())
+        same = [i for i, (_, reach) in enumerate(self.operands) if reach == "same"]
+        results = range(len(self.results))
+        counters = range(len(self.counters))
+        inner = [
+            *(self._load(at) for at in range(len(self.operands))),
+            *self.lines,
+            *(
+                f"q{i}.v[j] = ({self._type(value)})v{self.nodes.index(value)};"
+                for i, value in enumerate(self.results)
+            ),
+        ]
+        if rows:
+            # Sizes are below 2^32: one short division for all of a pack.
+            inner.append("if (++column == (u32)columns) { column = 0; row++; }")
+        body = [
+            *(f"const auto p{at} = load_pack<N>(r{at}, at);" for at in same),
+            *(f"Pack<{self._type(self.results[i])}, N> q{i};" for i in results),
+            *(f"u64 c{i} = 0;" for i in counters),
+            *(
+                ["u32 row = (u32)at / (u32)columns, column = (u32)at % (u32)columns;"]
+                if rows
+                else []
+            ),
+            "for (int j = 0; j < N; j++) {",
+            *(f"    {line}" for line in inner),
+            "}",
+            *(f"store_pack<N>(w{i}, at, q{i});" for i in results),
+            *(f"if (c{i} != 0) atomicAdd(s{i}, c{i});" for i in counters),
+        ]
+        lines = [
+            "template <int N>",
+            f"__device__ inline void {name}_at(i64 at, {parameters}) {{",
+            *(f"    {line}" for line in body),
+            "}",
+            f'extern "C" __global__ void {name}(i64 count, {parameters}) {{',
+            f"    const i64 at = INDEX() * {WIDTH};",
+            f"    if (at + {WIDTH} <= count) {name}_at<{WIDTH}>(at, {arguments});",
+            f"    else for (i64 i = at; i < count; i++) {name}_at<1>(i, {arguments});",
+            "}",
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def render_source(chains: Sequence[Chain]) -> str:
+    """One file with the kernels of all ``chains``."""
+    includes = sorted({include for chain in chains for include in chain.includes})
+    texts = {chain.name: chain.text for chain in chains}
+    head = ['#include "chain.cuh"', *(f'#include "{include}"' for include in includes)]
+    return "\n".join(head) + "\n\n" + "\n".join(texts[name] for name in sorted(texts))
+
+
+def name_source(text: str) -> str:
+    """File name of a generated source: a digest of it."""
+    return f"generated_{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}.cu"

@@ -1,0 +1,525 @@
+"""The cuda engine's session: state and step live on the device, 80 bytes a step come back."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vtrain.engines.base import State, Trace, check_state
+from vtrain.engines.cuda.arena import ALIGNMENT
+from vtrain.engines.cuda.device import Call, Device, Pointer, Slot
+from vtrain.engines.cuda.digest import encode_places
+from vtrain.engines.cuda.kernels import Kernels
+from vtrain.engines.cuda.launch import Constant, SamplePart, Scratch
+from vtrain.engines.cuda.plan import (
+    RECORD_BYTES,
+    RECORD_OFFSETS,
+    Copy,
+    Counter,
+    Digest,
+    Place,
+    Places,
+    Plan,
+    Planned,
+    PlannedArg,
+    Value,
+    find_split,
+)
+from vtrain.engines.cuda.program import Program
+from vtrain.engines.numpy_engine import check_samples
+from vtrain.errors import GraphError, RunError, VtrainError
+from vtrain.spec.number import NUMPY_DTYPES
+from vtrain.spec.samples import Samples
+from vtrain.wire.graph import StepGraph
+from vtrain.wire.record import StepRecord
+
+Array = npt.NDArray[Any]
+COUNTER_BYTES = 8
+DIGEST_BYTES = 32
+UPLOAD = 1 << 24
+"""Bytes of samples that go to the device at a time."""
+RESERVE = 1 << 28
+"""Bytes that samples leave free on the device: for traces of small graphs, and other programs."""
+
+
+@dataclass(frozen=True)
+class Accumulator:
+    """Where the int64 gradient of a parameter lies on the device: ``count`` elements."""
+
+    address: int
+    count: int
+
+
+Reduce = Callable[[Mapping[str, Accumulator]], None]
+"""Called in each step between the gradients and the updates, to add up those of several devices."""
+
+
+class CudaSession:
+    """``vtrain.engines.base.Session`` on a ``device`` (:func:`open_cuda`); needs a legal graph.
+
+    ``kernels`` says which kernels serve; without it, all fast ones that pass the self-check.
+    ``check_every`` repeats the self-check after so many steps (0: never).  With ``reduce``, a step
+    stops when its gradients are complete and calls it with :meth:`accumulators`.
+
+    RunError when the device's memory is too small (what is needed and what there is), KernelError
+    when the device fails: the state is then lost, and the run goes on from its last checkpoint.
+    """
+
+    name = "cuda"
+
+    def __init__(
+        self,
+        graph: StepGraph,
+        samples: Samples,
+        *,
+        device: Device,
+        kernels: Kernels | None = None,
+        check_every: int = 0,
+        reduce: Reduce | None = None,
+    ) -> None:
+        check_samples(graph, samples)
+        self._graph = graph
+        self._program = Program(graph)
+        self._device = device
+        self._kernels = kernels if kernels is not None else Kernels(device)
+        self._check_every, self._checked = check_every, 0
+        self._reduce = reduce
+        self._samples = samples
+        self._memory = _Memory(self._device)
+        self._loaded = False
+        self._done = 0
+        self._profile: dict[str, float] | None = None
+        # Sessions are rarely closed by hand, and the device's memory is not Python's.
+        self._release = weakref.finalize(self, self._memory.close)
+        self._release.atexit = False
+        try:
+            self._plan_step(samples)
+        except VtrainError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Give the device's memory back; the session is not usable afterwards."""
+        self._loaded = False
+        self._release()
+
+    def load_state(self, state: State) -> None:
+        check_state(self._graph, state)
+        for name, value in state.items():
+            raw = np.asarray(value, order="C").reshape(-1).view(np.uint8)
+            self._device.write(self._state_address(name), raw)
+        self._done = int(state["step"])
+        self._loaded = True
+
+    def read_state(self) -> dict[str, Array]:
+        self._require_state()
+        return {name: self._read_state(name) for name in self._program.states}
+
+    def step(self) -> StepRecord:
+        self._require_state()
+        self._check_again()
+        commits = self._commits()
+        self._loaded = False
+        if self._profile is not None:
+            self._run_timed(commits)
+        else:
+            for part in self._steps[commits]:
+                part()
+        return self._finish_step(commits)
+
+    def trace(self) -> Trace:
+        self._require_state()
+        commits = self._commits()
+        plan = self._unfused
+        with self._borrow(plan) as bound:
+            self._loaded = False
+            for calls in bound.jobs:
+                _launch(self._device, calls)
+            _copy(self._device, [*bound.records, *bound.advance])
+            record = self._finish_step(commits)
+            raw = self._device.read(bound.digests, len(self._graph.nodes) * DIGEST_BYTES)
+        digests = [raw[at : at + DIGEST_BYTES] for at in range(0, len(raw), DIGEST_BYTES)]
+        return Trace(record, tuple(digests[root] for root in self._program.roots))
+
+    def evaluate(self, node: int) -> Array:
+        return self.evaluate_all([node])[0]
+
+    def evaluate_all(self, nodes: Sequence[int]) -> list[Array]:
+        self._require_state()
+        for node in nodes:
+            if not 0 <= node < len(self._graph.nodes):
+                raise RunError("is no node of the graph", where=f"node {node}")
+        roots = {self._program.roots[node] for node in nodes}
+        needed = self._ancestors(roots)
+        plan, found = self._unfused, dict[int, bytes]()
+        counts = self._device.read(self._memory.counters, self._counter_bytes)
+        with self._borrow(plan) as bound:
+            for job, calls in zip(plan.jobs, bound.jobs, strict=True):
+                if job.node not in needed or not job.writes:
+                    continue
+                _launch(self._device, calls)
+                if job.node in roots:
+                    found[job.node] = self._read_value(bound, job.node)
+            for root in roots - found.keys():
+                found[root] = self._read_value(bound, root)
+        self._device.write(self._memory.counters, counts)
+        return [self._as_array(node, found[self._program.roots[node]]) for node in nodes]
+
+    def saturation(self) -> dict[str, int]:
+        raw = self._device.read(self._memory.counters, self._counter_bytes)
+        counts = np.frombuffer(raw, "<u8")
+        return {self._graph.nodes[i].name: int(counts[i]) for i in np.flatnonzero(counts)}
+
+    def start_profile(self) -> None:
+        """Measure, from zero, where the time of the coming steps goes; they get slower by it."""
+        self._profile = {node.name: 0.0 for node in self._graph.nodes}
+
+    def profile(self) -> Mapping[str, float]:
+        """Seconds spent by node name; nodes done together count under the last of them."""
+        return dict(self._profile or {})
+
+    def accumulators(self) -> dict[str, Accumulator]:
+        """Exact gradient sums (int64) by the name of the momentum that takes them.
+
+        They are complete, and may be changed, while ``reduce`` is called; at other times their
+        memory may hold something else.
+        """
+        found = {}
+        for index, node in enumerate(self._graph.nodes):
+            if node.op == "momentum":
+                velocity, gradient = self._program.inputs[index]
+                address = self._fused.address(self._plan.places[gradient])
+                count = self._program.type_of(gradient).size
+                name = str(self._graph.nodes[velocity].attrs.get("name", node.name))
+                found[name] = Accumulator(address, count)
+        return found
+
+    @property
+    def plan(self) -> Plan:
+        """What a step runs."""
+        return self._plan
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of device memory that the session holds."""
+        return self._memory.held
+
+    def _plan_step(self, samples: Samples) -> None:
+        program, kernels = self._program, self._kernels
+        self._plan = kernels.plan_step(program, split=self._reduce is not None)
+        self._split = len(self._plan.jobs)
+        if self._reduce is not None:
+            split = find_split(program, self._plan)
+            if split is None:
+                raise GraphError("updates a parameter before all gradients are there")
+            self._split = split
+        self._unfused = kernels.plan_trace(program)
+        self._counter_bytes = len(self._graph.nodes) * COUNTER_BYTES
+        constants = _find_constants((self._plan, self._unfused))
+        self._memory.reserve(self._plan, constants, self._counter_bytes, samples)
+        self._rebind()
+
+    def _rebind(self) -> None:
+        """Compile what the plan launches and record the two kinds of steps."""
+        for file, text in self._plan.sources.items():
+            self._device.add_source(file, text)
+        self._device.prepare(self._plan.kernels())
+        self._fused = _Bound(self._plan, self._memory, self._memory.arena, 0)
+        self._steps = {commits: self._record_step(commits) for commits in (False, True)}
+
+    def _record_step(self, commits: bool) -> list[Callable[[], None]]:
+        """The parts of a step, to be called in order.  None refers to the session: one that is
+        forgotten must give its memory back at once."""
+        device, bound, reduce = self._device, self._fused, self._reduce
+        due = [
+            calls if commits or not job.commit_only else []
+            for job, calls in zip(self._plan.jobs, bound.jobs, strict=True)
+        ]
+
+        def run(part: slice, copies: Sequence[tuple[int, int, int]]) -> None:
+            for calls in due[part]:
+                _launch(device, calls)
+            _copy(device, copies)
+
+        copies = [*bound.records, *bound.advance]
+        if reduce is None:
+            return [device.record(lambda: run(slice(None), copies))]
+        split, accumulators = self._split, self.accumulators()
+        return [
+            device.record(lambda: run(slice(split), ())),
+            lambda: reduce(accumulators),
+            device.record(lambda: run(slice(split, None), copies)),
+        ]
+
+    def _run_timed(self, commits: bool) -> None:
+        device, profile = self._device, self._profile
+        if profile is None:
+            return
+        for at, (job, calls) in enumerate(zip(self._plan.jobs, self._fused.jobs, strict=True)):
+            if at == self._split and self._reduce is not None:
+                self._reduce(self.accumulators())
+            if commits or not job.commit_only:
+                name = self._graph.nodes[job.node].name
+                profile[name] += device.time(partial(_launch, device, calls))
+        _copy(device, [*self._fused.records, *self._fused.advance])
+
+    def _check_again(self) -> None:
+        """Repeat the self-check if it is due; without the kernels that fail it from then on."""
+        if self._check_every == 0 or self._done - self._checked < self._check_every:
+            return
+        self._checked = self._done
+        if self._kernels.check_again(self._program, split=self._reduce is not None):
+            state = self.read_state()
+            counts = self._device.read(self._memory.counters, self._counter_bytes)
+            self._plan_step(self._samples)
+            self._device.write(self._memory.counters, counts)
+            self.load_state(state)
+
+    def _finish_step(self, commits: bool) -> StepRecord:
+        """The record, once all work is done; the state is then that of the next step."""
+        raw = self._device.read(self._memory.record, RECORD_BYTES)
+        parts = {name: raw[at:] for name, at in RECORD_OFFSETS.items()}
+        step, loss = (
+            int.from_bytes(parts[name][:8], "little", signed=True) for name in ("step", "loss")
+        )
+        self._done += 1
+        self._loaded = True
+        return StepRecord(
+            step=step,
+            batch_digest=parts["batch_digest"][:DIGEST_BYTES],
+            loss=loss,
+            state_root=parts["root"][:DIGEST_BYTES] if commits else b"",
+        )
+
+    def _require_state(self) -> None:
+        if not self._loaded:
+            raise RunError("no state is loaded", where="state")
+
+    def _commits(self) -> bool:
+        """Will the coming step's record have a state root?"""
+        return (self._done + 1) % self._program.commit_every == 0
+
+    def _ancestors(self, values: set[int]) -> set[int]:
+        """``values`` and all that they are computed from."""
+        found: set[int] = set()
+        rest = list(values)
+        while rest:
+            value = rest.pop()
+            if value not in found:
+                found.add(value)
+                rest += self._program.inputs[value]
+        return found
+
+    def _state_address(self, name: str) -> int:
+        return self._memory.states + self._plan.state_places[name].offset
+
+    def _read_state(self, name: str) -> Array:
+        node = self._program.states[name]
+        return self._as_array(
+            node, self._device.read(self._state_address(name), self._program.nbytes(node))
+        )
+
+    def _read_value(self, bound: _Bound, value: int) -> bytes:
+        return self._device.read(
+            bound.address(self._unfused.places[value]), self._program.nbytes(value)
+        )
+
+    def _as_array(self, node: int, raw: bytes) -> Array:
+        tensor = self._graph.nodes[node].outputs[0]
+        return np.frombuffer(raw, NUMPY_DTYPES[tensor.dtype]).reshape(tensor.shape).copy()
+
+    @contextmanager
+    def _borrow(self, plan: Plan) -> Iterator[_Bound]:
+        """``plan`` with memory of its own beside that of the steps, given back afterwards."""
+        digests = len(self._graph.nodes) * DIGEST_BYTES
+        self._memory.require(plan.arena + digests, "a trace")
+        block = self._device.allocate(_round_up(plan.arena) + digests)
+        try:
+            yield _Bound(plan, self._memory, block, block + _round_up(plan.arena))
+        finally:
+            self._device.free(block)
+
+
+class _Memory:
+    """What a session holds on the device, all of it reserved before the first step."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.states = self.record = self.counters = self.arena = 0
+        self.samples: dict[str, int] = {}
+        self.constants: dict[bytes, int] = {}
+        self.held = 0
+        self._blocks: list[int] = []
+
+    def reserve(
+        self, plan: Plan, constants: Sequence[bytes], counter_bytes: int, samples: Samples
+    ) -> None:
+        """All but the samples in one block; RunError says how much that is if it does not fit.
+
+        Samples that do not fit beside it stay in the memory of the host.
+        """
+        self.close()
+        sizes = [
+            plan.states,
+            RECORD_BYTES,
+            counter_bytes,
+            *map(len, constants),
+            plan.arena,
+        ]
+        offsets = [sum(map(_round_up, sizes[:at])) for at in range(len(sizes) + 1)]
+        self.require(offsets[-1], "a step")
+        block = self._keep(self.device.allocate(offsets[-1]), offsets[-1])
+        self.states, self.record, self.counters, *places, self.arena = (
+            block + offset for offset in offsets[:-1]
+        )
+        self.constants = dict(zip(constants, places, strict=True))
+        for data, place in self.constants.items():
+            self.device.write(place, data)
+        self.device.zero(self.counters, counter_bytes)
+        for part in ("x", "y"):
+            self.samples[part] = self._place_samples(samples.part(part))
+
+    def _place_samples(self, part: Array) -> int:
+        free = self.device.memory().free
+        rows = part.reshape(len(part), -1)
+        if part.nbytes + RESERVE > free:
+            return self._keep(self.device.share(rows.view(np.uint8)), 0)
+        address = self._keep(self.device.allocate(max(part.nbytes, 1)), part.nbytes)
+        step = max(1, UPLOAD // max(1, rows[:1].nbytes))
+        for first in range(0, len(rows), step):
+            piece = np.ascontiguousarray(rows[first : first + step]).reshape(-1).view(np.uint8)
+            self.device.write(address + first * rows[:1].nbytes, piece)
+        return address
+
+    def _keep(self, address: int, nbytes: int) -> int:
+        self._blocks.append(address)
+        self.held += nbytes
+        return address
+
+    def keep_bytes(self, data: bytes) -> int:
+        """Address of a copy of ``data`` that stays."""
+        address = self._keep(self.device.allocate(len(data)), len(data))
+        self.device.write(address, data)
+        return address
+
+    def require(self, nbytes: int, what: str) -> None:
+        """RunError unless so many bytes are free."""
+        free, total = self.device.memory()
+        if nbytes > free:
+            raise RunError(
+                f"{what} needs {nbytes / 1e9:.3f} GB more of device memory, {free / 1e9:.3f} of "
+                f"{total / 1e9:.3f} GB are free: take a smaller batch, or engine cpu",
+                where=f"device {self.device.info.name}",
+            )
+
+    def close(self) -> None:
+        for block in self._blocks:
+            self.device.free(block)
+        self._blocks.clear()
+        self.held = 0
+
+
+class _Bound:
+    """A plan whose launches have addresses: ``jobs`` in order, copies as (to, from, bytes)."""
+
+    def __init__(self, plan: Plan, memory: _Memory, arena: int, digests: int) -> None:
+        self._plan, self._memory, self._arena = plan, memory, arena
+        self.digests = digests
+        self.jobs = [
+            [self._resolve(at, launch) for launch in job.launches]
+            for at, job in enumerate(plan.jobs)
+        ]
+        self.records = [self._move(copy) for copy in plan.records]
+        self.advance = [self._move(copy) for copy in plan.advance]
+
+    def address(self, place: Place) -> int:
+        """Where a place is."""
+        base = {
+            "arena": self._arena,
+            "state": self._memory.states,
+            "record": self._memory.record,
+        }
+        return base[place.region] + place.offset
+
+    def _move(self, copy: Copy) -> tuple[int, int, int]:
+        return self.address(copy.target), self.address(copy.source), copy.nbytes
+
+    def _resolve(self, at: int, launch: Planned) -> Call:
+        slots = tuple(self._slot(at, arg) for arg in launch.args)
+        return Call(launch.file, launch.kernel, launch.grid, launch.block, slots, launch.shared)
+
+    def _slot(self, at: int, arg: PlannedArg) -> Slot:
+        match arg:
+            case int():
+                return arg
+            case Value(node):
+                return Pointer(self.address(self._plan.places[node]))
+            case Counter(node):
+                return Pointer(self._memory.counters + node * COUNTER_BYTES)
+            case Digest(node):
+                return Pointer(self.digests + node * DIGEST_BYTES)
+            case SamplePart(part):
+                return Pointer(self._memory.samples[part])
+            case Constant(data):
+                return Pointer(self._memory.constants[data])
+            case Scratch():
+                return Pointer(self.address(self._plan.scratch[at, arg]))
+            case Places(pairs):
+                return Pointer(self._table(pairs))
+
+    def _table(self, pairs: Sequence[tuple[int, int]]) -> int:
+        places = self._plan.places
+        rows = [(self.address(places[a]), self.address(places[b])) for a, b in pairs]
+        data = encode_places(rows)
+        return self._memory.keep_bytes(data)
+
+
+def _launch(device: Device, calls: Sequence[Call]) -> None:
+    for call in calls:
+        device.launch(call)
+
+
+def _copy(device: Device, copies: Sequence[tuple[int, int, int]]) -> None:
+    for target, source, nbytes in copies:
+        device.copy(target, source, nbytes)
+
+
+def _round_up(nbytes: int) -> int:
+    return max(1, -(-nbytes // ALIGNMENT)) * ALIGNMENT
+
+
+def _find_constants(plans: Sequence[Plan]) -> list[bytes]:
+    """Every constant that the plans' launches point to, once."""
+    found = (
+        arg.data
+        for plan in plans
+        for job in plan.jobs
+        for launch in job.launches
+        for arg in launch.args
+        if isinstance(arg, Constant)
+    )
+    return list(dict.fromkeys(found))
+
+
+def open_cuda(graph: StepGraph, samples: Samples, *, check_every: int = 0) -> CudaSession:
+    """A session on the first GPU, with the verdicts of the self-check in the user's cache."""
+    from vtrain.engines.cuda.compile import find_default_cache
+
+    device = _open_device()
+    kernels = Kernels(device, folder=find_default_cache())
+    return CudaSession(graph, samples, device=device, kernels=kernels, check_every=check_every)
+
+
+@cache
+def _open_device() -> Device:
+    """The first GPU, once a process: its compiled kernels serve all sessions."""
+    from vtrain.engines.cuda.gpu import CudaDevice
+
+    return CudaDevice()

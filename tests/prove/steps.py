@@ -13,6 +13,7 @@ import pytest
 from tests.audit.runs import KEY
 from tests.kzg import add_kzg, make_key
 from tests.tasks import make_tiny_task
+from vtrain.attest.claims import compute_claim_digest
 from vtrain.prove import audit as audit_module
 from vtrain.prove import verifier
 from vtrain.prove.audit import ProofAudit
@@ -107,7 +108,8 @@ def make_bundle(
 
     def draw(before: Mapping[str, Any]) -> Sequence[int]:
         commitments.update({name: commit_vector(key, item) for name, item in before.items()})
-        return draw_challenge(ready.circuit, ready.pinned, commitments)
+        claim = compute_claim_digest(signed.signed.claim)
+        return draw_challenge(ready.circuit, ready.pinned, commitments, claim=claim)
 
     given = {**values.given, **(changed or {})}
     vectors = ready.circuit.assign(given, values.parameters, draw)

@@ -44,8 +44,8 @@ from tests.prove.steps import (
 )
 from tests.tasks import make_tiny_task
 from vtrain import cli
-from vtrain.attest.claims import compute_claim_digest
-from vtrain.attest.keys import public_key
+from vtrain.attest.claims import compute_claim_digest, sign_claim
+from vtrain.attest.keys import PrivateKey, public_key
 from vtrain.demo.cheats import alter_gradient, train_falsely
 from vtrain.errors import CircuitError, MissingExtraError, ProverError, RunError, SrsError
 from vtrain.prove import audit as module
@@ -58,6 +58,7 @@ from vtrain.report.terminal import print_report
 from vtrain.train.layout import RunPaths
 from vtrain.train.task import CompiledTask
 from vtrain.wire.bundle import ProofBundle, decode_bundle, encode_bundle
+from vtrain.wire.claim import encode_signed_claim
 from vtrain.wire.proof import decode_kzg_record, encode_kzg_record
 from vtrain.wire.record import decode_record, encode_record
 from vtrain.wire.report import Report
@@ -597,7 +598,8 @@ def test_a_step_that_is_not_the_one_logged(run: Path, srs: Path) -> None:
     report = audit(run, srs, private=False)
     check_refused(report, "replay", "is not the step logged", "solver")
     assert reason_of(report).where == "step 4"
-    assert audit(publish(run), srs).verdict == "verified", "the loss is that of another step"
+    # Without tensors nobody sees the loss of step 4; but a proof serves the claim it was made for.
+    check_refused(audit(publish(run), srs), "proof", "commitment of challenge")
     put_bundle(run, resign(run, 5), 4)
     report = audit(run, srs, steps=(4,))
     check_refused(report, "proof", "step is not that of this step")
@@ -863,3 +865,17 @@ def test_a_real_proof_shows_nothing_else(
         report = verify_proofs(public, given)
         assert [check.name for check in failed(report)] == ["proof"], place
         assert report.verdict == "inconclusive"
+
+
+@pytest.mark.usefixtures("ezkl")
+def test_what_one_solver_proved_serves_nobody_else(
+    public: Path, bundle: ProofBundle, srs: Path
+) -> None:
+    """A log copied byte by byte, under a claim of one's own, with the proof of who made it."""
+    paths, thief = RunPaths(public), PrivateKey.generate()
+    claim = read_run(public).signed.claim
+    own = sign_claim(replace(claim, solver=public_key(thief)), thief)
+    paths.claim.write_bytes(encode_signed_claim(own))
+    put_bundle(public, alter(bundle, claim=compute_claim_digest(own.claim)))
+    report = audit(public, srs)
+    check_refused(report, "proof", "commitment of challenge is not the one computed")

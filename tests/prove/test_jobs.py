@@ -47,6 +47,7 @@ from vtrain.prove.jobs import (
     jobs,
     work,
 )
+from vtrain.prove.jobs import jobs as job_table
 from vtrain.prove.proof_files import (
     MAX_BUNDLE,
     Statement,
@@ -799,6 +800,22 @@ def test_what_is_no_queue(tmp_path: Path) -> None:
 def test_a_table_of_another_version(url: str) -> None:
     with JobQueue(url) as queue, queue._db.write() as connection:
         connection.execute(text("ALTER TABLE proof_jobs RENAME COLUMN stage TO phase"))
+    with pytest.raises(StorageError, match="of another version"):
+        JobQueue(url)
+
+
+def test_a_view_in_place_of_the_table(tmp_path: Path) -> None:
+    """One without end."""
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    with JobQueue(url) as queue, queue._db.write() as connection:
+        columns = ", ".join(f"0 AS {column}" for column in job_table.c.keys()[1:])
+        connection.execute(text("DROP TABLE proof_jobs"))
+        connection.execute(
+            text(
+                "CREATE VIEW proof_jobs AS WITH RECURSIVE r(i) AS (SELECT 1 UNION ALL "
+                f"SELECT i + 1 FROM r) SELECT i AS number, {columns} FROM r"  # noqa: S608 - our own names
+            )
+        )
     with pytest.raises(StorageError, match="of another version"):
         JobQueue(url)
 

@@ -14,9 +14,11 @@ from tests.prove.forging import draw_for
 from tests.prove.step_law import make_graph, make_statement
 from tests.prove.steps import LIMITS, K, make_proof_task, make_setup, open_key
 from tests.prove.tamper import alterations
+from tests.prove.tile_steps import with_node
 from vtrain.errors import CircuitError, ProverError
 from vtrain.prove import circuit as circuit_module
 from vtrain.prove import keys as keys_module
+from vtrain.prove import probe as probe_module
 from vtrain.prove.circuit import Circuit, CircuitBuilder, Ints, Tensor, Trial
 from vtrain.prove.keys import Keys, load_keys, load_verifying_key, pin
 from vtrain.prove.probe import Probed, probe_step_circuit
@@ -73,6 +75,33 @@ def test_without_a_step_at_hand_one_is_drawn(name: str) -> None:
         probed = probe(circuit, name, at_hand=at_hand)
         assert probed.statements == 4
         assert probed.false_nodes > 60
+
+
+def test_of_many_parts_some_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    circuit, whole = make("step"), probe(make("step"), "step", at_hand=real())
+    monkeypatch.setattr(probe_module, "MOST", 5)
+    told: list[tuple[str, int, int]] = []
+    some = probe(circuit, "step", at_hand=real(), progress=lambda *report: told.append(report))
+    assert 0 < some.changes <= 5 * 12 < whole.changes
+    assert told[-1] == ("probe", 14, 14)
+
+
+@names
+@pytest.mark.parametrize("node", ["h", "w1"])
+@pytest.mark.parametrize("called", ["labels", "a/mask", "h/excess", "h/remainder/scaled", "w2"])
+def test_names_that_nodes_may_have_blind_it_for_nothing(name: str, node: str, called: str) -> None:
+    """They are refused where two parts would be called alike, and else not taken for another's."""
+    graph, statement = make_graph("cross_entropy", "some"), make_statement("cross_entropy", "some")
+    index = next(i for i, found in enumerate(graph.nodes) if found.name == node)
+    renamed = with_node(graph, index, name=called)
+    try:
+        circuit = build_with(renamed, LARGE, clamps=STEP_CIRCUITS[name])
+    except CircuitError as error:
+        if "names two parts" not in error.message:
+            raise
+        return
+    at_hand = statement.given, statement.parameters
+    assert probe_step_circuit(renamed, circuit, name, at_hand, seed=3).false_nodes > 60
 
 
 # --- one condition is missing

@@ -514,7 +514,7 @@ def make_circuits(task: CompiledTask, srs: Path, k: int = 16, **changes: Any) ->
     assert task.spec.proof is not None
     proof = replace(task.spec.proof, k=k, **changes)
     setup = ProofSetup(proof, srs, srs.parent / "cache", LIMITS, MEMORY)
-    return TileCircuits(setup, CommitKey(srs, K, BLINDING), proving=False)
+    return TileCircuits(setup, CommitKey(srs, K, BLINDING), b"", proving=False)
 
 
 def test_circuits_are_those_that_the_task_pins(

@@ -50,6 +50,11 @@ def test_proof_of_the_statement_holds(toy: Toy) -> None:
     assert check(toy) == Verification(True, "")
 
 
+def test_proof_for_one_claim_serves_no_other(toy: Toy) -> None:
+    verdict = check(toy, claim=b"\1" * 32)
+    assert verdict == Verification(False, "commitment of challenge is not the one computed")
+
+
 @pytest.mark.parametrize("name", GIVEN)
 def test_other_given_vectors_do_not_hold(toy: Toy, name: str) -> None:
     other = GIVEN[name].copy()
@@ -181,14 +186,19 @@ def test_expected_names_are_the_given_ones(toy: Toy) -> None:
 def test_challenge_is_that_of_the_spec() -> None:
     """Recomputed from its description."""
     named = {"x": b"\1" * 64, "a": b"\2" * 64}
-    drawn = derive_challenge(b"\3" * 32, named, 3)
+    claim = b"\4" * 32
+    drawn = derive_challenge(b"\3" * 32, named, 3, claim)
     body = cbor.encode(
-        {"circuit": b"\3" * 32, "commitments": [["x", b"\1" * 64], ["a", b"\2" * 64]]}
+        {
+            "circuit": b"\3" * 32,
+            "claim": b"\4" * 32,
+            "commitments": [["x", b"\1" * 64], ["a", b"\2" * 64]],
+        }
     )
     stream = blake3(body, derive_key_context="vtrain 2026 proof challenge v1").digest(length=144)
     whole = [int.from_bytes(stream[at : at + 48], "little") for at in (0, 48, 96)]
     assert drawn == tuple(value % SCALAR_FIELD for value in whole)
-    assert derive_challenge(b"\3" * 32, named, 2) == drawn[:2]
+    assert derive_challenge(b"\3" * 32, named, 2, claim) == drawn[:2]
 
 
 def test_challenge_follows_all_that_precedes_it() -> None:
@@ -196,6 +206,8 @@ def test_challenge_follows_all_that_precedes_it() -> None:
     seen = [
         derive_challenge(bytes(32), base, 1),
         derive_challenge(b"\1" + bytes(31), base, 1),
+        derive_challenge(bytes(32), base, 1, bytes(32)),
+        derive_challenge(bytes(32), base, 1, b"\1" + bytes(31)),
         derive_challenge(bytes(32), {"a": b"\1" * 64}, 1),
         derive_challenge(bytes(32), {"a": b"\1" * 64, "c": b"\2" * 64}, 1),
         derive_challenge(bytes(32), {"a": b"\2" * 64, "b": b"\1" * 64}, 1),

@@ -446,6 +446,7 @@ class _Examiner:
             parameters=compute_parameters(self._run.graph, self._run.records[step - 1]),
             commit_key=key,
             limits=self.setup.limits,
+            claim=bundle.statement.claim,
         )
 
     def _compare(

@@ -29,8 +29,15 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import ChainMap, defaultdict
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any, Final
@@ -107,11 +114,11 @@ class Values:
         self,
         builder: CircuitBuilder,
         parameters: Mapping[str, Ints],
-        known: dict[int, Ints] | None = None,
+        known: MutableMapping[int, Ints] | None = None,
     ) -> None:
         """``known`` are the integers of nodes known from the start; it is filled."""
         self._builder = builder
-        self._of: dict[int, Ints] = {} if known is None else known
+        self._of: MutableMapping[int, Ints] = {} if known is None else known
         self.parameters = parameters
         """What the verifier knows of the one statement, by name."""
         self.read: set[int] = set()
@@ -172,6 +179,7 @@ class CircuitBuilder:
         self._given: dict[str, Tensor] = {}
         self._parts: dict[str, list[_Part]] = {name: [] for name in (*GROUPS, "late")}
         self._lengths: dict[str, int] = dict.fromkeys((*GROUPS, "late"), 0)
+        self._names: set[tuple[str, str]] = set()
         self._order: list[tuple[str, _Part]] = []
         self._roots: dict[str, Tensor] = {}
         self._ones: list[Tensor] = []
@@ -309,6 +317,10 @@ class CircuitBuilder:
         return self._roots[group]
 
     def _part(self, group: str, name: str, shape: Sequence[int], compute: Compute | None) -> Tensor:
+        if (group, name) in self._names:
+            # Names come from graphs, and whoever looks for a part finds it by its name.
+            raise CircuitError(f"names two parts of {group}", where=name)
+        self._names.add((group, name))
         size = int(np.prod(shape, dtype=np.int64))
         start = self._lengths[group]
         self._lengths[group] += size
@@ -553,7 +565,7 @@ class CircuitBuilder:
         self.nodes[root.index] = _Node("concat", inputs, (self._lengths[group],))
         return found
 
-    def evaluate_node(self, index: int, known: dict[int, Ints]) -> Ints:
+    def evaluate_node(self, index: int, known: MutableMapping[int, Ints]) -> Ints:
         """Value of a node from those in ``known``, filling it.
 
         Modulo the prime, next to zero: integers that are small beside it are themselves.
@@ -937,7 +949,7 @@ class Trial:
         Parts of the groups ``adapting`` that are not altered themselves are computed anew where
         they follow from what is altered; where one cannot be, it stays what it was.
         """
-        known = dict(self._known)
+        known = ChainMap(dict[int, Ints](), self._known)
         changed: set[int] = set()
         queue: list[int] = []
         queued: set[int] = set()

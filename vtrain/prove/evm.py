@@ -225,6 +225,7 @@ def list_commitments(
     parameters: Mapping[str, Ints],
     commit_key: CommitKey,
     expansion: Expansion | None = None,
+    claim: bytes = b"",
 ) -> tuple[bytes, ...]:
     """What ``CommitmentBound`` must be asked for, so that a proof of ours shows its statement.
 
@@ -236,7 +237,7 @@ def list_commitments(
         odd = min(set(expected) ^ set(circuit.given))
         raise CircuitError("is expected and not given, or the reverse", where=odd)
     found = read_commitments(circuit, proof) | dict(expected)
-    own = commit_known(circuit, pinned, found, parameters, commit_key, expansion)
+    own = commit_known(circuit, pinned, found, parameters, commit_key, expansion, claim)
     return tuple((found | own)[name] for name in circuit.vectors)
 
 

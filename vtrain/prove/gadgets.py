@@ -191,9 +191,11 @@ def hold_most_of_int32(b: CircuitBuilder, name: str, x: Tensor) -> None:
     x + 2^31 - 2^15 = 65535 hi + lo reaches 0 .. 2^32 - 2^16 without a gap, as lo goes beyond 65535.
     """
     bound = (1 << 31) - (1 << 15)
-    high = b.limb(f"{name}/high", x.shape, lambda v: np.minimum((v[x] + bound) // 65535, 65535))
+    high = b.limb(f"{name}/i32/high", x.shape, lambda v: np.minimum((v[x] + bound) // 65535, 65535))
     low = b.limb(
-        f"{name}/low", x.shape, lambda v: v[x] + bound - 65535 * np.asarray(v[high], dtype=object)
+        f"{name}/i32/low",
+        x.shape,
+        lambda v: v[x] + bound - 65535 * np.asarray(v[high], dtype=object),
     )
     b.zero(f"{name}/i32", high * 65535 + low - bound - x.lin())
 

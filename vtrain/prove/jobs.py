@@ -618,8 +618,10 @@ def _persist(call: Callable[[], T], pace: Pace, stop: threading.Event | None = N
 
 def _make_tables(connection: Connection) -> None:
     metadata.create_all(connection)
+    # A view of that name may be anything, such as one without end.
+    is_table = jobs.name in inspect(connection).get_table_names()
     found = {column["name"] for column in inspect(connection).get_columns(jobs.name)}
-    if found != set(jobs.c.keys()):
+    if not is_table or found != set(jobs.c.keys()):
         raise StorageError(f"the table {jobs.name} is of another version of vtrain", where="db")
 
 

@@ -14,7 +14,8 @@ Three things are tried with the very circuit of a graph, evaluated by our own co
    that follows made to fit by the law: state after, loss, hints, limbs.  The conditions of this
    node alone can tell.
 
-What passes and is not true by the law is named by a CircuitError.
+What passes and is not true by the law is named by a CircuitError.  Of more than :data:`MOST` parts
+or nodes so many are drawn: nobody's graph is to cost an auditor hours.
 
 Circuits over tiles serve every model and are pinned by their digests (``circuits/*/circuit.json``).
 Their catalogue runs where they are made, in the tests of this package.
@@ -127,6 +128,8 @@ _OUTSIDE: Final = frozenset(
 )
 _UPDATES: Final = ("momentum", "sgd_update")
 _STATES: Final = ("random", "mixed", "zero")
+MOST: Final = 500
+"""Most parts that are altered, and most nodes that are false; of more they are drawn at random."""
 _MODERATE: Final = 10
 """Bits below the most that a state of a step without clamps, and with all else lively, has."""
 
@@ -150,11 +153,9 @@ class _Probe:
         self.schedule = graph.nodes[graph.find("schedule")]
         self.loss = graph.nodes[graph.find("record")].inputs[2]
         self.parts = [*self._list_given(), *self._list_private()]
-        self.named: dict[tuple[str, str], _Part] = {}
-        for part in self.parts:
-            self.named.setdefault((part.vector, part.name), part)
+        self.named = {(part.vector, part.name): part for part in self.parts}
         self.done = 0
-        self.total = len(_STATES) + 1 + len(self.parts) + len(graph.nodes)
+        self.total = len(_STATES) + 1 + min(len(self.parts), MOST) + min(len(graph.nodes), MOST)
 
     def run(self, real: tuple[Tensors, Mapping[str, Ints]] | None) -> Probed:
         self.progress("probe", 0, self.total)
@@ -173,14 +174,20 @@ class _Probe:
                 statements += 1
             self.advance()
         changes = 0
-        for part in self.parts:
-            changes += self.check_part(step, trial, part)
+        for at in self._choose(len(self.parts)):
+            changes += self.check_part(step, trial, self.parts[at])
             self.advance()
         false_nodes = 0
-        for index in range(len(self.graph.nodes)):
+        for index in self._choose(len(self.graph.nodes)):
             false_nodes += self.check_node(step, trial, index)
             self.advance()
         return Probed(statements, changes, false_nodes)
+
+    def _choose(self, count: int) -> list[int]:
+        """All of ``count`` places, or so many drawn that a huge graph costs no hours."""
+        if count <= MOST:
+            return list(range(count))
+        return sorted(self.random.choice(count, MOST, replace=False).tolist())
 
     def advance(self) -> None:
         if self.cancelled is not None and self.cancelled.is_set():
@@ -190,17 +197,13 @@ class _Probe:
 
     # --- the law
 
-    def follow(
-        self, states: Tensors, batch: Tensors, rate: int, false: Mapping[int, Array] | None = None
-    ) -> _Step:
-        """The step of these; ``false`` are outputs of nodes that all else follows from."""
+    def follow(self, states: Tensors, batch: Tensors, rate: int) -> _Step:
+        """The step of these."""
         found: dict[int, Array] = {}
         for index, node in enumerate(self.graph.nodes):
             if node.op in _OUTSIDE:
                 continue
-            if false is not None and index in false:
-                value = false[index]
-            elif node.op == "state":
+            if node.op == "state":
                 name = str(node.attrs["name"])
                 value = np.asarray(0) if name == STEP_STATE else states[name]
             elif node.op == "gather_samples":
@@ -208,10 +211,27 @@ class _Probe:
             elif node.op == "schedule":
                 value = np.asarray(rate)
             else:
-                inputs = [found[ref.node] for ref in node.inputs]
-                value = TABLE[node.op].law(node.attrs, inputs)
+                value = self._apply(index, found)
             found[index] = np.asarray(value).astype(NUMPY_DTYPES[node.outputs[0].dtype])
         return _Step(states, batch, rate, found)
+
+    def follow_false(self, step: _Step, false: Mapping[int, Array]) -> _Step:
+        """``step`` with ``false`` outputs of nodes, and all that follows from them."""
+        found = dict(step.found) | dict(false)
+        changed = set(false)
+        for index in range(min(false), len(self.graph.nodes)):
+            node = self.graph.nodes[index]
+            if index in found and changed.intersection(ref.node for ref in node.inputs):
+                if index not in false:
+                    value = self._apply(index, found)
+                    found[index] = value.astype(NUMPY_DTYPES[node.outputs[0].dtype])
+                changed.add(index)
+        return _Step(step.states, step.batch, step.rate, found)
+
+    def _apply(self, index: int, found: Mapping[int, Array]) -> Array:
+        node = self.graph.nodes[index]
+        inputs = [found[ref.node] for ref in node.inputs]
+        return np.asarray(TABLE[node.op].law(node.attrs, inputs))
 
     def after(self, step: _Step) -> dict[str, Array]:
         ends = self.graph.next_states()
@@ -311,7 +331,7 @@ class _Probe:
         for index, node in enumerate(self.graph.nodes):
             if node.op in _UPDATES:
                 most = (1 << 31) - (1 << 15)
-            elif node.op == "rescale" and node.inputs[0] in states:
+            elif node.op in ("normalize", "rescale") and node.inputs[0] in states:
                 shift = attr_int(node.attrs, "shift")
                 close = 1 << shift if can_hold(shift) else 1
                 most = SATURATION[node.outputs[0].dtype][1] - close
@@ -402,7 +422,7 @@ class _Probe:
         """Outputs of a node are false, and all that follows is made to fit; how many were tried."""
         tried = 0
         for cheat in self._list_cheats(step, trial, index):
-            followed = self.follow(step.states, step.batch, step.rate, cheat.outputs)
+            followed = self.follow_false(step, cheat.outputs)
             columns, change = self.columns(followed), dict(cheat.change)
             for name, _, _ in self._list_columns(AFTER):
                 change[name, 0] = columns[name]
@@ -414,19 +434,19 @@ class _Probe:
         return tried
 
     def _list_cheats(self, step: _Step, trial: Trial, index: int) -> Iterator[_Cheat]:
-        node = self.graph.nodes[index]
-        if self._find("hints", f"{node.name}/mask"):
+        node, size = self.graph.nodes[index], self.graph.type_of(Ref(index)).size
+        if self._find("hints", f"{node.name}/mask", size):
             yield from self._turn_masks(step, trial, index)
         elif node.op == "sub_one_hot":
             yield from self._move_labels(step, index)
         elif node.op == "cross_entropy":
             yield from self._choose_wrongly(step, trial, index)
-        if self._find("hints", node.name) or node.op in _UPDATES:
+        if self._find("hints", node.name, size) or node.op in _UPDATES:
             yield from self._miss_by_one(step, trial, index)
             yield from self._borrow(step, trial, index)
-        if self._find("hints", f"{node.name}/excess"):
+        if self._find("hints", f"{node.name}/excess", size):
             yield from self._pretend_to_clamp(step, trial, index)
-        if node.op == "momentum" and self._find("limbs", f"{node.name}/decayed"):
+        if node.op == "momentum" and self._find("limbs", f"{node.name}/decayed", size):
             yield from self._lose_more(step, trial, index)
 
     def _miss_by_one(self, step: _Step, trial: Trial, index: int) -> Iterator[_Cheat]:
@@ -448,7 +468,7 @@ class _Probe:
         """One element of a node's output is ``value``, and so it is in its hint."""
         node, false = self.graph.nodes[index], true.copy()
         false.reshape(-1)[place] = value
-        change, hint = dict(more), self._find("hints", node.name)
+        change, hint = dict(more), self._find("hints", node.name, true.size)
         if hint:
             change["hints", hint.start + place] = [value]
         was = int(true.reshape(-1)[place])
@@ -460,10 +480,10 @@ class _Probe:
         if node.op not in (*_UPDATES, "rescale") or attr_int(node.attrs, "shift") <= 0:
             return
         shift, name = attr_int(node.attrs, "shift"), f"{node.name}/remainder"
-        lowest, scale = self._find("limbs", f"{name}/scaled"), -shift % 16
+        lowest, scale = self._find("limbs", f"{name}/scaled", true.size), -shift % 16
         if not lowest:
-            lowest, scale = self._find("limbs", f"{name}/bits 0 to 15"), 0
-        above = self._find("limbs", f"{node.name}/from above")
+            lowest, scale = self._find("limbs", f"{name}/bits 0 to 15", true.size), 0
+        above = self._find("limbs", f"{node.name}/from above", true.size)
         place = int(self.random.integers(true.size))
         value = int(true.reshape(-1)[place])
         unit = -1 if value > 0 else 1
@@ -570,9 +590,11 @@ class _Probe:
             value = int(true[place]) - (unit << LOSS_EXPONENT - LOG2_EXPONENT)
             yield self._cheat(index, true, place, value, more)
 
-    def _find(self, vector: str, name: str) -> _Part:
-        """The first part of a name; one that is false where there is none."""
-        return self.named.get((vector, name), _NONE)
+    def _find(self, vector: str, name: str, size: int | None = None) -> _Part:
+        """The part of a name, and of a size: names are the graph's author's, and what is called so
+        may be something else.  One that is false where there is none."""
+        part = self.named.get((vector, name), _NONE)
+        return part if size in (None, part.stop - part.start) else _NONE
 
     def _values(self, trial: Trial, part: _Part) -> list[int]:
         return [trial.value(part.vector, place) for place in range(part.start, part.stop)]

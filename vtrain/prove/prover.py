@@ -54,12 +54,14 @@ def prove(
     commit_key: CommitKey,
     limits: Limits,
     expansion: Expansion | None = None,
+    claim: bytes = b"",
     progress: Progress = lambda what, done, total: None,
     cancelled: threading.Event | None = None,
 ) -> Proof:
     """Prove that the circuit's conditions hold of the ``given`` vectors and ``parameters``.
 
-    ``keys`` have a proving key, ``srs`` is the file that they were made with.  CircuitError names
+    ``keys`` have a proving key, ``srs`` is the file that they were made with; the proof answers for
+    the claim of the digest ``claim`` alone.  CircuitError names
     the conditions that do not hold, or what does not belong together; ProverError when ezkl fails,
     or when its proof is none or of something else.
     """
@@ -71,7 +73,7 @@ def prove(
     def draw(before: Mapping[str, Ints]) -> Sequence[int]:
         for name, values in before.items():
             commitments[name] = commit_vector(commit_key, values, threads=limits.threads)
-        return draw_challenge(circuit, pinned, commitments, expansion)
+        return draw_challenge(circuit, pinned, commitments, expansion, claim)
 
     vectors = circuit.assign(given, parameters, draw)
     for name in circuit.given:
@@ -115,6 +117,7 @@ def prove(
         commit_key=commit_key,
         limits=limits,
         expansion=expansion,
+        claim=claim,
     )
     if not verdict.holds:
         raise ProverError(f"the proof does not hold: {verdict.reason}", where="verify")

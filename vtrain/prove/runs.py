@@ -443,6 +443,7 @@ class StepProver:
             srs=self._setup.srs,
             commit_key=self._key,
             limits=self._setup.limits,
+            claim=statement.claim,
             progress=progress,
             cancelled=cancelled,
         )

@@ -80,13 +80,17 @@ def read_traces(run: Path) -> SignedTraceClaim:
 
 
 class TileCircuits:
-    """The tile circuits with their keys, each made once: they serve every model."""
+    """The tile circuits with their keys, each made once: they serve every model.
 
-    def __init__(self, setup: ProofSetup, key: CommitKey, *, proving: bool) -> None:
+    Proofs are made for, and answer for, the one claim of the digest ``claim``.
+    """
+
+    def __init__(self, setup: ProofSetup, key: CommitKey, claim: bytes, *, proving: bool) -> None:
         if setup.proof.circuit != "tiles":
             raise TaskError("commits to whole steps, not to tiles", where="proof.circuit")
         require_blinding(setup.proof)
         self._setup, self._key, self._proving = setup, key, proving
+        self._claim = claim
         self._ready: dict[str, ReadyCircuit] = {}
 
     def ready(
@@ -126,6 +130,7 @@ class TileCircuits:
             commit_key=self._key,
             limits=self._setup.limits,
             expansion=_expand(statement),
+            claim=self._claim,
             progress=progress,
             cancelled=cancelled,
         )
@@ -146,6 +151,7 @@ class TileCircuits:
             commit_key=self._key,
             limits=self._setup.limits,
             expansion=_expand(statement),
+            claim=self._claim,
         )
 
 
@@ -167,7 +173,8 @@ class TileProver:
         """TaskError when the run's commitments are not to tiles; refuses a wrong SRS at once."""
         self._run, self._setup = run, setup
         self._key = setup.open_key()
-        self.circuits = TileCircuits(setup, self._key, proving=True)
+        claim = compute_claim_digest(run.signed.claim)
+        self.circuits = TileCircuits(setup, self._key, claim, proving=True)
         self.tiling = Tiling(run.graph)
         threads = setup.limits.threads
         self._source = StepSource(
@@ -311,7 +318,8 @@ def check_answer(
     """Whether the run's files answer the draws; NotProducedError and EncodingError for files."""
     verify_trace_claim(traces, run.signed.claim)
     key = setup.open_key()
-    circuits = TileCircuits(setup, key, proving=False)
+    claim = compute_claim_digest(run.signed.claim)
+    circuits = TileCircuits(setup, key, claim, proving=False)
     asked = draw_statements(
         audit.second, audit.claim, traces.trace_claim, audit.tiling, audit.samples
     )

@@ -50,15 +50,18 @@ def commit_vector(commit_key: CommitKey, values: Ints, *, threads: int = 0) -> b
 
 
 def derive_challenge(
-    circuit: bytes, commitments: Mapping[str, bytes], count: int
+    circuit: bytes, commitments: Mapping[str, bytes], count: int, claim: bytes = b""
 ) -> tuple[int, ...]:
     """The first ``count`` field elements drawn from a circuit's digest and named commitments.
+
+    ``claim`` is the digest of the claim that the proof is made for, or nothing: what one solver
+    proves serves no other who copies the log.
 
     BLAKE3 in derive_key mode over their canonical encoding, in their order; 48 bytes of its
     extended output, little-endian, modulo the prime, for each element.
     """
     named: list[cbor.Value] = [[name, commitment] for name, commitment in commitments.items()]
-    data = cbor.encode({"circuit": circuit, "commitments": named})
+    data = cbor.encode({"circuit": circuit, "claim": claim, "commitments": named})
     stream = blake3(data, derive_key_context=PROOF_CHALLENGE).digest(length=_DRAWN * count)
     return tuple(
         int.from_bytes(stream[at : at + _DRAWN], "little") % SCALAR_FIELD
@@ -83,8 +86,9 @@ def draw_challenge(
     pinned: PinnedCircuit,
     commitments: Mapping[str, bytes],
     expansion: Expansion | None = None,
+    claim: bytes = b"",
 ) -> tuple[int, ...]:
-    """A circuit's challenge, from the commitments to all vectors that precede it.
+    """A circuit's challenge, from the commitments to all vectors that precede it and the claim.
 
     CircuitError for an expansion to another number of elements than the circuit has.
     """
@@ -95,8 +99,9 @@ def draw_challenge(
     }
     length = circuit.length("challenge")
     if expansion is None:
-        return derive_challenge(pinned.digest, before, length)
-    found = tuple(expansion.expand(derive_challenge(pinned.digest, before, expansion.count)))
+        return derive_challenge(pinned.digest, before, length, claim)
+    drawn = derive_challenge(pinned.digest, before, expansion.count, claim)
+    found = tuple(expansion.expand(drawn))
     if len(found) != length:
         raise CircuitError(f"expands to {len(found)} elements, not {length}", where="challenge")
     return found
@@ -135,6 +140,7 @@ def commit_known(
     parameters: Mapping[str, Ints],
     commit_key: CommitKey,
     expansion: Expansion | None = None,
+    claim: bytes = b"",
     *,
     threads: int = 0,
 ) -> dict[str, bytes]:
@@ -143,7 +149,7 @@ def commit_known(
     known = {
         **circuit.compute_public(parameters),
         **{name: compute_output(circuit, name) for name in circuit.outputs},
-        **circuit.split_challenge(draw_challenge(circuit, pinned, found, expansion)),
+        **circuit.split_challenge(draw_challenge(circuit, pinned, found, expansion, claim)),
     }
     return {
         name: commit_vector(commit_key, values, threads=threads) for name, values in known.items()
@@ -161,13 +167,14 @@ def verify(
     commit_key: CommitKey,
     limits: Limits,
     expansion: Expansion | None = None,
+    claim: bytes = b"",
 ) -> Verification:
     """Whether ``proof`` shows that the circuit's conditions hold of what is committed to.
 
     ``expected`` has the commitments to the given vectors, ``parameters`` what the verifier knows of
-    the one statement.  The proof may be any bytes: what is wrong with it is the reason in the
-    verdict.  CircuitError when the other arguments do not belong together; StorageError and
-    ProverError are no verdict.
+    the one statement, ``claim`` the digest of the claim that it must have been made for.  The proof
+    may be any bytes: what is wrong with it is the reason in the verdict.  CircuitError when the
+    other arguments do not belong together; StorageError and ProverError are no verdict.
     """
     check_fit(circuit, pinned, keys, commit_key)
     if set(expected) != set(circuit.given):
@@ -182,7 +189,7 @@ def verify(
     if wrong := _find_difference(found, wanted):
         return Verification(False, f"commitment of {wrong} is not the one expected")
     own = commit_known(
-        circuit, pinned, found, parameters, commit_key, expansion, threads=limits.threads
+        circuit, pinned, found, parameters, commit_key, expansion, claim, threads=limits.threads
     )
     if wrong := _find_difference(found, own):
         return Verification(False, f"commitment of {wrong} is not the one computed")

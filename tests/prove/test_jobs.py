@@ -812,8 +812,8 @@ def test_a_view_in_place_of_the_table(tmp_path: Path) -> None:
         connection.execute(text("DROP TABLE proof_jobs"))
         connection.execute(
             text(
-                "CREATE VIEW proof_jobs AS WITH RECURSIVE r(i) AS (SELECT 1 UNION ALL "
-                f"SELECT i + 1 FROM r) SELECT i AS number, {columns} FROM r"  # noqa: S608 - our own names
+                "CREATE VIEW proof_jobs AS WITH RECURSIVE r(i) AS (SELECT 1 UNION ALL "  # noqa: S608
+                f"SELECT i + 1 FROM r) SELECT i AS number, {columns} FROM r"
             )
         )
     with pytest.raises(StorageError, match="of another version"):

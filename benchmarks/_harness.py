@@ -227,7 +227,9 @@ def main(name: str, measure: Callable[[bool], Result]) -> None:
             "met": result.met,
         }
         text = json.dumps(report, indent=2)
-        if out is not None:
+        measured = any(target["value"] is not None for target in result.targets.values())
+        # What measured nothing, for lack of a device, must not replace what another machine found.
+        if out is not None and (measured or not out.exists()):
             out.parent.mkdir(parents=True, exist_ok=True)
             out.write_text(text + "\n")
         if as_json:

@@ -189,8 +189,9 @@ __device__ inline TilePlace place_tile(i64 index, i64 row_tiles, i64 column_tile
     return {group * 8 + within % height, within / height};
 }
 
-// Parameters of every product, after the packed operands.  ``batch_a`` and ``batch_b`` are 1 where
-// a batch has matrices of its own, 0 where all take the same; a block adds ``split`` inner tiles.
+// Parameters of every product.  ``batch_a`` and ``batch_b`` are 1 where a batch has matrices of its
+// own, 0 where all take the same; a block adds ``split`` inner tiles.  Grid: x tiles, y parts of
+// the inner axis, z matrices.
 #define PRODUCT_PARAMETERS                                                                         \
     const u8 *a, const u8 *b, i64 m, i64 n, i64 inner, i64 split, i64 batch_a, i64 batch_b,        \
         i64 flags, i64 *sums, void *out, i64 out_dtype, const i32 *bias, i64 bias_shift,           \
@@ -225,6 +226,6 @@ __device__ inline Work find_work(PRODUCT_PARAMETERS) {
             {m, n, flags, sums + batch * m * n, (u8*)out + batch * m * n * width, out_dtype, bias,
              bias_shift, multiplier, shift, saturated}};
 }
-#define PRODUCT_ARGUMENTS                                                                    \
+#define PRODUCT_ARGUMENTS                                                              \
     a, b, m, n, inner, split, batch_a, batch_b, flags, sums, out, out_dtype, bias,     \
         bias_shift, multiplier, shift, saturated

@@ -23,70 +23,87 @@ struct Eight {
     __device__ void put(int i, i64 value) {
         pairs[i / 2] |= ((u32)value & 0xffff) << (16 * (i % 2));
     }
+    // All move down by one, and ``value`` becomes the last.
+    __device__ void push(i64 value) {
+#pragma unroll
+        for (int i = 0; i < 3; i++) pairs[i] = pairs[i] >> 16 | pairs[i + 1] << 16;
+        pairs[3] = pairs[3] >> 16 | (u32)value << 16;
+    }
 };
 
 __device__ inline Eight load_eight(const void* x, i64 dtype, i64 at, i64 count) {
-    if (dtype == I16) {
-        const i16* from = (const i16*)x + at;
-        if (count >= 8 && ((u64)from & 15) == 0) {
-            const uint4 whole = *(const uint4*)from;
-            return {{whole.x, whole.y, whole.z, whole.w}};
-        }
-    }
     Eight eight = {};
 #pragma unroll
     for (int i = 0; i < 8; i++)
         if (i < count) eight.put(i, load(x, dtype, at + i));
     return eight;
 }
+// The same from an address aligned to 16 bytes, all eight being there.
+__device__ inline Eight load_whole(const void* x, i64 at) {
+    const uint4 whole = __ldg((const uint4*)((const i16*)x + at));
+    return {{whole.x, whole.y, whole.z, whole.w}};
+}
+__device__ inline bool is_aligned(const void* x) { return ((u64)x & 15) == 0; }
+
+// A source says of a tile whether it is plain: of int16, nothing of it beyond the ends, every eight
+// aligned.  Loads of a plain tile take no branches, so that many are under way at a time.
 
 // A matrix whose rows lie ``stride`` elements apart.
 struct MatrixSource {
     const void* x;
     i64 dtype, start, stride, majors, minors;
 
-    __device__ Eight load_eight_at(i64 major, i64 minor) const {
+    __device__ bool is_plain(i64 major, i64 minor) const {
+        return dtype == I16 && major + TILE <= majors && minor + TILE <= minors &&
+               is_aligned(x) && start % 8 == 0 && stride % 8 == 0;
+    }
+    __device__ Eight load_plain(i64 major, i64 minor) const {
+        return load_whole(x, start + major * stride + minor);
+    }
+    __device__ Eight load_any(i64 major, i64 minor) const {
         if (major >= majors || minor >= minors) return {};
         return load_eight(x, dtype, start + major * stride + minor, minors - minor);
     }
 };
 
-// Windows of an image: a row a window, [offset, channel] in it.
+// Windows of an image: a row a window, [offset, channel] in it.  Sizes are below 2^32 (MAX_ELEMENTS
+// of the law), and short divisions are fast ones.
 struct PatchSource {
     const void* x;
     i64 dtype;
     Window window;
     i64 majors, minors;
 
-    __device__ Eight load_eight_at(i64 major, i64 minor) const {
-        if (major >= majors || minor >= minors) return {};
-        // Sizes are below 2^32 (MAX_ELEMENTS of the law), and short divisions are fast ones.
-        const u32 channels = (u32)window.channels, columns = (u32)window.columns;
-        const u32 line = (u32)major / columns;
-        const u32 batch = line / (u32)window.rows;
-        const i64 y0 = (i64)(line % (u32)window.rows) * window.stride_y - window.top;
-        const i64 x0 = (i64)((u32)major % columns) * window.stride_x - window.left;
-        // Eight neighbours are of one pixel, or each is looked up.
-        if (channels % 8 == 0) {
-            const i64 at = find((u32)minor, batch, y0, x0);
-            return at < 0 ? Eight{} : load_eight(x, dtype, at, 8);
-        }
+    // Eight neighbours are of one pixel then.
+    __device__ bool is_plain(i64 major, i64 minor) const {
+        return dtype == I16 && major + TILE <= majors && minor + TILE <= minors &&
+               is_aligned(x) && window.channels % 8 == 0;
+    }
+    __device__ Eight load_plain(i64 major, i64 minor) const {
+        const i64 at = find((u32)major, (u32)minor);
+        return at < 0 ? Eight{} : load_whole(x, at);
+    }
+    __device__ Eight load_any(i64 major, i64 minor) const {
         Eight eight = {};
-#pragma unroll
+#pragma unroll 1
         for (int i = 0; i < 8; i++) {
-            const i64 at = minor + i < minors ? find((u32)minor + i, batch, y0, x0) : -1;
-            if (at >= 0) eight.put(i, load(x, dtype, at));
+            const bool inside = major < majors && minor + i < minors;
+            const i64 at = inside ? find((u32)major, (u32)minor + i) : -1;
+            eight.push(at < 0 ? 0 : load(x, dtype, at));
         }
         return eight;
     }
 
-    // Where element ``minor`` of the window at (y0, x0) lies in the image; -1 for padding.
-    __device__ i64 find(u32 minor, u32 batch, i64 y0, i64 x0) const {
+    // Where element ``minor`` of window ``major`` lies in the image; -1 for padding.
+    __device__ i64 find(u32 major, u32 minor) const {
+        const u32 columns = (u32)window.columns, rows = (u32)window.rows;
+        const u32 line = major / columns, batch = line / rows;
         const u32 channels = (u32)window.channels, width = (u32)window.kernel_width;
         const u32 offset = minor / channels;
-        const i64 y_at = y0 + offset / width, x_at = x0 + offset % width;
-        if (y_at < 0 || y_at >= window.height || x_at < 0 || x_at >= window.width) return -1;
-        return ((batch * window.height + y_at) * window.width + x_at) * channels + minor % channels;
+        const i64 y = line % rows * window.stride_y - window.top + offset / width;
+        const i64 x_at = major % columns * window.stride_x - window.left + offset % width;
+        if (y < 0 || y >= window.height || x_at < 0 || x_at >= window.width) return -1;
+        return ((batch * window.height + y) * window.width + x_at) * channels + minor % channels;
     }
 };
 
@@ -110,11 +127,28 @@ __device__ inline void put_piece(u8* tile, i64 planes, u32 row, u32 piece, const
 template <typename Source>
 __device__ inline void pack_along(const Source& source, u8* tile, i64 planes, i64 row0,
                                   i64 inner0) {
-    for (u32 unit = threadIdx.x; unit < TILE * 8; unit += PACK_THREADS) {
-        const u32 row = unit / 8, piece = unit % 8;
-        const i64 inner = inner0 + 16 * piece;
-        put_piece(tile, planes, row, piece, source.load_eight_at(row0 + row, inner),
-                  source.load_eight_at(row0 + row, inner + 8));
+    constexpr u32 PARTS = TILE * 8 / PACK_THREADS;
+    const u32 row = threadIdx.x / 8, piece = threadIdx.x % 8;
+    const i64 inner = inner0 + 16 * piece;
+    if (source.is_plain(row0, inner0)) {
+        Eight eights[PARTS][2];
+#pragma unroll
+        for (u32 part = 0; part < PARTS; part++)
+#pragma unroll
+            for (u32 half = 0; half < 2; half++)
+                eights[part][half] =
+                    source.load_plain(row0 + row + part * (PACK_THREADS / 8), inner + 8 * half);
+#pragma unroll
+        for (u32 part = 0; part < PARTS; part++)
+            put_piece(tile, planes, row + part * (PACK_THREADS / 8), piece, eights[part][0],
+                      eights[part][1]);
+        return;
+    }
+#pragma unroll 1
+    for (u32 part = 0; part < PARTS; part++) {
+        const u32 at = row + part * (PACK_THREADS / 8);
+        put_piece(tile, planes, at, piece, source.load_any(row0 + at, inner),
+                  source.load_any(row0 + at, inner + 8));
     }
 }
 
@@ -122,17 +156,35 @@ __device__ inline void pack_along(const Source& source, u8* tile, i64 planes, i6
 // 64: neither what writes along the rows nor what reads 16 inner places meets a bank twice.
 __device__ inline u32 turned_word(u32 k, u32 word) { return k * 64 + ((word + 2 * (k / 16)) & 63); }
 
+// Eight rows of an inner place, from ``group`` times eight on.
+__device__ inline void turn_eight(u32* words, u32 k, u32 group, const Eight& eight) {
+#pragma unroll
+    for (u32 pair = 0; pair < 4; pair += 2)
+        *(uint2*)(words + turned_word(k, 4 * group + pair)) =
+            make_uint2(eight.pairs[pair], eight.pairs[pair + 1]);
+}
+
 template <typename Source>
 __device__ inline void pack_across(const Source& source, u8* tile, i64 planes, i64 row0,
                                    i64 inner0) {
     __shared__ __align__(16) u32 words[TILE * TILE / 2];
-    for (u32 unit = threadIdx.x; unit < TILE * 16; unit += PACK_THREADS) {
-        const u32 k = unit / 16, group = unit % 16;
-        const Eight eight = source.load_eight_at(inner0 + k, row0 + 8 * group);
+    constexpr u32 PARTS = TILE * 16 / PACK_THREADS;
+    const u32 k = threadIdx.x / 16, group = threadIdx.x % 16;
+    if (source.is_plain(inner0, row0)) {
+        Eight eights[PARTS];
 #pragma unroll
-        for (u32 pair = 0; pair < 4; pair += 2)
-            *(uint2*)(words + turned_word(k, 4 * group + pair)) = {eight.pairs[pair],
-                                                                  eight.pairs[pair + 1]};
+        for (u32 part = 0; part < PARTS; part++)
+            eights[part] =
+                source.load_plain(inner0 + k + part * (PACK_THREADS / 16), row0 + 8 * group);
+#pragma unroll
+        for (u32 part = 0; part < PARTS; part++)
+            turn_eight(words, k + part * (PACK_THREADS / 16), group, eights[part]);
+    } else {
+#pragma unroll 1
+        for (u32 part = 0; part < PARTS; part++) {
+            const u32 at = k + part * (PACK_THREADS / 16);
+            turn_eight(words, at, group, source.load_any(inner0 + at, row0 + 8 * group));
+        }
     }
     __syncthreads();
     for (u32 unit = threadIdx.x; unit < TILE * 8; unit += PACK_THREADS) {
@@ -147,14 +199,12 @@ __device__ inline void pack_across(const Source& source, u8* tile, i64 planes, i
     }
 }
 
-// An image of int16 as planes of bytes, lo and hi, ``plane_bytes`` apart: what a product gathers the
-// windows from by itself.  One thread for 16 neighbours.
-extern "C" __global__ void matmul_split_image(i64 count, const void* x, i64 x_dtype,
-                                              i64 plane_bytes, u8* out) {
+// An image of int16 as planes of bytes, lo and hi, ``plane_bytes`` apart: what a product gathers
+// the windows from by itself.  One thread for 16 neighbours.
+extern "C" __global__ void matmul_split_image(i64 count, const i16* x, i64 plane_bytes, u8* out) {
     const i64 i = INDEX();
     if (i >= count) return;
-    const Eight first = load_eight(x, x_dtype, 16 * i, 8);
-    const Eight second = load_eight(x, x_dtype, 16 * i + 8, 8);
+    const Eight first = load_whole(x, 16 * i), second = load_whole(x, 16 * i + 8);
     for (i64 plane = 0; plane < 2; plane++) {
         const uint2 left = take_bytes(first, plane == 1), right = take_bytes(second, plane == 1);
         *(uint4*)(out + plane * plane_bytes + 16 * i) = {left.x, left.y, right.x, right.y};

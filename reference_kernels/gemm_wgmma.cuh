@@ -5,21 +5,24 @@
 // other two warpgroups multiplies 64 rows with all columns.  An mbarrier a stage says that its
 // bytes are there, another that both have done with them.
 //
-// Predicted for an H200 before any run (1,979 TOPS dense int8 by its datasheet; 132
-// multiprocessors; bf16 at 990):
+// Predicted for an H200 before any run (1,979 TOPS dense int8 by its datasheet, bf16 at 990; 132
+// multiprocessors; L2 taken to give 6 TB/s, 27 bytes a cycle to each of them):
 // - int16, 128 x 128: a stage of 128 inner places is 64 KiB and 64 wgmma of m64n128k32, 2,048
-//   cycles of the tensor cores: 32 bytes a cycle from L2, half of what a bf16 kernel with such
-//   tiles asks, and 48 of 64 cycles of shared memory a wgmma.  Sums: 192 registers a thread.
+//   cycles of the tensor cores: 32 bytes a cycle from L2 at the peak, so L2 allows 84 % of it, and
+//   48 of 64 cycles of shared memory a wgmma.  Sums: 192 registers a thread.
 // - 4,096 cubed, int16: 0.55 10^12 operations, 278 us at the peak.  Expected 65 to 75 % of it in
-//   the main loop (clocks fall under such load), 3 us a tile for the epilogue (nothing else runs in
-//   its multiprocessor meanwhile: 7 %), 35 us of packing: 440 us, 0.45 of torch bf16 at 700
+//   the main loop (clocks fall under such load), 3 us a tile of 42 for the epilogue (nothing else
+//   runs in its multiprocessor meanwhile), 35 us of packing: 440 us, 0.45 of torch bf16 at 700
 //   TFLOP/s.
 // - 8,192 cubed: 3.1 ms, 140 us of them packing: 0.50 of bf16.
-// - int8, 128 x 256, one sum: 48 KiB and 1,024 cycles a stage, 48 bytes a cycle from L2: 4,096
-//   cubed in 110 us with packing (from int16 storage): 1.8 of bf16.
-// Where the figures fall short, first suspects: the epilogue (let the two warpgroups have tiles of
-// their own, half a tile apart), L2 (clusters of two with multicast), packing (pack in the epilogue
-// of what made the operand).
+// - int8, 128 x 256, one sum: 48 KiB and 1,024 cycles a stage, 48 bytes a cycle: L2 allows 56 % of
+//   the peak.  4,096 cubed in 125 us and 24 of packing from int16 storage: 1.3 of bf16.
+// - 3x3 convolution of 64 channels, 256 images of 32 x 32 (262,144 rows, 576 terms, 64 columns),
+//   windows gathered: 244 KB a tile from L2 for 4,600 cycles of products: 85 us by L2, and 16 us
+//   for splitting the image.  Packed windows would be 335 MB, written and read: 170 us.
+// Where the figures fall short, first suspects: L2 (clusters of two with multicast), the epilogue
+// (tiles of its own for each warpgroup, half a tile apart), packing (pack in the epilogue of what
+// made the operand).
 #pragma once
 
 #include "gemm.cuh"
@@ -38,9 +41,10 @@ __device__ inline void sync_multipliers() {
 #endif
 }
 
-// Where A's tiles come from: packed they are copied as B's are; the rows of A that are windows of an
-// image are gathered from its planes of bytes (matmul_split_image), 16 channels at a time, by all
-// threads of the first warpgroup.  So the windows, which repeat every pixel, never lie in memory.
+// Where A's tiles come from: packed they are copied as B's are; the rows of A that are windows of
+// an image are gathered from its planes of bytes (matmul_split_image), 16 channels at a time, by
+// all threads of the first warpgroup.  So the windows, which repeat every pixel, never lie in
+// memory.
 struct PackedTiles {
     static constexpr u32 FILLERS = 1, REGISTERS = 24, OTHER_REGISTERS = 240;
 };
@@ -64,7 +68,8 @@ struct WindowRows {
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
             const i64 row = row0 + threadIdx.x / 4 + 32 * i;
-            const u32 line = (u32)row / (u32)window.columns, column = (u32)row % (u32)window.columns;
+            const u32 columns = (u32)window.columns;
+            const u32 line = (u32)row / columns, column = (u32)row % columns;
             const u32 batch = line / (u32)window.rows, down = line % (u32)window.rows;
             y[i] = (i32)(down * window.stride_y - window.top);
             x[i] = (i32)(column * window.stride_x - window.left);

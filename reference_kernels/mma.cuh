@@ -82,7 +82,9 @@ __device__ inline void mbarrier_arrive_expect(u32 barrier, u32 bytes) {
 }
 // What this thread has written to shared memory, and sees there, may be read by bulk copies and
 // wgmma of those that it tells so.
-__device__ inline void proxy_fence() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
+__device__ inline void proxy_fence() {
+    asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+}
 // Waits until the phase of this parity is over; the phase before the first has parity 1.
 __device__ inline void mbarrier_wait(u32 barrier, u32 parity) {
     asm volatile(

@@ -214,16 +214,23 @@ def test_without_the_extra_the_command_is_told(monkeypatch: pytest.MonkeyPatch) 
         compiling.load_nvrtc()
 
 
-def test_a_missing_folder_of_kernels_is_told(
+def test_a_checkout_has_its_kernels_and_a_wheel_its_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sources.find_folder.cache_clear()
-    monkeypatch.setattr(sources, "FOLDERS", (tmp_path, tmp_path / "other"))
-    try:
-        with pytest.raises(RunError, match="install vtrain anew"):
-            sources.find_folder()
-    finally:
-        sources.find_folder.cache_clear()
+    find = sources.find_folder.__wrapped__
+    assert find() == sources.CHECKOUT / "reference_kernels"
+    monkeypatch.setattr(sources, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(sources, "PACKAGE", tmp_path / "package")
+    with pytest.raises(RunError, match="install vtrain anew") as caught:
+        find()
+    assert caught.value.where == str(tmp_path / "package" / "reference_kernels")
+    for home in (tmp_path, tmp_path / "package"):
+        (home / "reference_kernels").mkdir(parents=True)
+        (home / "reference_kernels" / "law.cuh").touch()
+    assert find() == tmp_path / "package" / "reference_kernels"
+    # What an editable install left in the package is old when a kernel was changed since.
+    (tmp_path / "pyproject.toml").touch()
+    assert find() == tmp_path / "reference_kernels"
 
 
 def test_the_base_engine_imports_no_cuda() -> None:

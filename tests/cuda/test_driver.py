@@ -24,6 +24,8 @@ from vtrain.engines.cuda.kernels import Kernels
 from vtrain.engines.cuda.session import CudaSession
 from vtrain.errors import KernelError, RunError
 
+pytestmark = pytest.mark.filterwarnings("error::vtrain.engines.cuda.selfcheck.KernelWarning")
+
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
@@ -39,6 +41,7 @@ def device(driver: FakeDriver, tmp_path: Path) -> Iterator[CudaDevice]:
     found = CudaDevice(folder=tmp_path)
     yield found
     found.close()
+    assert driver.graphs == 0
     assert driver.device.memory().free == driver.device.memory().total
 
 
@@ -103,6 +106,29 @@ def test_what_is_recorded_does_not_run_until_it_is_replayed(device: CudaDevice) 
     assert device.read(address, 501) == bytes(500) + b"\x08"
     assert device.time(replay) == 1.5e-3
     device.free(address)
+
+
+def test_a_recording_that_is_forgotten_is_given_back(
+    device: CudaDevice, driver: FakeDriver
+) -> None:
+    replay = device.record(lambda: None)
+    assert driver.graphs == 1
+    del replay
+    assert driver.graphs == 0
+
+
+def test_memory_of_a_device_that_failed_is_forgotten_quietly(
+    device: CudaDevice, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = device.allocate(10)
+    with monkeypatch.context() as broken:
+        failed = driver.CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
+        broken.setattr(FakeDriver, "cuStreamSynchronize", lambda self, stream: (failed,))
+        with pytest.raises(KernelError, match=r"said so \(CUDA_ERROR_ILLEGAL_ADDRESS\)") as caught:
+            device.synchronize()
+        assert caught.value.where == "device Fake"
+        device.free(address)
+    driver.device.free(address)
 
 
 def test_a_recording_that_fails_leaves_the_stream_usable(device: CudaDevice) -> None:

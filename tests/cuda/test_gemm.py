@@ -185,7 +185,8 @@ def test_boundary_shapes(
 def test_transposes(
     host_device: HostDevice, backwards: bool, architecture: str, transposes: tuple[int, int]
 ) -> None:
-    a, b = random((33, 136), "i16", 1), random((136, 40), "i16", 2)
+    # Tiles that are whole and aligned are packed in another way than those at the edges.
+    a, b = random((136, 264), "i16", 1), random((264, 144), "i16", 2)
     product = multiply(host_device, a, b, architecture, transposes=transposes)
     assert np.array_equal(product, exact(a, b))
 
@@ -431,8 +432,8 @@ MUTANTS = {
     "rows in the same banks": ("gemm_mma.cuh", "row >> 1 & 3", "row & 3"),
     "inner places packed in another order": (
         "gemm_pack.cuh",
-        "row, piece, source",
-        "row, piece ^ 1, source",
+        "piece, eights[part][0]",
+        "piece ^ 1, eights[part][0]",
     ),
     "high and low bytes exchanged": (
         "gemm_pack.cuh",
@@ -455,7 +456,7 @@ MUTANTS = {
         "group * (64 * TILE)",
         "0 * (64 * TILE)",
     ),
-    "a ring that never turns": ("gemm_wgmma.cuh", "parity ^ 1);", "parity);"),
+    "a ring that never turns": ("gemm_wgmma.cuh", "& 1) ^ 1);", "& 1));"),
     "windows handed over too early": (
         "gemm_wgmma.cuh",
         "copy_async_wait<AHEAD>();",
@@ -501,7 +502,7 @@ def agrees(device: HostDevice, architecture: str, m: int, n: int, k: int) -> boo
 def test_mutants_are_caught(tmp_path: Path, mutant: str) -> None:
     mutate(tmp_path / "kernels", mutant)
     device = HostDevice(folder=tmp_path / "kernels", cache_folder=tmp_path / "built")
-    m, n, k = (1100, 200, 8) if "groups" in mutant else (140, 70, 600)
+    m, n, k = (1100, 200, 8) if "groups" in mutant else (144, 136, 392)
     right = True
     for architecture in (MMA, WGMMA):
         for last_first in (False, True):

@@ -19,10 +19,18 @@ from vtrain.engines.cuda.kernels import Kernels
 from vtrain.engines.cuda.session import Accumulator, CudaSession
 from vtrain.engines.numpy_engine import NumpySession
 from vtrain.errors import DataError, RunError
+from vtrain.graph.builder import FixedExponents, GraphBuilder
+from vtrain.graph.calibration import calibrate
+from vtrain.graph.model import Conv, Linear, Model, Reshape
+from vtrain.graph.step import Momentum, StepPlan, compute_initial_state, emit_step
 from vtrain.ops.base import attr_int
+from vtrain.ops.layout import Window
 from vtrain.spec.number import rs
+from vtrain.train.data import build_samples
 from vtrain.wire.graph import StepGraph
 
+# A fast kernel that fails its self-check has a substitute: the bits alone would not show it.
+pytestmark = pytest.mark.filterwarnings("error::vtrain.engines.cuda.selfcheck.KernelWarning")
 KINDS = [("mlp", "cross_entropy"), ("mlp", "mse"), ("cnn", "cross_entropy"), ("cnn", "mse")]
 
 
@@ -304,6 +312,64 @@ def test_a_session_that_is_forgotten_gives_its_memory_back(device: HostDevice) -
     assert device.memory().free < free
     del session
     assert device.memory().free == free
+
+
+def make_lopsided_step() -> Step:
+    """Two convolutions whose windows are padded otherwise on each side, the second strided too."""
+    rng = np.random.default_rng(4)
+    shapes = {"k1": (5, 2, 3, 2), "k2": (4, 3, 2, 5), "k3": (3, 3, 3, 4), "w": (4, 12)}
+    params = {
+        name: rng.integers(-(2**22), 2**22, shape, dtype=np.int32) for name, shape in shapes.items()
+    }
+    layers = (
+        Conv("c1", "x", "k1", None, Window((2, 3), (1, 1), (1, 0, 0, 2))),
+        Conv("c2", "c1", "k2", None, Window((3, 2), (1, 1), (0, 1, 2, 0))),
+        Conv("c3", "c2", "k3", None, Window((3, 3), (3, 3), (1, 0, 0, 1))),
+        Reshape("flat", "c3", (12,)),
+        Linear("out", "flat", "w", None, True),
+    )
+    model = Model("x", (2, 6, 5), layers, "out", params)
+    samples = build_samples(
+        rng.integers(0, 256, (20, 2, 6, 5), dtype=np.uint8),
+        rng.integers(0, 4, 20, dtype=np.uint8),
+    )
+    plan = StepPlan(
+        data=samples.spec,
+        prepare=CENTRED,
+        loss="cross_entropy",
+        optimizer=Momentum(decay=6554, starts=(0,), rates=(40960,), exponent=22),
+        seed=1,
+        batch=3,
+        commit_every=1,
+    )
+    state = compute_initial_state(params)
+
+    def emit(builder: GraphBuilder) -> None:
+        emit_step(builder, plan, model)
+
+    exponents = calibrate(emit, state, samples, steps=2, margin=1).exponents
+    builder = GraphBuilder(FixedExponents(exponents))
+    emit(builder)
+    return Step(builder.graph(), samples, state)
+
+
+def test_lopsided_convolutions_follow_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dense, "SMALL", (5, 20, 9))
+    monkeypatch.setattr(dense, "SMALL_IMAGE", (1, 3, 4, 2))
+    step = make_lopsided_step()
+    device = HostDevice()
+    session = CudaSession(
+        step.graph, step.samples, device=device, kernels=Kernels(device, least_products=0)
+    )
+    launched = [launch.kernel for job in session.plan.jobs for launch in job.launches]
+    # The strided one has patches of its own to be added up, the other one with a gradient has not.
+    assert launched.count("col2im_turn_kernel") == launched.count("col2im") == 1
+    session.load_state(step.state)
+    law = open_law(step)
+    for _ in range(3):
+        assert session.step() == law.step()
+    session.close()
+    device.close()
 
 
 @pytest.mark.parametrize(

@@ -38,9 +38,12 @@ def load_nvrtc() -> Any:
     return nvrtc
 
 
-def find_default_cache() -> Path:
-    """The user's folder for compiled kernels and verdicts of the self-check."""
-    return Path.home() / ".cache" / "vtrain" / "cuda"
+def find_default_cache() -> Path | None:
+    """The user's folder for compiled kernels and verdicts of the self-check, if there is a home."""
+    try:
+        return Path.home() / ".cache" / "vtrain" / "cuda"
+    except RuntimeError:
+        return None
 
 
 def list_architectures() -> list[str]:

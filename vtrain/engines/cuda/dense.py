@@ -376,7 +376,7 @@ def small_case(form: Form, plan: PlanProduct) -> Case | None:
 def _shrink(form: Form) -> Form:
     """The same product with small extents, a narrow one still narrow."""
     rows, terms, columns = SMALL
-    columns = min(columns, form.columns)
+    rows, columns = min(rows, form.rows), min(columns, form.columns)
     operands = list(form.operands)
     windowed = [position for position in (0, 1) if form.windows[position] is not None]
     for position in windowed:
@@ -420,7 +420,8 @@ def describe(form: Form, launches: Sequence[Launch]) -> tuple[object, ...]:
     turned = (form.is_turned(0), form.is_turned(1))
     ranges = tuple((tensor.dtype, tensor.lo, tensor.hi) for tensor in form.operands)
     kernels = tuple(dict.fromkeys(launch.kernel for launch in launches))
-    return kernels, turned, ranges, followers, windows, min(form.columns, SMALL[2])
+    extents = (min(form.rows, SMALL[0]), min(form.columns, SMALL[2]))
+    return kernels, turned, ranges, followers, windows, extents
 
 
 def _bind(launch: Launch, pointers: Mapping[Arg, PlannedArg]) -> Planned:

@@ -309,7 +309,6 @@ def _choose_windows(
         "matmul_split_image",
         elements // GATHERED,
         a.data,
-        DTYPE_CODES[a.dtype],
         elements,
         planes,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -120,6 +121,7 @@ class CudaDevice:
         if self._sources.get(file) != text:
             self._sources[file] = text
             self._modules.pop(file, None)
+            self._functions = {key: f for key, f in self._functions.items() if key[0] != file}
 
     def prepare(self, kernels: Sequence[tuple[str, str]]) -> None:
         files = [file for file in dict.fromkeys(f for f, _ in kernels) if file not in self._modules]
@@ -127,7 +129,7 @@ class CudaDevice:
             codes = list(pool.map(self._compile, files))
         self._enter()
         for file, code in zip(files, codes, strict=True):
-            self._modules[file] = self._check(*self._driver.cuModuleLoadData(code))
+            self._modules[file] = self._load(code)
         for file, kernel in kernels:
             self._function(file, kernel)
 
@@ -146,12 +148,18 @@ class CudaDevice:
         return int(address)
 
     def free(self, address: int) -> None:
-        self.synchronize()
-        if address in self._shared:
-            self._check(*self._driver.cuMemFreeHost(self._shared.pop(address)))
-        else:
+        self._enter()
+        host = self._shared.pop(address, None)
+        if host is None:
             self._allocated.remove(address)
+        (result,) = self._driver.cuStreamSynchronize(self._stream)
+        if result != self._driver.CUresult.CUDA_SUCCESS:
+            # The device failed, which whoever launched is told; its memory is gone with it.
+            return
+        if host is None:
             self._check(*self._driver.cuMemFree(address))
+        else:
+            self._check(*self._driver.cuMemFreeHost(host))
 
     def share(self, data: npt.NDArray[np.uint8]) -> int:
         self._enter()
@@ -191,8 +199,8 @@ class CudaDevice:
         for at in pieces:
             host, done = self._pieces[at // PIECE % 2]
             self._check(*driver.cuEventSynchronize(done))
-            size = min(PIECE, nbytes - at)
-            result[at : at + size] = ctypes.string_at(host, size)
+            target = ctypes.c_char.from_buffer(result, at)
+            ctypes.memmove(ctypes.addressof(target), host, min(PIECE, nbytes - at))
             if at + 2 * PIECE < nbytes:
                 self._fetch(address, nbytes, at + 2 * PIECE)
         if nbytes == 0:
@@ -257,7 +265,15 @@ class CudaDevice:
             self._enter()
             self._check(*driver.cuGraphLaunch(executable, self._stream))
 
+        weakref.finalize(replay, self._drop_graph, executable).atexit = False
         return replay
+
+    def _drop_graph(self, executable: Any) -> None:
+        """Give back a graph that nobody can launch any more."""
+        if any(other is executable for other in self._graphs):
+            self._graphs = [other for other in self._graphs if other is not executable]
+            self._enter()
+            self._driver.cuGraphExecDestroy(executable)
 
     def time(self, work: Callable[[], None]) -> float:
         self._enter()
@@ -277,8 +293,8 @@ class CudaDevice:
     def close(self) -> None:
         self.synchronize()
         driver = self._driver
-        for executable in self._graphs:
-            self._check(*driver.cuGraphExecDestroy(executable))
+        for executable in list(self._graphs):
+            self._drop_graph(executable)
         for module in self._modules.values():
             self._check(*driver.cuModuleUnload(module))
         for address in [*self._allocated, *self._shared]:
@@ -334,12 +350,15 @@ class CudaDevice:
     def _compile(self, file: str) -> bytes:
         return self._compiler.compile(file, self._sources.get(file))
 
+    def _load(self, code: bytes) -> Any:
+        image = np.frombuffer(code, np.uint8)
+        return self._check(*self._driver.cuModuleLoadData(image.ctypes.data))
+
     def _function(self, file: str, kernel: str) -> Any:
         found = self._functions.get((file, kernel))
-        if found is None or file not in self._modules:
+        if found is None:
             if file not in self._modules:
-                code = self._compile(file)
-                self._modules[file] = self._check(*self._driver.cuModuleLoadData(code))
+                self._modules[file] = self._load(self._compile(file))
             name, where = kernel.encode(), f"{file}: {kernel}"
             found = self._check(
                 *self._driver.cuModuleGetFunction(self._modules[file], name), where=where

@@ -10,20 +10,23 @@ from typing import Final
 from vtrain.errors import RunError
 
 PACKAGE: Final = Path(__file__).resolve().parent
-FOLDERS: Final = (PACKAGE / "reference_kernels", PACKAGE.parents[2] / "reference_kernels")
-"""Looked at in this order; the first is where a wheel has them."""
+CHECKOUT: Final = PACKAGE.parents[2]
 
 
 @cache
 def find_folder() -> Path:
-    """The folder of the kernels; RunError if the installation lacks it."""
-    for folder in FOLDERS:
-        if (folder / "law.cuh").is_file():
-            return folder
-    raise RunError(
-        "the sources of the CUDA kernels are missing: install vtrain anew",
-        where=str(FOLDERS[0]),
-    )
+    """The folder of the kernels; RunError if the installation lacks it.
+
+    A checkout's own comes first: installing it for development leaves a copy in the package, which
+    does not follow when a kernel is changed.
+    """
+    is_checkout = (CHECKOUT / "pyproject.toml").is_file()
+    folder = (CHECKOUT if is_checkout else PACKAGE) / "reference_kernels"
+    if not (folder / "law.cuh").is_file():
+        raise RunError(
+            "the sources of the CUDA kernels are missing: install vtrain anew", where=str(folder)
+        )
+    return folder
 
 
 def list_kernel_files() -> list[Path]:

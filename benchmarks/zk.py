@@ -431,6 +431,7 @@ def prove_once(case: Case, srs: Path, cache: Path, rounds: int) -> dict[str, Any
         srs=srs,
         commit_key=commit_key,
         limits=LIMITS,
+        claim=b"",
         expansion=case.expansion,
         progress=stages,
     )
@@ -448,6 +449,7 @@ def prove_once(case: Case, srs: Path, cache: Path, rounds: int) -> dict[str, Any
             parameters=case.parameters,
             commit_key=commit_key,
             limits=LIMITS,
+            claim=b"",
             expansion=case.expansion,
         )
         assert verdict.holds, verdict.reason

@@ -256,6 +256,18 @@ def test_extra_and_duplicated_files_are_noted_and_ignored(run: Path) -> None:
         assert name in note
 
 
+def test_proofs_are_of_a_run_and_not_for_a_replay_to_check(run: Path) -> None:
+    (run / "proofs").mkdir()
+    (run / "proofs" / "step-000000000003.cbor").write_bytes(b"")
+    report = verify(run, all_=True)
+    assert report.verdict == "verified"
+    assert not any("belong to no run" in line for line in report.strength.unchecked)
+    assert any(line.startswith("what lies in proofs/: ") for line in report.strength.unchecked)
+    (run / "proof").write_bytes(b"")
+    [note] = [line for line in verify(run).strength.unchecked if "belong to no run" in line]
+    assert note.endswith("ignored: 'proof'")
+
+
 def test_an_empty_folder_is_inconclusive_and_a_missing_one_is_bad_usage(tmp_path: Path) -> None:
     report = verify(tmp_path)
     assert report.verdict == "inconclusive"

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +23,12 @@ from tests.cli.test_cli import TASK
 from tests.cli.test_kzg import PROOF
 from tests.kzg import add_kzg, make_key
 from tests.prove import step_runs
-from tests.prove.steps import FakeEzkl, open_key, put_bundle, train_run
+from tests.prove.steps import FakeEzkl, make_ready, open_key, put_bundle, train_run
 from tests.tasks import make_mlp_onnx, make_samples, make_tiny_task
 from vtrain import cli
 from vtrain.attest.keys import public_key
 from vtrain.errors import ProverError
-from vtrain.prove import audit
+from vtrain.prove import audit, jobs
 from vtrain.prove.batches import read_batches, sign_batches
 from vtrain.prove.ezkl_adapter import Call as EzklCall
 from vtrain.prove.ezkl_adapter import require_extra, run_ezkl
@@ -39,6 +42,7 @@ from vtrain.wire.batches import encode_batches
 from vtrain.wire.bundle import ProofBundle, encode_bundle
 
 Call = Callable[..., tuple[int, str, str]]
+STAGE = re.compile(r" +\d+\.\d s  (.*)")
 PUBLIC = ("task.cbor", "graph.cbor", "log.bin", "kzg.bin", "claim.cbor")
 
 
@@ -95,6 +99,8 @@ def public(run: Path, bundle: ProofBundle, monkeypatch: pytest.MonkeyPatch) -> P
         (["--steps", "1", "--k", "16"], "16 is not in the range"),
         (["--sample", "0", "--seed", "00"], "0 is not in the range"),
         (["--sample", "1", "--seed", "0x"], "needs 1 to 64 bytes"),
+        (["--sample", "1", "--seed", "123"], "'123' has an odd number of hexadecimal digits, 3"),
+        (["--sample", "1", "--seed", "12x"], "'12x' is not hexadecimal"),
     ],
 )
 def test_bad_usage_of_prove(
@@ -142,7 +148,7 @@ def test_steps_are_proven_once(
     assert (code, json.loads(out)["made"], prove) == (0, 1, [1])
     code, out, _ = call(*arguments[:-1], "--steps", "1-3")
     assert code == 0
-    assert "0 made, 3 were there" in out
+    assert "0 made, 3 there before" in out
     assert prove == [1]
 
 
@@ -265,7 +271,7 @@ def test_stages_are_told_where_there_is_no_terminal(
     monkeypatch.setattr(StepProver, "prove", stand_in)
     code, _, err = call("prove", run, "--srs", srs, "--steps", "2,5")
     assert code == 0
-    stages = re.findall(r"^ +\d+\.\d s  (.*)$", err, re.MULTILINE)
+    stages = [found[1] for line in err.splitlines() if (found := STAGE.fullmatch(line))]
     told = ("begin", "witness", "prove", "verify", "proven")
     assert stages == [f"step {step}: {stage}" for step in (2, 5) for stage in told]
 
@@ -336,6 +342,141 @@ def test_jobs_of_workers_that_are_not_heard_of(call: Call, run: Path) -> None:
         assert queue.take("bob") is not None
     code, out, _ = call("prove", "jobs", run)
     assert re.search(r"^lease +runs out in \d+ s$", out, re.MULTILINE)
+
+
+def open_queue(run: Path, name: str = "jobs.db", **options: Any) -> JobQueue:
+    (run / "proofs").mkdir(exist_ok=True)
+    return JobQueue(f"sqlite:///{run}/proofs/{name}", **options)
+
+
+def pace_work(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> list[float]:
+    """The seconds for which a worker waits for a job, where it waits none: it acts instead."""
+    waits: list[float] = []
+
+    def wait(event: threading.Event, seconds: float) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            event.wait(seconds)  # a heartbeat
+            return
+        waits.append(seconds)
+        act()
+
+    monkeypatch.setattr(jobs, "work", partial(jobs.work, pace=jobs.Pace(wait=wait)))
+    return waits
+
+
+def test_prove_does_what_it_is_asked_for(
+    call: Call, run: Path, srs: Path, prove: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an earlier call that was interrupted had asked for is mentioned, and left."""
+    waits = pace_work(monkeypatch, lambda: pytest.fail("there is nothing to wait for"))
+    run_id = read_run(run).signed.claim.run_id
+    with open_queue(run) as queue:
+        queue.add(run_id, [Statement("step", step) for step in (1, 2)])
+        code, _, err = call("prove", run, "--srs", srs, "--steps", 5)
+        assert (code, prove) == (0, [5])
+        assert f"2 more, asked for before, wait: `vtrain prove jobs {run} --cancel` drops" in err
+        code, _, err = call("prove", run, "--srs", srs, "--steps", 1)
+        assert (code, prove) == (0, [5, 1])
+        assert "1 more, asked for before, waits: " in err
+        assert call("prove", "jobs", run, "--cancel")[0] == 0
+        code, _, err = call("prove", run, "--srs", srs, "--steps", 3)
+        assert (code, "asked for before" in err) == (0, False)
+        assert queue.status(run_id).counts["cancelled"] == 1
+    assert waits == []
+
+
+def test_prove_says_whom_it_waits_for_and_who_made_what(
+    call: Call, run: Path, srs: Path, prove: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = read_run(run).signed.claim.run_id
+    with open_queue(run) as queue:
+        queue.add(run_id, [Statement("step", 6)])
+        theirs = queue.take("bob\n:1", 3600.0)
+        assert theirs is not None
+        waits = pace_work(monkeypatch, lambda: len(waits) == 2 and queue.finish(theirs, b"proof"))
+        code, out, err = call("prove", run, "--srs", srs, "--steps", "5,6")
+    assert (code, prove, len(waits)) == (0, [5], 2)
+    said = re.findall(r"^step 6: waiting for bob :1, whose lease runs out in \d+ s$", err, re.M)
+    assert len(said) == 1
+    assert "1 made, 1 found in the queue, 0 there before" in out
+    code, out, _ = call("prove", run, "--srs", srs, "--steps", "5,6", "--json")
+    assert (code, json.loads(out)["made"]) == (0, 0)
+
+
+def test_sigterm_interrupts_and_cleans_up(
+    call: Call, run: Path, srs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cleaned = []
+
+    def stand_in(prover: StepProver, item: Statement, *more: Any) -> bytes:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.raise_signal(signal.SIGTERM)  # one more does not disturb
+            cleaned.append(item.step)
+        return b""
+
+    def ours(number: int, frame: object) -> None:
+        """Of the test, which a command that takes no notice would end."""
+
+    monkeypatch.setattr(StepProver, "prove", stand_in)
+    before = signal.signal(signal.SIGTERM, ours)
+    try:
+        run_id = read_run(run).signed.claim.run_id
+        with open_queue(run) as queue:
+            url = ("--queue", f"sqlite:///{run}/proofs/jobs.db")
+            for words in (("prove", run, "--steps", 5), ("prove", "work", run, *url)):
+                code, _, err = call(*words, "--srs", srs)
+                assert (code, err.splitlines()[-1]) == (143, "terminated")
+                assert queue.status(run_id).counts["waiting"] == 1, "given back"
+                assert signal.getsignal(signal.SIGTERM) is ours
+        assert cleaned == [5, 5]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_queue_that_is_not_there(call: Call, run: Path, srs: Path, prove: list[int]) -> None:
+    absent = run.parent / "none.db"
+    url = ("--queue", f"sqlite:///{absent}")
+    for words in (("jobs", run), ("jobs", run, "--cancel"), ("work", run, "--srs", srs, "--once")):
+        code, _, err = call("prove", *words, *url)
+        assert (code, "there is no queue" in err) == (2, True)
+        assert not absent.exists()
+    assert call("prove", run, "--srs", srs, "--steps", 5, *url)[0] == 0
+    code, out, _ = call("prove", "work", run, "--srs", srs, "--once", *url)
+    assert (code, out) == (0, "0 proofs made\n")
+    with JobQueue(url[1]) as queue:
+        queue.add(read_run(run).signed.claim.run_id, [Statement("step", 6)])
+    code, out, _ = call("prove", "work", run, "--srs", srs, "--once", *url)
+    assert (code, out) == (0, "1 proof made\n")
+
+
+def test_setup_of_each_circuit(
+    call: Call, run: Path, srs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeEzkl(set(), [])
+    monkeypatch.setattr("vtrain.prove.runs.prepare_circuit", fake.prepare)
+    setup = ("prove", "setup", run, "--srs", srs)
+    digests: dict[str, str] = {}
+    for more, names in (
+        ((), ["step"]),
+        (("--circuit", "step-clamps"), ["step-clamps"]),
+        (("--circuit", "step", "--circuit", "step-clamps"), ["step", "step-clamps"]),
+        (("--circuit", "step", "--circuit", "step"), ["step"]),
+    ):
+        fake.prepared.clear()
+        code, out, _ = call(*setup, *more, "--json")
+        found = json.loads(out)["circuits"]
+        assert (code, sorted(found), sorted(fake.prepared)) == (0, names, names)
+        for name in names:
+            assert digests.setdefault(name, found[name]["circuit"]) == found[name]["circuit"]
+    assert digests["step"] != digests["step-clamps"]
+    code, out, _ = call(*setup, "--circuit", "step-clamps")
+    assert code == 0
+    assert out.startswith("[proof.circuits.step-clamps]")
+    assert f'circuit = "{digests["step-clamps"]}"' in out
+    code, _, err = call(*setup, "--circuit", "square")
+    assert (code, "'square' is not one of 'step', 'step-clamps'" in err) == (2, True)
 
 
 # --- tiles
@@ -428,7 +569,7 @@ def test_batches_are_signed(call: Call, tmp_path: Path) -> None:
 
 def verify(call: Call, run: Path, *arguments: object) -> tuple[int, Any]:
     code, out, err = call("verify", run, "--mode", "proof", *arguments, "--json")
-    assert err == ""
+    assert all(STAGE.fullmatch(line) for line in err.splitlines())
     return code, json.loads(out)
 
 
@@ -518,6 +659,29 @@ def test_what_is_wrong_with_the_arguments_is_an_error(
     assert call("srs", "generate", "--k", 8, "--out", other)[0] == 0
     code, report = verify(call, public, "--private", "--steps", 5, "--srs", other)
     assert (code, report["reason"]["name"]) == (3, "srs")
+
+
+def test_stages_of_verifying_are_told_where_there_is_no_terminal(
+    call: Call, public: Path, srs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make_key(graph: Any, setup: Any, name: str, *, progress: Any, **options: Any) -> Any:
+        progress("keys", 0, 3)
+        return make_ready(graph, setup, name)
+
+    monkeypatch.setattr(audit, "prepare_circuit", make_key)
+    given = ("--mode", "proof", "--private", "--steps", 5, "--srs", srs, "--allow-insecure-srs")
+    code, _, err = call("verify", public, *given)
+    assert code == 0
+    assert [found[1] for line in err.splitlines() if (found := STAGE.fullmatch(line))][-3:] == [
+        "proofs",
+        "keys",
+        "proofs",
+    ]
+    file = public / "proofs" / "step-000000000005.cbor"
+    file.write_bytes(file.read_bytes()[:-1])
+    _, report = verify(call, public, *given[2:])
+    where = report["reason"]["where"]
+    assert re.fullmatch(r"step 5: proofs/step-000000000005\.cbor: byte \d+", where)
 
 
 def test_batches_of_the_owner(

@@ -233,6 +233,14 @@ def test_a_checkout_has_its_kernels_and_a_wheel_its_copy(
     assert find() == tmp_path / "reference_kernels"
 
 
+def test_the_copy_of_an_editable_install_goes_into_no_wheel() -> None:
+    """The build takes the kernels from elsewhere and refuses a second copy, with git or without."""
+    copy = sources.PACKAGE / "reference_kernels"
+    line = f"/{copy.relative_to(sources.CHECKOUT).as_posix()}/"
+    for name in (".gitignore", ".ignore"):
+        assert line in (sources.CHECKOUT / name).read_text().splitlines()
+
+
 def test_the_base_engine_imports_no_cuda() -> None:
     program = (
         "import sys\nfrom vtrain.engines.registry import resolve_engine\n"

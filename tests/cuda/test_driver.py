@@ -13,6 +13,7 @@ pytest.importorskip("cuda.bindings", reason="the cuda extra is not installed")
 
 from cuda import bindings
 
+from tests.cuda import test_calibration as calibration
 from tests.cuda.fake_driver import FakeCompiler, FakeDriver
 from tests.cuda.host_device import HostDevice
 from tests.cuda.test_session import assert_same_state, open_law
@@ -23,6 +24,7 @@ from vtrain.engines.cuda.gpu import PIECE, CudaDevice
 from vtrain.engines.cuda.kernels import Kernels
 from vtrain.engines.cuda.session import CudaSession
 from vtrain.errors import KernelError, RunError
+from vtrain.graph.calibration import LawEvaluator
 
 pytestmark = pytest.mark.filterwarnings("error::vtrain.engines.cuda.selfcheck.KernelWarning")
 
@@ -60,6 +62,11 @@ def test_steps_and_traces_follow_the_law(kind: str, device: CudaDevice) -> None:
     for node in (3, len(step.graph.nodes) - 1):
         np.testing.assert_array_equal(session.evaluate(node), law.evaluate(node))
     session.close()
+
+
+def test_calibration_follows_the_law(device: CudaDevice) -> None:
+    found = calibration.run(device, Kernels(device, fast=False), steps=2)
+    assert found == calibration.calibrate_by(LawEvaluator, steps=2)
 
 
 def test_kernels_that_need_much_shared_memory_are_allowed_it(

@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,14 @@ import pytest
 
 from tests.cuda.host_device import HostDevice
 from tests.engines.steps import Step, make_step
-from vtrain.engines.cuda import dense, fuse, lower_rows, sources
+from vtrain.engines.cuda import dense, fuse, gemm, lower_rows, sources
 from vtrain.engines.cuda.device import Call, DeviceInfo
 from vtrain.engines.cuda.kernels import CASES, Kernels
-from vtrain.engines.cuda.selfcheck import KernelWarning, boundary_values
+from vtrain.engines.cuda.selfcheck import KernelWarning, agrees, boundary_values
 from vtrain.engines.cuda.session import CudaSession
 from vtrain.engines.numpy_engine import NumpySession
 from vtrain.spec.number import STORAGE
-from vtrain.wire.graph import TensorType
+from vtrain.wire.graph import Attrs, Node, TensorType
 
 
 class BrokenDevice(HostDevice):
@@ -124,6 +125,107 @@ def test_a_broken_product_gives_way_to_the_next(
     run(step, session, steps=2)
     session.close()
     device.close()
+
+
+class Wide(BrokenDevice):
+    """Has processors to spare, so that several blocks add up a sum."""
+
+    @property
+    def info(self) -> DeviceInfo:
+        return replace(super().info, processors=64)
+
+
+def open_split(device: HostDevice, monkeypatch: pytest.MonkeyPatch) -> CudaSession:
+    """A session in which sums of two tiles are split already."""
+    monkeypatch.setattr(dense, "SMALL", (5, 9, 6))
+    monkeypatch.setattr(gemm, "_LEAST_SPLIT", 1)
+    step = make_step("wide", batch=3)
+    chosen = Kernels(device, least_products=0)
+    return CudaSession(step.graph, step.samples, device=device, kernels=chosen)
+
+
+@pytest.mark.parametrize("broken", [(), ("matmul_finish",)])
+def test_split_sums_are_tried_and_so_is_what_narrows_them(
+    broken: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without what narrows them, sums are those of one block; the products stay where they are."""
+    device = Wide(broken, 4)
+    if broken:
+        with pytest.warns(KernelWarning) as caught:
+            session = open_split(device, monkeypatch)
+        assert [str(warning.message).split()[1] for warning in caught] == [*broken]
+    else:
+        session = open_split(device, monkeypatch)
+    used = {launch.kernel for job in session.plan.jobs for launch in job.launches}
+    assert "matmul_mma_i16_i16" in used
+    assert ("matmul_finish" in used) is not bool(broken)
+    assert "matmul_clear" in device.launched
+    run(make_step("wide", batch=3), session, steps=1)
+    session.close()
+    device.close()
+
+
+class Forgetful(Wide):
+    """Its products take every output for the first of its sum, where several blocks add."""
+
+    def launch(self, call: Call) -> None:
+        adds, flags = 2, 8
+        if call.kernel.startswith("matmul_mma") and call.grid[1] > 1:
+            slot = call.slots[flags]
+            assert isinstance(slot, int)
+            assert slot & adds
+            slots = (*call.slots[:flags], slot & ~adds | 1, *call.slots[flags + 1 :])
+            call = replace(call, slots=slots)
+        super().launch(call)
+
+
+def test_a_kernel_that_does_not_add_does_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is right for as long as one block has the whole sum, as in a session before."""
+    device = Forgetful(())
+    with pytest.warns(KernelWarning, match="kernel matmul_mma_i16_i16"):
+        session = open_split(device, monkeypatch)
+    run(make_step("wide", batch=3), session, steps=1)
+    session.close()
+    device.close()
+
+
+@pytest.mark.parametrize(
+    ("operand", "turned", "channels", "kernel"),
+    [
+        (0, False, 128, "matmul_mma_i16_i16"),
+        (0, False, 128, "matmul_wgmma_windows_i16_i16_narrow"),
+        (0, False, 3, "matmul_mma_i16_i16"),
+        (0, True, 3, "matmul_mma_i16_i16"),
+        (1, False, 5, "matmul_mma_i16_i16"),
+    ],
+)
+def test_long_products_of_windows_are_split(
+    operand: int, turned: bool, channels: int, kernel: str, host_device: HostDevice
+) -> None:
+    """Many channels, or many images, make them long; what narrows their sums is left out."""
+    window: Attrs = {"kernel": (3, 3), "strides": (1, 1), "pads": (1, 1, 1, 1)}
+    image = TensorType("i16", (64, 12, 12, channels), 0, *STORAGE["i16"])
+    pixels, terms = 64 * 12 * 12, 9 * channels
+    shapes = {(0, False): (terms, 8), (0, True): (pixels, 8), (1, False): (8, pixels)}
+    matrix = TensorType("i16", shapes[operand, turned], 0, *STORAGE["i16"])
+    patches = Node("patches", "im2col", window, (), ())
+    turns: Attrs = {"transpose_a": int(turned), "transpose_b": 0}
+    narrow: Attrs = {"dtype": "i16", "multiplier": 1, "shift": 20}
+    form = dense.Form(
+        Node("product", "matmul", turns, (), ()),
+        (image, matrix) if operand == 0 else (matrix, image),
+        (patches, None) if operand == 0 else (None, patches),
+        (Node("out", "rescale", narrow, (), (TensorType("i16", (), 0, 0, 0),)),),
+    )
+    architecture = "sm_90a" if "wgmma" in kernel else "sm_80"
+    case = dense.long_case(
+        form,
+        partial(gemm.plan_matmul, architecture=architecture, processors=1 << 20, least_products=0),
+    )
+    assert case is not None
+    [product] = [launch for launch in case.fast if launch.kernel == kernel]
+    assert product.grid[1] == 2
+    assert agrees(host_device, case)
 
 
 def test_what_passed_is_not_tried_again(tmp_path: Path) -> None:

@@ -13,13 +13,13 @@ import pytest
 from vtrain.engines.numpy_engine import NumpySession
 from vtrain.errors import TaskError
 from vtrain.graph.builder import FixedExponents, GraphBuilder
-from vtrain.graph.calibration import Calibration, calibrate
+from vtrain.graph.calibration import Calibration, LawEvaluator, calibrate
 from vtrain.graph.model import AveragePool, Conv, Linear, Model, Relu, Reshape
 from vtrain.graph.step import Affine, Momentum, StepPlan, compute_initial_state, emit_step
 from vtrain.ops.layout import Window
 from vtrain.spec.samples import Samples
 from vtrain.train.data import build_samples
-from vtrain.wire.graph import StepGraph
+from vtrain.wire.graph import Attrs, Node, StepGraph, TensorType
 
 CLASSES = 3
 RNG = np.random.default_rng(2)
@@ -167,6 +167,18 @@ def test_exponents_are_bounded() -> None:
 
     state = {"step": np.zeros((), np.int64)}
     assert calibrate(emit, state, SAMPLES, steps=1, margin=3).exponents == {"tiny": 60}
+
+
+@pytest.mark.parametrize(
+    ("values", "largest"),
+    [([-(2**63), 5], 2**63), ([2**63 - 1, 1 - 2**63], 2**63 - 1), ([-7, 6], 7), ([], 0)],
+)
+def test_magnitudes_are_exact(values: list[int], largest: int) -> None:
+    """-2^63 too, of which int64 has no absolute value."""
+    attrs: Attrs = {"name": "a", "dtype": "i64", "shape": (len(values),), "exponent": 0}
+    evaluator = LawEvaluator({"a": np.array(values, np.int64)}, SAMPLES)
+    evaluator.evaluate(Node("a", "state", attrs, (), (TensorType("i64", (2,), 0, 0, 0),)))
+    assert evaluator.largest(0) == largest
 
 
 def test_progress_is_told_and_state_is_left_alone() -> None:

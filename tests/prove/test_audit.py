@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -49,8 +51,11 @@ from vtrain.attest.keys import PrivateKey, public_key
 from vtrain.demo.cheats import alter_gradient, train_falsely
 from vtrain.errors import CircuitError, MissingExtraError, ProverError, RunError, SrsError
 from vtrain.prove import audit as module
+from vtrain.prove import runs as runs_module
 from vtrain.prove.audit import choose_steps, verify_proofs
 from vtrain.prove.batches import sign_batches
+from vtrain.prove.evm import encode_bound_calldata
+from vtrain.prove.ezkl_adapter import Proof
 from vtrain.prove.runs import ProofSetup, StepSource, prepare_circuit, read_run
 from vtrain.prove.srs import generate_srs
 from vtrain.report.json import report_to_dict
@@ -729,6 +734,40 @@ def test_without_ezkl_nothing_is_begun(
         audit(public, srs)
 
 
+# --- the page
+
+
+def test_the_page_proves_verifies_and_calls_a_contract(
+    whole: Path,
+    srs: Path,
+    bundle: ProofBundle,
+    ezkl: FakeEzkl,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The Python of docs/proofs.md, as it stands there; keys and ezkl are stand-ins."""
+    run = Path(shutil.copytree(whole, tmp_path / "RUN"))
+    (tmp_path / "local.srs").symlink_to(srs)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(runs_module, "prepare_circuit", ezkl.prepare)
+    monkeypatch.setattr(runs_module, "prove", lambda *_, **__: Proof(bundle.proof, ()))
+    page = (Path(__file__).resolve().parents[2] / "docs" / "proofs.md").read_text()
+    names: dict[str, Any] = {}
+    for begin in ("### In Python", "From a proof in `RUN/proofs/`"):
+        found = re.search(r"\n\n((?: {4}.*\n|\n)+)", page.split(begin)[1])
+        assert found is not None
+        exec(textwrap.dedent(found[1]), names)  # noqa: S102 - of a page of our own
+    path = run / "proofs" / "step-000000000005.cbor"
+    assert path.read_bytes() == encode_bundle(bundle)
+    report = names["report"]
+    assert isinstance(report, Report)
+    assert (report.verdict, report.segments) == ("verified", ((5, 5),))
+    commitments = Proof(bundle.proof, ()).commitments(len(names["ready"].circuit.vectors))
+    assert names["commitments"] == commitments
+    data = bytes.fromhex((tmp_path / "calldata.hex").read_text())
+    assert data == encode_bound_calldata(Proof(bundle.proof, ()), commitments)
+
+
 # --- the data's owner
 
 
@@ -744,6 +783,21 @@ def test_batches_that_the_owner_signed(
     assert any("are those that the data's owner signed" in s for s in report.strength.checked)
     assert not any("where the batches came from" in s for s in report.strength.unchecked)
     assert audit(run, srs, batches=batches, owner=owner, private=False).verdict == "verified"
+
+    # Without a proof the log's commitments are the owner's all the same.
+    path = public / "proofs" / "step-000000000005.cbor"
+    proof = path.read_bytes()
+    path.unlink()
+    report = audit(public, srs, batches=batches, owner=owner)
+    assert report.verdict == "inconclusive"
+    assert "the logged commitments to batches are those" in " ".join(report.strength.checked)
+    assert not any("where the batches came from" in s for s in report.strength.unchecked)
+    (public / "kzg.bin").rename(public / "log")
+    report = audit(public, srs, batches=batches, owner=owner)
+    assert not any("batches" in s for s in report.strength.checked)
+    assert any("could be held against the log" in s for s in report.strength.unchecked)
+    (public / "log").rename(public / "kzg.bin")
+    path.write_bytes(proof)
 
     report = audit(public, srs, batches=batches, owner=bytes(32))
     assert [check.name for check in failed(report)] == ["owner"]

@@ -67,6 +67,7 @@ from tests.prove.chain import Chain, Gas, measure_gas
 from tests.prove.forgery import forge_call
 
 SOLC_LIMITS = Limits(memory=8 << 30, seconds=120)
+CLAIM = b"\5" * 32
 
 
 SOLC = install_solc()
@@ -244,6 +245,7 @@ class DeployedToy:
         proof: bytes,
         expected: Mapping[str, bytes] | None = None,
         parameters: Mapping[str, Ints] = PARAMETERS,
+        claim: bytes = b"",
     ) -> tuple[bytes, ...]:
         return list_commitments(
             self.toy.circuit,
@@ -252,6 +254,7 @@ class DeployedToy:
             expected=self.toy.expected if expected is None else expected,
             parameters=parameters,
             commit_key=self.toy.commit_key,
+            claim=claim,
         )
 
 
@@ -288,6 +291,8 @@ def test_proof_of_another_statement_does_not_hold_on_chain(deployed_toy: Deploye
         changed = (*right[:index], toy.commit(np.arange(4)), *right[index + 1 :])
         assert not deployed_toy.bind(toy.proof, changed), name
         assert not deployed_toy.bind(bytes(proof), changed), name
+    another = deployed_toy.list(toy.proof, claim=b"\1" * 32)
+    assert not deployed_toy.bind(toy.proof, another), "the proof is of no claim"
     with pytest.raises(CircuitError, match="limbs"):
         deployed_toy.list(toy.proof, toy.expected | {"limbs": bytes(64)})
 
@@ -360,12 +365,13 @@ def test_whole_step_on_chain(tmp_path: Path) -> None:
         srs=srs,
         commit_key=key,
         limits=replace(steps.LIMITS, threads=0),
+        claim=CLAIM,
     )
     made, chain = export_keys(keys, srs, tmp_path / "out"), Chain()
     verifier, _ = chain.deploy(made.verifier.creation)
     bound, _ = chain.deploy(made.deploy_bound(verifier))
 
-    def ask(other: Statement) -> tuple[bytes, ...]:
+    def ask(other: Statement, claim: bytes = CLAIM) -> tuple[bytes, ...]:
         return list_commitments(
             circuit,
             pinned,
@@ -373,6 +379,7 @@ def test_whole_step_on_chain(tmp_path: Path) -> None:
             expected={name: commit_vector(key, other.given[name]) for name in circuit.given},
             parameters=other.parameters,
             commit_key=key,
+            claim=claim,
         )
 
     def holds(data: bytes, commitments: Sequence[bytes]) -> bool:
@@ -382,6 +389,7 @@ def test_whole_step_on_chain(tmp_path: Path) -> None:
     right = ask(statement)
     assert holds(proof.data, right)
     assert chain.call(verifier, encode_calldata(proof)).holds
+    assert not holds(proof.data, ask(statement, bytes(32))), "another solver's claim"
     for name in (BEFORE, BATCH, AFTER, RATE, LOSS):
         other = statement.altered(name, 0, int(statement.get(name)[0]) + 1)
         assert not holds(proof.data, ask(other)), name
@@ -566,6 +574,7 @@ def test_whole_steps_fit_ethereum_in_three_blocks_of_columns(
         srs=toy.srs,
         commit_key=toy.commit_key,
         limits=LIMITS,
+        claim=b"",
     )
     right = proof.commitments(len(circuit.vectors))
     assert measure_gas(made, proof, right).verify == pytest.approx(gas, rel=0.02)

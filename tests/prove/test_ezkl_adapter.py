@@ -33,9 +33,11 @@ from vtrain.prove.ezkl_adapter import (
     TimeLimitError,
     encode_element,
     encode_proof,
+    open_secret,
     read_proof,
     require_extra,
     run_ezkl,
+    secret_path,
     try_ezkl,
     verify_proof,
 )
@@ -99,7 +101,9 @@ def test_unknown_calls_are_refused_before_any_work() -> None:
 
 def test_time_limit_ends_the_process(tmp_path: Path) -> None:
     slow = Call("gen_srs", {"srs_path": str(tmp_path / "big"), "logrows": 20})
-    with pytest.raises(TimeLimitError, match=r"took more than 0\.5 seconds.*--timeout") as caught:
+    with pytest.raises(
+        TimeLimitError, match=r"took more than 0\.5 seconds.*\(--timeout\)"
+    ) as caught:
         run_ezkl([slow], Limits(8 << 30, 0.5, threads=1))
     assert caught.value.where == "gen_srs"
 
@@ -122,20 +126,25 @@ def test_cancelled_process_ends(tmp_path: Path) -> None:
 
 _WAITER = """
 import sys
-from tests.prove.test_ezkl_adapter import HASH, LIMITS, Call, run_ezkl
+from tests.prove.test_ezkl_adapter import HASH, LIMITS, Call, open_secret, run_ezkl
 files = ("model", "compiled_circuit", "settings_path")
 stuck = Call("compile_circuit", dict.fromkeys(files, sys.argv[1]))
-run_ezkl([HASH, stuck], LIMITS, watch=lambda done: print(done, flush=True))
+with open_secret("secret " * 10_000) as secret:
+    run_ezkl([HASH, stuck], LIMITS, watch=lambda done: print(done, flush=True), secrets=[secret])
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the system's own signal, of Linux")
 def test_process_ends_with_its_parent_even_a_killed_one(tmp_path: Path) -> None:
-    """It is stuck in a call, reading a pipe that nobody writes to, when its parent is killed."""
+    """It is stuck in a call, reading a pipe that nobody writes to, when its parent is killed.  The
+    secret that was handed to it is then nowhere."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with subprocess.Popen(
-        [sys.executable, "-c", _WAITER, str(pipe)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", _WAITER, str(pipe)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
     ) as parent:
         try:
             assert parent.stdout is not None
@@ -147,6 +156,9 @@ def test_process_ends_with_its_parent_even_a_killed_one(tmp_path: Path) -> None:
     try:
         ended, _, _ = select.select([handle], [], [], 20)
         assert ended, "it lives on"
+        left = [path for path in tmp_path.rglob("*") if path.is_file()]
+        assert left, "this is where its files were"
+        assert not any(b"secret" in path.read_bytes() for path in left)
     finally:
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(handle, signal.SIGKILL)
@@ -162,6 +174,15 @@ def find_children(parent: int) -> list[int]:
             if int(path.read_text().rpartition(")")[2].split()[1]) == parent:
                 found.append(int(path.parent.name))
     return found
+
+
+def test_a_secret_is_read_by_the_process_that_it_is_for(proven: Circuit, tmp_path: Path) -> None:
+    with open_secret(Path(proven.at("witness.json")).read_text()) as secret:
+        files = {"witness": secret_path(secret), "proof_path": str(tmp_path / "proof")}
+        keys = {"model": proven.at("circuit"), "pk_path": proven.at("pk")}
+        call = Call("prove", files | keys | {"srs_path": str(proven.srs)})
+        run_ezkl([call], LIMITS, secrets=[secret])
+    assert proven.verify(tmp_path / "proof") is True
 
 
 def test_panic_is_a_typed_error(tmp_path: Path) -> None:

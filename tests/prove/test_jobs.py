@@ -235,6 +235,33 @@ def test_jobs_of_one_run_and_of_some_kinds(queue: JobQueue) -> None:
     assert take(queue).run_id == OTHER
 
 
+def test_jobs_of_some_numbers_alone(queue: JobQueue, hands: Hands) -> None:
+    """More numbers, too, than a database takes in one question."""
+    _, second, third = queue.add(RUN, steps(1, 2, 3))
+    only = [*range(-70_000, 0), third]
+    assert work(queue, prove, only=only, once=True, pace=hands.pace()) == 1
+    assert [statement for statement, _ in queue.results(RUN)] == steps(3)
+    assert queue.take("ann", only=only) is None
+    assert queue.is_settled(only=only)
+    assert not queue.is_settled(only=[second])
+    assert len(queue.find_waiting(RUN)) == 2
+    assert not queue.find_waiting(OTHER)
+    assert take(queue, only=[second]).number == second
+    assert len(queue.find_waiting(RUN)) == 1
+
+
+def test_a_worker_says_when_it_has_nothing_to_do(queue: JobQueue, hands: Hands) -> None:
+    queue.add(RUN, steps(1))
+    theirs, told = take(queue, "bob"), []
+
+    def idle() -> None:
+        told.append(queue.status(RUN).taken[0].worker)
+        queue.finish(theirs, b"proof")
+
+    assert work(queue, prove, once=True, idle=idle, pace=hands.pace()) == 0
+    assert told == ["bob"]
+
+
 def test_attempts_end_and_failed_jobs_go_behind_the_others(queue: JobQueue) -> None:
     first, second = queue.add(RUN, steps(1, 2), max_attempts=2)
     job = take(queue)
@@ -795,6 +822,26 @@ def test_what_is_no_queue(tmp_path: Path) -> None:
             JobQueue(url)
     with pytest.raises(DatabaseAwayError, match="unable to open"):
         JobQueue(f"sqlite:///{tmp_path}/no/folder.db")
+
+
+def test_a_queue_that_is_not_there_is_not_made(url: str, tmp_path: Path) -> None:
+    before = set(tmp_path.iterdir())
+    for _ in range(2):
+        with pytest.raises(StorageError, match="there is no queue"):
+            JobQueue(url, make=False)
+    assert set(tmp_path.iterdir()) == before
+    with pytest.raises(StorageError, match="is no database URL"):
+        JobQueue("noise", make=False)
+    with JobQueue(url) as queue:
+        queue.add(RUN, steps(1))
+    with JobQueue(url, make=False) as queue:
+        count(queue, waiting=1)
+
+
+def test_a_file_that_holds_other_tables_is_no_queue(tmp_path: Path) -> None:
+    (tmp_path / "empty.db").touch()
+    with pytest.raises(StorageError, match="there is no queue"):
+        JobQueue(f"sqlite:///{tmp_path}/empty.db", make=False)
 
 
 def test_a_table_of_another_version(url: str) -> None:

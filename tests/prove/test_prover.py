@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,7 +18,7 @@ from tests.prove.toy import GIVEN, PARAMETERS, Toy, make_long_circuit
 from vtrain.errors import CircuitError, ProverError
 from vtrain.prove import prover as module
 from vtrain.prove.circuit import CircuitBuilder, Ints
-from vtrain.prove.ezkl_adapter import SCALAR_FIELD, Verification
+from vtrain.prove.ezkl_adapter import SCALAR_FIELD, Call, Verification
 from vtrain.prove.keys import BLINDING, count_usable, load_keys, pin
 from vtrain.prove.kzg import CommitKey
 from vtrain.prove.prover import mock_many, prove
@@ -35,6 +37,7 @@ def prove_toy(toy: Toy, **other: Any) -> Any:
         "srs": toy.srs,
         "commit_key": toy.commit_key,
         "limits": LIMITS,
+        "claim": b"",
     }
     return prove(toy.circuit, **(arguments | other))
 
@@ -100,6 +103,7 @@ def test_challenge_may_be_expanded_from_fewer_elements(toy: Toy) -> None:
             parameters=PARAMETERS,
             commit_key=toy.commit_key,
             limits=LIMITS,
+            claim=b"",
             expansion=expansion,
         )
 
@@ -110,6 +114,26 @@ def test_challenge_may_be_expanded_from_fewer_elements(toy: Toy) -> None:
     assert not judge(toy.proof, expansion=Expansion(1, expand)).holds
     with pytest.raises(CircuitError, match="expands to 1 elements, not 5"):
         judge(proof, expansion=Expansion(1, list))
+
+
+def test_the_witness_is_in_no_file_that_has_a_name(
+    toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is weights and data: whoever kills the prover finds none of it."""
+    seen: list[str] = []
+
+    def look(calls: Sequence[Call], *arguments: Any, **named: Any) -> Any:
+        seen.append(calls[0].arguments["witness"])
+        assert json.loads(Path(seen[0]).read_bytes())["inputs"]
+        assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+        raise ProverError("killed", where="prove")
+
+    monkeypatch.setattr(module, "run_ezkl", look)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(ProverError, match="killed"):
+        prove_toy(toy)
+    assert not Path(seen[0]).exists()
+    assert not list(tmp_path.iterdir())
 
 
 def test_cancelled_proof_ends(toy: Toy) -> None:
@@ -202,6 +226,7 @@ def test_vector_may_fill_its_column(toy: Toy, tmp_path: Path) -> None:
         srs=toy.srs,
         commit_key=toy.commit_key,
         limits=LIMITS,
+        claim=b"",
     )
     assert proof.commitments(1)[0] == commit_vector(toy.commit_key, given["a"])
 

@@ -46,13 +46,20 @@ from vtrain.prove.runs import (
     read_run,
 )
 from vtrain.prove.srs import CEREMONY, generate_srs
-from vtrain.prove.step import build_step_circuit
+from vtrain.prove.step import STEP_CIRCUITS, build_step_circuit
+from vtrain.prove.tiles import TILE_CIRCUITS
 from vtrain.prove.verifier import commit_vector
 from vtrain.train.data import gather_batch
 from vtrain.train.layout import RunPaths
 from vtrain.train.task import CompiledTask
 from vtrain.wire.graph import Node, Ref, StepGraph, TensorType
-from vtrain.wire.proof import CircuitPin, KzgRecord, decode_kzg_record
+from vtrain.wire.proof import (
+    CIRCUIT_NAMES,
+    CIRCUITS,
+    CircuitPin,
+    KzgRecord,
+    decode_kzg_record,
+)
 from vtrain.wire.record import decode_record, encode_record
 from vtrain.wire.task import TaskSpec
 
@@ -251,6 +258,13 @@ def test_a_statement_names_run_step_and_circuit(whole: Path, srs: Path, tmp_path
     assert statement.parameters == {"loss": (signed.records[3].loss,), "rate": (40960,)}
 
 
+def test_a_task_may_pin_the_circuits_that_there_are() -> None:
+    """They are listed where tasks are read, which imports no circuit."""
+    made = {"step": sorted(STEP_CIRCUITS), "tiles": sorted(TILE_CIRCUITS)}
+    assert {kind: sorted(names) for kind, names in CIRCUIT_NAMES.items()} == made
+    assert set(CIRCUIT_NAMES) == set(CIRCUITS)
+
+
 # --- refusals before any work
 
 
@@ -291,6 +305,29 @@ def test_a_circuit_that_is_not_the_tasks(
     setup = replace(setup, proof=replace(setup.proof, **change))
     with pytest.raises(CircuitError, match=message):
         prepare_circuit(signed.graph, setup, "step", proving=True)
+
+
+def test_digests_are_told_of_what_is_not_pinned(
+    whole: Path, srs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signed = read_run(whole)
+    free = make_setup(signed.task, srs, tmp_path)
+    ready = made.make_ready(signed.graph, free)
+    right = CircuitPin(ready.pinned.digest, ready.keys.vk_digest)
+    monkeypatch.setattr(module, "load_verifying_key", lambda *_, **__: ready.keys)
+
+    def prepare(pin: CircuitPin) -> Any:
+        setup = replace(free, proof=replace(free.proof, circuits={"step": pin}))
+        return prepare_circuit(signed.graph, setup, "step", proving=False)
+
+    assert prepare(right).pinned.digest == right.circuit
+    for other, digest in (
+        (replace(right, circuit=b"\1" * 32), right.circuit),
+        (replace(right, key=b"\1" * 32), right.key),
+    ):
+        words = f"its digest is {digest.hex()}, the task has {'01' * 32}"
+        with pytest.raises(CircuitError, match=words):
+            prepare(other)
 
 
 @pytest.mark.usefixtures("no_ezkl")

@@ -5,6 +5,7 @@ Proofs are stand-ins, as in ``test_trace``; columns are shorter than tile circui
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from tests.audit.runs import KEY, failed, read_kzg_leaves, sign_again, write_kzg_leaves
 from tests.kzg import add_kzg, make_key
@@ -33,11 +35,14 @@ from vtrain.prove.keys import BLINDING, Keys, pin
 from vtrain.prove.kzg import CommitKey
 from vtrain.prove.proof_files import Statement, write_proof_file
 from vtrain.prove.runs import ProofSetup, StepDiffersError, read_run
+from vtrain.prove.srs import Progress
 from vtrain.prove.tile_runs import TileCircuits, TileProver, read_traces, traces_path
 from vtrain.prove.tiles import build_tile_circuit
 from vtrain.prove.tiling import TileStatement
-from vtrain.prove.trace import compute_trace_claim_digest
+from vtrain.prove.trace import compute_trace_claim_digest, draw_steps
 from vtrain.prove.verifier import commit_vector
+from vtrain.report.json import report_to_dict
+from vtrain.report.terminal import print_report
 from vtrain.train.runner import train
 from vtrain.train.task import CompiledTask
 from vtrain.wire import structs
@@ -63,7 +68,14 @@ class FakeCircuits(TileCircuits):
         found = {name: commit_vector(self._key, values) for name, values in given.items()}
         return make_proof(statement, found)
 
-    def verify(self, statement: TileStatement, expected: Mapping[str, bytes], proof: bytes) -> Any:
+    def verify(
+        self,
+        statement: TileStatement,
+        expected: Mapping[str, bytes],
+        proof: bytes,
+        progress: Progress = lambda what, done, total: None,
+    ) -> Any:
+        progress("keys", 0, 1)
         return verify_proof(statement, expected, proof)
 
 
@@ -144,7 +156,11 @@ def publish(run: Path, folder: Path) -> Path:
     return folder
 
 
-def audit(run: Path, srs: Path, **options: Any) -> Report:
+def audit(run: Path, srs: Path, *listeners: Progress, **options: Any) -> Report:
+    def tell(what: str, done: int, total: int) -> None:
+        for listener in listeners:
+            listener(what, done, total)
+
     wanted: dict[str, Any] = {
         "traces": (FIRST, DRAWN),
         "seed": SECOND,
@@ -153,7 +169,8 @@ def audit(run: Path, srs: Path, **options: Any) -> Report:
         "allow_insecure_srs": True,
         **options,
     }
-    return verify_proofs(run, ProofAudit(lambda task: make_setup(task, srs), **wanted))
+    asked = ProofAudit(lambda task: make_setup(task, srs), **wanted)
+    return verify_proofs(run, asked, progress=tell)
 
 
 def check_refused(report: Report, detail: str) -> None:
@@ -172,11 +189,14 @@ def first_proof(run: Path) -> Path:
 
 
 def test_an_honest_answer_is_verified_and_says_what_it_rests_on(public: Path, srs: Path) -> None:
-    report = audit(public, srs)
+    told: list[str] = []
+    report = audit(public, srs, lambda what, done, total: told.append(what))
+    assert "keys" in told, "the circuits tell what they do"
     assert (report.verdict, report.exit_code) == ("verified", 0)
     assert report.randomness is not None
     assert (report.randomness.value, report.randomness.predictable) == (SECOND, True)
     assert report.checks[-1].detail == f"all {SAMPLES} statements drawn are shown"
+    check_first_draw(report, public)
     digest = compute_trace_claim_digest(read_traces(public).trace_claim).hex()
     for words in (
         f"the statements after the trace claim {digest}: it was taken from the run itself",
@@ -185,6 +205,28 @@ def test_an_honest_answer_is_verified_and_says_what_it_rests_on(public: Path, sr
         "where the batches came from",
     ):
         assert any(words in line for line in report.strength.unchecked), words
+
+
+def check_first_draw(report: Report, run: Path) -> None:
+    """Which steps, and what drew them, for people and for programs."""
+    steps = draw_steps(FIRST, read_run(run).signed, 1, DRAWN)
+    traced = report_to_dict(report)["traced"]
+    assert traced["steps"] == [*steps]
+    assert traced["randomness"]["value"] == FIRST.hex()
+    assert traced["randomness"]["predictable"]
+    console = Console(record=True, width=200, file=io.StringIO())
+    print_report(report, console)
+    said = console.export_text()
+    given, named = "drawn with a seed that was given:\n", ", ".join(map(str, steps))
+    assert f"\nSteps traced: {named}; {given}  {FIRST.hex()}\n" in said
+    assert f"\nStatements about their tiles {given}  {SECOND.hex()}\n" in said
+
+
+def test_the_draws_are_told_where_nothing_is_shown(public: Path, srs: Path) -> None:
+    first_proof(public).unlink()
+    report = audit(public, srs)
+    assert report.verdict == "inconclusive"
+    check_first_draw(report, public)
 
 
 def test_the_trace_claim_can_be_named(public: Path, srs: Path) -> None:
@@ -273,7 +315,6 @@ def test_both_draws_are_needed(public: Path, srs: Path, missing: str) -> None:
         ({"traces": (FIRST, DRAWN + 1)}, "not of the steps drawn"),
         ({"traces": (FIRST, 1)}, "not of the steps drawn"),
         ({"traces": (FIRST, 0)}, "not of the steps drawn"),
-        ({"traces": (FIRST, -1)}, "cannot draw -1"),
         ({"sample": -1}, "cannot draw -1"),
     ],
 )
@@ -281,6 +322,12 @@ def test_other_draws_are_not_answered(
     public: Path, srs: Path, changed: dict[str, Any], detail: str
 ) -> None:
     check_refused(audit(public, srs, **changed), detail)
+
+
+def test_a_first_draw_that_is_none(public: Path, srs: Path) -> None:
+    for traces in ((FIRST, -1), (b"", DRAWN), (bytes(65), DRAWN)):
+        with pytest.raises(RunError, match=r"cannot draw -1|1 to 64 bytes"):
+            audit(public, srs, traces=traces)
 
 
 def test_a_prefix_of_the_draw_is_answered(public: Path, srs: Path) -> None:
@@ -572,8 +619,13 @@ def test_traces_are_claimed_once(trained: Path, tmp_path: Path, srs: Path) -> No
         with pytest.raises(RunError, match="has claimed other traces already"):
             prover.claim_traces(randomness, count, KEY)
     assert read_traces(run) == claimed
+
+
+def test_the_key_is_looked_at_before_tiles_are_committed_to(trained: Path, srs: Path) -> None:
+    told: list[str] = []
     with pytest.raises(SignatureError, match="another solver"):
-        prover.claim_traces(FIRST, 1, OTHER)
+        open_prover(trained, srs).claim_traces(FIRST, 1, OTHER, lambda what, *_: told.append(what))
+    assert told == []
 
 
 def test_a_run_that_takes_no_files_is_an_error_of_storage(

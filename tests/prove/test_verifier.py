@@ -35,6 +35,7 @@ def check(
         "pinned": toy.pinned,
         "keys": toy.keys,
         "commit_key": toy.commit_key,
+        "claim": b"",
     }
     return verify(
         toy.circuit,
@@ -187,7 +188,7 @@ def test_challenge_is_that_of_the_spec() -> None:
     """Recomputed from its description."""
     named = {"x": b"\1" * 64, "a": b"\2" * 64}
     claim = b"\4" * 32
-    drawn = derive_challenge(b"\3" * 32, named, 3, claim)
+    drawn = derive_challenge(b"\3" * 32, named, 3, claim=claim)
     body = cbor.encode(
         {
             "circuit": b"\3" * 32,
@@ -198,20 +199,20 @@ def test_challenge_is_that_of_the_spec() -> None:
     stream = blake3(body, derive_key_context="vtrain 2026 proof challenge v1").digest(length=144)
     whole = [int.from_bytes(stream[at : at + 48], "little") for at in (0, 48, 96)]
     assert drawn == tuple(value % SCALAR_FIELD for value in whole)
-    assert derive_challenge(b"\3" * 32, named, 2, claim) == drawn[:2]
+    assert derive_challenge(b"\3" * 32, named, 2, claim=claim) == drawn[:2]
 
 
 def test_challenge_follows_all_that_precedes_it() -> None:
     base = {"a": b"\1" * 64, "b": b"\2" * 64}
     seen = [
-        derive_challenge(bytes(32), base, 1),
-        derive_challenge(b"\1" + bytes(31), base, 1),
-        derive_challenge(bytes(32), base, 1, bytes(32)),
-        derive_challenge(bytes(32), base, 1, b"\1" + bytes(31)),
-        derive_challenge(bytes(32), {"a": b"\1" * 64}, 1),
-        derive_challenge(bytes(32), {"a": b"\1" * 64, "c": b"\2" * 64}, 1),
-        derive_challenge(bytes(32), {"a": b"\2" * 64, "b": b"\1" * 64}, 1),
-        derive_challenge(bytes(32), {"b": b"\2" * 64, "a": b"\1" * 64}, 1),
+        derive_challenge(bytes(32), base, 1, claim=b""),
+        derive_challenge(b"\1" + bytes(31), base, 1, claim=b""),
+        derive_challenge(bytes(32), base, 1, claim=bytes(32)),
+        derive_challenge(bytes(32), base, 1, claim=b"\1" + bytes(31)),
+        derive_challenge(bytes(32), {"a": b"\1" * 64}, 1, claim=b""),
+        derive_challenge(bytes(32), {"a": b"\1" * 64, "c": b"\2" * 64}, 1, claim=b""),
+        derive_challenge(bytes(32), {"a": b"\2" * 64, "b": b"\1" * 64}, 1, claim=b""),
+        derive_challenge(bytes(32), {"b": b"\2" * 64, "a": b"\1" * 64}, 1, claim=b""),
     ]
     assert len(set(seen)) == len(seen)
 

@@ -80,7 +80,7 @@ class Toy:
 
         def draw(before: Any) -> list[int]:
             commitments = {name: self.commit(values) for name, values in before.items()}
-            return cheat(list(draw_challenge(self.circuit, self.pinned, commitments)))
+            return cheat(list(draw_challenge(self.circuit, self.pinned, commitments, claim=b"")))
 
         return self.circuit.assign(given, parameters, draw)
 
@@ -123,6 +123,7 @@ def make_toy(folder: Path) -> Toy:
         srs=srs,
         commit_key=commit_key,
         limits=LIMITS,
+        claim=b"",
     )
     return Toy(circuit, pinned, srs, keys, commit_key, proof.data)
 

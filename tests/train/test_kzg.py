@@ -417,12 +417,12 @@ def test_the_srs_may_come_from_elsewhere(
         (KZG, PROOF + 'sha256 = "0"\n', "proof.sha256"),
         (KZG, PROOF + "evry = 1\n", "proof.evry"),
         (KZG, PROOF + "circuits = 1\n", "proof.circuits"),
-        (KZG, PROOF + "[proof.circuits]\na = 1\n", "proof.circuits.a"),
-        (KZG, PROOF + '[proof.circuits.a]\nkey = "00"\n', "proof.circuits.a.circuit"),
+        (KZG, PROOF + "[proof.circuits]\nstep = 1\n", "proof.circuits.step"),
+        (KZG, PROOF + '[proof.circuits.step]\nkey = "00"\n', "proof.circuits.step.circuit"),
         (
             KZG,
-            PROOF + f'[proof.circuits.a]\ncircuit = "{"0" * 64}"\nkey = "0"\n',
-            "proof.circuits.a.key",
+            PROOF + f'[proof.circuits.step]\ncircuit = "{"0" * 64}"\nkey = "0"\n',
+            "proof.circuits.step.key",
         ),
     ],
 )
@@ -433,6 +433,36 @@ def test_what_is_wrong_is_named_by_its_key(
     with pytest.raises(TaskError) as caught:
         vtrain.compile(path)
     assert caught.value.where == where
+
+
+@pytest.mark.parametrize(
+    ("circuit", "name", "message"),
+    [
+        ("step", "stepp", "unknown key, and step is missing: did you mean that?"),
+        ("step", "step-clamp", "unknown key, and step-clamps is missing"),
+        ("step", "square", "unknown key"),
+        ("tiles", "step", "unknown key"),
+        ("step", "step-clamps", ""),
+        ("tiles", "square", ""),
+    ],
+)
+def test_pins_are_of_circuits_that_there_are(
+    files: tuple[Path, dict[str, int]], circuit: str, name: str, message: str
+) -> None:
+    """Else a typo is signed, and the task can never be proven."""
+    pins = f'[proof.circuits.{name}]\ncircuit = "{"0" * 64}"\nkey = "{"1" * 64}"\n'
+    path = write_task(files, KZG, PROOF.replace('"step"', f'"{circuit}"') + pins)
+    if not message:
+        proof = load_task(path).proof
+        assert proof is not None
+        assert [*proof.circuits] == [name]
+        return
+    with pytest.raises(TaskError) as caught:
+        load_task(path)
+    assert (caught.value.where, caught.value.message[: len(message)]) == (
+        f"proof.circuits.{name}",
+        message,
+    )
 
 
 def test_without_what_opens_it_no_srs_is_opened(files: tuple[Path, dict[str, int]]) -> None:

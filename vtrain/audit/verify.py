@@ -41,6 +41,8 @@ from vtrain.wire.task import TaskSpec
 DEFAULT_SAMPLES: Final = 3
 """Segments replayed when the caller names no number."""
 TASK_ID_BYTES: Final = 32
+_PROOFS: Final = "proofs/"
+"""Where proofs of a run's steps lie (``vtrain.prove``)."""
 
 
 def verify(
@@ -353,9 +355,12 @@ def _describe_strength(
         f"{check.name}: {check.detail}" for check in evidence.checks if check.status == "not_done"
     )
     unchecked.append("who holds the solver's key, and whether the model is any good")
-    if evidence.extra_files:
-        shown = ", ".join(repr(name) for name in evidence.extra_files[:5])
-        more = " and more" if len(evidence.extra_files) > 5 else ""
+    if any(name.startswith(_PROOFS) for name in evidence.extra_files):
+        unchecked.append(f"what lies in {_PROOFS}: proofs are for verify --mode proof to check")
+    extra = [name for name in evidence.extra_files if not name.startswith(_PROOFS)]
+    if extra:
+        shown = ", ".join(repr(name) for name in extra[:5])
+        more = " and more" if len(extra) > 5 else ""
         unchecked.append(f"files that belong to no run, ignored: {shown}{more}")
     return Strength(tuple(checked), tuple(unchecked))
 

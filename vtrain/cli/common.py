@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import string
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
 EXIT_INPUT = 2
 EXIT_INCONCLUSIVE = 3
+EXIT_TERMINATED = 128 + signal.SIGTERM
 
 _INCONCLUSIVE = frozenset({"busy", "kernel", "missing-extra", "service-fault"})
 """Codes of errors that are nobody's bad input: a service is away or lies, an extra is missing, a
@@ -53,6 +57,34 @@ class VtrainCommand(click.Command):
                     }
                 )
             return EXIT_INCONCLUSIVE if error.code in _INCONCLUSIVE else EXIT_INPUT
+
+
+class TerminatedError(KeyboardInterrupt):
+    """The process was told to end (SIGTERM)."""
+
+
+class CleanCommand(VtrainCommand):
+    """A command that SIGTERM interrupts as Ctrl-C does, so that it cleans up: exit code 143.
+
+    By default the signal ends a process where it is, and what it made for a while stays behind.
+    """
+
+    def invoke(self, ctx: click.Context) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            return super().invoke(ctx)  # Python has signals in the main thread alone
+        before = signal.signal(signal.SIGTERM, _terminate)
+        try:
+            return super().invoke(ctx)
+        except TerminatedError:
+            click.echo("terminated", err=True)
+            return EXIT_TERMINATED
+        finally:
+            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+def _terminate(_number: int, _frame: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # another must not disturb the cleaning up
+    raise TerminatedError
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
@@ -95,9 +127,13 @@ class HexBytes(click.ParamType[bytes]):
     ) -> bytes:
         if isinstance(value, bytes):
             return value
+        digits = value.removeprefix("0x")
         try:
-            data = bytes.fromhex(value.removeprefix("0x"))
+            data = bytes.fromhex(digits)
         except ValueError:
+            if set(digits) <= set(string.hexdigits):
+                message = f"{value!r} has an odd number of hexadecimal digits, {len(digits)}"
+                self.fail(message, param, ctx)
             self.fail(f"{value!r} is not hexadecimal", param, ctx)
         if not self._least <= len(data) <= self._most:
             wanted = (
@@ -105,6 +141,11 @@ class HexBytes(click.ParamType[bytes]):
             )
             self.fail(f"needs {wanted} bytes, has {len(data)}", param, ctx)
         return data
+
+
+def count(number: int, thing: str) -> str:
+    """A number of things: "1 proof", "2 proofs"."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def print_json(value: Mapping[str, Any]) -> None:

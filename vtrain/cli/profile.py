@@ -19,19 +19,30 @@ from vtrain.cli.common import (
 @click.command("profile", cls=VtrainCommand)
 @existing_file("task")
 @click.option("--check", is_flag=True, help="Write nothing; fail unless TASK has these exponents.")
+@click.option(
+    "--engine",
+    type=click.Choice(["auto", "cuda", "numpy"]),
+    default="auto",
+    show_default=True,
+    help="Where the steps are done; the exponents are the same. auto: cuda where there is a GPU, "
+    "else numpy.",
+)
 @json_option
-def command(task: Path, check: bool, as_json: bool) -> None:
+def command(task: Path, check: bool, engine: str, as_json: bool) -> None:
     """Train a few steps of TASK and write the exponents that they call for into the file.
 
     All of it is exact integers: whoever repeats it gets the same exponents, and --check does.
     """
+    from vtrain.engines.registry import choose_evaluator
     from vtrain.errors import TaskError
     from vtrain.train.task import load_task, profile_task, write_exponents
 
     file = load_task(task)
     with show_progress() as progress:
         calibration = profile_task(
-            file, lambda done: progress("calibrating", done, file.calibration_steps)
+            file,
+            lambda done: progress("calibrating", done, file.calibration_steps),
+            open_evaluator=choose_evaluator(engine),
         )
     found = dict(sorted(calibration.exponents.items()))
     if check:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vtrain.cli.common import engine_option, json_option, threads_option
+from vtrain.cli.common import count, engine_option, json_option, threads_option
 
 if TYPE_CHECKING:
     from vtrain.prove.runs import ProofSetup, SignedRun
@@ -115,10 +115,12 @@ def open_run(run: Path) -> SignedRun:
     return read_run(run)
 
 
-def tell_capped(asked: int, there: int, what: str) -> None:
+def tell_capped(asked: int, there: int, thing: str, which: str) -> None:
     """Say on stderr that fewer things were drawn than asked for, where there are no more."""
     if asked > there:
-        click.echo(f"--sample {asked}: there are {there} {what}, all of them are drawn", err=True)
+        found = f"{count(there, thing)} {which}"
+        one, more = f"is {found}, it is drawn", f"are {found}, all of them are drawn"
+        click.echo(f"--sample {asked}: there {one if there == 1 else more}", err=True)
 
 
 def make_setup(task: TaskSpec, **given: Any) -> ProofSetup:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vtrain.cli.common import (
+    CleanCommand,
     HexBytes,
     Progress,
     VtrainCommand,
+    count,
     existing_file,
     existing_folder,
     json_option,
@@ -33,12 +36,13 @@ from vtrain.cli.proofs import (
     srs_option,
     tell_capped,
 )
+from vtrain.wire.proof import CIRCUIT_NAMES
 from vtrain.wire.report import EXIT_CODES
 
 steps_option = click.option("--steps", type=StepsType(), help="These steps, such as 3,7,20-24.")
 
 if TYPE_CHECKING:
-    from vtrain.prove.jobs import Handler, Job, JobView
+    from vtrain.prove.jobs import Handler, Job, JobQueue, JobView
     from vtrain.prove.proof_files import Kind, Statement
     from vtrain.prove.runs import ProofSetup, SignedRun, StepProver
     from vtrain.prove.tile_runs import TileProver
@@ -78,7 +82,7 @@ def command() -> None:
     """
 
 
-@command.command("run", cls=VtrainCommand)
+@command.command("run", cls=CleanCommand)
 @existing_folder("run")
 @steps_option
 @click.option(
@@ -113,7 +117,10 @@ def run_command(
 
     The steps are named, or drawn with the auditor's --seed just as `vtrain verify --mode proof`
     draws them.  They go through a queue, from which `vtrain prove work` on other machines takes
-    too.  What is there already is not made again.  Exit code 0 when all are there.
+    too.  What is there already is not made again.
+
+    Exit code 0 when all are there.  2: an error, as when one was not proven; the others stay.
+    3: the extra zk is not installed.  130, 143: interrupted by Ctrl-C, by SIGTERM.
     """
     if steps is None and (sample is None or seed is None):
         raise click.UsageError("name --steps, or draw them with --sample and --seed")
@@ -131,7 +138,7 @@ def run_command(
     prover = _open_prover(signed, setup, circuit, data, engine)
     wanted = _choose(signed, setup, prover, steps, sample, seed)
     _require_labels(signed, data, _list_labelled(signed, prover, wanted))
-    missing = find_missing(run, wanted)
+    missing, made = find_missing(run, wanted), 0
     if missing:
         run_id = signed.signed.claim.run_id
         click.echo(
@@ -140,10 +147,25 @@ def run_command(
             err=True,
         )
         with show_progress(lines=True) as progress, JobQueue(_locate(run, queue)) as jobs:
-            jobs.retry(jobs.add(run_id, missing))
-            work(jobs, _make_handler(prover, progress), run_id=run_id, once=True)
+            asked = jobs.add(run_id, missing)
+            jobs.retry(asked)
+            made = work(
+                jobs,
+                _make_handler(prover, progress),
+                run_id=run_id,
+                only=asked,
+                once=True,
+                idle=_tell_taken(jobs, run_id, asked),
+            )
             collect(jobs, run_id, run)
             troubled = jobs.status(run_id).troubled
+            others = len(jobs.find_waiting(run_id) - {*asked})
+        if others:
+            click.echo(
+                f"{others} more, asked for before, {'waits' if others == 1 else 'wait'}: "
+                f"`vtrain prove jobs {run} --cancel` drops what is not done",
+                err=True,
+            )
         left = find_missing(run, wanted)
         if left:
             name = _name(left[0])
@@ -152,13 +174,14 @@ def run_command(
             raise ProverError(f"{len(left)} of {len(wanted)} not proven: {reason}", where=name)
     files = [str(proof_path(run, statement)) for statement in wanted]
     if as_json:
-        shown = {"proofs": files, "made": len(missing), "srs": setup.proof.srs.hex()}
+        shown = {"proofs": files, "made": made, "srs": setup.proof.srs.hex()}
         print_json(shown if sample is None else shown | {"asked": sample, "drawn": len(wanted)})
         return 0
     console = make_console()
     for path in files:
         console.print(path, soft_wrap=True)
-    console.print(f"{len(missing)} made, {len(files) - len(missing)} were there")
+    queued = f"{len(missing) - made} found in the queue, " if made < len(missing) else ""
+    console.print(f"{made} made, {queued}{len(files) - len(missing)} there before")
     return 0
 
 
@@ -188,11 +211,11 @@ def _choose(
             )
         traces = read_traces(run)
         there = len(prover.tiling) * len(traces.trace_claim.traces)
-        tell_capped(sample, there, "statements about the steps traced")
+        tell_capped(sample, there, "statement", "about the steps traced")
         return prover.statements(traces, seed, sample)
     every = setup.proof.every if "kzg" in signed.task.commitments else 1
     if sample is not None:
-        tell_capped(sample, count_provable(signed, every), "steps that can be proven")
+        tell_capped(sample, count_provable(signed, every), "step", "that can be proven")
     chosen, _ = choose_steps(signed, every=every, steps=steps, sample=sample, seed=seed)
     return [Statement("step", step) for step in chosen]
 
@@ -297,7 +320,33 @@ def _make_handler(prover: StepProver | TileProver, progress: Progress) -> Handle
     return handle
 
 
-@command.command("traces", cls=VtrainCommand)
+def _tell_taken(
+    queue: JobQueue, run_id: bytes, only: Collection[int] | None = None
+) -> Callable[[], None]:
+    """What says, once for each, which jobs others hold that a worker waits for."""
+    from vtrain.errors import EncodingError, StorageError
+    from vtrain.report.terminal import make_printable
+
+    told = set()
+
+    def tell() -> None:
+        with suppress(StorageError, EncodingError):  # whoever waits asks the queue again
+            status = queue.status(run_id)
+            for job in status.taken:
+                holding = job.number, job.worker
+                if holding in told or (only is not None and job.number not in only):
+                    continue
+                told.add(holding)
+                message = (
+                    f"{_name(job.statement)}: waiting for {job.worker}, whose lease "
+                    f"{_tell_lease(**_measure(job, status.now))['lease']}"
+                )
+                click.echo(make_printable(message), err=True)
+
+    return tell
+
+
+@command.command("traces", cls=CleanCommand)
 @existing_folder("run")
 @click.option(
     "--sample", required=True, type=click.IntRange(min=1), help="So many steps are drawn."
@@ -339,7 +388,7 @@ def traces_command(
     signed = open_run(run)
     setup = make_setup(signed.task, **given)
     prover = TileProver(signed, setup, data=data, engine=engine)
-    tell_capped(sample, count_provable(signed, setup.proof.every), "steps that can be proven")
+    tell_capped(sample, count_provable(signed, setup.proof.every), "step", "that can be proven")
     try:
         _require_labels(signed, data, draw_steps(seed, signed.signed, setup.proof.every, sample))
     except CircuitError as error:
@@ -362,7 +411,7 @@ def traces_command(
     return 0
 
 
-@command.command("work", cls=VtrainCommand)
+@command.command("work", cls=CleanCommand)
 @existing_folder("run")
 @click.option("--queue", required=True, help="The queue, postgresql://... or sqlite:///...")
 @click.option("--once", is_flag=True, help="End when no job of RUN is left.")
@@ -376,22 +425,28 @@ def work_command(
     as_json: bool,
     **given: Any,
 ) -> int:
-    """Take jobs of RUN from a queue, on this or another machine, until interrupted."""
+    """Take jobs of RUN from a queue, on this or another machine, until interrupted.
+
+    Exit code 0 when it ends by itself (--once), also where jobs failed: `vtrain prove jobs` shows
+    them.  2: an error.  3: the extra zk is not installed.  130, 143: interrupted by Ctrl-C, by
+    SIGTERM.
+    """
     _require_queue()
     from vtrain.prove.jobs import JobQueue, work
 
     signed = open_run(run)
     setup = make_setup(signed.task, **given)
     prover = _open_prover(signed, setup, None, data, engine)
-    with show_progress(lines=True) as progress, JobQueue(queue) as jobs:
+    with show_progress(lines=True) as progress, JobQueue(queue, make=False) as jobs:
         run_id = signed.signed.claim.run_id
         kinds: tuple[Kind, ...] = ("tile",) if setup.proof.circuit == "tiles" else ("step",)
         handler = _make_handler(prover, progress)
-        done = work(jobs, handler, run_id=run_id, kinds=kinds, once=once)
+        idle = _tell_taken(jobs, run_id)
+        done = work(jobs, handler, run_id=run_id, kinds=kinds, once=once, idle=idle)
     if as_json:
         print_json({"done": done})
     else:
-        click.echo(f"{done} proofs made")
+        click.echo(f"{count(done, 'proof')} made")
     return 0
 
 
@@ -411,7 +466,7 @@ def jobs_command(run: Path, queue: str | None, cancel: bool, as_json: bool) -> i
     own = run / "proofs" / "jobs.db"
     if queue is None and not own.exists():
         raise RunError("there is no queue: nothing was asked to be proven here", where=str(own))
-    with JobQueue(_locate(run, queue)) as jobs:
+    with JobQueue(_locate(run, queue), make=False) as jobs:
         if cancel:
             jobs.cancel(run_id)
         status = jobs.status(run_id)
@@ -460,21 +515,34 @@ def _describe(job: JobView) -> dict[str, Any]:
 
 @command.command("setup", cls=VtrainCommand)
 @existing_folder("run")
+@click.option(
+    "--circuit",
+    "circuits",
+    type=click.Choice(CIRCUIT_NAMES["step"]),
+    multiple=True,
+    help="Of this circuit; may be given again.  [default: those that the task pins, else step]",
+)
 @srs_option
 @keys_options
 @threads_option
 @json_option
-def setup_command(run: Path, as_json: bool, **given: Any) -> int:
-    """Make the keys of the step circuits of RUN's task, and show the digests for a task to pin."""
+def setup_command(run: Path, circuits: tuple[str, ...], as_json: bool, **given: Any) -> int:
+    """Make the keys of the step circuits of RUN's task, and show the digests for a task to pin.
+
+    A task that pins `step` alone rules out proofs of steps in which parameters saturate: these need
+    --circuit step-clamps pinned as well.
+
+    Exit code 0 when the keys are there.  2: an error, such as a task that pins other circuits.
+    3: the extra zk is not installed.
+    """
     from vtrain.prove.keys import estimate
     from vtrain.prove.runs import prepare_circuit
-    from vtrain.prove.step import STEP_CIRCUITS
 
     signed = open_run(run)
     setup = make_setup(signed.task, **given)
     if setup.proof.circuit == "tiles":
         raise click.UsageError("keys of tile circuits are made when they are needed")
-    names = list(setup.proof.circuits) or list(STEP_CIRCUITS)[:1]
+    names = list(dict.fromkeys(circuits)) or list(setup.proof.circuits) or ["step"]
     found = {}
     with show_progress(lines=True) as progress:
         for name in names:
@@ -501,7 +569,7 @@ def _tell_of(progress: Progress, thing: str, stage: str, done: int, total: int) 
     progress(f"{thing}: {stage}", done, total)
 
 
-@command.command("batches", cls=VtrainCommand)
+@command.command("batches", cls=CleanCommand)
 @existing_file("task")
 @click.option(
     "--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The new file."

@@ -135,7 +135,7 @@ def command(
     if all_ and samples is not None:
         raise click.UsageError("--all replays everything: --samples has no meaning")
     given = sorted(name for name, value in proof.items() if value)
-    with show_progress() as progress:
+    with show_progress(lines=mode == "proof") as progress:
         if mode == "proof":
             if all_:
                 raise click.UsageError("--all replays: name --steps in mode proof")

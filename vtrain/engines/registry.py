@@ -8,6 +8,7 @@ from vtrain.engines.base import Session
 from vtrain.engines.cpu import CpuSession
 from vtrain.engines.numpy_engine import NumpySession
 from vtrain.errors import RunError
+from vtrain.graph.calibration import LawEvaluator, OpenEvaluator
 from vtrain.spec.samples import Samples
 from vtrain.wire.graph import StepGraph
 
@@ -48,3 +49,15 @@ def open_session(
     if resolved == "numpy":
         return NumpySession(graph, samples)
     return CpuSession(graph, samples, threads=threads)
+
+
+def choose_evaluator(engine: str) -> OpenEvaluator:
+    """What calibrates with ``engine``: the GPU for ``cuda``, for all others the law itself.
+
+    RunError for an unknown engine; opening it raises what ``cuda`` lacks on this machine.
+    """
+    if resolve_engine(engine) == "cuda":
+        from vtrain.engines.cuda.calibration import open_evaluator
+
+        return open_evaluator
+    return LawEvaluator

@@ -8,34 +8,83 @@ restarts from its initial state.  Everything is integer, so anyone can reproduce
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-import numpy as np
 import numpy.typing as npt
 
 from vtrain.errors import TaskError
 from vtrain.graph.builder import GraphBuilder
 from vtrain.graph.evaluate import apply_node
 from vtrain.spec.samples import Samples
-from vtrain.wire.graph import AttrValue, Ref
+from vtrain.wire.graph import AttrValue, Node, Ref
 
 OPERAND_BITS = 15
 EXPONENT_LIMIT = 60
 """Exponents stay within +-60."""
 
 
+class Evaluator(Protocol):
+    """Does calibration steps node by node, each as soon as it is emitted; holds their values."""
+
+    def evaluate(self, node: Node) -> None:
+        """Compute the output of the next node of the step under way."""
+        ...
+
+    def largest(self, value: int) -> int:
+        """Largest magnitude of the output of node number ``value``, 0 of no elements."""
+        ...
+
+    def advance(self, next_states: Mapping[str, Ref]) -> None:
+        """End the step: these values are the state of the next one."""
+        ...
+
+    def close(self) -> None:
+        """Give back what it holds."""
+        ...
+
+
+State = Mapping[str, npt.NDArray[Any]]
+OpenEvaluator = Callable[[State, Samples], Evaluator]
+
+
+class LawEvaluator:
+    """:class:`Evaluator` by the law of each node."""
+
+    def __init__(self, state: State, samples: Samples) -> None:
+        self._state = state
+        self._samples = samples
+        self._values: list[npt.NDArray[Any]] = []
+
+    def evaluate(self, node: Node) -> None:
+        inputs = [self._values[source.node] for source in node.inputs]
+        self._values.append(apply_node(node, inputs, self._state, self._samples))
+
+    def largest(self, value: int) -> int:
+        values = self._values[value]
+        # Not by np.abs, which has no magnitude for the least of a type.
+        return max(int(values.max(initial=0)), -int(values.min(initial=0)))
+
+    def advance(self, next_states: Mapping[str, Ref]) -> None:
+        self._state = {name: self._values[ref.node] for name, ref in next_states.items()}
+        self._values = []
+
+    def close(self) -> None:
+        self._values = []
+
+
 class _Meter:
     """An exponent policy that looks at the values of the very graph being built."""
 
-    def __init__(self, margin: int) -> None:
+    def __init__(self, margin: int, evaluator: Evaluator) -> None:
         self.margin = margin
         self.exponents: dict[str, int] = {}
         self.seen: set[str] = set()
-        self.value_of: Callable[[Ref], npt.NDArray[Any]]
+        self._evaluator = evaluator
 
     def choose(self, site: str, source: Ref, exponent: int) -> int:
-        largest = int(np.abs(self.value_of(source).astype(np.int64)).max(initial=0))
+        largest = self._evaluator.largest(source.node)
         self.seen.add(site)
         if largest > 0:
             measured = OPERAND_BITS - self.margin - (largest.bit_length() - exponent)
@@ -45,29 +94,16 @@ class _Meter:
 
 
 class _EagerBuilder(GraphBuilder):
-    """Evaluates each node, by its law, as soon as it is emitted."""
+    """Has each node evaluated as soon as it is emitted."""
 
-    def __init__(
-        self, policy: _Meter, state: Mapping[str, npt.NDArray[Any]], samples: Samples
-    ) -> None:
+    def __init__(self, policy: _Meter, evaluator: Evaluator) -> None:
         super().__init__(policy)
-        self._state = state
-        self._samples = samples
-        self._values: list[npt.NDArray[Any]] = []
-        policy.value_of = self.value_of
-
-    def value_of(self, ref: Ref) -> npt.NDArray[Any]:
-        return self._values[ref.node]
+        self._evaluator = evaluator
 
     def emit(self, op: str, name: str, inputs: Sequence[Ref], /, **attrs: AttrValue) -> Ref:
         ref = super().emit(op, name, inputs, **attrs)
-        node = self.nodes[ref.node]
-        values = [self._values[source.node] for source in inputs]
-        self._values.append(apply_node(node, values, self._state, self._samples))
+        self._evaluator.evaluate(self.nodes[ref.node])
         return ref
-
-    def next_state(self) -> dict[str, npt.NDArray[Any]]:
-        return {name: self._values[ref.node] for name, ref in self.graph().next_states().items()}
 
 
 @dataclass(frozen=True)
@@ -80,28 +116,30 @@ class Calibration:
 
 def calibrate(
     emit_step: Callable[[GraphBuilder], None],
-    state: Mapping[str, npt.NDArray[Any]],
+    state: State,
     samples: Samples,
     *,
     steps: int,
     margin: int,
     progress: Callable[[int], None] = lambda done: None,
+    open_evaluator: OpenEvaluator = LawEvaluator,
 ) -> Calibration:
     """Exponents of every site from ``steps`` steps of training from ``state``.
 
-    ``margin`` is the number of bits kept free for what those steps did not show.  TaskError when
-    there is nothing to calibrate on.
+    ``margin`` is the number of bits kept free for what those steps did not show.  The evaluator
+    changes no result.  TaskError when there is nothing to calibrate on.
     """
     if steps < 1 or not 0 <= margin <= 12:
         raise TaskError("needs at least one step and a margin of 0 to 12 bits", where="calibration")
-    meter = _Meter(margin)
-    for done in range(steps):
-        builder = _EagerBuilder(meter, state, samples)
-        emit_step(builder)
-        state = builder.next_state()
-        progress(done + 1)
+    with closing(open_evaluator(state, samples)) as evaluator:
+        meter = _Meter(margin, evaluator)
+        for done in range(steps):
+            builder = _EagerBuilder(meter, evaluator)
+            emit_step(builder)
+            graph = builder.graph()
+            evaluator.advance(graph.next_states())
+            progress(done + 1)
     silent = tuple(sorted(meter.seen - set(meter.exponents)))
-    graph = builder.graph()
     exponents = {
         node.name: meter.exponents.get(node.name, node.outputs[0].exponent)
         for node in graph.nodes

@@ -26,7 +26,7 @@ from vtrain.prove.batches import index_batches, verify_batches
 from vtrain.prove.ezkl_adapter import Verification, require_extra
 from vtrain.prove.kzg import CommitKey
 from vtrain.prove.proof_files import Statement as Item
-from vtrain.prove.proof_files import read_proof_file
+from vtrain.prove.proof_files import naming, proof_path, read_proof_file
 from vtrain.prove.runs import (
     ProofSetup,
     ReadyCircuit,
@@ -47,13 +47,21 @@ from vtrain.prove.tile_runs import (
     require_two_draws,
     traces_path,
 )
-from vtrain.prove.trace import TileChances, compute_trace_claim_digest
+from vtrain.prove.trace import TileChances, compute_trace_claim_digest, draw_steps
 from vtrain.prove.verifier import commit_vector, verify
 from vtrain.train.layout import RunPaths
 from vtrain.wire.batches import SignedBatches
 from vtrain.wire.bundle import ProofBundle, decode_bundle, encode_bundle, find_difference
 from vtrain.wire.proof import KzgRecord
-from vtrain.wire.report import Blame, Check, Randomness, Report, Strength, compute_verdict
+from vtrain.wire.report import (
+    Blame,
+    Check,
+    Randomness,
+    Report,
+    Strength,
+    Traced,
+    compute_verdict,
+)
 from vtrain.wire.task import TaskSpec
 
 PROOF_DOMAIN: Final = "proof steps"
@@ -175,7 +183,8 @@ def verify_proofs(
 @dataclass(frozen=True)
 class _Findings:
     """What the proofs showed: the steps ``proven`` of ``population``; or, of tiles whose traces the
-    claim of digest ``trace_claim`` fixed, ``chances``.
+    claim of digest ``trace_claim`` fixed, ``chances``.  ``traced`` is their first draw, whatever
+    came of it.
 
     ``owned``: whether it is known what batches the data's owner signed.
     """
@@ -187,6 +196,7 @@ class _Findings:
     randomness: Randomness | None = None
     chances: TileChances | None = None
     trace_claim: bytes = b""
+    traced: Traced | None = None
 
 
 def _report(
@@ -216,6 +226,7 @@ def _report(
         steps=claim.log_size if claim else 0,
         root=last.state_root if last else b"",
         log_root=claim.log_root if claim else b"",
+        traced=found.traced if found else None,
     )
 
 
@@ -323,12 +334,14 @@ class _Examiner:
                 where="audit",
             )
         require_two_draws(audit.traces[0], audit.seed)
-        randomness = given_randomness(audit.seed)
+        first, randomness = given_randomness(audit.traces[0]), given_randomness(audit.seed)
         second = randomness.value, audit.sample
+        steps = draw_steps(first.value, self._run.signed, self.setup.proof.every, audit.traces[1])
+        traced = Traced(steps, first)
 
         def refuse(detail: str, where: str) -> _Findings:
             check = Check("tiles", "failed", detail, where, "nobody")
-            return _Findings([check], self._owned, randomness=randomness)
+            return _Findings([check], self._owned, randomness=randomness, traced=traced)
 
         if not os.path.lexists(traces_path(self._run.paths.root)):
             detail = "the file is missing: the solver claimed no traces (vtrain prove traces)"
@@ -341,23 +354,25 @@ class _Examiner:
             digest = compute_trace_claim_digest(traces.trace_claim)
             if audit.trace_claim not in (None, digest):
                 return refuse(f"the trace claim is {digest.hex()}", "proofs/traces.cbor")
-            found = check_answer(self._run, self.setup, known, traces)
+            found = check_answer(self._run, self.setup, known, traces, self._progress)
         except VtrainError as error:
             return refuse(error.message, self._shorten(error.where))
         if not found.holds:
             return refuse(found.reason, "proofs")
         chances = known.chances
+        one, more = "the statement drawn is", f"all {chances.samples} statements drawn are"
         return _Findings(
             [
                 *_judge_size(audit.traces[1], chances.logged, "steps that can be proven"),
                 *_judge_size(audit.sample, chances.statements, "statements about their tiles"),
-                Check("tiles", "passed", f"all {chances.samples} statements drawn are shown"),
+                Check("tiles", "passed", f"{one if chances.samples == 1 else more} shown"),
             ],
             self._owned,
             population=chances.logged,
             randomness=randomness,
             chances=chances,
             trace_claim=digest,
+            traced=traced,
         )
 
     def _shorten(self, where: str) -> str:
@@ -397,10 +412,12 @@ class _Examiner:
         return Check("proof", "passed", "shows the step", place)
 
     def _check_proof(self, step: int, key: CommitKey) -> Verification:
-        data = read_proof_file(self._run.paths.root, Item("step", step))
-        bundle = decode_bundle(data)
-        if encode_bundle(bundle) != data:
-            raise EncodingError("is not the encoding of the bundle that it describes")
+        run, item = self._run.paths.root, Item("step", step)
+        data = read_proof_file(run, item)
+        with naming(proof_path(run, item)):
+            bundle = decode_bundle(data)
+            if encode_bundle(bundle) != data:
+                raise EncodingError("is not the encoding of the bundle that it describes")
         pinned, name = self.setup.proof.circuits, bundle.statement.circuit_name
         if name not in STEP_CIRCUITS or (pinned and name not in pinned):
             return Verification(False, f"circuit {name!r} is none that the task allows")
@@ -541,8 +558,11 @@ def _describe(
         unchecked.append(f"KZG and BLAKE3 roots were not compared: {by_replay}")
     if found.owned and (proven or chances):
         checked.append("the batches of what was proven are those that the data's owner signed")
+    elif found.owned and evidence.kzg:
+        checked.append("the logged commitments to batches are those that the data's owner signed")
     elif audit.private:
-        unchecked.append("where the batches came from: no commitments of the data's owner")
+        why = "were given" if audit.batches is None else "could be held against the log"
+        unchecked.append(f"where the batches came from: no commitments of the data's owner {why}")
     unchecked.append(
         "KZG commitments are not blinded: tensors of few possible values can be guessed"
     )

@@ -224,20 +224,21 @@ def list_commitments(
     expected: Mapping[str, bytes],
     parameters: Mapping[str, Ints],
     commit_key: CommitKey,
+    claim: bytes,
     expansion: Expansion | None = None,
-    claim: bytes = b"",
 ) -> tuple[bytes, ...]:
     """What ``CommitmentBound`` must be asked for, so that a proof of ours shows its statement.
 
     The arguments are those of :func:`vtrain.prove.verifier.verify`.  Only the prover's own vectors
-    (limbs, hints, late ones) are taken from the proof; the challenge is drawn anew, as no contract
-    does.  ProofError for a proof that is too short, CircuitError for other names than the given.
+    (limbs, hints, late ones) are taken from the proof; the challenge is drawn anew for the claim of
+    the digest ``claim``, as no contract does.  ProofError for a proof that is too short,
+    CircuitError for other names than the given.
     """
     if set(expected) != set(circuit.given):
         odd = min(set(expected) ^ set(circuit.given))
         raise CircuitError("is expected and not given, or the reverse", where=odd)
     found = read_commitments(circuit, proof) | dict(expected)
-    own = commit_known(circuit, pinned, found, parameters, commit_key, expansion, claim)
+    own = commit_known(circuit, pinned, found, parameters, commit_key, expansion, claim=claim)
     return tuple((found | own)[name] for name in circuit.vectors)
 
 

@@ -20,12 +20,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import metadata, util
 from pathlib import Path
-from tempfile import TemporaryDirectory, TemporaryFile
+from tempfile import TemporaryDirectory, TemporaryFile, gettempdir
 from typing import IO, Any, Final, Literal
 
 from vtrain.commit.files import storing
@@ -116,14 +116,17 @@ def run_ezkl(
     *,
     cancelled: threading.Event | None = None,
     watch: Watcher = lambda done: None,
+    secrets: Sequence[IO[bytes]] = (),
 ) -> list[Any]:
     """Make the calls, one after the other, in one process of their own; their results as JSON.
+
+    ``secrets`` are open files without a name, which the process may read by :func:`secret_path`.
 
     ProverError names the call that failed (ezkl's own words follow) or that was being made when the
     process died, was cancelled, or ran out of time (TimeLimitError); it has then ended, with every
     process it started.  MissingExtraError without the pinned ezkl.
     """
-    outcomes = _run(calls, limits, False, cancelled, watch)
+    outcomes = _run(calls, limits, False, cancelled, watch, secrets)
     for outcome in outcomes:
         if isinstance(outcome, CallFailedError):
             raise outcome
@@ -147,6 +150,7 @@ def _run(
     every: bool,
     cancelled: threading.Event | None,
     watch: Watcher,
+    secrets: Sequence[IO[bytes]] = (),
 ) -> list[Any]:
     require_extra("ezkl")
     for call in calls:
@@ -161,8 +165,25 @@ def _run(
         }
     ).encode()
     with TemporaryDirectory(prefix="vtrain-ezkl-") as folder, TemporaryFile() as noise:
-        reply = _run_process(request, limits, Path(folder), noise, cancelled, watch)
+        reply = _run_process(request, limits, Path(folder), noise, cancelled, watch, secrets)
         return _read_reply(reply, calls, limits, noise)
+
+
+@contextmanager
+def open_secret(text: str) -> Iterator[IO[bytes]]:
+    """A file of this text that has no name: it is gone with the processes that have it open,
+    however they end."""
+    with TemporaryFile() as file:
+        with storing(Path(gettempdir())):
+            file.write(text.encode())
+            file.flush()
+            file.seek(0)
+        yield file
+
+
+def secret_path(file: IO[bytes]) -> str:
+    """By which a process that inherited the open ``file`` reads it, from its beginning."""
+    return f"/dev/fd/{file.fileno()}"
 
 
 @dataclass(frozen=True)
@@ -329,6 +350,7 @@ def _run_process(
     noise: IO[bytes],
     cancelled: threading.Event | None,
     watch: Watcher,
+    secrets: Sequence[IO[bytes]],
 ) -> tuple[int, bytes, _Ended]:
     """Exit status, reply, and why the process was ended, if it was."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("EZKL_")}
@@ -349,6 +371,7 @@ def _run_process(
             stderr=noise,
             env=inherited | threads | {"EZKL_REPO_PATH": str(folder / "ezkl")},
             start_new_session=True,
+            pass_fds=[file.fileno() for file in secrets],
         )
     except OSError as error:
         raise StorageError(error.strerror or str(error), where=str(folder)) from error
@@ -409,8 +432,7 @@ def _read_reply(
     name = calls[len(outcomes)].name if len(outcomes) < len(calls) else "ezkl"
     if ended == "late":
         raise TimeLimitError(
-            f"took more than {limits.seconds:g} seconds, the limit (--timeout of vtrain prove)",
-            where=name,
+            f"took more than {limits.seconds:g} seconds, the limit (--timeout)", where=name
         )
     if ended == "cancelled":
         raise ProverError("cancelled", where=name)

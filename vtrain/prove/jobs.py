@@ -42,11 +42,13 @@ from sqlalchemy import (
     extract,
     func,
     inspect,
+    make_url,
     or_,
     select,
     update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import ArgumentError
 
 from vtrain.commit.database import Database, DatabaseAwayError, make_metadata
 from vtrain.errors import EncodingError, MissingExtraError, StorageError, VtrainError
@@ -166,12 +168,17 @@ class JobQueue:
 
     ``now`` tells milliseconds of Unix time.  By default it is the clock of the database's server,
     since machines disagree; for SQLite, whose file is on one machine, that of the machine.
+    A queue that is not there is made, unless ``make`` is false: then it is a StorageError.
     StorageError for whatever fails in the database, DatabaseAwayError where that may pass.
     """
 
-    def __init__(self, url: str, *, now: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self, url: str, *, now: Callable[[], int] | None = None, make: bool = True
+    ) -> None:
         self._clock = now
-        self._db = Database(url, _make_tables)
+        if not make:
+            _require_file(url)
+        self._db = Database(url, _make_tables if make else _require_tables)
 
     def close(self) -> None:
         """Close all connections."""
@@ -266,13 +273,26 @@ class JobQueue:
             now,
         )
 
-    def is_settled(self, run_id: bytes | None = None, kinds: Collection[Kind] = KINDS) -> bool:
-        """No job is waiting or taken, of a run and of kinds where they are named."""
-        pending = and_(jobs.c.state.in_(("waiting", "taken")), jobs.c.kind.in_(kinds))
-        if run_id is not None:
-            pending = and_(pending, jobs.c.run_id == run_id)
+    def find_waiting(self, run_id: bytes) -> set[int]:
+        """Numbers of the jobs of a run that wait."""
+        waiting = and_(jobs.c.run_id == run_id, jobs.c.state == "waiting")
         with self._db.read() as connection:
-            return connection.execute(select(jobs.c.number).where(pending).limit(1)).first() is None
+            return set(connection.execute(select(jobs.c.number).where(waiting)).scalars())
+
+    def is_settled(
+        self,
+        run_id: bytes | None = None,
+        kinds: Collection[Kind] = KINDS,
+        only: Collection[int] | None = None,
+    ) -> bool:
+        """No job is waiting or taken, of a run, of kinds and of numbers where they are named."""
+        pending = jobs.c.state.in_(("waiting", "taken"))
+        with self._db.read() as connection:
+            return all(
+                connection.execute(select(jobs.c.number).where(pending, some).limit(1)).first()
+                is None
+                for some in _choose(run_id, kinds, only)
+            )
 
     def results(
         self, run_id: bytes, wanted: Callable[[Statement], bool] = lambda statement: True
@@ -303,8 +323,9 @@ class JobQueue:
         *,
         run_id: bytes | None = None,
         kinds: Collection[Kind] = KINDS,
+        only: Collection[int] | None = None,
     ) -> Job | None:
-        """The next job, of a run and of kinds where they are named; None where there is none.
+        """The next job, of a run, of kinds and of numbers where they are named, if there is one.
 
         Those with the fewest attempts come first.  One whose lease ran out is taken anew, or has
         failed if that was its last attempt.  A job that holds what none can fails, too.
@@ -319,43 +340,20 @@ class JobQueue:
                 .where(free, jobs.c.attempts >= jobs.c.most)
                 .values(state="failed", error="its worker was not heard of again", updated=now)
             )
-            free = and_(free, jobs.c.kind.in_(kinds))
-            if run_id is not None:
-                free = and_(free, jobs.c.run_id == run_id)
-            # SQLite has one writer at a time; in PostgreSQL each skips what another is taking.
-            chosen = (
-                select(jobs.c.number)
-                .where(free)
-                .order_by(jobs.c.attempts, jobs.c.number)
-                .limit(1)
-                .with_for_update(skip_locked=True)
-                .scalar_subquery()
-            )
-            taking = (
-                update(jobs)
-                .where(jobs.c.number == chosen)
-                .values(
-                    state="taken",
-                    attempts=jobs.c.attempts + 1,
-                    worker=_clean(worker, MAX_WORKER),
-                    lease=lease,
-                    due=now + lease_ms,
-                    stage="",
-                    done=0,
-                    total=0,
-                    updated=now,
-                )
-                .returning(*_VIEW)
-            )
-            while (row := connection.execute(taking).mappings().first()) is not None:
-                try:
-                    view = _view(row)
-                except EncodingError as error:
-                    failed = {"state": "failed", "error": _clean(str(error), MAX_ERROR)}
-                    connection.execute(
-                        update(jobs).where(jobs.c.number == row["number"]).values(failed)
-                    )
-                else:
+            taken = {
+                "state": "taken",
+                "attempts": jobs.c.attempts + 1,
+                "worker": _clean(worker, MAX_WORKER),
+                "lease": lease,
+                "due": now + lease_ms,
+                "stage": "",
+                "done": 0,
+                "total": 0,
+                "updated": now,
+            }
+            for some in _choose(run_id, kinds, only):
+                view = _take_one(connection, and_(free, some), taken)
+                if view is not None:
                     return Job(
                         number=view.number,
                         run_id=view.run_id,
@@ -497,15 +495,19 @@ def work(
     worker: str = "",
     run_id: bytes | None = None,
     kinds: Collection[Kind] = KINDS,
+    only: Collection[int] | None = None,
     stop: threading.Event | None = None,
     once: bool = False,
+    idle: Callable[[], None] = lambda: None,
     lease_seconds: float = LEASE_SECONDS,
     pace: Pace = PACE,
 ) -> int:
     """Take jobs and have ``handler`` do them, one at a time, in this thread; how many it finished.
 
-    Ends when ``stop`` is set, after the job at hand.  With ``once``, ends when no job is waiting or
-    taken any more: jobs that others hold are waited for, since they may come free.
+    Of a run, of kinds and of numbers (``only``) where they are named.  Ends when ``stop`` is set,
+    after the job at hand.  With ``once``, ends when no such job is waiting or taken any more: those
+    that others hold are waited for, since they may come free.  ``idle`` is called before each wait
+    for a job.
 
     An error of ``handler`` fails the job, for good where another attempt would end as this one did:
     when ezkl refused a call or took longer than it was allowed, or the fault is in what was to be
@@ -522,15 +524,16 @@ def work(
     finished = 0
 
     def take() -> Job | None:
-        return queue.take(name, lease_seconds, run_id=run_id, kinds=kinds)
+        return queue.take(name, lease_seconds, run_id=run_id, kinds=kinds, only=only)
 
     while not stop.is_set():
         job = _persist(take, pace, stop)
         if job is not None:
             finished += _do(queue, job, handler, pace)
-        elif once and _persist(lambda: queue.is_settled(run_id, kinds), pace, stop):
+        elif once and _persist(lambda: queue.is_settled(run_id, kinds, only), pace, stop):
             break
         else:
+            idle()
             pace.wait(stop, pace.poll)
     return finished
 
@@ -623,6 +626,62 @@ def _make_tables(connection: Connection) -> None:
     found = {column["name"] for column in inspect(connection).get_columns(jobs.name)}
     if not is_table or found != set(jobs.c.keys()):
         raise StorageError(f"the table {jobs.name} is of another version of vtrain", where="db")
+
+
+def _require_file(url: str) -> None:
+    """StorageError where a queue of SQLite has no file yet: to open it would make it."""
+    with suppress(ArgumentError):  # Database says more of what is no URL
+        parsed = make_url(url)
+        file = parsed.database
+        if parsed.get_backend_name() == "sqlite" and file and not Path(file).exists():
+            raise StorageError(_NO_QUEUE, where=f"database {file}")
+
+
+def _require_tables(connection: Connection) -> None:
+    if jobs.name not in inspect(connection).get_table_names():
+        raise StorageError(_NO_QUEUE, where="db")
+    _make_tables(connection)
+
+
+_NO_QUEUE: Final = "there is no queue: vtrain prove RUN makes one, with what is to be proven"
+
+
+def _choose(
+    run_id: bytes | None, kinds: Collection[Kind], only: Collection[int] | None
+) -> Iterator[ColumnElement[bool]]:
+    """Conditions, one or another of which the jobs meet that somebody may take: databases bound
+    how many numbers one condition may name."""
+    chosen: ColumnElement[bool] = jobs.c.kind.in_(kinds)
+    if run_id is not None:
+        chosen = and_(chosen, jobs.c.run_id == run_id)
+    if only is None:
+        yield chosen
+        return
+    for page in _pages(sorted(only)):
+        yield and_(chosen, jobs.c.number.in_(page))
+
+
+def _take_one(
+    connection: Connection, free: ColumnElement[bool], taken: Mapping[str, Any]
+) -> JobView | None:
+    """The first of the ``free`` jobs, now ``taken``; those that hold what none can have failed."""
+    # SQLite has one writer at a time; in PostgreSQL each skips what another is taking.
+    chosen = (
+        select(jobs.c.number)
+        .where(free)
+        .order_by(jobs.c.attempts, jobs.c.number)
+        .limit(1)
+        .with_for_update(skip_locked=True)
+        .scalar_subquery()
+    )
+    taking = update(jobs).where(jobs.c.number == chosen).values(taken).returning(*_VIEW)
+    while (row := connection.execute(taking).mappings().first()) is not None:
+        try:
+            return _view(row)
+        except EncodingError as error:
+            failed = {"state": "failed", "error": _clean(str(error), MAX_ERROR)}
+            connection.execute(update(jobs).where(jobs.c.number == row["number"]).values(failed))
+    return None
 
 
 def _pages(items: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -74,6 +74,16 @@ def read_proof_file(run: Path, statement: Statement) -> bytes:
     return read_file(proof_path(run, statement), MAX_BUNDLE)
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Have an EncodingError of what is in the file ``path`` name that file."""
+    try:
+        yield
+    except EncodingError as error:
+        where = f"{path}: {error.where}" if error.where else str(path)
+        raise EncodingError(error.message, where=where) from error
+
+
 def write_proof_file(run: Path, statement: Statement, bundle: bytes) -> bool:
     """Put a bundle into the run directory, all of it or none, unless the statement has one.
 

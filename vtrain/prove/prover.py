@@ -25,8 +25,10 @@ from vtrain.prove.ezkl_adapter import (
     Verification,
     encode_element,
     encode_witness,
+    open_secret,
     read_proof,
     run_ezkl,
+    secret_path,
     try_ezkl,
 )
 from vtrain.prove.keys import Keys, PinnedCircuit
@@ -54,7 +56,7 @@ def prove(
     commit_key: CommitKey,
     limits: Limits,
     expansion: Expansion | None = None,
-    claim: bytes = b"",
+    claim: bytes,
     progress: Progress = lambda what, done, total: None,
     cancelled: threading.Event | None = None,
 ) -> Proof:
@@ -73,7 +75,7 @@ def prove(
     def draw(before: Mapping[str, Ints]) -> Sequence[int]:
         for name, values in before.items():
             commitments[name] = commit_vector(commit_key, values, threads=limits.threads)
-        return draw_challenge(circuit, pinned, commitments, expansion, claim)
+        return draw_challenge(circuit, pinned, commitments, expansion, claim=claim)
 
     vectors = circuit.assign(given, parameters, draw)
     for name in circuit.given:
@@ -84,22 +86,20 @@ def prove(
         names = ", ".join(dict.fromkeys(broken))
         raise CircuitError(f"the conditions do not hold: {names[:_MOST_NAMES]}")
     progress("prove", 2, total)
-    with TemporaryDirectory(prefix="vtrain-prove-") as folder:
-        witness, file = Path(folder) / "witness", Path(folder) / "proof"
-        with storing(witness):
-            witness.write_text(
-                encode_witness(
-                    [vectors[name] for name in circuit.inputs],
-                    # All conditions hold, so these are what the outputs are.
-                    [compute_output(circuit, name) for name in circuit.outputs],
-                )
-            )
+    text = encode_witness(
+        [vectors[name] for name in circuit.inputs],
+        # All conditions hold, so these are what the outputs are.
+        [compute_output(circuit, name) for name in circuit.outputs],
+    )
+    # The witness is weights and data of the solver: it stays nowhere, even if all are killed.
+    with open_secret(text) as witness, TemporaryDirectory(prefix="vtrain-prove-") as folder:
+        file = Path(folder) / "proof"
         call = Call(
             "prove",
-            {"witness": str(witness), "model": str(keys.compiled), "proof_path": str(file)}
+            {"witness": secret_path(witness), "model": str(keys.compiled), "proof_path": str(file)}
             | {"pk_path": str(keys.pk), "srs_path": str(srs)},
         )
-        run_ezkl([call], limits, cancelled=cancelled)
+        run_ezkl([call], limits, cancelled=cancelled, secrets=[witness])
         with storing(file):
             proof = read_proof(file.read_bytes(), ProofShape(keys.proof_length, 0))
     progress("verify", 3, total)

@@ -348,7 +348,11 @@ def make_ready(
     if setup.proof.circuits and agreed is None:
         raise CircuitError("is none that the task pins", where=f"circuit {name}")
     if agreed is not None and agreed.circuit != pinned.digest:
-        raise CircuitError("is not the circuit that the task pins", where=f"circuit {name}")
+        raise CircuitError(
+            "is not the circuit that the task pins: "
+            f"its digest is {pinned.digest.hex()}, the task has {agreed.circuit.hex()}",
+            where=f"circuit {name}",
+        )
     load = load_keys if proving else load_verifying_key
     keys = load(
         pinned,
@@ -360,7 +364,11 @@ def make_ready(
         cancelled=cancelled,
     )
     if agreed is not None and agreed.key != keys.vk_digest:
-        raise CircuitError("its key is not the one that the task pins", where=f"circuit {name}")
+        raise CircuitError(
+            "its key is not the one that the task pins: "
+            f"its digest is {keys.vk_digest.hex()}, the task has {agreed.key.hex()}",
+            where=f"circuit {name}",
+        )
     return ReadyCircuit(name, circuit, pinned, keys)
 
 

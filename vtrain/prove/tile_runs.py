@@ -15,13 +15,20 @@ from pathlib import Path
 from typing import Final
 
 from vtrain.attest.claims import compute_claim_digest
-from vtrain.attest.keys import PrivateKey
+from vtrain.attest.keys import PrivateKey, public_key
 from vtrain.commit.files import read_file, storing, write_atomic
-from vtrain.errors import CircuitError, EncodingError, NotProducedError, RunError, TaskError
+from vtrain.errors import (
+    CircuitError,
+    EncodingError,
+    NotProducedError,
+    RunError,
+    SignatureError,
+    TaskError,
+)
 from vtrain.prove.circuit import Ints
 from vtrain.prove.ezkl_adapter import Verification
 from vtrain.prove.kzg import CommitKey
-from vtrain.prove.proof_files import Statement, read_proof_file
+from vtrain.prove.proof_files import Statement, naming, proof_path, read_proof_file
 from vtrain.prove.prover import prove
 from vtrain.prove.runs import (
     ProofSetup,
@@ -72,10 +79,12 @@ def traces_path(run: Path) -> Path:
 
 def read_traces(run: Path) -> SignedTraceClaim:
     """The trace claim of a run, its signature unchecked; NotProducedError, EncodingError."""
-    data = read_file(traces_path(run), _MAX_TRACES)
-    found = decode_signed_trace_claim(data)
-    if structs.encode(found) != data:
-        raise EncodingError("is not canonical", where=str(traces_path(run)))
+    path = traces_path(run)
+    data = read_file(path, _MAX_TRACES)
+    with naming(path):
+        found = decode_signed_trace_claim(data)
+        if structs.encode(found) != data:
+            raise EncodingError("is not canonical")
     return found
 
 
@@ -137,10 +146,14 @@ class TileCircuits:
         return proof.data
 
     def verify(
-        self, statement: TileStatement, expected: Mapping[str, bytes], proof: bytes
+        self,
+        statement: TileStatement,
+        expected: Mapping[str, bytes],
+        proof: bytes,
+        progress: Progress = _quiet,
     ) -> Verification:
         """Whether a proof shows a statement about tiles with these commitments."""
-        ready = self.ready(statement.circuit)
+        ready = self.ready(statement.circuit, progress)
         return verify(
             ready.circuit,
             ready.pinned,
@@ -205,9 +218,15 @@ class TileProver:
     ) -> SignedTraceClaim:
         """Commit to the ``count`` steps that ``randomness`` draws, sign, and keep it in the run.
 
-        RunError when other traces were claimed already: two claims would be two chances.
+        SignatureError, before anything is computed, for a key that is not the solver's.  RunError
+        when other traces were claimed already: two claims would be two chances.
         """
         run = self._run
+        solver = run.signed.claim.solver
+        if solver != public_key(key):
+            raise SignatureError(
+                f"the run is signed by another solver than the key's, {solver.hex()}", where="key"
+            )
         every = self._setup.proof.every
         traces = tuple(
             self.trace(step, progress).trace
@@ -282,9 +301,10 @@ def read_answer(run: Path, asked: Sequence[tuple[StepTrace, int]]) -> TileAnswer
         room -= len(data)
         if room < 0:
             raise NotProducedError(f"the proofs have more than {_MAX_ANSWER} bytes together")
-        proof = structs.decode(TileProof, data, f"tile {trace.step}-{index}")
-        if structs.encode(proof) != data:
-            raise EncodingError("is not canonical", where=f"tile {trace.step}-{index}")
+        with naming(proof_path(run, statement)):
+            proof = structs.decode(TileProof, data, "proof")
+            if structs.encode(proof) != data:
+                raise EncodingError("is not canonical")
         proofs.append(proof)
     return TileAnswer(tuple(proofs))
 
@@ -313,7 +333,11 @@ def make_audit(
 
 
 def check_answer(
-    run: SignedRun, setup: ProofSetup, audit: TileAudit, traces: SignedTraceClaim
+    run: SignedRun,
+    setup: ProofSetup,
+    audit: TileAudit,
+    traces: SignedTraceClaim,
+    progress: Progress = _quiet,
 ) -> Verification:
     """Whether the run's files answer the draws; NotProducedError and EncodingError for files."""
     verify_trace_claim(traces, run.signed.claim)
@@ -324,6 +348,7 @@ def check_answer(
         audit.second, audit.claim, traces.trace_claim, audit.tiling, audit.samples
     )
     answer = read_answer(run.paths.root, asked)
+    judge = partial(circuits.verify, progress=progress)
     return verify_tile_answer(
-        audit, traces, answer, key=key, verify=circuits.verify, threads=setup.limits.threads
+        audit, traces, answer, key=key, verify=judge, threads=setup.limits.threads
     )

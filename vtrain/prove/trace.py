@@ -123,9 +123,10 @@ class TileChances:
     @property
     def sentence(self) -> str:
         """The same in words."""
+        samples = "1 sample" if self.samples == 1 else f"{self.samples} samples"
         return (
             f"one false tile among the {self.statements} statements about the steps drawn escapes "
-            f"{self.samples} samples with probability {self.escape_statements()}; one false step "
+            f"{samples} with probability {self.escape_statements()}; one false step "
             f"among the {self.logged} logged is not drawn with probability {self.escape_steps}"
         )
 

@@ -6,8 +6,8 @@ with; what it is a proof *of* is said by comparing each of them.  A circuit's ve
 - given: their commitments are known from outside, such as from a run's log;
 - ``public``, ``ones`` and ``zeros``: the verifier computes them, and commits to them itself;
 - ``limbs``, ``hints`` and ``late``: the prover's own; and
-- ``challenge``: drawn from the commitments to the given ones, ``limbs``, ``hints`` and ``public``
-  by a hash (Fiat and Shamir), so that these were settled before it was known.
+- ``challenge``: drawn from the commitments to the given ones, ``limbs``, ``hints`` and ``public``,
+  and the claim, by a hash (Fiat and Shamir), so that these were settled before it was known.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ def commit_vector(commit_key: CommitKey, values: Ints, *, threads: int = 0) -> b
 
 
 def derive_challenge(
-    circuit: bytes, commitments: Mapping[str, bytes], count: int, claim: bytes = b""
+    circuit: bytes, commitments: Mapping[str, bytes], count: int, *, claim: bytes
 ) -> tuple[int, ...]:
     """The first ``count`` field elements drawn from a circuit's digest and named commitments.
 
-    ``claim`` is the digest of the claim that the proof is made for, or nothing: what one solver
-    proves serves no other who copies the log.
+    ``claim`` is the digest of the claim that the proof is made for, empty only for a proof that is
+    of no run: what one solver proves serves no other who copies the log.
 
     BLAKE3 in derive_key mode over their canonical encoding, in their order; 48 bytes of its
     extended output, little-endian, modulo the prime, for each element.
@@ -86,7 +86,8 @@ def draw_challenge(
     pinned: PinnedCircuit,
     commitments: Mapping[str, bytes],
     expansion: Expansion | None = None,
-    claim: bytes = b"",
+    *,
+    claim: bytes,
 ) -> tuple[int, ...]:
     """A circuit's challenge, from the commitments to all vectors that precede it and the claim.
 
@@ -99,8 +100,8 @@ def draw_challenge(
     }
     length = circuit.length("challenge")
     if expansion is None:
-        return derive_challenge(pinned.digest, before, length, claim)
-    drawn = derive_challenge(pinned.digest, before, expansion.count, claim)
+        return derive_challenge(pinned.digest, before, length, claim=claim)
+    drawn = derive_challenge(pinned.digest, before, expansion.count, claim=claim)
     found = tuple(expansion.expand(drawn))
     if len(found) != length:
         raise CircuitError(f"expands to {len(found)} elements, not {length}", where="challenge")
@@ -140,16 +141,17 @@ def commit_known(
     parameters: Mapping[str, Ints],
     commit_key: CommitKey,
     expansion: Expansion | None = None,
-    claim: bytes = b"",
     *,
+    claim: bytes,
     threads: int = 0,
 ) -> dict[str, bytes]:
     """The commitments to what the verifier computes: public vectors, outputs, and the challenge,
-    which follows from the commitments ``found`` in a proof."""
+    which follows from the commitments ``found`` in a proof and the claim."""
+    challenge = draw_challenge(circuit, pinned, found, expansion, claim=claim)
     known = {
         **circuit.compute_public(parameters),
         **{name: compute_output(circuit, name) for name in circuit.outputs},
-        **circuit.split_challenge(draw_challenge(circuit, pinned, found, expansion, claim)),
+        **circuit.split_challenge(challenge),
     }
     return {
         name: commit_vector(commit_key, values, threads=threads) for name, values in known.items()
@@ -166,8 +168,8 @@ def verify(
     parameters: Mapping[str, Ints],
     commit_key: CommitKey,
     limits: Limits,
+    claim: bytes,
     expansion: Expansion | None = None,
-    claim: bytes = b"",
 ) -> Verification:
     """Whether ``proof`` shows that the circuit's conditions hold of what is committed to.
 
@@ -189,7 +191,14 @@ def verify(
     if wrong := _find_difference(found, wanted):
         return Verification(False, f"commitment of {wrong} is not the one expected")
     own = commit_known(
-        circuit, pinned, found, parameters, commit_key, expansion, claim, threads=limits.threads
+        circuit,
+        pinned,
+        found,
+        parameters,
+        commit_key,
+        expansion,
+        claim=claim,
+        threads=limits.threads,
     )
     if wrong := _find_difference(found, own):
         return Verification(False, f"commitment of {wrong} is not the one computed")

@@ -6,7 +6,7 @@ import json
 from fractions import Fraction
 from typing import Any
 
-from vtrain.wire.report import Check, Detection, Randomness, Report
+from vtrain.wire.report import Check, Detection, Randomness, Report, Traced
 
 MAX_EXACT_DIGITS = 100
 """Digits up to which the exact fraction is written out; ``formula`` is exact at any size."""
@@ -28,6 +28,7 @@ def report_to_dict(report: Report) -> dict[str, Any]:
         "checks": [_check_to_dict(check) for check in report.checks],
         "replayed": [{"first": first, "last": last} for first, last in report.segments],
         "randomness": None if report.randomness is None else _randomness(report.randomness),
+        "traced": None if report.traced is None else _traced_to_dict(report.traced),
         "detection": [_detection_to_dict(detection) for detection in report.detections],
         "strength": {
             "checked": list(report.strength.checked),
@@ -57,6 +58,10 @@ def _randomness(randomness: Randomness) -> dict[str, Any]:
         "source": randomness.source,
         "predictable": randomness.predictable,
     }
+
+
+def _traced_to_dict(traced: Traced) -> dict[str, Any]:
+    return {"steps": list(traced.steps), "randomness": _randomness(traced.randomness)}
 
 
 def _detection_to_dict(detection: Detection) -> dict[str, Any]:

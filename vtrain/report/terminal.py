@@ -48,8 +48,14 @@ def print_report(report: Report, console: Console) -> None:
     _print_list(console, "Not checked", report.strength.unchecked)
     if report.detections and report.verdict != "fraud":
         _print_list(console, "Chance that this draw hits a cheat", tuple(_chances(report)))
+    if report.traced is not None:
+        steps = ", ".join(map(str, report.traced.steps)) or "none"
+        source = report.traced.randomness.source
+        console.print(f"\nSteps traced: {steps}; drawn with {source}:", soft_wrap=True)
+        console.print(f"  {report.traced.randomness.value.hex()}", soft_wrap=True)
     if report.randomness is not None:
-        console.print(f"\nDrawn with {report.randomness.source}:")
+        what = "Drawn" if report.traced is None else "Statements about their tiles drawn"
+        console.print(f"\n{what} with {report.randomness.source}:")
         console.print(f"  {report.randomness.value.hex()}", soft_wrap=True)
         if report.randomness.predictable:
             console.print(f"[yellow]{PREDICTABLE}[/]")

@@ -24,7 +24,13 @@ from vtrain.commit.kzg_log import Committer, OpenKey, StepCommitter, count_commi
 from vtrain.commit.state import compute_root_of_state
 from vtrain.errors import EncodingError, TaskError, VtrainError
 from vtrain.graph.builder import FixedExponents, GraphBuilder
-from vtrain.graph.calibration import OPERAND_BITS, Calibration, calibrate
+from vtrain.graph.calibration import (
+    OPERAND_BITS,
+    Calibration,
+    LawEvaluator,
+    OpenEvaluator,
+    calibrate,
+)
 from vtrain.graph.legality import check_graph
 from vtrain.graph.model import Model
 from vtrain.graph.onnx_import import import_onnx
@@ -54,6 +60,7 @@ from vtrain.train.data import (
 )
 from vtrain.wire.graph import Ref, StepGraph
 from vtrain.wire.proof import (
+    CIRCUIT_NAMES,
     CIRCUITS,
     MAX_BLINDING,
     MAX_COMMITMENTS,
@@ -297,14 +304,18 @@ def _parse_commitments(table: _Table) -> tuple[str, ...]:
 
 def _parse_proof(top: _Table, base: Path, srs: Path | None) -> ProofTable:
     table = top.table("proof", "circuit", "srs", "sha256", "k", "blinding", "every", "circuits")
+    circuit = table.choice("circuit", CIRCUITS)
+    pins = table.mapping("circuits") if table.has("circuits") else {}
+    # Else a misspelt pin is signed, and no proof fits the task.
+    refuse_unknown_keys(pins, CIRCUIT_NAMES[circuit], "proof.circuits")
     circuits = {}
-    for name, values in (table.mapping("circuits") if table.has("circuits") else {}).items():
+    for name, values in pins.items():
         if not isinstance(values, dict):
             raise TaskError("must be a table", where=f"proof.circuits.{name}")
         pin = _Table(values, ("circuit", "key"), f"proof.circuits.{name}")
         circuits[name] = CircuitPin(pin.digest("circuit"), pin.digest("key"))
     return ProofTable(
-        circuit=table.choice("circuit", CIRCUITS),
+        circuit=circuit,
         srs=srs or base / table.text("srs"),
         sha256=table.digest("sha256") if table.has("sha256") else None,
         k=table.integer("k", 1, MAX_K),
@@ -454,10 +465,14 @@ def _check_classes(graph: StepGraph, samples: Samples) -> None:
 
 
 def profile_task(
-    file: TaskFile, progress: Callable[[int], None] = lambda done: None
+    file: TaskFile,
+    progress: Callable[[int], None] = lambda done: None,
+    *,
+    open_evaluator: OpenEvaluator = LawEvaluator,
 ) -> Calibration:
     """Calibrate the exponents of a task; the file's own ``exponents`` are not looked at.
 
+    ``open_evaluator`` (``vtrain.engines.registry.choose_evaluator``) changes no result.
     TaskError, ModelError, DataError (a label out of range, for one) as their parts find.
     """
     parts = _load_parts(file)
@@ -471,6 +486,7 @@ def profile_task(
         steps=file.calibration_steps,
         margin=file.margin,
         progress=progress,
+        open_evaluator=open_evaluator,
     )
 
 

@@ -13,6 +13,20 @@ from vtrain.wire.record import MAX_STEP
 
 CIRCUITS: Final = ("step", "tiles")
 """How tensors are cut into columns (``vtrain.commit.kzg_layout``), which the circuits follow."""
+CIRCUIT_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "step": ("step", "step-clamps"),
+    "tiles": (
+        *("matmul-nn", "matmul-nt", "matmul-tn"),
+        *(f"rescale-i16-{n}" for n in range(4)),
+        *(f"rescale-i32-{n}" for n in range(4)),
+        *(f"rescale-i64-{n}" for n in range(1, 4)),
+        *("gate", "softmax-16", "softmax-128", "square", "linear", "range-1", "range-3"),
+    ),
+}
+"""The circuits of each layout by name, so that who writes a task needs no circuits to pin some.
+
+``vtrain.prove`` makes them; a test holds its names against these.
+"""
 COMMITMENT_LENGTH: Final = 64
 """Bytes of a KZG commitment: x and y of a point of BN254's first group, big-endian."""
 MAX_COMMITMENTS: Final = 1 << 13

@@ -83,6 +83,15 @@ class Strength:
 
 
 @dataclass(frozen=True)
+class Traced:
+    """The first draw of an audit of tiles: the ``steps`` that the solver had to trace, and what
+    they were drawn with.  The report's ``randomness`` is then that of the second."""
+
+    steps: tuple[int, ...]
+    randomness: Randomness
+
+
+@dataclass(frozen=True)
 class Report:
     """The outcome of one audit of one run.
 
@@ -104,6 +113,7 @@ class Report:
     steps: int
     root: bytes
     log_root: bytes
+    traced: Traced | None = None
 
     @property
     def exit_code(self) -> int:

@@ -8,19 +8,29 @@ gradients with the turned kernel, the same integers added in another order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from vtrain.engines.cuda.gemm import GATHERED, Epilogue, Factor, Narrow
+from vtrain.engines.cuda.gemm import (
+    CLEAR,
+    FINISH,
+    GATHERED,
+    SUMS,
+    Epilogue,
+    Factor,
+    Narrow,
+    plan_finish,
+)
 from vtrain.engines.cuda.launch import (
     DTYPE_CODES,
     Arg,
     Launch,
     Operand,
+    Output,
     Scratch,
     one_thread_each,
 )
@@ -32,7 +42,7 @@ from vtrain.engines.cuda.selfcheck import Case, boundary_values
 from vtrain.ops.base import attr_int, attr_ints, attr_text
 from vtrain.ops.layout import Window
 from vtrain.spec.number import NUMPY_DTYPES
-from vtrain.wire.graph import Node, TensorType
+from vtrain.wire.graph import Attrs, Node, TensorType
 
 Array = npt.NDArray[Any]
 PlanProduct = Callable[[Factor, Factor, Epilogue], tuple[Launch, ...] | None]
@@ -42,8 +52,28 @@ BIAS, COUNTER, OUT, TURNED = Operand(2), Operand(3), Operand(4), Operand(5)
 """What stands for pointers while a product is planned, after its two operands."""
 SMALL = (131, 261, 139)
 """Rows, terms and columns of the products that kernels are tried on: no tile is whole."""
+LONG = 1061
+"""Terms, at least, of those that several blocks add up: nine tiles."""
+SUMS_SHAPE = (37, 7)
+"""Rows and columns of sums that are narrowed by themselves."""
 SMALL_IMAGE = (2, 9, 10, 5)
 """The most of an image whose patches are tried; at least its window fits."""
+
+
+def _make_narrow(followers: Sequence[Node]) -> Narrow:
+    """add_bias?, rescale, relu? as an epilogue, with :data:`BIAS`, :data:`COUNTER`, :data:`OUT`."""
+    by_op = {node.op: node for node in followers}
+    rescale, bias = by_op["rescale"], by_op.get("add_bias")
+    return Narrow(
+        out=OUT,
+        dtype=attr_text(rescale.attrs, "dtype"),
+        multiplier=attr_int(rescale.attrs, "multiplier"),
+        shift=attr_int(rescale.attrs, "shift"),
+        saturated=COUNTER,
+        bias=None if bias is None else BIAS,
+        bias_shift=0 if bias is None else attr_int(bias.attrs, "shift"),
+        relu="relu" in by_op,
+    )
 
 
 @dataclass(frozen=True)
@@ -58,10 +88,6 @@ class Form:
     operands: tuple[TensorType, TensorType]
     windows: tuple[Node | None, Node | None]
     followers: tuple[Node, ...]
-
-    def follower(self, op: str) -> Node | None:
-        """The follower with this operator."""
-        return next((node for node in self.followers if node.op == op), None)
 
     def matrix(self, position: int) -> TensorType:
         """Type of an operand as a matrix; padding makes 0 one of its values."""
@@ -89,18 +115,7 @@ class Form:
 
     def plan(self, plan: PlanProduct) -> tuple[Launch, ...] | None:
         """Launches, with :data:`BIAS`, :data:`COUNTER` and :data:`OUT` for pointers."""
-        narrow, rescale, bias = None, self.follower("rescale"), self.follower("add_bias")
-        if rescale is not None:
-            narrow = Narrow(
-                out=OUT,
-                dtype=attr_text(rescale.attrs, "dtype"),
-                multiplier=attr_int(rescale.attrs, "multiplier"),
-                shift=attr_int(rescale.attrs, "shift"),
-                saturated=COUNTER,
-                bias=None if bias is None else BIAS,
-                bias_shift=0 if bias is None else attr_int(bias.attrs, "shift"),
-                relu=self.follower("relu") is not None,
-            )
+        narrow = _make_narrow(self.followers) if self.followers else None
         epilogue = Epilogue(OUT if narrow is None else None, narrow)
         return plan(self._factor(0), self._factor(1), epilogue)
 
@@ -193,6 +208,14 @@ class Product:
             reads=tuple(dict.fromkeys(reads)),
             writes=self.nodes[-1:],
         )
+
+
+def as_node(launches: Sequence[Launch]) -> tuple[Launch, ...]:
+    """The launches of a product by itself as those of its node, with Output() for :data:`OUT`."""
+    return tuple(
+        replace(launch, args=tuple(Output() if arg == OUT else arg for arg in launch.args))
+        for launch in launches
+    )
 
 
 def find_products(program: Program) -> list[Product]:
@@ -317,80 +340,135 @@ def find_absorbed(program: Program, jobs: Sequence[Job]) -> set[int]:
     return {index for index in _find_patches(program) if done.issuperset(program.readers[index])}
 
 
+class _Twin:
+    """The readable launches of a case, and what they work on.
+
+    Values: 0 and 1 are the operands, 2 is the bias, then comes what each node puts out.
+    """
+
+    def __init__(self) -> None:
+        self.arrays: dict[int, Array] = {}
+        self.sizes: dict[int, int] = {}
+        self.launches: list[Planned] = []
+        self.counted: tuple[int, ...] = ()
+        self._last = 2
+
+    def add(
+        self, node: Node, inputs: Sequence[int], types: Sequence[TensorType], out: TensorType
+    ) -> int:
+        """The value that ``node`` puts out."""
+        self._last += 1
+        self.sizes[self._last] = out.byte_length
+        step = replace(node, outputs=(out,))
+        self.launches += (bind(launch, self._last, inputs) for launch in lower(step, types))
+        return self._last
+
+    def multiply(self, form: Form) -> tuple[int, TensorType]:
+        """The sums of the product alone, of drawn operands."""
+        self.arrays |= {i: _draw(form.operands[i], seed=i) for i in (0, 1)}
+        matrices = []
+        for position in (0, 1):
+            window, matrix = form.windows[position], form.matrix(position)
+            matrices.append(
+                position
+                if window is None
+                else self.add(window, [position], [form.operands[position]], matrix)
+            )
+        out = TensorType("i64", (form.rows, form.columns), 0, 0, 0)
+        return self.add(form.matmul, matrices, [form.matrix(0), form.matrix(1)], out), out
+
+    def follow(self, followers: Sequence[Node], value: int, out: TensorType) -> int:
+        """What ``followers`` make of the sums ``value``."""
+        for node in followers:
+            inputs, seen = [value], [out]
+            if node.op == "add_bias":
+                bias = TensorType("i32", out.shape[1:], 0, 0, 0)
+                self.arrays[2] = boundary_values(bias, seed=2)
+                inputs, seen = [value, 2], [out, bias]
+            out = replace(out, dtype=node.outputs[0].dtype)
+            value = self.add(node, inputs, seen, out)
+            if node.op == "rescale":
+                self.counted = (value,)
+        return value
+
+    def compare(
+        self, launches: Sequence[Launch], value: int, also: Mapping[Arg, PlannedArg] | None = None
+    ) -> Case:
+        """The case in which ``launches`` give ``value`` at :data:`OUT`; ``also``: more places."""
+        pointers: dict[Arg, PlannedArg] = {
+            Operand(0): Value(0),
+            Operand(1): Value(1),
+            BIAS: Value(2),
+            COUNTER: Counter(self.counted[0] if self.counted else 0),
+            OUT: Value(value),
+            **(also or {}),
+        }
+        fast = tuple(_bind(launch, pointers) for launch in launches)
+        readable = tuple(self.launches)
+        return Case(self.arrays, self.sizes, fast, readable, (value,), self.counted)
+
+
 def small_case(form: Form, plan: PlanProduct) -> Case | None:
     """The product on small operands of boundary values, by ``plan`` and by readable kernels.
 
     None where ``plan`` has nothing for it.
     """
-    small = _shrink(form)
+    small, twin = _shrink(form), _Twin()
     launches = small.plan(plan)
     if launches is None:
         return None
-    arrays = {i: _draw(small.operands[i], seed=i) for i in (0, 1)}
-    sizes: dict[int, int] = {}
-    readable: list[Planned] = []
-    # Values: 0 and 1 the operands, 2 the bias, then what the readable kernels put out in turn.
-    last = 2
-
-    def add(node: Node, inputs: Sequence[int], types: Sequence[TensorType], out: TensorType) -> int:
-        nonlocal last
-        last += 1
-        sizes[last] = out.byte_length
-        step = replace(node, outputs=(out,))
-        readable.extend(bind(launch, last, inputs) for launch in lower(step, types))
-        return last
-
-    matrices = []
-    for position in (0, 1):
-        window, matrix = small.windows[position], small.matrix(position)
-        matrices.append(
-            position
-            if window is None
-            else add(window, [position], [small.operands[position]], matrix)
-        )
-    types = [small.matrix(0), small.matrix(1)]
-    out = TensorType("i64", (small.rows, small.columns), 0, 0, 0)
-    value = add(small.matmul, matrices, types, out)
-    counted: tuple[int, ...] = ()
-    for node in small.followers:
-        inputs, seen = [value], [out]
-        if node.op == "add_bias":
-            bias = TensorType("i32", (small.columns,), 0, 0, 0)
-            arrays[2] = boundary_values(bias, seed=2)
-            inputs, seen = [value, 2], [out, bias]
-        out = replace(out, dtype=node.outputs[0].dtype)
-        value = add(node, inputs, seen, out)
-        if node.op == "rescale":
-            counted = (value,)
-    pointers: dict[Arg, PlannedArg] = {
-        Operand(0): Value(0),
-        Operand(1): Value(1),
-        BIAS: Value(2),
-        OUT: Value(value),
-        COUNTER: Counter(counted[0] if counted else 0),
-    }
-    fast = tuple(_bind(launch, pointers) for launch in launches)
-    return Case(arrays, sizes, fast, tuple(readable), (value,), counted)
+    value = twin.follow(small.followers, *twin.multiply(small))
+    return twin.compare(launches, value)
 
 
-def _shrink(form: Form) -> Form:
-    """The same product with small extents, a narrow one still narrow."""
+def long_case(form: Form, plan: PlanProduct) -> Case | None:
+    """The sums of a product so long that ``plan``, for a device of many processors, has several
+    blocks add them up.  None where it has nothing for it, or one block does it all.
+
+    What becomes of the sums is left out: another kernel does that (:func:`finish_cases`).
+    """
+    small, twin = _shrink(form, long=True), _Twin()
+    launches = small.plan(plan)
+    if launches is None or all(launch.kernel != CLEAR for launch in launches):
+        return None
+    value, _ = twin.multiply(small)
+    product = [launch for launch in launches if launch.kernel != FINISH]
+    sums = Scratch(8 * small.rows * small.columns, SUMS)
+    # Where they are not narrowed, they are the result.
+    return twin.compare(product, value, {sums: Value(value)})
+
+
+def finish_cases() -> Iterator[Case]:
+    """What narrows the sums of several blocks, on sums of boundary values."""
+    rows, columns = SUMS_SHAPE
+    out = TensorType("i64", SUMS_SHAPE, 0, 0, 0)
+    for seed, (dtype, bias_shift, multiplier, shift, relu) in enumerate(
+        [("i16", None, 1, 20, False), ("i16", -9, 1, 46, True), ("i32", 3, 29_127, 38, False)]
+    ):
+        attrs: Attrs = {"dtype": dtype, "multiplier": multiplier, "shift": shift}
+        narrow_type = replace(out, dtype=dtype)
+        followers = [Node("rescale", "rescale", attrs, (), (narrow_type,))]
+        if bias_shift is not None:
+            followers.insert(0, Node("bias", "add_bias", {"shift": bias_shift}, (), (out,)))
+        if relu:
+            followers.append(Node("relu", "relu", {}, (), (narrow_type,)))
+        twin = _Twin()
+        twin.arrays[0] = boundary_values(out, seed)
+        value = twin.follow(followers, 0, out)
+        launch = plan_finish(rows * columns, columns, Operand(0), _make_narrow(followers))
+        yield twin.compare([launch], value)
+
+
+def _shrink(form: Form, *, long: bool = False) -> Form:
+    """The same product with small extents, a narrow one still narrow; with at least
+    :data:`LONG` terms if ``long``."""
     rows, terms, columns = SMALL
     rows, columns = min(rows, form.rows), min(columns, form.columns)
+    terms = LONG if long else terms
     operands = list(form.operands)
     windowed = [position for position in (0, 1) if form.windows[position] is not None]
     for position in windowed:
-        window = Window.from_attrs(form.windows[position].attrs)  # type: ignore[union-attr]
-        images, height, width, few = SMALL_IMAGE
-        channels = form.operands[position].shape[3]
-        shape = (
-            images,
-            max(height, window.kernel[0]),
-            max(width, window.kernel[1]),
-            # The kernels for many channels and those for any number are different ones.
-            GATHERED if channels % GATHERED == 0 else min(few, channels),
-        )
-        operands[position] = replace(operands[position], shape=shape)
+        operands[position] = _shrink_image(form, position, LONG if long else 1)
         matrix = replace(form, operands=(operands[0], operands[1])).matrix(position)
         along = matrix.shape[::-1] if form.is_turned(position) else matrix.shape
         if position == 0:
@@ -402,6 +480,25 @@ def _shrink(form: Form) -> Form:
             matrix_shape = (across, down) if form.is_turned(position) else (down, across)
             operands[position] = replace(operands[position], shape=matrix_shape)
     return replace(form, operands=(operands[0], operands[1]))
+
+
+def _shrink_image(form: Form, position: int, terms: int) -> TensorType:
+    """An image of :data:`SMALL_IMAGE`, with more images or channels if ``terms`` need them."""
+    window = Window.from_attrs(form.windows[position].attrs)  # type: ignore[union-attr]
+    images, height, width, few = SMALL_IMAGE
+    height, width = max(height, window.kernel[0]), max(width, window.kernel[1])
+    image = form.operands[position]
+    # The kernels for many channels and those for any number are different ones.
+    gathers = image.shape[3] % GATHERED == 0
+    channels = GATHERED if gathers else min(few, image.shape[3])
+    if form.is_turned(position) == (position == 0):
+        _, down, across, _ = window.pooled_shape((images, height, width, channels))
+        images = max(images, -(-terms // (down * across)))
+    else:
+        needed = -(-terms // window.area)
+        while channels < needed or (channels % GATHERED == 0) is not gathers:
+            channels += GATHERED if gathers else 1
+    return replace(image, shape=(images, height, width, channels))
 
 
 def _draw(tensor: TensorType, seed: int) -> Array:
@@ -425,5 +522,7 @@ def describe(form: Form, launches: Sequence[Launch]) -> tuple[object, ...]:
 
 
 def _bind(launch: Launch, pointers: Mapping[Arg, PlannedArg]) -> Planned:
-    args = tuple(pointers[arg] if isinstance(arg, Operand) else arg for arg in launch.args)
+    args = tuple(
+        pointers[arg] if isinstance(arg, Operand) else pointers.get(arg, arg) for arg in launch.args
+    )
     return Planned(launch.file, launch.kernel, launch.grid, launch.block, args, launch.shared)  # type: ignore[arg-type]

@@ -34,6 +34,14 @@ GATHERED: Final = 16
 LEAST_PRODUCTS: Final = 2**17
 """Multiplications below which three launches are not worth it."""
 
+FINISH: Final = "matmul_finish"
+"""The kernel that narrows what several blocks have added up."""
+
+CLEAR: Final = "matmul_clear"
+"""The kernel that zeroes what they add to."""
+SUMS: Final = "sums"
+"""Name of the workspace of what they add up."""
+
 _FILE: Final = "matmul.cu"
 _PACK_THREADS: Final = 256
 _LEAST_SPLIT: Final = 4
@@ -198,8 +206,13 @@ def plan_matmul(
     parts = choose_bytes(a, b)
     row_tiles, inner_tiles = -(-a.extent // TILE), -(-a.inner // TILE)
     column_blocks = -(-b.extent // variant.columns)
+    if epilogue.narrow is not None and FINISH in disabled:
+        # Only sums of one block each are narrowed without it.
+        processors = 1
     split = _split_inner(row_tiles * column_blocks * batch, inner_tiles, processors)
     splits = -(-inner_tiles // split)
+    if splits > 1 and epilogue.narrow is not None and FINISH in disabled:
+        return None
 
     gathered = _choose_windows(variant, a, parts, disabled)
     packs, packed = [], []
@@ -225,11 +238,11 @@ def plan_matmul(
     after: list[Launch] = []
     direct = epilogue
     if splits > 1:
-        sums = Scratch(8 * outputs, "sums") if epilogue.sums is None else epilogue.sums
-        before.append(one_thread_each(_FILE, "matmul_clear", outputs, sums))
+        sums = Scratch(8 * outputs, SUMS) if epilogue.sums is None else epilogue.sums
+        before.append(one_thread_each(_FILE, CLEAR, outputs, sums))
         direct, flags = Epilogue(sums), flags | _ADDS_SUMS
         if epilogue.narrow is not None:
-            after.append(_finish(outputs, b.extent, sums, epilogue.narrow))
+            after.append(plan_finish(outputs, b.extent, sums, epilogue.narrow))
     elif epilogue.sums is not None:
         flags |= _STORES_SUMS
     product = Launch(
@@ -377,6 +390,7 @@ def _epilogue_arguments(epilogue: Epilogue, flags: int) -> tuple[Arg, ...]:
     return (flags, sums, sums, DTYPE_CODES["i64"], sums, 0, 0, 0, sums)
 
 
-def _finish(outputs: int, columns: int, sums: Arg, narrow: Narrow) -> Launch:
+def plan_finish(outputs: int, columns: int, sums: Arg, narrow: Narrow) -> Launch:
+    """The launch that narrows ``outputs`` int64 ``sums`` in rows of ``columns``."""
     arguments = (sums, columns, _narrow_flags(narrow), *_narrow_arguments(narrow))
-    return one_thread_each(_FILE, "matmul_finish", outputs, *arguments)
+    return one_thread_each(_FILE, FINISH, outputs, *arguments)

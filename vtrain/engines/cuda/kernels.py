@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -10,9 +10,12 @@ from vtrain.engines.cuda import sources
 from vtrain.engines.cuda.dense import (
     Form,
     PlanProduct,
+    as_node,
     describe,
     find_absorbed,
     find_products,
+    finish_cases,
+    long_case,
     small_case,
 )
 from vtrain.engines.cuda.device import Device
@@ -21,7 +24,7 @@ from vtrain.engines.cuda.fuse import (
     name_source,
     render_source,
 )
-from vtrain.engines.cuda.gemm import LEAST_PRODUCTS, plan_matmul
+from vtrain.engines.cuda.gemm import FINISH, LEAST_PRODUCTS, plan_matmul
 from vtrain.engines.cuda.launch import Launch
 from vtrain.engines.cuda.lower_rows import FAST
 from vtrain.engines.cuda.lowering import lower
@@ -54,6 +57,7 @@ CASES: dict[str, list[_Case]] = {
     "row_max": _row_cases("i32"),
     "row_sum": _row_cases("i64"),
     "sum": _sum_cases(),
+    "largest": _sum_cases(),
     "column_sum": [
         ({}, (_type(dtype, *size),), _type("i64", size[1]))
         for dtype in ("i16", "i64")
@@ -86,6 +90,8 @@ DIGEST_KERNELS = frozenset({"digest_chunks", "digest_trees", "state_leaves", "st
 
 MULTIPLYING = ("matmul_mma", "matmul_wgmma")
 """How the names of kernels that multiply begin."""
+MANY_PROCESSORS = 1 << 20
+"""On a device of so many, every sum that is long enough is one of several blocks."""
 
 
 class Kernels:
@@ -150,12 +156,30 @@ class Kernels:
                 return launches
         return lower(node, inputs)
 
-    def _plan_product(self, *, least_products: int | None = None) -> PlanProduct:
+    def serve_checked(self, node: Node, inputs: Sequence[TensorType]) -> tuple[Launch, ...]:
+        """What :meth:`serve` gives, and products too, for a node of no program: its fast kernels
+        are tried first."""
+        if not self._fast:
+            return lower(node, inputs)
+        if node.op == "matmul":
+            a, b = inputs
+            form = Form(node, (a, b), (None, None), ())
+            while self._checker.check(self._product_subjects([form])):
+                continue
+            launches = form.plan(self._plan_product())
+            return lower(node, inputs) if launches is None else as_node(launches)
+        if node.op in FAST:
+            self._checker.check(_node_subjects(node.op))
+        return self.serve(node, inputs)
+
+    def _plan_product(
+        self, *, least_products: int | None = None, processors: int | None = None
+    ) -> PlanProduct:
         info = self._device.info
         return partial(
             plan_matmul,
             architecture=info.architecture,
-            processors=info.processors,
+            processors=info.processors if processors is None else processors,
             disabled=self.disabled,
             least_products=self._least_products if least_products is None else least_products,
         )
@@ -169,32 +193,46 @@ class Kernels:
         ops = sorted({node.op for node in program.graph.nodes} & FAST.keys())
         for op in ops:
             yield from _node_subjects(op)
-        yield from self._product_subjects(program)
+        yield from self._product_subjects(product.form for product in find_products(program))
         taken = {node for job in self._plan_dense(program) for node in job.nodes}
         chains = {chain.name: chain for chain in find_groups(program, taken, split=split)}
         text = render_source(list(chains.values()))
         for name in sorted(chains):
             yield _chain_subject(program, chains[name], text)
 
-    def _product_subjects(self, program: Program) -> Iterator[Subject]:
+    def _product_subjects(self, forms: Iterable[Form]) -> Iterator[Subject]:
         """The kernels that multiply, each with a case for every kind of product that it does."""
         by_kernel: dict[str, dict[object, Form]] = {}
-        for product in find_products(program):
-            launches = product.form.plan(self._plan_product())
-            for launch in launches or ():
+        finishes = False
+        for form in forms:
+            launches = form.plan(self._plan_product()) or ()
+            for launch in launches:
+                finishes |= launch.kernel == FINISH
                 if launch.kernel.startswith(MULTIPLYING):
                     kinds = by_kernel.setdefault(launch.kernel, {})
-                    kinds.setdefault(describe(product.form, launches or ()), product.form)
+                    kinds.setdefault(describe(form, launches), form)
+        if finishes:
+            yield Subject(FINISH, finish_cases, {})
         plan = self._plan_product(least_products=0)
+        long_plan = self._plan_product(least_products=0, processors=MANY_PROCESSORS)
         for kernel, kinds in by_kernel.items():
-            yield Subject(kernel, partial(_product_cases, tuple(kinds.values()), plan), {})
+            cases = partial(_product_cases, tuple(kinds.values()), plan, long_plan)
+            yield Subject(kernel, cases, {})
 
 
-def _product_cases(forms: Sequence[Form], plan: PlanProduct) -> Iterator[Case]:
+def _product_cases(
+    forms: Sequence[Form], plan: PlanProduct, long_plan: PlanProduct
+) -> Iterator[Case]:
+    """Each form, and one of them again with sums that several blocks add up."""
     for form in forms:
         case = small_case(form, plan)
         if case is not None:
             yield case
+    for form in forms:
+        case = long_case(form, long_plan)
+        if case is not None:
+            yield case
+            return
 
 
 def _node_subjects(op: str) -> Iterator[Subject]:

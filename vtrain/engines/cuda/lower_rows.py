@@ -92,6 +92,7 @@ def _lower_square_sum(node: Node, inputs: Sequence[TensorType]) -> tuple[Launch,
 
 
 def _lower_sum(node: Node, inputs: Sequence[TensorType]) -> tuple[Launch, ...]:
+    """sum, largest."""
     x = inputs[0]
     args = (Operand(0), DTYPE_CODES[x.dtype], x.size, Output())
     return (one_thread_each(_file(node), node.op, 1, *args),)
@@ -178,6 +179,7 @@ LOWERINGS: Final[Mapping[str, Lowering]] = {
     "cross_entropy": _lower_cross_entropy,
     "square_sum": _lower_square_sum,
     "sum": _lower_sum,
+    "largest": _lower_sum,
     "momentum": _lower_momentum,
     "sgd_update": _lower_sgd_update,
     "schedule": _lower_schedule,
@@ -187,7 +189,7 @@ LOWERINGS: Final[Mapping[str, Lowering]] = {
     "state_root": _lower_state_root,
     "record": _lower_record,
 }
-"""Readable kernels: operator -> lowering."""
+"""Readable kernels: operator -> lowering.  ``largest`` is no operator: calibration asks for it."""
 
 
 def _fast_rows(node: Node, inputs: Sequence[TensorType]) -> tuple[Launch, ...]:
@@ -208,17 +210,19 @@ def _parts(elements: int) -> int:
 
 
 def _fast_sum(node: Node, inputs: Sequence[TensorType]) -> tuple[Launch, ...]:
+    """sum, largest: the kernel that leaves parts also joins them."""
+    kernel = f"{node.op}_parts"
     x, parts, block = inputs[0], _parts(inputs[0].size), (THREADS, 1, 1)
     dtype = DTYPE_CODES[x.dtype]
     if parts == 1:
         args = (x.size, Operand(0), dtype, Output())
-        return (Launch(_file(node), "sum_parts", (1, 1, 1), block, args),)
+        return (Launch(_file(node), kernel, (1, 1, 1), block, args),)
     between = Scratch(8 * parts, "parts")
     first = (x.size, Operand(0), dtype, between)
     second = (parts, between, DTYPE_CODES["i64"], Output())
     return (
-        Launch(_file(node), "sum_parts", (parts, 1, 1), block, first),
-        Launch(_file(node), "sum_parts", (1, 1, 1), block, second),
+        Launch(_file(node), kernel, (parts, 1, 1), block, first),
+        Launch(_file(node), kernel, (1, 1, 1), block, second),
     )
 
 
@@ -266,6 +270,7 @@ FAST: Final[Mapping[str, Lowering]] = {
     "row_max": _fast_rows,
     "row_sum": _fast_rows,
     "sum": _fast_sum,
+    "largest": _fast_sum,
     "square_sum": _fast_square_sum,
     "column_sum": _fast_column_sum,
     "tensor_digest": _fast_tensor_digest,

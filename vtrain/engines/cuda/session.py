@@ -509,12 +509,17 @@ def _find_constants(plans: Sequence[Plan]) -> list[bytes]:
 
 
 def open_cuda(graph: StepGraph, samples: Samples, *, check_every: int = 0) -> CudaSession:
-    """A session on the first GPU, with the verdicts of the self-check in the user's cache."""
+    """A session on the first GPU."""
+    device, kernels = open_kernels()
+    return CudaSession(graph, samples, device=device, kernels=kernels, check_every=check_every)
+
+
+def open_kernels() -> tuple[Device, Kernels]:
+    """The first GPU and its kernels, with the verdicts of the self-check in the user's cache."""
     from vtrain.engines.cuda.compile import find_default_cache
 
     device = _open_device()
-    kernels = Kernels(device, folder=find_default_cache())
-    return CudaSession(graph, samples, device=device, kernels=kernels, check_every=check_every)
+    return device, Kernels(device, folder=find_default_cache())
 
 
 @cache

@@ -21,8 +21,10 @@ extern "C" __global__ void matmul(i64 count, const void* a, i64 a_dtype, i64 a_r
 #include "relu.cu"
 #include "rescale.cu"
 
-#include "gemm_mma.cuh"
 #include "gemm_pack.cuh"
+#if defined(CUDA_ON_CPU) || __CUDA_ARCH__ >= 800  // asynchronous copies begin there
+#include "gemm_mma.cuh"
+#endif
 #include "gemm_wgmma.cuh"
 
 // Zeroes what products add to.

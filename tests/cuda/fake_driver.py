@@ -273,6 +273,8 @@ class FakeDriver:
 class FakeCompiler:
     """A compiler whose code is the name of the file."""
 
+    version = "13.2"
+
     def __init__(self, sources: dict[str, str], architecture: str, **options: Any) -> None:
         self._sources = sources
 

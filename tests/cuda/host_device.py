@@ -199,7 +199,9 @@ class HostDevice:
         cache_folder: Path = CACHE,
     ) -> None:
         self._folders = folder, cache_folder
-        self._info = DeviceInfo("CPU", "cpu", version("ziglang"), architecture)
+        self._info = DeviceInfo(
+            "CPU", "cpu", platform.release(), architecture, compiler=f"zig {version('ziglang')}"
+        )
         self._total = memory_bytes
         self._allocations: dict[int, _Allocation] = {}
         self._allocated = 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ctypes
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from vtrain.engines.cuda import dense, gpu
 from vtrain.engines.cuda.device import Call, Pointer
 from vtrain.engines.cuda.gpu import PIECE, CudaDevice
 from vtrain.engines.cuda.kernels import Kernels
-from vtrain.engines.cuda.session import CudaSession
+from vtrain.engines.cuda.session import Accumulator, CudaSession
 from vtrain.errors import KernelError, RunError
 from vtrain.graph.calibration import LawEvaluator
 
@@ -82,6 +83,25 @@ def test_kernels_that_need_much_shared_memory_are_allowed_it(
         assert session.step() == law.step()
     assert kernels.disabled == frozenset()
     assert max(driver.largest_shared.values()) > 48 * 1024
+    session.close()
+
+
+def test_gradients_are_there_when_they_are_to_be_reduced(device: CudaDevice) -> None:
+    """For whoever reads them without asking this device, such as a library on its own stream."""
+    step, seen = make_step("mlp"), list[bool]()
+
+    def look(found: Mapping[str, Accumulator]) -> None:
+        for one in found.values():
+            at_once = ctypes.string_at(one.address, one.count * 8)
+            seen.append(at_once == device.read(one.address, one.count * 8))
+
+    session = CudaSession(
+        step.graph, step.samples, device=device, kernels=Kernels(device, fast=False), reduce=look
+    )
+    session.load_state(step.state)
+    session.step()
+    assert len(seen) > 1
+    assert all(seen)
     session.close()
 
 
@@ -187,6 +207,7 @@ def test_the_device_says_what_it_is(device: CudaDevice) -> None:
     assert (info.name, info.architecture, info.processors) == ("Fake", "sm_80", 4)
     assert info.uuid == bytes(range(16)).hex()
     assert info.driver == "CUDA 13.2"
+    assert info.compiler == "NVRTC 13.2 -std=c++17"
 
 
 def test_a_changed_source_is_loaded_anew(device: CudaDevice) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -96,6 +97,54 @@ def test_without_driver_or_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(bindings, "driver", NoDevice(), raising=False)
     with pytest.raises(RunError, match="finds no NVIDIA GPU: `nvidia-smi` must list one"):
         gpu.load_driver()
+
+
+class SomeDevice(NoDevice):
+    """A driver of some version, with one GPU of some compute capability."""
+
+    class CUdevice_attribute:  # noqa: N801
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 0
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 1
+
+    def __init__(self, version: int, capability: tuple[int, int]) -> None:
+        self.version, self.capability = version, capability
+
+    def cuInit(self, flags: int) -> tuple[int]:  # noqa: N802
+        return (0,)
+
+    def cuDriverGetVersion(self) -> tuple[int, int]:  # noqa: N802
+        return 0, self.version
+
+    def cuDeviceGetCount(self) -> tuple[int, int]:  # noqa: N802
+        return 0, 1
+
+    def cuDeviceGet(self, ordinal: int) -> tuple[int, int]:  # noqa: N802
+        return 0, ordinal
+
+    def cuDeviceGetAttribute(self, attribute: int, device: int) -> tuple[int, int]:  # noqa: N802
+        return 0, self.capability[attribute]
+
+
+@pytest.mark.parametrize(
+    ("version", "capability", "serves"),
+    [
+        (13020, (9, 0), True),
+        (13000, (7, 5), True),
+        (13020, (99, 0), True),  # newer than the compiler
+        (12080, (9, 0), False),
+        (13020, (7, 0), False),
+    ],
+)
+def test_a_gpu_that_cannot_serve_is_not_taken(
+    version: int, capability: tuple[int, int], serves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bindings = pytest.importorskip("cuda.bindings", reason="the cuda extra is not installed")
+    monkeypatch.setattr(bindings, "driver", SomeDevice(version, capability), raising=False)
+    monkeypatch.setattr(gpu, "ctypes", SimpleNamespace(CDLL=lambda name: None))
+    assert gpu.is_available() == serves
+    if version < gpu.OLDEST:
+        with pytest.raises(RunError, match=r"is of CUDA 12\.8: kernels need one of CUDA 13 \(580"):
+            gpu.load_driver()
 
 
 @pytest.mark.parametrize("found", [MissingExtraError, RunError])

@@ -156,6 +156,16 @@ def multiply(
     return run(device, launches, stored, outputs).sums.reshape(*a.shape[:-1], b.shape[-1])
 
 
+def test_a_device_newer_than_the_compiler_has_tensor_cores_as_well() -> None:
+    a, b = np.ones((64, 64)), np.ones((64, 64))
+
+    def plan(architecture: str) -> tuple[Launch, ...] | None:
+        return plan_matmul(*factors(a, b), Epilogue(SUMS), architecture, least_products=0)
+
+    assert plan("compute_121") == plan("compute_121a") == plan("sm_80") is not None
+    assert plan("sm_75") is None
+
+
 def exact(a: Array, b: Array) -> Array:
     return np.asarray(a.astype(np.int64) @ b.astype(np.int64))
 

@@ -23,7 +23,9 @@ from vtrain.engines.cuda.lowering import lower
 from vtrain.engines.cuda.plan import Place, Plan, find_split, plan_fused, plan_unfused
 from vtrain.engines.cuda.program import ALIASES, Program
 from vtrain.errors import GraphError
-from vtrain.ops import TABLE
+from vtrain.ops import TABLE, layout
+from vtrain.ops.base import attr_ints
+from vtrain.ops.layout import Window
 from vtrain.wire.graph import Node, StepGraph
 
 SEEDS = range(60)
@@ -257,6 +259,25 @@ def test_gradients_of_images_are_convolutions_where_windows_move_by_one_pixel() 
                 graph, at, Node(node.name, node.op, attrs, node.inputs, node.outputs)
             )
     assert not any(product.turn for product in find_products(Program(graph)))
+
+
+def test_a_turned_convolution_stays_within_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Patches of the gradients, of more channels than the image, may be too many for it."""
+    graph = make_step("cnn").graph
+    at, node = next((i, n) for i, n in enumerate(graph.nodes) if n.op == "col2im")
+    window = Window.from_attrs(node.attrs)
+    images, rows, columns, channels = window.pooled_shape(attr_ints(node.attrs, "shape", 4))
+    most = images * rows * columns * window.area * channels
+    others = [i for i, n in enumerate(graph.nodes) if n.op == "col2im" and i != at]
+    for other in others:
+        found = graph.nodes[other]
+        attrs = {**found.attrs, "strides": (2, 2)}
+        changed = Node(found.name, found.op, attrs, found.inputs, found.outputs)
+        graph = replace_node(graph, other, changed)
+    program = Program(graph)
+    assert [product.turn is not None for product in find_products(program)].count(True) == 1
+    monkeypatch.setattr(layout, "MAX_ELEMENTS", 2 * most - 1)
+    assert not any(product.turn for product in find_products(program))
 
 
 def test_every_operator_has_a_readable_kernel() -> None:

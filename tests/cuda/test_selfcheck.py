@@ -16,10 +16,12 @@ import pytest
 
 from tests.cuda.host_device import HostDevice
 from tests.engines.steps import Step, make_step
-from vtrain.engines.cuda import dense, fuse, gemm, lower_rows, sources
+from vtrain.engines.cuda import dense, fuse, gemm, kernels, lower_rows, sources
 from vtrain.engines.cuda.device import Call, DeviceInfo
 from vtrain.engines.cuda.kernels import CASES, Kernels
-from vtrain.engines.cuda.selfcheck import KernelWarning, agrees, boundary_values
+from vtrain.engines.cuda.launch import Launch
+from vtrain.engines.cuda.lowering import lower
+from vtrain.engines.cuda.selfcheck import KernelWarning, agrees, boundary_values, node_case
 from vtrain.engines.cuda.session import CudaSession
 from vtrain.engines.numpy_engine import NumpySession
 from vtrain.spec.number import STORAGE
@@ -58,6 +60,12 @@ def run(step: Step, session: CudaSession, steps: int = 6) -> None:
     for name, value in law.read_state().items():
         np.testing.assert_array_equal(session.read_state()[name], value, err_msg=name)
     assert session.saturation() == law.saturation()
+
+
+def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products are tried on few terms."""
+    for name in ("SMALL", "WHOLE"):
+        monkeypatch.setattr(dense, name, (5, 9, 6))
 
 
 def open_on(device: HostDevice, step: Step, folder: Path | None = None) -> CudaSession:
@@ -108,7 +116,7 @@ def test_a_broken_product_gives_way_to_the_next(
     broken: tuple[str, ...], serves: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """wgmma fails, mma serves; both fail, and the readable kernel serves."""
-    monkeypatch.setattr(dense, "SMALL", (5, 9, 6))
+    make_small(monkeypatch)
     step = make_step("mlp", batch=4)
     device = BrokenDevice(broken, 10, architecture="sm_90a")
     chosen = Kernels(device, least_products=0)
@@ -137,7 +145,7 @@ class Wide(BrokenDevice):
 
 def open_split(device: HostDevice, monkeypatch: pytest.MonkeyPatch) -> CudaSession:
     """A session in which sums of two tiles are split already."""
-    monkeypatch.setattr(dense, "SMALL", (5, 9, 6))
+    make_small(monkeypatch)
     monkeypatch.setattr(gemm, "_LEAST_SPLIT", 1)
     step = make_step("wide", batch=3)
     chosen = Kernels(device, least_products=0)
@@ -239,7 +247,7 @@ def test_what_passed_is_not_tried_again(tmp_path: Path) -> None:
     [path] = tmp_path.iterdir()
     content = json.loads(path.read_text())
     assert content["identity"]["uuid"] == "cpu"
-    assert "sum_parts" in content["passed"]
+    assert "sum_parts:sum" in content["passed"]
 
 
 def spoil(path: Path) -> None:
@@ -250,7 +258,11 @@ def rename_driver(path: Path) -> None:
     path.write_text(re.sub(r'"driver": "[^"]*"', '"driver": "older"', path.read_text()))
 
 
-@pytest.mark.parametrize("change", [spoil, rename_driver, Path.unlink])
+def rename_compiler(path: Path) -> None:
+    path.write_text(re.sub(r'"compiler": "[^"]*"', '"compiler": "older"', path.read_text()))
+
+
+@pytest.mark.parametrize("change", [spoil, rename_driver, rename_compiler, Path.unlink])
 def test_verdicts_of_another_driver_or_damaged_ones_do_not_count(
     change: Callable[[Path], object], tmp_path: Path
 ) -> None:
@@ -264,10 +276,21 @@ def test_verdicts_of_another_driver_or_damaged_ones_do_not_count(
     assert "sum_parts" in again.launched
 
 
-def test_other_sources_are_tried_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def change_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "compute_hash", lambda: "0" * 40)
+
+
+def change_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "__version__", "0.0.0")
+
+
+@pytest.mark.parametrize("change", [change_sources, change_version])
+def test_other_sources_are_tried_anew(
+    change: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     step = make_step("mlp")
     open_on(HostDevice(), step, tmp_path).close()
-    monkeypatch.setattr(sources, "compute_hash", lambda: "0" * 40)
+    change(monkeypatch)
     again = BrokenDevice(())
     open_on(again, step, tmp_path).close()
     assert "sum_parts" in again.launched
@@ -329,3 +352,180 @@ def test_devices_are_told_apart(tmp_path: Path) -> None:
     open_on(HostDevice(), step, tmp_path).close()
     open_on(Other(), step, tmp_path).close()
     assert len(list(tmp_path.iterdir())) == 2
+
+
+STORES, NARROWS, FLAGS = 1, 4, 8
+"""Of a product: two flags, and the argument that has them."""
+
+
+class Choosy(HostDevice):
+    """Changes what calls that are ``meant`` write to their argument ``output``."""
+
+    def __init__(self, meant: Callable[[Call], bool], output: int) -> None:
+        super().__init__()
+        self._meant, self._output = meant, output
+
+    def launch(self, call: Call) -> None:
+        super().launch(call)
+        slot = call.slots[self._output] if self._meant(call) else 0
+        if not isinstance(slot, int):
+            [byte] = self.read(slot.address, 1)
+            self.write(slot.address, bytes([byte ^ 1]))
+
+
+def find_numbers(call: Call) -> list[int]:
+    return [slot if isinstance(slot, int) else 0 for slot in call.slots]
+
+
+def multiplies(call: Call) -> bool:
+    return call.kernel.startswith("matmul_mma")
+
+
+def narrows(call: Call) -> bool:
+    return multiplies(call) and bool(find_numbers(call)[FLAGS] & NARROWS)
+
+
+def serve_product(chosen: Kernels, rows: int, terms: int, columns: int) -> tuple[Launch, ...]:
+    turns: Attrs = {"transpose_a": 0, "transpose_b": 0}
+    a, b = (TensorType("i16", s, 0, *STORAGE["i16"]) for s in ((rows, terms), (terms, columns)))
+    node = Node("m", "matmul", turns, (), (TensorType("i64", (rows, columns), 0, 0, 0),))
+    return chosen.serve_checked(node, (a, b))
+
+
+def test_a_use_of_a_kernel_is_tried_though_another_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plain product is checked and remembered; the same kernel narrows wrongly in a session."""
+    make_small(monkeypatch)
+    device, output = Choosy(narrows, 10), "matmul_mma_i16_i16"
+    chosen = Kernels(device, folder=tmp_path, least_products=0)
+    assert output in {launch.kernel for launch in serve_product(chosen, 5, 9, 6)}
+    step = make_step("mlp", batch=4)
+    chosen = Kernels(device, folder=tmp_path, least_products=0)
+    with pytest.warns(KernelWarning, match=f"kernel {output} gives wrong bits"):
+        session = CudaSession(step.graph, step.samples, device=device, kernels=chosen)
+    run(step, session, steps=1)
+    session.close()
+    device.close()
+
+
+def stores_whole_packs(call: Call) -> bool:
+    """Without a remainder, other code stores the sums."""
+    numbers = find_numbers(call)
+    return multiplies(call) and numbers[FLAGS] == STORES and numbers[3] % 4 == 0
+
+
+def loads_whole_packs(call: Call) -> bool:
+    """A tile that is filled, of rows whose every eight elements are aligned."""
+    stride, extent, inner = 2, 4, 5
+    numbers = find_numbers(call)
+    return (
+        call.kernel.startswith("matmul_pack")
+        and numbers[stride] % 8 == 0
+        and min(numbers[extent], numbers[inner]) >= gemm.TILE
+    )
+
+
+def goes_round(call: Call) -> bool:
+    """A block has more tiles than stages."""
+    return multiplies(call) and call.grid[1] == 1 and find_numbers(call)[4] > 4 * gemm.TILE
+
+
+@pytest.mark.parametrize(
+    ("meant", "output"), [(stores_whole_packs, 9), (loads_whole_packs, 8), (goes_round, 9)]
+)
+def test_products_are_tried_in_whole_packs_and_tiles(
+    meant: Callable[[Call], bool], output: int
+) -> None:
+    device = Choosy(meant, output)
+    chosen = Kernels(device, least_products=0)
+    with pytest.warns(KernelWarning, match="kernel matmul_mma_i16_i16 gives wrong bits"):
+        launches = serve_product(chosen, 300, 64, 200)
+    assert [launch.kernel for launch in launches] == ["matmul"]
+    device.close()
+
+
+@pytest.mark.parametrize(
+    ("operand", "turned", "channels", "side", "pack"),
+    [
+        (0, False, 64, 3, 16),
+        (0, False, 64, 1, 16),
+        (0, True, 256, 1, 16),
+        (1, False, 24, 3, 8),
+        (1, False, 256, 1, 16),
+        (1, False, 5, 3, 1),
+    ],
+)
+def test_windows_are_tried_in_whole_packs_and_tiles(
+    operand: int, turned: bool, channels: int, side: int, pack: int
+) -> None:
+    pads = (side // 2,) * 4
+    window: Attrs = {"kernel": (side, side), "strides": (1, 1), "pads": pads}
+    image = TensorType("i16", (64, 12, 12, channels), 0, *STORAGE["i16"])
+    pixels, places = 64 * 12 * 12, side * side * channels
+    terms = pixels if turned or operand == 1 else places
+    matrix = TensorType("i16", (terms, 200) if operand == 0 else (200, terms), 0, -9, 9)
+    patches = Node("patches", "im2col", window, (), ())
+    turns: Attrs = {"transpose_a": int(turned), "transpose_b": 0}
+    form = dense.Form(
+        Node("product", "matmul", turns, (), ()),
+        (image, matrix) if operand == 0 else (matrix, image),
+        (patches, None) if operand == 0 else (None, patches),
+        (),
+    )
+    tried: list[gemm.Factor] = []
+
+    def plan(a: gemm.Factor, b: gemm.Factor, epilogue: gemm.Epilogue) -> None:
+        tried.extend((a, b))
+
+    assert dense.whole_case(form, plan) is None
+    for factor in tried:
+        assert factor.inner >= dense.WHOLE[1]
+        assert factor.extent >= gemm.TILE or pack == 1
+    windows = tried[operand].windows
+    assert windows is not None
+    # The third number of the struct Window.
+    drawn = int.from_bytes(windows.data[16:24], "little")
+    assert next(size for size in (16, 8, 1) if drawn % size == 0) == pack
+
+
+def test_digests_that_share_launches_are_tried() -> None:
+    """Wrong only where there are several tensors."""
+    tensors, values = 1, 4
+    device = Choosy(
+        lambda call: call.kernel == "digest_chunks" and find_numbers(call)[tensors] > 1, values
+    )
+    digest = TensorType("u8", (32,), 0, 0, 255)
+    node = Node("d", "tensor_digest", {}, (), (digest,))
+    with pytest.warns(KernelWarning) as caught:
+        Kernels(device).serve_checked(node, [TensorType("i32", (9,), 0, 0, 0)])
+    assert any("kernel digest_chunks gives wrong" in str(warning.message) for warning in caught)
+    device.close()
+
+
+@pytest.mark.parametrize("reached", [64, 65, 200])
+def test_what_is_written_beside_a_result_is_seen(reached: int, host_device: HostDevice) -> None:
+    """64 elements fill what is aligned; the next value is not far."""
+    whole = TensorType("i32", (64,), 0, 0, 0)
+
+    def write_more(node: Node, inputs: Any) -> tuple[Launch, ...]:
+        [launch] = lower(node, inputs)
+        assert launch.args[0] == 64
+        return (replace(launch, args=(reached, *launch.args[1:])),)
+
+    case = node_case("relu", {}, [whole], whole, write_more)
+    assert agrees(host_device, case) is (reached == 64)
+
+
+def test_what_is_written_to_an_operand_is_seen(host_device: HostDevice) -> None:
+    whole = TensorType("i32", (64,), 0, 0, 0)
+
+    def spoil_operand(node: Node, inputs: Any) -> tuple[Launch, ...]:
+        [launch] = lower(node, inputs)
+        places = [at for at, arg in enumerate(launch.args) if not isinstance(arg, int)]
+        args = list(launch.args)
+        args[places[1]] = args[places[0]]
+        return (launch, replace(launch, args=tuple(args)))
+
+    case = node_case("relu", {}, [whole], whole, spoil_operand)
+    assert not agrees(host_device, case)

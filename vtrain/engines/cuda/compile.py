@@ -47,10 +47,11 @@ def find_default_cache() -> Path | None:
 
 
 def list_architectures() -> list[str]:
-    """What kernels are compiled for in tests: sm_80, sm_90a and the newest that NVRTC knows."""
+    """What kernels are compiled for in tests: sm_75, the least that NVRTC knows, without tensor
+    cores; sm_80, sm_90a and the newest."""
     nvrtc = load_nvrtc()
     newest = max(_check(nvrtc, *nvrtc.nvrtcGetSupportedArchs()))
-    return ["sm_80", "sm_90a", _name_architecture(newest)]
+    return ["sm_75", "sm_80", "sm_90a", _name_architecture(newest)]
 
 
 def choose_architecture(major: int, minor: int) -> str:

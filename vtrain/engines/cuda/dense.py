@@ -20,6 +20,7 @@ from vtrain.engines.cuda.gemm import (
     FINISH,
     GATHERED,
     SUMS,
+    TILE,
     Epilogue,
     Factor,
     Narrow,
@@ -39,6 +40,7 @@ from vtrain.engines.cuda.lowering import lower
 from vtrain.engines.cuda.plan import Counter, Job, Planned, PlannedArg, Value, bind
 from vtrain.engines.cuda.program import Program
 from vtrain.engines.cuda.selfcheck import Case, boundary_values
+from vtrain.errors import GraphError
 from vtrain.ops.base import attr_int, attr_ints, attr_text
 from vtrain.ops.layout import Window
 from vtrain.spec.number import NUMPY_DTYPES
@@ -52,6 +54,9 @@ BIAS, COUNTER, OUT, TURNED = Operand(2), Operand(3), Operand(4), Operand(5)
 """What stands for pointers while a product is planned, after its two operands."""
 SMALL = (131, 261, 139)
 """Rows, terms and columns of the products that kernels are tried on: no tile is whole."""
+WHOLE = (136, 1416, 144)
+"""The same where whole tiles and packs of eight elements are: other loads and stores do those, and
+one block goes round its stages more than once."""
 LONG = 1061
 """Terms, at least, of those that several blocks add up: nine tiles."""
 SUMS_SHAPE = (37, 7)
@@ -243,11 +248,17 @@ def _find_scatter(program: Program, matmul: int) -> Product | None:
     gradients, kernel = program.types(matmul)
     outputs = kernel.shape[0]
     (down, across), (top, left, bottom, right) = window.kernel, window.pads
-    turned = {
+    turned: Attrs = {
         "kernel": window.kernel,
         "strides": (1, 1),
         "pads": (down - 1 - top, across - 1 - left, down - 1 - bottom, across - 1 - right),
     }
+    try:
+        Window.from_attrs(turned).pooled_shape((images, rows, columns, outputs))
+    except GraphError:
+        # Patches of the gradients may be more than a tensor may have, where those of the image are
+        # not.
+        return None
     rescale = _find_follower(program, scatter, "rescale")
     nodes = [matmul, scatter, *([] if rescale is None else [rescale])]
     form = Form(
@@ -413,7 +424,16 @@ def small_case(form: Form, plan: PlanProduct) -> Case | None:
 
     None where ``plan`` has nothing for it.
     """
-    small, twin = _shrink(form), _Twin()
+    return _compare_all(_shrink(form, SMALL), plan)
+
+
+def whole_case(form: Form, plan: PlanProduct) -> Case | None:
+    """The same with the extents :data:`WHOLE`."""
+    return _compare_all(_shrink(form, WHOLE, whole=True), plan)
+
+
+def _compare_all(small: Form, plan: PlanProduct) -> Case | None:
+    twin = _Twin()
     launches = small.plan(plan)
     if launches is None:
         return None
@@ -427,7 +447,8 @@ def long_case(form: Form, plan: PlanProduct) -> Case | None:
 
     What becomes of the sums is left out: another kernel does that (:func:`finish_cases`).
     """
-    small, twin = _shrink(form, long=True), _Twin()
+    rows, _, columns = SMALL
+    small, twin = _shrink(form, (rows, LONG, columns)), _Twin()
     launches = small.plan(plan)
     if launches is None or all(launch.kernel != CLEAR for launch in launches):
         return None
@@ -459,16 +480,23 @@ def finish_cases() -> Iterator[Case]:
         yield twin.compare([launch], value)
 
 
-def _shrink(form: Form, *, long: bool = False) -> Form:
-    """The same product with small extents, a narrow one still narrow; with at least
-    :data:`LONG` terms if ``long``."""
-    rows, terms, columns = SMALL
+def _shrink(form: Form, most: tuple[int, int, int], *, whole: bool = False) -> Form:
+    """The same product with at most the rows and columns of ``most``, so that a narrow one is still
+    narrow, and its terms.
+
+    An image has them at least if there are more than those of :data:`SMALL`; ``whole``: its patches
+    have a whole tile where those of ``form`` have one.
+    """
+    rows, terms, columns = most
     rows, columns = min(rows, form.rows), min(columns, form.columns)
-    terms = LONG if long else terms
+    least = terms if terms > SMALL[1] else 1
     operands = list(form.operands)
     windowed = [position for position in (0, 1) if form.windows[position] is not None]
     for position in windowed:
-        operands[position] = _shrink_image(form, position, LONG if long else 1)
+        extent = (form.rows, form.columns)[position]
+        operands[position] = _shrink_image(
+            form, position, least, TILE if whole and extent >= TILE else 1
+        )
         matrix = replace(form, operands=(operands[0], operands[1])).matrix(position)
         along = matrix.shape[::-1] if form.is_turned(position) else matrix.shape
         if position == 0:
@@ -482,23 +510,29 @@ def _shrink(form: Form, *, long: bool = False) -> Form:
     return replace(form, operands=(operands[0], operands[1]))
 
 
-def _shrink_image(form: Form, position: int, terms: int) -> TensorType:
-    """An image of :data:`SMALL_IMAGE`, with more images or channels if ``terms`` need them."""
+def _shrink_image(form: Form, position: int, terms: int, extent: int) -> TensorType:
+    """An image of :data:`SMALL_IMAGE`, with more images or channels if ``terms`` or ``extent`` of
+    its matrix need them."""
     window = Window.from_attrs(form.windows[position].attrs)  # type: ignore[union-attr]
     images, height, width, few = SMALL_IMAGE
     height, width = max(height, window.kernel[0]), max(width, window.kernel[1])
     image = form.operands[position]
-    # The kernels for many channels and those for any number are different ones.
-    gathers = image.shape[3] % GATHERED == 0
-    channels = GATHERED if gathers else min(few, image.shape[3])
-    if form.is_turned(position) == (position == 0):
-        _, down, across, _ = window.pooled_shape((images, height, width, channels))
-        images = max(images, -(-terms // (down * across)))
-    else:
-        needed = -(-terms // window.area)
-        while channels < needed or (channels % GATHERED == 0) is not gathers:
-            channels += GATHERED if gathers else 1
+    pack = _find_pack(image.shape[3])
+    channels = pack if pack > 1 else min(few, image.shape[3])
+    _, down, across, _ = window.pooled_shape((images, height, width, channels))
+    # Of a matrix, one side is windows and the other is what is in one.
+    along = form.is_turned(position) == (position == 0)
+    windows, places = (terms, extent) if along else (extent, terms)
+    images = max(images, -(-windows // (down * across)))
+    needed = -(-places // window.area)
+    while channels < needed or _find_pack(channels) != pack:
+        channels += pack
     return replace(image, shape=(images, height, width, channels))
+
+
+def _find_pack(channels: int) -> int:
+    """Channels that are loaded at a time: kernels take other ways for each."""
+    return next(pack for pack in (GATHERED, 8, 1) if channels % pack == 0)
 
 
 def _draw(tensor: TensorType, seed: int) -> Array:
@@ -509,7 +543,11 @@ def _draw(tensor: TensorType, seed: int) -> Array:
 
 
 def describe(form: Form, launches: Sequence[Launch]) -> tuple[object, ...]:
-    """What the bits of a product's kernels depend on, sizes apart: one case serves all alike."""
+    """What the bits of a product's kernels depend on, sizes apart: the same cases serve all alike.
+
+    Multiples of what is loaded or stored at a time are no part of it, because every form is tried
+    with them and without; only of an image's channels they are.
+    """
     followers = tuple((node.op, tuple(sorted(node.attrs.items()))) for node in form.followers)
     windows = tuple(
         None if node is None else tuple(sorted(node.attrs.items())) for node in form.windows
@@ -517,8 +555,12 @@ def describe(form: Form, launches: Sequence[Launch]) -> tuple[object, ...]:
     turned = (form.is_turned(0), form.is_turned(1))
     ranges = tuple((tensor.dtype, tensor.lo, tensor.hi) for tensor in form.operands)
     kernels = tuple(dict.fromkeys(launch.kernel for launch in launches))
-    extents = (min(form.rows, SMALL[0]), min(form.columns, SMALL[2]))
-    return kernels, turned, ranges, followers, windows, extents
+    extents = (min(form.rows, WHOLE[0]), min(form.columns, WHOLE[2]))
+    channels = tuple(
+        None if node is None else (_find_pack(tensor.shape[3]), min(tensor.shape[3], GATHERED))
+        for node, tensor in zip(form.windows, form.operands, strict=True)
+    )
+    return kernels, turned, ranges, followers, windows, channels, extents
 
 
 def _bind(launch: Launch, pointers: Mapping[Arg, PlannedArg]) -> Planned:

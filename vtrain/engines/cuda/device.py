@@ -18,7 +18,8 @@ class DeviceInfo:
     """Which device this is.
 
     ``architecture`` is what kernels are compiled for ("sm_90a"); ``uuid`` and ``driver`` say which
-    silicon and which driver a self-check held for; ``processors`` is the number of multiprocessors.
+    silicon and which driver a self-check held for, ``compiler`` what made the machine code;
+    ``processors`` is the number of multiprocessors.
     """
 
     name: str
@@ -26,6 +27,7 @@ class DeviceInfo:
     driver: str
     architecture: str
     processors: int = 1
+    compiler: str = ""
 
 
 class Memory(NamedTuple):

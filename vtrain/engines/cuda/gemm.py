@@ -288,7 +288,7 @@ def _choose_variant(a: Factor, b: Factor, architecture: str, disabled: Set[str])
         shared = stages * stage + 1024 + 16 * stages
         narrow = "_narrow" if width < TILE else ""
         found.append(_Variant(f"matmul_wgmma_{name}{narrow}", 384, width, shared))
-    digits = architecture.removeprefix("sm_").rstrip("af")
+    digits = architecture.partition("_")[2].rstrip("af")
     if digits.isdecimal() and int(digits) >= 80:
         found.append(_Variant(f"matmul_mma_{name}", 256, TILE, 3 * sum(planes) * TILE * 64))
     return next((variant for variant in found if variant.kernel not in disabled), None)

@@ -11,6 +11,7 @@ import sys
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ import numpy.typing as npt
 
 from vtrain.engines.cuda.compile import (
     INSTALL,
+    OPTIONS,
     Compiler,
     choose_architecture,
     find_default_cache,
@@ -28,6 +30,8 @@ from vtrain.errors import KernelError, MissingExtraError, RunError
 
 PIECE: Final = 1 << 23
 """Bytes of each of the two pinned buffers that copies go through."""
+OLDEST: Final = 13000
+"""The least version of CUDA that the driver must know: that of the bindings and of NVRTC."""
 STATIC_SHARED: Final = 48 * 1024
 """Shared memory that a block gets without asking for more."""
 COMPILERS: Final = 8
@@ -56,11 +60,18 @@ def load_driver() -> Any:
         )
     if result != driver.CUresult.CUDA_SUCCESS:
         raise RunError(f"the NVIDIA driver does not start: {result.name}", where="engine cuda")
+    result, version = driver.cuDriverGetVersion()
+    if result != driver.CUresult.CUDA_SUCCESS or version < OLDEST:
+        raise RunError(
+            f"the NVIDIA driver is of CUDA {version // 1000}.{version % 1000 // 10}: kernels need "
+            "one of CUDA 13 (580 or newer), or take engine cpu",
+            where="engine cuda",
+        )
     return driver
 
 
 def is_available() -> bool:
-    """Whether the extra, a driver and a GPU are there."""
+    """Whether the extra, a driver and a GPU that kernels can be compiled for are there."""
     try:
         # Where there is no driver, this says so without the bindings, which are slow to load.
         ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
@@ -68,10 +79,30 @@ def is_available() -> bool:
         return False
     try:
         driver = load_driver()
-    except (MissingExtraError, RunError):
+        result, count = driver.cuDeviceGetCount()
+        if result != driver.CUresult.CUDA_SUCCESS or count == 0:
+            return False
+        choose_architecture(*_read_capability(driver, 0))
+    except (KernelError, MissingExtraError, RunError):
         return False
-    result, count = driver.cuDeviceGetCount()
-    return bool(result == driver.CUresult.CUDA_SUCCESS and count > 0)
+    return True
+
+
+def _read_capability(driver: Any, ordinal: int) -> tuple[int, int]:
+    """Compute capability of a GPU that is there; KernelError when the driver does not say."""
+    result, device = driver.cuDeviceGet(ordinal)
+    wanted = driver.CUdevice_attribute
+    found = []
+    for attribute in (
+        wanted.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+        wanted.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+    ):
+        if result == driver.CUresult.CUDA_SUCCESS:
+            result, value = driver.cuDeviceGetAttribute(attribute, device)
+            found.append(int(value))
+    if result != driver.CUresult.CUDA_SUCCESS:
+        raise KernelError(f"the driver does not describe it: {result.name}", where=f"GPU {ordinal}")
+    return found[0], found[1]
 
 
 class CudaDevice:
@@ -87,6 +118,7 @@ class CudaDevice:
         count = self._check(*driver.cuDeviceGetCount())
         if not 0 <= ordinal < count:
             raise RunError(f"there are {count} GPUs", where=f"GPU {ordinal}")
+        self._ordinal = ordinal
         self._device = self._check(*driver.cuDeviceGet(ordinal))
         self._info = self._describe()
         self._context = self._check(*driver.cuDevicePrimaryCtxRetain(self._device))
@@ -102,6 +134,8 @@ class CudaDevice:
         self._compiler = Compiler(
             self._info.architecture, folder=find_default_cache() if folder is None else folder
         )
+        compiler = " ".join(("NVRTC", self._compiler.version, *OPTIONS))
+        self._info = replace(self._info, compiler=compiler)
         self._sources: dict[str, str] = {}
         self._modules: dict[str, Any] = {}
         self._functions: dict[tuple[str, str], Any] = {}
@@ -325,10 +359,7 @@ class CudaDevice:
             name=name.split(b"\0")[0].decode(errors="replace"),
             uuid=bytes(uuid.bytes).hex(),
             driver=self._read_driver_version(),
-            architecture=choose_architecture(
-                read(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
-                read(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
-            ),
+            architecture=choose_architecture(*_read_capability(driver, self._ordinal)),
             processors=read(attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT),
         )
 

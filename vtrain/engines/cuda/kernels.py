@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from vtrain._core import __version__
 from vtrain.engines.cuda import sources
 from vtrain.engines.cuda.dense import (
     Form,
@@ -17,6 +18,7 @@ from vtrain.engines.cuda.dense import (
     finish_cases,
     long_case,
     small_case,
+    whole_case,
 )
 from vtrain.engines.cuda.device import Device
 from vtrain.engines.cuda.fuse import (
@@ -30,7 +32,15 @@ from vtrain.engines.cuda.lower_rows import FAST
 from vtrain.engines.cuda.lowering import lower
 from vtrain.engines.cuda.plan import Job, Plan, find_groups, plan_fused, plan_unfused
 from vtrain.engines.cuda.program import HASHES, Program
-from vtrain.engines.cuda.selfcheck import Case, Checker, Subject, chain_cases, node_case
+from vtrain.engines.cuda.selfcheck import (
+    Case,
+    Checker,
+    Subject,
+    chain_cases,
+    digests_case,
+    make_kind,
+    node_case,
+)
 from vtrain.wire.graph import Attrs, Node, TensorType
 
 _Case = tuple[Attrs, tuple[TensorType, ...], TensorType]
@@ -87,6 +97,8 @@ CASES: dict[str, list[_Case]] = {
 
 DIGEST_KERNELS = frozenset({"digest_chunks", "digest_trees", "state_leaves", "state_root_levels"})
 """Kernels that digest several tensors at once, and make a state's root of their digests."""
+SHARED_SIZES = (300, 1, 12_345)
+"""Elements of the tensors that are tried in launches that they share."""
 
 MULTIPLYING = ("matmul_mma", "matmul_wgmma")
 """How the names of kernels that multiply begin."""
@@ -111,7 +123,9 @@ class Kernels:
     ) -> None:
         self._device, self._fast = device, fast
         self._least_products = least_products
-        self._checker = Checker(device, key=sources.compute_hash(), folder=folder)
+        self._checker = Checker(
+            device, key=f"{sources.compute_hash()} {__version__}", folder=folder
+        )
 
     @property
     def disabled(self) -> frozenset[str]:
@@ -201,38 +215,33 @@ class Kernels:
             yield _chain_subject(program, chains[name], text)
 
     def _product_subjects(self, forms: Iterable[Form]) -> Iterator[Subject]:
-        """The kernels that multiply, each with a case for every kind of product that it does."""
-        by_kernel: dict[str, dict[object, Form]] = {}
+        """The kernels that multiply, once for every kind of product that they do."""
+        found: dict[tuple[str, str], Form] = {}
         finishes = False
         for form in forms:
             launches = form.plan(self._plan_product()) or ()
             for launch in launches:
                 finishes |= launch.kernel == FINISH
                 if launch.kernel.startswith(MULTIPLYING):
-                    kinds = by_kernel.setdefault(launch.kernel, {})
-                    kinds.setdefault(describe(form, launches), form)
+                    kind = make_kind(describe(form, launches))
+                    found.setdefault((launch.kernel, kind), form)
         if finishes:
             yield Subject(FINISH, finish_cases, {})
         plan = self._plan_product(least_products=0)
+        whole_plan = self._plan_product(least_products=0, processors=1)
         long_plan = self._plan_product(least_products=0, processors=MANY_PROCESSORS)
-        for kernel, kinds in by_kernel.items():
-            cases = partial(_product_cases, tuple(kinds.values()), plan, long_plan)
-            yield Subject(kernel, cases, {})
+        for (kernel, kind), form in found.items():
+            cases = partial(_product_cases, form, plan, whole_plan, long_plan)
+            yield Subject(kernel, cases, {}, kind)
 
 
 def _product_cases(
-    forms: Sequence[Form], plan: PlanProduct, long_plan: PlanProduct
+    form: Form, plan: PlanProduct, whole_plan: PlanProduct, long_plan: PlanProduct
 ) -> Iterator[Case]:
-    """Each form, and one of them again with sums that several blocks add up."""
-    for form in forms:
-        case = small_case(form, plan)
-        if case is not None:
-            yield case
-    for form in forms:
-        case = long_case(form, long_plan)
-        if case is not None:
-            yield case
-            return
+    """A form in tiles of which none is whole, in whole ones, and with sums that several blocks add
+    up."""
+    cases = small_case(form, plan), whole_case(form, whole_plan), long_case(form, long_plan)
+    yield from (case for case in cases if case is not None)
 
 
 def _node_subjects(op: str) -> Iterator[Subject]:
@@ -245,12 +254,15 @@ def _node_subjects(op: str) -> Iterator[Subject]:
             if launch.kernel not in readable:
                 by_kernel.setdefault(launch.kernel, []).append((seed, (attrs, inputs, output)))
     for kernel, cases in by_kernel.items():
-        yield Subject(kernel, partial(_node_cases, op, dict(cases)), {})
+        # Several operators have kernels in common.
+        yield Subject(kernel, partial(_node_cases, op, dict(cases)), {}, op)
 
 
 def _node_cases(op: str, cases: Mapping[int, _Case]) -> Iterator[Case]:
     for seed, (attrs, inputs, output) in cases.items():
         yield node_case(op, attrs, inputs, output, FAST[op], seed)
+    if op == "tensor_digest":
+        yield digests_case(SHARED_SIZES)
 
 
 def _chain_subject(program: Program, chain: Chain, text: str) -> Subject:

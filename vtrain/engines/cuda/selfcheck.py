@@ -7,20 +7,21 @@ for byte.  What has passed is remembered by device, driver, compiler and kernel 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from vtrain.engines.cuda.arena import ALIGNMENT
 from vtrain.engines.cuda.device import Call, Device, Pointer, Slot
-from vtrain.engines.cuda.digest import encode_places
+from vtrain.engines.cuda.digest import encode_places, plan_digests
 from vtrain.engines.cuda.fuse import POINTWISE, Chain
 from vtrain.engines.cuda.launch import Constant, Launch, Scratch
 from vtrain.engines.cuda.lowering import lower
@@ -63,11 +64,34 @@ class Case:
 
 @dataclass(frozen=True)
 class Subject:
-    """A fast kernel, and the cases that try it; ``sources`` are generated files that it needs."""
+    """A fast kernel in one of its uses, and the cases that try it.
+
+    ``sources`` are generated files that it needs.  ``kind`` tells the use from others of the same
+    kernel: what passed in one has not passed in another.
+    """
 
     kernel: str
     cases: Callable[[], Iterable[Case]]
     sources: Mapping[str, str]
+    kind: str = ""
+
+    @property
+    def name(self) -> str:
+        """What a verdict is kept by."""
+        return f"{self.kernel}:{self.kind}" if self.kind else self.kernel
+
+
+def make_kind(description: object) -> str:
+    """A short name of a use that ``repr`` of the description tells from all others."""
+    return hashlib.blake2b(repr(description).encode(), digest_size=8).hexdigest()
+
+
+class _Outcome(NamedTuple):
+    """What launches left: the results and counts, and whether all that they may only read, and what
+    lies between their tensors, is as it was."""
+
+    results: tuple[bytes, ...]
+    is_intact: bool
 
 
 def boundary_values(tensor: TensorType, seed: int) -> Array:
@@ -108,6 +132,34 @@ def node_case(
     )
 
 
+def digests_case(sizes: Sequence[int]) -> Case:
+    """Tensors of ``sizes`` elements that are digested by shared launches."""
+    count, table = len(sizes), Scratch(0, "places")
+    tensors = [TensorType("i32", (size,), 0, 0, 0) for size in sizes]
+    digest = TensorType("u8", (32,), 0, 0, 0)
+    node = Node("case", "tensor_digest", {}, (), (digest,))
+    places = Places(tuple((value, count + value) for value in range(count)))
+    shared = plan_digests([tensor.byte_length for tensor in tensors], table)
+    bound = (bind(launch, count, ()) for launch in shared)
+    fast = tuple(
+        replace(launch, args=tuple(places if arg == table else arg for arg in launch.args))
+        for launch in bound
+    )
+    readable = tuple(
+        bind(launch, count + value, (value,))
+        for value, tensor in enumerate(tensors)
+        for launch in lower(node, [tensor])
+    )
+    outputs = range(count, 2 * count)
+    return Case(
+        inputs={value: boundary_values(tensor, value) for value, tensor in enumerate(tensors)},
+        sizes=dict.fromkeys(outputs, digest.byte_length),
+        fast=fast,
+        readable=readable,
+        results=tuple(outputs),
+    )
+
+
 def chain_cases(program: Program, chain: Chain, file: str) -> Iterator[Case]:
     """A generated kernel against the readable kernels of its nodes, one after the other."""
     shapes = {"same": (ROWS, COLUMNS), "column": (COLUMNS,), "row": (ROWS,), "one": ()}
@@ -140,23 +192,27 @@ def chain_cases(program: Program, chain: Chain, file: str) -> Iterator[Case]:
 
 
 def agrees(device: Device, case: Case) -> bool:
-    """Whether fast and readable launches give the same bytes and counts."""
-    return _run(device, case, case.fast) == _run(device, case, case.readable)
+    """Whether fast and readable launches give the same bytes and counts, and the fast ones write
+    nothing else."""
+    found, expected = _run(device, case, case.fast), _run(device, case, case.readable)
+    return found.is_intact and found.results == expected.results
 
 
-def _run(device: Device, case: Case, launches: Sequence[Planned]) -> tuple[bytes, ...]:
+def _run(device: Device, case: Case, launches: Sequence[Planned]) -> _Outcome:
     """What the launches put out and count, from fresh memory."""
     sizes = _measure(case, launches)
-    offsets, total = {}, 0
+    # There is a gap before and after everything, which nobody may write.
+    offsets, total = {}, ALIGNMENT
     for key, nbytes in sizes.items():
         offsets[key] = total
-        total += max(1, -(-nbytes // ALIGNMENT)) * ALIGNMENT
+        total += (-(-nbytes // ALIGNMENT) + 1) * ALIGNMENT
     block = device.allocate(total)
     try:
-        # Not zeros: a kernel that leaves out an element is seen.
-        device.write(block, bytes([0x5A]) * total)
+        # Neither zeros nor all alike: what is left out, written beside or moved by one is seen.
+        device.write(block, np.random.default_rng(0).integers(0, 256, total, np.uint8))
         at = {key: block + offset for key, offset in offsets.items()}
         _fill(device, case, at)
+        before = np.frombuffer(device.read(block, total), np.uint8)
         for launch in launches:
             slots: tuple[Slot, ...] = tuple(
                 arg if isinstance(arg, int) else Pointer(at[arg]) for arg in launch.args
@@ -164,10 +220,26 @@ def _run(device: Device, case: Case, launches: Sequence[Planned]) -> tuple[bytes
             device.launch(
                 Call(launch.file, launch.kernel, launch.grid, launch.block, slots, launch.shared)
             )
-        results = [device.read(at[Value(value)], sizes[Value(value)]) for value in case.results]
-        return (*results, *(device.read(at[Counter(node)], 8) for node in case.counted))
+        after = np.frombuffer(device.read(block, total), np.uint8)
     finally:
         device.free(block)
+    keys: list[PlannedArg] = [Value(value) for value in case.results]
+    keys += [Counter(node) for node in case.counted]
+    results = tuple(after[offsets[key] : offsets[key] + sizes[key]].tobytes() for key in keys)
+    fixed = np.ones(total, bool)
+    for key in _find_written(case, sizes):
+        fixed[offsets[key] : offsets[key] + sizes[key]] = False
+    return _Outcome(results, bool(np.array_equal(before[fixed], after[fixed])))
+
+
+def _find_written(case: Case, keys: Iterable[PlannedArg]) -> list[PlannedArg]:
+    """What launches may write: all but inputs, constants and tables."""
+    return [
+        key
+        for key in keys
+        if not isinstance(key, Constant | Places)
+        and not (isinstance(key, Value) and key.node in case.inputs)
+    ]
 
 
 def _measure(case: Case, launches: Sequence[Planned]) -> dict[PlannedArg, int]:
@@ -208,8 +280,8 @@ def _fill(device: Device, case: Case, at: Mapping[PlannedArg, int]) -> None:
 class Checker:
     """Judges fast kernels on one device; remembers in ``folder`` (None: nowhere) what passed.
 
-    ``key`` names everything that a verdict depends on beside the device and its driver: compiler
-    and sources of kernels.
+    ``key`` names everything that a verdict depends on beside the device, its driver and compiler:
+    the sources of kernels, and the version that launches them.
     """
 
     def __init__(self, device: Device, *, key: str, folder: Path | None) -> None:
@@ -219,6 +291,7 @@ class Checker:
             "device": info.name,
             "uuid": info.uuid,
             "driver": info.driver,
+            "compiler": info.compiler,
             "architecture": info.architecture,
             "key": key,
         }
@@ -230,18 +303,21 @@ class Checker:
         """Kernels that failed; each was warned of."""
 
     def check(self, subjects: Iterable[Subject], *, again: bool = False) -> frozenset[str]:
-        """Kernels of ``subjects`` that fail now.  Without ``again``, one that has passed on this
+        """Kernels of ``subjects`` that fail now.  Without ``again``, a use that has passed on this
         device, by these sources, is not tried anew."""
-        failed, tried = set(), False
+        failed: set[str] = set()
+        tried = False
         for subject in subjects:
-            if subject.kernel in self.disabled or (not again and subject.kernel in self._passed):
+            if subject.kernel in self.disabled | failed:
+                continue
+            if not again and subject.name in self._passed:
                 continue
             tried = True
             if self._holds(subject):
-                self._passed.add(subject.kernel)
+                self._passed.add(subject.name)
             else:
                 failed.add(subject.kernel)
-                self._passed.discard(subject.kernel)
+                self._passed.discard(subject.name)
                 self._warn(subject.kernel)
         self.disabled |= failed
         if tried:

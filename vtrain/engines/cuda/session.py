@@ -58,7 +58,8 @@ class Accumulator:
 
 
 Reduce = Callable[[Mapping[str, Accumulator]], None]
-"""Called in each step between the gradients and the updates, to add up those of several devices."""
+"""Called in each step between the gradients, which are there, and the updates, to add up those of
+several devices; what it does must be done when it returns."""
 
 
 class CudaSession:
@@ -112,6 +113,7 @@ class CudaSession:
 
     def load_state(self, state: State) -> None:
         check_state(self._graph, state)
+        self._loaded = False
         for name, value in state.items():
             raw = np.asarray(value, order="C").reshape(-1).view(np.uint8)
             self._device.write(self._state_address(name), raw)
@@ -254,7 +256,7 @@ class CudaSession:
         split, accumulators = self._split, self.accumulators()
         return [
             device.record(lambda: run(slice(split), ())),
-            lambda: reduce(accumulators),
+            lambda: _reduce(device, reduce, accumulators),
             device.record(lambda: run(slice(split, None), copies)),
         ]
 
@@ -264,7 +266,7 @@ class CudaSession:
             return
         for at, (job, calls) in enumerate(zip(self._plan.jobs, self._fused.jobs, strict=True)):
             if at == self._split and self._reduce is not None:
-                self._reduce(self.accumulators())
+                _reduce(device, self._reduce, self.accumulators())
             if commits or not job.commit_only:
                 name = self._graph.nodes[job.node].name
                 profile[name] += device.time(partial(_launch, device, calls))
@@ -383,6 +385,8 @@ class _Memory:
         for data, place in self.constants.items():
             self.device.write(place, data)
         self.device.zero(self.counters, counter_bytes)
+        # Its root is read before the first commitment writes it.
+        self.device.zero(self.record, RECORD_BYTES)
         for part in ("x", "y"):
             self.samples[part] = self._place_samples(samples.part(part))
 
@@ -479,6 +483,12 @@ class _Bound:
         rows = [(self.address(places[a]), self.address(places[b])) for a, b in pairs]
         data = encode_places(rows)
         return self._memory.keep_bytes(data)
+
+
+def _reduce(device: Device, reduce: Reduce, accumulators: Mapping[str, Accumulator]) -> None:
+    """Call ``reduce`` when the gradients are there: what it does, it may do on another stream."""
+    device.synchronize()
+    reduce(accumulators)
 
 
 def _launch(device: Device, calls: Sequence[Call]) -> None:

@@ -259,6 +259,7 @@ def test_int16_product_from_end_to_end(tmp_path: Path) -> None:
     values = np.random.default_rng(1).integers(-32639, 32640, (2, 16, 16))
     given = {"a": values[0], "b": values[1], "c": values[0] @ values[1]}
     shared: dict[str, Any] = {"parameters": {}, "commit_key": commit_key, "limits": LIMITS}
+    shared["claim"] = bytes(32)
     proof = prove(circuit, pinned, keys, given=given, srs=srs, **shared)
     expected = {name: commit_vector(commit_key, value) for name, value in given.items()}
     assert verify(circuit, pinned, keys, proof.data, expected=expected, **shared).holds

@@ -95,7 +95,7 @@ def test_limbs_beyond_the_table_are_refused_by_the_table_alone() -> None:
     circuit = build_step_circuit(make_graph("mse", "some"), K, "step")
     true = forge(circuit, honest.given, honest.parameters)
     parts = {name: start for name, start, _ in circuit.parts("limbs")}
-    low, high = parts["param/w1/next/low"], parts["param/w1/next/high"]
+    low, high = parts["param/w1/next/i32/low"], parts["param/w1/next/i32/high"]
     witnesses = []
     for carried in (1, -1, 2):
         limbs = true["limbs"].copy()
@@ -103,7 +103,7 @@ def test_limbs_beyond_the_table_are_refused_by_the_table_alone() -> None:
         limbs[low] += 65535 * carried
         if 1 <= limbs[low] <= 1 << 16:  # the digits overlap by one
             continue
-        assert circuit.find_broken({**true, "limbs": limbs}) == ["ones: param/w1/next/low"]
+        assert circuit.find_broken({**true, "limbs": limbs}) == ["ones: param/w1/next/i32/low"]
         witnesses.append({**true, "limbs": limbs})
     assert len(witnesses) > 1
     for verdict in mock_many(circuit, pin(circuit, K), witnesses, LIMITS):

@@ -17,7 +17,7 @@ from cuda import bindings
 from tests.cuda import test_calibration as calibration
 from tests.cuda.fake_driver import FakeCompiler, FakeDriver
 from tests.cuda.host_device import HostDevice
-from tests.cuda.test_session import assert_same_state, open_law
+from tests.engines.compare import assert_same_state, open_law
 from tests.engines.steps import make_step
 from vtrain.engines.cuda import dense, gpu
 from vtrain.engines.cuda.device import Call, Pointer

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tests.cuda.test_session import KINDS, assert_same_state, name_difference, open_law
+from tests.cuda.test_session import KINDS
+from tests.engines.compare import assert_same_state, name_difference, open_law
 from tests.engines.random_graphs import make_random_step
 from tests.engines.steps import Step, make_step
 from tests.tasks import make_tiny_task
@@ -163,7 +164,7 @@ def test_a_launch_that_cannot_be_is_told(device: CudaDevice) -> None:
 
 SANITIZED = """
 from tests.cuda.test_gpu import open_cuda
-from tests.cuda.test_session import open_law
+from tests.engines.compare import open_law
 from tests.engines.steps import make_step
 from vtrain.engines.cuda.gpu import CudaDevice
 

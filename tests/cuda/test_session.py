@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from tests.cuda.host_device import CACHE, HostDevice
+from tests.engines.compare import assert_same_state, name_difference, open_law
 from tests.engines.random_graphs import make_random_step
 from tests.engines.steps import CENTRED, Step, make_step
 from tests.tasks import make_tiny_task
-from vtrain.engines.base import Session, Trace
+from vtrain.engines.base import Session
 from vtrain.engines.cpu import CpuSession
 from vtrain.engines.cuda import dense
 from vtrain.engines.cuda.kernels import Kernels
 from vtrain.engines.cuda.session import Accumulator, CudaSession
-from vtrain.engines.numpy_engine import NumpySession
 from vtrain.errors import DataError, RunError
 from vtrain.graph.builder import FixedExponents, GraphBuilder
 from vtrain.graph.calibration import calibrate
@@ -27,7 +27,6 @@ from vtrain.ops.base import attr_int
 from vtrain.ops.layout import Window
 from vtrain.spec.number import rs
 from vtrain.train.data import build_samples
-from vtrain.wire.graph import StepGraph
 
 # A fast kernel that fails its self-check has a substitute: the bits alone would not show it.
 pytestmark = pytest.mark.filterwarnings("error::vtrain.engines.cuda.selfcheck.KernelWarning")
@@ -48,24 +47,6 @@ def open_cuda(step: Step, device: HostDevice, *, fast: bool = True) -> CudaSessi
     session = CudaSession(step.graph, step.samples, device=device, kernels=kernels)
     session.load_state(step.state)
     return session
-
-
-def open_law(step: Step) -> NumpySession:
-    session = NumpySession(step.graph, step.samples)
-    session.load_state(step.state)
-    return session
-
-
-def assert_same_state(found: Session, expected: Session) -> None:
-    mine, theirs = found.read_state(), expected.read_state()
-    assert mine.keys() == theirs.keys()
-    for name, value in theirs.items():
-        np.testing.assert_array_equal(mine[name], value, err_msg=name, strict=True)
-
-
-def name_difference(graph: StepGraph, found: Trace, expected: Trace) -> str:
-    pairs = zip(graph.nodes, found.digests, expected.digests, strict=True)
-    return next((f"{node.name} ({node.op})" for node, a, b in pairs if a != b), "")
 
 
 @pytest.mark.parametrize(("kind", "loss"), KINDS)

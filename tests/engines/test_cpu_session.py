@@ -11,12 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.engines.compare import assert_same_state, name_difference, open_law
 from tests.engines.random_graphs import make_random_step
 from tests.engines.steps import CENTRED, Step, make_step
 from vtrain import _core
-from vtrain.engines.base import Session, Trace
 from vtrain.engines.cpu import CpuSession
-from vtrain.engines.numpy_engine import NumpySession
 from vtrain.errors import GraphError, RunError
 from vtrain.ops import TABLE
 from vtrain.ops.base import Saturating
@@ -40,31 +39,11 @@ def open_cpu(step: Step, threads: int = 2, path: str = "auto") -> CpuSession:
     return session
 
 
-def open_numpy(step: Step) -> NumpySession:
-    session = NumpySession(step.graph, step.samples)
-    session.load_state(step.state)
-    return session
-
-
-def assert_same_state(found: Session, expected: Session) -> None:
-    mine, theirs = found.read_state(), expected.read_state()
-    assert mine.keys() == theirs.keys()
-    for name, value in theirs.items():
-        assert mine[name].dtype == value.dtype, name
-        np.testing.assert_array_equal(mine[name], value, err_msg=name, strict=True)
-
-
-def name_difference(graph: StepGraph, found: Trace, expected: Trace) -> str:
-    """The first node whose digest differs, or ""."""
-    pairs = zip(graph.nodes, found.digests, expected.digests, strict=True)
-    return next((f"{node.name} ({node.op})" for node, a, b in pairs if a != b), "")
-
-
 @pytest.mark.parametrize(("kind", "loss"), KINDS)
 @pytest.mark.parametrize(("path", "threads"), PATHS)
 def test_steps_follow_the_law(kind: str, loss: str, path: str, threads: int) -> None:
     step = make_step(kind, loss)
-    cpu, law = open_cpu(step, threads, path), open_numpy(step)
+    cpu, law = open_cpu(step, threads, path), open_law(step)
     for _ in range(24 if kind == "mlp" else 6):
         assert cpu.step() == law.step()
     assert_same_state(cpu, law)
@@ -74,7 +53,7 @@ def test_steps_follow_the_law(kind: str, loss: str, path: str, threads: int) -> 
 @pytest.mark.parametrize(("kind", "loss"), KINDS)
 def test_traces_follow_the_law(kind: str, loss: str) -> None:
     step = make_step(kind, loss)
-    cpu, law = open_cpu(step), open_numpy(step)
+    cpu, law = open_cpu(step), open_law(step)
     for _ in range(3):
         assert cpu.step() == law.step()
         found, expected = cpu.trace(), law.trace()
@@ -87,7 +66,7 @@ def test_traces_follow_the_law(kind: str, loss: str) -> None:
 @pytest.mark.parametrize("kind", ["mlp", "cnn"])
 def test_every_node_can_be_evaluated(kind: str) -> None:
     step = make_step(kind)
-    cpu, law = open_cpu(step), open_numpy(step)
+    cpu, law = open_cpu(step), open_law(step)
     cpu.step()
     law.step()
     for node in range(len(step.graph.nodes)):
@@ -106,7 +85,7 @@ def test_saturation_is_counted_where_nodes_are_merged(kind: str, threads: int) -
         name: value * 6 if name.startswith("param/") else value
         for name, value in step.state.items()
     }
-    cpu, law = open_cpu(step, threads), open_numpy(step)
+    cpu, law = open_cpu(step, threads), open_law(step)
     cpu.load_state(loud)
     law.load_state(loud)
     for _ in range(4):
@@ -139,7 +118,7 @@ def test_every_kind_of_saturation_is_counted(
     kind: str, batch: int, path: str, threads: int
 ) -> None:
     step = make_overflowing_step(kind, batch)
-    cpu, law = open_cpu(step, threads, path), open_numpy(step)
+    cpu, law = open_cpu(step, threads, path), open_law(step)
     for i in range(3):
         assert cpu.step() == law.step()
         counts = cpu.saturation()
@@ -172,7 +151,7 @@ def test_a_count_that_is_off_by_one_is_seen(op: str, monkeypatch: pytest.MonkeyP
     # The values stay those of the law: `vtrain.graph.evaluate` has a table of its own.
     monkeypatch.setattr("vtrain.engines.numpy_engine.TABLE", {**TABLE, op: altered})
     step = make_step("mlp")
-    cpu, law = open_cpu(step), open_numpy(step)
+    cpu, law = open_cpu(step), open_law(step)
     assert cpu.step() == law.step()
     assert {node.op for node in step.graph.nodes if node.name in law.saturation()} == {op}
     assert cpu.saturation() != law.saturation()
@@ -188,7 +167,7 @@ def test_a_node_whose_output_nobody_reads_is_counted() -> None:
         for name in ("x/prepared", "fc0", "momentum/w0/next", "param/w0/next")
     ]
     step = replace(step, graph=StepGraph((*graph.nodes, *copies)))
-    cpu, law = open_cpu(step), open_numpy(step)
+    cpu, law = open_cpu(step), open_law(step)
     assert cpu.step() == law.step()
     counts = cpu.saturation()
     assert counts == law.saturation()
@@ -199,7 +178,7 @@ def test_a_node_whose_output_nobody_reads_is_counted() -> None:
 @pytest.mark.parametrize("seed", range(120))
 def test_random_graphs_follow_the_law(seed: int) -> None:
     step = make_random_step(seed)
-    cpu, law = open_cpu(step, threads=1 + seed % 2), open_numpy(step)
+    cpu, law = open_cpu(step, threads=1 + seed % 2), open_law(step)
     with np.errstate(over="ignore"):
         for i in range(5):
             if i == 3:
@@ -246,7 +225,7 @@ def test_comparison_catches_one_unit_in_the_last_place() -> None:
     step = make_step("mlp")
     altered = {name: value.copy() for name, value in step.state.items()}
     altered["momentum/w1"][3, 4] += 1
-    cpu, law = open_cpu(step), open_numpy(step)
+    cpu, law = open_cpu(step), open_law(step)
     cpu.load_state(altered)
     found, expected = cpu.trace(), law.trace()
     assert name_difference(step.graph, found, expected) == "momentum/w1 (state)"
@@ -265,7 +244,7 @@ def test_comparison_catches_another_rounding(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(
         "vtrain.ops.rescale.rs", lambda x, shift: x >> shift if shift > 0 else x << -shift
     )
-    found, expected = open_cpu(step).trace(), open_numpy(step).trace()
+    found, expected = open_cpu(step).trace(), open_law(step).trace()
     assert name_difference(step.graph, found, expected) == "w0 (rescale)"
 
 
@@ -306,7 +285,7 @@ def test_a_state_that_does_not_fit_is_refused() -> None:
     with pytest.raises(RunError, match="needs i32"):
         session.load_state({**step.state, "param/w0": np.zeros(3, np.int32)})
     session.load_state(step.state)
-    assert session.step() == open_numpy(step).step()
+    assert session.step() == open_law(step).step()
 
 
 def test_a_strided_state_is_read_in_its_order() -> None:
@@ -317,7 +296,7 @@ def test_a_strided_state_is_read_in_its_order() -> None:
     }
     session = open_cpu(step)
     session.load_state(turned)
-    assert session.step() == open_numpy(step).step()
+    assert session.step() == open_law(step).step()
 
 
 def test_other_samples_are_refused() -> None:

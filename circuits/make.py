@@ -63,14 +63,16 @@ def render(entry: Entry, keys: Keys) -> dict[str, str]:
         f"| {index} | `{name}` | {entry.circuit.length(name)} | {_ROLES[_group(entry, name)]} |"
         for index, name in enumerate(entry.circuit.vectors)
     )
+    span = entry.circuit.span
+    limbs = f"limbs of {span} values" if span else "without limbs and table"
     readme = f"""# {entry.name}
 
 {entry.statement}
 
 ## Layout
 
-k = {entry.k}, {entry.circuit.inner_columns} inner columns, {entry.circuit.cells} cells, limbs of
-{entry.circuit.span} values. A proof begins with one KZG commitment (64 bytes) a vector, in this
+k = {entry.k}, {entry.circuit.inner_columns} inner columns, {entry.circuit.cells} cells,
+{limbs}. A proof begins with one KZG commitment (64 bytes) a vector, in this
 order; there are no public instances.
 
 | | vector | elements | |

@@ -265,7 +265,7 @@ def test_circuit_too_large_for_the_memory_is_refused_with_the_estimate(toy: Toy)
     estimated = estimate(toy.circuit, 17)
     assert estimated.columns == len(toy.circuit.vectors)
     require_fits(estimated, estimated.memory)
-    with pytest.raises(CircuitError, match=r"98 cells in 49 rows.*GiB of memory"):
+    with pytest.raises(CircuitError, match=r"95 cells in 48 rows.*GiB of memory"):
         require_fits(estimated, estimated.memory - 1)
 
 

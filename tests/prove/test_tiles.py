@@ -462,7 +462,7 @@ def check_catalogue(example: Example, at_least: int, **options: object) -> None:
 
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_every_tampering_is_noticed(name: str) -> None:
-    check_catalogue(CATALOGUE[name](), at_least=50)
+    check_catalogue(CATALOGUE[name](), at_least=40)
 
 
 QUICK = {"changes": ("one more",), "spots": 1, "whole": False, "late": False}
@@ -507,18 +507,15 @@ def test_catalogue_reaches_every_part(name: str) -> None:
 # --- padding, ranges, parameters
 
 
-@pytest.mark.parametrize("name", ["a", "b"])
-@pytest.mark.parametrize("value", [32640, -32640, pow(2, -1, SCALAR_FIELD)])
-def test_operands_of_a_product_are_int16(name: str, value: int) -> None:
+def test_a_product_is_exact_of_any_integers() -> None:
+    """Its operands' ranges are shown by what made them; in the field nothing wraps."""
     example = example_matmul("nt")
-    given = {key: values.copy() for key, values in example.given.items()}
-    given[name][1] = value
-    broken = build("matmul-nt").find_broken(example.assign(given | matmul_tile("nt", given)))
-    assert {item.removeprefix("ones: ") for item in broken} == {f"{name}/i16"}
-
-
-def matmul_tile(form: str, tiles: Mapping[str, Ints]) -> dict[str, Ints]:
-    return {name: tile(value) for name, value in matmul_law(form, tiles).items()}
+    given = {name: values * (1 << 31) for name, values in example.given.items() if name != "c"}
+    right = matmul_law("nt", {name: matrix(values) for name, values in given.items()})["c"]
+    given["c"] = tile(right)
+    assert not build("matmul-nt").find_broken(example.assign(given))
+    given["c"][1] += 1
+    assert build("matmul-nt").find_broken(example.assign(given)) == ["product"]
 
 
 @pytest.mark.parametrize("at", [(ROWS, 0), (0, COLUMNS), (SIDE - 1, SIDE - 1)])
@@ -611,9 +608,9 @@ def test_labels_that_are_no_class_have_no_proof() -> None:
 CELLS = {
     "gate": (11, 3),
     "linear": (2, 1),
-    "matmul-nn": (7, 2),
-    "matmul-nt": (7, 2),
-    "matmul-tn": (7, 2),
+    "matmul-nn": (3, 1),
+    "matmul-nt": (3, 1),
+    "matmul-tn": (3, 1),
     "range-1": (6, 2),
     "range-3": (14, 3),
     "rescale-i16-0": (15, 3),

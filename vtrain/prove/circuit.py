@@ -19,9 +19,10 @@ A product C = A B costs as little: (a^T A)(B b) = a^T C b, Freivalds' check from
 
 Every input is a vector that the proof commits to, in this order: the vectors given from outside,
 ``limbs``, ``hints``, ``public``, ``challenge``, ``late``; then come two outputs, ``ones`` and
-``zeros``.  The verifier compares the given ones with those in the run log, computes ``public``,
-``ones`` and ``zeros`` itself, and ``challenge`` from the commitments before it.  ``late`` holds
-inverses: they depend on the challenge, so no random combination speaks of them.
+``zeros``.  A group without elements is left out, as each column costs time.  The verifier compares
+the given ones with those in the run log, computes ``public``, ``ones`` and ``zeros`` itself, and
+``challenge`` from the commitments before it.  ``late`` holds inverses: they depend on the
+challenge, so no random combination speaks of them.
 """
 
 from __future__ import annotations
@@ -476,7 +477,12 @@ class CircuitBuilder:
         else:
             x = self.contract(a, 1 if ta else 0, left)
         y = self.contract(b, 0 if tb else 1, right)
-        self._require_zero_combination(name, c, self.dot(x, y))
+        product = self.dot(x, y)
+        if c.const == 0 and [term[1:] for term in c.terms] == [(1, None)]:
+            # No factor, so that a tile's product needs no vector of public values.
+            self.require_zero(name, self.sub(self.combine(c.terms[0][0]), product))
+        else:
+            self._require_zero_combination(name, c, product)
 
     def nonzero(self, name: str, x: Tensor) -> None:
         """No element is zero in the field: their product has an inverse."""
@@ -532,23 +538,24 @@ class CircuitBuilder:
 
     def build(self) -> Circuit:
         """The finished circuit; the builder is not to be used after."""
-        limbs = self._root("limbs")
-        if not self._lengths["limbs"]:
-            raise CircuitError("has no limb", where="limbs")
+        if not self._zeros:
+            raise CircuitError("has no equation", where="zeros")
         for group, root in self._roots.items():
             self.nodes[root.index].shape = (self._lengths[group],)
-        looked_up = self._emit(
-            "limb", (limbs,), (self._lengths["limbs"],), self._lengths["limbs"], span=self.span
-        )
+        count = self._lengths["limbs"]
+        if count:
+            limbs = self._root("limbs")
+            self._ones.insert(0, self._emit("limb", (limbs,), (count,), count, span=self.span))
         inputs = {name: (tensor.index, 0, tensor.size) for name, tensor in self._given.items()}
         for group in (*GROUPS, "late"):
             if self._lengths[group]:
                 inputs.update(self._cut_group(group))
-        ones, zeros = self.concat([looked_up, *self._ones]), self.concat(self._zeros)
-        outputs = {
-            name: self.slice(ones, start, stop).index
-            for name, start, stop in cut_vector("ones", ones.size, self.rows)
-        }
+        ones = self.concat(self._ones) if self._ones else None
+        zeros = self.concat(self._zeros)
+        outputs = {}
+        if ones is not None:
+            for name, start, stop in cut_vector("ones", ones.size, self.rows):
+                outputs[name] = self.slice(ones, start, stop).index
         return Circuit(self, inputs, {**outputs, "zeros": zeros.index})
 
     def _cut_group(self, group: str) -> dict[str, tuple[int, int, int]]:
@@ -706,8 +713,8 @@ class Circuit:
 
     @property
     def span(self) -> int:
-        """Values of a limb: entries of the look-up table."""
-        return self._b.span
+        """Values of a limb: entries of the look-up table; 0 for a circuit without limbs."""
+        return self._b.span if self._b._lengths["limbs"] else 0
 
     @property
     def given(self) -> tuple[str, ...]:
@@ -830,7 +837,7 @@ class Circuit:
         out = self.evaluate(vectors)
         zeros = out.pop("zeros")
         broken = [name for name, item in zip(self.zero_names, zeros, strict=True) if item != 0]
-        ones = np.concatenate(list(out.values()))
+        ones = np.concatenate([*out.values(), np.zeros(0, dtype=object)])
         limbs = list(self.parts("limbs"))
         for i in np.flatnonzero(ones != 1)[:100]:
             place = next((name for name, start, stop in limbs if start <= i < stop), "an inverse")

@@ -134,8 +134,11 @@ def make_settings(circuit: Circuit, k: int) -> dict[str, Any]:
     ``einsum_params`` serve only the Freivalds that is off, and one column takes all constants.
     """
     inputs, outputs = circuit.inputs, circuit.outputs
-    # As serde writes a binary32: the shortest decimal that gives it back.
-    exponent = float(str(np.float32(find_step_exponent(circuit.span))))
+    lookups = []
+    if circuit.span:
+        # As serde writes a binary32: the shortest decimal that gives it back.
+        exponent = float(str(np.float32(find_step_exponent(circuit.span))))
+        lookups.append({"Pow": {"scale": 1.0, "a": exponent}})
     blocks = count_blocks(circuit, k)
     assigned = circuit.cells if blocks == 1 else blocks * _count_cells(circuit, k)
     return {
@@ -144,7 +147,7 @@ def make_settings(circuit: Circuit, k: int) -> dict[str, Any]:
             "param_scale": 0,
             "rebase_scale": None,
             "scale_rebase_multiplier": 1,
-            "lookup_range": [1, circuit.span],
+            "lookup_range": [1, max(1, circuit.span)],
             "logrows": k,
             "num_inner_cols": circuit.inner_columns,
             "variables": [["batch_size", 1]],
@@ -176,7 +179,7 @@ def make_settings(circuit: Circuit, k: int) -> dict[str, Any]:
             "polycommit": [circuit.length(name) for name in circuit.vectors],
             "poseidon": [0, [0]],
         },
-        "required_lookups": [{"Pow": {"scale": 1.0, "a": exponent}}],
+        "required_lookups": lookups,
         "required_range_checks": [],
         "check_mode": "UNSAFE",
         "version": EZKL_VERSION,

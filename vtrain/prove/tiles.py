@@ -83,7 +83,7 @@ _GAP_DIGITS: Final = 3
 _AWAY: Final = 1 << 32
 """Puts a masked logit below every other: 2^32 - 2^31 is beyond where 2^-gap ends."""
 
-_INNER_COLUMNS: Final = {"gate": 3, "linear": 1, "matmul": 2, "range-1": 2, "square": 1}
+_INNER_COLUMNS: Final = {"gate": 3, "linear": 1, "matmul": 1, "range-1": 2, "square": 1}
 """Cells beside each other where all fit into 2^16 rows; elsewhere 3, in several blocks."""
 
 
@@ -229,17 +229,15 @@ def _interval(
 
 
 def _build_matmul(ta: bool, tb: bool, side: int) -> Circuit:
-    """c = op(a) op(b), a and b in [-32639, 32639].
+    """c = op(a) op(b).
 
-    Unique: c is a function of a and b in the field, and their products add up to less than 2^38.
+    Unique: c is a function of a and b in the field.  What made a and b says that they are int16, so
+    their products add up to less than 2^38 and c is the law's; the circuit has no limb and no
+    table, which would be half of its cost.
     """
     b = _TileBuilder("matmul", side)
     left, right, product = (b.tile(name) for name in ("a", "b", "c"))
-    # Transposed beforehand, so that product and ranges share their contractions.
-    left, right = b.transpose(left) if ta else left, b.transpose(right) if tb else right
-    b.matmul("product", left, right, product.lin())
-    for name, x in (("a", left), ("b", right)):
-        gadgets.hold_saturated(b, name, x, "i16")
+    b.matmul("product", left, right, product.lin(), ta=ta, tb=tb)
     return b.build()
 
 
@@ -357,12 +355,6 @@ def _build_gate(side: int) -> Circuit:
     return b.build()
 
 
-def _no_limb(b: CircuitBuilder) -> None:
-    """A limb that is zero, for circuits that need none: a circuit has a table."""
-    unused = b.limb("unused", (1,), lambda values: np.zeros(1, dtype=np.int64))
-    b.require_zero("unused", b.materialize(unused))
-
-
 def _hold_empty(b: _TileBuilder, name: str, x: Tensor) -> None:
     """All elements of a matrix are zero; nothing for one without elements."""
     if x.size:
@@ -388,7 +380,6 @@ def _build_square(side: int) -> Circuit:
     _hold_empty(b, "s/other columns", b.slice(row, 1, side))
     flat = b.reshape(x, (x.size,))
     b.require_zero("square", b.sub(b.dot(flat, flat), b.slice(row, 0, 1)))
-    _no_limb(b)
     return b.build()
 
 
@@ -435,7 +426,6 @@ def _build_linear(side: int) -> Circuit:
     w, u = (b.challenge(name, side * side) for name in ("image", "weights"))
     flat = [b.dot(b.reshape(tile, (side * side,)), weights) for tile, weights in ((x, w), (y, u))]
     b.require_zero("linear", b.sub(*flat))
-    _no_limb(b)
     return b.build()
 
 

@@ -3,6 +3,8 @@
 # make bench   every benchmark; results go into benchmarks/results/ (BENCH_ARGS=--quick for a glance)
 # make server  install what the dispute service needs (the extra server) into .venv
 # make zk      install what proofs need (the extra zk) into .venv
+# make cuda    install what NVIDIA GPUs need but for their driver (the extra cuda) into .venv
+# make dev     install what tests and benchmarks need (pytest, torch, every extra) into .venv
 # make lint    the checks alone
 # make core    the Rust core alone, for use from this checkout
 # make lock    write the lock files anew from pyproject.toml
@@ -29,7 +31,7 @@ MANIFEST := --manifest-path rust/Cargo.toml --locked
 AARCH64 := aarch64-unknown-linux-gnu
 export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 
-.PHONY: help demo server zk test bench lint core lock clean
+.PHONY: help demo server zk cuda dev test bench lint core lock clean
 
 help:
 	@sed -n 's/^# \{0,1\}//; /^$$/q; p' Makefile
@@ -57,6 +59,10 @@ $(BIN)/python:
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
 	touch $@
 
+.venv/cuda.stamp: requirements-cuda.lock | .venv/base.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
+	touch $@
+
 # An editable install: the compiled core lands beside the Python sources, the vtrain command in .venv.
 $(CORE): $(CORE_SOURCES) pyproject.toml .venv/base.stamp
 	@command -v cargo > /dev/null || { echo "vtrain needs a Rust toolchain (cargo) to build its core" >&2; exit 1; }
@@ -73,6 +79,10 @@ demo: $(CORE)
 server: .venv/server.stamp $(CORE)
 
 zk: .venv/zk.stamp $(CORE)
+
+cuda: .venv/cuda.stamp $(CORE)
+
+dev: .venv/dev.stamp $(CORE)
 
 lint: .venv/dev.stamp $(CORE)
 	$(CARGO) fmt --manifest-path rust/Cargo.toml --all --check
@@ -94,11 +104,13 @@ test: lint
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 bench: .venv/dev.stamp $(CORE)
-	@failed=; mkdir -p benchmarks/results; \
+	@failed=; missing=; mkdir -p benchmarks/results; \
 	for script in benchmarks/[a-z]*.py; do \
 	  name=$$(basename "$$script" .py); echo "== $$name"; \
-	  $(BIN)/python "$$script" $(BENCH_ARGS) --json --out "benchmarks/results/$$name.json" || failed="$$failed $$name"; \
+	  $(BIN)/python "$$script" $(BENCH_ARGS) --json --out "benchmarks/results/$$name.json"; \
+	  case $$? in 0) ;; 3) missing="$$missing $$name" ;; *) failed="$$failed $$name" ;; esac; \
 	done; \
+	if [ -n "$$missing" ]; then echo "not run, for lack of a device:$$missing" >&2; fi; \
 	if [ -n "$$failed" ]; then echo "missed their targets:$$failed" >&2; exit 1; fi
 
 UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 \
@@ -109,6 +121,7 @@ lock: .venv/dev.stamp
 	$(UV_COMPILE) --extra torch --extra server --extra postgres --extra zk --extra cuda --group dev --constraint requirements.lock --output-file requirements-dev.lock
 	$(UV_COMPILE) --extra server --constraint requirements-dev.lock --output-file requirements-server.lock
 	$(UV_COMPILE) --extra zk --constraint requirements-dev.lock --output-file requirements-zk.lock
+	$(UV_COMPILE) --extra cuda --constraint requirements-dev.lock --output-file requirements-cuda.lock
 
 clean:
 	rm -rf .venv rust/target build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

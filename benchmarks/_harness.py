@@ -1,7 +1,9 @@
 """What every benchmark shares: command line, both sides measured alternately, form of the result.
 
 A benchmark defines ``measure(quick) -> Result`` and calls ``main(name, measure)``.  It prints one
-JSON object with ``figures``, ``targets``, ``met`` and the machine; a missed target is exit code 1.
+JSON object with ``figures``, ``targets``, ``met`` and the machine; a missed target is exit code 1,
+and 3 says that this machine lacks what is measured.  A long one yields results instead, each with
+all that is known by then: whatever ends it, the last of them is in the file.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
@@ -50,10 +52,12 @@ class Spread(TypedDict):
 
 @dataclass(frozen=True)
 class Result:
-    """Figures by name (numbers, or values with their spread) and targets by name."""
+    """Figures by name (numbers, or values with their spread) and targets by name; ``missing`` says
+    what this machine lacks, if nothing could be measured."""
 
     figures: dict[str, Any] = field(default_factory=dict)
     targets: dict[str, Target] = field(default_factory=dict)
+    missing: str = ""
 
     @property
     def met(self) -> bool:
@@ -74,6 +78,11 @@ def at_least(value: float, limit: float) -> Target:
 def not_run(limit: float) -> Target:
     """A target that this machine cannot be held to: it lacks what is measured."""
     return {"limit": limit, "value": None, "met": None}
+
+
+def failed(limit: float) -> Target:
+    """A target whose measurement ended in an error."""
+    return {"limit": limit, "value": None, "met": False}
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -194,17 +203,28 @@ def print_table(report: dict[str, Any]) -> None:
         )
     for name, target in report["targets"].items():
         if target["value"] is None:
-            click.echo(f"  {name}: not yet run (limit {target['limit']:.4g})")
+            what = "FAILED" if target["met"] is False else "not yet run"
+            click.echo(f"  {name}: {what} (limit {target['limit']:.4g})")
             continue
         verdict = "met" if target["met"] else "MISSED"
         click.echo(f"  {name}: {target['value']:.4g} (limit {target['limit']:.4g}) {verdict}")
 
 
-def main(name: str, measure: Callable[[bool], Result]) -> None:
+NOTHING_MEASURED = 3
+"""Exit code where the machine lacks what is measured."""
+
+
+def main(
+    name: str,
+    measure: Callable[[bool], Result | Iterable[Result]],
+    *,
+    about: str = "",
+    quick_help: str = "A glance, in under 50 seconds.",
+) -> None:
     """The command line of a benchmark; exits 1 when a target is missed."""
 
-    @click.command(name)
-    @click.option("--quick", is_flag=True, help="A glance, in under 50 seconds.")
+    @click.command(name, help=about)
+    @click.option("--quick", is_flag=True, help=quick_help)
     @click.option("--json", "as_json", is_flag=True, help="Print the JSON object, not a table.")
     @click.option(
         "--out", type=click.Path(path_type=Path, dir_okay=False), help="Write it here too."
@@ -213,29 +233,47 @@ def main(name: str, measure: Callable[[bool], Result]) -> None:
         machine = describe_machine()
         begin = time.perf_counter()
         busy, own = read_busy()
-        result = measure(quick)
-        seconds = time.perf_counter() - begin
-        busy, own = (after - before for after, before in zip(read_busy(), (busy, own), strict=True))
-        report = {
-            "benchmark": name,
-            "quick": quick,
-            "machine": machine,
-            "seconds": round(seconds, 1),
-            "others_cpu_share": round(max(0.0, busy - own) / seconds / (os.cpu_count() or 1), 3),
-            "figures": result.figures,
-            "targets": result.targets,
-            "met": result.met,
-        }
-        text = json.dumps(report, indent=2)
-        measured = any(target["value"] is not None for target in result.targets.values())
-        # What measured nothing, for lack of a device, must not replace what another machine found.
-        if out is not None and (measured or not out.exists()):
-            out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text(text + "\n")
+
+        def describe(result: Result) -> dict[str, Any]:
+            seconds = time.perf_counter() - begin
+            now = zip(read_busy(), (busy, own), strict=True)
+            all_busy, own_busy = (after - before for after, before in now)
+            others = max(0.0, all_busy - own_busy) / seconds / (os.cpu_count() or 1)
+            return {
+                "benchmark": name,
+                "quick": quick,
+                "machine": machine,
+                "seconds": round(seconds, 1),
+                "others_cpu_share": round(others, 3),
+                "figures": result.figures,
+                "targets": result.targets,
+                "met": result.met,
+            }
+
+        found = measure(quick)
+        result = Result()
+        for result in [found] if isinstance(found, Result) else found:
+            _write(describe(result), out)
+        report = describe(result)
         if as_json:
-            click.echo(text)
+            click.echo(json.dumps(report, indent=2))
         else:
             print_table(report)
+        if result.missing:
+            click.echo(f"{name}: {result.missing}", err=True)
+            sys.exit(NOTHING_MEASURED)
         sys.exit(0 if result.met else 1)
 
     command()
+
+
+def _write(report: dict[str, Any], out: Path | None) -> None:
+    """The report so far, whole or not at all."""
+    measured = any(target["value"] is not None for target in report["targets"].values())
+    # What measured nothing, for lack of a device, must not replace what another machine found.
+    if out is None or (not measured and out.exists()):
+        return
+    out.parent.mkdir(parents=True, exist_ok=True)
+    whole = out.with_name(f".{out.name}.part")
+    whole.write_text(json.dumps(report, indent=2) + "\n")
+    whole.replace(out)

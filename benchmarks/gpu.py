@@ -1,7 +1,9 @@
 """The cuda engine on one GPU: checked first, then timed against torch on the same card.
 
-One call compiles, checks and times everything, in less than eight minutes on an H200.  Without a
-GPU it writes which targets wait, and what is predicted of them.
+One call compiles, checks and times everything, in less than eight minutes on an H200.  What matters
+most comes first, and each part's figures are written when it is done.  A part for which the time
+that is left does not suffice is left out and named (``PARTS`` has what each was estimated to take).
+Without a GPU it says what is missing, and writes which targets wait and what is predicted of them.
 
 Predicted, before any run on a GPU:
 
@@ -26,8 +28,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -38,15 +42,18 @@ import numpy.typing as npt
 
 from vtrain.engines.base import Session, State
 from vtrain.engines.cpu import CpuSession
+from vtrain.engines.cuda.calibration import DeviceEvaluator
+from vtrain.engines.cuda.compile import load_nvrtc
 from vtrain.engines.cuda.device import Call, Device, Pointer, Slot
 from vtrain.engines.cuda.digest import plan_tensor_digest
 from vtrain.engines.cuda.gemm import Epilogue, Factor, plan_matmul
-from vtrain.engines.cuda.gpu import CudaDevice, is_available
+from vtrain.engines.cuda.gpu import CudaDevice, load_driver
 from vtrain.engines.cuda.kernels import Kernels
 from vtrain.engines.cuda.launch import Arg, Constant, Launch, Operand, Output, Scratch
 from vtrain.engines.cuda.session import CudaSession
+from vtrain.errors import KernelError, MissingExtraError, RunError, VtrainError
 from vtrain.graph.builder import FixedExponents, GraphBuilder
-from vtrain.graph.calibration import calibrate
+from vtrain.graph.calibration import LawEvaluator, OpenEvaluator, calibrate
 from vtrain.graph.model import Add, Conv, Layer, Linear, MaxPool, Model, Relu, Reshape
 from vtrain.graph.step import Affine, Momentum, StepPlan, compute_initial_state, emit_step
 from vtrain.ops.layout import Window
@@ -96,12 +103,12 @@ PREDICTED = {
 }
 
 
-def judge(values: dict[str, float]) -> dict[str, harness.Target]:
-    """Every target of the engine, those without a value as not run."""
+def judge(values: dict[str, float], failed: Sequence[str] = ()) -> dict[str, harness.Target]:
+    """Every target of the engine, those without a value as not run, or else as ``failed``."""
     targets = {}
     for name, (kind, limit) in LIMITS.items():
         if name not in values:
-            targets[name] = harness.not_run(limit)
+            targets[name] = harness.failed(limit) if name in failed else harness.not_run(limit)
         elif kind == "least":
             targets[name] = harness.at_least(values[name], limit)
         else:
@@ -191,7 +198,14 @@ def make_cnn(side: int, channels: Sequence[int], blocks: int, classes: int) -> M
 class Trainable:
     """A model with random samples, and exponents that a small batch gave."""
 
-    def __init__(self, model: Model, *, classes: int, samples: int) -> None:
+    def __init__(
+        self,
+        model: Model,
+        *,
+        classes: int,
+        samples: int,
+        open_evaluator: OpenEvaluator = LawEvaluator,
+    ) -> None:
         rng = np.random.default_rng(5)
         x = rng.integers(0, 256, (samples, *model.input_shape), dtype=np.uint8)
         self._model = model
@@ -203,6 +217,7 @@ class Trainable:
             self._samples,
             steps=2,
             margin=3,
+            open_evaluator=open_evaluator,
         )
         self._exponents = measured.exponents
 
@@ -234,9 +249,8 @@ def run_steps(session: Session, state: State, steps: int) -> list[Any]:
     return [session.step() for _ in range(steps)]
 
 
-def open_cuda(step: Step, device: Device, **options: Any) -> CudaSession:
-    """Our side, every product on tensor cores."""
-    kernels = Kernels(device, **options)
+def open_cuda(step: Step, device: Device, kernels: Kernels) -> CudaSession:
+    """Our side."""
     session = CudaSession(step.graph, step.samples, device=device, kernels=kernels)
     session.load_state(step.state)
     return session
@@ -253,12 +267,13 @@ def small_steps() -> dict[str, Step]:
 
 
 def check_roots(device: Device, steps: int) -> dict[str, float]:
-    """1.0 where the records of the cpu engine are found again."""
+    """1.0 where the records of the cpu engine are found again, every product on tensor cores."""
     equal, mixed = 1.0, 1.0
+    kernels = Kernels(device, least_products=0)
     for step in small_steps().values():
         cpu = CpuSession(step.graph, step.samples)
         expected = run_steps(cpu, step.state, steps)
-        cuda = open_cuda(step, device, least_products=0)
+        cuda = open_cuda(step, device, kernels)
         if run_steps(cuda, step.state, steps) != expected:
             equal = 0.0
         first = run_steps(cuda, step.state, steps // 2)
@@ -275,39 +290,35 @@ def check_roots(device: Device, steps: int) -> dict[str, float]:
 def run_sanitized() -> None:
     """What compute-sanitizer watches: a few steps of the small models."""
     device = CudaDevice()
+    kernels = Kernels(device, least_products=0)
     for step in small_steps().values():
         cpu = CpuSession(step.graph, step.samples)
-        cuda = open_cuda(step, device, least_products=0)
+        cuda = open_cuda(step, device, kernels)
         assert run_steps(cuda, step.state, 3) == run_steps(cpu, step.state, 3)
         cuda.close()
     device.close()
 
 
-def check_sanitized() -> str:
-    """What compute-sanitizer says of it."""
+def check_sanitized(seconds: float) -> str:
+    """What compute-sanitizer says of it, within so many seconds."""
     sanitizer = shutil.which("compute-sanitizer")
     if sanitizer is None:
         return "not on this machine"
-    done = subprocess.run(
-        [
-            sanitizer,
-            "--error-exitcode",
-            "9",
-            sys.executable,
-            "-c",
-            "import gpu; gpu.run_sanitized()",
-        ],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=150,
-    )
-    return (
-        "no errors"
-        if done.returncode == 0
-        else f"exit code {done.returncode}: {done.stdout[-500:]}"
-    )
+    program = "import gpu; gpu.run_sanitized()"
+    try:
+        done = subprocess.run(
+            [sanitizer, "--error-exitcode", "9", sys.executable, "-c", program],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=seconds,
+        )
+    except subprocess.TimeoutExpired:
+        return f"not done in {seconds:.0f} seconds"
+    if done.returncode == 0:
+        return "no errors"
+    return f"exit code {done.returncode}: {done.stdout[-500:]}"
 
 
 # --- timing
@@ -371,12 +382,18 @@ def time_torch(work: Callable[[], object], rounds: int = 20) -> harness.Spread:
     return harness.spread(times)
 
 
-def measure_products(device: CudaDevice, size: int, rounds: int) -> dict[str, Any]:
-    """int16 and int8 products of random data, checked against float64, over torch's."""
+def multiply_exactly(a: Array, b: Array) -> Array:
+    """The product in binary64, exact below 2^53 in whatever order."""
     import torch
 
+    exact = torch.from_numpy(a).cuda().double() @ torch.from_numpy(b).cuda().double()
+    return np.asarray(exact.to(torch.int64).cpu().numpy())
+
+
+def measure_products(device: Device, size: int, rounds: int) -> dict[str, harness.Spread]:
+    """Seconds of int16 and int8 products of random data, which are checked."""
     rng = np.random.default_rng(size)
-    figures: dict[str, Any] = {}
+    figures: dict[str, harness.Spread] = {}
     for dtype, low, high in ((np.int16, -32639, 32639), (np.int8, -127, 127)):
         a, b = (rng.integers(low, high, (size, size), dtype=dtype, endpoint=True) for _ in "ab")
         places: dict[Arg, int] = {}
@@ -392,21 +409,29 @@ def measure_products(device: CudaDevice, size: int, rounds: int) -> dict[str, An
             device.info.architecture,
             processors=device.info.processors,
         )
-        assert launches is not None
+        if launches is None:
+            raise RunError("has no tensor cores for us", where=f"device {device.info.name}")
         bench = Bench(device, launches, places)
         bench.launch()
         sums = np.frombuffer(device.read(places[Output()], 8 * size * size), "<i8")
-        # Sums are below 2^43: exact in binary64, whatever the order.
-        exact = torch.from_numpy(a).cuda().double() @ torch.from_numpy(b).cuda().double()
-        assert np.array_equal(sums.reshape(size, size), exact.cpu().numpy().astype(np.int64))
+        if not np.array_equal(sums.reshape(size, size), multiply_exactly(a, b)):
+            raise KernelError("gives a wrong product", where=launches[-1].kernel)
         figures[f"{name}, seconds"] = bench.time(rounds)
         bench.close()
         for address in places.values():
             device.free(address)
+    return figures
+
+
+def time_torch_products(size: int, rounds: int) -> dict[str, harness.Spread]:
+    """Seconds of torch's products, without TF32."""
+    import torch
+
     torch.backends.cuda.matmul.allow_tf32 = False
+    figures = {}
     for kind in (torch.bfloat16, torch.float32):
         x, y = (torch.randn(size, size, device="cuda").to(kind) for _ in "xy")
-        figures[f"torch {kind}, seconds"] = time_torch(lambda x=x, y=y: x @ y, rounds)  # type: ignore[misc]
+        figures[f"torch {kind}, seconds"] = time_torch(partial(torch.matmul, x, y), rounds)
     return figures
 
 
@@ -503,14 +528,25 @@ def time_torch_steps(
 
 
 def measure_step(
-    device: CudaDevice, model: Model, batch: int, classes: int, commits: Sequence[int], steps: int
+    device: Device,
+    kernels: Kernels,
+    model: Model,
+    batch: int,
+    classes: int,
+    commits: Sequence[int],
+    steps: int,
 ) -> dict[str, Any]:
-    """Seconds a step of both sides; ours for each commitment interval."""
+    """Seconds of our step for each commitment interval, and where they go."""
     figures: dict[str, Any] = {}
-    trainable = Trainable(model, classes=classes, samples=2 * batch)
+    trainable = Trainable(
+        model,
+        classes=classes,
+        samples=2 * batch,
+        open_evaluator=partial(DeviceEvaluator, device=device, kernels=kernels),
+    )
     for commit_every in commits:
         step = trainable.make_step(batch, commit_every)
-        session = open_cuda(step, device)
+        session = open_cuda(step, device, kernels)
         count = steps if commit_every == NEVER else -(-steps // commit_every) * commit_every
         name = "never" if commit_every == NEVER else f"every {commit_every}"
         figures[f"ours, committing {name}"] = wall(session.step, device.synchronize, count)
@@ -518,8 +554,6 @@ def measure_step(
             figures["phases, seconds a step"] = measure_phases(session, step.graph)
             figures["device memory, GB"] = session.memory_bytes / 1e9
         session.close()
-    for name, seconds in time_torch_steps(model, batch, classes, steps).items():
-        figures[f"torch {name}"] = seconds
     return figures
 
 
@@ -536,14 +570,15 @@ def measure_phases(session: CudaSession, graph: StepGraph, steps: int = 5) -> di
     return dict(sorted(phases.items(), key=lambda item: -item[1]))
 
 
-def measure_hash(device: CudaDevice, nbytes: int, rounds: int) -> harness.Spread:
+def measure_hash(device: Device, nbytes: int, rounds: int) -> harness.Spread:
     """Seconds for the digest of ``nbytes`` random bytes, which is checked."""
     data = np.random.default_rng(3).integers(0, 256, nbytes, dtype=np.uint8)
     places: dict[Arg, int] = {Operand(0): device.allocate(nbytes), Output(): device.allocate(32)}
     device.write(places[Operand(0)], data)
     bench = Bench(device, plan_tensor_digest(nbytes), places)
     bench.launch()
-    assert device.read(places[Output()], 32) == compute_tensor_digest(data)
+    if device.read(places[Output()], 32) != compute_tensor_digest(data):
+        raise KernelError("gives a wrong digest", where="tensor_digest.cu")
     found = bench.time(rounds)
     bench.close()
     for address in places.values():
@@ -551,7 +586,24 @@ def measure_hash(device: CudaDevice, nbytes: int, rounds: int) -> harness.Spread
     return found
 
 
-def describe_waiting() -> harness.Result:
+def find_missing() -> str:
+    """What this machine lacks; nothing if all can be measured."""
+    try:
+        load_nvrtc()
+        load_driver()
+        if find_spec("torch") is None:
+            command = f"{sys.executable} -m pip install torch"
+            raise MissingExtraError(f"torch is not installed: {command}", where="benchmark gpu")
+        import torch
+
+        if not torch.cuda.is_available():
+            raise RunError(f"torch {torch.__version__} finds no GPU", where="benchmark gpu")
+    except (MissingExtraError, RunError) as error:
+        return str(error)
+    return ""
+
+
+def describe_waiting(missing: str) -> harness.Result:
     """What is written where there is no GPU."""
     rows = [
         {
@@ -562,54 +614,174 @@ def describe_waiting() -> harness.Result:
         for name, (kind, limit) in LIMITS.items()
     ]
     status = "not yet run: there was no NVIDIA GPU on this machine"
-    return harness.Result({"status": status, "predicted": rows}, judge({}))
+    return harness.Result({"status": status, "predicted": rows}, judge({}), missing)
 
 
-def measure(quick: bool) -> harness.Result:
-    """Everything, on the first GPU."""
-    if not is_available():
-        return describe_waiting()
-    rounds, steps = (5, 5) if quick else (20, 20)
-    with tempfile.TemporaryDirectory() as folder:
-        begin = time.perf_counter()
-        device = CudaDevice(folder=Path(folder))
-        values = check_roots(device, EQUAL_STEPS)
-        figures: dict[str, Any] = {
-            "device": vars(device.info),
-            "compiled and checked, seconds": time.perf_counter() - begin,
-            "compute-sanitizer": "left out" if quick else check_sanitized(),
-        }
-        for size in GEMM_SIZES[: 1 if quick else None]:
-            found = figures[f"product, {size} cubed"] = measure_products(device, size, rounds)
-            ours, bytes_ = found["i16, seconds"]["median"], found["i8, seconds"]["median"]
-            half = found["torch torch.bfloat16, seconds"]["median"]
-            single = found["torch torch.float32, seconds"]["median"]
-            values[f"int16 product, {size} cubed, of torch bf16"] = half / ours
-            values[f"int8 product, {size} cubed, of torch bf16"] = half / bytes_
-            values[f"int16 product, {size} cubed, of torch fp32"] = single / ours
-        hashed = figures["BLAKE3 of 4 GiB, seconds"] = measure_hash(device, HASHED, rounds)
-        values["BLAKE3 of 4 GiB, GB/s"] = HASHED / hashed["median"] / 1e9
-        mlp = make_mlp((WIDTH,) * 4)
-        found = figures["mlp step"] = measure_step(device, mlp, BATCH, WIDTH, (NEVER, 1, 10), steps)
+class Course:
+    """What is measured on one device: figures, and the values that are held against targets."""
+
+    def __init__(self, device: Device, quick: bool, now: Callable[[], float]) -> None:
+        self._device, self._now, self._begin = device, now, now()
+        self._rounds, self._steps = (5, 5) if quick else (20, 20)
+        self._kernels = Kernels(device)
+        self.figures: dict[str, Any] = {"device": vars(device.info)}
+        self.values: dict[str, float] = {}
+        self._mlp = cache(lambda: make_mlp((WIDTH,) * 4))
+        self._cnn = cache(lambda: make_cnn(32, CHANNELS, 2, 10))
+
+    @property
+    def left(self) -> float:
+        """Seconds until all must be done."""
+        return MOST_SECONDS - (self._now() - self._begin)
+
+    def check_roots(self) -> None:
+        """The same records as those of the cpu engine."""
+        self.values |= check_roots(self._device, EQUAL_STEPS)
+
+    def check_sanitized(self) -> None:
+        """The small models under compute-sanitizer."""
+        self.figures["compute-sanitizer"] = check_sanitized(self.left)
+
+    def measure_products(self, size: int) -> None:
+        """Products of square matrices, ours and torch's."""
+        found = measure_products(self._device, size, self._rounds)
+        found |= time_torch_products(size, self._rounds)
+        self.figures[f"product, {size} cubed"] = found
+        ours, bytes_ = found["i16, seconds"]["median"], found["i8, seconds"]["median"]
+        half = found["torch torch.bfloat16, seconds"]["median"]
+        single = found["torch torch.float32, seconds"]["median"]
+        self.values[f"int16 product, {size} cubed, of torch bf16"] = half / ours
+        self.values[f"int8 product, {size} cubed, of torch bf16"] = half / bytes_
+        self.values[f"int16 product, {size} cubed, of torch fp32"] = single / ours
+
+    def measure_hash(self) -> None:
+        """BLAKE3 where the bytes lie."""
+        found = measure_hash(self._device, HASHED, self._rounds)
+        self.figures["BLAKE3 of 4 GiB, seconds"] = found
+        self.values["BLAKE3 of 4 GiB, GB/s"] = HASHED / found["median"] / 1e9
+
+    def measure_mlp(self) -> None:
+        """Our step of the MLP, and what commitments add to it."""
+        given = (self._mlp(), BATCH, WIDTH, (NEVER, 1, 10), self._steps)
+        found = self.figures["mlp step"] = measure_step(self._device, self._kernels, *given)
         plain = found["ours, committing never"]["median"]
-        values["mlp step, time over torch bf16 compiled"] = (
-            plain / found["torch bf16 compiled"]["median"]
-        )
-        values["mlp step, time over torch fp32"] = plain / found["torch fp32"]["median"]
         for interval, name in ((1, "every step"), (10, "every 10 steps")):
             more = found[f"ours, committing every {interval}"]["median"] - plain
-            values[f"committing {name}, share of the mlp step"] = more / plain
-        cnn = make_cnn(32, CHANNELS, 2, 10)
-        found = figures["cnn step"] = measure_step(device, cnn, CNN_BATCH, 10, (NEVER,), steps)
-        plain = found["ours, committing never"]["median"]
-        values["cnn step, time over torch bf16 compiled"] = (
-            plain / found["torch bf16 compiled"]["median"]
-        )
-        values["cnn step, time over torch fp32"] = plain / found["torch fp32"]["median"]
-        device.close()
-    figures["predicted"] = [{"target": name, "value": value} for name, value in PREDICTED.items()]
-    return harness.Result(figures, judge(values))
+            self.values[f"committing {name}, share of the mlp step"] = more / plain
 
+    def measure_cnn(self) -> None:
+        """Our step of the CNN."""
+        given = (self._cnn(), CNN_BATCH, 10, (NEVER,), self._steps)
+        self.figures["cnn step"] = measure_step(self._device, self._kernels, *given)
+
+    def time_torch_mlp(self) -> None:
+        """torch's step of the MLP."""
+        self._compare("mlp", time_torch_steps(self._mlp(), BATCH, WIDTH, self._steps))
+
+    def time_torch_cnn(self) -> None:
+        """torch's step of the CNN."""
+        self._compare("cnn", time_torch_steps(self._cnn(), CNN_BATCH, 10, self._steps))
+
+    def _compare(self, model: str, theirs: dict[str, harness.Spread]) -> None:
+        found = self.figures.setdefault(f"{model} step", {})
+        found |= {f"torch {name}": seconds for name, seconds in theirs.items()}
+        if "ours, committing never" in found:
+            plain = found["ours, committing never"]["median"]
+            for name, seconds in theirs.items():
+                ratio = plain / seconds["median"]
+                self.values[f"{model} step, time over torch {name}"] = ratio
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some of the work: ``seconds`` is what it was estimated to take on an H200, before any run;
+    ``targets`` are the beginnings of the names of those that it gives values."""
+
+    name: str
+    seconds: float
+    work: Callable[[Course], None]
+    targets: tuple[str, ...]
+    is_quick: bool = True
+
+
+MOST_SECONDS = 450.0
+"""A part must be expected to end within these, so that all is over in eight minutes."""
+PARTS = (
+    # 40 of them compile (matmul.cu alone takes ten), 10 check kernels; then 3,000 steps of 1 ms.
+    Part("equal roots", 70, Course.check_roots, ("equal roots",)),
+    # torch starts in 10; operands are drawn and checked in 10.
+    Part(
+        "products, 4096 cubed",
+        25,
+        partial(Course.measure_products, size=4096),
+        ("int16 product, 4096", "int8 product, 4096"),
+    ),
+    # 50 million weights are drawn in 5, calibrated, checked and placed three times in 20.
+    Part("mlp step", 40, Course.measure_mlp, ("committing", "mlp step")),
+    # 40 of them torch's compiler.
+    Part("mlp step of torch", 60, Course.time_torch_mlp, ("mlp step",)),
+    # 4 GiB are drawn, copied and hashed on the host, 5 each.
+    Part("BLAKE3", 20, Course.measure_hash, ("BLAKE3",)),
+    Part("cnn step", 25, Course.measure_cnn, ("cnn step",), is_quick=False),
+    # 80 of them torch's compiler.
+    Part("cnn step of torch", 100, Course.time_torch_cnn, ("cnn step",), is_quick=False),
+    Part(
+        "products, 8192 cubed",
+        20,
+        partial(Course.measure_products, size=8192),
+        ("int16 product, 8192", "int8 product, 8192"),
+        is_quick=False,
+    ),
+    # Takes what is left, and is told to stop then.
+    Part("compute-sanitizer", 40, Course.check_sanitized, (), is_quick=False),
+)
+"""In the order of their importance; 400 seconds in all."""
+
+
+def run_parts(course: Course, parts: Sequence[Part]) -> Iterator[harness.Result]:
+    """A result after each part.  One that fails is named and does not keep others from running."""
+    failed: list[str] = []
+    for part in parts:
+        if course.left < part.seconds:
+            course.figures.setdefault("left out for lack of time", []).append(part.name)
+            continue
+        begin = course.left
+        try:
+            part.work(course)
+        except (VtrainError, RuntimeError, MemoryError, OSError) as error:
+            course.figures[f"{part.name}: failed"] = f"{type(error).__name__}: {error}"
+            failed += [name for name in LIMITS if name.startswith(part.targets)]
+        course.figures[f"{part.name}: took, seconds"] = round(begin - course.left, 1)
+        print(f"{MOST_SECONDS - course.left:7.1f} s  {part.name}", file=sys.stderr)
+        yield harness.Result(dict(course.figures), judge(course.values, failed))
+    predicted = [{"target": name, "value": value} for name, value in PREDICTED.items()]
+    course.figures["predicted"] = predicted
+    yield harness.Result(dict(course.figures), judge(course.values, failed))
+
+
+def measure(quick: bool) -> Iterator[harness.Result]:
+    """Everything, on the first GPU."""
+    missing = find_missing()
+    if missing:
+        yield describe_waiting(missing)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        device = CudaDevice(folder=Path(folder))
+        course = Course(device, quick, time.perf_counter)
+        yield from run_parts(course, [part for part in PARTS if part.is_quick or not quick])
+        device.close()
+
+
+ABOUT = """The cuda engine on the first GPU: the cpu engine's roots, and its speed against torch.
+
+Takes up to eight minutes on an H200; what was measured is in the file of --out after each part.
+Exit codes: 0 all targets are met, 1 one is missed or failed, 3 there is no GPU, driver or torch to
+measure with, and stderr says which."""
 
 if __name__ == "__main__":
-    harness.main("gpu", measure)
+    harness.main(
+        "gpu",
+        measure,
+        about=ABOUT,
+        quick_help="Fewer rounds, and no CNN, 8192 cubed or compute-sanitizer: about four minutes.",
+    )

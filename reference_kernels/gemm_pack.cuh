@@ -3,8 +3,8 @@
 // A block makes one tile, every plane of it.  A source is an array of ``majors`` rows of ``minors``
 // neighbouring elements, read eight at a time; beyond its ends it is 0.  Where the inner axis is
 // the minor one, a thread has 16 inner places of a row at hand (pack_along); where it is the major
-// one, the tile is turned in shared memory (pack_across).  Windows are never stored as a matrix:
-// their elements are taken from the image when a tile is packed.
+// one, the tile is turned in shared memory (pack_across).  Windows are packed straight from the
+// image: the tiles are the only matrix of them that is stored.
 //
 // A packed int16 operand costs 2 bytes read and 2 written an element; at 4,096 cubed both operands
 // together take about a tenth of the product's time.

@@ -13,7 +13,7 @@ using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
 
-// Codes of dtypes, the same in vtrain/engines/cuda/lowering.py.
+// Codes of dtypes, the same in vtrain/engines/cuda/launch.py.
 constexpr i64 U8 = 0, I8 = 1, I16 = 2, I32 = 3, I64 = 4;
 
 // Names the dynamic shared memory of a launch, as bytes; on the host it is one array of the shim.

@@ -16,7 +16,7 @@ extern "C" __global__ void matmul(i64 count, const void* a, i64 a_dtype, i64 a_r
     out[i] = total;
 }
 
-// The fast ones: pack the operands, multiply on tensor cores, and take the epilogue along.
+// --- fast: pack the operands, multiply on tensor cores, and take the epilogue along
 #include "add_bias.cu"
 #include "relu.cu"
 #include "rescale.cu"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import hypothesis
@@ -20,9 +19,11 @@ def repository() -> Path:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if shutil.which("nvidia-smi") is not None:
+    for_gpu = [item for item in items if item.get_closest_marker("gpu") is not None]
+    if not for_gpu:
         return
-    skip = pytest.mark.skip(reason="no NVIDIA GPU on this machine")
-    for item in items:
-        if item.get_closest_marker("gpu") is not None:
-            item.add_marker(skip)
+    from vtrain.engines.cuda.gpu import find_obstacle
+
+    obstacle = find_obstacle()
+    for item in for_gpu if obstacle is not None else ():
+        item.add_marker(pytest.mark.skip(reason=f"no GPU that can be used: {obstacle}"))

@@ -14,6 +14,9 @@ import pytest
 
 import vtrain
 
+EXTRAS = ("cuda", "server", "zk")
+"""Those with a lock, for `make cuda` and the like."""
+
 
 def test_version_is_the_same_everywhere(repository: Path) -> None:
     project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
@@ -37,7 +40,7 @@ def test_importing_vtrain_loads_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["requirements.lock", "requirements-server.lock", "requirements-dev.lock"]
+    "name", ["requirements.lock", *(f"requirements-{name}.lock" for name in (*EXTRAS, "dev"))]
 )
 def test_lock_pins_every_package_with_hashes_and_names_no_registry(
     repository: Path, name: str
@@ -51,12 +54,15 @@ def test_lock_pins_every_package_with_hashes_and_names_no_registry(
         assert "--hash=sha256:" in requirement, requirement
 
 
-def test_development_lock_agrees_with_the_base_lock(repository: Path) -> None:
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_locks_agree_with_each_other(repository: Path, extra: str) -> None:
+    """What is installed for use is what the tests ran with."""
+
     def pins(name: str) -> set[str]:
         return set(re.findall(r"^\S+==\S+", (repository / name).read_text(), re.MULTILINE))
 
-    assert pins("requirements.lock") <= pins("requirements-server.lock")
-    assert pins("requirements-server.lock") <= pins("requirements-dev.lock")
+    assert pins("requirements.lock") <= pins(f"requirements-{extra}.lock")
+    assert pins(f"requirements-{extra}.lock") <= pins("requirements-dev.lock")
 
 
 def test_cargo_lock_names_the_canonical_registry_alone(repository: Path) -> None:

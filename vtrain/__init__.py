@@ -69,15 +69,19 @@ def train(
     engine: str = "auto",
     steps: int | None = None,
     threads: int = 0,
+    selfcheck_every: int = 0,
     keep_data: bool = True,
     progress: Progress | None = None,
 ) -> RunSummary:
     """Train ``task`` into the run directory ``out``, or go on with the run that is there.
 
-    ``steps`` stops early (default: the task's).  ``threads`` = 0 takes every core.  Without
-    ``keep_data`` the samples stay out of the run, and its auditor brings them.  Raises RunError
-    when ``out`` holds a run of another task or another process trains into it, StorageError when a
-    file cannot be written; what was committed by then stays valid, and the same call resumes.
+    ``steps`` stops early (default: the task's).  ``threads`` = 0 takes every core.  With engine
+    cuda, ``selfcheck_every`` > 0 repeats the self-check of its kernels after so many steps.
+    Without ``keep_data`` the samples stay out of the run, and its auditor brings them.  Raises
+    RunError when ``out`` holds a run of another task or another process trains into it,
+    StorageError when a file cannot be written; what was committed by then stays valid, and the same
+    call resumes.  MissingExtraError, DeviceError or KernelError when engine cuda cannot be used
+    here, and nothing in ``out`` has changed; KernelError also when a GPU fails later.
     SignatureError when ``key`` is anything but a key as of :func:`load_key`.
     """
     from vtrain.train.runner import check_key
@@ -93,6 +97,7 @@ def train(
         engine=engine,
         steps=steps,
         threads=threads,
+        selfcheck_every=selfcheck_every,
         keep_data=keep_data,
         progress=progress,
     )
@@ -118,7 +123,8 @@ def verify(
     commitments: those of replayed steps are then compared with the tensors.  A found fraud is a
     verdict, never an exception: ``report.verdict``, or ``report.exit_code`` (0 verified, 1 fraud, 3
     inconclusive).  RunError for an argument that is none (an id or seed that is not bytes, an
-    unknown engine, no such folder).
+    unknown engine, no such folder); MissingExtraError, DeviceError or KernelError when engine cuda
+    cannot be used here.
     """
     from vtrain.audit.verify import verify as audit
     from vtrain.prove.kzg import CommitKey

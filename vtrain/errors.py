@@ -90,7 +90,15 @@ class RunError(VtrainError):
     """A run directory is not usable for what was asked (locked, of another task, not begun)."""
 
     code = "run"
-    fault = "user"
+    fault: ClassVar[Fault] = "user"
+
+
+class DeviceError(RunError):
+    """The machine lacks what an engine needs; says what: a driver, one that is new enough, a GPU,
+    memory."""
+
+    code = "device"
+    fault = "nobody"
 
 
 class NotProducedError(VtrainError):
@@ -152,3 +160,7 @@ class ProverError(VtrainError):
     """ezkl failed, died or went over its limits; names the call."""
 
     code = "prover"
+
+
+class VtrainWarning(UserWarning):
+    """Something that changes no result, but that people should know of: one line of text."""

@@ -3,7 +3,8 @@
 
 It has the functions of ``cuda.bindings.driver`` that the engine calls, and refuses a call with
 another number of arguments than the real one takes.  Work is as late as the interface allows: a
-stream does nothing until somebody waits for it, so that a missing wait shows as wrong bytes.
+stream does nothing until somebody waits for it, so that a missing wait shows as wrong bytes.  What
+may not be called while a stream is captured fails and spoils the capture.  Any thread may call.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import re
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +23,17 @@ from cuda.bindings import driver as real
 from tests.cuda.host_device import HostDevice, HostDeviceError
 
 OK = real.CUresult.CUDA_SUCCESS
+UNSAFE = {
+    "cuMemAlloc": 2,
+    "cuMemFree": 1,
+    "cuMemHostAlloc": 2,
+    "cuMemFreeHost": 1,
+    "cuModuleLoadData": 2,
+    "cuModuleUnload": 1,
+    "cuGraphExecDestroy": 1,
+}
+"""Calls that may wait for the device, which a thread that captures must not make: length of what
+they return."""
 
 
 class Stream:
@@ -30,6 +43,7 @@ class Stream:
         self.queue: deque[Callable[[], object]] = deque()
         self.done = self.asked = 0
         self.capture: list[Callable[[], object]] | None = None
+        self.spoiled = False
 
     def push(self, work: Callable[[], object]) -> None:
         if self.capture is not None:
@@ -67,7 +81,11 @@ class FakeDriver:
     def __init__(self, device: HostDevice, sources: dict[str, str]) -> None:
         self.device, self._sources = device, sources
         self._pinned: dict[int, Any] = {}
-        self.graphs = 0
+        self._lock = threading.RLock()
+        self._captured: tuple[int, Stream] | None = None
+        self.graphs = self.captured = 0
+        self.pinned_bytes = 2**28
+        """What may be pinned in all."""
         self.largest_shared: dict[tuple[str, str], int] = {}
 
     def __getattribute__(self, name: str) -> Any:
@@ -80,12 +98,23 @@ class FakeDriver:
             @functools.wraps(found)
             def call(*arguments: Any) -> Any:
                 assert len(arguments) == wanted, f"{name} takes {wanted}, not {len(arguments)}"
-                return found(*arguments)
+                with self._lock:
+                    if name in UNSAFE and self._captured is not None:
+                        thread, stream = self._captured
+                        if thread == threading.get_ident():
+                            return self._spoil(stream, UNSAFE[name])
+                    return found(*arguments)
 
             return call
         if name.startswith("CU"):
             return getattr(real, name)
         return object.__getattribute__(self, name)
+
+    def _spoil(self, stream: Stream, values: int) -> Any:
+        """End the use of a capture by a call that it forbids."""
+        stream.spoiled = True
+        failed = real.CUresult.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+        return (failed, *[None] * (values - 1))
 
     def cuInit(self, flags: int) -> Any:
         return (OK,)
@@ -135,9 +164,18 @@ class FakeDriver:
         return (OK,)
 
     def cuStreamSynchronize(self, stream: Stream) -> Any:
-        assert stream.capture is None, "waits while capturing"
+        if stream.capture is not None:
+            return self._spoil(stream, 1)
         stream.run_to(stream.asked)
         return (OK,)
+
+    def cuStreamQuery(self, stream: Stream) -> Any:
+        """What is asked about is done the next time."""
+        assert stream.capture is None, "asks while capturing"
+        if stream.done == stream.asked:
+            return (OK,)
+        stream.run_to(stream.asked)
+        return (real.CUresult.CUDA_ERROR_NOT_READY,)
 
     def cuStreamWaitEvent(self, stream: Stream, event: Event, flags: int) -> Any:
         point = Event()
@@ -146,11 +184,15 @@ class FakeDriver:
         return (OK,)
 
     def cuStreamBeginCapture(self, stream: Stream, mode: Any) -> Any:
-        stream.capture = []
+        stream.capture, stream.spoiled = [], False
+        self._captured = threading.get_ident(), stream
         return (OK,)
 
     def cuStreamEndCapture(self, stream: Stream) -> Any:
-        graph, stream.capture = stream.capture, None
+        graph, stream.capture, self._captured = stream.capture, None, None
+        if stream.spoiled:
+            return real.CUresult.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, None
+        self.captured += 1
         return OK, graph
 
     def cuGraphInstantiate(self, graph: Any, flags: int) -> Any:
@@ -159,6 +201,7 @@ class FakeDriver:
 
     def cuGraphDestroy(self, graph: Any) -> Any:
         graph.clear()
+        self.captured -= 1
         return (OK,)
 
     def cuGraphExecDestroy(self, graph: Any) -> Any:
@@ -200,6 +243,8 @@ class FakeDriver:
         return (OK,)
 
     def cuMemHostAlloc(self, nbytes: int, flags: int) -> Any:
+        if nbytes + sum(data.nbytes for data in self._pinned.values()) > self.pinned_bytes:
+            return real.CUresult.CUDA_ERROR_OUT_OF_MEMORY, 0
         data = np.zeros(nbytes, np.uint8)
         self._pinned[data.ctypes.data] = data
         return OK, data.ctypes.data
@@ -277,6 +322,7 @@ class FakeCompiler:
 
     def __init__(self, sources: dict[str, str], architecture: str, **options: Any) -> None:
         self._sources = sources
+        self.failures: dict[str, Any] = {}
 
     def compile(self, file: str, text: str | None = None) -> bytes:
         if text is not None:

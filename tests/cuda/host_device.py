@@ -51,7 +51,7 @@ _KERNEL = re.compile(
 _ALIGNMENT: Final = 256
 _GUARD: Final = 4096
 """Bytes before and after an allocation that nobody may write."""
-_GARBAGE: Final = 0xC7
+GARBAGE: Final = 0xC7
 """What allocations hold at first, so that nothing relies on zeros."""
 MOST_THREADS: Final = 1024
 
@@ -200,7 +200,12 @@ class HostDevice:
     ) -> None:
         self._folders = folder, cache_folder
         self._info = DeviceInfo(
-            "CPU", "cpu", platform.release(), architecture, compiler=f"zig {version('ziglang')}"
+            "CPU",
+            "cpu",
+            platform.release(),
+            architecture,
+            compiler=f"zig {version('ziglang')}",
+            emulated=True,
         )
         self._total = memory_bytes
         self._allocations: dict[int, _Allocation] = {}
@@ -248,7 +253,7 @@ class HostDevice:
         store = np.full(nbytes + 2 * _GUARD + _ALIGNMENT, mark, np.uint8)
         base = store.ctypes.data
         start = -(-(base + _GUARD) // _ALIGNMENT) * _ALIGNMENT - base
-        store[start : start + nbytes] = _GARBAGE
+        store[start : start + nbytes] = GARBAGE
         self._allocations[base + start] = _Allocation(store, start, nbytes, mark)
         return base + start
 
@@ -269,7 +274,7 @@ class HostDevice:
         return contiguous.ctypes.data
 
     def _require_inside(self, address: int, nbytes: int) -> None:
-        for start, allocation in self._allocations.items():
+        for start, allocation in list(self._allocations.items()):  # another thread may add some
             if start <= address and address + nbytes <= start + allocation.nbytes:
                 return
         for start, data in self._shared.items():
@@ -287,6 +292,11 @@ class HostDevice:
         """Bytes of an allocation."""
         self._require_inside(address, nbytes)
         return ctypes.string_at(address, nbytes)
+
+    def read_later(self, address: int, nbytes: int) -> Callable[[], bytearray]:
+        """Bytes of an allocation, as late as may be: when they are asked for."""
+        self._require_inside(address, nbytes)
+        return lambda: bytearray(self.read(address, nbytes))
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """Copy within the device."""
@@ -331,6 +341,13 @@ class HostDevice:
         for allocation in self._allocations.values():
             if not allocation.is_intact():
                 raise HostDeviceError(f"written beside an allocation of {allocation.nbytes} bytes")
+
+    def is_done(self) -> bool:
+        """Everything is done at once."""
+        return True
+
+    def abandon(self) -> None:
+        """Nothing hangs here that could be left."""
 
     def close(self) -> None:
         """Give everything back, checking each allocation."""

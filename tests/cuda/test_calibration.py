@@ -22,7 +22,7 @@ from vtrain.engines.cuda.lower_rows import FAST
 from vtrain.engines.cuda.lowering import lower
 from vtrain.engines.cuda.selfcheck import KernelWarning
 from vtrain.engines.registry import choose_evaluator
-from vtrain.errors import RunError
+from vtrain.errors import DeviceError, RunError
 from vtrain.graph.calibration import (
     Calibration,
     Evaluator,
@@ -147,10 +147,10 @@ def test_without_a_gpu_the_command_says_so_and_writes_nothing(
     task: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def refuse() -> HostDevice:
-        raise RunError("there is no driver", where="engine cuda")
+        raise DeviceError("there is no driver", where="engine cuda")
 
     monkeypatch.setattr(session, "_open_device", refuse)
-    assert cli.run(["profile", str(task), "--engine", "cuda"]) == 2
+    assert cli.run(["profile", str(task), "--engine", "cuda"]) == 3
     assert "there is no driver" in capfd.readouterr().err
     assert task.read_text() == TASK
 

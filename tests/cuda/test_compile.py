@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.engines.steps import make_step
-from vtrain.engines.cuda import sources
+from vtrain.engines.cuda import lower_rows, sources
 from vtrain.engines.cuda.fuse import render_source
 from vtrain.engines.cuda.plan import find_groups
 from vtrain.engines.cuda.program import Program
@@ -67,6 +67,20 @@ def test_another_architecture_file_or_text_is_another_entry(tmp_path: Path) -> N
     compilers[0].compile("relu_grad.cu", '#include "relu.cu"\n')
     assert [compiler.compiled for compiler in compilers] == [3, 1]
     assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_headers_in_the_working_directory_are_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither of a file nor of a generated text, whose first kernel would be another law's."""
+    for header in ("law.cuh", "chain.cuh"):
+        (tmp_path / header).write_text("#error taken from the working directory\n")
+    generated = '#include "chain.cuh"\n#include "relu.cu"\n'
+    expected = [Compiler("sm_80", folder=None).compile("relu.cu")]
+    expected.append(Compiler("sm_80", folder=None).compile("generated.cu", generated))
+    monkeypatch.chdir(tmp_path)
+    assert Compiler("sm_80", folder=None).compile("relu.cu") == expected[0]
+    assert Compiler("sm_80", folder=None).compile("generated.cu", generated) == expected[1]
 
 
 @pytest.mark.parametrize("changed", ["law.cuh", FILE])
@@ -185,6 +199,49 @@ def test_an_error_names_file_and_line(tmp_path: Path) -> None:
     assert caught.value.where == "none.cu"
 
 
+WITH_FAST = sorted(
+    path.name for path in sources.find_folder().glob("*.cu") if "\n// --- fast" in path.read_text()
+)
+
+
+def copy_broken(file: str, before: str, folder: Path) -> Path:
+    """The kernels, with an error in ``file`` before, or else after, its fast kernels begin."""
+    kernels = folder / "kernels"
+    shutil.copytree(sources.find_folder(), kernels)
+    text = (kernels / file).read_text()
+    (kernels / file).write_text(text.replace("\n// --- fast", f"{before}\n// --- fast", 1) + "?\n")
+    return kernels
+
+
+@pytest.mark.parametrize("file", WITH_FAST)
+def test_fast_kernels_that_do_not_compile_leave_the_readable_ones(
+    file: str, tmp_path: Path
+) -> None:
+    compiler = Compiler("sm_80", folder=None, kernels=copy_broken(file, "", tmp_path))
+    code = compiler.compile(file)
+    assert f".text.{Path(file).stem}\0".encode() in code
+    assert compiler.failures[file].where.startswith(f"{file}:")
+    assert "does not compile" in compiler.failures[file].message
+
+
+def test_every_fast_kernel_can_be_left_out() -> None:
+    assert {f"{op}.cu" for op in lower_rows.FAST} | {"matmul.cu", "col2im.cu"} == {*WITH_FAST}
+
+
+def test_readable_kernels_that_do_not_compile_are_an_error_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NVRTC is asked once for the whole and once for the readable part, however often we are."""
+    compiler = Compiler("sm_80", folder=None, kernels=copy_broken("sum.cu", "?", tmp_path))
+    with pytest.raises(KernelError, match="does not compile"):
+        compiler.compile("sum.cu")
+    assert compiler.failures == {}
+    nvrtc = compiling.load_nvrtc()
+    monkeypatch.setattr(nvrtc, "nvrtcCompileProgram", None)
+    with pytest.raises(KernelError, match="does not compile"):
+        compiler.compile("sum.cu")
+
+
 @pytest.mark.parametrize(
     ("capability", "expected"),
     [((8, 0), "sm_80"), ((9, 0), "sm_90a"), ((12, 0), "sm_120a"), ((8, 9), "sm_89")],
@@ -224,13 +281,20 @@ def test_a_checkout_has_its_kernels_and_a_wheel_its_copy(
     with pytest.raises(RunError, match="install vtrain anew") as caught:
         find()
     assert caught.value.where == str(tmp_path / "package" / "reference_kernels")
-    for home in (tmp_path, tmp_path / "package"):
-        (home / "reference_kernels").mkdir(parents=True)
-        (home / "reference_kernels" / "law.cuh").touch()
-    assert find() == tmp_path / "package" / "reference_kernels"
-    # What an editable install left in the package is old when a kernel was changed since.
+    # A wheel's folder of packages, where some package left a file that is none of its business.
     (tmp_path / "pyproject.toml").touch()
+    with pytest.raises(RunError, match="install vtrain anew"):
+        find()
+    kernels = tmp_path / "package" / "reference_kernels"
+    kernels.mkdir(parents=True)
+    (kernels / "law.cuh").touch()
+    assert find() == kernels
+    # What an editable install left in the package is old when a kernel was changed since.
+    (tmp_path / "reference_kernels").mkdir()
+    (tmp_path / "reference_kernels" / "law.cuh").touch()
     assert find() == tmp_path / "reference_kernels"
+    (tmp_path / "pyproject.toml").unlink()
+    assert find() == kernels
 
 
 def test_the_copy_of_an_editable_install_goes_into_no_wheel() -> None:

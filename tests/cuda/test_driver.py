@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import gc
+import itertools
+import json
+import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,17 +21,25 @@ pytest.importorskip("cuda.bindings", reason="the cuda extra is not installed")
 from cuda import bindings
 
 from tests.cuda import test_calibration as calibration
-from tests.cuda.fake_driver import FakeCompiler, FakeDriver
+from tests.cuda.fake_driver import OK, FakeCompiler, FakeDriver, Stream
 from tests.cuda.host_device import HostDevice
 from tests.engines.compare import assert_same_state, open_law
-from tests.engines.steps import make_step
+from tests.engines.steps import Step, make_step
+from tests.tasks import make_tiny_task
+from vtrain.attest.keys import generate_key
+from vtrain.engines.base import State
 from vtrain.engines.cuda import dense, gpu
-from vtrain.engines.cuda.device import Call, Pointer
+from vtrain.engines.cuda import session as session_module
+from vtrain.engines.cuda.compile import OPTIONS
+from vtrain.engines.cuda.device import Call, Memory, Pointer
 from vtrain.engines.cuda.gpu import PIECE, CudaDevice
 from vtrain.engines.cuda.kernels import Kernels
-from vtrain.engines.cuda.session import Accumulator, CudaSession
+from vtrain.engines.cuda.program import Program
+from vtrain.engines.cuda.selfcheck import Clock, KernelWarning
+from vtrain.engines.cuda.session import Accumulator, CudaSession, SkippedCheckWarning
 from vtrain.errors import KernelError, RunError
 from vtrain.graph.calibration import LawEvaluator
+from vtrain.train.runner import train
 
 pytestmark = pytest.mark.filterwarnings("error::vtrain.engines.cuda.selfcheck.KernelWarning")
 
@@ -36,15 +50,17 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     fake = FakeDriver(HostDevice(memory_bytes=2**28), sources)
     monkeypatch.setattr(bindings, "driver", fake, raising=False)
     monkeypatch.setattr(gpu, "Compiler", partial(FakeCompiler, sources))
+    monkeypatch.setattr(gpu, "DeviceInfo", partial(gpu.DeviceInfo, emulated=True))
     return fake
 
 
 @pytest.fixture
 def device(driver: FakeDriver, tmp_path: Path) -> Iterator[CudaDevice]:
     found = CudaDevice(folder=tmp_path)
+    found._info = replace(found.info, emulated=True)
     yield found
     found.close()
-    assert driver.graphs == 0
+    assert driver.graphs == driver.captured == 0
     assert driver.device.memory().free == driver.device.memory().total
 
 
@@ -105,6 +121,96 @@ def test_gradients_are_there_when_they_are_to_be_reduced(device: CudaDevice) -> 
     session.close()
 
 
+def open_readable(device: CudaDevice, step: Step, check_every: int = 0) -> CudaSession:
+    kernels = Kernels(device, fast=False)
+    session = CudaSession(
+        step.graph, step.samples, device=device, kernels=kernels, check_every=check_every
+    )
+    session.load_state(step.state)
+    return session
+
+
+def test_a_snapshot_is_read_while_steps_are_done(
+    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another thread, in pieces of its own, beside the records that this one reads."""
+    monkeypatch.setattr(session_module, "RESERVE", 2**20)
+    monkeypatch.setattr(gpu, "PIECE", 1000)
+    step = make_step("mlp")
+    session, law = open_readable(device, step), open_law(step)
+    for _ in range(4):
+        assert session.step() == law.step()
+        expected, found = law.read_state(), list[State]()
+        snapshot = session.snapshot()
+        thread = threading.Thread(target=lambda take=snapshot, to=found: to.append(take()))
+        thread.start()
+        for _ in range(3):
+            assert session.step() == law.step()
+        thread.join()
+        [state] = found
+        assert state.keys() == expected.keys()
+        for name, value in expected.items():
+            np.testing.assert_array_equal(state[name], value, strict=True)
+    session.close()
+
+
+def test_a_run_writes_the_files_of_another_engine(
+    device: CudaDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "RESERVE", 2**20)
+    monkeypatch.setattr(session_module, "_open_device", lambda: device)
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
+    task, key = (
+        make_tiny_task(steps=12, commit_every=2, checkpoint_every=4),
+        generate_key(tmp_path / "key.pem"),
+    )
+    for engine in ("cuda", "cpu"):
+        train(task, tmp_path / engine, key=key, engine=engine)
+    for file in ("log.bin", *(f"checkpoints/{step:012d}.safetensors" for step in (4, 8, 12))):
+        assert (tmp_path / "cuda" / file).read_bytes() == (tmp_path / "cpu" / file).read_bytes()
+
+
+@pytest.mark.parametrize(("share", "fits"), [(0.5, True), (1.5, False)])
+def test_a_self_check_that_has_no_room_beside_the_step_does_not_end_the_run(
+    share: float, fits: bool, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has that of the step, or is left out with a warning that says what it lacks."""
+    monkeypatch.setattr(session_module, "RESERVE", 2**20)
+    step, done = make_step("mlp", margin=0), list[int]()
+    loud = {name: x * 6 if name.startswith("param/") else x for name, x in step.state.items()}
+    step = replace(step, state=loud)
+    session, law = open_readable(device, step, check_every=2), open_law(step)
+    need = int(session.memory_bytes * share)
+
+    def check_again(kernels: Kernels, program: Program, **options: object) -> bool:
+        device.free(device.allocate(need))
+        done.append(1)
+        return False
+
+    monkeypatch.setattr(Kernels, "check_again", check_again)
+    for _ in range(2):
+        assert session.step() == law.step()
+    snapshot, expected = session.snapshot(), law.read_state()
+    other = device.allocate(device.memory().free - 1000)
+    if fits:
+        assert session.step() == law.step()
+    else:
+        message = r"self-check after step 2 was left out: .* needs 0\.\d+ GB of device memory, 0\."
+        with pytest.warns(SkippedCheckWarning, match=message):
+            assert session.step() == law.step()
+    assert len(done) == int(fits)
+    # Its place was given away, and it was finished before that.
+    for name, value in snapshot().items():
+        np.testing.assert_array_equal(value, expected[name])
+    device.free(other)
+    for _ in range(2):
+        assert session.step() == law.step()
+    assert len(done) == 1 + int(fits)
+    assert session.saturation() == law.saturation() != {}
+    assert_same_state(session, law)
+    session.close()
+
+
 @pytest.mark.parametrize("nbytes", [1, 80, PIECE, PIECE + 1, 3 * PIECE - 3, 4 * PIECE])
 def test_what_is_written_is_read_back(nbytes: int, device: CudaDevice) -> None:
     rng = np.random.default_rng(nbytes)
@@ -144,6 +250,83 @@ def test_a_recording_that_is_forgotten_is_given_back(
     assert driver.graphs == 0
 
 
+def test_what_garbage_collection_frees_in_a_recording_waits_for_its_end(
+    device: CudaDevice, driver: FakeDriver
+) -> None:
+    """A collection may come between any two launches, and free another session's memory."""
+    kept = device.allocate(8)
+    device.write(kept, bytes(range(8)))
+    others = device.allocate(100), device.share(np.zeros((5, 20), np.uint8))
+    forgotten = [device.record(lambda: None)]
+    free = driver.device.memory().free
+
+    def work() -> None:
+        device.zero(kept, 4)
+        for address in others:
+            device.free(address)
+        forgotten.clear()
+        assert driver.graphs == 1
+        assert driver.device.memory().free == free, "not yet"
+        device.zero(kept + 6, 1)
+
+    replay = device.record(work)
+    assert driver.graphs == 1
+    assert driver.device.memory().free == free + 100
+    replay()
+    assert device.read(kept, 8) == bytes([0, 0, 0, 0, 4, 5, 0, 7])
+    device.free(kept)
+
+
+def test_a_session_that_is_collected_in_a_recording_gives_its_memory_back_after_it(
+    device: CudaDevice, driver: FakeDriver
+) -> None:
+    step, kept = make_step("mlp"), device.allocate(4)
+    free = driver.device.memory().free
+    kernels = Kernels(device, fast=False)
+    cycle: list[object] = [CudaSession(step.graph, step.samples, device=device, kernels=kernels)]
+    cycle.append(cycle)
+    assert driver.graphs == 2
+    del cycle
+
+    def work() -> None:
+        gc.collect()
+        device.zero(kept, 4)
+
+    replay = device.record(work)
+    assert driver.graphs == 1
+    assert driver.device.memory().free == free
+    replay()
+    assert device.read(kept, 4) == bytes(4)
+    device.free(kept)
+
+
+def test_another_thread_frees_when_the_recording_is_done(device: CudaDevice) -> None:
+    """Garbage is collected in whatever thread allocates."""
+    kept, other = device.allocate(4), device.allocate(4)
+    threads = [threading.Thread(target=device.free, args=(other,))]
+
+    def work() -> None:
+        threads[0].start()
+        device.zero(kept, 4)
+
+    replay = device.record(work)
+    threads[0].join()
+    replay()
+    assert device.read(kept, 4) == bytes(4)
+    device.free(kept)
+
+
+def test_a_graph_that_cannot_be_made_is_given_back(
+    device: CudaDevice, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken:
+        failed = driver.CUresult.CUDA_ERROR_NOT_SUPPORTED
+        broken.setattr(FakeDriver, "cuGraphInstantiate", lambda self, graph, flags: (failed, None))
+        with pytest.raises(KernelError, match="CUDA_ERROR_NOT_SUPPORTED"):
+            device.record(lambda: None)
+    assert driver.captured == 0
+
+
 def test_memory_of_a_device_that_failed_is_forgotten_quietly(
     device: CudaDevice, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,12 +341,20 @@ def test_memory_of_a_device_that_failed_is_forgotten_quietly(
     driver.device.free(address)
 
 
-def test_a_recording_that_fails_leaves_the_stream_usable(device: CudaDevice) -> None:
+def test_a_recording_that_fails_leaves_the_stream_usable(
+    device: CudaDevice, driver: FakeDriver
+) -> None:
+    other = device.allocate(4)
+
     def fail() -> None:
+        device.zero(other, 4)
+        device.free(other)
         raise KeyError("no")
 
     with pytest.raises(KeyError):
         device.record(fail)
+    assert driver.captured == 0
+    assert driver.device.memory().free == driver.device.memory().total
     address = device.allocate(4)
     device.write(address, b"abcd")
     assert device.read(address, 4) == b"abcd"
@@ -187,6 +378,51 @@ def test_too_much_memory_is_refused_with_need_and_supply(device: CudaDevice) -> 
         device.allocate(10**9)
 
 
+def test_too_much_memory_of_the_host_is_refused_with_need_and_supply(
+    device: CudaDevice, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Samples that fit neither the device nor what of the host's memory may be pinned."""
+    monkeypatch.setattr(gpu, "read_host_memory", lambda: Memory(3 * 10**9, 8 * 10**9))
+    with pytest.raises(RunError) as caught:
+        device.share(np.zeros((3, 10**8), np.uint8))
+    message = "needs 0.300 GB of pinned host memory, 3.000 of 8.000 GB are available"
+    assert (caught.value.message, caught.value.where) == (message, "device Fake")
+    monkeypatch.undo()
+    free, total = gpu.read_host_memory()
+    assert 2**20 < free <= total < 2**50
+
+
+def test_a_device_that_cannot_be_taken_speaks_of_no_checkpoint(
+    driver: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = driver.CUresult.CUDA_ERROR_DEVICE_UNAVAILABLE
+    monkeypatch.setattr(FakeDriver, "cuStreamCreate", lambda self, flags: (failed, None))
+    with pytest.raises(KernelError) as caught:
+        CudaDevice(folder=tmp_path)
+    assert caught.value.message == "said so (CUDA_ERROR_DEVICE_UNAVAILABLE); nothing was begun"
+
+
+@pytest.mark.parametrize("nbytes", [1, PIECE, 3 * PIECE - 3])
+def test_what_is_read_later_is_read_beside_the_queue(nbytes: int, device: CudaDevice) -> None:
+    """In another thread, while this one writes and reads elsewhere; as it was when it was asked."""
+    rng = np.random.default_rng(nbytes)
+    data, more = (rng.integers(0, 256, nbytes, dtype=np.uint8) for _ in range(2))
+    address, other = device.allocate(nbytes), device.allocate(nbytes)
+    device.write(other, data)
+    device.copy(address, other, nbytes)
+    finish = device.read_later(address, nbytes)
+    found = list[bytearray]()
+    thread = threading.Thread(target=lambda: found.append(finish()))
+    thread.start()
+    for _ in range(3):
+        device.write(other, more)
+        assert device.read(other, nbytes) == more.tobytes()
+    thread.join()
+    assert found == [bytearray(data.tobytes())]
+    device.free(address)
+    device.free(other)
+
+
 def test_a_launch_that_fails_names_its_kernel(device: CudaDevice) -> None:
     call = Call("relu.cu", "relu", (1, 1, 1), (4096, 1, 1), (0, Pointer(0), 2, Pointer(0), 2))
     with pytest.raises(KernelError, match="last checkpoint") as caught:
@@ -207,7 +443,7 @@ def test_the_device_says_what_it_is(device: CudaDevice) -> None:
     assert (info.name, info.architecture, info.processors) == ("Fake", "sm_80", 4)
     assert info.uuid == bytes(range(16)).hex()
     assert info.driver == "CUDA 13.2"
-    assert info.compiler == "NVRTC 13.2 -std=c++17"
+    assert info.compiler == " ".join(("NVRTC 13.2", *OPTIONS))
 
 
 def test_a_changed_source_is_loaded_anew(device: CudaDevice) -> None:
@@ -219,3 +455,122 @@ def test_a_changed_source_is_loaded_anew(device: CudaDevice) -> None:
         device.launch(Call("generated_put.cu", "put", (1, 1, 1), (1, 1, 1), (Pointer(out),)))
         assert device.read(out, 8) == number.to_bytes(8, "little")
     device.free(out)
+
+
+@pytest.mark.filterwarnings("default::vtrain.engines.cuda.selfcheck.KernelWarning")
+def test_kernels_that_did_not_compile_do_not_serve(
+    device: CudaDevice, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their file has the readable kernel alone; the warning says what the compiler said."""
+    step, look_up = make_step("mlp"), FakeDriver.cuModuleGetFunction
+
+    def look(self: FakeDriver, module: str, name: bytes) -> Any:
+        if name == b"sum_parts":
+            return driver.CUresult.CUDA_ERROR_NOT_FOUND, None
+        return look_up(self, module, name)
+
+    monkeypatch.setattr(FakeDriver, "cuModuleGetFunction", look)
+    failure = KernelError("does not compile:\nsum.cu(20): error: no", where="sum.cu:20")
+    device._compiler.failures["sum.cu"] = failure
+    said = r"kernel sum_parts does not run on Fake .*\(sum.cu:20: does not compile: sum.cu\(20\)"
+    with pytest.warns(KernelWarning, match=said):
+        session = CudaSession(step.graph, step.samples, device=device)
+    session.load_state(step.state)
+    law = open_law(step)
+    assert session.step() == law.step()
+    session.close()
+
+
+def test_a_device_that_hangs_is_waited_for_no_longer(
+    driver: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, seconds = CudaDevice(folder=tmp_path), itertools.count(0, 20)
+    step = make_step("mlp")
+    busy = (driver.CUresult.CUDA_ERROR_NOT_READY,)
+    queued = driver.cuStreamQuery
+    launched: list[str] = []
+
+    def query(self: FakeDriver, stream: Stream) -> Any:
+        return busy if "sum_parts" in launched else queued(stream)
+
+    def launch(call: Call) -> None:
+        launched.append(call.kernel)
+        do_launch(call)
+
+    def wait(self: FakeDriver, stream: Stream) -> Any:
+        assert "sum_parts" not in launched, "waits for ever"
+        return OK, *synchronize(stream)[1:]
+
+    do_launch, synchronize = device.launch, driver.cuStreamSynchronize
+    monkeypatch.setattr(FakeDriver, "cuStreamQuery", query)
+    monkeypatch.setattr(FakeDriver, "cuStreamSynchronize", wait)
+    monkeypatch.setattr(device, "launch", launch)
+    clock = Clock(lambda: float(next(seconds)), lambda seconds: None)
+    chosen = Kernels(device, folder=tmp_path, clock=clock)
+    with pytest.raises(KernelError, match=r"hangs on Fake .*start again"):
+        CudaSession(step.graph, step.samples, device=device, kernels=chosen)
+    with pytest.raises(KernelError, match="unusable for this process"):
+        device.read(0, 1)
+    device.free(0)
+    device.close()
+
+
+@pytest.mark.filterwarnings("default::vtrain.engines.cuda.selfcheck.KernelWarning")
+def test_chains_that_do_not_compile_are_done_node_by_node(
+    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiles = FakeCompiler.compile
+
+    def compile_some(self: FakeCompiler, file: str, text: str | None = None) -> bytes:
+        if text is not None:
+            raise KernelError("does not compile:\nno such type", where=f"{file}:3")
+        return compiles(self, file, text)
+
+    monkeypatch.setattr(FakeCompiler, "compile", compile_some)
+    step = make_step("mlp")
+    with pytest.warns(KernelWarning, match="kernel chain_.* does not run on .*no such type"):
+        session = CudaSession(step.graph, step.samples, device=device)
+    used = {launch.kernel for job in session.plan.jobs for launch in job.launches}
+    assert not any(name.startswith("chain_") for name in used)
+    session.load_state(step.state)
+    law = open_law(step)
+    assert session.step() == law.step()
+    session.close()
+
+
+def test_a_context_that_is_lost_is_left_alone(
+    driver: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every call says the error again; the verdict is for the next process."""
+    device, launched = CudaDevice(folder=tmp_path), list[str]()
+    failed = driver.CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
+    do_launch = device.launch
+
+    def launch(call: Call) -> None:
+        do_launch(call)
+        launched.append(call.kernel)
+
+    def spoil(name: str) -> None:
+        works = getattr(FakeDriver, name)
+
+        def call(self: FakeDriver, *arguments: Any) -> Any:
+            lost = "sum_parts" in launched
+            return (
+                (failed, None)[: len(works(self, *arguments))] if lost else works(self, *arguments)
+            )
+
+        monkeypatch.setattr(FakeDriver, name, call)
+
+    for name in ("cuStreamQuery", "cuStreamSynchronize", "cuCtxSetCurrent", "cuMemFree"):
+        spoil(name)
+    monkeypatch.setattr(device, "launch", launch)
+    step = make_step("mlp")
+    with pytest.raises(KernelError, match="CUDA_ERROR_ILLEGAL_ADDRESS") as caught:
+        CudaSession(
+            step.graph, step.samples, device=device, kernels=Kernels(device, folder=tmp_path)
+        )
+    assert caught.value.where == "kernel sum_parts"
+    assert "start again: that is remembered" in caught.value.message
+    device.close()
+    [verdicts] = tmp_path.glob("selfcheck-*.json")
+    assert "sum_parts" in json.loads(verdicts.read_text())["fatal"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator
+import json
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,17 +13,21 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+import vtrain
+from tests.conftest import pytest_collection_modifyitems
 from tests.cuda.host_device import HostDevice
 from tests.cuda.test_selfcheck import BrokenDevice
 from tests.tasks import make_tiny_task
 from vtrain import cli
 from vtrain.attest.keys import generate_key
+from vtrain.audit import verify as auditing
 from vtrain.audit.verify import verify
 from vtrain.engines import registry
 from vtrain.engines.cuda import gpu, session
 from vtrain.engines.cuda.selfcheck import KernelWarning
-from vtrain.engines.registry import open_session, resolve_engine
-from vtrain.errors import KernelError, MissingExtraError, RunError
+from vtrain.engines.registry import EngineWarning, open_session, resolve_engine
+from vtrain.errors import DeviceError, KernelError, MissingExtraError, RunError, VtrainError
+from vtrain.train import task as tasks
 from vtrain.train.runner import train
 
 
@@ -44,13 +50,46 @@ def use_device(monkeypatch: pytest.MonkeyPatch, device: HostDevice) -> None:
     monkeypatch.setattr(session, "_open_device", lambda: device)
 
 
-def test_auto_takes_the_best_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    for available, best in ((False, "cpu"), (True, "cuda")):
-        registry._has_gpu.cache_clear()
-        monkeypatch.setattr(gpu, "is_available", lambda found=available: found)
-        assert resolve_engine("auto") == best
+def refuse(error: Exception) -> Callable[..., Any]:
+    def raise_it(*_: object, **__: object) -> Any:
+        raise error
+
+    return raise_it
+
+
+def test_auto_takes_a_gpu_that_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "has_driver", lambda: True)
+    monkeypatch.setattr(gpu, "find_obstacle", lambda: None)
+    use_device(monkeypatch, device := HostDevice())
+    assert resolve_engine("auto") == "cuda"
     with pytest.raises(RunError, match="is none of auto, cpu, cuda, numpy"):
         resolve_engine("gpu")
+    device.close()
+
+
+def test_auto_says_once_why_it_does_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = DeviceError("the NVIDIA driver is of CUDA 12.8", where="engine cuda")
+    monkeypatch.setattr(gpu, "has_driver", lambda: True)
+    monkeypatch.setattr(gpu, "find_obstacle", lambda: old)
+    with pytest.warns(EngineWarning, match=r"takes cpu: engine cuda: the NVIDIA driver is of CUDA"):
+        assert resolve_engine("auto") == "cpu"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert resolve_engine("auto") == "cpu"
+    registry._has_gpu.cache_clear()
+    monkeypatch.setattr(gpu, "find_obstacle", lambda: None)
+    full = KernelError("out of memory (CUDA_ERROR_OUT_OF_MEMORY); nothing was begun")
+    monkeypatch.setattr(session, "_open_device", refuse(full))
+    with pytest.warns(EngineWarning, match="takes cpu: out of memory"):
+        assert resolve_engine("auto") == "cpu"
+
+
+def test_auto_says_nothing_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "ctypes", SimpleNamespace(CDLL=refuse(OSError("no such file"))))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert resolve_engine("auto") == "cpu"
+    assert "there is no NVIDIA driver" in str(gpu.find_obstacle())
 
 
 def without(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
@@ -71,7 +110,8 @@ def test_without_the_extra_the_command_is_told(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(MissingExtraError, match=r"-m pip install 'vtrain\[cuda\]'") as caught:
         open_session("cuda", task.graph, task.samples)
     assert caught.value.where == "engine cuda"
-    assert not gpu.is_available()
+    monkeypatch.setattr(gpu, "has_driver", lambda: True)
+    assert isinstance(gpu.find_obstacle(), MissingExtraError)
 
 
 class NoDevice:
@@ -92,10 +132,10 @@ def test_without_driver_or_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> No
             raise RuntimeError("libcuda.so.1 is not found")
 
     monkeypatch.setattr(bindings, "driver", NoDriver(), raising=False)
-    with pytest.raises(RunError, match="no NVIDIA driver on this machine"):
+    with pytest.raises(DeviceError, match="no NVIDIA driver on this machine"):
         gpu.load_driver()
     monkeypatch.setattr(bindings, "driver", NoDevice(), raising=False)
-    with pytest.raises(RunError, match="finds no NVIDIA GPU: `nvidia-smi` must list one"):
+    with pytest.raises(DeviceError, match="finds no NVIDIA GPU: `nvidia-smi` must list one"):
         gpu.load_driver()
 
 
@@ -141,15 +181,43 @@ def test_a_gpu_that_cannot_serve_is_not_taken(
     bindings = pytest.importorskip("cuda.bindings", reason="the cuda extra is not installed")
     monkeypatch.setattr(bindings, "driver", SomeDevice(version, capability), raising=False)
     monkeypatch.setattr(gpu, "ctypes", SimpleNamespace(CDLL=lambda name: None))
-    assert gpu.is_available() == serves
+    assert (gpu.find_obstacle() is None) == serves
     if version < gpu.OLDEST:
-        with pytest.raises(RunError, match=r"is of CUDA 12\.8: kernels need one of CUDA 13 \(580"):
+        with pytest.raises(
+            DeviceError, match=r"is of CUDA 12\.8: kernels need one of CUDA 13 \(580"
+        ):
             gpu.load_driver()
 
 
-@pytest.mark.parametrize("found", [MissingExtraError, RunError])
-def test_an_audit_that_lacks_its_engine_says_so(
-    found: type[Exception],
+@pytest.mark.parametrize("obstacle", [None, DeviceError("the driver is old")])
+def test_gpu_tests_are_skipped_for_the_reason_that_the_engine_has(
+    obstacle: VtrainError | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks: dict[str, list[pytest.MarkDecorator]] = {"gpu": [], "slow": []}
+    items: list[Any] = [
+        SimpleNamespace(
+            get_closest_marker=lambda name, own=own: name if name == own else None,
+            add_marker=found.append,
+        )
+        for own, found in marks.items()
+    ]
+    monkeypatch.setattr(gpu, "find_obstacle", lambda: obstacle)
+    pytest_collection_modifyitems(items)
+    assert marks["slow"] == []
+    reasons = [mark.kwargs["reason"] for mark in marks["gpu"]]
+    assert reasons == ([] if obstacle is None else [f"no GPU that can be used: {obstacle}"])
+
+
+LACKS = [
+    MissingExtraError("something is missing: do this", where="engine cuda"),
+    DeviceError("something is missing: do this", where="engine cuda"),
+    KernelError("something is missing: do this", where="engine cuda"),
+]
+
+
+@pytest.mark.parametrize("lack", LACKS, ids=lambda error: error.code)
+def test_an_audit_that_lacks_its_engine_says_so_at_once(
+    lack: VtrainError,
     tmp_path: Path,
     key: Ed25519PrivateKey,
     monkeypatch: pytest.MonkeyPatch,
@@ -157,14 +225,66 @@ def test_an_audit_that_lacks_its_engine_says_so(
 ) -> None:
     """No verdict: neither the run nor who asked is at fault."""
     train(make_tiny_task(steps=10), tmp_path / "run", key=key, engine="cpu")
-
-    def fail() -> HostDevice:
-        raise found("something is missing: do this")
-
-    monkeypatch.setattr(session, "_open_device", fail)
+    monkeypatch.setattr(session, "_open_device", refuse(lack))
+    monkeypatch.setattr(auditing, "check_structure", refuse(AssertionError("has begun")))
     assert cli.run(["verify", str(tmp_path / "run"), "--engine", "cuda"]) == 3
-    assert "INCONCLUSIVE" in (shown := capfd.readouterr().out)
-    assert "something is missing: do this" in shown
+    shown = capfd.readouterr()
+    assert shown.out == ""
+    assert shown.err == f"vtrain verify: {lack}\n"
+
+
+def read_all(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder, by its path, and every folder."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b""
+        for path in folder.rglob("*")
+    }
+
+
+@pytest.mark.parametrize("lack", LACKS, ids=lambda error: error.code)
+@pytest.mark.parametrize("place", ["device", "session"])
+def test_a_run_that_lacks_its_engine_stays_as_it_is(
+    place: str,
+    lack: VtrainError,
+    tmp_path: Path,
+    key: Ed25519PrivateKey,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With its claim, with what lies in the log beyond it, and nothing where there was none."""
+    task, out = make_tiny_task(steps=20), tmp_path / "run"
+    train(task, out, key=key, engine="cpu", steps=10)
+    with (out / "log.bin").open("ab") as log:
+        log.write(b"of a process that was killed")
+    before = read_all(out)
+    assert "claim.cbor" in before
+    if place == "device":
+        monkeypatch.setattr(session, "_open_device", refuse(lack))
+    else:
+        use_device(monkeypatch, HostDevice())
+        monkeypatch.setattr(session.CudaSession, "__init__", refuse(lack))
+    for folder in (out, tmp_path / "fresh"):
+        with pytest.raises(type(lack), match="something is missing: do this"):
+            train(task, folder, key=key, engine="cuda")
+    assert read_all(out) == before
+    assert not (tmp_path / "fresh").exists()
+
+
+def test_a_finished_run_needs_no_engine_and_claims_none(
+    tmp_path: Path, key: Ed25519PrivateKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, out = make_tiny_task(steps=10), tmp_path / "run"
+    first = train(task, out, key=key, engine="numpy")
+    before = read_all(out)
+    monkeypatch.setattr(session, "_open_device", refuse(LACKS[0]))
+    again = train(task, out, key=key, engine="cuda")
+    assert (first.engine, again.engine, again.resumed_from) == ("numpy", "", 10)
+    assert read_all(out) == before
+    # One that lost a checkpoint is not finished: it is done anew from there, or not touched.
+    (out / "checkpoints" / f"{10:012d}.safetensors").unlink()
+    before = read_all(out)
+    with pytest.raises(MissingExtraError):
+        train(task, out, key=key, engine="cuda")
+    assert read_all(out) == before
 
 
 def test_an_audit_whose_device_fails_is_inconclusive(
@@ -228,8 +348,10 @@ def test_memory_that_runs_out_leaves_a_run_that_can_go_on(
     train(task, tmp_path / "run", key=key, engine="cuda", steps=20)
     # What passed the self-check is known by now: the next that asks for memory is the step.
     use_device(monkeypatch, HostDevice(memory_bytes=5000))
-    with pytest.raises(RunError, match=r"a step needs .* GB more of device memory"):
+    before = read_all(tmp_path / "run")
+    with pytest.raises(DeviceError, match=r"a step needs .* GB more of device memory"):
         train(task, tmp_path / "run", key=key, engine="cuda")
+    assert read_all(tmp_path / "run") == before
     resumed = train(task, tmp_path / "run", key=key, engine="cpu")
     assert resumed.resumed_from == 20
     assert resumed.root == train(task, tmp_path / "whole", key=key, engine="cpu").root
@@ -250,8 +372,47 @@ def test_the_self_check_is_repeated_as_asked(
         device.broken = step >= 8
 
     with pytest.warns(KernelWarning, match="kernel sum_parts gives wrong bits"):
-        summary = train(
+        summary = vtrain.train(
             task, tmp_path / "run", key=key, engine="cuda", selfcheck_every=4, progress=watch
         )
     assert len(done) == 40
     assert summary.root == train(task, tmp_path / "whole", key=key, engine="cpu").root
+
+
+def test_the_command_shows_a_warning_as_one_line(
+    tmp_path: Path,
+    key: Ed25519PrivateKey,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """And in the report."""
+    task, words = tmp_path / "task.toml", ("--key", str(tmp_path / "key.pem"), "--json")
+    task.touch()
+    monkeypatch.setattr(tasks, "load_task", lambda path, srs: path)
+    monkeypatch.setattr(tasks, "compile_task", lambda file, open_key: make_tiny_task(steps=10))
+    use_device(monkeypatch, BrokenDevice(("sum_parts",), 3))
+    orders = ["train", str(task), "--out", str(tmp_path / "run"), "--engine", "cuda", *words]
+    assert cli.run(orders) == 0
+    shown = capfd.readouterr()
+    [line] = shown.err.splitlines()
+    assert line.startswith("warning: kernel sum_parts gives wrong bits on ")
+    assert json.loads(shown.out)["warnings"] == [line.removeprefix("warning: ")]
+    assert json.loads(shown.out)["engine"] == "cuda"
+
+
+@pytest.mark.parametrize(
+    ("engine", "every", "reason"),
+    [
+        ("cpu", 5, "for engine cuda alone"),
+        ("numpy", 1, "for engine cuda"),
+        ("cuda", -1, "negative"),
+    ],
+)
+def test_a_self_check_is_repeated_where_there_is_one(
+    engine: str, every: int, reason: str, tmp_path: Path, key: Ed25519PrivateKey
+) -> None:
+    with pytest.raises(RunError, match=reason):
+        vtrain.train(
+            make_tiny_task(), tmp_path / "run", key=key, engine=engine, selfcheck_every=every
+        )
+    assert not (tmp_path / "run").exists()

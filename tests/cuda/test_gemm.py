@@ -20,10 +20,12 @@ from vtrain.engines.cuda.gemm import (
     LONGEST_SUM,
     TILE,
     Bytes,
+    Choice,
     Epilogue,
     Factor,
     Narrow,
     count_cost,
+    find_choice,
     plan_matmul,
 )
 from vtrain.engines.cuda.launch import Arg, Constant, Launch, Operand, Output, Saturated, Scratch
@@ -629,6 +631,30 @@ def test_few_outputs_are_split_until_the_device_is_busy() -> None:
     assert 100 <= blocks <= 132
 
 
+@pytest.mark.parametrize("kernel", ["matmul_wgmma_i16_i16", "matmul_wgmma_i16_i16_narrow"])
+@pytest.mark.parametrize("is_turned", [False, True])
+@pytest.mark.parametrize(("m", "n"), [(9, 70), (70, 9), (130, 65)])
+def test_a_product_can_be_done_as_another_was(
+    host_device: HostDevice, kernel: str, is_turned: bool, m: int, n: int
+) -> None:
+    a, b = random((m, 40), "i16", 1), random((40, n), "i16", 2)
+    choice = Choice(kernel, is_turned)
+    launches = plan_matmul(*factors(a, b), Epilogue(SUMS), WGMMA, least_products=0, choice=choice)
+    assert launches is not None
+    assert find_choice(launches) == choice
+    sums = run(host_device, launches, [a, b], m * n).sums
+    assert np.array_equal(sums.reshape(m, n), exact(a, b))
+
+
+def test_what_cannot_be_done_as_another_was_is_not() -> None:
+    wide = factor("i16", 256, 512)
+    for kernel in ("matmul_wgmma_i8_i8", "matmul_wgmma_windows_i16_i16", "matmul_pack_along"):
+        choice = Choice(kernel, is_turned=False)
+        assert plan_matmul(wide, wide, Epilogue(SUMS), "sm_90a", choice=choice) is None
+    choice = Choice("matmul_wgmma_i16_i16", is_turned=False)
+    assert plan_matmul(wide, wide, Epilogue(SUMS), "sm_80", choice=choice) is None
+
+
 def test_cost_counts_byte_products() -> None:
     wide, narrow = factor("i16", 4096, 4096), factor("i8", 4096, 4096)
     assert count_cost(wide, wide).operations == 4 * 2 * 4096**3
@@ -647,5 +673,9 @@ def test_refusals() -> None:
         Factor(Operand(0), "i16", 4, 0, True, 0, 1)
     with pytest.raises(GraphError, match="inner extents"):
         plan_matmul(factor("i16", 4, 5), factor("i16", 4, 6), Epilogue(SUMS), "sm_80")
+    one = factor("i16", 1, 1)
+    with pytest.raises(GraphError, match="65535 matrices at most"):
+        plan_matmul(one, one, Epilogue(SUMS), "sm_80", batch=65_536)
+    assert plan_matmul(one, one, Epilogue(SUMS), "sm_80", batch=65_535, least_products=0)
     with pytest.raises(GraphError, match="takes the sums"):
         Epilogue(None)

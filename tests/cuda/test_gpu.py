@@ -6,11 +6,13 @@ same session on the CPU.  ``python -m pytest -m gpu tests/cuda`` is the whole ch
 
 from __future__ import annotations
 
+import gc
 import shutil
 import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -127,6 +129,66 @@ def test_what_is_written_is_read_back(nbytes: int, device: CudaDevice) -> None:
     device.free(other)
 
 
+def test_snapshots_are_read_while_steps_are_done(device: CudaDevice) -> None:
+    """By another thread, and each as the state was when it was taken."""
+    step = make_step("cnn")
+    cuda, law = open_cuda(step, device), open_law(step)
+    for _ in range(5):
+        assert cuda.step() == law.step()
+        expected, snapshot = law.read_state(), cuda.snapshot()
+        with ThreadPoolExecutor(1) as pool:
+            found = pool.submit(snapshot)
+            for _ in range(10):
+                assert cuda.step() == law.step()
+        for name, value in found.result().items():
+            np.testing.assert_array_equal(value, expected[name], strict=True)
+    cuda.close()
+
+
+@pytest.mark.parametrize("nbytes", [1, 2**23 + 1, 5 * 2**23 - 3])
+def test_what_is_read_later_is_read_beside_the_queue(nbytes: int, device: CudaDevice) -> None:
+    data = np.random.default_rng(nbytes).integers(0, 256, nbytes, dtype=np.uint8)
+    address, other = device.allocate(nbytes), device.allocate(nbytes)
+    device.write(other, data)
+    device.copy(address, other, nbytes)
+    finish = device.read_later(address, nbytes)
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(finish)
+        for _ in range(3):
+            device.zero(other, nbytes)
+            assert device.read(other, nbytes) == bytes(nbytes)
+    assert found.result() == data.tobytes()
+    device.free(address)
+    device.free(other)
+
+
+def test_garbage_that_is_collected_in_a_recording_spoils_nothing(device: CudaDevice) -> None:
+    """The memory and the graphs of a session that nobody knows any more, and of the host's."""
+    step = make_step("mlp")
+    kept, shared = device.allocate(8), device.share(np.zeros((5, 20), np.uint8))
+    device.write(kept, bytes(range(8)))
+    cycle: list[object] = [open_cuda(step, device)]
+    cycle.append(cycle)
+    del cycle
+
+    def work() -> None:
+        device.zero(kept, 4)
+        gc.collect()
+        device.free(shared)
+        device.zero(kept + 6, 1)
+
+    def fail() -> None:
+        device.zero(kept, 8)
+        raise KeyError("no")
+
+    replay = device.record(work)
+    with pytest.raises(KeyError):
+        device.record(fail)
+    replay()
+    assert device.read(kept, 8) == bytes([0, 0, 0, 0, 4, 5, 0, 7])
+    device.free(kept)
+
+
 def test_samples_in_the_memory_of_the_host_give_the_same_bits(
     device: CudaDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +237,7 @@ for kind in ("mlp", "cnn"):
     for _ in range(4):
         assert cuda.step() == law.step()
     assert cuda.trace() == law.trace()
+    cuda.snapshot()()
     cuda.close()
 device.close()
 """

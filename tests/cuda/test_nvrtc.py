@@ -1,4 +1,8 @@
-"""Every kernel compiles for the GPUs that we mean, by the compiler that runs use; no GPU needed."""
+"""Every kernel compiles for the GPUs that we mean; no GPU needed.
+
+By the NVRTC that is installed: with the development lock the one that torch asks for, which is
+that of ``requirements-cuda.lock`` too.  A wheel's extra takes the newest 13, which may be later.
+"""
 
 from __future__ import annotations
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
+import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,11 +21,26 @@ from tests.engines.steps import Step, make_step
 from vtrain.engines.cuda import dense, fuse, gemm, kernels, lower_rows, sources
 from vtrain.engines.cuda.device import Call, DeviceInfo
 from vtrain.engines.cuda.kernels import CASES, Kernels
-from vtrain.engines.cuda.launch import Launch
+from vtrain.engines.cuda.launch import DTYPE_CODES, Constant, Launch
 from vtrain.engines.cuda.lowering import lower
-from vtrain.engines.cuda.selfcheck import KernelWarning, agrees, boundary_values, node_case
+from vtrain.engines.cuda.plan import Planned, find_groups
+from vtrain.engines.cuda.program import Program
+from vtrain.engines.cuda.selfcheck import (
+    LONGEST_WAIT,
+    Case,
+    Checker,
+    Clock,
+    KernelWarning,
+    Subject,
+    TerminalProgress,
+    agrees,
+    boundary_values,
+    make_kind,
+    node_case,
+)
 from vtrain.engines.cuda.session import CudaSession
 from vtrain.engines.numpy_engine import NumpySession
+from vtrain.errors import KernelError
 from vtrain.spec.number import STORAGE
 from vtrain.wire.graph import Attrs, Node, TensorType
 
@@ -529,3 +546,464 @@ def test_what_is_written_to_an_operand_is_seen(host_device: HostDevice) -> None:
 
     case = node_case("relu", {}, [whole], whole, spoil_operand)
     assert not agrees(host_device, case)
+
+
+class Failing(HostDevice):
+    """What a launch of ``kernel`` does to a GPU: it is refused, or the context is lost, or it never
+    comes to its end."""
+
+    def __init__(self, kernel: str, how: str, **options: Any) -> None:
+        super().__init__(**options)
+        self._kernel, self._how = kernel, how
+        self.is_abandoned = self._is_lost = self._hangs = False
+        self.launched: list[str] = []
+        self.prepared: set[tuple[str, str]] = set()
+
+    def _require_context(self) -> None:
+        if self._is_lost:
+            raise KernelError("an illegal memory access (CUDA_ERROR_ILLEGAL_ADDRESS)")
+
+    def prepare(self, kernels: Sequence[tuple[str, str]]) -> None:
+        super().prepare(kernels)
+        self.prepared.update(kernels)
+
+    def launch(self, call: Call) -> None:
+        self._require_context()
+        self.launched.append(call.kernel)
+        if call.kernel == self._kernel and self._how == "refused":
+            raise KernelError("too many resources (CUDA_ERROR_X)", where=f"x.cu: {call.kernel}")
+        self._is_lost |= call.kernel == self._kernel and self._how == "lost"
+        self._hangs |= call.kernel == self._kernel and self._how == "hangs"
+        super().launch(call)
+
+    def is_done(self) -> bool:
+        self._require_context()
+        return not self._hangs
+
+    def read(self, address: int, nbytes: int) -> bytes:
+        self._wait()
+        return super().read(address, nbytes)
+
+    def synchronize(self) -> None:
+        self._wait()
+        super().synchronize()
+
+    def free(self, address: int) -> None:
+        if not self.is_abandoned:
+            self._wait()
+            super().free(address)
+
+    def abandon(self) -> None:
+        self.is_abandoned = True
+
+    def _wait(self) -> None:
+        self._require_context()
+        assert not self._hangs, "waits for ever"
+
+
+class Hours:
+    """A clock on which nothing takes time but waiting."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+
+    @property
+    def clock(self) -> Clock:
+        return Clock(lambda: self.seconds, self.sleep)
+
+
+def open_failing(
+    device: HostDevice, step: Step, folder: Path | None, hours: Hours | None = None
+) -> CudaSession:
+    chosen = Kernels(device, folder=folder, clock=(hours or Hours()).clock)
+    return CudaSession(step.graph, step.samples, device=device, kernels=chosen)
+
+
+def test_a_kernel_that_cannot_be_launched_is_replaced(tmp_path: Path) -> None:
+    """Once more at the next start: it may have been another program that took the resources."""
+    step = make_step("mlp")
+    for _ in range(2):
+        device = Failing("sum_parts", "refused")
+        message = (
+            r"kernel sum_parts does not run on CPU \(cpu, driver .*\): it is disabled, and the "
+            r"readable kernel serves in its place \(x.cu: sum_parts: too many resources"
+        )
+        with pytest.warns(KernelWarning, match=message):
+            session = open_failing(device, step, tmp_path)
+        used = {launch.kernel for job in session.plan.jobs for launch in job.launches}
+        assert "sum_parts" not in used
+        assert "digest_chunks" in used
+        run(step, session)
+        session.close()
+        device.close()
+
+
+@pytest.mark.parametrize("how", ["refused", "lost", "hangs"])
+def test_a_readable_kernel_that_fails_is_an_error(how: str, tmp_path: Path) -> None:
+    device = Failing("sum", how)
+    with pytest.raises(KernelError, match=r"readable kernels do not run on CPU .*engine cpu") as no:
+        open_failing(device, make_step("mlp"), tmp_path)
+    assert no.value.where == "self-check"
+    assert device.is_abandoned is (how != "refused")
+    for path in tmp_path.iterdir():
+        assert json.loads(path.read_text())["fatal"] == {}
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [("lost", "fails and leaves the device unusable to this process on CPU"), ("hangs", "hangs")],
+)
+def test_the_next_start_goes_on_without_a_kernel_that_ended_this_one(
+    how: str, said: str, tmp_path: Path
+) -> None:
+    step, hours = make_step("mlp"), Hours()
+    device = Failing("sum_parts", how)
+    with pytest.raises(KernelError, match=f"{said} .*start again: that is remembered") as caught:
+        open_failing(device, step, tmp_path, hours)
+    assert caught.value.where == "kernel sum_parts"
+    assert device.is_abandoned
+    assert (hours.seconds > LONGEST_WAIT) is (how == "hangs")
+    assert hours.seconds < LONGEST_WAIT + 1
+    again = Failing("sum_parts", how)
+    with pytest.warns(KernelWarning, match="kernel sum_parts did not run .* delete ") as warned:
+        session = open_failing(again, step, tmp_path)
+    assert len(warned) == 1
+    assert str(next(tmp_path.iterdir())) in str(warned[0].message)
+    assert "sum_parts" not in again.launched
+    run(step, session)
+    session.close()
+    again.close()
+
+
+def test_what_cannot_be_remembered_is_said() -> None:
+    with pytest.raises(KernelError, match=r"hangs on CPU .*could not be remembered: take"):
+        open_failing(Failing("sum_parts", "hangs"), make_step("mlp"), None)
+
+
+def test_what_another_process_found_fatal_stays(tmp_path: Path) -> None:
+    """Both began before either had a verdict."""
+    step = make_step("mlp")
+    slow = HostDevice()
+    chosen = Kernels(slow, folder=tmp_path)
+    with pytest.raises(KernelError, match="hangs"):
+        open_failing(Failing("sum_parts", "hangs"), step, tmp_path)
+    CudaSession(step.graph, step.samples, device=slow, kernels=chosen).close()
+    [path] = tmp_path.iterdir()
+    content = json.loads(path.read_text())
+    assert content["fatal"].keys() == {"sum_parts"}
+    assert "digest_chunks:tensor_digest" in content["passed"]
+
+
+def test_a_kernel_that_hangs_during_the_run_is_an_error(tmp_path: Path) -> None:
+    step, device = make_step("mlp"), Failing("none", "hangs")
+    chosen = Kernels(device, folder=tmp_path, clock=Hours().clock)
+    session = CudaSession(step.graph, step.samples, device=device, kernels=chosen, check_every=1)
+    session.load_state(step.state)
+    session.step()
+    device._kernel = "sum_parts"
+    with pytest.raises(KernelError, match="hangs"):
+        session.step()
+    session.close()
+
+
+def test_all_that_is_tried_is_compiled_at_one_time(tmp_path: Path) -> None:
+    first: list[tuple[str, set[tuple[str, str]]]] = []
+
+    class Watched(Failing):
+        def launch(self, call: Call) -> None:
+            if not first:
+                first.append((call.kernel, set(self.prepared)))
+            assert (call.file, call.kernel) in self.prepared
+            super().launch(call)
+
+    step, said = make_step("mlp"), list[tuple[str, int, int]]()
+    device = Watched("none", "")
+    chosen = Kernels(device, folder=tmp_path, progress=lambda *given: said.append(given))
+    chosen.plan_step(Program(step.graph))
+    [(_, prepared)] = first
+    assert {kernel for _, kernel in prepared} == set(device.launched)
+    assert {"sum", "sum_parts", "state_root_levels"} <= {kernel for _, kernel in prepared}
+    assert re.fullmatch(r"compiling \d+ files", said[0][0])
+    assert [done for _, done, _ in said] == [0, *range(len(said) - 2), len(said) - 2]
+    assert {total for _, _, total in said} == {len(said) - 2}
+    said.clear()
+    Kernels(device, folder=tmp_path, progress=lambda *given: said.append(given)).plan_step(
+        Program(step.graph)
+    )
+    assert said == []
+
+
+class Screen:
+    def __init__(self, is_terminal: bool) -> None:
+        self.text, self._is_terminal = "", is_terminal
+
+    def isatty(self) -> bool:
+        return self._is_terminal
+
+    def write(self, text: str) -> None:
+        self.text += text
+
+    def flush(self) -> None: ...
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_long_work_is_shown_on_a_terminal(
+    is_terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen, hours = Screen(is_terminal), Hours()
+    monkeypatch.setattr(sys, "stderr", screen)
+    show = TerminalProgress(hours.clock.now)
+    show("compiling 3 files", 0, 9)
+    show("first", 0, 9)
+    line = "self-check of the GPU's kernels: compiling 3 files (0/9)"
+    assert screen.text == (f"\r{line}\r" if is_terminal else "")
+    screen.text = ""
+    hours.sleep(5)
+    show("second", 1, 9)
+    show("third", 2, 9)
+    show("", 9, 9)
+    text = "self-check of the GPU's kernels: second (1/9)"
+    lines = [text.ljust(len(line)), " " * len(text)]
+    assert screen.text == ("".join(f"\r{each}\r" for each in lines) if is_terminal else "")
+
+
+def test_a_kernel_that_no_case_launches_does_not_serve(host_device: HostDevice) -> None:
+    whole = TensorType("i32", (64,), 0, 0, 0)
+    case = node_case("relu", {}, [whole], whole, lower)
+    checker = Checker(host_device, key="", folder=None)
+    with pytest.warns(KernelWarning, match="kernel other is not tried"):
+        assert checker.check([Subject("other", lambda seed: [case], {})]) == {"other"}
+    assert checker.check([Subject("relu", lambda seed: [case], {})]) == set()
+
+
+def test_chains_are_tried_with_all_their_numbers() -> None:
+    """Updates share a kernel; only where its shift is negative is it wrong."""
+    step = make_step("mlp")
+    groups = find_groups(Program(step.graph))
+    update = next(chain.name for chain in groups if len(chain.results) == 2)
+    shifts = {chain.numbers[1] for chain in groups if chain.name == update}
+    assert min(shifts) < 0 < max(shifts)
+    for shift in shifts:
+
+        def is_meant(call: Call, shift: int = shift) -> bool:
+            return call.kernel == update and shift in find_numbers(call)
+
+        device = Choosy(is_meant, -3)
+        with pytest.warns(KernelWarning, match=f"kernel {update} gives wrong bits"):
+            Kernels(device).plan_step(Program(step.graph))
+        device.close()
+
+
+def test_chains_are_tried_in_place() -> None:
+    """As they are launched on the state: a result lies where an operand was."""
+
+    def is_in_place(call: Call) -> bool:
+        pointers = [slot for slot in call.slots if not isinstance(slot, int)]
+        return call.kernel.startswith("chain_") and len(set(pointers)) < len(pointers)
+
+    device = Choosy(is_in_place, -3)
+    with pytest.warns(KernelWarning, match="kernel chain_.* gives wrong bits"):
+        Kernels(device).plan_step(Program(make_step("mlp").graph))
+    device.close()
+
+
+@pytest.mark.parametrize("kernel", [(3, 3), (1, 1), (2, 3)])
+def test_what_turns_a_kernel_is_tried(kernel: tuple[int, int], host_device: HostDevice) -> None:
+    down, across = kernel
+    product = make_gradient(kernel, (down - 1, 0, 0, across - 1))
+    [case] = dense.turn_cases(product)
+    assert agrees(host_device, case)
+    device = BrokenDevice((dense.TURN,), 6)
+    assert not agrees(device, case)
+    device.close()
+
+
+def make_gradient(kernel: tuple[int, int], pads: tuple[int, ...]) -> dense.Product:
+    """Of an image that a convolution of 64 channels with 32 outputs had."""
+    gradients = TensorType("i16", (8, 12, 12, 32), 0, *STORAGE["i16"])
+    area = kernel[0] * kernel[1]
+    turned = TensorType("i16", (area * 32, 64), 0, *STORAGE["i16"])
+    window: Attrs = {"kernel": kernel, "strides": (1, 1), "pads": pads}
+    turns: Attrs = {"transpose_a": 0, "transpose_b": 0}
+    form = dense.Form(
+        Node("product", "matmul", turns, (), ()),
+        (gradients, turned),
+        (Node("patches", "im2col", window, (), ()), None),
+        (),
+    )
+    return dense.Product((0,), (0, 1), None, form, dense.Turn("i16", 32, area, 64))
+
+
+def test_without_what_turns_kernels_gradients_are_scattered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make_small(monkeypatch)
+    monkeypatch.setattr(kernels, "long_case", lambda form, plan, seed: None)
+    step = make_step("cnn", batch=4)
+    device = BrokenDevice((dense.TURN,), 6)
+    chosen = Kernels(device, least_products=2**40)
+    with pytest.warns(KernelWarning) as caught:
+        session = CudaSession(step.graph, step.samples, device=device, kernels=chosen)
+    assert [str(warning.message).split()[1] for warning in caught] == [dense.TURN]
+    used = {launch.kernel for job in session.plan.jobs for launch in job.launches}
+    assert "col2im" in used
+    assert dense.TURN not in used
+    run(step, session, steps=1)
+    session.close()
+    device.close()
+
+
+# --- every way in which a product can be launched is tried
+
+
+def list_forms() -> Iterator[dense.Form]:
+    """Products of all kinds, in sizes on either side of what tells one way from another."""
+    narrow: Attrs = {"dtype": "i16", "multiplier": 1, "shift": 20}
+    rescale = Node("out", "rescale", narrow, (), (TensorType("i16", (), 0, 0, 0),))
+    wide = STORAGE["i16"]
+    ranges = [
+        (wide, wide),
+        ((0, 255), wide),
+        (wide, (-9, 9)),
+        ((-9, 9), (0, 200)),
+        ((-9, 9), (-100, 100)),
+    ]
+    followers: list[tuple[Node, ...]] = [(), (rescale,)]
+    turns = list(itertools.product((0, 1), (0, 1)))
+    sizes = [(400, 264, 300), (60, 300, 200), (130, 130, 41), (4096, 4096, 64), (300, 9000, 96)]
+    for (rows, terms, columns), (left, right), turned, last in itertools.product(
+        sizes, ranges, turns, followers
+    ):
+        shapes = (rows, terms)[:: 1 - 2 * turned[0]], (terms, columns)[:: 1 - 2 * turned[1]]
+        a, b = (
+            TensorType("i16", shape, 0, *between)
+            for shape, between in zip(shapes, (left, right), strict=True)
+        )
+        yield make_form(a, b, turned, (None, None), last)
+    for channels, side, position, images, other, turn, last in itertools.product(
+        (3, 4, 12, 16, 80, 72, 256), (1, 3), (0, 1), (2, 40), (10, 200), (0, 1), followers
+    ):
+        window: Attrs = {"kernel": (side, side), "strides": (1, 1), "pads": (side // 2,) * 4}
+        image = TensorType("i16", (images, 8, 8, channels), 0, *wide)
+        pixels, places = images * 64, side * side * channels
+        patches = Node("patches", "im2col", window, (), ())
+        terms = (pixels if turn else places) if position == 0 else (places if turn else pixels)
+        matrix = TensorType("i16", (terms, other) if position == 0 else (other, terms), 0, *wide)
+        if position == 0:
+            yield make_form(image, matrix, (turn, 0), (patches, None), last)
+        else:
+            yield make_form(matrix, image, (0, turn), (None, patches), last)
+
+
+def make_form(
+    a: TensorType,
+    b: TensorType,
+    turned: tuple[int, int],
+    windows: tuple[Node | None, Node | None],
+    followers: tuple[Node, ...],
+) -> dense.Form:
+    attrs: Attrs = {"transpose_a": turned[0], "transpose_b": turned[1]}
+    return dense.Form(Node("product", "matmul", attrs, (), ()), (a, b), windows, followers)
+
+
+def find_ways(launches: Sequence[Launch] | Sequence[Planned]) -> set[tuple[object, ...]]:
+    """What of the code of their kernels these launches go through."""
+    return {way for launch in launches for way in find_way(launch.kernel, launch.args)}
+
+
+def find_way(kernel: str, args: Sequence[object]) -> Iterator[tuple[object, ...]]:
+    if kernel.startswith(gemm.MULTIPLYING):
+        n, flags = args[-14], args[-9]
+        assert isinstance(n, int)
+        assert isinstance(flags, int)
+        yield kernel, flags, n % 4 == 0, args[-6]
+    elif kernel.startswith("matmul_pack_"):
+        dtype, inner, extent, planes = args[1], args[-4], args[-5], args[-3]
+        assert isinstance(inner, int)
+        assert isinstance(extent, int)
+        pack = args[2]
+        if isinstance(pack, Constant):
+            pack = int.from_bytes(pack.data[16:24], "little")
+        assert isinstance(pack, int)
+        is_plain = pack % 8 == 0 and min(inner, extent) >= gemm.TILE
+        yield kernel, dtype, planes, is_plain and dtype == DTYPE_CODES["i16"]
+    else:
+        yield (kernel,)
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
+def test_every_way_to_launch_a_product_is_tried(
+    architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the self-check launches for a form goes where the launches of a plan for it go."""
+    for name in ("boundary_values", "_draw"):
+        monkeypatch.setattr(dense, name, lambda tensor, seed: np.zeros(1))
+    device = HostDevice(architecture=architecture)
+    chosen = Kernels(device)
+    cases: dict[str, list[Case]] = {}
+    seen: set[str] = set()
+    for form in list_forms():
+        launches = form.plan(
+            partial(gemm.plan_matmul, architecture=architecture, processors=device.info.processors)
+        )
+        if launches is None:
+            continue
+        choice = gemm.find_choice(launches)
+        subjects = {subject.name: subject for subject in chosen.product_subjects([form])}
+        kind = make_kind((dense.describe(form, launches), choice.is_turned))
+        name = f"{choice.kernel}:{kind}"
+        assert name in subjects
+        # A verdict serves all forms of the kind: the first of them has to do for each.
+        if name not in cases:
+            cases[name] = list(subjects[name].cases(0))
+        tried = {way for case in cases[name] for way in find_ways(case.fast)}
+        assert find_ways(launches) - {("matmul_finish",)} <= tried, form
+        if any(launch.kernel == "matmul_finish" for launch in launches):
+            assert "matmul_finish" in subjects
+        seen.add(f"{choice.kernel} {choice.is_turned}")
+    expected = {"matmul_mma_i16_i16", "matmul_mma_i8_i8"} if architecture == "sm_80" else WGMMA
+    assert expected <= {name.split()[0] for name in seen}
+    assert any(name.endswith("True") for name in seen) is (architecture == "sm_90a")
+
+
+WGMMA = {
+    "matmul_wgmma_i16_i16",
+    "matmul_wgmma_i8_i8",
+    "matmul_wgmma_i16_i8",
+    "matmul_wgmma_u8_i16",
+    "matmul_wgmma_i8_i16",
+    "matmul_wgmma_i16_i16_narrow",
+    "matmul_wgmma_windows_i16_i16",
+    "matmul_wgmma_windows_i16_i16_narrow",
+}
+
+
+@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
+def test_every_kernel_of_a_plan_is_readable_or_tried(kind: str, architecture: str) -> None:
+    """A device on which all is zero finds everything equal; it tells what was launched."""
+
+    class Idle(HostDevice):
+        def prepare(self, kernels: Sequence[tuple[str, str]]) -> None: ...
+
+        def launch(self, call: Call) -> None:
+            launched.add(call.kernel)
+
+        def read(self, address: int, nbytes: int) -> bytes:
+            return bytes(nbytes)
+
+    launched: set[str] = set()
+    device, program = Idle(architecture=architecture), Program(make_step(kind, batch=8).graph)
+    plan = Kernels(device, least_products=0).plan_step(program)
+    readable = {
+        launch.kernel
+        for index, node in enumerate(program.graph.nodes)
+        for launch in lower(node, program.types(index))
+    }
+    used = {launch.kernel for job in plan.jobs for launch in job.launches}
+    assert used - readable <= launched
+    assert any(name.startswith("matmul_w" if "90" in architecture else "matmul_m") for name in used)
+    assert any(name.startswith("chain_") for name in used)

@@ -8,15 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.cuda.host_device import CACHE, HostDevice
+from tests.cuda.host_device import CACHE, GARBAGE, HostDevice
 from tests.engines.compare import assert_same_state, name_difference, open_law
 from tests.engines.random_graphs import make_random_step
 from tests.engines.steps import CENTRED, Step, make_step
 from tests.tasks import make_tiny_task
-from vtrain.engines.base import Session
+from vtrain.engines.base import Session, Snapshot, SnapshotSession, State
 from vtrain.engines.cpu import CpuSession
 from vtrain.engines.cuda import dense
 from vtrain.engines.cuda.kernels import Kernels
+from vtrain.engines.cuda.program import Program
 from vtrain.engines.cuda.session import Accumulator, CudaSession
 from vtrain.errors import DataError, RunError
 from vtrain.graph.builder import FixedExponents, GraphBuilder
@@ -209,6 +210,118 @@ def test_a_reduction_that_changes_nothing_changes_no_bit(device: HostDevice) -> 
     for _ in range(4):
         assert session.step() == law.step()
     session.close()
+
+
+def test_accumulators_are_those_of_a_session_that_reduces(device: HostDevice) -> None:
+    """Others may have no place for them: a chain keeps its sums in registers."""
+    for fast in (False, True):
+        session = open_cuda(make_step("mlp"), device, fast=fast)
+        with pytest.raises(RunError, match="with ``reduce`` alone"):
+            session.accumulators()
+        session.close()
+
+
+def equals(found: State, expected: State) -> bool:
+    return found.keys() == expected.keys() and all(
+        value.dtype == expected[name].dtype
+        and value.shape == expected[name].shape
+        and value.tobytes() == expected[name].tobytes()
+        for name, value in found.items()
+    )
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_snapshot_is_the_state_as_it_was(seed: int, device: HostDevice) -> None:
+    """However late it is asked for: after further steps, a trace, another snapshot, the end."""
+    step = make_random_step(seed)
+    session = open_cuda(step, device, fast=False)
+    assert isinstance(session, SnapshotSession)
+    taken: list[tuple[Snapshot, State]] = []
+    with np.errstate(over="ignore"):
+        for _ in range(2):
+            session.step()
+            taken.append((session.snapshot(), session.read_state()))
+            session.step()
+            session.trace()
+        assert not equals(taken[0][1], taken[1][1])
+        session.close()
+    for snapshot, expected in reversed(taken):
+        assert equals(snapshot(), expected)
+        assert snapshot() is snapshot()
+
+
+def test_a_snapshot_that_nobody_holds_is_not_read(
+    device: HostDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = open_cuda(make_step("mlp"), device)
+    session.snapshot()
+    monkeypatch.setattr(HostDevice, "read", None)
+    session.snapshot()
+    session.close()
+
+
+def test_a_snapshot_without_a_place_of_its_own_is_read_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(HostDevice, "read_later", None)
+    step = make_step("mlp")
+    small = HostDevice(memory_bytes=2**23)  # less than is to be left free
+    session = open_cuda(step, small)
+    before = session.read_state()
+    snapshot = session.snapshot()
+    session.step()
+    assert equals(snapshot(), before)
+    session.close()
+    small.close()
+
+
+class Strict(HostDevice):
+    """Sees bytes that nobody wrote on their way to the host, as ``compute-sanitizer`` does."""
+
+    def read(self, address: int, nbytes: int) -> bytes:
+        raw = super().read(address, nbytes)
+        assert bytes([GARBAGE]) * 16 not in raw
+        return raw
+
+
+@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+def test_nothing_is_read_that_was_never_written(kind: str) -> None:
+    step = make_step(kind)
+    device = Strict()
+    session, law = open_cuda(step, device), open_law(step)
+    assert session.saturation() == {}
+    assert session.step() == law.step()
+    assert session.trace() == law.trace()
+    assert equals(session.snapshot()(), law.read_state())
+    session.close()
+    device.close()
+
+
+def test_self_checks_come_at_steps_that_their_interval_divides(
+    device: HostDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that was resumed checks where it would have checked in one go."""
+    checked: list[int] = []
+
+    def check_again(kernels: Kernels, program: Program, **options: object) -> bool:
+        checked.append(int(session.read_state()["step"]))
+        return False
+
+    monkeypatch.setattr(Kernels, "check_again", check_again)
+    step = make_step("mlp")
+    found: list[list[int]] = []
+    for first in (0, 3, 4, 5):
+        kernels = Kernels(device, fast=False)
+        session = CudaSession(
+            step.graph, step.samples, device=device, kernels=kernels, check_every=4
+        )
+        session.load_state({**step.state, "step": np.array(first, np.int64)})
+        checked = []
+        for _ in range(first, 10):
+            session.step()
+        found.append(checked)
+        session.close()
+    assert found == [[4, 8], [4, 8], [4, 8], [8]]
 
 
 def test_a_profile_names_the_nodes_that_were_run(device: HostDevice) -> None:

@@ -45,6 +45,23 @@ def test_every_operator_has_vectors() -> None:
     assert {path.stem for path in (FOLDER / "ops").glob("*.json")} == set(TABLE)
 
 
+def test_an_operator_without_cases_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+    program = (
+        f"import sys; sys.path.insert(0, {str(FOLDER)!r}); sys.argv = ['generate_ops.py']\n"
+        "import pathlib, generate_ops\n"
+        f"generate_ops.FOLDER = pathlib.Path({str(tmp_path)!r})\n"
+        "del generate_ops.OPERATORS['relu']\n"
+        "sys.exit(generate_ops.main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    where = FOLDER / "generate_ops.py"
+    said = f"relu has no cases: define relu_cases() in {where}\n"
+    assert (done.returncode, done.stderr) == (1, said)
+    assert list(tmp_path.iterdir()) == []
+
+
 # --- operators
 
 

@@ -8,9 +8,12 @@ what it raises is no error that any code here catches.
 from __future__ import annotations
 
 import errno
+import io
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,8 +23,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.tasks import make_tiny_task
 from tests.train.test_runner import check_run
+from vtrain.commit.kzg_log import iterate_kzg_log
 from vtrain.commit.log import decode_log, encode_log
 from vtrain.errors import EncodingError, StorageError
+from vtrain.train import background
 from vtrain.train.layout import RunPaths, read_manifest
 from vtrain.train.runner import RunSummary, train
 
@@ -33,6 +38,22 @@ CALLS = ("open", "write", "fsync", "replace", "ftruncate", "unlink", "mkdir")
 def quick_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     """The power does not fail here, and waiting for the disk thousands of times takes minutes."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
+class InTurn(Executor):
+    """Does its work where it is submitted: checkpoints are then written in the steps' own thread,
+    and every call to the system has its number in every run."""
+
+    def __init__(self, threads: int, thread_name_prefix: str) -> None:
+        pass
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done = Future[Any]()
+        try:
+            done.set_result(work(*args, **kwargs))
+        except BaseException as error:  # noqa: BLE001 - as a thread of the library does
+            done.set_exception(error)
+        return done
 
 
 class Killed(BaseException):
@@ -97,14 +118,21 @@ def count_calls(
     return saboteur.calls
 
 
-@pytest.mark.parametrize("fault", [None, errno.ENOSPC], ids=["killed", "full disk"])
+@pytest.mark.parametrize(
+    ("fault", "in_turn"),
+    [(None, True), (None, False), (errno.ENOSPC, True)],
+    ids=["killed", "killed in one of two threads", "full disk"],
+)
 def test_a_run_survives_a_fault_at_every_call(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     key: Ed25519PrivateKey,
     whole: RunSummary,
     fault: int | None,
+    in_turn: bool,
 ) -> None:
+    if in_turn:
+        monkeypatch.setattr(background, "ThreadPoolExecutor", InTurn)
     calls = count_calls(monkeypatch, key, tmp_path / "counted")
     assert calls > 60
     for first in range(1, calls + 1):
@@ -128,6 +156,7 @@ def test_a_continued_run_survives_a_fault_at_every_call(
 ) -> None:
     """From a claimed run of five steps, whose last checkpoint and claim give way to later ones."""
     begun = tmp_path / "begun"
+    monkeypatch.setattr(background, "ThreadPoolExecutor", InTurn)
     train(TASK, begun, key=key, steps=5, engine="cpu")
     shutil.copytree(begun, tmp_path / "counted")
     calls = count_calls(monkeypatch, key, tmp_path / "counted")
@@ -142,39 +171,78 @@ def test_a_continued_run_survives_a_fault_at_every_call(
         assert summary.run_id == read_manifest(RunPaths(begun)).run_id
 
 
+class Watch:
+    """Should the power fail, only what was synced is left: no file may get its name unsynced, no
+    checkpoint or manifest before the logs up to it, and no claim before everything else.
+
+    ``named`` has the files in the order in which they got their names.
+    """
+
+    def __init__(self, paths: RunPaths) -> None:
+        self.named: list[str] = []
+        self._paths = paths
+        self._unsynced: set[str] = set()
+        self._durable = {str(paths.log): 0, str(paths.kzg): 0}
+
+    @contextmanager
+    def at_work(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        with monkeypatch.context() as patch:
+            self._write, self._replace = os.write, os.replace
+            patch.setattr(os, "write", self.write)
+            patch.setattr(os, "fsync", self.sync)
+            patch.setattr(os, "replace", self.replace)
+            yield
+        assert not self._unsynced
+
+    def write(self, handle: int, data: memoryview) -> int:
+        name = _name_of(handle)
+        if name not in self._durable:
+            self._unsynced.add(name)
+        return self._write(handle, data)
+
+    def sync(self, handle: int) -> None:
+        name = _name_of(handle)
+        self._unsynced.discard(name)
+        if name in self._durable:
+            self._durable[name] = os.fstat(handle).st_size
+
+    def replace(self, source: Path, target: Path) -> None:
+        paths = self._paths
+        assert str(source) not in self._unsynced
+        if target.parent == paths.checkpoints and target != paths.checkpoint(0):
+            assert len(decode_log(self._kept(paths.log))) >= int(target.stem)
+            if paths.kzg.exists():
+                *_, last = iterate_kzg_log(io.BytesIO(self._kept(paths.kzg)))
+                assert last.step >= int(target.stem)
+        elif target == paths.manifest:
+            files = json.loads(source.read_bytes())["files"]
+            for log in {paths.log.name, paths.kzg.name} & files.keys():
+                assert self._durable[str(paths.root / log)] >= files[log]["size"]
+        elif target == paths.claim:
+            assert self._kept(paths.log) == paths.log.read_bytes()
+            assert not paths.kzg.exists() or self._kept(paths.kzg) == paths.kzg.read_bytes()
+        assert not self._unsynced, "the folder of the file named before"
+        self.named.append(target.name)
+        self._unsynced.add(str(target.parent))
+        self._replace(source, target)
+
+    def _kept(self, path: Path) -> bytes:
+        return path.read_bytes()[: self._durable[str(path)]]
+
+
+def _name_of(handle: int) -> str:
+    return str(Path(f"/proc/self/fd/{handle}").readlink())
+
+
 def test_nothing_is_named_before_what_it_rests_on_is_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: Ed25519PrivateKey
 ) -> None:
-    """Should the power fail, only what was synced is left: no file gets its name unsynced, no
-    checkpoint before the log up to it, and no claim before everything else."""
-    paths, unsynced, named = RunPaths(tmp_path), set[str](), list[str]()
-    write, replace = os.write, os.replace
-
-    def watched_write(handle: int, data: memoryview) -> int:
-        unsynced.add(str(Path(f"/proc/self/fd/{handle}").readlink()))
-        return write(handle, data)
-
-    def watched_sync(handle: int) -> None:
-        unsynced.discard(str(Path(f"/proc/self/fd/{handle}").readlink()))
-
-    def watched_replace(source: Path, target: Path) -> None:
-        assert str(source) not in unsynced
-        if target != paths.log:
-            assert str(paths.log) not in unsynced
-        assert unsynced <= {str(source)}, "the folder of the file named before"
-        named.append(target.name)
-        unsynced.add(str(target.parent))
-        replace(source, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", watched_write)
-        patch.setattr(os, "fsync", watched_sync)
-        patch.setattr(os, "replace", watched_replace)
+    watch = Watch(RunPaths(tmp_path))
+    with watch.at_work(monkeypatch):
         train(TASK, tmp_path, key=key)
-    assert not unsynced
-    assert named[0] == "task.cbor"
+    assert watch.named[0] == "task.cbor"
     ends = [f"{step:012d}.safetensors" for step in (2, 4, 6, 8)]
-    assert named[-9:] == [*[x for end in ends for x in (end, "manifest.json")], "claim.cbor"]
+    assert watch.named[-9:] == [*[x for end in ends for x in (end, "manifest.json")], "claim.cbor"]
 
 
 @pytest.mark.parametrize("fault", [errno.EROFS, errno.EACCES, errno.EIO, errno.EDQUOT])

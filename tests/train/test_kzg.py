@@ -18,12 +18,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 import vtrain
 from tests.kzg import BLINDING, add_kzg, make_key, make_kzg_task
 from tests.tasks import make_mlp_onnx, make_tiny_task
-from tests.train.test_faults import Killed, Saboteur, committed_steps
+from tests.train.test_faults import InTurn, Killed, Saboteur, Watch, committed_steps
 from tests.train.test_runner import check_run
 from vtrain.commit.kzg_log import KzgLog, encode_kzg_log, iterate_kzg_log
 from vtrain.engines.numpy_engine import NumpySession
 from vtrain.errors import EncodingError, NotProducedError, RunError, StorageError, TaskError
 from vtrain.prove.kzg import CommitKey
+from vtrain.train import background
 from vtrain.train.data import gather_batch
 from vtrain.train.kzg import KzgRecorder
 from vtrain.train.layout import RunPaths, read_manifest
@@ -162,6 +163,7 @@ def test_a_run_survives_a_fault_at_every_call(
     whole: RunSummary,
     fault: int | None,
 ) -> None:
+    monkeypatch.setattr(background, "ThreadPoolExecutor", InTurn)
     counter = Saboteur(0, None)
     with counter.at_work(monkeypatch):
         train(task, tmp_path / "counted", key=key, threads=1)
@@ -233,27 +235,10 @@ def test_an_altered_log_is_refused(
 def test_nothing_is_named_before_the_log_is_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: Ed25519PrivateKey, task: CompiledTask
 ) -> None:
-    paths, unsynced = RunPaths(tmp_path), set[str]()
-    write, replace_ = os.write, os.replace
-
-    def watched_write(handle: int, data: memoryview) -> int:
-        unsynced.add(str(Path(f"/proc/self/fd/{handle}").readlink()))
-        return write(handle, data)
-
-    def watched_replace(source: Path, target: Path) -> None:
-        assert not {str(paths.log), str(paths.kzg)} & unsynced
-        replace_(source, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", watched_write)
-        patch.setattr(
-            os,
-            "fsync",
-            lambda handle: unsynced.discard(str(Path(f"/proc/self/fd/{handle}").readlink())),
-        )
-        patch.setattr(os, "replace", watched_replace)
+    watch = Watch(RunPaths(tmp_path))
+    with watch.at_work(monkeypatch):
         train(task, tmp_path, key=key)
-    assert str(paths.kzg) not in unsynced
+    assert watch.named[-3:] == [f"{8:012d}.safetensors", "manifest.json", "claim.cbor"]
 
 
 class OtherKey:

@@ -70,7 +70,8 @@ def verify(
     ``open_key`` (``vtrain.prove.kzg.CommitKey``), with which the KZG commitments of replayed steps
     are compared, where the task asks for such.  RunError when ``run`` is no folder,
     for an unknown engine, for a seed or task id of another length, for an SRS that is no file or
-    that nothing opens, and beyond 1024 threads.
+    that nothing opens, and beyond 1024 threads; MissingExtraError, DeviceError, KernelError, before
+    anything is read, for an engine that this machine lacks.
     """
     if not run.is_dir():
         raise RunError("is not a run directory", where=str(run))
@@ -235,7 +236,7 @@ def _replay(
     try:
         session = open_session(engine, subject.graph, subject.samples, threads=threads)
     except VtrainError as error:
-        reason = f"the {engine} engine cannot run this graph: {error.message}"
+        reason = f"the {engine} engine does not take it on: {error.message}"
         return _Replay((Check("replay", "not_done", reason, error.where),), ())
     checks: list[Check] = []
     replayed: list[tuple[int, int]] = []

@@ -1,8 +1,9 @@
 """The ``vtrain`` command: one file a command, imported only when that command is called.
 
 Exit codes are the same everywhere: 0 done or verified, 1 fraud found, 2 bad input or usage, 3
-inconclusive, which includes an internal failure: a crash must never look like a verdict.  An
-interrupted command exits with 130.
+inconclusive, which includes what this machine cannot do (an extra, a driver or a GPU is missing, a
+GPU fails) and an internal failure: a crash must never look like a verdict.  An interrupted command
+exits with 130, a terminated one with 143.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ class _LateGroup(click.Group):
 def cli() -> None:
     """Training runs in exact integers, committed to and checkable by anyone.
 
-    Exit codes: 0 done or verified, 1 fraud found, 2 bad input or usage, 3 inconclusive, 130
-    interrupted.
+    Exit codes: 0 done or verified, 1 fraud found, 2 bad input or usage, 3 inconclusive or not
+    possible on this machine, 130 interrupted (Ctrl-C), 143 terminated (SIGTERM).
     """
 
 

@@ -8,14 +8,15 @@ import string
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from vtrain.errors import VtrainError
+from vtrain.errors import VtrainError, VtrainWarning
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,9 +25,9 @@ EXIT_INPUT = 2
 EXIT_INCONCLUSIVE = 3
 EXIT_TERMINATED = 128 + signal.SIGTERM
 
-_INCONCLUSIVE = frozenset({"busy", "kernel", "missing-extra", "service-fault"})
-"""Codes of errors that are nobody's bad input: a service is away or lies, an extra is missing, a
-GPU fails."""
+_INCONCLUSIVE = frozenset({"busy", "device", "kernel", "missing-extra", "service-fault"})
+"""Codes of errors that are nobody's bad input: a service is away or lies, or this machine cannot do
+it: an extra, a driver, a GPU or memory is missing, a GPU fails."""
 
 Progress = Callable[[str, int, int], None]
 """(what is being done, how much is done, of how much)"""
@@ -36,15 +37,19 @@ class VtrainCommand(click.Command):
     """A command whose VtrainError becomes one line on stderr and an exit code.
 
     With ``--json`` the error is also an object on stdout, so that a program reads one format.
+    Warnings of vtrain's own are a line each, and :func:`list_warnings` has them.
     """
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with _show_warnings(ctx.meta.setdefault(_WARNINGS, [])):
+                return super().invoke(ctx)
         except VtrainError as error:
             from vtrain.report.terminal import make_printable
 
             click.echo(f"{ctx.command_path}: {make_printable(str(error))}", err=True)
+            for note in getattr(error, "__notes__", ()):
+                click.echo(f"{ctx.command_path}: {make_printable(note)}", err=True)
             if ctx.params.get("as_json"):
                 print_json(
                     {
@@ -57,6 +62,42 @@ class VtrainCommand(click.Command):
                     }
                 )
             return EXIT_INCONCLUSIVE if error.code in _INCONCLUSIVE else EXIT_INPUT
+
+
+_WARNINGS = "vtrain.warnings"
+
+
+@contextmanager
+def _show_warnings(shown: list[str]) -> Iterator[None]:
+    """Every VtrainWarning as a line on stderr, without the place in the sources that Python adds;
+    its text goes into ``shown``."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", VtrainWarning)
+        others = warnings.showwarning
+
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if not issubclass(category, VtrainWarning):
+                others(message, category, filename, lineno, file, line)
+                return
+            from vtrain.report.terminal import make_printable
+
+            shown.append(make_printable(str(message)))
+            click.echo(f"warning: {shown[-1]}", err=True)
+
+        warnings.showwarning = show
+        yield
+
+
+def list_warnings() -> list[str]:
+    """Texts of the warnings that the command under way has shown."""
+    return list(click.get_current_context().meta[_WARNINGS])
 
 
 class TerminatedError(KeyboardInterrupt):
@@ -94,7 +135,7 @@ engine_option = click.option(
     default="auto",
     show_default=True,
     help="Which engine computes the steps; all give the same bits. auto: cuda where there is a "
-    "GPU, else cpu.",
+    "GPU that can be used, else cpu.",
 )
 threads_option = click.option(
     "--threads",

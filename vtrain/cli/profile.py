@@ -24,8 +24,8 @@ from vtrain.cli.common import (
     type=click.Choice(["auto", "cuda", "numpy"]),
     default="auto",
     show_default=True,
-    help="Where the steps are done; the exponents are the same. auto: cuda where there is a GPU, "
-    "else numpy.",
+    help="Where the steps are done; the exponents are the same. auto: cuda where there is a GPU "
+    "that can be used, else numpy.",
 )
 @json_option
 def command(task: Path, check: bool, engine: str, as_json: bool) -> None:

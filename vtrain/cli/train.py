@@ -15,6 +15,7 @@ from vtrain.cli.common import (
     engine_option,
     existing_file,
     json_option,
+    list_warnings,
     print_json,
     print_pairs,
     threads_option,
@@ -54,8 +55,8 @@ if TYPE_CHECKING:
     "--selfcheck-every",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Engine cuda: compare its fast kernels with their readable twins again every N steps; one "
-    "that differs serves no more.",
+    help="Engine cuda alone: compare its fast kernels with their readable twins again every N "
+    "steps; one that differs serves no more.",
 )
 @threads_option
 @json_option
@@ -73,7 +74,8 @@ def command(
 ) -> None:
     """Train TASK, write checkpoints and a log of every step into RUN, and sign the outcome.
 
-    It may be killed at any moment: the same command goes on, and ends in the same root.
+    It may be killed at any moment: the same command goes on, and ends in the same root. What is in
+    RUN stays as it is where the engine asked for cannot be used.
     """
     from vtrain.attest.keys import public_key
     from vtrain.prove.kzg import CommitKey
@@ -103,7 +105,7 @@ def command(
         "root": summary.root.hex(),
         "log_root": summary.log_root.hex(),
         **({"kzg_root": summary.kzg_root.hex()} if summary.kzg_root else {}),
-        "engine": summary.engine,
+        "engine": summary.engine or None,
         "resumed_from": summary.resumed_from,
         "seconds": round(summary.seconds, 3),
         **({"kzg_seconds": round(summary.kzg_seconds, 3)} if summary.kzg_root else {}),
@@ -113,9 +115,9 @@ def command(
             {"site": site.site, "count": site.count, "ppm": round(site.ppm, 3)}
             for site in summary.saturation
         ]
-        print_json({**pairs, "saturation": sites})
+        print_json({**pairs, "saturation": sites, "warnings": list_warnings()})
     else:
-        print_pairs(pairs)
+        print_pairs({**pairs, "engine": summary.engine or "none: no step was left to do"})
     for site in summary.warnings:
         click.echo(
             f"warning: {site.site} clamped {site.ppm:.0f} of a million elements: "

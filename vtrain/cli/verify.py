@@ -130,7 +130,8 @@ def command(
     RUN/proofs/ are checked (`vtrain prove RUN --sample N --seed HEX` makes them); --samples and
     --seed then draw steps.
 
-    Exit code 0: verified.  1: fraud found.  2: bad usage.  3: inconclusive.
+    Exit code 0: verified.  1: fraud found.  2: bad usage.  3: inconclusive, or this machine lacks
+    the engine asked for.
     """
     if all_ and samples is not None:
         raise click.UsageError("--all replays everything: --samples has no meaning")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,9 @@ from vtrain.wire.record import StepRecord
 
 State = Mapping[str, npt.NDArray[Any]]
 """Recurrent tensors by name, as the graph's ``state`` nodes declare them."""
+
+Snapshot = Callable[[], State]
+"""A state that was taken, by a call that waits until it is there; from any thread."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,23 @@ class Session(Protocol):
     def saturation(self) -> dict[str, int]:
         """Elements clamped so far, by node name; nodes that never saturated are left out."""
         ...
+
+
+@runtime_checkable
+class SnapshotSession(Session, Protocol):
+    """A session that brings a copy of its state to the host while it does further steps."""
+
+    def snapshot(self) -> Snapshot:
+        """The state as it is now; RunError, KernelError of the call if it could not be brought."""
+        ...
+
+
+def take_snapshot(session: Session) -> Snapshot:
+    """The state as it is now: read at once, where the session cannot do it beside its steps."""
+    if isinstance(session, SnapshotSession):
+        return session.snapshot()
+    state = session.read_state()
+    return lambda: state
 
 
 def check_state(graph: StepGraph, state: State) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import cache
 
 from vtrain.engines.base import Session
 from vtrain.engines.cpu import CpuSession
 from vtrain.engines.numpy_engine import NumpySession
-from vtrain.errors import RunError
+from vtrain.errors import RunError, VtrainError, VtrainWarning
 from vtrain.graph.calibration import LawEvaluator, OpenEvaluator
 from vtrain.spec.samples import Samples
 from vtrain.wire.graph import StepGraph
@@ -16,20 +17,56 @@ ENGINES = ("auto", "cpu", "cuda", "numpy")
 """What ``--engine`` takes; ``auto`` is the fastest that this machine has."""
 
 
-def resolve_engine(name: str) -> str:
-    """The engine that ``name`` stands for; RunError for an unknown one."""
+class EngineWarning(VtrainWarning):
+    """``auto`` took the CPU though there is an NVIDIA driver: the text says why."""
+
+
+def check_engine(name: str) -> None:
+    """RunError for an unknown engine; whether the machine has it is not looked at."""
     if name not in ENGINES:
         raise RunError(f"is none of {', '.join(ENGINES)}", where=f"engine {name}")
-    if name != "auto":
-        return name
-    return "cuda" if _has_gpu() else "cpu"
+
+
+def resolve_engine(name: str) -> str:
+    """The engine that ``name`` stands for, seen to be there: a GPU is opened for it.
+
+    RunError for an unknown one; MissingExtraError, DeviceError, KernelError: what ``cuda`` lacks on
+    this machine.  ``auto`` is then ``cpu``, with an EngineWarning where there is a driver.
+    """
+    check_engine(name)
+    if name == "auto":
+        return "cuda" if _has_gpu() else "cpu"
+    if name == "cuda":
+        _open_gpu()
+    return name
 
 
 @cache
 def _has_gpu() -> bool:
-    from vtrain.engines.cuda.gpu import is_available
+    from vtrain.engines.cuda.gpu import find_obstacle, has_driver
 
-    return is_available()
+    if not has_driver():
+        return False
+    try:
+        obstacle = find_obstacle()
+        if obstacle is None:
+            _open_gpu()
+    except VtrainError as error:
+        obstacle = error
+    if obstacle is not None:
+        warnings.warn(
+            f"this machine has an NVIDIA driver, but engine auto takes cpu: {obstacle}",
+            EngineWarning,
+            stacklevel=3,
+        )
+    return obstacle is None
+
+
+def _open_gpu() -> None:
+    """Open the first GPU, which stays open for the sessions of this process."""
+    from vtrain.engines.cuda.session import open_kernels
+
+    open_kernels()
 
 
 def open_session(
@@ -39,7 +76,7 @@ def open_session(
 
     ``threads`` = 0 takes every core.  ``selfcheck_every`` has a meaning for ``cuda`` alone: after
     so many steps its kernels are compared with their readable twins again (0: only at first).
-    RunError, MissingExtraError: what ``cuda`` lacks on this machine.
+    MissingExtraError, DeviceError, KernelError: what ``cuda`` lacks on this machine.
     """
     resolved = resolve_engine(engine)
     if resolved == "cuda":
@@ -54,7 +91,8 @@ def open_session(
 def choose_evaluator(engine: str) -> OpenEvaluator:
     """What calibrates with ``engine``: the GPU for ``cuda``, for all others the law itself.
 
-    RunError for an unknown engine; opening it raises what ``cuda`` lacks on this machine.
+    RunError for an unknown engine; MissingExtraError, DeviceError, KernelError: what ``cuda`` lacks
+    on this machine.
     """
     if resolve_engine(engine) == "cuda":
         from vtrain.engines.cuda.calibration import open_evaluator

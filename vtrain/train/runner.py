@@ -13,13 +13,14 @@ from vtrain.attest.claims import sign_claim
 from vtrain.attest.keys import PrivateKey, public_key
 from vtrain.commit.state import compute_root_of_state
 from vtrain.engines.base import Session
-from vtrain.engines.registry import open_session, resolve_engine
+from vtrain.engines.registry import check_engine, open_session, resolve_engine
 from vtrain.errors import DataError, RunError, SignatureError, TaskError
 from vtrain.spec.commitment import compute_graph_root, compute_task_id
+from vtrain.train.background import CheckpointWriter
 from vtrain.train.data import compute_samples_root
 from vtrain.train.deliver import compute_mean_loss
 from vtrain.train.kzg import KzgRecorder
-from vtrain.train.store import RunDirectory, Tally, open_run
+from vtrain.train.store import RunDirectory, Tally, is_done, open_run
 from vtrain.wire.claim import Claim
 from vtrain.wire.graph import StepGraph
 
@@ -50,8 +51,9 @@ class RunSummary:
 
     ``root`` is the state root after ``steps`` steps, ``log_root`` that of the log signed in the
     claim and ``kzg_root`` that of the KZG log, empty where there is none; ``saturation`` covers the
-    steps executed, most affected site first; ``seconds``, ``kzg_seconds`` (of them, spent on KZG
-    commitments) and ``resumed_from`` (the step begun from) are of this call alone.
+    steps executed, most affected site first; ``engine`` (empty where no step was left to do),
+    ``seconds``, ``kzg_seconds`` (of them, spent on KZG commitments) and ``resumed_from`` (the step
+    begun from) are of this call alone.
     """
 
     path: Path
@@ -92,21 +94,32 @@ def train(
     ``out`` and task always end in the same final root, however often the process was killed.
 
     With engine cuda, ``selfcheck_every`` > 0 compares its fast kernels with their readable twins
-    again after so many steps.  A task that logs KZG commitments needs ``task.kzg``, which
-    ``compile_task`` opened.
+    again after so many steps.  The engine is opened before anything in ``out`` changes: where it is
+    not to be had, the folder and its claim stay as they are.
 
-    RunError: ``out`` is in use, has another task, or is further than ``steps``, or ``threads`` is
-    beyond 1024; SignatureError: ``key`` is no private key; TaskError, DataError: the parts of
-    ``task`` are not what its spec pins; StorageError: the disk is full or the folder read-only, and
-    what was committed is safe.
+    A task that logs KZG commitments needs ``task.kzg``, which ``compile_task`` opened.
+
+    RunError: ``out`` is in use, has another task, or is further than ``steps``, ``threads`` is
+    beyond 1024, or ``selfcheck_every`` has no meaning for ``engine``; MissingExtraError,
+    DeviceError, KernelError: what engine cuda lacks, or a GPU failed; SignatureError: ``key`` is no
+    private key; TaskError, DataError: the parts of ``task`` are not what its spec pins;
+    StorageError: the disk is full or the folder read-only, and what was committed is safe.
     """
     started = time.perf_counter()
     check_key(key)
     check_threads(threads)
     target = _check_target(task, steps)
     check_task(task)
+    check_selfcheck(selfcheck_every, engine)
     kzg = _make_recorder(task, threads)
-    engine = resolve_engine(engine)
+
+    def open_engine() -> tuple[str, Session]:
+        name = resolve_engine(engine)
+        return name, open_session(
+            name, task.graph, task.samples, threads=threads, selfcheck_every=selfcheck_every
+        )
+
+    opened, ran = None if is_done(out, task, target) else open_engine(), ""
     with open_run(out, task, keep_data=keep_data) as run:
         begun = run.log.size
         if begun > target:
@@ -118,13 +131,12 @@ def train(
             )
         counts = _Saturation(task.graph, run)
         if begun < target:
+            ran, session = open_engine() if opened is None else opened
             run.remove_claim()
-            session = open_session(
-                engine, task.graph, task.samples, threads=threads, selfcheck_every=selfcheck_every
-            )
-            _advance(task, run, target, session, engine, counts, kzg, progress)
-        elif run.manifest is None or run.manifest.steps != begun:
-            run.write_manifest(counts.as_tally(engine))
+            with CheckpointWriter(run) as writer:
+                _advance(task, run, writer, target, session, ran, counts, kzg, progress)
+        elif run.manifest is not None and run.manifest.steps != begun:
+            run.write_manifest(counts.as_tally(run.manifest.engine))
         claim = Claim(
             run_id=run.run_id,
             solver=public_key(key),
@@ -142,7 +154,7 @@ def train(
             log_root=claim.log_root,
             steps=claim.log_size,
             resumed_from=begun,
-            engine=engine,
+            engine=ran,
             saturation=counts.by_site(),
             seconds=time.perf_counter() - started,
             kzg_root=claim.kzg_root,
@@ -179,6 +191,18 @@ def check_threads(threads: int) -> None:
     """RunError unless ``threads`` is in [0, 1024]; 0 stands for every core."""
     if not 0 <= threads <= MAX_THREADS:
         raise RunError(f"is not in [0, {MAX_THREADS}]", where=f"threads {threads}")
+
+
+def check_selfcheck(every: int, engine: str) -> None:
+    """RunError for an unknown engine, or one that has nothing to repeat a self-check of."""
+    check_engine(engine)
+    if every < 0:
+        raise RunError("is negative", where=f"selfcheck_every {every}")
+    if every > 0 and engine not in ("auto", "cuda"):
+        raise RunError(
+            "has a meaning for engine cuda alone (auto: where that is taken)",
+            where=f"selfcheck_every {every}",
+        )
 
 
 def check_key(key: object) -> None:
@@ -228,6 +252,7 @@ class _Saturation:
 def _advance(
     task: CompiledTask,
     run: RunDirectory,
+    writer: CheckpointWriter,
     target: int,
     session: Session,
     engine: str,
@@ -235,7 +260,7 @@ def _advance(
     kzg: KzgRecorder | None,
     progress: Progress | None,
 ) -> None:
-    """Do the steps up to ``target``, with a checkpoint at each one due and at the last."""
+    """Do the steps up to ``target``, and begin a checkpoint at each one due and at the last."""
     spec = task.spec
     session.load_state(run.state)
     counted, reported = run.log.size, Counter[str]()
@@ -250,11 +275,12 @@ def _advance(
         else:
             record = session.step()
         run.append(record)
+        writer.check()
         if step % spec.checkpoint_every == 0 or step == target:
             clamped = Counter(session.saturation())
             counts.add(step - counted, clamped - reported)
             counted, reported = step, clamped
-            run.commit(session.read_state(), counts.as_tally(engine))
+            writer.begin(session, counts.as_tally(engine))
         if progress is not None:
             rate = (step - first) * spec.batch / (time.perf_counter() - started)
             progress(step, target, compute_mean_loss(task.graph, record.loss, spec.batch), rate)

@@ -7,6 +7,9 @@ newest good checkpoint: the rest is cut off and computed again, to the same byte
 a part of what the manifest covers, or its manifest, is computed anew; one that differs from it was
 altered, and is refused.  All of this is so for the log of KZG commitments too, where there is one:
 the two are one log in two files.
+
+A checkpoint may be written while records of later steps are appended (``vtrain.train.background``):
+the manifest beside it covers the logs as they were at its own step.
 """
 
 from __future__ import annotations
@@ -78,6 +81,15 @@ class Tally:
     engine: str
     counted_steps: int
     saturation: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The run at one of its steps, but for the state: what a checkpoint of it needs to know."""
+
+    step: int
+    logs: Mapping[str, FileEntry]
+    tally: Tally
 
 
 class _LogFile:
@@ -169,26 +181,38 @@ class RunDirectory:
 
     def commit(self, state: State, tally: Tally) -> None:
         """Make the run durable up to its last record: logs, then checkpoint, then manifest."""
-        step = self.log.size
+        self.commit_at(self.mark(tally), state)
+
+    def mark(self, tally: Tally) -> Mark:
+        """The run as it is after its last record."""
+        logs = {self.paths.name_of(path): file.entry for path, file in self._logs.items()}
+        return Mark(self.log.size, logs, tally)
+
+    def commit_at(self, mark: Mark, state: State) -> None:
+        """Make the run durable up to ``mark``, of which ``state`` is the state.
+
+        Records may be appended meanwhile, by another thread; nothing else may be done.
+        """
         for file in self._logs.values():
             file.sync()
-        self._write(self.paths.checkpoint(step), checkpoint_chunks(self._task.graph, state))
-        self._prune(step)
-        self.write_manifest(tally)
+        self._write(self.paths.checkpoint(mark.step), checkpoint_chunks(self._task.graph, state))
+        self._prune(mark.step)
+        self._write_manifest(mark)
 
     def write_manifest(self, tally: Tally) -> None:
         """Write the manifest for the logs as they are."""
-        logs = {self.paths.name_of(path): file.entry for path, file in self._logs.items()}
-        files = {**self._files, **logs}
+        self._write_manifest(self.mark(tally))
+
+    def _write_manifest(self, mark: Mark) -> None:
         self._manifest = Manifest(
             run_id=self.run_id,
             task_id=compute_task_id(self._task.spec),
             software=SOFTWARE,
-            engine=tally.engine,
-            steps=self.log.size,
-            counted_steps=tally.counted_steps,
-            saturation=tally.saturation,
-            files=files,
+            engine=mark.tally.engine,
+            steps=mark.step,
+            counted_steps=mark.tally.counted_steps,
+            saturation=mark.tally.saturation,
+            files={**self._files, **mark.logs},
         )
         write_atomic(self.paths.manifest, [encode_manifest(self._manifest)])
 
@@ -215,13 +239,7 @@ class RunDirectory:
         paths, content = self.paths, encode_task(self._task.spec)
         if not paths.task.exists():
             write_atomic(paths.task, [content])
-        found = read_file(paths.task, MAX_SMALL)
-        if found != content:
-            theirs, ours = compute_task_id(decode_task(found)), compute_task_id(self._task.spec)
-            raise RunError(
-                f"holds a run of task {theirs.hex()}, this is task {ours.hex()}",
-                where=str(paths.root),
-            )
+        _refuse_other(paths, self._task)
         self._files[paths.name_of(paths.task)] = compute_entry([content])
         self._make_folder(paths.checkpoints)
 
@@ -355,6 +373,40 @@ def _refuse_foreign(paths: RunPaths) -> None:
     foreign = sorted(path.name for path in paths.root.iterdir() if path.name not in known)
     if foreign and not paths.task.exists():
         raise RunError(f"holds {foreign[0]!r} but no run: name a new folder", where=str(paths.root))
+
+
+def _refuse_other(paths: RunPaths, task: CompiledTask) -> None:
+    """RunError for a folder that has a run of another task."""
+    found = read_file(paths.task, MAX_SMALL)
+    if found != encode_task(task.spec):
+        theirs, ours = compute_task_id(decode_task(found)), compute_task_id(task.spec)
+        raise RunError(
+            f"holds a run of task {theirs.hex()}, this is task {ours.hex()}", where=str(paths.root)
+        )
+
+
+def is_done(root: Path, task: CompiledTask, steps: int) -> bool:
+    """Whether the run in ``root`` has ``steps`` steps or more: its manifest says so, and every file
+    is as the manifest says.  Changes nothing and holds no lock.
+
+    RunError when the folder has a run of another task, or files that are no run; StorageError when
+    the system refuses to read; EncodingError for an altered manifest.
+    """
+    paths = RunPaths(root)
+    with storing(root):
+        if not root.is_dir():
+            return False
+        _refuse_foreign(paths)
+        if not paths.task.exists():
+            return False
+        _refuse_other(paths, task)
+        if not paths.manifest.exists():
+            return False
+        manifest = read_manifest(paths)
+        return manifest.steps >= steps and all(
+            (root / name).is_file() and read_entry(root / name) == entry
+            for name, entry in manifest.files.items()
+        )
 
 
 @contextmanager

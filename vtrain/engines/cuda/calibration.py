@@ -41,7 +41,7 @@ _SKIPPED: Final = HASHES | {"batch_digest"}
 class DeviceEvaluator:
     """``vtrain.graph.calibration.Evaluator`` on a ``device``, by the kernels that serve there.
 
-    RunError when a step's values do not fit the device's memory: all of them are kept at once.
+    DeviceError when a step's values do not fit the device's memory: all of them are kept at once.
     """
 
     def __init__(

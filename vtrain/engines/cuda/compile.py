@@ -10,17 +10,27 @@ import os
 import re
 import sys
 import tempfile
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from vtrain.engines.cuda import sources
 from vtrain.errors import KernelError, MissingExtraError
 
-OPTIONS: Final = ("-std=c++17",)
+OPTIONS: Final = ("-std=c++17", "--no-source-include")
+"""Headers come from the kernels' folder alone: NVRTC would else look in the working directory
+first, and keep what it made of whatever lies there under the key of the true sources."""
 INSTALL: Final = f"{sys.executable} -m pip install 'vtrain[cuda]'"
 MOST_BYTES: Final = 1 << 28
 """Bytes of compiled kernels that the cache keeps; the longest unused go first."""
+_PARTIAL: Final = ".part-"
+"""Begins the name of a file that is being written."""
+_PARTIAL_SECONDS: Final = 86_400
+"""Nobody writes a file for so long."""
 _DIGEST_BYTES: Final = 32
+_FAST: Final = "\n// --- fast"
+"""Begins what follows the readable kernels of a file."""
 _PLACE = re.compile(r"^(?P<file>[^\s(]+)\((?P<line>\d+)\): (?:catastrophic )?error", re.MULTILINE)
 
 
@@ -96,6 +106,9 @@ class Compiler:
         self._version = ".".join(map(str, _check(self._nvrtc, *self._nvrtc.nvrtcVersion())))
         self.compiled = 0
         """Files that were compiled and not taken from the cache."""
+        self.failures: dict[str, KernelError] = {}
+        """Files whose fast kernels do not compile: only their readable ones are in the code."""
+        self._refused: dict[str, KernelError] = {}
 
     @property
     def version(self) -> str:
@@ -105,17 +118,38 @@ class Compiler:
     def compile(self, file: str, text: str | None = None) -> bytes:
         """Machine code (PTX for "compute_...") of ``file``, or of ``text`` under that name.
 
-        KernelError has the compiler's messages, and in ``where`` the file and line of the first.
+        A file whose fast kernels do not compile is compiled without them, and ``failures`` has the
+        reason.  KernelError has the compiler's messages, and in ``where`` the file and line of the
+        first.
         """
-        if text is None:
-            try:
-                text = (self._kernels / file).read_text()
-            except OSError as error:
-                raise KernelError(f"cannot be read: {error.strerror}", where=file) from None
+        if text is not None:
+            return self._take(file, text)
+        try:
+            text = (self._kernels / file).read_text()
+        except OSError as error:
+            raise KernelError(f"cannot be read: {error.strerror}", where=file) from None
+        try:
+            return self._take(file, text)
+        except KernelError as error:
+            readable, mark, _ = text.partition(_FAST)
+            if not mark:
+                raise
+            code = self._take(file, f"{readable}\n")
+            self.failures[file] = error
+            return code
+
+    def _take(self, file: str, text: str) -> bytes:
+        """The code of a text, from the cache if it is there; what failed once fails at once."""
         key = self._make_key(file, text)
+        if key in self._refused:
+            raise self._refused[key]
         code = self._load(key)
         if code is None:
-            code = self._run(file, text)
+            try:
+                code = self._run(file, text)
+            except KernelError as error:
+                self._refused[key] = error
+                raise
             self.compiled += 1
             self._store(key, code)
         return code
@@ -186,9 +220,7 @@ class Compiler:
             return
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as file:
-                file.write(_digest(key, code) + code)
-            Path(file.name).replace(path)
+            write_whole(path, _digest(key, code) + code)
             prune(path.parent)
         except OSError:
             # A cache that cannot be written only costs time.
@@ -199,8 +231,26 @@ def _digest(key: str, code: bytes) -> bytes:
     return hashlib.blake2b(key.encode() + code, digest_size=_DIGEST_BYTES).digest()
 
 
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file: whole or not at all, and nothing is left of what fails (OSError)."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=_PARTIAL, delete=False) as file:
+        part = Path(file.name)
+        try:
+            file.write(content)
+            file.flush()
+            part.replace(path)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
+
+
 def prune(folder: Path, most: int = MOST_BYTES) -> None:
-    """Delete the longest unused entries of the cache until it has at most ``most`` bytes."""
+    """Delete the longest unused entries of the cache until it has at most ``most`` bytes, and what
+    processes that were killed have left half written."""
+    for path in folder.glob(f"{_PARTIAL}*"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > _PARTIAL_SECONDS:
+                path.unlink()
     entries = sorted(
         ((path.stat().st_mtime, path.stat().st_size, path) for path in folder.glob("*.kernel")),
         reverse=True,

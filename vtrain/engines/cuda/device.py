@@ -19,7 +19,8 @@ class DeviceInfo:
 
     ``architecture`` is what kernels are compiled for ("sm_90a"); ``uuid`` and ``driver`` say which
     silicon and which driver a self-check held for, ``compiler`` what made the machine code;
-    ``processors`` is the number of multiprocessors.
+    ``processors`` is the number of multiprocessors.  ``emulated`` ones take seconds for what takes
+    a GPU milliseconds: their self-check leaves out the large cases.
     """
 
     name: str
@@ -28,6 +29,7 @@ class DeviceInfo:
     architecture: str
     processors: int = 1
     compiler: str = ""
+    emulated: bool = False
 
 
 class Memory(NamedTuple):
@@ -60,9 +62,11 @@ class Call:
 
 
 class Device(Protocol):
-    """A device that runs kernels of ``reference_kernels``.  Not thread-safe.
+    """A device that runs kernels of ``reference_kernels``.  Not thread-safe, but for what
+    :meth:`read_later` gives and for :meth:`free`, which garbage collection calls.
 
-    RunError when memory is short (need and supply in the message) or the device fails.
+    DeviceError when memory is short (need and supply in the message), KernelError when the device
+    fails.
     """
 
     @property
@@ -91,7 +95,8 @@ class Device(Protocol):
         ...
 
     def share(self, data: npt.NDArray[np.uint8]) -> int:
-        """Address under which kernels read host memory: for samples too large for the device."""
+        """Address under which kernels read a copy in host memory: for samples too large for the
+        device."""
         ...
 
     def write(self, address: int, data: bytes | npt.NDArray[np.uint8]) -> None:
@@ -100,6 +105,11 @@ class Device(Protocol):
 
     def read(self, address: int, nbytes: int) -> bytes:
         """Bytes of the device, after all work queued before."""
+        ...
+
+    def read_later(self, address: int, nbytes: int) -> Callable[[], bytearray]:
+        """Bytes of the device after all work queued before, by a call of the result: once, from any
+        thread, while this one goes on.  Until it returns nobody may write there."""
         ...
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
@@ -124,7 +134,16 @@ class Device(Protocol):
         ...
 
     def synchronize(self) -> None:
-        """Wait for all work queued; RunError if any of it failed."""
+        """Wait for all work queued; KernelError if any of it failed."""
+        ...
+
+    def is_done(self) -> bool:
+        """Whether all work queued until now is done; KernelError if any of it failed."""
+        ...
+
+    def abandon(self) -> None:
+        """A kernel hangs or has destroyed the context: wait for nothing and give nothing back from
+        now on.  Whatever needs the device is a KernelError then."""
         ...
 
     def close(self) -> None:

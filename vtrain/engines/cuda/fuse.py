@@ -97,7 +97,7 @@ def find_chains(
     groups: dict[int, list[int]] = {}
     group_of: dict[int, int] = {}
     for index, node in enumerate(program.graph.nodes):
-        if node.op not in POINTWISE or index in taken:
+        if node.op not in POINTWISE or index in taken or not _has_short_rows(program, index):
             continue
         found: list[int] = []
         if index not in barrier:
@@ -164,6 +164,11 @@ def _columns(program: Program, index: int) -> int | None:
     if "column" in reach or "row" in reach:
         return program.type_of(index).shape[-1]
     return None
+
+
+def _has_short_rows(program: Program, index: int) -> bool:
+    """Chains divide by the length of a row in 32 bits; readable kernels have 64."""
+    return (_columns(program, index) or 0) < 1 << 32
 
 
 def make_chain(program: Program, nodes: Sequence[int]) -> Chain:
@@ -288,7 +293,7 @@ class _Text:
             ),
         ]
         if rows:
-            # Sizes are below 2^32: one short division for all of a pack.
+            # Places are below 2^32, and so are rows: one short division for all of a pack.
             inner.append("if (++column == (u32)columns) { column = 0; row++; }")
         body = [
             *(f"const auto p{at} = load_pack<N>(r{at}, at);" for at in same),

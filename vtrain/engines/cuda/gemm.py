@@ -9,7 +9,7 @@ arithmetic and why no sum overflows.
 from __future__ import annotations
 
 import struct
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -34,6 +34,11 @@ GATHERED: Final = 16
 LEAST_PRODUCTS: Final = 2**17
 """Multiplications below which three launches are not worth it."""
 
+MULTIPLYING: Final = ("matmul_mma", "matmul_wgmma")
+"""How the names of kernels that multiply begin."""
+MOST_MATRICES: Final = 65_535
+"""Matrices of a batch: a grid has no more in its third direction."""
+
 FINISH: Final = "matmul_finish"
 """The kernel that narrows what several blocks have added up."""
 
@@ -46,6 +51,8 @@ _FILE: Final = "matmul.cu"
 _PACK_THREADS: Final = 256
 _LEAST_SPLIT: Final = 4
 """Inner tiles that a block should have, so that filling its pipeline pays."""
+_EPILOGUE_ARGUMENTS: Final = 9
+"""The last arguments of a product, of which the flags are the first."""
 _STORES_SUMS, _ADDS_SUMS, _NARROWS, _HAS_BIAS, _IS_RELU, _TURNS = 1, 2, 4, 8, 16, 32
 
 Bytes = Literal["i16", "i8", "u8"]
@@ -60,8 +67,8 @@ class Factor:
     ``data[term * extent + row]``.  Every element must be proven to lie in [``lo``, ``hi``]: a
     narrow range saves half of the work, and an element outside it gives wrong sums.  With
     ``windows`` (the struct Window of reference_kernels/window.cuh) ``data`` is an NHWC image
-    instead, and the matrix is that of its patches, never stored.  GraphError for another dtype
-    than i16, i8 and u8, and for a range that the dtype cannot hold.
+    instead, and the matrix is that of its patches, stored in packed tiles at most.  GraphError for
+    another dtype than i16, i8 and u8, and for a range that the dtype cannot hold.
     """
 
     data: Arg
@@ -130,6 +137,21 @@ class Cost:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """What a plan has chosen: the kernel that multiplies, and whether it does the transpose."""
+
+    kernel: str
+    is_turned: bool
+
+
+def find_choice(launches: Sequence[Launch]) -> Choice:
+    """What was chosen for ``launches`` of :func:`plan_matmul`."""
+    product = next(one for one in launches if one.kernel.startswith(MULTIPLYING))
+    flags = product.args[-_EPILOGUE_ARGUMENTS]
+    return Choice(product.kernel, isinstance(flags, int) and flags & _TURNS != 0)
+
+
+@dataclass(frozen=True)
 class _Variant:
     """A kernel: block of TILE x ``columns`` outputs."""
 
@@ -142,6 +164,11 @@ class _Variant:
     def column_tiles_per_block(self) -> int:
         """Packed tiles of B that a block takes, at least in part."""
         return max(1, self.columns // TILE)
+
+    @property
+    def gathering(self) -> str:
+        """The kernel that does the same but gathers windows by itself."""
+        return self.kernel.replace("wgmma_", "wgmma_windows_")
 
     def count_padded(self, a: Factor, b: Factor) -> int:
         """Outputs that the blocks of a product compute, those beyond its edges too."""
@@ -178,31 +205,22 @@ def plan_matmul(
     batch: int = 1,
     disabled: Set[str] = frozenset(),
     least_products: int = LEAST_PRODUCTS,
+    choice: Choice | None = None,
 ) -> tuple[Launch, ...] | None:
     """The launches of A times B on ``architecture`` ("sm_90a"), a GPU of ``processors``.
 
     ``batch`` matrices lie one after the other in every operand that is not ``shared``, and in the
     results.  None where the readable kernels serve better (a small product) or alone (no tensor
     cores, or those in ``disabled``).  Kernels may need more shared memory than 48 KiB: whoever
-    launches them has to ask for it.  GraphError for factors that do not fit each other.
+    launches them has to ask for it.  With ``choice`` it is done as another product was, even if
+    this one would be done otherwise; None where it cannot be.  GraphError for factors that do not
+    fit each other, and for a batch of more than :data:`MOST_MATRICES`.
     """
-    if a.inner != b.inner:
-        raise GraphError(f"inner extents differ: {a.inner} and {b.inner}", where="matmul")
-    if batch > 1 and (a.windows or b.windows):
-        raise GraphError("windows are not batched: their images are", where="matmul")
+    _require_fitting(a, b, batch)
     worth = batch * a.extent * b.extent * a.inner >= least_products
-    variant = _choose_variant(a, b, architecture, disabled)
+    a, b, variant, flags = _orient(a, b, epilogue, architecture, disabled, choice)
     if variant is None or not (worth or a.windows or b.windows):
         return None
-    flags = 0
-    turned = _choose_variant(b, a, architecture, disabled)
-    if (
-        epilogue.narrow is None
-        and turned is not None
-        and 4 * turned.count_padded(b, a) <= 3 * variant.count_padded(a, b)
-    ):
-        # Few rows would leave tiles of 128 rows empty: their product is done as its transpose.
-        a, b, variant, flags = b, a, turned, _TURNS
     parts = choose_bytes(a, b)
     row_tiles, inner_tiles = -(-a.extent // TILE), -(-a.inner // TILE)
     column_blocks = -(-b.extent // variant.columns)
@@ -215,6 +233,9 @@ def plan_matmul(
         return None
 
     gathered = _choose_windows(variant, a, parts, disabled)
+    kernel = variant.kernel if gathered is None else gathered.kernel
+    if choice is not None and kernel != choice.kernel:
+        return None
     packs, packed = [], []
     column_tiles = -(-b.extent // (variant.column_tiles_per_block * TILE))
     column_tiles *= variant.column_tiles_per_block
@@ -247,7 +268,7 @@ def plan_matmul(
         flags |= _STORES_SUMS
     product = Launch(
         _FILE,
-        variant.kernel if gathered is None else gathered.kernel,
+        kernel,
         (row_tiles * column_blocks, splits, batch),
         (variant.threads, 1, 1),
         (
@@ -266,6 +287,39 @@ def plan_matmul(
     return (*packs, *before, product, *after)
 
 
+def _require_fitting(a: Factor, b: Factor, batch: int) -> None:
+    if a.inner != b.inner:
+        raise GraphError(f"inner extents differ: {a.inner} and {b.inner}", where="matmul")
+    if batch > 1 and (a.windows or b.windows):
+        raise GraphError("windows are not batched: their images are", where="matmul")
+    if batch > MOST_MATRICES:
+        raise GraphError(f"a batch has {MOST_MATRICES} matrices at most", where="matmul")
+
+
+def _orient(
+    a: Factor,
+    b: Factor,
+    epilogue: Epilogue,
+    architecture: str,
+    disabled: Set[str],
+    choice: Choice | None,
+) -> tuple[Factor, Factor, _Variant | None, int]:
+    """The factors in the order in which they are multiplied, by which kernel, and its flags."""
+    variant = _choose_variant(a, b, architecture, disabled, choice)
+    turned = _choose_variant(b, a, architecture, disabled, choice)
+    if choice is not None:
+        turns = choice.is_turned
+    else:
+        # Few rows would leave tiles of 128 rows empty: their product is done as its transpose.
+        turns = (
+            epilogue.narrow is None
+            and variant is not None
+            and turned is not None
+            and 4 * turned.count_padded(b, a) <= 3 * variant.count_padded(a, b)
+        )
+    return (b, a, turned, _TURNS) if turns else (a, b, variant, 0)
+
+
 def _size(dtype: str) -> int:
     return 2 if dtype == "i16" else 1
 
@@ -274,24 +328,37 @@ def _count_planes(part: Bytes) -> int:
     return 2 if part == "i16" else 1
 
 
-def _choose_variant(a: Factor, b: Factor, architecture: str, disabled: Set[str]) -> _Variant | None:
+def _choose_variant(
+    a: Factor, b: Factor, architecture: str, disabled: Set[str], choice: Choice | None
+) -> _Variant | None:
     parts = choose_bytes(a, b)
     planes = [_count_planes(part) for part in parts]
     name = "_".join(parts)
     found: list[_Variant] = []
     if architecture == "sm_90a":
-        stages, width = (4, 256) if planes == [1, 1] else (3 if planes == [2, 2] else 4, TILE)
-        if planes == [2, 2] and b.extent <= 64:
-            stages, width = 4, 64
-        stage = TILE * (planes[0] * TILE + planes[1] * width)
-        # The stages are aligned to 1024, two barriers a stage follow them.
-        shared = stages * stage + 1024 + 16 * stages
-        narrow = "_narrow" if width < TILE else ""
-        found.append(_Variant(f"matmul_wgmma_{name}{narrow}", 384, width, shared))
+        shapes = [(4, 256) if planes == [1, 1] else (3 if planes == [2, 2] else 4, TILE)]
+        if planes == [2, 2]:
+            few = (4, 64)
+            fits = b.extent <= few[1]
+            shapes = [*shapes, few] if choice is not None else [few] if fits else shapes
+        for stages, width in shapes:
+            stage = TILE * (planes[0] * TILE + planes[1] * width)
+            # The stages are aligned to 1024, two barriers a stage follow them.
+            shared = stages * stage + 1024 + 16 * stages
+            narrow = "_narrow" if width < TILE else ""
+            found.append(_Variant(f"matmul_wgmma_{name}{narrow}", 384, width, shared))
     digits = architecture.partition("_")[2].rstrip("af")
     if digits.isdecimal() and int(digits) >= 80:
         found.append(_Variant(f"matmul_mma_{name}", 256, TILE, 3 * sum(planes) * TILE * 64))
-    return next((variant for variant in found if variant.kernel not in disabled), None)
+    return next(
+        (
+            variant
+            for variant in found
+            if variant.kernel not in disabled
+            and (choice is None or choice.kernel in (variant.kernel, variant.gathering))
+        ),
+        None,
+    )
 
 
 @dataclass(frozen=True)
@@ -308,7 +375,7 @@ def _choose_windows(
     variant: _Variant, a: Factor, parts: tuple[Bytes, Bytes], disabled: Set[str]
 ) -> _Windows | None:
     """For windows of int16 as rows of A, 16 channels at a time; None where they must be packed."""
-    kernel = variant.kernel.replace("wgmma_", "wgmma_windows_")
+    kernel = variant.gathering
     eligible = a.windows is not None and a.inner_last and parts == ("i16", "i16")
     if not eligible or kernel == variant.kernel or kernel in disabled or a.windows is None:
         return None

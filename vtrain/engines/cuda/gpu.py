@@ -1,19 +1,22 @@
 """``Device`` on an NVIDIA GPU, through the driver's own interface.
 
 One stream for kernels; large copies to the host go beside it, in pieces through pinned memory, so
-that they are as fast as the bus.  Steps are CUDA graphs.
+that they are as fast as the bus: what somebody waits for on one stream, checkpoints on another, so
+that neither waits for the other.  Steps are CUDA graphs.
 """
 
 from __future__ import annotations
 
 import ctypes
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +29,7 @@ from vtrain.engines.cuda.compile import (
     find_default_cache,
 )
 from vtrain.engines.cuda.device import Call, DeviceInfo, Memory, Pointer
-from vtrain.errors import KernelError, MissingExtraError, RunError
+from vtrain.errors import DeviceError, KernelError, MissingExtraError, RunError, VtrainError
 
 PIECE: Final = 1 << 23
 """Bytes of each of the two pinned buffers that copies go through."""
@@ -38,8 +41,16 @@ COMPILERS: Final = 8
 """Files that are compiled at one time."""
 
 
+class _Lane(NamedTuple):
+    """A way to the host: pieces (pinned buffer, event of its last use) that take turns."""
+
+    stream: Any
+    pieces: tuple[tuple[int, Any], tuple[int, Any]]
+
+
 def load_driver() -> Any:
-    """The binding of the driver; MissingExtraError without the extra, RunError without a driver."""
+    """The binding of the driver; MissingExtraError without the extra, DeviceError without a driver
+    that serves."""
     try:
         from cuda.bindings import driver
     except ImportError as error:
@@ -49,20 +60,20 @@ def load_driver() -> Any:
     try:
         (result,) = driver.cuInit(0)
     except RuntimeError as error:
-        raise RunError(
+        raise DeviceError(
             f"there is no NVIDIA driver on this machine ({error}): install one, or take engine cpu",
             where="engine cuda",
         ) from None
     if result == driver.CUresult.CUDA_ERROR_NO_DEVICE:
-        raise RunError(
+        raise DeviceError(
             "the driver finds no NVIDIA GPU: `nvidia-smi` must list one, or take engine cpu",
             where="engine cuda",
         )
     if result != driver.CUresult.CUDA_SUCCESS:
-        raise RunError(f"the NVIDIA driver does not start: {result.name}", where="engine cuda")
+        raise DeviceError(f"the NVIDIA driver does not start: {result.name}", where="engine cuda")
     result, version = driver.cuDriverGetVersion()
     if result != driver.CUresult.CUDA_SUCCESS or version < OLDEST:
-        raise RunError(
+        raise DeviceError(
             f"the NVIDIA driver is of CUDA {version // 1000}.{version % 1000 // 10}: kernels need "
             "one of CUDA 13 (580 or newer), or take engine cpu",
             where="engine cuda",
@@ -70,22 +81,32 @@ def load_driver() -> Any:
     return driver
 
 
-def is_available() -> bool:
-    """Whether the extra, a driver and a GPU that kernels can be compiled for are there."""
+def has_driver() -> bool:
+    """Whether an NVIDIA driver is installed, of whatever age; without the bindings, which are slow
+    to load."""
     try:
-        # Where there is no driver, this says so without the bindings, which are slow to load.
         ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     except OSError:
         return False
+    return True
+
+
+def find_obstacle() -> VtrainError | None:
+    """Why the first GPU cannot be used, nothing being opened on it; None where it can.
+
+    The extra, a driver and a GPU that kernels can be compiled for must be there.
+    """
+    if not has_driver():
+        return DeviceError("there is no NVIDIA driver on this machine", where="engine cuda")
     try:
         driver = load_driver()
         result, count = driver.cuDeviceGetCount()
         if result != driver.CUresult.CUDA_SUCCESS or count == 0:
-            return False
+            return DeviceError("the driver finds no NVIDIA GPU", where="engine cuda")
         choose_architecture(*_read_capability(driver, 0))
-    except (KernelError, MissingExtraError, RunError):
-        return False
-    return True
+    except (KernelError, MissingExtraError, RunError) as error:
+        return error
+    return None
 
 
 def _read_capability(driver: Any, ordinal: int) -> tuple[int, int]:
@@ -105,6 +126,13 @@ def _read_capability(driver: Any, ordinal: int) -> tuple[int, int]:
     return found[0], found[1]
 
 
+def read_host_memory() -> Memory:
+    """Bytes of the host's memory: available now, and in all."""
+    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+    sizes = {line[0]: int(line[1]) * 1024 for line in lines}
+    return Memory(sizes["MemAvailable:"], sizes["MemTotal:"])
+
+
 class CudaDevice:
     """``vtrain.engines.cuda.device.Device`` on GPU number ``ordinal``.
 
@@ -112,8 +140,11 @@ class CudaDevice:
     extra, RunError without driver or GPU, KernelError when a kernel fails.
     """
 
+    _opened = False
+
     def __init__(self, ordinal: int = 0, *, folder: Path | None = None) -> None:
         self._driver = load_driver()
+        self._abandoned = False
         driver = self._driver
         count = self._check(*driver.cuDeviceGetCount())
         if not 0 <= ordinal < count:
@@ -125,12 +156,12 @@ class CudaDevice:
         self._enter()
         flags = driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value
         self._stream = self._check(*driver.cuStreamCreate(flags))
-        self._aside = self._check(*driver.cuStreamCreate(flags))
         timed = driver.CUevent_flags.CU_EVENT_DEFAULT.value
         untimed = driver.CUevent_flags.CU_EVENT_DISABLE_TIMING.value
         self._begin, self._end = (self._check(*driver.cuEventCreate(timed)) for _ in range(2))
         self._reached = self._check(*driver.cuEventCreate(untimed))
-        self._pieces = [self._make_piece(untimed) for _ in range(2)]
+        self._near, self._far = (self._make_lane(flags, untimed) for _ in range(2))
+        self._far_free = threading.Lock()
         self._compiler = Compiler(
             self._info.architecture, folder=find_default_cache() if folder is None else folder
         )
@@ -142,6 +173,10 @@ class CudaDevice:
         self._allocated: set[int] = set()
         self._shared: dict[int, int] = {}
         self._graphs: list[Any] = []
+        self._recording = threading.RLock()
+        self._capturing = False
+        self._late: list[Callable[[], None]] = []
+        self._opened = True
 
     @property
     def info(self) -> DeviceInfo:
@@ -172,7 +207,7 @@ class CudaDevice:
         result, address = self._driver.cuMemAlloc(max(nbytes, 1))
         if result == self._driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
             free, total = self.memory()
-            raise RunError(
+            raise DeviceError(
                 f"needs {nbytes / 1e9:.3f} GB of device memory, {free / 1e9:.3f} of "
                 f"{total / 1e9:.3f} GB are free",
                 where=f"device {self._info.name}",
@@ -182,6 +217,10 @@ class CudaDevice:
         return int(address)
 
     def free(self, address: int) -> None:
+        if not self._abandoned:
+            self._do_uncaptured(partial(self._free, address))
+
+    def _free(self, address: int) -> None:
         self._enter()
         host = self._shared.pop(address, None)
         if host is None:
@@ -197,7 +236,7 @@ class CudaDevice:
 
     def share(self, data: npt.NDArray[np.uint8]) -> int:
         self._enter()
-        host = int(self._check(*self._driver.cuMemHostAlloc(data.nbytes, _MAPPED)))
+        host = self._pin(data.nbytes, _MAPPED)
         rows = data.reshape(len(data), -1)
         width = rows[:1].nbytes
         step = max(1, PIECE // max(1, width))
@@ -215,7 +254,7 @@ class CudaDevice:
         driver = self._driver
         for at in range(0, content.nbytes, PIECE):
             part = content[at : at + PIECE]
-            host, done = self._pieces[at // PIECE % 2]
+            host, done = self._near.pieces[at // PIECE % 2]
             self._check(*driver.cuEventSynchronize(done))
             ctypes.memmove(host, part.ctypes.data, part.nbytes)
             self._check(*driver.cuMemcpyHtoDAsync(address + at, host, part.nbytes, self._stream))
@@ -223,34 +262,53 @@ class CudaDevice:
 
     def read(self, address: int, nbytes: int) -> bytes:
         self._enter()
-        driver = self._driver
-        self._check(*driver.cuEventRecord(self._reached, self._stream))
-        self._check(*driver.cuStreamWaitEvent(self._aside, self._reached, 0))
+        self._follow(self._near)
+        if nbytes == 0:
+            self.synchronize()
+        return bytes(self._fetch(self._near, address, nbytes))
+
+    def read_later(self, address: int, nbytes: int) -> Callable[[], bytearray]:
+        self._enter()
+        self._follow(self._far)
+
+        def finish() -> bytearray:
+            with self._far_free:
+                self._enter()
+                return self._fetch(self._far, address, nbytes)
+
+        return finish
+
+    def _follow(self, lane: _Lane) -> None:
+        """What goes through ``lane`` from now on comes after all work queued until now."""
+        self._check(*self._driver.cuEventRecord(self._reached, self._stream))
+        self._check(*self._driver.cuStreamWaitEvent(lane.stream, self._reached, 0))
+
+    def _fetch(self, lane: _Lane, address: int, nbytes: int) -> bytearray:
+        """Bytes of the device, as the work that the lane follows leaves them."""
         result = bytearray(nbytes)
         pieces = range(0, nbytes, PIECE)
         for at in pieces[:2]:
-            self._fetch(address, nbytes, at)
+            self._fetch_piece(lane, address, nbytes, at)
         for at in pieces:
-            host, done = self._pieces[at // PIECE % 2]
-            self._check(*driver.cuEventSynchronize(done))
+            host, done = lane.pieces[at // PIECE % 2]
+            self._check(*self._driver.cuEventSynchronize(done))
             target = ctypes.c_char.from_buffer(result, at)
             ctypes.memmove(ctypes.addressof(target), host, min(PIECE, nbytes - at))
             if at + 2 * PIECE < nbytes:
-                self._fetch(address, nbytes, at + 2 * PIECE)
-        if nbytes == 0:
-            self.synchronize()
-        return bytes(result)
+                self._fetch_piece(lane, address, nbytes, at + 2 * PIECE)
+        return result
 
-    def _fetch(self, address: int, nbytes: int, at: int) -> None:
+    def _fetch_piece(self, lane: _Lane, address: int, nbytes: int, at: int) -> None:
         """Begin to copy the piece at ``at`` to its pinned buffer."""
-        driver, (host, done) = self._driver, self._pieces[at // PIECE % 2]
+        driver, (host, done) = self._driver, lane.pieces[at // PIECE % 2]
         # What was written through this buffer must have left it.
-        self._check(*driver.cuStreamWaitEvent(self._aside, done, 0))
+        self._check(*driver.cuStreamWaitEvent(lane.stream, done, 0))
         size = min(PIECE, nbytes - at)
-        self._check(*driver.cuMemcpyDtoHAsync(host, address + at, size, self._aside))
-        self._check(*driver.cuEventRecord(done, self._aside))
+        self._check(*driver.cuMemcpyDtoHAsync(host, address + at, size, lane.stream))
+        self._check(*driver.cuEventRecord(done, lane.stream))
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
+        self._enter()
         self._check(*self._driver.cuMemcpyDtoDAsync(target, source, nbytes, self._stream))
 
     def zero(self, address: int, nbytes: int) -> None:
@@ -262,7 +320,8 @@ class CudaDevice:
         if call.shared > STATIC_SHARED:
             attribute = self._driver.CUfunction_attribute
             most = attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            self._check(*self._driver.cuFuncSetAttribute(function, most, call.shared))
+            allowed = self._driver.cuFuncSetAttribute(function, most, call.shared)
+            self._check(*allowed, where=f"{call.file}: {call.kernel}")
         values = (ctypes.c_uint64 * len(call.slots))(
             *((slot.address if isinstance(slot, Pointer) else slot) % 2**64 for slot in call.slots)
         )
@@ -283,16 +342,14 @@ class CudaDevice:
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
         self._enter()
-        driver = self._driver
-        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-        self._check(*driver.cuStreamBeginCapture(self._stream, mode))
+        driver, graph = self._driver, None
         try:
-            work()
+            with self._recording:
+                graph = self._capture(work)
+            executable = self._check(*driver.cuGraphInstantiate(graph, 0))
         finally:
-            result, graph = driver.cuStreamEndCapture(self._stream)
-        self._check(result)
-        executable = self._check(*driver.cuGraphInstantiate(graph, 0))
-        self._check(*driver.cuGraphDestroy(graph))
+            if graph is not None:
+                driver.cuGraphDestroy(graph)
         self._graphs.append(executable)
 
         def replay() -> None:
@@ -302,9 +359,43 @@ class CudaDevice:
         weakref.finalize(replay, self._drop_graph, executable).atexit = False
         return replay
 
+    def _capture(self, work: Callable[[], None]) -> Any:
+        """What ``work`` queues, as a graph; the stream is as it was, whatever ``work`` raises."""
+        driver = self._driver
+        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        self._check(*driver.cuStreamBeginCapture(self._stream, mode))
+        self._capturing, done = True, False
+        try:
+            work()
+            done = True
+        finally:
+            result, graph = driver.cuStreamEndCapture(self._stream)
+            self._capturing = False
+            if graph is not None and not done:
+                driver.cuGraphDestroy(graph)
+            while self._late:
+                self._late.pop()()
+        self._check(result)
+        return graph
+
+    def _do_uncaptured(self, work: Callable[[], None]) -> None:
+        """Do what frees something: now, or at the end of the recording that is going on.
+
+        A collection of garbage may come at any moment and in any thread, and would make the
+        recording invalid.
+        """
+        with self._recording:
+            if self._capturing:
+                self._late.append(work)
+            else:
+                work()
+
     def _drop_graph(self, executable: Any) -> None:
         """Give back a graph that nobody can launch any more."""
-        if any(other is executable for other in self._graphs):
+        self._do_uncaptured(partial(self._destroy_graph, executable))
+
+    def _destroy_graph(self, executable: Any) -> None:
+        if not self._abandoned and any(other is executable for other in self._graphs):
             self._graphs = [other for other in self._graphs if other is not executable]
             self._enter()
             self._driver.cuGraphExecDestroy(executable)
@@ -322,28 +413,47 @@ class CudaDevice:
     def synchronize(self) -> None:
         self._enter()
         self._check(*self._driver.cuStreamSynchronize(self._stream))
-        self._check(*self._driver.cuStreamSynchronize(self._aside))
+        self._check(*self._driver.cuStreamSynchronize(self._near.stream))
+
+    def is_done(self) -> bool:
+        self._enter()
+        (result,) = self._driver.cuStreamQuery(self._stream)
+        if result == self._driver.CUresult.CUDA_ERROR_NOT_READY:
+            return False
+        self._check(result)
+        return True
+
+    def abandon(self) -> None:
+        self._abandoned = True
 
     def close(self) -> None:
+        if self._abandoned:
+            return
         self.synchronize()
         driver = self._driver
+        self._check(*driver.cuStreamSynchronize(self._far.stream))
         for executable in list(self._graphs):
             self._drop_graph(executable)
         for module in self._modules.values():
             self._check(*driver.cuModuleUnload(module))
         for address in [*self._allocated, *self._shared]:
             self.free(address)
-        for host, done in self._pieces:
+        for host, done in (*self._near.pieces, *self._far.pieces):
             self._check(*driver.cuMemFreeHost(host))
             self._check(*driver.cuEventDestroy(done))
         for event in (self._begin, self._end, self._reached):
             self._check(*driver.cuEventDestroy(event))
-        for stream in (self._stream, self._aside):
+        for stream in (self._stream, self._near.stream, self._far.stream):
             self._check(*driver.cuStreamDestroy(stream))
         self._check(*driver.cuDevicePrimaryCtxRelease(self._device))
 
     def _enter(self) -> None:
         """Make the context that of this thread."""
+        if self._abandoned:
+            raise KernelError(
+                "a kernel failed that leaves it unusable for this process: start again",
+                where=f"device {self._info.name}",
+            )
         self._check(*self._driver.cuCtxSetCurrent(self._context))
 
     def _describe(self) -> DeviceInfo:
@@ -374,9 +484,24 @@ class CudaDevice:
             version = int(self._check(*self._driver.cuDriverGetVersion()))
             return f"CUDA {version // 1000}.{version % 1000 // 10}"
 
+    def _make_lane(self, stream_flags: int, event_flags: int) -> _Lane:
+        stream = self._check(*self._driver.cuStreamCreate(stream_flags))
+        return _Lane(stream, (self._make_piece(event_flags), self._make_piece(event_flags)))
+
     def _make_piece(self, flags: int) -> tuple[int, Any]:
-        host = int(self._check(*self._driver.cuMemHostAlloc(PIECE, 0)))
-        return host, self._check(*self._driver.cuEventCreate(flags))
+        return self._pin(PIECE, 0), self._check(*self._driver.cuEventCreate(flags))
+
+    def _pin(self, nbytes: int, flags: int) -> int:
+        """Address of host memory that stays in place."""
+        result, host = self._driver.cuMemHostAlloc(nbytes, flags)
+        if result == self._driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+            free, total = read_host_memory()
+            raise DeviceError(
+                f"needs {nbytes / 1e9:.3f} GB of pinned host memory, {free / 1e9:.3f} of "
+                f"{total / 1e9:.3f} GB are available",
+                where=f"device {self._info.name}",
+            )
+        return int(self._check(result, host))
 
     def _compile(self, file: str) -> bytes:
         return self._compiler.compile(file, self._sources.get(file))
@@ -391,9 +516,12 @@ class CudaDevice:
             if file not in self._modules:
                 self._modules[file] = self._load(self._compile(file))
             name, where = kernel.encode(), f"{file}: {kernel}"
-            found = self._check(
-                *self._driver.cuModuleGetFunction(self._modules[file], name), where=where
-            )
+            result, found = self._driver.cuModuleGetFunction(self._modules[file], name)
+            if result == self._driver.CUresult.CUDA_ERROR_NOT_FOUND:
+                failure = self._compiler.failures.get(file)
+                if failure is not None:
+                    raise failure
+            self._check(result, where=where)
             # Loaded at once: a lazy load in the middle of a capture would be an error.
             self._check(*self._driver.cuFuncLoad(found), where=where)
             self._functions[file, kernel] = found
@@ -406,9 +534,9 @@ class CudaDevice:
             said = text.decode(errors="replace") if text else result.name
             name = getattr(self, "_info", None)
             place = where or (f"device {name.name}" if name is not None else "engine cuda")
-            raise KernelError(
-                f"{said} ({result.name}); the run can go on from its last checkpoint", where=place
-            )
+            resume = "a run goes on from its last checkpoint, if it has one"
+            after = resume if self._opened else "nothing was begun"
+            raise KernelError(f"{said} ({result.name}); {after}", where=place)
         return values[0] if len(values) == 1 else values
 
 

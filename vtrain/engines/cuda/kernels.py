@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -9,15 +10,21 @@ from pathlib import Path
 from vtrain._core import __version__
 from vtrain.engines.cuda import sources
 from vtrain.engines.cuda.dense import (
+    TURN,
     Form,
     PlanProduct,
+    Product,
     as_node,
+    can_be_tried,
     describe,
+    describe_way,
     find_absorbed,
     find_products,
     finish_cases,
+    large_cases,
     long_case,
     small_case,
+    turn_cases,
     whole_case,
 )
 from vtrain.engines.cuda.device import Device
@@ -26,20 +33,32 @@ from vtrain.engines.cuda.fuse import (
     name_source,
     render_source,
 )
-from vtrain.engines.cuda.gemm import FINISH, LEAST_PRODUCTS, plan_matmul
+from vtrain.engines.cuda.gemm import (
+    FINISH,
+    LEAST_PRODUCTS,
+    Choice,
+    find_choice,
+    plan_matmul,
+)
 from vtrain.engines.cuda.launch import Launch
 from vtrain.engines.cuda.lower_rows import FAST
 from vtrain.engines.cuda.lowering import lower
 from vtrain.engines.cuda.plan import Job, Plan, find_groups, plan_fused, plan_unfused
 from vtrain.engines.cuda.program import HASHES, Program
 from vtrain.engines.cuda.selfcheck import (
+    CHAIN_SHAPES,
+    FULL_CHAIN_SHAPES,
     Case,
     Checker,
+    Clock,
+    KernelWarning,
+    Progress,
     Subject,
     chain_cases,
     digests_case,
     make_kind,
     node_case,
+    peaked_values,
 )
 from vtrain.wire.graph import Attrs, Node, TensorType
 
@@ -51,7 +70,10 @@ def _type(dtype: str, *shape: int) -> TensorType:
 
 
 def _row_cases(dtype: str) -> list[_Case]:
-    sizes = [(5, 9), (37, 33), (3, 1000), (2, 4096), (3, 5001)]
+    return _row_cases_of(dtype, (5, 9), (37, 33), (3, 1000), (2, 4096), (3, 9001))
+
+
+def _row_cases_of(dtype: str, *sizes: tuple[int, int]) -> list[_Case]:
     return [({}, (_type("i32", *size),), _type(dtype, size[0])) for size in sizes]
 
 
@@ -71,7 +93,7 @@ CASES: dict[str, list[_Case]] = {
     "column_sum": [
         ({}, (_type(dtype, *size),), _type("i64", size[1]))
         for dtype in ("i16", "i64")
-        for size in ((1, 1), (33, 31), (511, 5), (1000, 40), (17_000, 2))
+        for size in ((1, 1), (33, 31), (511, 5), (1000, 40), (17_000, 2), (600, 130))
     ],
     "square_sum": [
         ({"shift": shift}, (_type("i16", size),), _type("i64"))
@@ -95,13 +117,26 @@ CASES: dict[str, list[_Case]] = {
 }
 """Attributes, inputs and output of the nodes that fast kernels of single nodes are tried on."""
 
+_PARTS = 4_200_001
+"""Elements of which 1024 blocks, the most there are, leave parts."""
+LARGE_CASES: dict[str, list[_Case]] = {
+    "row_max": _row_cases_of("i32", (3, 200_003), (40_001, 33)),
+    "row_sum": _row_cases_of("i64", (3, 200_003), (40_001, 33)),
+    "sum": [({}, (_type("i32", _PARTS),), _type("i64"))],
+    "largest": [({}, (_type("i32", _PARTS),), _type("i64"))],
+    "square_sum": [({"shift": 20}, (_type("i16", _PARTS),), _type("i64"))],
+    "column_sum": [
+        ({}, (_type(dtype, *size),), _type("i64", size[1]))
+        for dtype, size in (("i64", (16_500, 200)), ("i16", (40, 70_001)))
+    ],
+}
+"""More of them where kernels are fast."""
+
 DIGEST_KERNELS = frozenset({"digest_chunks", "digest_trees", "state_leaves", "state_root_levels"})
 """Kernels that digest several tensors at once, and make a state's root of their digests."""
 SHARED_SIZES = (300, 1, 12_345)
 """Elements of the tensors that are tried in launches that they share."""
 
-MULTIPLYING = ("matmul_mma", "matmul_wgmma")
-"""How the names of kernels that multiply begin."""
 MANY_PROCESSORS = 1 << 20
 """On a device of so many, every sum that is long enough is one of several blocks."""
 
@@ -109,8 +144,10 @@ MANY_PROCESSORS = 1 << 20
 class Kernels:
     """The choice of kernels for sessions on ``device``; ``fast`` = False takes readable ones alone.
 
+    ``large``: the self-check has its large cases too; None: unless the device is emulated.
     Verdicts of the self-check are kept in ``folder`` (None: not kept).  Each failure is a
-    :class:`vtrain.engines.cuda.selfcheck.KernelWarning`.
+    :class:`vtrain.engines.cuda.selfcheck.KernelWarning`; KernelError where a kernel fails that
+    nothing can replace, or that leaves the device unusable to this process.
     """
 
     def __init__(
@@ -118,13 +155,25 @@ class Kernels:
         device: Device,
         *,
         fast: bool = True,
+        large: bool | None = None,
         folder: Path | None = None,
         least_products: int = LEAST_PRODUCTS,
+        clock: Clock | None = None,
+        progress: Progress | None = None,
     ) -> None:
         self._device, self._fast = device, fast
         self._least_products = least_products
+        self._large = not device.info.emulated if large is None else large
+        self._untried: set[str] = set()
+        sizes = "large" if self._large else "small"
         self._checker = Checker(
-            device, key=f"{sources.compute_hash()} {__version__}", folder=folder
+            device,
+            key=" ".join(
+                (sources.compute_hash(), sources.compute_launch_hash(), __version__, sizes)
+            ),
+            folder=folder,
+            clock=clock,
+            progress=progress,
         )
 
     @property
@@ -158,9 +207,13 @@ class Kernels:
         fast = self._fast and node.op in HASHES
         return self.serve(node, inputs) if fast else lower(node, inputs)
 
-    def check_again(self, program: Program, *, split: bool = False) -> bool:
-        """Try all fast kernels anew; whether one failed that served until now."""
-        return self._fast and bool(self._checker.check(self._subjects(program, split), again=True))
+    def check_again(self, program: Program, *, split: bool = False, seed: int = 0) -> bool:
+        """Try all fast kernels anew, on inputs drawn with ``seed``; whether one failed that served
+        until now."""
+        if not self._fast:
+            return False
+        subjects = self._subjects(program, split)
+        return bool(self._checker.check(subjects, again=True, seed=seed))
 
     def serve(self, node: Node, inputs: Sequence[TensorType]) -> tuple[Launch, ...]:
         """Launches of one node by itself: fast ones if there are and none of them failed."""
@@ -178,16 +231,20 @@ class Kernels:
         if node.op == "matmul":
             a, b = inputs
             form = Form(node, (a, b), (None, None), ())
-            while self._checker.check(self._product_subjects([form])):
+            while self._checker.check(self.product_subjects([form])):
                 continue
             launches = form.plan(self._plan_product())
             return lower(node, inputs) if launches is None else as_node(launches)
         if node.op in FAST:
-            self._checker.check(_node_subjects(node.op))
+            self._checker.check(_node_subjects(node.op, self._large))
         return self.serve(node, inputs)
 
     def _plan_product(
-        self, *, least_products: int | None = None, processors: int | None = None
+        self,
+        *,
+        least_products: int | None = None,
+        processors: int | None = None,
+        choice: Choice | None = None,
     ) -> PlanProduct:
         info = self._device.info
         return partial(
@@ -196,58 +253,105 @@ class Kernels:
             processors=info.processors if processors is None else processors,
             disabled=self.disabled,
             least_products=self._least_products if least_products is None else least_products,
+            choice=choice,
         )
 
     def _plan_dense(self, program: Program) -> list[Job]:
         plan = self._plan_product()
-        jobs = [product.make_job(plan) for product in find_products(program)]
+        jobs = [product.make_job(plan) for product in self._find_products(program)]
         return [job for job in jobs if job is not None]
+
+    def _find_products(self, program: Program) -> list[Product]:
+        """Those that small products can show to be right; readable kernels do others."""
+        found = find_products(program, turns=TURN not in self.disabled)
+        for product in found:
+            name = product.form.matmul.name
+            if not can_be_tried(product) and name not in self._untried:
+                self._untried.add(name)
+                warnings.warn(
+                    f"product {name} has windows too large for the self-check: "
+                    "readable kernels do it",
+                    KernelWarning,
+                    stacklevel=2,
+                )
+        return [product for product in found if can_be_tried(product)]
 
     def _subjects(self, program: Program, split: bool) -> Iterator[Subject]:
         ops = sorted({node.op for node in program.graph.nodes} & FAST.keys())
         for op in ops:
-            yield from _node_subjects(op)
-        yield from self._product_subjects(product.form for product in find_products(program))
+            yield from _node_subjects(op, self._large)
+        products = self._find_products(program)
+        yield from self.product_subjects(product.form for product in products)
+        plan = self._plan_product()
+        yield from _turn_subjects(p for p in products if p.form.plan(plan) is not None)
         taken = {node for job in self._plan_dense(program) for node in job.nodes}
-        chains = {chain.name: chain for chain in find_groups(program, taken, split=split)}
-        text = render_source(list(chains.values()))
-        for name in sorted(chains):
-            yield _chain_subject(program, chains[name], text)
+        chains = find_groups(program, taken, split=split)
+        text = render_source(chains)
+        # Numbers are arguments of a kernel, and some of them its branches: shifts, for one.
+        uses = {(chain.name, chain.numbers): chain for chain in chains}
+        for use in sorted(uses):
+            yield _chain_subject(program, uses[use], text, self._large)
 
-    def _product_subjects(self, forms: Iterable[Form]) -> Iterator[Subject]:
+    def product_subjects(self, forms: Iterable[Form]) -> Iterator[Subject]:
         """The kernels that multiply, once for every kind of product that they do."""
-        found: dict[tuple[str, str], Form] = {}
+        found: dict[tuple[str, str], tuple[Form, Choice]] = {}
+        ways: dict[tuple[str, str], tuple[Form, Choice]] = {}
         finishes = False
         for form in forms:
-            launches = form.plan(self._plan_product()) or ()
-            for launch in launches:
-                finishes |= launch.kernel == FINISH
-                if launch.kernel.startswith(MULTIPLYING):
-                    kind = make_kind(describe(form, launches))
-                    found.setdefault((launch.kernel, kind), form)
+            launches = form.plan(self._plan_product())
+            if launches is None:
+                continue
+            finishes |= any(launch.kernel == FINISH for launch in launches)
+            choice = find_choice(launches)
+            kind = make_kind((describe(form, launches), choice.is_turned))
+            found.setdefault((choice.kernel, kind), (form, choice))
+            way = make_kind(("large", describe_way(form, launches), choice.is_turned))
+            ways.setdefault((choice.kernel, way), (form, choice))
         if finishes:
-            yield Subject(FINISH, finish_cases, {})
-        plan = self._plan_product(least_products=0)
-        whole_plan = self._plan_product(least_products=0, processors=1)
-        long_plan = self._plan_product(least_products=0, processors=MANY_PROCESSORS)
-        for (kernel, kind), form in found.items():
-            cases = partial(_product_cases, form, plan, whole_plan, long_plan)
-            yield Subject(kernel, cases, {}, kind)
+            yield Subject(FINISH, partial(finish_cases, self._large), {})
+        for (kernel, kind), (form, choice) in found.items():
+            yield Subject(kernel, partial(self._product_cases, form, choice), {}, kind)
+        for (kernel, kind), (form, choice) in ways.items() if self._large else ():
+            yield Subject(kernel, partial(self._large_cases, form, choice), {}, kind)
+
+    def _large_cases(self, form: Form, choice: Choice, seed: int) -> Iterator[Case]:
+        """A product of the form's way in sizes that its own kind leaves out."""
+        plan = partial(self._plan_product, least_products=0, choice=choice)
+        yield from large_cases(form, plan(processors=1), plan(processors=MANY_PROCESSORS), seed)
+
+    def _product_cases(self, form: Form, choice: Choice, seed: int) -> Iterator[Case]:
+        """A form in tiles of which none is whole, in whole ones, and with sums that several blocks
+        add up: all as the product itself is done, which may not be how small ones are."""
+        cases = (
+            small_case(form, self._plan_product(least_products=0, choice=choice), seed),
+            whole_case(
+                form, self._plan_product(least_products=0, processors=1, choice=choice), seed
+            ),
+            long_case(
+                form,
+                self._plan_product(least_products=0, processors=MANY_PROCESSORS, choice=choice),
+                seed,
+            ),
+        )
+        yield from (case for case in cases if case is not None)
 
 
-def _product_cases(
-    form: Form, plan: PlanProduct, whole_plan: PlanProduct, long_plan: PlanProduct
-) -> Iterator[Case]:
-    """A form in tiles of which none is whole, in whole ones, and with sums that several blocks add
-    up."""
-    cases = small_case(form, plan), whole_case(form, whole_plan), long_case(form, long_plan)
-    yield from (case for case in cases if case is not None)
+def _turn_subjects(products: Iterable[Product]) -> Iterator[Subject]:
+    """What turns the kernels of convolutions, for every dtype and window."""
+    turned = {
+        make_kind((product.turn.dtype, product.form.windows[0].attrs)): product
+        for product in products
+        if product.turn is not None and product.form.windows[0] is not None
+    }
+    for kind, product in turned.items():
+        yield Subject(TURN, partial(turn_cases, product), {}, kind)
 
 
-def _node_subjects(op: str) -> Iterator[Subject]:
+def _node_subjects(op: str, large: bool) -> Iterator[Subject]:
     """The fast kernels of an operator, each with the cases that launch it."""
     by_kernel: dict[str, list[tuple[int, _Case]]] = {}
-    for seed, (attrs, inputs, output) in enumerate(CASES[op]):
+    tried = [*CASES[op], *(LARGE_CASES.get(op, ()) if large else ())]
+    for seed, (attrs, inputs, output) in enumerate(tried):
         node = Node("case", op, attrs, (), (output,))
         readable = {launch.kernel for launch in lower(node, inputs)}
         for launch in FAST[op](node, inputs):
@@ -258,13 +362,16 @@ def _node_subjects(op: str) -> Iterator[Subject]:
         yield Subject(kernel, partial(_node_cases, op, dict(cases)), {}, op)
 
 
-def _node_cases(op: str, cases: Mapping[int, _Case]) -> Iterator[Case]:
-    for seed, (attrs, inputs, output) in cases.items():
-        yield node_case(op, attrs, inputs, output, FAST[op], seed)
+def _node_cases(op: str, cases: Mapping[int, _Case], seed: int) -> Iterator[Case]:
+    for own_seed, (attrs, inputs, output) in cases.items():
+        yield node_case(op, attrs, inputs, output, FAST[op], seed + own_seed)
+        if op in ("row_max", "largest"):
+            yield node_case(op, attrs, inputs, output, FAST[op], seed + own_seed, peaked_values)
     if op == "tensor_digest":
-        yield digests_case(SHARED_SIZES)
+        yield digests_case(SHARED_SIZES, seed)
 
 
-def _chain_subject(program: Program, chain: Chain, text: str) -> Subject:
-    file = name_source(text)
-    return Subject(chain.name, lambda: chain_cases(program, chain, file), {file: text})
+def _chain_subject(program: Program, chain: Chain, text: str, large: bool) -> Subject:
+    file, shapes = name_source(text), FULL_CHAIN_SHAPES if large else CHAIN_SHAPES
+    cases = partial(chain_cases, program, chain, file, shapes)
+    return Subject(chain.name, cases, {file: text}, make_kind(chain.numbers))

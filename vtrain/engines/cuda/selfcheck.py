@@ -2,17 +2,23 @@
 
 Each fast kernel is a :class:`Subject` with cases: small inputs of boundary values, the launches of
 the fast way and those of the readable one.  Results and counts of saturation must be equal, byte
-for byte.  What has passed is remembered by device, driver, compiler and kernel sources.
+for byte.  What has passed is remembered by device, driver, compiler and kernel sources; so is a
+kernel that hangs or destroys the context, which this process cannot go on from but the next can.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
+import os
+import stat
+import sys
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vtrain.engines.cuda.arena import ALIGNMENT
+from vtrain.engines.cuda.compile import write_whole
 from vtrain.engines.cuda.device import Call, Device, Pointer, Slot
 from vtrain.engines.cuda.digest import encode_places, plan_digests
 from vtrain.engines.cuda.fuse import POINTWISE, Chain
@@ -35,43 +42,116 @@ from vtrain.engines.cuda.plan import (
     chain_job,
 )
 from vtrain.engines.cuda.program import Program
+from vtrain.errors import GraphError, KernelError, VtrainWarning
 from vtrain.spec.number import NUMPY_DTYPES, STORAGE
 from vtrain.wire.graph import Attrs, Node, TensorType
 
 Array = npt.NDArray[Any]
-ROWS, COLUMNS = 37, 7
-"""Form of the values that a chain is tried on: neither divides into whole packs."""
+CHAIN_SHAPES: Final = ((37, 7), (1201, 7))
+"""Rows and columns of the values that a chain is tried on: neither divides into whole packs, and
+the larger ones take nine blocks."""
+FULL_CHAIN_SHAPES: Final = (*CHAIN_SHAPES, (7, 40_009))
+"""The same where kernels are fast."""
+LONGEST_WAIT: Final = 60.0
+"""Seconds after which a kernel that should take milliseconds is taken to hang."""
+_INTERVAL: Final = 1.0
+"""Seconds between two lines of progress."""
+_SEEDS: Final = 1 << 20
+"""Seeds of the inputs of one check: each is drawn by its own."""
 _LARGEST: Final = 2**60
 """Accumulators of legal graphs are smaller."""
+_MOST_BYTES: Final = 1 << 22
+"""A file of verdicts is smaller; what is larger is none."""
+
+Progress = Callable[[str, int, int], None]
+"""What is being done, how much of it is done and how much there is; all of it at the end."""
 
 
-class KernelWarning(UserWarning):
-    """A fast kernel gave wrong bits on this device and does not serve; the readable one does."""
+class KernelWarning(VtrainWarning):
+    """A fast kernel fails on this device and does not serve; the readable one does."""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Seconds that only go up, and how to let some of them pass."""
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+class TerminalProgress:
+    """A line on the terminal, if stderr is one: at once, and every second while work goes on."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._last: float | None = None
+        self._width = 0
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if not sys.stderr.isatty():
+            return
+        if done >= total:
+            self._put("")
+            self._last = None
+        elif self._last is None or self._now() - self._last >= _INTERVAL:
+            self._last = self._now()
+            self._put(f"self-check of the GPU's kernels: {what} ({done}/{total})")
+
+    def _put(self, line: str) -> None:
+        if line or self._width:
+            sys.stderr.write(f"\r{line:<{self._width}}\r")
+            sys.stderr.flush()
+        self._width = len(line)
+
+
+class _HangError(KernelError):
+    """Launches have not come to their end in time."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """An array of ``nbytes`` that is made when it is needed: a case may be planned and not run."""
+
+    nbytes: int
+    make: Callable[[], Array]
 
 
 @dataclass(frozen=True)
 class Case:
     """One comparison.  Values are named by numbers: ``inputs`` are given, ``sizes`` has the bytes
-    of the others; ``results`` are compared, and the counters of ``counted``."""
+    of the others; ``results`` are compared, and the counters of ``counted``.
 
-    inputs: Mapping[int, Array]
+    ``in_place`` are results that the fast launches put where an input was (result -> input).
+    """
+
+    inputs: Mapping[int, Array | Drawn]
     sizes: Mapping[int, int]
     fast: tuple[Planned, ...]
     readable: tuple[Planned, ...]
     results: tuple[int, ...]
     counted: tuple[int, ...] = ()
+    in_place: Mapping[int, int] = field(default_factory=dict)
+
+    def draw(self) -> Case:
+        """The same with all its inputs made."""
+        made = {
+            value: given.make() if isinstance(given, Drawn) else given
+            for value, given in self.inputs.items()
+        }
+        return replace(self, inputs=made)
 
 
 @dataclass(frozen=True)
 class Subject:
     """A fast kernel in one of its uses, and the cases that try it.
 
+    ``cases`` takes the seed that inputs are drawn with: other values, the same launches.
     ``sources`` are generated files that it needs.  ``kind`` tells the use from others of the same
     kernel: what passed in one has not passed in another.
     """
 
     kernel: str
-    cases: Callable[[], Iterable[Case]]
+    cases: Callable[[int], Iterable[Case]]
     sources: Mapping[str, str]
     kind: str = ""
 
@@ -111,6 +191,27 @@ def boundary_values(tensor: TensorType, seed: int) -> Array:
     return np.asarray(values.astype(dtype).reshape(tensor.shape))
 
 
+def peaked_values(tensor: TensorType, seed: int) -> Array:
+    """Small values, and a large one in each row, the last of it or any: what passes over it is
+    seen, which among many large ones is not."""
+    rng = np.random.default_rng(seed)
+    values = boundary_values(tensor, seed) >> (NUMPY_DTYPES[tensor.dtype].itemsize * 6)
+    rows = values.reshape(-1, tensor.shape[-1])
+    count, columns = rows.shape
+    places = rng.integers(0, columns, count) if seed % 2 else columns - 1
+    rows[np.arange(count), places] = STORAGE[tensor.dtype][1]
+    return rows.reshape(tensor.shape)
+
+
+Draw = Callable[[TensorType, int], Array]
+"""Values of a type, by a seed."""
+
+
+def draw_later(tensor: TensorType, seed: int, draw: Draw = boundary_values) -> Drawn:
+    """What ``draw`` gives, made when it is needed."""
+    return Drawn(tensor.byte_length, partial(draw, tensor, seed))
+
+
 def node_case(
     op: str,
     attrs: Attrs,
@@ -118,12 +219,13 @@ def node_case(
     output: TensorType,
     fast: Callable[[Node, Sequence[TensorType]], tuple[Launch, ...]],
     seed: int = 0,
+    draw: Draw = boundary_values,
 ) -> Case:
-    """One node by itself, on boundary values."""
+    """One node by itself, on values of ``draw``."""
     at = len(inputs)
     node, operands = Node("case", op, attrs, (), (output,)), range(at)
     return Case(
-        inputs={i: boundary_values(tensor, seed + i) for i, tensor in enumerate(inputs)},
+        inputs={i: draw_later(tensor, seed + i, draw) for i, tensor in enumerate(inputs)},
         sizes={at: output.byte_length},
         fast=tuple(bind(launch, at, operands) for launch in fast(node, inputs)),
         readable=tuple(bind(launch, at, operands) for launch in lower(node, inputs)),
@@ -132,7 +234,7 @@ def node_case(
     )
 
 
-def digests_case(sizes: Sequence[int]) -> Case:
+def digests_case(sizes: Sequence[int], seed: int = 0) -> Case:
     """Tensors of ``sizes`` elements that are digested by shared launches."""
     count, table = len(sizes), Scratch(0, "places")
     tensors = [TensorType("i32", (size,), 0, 0, 0) for size in sizes]
@@ -152,7 +254,7 @@ def digests_case(sizes: Sequence[int]) -> Case:
     )
     outputs = range(count, 2 * count)
     return Case(
-        inputs={value: boundary_values(tensor, value) for value, tensor in enumerate(tensors)},
+        inputs={i: draw_later(tensor, seed + i) for i, tensor in enumerate(tensors)},
         sizes=dict.fromkeys(outputs, digest.byte_length),
         fast=fast,
         readable=readable,
@@ -160,18 +262,24 @@ def digests_case(sizes: Sequence[int]) -> Case:
     )
 
 
-def chain_cases(program: Program, chain: Chain, file: str) -> Iterator[Case]:
+def chain_cases(
+    program: Program,
+    chain: Chain,
+    file: str,
+    sizes_tried: Sequence[tuple[int, int]] = CHAIN_SHAPES,
+    seed: int = 0,
+) -> Iterator[Case]:
     """A generated kernel against the readable kernels of its nodes, one after the other."""
-    shapes = {"same": (ROWS, COLUMNS), "column": (COLUMNS,), "row": (ROWS,), "one": ()}
-    small = replace(chain, count=ROWS * COLUMNS, columns=COLUMNS)
-    for seed in range(2):
-        arrays: dict[int, Array] = {}
+    for at, (rows, columns) in enumerate(sizes_tried):
+        shapes = {"same": (rows, columns), "column": (columns,), "row": (rows,), "one": ()}
+        small = replace(chain, count=rows * columns, columns=columns)
+        arrays: dict[int, Drawn] = {}
         for value, reach in chain.operands:
             if value in arrays and reach != "same":
                 # Read in two ways: its first elements serve as the short operand.
                 continue
             tensor = replace(program.type_of(value), shape=shapes[reach])
-            arrays[value] = boundary_values(tensor, seed * 100 + value)
+            arrays[value] = draw_later(tensor, seed + at * len(program.inputs) + value)
         readable: list[Planned] = []
         for index in chain.nodes:
             node, inputs = program.node(index), program.inputs[index]
@@ -180,25 +288,58 @@ def chain_cases(program: Program, chain: Chain, file: str) -> Iterator[Case]:
                 replace(tensor, shape=shapes[reach])
                 for reach, tensor in zip(reaches, program.types(index), strict=True)
             ]
-            output = replace(node.outputs[0], shape=(ROWS, COLUMNS))
+            output = replace(node.outputs[0], shape=(rows, columns))
             launches = lower(replace(node, outputs=(output,)), types)
             readable += (bind(launch, index, inputs) for launch in launches)
         sizes = {
-            index: ROWS * COLUMNS * NUMPY_DTYPES[program.type_of(index).dtype].itemsize
+            index: rows * columns * NUMPY_DTYPES[program.type_of(index).dtype].itemsize
             for index in chain.nodes
         }
-        fast = chain_job(program, small, file).launches
-        yield Case(arrays, sizes, fast, tuple(readable), chain.results, chain.counters)
+        job = chain_job(program, small, file)
+        case = Case(arrays, sizes, job.launches, tuple(readable), chain.results, chain.counters)
+        yield case
+        if job.replaces:
+            yield replace(case, in_place=_choose_places(job.replaces))
+
+
+def _choose_places(replaces: Mapping[int, Sequence[int]]) -> dict[int, int]:
+    """For each result one of the values that it may replace, no two the same."""
+    chosen: dict[int, int] = {}
+    for result, values in replaces.items():
+        free = [value for value in values if value not in chosen.values()]
+        if free:
+            chosen[result] = free[0]
+    return chosen
 
 
 def agrees(device: Device, case: Case) -> bool:
     """Whether fast and readable launches give the same bytes and counts, and the fast ones write
     nothing else."""
-    found, expected = _run(device, case, case.fast), _run(device, case, case.readable)
+    case = case.draw()
+    found = _run(device, case, case.fast, case.in_place)
+    expected = _run(device, case, case.readable)
     return found.is_intact and found.results == expected.results
 
 
-def _run(device: Device, case: Case, launches: Sequence[Planned]) -> _Outcome:
+def _wait(device: Device, clock: Clock) -> None:
+    """Until the device has done everything, but no longer than :data:`LONGEST_WAIT`."""
+    begin, pause = clock.now(), 1e-4
+    while not device.is_done():
+        if clock.now() - begin > LONGEST_WAIT:
+            # Whoever waits for it from now on, such as for memory to be free, waits for ever.
+            device.abandon()
+            raise _HangError(f"has not ended after {LONGEST_WAIT:.0f} seconds")
+        clock.sleep(pause)
+        pause = min(2 * pause, 0.05)
+
+
+def _run(
+    device: Device,
+    case: Case,
+    launches: Sequence[Planned],
+    in_place: Mapping[int, int] | None = None,
+    clock: Clock | None = None,
+) -> _Outcome:
     """What the launches put out and count, from fresh memory."""
     sizes = _measure(case, launches)
     # There is a gap before and after everything, which nobody may write.
@@ -206,6 +347,8 @@ def _run(device: Device, case: Case, launches: Sequence[Planned]) -> _Outcome:
     for key, nbytes in sizes.items():
         offsets[key] = total
         total += (-(-nbytes // ALIGNMENT) + 1) * ALIGNMENT
+    for result, value in (in_place or {}).items():
+        offsets[Value(result)] = offsets[Value(value)]
     block = device.allocate(total)
     try:
         # Neither zeros nor all alike: what is left out, written beside or moved by one is seen.
@@ -220,6 +363,7 @@ def _run(device: Device, case: Case, launches: Sequence[Planned]) -> _Outcome:
             device.launch(
                 Call(launch.file, launch.kernel, launch.grid, launch.block, slots, launch.shared)
             )
+        _wait(device, clock or Clock())
         after = np.frombuffer(device.read(block, total), np.uint8)
     finally:
         device.free(block)
@@ -263,7 +407,8 @@ def _measure(case: Case, launches: Sequence[Planned]) -> dict[PlannedArg, int]:
 
 def _fill(device: Device, case: Case, at: Mapping[PlannedArg, int]) -> None:
     """Write what launches read: inputs, constants, tables; counters begin at zero."""
-    for value, array in case.inputs.items():
+    for value, given in case.inputs.items():
+        array = given.make() if isinstance(given, Drawn) else given
         if array.nbytes:
             device.write(at[Value(value)], np.ascontiguousarray(array).reshape(-1).view(np.uint8))
     for key, address in at.items():
@@ -284,8 +429,18 @@ class Checker:
     the sources of kernels, and the version that launches them.
     """
 
-    def __init__(self, device: Device, *, key: str, folder: Path | None) -> None:
+    def __init__(
+        self,
+        device: Device,
+        *,
+        key: str,
+        folder: Path | None,
+        clock: Clock | None = None,
+        progress: Progress | None = None,
+    ) -> None:
         self._device = device
+        self._clock = clock or Clock()
+        self._progress = progress or TerminalProgress()
         info = device.info
         self._identity = {
             "device": info.name,
@@ -298,69 +453,205 @@ class Checker:
         name = "-".join(part for part in (info.uuid, key[:16]) if part)
         safe = "".join(c if c.isalnum() or c in "-." else "_" for c in name)
         self._path = None if folder is None else folder / f"selfcheck-{safe}.json"
-        self._passed = self._load()
+        self._passed, self._fatal = self._load()
         self.disabled: frozenset[str] = frozenset()
         """Kernels that failed; each was warned of."""
 
-    def check(self, subjects: Iterable[Subject], *, again: bool = False) -> frozenset[str]:
-        """Kernels of ``subjects`` that fail now.  Without ``again``, a use that has passed on this
-        device, by these sources, is not tried anew."""
+    def check(
+        self, subjects: Iterable[Subject], *, again: bool = False, seed: int = 0
+    ) -> frozenset[str]:
+        """Kernels of ``subjects`` that fail now, on inputs drawn with ``seed``.  Without ``again``,
+        a use that has passed on this device, by these sources, is not tried anew.
+
+        KernelError when a readable kernel fails, and when a fast one hangs or destroys the context:
+        that is remembered, and the next process goes on without the kernel.
+        """
         failed: set[str] = set()
-        tried = False
+        due: list[Subject] = []
         for subject in subjects:
-            if subject.kernel in self.disabled | failed:
+            if subject.kernel in self.disabled:
                 continue
-            if not again and subject.name in self._passed:
-                continue
-            tried = True
-            if self._holds(subject):
-                self._passed.add(subject.name)
-            else:
-                failed.add(subject.kernel)
-                self._passed.discard(subject.name)
-                self._warn(subject.kernel)
-        self.disabled |= failed
-        if tried:
-            self._save()
+            if subject.kernel in self._fatal:
+                if subject.kernel not in failed:
+                    failed.add(subject.kernel)
+                    self._warn(subject.kernel, *self._remember(subject.kernel))
+            elif again or subject.name not in self._passed:
+                due.append(subject)
+        # A check during a run is a moment among steps, whose progress others show.
+        show: Progress = (lambda what, done, total: None) if again else self._progress
+        try:
+            for subject, cases in self._prepare(due, show, seed):
+                if subject.kernel not in failed:
+                    fault = self._find_fault(subject, cases, seed)
+                    if fault is None:
+                        self._passed.add(subject.name)
+                    else:
+                        failed.add(subject.kernel)
+                        self._passed.discard(subject.name)
+                        self._warn(subject.kernel, *fault)
+        finally:
+            self.disabled |= failed
+            if due:
+                show("", len(due), len(due))
+                self._save()
         return frozenset(failed)
 
-    def _holds(self, subject: Subject) -> bool:
-        for file, text in subject.sources.items():
-            self._device.add_source(file, text)
-        return all(agrees(self._device, case) for case in subject.cases())
+    def _prepare(
+        self, due: Sequence[Subject], show: Progress, seed: int
+    ) -> Iterator[tuple[Subject, list[Case]]]:
+        """The subjects with their cases, when all that these launch was compiled: at one time,
+        since a file takes seconds and processors are many."""
+        for subject in due:
+            for file, text in subject.sources.items():
+                self._device.add_source(file, text)
+        cases = [_list_cases(subject, seed) for subject in due]
+        launches = (
+            launch for some in cases for case in some for launch in (*case.fast, *case.readable)
+        )
+        kernels = list(dict.fromkeys((launch.file, launch.kernel) for launch in launches))
+        if kernels:
+            files = len({file for file, _ in kernels})
+            show(f"compiling {files} files", 0, len(due))
+            # What does not compile is found again when its turn comes, and judged there.
+            with suppress(KernelError):
+                self._device.prepare(kernels)
+        for done, subject in enumerate(due):
+            show(subject.kernel, done, len(due))
+            yield subject, cases[done]
+            cases[done] = []
 
-    def _warn(self, kernel: str) -> None:
+    def _find_fault(
+        self, subject: Subject, cases: Sequence[Case], seed: int
+    ) -> tuple[str, str] | None:
+        """What is wrong with a kernel, and why, if that is known; None if it may serve."""
+        launched = {launch.kernel for case in cases for launch in case.fast}
+        if subject.kernel not in launched:
+            return "is not tried", "no case of the self-check launches it"
+        for planned in cases:
+            case = planned.draw()
+            expected = self._run_readable(case)
+            try:
+                found = _run(self._device, case, case.fast, case.in_place, self._clock)
+            except KernelError as error:
+                self._require_alive(subject.kernel, error)
+                return "does not run", _shorten(error)
+            if not found.is_intact or found.results != expected.results:
+                return "gives wrong bits", f"on inputs of seed {seed}"
+        return None
+
+    def _run_readable(self, case: Case) -> _Outcome:
+        try:
+            return _run(self._device, case, case.readable, None, self._clock)
+        except KernelError as error:
+            self._is_alive(error)
+            raise KernelError(
+                f"readable kernels do not run on {self._describe()}, and nothing can take their "
+                f"place: take engine cpu ({_shorten(error)})",
+                where="self-check",
+            ) from error
+
+    def _is_alive(self, error: KernelError) -> bool:
+        """Is the device of use to this process after ``error``?  If not, it is left alone."""
+        if isinstance(error, _HangError):
+            return False
+        try:
+            self._device.synchronize()
+        except KernelError:
+            self._device.abandon()
+            return False
+        return True
+
+    def _require_alive(self, kernel: str, error: KernelError) -> None:
+        """KernelError if the device is of no use to this process after ``error``."""
+        if self._is_alive(error):
+            return
+        what = (
+            "hangs"
+            if isinstance(error, _HangError)
+            else "fails and leaves the device unusable to this process"
+        )
+        self._fatal[kernel] = f"{what}: {_shorten(error)}"
+        next_time = (
+            "start again: that is remembered, and the readable kernel serves in its place"
+            if self._save()
+            else "that could not be remembered: take engine cpu"
+        )
+        raise KernelError(
+            f"{what} on {self._describe()}; {next_time} ({_shorten(error)})",
+            where=f"kernel {kernel}",
+        ) from error
+
+    def _remember(self, kernel: str) -> tuple[str, str]:
+        """The fault of a kernel that an earlier process could not go on from."""
+        return "did not run", f"{self._fatal[kernel]}; to try it again, delete {self._path}"
+
+    def _describe(self) -> str:
         info = self._device.info
+        return f"{info.name} ({info.uuid}, driver {info.driver})"
+
+    def _warn(self, kernel: str, what: str, why: str) -> None:
         warnings.warn(
-            f"kernel {kernel} gives wrong bits on {info.name} ({info.uuid}, driver {info.driver}): "
-            "it is disabled, and the readable kernel serves in its place",
+            f"kernel {kernel} {what} on {self._describe()}: "
+            "it is disabled, and the readable kernel serves in its place"
+            + (f" ({why})" if why else ""),
             KernelWarning,
             stacklevel=2,
         )
 
-    def _load(self) -> set[str]:
+    def _load(self) -> tuple[set[str], dict[str, str]]:
+        """What passed, and what no process must try again, with the reason."""
         if self._path is None:
-            return set()
+            return set(), {}
         try:
-            content = json.loads(self._path.read_text())
+            content = json.loads(_read_small(self._path))
             if content["identity"] == self._identity:
-                return {str(name) for name in content["passed"]}
-        except (OSError, ValueError, KeyError, TypeError):
+                passed = {str(name) for name in content["passed"]}
+                return passed, {str(name): str(why) for name, why in content["fatal"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             # Missing, of another driver, or damaged: all is tried anew.
-            return set()
-        return set()
+            return set(), {}
+        return set(), {}
 
-    def _save(self) -> None:
+    def _save(self) -> bool:
+        """Keep the verdicts; whether that succeeded."""
         if self._path is None:
-            return
-        content = {"identity": self._identity, "passed": sorted(self._passed)}
+            return False
+        # Another process may have learnt what this one did not.
+        self._fatal = {**self._load()[1], **self._fatal}
+        content = {
+            "identity": self._identity,
+            "passed": sorted(self._passed),
+            "fatal": self._fatal,
+        }
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(
-                "w", dir=self._path.parent, prefix=".selfcheck-", delete=False
-            ) as file:
-                json.dump(content, file, indent=2)
-            Path(file.name).replace(self._path)
+            write_whole(self._path, json.dumps(content, indent=2).encode())
         except OSError:
-            # Nothing depends on it: the next session tries the kernels again.
-            return
+            # The next session tries the kernels again.
+            return False
+        return True
+
+
+def _list_cases(subject: Subject, seed: int) -> list[Case]:
+    """The cases of a subject; none, with which it does not pass, where one cannot be made."""
+    try:
+        return list(subject.cases(seed * _SEEDS))
+    except GraphError:
+        return []
+
+
+def _read_small(path: Path) -> str:
+    """The text of a regular file of at most :data:`_MOST_BYTES`; OSError for anything else, without
+    waiting for a writer."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with os.fdopen(descriptor, encoding="utf-8") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES:
+            raise OSError(f"{path} is no file of verdicts")
+        return file.read(_MOST_BYTES)
+
+
+def _shorten(error: KernelError) -> str:
+    """An error without most of what a compiler says."""
+    lines = error.message.splitlines()
+    return f"{error.where}: {' '.join(lines[:2])}" if error.where else " ".join(lines[:2])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vtrain.engines.base import State, Trace, check_state
+from vtrain.engines.base import Snapshot, State, Trace, check_state
 from vtrain.engines.cuda.arena import ALIGNMENT
 from vtrain.engines.cuda.device import Call, Device, Pointer, Slot
 from vtrain.engines.cuda.digest import encode_places
@@ -34,7 +36,7 @@ from vtrain.engines.cuda.plan import (
 )
 from vtrain.engines.cuda.program import Program
 from vtrain.engines.numpy_engine import check_samples
-from vtrain.errors import GraphError, RunError, VtrainError
+from vtrain.errors import DeviceError, GraphError, RunError, VtrainError, VtrainWarning
 from vtrain.spec.number import NUMPY_DTYPES
 from vtrain.spec.samples import Samples
 from vtrain.wire.graph import StepGraph
@@ -46,7 +48,12 @@ DIGEST_BYTES = 32
 UPLOAD = 1 << 24
 """Bytes of samples that go to the device at a time."""
 RESERVE = 1 << 28
-"""Bytes that samples leave free on the device: for traces of small graphs, and other programs."""
+"""Bytes that samples and the place of snapshots leave free on the device: for traces of small
+graphs, for self-checks during a run, and for other programs."""
+
+
+class SkippedCheckWarning(VtrainWarning):
+    """A self-check that was due during a run was left out, since the device lacks the memory."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +73,10 @@ class CudaSession:
     """``vtrain.engines.base.Session`` on a ``device`` (:func:`open_cuda`); needs a legal graph.
 
     ``kernels`` says which kernels serve; without it, all fast ones that pass the self-check.
-    ``check_every`` repeats the self-check after so many steps (0: never).  With ``reduce``, a step
-    stops when its gradients are complete and calls it with :meth:`accumulators`.
+    ``check_every`` repeats the self-check after each step whose number it divides (0: never).  With
+    ``reduce``, a step stops when its gradients are complete and calls it with :meth:`accumulators`.
 
-    RunError when the device's memory is too small (what is needed and what there is), KernelError
+    DeviceError when memory is too small (what is needed and what there is), KernelError
     when the device fails: the state is then lost, and the run goes on from its last checkpoint.
     """
 
@@ -90,12 +97,13 @@ class CudaSession:
         self._program = Program(graph)
         self._device = device
         self._kernels = kernels if kernels is not None else Kernels(device)
-        self._check_every, self._checked = check_every, 0
+        self._check_every = check_every
         self._reduce = reduce
         self._samples = samples
         self._memory = _Memory(self._device)
         self._loaded = False
         self._done = 0
+        self._snapshot: weakref.ref[_Snapshot] | None = None
         self._profile: dict[str, float] | None = None
         # Sessions are rarely closed by hand, and the device's memory is not Python's.
         self._release = weakref.finalize(self, self._memory.close)
@@ -109,7 +117,10 @@ class CudaSession:
     def close(self) -> None:
         """Give the device's memory back; the session is not usable afterwards."""
         self._loaded = False
-        self._release()
+        try:
+            self._finish_snapshot()
+        finally:
+            self._release()
 
     def load_state(self, state: State) -> None:
         check_state(self._graph, state)
@@ -123,6 +134,30 @@ class CudaSession:
     def read_state(self) -> dict[str, Array]:
         self._require_state()
         return {name: self._read_state(name) for name in self._program.states}
+
+    def snapshot(self) -> Snapshot:
+        """The state as it is now, copied aside on the device and from there to the host while
+        further steps are done.  Where no place was left for it, it is read at once.
+
+        A snapshot that nobody holds any more is forgotten; one that is held is finished before the
+        next is taken.
+        """
+        self._require_state()
+        if self._memory.aside == 0:
+            state = self.read_state()
+            return lambda: state
+        self._finish_snapshot()
+        nbytes = self._plan.states
+        self._device.copy(self._memory.aside, self._memory.states, nbytes)
+        found = _Snapshot(self, self._device.read_later(self._memory.aside, nbytes))
+        self._snapshot = weakref.ref(found)
+        return found
+
+    def _finish_snapshot(self) -> None:
+        """Have the last snapshot on the host: its place on the device is needed."""
+        last = None if self._snapshot is None else self._snapshot()
+        if last is not None:
+            last()
 
     def step(self) -> StepRecord:
         self._require_state()
@@ -190,13 +225,19 @@ class CudaSession:
     def accumulators(self) -> dict[str, Accumulator]:
         """Exact gradient sums (int64) by the name of the momentum that takes them.
 
-        They are complete, and may be changed, while ``reduce`` is called; at other times their
-        memory may hold something else.
+        Each sum is there once, by the first momentum that takes it.  They are complete, and may be
+        changed, while ``reduce`` is called; at other times their memory may hold something else.
+        RunError in a session without ``reduce``: its kernels may never store them.
         """
-        found = {}
+        if self._reduce is None:
+            raise RunError("has accumulators in a session with ``reduce`` alone", where="session")
+        found, seen = {}, set()
         for index, node in enumerate(self._graph.nodes):
             if node.op == "momentum":
                 velocity, gradient = self._program.inputs[index]
+                if gradient in seen:
+                    continue
+                seen.add(gradient)
                 address = self._fused.address(self._plan.places[gradient])
                 count = self._program.type_of(gradient).size
                 name = str(self._graph.nodes[velocity].attrs.get("name", node.name))
@@ -225,7 +266,9 @@ class CudaSession:
         self._unfused = kernels.plan_trace(program)
         self._counter_bytes = len(self._graph.nodes) * COUNTER_BYTES
         constants = _find_constants((self._plan, self._unfused))
-        self._memory.reserve(self._plan, constants, self._counter_bytes, samples)
+        digests = len(self._graph.nodes) * DIGEST_BYTES
+        spare = max(RESERVE, _round_up(self._unfused.arena) + digests)
+        self._memory.reserve(self._plan, constants, self._counter_bytes, samples, spare)
         self._rebind()
 
     def _rebind(self) -> None:
@@ -273,16 +316,54 @@ class CudaSession:
         _copy(device, [*self._fused.records, *self._fused.advance])
 
     def _check_again(self) -> None:
-        """Repeat the self-check if it is due; without the kernels that fail it from then on."""
-        if self._check_every == 0 or self._done - self._checked < self._check_every:
+        """Repeat the self-check if it is due; without the kernels that fail it from then on.
+
+        Where its vectors do not fit beside the step, the step's memory makes room for them.
+        """
+        if self._check_every == 0 or self._done == 0 or self._done % self._check_every != 0:
             return
-        self._checked = self._done
-        if self._kernels.check_again(self._program, split=self._reduce is not None):
-            state = self.read_state()
-            counts = self._device.read(self._memory.counters, self._counter_bytes)
-            self._plan_step(self._samples)
-            self._device.write(self._memory.counters, counts)
-            self.load_state(state)
+        check = partial(
+            self._kernels.check_again,
+            self._program,
+            split=self._reduce is not None,
+            seed=self._done,
+        )
+        try:
+            fits, failed = True, check()
+        except DeviceError:
+            fits = failed = False
+        if fits and not failed:
+            return
+        with self._moved_out():
+            if not fits:
+                self._check_alone(check)
+
+    def _check_alone(self, check: Callable[[], bool]) -> None:
+        """The self-check on a device that the session has left.
+
+        That memory is short even so, since others hold it, is a warning and no end of the run.
+        """
+        try:
+            check()
+        except DeviceError as error:
+            warnings.warn(
+                f"the self-check after step {self._done} was left out: {error}",
+                SkippedCheckWarning,
+                stacklevel=4,
+            )
+
+    @contextmanager
+    def _moved_out(self) -> Iterator[None]:
+        """Leave the device for the block, then come back with a new plan."""
+        self._finish_snapshot()
+        state = self.read_state()
+        counts = self._device.read(self._memory.counters, self._counter_bytes)
+        self._loaded = False
+        self._memory.close()
+        yield
+        self._plan_step(self._samples)
+        self._device.write(self._memory.counters, counts)
+        self.load_state(state)
 
     def _finish_step(self, commits: bool) -> StepRecord:
         """The record, once all work is done; the state is then that of the next step."""
@@ -328,6 +409,15 @@ class CudaSession:
             node, self._device.read(self._state_address(name), self._program.nbytes(node))
         )
 
+    def split_states(self, raw: bytearray) -> dict[str, Array]:
+        """The tensors in a copy of the region of states, which they share the memory of."""
+        found = {}
+        for name, node in self._program.states.items():
+            tensor, place = self._program.type_of(node), self._plan.state_places[name]
+            flat = np.frombuffer(raw, NUMPY_DTYPES[tensor.dtype], tensor.size, place.offset)
+            found[name] = flat.reshape(tensor.shape)
+        return found
+
     def _read_value(self, bound: _Bound, value: int) -> bytes:
         return self._device.read(
             bound.address(self._unfused.places[value]), self._program.nbytes(value)
@@ -344,9 +434,27 @@ class CudaSession:
         self._memory.require(plan.arena + digests, "a trace")
         block = self._device.allocate(_round_up(plan.arena) + digests)
         try:
+            # An alias has no digest of its own, and all of them are read.
+            self._device.zero(block + _round_up(plan.arena), digests)
             yield _Bound(plan, self._memory, block, block + _round_up(plan.arena))
         finally:
             self._device.free(block)
+
+
+class _Snapshot:
+    """The state of ``session``, read when it is called for the first time; from any thread."""
+
+    def __init__(self, session: CudaSession, read: Callable[[], bytearray]) -> None:
+        # The session holds the memory that is read.
+        self._session, self._read = session, read
+        self._lock = threading.Lock()
+        self._state: State | None = None
+
+    def __call__(self) -> State:
+        with self._lock:
+            if self._state is None:
+                self._state = self._session.split_states(self._read())
+            return self._state
 
 
 class _Memory:
@@ -354,18 +462,24 @@ class _Memory:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.states = self.record = self.counters = self.arena = 0
+        self.states = self.record = self.counters = self.arena = self.aside = 0
         self.samples: dict[str, int] = {}
         self.constants: dict[bytes, int] = {}
         self.held = 0
         self._blocks: list[int] = []
 
     def reserve(
-        self, plan: Plan, constants: Sequence[bytes], counter_bytes: int, samples: Samples
+        self,
+        plan: Plan,
+        constants: Sequence[bytes],
+        counter_bytes: int,
+        samples: Samples,
+        spare: int,
     ) -> None:
-        """All but the samples in one block; RunError says how much that is if it does not fit.
+        """All but the samples in one block; DeviceError says how much that is if it does not fit.
 
-        Samples that do not fit beside it stay in the memory of the host.
+        Samples that do not fit beside it stay in the memory of the host.  ``aside``, a place for
+        snapshots of the states, is 0 where it would not leave ``spare`` bytes free.
         """
         self.close()
         sizes = [
@@ -387,8 +501,12 @@ class _Memory:
         self.device.zero(self.counters, counter_bytes)
         # Its root is read before the first commitment writes it.
         self.device.zero(self.record, RECORD_BYTES)
+        # Snapshots copy what lies between the states, too.
+        self.device.zero(self.states, plan.states)
         for part in ("x", "y"):
             self.samples[part] = self._place_samples(samples.part(part))
+        if plan.states + spare <= self.device.memory().free:
+            self.aside = self._keep(self.device.allocate(plan.states), plan.states)
 
     def _place_samples(self, part: Array) -> int:
         free = self.device.memory().free
@@ -414,10 +532,10 @@ class _Memory:
         return address
 
     def require(self, nbytes: int, what: str) -> None:
-        """RunError unless so many bytes are free."""
+        """DeviceError unless so many bytes are free."""
         free, total = self.device.memory()
         if nbytes > free:
-            raise RunError(
+            raise DeviceError(
                 f"{what} needs {nbytes / 1e9:.3f} GB more of device memory, {free / 1e9:.3f} of "
                 f"{total / 1e9:.3f} GB are free: take a smaller batch, or engine cpu",
                 where=f"device {self.device.info.name}",
@@ -427,7 +545,7 @@ class _Memory:
         for block in self._blocks:
             self.device.free(block)
         self._blocks.clear()
-        self.held = 0
+        self.held = self.aside = 0
 
 
 class _Bound:

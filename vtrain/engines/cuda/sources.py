@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -20,13 +21,15 @@ def find_folder() -> Path:
     A checkout's own comes first: installing it for development leaves a copy in the package, which
     does not follow when a kernel is changed.
     """
-    is_checkout = (CHECKOUT / "pyproject.toml").is_file()
-    folder = (CHECKOUT if is_checkout else PACKAGE) / "reference_kernels"
-    if not (folder / "law.cuh").is_file():
+    ours, copied = CHECKOUT / "reference_kernels", PACKAGE / "reference_kernels"
+    # Beside an installed package there may be anything, a pyproject.toml of somebody else's too.
+    if (CHECKOUT / "pyproject.toml").is_file() and (ours / "law.cuh").is_file():
+        return ours
+    if not (copied / "law.cuh").is_file():
         raise RunError(
-            "the sources of the CUDA kernels are missing: install vtrain anew", where=str(folder)
+            "the sources of the CUDA kernels are missing: install vtrain anew", where=str(copied)
         )
-    return folder
+    return copied
 
 
 def list_kernel_files() -> list[Path]:
@@ -37,8 +40,17 @@ def list_kernel_files() -> list[Path]:
 def compute_hash(folder: Path | None = None) -> str:
     """Digest of all sources, headers too: a changed byte anywhere gives another."""
     folder = find_folder() if folder is None else folder
+    return _digest([*folder.glob("*.cu"), *folder.glob("*.cuh")])
+
+
+def compute_launch_hash() -> str:
+    """Digest of the modules that choose kernels, generate and launch them."""
+    return _digest(PACKAGE.glob("*.py"))
+
+
+def _digest(paths: Iterable[Path]) -> str:
     digest = hashlib.blake2b(digest_size=20)
-    for path in sorted([*folder.glob("*.cu"), *folder.glob("*.cuh")]):
+    for path in sorted(paths):
         content = path.read_bytes()
         digest.update(f"{path.name}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()

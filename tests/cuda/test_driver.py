@@ -31,7 +31,7 @@ from vtrain.engines.base import State
 from vtrain.engines.cuda import dense, gpu
 from vtrain.engines.cuda import session as session_module
 from vtrain.engines.cuda.compile import OPTIONS
-from vtrain.engines.cuda.device import Call, Memory, Pointer
+from vtrain.engines.cuda.device import Call, DeviceInfo, Memory, Pointer
 from vtrain.engines.cuda.gpu import PIECE, CudaDevice
 from vtrain.engines.cuda.kernels import Kernels
 from vtrain.engines.cuda.program import Program
@@ -50,7 +50,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     fake = FakeDriver(HostDevice(memory_bytes=2**28), sources)
     monkeypatch.setattr(bindings, "driver", fake, raising=False)
     monkeypatch.setattr(gpu, "Compiler", partial(FakeCompiler, sources))
-    monkeypatch.setattr(gpu, "DeviceInfo", partial(gpu.DeviceInfo, emulated=True))
+    monkeypatch.setattr(gpu, "DeviceInfo", partial(DeviceInfo, emulated=True))
     return fake
 
 

@@ -30,6 +30,7 @@ from vtrain.engines.cuda.device import Call
 from vtrain.engines.cuda.kernels import CASES, LARGE_CASES, Kernels, _chain_subject, _node_subjects
 from vtrain.engines.cuda.launch import THREADS, Constant
 from vtrain.engines.cuda.lower_rows import FAST
+from vtrain.engines.cuda.lowering import lower
 from vtrain.engines.cuda.plan import Planned, find_groups
 from vtrain.engines.cuda.program import Program
 from vtrain.engines.cuda.selfcheck import (
@@ -211,16 +212,19 @@ def test_a_device_has_large_cases_and_an_emulated_one_has_not(
 ) -> None:
     """Nothing is run: what is there to be tried, by either."""
     found: dict[bool, int] = {}
+    products: dict[bool, int] = {}
     program = Program(make_step("mlp", batch=8).graph)
     for large in (False, True):
         device = HostDevice()
         chosen = Kernels(device, large=large, least_products=0)
         subjects = list(chosen._subjects(program, split=False))
         found[large] = sum(len(list(subject.cases(0))) for subject in subjects)
+        products[large] = sum(one.kernel.startswith(gemm.MULTIPLYING) for one in subjects)
         assert chosen._large is large
         assert Kernels(device)._large is False
         device.close()
     assert found[True] > found[False] + 10
+    assert products[True] > products[False] > 0
 
 
 # --- wrong kernels, made from the sources
@@ -552,6 +556,22 @@ def test_every_check_draws_other_inputs() -> None:
             assert (first.fast, first.readable) == (other.fast, other.readable)
 
 
+def test_a_check_draws_by_its_seed(host_device: HostDevice) -> None:
+    drawn: list[list[bytes]] = []
+    whole = TensorType("i32", (64,), 0, 0, 0)
+
+    def list_cases(seed: int) -> Iterator[Case]:
+        case = node_case("relu", {}, [whole], whole, lower, seed)
+        drawn.append(draw_all(case))
+        yield case
+
+    checker = Checker(host_device, key="", folder=None)
+    for seed in (0, 7, 8, 7):
+        assert not checker.check([Subject("relu", list_cases, {})], again=True, seed=seed)
+    assert drawn[1] == drawn[3]
+    assert len({values for [values] in drawn}) == 3
+
+
 class Late(HostDevice):
     """Its row sums become wrong."""
 
@@ -821,3 +841,16 @@ def test_a_chain_that_passed_has_not_with_other_numbers() -> None:
     other = replace(chain, numbers=(*chain.numbers[:-1], chain.numbers[-1] + 60))
     names = {_chain_subject(program, one, "", False).name for one in (chain, chain, other)}
     assert len(names) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("error::vtrain.engines.cuda.selfcheck.KernelWarning")
+def test_a_session_passes_all_large_cases(tmp_path: Path) -> None:
+    """Of products of few rows, which are those that a CPU does in seconds."""
+    device, program = HostDevice(architecture="sm_90a"), Program(make_step("mlp", batch=4).graph)
+    chosen = Kernels(device, large=True, least_products=0, folder=tmp_path)
+    plan = chosen.plan_step(program)
+    used = {launch.kernel for job in plan.jobs for launch in job.launches}
+    assert any(name.startswith("matmul_wgmma") for name in used)
+    assert chosen.disabled == frozenset()
+    device.close()

@@ -71,6 +71,8 @@ AREA = (1288, 104, 1032)
 DEEP = (1160, 4200, 400)
 """The same of many terms, where a block goes round its stages many times.  Of the last tiles of
 both, each of the four parts has terms."""
+SPLIT = (131, 4168, 139)
+"""The same of which several blocks add up the terms; three parts of the last tile have some."""
 EXTREME, EXTREME_ODD = (45, LONGEST_SUM, 48), (45, LONGEST_SUM, 45)
 """The same of as many terms as a block adds, all operands at :data:`EDGES`; in the second, packs of
 results are not whole."""
@@ -483,8 +485,8 @@ def large_cases(
     form: Form, plan: PlanProduct, plan_split: PlanProduct, seed: int = 0
 ) -> Iterator[Case]:
     """The same by a device, which takes milliseconds for it: with :data:`AREA`, :data:`EXTREME`,
-    :data:`EXTREME_ODD` and :data:`DEEP`, and with as many blocks for a sum as ``plan_split`` gives
-    the terms of the last.
+    :data:`EXTREME_ODD` and :data:`DEEP`, and with :data:`SPLIT` by ``plan_split``, for a device of
+    many processors.
 
     Windows are others, small ones of many images: how large a product is, is tried here.
     """
@@ -492,7 +494,7 @@ def large_cases(
         _compare_all(_enlarge(form, AREA), plan, _Twin(seed)),
         _compare_all(_enlarge(form, EXTREME), plan, _Twin(seed, extreme=True)),
         _compare_all(_enlarge(form, EXTREME_ODD), plan, _Twin(seed, extreme=True)),
-        _compare_sums(_enlarge(form, (SMALL[0], DEEP[1], SMALL[2])), plan_split, seed),
+        _compare_sums(_enlarge(form, SPLIT), plan_split, seed),
         _compare_all(_enlarge(form, DEEP), plan, _Twin(seed)),
     ]
     yield from (case for case in cases if case is not None)

@@ -583,7 +583,7 @@ def test_circuits_are_those_that_the_task_pins(
         with pytest.raises(CircuitError, match=message):
             make_circuits(task, srs, circuits=circuits).ready("square")
     with pytest.raises(CircuitError, match="needs more than one column"):
-        make_circuits(task, srs, k=15).ready("square")
+        make_circuits(task, srs, k=15).ready("range-1")
     with pytest.raises(CircuitError, match="GiB are allowed"):
         make_circuits(task, srs, k=28).ready("square")
 

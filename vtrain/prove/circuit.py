@@ -542,15 +542,15 @@ class CircuitBuilder:
             raise CircuitError("has no equation", where="zeros")
         for group, root in self._roots.items():
             self.nodes[root.index].shape = (self._lengths[group],)
-        count = self._lengths["limbs"]
-        if count:
+        answers = list(self._ones)
+        if count := self._lengths["limbs"]:
             limbs = self._root("limbs")
-            self._ones.insert(0, self._emit("limb", (limbs,), (count,), count, span=self.span))
+            answers.insert(0, self._emit("limb", (limbs,), (count,), count, span=self.span))
         inputs = {name: (tensor.index, 0, tensor.size) for name, tensor in self._given.items()}
         for group in (*GROUPS, "late"):
             if self._lengths[group]:
                 inputs.update(self._cut_group(group))
-        ones = self.concat(self._ones) if self._ones else None
+        ones = self.concat(answers) if answers else None
         zeros = self.concat(self._zeros)
         outputs = {}
         if ones is not None:

@@ -1,8 +1,9 @@
 """The cuda engine on one GPU: checked first, then timed against torch on the same card.
 
-One call compiles, checks and times everything, by estimate in seven minutes on an H200.  What matters
-most comes first, and each part's figures are written when it is done.  A part for which the time
-that is left does not suffice is left out and named (``PARTS`` has what each was estimated to take).
+One call compiles, checks and times everything, by estimate in seven minutes on an H200.  What
+matters most comes first, and each part's figures are written when it is done.  A part for which
+the time that is left does not suffice is left out and named (``PARTS`` has what each was estimated
+to take).
 Without a GPU it says what is missing, and writes which targets wait and what is predicted of them.
 
 Predicted, before any run on a GPU:

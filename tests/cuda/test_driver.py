@@ -44,6 +44,14 @@ from vtrain.train.runner import train
 pytestmark = pytest.mark.filterwarnings("error::vtrain.engines.cuda.selfcheck.KernelWarning")
 
 
+def finish_by_the_law(session: CudaSession, step: Step) -> None:
+    """A step with the law's record, and the end of the session."""
+    session.load_state(step.state)
+    law = open_law(step)
+    assert session.step() == law.step()
+    session.close()
+
+
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     sources: dict[str, str] = {}
@@ -475,10 +483,7 @@ def test_kernels_that_did_not_compile_do_not_serve(
     said = r"kernel sum_parts does not run on Fake .*\(sum.cu:20: does not compile: sum.cu\(20\)"
     with pytest.warns(KernelWarning, match=said):
         session = CudaSession(step.graph, step.samples, device=device)
-    session.load_state(step.state)
-    law = open_law(step)
-    assert session.step() == law.step()
-    session.close()
+    finish_by_the_law(session, step)
 
 
 def test_a_device_that_hangs_is_waited_for_no_longer(
@@ -532,10 +537,7 @@ def test_chains_that_do_not_compile_are_done_node_by_node(
         session = CudaSession(step.graph, step.samples, device=device)
     used = {launch.kernel for job in session.plan.jobs for launch in job.launches}
     assert not any(name.startswith("chain_") for name in used)
-    session.load_state(step.state)
-    law = open_law(step)
-    assert session.step() == law.step()
-    session.close()
+    finish_by_the_law(session, step)
 
 
 def test_a_context_that_is_lost_is_left_alone(

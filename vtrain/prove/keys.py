@@ -5,8 +5,8 @@ A circuit is pinned by its ONNX graph and its settings.  The settings are not th
 have (an input is already assigned in the column that commits to it): :func:`make_settings` writes
 them, as a function of the circuit, and whoever makes keys compares them with what ezkl sees in
 the graph.  Everything that soundness rests on stands in them (docs/proofs.md): no Freivalds of
-ezkl's, no range check of ezkl's, the one look-up table with its exponent and range, scales zero,
-every input and output committed to.
+ezkl's, no range check of ezkl's, the one look-up table with its exponent and range (none without
+limbs), scales zero, every input and output committed to.
 
 Keys are a function of pinned circuit, SRS and version of ezkl, and are cached under these names.
 """
@@ -216,8 +216,8 @@ def check_settings(settings: bytes, circuit: Circuit, k: int) -> None:
 def check_measured(measured: Mapping[str, Any], settings: bytes) -> None:
     """CircuitError, naming the field, unless ezkl sees in the graph what the settings pin.
 
-    ``measured`` is what ``gen_settings`` writes.  That the one look-up is still in the graph, and
-    that nothing else needs a table, is seen here.
+    ``measured`` is what ``gen_settings`` writes.  That the one look-up of a circuit with limbs is
+    still in the graph, and that nothing else needs a table, is seen here.
     """
     pinned = json.loads(settings)
     _compare(

@@ -2,7 +2,7 @@
 
 Whole steps are those of MNIST runs at batch 8: 784-16-10 and 784-32-10, with a squared error and
 plain SGD or with cross-entropy and momentum.  k is the one of 17 to 19 that the least memory is
-estimated for, in as many blocks of columns as are allowed.  Tiles are 128 x 128 integers at k = 16,
+estimated for, with as many columns of cells as are allowed.  Tiles are 128 x 128 integers at k = 16,
 drawn at random over the whole range that their circuit takes.  The SRS are made here, insecure:
 they serve to measure.  Keys are thrown away after each circuit.
 
@@ -17,13 +17,13 @@ every verification repeated.  A training step is the engine's with its state roo
 begins with reading and checking a checkpoint, as an audit does.  All tiles of a step are counted
 from its graph, and their time is added up from that of one proof a circuit.
 
-Predicted, by the circuits' author, before ezkl's own evaluation and mock prover were left out of
-``prove`` and ``step-clamps`` went to a smaller k with one more block, from the run before:
-784-32-10 squared error 784,000 cells, k = 17, 38 s, 3.3 GB, 8,608 bytes, 0.18 s to verify; cross-
-entropy with momentum 902,000 cells, k = 18, 77 s, 6.4 GB, 8,192 bytes, 0.25 s, and with clamps
-1,845,000 cells, k = 18, 105 s, 8.6 GB, 10,300 bytes, 0.27 s; KZG commitments to 25,000 values
-0.015 s.  A matmul tile, before its ranges and its table were left out: 49,400 cells, k = 16, 5.5 s,
-0.45 GB, 2,600 bytes.
+Predicted, by the circuits' author, before each change, from the run before it: 784-32-10 squared
+error 784,000 cells, k = 17, 38 s, 3.3 GB, 8,608 bytes, 0.18 s to verify; KZG commitments to 25,000
+values 0.015 s.  A matmul tile, before its ranges and its table were left out: 49,400 cells, k = 16,
+5.5 s, 0.45 GB, 2,600 bytes.  Cross-entropy with momentum, before blocks were chosen by memory:
+898,000 cells, k = 18, 68 s, 5.3 GB, 6,400 bytes, 0.23 s; and with clamps, before those of a
+momentum that has room for any gradient were left out: 1,514,000 cells, k = 18, 95 s, 6.4 GB, 8,192
+bytes, 0.27 s.
 """
 
 from __future__ import annotations
@@ -98,6 +98,8 @@ EXAMPLES = harness.ROOT / "examples"
 STEP_KS = (17, 18, 19)
 BATCH = 8
 RUN_STEPS, PROVEN_STEP = 6, 4
+STEP_COLUMNS: Final = 6
+"""Most columns of cells of a whole step's circuit: more make proofs longer than 10,000 bytes."""
 LIMITS: Final = Limits(memory=48 << 30, seconds=900)
 GB = 1e9
 KZG_VALUES = 25_000
@@ -118,17 +120,13 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Step:
-    """A whole step to prove: example model, loss, momentum, circuit; most seconds and GB.
-
-    ``blocks``: most blocks of columns; more than two make proofs longer than 10,000 bytes.
-    """
+    """A whole step to prove: example model, loss, momentum, circuit; most seconds and GB."""
 
     kind: str
     model: str
     loss: str
     circuit: str
     limits: tuple[float, float]
-    blocks: int = 2
 
     @property
     def label(self) -> str:
@@ -143,7 +141,7 @@ STEPS = (
     Step("small", "784-32-10", "mse", "step", _PLAIN),
     Step("tiny", "784-16-10", "cross_entropy", "step", _WHOLE),
     Step("small", "784-32-10", "cross_entropy", "step", _WHOLE),
-    Step("small", "784-32-10", "cross_entropy", "step-clamps", _WHOLE, blocks=3),
+    Step("small", "784-32-10", "cross_entropy", "step-clamps", _WHOLE),
 )
 PREDICTED: Final[Mapping[str, Mapping[str, float]]] = {
     STEPS[1].label: {
@@ -155,19 +153,19 @@ PREDICTED: Final[Mapping[str, Mapping[str, float]]] = {
         "verify, s": 0.18,
     },
     STEPS[3].label: {
-        "cells": 902_000,
+        "cells": 898_000,
         "k": 18,
-        "prove, s": 77,
-        "prove, GB": 6.4,
-        "proof, bytes": 8192,
-        "verify, s": 0.25,
+        "prove, s": 68,
+        "prove, GB": 5.3,
+        "proof, bytes": 6400,
+        "verify, s": 0.23,
     },
     STEPS[4].label: {
-        "cells": 1_845_000,
+        "cells": 1_514_000,
         "k": 18,
-        "prove, s": 105,
-        "prove, GB": 8.6,
-        "proof, bytes": 10_300,
+        "prove, s": 95,
+        "prove, GB": 6.4,
+        "proof, bytes": 8192,
         "verify, s": 0.27,
     },
     "matmul-nn": {
@@ -238,7 +236,11 @@ def compile_step(step: Step, folder: Path) -> CompiledTask:
 def choose_k(task: CompiledTask, step: Step) -> int:
     """The k for which the least memory is estimated; CircuitError if there is not so much."""
     built = {k: build_step_circuit(task.graph, k, step.circuit) for k in STEP_KS}
-    costs = {k: estimate(built[k], k) for k in STEP_KS if count_blocks(built[k], k) <= step.blocks}
+    costs = {
+        k: estimate(circuit, k)
+        for k, circuit in built.items()
+        if count_blocks(circuit, k) * circuit.inner_columns <= STEP_COLUMNS
+    }
     best = min(costs, key=lambda k: costs[k].memory)
     require_fits(costs[best], read_available())
     return best

@@ -20,8 +20,11 @@ from vtrain.spec.number import NUMPY_DTYPES, STORAGE
 from vtrain.wire.graph import Ref, StepGraph
 
 Array = npt.NDArray[np.signedinteger]
-DECAYS = {"none": 1 << 16, "some": 6554, "all": 0}
-"""How much of the momentum is lost in a step."""
+DECAYS = {"none": 1 << 16, "some": 6554, "most": 1, "all": 0}
+"""What a step takes away of the momentum, in 2^-16 of it, by how much is kept.
+
+Where that is "most", the largest momenta have no room for the largest gradients.
+"""
 _HASHES = {"batch_digest", "record", "state_leaf", "state_root", "tensor_digest", "sample_index"}
 
 

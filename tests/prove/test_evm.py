@@ -542,8 +542,8 @@ def make_wide_circuit(given: int, length: int) -> OurCircuit:
     ("blocks", "given", "length", "size", "gas"),
     [
         (2, 9, 130, 16_600, 1_140_000),  # the columns of 784-32-10 with MSE, k = 17
-        (3, 9, 250, 20_800, 1_440_000),  # ... cross-entropy, momentum and clamps, k = 18
-        (5, 14, 420, 30_500, None),  # ... k = 17, and of the softmax tile of 128 classes
+        (3, 9, 250, 20_800, 1_440_000),  # the most that fit
+        (5, 14, 420, 30_500, None),  # the columns of the softmax tile of 128 classes
     ],
 )
 def test_whole_steps_fit_ethereum_in_three_blocks_of_columns(

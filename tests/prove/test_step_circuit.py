@@ -28,8 +28,20 @@ from vtrain.errors import CircuitError
 from vtrain.ops.base import attr_int
 from vtrain.prove.circuit import Circuit, Ints
 from vtrain.prove.ezkl_adapter import SCALAR_FIELD
-from vtrain.prove.step import AFTER, BATCH, BEFORE, LOSS, RATE, Size, build_step_circuit, build_with
-from vtrain.spec.number import NUMPY_DTYPES, SATURATION, rs_int
+from vtrain.prove.keys import count_blocks, count_usable, estimate
+from vtrain.prove.step import (
+    AFTER,
+    BATCH,
+    BEFORE,
+    LOSS,
+    MAX_INNER_COLUMNS,
+    RATE,
+    Size,
+    bound_kept_momentum,
+    build_step_circuit,
+    build_with,
+)
+from vtrain.spec.number import NUMPY_DTYPES, SATURATION, STORAGE, rs, rs_int
 from vtrain.wire.graph import Node, Ref, StepGraph
 
 LARGE = Size(4, 2**30)
@@ -276,6 +288,38 @@ def _most(node: Node) -> int:
     return 2**62 if dtype == "i64" else SATURATION[dtype][1]
 
 
+@pytest.mark.parametrize("decay", DECAYS)
+def test_a_momentum_clamps_where_it_can(decay: str) -> None:
+    """The law of the largest momenta and gradients says where: no other circuit has the cells."""
+    graph = make_graph("mse", decay)
+    hints = {name for name, _, _ in make_circuit("mse", decay, True).parts("hints")}
+    most = SATURATION["i32"][1]
+    found, expected = {}, {}
+    for node in graph.nodes:
+        if node.op == "momentum":
+            lost, shift = attr_int(node.attrs, "decay"), attr_int(node.attrs, "shift")
+            kind = graph.type_of(node.inputs[1])
+            reached = [
+                abs(v - rs_int(v * lost, 16) + rs_int(g, shift))
+                for v in STORAGE["i32"]
+                for g in (kind.lo, kind.hi)
+            ]
+            expected[node.name] = max(reached) > most
+            found[node.name] = f"{node.name}/excess" in hints
+    assert found == expected
+    assert set(found.values()) == {decay in ("most", "all")}
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2, 255, 6554, 1 << 15, 40_000, (1 << 16) - 1, 1 << 16])
+def test_no_momentum_keeps_more_of_itself_than_the_largest(lost: int) -> None:
+    lo, hi = STORAGE["i32"]
+    rng = np.random.default_rng(lost)
+    near = np.arange(1 << 17)
+    values = np.concatenate([lo + near, hi - near, rng.integers(lo, hi, 1 << 17)])
+    kept = values - rs(values * lost, 16)
+    assert np.abs(kept).max() == bound_kept_momentum(lost)
+
+
 @pytest.mark.parametrize("digit", ["high", "low"])
 def test_what_a_momentum_loses_is_a_share_of_itself(digit: str) -> None:
     """The digits of another momentum, and all that follows from these."""
@@ -418,6 +462,16 @@ def test_the_rate_is_that_of_the_steps_own_number() -> None:
 def test_other_models_are_refused(kind: str) -> None:
     with pytest.raises(CircuitError, match="no circuit for the operator"):
         build_with(make_tiny_task(kind).graph, LARGE, clamps=False)
+
+
+@pytest.mark.parametrize(("k", "columns"), [(17, 3), (18, 2)])
+def test_the_columns_chosen_take_the_least_memory(k: int, columns: int) -> None:
+    graph = make_tiny_task("wide").graph
+    chosen = build_step_circuit(graph, k, "step-clamps")
+    assert (chosen.inner_columns, count_blocks(chosen, k)) == (columns, 1)
+    for others in range(1, MAX_INNER_COLUMNS + 1):
+        other = build_with(graph, Size(others, count_usable(k)), clamps=True)
+        assert estimate(chosen, k).memory <= estimate(other, k).memory
 
 
 def test_cells_fit_in_the_columns_chosen() -> None:

@@ -82,6 +82,7 @@ class CommitKey:
             raise
         self.k: Final = k
         self.blinding: Final = blinding
+        self._ones: dict[int, bytes] = {}
 
     @property
     def rows(self) -> int:
@@ -110,6 +111,12 @@ class CommitKey:
         flat = np.ravel(array)
         starts = range(0, flat.size + 1, self.rows)
         return self.commit_many((flat[at : at + self.rows] for at in starts), threads=threads)
+
+    def commit_ones(self, count: int, *, threads: int = 0) -> bytes:
+        """The commitment to so many ones, kept: it is the same in every proof of a circuit."""
+        if count not in self._ones:
+            self._ones[count] = self.commit(np.ones(count, dtype=np.int8), threads=threads)
+        return self._ones[count]
 
     def commit_scalars(self, scalars: bytes, *, threads: int = 0) -> bytes:
         """The commitment to field elements, 32 bytes each, little-endian, reduced, in one column.

@@ -127,6 +127,7 @@ _OUTSIDE: Final = frozenset(
     {"batch_digest", "record", "sample_index", "state_leaf", "state_root", "tensor_digest"}
 )
 _UPDATES: Final = ("momentum", "sgd_update")
+_FACTORS: Final = (2, 3, 5, 7)
 _STATES: Final = ("random", "mixed", "zero")
 MOST: Final = 500
 """Most parts that are altered, and most nodes that are false; of more they are drawn at random."""
@@ -512,7 +513,7 @@ class _Probe:
                 yield self._cheat(index, step.found[index], place, value, more)
 
     def _pretend_to_clamp(self, step: _Step, trial: Trial, index: int) -> Iterator[_Cheat]:
-        """1 or -1 in place of y, and as excess what fits to that: M (|y| - 1)."""
+        """y / c in place of y, for a small c, and as excess what fits to that: M (c - 1)."""
         node, true = self.graph.nodes[index], step.found[index]
         excess = self._find("hints", f"{node.name}/excess")
         digits = [
@@ -520,20 +521,20 @@ class _Probe:
             for part in self.parts
             if part.vector == "limbs" and part.name.startswith(f"{node.name}/excess/digit ")
         ]
-        size = np.abs(true.reshape(-1).astype(object))
-        free = np.asarray(self._values(trial, excess)) == 0
-        places = [int(place) for place in np.flatnonzero(free & (size > 1))]
-        if not places:
+        flat = true.reshape(-1).astype(np.int64)
+        free = (np.asarray(self._values(trial, excess)) == 0) & (flat != 0)
+        for factor in _FACTORS:
+            places = np.flatnonzero(free & (flat % factor == 0))
+            pretended = SATURATION[node.outputs[0].dtype][1] * (factor - 1)
+            if not places.size or pretended >= self.circuit.span ** len(digits):
+                continue
+            place = int(self.random.choice(places))
+            change = {("hints", excess.start + place): [pretended]}
+            for position, part in enumerate(digits):
+                digit = pretended // self.circuit.span**position % self.circuit.span
+                change["limbs", part.start + place] = [digit + 1]
+            yield self._cheat(index, true, place, int(flat[place]) // factor, change)
             return
-        place = min(places, key=lambda item: int(size[item]))
-        pretended = SATURATION[node.outputs[0].dtype][1] * (int(size[place]) - 1)
-        change = {("hints", excess.start + place): [pretended]}
-        for position, part in enumerate(digits):
-            digit = pretended // self.circuit.span**position % self.circuit.span
-            change["limbs", part.start + place] = [digit + 1]
-        if pretended < self.circuit.span ** len(digits):
-            value = 1 if true.reshape(-1)[place] > 0 else -1
-            yield self._cheat(index, true, place, value, change)
 
     def _lose_more(self, step: _Step, trial: Trial, index: int) -> Iterator[_Cheat]:
         """A momentum taken for another where a share of it is lost."""

@@ -30,8 +30,8 @@ from vtrain.prove.circuit import (
     Values,
     cut_vector,
 )
-from vtrain.prove.keys import MAX_BLOCKS, count_blocks, count_usable
-from vtrain.spec.number import NUMPY_DTYPES, SATURATION, STORAGE
+from vtrain.prove.keys import MAX_BLOCKS, count_blocks, count_usable, estimate
+from vtrain.spec.number import NUMPY_DTYPES, SATURATION, STORAGE, rs_int
 from vtrain.wire.graph import Attrs, Node, Ref, StepGraph, TensorType
 
 BEFORE, BATCH, AFTER = "before", "batch", "after"
@@ -65,7 +65,7 @@ MAX_INNER_COLUMNS: Final = 3
 
 
 def build_step_circuit(graph: StepGraph, k: int, name: str = "step") -> Circuit:
-    """The circuit ``name`` of ``graph``'s step: up to 3 columns of cells, or blocks of 3.
+    """The circuit ``name`` of ``graph``'s step, in the blocks of columns that take least memory.
 
     CircuitError names a node that no circuit exists for, or says that k is too small.
     """
@@ -75,17 +75,18 @@ def build_step_circuit(graph: StepGraph, k: int, name: str = "step") -> Circuit:
     if rows < 1 << 16:
         raise CircuitError(f"whole steps need k of 17 at least, not {k}", where="k")
     _refuse_giants(graph, MAX_BLOCKS * MAX_INNER_COLUMNS * rows, name)
-    for columns in range(1, MAX_INNER_COLUMNS + 1):
-        circuit = build_with(graph, Size(columns, rows), clamps=STEP_CIRCUITS[name])
-        if count_blocks(circuit, k) == 1:
-            break
-    if count_blocks(circuit, k) > MAX_BLOCKS:
+    circuits = [
+        build_with(graph, Size(columns, rows), clamps=STEP_CIRCUITS[name])
+        for columns in range(1, MAX_INNER_COLUMNS + 1)
+    ]
+    fitting = [circuit for circuit in circuits if count_blocks(circuit, k) <= MAX_BLOCKS]
+    if not fitting:
         raise CircuitError(
-            f"has {circuit.cells} cells: too many for {MAX_BLOCKS} blocks of "
+            f"has {circuits[-1].cells} cells: too many for {MAX_BLOCKS} blocks of "
             f"{MAX_INNER_COLUMNS} columns of 2^{k} rows",
             where=f"circuit {name}",
         )
-    return circuit
+    return min(fitting, key=lambda circuit: estimate(circuit, k).memory)
 
 
 def _refuse_giants(graph: StepGraph, cells: int, name: str) -> None:
@@ -528,12 +529,20 @@ def _emit_momentum(s: _StepBuilder, ref: Ref, node: Node) -> None:
     name = s.state_of[velocity]
     decay, shift = _attr(node.attrs, "decay"), _attr(node.attrs, "shift")
     v, g = s.lin(velocity), s.lin(grad)
-    kind, grad_kind = s.type_of(velocity), s.type_of(grad)
+    grad_kind = s.type_of(grad)
     decayed = _decay(b, node.name, s.before[name], decay)
     whole = g * (1 << max(-shift, 0)) + (v - decayed) * (1 << max(shift, 0))
-    reach = _reach(grad_kind.lo, grad_kind.hi, shift) + 2 * max(-kind.lo, kind.hi) + 1
+    reach = _reach(grad_kind.lo, grad_kind.hi, shift) + bound_kept_momentum(decay)
     _finish_state(s, node, whole, max(shift, 0), out, reach)
     s.values[ref] = out
+
+
+def bound_kept_momentum(decay: int) -> int:
+    """The largest |V - rs(V decay, 16)| of an int32 V, which has it at one of its ends.
+
+    It never falls while V grows.  A momentum that loses enough has room for any gradient: no clamp.
+    """
+    return max(abs(v - rs_int(v * decay, _DECAY_EXPONENT)) for v in STORAGE["i32"])
 
 
 def _decay(b: CircuitBuilder, name: str, v: Tensor, decay: int) -> Lin:

@@ -113,6 +113,18 @@ def compute_output(circuit: Circuit, name: str) -> Ints:
     return np.full(circuit.length(name), name != "zeros", dtype=np.int8)
 
 
+def commit_outputs(
+    circuit: Circuit, commit_key: CommitKey, *, threads: int = 0
+) -> dict[str, bytes]:
+    """The commitments to :func:`compute_output` of every output."""
+    return {
+        name: commit_key.zero
+        if name == "zeros"
+        else commit_key.commit_ones(circuit.length(name), threads=threads)
+        for name in circuit.outputs
+    }
+
+
 def read_commitments(circuit: Circuit, proof: Proof) -> dict[str, bytes]:
     """The commitments that a proof begins with, by vector; ProofError for too short a proof."""
     names = circuit.vectors
@@ -148,14 +160,10 @@ def commit_known(
     """The commitments to what the verifier computes: public vectors, outputs, and the challenge,
     which follows from the commitments ``found`` in a proof and the claim."""
     challenge = draw_challenge(circuit, pinned, found, expansion, claim=claim)
-    known = {
-        **circuit.compute_public(parameters),
-        **{name: compute_output(circuit, name) for name in circuit.outputs},
-        **circuit.split_challenge(challenge),
-    }
+    drawn = {**circuit.compute_public(parameters), **circuit.split_challenge(challenge)}
     return {
-        name: commit_vector(commit_key, values, threads=threads) for name, values in known.items()
-    }
+        name: commit_vector(commit_key, values, threads=threads) for name, values in drawn.items()
+    } | commit_outputs(circuit, commit_key, threads=threads)
 
 
 def verify(

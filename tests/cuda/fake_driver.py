@@ -3,8 +3,9 @@
 
 It has the functions of ``cuda.bindings.driver`` that the engine calls, and refuses a call with
 another number of arguments than the real one takes.  Work is as late as the interface allows: a
-stream does nothing until somebody waits for it, so that a missing wait shows as wrong bytes.  What
-may not be called while a stream is captured fails and spoils the capture.  Any thread may call.
+stream does nothing until somebody waits for it, so that a missing wait shows as wrong bytes; in a
+graph, what was captured on another stream comes where the first one waits for it.  What may not be
+called while a stream is captured fails and spoils the capture.  Any thread may call.
 """
 
 from __future__ import annotations
@@ -44,6 +45,9 @@ class Stream:
         self.done = self.asked = 0
         self.capture: list[Callable[[], object]] | None = None
         self.spoiled = False
+        self.joined = 0
+        """Of what is captured on a stream that joined the capture of another: how much that one
+        waited for."""
 
     def push(self, work: Callable[[], object]) -> None:
         if self.capture is not None:
@@ -64,6 +68,7 @@ class Event:
 
     def __init__(self) -> None:
         self.stream: Stream | None = None
+        self.capture: list[Callable[[], object]] | None = None
         self.at = 0
 
     def wait(self) -> None:
@@ -83,6 +88,8 @@ class FakeDriver:
         self._pinned: dict[int, Any] = {}
         self._lock = threading.RLock()
         self._captured: tuple[int, Stream] | None = None
+        self._forked: list[Stream] = []
+        """Streams that joined the capture."""
         self.graphs = self.captured = 0
         self.pinned_bytes = 2**28
         """What may be pinned in all."""
@@ -100,9 +107,9 @@ class FakeDriver:
                 assert len(arguments) == wanted, f"{name} takes {wanted}, not {len(arguments)}"
                 with self._lock:
                     if name in UNSAFE and self._captured is not None:
-                        thread, stream = self._captured
+                        thread, _ = self._captured
                         if thread == threading.get_ident():
-                            return self._spoil(stream, UNSAFE[name])
+                            return self._spoil(UNSAFE[name])
                     return found(*arguments)
 
             return call
@@ -110,10 +117,12 @@ class FakeDriver:
             return getattr(real, name)
         return object.__getattribute__(self, name)
 
-    def _spoil(self, stream: Stream, values: int) -> Any:
+    def _spoil(
+        self, values: int, failed: Any = real.CUresult.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+    ) -> Any:
         """End the use of a capture by a call that it forbids."""
-        stream.spoiled = True
-        failed = real.CUresult.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+        assert self._captured is not None
+        self._captured[1].spoiled = True
         return (failed, *[None] * (values - 1))
 
     def cuInit(self, flags: int) -> Any:
@@ -159,13 +168,20 @@ class FakeDriver:
     def cuStreamCreate(self, flags: int) -> Any:
         return OK, Stream()
 
+    def cuCtxGetStreamPriorityRange(self) -> Any:
+        return OK, 0, -5
+
+    def cuStreamCreateWithPriority(self, flags: int, priority: int) -> Any:
+        assert -5 <= priority <= 0
+        return OK, Stream()
+
     def cuStreamDestroy(self, stream: Stream) -> Any:
         assert not stream.queue
         return (OK,)
 
     def cuStreamSynchronize(self, stream: Stream) -> Any:
         if stream.capture is not None:
-            return self._spoil(stream, 1)
+            return self._spoil(1)
         stream.run_to(stream.asked)
         return (OK,)
 
@@ -178,9 +194,21 @@ class FakeDriver:
         return (real.CUresult.CUDA_ERROR_NOT_READY,)
 
     def cuStreamWaitEvent(self, stream: Stream, event: Event, flags: int) -> Any:
-        point = Event()
-        point.stream, point.at = event.stream, event.at
-        stream.push(point.wait)
+        if event.capture is None and stream.capture is None:
+            point = Event()
+            point.stream, point.at = event.stream, event.at
+            stream.push(point.wait)
+        elif event.capture is None:
+            return self._spoil(1, real.CUresult.CUDA_ERROR_STREAM_CAPTURE_ISOLATION)
+        elif stream.capture is None:
+            assert event.stream is not None
+            assert event.capture is event.stream.capture, "waits for what was captured before"
+            stream.capture, stream.joined = [], 0
+            self._forked.append(stream)
+        elif event.stream is not stream:
+            assert event.stream is not None
+            stream.capture += event.capture[event.stream.joined : event.at]
+            event.stream.joined = event.at
         return (OK,)
 
     def cuStreamBeginCapture(self, stream: Stream, mode: Any) -> Any:
@@ -190,6 +218,12 @@ class FakeDriver:
 
     def cuStreamEndCapture(self, stream: Stream) -> Any:
         graph, stream.capture, self._captured = stream.capture, None, None
+        unjoined = any(len(other.capture or ()) > other.joined for other in self._forked)
+        for other in self._forked:
+            other.capture = None
+        self._forked.clear()
+        if unjoined and not stream.spoiled:
+            return real.CUresult.CUDA_ERROR_STREAM_CAPTURE_UNJOINED, None
         if stream.spoiled:
             return real.CUresult.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, None
         self.captured += 1
@@ -220,10 +254,12 @@ class FakeDriver:
         return (OK,)
 
     def cuEventRecord(self, event: Event, stream: Stream) -> Any:
-        event.stream, event.at = stream, stream.asked
+        event.stream, event.capture = stream, stream.capture
+        event.at = stream.asked if stream.capture is None else len(stream.capture)
         return (OK,)
 
     def cuEventSynchronize(self, event: Event) -> Any:
+        assert event.capture is None, "waits for what is captured"
         event.wait()
         return (OK,)
 

@@ -23,6 +23,7 @@ from cuda import bindings
 from tests.cuda import test_calibration as calibration
 from tests.cuda.fake_driver import OK, FakeCompiler, FakeDriver, Stream
 from tests.cuda.host_device import HostDevice
+from tests.cuda.test_session import compare_random, follow_the_law
 from tests.engines.compare import assert_same_state, open_law
 from tests.engines.steps import Step, make_step
 from tests.tasks import make_tiny_task
@@ -127,6 +128,31 @@ def test_gradients_are_there_when_they_are_to_be_reduced(device: CudaDevice) -> 
     assert len(seen) > 1
     assert all(seen)
     session.close()
+
+
+@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+@pytest.mark.parametrize("reduces", [False, True])
+def test_batches_are_prefetched_however_late(
+    kind: str, reduces: bool, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "RESERVE", 2**62)
+    step = make_step(kind)
+    session = CudaSession(
+        step.graph,
+        step.samples,
+        device=device,
+        kernels=Kernels(device, fast=False),
+        reduce=(lambda found: None) if reduces else None,
+    )
+    follow_the_law(session, step)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_graphs_prefetch_however_late(
+    seed: int, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "RESERVE", 2**62)
+    compare_random(seed, device, fast=False)
 
 
 def open_readable(device: CudaDevice, step: Step, check_every: int = 0) -> CudaSession:
@@ -246,6 +272,81 @@ def test_what_is_recorded_does_not_run_until_it_is_replayed(device: CudaDevice) 
     replay()
     assert device.read(address, 501) == bytes(500) + b"\x08"
     assert device.time(replay) == 1.5e-3
+    device.free(address)
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_what_is_forked_is_done_beside_the_queue(recorded: bool, device: CudaDevice) -> None:
+    """After what was queued before, and not before somebody waits for it."""
+    source, target, other, last = (device.allocate(4) for _ in range(4))
+    device.write(target, bytes(4))
+    device.write(other, b"othr")
+    seen: list[bytes] = []
+
+    def work() -> None:
+        device.copy(source, other, 4)
+        join = device.fork(partial(device.copy, target, source, 4))
+        device.zero(other, 4)
+        if not recorded:
+            assert device.read(other, 4) == bytes(4)
+            seen.append(ctypes.string_at(target, 4))
+        join()
+        device.copy(last, target, 4)
+
+    for at in (b"1st.", b"2nd."):
+        device.write(other, at)
+        if recorded:
+            device.record(work)()
+        else:
+            work()
+        assert device.read(last, 4) == at
+    assert seen == ([] if recorded else [bytes(4), b"1st."])
+    for address in (source, target, other, last):
+        device.free(address)
+
+
+def test_who_waits_for_all_waits_for_what_is_forked(device: CudaDevice) -> None:
+    """And that waits for what was queued before, whoever is asked first."""
+    source, target = device.allocate(4), device.allocate(4)
+    device.write(source, b"abcd")
+    join = device.fork(partial(device.copy, target, source, 4))
+    device.synchronize()
+    assert ctypes.string_at(target, 4) == b"abcd"
+    join()
+    device.zero(source, 4)
+    join = device.fork(partial(device.copy, target, source, 4))
+    device.free(source)
+    assert ctypes.string_at(target, 4) == bytes(4)
+    join()
+    device.free(target)
+
+
+def test_a_fork_that_is_not_joined_cannot_be_recorded(
+    device: CudaDevice, driver: FakeDriver
+) -> None:
+    address = device.allocate(4)
+    device.write(address, b"abcd")
+
+    def leave() -> None:
+        device.fork(partial(device.zero, address, 4))
+
+    def fail() -> None:
+        device.zero(address, 4)
+        raise KeyError("no")
+
+    def fork_and_fail() -> None:
+        device.fork(fail)
+
+    def fork_and_join() -> None:
+        device.fork(partial(device.zero, address, 2))()
+
+    with pytest.raises(KernelError, match="CUDA_ERROR_STREAM_CAPTURE_UNJOINED"):
+        device.record(leave)
+    with pytest.raises(KeyError):
+        device.record(fork_and_fail)
+    assert driver.captured == 0
+    device.record(fork_and_join)()
+    assert device.read(address, 4) == b"\0\0cd"
     device.free(address)
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tests.cuda.test_session import KINDS
+from tests.cuda.test_session import KINDS, follow_the_law
 from tests.engines.compare import assert_same_state, name_difference, open_law
 from tests.engines.random_graphs import make_random_step
 from tests.engines.steps import Step, make_step
@@ -195,10 +195,9 @@ def test_samples_in_the_memory_of_the_host_give_the_same_bits(
     device: CudaDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vtrain.engines.cuda.session.RESERVE", 2**62)
-    step = make_step("cnn")
-    cuda, law = open_cuda(step, device), open_law(step)
-    for _ in range(4):
-        assert cuda.step() == law.step()
+    for kind in ("mlp", "cnn"):
+        step = make_step(kind)
+        follow_the_law(open_cuda(step, device), step)
 
 
 def test_too_much_memory_is_refused_with_need_and_supply(device: CudaDevice) -> None:

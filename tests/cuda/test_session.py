@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -16,10 +16,12 @@ from tests.tasks import make_tiny_task
 from vtrain.engines.base import Session, Snapshot, SnapshotSession, State
 from vtrain.engines.cpu import CpuSession
 from vtrain.engines.cuda import dense
+from vtrain.engines.cuda import session as session_module
+from vtrain.engines.cuda.device import Call, Device
 from vtrain.engines.cuda.kernels import Kernels
 from vtrain.engines.cuda.program import Program
 from vtrain.engines.cuda.session import Accumulator, CudaSession
-from vtrain.errors import DataError, RunError
+from vtrain.errors import DataError, DeviceError, KernelError, RunError
 from vtrain.graph.builder import FixedExponents, GraphBuilder
 from vtrain.graph.calibration import calibrate
 from vtrain.graph.model import Conv, Linear, Model, Reshape
@@ -42,7 +44,7 @@ def device(host_device: HostDevice) -> Iterator[HostDevice]:
     assert host_device.memory().free == free
 
 
-def open_cuda(step: Step, device: HostDevice, *, fast: bool = True) -> CudaSession:
+def open_cuda(step: Step, device: Device, *, fast: bool = True) -> CudaSession:
     # What passed its self-check is not tried in every test: test_selfcheck.py is about that.
     kernels = Kernels(device, fast=fast, folder=CACHE)
     session = CudaSession(step.graph, step.samples, device=device, kernels=kernels)
@@ -138,7 +140,7 @@ def test_random_graphs_follow_the_law_fused(seed: int, device: HostDevice) -> No
     compare_random(seed, device, fast=True)
 
 
-def compare_random(seed: int, device: HostDevice, *, fast: bool) -> None:
+def compare_random(seed: int, device: Device, *, fast: bool) -> None:
     step = make_random_step(seed)
     cuda, law = open_cuda(step, device, fast=fast), open_law(step)
     with np.errstate(over="ignore"):
@@ -352,6 +354,198 @@ def test_samples_that_do_not_fit_stay_on_the_host() -> None:
     assert session.trace() == law.trace()
     session.close()
     small.close()
+
+
+@pytest.fixture
+def hosted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples stay in the memory of the host, whatever the device has."""
+    monkeypatch.setattr(session_module, "RESERVE", 2**62)
+
+
+def follow_the_law(session: CudaSession, step: Step) -> None:
+    """Steps with all between them that may come between a batch and the step it is for."""
+    law = open_law(step)
+    session.load_state(step.state)
+
+    def take(steps: int) -> None:
+        for _ in range(steps):
+            assert session.step() == law.step()
+
+    take(4)
+    before = law.read_state()
+    last = len(step.graph.nodes) - 1
+    np.testing.assert_array_equal(session.evaluate(last), law.evaluate(last), strict=True)
+    take(2)
+    assert session.trace() == law.trace()
+    take(2)
+    # Back, on the spot, and to a step that none of the two has seen.
+    for number in (4, 6, 6, 30):
+        for either in (session, law):
+            either.load_state({**before, "step": np.array(number, np.int64)})
+        take(2)
+    session.start_profile()
+    take(2)
+    assert_same_state(session, law)
+    session.close()
+
+
+@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+def test_batches_that_are_prefetched_are_those_of_the_law(
+    kind: str, device: HostDevice, hosted: None
+) -> None:
+    step = make_step(kind)
+    follow_the_law(open_cuda(step, device), step)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_graphs_with_samples_on_the_host_follow_the_law(
+    seed: int, device: HostDevice, hosted: None
+) -> None:
+    compare_random(seed, device, fast=seed % 2 == 0)
+
+
+def test_a_session_that_reduces_prefetches(device: HostDevice, hosted: None) -> None:
+    step = make_step("mlp")
+    kernels = Kernels(device, folder=CACHE)
+    follow_the_law(
+        CudaSession(
+            step.graph, step.samples, device=device, kernels=kernels, reduce=lambda found: None
+        ),
+        step,
+    )
+
+
+def test_a_session_that_plans_anew_fetches_anew(
+    device: HostDevice, hosted: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its memory is another, which holds no batch."""
+    monkeypatch.setattr(Kernels, "check_again", lambda kernels, program, **options: True)
+    step = make_step("mlp")
+    kernels = Kernels(device, fast=False)
+    session = CudaSession(step.graph, step.samples, device=device, kernels=kernels, check_every=2)
+    follow_the_law(session, step)
+
+
+def test_a_step_that_failed_leaves_no_batch(
+    device: HostDevice, hosted: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was about to be replaced by the next one."""
+    step = make_step("mlp")
+    session, law = open_cuda(step, device, fast=False), open_law(step)
+    for _ in range(2):
+        assert session.step() == law.step()
+    before, launch = session.read_state(), HostDevice.launch
+
+    def fail(self: HostDevice, call: Call) -> None:
+        if call.kernel == "matmul":
+            raise KernelError("no", where="matmul")
+        launch(self, call)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(HostDevice, "launch", fail)
+        with pytest.raises(KernelError):
+            session.step()
+    session.load_state(before)
+    for _ in range(2):
+        assert session.step() == law.step()
+    session.close()
+
+
+def test_a_batch_is_gathered_once_and_a_step_ahead(
+    device: HostDevice, hosted: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = make_step("mlp")
+    session, launch = open_cuda(step, device), HostDevice.launch
+    gathered: list[str] = []
+
+    def watch(self: HostDevice, call: Call) -> None:
+        gathered.extend([call.kernel] if call.kernel == "gather_samples" else [])
+        launch(self, call)
+
+    monkeypatch.setattr(HostDevice, "launch", watch)
+
+    def count(work: Callable[[], object]) -> int:
+        gathered.clear()
+        work()
+        return len(gathered)
+
+    own, ahead = 2, 2  # x and y
+    assert count(session.step) == own + ahead
+    assert [count(session.step) for _ in range(4)] == [ahead] * 4
+    assert count(lambda: session.load_state(session.read_state())) == 0
+    assert count(session.step) == ahead
+    assert count(session.trace) == own
+    assert count(session.step) == own + ahead
+    session.close()
+
+
+def test_all_but_the_beginning_of_a_step_is_beside_the_prefetch(
+    device: HostDevice, hosted: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = make_step("mlp")
+    session, done = open_cuda(step, device), list[str]()
+    session.step()
+    launch, copy, fork = HostDevice.launch, HostDevice.copy, HostDevice.fork
+
+    def log_launch(self: HostDevice, call: Call) -> None:
+        done.append(call.kernel)
+        launch(self, call)
+
+    def log_copy(self: HostDevice, target: int, source: int, nbytes: int) -> None:
+        done.append("copy")
+        copy(self, target, source, nbytes)
+
+    def log_fork(self: HostDevice, work: Callable[[], None]) -> Callable[[], None]:
+        done.append("fork")
+        fork(self, work)
+        done.append("forked")
+        return lambda: done.append("join")
+
+    monkeypatch.setattr(HostDevice, "launch", log_launch)
+    monkeypatch.setattr(HostDevice, "copy", log_copy)
+    monkeypatch.setattr(HostDevice, "fork", log_fork)
+    session.step()
+    forked = ["fork", "sample_index", "gather_samples", "gather_samples", "forked"]
+    assert done[:9] == ["increment", "sample_index", "copy", "copy", *forked]
+    assert "join" not in done[:-1]
+    assert done[-1] == "join"
+    session.close()
+
+
+def test_samples_that_fit_are_not_staged(
+    device: HostDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HostDevice, "fork", None)
+    step = make_step("mlp")
+    session, law = open_cuda(step, device), open_law(step)
+    for _ in range(2):
+        assert session.step() == law.step()
+    session.close()
+
+
+def test_the_place_of_a_batch_is_part_of_what_a_step_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session is refused where a byte of it is missing."""
+    step = make_step("mlp", batch=40)
+    x, y = (step.samples.part(part) for part in ("x", "y"))
+    monkeypatch.setattr(session_module, "RESERVE", 0)
+    roomy = HostDevice()
+    session = open_cuda(step, roomy, fast=False)
+    without = session.memory_bytes - x.nbytes - y.nbytes - session.plan.states
+    session.close()
+    monkeypatch.setattr(session_module, "RESERVE", 2**40)
+    # Its number, its 40 indices, 800 bytes of x and 40 of y.
+    need = without + 256 + 512 + 1024 + 256
+    session = open_cuda(step, roomy, fast=False)
+    assert session.memory_bytes == need
+    session.close()
+    roomy.close()
+    exact = HostDevice(memory_bytes=need)
+    session = open_cuda(step, exact, fast=False)
+    assert session.step() == open_law(step).step()
+    session.close()
+    short = HostDevice(memory_bytes=need - 1)
+    with pytest.raises(DeviceError, match="a step needs"):
+        open_cuda(step, short, fast=False)
 
 
 def test_memory_that_is_too_small_is_told_before_the_run() -> None:

@@ -1,6 +1,7 @@
 """What an engine asks of a device; the NVIDIA GPU is ``vtrain.engines.cuda.gpu.CudaDevice``.
 
-Addresses are plain integers.  Work goes to one queue in order; what reads back waits for it.
+Addresses are plain integers.  Work goes to one queue in order, but for what is forked off; what
+reads back waits for the queue.
 """
 
 from __future__ import annotations
@@ -127,6 +128,14 @@ class Device(Protocol):
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
         """What ``work`` queues (launches, copies, zeros), to be queued again by each call of the
         result; nothing runs now.  A CUDA graph, or ``work`` itself."""
+        ...
+
+    def fork(self, work: Callable[[], None]) -> Callable[[], None]:
+        """What ``work`` queues (launches, copies, zeros) comes after all that is queued now, runs
+        beside what is queued from here to a call of the result, and is done before what follows.
+
+        One fork at a time; what is recorded calls the result before it ends.
+        """
         ...
 
     def time(self, work: Callable[[], None]) -> float:

@@ -1,8 +1,9 @@
 """``Device`` on an NVIDIA GPU, through the driver's own interface.
 
-One stream for kernels; large copies to the host go beside it, in pieces through pinned memory, so
-that they are as fast as the bus: what somebody waits for on one stream, checkpoints on another, so
-that neither waits for the other.  Steps are CUDA graphs.
+One stream for kernels and one for what is forked off, which takes the processors that the first
+leaves free.  Large copies to the host go beside both, in pieces through pinned memory, so that they
+are as fast as the bus: what somebody waits for on one stream, checkpoints on another, so that
+neither waits for the other.  Steps are CUDA graphs.
 """
 
 from __future__ import annotations
@@ -155,11 +156,19 @@ class CudaDevice:
         self._context = self._check(*driver.cuDevicePrimaryCtxRetain(self._device))
         self._enter()
         flags = driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value
-        self._stream = self._check(*driver.cuStreamCreate(flags))
+        # Blocks of a kernel that waits for the bus would keep those of a step from the processors.
+        least, greatest = self._check(*driver.cuCtxGetStreamPriorityRange())
+        self._stream, self._side = (
+            self._check(*driver.cuStreamCreateWithPriority(flags, priority))
+            for priority in (greatest, least)
+        )
+        self._queue = self._stream
         timed = driver.CUevent_flags.CU_EVENT_DEFAULT.value
         untimed = driver.CUevent_flags.CU_EVENT_DISABLE_TIMING.value
         self._begin, self._end = (self._check(*driver.cuEventCreate(timed)) for _ in range(2))
-        self._reached = self._check(*driver.cuEventCreate(untimed))
+        self._reached, self._forked, self._joined = (
+            self._check(*driver.cuEventCreate(untimed)) for _ in range(3)
+        )
         self._near, self._far = (self._make_lane(flags, untimed) for _ in range(2))
         self._far_free = threading.Lock()
         self._compiler = Compiler(
@@ -225,10 +234,11 @@ class CudaDevice:
         host = self._shared.pop(address, None)
         if host is None:
             self._allocated.remove(address)
-        (result,) = self._driver.cuStreamSynchronize(self._stream)
-        if result != self._driver.CUresult.CUDA_SUCCESS:
-            # The device failed, which whoever launched is told; its memory is gone with it.
-            return
+        for stream in (self._side, self._stream):
+            (result,) = self._driver.cuStreamSynchronize(stream)
+            if result != self._driver.CUresult.CUDA_SUCCESS:
+                # The device failed, which whoever launched is told; its memory is gone with it.
+                return
         if host is None:
             self._check(*self._driver.cuMemFree(address))
         else:
@@ -309,11 +319,11 @@ class CudaDevice:
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         self._enter()
-        self._check(*self._driver.cuMemcpyDtoDAsync(target, source, nbytes, self._stream))
+        self._check(*self._driver.cuMemcpyDtoDAsync(target, source, nbytes, self._queue))
 
     def zero(self, address: int, nbytes: int) -> None:
         self._enter()
-        self._check(*self._driver.cuMemsetD8Async(address, 0, nbytes, self._stream))
+        self._check(*self._driver.cuMemsetD8Async(address, 0, nbytes, self._queue))
 
     def launch(self, call: Call) -> None:
         function = self._function(call.file, call.kernel)
@@ -334,7 +344,7 @@ class CudaDevice:
             *call.grid,
             *call.block,
             call.shared,
-            self._stream,
+            self._queue,
             ctypes.addressof(pointers),
             0,
         )
@@ -400,6 +410,24 @@ class CudaDevice:
             self._enter()
             self._driver.cuGraphExecDestroy(executable)
 
+    def fork(self, work: Callable[[], None]) -> Callable[[], None]:
+        self._enter()
+        driver = self._driver
+        self._check(*driver.cuEventRecord(self._forked, self._stream))
+        self._check(*driver.cuStreamWaitEvent(self._side, self._forked, 0))
+        self._queue = self._side
+        try:
+            work()
+        finally:
+            self._queue = self._stream
+        self._check(*driver.cuEventRecord(self._joined, self._side))
+
+        def join() -> None:
+            self._enter()
+            self._check(*driver.cuStreamWaitEvent(self._stream, self._joined, 0))
+
+        return join
+
     def time(self, work: Callable[[], None]) -> float:
         self._enter()
         driver = self._driver
@@ -412,8 +440,8 @@ class CudaDevice:
 
     def synchronize(self) -> None:
         self._enter()
-        self._check(*self._driver.cuStreamSynchronize(self._stream))
-        self._check(*self._driver.cuStreamSynchronize(self._near.stream))
+        for stream in (self._side, self._stream, self._near.stream):
+            self._check(*self._driver.cuStreamSynchronize(stream))
 
     def is_done(self) -> bool:
         self._enter()
@@ -441,9 +469,9 @@ class CudaDevice:
         for host, done in (*self._near.pieces, *self._far.pieces):
             self._check(*driver.cuMemFreeHost(host))
             self._check(*driver.cuEventDestroy(done))
-        for event in (self._begin, self._end, self._reached):
+        for event in (self._begin, self._end, self._reached, self._forked, self._joined):
             self._check(*driver.cuEventDestroy(event))
-        for stream in (self._stream, self._near.stream, self._far.stream):
+        for stream in (self._stream, self._side, self._near.stream, self._far.stream):
             self._check(*driver.cuStreamDestroy(stream))
         self._check(*driver.cuDevicePrimaryCtxRelease(self._device))
 

@@ -34,6 +34,7 @@ from vtrain.engines.cuda.launch import (
 )
 from vtrain.engines.cuda.program import ALIASES, RECORD_PARTS, Program
 from vtrain.errors import GraphError
+from vtrain.graph.step import STEP_STATE
 from vtrain.wire.graph import Node, Ref, TensorType
 
 
@@ -331,6 +332,44 @@ def _digest_group(program: Program, jobs: Sequence[Job]) -> Job:
         commit_only=jobs[0].commit_only,
         at=nodes[0],
     )
+
+
+GATHER = "gather_samples"
+"""The operator that reads the samples."""
+
+
+def plan_prefetch(program: Program, plan: Plan, lower: Lower) -> Plan:
+    """The batch of the step after that of ``plan``, while the state is still the one before it.
+
+    The first job is the next step's number, which is all that is read of the state; the others are
+    those of ``plan`` that draw and gather a batch.  No two values share a place of the arena: the
+    batch stays there until the next step takes it.
+    """
+    now, number = program.states[STEP_STATE], program.next_states[STEP_STATE]
+    jobs = [lower_node(program, number, lower)]
+    jobs += [
+        _rename(job, now, number)
+        for job in plan.jobs
+        if program.node(job.node).op in ("sample_index", GATHER)
+    ]
+    places, size = {now: plan.places[now]}, 0
+    for job in jobs:
+        for value in job.writes:
+            places[value] = Place("arena", size)
+            size += -(-program.nbytes(value) // ALIGNMENT) * ALIGNMENT
+    return replace(
+        plan, jobs=tuple(jobs), places=places, scratch={}, records=(), advance=(), arena=size
+    )
+
+
+def _rename(job: Job, old: int, new: int) -> Job:
+    """``job`` on the value ``new`` in place of ``old``."""
+    launches = tuple(
+        replace(launch, args=tuple(Value(new) if arg == Value(old) else arg for arg in launch.args))
+        for launch in job.launches
+    )
+    reads = tuple(new if value == old else value for value in job.reads)
+    return replace(job, launches=launches, reads=reads)
 
 
 def find_groups(

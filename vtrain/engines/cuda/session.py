@@ -20,7 +20,9 @@ from vtrain.engines.cuda.device import Call, Device, Pointer, Slot
 from vtrain.engines.cuda.digest import encode_places
 from vtrain.engines.cuda.kernels import Kernels
 from vtrain.engines.cuda.launch import Constant, SamplePart, Scratch
+from vtrain.engines.cuda.lowering import lower
 from vtrain.engines.cuda.plan import (
+    GATHER,
     RECORD_BYTES,
     RECORD_OFFSETS,
     Copy,
@@ -33,10 +35,12 @@ from vtrain.engines.cuda.plan import (
     PlannedArg,
     Value,
     find_split,
+    plan_prefetch,
 )
 from vtrain.engines.cuda.program import Program
 from vtrain.engines.numpy_engine import check_samples
 from vtrain.errors import DeviceError, GraphError, RunError, VtrainError, VtrainWarning
+from vtrain.graph.step import STEP_STATE
 from vtrain.spec.number import NUMPY_DTYPES
 from vtrain.spec.samples import Samples
 from vtrain.wire.graph import StepGraph
@@ -103,6 +107,9 @@ class CudaSession:
         self._memory = _Memory(self._device)
         self._loaded = False
         self._done = 0
+        self._prefetch: _Prefetch | None = None
+        self._prefetched: int | None = None
+        """The step, by the number of steps before it, whose batch is prefetched."""
         self._snapshot: weakref.ref[_Snapshot] | None = None
         self._profile: dict[str, float] | None = None
         # Sessions are rarely closed by hand, and the device's memory is not Python's.
@@ -166,10 +173,15 @@ class CudaSession:
         self._loaded = False
         if self._profile is not None:
             self._run_timed(commits)
-        else:
-            for part in self._steps[commits]:
-                part()
-        return self._finish_step(commits)
+            return self._finish_step(commits)
+        stale, self._prefetched = self._prefetched != self._done, None
+        if self._prefetch is not None and stale:
+            self._prefetch.fetch(self._device)
+        for part in self._steps[commits]:
+            part()
+        record = self._finish_step(commits)
+        self._prefetched = self._done
+        return record
 
     def trace(self) -> Trace:
         self._require_state()
@@ -265,10 +277,13 @@ class CudaSession:
             self._split = split
         self._unfused = kernels.plan_trace(program)
         self._counter_bytes = len(self._graph.nodes) * COUNTER_BYTES
-        constants = _find_constants((self._plan, self._unfused))
+        self._ahead = plan_prefetch(program, self._plan, lower)
+        constants = _find_constants((self._plan, self._unfused, self._ahead))
         digests = len(self._graph.nodes) * DIGEST_BYTES
         spare = max(RESERVE, _round_up(self._unfused.arena) + digests)
-        self._memory.reserve(self._plan, constants, self._counter_bytes, samples, spare)
+        self._memory.reserve(
+            self._plan, constants, self._counter_bytes, samples, self._ahead.arena, spare
+        )
         self._rebind()
 
     def _rebind(self) -> None:
@@ -277,30 +292,67 @@ class CudaSession:
             self._device.add_source(file, text)
         self._device.prepare(self._plan.kernels())
         self._fused = _Bound(self._plan, self._memory, self._memory.arena, 0)
+        self._prefetch, self._prefetched = self._bind_prefetch(), None
         self._steps = {commits: self._record_step(commits) for commits in (False, True)}
+
+    def _bind_prefetch(self) -> _Prefetch | None:
+        """How a batch gets to its staging place; None where the samples are on the device."""
+        program, plan, ahead, memory = self._program, self._plan, self._ahead, self._memory
+        if memory.staging == 0:
+            return None
+        self._device.prepare(ahead.kernels())
+        bound = _Bound(ahead, memory, memory.staging, 0)
+        (number, *batch), staged = bound.jobs, ahead.places
+        step = program.next_states[STEP_STATE]
+        return _Prefetch(
+            number,
+            [call for calls in batch for call in calls],
+            {
+                at: (
+                    self._fused.address(plan.places[job.node]),
+                    bound.address(staged[job.node]),
+                    program.nbytes(job.node),
+                )
+                for at, job in enumerate(plan.jobs)
+                if program.node(job.node).op == GATHER
+            },
+            (bound.address(staged[step]), self._state_address(STEP_STATE), program.nbytes(step)),
+        )
 
     def _record_step(self, commits: bool) -> list[Callable[[], None]]:
         """The parts of a step, to be called in order.  None refers to the session: one that is
         forgotten must give its memory back at once."""
         device, bound, reduce = self._device, self._fused, self._reduce
+        prefetch = self._prefetch
         due = [
             calls if commits or not job.commit_only else []
             for job, calls in zip(self._plan.jobs, bound.jobs, strict=True)
         ]
 
-        def run(part: slice, copies: Sequence[tuple[int, int, int]]) -> None:
-            for calls in due[part]:
-                _launch(device, calls)
+        def run(part: range, copies: Sequence[tuple[int, int, int]]) -> None:
+            join = None
+            if prefetch is not None and part.start == 0:
+                # Later on the state may be that of the next step already.
+                _launch(device, prefetch.number)
+            for at in part:
+                if prefetch is None or at not in prefetch.rows:
+                    _launch(device, due[at])
+                    continue
+                _copy(device, [prefetch.rows[at]])
+                if at == max(prefetch.rows):
+                    join = prefetch.begin(device)
             _copy(device, copies)
+            if join is not None:
+                join()
 
-        copies = [*bound.records, *bound.advance]
+        split, end, copies = self._split, len(due), [*bound.records, *bound.advance]
         if reduce is None:
-            return [device.record(lambda: run(slice(None), copies))]
-        split, accumulators = self._split, self.accumulators()
+            return [device.record(lambda: run(range(end), copies))]
+        accumulators = self.accumulators()
         return [
-            device.record(lambda: run(slice(split), ())),
+            device.record(lambda: run(range(split), ())),
             lambda: _reduce(device, reduce, accumulators),
-            device.record(lambda: run(slice(split, None), copies)),
+            device.record(lambda: run(range(split, end), copies)),
         ]
 
     def _run_timed(self, commits: bool) -> None:
@@ -462,7 +514,7 @@ class _Memory:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.states = self.record = self.counters = self.arena = self.aside = 0
+        self.states = self.record = self.counters = self.arena = self.staging = self.aside = 0
         self.samples: dict[str, int] = {}
         self.constants: dict[bytes, int] = {}
         self.held = 0
@@ -474,27 +526,36 @@ class _Memory:
         constants: Sequence[bytes],
         counter_bytes: int,
         samples: Samples,
+        staging: int,
         spare: int,
     ) -> None:
         """All but the samples in one block; DeviceError says how much that is if it does not fit.
 
-        Samples that do not fit beside it stay in the memory of the host.  ``aside``, a place for
-        snapshots of the states, is 0 where it would not leave ``spare`` bytes free.
+        Samples that do not fit beside it stay in the memory of the host, x and y together, and the
+        block has ``staging`` bytes more for a batch of them; the place of that name is 0 where they
+        fit.  ``aside``, a place for snapshots of the states, is 0 where it would not leave
+        ``spare`` bytes free.
         """
         self.close()
         sizes = [
             plan.states,
             RECORD_BYTES,
             counter_bytes,
-            *map(len, constants),
             plan.arena,
+            *map(len, constants),
         ]
+        parts = {part: samples.part(part) for part in ("x", "y")}
+        wanted = sum(map(_round_up, sizes)) + sum(part.nbytes for part in parts.values())
+        fits = wanted + RESERVE <= self.device.memory().free
+        if not fits:
+            sizes.append(staging)
         offsets = [sum(map(_round_up, sizes[:at])) for at in range(len(sizes) + 1)]
         self.require(offsets[-1], "a step")
         block = self._keep(self.device.allocate(offsets[-1]), offsets[-1])
-        self.states, self.record, self.counters, *places, self.arena = (
+        self.states, self.record, self.counters, self.arena, *places = (
             block + offset for offset in offsets[:-1]
         )
+        self.staging = 0 if fits else places.pop()
         self.constants = dict(zip(constants, places, strict=True))
         for data, place in self.constants.items():
             self.device.write(place, data)
@@ -503,16 +564,16 @@ class _Memory:
         self.device.zero(self.record, RECORD_BYTES)
         # Snapshots copy what lies between the states, too.
         self.device.zero(self.states, plan.states)
-        for part in ("x", "y"):
-            self.samples[part] = self._place_samples(samples.part(part))
+        for name, part in parts.items():
+            self.samples[name] = self._place_samples(part) if fits else self._share_samples(part)
         if plan.states + spare <= self.device.memory().free:
             self.aside = self._keep(self.device.allocate(plan.states), plan.states)
 
+    def _share_samples(self, part: Array) -> int:
+        return self._keep(self.device.share(part.reshape(len(part), -1).view(np.uint8)), 0)
+
     def _place_samples(self, part: Array) -> int:
-        free = self.device.memory().free
         rows = part.reshape(len(part), -1)
-        if part.nbytes + RESERVE > free:
-            return self._keep(self.device.share(rows.view(np.uint8)), 0)
         address = self._keep(self.device.allocate(max(part.nbytes, 1)), part.nbytes)
         step = max(1, UPLOAD // max(1, rows[:1].nbytes))
         for first in range(0, len(rows), step):
@@ -601,6 +662,29 @@ class _Bound:
         rows = [(self.address(places[a]), self.address(places[b])) for a, b in pairs]
         data = encode_places(rows)
         return self._memory.keep_bytes(data)
+
+
+@dataclass(frozen=True)
+class _Prefetch:
+    """How the next step's batch gets from the host to the ``staging`` of a session's memory."""
+
+    number: Sequence[Call]
+    """Put the next step's number there, as long as the state is the one before it."""
+    calls: Sequence[Call]
+    """Gather the batch of the step of that number."""
+    rows: Mapping[int, tuple[int, int, int]]
+    """Position of a job that gathers samples -> the copy (to, from, bytes) in its place."""
+    current: tuple[int, int, int]
+    """The copy that puts the coming step's own number there."""
+
+    def begin(self, device: Device) -> Callable[[], None]:
+        """Fetch the batch beside what is queued until the result is called."""
+        return device.fork(partial(_launch, device, self.calls))
+
+    def fetch(self, device: Device) -> None:
+        """Fetch the coming step's own batch."""
+        _copy(device, [self.current])
+        _launch(device, self.calls)
 
 
 def _reduce(device: Device, reduce: Reduce, accumulators: Mapping[str, Accumulator]) -> None:

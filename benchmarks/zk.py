@@ -2,9 +2,9 @@
 
 Whole steps are those of MNIST runs at batch 8: 784-16-10 and 784-32-10, with a squared error and
 plain SGD or with cross-entropy and momentum.  k is the one of 17 to 19 that the least memory is
-estimated for, with as many columns of cells as are allowed.  Tiles are 128 x 128 integers at k = 16,
-drawn at random over the whole range that their circuit takes.  The SRS are made here, insecure:
-they serve to measure.  Keys are thrown away after each circuit.
+estimated for, with at most six columns of cells.  Tiles are 128 x 128 integers at k = 16, drawn at
+random over the whole range that their circuit takes.  The SRS are made here, insecure: they serve
+to measure.  Keys are thrown away after each circuit.
 
 Counted are: *setup*, all of ``load_keys`` with nothing cached; *prove*, all of ``prove`` from
 integers to a proof that our own verifier took, keys, SRS and circuit loaded (of it: the witness

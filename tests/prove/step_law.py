@@ -138,7 +138,8 @@ def _split(graph: StepGraph, flat: Ints) -> dict[str, Array]:
     states, found, start = graph.states(), {}, 0
     for name in state_names(graph):
         kind = graph.type_of(states[name])
-        found[name] = flat[start : start + kind.size].reshape(kind.shape).astype(np.int32)
+        values = flat[start : start + kind.size].reshape(kind.shape)
+        found[name] = values.astype(NUMPY_DTYPES[kind.dtype])
         start += kind.size
     return found
 

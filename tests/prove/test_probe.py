@@ -88,7 +88,18 @@ def test_of_many_parts_some_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @names
 @pytest.mark.parametrize("node", ["h", "w1"])
-@pytest.mark.parametrize("called", ["labels", "a/mask", "h/excess", "h/remainder/scaled", "w2"])
+@pytest.mark.parametrize(
+    "called",
+    [
+        "labels",
+        "a/mask",
+        "h/excess",
+        "h/acc/excess",
+        "h/excess/digit x",
+        "h/remainder/scaled",
+        "w2",
+    ],
+)
 def test_names_that_nodes_may_have_blind_it_for_nothing(name: str, node: str, called: str) -> None:
     """They are refused where two parts would be called alike, and else not taken for another's."""
     graph, statement = make_graph("cross_entropy", "some"), make_statement("cross_entropy", "some")
@@ -155,6 +166,17 @@ def test_a_condition_that_is_missing_is_noticed(
         probe(circuit, name, loss, real(loss))
     assert caught.value.where == f"circuit {name}"
     caught.match(message)
+
+
+def test_a_name_does_not_hide_a_condition_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limbs of a node that is called as the digits of another might be are not these digits."""
+    drop(monkeypatch, "h/clamped")
+    graph = make_graph("mse", "some")
+    index = next(i for i, found in enumerate(graph.nodes) if found.name == "w1")
+    renamed = with_node(graph, index, name="h/excess/digit x")
+    circuit = build_with(renamed, LARGE, clamps=False)
+    with pytest.raises(CircuitError, match="a false witness satisfies it, node h: "):
+        probe_step_circuit(renamed, circuit, "step", real("mse"), seed=3)
 
 
 def test_a_remainder_without_a_range_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import metadata, util
+from multiprocessing.connection import wait
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile, gettempdir
 from typing import IO, Any, Final, Literal
@@ -358,12 +359,15 @@ def _run_process(
         inherited.pop(name, None)
     threads = {"RAYON_NUM_THREADS": str(limits.threads)} if limits.threads else {}
     asked, answer = folder / "request", folder / "answer"
-    try:
+    with storing(folder):
         asked.write_bytes(request)
         compiler = folder / _COMPILER
         compiler.parent.mkdir(parents=True)
         compiler.write_text(_NO_COMPILER)
         compiler.chmod(0o700)
+        # The end of a pipe that only the process has the other end of is readable when it is gone.
+        life, held = os.pipe()
+    try:
         process = subprocess.Popen(  # noqa: S603 - this interpreter, on a file of ours
             [sys.executable, "-P", str(_WORKER), str(asked), str(answer)],
             stdin=subprocess.DEVNULL,
@@ -371,23 +375,23 @@ def _run_process(
             stderr=noise,
             env=inherited | threads | {"EZKL_REPO_PATH": str(folder / "ezkl")},
             start_new_session=True,
-            pass_fds=[file.fileno() for file in secrets],
+            pass_fds=[held, *(file.fileno() for file in secrets)],
         )
     except OSError as error:
+        os.close(life)
         raise StorageError(error.strerror or str(error), where=str(folder)) from error
+    finally:
+        os.close(held)
     ended: _Ended = ""
     deadline = time.monotonic() + limits.seconds
     lines = _Lines(answer)
-    # Popen.wait with a timeout sleeps between looks, for up to a fifth of what verifying takes.
-    gone = threading.Event()
-
-    def notice() -> None:
-        process.wait()
-        gone.set()
-
-    threading.Thread(target=notice, daemon=True).start()
     try:
-        while not gone.wait(_POLL_SECONDS):
+        while process.poll() is None:
+            # Popen.wait alone sleeps between looks, for up to a fifth of what verifying takes.
+            if wait([life], _POLL_SECONDS):
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_POLL_SECONDS)
+                    break
             if lines.grew():
                 watch(lines.count)
             if cancelled is not None and cancelled.is_set():
@@ -398,10 +402,10 @@ def _run_process(
                 break
     finally:
         # Also after an exception, such as an interrupt from the keyboard.
-        if not gone.is_set():
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
         status = process.wait()
+        os.close(life)
     if lines.grew():
         watch(lines.count)
     return status, answer.read_bytes() if answer.exists() else b"", ended

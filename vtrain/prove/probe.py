@@ -27,6 +27,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count, takewhile
 from typing import Any, Final
 
 import numpy as np
@@ -49,7 +50,7 @@ from vtrain.spec.number import (
     SATURATION,
     STORAGE,
 )
-from vtrain.wire.graph import Ref, StepGraph
+from vtrain.wire.graph import Node, Ref, StepGraph
 
 Array = npt.NDArray[Any]
 Tensors = Mapping[str, Array]
@@ -297,12 +298,13 @@ class _Probe:
         return None
 
     def _draw_state(self, what: str, ref: Ref, lost: int) -> Array:
+        """A state's values, ``lost`` bits from int32, which its type may claim less than."""
         kind = self.graph.type_of(ref)
-        most = min(-kind.lo, kind.hi) >> lost
+        least, most = (bound >> lost for bound in STORAGE["i32"])
         if what == "random":
-            drawn = self.random.integers(-most, most, kind.shape, endpoint=True)
+            drawn = self.random.integers(least, most, kind.shape, endpoint=True)
         elif what == "mixed":
-            drawn = self.random.choice([-most, most, -1, 0, 1], kind.shape)
+            drawn = self.random.choice([least, -most, most, -1, 0, 1], kind.shape)
         else:
             drawn = np.zeros(kind.shape, dtype=np.int64)
         return np.asarray(drawn).astype(NUMPY_DTYPES[kind.dtype])
@@ -332,7 +334,11 @@ class _Probe:
         for index, node in enumerate(self.graph.nodes):
             if node.op in _UPDATES:
                 most = (1 << 31) - (1 << 15)
-            elif node.op in ("normalize", "rescale") and node.inputs[0] in states:
+            elif (
+                node.op in ("normalize", "rescale")
+                and node.inputs[0] in states
+                and node.outputs[0].dtype in SATURATION
+            ):
                 shift = attr_int(node.attrs, "shift")
                 close = 1 << shift if can_hold(shift) else 1
                 most = SATURATION[node.outputs[0].dtype][1] - close
@@ -454,10 +460,11 @@ class _Probe:
         """An output off by one unit; once with what it clamps as it was, too."""
         node, true = self.graph.nodes[index], step.found[index]
         lo, hi = SATURATION.get(node.outputs[0].dtype, STORAGE[node.outputs[0].dtype])
-        kept: dict[tuple[str, int], Sequence[int] | Ints] = {}
-        for part in self.parts:
-            if part.vector in _PRIVATE and part.name.startswith(f"{node.name}/excess"):
-                kept[part.vector, part.start] = self._values(trial, part)
+        clamped = self._find("hints", f"{node.name}/excess", true.size)
+        kept: dict[tuple[str, int], Sequence[int] | Ints] = {
+            (part.vector, part.start): self._values(trial, part)
+            for part in ([clamped, *self._find_digits(node, true.size)] if clamped else [])
+        }
         for place in sorted({0, true.size - 1, int(self.random.integers(true.size))}):
             unit = int(self.random.choice([-1, 1]))
             value = int(true.reshape(-1)[place])
@@ -515,12 +522,10 @@ class _Probe:
     def _pretend_to_clamp(self, step: _Step, trial: Trial, index: int) -> Iterator[_Cheat]:
         """y / c in place of y, for a small c, and as excess what fits to that: M (c - 1)."""
         node, true = self.graph.nodes[index], step.found[index]
-        excess = self._find("hints", f"{node.name}/excess")
-        digits = [
-            part
-            for part in self.parts
-            if part.vector == "limbs" and part.name.startswith(f"{node.name}/excess/digit ")
-        ]
+        if node.outputs[0].dtype not in SATURATION:
+            return  # the hint is that of another node, which is called so
+        excess = self._find("hints", f"{node.name}/excess", true.size)
+        digits = self._find_digits(node, true.size)
         flat = true.reshape(-1).astype(np.int64)
         free = (np.asarray(self._values(trial, excess)) == 0) & (flat != 0)
         for factor in _FACTORS:
@@ -596,6 +601,11 @@ class _Probe:
         may be something else.  One that is false where there is none."""
         part = self.named.get((vector, name), _NONE)
         return part if size in (None, part.stop - part.start) else _NONE
+
+    def _find_digits(self, node: Node, size: int) -> list[_Part]:
+        """The limbs of what a node clamps, from the lowest."""
+        names = (f"{node.name}/excess/digit {position}" for position in count())
+        return list(takewhile(bool, (self._find("limbs", name, size) for name in names)))
 
     def _values(self, trial: Trial, part: _Part) -> list[int]:
         return [trial.value(part.vector, place) for place in range(part.start, part.stop)]

@@ -11,13 +11,13 @@ would leave a value tied to nothing is refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from vtrain.commit.kzg_layout import state_names
-from vtrain.errors import CircuitError
+from vtrain.errors import CircuitError, GraphError
 from vtrain.graph.step import STEP_STATE
 from vtrain.ops import TABLE
 from vtrain.prove import gadgets
@@ -75,18 +75,23 @@ def build_step_circuit(graph: StepGraph, k: int, name: str = "step") -> Circuit:
     if rows < 1 << 16:
         raise CircuitError(f"whole steps need k of 17 at least, not {k}", where="k")
     _refuse_giants(graph, MAX_BLOCKS * MAX_INNER_COLUMNS * rows, name)
-    circuits = [
-        build_with(graph, Size(columns, rows), clamps=STEP_CIRCUITS[name])
-        for columns in range(1, MAX_INNER_COLUMNS + 1)
-    ]
-    fitting = [circuit for circuit in circuits if count_blocks(circuit, k) <= MAX_BLOCKS]
-    if not fitting:
+    best: Circuit | None = None
+    for columns in range(1, MAX_INNER_COLUMNS + 1):
+        circuit = build_with(graph, Size(columns, rows), clamps=STEP_CIRCUITS[name])
+        blocks = count_blocks(circuit, k)
+        if blocks <= MAX_BLOCKS and (
+            best is None or estimate(circuit, k).memory < estimate(best, k).memory
+        ):
+            best = circuit
+        if blocks == 1:  # wider ones are one block, too, and take more
+            break
+    if best is None:
         raise CircuitError(
-            f"has {circuits[-1].cells} cells: too many for {MAX_BLOCKS} blocks of "
+            f"has {circuit.cells} cells: too many for {MAX_BLOCKS} blocks of "
             f"{MAX_INNER_COLUMNS} columns of 2^{k} rows",
             where=f"circuit {name}",
         )
-    return min(fitting, key=lambda circuit: estimate(circuit, k).memory)
+    return best
 
 
 def _refuse_giants(graph: StepGraph, cells: int, name: str) -> None:
@@ -118,11 +123,35 @@ def build_with(graph: StepGraph, size: Size, *, clamps: bool) -> Circuit:
     return _StepBuilder(graph, size, clamps=clamps).build()
 
 
+def _derive_types(graph: StepGraph) -> list[TensorType]:
+    """The type of each node where states are int32, which is all that the circuit shows of them.
+
+    Their own types claim less: that the law left them, which no step says of the state before it.
+    """
+    types: list[TensorType] = []
+    for index, node in enumerate(graph.nodes):
+        if node.op in _OUTSIDE:
+            types.append(node.outputs[0])
+            continue
+        if any(ref.node >= index for ref in node.inputs):
+            raise CircuitError("reads what comes after it", where=node.name)
+        try:
+            kind = TABLE[node.op].infer(node.attrs, [types[ref.node] for ref in node.inputs])
+        except GraphError as error:
+            raise CircuitError(f"has no circuit: {error.message}", where=node.name) from None
+        if node.op == "state" and node.attrs["name"] != STEP_STATE:
+            lo, hi = STORAGE["i32"]
+            kind = replace(kind, lo=lo, hi=hi)
+        types.append(kind)
+    return types
+
+
 class _StepBuilder:
     def __init__(self, graph: StepGraph, size: Size, *, clamps: bool) -> None:
         if size.span != 1 << 16:
             raise CircuitError("whole steps need limbs of 16 bits", where="span")
         self.graph = graph
+        self.types = _derive_types(graph)
         self.clamps = clamps
         self.b = CircuitBuilder(size.inner_columns, size.span, size.rows)
         self.values: dict[Ref, Tensor | Lin] = {}
@@ -208,7 +237,8 @@ class _StepBuilder:
     # --- values
 
     def type_of(self, ref: Ref) -> TensorType:
-        return self.graph.type_of(ref)
+        """A node's type, its range being what the circuit shows of it: :func:`_derive_types`."""
+        return self.types[ref.node]
 
     def value(self, ref: Ref) -> Tensor | Lin:
         """A node's value; CircuitError for one that is not computed here, such as the counter."""

@@ -279,6 +279,7 @@ def estimate(circuit: Circuit, k: int) -> Estimate:
 
     Whole steps take the blocks of columns that it finds least for: another formula may mean other
     circuits, with other digests.
+
     halo2 keeps each fixed and each permuted column three times: values, coefficients, and values on
     a domain as many times as large as the gates' degree asks for, which is 2 more than there are
     inner columns.  So 3 inner columns are the cheapest for each cell, and 4 take twice 3: rather

@@ -283,7 +283,7 @@ def estimate(circuit: Circuit, k: int) -> Estimate:
     halo2 keeps each fixed and each permuted column three times: values, coefficients, and values on
     a domain as many times as large as the gates' degree asks for, which is 2 more than there are
     inner columns.  So 3 inner columns are the cheapest for each cell, and 4 take twice 3: rather
-    take several blocks of 3.
+    take several blocks of up to 3.
     """
     columns, inner = len(circuit.vectors), circuit.inner_columns
     extension = max(4, 1 << inner.bit_length())

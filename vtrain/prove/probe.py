@@ -129,6 +129,7 @@ _OUTSIDE: Final = frozenset(
 )
 _UPDATES: Final = ("momentum", "sgd_update")
 _FACTORS: Final = (2, 3, 5, 7)
+"""By which an output that pretends to be clamped is too small."""
 _STATES: Final = ("random", "mixed", "zero")
 MOST: Final = 500
 """Most parts that are altered, and most nodes that are false; of more they are drawn at random."""

@@ -118,9 +118,9 @@ def commit_outputs(
 ) -> dict[str, bytes]:
     """The commitments to :func:`compute_output` of every output."""
     return {
-        name: commit_key.zero
-        if name == "zeros"
-        else commit_key.commit_ones(circuit.length(name), threads=threads)
+        name: commit_key.commit_ones(
+            int(compute_output(circuit, name).sum(dtype=np.int64)), threads=threads
+        )
         for name in circuit.outputs
     }
 

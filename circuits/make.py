@@ -59,9 +59,9 @@ def render(entry: Entry, keys: Keys) -> dict[str, str]:
     """The files of a circuit, by name."""
     pinned = pin(entry.circuit, entry.k)
     size = estimate(entry.circuit, entry.k)
-    vectors = "\n".join(
-        f"| {index} | `{name}` | {entry.circuit.length(name)} | {_ROLES[_group(entry, name)]} |"
-        for index, name in enumerate(entry.circuit.vectors)
+    columns = "\n".join(
+        f"| {index} | `{name}` | {entry.circuit.length(name)} | {_ROLES[_find_role(entry, name)]} |"
+        for index, name in enumerate(entry.circuit.columns)
     )
     span = entry.circuit.span
     limbs = f"limbs of {span} values" if span else "without limbs and table"
@@ -72,12 +72,12 @@ def render(entry: Entry, keys: Keys) -> dict[str, str]:
 ## Layout
 
 k = {entry.k}, {entry.circuit.inner_columns} inner columns, {entry.circuit.cells} cells,
-{limbs}. A proof begins with one KZG commitment (64 bytes) a vector, in this
+{limbs}. A proof begins with one KZG commitment (64 bytes) a column, in this
 order; there are no public instances.
 
-| | vector | elements | |
+| | column | elements | |
 |---|---|---|---|
-{vectors}
+{columns}
 
 Written by `circuits/make.py` from `vtrain/prove`.
 """
@@ -103,20 +103,17 @@ Written by `circuits/make.py` from `vtrain/prove`.
 
 _ROLES = {
     "given": "given: compared with the run's commitments",
-    "limbs": "private, each in the range of a limb",
-    "hints": "private, pinned down by the conditions",
-    "public": "constants and parameters: computed by the verifier",
-    "challenge": "drawn from the commitments above: computed by the verifier",
+    "private": "private: limbs, each in the range of a limb, and hints",
+    "computed": "computed by the verifier: constants, parameters, and the challenge",
     "late": "private inverses",
-    "ones": "all 1: computed by the verifier",
-    "zeros": "all 0: computed by the verifier",
+    "answers": "computed by the verifier: ones, then zeros",
 }
 
 
-def _group(entry: Entry, name: str) -> str:
+def _find_role(entry: Entry, name: str) -> str:
     if name in entry.circuit.given:
         return "given"
-    return entry.circuit.group_of(name)
+    return name.partition(" ")[0]
 
 
 def read_keys() -> Keys:

@@ -22,7 +22,7 @@ from vtrain.prove.keys import Keys, pin
 from vtrain.prove.kzg import CommitKey
 from vtrain.prove.runs import ProofSetup, ReadyCircuit, StepSource, make_statement, read_run
 from vtrain.prove.step import build_step_circuit
-from vtrain.prove.verifier import commit_vector, draw_challenge
+from vtrain.prove.verifier import commit_columns, draw_challenge
 from vtrain.train.runner import train
 from vtrain.train.task import CompiledTask
 from vtrain.wire.bundle import ProofBundle, encode_bundle
@@ -67,7 +67,7 @@ def make_ready(graph: StepGraph, setup: ProofSetup, name: str = "step") -> Ready
     """A circuit with keys that are none: its digest is real, and proofs have some length."""
     circuit = build_step_circuit(graph, K, name)
     pinned = pin(circuit, K)
-    length = 64 * len(circuit.vectors) + 128
+    length = 64 * len(circuit.columns) + 128
     keys = Keys(setup.cache, pinned.digest, setup.proof.srs, b"\7" * 32, length)
     return ReadyCircuit(name, circuit, pinned, keys)
 
@@ -99,7 +99,7 @@ def make_bundle(
     run: Path, srs: Path, step: int, *, changed: Mapping[str, Any] | None = None
 ) -> ProofBundle:
     """What a solver would hand out for ``step``, but for what ezkl adds: real commitments to all
-    vectors, and a tail of zeros.  ``changed`` replaces given vectors."""
+    columns, and a tail of zeros.  ``changed`` replaces given vectors."""
     signed = read_run(run)
     setup = make_setup(signed.task, srs, run)
     ready, key = make_ready(signed.graph, setup), open_key(srs)
@@ -107,17 +107,14 @@ def make_bundle(
     commitments: dict[str, bytes] = {}
 
     def draw(before: Mapping[str, Any]) -> Sequence[int]:
-        commitments.update({name: commit_vector(key, item) for name, item in before.items()})
+        commitments.update(commit_columns(key, ready.circuit.lay_out(before)))
         claim = compute_claim_digest(signed.signed.claim)
         return draw_challenge(ready.circuit, ready.pinned, commitments, claim=claim)
 
     given = {**values.given, **(changed or {})}
     vectors = ready.circuit.assign(given, values.parameters, draw)
-    outputs = ready.circuit.evaluate(vectors)
-    ones = {name: outputs[name] for name in ready.circuit.outputs}
-    prefix = b"".join(
-        commit_vector(key, {**vectors, **ones}[name]) for name in ready.circuit.vectors
-    )
+    columns = {**ready.circuit.lay_out(vectors), **ready.circuit.evaluate(vectors)}
+    prefix = b"".join(commit_columns(key, columns)[name] for name in ready.circuit.columns)
     statement = make_statement(signed, setup, ready, step)
     return ProofBundle(statement, prefix + bytes(128))
 

@@ -43,11 +43,11 @@ class Tampering:
 def places(
     circuit: Circuit, groups: tuple[str, ...] = PRIVATE
 ) -> Iterator[tuple[str, str, int, int]]:
-    """(vector, part, start, stop) of everything private, of circuits whose groups are not cut."""
+    """(vector, part, start, stop) of everything private."""
     for name in circuit.given:
         yield name, name, 0, circuit.length(name)
     for group in groups:
-        if group in circuit.inputs:
+        if circuit.length(group):
             for part, start, stop in circuit.parts(group):
                 yield group, part, start, stop
 
@@ -112,7 +112,7 @@ def compute_late(
 ) -> dict[str, Ints] | None:
     """``late`` as a solver would compute it for these vectors; None where there is none, because
     something that must have an inverse has none."""
-    if "late" not in circuit.inputs:
+    if not circuit.length("late"):
         return {}
     values = circuit.open(vectors, parameters)
     late = np.zeros(circuit.length("late"), dtype=object)

@@ -604,7 +604,7 @@ def test_a_step_that_is_not_the_one_logged(run: Path, srs: Path) -> None:
     check_refused(report, "replay", "is not the step logged", "solver")
     assert reason_of(report).where == "step 4"
     # Without tensors nobody sees the loss of step 4; but a proof serves the claim it was made for.
-    check_refused(audit(publish(run), srs), "proof", "commitment of challenge")
+    check_refused(audit(publish(run), srs), "proof", "commitment of computed")
     put_bundle(run, resign(run, 5), 4)
     report = audit(run, srs, steps=(4,))
     check_refused(report, "proof", "step is not that of this step")
@@ -622,7 +622,7 @@ def test_a_loss_that_is_not_the_proven_one(run: Path, srs: Path) -> None:
     check_refused(audit(run, srs), "proof", "parameters is not that of this step")
     parameters = {**bundle.statement.parameters, "loss": (record.loss - 1,)}
     put_bundle(run, alter(bundle, parameters=parameters))
-    check_refused(audit(run, srs), "proof", "commitment of public is not the one computed")
+    check_refused(audit(run, srs), "proof", "commitment of computed is not the one computed")
 
 
 @pytest.mark.usefixtures("ezkl")
@@ -762,7 +762,7 @@ def test_the_page_proves_verifies_and_calls_a_contract(
     report = names["report"]
     assert isinstance(report, Report)
     assert (report.verdict, report.segments) == ("verified", ((5, 5),))
-    commitments = Proof(bundle.proof, ()).commitments(len(names["ready"].circuit.vectors))
+    commitments = Proof(bundle.proof, ()).commitments(len(names["ready"].circuit.columns))
     assert names["commitments"] == commitments
     data = bytes.fromhex((tmp_path / "calldata.hex").read_text())
     assert data == encode_bound_calldata(Proof(bundle.proof, ()), commitments)
@@ -932,4 +932,4 @@ def test_what_one_solver_proved_serves_nobody_else(
     paths.claim.write_bytes(encode_signed_claim(own))
     put_bundle(public, alter(bundle, claim=compute_claim_digest(own.claim)))
     report = audit(public, srs)
-    check_refused(report, "proof", "commitment of challenge is not the one computed")
+    check_refused(report, "proof", "commitment of computed is not the one computed")

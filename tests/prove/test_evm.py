@@ -270,9 +270,9 @@ def deployed_toy(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Deployed
 def test_proof_of_a_statement_holds_on_chain(deployed_toy: DeployedToy) -> None:
     toy = deployed_toy.toy
     assert deployed_toy.made.length == toy.keys.proof_length
-    assert deployed_toy.made.tensors == len(toy.circuit.vectors)
+    assert deployed_toy.made.tensors == len(toy.circuit.columns)
     right = deployed_toy.list(toy.proof)
-    assert right == Proof(toy.proof, ()).commitments(len(toy.circuit.vectors))
+    assert right == Proof(toy.proof, ()).commitments(len(toy.circuit.columns))
     assert deployed_toy.bind(toy.proof, right)
 
 
@@ -284,7 +284,7 @@ def test_proof_of_another_statement_does_not_hold_on_chain(deployed_toy: Deploye
     total = {"total": PARAMETERS["total"] + 1}
     assert not deployed_toy.bind(toy.proof, deployed_toy.list(toy.proof, parameters=total))
     right = deployed_toy.list(toy.proof)
-    for index, name in enumerate(toy.circuit.vectors):
+    for index, name in enumerate(toy.circuit.columns):
         proof = bytearray(toy.proof)
         proof[64 * index : 64 * index + 64] = toy.commit(np.arange(4))
         assert not deployed_toy.alone(bytes(proof)), name
@@ -313,13 +313,13 @@ def test_challenge_of_the_provers_choice_holds_for_whoever_asks_for_it(
     proof = toy.prove_anything(vectors)
     assert deployed_toy.alone(proof)
     expected = {name: toy.commit(values) for name, values in given.items()}
-    its_own = Proof(proof, ()).commitments(len(toy.circuit.vectors))
+    its_own = Proof(proof, ()).commitments(len(toy.circuit.columns))
     assert deployed_toy.bind(proof, its_own)
     right = deployed_toy.list(proof, expected)
     differ = [
-        name for name, a, b in zip(toy.circuit.vectors, its_own, right, strict=True) if a != b
+        name for name, a, b in zip(toy.circuit.columns, its_own, right, strict=True) if a != b
     ]
-    assert differ == ["challenge"]
+    assert differ == ["computed"]
     assert not deployed_toy.bind(proof, right)
 
 
@@ -337,7 +337,7 @@ def test_verifier_accepts_and_refuses_what_that_of_ezkl_does(deployed_toy: Deplo
         altered = bytearray(toy.proof)
         altered[at] ^= change
         proofs.append(bytes(altered))
-    evaluations = 64 * len(toy.circuit.vectors)
+    evaluations = 64 * len(toy.circuit.columns)
     for at in range(evaluations, len(toy.proof) - 128, 32 * 7):
         unreduced = int.from_bytes(toy.proof[at : at + 32]) + int.from_bytes(modulus)
         if unreduced < 1 << 256:
@@ -393,7 +393,7 @@ def test_whole_step_on_chain(tmp_path: Path) -> None:
     for name in (BEFORE, BATCH, AFTER, RATE, LOSS):
         other = statement.altered(name, 0, int(statement.get(name)[0]) + 1)
         assert not holds(proof.data, ask(other)), name
-    for index, name in enumerate(circuit.vectors):
+    for index, name in enumerate(circuit.columns):
         swapped = list(right)
         swapped[index] = right[index - 1]
         assert not holds(proof.data, swapped), name
@@ -576,7 +576,7 @@ def test_whole_steps_fit_ethereum_in_three_blocks_of_columns(
         limits=LIMITS,
         claim=b"",
     )
-    right = proof.commitments(len(circuit.vectors))
+    right = proof.commitments(len(circuit.columns))
     assert measure_gas(made, proof, right).verify == pytest.approx(gas, rel=0.02)
     address, _ = chain.deploy(made.verifier.creation)
     for at in range(0, len(proof.data), 97):

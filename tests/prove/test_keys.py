@@ -263,7 +263,7 @@ def test_estimate_is_near_the_key_that_is_made(
 
 def test_circuit_too_large_for_the_memory_is_refused_with_the_estimate(toy: Toy) -> None:
     estimated = estimate(toy.circuit, 17)
-    assert estimated.columns == len(toy.circuit.vectors)
+    assert estimated.columns == len(toy.circuit.columns)
     require_fits(estimated, estimated.memory)
     with pytest.raises(CircuitError, match=r"95 cells in 48 rows.*GiB of memory"):
         require_fits(estimated, estimated.memory - 1)

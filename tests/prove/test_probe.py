@@ -70,7 +70,7 @@ def test_without_a_step_at_hand_one_is_drawn(name: str) -> None:
     """In columns so short that groups and given vectors are cut as well."""
     size = Size(3, 200)
     circuit = make(name, size=size)
-    assert {"before 1", "limbs 1", "hints 1"} <= set(circuit.inputs)
+    assert {"before 1", "private 1", "answers 1"} <= set(circuit.columns)
     for at_hand in (None, real(size=size)):
         probed = probe(circuit, name, at_hand=at_hand)
         assert probed.statements == 4

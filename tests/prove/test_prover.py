@@ -47,7 +47,7 @@ def test_proof_is_of_the_vectors_and_progress_is_told(toy: Toy) -> None:
     proof = prove_toy(toy, progress=lambda *news: seen.append(news))
     assert proof.instances == ()
     assert len(proof.data) == toy.keys.proof_length
-    found = dict(zip(toy.circuit.vectors, proof.commitments(10), strict=True))
+    found = dict(zip(toy.circuit.columns, proof.commitments(7), strict=True))
     assert {name: found[name] for name in GIVEN} == toy.expected
     assert seen[0] == ("witness", 0, 4)
     assert seen[-1] == ("verify", 4, 4)
@@ -110,7 +110,7 @@ def test_challenge_may_be_expanded_from_fewer_elements(toy: Toy) -> None:
     assert judge(proof, expansion=Expansion(1, expand)).holds
     for other in (None, Expansion(1, lambda drawn: expand(drawn)[::-1])):
         verdict = judge(proof, expansion=other)
-        assert verdict.reason == "commitment of challenge is not the one computed"
+        assert verdict.reason == "commitment of computed is not the one computed"
     assert not judge(toy.proof, expansion=Expansion(1, expand)).holds
     with pytest.raises(CircuitError, match="expands to 1 elements, not 5"):
         judge(proof, expansion=Expansion(1, list))
@@ -154,7 +154,9 @@ def test_no_proof_leaves_that_our_verifier_refuses(
 def test_other_commitments_than_ezkls_are_noticed(
     toy: Toy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "commit_vector", lambda key, values, **_: key.zero)
+    monkeypatch.setattr(
+        module, "commit_columns", lambda key, columns, **_: dict.fromkeys(columns, key.zero)
+    )
     with pytest.raises(ProverError, match="a: ezkl committed to something else"):
         prove_toy(toy)
 
@@ -172,16 +174,16 @@ def alter(name: str, index: int, by: int) -> Callable[[Vectors], Vectors]:
 
 
 FALSE = {
-    "limb beyond the range": (alter("limbs", 0, 1), "ones has other values at 0"),
+    "limb beyond the range": (alter("limbs", 0, 1), "answers has other values at 0"),
     "limb beyond the table": (alter("limbs", 0, 1000), "Lookup"),
     "limb below zero": (alter("limbs", 0, -300), "Lookup"),
     "limb of zero": (alter("limbs", 1, -1), "Lookup"),
     "limb of any size": (alter("limbs", 0, 2**200), "Lookup"),
-    "product": (alter("c", 3, 1), "zeros has other values at 0"),
-    "not in the table": (alter("a", 0, 10), "ones has other values"),
-    "count of a table's row": (alter("hints", 0, 1), "zeros has other values at 1"),
-    "inverse": (alter("late", 0, 1), "ones has other values at 4"),
-    "parameter": (alter("public", -1, 1), "zeros has other values"),
+    "product": (alter("c", 3, 1), "answers has other values at 17"),
+    "not in the table": (alter("a", 0, 10), "answers has other values"),
+    "count of a table's row": (alter("hints", 0, 1), "answers has other values at 18"),
+    "inverse": (alter("late", 0, 1), "answers has other values at 4"),
+    "parameter": (alter("public", -1, 1), "answers has other values at 20"),
 }
 
 

@@ -151,7 +151,7 @@ def test_every_value_is_bound_to_all_its_copies(
     cycles = read_cycles(keys.pk, k)
     cycle_of = {cell: cycle for cycle in cycles for cell in cycle}
     committed, inner = count_cells(circuit)
-    for column, name in enumerate(circuit.vectors):
+    for column, name in enumerate(circuit.columns):
         found = [len(cycle_of.get((column, row), "1")) for row in range(circuit.length(name))]
         if blocks == 1:
             assert found == committed[name], name
@@ -159,7 +159,7 @@ def test_every_value_is_bound_to_all_its_copies(
         assert all(map(operator.ge, found, committed[name])), name
         # An element that no condition speaks of would be alone.
         assert min(found) > 1, name
-    vectors = len(circuit.vectors)
+    vectors = len(circuit.columns)
     columns = {column for cycle in cycles for column, _ in cycle}
     # Zeros that fill up a row, where a row has more than one cell, stand in a column of their own.
     constant = max(columns) if len(columns) > vectors + 3 * inner_columns * blocks else None

@@ -14,7 +14,7 @@ import numpy as np
 from tests.prove.circuits import LIMITS
 from vtrain.prove.circuit import Circuit, CircuitBuilder, Ints
 from vtrain.prove.ezkl_adapter import Call, run_ezkl
-from vtrain.prove.keys import BLINDING, Keys, PinnedCircuit, load_keys, pin
+from vtrain.prove.keys import BLINDING, Keys, PinnedCircuit, count_usable, load_keys, pin
 from vtrain.prove.kzg import CommitKey
 from vtrain.prove.prover import prove
 from vtrain.prove.srs import generate_srs
@@ -46,7 +46,7 @@ def make_circuit(inner_columns: int = 2, span: int = SPAN) -> Circuit:
 
 def make_long_circuit(limbs: int, inner_columns: int = 2) -> Circuit:
     """``limbs`` limbs, each an element of the given vector ``a``, in about 2 cells each."""
-    b = CircuitBuilder(inner_columns, SPAN)
+    b = CircuitBuilder(inner_columns, SPAN, count_usable(K))
     given = b.vector("a", limbs)
     b.zero("range", b.limb("range", (limbs,), lambda values: values[given]) - given.lin())
     return b.build()
@@ -79,7 +79,8 @@ class Toy:
         """A witness, with ``cheat`` of the challenge as it should be."""
 
         def draw(before: Any) -> list[int]:
-            commitments = {name: self.commit(values) for name, values in before.items()}
+            columns = self.circuit.lay_out(before)
+            commitments = {name: self.commit(values) for name, values in columns.items()}
             return cheat(list(draw_challenge(self.circuit, self.pinned, commitments, claim=b"")))
 
         return self.circuit.assign(given, parameters, draw)

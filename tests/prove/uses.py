@@ -42,7 +42,7 @@ def count_cells(circuit: Circuit) -> tuple[dict[str, list[int]], Counter[int]]:
         for label in operand.reshape(-1).tolist():
             cells[label] += times
 
-    for name, (index, _, _) in circuit._inputs.items():
+    for name, index in circuit._inputs.items():
         labels[index] = fresh(circuit.length(name))
     committed = len(cells)
     for index in circuit._order():
@@ -64,7 +64,7 @@ def count_cells(circuit: Circuit) -> tuple[dict[str, list[int]], Counter[int]]:
     ends = {name: labels[index].tolist() for name, index in circuit._outputs.items()}
     for outputs in ends.values():
         use(np.asarray(outputs))
-    found = {name: labels[index].tolist() for name, (index, _, _) in circuit._inputs.items()}
+    found = {name: labels[index].tolist() for name, index in circuit._inputs.items()}
     found |= ends
     seen = {label for outputs in ends.values() for label in outputs}
     inner = [cells[at] for at in range(committed, len(cells)) if at not in seen]

@@ -17,12 +17,14 @@ A product C = A B costs as little: (a^T A)(B b) = a^T C b, Freivalds' check from
 
 *Look-ups of our own.*  ``member`` proves that tuples occur in a table by sums of inverses (logUp).
 
-Every input is a vector that the proof commits to, in this order: the vectors given from outside,
-``limbs``, ``hints``, ``public``, ``challenge``, ``late``; then come two outputs, ``ones`` and
-``zeros``.  A group without elements is left out, as each column costs time.  The verifier compares
-the given ones with those in the run log, computes ``public``, ``ones`` and ``zeros`` itself, and
-``challenge`` from the commitments before it.  ``late`` holds inverses: they depend on the
-challenge, so no random combination speaks of them.
+A circuit's values are the vectors given from outside and five groups: ``limbs``, ``hints``,
+``public``, ``challenge``, ``late``; what comes out are two more, ``ones`` and ``zeros``.  The proof
+commits to columns, each of which costs time, so that groups share them: the given vectors, one
+each; then ``private`` (limbs, hints), ``computed`` (public, challenge), ``late``, ``answers``
+(ones, zeros).  One that is too long for a column goes on in another; one without elements is left
+out.  The verifier compares the given ones with those in the run log, computes ``public``, ``ones``
+and ``zeros`` itself, and ``challenge`` from the commitments to what precedes it.  ``late`` holds
+inverses: they depend on the challenge, so no random combination speaks of them.
 """
 
 from __future__ import annotations
@@ -162,7 +164,15 @@ class _Part:
     compute: Compute | None
 
 
-GROUPS: Final = ("limbs", "hints", "public", "challenge")
+GROUPS: Final = ("limbs", "hints", "public", "challenge", "late")
+COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+    "private": ("limbs", "hints"),
+    "computed": ("public", "challenge"),
+    "late": ("late",),
+}
+"""The groups that share columns, in their order."""
+ANSWERS: Final = "answers"
+_RESERVED: Final = frozenset({*GROUPS, *COLUMNS, ANSWERS, "ones", "zeros"})
 
 
 class CircuitBuilder:
@@ -171,15 +181,16 @@ class CircuitBuilder:
     def __init__(self, inner_columns: int = 4, span: int = 1 << 16, rows: int = 2**30) -> None:
         """``inner_columns``: cells in a row; ``span``: values of a limb, at most 2^16.
 
-        ``rows``: most elements of one committed vector; a longer group is cut into several.
+        ``rows``: most elements of a column.
         """
         self.inner_columns = inner_columns
         self.span = span
         self.rows = rows
         self.nodes: list[_Node] = []
+        self.pads = False
         self._given: dict[str, Tensor] = {}
-        self._parts: dict[str, list[_Part]] = {name: [] for name in (*GROUPS, "late")}
-        self._lengths: dict[str, int] = dict.fromkeys((*GROUPS, "late"), 0)
+        self._parts: dict[str, list[_Part]] = {name: [] for name in GROUPS}
+        self._lengths: dict[str, int] = dict.fromkeys(GROUPS, 0)
         self._names: set[tuple[str, str]] = set()
         self._order: list[tuple[str, _Part]] = []
         self._roots: dict[str, Tensor] = {}
@@ -288,7 +299,9 @@ class CircuitBuilder:
         return self._emit("prod", (x,), (rows,), rows * self._padded(columns))
 
     def _padded(self, length: int) -> int:
-        return -(-length // self.inner_columns) * self.inner_columns
+        padded = -(-length // self.inner_columns) * self.inner_columns
+        self.pads |= padded != length
+        return padded
 
     def contract(self, x: Tensor, axis: int, vector: Tensor) -> Tensor:
         """Matrix times vector along ``axis``; done once for the same arguments."""
@@ -306,7 +319,7 @@ class CircuitBuilder:
 
     def vector(self, name: str, length: int) -> Tensor:
         """A vector given and committed to from outside."""
-        if name in self._given or name in (*GROUPS, "late", "ones", "zeros"):
+        if name in self._given or name in _RESERVED:
             raise CircuitError("is given twice or reserved", where=name)
         self._given[name] = self._emit("input", (), (length,), group=name)
         return self._given[name]
@@ -540,37 +553,43 @@ class CircuitBuilder:
         """The finished circuit; the builder is not to be used after."""
         if not self._zeros:
             raise CircuitError("has no equation", where="zeros")
-        for group, root in self._roots.items():
-            self.nodes[root.index].shape = (self._lengths[group],)
         answers = list(self._ones)
         if count := self._lengths["limbs"]:
             limbs = self._root("limbs")
             answers.insert(0, self._emit("limb", (limbs,), (count,), count, span=self.span))
-        inputs = {name: (tensor.index, 0, tensor.size) for name, tensor in self._given.items()}
-        for group in (*GROUPS, "late"):
-            if self._lengths[group]:
-                inputs.update(self._cut_group(group))
-        ones = self.concat(answers) if answers else None
-        zeros = self.concat(self._zeros)
-        outputs = {}
-        if ones is not None:
-            for name, start, stop in cut_vector("ones", ones.size, self.rows):
-                outputs[name] = self.slice(ones, start, stop).index
-        return Circuit(self, inputs, {**outputs, "zeros": zeros.index})
+        ones = sum(tensor.size for tensor in answers)
+        inputs = {name: tensor.index for name, tensor in self._given.items()}
+        for column in COLUMNS:
+            inputs.update(self._share(column))
+        whole = self.concat([*answers, *self._zeros])
+        outputs = {
+            name: self.slice(whole, start, stop).index
+            for name, start, stop in cut_vector(ANSWERS, whole.size, self.rows)
+        }
+        return Circuit(self, inputs, outputs, ones)
 
-    def _cut_group(self, group: str) -> dict[str, tuple[int, int, int]]:
-        """Vectors of a group: name -> (node, start, stop); a long group is their concatenation."""
-        root = self._roots[group]
-        pieces = cut_vector(group, self._lengths[group], self.rows)
-        if len(pieces) == 1:
-            return {group: (root.index, 0, self._lengths[group])}
-        found, parts = {}, []
-        for name, start, stop in pieces:
-            parts.append(self._emit("input", (), (stop - start,), group=name))
-            found[name] = (parts[-1].index, start, stop)
-        inputs = tuple(part.index for part in parts)
-        self.nodes[root.index] = _Node("concat", inputs, (self._lengths[group],))
-        return found
+    def cut(self, column: str) -> list[tuple[str, int, int]]:
+        """(name, start, stop) of the columns that the groups of ``column`` fill, none or more."""
+        total = sum(self._lengths[group] for group in COLUMNS[column])
+        return cut_vector(column, total, self.rows) if total else []
+
+    def _share(self, column: str) -> dict[str, int]:
+        """The input nodes of columns by name; the groups become slices of them."""
+        found = {
+            name: self._emit("input", (), (stop - start,), group=name)
+            for name, start, stop in self.cut(column)
+        }
+        if not found:
+            return {}
+        whole, start = self.concat(list(found.values())), 0
+        for group in COLUMNS[column]:
+            stop = start + self._lengths[group]
+            if group in self._roots:
+                bounds = {"start": start, "stop": stop}
+                node = _Node("slice", (whole.index,), (stop - start,), bounds)
+                self.nodes[self._roots[group].index] = node
+            start = stop
+        return {name: tensor.index for name, tensor in found.items()}
 
     def evaluate_node(self, index: int, known: MutableMapping[int, Ints]) -> Ints:
         """Value of a node from those in ``known``, filling it.
@@ -694,12 +713,14 @@ class Circuit:
     def __init__(
         self,
         builder: CircuitBuilder,
-        inputs: Mapping[str, tuple[int, int, int]],
+        inputs: Mapping[str, int],
         outputs: Mapping[str, int],
+        ones: int,
     ) -> None:
         self._b = builder
         self._inputs = dict(inputs)
         self._outputs = dict(outputs)
+        self._ones = ones
 
     @property
     def cells(self) -> int:
@@ -710,6 +731,11 @@ class Circuit:
     def inner_columns(self) -> int:
         """Cells beside each other in one row."""
         return self._b.inner_columns
+
+    @property
+    def pads(self) -> bool:
+        """Whether ezkl fills rows up with constants, which then need a column."""
+        return self._b.pads
 
     @property
     def span(self) -> int:
@@ -723,31 +749,35 @@ class Circuit:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the vectors that are inputs of the ONNX graph, in its order."""
+        """Names of the columns that are inputs of the ONNX graph, in its order."""
         return tuple(self._inputs)
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Names of the vectors that are its outputs: those of ones, then ``zeros``."""
+        """Names of the columns that are its outputs."""
         return tuple(self._outputs)
 
     @property
-    def vectors(self) -> tuple[str, ...]:
-        """Names of all committed vectors, in the order of their commitments in a proof."""
+    def columns(self) -> tuple[str, ...]:
+        """Names of all columns, in the order of their commitments in a proof."""
         return (*self.inputs, *self.outputs)
 
-    def group_of(self, name: str) -> str:
-        """The group that an input vector is (a piece of); the name itself for a given one."""
-        return name if name in self._b._given else name.split(" ", maxsplit=1)[0]
+    @property
+    def settled(self) -> tuple[str, ...]:
+        """Names of the columns that the challenge is drawn from; ``computed`` without itself."""
+        before = {name for name in GROUPS if self._b._lengths[name]} - {"challenge", "late"}
+        shared = [
+            name
+            for column, groups in COLUMNS.items()
+            if before.intersection(groups)
+            for name, _, _ in self._b.cut(column)
+        ]
+        return (*self.given, *shared)
 
     def length(self, name: str) -> int:
-        """Elements of a committed vector, or of a whole group."""
-        if name in self._outputs:
-            return self._b.nodes[self._outputs[name]].shape[0]
-        if name in self._inputs:
-            _, start, stop = self._inputs[name]
-            return stop - start
-        return self._b._lengths[name]
+        """Elements of a column, or of a group."""
+        index = (self._inputs | self._outputs).get(name)
+        return self._b._lengths[name] if index is None else self._b.nodes[index].shape[0]
 
     @property
     def zero_names(self) -> tuple[str, ...]:
@@ -759,22 +789,35 @@ class Circuit:
         for part in self._b._parts[group]:
             yield part.name, part.start, part.start + part.tensor.size
 
-    def compute_public(self, parameters: Mapping[str, Ints]) -> dict[str, Ints]:
-        """The vectors of ``public``: all that the verifier needs to know of a statement."""
+    def compute_public(self, parameters: Mapping[str, Ints]) -> Ints:
+        """The group ``public``: all that the verifier needs to know of a statement."""
         values = Values(self._b, parameters)
         parts = [_compute(part, values) for part in self._b._parts["public"]]
-        return self._pieces("public", np.concatenate([*parts, np.zeros(0, dtype=object)]))
+        return np.concatenate([*parts, np.zeros(0, dtype=object)])
 
-    def _pieces(self, group: str, whole: Ints) -> dict[str, Ints]:
+    def lay_out(self, vectors: Mapping[str, Ints]) -> dict[str, Ints]:
+        """The columns of given vectors and groups, as far as any of theirs are in ``vectors``.
+
+        Zeros stand for a group that is missing.
+        """
+        b = self._b
+        found = {name: vectors[name] for name in b._given if name in vectors}
+        for column, groups in COLUMNS.items():
+            if any(name in vectors and b._lengths[name] for name in groups):
+                missing = {name: np.zeros(b._lengths[name], dtype=object) for name in groups}
+                whole = np.concatenate([(missing | dict(vectors))[name] for name in groups])
+                found.update((name, whole[start:stop]) for name, start, stop in b.cut(column))
+        return found
+
+    def compute_answers(self) -> dict[str, Ints]:
+        """What the outputs must be: ones, then zeros."""
+        b = self._b
+        wanted = np.zeros(self._ones + len(b._zero_names), dtype=np.int8)
+        wanted[: self._ones] = 1
         return {
-            name: whole[start:stop]
-            for name, (_, start, stop) in self._inputs.items()
-            if self.group_of(name) == group
+            name: wanted[start:stop]
+            for name, start, stop in cut_vector(ANSWERS, wanted.size, b.rows)
         }
-
-    def split_challenge(self, drawn: Sequence[int]) -> dict[str, Ints]:
-        """The drawn field elements as the vectors of ``challenge``."""
-        return self._pieces("challenge", np.asarray(list(drawn), dtype=object))
 
     def assign(
         self,
@@ -782,10 +825,11 @@ class Circuit:
         parameters: Mapping[str, Ints],
         challenge: Callable[[Mapping[str, Ints]], Sequence[int]],
     ) -> dict[str, Ints]:
-        """A whole witness, all inputs by name: hints, the challenge drawn from them, late hints.
+        """A whole witness, given vectors and groups by name: hints, the challenge drawn from them,
+        late hints.
 
-        ``challenge`` gets the vectors without ``challenge`` and ``late`` and gives as many field
-        elements as :meth:`length` of ``challenge`` says.  CircuitError for inputs that do not fit.
+        ``challenge`` gets all but ``challenge`` and ``late`` and gives as many field elements as
+        :meth:`length` of ``challenge`` says.  CircuitError for inputs that do not fit.
         """
         b = self._b
         values = Values(b, parameters)
@@ -795,7 +839,7 @@ class Circuit:
                 raise CircuitError(f"needs {tensor.size} integers", where=name)
             vectors[name] = np.asarray(given[name], dtype=object).reshape(-1)
             values.put(tensor, vectors[name])
-        whole = {group: np.zeros(b._lengths[group], dtype=object) for group in (*GROUPS, "late")}
+        whole = {group: np.zeros(b._lengths[group], dtype=object) for group in GROUPS}
 
         def fill(groups: Sequence[str]) -> None:
             for group, part in b._order:
@@ -803,8 +847,7 @@ class Circuit:
                     stop = part.start + part.tensor.size
                     whole[group][part.start : stop] = _compute(part, values)
                     values.put(part.tensor, whole[group][part.start : stop])
-            for group in groups:
-                vectors.update(self._pieces(group, whole[group]))
+            vectors.update((group, whole[group]) for group in groups if b._lengths[group])
 
         fill(("limbs", "hints", "public"))
         if b._lengths["challenge"]:
@@ -812,12 +855,12 @@ class Circuit:
             for part in b._parts["challenge"]:
                 stop = part.start + part.tensor.size
                 values.put(part.tensor, whole["challenge"][part.start : stop])
-            vectors.update(self._pieces("challenge", whole["challenge"]))
+            vectors["challenge"] = whole["challenge"]
         fill(("late",))
-        return {name: vectors[name] for name in self.inputs}
+        return vectors
 
     def evaluate(self, vectors: Mapping[str, Ints]) -> dict[str, Ints]:
-        """``ones`` and ``zeros``, computed from the inputs in the field as ezkl would."""
+        """The outputs by name, computed from a witness in the field as ezkl would."""
         known = self._read(vectors)
         return {
             name: np.asarray(self._b.evaluate_node(index, known), dtype=object) % SCALAR_FIELD
@@ -825,8 +868,11 @@ class Circuit:
         }
 
     def _read(self, vectors: Mapping[str, Ints]) -> dict[int, Ints]:
-        """The values of the input nodes."""
-        return {index: _reduce(vectors[name]) for name, (index, _, _) in self._inputs.items()}
+        """The values of the nodes of given vectors and groups."""
+        b = self._b
+        roots = {name: root for name, root in b._roots.items() if b._lengths[name]}
+        nodes = {**b._given, **roots}
+        return {tensor.index: _reduce(vectors[name]) for name, tensor in nodes.items()}
 
     def open(self, vectors: Mapping[str, Ints], parameters: Mapping[str, Ints]) -> Values:
         """A witness as what hints are computed from."""
@@ -834,10 +880,8 @@ class Circuit:
 
     def find_broken(self, vectors: Mapping[str, Ints]) -> list[str]:
         """Names of the conditions that do not hold; none for a sound witness."""
-        out = self.evaluate(vectors)
-        zeros = out.pop("zeros")
+        ones, zeros = np.split(np.concatenate(list(self.evaluate(vectors).values())), [self._ones])
         broken = [name for name, item in zip(self.zero_names, zeros, strict=True) if item != 0]
-        ones = np.concatenate([*out.values(), np.zeros(0, dtype=object)])
         limbs = list(self.parts("limbs"))
         for i in np.flatnonzero(ones != 1)[:100]:
             place = next((name for name, start, stop in limbs if start <= i < stop), "an inverse")
@@ -862,7 +906,7 @@ class Circuit:
     def to_onnx(self) -> bytes:
         """The graph for ezkl: float64, opset 17, inputs and outputs flat vectors."""
         emitter = _Emitter()
-        names = {index: name for name, (index, _, _) in self._inputs.items()}
+        names = {index: name for name, index in self._inputs.items()}
         for index in self._order():
             if index not in names:
                 emitter.emit(index, self._b.nodes[index], names)
@@ -883,8 +927,9 @@ class Circuit:
 
     def encode_inputs(self, vectors: Mapping[str, Ints]) -> str:
         """The input file of ezkl: every integer as a field element."""
+        columns = self.lay_out(vectors)
         return json.dumps(
-            {"input_data": [[encode_element(int(v)) for v in vectors[n]] for n in self.inputs]}
+            {"input_data": [[encode_element(int(v)) for v in columns[n]] for n in self.inputs]}
         )
 
 

@@ -230,8 +230,8 @@ def list_commitments(
     """What ``CommitmentBound`` must be asked for, so that a proof of ours shows its statement.
 
     The arguments are those of :func:`vtrain.prove.verifier.verify`.  Only the prover's own vectors
-    (limbs, hints, late ones) are taken from the proof; the challenge is drawn anew for the claim of
-    the digest ``claim``, as no contract does.  ProofError for a proof that is too short,
+    (``private``, ``late``) are taken from the proof; the challenge is drawn anew for the claim of the
+    digest ``claim``, as no contract does.  ProofError for a proof that is too short,
     CircuitError for other names than the given.
     """
     if set(expected) != set(circuit.given):
@@ -239,7 +239,7 @@ def list_commitments(
         raise CircuitError("is expected and not given, or the reverse", where=odd)
     found = read_commitments(circuit, proof) | dict(expected)
     own = commit_known(circuit, pinned, found, parameters, commit_key, expansion, claim=claim)
-    return tuple((found | own)[name] for name in circuit.vectors)
+    return tuple((found | own)[name] for name in circuit.columns)
 
 
 def encode_calldata(proof: Proof) -> bytes:

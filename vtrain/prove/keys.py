@@ -95,7 +95,7 @@ def _check_size(circuit: Circuit, k: int) -> None:
         raise CircuitError(
             f"a table of {circuit.span} entries needs more than one column of {most}", where="k"
         )
-    for name in circuit.vectors:
+    for name in circuit.columns:
         if not 1 <= circuit.length(name) <= count_usable(k):
             raise CircuitError(
                 f"has {circuit.length(name)} elements; a column takes 1 to {count_usable(k)}",
@@ -131,7 +131,8 @@ def make_settings(circuit: Circuit, k: int) -> dict[str, Any]:
     ``total_assignments`` decides nothing but the number of blocks of columns: it is the circuit's
     own count of cells, or just under what its blocks hold.  A layout that needs more has no place
     for it, in ``setup`` already.
-    ``einsum_params`` serve only the Freivalds that is off, and one column takes all constants.
+    ``einsum_params`` serve only the Freivalds that is off, and one column takes all constants, where
+    there are any.
     """
     inputs, outputs = circuit.inputs, circuit.outputs
     lookups = []
@@ -165,7 +166,7 @@ def make_settings(circuit: Circuit, k: int) -> dict[str, Any]:
         },
         "num_rows": assigned // circuit.inner_columns + 1,
         "total_assignments": assigned,
-        "total_const_size": 1,
+        "total_const_size": int(circuit.pads),
         "total_dynamic_col_size": 0,
         "max_dynamic_input_len": 0,
         "num_dynamic_lookups": 0,
@@ -176,7 +177,7 @@ def make_settings(circuit: Circuit, k: int) -> dict[str, Any]:
         "model_output_scales": [0] * len(outputs),
         "model_input_scales": [0] * len(inputs),
         "module_sizes": {
-            "polycommit": [circuit.length(name) for name in circuit.vectors],
+            "polycommit": [circuit.length(name) for name in circuit.columns],
             "poseidon": [0, [0]],
         },
         "required_lookups": lookups,
@@ -225,10 +226,10 @@ def check_measured(measured: Mapping[str, Any], settings: bytes) -> None:
         {name: value for name, value in pinned.items() if name not in _MEASURED},
         "gen_settings",
     )
-    most = count_usable(pinned["run_args"]["logrows"])
+    most = count_usable(pinned["run_args"]["logrows"]) if pinned["total_const_size"] else 0
     if measured["total_const_size"] > most:
         raise CircuitError(
-            f"{measured['total_const_size']} constants need more than one column of {most}",
+            f"{measured['total_const_size']} constants have columns for {most}",
             where="gen_settings.total_const_size",
         )
     if measured["einsum_params"]["total_einsum_col_size"]:
@@ -285,7 +286,7 @@ def estimate(circuit: Circuit, k: int) -> Estimate:
     inner columns.  So 3 inner columns are the cheapest for each cell, and 4 take twice 3: rather
     take several blocks of up to 3.
     """
-    columns, inner = len(circuit.vectors), circuit.inner_columns
+    columns, inner = len(circuit.columns), circuit.inner_columns
     extension = max(4, 1 << inner.bit_length())
     kept = columns + count_blocks(circuit, k) * (4 * inner + 5) + 6
     key = ((2 + extension) * kept + 3 * extension) * (32 << k)

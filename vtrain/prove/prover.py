@@ -37,8 +37,7 @@ from vtrain.prove.srs import Progress
 from vtrain.prove.verifier import (
     Expansion,
     check_fit,
-    commit_vector,
-    compute_output,
+    commit_columns,
     draw_challenge,
     read_commitments,
     verify,
@@ -73,23 +72,22 @@ def prove(
     commitments: dict[str, bytes] = {}
 
     def draw(before: Mapping[str, Ints]) -> Sequence[int]:
-        for name, values in before.items():
-            commitments[name] = commit_vector(commit_key, values, threads=limits.threads)
+        columns = circuit.lay_out(before)
+        commitments.update(commit_columns(commit_key, columns, threads=limits.threads))
         return draw_challenge(circuit, pinned, commitments, expansion, claim=claim)
 
     vectors = circuit.assign(given, parameters, draw)
-    for name in circuit.given:
-        if name not in commitments:  # where nothing is drawn
-            commitments[name] = commit_vector(commit_key, vectors[name], threads=limits.threads)
+    columns = circuit.lay_out(vectors)
+    left = {name: columns[name] for name in circuit.given if name not in commitments}
+    commitments.update(commit_columns(commit_key, left, threads=limits.threads))
     progress("witness", 1, total)
     if broken := circuit.find_broken(vectors):
         names = ", ".join(dict.fromkeys(broken))
         raise CircuitError(f"the conditions do not hold: {names[:_MOST_NAMES]}")
     progress("prove", 2, total)
     text = encode_witness(
-        [vectors[name] for name in circuit.inputs],
-        # All conditions hold, so these are what the outputs are.
-        [compute_output(circuit, name) for name in circuit.outputs],
+        [columns[name] for name in circuit.inputs],
+        circuit.compute_answers().values(),  # all conditions hold, so these are the outputs
     )
     # The witness is weights and data of the solver: it stays nowhere, even if all are killed.
     with open_secret(text) as witness, TemporaryDirectory(prefix="vtrain-prove-") as folder:
@@ -104,8 +102,8 @@ def prove(
             proof = read_proof(file.read_bytes(), ProofShape(keys.proof_length, 0))
     progress("verify", 3, total)
     found = read_commitments(circuit, proof)
-    for name, commitment in commitments.items():
-        if found[name] != commitment:
+    for name in circuit.given:
+        if found[name] != commitments[name]:
             raise ProverError("ezkl committed to something else than we did", where=name)
     verdict = verify(
         circuit,
@@ -178,9 +176,12 @@ def _judge(circuit: Circuit, made: Any, held: Any) -> Verification:
             return Verification(False, str(outcome))
     if held is not True:
         return Verification(False, "mock did not say that it holds")
-    for name, values in zip(circuit.outputs, made["outputs"], strict=True):
-        wanted = encode_element(0 if name == "zeros" else 1)
-        if values != [wanted] * circuit.length(name):
-            places = [str(i) for i, value in enumerate(values) if value != wanted]
+    for (name, answers), values in zip(
+        circuit.compute_answers().items(), made["outputs"], strict=True
+    ):
+        wanted = [encode_element(int(answer)) for answer in answers]
+        if values != wanted:
+            pairs = enumerate(zip(values, wanted, strict=True))
+            places = [str(i) for i, (value, answer) in pairs if value != answer]
             return Verification(False, f"{name} has other values at {', '.join(places[:8])}")
     return Verification(True, "")

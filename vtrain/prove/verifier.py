@@ -1,13 +1,15 @@
 """Whether a proof shows a statement: the commitments in it, then the proof itself.
 
 ``ezkl.verify`` says that some witness of the circuit is behind the commitments that a proof begins
-with; what it is a proof *of* is said by comparing each of them.  A circuit's vectors are
+with; what it is a proof *of* is said by comparing each of them.  A circuit's columns are
 
 - given: their commitments are known from outside, such as from a run's log;
-- ``public``, ``ones`` and ``zeros``: the verifier computes them, and commits to them itself;
-- ``limbs``, ``hints`` and ``late``: the prover's own; and
-- ``challenge``: drawn from the commitments to the given ones, ``limbs``, ``hints`` and ``public``,
-  and the claim, by a hash (Fiat and Shamir), so that these were settled before it was known.
+- ``private`` (limbs, hints) and ``late``: the prover's own;
+- ``computed``: the verifier computes it and commits to it itself.  It ends with the challenge,
+  which is drawn from the commitments to the given columns, to ``private`` and to ``computed`` as it
+  is before (with zeros for the challenge), and from the claim, by a hash (Fiat and Shamir): all of
+  these were settled before it was known; and
+- ``answers``: ones and zeros.
 """
 
 from __future__ import annotations
@@ -30,7 +32,6 @@ from vtrain.wire import cbor
 
 _DRAWN: Final = 48
 """Bytes of the stream for one field element: modulo the prime, within 2^-130 of uniform."""
-_AFTER_CHALLENGE: Final = ("challenge", "late")
 
 
 def commit_vector(commit_key: CommitKey, values: Ints, *, threads: int = 0) -> bytes:
@@ -89,15 +90,12 @@ def draw_challenge(
     *,
     claim: bytes,
 ) -> tuple[int, ...]:
-    """A circuit's challenge, from the commitments to all vectors that precede it and the claim.
+    """A circuit's challenge, from the commitments to the columns ``circuit.settled`` and the claim.
 
-    CircuitError for an expansion to another number of elements than the circuit has.
+    ``computed`` is there as it is before the challenge is known.  CircuitError for an expansion to
+    another number of elements than the circuit has.
     """
-    before = {
-        name: commitments[name]
-        for name in circuit.inputs
-        if circuit.group_of(name) not in _AFTER_CHALLENGE
-    }
+    before = {name: commitments[name] for name in circuit.settled}
     length = circuit.length("challenge")
     if expansion is None:
         return derive_challenge(pinned.digest, before, length, claim=claim)
@@ -108,26 +106,28 @@ def draw_challenge(
     return found
 
 
-def compute_output(circuit: Circuit, name: str) -> Ints:
-    """What an output of a circuit must be: ``zeros`` all zero, the others all one."""
-    return np.full(circuit.length(name), name != "zeros", dtype=np.int8)
+def commit_columns(
+    commit_key: CommitKey, columns: Mapping[str, Ints], *, threads: int = 0
+) -> dict[str, bytes]:
+    """The commitment to each column."""
+    return {
+        name: commit_vector(commit_key, values, threads=threads) for name, values in columns.items()
+    }
 
 
-def commit_outputs(
+def commit_answers(
     circuit: Circuit, commit_key: CommitKey, *, threads: int = 0
 ) -> dict[str, bytes]:
-    """The commitments to :func:`compute_output` of every output."""
+    """The commitments to what the outputs must be."""
     return {
-        name: commit_key.commit_ones(
-            int(compute_output(circuit, name).sum(dtype=np.int64)), threads=threads
-        )
-        for name in circuit.outputs
+        name: commit_key.commit_ones(int(wanted.sum(dtype=np.int64)), threads=threads)
+        for name, wanted in circuit.compute_answers().items()
     }
 
 
 def read_commitments(circuit: Circuit, proof: Proof) -> dict[str, bytes]:
-    """The commitments that a proof begins with, by vector; ProofError for too short a proof."""
-    names = circuit.vectors
+    """The commitments that a proof begins with, by column; ProofError for too short a proof."""
+    names = circuit.columns
     return dict(zip(names, proof.commitments(len(names)), strict=True))
 
 
@@ -157,13 +157,16 @@ def commit_known(
     claim: bytes,
     threads: int = 0,
 ) -> dict[str, bytes]:
-    """The commitments to what the verifier computes: public vectors, outputs, and the challenge,
-    which follows from the commitments ``found`` in a proof and the claim."""
-    challenge = draw_challenge(circuit, pinned, found, expansion, claim=claim)
-    drawn = {**circuit.compute_public(parameters), **circuit.split_challenge(challenge)}
+    """The commitments to what the verifier computes: ``computed`` and ``answers``; the challenge
+    follows from the commitments ``found`` in a proof and the claim."""
+    public = {"public": circuit.compute_public(parameters)}
+    before = commit_columns(commit_key, circuit.lay_out(public), threads=threads)
+    drawn = draw_challenge(circuit, pinned, {**found, **before}, expansion, claim=claim)
+    columns = circuit.lay_out({**public, "challenge": np.asarray(drawn, dtype=object)})
     return {
-        name: commit_vector(commit_key, values, threads=threads) for name, values in drawn.items()
-    } | commit_outputs(circuit, commit_key, threads=threads)
+        **commit_columns(commit_key, columns, threads=threads),
+        **commit_answers(circuit, commit_key, threads=threads),
+    }
 
 
 def verify(
@@ -190,7 +193,7 @@ def verify(
     if set(expected) != set(circuit.given):
         odd = min(set(expected) ^ set(circuit.given))
         raise CircuitError("is expected and not given, or the reverse", where=odd)
-    if len(proof) != keys.proof_length or len(proof) < SRS_POINT * len(circuit.vectors):
+    if len(proof) != keys.proof_length or len(proof) < SRS_POINT * len(circuit.columns):
         reason = f"the proof has {len(proof)} bytes, not {keys.proof_length}"
         return Verification(False, reason)
     read = Proof(proof, ())

@@ -229,9 +229,9 @@ def list_commitments(
 ) -> tuple[bytes, ...]:
     """What ``CommitmentBound`` must be asked for, so that a proof of ours shows its statement.
 
-    The arguments are those of :func:`vtrain.prove.verifier.verify`.  Only the prover's own vectors
-    (``private``, ``late``) are taken from the proof; the challenge is drawn anew for the claim of the
-    digest ``claim``, as no contract does.  ProofError for a proof that is too short,
+    The arguments are those of :func:`vtrain.prove.verifier.verify`.  Only the prover's own columns
+    (``private``, ``late``) are taken from the proof; the challenge is drawn anew for the claim of
+    the digest ``claim``, as no contract does.  ProofError for a proof that is too short,
     CircuitError for other names than the given.
     """
     if set(expected) != set(circuit.given):

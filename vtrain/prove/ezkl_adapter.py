@@ -357,8 +357,8 @@ def _run_process(
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("EZKL_")}
     for name in ("ICICLE_BACKEND_INSTALL_DIR", "RAYON_NUM_THREADS", "RUST_BACKTRACE", "RUST_LOG"):
         inherited.pop(name, None)
-    # Pages of 2 MiB where the system leaves that to programs: half the time spent in the system, and
-    # a tenth less in all for a whole step.  Others than glibc do not know the name.
+    # Pages of 2 MiB where the system leaves that to programs: a tenth less time for a whole step,
+    # and half of what the system itself takes of it.  Others than glibc do not know the name.
     tunables = [*filter(None, [inherited.get("GLIBC_TUNABLES")]), "glibc.malloc.hugetlb=1"]
     inherited["GLIBC_TUNABLES"] = ":".join(tunables)
     threads = {"RAYON_NUM_THREADS": str(limits.threads)} if limits.threads else {}

@@ -131,8 +131,8 @@ def make_settings(circuit: Circuit, k: int) -> dict[str, Any]:
     ``total_assignments`` decides nothing but the number of blocks of columns: it is the circuit's
     own count of cells, or just under what its blocks hold.  A layout that needs more has no place
     for it, in ``setup`` already.
-    ``einsum_params`` serve only the Freivalds that is off, and one column takes all constants, where
-    there are any.
+    ``einsum_params`` serve only the Freivalds that is off.  One column takes all constants, which
+    are there where rows are filled up with them.
     """
     inputs, outputs = circuit.inputs, circuit.outputs
     lookups = []

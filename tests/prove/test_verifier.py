@@ -15,12 +15,18 @@ from blake3 import blake3
 from tests.prove.circuits import LIMITS
 from tests.prove.toy import GIVEN, PARAMETERS, Toy
 from vtrain.errors import CircuitError
-from vtrain.prove.circuit import Ints
+from vtrain.prove.circuit import Circuit, CircuitBuilder, Ints
 from vtrain.prove.ezkl_adapter import SCALAR_FIELD, Proof, Verification, verify_proof
-from vtrain.prove.keys import BLINDING
+from vtrain.prove.keys import BLINDING, pin
 from vtrain.prove.kzg import CommitKey
 from vtrain.prove.srs import generate_srs
-from vtrain.prove.verifier import commit_vector, derive_challenge, verify
+from vtrain.prove.verifier import (
+    commit_known,
+    commit_vector,
+    derive_challenge,
+    draw_challenge,
+    verify,
+)
 from vtrain.wire import cbor
 
 
@@ -101,6 +107,56 @@ def test_every_commitment_is_compared_or_proven(toy: Toy, name: str, reason: str
     verdict = check(toy, bytes(proof))
     assert not verdict.holds
     assert reason in verdict.reason
+
+
+def make_cut_circuit(rows: int, limbs: bool, public: bool) -> Circuit:
+    """Of every group but those left out; of columns of so few rows that all are cut."""
+    b = CircuitBuilder(2, 255, rows)
+    given, weights = b.vector("a", 5), b.challenge("weights", 5)
+    if limbs:
+        b.zero("limbs", b.limb("limbs", (5,), lambda values: values[given]) - given.lin())
+    hints = b.hint("hints", (7,), lambda values: np.arange(1, 8))
+    b.nonzero("hints", hints)
+    scaled = b.mul(given, b.parameter("factors", (5,))) if public else given
+    b.require_zero("sum", b.dot(b.sub(scaled, b.slice(hints, 0, 5)), weights))
+    return b.build()
+
+
+@pytest.mark.parametrize("rows", [500, 8, 5])
+@pytest.mark.parametrize("limbs", [True, False])
+@pytest.mark.parametrize("public", [True, False])
+def test_every_column_is_settled_before_the_challenge_or_computed_or_late(
+    toy: Toy, rows: int, limbs: bool, public: bool
+) -> None:
+    """Also those that groups go on in.  Prover and verifier could err in the same way unseen."""
+    circuit = make_cut_circuit(rows, limbs, public)
+    pinned = pin(circuit, toy.pinned.k)
+    parameters = {"factors": np.ones(5, dtype=np.int64)} if public else {}
+    points = {name: toy.commit(np.arange(i + 1)) for i, name in enumerate(circuit.columns)}
+
+    def draw(commitments: Mapping[str, bytes]) -> tuple[int, ...]:
+        return draw_challenge(circuit, pinned, commitments, claim=b"")
+
+    kinds = {name: name.partition(" ")[0] for name in circuit.columns}
+    assert len(kinds) > 4 or rows == 500
+    moving = {name for name in kinds if draw({**points, name: bytes(64)}) != draw(points)}
+    assert bool(circuit.length("public")) == (public or limbs)
+    settled = {"a", "private", *(["computed"] if public or limbs else [])}
+    assert moving == {name for name, kind in kinds.items() if kind in settled}
+    own = commit_known(circuit, pinned, points, parameters, toy.commit_key, claim=b"")
+    assert set(own) == {n for n, kind in kinds.items() if kind in ("computed", "answers")}
+    late = {name for name, kind in kinds.items() if kind == "late"}
+    assert moving | set(own) | late == set(kinds)
+
+
+def test_values_of_another_length_have_no_columns(toy: Toy) -> None:
+    vectors = toy.assign()
+    for name in vectors:
+        with pytest.raises(CircuitError, match=f"^{name}: has {len(vectors[name]) + 1} elements"):
+            toy.circuit.lay_out({**vectors, name: np.append(vectors[name], 0)})
+    for name in ("private", "private 0", "late 1", "answers", "zeros"):
+        with pytest.raises(CircuitError, match=f"^{name}: is given twice or reserved"):
+            CircuitBuilder().vector(name, 4)
 
 
 def test_no_flipped_bit_holds(toy: Toy) -> None:

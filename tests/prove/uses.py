@@ -24,12 +24,12 @@ _FREE: dict[str, Callable[[_Node, list[Labels]], Labels]] = {
 
 
 def count_cells(circuit: Circuit) -> tuple[dict[str, list[int]], Counter[int]]:
-    """Cells that hold each element of each committed vector, by vector; and of all other values,
+    """Cells that hold each element of each committed column, by column; and of all other values,
     how many are held by so many cells.
 
-    A committed element has a cell in the column of its vector, and one for each operand that it is;
-    what a node computes has a cell as its result, and one for each operand that it is.  What ends
-    in ``ones`` or ``zeros`` is an element of these.
+    A committed element has a cell in its column, and one for each operand that it is; what a node
+    computes has a cell as its result, and one for each operand that it is.  What ends in
+    ``answers`` is an element of it.
     """
     labels: dict[int, Labels] = {}
     cells: list[int] = []

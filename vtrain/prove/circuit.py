@@ -319,7 +319,7 @@ class CircuitBuilder:
 
     def vector(self, name: str, length: int) -> Tensor:
         """A vector given and committed to from outside."""
-        if name in self._given or name in _RESERVED:
+        if name in self._given or name.partition(" ")[0] in _RESERVED:
             raise CircuitError("is given twice or reserved", where=name)
         self._given[name] = self._emit("input", (), (length,), group=name)
         return self._given[name]
@@ -396,7 +396,7 @@ class CircuitBuilder:
     # --- conditions
 
     def require_ones(self, x: Tensor) -> None:
-        """Every element is 1; a column of its own, no cells."""
+        """Every element is 1; one of the column ``answers``, no cells."""
         self._ones.append(self.reshape(x, (x.size,)))
 
     def require_zero(self, name: str, x: Tensor) -> None:
@@ -775,7 +775,7 @@ class Circuit:
         return (*self.given, *shared)
 
     def length(self, name: str) -> int:
-        """Elements of a column, or of a group."""
+        """Elements of a column, or of one of ``GROUPS``."""
         index = (self._inputs | self._outputs).get(name)
         return self._b._lengths[name] if index is None else self._b.nodes[index].shape[0]
 
@@ -798,9 +798,14 @@ class Circuit:
     def lay_out(self, vectors: Mapping[str, Ints]) -> dict[str, Ints]:
         """The columns of given vectors and groups, as far as any of theirs are in ``vectors``.
 
-        Zeros stand for a group that is missing.
+        Zeros stand for a group that is missing.  CircuitError for one of another length.
         """
         b = self._b
+        for name in (*b._given, *GROUPS):
+            if name in vectors and len(vectors[name]) != self.length(name):
+                raise CircuitError(
+                    f"has {len(vectors[name])} elements, not {self.length(name)}", where=name
+                )
         found = {name: vectors[name] for name in b._given if name in vectors}
         for column, groups in COLUMNS.items():
             if any(name in vectors and b._lengths[name] for name in groups):

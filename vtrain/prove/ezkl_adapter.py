@@ -359,8 +359,8 @@ def _run_process(
         inherited.pop(name, None)
     # Pages of 2 MiB where the system leaves that to programs: a tenth less time for a whole step,
     # and half of what the system itself takes of it.  Others than glibc do not know the name.
-    tunables = [*filter(None, [inherited.get("GLIBC_TUNABLES")]), "glibc.malloc.hugetlb=1"]
-    inherited["GLIBC_TUNABLES"] = ":".join(tunables)
+    tunables = ["glibc.malloc.hugetlb=1", inherited.get("GLIBC_TUNABLES", "")]  # the last one wins
+    inherited["GLIBC_TUNABLES"] = ":".join(filter(None, tunables))
     threads = {"RAYON_NUM_THREADS": str(limits.threads)} if limits.threads else {}
     asked, answer = folder / "request", folder / "answer"
     with storing(folder):

@@ -134,7 +134,7 @@ def mock_many(
     *,
     cancelled: threading.Event | None = None,
 ) -> list[Verification]:
-    """What ezkl's mock prover says of witnesses, all inputs of the circuit by name.
+    """What ezkl's mock prover says of witnesses: given vectors and groups by name.
 
     One holds if every constraint does and the outputs are ones and zeros as the verifier demands.
     No keys and no commitments: neither the given vectors nor the challenge are compared with

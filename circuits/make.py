@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from vtrain.prove import tiles
-from vtrain.prove.circuit import Circuit
+from vtrain.prove.circuit import ANSWERS, COLUMNS, Circuit
 from vtrain.prove.ezkl_adapter import EZKL_VERSION, Limits
 from vtrain.prove.keys import (
     PinnedCircuit,
@@ -60,7 +60,7 @@ def render(entry: Entry, keys: Keys) -> dict[str, str]:
     pinned = pin(entry.circuit, entry.k)
     size = estimate(entry.circuit, entry.k)
     columns = "\n".join(
-        f"| {index} | `{name}` | {entry.circuit.length(name)} | {_ROLES[_find_role(entry, name)]} |"
+        f"| {index} | `{name}` | {entry.circuit.length(name)} | {_describe(entry.circuit, name)} |"
         for index, name in enumerate(entry.circuit.columns)
     )
     span = entry.circuit.span
@@ -101,19 +101,25 @@ Written by `circuits/make.py` from `vtrain/prove`.
     }
 
 
-_ROLES = {
-    "given": "given: compared with the run's commitments",
-    "private": "private: limbs, each in the range of a limb, and hints",
-    "computed": "computed by the verifier: constants, parameters, and the challenge",
-    "late": "private inverses",
-    "answers": "computed by the verifier: ones, then zeros",
+_WHOSE = {"computed": "computed by the verifier", "late": "private", "private": "private"}
+_WHAT = {
+    "limbs": "limbs, each in its range",
+    "hints": "hints, pinned down by the conditions",
+    "public": "constants and parameters",
+    "challenge": "the challenge, drawn from the commitments above",
+    "late": "inverses",
 }
 
 
-def _find_role(entry: Entry, name: str) -> str:
-    if name in entry.circuit.given:
-        return "given"
-    return name.partition(" ")[0]
+def _describe(circuit: Circuit, name: str) -> str:
+    if name in circuit.given:
+        return "given: compared with the run's commitments"
+    column = name.partition(" ")[0]
+    if column == ANSWERS:
+        ones = any(wanted.any() for wanted in circuit.compute_answers().values())
+        return f"computed by the verifier: {'ones, then zeros' if ones else 'zeros'}"
+    groups = [_WHAT[group] for group in COLUMNS[column] if circuit.length(group)]
+    return f"{_WHOSE[column]}: {'; '.join(groups)}"
 
 
 def read_keys() -> Keys:

@@ -56,6 +56,27 @@ def test_results_come_back_in_order() -> None:
     assert len(bytes.fromhex(first[0])) == 32
 
 
+@pytest.mark.parametrize("operators", [None, "glibc.malloc.hugetlb=0"])
+def test_large_pages_are_asked_for_unless_the_operator_says_otherwise(
+    operators: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a name that is there twice, glibc takes the last."""
+    seen: list[str] = []
+
+    def start(*_: Any, env: dict[str, str], **__: Any) -> None:
+        seen.append(env["GLIBC_TUNABLES"])
+        raise OSError("no process")
+
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    if operators is not None:
+        monkeypatch.setenv("GLIBC_TUNABLES", operators)
+    monkeypatch.setattr(subprocess, "Popen", start)
+    with pytest.raises(StorageError, match="no process"):
+        run_ezkl([HASH], LIMITS)
+    (found,) = seen
+    assert found.split(":")[-1] == (operators or "glibc.malloc.hugetlb=1")
+
+
 def test_failed_call_is_named_with_ezkls_words(tmp_path: Path) -> None:
     absent = Call("compile_circuit", {"model": str(tmp_path / "absent")})
     with pytest.raises(CallFailedError, match="RuntimeError: ") as caught:

@@ -199,6 +199,19 @@ def test_settings_are_those_that_ezkl_measures(toy: Toy, tmp_path: Path) -> None
             check_measured(measured | change, toy.pinned.settings)
 
 
+def test_constants_have_a_column_only_where_rows_are_filled_up(toy: Toy, tmp_path: Path) -> None:
+    """A row of one cell has nothing to fill up.  What ezkl counts must have a place."""
+    for columns, pads in ((1, False), (2, True)):
+        circuit = make_circuit(columns)
+        assert circuit.pads == pads
+        assert make_settings(circuit, K)["total_const_size"] == pads
+    measured = measure(toy, tmp_path)
+    assert measured["total_const_size"] == 1
+    without = json.loads(toy.pinned.settings) | {"total_const_size": 0}
+    with pytest.raises(CircuitError, match="1 constants have columns for 0"):
+        check_measured(measured, json.dumps(without).encode())
+
+
 @pytest.mark.parametrize(
     ("where", "value"),
     [

@@ -162,17 +162,17 @@ def test_every_value_is_bound_to_all_its_copies(
         assert all(map(operator.ge, found, committed[name])), name
         # An element that no condition speaks of would be alone.
         assert min(found) > 1, name
-    vectors = len(circuit.columns)
+    ours = len(circuit.columns)
     columns = {column for cycle in cycles for column, _ in cycle}
     # Zeros that fill up a row, where a row has more than one cell, stand in a column of their own.
-    constant = max(columns) if len(columns) > vectors + 3 * inner_columns * blocks else None
+    constant = max(columns) if len(columns) > ours + 3 * inner_columns * blocks else None
     others = Counter(
         len(cycle)
         for cycle in cycles
-        if not any(column < vectors or column == constant for column, _ in cycle)
+        if not any(column < ours or column == constant for column, _ in cycle)
     )
     if blocks == 1:
         assert others == inner
     assert others.total() >= inner.total()
-    # No two elements of committed vectors are bound to each other.
-    assert all(sum(column < vectors for column, _ in cycle) <= 1 for cycle in cycles)
+    # No two committed elements are bound to each other.
+    assert all(sum(column < ours for column, _ in cycle) <= 1 for cycle in cycles)

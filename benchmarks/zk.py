@@ -2,7 +2,7 @@
 
 Whole steps are those of MNIST runs at batch 8: 784-16-10 and 784-32-10, with a squared error and
 plain SGD or with cross-entropy and momentum.  k is the one of 17 to 19 that the least memory is
-estimated for, with at most six columns of cells.  Tiles are 128 x 128 integers at k = 16, drawn at
+estimated for, with at most six columns of cells.  Tiles are 128 x 128 integers at k = 15, drawn at
 random over the whole range that their circuit takes.  The SRS are made here, insecure: they serve
 to measure.  Keys are thrown away after each circuit.
 
@@ -20,11 +20,11 @@ engine's with its state root; a replay of it begins with reading and checking a 
 audit does.  All tiles of a step are counted from its graph, and their time is added up from that of
 one proof a circuit.
 
-Predicted, by the circuits' author, before groups shared columns and ezkl took large pages, from
-the run before that, on the same slow host: 784-32-10 squared error 784,000 cells, k = 17, 40 s, 3.1
+Predicted, by the circuits' author, of whole steps before groups shared columns and ezkl took large
+pages, and of the tile before tiles went from k = 16 to 15, on a slow host: 784-32-10 squared error 784,000 cells, k = 17, 40 s, 3.1
 GB, 8,060 bytes, 0.14 s to verify; cross-entropy with momentum 898,000 cells, k = 18, 70 s, 4.4 GB,
 5,950 bytes, 0.23 s; with clamps 1,514,000 cells, k = 18, 98 s, 5.7 GB, 7,830 bytes, 0.27 s.  A
-matmul tile 49,400 cells, k = 16, 7.2 s, 0.37 GB, 3,070 bytes.  KZG commitments to 25,000 values
+matmul tile 49,400 cells, k = 15, 5.3 s, 0.3 GB, 3,008 bytes.  KZG commitments to 25,000 values
 0.015 s.
 """
 
@@ -74,6 +74,7 @@ from vtrain.prove.runs import StepSource, read_run
 from vtrain.prove.srs import generate_srs
 from vtrain.prove.step import build_step_circuit
 from vtrain.prove.tiles import (
+    GATE_REACH,
     MAX_SHIFTS,
     SOFTMAX_TILES,
     TILE_CIRCUITS,
@@ -177,10 +178,10 @@ PREDICTED: Final[Mapping[str, Mapping[str, float]]] = {
     },
     "matmul-nn": {
         "cells": 49_400,
-        "k": 16,
-        "prove, s": 7.2,
-        "prove, GB": 0.37,
-        "proof, bytes": 3070,
+        "k": 15,
+        "prove, s": 5.3,
+        "prove, GB": 0.3,
+        "proof, bytes": 3008,
     },
 }
 KZG_PREDICTED = 0.015
@@ -323,8 +324,7 @@ def _make_rescale(form: str, rng: np.random.Generator) -> Made:
 
 
 def _make_gate(form: str, rng: np.random.Generator) -> Made:
-    reach = 2 * SATURATION["i16"][1]
-    x, g = rng.integers(-reach, reach + 1, (2, TILE, TILE))
+    x, g = rng.integers(-GATE_REACH, GATE_REACH + 1, (2, TILE, TILE))
     return {"x": x, "g": g, "y": np.where(x > 0, g, 0)}, {}
 
 

@@ -29,7 +29,7 @@ from vtrain.prove.keys import (
 
 HERE = Path(__file__).resolve().parent
 KEYS = HERE / "keys.json"
-LABEL = "vtrain srs generate --k 16 --seed 00"
+LABEL = "vtrain srs generate --k 15 --seed 00"
 Keys = dict[str, dict[str, dict[str, str]]]
 """SRS -> circuit -> digests of the circuit ("circuit") and of its verifying key ("key")."""
 

@@ -53,7 +53,7 @@ from vtrain.wire.tiles import TileProof, TraceClaim
 
 HERE = Path(__file__).parent
 WIDE = HERE / "wide.onnx"
-K = "16"
+K = "15"
 MEMORY = 4 << 30
 """Bytes that a proof of a tile may take."""
 

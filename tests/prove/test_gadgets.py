@@ -14,12 +14,13 @@ from tests.prove.tamper import find_uncaught
 from vtrain.errors import CircuitError
 from vtrain.ops import TABLE
 from vtrain.prove import gadgets
-from vtrain.prove.circuit import INT16_SPAN, Circuit, CircuitBuilder, Ints, Tensor
+from vtrain.prove.circuit import Circuit, CircuitBuilder, Ints, Tensor
 from vtrain.prove.ezkl_adapter import SCALAR_FIELD
+from vtrain.prove.tiles import TILE_SPAN
 from vtrain.spec.number import SATURATION, STORAGE, log2_q16, rs_int, saturate_int
 
 FULL = 1 << 16
-SPANS = (FULL, INT16_SPAN)
+SPANS = (FULL, TILE_SPAN)
 spans = pytest.mark.parametrize("span", SPANS)
 
 FRACTIONS = [pow(part, -1, SCALAR_FIELD) for part in (2, 3, 1 << 4, 1 << 15, 1 << 16, 65535)]
@@ -136,7 +137,7 @@ BOUNDS = {
     [
         (name, span)
         for name in RANGES
-        for span in (FULL, INT16_SPAN)
+        for span in (FULL, TILE_SPAN)
         if name != "most of i32" or span == FULL  # which only circuits of whole steps have
     ],
 )
@@ -335,7 +336,7 @@ def test_held_shifts_are_of_integers(shift: int) -> None:
 
 
 def test_held_shifts_need_room() -> None:
-    for shift, span in ((0, FULL), (14, FULL), (-3, FULL), (5, INT16_SPAN)):
+    for shift, span in ((0, FULL), (14, FULL), (-3, FULL), (5, TILE_SPAN)):
         with pytest.raises(CircuitError):
             build(
                 {"x": (2,), "y": (2,)},
@@ -657,7 +658,7 @@ def test_logarithm_of_the_smallest_and_the_largest_sum() -> None:
     [
         lambda: (make_shift(17, "i16", FULL, True), near_everything(17, "i16"), 17, "i16"),
         lambda: (make_shift(9, "i32", FULL, True), near_everything(9, "i32"), 9, "i32"),
-        lambda: (make_shift(5, "i16", INT16_SPAN, True), near_everything(5, "i16"), 5, "i16"),
+        lambda: (make_shift(5, "i16", TILE_SPAN, True), near_everything(5, "i16"), 5, "i16"),
     ],
     ids=["i16", "i32", "narrow"],
 )

@@ -37,7 +37,7 @@ from vtrain.prove.proof_files import Statement, write_proof_file
 from vtrain.prove.runs import ProofSetup, StepDiffersError, read_run
 from vtrain.prove.srs import Progress
 from vtrain.prove.tile_runs import TileCircuits, TileProver, read_traces, traces_path
-from vtrain.prove.tiles import build_tile_circuit
+from vtrain.prove.tiles import TILE_K, build_tile_circuit
 from vtrain.prove.tiling import TileStatement
 from vtrain.prove.trace import compute_trace_claim_digest, draw_steps
 from vtrain.prove.verifier import commit_vector
@@ -557,7 +557,7 @@ def test_batches_are_compared_with_those_that_the_owner_signed(
 # --- circuits
 
 
-def make_circuits(task: CompiledTask, srs: Path, k: int = 16, **changes: Any) -> TileCircuits:
+def make_circuits(task: CompiledTask, srs: Path, k: int = TILE_K, **changes: Any) -> TileCircuits:
     assert task.spec.proof is not None
     proof = replace(task.spec.proof, k=k, **changes)
     setup = ProofSetup(proof, srs, srs.parent / "cache", LIMITS, MEMORY)
@@ -571,7 +571,7 @@ def test_circuits_are_those_that_the_task_pins(
         return Keys(srs.parent, pinned.digest, b"\2" * 32, b"\7" * 32, 1000)
 
     monkeypatch.setattr(runs, "load_verifying_key", load)
-    digest = pin(build_tile_circuit("square"), 16).digest
+    digest = pin(build_tile_circuit("square"), TILE_K).digest
     good = {"square": CircuitPin(digest, b"\7" * 32)}
     assert make_circuits(task, srs).ready("square").pinned.digest == digest
     assert make_circuits(task, srs, circuits=good).ready("square").pinned.digest == digest
@@ -583,7 +583,7 @@ def test_circuits_are_those_that_the_task_pins(
         with pytest.raises(CircuitError, match=message):
             make_circuits(task, srs, circuits=circuits).ready("square")
     with pytest.raises(CircuitError, match="needs more than one column"):
-        make_circuits(task, srs, k=15).ready("range-1")
+        make_circuits(task, srs, k=TILE_K - 1).ready("range-1")
     with pytest.raises(CircuitError, match="GiB are allowed"):
         make_circuits(task, srs, k=28).ready("square")
 

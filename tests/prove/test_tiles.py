@@ -13,20 +13,24 @@ from tests.prove.circuits import LIMITS
 from tests.prove.tamper import compute_late, find_uncaught, places, tamperings
 from vtrain.errors import CircuitError
 from vtrain.ops import TABLE
-from vtrain.prove.circuit import INT16_SPAN, Circuit, Ints
+from vtrain.prove.circuit import Circuit, Ints
 from vtrain.prove.ezkl_adapter import SCALAR_FIELD
 from vtrain.prove.keys import BLINDING, count_usable, pin
 from vtrain.prove.prover import mock_many
 from vtrain.prove.tiles import (
+    GATE_REACH,
     MAX_SHIFTS,
     SOFTMAX_TILES,
     TILE_BLINDING,
     TILE_CIRCUITS,
     TILE_K,
     TILE_ROWS,
+    TILE_SPAN,
+    WIDE_REACH,
     LinearMap,
     build_tile_circuit,
     linear_challenge,
+    range_limbs,
     range_parameters,
     rescale_limbs,
     rescale_parameters,
@@ -135,7 +139,7 @@ def example_rescale(dtype: str, n: int, shift: int, multiplier: int, offset: int
     most = SATURATION[dtype][1] if dtype != "i64" else 1 << 44
     tie = 1 << shift >> 1 if shift > 0 else 1
     end = (most << shift if shift > 0 else most >> -shift) // multiplier
-    far = (1 << 46 + shift if shift > 0 else 1 << 46 >> -shift) // multiplier
+    far = (1 << 44 + shift if shift > 0 else 1 << 44 >> -shift) // multiplier
     x = np.asarray([tie, -tie, tie - 1, end, -end, end + 2 * tie, -far, far, 0], dtype=object)
     name = f"rescale-{dtype}-{n}"
     law = partial(rescale_law, dtype, multiplier, offset, shift)
@@ -151,8 +155,8 @@ def gate_law(tiles: Mapping[str, Ints]) -> dict[str, Ints]:
 
 def example_gate() -> Example:
     rng = np.random.default_rng(2)
-    x, g = rng.integers(-65278, 65279, (2, ROWS, COLUMNS))
-    x[0], x[1, 0], x[1, 1] = (0, 1, -1), 65278, -65278
+    x, g = rng.integers(-GATE_REACH, GATE_REACH + 1, (2, ROWS, COLUMNS))
+    x[0], x[1, 0], x[1, 1] = (0, 1, -1), GATE_REACH, -GATE_REACH
     return make("gate", gate_law, ["y"], x=x, g=g)
 
 
@@ -235,7 +239,13 @@ def example_softmax(most: int, logits: str) -> Example:
     return Example(made.name, made.given, made.outputs, made.law, parameters)
 
 
-SHIFTS = {0: (0, -7), 1: (1, 2, 15, 0, -3), 2: (16, 17, 24, 31, 5), 3: (32, 38, 47, 20)}
+SHIFTS = {
+    0: (0, -7),
+    1: (1, 2, 14, 0, -3),
+    2: (15, 16, 24, 29, 5),
+    3: (30, 38, 43, 20),
+    4: (44, 47, 59, 20),
+}
 FACTORS = ((1, 0), (1, -1), (47274, 12345))
 OTHERS: dict[str, Callable[[], Example]] = {
     **{f"matmul-{form}": partial(example_matmul, form) for form in ("nn", "nt", "tn")},
@@ -250,7 +260,7 @@ OTHERS: dict[str, Callable[[], Example]] = {
 RESCALES = [
     (dtype, n, shift, *factors)
     for dtype in ("i16", "i32", "i64")
-    for n in range(dtype == "i64", 4)
+    for n in range(dtype == "i64", len(MAX_SHIFTS))
     for shift in SHIFTS[n]
     for factors in FACTORS
 ]
@@ -258,7 +268,7 @@ SOFTMAXES = [(most, logits) for most in (16, 128) for logits in LOGITS]
 CATALOGUE: dict[str, Callable[[], Example]] = OTHERS | {
     f"rescale-{dtype}-{n}": partial(example_rescale, dtype, n, MAX_SHIFTS[n], 47274, 12345)
     for dtype in ("i16", "i32", "i64")
-    for n in range(dtype == "i64", 4)
+    for n in range(dtype == "i64", len(MAX_SHIFTS))
 }
 """One example of every circuit but softmax, whose table takes longer."""
 OF_SOFTMAX = {f"softmax-{most}": partial(example_softmax, most, "random") for most in (16, 128)}
@@ -319,8 +329,8 @@ def forge_rescale(dtype: str, y: int, low: int, excess: int) -> list[str]:
     put(circuit, vectors, "limbs/remainder/room", 0, max(15 - low, 0))
     if dtype != "i64":
         put(circuit, vectors, "hints/excess", 0, excess)
-        for digit in range(3):
-            limb = excess // INT16_SPAN**digit % INT16_SPAN
+        for digit in range(4 if dtype == "i32" else 3):
+            limb = excess // TILE_SPAN**digit % TILE_SPAN
             put(circuit, vectors, f"limbs/excess/digit {digit}", 0, limb)
     return circuit.find_broken(vectors)
 
@@ -426,7 +436,7 @@ def test_softmax_says_every_output(name: str) -> None:
 
 def test_rescale_saturates_in_the_examples() -> None:
     """The examples reach both ends and go beyond them."""
-    y = example_rescale("i16", 1, 15, 1, 0).given["y"]
+    y = example_rescale("i16", 1, 14, 1, 0).given["y"]
     assert (y == 32639).sum() >= 2
     assert (y == -32639).sum() >= 2
     assert 1 in y
@@ -484,7 +494,7 @@ def test_catalogue_names_what_nobody_holds() -> None:
     """A circuit without a condition on its hint: the catalogue says so."""
     from vtrain.prove.circuit import CircuitBuilder
 
-    b = CircuitBuilder(2, INT16_SPAN)
+    b = CircuitBuilder(2, TILE_SPAN)
     x = b.vector("x", 4)
     b.hint("loose", (4,), lambda values: values[x])
     b.zero("limb", b.limb("held", (4,), lambda values: values[x]) - x.lin())
@@ -531,22 +541,22 @@ def test_range_refuses_padding_that_is_not_zero(at: tuple[int, int], value: int)
 @pytest.mark.parametrize(("n", "lo", "hi"), [(1, 0, 255), (3, -(2**31), 2**31 - 1)])
 def test_range_ends_exactly(n: int, lo: int, hi: int) -> None:
     example = example_range(n, lo, hi)
-    for value in (lo - 1, hi + 1, hi + INT16_SPAN**n, pow(2, -1, SCALAR_FIELD)):
+    for value in (lo - 1, hi + 1, hi + TILE_SPAN**n, pow(2, -1, SCALAR_FIELD)):
         x = example.given["x"].copy()
         x[0] = value
         assert build(example.name).find_broken(example.assign({"x": x})), value
 
 
-@pytest.mark.parametrize("shift", range(48))
+@pytest.mark.parametrize("shift", range(MAX_SHIFTS[-1] + 1))
 def test_intervals_are_exact_for_every_shift(shift: int) -> None:
     n = rescale_limbs(shift)
-    weights, rest = split_interval((1 << shift) - 1, INT16_SPAN, max(n - 1, 0))
-    assert (INT16_SPAN - 1) * sum(weights) + rest == (1 << shift) - 1
+    weights, rest = split_interval((1 << shift) - 1, TILE_SPAN, max(n - 1, 0))
+    assert (TILE_SPAN - 1) * sum(weights) + rest == (1 << shift) - 1
     reach = rest
-    assert reach < INT16_SPAN
+    assert reach < TILE_SPAN
     for weight in weights:  # no gap: each step is at most one more than what lies below reaches
         assert 0 <= weight <= reach + 1
-        reach += weight * (INT16_SPAN - 1)
+        reach += weight * (TILE_SPAN - 1)
 
 
 @pytest.mark.parametrize("top", range(60))
@@ -565,11 +575,59 @@ def test_intervals_reach_what_they_should_and_no_more(top: int) -> None:
     assert reached == set(range(top + 1))
 
 
+@pytest.mark.parametrize("dtype", ["i16", "i32"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_saturation_is_proven_up_to_its_reach(dtype: str, sign: int) -> None:
+    """As far beyond the end of the range as its limbs say, and no further."""
+    most = SATURATION[dtype][1]
+    reach = TILE_SPAN ** (4 if dtype == "i32" else 3)
+    for beyond, holds in ((reach - 1, True), (reach, False)):
+        x, y = (tile(np.asarray([[sign * value]])) for value in (most + beyond, most))
+        name = f"rescale-{dtype}-0"
+        parameters = rescale_parameters(SIDE, 0, multiplier=1, shift=0, rows=1, columns=1)
+        law = partial(rescale_law, dtype, 1, 0, 0)
+        broken = build(name).find_broken(
+            Example(name, {"x": x, "y": y}, (), law, parameters).assign()
+        )
+        assert broken == ([] if holds else ["excess"]), beyond
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_wide_results_are_proven_up_to_their_reach(sign: int) -> None:
+    """``WIDE_REACH`` is what the tiling refuses by; one more of one sign has no proof."""
+    for value, holds in ((WIDE_REACH, True), (WIDE_REACH + 2, False)):
+        x, y = (tile(np.asarray([[sign * item]], dtype=object)) for item in (2 * value, value))
+        parameters = rescale_parameters(SIDE, 1, multiplier=1, shift=1, rows=1, columns=1)
+        law = partial(rescale_law, "i64", 1, 0, 1)
+        example = Example("rescale-i64-1", {"x": x, "y": y}, (), law, parameters)
+        assert build("rescale-i64-1").find_broken(example.assign()) == ([] if holds else ["y"])
+
+
+def test_int16_is_two_limbs_and_nothing_beside_it() -> None:
+    """y + M is the sum of two limbs: M + 1 and -M - 1 are none."""
+    circuit = build("rescale-i16-0")
+    assert {name for name, _, _ in circuit.parts("limbs") if name.startswith("y/")} == {
+        "y/limb 0",
+        "y/limb 1",
+    }
+    assert 2 * SATURATION["i16"][1] == 2 * (TILE_SPAN - 1)
+
+
+def test_ranges_take_the_least_circuit() -> None:
+    assert range_limbs(0, 255) == 1
+    assert range_limbs(-16320, 16319) == 1
+    assert range_limbs(-16320, 16320) == 3
+    assert range_limbs(*SATURATION["i16"]) == 3
+    assert range_limbs(0, TILE_SPAN**3 - 1) == 3
+    with pytest.raises(CircuitError, match="no circuit for the range"):
+        range_limbs(0, TILE_SPAN**3)
+
+
 def test_what_no_circuit_takes_is_refused() -> None:
     with pytest.raises(CircuitError, match="shift"):
-        rescale_limbs(48)
+        rescale_limbs(MAX_SHIFTS[-1] + 1)
     with pytest.raises(CircuitError, match="shift"):
-        rescale_parameters(SIDE, 1, multiplier=1, shift=16, rows=1, columns=1)
+        rescale_parameters(SIDE, 1, multiplier=1, shift=15, rows=1, columns=1)
     with pytest.raises(CircuitError, match="rows or columns"):
         rescale_parameters(SIDE, 1, multiplier=1, shift=1, rows=SIDE + 1, columns=1)
     with pytest.raises(CircuitError, match="zero"):
@@ -606,27 +664,30 @@ def test_labels_that_are_no_class_have_no_proof() -> None:
 # --- sizes
 
 CELLS = {
-    "gate": (11, 3),
-    "linear": (2, 1),
-    "matmul-nn": (3, 1),
-    "matmul-nt": (3, 1),
-    "matmul-tn": (3, 1),
+    "gate": (13, 3),
+    "linear": (2, 2),
+    "matmul-nn": (3, 2),
+    "matmul-nt": (3, 2),
+    "matmul-tn": (3, 2),
     "range-1": (6, 2),
     "range-3": (14, 3),
-    "rescale-i16-0": (15, 3),
-    "rescale-i16-1": (19, 3),
-    "rescale-i16-2": (21, 3),
-    "rescale-i16-3": (23, 3),
-    "rescale-i32-0": (21, 3),
-    "rescale-i32-1": (25, 3),
+    "rescale-i16-0": (17, 3),
+    "rescale-i16-1": (21, 3),
+    "rescale-i16-2": (23, 3),
+    "rescale-i16-3": (25, 3),
+    "rescale-i16-4": (27, 3),
+    "rescale-i32-0": (23, 3),
+    "rescale-i32-1": (27, 3),
     "rescale-i32-2": (27, 3),
     "rescale-i32-3": (29, 3),
+    "rescale-i32-4": (31, 3),
     "rescale-i64-1": (14, 3),
     "rescale-i64-2": (16, 3),
     "rescale-i64-3": (18, 3),
+    "rescale-i64-4": (20, 3),
     "softmax-128": (51, 3),
     "softmax-16": (17, 3),
-    "square": (2, 1),
+    "square": (2, 2),
 }
 """Cells counted by hand, in units of 128^2 and but for vectors of 128, and inner columns."""
 
@@ -638,7 +699,7 @@ def test_every_circuit_has_its_size() -> None:
 
 @pytest.mark.parametrize("name", CELLS)
 def test_cells_are_as_stated_and_fit(name: str) -> None:
-    """``pin`` refuses what does not fit 2^16 rows."""
+    """``pin`` refuses what does not fit 2^15 rows."""
     circuit = build_tile_circuit(name)
     units, inner = CELLS[name]
     assert circuit.inner_columns == inner

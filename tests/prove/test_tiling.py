@@ -23,7 +23,7 @@ from vtrain.ops import TABLE
 from vtrain.ops.layout import Window
 from vtrain.prove import tiling as tiling_module
 from vtrain.prove.circuit import Ints
-from vtrain.prove.tiles import TILE_CIRCUITS, linear_challenge
+from vtrain.prove.tiles import TILE_CIRCUITS, WIDE_REACH, linear_challenge
 from vtrain.prove.tiling import (
     COMBINATION,
     LINEAR,
@@ -364,6 +364,24 @@ def test_what_has_no_circuit_is_refused() -> None:
         with pytest.raises(CircuitError, match=message) as caught:
             Tiling(altered, 8)
         assert caught.value.where in {node.name for node in graph.nodes}
+
+
+@pytest.mark.parametrize("op", ["rescale", "square_sum"])
+def test_results_wider_than_the_circuit_are_refused(op: str) -> None:
+    """By their types; those at the very end are taken."""
+    graph = make_tiny_task(loss="mse").graph
+    index = find_node(graph, op)
+    node, kind = graph.nodes[index], graph.nodes[index].outputs[0]
+    attrs = {**node.attrs, "shift": 1, **({"dtype": "i64"} if op == "rescale" else {})}
+    for most, where in ((WIDE_REACH, set()), (WIDE_REACH + 1, {node.name})):
+        wide = TensorType("i64", kind.shape, kind.exponent, -most, most)
+        found = set()
+        try:
+            Tiling(with_node(graph, index, attrs=attrs, outputs=(wide,)), 8)
+        except CircuitError as error:
+            # What reads the result may refuse it as well, but under its own name.
+            found = {error.where} & {node.name}
+        assert found == where
 
 
 def test_an_index_out_of_range_is_refused() -> None:

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from vtrain.ops import TABLE
+from vtrain.prove.tiles import GATE_REACH
 from vtrain.prove.tiling import (
     COMBINATION,
-    GATE_REACH,
     LINEAR,
     TileContents,
     TileStatement,

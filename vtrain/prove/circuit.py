@@ -53,9 +53,6 @@ from onnx import TensorProto, helper, numpy_helper
 from vtrain.errors import CircuitError
 from vtrain.prove.ezkl_adapter import SCALAR_FIELD, encode_element
 
-INT16_SPAN: Final = 2 * 32639 + 1
-"""Values of a saturated int16: the size of the table where k = 16 leaves no room for 2^16."""
-
 Ints = npt.NDArray[Any]
 """Integers of any size: int64 or Python's own in an object array."""
 Compute = Callable[["Values"], Ints]

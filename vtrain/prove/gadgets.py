@@ -33,8 +33,8 @@ _FULL: Final = 1 << 16
 
 
 def _limb_bits(b: CircuitBuilder) -> int:
-    """Bits of a limb that is exact: 16 where the table holds 2^16, else 15."""
-    return 16 if b.span == _FULL else b.span.bit_length() - 1
+    """Bits of a limb that is exact: as many as the table holds all numbers of."""
+    return b.span.bit_length() - 1
 
 
 def _exact_limb(

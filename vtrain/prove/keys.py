@@ -46,8 +46,8 @@ BLINDING: Final = 5
 """halo2's blinding factors of these circuits: no column is read at more than three places."""
 _TABLE_PAD: Final = 3
 """Rows that ezkl keeps free below a look-up table, beside the blinding factors."""
-MAX_BLOCKS: Final = 8
-"""More blocks of columns make proofs longer than a larger k does."""
+MAX_BLOCKS: Final = 9
+"""Of columns, as many as the largest tile fills; more make proofs longer than a larger k does."""
 _FREE_ROWS: Final = 8
 """Rows that stay free: ezkl begins some operations in a row of their own, which no count of cells
 sees, and makes a second block of columns just before the first is full."""

@@ -2,8 +2,8 @@
 
 A tile is a vector of side^2 integers, row by row, zeros where the matrix ends
 (``vtrain.commit.kzg_layout``, kind "tiles"); ``side`` is 128 but in tests.  Whatever differs
-between models is a parameter, so that keys are made once.  At k = 16 (65536 rows) the table of
-limbs has ``INT16_SPAN`` entries.
+between models is a parameter, so that keys are made once.  A tile fills half a column at k = 15
+(32768 rows), and the table of limbs, of ``TILE_SPAN`` entries, nearly all of one.
 
 =================== ================================== ==============================
 circuit             given tiles, in order              parameters
@@ -38,7 +38,7 @@ and state before, ``range-<n>`` does.  So a trace with anything false in it has 
 *Cost.*  Cells for side 128 in units of 128^2; each look-up is two, one for the table and one for
 the equation that the limb is in.  More inner columns make the gates' degree larger: up to 3 the
 columns are kept on 4 times as many points, up to 7 on 8.  So no circuit has more than 3, but
-several blocks of them.
+several blocks of them, each nearly two units a column.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ import numpy.typing as npt
 
 from vtrain.errors import CircuitError
 from vtrain.prove import gadgets
-from vtrain.prove.circuit import INT16_SPAN, Circuit, CircuitBuilder, Ints, Lin, Tensor, Values
+from vtrain.prove.circuit import Circuit, CircuitBuilder, Ints, Lin, Tensor, Values
 from vtrain.prove.ezkl_adapter import SCALAR_FIELD
 from vtrain.spec.number import (
     EXP2_EXPONENT,
@@ -68,30 +68,39 @@ from vtrain.spec.number import (
 )
 from vtrain.wire.proof import TILE
 
-TILE_K: Final = 16
-"""Logarithm of the rows of every circuit over tiles."""
+TILE_K: Final = 15
+"""Logarithm of the rows of every circuit over tiles: the least whose columns hold a tile."""
 TILE_BLINDING: Final = 5
 """Number of blinding factors of every circuit over tiles."""
 TILE_ROWS: Final = (1 << TILE_K) - TILE_BLINDING - 3
 """Most elements of one committed vector (``ProofSpec.usable``)."""
 
-MAX_SHIFTS: Final = (0, 15, 31, 47)
+TILE_SPAN: Final = SATURATION["i16"][1] + 1
+"""Values of a limb.  M + 1 for int16, so that the sums of two limbs are 0 ... 2 M: y + M for a
+saturated y, and nothing else."""
+
+MAX_SHIFTS: Final = (0, 14, 29, 43, 59)
 """The largest shift that rescale-<dtype>-<n> takes, by n."""
-_EXCESS_DIGITS: Final = 3
 _WIDE_DIGITS: Final = 4
 _GAP_DIGITS: Final = 3
+GATE_REACH: Final = TILE_SPAN**2 - 1
+"""Largest absolute value that the circuit ``gate`` takes."""
+WIDE_REACH: Final = (TILE_SPAN**_WIDE_DIGITS >> 1) - 1
+"""Largest absolute value of what rescale-i64-<n> makes, some 2^58."""
+RANGES: Final = (1, 3)
+"""The numbers of limbs n of the circuits range-<n>."""
 _AWAY: Final = 1 << 32
 """Puts a masked logit below every other: 2^32 - 2^31 is beyond where 2^-gap ends."""
 
-_INNER_COLUMNS: Final = {"gate": 3, "linear": 1, "matmul": 1, "range-1": 2, "square": 1}
-"""Cells beside each other where all fit into 2^16 rows; elsewhere 3, in several blocks."""
+_INNER_COLUMNS: Final = {"linear": 2, "matmul": 2, "range-1": 2, "square": 2}
+"""Cells beside each other where one or two blocks hold all; elsewhere 3."""
 
 
 class _TileBuilder(CircuitBuilder):
     """A builder of circuits over tiles; ``name`` says how many columns."""
 
     def __init__(self, name: str, side: int) -> None:
-        super().__init__(_INNER_COLUMNS.get(name, 3), INT16_SPAN, TILE_ROWS)
+        super().__init__(_INNER_COLUMNS.get(name, 3), TILE_SPAN, TILE_ROWS)
         self.side = side
 
     @cached_property
@@ -199,7 +208,8 @@ def _interval(
 ) -> Lin:
     """An integer in [0, top], exactly, top = (span - 1) sum weights + rest: see split_interval.
 
-    w and rest - w are both limbs.  Weights and rest are constants or parameters.
+    w and rest - w are both limbs; where the rest is a constant 0, there is no w.  Weights and rest
+    are constants or parameters.
     """
     shape = (b.side, b.side)
 
@@ -210,18 +220,25 @@ def _interval(
         factors = [number(values, item) for item in weights]
         return _choose_limbs(compute(values), factors, b.span)
 
-    low = b.limb(f"{name}/low", shape, lambda values: choose(values)[1])
-    room = b.limb(f"{name}/room", shape, lambda values: number(values, rest) - choose(values)[1])
-    bound = b.ones.lin() * rest if isinstance(rest, int) else b.ones.times(rest)
-    b.zero(f"{name}/room", low + room - bound)
-    total = low
+    total: Lin | None = None
+    if rest != 0:
+        low = b.limb(f"{name}/low", shape, lambda values: choose(values)[1])
+        room = b.limb(
+            f"{name}/room", shape, lambda values: number(values, rest) - choose(values)[1]
+        )
+        bound = b.ones.lin() * rest if isinstance(rest, int) else b.ones.times(rest)
+        b.zero(f"{name}/room", low + room - bound)
+        total = low
     for index, weight in enumerate(weights):
         part = b.limb(
             f"{name}/limb {index}",
             shape,
             lambda values, index=index: choose(values)[0][index],  # type: ignore[misc]
         )
-        total = total + (part * weight if isinstance(weight, int) else b.times(part, weight))
+        part = part * weight if isinstance(weight, int) else b.times(part, weight)
+        total = part if total is None else total + part
+    if total is None:
+        raise CircuitError("has no limb", where=name)
     return total
 
 
@@ -252,6 +269,12 @@ def rescale_limbs(shift: int) -> int:
     raise CircuitError(f"no circuit shifts by {shift}", where="shift")
 
 
+def _count_excess_digits(dtype: str, n: int) -> int:
+    """Three say 2^44.  An update moves a parameter by up to 2^47, a rate below 2^16 of a momentum,
+    before it is shifted: there four are needed where the shift takes little."""
+    return 4 if dtype == "i32" and n < 2 else 3
+
+
 def rescale_parameters(
     side: int, n: int, *, multiplier: int, shift: int, rows: int, columns: int, offset: int = 0
 ) -> dict[str, Ints]:
@@ -270,7 +293,7 @@ def rescale_parameters(
         "columns": _mask(side, columns),
     }
     if n:
-        weights, rest = split_interval(unit - 1, INT16_SPAN, n - 1)
+        weights, rest = split_interval(unit - 1, TILE_SPAN, n - 1)
         parameters |= {"unit": _one(unit), "half": _one(unit >> 1), "rest": _one(rest)}
         parameters |= {f"weight {i}": _one(weight) for i, weight in enumerate(weights)}
     return parameters
@@ -283,17 +306,17 @@ def _build_rescale(dtype: str, n: int, side: int) -> Circuit:
     0 <= r < unit = 2^shift (n - 1 weighted limbs and a rest, whose weights are parameters), where
     y + d is an integer:
 
-    - i64: d = 0, and y is of four limbs: |y| < 2^62.
-    - i16, i32: y is an integer in [-M, M], and t >= 0 is one of three limbs.  With u = t y, the
-      equation is M W = M unit y + unit u + M r, so that d = t y / M.  The sum of M^2 t - u y =
+    - i64: d = 0, and y is of four limbs: |y| <= WIDE_REACH.
+    - i16, i32: y is an integer in [-M, M], and t >= 0 is one of three limbs or four.  With u = t y,
+      the equation is M W = M unit y + unit u + M r, so that d = t y / M.  The sum of M^2 t - u y =
       t (M^2 - y^2) over all elements, none of which is negative, is 0.  So t = 0 and d = 0, or
       y = M and d = t, or y = -M and d = -t: d is an integer, and y is the clamped y + d.
 
     Unique, of any x: of two witnesses with the same x, the two unit (y + d) + r are equal modulo
-    the prime, and as both are smaller than 2^112 they are equal; r and y + d are remainder and
+    the prime, and as both are smaller than 2^120 they are equal; r and y + d are remainder and
     quotient of that; y follows from y + d.  Padding: x = 0 there gives W = half, y = 0.
 
-    Complete for |d| < INT16_SPAN^3, some 2^47; what saturates is proven like everything else.
+    Complete for |d| < 2^44 (2^59 of i32 with n < 2); what saturates is proven like everything else.
     """
     b = _TileBuilder(f"rescale-{dtype}-{n}", side)
     x, y = b.tile("x"), b.tile("y")
@@ -316,23 +339,20 @@ def _build_rescale(dtype: str, n: int, side: int) -> Circuit:
     else:
         unit = b.constant(1)
     if dtype == "i64":
-        middle = INT16_SPAN**_WIDE_DIGITS >> 1
-        _nonnegative(b, "y", y.lin() + middle, _WIDE_DIGITS)
+        _nonnegative(b, "y", y.lin() + (WIDE_REACH + 1), _WIDE_DIGITS)
         b.zero("rescale", whole - y.times(unit))
         return b.build()
     most = SATURATION[dtype][1]
-    if dtype == "i32":
-        limbs, end = split_interval(2 * most, INT16_SPAN, 2)
-        within = _interval(b, "y", limbs, end, lambda values: values[y] + most)
-        b.zero("y", within - most - y.lin())
-    else:
-        gadgets.hold_saturated(b, "y", y, dtype)
+    limbs, end = split_interval(2 * most, TILE_SPAN, 2)
+    within = _interval(b, "y", limbs, end, lambda values: values[y] + most)
+    b.zero("y", within - most - y.lin())
 
     def excess(values: Values) -> Ints:
         return np.asarray(np.abs(values[whole] // int(values[unit][0]) - values[y]), dtype=object)
 
     t = b.hint("excess", shape, excess)
-    b.zero("excess", _digits(b, "excess", shape, _EXCESS_DIGITS, excess) - t.lin())
+    digits = _count_excess_digits(dtype, n)
+    b.zero("excess", _digits(b, "excess", shape, digits, excess) - t.lin())
     beyond = b.mul(t, y)
     b.zero("rescale", whole * most - y.times(unit) * most - beyond.times(unit))
     b.zero_sum("clamped", [(t, None, most * most), (beyond, y, -1)])
@@ -343,15 +363,15 @@ def _build_rescale(dtype: str, n: int, side: int) -> Circuit:
 
 
 def _build_gate(side: int) -> Circuit:
-    """y = g where x > 0, else 0, for |x| <= 65278: ``relu`` (g = x), ``relu_grad``, maxima.
+    """y = g where x > 0, else 0, for |x| < span^2: ``relu`` (g = x), ``relu_grad``, maxima.
 
-    A mask m with m^2 = m, and (2 m - 1) x - m in [0, span): with m = 1 that is x in [1, span], with
-    m = 0 it is x in [1 - span, 0].  So m is unique, of any x for which there is one, and with it
-    y = m g.
+    A mask m with m^2 = m, and (2 m - 1) x - m in [0, span^2), of two limbs: with m = 1 that is x in
+    [1, span^2], with m = 0 it is x in [1 - span^2, 0].  So m is unique, of any x for which there is
+    one, and with it y = m g.
     """
     b = _TileBuilder("gate", side)
     x, g, y = (b.tile(name) for name in ("x", "g", "y"))
-    gadgets.gate(b, "gate", x, g, y, b.span - 1)
+    gadgets.gate(b, "gate", x, g, y, GATE_REACH)
     return b.build()
 
 
@@ -427,6 +447,14 @@ def _build_linear(side: int) -> Circuit:
     flat = [b.dot(b.reshape(tile, (side * side,)), weights) for tile, weights in ((x, w), (y, u))]
     b.require_zero("linear", b.sub(*flat))
     return b.build()
+
+
+def range_limbs(lo: int, hi: int) -> int:
+    """The least n whose range-<n> takes [lo, hi]; CircuitError for one too long for the last."""
+    for n in RANGES:
+        if hi - lo < TILE_SPAN**n:
+            return n
+    raise CircuitError(f"no circuit for the range [{lo}, {hi}]", where="range")
 
 
 def range_parameters(side: int, *, lo: int, hi: int, rows: int, columns: int) -> dict[str, Ints]:
@@ -566,8 +594,7 @@ _BUILDERS: Final[dict[str, Callable[[int], Circuit]]] = {
     "softmax-128": partial(_build_softmax, 128),
     "square": _build_square,
     "linear": _build_linear,
-    "range-1": partial(_build_range, 1),
-    "range-3": partial(_build_range, 3),
+    **{f"range-{n}": partial(_build_range, n) for n in RANGES},
 }
 
 TILE_CIRCUITS: Final[Mapping[str, Callable[[int], Circuit]]] = MappingProxyType(_BUILDERS)

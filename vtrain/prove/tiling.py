@@ -43,10 +43,13 @@ from vtrain.ops.base import attr_int, attr_ints, attr_text
 from vtrain.ops.layout import Window
 from vtrain.ops.linear import compute_matmul
 from vtrain.ops.optimizer import DECAY_EXPONENT
-from vtrain.prove.circuit import INT16_SPAN, Ints
+from vtrain.prove.circuit import Ints
 from vtrain.prove.tiles import (
+    GATE_REACH,
     SOFTMAX_TILES,
+    WIDE_REACH,
     LinearMap,
+    range_limbs,
     range_parameters,
     rescale_limbs,
     rescale_parameters,
@@ -65,8 +68,6 @@ LINEAR: Final = "linear"
 """The circuit whose given vectors a public map relates (``TileStatement.linear``)."""
 _THIN: Final = 4
 """A tensor is packed anew where that takes so many times fewer tiles."""
-GATE_REACH: Final = 2 * SATURATION["i16"][1]
-"""Largest absolute value that the circuit ``gate`` takes."""
 SOFTMAX_CLASSES: Final = (16, 128)
 
 MAX_LEAVES: Final = 1 << 20
@@ -721,7 +722,7 @@ def _emit_state(s: _Builder, ref: Ref, node: Node) -> TiledValue | None:
 def _hold_range(s: _Builder, ref: Ref, node: Node, x: TiledValue) -> None:
     """What no node makes is of its type, and zero where it ends."""
     kind = s.graph.type_of(ref)
-    limbs = 1 if kind.hi - kind.lo < INT16_SPAN else 3
+    limbs = range_limbs(kind.lo, kind.hi)
 
     def make(block: int, facts: StepFacts) -> TileStatement:
         rows, columns = x.grid.extent(block)
@@ -897,6 +898,7 @@ def _emit_square_sum(s: _Builder, ref: Ref, node: Node) -> TiledValue:
     )
     shift = attr_int(node.attrs, "shift")
     if shift > 0:
+        _require_range(s, node, ref, WIDE_REACH)
         return _rescale(s, node.name, node, total, "i64", 1, 0, shift)
     return _add((1 << -shift, total))
 
@@ -970,6 +972,8 @@ def _emit_rescale(s: _Builder, ref: Ref, node: Node) -> TiledValue:
         if dtype == "i64":
             return x
         multiplier, shift = 1, 0
+    elif dtype == "i64":
+        _require_range(s, node, ref, WIDE_REACH)
     return _rescale(s, node.name, node, x, dtype, multiplier, 0, shift, ref)
 
 

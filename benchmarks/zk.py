@@ -21,11 +21,11 @@ audit does.  All tiles of a step are counted from its graph, and their time is a
 one proof a circuit.
 
 Predicted, by the circuits' author, of whole steps before groups shared columns and ezkl took large
-pages, and of the tile before tiles went from k = 16 to 15, on a slow host: 784-32-10 squared error 784,000 cells, k = 17, 40 s, 3.1
-GB, 8,060 bytes, 0.14 s to verify; cross-entropy with momentum 898,000 cells, k = 18, 70 s, 4.4 GB,
-5,950 bytes, 0.23 s; with clamps 1,514,000 cells, k = 18, 98 s, 5.7 GB, 7,830 bytes, 0.27 s.  A
-matmul tile 49,400 cells, k = 15, 5.3 s, 0.3 GB, 3,008 bytes.  KZG commitments to 25,000 values
-0.015 s.
+pages, and of the tile before tiles went from k = 16 to 15, on a slow host: 784-32-10 squared error
+784,000 cells, k = 17, 40 s, 3.1 GB, 8,060 bytes, 0.14 s to verify; cross-entropy with momentum
+898,000 cells, k = 18, 70 s, 4.4 GB, 5,950 bytes, 0.23 s; with clamps 1,514,000 cells, k = 18, 98 s,
+5.7 GB, 7,830 bytes, 0.27 s. A matmul tile 49,400 cells, k = 15, 5.3 s, 0.3 GB, 3,008 bytes. KZG
+commitments to 25,000 values 0.015 s.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from vtrain.errors import CircuitError
 from vtrain.ops import TABLE
 from vtrain.prove.circuit import Circuit, Ints
 from vtrain.prove.ezkl_adapter import SCALAR_FIELD
-from vtrain.prove.keys import BLINDING, count_usable, pin
+from vtrain.prove.keys import BLINDING, count_blocks, count_usable, pin
 from vtrain.prove.prover import mock_many
 from vtrain.prove.tiles import (
     GATE_REACH,
@@ -707,6 +707,17 @@ def test_cells_are_as_stated_and_fit(name: str) -> None:
     assert pin(circuit, TILE_K).k == TILE_K
 
 
+@pytest.mark.parametrize("name", CELLS)
+def test_a_task_may_ask_for_a_larger_k(name: str) -> None:
+    """The same circuit in fewer blocks, for shorter proofs."""
+    circuit = build_tile_circuit(name)
+    least, larger = (count_blocks(circuit, k) for k in (TILE_K, TILE_K + 1))
+    assert larger == -(-least // 2)
+    assert pin(circuit, TILE_K + 1).k == TILE_K + 1
+    with pytest.raises(CircuitError, match="column"):
+        pin(circuit, TILE_K - 1)
+
+
 # --- ezkl
 
 
@@ -730,3 +741,18 @@ def test_ezkl_says_the_same(name: str) -> None:
     assert sound.holds, sound.reason
     assert [t.name for t, said in zip(altered, rest, strict=True) if said.holds] == []
     assert altered
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("k", [TILE_K, TILE_K + 2])
+def test_the_table_ends_where_limbs_do(k: int) -> None:
+    """Also where its column goes on far behind it: the digits (span, 0) in place of (0, 1)."""
+    x = np.asarray([[TILE_SPAN + 1]])
+    example, circuit = make("gate", gate_law, ["y"], x=x, g=x), build("gate")
+    vectors = example.assign()
+    forged = {name: values.copy() for name, values in vectors.items()}
+    put(circuit, forged, "limbs/gate/sign/digit 0", 0, TILE_SPAN)
+    put(circuit, forged, "limbs/gate/sign/digit 1", 0, 0)
+    assert circuit.find_broken(forged) == ["ones: gate/sign/digit 0"]
+    sound, wrong = mock_many(circuit, pin(circuit, k), [vectors, forged], LIMITS)
+    assert (sound.holds, wrong.holds) == (True, False)

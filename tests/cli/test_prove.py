@@ -33,9 +33,12 @@ from vtrain.prove.batches import read_batches, sign_batches
 from vtrain.prove.ezkl_adapter import Call as EzklCall
 from vtrain.prove.ezkl_adapter import require_extra, run_ezkl
 from vtrain.prove.jobs import JobQueue
+from vtrain.prove.keys import Keys, PinnedCircuit, pin
 from vtrain.prove.proof_files import Statement
 from vtrain.prove.runs import StepProver, read_run
 from vtrain.prove.tile_runs import TileProver
+from vtrain.prove.tiles import build_tile_circuit
+from vtrain.prove.tiling import COMBINATION, StepFacts, Tiling
 from vtrain.train.data import build_samples, gather_batch
 from vtrain.train.task import CompiledTask
 from vtrain.wire.batches import encode_batches
@@ -476,7 +479,9 @@ def test_setup_of_each_circuit(
     assert out.startswith("[proof.circuits.step-clamps]")
     assert f'circuit = "{digests["step-clamps"]}"' in out
     code, _, err = call(*setup, "--circuit", "square")
-    assert (code, "'square' is not one of 'step', 'step-clamps'" in err) == (2, True)
+    assert (code, 'circuit = "step", of which square is none' in " ".join(err.split())) == (2, True)
+    code, _, err = call(*setup, "--circuit", "squares")
+    assert (code, "'squares' is not one of 'step', 'step-clamps'" in err) == (2, True)
 
 
 # --- tiles
@@ -495,6 +500,27 @@ def tiles(tile_srs: Path) -> Path:
     tiny = make_tiny_task(steps=2, commit_every=1, checkpoint_every=2, samples=10, batch=4)
     task = add_kzg(tiny, make_key(tile_srs, 15), circuit="tiles")
     return train_run(task, tile_srs.parent / "run")
+
+
+def test_setup_of_tiles(
+    call: Call, tiles: Path, tile_srs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All circuits that a step needs, or those that are asked for, with their digests at this k."""
+
+    def load(pinned: PinnedCircuit, *others: Any, **options: Any) -> Keys:
+        return Keys(tile_srs.parent, pinned.digest, b"\2" * 32, b"\7" * 32, 1000)
+
+    monkeypatch.setattr("vtrain.prove.runs.load_keys", load)
+    setup = ("prove", "setup", tiles, "--srs", tile_srs)
+    code, out, _ = call(*setup, "--json")
+    tiling = Tiling(read_run(tiles).graph)
+    made = {tiling.statement(i, StepFacts(1, 0)).circuit for i in range(len(tiling))}
+    assert (code, {*json.loads(out)["circuits"]}) == (0, made - {COMBINATION})
+    code, out, _ = call(*setup, "--circuit", "square")
+    digest = pin(build_tile_circuit("square"), 15).digest.hex()
+    assert (code, f'circuit = "{digest}"' in out, f'key = "{"07" * 32}"' in out) == (0, True, True)
+    code, _, err = call(*setup, "--circuit", "step")
+    assert (code, 'circuit = "tiles", of which step is none' in " ".join(err.split())) == (2, True)
 
 
 def test_two_draws_of_tiles(

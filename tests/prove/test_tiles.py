@@ -165,7 +165,7 @@ def square_law(tiles: Mapping[str, Ints]) -> dict[str, Ints]:
 
 
 def example_square() -> Example:
-    x = np.random.default_rng(3).integers(-65278, 65279, (ROWS, COLUMNS))
+    x = np.random.default_rng(3).integers(-32639, 32640, (ROWS, COLUMNS))
     return make("square", square_law, ["s"], x=x)
 
 
@@ -604,13 +604,21 @@ def test_wide_results_are_proven_up_to_their_reach(sign: int) -> None:
 
 
 def test_int16_is_two_limbs_and_nothing_beside_it() -> None:
-    """y + M is the sum of two limbs: M + 1 and -M - 1 are none."""
-    circuit = build("rescale-i16-0")
-    assert {name for name, _, _ in circuit.parts("limbs") if name.startswith("y/")} == {
-        "y/limb 0",
-        "y/limb 1",
-    }
-    assert 2 * SATURATION["i16"][1] == 2 * (TILE_SPAN - 1)
+    """y + M is the sum of two limbs, of which M + 1 and -M - 1 leave no room for one."""
+    circuit, most = build("rescale-i16-0"), SATURATION["i16"][1]
+    parameters = rescale_parameters(SIDE, 0, multiplier=1, shift=0, rows=1, columns=1)
+    law = partial(rescale_law, "i16", 1, 0, 0)
+    for y, limbs, broken in (
+        (most, (most, most), []),
+        (most + 1, (most, most + 1), ["ones: y/limb 1"]),
+        (-most, (0, 0), []),
+        (-most - 1, (-1, 0), ["ones: y/limb 0"]),
+    ):
+        tiles = {name: tile(np.asarray([[y]])) for name in ("x", "y")}
+        vectors = Example("rescale-i16-0", tiles, (), law, parameters).assign()
+        for index, limb in enumerate(limbs):
+            put(circuit, vectors, f"limbs/y/limb {index}", 0, limb)
+        assert circuit.find_broken(vectors) == broken, y
 
 
 def test_ranges_take_the_least_circuit() -> None:

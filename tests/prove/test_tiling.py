@@ -36,7 +36,7 @@ from vtrain.prove.tiling import (
     cut_block,
     round_exactly,
 )
-from vtrain.spec.number import SATURATION, rs_int
+from vtrain.spec.number import SATURATION, STORAGE, rs_int
 from vtrain.wire.graph import Node, Ref, StepGraph, TensorType
 
 SIDES = (4, 8)
@@ -364,6 +364,22 @@ def test_what_has_no_circuit_is_refused() -> None:
         with pytest.raises(CircuitError, match=message) as caught:
             Tiling(altered, 8)
         assert caught.value.where in {node.name for node in graph.nodes}
+
+
+def test_one_hot_of_numbers_too_far_apart_is_refused() -> None:
+    graph = make_contents("tokens", 8).tiling.graph
+    node = graph.nodes[find_node(graph, "one_hot")]
+    (ref,) = node.inputs
+    kind = graph.type_of(ref)
+    for dtype, taken in (("i16", True), ("i32", False)):
+        wide = TensorType(dtype, kind.shape, kind.exponent, *STORAGE[dtype])
+        altered = with_node(graph, ref.node, outputs=(wide,))
+        if taken:
+            assert Tiling(altered, 8).circuits >= {"gate", "range-3"}
+            continue
+        with pytest.raises(CircuitError, match="differ by more than") as caught:
+            Tiling(altered, 8)
+        assert caught.value.where == node.name
 
 
 @pytest.mark.parametrize("op", ["rescale", "square_sum"])

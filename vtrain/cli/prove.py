@@ -518,36 +518,52 @@ def _describe(job: JobView) -> dict[str, Any]:
 @click.option(
     "--circuit",
     "circuits",
-    type=click.Choice(CIRCUIT_NAMES["step"]),
+    type=click.Choice([name for names in CIRCUIT_NAMES.values() for name in names]),
+    metavar="NAME",
     multiple=True,
-    help="Of this circuit; may be given again.  [default: those that the task pins, else step]",
+    help="Of this circuit; may be given again.  [default: those that the task pins, else step, or "
+    "of tiles all that a step of RUN needs]",
 )
 @srs_option
 @keys_options
 @threads_option
 @json_option
 def setup_command(run: Path, circuits: tuple[str, ...], as_json: bool, **given: Any) -> int:
-    """Make the keys of the step circuits of RUN's task, and show the digests for a task to pin.
+    """Make the keys of the circuits of RUN's task, and show the digests for a task to pin.
 
     A task that pins `step` alone rules out proofs of steps in which parameters saturate: these need
-    --circuit step-clamps pinned as well.
+    --circuit step-clamps pinned as well.  One that pins some tile circuits rules out proofs of all
+    tiles that need another.
 
     Exit code 0 when the keys are there.  2: an error, such as a task that pins other circuits.
     3: the extra zk is not installed.
     """
     from vtrain.prove.keys import estimate
-    from vtrain.prove.runs import prepare_circuit
+    from vtrain.prove.runs import make_ready, prepare_circuit
+    from vtrain.prove.tiles import build_tile_circuit
+    from vtrain.prove.tiling import Tiling
 
     signed = open_run(run)
     setup = make_setup(signed.task, **given)
-    if setup.proof.circuit == "tiles":
-        raise click.UsageError("keys of tile circuits are made when they are needed")
-    names = list(dict.fromkeys(circuits)) or list(setup.proof.circuits) or ["step"]
+    kind = setup.proof.circuit
+    wrong = sorted({*circuits} - {*CIRCUIT_NAMES[kind]})
+    if wrong:
+        raise click.UsageError(f'the task has circuit = "{kind}", of which {wrong[0]} is none')
+    names = list(dict.fromkeys(circuits)) or list(setup.proof.circuits)
+    if not names:
+        names = ["step"] if kind == "step" else sorted(Tiling(signed.graph).circuits)
     found = {}
     with show_progress(lines=True) as progress:
         for name in names:
-            tell = partial(_tell_of, progress, name)
-            ready = prepare_circuit(signed.graph, setup, name, proving=True, progress=tell)
+            options: dict[str, Any] = {
+                "proving": True,
+                "progress": partial(_tell_of, progress, name),
+            }
+            ready = (
+                prepare_circuit(signed.graph, setup, name, **options)
+                if kind == "step"
+                else make_ready(name, build_tile_circuit(name), setup, **options)
+            )
             found[name] = {
                 "circuit": ready.pinned.digest.hex(),
                 "key": ready.keys.vk_digest.hex(),

@@ -69,11 +69,12 @@ from vtrain.spec.number import (
 from vtrain.wire.proof import TILE
 
 TILE_K: Final = 15
-"""Logarithm of the rows of every circuit over tiles: the least whose columns hold a tile."""
+"""Logarithm of the rows of circuits over tiles: the least whose columns hold a tile.  A task may
+ask for more: the same circuits then fill fewer blocks."""
 TILE_BLINDING: Final = 5
 """Number of blinding factors of every circuit over tiles."""
 TILE_ROWS: Final = (1 << TILE_K) - TILE_BLINDING - 3
-"""Most elements of one committed vector (``ProofSpec.usable``)."""
+"""Most elements of one committed vector (``ProofSpec.usable`` at this k)."""
 
 TILE_SPAN: Final = SATURATION["i16"][1] + 1
 """Values of a limb.  M + 1 for int16, so that the sums of two limbs are 0 ... 2 M: y + M for a
@@ -172,7 +173,7 @@ def _nonnegative(b: CircuitBuilder, name: str, form: Lin, count: int) -> None:
 
 
 def split_interval(top: int, span: int, count: int) -> tuple[list[int], int]:
-    """Weights A_0 <= A_1 ... and a rest with (span - 1) sum A_i + rest = top, rest < span - 1.
+    """Weights A_0, A_1, ... and a rest with (span - 1) sum A_i + rest = top, rest < span - 1.
 
     Each v in [0, top], and no other integer, is sum A_i l_i + w with 0 <= l_i < span and
     0 <= w <= rest: A_i is at most what w and the limbs below it reach, plus 1.  CircuitError if
@@ -190,7 +191,7 @@ def split_interval(top: int, span: int, count: int) -> tuple[list[int], int]:
 
 
 def _choose_limbs(value: Ints, weights: Sequence[int], span: int) -> tuple[list[Ints], Ints]:
-    """The limbs of every element, those of the largest weights first, and w, what is left."""
+    """The limbs of every element, those of the last weights first, and w, what is left."""
     limbs: list[Ints] = []
     left = np.asarray(value, dtype=object)
     for weight in reversed(weights):

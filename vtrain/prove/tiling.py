@@ -383,6 +383,12 @@ class Tiling:
         """How many statements there are."""
         return self._starts[-1]
 
+    @property
+    def circuits(self) -> frozenset[str]:
+        """Names of the circuits that statements are of; a family's are all of one."""
+        made = (family.make(0, StepFacts(1, 0)) for family in self._families if family.count)
+        return frozenset(statement.circuit for statement in made) - {COMBINATION}
+
     def statement(self, index: int, facts: StepFacts) -> TileStatement:
         """Statement ``index`` about a step; CircuitError when there is none."""
         if not 0 <= index < len(self):

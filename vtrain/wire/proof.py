@@ -17,9 +17,9 @@ CIRCUIT_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "step": ("step", "step-clamps"),
     "tiles": (
         *("matmul-nn", "matmul-nt", "matmul-tn"),
-        *(f"rescale-i16-{n}" for n in range(4)),
-        *(f"rescale-i32-{n}" for n in range(4)),
-        *(f"rescale-i64-{n}" for n in range(1, 4)),
+        *(f"rescale-i16-{n}" for n in range(5)),
+        *(f"rescale-i32-{n}" for n in range(5)),
+        *(f"rescale-i64-{n}" for n in range(1, 5)),
         *("gate", "softmax-16", "softmax-128", "square", "linear", "range-1", "range-3"),
     ),
 }

@@ -65,7 +65,7 @@ $(BIN)/python:
 
 # An editable install: the compiled core lands beside the Python sources, the vtrain command in .venv.
 $(CORE): $(CORE_SOURCES) pyproject.toml .venv/base.stamp
-	@command -v cargo > /dev/null || { echo "vtrain needs a Rust toolchain (cargo) to build its core" >&2; exit 1; }
+	@cargo --version > /dev/null 2>&1 || { echo "vtrain needs a Rust toolchain (cargo) to build its core" >&2; exit 1; }
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 

@@ -57,7 +57,8 @@ def keys_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--k",
                 type=click.IntRange(17, 28),
-                help="Logarithm of the rows, for a task that pins none.  [default: the SRS's own]",
+                help="Logarithm of the rows of whole steps, for a task that pins none.  "
+                "[default: the SRS's own]",
             ),
             click.option(
                 "--cache",

@@ -697,8 +697,12 @@ def export_command(
     if not made.verifier.fits:
         click.echo(
             f"{made.verifier.name} has {made.verifier.size} bytes of code, the most is {MAX_CODE} "
-            "(EIP-170); the same circuit at a larger k has fewer columns, and less code",
+            "(EIP-170); the same circuit at a larger k has fewer blocks, and less code",
             err=True,
+        )
+    if made.insecure and not allow_insecure_srs:
+        click.echo(
+            "the SRS is of no ceremony: whoever made it can forge (--allow-insecure-srs)", err=True
         )
     good = made.verifier.fits and (not made.insecure or allow_insecure_srs)
     return EXIT_CODES["verified" if good else "inconclusive"]

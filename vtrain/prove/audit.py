@@ -538,8 +538,8 @@ def _describe(
         left = evidence.signed.claim.log_size - chances.steps if evidence.signed else 0
         if left:
             unchecked.append(
-                f"the arithmetic of {left} steps that were not drawn; {chances.logged} have signed "
-                "commitments and could be"
+                f"the arithmetic of {left} steps that were not drawn; of them "
+                f"{chances.logged - chances.steps} have signed commitments and could be"
             )
         unchecked.append(_describe_order(audit, found.trace_claim))
     if proven:

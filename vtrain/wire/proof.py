@@ -155,7 +155,7 @@ def check_proof(proof: ProofSpec) -> None:
     least = TILE * TILE if proof.circuit == "tiles" else 1
     if proof.usable < least:
         raise EncodingError(
-            f"leaves room for {max(proof.usable, 0)} values a column; {least} are needed",
+            f"leaves room for {max(proof.usable, 0)} values a column; {proof.circuit} need {least}",
             where="task.proof.k",
         )
     if len(proof.circuits) > _MAX_CIRCUITS:

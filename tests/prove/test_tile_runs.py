@@ -200,7 +200,7 @@ def test_an_honest_answer_is_verified_and_says_what_it_rests_on(public: Path, sr
     digest = compute_trace_claim_digest(read_traces(public).trace_claim).hex()
     for words in (
         f"the statements after the trace claim {digest}: it was taken from the run itself",
-        f"the arithmetic of {STEPS - DRAWN} steps that were not drawn; of them {STEPS - DRAWN} have",
+        f"the arithmetic of {STEPS - DRAWN} steps that were not drawn; of them {STEPS - DRAWN}",
         "KZG and BLAKE3 roots were not compared",
         "where the batches came from",
     ):

@@ -96,7 +96,7 @@ class TileCircuits:
 
     def __init__(self, setup: ProofSetup, key: CommitKey, claim: bytes, *, proving: bool) -> None:
         if setup.proof.circuit != "tiles":
-            raise TaskError('asks for no commitments to tiles: needs circuit = "tiles"', where="proof")
+            raise TaskError('has no commitments to tiles (circuit = "tiles")', where="proof")
         require_blinding(setup.proof)
         self._setup, self._key, self._proving = setup, key, proving
         self._claim = claim

@@ -37,7 +37,7 @@ ABOUT = {
     "committed to and ezkl in a fresh process, in an auditor's process that has circuit, keys and "
     "SRS. Memory is that of the process that ezkl runs in; the target is held against the larger "
     "of setup and prove. GB are 10^9 bytes. What all tiles of a step take is added up from one "
-    "proof of each circuit. What was predicted was so before this run, on a loaded machine. See "
+    "proof of each circuit. What was predicted was so before this run, on a slower machine. See "
     "proofs.md for where each way is practical.",
 }
 """Benchmark -> what it measures, in the order of the page."""

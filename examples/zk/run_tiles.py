@@ -2,7 +2,7 @@
 
 Run it from the project's root:  .venv/bin/python examples/zk/run_tiles.py --model mlp
 (MLP 784-512-512-10 at batch 128; --model cnn is the CNN of examples/mnist at batch 32.)  It needs
-the extra zk, 4 GiB of memory, up to 1 GiB of disk for each circuit drawn, and some five minutes
+the extra zk, 4 GiB of memory, up to 1 GiB of disk for each circuit drawn, and two to eight minutes
 of two idle cores.
 
 A step falls into some hundreds or thousands of statements about blocks of 128 x 128.  Three

@@ -55,6 +55,7 @@ def test_train_and_verify_with_an_srs(call: Callable[..., tuple[int, Any]], tmp_
     assert code == 0
     assert len(bytes.fromhex(answer["kzg_root"])) == 32
     assert 0 < answer["kzg_seconds"] <= answer["seconds"]
+    assert [text.split(":")[0] for text in answer["warnings"]] == ["proof.k = 10"]
 
     assert call("inspect", run)[1]["kzg_root"] == answer["kzg_root"]
 

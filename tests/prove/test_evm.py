@@ -597,8 +597,18 @@ def test_command_says_what_does_not_fit(
     shown = json.loads(written.out)
     assert (shown["fits"], shown["most_code"]) == (False, 1000)
     assert f"{shown['code']} bytes of code, the most is 1000" in written.err
+    assert "of no ceremony" not in written.err
     about = json.loads((tmp_path / "out/evm.json").read_text())
     assert about["contracts"][VERIFIER]["size"] == shown["code"]
+
+
+def test_command_says_why_an_insecure_srs_is_not_enough(
+    toy: Toy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["prove", "export-evm", "--settings", str(toy.keys.settings)]
+    words += ["--vk", str(toy.keys.vk), "--srs", str(toy.srs), "--solc", str(SOLC)]
+    assert cli.run([*words, "--out", str(tmp_path / "out")]) == 3
+    assert "the SRS is of no ceremony" in capsys.readouterr().err
 
 
 def test_code_beyond_the_limit_is_not_deployed() -> None:

@@ -453,7 +453,7 @@ def test_extreme_states_are_exact(op: str, shift: int, sign: int) -> None:
 
 
 @pytest.mark.parametrize("bits", [20, 61, 62, 63, 64, 100])
-@pytest.mark.parametrize("shift", [0, 1, 15, 47])
+@pytest.mark.parametrize("shift", [0, 1, 15, 47, 59])
 def test_rounding_is_exact_at_any_size(bits: int, shift: int) -> None:
     ends = [-(1 << bits), 1 - (1 << bits), -1, 0, 1, (1 << bits) - 1, (1 << bits) >> 1, 12345]
     x = np.asarray([int(v) for v in ends], dtype=np.int64 if bits < 63 else object)

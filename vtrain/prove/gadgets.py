@@ -33,7 +33,7 @@ _FULL: Final = 1 << 16
 
 
 def _limb_bits(b: CircuitBuilder) -> int:
-    """Bits of a limb that is exact: as many as the table holds all numbers of."""
+    """Bits of an exact limb: the most with 2^bits <= span."""
     return b.span.bit_length() - 1
 
 

@@ -71,8 +71,8 @@ class PinnedCircuit:
 def pin(circuit: Circuit, k: int) -> PinnedCircuit:
     """Pin a circuit for 2^k rows; the same for the same circuit, everywhere and without ezkl.
 
-    CircuitError for what does not fit: a table or a vector of more than one column, more cells than
-    one block has.
+    CircuitError for what does not fit: a table or a vector of more than one column, more than
+    ``MAX_BLOCKS`` blocks of cells.
     """
     _check_size(circuit, k)
     onnx, settings = circuit.to_onnx(), encode_settings(circuit, k)

@@ -33,6 +33,7 @@ from vtrain.prove.circuit import (
 from vtrain.prove.keys import MAX_BLOCKS, count_blocks, count_usable, estimate
 from vtrain.spec.number import NUMPY_DTYPES, SATURATION, STORAGE, rs_int
 from vtrain.wire.graph import Attrs, Node, Ref, StepGraph, TensorType
+from vtrain.wire.proof import LEAST_STEP_K
 
 BEFORE, BATCH, AFTER = "before", "batch", "after"
 RATE, LOSS = "rate", "loss"
@@ -72,8 +73,8 @@ def build_step_circuit(graph: StepGraph, k: int, name: str = "step") -> Circuit:
     if name not in STEP_CIRCUITS:
         raise CircuitError(f"is none of {', '.join(STEP_CIRCUITS)}", where=name)
     rows = count_usable(k)
-    if rows < 1 << 16:
-        raise CircuitError(f"whole steps need k of 17 at least, not {k}", where="k")
+    if k < LEAST_STEP_K:
+        raise CircuitError(f"whole steps need k of {LEAST_STEP_K} at least, not {k}", where="k")
     _refuse_giants(graph, MAX_BLOCKS * MAX_INNER_COLUMNS * rows, name)
     best: Circuit | None = None
     for columns in range(1, MAX_INNER_COLUMNS + 1):

@@ -87,7 +87,7 @@ _GAP_DIGITS: Final = 3
 GATE_REACH: Final = TILE_SPAN**2 - 1
 """Largest absolute value that the circuit ``gate`` takes."""
 WIDE_REACH: Final = (TILE_SPAN**_WIDE_DIGITS >> 1) - 1
-"""Largest absolute value of what rescale-i64-<n> makes, some 2^58."""
+"""Largest absolute value of what rescale-i64-<n> makes, some 2^58.97."""
 RANGES: Final = (1, 3)
 """The numbers of limbs n of the circuits range-<n>."""
 _AWAY: Final = 1 << 32
@@ -307,7 +307,7 @@ def _build_rescale(dtype: str, n: int, side: int) -> Circuit:
     0 <= r < unit = 2^shift (n - 1 weighted limbs and a rest, whose weights are parameters), where
     y + d is an integer:
 
-    - i64: d = 0, and y is of four limbs: |y| <= WIDE_REACH.
+    - i64: d = 0, and y is of four limbs: |y| < 32640^4 / 2, some 2^58.97.
     - i16, i32: y is an integer in [-M, M], and t >= 0 is one of three limbs or four.  With u = t y,
       the equation is M W = M unit y + unit u + M r, so that d = t y / M.  The sum of M^2 t - u y =
       t (M^2 - y^2) over all elements, none of which is negative, is 0.  So t = 0 and d = 0, or

@@ -71,7 +71,8 @@ _THIN: Final = 4
 SOFTMAX_CLASSES: Final = (16, 128)
 
 MAX_LEAVES: Final = 1 << 20
-"""Tiles of a trace: to commit to so many takes some six hours of one thread, at 20 ms each."""
+"""Tiles of a trace: to commit to so many takes one to three hours of one thread, at 3 to 11 ms
+each."""
 MAX_PLACES: Final = 1 << 28
 """Elements that public maps look at to cut a step into tiles: a minute, at 0.2 us each."""
 MAX_TILE_PLACES: Final = 1 << 25

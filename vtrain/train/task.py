@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -22,7 +23,7 @@ from tomlkit.exceptions import TOMLKitError
 
 from vtrain.commit.kzg_log import Committer, OpenKey, StepCommitter, count_commitments
 from vtrain.commit.state import compute_root_of_state
-from vtrain.errors import EncodingError, TaskError, VtrainError
+from vtrain.errors import EncodingError, TaskError, VtrainError, VtrainWarning
 from vtrain.graph.builder import FixedExponents, GraphBuilder
 from vtrain.graph.calibration import (
     OPERAND_BITS,
@@ -62,6 +63,7 @@ from vtrain.wire.graph import Ref, StepGraph
 from vtrain.wire.proof import (
     CIRCUIT_NAMES,
     CIRCUITS,
+    LEAST_STEP_K,
     MAX_BLINDING,
     MAX_COMMITMENTS,
     MAX_K,
@@ -314,11 +316,19 @@ def _parse_proof(top: _Table, base: Path, srs: Path | None) -> ProofTable:
             raise TaskError("must be a table", where=f"proof.circuits.{name}")
         pin = _Table(values, ("circuit", "key"), f"proof.circuits.{name}")
         circuits[name] = CircuitPin(pin.digest("circuit"), pin.digest("key"))
+    k = table.integer("k", 1, MAX_K)
+    if circuit == "step" and k < LEAST_STEP_K:
+        warnings.warn(
+            f"proof.k = {k}: proofs of whole steps need {LEAST_STEP_K} at least, so that none can "
+            "be made of a run of this task",
+            VtrainWarning,
+            stacklevel=2,
+        )
     return ProofTable(
         circuit=circuit,
         srs=srs or base / table.text("srs"),
         sha256=table.digest("sha256") if table.has("sha256") else None,
-        k=table.integer("k", 1, MAX_K),
+        k=k,
         blinding=table.integer("blinding", 0, MAX_BLINDING, DEFAULT_BLINDING),
         every=table.integer("every", 1, 2**40, 1),
         circuits=circuits,

@@ -27,6 +27,9 @@ CIRCUIT_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 
 ``vtrain.prove`` makes them; a test holds its names against these.
 """
+LEAST_STEP_K: Final = 17
+"""The least k of the circuits of whole steps, whose table has 2^16 entries.  A run may log with
+less, but nothing can be proven of it."""
 COMMITMENT_LENGTH: Final = 64
 """Bytes of a KZG commitment: x and y of a point of BN254's first group, big-endian."""
 MAX_COMMITMENTS: Final = 1 << 13

@@ -1,0 +1,152 @@
+"""Proofs of tiles by ezkl, from a run to an auditor's verdict: nothing here is a stand-in."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.audit.runs import KEY, failed
+from tests.kzg import make_key
+from tests.prove.test_tile_runs import (
+    FIRST,
+    K,
+    answer,
+    audit,
+    make_setup,
+    make_task,
+    open_prover,
+    publish,
+)
+from vtrain.attest.claims import compute_claim_digest
+from vtrain.prove.ezkl_adapter import Proof
+from vtrain.prove.proof_files import Statement, proof_path
+from vtrain.prove.runs import read_run
+from vtrain.prove.tile_runs import TileCircuits, read_traces
+from vtrain.prove.tiles import LinearMap
+from vtrain.prove.tiling import LINEAR, StepFacts, TileStatement, Tiling
+from vtrain.prove.trace import draw_statements
+from vtrain.prove.verifier import read_commitments
+from vtrain.train.runner import train
+from vtrain.wire import structs
+from vtrain.wire.tiles import TileProof
+
+pytestmark = pytest.mark.slow
+
+DRAWN = [LINEAR, LINEAR, "matmul-nt", "range-1"]
+"""The circuits of the statements that are drawn: with a public map, with nothing public, with
+parameters."""
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A run whose solver answered draws: what an auditor has, and the files by circuit."""
+
+    public: Path
+    srs: Path
+    second: bytes
+    statements: Mapping[str, tuple[Statement, ...]]
+
+    def verdict(self, public: Path) -> tuple[str, str]:
+        """The auditor's verdict, and the detail of what failed."""
+        options = {"traces": (FIRST, 1), "seed": self.second, "sample": len(DRAWN)}
+        report = audit(public, self.srs, **options)
+        return report.verdict, " ".join(check.detail for check in failed(report))
+
+    def read(self, statement: Statement) -> TileProof:
+        path = proof_path(self.public, statement)
+        return structs.decode(TileProof, path.read_bytes(), path.name)
+
+
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory: pytest.TempPathFactory) -> Answered:
+    folder = tmp_path_factory.mktemp("answered")
+    run, srs = folder / "run", folder / "srs"
+    make_key(srs, K)
+    train(make_task(srs), run, key=KEY, engine="numpy")
+    signed, prover = read_run(run), open_prover(run, srs)
+    prover.claim_traces(FIRST, 1, KEY)
+    said, facts = read_traces(run).trace_claim, StepFacts(1, 0)
+
+    def draw(seed: bytes) -> list[tuple[str, Statement]]:
+        drawn = draw_statements(seed, signed.signed, said, prover.tiling, len(DRAWN))
+        return [
+            (prover.tiling.statement(index, facts).circuit, Statement("tile", trace.step, index))
+            for trace, index in drawn
+        ]
+
+    seeds = (number.to_bytes(4, "big") for number in count())
+    second = next(seed for seed in seeds if sorted(name for name, _ in draw(seed)) == DRAWN)
+    shutil.rmtree(run / "proofs")
+    answer(run, srs, FIRST, second, 1, len(DRAWN))
+    found = {name: tuple(item for other, item in draw(second) if other == name) for name in DRAWN}
+    return Answered(publish(run, folder / "public"), srs, second, found)
+
+
+def test_an_auditor_verifies_real_proofs(answered: Answered) -> None:
+    assert answered.verdict(answered.public) == ("verified", "")
+
+
+def test_a_proof_of_another_statement_of_the_circuit_is_refused(
+    answered: Answered, tmp_path: Path
+) -> None:
+    """Two linear maps, each with the proof of the other: as long, of the same key."""
+    public = Path(shutil.copytree(answered.public, tmp_path / "public"))
+    first, second = answered.statements[LINEAR]
+    for item, other in ((first, second), (second, first)):
+        altered = replace(answered.read(item), proof=answered.read(other).proof)
+        proof_path(public, item).write_bytes(structs.encode(altered))
+    verdict, detail = answered.verdict(public)
+    assert (verdict, "is not the one expected" in detail) == ("inconclusive", True)
+
+
+@pytest.mark.parametrize("circuit", sorted({*DRAWN}))
+def test_a_proof_with_one_bit_flipped_is_refused(
+    answered: Answered, tmp_path: Path, circuit: str
+) -> None:
+    """Behind the commitments, where ezkl alone can say so."""
+    public = Path(shutil.copytree(answered.public, tmp_path / "public"))
+    item = answered.statements[circuit][0]
+    good = answered.read(item)
+    data = bytearray(good.proof)
+    data[-200] ^= 1
+    proof_path(public, item).write_bytes(structs.encode(replace(good, proof=bytes(data))))
+    verdict, detail = answered.verdict(public)
+    assert verdict == "inconclusive"
+    assert f"statement {item.index}: " in detail
+    assert "Failed to run verify" in detail
+
+
+def test_a_proof_is_bound_to_claim_map_and_parameters(answered: Answered) -> None:
+    """What no commitment in the proof is of: everything else is as it was proven."""
+    signed = read_run(answered.public)
+    setup = make_setup(signed.task, answered.srs)
+    key, claim = setup.open_key(), compute_claim_digest(signed.signed.claim)
+    circuits = TileCircuits(setup, key, claim, proving=False)
+    tiling = Tiling(signed.graph)
+
+    def check(circuits: TileCircuits, name: str, statement: TileStatement, data: bytes) -> bool:
+        ready = circuits.ready(name)
+        found = read_commitments(ready.circuit, Proof(data, ()))
+        expected = {given: found[given] for given in ready.circuit.given}
+        return circuits.verify(statement, expected, data).holds
+
+    others = TileCircuits(setup, key, bytes(32), proving=False)
+    for name, (item, *_) in answered.statements.items():
+        statement, data = tiling.statement(item.index, StepFacts(1, 0)), answered.read(item).proof
+        assert check(circuits, name, statement, data), name
+        assert not check(others, name, statement, data), f"{name}: another solver's claim"
+        if statement.linear is not None:
+            image = statement.linear
+            factors = image.factors.copy()
+            factors[0] += 1
+            other = replace(statement, linear=LinearMap(image.outputs, image.inputs, factors))
+            assert not check(circuits, name, other, data), "another map"
+        if "hi" in statement.parameters:
+            wider = {**statement.parameters, "hi": np.asarray(statement.parameters["hi"]) + 1}
+            assert not check(circuits, name, replace(statement, parameters=wider), data), "a range"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vtrain.cli.common import count, engine_option, json_option, threads_option
+from vtrain.wire.proof import LEAST_STEP_K, MAX_K
 
 if TYPE_CHECKING:
     from vtrain.prove.runs import ProofSetup, SignedRun
@@ -56,7 +57,7 @@ def keys_options(command: Callable[..., Any]) -> Callable[..., Any]:
         (
             click.option(
                 "--k",
-                type=click.IntRange(17, 28),
+                type=click.IntRange(LEAST_STEP_K, MAX_K),
                 help="Logarithm of the rows of whole steps, for a task that pins none.  "
                 "[default: the SRS's own]",
             ),

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from click.testing import CliRunner
 
-from vtrain.cli import cli
+from vtrain.cli.root import cli
 
 INTRODUCTION = """# The command line
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import vtrain.train  # noqa: F401 - the room, bound first: `train` below takes its name here
-from vtrain._core import __version__
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -26,9 +25,21 @@ if TYPE_CHECKING:
     from vtrain.train.task import CompiledTask
     from vtrain.wire.report import Report
 
+    __version__: str
+
 __all__ = ["__version__", "compile", "load_key", "profile", "train", "verify"]
 
-# The imports below are inside the functions so that `import vtrain` and `vtrain --help` stay quick.
+# The imports below are inside the functions so that `import vtrain` and `vtrain --help` stay quick,
+# and so that the command line can say what it lacks where they fail.
+
+
+def __getattr__(name: str) -> str:
+    """``vtrain.__version__``, which the compiled core has."""
+    if name != "__version__":
+        raise AttributeError(f"module 'vtrain' has no attribute {name!r}")
+    from vtrain._core import __version__ as version
+
+    return version
 
 
 def compile(task: str | Path) -> CompiledTask:
@@ -109,23 +120,33 @@ def verify(
     samples: int | None = None,
     all: bool = False,
     seed: bytes | None = None,
+    claim: bytes | str | Path | None = None,
+    solver: bytes | None = None,
     task_id: bytes | None = None,
     data: str | Path | None = None,
     engine: str = "auto",
     threads: int = 0,
     srs: str | Path | None = None,
 ) -> Report:
-    """Audit a run directory: structure in full, then replay of sampled stretches (or ``all``).
+    """Audit a run directory: structure in full, then replay of sampled stretches (or ``all``; with
+    ``samples`` = 0 of none).
 
-    ``task_id`` is the id agreed on (32 bytes); without it the report says that it was taken from
-    the run.  ``seed`` replaces fresh randomness and is reported as predictable.  ``data`` names the
-    sample table when the run does not carry it.  ``srs`` is the SRS file of a task with KZG
-    commitments: those of replayed steps are then compared with the tensors.  A found fraud is a
-    verdict, never an exception: ``report.verdict``, or ``report.exit_code`` (0 verified, 1 fraud, 3
-    inconclusive).  RunError for an argument that is none (an id or seed that is not bytes, an
-    unknown engine, no such folder); MissingExtraError, DeviceError or KernelError when engine cuda
-    cannot be used here.
+    ``task_id`` is the id agreed on and ``solver`` the key that must have signed (32 bytes each);
+    without them the report says that they were taken from the run.  ``claim`` pins the claim: the
+    digest that `vtrain claim` shows, or the file in which it kept the claim.  ``seed`` replaces
+    fresh randomness; without a claim pinned before it existed it is predictable, and so the verdict
+    at most "conditional".  ``data`` names the sample table when the run does not carry it.  ``srs``
+    is the SRS file of a task with KZG commitments: those of replayed steps are then compared with
+    the tensors.
+
+    A found fraud is a verdict, not an exception: ``report.verdict``, or ``report.exit_code`` (0
+    verified, 10 fraud, 3 inconclusive, 4 conditional); a report is true only when verified, and
+    ``report.raise_for_verdict()`` raises for any other.  RunError for an argument that is none (an
+    id or seed that is not bytes, an unknown engine, no such folder); NotProducedError,
+    EncodingError, SignatureError for a file that holds no claim; MissingExtraError, DeviceError or
+    KernelError when engine cuda cannot be used here.
     """
+    from vtrain.audit.pin import make_pin
     from vtrain.audit.verify import verify as audit
     from vtrain.prove.kzg import CommitKey
 
@@ -134,6 +155,8 @@ def verify(
         samples=samples,
         all_=all,
         seed=seed,
+        pin=None if claim is None else make_pin(claim),
+        solver=solver,
         task_id=task_id,
         data=Path(data) if data is not None else None,
         engine=engine,

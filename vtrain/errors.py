@@ -1,7 +1,8 @@
 """Every error that crosses a public boundary of vtrain: one tree, each with a stable code.
 
-A found fraud is a result (see ``vtrain.wire.verdict``), never an exception.  An exception says that
-something could not be done, where, and at whose door it lies.
+A found fraud is a result (``vtrain.wire.report``); it becomes an exception only where a caller asks
+for one (``Report.raise_for_verdict``).  Any other exception says that something could not be done,
+where, and at whose door it lies.
 """
 
 from __future__ import annotations
@@ -160,6 +161,40 @@ class ProverError(VtrainError):
     """ezkl failed, died or went over its limits; names the call."""
 
     code = "prover"
+
+
+class VerdictError(VtrainError):
+    """An audit did not end in "verified", and its caller asked for an exception
+    (``Report.raise_for_verdict``); ``where`` is the place of the check that the verdict rests on.
+
+    ``report`` is the ``vtrain.wire.report.Report``.
+    """
+
+    code = "verdict"
+
+    def __init__(self, message: str, *, report: object, where: str = "") -> None:
+        super().__init__(message, where=where)
+        self.report = report
+
+
+class FraudError(VerdictError):
+    """The audit proved fraud: the solver's own signature stands under something false."""
+
+    code = "fraud"
+    fault = "solver"
+
+
+class InconclusiveError(VerdictError):
+    """The audit could not tell: bytes are missing, are not those signed for, or ask too much."""
+
+    code = "inconclusive"
+
+
+class ConditionalError(VerdictError):
+    """Every check passed, and the verdict rests on an assumption that nobody accepted."""
+
+    code = "conditional"
+    fault = "user"
 
 
 class VtrainWarning(UserWarning):

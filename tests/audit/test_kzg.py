@@ -378,7 +378,7 @@ def test_a_lie_in_a_segment_that_is_not_replayed_is_not_found(
     report = next(
         report
         for report in (audit(run, srs, all_=False, samples=1, seed=seed) for seed in seeds)
-        if report.verdict == "verified"
+        if report.verdict == "conditional"
     )
     assert report.segments != ((9, 12),)
     assert unchecked(report, NOT_COMPARED.format(8, 12))

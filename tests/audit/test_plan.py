@@ -23,10 +23,9 @@ from vtrain.audit.plan import (
     given_randomness,
 )
 from vtrain.errors import RunError
-from vtrain.wire.claim import SignedClaim, decode_signed_claim
 
 VECTORS = json.loads((Path(__file__).parent.parent / "vectors" / "plan.json").read_text())
-CLAIM = decode_signed_claim(bytes.fromhex(VECTORS["claim"]))
+CLAIM = bytes.fromhex(VECTORS["claim"])
 
 
 @pytest.mark.parametrize("case", VECTORS["cases"], ids=lambda case: str(case["population"]))
@@ -65,10 +64,9 @@ def test_every_pair_comes_up_about_as_often() -> None:
 
 
 def test_every_input_of_the_draw_counts() -> None:
-    other = SignedClaim(CLAIM.claim, bytes(64))
     base = draw(b"r", CLAIM, "d", 1000, 20)
     assert base != draw(b"s", CLAIM, "d", 1000, 20)
-    assert base != draw(b"r", other, "d", 1000, 20)
+    assert base != draw(b"r", bytes(32), "d", 1000, 20)
     assert base != draw(b"r", CLAIM, "e", 1000, 20)
     assert base != draw(b"r", CLAIM, "d", 1001, 20)
 
@@ -91,13 +89,22 @@ def test_bad_arguments_are_refused(
     assert caught.value.where == where
 
 
-def test_own_randomness_is_fresh_and_a_seed_is_predictable() -> None:
+def test_a_digest_has_its_length() -> None:
+    with pytest.raises(RunError, match="needs 32 bytes, has 31"):
+        draw(b"r", CLAIM[1:], "d", 10, 1)
+
+
+def test_own_randomness_is_fresh_and_a_seed_is_predictable_unless_a_claim_was_pinned() -> None:
     own = draw_randomness()
     assert len(own.value) == 32
     assert own != draw_randomness()
+    assert own.fresh
     assert not own.predictable
     assert draw_randomness(bytes).value == bytes(32)
-    assert given_randomness(b"seed").predictable
+    assert given_randomness(b"seed", pinned=False).predictable
+    pinned = given_randomness(b"seed", pinned=True)
+    assert not pinned.predictable
+    assert not pinned.fresh
 
 
 @pytest.mark.parametrize(("steps", "every"), [(12, 4), (13, 4), (7, 7), (5, 9), (9, 1), (11, 5)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
@@ -19,9 +20,12 @@ from safetensors.numpy import load_file
 
 from tests.tasks import make_mlp_onnx, make_samples
 from vtrain import cli
+from vtrain.cli.common import TerminatedError
 from vtrain.cli.demo import CHEAT_AT
 from vtrain.engines.registry import ENGINES
 from vtrain.errors import MissingExtraError
+from vtrain.train.store import RunDirectory
+from vtrain.wire.record import StepRecord
 
 TASK = """
 [task]
@@ -300,8 +304,8 @@ def test_verify_an_honest_run(call: Call, folder: Path) -> None:
 
 def test_a_seed_is_called_predictable_and_repeats_its_draw(call: Call, folder: Path) -> None:
     code, out, _ = call("verify", folder / "run", "--samples", 1, "--seed", "c0ffee")
-    assert code == 0
-    assert "predictable" in out
+    assert code == 4
+    assert "Verdict: CONDITIONAL - only if whoever made this claim did not know" in out
     arguments = ("verify", folder / "run", "--samples", 1, "--seed", "c0ffee", "--json")
     first, second = (parse(call(*arguments)[1]) for _ in range(2))
     assert first == second
@@ -436,7 +440,7 @@ def test_the_demo_on_another_task_catches_every_cheat(
     assert [case["reason"]["where"] for case in data["cheats"]] == [f"step {CHEAT_AT}"] * 3
     assert call("verify", tmp_path / "kept" / "honest")[0] == 0
     for number in (1, 2, 3):
-        assert call("verify", tmp_path / "kept" / f"cheat-{number}", "--all")[0] == 1
+        assert call("verify", tmp_path / "kept" / f"cheat-{number}", "--all")[0] == 10
     code, out, _ = call("demo", "--task", task)
     assert code == 0
     assert out.count("fraud, at step 33") == 3
@@ -455,23 +459,91 @@ def test_a_missing_extra_is_3(call: Call, folder: Path, monkeypatch: pytest.Monk
     assert parse(out)["error"]["code"] == "missing-extra"
 
 
-def test_a_crash_or_an_interrupt_is_no_verdict(
-    call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("raised", "code", "name", "said"),
+    [
+        (ZeroDivisionError("a defect"), 1, "unexpected", "ZeroDivisionError: a defect"),
+        (ImportError("libx.so: no such file"), 1, "unexpected", "ImportError: libx.so"),
+        (ImportError("x.so: Cannot allocate memory"), 3, "resources", "memory"),
+        (MemoryError(), 3, "resources", "this machine has not enough for it: memory"),
+        (OSError(errno.EMFILE, "Too many open files"), 3, "resources", "Too many open files"),
+        (RuntimeError("can't start new thread"), 3, "resources", "threads"),
+        (KeyboardInterrupt(), 130, "interrupted", "interrupted"),
+        (TerminatedError(), 143, "terminated", "terminated"),
+        (click.UsageError("no such thing"), 2, "usage", "no such thing"),
+    ],
+)
+def test_however_a_command_ends_it_is_no_verdict_and_has_its_json(
+    call: Call,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    raised: BaseException,
+    code: int,
+    name: str,
+    said: str,
 ) -> None:
     import vtrain.audit.verify
-
-    raised: BaseException = ZeroDivisionError("a defect")
 
     def fail(*_: object, **__: object) -> None:
         raise raised
 
     monkeypatch.setattr(vtrain.audit.verify, "verify", fail)
-    code, _, err = call("verify", folder / "run")
-    assert code == 3
-    assert "a defect" in err
-    assert "not a verdict" in err
-    raised = KeyboardInterrupt()
-    assert call("verify", folder / "run")[0] == 130
+    found, out, err = call("verify", folder / "run", "--json")
+    assert found == code
+    assert said in err
+    assert ("Traceback" in err) == isinstance(raised, ZeroDivisionError), "a defect alone has one"
+    error = parse(out)["error"]
+    assert error["code"] == name
+    assert said in error["message"]
+    found, out, _ = call("verify", folder / "run")
+    assert (found, out) == (code, "")
+
+
+@pytest.mark.parametrize("words", [("verify",), ("verify", "/none"), ("verfy",), ("train", "--x")])
+def test_wrong_calls_have_their_json_too(call: Call, words: tuple[str, ...]) -> None:
+    code, out, err = call(*words, "--json")
+    assert (code, parse(out)["error"]["code"]) == (2, "usage")
+    assert parse(out)["error"]["message"] in err
+
+
+def test_an_import_that_fails_is_said_in_json(tmp_path: Path) -> None:
+    """A machine that lacks the core, or memory for it: the entry point needs Python alone."""
+    script = (
+        "import sys\nsys.modules['vtrain._core'] = None\nsys.modules['click'] = None\n"
+        "from vtrain.cli import run\nsys.exit(run(['verify', sys.argv[1], '--json']))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert parse(done.stdout)["error"]["code"] == "unexpected"
+    assert "Traceback" not in done.stderr
+
+
+def test_an_interrupted_training_names_its_step_and_what_goes_on(
+    call: Call, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append, run = RunDirectory.append, tmp_path / "run"
+
+    def interrupt(directory: RunDirectory, record: StepRecord) -> None:
+        append(directory, record)
+        if record.step == 6:
+            raise KeyboardInterrupt
+
+    words = ("train", folder / "task.toml", "--out", run, "--key", folder / "solver.pem", "--json")
+    with monkeypatch.context() as patched:
+        patched.setattr(RunDirectory, "append", interrupt)
+        code, out, err = call(*words)
+    assert code == 130
+    assert "stopped after step 5 of 12; the same command goes on" in err
+    assert "after step 5 of 12" in parse(out)["error"]["message"]
+    code, out, _ = call("verify", run, "--json")
+    report = parse(out)
+    assert (code, report["reason"]["name"], report["reason"]["status"]) == (3, "claim", "not_done")
+    assert "unfinished: nothing is claimed yet, and it stands at 4 of 12 steps" in out
+    code, out, _ = call(*words)
+    assert (code, parse(out)["resumed_from"]) == (0, 4)
+    assert call("verify", run)[0] == 0
 
 
 def test_progress_is_drawn_on_stderr_and_only_on_a_terminal(

@@ -26,6 +26,7 @@ from tests.prove import step_runs
 from tests.prove.steps import FakeEzkl, make_ready, open_key, put_bundle, train_run
 from tests.tasks import make_mlp_onnx, make_samples, make_tiny_task
 from vtrain import cli
+from vtrain.attest.claims import compute_claim_digest
 from vtrain.attest.keys import public_key
 from vtrain.errors import ProverError
 from vtrain.prove import audit, jobs
@@ -430,7 +431,7 @@ def test_sigterm_interrupts_and_cleans_up(
             url = ("--queue", f"sqlite:///{run}/proofs/jobs.db")
             for words in (("prove", run, "--steps", 5), ("prove", "work", run, *url)):
                 code, _, err = call(*words, "--srs", srs)
-                assert (code, err.splitlines()[-1]) == (143, "terminated")
+                assert (code, "vtrain: terminated" in err.splitlines()) == (143, True)
                 assert queue.status(run_id).counts["waiting"] == 1, "given back"
                 assert signal.getsignal(signal.SIGTERM) is ours
         assert cleaned == [5, 5]
@@ -599,9 +600,15 @@ def verify(call: Call, run: Path, *arguments: object) -> tuple[int, Any]:
     return code, json.loads(out)
 
 
+def pinning(run: Path) -> tuple[str, str]:
+    """The options of an auditor who had pinned the claim of this run."""
+    return "--claim", compute_claim_digest(read_run(run).signed.claim).hex()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--mode", "proof", "--samples", "0", "SRS"], "--samples 0 asks for no proof"),
         (["--mode", "proof", "--steps", "5"], "--mode proof needs --srs"),
         (["--mode", "proof", "--all"], "name --steps in mode proof"),
         (["--private"], "--private has a meaning in --mode proof alone"),
@@ -629,21 +636,39 @@ def test_bad_usage_of_verify(
 def test_an_insecure_srs_is_said_and_decides_the_exit_code(
     call: Call, public: Path, srs: Path
 ) -> None:
-    given = ("--private", "--steps", 5, "--srs", srs)
+    given = ("--private", "--steps", 5, "--srs", srs, *pinning(public))
     code, report = verify(call, public, *given)
-    assert (code, report["verdict"]) == (3, "inconclusive")
-    assert report["reason"]["name"] == "srs"
+    assert (code, report["verdict"], report["reason"]) == (4, "conditional", None)
+    [assumption] = report["assumptions"]
+    assert (assumption["code"], assumption["accepted"]) == ("insecure-srs", False)
     code, report = verify(call, public, *given, "--allow-insecure-srs")
     assert (code, report["verdict"]) == (0, "verified")
+    assert report["assumptions"] == [{**assumption, "accepted": True}]
     assert any("INSECURE SRS" in line for line in report["strength"]["unchecked"])
     code, out, _ = call("verify", public, "--mode", "proof", *given, "--allow-insecure-srs")
     assert code == 0
     assert "Verdict: VERIFIED" in out
     assert "INSECURE SRS" in out
+    _, out, _ = call("verify", public, "--mode", "proof", *given)
+    assert "Verdict: CONDITIONAL - only if whoever made the SRS" in out
+
+
+def test_steps_named_without_a_pinned_claim_are_predictable(
+    call: Call, public: Path, srs: Path
+) -> None:
+    """Proofs are made after the steps are named: a claim could have been made to fit them."""
+    given = ("--private", "--steps", 5, "--srs", srs, "--allow-insecure-srs")
+    code, report = verify(call, public, *given)
+    assert (code, report["verdict"]) == (4, "conditional")
+    codes = [(item["code"], item["accepted"]) for item in report["assumptions"]]
+    assert codes == [("predictable-sample", False), ("insecure-srs", True)]
+    assert verify(call, public, *given, *pinning(public))[0] == 0
+    code, report = verify(call, public, *given, "--claim", "00" * 32)
+    assert (code, report["reason"]["name"]) == (3, "claim")
 
 
 def test_what_is_wrong_with_the_run_is_a_verdict(call: Call, public: Path, srs: Path) -> None:
-    given = ("--private", "--steps", 5, "--srs", srs, "--allow-insecure-srs")
+    given = ("--private", "--steps", 5, "--srs", srs, "--allow-insecure-srs", *pinning(public))
     path = public / "proofs" / "step-000000000005.cbor"
     good = path.read_bytes()
     for data in (b"", good[:-1], b"\xff" * 100):
@@ -695,7 +720,8 @@ def test_stages_of_verifying_are_told_where_there_is_no_terminal(
         return make_ready(graph, setup, name)
 
     monkeypatch.setattr(audit, "prepare_circuit", make_key)
-    given = ("--mode", "proof", "--private", "--steps", 5, "--srs", srs, "--allow-insecure-srs")
+    named = ("--steps", 5, "--srs", srs, "--allow-insecure-srs", *pinning(public))
+    given = ("--mode", "proof", "--private", *named)
     code, _, err = call("verify", public, *given)
     assert code == 0
     assert [found[1] for line in err.splitlines() if (found := STAGE.fullmatch(line))][-3:] == [
@@ -716,7 +742,8 @@ def test_batches_of_the_owner(
     file = tmp_path / "batches"
     signed = sign_batches(task.spec, task.graph, task.samples, open_key(srs), KEY)
     file.write_bytes(encode_batches(signed))
-    given = ("--private", "--steps", 5, "--srs", srs, "--allow-insecure-srs", "--batches", file)
+    given = ("--private", "--steps", 5, "--srs", srs, "--allow-insecure-srs", *pinning(public))
+    given += ("--batches", file)
     owner = public_key(KEY).hex()
     code, report = verify(call, public, *given, "--owner", owner)
     assert code == 0
@@ -726,7 +753,8 @@ def test_batches_of_the_owner(
 
 
 def test_the_task_agreed_on(call: Call, public: Path, srs: Path, task: CompiledTask) -> None:
-    given = ("--private", "--steps", 5, "--srs", srs, "--allow-insecure-srs", "--task-id")
+    given = ("--private", "--steps", 5, "--srs", srs, "--allow-insecure-srs", *pinning(public))
+    given += ("--task-id",)
     assert verify(call, public, *given, task.task_id.hex())[0] == 0
     assert verify(call, public, *given, "00" * 32)[0] == 3
 

@@ -503,7 +503,7 @@ def draw_plainly(seed: bytes, population: int, count: int) -> list[int]:
 
 def make_plan() -> Json:
     """plan.json."""
-    claim = make_claim()["signed_encoding"]
+    claim = make_claim()["digest"]
     cases = []
     for randomness, domain, population, count in (
         ("00", "replay segments", 1, 1),

@@ -1,10 +1,13 @@
 """The one sampler: which of many things an audit looks at, and how likely that catches a cheat.
 
-Every kind of check draws its indices here, from (signed claim, randomness, domain).  The claim is
-bound so that randomness cannot be reused for another run, the domain so that two checks of one
-audit are independent.
+Every kind of check draws its indices here, from (randomness, digest of a claim's body, domain).
+The claim is bound so that randomness cannot be reused for another run, the domain so that two
+checks of one audit are independent.  Signatures have no part in it: whoever signs can make any
+number of valid ones of one claim.  Nor would the body alone protect (its signer chose the run id,
+and what is in the log): only the order does.  The claim comes first, the auditor pins its digest,
+and the randomness exists after that; :func:`given_randomness` is told whether it was so.
 
-The stream is BLAKE3 in derive_key mode, context "vtrain 2026 sampling v1", over the canonical CBOR
+The stream is BLAKE3 in derive_key mode, context "vtrain 2026 sampling v2", over the canonical CBOR
 map {"claim", "domain", "population", "randomness"}, read as endless 8-byte little-endian words.  A
 number below m is the next word below the greatest multiple of m that 2^64 holds, modulo m: the
 words above it are skipped, so every outcome is equally likely.  Indices come by a Fisher-Yates
@@ -24,12 +27,13 @@ from blake3 import blake3
 from vtrain.errors import RunError
 from vtrain.spec import domains
 from vtrain.wire import cbor
-from vtrain.wire.claim import SignedClaim, encode_signed_claim
 from vtrain.wire.report import Detection, Randomness
 
 RANDOMNESS_BYTES = 32
 """Bytes that an auditor draws; randomness given to us may have 1 to 64."""
 MAX_RANDOMNESS_BYTES = 64
+DIGEST_BYTES = 32
+"""Bytes of a claim's digest."""
 REPLAY_DOMAIN = "replay segments"
 """Domain under which the segments to replay are drawn."""
 FRACTIONS = (Fraction(1, 100), Fraction(1, 20), Fraction(1, 10), Fraction(1, 4))
@@ -39,16 +43,25 @@ _BLOCK = 1024
 
 
 def draw_randomness(random: Callable[[int], bytes] = os.urandom) -> Randomness:
-    """The auditor's own randomness, drawn now: call it only after the claim was read."""
+    """The auditor's own randomness, drawn now: call it only after the claim was read, and of what
+    is at hand already."""
     return Randomness(
-        random(RANDOMNESS_BYTES), "randomness of the auditor's own, drawn after the claim", False
+        random(RANDOMNESS_BYTES),
+        "randomness of the auditor's own, drawn after the claim",
+        predictable=False,
+        fresh=True,
     )
 
 
-def given_randomness(value: bytes) -> Randomness:
-    """Randomness handed in: nobody can tell here who knew it when.  RunError on a bad length."""
+def given_randomness(value: bytes, *, pinned: bool) -> Randomness:
+    """Randomness handed in; RunError on a bad length.
+
+    ``pinned``: the auditor held the digest of what is sampled before this existed.  Otherwise it is
+    predictable: nobody can tell here who knew it when.
+    """
     _check_randomness(value)
-    return Randomness(value, "a seed that was given", True)
+    source = "a seed that was given, for the claim that was pinned before"
+    return Randomness(value, source if pinned else "a seed that was given", not pinned)
 
 
 def _check_randomness(value: object) -> None:
@@ -59,22 +72,25 @@ def _check_randomness(value: object) -> None:
 
 
 def draw(
-    randomness: bytes, claim: SignedClaim, domain: str, population: int, count: int
+    randomness: bytes, digest: bytes, domain: str, population: int, count: int
 ) -> tuple[int, ...]:
     """``count`` distinct indices in [0, population), evenly drawn, in the order of the draw.
 
-    All of them when ``count`` is not less than ``population`` (at most 2^48); RunError when
-    either is negative or the randomness has no bytes or more than 64.
+    ``digest`` (32 bytes) is that of the body of the claim about what is sampled.  All of them when
+    ``count`` is not less than ``population`` (at most 2^48); RunError when either is negative, the
+    randomness has no bytes or more than 64, or the digest is none.
     """
-    value = given_randomness(randomness).value
+    _check_randomness(randomness)
+    if len(digest) != DIGEST_BYTES:
+        raise RunError(f"needs {DIGEST_BYTES} bytes, has {len(digest)}", where="claim's digest")
     if not 0 <= population <= 2**48 or count < 0:
         raise RunError(f"cannot draw {count} of {population}", where="sampling plan")
     seed = cbor.encode(
         {
-            "claim": encode_signed_claim(claim),
+            "claim": digest,
             "domain": domain,
             "population": population,
-            "randomness": value,
+            "randomness": randomness,
         }
     )
     words = _words(seed)

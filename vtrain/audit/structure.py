@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
+from vtrain.audit.pin import Pin, compare_claims
 from vtrain.audit.plan import Segments
 from vtrain.commit.checkpoint import compute_checkpoint_size
 from vtrain.commit.digest import compute_tensor_digest
@@ -178,6 +179,8 @@ class Evidence:
 def check_structure(
     run: Path,
     *,
+    pin: Pin | None = None,
+    solver: bytes | None = None,
     task_id: bytes | None = None,
     data: Path | None = None,
     threads: int = 0,
@@ -186,14 +189,17 @@ def check_structure(
 ) -> Evidence:
     """Check everything but the arithmetic of the steps; never raises for what is in ``run``.
 
-    ``task_id``: the task that was agreed on.  ``data``: the sample table, for a run without one.
-    ``limits``: ``LIMITS`` within this machine's memory unless given.
+    ``pin``: the claim that the auditor holds; another is as good as none.  ``solver``: the public
+    key that must have signed.  ``task_id``: the task that was agreed on.  ``data``: the sample
+    table, for a run without one.  ``limits``: ``LIMITS`` within this machine's memory unless given.
     """
     if limits is None:
         limits = LIMITS.within(measure_memory())
     paths, ledger = RunPaths(run), Ledger(run)
     attempt = ledger.attempt
-    signed = attempt("claim", "claim.cbor", lambda: _read_claim(paths, limits))
+    if unfinished := _find_unfinished(paths):
+        return _end_unfinished(unfinished)
+    signed = attempt("claim", "claim.cbor", lambda: _read_claim(paths, limits, pin, solver))
     no_claim = "" if signed else "there is no valid claim to hold it against"
     task = attempt("task", "task.cbor", lambda: _read_task(paths, signed, task_id, limits))
     no_task = "" if task else "the task is not known"
@@ -273,8 +279,52 @@ def _known(value: T | None) -> T:
     return value
 
 
-def _read_claim(paths: RunPaths, limits: Limits) -> tuple[str, SignedClaim]:
-    return "the solver's signature holds", evidence.read_claim(paths, limits.claim_bytes)
+def _find_unfinished(paths: RunPaths) -> str:
+    """Why a folder with the beginnings of a run has no claim yet; empty where it has one, or is no
+    run at all.  Its files lie as an interrupted process left them: they are no evidence."""
+    if os.path.lexists(paths.claim) or not os.path.lexists(paths.task):
+        return ""
+    try:
+        task = evidence.read_task(paths)
+        steps = read_manifest(paths).steps if os.path.lexists(paths.manifest) else 0
+        reached = f"it stands at {steps} of {task.steps} steps"
+    except VtrainError:
+        reached = "how far it is cannot be told"
+    return (
+        f"the run is unfinished: nothing is claimed yet, and {reached}; `vtrain train` goes on and "
+        "signs a claim at the end"
+    )
+
+
+def _end_unfinished(reason: str) -> Evidence:
+    """The evidence of a run that claims nothing: none."""
+    return Evidence(
+        task=None,
+        task_id=b"",
+        signed=None,
+        graph=None,
+        samples=None,
+        records=(),
+        segments=None,
+        checkpoints=frozenset(),
+        checks=(Check("claim", "not_done", reason, "claim.cbor"),),
+        extra_files=(),
+    )
+
+
+def _read_claim(
+    paths: RunPaths, limits: Limits, pin: Pin | None, solver: bytes | None
+) -> tuple[str, SignedClaim]:
+    signed = evidence.read_claim(paths, limits.claim_bytes)
+    claim, said = signed.claim, "the solver's signature holds"
+    if solver is not None and claim.solver != solver:
+        raise FindingError(f"is signed by {claim.solver.hex()}, not by {solver.hex()} as asked for")
+    if pin is None:
+        return said, signed
+    other = compare_claims(pin, claim, paths, limits.log_bytes)
+    if other is not None:
+        raise FindingError(other.reason, fault="solver" if other.contradicts else "nobody")
+    return f"{said}; it is the claim that was pinned", signed
 
 
 def _read_task(

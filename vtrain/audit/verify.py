@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from vtrain.attest.claims import compute_claim_digest
+from vtrain.audit.pin import Pin
 from vtrain.audit.plan import (
     REPLAY_DOMAIN,
     Segments,
@@ -33,9 +35,18 @@ from vtrain.spec.samples import Samples
 from vtrain.train.kzg import KzgRecorder
 from vtrain.train.layout import RunPaths
 from vtrain.train.runner import check_threads
+from vtrain.wire.claim import PUBLIC_KEY_LENGTH, SignedClaim
 from vtrain.wire.graph import StepGraph
 from vtrain.wire.record import StepRecord
-from vtrain.wire.report import Blame, Check, Randomness, Report, Strength, compute_verdict
+from vtrain.wire.report import (
+    Assumption,
+    Blame,
+    Check,
+    Randomness,
+    Report,
+    Strength,
+    compute_verdict,
+)
 from vtrain.wire.task import TaskSpec
 
 DEFAULT_SAMPLES: Final = 3
@@ -51,6 +62,8 @@ def verify(
     samples: int | None = None,
     all_: bool = False,
     seed: bytes | None = None,
+    pin: Pin | None = None,
+    solver: bytes | None = None,
     task_id: bytes | None = None,
     data: Path | None = None,
     engine: str = "auto",
@@ -63,36 +76,49 @@ def verify(
 ) -> Report:
     """Check the structure of ``run`` in full, then replay ``samples`` of its segments, or ``all_``.
 
-    Whatever ``run`` contains ends in a report.  ``random`` is asked for fresh randomness after the
-    claim was read; ``seed`` (1 to 64 bytes) replaces it, which the report calls predictable.
+    Whatever ``run`` contains ends in a report.  No ``samples`` (0) is an audit of the structure
+    alone.  ``pin`` is the claim that the auditor holds, ``solver`` the public key that must have
+    signed; what they do not allow is refused.  ``random`` is asked for fresh randomness after the
+    claim was read; ``seed`` (1 to 64 bytes) replaces it: without a ``pin`` from before it existed
+    the sample is predictable, and the verdict at most conditional.
     ``data`` is the sample table for a run published without it.  ``limits`` bound what it takes
     on; by default they are cut down to this machine's memory.  ``srs`` is the SRS file, opened by
     ``open_key`` (``vtrain.prove.kzg.CommitKey``), with which the KZG commitments of replayed steps
-    are compared, where the task asks for such.  RunError when ``run`` is no folder,
-    for an unknown engine, for a seed or task id of another length, for an SRS that is no file or
-    that nothing opens, and beyond 1024 threads; MissingExtraError, DeviceError, KernelError, before
+    are compared, where the task asks for such.  RunError when ``run`` is no folder, for an unknown
+    engine, for a seed, key or task id of another length, for an SRS that is no file or that nothing
+    opens, and beyond 1024 threads; MissingExtraError, DeviceError, KernelError, before
     anything is read, for an engine that this machine lacks.
     """
     if not run.is_dir():
         raise RunError("is not a run directory", where=str(run))
     if samples is not None and samples < 0:
         raise RunError("is negative", where=f"samples {samples}")
-    if task_id is not None:
-        _check_task_id(task_id)
+    _check_bytes(task_id, TASK_ID_BYTES, "task_id")
+    _check_bytes(solver, PUBLIC_KEY_LENGTH, "solver")
     check_threads(threads)
     if srs is not None and (open_key is None or not srs.is_file()):
         reason = "is no file" if open_key else "needs open_key"
         raise RunError(reason, where=str(srs))
     resolved = resolve_engine(engine)
-    given = None if seed is None else given_randomness(seed)
+    given = None if seed is None else given_randomness(seed, pinned=pin is not None)
     evidence = check_structure(
-        run, task_id=task_id, data=data, threads=threads, limits=limits, progress=progress
+        run,
+        pin=pin,
+        solver=solver,
+        task_id=task_id,
+        data=data,
+        threads=threads,
+        limits=limits,
+        progress=progress,
     )
     subject = _find_subject(evidence)
     count = DEFAULT_SAMPLES if samples is None else samples
     randomness: Randomness | None = None  # of a draw: a replay of everything draws nothing
     kzg = _prepare_kzg(RunPaths(run), evidence, subject, srs, open_key, threads)
-    if isinstance(subject, str):
+    digest = b"" if evidence.signed is None else compute_claim_digest(evidence.signed.claim)
+    if count == 0 and not all_:
+        replay = _Replay((), ())
+    elif isinstance(subject, str):
         replay = _Replay((Check("replay", "not_done", subject),), ())
     else:
         population = subject.segments.count
@@ -100,21 +126,27 @@ def verify(
             chosen = tuple(range(population))
         else:
             randomness = given or draw_randomness(random)
-            signed = evidence.signed
-            if signed is None:
-                raise RunError("has records without a claim", where="audit")
-            drawn = draw(randomness.value, signed, REPLAY_DOMAIN, population, count)
+            drawn = draw(randomness.value, digest, REPLAY_DOMAIN, population, count)
             chosen = tuple(sorted(drawn))
         replay = _replay(RunPaths(run), subject, chosen, resolved, threads, progress, kzg)
     checks = evidence.checks + _list_kzg_checks(kzg, replay) + replay.checks
     last = evidence.records[-1] if evidence.records else None
     claim = evidence.signed.claim if evidence.signed else None
     segments = evidence.segments
+    assumptions = list_assumptions(randomness)
     return Report(
-        verdict=compute_verdict(checks),
+        verdict=compute_verdict(checks, assumptions),
         checks=checks,
         strength=_describe_strength(
-            evidence, replay, randomness, resolved, kzg, given_id=task_id, given_srs=srs is not None
+            evidence,
+            replay,
+            randomness,
+            resolved,
+            kzg,
+            given_id=task_id,
+            given_srs=srs is not None,
+            pin=pin,
+            solver=solver,
         ),
         randomness=randomness,
         detections=(
@@ -130,12 +162,27 @@ def verify(
         steps=claim.log_size if claim else 0,
         root=last.state_root if last else b"",
         log_root=claim.log_root if claim else b"",
+        claim=digest,
+        assumptions=assumptions,
     )
 
 
-def _check_task_id(task_id: object) -> None:
-    if not isinstance(task_id, bytes) or len(task_id) != TASK_ID_BYTES:
-        raise RunError(f"needs {TASK_ID_BYTES} bytes (of hex text: bytes.fromhex)", where="task_id")
+def list_assumptions(*draws: Randomness | None) -> tuple[Assumption, ...]:
+    """What a verdict assumes that rests on these draws; None is a draw that left nothing out."""
+    if not any(randomness is not None and randomness.predictable for randomness in draws):
+        return ()
+    return (
+        Assumption(
+            "predictable-sample",
+            "whoever made this claim did not know what would be drawn: a seed was given, and no "
+            "claim was pinned before it existed (--claim)",
+        ),
+    )
+
+
+def _check_bytes(value: object, length: int, where: str) -> None:
+    if value is not None and not (isinstance(value, bytes) and len(value) == length):
+        raise RunError(f"needs {length} bytes (of hex text: bytes.fromhex)", where=where)
 
 
 @dataclass(frozen=True)
@@ -229,8 +276,6 @@ def _replay(
     kzg: KzgComparison | Check | None,
 ) -> _Replay:
     """Replay the chosen segments in order, up to the first difference."""
-    if not chosen:
-        return _Replay((Check("replay", "not_done", "no segment was asked for"),), ())
     bounds = [subject.segments.bounds(index) for index in chosen]
     total = sum(end - start for start, end in bounds)
     try:
@@ -244,22 +289,23 @@ def _replay(
     standing: int | None = None
     comparison = kzg if isinstance(kzg, KzgComparison) else None
     for count, (start, end) in enumerate(bounds, start=1):
-        if standing != start and not _load(paths, subject, session, start, threads):
-            reason = f"the checkpoint of step {start} was not produced"
+        first = _load_nearest(paths, subject, session, start, standing, threads)
+        if first is None:
+            reason = f"no checkpoint up to step {start} was produced"
             checks.append(Check("replay", "not_done", reason, f"steps {start + 1} to {end}"))
             done += end - start
             continue
 
-        def show(steps: int, before: int = done) -> None:
-            progress("replay", before + steps, total)
+        def show(steps: int, before: int = done, ahead: int = start - first) -> None:
+            progress("replay", before + max(steps - ahead, 0), total)
 
         try:
-            difference = replay_segment(session, subject.records, start, end, show, comparison)
+            difference = replay_segment(session, subject.records, first, end, show, comparison)
         except VtrainError as error:
             reason = f"the {engine} engine gave up: {error.message}"
             checks.append(Check("replay", "not_done", reason, f"steps {start + 1} to {end}"))
             break
-        replayed.append((start + 1, end if difference is None else difference.step))
+        replayed.append((first + 1, end if difference is None else difference.step))
         if difference is not None:
             detail = difference.describe()
             if difference.step == end and difference.field == "state_root":
@@ -274,22 +320,36 @@ def _replay(
         standing = end
         done += end - start
     if not checks:
-        steps = f"{total} of {subject.segments.steps} steps"
+        count = sum(last - first + 1 for first, last in replayed)
+        steps = f"{count} of {subject.segments.steps} steps"
         detail = f"{steps} done again by the {engine} engine, every bit the same"
         checks.append(Check("replay", "passed", detail))
     return _Replay(tuple(checks), tuple(replayed))
 
 
-def _load(paths: RunPaths, subject: _Subject, session: Session, step: int, threads: int) -> bool:
-    """Load the checkpoint of ``step``; False when its bytes are not those signed for."""
-    if step not in subject.checkpoints:
-        return False
-    try:
-        state = read_state(paths, subject.task, subject.graph, subject.records, step, threads)
-    except FindingError:
-        return False
-    session.load_state(state)
-    return True
+def _load_nearest(
+    paths: RunPaths,
+    subject: _Subject,
+    session: Session,
+    start: int,
+    standing: int | None,
+    threads: int,
+) -> int | None:
+    """Bring ``session``, which holds the state after ``standing`` steps, to the last state up to
+    ``start`` that was produced, and say which; None where there is none.
+
+    A checkpoint that was not produced shields nothing: the steps that lead to it are done again.
+    """
+    for step in sorted((step for step in subject.checkpoints if step <= start), reverse=True):
+        if standing is not None and standing >= step:
+            break
+        try:
+            state = read_state(paths, subject.task, subject.graph, subject.records, step, threads)
+        except FindingError:
+            continue
+        session.load_state(state)
+        return step
+    return standing
 
 
 def _compare_checkpoint(
@@ -306,6 +366,34 @@ def _compare_checkpoint(
     return f"; {found}" if found else ""
 
 
+ORDER: Final = (
+    "whether the claim was pinned before the seed existed: the auditor who did both knows"
+)
+"""What a report with a pin and a given seed cannot tell."""
+
+
+def describe_signer(
+    signed: SignedClaim | None,
+    pin: Pin | None,
+    solver: bytes | None,
+    checked: list[str],
+    unchecked: list[str],
+) -> None:
+    """What is known of who signed, and of which claim it is, in sentences."""
+    if signed is None:
+        return
+    if pin is not None:
+        checked.append(f"the claim is the one that was pinned, {pin.digest.hex()}")
+    if solver is not None:
+        checked.append(f"the claim is signed by the key asked for, {solver.hex()}")
+    else:
+        unchecked.append(
+            f"who signed: the run names the key {signed.claim.solver.hex()} itself (name the one "
+            "you want with --solver)"
+        )
+    unchecked.append("who holds the solver's key")
+
+
 def _describe_strength(
     evidence: Evidence,
     replay: _Replay,
@@ -315,6 +403,8 @@ def _describe_strength(
     *,
     given_id: bytes | None,
     given_srs: bool,
+    pin: Pin | None,
+    solver: bytes | None,
 ) -> Strength:
     """What the verdict rests on and what it leaves open, in sentences."""
     passed = [check.name for check in evidence.checks if check.status == "passed"]
@@ -329,6 +419,9 @@ def _describe_strength(
             "whether this is the task agreed on: its id was taken from the run itself "
             "(name the one you want with --task-id)"
         )
+    describe_signer(evidence.signed, pin, solver, checked, unchecked)
+    if pin is not None and randomness is not None and not randomness.fresh:
+        unchecked.append(ORDER)
     replayed = sum(last - first + 1 for first, last in replay.segments)
     if evidence.segments is not None:
         whole = evidence.segments.count
@@ -338,6 +431,8 @@ def _describe_strength(
                 f"{replayed} of {evidence.segments.steps} steps in {len(replay.segments)} of "
                 f"{whole} segments, replayed by the {engine} engine{drawn}"
             )
+        if not replay.checks:
+            unchecked.append("structure alone was asked for: no step was done again")
         if replayed < evidence.segments.steps:
             batches = " (their batches and order were checked)" if "batches" in passed else ""
             unchecked.append(
@@ -355,7 +450,7 @@ def _describe_strength(
     unchecked.extend(
         f"{check.name}: {check.detail}" for check in evidence.checks if check.status == "not_done"
     )
-    unchecked.append("who holds the solver's key, and whether the model is any good")
+    unchecked.append("whether the model is any good")
     if any(name.startswith(_PROOFS) for name in evidence.extra_files):
         unchecked.append(f"what lies in {_PROOFS}: proofs are for verify --mode proof to check")
     extra = [name for name in evidence.extra_files if not name.startswith(_PROOFS)]

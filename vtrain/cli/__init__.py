@@ -1,94 +1,105 @@
 """The ``vtrain`` command: one file a command, imported only when that command is called.
 
-Exit codes are the same everywhere: 0 done or verified, 1 fraud found, 2 bad input or usage, 3
-inconclusive, which includes what this machine cannot do (an extra, a driver or a GPU is missing, a
-GPU fails) and an internal failure: a crash must never look like a verdict.  An interrupted command
-exits with 130, a terminated one with 143.
+Exit codes are the same everywhere: 0 done or verified, 10 fraud found, 2 bad input or usage, 3
+inconclusive, which includes what this machine cannot do (memory, an extra, a driver or a GPU is
+missing), 4 verified only under an assumption that the caller did not accept, 130 interrupted, 143
+terminated.  1 is left to the unexpected: whatever ends a process may leave a 1 behind, so that it
+must not be a verdict.
+
+This module needs nothing but Python itself, so that a machine on which an import fails (for lack of
+memory, say) is told so in the form that was asked for.
 """
 
 from __future__ import annotations
 
+import errno
+import json
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Final, NoReturn
 
-import click
-
-from vtrain import __version__
-
+EXIT_UNEXPECTED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_INCONCLUSIVE: Final = 3
 EXIT_INTERRUPTED: Final = 130
 
-_COMMANDS: Final = {
-    "demo": "train, verify and catch three cheats",
-    "dispute": "open, join, play and watch a dispute",
-    "eval": "loss and accuracy of a checkpoint",
-    "export": "the trained model as float ONNX and safetensors",
-    "graph": "the step graph in other formats",
-    "inspect": "what a run directory says of itself, unverified",
-    "key": "make and show solver keys",
-    "profile": "calibrate the exponents of a task",
-    "prove": "prove steps of a run in zero knowledge",
-    "referee": "judge one leaf of a dispute",
-    "serve": "host disputes over HTTP",
-    "srs": "check and make what proofs rest on",
-    "task": "look at a task before anyone signs it",
-    "train": "train a task and commit to every step",
-    "verify": "check a run, whoever made it",
-}
-"""Command -> its line of help; ``vtrain.cli.NAME`` holds it under the name ``command``."""
-
-
-class _LateGroup(click.Group):
-    """Imports a command's module when the command is called, not to list it."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        found = import_module(f"vtrain.cli.{cmd_name}").command
-        return found if isinstance(found, click.Command) else None
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(sorted(_COMMANDS.items()))
-
-
-@click.group(cls=_LateGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="vtrain")
-def cli() -> None:
-    """Training runs in exact integers, committed to and checkable by anyone.
-
-    Exit codes: 0 done or verified, 1 fraud found, 2 bad input or usage, 3 inconclusive or not
-    possible on this machine, 130 interrupted (Ctrl-C), 143 terminated (SIGTERM).
-    """
+_LACKING: Final = frozenset(
+    {
+        errno.ENOMEM,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.EAGAIN,
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EFBIG,
+    }
+)
+"""What the system says when it has no more of something: memory, descriptors, threads, disk."""
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line (``sys.argv`` if None) and return its exit code."""
-    code = EXIT_INCONCLUSIVE
+    """Run one command line (``sys.argv`` if None) and return its exit code.
+
+    With ``--json`` every exit but that of a killed process has one JSON object on stdout.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        result = cli.main(arguments, prog_name="vtrain", standalone_mode=False)
-        code = result if isinstance(result, int) else 0
-    except click.ClickException as error:
-        error.show()
-        code = EXIT_USAGE
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
-        code = EXIT_INTERRUPTED
+        from vtrain.cli.root import invoke
+
+        return invoke(words)
+    except KeyboardInterrupt as error:
+        return _end(words, EXIT_INTERRUPTED, "interrupted", "interrupted", error)
     except SystemExit:
-        pass  # click's answer to a closed pipe: nobody reads the verdict, so there is none
-    finally:
-        if sys.exception() is not None:
+        return EXIT_INCONCLUSIVE  # click's answer to a closed pipe: nobody reads the verdict
+    except BaseException as error:  # noqa: BLE001 - a panic of the Rust core is no Exception
+        if lacking := _find_lack(error):
+            what = f"this machine has not enough for it: {lacking}"
+            return _end(words, EXIT_INCONCLUSIVE, "resources", what, error)
+        if not isinstance(error, ImportError):
             traceback.print_exc()
-            click.echo("vtrain failed; this is a defect in vtrain, not a verdict", err=True)
-            return code  # noqa: B012 - the traceback is printed, and Python's own exit code is 1
+        text = str(error).strip().partition("\n")[0]
+        what = f"{type(error).__name__}: {text}" if text else type(error).__name__
+        what += "; this is a defect in vtrain or in its installation, not a verdict"
+        return _end(words, EXIT_UNEXPECTED, "unexpected", what, error)
+
+
+def _find_lack(error: BaseException | None) -> str:
+    """What the machine had no more of, when that is behind an error; else nothing."""
+    while error is not None:
+        if isinstance(error, MemoryError):
+            return "memory"
+        if isinstance(error, OSError) and error.errno in _LACKING:
+            return error.strerror or str(error)
+        if isinstance(error, RuntimeError) and "start new thread" in str(error):
+            return "threads"
+        if isinstance(error, ImportError) and "cannot allocate memory" in str(error).lower():
+            return "memory"
+        error = error.__cause__ or error.__context__
+    return ""
+
+
+def _end(words: list[str], code: int, name: str, message: str, error: BaseException) -> int:
+    """Say how a command ended that did not say so itself."""
+    notes = getattr(error, "__notes__", ())
+    say("vtrain", [message, *notes])
+    if "--json" in words:
+        print_error(name, "nobody", ". ".join((message, *notes)), "")
     return code
+
+
+def say(command: str, lines: Sequence[str]) -> None:
+    """Lines on stderr, each with the name of the command."""
+    for line in lines:
+        text = "".join(char if char.isprintable() else repr(char)[1:-1] for char in line)
+        sys.stderr.write(f"{command}: {text}\n")
+
+
+def print_error(code: str, fault: str, message: str, where: str) -> None:
+    """Print an error as the JSON object of its command."""
+    error = {"code": code, "fault": fault, "message": message, "where": where}
+    sys.stdout.write(json.dumps({"error": error}, indent=2) + "\n")
+    sys.stdout.flush()
 
 
 def main() -> NoReturn:

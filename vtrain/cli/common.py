@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import string
 import sys
@@ -16,13 +15,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from vtrain.cli import EXIT_INCONCLUSIVE, EXIT_USAGE, print_error, say
 from vtrain.errors import VtrainError, VtrainWarning
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-EXIT_INPUT = 2
-EXIT_INCONCLUSIVE = 3
 EXIT_TERMINATED = 128 + signal.SIGTERM
 
 _INCONCLUSIVE = frozenset({"busy", "device", "kernel", "missing-extra", "service-fault"})
@@ -45,23 +43,10 @@ class VtrainCommand(click.Command):
             with _show_warnings(ctx.meta.setdefault(_WARNINGS, [])):
                 return super().invoke(ctx)
         except VtrainError as error:
-            from vtrain.report.terminal import make_printable
-
-            click.echo(f"{ctx.command_path}: {make_printable(str(error))}", err=True)
-            for note in getattr(error, "__notes__", ()):
-                click.echo(f"{ctx.command_path}: {make_printable(note)}", err=True)
+            say(ctx.command_path, [str(error), *getattr(error, "__notes__", ())])
             if ctx.params.get("as_json"):
-                print_json(
-                    {
-                        "error": {
-                            "code": error.code,
-                            "fault": error.fault,
-                            "message": error.message,
-                            "where": error.where,
-                        }
-                    }
-                )
-            return EXIT_INCONCLUSIVE if error.code in _INCONCLUSIVE else EXIT_INPUT
+                print_error(error.code, error.fault, error.message, error.where)
+            return EXIT_INCONCLUSIVE if error.code in _INCONCLUSIVE else EXIT_USAGE
 
 
 _WARNINGS = "vtrain.warnings"
@@ -116,8 +101,11 @@ class CleanCommand(VtrainCommand):
         before = signal.signal(signal.SIGTERM, _terminate)
         try:
             return super().invoke(ctx)
-        except TerminatedError:
-            click.echo("terminated", err=True)
+        except TerminatedError as error:
+            notes = getattr(error, "__notes__", ())
+            say("vtrain", ["terminated", *notes])
+            if ctx.params.get("as_json"):
+                print_error("terminated", "nobody", ". ".join(("terminated", *notes)), "")
             return EXIT_TERMINATED
         finally:
             signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
@@ -191,14 +179,16 @@ def count(number: int, thing: str) -> str:
 
 def print_json(value: Mapping[str, Any]) -> None:
     """Print one JSON object."""
+    import json
+
     click.echo(json.dumps(value, indent=2))
 
 
 def make_console() -> Console:
-    """A console on stdout that colours nothing by itself."""
+    """A console on stdout that colours nothing by itself, and wraps on a terminal alone."""
     from rich.console import Console
 
-    return Console(highlight=False)
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
 def print_pairs(pairs: Mapping[str, object]) -> None:
@@ -215,8 +205,34 @@ def show_progress(*, lines: bool = False) -> Iterator[Progress]:
     """Progress bars on stderr, one for each thing being done; nothing when that is no terminal.
 
     "step 5: prove" is the stage "prove" of the thing "step 5".  With ``lines``, where there is no
-    terminal, a line for each stage that begins, with the seconds since the start.
+    terminal, a line for each stage that begins, with the seconds since the start.  Whoever
+    interrupts it is told how far it was.
     """
+    reached = ""
+    with _show_stages(lines=lines) as show:
+
+        def remember(what: str, done: int, total: int) -> None:
+            nonlocal reached
+            reached = f"{what}, {done} of {total}"
+            show(what, done, total)
+
+        with noting_interrupts(lambda: reached and f"it was at: {reached}"):
+            yield remember
+
+
+@contextmanager
+def noting_interrupts(describe: Callable[[], str]) -> Iterator[None]:
+    """Have an interrupt carry a note of how far things were."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if note := describe():
+            error.add_note(note)
+        raise
+
+
+@contextmanager
+def _show_stages(*, lines: bool) -> Iterator[Progress]:
     if not sys.stderr.isatty():
         yield _StageLines() if lines else lambda what, done, total: None
         return

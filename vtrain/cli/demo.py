@@ -124,6 +124,14 @@ def _choose_folder(keep: Path | None) -> Iterator[Path]:
     yield keep
 
 
+def _title(console: Console, text: str) -> None:
+    """The heading of a part: a line without ornament where it is not for a terminal."""
+    if console.is_terminal:
+        console.rule(f"[bold]{text}")
+    else:
+        console.print(f"\n{text}")
+
+
 def _show_honest(
     file: TaskFile, folder: Path, key: PrivateKey, engine: str, console: Console
 ) -> tuple[Report, Evaluation | None]:
@@ -135,7 +143,7 @@ def _show_honest(
     from vtrain.train.task import compile_task
 
     run = folder / "honest"
-    console.rule("[bold]1. An honest solver trains")
+    _title(console, "1. An honest solver trains")
     task = compile_task(file)
     with show_progress() as progress:
         summary = train(
@@ -151,11 +159,11 @@ def _show_honest(
         f"({speed:,.0f} samples/s), {summary.engine} engine, every step committed to"
     )
     console.print(f"root {summary.root.hex()}", soft_wrap=True)
-    console.rule("[bold]2. An auditor verifies")
+    _title(console, "2. An auditor verifies")
     with show_progress() as progress:
         report = verify(run, task_id=task.task_id, engine=engine, progress=progress)
     print_report(report, console)
-    console.rule("[bold]3. The model")
+    _title(console, "3. The model")
     evaluation = None
     if file.test is not None:
         evaluation = evaluate_run(run, load_samples(file.test))
@@ -172,7 +180,7 @@ def _show_cheats(
     from vtrain.demo.cheats import CHEATS, train_falsely
     from vtrain.train.task import compile_task
 
-    console.rule("[bold]4. Three dishonest solvers")
+    _title(console, "4. Three dishonest solvers")
     short = replace(file, steps=CHEAT_STEPS, commit_every=1, checkpoint_every=CHEAT_EVERY)
     task = compile_task(short)
     caught = []

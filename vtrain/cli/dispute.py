@@ -18,15 +18,13 @@ from vtrain.cli.common import (
     print_json,
     print_pairs,
 )
+from vtrain.wire.report import EXIT_CODES
 
 if TYPE_CHECKING:
     from vtrain.dispute.provider import TraceProvider
     from vtrain.dispute.service.receipts import Event
     from vtrain.dispute.state import Fall, Game, Verdict
     from vtrain.wire.dispute import Clocks, Genesis, SignedMove
-
-EXIT_FRAUD = 1
-EXIT_NOBODY = 3
 
 _game = click.argument("game", type=HexBytes(32, 32), metavar="GAME")
 _url = click.option("--url", required=True, help="Address of the service.")
@@ -207,7 +205,7 @@ def play(
 
     \b
     Exit code 0: the solver's claim stands.
-    1: it fell and another stands, which is the challenger's win.
+    10: it fell and another stands, which is the challenger's win.
     2: bad usage, or --defend of what cannot be defended.
     3: no claim stands, or the service is away or contradicts itself.
     """
@@ -243,7 +241,7 @@ def watch(game: bytes, url: str, service: bytes | None, as_json: bool) -> int:
 
     \b
     Exit code 0: the solver's claim stands.
-    1: it fell and another stands, which is the challenger's win.
+    10: it fell and another stands, which is the challenger's win.
     2: bad usage.
     3: no claim stands, or the service is away or contradicts itself.
     """
@@ -348,7 +346,7 @@ def _show_verdict(verdict: Verdict, as_json: bool) -> int:
         )
     if fall is None:
         return 0
-    return EXIT_FRAUD if verdict.standing else EXIT_NOBODY
+    return EXIT_CODES["fraud" if verdict.standing else "inconclusive"]
 
 
 def _list_fall(fall: Fall) -> dict[str, str | int | None]:

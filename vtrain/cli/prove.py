@@ -390,7 +390,8 @@ def traces_command(
     prover = TileProver(signed, setup, data=data, engine=engine)
     tell_capped(sample, count_provable(signed, setup.proof.every), "step", "that can be proven")
     try:
-        _require_labels(signed, data, draw_steps(seed, signed.signed, setup.proof.every, sample))
+        drawn = draw_steps(seed, signed.signed.claim, setup.proof.every, sample)
+        _require_labels(signed, data, drawn)
     except CircuitError as error:
         click.echo(f"warning: some statements cannot be proven: {error}", err=True)
     with show_progress(lines=True) as progress:
@@ -668,7 +669,7 @@ def export_command(
     """Write the Solidity verifier of a circuit, and a contract that binds it to commitments.
 
     Settings and key are those in the folder of keys that `vtrain prove setup` made.  Exit code 3
-    for an insecure SRS, or for code that is too large to deploy.
+    for code that is too large to deploy, 4 for an insecure SRS.
     """
     from vtrain.prove.evm import MAX_CODE, export_evm
     from vtrain.prove.ezkl_adapter import Limits
@@ -704,5 +705,7 @@ def export_command(
         click.echo(
             "the SRS is of no ceremony: whoever made it can forge (--allow-insecure-srs)", err=True
         )
-    good = made.verifier.fits and (not made.insecure or allow_insecure_srs)
-    return EXIT_CODES["verified" if good else "inconclusive"]
+    if not made.verifier.fits:
+        return EXIT_CODES["inconclusive"]
+    trusted = not made.insecure or allow_insecure_srs
+    return EXIT_CODES["verified" if trusted else "conditional"]

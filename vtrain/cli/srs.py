@@ -36,7 +36,7 @@ def command() -> None:
 def check(file: Path, allow_insecure_srs: bool, threads: int, as_json: bool) -> int:
     """Check that FILE is a list of powers of one number, and whether it is a public ceremony's.
 
-    Exit code 0 for a file of the ceremony, 3 for a sound file that is none (insecure), 2 for a file
+    Exit code 0 for a file of the ceremony, 4 for a sound file that is none (insecure), 2 for a file
     that is no SRS.
     """
     from vtrain.prove.srs import check_srs
@@ -45,7 +45,7 @@ def check(file: Path, allow_insecure_srs: bool, threads: int, as_json: bool) -> 
         found = check_srs(file, threads=threads, progress=progress)
     _show(file, found.k, found.sha256, found.is_ceremony, as_json)
     trusted = found.is_ceremony or allow_insecure_srs
-    return EXIT_CODES["verified" if trusted else "inconclusive"]
+    return EXIT_CODES["verified" if trusted else "conditional"]
 
 
 @command.command("generate", cls=VtrainCommand)

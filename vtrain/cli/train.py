@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 import click
 
 from vtrain.cli.common import (
-    VtrainCommand,
+    CleanCommand,
     engine_option,
     existing_file,
     json_option,
     list_warnings,
+    noting_interrupts,
     print_json,
     print_pairs,
     threads_option,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from vtrain.attest.keys import PrivateKey
 
 
-@click.command("train", cls=VtrainCommand)
+@click.command("train", cls=CleanCommand)
 @existing_file("task")
 @click.option(
     "--out",
@@ -84,7 +85,7 @@ def command(
 
     compiled = compile_task(load_task(task, srs=srs), CommitKey)
     signer = load_or_make_key(key)
-    with _show_training() as progress:
+    with _show_training(out) as progress:
         summary = train(
             compiled,
             out,
@@ -144,8 +145,30 @@ def load_or_make_key(path: Path | None) -> PrivateKey:
 
 
 @contextmanager
-def _show_training() -> Iterator[Callable[[int, int, float, float], None]]:
-    """A progress bar with loss and speed on stderr; nothing when that is no terminal."""
+def _show_training(out: Path) -> Iterator[Callable[[int, int, float, float], None]]:
+    """A progress bar with loss and speed on stderr; nothing when that is no terminal.
+
+    Whoever interrupts it is told after which step, and what goes on.
+    """
+    reached = "before its first step"
+    with _show_bar() as show:
+
+        def remember(done: int, steps: int, loss: float, rate: float) -> None:
+            nonlocal reached
+            reached = f"after step {done} of {steps}"
+            show(done, steps, loss, rate)
+
+        with noting_interrupts(
+            lambda: (
+                f"training into {out} stopped {reached}; the same command goes on from its "
+                "last checkpoint, and ends in the same root"
+            )
+        ):
+            yield remember
+
+
+@contextmanager
+def _show_bar() -> Iterator[Callable[[int, int, float, float], None]]:
     if not sys.stderr.isatty():
         yield lambda done, steps, loss, rate: None
         return

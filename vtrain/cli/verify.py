@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vtrain.cli.common import (
+    CleanCommand,
     HexBytes,
     Progress,
-    VtrainCommand,
     engine_option,
     existing_folder,
     json_option,
@@ -24,19 +24,34 @@ if TYPE_CHECKING:
     from vtrain.wire.report import Report
 
 
-@click.command("verify", cls=VtrainCommand)
+@click.command("verify", cls=CleanCommand)
 @existing_folder("run")
 @click.option(
     "--samples",
     type=click.IntRange(min=0),
-    help="How many segments between checkpoints to replay.  [default: 3]",
+    help="How many segments between checkpoints to replay; 0 checks the structure alone.  "
+    "[default: 3]",
 )
 @click.option("--all", "all_", is_flag=True, help="Replay every step.")
 @click.option(
     "--seed",
     type=HexBytes(1, 64),
     metavar="HEX",
-    help="Draw the segments with this instead of fresh randomness; reported as predictable.",
+    help="Draw with this instead of fresh randomness; without --claim the verdict is conditional.",
+)
+@click.option(
+    "--claim",
+    metavar="HEX|FILE",
+    help="The claim that you held before the seed existed: its digest, as `vtrain claim` shows "
+    "it, or the file in which you kept it.  Another claim is refused; one that contradicts a kept "
+    "claim is fraud.",
+)
+@click.option(
+    "--solver",
+    type=HexBytes(32, 32),
+    metavar="HEX",
+    help="Public key of the solver that must have signed; otherwise the run's own is taken, and "
+    "the report says so.",
 )
 @click.option(
     "--task-id",
@@ -92,10 +107,9 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--trace-claim",
-    type=HexBytes(32, 32),
-    metavar="HEX",
-    help="Mode proof, tiles: the trace claim that was there when --seed was drawn, as "
-    "`vtrain prove traces` shows it; otherwise the run's own is taken, and the report says so.",
+    metavar="HEX|FILE",
+    help="Mode proof, tiles: the trace claim that you held before --seed existed: its digest, as "
+    "`vtrain claim` shows it, or your copy of proofs/traces.cbor.",
 )
 @click.option(
     "--allow-insecure-srs",
@@ -111,6 +125,8 @@ def command(
     samples: int | None,
     all_: bool,
     seed: bytes | None,
+    claim: str | None,
+    solver: bytes | None,
     task_id: bytes | None,
     data: Path | None,
     srs: Path | None,
@@ -130,12 +146,20 @@ def command(
     RUN/proofs/ are checked (`vtrain prove RUN --sample N --seed HEX` makes them); --samples and
     --seed then draw steps.
 
-    Exit code 0: verified.  1: fraud found.  2: bad usage.  3: inconclusive, or this machine lacks
-    the engine asked for.
+    What is drawn must not be known to whoever can still change the run.  Fresh randomness, drawn of
+    files that you hold already, is not.  A seed that others know needs --claim from before it
+    existed, and so does every audit for which the solver makes something after the draw.
+
+    Exit code 0: verified.  10: fraud found.  2: bad usage.  3: inconclusive, or this machine lacks
+    what it takes.  4: verified only if an assumption holds that you did not accept (a predictable
+    sample, an insecure SRS).
     """
+    from vtrain.audit.pin import make_pin
+
     if all_ and samples is not None:
         raise click.UsageError("--all replays everything: --samples has no meaning")
     given = sorted(name for name, value in proof.items() if value)
+    pin = None if claim is None else make_pin(claim)
     with show_progress(lines=mode == "proof") as progress:
         if mode == "proof":
             if all_:
@@ -145,6 +169,8 @@ def command(
                 progress,
                 samples=samples,
                 seed=seed,
+                pin=pin,
+                solver=solver,
                 task_id=task_id,
                 data=data,
                 srs=srs,
@@ -164,6 +190,8 @@ def command(
                 samples=samples,
                 all_=all_,
                 seed=seed,
+                pin=pin,
+                solver=solver,
                 task_id=task_id,
                 data=data,
                 srs=srs,
@@ -186,17 +214,22 @@ def command(
 def _verify_proofs(
     run: Path, progress: Progress, *, samples: int | None, srs: Path | None, **given: Any
 ) -> Report:
+    from vtrain.audit.pin import parse_pin
     from vtrain.prove.audit import ProofAudit, verify_proofs
     from vtrain.prove.batches import read_batches
+    from vtrain.prove.tile_runs import make_trace_pin
 
     if srs is None:
         raise click.UsageError("--mode proof needs --srs")
+    if samples == 0:
+        raise click.UsageError("--samples 0 asks for no proof: leave --mode proof out")
     steps, seed = given["steps"], given["seed"]
     if steps is not None and (samples is not None or seed is not None):
         raise click.UsageError("--steps names them: --samples and --seed have no meaning")
     if (given["batches"] is None) != (given["owner"] is None):
         raise click.UsageError("--batches and --owner belong together")
     trace_seed, trace_samples = given["trace_seed"], given["trace_samples"]
+    trace_claim = given["trace_claim"]
     if (trace_seed is None) != (trace_samples is None):
         raise click.UsageError("--trace-seed and --trace-samples belong together")
     audit = ProofAudit(
@@ -209,7 +242,9 @@ def _verify_proofs(
         batches=None if given["batches"] is None else read_batches(given["batches"]),
         owner=given["owner"] or b"",
         traces=None if trace_seed is None else (trace_seed, trace_samples),
-        trace_claim=given["trace_claim"],
+        trace_pin=None if trace_claim is None else make_trace_pin(parse_pin(trace_claim)),
+        pin=given["pin"],
+        solver=given["solver"],
         task_id=given["task_id"],
         data=given["data"],
         engine=given["engine"],

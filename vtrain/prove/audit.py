@@ -8,11 +8,13 @@ computed from the tensors, so that it is known what the proofs speak of.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from vtrain.attest.claims import compute_claim_digest
+from vtrain.audit.pin import Pin
 from vtrain.audit.plan import (
     Segments,
     compute_detections,
@@ -21,6 +23,7 @@ from vtrain.audit.plan import (
     given_randomness,
 )
 from vtrain.audit.structure import Evidence, FindingError, check_structure
+from vtrain.audit.verify import ORDER, describe_signer, list_assumptions
 from vtrain.errors import EncodingError, NotProducedError, RunError, VtrainError
 from vtrain.prove.batches import index_batches, verify_batches
 from vtrain.prove.ezkl_adapter import Verification, require_extra
@@ -41,19 +44,27 @@ from vtrain.prove.runs import (
 from vtrain.prove.srs import Progress
 from vtrain.prove.step import BEFORE, STEP_CIRCUITS
 from vtrain.prove.tile_runs import (
+    TracePin,
     check_answer,
     make_audit,
     read_traces,
     require_two_draws,
     traces_path,
 )
-from vtrain.prove.trace import TileChances, compute_trace_claim_digest, draw_steps
+from vtrain.prove.trace import (
+    TileChances,
+    compute_trace_claim_digest,
+    draw_steps,
+    find_contradiction,
+    verify_trace_claim,
+)
 from vtrain.prove.verifier import commit_vector, verify
 from vtrain.train.layout import RunPaths
 from vtrain.wire.batches import SignedBatches
 from vtrain.wire.bundle import ProofBundle, decode_bundle, encode_bundle, find_difference
 from vtrain.wire.proof import KzgRecord
 from vtrain.wire.report import (
+    Assumption,
     Blame,
     Check,
     Randomness,
@@ -79,13 +90,14 @@ def choose_steps(
     steps: Sequence[int] | None,
     sample: int | None,
     seed: bytes | None,
+    pinned: bool = False,
     random: Callable[[int], bytes] = os.urandom,
 ) -> tuple[tuple[int, ...], Randomness | None]:
     """The steps that an audit asks for, of those that are multiples of ``every``.
 
-    Named ones as they are, else ``sample`` of them, drawn from the signed claim and ``seed`` or
-    fresh randomness: all of them where there are no more (:func:`count_provable`).  RunError for a
-    step that is not there.
+    Named ones as they are, else ``sample`` of them, drawn from the claim and ``seed`` or fresh
+    randomness: all of them where there are no more (:func:`count_provable`).  ``pinned``: the
+    auditor held the claim before ``seed`` existed.  RunError for a step that is not there.
     """
     population = count_provable(run, every)
     if steps is not None:
@@ -93,9 +105,11 @@ def choose_steps(
             if not 1 <= step <= population * every or step % every:
                 raise RunError(_describe_provable(run, every), where=f"step {step}")
         return tuple(sorted(set(steps))), None
-    randomness = given_randomness(seed) if seed is not None else draw_randomness(random)
+    given = None if seed is None else given_randomness(seed, pinned=pinned)
+    randomness = given or draw_randomness(random)
     count = 1 if sample is None else sample
-    drawn = draw(randomness.value, run.signed, PROOF_DOMAIN, population, count)
+    digest = compute_claim_digest(run.signed.claim)
+    drawn = draw(randomness.value, digest, PROOF_DOMAIN, population, count)
     return tuple(sorted((index + 1) * every for index in drawn)), randomness
 
 
@@ -120,8 +134,11 @@ class ProofAudit:
 
     ``setup`` makes the setup for the task, once that is known: :meth:`ProofSetup.for_task` with the
     auditor's own SRS, cache and limits.  ``private`` goes by commitments in the signed log alone.
-    ``batches``: commitments to the batches that the data's ``owner`` (public key) signed.  An SRS
-    of no ceremony makes the verdict inconclusive unless ``allow_insecure_srs``.
+    ``pin`` is the claim that the auditor held before ``seed`` existed or the steps were named, and
+    ``solver`` the public key that must have signed.  ``batches``: commitments to the batches that
+    the data's ``owner`` (public key) signed.  An SRS of no ceremony makes the verdict conditional
+    unless ``allow_insecure_srs``; so does a sample that was not drawn afresh, without a pin, since
+    proofs are made after the draw.
     """
 
     setup: Callable[[TaskSpec], ProofSetup]
@@ -130,13 +147,15 @@ class ProofAudit:
     seed: bytes | None = None
     private: bool = False
     allow_insecure_srs: bool = False
+    pin: Pin | None = None
+    solver: bytes | None = None
     batches: SignedBatches | None = None
     owner: bytes = b""
     traces: tuple[bytes, int] | None = None
     """Of tiles: randomness and number of the steps drawn first; ``seed`` and ``sample`` are then of
     the statements about them."""
-    trace_claim: bytes | None = None
-    """Of tiles: digest of the trace claim that the auditor had when ``seed`` was drawn."""
+    trace_pin: TracePin | None = None
+    """Of tiles: the trace claim that the auditor held before ``seed`` existed."""
     task_id: bytes | None = None
     data: Path | None = None
     engine: str = "auto"
@@ -162,7 +181,13 @@ def verify_proofs(
         raise RunError("belong together", where="batches and owner")
     require_extra("ezkl")
     evidence = check_structure(
-        run, task_id=audit.task_id, data=audit.data, threads=audit.threads, progress=progress
+        run,
+        pin=audit.pin,
+        solver=audit.solver,
+        task_id=audit.task_id,
+        data=audit.data,
+        threads=audit.threads,
+        progress=progress,
     )
     # What convicts is never left out, also where it was not to be looked for.
     checks = [
@@ -177,7 +202,7 @@ def verify_proofs(
     found = examiner.examine(random)
     checks.extend(found.checks)
     strength = _describe(audit, evidence, examiner.setup, found)
-    return _report(evidence, checks, strength, found)
+    return _report(evidence, checks, strength, found, _assume(audit, examiner.setup, found))
 
 
 @dataclass(frozen=True)
@@ -186,7 +211,8 @@ class _Findings:
     claim of digest ``trace_claim`` fixed, ``chances``.  ``traced`` is their first draw, whatever
     came of it.
 
-    ``owned``: whether it is known what batches the data's owner signed.
+    ``owned``: whether it is known what batches the data's owner signed.  ``sampled``: the draws
+    that left something out.  ``named``: steps were named in place of a draw, and not all of them.
     """
 
     checks: list[Check]
@@ -197,10 +223,32 @@ class _Findings:
     chances: TileChances | None = None
     trace_claim: bytes = b""
     traced: Traced | None = None
+    sampled: tuple[Randomness, ...] = ()
+    named: bool = False
+
+
+def _assume(audit: ProofAudit, setup: ProofSetup, found: _Findings) -> tuple[Assumption, ...]:
+    """What the verdict assumes beyond what every verdict by proofs does."""
+    assumed = list(list_assumptions(*found.sampled))
+    if found.named and audit.pin is None:
+        detail = "whoever made this claim did not know which steps would be named"
+        assumed.append(
+            Assumption("predictable-sample", f"{detail}: no claim was pinned before (--claim)")
+        )
+    if setup.is_insecure:
+        detail = f"whoever made the SRS {setup.proof.srs.hex()} forges no proofs: it is of no known"
+        assumed.append(
+            Assumption("insecure-srs", f"{detail} ceremony", accepted=audit.allow_insecure_srs)
+        )
+    return tuple(assumed)
 
 
 def _report(
-    evidence: Evidence, checks: list[Check], strength: Strength, found: _Findings | None = None
+    evidence: Evidence,
+    checks: list[Check],
+    strength: Strength,
+    found: _Findings | None = None,
+    assumptions: tuple[Assumption, ...] = (),
 ) -> Report:
     claim = evidence.signed.claim if evidence.signed else None
     last = evidence.records[-1] if evidence.records else None
@@ -208,7 +256,7 @@ def _report(
     drawn = found.randomness if found else None
     population = Segments(found.population if found else 0, 1)
     return Report(
-        verdict=compute_verdict(tuple(checks)),
+        verdict=compute_verdict(tuple(checks), assumptions),
         checks=tuple(checks),
         strength=strength,
         randomness=drawn,
@@ -226,7 +274,9 @@ def _report(
         steps=claim.log_size if claim else 0,
         root=last.state_root if last else b"",
         log_root=claim.log_root if claim else b"",
+        claim=compute_claim_digest(claim) if claim else b"",
         traced=found.traced if found else None,
+        assumptions=assumptions,
     )
 
 
@@ -274,7 +324,7 @@ class _Examiner:
         if self.setup.proof.circuit == "tiles":
             tiles = self._examine_tiles()
             return replace(tiles, checks=checks + tiles.checks)
-        if audit.traces is not None or audit.trace_claim is not None:
+        if audit.traces is not None or audit.trace_pin is not None:
             message = "the task commits to whole steps: traces (--trace-...) are of tiles"
             raise RunError(message, where="audit")
         every = 1 if task.kzg is None else task.kzg.every
@@ -284,13 +334,23 @@ class _Examiner:
             steps=audit.steps,
             sample=audit.sample,
             seed=audit.seed,
+            pinned=audit.pin is not None,
             random=random,
         )
         population = count_provable(self._run, every)
+        whole = len(steps) == population
         if steps and audit.steps is None:
             checks.extend(_judge_size(audit.sample, population, "steps that can be proven"))
         checks.extend(self._examine_steps(steps))
-        return _Findings(checks, owned, tuple(self._proven), population, randomness)
+        return _Findings(
+            checks,
+            owned,
+            tuple(self._proven),
+            population,
+            randomness,
+            sampled=() if randomness is None or whole else (randomness,),
+            named=randomness is None and not whole,
+        )
 
     def _judge_owner(self, batches: SignedBatches) -> Check:
         try:
@@ -334,13 +394,15 @@ class _Examiner:
                 where="audit",
             )
         require_two_draws(audit.traces[0], audit.seed)
-        first, randomness = given_randomness(audit.traces[0]), given_randomness(audit.seed)
+        claim, pinned = self._run.signed.claim, audit.pin is not None
+        first = given_randomness(audit.traces[0], pinned=pinned)
+        randomness = given_randomness(audit.seed, pinned=pinned and audit.trace_pin is not None)
         second = randomness.value, audit.sample
-        steps = draw_steps(first.value, self._run.signed, self.setup.proof.every, audit.traces[1])
+        steps = draw_steps(first.value, claim, self.setup.proof.every, audit.traces[1])
         traced = Traced(steps, first)
 
-        def refuse(detail: str, where: str) -> _Findings:
-            check = Check("tiles", "failed", detail, where, "nobody")
+        def refuse(detail: str, where: str, fault: Blame = "nobody") -> _Findings:
+            check = Check("tiles", "failed", detail, where, fault)
             return _Findings([check], self._owned, randomness=randomness, traced=traced)
 
         if not os.path.lexists(traces_path(self._run.paths.root)):
@@ -351,9 +413,14 @@ class _Examiner:
         try:
             known = make_audit(self._run, self.setup, audit.traces, second, logged)
             traces = read_traces(self._run.paths.root)
-            digest = compute_trace_claim_digest(traces.trace_claim)
-            if audit.trace_claim not in (None, digest):
-                return refuse(f"the trace claim is {digest.hex()}", "proofs/traces.cbor")
+            verify_trace_claim(traces, claim)
+            digest, pin = compute_trace_claim_digest(traces.trace_claim), audit.trace_pin
+            if pin is not None and pin.digest != digest:
+                detail = f"is the trace claim {digest.hex()}, not {pin.digest.hex()} as pinned"
+                other = pin.kept and find_contradiction(pin.kept, traces, claim)
+                if other:
+                    return refuse(f"{detail}: {other}", "proofs/traces.cbor", "solver")
+                return refuse(detail, "proofs/traces.cbor")
             found = check_answer(self._run, self.setup, known, traces, self._progress)
         except VtrainError as error:
             return refuse(error.message, self._shorten(error.where))
@@ -373,6 +440,10 @@ class _Examiner:
             chances=chances,
             trace_claim=digest,
             traced=traced,
+            sampled=(
+                *((first,) if chances.steps < chances.logged else ()),
+                *((randomness,) if chances.samples < chances.statements else ()),
+            ),
         )
 
     def _shorten(self, where: str) -> str:
@@ -381,16 +452,8 @@ class _Examiner:
 
     def _judge_srs(self) -> Check:
         digest = self.setup.proof.srs.hex()
-        if not self.setup.is_insecure:
-            return Check("srs", "passed", f"{digest} is of a public ceremony")
-        if self._audit.allow_insecure_srs:
-            return Check("srs", "passed", f"{digest} is insecure, which was allowed")
-        return Check(
-            "srs",
-            "failed",
-            f"{digest} is of no known ceremony: whoever made it can forge proofs",
-            fault="nobody",
-        )
+        origin = "no known ceremony" if self.setup.is_insecure else "a public ceremony"
+        return Check("srs", "passed", f"{digest} is the one that the task pins, of {origin}")
 
     def _examine_step(self, step: int, key: CommitKey) -> Check:
         place = f"step {step}"
@@ -520,11 +583,57 @@ def _describe_task(audit: ProofAudit, evidence: Evidence) -> tuple[str, ...]:
     return ("whether this is the task agreed on: its id was taken from the run itself",)
 
 
-def _describe_order(audit: ProofAudit, trace_claim: bytes) -> str:
-    said = "whether the steps were drawn after the claim, and the statements after the trace claim"
-    if audit.trace_claim is not None:
-        return said
-    return f"{said} {trace_claim.hex()}: it was taken from the run itself"
+def _list_unlinked(audit: ProofAudit, setup: ProofSetup) -> Iterator[str]:
+    """What proofs about commitments in the log leave open, in sentences."""
+    by_replay = "that needs the tensors" if audit.private else "a replay with --srs does that"
+    yield f"KZG and BLAKE3 roots were not compared: {by_replay}"
+    if setup.proof.every > 1:
+        yield (
+            f"whether the state before each step proven is the one to which the steps before it "
+            f"led: of every {setup.proof.every} steps one has commitments, and nothing links a "
+            "record to the one before"
+        )
+
+
+def _describe_tiles(
+    audit: ProofAudit,
+    evidence: Evidence,
+    found: _Findings,
+    chances: TileChances,
+    checked: list[str],
+    unchecked: list[str],
+) -> None:
+    """What the statements drawn show of the run, in sentences."""
+    checked.append(f"statements about tiles of sampled steps: {chances.sentence}")
+    left = evidence.signed.claim.log_size - chances.steps if evidence.signed else 0
+    if left:
+        unchecked.append(
+            f"the arithmetic of {left} steps that were not drawn; of them "
+            f"{chances.logged - chances.steps} have signed commitments and could be"
+        )
+    if audit.trace_pin is not None:
+        checked.append(f"the trace claim is the one pinned, {found.trace_claim.hex()}")
+        unchecked.append(
+            "whether the trace claim was pinned before the second seed existed: the auditor "
+            "who did both knows"
+        )
+
+
+def _describe_batches(
+    audit: ProofAudit,
+    evidence: Evidence,
+    found: _Findings,
+    checked: list[str],
+    unchecked: list[str],
+) -> None:
+    """What is known of where the batches came from, in sentences."""
+    if found.owned and (found.proven or found.chances):
+        checked.append("the batches of what was proven are those that the data's owner signed")
+    elif found.owned and evidence.kzg:
+        checked.append("the logged commitments to batches are those that the data's owner signed")
+    elif audit.private:
+        why = "were given" if audit.batches is None else "could be held against the log"
+        unchecked.append(f"where the batches came from: no commitments of the data's owner {why}")
 
 
 def _describe(
@@ -533,15 +642,11 @@ def _describe(
     checked: list[str] = []
     unchecked: list[str] = []
     proven, chances = found.proven, found.chances
+    describe_signer(evidence.signed, audit.pin, audit.solver, checked, unchecked)
+    if audit.pin is not None and found.randomness is not None and not found.randomness.fresh:
+        unchecked.append(ORDER)
     if chances:
-        checked.append(f"statements about tiles of sampled steps: {chances.sentence}")
-        left = evidence.signed.claim.log_size - chances.steps if evidence.signed else 0
-        if left:
-            unchecked.append(
-                f"the arithmetic of {left} steps that were not drawn; of them "
-                f"{chances.logged - chances.steps} have signed commitments and could be"
-            )
-        unchecked.append(_describe_order(audit, found.trace_claim))
+        _describe_tiles(audit, evidence, found, chances, checked, unchecked)
     if proven:
         shown = ", ".join(map(str, proven[:5])) + (" ..." if len(proven) > 5 else "")
         checked.append(
@@ -554,15 +659,8 @@ def _describe(
         checked.append("each proof is of the tensors in the run, whose BLAKE3 roots are signed")
     elif proven or chances:
         checked.append("each proof is of the commitments in the signed log")
-        by_replay = "that needs the tensors" if audit.private else "a replay with --srs does that"
-        unchecked.append(f"KZG and BLAKE3 roots were not compared: {by_replay}")
-    if found.owned and (proven or chances):
-        checked.append("the batches of what was proven are those that the data's owner signed")
-    elif found.owned and evidence.kzg:
-        checked.append("the logged commitments to batches are those that the data's owner signed")
-    elif audit.private:
-        why = "were given" if audit.batches is None else "could be held against the log"
-        unchecked.append(f"where the batches came from: no commitments of the data's owner {why}")
+        unchecked.extend(_list_unlinked(audit, setup))
+    _describe_batches(audit, evidence, found, checked, unchecked)
     unchecked.append(
         "KZG commitments are not blinded: tensors of few possible values can be guessed"
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -45,6 +46,7 @@ from vtrain.prove.trace import (
     LoggedStep,
     TileAudit,
     TraceCommitments,
+    compute_trace_claim_digest,
     draw_statements,
     draw_steps,
     sign_trace_claim,
@@ -79,13 +81,32 @@ def traces_path(run: Path) -> Path:
 
 def read_traces(run: Path) -> SignedTraceClaim:
     """The trace claim of a run, its signature unchecked; NotProducedError, EncodingError."""
-    path = traces_path(run)
+    return _read_traces(traces_path(run))
+
+
+def _read_traces(path: Path) -> SignedTraceClaim:
     data = read_file(path, _MAX_TRACES)
     with naming(path):
         found = decode_signed_trace_claim(data)
         if structs.encode(found) != data:
             raise EncodingError("is not canonical")
     return found
+
+
+@dataclass(frozen=True)
+class TracePin:
+    """The ``digest`` of a trace claim (32 bytes), and the signed trace claim where it was kept."""
+
+    digest: bytes
+    kept: SignedTraceClaim | None = None
+
+
+def make_trace_pin(value: bytes | Path) -> TracePin:
+    """The pin of a digest, or of a copy of ``traces.cbor``; NotProducedError, EncodingError."""
+    if isinstance(value, bytes):
+        return TracePin(value)
+    kept = _read_traces(value)
+    return TracePin(compute_trace_claim_digest(kept.trace_claim), kept)
 
 
 class TileCircuits:
@@ -230,7 +251,7 @@ class TileProver:
         every = self._setup.proof.every
         traces = tuple(
             self.trace(step, progress).trace
-            for step in draw_steps(randomness, run.signed, every, count)
+            for step in draw_steps(randomness, run.signed.claim, every, count)
         )
         claim = TraceClaim(compute_claim_digest(run.signed.claim), randomness, traces)
         signed = sign_trace_claim(claim, run.signed.claim, key)
@@ -258,9 +279,7 @@ class TileProver:
         """
         require_two_draws(traces.trace_claim.randomness, randomness)
         verify_trace_claim(traces, self._run.signed.claim)
-        drawn = draw_statements(
-            randomness, self._run.signed, traces.trace_claim, self.tiling, count
-        )
+        drawn = draw_statements(randomness, traces.trace_claim, self.tiling, count)
         asked = sorted((trace.step, index) for trace, index in drawn)
         return [Statement("tile", step, index) for step, index in asked]
 
@@ -325,7 +344,7 @@ def make_audit(
     every = setup.proof.every
     records = {record.step: record for record in logged}
     found = {}
-    for step in draw_steps(first[0], run.signed, every, first[1]):
+    for step in draw_steps(first[0], run.signed.claim, every, first[1]):
         if step not in records:
             raise NotProducedError("has no signed commitments", where=f"step {step}")
         found[step] = LoggedStep(records[step], run.records[step - 1].loss)
@@ -344,9 +363,7 @@ def check_answer(
     key = setup.open_key()
     claim = compute_claim_digest(run.signed.claim)
     circuits = TileCircuits(setup, key, claim, proving=False)
-    asked = draw_statements(
-        audit.second, audit.claim, traces.trace_claim, audit.tiling, audit.samples
-    )
+    asked = draw_statements(audit.second, traces.trace_claim, audit.tiling, audit.samples)
     answer = read_answer(run.paths.root, asked)
     judge = partial(circuits.verify, progress=progress)
     return verify_tile_answer(

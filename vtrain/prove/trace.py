@@ -56,7 +56,7 @@ from vtrain.wire.tiles import (
 STEP_DOMAIN: Final = "trace steps"
 """Domain under which steps are drawn."""
 STATEMENT_DOMAIN: Final = "tile statements"
-"""Beginning of the domain under which statements are drawn; the trace claim's digest follows."""
+"""Domain under which statements are drawn."""
 
 Prove = Callable[[TileStatement, Mapping[str, Ints]], bytes]
 """(statement, values of its given vectors) -> proof."""
@@ -66,22 +66,25 @@ Verify = Callable[[TileStatement, Mapping[str, bytes], bytes], Verification]
 # --- draws
 
 
-def draw_steps(randomness: bytes, claim: SignedClaim, every: int, count: int) -> tuple[int, ...]:
+def draw_steps(randomness: bytes, claim: Claim, every: int, count: int) -> tuple[int, ...]:
     """``count`` of the steps that the KZG log has records of, every ``every`` steps.
 
     RunError as of :func:`vtrain.audit.plan.draw`.
     """
-    logged = claim.claim.log_size // every
-    return tuple((i + 1) * every for i in draw(randomness, claim, STEP_DOMAIN, logged, count))
+    logged, digest = claim.log_size // every, compute_claim_digest(claim)
+    return tuple((i + 1) * every for i in draw(randomness, digest, STEP_DOMAIN, logged, count))
 
 
 def draw_statements(
-    randomness: bytes, claim: SignedClaim, trace_claim: TraceClaim, tiling: Tiling, count: int
+    randomness: bytes, trace_claim: TraceClaim, tiling: Tiling, count: int
 ) -> tuple[tuple[StepTrace, int], ...]:
-    """``count`` of all statements about the traces claimed: (trace, number of the statement)."""
+    """``count`` of all statements about the traces claimed: (trace, number of the statement).
+
+    The trace claim's digest binds the claim on the run too, which it names.
+    """
     traces, each = trace_claim.traces, len(tiling)
-    domain = f"{STATEMENT_DOMAIN} {compute_trace_claim_digest(trace_claim).hex()}"
-    drawn = draw(randomness, claim, domain, len(traces) * each, count)
+    digest = compute_trace_claim_digest(trace_claim)
+    drawn = draw(randomness, digest, STATEMENT_DOMAIN, len(traces) * each, count)
     return tuple((traces[i // each], i % each) for i in drawn)
 
 
@@ -154,6 +157,21 @@ def verify_trace_claim(signed: SignedTraceClaim, claim: Claim) -> None:
         raise SignatureError("is of another claim", where="trace_claim.claim")
     digest = compute_trace_claim_digest(signed.trace_claim)
     verify_signature(claim.solver, digest, signed.signature)
+
+
+def find_contradiction(kept: SignedTraceClaim, found: SignedTraceClaim, claim: Claim) -> str:
+    """How two trace claims about one claim exclude each other, which convicts who signed both;
+    empty where they do not.
+
+    A step has one trace, whatever drew it.  ``found`` is known to be signed by the solver of
+    ``claim``; SignatureError unless ``kept`` is.
+    """
+    verify_trace_claim(kept, claim)
+    roots = {trace.step: trace for trace in kept.trace_claim.traces}
+    for trace in found.trace_claim.traces:
+        if roots.get(trace.step, trace) != trace:
+            return f"both are signed by {claim.solver.hex()}, with two traces of step {trace.step}"
+    return ""
 
 
 # --- the solver
@@ -272,14 +290,14 @@ def verify_tile_answer(
     verify_claim(audit.claim)
     verify_trace_claim(trace_claim, audit.claim.claim)
     said = trace_claim.trace_claim
-    steps = draw_steps(audit.first, audit.claim, audit.every, audit.steps)
+    steps = draw_steps(audit.first, audit.claim.claim, audit.every, audit.steps)
     if said.randomness != audit.first or tuple(trace.step for trace in said.traces) != steps:
         return Verification(False, "the trace claim is not of the steps drawn")
     for trace in said.traces:
         if trace.count != audit.tiling.leaf_count:
             reason = f"the trace of step {trace.step} has {trace.count} tiles"
             return Verification(False, f"{reason}, not {audit.tiling.leaf_count}")
-    drawn = draw_statements(audit.second, audit.claim, said, audit.tiling, audit.samples)
+    drawn = draw_statements(audit.second, said, audit.tiling, audit.samples)
     if not drawn:
         return Verification(False, "no statement is drawn")
     asked = [(trace.step, number) for trace, number in drawn]

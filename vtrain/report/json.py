@@ -6,7 +6,7 @@ import json
 from fractions import Fraction
 from typing import Any
 
-from vtrain.wire.report import Check, Detection, Randomness, Report, Traced
+from vtrain.wire.report import Assumption, Check, Detection, Randomness, Report, Traced
 
 MAX_EXACT_DIGITS = 100
 """Digits up to which the exact fraction is written out; ``formula`` is exact at any size."""
@@ -17,6 +17,7 @@ def report_to_dict(report: Report) -> dict[str, Any]:
     return {
         "verdict": report.verdict,
         "exit_code": report.exit_code,
+        "claim": report.claim.hex(),
         "task_id": report.task_id.hex(),
         "run_id": report.run_id.hex(),
         "solver": report.solver.hex(),
@@ -25,6 +26,7 @@ def report_to_dict(report: Report) -> dict[str, Any]:
         "log_root": report.log_root.hex(),
         "engine": report.engine,
         "reason": None if report.reason is None else _check_to_dict(report.reason),
+        "assumptions": [_assumption_to_dict(item) for item in report.assumptions],
         "checks": [_check_to_dict(check) for check in report.checks],
         "replayed": [{"first": first, "last": last} for first, last in report.segments],
         "randomness": None if report.randomness is None else _randomness(report.randomness),
@@ -49,6 +51,14 @@ def _check_to_dict(check: Check) -> dict[str, str]:
         "detail": check.detail,
         "where": check.where,
         "fault": check.fault,
+    }
+
+
+def _assumption_to_dict(assumption: Assumption) -> dict[str, Any]:
+    return {
+        "code": assumption.code,
+        "detail": assumption.detail,
+        "accepted": assumption.accepted,
     }
 
 

@@ -21,12 +21,8 @@ _VERDICTS: dict[Verdict, str] = {
     "verified": "[bold green]VERIFIED[/]",
     "fraud": "[bold red]FRAUD[/]",
     "inconclusive": "[bold yellow]INCONCLUSIVE[/]",
+    "conditional": "[bold yellow]CONDITIONAL[/]",
 }
-PREDICTABLE = (
-    "This randomness is predictable: it was given as a seed, so the solver could have known it; "
-    "the detection figures hold only if it was drawn after the claim and secret until then."
-)
-"""What a report says of predictable randomness."""
 
 
 def make_printable(text: str) -> str:
@@ -40,10 +36,13 @@ def make_printable(text: str) -> str:
 
 
 def print_report(report: Report, console: Console) -> None:
-    """Write ``report`` to ``console``; the verdict is the last line."""
-    console.print(_identity(report))
+    """Write ``report`` to ``console``; the verdict is the last line.
+
+    On a terminal checks are a table that wraps; anywhere else each thing is one line, whole.
+    """
+    _print_table(console, tuple(_identity(report)))
     console.print()
-    console.print(_checks(report.checks))
+    _print_table(console, tuple(_rows(report.checks)))
     _print_list(console, "Checked", report.strength.checked)
     _print_list(console, "Not checked", report.strength.unchecked)
     if report.detections and report.verdict != "fraud":
@@ -55,36 +54,44 @@ def print_report(report: Report, console: Console) -> None:
         console.print(f"  {report.traced.randomness.value.hex()}", soft_wrap=True)
     if report.randomness is not None:
         what = "Drawn" if report.traced is None else "Statements about their tiles drawn"
-        console.print(f"\n{what} with {report.randomness.source}:")
+        console.print(f"\n{what} with {report.randomness.source}:", soft_wrap=True)
         console.print(f"  {report.randomness.value.hex()}", soft_wrap=True)
-        if report.randomness.predictable:
-            console.print(f"[yellow]{PREDICTABLE}[/]")
+    _print_list(console, "Assumed", tuple(_assumptions(report)))
     console.print()
-    verdict = f"Verdict: {_VERDICTS[report.verdict]}{_because(report.reason)}"
+    verdict = f"Verdict: {_VERDICTS[report.verdict]}{_because(report)}"
     console.print(verdict, soft_wrap=True)
 
 
-def _identity(report: Report) -> Table:
-    table = Table.grid(padding=(0, 2))
+def _identity(report: Report) -> Iterator[tuple[str, str]]:
     for label, value in (
         ("task", report.task_id.hex()),
         ("run", report.run_id.hex()),
         ("solver", report.solver.hex()),
+        ("claim", report.claim.hex()),
         ("steps", str(report.steps)),
         ("root", report.root.hex()),
     ):
-        table.add_row(label, value or "unknown")
-    return table
+        yield label, value or "unknown"
 
 
-def _checks(checks: tuple[Check, ...]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+def _rows(checks: tuple[Check, ...]) -> Iterator[tuple[str, str, str]]:
     for check in checks:
-        table.add_row(_MARKS[check.status], check.name, escape(_sentence(check)))
-    return table
+        yield _MARKS[check.status], check.name, escape(_sentence(check))
+
+
+def _print_table(console: Console, rows: tuple[tuple[str, ...], ...]) -> None:
+    """Rows of markup: on a terminal in columns, the last of which wraps; else a line each."""
+    if not console.is_terminal:
+        for row in rows:
+            console.print("  ".join(row), soft_wrap=True)
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    for _ in rows[0][:-1] if rows else ():
+        table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
 
 
 def _sentence(check: Check) -> str:
@@ -95,7 +102,11 @@ def _print_list(console: Console, title: str, lines: tuple[str, ...]) -> None:
     if lines:
         console.print(f"\n[bold]{title}[/]")
         for line in lines:
-            console.print(Padding(escape(f"- {make_printable(line)}"), (0, 0, 0, 2)))
+            text = escape(f"- {make_printable(line)}")
+            if console.is_terminal:
+                console.print(Padding(text, (0, 0, 0, 2)))
+            else:
+                console.print(f"  {text}", soft_wrap=True)
 
 
 def _chances(report: Report) -> Iterator[str]:
@@ -123,7 +134,13 @@ def _case(detection: Detection) -> str:
     )
 
 
-def _because(reason: Check | None) -> str:
-    if reason is None:
-        return ""
-    return f" - {reason.name}: {escape(_sentence(reason))}"
+def _assumptions(report: Report) -> Iterator[str]:
+    for item in report.assumptions:
+        yield f"{item.detail} ({item.code}, {'accepted' if item.accepted else 'not accepted'})"
+
+
+def _because(report: Report) -> str:
+    if report.verdict == "conditional":
+        return f" - only if {'; and if '.join(escape(i.detail) for i in report.unaccepted)}"
+    reason = report.reason
+    return "" if reason is None else f" - {reason.name}: {escape(_sentence(reason))}"

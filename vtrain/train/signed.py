@@ -50,13 +50,18 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def read_claim(paths: RunPaths, limit: int = MAX_CLAIM) -> SignedClaim:
-    """The claim of a run, its signature checked.
+    """The claim of a run, its signature checked; errors as of :func:`read_claim_file`."""
+    return read_claim_file(paths.claim, limit)
+
+
+def read_claim_file(path: Path, limit: int = MAX_CLAIM) -> SignedClaim:
+    """The signed claim in a file, its signature checked.
 
     NotProducedError when it is missing or larger than ``limit``, EncodingError when it is not
     canonical, SignatureError when the signature does not hold.
     """
-    with _reading(paths.claim):
-        data = read_file(paths.claim, limit)
+    with _reading(path):
+        data = read_file(path, limit)
         signed = decode_signed_claim(data)
         if encode_signed_claim(signed) != data:
             raise EncodingError("is not the encoding of the claim that it describes")

@@ -11,12 +11,20 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, Literal
 
-Verdict = Literal["verified", "fraud", "inconclusive"]
+from vtrain.errors import ConditionalError, FraudError, InconclusiveError
+
+Verdict = Literal["verified", "fraud", "inconclusive", "conditional"]
 Status = Literal["passed", "failed", "not_done"]
 Blame = Literal["", "solver", "task", "nobody"]
 
-EXIT_CODES: Final[dict[Verdict, int]] = {"verified": 0, "fraud": 1, "inconclusive": 3}
-"""What a command that ends in a verdict exits with; 2 is bad input or usage."""
+EXIT_CODES: Final[dict[Verdict, int]] = {
+    "verified": 0,
+    "inconclusive": 3,
+    "conditional": 4,
+    "fraud": 10,
+}
+"""What a command that ends in a verdict exits with; 2 is bad input or usage.  1 is left to the
+unexpected: whatever kills a process may leave that behind, so it must not be a verdict."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +45,29 @@ class Check:
 
 
 @dataclass(frozen=True)
+class Assumption:
+    """What must hold for passed checks to show anything, beyond what every verdict assumes.
+
+    ``code`` is stable: "insecure-srs", whoever made the SRS does not forge proofs with it;
+    "predictable-sample", the solver could not foresee the sample while it could still change what
+    was sampled.  ``accepted``: the auditor has said that it takes this on trust.
+    """
+
+    code: Literal["insecure-srs", "predictable-sample"]
+    detail: str
+    accepted: bool = False
+
+
+@dataclass(frozen=True)
 class Randomness:
-    """What a sample was drawn with.  ``predictable``: the solver could have known it."""
+    """What a sample was drawn with.  ``predictable``: the solver could have known it while it could
+    still change what was sampled."""
 
     value: bytes
     source: str
     predictable: bool
+    fresh: bool = False
+    """Drawn by the audit itself, of what it held already."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +121,9 @@ class Report:
     """The outcome of one audit of one run.
 
     Digests are 32 bytes, or empty where the run did not yield them.  ``root`` is the state root
-    after the last step, ``steps`` the number of steps claimed.  ``segments`` are the replayed
-    (first step, last step), steps counted from 1.
+    after the last step, ``steps`` the number of steps claimed, ``claim`` the digest of the claim's
+    body, by which an auditor pins it.  ``segments`` are the replayed (first step, last step), steps
+    counted from 1.
     """
 
     verdict: Verdict
@@ -113,12 +139,40 @@ class Report:
     steps: int
     root: bytes
     log_root: bytes
+    claim: bytes
     traced: Traced | None = None
+    assumptions: tuple[Assumption, ...] = ()
+
+    def __bool__(self) -> bool:
+        """True only for a run that is verified: ``assert verify(run)`` holds for no other."""
+        return self.verdict == "verified"
+
+    def raise_for_verdict(self) -> None:
+        """Return for a run that is verified; FraudError, InconclusiveError or ConditionalError for
+        any other, each with this report."""
+        if self.verdict == "verified":
+            return
+        kinds = {
+            "fraud": FraudError,
+            "inconclusive": InconclusiveError,
+            "conditional": ConditionalError,
+        }
+        reason = self.reason
+        if reason is not None:
+            message, where = f"{reason.name}: {reason.detail}", reason.where
+        else:
+            message, where = "; ".join(item.detail for item in self.unaccepted), ""
+        raise kinds[self.verdict](message, report=self, where=where)
 
     @property
     def exit_code(self) -> int:
-        """What a command ends with: 0 verified, 1 fraud, 3 inconclusive."""
+        """What a command ends with: 0 verified, 10 fraud, 3 inconclusive, 4 conditional."""
         return EXIT_CODES[self.verdict]
+
+    @property
+    def unaccepted(self) -> tuple[Assumption, ...]:
+        """The assumptions that the auditor did not accept."""
+        return tuple(item for item in self.assumptions if not item.accepted)
 
     @property
     def reason(self) -> Check | None:
@@ -130,10 +184,11 @@ class Report:
         return next((check for check in self.checks if check.status != "passed"), None)
 
 
-def compute_verdict(checks: tuple[Check, ...]) -> Verdict:
-    """Fraud when a check proves it, verified when every check passed, inconclusive otherwise."""
+def compute_verdict(checks: tuple[Check, ...], assumptions: tuple[Assumption, ...] = ()) -> Verdict:
+    """Fraud when a check proves it; inconclusive unless every check passed; then conditional where
+    an assumption is not accepted, else verified."""
     if any(check.status == "failed" and check.fault == "solver" for check in checks):
         return "fraud"
-    if checks and all(check.status == "passed" for check in checks):
-        return "verified"
-    return "inconclusive"
+    if not checks or any(check.status != "passed" for check in checks):
+        return "inconclusive"
+    return "verified" if all(item.accepted for item in assumptions) else "conditional"

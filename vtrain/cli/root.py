@@ -1,0 +1,91 @@
+"""The group of all commands, and how one of them is called."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Final
+
+import click
+
+from vtrain.cli import EXIT_USAGE, print_error
+
+_COMMANDS: Final = {
+    "claim": "show what an auditor pins of a run, and keep it",
+    "demo": "train, verify and catch three cheats",
+    "dispute": "open, join, play and watch a dispute",
+    "eval": "loss and accuracy of a checkpoint",
+    "export": "the trained model as float ONNX and safetensors",
+    "graph": "the step graph in other formats",
+    "inspect": "what a run directory says of itself, unverified",
+    "key": "make and show solver keys",
+    "profile": "calibrate the exponents of a task",
+    "prove": "prove steps of a run in zero knowledge",
+    "referee": "judge one leaf of a dispute",
+    "serve": "host disputes over HTTP",
+    "srs": "check and make what proofs rest on",
+    "task": "look at a task before anyone signs it",
+    "train": "train a task and commit to every step",
+    "verify": "check a run, whoever made it",
+}
+"""Command -> its line of help; ``vtrain.cli.NAME`` holds it under the name ``command``."""
+
+
+class _LateGroup(click.Group):
+    """Imports a command's module when the command is called, not to list it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        found = import_module(f"vtrain.cli.{cmd_name}").command
+        return found if isinstance(found, click.Command) else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(_COMMANDS.items()))
+
+
+def _show_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value:
+        from vtrain import __version__
+
+        click.echo(f"vtrain, version {__version__}")
+        ctx.exit()
+
+
+@click.group(cls=_LateGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
+def cli() -> None:
+    """Training runs in exact integers, committed to and checkable by anyone.
+
+    Exit codes: 0 done or verified, 10 fraud found, 2 bad input or usage, 3 inconclusive or not
+    possible on this machine, 4 verified only under an assumption that was not accepted, 130
+    interrupted (Ctrl-C), 143 terminated (SIGTERM), 1 anything unexpected.
+    """
+
+
+def invoke(words: list[str]) -> int:
+    """Run one command line and return its exit code; what it cannot answer itself is raised."""
+    try:
+        result = cli.main(words, prog_name="vtrain", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        if "--json" in words:
+            context = getattr(error, "ctx", None)
+            where = context.command_path if context is not None else ""
+            print_error("usage", "user", error.format_message(), where)
+        return EXIT_USAGE
+    except click.Abort as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            raise error.__cause__ from None
+        raise KeyboardInterrupt from None
+    return result if isinstance(result, int) else 0

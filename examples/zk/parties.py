@@ -58,6 +58,13 @@ def publish(run: Path, folder: Path) -> int:
     return sum((folder / name).stat().st_size for name in PUBLIC)
 
 
+def keep_claim(folder: Path) -> Path:
+    """As the auditor, keep the claim of a run: before anything is drawn, and for good."""
+    kept = folder.with_name(f"{folder.name}.claim")
+    call("claim", folder, "--out", kept)
+    return kept
+
+
 def find_refusal(report: dict[str, Any], reason: str) -> str:
     """What a report has against a run: one check that failed, for this reason; else RunError."""
     failed = [check for check in report["checks"] if check["status"] == "failed"]

@@ -8,8 +8,8 @@ Three parties, each with a folder of its own, and a fresh process for each thing
 - the data's owner signs commitments to the batches of the task: what the solver is to train on;
 - the solver trains MLP 784-16-10 on MNIST and publishes five small files: task, graph, two logs,
   and the claim that it signs.  Then it proves the step that the auditor draws;
-- the auditor draws a step, and checks its proof with nothing but these files, the owner's, and a
-  verifying key that it makes by itself.
+- the auditor keeps the claim, so that no other will do; only then it draws a step.  It checks the
+  proof with nothing but these files, the owner's, and a verifying key that it makes by itself.
 
 Then the solver sells a false run, with one unit too much in one element of one gradient.  Its proof
 of that step is a good one: of the step done right, which is not the one that its log commits to.
@@ -25,7 +25,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from parties import call, find_refusal, play_all, publish, say, stage
+from parties import call, find_refusal, keep_claim, play_all, publish, say, stage
 
 from vtrain.attest.claims import compute_claim_digest
 from vtrain.attest.keys import load_key
@@ -73,7 +73,9 @@ def play(folder: Path) -> None:
     size = publish(solver / "run", auditor / "run")
     say(f"{made['steps']} steps; what it publishes has {size} bytes")
 
-    seed = secrets.token_hex(32)  # drawn now that the claim is there
+    kept = keep_claim(auditor / "run")
+    say("keeps the claim: from now on no other will do", "auditor")
+    seed = secrets.token_hex(32)  # drawn now that the claim is kept
     say(f"draws one of the steps with fresh randomness {seed[:16]}...", "auditor")
     draw = ("--srs", srs, "--seed", seed)
     with stage("solver", "makes keys, and proves the step drawn"):
@@ -85,14 +87,13 @@ def play(folder: Path) -> None:
 
     how: list[object] = ["--mode", "proof", "--private", "--srs", srs, "--cache", auditor / "keys"]
     how += ["--batches", auditor / "batches.cbor", "--owner", public, "--task-id", made["task_id"]]
+    drawn = ("--claim", kept, "--samples", 1, "--seed", seed)
     with stage("auditor", "makes the verifying key itself, and checks the proof"):
-        report = call(
-            "verify", auditor / "run", *how, "--samples", 1, "--seed", seed, "--allow-insecure-srs"
-        )
+        report = call("verify", auditor / "run", *how, *drawn, "--allow-insecure-srs")
     say(report["verdict"])
     for line in report["strength"]["checked"]:
         say(f"  {line}")
-    report = call("verify", auditor / "run", *how, "--samples", 1, "--seed", seed, code=3)
+    report = call("verify", auditor / "run", *how, *drawn, code=4)
     say(f"without --allow-insecure-srs: {report['verdict']}")
 
     say(f"sells a run with a false step {step}, and a proof of it done right", "solver")
@@ -101,9 +102,8 @@ def play(folder: Path) -> None:
     train_falsely(task, solver / "false", key=key, cheat=alter_gradient, step=step)
     pass_off(solver / "run", solver / "false", step)
     publish(solver / "false", auditor / "false")
-    report = call(
-        "verify", auditor / "false", *how, "--steps", step, "--allow-insecure-srs", code=3
-    )
+    named = ("--claim", keep_claim(auditor / "false"), "--steps", step, "--allow-insecure-srs")
+    report = call("verify", auditor / "false", *how, *named, code=3)
     refused = find_refusal(report, "commitment of after is not the one expected")
     say(f"{report['verdict']}: {refused}", "auditor")
 

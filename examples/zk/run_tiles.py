@@ -9,8 +9,9 @@ A step falls into some hundreds or thousands of statements about blocks of 128 x
 parties, each with a folder of its own, and a fresh process for each thing that they do:
 
 - the data's owner signs commitments to the batches that can be asked for;
-- the solver trains on MNIST and publishes five small files.  Then the auditor draws twice: a step,
-  to all of whose tiles the solver commits, and after that statements about them, which it proves;
+- the solver trains on MNIST and publishes five small files.  The auditor keeps the claim, and draws
+  twice: a step, to all of whose tiles the solver commits; and, once the auditor has kept that trace
+  claim too, statements about these tiles, which the solver proves;
 - the auditor checks these proofs with nothing but public files and verifying keys of its own.
 
 Then the solver answers with the right proofs in the wrong places.  Last, it sells a false run, with
@@ -34,7 +35,7 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
-from parties import call, find_refusal, play_all, publish, say, stage
+from parties import call, find_refusal, keep_claim, play_all, publish, say, stage
 
 from vtrain.attest.claims import compute_claim_digest
 from vtrain.attest.keys import PrivateKey, load_key
@@ -103,14 +104,14 @@ def pass_off(
 ) -> list[str]:
     """Claim the honest trace of ``step`` for the false run, and prove a statement that is false of
     it as it is of the honest one; what the auditor drew with, as options of its command."""
-    claim, prover = false.signed, TileProver(honest, setup)
+    claim, prover = false.signed.claim, TileProver(honest, setup)
     first = search(lambda seed: draw_steps(seed, claim, setup.proof.every, 1) == (step,))
     traces = (prover.trace(step).trace,)
-    said = TraceClaim(compute_claim_digest(claim.claim), first, traces)
-    signed = sign_trace_claim(said, claim.claim, key)
+    said = TraceClaim(compute_claim_digest(claim), first, traces)
+    signed = sign_trace_claim(said, claim, key)
 
     def draw(seed: bytes) -> int:
-        ((_, index),) = draw_statements(seed, claim, said, prover.tiling, 1)
+        ((_, index),) = draw_statements(seed, said, prover.tiling, 1)
         return index
 
     wrong = find_false(honest, false, step)
@@ -138,6 +139,7 @@ class Audit:
             party.mkdir()
         self.srs = folder / "srs"  # public: each has the same
         self.run, self.public = self.solver / "run", self.auditor / "run"
+        self.kept = self.auditor / "kept"
         self.how: list[object] = ["--mode", "proof", "--private", "--srs", self.srs]
         self.how += ["--cache", self.auditor / "keys", "--allow-insecure-srs"]
 
@@ -156,6 +158,8 @@ class Audit:
             made = call("train", self.task, "--out", self.run, "--srs", self.srs, "--key", key)
         size = publish(self.run, self.public)
         say(f"{made['steps']} steps; what it publishes has {size} bytes")
+        self.kept = keep_claim(self.public)
+        say("keeps the claim: from now on no other will do", "auditor")
         self.how += ["--batches", self.auditor / "batches.cbor", "--owner", name]
         self.how += ["--task-id", made["task_id"]]
 
@@ -169,6 +173,9 @@ class Audit:
             traces = call("prove", "traces", self.run, *drawing, *proving)
         (step,) = traces["steps"]
         say(f"step {step}: {traces['tiles']} tiles, {traces['statements']} statements")
+        publish(self.run, self.public)
+        pinned = self.auditor / "traces.cbor"
+        shutil.copy(traces_path(self.public), pinned)
         second = secrets.token_hex(32)
         say(f"draws {self.samples} of them with other randomness {second[:16]}...", "auditor")
         with stage("solver", "makes keys, and proves the statements drawn"):
@@ -181,8 +188,8 @@ class Audit:
             said = f"{statement.node}: {statement.circuit}, {len(proof.proof)} bytes"
             say(f"  statement {proof.statement}, of {said}")
         publish(self.run, self.public)
-        drawn: list[object] = ["--trace-seed", first, "--trace-samples", 1]
-        drawn += ["--trace-claim", traces["trace_claim"]]
+        drawn: list[object] = ["--claim", self.kept, "--trace-seed", first, "--trace-samples", 1]
+        drawn += ["--trace-claim", pinned]
         return step, proofs, [*drawn, "--seed", second, "--samples", self.samples]
 
     def check(self, proofs: list[Path], drawn: list[object]) -> None:
@@ -208,7 +215,8 @@ class Audit:
             setup = ProofSetup.for_task(task.spec, self.srs, cache, limits, MEMORY)
             drawn = pass_off(read_run(self.run), read_run(out), step, key, setup)
         publish(out, self.auditor / "false")
-        report = call("verify", self.auditor / "false", *self.how, *drawn, code=3)
+        kept = ("--claim", keep_claim(self.auditor / "false"))
+        report = call("verify", self.auditor / "false", *self.how, *kept, *drawn, code=3)
         refused = find_refusal(report, "is not the one expected")
         say(f"{report['verdict']}: {refused}", "auditor")
 

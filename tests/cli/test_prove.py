@@ -742,8 +742,8 @@ def test_batches_of_the_owner(
     file = tmp_path / "batches"
     signed = sign_batches(task.spec, task.graph, task.samples, open_key(srs), KEY)
     file.write_bytes(encode_batches(signed))
-    given = ("--private", "--steps", 5, "--srs", srs, "--allow-insecure-srs", *pinning(public))
-    given += ("--batches", file)
+    named = ("--steps", 5, "--srs", srs, "--allow-insecure-srs", *pinning(public))
+    given = ("--private", *named, "--batches", file)
     owner = public_key(KEY).hex()
     code, report = verify(call, public, *given, "--owner", owner)
     assert code == 0
@@ -753,8 +753,8 @@ def test_batches_of_the_owner(
 
 
 def test_the_task_agreed_on(call: Call, public: Path, srs: Path, task: CompiledTask) -> None:
-    given = ("--private", "--steps", 5, "--srs", srs, "--allow-insecure-srs", *pinning(public))
-    given += ("--task-id",)
+    named = ("--steps", 5, "--srs", srs, "--allow-insecure-srs", *pinning(public))
+    given = ("--private", *named, "--task-id")
     assert verify(call, public, *given, task.task_id.hex())[0] == 0
     assert verify(call, public, *given, "00" * 32)[0] == 3
 

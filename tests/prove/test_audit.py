@@ -48,8 +48,16 @@ from tests.tasks import make_tiny_task
 from vtrain import cli
 from vtrain.attest.claims import compute_claim_digest, sign_claim
 from vtrain.attest.keys import PrivateKey, public_key
+from vtrain.audit.pin import Pin, make_pin
 from vtrain.demo.cheats import alter_gradient, train_falsely
-from vtrain.errors import CircuitError, MissingExtraError, ProverError, RunError, SrsError
+from vtrain.errors import (
+    CircuitError,
+    MissingExtraError,
+    ProverError,
+    RunError,
+    SrsError,
+    VtrainError,
+)
 from vtrain.prove import audit as module
 from vtrain.prove import runs as runs_module
 from vtrain.prove.audit import choose_steps, verify_proofs
@@ -58,6 +66,7 @@ from vtrain.prove.evm import encode_bound_calldata
 from vtrain.prove.ezkl_adapter import Proof
 from vtrain.prove.runs import ProofSetup, StepSource, prepare_circuit, read_run
 from vtrain.prove.srs import generate_srs
+from vtrain.prove.tile_runs import TracePin
 from vtrain.report.json import report_to_dict
 from vtrain.report.terminal import print_report
 from vtrain.train.layout import RunPaths
@@ -104,7 +113,16 @@ def publish(run: Path) -> Path:
     return folder
 
 
+def pin_of(run: Path) -> Pin | None:
+    """The pin of an auditor who had kept the claim that lies in the run, if that is one."""
+    try:
+        return make_pin(RunPaths(run).claim)
+    except VtrainError:
+        return None
+
+
 def audit(run: Path, srs: Path, **options: Any) -> Report:
+    options = {"pin": pin_of(run), **options}
     return verify_proofs(run, make_audit(srs, run.parent / "cache", **options))
 
 
@@ -181,7 +199,8 @@ def test_a_proof_with_public_files_alone(public: Path, srs: Path) -> None:
     assert report.segments == ((5, 5),)
     assert report.detections == ()
     checked, unchecked = report.strength.checked, report.strength.unchecked
-    assert checked[0].startswith("1 of 6 steps that can be proven, each whole, by ZK proof (steps")
+    assert checked[0].startswith("the claim is the one that was pinned")
+    assert checked[1].startswith("1 of 6 steps that can be proven, each whole, by ZK proof (steps")
     assert "each proof is of the commitments in the signed log" in checked
     for words in (
         "KZG and BLAKE3 roots were not compared",
@@ -217,10 +236,12 @@ def test_a_drawn_step(public: Path, srs: Path, bundle: ProofBundle) -> None:
     seed = next(
         s for s in seeds if choose_steps(signed, every=1, steps=None, sample=1, seed=s)[0] == (5,)
     )
+    report = audit(public, srs, seed=seed, pin=None, **options)
+    assert (report.verdict, bool(report)) == ("conditional", False)
     report = audit(public, srs, seed=seed, **options)
     assert report.verdict == "verified"
     assert report.randomness is not None
-    assert report.randomness.value == seed
+    assert (report.randomness.value, report.randomness.predictable) == (seed, False)
     assert [item.segments for item in report.detections] == [6] * 5
     assert report.detections[0].probability == pytest.approx(1 / 6)
     console = Console(record=True, width=200, file=io.StringIO())
@@ -285,7 +306,7 @@ def test_fewer_steps_than_were_to_be_drawn(public: Path, srs: Path, sample: int 
 
 
 @pytest.mark.usefixtures("ezkl")
-@pytest.mark.parametrize("options", [{"traces": (b"s", 1)}, {"trace_claim": bytes(32)}])
+@pytest.mark.parametrize("options", [{"traces": (b"s", 1)}, {"trace_pin": TracePin(bytes(32))}])
 def test_draws_of_tiles_for_whole_steps(public: Path, srs: Path, options: Any) -> None:
     with pytest.raises(RunError, match="the task commits to whole steps"):
         audit(public, srs, **options)
@@ -303,8 +324,21 @@ def test_no_step_is_no_verdict(public: Path, srs: Path) -> None:
 @pytest.mark.usefixtures("ezkl")
 def test_an_insecure_srs_must_be_allowed(public: Path, srs: Path) -> None:
     report = audit(public, srs, allow_insecure_srs=False)
-    check_refused(report, "srs", "whoever made it can forge proofs")
+    assert (report.verdict, report.exit_code, report.reason) == ("conditional", 4, None)
+    [assumption] = report.unaccepted
+    assert assumption.code == "insecure-srs"
     assert report.segments == ((5, 5),), "the proof is looked at all the same"
+
+
+@pytest.mark.usefixtures("ezkl")
+def test_steps_that_are_named_need_a_pin_unless_all_are(public: Path, srs: Path) -> None:
+    report = audit(public, srs, pin=None)
+    assert (report.verdict, report.segments) == ("conditional", ((5, 5),))
+    assert [item.code for item in report.unaccepted] == ["predictable-sample"]
+    report = audit(public, srs, pin=Pin(bytes(32)))
+    check_refused(report, "claim", "as pinned")
+    report = audit(public, srs, pin=None, steps=range(1, 7))
+    assert "predictable-sample" not in [item.code for item in report.assumptions]
 
 
 @pytest.mark.usefixtures("ezkl")

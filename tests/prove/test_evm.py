@@ -607,7 +607,7 @@ def test_command_says_why_an_insecure_srs_is_not_enough(
 ) -> None:
     words = ["prove", "export-evm", "--settings", str(toy.keys.settings)]
     words += ["--vk", str(toy.keys.vk), "--srs", str(toy.srs), "--solc", str(SOLC)]
-    assert cli.run([*words, "--out", str(tmp_path / "out")]) == 3
+    assert cli.run([*words, "--out", str(tmp_path / "out")]) == 4
     assert "the SRS is of no ceremony" in capsys.readouterr().err
 
 

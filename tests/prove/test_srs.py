@@ -402,7 +402,7 @@ def test_command_generates_and_checks(tmp_path: Path, capfd: pytest.CaptureFixtu
         "insecure": True,
     }
     code, out, err = call(capfd, "check", path)
-    assert (code, err) == (3, "")
+    assert (code, err) == (4, "")
     assert "INSECURE" in out
     code, out, _ = call(capfd, "check", path, "--json", "--allow-insecure-srs")
     assert (code, json.loads(out)) == (0, made)

@@ -69,12 +69,12 @@ def answered(tmp_path_factory: pytest.TempPathFactory) -> Answered:
     run, srs = folder / "run", folder / "srs"
     make_key(srs, K)
     train(make_task(srs), run, key=KEY, engine="numpy")
-    signed, prover = read_run(run), open_prover(run, srs)
+    prover = open_prover(run, srs)
     prover.claim_traces(FIRST, 1, KEY)
     said, facts = read_traces(run).trace_claim, StepFacts(1, 0)
 
     def draw(seed: bytes) -> list[tuple[str, Statement]]:
-        drawn = draw_statements(seed, signed.signed, said, prover.tiling, len(DRAWN))
+        drawn = draw_statements(seed, said, prover.tiling, len(DRAWN))
         return [
             (prover.tiling.statement(index, facts).circuit, Statement("tile", trace.step, index))
             for trace, index in drawn

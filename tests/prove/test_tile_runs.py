@@ -6,9 +6,11 @@ Proofs are stand-ins, as in ``test_trace``; columns are shorter than tile circui
 from __future__ import annotations
 
 import io
+import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +25,9 @@ from tests.prove.test_trace import OTHER, make_proof, verify_proof
 from tests.tasks import make_tiny_task
 from vtrain import cli
 from vtrain.attest.keys import public_key
+from vtrain.audit.pin import Pin, make_pin
 from vtrain.demo.cheats import skip_step, train_falsely
-from vtrain.errors import CircuitError, RunError, SignatureError, StorageError
+from vtrain.errors import CircuitError, RunError, SignatureError, StorageError, VtrainError
 from vtrain.prove import audit as audit_module
 from vtrain.prove import runs, tile_runs
 from vtrain.prove.audit import ProofAudit, verify_proofs
@@ -36,13 +39,21 @@ from vtrain.prove.kzg import CommitKey
 from vtrain.prove.proof_files import Statement, write_proof_file
 from vtrain.prove.runs import ProofSetup, StepDiffersError, read_run
 from vtrain.prove.srs import Progress
-from vtrain.prove.tile_runs import TileCircuits, TileProver, read_traces, traces_path
+from vtrain.prove.tile_runs import (
+    TileCircuits,
+    TileProver,
+    TracePin,
+    make_trace_pin,
+    read_traces,
+    traces_path,
+)
 from vtrain.prove.tiles import TILE_K, build_tile_circuit
-from vtrain.prove.tiling import TileStatement
-from vtrain.prove.trace import compute_trace_claim_digest, draw_steps
+from vtrain.prove.tiling import TileStatement, Tiling
+from vtrain.prove.trace import compute_trace_claim_digest, draw_statements, draw_steps
 from vtrain.prove.verifier import commit_vector
 from vtrain.report.json import report_to_dict
 from vtrain.report.terminal import print_report
+from vtrain.train.layout import RunPaths
 from vtrain.train.runner import train
 from vtrain.train.task import CompiledTask
 from vtrain.wire import structs
@@ -156,6 +167,15 @@ def publish(run: Path, folder: Path) -> Path:
     return folder
 
 
+def pins_of(run: Path) -> dict[str, Any]:
+    """The pins of an auditor who had kept both claims that lie in the run, if they are any."""
+    pins: dict[str, Any] = {}
+    with suppress(VtrainError):
+        pins["pin"] = make_pin(RunPaths(run).claim)
+        pins["trace_pin"] = make_trace_pin(traces_path(run))
+    return pins
+
+
 def audit(run: Path, srs: Path, *listeners: Progress, **options: Any) -> Report:
     def tell(what: str, done: int, total: int) -> None:
         for listener in listeners:
@@ -167,6 +187,7 @@ def audit(run: Path, srs: Path, *listeners: Progress, **options: Any) -> Report:
         "sample": SAMPLES,
         "private": True,
         "allow_insecure_srs": True,
+        **pins_of(run),
         **options,
     }
     asked = ProofAudit(lambda task: make_setup(task, srs), **wanted)
@@ -194,12 +215,14 @@ def test_an_honest_answer_is_verified_and_says_what_it_rests_on(public: Path, sr
     assert "keys" in told, "the circuits tell what they do"
     assert (report.verdict, report.exit_code) == ("verified", 0)
     assert report.randomness is not None
-    assert (report.randomness.value, report.randomness.predictable) == (SECOND, True)
+    assert (report.randomness.value, report.randomness.predictable) == (SECOND, False)
     assert report.checks[-1].detail == f"all {SAMPLES} statements drawn are shown"
     check_first_draw(report, public)
     digest = compute_trace_claim_digest(read_traces(public).trace_claim).hex()
+    assert f"the trace claim is the one pinned, {digest}" in report.strength.checked
     for words in (
-        f"the statements after the trace claim {digest}: it was taken from the run itself",
+        "whether the claim was pinned before the seed existed",
+        "whether the trace claim was pinned before the second seed existed",
         f"the arithmetic of {STEPS - DRAWN} steps that were not drawn; of them {STEPS - DRAWN}",
         "KZG and BLAKE3 roots were not compared",
         "where the batches came from",
@@ -209,15 +232,18 @@ def test_an_honest_answer_is_verified_and_says_what_it_rests_on(public: Path, sr
 
 def check_first_draw(report: Report, run: Path) -> None:
     """Which steps, and what drew them, for people and for programs."""
-    steps = draw_steps(FIRST, read_run(run).signed, 1, DRAWN)
+    steps = draw_steps(FIRST, read_run(run).signed.claim, 1, DRAWN)
     traced = report_to_dict(report)["traced"]
     assert traced["steps"] == [*steps]
     assert traced["randomness"]["value"] == FIRST.hex()
-    assert traced["randomness"]["predictable"]
+    assert not traced["randomness"]["predictable"], "the claim was pinned before"
     console = Console(record=True, width=200, file=io.StringIO())
     print_report(report, console)
     said = console.export_text()
-    given, named = "drawn with a seed that was given:\n", ", ".join(map(str, steps))
+    given, named = (
+        "drawn with a seed that was given, for the claim that was pinned before:\n",
+        ", ".join(map(str, steps)),
+    )
     assert f"\nSteps traced: {named}; {given}  {FIRST.hex()}\n" in said
     assert f"\nStatements about their tiles {given}  {SECOND.hex()}\n" in said
 
@@ -229,13 +255,46 @@ def test_the_draws_are_told_where_nothing_is_shown(public: Path, srs: Path) -> N
     check_first_draw(report, public)
 
 
-def test_the_trace_claim_can_be_named(public: Path, srs: Path) -> None:
-    digest = compute_trace_claim_digest(read_traces(public).trace_claim)
-    report = audit(public, srs, trace_claim=digest)
-    assert report.verdict == "verified"
-    assert not any("taken from the run itself" in x and "trace" in x for x in _unchecked(report))
-    assert any("after the trace claim" in line for line in _unchecked(report))
-    check_refused(audit(public, srs, trace_claim=b"\1" * 32), f"the trace claim is {digest.hex()}")
+def test_both_draws_need_a_pin(public: Path, srs: Path) -> None:
+    """Who knows a seed while it can still change what is drawn chooses the sample."""
+    pins = pins_of(public)
+    for missing in ("pin", "trace_pin"):
+        report = audit(public, srs, **{missing: None})
+        assert (report.verdict, report.exit_code) == ("conditional", 4)
+        assert [item.code for item in report.unaccepted] == ["predictable-sample"]
+    digest = pins["trace_pin"].digest
+    assert audit(public, srs, trace_pin=TracePin(digest)).verdict == "verified"
+    report = audit(public, srs, trace_pin=TracePin(b"\1" * 32))
+    check_refused(report, f"is the trace claim {digest.hex()}, not {'01' * 32} as pinned")
+    report = audit(public, srs, pin=Pin(b"\1" * 32))
+    assert (report.verdict, [check.name for check in failed(report)]) == ("inconclusive", ["claim"])
+
+
+def test_traces_ground_after_the_second_seed_are_refused_and_convict(
+    public: Path, srs: Path
+) -> None:
+    """Whoever knows the second seed makes trace claims until nothing false is drawn: with as many
+    roots as it likes, each of which moves the draw."""
+    pins = pins_of(public)
+    tiling = Tiling(read_run(public).graph)
+    traces = read_traces(public).trace_claim.traces
+    drawn = set()
+    for i in range(50):
+        sign(public, traces=(replace(traces[0], root=i.to_bytes(32)), *traces[1:]))
+        said = read_traces(public).trace_claim
+        drawn.add(tuple(index for _, index in draw_statements(SECOND, said, tiling, SAMPLES)))
+        report = audit(public, srs, **{**pins, "trace_pin": TracePin(pins["trace_pin"].digest)})
+        check_refused(report, "as pinned")
+        report = audit(public, srs, **pins)
+        assert (report.verdict, report.exit_code) == ("fraud", 10)
+        assert "with two traces of step" in failed(report)[0].detail
+    assert len(drawn) == 50, "without the defence the draw moves as the solver likes"
+
+
+def test_trace_claims_of_other_steps_contradict_nothing(public: Path, srs: Path) -> None:
+    pins = pins_of(public)
+    sign(public, traces=read_traces(public).trace_claim.traces[:1], randomness=b"another draw")
+    check_refused(audit(public, srs, **pins), "as pinned")
 
 
 def _unchecked(report: Report) -> tuple[str, ...]:
@@ -666,10 +725,20 @@ def test_a_prover_keeps_few_steps(whole: Path, srs: Path) -> None:
 # --- the command
 
 
-def test_the_command_names_the_trace_claim(public: Path, srs: Path) -> None:
-    digest = compute_trace_claim_digest(read_traces(public).trace_claim).hex()
+def test_the_command_pins_both_claims(
+    public: Path, srs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["claim", str(public), "--out", str(tmp_path / "kept"), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["trace_claim"] == pins_of(public)["trace_pin"].digest.hex()
+    traces = tmp_path / "traces"
+    shutil.copy(traces_path(public), traces)
     arguments = ["verify", str(public), "--mode", "proof", "--private", "--srs", str(srs)]
     arguments += ["--trace-seed", FIRST.hex(), "--trace-samples", str(DRAWN)]
     arguments += ["--seed", SECOND.hex(), "--samples", str(SAMPLES), "--allow-insecure-srs"]
-    for claimed, code in ((digest, 0), ("11" * 32, 3)):
-        assert cli.run([*arguments, "--trace-claim", claimed]) == code
+    assert cli.run(arguments) == 4
+    for claim in (shown["claim"], str(tmp_path / "kept")):
+        assert cli.run([*arguments, "--claim", claim]) == 4
+        for claimed, code in ((shown["trace_claim"], 0), (str(traces), 0), ("11" * 32, 3)):
+            assert cli.run([*arguments, "--claim", claim, "--trace-claim", claimed]) == code
+    assert cli.run([*arguments, "--claim", "11" * 32]) == 3

@@ -144,14 +144,14 @@ def make_case(contents: TileContents, key: CommitKey, samples: int = 10**6) -> C
     """A run of which the third step alone is logged: all of it is drawn."""
     claim = make_claim()
     commitments = TraceCommitments(contents, key)
-    assert draw_steps(FIRST, claim, 3, 1) == (3,) == (contents.facts.step,)
+    assert draw_steps(FIRST, claim.claim, 3, 1) == (3,) == (contents.facts.step,)
     said = TraceClaim(compute_claim_digest(claim.claim), FIRST, (commitments.trace,))
     signed = sign_trace_claim(said, claim.claim, SOLVER)
     logged = {3: LoggedStep(make_record(contents, key), contents.facts.loss)}
     tiling = contents.tiling
     audit = TileAudit(tiling, claim, 3, FIRST, 1, SECOND, samples, logged)
 
-    drawn = draw_statements(SECOND, claim, said, tiling, samples)
+    drawn = draw_statements(SECOND, said, tiling, samples)
     case = Case(key, contents, commitments, audit, signed, TileAnswer(()))
     case.answer = TileAnswer(tuple(prove_one(case, number) for _, number in drawn))
     return case
@@ -288,7 +288,7 @@ def test_a_tree_with_other_leaves_than_there_are_tiles_is_refused(small: Case) -
         tree.append(leaf)
     signed = small.sign(traces=(StepTrace(3, tree.root(tree.size), tree.size),))
     proofs = []
-    for _, number in draw_statements(SECOND, small.audit.claim, signed.trace_claim, tiling, 6):
+    for _, number in draw_statements(SECOND, signed.trace_claim, tiling, 6):
         opened = tuple(
             TileOpening(i, leaves[i], tuple(tree.inclusion_path(i, tree.size)))
             for i in find_leaves(tiling, tiling.statement(number, facts))
@@ -306,7 +306,7 @@ def test_what_is_no_point_is_refused_not_raised(garbage: bytes, small: Case) -> 
     for _ in range(tiling.leaf_count):
         tree.append(garbage)
     signed = small.sign(traces=(StepTrace(3, tree.root(tree.size), tree.size),))
-    drawn = draw_statements(SECOND, small.audit.claim, signed.trace_claim, tiling, 6)
+    drawn = draw_statements(SECOND, signed.trace_claim, tiling, 6)
     proofs = []
     for _, number in drawn:
         leaves = find_leaves(tiling, tiling.statement(number, facts))
@@ -439,17 +439,17 @@ def test_only_the_solver_of_the_claim_signs_for_it(small: Case) -> None:
 
 
 def test_draws_depend_on_all_that_they_should(small: Case) -> None:
-    claim, said, tiling = small.audit.claim, small.trace_claim.trace_claim, small.contents.tiling
-    assert draw_steps(FIRST, make_claim(100), 5, 100) != draw_steps(SECOND, make_claim(100), 5, 100)
-    assert sorted(draw_steps(FIRST, make_claim(103), 5, 100)) == list(range(5, 101, 5))
-    drawn = draw_statements(SECOND, claim, said, tiling, 20)
+    said, tiling = small.trace_claim.trace_claim, small.contents.tiling
+    claim = make_claim(100).claim
+    assert draw_steps(FIRST, claim, 5, 100) != draw_steps(SECOND, claim, 5, 100)
+    assert sorted(draw_steps(FIRST, make_claim(103).claim, 5, 100)) == list(range(5, 101, 5))
+    drawn = draw_statements(SECOND, said, tiling, 20)
     assert len(set(drawn)) == 20
     others: list[Callable[[], Any]] = [
-        lambda: draw_statements(FIRST, claim, said, tiling, 20),
-        lambda: draw_statements(SECOND, make_claim(4), said, tiling, 20),
+        lambda: draw_statements(FIRST, said, tiling, 20),
+        lambda: draw_statements(SECOND, replace(said, claim=bytes(32)), tiling, 20),
         lambda: draw_statements(
             SECOND,
-            claim,
             replace(said, traces=(replace(said.traces[0], root=bytes(32)),)),
             tiling,
             20,
@@ -458,7 +458,7 @@ def test_draws_depend_on_all_that_they_should(small: Case) -> None:
     for other in others:
         assert [number for _, number in other()] != [number for _, number in drawn]
     with pytest.raises(RunError):
-        draw_statements(b"", claim, said, tiling, 20)
+        draw_statements(b"", said, tiling, 20)
 
 
 def test_chances_are_those_of_enumeration() -> None:

@@ -83,14 +83,14 @@ def test_a_lying_run_falls(
     service = ("--url", base, "--service", public_key(SERVICE_KEY).hex(), "--json")
     assert call(["dispute", "join", game, str(run), "--key", str(key), *service]) == 0
     assert read(capsys)["bonds"] == 1
-    assert call(["dispute", "play", game, str(run), "--key", str(key), *service]) == 1
+    assert call(["dispute", "play", game, str(run), "--key", str(key), *service]) == 10
     played = read(capsys)
     fall = played["solver"]
     assert isinstance(fall, dict)
     assert set(fall) == {"reason", "step", "node", "chunk", "element", "block"}
     assert fall["reason"] == "silent"
     assert played["barred"] == []
-    assert call(["dispute", "watch", game, *service]) == 1
+    assert call(["dispute", "watch", game, *service]) == 10
     watched = capsys.readouterr()
     assert json.loads(watched.out) == played
     root = str(played["standing"])[:8]

@@ -23,8 +23,9 @@ from vtrain.commit.checkpoint import read_checkpoint
 from vtrain.demo import cheats
 from vtrain.engines.numpy_engine import NumpySession
 from vtrain.errors import RunError, TaskError
+from vtrain.printable import make_printable
 from vtrain.report.json import format_percent, format_report
-from vtrain.report.terminal import PREDICTABLE, make_printable, print_report
+from vtrain.report.terminal import PREDICTABLE, print_report
 from vtrain.train.layout import RunPaths
 from vtrain.train.runner import train
 from vtrain.train.task import CompiledTask

@@ -20,7 +20,6 @@ from vtrain.audit.replay import KzgComparison, describe_state_difference, replay
 from vtrain.audit.structure import (
     Evidence,
     FindingError,
-    Limits,
     Progress,
     check_structure,
     read_state,
@@ -29,10 +28,11 @@ from vtrain.commit.kzg_log import OpenKey
 from vtrain.engines.base import Session
 from vtrain.engines.registry import open_session, resolve_engine
 from vtrain.errors import RunError, VtrainError
+from vtrain.limits import Limits
 from vtrain.spec.samples import Samples
+from vtrain.threads import check_threads
 from vtrain.train.kzg import KzgRecorder
 from vtrain.train.layout import RunPaths
-from vtrain.train.runner import check_threads
 from vtrain.wire.graph import StepGraph
 from vtrain.wire.record import StepRecord
 from vtrain.wire.report import Blame, Check, Randomness, Report, Strength, compute_verdict
@@ -70,8 +70,8 @@ def verify(
     ``open_key`` (``vtrain.prove.kzg.CommitKey``), with which the KZG commitments of replayed steps
     are compared, where the task asks for such.  RunError when ``run`` is no folder,
     for an unknown engine, for a seed or task id of another length, for an SRS that is no file or
-    that nothing opens, and beyond 1024 threads; MissingExtraError, DeviceError, KernelError, before
-    anything is read, for an engine that this machine lacks.
+    that nothing opens, and beyond the threads allowed; MissingExtraError, DeviceError, KernelError,
+    before anything is read, for an engine that this machine lacks.
     """
     if not run.is_dir():
         raise RunError("is not a run directory", where=str(run))

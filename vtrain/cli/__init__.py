@@ -17,6 +17,7 @@ from typing import Final, NoReturn
 import click
 
 from vtrain import __version__
+from vtrain.cli.common import echo, show_usage_error
 
 EXIT_USAGE: Final = 2
 EXIT_INCONCLUSIVE: Final = 3
@@ -76,17 +77,17 @@ def run(arguments: Sequence[str] | None = None) -> int:
         result = cli.main(arguments, prog_name="vtrain", standalone_mode=False)
         code = result if isinstance(result, int) else 0
     except click.ClickException as error:
-        error.show()
+        show_usage_error(error)
         code = EXIT_USAGE
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
+        echo("interrupted", err=True)
         code = EXIT_INTERRUPTED
     except SystemExit:
         pass  # click's answer to a closed pipe: nobody reads the verdict, so there is none
     finally:
         if sys.exception() is not None:
             traceback.print_exc()
-            click.echo("vtrain failed; this is a defect in vtrain, not a verdict", err=True)
+            echo("vtrain failed; this is a defect in vtrain, not a verdict", err=True)
             return code  # noqa: B012 - the traceback is printed, and Python's own exit code is 1
     return code
 

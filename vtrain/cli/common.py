@@ -12,11 +12,13 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
-from vtrain.errors import VtrainError, VtrainWarning
+from vtrain.errors import RunError, VtrainError, VtrainWarning
+from vtrain.printable import make_printable
+from vtrain.threads import check_threads
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,11 +47,9 @@ class VtrainCommand(click.Command):
             with _show_warnings(ctx.meta.setdefault(_WARNINGS, [])):
                 return super().invoke(ctx)
         except VtrainError as error:
-            from vtrain.report.terminal import make_printable
-
-            click.echo(f"{ctx.command_path}: {make_printable(str(error))}", err=True)
+            echo(f"{ctx.command_path}: {error}", err=True)
             for note in getattr(error, "__notes__", ()):
-                click.echo(f"{ctx.command_path}: {make_printable(note)}", err=True)
+                echo(f"{ctx.command_path}: {note}", err=True)
             if ctx.params.get("as_json"):
                 print_json(
                     {
@@ -86,10 +86,8 @@ def _show_warnings(shown: list[str]) -> Iterator[None]:
             if not issubclass(category, VtrainWarning):
                 others(message, category, filename, lineno, file, line)
                 return
-            from vtrain.report.terminal import make_printable
-
             shown.append(make_printable(str(message)))
-            click.echo(f"warning: {shown[-1]}", err=True)
+            echo(f"warning: {shown[-1]}", err=True)
 
         warnings.showwarning = show
         yield
@@ -117,7 +115,7 @@ class CleanCommand(VtrainCommand):
         try:
             return super().invoke(ctx)
         except TerminatedError:
-            click.echo("terminated", err=True)
+            echo("terminated", err=True)
             return EXIT_TERMINATED
         finally:
             signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
@@ -137,11 +135,22 @@ engine_option = click.option(
     help="Which engine computes the steps; all give the same bits. auto: cuda where there is a "
     "GPU that can be used, else cpu.",
 )
+
+
+def _check_threads(_ctx: click.Context, _param: click.Parameter, value: int) -> int:
+    try:
+        check_threads(value)
+    except RunError as error:
+        raise click.BadParameter(f"{value} threads: {error.message}") from None
+    return value
+
+
 threads_option = click.option(
     "--threads",
     type=click.IntRange(min=0),
     default=0,
-    help="Threads to use; 0 takes every core.",
+    callback=_check_threads,
+    help="Threads to use, at most 64 or four a core; 0 takes every core.",
 )
 
 
@@ -189,9 +198,27 @@ def count(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
+def echo(text: object = "", *, err: bool = False) -> None:
+    """Print a line on stdout, or on stderr: all that a command says goes through here, for
+    whatever it quotes may be a stranger's.
+
+    A line of its own, without what a terminal obeys, and of a bounded length.
+    """
+    click.echo(make_printable(str(text)), err=err)
+
+
 def print_json(value: Mapping[str, Any]) -> None:
-    """Print one JSON object."""
+    """Print one JSON object, in ASCII."""
     click.echo(json.dumps(value, indent=2))
+
+
+def show_usage_error(error: click.ClickException) -> None:
+    """What click says of a command line, on stderr: it quotes names of files as they are."""
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        for line in error.ctx.get_usage().splitlines():
+            echo(line, err=True)
+        echo(f"Try '{error.ctx.command_path} -h' for help.", err=True)
+    echo(f"Error: {error.format_message()}", err=True)
 
 
 def make_console() -> Console:
@@ -201,13 +228,21 @@ def make_console() -> Console:
     return Console(highlight=False)
 
 
+def print_styled(console: Console, text: str, style: str = "") -> None:
+    """Print a line of any text on a console, in a style of ours; it is not wrapped."""
+    from rich.text import Text
+
+    console.print(Text(make_printable(text), style), soft_wrap=True)
+
+
+_WIDEST_LABEL: Final = 60
+
+
 def print_pairs(pairs: Mapping[str, object]) -> None:
     """Print labels and values, one pair a line."""
-    from vtrain.report.terminal import make_printable
-
-    width = max(map(len, pairs))
+    width = min(_WIDEST_LABEL, max(map(len, pairs), default=0))
     for label, value in pairs.items():
-        click.echo(make_printable(f"{label:<{width}}  {value}"))
+        echo(f"{label:<{width}}  {value}")
 
 
 @contextmanager
@@ -225,7 +260,7 @@ def show_progress(*, lines: bool = False) -> Iterator[Progress]:
     from rich.progress import Progress as Bars
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.completed}/{task.total}"),
         TimeRemainingColumn(),
@@ -236,8 +271,8 @@ def show_progress(*, lines: bool = False) -> Iterator[Progress]:
         def show(what: str, done: int, total: int) -> None:
             thing = what.partition(": ")[0]
             if thing not in tasks:
-                tasks[thing] = bars.add_task(what, total=total)
-            bars.update(tasks[thing], description=what, completed=done, total=total)
+                tasks[thing] = bars.add_task("", total=total)
+            bars.update(tasks[thing], description=make_printable(what), completed=done, total=total)
 
         yield show
 
@@ -252,4 +287,4 @@ class _StageLines:
     def __call__(self, what: str, done: int, total: int) -> None:
         if what != self._last:
             self._last = what
-            click.echo(f"{time.monotonic() - self._start:8.1f} s  {what}", err=True)
+            echo(f"{time.monotonic() - self._start:8.1f} s  {what}", err=True)

@@ -17,6 +17,7 @@ from vtrain.cli.common import (
     json_option,
     make_console,
     print_json,
+    print_styled,
     show_progress,
 )
 
@@ -146,11 +147,12 @@ def _show_honest(
             progress=lambda done, steps, loss, rate: progress("training", done, steps),
         )
     speed = summary.steps * file.batch / summary.seconds
-    console.print(
+    print_styled(
+        console,
         f"{summary.steps} steps of {file.batch} samples in {summary.seconds:.1f} s "
-        f"({speed:,.0f} samples/s), {summary.engine} engine, every step committed to"
+        f"({speed:,.0f} samples/s), {summary.engine} engine, every step committed to",
     )
-    console.print(f"root {summary.root.hex()}", soft_wrap=True)
+    print_styled(console, f"root {summary.root.hex()}")
     console.rule("[bold]2. An auditor verifies")
     with show_progress() as progress:
         report = verify(run, task_id=task.task_id, engine=engine, progress=progress)
@@ -161,7 +163,8 @@ def _show_honest(
         evaluation = evaluate_run(run, load_samples(file.test))
         rate = evaluation.accuracy
         share = "" if rate is None else f", {100 * rate:.1f} % right"
-        console.print(f"{evaluation.count} test samples: loss {evaluation.loss:.4f}{share}")
+        count = evaluation.count
+        print_styled(console, f"{count} test samples: loss {evaluation.loss:.4f}{share}")
     return report, evaluation
 
 
@@ -186,9 +189,9 @@ def _show_cheats(
         place = reason.where if reason is not None else "nowhere"
         colour = "green" if case.located else "red"
         what = f"{name}, in step {CHEAT_AT} of {CHEAT_STEPS}"
-        console.print(f"{what}: [{colour}]{report.verdict}, at {place}[/]", soft_wrap=True)
+        print_styled(console, f"{what}: {report.verdict}, at {place}", colour)
         if reason is not None:
-            console.print(f"  {reason.detail}", style="dim")
+            print_styled(console, f"  {reason.detail}", "dim")
     return caught
 
 

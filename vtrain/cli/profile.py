@@ -8,6 +8,7 @@ import click
 
 from vtrain.cli.common import (
     VtrainCommand,
+    echo,
     existing_file,
     json_option,
     print_json,
@@ -60,4 +61,4 @@ def command(task: Path, check: bool, engine: str, as_json: bool) -> None:
         return
     print_pairs(found)
     for site in calibration.silent:
-        click.echo(f"{site} saw nothing but zeros: its exponent is a guess", err=True)
+        echo(f"{site} saw nothing but zeros: its exponent is a guess", err=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from vtrain.cli.common import VtrainCommand
+from vtrain.cli.common import VtrainCommand, echo
 
 
 @click.command("serve", cls=VtrainCommand)
@@ -78,7 +78,7 @@ def command(
     private = load_key(key)
 
     def ready(url: str) -> None:
-        click.echo(f"{url} {public_key(private).hex()}")
+        echo(f"{url} {public_key(private).hex()}")
 
     serve(
         db,

@@ -9,7 +9,6 @@ exits with 130, a terminated one with 143.
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Final, NoReturn
@@ -17,7 +16,7 @@ from typing import Final, NoReturn
 import click
 
 from vtrain import __version__
-from vtrain.cli.common import echo, show_usage_error
+from vtrain.cli.common import echo, show_traceback, show_usage_error
 
 EXIT_USAGE: Final = 2
 EXIT_INCONCLUSIVE: Final = 3
@@ -86,7 +85,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         pass  # click's answer to a closed pipe: nobody reads the verdict, so there is none
     finally:
         if sys.exception() is not None:
-            traceback.print_exc()
+            show_traceback()
             echo("vtrain failed; this is a defect in vtrain, not a verdict", err=True)
             return code  # noqa: B012 - the traceback is printed, and Python's own exit code is 1
     return code

@@ -8,6 +8,7 @@ import string
 import sys
 import threading
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,9 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
-from vtrain.errors import RunError, VtrainError, VtrainWarning
+from vtrain.errors import VtrainError, VtrainWarning
 from vtrain.printable import make_printable
-from vtrain.threads import check_threads
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -137,19 +137,10 @@ engine_option = click.option(
 )
 
 
-def _check_threads(_ctx: click.Context, _param: click.Parameter, value: int) -> int:
-    try:
-        check_threads(value)
-    except RunError as error:
-        raise click.BadParameter(f"{value} threads: {error.message}") from None
-    return value
-
-
 threads_option = click.option(
     "--threads",
     type=click.IntRange(min=0),
     default=0,
-    callback=_check_threads,
     help="Threads to use, at most 64 or four a core; 0 takes every core.",
 )
 
@@ -219,6 +210,12 @@ def show_usage_error(error: click.ClickException) -> None:
             echo(line, err=True)
         echo(f"Try '{error.ctx.command_path} -h' for help.", err=True)
     echo(f"Error: {error.format_message()}", err=True)
+
+
+def show_traceback() -> None:
+    """The exception under way, on stderr: its text may quote a stranger."""
+    for line in traceback.format_exc().splitlines():
+        echo(line, err=True)
 
 
 def make_console() -> Console:

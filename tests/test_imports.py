@@ -56,7 +56,7 @@ def test_the_sources_keep_every_contract(copy: Path) -> None:
         ("vtrain.graph", "def late():\n    import vtrain.engines", DIRECTION),
         ("vtrain.engines", "import vtrain.train", DIRECTION),
         ("vtrain.commit", "import vtrain.ops", DIRECTION),
-        ("vtrain.attest", "import vtrain.commit", DIRECTION),
+        ("vtrain.commit", "import vtrain.attest", DIRECTION),
         ("vtrain.train", "import vtrain.audit", DIRECTION),
         ("vtrain.audit", "import vtrain.cli", DIRECTION),
         ("vtrain.report", "import vtrain.spec", DIRECTION),

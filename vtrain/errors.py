@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from vtrain.printable import cut
+
 Fault = Literal["user", "solver", "nobody"]
 
 
@@ -18,15 +20,17 @@ class VtrainError(Exception):
     ``code`` is stable across releases and safe to match on; ``where`` names the place (a file, a
     field, a node, a byte offset); ``fault`` says who is answerable: the caller's input (``user``),
     whoever produced the run under audit (``solver``), or the surroundings (``nobody``).
+
+    Both texts may quote a stranger, and are cut to ``vtrain.limits.LIMITS.text_characters``; they
+    may have control characters: ``vtrain.printable.make_printable`` shows them.
     """
 
     code: ClassVar[str] = "error"
     fault: ClassVar[Fault] = "nobody"
 
     def __init__(self, message: str, *, where: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.where = where
+        self.message, self.where = cut(message), cut(where)
+        super().__init__(self.message)
 
     def __str__(self) -> str:
         place = f"{self.where}: " if self.where else ""

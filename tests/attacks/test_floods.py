@@ -13,7 +13,7 @@ from tests.audit.runs import failed
 from vtrain.audit.verify import verify
 from vtrain.commit.log import LOG_HEADER
 from vtrain.errors import RunError, TaskError
-from vtrain.train.layout import MAX_MANIFEST
+from vtrain.limits import LIMITS
 from vtrain.train.task import load_task, parse_number
 
 TASK = """
@@ -139,11 +139,11 @@ def test_a_hostile_manifest_is_inconclusive(run: Path, content: bytes) -> None:
 
 
 def test_a_manifest_beyond_its_limit_is_not_read(run: Path) -> None:
-    os.truncate(run / "manifest.json", MAX_MANIFEST + 1)
+    os.truncate(run / "manifest.json", LIMITS.manifest_bytes + 1)
     begin = time.monotonic()
     assert failed(verify(run, samples=0))[0].name == "manifest"
     assert time.monotonic() - begin < 5
-    assert MAX_MANIFEST <= 1 << 24
+    assert LIMITS.manifest_bytes <= 1 << 24
 
 
 @pytest.mark.parametrize("threads", [-5, 100_000])

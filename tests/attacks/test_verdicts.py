@@ -19,13 +19,13 @@ from tests.audit.runs import (
     write_leaves,
 )
 from vtrain.attest.claims import sign_claim
-from vtrain.audit.structure import LIMITS
 from vtrain.audit.verify import verify
 from vtrain.commit.checkpoint import read_checkpoint, write_checkpoint
 from vtrain.commit.files import read_entry
 from vtrain.engines.cpu import CpuSession
 from vtrain.errors import GraphError
 from vtrain.graph.legality import check_graph
+from vtrain.limits import LIMITS
 from vtrain.ops import TABLE
 from vtrain.spec.commitment import compute_graph_root, compute_task_id
 from vtrain.train.layout import RunPaths, encode_manifest, read_manifest

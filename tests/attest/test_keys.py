@@ -186,10 +186,16 @@ def test_key_files(tmp_path: Path) -> None:
     assert public_key(generate_key(tmp_path / "other.key")) != public_key(key)
 
 
+def test_a_key_file_is_of_a_size_that_a_key_has(tmp_path: Path) -> None:
+    (tmp_path / "huge").write_bytes(b"-----BEGIN PRIVATE KEY-----\n" + b"A" * 10_000)
+    with pytest.raises(StorageError, match="more than the 4096"):
+        load_key(tmp_path / "huge")
+
+
 def test_key_files_that_are_none(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="cannot read the key"):
+    with pytest.raises(StorageError, match="cannot be read"):
         load_key(tmp_path / "absent")
-    with pytest.raises(StorageError, match="cannot read the key"):
+    with pytest.raises(StorageError, match="cannot be read"):
         load_key(tmp_path)
     with pytest.raises(StorageError, match="cannot write the key"):
         generate_key(tmp_path / "absent" / "key")
@@ -199,7 +205,7 @@ def test_key_files_that_are_none(tmp_path: Path) -> None:
         "empty": b"",
         "cut": pem[:-30],
         "text": b"not a key\n",
-        "huge": b"-----BEGIN PRIVATE KEY-----\n" + b"A" * 10_000,
+        "long": b"-----BEGIN PRIVATE KEY-----\n" + b"A" * 4000,
         "binary": bytes(range(256)),
     }.items():
         path = tmp_path / name

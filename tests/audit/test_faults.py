@@ -25,12 +25,13 @@ from tests.audit.runs import (
     write_leaves,
 )
 from tests.tasks import make_tiny_task
-from vtrain.audit import structure
-from vtrain.audit.structure import LIMITS, Limits, check_structure, measure_memory
+from vtrain import limits
+from vtrain.audit.structure import check_structure
 from vtrain.audit.verify import verify
 from vtrain.commit.checkpoint import read_checkpoint, write_checkpoint
 from vtrain.commit.state import compute_root_of_state
 from vtrain.errors import RunError
+from vtrain.limits import LIMITS, Limits, measure_memory
 from vtrain.spec.commitment import compute_graph_root
 from vtrain.train.layout import RunPaths, decode_manifest, encode_manifest
 from vtrain.train.runner import train
@@ -568,7 +569,7 @@ def test_limits_are_cut_down_to_the_machines_memory(
     assert measure_memory() > 1 << 28
     # A machine too small for one state of this run (1984 bytes), and one too small for its log.
     for memory, where in ((4000, "graph.cbor"), (1000, "log.bin")):
-        monkeypatch.setattr(structure, "measure_memory", lambda memory=memory: memory)
+        monkeypatch.setattr(limits, "measure_memory", lambda memory=memory: memory)
         report = verify(honest, all_=True)
         assert report.verdict == "inconclusive"
         assert where in [check.where for check in failed(report)]

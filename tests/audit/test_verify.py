@@ -31,8 +31,9 @@ from vtrain.errors import (
     RunError,
     TaskError,
 )
+from vtrain.printable import make_printable
 from vtrain.report.json import format_percent, format_report
-from vtrain.report.terminal import make_printable, print_report
+from vtrain.report.terminal import print_report
 from vtrain.train.layout import RunPaths
 from vtrain.train.runner import train
 from vtrain.train.task import CompiledTask

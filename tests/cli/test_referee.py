@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from vtrain import cli
-from vtrain.cli.referee import MAX_STATEMENT, SIDES
+from vtrain.cli.referee import SIDES
+from vtrain.limits import LIMITS
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -101,7 +102,7 @@ def test_garbage(call: Call, tmp_path: Path, garbage: bytes, offset: int) -> Non
 def test_a_file_that_is_too_long(call: Call, tmp_path: Path) -> None:
     path = tmp_path / "long"
     with path.open("wb") as file:
-        file.truncate(MAX_STATEMENT + 1)
+        file.truncate(LIMITS.statement_bytes + 1)
     code, out, err = call(path)
     assert (code, out) == (2, "")
     assert len(err.splitlines()) == 1

@@ -15,13 +15,14 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from vtrain.errors import ModelError, StorageError
+from vtrain.errors import ModelError
 from vtrain.graph import onnx_file
 from vtrain.graph.builder import FixedExponents, GraphBuilder
 from vtrain.graph.calibration import calibrate
 from vtrain.graph.evaluate import apply_node
 from vtrain.graph.model import Conv, Layer, Linear, Model, emit_forward
 from vtrain.graph.onnx_import import NEWEST_OPSET, OLDEST_OPSET, import_onnx
+from vtrain.limits import LIMITS, Limits
 from vtrain.spec.number import MASTER_EXPONENT
 from vtrain.spec.samples import Samples
 from vtrain.wire.graph import Ref
@@ -701,7 +702,7 @@ def test_names_that_are_not_utf8_are_refused() -> None:
 
 
 def test_too_many_nodes_are_refused() -> None:
-    nodes = [node("Relu", "x", f"n{i}") for i in range(onnx_file.LIMITS.nodes)]
+    nodes = [node("Relu", "x", f"n{i}") for i in range(LIMITS.onnx_nodes)]
     with pytest.raises(ModelError, match="more than 20000 nodes"):
         import_onnx(make([*nodes, *fc()], ["n", 5], FC))
 
@@ -721,12 +722,13 @@ def test_files_are_read_from_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     path = tmp_path / "model.onnx"
     path.write_bytes(make([node("Gemm", "x w b")], ["n", 5], FC).SerializeToString())
     assert list(import_onnx(path).params) == ["w", "b"]
-    with pytest.raises(StorageError, match=r"missing\.onnx"):
+    with pytest.raises(ModelError, match=r"missing\.onnx"):
         import_onnx(tmp_path / "missing.onnx")
-    monkeypatch.setattr(onnx_file, "LIMITS", onnx_file.Limits(file_bytes=10))
-    for source in (path, path.read_bytes()):
-        with pytest.raises(ModelError, match="larger than 10 bytes"):
-            import_onnx(source)
+    monkeypatch.setattr(onnx_file, "limits_here", lambda: Limits(onnx_bytes=10))
+    with pytest.raises(ModelError, match="more than the 10 "):
+        import_onnx(path)
+    with pytest.raises(ModelError, match="larger than 10 bytes"):
+        import_onnx(path.read_bytes())
 
 
 def test_initialisers_listed_as_inputs_are_no_inputs() -> None:

@@ -33,6 +33,7 @@ from vtrain.errors import (
     StorageError,
     VtrainError,
 )
+from vtrain.limits import LIMITS as BOUNDS
 from vtrain.prove.ezkl_adapter import Call, CallFailedError, TimeLimitError, run_ezkl
 from vtrain.prove.jobs import (
     MAX_ERROR,
@@ -49,7 +50,6 @@ from vtrain.prove.jobs import (
 )
 from vtrain.prove.jobs import jobs as job_table
 from vtrain.prove.proof_files import (
-    MAX_BUNDLE,
     Statement,
     decode_statement,
     encode_statement,
@@ -287,7 +287,7 @@ def test_a_bundle_that_is_too_long(queue: JobQueue) -> None:
     queue.add(RUN, steps(1))
     job = take(queue)
     with pytest.raises(EncodingError, match="more than"):
-        queue.finish(job, bytes(MAX_BUNDLE + 1))
+        queue.finish(job, bytes(BOUNDS.bundle_bytes + 1))
     count(queue, taken=1)
 
 
@@ -577,7 +577,7 @@ def test_which_errors_are_tried_again(
 
 def test_a_bundle_too_long_for_the_queue_fails_the_job(queue: JobQueue, hands: Hands) -> None:
     queue.add(RUN, steps(1))
-    assert run_once(queue, lambda *_: bytes(MAX_BUNDLE + 1), hands) == 0
+    assert run_once(queue, lambda *_: bytes(BOUNDS.bundle_bytes + 1), hands) == 0
     count(queue, failed=1)
 
 
@@ -788,7 +788,7 @@ def test_sqlite_may_hold_anything_in_any_column(tmp_path: Path, column: str, val
                 queue.status(RUN)
 
 
-@pytest.mark.parametrize("value", [None, b"x" * (MAX_BUNDLE + 1)])
+@pytest.mark.parametrize("value", [None, b"x" * (BOUNDS.bundle_bytes + 1)])
 def test_results_that_are_no_bundles(url: str, queue: JobQueue, value: object) -> None:
     queue.add(RUN, steps(1))
     spoil_all_done(queue)
@@ -885,7 +885,7 @@ def test_a_proof_is_written_once_and_never_replaced(tmp_path: Path) -> None:
     assert read_proof_file(tmp_path, one) == b"first"
     assert find_missing(tmp_path, [two, one]) == [two]
     with pytest.raises(EncodingError):
-        write_proof_file(tmp_path, two, bytes(MAX_BUNDLE + 1))
+        write_proof_file(tmp_path, two, bytes(BOUNDS.bundle_bytes + 1))
     with pytest.raises(StorageError):
         write_proof_file(tmp_path / "none", two, b"")
     assert find_missing(tmp_path, [two, one]) == [two]

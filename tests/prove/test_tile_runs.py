@@ -28,6 +28,7 @@ from vtrain.attest.keys import public_key
 from vtrain.audit.pin import Pin, make_pin
 from vtrain.demo.cheats import skip_step, train_falsely
 from vtrain.errors import CircuitError, RunError, SignatureError, StorageError, VtrainError
+from vtrain.limits import Limits as Bounds
 from vtrain.prove import audit as audit_module
 from vtrain.prove import runs, tile_runs
 from vtrain.prove.audit import ProofAudit, verify_proofs
@@ -540,9 +541,9 @@ def test_proofs_that_are_too_long_together_are_not_held_in_memory(
     public: Path, srs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     total = sum(path.stat().st_size for path in (public / "proofs").glob("tile-*"))
-    monkeypatch.setattr(tile_runs, "_MAX_ANSWER", total)
+    monkeypatch.setattr(tile_runs, "LIMITS", Bounds(answer_bytes=total))
     assert audit(public, srs).verdict == "verified"
-    monkeypatch.setattr(tile_runs, "_MAX_ANSWER", total - 1)
+    monkeypatch.setattr(tile_runs, "LIMITS", Bounds(answer_bytes=total - 1))
     check_refused(audit(public, srs), f"more than {total - 1} bytes together")
 
 

@@ -7,6 +7,7 @@ import io
 import struct
 import tempfile
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy.typing as npt
 import pytest
 
 from vtrain.errors import DataError, NotProducedError, StorageError, TaskError
+from vtrain.limits import Limits
 from vtrain.spec import domains, merkle
 from vtrain.spec.samples import Samples
 from vtrain.train import data
@@ -417,21 +419,22 @@ def test_every_byte_counts_in_the_root() -> None:
 @pytest.mark.parametrize("hold", [0, 2**30])
 def test_a_table_is_read_back_into_a_copy_of_our_own(tmp_path: Path, hold: int) -> None:
     """In memory or in a temporary file: cutting the original does no harm."""
+    limits = Limits(held_samples_bytes=hold)
     samples = build_samples(X.astype(np.int32), Y)
     path = tmp_path / "samples.bin"
     path.write_bytes(samples.table.tobytes())
-    again = read_samples(path, samples.spec, hold=hold)
+    again = read_samples(path, samples.spec, limits)
     path.write_bytes(b"")
     check_table(again, X, Y)
     assert compute_samples_root(again) == samples.spec.root
     path.write_bytes(samples.table.tobytes() + b"\0")
     with pytest.raises(DataError, match="instead of"):
-        read_samples(path, samples.spec, hold=hold)
+        read_samples(path, samples.spec, limits)
     with pytest.raises(NotProducedError):
-        read_samples(tmp_path / "missing", samples.spec, hold=hold)
+        read_samples(tmp_path / "missing", samples.spec, limits)
     path.write_bytes(samples.table.tobytes())
-    with pytest.raises(DataError, match="more than 10"):
-        read_samples(path, samples.spec, limit=10, hold=hold)
+    with pytest.raises(DataError, match="more than the 10 "):
+        read_samples(path, samples.spec, replace(limits, samples_bytes=10))
 
 
 def test_no_room_for_the_copy_of_a_table_is_an_error_of_storage(
@@ -442,7 +445,7 @@ def test_no_room_for_the_copy_of_a_table_is_an_error_of_storage(
     path.write_bytes(samples.table.tobytes())
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
     with pytest.raises(StorageError):
-        read_samples(path, samples.spec, hold=0)
+        read_samples(path, samples.spec, Limits(held_samples_bytes=0))
     assert len(read_samples(path, samples.spec).table) == 5
 
 

@@ -18,13 +18,12 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from vtrain.commit.files import read_file
 from vtrain.errors import SignatureError, StorageError
+from vtrain.limits import LIMITS
 from vtrain.wire.claim import PUBLIC_KEY_LENGTH, SIGNATURE_LENGTH
 
 PrivateKey = Ed25519PrivateKey
-
-MAX_KEY_FILE: Final = 4096
-"""Bytes of a key file; a PEM of an Ed25519 key has 119."""
 
 _FIELD: Final = 2**255 - 19
 _ORDER: Final = 2**252 + 27742317777372353535851937790883648493
@@ -67,13 +66,10 @@ def generate_key(path: Path) -> PrivateKey:
 def load_key(path: Path) -> PrivateKey:
     """The key in the file ``path``.
 
-    StorageError when it cannot be read, SignatureError when it holds no unencrypted Ed25519 key.
+    StorageError when it is no regular file, too large for a key or cannot be read; SignatureError
+    when it holds no unencrypted Ed25519 key.
     """
-    try:
-        with path.open("rb") as file:
-            pem = file.read(MAX_KEY_FILE + 1)
-    except OSError as error:
-        raise StorageError(f"cannot read the key: {error.strerror}", where=str(path)) from error
+    pem = read_file(path, LIMITS.key_bytes, error=StorageError)
     try:
         key = serialization.load_pem_private_key(pem, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:

@@ -16,33 +16,30 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
 
 from vtrain.audit.pin import Pin, compare_claims
 from vtrain.audit.plan import Segments
-from vtrain.commit.checkpoint import compute_checkpoint_size
 from vtrain.commit.digest import compute_tensor_digest
-from vtrain.commit.files import FileEntry, open_regular, read_entry
+from vtrain.commit.files import FileEntry, open_file, read_entry
 from vtrain.commit.kzg_log import count_commitments, is_point
 from vtrain.engines.base import State, check_state
 from vtrain.errors import RunError, VtrainError
 from vtrain.graph.legality import check_graph
 from vtrain.graph.step import STEP_STATE
+from vtrain.limits import Limits, limits_here
+from vtrain.printable import cut
 from vtrain.spec.commitment import compute_batch_digest, compute_task_id
-from vtrain.spec.number import NUMPY_DTYPES
 from vtrain.spec.samples import Samples
+from vtrain.threads import check_threads
 from vtrain.train import signed as evidence
-from vtrain.train.data import (
-    HELD_TABLE_BYTES,
-    compute_samples_root,
-    gather_batch,
-    read_samples,
-)
+from vtrain.train.data import compute_samples_root, gather_batch, read_samples
 from vtrain.train.layout import Manifest, RunPaths, read_manifest
 from vtrain.wire.claim import SignedClaim
 from vtrain.wire.graph import StepGraph
@@ -54,49 +51,6 @@ from vtrain.wire.task import TaskSpec
 T = TypeVar("T")
 Progress = Callable[[str, int, int], None]
 """(what is being checked, how much is done, of how much)"""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What an auditor will take on for one run; beyond it the audit is inconclusive."""
-
-    task_bytes: int = evidence.MAX_TASK
-    claim_bytes: int = evidence.MAX_CLAIM
-    graph_bytes: int = evidence.MAX_GRAPH
-    model_bytes: int = 1 << 31
-    """Protobuf itself ends there."""
-    samples_bytes: int = 1 << 36
-    held_samples_bytes: int = HELD_TABLE_BYTES
-    """A table up to this size is held in memory, a larger one in a temporary file of our own."""
-    log_bytes: int = evidence.MAX_LOG
-    """A record takes about 400 bytes of memory while it is held, three times its size here."""
-    state_bytes: int = 1 << 34
-    """One checkpoint, which is held in memory."""
-    step_bytes: int = 1 << 36
-    """All values of one step together: more than any engine holds at once."""
-    entries: int = 100_000
-    """Names in the run directory that are looked at."""
-
-    def within(self, memory: int) -> Limits:
-        """These limits, those that cost memory cut down to what a machine of ``memory`` bytes has.
-
-        Up to three states are held at once: the engine's, its copy and the checkpoint.
-        """
-        return replace(
-            self,
-            held_samples_bytes=min(self.held_samples_bytes, memory // 4),
-            log_bytes=min(self.log_bytes, memory // 8),
-            state_bytes=min(self.state_bytes, memory // 4),
-            step_bytes=min(self.step_bytes, memory // 2),
-        )
-
-
-LIMITS: Final = Limits()
-
-
-def measure_memory() -> int:
-    """Bytes of this machine's physical memory."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 _CHECKPOINT = re.compile(r"checkpoints/[0-9]{12}\.safetensors")
@@ -111,7 +65,8 @@ class FindingError(Exception):
 
     def __init__(self, detail: str, where: str = "", fault: Blame = "nobody") -> None:
         super().__init__(detail)
-        self.detail, self.where, self.fault = detail, where, fault
+        # As errors do: both may quote what the solver wrote.
+        self.detail, self.where, self.fault = cut(detail), cut(where), fault
 
 
 @dataclass
@@ -191,10 +146,12 @@ def check_structure(
 
     ``pin``: the claim that the auditor holds; another is as good as none.  ``solver``: the public
     key that must have signed.  ``task_id``: the task that was agreed on.  ``data``: the sample
-    table, for a run without one.  ``limits``: ``LIMITS`` within this machine's memory unless given.
+    table, for a run without one.  ``limits``: those of this machine unless given.  RunError for too
+    many ``threads``.
     """
+    check_threads(threads)
     if limits is None:
-        limits = LIMITS.within(measure_memory())
+        limits = limits_here()
     paths, ledger = RunPaths(run), Ledger(run)
     attempt = ledger.attempt
     if unfinished := _find_unfinished(paths):
@@ -232,7 +189,7 @@ def check_structure(
     samples = attempt(
         "samples",
         paths.name_of(table) if data is None else str(data),
-        lambda: _read_samples(table, task, limits),
+        lambda: _read_samples(table, task, limits, None if data else paths.root),
         unless=no_task,
     )
 
@@ -429,7 +386,7 @@ def _check_files(
             fail(FindingError(f"lists {name!r}, which is no file of a run", "manifest.json"))
             continue
         try:
-            _check_entry(paths.root / name, entry, limit)
+            _check_entry(paths, paths.root / name, entry, limit)
         except FindingError as found:
             fail(FindingError(found.detail, name))
         except VtrainError as error:
@@ -442,15 +399,15 @@ def _check_files(
     return tuple(name for name in _walk(paths.root, limits.entries) if name not in known)
 
 
-def _check_entry(path: Path, listed: FileEntry, limit: int) -> None:
+def _check_entry(paths: RunPaths, path: Path, listed: FileEntry, limit: int) -> None:
     """Size first: a file of another size, or of a size that no run has, is not read."""
-    with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size
-    if size != listed.size:
-        raise FindingError(f"has {size} bytes, the manifest lists {listed.size}")
+    with open_file(path, sys.maxsize, root=paths.root) as file:
+        size = file.size
+        if size != listed.size:
+            raise FindingError(f"has {size} bytes, the manifest lists {listed.size}")
     if size > limit:
         raise FindingError(f"has {size} bytes, this auditor takes {limit}")
-    if read_entry(path) != listed:
+    if read_entry(path, limit, root=paths.root) != listed:
         raise FindingError("is not the file that the manifest lists: its BLAKE3 differs")
 
 
@@ -489,20 +446,7 @@ def _check_legal(
     except VtrainError as error:
         raise FindingError(error.message, error.where, "task") from None
     _check_fields(spec, checked)
-    total = sum(
-        output.size * NUMPY_DTYPES[output.dtype].itemsize
-        for node in checked.nodes
-        for output in node.outputs
-    )
-    if total > limits.step_bytes:
-        raise FindingError(
-            f"a step needs {total} bytes; this auditor's limit is {limits.step_bytes}"
-        )
-    size = compute_checkpoint_size(checked)
-    if size > limits.state_bytes:
-        raise FindingError(
-            f"a state has {size} bytes; this auditor's limit is {limits.state_bytes}"
-        )
+    evidence.check_size(checked, limits)
     return "types, ranges and commitments derived anew; the graph is that of the task", checked
 
 
@@ -555,18 +499,18 @@ def _check_fields(task: TaskSpec, graph: StepGraph) -> None:
 
 
 def _check_model(paths: RunPaths, task: TaskSpec | None, limits: Limits) -> tuple[str, None]:
-    with open_regular(paths.model) as file:
-        size = os.fstat(file.fileno()).st_size
-    if size > limits.model_bytes:
-        raise FindingError(f"has {size} bytes, this auditor takes {limits.model_bytes}")
-    if read_entry(paths.model).digest != _known(task).model_digest:
+    found = read_entry(paths.model, limits.model_bytes, root=paths.root)
+    if found.digest != _known(task).model_digest:
         raise FindingError("is not the file that the task names")
     return "as the task names it", None
 
 
-def _read_samples(table: Path, task: TaskSpec | None, limits: Limits) -> tuple[str, Samples]:
+def _read_samples(
+    table: Path, task: TaskSpec | None, limits: Limits, root: Path | None
+) -> tuple[str, Samples]:
+    """``root`` is the run that the table lies in, None for one that the auditor brought."""
     spec = _known(task).data
-    samples = read_samples(table, spec, limit=limits.samples_bytes, hold=limits.held_samples_bytes)
+    samples = read_samples(table, spec, limits, root=root)
     if compute_samples_root(samples) != spec.root:
         raise FindingError("are not the samples that the task commits to")
     return f"{spec.samples} samples have the task's root", samples

@@ -22,7 +22,6 @@ from vtrain.audit.replay import KzgComparison, describe_state_difference, replay
 from vtrain.audit.structure import (
     Evidence,
     FindingError,
-    Limits,
     Progress,
     check_structure,
     read_state,
@@ -31,10 +30,11 @@ from vtrain.commit.kzg_log import OpenKey
 from vtrain.engines.base import Session
 from vtrain.engines.registry import open_session, resolve_engine
 from vtrain.errors import RunError, VtrainError
+from vtrain.limits import Limits
 from vtrain.spec.samples import Samples
+from vtrain.threads import check_threads
 from vtrain.train.kzg import KzgRecorder
 from vtrain.train.layout import RunPaths
-from vtrain.train.runner import check_threads
 from vtrain.wire.claim import PUBLIC_KEY_LENGTH, SignedClaim
 from vtrain.wire.graph import StepGraph
 from vtrain.wire.record import StepRecord
@@ -86,7 +86,7 @@ def verify(
     ``open_key`` (``vtrain.prove.kzg.CommitKey``), with which the KZG commitments of replayed steps
     are compared, where the task asks for such.  RunError when ``run`` is no folder, for an unknown
     engine, for a seed, key or task id of another length, for an SRS that is no file or that nothing
-    opens, and beyond 1024 threads; MissingExtraError, DeviceError, KernelError, before
+    opens, and beyond the threads allowed; MissingExtraError, DeviceError, KernelError, before
     anything is read, for an engine that this machine lacks.
     """
     if not run.is_dir():

@@ -16,8 +16,10 @@ import errno
 import json
 import sys
 import traceback
-from collections.abc import Sequence
-from typing import Final, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NoReturn
+
+from vtrain.printable import cut, make_printable
 
 EXIT_UNEXPECTED: Final = 1
 EXIT_USAGE: Final = 2
@@ -57,7 +59,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
             what = f"this machine has not enough for it: {lacking}"
             return _end(words, EXIT_INCONCLUSIVE, "resources", what, error)
         if not isinstance(error, ImportError):
-            traceback.print_exc()
+            for line in traceback.format_exc().splitlines():
+                echo(line, err=True)
         text = str(error).strip().partition("\n")[0]
         what = f"{type(error).__name__}: {text}" if text else type(error).__name__
         what += "; this is a defect in vtrain or in its installation, not a verdict"
@@ -88,18 +91,33 @@ def _end(words: list[str], code: int, name: str, message: str, error: BaseExcept
     return code
 
 
+def echo(text: object = "", *, err: bool = False) -> None:
+    """Print a line on stdout, or on stderr: all that a command says goes through here, for
+    whatever it quotes may be a stranger's.
+
+    A line of its own, without what a terminal obeys, and of a bounded length.
+    """
+    stream = sys.stderr if err else sys.stdout
+    stream.write(make_printable(str(text)) + "\n")
+    stream.flush()
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """Print one JSON object, in ASCII."""
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+    sys.stdout.flush()
+
+
 def say(command: str, lines: Sequence[str]) -> None:
     """Lines on stderr, each with the name of the command."""
     for line in lines:
-        text = "".join(char if char.isprintable() else repr(char)[1:-1] for char in line)
-        sys.stderr.write(f"{command}: {text}\n")
+        echo(f"{command}: {line}", err=True)
 
 
 def print_error(code: str, fault: str, message: str, where: str) -> None:
     """Print an error as the JSON object of its command."""
-    error = {"code": code, "fault": fault, "message": message, "where": where}
-    sys.stdout.write(json.dumps({"error": error}, indent=2) + "\n")
-    sys.stdout.flush()
+    error = {"code": code, "fault": fault, "message": cut(message), "where": cut(where)}
+    print_json({"error": error})
 
 
 def main() -> NoReturn:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from vtrain.cli.common import VtrainCommand, existing_folder, json_option, print_json, print_pairs
+from vtrain.cli import print_json
+from vtrain.cli.common import VtrainCommand, existing_folder, json_option, print_pairs
 
 
 @click.command("claim", cls=VtrainCommand)

@@ -11,12 +11,13 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
-from vtrain.cli import EXIT_INCONCLUSIVE, EXIT_USAGE, print_error, say
+from vtrain.cli import EXIT_INCONCLUSIVE, EXIT_USAGE, echo, print_error, say
 from vtrain.errors import VtrainError, VtrainWarning
+from vtrain.printable import make_printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -71,10 +72,8 @@ def _show_warnings(shown: list[str]) -> Iterator[None]:
             if not issubclass(category, VtrainWarning):
                 others(message, category, filename, lineno, file, line)
                 return
-            from vtrain.report.terminal import make_printable
-
             shown.append(make_printable(str(message)))
-            click.echo(f"warning: {shown[-1]}", err=True)
+            echo(f"warning: {shown[-1]}", err=True)
 
         warnings.showwarning = show
         yield
@@ -125,11 +124,13 @@ engine_option = click.option(
     help="Which engine computes the steps; all give the same bits. auto: cuda where there is a "
     "GPU that can be used, else cpu.",
 )
+
+
 threads_option = click.option(
     "--threads",
     type=click.IntRange(min=0),
     default=0,
-    help="Threads to use; 0 takes every core.",
+    help="Threads to use, at most 64 or four a core; 0 takes every core.",
 )
 
 
@@ -177,13 +178,6 @@ def count(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
-def print_json(value: Mapping[str, Any]) -> None:
-    """Print one JSON object."""
-    import json
-
-    click.echo(json.dumps(value, indent=2))
-
-
 def make_console() -> Console:
     """A console on stdout that colours nothing by itself, and wraps on a terminal alone."""
     from rich.console import Console
@@ -191,13 +185,30 @@ def make_console() -> Console:
     return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
+def print_styled(console: Console, text: str, style: str = "") -> None:
+    """Print a line of any text on a console, in a style of ours; it is not wrapped."""
+    from rich.text import Text
+
+    console.print(Text(make_printable(text), style), soft_wrap=True)
+
+
+def print_title(console: Console, text: str) -> None:
+    """Print a heading: a ruled line on a terminal, elsewhere a line without ornament."""
+    if console.is_terminal:
+        console.rule(f"[bold]{make_printable(text)}")
+    else:
+        console.print()
+        print_styled(console, text)
+
+
+_WIDEST_LABEL: Final = 60
+
+
 def print_pairs(pairs: Mapping[str, object]) -> None:
     """Print labels and values, one pair a line."""
-    from vtrain.report.terminal import make_printable
-
-    width = max(map(len, pairs))
+    width = min(_WIDEST_LABEL, max(map(len, pairs), default=0))
     for label, value in pairs.items():
-        click.echo(make_printable(f"{label:<{width}}  {value}"))
+        echo(f"{label:<{width}}  {value}")
 
 
 @contextmanager
@@ -241,7 +252,7 @@ def _show_stages(*, lines: bool) -> Iterator[Progress]:
     from rich.progress import Progress as Bars
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.completed}/{task.total}"),
         TimeRemainingColumn(),
@@ -252,8 +263,8 @@ def _show_stages(*, lines: bool) -> Iterator[Progress]:
         def show(what: str, done: int, total: int) -> None:
             thing = what.partition(": ")[0]
             if thing not in tasks:
-                tasks[thing] = bars.add_task(what, total=total)
-            bars.update(tasks[thing], description=what, completed=done, total=total)
+                tasks[thing] = bars.add_task("", total=total)
+            bars.update(tasks[thing], description=make_printable(what), completed=done, total=total)
 
         yield show
 
@@ -268,4 +279,4 @@ class _StageLines:
     def __call__(self, what: str, done: int, total: int) -> None:
         if what != self._last:
             self._last = what
-            click.echo(f"{time.monotonic() - self._start:8.1f} s  {what}", err=True)
+            echo(f"{time.monotonic() - self._start:8.1f} s  {what}", err=True)

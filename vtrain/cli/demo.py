@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vtrain.cli import print_json
 from vtrain.cli.common import (
     VtrainCommand,
     engine_option,
     json_option,
     make_console,
-    print_json,
+    print_styled,
+    print_title,
     show_progress,
 )
 
@@ -124,14 +126,6 @@ def _choose_folder(keep: Path | None) -> Iterator[Path]:
     yield keep
 
 
-def _title(console: Console, text: str) -> None:
-    """The heading of a part: a line without ornament where it is not for a terminal."""
-    if console.is_terminal:
-        console.rule(f"[bold]{text}")
-    else:
-        console.print(f"\n{text}")
-
-
 def _show_honest(
     file: TaskFile, folder: Path, key: PrivateKey, engine: str, console: Console
 ) -> tuple[Report, Evaluation | None]:
@@ -143,7 +137,7 @@ def _show_honest(
     from vtrain.train.task import compile_task
 
     run = folder / "honest"
-    _title(console, "1. An honest solver trains")
+    print_title(console, "1. An honest solver trains")
     task = compile_task(file)
     with show_progress() as progress:
         summary = train(
@@ -154,22 +148,24 @@ def _show_honest(
             progress=lambda done, steps, loss, rate: progress("training", done, steps),
         )
     speed = summary.steps * file.batch / summary.seconds
-    console.print(
+    print_styled(
+        console,
         f"{summary.steps} steps of {file.batch} samples in {summary.seconds:.1f} s "
-        f"({speed:,.0f} samples/s), {summary.engine} engine, every step committed to"
+        f"({speed:,.0f} samples/s), {summary.engine} engine, every step committed to",
     )
-    console.print(f"root {summary.root.hex()}", soft_wrap=True)
-    _title(console, "2. An auditor verifies")
+    print_styled(console, f"root {summary.root.hex()}")
+    print_title(console, "2. An auditor verifies")
     with show_progress() as progress:
         report = verify(run, task_id=task.task_id, engine=engine, progress=progress)
     print_report(report, console)
-    _title(console, "3. The model")
+    print_title(console, "3. The model")
     evaluation = None
     if file.test is not None:
         evaluation = evaluate_run(run, load_samples(file.test))
         rate = evaluation.accuracy
         share = "" if rate is None else f", {100 * rate:.1f} % right"
-        console.print(f"{evaluation.count} test samples: loss {evaluation.loss:.4f}{share}")
+        count = evaluation.count
+        print_styled(console, f"{count} test samples: loss {evaluation.loss:.4f}{share}")
     return report, evaluation
 
 
@@ -180,7 +176,7 @@ def _show_cheats(
     from vtrain.demo.cheats import CHEATS, train_falsely
     from vtrain.train.task import compile_task
 
-    _title(console, "4. Three dishonest solvers")
+    print_title(console, "4. Three dishonest solvers")
     short = replace(file, steps=CHEAT_STEPS, commit_every=1, checkpoint_every=CHEAT_EVERY)
     task = compile_task(short)
     caught = []
@@ -194,9 +190,9 @@ def _show_cheats(
         place = reason.where if reason is not None else "nowhere"
         colour = "green" if case.located else "red"
         what = f"{name}, in step {CHEAT_AT} of {CHEAT_STEPS}"
-        console.print(f"{what}: [{colour}]{report.verdict}, at {place}[/]", soft_wrap=True)
+        print_styled(console, f"{what}: {report.verdict}, at {place}", colour)
         if reason is not None:
-            console.print(f"  {reason.detail}", style="dim")
+            print_styled(console, f"  {reason.detail}", "dim")
     return caught
 
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vtrain.cli import echo, print_json
 from vtrain.cli.common import (
     HexBytes,
     VtrainCommand,
     engine_option,
     existing_folder,
     json_option,
-    print_json,
     print_pairs,
 )
 from vtrain.wire.report import EXIT_CODES
@@ -377,14 +377,12 @@ def _print_event(game: Game, event: Event) -> None:
     what: str = receipt.kind
     if what == "move":
         what += f"  {_describe_move(game, structs.decode(SignedMove, event.body, 'move'))}"
-    click.echo(f"{receipt.at:>10} ms  {receipt.sequence:>4}  {what}", err=True)
+    echo(f"{receipt.at:>10} ms  {receipt.sequence:>4}  {what}", err=True)
 
 
 def _print_trouble(game: Game, what: str) -> None:
     """What goes wrong, in the words of the service perhaps, at the game's time as last heard."""
-    from vtrain.report.terminal import make_printable
-
-    click.echo(f"{game.now:>10} ms     -  {make_printable(what)}", err=True)
+    echo(f"{game.now:>10} ms     -  {what}", err=True)
 
 
 def _describe_move(game: Game, signed: SignedMove) -> str:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from vtrain.cli import print_json
 from vtrain.cli.common import (
     VtrainCommand,
     existing_folder,
     json_option,
-    print_json,
     print_pairs,
 )
 
@@ -77,7 +77,7 @@ def _choose_samples(run: Path, task: Path | None, data: Path | None) -> tuple[Sa
     paths = RunPaths(run)
     spec = read_task(paths).data
     if data is None:
-        samples = read_samples(paths.samples, spec)
+        samples = read_samples(paths.samples, spec, root=paths.root)
         if compute_samples_root(samples) != spec.root:
             raise DataError(
                 "are not the samples that the task commits to", where=str(paths.samples)

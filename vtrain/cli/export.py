@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
+from vtrain.cli import print_json
 from vtrain.cli.common import (
     VtrainCommand,
     existing_folder,
     json_option,
-    print_json,
     print_pairs,
 )
 

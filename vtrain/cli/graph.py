@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vtrain.cli.common import VtrainCommand, json_option, print_json, print_pairs
+from vtrain.cli import print_json
+from vtrain.cli.common import VtrainCommand, json_option, print_pairs
 
 if TYPE_CHECKING:
     from vtrain.wire.graph import StepGraph
-
-MAX_GRAPH = 64 << 20
 
 
 @click.group("graph")
@@ -50,10 +49,12 @@ def export_onnx(source: Path, out: Path, as_json: bool) -> None:
 def _load_graph(source: Path) -> StepGraph:
     if source.is_dir():
         from vtrain.commit.files import read_file
+        from vtrain.limits import LIMITS
         from vtrain.train.layout import RunPaths
         from vtrain.wire.graph import decode_graph
 
-        return decode_graph(read_file(RunPaths(source).graph, MAX_GRAPH))
+        data = read_file(RunPaths(source).graph, LIMITS.graph_bytes, root=source)
+        return decode_graph(data)
     from vtrain.prove.kzg import CommitKey
     from vtrain.train.task import compile_task, load_task
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from vtrain.cli import echo, print_json
 from vtrain.cli.common import (
     VtrainCommand,
     existing_folder,
     json_option,
-    print_json,
     print_pairs,
 )
 
-MAX_LOG = 1 << 36
+if TYPE_CHECKING:
+    from vtrain.commit.log import LogSurvey
+    from vtrain.train.layout import RunPaths
 
 
 @click.command("inspect", cls=VtrainCommand)
@@ -29,23 +32,22 @@ def command(run: Path, as_json: bool) -> None:
     is unknown (null in JSON): the solver, for one.
     """
     from vtrain.commit.files import read_file
-    from vtrain.commit.log import RunLog, recover_prefix
+    from vtrain.limits import LIMITS
     from vtrain.spec.commitment import compute_task_id
     from vtrain.train.layout import RunPaths, read_manifest
-    from vtrain.train.signed import MAX_CLAIM, read_task
+    from vtrain.train.signed import read_task
     from vtrain.wire.claim import decode_signed_claim
 
     paths = RunPaths(run)
     task = read_task(paths)
-    recovered = recover_prefix(read_file(paths.log, MAX_LOG)) if paths.log.exists() else None
-    records = recovered.records if recovered else ()
-    roots = [record.state_root for record in records if record.state_root]
+    log = _survey_log(paths)
     claim = None
     if paths.claim.exists():
-        claim = decode_signed_claim(read_file(paths.claim, MAX_CLAIM)).claim
+        data = read_file(paths.claim, LIMITS.claim_bytes, root=paths.root)
+        claim = decode_signed_claim(data).claim
     manifest = read_manifest(paths) if paths.manifest.exists() else None
     run_id = claim.run_id if claim else manifest.run_id if manifest else b""
-    checkpoints = paths.list_checkpoints() if paths.checkpoints.is_dir() else []
+    checkpoints = paths.list_checkpoints()
     saturation = dict(manifest.saturation) if manifest else {}
     complete = claim is not None and claim.log_size == task.steps
     pairs: dict[str, str | int | None] = {
@@ -53,17 +55,17 @@ def command(run: Path, as_json: bool) -> None:
         "task_id": compute_task_id(task).hex(),
         "run_id": run_id.hex() or None,
         "solver": claim.solver.hex() if claim else None,
-        "steps": len(records),
+        "steps": log.size,
         "task_steps": task.steps,
-        "root": (roots[-1] if roots else task.initial_state_root).hex(),
-        "log_root": RunLog(records).root().hex(),
+        "root": (log.state_root or task.initial_state_root).hex(),
+        "log_root": log.root.hex(),
         "software": manifest.software if manifest else None,
         "engine": manifest.engine if manifest else None,
     }
     if task.kzg is not None:
         pairs["kzg_root"] = claim.kzg_root.hex() if claim else None
-    if recovered is not None and recovered.fault is not None:
-        click.echo(f"the log ends early: {recovered.fault}", err=True)
+    if log.fault is not None:
+        echo(f"the log ends early: {log.fault}", err=True)
     if as_json:
         print_json(
             {
@@ -82,3 +84,18 @@ def command(run: Path, as_json: bool) -> None:
             "saturation": f"{sum(saturation.values())} elements clamped",
         }
     )
+
+
+def _survey_log(paths: RunPaths) -> LogSurvey:
+    """The log as it is now, be it still written."""
+    import io
+
+    from vtrain.commit.files import open_file
+    from vtrain.commit.log import LOG_HEADER, survey_log
+    from vtrain.limits import limits_here
+
+    if not paths.log.exists():
+        return survey_log(io.BytesIO(LOG_HEADER))
+    most = limits_here().log_bytes
+    with open_file(paths.log, most, root=paths.root, growing=True) as file:
+        return survey_log(file)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from vtrain.cli.common import VtrainCommand, json_option, print_json, print_pairs
+from vtrain.cli import print_json
+from vtrain.cli.common import VtrainCommand, json_option, print_pairs
 
 _path = click.argument("path", type=click.Path(dir_okay=False, path_type=Path))
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
+from vtrain.cli import echo, print_json
 from vtrain.cli.common import (
     VtrainCommand,
     existing_file,
     json_option,
-    print_json,
     print_pairs,
     show_progress,
 )
@@ -60,4 +60,4 @@ def command(task: Path, check: bool, engine: str, as_json: bool) -> None:
         return
     print_pairs(found)
     for site in calibration.silent:
-        click.echo(f"{site} saw nothing but zeros: its exponent is a guess", err=True)
+        echo(f"{site} saw nothing but zeros: its exponent is a guess", err=True)

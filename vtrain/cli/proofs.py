@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vtrain.cli import echo
 from vtrain.cli.common import count, engine_option, json_option, threads_option
 from vtrain.wire.proof import LEAST_STEP_K, MAX_K
 
@@ -122,7 +123,7 @@ def tell_capped(asked: int, there: int, thing: str, which: str) -> None:
     if asked > there:
         found = f"{count(there, thing)} {which}"
         one, more = f"is {found}, it is drawn", f"are {found}, all of them are drawn"
-        click.echo(f"--sample {asked}: there {one if there == 1 else more}", err=True)
+        echo(f"--sample {asked}: there {one if there == 1 else more}", err=True)
 
 
 def make_setup(task: TaskSpec, **given: Any) -> ProofSetup:
@@ -130,8 +131,8 @@ def make_setup(task: TaskSpec, **given: Any) -> ProofSetup:
 
     RunError for a ``--k`` that is not the task's; errors of :meth:`ProofSetup.for_task`.
     """
-    from vtrain.audit.structure import measure_memory
     from vtrain.errors import RunError
+    from vtrain.limits import measure_memory
     from vtrain.prove.ezkl_adapter import Limits
     from vtrain.prove.keys import default_cache
     from vtrain.prove.runs import ProofSetup

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vtrain.cli import echo, print_json
 from vtrain.cli.common import (
     CleanCommand,
     HexBytes,
@@ -21,8 +22,6 @@ from vtrain.cli.common import (
     existing_file,
     existing_folder,
     json_option,
-    make_console,
-    print_json,
     print_pairs,
     show_progress,
     threads_option,
@@ -141,7 +140,7 @@ def run_command(
     missing, made = find_missing(run, wanted), 0
     if missing:
         run_id = signed.signed.claim.run_id
-        click.echo(
+        echo(
             f"proving {len(missing)}, which may take minutes each: "
             f"{', '.join(map(_name, missing[:5]))}{' ...' if len(missing) > 5 else ''}",
             err=True,
@@ -161,7 +160,7 @@ def run_command(
             troubled = jobs.status(run_id).troubled
             others = len(jobs.find_waiting(run_id) - {*asked})
         if others:
-            click.echo(
+            echo(
                 f"{others} more, asked for before, {'waits' if others == 1 else 'wait'}: "
                 f"`vtrain prove jobs {run} --cancel` drops what is not done",
                 err=True,
@@ -177,11 +176,10 @@ def run_command(
         shown = {"proofs": files, "made": made, "srs": setup.proof.srs.hex()}
         print_json(shown if sample is None else shown | {"asked": sample, "drawn": len(wanted)})
         return 0
-    console = make_console()
     for path in files:
-        console.print(path, soft_wrap=True)
+        echo(path)
     queued = f"{len(missing) - made} found in the queue, " if made < len(missing) else ""
-    console.print(f"{made} made, {queued}{len(files) - len(missing)} there before")
+    echo(f"{made} made, {queued}{len(files) - len(missing)} there before")
     return 0
 
 
@@ -298,7 +296,6 @@ def _locate(run: Path, queue: str | None) -> str:
 
 def _make_handler(prover: StepProver | TileProver, progress: Progress) -> Handler:
     from vtrain.errors import VtrainError
-    from vtrain.report.terminal import make_printable
 
     def handle(job: Job, tell: Progress, cancelled: threading.Event) -> bytes:
         name = _name(job.statement)
@@ -312,7 +309,7 @@ def _make_handler(prover: StepProver | TileProver, progress: Progress) -> Handle
         try:
             proof = prover.prove(job.statement, show, cancelled)
         except VtrainError as error:
-            click.echo(make_printable(f"{name}: {_shorten(str(error), name)}"), err=True)
+            echo(f"{name}: {_shorten(str(error), name)}", err=True)
             raise
         show("proven", 1, 1)
         return proof
@@ -325,7 +322,6 @@ def _tell_taken(
 ) -> Callable[[], None]:
     """What says, once for each, which jobs others hold that a worker waits for."""
     from vtrain.errors import EncodingError, StorageError
-    from vtrain.report.terminal import make_printable
 
     told = set()
 
@@ -341,7 +337,7 @@ def _tell_taken(
                     f"{_name(job.statement)}: waiting for {job.worker}, whose lease "
                     f"{_tell_lease(**_measure(job, status.now))['lease']}"
                 )
-                click.echo(make_printable(message), err=True)
+                echo(message, err=True)
 
     return tell
 
@@ -393,7 +389,7 @@ def traces_command(
         drawn = draw_steps(seed, signed.signed.claim, setup.proof.every, sample)
         _require_labels(signed, data, drawn)
     except CircuitError as error:
-        click.echo(f"warning: some statements cannot be proven: {error}", err=True)
+        echo(f"warning: some statements cannot be proven: {error}", err=True)
     with show_progress(lines=True) as progress:
         claimed = prover.claim_traces(seed, sample, load_key(key), progress)
     traces = claimed.trace_claim.traces
@@ -447,7 +443,7 @@ def work_command(
     if as_json:
         print_json({"done": done})
     else:
-        click.echo(f"{count(done, 'proof')} made")
+        echo(f"{count(done, 'proof')} made")
     return 0
 
 
@@ -575,10 +571,10 @@ def setup_command(run: Path, circuits: tuple[str, ...], as_json: bool, **given: 
         print_json({"circuits": found, "srs": setup.proof.srs.hex(), "k": setup.proof.k})
         return 0
     for name, pins in found.items():
-        click.echo(f"[proof.circuits.{name}]  # {pins['size']}")
-        click.echo(f"# keys in {pins['folder']}")
-        click.echo(f'circuit = "{pins["circuit"]}"')
-        click.echo(f'key = "{pins["key"]}"')
+        echo(f"[proof.circuits.{name}]  # {pins['size']}")
+        echo(f"# keys in {pins['folder']}")
+        echo(f'circuit = "{pins["circuit"]}"')
+        echo(f'key = "{pins["key"]}"')
     return 0
 
 
@@ -696,13 +692,13 @@ def export_command(
     else:
         print_pairs(shown)
     if not made.verifier.fits:
-        click.echo(
+        echo(
             f"{made.verifier.name} has {made.verifier.size} bytes of code, the most is {MAX_CODE} "
             "(EIP-170); the same circuit at a larger k has fewer blocks, and less code",
             err=True,
         )
     if made.insecure and not allow_insecure_srs:
-        click.echo(
+        echo(
             "the SRS is of no ceremony: whoever made it can forge (--allow-insecure-srs)", err=True
         )
     if not made.verifier.fits:

@@ -6,15 +6,14 @@ from pathlib import Path
 
 import click
 
+from vtrain.cli import print_json
 from vtrain.cli.common import (
     VtrainCommand,
     existing_file,
     json_option,
-    print_json,
     print_pairs,
 )
 
-MAX_STATEMENT = 16 << 20
 SIDES = ("first claim", "second claim")
 """The two of a statement's ``claims``, in their order."""
 
@@ -31,8 +30,9 @@ def command(statement: Path, as_json: bool) -> None:
     from vtrain import _core
     from vtrain.commit.files import read_file
     from vtrain.dispute.statement import decode_ruling
+    from vtrain.limits import LIMITS
 
-    ruling = decode_ruling(_core.referee_judge(read_file(statement, MAX_STATEMENT)))
+    ruling = decode_ruling(_core.referee_judge(read_file(statement, LIMITS.statement_bytes)))
     right = [name for name, good in zip(SIDES, ruling.right, strict=True) if good]
     if as_json:
         print_json(

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from vtrain.cli import EXIT_USAGE, print_error
+from vtrain.cli import EXIT_USAGE, echo, print_error
 
 _COMMANDS: Final = {
     "claim": "show what an auditor pins of a run, and keep it",
@@ -51,7 +51,7 @@ def _show_version(ctx: click.Context, _param: click.Parameter, value: bool) -> N
     if value:
         from vtrain import __version__
 
-        click.echo(f"vtrain, version {__version__}")
+        echo(f"vtrain, version {__version__}")
         ctx.exit()
 
 
@@ -73,12 +73,21 @@ def cli() -> None:
     """
 
 
+def _show_usage_error(error: click.ClickException) -> None:
+    """What click says of a command line, on stderr: it quotes names of files as they are."""
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        for line in error.ctx.get_usage().splitlines():
+            echo(line, err=True)
+        echo(f"Try '{error.ctx.command_path} -h' for help.", err=True)
+    echo(f"Error: {error.format_message()}", err=True)
+
+
 def invoke(words: list[str]) -> int:
     """Run one command line and return its exit code; what it cannot answer itself is raised."""
     try:
         result = cli.main(words, prog_name="vtrain", standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        _show_usage_error(error)
         if "--json" in words:
             context = getattr(error, "ctx", None)
             where = context.command_path if context is not None else ""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from vtrain.cli import echo
 from vtrain.cli.common import VtrainCommand
 
 
@@ -78,7 +79,7 @@ def command(
     private = load_key(key)
 
     def ready(url: str) -> None:
-        click.echo(f"{url} {public_key(private).hex()}")
+        echo(f"{url} {public_key(private).hex()}")
 
     serve(
         db,

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
+from vtrain.cli import print_json
 from vtrain.cli.common import (
     HexBytes,
     VtrainCommand,
     existing_file,
     json_option,
-    print_json,
     print_pairs,
     show_progress,
     threads_option,

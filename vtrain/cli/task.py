@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vtrain.cli import echo, print_json
 from vtrain.cli.common import (
     VtrainCommand,
     existing_file,
     json_option,
-    print_json,
     print_pairs,
 )
 
@@ -110,27 +110,29 @@ def _to_dict(task: CompiledTask) -> dict[str, Any]:
 
 
 def _print(task: CompiledTask) -> None:
-    from vtrain.report.terminal import make_printable
+    from vtrain.printable import cut
 
     rows = [("node", "operator", "dtype", "shape", "exponent", "least", "most")]
     for node in _nodes(task):
         shape = "x".join(map(str, node["shape"])) or "scalar"
         numbers = (str(node[key]) for key in ("exponent", "lo", "hi"))
-        rows.append((node["name"], node["op"], node["dtype"], shape, *numbers))
+        rows.append((cut(node["name"], 100), node["op"], node["dtype"], shape, *numbers))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        click.echo(make_printable("  ".join(cells).rstrip()))
-    click.echo("\nExponents of the calibrated sites")
+        echo("  ".join(cells).rstrip())
+    echo()
+    echo("Exponents of the calibrated sites")
     print_pairs(dict(sorted(task.spec.exponents.items())))
-    click.echo("")
+    echo()
     print_pairs(_numbers(task))
-    click.echo("")
+    echo()
     print_pairs(_roots(task))
     proof = _proof(task)
     if proof is not None:
         pins = {f"{name}.{key}": pin[key] for name, pin in proof["circuits"].items() for key in pin}
         initial = {f"initial {i}": point for i, point in enumerate(proof["initial"])}
         scalars = ("circuit", "srs", "k", "blinding", "every")
-        click.echo(f"\nProofs; commitments logged: {', '.join(task.spec.commitments)}")
+        echo()
+        echo(f"Proofs; commitments logged: {', '.join(task.spec.commitments)}")
         print_pairs({**{key: proof[key] for key in scalars}, **pins, **initial})

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from vtrain.cli import echo, print_json
 from vtrain.cli.common import (
     CleanCommand,
     engine_option,
@@ -17,7 +18,6 @@ from vtrain.cli.common import (
     json_option,
     list_warnings,
     noting_interrupts,
-    print_json,
     print_pairs,
     threads_option,
 )
@@ -120,7 +120,7 @@ def command(
     else:
         print_pairs({**pairs, "engine": summary.engine or "none: no step was left to do"})
     for site in summary.warnings:
-        click.echo(
+        echo(
             f"warning: {site.site} clamped {site.ppm:.0f} of a million elements: "
             "a larger margin (vtrain profile), or for an update a lower rate, keeps more accuracy",
             err=True,
@@ -140,7 +140,7 @@ def load_or_make_key(path: Path | None) -> PrivateKey:
     with storing(own.parent):
         own.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     key = generate_key(own)
-    click.echo(f"made a solver key: {own} (keep it; it signs your claims)", err=True)
+    echo(f"made a solver key: {own} (keep it; it signs your claims)", err=True)
     return key
 
 

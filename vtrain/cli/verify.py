@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vtrain.cli import print_json
 from vtrain.cli.common import (
     CleanCommand,
     HexBytes,
@@ -201,9 +202,9 @@ def command(
                 progress=progress,
             )
     if as_json:
-        from vtrain.report.json import format_report
+        from vtrain.report.json import report_to_dict
 
-        click.echo(format_report(report))
+        print_json(report_to_dict(report))
     else:
         from vtrain.report.terminal import print_report
 

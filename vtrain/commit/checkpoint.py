@@ -8,7 +8,7 @@ reader compares it instead of parsing it.  Nothing in a hostile header is ever i
 from __future__ import annotations
 
 import json
-import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from vtrain.commit.files import open_regular, storing, write_atomic
+from vtrain.commit.files import open_file, write_atomic
 from vtrain.errors import EncodingError, RunError
 from vtrain.spec.number import NUMPY_DTYPES
 from vtrain.wire.graph import StepGraph, TensorType
@@ -80,18 +80,20 @@ def write_checkpoint(path: Path, graph: StepGraph, state: State) -> None:
     write_atomic(path, checkpoint_chunks(graph, state))
 
 
-def read_checkpoint(path: Path, graph: StepGraph) -> dict[str, npt.NDArray[Any]]:
+def read_checkpoint(
+    path: Path, graph: StepGraph, *, root: Path | None = None
+) -> dict[str, npt.NDArray[Any]]:
     """The state in a checkpoint of ``graph``; its root is for the caller to check.
 
-    NotProducedError when the file is missing; EncodingError, naming the byte, when it is not of
-    the graph's one form: size and header are compared before anything is allocated.
+    ``root`` is the run folder that it lies in: see :func:`vtrain.commit.files.open_file`, whose
+    NotProducedError comes when the file is missing; EncodingError, naming the byte, when it is not
+    of the graph's one form: size and header are compared before anything is allocated.
     """
     layout, header = _layout(graph), encode_header(graph)
     size = sum(length for _, _, length in layout)
-    with open_regular(path) as file, storing(path):
-        found = os.fstat(file.fileno()).st_size
-        if found != len(header) + size:
-            raise EncodingError(f"has {found} bytes, not {len(header) + size}", where=str(path))
+    with open_file(path, sys.maxsize, root=root) as file:
+        if file.size != len(header) + size:
+            raise EncodingError(f"has {file.size} bytes, not {len(header) + size}", where=str(path))
         start = file.read(len(header))
         if start != header:
             pairs = enumerate(zip(start, header, strict=False))
@@ -100,8 +102,7 @@ def read_checkpoint(path: Path, graph: StepGraph) -> dict[str, npt.NDArray[Any]]
                 "is not the header of this graph's state", where=f"{path}: byte {byte}"
             )
         data = bytearray(size)
-        if file.readinto(data) != size:
-            raise EncodingError("ended while it was read", where=str(path))
+        file.readinto(data)
     state, offset = {}, 0
     for name, tensor, length in layout:
         flat = np.frombuffer(data, NUMPY_DTYPES[tensor.dtype], tensor.size, offset)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, MetaData, create_engine, event
@@ -21,6 +22,7 @@ from sqlalchemy.exc import (
     SQLAlchemyError,
 )
 
+from vtrain.commit.files import require_file
 from vtrain.errors import MissingExtraError, StorageError
 
 CONNECT_SECONDS: Final = 10
@@ -126,6 +128,9 @@ def make_engine(url: str) -> Engine:
         raise StorageError(f"{kind} is not supported; sqlite and postgresql are", where="db")
     if not parsed.database or parsed.database == ":memory:":
         raise StorageError("needs a file: sqlite:///PATH", where="db")
+    file = Path(parsed.database)
+    if file.exists():
+        require_file(file, error=StorageError)  # SQLite would wait for whoever writes into a pipe
     try:
         engine = create_engine(parsed, pool_size=32, connect_args={"timeout": 30})
     except (ArgumentError, NoSuchModuleError, TypeError) as error:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from vtrain import _core
 from vtrain.errors import EncodingError
+from vtrain.threads import check_threads
 
 Tensor = npt.NDArray[Any]
 
@@ -20,13 +21,16 @@ def compute_tensor_digest(tensor: Tensor, threads: int = 0) -> bytes:
     """BLAKE3 (32 bytes) of the tensor's little-endian row-major bytes: what ``b3sum`` prints.
 
     ``threads`` is how many to use, 0 for all cores.  The GIL is released meanwhile: the tensor must
-    not be written to.  EncodingError for a dtype that the law lacks and for a strided tensor.
+    not be written to.  EncodingError for a dtype that the law lacks and for a strided tensor,
+    RunError for too many threads.
     """
+    check_threads(threads)
     return _core.tensor_digest(as_buffer(tensor), threads)
 
 
 def compute_tensor_digests(tensors: Iterable[Tensor], threads: int = 0) -> list[bytes]:
     """:func:`compute_tensor_digest` of each, side by side."""
+    check_threads(threads)
     return _core.tensor_digests([as_buffer(tensor) for tensor in tensors], threads)
 
 

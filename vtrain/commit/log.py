@@ -177,6 +177,33 @@ def recover_prefix(data: bytes) -> RecoveredLog:
     return RecoveredLog(tuple(records), length, fault)
 
 
+@dataclass(frozen=True)
+class LogSurvey:
+    """What a log file comes to, up to its first fault: how many records, their root, and the last
+    state root among them (empty where none has one)."""
+
+    size: int
+    root: bytes
+    state_root: bytes
+    fault: EncodingError | None
+
+
+def survey_log(stream: BinaryIO) -> LogSurvey:
+    """:func:`recover_prefix` of a file of any size: one record is held in memory at a time, and
+    some 64 bytes of tree for each.  Never raises for what is in the file."""
+    tree = _core.MerkleTree(RUN_LOG)
+    size, state_root = 0, b""
+    fault: EncodingError | None = None
+    try:
+        for record in iterate_log(stream):
+            tree.append(encode_record(record))
+            size += 1
+            state_root = record.state_root or state_root
+    except EncodingError as error:
+        fault = error
+    return LogSurvey(size, tree.root(size), state_root, fault)
+
+
 def _check_step(record: StepRecord, size: int) -> None:
     if record.step != size + 1:
         raise EncodingError(f"expected step {size + 1}, found {record.step}", where="record.step")

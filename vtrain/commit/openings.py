@@ -12,6 +12,7 @@ from vtrain import _core
 from vtrain.commit.digest import Tensor, as_buffer
 from vtrain.errors import EncodingError
 from vtrain.spec.blake3_tree import compute_chunk_count
+from vtrain.threads import check_threads
 from vtrain.wire.opening import MAX_INDEX, ChunkOpening, ConsistencyProof, InclusionProof
 
 
@@ -25,6 +26,7 @@ def compute_root_fixed(domain: str, rows: Tensor, threads: int = 0) -> bytes:
     """:func:`compute_root` over the rows of a C-contiguous uint8[n, leaf length], in parallel."""
     tree = _core.MerkleTree(domain)
     if rows.size:
+        check_threads(threads)
         tree.extend_fixed(rows, rows.shape[1], threads)
     return tree.root(tree.size)
 

@@ -34,6 +34,7 @@ from vtrain.dispute.service.receipts import (
 from vtrain.dispute.state import Game, Verdict, compute_game_id
 from vtrain.dispute.transcript import make
 from vtrain.errors import EncodingError, MoveRefusedError, SignatureError, VtrainError
+from vtrain.limits import LIMITS
 from vtrain.wire import structs
 from vtrain.wire.dispute import Genesis, SignedMove
 
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
     from vtrain.dispute.players import Player
 
 CBOR: Final = "application/cbor"
-MAX_ANSWER: Final = 128 << 20
-"""Bytes of an answer; a state of a large game may be long."""
 _ATTEMPTS: Final = 6
 _LEAST_WAIT: Final = 0.05
 _RETRY: Final = 0.5
@@ -341,8 +340,9 @@ def _read(response: httpx.Response) -> bytes:
     data = bytearray()
     for part in response.iter_bytes():
         data += part
-        if len(data) > MAX_ANSWER:
-            raise ServiceFaultError(f"answers with over {MAX_ANSWER} bytes", where="answer")
+        if len(data) > LIMITS.service_answer_bytes:
+            most = LIMITS.service_answer_bytes
+            raise ServiceFaultError(f"answers with over {most} bytes", where="answer")
     return bytes(data)
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from vtrain import _core
 from vtrain.engines.base import State, Trace, check_state
 from vtrain.spec.samples import Samples
+from vtrain.threads import check_threads
 from vtrain.wire.graph import StepGraph, encode_graph
 from vtrain.wire.record import StepRecord
 
@@ -20,7 +21,8 @@ class CpuSession:
 
     ``threads`` = 0 takes every core; ``path`` forces an instruction set of the matrix product
     (``_core.gemm_paths()``, or "auto").  Neither changes a bit.  The GIL is free during a step.
-    GraphError names a node that cannot be run, RunError a path that this machine lacks.
+    GraphError names a node that cannot be run, RunError a path that this machine lacks, or
+    too many threads.
     """
 
     name = "cpu"
@@ -28,6 +30,7 @@ class CpuSession:
     def __init__(
         self, graph: StepGraph, samples: Samples, *, threads: int = 0, path: str = "auto"
     ) -> None:
+        check_threads(threads)
         spec = samples.spec
         self._graph = graph
         self._engine = _core.Engine(

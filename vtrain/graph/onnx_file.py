@@ -8,7 +8,6 @@ importer.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +16,10 @@ import numpy.typing as npt
 import onnx
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
 
-from vtrain.errors import ModelError, StorageError
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a model file may ask for.  Each is checked before anything of that size is allocated."""
-
-    file_bytes: int = 2**30
-    """Protobuf itself ends at 2 GiB; an int32 master weight takes as much as its float32."""
-    nodes: int = 20_000
-    """The step graph has some ten nodes for each, and ends at 100,000."""
-    name_bytes: int = 1024
-    """Names go into the task, the state leaves and every error message."""
-    rank: int = 8
-    elements: int = 2**28
-    """Of one stored tensor, of one sample's value, or of one sample's patches."""
-
-
-LIMITS = Limits()
+from vtrain.commit.files import read_file
+from vtrain.errors import ModelError
+from vtrain.limits import LIMITS, limits_here
+from vtrain.wire.graph import MAX_RANK
 
 _FLOATS: Mapping[int, npt.DTypeLike] = {
     onnx.TensorProto.FLOAT: "<f4",
@@ -53,19 +37,15 @@ _INTS: Mapping[int, npt.DTypeLike] = {
 def load_model(source: bytes | Path | onnx.ModelProto) -> onnx.ModelProto:
     """Parse an ONNX file: its bytes, its path, or the message itself.
 
-    ModelError when it is not one or is too large, StorageError when the file cannot be read.
+    ModelError when it is not one, is too large or cannot be read.
     """
     if isinstance(source, onnx.ModelProto):
         return source
+    limit = limits_here().onnx_bytes
     if isinstance(source, Path):
-        try:
-            if source.stat().st_size > LIMITS.file_bytes:
-                raise ModelError(f"is larger than {LIMITS.file_bytes} bytes", where=str(source))
-            source = source.read_bytes()
-        except OSError as error:
-            raise StorageError(error.strerror or str(error), where=str(source)) from error
-    if len(source) > LIMITS.file_bytes:
-        raise ModelError(f"is larger than {LIMITS.file_bytes} bytes", where="ONNX file")
+        source = read_file(source, limit, error=ModelError)
+    if len(source) > limit:
+        raise ModelError(f"is larger than {limit} bytes", where="ONNX file")
     model = onnx.ModelProto()
     try:
         model.ParseFromString(source)
@@ -103,8 +83,8 @@ def read_dims(tensor: onnx.TensorProto, where: str) -> tuple[int, ...]:
     if tensor.HasField("segment"):
         raise ModelError("is a segment of a tensor", where=where)
     dims = tuple(tensor.dims)
-    if len(dims) > LIMITS.rank:
-        raise ModelError(f"has {len(dims)} axes, more than {LIMITS.rank}", where=where)
+    if len(dims) > MAX_RANK:
+        raise ModelError(f"has {len(dims)} axes, more than {MAX_RANK}", where=where)
     if any(extent < 0 for extent in dims):
         raise ModelError(f"has a negative extent: {list(dims)}", where=where)
     count_elements(dims, where)
@@ -116,9 +96,9 @@ def count_elements(shape: tuple[int, ...], where: str) -> int:
     count = 1
     for extent in shape:
         count *= extent
-        if count > LIMITS.elements:
+        if count > LIMITS.onnx_elements:
             raise ModelError(
-                f"shape {list(shape)} is beyond {LIMITS.elements} elements", where=where
+                f"shape {list(shape)} is beyond {LIMITS.onnx_elements} elements", where=where
             )
     return count
 

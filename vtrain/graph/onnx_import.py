@@ -33,15 +33,16 @@ from vtrain.graph.model import (
     find_sources,
 )
 from vtrain.graph.onnx_file import (
-    LIMITS,
     count_elements,
     load_model,
     read_dims,
     read_floats,
     read_ints,
 )
+from vtrain.limits import LIMITS
 from vtrain.ops.layout import Window
 from vtrain.spec.number import MASTER_EXPONENT, SATURATION, round_to_mantissa
+from vtrain.wire.graph import MAX_RANK
 
 OLDEST_OPSET = 7
 """From opset 7 on Add and Gemm broadcast as they do today."""
@@ -87,17 +88,18 @@ def _check_header(model: onnx.ModelProto) -> None:
         )
     if len(model.graph.sparse_initializer) > 0:
         raise ModelError("has sparse initialisers", where=where)
-    if len(model.graph.node) > LIMITS.nodes:
-        raise ModelError(f"has more than {LIMITS.nodes} nodes", where=where)
+    if len(model.graph.node) > LIMITS.onnx_nodes:
+        raise ModelError(f"has more than {LIMITS.onnx_nodes} nodes", where=where)
 
 
 def _require_text(value: str | bytes, what: str) -> str:
     """A name as text: protobuf hands over as bytes what is not UTF-8."""
     if isinstance(value, bytes):
         raise ModelError(f"{what} {value[:40]!r} is not UTF-8", where="ONNX file")
-    if len(value.encode()) > LIMITS.name_bytes:
+    if len(value.encode()) > LIMITS.onnx_name_bytes:
         raise ModelError(
-            f"{what} {value[:40]!r}... is longer than {LIMITS.name_bytes} bytes", where="ONNX file"
+            f"{what} {value[:40]!r}... is longer than {LIMITS.onnx_name_bytes} bytes",
+            where="ONNX file",
         )
     return value
 
@@ -163,7 +165,7 @@ class _Node:
         attribute = self.take(name, onnx.AttributeProto.INTS)
         if attribute is None:
             return default
-        self.require(len(attribute.ints) <= LIMITS.rank, f"attribute {name} is too long")
+        self.require(len(attribute.ints) <= MAX_RANK, f"attribute {name} is too long")
         return tuple(attribute.ints)
 
     def require_no_more_attributes(self) -> None:
@@ -251,7 +253,7 @@ class _Importer:
             raise ModelError("is not a tensor of floats", where=where)
         if not kind.HasField("shape"):
             raise ModelError("has no shape", where=where)
-        if not 1 <= len(kind.shape.dim) <= LIMITS.rank:
+        if not 1 <= len(kind.shape.dim) <= MAX_RANK:
             raise ModelError(f"has {len(kind.shape.dim)} axes", where=where)
         extents = tuple(
             axis.dim_value if axis.HasField("dim_value") else None for axis in kind.shape.dim
@@ -368,7 +370,7 @@ class _Importer:
         weight = self._weight(node, name)
         where = f"initialiser {weight.name}"
         node.require(
-            len(weight.dims) <= 1 and count_elements(weight.dims, where) <= LIMITS.rank,
+            len(weight.dims) <= 1 and count_elements(weight.dims, where) <= MAX_RANK,
             f"input {name!r} must be a short list, has shape {list(weight.dims)}",
         )
         return tuple(int(i) for i in read_ints(self._tensors[weight.name], where).reshape(-1))
@@ -661,13 +663,13 @@ class _Importer:
         self._extents[node.outputs[0]] = self._extents[node.inputs[0]]
 
     def concat(self, node: _Node) -> None:
-        node.require_arity(1, LIMITS.rank)
+        node.require_arity(1, MAX_RANK)
         if all(name in self._values for name in node.inputs):
             node.refuse("is only supported on the shape of a value")
         node.require(node.take_int("axis", 0) == 0, "axis must be 0")
         parts = [self._ints(node, name) for name in node.inputs]
         whole = tuple(extent for part in parts for extent in part)
-        node.require(len(whole) <= LIMITS.rank, f"makes a shape of {len(whole)} axes")
+        node.require(len(whole) <= MAX_RANK, f"makes a shape of {len(whole)} axes")
         self._declare(node.outputs[0], node.where)
         self._extents[node.outputs[0]] = whole
 

@@ -13,12 +13,16 @@ import numpy.typing as npt
 
 from vtrain.errors import GraphError, RangeError
 from vtrain.spec.number import ACCUMULATOR_LIMIT, SATURATION, STORAGE, saturate
-from vtrain.wire.graph import Attrs, AttrValue, Node, Ref, TensorType
+from vtrain.wire.graph import (
+    MAX_ELEMENTS,
+    MAX_RANK,
+    Attrs,
+    AttrValue,
+    Node,
+    Ref,
+    TensorType,
+)
 
-MAX_ELEMENTS = 2**32
-"""Largest tensor; keeps a hostile graph from asking for unbounded memory."""
-MAX_RANK = 8
-"""Most axes of a tensor."""
 MAX_EXPONENT = 512
 """Exponents stay within +-512."""
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from vtrain.ops.base import (
-    MAX_ELEMENTS,
     Array,
     Builder,
     LeafRule,
@@ -30,7 +29,7 @@ from vtrain.ops.base import (
     to_index,
     to_place,
 )
-from vtrain.wire.graph import Attrs, Node, Ref, TensorType
+from vtrain.wire.graph import MAX_ELEMENTS, Attrs, Node, Ref, TensorType
 
 MAX_WINDOW = 2**16
 """Most elements of a window in one channel."""

@@ -14,12 +14,12 @@ from vtrain.attest.keys import PrivateKey, public_key, verify_signature
 from vtrain.commit.files import read_file, storing
 from vtrain.commit.kzg_log import Committer, StepCommitter
 from vtrain.errors import CircuitError, EncodingError, TaskError
+from vtrain.limits import LIMITS
 from vtrain.spec.domains import BATCHES, compute_domain_hash
 from vtrain.spec.samples import Samples
 from vtrain.train.data import gather_batch
 from vtrain.wire import cbor
 from vtrain.wire.batches import (
-    MAX_BATCHES,
     BatchOrder,
     SignedBatches,
     batches_to_map,
@@ -120,7 +120,7 @@ def verify_batches(batches: SignedBatches, owner: bytes, task: TaskSpec) -> None
 def read_batches(path: Path) -> SignedBatches:
     """What a data owner handed over, the signature unchecked; NotProducedError, EncodingError."""
     with storing(path):
-        data = read_file(path, MAX_BATCHES)
+        data = read_file(path, LIMITS.batches_bytes)
     try:
         batches = decode_batches(data)
     except EncodingError as error:

@@ -21,7 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any, Final
 
-from vtrain.commit.files import read_file, storing, write_atomic
+from vtrain.commit.files import open_file, read_file, storing, write_atomic
 from vtrain.errors import (
     CircuitError,
     MissingExtraError,
@@ -30,6 +30,7 @@ from vtrain.errors import (
     SrsError,
     StorageError,
 )
+from vtrain.limits import LIMITS
 from vtrain.prove.circuit import Circuit, Ints
 from vtrain.prove.ezkl_adapter import (
     EZKL_VERSION,
@@ -77,7 +78,6 @@ _COMPILER_SETTINGS: Final = {
         "*": {"*": ["abi", "metadata", "evm.bytecode.object", "evm.deployedBytecode.object"]}
     },
 }
-_MOST_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -146,12 +146,12 @@ def export_evm(
     compiler = _find_compiler(solc)
     known = identify_srs(srs)
     _check_srs(settings, vk, known)
-    source = write_verifier(settings=settings, vk=vk, srs=srs, limits=limits)
-    made_of = {
+    made_of = {  # first, since ezkl opens whatever has the name
         "settings_sha256": _digest(settings),
         "srs_sha256": known.sha256.hex(),
         "vk_sha256": _digest(vk),
     }
+    source = write_verifier(settings=settings, vk=vk, srs=srs, limits=limits)
     notes = [
         f"By ezkl {EZKL_VERSION}, with one condition more (proof.offset), and r for its equal R."
     ]
@@ -213,7 +213,7 @@ def write_verifier(*, settings: Path, vk: Path, srs: Path, limits: Limits) -> st
             "reusable": False,
         }
         run_ezkl([Call("create_evm_verifier", arguments)], limits)
-        return read_file(written, _MOST_BYTES).decode()
+        return read_file(written, LIMITS.settings_bytes).decode()
 
 
 def list_commitments(
@@ -311,7 +311,7 @@ def _check_srs(settings: Path, vk: Path, srs: Srs) -> None:
     A key does not name its SRS; the folder of keys that it lies in does.
     """
     try:
-        k = json.loads(read_file(settings, _MOST_BYTES))["run_args"]["logrows"]
+        k = json.loads(read_file(settings, LIMITS.settings_bytes))["run_args"]["logrows"]
     except (ValueError, KeyError, TypeError) as error:
         raise ProofError("are no settings of ezkl's", where=str(settings)) from error
     if not isinstance(k, int) or srs.k < k:
@@ -379,13 +379,15 @@ def _read_shape(source: str) -> tuple[int, int]:
 
 def _count_commitments(settings: Path) -> int:
     try:
-        return len(json.loads(read_file(settings, _MOST_BYTES))["module_sizes"]["polycommit"])
+        return len(
+            json.loads(read_file(settings, LIMITS.settings_bytes))["module_sizes"]["polycommit"]
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise ProverError(f"are no settings of ezkl's: {error}", where=str(settings)) from None
 
 
 def _digest(path: Path) -> str:
-    with storing(path), path.open("rb") as file:
+    with open_file(path, LIMITS.verifying_key_bytes) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

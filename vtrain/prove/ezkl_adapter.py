@@ -29,8 +29,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile, gettempdir
 from typing import IO, Any, Final, Literal
 
-from vtrain.commit.files import storing
+from vtrain.commit.files import require_file, storing
 from vtrain.errors import MissingExtraError, ProofError, ProverError, StorageError
+from vtrain.threads import check_threads
 
 EZKL_VERSION: Final = "23.0.5"
 
@@ -70,12 +71,16 @@ class Limits:
     """What one process may use: ``memory`` bytes of address space, ``seconds`` of wall-clock time.
 
     Address space is what the system can limit; it exceeds the memory in use by the code and the
-    stacks, some 1 GiB with few threads.  ``threads``: 0 takes every core.
+    stacks, some 1 GiB with few threads.  ``threads``: 0 takes every core;
+    RunError for too many.
     """
 
     memory: int
     seconds: float
     threads: int = 0
+
+    def __post_init__(self) -> None:
+        check_threads(self.threads)
 
 
 @dataclass(frozen=True)
@@ -311,8 +316,7 @@ def verify_proof(
     cannot be read, ProverError when the process died, which is no verdict.
     """
     for path in (settings, vk, srs):
-        with storing(path), path.open("rb"):
-            pass
+        require_file(path, error=StorageError)
     with TemporaryDirectory(prefix="vtrain-proof-") as folder:
         path = Path(folder) / "proof.json"
         with storing(path):

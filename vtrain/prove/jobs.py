@@ -52,10 +52,10 @@ from sqlalchemy.exc import ArgumentError
 
 from vtrain.commit.database import Database, DatabaseAwayError, make_metadata
 from vtrain.errors import EncodingError, MissingExtraError, StorageError, VtrainError
+from vtrain.limits import LIMITS
 from vtrain.prove.ezkl_adapter import CallFailedError, TimeLimitError
 from vtrain.prove.proof_files import (
     KINDS,
-    MAX_BUNDLE,
     Kind,
     Statement,
     decode_statement,
@@ -389,8 +389,10 @@ class JobQueue:
 
         Repeated, it answers the same.  EncodingError for a bundle that is too long.
         """
-        if len(result) > MAX_BUNDLE:
-            raise EncodingError(f"has {len(result)} bytes, more than {MAX_BUNDLE}", where="result")
+        if len(result) > LIMITS.bundle_bytes:
+            raise EncodingError(
+                f"has {len(result)} bytes, more than {LIMITS.bundle_bytes}", where="result"
+            )
         return self._settle(job, {"state": "done", "result": result, "error": ""})
 
     def fail(self, job: Job, error: str, retry: bool) -> bool:
@@ -447,7 +449,7 @@ class JobQueue:
         size = func.length(jobs.c.result)
         with self._db.read() as connection:
             row = connection.execute(
-                select(jobs.c.result).where(jobs.c.number == number, size <= MAX_BUNDLE)
+                select(jobs.c.result).where(jobs.c.number == number, size <= LIMITS.bundle_bytes)
             ).first()
         if row is None or not isinstance(row[0], bytes):
             raise EncodingError("is no bundle", where=f"job {number}.result")

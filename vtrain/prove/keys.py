@@ -17,6 +17,7 @@ import fcntl
 import json
 import os
 import shutil
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -35,6 +36,7 @@ from vtrain.errors import (
     ProverError,
     SrsError,
 )
+from vtrain.limits import LIMITS
 from vtrain.prove.circuit import Circuit, find_step_exponent
 from vtrain.prove.ezkl_adapter import EZKL_VERSION, Call, Limits, Proof, run_ezkl, verify_proof
 from vtrain.prove.srs import SRS_POINT, Progress, Srs, open_srs
@@ -350,7 +352,6 @@ class Keys:
 
 
 _MANIFEST: Final = "keys"
-_MOST_MANIFEST: Final = 1 << 16
 _NAMES: Final[Mapping[bool, tuple[str, ...]]] = {
     True: ("circuit", "pk", "settings.json", "srs", "vk"),
     False: ("settings.json", "srs", "vk"),
@@ -503,7 +504,7 @@ def _make(
                 continue
             with path.open("rb") as file:
                 os.fsync(file.fileno())
-    entries = {name: read_entry(folder / name) for name in _NAMES[proving]}
+    entries = {name: read_entry(folder / name, sys.maxsize) for name in _NAMES[proving]}
     write_atomic(folder / _MANIFEST, [_encode_manifest(pinned, identity, length, entries)])
     progress("keys", total, total)
 
@@ -529,7 +530,7 @@ def _encode_manifest(
 def find_srs(folder: Path) -> bytes | None:
     """SHA-256 of the SRS that the keys in a folder were made with; None where it does not say."""
     try:
-        data = read_file(folder / _MANIFEST, _MOST_MANIFEST)
+        data = read_file(folder / _MANIFEST, LIMITS.key_manifest_bytes)
         body = data[:-32]
         if blake3(body).digest() != data[-32:]:
             return None
@@ -544,7 +545,7 @@ def _read(folder: Path, pinned: PinnedCircuit, identity: Srs, proving: bool) -> 
     Of the proving key only the size is looked at: what a broken one proves does not verify.
     """
     try:
-        data = read_file(folder / _MANIFEST, _MOST_MANIFEST)
+        data = read_file(folder / _MANIFEST, LIMITS.key_manifest_bytes)
         body, digest = data[:-32], data[-32:]
         if blake3(body).digest() != digest:
             return None
@@ -567,7 +568,7 @@ def _read(folder: Path, pinned: PinnedCircuit, identity: Srs, proving: bool) -> 
                 with storing(path):
                     if not path.is_file() or path.stat().st_size != made.size:
                         return None
-            elif read_entry(path) != made:
+            elif read_entry(path, made.size) != made:
                 return None
     except (EncodingError, NotProducedError):
         return None

@@ -41,8 +41,10 @@ import numpy.typing as npt
 from vtrain._core import KzgKey
 from vtrain.commit.digest import DTYPE_NAMES
 from vtrain.errors import EncodingError, SrsError
+from vtrain.limits import limits_here
 from vtrain.prove.ezkl_adapter import SCALAR_FIELD
 from vtrain.prove.srs import MIN_K, SRS_POINT, Srs, open_srs
+from vtrain.threads import check_threads
 
 Array = npt.NDArray[Any]
 
@@ -55,7 +57,8 @@ class CommitKey:
     ``blinding`` is the circuit's number of blinding factors (see above).  SrsError for a file that
     is none, that holds fewer than 2^k powers, or whose points that are used here are not finite
     points of the curve; that they are powers is for :func:`~vtrain.prove.srs.check_srs` to say, and
-    which file it was for ``srs``, hashed as it was read.  EncodingError for a ``blinding`` that
+    which file it was for ``srs``, hashed as it was read; SrsError, too, for a k that takes more
+    memory than ``vtrain.limits`` gives it.  EncodingError for a ``blinding`` that
     leaves no row.
 
     Memory: 72 bytes a row, twice that while it is read.  ``threads``, here and below: 0 takes every
@@ -63,10 +66,18 @@ class CommitKey:
     """
 
     def __init__(self, path: Path, k: int, blinding: int, *, threads: int = 0) -> None:
+        check_threads(threads)
         size = SRS_POINT << max(k, 0)
         with open_srs(path) as reader:
             if not MIN_K <= k <= reader.k:
                 raise SrsError(f"is for k up to {reader.k}, not {k}", where=str(path))
+            held, most = 144 << k, limits_here().srs_held_bytes
+            if held > most:
+                raise SrsError(
+                    f"commitments with k = {k} need {held} bytes of memory, this machine gives "
+                    f"{most}: name a smaller k",
+                    where=str(path),
+                )
             if k == reader.k:
                 reader.skip(size)
             points = reader.read(size)
@@ -104,6 +115,7 @@ class CommitKey:
 
     def commit_many(self, arrays: Iterable[Array], *, threads: int = 0) -> list[bytes]:
         """The commitments to several tensors; EncodingError as of :meth:`commit`."""
+        check_threads(threads)
         return self._key.commit([_read(array) for array in arrays], threads)
 
     def commit_columns(self, array: Array, *, threads: int = 0) -> list[bytes]:
@@ -123,6 +135,7 @@ class CommitKey:
 
         EncodingError names the one that is not reduced.
         """
+        check_threads(threads)
         return self._key.commit_scalars(scalars, threads)
 
     def combine(self, terms: Sequence[tuple[int, bytes]]) -> bytes:

@@ -15,16 +15,15 @@ from typing import Annotated, Final, Literal
 
 from vtrain.commit.files import read_file, storing, write_atomic
 from vtrain.errors import EncodingError
+from vtrain.limits import LIMITS
 from vtrain.wire import structs
 from vtrain.wire.record import MAX_STEP
 from vtrain.wire.structs import Between, LeftOut
 
 Kind = Literal["step", "tile"]
 KINDS: Final[tuple[Kind, ...]] = ("step", "tile")
-MAX_BUNDLE: Final = 1 << 24
-"""Bytes of a proof bundle."""
 MAX_STATEMENT: Final = 64
-"""Bytes of an encoded statement."""
+"""Bytes of an encoded statement: its format's own."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ def find_missing(run: Path, statements: Iterable[Statement]) -> list[Statement]:
 
 def read_proof_file(run: Path, statement: Statement) -> bytes:
     """A statement's bundle; NotProducedError where there is none, or one that is too long."""
-    return read_file(proof_path(run, statement), MAX_BUNDLE)
+    return read_file(proof_path(run, statement), LIMITS.bundle_bytes, root=run)
 
 
 @contextmanager
@@ -90,8 +89,9 @@ def write_proof_file(run: Path, statement: Statement, bundle: bytes) -> bool:
     Whether it was put there.  Processes on one machine take turns, so that of two proofs of a
     statement the first stays.  EncodingError for a bundle that is too long.
     """
-    if len(bundle) > MAX_BUNDLE:
-        raise EncodingError(f"has {len(bundle)} bytes, more than {MAX_BUNDLE}", where="bundle")
+    most = LIMITS.bundle_bytes
+    if len(bundle) > most:
+        raise EncodingError(f"has {len(bundle)} bytes, more than {most}", where="bundle")
     path = proof_path(run, statement)
     with storing(path.parent):
         path.parent.mkdir(exist_ok=True)

@@ -63,7 +63,8 @@ _quiet: Final[Progress] = lambda what, done, total: None  # noqa: E731 - named f
 class SignedRun:
     """What a claim signs of a run, each part held against it: all that is public of a run.
 
-    Whether graph, log and task belong together as the law has it is for the structure check.
+    The graph is legal and of a size that this machine takes on.  Whether graph, log and task belong
+    together as the law has it is for the structure check.
     """
 
     paths: RunPaths
@@ -74,13 +75,14 @@ class SignedRun:
 
 
 def read_run(run: Path) -> SignedRun:
-    """Claim, task, graph and log of a run; NotProducedError, EncodingError, SignatureError."""
+    """Claim, task, graph and log of a run; NotProducedError, EncodingError, SignatureError, and
+    errors of :func:`vtrain.train.signed.read_legal_graph`."""
     paths = RunPaths(run)
     claim = signed.read_claim(paths)
     task = signed.read_task(paths)
     if compute_task_id(task) != claim.claim.task_id:
         raise EncodingError("is not the task that the signed claim is about", where=str(paths.task))
-    graph = signed.read_graph(paths, task)
+    graph = signed.read_legal_graph(paths, task)
     records = tuple(decode_record(leaf) for leaf in signed.read_leaves(paths, claim.claim))
     return SignedRun(paths, claim, task, graph, records)
 
@@ -221,7 +223,7 @@ class StepSource:
 
 def _read_samples(run: SignedRun, data: Path | None) -> Samples:
     path = data or run.paths.samples
-    samples = read_samples(path, run.task.data)
+    samples = read_samples(path, run.task.data, root=None if data else run.paths.root)
     if compute_samples_root(samples) != run.task.data.root:
         raise EncodingError("are not the samples that the task pins", where=str(path))
     return samples

@@ -25,7 +25,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import BufferedReader
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
@@ -34,10 +33,12 @@ from typing import Any, Final
 from blake3 import blake3
 
 from vtrain._core import G1Points, SrsSecret
-from vtrain.commit.files import open_regular, storing, sync_folder
-from vtrain.errors import EncodingError, NotProducedError, SrsError, StorageError
+from vtrain.commit.files import BoundedFile, open_file, storing, sync_folder
+from vtrain.errors import EncodingError, SrsError, StorageError
+from vtrain.limits import LIMITS
 from vtrain.prove.ezkl_adapter import require_extra
 from vtrain.spec.domains import SRS_TAU
+from vtrain.threads import check_threads
 
 MIN_K: Final = 1
 MAX_K: Final = 28
@@ -143,6 +144,7 @@ def check_srs(
     Memory: some 64 MiB whatever k.  ``threads``: 0 takes every core.  MissingExtraError without
     py_ecc, which computes the pairings.
     """
+    check_threads(threads)
     require_extra("py_ecc")
     with open_srs(path) as reader:
         n = 1 << reader.k
@@ -174,6 +176,7 @@ def generate_srs(
     SrsError for a k out of range, a seed that is empty or makes a tau of 0 or a 2^k-th root of
     unity; StorageError when the file is there or cannot be written.
     """
+    check_threads(threads)
     if not MIN_K <= k <= MAX_K:
         raise SrsError(f"k is {k}, not {MIN_K} to {MAX_K}", where="k")
     if seed == b"":
@@ -220,12 +223,10 @@ def _make_parts(secret: SrsSecret, k: int, threads: int, progress: Progress) -> 
 class SrsReader:
     """Reads an SRS file from front to back, hashing every byte; ``left`` are yet to be read."""
 
-    def __init__(self, file: BufferedReader, path: Path) -> None:
+    def __init__(self, file: BoundedFile, path: Path) -> None:
         self.path = path
         self._file, self._hasher = file, hashlib.sha256()
-        with storing(path):
-            size = os.fstat(file.fileno()).st_size
-        self._size = self.left = size
+        size = self._size = self.left = file.size
         self.k = int.from_bytes(self.read(4), "little")
         if not MIN_K <= self.k <= MAX_K:
             raise self.refuse(f"is no SRS: its k is {self.k}, not {MIN_K} to {MAX_K}", "byte 0")
@@ -240,8 +241,7 @@ class SrsReader:
         return SrsError(message, where=f"{self.path}: {place}")
 
     def read(self, count: int) -> bytes:
-        with storing(self.path):
-            data = self._file.read(count)
+        data = self._file.read(count)
         if len(data) != count:
             raise self.refuse("the file ends here", f"byte {self._size - self.left + len(data)}")
         self._hasher.update(data)
@@ -261,11 +261,8 @@ class SrsReader:
 @contextmanager
 def open_srs(path: Path) -> Iterator[SrsReader]:
     """A reader of a file of the length of an SRS, behind its k; SrsError for another file."""
-    try:
-        with open_regular(path) as file:
-            yield SrsReader(file, path)
-    except NotProducedError as error:
-        raise SrsError(error.message, where=error.where) from None
+    with open_file(path, LIMITS.srs_bytes, error=SrsError) as file:
+        yield SrsReader(file, path)
 
 
 def _draw_challenge(n: int) -> int:

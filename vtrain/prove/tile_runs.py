@@ -26,6 +26,7 @@ from vtrain.errors import (
     SignatureError,
     TaskError,
 )
+from vtrain.limits import LIMITS
 from vtrain.prove.circuit import Ints
 from vtrain.prove.ezkl_adapter import Verification
 from vtrain.prove.kzg import CommitKey
@@ -65,10 +66,6 @@ from vtrain.wire.tiles import (
     decode_signed_trace_claim,
 )
 
-_MAX_TRACES: Final = 1 << 20
-"""Bytes of a signed trace claim."""
-_MAX_ANSWER: Final = 1 << 28
-"""Bytes of all proofs of one answer: they are held in memory, decoded."""
 _KEPT: Final = 2
 """Steps whose values and commitments a prover keeps: each may take hundreds of MiB."""
 _quiet: Final[Progress] = lambda what, done, total: None  # noqa: E731 - named for the signatures
@@ -81,11 +78,11 @@ def traces_path(run: Path) -> Path:
 
 def read_traces(run: Path) -> SignedTraceClaim:
     """The trace claim of a run, its signature unchecked; NotProducedError, EncodingError."""
-    return _read_traces(traces_path(run))
+    return _read_traces(traces_path(run), root=run)
 
 
-def _read_traces(path: Path) -> SignedTraceClaim:
-    data = read_file(path, _MAX_TRACES)
+def _read_traces(path: Path, root: Path | None = None) -> SignedTraceClaim:
+    data = read_file(path, LIMITS.traces_bytes, root=root)
     with naming(path):
         found = decode_signed_trace_claim(data)
         if structs.encode(found) != data:
@@ -313,13 +310,14 @@ def read_answer(run: Path, asked: Sequence[tuple[StepTrace, int]]) -> TileAnswer
     NotProducedError also for files that are too long together.
     """
     proofs = []
-    room = _MAX_ANSWER
+    room = LIMITS.answer_bytes
     for trace, index in asked:
         statement = Statement("tile", trace.step, index)
         data = read_proof_file(run, statement)
         room -= len(data)
         if room < 0:
-            raise NotProducedError(f"the proofs have more than {_MAX_ANSWER} bytes together")
+            most = LIMITS.answer_bytes
+            raise NotProducedError(f"the proofs have more than {most} bytes together")
         with naming(proof_path(run, statement)):
             proof = structs.decode(TileProof, data, "proof")
             if structs.encode(proof) != data:

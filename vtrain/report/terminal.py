@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
+from vtrain.printable import make_printable
 from vtrain.report.json import format_percent
 from vtrain.wire.report import Check, Detection, Report, Status, Verdict
 
@@ -23,16 +24,6 @@ _VERDICTS: dict[Verdict, str] = {
     "inconclusive": "[bold yellow]INCONCLUSIVE[/]",
     "conditional": "[bold yellow]CONDITIONAL[/]",
 }
-
-
-def make_printable(text: str) -> str:
-    """``text`` on one line, with control and direction characters written out.
-
-    Names in a run are the solver's: none of them may draw a verdict on the auditor's screen.
-    """
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
-    )
 
 
 def print_report(report: Report, console: Console) -> None:

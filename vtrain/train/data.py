@@ -9,9 +9,10 @@ from __future__ import annotations
 import difflib
 import gzip
 import io
-import os
 import re
+import shutil
 import struct
+import sys
 import tempfile
 import zipfile
 import zlib
@@ -25,12 +26,14 @@ import numpy as np
 import numpy.typing as npt
 
 from vtrain import _core
-from vtrain.commit.files import open_regular, storing
+from vtrain.commit.files import open_file, read_file, storing
 from vtrain.commit.openings import compute_root_fixed
-from vtrain.errors import DataError, TaskError
+from vtrain.errors import DataError, StorageError, TaskError
+from vtrain.limits import LIMITS, Limits, limits_here
 from vtrain.spec import domains
 from vtrain.spec.number import NUMPY_DTYPES, SATURATION, STORAGE, round_to_mantissa
 from vtrain.spec.samples import Samples, compute_row_length
+from vtrain.wire.graph import MAX_RANK
 from vtrain.wire.task import DataSpec
 
 if TYPE_CHECKING:
@@ -38,15 +41,9 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
-MAX_TABLE_BYTES = 2**36
-"""Largest file or sample table."""
-MAX_UNPACKED_BYTES = 2**31
-"""Largest array unpacked from a compressed file."""
 DEFLATE_RATIO = 1032
 """Bytes that one byte of deflate can stand for, at most (zlib's technical notes): what a header
 promises beyond that is not there, and nothing is unpacked to find out."""
-HELD_TABLE_BYTES = 2**30
-"""Largest sample table that is read into memory at once."""
 MAX_COUNT = 2**40
 _COPY_BLOCK = 2**24
 _BLOCK = 4096
@@ -58,7 +55,6 @@ _NPY_HEADER = re.compile(
     rb"\{\s*'descr'\s*:\s*'([<>|=][a-z][0-9]{1,2})'\s*,\s*'fortran_order'\s*:\s*(True|False)\s*,"
     rb"\s*'shape'\s*:\s*\(((?:\s*[0-9]{1,18}\s*,)*(?:\s*[0-9]{1,18}\s*)?)\)\s*,?\s*\}\s*"
 )
-_MAX_NPY_HEADER = 2**16
 _ARCHIVE_ERRORS = (
     zipfile.BadZipFile,
     gzip.BadGzipFile,
@@ -162,9 +158,13 @@ def refuse_unknown_keys(table: Mapping[str, object], known: Sequence[str], where
     for key in table:
         if key not in known:
             absent = [name for name in known if name not in table]
-            like = difflib.get_close_matches(key, absent, 1)
+            like = difflib.get_close_matches(key[:_LONGEST_KEY], absent, 1)
             hint = f", and {like[0]} is missing: did you mean that?" if like else ""
             raise TaskError(f"unknown key{hint}", where=f"{where}.{key}" if where else key)
+
+
+_LONGEST_KEY = 100
+"""Characters of a key that are compared with those known: comparing takes their square."""
 
 
 class _Keys:
@@ -213,7 +213,8 @@ def load_samples(source: DataSource) -> Samples:
 
     u8, i8, i16 and i32 stay as they are; wider integers become i32 where they fit.  Floats become
     int16 mantissas q with value = q * 2^-exponent, rounded half up.  DataError names the file and
-    the sample: unreadable, malformed, NaN, infinite, or beyond the range of its type.
+    the sample: unreadable, malformed, NaN, infinite, beyond the range of its type, or more than
+    this machine holds (``vtrain.limits``).
     """
     exponents: tuple[int | None, int | None] = (None, None)
     match source:
@@ -257,7 +258,7 @@ def build_samples(x: Array, y: Array, x_exponent: int = 0, y_exponent: int = 0) 
         y_shape=y.shape[1:],
         y_exponent=y_exponent,
     )
-    _require_size(compute_row_length(spec) * spec.samples, MAX_TABLE_BYTES, "samples")
+    _require_size(compute_row_length(spec) * spec.samples, LIMITS.samples_bytes, "samples")
     rows = (
         np.ascontiguousarray(part, NUMPY_DTYPES[dtype]).reshape(spec.samples, -1).view(np.uint8)
         for part, dtype in ((x, spec.x_dtype), (y, spec.y_dtype))
@@ -276,32 +277,49 @@ def with_root(samples: Samples) -> Samples:
 
 
 def read_samples(
-    path: Path, spec: DataSpec, *, limit: int = MAX_TABLE_BYTES, hold: int = HELD_TABLE_BYTES
+    path: Path, spec: DataSpec, limits: Limits | None = None, *, root: Path | None = None
 ) -> Samples:
     """The canonical table in a file (``data/samples.bin``), in a copy of our own: nobody can change
     or cut it under its reader, who would die of SIGBUS.
 
-    The copy is in memory up to ``hold`` bytes, in an unnamed temporary file mapped read-only above.
-    Only the size is checked: compare :func:`compute_samples_root` with ``spec.root``.
-    NotProducedError when the file is missing, DataError when it is of another size or of more than
-    ``limit`` bytes, StorageError when there is no room for the copy.
+    The copy is in memory up to ``limits.held_samples_bytes`` (``limits`` are those of this machine
+    unless given), in an unnamed temporary file mapped read-only above.  Only the size is checked:
+    compare :func:`compute_samples_root` with ``spec.root``.  ``root`` is the run folder that it
+    lies in.  NotProducedError when the file is missing, a link below ``root`` or no regular file,
+    DataError when it is of another size or of more than ``limits.samples_bytes``, StorageError when
+    there is no room for the copy.
     """
+    limits = limits_here() if limits is None else limits
     shape = (spec.samples, compute_row_length(spec))
     where = str(path)
-    with open_regular(path) as file, storing(path):
-        size = os.fstat(file.fileno()).st_size
+    with open_file(path, sys.maxsize, root=root) as file, storing(path):
+        size = file.size
         if size != shape[0] * shape[1]:
             raise DataError(f"has {size} bytes instead of {shape[0] * shape[1]}", where=where)
-        _require_size(size, limit, where)
-        if size <= hold:
+        _require_size(size, limits.samples_bytes, where)
+        if size <= limits.held_samples_bytes:
             data = _read_exactly(file, size, where)
             return Samples(spec, np.frombuffer(data, np.uint8).reshape(shape))
+        _require_room(size)
         with tempfile.TemporaryFile() as copy:
             left = size
             while left:
                 left -= copy.write(_read_exactly(file, min(left, _COPY_BLOCK), where))
             copy.flush()
             return Samples(spec, np.memmap(copy, dtype=np.uint8, mode="r", shape=shape))
+
+
+def _require_room(size: int) -> None:
+    """StorageError, before anything is written, unless there is room for a copy."""
+    folder = Path(tempfile.gettempdir())
+    with storing(folder):
+        free = shutil.disk_usage(folder).free
+    if size > free:
+        raise StorageError(
+            f"has {free} bytes free, a copy of the samples needs {size}: set TMPDIR to a larger "
+            "folder",
+            where=str(folder),
+        )
 
 
 def gather_batch(samples: Samples, seed: int, batch: int, step: int) -> tuple[Array, Array]:
@@ -345,7 +363,7 @@ def _reading(where: str) -> Iterator[None]:
 
 def _require_size(size: int, limit: int, where: str) -> None:
     if size > limit:
-        raise DataError(f"needs {size} bytes, more than {limit}", where=where)
+        raise DataError(f"needs {size} bytes, more than the {limit} taken here", where=where)
 
 
 def _dtype_name(array: Array, where: str) -> str:
@@ -396,13 +414,12 @@ def _refuse_samples(wrong: npt.NDArray[np.bool_], why: str, where: str, first: i
 
 def _load_text(source: TextSource) -> Samples:
     where = str(source.path)
-    with _reading(where):
-        _require_size(source.path.stat().st_size, MAX_TABLE_BYTES, where)
-        text = np.fromfile(source.path, dtype=np.uint8)
+    limit = limits_here().data_bytes
+    text = np.frombuffer(read_file(source.path, limit, error=DataError), dtype=np.uint8)
     row = source.context + 1
     available = (len(text) - row) // source.stride + 1 if len(text) >= row else 0
     chosen = _choose(source.part, available, where)
-    _require_size((chosen.stop - chosen.start) * row, MAX_TABLE_BYTES, where)
+    _require_size((chosen.stop - chosen.start) * row, limit, where)
     windows = np.lib.stride_tricks.sliding_window_view(text, row)[:: source.stride][chosen]
     spec = DataSpec(bytes(32), len(windows), "u8", (source.context,), 0, "u8", (), 0)
     return Samples(spec, np.ascontiguousarray(windows))
@@ -440,12 +457,13 @@ def _read_array(
 def _read_idx(path: Path) -> Array:
     """IDX (LeCun, MNIST page): 0, 0, type, rank, big-endian extents, elements."""
     where = str(path)
-    with _reading(where), path.open("rb") as raw:
+    limits = limits_here()
+    with _reading(where), open_file(path, limits.data_bytes, error=DataError) as raw:
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
         if not packed:
-            return _read_idx_stream(raw, MAX_TABLE_BYTES, where)
-        limit = _limit_unpacked(os.fstat(raw.fileno()).st_size)
+            return _read_idx_stream(raw, limits.data_bytes, where)
+        limit = _limit_unpacked(raw.size)
         with gzip.GzipFile(fileobj=raw) as stream:
             # GzipFile is a readable stream in all but its declared base class.
             return _read_idx_stream(io.BufferedReader(stream), limit, where)
@@ -453,20 +471,23 @@ def _read_idx(path: Path) -> Array:
 
 def _limit_unpacked(packed: int) -> int:
     """Largest array that ``packed`` bytes may be unpacked to."""
-    return min(MAX_UNPACKED_BYTES, packed * DEFLATE_RATIO)
+    return min(limits_here().unpacked_bytes, packed * DEFLATE_RATIO)
 
 
 def _read_idx_stream(stream: IO[bytes], limit: int, where: str) -> Array:
     zero, kind, rank = struct.unpack(">HBB", _read_exactly(stream, 4, where))
     if zero != 0 or kind not in _IDX_DTYPES or rank == 0:
         raise DataError("is not an IDX file of u8, i8, i16 or i32", where=where)
+    if rank > MAX_RANK:
+        raise DataError(f"has {rank} axes, more than {MAX_RANK}", where=where)
     shape = struct.unpack(f">{rank}I", _read_exactly(stream, 4 * rank, where))
     return _read_array(stream, np.dtype(_IDX_DTYPES[kind]), shape, limit, where)
 
 
 def _read_npy_file(path: Path) -> Array:
-    with _reading(str(path)), path.open("rb") as stream:
-        return _read_npy(stream, MAX_TABLE_BYTES, str(path))
+    limit = limits_here().data_bytes
+    with _reading(str(path)), open_file(path, limit, error=DataError) as stream:
+        return _read_npy(stream, limit, str(path))
 
 
 def _read_npy(stream: IO[bytes], limit: int, where: str) -> Array:
@@ -479,7 +500,7 @@ def _read_npy(stream: IO[bytes], limit: int, where: str) -> Array:
         raise DataError(f"has the unknown format version {major}.{minor}", where=where)
     prefix = "<H" if major == 1 else "<I"
     (length,) = struct.unpack(prefix, _read_exactly(stream, struct.calcsize(prefix), where))
-    _require_size(length, _MAX_NPY_HEADER, where)
+    _require_size(length, LIMITS.npy_header_bytes, where)
     found = _NPY_HEADER.fullmatch(_read_exactly(stream, length, where))
     if found is None:
         raise DataError("has no header of a plain array of numbers", where=where)
@@ -491,15 +512,22 @@ def _read_npy(stream: IO[bytes], limit: int, where: str) -> Array:
     if dtype.kind not in "iuf":
         raise DataError(f"has elements of type {dtype}, which is no number", where=where)
     shape = tuple(int(extent) for extent in extents.split(b",") if extent.strip())
-    if not 1 <= len(shape) <= 32:
+    if not shape:
         raise DataError("has no axis of samples", where=where)
+    if len(shape) > MAX_RANK:
+        raise DataError(f"has {len(shape)} axes, more than {MAX_RANK}", where=where)
     if fortran == b"True":
         return _read_array(stream, dtype, shape[::-1], limit, where).T
     return _read_array(stream, dtype, shape, limit, where)
 
 
 def _read_npz(path: Path, names: tuple[str, str]) -> tuple[Array, Array]:
-    with _reading(str(path)), zipfile.ZipFile(path) as archive:
+    limit, where = limits_here().data_bytes, str(path)
+    with (
+        _reading(where),
+        open_file(path, limit, error=DataError) as file,
+        zipfile.ZipFile(file) as archive,
+    ):
         x, y = (_read_member(archive, name, f"{path}:{name}") for name in names)
     return x, y
 

@@ -20,6 +20,7 @@ from vtrain.engines.base import check_state
 from vtrain.errors import DataError, EncodingError, RunError
 from vtrain.graph.evaluate import apply_node
 from vtrain.graph.step import param_state
+from vtrain.limits import limits_here
 from vtrain.ops import TABLE
 from vtrain.spec.number import LOSS_EXPONENT
 from vtrain.spec.samples import Samples
@@ -30,7 +31,6 @@ from vtrain.wire.graph import Ref, StepGraph
 
 State = Mapping[str, npt.NDArray[Any]]
 
-MAX_MODEL = 2**32
 EXPORT_ONNX = "model.onnx"
 EXPORT_SAFETENSORS = "model.safetensors"
 _BATCH_SUMS = frozenset({"sum", "square_sum"})
@@ -108,7 +108,7 @@ def export_run(run: Path, out: Path, step: int | None = None) -> tuple[Path, Pat
         raise RunError("is a run directory: export into a folder of its own", where=str(out))
     paths = RunPaths(run)
     task, _, state = read_claimed_state(paths, step)
-    original = read_file(paths.model, MAX_MODEL)
+    original = read_file(paths.model, limits_here().onnx_bytes, root=paths.root)
     if compute_entry([original]).digest != task.model_digest:
         raise EncodingError("is not the file that the task names", where=str(paths.model))
     model = import_onnx(original)

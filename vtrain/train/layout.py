@@ -5,7 +5,9 @@ Nothing in the manifest is authority: a claim signs the log's root, and all else
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,13 +15,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from vtrain.commit.files import FileEntry, read_file, storing
-from vtrain.errors import EncodingError
+from vtrain.errors import EncodingError, NotProducedError
+from vtrain.limits import LIMITS
 from vtrain.wire.fields import Fields
 
 FORMAT: Final = 1
 """Version of the directory's layout and of the manifest."""
-MAX_MANIFEST: Final = 2**24
-"""Enough for 100,000 checkpoints; JSON takes some 50 times its size in memory."""
 _CHECKPOINT = re.compile(r"[0-9]{12}\.safetensors")
 
 
@@ -84,9 +85,21 @@ class RunPaths:
         return self.checkpoints / f"{step:012d}.safetensors"
 
     def list_checkpoints(self) -> list[int]:
-        """Steps of the checkpoints that are there, ascending."""
+        """Steps of the checkpoints that are there, ascending; none where there is no such folder.
+
+        NotProducedError when the folder is a link, or holds more names than are looked at.
+        """
+        if self.checkpoints.is_symlink():
+            message = "is a link: a run folder is taken as it lies, put the folder itself there"
+            raise NotProducedError(message, where=str(self.checkpoints))
+        most = LIMITS.entries
         with storing(self.checkpoints):
-            names = [path.name for path in self.checkpoints.glob("*.safetensors")]
+            if not self.checkpoints.is_dir():
+                return []
+            with os.scandir(self.checkpoints) as entries:
+                names = [entry.name for entry in itertools.islice(entries, most + 1)]
+        if len(names) > most:
+            raise NotProducedError(f"holds over {most} files", where=str(self.checkpoints))
         return sorted(int(name[:12]) for name in names if _CHECKPOINT.fullmatch(name))
 
     def name_of(self, path: Path) -> str:
@@ -166,7 +179,7 @@ def read_manifest(paths: RunPaths) -> Manifest:
     """The manifest of a run directory; NotProducedError when it is missing, EncodingError when
     damaged."""
     try:
-        return decode_manifest(read_file(paths.manifest, MAX_MANIFEST))
+        return decode_manifest(read_file(paths.manifest, LIMITS.manifest_bytes, root=paths.root))
     except EncodingError as error:
         raise EncodingError(error.message, where=f"{paths.manifest}: {error.where}") from None
 

@@ -16,6 +16,7 @@ from vtrain.engines.base import Session
 from vtrain.engines.registry import check_engine, open_session, resolve_engine
 from vtrain.errors import DataError, RunError, SignatureError, TaskError
 from vtrain.spec.commitment import compute_graph_root, compute_task_id
+from vtrain.threads import check_threads
 from vtrain.train.background import CheckpointWriter
 from vtrain.train.data import compute_samples_root
 from vtrain.train.deliver import compute_mean_loss
@@ -27,8 +28,6 @@ from vtrain.wire.graph import StepGraph
 if TYPE_CHECKING:
     from vtrain.train.task import CompiledTask
 
-MAX_THREADS = 1024
-"""More threads than that take longer to start than to work."""
 SATURATION_WARNING_PPM = 100.0
 """A site that clamps more than this share of its elements loses accuracy."""
 
@@ -99,11 +98,12 @@ def train(
 
     A task that logs KZG commitments needs ``task.kzg``, which ``compile_task`` opened.
 
-    RunError: ``out`` is in use, has another task, or is further than ``steps``, ``threads`` is
-    beyond 1024, or ``selfcheck_every`` has no meaning for ``engine``; MissingExtraError,
-    DeviceError, KernelError: what engine cuda lacks, or a GPU failed; SignatureError: ``key`` is no
-    private key; TaskError, DataError: the parts of ``task`` are not what its spec pins;
-    StorageError: the disk is full or the folder read-only, and what was committed is safe.
+    RunError: ``out`` is in use, has another task, or is further than ``steps``, ``threads`` are
+    more than ``vtrain.limits.most_threads``, or ``selfcheck_every`` has no meaning for ``engine``;
+    MissingExtraError, DeviceError, KernelError: what engine cuda lacks, or a GPU failed;
+    SignatureError: ``key`` is no private key; TaskError, DataError: the parts of ``task`` are not
+    what its spec pins; StorageError: the disk is full or the folder read-only, and what was
+    committed is safe.
     """
     started = time.perf_counter()
     check_key(key)
@@ -185,12 +185,6 @@ def _make_recorder(task: CompiledTask, threads: int) -> KzgRecorder | None:
     if recorder.commit_state(0, task.initial_state) != proof.initial:
         raise TaskError("are not the commitments to the initial state", where="proof.initial")
     return recorder
-
-
-def check_threads(threads: int) -> None:
-    """RunError unless ``threads`` is in [0, 1024]; 0 stands for every core."""
-    if not 0 <= threads <= MAX_THREADS:
-        raise RunError(f"is not in [0, {MAX_THREADS}]", where=f"threads {threads}")
 
 
 def check_selfcheck(every: int, engine: str) -> None:

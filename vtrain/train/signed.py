@@ -1,11 +1,11 @@
 """Reading what a claim signs: the claim itself, the log under its root, states under the log's.
 
-An audit goes by these, and so does whoever takes delivery of a model.
+An audit goes by these, and so does whoever takes delivery of a model.  Whoever runs a graph has it
+from :func:`read_legal_graph`, or checks it as that does.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,13 +14,15 @@ from typing import BinaryIO
 
 from vtrain import _core
 from vtrain.attest.claims import verify_claim
-from vtrain.commit.checkpoint import read_checkpoint
-from vtrain.commit.files import open_regular, read_file, storing
+from vtrain.commit.checkpoint import compute_checkpoint_size, read_checkpoint
+from vtrain.commit.files import open_file, read_file, storing
 from vtrain.commit.kzg_log import iterate_kzg_frames
 from vtrain.commit.log import iterate_frames
 from vtrain.commit.state import compute_root_of_state
 from vtrain.engines.base import State
-from vtrain.errors import EncodingError, NotProducedError, SignatureError
+from vtrain.errors import EncodingError, NotProducedError, RunError, SignatureError
+from vtrain.graph.legality import check_graph
+from vtrain.limits import LIMITS, Limits, limits_here
 from vtrain.spec.commitment import compute_graph_root, compute_task_id
 from vtrain.spec.domains import KZG_LOG, RUN_LOG
 from vtrain.train.layout import RunPaths
@@ -29,13 +31,6 @@ from vtrain.wire.graph import StepGraph, decode_graph
 from vtrain.wire.proof import KzgRecord, decode_kzg_record
 from vtrain.wire.record import decode_record
 from vtrain.wire.task import TaskSpec, decode_task, encode_task
-
-MAX_CLAIM = 1 << 12
-MAX_TASK = 1 << 20
-MAX_GRAPH = 64 << 20
-"""The decoder's own limit: some 10^5 nodes."""
-MAX_LOG = 1 << 30
-"""Some seven million steps."""
 
 
 @contextmanager
@@ -49,19 +44,21 @@ def _reading(path: Path) -> Iterator[None]:
         raise type(error)(error.message, where=where) from None
 
 
-def read_claim(paths: RunPaths, limit: int = MAX_CLAIM) -> SignedClaim:
+def read_claim(paths: RunPaths, limit: int = LIMITS.claim_bytes) -> SignedClaim:
     """The claim of a run, its signature checked; errors as of :func:`read_claim_file`."""
-    return read_claim_file(paths.claim, limit)
+    return read_claim_file(paths.claim, limit, root=paths.root)
 
 
-def read_claim_file(path: Path, limit: int = MAX_CLAIM) -> SignedClaim:
-    """The signed claim in a file, its signature checked.
+def read_claim_file(
+    path: Path, limit: int = LIMITS.claim_bytes, root: Path | None = None
+) -> SignedClaim:
+    """The signed claim in a file (of the run in ``root``, if any), its signature checked.
 
     NotProducedError when it is missing or larger than ``limit``, EncodingError when it is not
     canonical, SignatureError when the signature does not hold.
     """
     with _reading(path):
-        data = read_file(path, limit)
+        data = read_file(path, limit, root=root)
         signed = decode_signed_claim(data)
         if encode_signed_claim(signed) != data:
             raise EncodingError("is not the encoding of the claim that it describes")
@@ -69,38 +66,73 @@ def read_claim_file(path: Path, limit: int = MAX_CLAIM) -> SignedClaim:
         return signed
 
 
-def read_task(paths: RunPaths, limit: int = MAX_TASK) -> TaskSpec:
+def read_task(paths: RunPaths, limit: int = LIMITS.task_bytes) -> TaskSpec:
     """The canonical task of a run; NotProducedError, EncodingError."""
     with _reading(paths.task):
-        data = read_file(paths.task, limit)
+        data = read_file(paths.task, limit, root=paths.root)
         task = decode_task(data)
         if encode_task(task) != data:
             raise EncodingError("is not the encoding of the task that it describes")
         return task
 
 
-def read_graph(paths: RunPaths, task: TaskSpec, limit: int = MAX_GRAPH) -> StepGraph:
+def read_graph(paths: RunPaths, task: TaskSpec, limit: int = LIMITS.graph_bytes) -> StepGraph:
     """The graph that ``task`` pins, its legality unchecked; NotProducedError, EncodingError."""
     with _reading(paths.graph):
-        graph = decode_graph(read_file(paths.graph, limit))
+        graph = decode_graph(read_file(paths.graph, limit, root=paths.root))
         if compute_graph_root(graph) != task.graph_root:
             raise EncodingError("is not the graph that the task pins")
         return graph
 
 
-def read_leaves(paths: RunPaths, claim: Claim, limit: int = MAX_LOG) -> list[bytes]:
-    """The leaves of the log that ``claim`` signs, undecoded; NotProducedError, EncodingError."""
-    log = _Log(paths.log, RUN_LOG, iterate_frames, claim.log_size, claim.log_root)
+def check_size(graph: StepGraph, limits: Limits, where: str = "") -> None:
+    """RunError, naming what is too large, for a legal graph that is more than is taken on here:
+    the values of one step, or one state."""
+    total = sum(output.byte_length for node in graph.nodes for output in node.outputs)
+    for what, size, most in (
+        ("a step needs", total, limits.step_bytes),
+        ("a state has", compute_checkpoint_size(graph), limits.state_bytes),
+    ):
+        if size > most:
+            raise RunError(
+                f"{what} {size} bytes, the limit of this machine is {most}: more memory takes more",
+                where=where,
+            )
+
+
+def read_legal_graph(paths: RunPaths, task: TaskSpec, limits: Limits | None = None) -> StepGraph:
+    """The graph that ``task`` pins, fit to be run: legal, and within ``limits``, those of this
+    machine unless given.
+
+    NotProducedError, EncodingError; GraphError, naming the node, for one that is not legal;
+    RunError as of :func:`check_size`.
+    """
+    limits = limits_here() if limits is None else limits
+    graph = read_graph(paths, task, limits.graph_bytes)
+    check_graph(graph)
+    check_size(graph, limits, str(paths.graph))
+    return graph
+
+
+def read_leaves(paths: RunPaths, claim: Claim, limit: int | None = None) -> list[bytes]:
+    """The leaves of the log that ``claim`` signs, undecoded; NotProducedError, EncodingError.
+
+    ``limit``, here and below: the largest file, by default what this machine holds.
+    """
+    log = _Log(paths, paths.log, RUN_LOG, iterate_frames, claim.log_size, claim.log_root)
     return _read_log(log, limit)
 
 
-def read_kzg_leaves(paths: RunPaths, claim: Claim, every: int, limit: int = MAX_LOG) -> list[bytes]:
+def read_kzg_leaves(
+    paths: RunPaths, claim: Claim, every: int, limit: int | None = None
+) -> list[bytes]:
     """The leaves of the KZG log that ``claim`` signs, undecoded: one for each ``every`` steps.
 
     NotProducedError, EncodingError.
     """
     size = claim.log_size // every
-    return _read_log(_Log(paths.kzg, KZG_LOG, iterate_kzg_frames, size, claim.kzg_root), limit)
+    log = _Log(paths, paths.kzg, KZG_LOG, iterate_kzg_frames, size, claim.kzg_root)
+    return _read_log(log, limit)
 
 
 def read_kzg_record(paths: RunPaths, task: TaskSpec, claim: Claim, step: int) -> KzgRecord:
@@ -121,6 +153,7 @@ def read_kzg_record(paths: RunPaths, task: TaskSpec, claim: Claim, step: int) ->
 class _Log:
     """A log file, and the size and root that are signed for."""
 
+    run: RunPaths
     path: Path
     domain: str
     frames: Callable[[BinaryIO], Iterator[tuple[str, bytes]]]
@@ -128,12 +161,11 @@ class _Log:
     root: bytes
 
 
-def _read_log(log: _Log, limit: int) -> list[bytes]:
+def _read_log(log: _Log, limit: int | None) -> list[bytes]:
+    most = limits_here().log_bytes if limit is None else limit
     tree = _core.MerkleTree(log.domain)
     leaves: list[bytes] = []
-    with _reading(log.path), open_regular(log.path) as file:
-        if os.fstat(file.fileno()).st_size > limit:
-            raise NotProducedError(f"has more than {limit} bytes", where=str(log.path))
+    with _reading(log.path), open_file(log.path, most, root=log.run.root) as file:
         for _, leaf in log.frames(file):
             if len(leaves) == log.size:
                 raise EncodingError(f"has more than the {log.size} records of the claim")
@@ -154,7 +186,7 @@ def read_state(
     NotProducedError when the file is missing; EncodingError when it is damaged or another state.
     """
     path = paths.checkpoint(step)
-    state = read_checkpoint(path, graph)
+    state = read_checkpoint(path, graph, root=paths.root)
     if compute_root_of_state(graph, state, threads) != root:
         whose = f"the record of step {step}" if step else "the task"
         raise EncodingError(f"is not the state whose root {whose} has", where=str(path))
@@ -168,14 +200,15 @@ def read_claimed_state(
     held against the signed claim: claim -> task -> graph, claim -> log -> state.
 
     Who signed is not asked, nor whether the steps were done as the law has it: that is an audit.
-    NotProducedError when something is missing or nobody claims that step, SignatureError and
-    EncodingError when something is not what was signed for.
+    The graph is fit to be run: errors as of :func:`read_legal_graph`.  NotProducedError when
+    something is missing or nobody claims that step, SignatureError and EncodingError when something
+    is not what was signed for.
     """
     claim = read_claim(paths).claim
     task = read_task(paths)
     if compute_task_id(task) != claim.task_id:
         raise EncodingError("is not the task that the signed claim is about", where=str(paths.task))
-    graph = read_graph(paths, task)
+    graph = read_legal_graph(paths, task)
     leaves = read_leaves(paths, claim)
     if step is None:
         # What lies beyond the last step claimed is passed over, as by an audit.

@@ -54,6 +54,7 @@ from vtrain.commit.kzg_log import (
 from vtrain.commit.log import LOG_HEADER, RunLog, decode_log, encode_frame, encode_log
 from vtrain.commit.state import compute_root_of_state
 from vtrain.errors import EncodingError, NotProducedError, RunError, StorageError
+from vtrain.limits import LIMITS, limits_here
 from vtrain.spec.commitment import compute_task_id
 from vtrain.train.layout import Manifest, RunPaths, encode_manifest, read_manifest
 from vtrain.train.lock import hold_lock
@@ -69,9 +70,6 @@ if TYPE_CHECKING:
 State = Mapping[str, npt.NDArray[Any]]
 
 SOFTWARE = f"vtrain {_core.__version__}"
-MAX_LOG = 2**36
-MAX_SMALL = 2**20
-"""Largest task or claim read back."""
 
 
 @dataclass(frozen=True)
@@ -223,8 +221,7 @@ class RunDirectory:
     def read_claimant(self) -> bytes | None:
         """Public key that signed the claim that is there; None for no claim or a damaged one."""
         try:
-            data = read_file(self.paths.claim, MAX_SMALL)
-            return decode_signed_claim(data).claim.solver
+            return decode_signed_claim(self._read_claim()).claim.solver
         except (StorageError, NotProducedError, EncodingError):
             return None
 
@@ -255,15 +252,26 @@ class RunDirectory:
     def _place(self, path: Path, chunks: list[Chunk]) -> None:
         """See that a file of known content is there; a missing or damaged one is written anew."""
         entry = compute_entry(chunks)
-        if not path.exists() or read_entry(path) != entry:
+        if not path.exists() or not self._has(path, entry):
             write_atomic(path, chunks)
         self._files[self.paths.name_of(path)] = entry
+
+    def _has(self, path: Path, entry: FileEntry | None) -> bool:
+        """Whether the content of ``path`` is ``entry``; a file of another size is not read."""
+        if entry is None or path.stat().st_size != entry.size:
+            return False
+        return read_entry(path, entry.size, root=self.paths.root) == entry
+
+    def _read_claim(self) -> bytes:
+        return read_file(self.paths.claim, LIMITS.claim_bytes, root=self.paths.root)
 
     def _recall_run_id(self) -> bytes:
         if self._manifest is not None:
             return self._manifest.run_id
         if self.paths.claim.exists():  # the manifest was deleted; a claim once made stays valid
-            return decode_signed_claim(read_file(self.paths.claim, MAX_SMALL)).claim.run_id
+            return decode_signed_claim(
+                read_file(self.paths.claim, LIMITS.claim_bytes, root=self.paths.root)
+            ).claim.run_id
         return generate_run_id()
 
     def _recover(self) -> tuple[RunLog, KzgLog | None, State]:
@@ -297,13 +305,14 @@ class RunDirectory:
             path = self.paths.checkpoint(step)
             if not path.is_file() or path.stat().st_size != size:
                 return step
-            if read_entry(path) != listed.get(self.paths.name_of(path)):
+            if not self._has(path, listed.get(self.paths.name_of(path))):
                 return step
         return last
 
     def _read_state(self, step: int) -> State | None:
         try:
-            return read_checkpoint(self.paths.checkpoint(step), self._task.graph)
+            path = self.paths.checkpoint(step)
+            return read_checkpoint(path, self._task.graph, root=self.paths.root)
         except (EncodingError, NotProducedError):
             return None
 
@@ -320,7 +329,7 @@ class RunDirectory:
         and a log that lost a part, might have been damaged unseen, and its solver would sign it."""
         if not path.exists():
             return b""
-        data = read_file(path, MAX_LOG)
+        data = read_file(path, limits_here().log_bytes, root=self.paths.root)
         name = self.paths.name_of(path)
         entry = self._manifest.files.get(name) if self._manifest is not None else None
         if entry is None or len(data) < entry.size:
@@ -355,7 +364,8 @@ class RunDirectory:
                 with storing(path):
                     path.unlink()
             elif step > 0:
-                self._files[name] = known.get(name) or read_entry(path)
+                size = compute_checkpoint_size(self._task.graph)
+                self._files[name] = known.get(name) or read_entry(path, size, root=self.paths.root)
 
     def _prune(self, step: int) -> None:
         """Drop the checkpoint at which an earlier ``--steps`` ended, unless it is due anyway."""
@@ -377,12 +387,19 @@ def _refuse_foreign(paths: RunPaths) -> None:
 
 def _refuse_other(paths: RunPaths, task: CompiledTask) -> None:
     """RunError for a folder that has a run of another task."""
-    found = read_file(paths.task, MAX_SMALL)
+    found = read_file(paths.task, LIMITS.task_bytes, root=paths.root)
     if found != encode_task(task.spec):
         theirs, ours = compute_task_id(decode_task(found)), compute_task_id(task.spec)
         raise RunError(
             f"holds a run of task {theirs.hex()}, this is task {ours.hex()}", where=str(paths.root)
         )
+
+
+def _is_as_listed(root: Path, name: str, entry: FileEntry) -> bool:
+    try:
+        return read_entry(root / name, entry.size, root=root) == entry
+    except NotProducedError:
+        return False
 
 
 def is_done(root: Path, task: CompiledTask, steps: int) -> bool:
@@ -404,8 +421,7 @@ def is_done(root: Path, task: CompiledTask, steps: int) -> bool:
             return False
         manifest = read_manifest(paths)
         return manifest.steps >= steps and all(
-            (root / name).is_file() and read_entry(root / name) == entry
-            for name, entry in manifest.files.items()
+            _is_as_listed(root, name, entry) for name, entry in manifest.files.items()
         )
 
 

@@ -21,6 +21,7 @@ import numpy.typing as npt
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
+from vtrain.commit.files import read_file, read_text
 from vtrain.commit.kzg_log import Committer, OpenKey, StepCommitter, count_commitments
 from vtrain.commit.state import compute_root_of_state
 from vtrain.errors import EncodingError, TaskError, VtrainError, VtrainWarning
@@ -44,6 +45,7 @@ from vtrain.graph.step import (
     compute_initial_state,
     emit_step,
 )
+from vtrain.limits import LIMITS, limits_here
 from vtrain.ops.optimizer import DECAY_EXPONENT
 from vtrain.spec.commitment import (
     compute_graph_root,
@@ -73,9 +75,6 @@ from vtrain.wire.proof import (
 )
 from vtrain.wire.task import BLAKE3_ONLY, LAW_VERSION, WITH_KZG, DataSpec, TaskSpec
 
-MAX_TASK_BYTES = 1 << 20
-MAX_NUMBER_TEXT = 100
-"""Longest decimal or fraction; its exponent has at most three digits."""
 _DIGEST = re.compile("[0-9a-fA-F]{64}")
 _HUGE_EXPONENT = re.compile(r"[eE][+-]?\d{4}")
 RATE_BITS = 16
@@ -228,7 +227,7 @@ def parse_number(value: object, where: str) -> Fraction:
     if isinstance(value, int | Decimal | str | Fraction) and not isinstance(value, bool):
         # "1e999999999" is short to write, and its digits fill the memory.
         text = str(value).replace("_", "")
-        if len(text) <= MAX_NUMBER_TEXT and not _HUGE_EXPONENT.search(text):
+        if len(text) <= LIMITS.number_characters and not _HUGE_EXPONENT.search(text):
             try:
                 return Fraction(value)
             except (ValueError, ZeroDivisionError, OverflowError):
@@ -241,15 +240,9 @@ def load_task(path: Path, *, srs: Path | None = None) -> TaskFile:
 
     ``srs`` stands in for the SRS file that it names.
     """
+    text = read_text(path, LIMITS.task_file_bytes, error=TaskError)
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_TASK_BYTES + 1)
-    except OSError as error:
-        raise TaskError(f"cannot be read: {error.strerror}", where=str(path)) from None
-    if len(raw) > MAX_TASK_BYTES:
-        raise TaskError(f"is larger than {MAX_TASK_BYTES} bytes", where=str(path))
-    try:
-        values = tomllib.loads(raw.decode(), parse_float=Decimal)
+        values = tomllib.loads(text, parse_float=Decimal)
     except (ValueError, RecursionError) as error:  # ValueError: of an integer too long, too
         raise TaskError(f"is not TOML: {error}", where=str(path)) from None
     base = path.parent
@@ -443,10 +436,7 @@ class _Parts:
 
 
 def _load_parts(file: TaskFile) -> _Parts:
-    try:
-        model_bytes = file.model.read_bytes()
-    except OSError as error:
-        raise TaskError(f"cannot be read: {error.strerror}", where=str(file.model)) from None
+    model_bytes = read_file(file.model, limits_here().onnx_bytes, error=TaskError)
     model = import_onnx(model_bytes)
     samples = load_samples(file.data)
     plan = StepPlan(
@@ -503,7 +493,7 @@ def profile_task(
 def write_exponents(path: Path, exponents: Mapping[str, int]) -> None:
     """Replace the [exponents] table of a task file; the rest, comments too, stays as it is."""
     try:
-        document = tomlkit.parse(path.read_text())
+        document = tomlkit.parse(read_text(path, LIMITS.task_file_bytes, error=TaskError))
         table = tomlkit.table()
         table.comment("written by `vtrain profile`: fraction bits of each int16 site")
         for site in sorted(exponents):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from vtrain.errors import EncodingError
 from vtrain.wire import cbor
@@ -11,9 +10,6 @@ from vtrain.wire.claim import PUBLIC_KEY_LENGTH, SIGNATURE_LENGTH
 from vtrain.wire.fields import Fields
 from vtrain.wire.proof import CIRCUITS, COMMITMENT_LENGTH, MAX_BLINDING, MAX_COMMITMENTS, MAX_K
 from vtrain.wire.record import MAX_STEP
-
-MAX_BATCHES: Final = 1 << 27
-"""Bytes of an encoded list."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ field was left over: a map with a missing, unknown or ill-typed field is refused
 from __future__ import annotations
 
 import builtins
+from collections.abc import Iterable
 from typing import NoReturn
 
 from vtrain.errors import EncodingError
@@ -19,12 +20,22 @@ MAX_ITEMS = 1 << 20
 """Items of a list."""
 
 
+def check_names(names: Iterable[str], where: str) -> None:
+    """EncodingError unless every key of a map has at most :data:`MAX_TEXT` bytes, as any name."""
+    for name in names:
+        # No character has more than four bytes: most names need no encoding.
+        if 4 * len(name) > MAX_TEXT and len(name.encode(errors="surrogatepass")) > MAX_TEXT:
+            message = f"the key {name[:20]!r}... has more than {MAX_TEXT} bytes"
+            raise EncodingError(message, where=where)
+
+
 class Fields:
     """Takes the fields of one decoded map; every method raises EncodingError naming the field."""
 
     def __init__(self, value: cbor.Value, where: str) -> None:
         if not isinstance(value, dict):
             raise EncodingError(f"expected a map, found {cbor.kind_of(value)}", where=where)
+        check_names(value, where)
         self._left = dict(value)
         self._where = where
 

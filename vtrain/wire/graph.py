@@ -13,13 +13,18 @@ from typing import NamedTuple
 
 from vtrain.errors import EncodingError
 from vtrain.wire import cbor
-from vtrain.wire.fields import Fields
+from vtrain.wire.fields import Fields, check_names
 
 DTYPES = ("u8", "i8", "i16", "i32", "i64")
 """Names of the tensor element types; all are stored little-endian and row-major."""
 
 AttrValue = int | str | bytes | tuple[int, ...]
 Attrs = Mapping[str, AttrValue]
+
+MAX_RANK = 8
+"""Most axes of a tensor."""
+MAX_ELEMENTS = 2**32
+"""Largest tensor; keeps a hostile graph from asking for unbounded memory."""
 
 
 class Ref(NamedTuple):
@@ -118,12 +123,14 @@ def _type_from_map(value: cbor.Value, where: str) -> TensorType:
         raise EncodingError(f"unknown dtype {dtype!r}", where=where)
     tensor = TensorType(
         dtype=dtype,
-        shape=fields.ints("shape", 0, 2**48),
+        shape=fields.ints("shape", 0, 2**48, MAX_RANK),
         exponent=fields.int("exponent", -512, 512),
         lo=fields.int("lo", -(2**63), 2**63 - 1),
         hi=fields.int("hi", -(2**63), 2**63 - 1),
     )
     fields.done()
+    if tensor.size > MAX_ELEMENTS:
+        raise EncodingError(f"a tensor of over {MAX_ELEMENTS} elements", where=where)
     return tensor
 
 
@@ -163,6 +170,7 @@ def _node_from_map(value: cbor.Value, index: int) -> Node:
     attrs = fields.take("attrs")
     if not isinstance(attrs, dict):
         fields.refuse("attrs", f"expected a map, found {cbor.kind_of(attrs)}")
+    check_names(attrs, where)
     inputs = []
     for pair in fields.list("inputs"):
         match pair:

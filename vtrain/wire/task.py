@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Final
 
 from vtrain.errors import EncodingError
 from vtrain.wire import cbor
-from vtrain.wire.fields import Fields
-from vtrain.wire.graph import DTYPES
+from vtrain.wire.fields import Fields, check_names
+from vtrain.wire.graph import DTYPES, MAX_ELEMENTS, MAX_RANK
 from vtrain.wire.proof import ProofSpec, proof_from_fields, proof_to_map
 
 LAW_VERSION = "vtrain law 1"
@@ -80,15 +81,23 @@ def _data_to_map(data: DataSpec) -> dict[str, cbor.Value]:
     }
 
 
+def _take_shape(fields: Fields, name: str) -> tuple[int, ...]:
+    """The shape of one sample: a batch of samples has one axis more."""
+    shape = fields.ints(name, 1, 2**32, MAX_RANK - 1)
+    if prod(shape) > MAX_ELEMENTS:
+        fields.refuse(name, f"is of more than {MAX_ELEMENTS} elements")
+    return shape
+
+
 def _data_from_fields(fields: Fields) -> DataSpec:
     data = DataSpec(
         root=fields.bytes("root", 32),
         samples=fields.int("samples", 1, 2**40),
         x_dtype=fields.choice("x_dtype", DTYPES),
-        x_shape=fields.ints("x_shape", 1, 2**32),
+        x_shape=_take_shape(fields, "x_shape"),
         x_exponent=fields.int("x_exponent", -64, 64),
         y_dtype=fields.choice("y_dtype", DTYPES),
-        y_shape=fields.ints("y_shape", 1, 2**32),
+        y_shape=_take_shape(fields, "y_shape"),
         y_exponent=fields.int("y_exponent", -64, 64),
     )
     fields.done()
@@ -122,6 +131,7 @@ def decode_task(data: bytes) -> TaskSpec:
     exponents = fields.take("exponents")
     if not isinstance(exponents, dict):
         fields.refuse("exponents", f"expected a map, found {cbor.kind_of(exponents)}")
+    check_names(exponents, "task.exponents")
     if not all(isinstance(item, int) and -512 <= item <= 512 for item in exponents.values()):
         fields.refuse("exponents", "an exponent is an integer in [-512, 512]")
     task = TaskSpec(

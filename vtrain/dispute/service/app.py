@@ -38,6 +38,7 @@ from vtrain.dispute.service.problems import (
 )
 from vtrain.dispute.service.webhooks import Courier
 from vtrain.errors import VtrainError
+from vtrain.printable import make_printable
 from vtrain.wire import structs
 
 CBOR: Final = "application/cbor"
@@ -500,7 +501,8 @@ async def _answer_error(request: Request, error: Exception) -> Response:
     problem = to_problem(error)
     headers = _HEADERS.get(problem["status"], {})
     if problem["status"] >= 500:
-        _LOG.warning("%s %s: %s", request.method, request.url.path, error)
+        asked = make_printable(f"{request.method} {request.url.path}: {error}")
+        _LOG.warning("%s", asked)
     return JSONResponse(problem, problem["status"], headers, MEDIA_TYPE)
 
 

@@ -10,16 +10,18 @@ from pathlib import Path
 import uvicorn
 
 from vtrain.attest.keys import PrivateKey
+from vtrain.commit.files import read_file
 from vtrain.dispute.service.app import create_app
 from vtrain.dispute.service.games import GameService
-from vtrain.dispute.service.limits import LIMITS, Limits
+from vtrain.dispute.service.limits import LIMITS as SERVICE_LIMITS
+from vtrain.dispute.service.limits import Limits
 from vtrain.dispute.service.market import Market, MemoryMarket
 from vtrain.dispute.service.store import Store
 from vtrain.dispute.service.webhooks import Courier
 from vtrain.errors import StorageError
+from vtrain.limits import LIMITS
 
 _GRACE_SECONDS = 5
-_MAX_TOKEN = 1024
 
 
 def serve(
@@ -31,7 +33,7 @@ def serve(
     market: Market | None = None,
     token: str = "",
     allow_private_webhooks: bool = False,
-    limits: Limits = LIMITS,
+    limits: Limits = SERVICE_LIMITS,
     ready: Callable[[str], None] = lambda url: None,
 ) -> None:
     """Serve the database at the URL ``db`` until the process is told to stop (SIGINT, SIGTERM).
@@ -120,11 +122,7 @@ def _get_url(listener: socket.socket) -> str:
 
 def read_token(path: Path) -> str:
     """The operator's token in a file: at least 16 printable characters; StorageError."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(_MAX_TOKEN + 1).strip()
-    except OSError as error:
-        raise StorageError(f"cannot read the token: {error.strerror}", where=str(path)) from error
-    if not 16 <= len(data) <= _MAX_TOKEN or not data.isascii() or not data.decode().isprintable():
+    data = read_file(path, LIMITS.token_bytes, error=StorageError).strip()
+    if len(data) < 16 or not data.isascii() or not data.decode().isprintable():
         raise StorageError("needs 16 to 1024 printable characters", where=str(path))
     return data.decode()

@@ -34,6 +34,7 @@ from vtrain.dispute.service.games import GameService
 from vtrain.dispute.service.limits import Limits
 from vtrain.dispute.service.market import Notice
 from vtrain.dispute.service.problems import NotFoundError, RequestError, TooLargeError
+from vtrain.printable import make_printable
 
 MAX_ATTEMPTS: Final = 16
 FIRST_PAUSE: Final = 1_000
@@ -177,7 +178,8 @@ class Courier:
             self._settle_failures = self._settle_failures + 1 if troubles else 0
             if troubles:
                 self._settle_due = self._now() + compute_pause(self._settle_failures)
-                _LOG.warning("settlement failed, to be repeated: %s", troubles[0])
+                said = make_printable(str(troubles[0]))
+                _LOG.warning("settlement failed, to be repeated: %s", said)
         for _ in self._pool.map(self._serve, self._find_due()):
             pass
 

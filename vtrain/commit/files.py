@@ -163,7 +163,8 @@ class _Sized(io.RawIOBase):
     def check_end(self) -> None:
         """That nothing follows."""
         with _opening(self._path, self._error):
-            more = os.pread(self._handle, 1, self._size)
+            # Not one byte: files of the system refuse to be read by less than their records.
+            more = os.pread(self._handle, _BUFFER, self._size)
         if more:
             message = f"it has more than the {self._size} bytes that it said: is it still written?"
             _refuse(message, self._path, self._error)

@@ -183,8 +183,7 @@ def test_strangers_files_and_texts_have_one_way_in_and_one_way_out(repository: P
             else:
                 wrong.append(f"vtrain/{name}:{line}: {what}")
     assert not wrong, (
-        "read with vtrain.commit.files.open_file, print with vtrain.cli.echo:\n"
-        + "\n".join(wrong)
+        "read with vtrain.commit.files.open_file, print with vtrain.cli.echo:\n" + "\n".join(wrong)
     )
     listed = {(name, what) for name, entries in ALLOWED.items() for what in entries}
     assert used == listed, f"allowed and not needed: {sorted(listed - used)}"

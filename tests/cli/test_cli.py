@@ -589,3 +589,33 @@ def test_verify_loads_neither_torch_nor_onnx(folder: Path) -> None:
     command = [sys.executable, "-c", program, "verify", str(folder / "run"), "--all"]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_claim_shows_and_keeps_what_an_auditor_pins(
+    call: Call, folder: Path, run: Path, tmp_path: Path
+) -> None:
+    code, out, _ = call("claim", run, "--json")
+    assert code == 0
+    shown = parse(out)
+    told = parse(call("inspect", run, "--json")[1])
+    assert all(shown[name] == told[name] for name in ("solver", "task_id", "run_id", "log_root"))
+    kept = tmp_path / "kept"
+    code, out, _ = call("claim", run, "--out", kept)
+    assert (code, shown["claim"] in out) == (0, True)
+    assert kept.read_bytes() == (run / "claim.cbor").read_bytes()
+    code, _, err = call("claim", run, "--out", kept)
+    assert (code, "a claim that was kept is not replaced" in err) == (2, True)
+    given = ("verify", run, "--samples", 1, "--seed", "c0ffee", "--solver", shown["solver"])
+    for claim in (shown["claim"], kept):
+        code, out, _ = call(*given, "--claim", claim)
+        assert (code, "the one that was pinned" in out) == (0, True)
+    code, out, _ = call(*given, "--claim", "00" * 32, "--json")
+    assert (code, parse(out)["reason"]["name"]) == (3, "claim")
+    code, _, err = call(*given, "--claim", "c0ffee")
+    assert (code, "neither the 64 hexadecimal digits of a digest nor a file" in err) == (2, True)
+    code, out, _ = call("verify", run, "--solver", "00" * 32, "--json")
+    assert (code, "as asked for" in parse(out)["reason"]["detail"]) == (3, True)
+    code, out, _ = call("verify", run, "--samples", 0)
+    assert (code, "structure alone was asked for" in out) == (0, True)
+    (run / "claim.cbor").write_bytes(kept.read_bytes()[:-1])
+    assert call("claim", run)[0] == 2

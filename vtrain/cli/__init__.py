@@ -38,6 +38,8 @@ _LACKING: Final = frozenset(
     }
 )
 """What the system says when it has no more of something: memory, descriptors, threads, disk."""
+_LOADER: Final = ("annot allocate memory", "failed to map segment", "cannot create shared object")
+"""What the dynamic loader says when there is no memory for a library."""
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -76,7 +78,7 @@ def _find_lack(error: BaseException | None) -> str:
             return error.strerror or str(error)
         if isinstance(error, RuntimeError) and "start new thread" in str(error):
             return "threads"
-        if isinstance(error, ImportError) and "cannot allocate memory" in str(error).lower():
+        if isinstance(error, ImportError) and any(sign in str(error) for sign in _LOADER):
             return "memory"
         error = error.__cause__ or error.__context__
     return ""

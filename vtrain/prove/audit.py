@@ -453,7 +453,10 @@ class _Examiner:
     def _judge_srs(self) -> Check:
         digest = self.setup.proof.srs.hex()
         origin = "no known ceremony" if self.setup.is_insecure else "a public ceremony"
-        return Check("srs", "passed", f"{digest} is the one that the task pins, of {origin}")
+        whose = (
+            "the auditor's, as the task pins none" if self._run.task.proof is None else "the task's"
+        )
+        return Check("srs", "passed", f"{digest} is {whose}, and of {origin}")
 
     def _examine_step(self, step: int, key: CommitKey) -> Check:
         place = f"step {step}"

@@ -303,6 +303,9 @@ def test_a_long_key_in_a_graph_or_a_task_is_refused(run: Path) -> None:
     with pytest.raises(EncodingError, match=f"more than {MAX_TEXT} bytes") as caught:
         decode_graph(cbor.encode(graph))
     assert len(str(caught.value)) < 200
+    node["attrs"] = {**attrs, "name": "a" * (1 << 20)}
+    with pytest.raises(EncodingError, match=f"more than {MAX_TEXT} bytes"):
+        decode_graph(cbor.encode(graph))
     task = cbor.decode((run / "task.cbor").read_bytes())
     assert isinstance(task, dict)
     long: cbor.Value = {"a" * (1 << 19): 1}

@@ -222,6 +222,26 @@ def test_a_pipe_or_a_sparse_file_in_a_run_does_not_stop_an_audit(run: Path, name
         assert at_once(verify, run, samples=1).verdict == "inconclusive"
 
 
+@pytest.mark.parametrize("name", ["checkpoints/000000000004.safetensors", "data/samples.bin"])
+def test_files_of_holes_are_not_hashed_however_many_are_listed(run: Path, name: str) -> None:
+    """Each is as large as the manifest lists, and within the limits."""
+    size = 1 << 32
+    (run / name).unlink()
+    (run / name).touch()
+    os.truncate(run / name, size)
+    paths = RunPaths(run)
+    manifest = read_manifest(paths)
+    entry = replace(manifest.files[name], size=size)
+    more = {f"checkpoints/{step:012d}.safetensors": entry for step in range(100, 200)}
+    for other in more:
+        (run / other).hardlink_to(run / name)
+    listed = replace(manifest, files={**manifest.files, **more, name: entry})
+    paths.manifest.write_bytes(encode_manifest(listed))
+    report = at_once(verify, run, samples=1)
+    assert report.verdict == "inconclusive"
+    assert any(f"is listed with {size} bytes" in check.detail for check in failed(report))
+
+
 def test_a_run_folder_with_too_many_names_is_not_listed(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -534,6 +554,25 @@ def test_every_kind_of_data_is_bounded_by_memory(
     path.write_bytes(bytes(500))
     with pytest.raises(DataError, match="more than the 1000 "):
         load_samples(TextSource(path, 250))
+
+
+def test_an_srs_of_holes_is_not_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vtrain import limits
+    from vtrain.errors import SrsError
+    from vtrain.prove.kzg import CommitKey
+    from vtrain.prove.srs import generate_srs, identify_srs
+
+    path = tmp_path / "srs"
+    path.write_bytes((28).to_bytes(4, "little") + bytes(64))
+    os.truncate(path, 4 + (128 << 28) + 256)
+    with pytest.raises(SrsError, match="mostly holes"):
+        at_once(identify_srs, path)
+    path.unlink()
+    generate_srs(path, 4)
+    monkeypatch.setattr(limits, "measure_memory", lambda: 4000)
+    with pytest.raises(SrsError, match="this machine gives 2000: name a smaller k"):
+        CommitKey(path, 4, 0)
+    CommitKey(path, 3, 0)
 
 
 def test_a_task_file_that_is_none(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import socket
+import struct
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -260,6 +261,20 @@ def test_training_into_a_folder_of_links_is_refused(
     (run / "task.cbor").symlink_to(tmp_path / "task.cbor")
     with pytest.raises(NotProducedError, match="is taken as it lies"):
         train(task, run, key=KEY)
+
+
+def test_nothing_is_removed_where_a_link_of_a_run_leads(
+    run: Path, task: CompiledTask, tmp_path: Path
+) -> None:
+    for name in ("checkpoints", "data"):
+        copy = Path(shutil.copytree(run, tmp_path / f"copy {name}"))
+        shutil.move(copy / name, tmp_path / name)
+        (copy / name).symlink_to(tmp_path / name)
+        mine = tmp_path / name / ".mine.tmp"
+        mine.write_text("")
+        with pytest.raises(NotProducedError, match="is taken as it lies"):
+            train(task, copy, key=KEY)
+        assert mine.exists()
 
 
 def test_inspect_streams_a_log_under_the_limit_of_verify(
@@ -573,6 +588,18 @@ def test_an_srs_of_holes_is_not_hashed(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(SrsError, match="this machine gives 2000: name a smaller k"):
         CommitKey(path, 4, 0)
     CommitKey(path, 3, 0)
+
+
+def test_a_large_directory_of_an_archive_is_not_read(tmp_path: Path) -> None:
+    """Each entry would take some 600 bytes of memory for its 46."""
+    path, size = tmp_path / "x.npz", 1 << 30
+    path.touch()
+    os.truncate(path, size)
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, size, 0, 0)
+    with path.open("ab") as file:
+        file.write(end)
+    with pytest.raises(DataError, match=f"directory has {size} bytes"):
+        at_once(load_samples, NpzSource(path))
 
 
 def test_a_task_file_that_is_none(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import socket
+import struct
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -222,6 +223,26 @@ def test_a_pipe_or_a_sparse_file_in_a_run_does_not_stop_an_audit(run: Path, name
         assert at_once(verify, run, samples=1).verdict == "inconclusive"
 
 
+@pytest.mark.parametrize("name", ["checkpoints/000000000004.safetensors", "data/samples.bin"])
+def test_files_of_holes_are_not_hashed_however_many_are_listed(run: Path, name: str) -> None:
+    """Each is as large as the manifest lists, and within the limits."""
+    size = 1 << 32
+    (run / name).unlink()
+    (run / name).touch()
+    os.truncate(run / name, size)
+    paths = RunPaths(run)
+    manifest = read_manifest(paths)
+    entry = replace(manifest.files[name], size=size)
+    more = {f"checkpoints/{step:012d}.safetensors": entry for step in range(100, 200)}
+    for other in more:
+        (run / other).hardlink_to(run / name)
+    listed = replace(manifest, files={**manifest.files, **more, name: entry})
+    paths.manifest.write_bytes(encode_manifest(listed))
+    report = at_once(verify, run, samples=1)
+    assert report.verdict == "inconclusive"
+    assert any(f"is listed with {size} bytes" in check.detail for check in failed(report))
+
+
 def test_a_run_folder_with_too_many_names_is_not_listed(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,6 +261,20 @@ def test_training_into_a_folder_of_links_is_refused(
     (run / "task.cbor").symlink_to(tmp_path / "task.cbor")
     with pytest.raises(NotProducedError, match="is taken as it lies"):
         train(task, run, key=KEY)
+
+
+def test_nothing_is_removed_where_a_link_of_a_run_leads(
+    run: Path, task: CompiledTask, tmp_path: Path
+) -> None:
+    for name in ("checkpoints", "data"):
+        copy = Path(shutil.copytree(run, tmp_path / f"copy {name}"))
+        shutil.move(copy / name, tmp_path / name)
+        (copy / name).symlink_to(tmp_path / name)
+        mine = tmp_path / name / ".mine.tmp"
+        mine.write_text("")
+        with pytest.raises(NotProducedError, match="is taken as it lies"):
+            train(task, copy, key=KEY)
+        assert mine.exists()
 
 
 def test_inspect_streams_a_log_under_the_limit_of_verify(
@@ -303,6 +338,9 @@ def test_a_long_key_in_a_graph_or_a_task_is_refused(run: Path) -> None:
     with pytest.raises(EncodingError, match=f"more than {MAX_TEXT} bytes") as caught:
         decode_graph(cbor.encode(graph))
     assert len(str(caught.value)) < 200
+    node["attrs"] = {**attrs, "name": "a" * (1 << 20)}
+    with pytest.raises(EncodingError, match=f"more than {MAX_TEXT} bytes"):
+        decode_graph(cbor.encode(graph))
     task = cbor.decode((run / "task.cbor").read_bytes())
     assert isinstance(task, dict)
     long: cbor.Value = {"a" * (1 << 19): 1}
@@ -531,6 +569,37 @@ def test_every_kind_of_data_is_bounded_by_memory(
     path.write_bytes(bytes(500))
     with pytest.raises(DataError, match="more than the 1000 "):
         load_samples(TextSource(path, 250))
+
+
+def test_an_srs_of_holes_is_not_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vtrain import limits
+    from vtrain.errors import SrsError
+    from vtrain.prove.kzg import CommitKey
+    from vtrain.prove.srs import generate_srs, identify_srs
+
+    path = tmp_path / "srs"
+    path.write_bytes((28).to_bytes(4, "little") + bytes(64))
+    os.truncate(path, 4 + (128 << 28) + 256)
+    with pytest.raises(SrsError, match="mostly holes"):
+        at_once(identify_srs, path)
+    path.unlink()
+    generate_srs(path, 4)
+    monkeypatch.setattr(limits, "measure_memory", lambda: 4000)
+    with pytest.raises(SrsError, match="this machine gives 2000: name a smaller k"):
+        CommitKey(path, 4, 0)
+    CommitKey(path, 3, 0)
+
+
+def test_a_large_directory_of_an_archive_is_not_read(tmp_path: Path) -> None:
+    """Each entry would take some 600 bytes of memory for its 46."""
+    path, size = tmp_path / "x.npz", 1 << 30
+    path.touch()
+    os.truncate(path, size)
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, size, 0, 0)
+    with path.open("ab") as file:
+        file.write(end)
+    with pytest.raises(DataError, match=f"directory has {size} bytes"):
+        at_once(load_samples, NpzSource(path))
 
 
 def test_a_task_file_that_is_none(tmp_path: Path) -> None:

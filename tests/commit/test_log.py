@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -157,14 +157,20 @@ def test_what_the_log_does_not_have_is_refused(ask: Callable[[log.RunLog], Any])
     assert run_log.size == len(RECORDS)
 
 
+def check_survey(found: log.LogSurvey, records: Sequence[StepRecord]) -> None:
+    """That it is of just these records."""
+    roots = [record.state_root for record in records if record.state_root]
+    assert (found.size, found.root) == (len(records), log.RunLog(records).root())
+    assert found.state_root == (roots[-1] if roots else b"")
+
+
 def test_every_truncation_is_refused_with_its_record() -> None:
     for length in range(len(FILE)):
         whole = sum(end <= length for end in ENDS) - 1
-        recovered = log.recover_prefix(FILE[:length])
-        assert recovered.records == tuple(RECORDS[: max(whole, 0)])
+        found = log.survey_log(io.BytesIO(FILE[:length]))
+        check_survey(found, RECORDS[: max(whole, 0)])
         if length in ENDS:
-            assert recovered.fault is None
-            assert recovered.length == length
+            assert found.fault is None
             assert log.decode_log(FILE[:length]) == RECORDS[:whole]
             continue
         with pytest.raises(EncodingError) as caught:
@@ -174,12 +180,10 @@ def test_every_truncation_is_refused_with_its_record() -> None:
                 "byte 0",
                 "the header is cut off",
             )
-            assert recovered.length == 0
         else:
             assert caught.value.where == f"record {whole} at byte {ENDS[whole]}"
             assert caught.value.message == "the file ends within the record"
-            assert recovered.length == ENDS[whole]
-        assert str(recovered.fault) == str(caught.value)
+        assert str(found.fault) == str(caught.value)
 
 
 def test_every_bit_flip_is_refused_in_place_or_changes_the_root() -> None:
@@ -188,20 +192,19 @@ def test_every_bit_flip_is_refused_in_place_or_changes_the_root() -> None:
     for bit in range(8 * len(FILE)):
         changed = bytearray(FILE)
         changed[bit // 8] ^= 1 << bit % 8
-        recovered = log.recover_prefix(bytes(changed))
-        if recovered.fault is None:
-            assert log.RunLog(recovered.records).root() != root
+        found = log.survey_log(io.BytesIO(changed))
+        if found.fault is None:
+            assert found.root != root
             continue
         refused += 1
         in_header = bit // 8 < HEADER
         index = 0 if in_header else sum(end <= bit // 8 for end in ENDS) - 1
         place = "byte 0" if in_header else f"record {index} at byte {ENDS[index]}"
-        assert recovered.fault.where.startswith(place), bit
-        assert recovered.records == tuple(RECORDS[:index])
-        assert recovered.length == (0 if in_header else ENDS[index])
+        assert found.fault.where.startswith(place), bit
+        check_survey(found, RECORDS[:index])
         with pytest.raises(EncodingError) as caught:
             log.decode_log(bytes(changed))
-        assert str(caught.value) == str(recovered.fault)
+        assert str(caught.value) == str(found.fault)
     assert refused > 2000
 
 
@@ -255,4 +258,6 @@ def test_files_round_trip(items: list[StepRecord]) -> None:
     numbered = [replace(record, step=i + 1) for i, record in enumerate(items)]
     data = log.encode_log(numbered)
     assert log.decode_log(data) == numbered
-    assert log.recover_prefix(data) == log.RecoveredLog(tuple(numbered), len(data), None)
+    found = log.survey_log(io.BytesIO(data))
+    check_survey(found, numbered)
+    assert found.fault is None

@@ -26,6 +26,7 @@ from typing import Final, TypeVar
 
 from vtrain.audit.pin import Pin, compare_claims
 from vtrain.audit.plan import Segments
+from vtrain.commit.checkpoint import compute_checkpoint_size
 from vtrain.commit.digest import compute_tensor_digest
 from vtrain.commit.files import FileEntry, open_file, read_entry
 from vtrain.commit.kzg_log import count_commitments, is_point
@@ -36,7 +37,7 @@ from vtrain.graph.step import STEP_STATE
 from vtrain.limits import Limits, limits_here
 from vtrain.printable import cut
 from vtrain.spec.commitment import compute_batch_digest, compute_task_id
-from vtrain.spec.samples import Samples
+from vtrain.spec.samples import Samples, compute_row_length
 from vtrain.threads import check_threads
 from vtrain.train import signed as evidence
 from vtrain.train.data import compute_samples_root, gather_batch, read_samples
@@ -173,17 +174,15 @@ def check_structure(
         lambda: _check_index(manifest, signed),
         unless=no_claim or ("" if manifest else "there is no manifest"),
     )
-    logs_kzg = task is not None and task.kzg is not None
-    extra = _check_files(
-        ledger, paths, manifest, limits, progress, with_samples=data is None, with_kzg=logs_kzg
-    )
-
+    # First, as it says how large a state is: no file of another size is read.
     graph = attempt("graph", "graph.cbor", lambda: _read_graph(paths, task, limits), unless=no_task)
     no_graph = "" if graph else "the graph is not known"
     legal = attempt(
         "legality", "graph.cbor", lambda: _check_legal(task, graph, limits), unless=no_graph
     )
     no_graph = "" if legal else "there is no legal graph of this task"
+    logs_kzg = task is not None and task.kzg is not None
+    extra = _check_files(ledger, paths, manifest, task, legal, limits, progress, data is None)
     attempt("model", "model.onnx", lambda: _check_model(paths, task, limits), unless=no_task)
     table = data or paths.samples
     samples = attempt(
@@ -342,27 +341,49 @@ def _check_files(
     ledger: Ledger,
     paths: RunPaths,
     manifest: Manifest | None,
+    task: TaskSpec | None,
+    graph: StepGraph | None,
     limits: Limits,
     progress: Progress,
-    *,
     with_samples: bool,
-    with_kzg: bool,
 ) -> tuple[str, ...]:
-    """Hold each file against the manifest; return the files that belong to no run."""
-    sizes = {
+    """Hold each file against the manifest; return the files that belong to no run.
+
+    Task and graph (None where they are not known) say how large the samples and a checkpoint are:
+    a stranger's manifest may list any number of any size, of files that are mostly holes.
+    """
+    if manifest is None:
+        ledger.attempt("files", "", lambda: ("", None), unless="there is no manifest to go by")
+        return ()
+    most = {
         paths.name_of(paths.task): limits.task_bytes,
         paths.name_of(paths.graph): limits.graph_bytes,
         paths.name_of(paths.model): limits.model_bytes,
         paths.name_of(paths.log): limits.log_bytes,
     }
-    if with_kzg:
-        sizes[paths.name_of(paths.kzg)] = limits.log_bytes
-    unlisted = {paths.name_of(path) for path in (paths.manifest, paths.claim, paths.lock)}
+    if task is not None and task.kzg is not None:
+        most[paths.name_of(paths.kzg)] = limits.log_bytes
     table = paths.name_of(paths.samples)
-    if manifest is None:
-        ledger.attempt("files", "", lambda: ("", None), unless="there is no manifest to go by")
-        return ()
-    bad = 0
+    table_size = None if task is None else task.data.samples * compute_row_length(task.data)
+    state_size = None if graph is None else compute_checkpoint_size(graph)
+    bad = left = 0
+
+    def check(name: str, entry: FileEntry) -> None:
+        nonlocal left
+        if name in most:
+            _check_entry(paths, name, entry, most[name])
+            return
+        if name != table and not _CHECKPOINT.fullmatch(name):
+            raise FindingError(f"lists {name!r}, which is no file of a run", "manifest.json")
+        due, limit = state_size, limits.state_bytes
+        if name == table:
+            due, limit = table_size, limits.samples_bytes
+        if due is None:
+            left += 1
+            return
+        if entry.size != due:
+            raise FindingError(f"is listed with {entry.size} bytes, the task has {due}")
+        _check_entry(paths, name, entry, limit)
 
     def fail(found: FindingError) -> None:
         nonlocal bad
@@ -370,43 +391,37 @@ def _check_files(
         if bad <= _SHOWN:
             ledger.fail("files", found, "")
 
-    def limit_of(name: str) -> int | None:
-        if _CHECKPOINT.fullmatch(name):
-            return limits.state_bytes
-        return limits.samples_bytes if name == table else sizes.get(name)
-
-    for name in sorted(sizes.keys() - manifest.files.keys()):
+    for name in sorted(most.keys() - manifest.files.keys()):
         fail(FindingError("the manifest does not list it", name))
     for count, (name, entry) in enumerate(manifest.files.items()):
         progress("files", count, len(manifest.files))
         if name == table and not with_samples:
             continue
-        limit = limit_of(name)
-        if limit is None:
-            fail(FindingError(f"lists {name!r}, which is no file of a run", "manifest.json"))
-            continue
         try:
-            _check_entry(paths, paths.root / name, entry, limit)
+            check(name, entry)
         except FindingError as found:
-            fail(FindingError(found.detail, name))
+            fail(FindingError(found.detail, found.where or name))
         except VtrainError as error:
             fail(FindingError(error.message, name))
     if bad > _SHOWN:
         ledger.fail("files", FindingError(f"and {bad - _SHOWN} more", "manifest.json"), "")
     if not bad:
-        ledger.attempt("files", "", lambda: (f"{len(manifest.files)} files as listed", None))
+        unknown = f", but for {left}, whose size is not known" if left else ""
+        detail = f"{len(manifest.files)} files as listed{unknown}"
+        ledger.attempt("files", "", lambda: (detail, None))
+    unlisted = {paths.name_of(path) for path in (paths.manifest, paths.claim, paths.lock)}
     known = manifest.files.keys() | unlisted
     return tuple(name for name in _walk(paths.root, limits.entries) if name not in known)
 
 
-def _check_entry(paths: RunPaths, path: Path, listed: FileEntry, limit: int) -> None:
+def _check_entry(paths: RunPaths, name: str, listed: FileEntry, limit: int) -> None:
     """Size first: a file of another size, or of a size that no run has, is not read."""
+    path = paths.root / name
     with open_file(path, sys.maxsize, root=paths.root) as file:
-        size = file.size
-        if size != listed.size:
-            raise FindingError(f"has {size} bytes, the manifest lists {listed.size}")
-    if size > limit:
-        raise FindingError(f"has {size} bytes, this auditor takes {limit}")
+        if file.size != listed.size:
+            raise FindingError(f"has {file.size} bytes, the manifest lists {listed.size}")
+    if listed.size > limit:
+        raise FindingError(f"has {listed.size} bytes, this auditor takes {limit}")
     if read_entry(path, limit, root=paths.root) != listed:
         raise FindingError("is not the file that the manifest lists: its BLAKE3 differs")
 

@@ -286,11 +286,14 @@ def _locate(run: Path, queue: str | None) -> str:
     """URL of the queue: that of the run itself unless another is given."""
     if queue is not None:
         return queue
-    from vtrain.commit.files import storing
+    from vtrain.commit.files import refuse_link, require_file, storing
 
     folder = run / "proofs"
+    refuse_link(folder)
     with storing(folder):
         folder.mkdir(exist_ok=True)
+    if (folder / "jobs.db").exists():
+        require_file(folder / "jobs.db", root=run)
     return f"sqlite:///{folder.resolve() / 'jobs.db'}"
 
 

@@ -205,7 +205,7 @@ def open_file(
         _require_regular(found.st_mode, path, error)
         size = found.st_size
         if size > limit:
-            message = f"it has {size} bytes, more than the {limit} that are taken here"
+            message = f"it has {size} bytes, more than the {limit} that this machine takes"
             _refuse(message, path, error)
         raw = _Sized(handle, size, path, error)
         with BoundedFile(raw, size) as file:
@@ -233,19 +233,28 @@ def read_text(path: Path, limit: int, *, error: type[VtrainError] | None = None)
         _refuse(f"it is not UTF-8 at byte {fault.start}", path, error)
 
 
-def require_file(path: Path, *, error: type[VtrainError] | None = None) -> None:
+def require_file(
+    path: Path, *, root: Path | None = None, error: type[VtrainError] | None = None
+) -> None:
     """See that ``path`` is a regular file, for what others open; errors as of :func:`open_file`."""
-    os.close(_open_handle(path, None, error))
+    os.close(_open_handle(path, root, error))
+
+
+def refuse_link(folder: Path) -> None:
+    """NotProducedError for a folder of a run that is a link: nothing is listed, written or removed
+    where it leads."""
+    if folder.is_symlink():
+        _require_regular(stat.S_IFLNK, folder, None)
 
 
 _BUFFER: Final = 1 << 16
 _KINDS: Final = (
-    (stat.S_ISLNK, "a link: a run folder is taken as it lies, put the file itself there"),
-    (stat.S_ISDIR, "a folder"),
-    (stat.S_ISFIFO, "a pipe"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
+    (stat.S_ISLNK, "a link: a run folder is taken as it lies, put what it leads to in its place"),
+    (stat.S_ISDIR, "a folder: name a file in it"),
+    (stat.S_ISFIFO, "a pipe: save what it gives into a file, and name that"),
+    (stat.S_ISSOCK, "a socket: save what it gives into a file, and name that"),
+    (stat.S_ISCHR, "a device: save what it gives into a file, and name that"),
+    (stat.S_ISBLK, "a device: save what it gives into a file, and name that"),
 )
 
 

@@ -2,7 +2,7 @@
 
 The file is a header and then, for each record, its length (4 bytes, little-endian) and its
 canonical encoding.  Appending a record appends to the file, so that a torn write can only spoil the
-end: :func:`recover_prefix` says how much of a file stands.
+end: :func:`survey_log` says how much of a file stands.
 """
 
 from __future__ import annotations
@@ -148,39 +148,13 @@ def decode_log(data: bytes) -> list[StepRecord]:
 
 
 @dataclass(frozen=True)
-class RecoveredLog:
-    """The longest valid prefix of a log file.
-
-    ``length`` is its size in bytes; ``fault`` says why what follows is not valid, None when nothing
-    follows.  A torn write is such a fault, and so is a changed byte: the log root tells them apart.
-    """
-
-    records: tuple[StepRecord, ...]
-    length: int
-    fault: EncodingError | None
-
-
-def recover_prefix(data: bytes) -> RecoveredLog:
-    """The records that a log file holds before its first fault; never raises for any bytes."""
-    records: list[StepRecord] = []
-    stream = io.BytesIO(data)
-    length = 0
-    fault: EncodingError | None = None
-    try:
-        for record in iterate_log(stream):
-            records.append(record)
-            length = stream.tell()
-    except EncodingError as error:
-        fault = error
-    if not length and data.startswith(LOG_HEADER):
-        length = len(LOG_HEADER)
-    return RecoveredLog(tuple(records), length, fault)
-
-
-@dataclass(frozen=True)
 class LogSurvey:
     """What a log file comes to, up to its first fault: how many records, their root, and the last
-    state root among them (empty where none has one)."""
+    state root among them (empty where none has one).
+
+    ``fault`` says why what follows is not valid, None when nothing follows.  A torn write is such a
+    fault, and so is a changed byte: the log root tells them apart.
+    """
 
     size: int
     root: bytes
@@ -189,8 +163,10 @@ class LogSurvey:
 
 
 def survey_log(stream: BinaryIO) -> LogSurvey:
-    """:func:`recover_prefix` of a file of any size: one record is held in memory at a time, and
-    some 64 bytes of tree for each.  Never raises for what is in the file."""
+    """What is in a log file of any size before its first fault; never raises for any bytes.
+
+    One record is held in memory at a time, and some 64 bytes of tree for each.
+    """
     tree = _core.MerkleTree(RUN_LOG)
     size, state_root = 0, b""
     fault: EncodingError | None = None

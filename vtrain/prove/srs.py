@@ -85,6 +85,7 @@ SRS_POINT: Final = 64
 """Bytes of a point of the first group."""
 _BLOCK: Final = 1 << 16
 """Points held at once."""
+_LARGE: Final = 1 << 30
 _TAIL: Final = 256
 _P: Final = 21888242871839275222246405745257275088696311157297823662689037894645226208583
 _R: Final = 21888242871839275222246405745257275088548364400416034343698204186575808495617
@@ -262,6 +263,15 @@ class SrsReader:
 def open_srs(path: Path) -> Iterator[SrsReader]:
     """A reader of a file of the length of an SRS, behind its k; SrsError for another file."""
     with open_file(path, LIMITS.srs_bytes, error=SrsError) as file:
+        # Points are as good as random, and no file system stores them in less: what has holes
+        # would be hashed for a minute, and be none.
+        stored = os.fstat(file.fileno()).st_blocks * 512
+        if file.size > _LARGE and 0 < stored < file.size // 2:
+            raise SrsError(
+                f"has {file.size} bytes, of which {stored} are stored: it is mostly holes, fetch "
+                "the file again",
+                where=str(path),
+            )
         yield SrsReader(file, path)
 
 

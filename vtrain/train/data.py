@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vtrain import _core
-from vtrain.commit.files import open_file, read_file, storing
+from vtrain.commit.files import BoundedFile, open_file, read_file, storing
 from vtrain.commit.openings import compute_root_fixed
 from vtrain.errors import DataError, StorageError, TaskError
 from vtrain.limits import LIMITS, Limits, limits_here
@@ -526,10 +526,27 @@ def _read_npz(path: Path, names: tuple[str, str]) -> tuple[Array, Array]:
     with (
         _reading(where),
         open_file(path, limit, error=DataError) as file,
-        zipfile.ZipFile(file) as archive,
+        zipfile.ZipFile(_ShortReads(file, where)) as archive,
     ):
         x, y = (_read_member(archive, name, f"{path}:{name}") for name in names)
     return x, y
+
+
+class _ShortReads:
+    """A file of which no one read takes much: zipfile reads an archive's directory in one, and
+    makes ten times its size of it."""
+
+    def __init__(self, file: BoundedFile, where: str) -> None:
+        self._file, self._where = file, where
+        self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is None or size < 0:
+            size = self._file.size - self._file.tell()
+        if size > _COPY_BLOCK:
+            message = f"the archive's directory has {size} bytes, more than {_COPY_BLOCK}"
+            raise DataError(message, where=self._where)
+        return self._file.read(size)
 
 
 def _read_member(archive: zipfile.ZipFile, name: str, where: str) -> Array:

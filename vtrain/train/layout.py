@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from vtrain.commit.files import FileEntry, read_file, storing
+from vtrain.commit.files import FileEntry, read_file, refuse_link, storing
 from vtrain.errors import EncodingError, NotProducedError
 from vtrain.limits import LIMITS
 from vtrain.wire.fields import Fields
@@ -89,9 +89,7 @@ class RunPaths:
 
         NotProducedError when the folder is a link, or holds more names than are looked at.
         """
-        if self.checkpoints.is_symlink():
-            message = "is a link: a run folder is taken as it lies, put the folder itself there"
-            raise NotProducedError(message, where=str(self.checkpoints))
+        refuse_link(self.checkpoints)
         most = LIMITS.entries
         with storing(self.checkpoints):
             if not self.checkpoints.is_dir():

@@ -38,6 +38,7 @@ from vtrain.commit.files import (
     compute_entry,
     read_entry,
     read_file,
+    refuse_link,
     remove_temporaries,
     storing,
     sync_folder,
@@ -241,6 +242,7 @@ class RunDirectory:
         self._make_folder(paths.checkpoints)
 
     def _make_folder(self, path: Path) -> None:
+        refuse_link(path)
         with storing(path):
             path.mkdir(exist_ok=True)
             sync_folder(path.parent)

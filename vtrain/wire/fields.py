@@ -21,11 +21,12 @@ MAX_ITEMS = 1 << 20
 
 
 def check_names(names: Iterable[str], where: str) -> None:
-    """EncodingError unless every key of a map has at most :data:`MAX_TEXT` bytes, as any name."""
+    """EncodingError unless each of ``names`` (the keys of a map, for one) has at most
+    :data:`MAX_TEXT` bytes of UTF-8."""
     for name in names:
         # No character has more than four bytes: most names need no encoding.
         if 4 * len(name) > MAX_TEXT and len(name.encode(errors="surrogatepass")) > MAX_TEXT:
-            message = f"the key {name[:20]!r}... has more than {MAX_TEXT} bytes"
+            message = f"the name {name[:20]!r}... has more than {MAX_TEXT} bytes"
             raise EncodingError(message, where=where)
 
 

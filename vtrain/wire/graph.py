@@ -153,6 +153,8 @@ def _node_to_map(node: Node) -> dict[str, cbor.Value]:
 
 
 def _attr_from_value(value: cbor.Value, where: str) -> AttrValue:
+    if isinstance(value, str):
+        check_names([value], where)
     if isinstance(value, int | str | bytes):
         return value
     if isinstance(value, list):

@@ -13,7 +13,7 @@ import numpy as np
 from cryptography.hazmat.primitives import serialization
 
 from tests.audit.runs import KEY, make_smallest_task, read_kzg_leaves, read_leaves
-from tests.kzg import make_key, make_kzg_task
+from tests.kzg import add_kzg, make_key, make_kzg_task
 from tests.tasks import CLASSES, INPUTS, make_mlp_onnx, make_tiny_task
 from vtrain.commit.checkpoint import read_checkpoint
 from vtrain.prove.kzg import CommitKey
@@ -129,6 +129,8 @@ def build(folder: Path) -> None:
         "kzg-seldom": (make_kzg_task(srs, every=3), None),
         "dense": (make_tiny_task(commit_every=1, **{**small, "checkpoint_every": 1}), None),
     }
+    wide = make_tiny_task("wide", steps=2, commit_every=1, checkpoint_every=1)
+    tasks["tiles"] = (add_kzg(wide, make_key(folder / "srs15", 15), circuit="tiles"), None)
     listed = {}
     for name, (task, steps) in tasks.items():
         train(task, folder / name / "run", key=KEY, steps=steps, threads=1)
@@ -148,9 +150,15 @@ def list_bases(folder: Path) -> dict[str, Base]:
     """What :func:`build` has made."""
     listed = json.loads((folder / "bases.json").read_text())
     return {
-        name: Base(name, folder / name / "run", folder / "srs" if it["kzg"] else None, it["finished"])
+        name: Base(name, folder / name / "run", find_srs(folder, name, it), it["finished"])
         for name, it in listed.items()
     }
+
+
+def find_srs(folder: Path, name: str, listed: dict[str, bool]) -> Path | None:
+    if not listed["kzg"]:
+        return None
+    return folder / ("srs15" if name == "tiles" else "srs")
 
 
 def in_a_fork(work: Callable[[], None]) -> None:

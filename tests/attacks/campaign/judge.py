@@ -41,6 +41,9 @@ class Result:
     faults: list[Fault] = field(default_factory=list)
     skipped: str = ""
     audits: int = 0
+    pinned: str = ""
+    """What the part of it with a pin needs and is not there yet."""
+    last: tuple[list[str], Outcome] | None = None
 
     def add(self, outcome: Outcome, faults: Collection[Fault]) -> None:
         self.audits += 1
@@ -79,43 +82,54 @@ def judge(
     ``starved``: the allocator of a library may end the process (a signal, no verdict).
     ``signalled``: it was sent a signal.
     """
-    faults: list[Fault] = []
-
-    def fault(kind: str, detail: object = "") -> None:
-        faults.append(Fault(kind, str(detail)[:600]))
-
     tail = outcome.err.decode("utf-8", "replace").strip()[-500:]
-    if outcome.hung or outcome.seconds > seconds:
-        fault("hang", f"{outcome.seconds:.1f} s")
-    if outcome.bloated or outcome.memory > LIMIT_MEMORY:
-        fault("memory", f"{outcome.memory >> 20} MiB")
+    faults = _judge_cost(outcome, seconds)
     if not outcome.started:
-        if outcome.code in (0, 10):
-            fault("a verdict of a Python that did not start", outcome.code)
-        return faults
+        said = outcome.code in (0, 10)
+        wrong = Fault("a verdict of a Python that did not start", str(outcome.code))
+        return [*faults, wrong] if said else faults
     if outcome.hung or outcome.bloated:
         return faults
+    faults += _judge_output(outcome, tail)
+    if outcome.code < 0:
+        killed = Fault("killed by a signal", f"{-outcome.code}; {tail}")
+        return faults if starved or signalled else [*faults, killed]
+    if signalled and outcome.code in INTERRUPTED or starved and ended_by_a_library(outcome):
+        return faults
+    if outcome.code == 1 and outcome.verdict not in EXIT_CODES:
+        faults.append(Fault("exit code 1", f"{outcome.verdict}; {tail}"))
+    elif outcome.code not in {*KNOWN_CODES, 1}:
+        faults.append(Fault("unknown exit code", f"{outcome.code}; {tail}"))
+    return faults + _judge_json(outcome, tail) if as_json else faults
+
+
+def _judge_cost(outcome: Outcome, seconds: float) -> list[Fault]:
+    faults = []
+    if outcome.hung or outcome.seconds > seconds:
+        faults.append(Fault("hang", f"{outcome.seconds:.1f} s"))
+    if outcome.bloated or outcome.memory > LIMIT_MEMORY:
+        faults.append(Fault("memory", f"{outcome.memory >> 20} MiB"))
+    return faults
+
+
+def _judge_output(outcome: Outcome, tail: str) -> list[Fault]:
+    faults = []
     if b"Traceback (most recent call last)" in outcome.err:
-        fault("traceback", tail)
+        faults.append(Fault("traceback", tail))
     if len(outcome.out) > MAX_SAID or len(outcome.err) > MAX_SAID:
-        fault("flood", f"{len(outcome.out)} bytes of output, {len(outcome.err)} of errors")
+        sizes = f"{len(outcome.out)} bytes of output, {len(outcome.err)} of errors"
+        faults.append(Fault("flood", sizes))
     for name, data in (("stdout", outcome.out), ("stderr", outcome.err)):
         found = find_controls(data)
         if found:
-            fault("control character", f"{found} in {name}")
-    if outcome.code < 0:
-        if not (starved or signalled):
-            fault("killed by a signal", f"{-outcome.code}; {tail}")
-        return faults
-    if signalled and outcome.code in INTERRUPTED:
-        return faults
-    if outcome.code == 1 and outcome.verdict not in EXIT_CODES:
-        fault("exit code 1", f"{outcome.verdict}; {tail}")
-    elif outcome.code not in KNOWN_CODES and outcome.code != 1:
-        fault("unknown exit code", f"{outcome.code}; {tail}")
-    if as_json:
-        faults += _judge_json(outcome, tail)
+            faults.append(Fault("control character", f"{found} in {name}"))
     return faults
+
+
+def ended_by_a_library(outcome: Outcome) -> bool:
+    """OpenBLAS calls exit(1) where it finds no memory: Python is not asked."""
+    said = b"OpenBLAS error" in outcome.err and b"Traceback" not in outcome.err
+    return outcome.code == 1 and not outcome.out and said
 
 
 def _judge_json(outcome: Outcome, tail: str) -> list[Fault]:

@@ -1,4 +1,4 @@
-"""``python -m tests.attacks.campaign``: all parts, and a table; exit 1 when there is a violation."""
+"""``python -m tests.attacks.campaign``: all parts, and a table; exit 1 on a violation."""
 
 # ruff: noqa: E402
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Final, TypeVar
 
 from tests.attacks.campaign import bombs
 from tests.attacks.campaign.bases import make_rng
@@ -586,7 +586,7 @@ def lay_model(name: str, make: Callable[[], bytes], command: str) -> Layout:
 
 
 def lay_data(
-    kind: str, name: str, write: Callable[[Path], None], command: str, *, cached: bool = False
+    kind: str, name: str, write: Callable[[Path], None], command: str, *, cached: bool
 ) -> Layout:
     """Data of another kind; what takes long to make is made once."""
 
@@ -696,61 +696,90 @@ ARGUMENTS: Final = (
 # --- all of it
 
 
+Family = tuple[Layout, ...]
+"""The same thing before one command after another."""
+
+
+def spread(lay: Callable[[str], Layout], commands: Sequence[str]) -> Family:
+    return tuple(lay(command) for command in commands)
+
+
 @cache
-def list_groups() -> tuple[tuple[str, tuple[Layout, ...]], ...]:
-    """All layouts in groups; a campaign takes from each group in turn, in an order of its seed."""
-    run = RUN_COMMANDS
-    short = (
-        "verify",
-        "verify as text",
-        "inspect",
-        "eval",
-        "export",
-        "train",
-        "claim",
-        "inspect as text",
-    )
-    task = TASK_COMMANDS
+def list_groups() -> tuple[tuple[str, tuple[Family, ...]], ...]:
+    """All layouts, in groups of families.
+
+    A campaign takes from each group in turn, from each of its families in turn, one layout after
+    another, all in an order of its seed: so that few attempts see much.
+    """
+    run, task = sorted(set(RUN_COMMANDS)), TASK_COMMANDS
+    short = ("verify", "verify as text", "inspect", "inspect as text", "eval", "export", "train")
+    readers = (*short, "claim", "dispute", "graph")
     nodes = bombs.NODES
-    groups: dict[str, list[Layout]] = {
-        "nodes": [lay_node(p, k, c) for p in PLACES for k in nodes for c in sorted(set(run))],
-        "nodes again": [lay_node(p, k, "verify") for p in PLACES for k in nodes],
+    groups: dict[str, list[Family]] = {
+        "nodes before verify": [
+            tuple(lay_node(place, kind, "verify") for place in PLACES) for kind in nodes
+        ],
+        "nodes": [
+            tuple(lay_node(place, kind, command) for kind in nodes for command in run)
+            for place in PLACES
+        ],
         "content": [
-            lay_content(p, n, m, c)
-            for p, form in FORMS.items()
-            for n, m in form.items()
-            for c in short
+            spread(partial(lay_content, place, name, make), readers)
+            for place, form in FORMS.items()
+            for name, make in form.items()
         ],
         "signed": [
-            *(lay_graph(n, change, c) for n, change in GRAPHS.items() for c in short),
-            *(lay_task(n, alter, c) for n, alter in TASKS.items() for c in short),
-            huge_claim,
+            *(spread(partial(lay_graph, n, change), readers) for n, change in GRAPHS.items()),
+            *(spread(partial(lay_task, n, alter), readers) for n, alter in TASKS.items()),
+            (huge_claim,),
         ],
-        "manifest": [lay_manifest(n, change, c) for n, change in MANIFESTS.items() for c in short],
+        "manifest": [
+            spread(partial(lay_manifest, n, change), short) for n, change in MANIFESTS.items()
+        ],
+        "names": [
+            *(spread(partial(lay_name, name), run) for name in NAMES),
+            *(spread(partial(lay_extra, name), readers) for name in NAMES),
+        ],
         "folders": [
-            *(lay_name(n, c) for n in NAMES for c in sorted(set(run))),
-            *(lay_extra(n, c) for n in NAMES for c in short),
-            *(lay_as_run(k, c) for k in nodes for c in short),
-            *(lay_deep(c) for c in sorted(set(run))),
-            *(lay_many(w, c) for w in ("checkpoints", "more", "proofs", "data") for c in run),
+            tuple(lay_as_run(kind, command) for kind in nodes for command in readers),
+            spread(lay_deep, run),
+            *(spread(partial(lay_many, w), run) for w in ("checkpoints", "more", "proofs", "data")),
         ],
         "task files": [
-            *(lay_task_content(n, m, c) for n, m in bombs.TOML.items() for c in task),
-            *(lay_text(n, change, c) for n, change in TEXT_CHANGES.items() for c in task),
+            *(spread(partial(lay_task_content, n, m), task) for n, m in bombs.TOML.items()),
+            *(spread(partial(lay_text, n, change), task) for n, change in TEXT_CHANGES.items()),
         ],
         "named files": [
-            *(
-                lay_named(p, k, c)
-                for p in ("model.onnx", "x.npy", "y.npy", "task.toml")
-                for k in nodes
-                for c in task
-            ),
+            tuple(
+                lay_named(place, kind, command)
+                for place in ("model.onnx", "x.npy", "y.npy", "task.toml")
+                for command in task
+            )
+            for kind in nodes
         ],
-        "models": [lay_model(n, m, c) for n, m in bombs.ONNX.items() for c in task],
-        "data": [lay_data(k, n, w, c, cached=d) for k, n, w, d in list_data() for c in task],
-        "arguments": [lay_argument(o, k) for o in ARGUMENTS for k in nodes],
+        "models": [spread(partial(lay_model, n, m), task) for n, m in bombs.ONNX.items()],
+        "data": [spread(partial(lay_data, k, n, w, cached=c), task) for k, n, w, c in list_data()],
+        "arguments": [tuple(lay_argument(o, kind) for kind in nodes) for o in ARGUMENTS],
     }
-    return tuple((name, tuple(layouts)) for name, layouts in groups.items())
+    return tuple((name, tuple(families)) for name, families in groups.items())
+
+
+def choose(seed: int, number: int) -> Layout:
+    """Layout ``number`` of a campaign."""
+    groups = list_groups()
+    name, families = groups[number % len(groups)]
+    turn, nth = divmod(number // len(groups), len(families))
+    family = shuffled(families, seed, name)[nth]
+    return shuffled(family, seed, name, nth)[turn % len(family)]
+
+
+T = TypeVar("T")
+
+
+def shuffled(items: Sequence[T], *seed: object) -> list[T]:
+    found = list(items)
+    make_rng("hostile", *seed).shuffle(found)
+    return found
 
 
 class Hostile:
@@ -760,11 +789,7 @@ class Hostile:
         return asked
 
     def attempt(self, bench: Bench, number: int, work: Path, say: Say) -> Result:
-        groups = list_groups()
-        name, layouts = groups[number % len(groups)]
-        order = list(range(len(layouts)))
-        make_rng(bench.seed, "hostile", name).shuffle(order)
-        layout = layouts[order[number // len(groups) % len(order)]]
+        layout = choose(bench.seed, number)
         yard = Yard(bench, work, make_rng(bench.seed, "hostile", number))
         attack = layout(yard)
         result = Result(attack.name)

@@ -94,7 +94,7 @@ def judge(
     if outcome.code < 0:
         killed = Fault("killed by a signal", f"{-outcome.code}; {tail}")
         return faults if starved or signalled else [*faults, killed]
-    if signalled and outcome.code in INTERRUPTED or starved and ended_by_a_library(outcome):
+    if (signalled and outcome.code in INTERRUPTED) or (starved and ended_by_a_library(outcome)):
         return faults
     if outcome.code == 1 and outcome.verdict not in EXIT_CODES:
         faults.append(Fault("exit code 1", f"{outcome.verdict}; {tail}"))

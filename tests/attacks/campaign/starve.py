@@ -27,7 +27,6 @@ from tests.attacks.campaign.watch import MARK_HANDLE, Child, Outcome
 from vtrain.wire.report import EXIT_CODES
 
 MIB: Final = 1 << 20
-ENDS: Final = frozenset({"verified", "error", "none"})
 FULL: Final = 64 << 10
 """Bytes of the disk that is full."""
 
@@ -94,41 +93,41 @@ def judge_starved(
 # --- limits
 
 
-def starve_memory(bench: Bench, number: int, work: Path, rng: Random) -> tuple[str, Result]:
+def starve_memory(bench: Bench, number: int, work: Path, rng: Random) -> Result:
     size = (30 + 10 * (number % 60)) * MIB + rng.randrange(10 * MIB)
     subject = pick_subject(bench, work, number // 60 + number)
     return _limited(bench, subject, rng, "memory", size, limit(resource.RLIMIT_AS, size))
 
 
-def starve_descriptors(bench: Bench, number: int, work: Path, rng: Random) -> tuple[str, Result]:
+def starve_descriptors(bench: Bench, number: int, work: Path, rng: Random) -> Result:
     count = MARK_HANDLE + 1 + number % 24
     subject = pick_subject(bench, work, number)
     prepare = limit(resource.RLIMIT_NOFILE, count)
     return _limited(bench, subject, rng, "descriptors", count, prepare)
 
 
-def starve_threads(bench: Bench, number: int, work: Path, rng: Random) -> tuple[str, Result]:
+def starve_threads(bench: Bench, number: int, work: Path, rng: Random) -> Result:
     count = 1 + number % 8
     subject = pick_subject(bench, work, number)
     prepare = limit(resource.RLIMIT_NPROC, count, nobody=True)
     return _limited(bench, subject, rng, "threads", count, prepare)
 
 
-def starve_file_size(bench: Bench, number: int, work: Path, rng: Random) -> tuple[str, Result]:
+def starve_file_size(bench: Bench, number: int, work: Path, rng: Random) -> Result:
     size = (0, 1, 100, 4096)[number % 4]
     subject = pick_subject(bench, work, number)
     prepare = limit(resource.RLIMIT_FSIZE, size)
     return _limited(bench, subject, rng, "file size", size, prepare)
 
 
-def starve_processor(bench: Bench, number: int, work: Path, rng: Random) -> tuple[str, Result]:
+def starve_processor(bench: Bench, number: int, work: Path, rng: Random) -> Result:
     """The kernel ends it after a second of work, which has no verdict, or it is done by then."""
     subject = pick_subject(bench, work, number)
     prepare = limit(resource.RLIMIT_CPU, 1)
     return _limited(bench, subject, rng, "processor", 1, prepare)
 
 
-def starve_stack(bench: Bench, number: int, work: Path, rng: Random) -> tuple[str, Result]:
+def starve_stack(bench: Bench, number: int, work: Path, rng: Random) -> Result:
     size = (64 << 10) << number % 5
     subject = pick_subject(bench, work, number)
     prepare = limit(resource.RLIMIT_STACK, size)
@@ -137,14 +136,12 @@ def starve_stack(bench: Bench, number: int, work: Path, rng: Random) -> tuple[st
 
 def _limited(
     bench: Bench, subject: Subject, rng: Random, what: str, size: int, prepare: Callable[[], None]
-) -> tuple[str, Result]:
+) -> Result:
     arguments = verify(subject, rng)
     result = Result(f"verify, {'false' if subject.false else 'honest'}, {what} {size}")
-    if what == "threads":
-        arguments += []
     outcome = bench.start(arguments, prepare=prepare).wait(bench.seconds)
     result.add(outcome, judge_starved(outcome, subject, bench))
-    return " ".join(arguments), _keep(result, arguments, outcome)
+    return _keep(result, arguments, outcome)
 
 
 def _keep(result: Result, arguments: list[str], outcome: Outcome) -> Result:
@@ -163,7 +160,7 @@ def can_mount() -> bool:
     return done.returncode == 0
 
 
-def full_disk(bench: Bench, number: int, work: Path, rng: Random) -> tuple[str, Result]:
+def full_disk(bench: Bench, number: int, work: Path, rng: Random) -> Result:
     """Temporaries go to a disk without room (or, where none can be mounted, files may not grow)."""
     subject = pick_subject(bench, work, number)
     arguments = verify(subject, rng)
@@ -182,7 +179,7 @@ def full_disk(bench: Bench, number: int, work: Path, rng: Random) -> tuple[str, 
         if mounted:
             _unmount(place)
     result.add(outcome, judge_starved(outcome, subject, bench))
-    return " ".join(arguments), _keep(result, arguments, outcome)
+    return _keep(result, arguments, outcome)
 
 
 def _mount(place: Path) -> bool:
@@ -226,17 +223,13 @@ def go_on(bench: Bench, out: Path, result: Result) -> None:
 
 def find_root(bench: Bench) -> str:
     """The root of the run that nothing disturbed."""
-    out = bench.folder / "undisturbed"
-    if not (out / "claim.cbor").exists():
-        outcome = bench.start(train_arguments(bench, out)).wait(60)
-        bench.roots["long"] = str((outcome.report or {}).get("root"))
     if "long" not in bench.roots:
-        outcome = bench.start(train_arguments(bench, out)).wait(60)
+        outcome = bench.start(train_arguments(bench, bench.folder / "undisturbed")).wait(60)
         bench.roots["long"] = str((outcome.report or {}).get("root"))
     return bench.roots["long"]
 
 
-def train_without(bench: Bench, number: int, work: Path, rng: Random) -> tuple[str, Result]:
+def train_without(bench: Bench, number: int, work: Path, rng: Random) -> Result:
     """Training under a limit; then again without."""
     kind = ("file size", "memory", "descriptors")[number % 3]
     size = {
@@ -259,13 +252,36 @@ def train_without(bench: Bench, number: int, work: Path, rng: Random) -> tuple[s
     result.add(outcome, faults)
     _keep(result, arguments, outcome)
     go_on(bench, out, result)
-    return " ".join(arguments), result
+    return result
+
+
+def train_on_a_full_disk(bench: Bench, number: int, work: Path, rng: Random) -> Result:
+    """The disk has room for a part of the run; later there is more."""
+    if not can_mount():
+        return train_without(bench, 3 * number, work, rng)
+    disk, size = work / "disk", (4 << 10) * rng.randrange(1, 30)
+    disk.mkdir()
+    out = disk / "out"
+    arguments = train_arguments(bench, out)
+    mount = [shutil.which("mount") or "/bin/mount", "-t", "tmpfs", "-o"]
+    subprocess.run([*mount, f"size={size}", "tmpfs", str(disk)], check=True)
+    try:
+        outcome = bench.start(arguments).wait(bench.seconds)
+        result = Result(f"train, a disk of {size} bytes")
+        faults = judge(outcome, seconds=bench.seconds)
+        result.add(outcome, faults)
+        _keep(result, arguments, outcome)
+        subprocess.run([*mount, "remount,size=64m", "tmpfs", str(disk)], check=True)
+        go_on(bench, out, result)
+    finally:
+        _unmount(disk)
+    return result
 
 
 # --- signals
 
 
-def interrupted_train(bench: Bench, number: int, work: Path, rng: Random) -> tuple[str, Result]:
+def interrupted_train(bench: Bench, number: int, work: Path, rng: Random) -> Result:
     number_of = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)[number % 3]
     delay = rng.uniform(0.05, 1.2)
     out = work / "out"
@@ -283,10 +299,10 @@ def interrupted_train(bench: Bench, number: int, work: Path, rng: Random) -> tup
             result.faults.append(Fault("WRONG: an unfinished run", f"{half.verdict} {half.code}"))
         result.faults += judge(half, seconds=bench.seconds)
     go_on(bench, out, result)
-    return " ".join(arguments), result
+    return result
 
 
-def interrupted_verify(bench: Bench, number: int, work: Path, rng: Random) -> tuple[str, Result]:
+def interrupted_verify(bench: Bench, number: int, work: Path, rng: Random) -> Result:
     number_of = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)[number % 3]
     delay = rng.uniform(0.02, 0.7)
     subject = pick_subject(bench, work, number // 3)
@@ -295,7 +311,7 @@ def interrupted_verify(bench: Bench, number: int, work: Path, rng: Random) -> tu
     result = Result(f"verify, signal {number_of} after {delay:.2f} s")
     faults = judge_starved(outcome, subject, bench, signalled=True)
     result.add(outcome, faults + _judge_end(outcome, number_of))
-    return " ".join(arguments), _keep(result, arguments, outcome)
+    return _keep(result, arguments, outcome)
 
 
 def _send(child: Child, number: int, delay: float, bench: Bench) -> Outcome:
@@ -330,7 +346,7 @@ def _judge_end(outcome: Outcome, number: int) -> list[Fault]:
 # --- files that go away, or change, under the audit
 
 
-def changed_underneath(bench: Bench, number: int, work: Path, rng: Random) -> tuple[str, Result]:
+def changed_underneath(bench: Bench, number: int, work: Path, rng: Random) -> Result:
     """Files vanish, are cut or are replaced while they are audited, once or again and again."""
     subject = pick_subject(bench, work, number)
     run = subject.run
@@ -371,14 +387,11 @@ def changed_underneath(bench: Bench, number: int, work: Path, rng: Random) -> tu
     outcome = bench.start(arguments).wait(bench.seconds, change)
     which = "false" if subject.false else "honest"
     result = Result(f"verify, {which}, {kind} {name} after {delay:.2f} s")
-    if kind == "flicker" and name == "claim.cbor":
-        # Whichever claim was read was signed, and is true or false by itself.
-        subject = Subject(run, subject.false)
     result.add(outcome, judge_starved(outcome, subject, bench))
-    return " ".join(arguments), _keep(result, arguments, outcome)
+    return _keep(result, arguments, outcome)
 
 
-Starve = Callable[[Bench, int, Path, Random], tuple[str, Result]]
+Starve = Callable[[Bench, int, Path, Random], Result]
 KINDS: Final[tuple[Starve, ...]] = (
     starve_memory,
     starve_memory,
@@ -389,6 +402,7 @@ KINDS: Final[tuple[Starve, ...]] = (
     interrupted_train,
     changed_underneath,
     train_without,
+    train_on_a_full_disk,
     starve_threads,
     interrupted_verify,
     full_disk,
@@ -410,7 +424,7 @@ class Starved:
         turn, place = divmod(number, len(KINDS))
         kind = KINDS[place]
         nth = turn * KINDS.count(kind) + KINDS[:place].count(kind)
-        _, result = kind(bench, nth, work, make_rng(bench.seed, "starved", number))
+        result = kind(bench, nth, work, make_rng(bench.seed, "starved", number))
         if result.last is not None:
             show(say, *result.last)
             result.last = None

@@ -89,7 +89,7 @@ def test_a_share_of_the_campaign_finds_nothing(folder: Path, part: str, count: i
 )
 def test_a_bad_auditor_is_caught(folder: Path, fake: str, kinds: set[str]) -> None:
     code, output, results = attack(
-        folder, "--only", "mutants", "--mutants", "24", "--fake", fake, "--list", "99"
+        folder, "--only", "mutants", "--mutants", "12", "--fake", fake, "--list", "99"
     )
     assert code == 1
     found = {fault["kind"] for _, result in results["mutants"] for fault in result["faults"]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -136,6 +137,10 @@ def build(folder: Path) -> None:
         train(task, folder / name / "run", key=KEY, steps=steps, threads=1)
         listed[name] = {"kzg": task.spec.kzg is not None, "finished": steps is None}
     cheat(folder / "false" / "run", tasks["mlp"][0])
+    # The unfinished run, gone on with by the same solver.
+    going = folder / "continued" / "run"
+    shutil.copytree(folder / "unfinished" / "run", going)
+    train(tasks["unfinished"][0], going, key=KEY, threads=1)
     (folder / "bases.json").write_text(json.dumps(listed))
 
 

@@ -22,7 +22,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests.attacks.campaign import signing
 from tests.attacks.campaign.bases import make_rng
 from tests.attacks.campaign.bench import Bench, Say, show
-from tests.attacks.campaign.judge import FRAUD, NOBODY, Fault, Result, judge, judge_verdict
+from tests.attacks.campaign.judge import (
+    FRAUD,
+    NOBODY,
+    VERIFIED,
+    Fault,
+    Result,
+    judge,
+    judge_verdict,
+)
 from tests.attacks.campaign.watch import Child
 from tests.audit.runs import KEY, read_kzg_leaves, read_leaves, write_kzg_leaves, write_leaves
 from vtrain.attest.claims import compute_claim_digest, sign_claim
@@ -227,7 +235,8 @@ def lay_out(bench: Bench, kind: str, rng: Random, run: Path) -> Cheat:
 class Grinding:
     """Each kind so many times: ``asked`` is a number for each."""
 
-    names: Final = (*KINDS, "trace root", "trace signature")
+    names: Final = (*KINDS, "trace root", "trace signature", "honest")
+    """The last is a control: whoever refuses everything is no auditor."""
 
     def count(self, asked: int) -> int:
         return asked * len(self.names)
@@ -237,6 +246,8 @@ class Grinding:
         rng = make_rng(bench.seed, "grind", number)
         if kind.startswith("trace"):
             return grind_traces(bench, kind, rng, work, say)
+        if kind == "honest":
+            return judge_honest(bench, rng, say)
         seed, run, note = rng.randbytes(32), work / "run", work / "note.json"
         kept = work / "kept.cbor"
         samples = 2 if kind == "kzg root" else 11
@@ -277,7 +288,7 @@ class Grinding:
         base += ["--samples", str(samples), "--seed", seed.hex()]
         # What the kept claim and its digest are worth: the same body is not refused.
         same = FRAUD if caught else frozenset({"verified"})
-        expected: list[tuple[list[str], frozenset[str]]] = [
+        expected: Expected = [
             (base, frozenset({"fraud", "inconclusive", "conditional"})),
             ([*base, "--claim", digest], same if kind == "signature" else NOBODY),
             (
@@ -285,17 +296,53 @@ class Grinding:
                 same if kind == "signature" else FRAUD if kind in SAME_RUN else NOBODY,
             ),
         ]
-        for arguments, allowed in expected:
-            skipped = bench.lacks(arguments)
-            if skipped:
-                result.pinned = skipped
-                continue
-            outcome = bench.call(arguments)
-            show(say, arguments, outcome)
-            faults = judge(outcome, seconds=bench.seconds) + judge_verdict(outcome, allowed)
-            how = "pinned" if "--claim" in arguments else "unpinned"
-            result.add(outcome, [Fault(f"{kind}, {how}: {f.kind}", f.detail) for f in faults])
+        audit(bench, kind, expected, result, say)
         return result
+
+
+Expected = list[tuple[list[str], frozenset[str]]]
+
+
+def audit(bench: Bench, kind: str, expected: Expected, result: Result, say: Say) -> None:
+    """Each command, held against what it may come to."""
+    for arguments, allowed in expected:
+        skipped = bench.lacks(arguments)
+        if skipped:
+            result.pinned = skipped
+            continue
+        outcome = bench.call(arguments)
+        show(say, arguments, outcome)
+        faults = judge(outcome, seconds=bench.seconds) + judge_verdict(outcome, allowed)
+        how = "pinned" if "--claim" in arguments else "unpinned"
+        result.add(outcome, [Fault(f"{kind}, {how}: {f.kind}", f.detail) for f in faults])
+
+
+def judge_honest(bench: Bench, rng: Random, say: Say) -> Result:
+    """An honest run: what it takes to verify it, and what a solver who goes on has to fear."""
+    name = rng.choice(("dense", "mlp", "cnn", "mse"))
+    run = bench.bases[name].run
+    signed = decode_signed_claim(RunPaths(run).claim.read_bytes())
+    digest = compute_claim_digest(signed.claim).hex()
+    base = ["verify", str(run), "--json", "--threads", "1", "--samples", "2"]
+    seed = ["--seed", rng.randbytes(32).hex()]
+    solver = ["--solver", signed.claim.solver.hex()]
+    unfinished, continued = bench.bases["unfinished"].run, bench.folder / "continued" / "run"
+    whole = ["verify", str(continued), "--json", "--threads", "1", "--all"]
+    part = ["verify", str(unfinished), "--json", "--threads", "1", "--all"]
+    result = Result(f"honest: {name}")
+    expected: Expected = [
+        (base, VERIFIED),
+        ([*base, *seed], frozenset({"conditional"})),
+        ([*base, *solver], VERIFIED),
+        ([*base, *seed, "--claim", digest], VERIFIED),
+        ([*base, *seed, "--claim", str(RunPaths(run).claim), *solver], VERIFIED),
+        (whole, VERIFIED),
+        # The claim before it went on: another one, and no contradiction.
+        ([*whole, "--claim", str(RunPaths(unfinished).claim)], NOBODY),
+        ([*part, "--claim", str(RunPaths(continued).claim)], NOBODY),
+    ]
+    audit(bench, "honest", expected, result, say)
+    return result
 
 
 # --- traces of tiles

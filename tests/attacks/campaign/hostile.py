@@ -683,7 +683,9 @@ def lay_argument(option: str, kind: Kind) -> Layout:
         path.write_bytes(honest.read_bytes() if honest is not None else b"x" * 200)
         trap = kind(path, yard.rng) or Trap()
         name = f"{option} {kind.__name__}"
-        return Attack(name, arguments, NOT_FRAUD | {"error"}, trap)
+        kept = trap.harmless or kind in (bombs.growing, bombs.shrinking)  # for a while at least
+        allowed = (NOT_FRAUD if kept else NOBODY) | {"error"}
+        return Attack(name, arguments, allowed, trap)
 
     return lay
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import unicodedata
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -14,7 +14,8 @@ INTERRUPTED: Final = (130, 143)
 KNOWN_CODES: Final = frozenset({0, 2, 3, 4, 10})
 MAX_SAID: Final = 1 << 20
 """Bytes of a report that nobody reads: more is a flood."""
-_BIDI: Final = {*range(0x202A, 0x202F), *range(0x2066, 0x206A)}
+_STEERS: Final = re.compile("[\\0-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069]")
+"""C0 but for tab and line feed, C1, and what turns the direction of text."""
 
 VERIFIED: Final = frozenset({"verified"})
 FRAUD: Final = frozenset({"fraud"})
@@ -62,11 +63,8 @@ def name_end(outcome: Outcome) -> str:
 
 def find_controls(data: bytes) -> str:
     """The first character that could steer a terminal, as an escape; "" where there is none."""
-    for character in data.decode("utf-8", "replace"):
-        steers = unicodedata.category(character) == "Cc" and character not in "\n\t"
-        if steers or ord(character) in _BIDI:
-            return ascii(character)
-    return ""
+    found = _STEERS.search(data.decode("utf-8", "replace"))
+    return ascii(found[0]) if found else ""
 
 
 def judge(

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from cryptography.hazmat.primitives import serialization
 
+import vtrain
 from tests.audit.runs import KEY, make_smallest_task, read_kzg_leaves, read_leaves
 from tests.kzg import add_kzg, make_key, make_kzg_task
 from tests.tasks import CLASSES, INPUTS, make_mlp_onnx, make_tiny_task
@@ -104,8 +105,6 @@ def write_task_folder(folder: Path, steps: int = 12) -> Path:
     np.save(folder / "y.npy", rng.integers(0, CLASSES, 20, np.uint8))
     path = folder / "task.toml"
     path.write_text(TASK_FILE.format(steps=steps))
-    import vtrain
-
     vtrain.profile(path)
     return path
 
@@ -137,6 +136,8 @@ def build(folder: Path) -> None:
         train(task, folder / name / "run", key=KEY, steps=steps, threads=1)
         listed[name] = {"kzg": task.spec.kzg is not None, "finished": steps is None}
     cheat(folder / "false" / "run", tasks["mlp"][0])
+    vtrain.train(folder / "task" / "task.toml", folder / "filed" / "run", key=KEY, steps=8)
+    listed["filed"] = {"kzg": False, "finished": False}
     # The unfinished run, gone on with by the same solver.
     going = folder / "continued" / "run"
     shutil.copytree(folder / "unfinished" / "run", going)

@@ -59,8 +59,13 @@ class Yard:
     work: Path
     rng: Random
 
-    def copy_run(self, base: str = "mlp", name: str = "run") -> Path:
-        return Path(shutil.copytree(self.bench.bases[base].run, self.work / name))
+    def copy_run(self, command: str, place: str = "", base: str = "mlp") -> Path:
+        """A run that the command goes into: training goes on with one of its own task alone."""
+        if command.startswith("train"):
+            base = "filed"
+        if place == "kzg.bin" or command.startswith("proofs"):
+            base = "kzg"
+        return Path(shutil.copytree(self.bench.bases[base].run, self.work / "run"))
 
     def copy_task(self) -> Path:
         return Path(shutil.copytree(self.bench.folder / "task", self.work / "task")) / "task.toml"
@@ -80,23 +85,20 @@ Layout = Callable[[Yard], Attack]
 
 
 RUN_COMMANDS: Final = (
-    "verify",
-    "verify",
-    "verify",
-    "verify as text",
-    "inspect",
-    "inspect as text",
-    "eval",
-    "export",
-    "graph",
-    "train",
-    "claim",
-    "prove",
-    "jobs",
-    "proofs",
-    "dispute",
-    "join",
+    *("verify", "inspect", "eval", "export", "graph", "train", "claim"),
+    *("prove", "jobs", "proofs", "dispute", "join"),
 )
+TASK_COMMANDS: Final = ("train", "profile", "check", "graph", "batches", "eval")
+AS_TEXT: Final = " as text"
+"""The same command without --json."""
+
+
+def write_as_text(commands: Mapping[str, list[str]], name: str) -> list[str]:
+    """The command of that name, or what it is without --json."""
+    command = commands[name.removesuffix(AS_TEXT)]
+    if not name.endswith(AS_TEXT):
+        return command
+    return [word for word in command if word != "--json"]
 
 
 def command_on_run(yard: Yard, run: Path, name: str) -> list[str]:
@@ -104,9 +106,7 @@ def command_on_run(yard: Yard, run: Path, name: str) -> list[str]:
     there, out = str(run), str(yard.work / "out")
     commands: dict[str, list[str]] = {
         "verify": ["verify", there, "--all", "--threads", "1", "--json"],
-        "verify as text": ["verify", there, "--samples", "1", "--threads", "1"],
         "inspect": ["inspect", there, "--json"],
-        "inspect as text": ["inspect", there],
         "eval": ["eval", there, "--json"],
         "export": ["export", there, "--out", out, "--json"],
         "graph": ["graph", "export-onnx", there, "--out", out, "--json"],
@@ -131,7 +131,7 @@ def command_on_run(yard: Yard, run: Path, name: str) -> list[str]:
             *("--defend", "--json"),
         ],
     }
-    return commands[name]
+    return write_as_text(commands, name)
 
 
 def command_on_task(yard: Yard, task: Path, name: str) -> list[str]:
@@ -139,11 +139,8 @@ def command_on_task(yard: Yard, task: Path, name: str) -> list[str]:
     there, out = str(task), str(yard.work / "out")
     commands = {
         "train": ["train", there, "--out", out, "--key", yard.key, "--threads", "1", "--json"],
-        "train as text": ["train", there, "--out", out, "--key", yard.key, "--threads", "1"],
         "profile": ["profile", there, "--json"],
-        "profile as text": ["profile", there, "--check"],
         "check": ["task", "check", there, "--json"],
-        "check as text": ["task", "check", there],
         "graph": ["graph", "export-onnx", there, "--out", out, "--json"],
         "batches": [
             *("prove", "batches", there, "--out", out, "--key", yard.key, "--srs", yard.srs),
@@ -153,13 +150,8 @@ def command_on_task(yard: Yard, task: Path, name: str) -> list[str]:
             *("eval", str(yard.bench.bases["mlp"].run), "--task", there, "--json"),
         ],
     }
-    return commands[name]
+    return write_as_text(commands, name)
 
-
-TASK_COMMANDS: Final = (
-    *("train", "train as text", "profile", "profile as text", "check", "check as text"),
-    *("graph", "batches", "eval"),
-)
 
 # --- files of a run
 
@@ -197,7 +189,7 @@ def judge_place(place: str, *, harmless: bool) -> frozenset[str]:
 
 def lay_node(place: str, kind: Kind, command: str) -> Layout:
     def lay(yard: Yard) -> Attack:
-        run = yard.copy_run("kzg" if place == "kzg.bin" or command == "proofs" else "mlp")
+        run = yard.copy_run(command, place)
         trap = kind(run / place, yard.rng) or Trap()
         verdicts = judge_place(place, harmless=trap.harmless)
         arguments = command_on_run(yard, run, command)
@@ -210,7 +202,7 @@ def lay_content(place: str, name: str, make: Callable[[], bytes], command: str) 
     """Content of the right form for the place, or nearly; sometimes the manifest lists it."""
 
     def lay(yard: Yard) -> Attack:
-        run = yard.copy_run("kzg" if place == "kzg.bin" or command == "proofs" else "mlp")
+        run = yard.copy_run(command, place)
         (run / place).parent.mkdir(exist_ok=True)
         (run / place).write_bytes(make())
         if place != "manifest.json" and yard.rng.random() < 0.5:
@@ -240,7 +232,7 @@ FORMS: Final[Mapping[str, Mapping[str, Callable[[], bytes]]]] = {
 
 def lay_manifest(name: str, change: Callable[[dict[str, object]], None], command: str) -> Layout:
     def lay(yard: Yard) -> Attack:
-        run = yard.copy_run()
+        run = yard.copy_run(command)
         manifest = read_manifest(RunPaths(run))
         entry = next(iter(manifest.files.values()))
         fields: dict[str, object] = {"files": dict(manifest.files), "entry": entry}
@@ -351,7 +343,7 @@ GRAPHS: Final[Mapping[str, GraphChange]] = {
 
 def lay_graph(name: str, change: GraphChange, command: str) -> Layout:
     def lay(yard: Yard) -> Attack:
-        run = yard.copy_run(yard.rng.choice(("mlp", "cnn")))
+        run = yard.copy_run(command, base=yard.rng.choice(("mlp", "cnn")))
         paths = RunPaths(run)
         spec = read_task(paths)
         graph = change(read_graph(paths, spec), yard.rng)
@@ -381,7 +373,7 @@ TASKS: Final[Mapping[str, Callable[[TaskSpec], TaskSpec]]] = {
 
 def lay_task(name: str, change: Callable[[TaskSpec], TaskSpec], command: str) -> Layout:
     def lay(yard: Yard) -> Attack:
-        run = yard.copy_run()
+        run = yard.copy_run(command)
         sign_task(run, change(read_task(RunPaths(run))))
         arguments = command_on_run(yard, run, command)
         # "30,000 sites": what is signed contradicts itself, which is the task's fault.
@@ -392,7 +384,7 @@ def lay_task(name: str, change: Callable[[TaskSpec], TaskSpec], command: str) ->
 
 def huge_claim(yard: Yard) -> Attack:
     """Says 2^48 steps; signed."""
-    run = yard.copy_run()
+    run = yard.copy_run("verify")
     paths = RunPaths(run)
     claim = decode_signed_claim(paths.claim.read_bytes()).claim
     claim = replace(claim, log_size=2**48)
@@ -406,7 +398,7 @@ def huge_claim(yard: Yard) -> Attack:
 
 def lay_name(name: bytes, command: str) -> Layout:
     def lay(yard: Yard) -> Attack:
-        run = yard.copy_run()
+        run = yard.copy_run(command)
         other = Path(os.fsdecode(os.fsencode(yard.work) + b"/" + name))
         run.rename(other)
         arguments = command_on_run(yard, other, command)
@@ -419,7 +411,7 @@ NAMES: Final = (
     b"\x1b[2J\x1b[31mVERIFIED",
     b"a\nVerdict: VERIFIED",
     b"\xff\xfe\x80",
-    b"[bold]x[/bold]",
+    b"[bold red]x[blink]",
     "\u202e\x9b31m".encode(),
     b"n" * 250,
     b"--json",
@@ -429,7 +421,7 @@ NAMES: Final = (
 
 def lay_extra(name: bytes, command: str) -> Layout:
     def lay(yard: Yard) -> Attack:
-        run = yard.copy_run()
+        run = yard.copy_run(command)
         for place in (b"", b"checkpoints/", b"proofs/"):
             (run / "proofs").mkdir(exist_ok=True)
             extra = Path(os.fsdecode(os.fsencode(run) + b"/" + place + name))
@@ -442,7 +434,7 @@ def lay_extra(name: bytes, command: str) -> Layout:
 
 def lay_deep(command: str) -> Layout:
     def lay(yard: Yard) -> Attack:
-        run = yard.copy_run()
+        run = yard.copy_run(command)
         here = Path.cwd()
         try:
             os.chdir(run / yard.rng.choice(("checkpoints", ".", "data")))
@@ -468,7 +460,7 @@ def lay_many(where: str, command: str) -> Layout:
             for i in range(1, MANY):
                 suffix = ".safetensors" if i % 2 else ""
                 (many / f"{i + 10**9:012d}{suffix}").symlink_to("000000000000")
-        run = yard.copy_run()
+        run = yard.copy_run(command)
         if where == "checkpoints":
             for path in (run / "checkpoints").iterdir():
                 shutil.copy(path, many / path.name)
@@ -702,7 +694,14 @@ Family = tuple[Layout, ...]
 """The same thing before one command after another."""
 
 
-def spread(lay: Callable[[str], Layout], commands: Sequence[str]) -> Family:
+def add_texts(commands: Sequence[str]) -> tuple[str, ...]:
+    return (*commands, *(f"{command}{AS_TEXT}" for command in commands))
+
+
+def spread(lay: partial[Layout], commands: Sequence[str]) -> Family:
+    """Before each command; where it is about escapes, before those that write text."""
+    if any(each == "escapes" or f"{each}".endswith(" escapes") for each in lay.args):
+        commands = [command for command in commands if command.endswith(AS_TEXT)]
     return tuple(lay(command) for command in commands)
 
 
@@ -713,9 +712,11 @@ def list_groups() -> tuple[tuple[str, tuple[Family, ...]], ...]:
     A campaign takes from each group in turn, from each of its families in turn, one layout after
     another, all in an order of its seed: so that few attempts see much.
     """
-    run, task = sorted(set(RUN_COMMANDS)), TASK_COMMANDS
-    short = ("verify", "verify as text", "inspect", "inspect as text", "eval", "export", "train")
-    readers = (*short, "claim", "dispute", "graph")
+    run, task = add_texts(RUN_COMMANDS), add_texts(TASK_COMMANDS)
+    readers = add_texts(
+        ("verify", "inspect", "eval", "export", "train", "claim", "dispute", "graph")
+    )
+    short = add_texts(("verify", "inspect", "eval", "export", "train"))
     nodes = bombs.NODES
     groups: dict[str, list[Family]] = {
         "nodes before verify": [
@@ -744,7 +745,7 @@ def list_groups() -> tuple[tuple[str, tuple[Family, ...]], ...]:
         ],
         "folders": [
             tuple(lay_as_run(kind, command) for kind in nodes for command in readers),
-            spread(lay_deep, run),
+            spread(partial(lay_deep), run),
             *(spread(partial(lay_many, w), run) for w in ("checkpoints", "more", "proofs", "data")),
         ],
         "task files": [

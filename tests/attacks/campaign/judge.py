@@ -48,7 +48,7 @@ class Result:
 
     def add(self, outcome: Outcome, faults: Collection[Fault]) -> None:
         self.audits += 1
-        self.verdict = outcome.verdict if outcome.report is not None else name_end(outcome)
+        self.verdict = outcome.verdict if outcome.verdict != "none" else name_end(outcome)
         self.faults += faults
 
 

@@ -12,13 +12,16 @@ import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from random import Random
 from typing import Final
 
 import onnx
 from onnx import TensorProto, helper
+
+from tests.tasks import make_mlp_onnx
+from vtrain.wire import cbor
 
 ESCAPES: Final = "\x1b[2J\x1b]0;mine\x07\x9b31mVERIFIED\r\x08\x7f\u202e"
 MIB: Final = 1 << 20
@@ -291,12 +294,26 @@ JSON: Final[Mapping[str, Callable[[], bytes]]] = {
     "NaN": lambda: b"NaN\n",
 }
 
+
+def _frame(value: dict[str, cbor.Value]) -> bytes:
+    data = cbor.encode(value)
+    return struct.pack("<I", len(data)) + data
+
+
 LOG_HEADER: Final = b"vtrain run log\0\1"
 LOG: Final[Mapping[str, Callable[[], bytes]]] = {
     "a frame of 2^32": lambda: LOG_HEADER + b"\xff" * 4 + b"x" * 100,
     "16 million empty frames": lambda: LOG_HEADER + bytes(64 * MIB),
     "frames of one byte": lambda: LOG_HEADER + b"\1\0\0\0\xff" * 1_000_000,
     "frames of arrays": lambda: LOG_HEADER + struct.pack("<I", 900_000) + b"\x81" * 900_000,
+    "a record with a key of escapes": lambda: LOG_HEADER + _frame({ESCAPES: 1}),
+    "a record and a key of escapes": lambda: (
+        LOG_HEADER
+        + _frame({"batch_digest": bytes(32), "loss": 1, "state_root": b"", "step": 1, ESCAPES: 1})
+    ),
+    "a record with a text of escapes": lambda: (
+        LOG_HEADER + _frame({"batch_digest": b"", "loss": ESCAPES, "state_root": b"", "step": 1})
+    ),
     "a header alone": lambda: LOG_HEADER,
     "half a header": lambda: LOG_HEADER[:7],
 }
@@ -367,6 +384,23 @@ def _varint(value: int) -> bytes:
     return bytes([*out, value])
 
 
+def name_by_escapes(*, zeros: bool = False) -> bytes:
+    """A model that is legal in all but the taste of its names, with weights or without."""
+    model = onnx.load_model_from_string(make_mlp_onnx(3))
+    for node in model.graph.node:
+        node.name = f"{node.name}{ESCAPES}"
+        node.input[:] = [_rename(name) for name in node.input]
+    for weight in model.graph.initializer:
+        weight.name = _rename(weight.name)
+        if zeros:
+            weight.raw_data = bytes(len(weight.raw_data))
+    return bytes(model.SerializeToString())
+
+
+def _rename(name: str) -> str:
+    return f"{name}{ESCAPES}" if name in ("w1", "b1", "w2", "b2") else name
+
+
 ONNX: Final[Mapping[str, Callable[[], bytes]]] = {
     "external /dev/zero": lambda: _external("/dev/zero"),
     "external /etc/passwd": lambda: _external("../../../../../../etc/passwd"),
@@ -387,6 +421,8 @@ ONNX: Final[Mapping[str, Callable[[], bytes]]] = {
     "100,000 nodes": lambda: _model(
         [helper.make_node("Relu", [f"{i or 'x'}"], [f"{i + 1}"]) for i in range(100_000)], []
     ),
+    "legal names of escapes": name_by_escapes,
+    "legal names and no weights, of escapes": partial(name_by_escapes, zeros=True),
     "a cycle": lambda: _model([helper.make_node("Relu", ["y"], ["y"])], []),
     "nothing": lambda: b"",
     "one field without an end": lambda: b"\x3a\xff\xff\xff\xff\x0f",

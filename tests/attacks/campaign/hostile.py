@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -13,7 +14,7 @@ from random import Random
 from typing import Final, TypeVar
 
 from tests.attacks.campaign import bombs
-from tests.attacks.campaign.bases import make_rng
+from tests.attacks.campaign.bases import in_a_fork, make_rng
 from tests.attacks.campaign.bench import Bench, Say, show
 from tests.attacks.campaign.bombs import ESCAPES, GIB, MIB, Kind, Trap
 from tests.attacks.campaign.judge import (
@@ -27,6 +28,7 @@ from tests.attacks.campaign.judge import (
 )
 from tests.attacks.campaign.privileges import lose_sight
 from tests.audit.runs import KEY, refit_manifest
+from vtrain import profile
 from vtrain.attest.claims import sign_claim
 from vtrain.spec.commitment import compute_graph_root, compute_task_id
 from vtrain.train.layout import RunPaths, encode_manifest, read_manifest
@@ -577,6 +579,22 @@ def lay_model(name: str, make: Callable[[], bytes], command: str) -> Layout:
     return lay
 
 
+def _profile(task: Path) -> None:
+    profile(task)
+
+
+def saturating_sites(yard: Yard) -> Attack:
+    """Sites with names of escapes that clamp: training warns about them by name."""
+    task = yard.copy_task()
+    (task.parent / "model.onnx").write_bytes(bombs.name_by_escapes())
+    in_a_fork(partial(_profile, task))
+    head, table, tail = task.read_text().partition("[exponents]")
+    raised = re.sub(r"= (\d+)", lambda found: f"= {int(found[1]) + 4}", tail)
+    task.write_text(head + table + raised)
+    arguments = command_on_task(yard, task, yard.rng.choice(("train", "train as text")))
+    return Attack(f"{arguments[0]}: sites of escapes that clamp", arguments)
+
+
 def lay_data(
     kind: str, name: str, write: Callable[[Path], None], command: str, *, cached: bool
 ) -> Layout:
@@ -760,7 +778,10 @@ def list_groups() -> tuple[tuple[str, tuple[Family, ...]], ...]:
             )
             for kind in nodes
         ],
-        "models": [spread(partial(lay_model, n, m), task) for n, m in bombs.ONNX.items()],
+        "models": [
+            *(spread(partial(lay_model, n, m), task) for n, m in bombs.ONNX.items()),
+            (saturating_sites,),
+        ],
         "data": [spread(partial(lay_data, k, n, w, cached=c), task) for k, n, w, c in list_data()],
         "arguments": [tuple(lay_argument(o, kind) for kind in nodes) for o in ARGUMENTS],
     }

@@ -1,0 +1,230 @@
+"""A small share of the campaign, and that its judge can find what it looks for.
+
+All of it: ``python -m tests.attacks.campaign``, with 1,000 mutants, 300 hostile and 200 starved
+audits, and 50 of each kind of grinding.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.attacks.campaign import signing
+from tests.attacks.campaign.bases import build, in_a_fork, make_rng
+from tests.attacks.campaign.bench import Bench
+from tests.attacks.campaign.grind import (
+    KINDS,
+    Cheat,
+    draw_by_signature,
+    draw_today,
+    grind,
+    lay_out,
+)
+from tests.attacks.campaign.judge import find_controls, judge
+from tests.attacks.campaign.watch import ROOT, Child, make_environment, run
+from tests.audit.runs import KEY
+from vtrain.attest.keys import public_key, verify_signature
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="watches processes in /proc")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the bases are, made once."""
+    path = tmp_path_factory.mktemp("campaign")
+    in_a_fork(lambda: build(path))
+    return path
+
+
+def attack(folder: Path, *arguments: str) -> tuple[int, str, dict[str, Any]]:
+    """Run a campaign: exit code, output, results by part."""
+    results = folder / "results.json"
+    command = [sys.executable, "-m", "tests.attacks.campaign", "--folder", str(folder)]
+    done = subprocess.run(
+        [*command, "--results", str(results), *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stderr
+    return done.returncode, done.stdout, json.loads(results.read_text())
+
+
+@pytest.mark.parametrize(
+    ("part", "count"), [("mutants", 60), ("hostile", 15), ("starved", 12), ("grind", 2)]
+)
+def test_a_share_of_the_campaign_finds_nothing(folder: Path, part: str, count: int) -> None:
+    code, output, results = attack(folder, "--only", part, f"--{part}", str(count), "--seed", "2")
+    assert code == 0, output
+    assert len(results[part]) >= count
+
+
+# --- the judge can fail
+
+
+@pytest.mark.parametrize(
+    ("fake", "kinds"),
+    [
+        ("always_verified", {"WRONG: verified"}),
+        ("always_fraud", {"WRONG: fraud"}),
+        (
+            "always_inconclusive",
+            {"harmless, yet inconclusive", "signed falsehood, yet inconclusive"},
+        ),
+        ("traceback", {"traceback", "exit code 1", "no JSON"}),
+        ("code_one", {"exit code 1", "no JSON"}),
+        ("code_zero_for_fraud", {"code and verdict differ"}),
+        ("no_json", {"no JSON"}),
+        ("escapes", {"control character"}),
+        ("floods", {"flood"}),
+        ("crashes", {"killed by a signal"}),
+    ],
+)
+def test_a_bad_auditor_is_caught(folder: Path, fake: str, kinds: set[str]) -> None:
+    code, output, results = attack(
+        folder, "--only", "mutants", "--mutants", "12", "--fake", fake, "--list", "99"
+    )
+    assert code == 1
+    found = {fault["kind"] for _, result in results["mutants"] for fault in result["faults"]}
+    assert kinds <= found
+    assert "--seed 1 --only mutants --number " in output
+
+
+@pytest.mark.parametrize(("fake", "kind"), [("never_ends", "hang"), ("bloats", "memory")])
+def test_a_slow_or_a_large_auditor_is_caught(folder: Path, fake: str, kind: str) -> None:
+    seconds = "0.5" if fake == "never_ends" else "20"
+    code, _, results = attack(
+        folder, "--only", "mutants", "--mutants", "1", "--fake", fake, "--seconds", seconds
+    )
+    assert code == 1
+    ((_, result),) = results["mutants"]
+    assert kind in {fault["kind"] for fault in result["faults"]}
+
+
+@pytest.mark.parametrize(
+    ("part", "fake", "kind"),
+    [
+        ("hostile", "always_verified", "WRONG: verified"),
+        ("hostile", "traceback", "traceback"),
+        ("starved", "always_fraud", "WRONG: fraud"),
+        ("starved", "always_verified", "WRONG: verified"),
+        ("grind", "always_verified", "run id, unpinned: WRONG: verified"),
+        ("grind", "always_verified", "log, unpinned: WRONG: verified"),
+    ],
+)
+def test_the_other_parts_catch_them_too(folder: Path, part: str, fake: str, kind: str) -> None:
+    count = "1" if part == "grind" else "3" if part == "starved" else "12"
+    code, _, results = attack(folder, "--only", part, f"--{part}", count, "--fake", fake)
+    assert code == 1
+    assert kind in {fault["kind"] for _, result in results[part] for fault in result["faults"]}
+
+
+def test_a_python_that_does_not_start_is_told_from_one_that_fails(folder: Path) -> None:
+    """A descriptor too few for the interpreter itself, and a command that there is not."""
+    import resource
+
+    def prepare() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (8 << 20, 8 << 20))
+
+    environment = make_environment(folder / "environment")
+    outcome = run(["--version"], prepare=prepare, environment=environment)
+    assert not outcome.started
+    assert outcome.code != 0
+    assert judge(outcome, starved=True) == []
+    outcome = run(["no-such-command"], environment=environment)
+    assert outcome.started
+    assert outcome.code == 2
+
+
+@pytest.mark.parametrize("text", ["\x1b[2J", "\x9b31m", "a\rb", "\x08", "\u202e", "\x7f", "\0"])
+def test_what_steers_a_terminal_is_found(text: str) -> None:
+    assert find_controls(f"x{text}".encode())
+    assert not find_controls("a line\n\tand another, ü, \ufffd\n".encode())
+
+
+def test_what_a_child_leaves_behind_is_ended() -> None:
+    """A process of its own may not outlive the attempt."""
+    import os
+    import time
+
+    def fork(_: object) -> None:
+        if os.fork() == 0:
+            time.sleep(60)
+
+    began = time.monotonic()
+    outcome = Child([], auditor=fork).wait(5)
+    assert outcome.code == 0
+    assert time.monotonic() - began < 5
+
+
+# --- grinding works where there is no defence
+
+
+def test_any_nonce_makes_a_signature() -> None:
+    message = bytes(range(32))
+    made = {signing.sign(KEY, message, bytes([i])) for i in range(20)}
+    assert len(made) == 20
+    for signature in made:
+        verify_signature(public_key(KEY), message, signature)
+    assert signing.sign(KEY, message, b"a") == signing.sign(KEY, message, b"a")
+
+
+def in_a_process(work: Callable[[], None]) -> None:
+    """Engines and their threads stay out of this process."""
+    in_a_fork(work)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_grinding_beats_a_draw_that_hashes_what_the_signer_chooses(
+    folder: Path, tmp_path: Path, kind: str
+) -> None:
+    """Ten of ten seeds, against a draw that is unpinned and hashes the signature."""
+
+    def attack() -> None:
+        bench = Bench(folder, 1)
+        cheat = lay_out(bench, kind, make_rng("no defence", kind), tmp_path / "run")
+        count = cheat.segments - 1
+        for turn in range(10):
+            seed = bytes([turn]) * 32
+            form, tried, _ = grind(cheat, KINDS[kind], seed, count, draw_by_signature)
+            assert form is not None
+            assert tried < 500
+            drawn = draw_by_signature(seed, form.signed, "replay segments", cheat.segments, count)
+            assert form.segment not in drawn
+
+    in_a_process(attack)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "signature"])
+def test_grinding_beats_an_unpinned_draw(folder: Path, tmp_path: Path, kind: str) -> None:
+    """Of the claim's body alone: what the solver may still choose in it moves the draw.  So it is
+    the pin that protects, and the verdict of a draw without one is never VERIFIED."""
+
+    def attack() -> None:
+        bench = Bench(folder, 1)
+        cheat = lay_out(bench, kind, make_rng("unpinned", kind), tmp_path / "run")
+        for turn in range(5):
+            form, _, _ = grind(cheat, KINDS[kind], bytes([turn]) * 32, cheat.segments - 1)
+            assert form is not None
+
+    in_a_process(attack)
+
+
+def test_signatures_do_not_move_the_draw(folder: Path, tmp_path: Path) -> None:
+    def attack() -> None:
+        bench = Bench(folder, 1)
+        cheat: Cheat = lay_out(bench, "signature", make_rng("signatures"), tmp_path / "run")
+        forms = KINDS["signature"](cheat)
+        drawn = {
+            draw_today(b"seed", next(forms).signed, "replay segments", 12, 3) for _ in range(50)
+        }
+        assert len(drawn) == 1
+
+    in_a_process(attack)

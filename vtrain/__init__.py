@@ -86,8 +86,8 @@ def train(
 ) -> RunSummary:
     """Train ``task`` into the run directory ``out``, or go on with the run that is there.
 
-    ``steps`` stops early (default: the task's).  ``threads`` = 0 takes every core; RunError beyond
-    ``vtrain.limits.most_threads``.  With engine cuda, ``selfcheck_every`` > 0 repeats the
+    ``steps`` stops early (default: the task's). ``threads`` = 0 takes every core; RunError for more
+    than ``vtrain.limits.most_threads``. With engine cuda, ``selfcheck_every`` > 0 repeats the
     self-check of its kernels after so many steps.
     Without ``keep_data`` the samples stay out of the run, and its auditor brings them.  Raises
     RunError when ``out`` holds a run of another task or another process trains into it,

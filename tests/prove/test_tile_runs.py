@@ -491,7 +491,7 @@ SPOILED: list[tuple[Callable[[Path], None], str]] = [
     (Path.unlink, "the file is missing"),
     (_fifo, "is not a regular file"),
     (_folder, "is not a regular file"),
-    (_loop, "symbolic links"),
+    (_loop, "is taken as it lies"),
     (_device, "is not a regular file"),
     (_long, "more than"),
     (_put(b""), ""),

@@ -43,7 +43,7 @@ class Bench:
     @cached_property
     def options(self) -> frozenset[str]:
         """Options of ``vtrain verify`` as it is today, and the names of the commands."""
-        from vtrain.cli import cli
+        from vtrain.cli.root import cli
         from vtrain.cli.verify import command
 
         import_all()

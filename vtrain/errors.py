@@ -106,6 +106,13 @@ class DeviceError(RunError):
     fault = "nobody"
 
 
+class ResourcesError(RunError):
+    """This machine has no more of something that the work takes: threads, memory."""
+
+    code = "resources"
+    fault = "nobody"
+
+
 class NotProducedError(VtrainError):
     """Committed bytes are missing or are not those that the commitment names."""
 

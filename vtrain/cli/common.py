@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 EXIT_TERMINATED = 128 + signal.SIGTERM
 
-_INCONCLUSIVE = frozenset({"busy", "device", "kernel", "missing-extra", "service-fault"})
+_INCONCLUSIVE = frozenset(
+    {"busy", "device", "kernel", "missing-extra", "resources", "service-fault"}
+)
 """Codes of errors that are nobody's bad input: a service is away or lies, or this machine cannot do
 it: an extra, a driver, a GPU or memory is missing, a GPU fails."""
 

@@ -1,14 +1,17 @@
 //! Digests, openings, Merkle trees and the sample order for Python.
 
+use std::fmt::Display;
 use std::slice;
 
 use numpy::{IntoPyArray, PyArray1};
 use pyo3::buffer::PyUntypedBuffer;
-use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use vtrain_core::domains::{Domain, Hash};
 use vtrain_core::{merkle, order, tensor_digest as digest, threads};
+
+use crate::engine::typed;
 
 pyo3::import_exception!(vtrain.errors, EncodingError);
 pyo3::import_exception!(vtrain.errors, TaskError);
@@ -23,7 +26,13 @@ pub(crate) fn detached<R: Send>(
     work: impl FnOnce() -> R + Send,
 ) -> PyResult<R> {
     py.detach(|| threads::run_on(threads, work))
-        .map_err(|error| PyRuntimeError::new_err(error.to_string()))
+        .map_err(|error| no_threads(py, &error))
+}
+
+/// What a machine says that starts no more threads.
+pub(crate) fn no_threads(py: Python<'_>, error: &impl Display) -> PyErr {
+    let message = format!("cannot start the threads: {error}");
+    typed(py, "ResourcesError", &message, "threads")
 }
 
 /// Bytes of a C-contiguous, little-endian buffer, held for as long as this lives.

@@ -16,6 +16,8 @@ use vtrain_core::number::Dtype;
 use vtrain_core::ops::{self, Form, Slice};
 use vtrain_core::threads::run_on;
 
+use crate::commit::no_threads;
+
 /// The error of `vtrain.errors` named `class`, with its place.
 pub(crate) fn typed(py: Python<'_>, class: &str, message: &str, place: &str) -> PyErr {
     let make = || -> PyResult<PyErr> {
@@ -52,6 +54,9 @@ fn engine_error(py: Python<'_>, error: &EngineError) -> PyErr {
         EngineError::NoState => typed(py, "RunError", &error.to_string(), "state"),
         EngineError::Samples { .. } => typed(py, "DataError", &error.to_string(), "samples"),
         EngineError::Gemm(error) => gemm_error(py, error),
+        EngineError::Threads(_) | EngineError::Memory(_) => {
+            typed(py, "ResourcesError", &error.to_string(), "engine")
+        }
         other => typed(py, "RunError", &other.to_string(), "engine"),
     }
 }
@@ -334,7 +339,7 @@ fn apply_node<'py>(
         .collect::<PyResult<_>>()?;
     let done = py.detach(|| run_on(threads, || ops::apply_node(&node, &tensors, &mut gemm)));
     let (form, out) = done
-        .map_err(|error| typed(py, "RunError", &error.to_string(), "engine"))?
+        .map_err(|error| no_threads(py, &error))?
         .map_err(|error| refuse(error.to_string()))?;
     to_array(py, &form.shape, out.slice(form.dtype, form.size()))
 }

@@ -8,10 +8,12 @@ use numpy::{
     Element, PyArray, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2,
     PyUntypedArrayMethods,
 };
-use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use vtrain_core::gemm::{Epilogue, Gemm, GemmError, MatRef, Path, RescaleI16, StoreI64};
 use vtrain_core::threads::run_on;
+
+use crate::commit::no_threads;
 
 pyo3::import_exception!(vtrain.errors, GraphError);
 
@@ -76,7 +78,7 @@ fn run<E: Epilogue>(
     IDLE.lock()
         .unwrap_or_else(PoisonError::into_inner)
         .push(gemm);
-    done.map_err(|error| PyRuntimeError::new_err(error.to_string()))?
+    done.map_err(|error| no_threads(py, &error))?
         .map_err(refuse)
 }
 

@@ -139,21 +139,14 @@ def decode(value: dict[str, Any]) -> Result:
 def summarize(given: argparse.Namespace, found: dict[str, list[tuple[int, Result]]]) -> int:
     """Print the table and the violations; how many there are."""
     say("")
-    say(f"{'part':<10}{'attempts':>9}{'audits':>8}{'not run':>9}{'violations':>12}  ends")
+    say(f"{'part':<10}{'attempts':>9}{'audits':>8}{'violations':>12}  ends")
     violations: dict[tuple[str, str], list[tuple[int, Result, Fault]]] = defaultdict(list)
     for name, results in found.items():
-        ends = Counter(result.verdict for _, result in results if not result.skipped)
-        skipped = [result for _, result in results if result.skipped]
+        ends = Counter(result.verdict for _, result in results)
         bad = sum(bool(result.faults) for _, result in results)
         said = ", ".join(f"{end} {count}" for end, count in ends.most_common())
         audits = sum(result.audits for _, result in results)
-        say(f"{name:<10}{len(results):>9}{audits:>8}{len(skipped):>9}{bad:>12}  {said}")
-        for reason, count in Counter(result.skipped for result in skipped).items():
-            say(f"{'':<10}{count} not run: {reason}")
-        for reason, count in Counter(
-            result.pinned for _, result in results if result.pinned
-        ).items():
-            say(f"{'':<10}{count} without their part with a pin: {reason}")
+        say(f"{name:<10}{len(results):>9}{audits:>8}{bad:>12}  {said}")
         for number, result in results:
             for fault in result.faults:
                 violations[name, fault.kind].append((number, result, fault))

@@ -40,22 +40,6 @@ class Bench:
     def environment(self) -> dict[str, str]:
         return make_environment(self.folder / "environment")
 
-    @cached_property
-    def options(self) -> frozenset[str]:
-        """Options of ``vtrain verify`` as it is today, and the names of the commands."""
-        from vtrain.cli.root import cli
-        from vtrain.cli.verify import command
-
-        import_all()
-        names = {name for parameter in command.params for name in parameter.opts}
-        return frozenset(names | set(cli.list_commands(None)))  # type: ignore[arg-type]
-
-    def lacks(self, arguments: Sequence[str], *wanted: str) -> str:
-        """The first option or command that is not there yet; "" when all are."""
-        options = [*wanted, *(each for each in arguments if each.startswith("--"))]
-        missing = [each for each in options if each not in self.options]
-        return f"needs {missing[0]}" if missing else ""
-
     def call(self, arguments: Sequence[str]) -> Outcome:
         """A command, in a fork."""
         import_all()

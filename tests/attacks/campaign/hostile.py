@@ -818,11 +818,6 @@ class Hostile:
         attack = layout(yard)
         result = Result(attack.name)
         try:
-            result.skipped = bench.lacks((), *(["claim"] if attack.arguments[0] == "claim" else []))
-            if "--claim" in attack.arguments:
-                result.skipped = bench.lacks(["--claim"])
-            if result.skipped:
-                return result
             prepare = lose_sight if attack.trap.unprivileged else (lambda: None)
             child = bench.start(attack.arguments, prepare=prepare, folder=work)
             outcome = child.wait(bench.seconds, attack.trap.during)
@@ -839,7 +834,7 @@ class Hostile:
                 faults.append(Fault("WRONG: verified", "as text"))
         if outcome.code == 10 and "fraud" not in attack.verdicts:
             faults.append(Fault("WRONG: fraud", f"exit code 10 of {attack.arguments[0]}"))
-        if outcome.code == 4 and attack.arguments[0] != "verify":
+        if outcome.code == 4 and attack.arguments[0] not in ("verify", "srs"):
             faults.append(Fault("an exit code of verify alone", "4"))
         result.add(outcome, faults)
         return result

@@ -35,15 +35,12 @@ class Fault:
 
 @dataclass
 class Result:
-    """What came of one attempt; ``skipped`` says which option it needs that is not there yet."""
+    """What came of one attempt."""
 
     name: str
     verdict: str = ""
     faults: list[Fault] = field(default_factory=list)
-    skipped: str = ""
     audits: int = 0
-    pinned: str = ""
-    """What the part of it with a pin needs and is not there yet."""
     last: tuple[list[str], Outcome] | None = None
 
     def add(self, outcome: Outcome, faults: Collection[Fault]) -> None:

@@ -43,7 +43,6 @@ class Mutants:
     def attempt(self, bench: Bench, number: int, work: Path, say: Say) -> Result:
         rng = make_rng(bench.seed, "mutants", number)
         run, note = work / "run", work / "truth.json"
-        can_pin = not bench.lacks(["--claim"])
 
         def make(_: Sequence[str]) -> None:
             name, truth = make_mutant(bench.bases, number, rng, run)
@@ -52,7 +51,7 @@ class Mutants:
             if any(f": {cheat} of" in name for cheat in UNSEEN) and rng.random() < 0.4:
                 how = ["--samples", "1"]
                 truth = replace(truth, allowed=frozenset({"verified", "fraud"}), note=SAMPLED)
-            elif rng.random() < 0.25 and can_pin and "--solver" not in truth.options:
+            elif rng.random() < 0.25 and "--solver" not in truth.options:
                 pin, truth = pin_claim(base, run, truth, rng)
                 how += ["--claim", pin]
             data = [name, sorted(truth.allowed), [*how, *truth.options], truth.step, truth.note]
@@ -65,9 +64,6 @@ class Mutants:
         result = Result(f"{name} ({remark})" if remark else name)
         engine = "numpy" if number % 5 == 4 else "cpu"
         arguments = ["verify", str(run), "--json", "--threads", "1", "--engine", engine, *options]
-        result.skipped = bench.lacks(arguments)
-        if result.skipped:
-            return result
         say(f"{name}: {remark}; allowed: {', '.join(allowed)}")
         outcome = bench.call(arguments)
         show(say, arguments, outcome)

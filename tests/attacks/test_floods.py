@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import time
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.audit.runs import failed
 from vtrain.audit.verify import verify
+from vtrain.commit.files import FileEntry
 from vtrain.commit.log import LOG_HEADER
 from vtrain.errors import RunError, TaskError
-from vtrain.train.layout import MAX_MANIFEST
+from vtrain.train.layout import MAX_MANIFEST, RunPaths, encode_manifest, read_manifest
 from vtrain.train.task import load_task, parse_number
 
 TASK = """
@@ -118,6 +120,21 @@ def test_a_sparse_model_is_not_held_in_memory(run: Path) -> None:
         tracemalloc.stop()
     assert "model" in [check.name for check in failed(report)]
     assert peak < 1 << 27
+
+
+def test_a_file_beyond_its_limit_is_not_hashed(run: Path) -> None:
+    """A sparse file of 64 GiB, listed by the manifest with its size: half a minute of hashing."""
+    paths, size = RunPaths(run), 1 << 36
+    os.truncate(paths.graph, size)
+    manifest = read_manifest(paths)
+    listed = {**manifest.files, "graph.cbor": FileEntry(size, bytes(32))}
+    paths.manifest.write_bytes(encode_manifest(replace(manifest, files=listed)))
+    begin = time.monotonic()
+    report = verify(run, samples=0)
+    assert time.monotonic() - begin < 5
+    assert report.verdict == "inconclusive"
+    found = {check.name: check.detail for check in failed(report)}
+    assert f"has {size} bytes, this auditor takes" in found["files"]
 
 
 @pytest.mark.parametrize(

@@ -153,12 +153,14 @@ def test_each_has_a_row(kind: str) -> None:
     assert find_missing(PAGE.read_text(), NEEDED[kind]) == set()
 
 
-@pytest.mark.parametrize(("kind", "item"), [(kind, i) for kind in NEEDED for i in NEEDED[kind]])
+@pytest.mark.parametrize(("kind", "item"), [(k, i) for k in NEEDED for i in sorted(NEEDED[k])])
 def test_one_left_out_is_missed(kind: str, item: str) -> None:
     """The test above can fail: of each name its rows alone are taken away."""
-    lines = PAGE.read_text().splitlines()
+    text = PAGE.read_text()
+    lines = text.splitlines()
     left = [line for line in lines if f"`{item}`" not in line.partition("|")[2].partition("|")[0]]
-    assert find_missing("\n".join(left), NEEDED[kind]) == {item}
+    missing = find_missing("\n".join(left), NEEDED[kind])
+    assert missing - find_missing(text, NEEDED[kind]) == {item}
 
 
 def test_files_named_are_there() -> None:

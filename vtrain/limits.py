@@ -63,7 +63,14 @@ class Limits:
     data_bytes: int = 1 << 36
     """A file of samples, or one array of it, which is held in memory."""
     unpacked_bytes: int = 1 << 31
-    """One array unpacked from a compressed file."""
+    """One array unpacked from a compressed file..."""
+    unpacked_freely_bytes: int = 1 << 27
+    """... of which so much may come from as little as it likes..."""
+    unpacked_ratio: int = 50
+    """... and beyond that so many bytes from each byte of the file: real samples are packed to a
+    tenth or so, and what unpacks to more than this was made to."""
+    key_parts: int = 64
+    """Parts of one dotted key: reading it takes time with their square."""
     npy_header_bytes: int = 1 << 16
 
     # --- proofs

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import time
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.audit.runs import failed
 from vtrain.audit.verify import verify
+from vtrain.commit.files import FileEntry
 from vtrain.commit.log import LOG_HEADER
 from vtrain.errors import RunError, TaskError
 from vtrain.limits import LIMITS
+from vtrain.train.layout import RunPaths, encode_manifest, read_manifest
 from vtrain.train.task import load_task, parse_number
 
 TASK = """
@@ -120,6 +123,21 @@ def test_a_sparse_model_is_not_held_in_memory(run: Path) -> None:
     assert peak < 1 << 27
 
 
+def test_a_file_beyond_its_limit_is_not_hashed(run: Path) -> None:
+    """A sparse file of 64 GiB, listed by the manifest with its size: half a minute of hashing."""
+    paths, size = RunPaths(run), 1 << 36
+    os.truncate(paths.graph, size)
+    manifest = read_manifest(paths)
+    listed = {**manifest.files, "graph.cbor": FileEntry(size, bytes(32))}
+    paths.manifest.write_bytes(encode_manifest(replace(manifest, files=listed)))
+    begin = time.monotonic()
+    report = verify(run, samples=0)
+    assert time.monotonic() - begin < 5
+    assert report.verdict == "inconclusive"
+    found = {check.name: check.detail for check in failed(report)}
+    assert f"has {size} bytes, this auditor takes" in found["files"]
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -150,3 +168,21 @@ def test_a_manifest_beyond_its_limit_is_not_read(run: Path) -> None:
 def test_threads_beyond_reason_are_refused(run: Path, threads: int) -> None:
     with pytest.raises(RunError):
         verify(run, threads=threads)
+
+
+def test_a_key_of_very_many_parts_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
+    """tomllib takes time with the square of the parts: 100,000 of them took over ten seconds."""
+    path = tmp_path / "task.toml"
+    for text, line in (
+        ("[task]\n" + ".".join("a" * 100_000) + " = 1\n", 2),
+        ("[" + " . ".join(["'a'"] * 1000) + "]\n", 1),
+        ('x = {"b".' + ".".join(["c-d"] * 100) + " = 1}\n", 1),
+    ):
+        path.write_text(text)
+        with pytest.raises(TaskError, match=f"line {line} has a key of more than 64 parts"):
+            load_task(path)
+    path.write_text(
+        "[task]\nname = '" + ".".join("a" * 1000) + "'\nrates = [" + "0.1, " * 999 + "]\n"
+    )
+    with pytest.raises(TaskError, match="rates"):
+        load_task(path)

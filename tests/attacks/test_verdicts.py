@@ -206,6 +206,20 @@ def test_a_task_that_contradicts_its_run_is_never_verified(
     assert verify(run, all_=True).verdict == "inconclusive"
 
 
+@pytest.mark.parametrize("steps", [6, 24])
+def test_a_task_that_the_claim_is_not_about_verifies_and_convicts_nothing(
+    run: Path, task: CompiledTask, steps: int
+) -> None:
+    """Of fewer steps it would make the honest claim one of too many, of more one of another task;
+    the manifest says nothing against it."""
+    RunPaths(run).task.write_bytes(encode_task(replace(task.spec, steps=steps)))
+    refit_manifest(run)
+    report = verify(run, all_=True)
+    assert report.verdict == "inconclusive"
+    assert [check.name for check in failed(report)] == ["task"]
+    assert "the signed claim is about" in failed(report)[0].detail
+
+
 def test_edges_of_the_intervals(tmp_path: Path, task: CompiledTask) -> None:
     """One step; a checkpoint interval far beyond the last step."""
     for number, change in enumerate(

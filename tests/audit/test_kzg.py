@@ -27,6 +27,7 @@ from tests.audit.runs import (
 from tests.kzg import add_kzg, make_key, make_kzg_task
 from tests.tasks import make_tiny_task
 from vtrain.attest.claims import sign_claim
+from vtrain.audit.pin import make_pin
 from vtrain.audit.verify import verify
 from vtrain.commit.kzg_layout import find_blocks
 from vtrain.dispute.game import start
@@ -137,6 +138,26 @@ def test_an_unfinished_run(tmp_path: Path, kzg_task: CompiledTask, srs: Path) ->
     report = audit(tmp_path / "run", srs)
     assert report.verdict == "verified"
     assert len(read_kzg_leaves(tmp_path / "run")) == 6
+
+
+def test_a_strange_task_file_makes_no_contradiction_of_a_run_that_went_on(
+    tmp_path: Path, srs: Path
+) -> None:
+    """How many KZG records the kept claim is about follows from the task: with another task's
+    ``every`` it would be none of them, and an honest solver a liar."""
+    plain = make_tiny_task(steps=8, commit_every=1, checkpoint_every=4, samples=10, batch=4)
+    task, run = add_kzg(plain, make_key(srs), 4), tmp_path / "run"
+    train(task, run, key=KEY, steps=4)
+    kept = make_pin(decode_signed_claim(RunPaths(run).claim.read_bytes()))
+    train(task, run, key=KEY, steps=7)
+    assert "the run went on from that one" in reason_of(verify(run, pin=kept)).detail
+    assert task.spec.proof is not None
+    other = replace(task.spec, proof=replace(task.spec.proof, every=5))
+    RunPaths(run).task.write_bytes(encode_task(other))
+    refit_manifest(run)
+    report = verify(run, pin=kept)
+    assert report.verdict == "inconclusive"
+    assert "cannot be told" in reason_of(report).detail
 
 
 def test_a_dispute_is_about_the_claim_with_its_kzg_root(

@@ -239,6 +239,19 @@ def test_a_run_that_went_on_is_told_from_one_that_was_rewritten(
     )
 
 
+def test_two_claims_of_one_size_contradict_each_other_without_a_log(
+    honest: Path, tmp_path: Path
+) -> None:
+    """Who signs two logs of one run cannot hide behind not producing either."""
+    run = Path(shutil.copytree(honest, tmp_path / "run"))
+    kept = make_pin(read_claim(run))
+    claim_anew(run, log_root=bytes(32))
+    RunPaths(run).log.unlink()
+    report = verify(run, pin=kept)
+    assert (report.verdict, reason_of(report).where) == ("fraud", "claim.cbor")
+    assert "both of 12 steps" in reason_of(report).detail
+
+
 def test_the_solver_asked_for_is_the_one_who_signed(honest: Path, false: Path) -> None:
     """A stranger's fraud, put in place of an honest run, convicts nobody whom one asked about."""
     report = verify(honest, solver=public_key(KEY))

@@ -320,6 +320,37 @@ def test_what_is_no_point_is_refused_not_raised(garbage: bytes, small: Case) -> 
     assert not verdict.holds
 
 
+@pytest.mark.parametrize("garbage", [bytes(64), b"\xff" * 64, b"\1" * 64])
+def test_what_is_no_point_is_not_added_up(garbage: bytes, small: Case) -> None:
+    """A statement of which a vector is a sum of tiles: the sum is never begun."""
+    tiling, facts = small.contents.tiling, small.contents.facts
+    tree = MerkleTree(TILES)
+    for _ in range(tiling.leaf_count):
+        tree.append(garbage)
+    signed = small.sign(traces=(StepTrace(3, tree.root(tree.size), tree.size),))
+
+    def adds_up(number: int) -> bool:
+        parts = tiling.statement(number, facts).given.values()
+        places = ([tiling.place(tile)[0] for _, tile in part] for part in parts)
+        return any(len(place) > 1 and "trace" in place for place in places)
+
+    for i in range(1000):
+        second = i.to_bytes(4)
+        ((_, number),) = draw_statements(second, signed.trace_claim, tiling, 1)
+        if adds_up(number):
+            break
+    leaves = find_leaves(tiling, tiling.statement(number, facts))
+    opened = (
+        TileOpening(leaf, garbage, tuple(tree.inclusion_path(leaf, tree.size))) for leaf in leaves
+    )
+    verdict = small.verify(
+        audit=replace(small.audit, second=second, samples=1),
+        trace_claim=signed,
+        answer=TileAnswer((TileProof(3, number, tuple(opened), b""),)),
+    )
+    assert (verdict.holds, "has no point of the curve" in verdict.reason) == (False, True)
+
+
 # --- altered answers and claims
 
 

@@ -13,6 +13,7 @@ memory, say) is told so in the form that was asked for.
 from __future__ import annotations
 
 import errno
+import io
 import json
 import sys
 import traceback
@@ -48,6 +49,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     With ``--json`` every exit but that of a killed process has one JSON object on stdout.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
+    # A stream that the caller closed is None: what is said to it goes nowhere.
+    sys.stdout, sys.stderr = sys.stdout or io.StringIO(), sys.stderr or io.StringIO()
     try:
         from vtrain.cli.root import invoke
 
@@ -87,9 +90,12 @@ def _find_lack(error: BaseException | None) -> str:
 def _end(words: list[str], code: int, name: str, message: str, error: BaseException) -> int:
     """Say how a command ended that did not say so itself."""
     notes = getattr(error, "__notes__", ())
-    say("vtrain", [message, *notes])
-    if "--json" in words:
-        print_error(name, "nobody", ". ".join((message, *notes)), "")
+    try:
+        say("vtrain", [message, *notes])
+        if "--json" in words:
+            print_error(name, "nobody", ". ".join((message, *notes)), "")
+    except OSError:  # nobody can be told: a full disk, a closed pipe
+        sys.stdout = sys.stderr = io.StringIO()
     return code
 
 

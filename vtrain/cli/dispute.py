@@ -205,9 +205,9 @@ def play(
 
     \b
     Exit code 0: the solver's claim stands.
-    10: it fell and another stands, which is the challenger's win.
+    10: it was refuted and another stands, which is the challenger's win.
     2: bad usage, or --defend of what cannot be defended.
-    3: no claim stands, or the service is away or contradicts itself.
+    3: it fell by silence, no claim stands, or the service is away or contradicts itself.
     """
     from vtrain.attest.keys import load_key
     from vtrain.dispute import client as clients
@@ -228,7 +228,7 @@ def play(
                     raise
                 reason = f"this claim cannot be defended: {error.where} {error.message}"
                 raise RunError(reason, where=str(run)) from error
-    return _show_verdict(verdict, as_json)
+    return show_verdict(verdict, as_json)
 
 
 @command.command("watch", cls=VtrainCommand)
@@ -241,16 +241,16 @@ def watch(game: bytes, url: str, service: bytes | None, as_json: bool) -> int:
 
     \b
     Exit code 0: the solver's claim stands.
-    10: it fell and another stands, which is the challenger's win.
+    10: it was refuted and another stands, which is the challenger's win.
     2: bad usage.
-    3: no claim stands, or the service is away or contradicts itself.
+    3: it fell by silence, no claim stands, or the service is away or contradicts itself.
     """
     from vtrain.dispute import client as clients
 
     with clients.connect(url, service) as client:
         follower = clients.Follower(client, game, hear=_print_event)
         verdict = clients.watch(follower, progress=_print_trouble)
-    return _show_verdict(verdict, as_json)
+    return show_verdict(verdict, as_json)
 
 
 def _check_open(game: Game) -> None:
@@ -323,7 +323,9 @@ def _get_journal(key: Path, game: bytes, service: bytes) -> Path:
     return key.with_name(f"{key.name}.{game.hex()}.{service.hex()[:16]}.journal")
 
 
-def _show_verdict(verdict: Verdict, as_json: bool) -> int:
+def show_verdict(verdict: Verdict, as_json: bool) -> int:
+    """Print how a game ended; the exit code of whoever watched it: 10 where the claim was shown to
+    be false and another stands."""
     fall = verdict.solver
     standing, barred = verdict.standing.hex(), [party.hex() for party in verdict.barred]
     if as_json:
@@ -346,7 +348,8 @@ def _show_verdict(verdict: Verdict, as_json: bool) -> int:
         )
     if fall is None:
         return 0
-    return EXIT_CODES["fraud" if verdict.standing else "inconclusive"]
+    shown = fall.reason in ("refuted", "malformed")  # silence may be a crash, and proves nothing
+    return EXIT_CODES["fraud" if shown and verdict.standing else "inconclusive"]
 
 
 def _list_fall(fall: Fall) -> dict[str, str | int | None]:

@@ -676,9 +676,13 @@ def _describe(
         unchecked.append("the task pins no circuits: they follow from its graph and this version")
     if audit.steps is not None:
         unchecked.append("the steps were named, not drawn: whoever named them chose what is shown")
-    left = found.population - len(proven)
-    if proven and left:
-        unchecked.append(f"the arithmetic of {left} steps without a proof")
+    steps = evidence.signed.claim.log_size if evidence.signed else 0
+    if proven and len(proven) < steps:
+        missing = found.population - len(proven)
+        unchecked.append(
+            f"the arithmetic of {steps - len(proven)} steps without a proof; of them {missing} "
+            "could be proven"
+        )
     unchecked.extend(_describe_task(audit, evidence))
     unchecked.append("ezkl, halo2 and the circuits themselves, which are trusted (docs/proofs.md)")
     return Strength(tuple(checked), tuple(unchecked))

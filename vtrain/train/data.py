@@ -471,7 +471,9 @@ def _read_idx(path: Path) -> Array:
 
 def _limit_unpacked(packed: int) -> int:
     """Largest array that ``packed`` bytes may be unpacked to."""
-    return min(limits_here().unpacked_bytes, packed * DEFLATE_RATIO)
+    limits = limits_here()
+    freely = max(limits.unpacked_freely_bytes, packed * limits.unpacked_ratio)
+    return min(limits.unpacked_bytes, packed * DEFLATE_RATIO, freely)
 
 
 def _read_idx_stream(stream: IO[bytes], limit: int, where: str) -> Array:

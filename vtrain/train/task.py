@@ -235,12 +235,35 @@ def parse_number(value: object, where: str) -> Fraction:
     raise TaskError('must be a number, or text like "1/255"', where=where)
 
 
+_TOML_TOKEN = re.compile(r"""[\w-]+|"[^"\n]*"|'[^'\n]*'|[^\S\n]+|.|\n""")
+"""A part of a key, white space, or any other character."""
+
+
+def _require_short_keys(text: str, path: Path) -> None:
+    """TaskError for a dotted key of very many parts, before a parser spends its time on it."""
+    parts, joined = 0, False
+    for token in _TOML_TOKEN.finditer(text):
+        word = token[0]
+        if word == ".":
+            joined = True
+        elif not word.isspace() or word == "\n":
+            is_part = len(word) > 1 or word.isalnum() or word in "_-"
+            parts = 0 if not is_part else parts + 1 if joined else 1
+            joined = False
+        if parts > LIMITS.key_parts:
+            line = text.count("\n", 0, token.start()) + 1
+            raise TaskError(
+                f"line {line} has a key of more than {LIMITS.key_parts} parts", where=str(path)
+            )
+
+
 def load_task(path: Path, *, srs: Path | None = None) -> TaskFile:
     """Read a task file; TaskError names the key at fault.
 
     ``srs`` stands in for the SRS file that it names.
     """
     text = read_text(path, LIMITS.task_file_bytes, error=TaskError)
+    _require_short_keys(text, path)
     try:
         values = tomllib.loads(text, parse_float=Decimal)
     except (ValueError, RecursionError) as error:  # ValueError: of an integer too long, too

@@ -193,7 +193,8 @@ def lay_node(place: str, kind: Kind, command: str) -> Layout:
     def lay(yard: Yard) -> Attack:
         run = yard.copy_run(command, place)
         trap = kind(run / place, yard.rng) or Trap()
-        verdicts = judge_place(place, harmless=trap.harmless)
+        whole = trap.harmless or kind in (bombs.growing, bombs.shrinking)  # for a while at least
+        verdicts = judge_place(place, harmless=whole)
         arguments = command_on_run(yard, run, command)
         return Attack(f"{command}: {place} is {kind.__name__}", arguments, verdicts, trap)
 

@@ -22,6 +22,7 @@ from tests.dispute.service.live import serving
 from tests.tasks import make_tiny_task
 from vtrain.attest.keys import generate_key, public_key
 from vtrain.cli import run as call
+from vtrain.cli.dispute import show_verdict
 from vtrain.commit import database
 from vtrain.dispute import client as clients
 from vtrain.dispute import service as package
@@ -30,6 +31,7 @@ from vtrain.dispute.players import Player
 from vtrain.dispute.service.limits import LIMITS
 from vtrain.dispute.service.problems import BusyError
 from vtrain.dispute.service.receipts import Receipt
+from vtrain.dispute.state import Fall, Place, Reason, Verdict
 from vtrain.errors import MissingExtraError
 from vtrain.train.runner import train
 from vtrain.wire.dispute import Clocks
@@ -83,14 +85,14 @@ def test_a_lying_run_falls(
     service = ("--url", base, "--service", public_key(SERVICE_KEY).hex(), "--json")
     assert call(["dispute", "join", game, str(run), "--key", str(key), *service]) == 0
     assert read(capsys)["bonds"] == 1
-    assert call(["dispute", "play", game, str(run), "--key", str(key), *service]) == 10
+    assert call(["dispute", "play", game, str(run), "--key", str(key), *service]) == 3
     played = read(capsys)
     fall = played["solver"]
     assert isinstance(fall, dict)
     assert set(fall) == {"reason", "step", "node", "chunk", "element", "block"}
-    assert fall["reason"] == "silent"
+    assert fall["reason"] == "silent", "which proves nothing: no fraud is found"
     assert played["barred"] == []
-    assert call(["dispute", "watch", game, *service]) == 10
+    assert call(["dispute", "watch", game, *service]) == 3
     watched = capsys.readouterr()
     assert json.loads(watched.out) == played
     root = str(played["standing"])[:8]
@@ -287,3 +289,24 @@ def test_a_missing_extra_names_its_command(monkeypatch: pytest.MonkeyPatch) -> N
     ):
         with pytest.raises(MissingExtraError, match=rf"pip install 'vtrain\[{extra}\]'"):
             require()
+
+
+@pytest.mark.parametrize(
+    ("reason", "standing", "code"),
+    [
+        ("refuted", True, 10),
+        ("malformed", True, 10),
+        ("silent", True, 3),
+        ("undefended", True, 3),
+        ("refuted", False, 3),
+        (None, True, 0),
+    ],
+)
+def test_only_what_was_shown_is_fraud(
+    capsys: pytest.CaptureFixture[str], reason: Reason | None, standing: bool, code: int
+) -> None:
+    fall = None if reason is None else Fall(reason, 0, Place(), 5)
+    root = bytes(range(32)) if standing else b""
+    verdict = Verdict(bytes(32), root, fall, (), ())
+    assert show_verdict(verdict, as_json=True) == code
+    assert read(capsys)["standing"] == (root.hex() or None)

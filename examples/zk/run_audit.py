@@ -1,4 +1,4 @@
-"""A private audit: steps of a run are proven to an auditor who sees neither weights nor data.
+"""A private audit: steps of a run are proven to an auditor who has neither weights nor data.
 
 Run it from the project's root:  .venv/bin/python examples/zk/run_audit.py
 It needs the extra zk, 8 GiB of memory and 4 GiB of disk, and two to four minutes of two idle cores.

@@ -19,7 +19,7 @@ _COMMANDS: Final = {
     "inspect": "what a run directory says of itself, unverified",
     "key": "make and show solver keys",
     "profile": "calibrate the exponents of a task",
-    "prove": "prove steps of a run in zero knowledge",
+    "prove": "prove steps of a run, whole or tile by tile",
     "referee": "judge one leaf of a dispute",
     "serve": "host disputes over HTTP",
     "srs": "check and make what proofs rest on",

@@ -7,8 +7,11 @@ audits, and 50 of each kind of grinding.
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.attacks.campaign import signing
-from tests.attacks.campaign.bases import build, in_a_fork, make_rng
+from tests.attacks.campaign.bases import build, make_rng
 from tests.attacks.campaign.bench import Bench
 from tests.attacks.campaign.grind import (
     KINDS,
@@ -34,11 +37,20 @@ from vtrain.attest.keys import public_key, verify_signature
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="watches processes in /proc")
 
 
+def in_a_process(work: Callable[..., None], *arguments: object) -> None:
+    """In a fresh interpreter: this one may have engines' threads, which a fork would not take
+    along, and more memory than the campaign's watch lets a child of it have."""
+    process = multiprocessing.get_context("spawn").Process(target=work, args=arguments)
+    process.start()
+    process.join(300)
+    assert process.exitcode == 0
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the bases are, made once."""
     path = tmp_path_factory.mktemp("campaign")
-    in_a_fork(lambda: build(path))
+    in_a_process(build, path)
     return path
 
 
@@ -149,11 +161,7 @@ def test_what_steers_a_terminal_is_found(text: str) -> None:
     assert not find_controls("a line\n\tand another, ü, \ufffd\n".encode())
 
 
-def test_what_a_child_leaves_behind_is_ended() -> None:
-    """A process of its own may not outlive the attempt."""
-    import os
-    import time
-
+def leave_a_child_behind() -> None:
     def fork(_: object) -> None:
         if os.fork() == 0:
             time.sleep(60)
@@ -162,6 +170,11 @@ def test_what_a_child_leaves_behind_is_ended() -> None:
     outcome = Child([], auditor=fork).wait(5)
     assert outcome.code == 0
     assert time.monotonic() - began < 5
+
+
+def test_what_a_child_leaves_behind_is_ended() -> None:
+    """A process of its own may not outlive the attempt."""
+    in_a_process(leave_a_child_behind)
 
 
 # --- grinding works where there is no defence
@@ -176,9 +189,17 @@ def test_any_nonce_makes_a_signature() -> None:
     assert signing.sign(KEY, message, b"a") == signing.sign(KEY, message, b"a")
 
 
-def in_a_process(work: Callable[[], None]) -> None:
-    """Engines and their threads stay out of this process."""
-    in_a_fork(work)
+def grind_without_defence(folder: Path, run: Path, kind: str) -> None:
+    bench = Bench(folder, 1)
+    cheat = lay_out(bench, kind, make_rng("no defence", kind), run)
+    count = cheat.segments - 1
+    for turn in range(10):
+        seed = bytes([turn]) * 32
+        form, tried, _ = grind(cheat, KINDS[kind], seed, count, draw_by_signature)
+        assert form is not None
+        assert tried < 500
+        drawn = draw_by_signature(seed, form.signed, "replay segments", cheat.segments, count)
+        assert form.segment not in drawn
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -186,45 +207,30 @@ def test_grinding_beats_a_draw_that_hashes_what_the_signer_chooses(
     folder: Path, tmp_path: Path, kind: str
 ) -> None:
     """Ten of ten seeds, against a draw that is unpinned and hashes the signature."""
+    in_a_process(grind_without_defence, folder, tmp_path / "run", kind)
 
-    def attack() -> None:
-        bench = Bench(folder, 1)
-        cheat = lay_out(bench, kind, make_rng("no defence", kind), tmp_path / "run")
-        count = cheat.segments - 1
-        for turn in range(10):
-            seed = bytes([turn]) * 32
-            form, tried, _ = grind(cheat, KINDS[kind], seed, count, draw_by_signature)
-            assert form is not None
-            assert tried < 500
-            drawn = draw_by_signature(seed, form.signed, "replay segments", cheat.segments, count)
-            assert form.segment not in drawn
 
-    in_a_process(attack)
+def grind_without_a_pin(folder: Path, run: Path, kind: str) -> None:
+    bench = Bench(folder, 1)
+    cheat = lay_out(bench, kind, make_rng("unpinned", kind), run)
+    for turn in range(5):
+        form, _, _ = grind(cheat, KINDS[kind], bytes([turn]) * 32, cheat.segments - 1)
+        assert form is not None
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "signature"])
 def test_grinding_beats_an_unpinned_draw(folder: Path, tmp_path: Path, kind: str) -> None:
     """Of the claim's body alone: what the solver may still choose in it moves the draw.  So it is
     the pin that protects, and the verdict of a draw without one is never VERIFIED."""
+    in_a_process(grind_without_a_pin, folder, tmp_path / "run", kind)
 
-    def attack() -> None:
-        bench = Bench(folder, 1)
-        cheat = lay_out(bench, kind, make_rng("unpinned", kind), tmp_path / "run")
-        for turn in range(5):
-            form, _, _ = grind(cheat, KINDS[kind], bytes([turn]) * 32, cheat.segments - 1)
-            assert form is not None
 
-    in_a_process(attack)
+def sign_often(folder: Path, run: Path) -> None:
+    cheat: Cheat = lay_out(Bench(folder, 1), "signature", make_rng("signatures"), run)
+    forms = KINDS["signature"](cheat)
+    drawn = {draw_today(b"seed", next(forms).signed, "replay segments", 12, 3) for _ in range(50)}
+    assert len(drawn) == 1
 
 
 def test_signatures_do_not_move_the_draw(folder: Path, tmp_path: Path) -> None:
-    def attack() -> None:
-        bench = Bench(folder, 1)
-        cheat: Cheat = lay_out(bench, "signature", make_rng("signatures"), tmp_path / "run")
-        forms = KINDS["signature"](cheat)
-        drawn = {
-            draw_today(b"seed", next(forms).signed, "replay segments", 12, 3) for _ in range(50)
-        }
-        assert len(drawn) == 1
-
-    in_a_process(attack)
+    in_a_process(sign_often, folder, tmp_path / "run")

@@ -93,7 +93,7 @@ def _end(words: list[str], code: int, name: str, message: str, error: BaseExcept
     try:
         say("vtrain", [message, *notes])
         if "--json" in words:
-            print_error(name, "nobody", ". ".join((message, *notes)), "")
+            print_error(name, "nobody", "; ".join((message, *notes)), "")
     except OSError:  # nobody can be told: a full disk, a closed pipe
         sys.stdout = sys.stderr = io.StringIO()
     return code

@@ -106,7 +106,7 @@ class CleanCommand(VtrainCommand):
             notes = getattr(error, "__notes__", ())
             say("vtrain", ["terminated", *notes])
             if ctx.params.get("as_json"):
-                print_error("terminated", "nobody", ". ".join(("terminated", *notes)), "")
+                print_error("terminated", "nobody", "; ".join(("terminated", *notes)), "")
             return EXIT_TERMINATED
         finally:
             signal.signal(signal.SIGTERM, before or signal.SIG_DFL)

@@ -254,7 +254,9 @@ def test_readable_kernels_that_do_not_compile_are_an_error_at_once(
         ((9, 9), "sm_90"),
     ],
 )
-def test_a_device_gets_machine_code_of_its_own_or_of_its_generation(capability: tuple[int, int], expected: str) -> None:
+def test_a_device_gets_machine_code_of_its_own_or_of_its_generation(
+    capability: tuple[int, int], expected: str
+) -> None:
     assert choose_architecture(*capability) == expected
 
 

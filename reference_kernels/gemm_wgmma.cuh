@@ -251,6 +251,55 @@ __device__ inline void multiply_wgmma(Left source, PRODUCT_PARAMETERS) {
             wgmma_commit();
         }
         wgmma_wait<0>();
+        const Epilogue& epilogue = work.epilogue;
+        const Way way = epilogue.choose_way(work.terms);
+        if (way != BY_SLAB) {
+            const i64 row = work.row_tile * TILE + 64 * group + 16 * warp + lane / 4;
+            const i64 column = work.column_tile * COLUMNS;
+            const i32 columns = epilogue.count_columns(column, COLUMNS);
+            const auto take = [&](i32(&parts)[4][2][SUMS], int begin, int half) {
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+#pragma unroll
+                    for (int c = 0; c < 2; c++)
+#pragma unroll
+                        for (int weight = 0; weight < SUMS; weight++)
+                            parts[j][c][weight] =
+                                held[weight][4 * (begin / 8 + j) + 2 * half + c];
+            };
+            if (way == BY_SUMS) {
+                i64* const at = epilogue.sums + row * epilogue.n + column + 2 * (lane % 4);
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    const i32 left = row + 8 * half < epilogue.m ? columns : 0;
+#pragma unroll
+                    for (int begin = 0; begin < COLUMNS; begin += 32) {
+                        i32 parts[4][2][SUMS];
+                        take(parts, begin, half);
+                        Epilogue::store_sums<SUMS>(parts, at + 8 * half * epilogue.n + begin,
+                                                   left - begin);
+                    }
+                }
+                return;
+            }
+            u32 clamped = 0;
+            i16* const at = (i16*)epilogue.out + row * epilogue.n + column + 8 * (lane % 4);
+#pragma unroll
+            for (int begin = 0; begin < COLUMNS; begin += 32) {
+                i32 high[4][2], low[4][2];
+                epilogue.load_biases(high, low, column + begin + 2 * (lane % 4), columns - begin);
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    i32 parts[4][2][SUMS];
+                    take(parts, begin, half);
+                    const i32 left = row + 8 * half < epilogue.m ? columns - begin : 0;
+                    epilogue.store_i16<SUMS>(parts, high, low, at + 8 * half * epilogue.n + begin,
+                                             left, clamped);
+                }
+            }
+            if (clamped != 0) atomicAdd(epilogue.saturated, (u64)clamped);
+            return;
+        }
         // All stages have been read, and nothing more arrives: their memory takes 16 x 64 outputs
         // of each warp at a time.
         sync_multipliers();
@@ -271,8 +320,8 @@ __device__ inline void multiply_wgmma(Left source, PRODUCT_PARAMETERS) {
                             make_int2(held[weight][at], held[weight][at + 1]);
                     }
             __syncwarp();
-            work.epilogue.finish<SUMS, 64>(slab, work.row_tile * TILE + 64 * group + 16 * warp,
-                                           work.column_tile * COLUMNS + begin);
+            epilogue.finish<SUMS, 64>(slab, work.row_tile * TILE + 64 * group + 16 * warp,
+                                      work.column_tile * COLUMNS + begin);
             __syncwarp();
         }
     }

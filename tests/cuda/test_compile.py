@@ -36,7 +36,7 @@ FILE = "relu.cu"
 
 def test_the_architectures_are_those_that_are_meant() -> None:
     *wanted, newest = list_architectures()
-    assert wanted == ["sm_75", "sm_80", "sm_90a"]
+    assert wanted == ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"]
     assert int(newest[3:].rstrip("a")) >= 120
 
 

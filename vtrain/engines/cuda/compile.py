@@ -58,10 +58,11 @@ def find_default_cache() -> Path | None:
 
 def list_architectures() -> list[str]:
     """What kernels are compiled for in tests: sm_75, the least that NVRTC knows, without tensor
-    cores; sm_80, sm_90a and the newest."""
+    cores; of data centres sm_80, sm_90a and sm_100a; of desks sm_86, sm_89 and sm_120a; the
+    newest."""
     nvrtc = load_nvrtc()
     newest = max(_check(nvrtc, *nvrtc.nvrtcGetSupportedArchs()))
-    return ["sm_75", "sm_80", "sm_90a", _name_architecture(newest)]
+    return [_name_architecture(number) for number in (75, 80, 86, 89, 90, 100, 120, newest)]
 
 
 def choose_architecture(major: int, minor: int) -> str:

@@ -315,12 +315,18 @@ __device__ inline TilePlace place_tile(i64 index, i64 row_tiles, i64 column_tile
 }
 
 // Parameters of every product.  ``batch_a`` and ``batch_b`` are 1 where a batch has matrices of its
-// own, 0 where all take the same; a block adds ``split`` inner tiles.  Grid: x tiles, y parts of
-// the inner axis, z matrices.
+// own, 0 where all take the same; a block adds ``split`` inner tiles.  Grid: x tiles (or fewer
+// blocks, for kernels that take more than one tile each), y parts of the inner axis, z matrices.
 #define PRODUCT_PARAMETERS                                                                         \
     const u8 *a, const u8 *b, i64 m, i64 n, i64 inner, i64 split, i64 batch_a, i64 batch_b,        \
         i64 flags, i64 *sums, void *out, i64 out_dtype, const i32 *bias, i64 bias_shift,           \
         i64 multiplier, i64 shift, u64 *saturated
+
+// Tiles of one matrix of the results.
+template <int COLUMNS>
+__device__ inline u32 count_tiles(i64 m, i64 n) {
+    return (u32)((m + TILE - 1) / TILE) * (u32)((n + COLUMNS - 1) / COLUMNS);
+}
 
 // What a block works on: inner tiles [first, end) of tile (row, column) of one matrix of the batch.
 struct Work {
@@ -331,9 +337,9 @@ struct Work {
 };
 
 template <int PLANES_A, int PLANES_B, int COLUMNS>
-__device__ inline Work find_work(PRODUCT_PARAMETERS) {
+__device__ inline Work find_work(u32 tile, PRODUCT_PARAMETERS) {
     const i64 row_tiles = (m + TILE - 1) / TILE, column_tiles = (n + COLUMNS - 1) / COLUMNS;
-    const TilePlace place = place_tile(blockIdx.x, row_tiles, column_tiles);
+    const TilePlace place = place_tile(tile, row_tiles, column_tiles);
     constexpr i64 TALL = COLUMNS > TILE ? COLUMNS / TILE : 1;  // B is padded to whole blocks
     const i64 tiles_b = (n + TALL * TILE - 1) / (TALL * TILE) * TALL;
     const i64 inner_tiles = (inner + TILE - 1) / TILE;

@@ -451,6 +451,50 @@ def test_sums_from_registers_and_by_slab(
     assert np.array_equal(multiply(host_device, a, b, architecture, parts=parts), exact(a, b))
 
 
+@pytest.mark.parametrize("processors", [1, 9])
+@pytest.mark.parametrize("n", [520, 519])
+@pytest.mark.parametrize("k", [40, 300, 384])
+def test_blocks_go_from_tile_to_tile(
+    host_device: HostDevice, backwards: bool, n: int, k: int, processors: int
+) -> None:
+    """Out of registers and by slab, with a last step that is part of one, none, and no other."""
+    m = 390
+    a, b = random((m, k), "i16", n), random((k, n), "i16", k)
+    launches = plan_matmul(
+        *factors(a, b), Epilogue(SUMS), WGMMA, processors=processors, least_products=0
+    )
+    assert launches is not None
+    assert launches[-1].grid == (max(processors, 8), 1, 1)
+    sums = run(host_device, launches, [a, b], m * n).sums
+    assert np.array_equal(sums.reshape(m, n), exact(a, b))
+    narrow = Narrow(Output(), "i16", 1, 20, Saturated())
+    launches = plan_matmul(
+        *factors(a, b), Epilogue(None, narrow), WGMMA, processors=processors, least_products=0
+    )
+    expected, clamped = narrow_by_law(exact(a, b), np.zeros(n, np.int32), 1, 20, 0, False)
+    result = run(host_device, launches, [a, b], m * n)
+    assert np.array_equal(result.narrow.reshape(m, n), expected)
+    assert result.saturated == clamped
+
+
+@pytest.mark.parametrize("columns", [48, 130])
+def test_blocks_gather_windows_from_tile_to_tile(
+    host_device: HostDevice, backwards: bool, columns: int
+) -> None:
+    shape, window = (5, 16, 16, 16), Window((3, 3), (1, 1), (1, 1, 1, 1))
+    image, weights = random(shape, "i16", 12), random((144, columns), "i16", 13)
+    patches = window.patches(image).reshape(1280, 144)
+    packed = pack_window(window, shape)
+    left = Factor(Operand(0), "i16", 1280, 144, True, *RANGES["i16"], windows=packed)
+    right = Factor(Operand(1), "i16", columns, 144, False, *RANGES["i16"])
+    launches = plan_matmul(left, right, Epilogue(SUMS), WGMMA)
+    assert "matmul_split_image" in kernels(launches)
+    assert launches is not None
+    assert launches[-1].grid == (8, 1, 1)
+    sums = run(host_device, launches, [image, weights], 1280 * columns).sums
+    assert np.array_equal(sums.reshape(1280, columns), exact(patches, weights))
+
+
 @pytest.mark.parametrize("dtype", ["i8", "u8"])
 @pytest.mark.parametrize("transposes", [(0, 0), (1, 1)])
 @pytest.mark.parametrize("extent", [128, 136, 130])
@@ -611,14 +655,33 @@ MUTANTS = {
         "count += 8 * j < left && ",
         "count += ",
     ),
-    "rows beyond the edge": ("gemm_wgmma.cuh", "epilogue.m ? columns - begin", "n ? columns"),
+    "rows beyond the edge": (
+        "gemm_wgmma.cuh",
+        "row + 8 * half < epilogue.m ? columns - begin : 0",
+        "columns - begin",
+    ),
     "tiles of B in other groups": ("gemm.cuh", "within % height", "within % 8"),
     "stages given back too early": ("gemm_wgmma.cuh", "wgmma_wait<1>();", "wgmma_wait<2>();"),
     "the last terms forgotten": ("gemm_wgmma.cuh", "% TILE + 31) / 32", "% TILE) / 32"),
     "slabs while others multiply": (
         "gemm_wgmma.cuh",
-        "sync_multipliers();\n        static",
+        "sync_multipliers();\n    static",
         "static",
+    ),
+    "stages that stay at the end of a tile": (
+        "gemm_wgmma.cuh",
+        "if (lane == 0) mbarrier_arrive(empty + 8 * (done % STAGES));",
+        "",
+    ),
+    "steps that begin anew with each tile": (
+        "gemm_wgmma.cuh",
+        "done += (u32)full_steps;",
+        "done = (u32)full_steps;",
+    ),
+    "bytes that come into slabs": (
+        "gemm_wgmma.cuh",
+        "mbarrier_wait(drained, (rounds - 1) & 1);",
+        "rounds += 0;",
     ),
     "planes exchanged": ("gemm_wgmma.cuh", "left + plane * (PLANE", "left + (1 - plane) * (PLANE"),
     "rows of a descriptor": ("mma.cuh", "(u64)(1024 >> 4) << 32", "(u64)(512 >> 4) << 32"),
@@ -672,11 +735,19 @@ def agrees(device: HostDevice, architecture: str, m: int, n: int, k: int) -> boo
         return False
     if not narrow_agrees(device, architecture):
         return False
+    # Blocks that take several tiles, out of registers and by slab.
+    for columns in (520, 519):
+        c = random((40, columns), "i16", 19)
+        d = random((390, 40), "i16", 20)
+        if architecture == WGMMA and not np.array_equal(
+            multiply(device, d, c, architecture), exact(d, c)
+        ):
+            return False
     return architecture == MMA or multiply_windows(device, processors=1)
 
 
 def narrow_agrees(device: HostDevice, architecture: str) -> bool:
-    """Is a product of bytes, in two planes each, right that is narrowed, with a bias that clamps?"""
+    """Is a product of bytes right, in two planes each, that is narrowed and clamped?"""
     a, b = random((130, 128), "u8", 1).astype(np.uint8), random((128, 40), "u8", 2)
     bias = np.where(np.arange(40) % 2, 2**30, 0).astype(np.int32)
     expected, clamped = narrow_by_law(exact(a, b), bias, 1, 14, 1, False)

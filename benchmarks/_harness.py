@@ -75,6 +75,11 @@ def at_least(value: float, limit: float) -> Target:
     return {"limit": limit, "value": value, "met": value >= limit}
 
 
+def unfit(target: Target) -> Target:
+    """A target whose value is of something else than what it is meant for."""
+    return {**target, "met": False}
+
+
 def not_run(limit: float) -> Target:
     """A target that this machine cannot be held to: it lacks what is measured."""
     return {"limit": limit, "value": None, "met": None}
@@ -154,6 +159,26 @@ def read_cpu() -> tuple[str, list[str]]:
     return fields.get("model name", platform.processor()), [flag for flag in FLAGS if flag in flags]
 
 
+def read_commit() -> str:
+    """The commit of the checkout; "unknown" without a git binary, and outside of a repository."""
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--dirty"],  # noqa: S607
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError:
+        return "unknown"
+    return done.stdout.strip() or "unknown"
+
+
+def read_date() -> str:
+    """Now, in UTC."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
 def describe_machine() -> dict[str, Any]:
     """Where and with what the figures were taken."""
     cpu, flags = read_cpu()
@@ -163,13 +188,6 @@ def describe_machine() -> dict[str, Any]:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],  # noqa: S607
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     return {
         "cpu": cpu,
@@ -177,8 +195,8 @@ def describe_machine() -> dict[str, Any]:
         "flags": flags,
         "system": f"{platform.system()} {platform.machine()}",
         "versions": versions,
-        "commit": commit.stdout.strip() or "unknown",
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "commit": read_commit(),
+        "date": read_date(),
         "load_before": load,
     }
 

@@ -29,7 +29,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.util import find_spec
@@ -47,10 +49,11 @@ from vtrain.engines.cuda.calibration import DeviceEvaluator
 from vtrain.engines.cuda.compile import load_nvrtc
 from vtrain.engines.cuda.device import Call, Device, Pointer, Slot
 from vtrain.engines.cuda.digest import plan_tensor_digest
-from vtrain.engines.cuda.gemm import Epilogue, Factor, plan_matmul
+from vtrain.engines.cuda.gemm import Epilogue, Factor, find_choice, plan_matmul
 from vtrain.engines.cuda.gpu import CudaDevice, load_driver
 from vtrain.engines.cuda.kernels import Kernels
 from vtrain.engines.cuda.launch import Arg, Constant, Launch, Operand, Output, Scratch
+from vtrain.engines.cuda.selfcheck import KernelWarning
 from vtrain.engines.cuda.session import CudaSession
 from vtrain.errors import KernelError, MissingExtraError, RunError, VtrainError
 from vtrain.graph.builder import FixedExponents, GraphBuilder
@@ -104,8 +107,11 @@ PREDICTED = {
 }
 
 
-def judge(values: dict[str, float], failed: Sequence[str] = ()) -> dict[str, harness.Target]:
-    """Every target of the engine, those without a value as not run, or else as ``failed``."""
+def judge(
+    values: dict[str, float], failed: Sequence[str] = (), unfit: Set[str] = frozenset()
+) -> dict[str, harness.Target]:
+    """Every target of the engine, those without a value as not run, or else as ``failed``; those
+    whose values are ``unfit``, since other kernels gave them than are meant, as missed."""
     targets = {}
     for name, (kind, limit) in LIMITS.items():
         if name not in values:
@@ -114,6 +120,8 @@ def judge(values: dict[str, float], failed: Sequence[str] = ()) -> dict[str, har
             targets[name] = harness.at_least(values[name], limit)
         else:
             targets[name] = harness.at_most(values[name], limit)
+        if name in unfit and name in values:
+            targets[name] = harness.unfit(targets[name])
     return targets
 
 
@@ -288,16 +296,16 @@ def check_roots(device: Device, steps: int) -> dict[str, float]:
     }
 
 
-def run_sanitized() -> None:
-    """What compute-sanitizer watches: a few steps of the small models."""
-    device = CudaDevice()
-    kernels = Kernels(device, least_products=0)
+def run_sanitized(device: Device) -> None:
+    """What compute-sanitizer watches: a few steps of the small models.  Large cases of the
+    self-check, which take a GPU milliseconds, would take the sanitizer hours."""
+    kernels = Kernels(device, large=False, least_products=0)
     for step in small_steps().values():
         cpu = CpuSession(step.graph, step.samples)
         cuda = open_cuda(step, device, kernels)
-        assert run_steps(cuda, step.state, 3) == run_steps(cpu, step.state, 3)
+        if run_steps(cuda, step.state, 3) != run_steps(cpu, step.state, 3):
+            raise KernelError("gives other records than the cpu engine", where="step")
         cuda.close()
-    device.close()
 
 
 def check_sanitized(seconds: float) -> str:
@@ -305,7 +313,7 @@ def check_sanitized(seconds: float) -> str:
     sanitizer = shutil.which("compute-sanitizer")
     if sanitizer is None:
         return "not on this machine"
-    program = "import gpu; gpu.run_sanitized()"
+    program = "import gpu; gpu.run_sanitized(gpu.CudaDevice())"
     try:
         done = subprocess.run(
             [sanitizer, "--error-exitcode", "9", sys.executable, "-c", program],
@@ -318,11 +326,36 @@ def check_sanitized(seconds: float) -> str:
     except subprocess.TimeoutExpired:
         return f"not done in {seconds:.0f} seconds"
     if done.returncode == 0:
-        return "no errors"
+        return CLEAN
     return f"exit code {done.returncode}: {done.stdout[-500:]}"
 
 
+CLEAN = "no errors"
+SANITIZED_SECONDS = 540.0
+
+
+def report_sanitized() -> int:
+    """The whole of ``gpu.py sanitize``: a line, and the exit code."""
+    missing = find_missing(torch=False)
+    found = missing or check_sanitized(SANITIZED_SECONDS)
+    print(f"compute-sanitizer: {found}")
+    if missing or found == "not on this machine":
+        return harness.NOTHING_MEASURED
+    return 0 if found == CLEAN else 1
+
+
 # --- timing
+
+
+REPEATS = 10
+"""Calls between two events: the 10 to 15 us of a launch, which the first waits for, are a tenth of
+what they would be around one."""
+
+
+def repeat(work: Callable[[], object]) -> None:
+    """Queue it so often."""
+    for _ in range(REPEATS):
+        work()
 
 
 class Bench:
@@ -355,10 +388,11 @@ class Bench:
             self._device.launch(call)
 
     def time(self, rounds: int = 20) -> harness.Spread:
-        """Seconds, by the device's clock."""
+        """Seconds of one, by the device's clock."""
         for _ in range(3):
             self._replay()
-        return harness.spread([self._device.time(self._replay) for _ in range(rounds)])
+        replay = partial(repeat, self._replay)
+        return harness.spread([self._device.time(replay) / REPEATS for _ in range(rounds)])
 
     def close(self) -> None:
         """Give the memory back."""
@@ -367,7 +401,7 @@ class Bench:
 
 
 def time_torch(work: Callable[[], object], rounds: int = 20) -> harness.Spread:
-    """Seconds of a call, by torch's events."""
+    """Seconds of a call, by torch's events, as many calls between two as ours have."""
     import torch
 
     for _ in range(3):
@@ -376,10 +410,10 @@ def time_torch(work: Callable[[], object], rounds: int = 20) -> harness.Spread:
     for _ in range(rounds):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
-        work()
+        repeat(work)
         end.record()
         end.synchronize()
-        times.append(begin.elapsed_time(end) / 1e3)
+        times.append(begin.elapsed_time(end) / 1e3 / REPEATS)
     return harness.spread(times)
 
 
@@ -391,10 +425,10 @@ def multiply_exactly(a: Array, b: Array) -> Array:
     return np.asarray(exact.to(torch.int64).cpu().numpy())
 
 
-def measure_products(device: Device, size: int, rounds: int) -> dict[str, harness.Spread]:
-    """Seconds of int16 and int8 products of random data, which are checked."""
+def measure_products(device: Device, size: int, rounds: int) -> dict[str, Any]:
+    """Seconds of int16 and int8 products of random data, which are checked, and by which kernel."""
     rng = np.random.default_rng(size)
-    figures: dict[str, harness.Spread] = {}
+    figures: dict[str, Any] = {}
     for dtype, low, high in ((np.int16, -32639, 32639), (np.int8, -127, 127)):
         a, b = (rng.integers(low, high, (size, size), dtype=dtype, endpoint=True) for _ in "ab")
         places: dict[Arg, int] = {}
@@ -418,6 +452,7 @@ def measure_products(device: Device, size: int, rounds: int) -> dict[str, harnes
         if not np.array_equal(sums.reshape(size, size), multiply_exactly(a, b)):
             raise KernelError("gives a wrong product", where=launches[-1].kernel)
         figures[f"{name}, seconds"] = bench.time(rounds)
+        figures[f"{name}, kernel"] = find_choice(launches).kernel
         bench.close()
         for address in places.values():
             device.free(address)
@@ -451,7 +486,7 @@ def wall(step: Callable[[], object], finish: Callable[[], object], steps: int) -
 
 
 def make_torch(model: Model) -> Any:
-    """The torch twin of ``model``."""
+    """The torch twin of ``model``, on the host."""
     import torch
     from torch import nn
 
@@ -459,34 +494,54 @@ def make_torch(model: Model) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.parts = nn.ModuleDict()
+            # What the compiler traces is names and modules alone: it would break its graph at
+            # layers of ours.
+            self.plan: list[tuple[str, str, str, str]] = []
             for layer in model.layers:
+                name, other = layer.name.replace(".", "_"), ""
                 match layer:
                     case Linear():
                         outer, inner = model.params[layer.weight].shape
-                        self.parts[layer.name.replace(".", "_")] = nn.Linear(inner, outer)
+                        self.parts[name], kind = nn.Linear(inner, outer), "part"
                     case Conv():
                         outer, _, _, inner = model.params[layer.weight].shape
-                        part = nn.Conv2d(inner, outer, 3, padding=1)
-                        self.parts[layer.name.replace(".", "_")] = part
+                        self.parts[name], kind = nn.Conv2d(inner, outer, 3, padding=1), "part"
+                    case Relu():
+                        kind = "relu"
+                    case Add():
+                        kind, other = "add", layer.right
+                    case MaxPool():
+                        kind = "pool"
+                    case Reshape():
+                        kind = "flatten"
+                    case _:
+                        raise RunError("has no twin in torch", where=f"layer {layer.name}")
+                value = layer.left if isinstance(layer, Add) else layer.input
+                self.plan.append((kind, layer.name, value, other))
 
         def forward(self, x: Any) -> Any:
             values = {model.input: x}
-            for layer in model.layers:
-                match layer:
-                    case Linear() | Conv():
-                        part = self.parts[layer.name.replace(".", "_")]
-                        values[layer.name] = part(values[layer.input])
-                    case Relu():
-                        values[layer.name] = torch.relu(values[layer.input])
-                    case Add():
-                        values[layer.name] = values[layer.left] + values[layer.right]
-                    case MaxPool():
-                        values[layer.name] = nn.functional.max_pool2d(values[layer.input], 2)
-                    case Reshape():
-                        values[layer.name] = values[layer.input].flatten(1)
+            for kind, name, value, other in self.plan:
+                if kind == "part":
+                    values[name] = self.parts[name.replace(".", "_")](values[value])
+                elif kind == "relu":
+                    values[name] = torch.relu(values[value])
+                elif kind == "add":
+                    values[name] = values[value] + values[other]
+                elif kind == "pool":
+                    values[name] = nn.functional.max_pool2d(values[value], 2)
+                else:
+                    values[name] = values[value].flatten(1)
             return values[model.output]
 
-    return Network().cuda()
+    return Network()
+
+
+def compile_torch(network: Any, backend: str = "inductor") -> Any:
+    """Compiled as one graph, or an error: a baseline in pieces would flatter us."""
+    import torch
+
+    return torch.compile(network, fullgraph=True, backend=backend)
 
 
 def time_torch_steps(
@@ -499,7 +554,7 @@ def time_torch_steps(
     torch.backends.cudnn.allow_tf32 = False
     found = {}
     for name in ("bf16 compiled", "fp32"):
-        network = make_torch(model)
+        network = make_torch(model).cuda()
         x = torch.rand(batch, *model.input_shape, device="cuda")
         if len(model.input_shape) == 3:
             network = network.to(memory_format=torch.channels_last)
@@ -507,7 +562,7 @@ def time_torch_steps(
         y = torch.randint(0, classes, (batch,), device="cuda")
         optimizer = torch.optim.SGD(network.parameters(), lr=1e-3, momentum=0.9)
         half = name != "fp32"
-        forward = torch.compile(network) if half else network
+        forward = compile_torch(network) if half else network
 
         def step(
             forward: Any = forward,
@@ -587,11 +642,18 @@ def measure_hash(device: Device, nbytes: int, rounds: int) -> harness.Spread:
     return found
 
 
-def find_missing() -> str:
+def find_missing(*, torch: bool = True) -> str:
     """What this machine lacks; nothing if all can be measured."""
     try:
         load_nvrtc()
         load_driver()
+        return _find_missing_torch() if torch else ""
+    except (MissingExtraError, RunError) as error:
+        return str(error)
+
+
+def _find_missing_torch() -> str:
+    try:
         if find_spec("torch") is None:
             command = f"{sys.executable} -m pip install torch"
             raise MissingExtraError(f"torch is not installed: {command}", where="benchmark gpu")
@@ -639,9 +701,10 @@ class Course:
         """The same records as those of the cpu engine."""
         self.values |= check_roots(self._device, EQUAL_STEPS)
 
-    def check_sanitized(self) -> None:
-        """The small models under compute-sanitizer."""
-        self.figures["compute-sanitizer"] = check_sanitized(self.left)
+    @property
+    def disabled(self) -> frozenset[str]:
+        """Kernels that failed here: readable ones, or slower ones, were timed in their place."""
+        return self._kernels.disabled
 
     def measure_products(self, size: int) -> None:
         """Products of square matrices, ours and torch's."""
@@ -703,6 +766,8 @@ class Part:
     work: Callable[[Course], None]
     targets: tuple[str, ...]
     is_quick: bool = True
+    serves: bool = True
+    """It takes the kernels that passed the self-check: where one failed, others in its place."""
 
 
 MOST_SECONDS = 450.0
@@ -716,13 +781,14 @@ PARTS = (
         25,
         partial(Course.measure_products, size=4096),
         ("int16 product, 4096", "int8 product, 4096"),
+        serves=False,
     ),
     # 50 million weights are drawn in 5, calibrated, checked and placed three times in 20.
     Part("mlp step", 40, Course.measure_mlp, ("committing", "mlp step")),
     # 40 of them torch's compiler.
     Part("mlp step of torch", 60, Course.time_torch_mlp, ("mlp step",)),
     # 4 GiB are drawn, copied and hashed on the host, 5 each.
-    Part("BLAKE3", 20, Course.measure_hash, ("BLAKE3",)),
+    Part("BLAKE3", 20, Course.measure_hash, ("BLAKE3",), serves=False),
     Part("cnn step", 25, Course.measure_cnn, ("cnn step",), is_quick=False),
     # 80 of them torch's compiler.
     Part("cnn step of torch", 100, Course.time_torch_cnn, ("cnn step",), is_quick=False),
@@ -732,32 +798,55 @@ PARTS = (
         partial(Course.measure_products, size=8192),
         ("int16 product, 8192", "int8 product, 8192"),
         is_quick=False,
+        serves=False,
     ),
-    # Takes what is left, and is told to stop then.
-    Part("compute-sanitizer", 40, Course.check_sanitized, (), is_quick=False),
 )
-"""In the order of their importance; 400 seconds in all."""
+"""In the order of their importance; 360 seconds in all."""
 
 
 def run_parts(course: Course, parts: Sequence[Part]) -> Iterator[harness.Result]:
-    """A result after each part.  One that fails is named and does not keep others from running."""
-    failed: list[str] = []
+    """A result after each part.  One that fails is named and does not keep others from running.
+
+    Where kernels failed, or did not serve, others were measured in their place: they are named in
+    the figures, and the targets that these figures are held against are missed.
+    """
+    failed, unfit, said = list[str](), set[str](), list[str]()
     for part in parts:
         if course.left < part.seconds:
             course.figures.setdefault("left out for lack of time", []).append(part.name)
             continue
         begin = course.left
         try:
-            part.work(course)
+            with watch_kernels(said):
+                part.work(course)
         except (VtrainError, RuntimeError, MemoryError, OSError) as error:
             course.figures[f"{part.name}: failed"] = f"{type(error).__name__}: {error}"
             failed += [name for name in LIMITS if name.startswith(part.targets)]
+        if said or (part.serves and course.disabled):
+            unfit.update(name for name in LIMITS if name.startswith(part.targets))
+            course.figures["disabled kernels"] = sorted(course.disabled)
+            course.figures.setdefault("kernels that did not serve", []).extend(said)
+            said.clear()
         course.figures[f"{part.name}: took, seconds"] = round(begin - course.left, 1)
         print(f"{MOST_SECONDS - course.left:7.1f} s  {part.name}", file=sys.stderr)
-        yield harness.Result(dict(course.figures), judge(course.values, failed))
+        yield harness.Result(dict(course.figures), judge(course.values, failed, unfit))
     predicted = [{"target": name, "value": value} for name, value in PREDICTED.items()]
     course.figures["predicted"] = predicted
-    yield harness.Result(dict(course.figures), judge(course.values, failed))
+    yield harness.Result(dict(course.figures), judge(course.values, failed, unfit))
+
+
+@contextmanager
+def watch_kernels(said: list[str]) -> Iterator[None]:
+    """Put into ``said`` what is warned of kernels; other warnings go on."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", KernelWarning)
+        try:
+            yield
+        finally:
+            said += [str(one.message) for one in caught if issubclass(one.category, KernelWarning)]
+    for one in caught:
+        if not issubclass(one.category, KernelWarning):
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
 
 
 def measure(quick: bool) -> Iterator[harness.Result]:
@@ -776,13 +865,16 @@ def measure(quick: bool) -> Iterator[harness.Result]:
 ABOUT = """The cuda engine on the first GPU: the cpu engine's roots, and its speed against torch.
 
 Takes up to eight minutes on an H200; what was measured is in the file of --out after each part.
+What compute-sanitizer says of small steps is a call of its own: `gpu.py sanitize`.
 Exit codes: 0 all targets are met, 1 one is missed or failed, 3 there is no GPU, driver or torch to
 measure with, and stderr says which."""
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["sanitize"]:
+        sys.exit(report_sanitized())
     harness.main(
         "gpu",
         measure,
         about=ABOUT,
-        quick_help="Fewer rounds, and no CNN, 8192 cubed or compute-sanitizer: about four minutes.",
+        quick_help="Fewer rounds, and neither CNN nor 8192 cubed: about four minutes.",
     )

@@ -37,8 +37,12 @@ __device__ inline u32 packed_offset(u32 row, u32 piece) {
 // Bits of ``flags``.
 constexpr i64 STORES_SUMS = 1, ADDS_SUMS = 2, NARROWS = 4, HAS_BIAS = 8, IS_RELU = 16, TURNS = 32;
 
-// On their way out, 16 x COLUMNS outputs of a warp lie in shared memory, each weight of the sums by
-// itself: so that stores to device memory are whole lines.  A row is 8 words longer than its
+// How outputs leave a block.  BY_SUMS and BY_I16 go from the registers that the tensor cores leave
+// them in; BY_SLAB, for all else, by way of shared memory.
+enum Way { BY_SLAB, BY_SUMS, BY_I16 };
+
+// On the way by slab, 16 x COLUMNS outputs of a warp lie in shared memory, each weight of the sums
+// by itself: so that stores to device memory are whole lines.  A row is 8 words longer than its
 // columns, so that the pairs of neighbours that a warp writes, of 8 rows, lie in different banks.
 constexpr u32 SLAB_ROWS = 16;
 template <int COLUMNS>
@@ -48,6 +52,23 @@ __device__ inline u32 slab_place(u32 weight, u32 row, u32 column) {
 template <int SUMS, int COLUMNS>
 __device__ constexpr u32 slab_size() {
     return SUMS * SLAB_ROWS * (COLUMNS + 8);
+}
+
+// Of four lanes that have words 0 to 3 each, lane t gets word t of all four, in their order.
+__device__ inline void exchange_quad(u32 (&words)[4]) {
+    const bool odd = (threadIdx.x & 1) != 0, high = (threadIdx.x & 2) != 0;
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+        const u32 got = __shfl_xor_sync(0xffffffffu, odd ? words[i] : words[i + 1], 1);
+        words[i] = odd ? got : words[i];
+        words[i + 1] = odd ? words[i + 1] : got;
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const u32 got = __shfl_xor_sync(0xffffffffu, high ? words[i] : words[i + 2], 2);
+        words[i] = high ? got : words[i];
+        words[i + 2] = high ? words[i + 2] : got;
+    }
 }
 
 // What becomes of the sums [m, n]: stored, or added to what is there, as [n, m] if turned; and if
@@ -85,22 +106,138 @@ struct Epilogue {
         return has(IS_RELU) && value < 0 ? 0 : value;
     }
 
+    // The way of a block whose sums have so many terms, each of which is at most 2^30.  What goes
+    // without a slab is what steps do most: sums as they are, and int16 of a rescaling without
+    // multiplier, where shift and magnitudes allow it to be done in 32 bits (store_i16).
+    __device__ Way choose_way(i64 terms) const {
+        const i64 wanted = flags & (STORES_SUMS | ADDS_SUMS | NARROWS | TURNS);
+        if (wanted == STORES_SUMS && n % 2 == 0) return BY_SUMS;
+        const bool plain = wanted == NARROWS && out_dtype == I16 && n % 8 == 0 &&
+                           multiplier == 1 && shift >= 8 && shift <= 44;
+        if (!plain || (has(HAS_BIAS) && (bias_shift < -13 || bias_shift > 31))) return BY_SLAB;
+        const i64 left = bias_shift < 0 ? -bias_shift : 0;
+        const i64 most = (terms << 30) + (has(HAS_BIAS) ? 1ll << (31 + left) : 0) +
+                         (1ll << (shift - 1));
+        return most < 1ll << (shift < 16 ? 38 : 46) ? BY_I16 : BY_SLAB;
+    }
+
+    // The next three are of a lane and a group of 32 columns, of which ``left`` are not beyond the
+    // edge (none where the row is): it has columns 8 j + 2 (lane % 4) and the next, as the tensor
+    // cores leave them.
+
+    // ``at`` is where the lane's first sum belongs.  A store of the warp is 8 rows of 64 bytes, two
+    // whole sectors each.
+    template <int SUMS>
+    static __device__ void store_sums(const i32 (&parts)[4][2][SUMS], i64* at, i32 left) {
+        left -= threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            if (8 * j < left)
+                store_16_bytes(at + 8 * j, add_weights<SUMS>(parts[j][0]),
+                               add_weights<SUMS>(parts[j][1]));
+    }
+
+    template <int SUMS>
+    static __device__ i64 add_weights(const i32 (&parts)[SUMS]) {
+        i64 sum = parts[0];
+#pragma unroll
+        for (int weight = 1; weight < SUMS; weight++)
+            sum += (i64)parts[weight] * (1ll << 8 * weight);
+        return sum;
+    }
+
+    // The sum and what is added to it, x = hi 2^16 + mid 2^8 + lo + high 2^16 + low, are shifted
+    // in 32 bits: with shift >= 16
+    //     x >> shift = (hi + high + ((mid + ((lo + low) >> 8)) >> 8)) >> (shift - 16),
+    // since floor(floor(x / a) / b) = floor(x / ab); and with shift from 8 on
+    //     x >> shift = ((hi + high) 2^8 + mid + ((lo + low) >> 8)) >> (shift - 8).
+    // Of three weights lo is at most 32,768 * 255^2 and mid 32,768 * 2 * 128 * 255 in magnitude:
+    // neither sum overflows.  choose_way() sees to the outer one.
+    __device__ i32 upper_factor() const { return shift < 16 ? 256 : 1; }
+
+    // What is added to the sums of the lane's columns, of which ``column`` is the first: bias, and
+    // half of what rounding divides by; the bias as load_bias() has it.
+    __device__ void load_biases(i32 (&high)[4][2], i32 (&low)[4][2], i64 column, i32 left) const {
+        const i64 half = 1ll << (shift - 1);
+        const i32 factor = bias_shift < 0 ? 1 << (i32)-bias_shift : 1, down = (i32)bias_shift;
+        left -= threadIdx.x % 4 * 2;
+        const i32* const from = bias + column;
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+#pragma unroll
+            for (int c = 0; c < 2; c++) {
+                i32 value = has(HAS_BIAS) && 8 * j < left ? from[8 * j + c] : 0;
+                if (down > 0) value = (value >> down) + (value >> (down - 1) & 1);
+                const i64 plus = (i64)value * factor + half;
+                high[j][c] = (i32)(plus >> 16) * upper_factor();
+                low[j][c] = (i32)(plus & 0xffff);
+            }
+    }
+
+    // narrow() for what choose_way() lets through.  All lanes of a warp come here: they exchange
+    // columns, so that a lane has eight neighbours, from 8 (lane % 4) on, which belong to ``at``; a
+    // store is 8 rows of 64 bytes again.
+    template <int SUMS>
+    __device__ void store_i16(const i32 (&parts)[4][2][SUMS], const i32 (&high)[4][2],
+                              const i32 (&low)[4][2], i16* at, i32 left, u32& clamped) const {
+        const i32 least = has(IS_RELU) ? 0 : -32639, factor = upper_factor();
+        const i32 middle = shift < 16 ? 0 : 8, down = (i32)shift - 8 - middle;
+        u32 words[4], changed = 0;
+        i32 wide[4][2];
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            i32 values[2];
+#pragma unroll
+            for (int c = 0; c < 2; c++) {
+                i32 upper = (parts[j][c][0] + low[j][c]) >> 8;
+                if constexpr (SUMS > 1) upper += parts[j][c][1];
+                upper = (upper >> middle) + high[j][c];
+                if constexpr (SUMS > 2) upper += parts[j][c][2] * factor;
+                const i32 value = upper >> down;
+                const i32 inside = value < -32639 ? -32639 : value > 32639 ? 32639 : value;
+                changed |= (u32)(value ^ inside);
+                wide[j][c] = value;
+                values[c] = inside < least ? least : inside;
+            }
+            words[j] = __byte_perm((u32)values[0], (u32)values[1], 0x5410);
+        }
+        if (changed != 0) clamped += count_clamped(wide, left);
+        exchange_quad(words);
+        if ((i32)(threadIdx.x % 4 * 8) < left)
+            store_16_bytes(at, (i64)((u64)words[1] << 32 | words[0]),
+                           (i64)((u64)words[3] << 32 | words[2]));
+    }
+
+    // Beyond the edges there is nothing to count.
+    static __device__ u32 count_clamped(const i32 (&wide)[4][2], i32 left) {
+        u32 count = 0;
+        left -= threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+#pragma unroll
+            for (int c = 0; c < 2; c++)
+                count += 8 * j < left && (wide[j][c] < -32639 || wide[j][c] > 32639);
+        return count;
+    }
+
+    // How many of ``most`` columns from ``column`` on are not beyond the edge.
+    __device__ i32 count_columns(i64 column, i32 most) const {
+        return n - column < most ? (i32)(n - column) : most;
+    }
+
     // Takes a slab; done by a warp, in which a lane has four columns, the same in every row.
     template <int SUMS, int COLUMNS>
     __device__ void finish(const i32* slab, i64 row, i64 column) const {
         column += threadIdx.x % (COLUMNS / 4) * 4;
         if (column >= n) return;
         const i64 wanted = flags & (STORES_SUMS | ADDS_SUMS | NARROWS | TURNS);
-        const bool whole = n % 4 == 0;
-        if (whole && wanted == NARROWS && out_dtype == I16 && shift > 0 && shift < 64)
+        if (n % 4 == 0 && wanted == NARROWS && out_dtype == I16 && shift > 0 && shift < 64)
             finish_i16<SUMS, COLUMNS>(slab, row, column);
-        else if (whole && wanted == STORES_SUMS)
-            finish_sums<SUMS, COLUMNS>(slab, row, column);
         else
             finish_any<SUMS, COLUMNS>(slab, row, column);
     }
 
-    // The usual cases: four int16 a lane and nothing else, or four sums.
+    // Four int16 a lane and nothing else, whatever the multiplier.
     template <int SUMS, int COLUMNS>
     __device__ void finish_i16(const i32* slab, i64 row, i64 column) const {
         i64 bias_of[4] = {};
@@ -120,18 +257,6 @@ struct Epilogue {
             *(u64*)((i16*)out + (row + r) * n + column) = (u64)high << 32 | low;
         }
         if (clamped != 0) atomicAdd(saturated, (u64)clamped);
-    }
-
-    template <int SUMS, int COLUMNS>
-    __device__ void finish_sums(const i32* slab, i64 row, i64 column) const {
-#pragma unroll 1
-        for (u32 r = first_row<COLUMNS>(); r < SLAB_ROWS && row + r < m; r += 128 / COLUMNS) {
-            i64 values[4] = {};
-            read_slab<SUMS, COLUMNS>(slab, r, values);
-            longlong2* const at = (longlong2*)(sums + (row + r) * n + column);
-            at[0] = {values[0], values[1]};
-            at[1] = {values[2], values[3]};
-        }
     }
 
     // All there is, one by one.
@@ -190,12 +315,18 @@ __device__ inline TilePlace place_tile(i64 index, i64 row_tiles, i64 column_tile
 }
 
 // Parameters of every product.  ``batch_a`` and ``batch_b`` are 1 where a batch has matrices of its
-// own, 0 where all take the same; a block adds ``split`` inner tiles.  Grid: x tiles, y parts of
-// the inner axis, z matrices.
+// own, 0 where all take the same; a block adds ``split`` inner tiles.  Grid: x tiles (or fewer
+// blocks, for kernels that take more than one tile each), y parts of the inner axis, z matrices.
 #define PRODUCT_PARAMETERS                                                                         \
     const u8 *a, const u8 *b, i64 m, i64 n, i64 inner, i64 split, i64 batch_a, i64 batch_b,        \
         i64 flags, i64 *sums, void *out, i64 out_dtype, const i32 *bias, i64 bias_shift,           \
         i64 multiplier, i64 shift, u64 *saturated
+
+// Tiles of one matrix of the results.
+template <int COLUMNS>
+__device__ inline u32 count_tiles(i64 m, i64 n) {
+    return (u32)((m + TILE - 1) / TILE) * (u32)((n + COLUMNS - 1) / COLUMNS);
+}
 
 // What a block works on: inner tiles [first, end) of tile (row, column) of one matrix of the batch.
 struct Work {
@@ -206,9 +337,9 @@ struct Work {
 };
 
 template <int PLANES_A, int PLANES_B, int COLUMNS>
-__device__ inline Work find_work(PRODUCT_PARAMETERS) {
+__device__ inline Work find_work(u32 tile, PRODUCT_PARAMETERS) {
     const i64 row_tiles = (m + TILE - 1) / TILE, column_tiles = (n + COLUMNS - 1) / COLUMNS;
-    const TilePlace place = place_tile(blockIdx.x, row_tiles, column_tiles);
+    const TilePlace place = place_tile(tile, row_tiles, column_tiles);
     constexpr i64 TALL = COLUMNS > TILE ? COLUMNS / TILE : 1;  // B is padded to whole blocks
     const i64 tiles_b = (n + TALL * TILE - 1) / (TALL * TILE) * TALL;
     const i64 inner_tiles = (inner + TILE - 1) / TILE;

@@ -38,7 +38,7 @@ __device__ inline void multiply_mma(PRODUCT_PARAMETERS) {
     SHARED_BYTES(shared);
     constexpr int SUMS = PLANES_A + PLANES_B - 1;
     constexpr u32 STAGE_BYTES = (PLANES_A + PLANES_B) * STEP_PLANE_BYTES;
-    const Work work = find_work<PLANES_A, PLANES_B, 128>(PRODUCT_ARGUMENTS);
+    const Work work = find_work<PLANES_A, PLANES_B, 128>(blockIdx.x, PRODUCT_ARGUMENTS);
     const u8* const tiles_a =
         work.a + work.row_tile * work.inner_tiles * (PLANES_A * PLANE_BYTES);
     const u8* const tiles_b =
@@ -107,6 +107,46 @@ __device__ inline void multiply_mma(PRODUCT_PARAMETERS) {
             }
         }
     }
+    const Epilogue& epilogue = work.epilogue;
+    const Way way = epilogue.choose_way(work.terms);
+    if (way != BY_SLAB) {
+        const i64 row = work.row_tile * TILE + row0 + lane / 4;
+        const i64 column = work.column_tile * TILE + column0;
+        const i32 columns = epilogue.count_columns(column, 32);
+        const auto take = [&](i32(&parts)[4][2][SUMS], int i, int half) {
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+#pragma unroll
+                for (int c = 0; c < 2; c++)
+#pragma unroll
+                    for (int weight = 0; weight < SUMS; weight++)
+                        parts[j][c][weight] = held[weight][i][j][2 * half + c];
+        };
+        if (way == BY_SUMS) {
+            i64* const at = epilogue.sums + row * epilogue.n + column + 2 * (lane % 4);
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                i32 parts[4][2][SUMS];
+                take(parts, i / 2, i % 2);
+                const i32 left = row + 8 * i < epilogue.m ? columns : 0;
+                Epilogue::store_sums<SUMS>(parts, at + 8 * i * epilogue.n, left);
+            }
+            return;
+        }
+        i32 high[4][2], low[4][2];
+        u32 clamped = 0;
+        i16* const at = (i16*)epilogue.out + row * epilogue.n + column + 8 * (lane % 4);
+        epilogue.load_biases(high, low, column + 2 * (lane % 4), columns);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            i32 parts[4][2][SUMS];
+            take(parts, i / 2, i % 2);
+            const i32 left = row + 8 * i < epilogue.m ? columns : 0;
+            epilogue.store_i16<SUMS>(parts, high, low, at + 8 * i * epilogue.n, left, clamped);
+        }
+        if (clamped != 0) atomicAdd(epilogue.saturated, (u64)clamped);
+        return;
+    }
     copy_async_wait<0>();
     __syncthreads();
 
@@ -125,8 +165,8 @@ __device__ inline void multiply_mma(PRODUCT_PARAMETERS) {
                                                    8 * j + 2 * (lane % 4))) =
                         make_int2(held[weight][i][j][2 * half], held[weight][i][j][2 * half + 1]);
         __syncwarp();
-        work.epilogue.finish<SUMS, 32>(slab, work.row_tile * TILE + row0 + 16 * i,
-                                       work.column_tile * TILE + column0);
+        epilogue.finish<SUMS, 32>(slab, work.row_tile * TILE + row0 + 16 * i,
+                                  work.column_tile * TILE + column0);
         __syncwarp();
     }
 }

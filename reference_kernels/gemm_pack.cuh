@@ -38,15 +38,25 @@ __device__ inline Eight load_eight(const void* x, i64 dtype, i64 at, i64 count) 
         if (i < count) eight.put(i, load(x, dtype, at + i));
     return eight;
 }
-// The same from an address aligned to 16 bytes, all eight being there.
+// The same in one load, all eight being there and aligned as a whole.
+template <typename T>
 __device__ inline Eight load_whole(const void* x, i64 at) {
-    const uint4 whole = __ldg((const uint4*)((const i16*)x + at));
-    return {{whole.x, whole.y, whole.z, whole.w}};
+    if constexpr (sizeof(T) == 2) {
+        const uint4 whole = __ldg((const uint4*)((const i16*)x + at));
+        return {{whole.x, whole.y, whole.z, whole.w}};
+    } else {
+        // Each byte and its sign's, or a zero (of the second word).
+        constexpr u32 LOW = (T)-1 < 0 ? 0x9180 : 0x4140, HIGH = (T)-1 < 0 ? 0xb3a2 : 0x4342;
+        const uint2 whole = __ldg((const uint2*)((const T*)x + at));
+        return {{__byte_perm(whole.x, 0, LOW), __byte_perm(whole.x, 0, HIGH),
+                 __byte_perm(whole.y, 0, LOW), __byte_perm(whole.y, 0, HIGH)}};
+    }
 }
 __device__ inline bool is_aligned(const void* x) { return ((u64)x & 15) == 0; }
 
-// A source says of a tile whether it is plain: of int16, nothing of it beyond the ends, every eight
-// aligned.  Loads of a plain tile take no branches, so that many are under way at a time.
+// A source says of a tile whether it is plain: of int16 or bytes, nothing of it beyond the ends,
+// every eight aligned.  Loads of a plain tile take no branches, so that many are under way at a
+// time.
 
 // A matrix whose rows lie ``stride`` elements apart.
 struct MatrixSource {
@@ -54,11 +64,12 @@ struct MatrixSource {
     i64 dtype, start, stride, majors, minors;
 
     __device__ bool is_plain(i64 major, i64 minor) const {
-        return dtype == I16 && major + TILE <= majors && minor + TILE <= minors &&
+        return dtype <= I16 && major + TILE <= majors && minor + TILE <= minors &&
                is_aligned(x) && start % 8 == 0 && stride % 8 == 0;
     }
+    template <typename T>
     __device__ Eight load_plain(i64 major, i64 minor) const {
-        return load_whole(x, start + major * stride + minor);
+        return load_whole<T>(x, start + major * stride + minor);
     }
     __device__ Eight load_any(i64 major, i64 minor) const {
         if (major >= majors || minor >= minors) return {};
@@ -76,12 +87,13 @@ struct PatchSource {
 
     // Eight neighbours are of one pixel then.
     __device__ bool is_plain(i64 major, i64 minor) const {
-        return dtype == I16 && major + TILE <= majors && minor + TILE <= minors &&
+        return dtype <= I16 && major + TILE <= majors && minor + TILE <= minors &&
                is_aligned(x) && window.channels % 8 == 0;
     }
+    template <typename T>
     __device__ Eight load_plain(i64 major, i64 minor) const {
         const i64 at = find((u32)major, (u32)minor);
-        return at < 0 ? Eight{} : load_whole(x, at);
+        return at < 0 ? Eight{} : load_whole<T>(x, at);
     }
     __device__ Eight load_any(i64 major, i64 minor) const {
         Eight eight = {};
@@ -124,24 +136,38 @@ __device__ inline void put_piece(u8* tile, i64 planes, u32 row, u32 piece, const
     }
 }
 
+constexpr u32 ALONG_PARTS = TILE * 8 / PACK_THREADS, ACROSS_PARTS = TILE * 16 / PACK_THREADS;
+
+// Pieces of a plain tile; ``row`` and ``piece`` are this thread's first.
+template <typename T, typename Source>
+__device__ inline void pack_plain(const Source& source, u8* tile, i64 planes, i64 row0, i64 inner,
+                                  u32 row, u32 piece) {
+    Eight eights[ALONG_PARTS][2];
+#pragma unroll
+    for (u32 part = 0; part < ALONG_PARTS; part++)
+#pragma unroll
+        for (u32 half = 0; half < 2; half++)
+            eights[part][half] = source.template load_plain<T>(
+                row0 + row + part * (PACK_THREADS / 8), inner + 8 * half);
+#pragma unroll
+    for (u32 part = 0; part < ALONG_PARTS; part++)
+        put_piece(tile, planes, row + part * (PACK_THREADS / 8), piece, eights[part][0],
+                  eights[part][1]);
+}
+
 template <typename Source>
 __device__ inline void pack_along(const Source& source, u8* tile, i64 planes, i64 row0,
                                   i64 inner0) {
-    constexpr u32 PARTS = TILE * 8 / PACK_THREADS;
+    constexpr u32 PARTS = ALONG_PARTS;
     const u32 row = threadIdx.x / 8, piece = threadIdx.x % 8;
     const i64 inner = inner0 + 16 * piece;
     if (source.is_plain(row0, inner0)) {
-        Eight eights[PARTS][2];
-#pragma unroll
-        for (u32 part = 0; part < PARTS; part++)
-#pragma unroll
-            for (u32 half = 0; half < 2; half++)
-                eights[part][half] =
-                    source.load_plain(row0 + row + part * (PACK_THREADS / 8), inner + 8 * half);
-#pragma unroll
-        for (u32 part = 0; part < PARTS; part++)
-            put_piece(tile, planes, row + part * (PACK_THREADS / 8), piece, eights[part][0],
-                      eights[part][1]);
+        if (source.dtype == I16)
+            pack_plain<i16>(source, tile, planes, row0, inner, row, piece);
+        else if (source.dtype == I8)
+            pack_plain<i8>(source, tile, planes, row0, inner, row, piece);
+        else
+            pack_plain<u8>(source, tile, planes, row0, inner, row, piece);
         return;
     }
 #pragma unroll 1
@@ -164,21 +190,33 @@ __device__ inline void turn_eight(u32* words, u32 k, u32 group, const Eight& eig
             make_uint2(eight.pairs[pair], eight.pairs[pair + 1]);
 }
 
+// Loads of a plain tile, and their turning; ``k`` and ``group`` are this thread's first.
+template <typename T, typename Source>
+__device__ inline void turn_plain(const Source& source, u32* words, i64 row0, i64 inner0, u32 k,
+                                  u32 group) {
+    Eight eights[ACROSS_PARTS];
+#pragma unroll
+    for (u32 part = 0; part < ACROSS_PARTS; part++)
+        eights[part] = source.template load_plain<T>(inner0 + k + part * (PACK_THREADS / 16),
+                                                     row0 + 8 * group);
+#pragma unroll
+    for (u32 part = 0; part < ACROSS_PARTS; part++)
+        turn_eight(words, k + part * (PACK_THREADS / 16), group, eights[part]);
+}
+
 template <typename Source>
 __device__ inline void pack_across(const Source& source, u8* tile, i64 planes, i64 row0,
                                    i64 inner0) {
     __shared__ __align__(16) u32 words[TILE * TILE / 2];
-    constexpr u32 PARTS = TILE * 16 / PACK_THREADS;
+    constexpr u32 PARTS = ACROSS_PARTS;
     const u32 k = threadIdx.x / 16, group = threadIdx.x % 16;
     if (source.is_plain(inner0, row0)) {
-        Eight eights[PARTS];
-#pragma unroll
-        for (u32 part = 0; part < PARTS; part++)
-            eights[part] =
-                source.load_plain(inner0 + k + part * (PACK_THREADS / 16), row0 + 8 * group);
-#pragma unroll
-        for (u32 part = 0; part < PARTS; part++)
-            turn_eight(words, k + part * (PACK_THREADS / 16), group, eights[part]);
+        if (source.dtype == I16)
+            turn_plain<i16>(source, words, row0, inner0, k, group);
+        else if (source.dtype == I8)
+            turn_plain<i8>(source, words, row0, inner0, k, group);
+        else
+            turn_plain<u8>(source, words, row0, inner0, k, group);
     } else {
 #pragma unroll 1
         for (u32 part = 0; part < PARTS; part++) {
@@ -204,7 +242,7 @@ __device__ inline void pack_across(const Source& source, u8* tile, i64 planes, i
 extern "C" __global__ void matmul_split_image(i64 count, const i16* x, i64 plane_bytes, u8* out) {
     const i64 i = INDEX();
     if (i >= count) return;
-    const Eight first = load_whole(x, 16 * i), second = load_whole(x, 16 * i + 8);
+    const Eight first = load_whole<i16>(x, 16 * i), second = load_whole<i16>(x, 16 * i + 8);
     for (i64 plane = 0; plane < 2; plane++) {
         const uint2 left = take_bytes(first, plane == 1), right = take_bytes(second, plane == 1);
         *(uint4*)(out + plane * plane_bytes + 16 * i) = {left.x, left.y, right.x, right.y};

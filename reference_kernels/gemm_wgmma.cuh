@@ -128,6 +128,160 @@ struct RightTiles {
     }
 };
 
+// The part of the multiplying warpgroups in one tile; ``done`` counts the steps of all tiles.
+template <int PLANES_A, int PLANES_B, bool A_SIGNED, bool B_SIGNED, int COLUMNS, int STAGES>
+__device__ inline void multiply_tile(const Work& work, u32 base, u8* shared, u32& done) {
+    constexpr int SUMS = PLANES_A + PLANES_B - 1;
+    constexpr u32 COLUMN_PLANE_BYTES = COLUMNS * TILE;
+    constexpr u32 A_BYTES = PLANES_A * PLANE_BYTES, B_BYTES = PLANES_B * COLUMN_PLANE_BYTES;
+    constexpr u32 STAGE_BYTES = A_BYTES + B_BYTES;
+    const u32 full = base + STAGES * STAGE_BYTES, empty = full + 8 * STAGES;
+    const u32 drained = empty + 8 * STAGES;
+    const u32 group = threadIdx.x / 128 - 1, warp = threadIdx.x / 32 % 4;
+    const u32 lane = threadIdx.x % 32;
+    i32 held[SUMS][COLUMNS / 2];
+#pragma unroll
+    for (int weight = 0; weight < SUMS; weight++)
+#pragma unroll
+        for (int i = 0; i < COLUMNS / 2; i++) held[weight][i] = 0;
+
+    const auto multiply_part = [&](u64 left, u64 right, i32 part) {
+#pragma unroll
+        for (int plane = 0; plane < PLANES_A; plane++)
+#pragma unroll
+            for (int other = 0; other < PLANES_B; other++) {
+                // Addresses in descriptors count 16 bytes; 32 inner places are 2 of them.
+                const u64 at_a = left + plane * (PLANE_BYTES >> 4) + 2 * part;
+                const u64 at_b = right + other * (COLUMN_PLANE_BYTES >> 4) + 2 * part;
+                i32(&sum)[COLUMNS / 2] = held[plane + other];
+                constexpr bool LOW = false;  // of two planes the low one is unsigned
+                if (plane == PLANES_A - 1 && other == PLANES_B - 1)
+                    wgmma_m64k32<COLUMNS, A_SIGNED, B_SIGNED>(sum, at_a, at_b);
+                else if (plane == PLANES_A - 1)
+                    wgmma_m64k32<COLUMNS, A_SIGNED, LOW>(sum, at_a, at_b);
+                else if (other == PLANES_B - 1)
+                    wgmma_m64k32<COLUMNS, LOW, B_SIGNED>(sum, at_a, at_b);
+                else
+                    wgmma_m64k32<COLUMNS, LOW, LOW>(sum, at_a, at_b);
+            }
+    };
+    // Padding is not multiplied: the last tile may have fewer parts of 32 than four.
+    const i32 full_steps = (i32)(work.terms / TILE);
+    const i32 last_parts = (i32)(work.terms % TILE + 31) / 32;
+    i32 step = 0;
+#pragma unroll 1
+    for (; step < full_steps; step++) {
+        const u32 at = done + (u32)step, s = at % STAGES, stage = base + s * STAGE_BYTES;
+        const u64 left = describe_tile(stage + group * (64 * TILE));
+        const u64 right = describe_tile(stage + A_BYTES);
+        mbarrier_wait(full + 8 * s, at / STAGES & 1);
+        wgmma_fence();
+#pragma unroll
+        for (int part = 0; part < 4; part++) multiply_part(left, right, part);
+        wgmma_commit();
+        // One step stays in flight while the next begins; the one before it is done, and its
+        // stage may be filled again.
+        wgmma_wait<1>();
+        if (step > 0 && lane == 0) mbarrier_arrive(empty + 8 * ((at - 1) % STAGES));
+    }
+    if (last_parts > 0) {
+        const u32 at = done + (u32)step, s = at % STAGES, stage = base + s * STAGE_BYTES;
+        const u64 left = describe_tile(stage + group * (64 * TILE));
+        const u64 right = describe_tile(stage + A_BYTES);
+        mbarrier_wait(full + 8 * s, at / STAGES & 1);
+        wgmma_fence();
+#pragma unroll 1
+        for (i32 part = 0; part < last_parts; part++) multiply_part(left, right, part);
+        wgmma_commit();
+    }
+    wgmma_wait<0>();
+    // The stages of the last whole step, and of the one after it, go back: the next tile's first
+    // bytes come while the outputs leave.
+    done += (u32)full_steps;
+    if (full_steps > 0 && lane == 0) mbarrier_arrive(empty + 8 * ((done - 1) % STAGES));
+    if (last_parts > 0) {
+        if (lane == 0) mbarrier_arrive(empty + 8 * (done % STAGES));
+        done++;
+    }
+    const Epilogue& epilogue = work.epilogue;
+    const Way way = epilogue.choose_way(work.terms);
+    if (way != BY_SLAB) {
+        const i64 row = work.row_tile * TILE + 64 * group + 16 * warp + lane / 4;
+        const i64 column = work.column_tile * COLUMNS;
+        const i32 columns = epilogue.count_columns(column, COLUMNS);
+        const auto take = [&](i32(&parts)[4][2][SUMS], int begin, int half) {
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+#pragma unroll
+                for (int c = 0; c < 2; c++)
+#pragma unroll
+                    for (int weight = 0; weight < SUMS; weight++)
+                        parts[j][c][weight] =
+                            held[weight][4 * (begin / 8 + j) + 2 * half + c];
+        };
+        if (way == BY_SUMS) {
+            i64* const at = epilogue.sums + row * epilogue.n + column + 2 * (lane % 4);
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const i32 left = row + 8 * half < epilogue.m ? columns : 0;
+#pragma unroll
+                for (int begin = 0; begin < COLUMNS; begin += 32) {
+                    i32 parts[4][2][SUMS];
+                    take(parts, begin, half);
+                    Epilogue::store_sums<SUMS>(parts, at + 8 * half * epilogue.n + begin,
+                                               left - begin);
+                }
+            }
+            return;
+        }
+        u32 clamped = 0;
+        i16* const at = (i16*)epilogue.out + row * epilogue.n + column + 8 * (lane % 4);
+#pragma unroll
+        for (int begin = 0; begin < COLUMNS; begin += 32) {
+            i32 high[4][2], low[4][2];
+            epilogue.load_biases(high, low, column + begin + 2 * (lane % 4), columns - begin);
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                i32 parts[4][2][SUMS];
+                take(parts, begin, half);
+                const i32 left = row + 8 * half < epilogue.m ? columns - begin : 0;
+                epilogue.store_i16<SUMS>(parts, high, low, at + 8 * half * epilogue.n + begin,
+                                         left, clamped);
+            }
+        }
+        if (clamped != 0) atomicAdd(epilogue.saturated, (u64)clamped);
+        return;
+    }
+    // When all have read their stages, and nothing more arrives before all have arrived at
+    // ``drained``, the stages' memory takes 16 x 64 outputs of each warp at a time.
+    sync_multipliers();
+    static_assert(8 * 4 * slab_size<SUMS, 64>() <= STAGES * STAGE_BYTES, "slabs fit");
+    i32* const slabs = (i32*)(shared + (base - shared_address(shared)));
+    i32* const slab = slabs + (group * 4 + warp) * slab_size<SUMS, 64>();
+#pragma unroll
+    for (int begin = 0; begin < COLUMNS; begin += 64) {
+#pragma unroll
+        for (int weight = 0; weight < SUMS; weight++)
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    const int at = 4 * (begin / 8 + j) + 2 * half;
+                    *(int2*)(slab + slab_place<64>(weight, lane / 4 + 8 * half,
+                                                   8 * j + 2 * (lane % 4))) =
+                        make_int2(held[weight][at], held[weight][at + 1]);
+                }
+        __syncwarp();
+        epilogue.finish<SUMS, 64>(slab, work.row_tile * TILE + 64 * group + 16 * warp,
+                                  work.column_tile * COLUMNS + begin);
+        __syncwarp();
+    }
+    // Bulk copies come after what was written here.
+    proxy_fence();
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(drained);
+}
+
 template <int PLANES_A, int PLANES_B, bool A_SIGNED, bool B_SIGNED, int COLUMNS, int STAGES,
           typename Left>
 __device__ inline void multiply_wgmma(Left source, PRODUCT_PARAMETERS) {
@@ -139,142 +293,86 @@ __device__ inline void multiply_wgmma(Left source, PRODUCT_PARAMETERS) {
     constexpr u32 STAGE_BYTES = A_BYTES + B_BYTES;
     static_assert(COLUMNS <= TILE || PLANES_B == 1, "planes of tall tiles would not be neighbours");
     static_assert(SUMS * COLUMNS / 2 <= 192, "sums fit the registers");
-    const Work work = find_work<PLANES_A, PLANES_B, COLUMNS>(PRODUCT_ARGUMENTS);
-    const i32 steps = (i32)(work.end - work.first);
+    const u32 tiles = count_tiles<COLUMNS>(m, n);
 
     // Stages begin at a multiple of 1024 in the window; the barriers follow them.
     const u32 base = (shared_address(shared) + 1023) & ~1023u;
     const u32 full = base + STAGES * STAGE_BYTES, empty = full + 8 * STAGES;
+    const u32 drained = empty + 8 * STAGES;
     if (threadIdx.x == 0) {
         for (u32 s = 0; s < STAGES; s++) {
             mbarrier_init(full + 8 * s, Left::FILLERS);
             mbarrier_init(empty + 8 * s, 8);
         }
+        mbarrier_init(drained, 8);
         mbarrier_init_fence();
     }
     __syncthreads();
 
+    // A block goes on to the next of its tiles while the last one's outputs are on their way: steps
+    // are counted through all of them.  Only where these go by slab, which lies in the stages, the
+    // next tile's bytes wait for them.
     if (threadIdx.x < 128) {
         give_registers<Left::REGISTERS>();
-        if constexpr (GATHERS) {
-            const WindowRows<PLANES_A> rows(*source.window, work.row_tile * TILE, m);
-            RightTiles<PLANES_B, COLUMNS> right(work);
-            // So many steps lie between asking for a step's bytes and handing them over.  A stage
-            // comes back when the step after its own has been handed over: hence the 2.
-            constexpr i32 AHEAD = STAGES - 2;
-            for (i32 step = 0; step < steps + AHEAD; step++) {
-                if (step < steps) {
-                    const u32 s = (u32)step % STAGES, stage = base + s * STAGE_BYTES;
-                    mbarrier_wait(empty + 8 * s, ((u32)step / STAGES & 1) ^ 1);
-                    if (threadIdx.x == 0) {
-                        mbarrier_arrive_expect(full + 8 * s, B_BYTES);
-                        right.copy_next(stage + A_BYTES, full + 8 * s);
+        if (GATHERS || threadIdx.x == 0) {
+            u32 done = 0, rounds = 0;
+#pragma unroll 1
+            for (u32 tile = blockIdx.x; tile < tiles; tile += gridDim.x, rounds++) {
+                const Work work =
+                    find_work<PLANES_A, PLANES_B, COLUMNS>(tile, PRODUCT_ARGUMENTS);
+                const i32 steps = (i32)(work.end - work.first);
+                if (rounds > 0 && work.epilogue.choose_way(work.terms) == BY_SLAB)
+                    mbarrier_wait(drained, (rounds - 1) & 1);
+                RightTiles<PLANES_B, COLUMNS> right(work);
+                if constexpr (GATHERS) {
+                    const WindowRows<PLANES_A> rows(*source.window, work.row_tile * TILE, m);
+                    // So many steps lie between asking for a step's bytes and handing them over.  A
+                    // stage comes back when the step after its own has been handed over: hence
+                    // the 2.
+                    constexpr i32 AHEAD = STAGES - 2;
+                    for (i32 step = 0; step < steps + AHEAD; step++) {
+                        if (step < steps) {
+                            const u32 at = done + (u32)step, s = at % STAGES;
+                            const u32 stage = base + s * STAGE_BYTES;
+                            mbarrier_wait(empty + 8 * s, (at / STAGES & 1) ^ 1);
+                            if (threadIdx.x == 0) {
+                                mbarrier_arrive_expect(full + 8 * s, B_BYTES);
+                                right.copy_next(stage + A_BYTES, full + 8 * s);
+                            }
+                            rows.fetch(stage, a, source.plane_bytes, (work.first + step) * TILE,
+                                       inner);
+                        }
+                        copy_async_commit();
+                        if (step >= AHEAD) {
+                            copy_async_wait<AHEAD>();
+                            proxy_fence();
+                            mbarrier_arrive(full + 8 * ((done + (u32)(step - AHEAD)) % STAGES));
+                        }
                     }
-                    rows.fetch(stage, a, source.plane_bytes, (work.first + step) * TILE, inner);
+                } else {
+                    const u8* left =
+                        work.a + (work.row_tile * work.inner_tiles + work.first) * A_BYTES;
+                    for (i32 step = 0; step < steps; step++) {
+                        const u32 at = done + (u32)step, s = at % STAGES;
+                        const u32 stage = base + s * STAGE_BYTES;
+                        mbarrier_wait(empty + 8 * s, (at / STAGES & 1) ^ 1);
+                        mbarrier_arrive_expect(full + 8 * s, STAGE_BYTES);
+                        copy_bulk(stage, left, A_BYTES, full + 8 * s);
+                        right.copy_next(stage + A_BYTES, full + 8 * s);
+                        left += A_BYTES;
+                    }
                 }
-                copy_async_commit();
-                if (step >= AHEAD) {
-                    copy_async_wait<AHEAD>();
-                    proxy_fence();
-                    mbarrier_arrive(full + 8 * ((u32)(step - AHEAD) % STAGES));
-                }
-            }
-        } else if (threadIdx.x == 0) {
-            const u8* left = work.a + (work.row_tile * work.inner_tiles + work.first) * A_BYTES;
-            RightTiles<PLANES_B, COLUMNS> right(work);
-            for (i32 step = 0; step < steps; step++) {
-                const u32 s = (u32)step % STAGES, stage = base + s * STAGE_BYTES;
-                mbarrier_wait(empty + 8 * s, ((u32)step / STAGES & 1) ^ 1);
-                mbarrier_arrive_expect(full + 8 * s, STAGE_BYTES);
-                copy_bulk(stage, left, A_BYTES, full + 8 * s);
-                right.copy_next(stage + A_BYTES, full + 8 * s);
-                left += A_BYTES;
+                done += (u32)steps;
             }
         }
     } else {
         take_registers<Left::OTHER_REGISTERS>();
-        const u32 group = threadIdx.x / 128 - 1, warp = threadIdx.x / 32 % 4;
-        const u32 lane = threadIdx.x % 32;
-        i32 held[SUMS][COLUMNS / 2];
-#pragma unroll
-        for (int weight = 0; weight < SUMS; weight++)
-#pragma unroll
-            for (int i = 0; i < COLUMNS / 2; i++) held[weight][i] = 0;
-
-        const auto multiply_part = [&](u64 left, u64 right, i32 part) {
-#pragma unroll
-            for (int plane = 0; plane < PLANES_A; plane++)
-#pragma unroll
-                for (int other = 0; other < PLANES_B; other++) {
-                    // Addresses in descriptors count 16 bytes; 32 inner places are 2 of them.
-                    const u64 at_a = left + plane * (PLANE_BYTES >> 4) + 2 * part;
-                    const u64 at_b = right + other * (COLUMN_PLANE_BYTES >> 4) + 2 * part;
-                    i32(&sum)[COLUMNS / 2] = held[plane + other];
-                    constexpr bool LOW = false;  // of two planes the low one is unsigned
-                    if (plane == PLANES_A - 1 && other == PLANES_B - 1)
-                        wgmma_m64k32<COLUMNS, A_SIGNED, B_SIGNED>(sum, at_a, at_b);
-                    else if (plane == PLANES_A - 1)
-                        wgmma_m64k32<COLUMNS, A_SIGNED, LOW>(sum, at_a, at_b);
-                    else if (other == PLANES_B - 1)
-                        wgmma_m64k32<COLUMNS, LOW, B_SIGNED>(sum, at_a, at_b);
-                    else
-                        wgmma_m64k32<COLUMNS, LOW, LOW>(sum, at_a, at_b);
-                }
-        };
-        // Padding is not multiplied: the last tile may have fewer parts of 32 than four.
-        const i32 full_steps = (i32)(work.terms / TILE);
-        const i32 last_parts = (i32)(work.terms % TILE + 31) / 32;
-        i32 step = 0;
+        u32 done = 0;
 #pragma unroll 1
-        for (; step < full_steps; step++) {
-            const u32 s = (u32)step % STAGES, stage = base + s * STAGE_BYTES;
-            const u64 left = describe_tile(stage + group * (64 * TILE));
-            const u64 right = describe_tile(stage + A_BYTES);
-            mbarrier_wait(full + 8 * s, (u32)step / STAGES & 1);
-            wgmma_fence();
-#pragma unroll
-            for (int part = 0; part < 4; part++) multiply_part(left, right, part);
-            wgmma_commit();
-            // One step stays in flight while the next begins; the one before it is done, and its
-            // stage may be filled again.
-            wgmma_wait<1>();
-            if (step > 0 && lane == 0) mbarrier_arrive(empty + 8 * ((u32)(step - 1) % STAGES));
-        }
-        if (last_parts > 0) {
-            const u32 s = (u32)step % STAGES, stage = base + s * STAGE_BYTES;
-            const u64 left = describe_tile(stage + group * (64 * TILE));
-            const u64 right = describe_tile(stage + A_BYTES);
-            mbarrier_wait(full + 8 * s, (u32)step / STAGES & 1);
-            wgmma_fence();
-#pragma unroll 1
-            for (i32 part = 0; part < last_parts; part++) multiply_part(left, right, part);
-            wgmma_commit();
-        }
-        wgmma_wait<0>();
-        // All stages have been read, and nothing more arrives: their memory takes 16 x 64 outputs
-        // of each warp at a time.
-        sync_multipliers();
-        static_assert(8 * 4 * slab_size<SUMS, 64>() <= STAGES * STAGE_BYTES, "slabs fit");
-        i32* const slabs = (i32*)(shared + (base - shared_address(shared)));
-        i32* const slab = slabs + (group * 4 + warp) * slab_size<SUMS, 64>();
-#pragma unroll
-        for (int begin = 0; begin < COLUMNS; begin += 64) {
-#pragma unroll
-            for (int weight = 0; weight < SUMS; weight++)
-#pragma unroll
-                for (int j = 0; j < 8; j++)
-#pragma unroll
-                    for (int half = 0; half < 2; half++) {
-                        const int at = 4 * (begin / 8 + j) + 2 * half;
-                        *(int2*)(slab + slab_place<64>(weight, lane / 4 + 8 * half,
-                                                       8 * j + 2 * (lane % 4))) =
-                            make_int2(held[weight][at], held[weight][at + 1]);
-                    }
-            __syncwarp();
-            work.epilogue.finish<SUMS, 64>(slab, work.row_tile * TILE + 64 * group + 16 * warp,
-                                           work.column_tile * COLUMNS + begin);
-            __syncwarp();
-        }
+        for (u32 tile = blockIdx.x; tile < tiles; tile += gridDim.x)
+            multiply_tile<PLANES_A, PLANES_B, A_SIGNED, B_SIGNED, COLUMNS, STAGES>(
+                find_work<PLANES_A, PLANES_B, COLUMNS>(tile, PRODUCT_ARGUMENTS), base, shared,
+                done);
     }
 }
 

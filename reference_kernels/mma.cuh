@@ -15,6 +15,14 @@
 // Address in the window of shared memory, as instructions take it.
 __device__ inline u32 shared_address(const void* at) { return (u32)__cvta_generic_to_shared(at); }
 
+// One store of 128 bits to device memory, which the compiler would split where it loses sight of
+// the alignment.
+__device__ inline void store_16_bytes(void* at, i64 low, i64 high) {
+    asm volatile("st.global.v2.b64 [%0], {%1, %2};\n" ::"l"(__cvta_generic_to_global(at)), "l"(low),
+                 "l"(high)
+                 : "memory");
+}
+
 // --- sm_80: "Matrix Fragments for mma.m16n8k32", with .s8 and .u8
 
 // d += a b for a [16, 32] by rows and b [32, 8] by columns.  With group = lane / 4 and t = lane %

@@ -13,6 +13,8 @@ inline u32 shared_address(const void* at) {
     return (u32)((const unsigned char*)at - dynamic_shared);
 }
 
+inline void store_16_bytes(void* at, i64 low, i64 high) { *(longlong2*)at = {low, high}; }
+
 namespace host {
 
 static void report(const char* kind);  // launcher.h: the launch fails, and says so

@@ -1,4 +1,7 @@
-"""One device for all tests of kernels: it keeps the libraries that it has loaded."""
+"""One device for all tests of kernels: it keeps the libraries that it has loaded.
+
+Tests on a GPU are the exception: each is a process (``tests.cuda.alone``).
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.cuda import alone
+from tests.cuda.alone import pytest_runtest_protocol
 from tests.cuda.host_device import HostDevice
 from vtrain.engines.cuda.device import Device
+
+__all__ = ["pytest_runtest_protocol"]
 
 
 @pytest.fixture(scope="session")
@@ -19,10 +26,10 @@ def host_device() -> Iterator[HostDevice]:
 
 
 @pytest.fixture(scope="session")
-def gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Device]:
+def gpu() -> Iterator[Device]:
     """The first GPU of this machine; for tests that are marked with ``gpu``."""
     from vtrain.engines.cuda.gpu import CudaDevice
 
-    device = CudaDevice(folder=tmp_path_factory.mktemp("kernels"))
+    device = CudaDevice(folder=alone.FOLDER)
     yield device
     device.close()

@@ -6,6 +6,7 @@ import importlib
 import json
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tests.cuda.host_device import REPOSITORY, HostDevice
 from vtrain.engines.cuda.kernels import Kernels
 from vtrain.errors import KernelError, RunError
 
+SAID = ("seconds", "kernel")
 SCRIPT = REPOSITORY / "benchmarks" / "gpu.py"
 
 
@@ -148,6 +150,111 @@ def test_a_result_follows_every_part(gpu: Any, capsys: pytest.CaptureFixture[str
     ]
 
 
+@pytest.mark.parametrize("how", ["warned", "disabled"])
+def test_figures_of_fallbacks_fail_their_targets(
+    how: str, gpu: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel that failed is named, and what was measured in its place meets no target."""
+    course, _ = make_course(gpu)
+    step, torch = "mlp step", "mlp step, time over torch fp32"
+
+    def fall_back(course: Any) -> None:
+        if how == "warned":
+            warnings.warn("kernel matmul_x gives wrong bits", gpu.KernelWarning, stacklevel=1)
+            warnings.warn("something else", UserWarning, stacklevel=1)
+        else:
+            course._kernels._checker.disabled = frozenset({"matmul_x"})
+
+    def compare(course: Any) -> None:
+        course.values |= {torch: 0.1, "BLAKE3 of 4 GiB, GB/s": 999.0}
+
+    parts = [
+        gpu.Part("step", 1, fall_back, (step,)),
+        gpu.Part("theirs", 1, compare, (step,)),
+        gpu.Part("hash", 1, lambda course: None, ("BLAKE3",), serves=False),
+    ]
+    with warnings.catch_warnings(record=True) as others:
+        warnings.simplefilter("always")
+        *_, last = gpu.run_parts(course, parts)
+    assert [str(one.message) for one in others] == ["something else"] * (how == "warned")
+    assert last.targets[torch] == {"limit": 1.0, "value": 0.1, "met": False}
+    assert last.targets["BLAKE3 of 4 GiB, GB/s"]["met"]
+    assert not last.met
+    if how == "warned":
+        said = ["kernel matmul_x gives wrong bits"]
+        assert last.figures["kernels that did not serve"] == said
+    else:
+        assert last.figures["disabled kernels"] == ["matmul_x"]
+
+
+def test_ten_calls_share_the_cost_of_an_event_pair(gpu: Any) -> None:
+    """A launch would add 10 to 15 us to what is timed by itself."""
+
+    class Counting(HostDevice):
+        pairs, replays = 0, 0
+
+        def record(self, work: Callable[[], None]) -> Callable[[], None]:
+            def replay() -> None:
+                self.replays += 1
+
+            return replay
+
+        def time(self, work: Callable[[], None]) -> float:
+            self.pairs, self.replays = self.pairs + 1, 0
+            work()
+            return 1e-5 + self.replays * 1e-3
+
+    device = Counting()
+    found = gpu.Bench(device, [], {}).time(rounds=4)
+    assert (device.pairs, device.replays, found["n"]) == (4, 10, 4)
+    assert found["median"] == pytest.approx(1.001e-3)
+
+
+def test_the_compiled_baseline_is_one_graph(gpu: Any) -> None:
+    """Whatever breaks the graph is an error; both models of the benchmark have none."""
+    torch = pytest.importorskip("torch")
+    shapes = {"mlp": (4, 12), "cnn": (2, 3, 8, 8)}
+    models = {"mlp": gpu.make_mlp((12, 8, 8, 5)), "cnn": gpu.make_cnn(8, (4, 6), 1, 5)}
+    for name, model in models.items():
+        network = gpu.make_torch(model)
+        x = torch.rand(*shapes[name])
+        assert torch.equal(gpu.compile_torch(network, "eager")(x), network(x))
+
+    class Broken(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, x: Any) -> Any:
+            torch._dynamo.graph_break()
+            return x + 1
+
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        gpu.compile_torch(Broken(), "eager")(torch.rand(3))
+
+
+def test_what_the_sanitizer_watches_is_small_and_a_call_of_its_own(
+    gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[dict[str, Any]] = []
+
+    def make(device: Any, **options: Any) -> Kernels:
+        made.append(options)
+        return Kernels(device, fast=False)
+
+    monkeypatch.setattr(gpu, "Kernels", make)
+    monkeypatch.setattr(gpu, "make_cnn", lambda *given: gpu.make_mlp((192, 6, 10)))
+    device = HostDevice()
+    gpu.run_sanitized(device)
+    device.close()
+    assert [options["large"] for options in made] == [False]
+    assert not any("sanitizer" in part.name for part in gpu.PARTS)
+    done = start("sanitize", program=hide("cuda", "cuda.bindings"))
+    assert done.returncode == 3
+    assert "pip install 'vtrain[cuda]'" in done.stdout
+
+
+def test_a_machine_without_git_is_described(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert gpu.harness.describe_machine()["commit"] == "unknown"
+
+
 def test_what_ends_it_leaves_what_was_found(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     target = "{'a': harness.at_least(2, 1)}"
@@ -170,7 +277,8 @@ def test_products_are_checked_and_timed(
 
     monkeypatch.setattr(gpu, "multiply_exactly", multiply)
     found = gpu.measure_products(host_device, 64, 1)
-    assert found.keys() == {"i16, seconds", "i8, seconds"}
+    assert found.keys() == {f"{name}, {what}" for name in ("i16", "i8") for what in SAID}
+    assert found["i16, kernel"] == "matmul_mma_i16_i16"
     monkeypatch.setattr(gpu, "multiply_exactly", lambda a, b: multiply(a, b) + 1)
     with pytest.raises(KernelError, match="wrong product"):
         gpu.measure_products(host_device, 64, 1)

@@ -36,7 +36,7 @@ FILE = "relu.cu"
 
 def test_the_architectures_are_those_that_are_meant() -> None:
     *wanted, newest = list_architectures()
-    assert wanted == ["sm_75", "sm_80", "sm_90a"]
+    assert wanted == ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"]
     assert int(newest[3:].rstrip("a")) >= 120
 
 
@@ -244,9 +244,19 @@ def test_readable_kernels_that_do_not_compile_are_an_error_at_once(
 
 @pytest.mark.parametrize(
     ("capability", "expected"),
-    [((8, 0), "sm_80"), ((9, 0), "sm_90a"), ((12, 0), "sm_120a"), ((8, 9), "sm_89")],
+    [
+        ((8, 0), "sm_80"),
+        ((9, 0), "sm_90a"),
+        ((12, 0), "sm_120a"),
+        ((8, 9), "sm_89"),
+        # Newer than NVRTC, in a generation that it knows: machine code, which no driver refuses.
+        ((12, 9), "sm_121"),
+        ((9, 9), "sm_90"),
+    ],
 )
-def test_a_device_gets_code_of_its_own(capability: tuple[int, int], expected: str) -> None:
+def test_a_device_gets_machine_code_of_its_own_or_of_its_generation(
+    capability: tuple[int, int], expected: str
+) -> None:
     assert choose_architecture(*capability) == expected
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import ctypes
 import gc
 import itertools
@@ -553,6 +554,52 @@ def test_the_device_says_what_it_is(device: CudaDevice) -> None:
     assert info.uuid == bytes(range(16)).hex()
     assert info.driver == "CUDA 13.2"
     assert info.compiler == " ".join(("NVRTC 13.2", *OPTIONS))
+
+
+@pytest.mark.parametrize("error", [ImportError, RuntimeError])
+def test_bindings_without_nvml_open_the_device_all_the_same(
+    error: type[Exception], driver: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those before 13.2 have none; the driver is then named by the CUDA that it knows."""
+    real = builtins.__import__
+
+    def refuse(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name == "cuda.bindings" and "nvml" in (args[2] or ()):
+            raise error("cannot import name 'nvml'")
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    device = CudaDevice(folder=tmp_path)
+    assert device.info.driver == "CUDA 13.2"
+    device.close()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "error", "what"),
+    [
+        ("compute_120", "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "PTX for compute_120"),
+        ("sm_120", "CUDA_ERROR_NO_BINARY_FOR_GPU", "machine code for sm_120"),
+    ],
+)
+def test_kernels_that_the_driver_is_too_old_for_name_both_versions(
+    architecture: str,
+    error: str,
+    what: str,
+    driver: FakeDriver,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failed = getattr(driver.CUresult, error)
+    monkeypatch.setattr(gpu, "choose_architecture", lambda *capability: architecture)
+    monkeypatch.setattr(FakeDriver, "cuModuleLoadData", lambda self, image: (failed, None))
+    monkeypatch.setattr(FakeDriver, "cuDriverGetVersion", lambda self: (OK, 13000))
+    device = CudaDevice(folder=tmp_path)
+    with pytest.raises(KernelError) as caught:
+        device.prepare([("relu.cu", "relu")])
+    assert caught.value.where == "relu.cu"
+    for said in ("knows CUDA 13.0", what, "NVRTC 13.2", "'nvidia-cuda-nvrtc==13.0.*'", error):
+        assert said in caught.value.message
+    device.close()
 
 
 def test_a_changed_source_is_loaded_anew(device: CudaDevice) -> None:

@@ -339,6 +339,197 @@ def test_epilogues(
             assert np.array_equal(result.sums.reshape(18, n), exact(a, b))
 
 
+def narrow_by_law(
+    sums: Array, bias: Array, multiplier: int, shift: int, bias_shift: int, relu: bool
+) -> tuple[Array, int]:
+    """int16 outputs, and how many of them were clamped."""
+    wide = rs((sums + rs(bias, bias_shift)) * multiplier, shift)
+    narrow = saturate(wide, "i16")
+    return np.maximum(narrow, 0) if relu else narrow, count_saturated(wide, "i16")
+
+
+SHIFTS = [
+    # Just below, at and above the shifts between which int16 goes out of registers, the one from
+    # which on two steps of eight do, and magnitudes that force the way by slab.
+    *((shift, bias_shift, 3) for shift in (7, 8, 9, 15, 16, 17) for bias_shift in (0, 5)),
+    *((shift, bias_shift, 40) for shift in (14, 16, 24, 43, 44, 45) for bias_shift in (-13, 1)),
+    *((20, bias_shift, 300) for bias_shift in (-14, -13, 31, 32, 64)),
+]
+
+
+@pytest.mark.parametrize("architecture", [MMA, WGMMA])
+@pytest.mark.parametrize(("shift", "bias_shift", "k"), SHIFTS)
+def test_int16_from_registers_is_rounded_and_clamped_as_the_law_does(
+    host_device: HostDevice, architecture: str, shift: int, bias_shift: int, k: int
+) -> None:
+    """Every lane's outputs and counts, at edges of rows and columns, whole tiles among them."""
+    m, n = 133, 136
+    a, b = random((m, k), "i16", shift), random((k, n), "i16", k)
+    a[: m // 2] >>= 9  # half of the outputs are not clamped
+    bias = np.random.default_rng(k).integers(-(2**31), 2**31, n).astype(np.int32)
+    bias[::3] >>= 20
+    bias[1] = -(2**31)
+    for relu in (False, True):
+        rest = (1, shift, bias_shift, relu)
+        expected, clamped = narrow_by_law(exact(a, b), bias, *rest)
+        narrow = Narrow(Output(), "i16", 1, shift, Saturated(), Operand(2), bias_shift, relu)
+        launches = plan_matmul(
+            *factors(a, b), Epilogue(None, narrow), architecture, least_products=0
+        )
+        result = run(host_device, launches, [a, b, bias], m * n)
+        np.testing.assert_array_equal(result.narrow.reshape(m, n), expected)
+        assert result.saturated == clamped
+
+
+@pytest.mark.parametrize("architecture", [MMA, WGMMA])
+@pytest.mark.parametrize(
+    "parts", [("i16", "i8"), ("i16", "u8"), ("i8", "i16"), ("u8", "i16"), ("i8", "i8")]
+)
+@pytest.mark.parametrize(("n", "shift"), [(8, 12), (264, 18), (264, 9)])
+def test_int16_of_fewer_planes_from_registers(
+    host_device: HostDevice, architecture: str, parts: tuple[Bytes, Bytes], n: int, shift: int
+) -> None:
+    a, b = random((19, 70), parts[0], n), random((70, n), parts[1], shift)
+    expected, clamped = narrow_by_law(exact(a, b), np.zeros(n, np.int32), 1, shift, 0, False)
+    narrow = Narrow(Output(), "i16", 1, shift, Saturated())
+    launches = plan_matmul(
+        *factors(a, b, parts), Epilogue(None, narrow), architecture, least_products=0
+    )
+    result = run(host_device, launches, [a, b], 19 * n)
+    np.testing.assert_array_equal(result.narrow.reshape(19, n), expected)
+    assert result.saturated == clamped
+
+
+@pytest.mark.parametrize("architecture", [MMA, WGMMA])
+@pytest.mark.parametrize("value", [(-32768, -32768), (-32768, 32767), (32767, 32767), (255, 255)])
+@pytest.mark.parametrize(("k", "shift"), [(254, 15), (255, 15), (257, 15), (1500, 31)])
+def test_int16_of_the_largest_sums_from_registers(
+    host_device: HostDevice, architecture: str, value: tuple[int, int], k: int, shift: int
+) -> None:
+    """Where the limits of the 32-bit arithmetic lie: the emulation reports what overflows."""
+    a, b = np.full((2, k), value[0], np.int16), np.full((k, 8), value[1], np.int16)
+    bias = np.full(8, -(2**31) if value[1] < 0 else 2**31 - 1, np.int32)
+    for bias_shift in (-13, -6, 0):
+        expected, clamped = narrow_by_law(exact(a, b), bias, 1, shift, bias_shift, False)
+        narrow = Narrow(Output(), "i16", 1, shift, Saturated(), Operand(2), bias_shift)
+        launches = plan_matmul(
+            *factors(a, b), Epilogue(None, narrow), architecture, least_products=0
+        )
+        result = run(host_device, launches, [a, b, bias], 16)
+        np.testing.assert_array_equal(result.narrow.reshape(2, 8), expected)
+        assert result.saturated == clamped
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", [MMA, WGMMA])
+@pytest.mark.parametrize("value", [-128 * 256 + 255, 255, -32768])
+def test_int16_of_the_longest_sums_from_registers(
+    host_device: HostDevice, architecture: str, value: int
+) -> None:
+    """Each byte sum as large as it can be, and what is added to it the most there may be."""
+    a, b = np.full((1, LONGEST_SUM), value, np.int16), np.full((LONGEST_SUM, 8), value, np.int16)
+    bias = np.full(8, 2**31 - 1, np.int32)
+    for shift in (32, 44):
+        expected, clamped = narrow_by_law(exact(a, b), bias, 1, shift, -13, False)
+        narrow = Narrow(Output(), "i16", 1, shift, Saturated(), Operand(2), -13)
+        launches = plan_matmul(
+            *factors(a, b), Epilogue(None, narrow), architecture, least_products=0
+        )
+        result = run(host_device, launches, [a, b, bias], 8)
+        np.testing.assert_array_equal(result.narrow.reshape(1, 8), expected)
+        assert result.saturated == clamped
+
+
+@pytest.mark.parametrize("architecture", [MMA, WGMMA])
+@pytest.mark.parametrize("n", [2, 66, 135, 136, 200])
+@pytest.mark.parametrize("parts", [("i16", "i16"), ("i8", "i8")])
+def test_sums_from_registers_and_by_slab(
+    host_device: HostDevice, architecture: str, n: int, parts: tuple[Bytes, Bytes]
+) -> None:
+    """Even numbers of columns go out of registers, odd ones by shared memory."""
+    a, b = random((131, 40), parts[0], n), random((40, n), parts[1], 3)
+    assert np.array_equal(multiply(host_device, a, b, architecture, parts=parts), exact(a, b))
+
+
+@pytest.mark.parametrize("processors", [1, 9])
+@pytest.mark.parametrize("n", [520, 519])
+@pytest.mark.parametrize("k", [40, 300, 384])
+def test_blocks_go_from_tile_to_tile(
+    host_device: HostDevice, backwards: bool, n: int, k: int, processors: int
+) -> None:
+    """Out of registers and by slab, with a last step that is part of one, none, and no other."""
+    m = 390
+    a, b = random((m, k), "i16", n), random((k, n), "i16", k)
+    launches = plan_matmul(
+        *factors(a, b), Epilogue(SUMS), WGMMA, processors=processors, least_products=0
+    )
+    assert launches is not None
+    assert launches[-1].grid == (max(processors, 8), 1, 1)
+    sums = run(host_device, launches, [a, b], m * n).sums
+    assert np.array_equal(sums.reshape(m, n), exact(a, b))
+    narrow = Narrow(Output(), "i16", 1, 20, Saturated())
+    launches = plan_matmul(
+        *factors(a, b), Epilogue(None, narrow), WGMMA, processors=processors, least_products=0
+    )
+    expected, clamped = narrow_by_law(exact(a, b), np.zeros(n, np.int32), 1, 20, 0, False)
+    result = run(host_device, launches, [a, b], m * n)
+    assert np.array_equal(result.narrow.reshape(m, n), expected)
+    assert result.saturated == clamped
+
+
+@pytest.mark.parametrize("columns", [48, 130])
+def test_blocks_gather_windows_from_tile_to_tile(
+    host_device: HostDevice, backwards: bool, columns: int
+) -> None:
+    shape, window = (5, 16, 16, 16), Window((3, 3), (1, 1), (1, 1, 1, 1))
+    image, weights = random(shape, "i16", 12), random((144, columns), "i16", 13)
+    patches = window.patches(image).reshape(1280, 144)
+    packed = pack_window(window, shape)
+    left = Factor(Operand(0), "i16", 1280, 144, True, *RANGES["i16"], windows=packed)
+    right = Factor(Operand(1), "i16", columns, 144, False, *RANGES["i16"])
+    launches = plan_matmul(left, right, Epilogue(SUMS), WGMMA)
+    assert "matmul_split_image" in kernels(launches)
+    assert launches is not None
+    assert launches[-1].grid == (8, 1, 1)
+    sums = run(host_device, launches, [image, weights], 1280 * columns).sums
+    assert np.array_equal(sums.reshape(1280, columns), exact(patches, weights))
+
+
+@pytest.mark.parametrize("dtype", ["i8", "u8"])
+@pytest.mark.parametrize("transposes", [(0, 0), (1, 1)])
+@pytest.mark.parametrize("extent", [128, 136, 130])
+def test_bytes_are_packed_whole(
+    host_device: HostDevice, dtype: Bytes, transposes: tuple[int, int], extent: int
+) -> None:
+    """Tiles of bytes that are whole and aligned, those at edges, and rows that are not aligned; as
+    one plane, and as two beside an operand that is one."""
+    a = random((extent, 2 * extent), dtype, 1).astype(NUMPY_DTYPES[dtype])
+    for lo, hi in (RANGES[dtype], (-128, 127) if dtype == "i8" else (0, 255)):
+        for other in ("i16", "i8"):
+            b = random((2 * extent, 16), other, 2)
+            left = Factor(Operand(0), dtype, extent, 2 * extent, not transposes[0], lo, hi)
+            right = Factor(Operand(1), "i16", 16, 2 * extent, bool(transposes[1]), *RANGES[other])
+            launches = plan_matmul(left, right, Epilogue(SUMS), MMA, least_products=0)
+            stored = [x.T if turned else x for x, turned in zip((a, b), transposes, strict=True)]
+            sums = run(host_device, launches, stored, extent * 16).sums
+            assert np.array_equal(sums.reshape(extent, 16), exact(a, b))
+
+
+@pytest.mark.parametrize("part", ["i8", "u8"])
+def test_windows_of_bytes_are_packed_whole(host_device: HostDevice, part: Bytes) -> None:
+    shape, window = (2, 12, 12, 16), Window((3, 3), (1, 1), (1, 1, 1, 1))
+    image = random(shape, part, 12).astype(NUMPY_DTYPES[part])
+    patches = window.patches(image).reshape(288, 144)
+    weights = random((144, 10), "i16", 13)
+    left = Factor(
+        Operand(0), part, 288, 144, True, *RANGES[part], windows=pack_window(window, shape)
+    )
+    right = Factor(Operand(1), "i16", 10, 144, False, *RANGES["i16"])
+    launches = plan_matmul(left, right, Epilogue(SUMS), MMA, least_products=0)
+    sums = run(host_device, launches, [image, weights], 2880).sums
+    assert np.array_equal(sums.reshape(288, 10), exact(patches, weights))
+
+
 @pytest.mark.parametrize("processors", [1, 132])
 @pytest.mark.parametrize(("part", "m", "n"), [("i16", 9, 130), ("i16", 64, 65), ("i8", 300, 7)])
 def test_narrow_products_are_done_as_the_transpose(
@@ -452,13 +643,45 @@ MUTANTS = {
         "high ? 0x7531 : 0x6420",
         "high ? 0x6420 : 0x7531",
     ),
+    "bytes with a sign that is none": ("gemm_pack.cuh", ": 0x4140,", ": 0x9180,"),
+    "lanes that exchange the wrong words": (
+        "gemm.cuh",
+        "high ? words[i] : words[i + 2], 2)",
+        "high ? words[i + 2] : words[i], 2)",
+    ),
+    "half of what rounding divides by forgotten": ("gemm.cuh", "* factor + half", "* factor"),
+    "clamped ones beyond the edge counted": (
+        "gemm.cuh",
+        "count += 8 * j < left && ",
+        "count += ",
+    ),
+    "rows beyond the edge": (
+        "gemm_wgmma.cuh",
+        "row + 8 * half < epilogue.m ? columns - begin : 0",
+        "columns - begin",
+    ),
     "tiles of B in other groups": ("gemm.cuh", "within % height", "within % 8"),
     "stages given back too early": ("gemm_wgmma.cuh", "wgmma_wait<1>();", "wgmma_wait<2>();"),
     "the last terms forgotten": ("gemm_wgmma.cuh", "% TILE + 31) / 32", "% TILE) / 32"),
     "slabs while others multiply": (
         "gemm_wgmma.cuh",
-        "sync_multipliers();\n        static",
+        "sync_multipliers();\n    static",
         "static",
+    ),
+    "stages that stay at the end of a tile": (
+        "gemm_wgmma.cuh",
+        "if (lane == 0) mbarrier_arrive(empty + 8 * (done % STAGES));",
+        "",
+    ),
+    "steps that begin anew with each tile": (
+        "gemm_wgmma.cuh",
+        "done += (u32)full_steps;",
+        "done = (u32)full_steps;",
+    ),
+    "bytes that come into slabs": (
+        "gemm_wgmma.cuh",
+        "mbarrier_wait(drained, (rounds - 1) & 1);",
+        "rounds += 0;",
     ),
     "planes exchanged": ("gemm_wgmma.cuh", "left + plane * (PLANE", "left + (1 - plane) * (PLANE"),
     "rows of a descriptor": ("mma.cuh", "(u64)(1024 >> 4) << 32", "(u64)(512 >> 4) << 32"),
@@ -506,7 +729,35 @@ def agrees(device: HostDevice, architecture: str, m: int, n: int, k: int) -> boo
     a, b = random((m, k), "i16", 17), random((k, n), "i16", 18)
     if not np.array_equal(multiply(device, a, b, architecture, transposes=(1, 1)), exact(a, b)):
         return False
+    # An odd number of columns goes by slab; int16 out of registers, and bytes are another pack.
+    odd = multiply(device, a[:70], b[:, :67], architecture)
+    if not np.array_equal(odd, exact(a[:70], b[:, :67])):
+        return False
+    if not narrow_agrees(device, architecture):
+        return False
+    # Blocks that take several tiles, out of registers and by slab.
+    for columns in (520, 519):
+        c = random((40, columns), "i16", 19)
+        d = random((390, 40), "i16", 20)
+        if architecture == WGMMA and not np.array_equal(
+            multiply(device, d, c, architecture), exact(d, c)
+        ):
+            return False
     return architecture == MMA or multiply_windows(device, processors=1)
+
+
+def narrow_agrees(device: HostDevice, architecture: str) -> bool:
+    """Is a product of bytes right, in two planes each, that is narrowed and clamped?"""
+    a, b = random((130, 128), "u8", 1).astype(np.uint8), random((128, 40), "u8", 2)
+    bias = np.where(np.arange(40) % 2, 2**30, 0).astype(np.int32)
+    expected, clamped = narrow_by_law(exact(a, b), bias, 1, 14, 1, False)
+    left = Factor(Operand(0), "u8", 130, 128, True, *RANGES["u8"])
+    right = Factor(Operand(1), "i16", 40, 128, False, *RANGES["u8"])
+    narrow = Narrow(Output(), "i16", 1, 14, Saturated(), Operand(2), 1)
+    launches = plan_matmul(left, right, Epilogue(None, narrow), architecture, least_products=0)
+    result = run(device, launches, [a, b, bias], 130 * 40)
+    same = np.array_equal(result.narrow.reshape(130, 40), expected)
+    return same and result.saturated == clamped
 
 
 @pytest.mark.slow

@@ -1,7 +1,9 @@
 """The cuda engine on a GPU: the bits of the other engines, and what only a device can show.
 
 Without a GPU all of this is skipped; the other files of this folder run the same kernels and the
-same session on the CPU.  ``python -m pytest -m gpu tests/cuda`` is the whole check of a device.
+same session on the CPU.  Each test is a process (``alone.py``), and all share one folder of
+compiled kernels and verdicts.  Parts that take less than ten minutes each: this file without the
+slow tests, those (compute-sanitizer), ``test_gpu_random.py``, and ``test_readable.py -m gpu``.
 """
 
 from __future__ import annotations
@@ -11,17 +13,17 @@ import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
+from tests.cuda import alone
 from tests.cuda.test_session import KINDS, follow_the_law
 from tests.engines.compare import assert_same_state, name_difference, open_law
-from tests.engines.random_graphs import make_random_step
 from tests.engines.steps import Step, make_step
 from tests.tasks import make_tiny_task
 from vtrain.attest.keys import generate_key
@@ -41,20 +43,18 @@ pytestmark = pytest.mark.gpu
 STEPS = 1000
 
 
-@pytest.fixture(scope="module")
-def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CudaDevice]:
-    from vtrain.engines.cuda.gpu import CudaDevice
-
-    found = CudaDevice(folder=tmp_path_factory.mktemp("kernels"))
-    yield found
-    found.close()
+@pytest.fixture
+def device(gpu: CudaDevice) -> CudaDevice:
+    return gpu
 
 
 def open_cuda(
     step: Step, device: CudaDevice, *, fast: bool = True, large: bool = True
 ) -> CudaSession:
-    """Products of any size on the tensor cores; a kernel that fails its self-check is an error."""
-    kernels = Kernels(device, fast=fast, large=large, least_products=0)
+    """Products of any size on the tensor cores; a kernel that fails its self-check is an error.
+
+    What passed once in this run of the tests is not tried anew."""
+    kernels = Kernels(device, fast=fast, large=large, folder=alone.FOLDER, least_products=0)
     with warnings.catch_warnings():
         warnings.simplefilter("error", KernelWarning)
         session = CudaSession(step.graph, step.samples, device=device, kernels=kernels)
@@ -94,25 +94,19 @@ def test_steps_and_traces_follow_the_law(
     assert cuda.saturation() == law.saturation()
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_random_graphs_follow_the_law(seed: int, device: CudaDevice) -> None:
-    step = make_random_step(seed)
-    cuda, law = open_cuda(step, device), open_law(step)
-    with np.errstate(over="ignore"):
-        for _ in range(4):
-            assert cuda.step() == law.step()
-    assert_same_state(cuda, law)
-
-
-def test_a_run_changes_its_engine_and_is_verified_by_either(tmp_path: Path) -> None:
+def test_a_run_changes_its_engine_and_is_verified_by_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """cpu, cuda, cpu at checkpoints; then cuda verifies it, and the root is the cpu's own."""
+    assert alone.FOLDER is not None
+    monkeypatch.setattr(Path, "home", partial(Path, alone.FOLDER.parents[2]))
     task = make_tiny_task("cnn")
     key = generate_key(tmp_path / "key.pem")
     for steps, engine in ((10, "cpu"), (20, "cuda"), (40, "cpu")):
         mixed = train(task, tmp_path / "mixed", key=key, engine=engine, steps=steps)
-    alone = train(task, tmp_path / "alone", key=key, engine="cuda", selfcheck_every=10)
-    assert mixed.root == alone.root
-    assert mixed.log_root == alone.log_root
+    single = train(task, tmp_path / "single", key=key, engine="cuda", selfcheck_every=10)
+    assert mixed.root == single.root
+    assert mixed.log_root == single.log_root
     for engine in ("cuda", "cpu"):
         assert verify(tmp_path / "mixed", all_=True, engine=engine).exit_code == 0
 
@@ -226,13 +220,17 @@ def test_a_launch_that_cannot_be_is_told(device: CudaDevice) -> None:
 
 
 SANITIZED = """
+import sys
+from pathlib import Path
+from tests.cuda import alone
+alone.FOLDER = Path(sys.argv[1])
 from tests.cuda.test_gpu import open_cuda
 from tests.engines.compare import open_law
 from tests.engines.steps import make_step
 from vtrain.engines.cuda import session
 from vtrain.engines.cuda.gpu import CudaDevice
 
-device = CudaDevice()
+device = CudaDevice(folder=alone.FOLDER)
 # With the second, samples stay in the memory of the host.
 for kind, session.RESERVE in (("mlp", session.RESERVE), ("mlp", 2**62), ("cnn", 2**62)):
     step = make_step(kind, batch=3)
@@ -248,13 +246,15 @@ device.close()
 
 
 @pytest.mark.slow
+@pytest.mark.gpu(seconds=190)
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck", "initcheck"])
 def test_the_sanitizer_finds_nothing(tool: str, repository: Path) -> None:
     sanitizer = shutil.which("compute-sanitizer")
     if sanitizer is None:
         pytest.skip("no compute-sanitizer on this machine")
+    watched = [sys.executable, "-c", SANITIZED, str(alone.FOLDER)]
     done = subprocess.run(
-        [sanitizer, "--tool", tool, "--error-exitcode", "9", sys.executable, "-c", SANITIZED],
+        [sanitizer, "--tool", tool, "--error-exitcode", "9", *watched],
         cwd=repository,
         capture_output=True,
         text=True,

@@ -160,7 +160,14 @@ def test_products_are_tried_beyond_every_size_that_kernels_tell_apart(
         m, n, _ = extents[AREA]
         if min(form.rows, form.columns) > gemm.TILE and form.windows == (None, None):
             assert m * n > 2**20
-            assert products[AREA].grid[0] > 8 * 4
+            columns = 256 if choice.kernel.endswith("i8_i8") and "wgmma" in choice.kernel else 128
+            columns = 64 if choice.kernel.endswith("_narrow") else columns
+            rows, others = (n, m) if choice.is_turned else (m, n)
+            tiles = -(-rows // gemm.TILE) * -(-others // columns)
+            # Several blocks that take several tiles each, or a block a tile.
+            blocks = 8 if "wgmma" in choice.kernel else tiles
+            assert tiles > 8 * 4
+            assert products[AREA].grid[0] == blocks
         assert extents[DEEP][2] > 4096
         assert gemm.LONGEST_SUM - 64 <= extents[EXTREME][2] <= gemm.LONGEST_SUM
         assert products[EXTREME].grid[1] == 1
@@ -292,9 +299,9 @@ MUTANTS = [
     (
         "2^20 sums",
         MMA,
-        "gemm.cuh",
-        "longlong2* const at = (longlong2*)(sums + (row + r) * n + column);",
-        "longlong2* const at = (longlong2*)(sums + (row + r) * n % (1 << 20) + column);",
+        "gemm_mma.cuh",
+        "i64* const at = epilogue.sums + row * epilogue.n + column + 2 * (lane % 4);",
+        "i64* const at = epilogue.sums + row * epilogue.n % (1 << 20) + column + 2 * (lane % 4);",
         make_plain,
         AREA,
     ),
@@ -302,9 +309,8 @@ MUTANTS = [
         "a carry of 32 bits",
         MMA,
         "gemm.cuh",
-        "values[0] += (i64)four.x * (1ll << 8 * weight);",
-        "values[0] += weight == 1 ? (i64)(i32)((u32)four.x << 8)"
-        " : (i64)four.x * (1ll << 8 * weight);",
+        "upper += parts[j][c][1];",
+        "upper += (i32)((u32)parts[j][c][1] << 8) >> 8;",
         make_narrowed,
         EXTREME,
     ),
@@ -324,8 +330,8 @@ MUTANTS = [
         "sums of 2^27",
         MMA,
         "gemm.cuh",
-        "values[0] += (i64)four.x * (1ll << 8 * weight);",
-        "values[0] += (i64)(four.x > 1 << 27 ? 1 << 27 : four.x) * (1ll << 8 * weight);",
+        "i32 upper = (parts[j][c][0] + low[j][c]) >> 8;",
+        "i32 upper = ((parts[j][c][0] > 1 << 27 ? 1 << 27 : parts[j][c][0]) + low[j][c]) >> 8;",
         make_narrowed,
         EXTREME,
     ),
@@ -333,8 +339,8 @@ MUTANTS = [
         "sums of 2^28",
         MMA,
         "gemm.cuh",
-        "values[1] += (i64)four.y * (1ll << 8 * weight);",
-        "values[1] += (i64)(i32)((u32)four.y << 3) / 8 * (1ll << 8 * weight);",
+        "upper += parts[j][c][2] * factor;",
+        "upper += (i32)((u32)parts[j][c][2] << 3) / 8 * factor;",
         make_narrowed,
         EXTREME,
     ),
@@ -342,10 +348,10 @@ MUTANTS = [
         "no wait after 24 steps",
         WGMMA,
         "gemm_wgmma.cuh",
-        "            mbarrier_wait(full + 8 * s, (u32)step / STAGES & 1);\n"
-        "            wgmma_fence();\n#pragma unroll\n",
-        "            if (step < 24) mbarrier_wait(full + 8 * s, (u32)step / STAGES & 1);\n"
-        "            wgmma_fence();\n#pragma unroll\n",
+        "        mbarrier_wait(full + 8 * s, at / STAGES & 1);\n"
+        "        wgmma_fence();\n#pragma unroll\n",
+        "        if (step < 24) mbarrier_wait(full + 8 * s, at / STAGES & 1);\n"
+        "        wgmma_fence();\n#pragma unroll\n",
         make_plain,
         EXTREME,
     ),
@@ -371,8 +377,8 @@ MUTANTS = [
         "65,536 elements of an image",
         GATHERING,
         "gemm_pack.cuh",
-        "second = load_whole(x, 16 * i + 8);",
-        "second = load_whole(x, 16 * i + (i >= 4096 ? 0 : 8));",
+        "second = load_whole<i16>(x, 16 * i + 8);",
+        "second = load_whole<i16>(x, 16 * i + (i >= 4096 ? 0 : 8));",
         partial(make_windows, 128),
         AREA,
     ),

@@ -58,17 +58,20 @@ def find_default_cache() -> Path | None:
 
 def list_architectures() -> list[str]:
     """What kernels are compiled for in tests: sm_75, the least that NVRTC knows, without tensor
-    cores; sm_80, sm_90a and the newest."""
+    cores; of data centres sm_80, sm_90a and sm_100a; of desks sm_86, sm_89 and sm_120a; the
+    newest."""
     nvrtc = load_nvrtc()
     newest = max(_check(nvrtc, *nvrtc.nvrtcGetSupportedArchs()))
-    return ["sm_75", "sm_80", "sm_90a", _name_architecture(newest)]
+    return [_name_architecture(number) for number in (75, 80, 86, 89, 90, 100, 120, newest)]
 
 
 def choose_architecture(major: int, minor: int) -> str:
     """What to compile for on a device of this compute capability.
 
-    Hopper and later have instructions of their own ("a"); a device that is newer than NVRTC gets
-    PTX of the newest known ("compute_..."), which its driver compiles.
+    Hopper and later have instructions of their own ("a").  A device that is newer than NVRTC gets
+    machine code of the newest that NVRTC knows in its generation, which every later device of that
+    generation runs; where there is none, PTX of the newest known ("compute_..."), which its driver
+    compiles: only if NVRTC is no newer than that driver.
     """
     nvrtc = load_nvrtc()
     known = _check(nvrtc, *nvrtc.nvrtcGetSupportedArchs())
@@ -81,7 +84,9 @@ def choose_architecture(major: int, minor: int) -> str:
             f"NVRTC compiles for no GPU as old as this one (compute capability {major}.{minor})",
             where="engine cuda",
         )
-    return f"compute_{max(older)}"
+    # Without the "a": what has it runs on that one chip alone.
+    same = [number for number in older if number // 10 == major]
+    return f"sm_{max(same)}" if same else f"compute_{max(older)}"
 
 
 def _name_architecture(number: int) -> str:

@@ -51,6 +51,9 @@ _FILE: Final = "matmul.cu"
 _PACK_THREADS: Final = 256
 _LEAST_SPLIT: Final = 4
 """Inner tiles that a block should have, so that filling its pipeline pays."""
+_LEAST_BLOCKS: Final = 8
+"""Blocks that share tiles, however few processors there are: in the self-check, where one stands
+for sums that are not split, several blocks take several tiles each."""
 _EPILOGUE_ARGUMENTS: Final = 9
 """The last arguments of a product, of which the flags are the first."""
 _STORES_SUMS, _ADDS_SUMS, _NARROWS, _HAS_BIAS, _IS_RELU, _TURNS = 1, 2, 4, 8, 16, 32
@@ -166,6 +169,11 @@ class _Variant:
         return max(1, self.columns // TILE)
 
     @property
+    def takes_many(self) -> bool:
+        """Its blocks, of which a processor has one, go from tile to tile."""
+        return "wgmma_" in self.kernel
+
+    @property
     def gathering(self) -> str:
         """The kernel that does the same but gathers windows by itself."""
         return self.kernel.replace("wgmma_", "wgmma_windows_")
@@ -224,12 +232,11 @@ def plan_matmul(
     parts = choose_bytes(a, b)
     row_tiles, inner_tiles = -(-a.extent // TILE), -(-a.inner // TILE)
     column_blocks = -(-b.extent // variant.columns)
-    if epilogue.narrow is not None and FINISH in disabled:
-        # Only sums of one block each are narrowed without it.
-        processors = 1
-    split = _split_inner(row_tiles * column_blocks * batch, inner_tiles, processors)
+    # Only sums of one block each are narrowed without it.
+    alone = epilogue.narrow is not None and FINISH in disabled
+    split = _split_inner(row_tiles * column_blocks * batch, inner_tiles, 1 if alone else processors)
     splits = -(-inner_tiles // split)
-    if splits > 1 and epilogue.narrow is not None and FINISH in disabled:
+    if splits > 1 and alone:
         return None
 
     gathered = _choose_windows(variant, a, parts, disabled)
@@ -269,7 +276,7 @@ def plan_matmul(
     product = Launch(
         _FILE,
         kernel,
-        (row_tiles * column_blocks, splits, batch),
+        (_count_blocks(variant, row_tiles * column_blocks, processors), splits, batch),
         (variant.threads, 1, 1),
         (
             *(() if gathered is None else gathered.arguments),
@@ -343,8 +350,8 @@ def _choose_variant(
             shapes = [*shapes, few] if choice is not None else [few] if fits else shapes
         for stages, width in shapes:
             stage = TILE * (planes[0] * TILE + planes[1] * width)
-            # The stages are aligned to 1024, two barriers a stage follow them.
-            shared = stages * stage + 1024 + 16 * stages
+            # The stages are aligned to 1024; two barriers a stage, and one more, follow them.
+            shared = stages * stage + 1024 + 16 * stages + 16
             narrow = "_narrow" if width < TILE else ""
             found.append(_Variant(f"matmul_wgmma_{name}{narrow}", 384, width, shared))
     digits = architecture.partition("_")[2].rstrip("af")
@@ -400,6 +407,11 @@ def _split_inner(blocks: int, inner_tiles: int, processors: int) -> int:
     wanted = min(processors // blocks, inner_tiles // _LEAST_SPLIT)
     needed = -(-inner_tiles * TILE // LONGEST_SUM)
     return -(-inner_tiles // max(1, wanted, needed))
+
+
+def _count_blocks(variant: _Variant, tiles: int, processors: int) -> int:
+    """One a tile, unless blocks take one tile after the other: as many as run at one time."""
+    return min(tiles, max(processors, _LEAST_BLOCKS)) if variant.takes_many else tiles
 
 
 def _pack(

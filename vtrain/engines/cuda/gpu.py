@@ -75,11 +75,16 @@ def load_driver() -> Any:
     result, version = driver.cuDriverGetVersion()
     if result != driver.CUresult.CUDA_SUCCESS or version < OLDEST:
         raise DeviceError(
-            f"the NVIDIA driver is of CUDA {version // 1000}.{version % 1000 // 10}: kernels need "
+            f"the NVIDIA driver is of CUDA {name_version(version)}: kernels need "
             "one of CUDA 13 (580 or newer), or take engine cpu",
             where="engine cuda",
         )
     return driver
+
+
+def name_version(version: int) -> str:
+    """A version of CUDA as people write it: 13020 is 13.2."""
+    return f"{version // 1000}.{version % 1000 // 10}"
 
 
 def has_driver() -> bool:
@@ -207,7 +212,7 @@ class CudaDevice:
             codes = list(pool.map(self._compile, files))
         self._enter()
         for file, code in zip(files, codes, strict=True):
-            self._modules[file] = self._load(code)
+            self._modules[file] = self._load(file, code)
         for file, kernel in kernels:
             self._function(file, kernel)
 
@@ -503,14 +508,20 @@ class CudaDevice:
 
     def _read_driver_version(self) -> str:
         """The driver's own version, as nvidia-smi shows it; else the CUDA version it offers."""
-        from cuda.bindings import nvml
-
+        try:
+            # The bindings have it from 13.2 on.
+            from cuda.bindings import nvml
+        except (ImportError, RuntimeError):
+            return f"CUDA {self._read_cuda_version()}"
         try:
             nvml.init_v2()
             return str(nvml.system_get_driver_version())
         except (RuntimeError, nvml.NvmlError):
-            version = int(self._check(*self._driver.cuDriverGetVersion()))
-            return f"CUDA {version // 1000}.{version % 1000 // 10}"
+            return f"CUDA {self._read_cuda_version()}"
+
+    def _read_cuda_version(self) -> str:
+        """The newest CUDA that the driver knows."""
+        return name_version(int(self._check(*self._driver.cuDriverGetVersion())))
 
     def _make_lane(self, stream_flags: int, event_flags: int) -> _Lane:
         stream = self._check(*self._driver.cuStreamCreate(stream_flags))
@@ -534,15 +545,42 @@ class CudaDevice:
     def _compile(self, file: str) -> bytes:
         return self._compiler.compile(file, self._sources.get(file))
 
-    def _load(self, code: bytes) -> Any:
+    def _load(self, file: str, code: bytes) -> Any:
         image = np.frombuffer(code, np.uint8)
-        return self._check(*self._driver.cuModuleLoadData(image.ctypes.data))
+        result, module = self._driver.cuModuleLoadData(image.ctypes.data)
+        if result != self._driver.CUresult.CUDA_SUCCESS:
+            raise self._explain_load(file, result)
+        return module
+
+    def _explain_load(self, file: str, result: Any) -> KernelError:
+        """Why compiled kernels do not load; of what driver and compiler do not agree on, the
+        versions of both, which are the way out."""
+        name, kinds = self._info.architecture, self._driver.CUresult
+        disagree = (
+            kinds.CUDA_ERROR_UNSUPPORTED_PTX_VERSION,
+            kinds.CUDA_ERROR_INVALID_PTX,
+            kinds.CUDA_ERROR_INVALID_IMAGE,
+            kinds.CUDA_ERROR_NO_BINARY_FOR_GPU,
+        )
+        why = ""
+        if result in disagree:
+            cuda = self._read_cuda_version()
+            what = "PTX" if name.startswith("compute_") else "machine code"
+            why = (
+                f"the driver knows CUDA {cuda} ({self._info.driver}) and does not take the {what} "
+                f"for {name} that NVRTC {self._compiler.version} makes: install a newer driver, or "
+                f"an NVRTC no newer than the driver's CUDA: {sys.executable} -m pip install "
+                f"'nvidia-cuda-nvrtc=={cuda}.*'; "
+            )
+        _, text = self._driver.cuGetErrorString(result)
+        said = text.decode(errors="replace") if text else result.name
+        return KernelError(f"{why}{said} ({result.name})", where=file)
 
     def _function(self, file: str, kernel: str) -> Any:
         found = self._functions.get((file, kernel))
         if found is None:
             if file not in self._modules:
-                self._modules[file] = self._load(self._compile(file))
+                self._modules[file] = self._load(file, self._compile(file))
             name, where = kernel.encode(), f"{file}: {kernel}"
             result, found = self._driver.cuModuleGetFunction(self._modules[file], name)
             if result == self._driver.CUresult.CUDA_ERROR_NOT_FOUND:

@@ -14,13 +14,14 @@ INTRODUCTION = """# The command line
 
 Written by `python docs/make_cli.py` from the commands' own help.
 
-Exit codes, the same everywhere: 0 done or verified, 1 fraud found, 2 bad input or usage,
-3 inconclusive (bytes missing or not those signed for, an insecure SRS) or not possible on this
-machine (an extra that is not installed; for `--engine cuda` no driver, an old one, no GPU, one that
-fails or has too little memory), 130 interrupted (Ctrl-C), 143 terminated (SIGTERM).
+Exit codes, the same everywhere: 0 done or verified, 10 fraud found, 2 bad input or usage,
+3 inconclusive (bytes missing or not those signed for) or not possible on this machine (memory,
+disk, an extra that is not installed; for `--engine cuda` no driver, an old one, no GPU, one that
+fails or has too little memory), 4 verified only under an assumption that was not accepted (a
+predictable sample, an insecure SRS), 130 interrupted (Ctrl-C), 143 terminated (SIGTERM), 1 anything
+unexpected.
 Progress goes to stderr, and only on a terminal; elsewhere `vtrain prove` writes a line a stage.
-`--json` prints one object on stdout, errors of the input too; a wrong call (an unknown option,
-a missing path) is answered on stderr alone.
+`--json` prints one object on stdout with every exit, wrong calls and interrupts included.
 """
 
 

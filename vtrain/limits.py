@@ -29,8 +29,8 @@ class Limits:
     task_bytes: int = 1 << 20
     graph_bytes: int = 64 << 20
     """The decoder's own limit: some 10^5 nodes."""
-    manifest_bytes: int = 1 << 24
-    """Enough for 100,000 checkpoints; JSON takes some 50 times its size in memory."""
+    manifest_bytes: int = 1 << 23
+    """Enough for 50,000 checkpoints; JSON takes up to 80 times its size in memory."""
     model_bytes: int = 1 << 31
     """Protobuf itself ends there.  An audit hashes a model block by block."""
     samples_bytes: int = 1 << 36
@@ -69,6 +69,9 @@ class Limits:
     unpacked_ratio: int = 50
     """... and beyond that so many bytes from each byte of the file: real samples are packed to a
     tenth or so, and what unpacks to more than this was made to."""
+    stored_ratio: int = 50
+    """Bytes that one stored byte of a large file may stand for: file systems that compress store
+    samples in a tenth or so, what is stored in less than this is holes."""
     key_parts: int = 64
     """Parts of one dotted key: reading it takes time with their square."""
     npy_header_bytes: int = 1 << 16
@@ -118,6 +121,11 @@ class Limits:
     At every operator all threads of a pool wake and look for work at each other: beyond the cores
     the cost of a step grows with their square.  A step of the smallest models on two cores took 0.2
     ms with 2 to 32 threads, 0.4 with 64, 0.8 with 128, 26 with 512 and 92 with 999."""
+
+    def by_law(self) -> Limits:
+        """These limits for whoever runs a step by the law in numpy, which takes every value as
+        int64 and more of them for a while: up to four times what they are stored in."""
+        return replace(self, step_bytes=self.step_bytes // 4)
 
     def within(self, memory: int) -> Limits:
         """These limits, those that cost memory cut down to what a machine of ``memory`` bytes has.

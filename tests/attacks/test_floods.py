@@ -177,6 +177,7 @@ def test_a_key_of_very_many_parts_is_refused_before_it_is_parsed(tmp_path: Path)
         ("[task]\n" + ".".join("a" * 100_000) + " = 1\n", 2),
         ("[" + " . ".join(["'a'"] * 1000) + "]\n", 1),
         ('x = {"b".' + ".".join(["c-d"] * 100) + " = 1}\n", 1),
+        (".".join(['"\\""'] * 1000) + " = 1\n", 1),
     ):
         path.write_text(text)
         with pytest.raises(TaskError, match=f"line {line} has a key of more than 64 parts"):

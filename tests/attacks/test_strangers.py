@@ -20,7 +20,7 @@ from tests.audit.runs import KEY, failed, refit_manifest
 from tests.cli.test_cli import Call, call, folder
 from vtrain.attest.keys import load_key
 from vtrain.audit.verify import verify
-from vtrain.commit.files import open_file, read_entry, read_file
+from vtrain.commit.files import open_file, read_entry, read_file, write_atomic
 from vtrain.errors import (
     DataError,
     EncodingError,
@@ -642,3 +642,20 @@ def test_threads_are_bounded_everywhere(run: Path, task: CompiledTask, tmp_path:
                 at_once(work, threads)
             assert caught.value.where == f"threads {threads}"
     assert verify(run, samples=1, threads=most).verdict == "verified"
+
+
+@pytest.mark.parametrize("trap", ["pipe", "hard link", "link"])
+def test_what_waits_under_a_temporary_name_is_not_written_to(tmp_path: Path, trap: str) -> None:
+    """A pipe there hung whoever wrote, a hard link had another file written over."""
+    victim, place = tmp_path / "victim", tmp_path / ".note.tmp"
+    victim.write_text("mine")
+    if trap == "pipe":
+        os.mkfifo(place)
+    elif trap == "hard link":
+        place.hardlink_to(victim)
+    else:
+        place.symlink_to(victim)
+    write_atomic(tmp_path / "note", [b"hello"])
+    assert (tmp_path / "note").read_bytes() == b"hello"
+    assert victim.read_text() == "mine"
+    assert not os.path.lexists(place)

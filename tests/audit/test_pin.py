@@ -190,7 +190,7 @@ def test_a_pin_is_a_digest_a_file_or_a_claim(honest: Path, tmp_path: Path) -> No
     kept = tmp_path / "kept"
     shutil.copy(RunPaths(honest).claim, kept)
     assert make_pin(digest) == make_pin(digest.hex()) == make_pin(f"0x{digest.hex()}")
-    assert make_pin(signed) == make_pin(kept) == make_pin(str(kept))
+    assert make_pin(kept) == make_pin(str(kept)) == replace(make_pin(signed), source=kept)
     for claim in (digest, digest.hex(), kept, str(kept)):
         assert vtrain.verify(honest, samples=1, seed=SEED, claim=claim)
     with pytest.raises(RunError, match="a digest has 32 bytes, not 31"):
@@ -271,3 +271,21 @@ def test_refitting_is_no_part_of_a_claim(honest: Path, tmp_path: Path) -> None:
     (run / "note.txt").write_text("hello")
     refit_manifest(run)
     assert verify(run, samples=1, seed=SEED, pin=make_pin(read_claim(honest)))
+
+
+def test_a_file_of_the_run_itself_pins_nothing(false: Path, tmp_path: Path) -> None:
+    """Its solver made it, after the seed if it likes: with it a false run was VERIFIED."""
+    run = Path(shutil.copytree(false, tmp_path / "run"))
+    for _ in grind_run_id(run):
+        if verify(run, samples=1, seed=SEED).verdict == "conditional":
+            break
+    link, hard = tmp_path / "link", tmp_path / "hard"
+    link.symlink_to(RunPaths(run).claim)
+    hard.hardlink_to(RunPaths(run).claim)
+    (run / "mine.cbor").write_bytes(RunPaths(run).claim.read_bytes())
+    for source in (RunPaths(run).claim, link, hard, run / "mine.cbor"):
+        with pytest.raises(RunError, match="is a file of the run: it pins nothing"):
+            vtrain.verify(run, samples=1, seed=SEED, claim=source)
+    copy = tmp_path / "copy"
+    shutil.copy(RunPaths(run).claim, copy)
+    assert vtrain.verify(run, samples=1, seed=SEED, claim=copy), "as the auditor's own word"

@@ -325,7 +325,7 @@ def test_text_has_the_parts_and_the_verdict_last(honest: Path, run: Path) -> Non
     write_leaves(run, [encode_record(replace(record, loss=0)), *leaves[1:]])
     sign_again(run)
     last = show(verify(run, all_=True)).strip().splitlines()[-1]
-    assert last.startswith("Verdict: FRAUD - replay: step 1: loss of step 1 is ")
+    assert last == "Verdict: FRAUD", "where no text of a stranger's stands"
 
 
 def test_where_there_is_no_terminal_nothing_is_wrapped_cut_or_padded(run: Path) -> None:
@@ -349,7 +349,7 @@ def test_names_in_a_run_cannot_draw_a_verdict(run: Path) -> None:
     text = show(verify(run))
     assert "\x1b" not in text
     assert [line for line in text.splitlines() if line.startswith("Verdict")] == [
-        "Verdict: INCONCLUSIVE - files: log.bin: the file is missing"
+        "Verdict: INCONCLUSIVE"
     ]
     assert make_printable("a\x1b[31m\u202eb\nc [bold]") == "a\\x1b[31m\\u202eb\\nc [bold]"
 

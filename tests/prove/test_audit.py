@@ -70,6 +70,7 @@ from vtrain.prove.tile_runs import TracePin
 from vtrain.report.json import report_to_dict
 from vtrain.report.terminal import print_report
 from vtrain.train.layout import RunPaths
+from vtrain.train.signed import read_claim
 from vtrain.train.task import CompiledTask
 from vtrain.wire.bundle import ProofBundle, decode_bundle, encode_bundle
 from vtrain.wire.claim import encode_signed_claim
@@ -116,7 +117,7 @@ def publish(run: Path) -> Path:
 def pin_of(run: Path) -> Pin | None:
     """The pin of an auditor who had kept the claim that lies in the run, if that is one."""
     try:
-        return make_pin(RunPaths(run).claim)
+        return make_pin(read_claim(RunPaths(run)))
     except VtrainError:
         return None
 
@@ -782,6 +783,7 @@ def test_the_page_proves_verifies_and_calls_a_contract(
     """The Python of docs/proofs.md, as it stands there; keys and ezkl are stand-ins."""
     run = Path(shutil.copytree(whole, tmp_path / "RUN"))
     (tmp_path / "local.srs").symlink_to(srs)
+    shutil.copy(RunPaths(run).claim, tmp_path / "claim.kept")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(runs_module, "prepare_circuit", ezkl.prepare)
     monkeypatch.setattr(runs_module, "prove", lambda *_, **__: Proof(bundle.proof, ()))

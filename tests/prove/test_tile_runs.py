@@ -44,7 +44,6 @@ from vtrain.prove.tile_runs import (
     TileCircuits,
     TileProver,
     TracePin,
-    make_trace_pin,
     read_traces,
     traces_path,
 )
@@ -56,6 +55,7 @@ from vtrain.report.json import report_to_dict
 from vtrain.report.terminal import print_report
 from vtrain.train.layout import RunPaths
 from vtrain.train.runner import train
+from vtrain.train.signed import read_claim
 from vtrain.train.task import CompiledTask
 from vtrain.wire import structs
 from vtrain.wire.proof import CircuitPin, decode_kzg_record, encode_kzg_record
@@ -172,8 +172,9 @@ def pins_of(run: Path) -> dict[str, Any]:
     """The pins of an auditor who had kept both claims that lie in the run, if they are any."""
     pins: dict[str, Any] = {}
     with suppress(VtrainError):
-        pins["pin"] = make_pin(RunPaths(run).claim)
-        pins["trace_pin"] = make_trace_pin(traces_path(run))
+        pins["pin"] = make_pin(read_claim(RunPaths(run)))
+        traces = read_traces(run)
+        pins["trace_pin"] = TracePin(compute_trace_claim_digest(traces.trace_claim), traces)
     return pins
 
 

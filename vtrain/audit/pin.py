@@ -30,6 +30,24 @@ class Pin:
 
     digest: bytes
     kept: SignedClaim | None = None
+    source: Path | None = None
+    """The file that it came from."""
+
+
+def refuse_own_files(run: Path, source: Path | None) -> None:
+    """RunError for a pin that is a file of the run folder itself, or the same file under another
+    name: whoever made the run made it, at whatever time, and it pins nothing."""
+    if source is None:
+        return
+    own = (run / "claim.cbor", run / "proofs" / "traces.cbor")
+    with suppress(OSError):
+        inside = source.resolve().is_relative_to(run.resolve())
+        if inside or any(file.exists() and source.samefile(file) for file in own):
+            raise RunError(
+                "is a file of the run: it pins nothing. Keep a copy of your own before the seed "
+                "exists (vtrain claim RUN --out FILE)",
+                where=str(source),
+            )
 
 
 def make_pin(value: bytes | str | Path | SignedClaim) -> Pin:
@@ -46,7 +64,7 @@ def make_pin(value: bytes | str | Path | SignedClaim) -> Pin:
         value = parse_pin(value)
     if isinstance(value, Path):
         kept = evidence.read_claim_file(value)
-        return Pin(compute_claim_digest(kept.claim), kept)
+        return Pin(compute_claim_digest(kept.claim), kept, value)
     if len(value) != DIGEST_BYTES:
         raise RunError(f"a digest has {DIGEST_BYTES} bytes, not {len(value)}", where="claim")
     return Pin(value)

@@ -409,7 +409,8 @@ def _check_files(
         unknown = f", but for {left}, whose size is not known" if left else ""
         detail = f"{len(manifest.files)} files as listed{unknown}"
         ledger.attempt("files", "", lambda: (detail, None))
-    unlisted = {paths.name_of(path) for path in (paths.manifest, paths.claim, paths.lock)}
+    own = (paths.manifest, paths.claim, paths.earlier_claim, paths.lock)
+    unlisted = {paths.name_of(path) for path in own}
     known = manifest.files.keys() | unlisted
     return tuple(name for name in _walk(paths.root, limits.entries) if name not in known)
 

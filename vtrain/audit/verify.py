@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from vtrain.attest.claims import compute_claim_digest
-from vtrain.audit.pin import Pin
+from vtrain.audit.pin import Pin, refuse_own_files
 from vtrain.audit.plan import (
     REPLAY_DOMAIN,
     Segments,
@@ -30,7 +30,7 @@ from vtrain.commit.kzg_log import OpenKey
 from vtrain.engines.base import Session
 from vtrain.engines.registry import open_session, resolve_engine
 from vtrain.errors import RunError, VtrainError
-from vtrain.limits import Limits
+from vtrain.limits import Limits, limits_here
 from vtrain.spec.samples import Samples
 from vtrain.threads import check_threads
 from vtrain.train.kzg import KzgRecorder
@@ -91,6 +91,7 @@ def verify(
     """
     if not run.is_dir():
         raise RunError("is not a run directory", where=str(run))
+    refuse_own_files(run, pin.source if pin is not None else None)
     if samples is not None and samples < 0:
         raise RunError("is negative", where=f"samples {samples}")
     _check_bytes(task_id, TASK_ID_BYTES, "task_id")
@@ -100,6 +101,9 @@ def verify(
         reason = "is no file" if open_key else "needs open_key"
         raise RunError(reason, where=str(srs))
     resolved = resolve_engine(engine)
+    limits = limits_here() if limits is None else limits
+    if resolved == "numpy":
+        limits = limits.by_law()
     given = None if seed is None else given_randomness(seed, pinned=pin is not None)
     evidence = check_structure(
         run,

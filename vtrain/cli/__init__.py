@@ -15,12 +15,18 @@ from __future__ import annotations
 import errno
 import io
 import json
+import os
+import resource
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from vtrain.printable import cut, make_printable
+
+_begun = False
+"""Whether the one JSON object of a command is on its way: another is not begun after it."""
+_FEW_PROCESSES: Final = 512
 
 EXIT_UNEXPECTED: Final = 1
 EXIT_USAGE: Final = 2
@@ -51,6 +57,12 @@ def run(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     # A stream that the caller closed is None: what is said to it goes nowhere.
     sys.stdout, sys.stderr = sys.stdout or io.StringIO(), sys.stderr or io.StringIO()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name that has no place in its character set
+            stream.reconfigure(errors="backslashreplace")
+    _spare_threads()
+    global _begun  # noqa: PLW0603 - whether stdout has its one object is a matter of the process
+    _begun = False
     try:
         from vtrain.cli.root import invoke
 
@@ -63,13 +75,22 @@ def run(arguments: Sequence[str] | None = None) -> int:
         if lacking := _find_lack(error):
             what = f"this machine has not enough for it: {lacking}"
             return _end(words, EXIT_INCONCLUSIVE, "resources", what, error)
-        if not isinstance(error, ImportError):
+        if not isinstance(error, ImportError | SystemError):  # what a failed import may end in
             for line in traceback.format_exc().splitlines():
                 echo(line, err=True)
         text = str(error).strip().partition("\n")[0]
         what = f"{type(error).__name__}: {text}" if text else type(error).__name__
         what += "; this is a defect in vtrain or in its installation, not a verdict"
         return _end(words, EXIT_UNEXPECTED, "unexpected", what, error)
+
+
+def _spare_threads() -> None:
+    """Where address space or processes are limited, numpy's BLAS gets one thread: it takes memory
+    for each, and where one does not start it sends itself the signal of Ctrl-C."""
+    memory = resource.getrlimit(resource.RLIMIT_AS)[0]
+    processes = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    if memory != resource.RLIM_INFINITY or 0 <= processes < _FEW_PROCESSES:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def _find_lack(error: BaseException | None) -> str:
@@ -92,7 +113,7 @@ def _end(words: list[str], code: int, name: str, message: str, error: BaseExcept
     notes = getattr(error, "__notes__", ())
     try:
         say("vtrain", [message, *notes])
-        if "--json" in words:
+        if "--json" in words and not _begun:
             print_error(name, "nobody", "; ".join((message, *notes)), "")
     except OSError:  # nobody can be told: a full disk, a closed pipe
         sys.stdout = sys.stderr = io.StringIO()
@@ -111,9 +132,16 @@ def echo(text: object = "", *, err: bool = False) -> None:
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """Print one JSON object, in ASCII."""
+    """Print one JSON object, in ASCII: the only one of a command."""
+    global _begun  # noqa: PLW0603
+    _begun = True
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
     sys.stdout.flush()
+
+
+def is_begun() -> bool:
+    """Whether the JSON object of this command is on its way."""
+    return _begun
 
 
 def say(command: str, lines: Sequence[str]) -> None:

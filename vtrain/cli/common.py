@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
-from vtrain.cli import EXIT_INCONCLUSIVE, EXIT_USAGE, echo, print_error, say
+from vtrain.cli import EXIT_INCONCLUSIVE, EXIT_USAGE, echo, is_begun, print_error, say
 from vtrain.errors import VtrainError, VtrainWarning
 from vtrain.printable import make_printable
 
@@ -105,7 +105,7 @@ class CleanCommand(VtrainCommand):
         except TerminatedError as error:
             notes = getattr(error, "__notes__", ())
             say("vtrain", ["terminated", *notes])
-            if ctx.params.get("as_json"):
+            if ctx.params.get("as_json") and not is_begun():
                 print_error("terminated", "nobody", "; ".join(("terminated", *notes)), "")
             return EXIT_TERMINATED
         finally:

@@ -72,6 +72,7 @@ def read_entry(
     """Hash a file, block by block, by default up to the largest that a run has; errors as of
     :func:`open_file`."""
     with open_file(path, limit, root=root) as file:
+        refuse_holes(file, path)
         return compute_entry(iter(lambda: file.read(_HASH_BLOCK), b""))
 
 
@@ -89,7 +90,9 @@ def write_atomic(path: Path, chunks: Iterable[Chunk]) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     with storing(path):
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+            # What has the name is from an interrupted call, or a trap: a pipe, a link to elsewhere.
+            temporary.unlink(missing_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
             handle = os.open(temporary, flags, 0o644)
             try:
                 for chunk in chunks:
@@ -214,6 +217,15 @@ def open_file(
             raw.check_end()
     finally:
         os.close(handle)
+
+
+def refuse_holes(file: BoundedFile, path: Path) -> None:
+    """NotProducedError for a large file of which nearly nothing is stored: it costs its maker
+    nothing, and its reader all that it says."""
+    stored = os.fstat(file.fileno()).st_blocks * 512
+    if file.size > LIMITS.unpacked_freely_bytes and stored * LIMITS.stored_ratio < file.size:
+        message = f"it has {file.size} bytes, of which {stored} are stored: it is mostly holes"
+        raise NotProducedError(message, where=str(path))
 
 
 def read_file(

@@ -96,6 +96,7 @@ class TracePin:
 
     digest: bytes
     kept: SignedTraceClaim | None = None
+    source: Path | None = None
 
 
 def make_trace_pin(value: bytes | Path) -> TracePin:
@@ -103,7 +104,7 @@ def make_trace_pin(value: bytes | Path) -> TracePin:
     if isinstance(value, bytes):
         return TracePin(value)
     kept = _read_traces(value)
-    return TracePin(compute_trace_claim_digest(kept.trace_claim), kept)
+    return TracePin(compute_trace_claim_digest(kept.trace_claim), kept, value)
 
 
 class TileCircuits:

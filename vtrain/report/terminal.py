@@ -49,8 +49,10 @@ def print_report(report: Report, console: Console) -> None:
         console.print(f"  {report.randomness.value.hex()}", soft_wrap=True)
     _print_list(console, "Assumed", tuple(_assumptions(report)))
     console.print()
-    verdict = f"Verdict: {_VERDICTS[report.verdict]}{_because(report)}"
-    console.print(verdict, soft_wrap=True)
+    if because := _because(report):
+        console.print(f"Because {because}", soft_wrap=True)
+    # By itself, so that no text of a stranger's stands on the last line.
+    console.print(f"Verdict: {_VERDICTS[report.verdict]}")
 
 
 def _identity(report: Report) -> Iterator[tuple[str, str]]:
@@ -132,6 +134,6 @@ def _assumptions(report: Report) -> Iterator[str]:
 
 def _because(report: Report) -> str:
     if report.verdict == "conditional":
-        return f" - only if {'; and if '.join(escape(i.detail) for i in report.unaccepted)}"
+        return f"it holds only if {'; and if '.join(escape(i.detail) for i in report.unaccepted)}"
     reason = report.reason
-    return "" if reason is None else f" - {reason.name}: {escape(_sentence(reason))}"
+    return "" if reason is None else f"of {reason.name}: {escape(_sentence(reason))}"

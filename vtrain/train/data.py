@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vtrain import _core
-from vtrain.commit.files import BoundedFile, open_file, read_file, storing
+from vtrain.commit.files import BoundedFile, open_file, read_file, refuse_holes, storing
 from vtrain.commit.openings import compute_root_fixed
 from vtrain.errors import DataError, StorageError, TaskError
 from vtrain.limits import LIMITS, Limits, limits_here
@@ -297,6 +297,7 @@ def read_samples(
         if size != shape[0] * shape[1]:
             raise DataError(f"has {size} bytes instead of {shape[0] * shape[1]}", where=where)
         _require_size(size, limits.samples_bytes, where)
+        refuse_holes(file, path)
         if size <= limits.held_samples_bytes:
             data = _read_exactly(file, size, where)
             return Samples(spec, np.frombuffer(data, np.uint8).reshape(shape))

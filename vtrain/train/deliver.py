@@ -26,7 +26,7 @@ from vtrain.spec.number import LOSS_EXPONENT
 from vtrain.spec.samples import Samples
 from vtrain.train.data import check_labels
 from vtrain.train.layout import RunPaths
-from vtrain.train.signed import read_claimed_state
+from vtrain.train.signed import check_size, read_claimed_state
 from vtrain.wire.graph import Ref, StepGraph
 
 State = Mapping[str, npt.NDArray[Any]]
@@ -90,6 +90,7 @@ def evaluate_run(run: Path, samples: Samples, step: int | None = None) -> Evalua
     :func:`vtrain.train.signed.read_claimed_state`.
     """
     _, graph, state = read_claimed_state(RunPaths(run), step)
+    check_size(graph, limits_here().by_law(), str(RunPaths(run).graph))
     return evaluate(graph, state, samples)
 
 

@@ -76,6 +76,11 @@ class RunPaths:
         return self.root / "manifest.json"
 
     @property
+    def earlier_claim(self) -> Path:
+        """The claim that a run had before it was gone on with, while it goes on."""
+        return self.root / ".claim.earlier.cbor"
+
+    @property
     def lock(self) -> Path:
         """Locked by the one process that writes."""
         return self.root / ".lock"

@@ -103,7 +103,8 @@ def train(
     MissingExtraError, DeviceError, KernelError: what engine cuda lacks, or a GPU failed;
     SignatureError: ``key`` is no private key; TaskError, DataError: the parts of ``task`` are not
     what its spec pins; StorageError: the disk is full or the folder read-only, and what was
-    committed is safe.
+    committed is safe; EncodingError: the logs were altered since their claim was signed, and
+    nothing is signed anew.
     """
     started = time.perf_counter()
     check_key(key)
@@ -129,6 +130,7 @@ def train(
                 "is signed with another key: use that one, or train into another folder",
                 where=str(run.paths.claim),
             )
+        run.check_own_claim(public_key(key))
         counts = _Saturation(task.graph, run)
         if begun < target:
             ran, session = open_engine() if opened is None else opened
@@ -137,6 +139,7 @@ def train(
                 _advance(task, run, writer, target, session, ran, counts, kzg, progress)
         elif run.manifest is not None and run.manifest.steps != begun:
             run.write_manifest(counts.as_tally(run.manifest.engine))
+        run.check_own_claim(public_key(key))
         claim = Claim(
             run_id=run.run_id,
             solver=public_key(key),

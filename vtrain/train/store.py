@@ -26,7 +26,7 @@ import numpy.typing as npt
 from blake3 import blake3
 
 from vtrain import _core
-from vtrain.attest.claims import generate_run_id
+from vtrain.attest.claims import generate_run_id, verify_claim
 from vtrain.commit.checkpoint import (
     checkpoint_chunks,
     compute_checkpoint_size,
@@ -53,15 +53,23 @@ from vtrain.commit.kzg_log import (
     iterate_kzg_log,
 )
 from vtrain.commit.log import LOG_HEADER, RunLog, decode_log, encode_frame, encode_log
+from vtrain.commit.openings import compute_root
 from vtrain.commit.state import compute_root_of_state
-from vtrain.errors import EncodingError, NotProducedError, RunError, StorageError
+from vtrain.errors import (
+    EncodingError,
+    NotProducedError,
+    RunError,
+    SignatureError,
+    StorageError,
+)
 from vtrain.limits import LIMITS, limits_here
 from vtrain.spec.commitment import compute_task_id
+from vtrain.spec.domains import KZG_LOG
 from vtrain.train.layout import Manifest, RunPaths, encode_manifest, read_manifest
 from vtrain.train.lock import hold_lock
-from vtrain.wire.claim import SignedClaim, decode_signed_claim, encode_signed_claim
+from vtrain.wire.claim import Claim, SignedClaim, decode_signed_claim, encode_signed_claim
 from vtrain.wire.graph import encode_graph
-from vtrain.wire.proof import KzgRecord
+from vtrain.wire.proof import KzgRecord, encode_kzg_record
 from vtrain.wire.record import StepRecord
 from vtrain.wire.task import decode_task, encode_task
 
@@ -218,6 +226,8 @@ class RunDirectory:
     def write_claim(self, signed: SignedClaim) -> None:
         """Write the claim, the last file of a run."""
         write_atomic(self.paths.claim, [encode_signed_claim(signed)])
+        with storing(self.paths.earlier_claim):
+            self.paths.earlier_claim.unlink(missing_ok=True)
 
     def read_claimant(self) -> bytes | None:
         """Public key that signed the claim that is there; None for no claim or a damaged one."""
@@ -227,10 +237,48 @@ class RunDirectory:
             return None
 
     def remove_claim(self) -> None:
-        """Remove the claim of a run that goes on: it says less than the log soon will."""
+        """Put the claim of a run that goes on aside: it says less than the log soon will, and what
+        is signed next must not contradict it."""
         with storing(self.paths.claim):
-            self.paths.claim.unlink(missing_ok=True)
-            sync_folder(self.paths.root)
+            if os.path.lexists(self.paths.claim):
+                os.replace(self.paths.claim, self.paths.earlier_claim)  # noqa: PTH105 - as elsewhere
+                sync_folder(self.paths.root)
+
+    def check_own_claim(self, solver: bytes) -> None:
+        """EncodingError when the logs are not those that ``solver`` signed before, as far as that
+        claim goes: they were altered since, and to sign them would convict their signer.
+
+        A claim of another's, of another run or damaged says nothing here.
+        """
+        for path in (self.paths.claim, self.paths.earlier_claim):
+            try:
+                signed = decode_signed_claim(
+                    read_file(path, LIMITS.claim_bytes, root=self.paths.root)
+                )
+                verify_claim(signed)
+            except (StorageError, NotProducedError, EncodingError, SignatureError):
+                continue
+            claim = signed.claim
+            own = (solver, self.run_id, compute_task_id(self._task.spec))
+            if (claim.solver, claim.run_id, claim.task_id) != own:
+                continue
+            if claim.log_size <= self.log.size and not self._extends(claim):
+                raise EncodingError(
+                    f"is not the log of {claim.log_size} steps that you signed: it was altered "
+                    f"since. Remove {self.paths.log.name}, manifest.json and the checkpoints, and "
+                    "the same command does the run again",
+                    where=str(self.paths.log),
+                )
+
+    def _extends(self, claim: Claim) -> bool:
+        """Whether the logs begin with those that ``claim`` signs."""
+        if self.log.root(claim.log_size) != claim.log_root:
+            return False
+        proof = self._task.spec.kzg
+        if self.kzg is None or proof is None:
+            return not claim.kzg_root
+        kept = self.kzg.records[: claim.log_size // proof.every]
+        return compute_root(KZG_LOG, map(encode_kzg_record, kept)) == claim.kzg_root
 
     def _begin(self) -> None:
         """Make the folder this task's, or see that it is."""

@@ -235,7 +235,7 @@ def parse_number(value: object, where: str) -> Fraction:
     raise TaskError('must be a number, or text like "1/255"', where=where)
 
 
-_TOML_TOKEN = re.compile(r"""[\w-]+|"[^"\n]*"|'[^'\n]*'|[^\S\n]+|.|\n""")
+_TOML_TOKEN = re.compile(r"""[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|[^\S\n]+|.|\n""")
 """A part of a key, white space, or any other character."""
 
 

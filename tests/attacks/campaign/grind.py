@@ -315,6 +315,8 @@ def judge_honest(bench: Bench, rng: Random, say: Say) -> Result:
     run = bench.bases[name].run
     signed = decode_signed_claim(RunPaths(run).claim.read_bytes())
     digest = compute_claim_digest(signed.claim).hex()
+    kept = bench.folder / f"kept-{name}.cbor"
+    kept.write_bytes(encode_signed_claim(signed))
     base = ["verify", str(run), "--json", "--threads", "1", "--samples", "2"]
     seed = ["--seed", rng.randbytes(32).hex()]
     solver = ["--solver", signed.claim.solver.hex()]
@@ -327,7 +329,7 @@ def judge_honest(bench: Bench, rng: Random, say: Say) -> Result:
         ([*base, *seed], frozenset({"conditional"})),
         ([*base, *solver], VERIFIED),
         ([*base, *seed, "--claim", digest], VERIFIED),
-        ([*base, *seed, "--claim", str(RunPaths(run).claim), *solver], VERIFIED),
+        ([*base, *seed, "--claim", str(kept), *solver], VERIFIED),
         (whole, VERIFIED),
         # The claim before it went on: another one, and no contradiction.
         ([*whole, "--claim", str(RunPaths(unfinished).claim)], NOBODY),

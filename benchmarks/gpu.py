@@ -17,8 +17,8 @@ Predicted, before any run on a GPU (the counts are in docs/cuda.md, "Counted"):
 - Step of the MLP: 2.2 to 2.6 of compiled bf16.  Its eight products take 2.6 of bf16's; the update
   moves 32 bytes a weight, gradients of 8 bytes in them, where bf16 with fp32 weights moves 28.
 - Step of the CNN: 2.5.  Gradients of images pass through int64 patches, the weak point here.
-- BLAKE3: 0.9 to 1.2 TB/s.  A compression of 64 bytes is about 800 instructions of integers, of which
-  132 processors do 64 a cycle: 1.2 TB/s at 1.755 GHz is the ceiling; memory allows 4.
+- BLAKE3: 0.9 to 1.2 TB/s.  A compression of 64 bytes is about 800 instructions of integers, of
+  which 132 processors do 64 a cycle: 1.2 TB/s at 1.755 GHz is the ceiling; memory allows 4.
 - Commitment: the state of the MLP is 0.4 GB, 0.4 ms at that rate, and the step takes 5.
 """
 

@@ -6,20 +6,20 @@ the time that is left does not suffice is left out and named (``PARTS`` has what
 to take).
 Without a GPU it says what is missing, and writes which targets wait and what is predicted of them.
 
-Predicted, before any run on a GPU:
+Predicted, before any run on a GPU (the counts are in docs/cuda.md, "Counted"):
 
-- int16 product at 4096 cubed: 0.38 of torch's bf16 rate, at 8192 cubed 0.42.  Four int8 products at
-  twice the rate of bf16 make 0.5 the ceiling; packing both operands moves 12 bytes an element,
-  which is 6 percent of the time at 4096; sums of int64 are 8 bytes an output; the rest is what a
-  first wgmma pipeline loses against cuBLAS.
-- int8 product: 1.3 of bf16.  fp32 without TF32 runs at a fifteenth of bf16: 0.38 is 5.7 times that.
-- Step of the MLP: 2.3 of compiled bf16.  Its eight products take 2.5 of bf16's; the update moves
-  32 bytes a weight, gradients of 8 bytes in them, where bf16 with fp32 weights moves 28.
+- int16 product at 4096 cubed: 0.34 to 0.39 of torch's bf16 rate (788 TFLOP/s on an H200), at 8192
+  cubed 0.36 to 0.41.  Four int8 products at twice the rate of bf16 make 0.5 the ceiling; the main
+  loop is taken to reach 65 to 75 percent of it, since it would need all of the shared memory's rate
+  at the peak; packing both operands and the int64 sums are the rest.
+- int8 product: 1.05 to 1.3 of bf16 at 4096 cubed, 1.15 to 1.4 at 8192, by L2's rate.  fp32 without
+  TF32 runs at a fifteenth of bf16: 0.36 is 5.4 times that.
+- Step of the MLP: 2.2 to 2.6 of compiled bf16.  Its eight products take 2.6 of bf16's; the update
+  moves 32 bytes a weight, gradients of 8 bytes in them, where bf16 with fp32 weights moves 28.
 - Step of the CNN: 2.5.  Gradients of images pass through int64 patches, the weak point here.
-- BLAKE3: 400 GB/s.  A compression of 64 bytes is about 800 instructions; 132 processors of 128
-  lanes at 1.8 GHz do 30e12 a second, which makes 2,400 GB/s the ceiling if all were one cycle, and
-  rotations and additions share half of the lanes; memory allows 4,000.
-- Commitment: the state of the MLP is 0.4 GB, 1 ms at that rate, and the step takes 5.
+- BLAKE3: 0.9 to 1.2 TB/s.  A compression of 64 bytes is about 800 instructions of integers, of
+  which 132 processors do 64 a cycle: 1.2 TB/s at 1.755 GHz is the ceiling; memory allows 4.
+- Commitment: the state of the MLP is 0.4 GB, 0.4 ms at that rate, and the step takes 5.
 """
 
 from __future__ import annotations
@@ -91,19 +91,19 @@ LIMITS = {
     "equal roots of a run that changes its engine half-way": ("least", 1.0),
 }
 PREDICTED = {
-    "int16 product, 4096 cubed, of torch bf16": 0.38,
-    "int16 product, 8192 cubed, of torch bf16": 0.42,
-    "int8 product, 4096 cubed, of torch bf16": 1.3,
-    "int8 product, 8192 cubed, of torch bf16": 1.4,
-    "int16 product, 4096 cubed, of torch fp32": 5.7,
-    "int16 product, 8192 cubed, of torch fp32": 6.3,
-    "mlp step, time over torch bf16 compiled": 2.3,
+    "int16 product, 4096 cubed, of torch bf16": 0.36,
+    "int16 product, 8192 cubed, of torch bf16": 0.38,
+    "int8 product, 4096 cubed, of torch bf16": 1.15,
+    "int8 product, 8192 cubed, of torch bf16": 1.25,
+    "int16 product, 4096 cubed, of torch fp32": 5.4,
+    "int16 product, 8192 cubed, of torch fp32": 5.7,
+    "mlp step, time over torch bf16 compiled": 2.4,
     "mlp step, time over torch fp32": 0.25,
     "cnn step, time over torch bf16 compiled": 2.5,
     "cnn step, time over torch fp32": 0.6,
-    "BLAKE3 of 4 GiB, GB/s": 400.0,
-    "committing every step, share of the mlp step": 0.2,
-    "committing every 10 steps, share of the mlp step": 0.02,
+    "BLAKE3 of 4 GiB, GB/s": 1000.0,
+    "committing every step, share of the mlp step": 0.08,
+    "committing every 10 steps, share of the mlp step": 0.01,
 }
 
 

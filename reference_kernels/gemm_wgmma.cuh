@@ -1,28 +1,15 @@
 // The product on Hopper (sm_90a): wgmma out of shared memory, filled by bulk copies.
 //
-// A block of three warpgroups computes 128 x COLUMNS outputs.  One thread of the first warpgroup
-// copies packed tiles, which lie in memory as wgmma reads them, into a ring of stages; each of the
-// other two warpgroups multiplies 64 rows with all columns.  An mbarrier a stage says that its
-// bytes are there, another that both have done with them.
+// A block of three warpgroups computes 128 x COLUMNS outputs at a time, tile after tile: there are as
+// many blocks as multiprocessors.  One thread of the first warpgroup copies packed tiles, which lie
+// in memory as wgmma reads them, into a ring of stages, those of the next tile while the outputs of
+// the last one leave; each of the other two warpgroups multiplies 64 rows with all columns.  An
+// mbarrier a stage says that its bytes are there, another that both have done with them.
 //
-// Predicted for an H200 before any run (1,979 TOPS dense int8 by its datasheet, bf16 at 990; 132
-// multiprocessors; L2 taken to give 6 TB/s, 27 bytes a cycle to each of them):
-// - int16, 128 x 128: a stage of 128 inner places is 64 KiB and 64 wgmma of m64n128k32, 2,048
-//   cycles of the tensor cores: 32 bytes a cycle from L2 at the peak, so L2 allows 84 % of it, and
-//   48 of 64 cycles of shared memory a wgmma.  Sums: 192 registers a thread.
-// - 4,096 cubed, int16: 0.55 10^12 operations, 278 us at the peak.  Expected 65 to 75 % of it in
-//   the main loop (clocks fall under such load), 3 us a tile of 42 for the epilogue (nothing else
-//   runs in its multiprocessor meanwhile), 35 us of packing: 440 us, 0.45 of torch bf16 at 700
-//   TFLOP/s.
-// - 8,192 cubed: 3.1 ms, 140 us of them packing: 0.50 of bf16.
-// - int8, 128 x 256, one sum: 48 KiB and 1,024 cycles a stage, 48 bytes a cycle: L2 allows 56 % of
-//   the peak.  4,096 cubed in 125 us and 24 of packing from int16 storage: 1.3 of bf16.
-// - 3x3 convolution of 64 channels, 256 images of 32 x 32 (262,144 rows, 576 terms, 64 columns),
-//   windows gathered: 244 KB a tile from L2 for 4,600 cycles of products: 85 us by L2, and 16 us
-//   for splitting the image.  Packed windows would be 335 MB, written and read: 170 us.
-// Where the figures fall short, first suspects: L2 (clusters of two with multicast), the epilogue
-// (tiles of its own for each warpgroup, half a tile apart), packing (pack in the epilogue of what
-// made the operand).
+// What that takes of an H200, counted, and what is predicted of its speed: docs/cuda.md, "Counted".
+// Where the figures fall short, first suspects: L2 and shared memory (clusters of two with
+// multicast), the epilogue (tiles of its own for each warpgroup, half a tile apart), packing (pack in
+// the epilogue of what made the operand).
 #pragma once
 
 #include "gemm.cuh"

@@ -318,10 +318,11 @@ class RunDirectory:
     def _recall_run_id(self) -> bytes:
         if self._manifest is not None:
             return self._manifest.run_id
-        if self.paths.claim.exists():  # the manifest was deleted; a claim once made stays valid
-            return decode_signed_claim(
-                read_file(self.paths.claim, LIMITS.claim_bytes, root=self.paths.root)
-            ).claim.run_id
+        for path in (self.paths.claim, self.paths.earlier_claim):
+            if path.exists():  # the manifest was deleted; a claim once made stays valid
+                return decode_signed_claim(
+                    read_file(path, LIMITS.claim_bytes, root=self.paths.root)
+                ).claim.run_id
         return generate_run_id()
 
     def _recover(self) -> tuple[RunLog, KzgLog | None, State]:

@@ -118,15 +118,20 @@ def compare_claims(pin: Pin, found: Claim, paths: RunPaths, limit: int) -> Misma
         return Mismatch(f"{reason}: it has {found.log_size} steps, that one {kept.log_size}")
     both = f"{reason}: both are signed by {found.solver.hex()} for one task and run"
     if found.log_size == kept.log_size:
-        return Mismatch(f"{both}, both of {found.log_size} steps", contradicts=True)
+        contradiction = f"both of {found.log_size} steps: they contradict each other"
+        return Mismatch(f"{both}, {contradiction}", contradicts=True)
     try:
         extends = _extends(kept, found, paths, limit)
     except VtrainError as error:
         return Mismatch(f"{reason}; whether it goes on from it cannot be told: {error}")
     if extends:
-        return Mismatch(f"{reason}: the run went on from that one, so pin the new claim")
+        return Mismatch(
+            f"{reason}: the run went on from that one, so pin the new claim, and draw anew after it"
+        )
     return Mismatch(
-        f"{both}, and its log does not go on from that of {kept.log_size} steps", contradicts=True
+        f"{both}, and they contradict each other: its log does not go on from that of "
+        f"{kept.log_size} steps",
+        contradicts=True,
     )
 
 

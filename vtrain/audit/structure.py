@@ -130,6 +130,9 @@ class Evidence:
     checks: tuple[Check, ...]
     extra_files: tuple[str, ...]
     kzg: tuple[KzgRecord, ...] | None = None
+    refused: SignedClaim | None = None
+    """The claim that is there, where it is signed by who was asked for and yet not the one pinned:
+    nothing was held against it."""
 
 
 def check_structure(
@@ -158,7 +161,14 @@ def check_structure(
     if unfinished := _find_unfinished(paths):
         return _end_unfinished(unfinished)
     signed = attempt("claim", "claim.cbor", lambda: _read_claim(paths, limits, pin, solver))
-    no_claim = "" if signed else "there is no valid claim to hold it against"
+    refused = None if signed else _read_refused(paths, limits, solver)
+    no_claim = (
+        ""
+        if signed
+        else "the claim is not the one that was pinned"
+        if refused
+        else "there is no valid claim to hold it against"
+    )
     task = attempt("task", "task.cbor", lambda: _read_task(paths, signed, task_id, limits))
     no_task = "" if task else "the task is not known"
     attempt(
@@ -225,7 +235,17 @@ def check_structure(
         checks=tuple(ledger.checks),
         extra_files=extra,
         kzg=None if kzg is None else tuple(kzg),
+        refused=refused,
     )
+
+
+def _read_refused(paths: RunPaths, limits: Limits, solver: bytes | None) -> SignedClaim | None:
+    """The claim that was refused for its pin alone."""
+    try:
+        found = evidence.read_claim(paths, limits.claim_bytes)
+    except VtrainError:
+        return None
+    return found if solver in (None, found.claim.solver) else None
 
 
 def _known(value: T | None) -> T:

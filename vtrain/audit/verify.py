@@ -135,7 +135,8 @@ def verify(
         replay = _replay(RunPaths(run), subject, chosen, resolved, threads, progress, kzg)
     checks = evidence.checks + _list_kzg_checks(kzg, replay) + replay.checks
     last = evidence.records[-1] if evidence.records else None
-    claim = evidence.signed.claim if evidence.signed else None
+    found = evidence.signed or evidence.refused
+    claim = found.claim if found else None
     segments = evidence.segments
     assumptions = list_assumptions(randomness)
     return Report(
@@ -166,7 +167,7 @@ def verify(
         steps=claim.log_size if claim else 0,
         root=last.state_root if last else b"",
         log_root=claim.log_root if claim else b"",
-        claim=digest,
+        claim=compute_claim_digest(claim) if claim else b"",
         assumptions=assumptions,
     )
 

@@ -72,7 +72,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except SystemExit:
         return EXIT_INCONCLUSIVE  # click's answer to a closed pipe: nobody reads the verdict
     except BaseException as error:  # noqa: BLE001 - a panic of the Rust core is no Exception
-        if lacking := _find_lack(error):
+        if lacking := find_lack(error):
             what = f"this machine has not enough for it: {lacking}"
             return _end(words, EXIT_INCONCLUSIVE, "resources", what, error)
         if not isinstance(error, ImportError | SystemError):  # what a failed import may end in
@@ -93,7 +93,7 @@ def _spare_threads() -> None:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
-def _find_lack(error: BaseException | None) -> str:
+def find_lack(error: BaseException | None) -> str:
     """What the machine had no more of, when that is behind an error; else nothing."""
     while error is not None:
         if isinstance(error, MemoryError):

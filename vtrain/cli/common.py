@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
-from vtrain.cli import EXIT_INCONCLUSIVE, EXIT_USAGE, echo, is_begun, print_error, say
+from vtrain.cli import EXIT_INCONCLUSIVE, EXIT_USAGE, echo, find_lack, is_begun, print_error, say
 from vtrain.errors import VtrainError, VtrainWarning
 from vtrain.printable import make_printable
 
@@ -49,7 +49,8 @@ class VtrainCommand(click.Command):
             say(ctx.command_path, [str(error), *getattr(error, "__notes__", ())])
             if ctx.params.get("as_json"):
                 print_error(error.code, error.fault, error.message, error.where)
-            return EXIT_INCONCLUSIVE if error.code in _INCONCLUSIVE else EXIT_USAGE
+            lacks = error.code in _INCONCLUSIVE or find_lack(error)
+            return EXIT_INCONCLUSIVE if lacks else EXIT_USAGE
 
 
 _WARNINGS = "vtrain.warnings"

@@ -43,6 +43,7 @@ def command(
     samples, name = _choose_samples(run, task, data)
     result = evaluate_run(run, samples, step)
     pairs = {
+        "step": result.step,
         "data": name,
         "samples": result.count,
         "loss": round(result.loss, 6),
@@ -53,7 +54,7 @@ def command(
     if as_json:
         print_json(pairs)
     else:
-        lines = {"data": name, "samples": result.count}
+        lines = {"step": result.step, "data": name, "samples": result.count}
         lines["loss"] = f"{pairs['loss']} {pairs['loss_unit']}"
         if result.accuracy is not None:
             lines["accuracy"] = f"{pairs['accuracy']} ({100 * result.accuracy:.2f} % right)"

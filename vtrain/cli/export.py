@@ -28,9 +28,16 @@ def command(run: Path, out: Path, step: int | None, as_json: bool) -> None:
     The checkpoint is held against the run's signed claim first.
     """
     from vtrain.train.deliver import export_run
+    from vtrain.train.layout import RunPaths
+    from vtrain.train.signed import read_claim
 
     onnx, safetensors = export_run(run, out, step)
-    pairs = {"onnx": str(onnx), "safetensors": str(safetensors)}
+    claimed = read_claim(RunPaths(run)).claim.log_size
+    pairs = {
+        "step": claimed if step is None else step,
+        "onnx": str(onnx),
+        "safetensors": str(safetensors),
+    }
     if as_json:
         print_json(pairs)
     else:

@@ -75,6 +75,10 @@ def cli() -> None:
 
 def _show_usage_error(error: click.ClickException) -> None:
     """What click says of a command line, on stderr: it quotes names of files as they are."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):  # whose message is the help
+        for line in error.format_message().splitlines():
+            echo(line, err=True)
+        return
     if isinstance(error, click.UsageError) and error.ctx is not None:
         for line in error.ctx.get_usage().splitlines():
             echo(line, err=True)

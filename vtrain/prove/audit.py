@@ -252,7 +252,8 @@ def _report(
     found: _Findings | None = None,
     assumptions: tuple[Assumption, ...] = (),
 ) -> Report:
-    claim = evidence.signed.claim if evidence.signed else None
+    signed = evidence.signed or evidence.refused
+    claim = signed.claim if signed else None
     last = evidence.records[-1] if evidence.records else None
     proven = found.proven if found else ()
     drawn = found.randomness if found else None

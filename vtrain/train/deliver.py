@@ -19,7 +19,7 @@ from vtrain.commit.files import compute_entry, read_file, storing, write_atomic
 from vtrain.engines.base import check_state
 from vtrain.errors import DataError, EncodingError, RunError
 from vtrain.graph.evaluate import apply_node
-from vtrain.graph.step import param_state
+from vtrain.graph.step import STEP_STATE, param_state
 from vtrain.limits import limits_here
 from vtrain.ops import TABLE
 from vtrain.spec.number import LOSS_EXPONENT
@@ -38,13 +38,15 @@ _BATCH_SUMS = frozenset({"sum", "square_sum"})
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Over ``count`` samples: the mean loss in ``loss_unit`` ("nats" for cross-entropy, "squared
-    error" for MSE) and the share of right classes, None for a task without classes."""
+    """Over ``count`` samples, of the state after ``step`` steps: the mean loss in ``loss_unit``
+    ("nats" for cross-entropy, "squared error" for MSE) and the share of right classes, None for a
+    task without classes."""
 
     accuracy: float | None
     loss: float
     loss_unit: str
     count: int
+    step: int
 
 
 def _has_classes(graph: StepGraph) -> bool:
@@ -80,6 +82,7 @@ def evaluate(graph: StepGraph, state: State, samples: Samples) -> Evaluation:
         loss=compute_mean_loss(graph, total, count),
         loss_unit="nats" if _has_classes(graph) else "squared error",
         count=count,
+        step=int(state[STEP_STATE]),
     )
 
 

@@ -6,6 +6,7 @@ from :func:`read_legal_graph`, or checks it as that does.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -196,7 +197,7 @@ def read_state(
 def read_claimed_state(
     paths: RunPaths, step: int | None = None
 ) -> tuple[TaskSpec, StepGraph, State]:
-    """Task, graph and state after ``step`` steps (the last checkpoint claimed unless told), each
+    """Task, graph and state after ``step`` steps (the last one claimed unless told), each
     held against the signed claim: claim -> task -> graph, claim -> log -> state.
 
     Who signed is not asked, nor whether the steps were done as the law has it: that is an audit.
@@ -211,11 +212,7 @@ def read_claimed_state(
     graph = read_legal_graph(paths, task)
     leaves = read_leaves(paths, claim)
     if step is None:
-        # What lies beyond the last step claimed is passed over, as by an audit.
-        steps = [found for found in paths.list_checkpoints() if found <= claim.log_size]
-        if not steps:
-            raise NotProducedError("has no checkpoint", where=str(paths.checkpoints))
-        step = steps[-1]
+        step = claim.log_size  # and no older one for want of it: that would be another model
     if step > claim.log_size:
         raise NotProducedError(
             f"the claim is about {claim.log_size} steps, not {step}", where=str(paths.claim)
@@ -224,5 +221,12 @@ def read_claimed_state(
     if not root:
         raise NotProducedError(
             f"the log commits to no state after step {step}", where=f"step {step}"
+        )
+    if not os.path.lexists(paths.checkpoint(step)):
+        there = [str(found) for found in paths.list_checkpoints() if found <= claim.log_size]
+        raise NotProducedError(
+            f"the checkpoint of step {step} is missing; there are those of the steps "
+            f"{', '.join(there) or 'none'} (--step)",
+            where=str(paths.checkpoint(step)),
         )
     return task, graph, read_state(paths, graph, step, root)

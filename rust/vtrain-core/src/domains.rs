@@ -70,7 +70,7 @@ const CONTEXTS: [(Domain, &str); 22] = [
     (Domain::Batch, "vtrain 2026 batch v1"),
     (Domain::Claim, "vtrain 2026 claim v1"),
     (Domain::RunId, "vtrain 2026 run id v1"),
-    (Domain::Sampling, "vtrain 2026 sampling v1"),
+    (Domain::Sampling, "vtrain 2026 sampling v2"),
     (Domain::Position, "vtrain 2026 dispute position v1"),
     (Domain::Move, "vtrain 2026 dispute move v1"),
     (Domain::Game, "vtrain 2026 dispute game v1"),

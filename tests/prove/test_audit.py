@@ -883,7 +883,8 @@ def test_a_proof_holds_in_a_fresh_process_that_has_public_files_alone(
     vtrain = Path(sys.executable).with_name("vtrain")
     command: list[object] = [vtrain, "verify", public, "--mode", "proof", "--private"]
     command += ["--steps", 5, "--srs", srs, "--cache", keys, "--threads", 1, "--json"]
-    for more, code in (([], 3), (["--allow-insecure-srs"], 0)):
+    command += ["--claim", compute_claim_digest(read_run(run).signed.claim).hex()]
+    for more, code in (([], 4), (["--allow-insecure-srs"], 0)):
         done = subprocess.run(
             [str(part) for part in [*command, *more]], capture_output=True, text=True, check=False
         )
@@ -891,7 +892,8 @@ def test_a_proof_holds_in_a_fresh_process_that_has_public_files_alone(
         report = json.loads(done.stdout)
         proof = next(check for check in report["checks"] if check["name"] == "proof")
         assert proof["status"] == "passed"
-    assert verify_proofs(run, make_audit(srs, keys, private=False)).verdict == "verified"
+    given = make_audit(srs, keys, private=False, pin=pin_of(run))
+    assert verify_proofs(run, given).verdict == "verified"
 
 
 @pytest.mark.slow

@@ -34,15 +34,15 @@ class Pin:
     """The file that it came from."""
 
 
-def refuse_own_files(run: Path, source: Path | None) -> None:
-    """RunError for a pin that is a file of the run folder itself, or the same file under another
-    name: whoever made the run made it, at whatever time, and it pins nothing."""
+def refuse_own_file(run: Path, own: Path, source: Path | None) -> None:
+    """RunError for a pin out of the file ``source`` when that lies in the run folder, or is the
+    run's file ``own`` under another name: whoever made the run made it, at whatever time, and it
+    pins nothing."""
     if source is None:
         return
-    own = (run / "claim.cbor", run / "proofs" / "traces.cbor")
     with suppress(OSError):
         inside = source.resolve().is_relative_to(run.resolve())
-        if inside or any(file.exists() and source.samefile(file) for file in own):
+        if inside or (own.exists() and source.samefile(own)):
             raise RunError(
                 "is a file of the run: it pins nothing. Keep a copy of your own before the seed "
                 "exists (vtrain claim RUN --out FILE)",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from vtrain.attest.claims import compute_claim_digest
-from vtrain.audit.pin import Pin, refuse_own_files
+from vtrain.audit.pin import Pin, refuse_own_file
 from vtrain.audit.plan import (
     REPLAY_DOMAIN,
     Segments,
@@ -91,7 +91,8 @@ def verify(
     """
     if not run.is_dir():
         raise RunError("is not a run directory", where=str(run))
-    refuse_own_files(run, pin.source if pin is not None else None)
+    if pin is not None:
+        refuse_own_file(run, RunPaths(run).claim, pin.source)
     if samples is not None and samples < 0:
         raise RunError("is negative", where=f"samples {samples}")
     _check_bytes(task_id, TASK_ID_BYTES, "task_id")

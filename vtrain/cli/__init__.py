@@ -113,7 +113,7 @@ def _end(words: list[str], code: int, name: str, message: str, error: BaseExcept
     notes = getattr(error, "__notes__", ())
     try:
         say("vtrain", [message, *notes])
-        if "--json" in words and not _begun:
+        if "--json" in words:
             print_error(name, "nobody", "; ".join((message, *notes)), "")
     except OSError:  # nobody can be told: a full disk, a closed pipe
         sys.stdout = sys.stderr = io.StringIO()
@@ -139,11 +139,6 @@ def print_json(value: Mapping[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def is_begun() -> bool:
-    """Whether the JSON object of this command is on its way."""
-    return _begun
-
-
 def say(command: str, lines: Sequence[str]) -> None:
     """Lines on stderr, each with the name of the command."""
     for line in lines:
@@ -151,7 +146,9 @@ def say(command: str, lines: Sequence[str]) -> None:
 
 
 def print_error(code: str, fault: str, message: str, where: str) -> None:
-    """Print an error as the JSON object of its command."""
+    """Print an error as the JSON object of its command, unless one is on its way already."""
+    if _begun:
+        return
     error = {"code": code, "fault": fault, "message": cut(message), "where": cut(where)}
     print_json({"error": error})
 

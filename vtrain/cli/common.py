@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
-from vtrain.cli import EXIT_INCONCLUSIVE, EXIT_USAGE, echo, find_lack, is_begun, print_error, say
+from vtrain.cli import EXIT_INCONCLUSIVE, EXIT_USAGE, echo, find_lack, print_error, say
 from vtrain.errors import VtrainError, VtrainWarning
 from vtrain.printable import make_printable
 
@@ -106,7 +106,7 @@ class CleanCommand(VtrainCommand):
         except TerminatedError as error:
             notes = getattr(error, "__notes__", ())
             say("vtrain", ["terminated", *notes])
-            if ctx.params.get("as_json") and not is_begun():
+            if ctx.params.get("as_json"):
                 print_error("terminated", "nobody", "; ".join(("terminated", *notes)), "")
             return EXIT_TERMINATED
         finally:
@@ -127,8 +127,6 @@ engine_option = click.option(
     help="Which engine computes the steps; all give the same bits. auto: cuda where there is a "
     "GPU that can be used, else cpu.",
 )
-
-
 threads_option = click.option(
     "--threads",
     type=click.IntRange(min=0),

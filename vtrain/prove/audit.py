@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from vtrain.attest.claims import compute_claim_digest
-from vtrain.audit.pin import Pin, refuse_own_files
+from vtrain.audit.pin import Pin, refuse_own_file
 from vtrain.audit.plan import (
     Segments,
     compute_detections,
@@ -177,8 +177,10 @@ def verify_proofs(
     """
     if not run.is_dir():
         raise RunError("is not a run directory", where=str(run))
-    for pin in (audit.pin, audit.trace_pin):
-        refuse_own_files(run, pin.source if pin is not None else None)
+    if audit.pin is not None:
+        refuse_own_file(run, RunPaths(run).claim, audit.pin.source)
+    if audit.trace_pin is not None:
+        refuse_own_file(run, traces_path(run), audit.trace_pin.source)
     if (audit.batches is None) != (not audit.owner):
         raise RunError("belong together", where="batches and owner")
     require_extra("ezkl")

@@ -15,10 +15,8 @@ from pathlib import Path
 
 from vtrain.attest.claims import compute_claim_digest, verify_claim
 from vtrain.audit.plan import DIGEST_BYTES
-from vtrain.commit.openings import compute_root
 from vtrain.errors import RunError, VtrainError
 from vtrain.spec.commitment import compute_task_id
-from vtrain.spec.domains import KZG_LOG, RUN_LOG
 from vtrain.train import signed as evidence
 from vtrain.train.layout import RunPaths
 from vtrain.wire.claim import Claim, SignedClaim
@@ -137,14 +135,14 @@ def compare_claims(pin: Pin, found: Claim, paths: RunPaths, limit: int) -> Misma
 
 def _extends(kept: Claim, found: Claim, paths: RunPaths, limit: int) -> bool:
     """Whether the logs that ``found`` signs begin with those that ``kept`` signs."""
-    leaves = evidence.read_leaves(paths, found, limit)
-    if compute_root(RUN_LOG, leaves[: kept.log_size]) != kept.log_root:
-        return False
-    if not kept.kzg_root and not found.kzg_root:
-        return True
-    task = evidence.read_task(paths)
-    if compute_task_id(task) != found.task_id or task.kzg is None:
-        raise RunError("is not the task that the claim is about", where=str(paths.task))
-    every = task.kzg.every
-    leaves = evidence.read_kzg_leaves(paths, found, every, limit)
-    return compute_root(KZG_LOG, leaves[: kept.log_size // every]) == kept.kzg_root
+
+    def read_kzg() -> list[bytes] | None:
+        if not kept.kzg_root and not found.kzg_root:
+            return None
+        task = evidence.read_task(paths)
+        if compute_task_id(task) != found.task_id or task.kzg is None:
+            raise RunError("is not the task that the claim is about", where=str(paths.task))
+        every = task.kzg.every
+        return evidence.read_kzg_leaves(paths, found, every, limit)[: kept.log_size // every]
+
+    return evidence.goes_on(kept, evidence.read_leaves(paths, found, limit), read_kzg)

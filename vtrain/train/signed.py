@@ -7,7 +7,7 @@ from :func:`read_legal_graph`, or checks it as that does.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from vtrain.commit.checkpoint import compute_checkpoint_size, read_checkpoint
 from vtrain.commit.files import open_file, read_file, storing
 from vtrain.commit.kzg_log import iterate_kzg_frames
 from vtrain.commit.log import iterate_frames
+from vtrain.commit.openings import compute_root
 from vtrain.commit.state import compute_root_of_state
 from vtrain.engines.base import State
 from vtrain.errors import EncodingError, NotProducedError, RunError, SignatureError
@@ -134,6 +135,18 @@ def read_kzg_leaves(
     size = claim.log_size // every
     log = _Log(paths, paths.kzg, KZG_LOG, iterate_kzg_frames, size, claim.kzg_root)
     return _read_log(log, limit)
+
+
+def goes_on(
+    kept: Claim, leaves: Sequence[bytes], kzg_leaves: Callable[[], Sequence[bytes] | None]
+) -> bool:
+    """Whether logs begin with those that ``kept`` signs: the run log with these ``leaves``, at
+    least as many, and, asked for only where that one does, the KZG log with those of its leaves
+    that are of as many steps (None for a run without such a log)."""
+    if compute_root(RUN_LOG, leaves[: kept.log_size]) != kept.log_root:
+        return False
+    found = kzg_leaves()
+    return (b"" if found is None else compute_root(KZG_LOG, found)) == kept.kzg_root
 
 
 def read_kzg_record(paths: RunPaths, task: TaskSpec, claim: Claim, step: int) -> KzgRecord:

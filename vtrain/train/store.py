@@ -17,7 +17,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ import numpy.typing as npt
 from blake3 import blake3
 
 from vtrain import _core
-from vtrain.attest.claims import generate_run_id, verify_claim
+from vtrain.attest.claims import generate_run_id
 from vtrain.commit.checkpoint import (
     checkpoint_chunks,
     compute_checkpoint_size,
@@ -53,7 +53,6 @@ from vtrain.commit.kzg_log import (
     iterate_kzg_log,
 )
 from vtrain.commit.log import LOG_HEADER, RunLog, decode_log, encode_frame, encode_log
-from vtrain.commit.openings import compute_root
 from vtrain.commit.state import compute_root_of_state
 from vtrain.errors import (
     EncodingError,
@@ -64,13 +63,13 @@ from vtrain.errors import (
 )
 from vtrain.limits import LIMITS, limits_here
 from vtrain.spec.commitment import compute_task_id
-from vtrain.spec.domains import KZG_LOG
 from vtrain.train.layout import Manifest, RunPaths, encode_manifest, read_manifest
 from vtrain.train.lock import hold_lock
-from vtrain.wire.claim import Claim, SignedClaim, decode_signed_claim, encode_signed_claim
+from vtrain.train.signed import goes_on, read_claim_file
+from vtrain.wire.claim import Claim, SignedClaim, encode_signed_claim
 from vtrain.wire.graph import encode_graph
 from vtrain.wire.proof import KzgRecord, encode_kzg_record
-from vtrain.wire.record import StepRecord
+from vtrain.wire.record import StepRecord, encode_record
 from vtrain.wire.task import decode_task, encode_task
 
 if TYPE_CHECKING:
@@ -230,11 +229,14 @@ class RunDirectory:
             self.paths.earlier_claim.unlink(missing_ok=True)
 
     def read_claimant(self) -> bytes | None:
-        """Public key that signed the claim that is there; None for no claim or a damaged one."""
-        try:
-            return decode_signed_claim(self._read_claim()).claim.solver
-        except (StorageError, NotProducedError, EncodingError):
-            return None
+        """Public key that signed the claim that is there, or was; None for none or damaged ones."""
+        return next((signed.claim.solver for signed in self._list_claims()), None)
+
+    def _list_claims(self) -> Iterator[SignedClaim]:
+        """The claim, and the one before it, as far as they are there and signed."""
+        for path in (self.paths.claim, self.paths.earlier_claim):
+            with suppress(StorageError, NotProducedError, EncodingError, SignatureError):
+                yield read_claim_file(path, root=self.paths.root)
 
     def remove_claim(self) -> None:
         """Put the claim of a run that goes on aside: it says less than the log soon will, and what
@@ -250,14 +252,7 @@ class RunDirectory:
 
         A claim of another's, of another run or damaged says nothing here.
         """
-        for path in (self.paths.claim, self.paths.earlier_claim):
-            try:
-                signed = decode_signed_claim(
-                    read_file(path, LIMITS.claim_bytes, root=self.paths.root)
-                )
-                verify_claim(signed)
-            except (StorageError, NotProducedError, EncodingError, SignatureError):
-                continue
+        for signed in self._list_claims():
             claim = signed.claim
             own = (solver, self.run_id, compute_task_id(self._task.spec))
             if (claim.solver, claim.run_id, claim.task_id) != own:
@@ -272,13 +267,15 @@ class RunDirectory:
 
     def _extends(self, claim: Claim) -> bool:
         """Whether the logs begin with those that ``claim`` signs."""
-        if self.log.root(claim.log_size) != claim.log_root:
-            return False
-        proof = self._task.spec.kzg
-        if self.kzg is None or proof is None:
-            return not claim.kzg_root
-        kept = self.kzg.records[: claim.log_size // proof.every]
-        return compute_root(KZG_LOG, map(encode_kzg_record, kept)) == claim.kzg_root
+        proof, kzg = self._task.spec.kzg, self.kzg
+
+        def list_kzg() -> list[bytes] | None:
+            if kzg is None or proof is None:
+                return None
+            due = claim.log_size // proof.every
+            return [encode_kzg_record(record) for record in kzg.records[:due]]
+
+        return goes_on(claim, [encode_record(record) for record in self.log.records], list_kzg)
 
     def _begin(self) -> None:
         """Make the folder this task's, or see that it is."""
@@ -312,17 +309,11 @@ class RunDirectory:
             return False
         return read_entry(path, entry.size, root=self.paths.root) == entry
 
-    def _read_claim(self) -> bytes:
-        return read_file(self.paths.claim, LIMITS.claim_bytes, root=self.paths.root)
-
     def _recall_run_id(self) -> bytes:
         if self._manifest is not None:
             return self._manifest.run_id
-        for path in (self.paths.claim, self.paths.earlier_claim):
-            if path.exists():  # the manifest was deleted; a claim once made stays valid
-                return decode_signed_claim(
-                    read_file(path, LIMITS.claim_bytes, root=self.paths.root)
-                ).claim.run_id
+        for signed in self._list_claims():  # the manifest was deleted; a claim made stays valid
+            return signed.claim.run_id
         return generate_run_id()
 
     def _recover(self) -> tuple[RunLog, KzgLog | None, State]:

@@ -467,7 +467,7 @@ class Work:
     def _clear(
         self, contest_id: bytes, dispute_id: bytes, values: Iterable[bytes], *, known: bool
     ) -> None:
-        """Nothing is asked of these classes any more; what ran on their clocks is off their budgets."""
+        """Nothing is asked of these classes any more; what they were late by is spent."""
         contest = self.contests[contest_id]
         dispute = contest.disputes[dispute_id]
         classes, late = dispute.classes, 0

@@ -103,6 +103,7 @@ def open_(
         make_bonds,
         make_clocks,
         make_genesis,
+        measure_openings,
     )
     from vtrain.dispute.service.problems import TermsError
     from vtrain.errors import SignatureError
@@ -122,6 +123,7 @@ def open_(
             max(1, round(replay_seconds * 1000)),
             intervals=-(-signed.claim.log_size // task.commit_every),
             least=least,
+            leaf_bytes=measure_openings(task, graph),
         )
     bonds = make_bonds(clocks, price=price) if price else FREE
     with connect(url) as client:

@@ -307,32 +307,48 @@ class Arbiter:
         is under way.  A failure of the market or of ``record`` is logged (``vtrain.dispute``), ends
         nothing, and is made good at a later call.
         """
-        with self._opening:
-            for game in list(self._uncancelled):
-                self._cancel(game)
-        owed = bool(self._uncancelled)
-        for game, hosted in list(self._live.items()):
+        live = list(self._live.items())
+        for _, hosted in live:  # all of them before the market, which may take long
             _attempt(partial(self._act, hosted))
+        for game, hosted in live:
+            self._release_late(hosted)
+            _attempt(partial(self._settle, hosted))
             with hosted.turn:
                 if hosted.done:
                     self._live.pop(game, None)
-                owed |= bool(hosted.unreleased or hosted.game.over) and not hosted.done
-        if not self._live and not owed:
+        # Whoever opens a game now may be waiting for the market, and time waits for nobody.
+        if self._uncancelled and self._opening.acquire(blocking=False):
+            try:
+                for game in list(self._uncancelled):
+                    self._cancel(game)
+            finally:
+                self._opening.release()
+        return self._find_wait()
+
+    def _find_wait(self) -> int | None:
+        live = list(self._live.values())
+        owed = any(hosted.unreleased or hosted.game.over for hosted in live)
+        if not live and not self._uncancelled:
             return None
-        wait = min(self._gap // 2, RETRY) if owed else self._gap // 2
+        wait = min(self._gap // 2, RETRY) if owed or self._uncancelled else self._gap // 2
         deadline = self.next_deadline()
         return max(1, wait if deadline is None else min(wait, deadline - self._read_clock()))
 
     def _act(self, hosted: _Hosted) -> None:
-        """Do in a game what time has brought."""
         with hosted.turn:
             notices = self._pass_time(hosted)
         self._notify(notices)
+
+    def _release_late(self, hosted: _Hosted) -> None:
+        """Release what the market failed to, but for what another thread is about to."""
         for key, bond in list(hosted.unreleased.items()):
-            with _alone(hosted, key):
+            with hosted.turn:
+                if key in hosted.under_way:
+                    continue
+                hosted.under_way.add(key)
+            with _ending(hosted, key):
                 if key in hosted.unreleased:
                     self._release(hosted, bond)
-        self._settle(hosted)
 
     def next_deadline(self) -> int | None:
         """When time alone may change a game next, in milliseconds of :attr:`now`; None: never."""
@@ -465,6 +481,13 @@ def _alone(hosted: _Hosted, key: bytes) -> Iterator[None]:
         while key in hosted.under_way:
             hosted.turn.wait()
         hosted.under_way.add(key)
+    with _ending(hosted, key):
+        yield
+
+
+@contextmanager
+def _ending(hosted: _Hosted, key: bytes) -> Iterator[None]:
+    """A bond is under way until the end of this."""
     try:
         yield
     finally:
@@ -486,7 +509,7 @@ def _typed(call: str) -> Iterator[None]:
 
 
 def _attempt(call: Callable[[], object]) -> bool:
-    """Did it succeed?  What it raises is logged: nothing of ours may end with a market's failure."""
+    """Did it succeed?  What it raises is logged: a market's failure ends nothing of ours."""
     try:
         call()
     except Exception as error:  # noqa: BLE001 - a market may raise anything

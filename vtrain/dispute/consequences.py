@@ -418,7 +418,13 @@ class Work:
             self._clear(contest.id, dispute.id, lapsed, known=False)
         for value in sorted(needed):
             found = dispute.classes[value]
-            if not found.known and live[value] & ~found.owing:
+            if found.known:
+                continue
+            if not dispute.leaf and compute_fact_id(dispute, value) in self.facts:
+                # It was learnt elsewhere while nobody asked here.
+                self._clear(contest.id, dispute.id, [value], known=True)
+                self._part(contest.id, dispute.id, value)
+            elif live[value] & ~found.owing:
                 self._raise(contest.id, dispute.id, value, live[value] & ~found.owing)
 
     def _raise(self, contest_id: bytes, dispute_id: bytes, value: bytes, claims: int) -> None:
@@ -467,7 +473,7 @@ class Work:
     def _clear(
         self, contest_id: bytes, dispute_id: bytes, values: Iterable[bytes], *, known: bool
     ) -> None:
-        """Nothing is asked of these classes any more; what ran on their clocks is off their budgets."""
+        """Nothing is asked of these classes any more; what they were late by is spent."""
         contest = self.contests[contest_id]
         dispute = contest.disputes[dispute_id]
         classes, late = dispute.classes, 0

@@ -3,7 +3,9 @@
 All of it follows from the game, so that anyone with its transcript computes the same.  A bond comes
 back when what it stands behind has not fallen.  The others make one pot, which pays for the work
 that was done for the claim that stands, in proportion to what the clocks of the game allow for it:
-an answer, an opening, the trace of an interval.  Who only stood behind that claim has the bond back
+an answer, an opening, the trace of an interval.  The bond of a claim answers for the sub-claims
+that its party makes under it, so that nobody makes false ones for a true claim at no price.  Who
+only stood behind that claim has the bond back
 and no more; work for any other claim pays nothing, so that a party gains nothing by rivals of her
 own making.  When no claim stands, or nobody worked for it, the pot is nobody's.
 """
@@ -61,7 +63,11 @@ def list_outcomes(game: Game) -> Settled:
     if not game.over:
         raise MoveRefusedError("there is no verdict yet", where="game")
     bonds = [item for item in list_chain(game.bonds) if isinstance(item, BondRecord)]
-    outcomes = tuple(BondOutcome(*bond, int(_stands(game, bond))) for bond in bonds)
+    liars = _find_liars(game, bonds)
+    outcomes = tuple(
+        BondOutcome(*bond, int(not _find_reason(game, bond) and bond.party not in liars))
+        for bond in bonds
+    )
     pot = sum(found.amount for found in outcomes if not found.returned)
     work = count_work(game) if pot else {}
     total = sum(work.values())
@@ -91,11 +97,19 @@ def compute_outcomes_digest(settled: Settled) -> bytes:
     return compute_domain_hash(GAME, structs.encode(settled))
 
 
-def _stands(game: Game, bond: BondRecord) -> bool:
-    if bond.level == "log":
-        return game.logs[bond.root].fall is None
-    contest = game.contests[bond.scope]
-    return contest.claims[contest.index[bond.root]].fall is None
+def _find_liars(game: Game, bonds: list[BondRecord]) -> set[bytes]:
+    """Parties of whom a sub-claim fell that had no bond of its own."""
+    free = [bond for bond in bonds if bond.level != "log" and not bond.amount]
+    return {bond.party for bond in free if _find_reason(game, bond) not in ("", "moot")}
+
+
+def _find_reason(game: Game, bond: BondRecord) -> str:
+    """Why what a bond stands behind fell; empty when it has not."""
+    fall = game.logs[bond.root].fall if bond.level == "log" else None
+    if bond.level != "log":
+        contest = game.contests[bond.scope]
+        fall = contest.claims[contest.index[bond.root]].fall
+    return "" if fall is None else fall.reason
 
 
 def _counts(game: Game, answer: Answer, standing: bytes) -> bool:

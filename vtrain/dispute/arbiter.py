@@ -309,10 +309,10 @@ class Arbiter:
         """
         live = list(self._live.items())
         for _, hosted in live:  # all of them before the market, which may take long
-            _attempt(partial(self._act, hosted))
+            _attempt("time", hosted.game.id, partial(self._act, hosted))
         for game, hosted in live:
             self._release_late(hosted)
-            _attempt(partial(self._settle, hosted))
+            _attempt("settlement", game, partial(self._settle, hosted))
             with hosted.turn:
                 if hosted.done:
                     self._live.pop(game, None)
@@ -405,7 +405,7 @@ class Arbiter:
 
     def _notify(self, notices: Sequence[Notice]) -> None:
         for notice in notices:
-            _attempt(partial(self.market.notify, notice))
+            _attempt("a notice", notice.game, partial(self.market.notify, notice))
 
     # --- money
 
@@ -428,7 +428,7 @@ class Arbiter:
         """Give a bond back that this thread has locked, or have that done later."""
         if bond is None or not bond.amount:
             return
-        if _attempt(partial(self.market.release, bond)):
+        if _attempt("a release", bond.game, partial(self.market.release, bond)):
             hosted.unreleased.pop(bond.key, None)
         else:
             hosted.unreleased[bond.key] = bond
@@ -438,7 +438,7 @@ class Arbiter:
         """Take back an opening that came to nothing; the lock of openings is held."""
         if game in self._uncancelled:
             self._uncancelled.remove(game)
-        if not _attempt(partial(self.market.cancel, game)):
+        if not _attempt("cancelling", game, partial(self.market.cancel, game)):
             self._uncancelled.append(game)
 
     def _settle(self, hosted: _Hosted) -> None:
@@ -508,12 +508,12 @@ def _typed(call: str) -> Iterator[None]:
         raise BusyError(f"the market failed ({why}); try again", where=f"market.{call}") from error
 
 
-def _attempt(call: Callable[[], object]) -> bool:
+def _attempt(what: str, game: bytes, call: Callable[[], object]) -> bool:
     """Did it succeed?  What it raises is logged: a market's failure ends nothing of ours."""
     try:
         call()
     except Exception as error:  # noqa: BLE001 - a market may raise anything
-        _LOG.error("failed, and is tried again if it must be done", exc_info=error)
+        _LOG.error("%s failed in game %s", what, game.hex(), exc_info=error)
         return False
     return True
 

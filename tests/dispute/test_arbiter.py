@@ -394,10 +394,10 @@ def test_two_threads_with_the_same_bond_pay_it_once(table: Table) -> None:
         second_locked.wait(timeout=0.3)
 
     def lock_second() -> None:
-        second_locked.set()
-        released.wait(timeout=10)
         for lock in table.bank.locked.values():
             lock.count = 1
+        second_locked.set()
+        released.wait(timeout=10)
 
     other = threading.Thread(target=submit)
     table.arbiter._record = record

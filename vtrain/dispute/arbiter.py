@@ -150,7 +150,7 @@ class Arbiter:
         with self._opening:
             if claim in self._claims:
                 return self._claims[claim]
-            verify_claim(signed)
+            verify_claim(signed)  # before anything that takes long
             genesis = make_genesis(
                 task, graph, signed, host=self.host, opened=0, clocks=clocks, bonds=bonds
             )

@@ -19,16 +19,13 @@ chain = Chain(game, service)
 for event in events:
     chain.extend(event)  # every receipt is signed, follows the one before, and fits its event
 genesis = structs.decode(Genesis, events[0].body, "genesis")
+if (compute_game_id(genesis), genesis.host) != (game, service):
+    sys.exit("the transcript is of another game or host")
 graph = decode_graph((folder / "graph.cbor").read_bytes())  # the one that the genesis names
 moves = to_moves(events)
 verdict = find_verdict(replay(genesis, graph, moves))
 said = [event.body for event in events if event.signed.receipt.kind == "verdict"]
-if (
-    verdict is None
-    or compute_game_id(genesis) != game
-    or genesis.host != service
-    or said != [structs.encode(verdict)]
-):
+if verdict is None or said != [structs.encode(verdict)]:
     sys.exit("the service's verdict is not what the moves lead to")
 print(f"{len(events)} events replayed: {verdict.standing.hex() or 'no claim'} stands")
 for index, statement in enumerate(find_statements(genesis, graph, moves)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -12,18 +12,28 @@ from typing import Any
 import pytest
 
 from tests.dispute.arena import BONDS, CLOCKS, Actor, make_key
+from tests.dispute.log_claims import (
+    BROKEN,
+    HONEST,
+    LIAR,
+    STEPS,
+    Hands,
+    LogPlayer,
+    bond,
+    get_task,
+    make_claim,
+    make_log,
+)
 from tests.tasks import make_tiny_task
 from vtrain.attest.claims import sign_claim
 from vtrain.attest.keys import PrivateKey, public_key
 from vtrain.demo.lies import Lies, LyingProvider, LyingSession, add_one
 from vtrain.dispute import arbiter as module
 from vtrain.dispute.arbiter import Arbiter, make_settlement
-from vtrain.dispute.consequences import get_depth
 from vtrain.dispute.engine_provider import EngineProvider
 from vtrain.dispute.game import find_verdict, sign
 from vtrain.dispute.genesis import make_genesis
 from vtrain.dispute.players import Player
-from vtrain.dispute.provider import MerkleTree
 from vtrain.dispute.service.market import BondClaim, MemoryMarket, Notice, Settlement
 from vtrain.dispute.service.problems import (
     BondRefusedError,
@@ -33,85 +43,20 @@ from vtrain.dispute.service.problems import (
     TermsError,
 )
 from vtrain.dispute.service.receipts import Chain, Event, to_moves
-from vtrain.dispute.state import Game, compute_fact_id
+from vtrain.dispute.state import Game
 from vtrain.dispute.transcript import replay
 from vtrain.engines.registry import open_session
 from vtrain.errors import MoveRefusedError, SignatureError, StorageError, VtrainError
-from vtrain.spec.domains import RUN_LOG
-from vtrain.train.task import CompiledTask
 from vtrain.wire import structs
 from vtrain.wire.claim import Claim, SignedClaim
-from vtrain.wire.dispute import MAX_MOVE, Bond, Genesis, Reveal, SignedMove, decode_move
-from vtrain.wire.record import StepRecord, encode_record
+from vtrain.wire.dispute import MAX_MOVE, Genesis, Reveal, SignedMove, decode_move
 
-STEPS, EVERY, BROKEN = 40, 5, 23
-HOST, LIAR, HONEST, THIRD, FOURTH = map(make_key, (9, 1, 2, 3, 4))
+HOST, THIRD, FOURTH = map(make_key, (9, 3, 4))
 KEYS = (LIAR, HONEST, THIRD, FOURTH)
 GAP = 5_000
 
 
-# --- claims that cost no training: logs, one of which has a leaf that is no record
-
-
-def get_task() -> CompiledTask:
-    return make_tiny_task("mlp", steps=STEPS, commit_every=EVERY)
-
-
-@cache
-def make_log(broken: int = -1, loss: int = 0, steps: int = STEPS) -> MerkleTree:
-    leaves = [
-        encode_record(StepRecord(at, bytes(32), loss, b"" if at % EVERY else bytes(32)))
-        for at in range(1, steps + 1)
-    ]
-    if broken >= 0:
-        leaves[broken] = b"no record"
-    return MerkleTree(RUN_LOG, leaves)
-
-
-def make_claim(tree: MerkleTree, key: PrivateKey = LIAR, run: bytes = b"r" * 32) -> SignedClaim:
-    return sign_claim(Claim(run, public_key(key), get_task().task_id, tree.size, tree.root), key)
-
-
-class LogPlayer:
-    """Plays a log's claim as far as the log goes."""
-
-    def __init__(self, key: PrivateKey, tree: MerkleTree) -> None:
-        self.key, self.tree = key, tree
-
-    def moves(self, game: Game) -> Iterator[SignedMove]:
-        party, root = public_key(self.key), self.tree.root
-        if game.over:
-            return
-        if (game.id, party) not in game.stands:
-            if game.round == 0:
-                yield bond(game, self.key, root)
-            return
-        for contest in map(game.contests.__getitem__, game.groups):
-            own = game.find_own(contest, party)
-            for dispute in map(contest.disputes.__getitem__, contest.asking):
-                for value, found in dispute.classes.items():
-                    if found.owing & own and not dispute.leaf:
-                        depth = get_depth(game.genesis)
-                        items = self.tree.frontier(dispute.start, dispute.end, depth)
-                        about = compute_fact_id(dispute, value)
-                        yield sign(game.id, about, Reveal(items), self.key)
-
-
-def bond(game: Game, key: PrivateKey, root: bytes) -> SignedMove:
-    return sign(game.id, game.id, Bond(root, b"", ()), key)
-
-
 # --- markets and clocks that can be told to misbehave
-
-
-class Hands:
-    """A clock that goes when it is told to."""
-
-    def __init__(self) -> None:
-        self.at = 1_000_000
-
-    def __call__(self) -> int:
-        return self.at
 
 
 class Bank(MemoryMarket):
@@ -666,6 +611,22 @@ def test_two_threads_settle_once(table: Table) -> None:
     assert table.arbiter.tick() is None
     assert table.bank.calls.count("settle") == 1
     assert game in table.bank.settled
+
+
+def test_a_game_that_waits_for_a_release_is_not_settled_again(table: Table) -> None:
+    """A bond that was never accepted goes back at the end; releasing it late does nothing more."""
+    game = table.arbiter.game(table.open())
+    table.failing = [StorageError("the disk is full", where="db")]
+    table.bank.before["release"] = [fail(OSError("no route"))] * 2
+    with pytest.raises(StorageError):
+        table.arbiter.submit(bond(game, HONEST, make_log().root))
+    table.hands.at += CLOCKS.join + 1
+    assert table.arbiter.tick() is not None
+    assert table.bank.get(HONEST) == 10_000
+    assert table.arbiter.tick() is None
+    assert table.bank.calls == ["open", "lock", "release", "release", "settle", "release"]
+    assert table.bank.get(HONEST) == 10_000
+    assert len(table.arbiter.transcript(game.id)) == 3
 
 
 def test_what_is_settled_and_could_not_be_recorded_is_not_paid_again(table: Table) -> None:

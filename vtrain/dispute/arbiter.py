@@ -206,7 +206,6 @@ class Arbiter:
             if receipt.kind == "move":
                 hosted.answers[receipt.digest] = event.signed
         hosted.head = chain.head
-        hosted.paid = hosted.last == "settled"
         with self._timing:
             _, ticks = self._clock.read()
             self._clock.keep(chain.at, ticks)

@@ -97,9 +97,9 @@ class Arbiter:
     frozen, or a machine whose date was set, costs no player its clock.  So have :meth:`tick` called
     again after as long as it says, at the latest.
 
-    ``record`` is given the events of each change before anybody hears of it; what it raises refuses
-    the change, and the market is told.  With what it stored, :meth:`resume` goes on after a crash;
-    without it games are lost with the process.
+    ``record`` is given the events of each change, in order, before anybody hears of it, and while
+    their game is held; what it raises refuses the change, and the market is told.  With what it
+    stored, :meth:`resume` goes on after a crash; without it games are lost with the process.
 
     Thread-safe, with a lock for each game, and one for all openings; no lock of a game is held
     while the market is asked, so that a slow one holds up nobody but whoever's bond it looks at.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -31,10 +32,16 @@ from vtrain.demo.lies import Lies, LyingProvider, LyingSession, add_one
 from vtrain.dispute import arbiter as module
 from vtrain.dispute.arbiter import Arbiter, make_settlement
 from vtrain.dispute.engine_provider import EngineProvider
-from vtrain.dispute.game import find_verdict, sign
+from vtrain.dispute.game import find_verdict, sign, start
 from vtrain.dispute.genesis import make_genesis
 from vtrain.dispute.players import Player
-from vtrain.dispute.service.market import BondClaim, MemoryMarket, Notice, Settlement
+from vtrain.dispute.service.market import (
+    BondClaim,
+    MemoryMarket,
+    Notice,
+    Settlement,
+    compute_credits,
+)
 from vtrain.dispute.service.problems import (
     BondRefusedError,
     BusyError,
@@ -682,6 +689,73 @@ def test_a_market_that_cannot_be_told_is_told_nothing(table: Table) -> None:
     table.bank.notify = notify  # type: ignore[method-assign]
     game = play_log_game(table)
     assert game in table.bank.settled
+
+
+class Unreliable(Bank):
+    """A market of which a third of the calls fail, before they did anything or afterwards."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.random = random.Random(seed)  # noqa: S311 - no secret
+
+    def _note(self, call: str, do: Callable[[], None]) -> None:
+        fate = self.random.random()
+        if fate < 1 / 6:
+            raise OSError(f"{call}: no route")
+        super()._note(call, do)
+        if fate < 1 / 3:
+            raise OSError(f"{call}: timed out")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_fails_the_money_is_paid_by_the_rules(seed: int) -> None:
+    """Market and disk fail at random, and every move comes from two threads, again and again."""
+    bank = Unreliable(seed)
+    table, rng = Table(bank), random.Random(seed)  # noqa: S311
+    record = table.record
+
+    def fail_to_record(events: Sequence[Event]) -> None:
+        if rng.random() < 1 / 4:
+            raise StorageError("the disk is full", where="db")
+        record(events)
+
+    table.arbiter = Arbiter(HOST, bank, table.hands, gap=GAP, record=fail_to_record)
+
+    def submit(signed: SignedMove) -> None:
+        with suppress(VtrainError):
+            table.arbiter.submit(signed)
+
+    game = b""
+    while not game:
+        with suppress(BusyError, StorageError):
+            game = table.open()
+    logs = {LIAR: make_log(BROKEN), HONEST: make_log(), THIRD: make_log(BROKEN)}
+    players = [LogPlayer(key, log) for key, log in logs.items()]
+    known = table.arbiter.transcript(game)[0].body
+    now = start(structs.decode(Genesis, known, "genesis"), get_task().graph)
+    while (wait := table.arbiter.tick()) is not None:
+        with suppress(StorageError):
+            now = table.arbiter.game(game)
+        threads = [
+            threading.Thread(target=submit, args=(move,))
+            for player in players
+            for move in player.moves(now)
+            for _ in range(2)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        table.hands.at += 1 if threads else wait
+    settled = bank.settled[game].settled
+    paid = compute_credits({public_key(key): 10_000 for key in KEYS}, settled)
+    assert dict(bank.balances) == paid
+    assert not bank.locked
+    assert list(bank.games) == [game]
+    chain = Chain(game, public_key(HOST))
+    for event in table.kept:
+        chain.extend(event)
+    assert table.arbiter.transcript(game) == tuple(table.kept)
 
 
 # --- time

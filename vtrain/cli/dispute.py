@@ -188,7 +188,8 @@ def join(
         root = provider.log().root
         bonds = 0
         if _lacks_bond(follower.game, public_key(private), root):
-            _check_clocks(follower.game.genesis.clocks, provider)
+            with _naming_claim(run, defend):
+                _check_clocks(follower.game.genesis.clocks, provider)
             with closing(FileJournal(_get_journal(key, game, client.service))) as journal:
                 # The bond comes before everything else that is owed.
                 signed = next(Player(provider, private, journal).moves(follower.game))
@@ -246,7 +247,8 @@ def play(
         follower.poll()
         top = follower.game.tournaments[0]
         if not follower.game.over and top.backed_by(public_key(private)) < 0:
-            _check_clocks(follower.game.genesis.clocks, provider)
+            with _naming_claim(run, defend):
+                _check_clocks(follower.game.genesis.clocks, provider)
         with closing(FileJournal(_get_journal(key, game, client.service))) as journal:
             player = Player(provider, private, journal)
             with _naming_claim(run, defend):

@@ -44,6 +44,8 @@ Array = npt.NDArray[Any]
 HASH = 32
 LEAF_BYTES = 160
 """Memory that a leaf of a Merkle tree takes, with its part of the tree."""
+STATE_LEAVES_BYTES = 1 << 20
+"""Memory for the leaves of states that disputed intervals begin with."""
 MARGIN = 1.25
 """By which a machine may be slower in a game than it was when it was measured."""
 
@@ -60,8 +62,8 @@ class Pace:
 
 @dataclass
 class _Wanted:
-    """What will be asked for in one commitment interval: the last step to be traced (0: none), and
-    nodes by step."""
+    """What is still to be asked for in one commitment interval: the last step to be traced (0:
+    none), and nodes by step."""
 
     traced: int = 0
     nodes: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
@@ -115,6 +117,7 @@ class EngineProvider:
         )
         self._scratch = Scratch(self._kept.make_folder, keep.memory_bytes // 2, keep.tensor_bytes)
         self._trees: Recent[Any] = Recent(keep.memory_bytes // 4, always=True)
+        self._leaves: Recent[list[StateLeaf]] = Recent(STATE_LEAVES_BYTES, always=True)
         self._batch_bytes = keep.memory_bytes // 4
         self._wanted: dict[int, _Wanted] = defaultdict(_Wanted)
         self.replays = 0
@@ -326,16 +329,15 @@ class EngineProvider:
         return Member(encode_state_leaf(opening.leaf), proof.index, proof.size, proof.path)
 
     def _state_leaves(self, done: int) -> list[StateLeaf]:
-        def compute() -> tuple[list[StateLeaf], int]:
+        leaves = self._leaves.get(done)
+        if leaves is None:
             exponents = {
                 state: self._task.graph.type_of(ref).exponent
                 for state, ref in self._task.graph.states().items()
             }
             self._go_to(done)
             leaves = compute_state_leaves(self._session.read_state(), exponents)
-            return leaves, LEAF_BYTES * len(leaves)
-
-        leaves: list[StateLeaf] = self._find_tree(("leaves", done), compute)
+            self._leaves.put(done, leaves, LEAF_BYTES * len(leaves))
         return leaves
 
     def _chunk_tree(self, step: int, node: int) -> ChunkTree:
@@ -364,7 +366,9 @@ class EngineProvider:
     def _tensors_of(self, step: int, nodes: Sequence[int]) -> list[Array]:
         """Outputs of several nodes of one step, in one replay at most."""
         found = {}
+        waiting = self._wanted[self._base_of(step)].nodes
         for node in set(nodes):
+            waiting[step].discard(node)
             held = self._scratch.get(("tensor", step, node))
             if held is not None:
                 found[node] = held[0]
@@ -387,11 +391,12 @@ class EngineProvider:
 
         Asked for are the tensors ``asked`` of ``step``, or its trace where that is None.
         """
-        wanted = self._wanted.pop(base, _Wanted())
+        wanted = self._wanted[base]
         traced = step if asked is None else 0
         if wanted.traced > traced and not self._is_traced(base, wanted.traced):
             traced = wanted.traced
-        todo = self._plan(base, wanted, {step: list(asked)} if asked else {})
+        wanted.traced = 0
+        todo = self._plan(wanted, {step: list(asked)} if asked else {})
         first = base + 1 if traced else min(todo)
         if not base <= self._at < first:
             self._go_to(base)
@@ -422,20 +427,19 @@ class EngineProvider:
         held = self._scratch.get(("trace", base))
         return held is not None and len(held[0]) >= (step - base) * len(self._task.graph.nodes)
 
-    def _plan(self, base: int, wanted: _Wanted, todo: dict[int, list[int]]) -> dict[int, list[int]]:
+    def _plan(self, wanted: _Wanted, todo: dict[int, list[int]]) -> dict[int, list[int]]:
         """Nodes to evaluate by step: those of ``todo``, which are asked for, and of those wanted
-        as many as can be held until they are; the others are still wanted afterwards."""
+        as many as can be held until they are: the others are for another replay."""
         room = self._scratch.capacity
         room -= sum(self._measure_node(node) for nodes in todo.values() for node in nodes)
-        for step, nodes in wanted.nodes.items():
+        for step, nodes in sorted(wanted.nodes.items()):
             for node in sorted(nodes):
                 if node in todo.get(step, ()) or ("tensor", step, node) in self._scratch:
                     continue
                 room -= self._measure_node(node)
-                if room >= 0:
-                    todo.setdefault(step, []).append(node)
-                else:
-                    self._wanted[base].nodes[step].add(node)
+                if room < 0:
+                    return todo
+                todo.setdefault(step, []).append(node)
         return todo
 
     def _evaluate(self, nodes: Iterable[int]) -> Iterator[tuple[int, Array]]:

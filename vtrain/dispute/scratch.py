@@ -53,6 +53,10 @@ class Recent(Generic[V]):
         self._values.move_to_end(key)
         return self._values[key][0]
 
+    def peek(self, key: Hashable) -> V | None:
+        """The value, if it is there; that does not count as using it."""
+        return self._values[key][0] if key in self._values else None
+
     def put(self, key: Hashable, value: V, size: int) -> None:
         """Hold a value of ``size`` bytes; one of more than the limit is dropped at once."""
         self.remove(key)
@@ -99,8 +103,8 @@ class Scratch:
         self._memory: Recent[list[Array]] = Recent(memory_bytes, self._spill)
         self._disk: Recent[_Spilled] = Recent(disk_bytes, self._unlink)
         self._count = 0
-        self.capacity = memory_bytes + disk_bytes
-        """Bytes, in memory and on disk."""
+        self.capacity = max(memory_bytes, disk_bytes)
+        """Bytes that are surely all there after they were put in one after the other."""
 
     @property
     def memory_held(self) -> int:
@@ -127,7 +131,9 @@ class Scratch:
         arrays = self._memory.get(key)
         if arrays is not None:
             return arrays
-        spilled = self._disk.get(key)
+        # What was asked for is no more likely to be asked for again than what was not yet: what
+        # was written first goes first.
+        spilled = self._disk.peek(key)
         if spilled is None:
             return None
         try:

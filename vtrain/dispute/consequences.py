@@ -245,6 +245,8 @@ class Work:
             return
         known = not dispute.leaf and compute_fact_id(dispute, value) in self.facts
         found = replace(found, mask=found.mask | claims, known=known)
+        if dispute.id == dispute.tensor:
+            dispute = replace(dispute, ready=self.now + self._compute_replays(contest_id))
         self._put_dispute(replace(dispute, classes=dispute.classes.set(value, found)))
         self._dirty[contest_id, dispute_id] = True
         if known:
@@ -360,6 +362,7 @@ class Work:
                 end=size,
                 leaf="",
                 place=dispute.place,
+                tensor=id_,
             )
             self._put_dispute(below)
         return id_
@@ -430,7 +433,7 @@ class Work:
     def _raise(self, contest_id: bytes, dispute_id: bytes, value: bytes, claims: int) -> None:
         """Ask claims of a class for the items under its hash, or for the opening of its dispute."""
         dispute = self.contests[contest_id].disputes[dispute_id]
-        due = self.now + self._compute_grace(dispute)
+        due = self._compute_start(dispute) + self._compute_grace(dispute)
         found = dispute.classes[value]
         found = replace(found, asked=(*found.asked, (claims, due)))
         self._put_dispute(replace(dispute, classes=dispute.classes.set(value, found)))
@@ -451,21 +454,30 @@ class Work:
         ranges = compute_ranges(dispute.start, dispute.end, get_depth(self.genesis))
         return _HEAD + sum(_ITEM if end - start > 1 else _LEAF for start, end in ranges)
 
-    def _compute_grace(self, dispute: Dispute) -> int:
-        """How long an answer may take when nothing is late: more, the more may be asked at once.
+    def _compute_start(self, dispute: Dispute) -> int:
+        """From when on an answer can be expected of every claim in a dispute.
 
-        The first answer about a tensor may need its interval traced once more, and so may those to
-        each of the other rivals.
+        Not before whoever stands for a claim had the time to trace what is in dispute, even where
+        others made the claim, and answered for it all the way here, before that.
         """
+        contest = self.contests[dispute.contest]
+        start = max(self.now, contest.until)
+        return max(start, contest.disputes[dispute.tensor].ready) if dispute.tensor else start
+
+    def _compute_grace(self, dispute: Dispute) -> int:
+        """How long an answer may take when nothing is late: more, the more may be asked at once."""
         clocks = self.genesis.clocks
-        group = self.contests[dispute.contest].group
-        load = self.loads[group]
-        if dispute.leaf:
-            return clocks.grace + load * clocks.opening
-        grace = clocks.grace + load * clocks.answer
-        if dispute.tree == "chunks" and dispute.is_root:
-            grace += 2 * clocks.replay * max(1, self._count_rivals(group))
-        return grace
+        load = self.loads[self.contests[dispute.contest].group]
+        return clocks.grace + load * (clocks.opening if dispute.leaf else clocks.answer)
+
+    def _compute_replays(self, contest_id: bytes) -> int:
+        """How long one machine may take to trace the interval of a tensor once more.
+
+        It may be at work on that interval, and each other rival may have one that was asked before;
+        what is asked about one interval is traced together.
+        """
+        rivals = self._count_rivals(self.contests[contest_id].group)
+        return self.genesis.clocks.replay * (max(1, rivals) + 1)
 
     def _count_rivals(self, group: bytes) -> int:
         return self.contests[group].live.bit_count() - 1
@@ -504,8 +516,9 @@ class Work:
         changed = list(contest.claims)
         for claim, due in contest.find_due(claims, self.now).items():
             found = changed[claim]
-            left = found.left - (self.now - max(due, found.mark))
-            changed[claim] = replace(found, left=left, mark=self.now)
+            ran = self.now - max(due, found.mark)
+            if ran > 0:
+                changed[claim] = replace(found, left=found.left - ran, mark=self.now)
         self._put(replace(self.contests[contest.id], claims=tuple(changed)))
 
     # --- sides
@@ -515,13 +528,14 @@ class Work:
     ) -> None:
         """Have a contest of sub-claims decide a dispute, a window for each side that is needed.
 
-        Claims that come to a side later have a window of their own, which is the side's then.
+        Claims that come to a side later have a window of their own, which is the side's then, and
+        so have its sub-claims their budgets: nobody could answer for the new ones before.
         """
         if dispute.id not in self.contests:
             if not needed:
                 return
             self._nest(contest, dispute)
-        below = self.contests[dispute.id]
+        below, renewed = self.contests[dispute.id], 0
         for value in sorted(live):
             id_ = compute_side_id(dispute.id, value)
             side = below.sides.get(id_)
@@ -533,11 +547,22 @@ class Work:
                 side = Side(value)
                 self.sides = self.sides.set(id_, below.id)
             if side.closes < 0 or live[value] & ~side.backed:
-                closes = self.now + self._compute_window(below)
+                closes = self._compute_start(dispute) + self._compute_window(below)
                 side = replace(side, backed=live[value], closes=closes)
-                below = replace(below, sides=below.sides.set(id_, side))
+                until = max(below.until, closes)
+                below = replace(below, sides=below.sides.set(id_, side), until=until)
                 self._plan(Event(closes, "window", below.id, id_, b""))
-        self._put(below)
+                renewed |= side.members & below.live
+        self._put(self._renew(below, renewed) if renewed else below)
+
+    def _renew(self, contest: Contest, claims: int) -> Contest:
+        """Sub-claims that others stand for now have their whole budgets again."""
+        grace = self._compute_grace(contest.disputes[contest.root])
+        left, mark = self.genesis.clocks.budget, contest.until + grace
+        changed = list(contest.claims)
+        for claim in list_bits(claims):
+            changed[claim] = replace(changed[claim], left=left, mark=mark)
+        return replace(contest, claims=tuple(changed))
 
     def _nest(self, contest: Contest, dispute: Dispute) -> None:
         level: Level = "trace" if contest.level == "log" else "terms"
@@ -565,8 +590,7 @@ class Work:
         if not over or side.members & contest.live:
             return
         above = self.contests[contest.above]
-        dispute = above.disputes[contest.id]
-        self.fall(above.id, dispute.classes[side.value].mask, "undefended", dispute.place)
+        self.fall(above.id, side.backed, "undefended", above.disputes[contest.id].place)
 
     # --- falls
 

@@ -127,10 +127,12 @@ class Player:
                 continue
             tree = self._tree(below.level, below, below.place)
             known = below.index.get(tree.root)
-            if (below.id, self._party) not in game.stands:
-                fallen = known is not None and below.claims[known].fall is not None
-                if not fallen and (known is not None or side.closes >= game.now):
+            claim = None if known is None else below.claims[known]
+            if claim is not None and claim.fall is None:
+                if (below.id, self._party) not in game.stands:
                     sides.append((below, value))
+            elif (claim is None or claim.is_open) and side.closes >= game.now:
+                sides.append((below, value))
             if known is not None:
                 self._look(game, below, tree.root, asked, sides)
 

@@ -23,11 +23,12 @@ from vtrain.dispute.consequences import get_depth
 from vtrain.dispute.engine_provider import EngineProvider
 from vtrain.dispute.game import compute_move_digest, sign
 from vtrain.dispute.players import Player
-from vtrain.dispute.provider import ClaimTree, LeafOpening, TraceProvider
+from vtrain.dispute.provider import ClaimTree, LeafOpening, MerkleTree, TraceProvider
 from vtrain.dispute.state import Game, Question, list_bits
 from vtrain.engines.registry import open_session
 from vtrain.errors import EncodingError
 from vtrain.graph.evaluate import apply_node
+from vtrain.spec.domains import RUN_LOG
 from vtrain.spec.frontier import compute_ranges
 from vtrain.wire.dispute import (
     MAX_BOND,
@@ -178,13 +179,24 @@ CHEATS: Mapping[str, Callable[[Run], Cheat]] = {
     "lies about the state": lie_about_the_state,
 }
 
+
+
+def change_weights_after_a_step(run: Run) -> Cheat:
+    return _lie(run, 2, {_find(run, "param/w1/next"): lambda value, before: value + 4096})
+
+
+_MORE_CHEATS: Mapping[str, Callable[[Run], Cheat]] = {
+    "changes weights after a step": change_weights_after_a_step
+}
+"""Those that others hide behind."""
+
 _CHEATS: dict[tuple[int, str], Cheat] = {}
 
 
 def make_cheat(run: Run, name: str) -> Cheat:
     """The cheat of this name about a run, made once."""
     if (id(run), name) not in _CHEATS:
-        _CHEATS[id(run), name] = CHEATS[name](run)
+        _CHEATS[id(run), name] = {**CHEATS, **_MORE_CHEATS}[name](run)
     return _CHEATS[id(run), name]
 
 
@@ -420,6 +432,73 @@ class Replayer:
 
 
 @dataclass
+class Meddler:
+    """Answers what it has not bonded for: what an honest player would say, signed by nobody of its
+    claim."""
+
+    claim: TraceProvider
+    victim: PrivateKey
+    key: PrivateKey
+
+    def moves(self, game: Game) -> Iterator[SignedMove]:
+        for signed in Player(self.claim, self.victim).moves(game):
+            move = decode_move(signed.move)
+            if not isinstance(move, Bond):
+                yield sign(game.id, signed.about, move, self.key)
+
+
+@dataclass
+class Spliced(Built):
+    """The true log up to a step, and that of ``base``, which trained on from a false state, after
+    it: what is false is the state that a trace begins with."""
+
+    truth: TraceProvider
+    step: int
+
+    def log(self) -> ClaimTree:
+        trees = self.truth.log(), self.base.log()
+        leaves = [trees[at >= self.step].leaf(at) for at in range(trees[0].size)]
+        return MerkleTree(RUN_LOG, leaves)
+
+    def trace(self, step: int) -> ClaimTree:
+        return self._at(step).trace(step)
+
+    def chunks(self, step: int, node: int) -> ClaimTree:
+        return self._at(step).chunks(step, node)
+
+    def terms(self, step: int, node: int, element: int) -> ClaimTree:
+        return self._at(step).terms(step, node, element)
+
+    def open(self, step: int, node: int, element: int, block: int, *, first: bool) -> LeafOpening:
+        return self._at(step).open(step, node, element, block, first=first)
+
+    def _at(self, step: int) -> TraceProvider:
+        return self.base if step > self.step else self.truth
+
+
+@dataclass
+class Misquoter:
+    """Plays a claim, and opens it against the log of another one that it bonded too: the agreed
+    record of that one has the false state."""
+
+    player: Player
+    other: TraceProvider
+    step: int
+    key: PrivateKey
+
+    def moves(self, game: Game) -> Iterator[SignedMove]:
+        log = self.other.log()
+        base = Member(log.leaf(self.step - 1), self.step - 1, log.size, log.path(self.step - 1))
+        for signed in self.player.moves(game):
+            move = decode_move(signed.move)
+            if isinstance(move, Open):
+                false = replace(move, log=log.root, base=base)
+                yield sign(game.id, signed.about, false, self.key)
+            else:
+                yield signed
+
+
+@dataclass
 class Forger:
     """Signs for the honest party: bonds that it never made, before it can, and bad answers."""
 
@@ -567,6 +646,36 @@ def make_conceding(run: Run, claim: TraceProvider) -> TraceProvider:
     return Patched(claim, run.task, leaves=junk)
 
 
+def _change_a_state(run: Run) -> TraceProvider:
+    """Weights that are false after step 2, and all that follows from them."""
+    return make_cheat(run, "changes weights after a step").claim
+
+
+def _misquote(run: Run) -> Solver:
+    """Hides that change: its log is the true one until then.  Another claim of its own has it."""
+    other = _change_a_state(run)
+    claim = Spliced(other, run.truth, 2)
+
+    def make(genesis: Genesis, wire: list[SignedMove]) -> Actor:
+        return Both(
+            Player(other, ACCOMPLICE), Misquoter(Player(claim, SOLVER), other, 2, SOLVER)
+        )
+
+    return Solver(claim, make, frozenset({"refuted"}), (3, _find(run, "param/w1")))
+
+
+@dataclass
+class Both:
+    """Two actors as one."""
+
+    first: Actor
+    second: Actor
+
+    def moves(self, game: Game) -> Iterator[SignedMove]:
+        yield from self.first.moves(game)
+        yield from self.second.moves(game)
+
+
 _HABITS: Mapping[str, Callable[[Run], Solver]] = {
     "honest": _honest(lambda claim: Player(claim, SOLVER)),
     "honest, spends its whole budget": _honest(lambda claim: Late(Player(claim, SOLVER))),
@@ -600,6 +709,7 @@ _HABITS: Mapping[str, Callable[[Run], Solver]] = {
         "undefended",
         located=False,
     ),
+    "opens against another log": _misquote,
 }
 SOLVERS = (*_HABITS, *CHEATS)
 
@@ -721,6 +831,11 @@ CHALLENGERS: Mapping[str, Challenger] = {
     ),
     "floods": Challenger(lambda run, solver, wire: [Flooder(wire)]),
     "replays old signatures": Challenger(_replays),
+    "answers for others": Challenger(
+        lambda run, solver, wire: [
+            Meddler(run.truth, SOLVER if solver.honest else HONEST, CHALLENGER)
+        ]
+    ),
     "signs for others": Challenger(
         lambda run, solver, wire: [
             Forger(public_key(SOLVER if solver.honest else HONEST), wire, CHALLENGER)

@@ -18,7 +18,15 @@ from tests.dispute.toy import CLOCKS, Lie, ToyProvider, ToyRun, make_toy_genesis
 from vtrain.attest.keys import PrivateKey, public_key
 from vtrain.dispute.game import advance, apply, find_deadline, find_verdict, sign, start
 from vtrain.dispute.players import Player
-from vtrain.dispute.state import Contest, Dispute, DisputedGraph, Game, Verdict, get_base_step
+from vtrain.dispute.state import (
+    Contest,
+    Dispute,
+    DisputedGraph,
+    Game,
+    Verdict,
+    get_base_step,
+    list_bits,
+)
 from vtrain.dispute.transcript import TimedMove
 from vtrain.errors import VtrainError
 from vtrain.wire import structs
@@ -26,8 +34,8 @@ from vtrain.wire.dispute import Bond, Clocks, Genesis, Open, Reveal, SignedMove,
 
 Pace = Literal["prompt", "drips", "stalls", "sprints", "silent", "late", "concedes"]
 """When a claim moves: at once; when each answer is due; when its budget is all but spent; so, but
-at once about a tensor, and no opening; never after its bonds; like "stalls", and with bonds that come when their
-window is all but over; never, not even with sub-claims."""
+at once about a tensor, and no opening; never after its bonds; like "stalls", and with bonds that
+come when their window is all but over; never, not even with sub-claims."""
 NEVER = 1 << 62
 
 Asked = list[tuple[int, Contest, Dispute]]
@@ -54,10 +62,19 @@ class Paced(Player):
         """When the next move that is held back is made."""
         return self._wake if self._wake < NEVER else None
 
-    def _look(self, game: Game, contest: Contest, root: bytes, asked: Asked, sides: Sides) -> None:
-        super()._look(game, contest, root, asked, sides)
+    def _make(self, game: Game, asked: Asked, sides: Sides) -> Iterator[SignedMove]:
+        self.hold_back(game, asked, sides)
+        yield from super()._make(game, asked, sides)
+
+    def hold_back(self, game: Game, asked: Asked, sides: Sides) -> None:
+        """Keep what is to be done now."""
         asked[:] = [item for item in asked if self._is_time(game, self._when(game, *item))]
         sides[:] = [item for item in sides if self._is_time(game, self._when_bonded(*item))]
+
+    def make(self, game: Game, asked: Asked, sides: Sides) -> Iterator[SignedMove]:
+        """The moves that are due now, of those that somebody else has looked for."""
+        self._wake = NEVER
+        yield from self._make(game, asked, sides)
 
     def _is_time(self, game: Game, at: int) -> bool:
         """May a move be made that has time until ``at``?"""
@@ -87,6 +104,63 @@ class Paced(Player):
         return next(sides).closes
 
 
+class Gang:
+    """Many players of false claims, for all of whom one looks at the game."""
+
+    def __init__(self, players: Iterable[Paced]) -> None:
+        self._players = {player.party: player for player in players}
+        self._wake = NEVER
+
+    def moves(self, game: Game) -> Iterator[SignedMove]:
+        self._wake = NEVER
+        for party, player in self._players.items():
+            if (game.id, party) not in game.stands:
+                yield from player.moves(game)
+                self._wake = min(self._wake, player.wakes(game) or NEVER)
+        asked: dict[bytes, Asked] = {}
+        sides: dict[bytes, Sides] = {}
+        for group in game.groups:
+            self._look(game, game.contests[group], asked, sides)
+        for party in asked | sides:
+            player = self._players[party]
+            yield from player.make(game, asked.get(party, []), sides.get(party, []))
+            self._wake = min(self._wake, player.wakes(game) or NEVER)
+
+    def wakes(self, game: Game) -> int | None:
+        """When one of them makes a move that is held back."""
+        return self._wake if self._wake < NEVER else None
+
+    def _look(
+        self,
+        game: Game,
+        contest: Contest,
+        asked: dict[bytes, Asked],
+        sides: dict[bytes, Sides],
+    ) -> None:
+        for dispute in map(contest.disputes.__getitem__, contest.asking):
+            for found in dispute.classes.values():
+                for owing, due in found.asked:
+                    for party in self._find_backers(game, contest, owing & contest.live):
+                        asked.setdefault(party, []).append((due, contest, dispute))
+        for below in map(game.contests.__getitem__, contest.below):
+            classes = contest.disputes[below.id].classes
+            for side in below.sides.values():
+                if side.closes < game.now:
+                    continue
+                live = classes[side.value].mask & contest.live
+                for party in self._find_backers(game, contest, live):
+                    if (below.id, party) not in game.stands:
+                        sides.setdefault(party, []).append((below, side.value))
+            self._look(game, below, asked, sides)
+
+    def _find_backers(self, game: Game, contest: Contest, claims: int) -> Iterator[bytes]:
+        scope = game.get_scope(contest)
+        for claim in list_bits(claims):
+            for party in game.backers[scope, contest.claims[claim].root]:
+                if party in self._players:
+                    yield party
+
+
 class Machine(Paced):
     """An honest player with one machine, which traces one interval at a time again.
 
@@ -103,8 +177,8 @@ class Machine(Paced):
         self._done = 0
         self.replays = 0
 
-    def _look(self, game: Game, contest: Contest, root: bytes, asked: Asked, sides: Sides) -> None:
-        super()._look(game, contest, root, asked, sides)
+    def hold_back(self, game: Game, asked: Asked, sides: Sides) -> None:
+        """Keep what is traced already; begin to trace the rest."""
         if self._doing and self._done <= game.now:
             self._has |= self._doing
             self._doing = set()
@@ -288,10 +362,15 @@ def play_gang(
     """
     truth = ToyProvider(run)
     paces = [pace] if isinstance(pace, str) else list(pace)
-    honest = Machine(truth, HONEST_KEY, clocks.replay) if replay else Player(truth, HONEST_KEY)
-    actors: list[Actor] = [*hijackers, honest]
-    for number, lie in enumerate(lies):
-        key = make_key(1000 + number)
-        actors.append(Paced(ToyProvider(run, lie), key, paces[number % len(paces)], latency))
+    actors: list[Actor] = [*hijackers]
+    actors.append(
+        Machine(truth, HONEST_KEY, clocks.replay) if replay else Player(truth, HONEST_KEY)
+    )
+    actors.append(
+        Gang(
+            Paced(ToyProvider(run, lie), make_key(1000 + i), paces[i % len(paces)], latency)
+            for i, lie in enumerate(lies)
+        )
+    )
     genesis = make_toy_genesis(truth, HONEST_KEY, clocks=clocks, arity=arity, group=group)
     return play_together(genesis, run.disputed, actors, latency=latency, watch=watch)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from immutables import Map
@@ -44,7 +45,7 @@ from vtrain.dispute.state import (
     list_bits,
 )
 from vtrain.errors import EncodingError
-from vtrain.spec.frontier import Range, compute_ranges
+from vtrain.spec.frontier import compute_ranges
 from vtrain.wire.dispute import Genesis
 from vtrain.wire.opening import CHUNK_LENGTH
 from vtrain.wire.record import decode_record
@@ -265,47 +266,50 @@ class Work:
 
     def _part(self, contest_id: bytes, dispute_id: bytes, value: bytes) -> None:
         """A class of which the items are known parts with the others of which they are."""
-        dispute = self.contests[contest_id].disputes[dispute_id]
-        mine, ranges = self._list_items(dispute, value)
+        contest = self.contests[contest_id]
+        dispute = contest.disputes[dispute_id]
+        claims = dispute.classes[value].mask & contest.live
+        if not claims:
+            return
+        mine, allies = self._list_items(dispute, value), contest.find_allies(claims)
+        parted: dict[int, dict[bytes, int]] = {}
         for other, rival in dispute.classes.items():
-            if other == value or not rival.known:
+            live = rival.mask & contest.live
+            if not rival.known or other == value or not live & ~allies:
                 continue
-            contest = self.contests[contest_id]
-            claims = dispute.classes[value].mask & contest.live
-            if not contest.crosses(claims, rival.mask & contest.live):
-                continue
-            theirs, _ = self._list_items(dispute, other)
-            at = next(
-                i for i, pair in enumerate(zip(mine, theirs, strict=True)) if pair[0] != pair[1]
-            )
-            below = self._open_below(dispute, at, ranges[at], mine[:at])
-            self._join(contest_id, below, mine[at], claims)
-            self._join(contest_id, below, theirs[at], rival.mask & contest.live)
+            theirs = self._list_items(dispute, other)
+            at = _find_difference(mine, theirs)
+            classes = parted.setdefault(at, {mine[at]: claims})
+            classes[theirs[at]] = classes.get(theirs[at], 0) | live
+        for at, classes in parted.items():
+            below = self._open_below(dispute, at, mine[:at])
+            for item, members in classes.items():
+                self._join(contest_id, below, item, members)
 
-    def _list_items(
-        self, dispute: Dispute, value: bytes
-    ) -> tuple[Sequence[bytes], Sequence[Range]]:
-        """What a class has below, and where each is; of a chunk its elements."""
+    def _list_items(self, dispute: Dispute, value: bytes) -> tuple[bytes, ...]:
+        """What a class has below; of a chunk its elements."""
         items = self.facts[compute_fact_id(dispute, value)]
         if dispute.tree == "chunks" and dispute.end - dispute.start == 1:
-            width = self.graph.get_width(dispute.place.node)
-            (chunk,) = items
-            elements = [chunk[at : at + width] for at in range(0, len(chunk), width)]
-            first = dispute.start * (CHUNK_LENGTH // width)
-            return elements, [(first + i, first + i + 1) for i in range(len(elements))]
-        return items, compute_ranges(dispute.start, dispute.end, get_depth(self.genesis))
+            return _cut(items[0], self.graph.get_width(dispute.place.node))
+        return items
 
-    def _open_below(self, dispute: Dispute, at: int, span: Range, agreed: Sequence[bytes]) -> bytes:
+    def _open_below(self, dispute: Dispute, at: int, agreed: Sequence[bytes]) -> bytes:
         """The dispute about item ``at`` of those below, which begins at the first need."""
-        start, end = span
+        is_element = dispute.tree == "chunks" and dispute.end - dispute.start == 1
+        if is_element:
+            start = dispute.start * (CHUNK_LENGTH // self.graph.get_width(dispute.place.node)) + at
+            end = start + 1
+        else:
+            ranges = compute_ranges(dispute.start, dispute.end, get_depth(self.genesis))
+            start, end = ranges[at]
         id_ = compute_dispute_id(dispute.id, dispute.tree, start, end, [*agreed])
         contest = self.contests[dispute.contest]
         if id_ in contest.disputes:
             return id_
         leaf: Leaf = ""
-        if dispute.tree == "chunks":
-            leaf = "element" if dispute.end - dispute.start == 1 else ""
-        elif end - start == 1:
+        if is_element:
+            leaf = "element"
+        elif end - start == 1 and dispute.tree != "chunks":
             leaf = _LEAVES[dispute.tree]
         place = self._locate(contest, dispute, leaf, start)
         below = replace(
@@ -601,7 +605,7 @@ class Work:
 
     def _let_fall(self) -> None:
         falling, self._falling = self._falling, []
-        touched: dict[bytes, bool] = {}
+        touched: dict[bytes, int] = {}
         for fall in falling:
             contest = self.contests[fall.contest]
             gone = fall.claims & contest.live
@@ -619,11 +623,12 @@ class Work:
             self._put(contest)
             load = self.loads[contest.group] - gone.bit_count()
             self.loads = self.loads.set(contest.group, load)
-            touched[contest.id] = True
-        for contest_id in touched:
+            touched[contest.id] = touched.get(contest.id, 0) | gone
+        for contest_id, gone in touched.items():
             contest = self.contests[contest_id]
             for dispute in contest.asking:
-                self._dirty[contest_id, dispute] = True
+                if any(found.mask & gone for found in contest.disputes[dispute].classes.values()):
+                    self._dirty[contest_id, dispute] = True
             for side in contest.sides:
                 self._check_side(contest, side)
             for below in contest.below:
@@ -686,6 +691,17 @@ class Work:
 def get_depth(genesis: Genesis) -> int:
     """Levels of a tree that one answer goes down: log2 of the arity."""
     return genesis.arity.bit_length() - 1
+
+
+def _find_difference(mine: Sequence[bytes], theirs: Sequence[bytes]) -> int:
+    """The first item in which two sequences differ, which they do."""
+    return next(i for i, pair in enumerate(zip(mine, theirs, strict=True)) if pair[0] != pair[1])
+
+
+@lru_cache(1 << 10)
+def _cut(chunk: bytes, width: int) -> tuple[bytes, ...]:
+    """The elements of a chunk."""
+    return tuple(chunk[at : at + width] for at in range(0, len(chunk), width))
 
 
 def _is_record(genesis: Genesis, data: bytes, step: int) -> bool:

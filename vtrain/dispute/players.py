@@ -73,6 +73,15 @@ class Player:
         for contest in contests:
             if root in contest.index:
                 self._look(game, contest, root, asked, sides)
+        yield from self._make(game, asked, sides)
+
+    def _make(
+        self,
+        game: Game,
+        asked: list[tuple[int, Contest, Dispute]],
+        sides: list[tuple[Contest, bytes]],
+    ) -> Iterator[SignedMove]:
+        """The moves that answer what is asked, and back sub-claims of sides."""
         asked.sort(key=lambda item: (item[0], item[2].id))
         self._provider.want(
             traces=[contest.place.step for contest, _ in sides if contest.level == "trace"],

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from immutables import Map
@@ -208,12 +208,17 @@ class Contest:
     below: tuple[bytes, ...] = ()
     until: int = 0
 
+    def find_allies(self, claims: int) -> int:
+        """The claims that no one of these ``claims`` (some) is a rival of: those of their side."""
+        if self.level == "log":
+            return 0
+        first = (claims & -claims).bit_length() - 1
+        members = self.sides[self.claims[first].side].members
+        return 0 if claims & ~members else members
+
     def crosses(self, first: int, second: int) -> bool:
         """Is there a claim of each set that the other's contradicts?  Those of a side do not."""
-        if self.level == "log":
-            return bool(first and second)
-        own = [side.members for side in self.sides.values()]
-        return any(first & side and second & ~side for side in own)
+        return bool(first and second & ~self.find_allies(first))
 
     def find_due(self, claims: int, before: int) -> dict[int, int]:
         """When each of these ``claims`` first owed what it still owes, if that is before a time."""
@@ -455,6 +460,7 @@ def compute_dispute_id(
     return _compute_id("dispute", {**about, "end": end, "start": start, "tree": tree})
 
 
+@lru_cache(1 << 12)
 def compute_side_id(dispute: bytes, value: bytes) -> bytes:
     """Of the claims that have ``value`` in a dispute."""
     return _compute_id("side", {"dispute": dispute, "value": value})
@@ -462,14 +468,15 @@ def compute_side_id(dispute: bytes, value: bytes) -> bytes:
 
 def compute_fact_id(dispute: Dispute, value: bytes) -> bytes:
     """Of what has the hash ``value`` over a dispute's range: the same in every dispute there."""
-    return _compute_id(
-        "fact",
-        {
-            "end": dispute.end,
-            "hash": value,
-            "length": dispute.length,
-            "root": int(dispute.is_root and dispute.tree == "chunks"),
-            "start": dispute.start,
-            "tree": dispute.tree,
-        },
-    )
+    is_root = dispute.is_root and dispute.tree == "chunks"
+    span = dispute.start, dispute.end
+    return _compute_fact_id(dispute.tree, dispute.length, span, is_root, value)
+
+
+@lru_cache(1 << 12)
+def _compute_fact_id(
+    tree: Tree, length: int, span: tuple[int, int], is_root: bool, value: bytes
+) -> bytes:
+    start, end = span
+    about: dict[str, cbor.Value] = {"end": end, "hash": value, "length": length, "start": start}
+    return _compute_id("fact", {**about, "root": int(is_root), "tree": tree})

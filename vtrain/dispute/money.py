@@ -82,6 +82,16 @@ def list_outcomes(game: Game) -> Settled:
     return Settled(outcomes, shares, pot, pot - sum(share.amount for share in shares))
 
 
+def count_work(game: Game) -> dict[bytes, int]:
+    """Work for the claim that stands, by party, in milliseconds of the clocks; first come first.
+
+    It is what a pot is shared by, and what a market shares by that has more than the pot: the stake
+    of the solver, who has no bond.  MoveRefusedError while the game goes on.
+    """
+    losers = {found.party for found in list_outcomes(game).outcomes if not found.returned}
+    return _count_work(game, _Standing(game), losers)
+
+
 def compute_outcomes_digest(settled: Settled) -> bytes:
     """H_game(canonical encoding), which a verdict names."""
     return compute_domain_hash(GAME, structs.encode(settled))

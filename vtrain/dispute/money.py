@@ -72,8 +72,7 @@ def list_outcomes(game: Game) -> Settled:
     standing = _Standing(game)
     liars = {bond.party for bond in bonds if not bond.amount and standing.has_lied(bond)}
     outcomes = tuple(
-        BondOutcome(*bond, int(standing.stands(bond) and bond.party not in liars))
-        for bond in bonds
+        BondOutcome(*bond, int(standing.stands(bond) and bond.party not in liars)) for bond in bonds
     )
     pot = sum(found.amount for found in outcomes if not found.returned)
     losers = {found.party for found in outcomes if not found.returned}

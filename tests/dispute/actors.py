@@ -180,7 +180,6 @@ CHEATS: Mapping[str, Callable[[Run], Cheat]] = {
 }
 
 
-
 def change_weights_after_a_step(run: Run) -> Cheat:
     return _lie(run, 2, {_find(run, "param/w1/next"): lambda value, before: value + 4096})
 
@@ -542,7 +541,11 @@ class Hijacker:
             members = list(list_bits(contest.sides[side].members & contest.live))
             above = game.contests[contest.above]
             backed = above.disputes[scope].classes[contest.sides[side].value].mask
-            if members and backed & game.find_own(above, party) and (scope, party) not in game.stands:
+            if (
+                members
+                and backed & game.find_own(above, party)
+                and (scope, party) not in game.stands
+            ):
                 yield sign(game.id, side, Bond(contest.claims[members[0]].root, b"", ()), self.key)
         if self.answers:
             for about, question in game.asked.items():
@@ -657,9 +660,7 @@ def _misquote(run: Run) -> Solver:
     claim = Spliced(other, run.truth, 2)
 
     def make(genesis: Genesis, wire: list[SignedMove]) -> Actor:
-        return Both(
-            Player(other, ACCOMPLICE), Misquoter(Player(claim, SOLVER), other, 2, SOLVER)
-        )
+        return Both(Player(other, ACCOMPLICE), Misquoter(Player(claim, SOLVER), other, 2, SOLVER))
 
     return Solver(claim, make, frozenset({"refuted"}), (3, _find(run, "param/w1")))
 

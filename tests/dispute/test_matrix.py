@@ -146,6 +146,7 @@ def check_money(game: Game, honest: set[bytes]) -> None:
 
 MLP, CNN = RUNS
 
+
 @pytest.mark.parametrize("challenger", CHALLENGERS)
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_the_honest_side_never_loses(solver: str, challenger: str) -> None:
@@ -262,7 +263,8 @@ BROKEN: dict[str, tuple[object, str, Callable[..., object], str, str]] = {
         Work, "_is_sound", always, "concedes", "honest",
     ),
     "a leaf is opened against any claim": (
-        statement, "_check_meets", do_nothing, "opens against another log", "honest, answers when it is due",
+        statement, "_check_meets", do_nothing,
+        "opens against another log", "honest, answers when it is due",
     ),
     "rulings are not heard": (
         Work, "rule", do_nothing, "alters a gradient", "honest",

@@ -1,4 +1,4 @@
-"""Writes the vectors of disputes, ``dispute.json``: a genesis, ids, signed moves, a verdict, frontiers.
+"""Writes the vectors of disputes, ``dispute.json``: genesis, ids, moves, verdict, frontiers.
 
 ``python tests/vectors/generate_dispute.py`` writes it; ``--check`` only compares and exits 1
 when it differs.  README.md documents the format.

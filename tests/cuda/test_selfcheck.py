@@ -921,7 +921,7 @@ def find_way(kernel: str, args: Sequence[object]) -> Iterator[tuple[object, ...]
         assert isinstance(flags, int)
         yield kernel, flags, n % 4 == 0, args[-6]
     elif kernel.startswith("matmul_pack_"):
-        dtype, inner, extent, planes = args[1], args[-4], args[-5], args[-3]
+        dtype, inner, extent, planes, halved = args[1], args[-5], args[-6], args[-4], args[-2]
         assert isinstance(inner, int)
         assert isinstance(extent, int)
         pack = args[2]
@@ -929,7 +929,7 @@ def find_way(kernel: str, args: Sequence[object]) -> Iterator[tuple[object, ...]
             pack = int.from_bytes(pack.data[16:24], "little")
         assert isinstance(pack, int)
         is_plain = pack % 8 == 0 and min(inner, extent) >= gemm.TILE
-        yield kernel, dtype, planes, is_plain and dtype == DTYPE_CODES["i16"]
+        yield kernel, dtype, planes, halved, is_plain and dtype == DTYPE_CODES["i16"]
     else:
         yield (kernel,)
 

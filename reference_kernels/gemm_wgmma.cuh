@@ -9,8 +9,8 @@
 // Shapes.  Two things may be otherwise, and are when a file says so before it includes this one;
 // matmul.cu does not, and matmul_deep.cu, matmul_pair.cu and matmul_deep_pair.cu do:
 //   SHAPE_INNER    inner places of a stage.  Of half a tile twice as many stages fit, and one more
-//                  where half a tile is left over: bytes come from further ahead, and the first
-//                  product of a tile waits for half as many.
+//                  where as much is left over: bytes come from further ahead, and the first step of
+//                  a tile waits for half as many.
 //   SHAPE_CLUSTER  blocks of a cluster.  Two neighbours take two tiles of rows of the same columns:
 //                  each brings half of B's bytes to both ("multicast"), so that L2 is asked for
 //                  three quarters of what it was (int8: two thirds).  What shared memory has to do

@@ -17,9 +17,9 @@ import pytest
 from tests.engines.steps import make_step
 from vtrain.engines.cuda import lower_rows, sources
 from vtrain.engines.cuda.fuse import render_source
+from vtrain.engines.cuda.gemm import SHAPES
 from vtrain.engines.cuda.plan import find_groups
 from vtrain.engines.cuda.program import Program
-from vtrain.engines.cuda.gemm import SHAPES
 from vtrain.errors import KernelError, MissingExtraError, RunError
 
 pytest.importorskip("cuda.bindings", reason="the cuda extra is not installed")

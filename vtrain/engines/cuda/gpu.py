@@ -354,8 +354,8 @@ class CudaDevice:
         self._check(*launched, where=f"{call.file}: {call.kernel}")
 
     def _configure_cluster(self, call: Call) -> Any:
-        """What the driver is told of a launch in clusters: as an attribute, without which each block
-        would be one by itself."""
+        """What the driver is told of a launch in clusters, by an attribute: without it each block
+        would be by itself, and wait for ever for its neighbour."""
         driver = self._driver
         value = driver.CUlaunchAttributeValue()
         value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = call.cluster, 1, 1

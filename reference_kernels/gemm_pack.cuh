@@ -257,8 +257,8 @@ extern "C" __global__ void matmul_split_image(i64 count, const i16* x, i64 plane
 }
 
 // Parameters of all: the source; rows and inner extent of the operand; planes 1 (the low bytes) or
-// 2; the number of inner tiles; 1 for tiles in halves.  Grid: x tiles (inner ones fastest), z matrices ``batch_stride``
-// apart.
+// 2; the number of inner tiles; 1 for tiles in halves.  Grid: x tiles (inner ones fastest), z
+// matrices ``batch_stride`` apart.
 #define PACK_KERNELS(NAME, PACK, MAJORS, MINORS)                                                   \
     extern "C" __global__ void __launch_bounds__(PACK_THREADS) matmul_pack_##NAME(                 \
         const void* x, i64 x_dtype, i64 stride, i64 batch_stride, i64 rows, i64 inner, i64 planes, \

@@ -396,7 +396,7 @@ __device__ inline void multiply_wgmma(Left source, PRODUCT_PARAMETERS) {
                         }
                     }
                 } else {
-                    // A tile beyond the edge, of a cluster, has the last one's bytes and no outputs.
+                    // A tile beyond the edge (of a cluster) has the last one's bytes, no outputs.
                     const i64 last = (m - 1) / TILE;
                     const i64 row_tile =
                         CLUSTER > 1 && work.row_tile > last ? last : work.row_tile;

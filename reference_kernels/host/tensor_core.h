@@ -25,7 +25,8 @@ inline void require(bool holds, const char* kind) {
 
 inline unsigned char* shared_at(u32 address) {
     const u32 block = address >> 24;
-    return block == 0 ? dynamic_shared + address : shared_of_blocks[block - 1] + (address & 0xffffff);
+    if (block == 0) return dynamic_shared + address;
+    return shared_of_blocks[block - 1] + (address & 0xffffff);
 }
 // What reaches into another block must find it begun, and not yet ended.
 inline void require_block(u32 rank) {

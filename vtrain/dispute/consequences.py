@@ -244,13 +244,13 @@ class Work:
         found = dispute.classes.get(value) or Class(0)
         if found.mask | claims == found.mask:
             return
-        known = not dispute.leaf and compute_fact_id(dispute, value) in self.facts
-        found = replace(found, mask=found.mask | claims, known=known)
+        items = None if dispute.leaf else self._find_items(dispute, value)
+        found = Class(found.mask | claims, found.asked, items)
         if dispute.id == dispute.tensor:
             dispute = replace(dispute, ready=self.now + self._compute_replays(contest_id))
         self._put_dispute(replace(dispute, classes=dispute.classes.set(value, found)))
         self._dirty[contest_id, dispute_id] = True
-        if known:
+        if items is not None:
             self._part(contest_id, dispute_id, value)
         elif dispute.leaf:
             self._arrive(contest_id, dispute_id, value)
@@ -268,28 +268,32 @@ class Work:
         """A class of which the items are known parts with the others of which they are."""
         contest = self.contests[contest_id]
         dispute = contest.disputes[dispute_id]
+        mine = dispute.classes[value].items
         claims = dispute.classes[value].mask & contest.live
-        if not claims:
+        if not claims or mine is None:
             return
-        mine, allies = self._list_items(dispute, value), contest.find_allies(claims)
+        allies = contest.find_allies(claims)
         parted: dict[int, dict[bytes, int]] = {}
-        for other, rival in dispute.classes.items():
+        for rival in dispute.classes.values():
             live = rival.mask & contest.live
-            if not rival.known or other == value or not live & ~allies:
+            if rival.items is None or rival.items == mine or not live & ~allies:
                 continue
-            theirs = self._list_items(dispute, other)
-            at = _find_difference(mine, theirs)
+            at = _find_difference(mine, rival.items)
             classes = parted.setdefault(at, {mine[at]: claims})
-            classes[theirs[at]] = classes.get(theirs[at], 0) | live
+            item = rival.items[at]
+            classes[item] = classes.get(item, 0) | live
         for at, classes in parted.items():
             below = self._open_below(dispute, at, mine[:at])
+            there = self.contests[contest_id].disputes[below].classes
             for item, members in classes.items():
-                self._join(contest_id, below, item, members)
+                known = there.get(item)
+                if known is None or members & ~known.mask:
+                    self._join(contest_id, below, item, members)
 
-    def _list_items(self, dispute: Dispute, value: bytes) -> tuple[bytes, ...]:
-        """What a class has below; of a chunk its elements."""
-        items = self.facts[compute_fact_id(dispute, value)]
-        if dispute.tree == "chunks" and dispute.end - dispute.start == 1:
+    def _find_items(self, dispute: Dispute, value: bytes) -> tuple[bytes, ...] | None:
+        """What is under a hash, if it is known; of a chunk its elements."""
+        items = self.facts.get(compute_fact_id(dispute, value))
+        if items is not None and dispute.tree == "chunks" and dispute.end - dispute.start == 1:
             return _cut(items[0], self.graph.get_width(dispute.place.node))
         return items
 
@@ -427,7 +431,7 @@ class Work:
             found = dispute.classes[value]
             if found.known:
                 continue
-            if not dispute.leaf and compute_fact_id(dispute, value) in self.facts:
+            if not dispute.leaf and self._find_items(dispute, value) is not None:
                 # It was learnt elsewhere while nobody asked here.
                 self._clear(contest.id, dispute.id, [value], known=True)
                 self._part(contest.id, dispute.id, value)
@@ -498,7 +502,8 @@ class Work:
             late |= sum(claims for claims, due in found.asked if due < self.now)
             if found.asked and not dispute.leaf and not known:
                 self._withdraw(dispute, value)
-            classes = classes.set(value, replace(found, asked=(), known=known or found.known))
+            items = self._find_items(dispute, value) if known else found.items
+            classes = classes.set(value, Class(found.mask, (), items))
         if late & contest.live:
             self._charge(contest, late & contest.live)
         dispute = replace(dispute, classes=classes)
@@ -696,7 +701,10 @@ def get_depth(genesis: Genesis) -> int:
 
 def _find_difference(mine: Sequence[bytes], theirs: Sequence[bytes]) -> int:
     """The first item in which two sequences differ, which they do."""
-    return next(i for i, pair in enumerate(zip(mine, theirs, strict=True)) if pair[0] != pair[1])
+    at = 0
+    while mine[at] == theirs[at]:
+        at += 1
+    return at
 
 
 @lru_cache(1 << 10)

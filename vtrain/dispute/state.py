@@ -132,12 +132,17 @@ class Class:
     """Claims that have the same hash, or the same content, where a dispute is.
 
     ``asked`` are sets of them with when their answer is due: whoever comes later has more time.
-    ``known``: is the answer there?
+    ``items`` are what they have below, once that is known.
     """
 
     mask: int
     asked: tuple[tuple[int, int], ...] = ()
-    known: bool = False
+    items: tuple[bytes, ...] | None = None
+
+    @property
+    def known(self) -> bool:
+        """Is the answer there?"""
+        return self.items is not None
 
     @property
     def owing(self) -> int:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tests.dispute.arena import Actor, Sleeper, make_key
-from tests.dispute.toy import CLOCKS, Lie, ToyProvider, ToyRun, make_toy_genesis
+from tests.dispute.toy import BONDS, CLOCKS, Lie, ToyProvider, ToyRun, make_toy_genesis
 from vtrain.attest.keys import PrivateKey, public_key
 from vtrain.dispute.game import advance, apply, find_deadline, find_verdict, sign, start
 from vtrain.dispute.players import Player
@@ -30,7 +30,7 @@ from vtrain.dispute.state import (
 from vtrain.dispute.transcript import TimedMove
 from vtrain.errors import VtrainError
 from vtrain.wire import structs
-from vtrain.wire.dispute import Bond, Clocks, Genesis, Open, Reveal, SignedMove, decode_move
+from vtrain.wire.dispute import Bond, Bonds, Clocks, Genesis, Open, Reveal, SignedMove, decode_move
 
 Pace = Literal["prompt", "drips", "stalls", "sprints", "silent", "late", "concedes"]
 """When a claim moves: at once; when each answer is due; when its budget is all but spent; so, but
@@ -351,6 +351,7 @@ def play_gang(
     hijackers: Sequence[Actor] = (),
     replay: bool = False,
     clocks: Clocks = CLOCKS,
+    bonds: Bonds = BONDS,
     latency: int = 1,
     arity: int = 16,
     group: int = 17,
@@ -373,4 +374,5 @@ def play_gang(
         )
     )
     genesis = make_toy_genesis(truth, HONEST_KEY, clocks=clocks, arity=arity, group=group)
+    genesis = replace(genesis, bonds=bonds)
     return play_together(genesis, run.disputed, actors, latency=latency, watch=watch)

@@ -663,8 +663,9 @@ class Work:
         for below in map(self.contests.__getitem__, contest.below):
             dispute = contest.disputes[below.id]
             for side in below.sides.values():
-                if not dispute.classes[side.value].mask >> index & 1:
-                    continue
+                backed = dispute.classes[side.value].mask >> index & 1
+                if not backed or side.members & below.live:
+                    continue  # where somebody's sub-claim stands, it has not fallen
                 for member in list_bits(side.members):
                     claim = below.claims[member]
                     if claim.fall is not None and claim.fall.reason != "moot":

@@ -205,19 +205,10 @@ def check_offer(game: Game, signed: SignedMove) -> None:
         scope = game.id if signed.about == game.id else game.sides.get(signed.about)
         if scope is None:
             raise MoveRefusedError("is not asked for, or not any more", where="about")
-        if not _may_stand(game, scope, signed.party):
+        if (scope, signed.party) in game.stands:
             raise MoveRefusedError("stands behind a claim of this contest already", where="party")
     if len(signed.move) > limit:
         raise MoveRefusedError(f"has more than the {limit} bytes that it may", where="move")
-
-
-def _may_stand(game: Game, scope: bytes, party: bytes) -> bool:
-    """May a party bond where it may have done so before?  Only when its sub-claim has fallen."""
-    root = game.stands.get((scope, party))
-    if root is None or scope == game.id:
-        return root is None
-    contest = game.contests[scope]
-    return contest.claims[contest.index[root]].fall is not None
 
 
 def _find_own(game: Game, signed: SignedMove) -> list[tuple[Contest, Dispute]]:
@@ -256,8 +247,6 @@ def _bond(game: Game, work: Work, about: bytes, move: Bond, party: bytes) -> Non
     side = contest.sides[about]
     above = game.contests[contest.above]
     asked = above.disputes[contest.id].classes[side.value]
-    if game.stands.get((scope, party), move.root) != move.root:
-        raise MoveRefusedError("stood behind another claim of this contest", where="party")
     index = contest.index.get(move.root)
     known = None if index is None else contest.claims[index]
     if known is not None and known.side != about:

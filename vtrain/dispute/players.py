@@ -137,11 +137,11 @@ class Player:
             tree = self._tree(below.level, below, below.place)
             known = below.index.get(tree.root)
             claim = None if known is None else below.claims[known]
-            if claim is not None and claim.fall is None:
-                if (below.id, self._party) not in game.stands:
+            if (below.id, self._party) not in game.stands:
+                stands = claim is not None and claim.fall is None
+                may_come = claim is None or claim.is_open
+                if stands or (may_come and side.closes >= game.now):
                     sides.append((below, value))
-            elif (claim is None or claim.is_open) and side.closes >= game.now:
-                sides.append((below, value))
             if known is not None:
                 self._look(game, below, tree.root, asked, sides)
 

@@ -1,35 +1,53 @@
-"""How many moves and how much time a game may take at most: a formula, from the rules alone.
+"""How long a game takes at most, and what it costs an honest party: formulas from the rules alone.
 
-With arity k = 2^d, a tree of n leaves is searched in R(n) = max(1, ceil(ceil(log2 n) / d)) rounds;
-the chunks of a tensor in C(n) = R(n) + 1, or 1 when there is one: a chunk has a round of its own.
-Let L, T, E be the leaves of log and trace and the blocks of a fold, n the chunks of a tensor, and
-p, q, r the greatest numbers of claims in a tournament of logs, of traces and of folds.  A
-tournament of p claims has at most lg p = ceil(log2 p) rounds, since one of each pair falls.
+With arity k = 2^d, a tree of n leaves is searched by R(n) = max(1, ceil(ceil(log2 n) / d)) answers,
+the chunks of a tensor by C(n) = R(n) + 1, or 1 when there is one: a chunk is an answer of its own.
+Let L, T, E be the leaves of log and trace and the blocks of a fold, and n the chunks of a tensor.
 
-Moves that an honest player makes at most:
+**Time.**  Take a group of m claims of the log, of which X is backed by an honest party, and let at
+most S claims and sub-claims be alive in it.  An answer is due g = grace + S answer after it is
+asked, an opening h = grace + S opening.
 
-    1 + lg p (R(L) + traces),  traces = 1 + lg q (R(T) + C(n) + max(1, folds)),
-    folds = 1 + lg r (R(E) + 1)
+1. X and a rival Y are in one dispute at each depth.  Both are asked there at once, unless they were
+   before; neither's demand lapses while both stand.  X answers in g, and Y, over all depths, in g
+   each and its budget B, since a clock stops at no answer but runs once however much is overdue.
+   So after R(L) g + B either Y has fallen or both are at the record that differs.  Whoever else
+   comes to that dispute is a rival of X as well, or agrees with it there, and is there by then.
+2. A side's window is extended only for claims that come to it: it ends W = trace + (m - 2) replay
+   after the last came.  So do the windows of all sides, and no sub-claim comes after that, whether
+   it is new or was made before and fell.  Until then nothing is overdue, and an extension renews a
+   budget: from the end of the last window each sub-claim has one budget.
+3. As in 1, an honest sub-claim and a rival are at an element, or the rival has fallen, after
+   (R(T) + C(n)) g + B, and m replay more for the tensor, however often others came to it.
+4. The same with W' = terms + S answer and R(E) g + B, where an element has more than one block.
+5. The opening comes in h, since the honest party sends it.
 
-A match takes at most 2 (budget + asks * grace) at its own level, both sides using up their clocks
-one after the other; it asks R - 1 times for a log, R(T) + C(n) times for a trace with its chunks
-and opening, R(E) times for a fold.  Hence the time, with the windows J, W and V for claims about
-logs, traces and folds, the budget M and the grace G:
+    round(B) = (R(L) + R(T) + C(n) + R(E)) g + 3 B + W + m replay + W' + h
 
-    J + lg p (2 (M + (R(L) - 1) G) + traces),
-    traces = W + lg q (2 (M + (R(T) + C(n)) G) + folds),
-    folds = V + lg r 2 (M + R(E) G)
+All of Y's sub-claims have fallen then and its window is over: so has Y.  In a group without honest
+claims a pair of rivals can use up both their budgets, one after the other, and then both fall at
+an opening that is overdue: round(2 B).  The next round begins when all groups are done, and
+ceil(m / group) of m claims are left: with r rounds
 
-All parties together make at most one bond for each of them and each tournament, one accusation for
-each party barred, and in each of the at most claims - 1 matches of a tournament two reveals a round
-and one opening.
+    T = join + (r - 1) round(2 B) + round(B),
+
+the honest claim being in one group of each round, and in the only one of the last.
+
+**Work.**  An honest party answers once about what is under a hash.  Each rival of X takes at most
+R(L) answers and one bond of a trace, each rival sub-claim of a trace R(T) + C(n) answers and one
+bond of a fold (or the opening), each of a fold R(E) answers and an opening.  A rival meets X in one
+round, since one of the two falls.
 """
 
 from __future__ import annotations
 
-from vtrain.dispute.game import get_depth
+from vtrain.dispute.consequences import get_depth
 from vtrain.dispute.state import Game
-from vtrain.wire.dispute import Genesis
+from vtrain.wire.dispute import MAX_BOND, Genesis
+from vtrain.wire.opening import CHUNK_LENGTH
+
+ENVELOPE = 400
+"""Bytes of a signed move besides the move."""
 
 
 def compute_levels(leaves: int) -> int:
@@ -47,8 +65,20 @@ def compute_chunk_rounds(chunks: int, depth: int) -> int:
     return compute_rounds(chunks, depth) + (chunks > 1)
 
 
+def count_rounds(claims: int, group: int) -> int:
+    """r: the rounds until at most one of so many claims is left."""
+    rounds = 0
+    while claims > 1:
+        claims = -(-claims // group)
+        rounds += 1
+    return rounds
+
+
 class Bounds:
-    """The bounds of a game whose tournaments had so many claims."""
+    """The bounds of a game with so many claims of the log, of traces and of folds.
+
+    ``load``: of how many claims and sub-claims a group has, if that is not their sum.
+    """
 
     def __init__(
         self,
@@ -57,57 +87,80 @@ class Bounds:
         claims: tuple[int, int, int],
         chunks: int = 1,
         blocks: int = 1,
+        load: int | None = None,
     ) -> None:
         depth = get_depth(genesis)
-        self.clocks = genesis.clocks
-        self.log, self.trace, self.fold = (compute_levels(count) for count in claims)
+        self.genesis, self.clocks = genesis, genesis.clocks
+        self.log, self.trace, self.fold = claims
+        self.members = min(self.log, genesis.group)
+        self.load = self.members + self.trace + self.fold if load is None else load
+        self.rounds = count_rounds(self.log, genesis.group)
         self.log_rounds = compute_rounds(genesis.log_size, depth)
         self.trace_rounds = compute_rounds(genesis.commit_every * genesis.nodes, depth)
         self.chunk_rounds = compute_chunk_rounds(chunks, depth)
-        self.fold_rounds = compute_rounds(blocks, depth)
-        self.has_folds = blocks > 1
+        self.fold_rounds = compute_rounds(blocks, depth) if blocks > 1 else 0
 
-    @property
-    def moves(self) -> int:
-        """Moves of an honest player."""
-        folds = 1 + self.fold * (self.fold_rounds + 1) if self.has_folds else 0
-        traces = 1 + self.trace * (self.trace_rounds + self.chunk_rounds + max(1, folds))
-        return 1 + self.log * (self.log_rounds + traces)
+    def compute_round(self, budgets: int = 1) -> int:
+        """round(budgets * B)."""
+        clocks = self.clocks
+        answer = clocks.grace + self.load * clocks.answer
+        asks = self.log_rounds + self.trace_rounds + self.chunk_rounds + self.fold_rounds
+        time = asks * answer + clocks.grace + self.load * clocks.opening
+        time += clocks.trace + clocks.replay * (max(0, self.members - 2) + max(2, self.members))
+        if self.fold_rounds:
+            time += clocks.terms + self.load * clocks.answer
+        return time + (3 if self.fold_rounds else 2) * budgets * clocks.budget
 
     @property
     def time(self) -> int:
-        """Milliseconds from the opening to the verdict."""
-        clocks = self.clocks
-        budget, grace = clocks.match, clocks.grace
-        folds = clocks.terms + self.fold * 2 * (budget + self.fold_rounds * grace)
-        asks = self.trace_rounds + self.chunk_rounds
-        match = 2 * (budget + asks * grace) + (folds if self.has_folds else 0)
-        traces = clocks.trace + self.trace * match
-        match = 2 * (budget + (self.log_rounds - 1) * grace) + traces
-        return clocks.join + self.log * match
+        """Milliseconds from the opening to the verdict, where an honest party answers in time."""
+        if not self.rounds:
+            return self.clocks.join
+        before = (self.rounds - 1) * self.compute_round(2)
+        return self.clocks.join + before + self.compute_round()
 
-    def count_all_moves(self, game: Game) -> int:
-        """Moves of all parties in ``game``."""
-        per_match = {
-            "log": 2 * self.log_rounds,
-            "trace": 2 * (self.trace_rounds + self.chunk_rounds) + 1,
-            "terms": 2 * self.fold_rounds + 1,
-        }
-        total = len(game.barred)
-        for tournament in game.tournaments:
-            total += sum(len(entry.backers) for entry in tournament.entries)
-            total += per_match[tournament.tree] * max(len(tournament.entries) - 1, 0)
-        return total
+    @property
+    def time_of_nobody(self) -> int:
+        """The same where there is no honest party."""
+        return self.clocks.join + self.rounds * self.compute_round(2)
+
+    @property
+    def moves(self) -> int:
+        """Moves of an honest party."""
+        return sum(self._count_moves())
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that she sends."""
+        reveals, bonds, openings = self._count_moves()
+        reveal = 64 + max(34 * self.genesis.arity, CHUNK_LENGTH + 3)
+        return (
+            reveals * (reveal + ENVELOPE)
+            + bonds * (MAX_BOND + ENVELOPE)
+            + openings * (self.genesis.leaf_bytes + ENVELOPE)
+        )
+
+    def _count_moves(self) -> tuple[int, int, int]:
+        """Reveals, bonds and openings."""
+        logs, traces, folds = self.log - 1, self.trace, self.fold
+        reveals = logs * self.log_rounds + traces * (self.trace_rounds + self.chunk_rounds)
+        if not self.fold_rounds:
+            return reveals, 1 + logs, traces
+        return reveals + folds * self.fold_rounds, 1 + logs + traces, folds
 
 
 def make_bounds(game: Game, *, chunks: int, blocks: int) -> Bounds:
     """The bounds of a game with as many claims as it had."""
-    claims = {"log": 1, "trace": 1, "terms": 1}
-    for tournament in game.tournaments:
-        claims[tournament.tree] = max(claims[tournament.tree], len(tournament.entries))
+    counts = {"trace": 0, "terms": 0}
+    loads: dict[bytes, int] = {}
+    for contest in game.contests.values():
+        loads[contest.group] = loads.get(contest.group, 0) + len(contest.claims)
+        if contest.level != "log":
+            counts[contest.level] += len(contest.claims)
     return Bounds(
         game.genesis,
-        claims=(claims["log"], claims["trace"], claims["terms"]),
+        claims=(len(game.logs), counts["trace"], counts["terms"]),
         chunks=chunks,
         blocks=blocks,
+        load=max(loads.values(), default=0),
     )

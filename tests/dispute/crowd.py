@@ -10,11 +10,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tests.dispute.arena import Actor, Sleeper, make_key
-from tests.dispute.toy import CLOCKS, Lie, ToyProvider, ToyRun, make_toy_genesis
+from tests.dispute.toy import BONDS, CLOCKS, Lie, ToyProvider, ToyRun, make_toy_genesis
 from vtrain.attest.keys import PrivateKey, public_key
 from vtrain.dispute.game import advance, apply, find_deadline, find_verdict, sign, start
 from vtrain.dispute.players import Player
@@ -30,7 +30,7 @@ from vtrain.dispute.state import (
 from vtrain.dispute.transcript import TimedMove
 from vtrain.errors import VtrainError
 from vtrain.wire import structs
-from vtrain.wire.dispute import Bond, Clocks, Genesis, Open, Reveal, SignedMove, decode_move
+from vtrain.wire.dispute import Bond, Bonds, Clocks, Genesis, Open, Reveal, SignedMove, decode_move
 
 Pace = Literal["prompt", "drips", "stalls", "sprints", "silent", "late", "concedes"]
 """When a claim moves: at once; when each answer is due; when its budget is all but spent; so, but
@@ -161,6 +161,20 @@ class Gang:
                     yield party
 
 
+class _Wanting(ToyProvider):
+    """Tells a machine what is wanted of it."""
+
+    def __init__(self, run: ToyRun, lie: Lie, machine: Machine) -> None:
+        super().__init__(run, lie)
+        self._machine = machine
+
+    def want(self, *, traces: Sequence[int], tensors: Sequence[tuple[int, int]]) -> None:
+        for step in traces:
+            self._machine.is_there(step, -1)
+        for step, node in tensors:
+            self._machine.is_there(step, node)
+
+
 class Machine(Paced):
     """An honest player with one machine, which traces one interval at a time again.
 
@@ -169,11 +183,11 @@ class Machine(Paced):
     """
 
     def __init__(self, provider: ToyProvider, key: PrivateKey, replay: int) -> None:
-        super().__init__(provider, key)
+        super().__init__(_Wanting(provider.run, provider.lie, self), key)
         self._run, self._replay = provider.run, replay
-        self._has: set[object] = set()
-        self._wants: dict[int, set[object]] = {}
-        self._doing: set[object] = set()
+        self._has: set[tuple[int, int]] = set()
+        self._wants: dict[int, set[tuple[int, int]]] = {}
+        self._doing: set[tuple[int, int]] = set()
         self._done = 0
         self.replays = 0
 
@@ -186,17 +200,15 @@ class Machine(Paced):
             item
             for item in asked
             if not (item[2].tree == "chunks" or item[2].leaf)
-            or self._is_there(item[2].place.step, item[2].place.node)
+            or self.is_there(item[2].place.step, item[2].place.node)
         ]
-        sides[:] = [
-            item for item in sides if self._is_there(item[0].place.step, item[0].place.node)
-        ]
+        sides[:] = [item for item in sides if self.is_there(item[0].place.step, item[0].place.node)]
         if not self._doing:
             self._begin(game)
         if self._doing:
             self._wake = min(self._wake, self._done)
 
-    def _is_there(self, step: int, node: int) -> bool:
+    def is_there(self, step: int, node: int) -> bool:
         """Is a trace there (``node`` -1), or a tensor?  It is wanted otherwise."""
         what = (step, node)
         if what in self._has:
@@ -208,7 +220,7 @@ class Machine(Paced):
 
     def _begin(self, game: Game) -> None:
         if self._wants:
-            traces = [at for at, wants in self._wants.items() if any(w[1] < 0 for w in wants)]  # type: ignore[index]
+            traces = [at for at, wants in self._wants.items() if any(node < 0 for _, node in wants)]
             base = next(iter(traces or self._wants))
             self._doing = self._wants.pop(base)
             self._done = game.now + self._replay
@@ -351,6 +363,7 @@ def play_gang(
     hijackers: Sequence[Actor] = (),
     replay: bool = False,
     clocks: Clocks = CLOCKS,
+    bonds: Bonds = BONDS,
     latency: int = 1,
     arity: int = 16,
     group: int = 17,
@@ -373,4 +386,5 @@ def play_gang(
         )
     )
     genesis = make_toy_genesis(truth, HONEST_KEY, clocks=clocks, arity=arity, group=group)
+    genesis = replace(genesis, bonds=bonds)
     return play_together(genesis, run.disputed, actors, latency=latency, watch=watch)

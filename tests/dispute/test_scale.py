@@ -5,18 +5,23 @@ On a toy run of full size: 2^20 steps, 2^12 nodes a step, tensors of 2^20 chunks
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from tests.dispute.arena import Actor, make_key
-from tests.dispute.bounds import Bounds
+from tests.dispute.bounds import Bounds, make_bounds
 from tests.dispute.crowd import (
     HONEST,
     HONEST_KEY,
+    Flood,
+    Gang,
+    Hijacker,
+    Machine,
+    Pace,
+    Paced,
     Record,
-    Silent,
     play_gang,
     play_pair,
     play_together,
@@ -30,12 +35,38 @@ from tests.dispute.toy import (
     ToyRun,
     make_toy_genesis,
 )
+from vtrain.dispute import money
+from vtrain.dispute.game import advance
+from vtrain.dispute.genesis import make_bonds
 from vtrain.dispute.players import Player
-from vtrain.wire.dispute import Open, decode_move
+from vtrain.dispute.transcript import replay
+from vtrain.wire.dispute import Clocks, Open, decode_move
 from vtrain.wire.opening import CHUNK_LENGTH
 
 KINDS: tuple[Kind, ...] = tuple(TRANSPOSED)
 LEAF_BYTES = 80_000
+REPLAY = 50
+LEAST = Clocks(
+    join=100,
+    trace=2 * REPLAY,
+    terms=50,
+    budget=50,
+    grace=20,
+    answer=1,
+    opening=1,
+    replay=REPLAY,
+)
+"""The least clocks with which one machine is in time: a trace may take two replays."""
+PACES: dict[str, tuple[Pace, ...]] = {
+    "full-clock stallers": ("stalls",),
+    "instant conceders": ("concedes",),
+    "grace-drippers": ("drips",),
+    "late joiners": ("late",),
+    "sprinters": ("sprints",),
+    "silent": ("silent",),
+    "prompt": ("prompt",),
+    "mixed": ("stalls", "late", "prompt", "drips", "silent", "concedes", "sprints"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -43,31 +74,59 @@ def run() -> ToyRun:
     return ToyRun()
 
 
+@pytest.fixture(scope="module")
+def wide() -> ToyRun:
+    """A run with disputable steps in 256 intervals."""
+    return ToyRun(real=tuple(range(40_008, 40_008 + 256 * 64, 64)))
+
+
+def make_lies(run: ToyRun, count: int, *, nested: bool) -> list[Lie]:
+    """One false log less than ``count``: about one step, with a trace and a fold each; or each
+    about another interval."""
+    if nested:
+        return [Lie(run.real[0], loss=i, product=i, detour=i) for i in range(1, count)]
+    steps = run.real[:: len(run.real) // (count - 1)]
+    return [Lie(step, loss=1, product=i, detour=i) for i, step in enumerate(steps, 1)]
+
+
+def make_game_bounds(record: Record, run: ToyRun) -> Bounds:
+    chunks = run.rows * run.columns * OUTPUT_WIDTH // CHUNK_LENGTH
+    return make_bounds(record.game, chunks=chunks, blocks=run.blocks)
+
+
 def assert_truth_stands(record: Record, run: ToyRun) -> None:
-    assert record.verdict.standing == ToyProvider(run).log().root
-    top = record.game.tournaments[0]
-    for entry in top.entries:
-        assert (entry.fall is None) == (HONEST in entry.backers)
+    truth = ToyProvider(run).log().root
+    assert record.standing == truth
+    for root, claim in record.game.logs.items():
+        assert (claim.fall is None) == (root == truth)
 
 
 def assert_within_bounds(record: Record, run: ToyRun) -> None:
-    logs, traces, folds = record.count_claims().values()
-    chunks = run.rows * run.columns * OUTPUT_WIDTH // CHUNK_LENGTH
-    bounds = Bounds(
-        record.game.genesis, claims=(logs, traces, folds), chunks=chunks, blocks=run.blocks
-    )
-    assert record.count_matches(HONEST) <= record.bound_matches()
+    bounds = make_game_bounds(record, run)
+    assert record.game.ends <= bounds.time
     assert record.moves[HONEST] <= bounds.moves
-    assert record.game.now <= bounds.time
+    assert record.sent_bytes[HONEST] <= bounds.bytes
+    assert not record.refused[HONEST]
+
+
+def assert_paid_for_work(record: Record) -> None:
+    """The honest party has her bonds back, and as much as her work cost by the declared clocks."""
+    game = record.game
+    settled = money.list_outcomes(game)
+    assert all(found.returned for found in settled.outcomes if found.party == HONEST)
+    paid = sum(share.amount for share in settled.shares if share.party == HONEST)
+    cost = money.count_work(game).get(HONEST, 0)
+    assert paid * 1000 >= cost, "bonds are for a price of one unit a second"
 
 
 @pytest.mark.parametrize(("arity", "rounds"), [(2, 68), (4, 36), (16, 20), (64, 17)], ids=str)
 def test_a_dispute_at_scale(run: ToyRun, arity: int, rounds: int) -> None:
     record = play_pair(run, arity)
     assert_truth_stands(record, run)
-    assert record.count_rounds() == rounds
+    assert record.rounds == rounds
     assert record.game.moves == 2 * rounds, "a bond to join, two answers a round, one opening"
     assert sum(record.sent_bytes.values()) <= 200_000
+    assert_within_bounds(record, run)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -84,59 +143,95 @@ def test_an_opening_stays_small(run: ToyRun, kind: Kind) -> None:
 
 def test_the_place_of_the_lie_is_found(run: ToyRun) -> None:
     record = play_pair(run)
-    fall = next(entry.fall for entry in record.game.tournaments[0].entries if entry.fall)
+    fall = next(claim.fall for claim in record.game.logs.values() if claim.fall)
     assert fall.reason == "refuted"
-    place = fall.place
-    assert (place.step, place.node) == (run.real[0], run.product)
-    assert (place.element, place.block) == (run.element, run.block)
+    assert (fall.place.step, fall.place.node) == (run.real[0], run.product)
+    assert (fall.place.element, fall.place.block) == (run.element, run.block)
 
 
-@pytest.mark.parametrize("hijacked", [False, True], ids=["plain", "hijacked"])
-@pytest.mark.parametrize("sybils", [1, 16, 256])
-def test_work_grows_with_the_logarithm_of_the_claims(
-    run: ToyRun, sybils: int, hijacked: bool
+@pytest.mark.parametrize("nested", [False, True], ids=["one level", "every level"])
+@pytest.mark.parametrize("paces", PACES.values(), ids=PACES)
+@pytest.mark.parametrize("group", [4, 17])
+def test_no_adversary_delays_or_costs_more_than_the_bound(
+    wide: ToyRun, paces: Sequence[Pace], group: int, nested: bool
 ) -> None:
-    step = run.real[0]
-    record = play_gang(run, [Lie(step, i, i) for i in range(1, sybils + 1)], hijacked=hijacked)
+    lies = make_lies(wide, 17, nested=nested)
+    bonds = make_bonds(LEAST, price=1)
+    record = play_gang(wide, lies, pace=paces, replay=True, clocks=LEAST, group=group, bonds=bonds)
+    assert_truth_stands(record, wide)
+    assert_within_bounds(record, wide)
+    assert_paid_for_work(record)
+    again = replay(record.game.genesis, wide.disputed, record.transcript)
+    assert advance(again, record.game.now) == record.game
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("paces", [PACES["full-clock stallers"], PACES["mixed"]], ids=str)
+@pytest.mark.parametrize("group", [17, 257])
+def test_257_claims_in_every_level(run: ToyRun, paces: Sequence[Pace], group: int) -> None:
+    clocks = LEAST if group == 17 else replace(LEAST, replay=0)
+    lies = make_lies(run, 257, nested=True)
+    record = play_gang(run, lies, pace=paces, replay=True, clocks=clocks, group=group)
     assert_truth_stands(record, run)
-    matches = math.ceil(math.log2(sybils + 1))
-    game = record.game
-    assert game.tournaments[0].round == matches + 1, "a tournament ends in the round after"
-    played = [
-        match
-        for match in game.matches
-        if match.tournament == 0 and game.tournaments[0].backed_by(HONEST) in match.sides
-    ]
-    assert len(played) == matches
     assert_within_bounds(record, run)
 
 
-@pytest.mark.parametrize("hijacked", [False, True], ids=["plain", "hijacked"])
-@pytest.mark.parametrize(("logs", "traces", "folds"), [(1, 16, 16), (4, 4, 4), (16, 2, 2)])
-def test_nested_claims_multiply_logarithms(
-    run: ToyRun, logs: int, traces: int, folds: int, hijacked: bool
+@pytest.mark.parametrize(
+    ("rivals", "group"),
+    [(16, 4), (16, 17), *(pytest.param(256, group, marks=pytest.mark.slow) for group in (4, 16))],
+)
+@pytest.mark.parametrize("pace", ["prompt", "stalls", "sprints"])
+def test_one_machine_is_in_time_when_each_rival_lies_in_another_interval(
+    wide: ToyRun, rivals: int, group: int, pace: Pace
 ) -> None:
-    step = run.real[0]
-    lies = [
-        Lie(step, i, j, detour=k)
-        for i in range(1, logs + 1)
-        for j in range(1, traces + 1)
-        for k in range(folds)
+    """With the least clocks, and hijackers who answer for her ahead of her."""
+    lies = make_lies(wide, rivals + 1, nested=False)
+    hijacker = Hijacker(ToyProvider(wide), make_key(2), "below")
+    record = play_gang(
+        wide, lies, pace=pace, hijackers=[hijacker], replay=True, clocks=LEAST, group=group
+    )
+    assert_truth_stands(record, wide)
+    assert_within_bounds(record, wide)
+
+
+def test_a_flood_and_false_sub_claims_in_her_name_cost_an_honest_party_nothing(
+    run: ToyRun,
+) -> None:
+    step, truth = run.real[0], ToyProvider(run)
+    traitors = [
+        Paced(ToyProvider(run, lie), make_key(50 + i))
+        for i, lie in enumerate((Lie(step, product=-1), Lie(step, detour=1), Lie(step, product=-2)))
     ]
-    record = play_gang(run, lies, hijacked=hijacked)
-    assert_truth_stands(record, run)
-    claims = record.count_claims()
-    own = 2 if hijacked else 0
-    assert claims["log"] == logs + 1
-    assert traces + 1 <= claims["trace"] <= 2 * traces + 1 + own
-    assert_within_bounds(record, run)
+    flood = Flood([make_key(60 + i) for i in range(4)])
+    gang = Gang([Paced(ToyProvider(run, Lie(step, loss=1, product=1)), make_key(70))])
+    honest = Machine(truth, HONEST_KEY, REPLAY)
+    genesis = make_toy_genesis(truth, HONEST_KEY, clocks=LEAST)
+    record = play_together(genesis, run.disputed, [*traitors, flood, gang, honest])
+    assert record.standing == truth.log().root
+    assert record.game.ends <= make_game_bounds(record, run).time
+    assert record.moves[HONEST] <= 60
 
 
 def test_nobody_moves_for_a_claim_that_only_its_hijackers_back(run: ToyRun) -> None:
     """Without an honest party the true claim falls: a hijacker's silence is worth something."""
     truth, liar = ToyProvider(run), ToyProvider(run, Lie(run.real[0], 1, 1))
     genesis = make_toy_genesis(truth, make_key(2))
-    actors: list[Actor] = [Silent(Player(truth, make_key(2))), Player(liar, make_key(3))]
-    assert play_together(genesis, actors).verdict.standing == liar.log().root
-    late = play_together(genesis, [*actors, Player(truth, HONEST_KEY)])
-    assert late.verdict.standing == truth.log().root
+    actors: list[Actor] = [Paced(truth, make_key(2), "silent"), Player(liar, make_key(3))]
+    assert play_together(genesis, run.disputed, actors).standing == liar.log().root
+    late = play_together(genesis, run.disputed, [*actors, Player(truth, HONEST_KEY)])
+    assert late.standing == truth.log().root
+
+
+@pytest.mark.parametrize("first", ["stalls", "late", "drips"])
+@pytest.mark.parametrize("second", ["stalls", "late", "silent", "concedes"])
+def test_a_game_without_honest_parties_ends_too(run: ToyRun, first: Pace, second: Pace) -> None:
+    """Rivals who both use up their budgets take twice as many of them as the honest do."""
+    step = run.real[0]
+    liars = [ToyProvider(run, lie) for lie in (Lie(step, 1, 1), Lie(step, 2, 2, detour=1))]
+    genesis = make_toy_genesis(liars[0], make_key(2), clocks=LEAST)
+    actors = [
+        Paced(liar, make_key(2 + i), pace)
+        for i, (liar, pace) in enumerate(zip(liars, (first, second), strict=True))
+    ]
+    record = play_together(genesis, run.disputed, actors)
+    assert record.game.ends <= make_game_bounds(record, run).time_of_nobody

@@ -359,7 +359,9 @@ class Work:
         node = dispute.place.node
         size = self.graph.count_chunks(node)
         id_ = compute_dispute_id(dispute.id, "chunks", 0, size, [])
-        if id_ not in self.contests[dispute.contest].disputes:
+        contest = self.contests[dispute.contest]
+        if id_ not in contest.disputes:
+            self._put(replace(contest, tensors=(*contest.tensors, id_)))
             below = Dispute(
                 id=id_,
                 contest=dispute.contest,

@@ -16,9 +16,10 @@ from vtrain.wire.opening import CHUNK_LENGTH
 from vtrain.wire.task import TaskSpec
 
 ARITY = 16
-GROUP = 16
-"""Claims of the log that play at once: what one machine can trace an interval for each of, with
-time to spare (docs/dispute.md has the bound by group)."""
+GROUP = 17
+"""Claims of the log that play at once, so that 289 are done in two rounds.  Where honest parties
+have one machine, on which each rival may cost a replay, larger groups take longer (docs/dispute.md
+has the bound by group)."""
 
 HASH, HEADS, BLOCK = 34, 76, 32
 """Encoded bytes of a hash and of what surrounds a chunk, and chunks that a block reads at most."""

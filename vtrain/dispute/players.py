@@ -70,9 +70,12 @@ class Player:
         contests = [game.contests[group] for group in game.groups]
         asked: list[tuple[int, Contest, Dispute]] = []
         sides: list[tuple[Contest, bytes]] = []
+        tensors: dict[tuple[int, int], None] = {}
         for contest in contests:
             if root in contest.index:
-                self._look(game, contest, root, asked, sides)
+                self._look(game, contest, root, asked, sides, tensors)
+        steps = [contest.place.step for contest, _ in sides if contest.level == "trace"]
+        self._provider.want(traces=steps, tensors=list(tensors))
         yield from self._make(game, asked, sides)
 
     def _make(
@@ -83,14 +86,6 @@ class Player:
     ) -> Iterator[SignedMove]:
         """The moves that answer what is asked, and back sub-claims of sides."""
         asked.sort(key=lambda item: (item[0], item[2].id))
-        self._provider.want(
-            traces=[contest.place.step for contest, _ in sides if contest.level == "trace"],
-            tensors=[
-                (dispute.place.step, dispute.place.node)
-                for _, _, dispute in asked
-                if dispute.tree == "chunks" or dispute.leaf
-            ],
-        )
         for contest, value in sides:
             about, move = self._bond(game, contest, value)
             yield sign(game.id, about, move, self._key)
@@ -116,11 +111,20 @@ class Player:
         root: bytes,
         asked: list[tuple[int, Contest, Dispute]],
         sides: list[tuple[Contest, bytes]],
+        tensors: dict[tuple[int, int], None],
     ) -> None:
-        """Find what is asked of claim ``root`` of a contest, and where it needs sub-claims."""
+        """Find what is asked of claim ``root`` of a contest, and where it needs sub-claims.
+
+        A tensor is wanted as soon as it is in dispute, since others may answer for the claim: what
+        is asked of this player then is due as if it had begun to trace when the dispute began.
+        """
         own = 1 << contest.index[root]
         if not own & contest.live:
             return
+        for dispute in map(contest.disputes.__getitem__, contest.tensors):
+            live = [found.mask & contest.live for found in dispute.classes.values()]
+            if any(own & claims for claims in live) and contest.crosses(own, sum(live) & ~own):
+                tensors[dispute.place.step, dispute.place.node] = None
         if game.find_own(contest, self._party) == own:
             for dispute_id in contest.asking:
                 dispute = contest.disputes[dispute_id]
@@ -143,7 +147,7 @@ class Player:
                 if stands or (may_come and side.closes >= game.now):
                     sides.append((below, value))
             if known is not None:
-                self._look(game, below, tree.root, asked, sides)
+                self._look(game, below, tree.root, asked, sides, tensors)
 
     def _get_value(self, game: Game, contest: Contest, dispute: Dispute) -> bytes:
         """What this player's claim has where a dispute is."""

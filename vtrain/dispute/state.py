@@ -193,8 +193,9 @@ class Contest:
     ``above`` is the contest that waits for it ("" at the top), in which dispute ``id`` is; a
     contest at the top is a group of claims of the log.  ``live`` are the claims that have not
     fallen, ``asking`` the disputes in which something is asked, ``below`` the contests that decide
-    disputes of this one.  ``until`` is the end of its windows for sub-claims: before it nothing is
-    overdue, since whoever made a claim need not be who can answer for it.
+    disputes of this one, ``tensors`` the disputes about whole tensors.  ``until`` is the end of its
+    windows for sub-claims: before it nothing is overdue, since whoever made a claim need not be who
+    can answer for it.
     """
 
     id: bytes
@@ -211,6 +212,7 @@ class Contest:
     disputes: Map[bytes, Dispute] = field(default_factory=Map)
     asking: Map[bytes, bool] = field(default_factory=Map)
     below: tuple[bytes, ...] = ()
+    tensors: tuple[bytes, ...] = ()
     until: int = 0
 
     def find_allies(self, claims: int) -> int:

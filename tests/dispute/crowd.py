@@ -43,13 +43,20 @@ Sides = list[tuple[Contest, bytes]]
 
 
 class Paced(Player):
-    """A player who makes each move as late as its pace says."""
+    """A player who makes each move as late as its pace says; a ``shallow`` one no sub-claims."""
 
     def __init__(
-        self, provider: ToyProvider, key: PrivateKey, pace: Pace = "prompt", latency: int = 1
+        self,
+        provider: ToyProvider,
+        key: PrivateKey,
+        pace: Pace = "prompt",
+        latency: int = 1,
+        *,
+        shallow: bool = False,
     ) -> None:
         super().__init__(provider, key)
         self._pace, self._latency, self._wake = pace, latency, NEVER
+        self._shallow = shallow
 
     def moves(self, game: Game) -> Iterator[SignedMove]:
         self._wake = NEVER
@@ -96,7 +103,7 @@ class Paced(Player):
         return max(due, claim.mark) + claim.left
 
     def _when_bonded(self, contest: Contest, value: bytes) -> int:
-        if self._pace == "concedes":
+        if self._shallow or self._pace == "concedes":
             return NEVER
         if self._pace not in {"late", "drips"}:
             return 0
@@ -362,6 +369,7 @@ def play_gang(
     pace: Pace | Sequence[Pace] = "prompt",
     hijackers: Sequence[Actor] = (),
     replay: bool = False,
+    shallow: bool = False,
     clocks: Clocks = CLOCKS,
     bonds: Bonds = BONDS,
     latency: int = 1,
@@ -372,6 +380,7 @@ def play_gang(
     """An honest party against a gang, each with a lie of their own and a pace of the given ones.
 
     ``replay``: does the honest party have to trace each disputed interval again, on one machine?
+    ``shallow``: are all of them but one such that make no sub-claims?
     """
     truth = ToyProvider(run)
     paces = [pace] if isinstance(pace, str) else list(pace)
@@ -381,7 +390,13 @@ def play_gang(
     )
     actors.append(
         Gang(
-            Paced(ToyProvider(run, lie), make_key(1000 + i), paces[i % len(paces)], latency)
+            Paced(
+                ToyProvider(run, lie),
+                make_key(1000 + i),
+                paces[i % len(paces)],
+                latency,
+                shallow=shallow and i > 0,
+            )
             for i, lie in enumerate(lies)
         )
     )

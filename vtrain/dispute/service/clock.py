@@ -11,24 +11,32 @@ import time
 from collections.abc import Callable
 
 Ticks = Callable[[], int]
-"""Milliseconds of some clock that never goes backwards."""
+"""Milliseconds of some clock; should it go backwards, time stands still meanwhile."""
 
 
 def count_monotonic() -> int:
-    """The machine's own monotonic clock."""
+    """The machine's own monotonic clock, which no change of the date moves."""
     return time.monotonic_ns() // 1_000_000
 
 
 class ServiceClock:
-    """Goes on from ``resumed``, at most ``gap`` milliseconds between two calls of ``beat``."""
+    """Goes on from ``resumed``, at most ``gap`` milliseconds between two times that are kept.
+
+    A time that could not be persisted is not kept: while the database takes nothing, nobody can
+    move, and no player's clock runs for longer than the gap.
+    """
 
     def __init__(self, ticks: Ticks, resumed: int, gap: int) -> None:
         self._ticks, self._gap = ticks, gap
         self._base, self._last = resumed, ticks()
 
-    def beat(self, persisted: int) -> int:
-        """The time now, which is no earlier than ``persisted``, and a new start of the gap."""
+    def read(self) -> tuple[int, int]:
+        """The time now and the ticks at which it was read, for ``keep``."""
         ticks = self._ticks()
-        now = self._base + min(max(ticks - self._last, 0), self._gap)
-        self._base, self._last = max(now, persisted), ticks
-        return self._base
+        if ticks < self._last:
+            self._last = ticks
+        return self._base + min(ticks - self._last, self._gap), ticks
+
+    def keep(self, now: int, ticks: int) -> None:
+        """``now``, which no writer's time was later than, is persisted."""
+        self._base, self._last = max(self._base, now), ticks

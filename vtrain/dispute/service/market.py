@@ -1,7 +1,7 @@
 """The market port: what a service asks of whoever holds the money, and an adapter in memory.
 
-A marketplace implements :class:`Market`.  Calls come from several threads, and each may come again
-after a crash: ``lock`` and ``release`` are keyed by the bond, ``settle`` by the game.
+A marketplace implements :class:`Market`.  Calls come from several threads, and from several
+processes where these serve one database; each may come again after a crash.
 """
 
 from __future__ import annotations
@@ -12,41 +12,40 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from vtrain.dispute.money import Settled
 from vtrain.dispute.service.problems import BondRefusedError
 from vtrain.dispute.service.receipts import EventKind
-from vtrain.dispute.state import Game, Verdict
+from vtrain.dispute.state import Level, Verdict
 from vtrain.wire.dispute import Genesis
 
 
 @dataclass(frozen=True)
 class BondClaim:
-    """``party`` stands behind ``root`` in a tournament of a game; ``key`` tells bonds apart."""
+    """``party`` stands behind ``root`` at a ``level`` of a game, with ``amount`` for a bond.
+
+    ``about`` is the side that it is for (of the log: the game); ``key``, which tells bonds apart,
+    the digest of the move.
+    """
 
     key: bytes
     game: bytes
     party: bytes
-    tournament: int
+    level: Level
+    about: bytes
     root: bytes
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a bond: ``stands`` unless its claim fell or its party is barred."""
-
-    bond: BondClaim
-    stands: bool
+    amount: int
 
 
 @dataclass(frozen=True)
 class Settlement:
-    """The end of a game: its verdict and what became of every bond that was accepted.
+    """The end of a game: its verdict, what became of every bond, and who is paid from the pot.
 
-    Bonds that were locked but are not here belong to moves that never were accepted: release them.
+    Bonds that were locked but are not here belong to moves that never were accepted: they are given
+    back.
     """
 
     verdict: Verdict
-    outcomes: tuple[Outcome, ...]
-    state: Game
+    settled: Settled
 
 
 @dataclass(frozen=True)
@@ -60,10 +59,20 @@ class Notice:
 
 
 class Market(Protocol):
-    """What a service needs of a market."""
+    """What a service needs of a market.
+
+    ``open`` and ``lock`` count: after each that returned, either the game was opened, or the move
+    accepted, or there is one ``cancel`` or ``release``.  Two copies of one bond are two of ``lock``
+    with one key, which lock its amount once; when the second copy is refused, ``release`` comes
+    once, and the first copy's bond stays locked.
+    """
 
     def open(self, game: bytes, genesis: Genesis) -> None:
         """A game is about to begin, its solver's claim standing; BondRefusedError to prevent it."""
+        ...
+
+    def cancel(self, game: bytes) -> None:
+        """The game of one ``open`` was refused after all."""
         ...
 
     def lock(self, bond: BondClaim) -> None:
@@ -71,7 +80,7 @@ class Market(Protocol):
         ...
 
     def release(self, bond: BondClaim) -> None:
-        """The move of this bond was refused after all."""
+        """The move of one ``lock`` was refused after all."""
         ...
 
     def settle(self, settlement: Settlement) -> None:
@@ -83,37 +92,68 @@ class Market(Protocol):
         ...
 
 
-class MemoryMarket:
-    """A market for tests and examples: balances in memory, one price for every bond.
+def compute_credits(held: Mapping[bytes, int], settled: Settled) -> dict[bytes, int]:
+    """What each party gets back at the end of a game, of what is ``held`` of it and of the pot."""
+    credits = Counter(held)
+    for outcome in settled.outcomes:
+        if not outcome.returned:
+            credits[outcome.party] -= outcome.amount
+    for share in settled.shares:
+        credits[share.party] += share.amount
+    return dict(credits)
 
-    Whoever has no balance may play for nothing if ``balances`` is None.  At settlement standing
-    bonds are paid back, and the others shared among the parties whose bonds stand, remainders kept.
+
+@dataclass
+class _Lock:
+    bond: BondClaim
+    count: int = 1
+
+
+class MemoryMarket:
+    """A market for tests and examples: balances in memory.
+
+    Whoever has no balance may play for nothing if ``balances`` is None.
     """
 
-    def __init__(self, price: int = 0, balances: Mapping[bytes, int] | None = None) -> None:
+    def __init__(self, balances: Mapping[bytes, int] | None = None) -> None:
         self._lock = threading.Lock()
-        self._price, self._free = price, balances is None
+        self._free = balances is None
         self.balances: Counter[bytes] = Counter(balances or {})
-        self.locked: dict[bytes, BondClaim] = {}
+        self.games: Counter[bytes] = Counter()
+        self.locked: dict[bytes, _Lock] = {}
         self.settled: dict[bytes, Settlement] = {}
         self.notices: list[Notice] = []
 
     def open(self, game: bytes, genesis: Genesis) -> None:
-        """Takes every game."""
+        with self._lock:
+            self.games[game] += 1
+
+    def cancel(self, game: bytes) -> None:
+        with self._lock:
+            self.games[game] -= 1
+            if not self.games[game]:
+                del self.games[game]
 
     def lock(self, bond: BondClaim) -> None:
         with self._lock:
-            if bond.key in self.locked:
+            known = self.locked.get(bond.key)
+            if known is not None:
+                known.count += 1
                 return
-            if not self._free and self.balances[bond.party] < self._price:
-                raise BondRefusedError(f"needs {self._price}", where=bond.party.hex())
-            self.balances[bond.party] -= self._price
-            self.locked[bond.key] = bond
+            if not self._free and self.balances[bond.party] < bond.amount:
+                raise BondRefusedError(f"needs {bond.amount}", where=bond.party.hex())
+            self.balances[bond.party] -= bond.amount
+            self.locked[bond.key] = _Lock(bond)
 
     def release(self, bond: BondClaim) -> None:
         with self._lock:
-            if self.locked.pop(bond.key, None) is not None:
-                self.balances[bond.party] += self._price
+            known = self.locked.get(bond.key)
+            if known is None:
+                return
+            known.count -= 1
+            if not known.count:
+                del self.locked[bond.key]
+                self.balances[known.bond.party] += known.bond.amount
 
     def settle(self, settlement: Settlement) -> None:
         game = settlement.verdict.game
@@ -121,16 +161,12 @@ class MemoryMarket:
             if game in self.settled:
                 return
             self.settled[game] = settlement
-            fate = {outcome.bond.key: outcome.stands for outcome in settlement.outcomes}
-            held = [bond for bond in self.locked.values() if bond.game == game]
-            pot = self._price * sum(fate.get(bond.key) is False for bond in held)
-            winners = sorted({bond.party for bond in held if fate.get(bond.key) is True})
-            for bond in held:
-                del self.locked[bond.key]
-                if fate.get(bond.key) is not False:
-                    self.balances[bond.party] += self._price
-            for party in winners:
-                self.balances[party] += pot // len(winners)
+            held: Counter[bytes] = Counter()
+            for key, lock in list(self.locked.items()):
+                if lock.bond.game == game:
+                    held[lock.bond.party] += lock.bond.amount
+                    del self.locked[key]
+            self.balances.update(compute_credits(held, settlement.settled))
 
     def notify(self, notice: Notice) -> None:
         self.notices.append(notice)

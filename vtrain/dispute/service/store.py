@@ -39,8 +39,11 @@ service = Table(
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("clock", BigInteger, nullable=False),
     Column("key", LargeBinary(32), nullable=False),
+    Column("writer", LargeBinary(16), nullable=False),
+    Column("turn", BigInteger, nullable=False),
 )
-"""One row: the persisted time (see ``clock``) and the public key of the receipts."""
+"""One row: the persisted time (see ``clock``), the public key of the receipts, which process wrote
+last, and how often that was another one than before."""
 
 documents = Table(
     "documents",
@@ -61,12 +64,11 @@ games = Table(
     Column("request", String(64), unique=True),
     Column("base", BigInteger, nullable=False),
     Column("sequence", BigInteger, nullable=False),
-    Column("bonds", BigInteger, nullable=False),
     Column("due", BigInteger, index=True),
     Column("settle", Integer, nullable=False, index=True),
 )
 """``request``: hash of the idempotency key; ``base``: the service's time less the game's;
-``sequence``: of its last event; ``bonds``: how many it has; ``due``: the service's time when
+``sequence``: of its last event; ``due``: the service's time when
 something runs out, none when the game is over; ``settle``: is a settlement owed?"""
 
 events = Table(

@@ -13,15 +13,20 @@ from vtrain.attest.keys import PrivateKey, public_key
 from vtrain.dispute.game import advance, apply, find_deadline, find_verdict, start
 from vtrain.dispute.genesis import make_genesis
 from vtrain.dispute.provider import TraceProvider
-from vtrain.dispute.state import Game, Verdict
+from vtrain.dispute.state import DisputedGraph, Game, Verdict
 from vtrain.dispute.transcript import TimedMove
 from vtrain.errors import VtrainError
 from vtrain.train.task import CompiledTask
 from vtrain.wire import structs
 from vtrain.wire.claim import Claim
-from vtrain.wire.dispute import Clocks, Genesis, SignedMove
+from vtrain.wire.dispute import Bonds, Clocks, Genesis, SignedMove
+from vtrain.wire.graph import StepGraph
 
-CLOCKS = Clocks(join=1000, trace=1000, terms=1000, match=2000, grace=100)
+CLOCKS = Clocks(
+    join=1000, trace=1000, terms=1000, budget=2000, grace=100, answer=1, opening=1, replay=50
+)
+BONDS = Bonds(log=1000, trace=100, terms=10)
+HOST = bytes(32)
 LATENCY = 1
 """Milliseconds that a move takes."""
 
@@ -51,6 +56,7 @@ def make_game(
     *,
     clocks: Clocks = CLOCKS,
     arity: int = 16,
+    group: int = 16,
     nonce: bytes = bytes(32),
 ) -> Genesis:
     """A game about the claim of ``provider``, signed by ``key``."""
@@ -59,7 +65,7 @@ def make_game(
     signed = sign_claim(claim, key)
     known = _CHECKED.get(id(task))
     if known is None or known[0].log_size != log.size:
-        made = make_genesis(task.spec, task.graph, signed, opened=0)
+        made = make_genesis(task.spec, task.graph, signed, host=HOST, opened=0)
         known = _CHECKED[id(task)] = (made, task)
     return replace(
         known[0],
@@ -68,12 +74,17 @@ def make_game(
         signature=signed.signature,
         clocks=clocks,
         arity=arity,
+        group=group,
+        bonds=BONDS,
         nonce=nonce,
     )
 
 
 _CHECKED: dict[int, tuple[Genesis, CompiledTask]] = {}
 """A genesis of each task, which is held so that its id stays its own: checking a graph is slow."""
+
+
+NO_VERDICT = Verdict(b"", b"", None, 0, 0, b"")
 
 
 @dataclass
@@ -91,6 +102,7 @@ class Play:
 
 def play(
     genesis: Genesis,
+    graph: StepGraph | DisputedGraph,
     actors: Sequence[Actor],
     *,
     limit: int = 100_000,
@@ -101,8 +113,8 @@ def play(
     When nobody moves, time goes on to the next deadline, or to when a ``Sleeper`` wakes.  ``wire``
     gets every move that is sent, also those that are refused.
     """
-    game = start(genesis)
-    result = Play(game, Verdict(b"", b"", None, (), ()))
+    game = start(genesis, graph)
+    result = Play(game, NO_VERDICT)
     for _ in range(limit):
         accepted = 0
         for actor in actors:
@@ -129,5 +141,5 @@ def play(
             due = find_deadline(game)
             assert due is not None, "a game that goes on has a deadline"
             wakes = [actor.wakes(game) for actor in actors if isinstance(actor, Sleeper)]
-            game = advance(game, min([due[0], *(at for at in wakes if at and at > game.now)]))
+            game = advance(game, min([due, *(at for at in wakes if at and at > game.now)]))
     raise AssertionError(f"no verdict after {limit} rounds")

@@ -24,6 +24,7 @@ from vtrain.attest.claims import sign_claim
 from vtrain.attest.keys import PrivateKey, public_key
 from vtrain.dispute.game import compute_record_digest
 from vtrain.dispute.provider import ChunkTree, ClaimTree, LeafOpening, MerkleTree
+from vtrain.dispute.state import DisputedGraph
 from vtrain.errors import RunError
 from vtrain.graph.builder import FixedExponents, GraphBuilder
 from vtrain.graph.step import STEP_STATE, emit_state_root
@@ -31,8 +32,8 @@ from vtrain.spec import domains
 from vtrain.spec.frontier import compute_ranges
 from vtrain.spec.merkle import compute_leaf_hash, compute_node_hash, compute_split
 from vtrain.wire.claim import Claim
-from vtrain.wire.dispute import Chunk, Clocks, Genesis, NodeOpening, Site
-from vtrain.wire.graph import Node, encode_node
+from vtrain.wire.dispute import Bonds, Chunk, Clocks, Genesis
+from vtrain.wire.graph import Node, StepGraph, encode_node
 from vtrain.wire.opening import CHUNK_LENGTH
 from vtrain.wire.record import StepRecord, encode_record
 
@@ -43,7 +44,10 @@ TRANSPOSED: Mapping[Kind, tuple[int, int]] = {
     "input gradient": (0, 0),
     "weight gradient": (1, 0),
 }
-CLOCKS = Clocks(join=1000, trace=1000, terms=1000, match=2000, grace=100)
+CLOCKS = Clocks(
+    join=1000, trace=1000, terms=1000, budget=2000, grace=100, answer=1, opening=1, replay=50
+)
+BONDS = Bonds(log=1000, trace=100, terms=10)
 Operand = npt.NDArray[np.int16]
 OUTPUT_WIDTH = 8
 """Bytes of an element of the product: int64."""
@@ -247,6 +251,11 @@ class ToyRun:
         return tuple(builder.nodes)
 
     @cached_property
+    def disputed(self) -> DisputedGraph:
+        """The graph as a game takes it."""
+        return DisputedGraph(StepGraph(self.graph), self.graph_tree.root)
+
+    @cached_property
     def graph_tree(self) -> MerkleTree:
         """The tree under the graph root."""
         return MerkleTree(domains.GRAPH, [encode_node(node) for node in self.graph])
@@ -416,12 +425,8 @@ class ToyProvider:
         ]
         return MerkleTree(domains.TERMS, [_encode(state) for state in false])
 
-    def site(self, node: int) -> Site:
-        inputs = self.run.graph[node].inputs
-        return Site(self._open_node(node), tuple(self._open_node(ref.node) for ref in inputs))
-
-    def source_of_state(self, node: int) -> NodeOpening:
-        raise RunError("a state is never disputed", where=f"node {node}")
+    def want(self, *, traces: Sequence[int], tensors: Sequence[tuple[int, int]]) -> None:
+        """Nothing here takes long."""
 
     def open(self, step: int, node: int, element: int, block: int, *, first: bool) -> LeafOpening:
         run = self.run
@@ -433,10 +438,6 @@ class ToyProvider:
             for tree, indices in zip(trees, reads, strict=True)
         ]
         return LeafOpening(tuple(chunks), (), None)
-
-    def _open_node(self, node: int) -> NodeOpening:
-        tree = self.run.graph_tree
-        return NodeOpening(node, tree.leaf(node), tree.path(node))
 
     def _lies_at(self, step: int) -> bool:
         return step == self.lie.step
@@ -452,13 +453,14 @@ def _encode(value: int) -> bytes:
 
 
 def make_toy_genesis(
-    provider: ToyProvider, key: PrivateKey, *, arity: int = 16, clocks: Clocks = CLOCKS
+    provider: ToyProvider, key: PrivateKey, *, arity: int = 16, group: int = 16, clocks: Clocks = CLOCKS
 ) -> Genesis:
     """A game about the claim of ``provider``, signed by ``key``."""
     run, log = provider.run, provider.log()
     claim = Claim(bytes(32), public_key(key), bytes(32), log.size, log.root)
     signed = sign_claim(claim, key)
     return Genesis(
+        host=bytes(32),
         run_id=claim.run_id,
         solver=claim.solver,
         task_id=claim.task_id,
@@ -468,12 +470,15 @@ def make_toy_genesis(
         graph_root=run.graph_tree.root,
         nodes=run.nodes,
         record_node=run.nodes - 1,
+        leaf_bytes=1 << 18,
         initial_state_root=bytes(32),
         samples_root=bytes(32),
         samples=1,
         commit_every=run.commit_every,
         arity=arity,
+        group=group,
         clocks=clocks,
+        bonds=BONDS,
         opened=0,
         nonce=bytes(32),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from vtrain.dispute.provider import TraceProvider
     from vtrain.dispute.service.receipts import Event
     from vtrain.dispute.state import Fall, Game, Verdict
-    from vtrain.wire.dispute import Clocks, Genesis, SignedMove
+    from vtrain.wire.dispute import Bonds, Clocks, Genesis, SignedMove
 
 _game = click.argument("game", type=HexBytes(32, 32), metavar="GAME")
 _url = click.option("--url", required=True, help="Address of the service.")
@@ -71,7 +70,14 @@ def command() -> None:
 @click.option(
     "--least-seconds",
     type=click.FloatRange(min=0, min_open=True, max=1e9),
-    help="With --replay-seconds: no clock but grace is shorter.  [default: 60]",
+    help="With --replay-seconds: no window and no budget is shorter.  [default: 60]",
+)
+@click.option(
+    "--price",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="Bonds cost so many of the market's units for each second of honest work; 0: nothing.",
 )
 @json_option
 def open_(
@@ -80,6 +86,7 @@ def open_(
     service: bytes | None,
     replay_seconds: float | None,
     least_seconds: float | None,
+    price: int,
     as_json: bool,
 ) -> None:
     """Open a dispute about the claim of RUN; anyone may.
@@ -89,7 +96,15 @@ def open_(
     if least_seconds is not None and replay_seconds is None:
         raise click.UsageError("--least-seconds needs --replay-seconds")
     from vtrain.dispute.client import connect
-    from vtrain.dispute.genesis import DEFAULT_CLOCKS, MINUTE, make_clocks, make_genesis
+    from vtrain.dispute.genesis import (
+        DEFAULT_CLOCKS,
+        FREE,
+        MINUTE,
+        make_bonds,
+        make_clocks,
+        make_genesis,
+        measure_openings,
+    )
     from vtrain.dispute.service.problems import TermsError
     from vtrain.errors import SignatureError
     from vtrain.train.layout import RunPaths
@@ -108,12 +123,16 @@ def open_(
             max(1, round(replay_seconds * 1000)),
             intervals=-(-signed.claim.log_size // task.commit_every),
             least=least,
+            leaf_bytes=measure_openings(task, graph),
         )
-    genesis = make_genesis(task, graph, signed, opened=0, clocks=clocks)
+    bonds = make_bonds(clocks, price=price) if price else FREE
     with connect(url) as client:
         if service not in (None, client.service):
             # Before the game is opened: it would stay open.
             raise SignatureError(f"signs with {client.service.hex()}, not --service", where=url)
+        genesis = make_genesis(
+            task, graph, signed, host=client.service, opened=0, clocks=clocks, bonds=bonds
+        )
         try:
             receipt = client.open(genesis, encode_task(task), encode_graph(graph)).receipt
         except TermsError as error:
@@ -124,6 +143,7 @@ def open_(
             "game": receipt.game.hex(),
             "service": receipt.service.hex(),
             "clocks": _show_clocks(clocks, as_json),
+            "bonds": dict(vars(bonds)) if as_json else _show_bonds(bonds),
         },
         as_json,
     )
@@ -156,7 +176,6 @@ def join(
     """
     from vtrain.attest.keys import load_key, public_key
     from vtrain.dispute.client import Follower, connect
-    from vtrain.dispute.journal import FileJournal
     from vtrain.dispute.players import Player
 
     private = load_key(key)
@@ -169,11 +188,8 @@ def join(
         root = provider.log().root
         bonds = 0
         if _lacks_bond(follower.game, public_key(private), root):
-            with closing(FileJournal(_get_journal(key, game, client.service))) as journal:
-                # The bond comes before everything else that is owed.
-                signed = next(Player(provider, private, journal).moves(follower.game))
-            _check_bond(signed, root)
-            client.move(signed)
+            # The bond comes before everything else that is owed.
+            client.move(next(Player(provider, private).moves(follower.game)))
             bonds = 1
     _show({"game": game.hex(), "root": root.hex(), "bonds": bonds}, as_json)
 
@@ -201,7 +217,7 @@ def play(
 ) -> int:
     """Join GAME, which is about RUN, and make every move that is owed, until there is a verdict.
 
-    Stopped and started again, it goes on; the journal of what was signed is beside the key.
+    Stopped and started again, it goes on: whatever it says follows from its claim.
 
     \b
     Exit code 0: the solver's claim stands.
@@ -211,7 +227,6 @@ def play(
     """
     from vtrain.attest.keys import load_key
     from vtrain.dispute import client as clients
-    from vtrain.dispute.journal import FileJournal
     from vtrain.dispute.players import Player
     from vtrain.errors import RunError
 
@@ -219,15 +234,14 @@ def play(
     with clients.connect(url, service) as client:
         follower = clients.Follower(client, game, hear=_print_event)
         provider = _make_provider(run, follower.game.genesis, defend, data, engine)
-        with closing(FileJournal(_get_journal(key, game, client.service))) as journal:
-            player = Player(provider, private, journal)
-            try:
-                verdict = clients.play(follower, client, player, progress=_print_trouble)
-            except RunError as error:
-                if not defend or not error.where.startswith("step "):
-                    raise
-                reason = f"this claim cannot be defended: {error.where} {error.message}"
-                raise RunError(reason, where=str(run)) from error
+        player = Player(provider, private)
+        try:
+            verdict = clients.play(follower, client, player, progress=_print_trouble)
+        except RunError as error:
+            if not defend or not error.where.startswith("step "):
+                raise
+            reason = f"this claim cannot be defended: {error.where} {error.message}"
+            raise RunError(reason, where=str(run)) from error
     return show_verdict(verdict, as_json)
 
 
@@ -265,32 +279,17 @@ def _lacks_bond(game: Game, party: bytes, root: bytes) -> bool:
     from vtrain.errors import MoveRefusedError
 
     _check_open(game)
-    top = game.tournaments[0]
-    backed = top.backed_by(party)
-    if backed >= 0:
-        _check_same(top.entries[backed].root, root)
+    backed = game.stands.get((game.id, party))
+    if backed is not None:
+        if backed != root:
+            raise MoveRefusedError(f"this key stands behind {backed.hex()} already", where="key")
         return False
-    if party in game.barred:
-        raise MoveRefusedError("has signed moves that contradict each other", where="key")
-    if top.round > 0 and top.find(root) < 0:
+    known = game.logs.get(root)
+    if known is None and game.round > 0:
         raise MoveRefusedError("takes no new claims any more", where="game")
+    if known is not None and known.fall is not None:
+        raise MoveRefusedError("this claim has fallen already", where="game")
     return True
-
-
-def _check_bond(signed: SignedMove, root: bytes) -> None:
-    """Refuse a bond of the journal, signed before but not taken, that is for another root."""
-    from vtrain.wire.dispute import Bond, decode_move
-
-    move = decode_move(signed.move)
-    if isinstance(move, Bond):
-        _check_same(move.root, root)
-
-
-def _check_same(backed: bytes, root: bytes) -> None:
-    from vtrain.errors import MoveRefusedError
-
-    if backed != root:
-        raise MoveRefusedError(f"this key stands behind {backed.hex()} already", where="key")
 
 
 def _make_provider(
@@ -307,9 +306,12 @@ def _make_provider(
         disputed.task.spec,
         disputed.task.graph,
         disputed.signed,
+        host=genesis.host,
         opened=genesis.opened,
         clocks=genesis.clocks,
+        bonds=genesis.bonds,
         arity=genesis.arity,
+        group=genesis.group,
         nonce=genesis.nonce,
     )
     if compute_game_id(own) != compute_game_id(genesis):
@@ -318,23 +320,18 @@ def _make_provider(
     return make(disputed, engine=engine)
 
 
-def _get_journal(key: Path, game: bytes, service: bytes) -> Path:
-    """One for each game at each service: a game can have a history at each."""
-    return key.with_name(f"{key.name}.{game.hex()}.{service.hex()[:16]}.journal")
-
-
 def show_verdict(verdict: Verdict, as_json: bool) -> int:
     """Print how a game ended; the exit code of whoever watched it: 10 where the claim was shown to
     be false and another stands."""
     fall = verdict.solver
-    standing, barred = verdict.standing.hex(), [party.hex() for party in verdict.barred]
+    standing = verdict.standing.hex()
     if as_json:
         print_json(
             {
                 "game": verdict.game.hex(),
                 "solver": None if fall is None else _list_fall(fall),
                 "standing": standing or None,
-                "barred": barred,
+                "bonds": verdict.bonds,
             }
         )
     else:
@@ -343,7 +340,7 @@ def show_verdict(verdict: Verdict, as_json: bool) -> int:
                 "game": verdict.game.hex(),
                 "solver": "stands" if fall is None else _describe_fall(fall),
                 "standing": standing or "none",
-                "barred": ", ".join(barred) or "nobody",
+                "bonds": str(verdict.bonds),
             }
         )
     if fall is None:
@@ -371,6 +368,10 @@ def _show_clocks(clocks: Clocks, as_json: bool) -> dict[str, float] | str:
     return ", ".join(f"{name} {value:.15g} s" for name, value in seconds.items())
 
 
+def _show_bonds(bonds: Bonds) -> str:
+    return ", ".join(f"{name} {amount}" for name, amount in vars(bonds).items())
+
+
 def _print_event(game: Game, event: Event) -> None:
     """An event on stderr; ``game`` is the one after it."""
     from vtrain.wire import structs
@@ -390,23 +391,25 @@ def _print_trouble(game: Game, what: str) -> None:
 
 def _describe_move(game: Game, signed: SignedMove) -> str:
     """Who, what, and how far the disagreement is located after it."""
-    from vtrain.wire.dispute import Bond, Open, Reveal, decode_move
+    from vtrain.dispute.state import Answer
+    from vtrain.wire.dispute import Bond, decode_move
 
-    move, match = decode_move(signed.move), -1
+    move = decode_move(signed.move)
     words = f"{signed.party.hex()[:8]}  {type(move).__name__.lower()}"
     if isinstance(move, Bond):
-        tournament = game.tournaments[move.tournament]
-        words += f" {move.root.hex()[:8]} in tournament {move.tournament} ({tournament.tree})"
-        match = tournament.parent
-    elif isinstance(move, Reveal | Open):
-        words += f" in match {move.match}"
-        match = move.match
-    while match >= 0:
-        place = game.matches[match].place.describe()
-        if place:
-            return f"{words}: {place}"
-        match = game.tournaments[game.matches[match].tournament].parent
-    return words
+        scope = game.sides.get(signed.about)
+        level = "log" if scope is None else game.contests[scope].level
+        words += f" {move.root.hex()[:8]} of the {level}"
+        place = "" if scope is None else game.contests[scope].place.describe()
+    else:
+        # What was asked is not asked any more; the answer says where it counted.
+        answer = None if game.answers is None else game.answers.last
+        place = ""
+        if isinstance(answer, Answer):
+            contest, dispute, _ = answer.where[0]
+            found = game.contests[contest].disputes[dispute]
+            place = found.place.describe() or game.contests[contest].place.describe()
+    return f"{words}: {place}" if place else words
 
 
 def _show(pairs: dict[str, Any], as_json: bool) -> None:

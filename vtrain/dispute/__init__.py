@@ -11,18 +11,21 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vtrain.dispute.game import advance, apply, find_deadline, find_verdict, start
-    from vtrain.dispute.genesis import make_clocks, make_genesis
+    from vtrain.dispute.genesis import make_bonds, make_clocks, make_genesis
+    from vtrain.dispute.money import Settled, list_outcomes
     from vtrain.dispute.players import Player
     from vtrain.dispute.run_provider import defend, load_run, redo
     from vtrain.dispute.state import Game, Verdict, compute_game_id
     from vtrain.dispute.transcript import TimedMove, find_statements, replay
-    from vtrain.wire.dispute import Clocks, Genesis, SignedMove
+    from vtrain.wire.dispute import Bonds, Clocks, Genesis, SignedMove
 
 __all__ = [
+    "Bonds",
     "Clocks",
     "Game",
     "Genesis",
     "Player",
+    "Settled",
     "SignedMove",
     "TimedMove",
     "Verdict",
@@ -33,7 +36,9 @@ __all__ = [
     "find_deadline",
     "find_statements",
     "find_verdict",
+    "list_outcomes",
     "load_run",
+    "make_bonds",
     "make_clocks",
     "make_genesis",
     "redo",
@@ -43,12 +48,13 @@ __all__ = [
 
 _HOMES = {
     "vtrain.dispute.game": {"advance", "apply", "find_deadline", "find_verdict", "start"},
-    "vtrain.dispute.genesis": {"make_clocks", "make_genesis"},
+    "vtrain.dispute.genesis": {"make_bonds", "make_clocks", "make_genesis"},
+    "vtrain.dispute.money": {"Settled", "list_outcomes"},
     "vtrain.dispute.players": {"Player"},
     "vtrain.dispute.run_provider": {"defend", "load_run", "redo"},
     "vtrain.dispute.state": {"Game", "Verdict", "compute_game_id"},
     "vtrain.dispute.transcript": {"TimedMove", "find_statements", "replay"},
-    "vtrain.wire.dispute": {"Clocks", "Genesis", "SignedMove"},
+    "vtrain.wire.dispute": {"Bonds", "Clocks", "Genesis", "SignedMove"},
 }
 
 

@@ -20,8 +20,8 @@ from vtrain.dispute.provider import ChunkTree, ClaimTree, LeafOpening, MerkleTre
 from vtrain.dispute.state import get_base_step
 from vtrain.engines.base import Session
 from vtrain.errors import RunError
-from vtrain.spec.domains import GRAPH, RUN_LOG, SAMPLES, TERMS, TRACE
-from vtrain.wire.dispute import Member, NodeOpening, Row, Site
+from vtrain.spec.domains import RUN_LOG, SAMPLES, TERMS, TRACE
+from vtrain.wire.dispute import Member, Row
 from vtrain.wire.graph import encode_node
 from vtrain.wire.opening import encode_state_leaf
 from vtrain.wire.record import StepRecord, encode_record
@@ -71,7 +71,6 @@ class EngineProvider:
         else:
             self._records += records
         self._log = MerkleTree(RUN_LOG, [encode_record(record) for record in self._records])
-        self._graph = MerkleTree(GRAPH, [encode_node(node) for node in task.graph.nodes])
         self._rows: _core.MerkleTree | None = None
         self._traces: OrderedDict[int, MerkleTree] = OrderedDict()
         self._tensors: OrderedDict[tuple[int, int], Array] = OrderedDict()
@@ -97,17 +96,8 @@ class EngineProvider:
 
         return _cached(self._terms, (step, node, element), CACHED_TREES, compute)
 
-    def site(self, node: int) -> Site:
-        inputs = self._task.graph.nodes[node].inputs
-        return Site(self.open_node(node), tuple(self.open_node(ref.node) for ref in inputs))
-
-    def source_of_state(self, node: int) -> NodeOpening:
-        name = str(self._task.graph.nodes[node].attrs["name"])
-        return self.open_node(self._task.graph.next_states()[name].node)
-
-    def open_node(self, node: int) -> NodeOpening:
-        """A node with its place under the graph root."""
-        return NodeOpening(node, self._graph.leaf(node), self._graph.path(node))
+    def want(self, *, traces: Sequence[int], tensors: Sequence[tuple[int, int]]) -> None:
+        pass
 
     def open(self, step: int, node: int, element: int, block: int, *, first: bool) -> LeafOpening:
         encoded, sources, arrays, digests = self._site_values(step, node)

@@ -10,40 +10,84 @@ from vtrain.spec.blake3_tree import compute_chunk_count
 from vtrain.spec.commitment import compute_graph_root, compute_task_id
 from vtrain.spec.samples import compute_row_length
 from vtrain.wire.claim import SignedClaim
-from vtrain.wire.dispute import MAX_MOVE, MAX_NODE, MAX_ROW, Clocks, Genesis
+from vtrain.wire.dispute import MAX_MOVE, MAX_NODE, MAX_ROW, Bonds, Clocks, Genesis
 from vtrain.wire.graph import StepGraph, encode_node
 from vtrain.wire.opening import CHUNK_LENGTH
 from vtrain.wire.task import TaskSpec
 
 ARITY = 16
+GROUP = 16
+"""Claims of the log that play at once: what one machine can trace an interval for each of, with
+time to spare (docs/dispute.md has the bound by group)."""
 
 HASH, HEADS, BLOCK = 34, 76, 32
 """Encoded bytes of a hash and of what surrounds a chunk, and chunks that a block reads at most."""
+REST = 1 << 16
+"""What an opening has besides: the record and the fold state before, names of fields."""
 
 MINUTE = 60_000
-DEFAULT_CLOCKS = Clocks(
-    join=60 * MINUTE, trace=60 * MINUTE, terms=10 * MINUTE, match=60 * MINUTE, grace=5 * MINUTE
-)
-"""For runs whose commitment interval replays in a few minutes; see ``make_clocks``."""
+RATE = 125
+"""Bytes a millisecond that every party can be held to: 1 Mbit/s."""
+ANSWERING = 20
+"""Milliseconds that every party can be held to for an answer, its bytes apart."""
+
+FREE = Bonds(log=0, trace=0, terms=0)
+"""For games that are played for nothing: in one process, or among parties that know each other."""
 
 
 def make_clocks(
-    replay_ms: int, *, intervals: int = 1, margin: int = 4, least: int = MINUTE
+    replay_ms: int = 15 * MINUTE,
+    *,
+    intervals: int = 1,
+    margin: int = 4,
+    least: int = MINUTE,
+    leaf_bytes: int = 1 << 17,
 ) -> Clocks:
     """Clocks for a commitment interval that takes ``replay_ms`` to trace on declared hardware.
 
-    A trace window and a match budget are ``margin`` times that, and no less than ``least``.  The
-    window for joining is as many times longer as the run has ``intervals``: an honest challenger
-    does the whole run before it bonds.
+    ``replay_ms`` counts what a party has to do again to get to the interval, where it keeps fewer
+    states than there are intervals.  The window for a trace and each claim's budget are ``margin``
+    times that, and no less than ``least``.  The window for joining is as many times longer as the
+    run has ``intervals``: an honest challenger does the whole run before it bonds.  Openings have
+    ``leaf_bytes`` at most.
     """
     window = max(margin * replay_ms, least)
     return Clocks(
         join=max(margin * replay_ms * intervals, least),
         trace=window,
         terms=max(window // 4, least),
-        match=window,
-        grace=max(window // 16, least // 4),
+        budget=window,
+        grace=max(window // 16, least // 4, 1),
+        answer=2 * ANSWERING,
+        opening=2 * (ANSWERING + leaf_bytes // RATE),
+        replay=replay_ms,
     )
+
+
+DEFAULT_CLOCKS = Clocks(
+    join=60 * MINUTE,
+    trace=60 * MINUTE,
+    terms=10 * MINUTE,
+    budget=60 * MINUTE,
+    grace=5 * MINUTE,
+    answer=2 * ANSWERING,
+    opening=2 * (ANSWERING + (1 << 17) // RATE),
+    replay=5 * MINUTE,
+)
+"""For runs whose commitment interval replays in a few minutes; see ``make_clocks``."""
+
+
+def make_bonds(clocks: Clocks, *, price: int) -> Bonds:
+    """What the bonds of a game must be, at ``price`` units for a second of honest work.
+
+    Twice what a rival claim can cost an honest party from its level on down: a trace and the first
+    answer about a tensor, answers all the way, two openings.
+    """
+    answers, openings = 64 * clocks.answer, 2 * clocks.opening
+    terms = 2 * (answers + openings)
+    trace = terms + 2 * (answers + 2 * clocks.replay)
+    log = trace + 2 * (answers + clocks.replay)
+    return Bonds(*(max(1, -(-cost * price // 1000)) for cost in (log, trace, terms)))
 
 
 def make_genesis(
@@ -51,20 +95,25 @@ def make_genesis(
     graph: StepGraph,
     signed: SignedClaim,
     *,
+    host: bytes,
     opened: int,
     clocks: Clocks = DEFAULT_CLOCKS,
+    bonds: Bonds = FREE,
     arity: int = ARITY,
+    group: int = GROUP,
     nonce: bytes | None = None,
 ) -> Genesis:
     """The genesis of a game about ``signed``, which says what a run of ``task`` came to.
 
-    Whoever joins a game makes it anew from the task and the graph that they hold, and compares.
+    ``host`` is the public key of who runs it: times, receipts and the verdict are by that key, and
+    no bond that is signed for this game counts in one of another host.  Whoever joins a game makes
+    it anew from the task and the graph that they hold, and compares.
     RunError when claim, task and graph are not of one another, GraphError for an illegal graph.
     ``opened`` is the game clock's milliseconds.
     """
     claim = signed.claim
     check_graph(graph)
-    check_openable(task, graph)
+    leaf_bytes = measure_openings(task, graph)
     if compute_graph_root(graph) != task.graph_root:
         raise RunError("the graph is not the task's", where="graph")
     if claim.task_id != compute_task_id(task):
@@ -74,6 +123,7 @@ def make_genesis(
     if not 1 <= claim.log_size <= task.steps:
         raise RunError(f"claims {claim.log_size} of {task.steps} steps", where="claim.log_size")
     return Genesis(
+        host=host,
         run_id=claim.run_id,
         solver=claim.solver,
         task_id=claim.task_id,
@@ -83,28 +133,33 @@ def make_genesis(
         graph_root=task.graph_root,
         nodes=len(graph.nodes),
         record_node=graph.find("record"),
+        leaf_bytes=leaf_bytes,
         initial_state_root=task.initial_state_root,
         samples_root=task.data.root,
         samples=task.data.samples,
         commit_every=task.commit_every,
         arity=arity,
+        group=group,
         clocks=clocks,
+        bonds=bonds,
         opened=opened,
         nonce=secrets.token_bytes(32) if nonce is None else nonce,
         kzg_root=claim.kzg_root,
     )
 
 
-def check_openable(task: TaskSpec, graph: StepGraph) -> None:
-    """RunError for a task of which some leaf could not be opened in one move.
+def measure_openings(task: TaskSpec, graph: StepGraph) -> int:
+    """Bytes that the opening of a leaf takes at most.
 
-    Nobody could be held to answer for such a leaf: whoever has the better clock would win it.
+    RunError for a task of which some leaf could not be opened in one move: nobody could be held to
+    answer for it, so that whoever has the better clock would win it.
     """
     row = compute_row_length(task.data)
     if row > MAX_ROW:
         raise RunError(f"a sample of {row} bytes is over {MAX_ROW}", where="task.data")
     path = HASH * (len(graph.nodes) * task.commit_every).bit_length()
     sizes = [len(encode_node(node)) for node in graph.nodes]
+    greatest = 0
     for index, node in enumerate(graph.nodes):
         if sizes[index] > MAX_NODE:
             raise RunError(f"has {sizes[index]} bytes, over {MAX_NODE}", where=f"node {node.name}")
@@ -119,6 +174,8 @@ def check_openable(task: TaskSpec, graph: StepGraph) -> None:
                 f"a leaf would take {max(nodes, opened)} bytes to open, over {MAX_MOVE // 2}",
                 where=f"node {node.name}",
             )
+        greatest = max(greatest, opened)
+    return min(MAX_MOVE, 2 * greatest + REST)
 
 
 def _measure_chunk(length: int) -> int:

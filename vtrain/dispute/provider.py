@@ -11,7 +11,7 @@ import numpy.typing as npt
 from vtrain import _core
 from vtrain.commit.digest import as_buffer
 from vtrain.spec.frontier import compute_ranges
-from vtrain.wire.dispute import Chunk, Member, NodeOpening, Row, Site
+from vtrain.wire.dispute import Chunk, Member, Row
 
 
 class ClaimTree(Protocol):
@@ -73,12 +73,11 @@ class TraceProvider(Protocol):
         """States of the fold of an element, after each of its blocks."""
         ...
 
-    def site(self, node: int) -> Site:
-        """The node and what puts out its inputs, opened against the graph root."""
-        ...
+    def want(self, *, traces: Sequence[int], tensors: Sequence[tuple[int, int]]) -> None:
+        """Say what will be asked for: traces of steps, tensors of (step, node), in this order.
 
-    def source_of_state(self, node: int) -> NodeOpening:
-        """The ``next_state`` node that the ``state`` node gets its value from, opened."""
+        Nothing need be done about it; what is traced together costs less.
+        """
         ...
 
     def open(self, step: int, node: int, element: int, block: int, *, first: bool) -> LeafOpening:

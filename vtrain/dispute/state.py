@@ -1,30 +1,50 @@
-"""The state of a game: tournaments of claims, and matches between two of them.
+"""The state of a game: contests of claims, and the disputes in which they differ.
 
-All of it is frozen data with a canonical encoding (``vtrain.wire.structs``); what changes it is in
-``vtrain.dispute.game``.  Times are milliseconds of the game's injected clock.
+All of it is immutable, and shares with the state before it whatever did not change; what changes it
+is in ``vtrain.dispute.game``.  Times are milliseconds of the game's injected clock.
+
+Everything is named by a hash of its content (an *id*), never by a number in order of arrival, so
+that what a move is about does not depend on what others do meanwhile.  Sets of a contest's claims
+are integers: bit i stands for its claim i.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
+from immutables import Map
+
+from vtrain import _core
+from vtrain.errors import EncodingError, GraphError, MoveRefusedError
 from vtrain.spec import domains
+from vtrain.spec.blake3_tree import compute_chunk_count
 from vtrain.spec.domains import compute_domain_hash
+from vtrain.spec.number import NUMPY_DTYPES
 from vtrain.wire import cbor, structs
-from vtrain.wire.dispute import Bond, Genesis, Move, Open, Reveal, Site
+from vtrain.wire.dispute import Genesis, NodeOpening
+from vtrain.wire.graph import Node, StepGraph, encode_node
 from vtrain.wire.structs import Between, Count, Digest
+
+if TYPE_CHECKING:
+    from vtrain.dispute.agenda import Agenda
 
 Tree = Literal["log", "trace", "chunks", "terms"]
 """The trees of a dispute, from the outermost in: step records; digests of every node's output in
 the steps since the last agreed state; chunks of one tensor; fold states of one element."""
 
-Stage = Literal["reveal", "claims", "open", "over"]
-"""What a match waits for: both sides' frontiers, a nested tournament, an opening, nothing."""
+Level = Literal["log", "trace", "terms"]
+"""The trees that claims are made about; the chunks of a tensor are committed to by its digest."""
 
-Reason = Literal["silent", "malformed", "refuted", "undefended"]
-"""Why a claim fell: it owed a move and did not make it in time; it commits to something that is no
-record, digest or fold state; the referee computed something else; all its sub-claims fell."""
+Leaf = Literal["", "record", "digest", "element", "state"]
+"""What the classes of a dispute are: hashes of a range of its tree (""), or contents of a leaf."""
+
+Reason = Literal["silent", "malformed", "refuted", "undefended", "moot"]
+"""Why a claim fell: its budget ran out while it owed an answer; it commits to something that is no
+record, digest or fold state; the referee computed something else; all its sub-claims fell; what it
+stood for fell."""
 
 Index = Annotated[int, Between(-1, 2**62)]
 """An index, or -1 for none."""
@@ -35,7 +55,7 @@ TREE_DOMAINS = {"log": domains.RUN_LOG, "trace": domains.TRACE, "terms": domains
 
 @dataclass(frozen=True)
 class Place:
-    """How far a match is located: -1 where it is not yet.  ``step`` counts from 1."""
+    """How far a dispute is located: -1 where it is not yet.  ``step`` counts from 1."""
 
     step: Index = -1
     node: Index = -1
@@ -52,130 +72,340 @@ class Place:
 
 @dataclass(frozen=True)
 class Fall:
-    """How a claim fell: in which match, where, and when."""
+    """How a claim fell: why, where, and when."""
 
     reason: Reason
-    match: Count
     place: Place
     at: Count
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A claim in a tournament.  It belongs to its root; ``backers`` are who may move for it.
+class Event(NamedTuple):
+    """Something that is to happen at ``at``, should it still be due then.
 
-    ``side`` is the side of the parent match that a sub-claim supports.
+    ``kind``: "join" closes the window for claims of the log, "window" that of side ``key``; "due"
+    is when the class ``value`` of dispute ``key`` must have answered.
     """
 
-    root: Digest
-    side: Annotated[int, Between(0, 1)]
-    backers: tuple[Digest, ...]
+    at: int
+    kind: Literal["due", "join", "window"]
+    contest: bytes
+    key: bytes
+    value: bytes
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of a contest.  ``left`` of its budget was left at ``mark``; see ``Contest.clock``."""
+
+    root: bytes
+    side: bytes
+    left: int
+    mark: int
     fall: Fall | None = None
 
 
 @dataclass(frozen=True)
-class Tournament:
-    """Claims about one thing, of which at most one is true: trees of ``size`` leaves each.
+class Side:
+    """What sub-claims are needed for: the claims that have ``value`` where a dispute arrived.
 
-    ``parent`` is the match that waits for it (-1: the game itself); new claims may come before
-    ``closes``; ``round`` counts from 0, the time of joining; ``matches`` are those of the round.
-    ``winner`` is an entry, -1 while it goes on or when no claim stands.
+    ``members`` are the sub-claims, of its own contest; ``backed`` the live claims above that it
+    stood for when last looked at.  ``closes`` is the end of its window, -1 while no rival asks.
     """
 
-    tree: Tree
-    parent: Index
-    size: Count
-    closes: Count
-    entries: tuple[Entry, ...] = ()
-    round: Count = 0
-    matches: tuple[Count, ...] = ()
-    winner: Index = -1
-    over: Annotated[int, Between(0, 1)] = 0
-
-    def standing(self) -> list[int]:
-        """Entries that have not fallen."""
-        return [i for i, entry in enumerate(self.entries) if entry.fall is None]
-
-    def find(self, root: bytes) -> int:
-        """The entry with this root, or -1."""
-        return next((i for i, entry in enumerate(self.entries) if entry.root == root), -1)
-
-    def backed_by(self, party: bytes) -> int:
-        """The entry that ``party`` stands behind, or -1."""
-        return next((i for i, entry in enumerate(self.entries) if party in entry.backers), -1)
-
-
-Items = tuple[bytes, ...]
+    value: bytes
+    members: int = 0
+    backed: int = 0
+    closes: int = -1
 
 
 @dataclass(frozen=True)
-class Match:
-    """Two claims of a tournament, on the way down to the leftmost leaf in which they differ.
+class Class:
+    """Claims that have the same hash, or the same content, where a dispute is.
 
-    ``sides`` are entries of the tournament.  Leaves [start, end) of the ``tree``, which has
-    ``size``, hold the difference; ``hashes`` are what each side has there; ``revealed`` the
-    frontiers of this ``round``.  ``left`` are the sides' clocks, running since ``since`` for
-    whoever owes a move.  ``leaves`` are the two contents found last; ``nested`` the tournament
-    that decides the match.
+    ``asked`` are sets of them with when their answer is due: whoever comes later has more time.
+    ``known``: is the answer there?
     """
 
-    tournament: Count
-    sides: tuple[Count, Count]
-    stage: Stage
+    mask: int
+    asked: tuple[tuple[int, int], ...] = ()
+    known: bool = False
+
+    @property
+    def owing(self) -> int:
+        """The claims that an answer is asked of."""
+        return sum(claims for claims, _ in self.asked)  # disjoint sets
+
+
+@dataclass(frozen=True)
+class Dispute:
+    """Leaves [start, end) of a tree, before which its claims agree, and in which they may differ.
+
+    ``size`` are the leaves of the tree, ``length`` the bytes of a tensor (0: not of chunks).  A
+    dispute that has arrived at a ``leaf`` has contents as the values of its classes; ``ruling`` is
+    what the referee computed for it (empty when no value comes out).
+    """
+
+    id: bytes
+    contest: bytes
     tree: Tree
-    size: Count
-    start: Count
-    end: Count
-    hashes: tuple[bytes, bytes]
-    left: tuple[Count, Count]
-    since: Count
-    round: Count = 0
-    revealed: tuple[Items, Items] = ((), ())
-    place: Place = Place()
-    site: Site | None = None
-    leaves: tuple[bytes, bytes] = (b"", b"")
-    nested: Index = -1
+    size: int
+    length: int
+    start: int
+    end: int
+    leaf: Leaf
+    place: Place
+    classes: Map[bytes, Class] = field(default_factory=Map)
+    ruling: bytes | None = None
 
-    def owes(self, side: int) -> bool:
-        """Must this side move?  Either side may open, and both owe it."""
-        return self.stage == "open" or (self.stage == "reveal" and not self.revealed[side])
+    @property
+    def is_root(self) -> bool:
+        """Is it about the whole tree?"""
+        return self.end - self.start == self.size
 
-    def deadline(self, side: int) -> int:
-        """When the clock of a side that owes a move runs out."""
-        return self.since + self.left[side]
+    @property
+    def asks(self) -> bool:
+        """Is anything asked in it?"""
+        return any(found.asked for found in self.classes.values())
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Claims about one thing, of which at most one is true: trees of ``size`` leaves each.
+
+    ``above`` is the contest that waits for it ("" at the top), in which dispute ``id`` is; a
+    contest at the top is a group of claims of the log.  ``live`` are the claims that have not
+    fallen, ``asking`` the disputes in which something is asked, ``below`` the contests that decide
+    disputes of this one.
+    """
+
+    id: bytes
+    level: Level
+    group: bytes
+    above: bytes
+    size: int
+    place: Place
+    root: bytes
+    claims: tuple[Claim, ...] = ()
+    index: Map[bytes, int] = field(default_factory=Map)
+    live: int = 0
+    sides: Map[bytes, Side] = field(default_factory=Map)
+    disputes: Map[bytes, Dispute] = field(default_factory=Map)
+    asking: Map[bytes, bool] = field(default_factory=Map)
+    below: tuple[bytes, ...] = ()
+
+    def crosses(self, first: int, second: int) -> bool:
+        """Is there a claim of each set that the other's contradicts?  Those of a side do not."""
+        if self.level == "log":
+            return bool(first and second)
+        own = [side.members for side in self.sides.values()]
+        return any(first & side and second & ~side for side in own)
+
+    def find_due(self, claims: int, before: int) -> dict[int, int]:
+        """When each of these ``claims`` first owed what it still owes, if that is before a time."""
+        found: dict[int, int] = {}
+        for dispute in self.asking:
+            for owed in self.disputes[dispute].classes.values():
+                for owing, due in owed.asked:
+                    if due < before:
+                        for claim in list_bits(owing & claims):
+                            found[claim] = min(found.get(claim, before), due)
+        return found
+
+
+@dataclass(frozen=True)
+class LogClaim:
+    """A claim of the log: number ``order`` of the game, and how it fell, if it did."""
+
+    order: int
+    fall: Fall | None = None
+
+
+class Question(NamedTuple):
+    """What is asked at an id: the hash of a range or (``value`` empty) the opening of a dispute.
+
+    ``where`` are the (contest, dispute) that wait for it; ``limit`` the bytes of an answer.
+    """
+
+    value: bytes
+    where: tuple[tuple[bytes, bytes], ...]
+    limit: int
+
+
+class Answer(NamedTuple):
+    """An accepted move that did work: who made it, what it was, and where it counted.
+
+    ``where`` are (contest, dispute, class), of an opening and of a sub-claim (contest, id, root).
+    """
+
+    party: bytes
+    kind: Literal["answer", "opening", "log", "trace", "terms"]
+    where: tuple[tuple[bytes, bytes, bytes], ...]
+
+
+class BondRecord(NamedTuple):
+    """An accepted bond: ``amount`` is 0 where the bond of a claim above it serves."""
+
+    party: bytes
+    level: Level
+    scope: bytes
+    root: bytes
+    amount: int
+
+
+class Chain(NamedTuple):
+    """A list that grows at its end and shares all before it."""
+
+    last: Answer | BondRecord
+    before: Chain | None
+
+
+def list_chain(chain: Chain | None) -> list[Answer | BondRecord]:
+    """Its items, the first first."""
+    found: list[Answer | BondRecord] = []
+    while chain is not None:
+        found.append(chain.last)
+        chain = chain.before
+    return found[::-1]
+
+
+class DisputedGraph:
+    """The step graph that a game is about, with what its rules ask of it.
+
+    MoveRefusedError when it is not the one under ``root``, or a node has several outputs.
+    """
+
+    def __init__(self, graph: StepGraph, root: bytes) -> None:
+        self.nodes = graph.nodes
+        self._graph = graph
+        self._encoded = [encode_node(node) for node in graph.nodes]
+        self._tree = _core.MerkleTree(domains.GRAPH)
+        for data in self._encoded:
+            self._tree.append(data)
+        if self._tree.root(len(self.nodes)) != root:
+            raise MoveRefusedError("is not the one that the genesis names", where="graph")
+        if any(len(node.outputs) != 1 for node in graph.nodes):
+            raise MoveRefusedError("has a node with several outputs", where="graph")
+
+    @cached_property
+    def record_node(self) -> int:
+        """The node that puts out the record."""
+        return self._graph.find("record")
+
+    @cached_property
+    def _sources(self) -> dict[str, int]:
+        return {name: ref.node for name, ref in self._graph.next_states().items()}
+
+    def open_node(self, index: int) -> NodeOpening:
+        """A node with its place under the graph root."""
+        path = self._tree.inclusion_path(index, len(self.nodes))
+        return NodeOpening(index, self._encoded[index], tuple(path))
+
+    def get_source_of_state(self, index: int) -> int:
+        """The ``next_state`` node that the ``state`` node ``index`` gets its value from."""
+        return self._sources[str(self.nodes[index].attrs["name"])]
+
+    def get_node(self, index: int) -> Node:
+        """Node ``index``."""
+        return self.nodes[index]
+
+    def get_length(self, index: int) -> int:
+        """Bytes of a node's output."""
+        return self.nodes[index].outputs[0].byte_length
+
+    def get_width(self, index: int) -> int:
+        """Bytes of an element of a node's output."""
+        return int(NUMPY_DTYPES[self.nodes[index].outputs[0].dtype].itemsize)
+
+    def count_chunks(self, index: int) -> int:
+        """Chunks of a node's output."""
+        return compute_chunk_count(self.get_length(index))
+
+    def encode_site(self, index: int) -> tuple[bytes, list[bytes]]:
+        """A node and what puts out its inputs, as leaf rules take them."""
+        return self._encoded[index], [self._encoded[ref.node] for ref in self.nodes[index].inputs]
+
+    def measure_fold(self, index: int) -> tuple[int, int]:
+        """(blocks, int64 words of a state) of the fold that gives an element of a node's output.
+
+        MoveRefusedError for a node that has no leaf rule.
+        """
+        try:
+            terms, length, width = _core.leaf_fold(*self.encode_site(index))
+        except (GraphError, EncodingError) as error:
+            raise MoveRefusedError(str(error), where=f"node {index}") from error
+        return -(-terms // length), width
 
 
 @dataclass(frozen=True)
 class Game:
-    """A dispute at time ``now``, after ``moves`` moves; ``id`` is the hash of its genesis."""
+    """A dispute at time ``now``, after ``moves`` moves; ``id`` is the hash of its genesis.
 
-    id: Digest
+    ``logs`` are the claims of the log by root; ``backers`` of each (scope, root) with the order in
+    which they came, ``stands`` the root that each (scope, party) stands behind; the scope is the
+    game's id for claims of the log and the contest for others.  ``groups`` are the contests of
+    this ``round``, ``loads`` the live claims and sub-claims of each.  ``facts`` are revealed items
+    by id, ``asked`` the questions, ``sides`` the contest of each side.  ``ends`` is -1 until it is
+    over.
+    """
+
+    id: bytes
     genesis: Genesis
-    now: Count
-    moves: Count
-    tournaments: tuple[Tournament, ...]
-    matches: tuple[Match, ...]
-    barred: tuple[Digest, ...] = ()
+    graph: DisputedGraph = field(compare=False, repr=False)
+    now: int
+    moves: int = 0
+    round: int = 0
+    ends: int = -1
+    logs: Map[bytes, LogClaim] = field(default_factory=Map)
+    groups: tuple[bytes, ...] = ()
+    loads: Map[bytes, int] = field(default_factory=Map)
+    contests: Map[bytes, Contest] = field(default_factory=Map)
+    sides: Map[bytes, bytes] = field(default_factory=Map)
+    facts: Map[bytes, tuple[bytes, ...]] = field(default_factory=Map)
+    asked: Map[bytes, Question] = field(default_factory=Map)
+    backers: Map[tuple[bytes, bytes], Map[bytes, int]] = field(default_factory=Map)
+    stands: Map[tuple[bytes, bytes], bytes] = field(default_factory=Map)
+    agenda: Agenda | None = None
+    answers: Chain | None = None
+    bonds: Chain | None = None
 
     @property
     def over(self) -> bool:
         """Is there a verdict?"""
-        return bool(self.tournaments[0].over)
+        return self.ends >= 0
+
+    def get_scope(self, contest: Contest) -> bytes:
+        """Where backers of its claims are kept."""
+        return self.id if contest.level == "log" else contest.id
+
+    def find_own(self, contest: Contest, party: bytes) -> int:
+        """The claim of a contest that ``party`` stands behind, as a set; 0 for none."""
+        root = self.stands.get((self.get_scope(contest), party))
+        index = None if root is None else contest.index.get(root)
+        return 0 if index is None else 1 << index
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a game ended.  ``standing`` is the log root that stands, empty when none does.
+    """How a game ended at ``at``.  ``standing`` is the log root that stands, empty when none does.
 
-    ``solver`` is how the solver's own claim fell, None when it stands.  ``barred`` signed moves
-    that contradict each other.
+    ``solver`` is how the solver's own claim fell, None when it stands.  ``bonds`` counts all bonds,
+    and ``outcomes`` is the hash of what became of each (``vtrain.dispute.money``).
     """
 
     game: Digest
     standing: bytes
     solver: Fall | None
-    entries: tuple[Entry, ...]
-    barred: tuple[Digest, ...]
+    at: Count
+    bonds: Count
+    outcomes: Digest
+
+
+def list_bits(mask: int) -> Iterator[int]:
+    """The members of a set, ascending."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
 
 
 def get_base_step(commit_every: int, step: int) -> int:
@@ -188,34 +418,43 @@ def compute_game_id(genesis: Genesis) -> bytes:
     return compute_domain_hash(domains.GAME, structs.encode(genesis))
 
 
-def compute_position(game: Game, move: Move) -> bytes:
-    """What a move answers, as its signer must name it (see ``SignedMove.position``).
+def _compute_id(kind: str, about: dict[str, cbor.Value]) -> bytes:
+    return compute_domain_hash(domains.POSITION, cbor.encode({"kind": kind, **about}))
 
-    A bond answers a tournament, a reveal a round of a match, an opening a match; each with what is
-    disputed there, so that an answer is to one question also where a game has two histories (at
-    two services, or at one restored from an older copy).  Two different bonds, or two different
-    reveals, signed by one party at one position contradict each other.
+
+def compute_group_id(game: bytes, round_: int, roots: list[bytes]) -> bytes:
+    """Of a group of claims of the log: the game, the round and the roots in ascending order."""
+    roots = sorted(roots)
+    return _compute_id("group", {"game": game, "roots": [*roots], "round": round_})
+
+
+def compute_dispute_id(
+    above: bytes, tree: Tree, start: int, end: int, agreed: list[bytes]
+) -> bytes:
+    """Of leaves [start, end) of ``tree``, in the dispute or contest ``above``.
+
+    ``agreed`` is what the claims have to the left of it within the dispute above, so that the id
+    binds all that they agree on.
     """
-    about: dict[str, cbor.Value] = {"game": game.id, "kind": type(move).__name__}
-    if isinstance(move, Bond):
-        about |= {"tournament": move.tournament}
-        if move.tournament < len(game.tournaments):
-            parent = game.tournaments[move.tournament].parent
-            if parent >= 0:
-                about |= _describe(game.matches[parent])
-    elif isinstance(move, Reveal | Open):
-        about |= {"match": move.match}
-        if move.match < len(game.matches):
-            about |= _describe(game.matches[move.match])
-    return compute_domain_hash(domains.POSITION, cbor.encode(about))
+    about: dict[str, cbor.Value] = {"above": above, "agreed": [*agreed]}
+    return _compute_id("dispute", {**about, "end": end, "start": start, "tree": tree})
 
 
-def _describe(match: Match) -> dict[str, cbor.Value]:
-    """What is disputed in a match, and how far it has come."""
-    return {
-        "hashes": list(match.hashes),
-        "leaves": list(match.leaves),
-        "place": structs.to_value(match.place),
-        "round": match.round,
-        "tree": match.tree,
-    }
+def compute_side_id(dispute: bytes, value: bytes) -> bytes:
+    """Of the claims that have ``value`` in a dispute."""
+    return _compute_id("side", {"dispute": dispute, "value": value})
+
+
+def compute_fact_id(dispute: Dispute, value: bytes) -> bytes:
+    """Of what has the hash ``value`` over a dispute's range: the same in every dispute there."""
+    return _compute_id(
+        "fact",
+        {
+            "end": dispute.end,
+            "hash": value,
+            "length": dispute.length,
+            "root": int(dispute.is_root and dispute.tree == "chunks"),
+            "start": dispute.start,
+            "tree": dispute.tree,
+        },
+    )

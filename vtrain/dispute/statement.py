@@ -20,7 +20,7 @@ from vtrain.wire.record import decode_record
 from vtrain.wire.structs import AtMost, Between, Count
 
 if TYPE_CHECKING:
-    from vtrain.dispute.state import Game
+    from vtrain.dispute.state import Contest, Dispute, Game
 
 
 @dataclass(frozen=True)
@@ -41,69 +41,79 @@ def decode_ruling(data: bytes) -> Ruling:
     return structs.decode(Ruling, data, "ruling")
 
 
-def compose(game: Game, index: int, side: int, move: Open) -> bytes:
-    """The statement about match ``index``, which waits for an opening, as canonical CBOR.
+def compose(game: Game, contest_id: bytes, dispute_id: bytes, move: Open) -> bytes:
+    """The statement about a dispute that waits for an opening, as canonical CBOR.
 
-    Agreed leaves are opened in the trees of the claims that ``side``, the mover's, stands for: the
-    other side's have the same leaves there, under other roots.  MoveRefusedError when the move
-    lacks what the match needs or has what it does not.
+    Agreed leaves are opened in the trees of claims that meet in the dispute, of which the move says
+    the roots: all of them have the same leaves there.  MoveRefusedError when the move lacks what
+    the dispute needs or has what it does not.
     """
-    genesis, match = game.genesis, game.matches[index]
-    before = b""
-    trace = match
-    if match.tree == "terms":
-        tournament = game.tournaments[match.tournament]
-        entry = tournament.entries[match.sides[side]]
-        before = _take_before(move.before, entry.root, match.place.block, match.size)
-        trace, side = game.matches[tournament.parent], entry.side
-    elif move.before is not None:
+    genesis, graph = game.genesis, game.graph
+    contest = game.contests[contest_id]
+    dispute = contest.disputes[dispute_id]
+    trace, before = contest, b""
+    if contest.level == "terms":
+        trace = game.contests[contest.above]
+        before = _take_before(move, contest, dispute)
+    elif move.terms is not None or move.before is not None:
         raise MoveRefusedError("is not asked for", where="before")
-    traces = game.tournaments[trace.tournament]
-    claim = traces.entries[trace.sides[side]]
-    log = game.matches[traces.parent]
-    site, place = trace.site, trace.place
-    if site is None:
-        raise MoveRefusedError("no node is opened yet", where="match")
-    base_step = get_base_step(genesis.commit_every, log.place.step)
+    place, log = dispute.place, game.contests[trace.above]
+    _check_meets(trace, contest.id if contest is not trace else dispute_id, move.trace, "trace")
+    _check_meets(log, trace.id, move.log, "log")
+    base_step = get_base_step(genesis.commit_every, trace.place.step)
     base = genesis.initial_state_root
     if base_step > 0:
-        log_root = game.tournaments[0].entries[log.sides[claim.side]].root
-        base = _take_base(move.base, log_root, base_step, genesis.log_size)
+        base = _take_base(move.base, move.log, base_step, genesis.log_size)
     elif move.base is not None:
         raise MoveRefusedError("is not asked for", where="base")
-    sources = site.sources if move.source is None else (move.source,)
+    node = graph.get_node(place.node)
+    sources = [ref.node for ref in node.inputs]
+    offset = place.step - base_step - 1
+    if node.op == "state" and offset > 0:
+        sources = [graph.get_source_of_state(place.node)]
+    values = sorted(dispute.classes)
     return cbor.encode(
         {
             "graph": {"root": genesis.graph_root, "size": genesis.nodes},
-            "trace": {"root": claim.root, "size": traces.size},
-            "position": (place.step - base_step - 1) * genesis.nodes + place.node,
+            "trace": {"root": move.trace, "size": trace.size},
+            "position": offset * genesis.nodes + place.node,
             "base": base,
             "samples": {"root": genesis.samples_root, "size": genesis.samples},
-            "node": _node(site.node),
-            "sources": [_node(source) for source in sources],
-            "source_index": 0 if move.source is None else move.source.index,
+            "node": _node(graph.open_node(place.node)),
+            "sources": [_node(graph.open_node(source)) for source in sources],
+            "source_index": sources[0] if node.op == "state" and offset > 0 else 0,
             "inputs": [structs.to_value(opening) for opening in move.inputs],
             "state_leaf": _leaf(move.state_leaf),
             "rows": [structs.to_value(row) for row in move.rows],
             "element": place.element,
-            "block": max(match.place.block, 0),
+            "block": max(place.block, 0),
             "before": before,
-            "claims": list(match.leaves),
+            "claims": [values[0], values[1]],
         }
     )
 
 
-def _take_before(member: Member | None, root: bytes, block: int, size: int) -> bytes:
-    """The agreed fold state before ``block``, empty for the first."""
+def _check_meets(contest: Contest, dispute_id: bytes, root: bytes, where: str) -> None:
+    """Refuse a root that is not of a claim in the dispute: others need not agree."""
+    index = contest.index.get(root)
+    classes = contest.disputes[dispute_id].classes.values()
+    if index is None or not any(found.mask >> index & 1 for found in classes):
+        raise MoveRefusedError("is no claim that meets in this dispute", where=where)
+
+
+def _take_before(move: Open, contest: Contest, dispute: Dispute) -> bytes:
+    """The agreed fold state before the block, empty for the first."""
+    block, member = dispute.place.block, move.before
     if block == 0:
-        if member is not None:
+        if member is not None or move.terms is not None:
             raise MoveRefusedError("is not asked for", where="before")
         return b""
-    if member is None:
+    if member is None or move.terms is None:
         raise MoveRefusedError("the state before the block is needed", where="before")
+    _check_meets(contest, dispute.id, move.terms, "terms")
     proof = InclusionProof(member.index, member.size, member.path)
-    holds = (member.index, member.size) == (block - 1, size) and verify_inclusion(
-        TERMS, root, member.data, proof
+    holds = (member.index, member.size) == (block - 1, contest.size) and verify_inclusion(
+        TERMS, move.terms, member.data, proof
     )
     if not holds:
         raise MoveRefusedError("is not the state before the block", where="before")

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from vtrain.dispute.game import advance, apply, start
-from vtrain.dispute.state import Game
+from vtrain.dispute.state import DisputedGraph, Game
 from vtrain.dispute.statement import compose
 from vtrain.errors import MoveRefusedError, VtrainError
 from vtrain.wire.dispute import Genesis, Open, SignedMove, decode_move
+from vtrain.wire.graph import StepGraph
 
 
 @dataclass(frozen=True)
@@ -20,13 +21,15 @@ class TimedMove:
     move: SignedMove | None
 
 
-def replay(genesis: Genesis, entries: Iterable[TimedMove]) -> Game:
+def replay(
+    genesis: Genesis, graph: StepGraph | DisputedGraph, entries: Iterable[TimedMove]
+) -> Game:
     """The game that ``entries`` make of ``genesis``.
 
     SignatureError when the genesis is not signed by its solver; MoveRefusedError, whose ``where``
     counts the entries from 0, for a move that the rules do not allow where it stands.
     """
-    game = start(genesis)
+    game = start(genesis, graph)
     for index, entry in enumerate(entries):
         game = make(game, entry, f"entry {index}")
     return game
@@ -42,20 +45,21 @@ def make(game: Game, entry: TimedMove, where: str) -> Game:
         raise MoveRefusedError(str(error), where=where) from error
 
 
-def find_statements(genesis: Genesis, entries: Iterable[TimedMove]) -> list[bytes]:
+def find_statements(
+    genesis: Genesis, graph: StepGraph | DisputedGraph, entries: Iterable[TimedMove]
+) -> list[bytes]:
     """What the referee was asked in a game, in order; ``vtrain referee`` judges it again.
 
     One for each accepted opening.  Errors are those of :func:`replay`.
     """
-    game, found = start(genesis), []
+    game, found = start(genesis, graph), []
     for index, entry in enumerate(entries):
         after = make(game, entry, f"entry {index}")
         if entry.move is not None:
             move = decode_move(entry.move.move)
             if isinstance(move, Open):
                 before = advance(game, entry.at)
-                match = before.matches[move.match]
-                backed = before.tournaments[match.tournament].backed_by(entry.move.party)
-                found.append(compose(before, move.match, match.sides.index(backed), move))
+                ((contest, dispute),) = before.asked[entry.move.about].where
+                found.append(compose(before, contest, dispute, move))
         game = after
     return found

@@ -14,10 +14,11 @@ from vtrain.wire.opening import CHUNK_LENGTH, MAX_PATH
 from vtrain.wire.structs import AtMost, Between, Count, Digest, LeftOut, Length
 
 MAX_ARITY: Final = 256
+MAX_GROUP: Final = 1 << 12
 MAX_MOVE: Final = 4 << 20
-"""Bytes of a move; one of a match with arity 16 has less than 100 KB."""
-MAX_ACCUSED: Final = 1 << 16
-"""Bytes of each of two contradicting moves: what makes them contradict has less than 10 KB."""
+"""Bytes of a move; one of a game with arity 16 has less than 100 KB."""
+MAX_BOND: Final = 1 << 13
+"""Bytes of a bond: the last leaf of its tree, with a path."""
 MAX_NODE: Final = 1 << 18
 MAX_ROW: Final = 1 << 20
 MAX_CHUNKS: Final = 4096
@@ -25,35 +26,54 @@ MAX_CHUNKS: Final = 4096
 Path = Annotated[tuple[Digest, ...], AtMost(MAX_PATH)]
 """Sibling hashes from a leaf upwards (RFC 9162), or chaining values (BLAKE3)."""
 
+Milliseconds = Annotated[int, Between(0, 2**48)]
+
 
 @dataclass(frozen=True)
 class Clocks:
     """Time limits of a game, in milliseconds of its injected clock.
 
-    ``join``: for the first claims, from the opening on; ``trace`` and ``terms``: for the sub-claims
-    of a nested tournament; ``match``: each side's budget for all its moves in a match; ``grace``:
-    what a side has at least when a new move is asked of it.
+    ``join``: for claims of the log, from the opening on; ``trace`` and ``terms``: for sub-claims,
+    from when one is needed; ``budget``: of each claim and sub-claim, which runs only while
+    something that is asked of it is overdue.  What is asked is due ``grace`` after it is asked, and
+    later by ``answer`` (an opening: by ``opening``) for each live claim and sub-claim of the group;
+    ``replay`` is what declared hardware takes to trace one commitment interval, by which the window
+    for a trace and the first answer about a tensor grow with every rival.
     """
 
     join: Annotated[int, Between(1, 2**48)]
     trace: Annotated[int, Between(1, 2**48)]
     terms: Annotated[int, Between(1, 2**48)]
-    match: Annotated[int, Between(1, 2**48)]
-    grace: Annotated[int, Between(0, 2**48)]
+    budget: Annotated[int, Between(1, 2**48)]
+    grace: Annotated[int, Between(1, 2**48)]
+    answer: Milliseconds
+    opening: Milliseconds
+    replay: Milliseconds
+
+
+@dataclass(frozen=True)
+class Bonds:
+    """What a claim of each level is bonded with, in the market's smallest unit."""
+
+    log: Count
+    trace: Count
+    terms: Count
 
 
 @dataclass(frozen=True)
 class Genesis:
     """All that a game depends on; its hash is the game id.
 
-    ``run_id`` .. ``signature`` are the solver's signed claim, which the game is about (and
-    ``kzg_root``, which it has where the task asks for KZG commitments, and which no game touches);
-    ``nodes``
-    and ``record_node`` follow from the graph under ``graph_root`` (``vtrain.dispute.genesis``
-    derives them and whoever joins a game compares); ``arity`` is the k of its k-ary bisections;
-    ``opened`` is when it began; ``nonce`` tells apart games about one claim.
+    ``host`` is the key that receipts, times and the verdict are signed with: a bond for a game at
+    one host is none at another.  ``run_id`` .. ``signature`` are the solver's signed claim, which
+    the game is about (and ``kzg_root``, which it has where the task asks for KZG commitments, and
+    which no game touches); ``nodes``, ``record_node`` and ``leaf_bytes`` (of the longest opening)
+    follow from the graph under ``graph_root`` (``vtrain.dispute.genesis`` derives them and whoever
+    joins a game compares); ``arity`` is the k of its k-ary bisections; at most ``group`` claims of
+    the log play at once; ``opened`` is when it began; ``nonce`` tells apart games about one claim.
     """
 
+    host: Digest
     run_id: Digest
     solver: Digest
     task_id: Digest
@@ -63,12 +83,15 @@ class Genesis:
     graph_root: Digest
     nodes: Annotated[int, Between(1, 2**24)]
     record_node: Count
+    leaf_bytes: Annotated[int, Between(1, MAX_MOVE)]
     initial_state_root: Digest
     samples_root: Digest
     samples: Annotated[int, Between(1, 2**40)]
     commit_every: Annotated[int, Between(1, 2**40)]
     arity: Annotated[int, Between(2, MAX_ARITY)]
+    group: Annotated[int, Between(2, MAX_GROUP)]
     clocks: Clocks
+    bonds: Bonds
     opened: Count
     nonce: Digest
     kzg_root: Annotated[bytes, Length(32), LeftOut(b"")] = b""
@@ -76,18 +99,27 @@ class Genesis:
 
 @dataclass(frozen=True)
 class Bond:
-    """Stand behind the claim ``root`` of a tournament; a new claim must come before it closes.
+    """Stand behind the claim ``root`` on a side; a new claim must come before its window closes.
 
-    A sub-claim names the ``side`` of the parent match that it supports (0 or 1) and shows that it
-    is bound to it: ``leaf`` is the last leaf's data (of a trace: the digest of the record's node
-    in the last step; of terms: the last fold state) and ``path`` its inclusion.
+    A sub-claim shows that it is bound to what the side claims: ``leaf`` is the last leaf's data (of
+    a trace: the digest of the record's node in the last step; of terms: the last fold state) and
+    ``path`` its inclusion.  A claim of the log has neither.
     """
 
-    tournament: Count
     root: Digest
-    side: Annotated[int, Between(0, 1)]
     leaf: Annotated[bytes, AtMost(1024)]
     path: Path
+
+
+@dataclass(frozen=True)
+class Reveal:
+    """What a claim has under the range that is asked for: the frontier's items, left to right.
+
+    An item is the hash of its range; of a single leaf, the leaf's data (a chunk alone is asked for
+    by itself).
+    """
+
+    items: Annotated[tuple[Annotated[bytes, AtMost(CHUNK_LENGTH)], ...], AtMost(MAX_ARITY)]
 
 
 @dataclass(frozen=True)
@@ -97,27 +129,6 @@ class NodeOpening:
     index: Count
     data: Annotated[bytes, AtMost(MAX_NODE)]
     path: Path
-
-
-@dataclass(frozen=True)
-class Site:
-    """The disputed node and, for each of its inputs, the node that puts it out."""
-
-    node: NodeOpening
-    sources: Annotated[tuple[NodeOpening, ...], AtMost(65536)]
-
-
-@dataclass(frozen=True)
-class Reveal:
-    """What a claim has under the disputed range of its tree: the frontier's items, left to right.
-
-    An item is the hash of its range; of a single leaf, the leaf's data (a chunk alone is revealed
-    in a round of its own).  ``site`` comes with each side's first reveal of a tensor's chunks.
-    """
-
-    match: Count
-    items: Annotated[tuple[Annotated[bytes, AtMost(CHUNK_LENGTH)], ...], AtMost(MAX_ARITY)]
-    site: Site | None
 
 
 @dataclass(frozen=True)
@@ -159,51 +170,45 @@ class Member:
 
 @dataclass(frozen=True)
 class Open:
-    """Opens what the referee needs to recompute the disputed block of a match.
+    """Opens what the referee needs to recompute the block at which a dispute has arrived.
 
-    ``source``: for a ``state`` node beyond the first step of the trace, the ``next_state`` node it
-    comes from.  ``state_leaf``: for one in the first step, its leaf in the state before; ``base``:
-    the record that has that state's root, when it is not the initial state.  ``before``: the fold
-    state before the block, where that is not the first.
+    ``log`` and ``trace`` are roots of claims that meet in the dispute, in which what is agreed is
+    opened; ``inputs`` the node's inputs; ``state_leaf``: for a ``state`` node in the first step of
+    the trace, its leaf in the state before; ``base``: the record that has that state's root, when
+    it is not the initial state; ``terms`` and ``before``: the root of a fold in the dispute and the
+    fold state before the block, where that is not the first.
     """
 
-    match: Count
+    log: Digest
+    trace: Digest
     inputs: Annotated[tuple[InputOpening, ...], AtMost(65536)]
     rows: Annotated[tuple[Row, ...], AtMost(MAX_CHUNKS)]
-    source: NodeOpening | None
     state_leaf: Member | None
     base: Member | None
+    terms: Digest | None
     before: Member | None
 
 
 @dataclass(frozen=True)
 class SignedMove:
-    """A move at a position of a game, by the holder of the Ed25519 key ``party``.
+    """A move in a game, by the holder of the Ed25519 key ``party``.
 
-    ``position`` names what is being answered (``vtrain.dispute.game``): it changes with no move of
-    anyone else's elsewhere in the game, so that nobody can make an honest move stale.  The
-    signature is over H_move(game, party, position, move).
+    ``about`` is what it answers: a side (a :class:`Bond`; of the log, the game's id), what is asked
+    of a claim (a :class:`Reveal`), or a dispute that has arrived at its block (an :class:`Open`):
+    hashes of what is disputed there, so that no move of others makes this one stale.  The signature
+    is over H_move(game, party, about, move).
     """
 
     game: Digest
     party: Digest
-    position: Digest
+    about: Digest
     move: Annotated[bytes, AtMost(MAX_MOVE)]
     signature: Annotated[bytes, Length(64)]
 
 
-@dataclass(frozen=True)
-class Accuse:
-    """Two moves of one party at one position that say different things; anyone may send it."""
+Move = Bond | Reveal | Open
 
-    first: SignedMove
-    second: SignedMove
-
-
-Move = Bond | Reveal | Open | Accuse
-
-_KINDS: Final[dict[str, type[Bond] | type[Reveal] | type[Open] | type[Accuse]]] = {
-    "accuse": Accuse,
+_KINDS: Final[dict[str, type[Bond] | type[Reveal] | type[Open]]] = {
     "bond": Bond,
     "open": Open,
     "reveal": Reveal,

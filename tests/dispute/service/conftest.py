@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.dispute.arena import make_key
+from tests.dispute.service.logs import SERVICE_KEY
 from tests.dispute.service.postgres import PostgresServer, find_binaries
 from vtrain.dispute.service.games import GameService
 from vtrain.dispute.service.limits import LIMITS, Limits
 from vtrain.dispute.service.market import Market, MemoryMarket
 from vtrain.dispute.service.store import Store
-
-SERVICE_KEY = make_key(99)
 
 
 class Hands:

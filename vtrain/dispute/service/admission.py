@@ -137,7 +137,5 @@ class Buckets:
             raise LimitedError(f"at most one in {self._seconds:g} s; wait", where="address")
         self._full[key] = full
         self._full.move_to_end(key)
-        while self._full and (
-            len(self._full) > _BUCKETS or next(iter(self._full.values())) <= now
-        ):
+        while self._full and (len(self._full) > _BUCKETS or next(iter(self._full.values())) <= now):
             self._full.popitem(last=False)

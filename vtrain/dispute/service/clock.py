@@ -33,8 +33,7 @@ class ServiceClock:
     def read(self) -> tuple[int, int]:
         """The time now and the ticks at which it was read, for ``keep``."""
         ticks = self._ticks()
-        if ticks < self._last:
-            self._last = ticks
+        self._last = min(self._last, ticks)
         return self._base + min(ticks - self._last, self._gap), ticks
 
     def keep(self, now: int, ticks: int) -> None:

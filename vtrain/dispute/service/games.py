@@ -133,6 +133,15 @@ class Loaded:
 
 
 @dataclass(frozen=True)
+class Offer:
+    """A move that was brought: its body, and ``compute_body_digest`` of that."""
+
+    signed: SignedMove
+    body: bytes
+    digest: bytes
+
+
+@dataclass(frozen=True)
 class Info:
     """What a service says of itself."""
 
@@ -330,47 +339,67 @@ class GameService:
     # --- moves
 
     def submit_move(self, game_id: bytes, body: bytes) -> Future[SignedReceipt]:
-        """Make the move that ``body`` encodes (a SignedMove); its receipt, once it is stored.
+        """``submit`` what ``read_move`` finds in a body."""
+        return self.submit(self.read_move(game_id, body))
 
-        The same bytes again give the first receipt.  EncodingError, SignatureError; NotFoundError;
-        by the rules MoveRefusedError and RefusalError; BondRefusedError by the market.  What is
-        signed by its party, but refused, has the service's signed word on that (``find_refusal``).
+    def read_move(self, game_id: bytes, body: bytes) -> Offer:
+        """The move that ``body`` encodes (a SignedMove), its content and signature left alone.
+
+        EncodingError, MoveRefusedError.
         """
-        signed = decode_signed_move(body)
+        signed = structs.from_value(SignedMove, cbor.decode(body, _MOVE_ITEMS), "move")
         if signed.game != game_id:
             raise MoveRefusedError("is of another game", where="game")
+        return Offer(signed, body, compute_body_digest(body))
+
+    def is_backed(self, offer: Offer) -> bool:
+        """Does it answer for a claim that its party backs, as far as memory knows?
+
+        Its signature has not been looked at.
+        """
+        loaded = self.find_loaded(offer.signed.game)
+        if loaded is None:
+            return False
+        game, party = loaded.game, offer.signed.party
+        if (game.id, party) in game.stands:
+            return True
+        question = game.asked.get(offer.signed.about)
+        return question is not None and any(
+            game.find_own(game.contests[contest], party) for contest, _ in question.where
+        )
+
+    def submit(self, offer: Offer) -> Future[SignedReceipt]:
+        """Make a move; its receipt, once it is stored.
+
+        The same bytes again give the first receipt.  SignatureError; NotFoundError; by the rules
+        EncodingError, MoveRefusedError and RefusalError; BondRefusedError by the market.  What is
+        signed by its party, but refused, has the service's signed word on that (``find_refusal``).
+        """
+        signed = offer.signed
         now = self._persisted  # before loading: no event that memory misses is earlier
-        loaded = self.load(game_id)
-        offer = _Offer(signed, body, compute_body_digest(body))
+        loaded = self.load(signed.game)
+        at = loaded.time(now)
         try:
-            offer.bond = self._try(loaded, offer, loaded.time(now))
+            after = rules.apply(loaded.game, signed, at)
+        except SignatureError:
+            raise
         except VtrainError as error:
             # Before the signature is looked at, the rules have refused what nobody asks for.
             verify_signature(signed.party, rules.compute_move_digest(signed), signed.signature)
-            first = self._find_answer(game_id, offer.digest)
+            first = self._find_answer(signed.game, offer.digest)
             if first is not None:
                 return _done(first)
-            self._refuse(error, loaded, offer, loaded.time(now))
+            self._refuse(error, loaded, offer, at)
             raise
-        return self._submit(game_id, offer, loaded, now)
-
-    def _try(self, loaded: Loaded, offer: _Offer, at: int) -> BondClaim | None:
-        """Make the move on what is committed; the bond that it needs, if any."""
-        after = rules.apply(loaded.game, offer.signed, at)
-        return _find_bond(loaded.game, after, offer)
-
-    def _submit(
-        self, game_id: bytes, offer: _Offer, loaded: Loaded, now: int
-    ) -> Future[SignedReceipt]:
-        bond = offer.bond
+        bond = _find_bond(loaded.game, after, offer)
         if bond is not None:
             try:
                 self.market.lock(bond)
             except VtrainError as error:
-                self._refuse(error, loaded, offer, loaded.time(now))
+                self._refuse(error, loaded, offer, at)
                 raise
         try:
-            future = self._writer.submit(lambda batch: self._move(batch, game_id, offer))
+            future = self._writer.submit(lambda batch: self._move(batch, offer, bond))
         except BusyError:
             if bond is not None:
                 self.market.release(bond)
@@ -390,7 +419,7 @@ class GameService:
 
         return release
 
-    def _refuse(self, error: VtrainError, loaded: Loaded, offer: _Offer, at: int) -> None:
+    def _refuse(self, error: VtrainError, loaded: Loaded, offer: Offer, at: int) -> None:
         """Have the error carry the service's signed word that it refused the move."""
         if isinstance(error, StorageError | BusyError | SignatureError):
             return
@@ -408,12 +437,13 @@ class GameService:
         with self._db.read() as connection:
             return _find_answer(connection, game_id, digest)
 
-    def _move(self, batch: _Batch, game_id: bytes, offer: _Offer) -> SignedReceipt:
+    def _move(self, batch: _Batch, offer: Offer, locked: BondClaim | None) -> SignedReceipt:
+        game_id = offer.signed.game
         loaded = self._load(batch.connection, game_id, batch.loaded)
         at = loaded.time(batch.now)
         try:
             game = rules.apply(loaded.game, offer.signed, at)
-            self._check_bond(loaded.game, game, offer)
+            self._check_bond(loaded.game, game, offer, locked)
         except VtrainError as error:
             # Refused after all: something came between.  Perhaps this very move.
             first = batch.find_answer(game_id, offer.digest)
@@ -425,14 +455,14 @@ class GameService:
         batch.loaded[game_id] = self._conclude(batch, loaded)
         return receipt
 
-    def _check_bond(self, before: Game, after: Game, offer: _Offer) -> None:
+    def _check_bond(
+        self, before: Game, after: Game, offer: Offer, locked: BondClaim | None
+    ) -> None:
         """Refuse a bond that the game has no room for, or for which too little is locked."""
-        bond = _find_bond(before, after, offer)
-        if bond is None:
-            return
-        if len(after.stands) > self.limits.bonds:
+        if len(after.stands) > max(self.limits.bonds + 1, len(before.stands)):  # the solver's, too
             raise TooLargeError(f"the game has {self.limits.bonds} bonds", where="game")
-        if offer.bond is None or offer.bond.amount < bond.amount:
+        bond = _find_bond(before, after, offer)
+        if bond is not None and (locked is None or locked.amount < bond.amount):
             raise BusyError("needs a higher bond now; send it again", where="move")
 
     # --- time
@@ -627,6 +657,11 @@ class GameService:
         """A game as memory has it, if it does; asks the database for nothing."""
         return self._cache.get(game_id)
 
+    def is_at_hand(self, game_id: bytes, after: int) -> bool:
+        """Does memory have all events after a sequence number?"""
+        loaded = self.find_loaded(game_id)
+        return loaded is not None and 0 <= loaded.sequence - after <= len(loaded.tail)
+
     def load(self, game_id: bytes) -> Loaded:
         """A game as of its last event; NotFoundError."""
         known = self._cache.get(game_id)
@@ -669,23 +704,36 @@ class GameService:
         """How many events ``page`` has, and its canonical encoding."""
         now = self._persisted  # before reading: no event that the reading misses is earlier
         loaded = self.load(game_id)
+        if after > loaded.sequence:
+            loaded = self._find_later(game_id, after)
         missing = loaded.sequence - after
         found: list[Kept] = []
         if 0 < missing <= len(loaded.tail):
             found = self._fit(loaded.tail[-missing:], limit)
         elif missing > 0:
+            about = {"game": game_id, "after": after}
             with self._db.read() as connection:
-                rows = connection.execution_options(yield_per=16).execute(
-                    _FIND_EVENTS, {"game": game_id, "after": after}
-                )
-                found = self._fit((Kept(bytes(row.body), bytes(row.receipt)) for row in rows), limit)
+                rows = connection.execution_options(yield_per=16).execute(_FIND_EVENTS, about)
+                kept = (Kept(bytes(row.body), bytes(row.receipt)) for row in rows)
+                found = self._fit(kept, limit)
                 rows.close()
             # What memory does not have yet is for the next page: its time is that of memory.
             found = found[:missing]
         time = self._sign_time(loaded, after, found, now)
-        return len(found), receipts.encode_page(
-            game_id, time, after + len(found) < loaded.sequence, found
-        )
+        more = after + len(found) < loaded.sequence
+        return len(found), receipts.encode_page(game_id, time, more, found)
+
+    def _find_later(self, game_id: bytes, after: int) -> Loaded:
+        """A game as of at least event ``after``, which another process may have written.
+
+        NotFoundError when there is no such event.
+        """
+        with self._db.read() as connection:
+            last = select(store.games.c.sequence).where(store.games.c.id == game_id)
+            if connection.execute(last).scalar_one() < after:
+                raise NotFoundError("there is no such event yet", where="after")
+        self._writer.submit(lambda batch: None).result()  # which catches up
+        return self.load(game_id)
 
     def _fit(self, events: Iterable[Kept], limit: int) -> list[Kept]:
         """As many of ``events`` as one answer may have."""
@@ -698,16 +746,13 @@ class GameService:
             found.append(each)
         return found[: self.limits.page]
 
-    def _sign_time(
-        self, loaded: Loaded, after: int, found: Sequence[Kept], now: int
-    ) -> SignedTime:
-        """The game's time after a page's last event; of a cursor too far on, after the last."""
+    def _sign_time(self, loaded: Loaded, after: int, found: Sequence[Kept], now: int) -> SignedTime:
+        """The game's time after a page's last event."""
         sequence, head, at = loaded.sequence, loaded.head, loaded.time(now)
-        if after + len(found) < loaded.sequence:
+        if found and after + len(found) < loaded.sequence:
             # Until the last event is sent, no time after those that are is anything to go by.
-            if found:
-                last = _to_event(found[-1]).signed.receipt
-                sequence, head, at = last.sequence, compute_receipt_digest(last), last.at
+            last = _to_event(found[-1]).signed.receipt
+            sequence, head, at = last.sequence, compute_receipt_digest(last), last.at
         return sign_time(Time(loaded.game.id, sequence, head, at, self.public), self._key)
 
     def document(self, game_id: bytes, name: str) -> bytes:
@@ -745,9 +790,9 @@ class GameService:
         if loaded is not None:
             return loaded
         row = connection.execute(
-            select(
-                store.games.c.genesis, store.games.c.base, store.documents.c.data
-            ).where(store.games.c.id == game_id, store.documents.c.digest == store.games.c.graph)
+            select(store.games.c.genesis, store.games.c.base, store.documents.c.data).where(
+                store.games.c.id == game_id, store.documents.c.digest == store.games.c.graph
+            )
         ).first()
         if row is None:
             raise NotFoundError("there is no such game", where="game")
@@ -763,7 +808,7 @@ class GameService:
             kept = Kept(bytes(row.body), bytes(row.receipt))
             receipt, game = _to_event(kept).signed.receipt, loaded.game
             if receipt.kind == "move":
-                game = rules.apply(game, decode_signed_move(kept.body), receipt.at)
+                game = rules.apply(game, structs.decode(SignedMove, kept.body, "move"), receipt.at)
             elif receipt.kind == "verdict":
                 game = rules.advance(game, receipt.at)
             loaded = self._extend(replace(loaded, game=game), kept, receipt)
@@ -788,22 +833,7 @@ class GameService:
                 self._cache.popitem(last=False)
 
 
-@dataclass
-class _Offer:
-    """A move that was brought; ``bond`` is what was locked for it."""
-
-    signed: SignedMove
-    body: bytes
-    digest: bytes
-    bond: BondClaim | None = None
-
-
-def decode_signed_move(body: bytes) -> SignedMove:
-    """A signed move from its canonical encoding, the move within left alone; EncodingError."""
-    return structs.from_value(SignedMove, cbor.decode(body, _MOVE_ITEMS), "move")
-
-
-def _find_bond(before: Game, after: Game, offer: _Offer) -> BondClaim | None:
+def _find_bond(before: Game, after: Game, offer: Offer) -> BondClaim | None:
     """The bond that a move made, if it did and costs anything."""
     if after.bonds is before.bonds or after.bonds is None:
         return None

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from uvicorn.config import Config
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from vtrain.dispute.service.admission import group_address
@@ -126,7 +126,8 @@ class BoundedProtocol(H11Protocol):
         self._look()
 
     def _look(self) -> None:
-        busy = self.cycle is not None and not self.cycle.response_complete
+        cycle: RequestResponseCycle | None = self.cycle
+        busy = cycle is not None and not cycle.response_complete
         if busy != self.busy:
             self.busy = busy
             self._known.touch(self)

@@ -227,7 +227,7 @@ def _contradict(one: Receipt | Time | Refusal, other: Receipt | Time | Refusal) 
             return one.head != other.head
         case Time(), Receipt() if one.sequence + 1 == other.sequence:
             return other.previous != one.head or other.at < one.at
-        case (Receipt() | Time()), (Receipt() | Time()):
+        case ((Receipt() | Time()), (Receipt() | Time())):
             return one.sequence < other.sequence and other.at < one.at
         case _:
             return False

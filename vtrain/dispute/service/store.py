@@ -7,6 +7,7 @@ and event numbers only grow.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -108,11 +109,12 @@ class Store(Database):
     """A migrated database."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(url, _upgrade)
+        super().__init__(url, partial(upgrade, MIGRATIONS))
 
 
-def _upgrade(connection: Connection) -> None:
+def upgrade(migrations: Path, connection: Connection) -> None:
+    """Make or alter the tables as the revisions in a folder say."""
     config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.set_main_option("script_location", str(migrations).replace("%", "%%"))
     config.attributes["connection"] = connection
     command.upgrade(config, "head")

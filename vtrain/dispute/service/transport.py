@@ -1,4 +1,4 @@
-"""An HTTP transport whose requests end: httpx limits each read, which a peer that drips outlives."""
+"""An HTTP transport whose requests end: httpx limits each read alone, so that a peer can drip."""
 
 from __future__ import annotations
 
@@ -90,9 +90,7 @@ class _Stream(httpcore.NetworkStream):
         timeout: float | None = None,
     ) -> httpcore.NetworkStream:
         timeout = self._deadline.bound(timeout, httpcore.ConnectTimeout)
-        return _Stream(
-            self._inner.start_tls(ssl_context, server_hostname, timeout), self._deadline
-        )
+        return _Stream(self._inner.start_tls(ssl_context, server_hostname, timeout), self._deadline)
 
     def get_extra_info(self, info: str) -> Any:
         return self._inner.get_extra_info(info)

@@ -99,6 +99,7 @@ class DisputeClient:
             base_url=parsed,
             timeout=timeout,
             transport=transport or TimedTransport(timeout),
+            headers={"Accept-Encoding": "identity"},
             trust_env=False,
         )
         self._timeout, self._pause = timeout, pause
@@ -487,9 +488,10 @@ def _until_deadline(game: Game) -> float:
 
 def _read(response: httpx.Response, most: int) -> bytes:
     """The answer's body, no longer than what was asked for may be."""
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise ServiceFaultError("is compressed: few bytes could be many", where="answer")
     data = bytearray()
-    # As they come: compressed, few bytes could be many.
-    for part in response.iter_raw():
+    for part in response.iter_bytes():
         data += part
         if len(data) > most:
             raise ServiceFaultError(f"answers with over {most} bytes", where="answer")

@@ -515,7 +515,8 @@ service.harness.ROOT = Path.cwd()
 if __name__ == "__main__":
     with service.serve({url!r}, Path({folder!r})) as server:
         found = service.play_round(server, {count}, {arity}, 0)
-        print(service.describe(found)["server's CPU, ms a move"])
+        calm = sum(answer.answered <= found.calm_until for answer in found.answers)
+        print(1000 * found.calm_cpu / calm)
 """
 
 

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 import httpx
@@ -128,12 +129,10 @@ def retime(page: Page, more: int, *, signed: bool = True) -> Page:
 def decode_proof(error: ServiceFaultError) -> list[Signed]:
     found: list[Signed] = []
     for data in error.proof:
-        for kind in (SignedReceipt, SignedTime, SignedRefusal):
-            try:
+        kinds: tuple[type[Signed], ...] = (SignedReceipt, SignedTime, SignedRefusal)
+        for kind in kinds:
+            with suppress(EncodingError):
                 found.append(structs.decode(kind, data, "proof"))
-            except EncodingError:
-                continue
-            break
     return found
 
 
@@ -370,7 +369,8 @@ def test_what_is_refused_unsigned(host: Host, game: bytes) -> None:
 def test_what_contradicts_and_what_does_not(host: Host, game: bytes) -> None:
     first, second = (event.signed for event in host.service.page(game, 0, 2).events)
     time = host.service.page(game, 2, 1).time
-    for one, other in itertools.permutations((first, second, time), 2):
+    honest: list[Signed] = [first, second, time]
+    for one, other in itertools.permutations(honest, 2):
         assert not is_contradiction(one, other)
     assert not is_contradiction(first, first)
 

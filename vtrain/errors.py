@@ -140,6 +140,13 @@ class MoveRefusedError(VtrainError):
     fault = "user"
 
 
+class ClocksError(RunError):
+    """A player could lose by the clocks of a game, however true its claim is; names the clock, what
+    is needed, and what would help."""
+
+    code = "clocks"
+
+
 class RefusalError(VtrainError):
     """The referee was not given a statement it can judge; names the opening at fault."""
 

@@ -11,21 +11,35 @@ from pathlib import Path
 
 from vtrain.attest.keys import load_key
 from vtrain.dispute.client import DisputeClient, Follower, connect, play
-from vtrain.dispute.genesis import make_genesis
+from vtrain.dispute.genesis import FREE, make_genesis
 from vtrain.dispute.players import Player
 from vtrain.dispute.run_provider import DisputedRun, load_run, redo
 from vtrain.wire.dispute import Clocks
 from vtrain.wire.graph import encode_graph
 from vtrain.wire.task import encode_task
 
-CLOCKS = Clocks(join=6_000, trace=4_000, terms=2_000, match=60_000, grace=15_000)
+CLOCKS = Clocks(
+    join=6_000,
+    trace=4_000,
+    terms=2_000,
+    budget=60_000,
+    grace=15_000,
+    answer=40,
+    opening=100,
+    replay=1_000,
+)
 """Milliseconds; an example must not take long.  Real runs need those of `make_clocks`."""
 
 
 def open_game(client: DisputeClient, run: DisputedRun) -> bytes:
-    """Open a game about the claim of ``run``: its id."""
+    """Open a game about the claim of ``run``, at this service and no other: its id.
+
+    It is played for nothing: nobody has money in this example.
+    """
     task, graph = run.task.spec, run.task.graph
-    genesis = make_genesis(task, graph, run.signed, opened=0, clocks=CLOCKS)
+    genesis = make_genesis(
+        task, graph, run.signed, host=client.service, opened=0, clocks=CLOCKS, bonds=FREE
+    )
     return client.open(genesis, encode_task(task), encode_graph(graph)).receipt.game
 
 
@@ -38,7 +52,7 @@ def main() -> int:
         return 0
     with connect(url) as client:
         game = open_game(client, run)
-        follower = Follower(client, game)
+        follower = Follower(client, game, graph=run.task.graph)
         print(game.hex(), flush=True)
         verdict = play(follower, client, Player(truth, load_key(Path(key))), wait=0.25)
     return 0 if verdict.standing == truth.log().root else 1

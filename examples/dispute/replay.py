@@ -1,6 +1,6 @@
 """Replay a saved transcript, trusting nobody: replay.py GAME SERVICE_KEY FOLDER (hexadecimal ids).
 
-FOLDER has the pages of the transcript as docs/service.md has curl fetch them.
+FOLDER has the pages of the transcript and the graph as docs/service.md has curl fetch them.
 """
 
 import sys
@@ -9,6 +9,7 @@ from pathlib import Path
 from vtrain.dispute import Genesis, compute_game_id, find_statements, find_verdict, replay
 from vtrain.dispute.service.receipts import Chain, Page, to_moves
 from vtrain.wire import structs
+from vtrain.wire.graph import decode_graph
 
 game, service, folder = bytes.fromhex(sys.argv[1]), bytes.fromhex(sys.argv[2]), Path(sys.argv[3])
 files = sorted(folder.glob("page-*.cbor"))
@@ -18,11 +19,14 @@ chain = Chain(game, service)
 for event in events:
     chain.extend(event)  # every receipt is signed, follows the one before, and fits its event
 genesis = structs.decode(Genesis, events[0].body, "genesis")
+if (compute_game_id(genesis), genesis.host) != (game, service):
+    sys.exit("the transcript is of another game or host")
+graph = decode_graph((folder / "graph.cbor").read_bytes())  # the one that the genesis names
 moves = to_moves(events)
-verdict = find_verdict(replay(genesis, moves))
+verdict = find_verdict(replay(genesis, graph, moves))
 said = [event.body for event in events if event.signed.receipt.kind == "verdict"]
-if verdict is None or compute_game_id(genesis) != game or said != [structs.encode(verdict)]:
+if verdict is None or said != [structs.encode(verdict)]:
     sys.exit("the service's verdict is not what the moves lead to")
 print(f"{len(events)} events replayed: {verdict.standing.hex() or 'no claim'} stands")
-for index, statement in enumerate(find_statements(genesis, moves)):
+for index, statement in enumerate(find_statements(genesis, graph, moves)):
     (folder / f"statement-{index}.cbor").write_bytes(statement)  # for `vtrain referee`

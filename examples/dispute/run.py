@@ -32,7 +32,7 @@ from vtrain.errors import RunError, VtrainError
 from vtrain.train.layout import RunPaths
 from vtrain.train.signed import read_claim
 from vtrain.train.task import CompiledTask
-from vtrain.wire.dispute import Accuse, Bond, Open, Reveal, SignedMove, decode_move
+from vtrain.wire.dispute import Bond, Open, Reveal, SignedMove, decode_move
 
 HERE = Path(__file__).parent
 TASK = HERE.parent / "mnist" / "tiny.toml"
@@ -78,19 +78,22 @@ def describe(game: Game, signed: SignedMove) -> str:
     move, size = decode_move(signed.move), len(signed.move)
     match move:
         case Bond():
-            tree = game.tournaments[move.tournament].tree
-            return f"stands behind {move.root.hex()[:8]}..., its {tree}"
+            contest = game.sides.get(signed.about)
+            level = "log" if contest is None else game.contests[contest].level
+            return f"stands behind {move.root.hex()[:8]}..., its {level}"
         case Reveal():
-            return f"reveals what it has in its {game.matches[move.match].tree}: {size} bytes"
+            contest, dispute = game.asked[signed.about].where[0]
+            tree = game.contests[contest].disputes[dispute].tree
+            return f"reveals what it has in its {tree}: {size} bytes"
         case Open():
             return f"opens the leaf for the referee: {size} bytes"
-        case Accuse():
-            return "accuses"
 
 
 def locate(game: Game) -> Place:
-    """How far the disagreement is narrowed down: the most that any match knows."""
-    places = [match.place for match in game.matches]
+    """How far the disagreement is narrowed down: the most that any dispute knows."""
+    places = [
+        dispute.place for contest in game.contests.values() for dispute in contest.disputes.values()
+    ]
     return max(places, key=lambda place: place.describe().count(" "), default=Place())
 
 
@@ -124,11 +127,11 @@ def show_verdict(task: CompiledTask, verdict: Verdict, honest: bytes) -> None:
 
 def judge(follower: Follower, verdict: Verdict, path: Path) -> None:
     """Replay the transcript to the same verdict, and have the referee's statement judged again."""
-    genesis, moves = follower.game.genesis, to_moves(follower.events)
-    if find_verdict(replay(genesis, moves)) != verdict:
+    genesis, graph, moves = follower.game.genesis, follower.game.graph, to_moves(follower.events)
+    if find_verdict(replay(genesis, graph, moves)) != verdict:
         raise RunError("the transcript leads to another verdict", where="transcript")
     print(f"\n{len(moves)} entries of the transcript, replayed here: the same verdict.")
-    (statement,) = find_statements(genesis, moves)
+    (statement,) = find_statements(genesis, graph, moves)
     path.write_bytes(statement)
     print(f"What the referee was asked: {len(statement)} bytes; --statement FILE keeps them.\n")
     print(f"$ vtrain referee {path.name}")
@@ -166,6 +169,7 @@ def find_cheat(statement: Path | None) -> None:
             "0",
             "--least-clock",
             "2",
+            "--free-bonds",
         ]
         service = stack.enter_context(start(VTRAIN, "serve", *options))
         url, service_key = read_line(service).split()
@@ -178,7 +182,7 @@ def find_cheat(statement: Path | None) -> None:
         print(f"it comes out differently: game {game[:16]}... is opened\n")
         print(game, file=solver.stdin, flush=True)
         client = stack.enter_context(connect(url, bytes.fromhex(service_key)))
-        follower = Follower(client, bytes.fromhex(game))
+        follower = Follower(client, bytes.fromhex(game), graph=task.graph)
         parties = {public_key(vtrain.load_key(path)): who for who, path in keys.items()}
         verdict = watch(follower, parties)
         solver.wait()

@@ -54,13 +54,15 @@ class FalseProvider(LyingProvider):
 
 def main() -> None:
     """Play to the end."""
-    run, key, url = sys.argv[1:]
-    provider = FalseProvider(load_run(Path(run)))
+    path, key, url = sys.argv[1:]
+    run = load_run(Path(path))
+    provider = FalseProvider(run)
     provider.trace(FALSE_STEP)  # it knows where it will have to answer
     print("ready", flush=True)
     game = bytes.fromhex(sys.stdin.readline())
     with connect(url) as client:
-        play(Follower(client, game), client, Player(provider, load_key(Path(key))), wait=0.25)
+        follower = Follower(client, game, graph=run.task.graph)
+        play(follower, client, Player(provider, load_key(Path(key))), wait=0.25)
 
 
 if __name__ == "__main__":

@@ -164,12 +164,13 @@ def test_a_dispute_is_about_the_claim_with_its_kzg_root(
     kzg_honest: Path, kzg_task: CompiledTask
 ) -> None:
     signed = decode_signed_claim(RunPaths(kzg_honest).claim.read_bytes())
-    genesis = make_genesis(kzg_task.spec, kzg_task.graph, signed, opened=0)
+    host = bytes(32)
+    genesis = make_genesis(kzg_task.spec, kzg_task.graph, signed, host=host, opened=0)
     assert genesis.kzg_root == signed.claim.kzg_root
-    assert start(genesis).genesis == genesis
+    assert start(genesis, kzg_task.graph).genesis == genesis
     bare = sign_claim(replace(signed.claim, kzg_root=b""), KEY)
     with pytest.raises(RunError) as caught:
-        make_genesis(kzg_task.spec, kzg_task.graph, bare, opened=0)
+        make_genesis(kzg_task.spec, kzg_task.graph, bare, host=host, opened=0)
     assert caught.value.where == "claim.kzg_root"
 
 

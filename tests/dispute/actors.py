@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -19,26 +19,26 @@ from tests.dispute.claims import Patched, Run, bump, make_run
 from tests.tasks import make_samples
 from vtrain.attest.keys import PrivateKey, public_key
 from vtrain.demo.lies import Lie, Lies, LyingSession, add_one
+from vtrain.dispute.consequences import get_depth
 from vtrain.dispute.engine_provider import EngineProvider
-from vtrain.dispute.game import compute_move_digest, find_deadline, get_depth, sign
-from vtrain.dispute.players import MemoryJournal, Player
-from vtrain.dispute.provider import ClaimTree, LeafOpening, TraceProvider
-from vtrain.dispute.state import Game, compute_position
+from vtrain.dispute.game import compute_move_digest, sign
+from vtrain.dispute.players import Player
+from vtrain.dispute.provider import ClaimTree, LeafOpening, MerkleTree, TraceProvider
+from vtrain.dispute.state import Game, Question, list_bits
 from vtrain.engines.registry import open_session
 from vtrain.errors import EncodingError
 from vtrain.graph.evaluate import apply_node
+from vtrain.spec.domains import RUN_LOG
 from vtrain.spec.frontier import compute_ranges
 from vtrain.wire.dispute import (
-    Accuse,
+    MAX_BOND,
     Bond,
     Genesis,
     Member,
     Move,
-    NodeOpening,
     Open,
     Reveal,
     SignedMove,
-    Site,
     decode_move,
     encode_move,
 )
@@ -179,13 +179,23 @@ CHEATS: Mapping[str, Callable[[Run], Cheat]] = {
     "lies about the state": lie_about_the_state,
 }
 
+
+def change_weights_after_a_step(run: Run) -> Cheat:
+    return _lie(run, 2, {_find(run, "param/w1/next"): lambda value, before: value + 4096})
+
+
+_MORE_CHEATS: Mapping[str, Callable[[Run], Cheat]] = {
+    "changes weights after a step": change_weights_after_a_step
+}
+"""Those that others hide behind."""
+
 _CHEATS: dict[tuple[int, str], Cheat] = {}
 
 
 def make_cheat(run: Run, name: str) -> Cheat:
     """The cheat of this name about a run, made once."""
     if (id(run), name) not in _CHEATS:
-        _CHEATS[id(run), name] = CHEATS[name](run)
+        _CHEATS[id(run), name] = {**CHEATS, **_MORE_CHEATS}[name](run)
     return _CHEATS[id(run), name]
 
 
@@ -212,49 +222,71 @@ class Only:
                 yield signed
 
 
-LAST_MOMENT = 12
-"""Milliseconds before a clock runs out: enough for the moves of all others."""
+MARGIN = 60
+"""Milliseconds before it is too late: enough for the moves of all others."""
+
+
+def find_due(game: Game, party: bytes, *, budget: bool) -> int | None:
+    """Until when a party must do the next that it has to; with its whole ``budget``, or without."""
+    found = []
+    if (game.id, party) not in game.stands:
+        found.append(game.genesis.opened + game.genesis.clocks.join)
+    for contest in game.contests.values():
+        own = game.find_own(contest, party) & contest.live
+        for index, due in contest.find_due(own, 1 << 62).items():
+            claim = contest.claims[index]
+            found.append(max(due, claim.mark) + claim.left if budget else due)
+        for below in map(game.contests.__getitem__, contest.below if own else ()):
+            for side in below.sides.values():
+                backed = contest.disputes[below.id].classes[side.value].mask & own
+                if backed and side.closes >= 0 and (below.id, party) not in game.stands:
+                    found.append(side.closes)
+    # What is over was missed: a sub-claim of somebody else may stand there.
+    return min((at for at in found if at >= game.now), default=None)
 
 
 @dataclass
 class Late:
-    """Moves when a clock is about to run out, and not before."""
+    """Moves when it is nearly too late, and not before: it joins last, and spends its whole budget
+    (or, as a dripper, none of it: it answers when the answer is due)."""
 
     player: Player
+    budget: bool = True
 
     def moves(self, game: Game) -> Iterator[SignedMove]:
-        due = find_deadline(game)
-        if due is not None and game.now >= due[0] - LAST_MOMENT:
+        wakes = self._find(game)
+        if wakes is not None and game.now >= wakes:
             yield from self.player.moves(game)
 
     def wakes(self, game: Game) -> int | None:
-        due = find_deadline(game)
-        return None if due is None else due[0] - LAST_MOMENT
+        return self._find(game)
+
+    def _find(self, game: Game) -> int | None:
+        due = find_due(game, self.player.party, budget=self.budget)
+        return None if due is None else due - MARGIN
 
 
 @dataclass
 class Away:
-    """Is away, again and again, and each time returns with nothing but its journal."""
+    """Is away, again and again, and each time returns remembering nothing."""
 
     claim: TraceProvider
     key: PrivateKey
-    journal: MemoryJournal = field(default_factory=MemoryJournal)
     period: int = 90
 
     def moves(self, game: Game) -> Iterator[SignedMove]:
         if game.now // self.period % 2:
-            yield from Player(self.claim, self.key, self.journal).moves(game)
+            yield from Player(self.claim, self.key).moves(game)
 
     def wakes(self, game: Game) -> int | None:
         return (game.now // self.period + 1) * self.period
 
 
 @dataclass
-class GarbageProvider:
-    """Has the right claims, and opens them by garbage."""
+class Built:
+    """A ``TraceProvider`` that is ``base`` in all that its kind does not change."""
 
     base: TraceProvider
-    opens: bool = False
 
     def log(self) -> ClaimTree:
         return self.base.log()
@@ -268,11 +300,15 @@ class GarbageProvider:
     def terms(self, step: int, node: int, element: int) -> ClaimTree:
         return self.base.terms(step, node, element)
 
-    def site(self, node: int) -> Site:
-        return self.base.site(node)
+    def want(self, *, traces: Sequence[int], tensors: Sequence[tuple[int, int]]) -> None:
+        self.base.want(traces=traces, tensors=tensors)
 
-    def source_of_state(self, node: int) -> NodeOpening:
-        return self.base.source_of_state(node)
+    def open(self, step: int, node: int, element: int, block: int, *, first: bool) -> LeafOpening:
+        return self.base.open(step, node, element, block, first=first)
+
+
+class GarbageProvider(Built):
+    """Has the right claims, and opens them by garbage."""
 
     def open(self, step: int, node: int, element: int, block: int, *, first: bool) -> LeafOpening:
         opening = self.base.open(step, node, element, block, first=first)
@@ -285,68 +321,35 @@ class GarbageProvider:
 
 
 @dataclass
-class Equivocator:
-    """Contradicts each of its bonds and reveals; an accuser finds it on the wire."""
+class StolenProvider(Built):
+    """The false log of ``claim`` over the true trace: whoever has it bonds the true sub-claim for a
+    false claim, before anybody else can."""
+
+    claim: TraceProvider
+
+    def log(self) -> ClaimTree:
+        return self.claim.log()
+
+
+@dataclass
+class Contradictor:
+    """Says something else before and after each of its moves: two bonds in one contest, two answers
+    to one question."""
 
     player: Player
     key: PrivateKey
 
     def moves(self, game: Game) -> Iterator[SignedMove]:
         for signed in self.player.moves(game):
-            yield signed
             move = decode_move(signed.move)
+            if isinstance(move, Reveal):
+                yield sign(game.id, signed.about, Reveal((*move.items[::-1], b"")), self.key)
+            elif isinstance(move, Open):
+                yield sign(game.id, signed.about, replace(move, inputs=()), self.key)
+            yield signed
+            yield signed
             if isinstance(move, Bond):
-                yield sign(game, replace(move, root=b"?" * 32), self.key)
-            elif isinstance(move, Reveal):
-                yield sign(game, replace(move, items=(*move.items[::-1], b"")), self.key)
-
-
-@dataclass
-class Accuser:
-    """Looks for contradictions in what everybody sends, and accuses."""
-
-    wire: Sequence[SignedMove]
-    key: PrivateKey
-    seen: int = 0
-    first: dict[tuple[bytes, bytes], SignedMove] = field(default_factory=dict)
-
-    def moves(self, game: Game) -> Iterator[SignedMove]:
-        while self.seen < len(self.wire):
-            signed = self.wire[self.seen]
-            self.seen += 1
-            first = self.first.setdefault((signed.party, signed.position), signed)
-            if signed.party != public_key(self.key) and first.move != signed.move:
-                yield sign(game, Accuse(first, signed), self.key)
-
-
-@dataclass
-class StolenProvider:
-    """A false log over the true trace: whoever has it bonds the true sub-claim for a false claim,
-    before anybody else can."""
-
-    claim: TraceProvider
-    truth: TraceProvider
-
-    def log(self) -> ClaimTree:
-        return self.claim.log()
-
-    def trace(self, step: int) -> ClaimTree:
-        return self.truth.trace(step)
-
-    def chunks(self, step: int, node: int) -> ClaimTree:
-        return self.truth.chunks(step, node)
-
-    def terms(self, step: int, node: int, element: int) -> ClaimTree:
-        return self.truth.terms(step, node, element)
-
-    def site(self, node: int) -> Site:
-        return self.truth.site(node)
-
-    def source_of_state(self, node: int) -> NodeOpening:
-        return self.truth.source_of_state(node)
-
-    def open(self, step: int, node: int, element: int, block: int, *, first: bool) -> LeafOpening:
-        return self.truth.open(step, node, element, block, first=first)
+                yield sign(game.id, signed.about, replace(move, root=b"?" * 32), self.key)
 
 
 @dataclass
@@ -354,7 +357,7 @@ class Flooder:
     """Sends moves of all kinds that nobody may make, and some that anybody may."""
 
     wire: Sequence[SignedMove]
-    limit: int = 60
+    limit: int = 120
     sent: int = 0
 
     def moves(self, game: Game) -> Iterator[SignedMove]:
@@ -367,28 +370,35 @@ class Flooder:
     def _moves(self, game: Game) -> Iterator[SignedMove]:
         key = SYBILS[self.sent % len(SYBILS)]
         junk = self.sent.to_bytes(32, "big")
-        yield sign(game, Bond(0, junk, 0, b"", ()), key)
-        yield sign(game, Bond(0, junk, 1, b"", ()), SYBILS[-1])
-        yield sign(game, Bond(99, junk, 0, b"", ()), key)
-        yield sign(game, Reveal(99, (), None), key)
-        for index, match in enumerate(game.matches):
-            yield sign(game, Reveal(index, (junk,), match.site), key)
-            yield sign(game, Open(index, (), (), None, None, None, None), key)
-            if match.nested >= 0:
-                for side in (0, 1):
-                    yield sign(game, Bond(match.nested, junk, side, junk, (junk,)), key)
-        for entry in game.tournaments[-1].entries:
-            tournament = len(game.tournaments) - 1
-            yield sign(game, Bond(tournament, entry.root, entry.side, b"", ()), key)
-        yield SignedMove(game.id, public_key(key), bytes(32), b"\xff" * 100, bytes(64))
+        opening = Open(junk, junk, (), (), None, None, None, None)
+        yield sign(game.id, game.id, Bond(junk, b"", ()), key)
+        yield sign(game.id, game.id, Bond(junk, b"leaf", (junk,)), SYBILS[-1])
+        yield sign(game.id, junk, Bond(junk, b"", ()), key)
+        yield sign(game.id, junk, Reveal((junk,)), key)
+        yield sign(game.id, game.id, opening, key)
+        for about, question in game.asked.items():
+            yield sign(game.id, about, Reveal((junk,)), key)
+            yield sign(game.id, about, opening, key)
+            yield sign(game.id, about, Bond(junk, b"", ()), key)
+            yield _noise(game, about, key, question.limit)
+            yield _noise(game, about, key, question.limit + 1)
+        for side in game.sides:
+            yield sign(game.id, side, Bond(junk, junk, (junk,)), key)
+            yield sign(game.id, side, Reveal((junk,)), key)
+            yield _noise(game, side, key, MAX_BOND + 1)
+        yield _noise(game, game.id, key, 100)
         for signed in self.wire[-2:]:
             yield replace(signed, signature=junk * 2)
-            yield sign(game, Accuse(signed, signed), key)
+
+
+def _noise(game: Game, about: bytes, key: PrivateKey, size: int) -> SignedMove:
+    unsigned = SignedMove(game.id, public_key(key), about, b"\xff" * size, bytes(64))
+    return replace(unsigned, signature=key.sign(compute_move_digest(unsigned)))
 
 
 @dataclass
 class Replayer:
-    """Sends again what others have signed, in this game and in another one."""
+    """Sends again what others have signed, in this game and in another one, and signs it itself."""
 
     wire: Sequence[SignedMove]
     others: Sequence[SignedMove]
@@ -409,61 +419,161 @@ class Replayer:
 
     def _abuse(self, game: Game, signed: SignedMove) -> Iterator[SignedMove]:
         yield signed
-        yield replace(signed, game=game.id, position=bytes(32))
-        yield sign(game, Accuse(signed, self.wire[0]), self.key)
-        yield sign(game, Accuse(signed, signed), self.key)
+        yield replace(signed, about=game.id)
         for old in self.others[:1]:
-            yield sign(game, Accuse(signed, old), self.key)
+            yield replace(old, game=game.id)
+            yield replace(signed, game=old.game)
+        # What is on the wire may be noise that is no move, and a bond would bind this party.
+        with suppress(EncodingError):
+            move = decode_move(signed.move)
+            if not isinstance(move, Bond):
+                yield sign(game.id, signed.about, move, self.key)
+
+
+@dataclass
+class Meddler:
+    """Answers what it has not bonded for: what an honest player would say, signed by nobody of its
+    claim."""
+
+    claim: TraceProvider
+    victim: PrivateKey
+    key: PrivateKey
+
+    def moves(self, game: Game) -> Iterator[SignedMove]:
+        for signed in Player(self.claim, self.victim).moves(game):
+            move = decode_move(signed.move)
+            if not isinstance(move, Bond):
+                yield sign(game.id, signed.about, move, self.key)
+
+
+@dataclass
+class Spliced(Built):
+    """The true log up to a step, and that of ``base``, which trained on from a false state, after
+    it: what is false is the state that a trace begins with."""
+
+    truth: TraceProvider
+    step: int
+
+    def log(self) -> ClaimTree:
+        trees = self.truth.log(), self.base.log()
+        leaves = [trees[at >= self.step].leaf(at) for at in range(trees[0].size)]
+        return MerkleTree(RUN_LOG, leaves)
+
+    def trace(self, step: int) -> ClaimTree:
+        return self._at(step).trace(step)
+
+    def chunks(self, step: int, node: int) -> ClaimTree:
+        return self._at(step).chunks(step, node)
+
+    def terms(self, step: int, node: int, element: int) -> ClaimTree:
+        return self._at(step).terms(step, node, element)
+
+    def open(self, step: int, node: int, element: int, block: int, *, first: bool) -> LeafOpening:
+        return self._at(step).open(step, node, element, block, first=first)
+
+    def _at(self, step: int) -> TraceProvider:
+        return self.base if step > self.step else self.truth
+
+
+@dataclass
+class Misquoter:
+    """Plays a claim, and opens it against the log of another one that it bonded too: the agreed
+    record of that one has the false state."""
+
+    player: Player
+    other: TraceProvider
+    step: int
+    key: PrivateKey
+
+    def moves(self, game: Game) -> Iterator[SignedMove]:
+        log = self.other.log()
+        base = Member(log.leaf(self.step - 1), self.step - 1, log.size, log.path(self.step - 1))
+        for signed in self.player.moves(game):
+            move = decode_move(signed.move)
+            if isinstance(move, Open):
+                false = replace(move, log=log.root, base=base)
+                yield sign(game.id, signed.about, false, self.key)
+            else:
+                yield signed
 
 
 @dataclass
 class Forger:
-    """Signs for the honest party: contradictions to accuse it of, and its moves, by its own key."""
+    """Signs for the honest party: bonds that it never made, before it can, and bad answers."""
 
     victim: bytes
     wire: Sequence[SignedMove]
     key: PrivateKey
-    sent: int = 0
 
     def moves(self, game: Game) -> Iterator[SignedMove]:
-        for index, match in enumerate(game.matches[self.sent :], self.sent):
-            self.sent += 1
-            yield self._forge(game, Reveal(index, match.revealed[0] or (b"x" * 32,), None))
-            yield self._forge(game, Open(index, (), (), None, None, None, None))
-        tournament = len(game.tournaments) - 1
-        bonds = [Bond(tournament, root * 32, 0, b"", ()) for root in (b"1", b"2")]
-        first, second = (self._forge(game, bond) for bond in bonds)
-        if tournament == 0 and not self.sent:
-            yield first
-        yield sign(game, Accuse(first, second), self.key)
+        if (game.id, self.victim) not in game.stands:
+            yield self._forge(game, game.id, Bond(b"1" * 32, b"", ()))
+        for side, contest in game.sides.items():
+            if (contest, self.victim) not in game.stands:
+                yield self._forge(game, side, Bond(b"2" * 32, b"", ()))
+        for about in game.asked:
+            yield self._forge(game, about, Reveal((b"x" * 32,)))
         for signed in self.wire[-3:]:
-            # What is on the wire may be noise that is no move.
             with suppress(EncodingError):
                 if signed.party == self.victim:
-                    other = self._forge(game, decode_move(signed.move))
-                    yield sign(game, Accuse(signed, replace(other, move=first.move)), self.key)
+                    yield self._forge(game, signed.about, decode_move(signed.move))
 
-    def _forge(self, game: Game, move: Move) -> SignedMove:
-        position = compute_position(game, move)
-        unsigned = SignedMove(game.id, self.victim, position, encode_move(move), bytes(64))
+    def _forge(self, game: Game, about: bytes, move: Move) -> SignedMove:
+        unsigned = SignedMove(game.id, self.victim, about, encode_move(move), bytes(64))
         return replace(unsigned, signature=self.key.sign(compute_move_digest(unsigned)))
 
 
 @dataclass
 class Hijacker:
-    """Joins a claim, and reveals garbage for it or nothing at all."""
+    """Joins a claim, and all sub-claims for it that others make; answers garbage or nothing."""
 
     root: bytes
     key: PrivateKey
-    reveals: bool
+    answers: bool
 
     def moves(self, game: Game) -> Iterator[SignedMove]:
-        if game.tournaments[0].backed_by(public_key(self.key)) < 0:
-            yield sign(game, Bond(0, self.root, 0, b"", ()), self.key)
-        for index, match in enumerate(game.matches):
-            if self.reveals and match.stage == "reveal":
-                ranges = compute_ranges(match.start, match.end, get_depth(game.genesis))
-                yield sign(game, Reveal(index, (b"g" * 32,) * len(ranges), match.site), self.key)
+        party = public_key(self.key)
+        if (game.id, party) not in game.stands:
+            yield sign(game.id, game.id, Bond(self.root, b"", ()), self.key)
+            return
+        for side, scope in game.sides.items():
+            contest = game.contests[scope]
+            members = list(list_bits(contest.sides[side].members & contest.live))
+            above = game.contests[contest.above]
+            backed = above.disputes[scope].classes[contest.sides[side].value].mask
+            if (
+                members
+                and backed & game.find_own(above, party)
+                and (scope, party) not in game.stands
+            ):
+                yield sign(game.id, side, Bond(contest.claims[members[0]].root, b"", ()), self.key)
+        if self.answers:
+            for about, question in game.asked.items():
+                yield from self._answer(game, about, question)
+
+    def _answer(self, game: Game, about: bytes, question: Question) -> Iterator[SignedMove]:
+        contest, place = question.where[0]
+        dispute = game.contests[contest].disputes[place]
+        if dispute.leaf:
+            none = Open(self.root, self.root, (), (), None, None, None, None)
+            yield sign(game.id, about, none, self.key)
+            return
+        ranges = compute_ranges(dispute.start, dispute.end, get_depth(game.genesis))
+        for items in ((b"g" * 32,) * len(ranges), (b"g" * 1024,), ()):
+            yield sign(game.id, about, Reveal(items), self.key)
+
+
+@dataclass
+class Follower:
+    """Makes its moves only when somebody else has sub-claims on the same side already."""
+
+    player: Player
+
+    def moves(self, game: Game) -> Iterator[SignedMove]:
+        for signed in self.player.moves(game):
+            scope = game.sides.get(signed.about)
+            if scope is None or game.contests[scope].sides[signed.about].members:
+                yield signed
 
 
 # --- the casts
@@ -527,17 +637,62 @@ def _is_no_opening(move: Move) -> bool:
     return not isinstance(move, Open)
 
 
+def _concede(run: Run, claim: TraceProvider) -> Actor:
+    """Sub-claims that are no such thing, at once."""
+    return Player(make_conceding(run, claim), SOLVER)
+
+
+def make_conceding(run: Run, claim: TraceProvider) -> TraceProvider:
+    """Has the log of a claim, and a trace with leaves that are no digests."""
+    assert isinstance(claim, EngineProvider)
+    junk = {(step, 0): b"" for step in range(1, run.task.spec.steps + 1)}
+    return Patched(claim, run.task, leaves=junk)
+
+
+def _change_a_state(run: Run) -> TraceProvider:
+    """Weights that are false after step 2, and all that follows from them."""
+    return make_cheat(run, "changes weights after a step").claim
+
+
+def _misquote(run: Run) -> Solver:
+    """Hides that change: its log is the true one until then.  Another claim of its own has it."""
+    other = _change_a_state(run)
+    claim = Spliced(other, run.truth, 2)
+
+    def make(genesis: Genesis, wire: list[SignedMove]) -> Actor:
+        return Both(Player(other, ACCOMPLICE), Misquoter(Player(claim, SOLVER), other, 2, SOLVER))
+
+    return Solver(claim, make, frozenset({"refuted"}), (3, _find(run, "param/w1")))
+
+
+@dataclass
+class Both:
+    """Two actors as one."""
+
+    first: Actor
+    second: Actor
+
+    def moves(self, game: Game) -> Iterator[SignedMove]:
+        yield from self.first.moves(game)
+        yield from self.second.moves(game)
+
+
 _HABITS: Mapping[str, Callable[[Run], Solver]] = {
     "honest": _honest(lambda claim: Player(claim, SOLVER)),
-    "honest, late": _honest(lambda claim: Late(Player(claim, SOLVER))),
+    "honest, spends its whole budget": _honest(lambda claim: Late(Player(claim, SOLVER))),
+    "honest, answers when it is due": _honest(lambda claim: Late(Player(claim, SOLVER), False)),
     "honest, goes away and returns": _honest(lambda claim: Away(claim, SOLVER)),
     "goes away and returns": _cheating(
         lambda run, claim: Away(claim, SOLVER), "refuted", located=True
     ),
-    "moves late": _cheating(
+    "spends its whole budget": _cheating(
         lambda run, claim: Late(Player(claim, SOLVER)), "refuted", located=True
     ),
+    "answers when it is due": _cheating(
+        lambda run, claim: Late(Player(claim, SOLVER), False), "refuted", located=True
+    ),
     "stalls": _cheating(lambda run, claim: Quiet(), "silent", located=False),
+    "concedes": _cheating(_concede, "malformed", located=False),
     "withholds openings": _cheating(
         lambda run, claim: Only(Player(claim, SOLVER), _is_no_opening), "refuted", located=True
     ),
@@ -547,17 +702,15 @@ _HABITS: Mapping[str, Callable[[Run], Solver]] = {
     "publishes garbage openings": _cheating(
         lambda run, claim: Player(GarbageProvider(claim), SOLVER), "refuted", located=True
     ),
-    "equivocates": _cheating(
-        lambda run, claim: Equivocator(Player(claim, SOLVER), SOLVER),
-        "silent",
-        "undefended",
-        located=False,
+    "contradicts itself": _cheating(
+        lambda run, claim: Contradictor(Player(claim, SOLVER), SOLVER), "refuted", located=True
     ),
     "steals the true sub-claim": _cheating(
-        lambda run, claim: Player(StolenProvider(claim, run.truth), SOLVER),
+        lambda run, claim: Player(StolenProvider(run.truth, claim), SOLVER),
         "undefended",
         located=False,
     ),
+    "opens against another log": _misquote,
 }
 SOLVERS = (*_HABITS, *CHEATS)
 
@@ -602,7 +755,7 @@ def _attack_everything(run: Run, solver: Solver, wire: list[SignedMove]) -> Sequ
     claims = [make_wrong_claim(run, step) for step in (2, 5)]
     actors: list[Actor] = [Player(claim, next(keys)) for claim in claims]
     made_up = [bytes([number]) * 32 for number in range(3)]
-    actors += [Hijacker(root, next(keys), reveals=True) for root in made_up]
+    actors += [Hijacker(root, next(keys), answers=True) for root in made_up]
     actors += [Player(make_traitor(run, run.truth, step), next(keys)) for step in (2, 3)]
     return actors
 
@@ -622,16 +775,32 @@ def get_old_moves(run: Run) -> list[SignedMove]:
         old: list[SignedMove] = []
         claim = make_wrong_claim(run, 2)
         genesis = make_game(run.task, claim, SOLVER, nonce=b"o" * 32)
-        play(genesis, [Player(claim, SOLVER), Player(run.truth, HONEST)], wire=old)
+        players = [Player(claim, SOLVER), Player(run.truth, HONEST)]
+        play(genesis, run.graph, players, wire=old)
         _OLD[id(run)] = old
     return _OLD[id(run)]
+
+
+def _join_truth(*, answers: bool) -> Challenger:
+    return Challenger(
+        lambda run, solver, wire: [Hijacker(run.truth.log().root, CHALLENGER, answers)]
+    )
+
+
+def _betray(run: Run, solver: Solver, wire: list[SignedMove]) -> Sequence[Actor]:
+    """False traces for the honest side: the first before her own, the other after it."""
+    first, second = (make_traitor(run, run.truth, step) for step in (3, 4))
+    return [Player(first, CHALLENGER), Follower(Player(second, ACCOMPLICE))]
 
 
 CHALLENGERS: Mapping[str, Challenger] = {
     "nobody": Challenger(lambda run, solver, wire: []),
     "honest": Challenger(lambda run, solver, wire: [Player(run.truth, CHALLENGER)], honest=True),
-    "honest, late": Challenger(
+    "honest, spends its whole budget": Challenger(
         lambda run, solver, wire: [Late(Player(run.truth, CHALLENGER))], honest=True
+    ),
+    "honest, answers when it is due": Challenger(
+        lambda run, solver, wire: [Late(Player(run.truth, CHALLENGER), False)], honest=True
     ),
     "honest, goes away and returns": Challenger(
         lambda run, solver, wire: [Away(run.truth, CHALLENGER)], honest=True
@@ -643,32 +812,50 @@ CHALLENGERS: Mapping[str, Challenger] = {
     "stalls": Challenger(
         lambda run, solver, wire: [Hijacker(_wrong_claim(run).log().root, CHALLENGER, False)]
     ),
-    "moves late": Challenger(
+    "spends its whole budget": Challenger(
         lambda run, solver, wire: [Late(Player(_wrong_claim(run), CHALLENGER))]
     ),
-    "equivocates": Challenger(
-        lambda run, solver, wire: [Equivocator(Player(_wrong_claim(run), CHALLENGER), CHALLENGER)]
+    "answers when it is due": Challenger(
+        lambda run, solver, wire: [Late(Player(_wrong_claim(run), CHALLENGER), False)]
+    ),
+    "concedes at once": Challenger(
+        lambda run, solver, wire: [
+            Player(make_conceding(run, make_wrong_claim(run, step)), key)
+            for step, key in zip((2, 5), SYBILS, strict=False)
+        ]
+    ),
+    "contradicts itself": Challenger(
+        lambda run, solver, wire: [Contradictor(Player(_wrong_claim(run), CHALLENGER), CHALLENGER)]
     ),
     "steals the true sub-claim": Challenger(
-        lambda run, solver, wire: [Player(StolenProvider(_wrong_claim(run), run.truth), CHALLENGER)]
+        lambda run, solver, wire: [Player(StolenProvider(run.truth, _wrong_claim(run)), CHALLENGER)]
     ),
     "floods": Challenger(lambda run, solver, wire: [Flooder(wire)]),
     "replays old signatures": Challenger(_replays),
+    "answers for others": Challenger(
+        lambda run, solver, wire: [
+            Meddler(run.truth, SOLVER if solver.honest else HONEST, CHALLENGER)
+        ]
+    ),
     "signs for others": Challenger(
         lambda run, solver, wire: [
             Forger(public_key(SOLVER if solver.honest else HONEST), wire, CHALLENGER)
         ]
     ),
-    "joins the true claim and stalls": Challenger(
-        lambda run, solver, wire: [Hijacker(run.truth.log().root, CHALLENGER, False)]
+    "joins the true claim and stalls": _join_truth(answers=False),
+    "joins the true claim and answers garbage": _join_truth(answers=True),
+    "joins the true claim and opens garbage": Challenger(
+        lambda run, solver, wire: [Player(GarbageProvider(run.truth), CHALLENGER)]
     ),
-    "joins the true claim and reveals garbage": Challenger(
-        lambda run, solver, wire: [Hijacker(run.truth.log().root, CHALLENGER, True)]
-    ),
-    "joins the true claim and loses it on purpose": Challenger(
+    "joins the true claim and loses it on purpose": Challenger(_betray),
+    "a crowd of all kinds": Challenger(
         lambda run, solver, wire: [
-            Player(make_traitor(run, run.truth, step), key)
-            for step, key in ((3, CHALLENGER), (4, ACCOMPLICE))
+            *_betray(run, solver, wire),
+            Hijacker(run.truth.log().root, SYBILS[0], answers=True),
+            Late(Player(make_wrong_claim(run, 2), SYBILS[1])),
+            Late(Player(make_wrong_claim(run, 5), SYBILS[2]), False),
+            Player(make_conceding(run, make_wrong_claim(run, 5)), SYBILS[3]),
+            Player(GarbageProvider(run.truth), SYBILS[4]),
         ]
     ),
 }

@@ -14,11 +14,11 @@ from tests.tasks import make_tiny_task
 from vtrain.dispute.engine_provider import EngineProvider
 from vtrain.dispute.game import compute_record_digest
 from vtrain.dispute.provider import ChunkTree, ClaimTree, LeafOpening, MerkleTree
+from vtrain.dispute.state import DisputedGraph
 from vtrain.engines.registry import open_session
 from vtrain.spec.domains import RUN_LOG, TERMS, TRACE
 from vtrain.spec.merkle import compute_leaf_hash
 from vtrain.train.task import CompiledTask
-from vtrain.wire.dispute import NodeOpening, Site
 from vtrain.wire.record import StepRecord, decode_record, encode_record
 
 Array = npt.NDArray[Any]
@@ -30,6 +30,11 @@ class Run:
 
     task: CompiledTask
     truth: EngineProvider
+
+    @cached_property
+    def graph(self) -> DisputedGraph:
+        """The graph as games about the run take it."""
+        return DisputedGraph(self.task.graph, self.task.spec.graph_root)
 
     def find(self, name: str) -> int:
         """Index of the node of this name."""
@@ -160,11 +165,8 @@ class Patched:
             states[at] = state.to_bytes(8, "little", signed=True) + states[at][8:]
         return MerkleTree(TERMS, states)
 
-    def site(self, node: int) -> Site:
-        return self.base.site(node)
-
-    def source_of_state(self, node: int) -> NodeOpening:
-        return self.base.source_of_state(node)
+    def want(self, *, traces: Sequence[int], tensors: Sequence[tuple[int, int]]) -> None:
+        self.base.want(traces=traces, tensors=tensors)
 
     def open(self, step: int, node: int, element: int, block: int, *, first: bool) -> LeafOpening:
         return self.base.open(step, node, element, block, first=first)

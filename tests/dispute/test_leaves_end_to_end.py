@@ -19,7 +19,7 @@ from vtrain.dispute.players import Player
 from vtrain.dispute.provider import TraceProvider
 from vtrain.dispute.state import Fall, Game
 from vtrain.errors import VtrainError
-from vtrain.wire.dispute import Open, Reveal, SignedMove, decode_move
+from vtrain.wire.dispute import Member, Open, Reveal, SignedMove, decode_move
 from vtrain.wire.opening import CHUNK_LENGTH
 from vtrain.wire.record import StepRecord
 
@@ -53,9 +53,9 @@ def find_fall(run: Run, liar: TraceProvider, *, honest_solves: bool) -> tuple[Fa
     claims = (run.truth, liar) if honest_solves else (liar, run.truth)
     genesis = make_game(run.task, claims[0], SOLVER)
     actors = [Player(claim, key) for claim, key in zip(claims, (SOLVER, CHALLENGER), strict=True)]
-    played = play(genesis, actors, limit=100)
+    played = play(genesis, run.graph, actors, limit=100)
     assert played.verdict.standing == run.truth.log().root
-    (fall,) = (entry.fall for entry in played.verdict.entries if entry.fall is not None)
+    (fall,) = (claim.fall for claim in played.game.logs.values() if claim.fall is not None)
     return fall, played
 
 
@@ -116,8 +116,8 @@ def test_a_lie_in_a_block_of_terms(block: int, step: int, honest_solves: bool) -
     place = fall.place
     assert fall.reason == "refuted"
     assert (place.step, place.node, place.element, place.block) == (step, node, element, block)
-    trees = [tournament.tree for tournament in played.game.tournaments]
-    assert trees == ["log", "trace", "terms"]
+    levels = sorted(contest.level for contest in played.game.contests.values())
+    assert levels == ["log", "terms", "trace"]
 
 
 def test_fold_states_that_do_not_end_in_the_element_are_not_bonded() -> None:
@@ -130,7 +130,7 @@ def test_fold_states_that_do_not_end_in_the_element_are_not_bonded() -> None:
     fall, played = find_fall(run, liar, honest_solves=True)
     assert fall.reason == "undefended"
     assert (fall.place.node, fall.place.element) == (node, 7)
-    assert "does not end in the parent's element" in {e.message for _, e in played.errors}
+    assert "does not end in the element of its side" in {e.message for _, e in played.errors}
 
 
 # --- lies of another form
@@ -201,8 +201,8 @@ def test_a_state_root_where_none_is_due() -> None:
 def collect(run: Run, liar: TraceProvider) -> list[tuple[Game, SignedMove, int]]:
     """Every move of a game with the state that it was made in and its time."""
     genesis = make_game(run.task, liar, SOLVER)
-    played = play(genesis, [Player(liar, SOLVER), Player(run.truth, CHALLENGER)])
-    game, made = start(genesis), []
+    played = play(genesis, run.graph, [Player(liar, SOLVER), Player(run.truth, CHALLENGER)])
+    game, made = start(genesis, run.graph), []
     for entry in played.transcript:
         assert entry.move is not None
         made.append((game, entry.move, entry.at))
@@ -225,7 +225,7 @@ def test_no_opening_or_reveal_can_be_forged(name: str) -> None:
             key = next(key for key in (SOLVER, CHALLENGER) if public_key(key) == signed.party)
             for forged in forge(move):
                 with pytest.raises(VtrainError):
-                    apply(game, sign(game, forged, key), at)
+                    apply(game, sign(game.id, signed.about, forged, key), at)
 
 
 def forge(move: Open | Reveal) -> list[Open | Reveal]:
@@ -237,16 +237,6 @@ def forge(move: Open | Reveal) -> list[Open | Reveal]:
                 items = (*move.items[:at], false, *move.items[at + 1 :])
                 forged.append(replace(move, items=items))
         forged += [replace(move, items=move.items[:-1]), replace(move, items=(*move.items, b""))]
-        if move.site is not None:
-            opened = move.site.node
-            path = tuple(hash_[::-1] for hash_ in opened.path)
-            for false_node in (
-                replace(opened, path=path),
-                replace(opened, index=opened.index + 1),
-                replace(opened, data=opened.data + b"\0"),
-            ):
-                forged.append(replace(move, site=replace(move.site, node=false_node)))
-            forged.append(replace(move, site=None))
         return forged
     return [
         *forge_inputs(move),
@@ -264,9 +254,14 @@ def forge(move: Open | Reveal) -> list[Open | Reveal]:
         *([replace(move, rows=())] if move.rows else []),
         *(
             replace(move, **{name: replace(member, data=member.data[:-1] + b"!")})
-            for name in ("source", "state_leaf", "base", "before")
+            for name in ("state_leaf", "base", "before")
             if (member := getattr(move, name)) is not None
         ),
+        replace(move, log=move.log[::-1]),
+        replace(move, trace=move.trace[::-1]),
+        replace(move, terms=move.log),
+        replace(move, before=Member(b"", 0, 1, ())),
+        *([replace(move, base=Member(b"", 0, 1, ()))] if move.base is None else []),
     ]
 
 

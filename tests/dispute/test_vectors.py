@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,17 @@ import pytest
 from vtrain import _core
 from vtrain.attest.keys import verify_signature
 from vtrain.dispute.game import compute_move_digest
-from vtrain.dispute.state import Game, compute_game_id, compute_position
+from vtrain.dispute.money import Settled, compute_outcomes_digest
+from vtrain.dispute.state import (
+    Dispute,
+    Place,
+    Verdict,
+    compute_dispute_id,
+    compute_fact_id,
+    compute_game_id,
+    compute_group_id,
+    compute_side_id,
+)
 from vtrain.spec import frontier
 from vtrain.wire import structs
 from vtrain.wire.dispute import Genesis, SignedMove, decode_move, encode_move
@@ -28,26 +39,57 @@ def test_the_file_is_what_the_spec_gives() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_genesis_and_the_state() -> None:
+def to_bytes(items: list[str]) -> list[bytes]:
+    return [bytes.fromhex(item) for item in items]
+
+
+def test_the_genesis() -> None:
     genesis = structs.decode(Genesis, bytes.fromhex(VECTORS["genesis"]), "genesis")
     assert compute_game_id(genesis).hex() == VECTORS["game_id"]
-    game = structs.decode(Game, bytes.fromhex(VECTORS["state"]), "game")
-    assert game.genesis == genesis
-    assert structs.encode(game).hex() == VECTORS["state"]
+    assert structs.encode(genesis).hex() == VECTORS["genesis"]
+    other_host = replace(genesis, host=b"H" * 32)
+    assert compute_game_id(other_host).hex() != VECTORS["game_id"]
+
+
+def test_the_outcomes_and_the_verdict() -> None:
+    settled = structs.decode(Settled, bytes.fromhex(VECTORS["settled"]), "settled")
+    verdict = structs.decode(Verdict, bytes.fromhex(VECTORS["verdict"]), "verdict")
+    assert structs.encode(settled).hex() == VECTORS["settled"]
+    assert structs.encode(verdict).hex() == VECTORS["verdict"]
+    assert verdict.outcomes == compute_outcomes_digest(settled)
+    assert verdict.bonds == len(settled.outcomes)
+    assert verdict.game.hex() == VECTORS["game_id"]
+
+
+def test_ids_name_the_content() -> None:
+    game = bytes.fromhex(VECTORS["game_id"])
+    for case in VECTORS["groups"]:
+        assert compute_group_id(game, case["round"], to_bytes(case["roots"])).hex() == case["id"]
+    for case in VECTORS["disputes"]:
+        above, agreed = bytes.fromhex(case["above"]), to_bytes(case["agreed"])
+        found = compute_dispute_id(above, case["tree"], case["start"], case["end"], agreed)
+        assert found.hex() == case["id"]
+    for case in VECTORS["sides"]:
+        assert compute_side_id(*to_bytes([case["dispute"], case["value"]])).hex() == case["id"]
+    for case in VECTORS["facts"]:
+        span = [case[name] for name in ("size", "length", "start", "end")]
+        dispute = Dispute(b"", b"", case["tree"], *span, "", Place())
+        assert compute_fact_id(dispute, bytes.fromhex(case["hash"])).hex() == case["id"]
+    kinds = ("groups", "disputes", "sides", "facts")
+    ids = [case["id"] for kind in kinds for case in VECTORS[kind]]
+    assert len(set(ids)) == len(ids)
 
 
 @pytest.mark.parametrize("case", VECTORS["moves"], ids=lambda case: case["name"])
 def test_a_move(case: dict[str, str]) -> None:
     signed = structs.decode(SignedMove, bytes.fromhex(case["encoding"]), "move")
+    assert structs.encode(signed).hex() == case["encoding"]
+    assert signed.game.hex() == VECTORS["game_id"]
     assert signed.move.hex() == case["move"]
-    assert signed.position.hex() == case["position"]
-    move = decode_move(signed.move)
-    assert encode_move(move) == signed.move
+    assert signed.about.hex() == case["about"]
+    assert encode_move(decode_move(signed.move)) == signed.move
     assert compute_move_digest(signed).hex() == case["digest"]
     verify_signature(signed.party, bytes.fromhex(case["digest"]), signed.signature)
-    if case["name"] in {"reveal", "opening"}:
-        game = structs.decode(Game, bytes.fromhex(VECTORS["state"]), "game")
-        assert compute_position(game, move) == signed.position
 
 
 @pytest.mark.parametrize("case", VECTORS["frontiers"])

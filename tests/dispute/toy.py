@@ -453,7 +453,12 @@ def _encode(value: int) -> bytes:
 
 
 def make_toy_genesis(
-    provider: ToyProvider, key: PrivateKey, *, arity: int = 16, group: int = 16, clocks: Clocks = CLOCKS
+    provider: ToyProvider,
+    key: PrivateKey,
+    *,
+    arity: int = 16,
+    group: int = 16,
+    clocks: Clocks = CLOCKS,
 ) -> Genesis:
     """A game about the claim of ``provider``, signed by ``key``."""
     run, log = provider.run, provider.log()

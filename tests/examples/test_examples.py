@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,40 +18,28 @@ import pytest
 import vtrain
 import vtrain.dispute
 from tests.cli.test_cli import TASK as TINY
-from tests.dispute.arena import make_key
-from tests.dispute.service.conftest import SERVICE_KEY
+from tests.dispute.log_claims import Hands
 from tests.dispute.service.live import serving
 from tests.dispute.service.logs import (
-    CLOCKS,
+    LEAST,
+    SERVICE_KEY,
     get_documents,
-    get_task,
     make_log,
     make_log_genesis,
     make_players,
 )
+from tests.examples.running import run
 from tests.tasks import make_mlp_onnx, make_samples
 from vtrain import _core, cli
 from vtrain.attest.keys import generate_key, load_key, public_key
 from vtrain.demo.cheats import alter_gradient, train_falsely
-from vtrain.dispute import Clocks, Player, compute_game_id, find_verdict, service
+from vtrain.dispute import Arbiter, Player, compute_game_id, find_verdict, service
 from vtrain.dispute.client import Follower, connect
 from vtrain.dispute.service.limits import LIMITS
-from vtrain.dispute.service.market import Settlement
-from vtrain.dispute.service.problems import BondRefusedError
+from vtrain.dispute.service.market import MemoryMarket
 from vtrain.dispute.statement import decode_ruling
 
 pytestmark = pytest.mark.slow
-
-
-def run(repository: Path, script: str, *arguments: object) -> str:
-    """What an example prints; it must end by itself and well."""
-    command = [sys.executable, repository / "examples" / script, *arguments]
-    done = subprocess.run(
-        [str(part) for part in command], capture_output=True, text=True, check=False, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return done.stdout
 
 
 def test_a_dispute_over_http_finds_the_cheat(repository: Path, tmp_path: Path) -> None:
@@ -80,71 +69,6 @@ def test_a_dispute_without_its_extra_says_what_to_install(
         importlib.import_module("run").main()
 
 
-def test_a_market_settles_by_verdicts(repository: Path) -> None:
-    out = run(repository, "marketplace/three_deliveries.py")
-    ledgers = [
-        {name: int(amount) for name, amount in re.findall(r"(\w+) (\d+)", line)}
-        for line in out.splitlines()
-        if line.startswith("   client ")
-    ]
-    assert all(sum(ledger.values()) == 2500 and ledger["escrow"] == 0 for ledger in ledgers)
-    begin, believed, attacked, false = ledgers
-    assert [ledger["burned"] for ledger in ledgers] == [0, 0, 0, 25]
-    assert begin["solver"] == begin["client"] == 500
-    assert (believed["solver"], believed["client"]) == (600, 400)
-    assert attacked["solver"] > believed["solver"] + 100 - 1
-    assert attacked["mallory"] < 500 > attacked["trudy"]
-    assert attacked["alice"] == 500
-    assert false["client"] == attacked["client"]
-    assert false["solver"] < attacked["solver"] - 49
-    assert false["alice"] >= 525
-    assert false["trudy"] < attacked["trudy"]
-    assert "fell: refuted at step 7," in out
-
-
-@pytest.fixture
-def market(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(repository / "examples" / "marketplace")
-    return importlib.import_module("market")
-
-
-def post(market: Any, clocks: Clocks = CLOCKS) -> Any:
-    """An escrow on which client 9 pays the liar; 1 is the liar, 2 an honest key."""
-    escrow = market.Escrow({public_key(make_key(number)): 200 for number in (1, 2, 9)})
-    parties = public_key(make_key(9)), public_key(make_key(1))
-    escrow.post(get_task().task_id, *parties, clocks)
-    return escrow
-
-
-def test_a_cheat_that_challenges_itself_loses_the_burn(market: Any) -> None:
-    escrow = post(market)
-    game = market.play(escrow, make_log_genesis(), make_players())
-    verdict = find_verdict(game)
-    assert verdict is not None
-    assert verdict.standing == make_log().root
-    liar, friend, client = (escrow.accounts[public_key(make_key(number))] for number in (1, 2, 9))
-    assert client == 200
-    assert liar + friend == 400 - market.BURN
-    assert (escrow.held, escrow.burned) == (0, market.BURN)
-
-
-def test_a_deal_has_one_game_with_its_own_clocks(market: Any) -> None:
-    longer = replace(CLOCKS, grace=CLOCKS.grace + 1)
-    escrow = post(market, longer)
-    short, genesis = make_log_genesis(), make_log_genesis(clocks=longer)
-    with pytest.raises(BondRefusedError, match=r"the deal has Clocks\(.*grace=5001\)"):
-        escrow.open(compute_game_id(short), short)
-    game = market.play(escrow, genesis, make_players())
-    accounts = dict(escrow.accounts)
-    again = make_log_genesis(2, clocks=longer)
-    with pytest.raises(BondRefusedError, match=f"has game {game.id.hex()} already"):
-        escrow.open(compute_game_id(again), again)
-    verdict = find_verdict(game)
-    assert verdict is not None
-    escrow.settle(Settlement(verdict, (), game))
-    assert dict(escrow.accounts) == accounts
-
-
 def test_the_recipe_replays_a_transcript(repository: Path, tmp_path: Path) -> None:
     """The two blocks of docs/service.md: curl saves a game, and the script replays it."""
     page = (repository / "docs" / "service.md").read_text()
@@ -152,8 +76,8 @@ def test_the_recipe_replays_a_transcript(repository: Path, tmp_path: Path) -> No
     fetch, show = re.findall(r"```(?:bash|python)\n(.*?)```", section, re.DOTALL)
     script = repository / "examples" / "dispute" / "replay.py"
     assert show.strip() in script.read_text()
-    limits = replace(LIMITS, least=Clocks(1, 1, 1, 1, 0), beat=20)
-    clocks = Clocks(join=1000, trace=200, terms=100, match=60_000, grace=0)
+    limits = replace(LIMITS, least=LEAST, beat=20)
+    clocks = replace(LEAST, join=1000, trace=200, terms=100, budget=60_000, grace=1000)
     genesis, key = make_log_genesis(clocks=clocks), public_key(SERVICE_KEY)
     game = compute_game_id(genesis)
     with (
@@ -180,7 +104,7 @@ def test_the_recipe_replays_a_transcript(repository: Path, tmp_path: Path) -> No
         check=False,
     )
     assert other.returncode != 0
-    assert "of another service" in other.stderr
+    assert "of another" in other.stderr
 
 
 def test_the_loop_of_the_page_plays_a_dispute(
@@ -192,7 +116,7 @@ def test_the_loop_of_the_page_plays_a_dispute(
     monkeypatch.syspath_prepend(repository / "examples" / "dispute")
     solver = importlib.import_module("solver")
     monkeypatch.chdir(tmp_path)
-    keys = [Path(f"{name}.pem") for name in ("solver", "challenger")]
+    keys = [Path(f"{name}.pem") for name in ("solver", "challenger", "host")]
     for key in keys:
         generate_key(key)
     task = vtrain.compile(repository / "examples" / "mnist" / "tiny.toml")
@@ -200,11 +124,17 @@ def test_the_loop_of_the_page_plays_a_dispute(
     train_falsely(
         task, false_run, key=load_key(keys[0]), cheat=alter_gradient, step=solver.FALSE_STEP
     )
+    hands = Hands()
+    monkeypatch.setattr(time, "monotonic_ns", lambda: hands.at * 1_000_000)
+    monkeypatch.setattr(time, "sleep", hands.sleep)
     names: dict[str, Any] = {}
     exec(compile(code, "docs/dispute.md", "exec"), names)  # noqa: S102 - our own page
     assert names["verdict"].solver.reason == "silent"
+    assert names["market"].balances[names["challenger"].party] == 1_000
     defender = Player(solver.FalseProvider(names["run"]), load_key(keys[0]))
-    verdict = names["play"](names["genesis"], [names["challenger"], defender])
+    market = MemoryMarket({names["challenger"].party: 1_000})
+    arbiter = Arbiter(load_key(keys[2]), market)
+    verdict = names["play"](arbiter, names["run"], [names["challenger"], defender])
     assert verdict.solver.reason == "refuted"
     assert verdict.solver.place.step == solver.FALSE_STEP
 

@@ -29,7 +29,8 @@ from hypothesis import strategies as st
 
 from vtrain.attest.claims import verify_claim
 from vtrain.commit import log
-from vtrain.dispute.state import Game
+from vtrain.dispute.money import Settled
+from vtrain.dispute.state import Verdict
 from vtrain.dispute.statement import Ruling
 from vtrain.errors import EncodingError, SignatureError
 from vtrain.wire import cbor, claim, dispute, graph, opening, proof, record, structs, task, tiles
@@ -64,7 +65,8 @@ TARGETS = {
     "move": Target(dispute.decode_move, dispute.encode_move),
     "signed_move": Target(partial(structs_of, dispute.SignedMove), structs.encode),
     "genesis": Target(partial(structs_of, dispute.Genesis), structs.encode),
-    "game": Target(partial(structs_of, Game), structs.encode),
+    "verdict": Target(partial(structs_of, Verdict), structs.encode),
+    "settled": Target(partial(structs_of, Settled), structs.encode),
     "signed_trace_claim": Target(tiles.decode_signed_trace_claim, structs.encode),
     "tile_answer": Target(tiles.decode_tile_answer, structs.encode),
     "ruling": Target(partial(structs_of, Ruling), structs.encode),

@@ -1,4 +1,4 @@
-"""Writes the vectors of disputes, ``dispute.json``: a genesis, signed moves and frontier folds.
+"""Writes the vectors of disputes, ``dispute.json``: genesis, ids, moves, verdict, frontiers.
 
 ``python tests/vectors/generate_dispute.py`` writes it; ``--check`` only compares and exits 1
 when it differs.  README.md documents the format.
@@ -14,14 +14,38 @@ from generate import FOLDER, Json, fill, render  # type: ignore[import-not-found
 
 from vtrain.attest.claims import sign_claim
 from vtrain.attest.keys import public_key
-from vtrain.dispute.game import advance, apply, compute_move_digest, sign, start
-from vtrain.dispute.state import Game, compute_game_id, compute_position
+from vtrain.dispute.game import compute_move_digest, sign
+from vtrain.dispute.money import BondOutcome, Settled, Share, compute_outcomes_digest
+from vtrain.dispute.state import (
+    Dispute,
+    Fall,
+    Place,
+    Tree,
+    Verdict,
+    compute_dispute_id,
+    compute_fact_id,
+    compute_game_id,
+    compute_group_id,
+    compute_side_id,
+)
 from vtrain.spec import frontier, merkle
 from vtrain.spec.blake3_tree import compute_chunk_value, compute_parent_value
 from vtrain.spec.domains import RUN_LOG, TERMS
 from vtrain.wire import structs
 from vtrain.wire.claim import Claim
-from vtrain.wire.dispute import Accuse, Bond, Clocks, Genesis, Move, Open, Reveal
+from vtrain.wire.dispute import (
+    Bond,
+    Bonds,
+    Chunk,
+    Clocks,
+    Genesis,
+    InputOpening,
+    Member,
+    Move,
+    Open,
+    Reveal,
+    Row,
+)
 
 SOLVER, CHALLENGER = (
     Ed25519PrivateKey.from_private_bytes(number.to_bytes(32, "big")) for number in (1, 2)
@@ -40,6 +64,7 @@ def make_genesis() -> Genesis:
         log_root=merkle.compute_root(RUN_LOG, LEAVES),
     )
     return Genesis(
+        host=b"h" * 32,
         run_id=claim.run_id,
         solver=claim.solver,
         task_id=claim.task_id,
@@ -49,23 +74,28 @@ def make_genesis() -> Genesis:
         graph_root=b"g" * 32,
         nodes=9,
         record_node=8,
+        leaf_bytes=100_000,
         initial_state_root=b"i" * 32,
         samples_root=b"s" * 32,
         samples=60,
         commit_every=2,
         arity=4,
-        clocks=Clocks(join=1, trace=2, terms=3, match=4000, grace=5),
+        group=16,
+        clocks=Clocks(
+            join=1, trace=2, terms=3, budget=4000, grace=5, answer=6, opening=7, replay=8
+        ),
+        bonds=Bonds(log=1000, trace=100, terms=10),
         opened=1_700_000_000_000,
         nonce=b"n" * 32,
     )
 
 
-def describe(game: Game, name: str, move: Move, key: Ed25519PrivateKey) -> Json:
+def describe(game: bytes, name: str, about: bytes, move: Move, key: Ed25519PrivateKey) -> Json:
     """A move, signed."""
-    signed = sign(game, move, key)
+    signed = sign(game, about, move, key)
     return {
         "name": name,
-        "position": compute_position(game, move).hex(),
+        "about": about.hex(),
         "move": signed.move.hex(),
         "digest": compute_move_digest(signed).hex(),
         "signature": signed.signature.hex(),
@@ -73,35 +103,115 @@ def describe(game: Game, name: str, move: Move, key: Ed25519PrivateKey) -> Json:
     }
 
 
+def make_fact(tree: Tree, size: int, length: int, start: int, end: int, value: bytes) -> Json:
+    """The id of what has a hash over a range of a tree."""
+    dispute = Dispute(bytes(32), bytes(32), tree, size, length, start, end, "", Place())
+    return {
+        "tree": tree,
+        "size": size,
+        "length": length,
+        "start": start,
+        "end": end,
+        "hash": value.hex(),
+        "id": compute_fact_id(dispute, value).hex(),
+    }
+
+
 def make_dispute() -> Json:
     """The content of the file."""
     genesis = make_genesis()
-    game = start(genesis)
-    bond = Bond(0, merkle.compute_root(RUN_LOG, FALSE), 0, b"", ())
-    other = Bond(0, b"o" * 32, 0, b"", ())
-    accuse = Accuse(sign(game, bond, CHALLENGER), sign(game, other, CHALLENGER))
-    moves = [
-        describe(game, "bond", bond, CHALLENGER),
-        describe(game, "contradiction of it", other, CHALLENGER),
-        describe(game, "accusation", accuse, SOLVER),
-    ]
-    joined = apply(game, sign(game, bond, CHALLENGER), genesis.opened)
-    joined = advance(joined, genesis.opened + genesis.clocks.join)
-    hashes = [merkle.compute_leaf_hash(RUN_LOG, leaf) for leaf in LEAVES]
+    game = compute_game_id(genesis)
+    root, false = (merkle.compute_root(RUN_LOG, leaves) for leaves in (LEAVES, FALSE))
+    group = compute_group_id(game, 1, [root, false])
+    whole = compute_dispute_id(group, "log", 0, len(LEAVES), [])
     ranges = frontier.compute_ranges(0, len(LEAVES), 2)
+    hashes = [merkle.compute_leaf_hash(RUN_LOG, leaf) for leaf in LEAVES]
     items = tuple(
         LEAVES[a] if b - a == 1 else merkle.compute_root_of_hashes(RUN_LOG, hashes[a:b])
         for a, b in ranges
     )
-    moves.append(describe(joined, "reveal", Reveal(0, items, None), SOLVER))
-    moves.append(describe(joined, "opening", Open(0, (), (), None, None, None, None), SOLVER))
+    record = compute_dispute_id(whole, "log", 3, 4, [items[0]])
+    side = compute_side_id(record, LEAVES[3])
+    fact = make_fact("log", len(LEAVES), 0, 0, len(LEAVES), root)
+    opening = Open(
+        log=root,
+        trace=b"T" * 32,
+        inputs=(InputOpening(b"d" * 32, (b"p" * 32,), (Chunk(1, b"chunk", (b"q" * 32,)),)),),
+        rows=(Row(2, b"row", ()),),
+        state_leaf=Member(b"leaf", 3, 4, (b"u" * 32,)),
+        base=None,
+        terms=b"F" * 32,
+        before=Member(bytes(8), 5, 6, ()),
+    )
+    moves = [
+        describe(game, "bond behind a log", game, Bond(false, b"", ()), CHALLENGER),
+        describe(
+            game, "bond behind a sub-claim", side, Bond(b"T" * 32, b"leaf", (b"p" * 32,)), SOLVER
+        ),
+        describe(game, "reveal", bytes.fromhex(fact["id"]), Reveal(items), SOLVER),
+        describe(game, "opening", record, opening, SOLVER),
+    ]
+    settled = Settled(
+        outcomes=(
+            BondOutcome(public_key(CHALLENGER), "log", game, false, 1000, 0),
+            BondOutcome(public_key(SOLVER), "trace", record, b"T" * 32, 0, 1),
+        ),
+        shares=(Share(public_key(SOLVER), 999),),
+        pot=1000,
+        burnt=1,
+    )
+    verdict = Verdict(
+        game=game,
+        standing=root,
+        solver=Fall("refuted", Place(step=4, node=7, chunk=0, element=3), 5),
+        at=1_700_000_004_000,
+        bonds=2,
+        outcomes=compute_outcomes_digest(settled),
+    )
     return {
         "genesis": structs.encode(genesis).hex(),
-        "game_id": compute_game_id(genesis).hex(),
-        "state": structs.encode(joined).hex(),
+        "game_id": game.hex(),
+        "groups": [
+            {"round": 1, "roots": [root.hex(), false.hex()], "id": group.hex()},
+            {
+                "round": 2,
+                "roots": [false.hex(), root.hex()],
+                "id": compute_group_id(game, 2, [false, root]).hex(),
+            },
+        ],
+        "disputes": [
+            make_id(group, "log", 0, len(LEAVES), []),
+            make_id(whole, "log", 3, 4, [items[0]]),
+            make_id(record, "trace", 0, 18, []),
+            make_id(b"c" * 32, "chunks", 2, 4, [b"a" * 32, b"b" * 32]),
+            make_id(b"c" * 32, "terms", 1, 2, [b"state"]),
+        ],
+        "sides": [{"dispute": record.hex(), "value": LEAVES[3].hex(), "id": side.hex()}],
+        "facts": [
+            fact,
+            make_fact("log", 5, 0, 0, 4, b"v" * 32),
+            make_fact("chunks", 3, 3000, 0, 3, b"v" * 32),
+            make_fact("chunks", 3, 3000, 0, 2, b"v" * 32),
+            make_fact("chunks", 1, 1000, 0, 1, b"v" * 32),
+            make_fact("terms", 7, 0, 4, 7, b"v" * 32),
+        ],
         "moves": moves,
+        "settled": structs.encode(settled).hex(),
+        "verdict": structs.encode(verdict).hex(),
         "frontiers": [make_frontier(*case) for case in FRONTIERS],
         "chunk_frontiers": [make_chunk_frontier(*case) for case in CHUNK_FRONTIERS],
+    }
+
+
+def make_id(above: bytes, tree: Tree, start: int, end: int, agreed: list[bytes]) -> Json:
+    """The id of a dispute."""
+    return {
+        "above": above.hex(),
+        "tree": tree,
+        "start": start,
+        "end": end,
+        "agreed": [item.hex() for item in agreed],
+        "id": compute_dispute_id(above, tree, start, end, agreed).hex(),
     }
 
 

@@ -48,7 +48,9 @@ from vtrain.wire.dispute import Clocks
 from vtrain.wire.record import StepRecord
 
 PATH = Path(__file__).with_name("statements.json")
-CLOCKS = Clocks(join=1000, trace=1000, terms=1000, match=1000, grace=100)
+CLOCKS = Clocks(
+    join=1000, trace=1000, terms=1000, budget=1000, grace=100, answer=1, opening=1, replay=10
+)
 KEYS = [Ed25519PrivateKey.from_private_bytes(bytes([i]) * 32) for i in (1, 2)]
 Array = npt.NDArray[Any]
 Json = dict[str, Any]
@@ -108,13 +110,14 @@ def play(task: CompiledTask, case: Case) -> tuple[bytes, Place]:
         task.spec,
         task.graph,
         sign_claim(claim, KEYS[0]),
+        host=bytes(32),
         opened=0,
         clocks=CLOCKS,
         arity=4,
         nonce=bytes(32),
     )
     players, entries = [Player(liar, KEYS[0]), Player(truth, KEYS[1])], list[TimedMove]()
-    game = start(genesis)
+    game = start(genesis, task.graph)
     while not game.over:
         before = game
         for player in players:
@@ -126,9 +129,9 @@ def play(task: CompiledTask, case: Case) -> tuple[bytes, Place]:
                 entries.append(TimedMove(game.now, signed))
         due = find_deadline(game)
         if game is before and due is not None:
-            game = advance(game, due[0])
-    (statement,) = find_statements(genesis, entries)
-    fall = game.tournaments[0].entries[0].fall
+            game = advance(game, due)
+    (statement,) = find_statements(genesis, task.graph, entries)
+    fall = game.logs[genesis.log_root].fall
     return statement, Place() if fall is None else fall.place
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,13 @@ from vtrain.cli.common import (
     existing_folder,
     json_option,
     print_pairs,
+    show_progress,
 )
 from vtrain.wire.report import EXIT_CODES
 
 if TYPE_CHECKING:
-    from vtrain.dispute.provider import TraceProvider
+    from vtrain.dispute.engine_provider import EngineProvider
+    from vtrain.dispute.kept_states import Keep
     from vtrain.dispute.service.receipts import Event
     from vtrain.dispute.state import Fall, Game, Verdict
     from vtrain.wire.dispute import Bonds, Clocks, Genesis, SignedMove
@@ -43,6 +46,18 @@ _defend = click.option(
     "--defend",
     is_flag=True,
     help="Stand behind the claim of RUN itself; otherwise behind the true one, trained anew.",
+)
+_keep_bytes = click.option(
+    "--keep-bytes",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Disk for states of the run, so that no answer starts far back.  [default: 4 GiB]",
+)
+_keep_folder = click.option(
+    "--keep-folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Where they lie, and stay for the next time.  [default: a temporary folder]",
 )
 _data = click.option(
     "--data",
@@ -157,6 +172,8 @@ def open_(
 @_key
 @_defend
 @_data
+@_keep_bytes
+@_keep_folder
 @engine_option
 @json_option
 def join(
@@ -167,6 +184,8 @@ def join(
     key: Path,
     defend: bool,
     data: Path | None,
+    keep_bytes: int | None,
+    keep_folder: Path | None,
     engine: str,
     as_json: bool,
 ) -> None:
@@ -183,11 +202,14 @@ def join(
         follower = Follower(client, game)
         follower.poll()
         _check_open(follower.game)
-        provider = _make_provider(run, follower.game.genesis, defend, data, engine)
+        keep = _make_keep(keep_bytes, keep_folder)
+        provider = _make_provider(run, follower.game.genesis, defend, data, engine, keep)
         follower.poll()
         root = provider.log().root
         bonds = 0
         if _lacks_bond(follower.game, public_key(private), root):
+            with _naming_claim(run, defend):
+                _check_clocks(follower.game.genesis.clocks, provider)
             # The bond comes before everything else that is owed.
             client.move(next(Player(provider, private).moves(follower.game)))
             bonds = 1
@@ -202,6 +224,8 @@ def join(
 @_key
 @_defend
 @_data
+@_keep_bytes
+@_keep_folder
 @engine_option
 @json_option
 def play(
@@ -212,6 +236,8 @@ def play(
     key: Path,
     defend: bool,
     data: Path | None,
+    keep_bytes: int | None,
+    keep_folder: Path | None,
     engine: str,
     as_json: bool,
 ) -> int:
@@ -225,23 +251,25 @@ def play(
     2: bad usage, or --defend of what cannot be defended.
     3: it fell by silence, no claim stands, or the service is away or contradicts itself.
     """
-    from vtrain.attest.keys import load_key
+    from vtrain.attest.keys import load_key, public_key
     from vtrain.dispute import client as clients
     from vtrain.dispute.players import Player
-    from vtrain.errors import RunError
 
     private = load_key(key)
     with clients.connect(url, service) as client:
         follower = clients.Follower(client, game, hear=_print_event)
-        provider = _make_provider(run, follower.game.genesis, defend, data, engine)
-        player = Player(provider, private)
-        try:
-            verdict = clients.play(follower, client, player, progress=_print_trouble)
-        except RunError as error:
-            if not defend or not error.where.startswith("step "):
-                raise
-            reason = f"this claim cannot be defended: {error.where} {error.message}"
-            raise RunError(reason, where=str(run)) from error
+        keep = _make_keep(keep_bytes, keep_folder)
+        provider = _make_provider(run, follower.game.genesis, defend, data, engine, keep)
+        follower.poll()
+        if not follower.game.over and _lacks_bond(
+            follower.game, public_key(private), provider.log().root
+        ):
+            with _naming_claim(run, defend):
+                _check_clocks(follower.game.genesis.clocks, provider)
+        with _naming_claim(run, defend):
+            verdict = clients.play(
+                follower, client, Player(provider, private), progress=_print_trouble
+            )
     return show_verdict(verdict, as_json)
 
 
@@ -293,8 +321,8 @@ def _lacks_bond(game: Game, party: bytes, root: bytes) -> bool:
 
 
 def _make_provider(
-    run: Path, genesis: Genesis, defend: bool, data: Path | None, engine: str
-) -> TraceProvider:
+    run: Path, genesis: Genesis, defend: bool, data: Path | None, engine: str, keep: Keep
+) -> EngineProvider:
     """The claim to play for; RunError when the run is not what the game is about."""
     from vtrain.dispute import run_provider
     from vtrain.dispute.genesis import make_genesis
@@ -316,8 +344,47 @@ def _make_provider(
     )
     if compute_game_id(own) != compute_game_id(genesis):
         raise RunError("the game is about another run, task or graph", where=str(run))
-    make: Callable[..., TraceProvider] = run_provider.defend if defend else run_provider.redo
-    return make(disputed, engine=engine)
+    steps = disputed.signed.claim.log_size
+    with show_progress() as progress, _naming_claim(run, defend):
+        if defend:
+            return run_provider.defend(
+                disputed,
+                engine=engine,
+                keep=keep,
+                progress=lambda done: progress("getting ready", done, steps),
+            )
+        return run_provider.redo(
+            disputed,
+            engine=engine,
+            keep=keep,
+            progress=lambda done: progress("training anew", done, steps),
+        )
+
+
+@contextmanager
+def _naming_claim(run: Path, defend: bool) -> Iterator[None]:
+    """A step that does not come out as the log of ``run`` says -> RunError that names the run."""
+    from vtrain.errors import RunError
+
+    try:
+        yield
+    except RunError as error:
+        if not defend or not error.where.startswith("step "):
+            raise
+        reason = f"this claim cannot be defended: {error.where} {error.message}"
+        raise RunError(reason, where=str(run)) from error
+
+
+def _make_keep(keep_bytes: int | None, folder: Path | None) -> Keep:
+    """What the options say that a player may keep."""
+    from vtrain.dispute.kept_states import DEFAULT_KEEP_BYTES, Keep
+
+    return Keep(DEFAULT_KEEP_BYTES if keep_bytes is None else keep_bytes, folder=folder)
+
+
+def _check_clocks(clocks: Clocks, provider: EngineProvider) -> None:
+    """ClocksError, before anything is bonded, for clocks by which a true claim could be lost."""
+    provider.check_clocks(trace=clocks.trace, replay=clocks.replay)
 
 
 def show_verdict(verdict: Verdict, as_json: bool) -> int:

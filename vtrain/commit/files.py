@@ -82,10 +82,12 @@ def write_all(handle: int, data: memoryview) -> None:
         data = data[os.write(handle, data) :]
 
 
-def write_atomic(path: Path, chunks: Iterable[Chunk]) -> None:
+def write_atomic(path: Path, chunks: Iterable[Chunk], *, durable: bool = True) -> None:
     """Replace ``path`` by the concatenated chunks, durably: all of them or, on failure, none.
 
-    StorageError names the path; a temporary file beside it is removed as far as that goes.
+    Without ``durable`` that holds of a process that dies, and not of a machine: for what is checked
+    when it is read, and can be had again.  StorageError names the path; a temporary file beside it
+    is removed as far as that goes.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     with storing(path):
@@ -97,7 +99,8 @@ def write_atomic(path: Path, chunks: Iterable[Chunk]) -> None:
             try:
                 for chunk in chunks:
                     write_all(handle, _bytes_of(chunk))
-                os.fsync(handle)
+                if durable:
+                    os.fsync(handle)
             finally:
                 os.close(handle)
             os.replace(temporary, path)  # noqa: PTH105 - one way to name the calls that tests fail
@@ -105,7 +108,8 @@ def write_atomic(path: Path, chunks: Iterable[Chunk]) -> None:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise
-        sync_folder(path.parent)
+        if durable:
+            sync_folder(path.parent)
 
 
 def sync_folder(path: Path) -> None:

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from vtrain.dispute.arbiter import Arbiter
     from vtrain.dispute.game import advance, apply, find_deadline, find_verdict, start
     from vtrain.dispute.genesis import make_bonds, make_clocks, make_genesis
     from vtrain.dispute.money import Settled, list_outcomes
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from vtrain.wire.dispute import Bonds, Clocks, Genesis, SignedMove
 
 __all__ = [
+    "Arbiter",
     "Bonds",
     "Clocks",
     "Game",
@@ -47,6 +49,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "vtrain.dispute.arbiter": {"Arbiter"},
     "vtrain.dispute.game": {"advance", "apply", "find_deadline", "find_verdict", "start"},
     "vtrain.dispute.genesis": {"make_bonds", "make_clocks", "make_genesis"},
     "vtrain.dispute.money": {"Settled", "list_outcomes"},

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from immutables import Map
@@ -44,7 +45,7 @@ from vtrain.dispute.state import (
     list_bits,
 )
 from vtrain.errors import EncodingError
-from vtrain.spec.frontier import Range, compute_ranges
+from vtrain.spec.frontier import compute_ranges
 from vtrain.wire.dispute import Genesis
 from vtrain.wire.opening import CHUNK_LENGTH
 from vtrain.wire.record import decode_record
@@ -243,11 +244,13 @@ class Work:
         found = dispute.classes.get(value) or Class(0)
         if found.mask | claims == found.mask:
             return
-        known = not dispute.leaf and compute_fact_id(dispute, value) in self.facts
-        found = replace(found, mask=found.mask | claims, known=known)
+        items = None if dispute.leaf else self._find_items(dispute, value)
+        found = Class(found.mask | claims, found.asked, items)
+        if dispute.id == dispute.tensor:
+            dispute = replace(dispute, ready=self.now + self._compute_replays(contest_id))
         self._put_dispute(replace(dispute, classes=dispute.classes.set(value, found)))
         self._dirty[contest_id, dispute_id] = True
-        if known:
+        if items is not None:
             self._part(contest_id, dispute_id, value)
         elif dispute.leaf:
             self._arrive(contest_id, dispute_id, value)
@@ -263,47 +266,54 @@ class Work:
 
     def _part(self, contest_id: bytes, dispute_id: bytes, value: bytes) -> None:
         """A class of which the items are known parts with the others of which they are."""
-        dispute = self.contests[contest_id].disputes[dispute_id]
-        mine, ranges = self._list_items(dispute, value)
-        for other, rival in dispute.classes.items():
-            if other == value or not rival.known:
+        contest = self.contests[contest_id]
+        dispute = contest.disputes[dispute_id]
+        mine = dispute.classes[value].items
+        claims = dispute.classes[value].mask & contest.live
+        if not claims or mine is None:
+            return
+        allies = contest.find_allies(claims)
+        parted: dict[int, dict[bytes, int]] = {}
+        for rival in dispute.classes.values():
+            live = rival.mask & contest.live
+            if rival.items is None or rival.items == mine or not live & ~allies:
                 continue
-            contest = self.contests[contest_id]
-            claims = dispute.classes[value].mask & contest.live
-            if not contest.crosses(claims, rival.mask & contest.live):
-                continue
-            theirs, _ = self._list_items(dispute, other)
-            at = next(
-                i for i, pair in enumerate(zip(mine, theirs, strict=True)) if pair[0] != pair[1]
-            )
-            below = self._open_below(dispute, at, ranges[at], mine[:at])
-            self._join(contest_id, below, mine[at], claims)
-            self._join(contest_id, below, theirs[at], rival.mask & contest.live)
+            at = _find_difference(mine, rival.items)
+            classes = parted.setdefault(at, {mine[at]: claims})
+            item = rival.items[at]
+            classes[item] = classes.get(item, 0) | live
+        for at, classes in parted.items():
+            below = self._open_below(dispute, at, mine[:at])
+            there = self.contests[contest_id].disputes[below].classes
+            for item, members in classes.items():
+                known = there.get(item)
+                if known is None or members & ~known.mask:
+                    self._join(contest_id, below, item, members)
 
-    def _list_items(
-        self, dispute: Dispute, value: bytes
-    ) -> tuple[Sequence[bytes], Sequence[Range]]:
-        """What a class has below, and where each is; of a chunk its elements."""
-        items = self.facts[compute_fact_id(dispute, value)]
-        if dispute.tree == "chunks" and dispute.end - dispute.start == 1:
-            width = self.graph.get_width(dispute.place.node)
-            (chunk,) = items
-            elements = [chunk[at : at + width] for at in range(0, len(chunk), width)]
-            first = dispute.start * (CHUNK_LENGTH // width)
-            return elements, [(first + i, first + i + 1) for i in range(len(elements))]
-        return items, compute_ranges(dispute.start, dispute.end, get_depth(self.genesis))
+    def _find_items(self, dispute: Dispute, value: bytes) -> tuple[bytes, ...] | None:
+        """What is under a hash, if it is known; of a chunk its elements."""
+        items = self.facts.get(compute_fact_id(dispute, value))
+        if items is not None and dispute.tree == "chunks" and dispute.end - dispute.start == 1:
+            return _cut(items[0], self.graph.get_width(dispute.place.node))
+        return items
 
-    def _open_below(self, dispute: Dispute, at: int, span: Range, agreed: Sequence[bytes]) -> bytes:
+    def _open_below(self, dispute: Dispute, at: int, agreed: Sequence[bytes]) -> bytes:
         """The dispute about item ``at`` of those below, which begins at the first need."""
-        start, end = span
+        is_element = dispute.tree == "chunks" and dispute.end - dispute.start == 1
+        if is_element:
+            start = dispute.start * (CHUNK_LENGTH // self.graph.get_width(dispute.place.node)) + at
+            end = start + 1
+        else:
+            ranges = compute_ranges(dispute.start, dispute.end, get_depth(self.genesis))
+            start, end = ranges[at]
         id_ = compute_dispute_id(dispute.id, dispute.tree, start, end, [*agreed])
         contest = self.contests[dispute.contest]
         if id_ in contest.disputes:
             return id_
         leaf: Leaf = ""
-        if dispute.tree == "chunks":
-            leaf = "element" if dispute.end - dispute.start == 1 else ""
-        elif end - start == 1:
+        if is_element:
+            leaf = "element"
+        elif end - start == 1 and dispute.tree != "chunks":
             leaf = _LEAVES[dispute.tree]
         place = self._locate(contest, dispute, leaf, start)
         below = replace(
@@ -360,6 +370,7 @@ class Work:
                 end=size,
                 leaf="",
                 place=dispute.place,
+                tensor=id_,
             )
             self._put_dispute(below)
         return id_
@@ -420,7 +431,7 @@ class Work:
             found = dispute.classes[value]
             if found.known:
                 continue
-            if not dispute.leaf and compute_fact_id(dispute, value) in self.facts:
+            if not dispute.leaf and self._find_items(dispute, value) is not None:
                 # It was learnt elsewhere while nobody asked here.
                 self._clear(contest.id, dispute.id, [value], known=True)
                 self._part(contest.id, dispute.id, value)
@@ -430,7 +441,7 @@ class Work:
     def _raise(self, contest_id: bytes, dispute_id: bytes, value: bytes, claims: int) -> None:
         """Ask claims of a class for the items under its hash, or for the opening of its dispute."""
         dispute = self.contests[contest_id].disputes[dispute_id]
-        due = self.now + self._compute_grace(dispute)
+        due = self._compute_start(dispute) + self._compute_grace(dispute)
         found = dispute.classes[value]
         found = replace(found, asked=(*found.asked, (claims, due)))
         self._put_dispute(replace(dispute, classes=dispute.classes.set(value, found)))
@@ -451,21 +462,30 @@ class Work:
         ranges = compute_ranges(dispute.start, dispute.end, get_depth(self.genesis))
         return _HEAD + sum(_ITEM if end - start > 1 else _LEAF for start, end in ranges)
 
-    def _compute_grace(self, dispute: Dispute) -> int:
-        """How long an answer may take when nothing is late: more, the more may be asked at once.
+    def _compute_start(self, dispute: Dispute) -> int:
+        """From when on an answer can be expected of every claim in a dispute.
 
-        The first answer about a tensor may need its interval traced once more, and so may those to
-        each of the other rivals.
+        Not before whoever stands for a claim had the time to trace what is in dispute, even where
+        others made the claim, and answered for it all the way here, before that.
         """
+        contest = self.contests[dispute.contest]
+        start = max(self.now, contest.until)
+        return max(start, contest.disputes[dispute.tensor].ready) if dispute.tensor else start
+
+    def _compute_grace(self, dispute: Dispute) -> int:
+        """How long an answer may take when nothing is late: more, the more may be asked at once."""
         clocks = self.genesis.clocks
-        group = self.contests[dispute.contest].group
-        load = self.loads[group]
-        if dispute.leaf:
-            return clocks.grace + load * clocks.opening
-        grace = clocks.grace + load * clocks.answer
-        if dispute.tree == "chunks" and dispute.is_root:
-            grace += 2 * clocks.replay * max(1, self._count_rivals(group))
-        return grace
+        load = self.loads[self.contests[dispute.contest].group]
+        return clocks.grace + load * (clocks.opening if dispute.leaf else clocks.answer)
+
+    def _compute_replays(self, contest_id: bytes) -> int:
+        """How long one machine may take to trace the interval of a tensor once more.
+
+        It may be at work on that interval, and each other rival may have one that was asked before;
+        what is asked about one interval is traced together.
+        """
+        rivals = self._count_rivals(self.contests[contest_id].group)
+        return self.genesis.clocks.replay * (max(1, rivals) + 1)
 
     def _count_rivals(self, group: bytes) -> int:
         return self.contests[group].live.bit_count() - 1
@@ -482,7 +502,8 @@ class Work:
             late |= sum(claims for claims, due in found.asked if due < self.now)
             if found.asked and not dispute.leaf and not known:
                 self._withdraw(dispute, value)
-            classes = classes.set(value, replace(found, asked=(), known=known or found.known))
+            items = self._find_items(dispute, value) if known else found.items
+            classes = classes.set(value, Class(found.mask, (), items))
         if late & contest.live:
             self._charge(contest, late & contest.live)
         dispute = replace(dispute, classes=classes)
@@ -504,8 +525,9 @@ class Work:
         changed = list(contest.claims)
         for claim, due in contest.find_due(claims, self.now).items():
             found = changed[claim]
-            left = found.left - (self.now - max(due, found.mark))
-            changed[claim] = replace(found, left=left, mark=self.now)
+            ran = self.now - max(due, found.mark)
+            if ran > 0:
+                changed[claim] = replace(found, left=found.left - ran, mark=self.now)
         self._put(replace(self.contests[contest.id], claims=tuple(changed)))
 
     # --- sides
@@ -515,13 +537,14 @@ class Work:
     ) -> None:
         """Have a contest of sub-claims decide a dispute, a window for each side that is needed.
 
-        Claims that come to a side later have a window of their own, which is the side's then.
+        Claims that come to a side later have a window of their own, which is the side's then, and
+        so have its sub-claims their budgets: nobody could answer for the new ones before.
         """
         if dispute.id not in self.contests:
             if not needed:
                 return
             self._nest(contest, dispute)
-        below = self.contests[dispute.id]
+        below, renewed = self.contests[dispute.id], 0
         for value in sorted(live):
             id_ = compute_side_id(dispute.id, value)
             side = below.sides.get(id_)
@@ -533,11 +556,22 @@ class Work:
                 side = Side(value)
                 self.sides = self.sides.set(id_, below.id)
             if side.closes < 0 or live[value] & ~side.backed:
-                closes = self.now + self._compute_window(below)
+                closes = self._compute_start(dispute) + self._compute_window(below)
                 side = replace(side, backed=live[value], closes=closes)
-                below = replace(below, sides=below.sides.set(id_, side))
+                until = max(below.until, closes)
+                below = replace(below, sides=below.sides.set(id_, side), until=until)
                 self._plan(Event(closes, "window", below.id, id_, b""))
-        self._put(below)
+                renewed |= side.members & below.live
+        self._put(self._renew(below, renewed) if renewed else below)
+
+    def _renew(self, contest: Contest, claims: int) -> Contest:
+        """Sub-claims that others stand for now have their whole budgets again."""
+        grace = self._compute_grace(contest.disputes[contest.root])
+        left, mark = self.genesis.clocks.budget, contest.until + grace
+        changed = list(contest.claims)
+        for claim in list_bits(claims):
+            changed[claim] = replace(changed[claim], left=left, mark=mark)
+        return replace(contest, claims=tuple(changed))
 
     def _nest(self, contest: Contest, dispute: Dispute) -> None:
         level: Level = "trace" if contest.level == "log" else "terms"
@@ -565,8 +599,7 @@ class Work:
         if not over or side.members & contest.live:
             return
         above = self.contests[contest.above]
-        dispute = above.disputes[contest.id]
-        self.fall(above.id, dispute.classes[side.value].mask, "undefended", dispute.place)
+        self.fall(above.id, side.backed, "undefended", above.disputes[contest.id].place)
 
     # --- falls
 
@@ -577,7 +610,7 @@ class Work:
 
     def _let_fall(self) -> None:
         falling, self._falling = self._falling, []
-        touched: dict[bytes, bool] = {}
+        touched: dict[bytes, int] = {}
         for fall in falling:
             contest = self.contests[fall.contest]
             gone = fall.claims & contest.live
@@ -595,11 +628,12 @@ class Work:
             self._put(contest)
             load = self.loads[contest.group] - gone.bit_count()
             self.loads = self.loads.set(contest.group, load)
-            touched[contest.id] = True
-        for contest_id in touched:
+            touched[contest.id] = touched.get(contest.id, 0) | gone
+        for contest_id, gone in touched.items():
             contest = self.contests[contest_id]
             for dispute in contest.asking:
-                self._dirty[contest_id, dispute] = True
+                if any(found.mask & gone for found in contest.disputes[dispute].classes.values()):
+                    self._dirty[contest_id, dispute] = True
             for side in contest.sides:
                 self._check_side(contest, side)
             for below in contest.below:
@@ -629,8 +663,9 @@ class Work:
         for below in map(self.contests.__getitem__, contest.below):
             dispute = contest.disputes[below.id]
             for side in below.sides.values():
-                if not dispute.classes[side.value].mask >> index & 1:
-                    continue
+                backed = dispute.classes[side.value].mask >> index & 1
+                if not backed or side.members & below.live:
+                    continue  # where somebody's sub-claim stands, it has not fallen
                 for member in list_bits(side.members):
                     claim = below.claims[member]
                     if claim.fall is not None and claim.fall.reason != "moot":
@@ -662,6 +697,20 @@ class Work:
 def get_depth(genesis: Genesis) -> int:
     """Levels of a tree that one answer goes down: log2 of the arity."""
     return genesis.arity.bit_length() - 1
+
+
+def _find_difference(mine: Sequence[bytes], theirs: Sequence[bytes]) -> int:
+    """The first item in which two sequences differ, which they do."""
+    at = 0
+    while mine[at] == theirs[at]:
+        at += 1
+    return at
+
+
+@lru_cache(1 << 10)
+def _cut(chunk: bytes, width: int) -> tuple[bytes, ...]:
+    """The elements of a chunk."""
+    return tuple(chunk[at : at + width] for at in range(0, len(chunk), width))
 
 
 def _is_record(genesis: Genesis, data: bytes, step: int) -> bool:

@@ -231,7 +231,8 @@ def _get_classes(dispute: Dispute, value: bytes) -> list[Class]:
 
 def _stand(work: Work, party: bytes, scope: bytes, root: bytes) -> None:
     backers = work.backers.get((scope, root)) or Map()
-    work.backers = work.backers.set((scope, root), backers.set(party, len(backers)))
+    if party not in backers:
+        work.backers = work.backers.set((scope, root), backers.set(party, len(backers)))
     work.stands = work.stands.set((scope, party), root)
 
 
@@ -246,21 +247,23 @@ def _bond(game: Game, work: Work, about: bytes, move: Bond, party: bytes) -> Non
     side = contest.sides[about]
     above = game.contests[contest.above]
     asked = above.disputes[contest.id].classes[side.value]
-    known = contest.index.get(move.root)
-    if known is None:
+    index = contest.index.get(move.root)
+    known = None if index is None else contest.claims[index]
+    if known is not None and known.side != about:
+        raise MoveRefusedError("this claim supports another side", where="about")
+    if known is not None and not known.is_open:
+        raise MoveRefusedError("this claim has fallen", where="root")
+    is_new = known is None or known.fall is not None
+    if is_new:
         if side.closes < game.now:
             raise MoveRefusedError("takes no new claims now", where="about")
         _check_bound(game, contest, side, move)
-    elif contest.claims[known].side != about:
-        raise MoveRefusedError("this claim supports another side", where="about")
-    elif contest.claims[known].fall is not None:
-        raise MoveRefusedError("this claim has fallen", where="root")
     backed = game.find_own(above, party) & asked.mask & above.live
     bonds = game.genesis.bonds
     amount = 0 if backed else bonds.trace if contest.level == "trace" else bonds.terms
     _stand(work, party, scope, move.root)
     work.note_bond(BondRecord(party, contest.level, scope, move.root, amount))
-    if known is None:
+    if is_new:
         work.note_answer(Answer(party, contest.level, ((scope, b"", move.root),)))
         work.add_claim(scope, move.root, about)
 

@@ -1,13 +1,19 @@
 """What a verdict does to the bonds: which come back, and who is paid from those that fell.
 
 All of it follows from the game, so that anyone with its transcript computes the same.  A bond comes
-back when what it stands behind has not fallen.  The others make one pot, which pays for the work
-that was done for the claim that stands, in proportion to what the clocks of the game allow for it:
-an answer, an opening, the trace of an interval.  The bond of a claim answers for the sub-claims
-that its party makes under it, so that nobody makes false ones for a true claim at no price.  Who
-only stood behind that claim has the bond back
-and no more; work for any other claim pays nothing, so that a party gains nothing by rivals of her
-own making.  When no claim stands, or nobody worked for it, the pot is nobody's.
+back when what it stands behind has not fallen, and stands for the claim that stands.  The bond of a
+claim answers for the sub-claims that its party makes under it, so that nobody makes false ones for
+a true claim at no price.
+
+The others make one pot, which pays for the work that was done for the claim that stands, in
+proportion to what the clocks of the game allow for it: an answer, an opening, the trace of an
+interval.  Who only stood behind that claim has the bond back and no more.  Three things keep a
+party from gaining by rivals of her own making:
+
+- Work for another claim pays nothing, and who lost a bond or backed a claim that fell is not paid.
+- Work below the log pays where one sub-claim for the standing claim is left.  Where there are two,
+  nobody can tell which is the true one: rivals that fall early leave false friends unrefuted.
+- When no claim stands, or nobody worked for it, the pot is nobody's.
 """
 
 from __future__ import annotations
@@ -15,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from vtrain.dispute.state import Answer, BondRecord, Game, Level, list_chain
+from vtrain.dispute.state import Answer, BondRecord, Contest, Game, Level, list_chain
 from vtrain.errors import MoveRefusedError
 from vtrain.spec.domains import GAME, compute_domain_hash
 from vtrain.wire import structs
@@ -63,20 +69,90 @@ def list_outcomes(game: Game) -> Settled:
     if not game.over:
         raise MoveRefusedError("there is no verdict yet", where="game")
     bonds = [item for item in list_chain(game.bonds) if isinstance(item, BondRecord)]
-    liars = _find_liars(game, bonds)
+    standing = _Standing(game)
+    liars = {bond.party for bond in bonds if not bond.amount and standing.has_lied(bond)}
     outcomes = tuple(
-        BondOutcome(*bond, int(not _find_reason(game, bond) and bond.party not in liars))
-        for bond in bonds
+        BondOutcome(*bond, int(standing.stands(bond) and bond.party not in liars)) for bond in bonds
     )
     pot = sum(found.amount for found in outcomes if not found.returned)
-    work = count_work(game) if pot else {}
+    losers = {found.party for found in outcomes if not found.returned}
+    work = _count_work(game, standing, losers) if pot else {}
     total = sum(work.values())
     shares = tuple(Share(party, pot * done // total) for party, done in work.items())
     return Settled(outcomes, shares, pot, pot - sum(share.amount for share in shares))
 
 
 def count_work(game: Game) -> dict[bytes, int]:
-    """Work by party for the claim that stands, in milliseconds of the clocks; first come first."""
+    """Work for the claim that stands, by party, in milliseconds of the clocks; first come first.
+
+    It is what a pot is shared by, and what a market shares by that has more than the pot: the stake
+    of the solver, who has no bond.  MoveRefusedError while the game goes on.
+    """
+    losers = {found.party for found in list_outcomes(game).outcomes if not found.returned}
+    return _count_work(game, _Standing(game), losers)
+
+
+def compute_outcomes_digest(settled: Settled) -> bytes:
+    """H_game(canonical encoding), which a verdict names."""
+    return compute_domain_hash(GAME, structs.encode(settled))
+
+
+class _Standing:
+    """What stands at the end of a game: a claim of the log, and what stands for it below."""
+
+    def __init__(self, game: Game) -> None:
+        self._game = game
+        self._root = find_standing(game)
+        self._known: dict[bytes, int] = {}
+
+    def backs(self, party: bytes) -> bool:
+        """Does a party back no other claim of the log?"""
+        return self._game.stands.get((self._game.id, party), self._root) == self._root
+
+    def stands(self, bond: BondRecord) -> bool:
+        """Has what a bond stands behind not fallen, and does it stand for the standing claim?"""
+        if bond.level == "log":
+            return bond.root == self._root
+        contest = self._game.contests[bond.scope]
+        return bool(self.find(contest) >> contest.index[bond.root] & 1)
+
+    def has_lied(self, bond: BondRecord) -> bool:
+        """Was a sub-claim false?  It did not only fall with all that it stood for."""
+        if bond.level == "log":
+            return False
+        contest = self._game.contests[bond.scope]
+        fall = contest.claims[contest.index[bond.root]].fall
+        return fall is not None and fall.reason != "moot"
+
+    def find(self, contest: Contest) -> int:
+        """The claims of a contest that stand for the standing one."""
+        if contest.id not in self._known:
+            self._known[contest.id] = self._compute(contest)
+        return self._known[contest.id]
+
+    def _compute(self, contest: Contest) -> int:
+        if contest.level == "log":
+            index = contest.index.get(self._root)
+            return 0 if index is None else 1 << index
+        above = self._game.contests[contest.above]
+        classes, found = above.disputes[contest.id].classes, 0
+        for side in contest.sides.values():
+            if classes[side.value].mask & self.find(above):
+                found |= side.members & contest.live
+        return found
+
+    def find_only(self, contest: Contest) -> int:
+        """The one claim of a contest that stands for the standing one; 0 where there are more."""
+        found = self.find(contest)
+        if found.bit_count() != 1:
+            return 0
+        if contest.level == "log" or self.find_only(self._game.contests[contest.above]):
+            return found
+        return 0
+
+
+def _count_work(game: Game, standing: _Standing, losers: set[bytes]) -> dict[bytes, int]:
+    """Work by party for what stands, in milliseconds of the clocks; first come first."""
     clocks, work = game.genesis.clocks, dict[bytes, int]()
     worth = {
         "answer": max(1, clocks.answer),
@@ -85,49 +161,24 @@ def count_work(game: Game) -> dict[bytes, int]:
         "trace": max(1, clocks.replay),
         "terms": max(1, clocks.answer),
     }
-    standing = find_standing(game)
     for answer in list_chain(game.answers):
-        if isinstance(answer, Answer) and _counts(game, answer, standing):
+        if not isinstance(answer, Answer) or answer.party in losers:
+            continue
+        if standing.backs(answer.party) and _counts(game, answer, standing):
             work[answer.party] = work.get(answer.party, 0) + worth[answer.kind]
     return work
 
 
-def compute_outcomes_digest(settled: Settled) -> bytes:
-    """H_game(canonical encoding), which a verdict names."""
-    return compute_domain_hash(GAME, structs.encode(settled))
-
-
-def _find_liars(game: Game, bonds: list[BondRecord]) -> set[bytes]:
-    """Parties of whom a sub-claim fell that had no bond of its own."""
-    free = [bond for bond in bonds if bond.level != "log" and not bond.amount]
-    return {bond.party for bond in free if _find_reason(game, bond) not in ("", "moot")}
-
-
-def _find_reason(game: Game, bond: BondRecord) -> str:
-    """Why what a bond stands behind fell; empty when it has not."""
-    fall = game.logs[bond.root].fall if bond.level == "log" else None
-    if bond.level != "log":
-        contest = game.contests[bond.scope]
-        fall = contest.claims[contest.index[bond.root]].fall
-    return "" if fall is None else fall.reason
-
-
-def _counts(game: Game, answer: Answer, standing: bytes) -> bool:
-    """Was it work for the standing claim, or for a sub-claim of it that has not fallen?"""
+def _counts(game: Game, answer: Answer, standing: _Standing) -> bool:
+    """Was it asked of what stands, or is it what stands?"""
     for contest_id, dispute, value in answer.where:
         contest = game.contests[contest_id]
-        own = game.find_own(contest, answer.party)
-        if not own:
-            continue
-        claim = contest.claims[own.bit_length() - 1]
-        stands = claim.root == standing if contest.level == "log" else claim.fall is None
-        if not stands:
-            continue
+        only = standing.find_only(contest)
         if answer.kind in ("trace", "terms"):
-            if claim.root == value:
+            if only >> contest.index[value] & 1:
                 return True
             continue
         classes = contest.disputes[dispute].classes
-        if any(found.mask & own for key, found in classes.items() if value in (key, b"")):
+        if any(found.mask & only for key, found in classes.items() if value in (key, b"")):
             return True
     return False

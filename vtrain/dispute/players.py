@@ -73,6 +73,15 @@ class Player:
         for contest in contests:
             if root in contest.index:
                 self._look(game, contest, root, asked, sides)
+        yield from self._make(game, asked, sides)
+
+    def _make(
+        self,
+        game: Game,
+        asked: list[tuple[int, Contest, Dispute]],
+        sides: list[tuple[Contest, bytes]],
+    ) -> Iterator[SignedMove]:
+        """The moves that answer what is asked, and back sub-claims of sides."""
         asked.sort(key=lambda item: (item[0], item[2].id))
         self._provider.want(
             traces=[contest.place.step for contest, _ in sides if contest.level == "trace"],
@@ -127,9 +136,11 @@ class Player:
                 continue
             tree = self._tree(below.level, below, below.place)
             known = below.index.get(tree.root)
+            claim = None if known is None else below.claims[known]
             if (below.id, self._party) not in game.stands:
-                fallen = known is not None and below.claims[known].fall is not None
-                if not fallen and (known is not None or side.closes >= game.now):
+                stands = claim is not None and claim.fall is None
+                may_come = claim is None or claim.is_open
+                if stands or (may_come and side.closes >= game.now):
                     sides.append((below, value))
             if known is not None:
                 self._look(game, below, tree.root, asked, sides)

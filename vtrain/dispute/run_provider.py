@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vtrain.audit.structure import Evidence, FindingError, check_structure, read_state
 from vtrain.dispute.engine_provider import EngineProvider, State
+from vtrain.dispute.kept_states import DEFAULT_KEEP, Keep
 from vtrain.engines.registry import open_session
 from vtrain.errors import NotProducedError
 from vtrain.train.layout import RunPaths
@@ -51,10 +52,20 @@ def load_run(run: Path, *, data: Path | None = None) -> DisputedRun:
     return DisputedRun(paths, compiled, signed, evidence)
 
 
-def defend(run: DisputedRun, *, engine: str = "auto") -> EngineProvider:
+def defend(
+    run: DisputedRun,
+    *,
+    engine: str = "auto",
+    keep: Keep = DEFAULT_KEEP,
+    progress: Callable[[int], None] = lambda done: None,
+) -> EngineProvider:
     """The claim of the run directory itself, from its log and checkpoints.
 
-    NotProducedError when its log is not the one that the claim signs.
+    The states between the checkpoints are kept first, as many as ``keep`` has room for, by doing
+    the run again: without any room it is ready at once, and each answer takes longer.  ``progress``
+    is told the steps that are ready.  NotProducedError when the run's log is not the one that the
+    claim signs, RunError at a step that does not come out as the log says; others as of
+    ``EngineProvider``.
     """
     evidence, task = run.evidence, run.task
     if not evidence.records:
@@ -63,23 +74,48 @@ def defend(run: DisputedRun, *, engine: str = "auto") -> EngineProvider:
     def find_state(step: int) -> State | None:
         if step not in evidence.checkpoints:
             return None
-        return read_state(run.paths, task.spec, task.graph, evidence.records, step)
+        try:
+            return read_state(run.paths, task.spec, task.graph, evidence.records, step)
+        except FindingError:
+            return None  # spoiled since the run was loaded: an earlier one does
 
     session = open_session(engine, task.graph, task.samples)
-    return EngineProvider(task, session, records=evidence.records, states=find_state)
+    provider = EngineProvider(
+        task,
+        session,
+        records=evidence.records,
+        states=find_state,
+        given=evidence.checkpoints,
+        keep=_keep_apart(keep, f"defend-{run.signed.claim.log_root.hex()}"),
+    )
+    provider.fill(progress)
+    return provider
 
 
 def redo(
     run: DisputedRun,
     *,
     engine: str = "auto",
+    keep: Keep = DEFAULT_KEEP,
     progress: Callable[[int], None] = lambda done: None,
 ) -> EngineProvider:
     """The true claim about the run's task: trains it anew, from the initial state on.
 
-    It is of as many steps as the run's claim has.
+    It is of as many steps as the run's claim has.  States are kept meanwhile, as many as ``keep``
+    has room for; ``progress`` is told the steps done.  Errors are those of ``EngineProvider``.
     """
     task = run.task
     session = open_session(engine, task.graph, task.samples)
     steps = run.signed.claim.log_size
-    return EngineProvider(task, session, steps=steps, progress=progress)
+    return EngineProvider(
+        task,
+        session,
+        steps=steps,
+        progress=progress,
+        keep=_keep_apart(keep, f"redo-{run.signed.claim.task_id.hex()}"),
+    )
+
+
+def _keep_apart(keep: Keep, name: str) -> Keep:
+    """One folder may be named for many claims: each has its own in it."""
+    return keep if keep.folder is None else replace(keep, folder=keep.folder / name)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from immutables import Map
@@ -95,7 +95,7 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of a contest.  ``left`` of its budget was left at ``mark``; see ``Contest.clock``."""
+    """A claim of a contest.  ``left`` of its budget is left at ``mark``, before which none runs."""
 
     root: bytes
     side: bytes
@@ -103,13 +103,22 @@ class Claim:
     mark: int
     fall: Fall | None = None
 
+    @property
+    def is_open(self) -> bool:
+        """Has nothing shown it to be false?
+
+        What fell because nobody was there to answer, or to need it, may be claimed anew as long as
+        its side takes claims: by whoever comes to the side later, and can answer.
+        """
+        return self.fall is None or self.fall.reason in {"silent", "undefended", "moot"}
+
 
 @dataclass(frozen=True)
 class Side:
     """What sub-claims are needed for: the claims that have ``value`` where a dispute arrived.
 
-    ``members`` are the sub-claims, of its own contest; ``backed`` the live claims above that it
-    stood for when last looked at.  ``closes`` is the end of its window, -1 while no rival asks.
+    ``members`` are the sub-claims, of its own contest; ``backed`` the live claims above that have
+    had a window.  ``closes`` is the end of the last one, -1 while no rival asks.
     """
 
     value: bytes
@@ -123,12 +132,17 @@ class Class:
     """Claims that have the same hash, or the same content, where a dispute is.
 
     ``asked`` are sets of them with when their answer is due: whoever comes later has more time.
-    ``known``: is the answer there?
+    ``items`` are what they have below, once that is known.
     """
 
     mask: int
     asked: tuple[tuple[int, int], ...] = ()
-    known: bool = False
+    items: tuple[bytes, ...] | None = None
+
+    @property
+    def known(self) -> bool:
+        """Is the answer there?"""
+        return self.items is not None
 
     @property
     def owing(self) -> int:
@@ -142,7 +156,9 @@ class Dispute:
 
     ``size`` are the leaves of the tree, ``length`` the bytes of a tensor (0: not of chunks).  A
     dispute that has arrived at a ``leaf`` has contents as the values of its classes; ``ruling`` is
-    what the referee computed for it (empty when no value comes out).
+    what the referee computed for it (empty when no value comes out).  ``tensor`` is the dispute
+    about the whole tensor, of which ``ready`` says when each of its claims may be expected to have
+    traced it.
     """
 
     id: bytes
@@ -156,6 +172,8 @@ class Dispute:
     place: Place
     classes: Map[bytes, Class] = field(default_factory=Map)
     ruling: bytes | None = None
+    tensor: bytes = b""
+    ready: int = 0
 
     @property
     def is_root(self) -> bool:
@@ -175,7 +193,8 @@ class Contest:
     ``above`` is the contest that waits for it ("" at the top), in which dispute ``id`` is; a
     contest at the top is a group of claims of the log.  ``live`` are the claims that have not
     fallen, ``asking`` the disputes in which something is asked, ``below`` the contests that decide
-    disputes of this one.
+    disputes of this one.  ``until`` is the end of its windows for sub-claims: before it nothing is
+    overdue, since whoever made a claim need not be who can answer for it.
     """
 
     id: bytes
@@ -192,13 +211,19 @@ class Contest:
     disputes: Map[bytes, Dispute] = field(default_factory=Map)
     asking: Map[bytes, bool] = field(default_factory=Map)
     below: tuple[bytes, ...] = ()
+    until: int = 0
+
+    def find_allies(self, claims: int) -> int:
+        """The claims that no one of these ``claims`` (some) is a rival of: those of their side."""
+        if self.level == "log":
+            return 0
+        first = (claims & -claims).bit_length() - 1
+        members = self.sides[self.claims[first].side].members
+        return 0 if claims & ~members else members
 
     def crosses(self, first: int, second: int) -> bool:
         """Is there a claim of each set that the other's contradicts?  Those of a side do not."""
-        if self.level == "log":
-            return bool(first and second)
-        own = [side.members for side in self.sides.values()]
-        return any(first & side and second & ~side for side in own)
+        return bool(first and second & ~self.find_allies(first))
 
     def find_due(self, claims: int, before: int) -> dict[int, int]:
         """When each of these ``claims`` first owed what it still owes, if that is before a time."""
@@ -440,6 +465,7 @@ def compute_dispute_id(
     return _compute_id("dispute", {**about, "end": end, "start": start, "tree": tree})
 
 
+@lru_cache(1 << 12)
 def compute_side_id(dispute: bytes, value: bytes) -> bytes:
     """Of the claims that have ``value`` in a dispute."""
     return _compute_id("side", {"dispute": dispute, "value": value})
@@ -447,14 +473,15 @@ def compute_side_id(dispute: bytes, value: bytes) -> bytes:
 
 def compute_fact_id(dispute: Dispute, value: bytes) -> bytes:
     """Of what has the hash ``value`` over a dispute's range: the same in every dispute there."""
-    return _compute_id(
-        "fact",
-        {
-            "end": dispute.end,
-            "hash": value,
-            "length": dispute.length,
-            "root": int(dispute.is_root and dispute.tree == "chunks"),
-            "start": dispute.start,
-            "tree": dispute.tree,
-        },
-    )
+    is_root = dispute.is_root and dispute.tree == "chunks"
+    span = dispute.start, dispute.end
+    return _compute_fact_id(dispute.tree, dispute.length, span, is_root, value)
+
+
+@lru_cache(1 << 12)
+def _compute_fact_id(
+    tree: Tree, length: int, span: tuple[int, int], is_root: bool, value: bytes
+) -> bytes:
+    start, end = span
+    about: dict[str, cbor.Value] = {"end": end, "hash": value, "length": length, "start": start}
+    return _compute_id("fact", {**about, "root": int(is_root), "tree": tree})

@@ -1,4 +1,4 @@
-"""One writer for each run directory."""
+"""One writer for each folder."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from vtrain.errors import RunError
 
 
 @contextmanager
-def hold_lock(path: Path) -> Iterator[None]:
+def hold_lock(
+    path: Path, refusal: str = "another process trains into this folder"
+) -> Iterator[None]:
     """Hold an exclusive ``flock`` on ``path``; the system drops it when the process dies.
 
-    RunError when another process holds it; StorageError when the file cannot be made.
+    RunError, with the text of ``refusal``, when another process holds it; StorageError when the
+    file cannot be made.
     """
     with storing(path):
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
@@ -25,9 +28,7 @@ def hold_lock(path: Path) -> Iterator[None]:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise RunError(
-                    "another process trains into this folder", where=str(path.parent)
-                ) from None
+                raise RunError(refusal, where=str(path.parent)) from None
         yield
     finally:
         os.close(handle)

@@ -22,6 +22,7 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
 from vtrain import __version__
@@ -559,6 +560,8 @@ async def _body(
                     received.append(part)
         except TimeoutError:
             raise RequestError("did not arrive in time", where="body") from None
+        except ClientDisconnect:  # a defect of nobody's, which would be logged as one
+            raise RequestError("did not arrive", where="body") from None
         yield b"".join(received)
 
 

@@ -634,7 +634,8 @@ class GameService:
                 verdict = rules.find_verdict(game)
                 if verdict is None:
                     raise NotFoundError("there is no verdict yet", where="verdict")
-                self.market.settle(Settlement(verdict, money.list_outcomes(game)))
+                settled = money.list_outcomes(game)
+                self.market.settle(Settlement(verdict, settled, money.count_work(game)))
                 self._writer.submit(partial(self._settled, game_id)).result()
             except VtrainError as error:
                 troubles.append(error)

@@ -41,11 +41,13 @@ class Settlement:
     """The end of a game: its verdict, what became of every bond, and who is paid from the pot.
 
     Bonds that were locked but are not here belong to moves that never were accepted: they are given
-    back.
+    back.  ``work`` is what each party did for the claim that stands, in milliseconds of the game's
+    clocks: what to share by when there is more than the pot to share, such as a solver's stake.
     """
 
     verdict: Verdict
     settled: Settled
+    work: Mapping[bytes, int]
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class Market(Protocol):
         ...
 
     def cancel(self, game: bytes) -> None:
-        """The game of one ``open`` was refused after all."""
+        """The game of one ``open`` was refused after all; nothing when there is no such game."""
         ...
 
     def lock(self, bond: BondClaim) -> None:
@@ -80,7 +82,7 @@ class Market(Protocol):
         ...
 
     def release(self, bond: BondClaim) -> None:
-        """The move of one ``lock`` was refused after all."""
+        """The move of one ``lock`` was refused after all; nothing when there is no such lock."""
         ...
 
     def settle(self, settlement: Settlement) -> None:
@@ -131,7 +133,7 @@ class MemoryMarket:
     def cancel(self, game: bytes) -> None:
         with self._lock:
             self.games[game] -= 1
-            if not self.games[game]:
+            if self.games[game] <= 0:
                 del self.games[game]
 
     def lock(self, bond: BondClaim) -> None:

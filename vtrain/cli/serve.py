@@ -123,6 +123,7 @@ def command(
             port=port,
             market=ledger or MemoryMarket(),
             ledger=ledger,
+            free=free_bonds,
             token="" if token is None else read_token(token),
             allow_private_webhooks=allow_private_webhooks,
             proxies=proxies,

@@ -37,7 +37,9 @@ class Bench:
     def start(self, limits: Limits = LIMITS) -> GameService:
         """One more service on the database."""
         store = Store(self.url)
-        service = GameService(store, SERVICE_KEY, self.market, limits=limits, ticks=self.hands)
+        service = GameService(
+            store, SERVICE_KEY, self.market, limits=limits, free=True, ticks=self.hands
+        )
         self._open.append((service, store))
         return service
 

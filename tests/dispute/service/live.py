@@ -27,7 +27,7 @@ def serving(
 ) -> Iterator[str]:
     """The URL of a service on the database ``url``."""
     with closing(Store(url)) as store:
-        service = GameService(store, key, market or MemoryMarket(), limits=limits)
+        service = GameService(store, key, market or MemoryMarket(), limits=limits, free=True)
         with (
             closing(service),
             closing(Courier(service, store, allow_private=True)) as courier,

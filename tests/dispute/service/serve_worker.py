@@ -18,6 +18,7 @@ if __name__ == "__main__":
         sys.argv[1],
         key,
         market=MemoryMarket(),
+        free=True,
         port=int(sys.argv[3]),
         limits=replace(LIMITS, least=LEAST),
         ready=lambda url: print(url, public_key(key).hex(), flush=True),  # noqa: T201

@@ -45,7 +45,7 @@ from vtrain.dispute.service import webhooks
 from vtrain.dispute.service.games import GameService
 from vtrain.dispute.service.limits import LIMITS
 from vtrain.dispute.service.market import MemoryMarket
-from vtrain.dispute.service.problems import BusyError, find_refusal
+from vtrain.dispute.service.problems import BusyError, TermsError, find_refusal
 from vtrain.dispute.service.protocol import Connections
 from vtrain.dispute.service.receipts import SignedReceipt
 from vtrain.dispute.service.settler import Settler
@@ -148,6 +148,44 @@ def test_a_bond_that_is_refused_late_is_released(
     assert find_refusal(caught.value)
     assert not market.locked
     assert market.balances[public_key(HONEST)] == 100
+
+
+def test_bonds_of_nothing_are_refused_unless_told_otherwise(bench: Bench) -> None:
+    free = bench.start()
+    service = GameService(bench.store(free), SERVICE_KEY, MemoryMarket())
+    with closing(service):
+        with pytest.raises(TermsError) as caught:
+            open_game(service)
+        assert caught.value.where == "bonds.log"
+        open_game(service, bonds=BONDS)
+
+
+def test_a_market_that_fails_keeps_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it raised may have happened: it is undone, and the same is tried again."""
+    market = bench.market = MemoryMarket({public_key(HONEST): 100})
+    service = bench.start()
+    lock, begin = market.lock, market.open
+
+    def fail_late(call: Any) -> Any:
+        def failing(*arguments: Any) -> None:
+            call(*arguments)
+            raise OSError("the line is dead")
+
+        return failing
+
+    with monkeypatch.context() as patch:
+        patch.setattr(market, "open", fail_late(begin))
+        with pytest.raises(BusyError, match="market failed"):
+            open_game(service, bonds=BONDS)
+    assert not market.games
+    game = open_game(service, bonds=BONDS)
+    bond = make_bond(game, make_log().root, HONEST)
+    with monkeypatch.context() as patch:
+        patch.setattr(market, "lock", fail_late(lock))
+        with pytest.raises(BusyError, match="market failed"):
+            submit(service, bond)
+    assert not market.locked
+    assert submit(service, bond).result().receipt.sequence == 2
 
 
 def test_a_game_that_is_refused_late_is_cancelled(bench: Bench) -> None:

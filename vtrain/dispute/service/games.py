@@ -18,8 +18,9 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Final
@@ -29,13 +30,14 @@ from sqlalchemy import Connection, bindparam, case, func, insert, select, update
 
 from vtrain.attest.keys import PrivateKey, public_key, verify_signature
 from vtrain.dispute import game as rules
-from vtrain.dispute import money
+from vtrain.dispute.arbiter import check_terms, describe_bond, make_settlement
 from vtrain.dispute.genesis import make_genesis
 from vtrain.dispute.service import receipts, store
 from vtrain.dispute.service.clock import ServiceClock, Ticks, count_monotonic
 from vtrain.dispute.service.limits import LIMITS, Limits
-from vtrain.dispute.service.market import BondClaim, Market, Notice, Settlement
+from vtrain.dispute.service.market import BondClaim, Market, Notice
 from vtrain.dispute.service.problems import (
+    BondRefusedError,
     BusyError,
     ConflictError,
     NotFoundError,
@@ -61,7 +63,7 @@ from vtrain.dispute.service.receipts import (
     sign_time,
 )
 from vtrain.dispute.service.writer import Writer
-from vtrain.dispute.state import BondRecord, DisputedGraph, Game, Verdict, compute_game_id
+from vtrain.dispute.state import DisputedGraph, Game, Verdict, compute_game_id
 from vtrain.errors import EncodingError, MoveRefusedError, SignatureError, StorageError, VtrainError
 from vtrain.wire import cbor, structs
 from vtrain.wire.dispute import Clocks, Genesis, SignedMove
@@ -176,6 +178,7 @@ class _Batch:
 class GameService:
     """Hosts games in ``db`` and signs what it says with ``key``.  Thread-safe.
 
+    Bonds of games cost something, unless they may be ``free``.
     ``listen`` is called with the notices of every committed transaction, other processes' among
     them.  StorageError when the database is of another service key: its chains of receipts could
     not go on.
@@ -188,9 +191,11 @@ class GameService:
         market: Market,
         *,
         limits: Limits = LIMITS,
+        free: bool = False,
         ticks: Ticks = count_monotonic,
     ) -> None:
         self._db, self._key, self.market, self.limits = db, key, market, limits
+        self._free = free
         self.public = public_key(key)
         self._me, self._turn, self._number = secrets.token_bytes(16), -1, 0
         self._cache: OrderedDict[bytes, Loaded] = OrderedDict()
@@ -248,7 +253,8 @@ class GameService:
             if first is not None:
                 return first, False
             game = rules.start(genesis, self._check_genesis(opening))
-            self.market.open(game_id, genesis)
+            with self._undoing(lambda: self.market.cancel(game_id)):
+                self.market.open(game_id, genesis)
             try:
                 return self._writer.submit(
                     lambda batch: self._open(batch, opening, game, name)
@@ -274,6 +280,7 @@ class GameService:
         """Make the genesis anew, as whoever joins the game does, and compare; its graph."""
         given = opening.genesis
         task, graph = decode_task(opening.task), decode_graph(opening.graph)
+        check_terms(task, given, free=self._free)
         made = make_genesis(
             task,
             graph,
@@ -391,11 +398,12 @@ class GameService:
                 return _done(first)
             self._refuse(error, loaded, offer, at)
             raise
-        bond = _find_bond(loaded.game, after, offer)
+        bond = _find_bond(loaded.game, after, offer.signed)
         if bond is not None:
             try:
-                self.market.lock(bond)
-            except VtrainError as error:
+                with self._undoing(partial(self.market.release, bond)):
+                    self.market.lock(bond)
+            except BondRefusedError as error:
                 self._refuse(error, loaded, offer, at)
                 raise
         try:
@@ -407,6 +415,21 @@ class GameService:
         if bond is not None:
             future.add_done_callback(self._releaser(bond))
         return future
+
+    @contextmanager
+    def _undoing(self, undo: Callable[[], None]) -> Iterator[None]:
+        """What a market raises but BondRefusedError may have happened, and is undone.
+
+        BusyError then: the same may be tried again.
+        """
+        try:
+            yield
+        except BondRefusedError:
+            raise
+        except Exception as error:
+            undo()
+            reason = f"the market failed: {type(error).__name__}"
+            raise BusyError(reason, where="market") from error
 
     def _releaser(self, bond: BondClaim) -> Callable[[Future[SignedReceipt]], None]:
         def release(future: Future[SignedReceipt]) -> None:
@@ -461,7 +484,7 @@ class GameService:
         """Refuse a bond that the game has no room for, or for which too little is locked."""
         if len(after.stands) > max(self.limits.bonds + 1, len(before.stands)):  # the solver's, too
             raise TooLargeError(f"the game has {self.limits.bonds} bonds", where="game")
-        bond = _find_bond(before, after, offer)
+        bond = _find_bond(before, after, offer.signed)
         if bond is not None and (locked is None or locked.amount < bond.amount):
             raise BusyError("needs a higher bond now; send it again", where="move")
 
@@ -631,11 +654,7 @@ class GameService:
         for game_id in ids:
             try:
                 game = self.load(game_id).game
-                verdict = rules.find_verdict(game)
-                if verdict is None:
-                    raise NotFoundError("there is no verdict yet", where="verdict")
-                settled = money.list_outcomes(game)
-                self.market.settle(Settlement(verdict, settled, money.count_work(game)))
+                self.market.settle(make_settlement(game))
                 self._writer.submit(partial(self._settled, game_id)).result()
             except VtrainError as error:
                 troubles.append(error)
@@ -834,22 +853,10 @@ class GameService:
                 self._cache.popitem(last=False)
 
 
-def _find_bond(before: Game, after: Game, offer: Offer) -> BondClaim | None:
+def _find_bond(before: Game, after: Game, signed: SignedMove) -> BondClaim | None:
     """The bond that a move made, if it did and costs anything."""
-    if after.bonds is before.bonds or after.bonds is None:
-        return None
-    made = after.bonds.last
-    if not isinstance(made, BondRecord) or not made.amount:
-        return None
-    return BondClaim(
-        key=offer.digest,
-        game=before.id,
-        party=made.party,
-        level=made.level,
-        about=offer.signed.about,
-        root=made.root,
-        amount=made.amount,
-    )
+    bond = describe_bond(before, after, signed)
+    return bond if bond is not None and bond.amount else None
 
 
 def _find_due(loaded: Loaded) -> int | None:

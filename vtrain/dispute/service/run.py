@@ -49,6 +49,7 @@ def serve(
     port: int = 0,
     market: Market,
     ledger: Ledger | None = None,
+    free: bool = False,
     token: str = "",
     allow_private_webhooks: bool = False,
     proxies: Collection[str] = (),
@@ -58,14 +59,14 @@ def serve(
     """Serve the database at the URL ``db`` until the process is told to stop (SIGINT, SIGTERM).
 
     ``market`` holds the bonds; a ``ledger``, which may be the same, is what the operator enters
-    deposits in.  ``proxies`` are the addresses of reverse proxies, whose word on where a request
+    deposits in; without ``free`` no game is hosted whose bonds cost nothing.  ``proxies`` are the addresses of reverse proxies, whose word on where a request
     comes from is taken.  ``ready`` is called with the service's URL once it listens; port 0 takes a
     free one.  StorageError when the database or the address cannot be had.
     """
     limits = fit_files(limits)
     sys.setswitchinterval(_SWITCH_SECONDS)
     with closing(Store(db)) as store:
-        service = GameService(store, key, market, limits=limits)
+        service = GameService(store, key, market, limits=limits, free=free)
         with closing(service), closing(Settler(service)) as settler:
             courier = Courier(service, store, allow_private=allow_private_webhooks)
             with closing(courier):

@@ -29,6 +29,7 @@ from blake3 import blake3
 from sqlalchemy import Connection, bindparam, case, func, insert, select, update
 
 from vtrain.attest.keys import PrivateKey, public_key, verify_signature
+from vtrain.commit.database import storing
 from vtrain.dispute import game as rules
 from vtrain.dispute.arbiter import check_terms, describe_bond, make_settlement
 from vtrain.dispute.genesis import make_genesis
@@ -205,6 +206,8 @@ class GameService:
         self._graphs: OrderedDict[bytes, DisputedGraph] = OrderedDict()
         self._opening = threading.Lock()
         self._listeners: list[Callable[[Sequence[Notice]], None]] = []
+        self._connection: Connection | None = None
+        """The writer's, between two transactions."""
         self._persisted = self._resume()
         self._clock = ServiceClock(ticks, self._persisted, limits.gap)
         self._writer = Writer(self._run, waiting=limits.queue, batch=limits.batch)
@@ -229,6 +232,8 @@ class GameService:
     def close(self) -> None:
         """Store what was accepted, then stop."""
         self._writer.close()
+        if self._connection is not None:
+            self._connection.close()
 
     def listen(self, listener: Callable[[Sequence[Notice]], None]) -> None:
         """Have ``listener`` called after each commit that has events; it must return at once."""
@@ -583,7 +588,7 @@ class GameService:
 
     def _transact(self, works: Sequence[Callable[[_Batch], Any]]) -> list[Any]:
         results: list[Any] = []
-        with self._db.write() as connection:
+        with self._write() as connection:
             now, ticks = self._clock.read()
             row = connection.execute(_TAKE_TURN, {"now": now, "me": self._me}).one()
             batch = _Batch(connection, int(row.clock))
@@ -606,6 +611,21 @@ class GameService:
             for listener in self._listeners:
                 listener(batch.notices)
         return results
+
+    @contextmanager
+    def _write(self) -> Iterator[Connection]:
+        """A transaction on the writer's own connection, which is made anew when one fails."""
+        with storing():
+            connection = self._connection or self._db.connect()
+            self._connection = None
+            try:
+                with connection.begin():
+                    yield connection
+            except BaseException:
+                connection.invalidate()
+                connection.close()
+                raise
+            self._connection = connection
 
     def _catch_up(self, batch: _Batch) -> None:
         """Take in what other processes have written since this one's last transaction."""

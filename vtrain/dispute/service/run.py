@@ -59,9 +59,10 @@ def serve(
     """Serve the database at the URL ``db`` until the process is told to stop (SIGINT, SIGTERM).
 
     ``market`` holds the bonds; a ``ledger``, which may be the same, is what the operator enters
-    deposits in; without ``free`` no game is hosted whose bonds cost nothing.  ``proxies`` are the addresses of reverse proxies, whose word on where a request
-    comes from is taken.  ``ready`` is called with the service's URL once it listens; port 0 takes a
-    free one.  StorageError when the database or the address cannot be had.
+    deposits in; without ``free`` no game is hosted whose bonds cost nothing.  ``proxies`` are the
+    addresses of reverse proxies, whose word on where a request comes from is taken.  ``ready`` is
+    called with the service's URL once it listens; port 0 takes a free one.  StorageError when the
+    database or the address cannot be had.
     """
     limits = fit_files(limits)
     sys.setswitchinterval(_SWITCH_SECONDS)

@@ -80,7 +80,7 @@ def hash_all(key: bytes, message: bytes, signature: bytes) -> int:
 
 
 def judge(key: bytes, message: bytes, signature: bytes) -> str:
-    """"holds", or the first condition that does not: "length", "key", "R", "S", "equation"."""
+    """ "holds", or the first condition that does not: "length", "key", "R", "S", "equation"."""
     if len(key) != 32 or len(signature) != 64:
         return "length"
     a, r = decode(key), decode(signature[:32])

@@ -492,9 +492,7 @@ def make_ed25519() -> Json:
                 "signature": c.hex(),
                 "holds": ed25519_rule.judge(a, b, c) == "holds",
                 "broken": ed25519_rule.judge(a, b, c).replace("holds", ""),
-                "openssl": len(a) == 32
-                and len(c) == 64
-                and ed25519_rule.is_equation_met(a, b, c),
+                "openssl": len(a) == 32 and len(c) == 64 and ed25519_rule.is_equation_met(a, b, c),
             }
             for name, a, b, c in cases
         ]

@@ -212,7 +212,8 @@ def alter(value: cbor.Value) -> Iterator[cbor.Value]:
         yield from TEXTS
     elif isinstance(value, list):
         yield value[:-1]
-        for count in (len(value) + 1, 9, 17, 64, 65, 128, 129, MOST_ITEMS - 1, MOST_ITEMS):
+        most = (MOST_ITEMS - 1, MOST_ITEMS) if value[:1] == [POINT] else ()
+        for count in (len(value) + 1, 9, 17, 64, 65, 128, 129, *most):
             yield [*value, *(value[-1:] or [0]) * (count - len(value))]
         yield value[::-1]
     else:

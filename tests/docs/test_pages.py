@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 
 
-@pytest.mark.parametrize("page", ["cli", "benchmarks", "operators"])
+@pytest.mark.parametrize("page", ["cli", "benchmarks", "operators", "auditing"])
 def test_written_page_is_up_to_date(page: str) -> None:
     script = ROOT / "docs" / f"make_{page}.py"
     spec = importlib.util.spec_from_file_location(script.stem, script)

@@ -38,9 +38,22 @@ def _rescale_leaf(site: Site, e: int) -> int:
 
 
 def _rescale_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """sat(rs(x * multiplier, shift)): the real factor multiplier * 2^-multiplier_exponent.
+    """sat(rs(x * multiplier, shift)), saturated to ``dtype``; nothing is clamped for i64.
 
-    out exponent = in exponent + multiplier_exponent - shift.
+    The real factor is multiplier * 2^-multiplier_exponent.  multiplier_exponent enters the exponent
+    of the output alone, no element.
+
+    Attributes:
+        dtype: text, one of i16, i32, i64.
+        shift: integer, -62 to 64; negative where it shifts to the left.
+        multiplier: integer, 1 to 65535.
+        multiplier_exponent: integer, 0 to 32.
+    Inputs: x any [...].
+    Output: ``dtype`` [...], exponent x.exponent + multiplier_exponent - shift.
+    Range: rs(x.lo * multiplier, shift) to rs(x.hi * multiplier, shift), both saturated as the
+        elements are.
+    Requires: x.lo * multiplier, x.hi * multiplier and both after the shift fit int64, before
+        anything is clamped.
     """
     require_keys(attrs, "dtype", "multiplier", "multiplier_exponent", "shift")
     require_inputs(inputs, "int")
@@ -118,13 +131,31 @@ def _aligned_ranges(
 
 
 def _add_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """a * 2^shift_a + b * 2^shift_b in int64: exponents aligned by exact left shifts."""
+    """a * 2^shift_a + b * 2^shift_b: the exponents are aligned by exact shifts to the left.
+
+    Attributes:
+        shift_a: integer, 0 to 62.
+        shift_b: integer, 0 to 62.
+    Inputs: a any [...]; b any [...].
+    Output: i64 [...], exponent a.exponent + shift_a, which is b.exponent + shift_b too.
+    Range: a.lo * 2^shift_a + b.lo * 2^shift_b to a.hi * 2^shift_a + b.hi * 2^shift_b.
+    Requires: each of the four products fits int64; a and b have one shape.
+    """
     a, _, (lo_a, hi_a), (lo_b, hi_b), exponent = _aligned_ranges(attrs, inputs)
     return integer_type("i64", a.shape, exponent, lo_a + lo_b, hi_a + hi_b, "the sum")
 
 
 def _sub_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """a * 2^shift_a - b * 2^shift_b in int64."""
+    """a * 2^shift_a - b * 2^shift_b: as ``add``.
+
+    Attributes:
+        shift_a: integer, 0 to 62.
+        shift_b: integer, 0 to 62.
+    Inputs: a any [...]; b any [...].
+    Output: i64 [...], exponent a.exponent + shift_a, which is b.exponent + shift_b too.
+    Range: a.lo * 2^shift_a - b.hi * 2^shift_b to a.hi * 2^shift_a - b.lo * 2^shift_b.
+    Requires: each of the four products fits int64; a and b have one shape.
+    """
     a, _, (lo_a, hi_a), (lo_b, hi_b), exponent = _aligned_ranges(attrs, inputs)
     return integer_type("i64", a.shape, exponent, lo_a - hi_b, hi_a - lo_b, "the difference")
 

@@ -380,7 +380,8 @@ class Bench:
         slots: tuple[Slot, ...] = tuple(
             arg if isinstance(arg, int) else Pointer(self._places[arg]) for arg in launch.args
         )
-        return Call(launch.file, launch.kernel, launch.grid, launch.block, slots, launch.shared)
+        shape = (launch.grid, launch.block)
+        return Call(launch.file, launch.kernel, *shape, slots, launch.shared, launch.cluster)
 
     def launch(self) -> None:
         """Queue all of it once."""

@@ -77,10 +77,7 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
         ".read_bytes()": "and reads its request",
     },
     "prove/evm.py": {".read_text()": "a contract of the package"},
-    "dispute/journal.py": {
-        "os.open": "a player's own journal, beside its key; frame by frame, each of a bounded size",
-        "os.fdopen": "as before",
-    },
+    "dispute/arbiter.py": {"logging.getLogger": "an arbiter's log for its operator"},
     "dispute/service/app.py": {
         ".open()": "a bell, which is no file",
         "logging.getLogger": "a service's log for its operator; what clients say is made printable",

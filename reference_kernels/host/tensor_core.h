@@ -8,7 +8,8 @@
 
 #include "fibers.h"
 
-// Address in the window of shared memory: everything that kernels address so is dynamic_shared.
+// Address in the window of shared memory: everything that kernels address so is dynamic_shared, or
+// with the number of a block of the cluster, from 1 on, above its 24 bits that block's.
 inline u32 shared_address(const void* at) {
     return (u32)((const unsigned char*)at - dynamic_shared);
 }
@@ -22,7 +23,17 @@ inline void require(bool holds, const char* kind) {
     if (!holds) report(kind);
 }
 
-inline unsigned char* shared_at(u32 address) { return dynamic_shared + address; }
+inline unsigned char* shared_at(u32 address) {
+    const u32 block = address >> 24;
+    if (block == 0) return dynamic_shared + address;
+    return shared_of_blocks[block - 1] + (address & 0xffffff);
+}
+// What reaches into another block must find it begun, and not yet ended.
+inline void require_block(u32 rank) {
+    require(rank < cluster_blocks, "no such block in the cluster");
+    require(has_cluster_met(), "reaches into a block that may not have begun");
+    require(is_alive(rank), "reaches into a block that has ended");
+}
 inline i32 byte_of(u32 word, int index, bool is_signed) {
     const u8 byte = (u8)(word >> (8 * index));
     return is_signed ? (i32)(i8)byte : (i32)byte;
@@ -101,9 +112,10 @@ struct Barrier {
 static_assert(sizeof(Barrier) == 8, "a barrier is a word");
 
 struct Bulk {
-    u32 to;
+    unsigned char* to;
     const void* from;
-    u32 bytes, barrier;
+    u32 bytes;
+    Barrier* barrier;
 };
 static Bulk bulks[256];
 static u32 bulk_count;
@@ -116,22 +128,25 @@ inline void end_phase_if_complete(Barrier* barrier) {
     barrier->parity ^= 1;
 }
 
+// The thread that asks may be of another block than the one that waits: pointers are of none.
 struct Phase {
-    u32 barrier, parity;
+    Barrier* barrier;
+    u32 parity;
 };
 inline bool is_over(void* phase) {
     const Phase wanted = *(Phase*)phase;
-    Barrier* const barrier = barrier_at(wanted.barrier);
+    Barrier* const barrier = wanted.barrier;
     // Bulk copies land now, at the last moment, and none that the phase does not wait for.
     for (u32 i = 0; i < bulk_count && barrier->parity == wanted.parity;) {
-        if (bulks[i].barrier != wanted.barrier) {
+        if (bulks[i].barrier != barrier) {
             i++;
             continue;
         }
         const Bulk bulk = bulks[i];
         for (u32 later = i + 1; later < bulk_count; later++) bulks[later - 1] = bulks[later];
         bulk_count--;
-        memcpy(shared_at(bulk.to), bulk.from, bulk.bytes);
+        memcpy(bulk.to, bulk.from, bulk.bytes);
+        // Below zero if they come before they are expected.
         barrier->bytes -= bulk.bytes;
         end_phase_if_complete(barrier);
     }
@@ -139,23 +154,26 @@ inline bool is_over(void* phase) {
 }
 
 // --- matrix descriptors: "Matrix Descriptor" and "Shared Memory Matrix Layout", K major, 128 bytes
+// or 64
 
 // Where byte ``k`` of row ``row`` of the described matrix lies.
 inline u32 described_address(u64 descriptor, u32 row, u32 k) {
     const u32 start = (u32)(descriptor & 0x3fff) << 4;
     const u32 stride = (u32)(descriptor >> 32 & 0x3fff) << 4;
-    const u32 linear = start + row / 8 * stride + row % 8 * 128 + k;
-    return linear ^ (linear >> 7 & 7) << 4;
+    const bool halved = descriptor >> 62 == 2;
+    const u32 linear = start + row / 8 * stride + row % 8 * (halved ? 64 : 128) + k;
+    return linear ^ (linear >> 7 & (halved ? 3 : 7)) << 4;
 }
-inline void require_swizzle_128(u64 descriptor) {
-    require(descriptor >> 62 == 1 && (descriptor >> 49 & 7) == 0,
-            "a matrix descriptor with another swizzle than that of 128 bytes");
+inline void require_known_swizzle(u64 descriptor) {
+    const u64 swizzle = descriptor >> 62;
+    require((swizzle == 1 || swizzle == 2) && (descriptor >> 49 & 7) == 0,
+            "a matrix descriptor with another swizzle than that of 128 bytes or 64");
 }
 
 template <int N, bool A_SIGNED, bool B_SIGNED>
 inline void multiply_described(i32* d, u64 a, u64 b) {
-    require_swizzle_128(a);
-    require_swizzle_128(b);
+    require_known_swizzle(a);
+    require_known_swizzle(b);
     const u32 warp = current / 32 % 4, lane = current % 32;
     for (u32 half = 0; half < 2; half++) {
         i32 left[32];
@@ -248,7 +266,7 @@ inline void mbarrier_arrive_expect(u32 barrier, u32 bytes) {
     mbarrier_arrive(barrier);
 }
 inline void mbarrier_wait(u32 barrier, u32 parity) {
-    host::Phase phase = {barrier, parity};
+    host::Phase phase = {host::barrier_at(barrier), parity};
     host::wait_until(host::is_over, &phase);
 }
 inline void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {
@@ -256,8 +274,24 @@ inline void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {
                   "a bulk copy that is not aligned to 16 bytes");
     host::require(host::bulk_count < 256, "more in flight than this emulation holds");
     host::bulk_count %= 256;
-    memset(host::shared_at(to), 0x5a, bytes);
-    host::bulks[host::bulk_count++] = {to, from, bytes, barrier};
+    unsigned char* const target = host::shared_at(to);
+    memset(target, 0x5a, bytes);
+    host::bulks[host::bulk_count++] = {target, from, bytes, host::barrier_at(barrier)};
+}
+
+inline u32 cluster_rank() { return host::current / host::block_threads; }
+inline void cluster_sync() { host::meet_at(host::cluster_barrier, host::thread_count); }
+inline void cluster_fence() {}
+inline u32 map_to_block(u32 address, u32 rank) { return address | (rank + 1) << 24; }
+inline void mbarrier_arrive_mapped(u32 barrier) {
+    host::require_block((barrier >> 24) - 1);
+    mbarrier_arrive(barrier);
+}
+inline void copy_bulk_to_all(u32 to, const void* from, u32 bytes, u32 barrier, u32 blocks) {
+    for (u32 rank = 0; rank < blocks; rank++) {
+        host::require_block(rank);
+        copy_bulk(map_to_block(to, rank), from, bytes, map_to_block(barrier, rank));
+    }
 }
 
 template <int REGISTERS>

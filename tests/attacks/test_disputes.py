@@ -399,14 +399,14 @@ def test_a_genesis_is_signed_and_of_its_graph(run: Run, liar: TraceProvider) -> 
         start(replace(genesis, signature=bytes(64)), run.graph)
     with pytest.raises(SignatureError):
         start(replace(genesis, log_root=b"r" * 32), run.graph)
-    for field_, false in (
-        ("arity", 12),
-        ("nodes", genesis.nodes + 1),
-        ("record_node", genesis.record_node - 1),
-        ("graph_root", b"g" * 32),
+    for false in (
+        replace(genesis, arity=12),
+        replace(genesis, nodes=genesis.nodes + 1),
+        replace(genesis, record_node=genesis.record_node - 1),
+        replace(genesis, graph_root=b"g" * 32),
     ):
         with pytest.raises(MoveRefusedError):
-            start(replace(genesis, **{field_: false}), run.task.graph)
+            start(false, run.task.graph)
 
 
 # --- what is refused, and says why

@@ -11,9 +11,25 @@ from pathlib import Path
 import pytest
 
 from tests.audit.runs import failed
+from tests.dispute.service.hostile import KINDS, Kind, Target, flooding
+from tests.dispute.service.live import serving
+from tests.dispute.service.logs import (
+    HONEST,
+    LEAST,
+    SERVICE_KEY,
+    get_documents,
+    get_graph,
+    make_bond,
+    make_log,
+    make_log_genesis,
+    make_players,
+)
 from vtrain.audit.verify import verify
 from vtrain.commit.files import FileEntry
 from vtrain.commit.log import LOG_HEADER
+from vtrain.dispute.client import Follower, connect
+from vtrain.dispute.service.limits import LIMITS as SERVICE_LIMITS
+from vtrain.dispute.state import compute_game_id
 from vtrain.errors import RunError, TaskError
 from vtrain.limits import LIMITS
 from vtrain.train.layout import RunPaths, encode_manifest, read_manifest
@@ -187,3 +203,36 @@ def test_a_key_of_very_many_parts_is_refused_before_it_is_parsed(tmp_path: Path)
     )
     with pytest.raises(TaskError, match="rates"):
         load_task(path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_hostile_connections_keep_nobody_from_moving(tmp_path: Path, kind: Kind) -> None:
+    """64 of them, from the address of the honest parties: these move, and the claim stands.
+
+    benchmarks/service.py has the figures; here a server shares its process with all clients.
+    """
+    clocks = replace(LEAST, join=1_500, trace=100, terms=100, budget=60_000, grace=60_000)
+    limits = replace(SERVICE_LIMITS, least=LEAST)
+    with (
+        serving(f"sqlite:///{tmp_path}/games.db", SERVICE_KEY, limits=limits) as url,
+        connect(url) as client,
+    ):
+        aim = make_log_genesis(1, clocks=replace(clocks, join=3_600_000))
+        genesis, game = make_log_genesis(clocks=clocks), compute_game_id(aim)
+        for each in (genesis, aim):
+            client.open(each, *get_documents())
+            client.move(make_bond(compute_game_id(each), make_log().root, HONEST))
+        waits: list[float] = []
+        with flooding(Target(url, aim, game), kind, 64) as target:
+            follower = Follower(client, compute_game_id(genesis), graph=get_graph())
+            while follower.verdict is None:
+                follower.poll(0.2)
+                for signed in (m for p in make_players() for m in p.moves(follower.game)):
+                    begin = time.monotonic()
+                    client.move(signed)
+                    waits.append(time.monotonic() - begin)
+        assert follower.verdict.standing == make_log().root
+        assert max(waits) < 10
+        if kind not in ("idle", "slow heads", "slow bodies", "garbage"):
+            assert target.requests, "nothing was asked"

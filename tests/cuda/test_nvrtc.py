@@ -21,7 +21,7 @@ import pytest
 from tests.cuda.host_device import KERNELS
 from vtrain.engines.cuda.compile import Compiler, list_architectures
 from vtrain.engines.cuda.cubin import Resources, read_resources
-from vtrain.engines.cuda.gemm import Choice, Epilogue, Factor, plan_matmul
+from vtrain.engines.cuda.gemm import PLAIN, SHAPES, Choice, Epilogue, Factor, Shape, plan_matmul
 from vtrain.engines.cuda.launch import Constant, Launch, Operand
 from vtrain.errors import KernelError
 from vtrain.ops import TABLE
@@ -58,10 +58,15 @@ def take(limits: dict[str, int], kernel: str) -> int:
     return next(limit for start, limit in limits.items() if kernel.startswith(start))
 
 
+SHAPED = [shape for shape in SHAPES if shape != PLAIN]
+
+
 @pytest.fixture(scope="module", params=list_architectures())
 def compiled(request: pytest.FixtureRequest) -> tuple[str, bytes]:
-    """All in one program: names do not clash either, as generated files need."""
-    names = [path.name for path in sorted(KERNELS.glob("*.cu"))]
+    """All in one program, but for other shapes of the same: names do not clash either, as generated
+    files need."""
+    others = {shape.file for shape in SHAPED}
+    names = [path.name for path in sorted(KERNELS.glob("*.cu")) if path.name not in others]
     text = "".join(f'#include "{name}"\n' for name in names)
     return request.param, Compiler(request.param, folder=None).compile("everything.cu", text)
 
@@ -94,25 +99,46 @@ def test_kernels_take_no_more_than_there_is(compiled: tuple[str, bytes]) -> None
     assert multiply == asked.keys() - ({*asked} if architecture == "sm_75" else set())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", SHAPED, ids=[shape.name for shape in SHAPED])
+def test_shapes_of_a_product_take_no_more_than_there_is(shape: Shape) -> None:
+    """By the same limits, for the one architecture that has them: nothing spills."""
+    compiler = Compiler("sm_90a", folder=None)
+    found = read_resources(compiler.compile(shape.file))
+    assert compiler.failures == {}
+    asked = find_shared("sm_90a", shape)
+    plain = {kernel for kernel in find_shared("sm_90a") if "wgmma" in kernel}
+    multiply = {kernel for kernel in found if "wgmma" in kernel}
+    assert multiply == {kernel + shape.tail for kernel in plain} == asked.keys() & multiply
+    for kernel in multiply:
+        assert found[kernel].registers <= take(MOST_REGISTERS, kernel), kernel
+        assert found[kernel].stack == 0, kernel
+        most = SHARED[90] * 1024 + RESERVED
+        assert found[kernel].shared + asked[kernel] <= most, kernel
+
+
 def round_up(value: int, unit: int) -> int:
     return -(-value // unit) * unit
 
 
-def find_shared(architecture: str) -> dict[str, int]:
+def find_shared(architecture: str, shape: Shape = PLAIN) -> dict[str, int]:
     """The most shared memory that each kernel which multiplies is launched with."""
     found: dict[str, int] = {}
-    for launch in plan_every_product(architecture):
+    for launch in plan_every_product(architecture, shape):
         if launch.kernel.startswith(("matmul_mma_", "matmul_wgmma_")):
             found[launch.kernel] = max(found.get(launch.kernel, 0), launch.shared)
     return found
 
 
-def plan_every_product(architecture: str) -> Iterator[Launch]:
+def plan_every_product(architecture: str, shape: Shape) -> Iterator[Launch]:
     """Each kernel: by its operands' ranges, few and many columns, and as on another device."""
     kinds = ("i16", "i8", "u8")
     window = Constant(struct.pack("<11q", 8, 8, 16, 8, 8, 3, 3, 1, 1, 1, 1))
     every = {
-        f"matmul_wgmma_{a}_{b}{tail}" for a in kinds for b in kinds for tail in ("", "_narrow")
+        f"matmul_wgmma_{a}_{b}{tail}{shape.tail}"
+        for a in kinds
+        for b in kinds
+        for tail in ("", "_narrow")
     }
     windows = {name.replace("wgmma", "wgmma_windows") for name in every}
     for left, right, columns, windowed in product(kinds, kinds, (40, 300), (False, True)):
@@ -126,14 +152,18 @@ def plan_every_product(architecture: str) -> Iterator[Launch]:
                 *(a, b, Epilogue(Operand(2)), architecture),
                 disabled=disabled,
                 least_products=0,
+                shape=shape,
             )
             yield from plan or ()
-    narrow = Choice("matmul_wgmma_i16_i16_narrow", False)
-    wide = Choice("matmul_wgmma_i16_i16", False)
+    narrow = Choice(f"matmul_wgmma_i16_i16_narrow{shape.tail}", False)
+    wide = Choice(f"matmul_wgmma_i16_i16{shape.tail}", False)
     for choice in (narrow, wide):
         a, b = (Factor(Operand(i), "i16", 40, 144, i == 0, *STORAGE["i16"]) for i in range(2))
         plan = plan_matmul(
-            *(a, b, Epilogue(Operand(2)), architecture), least_products=0, choice=choice
+            *(a, b, Epilogue(Operand(2)), architecture),
+            least_products=0,
+            choice=choice,
+            shape=shape,
         )
         yield from plan or ()
 

@@ -72,8 +72,17 @@ def test_ids_name_the_content() -> None:
     for case in VECTORS["sides"]:
         assert compute_side_id(*to_bytes([case["dispute"], case["value"]])).hex() == case["id"]
     for case in VECTORS["facts"]:
-        span = [case[name] for name in ("size", "length", "start", "end")]
-        dispute = Dispute(b"", b"", case["tree"], *span, "", Place())
+        dispute = Dispute(
+            id=b"",
+            contest=b"",
+            tree=case["tree"],
+            size=case["size"],
+            length=case["length"],
+            start=case["start"],
+            end=case["end"],
+            leaf="",
+            place=Place(),
+        )
         assert compute_fact_id(dispute, bytes.fromhex(case["hash"])).hex() == case["id"]
     kinds = ("groups", "disputes", "sides", "facts")
     ids = [case["id"] for kind in kinds for case in VECTORS[kind]]

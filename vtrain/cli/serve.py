@@ -32,9 +32,22 @@ from vtrain.cli.common import VtrainCommand
     help="Port to listen on; 0 takes a free one.",
 )
 @click.option(
+    "--deposits",
+    metavar="URL",
+    help="Database of the parties' deposits, of which bonds are locked; needs --token.",
+)
+@click.option("--free-bonds", is_flag=True, help="Ask nobody for a bond, whatever a game says.")
+@click.option(
     "--token",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="File with the operator's token; webhooks need it.",
+    help="File with the operator's token; deposits and webhooks need it.",
+)
+@click.option(
+    "--proxy",
+    "proxies",
+    multiple=True,
+    metavar="ADDRESS",
+    help="Reverse proxy whose X-Forwarded-For says where a request comes from; may be repeated.",
 )
 @click.option(
     "--allow-private-webhooks",
@@ -52,42 +65,68 @@ def command(
     key: Path,
     host: str,
     port: int,
+    deposits: str | None,
+    free_bonds: bool,
     token: Path | None,
+    proxies: tuple[str, ...],
     allow_private_webhooks: bool,
     least_clock: float | None,
 ) -> None:
     """Host disputes over HTTP until stopped: see docs/service.md.
 
-    Prints its address and the key of its receipts once it listens.  Bonds are asked of nobody: a
+    Prints its address and the key of its receipts once it listens.  Bonds come from deposits, which
+    the operator enters (POST /v1/deposits), unless --free-bonds says that there are none.  A
     marketplace embeds vtrain.dispute.service with a market port of its own.
     """
+    if (deposits is not None) == free_bonds:
+        raise click.UsageError("needs one of --deposits URL and --free-bonds")
+    if deposits is not None and token is None:
+        raise click.UsageError("--deposits needs --token: the operator enters them with it")
     from vtrain.dispute.service import require_server
 
     require_server()
+    from contextlib import ExitStack, closing
     from dataclasses import replace
 
     from vtrain.attest.keys import load_key, public_key
+    from vtrain.dispute.service.ledger import Ledger
     from vtrain.dispute.service.limits import LIMITS
+    from vtrain.dispute.service.market import MemoryMarket
     from vtrain.dispute.service.run import read_token, serve
     from vtrain.wire.dispute import Clocks
 
     limits = LIMITS
     if least_clock is not None:
         least = max(1, round(1000 * least_clock))
-        clocks = Clocks(join=least, trace=least, terms=max(least // 4, 1), match=least, grace=0)
+        clocks = Clocks(
+            join=least,
+            trace=least,
+            terms=max(least // 4, 1),
+            budget=least,
+            grace=max(least // 16, 1),
+            answer=0,
+            opening=0,
+            replay=0,
+        )
         limits = replace(LIMITS, least=clocks)
     private = load_key(key)
 
     def ready(url: str) -> None:
         echo(f"{url} {public_key(private).hex()}")
 
-    serve(
-        db,
-        private,
-        host=host,
-        port=port,
-        token="" if token is None else read_token(token),
-        allow_private_webhooks=allow_private_webhooks,
-        limits=limits,
-        ready=ready,
-    )
+    with ExitStack() as stack:
+        ledger = None if deposits is None else stack.enter_context(closing(Ledger(deposits)))
+        serve(
+            db,
+            private,
+            host=host,
+            port=port,
+            market=ledger or MemoryMarket(),
+            ledger=ledger,
+            free=free_bonds,
+            token="" if token is None else read_token(token),
+            allow_private_webhooks=allow_private_webhooks,
+            proxies=proxies,
+            limits=limits,
+            ready=ready,
+        )

@@ -26,6 +26,10 @@ from vtrain.commit.files import require_file
 from vtrain.errors import MissingExtraError, StorageError
 
 CONNECT_SECONDS: Final = 10
+LOCK_SECONDS: Final = 10
+"""For which a transaction on PostgreSQL waits for another's lock."""
+IDLE_SECONDS: Final = 30
+"""For which one may stand still: that of a process that hangs is undone."""
 _NAMES: Final = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
     "uq": "uq_%(table_name)s_%(column_0_N_name)s",
@@ -70,6 +74,13 @@ class Database:
         """A transaction that may write, committed at the end unless something is raised."""
         with storing(), self._writer.begin() as connection:
             yield connection
+
+    def connect(self) -> Connection:
+        """A connection for one transaction that writes after another, which its owner closes.
+
+        It saves what taking one from the pool costs each time; ``storing`` is the owner's, too.
+        """
+        return self._writer.connect()
 
     def lock(self, connection: Connection) -> None:
         """Wait until no other transaction that called this is under way.
@@ -121,9 +132,15 @@ def make_engine(url: str) -> Engine:
         require_postgres()
         if "connect_timeout" not in parsed.query:
             parsed = parsed.update_query_dict({"connect_timeout": str(CONNECT_SECONDS)})
-        return create_engine(
-            parsed.set(drivername="postgresql+psycopg"), pool_size=32, pool_pre_ping=True
+        engine = create_engine(
+            parsed.set(drivername="postgresql+psycopg"),
+            pool_size=32,
+            pool_pre_ping=True,
+            isolation_level="READ COMMITTED",  # whatever the server's default is
+            hide_parameters=True,
         )
+        event.listen(engine, "connect", _set_up_postgres)
+        return engine
     if kind != "sqlite":
         raise StorageError(f"{kind} is not supported; sqlite and postgresql are", where="db")
     if not parsed.database or parsed.database == ":memory:":
@@ -132,7 +149,9 @@ def make_engine(url: str) -> Engine:
     if file.exists():
         require_file(file, error=StorageError)  # SQLite would wait for whoever writes into a pipe
     try:
-        engine = create_engine(parsed, pool_size=32, connect_args={"timeout": 30})
+        engine = create_engine(
+            parsed, pool_size=32, connect_args={"timeout": 30}, hide_parameters=True
+        )
     except (ArgumentError, NoSuchModuleError, TypeError) as error:
         raise StorageError("is no database URL, such as sqlite:///PATH", where="db") from error
     event.listen(engine, "connect", _set_up_sqlite)
@@ -152,6 +171,20 @@ def _set_up_sqlite(connection: Any, _record: object) -> None:
     connection.isolation_level = None  # transactions begin as _begin_sqlite says
     for setting in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {setting}")
+
+
+def _set_up_postgres(connection: Any, _record: object) -> None:
+    # A process that stops in mid-transaction keeps its locks: it loses them, and nobody waits for
+    # them for ever.  A commit that was answered is on disk, whatever the server's default is.
+    settings = {
+        "lock_timeout": f"{LOCK_SECONDS}s",
+        "idle_in_transaction_session_timeout": f"{IDLE_SECONDS}s",
+        "synchronous_commit": "on",
+    }
+    with connection.cursor() as cursor:
+        for name, value in settings.items():
+            cursor.execute(f"SET {name} = '{value}'")
+    connection.commit()
 
 
 def _begin_sqlite(connection: Connection) -> None:

@@ -1,23 +1,29 @@
-"""A client of the dispute service that takes the service's word for nothing but the time.
+"""A client of the dispute service that takes the service's signed word alone, and holds it to that.
 
-``DisputeClient`` speaks the API; ``Follower`` replays a game from its receipts, so that whatever
-the service says is either what the rules make of signed moves, or a ServiceFaultError.
+``DisputeClient`` speaks the API; ``Follower`` replays a game from its receipts and signed times, so
+that whatever the service says is either what the rules make of signed moves, or a ServiceFaultError
+that holds what was signed.  The key that all must be signed with is in the genesis, hence in the
+game's id.
 """
 
 from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from vtrain.dispute.game import advance, find_deadline, find_verdict, start
+from vtrain.dispute.game import advance, apply, find_deadline, find_verdict, start
 from vtrain.dispute.service import require_client
 from vtrain.dispute.service.problems import (
     BusyError,
+    NotFoundError,
     RequestError,
     ServiceFaultError,
+    StallError,
+    find_refusal,
     from_problem,
 )
 from vtrain.dispute.service.receipts import (
@@ -27,16 +33,18 @@ from vtrain.dispute.service.receipts import (
     Page,
     Receipt,
     SignedReceipt,
+    SignedRefusal,
     compute_body_digest,
     to_moves,
-    verify_receipt,
+    verify_signed,
 )
-from vtrain.dispute.state import Game, Verdict, compute_game_id
-from vtrain.dispute.transcript import make
+from vtrain.dispute.state import DisputedGraph, Game, Verdict, compute_game_id
+from vtrain.dispute.transcript import make, replay
 from vtrain.errors import EncodingError, MoveRefusedError, SignatureError, VtrainError
 from vtrain.limits import LIMITS
 from vtrain.wire import structs
-from vtrain.wire.dispute import Genesis, SignedMove
+from vtrain.wire.dispute import MAX_MOVE, Genesis, SignedMove
+from vtrain.wire.graph import StepGraph, decode_graph
 
 if TYPE_CHECKING:
     import httpx
@@ -45,7 +53,13 @@ if TYPE_CHECKING:
 
 CBOR: Final = "application/cbor"
 _ATTEMPTS: Final = 6
+_KEPT: Final = 1024
+"""Refusals that a client keeps."""
+_SMALL: Final = 1 << 20
+"""Bytes of an answer that is no page and no graph."""
 _LEAST_WAIT: Final = 0.05
+PATIENCE: Final = 3600.0
+"""Seconds for which ``play`` and ``watch`` go on without a signed word that says anything new."""
 _RETRY: Final = 0.5
 """Seconds before a service that was away is asked again."""
 
@@ -54,10 +68,11 @@ class DisputeClient:
     """Talks to the service at ``url`` (http or https), whose receipts are by the key ``service``.
 
     ``service`` should be known from elsewhere; None takes what the service says first, and holds it
-    to that.  A request that did not arrive, or found the service busy, is sent again a few times:
-    every request may be.  BusyError when it stays away, ServiceFaultError when it contradicts
-    itself, and what the service refuses as the error that it names.  ``transport`` and ``pause``
-    (seconds) are for tests.
+    to that.  What it says of a game is by the key in the game's genesis, whatever this one is.  A
+    request takes ``timeout`` seconds in all, or that and what it was asked to wait; one that did
+    not arrive, or found the service busy, is sent again a few times: every request may be.
+    BusyError when it stays away, ServiceFaultError when it contradicts itself, and what the service
+    refuses as the error that it names.  ``transport`` and ``pause`` (seconds) are for tests.
     """
 
     def __init__(
@@ -78,10 +93,21 @@ class DisputeClient:
             raise RequestError("is no URL", where="url") from error
         if parsed.scheme not in ("http", "https") or not parsed.host:
             raise RequestError("is no http or https URL", where="url")
-        self._http = httpx.Client(base_url=parsed, timeout=timeout, transport=transport)
+        from vtrain.dispute.service.transport import TimedTransport
+
+        self._http = httpx.Client(
+            base_url=parsed,
+            timeout=timeout,
+            transport=transport or TimedTransport(timeout),
+            headers={"Accept-Encoding": "identity"},
+            trust_env=False,
+        )
         self._timeout, self._pause = timeout, pause
         self._address = parsed.netloc.decode()
         self._service = service
+        self._hosts: dict[bytes, bytes] = {}
+        self.refusals: deque[tuple[SignedMove, SignedRefusal]] = deque(maxlen=_KEPT)
+        """Moves that were refused, with the service's signed word on it."""
 
     def close(self) -> None:
         """Close the connections."""
@@ -113,23 +139,57 @@ class DisputeClient:
         body = structs.encode(Opening(genesis, task, graph))
         headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
         answer = self._request("POST", "/v1/games", body=body, headers=headers)
-        return self._check_receipt(answer, compute_game_id(genesis), structs.encode(genesis))
+        game = compute_game_id(genesis)
+        self._hosts[game] = genesis.host
+        return self._check_receipt(answer, game, structs.encode(genesis))
 
     def move(self, signed: SignedMove) -> SignedReceipt:
-        """Make a move; its receipt.  The same move again gives the same receipt."""
+        """Make a move; its receipt.  The same move again gives the same receipt.
+
+        An error by which it is refused has the service's signed word on that, which is checked and
+        kept in ``refusals``; ServiceFaultError when it is for something else.
+        """
         body = structs.encode(signed)
-        answer = self._request("POST", f"/v1/games/{signed.game.hex()}/moves", body=body)
+        try:
+            answer = self._request("POST", f"/v1/games/{signed.game.hex()}/moves", body=body)
+        except VtrainError as error:
+            if find_refusal(error):
+                self._keep_refusal(signed, body, find_refusal(error))
+            raise
         return self._check_receipt(answer, signed.game, body)
+
+    def _keep_refusal(self, signed: SignedMove, body: bytes, data: bytes) -> None:
+        found = structs.decode(SignedRefusal, data, "refusal")
+        self._check_signed(found, signed.game)
+        about = (found.refusal.game, found.refusal.digest)
+        if about != (signed.game, compute_body_digest(body)):
+            raise ServiceFaultError("is for something else", where="refusal", proof=(data,))
+        self.refusals.append((signed, found))
 
     def _check_receipt(self, answer: bytes, game: bytes, body: bytes) -> SignedReceipt:
         signed = structs.decode(SignedReceipt, answer, "receipt")
+        self._check_signed(signed, game)
+        if signed.receipt.game != game or signed.receipt.digest != compute_body_digest(body):
+            raise ServiceFaultError("is for something else", where="receipt", proof=(answer,))
+        return signed
+
+    def _check_signed(self, signed: SignedReceipt | SignedRefusal, game: bytes) -> None:
         try:
-            verify_receipt(signed, self.service)
+            verify_signed(signed, self.find_host(game))
         except SignatureError as error:
             raise ServiceFaultError(error.message, where="receipt") from error
-        if signed.receipt.game != game or signed.receipt.digest != compute_body_digest(body):
-            raise ServiceFaultError("is for something else", where="receipt")
-        return signed
+
+    def find_host(self, game: bytes) -> bytes:
+        """The key in a game's genesis, which all that is said of the game is signed with.
+
+        SignatureError when it is not the one that this client was told to expect.
+        """
+        if game not in self._hosts:
+            self._hosts[game] = self.genesis(game).host
+        host = self._hosts[game]
+        if self._service not in (None, host):
+            raise ServiceFaultError("names another host than was expected", where="genesis")
+        return host
 
     def genesis(self, game: bytes) -> Genesis:
         """The genesis of a game, which is what its id says."""
@@ -141,15 +201,12 @@ class DisputeClient:
 
     def document(self, game: bytes, name: str) -> bytes:
         """The canonical ``task`` or ``graph`` that the game was opened with, unchecked."""
-        return self._request("GET", f"/v1/games/{game.hex()}/{name}")
+        most = LIMITS.service_answer_bytes
+        return self._request("GET", f"/v1/games/{game.hex()}/{name}", most=most)
 
     def view(self, game: bytes) -> dict[str, Any]:
         """A game for people, on the service's word."""
         return _read_json(self._request("GET", f"/v1/games/{game.hex()}"))
-
-    def state(self, game: bytes) -> Game:
-        """A game's state, on the service's word."""
-        return structs.decode(Game, self._request("GET", f"/v1/games/{game.hex()}/state"), "state")
 
     def verdict(self, game: bytes) -> tuple[Verdict, SignedReceipt]:
         """The verdict with its receipt; NotFoundError while the game goes on."""
@@ -166,7 +223,8 @@ class DisputeClient:
     def transcript(self, game: bytes, after: int = 0, wait: float = 0) -> Page:
         """Events after a cursor with bodies and receipts, unchecked: see :class:`Follower`."""
         path = f"/v1/games/{game.hex()}/transcript"
-        data = self._request("GET", path, params={"after": after, "wait": wait})
+        most = 2 * (MAX_MOVE + _SMALL)
+        data = self._request("GET", path, params={"after": after, "wait": wait}, most=most)
         return structs.decode(Page, data, "transcript")
 
     def _request(
@@ -177,22 +235,32 @@ class DisputeClient:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         params: Mapping[str, float] | None = None,
+        most: int = _SMALL,
     ) -> bytes:
+        """The body of the answer, of ``most`` bytes at most."""
         import httpx
+
+        from vtrain.dispute.service.transport import TOTAL
 
         where = self._address + path
         headers = {**(headers or {}), **({} if body is None else {"Content-Type": CBOR})}
-        wait = (params or {}).get("wait", 0)
-        timeout = httpx.Timeout(self._timeout, read=self._timeout + wait)
+        total = self._timeout + (params or {}).get("wait", 0)
+        timeout = httpx.Timeout(self._timeout, read=total)
         trouble: BusyError | None = None
         for attempt in range(_ATTEMPTS):
             if attempt:
                 self._pause(0.1 * 2**attempt)
             try:
                 with self._http.stream(
-                    method, path, content=body, headers=headers, params=params, timeout=timeout
+                    method,
+                    path,
+                    content=body,
+                    headers=headers,
+                    params=params,
+                    timeout=timeout,
+                    extensions={TOTAL: total},
                 ) as response:
-                    data = _read(response)
+                    data = _read(response, most)
             except httpx.TransportError as error:
                 why = str(error) or type(error).__name__
                 trouble = BusyError(f"does not answer: {why}", where=where)
@@ -210,9 +278,10 @@ class DisputeClient:
 class Follower:
     """One game, replayed as its events come in: ``game`` is what the rules make of them.
 
-    The game's time is the service's word, within what its receipts bind it to.  SignatureError when
-    the solver's claim is not signed.  ``hear`` is told each event that is new, with the game after
-    it.
+    Its time goes on by what the service signed alone: receipts, and times between them, each of
+    which holds the service to having nothing earlier to show.  SignatureError when the solver's
+    claim is not signed.  ``hear`` is told each event that is new, with the game after it;
+    ``graph`` is the step graph, which is asked of the service otherwise.
     """
 
     def __init__(
@@ -220,47 +289,83 @@ class Follower:
         client: DisputeClient,
         game: bytes,
         *,
+        graph: StepGraph | DisputedGraph | None = None,
         hear: Callable[[Game, Event], None] = lambda game, event: None,
     ) -> None:
         self._client, self.id, self._hear = client, game, hear
-        self.game = start(client.genesis(game))
-        self._chain = Chain(game, client.service)
+        genesis = client.genesis(game)
+        self._chain = Chain(game, client.find_host(game))
+        self.game = start(genesis, graph or decode_graph(client.document(game, "graph")))
         self.events: list[Event] = []
         """All events so far."""
+        self.verdict: Verdict | None = None
+        """What the service has signed, and the rules give, once it has."""
 
     def poll(self, wait: float = 0) -> list[Receipt]:
         """Take in what is new, waiting up to ``wait`` seconds for something.
 
-        ServiceFaultError when the service contradicts its receipts or the rules: they are the
-        proof of it.
+        ServiceFaultError when the service contradicts what it signed, or the rules, which its
+        ``proof`` shows.
         """
         new: list[Receipt] = []
         more = True
         while more:
-            page = self._client.transcript(self.id, self._chain.sequence, wait)
+            try:
+                page = self._client.transcript(self.id, self._chain.sequence, wait)
+            except NotFoundError as error:
+                proof = tuple(structs.encode(event.signed) for event in self.events[-1:])
+                raise ServiceFaultError(
+                    f"denies what it signed: {error}", where="transcript", proof=proof
+                ) from error
             new.extend(self._take(event) for event in page.events)
-            more, wait = bool(page.more) and bool(page.events), 0
-            if page.now > self.game.now:
-                self.game = advance(self.game, page.now)
+            more, wait = bool(page.more), 0
+            if page.game != self.id or (more and not page.events):
+                raise ServiceFaultError("is no page of this game", where="transcript")
+            now = self._chain.hear(page.time)
+            if now > self.game.now:
+                self.game = advance(self.game, now)
         return new
 
     def _take(self, event: Event) -> Receipt:
         receipt = self._chain.extend(event)
         where = f"event {receipt.sequence}"
+        proof = (structs.encode(event),)
+        if (receipt.kind == "opened") != (receipt.sequence == 1):
+            raise ServiceFaultError("is no first event", where=where, proof=proof)
         try:
             for entry in to_moves([event]):
                 self.game = make(self.game, entry, where)
         except (EncodingError, MoveRefusedError) as error:
-            raise ServiceFaultError(f"accepted against the rules: {error}", where=where) from error
+            reason = f"accepted against the rules: {error}"
+            raise ServiceFaultError(reason, where=where, proof=proof) from error
         if receipt.kind == "opened" and event.body != structs.encode(self.game.genesis):
-            raise ServiceFaultError("is another genesis", where=where)
+            raise ServiceFaultError("is another genesis", where=where, proof=proof)
         if receipt.kind == "verdict":
             verdict = find_verdict(self.game)
             if verdict is None or structs.encode(verdict) != event.body:
-                raise ServiceFaultError("is not the verdict that the moves lead to", where=where)
+                reason = "is not the verdict that the moves lead to"
+                raise ServiceFaultError(reason, where=where, proof=proof)
+            self.verdict = verdict
         self.events.append(event)
         self._hear(self.game, event)
         return receipt
+
+    def is_wrongful(self, signed: SignedMove, refused: SignedRefusal) -> bool:
+        """Do the rules allow a move that the service refused by them, as its receipts have it?
+
+        False while there is something that the refusal rests on and this follower does not know,
+        and for a bond that the market refused.
+        """
+        refusal = refused.refusal
+        if refusal.code == "bond-refused" or not 0 < refusal.sequence <= len(self.events):
+            return False
+        before = self.events[: refusal.sequence]
+        game = replay(self.game.genesis, self.game.graph, to_moves(before))
+        try:
+            apply(game, signed, max(refusal.at, game.now))
+        except VtrainError:
+            return False
+        return True
 
 
 @contextmanager
@@ -277,16 +382,23 @@ def watch(
     follower: Follower,
     *,
     wait: float = 20.0,
+    patience: float = PATIENCE,
+    clock: Callable[[], float] = time.monotonic,
     progress: Callable[[Game, str], None] = lambda game, what: None,
 ) -> Verdict:
-    """Follow a game to its verdict, also when the service is away for a time."""
-    while (verdict := find_verdict(follower.game)) is None:
+    """Follow a game to its verdict, also when the service is away for a time.
+
+    StallError when for ``patience`` seconds, by ``clock``, nothing signed says anything new.
+    """
+    patient = _Patience(follower, patience, clock)
+    while follower.verdict is None:
         try:
             follower.poll(wait)
         except BusyError as error:
             progress(follower.game, f"no answer: {error}")
             time.sleep(_RETRY)
-    return verdict
+        patient.check()
+    return follower.verdict
 
 
 def play(
@@ -295,26 +407,31 @@ def play(
     player: Player,
     *,
     wait: float = 20.0,
+    patience: float = PATIENCE,
+    clock: Callable[[], float] = time.monotonic,
     progress: Callable[[Game, str], None] = lambda game, what: None,
 ) -> Verdict:
     """Make every move that ``player`` owes, until there is a verdict.
 
-    A move that is refused was overtaken by another's, or is not possible now; whatever is still
-    owed is tried again, also when the service is away.  ServiceFaultError and SignatureError end
-    it: the service cannot be relied on.  ``progress`` is told what goes wrong; ``Follower`` tells
-    of the events.
+    It returns on the verdict that the service signed and the rules give, on nothing else.  A move
+    that is refused was overtaken by another's, or is not possible now; whatever is still owed is
+    tried again, also when the service is away, or refuses what the rules allow: the signed word on
+    that is in ``client.refusals``.  ServiceFaultError and SignatureError end it: the service cannot
+    be relied on; so does StallError, when for ``patience`` seconds, by ``clock``, nothing signed
+    says anything new.  ``progress`` is told what goes wrong; ``Follower`` tells of the events.
     """
     pause = 0.0
+    patient = _Patience(follower, patience, clock)
     while True:
+        patient.check()
         try:
             follower.poll(pause)
         except BusyError as error:
             progress(follower.game, f"no answer: {error}")
             time.sleep(_RETRY)
             continue
-        verdict = find_verdict(follower.game)
-        if verdict is not None:
-            return verdict
+        if follower.verdict is not None:
+            return follower.verdict
         sent, away = 0, False
         for signed in player.moves(follower.game):
             try:
@@ -324,24 +441,59 @@ def play(
                 raise
             except VtrainError as error:
                 away |= isinstance(error, BusyError)
-                progress(follower.game, f"refused: {error}")
+                progress(follower.game, _describe_refusal(follower, client, signed, error))
         idle = _RETRY if away else min(wait, _until_deadline(follower.game))
         pause = 0.0 if sent else idle
+
+
+def _describe_refusal(
+    follower: Follower, client: DisputeClient, signed: SignedMove, error: VtrainError
+) -> str:
+    wrongful = (
+        bool(find_refusal(error))
+        and bool(client.refusals)
+        and client.refusals[-1][0] == signed
+        and follower.is_wrongful(*client.refusals[-1])
+    )
+    told = "refused against the rules, which the service signed" if wrongful else "refused"
+    return f"{told}: {error}"
+
+
+class _Patience:
+    """Ends the waiting for a service that says nothing new."""
+
+    def __init__(self, follower: Follower, seconds: float, clock: Callable[[], float]) -> None:
+        self._follower, self._seconds, self._clock = follower, seconds, clock
+        self._known, self._since = (-1, -1), clock()
+
+    def check(self) -> None:
+        """StallError when events and time have stood still for too long.
+
+        Once the game is over by its signed time, only the verdict is news.
+        """
+        game = self._follower.game
+        known = (len(self._follower.events), -1 if game.over else game.now)
+        if known != self._known:
+            self._known, self._since = known, self._clock()
+        elif self._clock() - self._since > self._seconds:
+            reason = "the game is over, and no verdict comes" if game.over else "time stands still"
+            raise StallError(reason, where=f"game {game.id.hex()}")
 
 
 def _until_deadline(game: Game) -> float:
     """Seconds until time alone may change what is owed: that is no event, and nobody is woken."""
     due = find_deadline(game)
-    return _LEAST_WAIT if due is None else max((due[0] - game.now) / 1000, _LEAST_WAIT)
+    return _LEAST_WAIT if due is None else max((due - game.now) / 1000, _LEAST_WAIT)
 
 
-def _read(response: httpx.Response) -> bytes:
-    """The answer's body, no longer than anything that a service has to say."""
+def _read(response: httpx.Response, most: int) -> bytes:
+    """The answer's body, no longer than what was asked for may be."""
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise ServiceFaultError("is compressed: few bytes could be many", where="answer")
     data = bytearray()
     for part in response.iter_bytes():
         data += part
-        if len(data) > LIMITS.service_answer_bytes:
-            most = LIMITS.service_answer_bytes
+        if len(data) > most:
             raise ServiceFaultError(f"answers with over {most} bytes", where="answer")
     return bytes(data)
 

@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.dispute.arena import make_key
+from tests.dispute.service.logs import SERVICE_KEY
 from tests.dispute.service.postgres import PostgresServer, find_binaries
 from vtrain.dispute.service.games import GameService
 from vtrain.dispute.service.limits import LIMITS, Limits
 from vtrain.dispute.service.market import Market, MemoryMarket
 from vtrain.dispute.service.store import Store
-
-SERVICE_KEY = make_key(99)
 
 
 class Hands:
@@ -39,7 +37,9 @@ class Bench:
     def start(self, limits: Limits = LIMITS) -> GameService:
         """One more service on the database."""
         store = Store(self.url)
-        service = GameService(store, SERVICE_KEY, self.market, limits=limits, ticks=self.hands)
+        service = GameService(
+            store, SERVICE_KEY, self.market, limits=limits, free=True, ticks=self.hands
+        )
         self._open.append((service, store))
         return service
 

@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from vtrain.attest.keys import PrivateKey
+from vtrain.dispute.service.app import create_app
 from vtrain.dispute.service.games import GameService
+from vtrain.dispute.service.ledger import Ledger
 from vtrain.dispute.service.limits import LIMITS, Limits
 from vtrain.dispute.service.market import Market, MemoryMarket
 from vtrain.dispute.service.run import Running
+from vtrain.dispute.service.settler import Settler
 from vtrain.dispute.service.store import Store
 from vtrain.dispute.service.webhooks import Courier
 
@@ -24,11 +27,18 @@ def serving(
 ) -> Iterator[str]:
     """The URL of a service on the database ``url``."""
     with closing(Store(url)) as store:
-        service = GameService(store, key, market or MemoryMarket(), limits=limits)
-        with closing(service), closing(Courier(service, store, allow_private=True)) as courier:
+        service = GameService(store, key, market or MemoryMarket(), limits=limits, free=True)
+        with (
+            closing(service),
+            closing(Courier(service, store, allow_private=True)) as courier,
+            closing(Settler(service)) as settler,
+        ):
             courier.start()
+            settler.start()
             listening = threading.Event()
-            running = Running(service, courier, TOKEN, ready=lambda _: listening.set())
+            ledger = market if isinstance(market, Ledger) else None
+            app = create_app(service, courier, TOKEN, ledger)
+            running = Running(app, limits, ready=lambda _: listening.set())
             thread = threading.Thread(target=running.run)
             thread.start()
             try:

@@ -6,17 +6,20 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from tests.dispute.service.logs import LEAST
 from vtrain.attest.keys import load_key, public_key
 from vtrain.dispute.service.limits import LIMITS
+from vtrain.dispute.service.market import MemoryMarket
 from vtrain.dispute.service.run import serve
-from vtrain.wire.dispute import Clocks
 
 if __name__ == "__main__":
     key = load_key(Path(sys.argv[2]))
     serve(
         sys.argv[1],
         key,
+        market=MemoryMarket(),
+        free=True,
         port=int(sys.argv[3]),
-        limits=replace(LIMITS, least=Clocks(1, 1, 1, 1, 0)),
+        limits=replace(LIMITS, least=LEAST),
         ready=lambda url: print(url, public_key(key).hex(), flush=True),  # noqa: T201
     )

@@ -17,8 +17,8 @@ import pytest
 
 from tests.audit.runs import read_leaves, sign_again, write_leaves
 from tests.dispute.arena import make_key
-from tests.dispute.service.conftest import SERVICE_KEY
 from tests.dispute.service.live import serving
+from tests.dispute.service.logs import LEAST, SERVICE_KEY
 from tests.tasks import make_tiny_task
 from vtrain.attest.keys import generate_key, public_key
 from vtrain.cli import run as call
@@ -34,13 +34,12 @@ from vtrain.dispute.service.receipts import Receipt
 from vtrain.dispute.state import Fall, Place, Reason, Verdict
 from vtrain.errors import MissingExtraError
 from vtrain.train.runner import train
-from vtrain.wire.dispute import Clocks
 from vtrain.wire.record import decode_record, encode_record
 
 
 @pytest.fixture
 def base(tmp_path: Path) -> Iterator[str]:
-    limits = replace(LIMITS, least=Clocks(1, 1, 1, 1, 0), beat=20)
+    limits = replace(LIMITS, least=LEAST, beat=20)
     with serving(f"sqlite:///{tmp_path}/games.db", SERVICE_KEY, limits=limits) as url:
         yield url
 
@@ -91,16 +90,15 @@ def test_a_lying_run_falls(
     assert isinstance(fall, dict)
     assert set(fall) == {"reason", "step", "node", "chunk", "element", "block"}
     assert fall["reason"] == "silent", "which proves nothing: no fraud is found"
-    assert played["barred"] == []
+    assert played["bonds"] == 1
     assert call(["dispute", "watch", game, *service]) == 3
     watched = capsys.readouterr()
     assert json.loads(watched.out) == played
     root = str(played["standing"])[:8]
-    bond = rf" *\d+ ms     2  move  [0-9a-f]{{8}}  bond {root} in tournament 0 \(log\)"
+    bond = rf" *\d+ ms     2  move  [0-9a-f]{{8}}  bond {root} of the log"
     assert re.fullmatch(bond, watched.err.splitlines()[1])
     assert call(["dispute", "join", game, str(run), "--key", str(key), *service]) == 2
     assert "the game is over" in capsys.readouterr().err
-    assert list(tmp_path.glob("challenger.pem.*.journal"))
 
 
 def test_an_honest_run_stands(
@@ -147,8 +145,8 @@ def test_what_open_says_and_refuses(
         assert client.list_games() == []
         assert call(line) == 0
         assert read(capsys)["clocks"] == {
-            **{"join": 3600, "trace": 3600, "match": 3600},
-            **{"terms": 600, "grace": 300},
+            **{"join": 3600, "trace": 3600, "terms": 600, "budget": 3600, "grace": 300},
+            **{"answer": 0.04, "opening": 2.136, "replay": 300},
         }
 
 
@@ -228,7 +226,7 @@ def test_serve_until_told_to_stop(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [
             *(Path(sys.executable).with_name("vtrain"), "serve", "--port", "0"),
-            *("--db", f"sqlite:///{tmp_path}/games.db", "--key", str(key)),
+            *("--db", f"sqlite:///{tmp_path}/games.db", "--key", str(key), "--free-bonds"),
         ],
         stdout=subprocess.PIPE,
     )
@@ -258,10 +256,10 @@ def test_serve_refuses_what_it_cannot_use(
         ("--db", db, "--host", "192.0.2.1"),
         ("--db", db, "--token", str(token)),
     ):
-        assert call(["serve", "--key", str(key), "--port", "0", *arguments]) == 2
+        assert call(["serve", "--key", str(key), "--port", "0", "--free-bonds", *arguments]) == 2
     assert "Traceback" not in capsys.readouterr().err
     none = tmp_path / "none" / "games.db"
-    assert call(["serve", "--key", str(key), "--db", f"sqlite:///{none}"]) == 2
+    assert call(["serve", "--key", str(key), "--free-bonds", "--db", f"sqlite:///{none}"]) == 2
     assert f"{none}: unable to open database file" in capsys.readouterr().err
 
 
@@ -272,7 +270,10 @@ def test_a_postgres_that_never_answers(tmp_path: Path, capsys: pytest.CaptureFix
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         db = f"postgresql://me:secret@{address}/games"
-        assert call(["serve", "--key", str(key), "--db", f"{db}?connect_timeout=2"]) == 2
+        assert (
+            call(["serve", "--key", str(key), "--free-bonds", "--db", f"{db}?connect_timeout=2"])
+            == 2
+        )
     told = capsys.readouterr().err
     assert f"database games at {address}: " in told
     assert "secret" not in told
@@ -305,8 +306,8 @@ def test_a_missing_extra_names_its_command(monkeypatch: pytest.MonkeyPatch) -> N
 def test_only_what_was_shown_is_fraud(
     capsys: pytest.CaptureFixture[str], reason: Reason | None, standing: bool, code: int
 ) -> None:
-    fall = None if reason is None else Fall(reason, 0, Place(), 5)
+    fall = None if reason is None else Fall(reason, Place(), 5)
     root = bytes(range(32)) if standing else b""
-    verdict = Verdict(bytes(32), root, fall, (), ())
+    verdict = Verdict(bytes(32), root, fall, 5, 0, bytes(32))
     assert show_verdict(verdict, as_json=True) == code
     assert read(capsys)["standing"] == (root.hex() or None)

@@ -13,11 +13,13 @@ import httpx
 import pytest
 
 from tests.dispute.arena import make_key
-from tests.dispute.service.conftest import SERVICE_KEY
 from tests.dispute.service.live import TOKEN, serving
 from tests.dispute.service.logs import (
     HONEST,
+    LEAST,
+    SERVICE_KEY,
     get_documents,
+    make_bond,
     make_log,
     make_log_genesis,
     make_opening,
@@ -26,7 +28,7 @@ from tests.dispute.service.logs import (
 )
 from vtrain.attest.keys import public_key
 from vtrain.dispute.client import DisputeClient, Follower, connect
-from vtrain.dispute.game import find_verdict, sign, start
+from vtrain.dispute.game import find_verdict, sign
 from vtrain.dispute.service.limits import LIMITS
 from vtrain.dispute.service.problems import (
     BusyError,
@@ -42,14 +44,14 @@ from vtrain.errors import MoveRefusedError, SignatureError
 from vtrain.wire import structs
 from vtrain.wire.dispute import Bond, Clocks, Genesis
 
-QUICK = Clocks(join=200, trace=200, terms=100, match=60_000, grace=0)
+QUICK = replace(LEAST, join=200, trace=200, terms=100, budget=60_000)
 """For games on the real clock that should end soon."""
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     db = tmp_path_factory.mktemp("http") / "games.db"
-    limits = replace(LIMITS, least=Clocks(1, 1, 1, 1, 0), beat=20, opening=1 << 20, move=1 << 18)
+    limits = replace(LIMITS, least=LEAST, beat=20, opening=1 << 20, move=1 << 18)
     with serving(f"sqlite:///{db}", SERVICE_KEY, limits=limits) as url:
         yield url
 
@@ -76,7 +78,7 @@ def test_a_game_over_http(client: DisputeClient) -> None:
     genesis = open_game(client, 1, replace(QUICK, join=2000))
     game = compute_game_id(genesis)
     follower = Follower(client, game)
-    while find_verdict(follower.game) is None:
+    while follower.verdict is None:
         sent = [client.move(it) for player in make_players() for it in player.moves(follower.game)]
         follower.poll(0 if sent else 1)
     while follower.events[-1].signed.receipt.kind != "settled":
@@ -87,8 +89,7 @@ def test_a_game_over_http(client: DisputeClient) -> None:
     assert receipt.receipt.kind == "verdict"
     view = client.view(game)
     assert view["verdict"]["standing"] == make_log().root.hex()
-    assert view["tournaments"][0]["entries"][0]["fall"]["place"] == "step 124"
-    assert client.state(game).matches == follower.game.matches
+    assert view["claims"][0]["fall"]["place"] == "step 124"
     assert client.document(game, "task") == get_documents()[0]
     assert client.document(game, "graph") == get_documents()[1]
     assert game.hex() in [line["game"] for line in client.list_games()]
@@ -107,7 +108,7 @@ def test_events_wait_for_one(client: DisputeClient, base: str) -> None:
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(wait)
         assert asked.wait(60)
-        client.move(sign(start(genesis), Bond(0, make_log().root, 0, b"", ()), HONEST))
+        client.move(make_bond(compute_game_id(genesis), make_log().root, HONEST))
         found = answer.result(timeout=60)
     assert [event["kind"] for event in found["events"]] == ["move"]  # type: ignore[attr-defined]
     assert client.events(game, after=2, wait=0.01)["events"] == []
@@ -116,12 +117,12 @@ def test_events_wait_for_one(client: DisputeClient, base: str) -> None:
 def test_errors_come_back_as_themselves(client: DisputeClient) -> None:
     genesis = open_game(client, 3, replace(QUICK, join=60_000))
     game = compute_game_id(genesis)
-    bond = sign(start(genesis), Bond(0, make_log().root, 0, b"", ()), HONEST)
+    bond = make_bond(compute_game_id(genesis), make_log().root, HONEST)
     with pytest.raises(SignatureError):
         client.move(spoil(bond))
     with pytest.raises(MoveRefusedError) as caught:
-        client.move(sign(start(genesis), Bond(9, bytes(32), 0, b"", ()), HONEST))
-    assert caught.value.where == "tournament"
+        client.move(sign(game, bytes(32), Bond(bytes(32), b"", ()), HONEST))
+    assert caught.value.where == "about"
     with pytest.raises(NotFoundError):
         client.verdict(game)
     with pytest.raises(NotFoundError):
@@ -172,7 +173,16 @@ def test_problems(
     assert response.headers["content-type"] == "application/problem+json"
     problem = response.json()
     assert (problem["status"], problem["code"]) == (status, code)
-    assert problem.keys() == {"type", "title", "status", "detail", "code", "where", "fault"}
+    assert problem.keys() == {
+        "type",
+        "title",
+        "status",
+        "detail",
+        "code",
+        "where",
+        "fault",
+        "refusal",
+    }
 
 
 def test_a_body_without_a_length_is_bounded_too(raw: httpx.Client) -> None:
@@ -229,8 +239,8 @@ class Liar(httpx.BaseTransport):
 def test_a_service_that_contradicts_its_receipts(client: DisputeClient, base: str) -> None:
     genesis = open_game(client, 7, replace(QUICK, join=60_000))
     game = compute_game_id(genesis)
-    client.move(sign(start(genesis), Bond(0, make_log().root, 0, b"", ()), HONEST))
-    client.move(sign(start(genesis), Bond(0, bytes(32), 0, b"", ()), make_key(3)))
+    client.move(make_bond(compute_game_id(genesis), make_log().root, HONEST))
+    client.move(make_bond(compute_game_id(genesis), bytes(32), make_key(3)))
     liar = Liar(base)
     follow = DisputeClient(base, public_key(SERVICE_KEY), transport=liar)
     Follower(follow, game).poll()

@@ -10,14 +10,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
 from tests.dispute.service.logs import (
+    HONEST,
+    LEAST,
     LogPlayer,
     get_documents,
+    make_bond,
     make_log,
     make_log_genesis,
     make_players,
@@ -27,17 +31,17 @@ from vtrain.dispute.client import DisputeClient, Follower
 from vtrain.dispute.game import find_verdict
 from vtrain.dispute.service.problems import BusyError
 from vtrain.dispute.service.receipts import SignedReceipt
-from vtrain.dispute.state import Game, compute_game_id
+from vtrain.dispute.state import compute_game_id
 from vtrain.errors import MoveRefusedError
 from vtrain.wire import structs
-from vtrain.wire.dispute import Clocks, Genesis, SignedMove
+from vtrain.wire.dispute import Genesis, SignedMove
 
 T = TypeVar("T")
 
 GAMES = 6
 KILLS = 3
 DEADLINE = 240.0
-SHORT = Clocks(join=5_000, trace=2_000, terms=1_000, match=600_000, grace=0)
+SHORT = replace(LEAST, join=5_000, trace=2_000, terms=1_000, budget=600_000)
 
 
 class Server:
@@ -86,7 +90,7 @@ class Traffic:
         try:
             client = DisputeClient(self._server.url, self._server.key, pause=lambda _: None)
             followers = [self._again(Follower, client, compute_game_id(g)) for g in self._genesis]
-            while not all(follower.game.over for follower in followers):
+            while not all(follower.verdict for follower in followers):
                 for follower in followers:
                     self._again(follower.poll)
                     for signed in self._player.moves(follower.game):
@@ -128,7 +132,7 @@ def server(url: str, tmp_path: Path) -> Iterator[Server]:
 @pytest.mark.slow
 def test_no_move_is_lost_or_doubled(server: Server) -> None:
     client = DisputeClient(server.url, server.key)
-    genesis = [make_log_genesis(i, arity=2, clocks=SHORT) for i in range(GAMES)]
+    genesis = [make_log_genesis(i, arity=2, clocks=SHORT, host=server.key) for i in range(GAMES)]
     games = [_open(client, g) for g in genesis]
     traffic = [Traffic(server, genesis, player) for player in make_players()]
     for each in traffic:
@@ -162,8 +166,7 @@ def test_no_move_is_lost_or_doubled(server: Server) -> None:
 def _open(client: DisputeClient, genesis: Genesis) -> bytes:
     """Open a game that the honest player has joined: on a busy machine, time to join is short."""
     game = client.open(genesis, *get_documents()).receipt.game
-    for signed in make_players()[1].moves(client.state(game)):
-        client.move(signed)
+    client.move(make_bond(game, make_log().root, HONEST))
     return game
 
 
@@ -171,8 +174,8 @@ def _wait_for_moves(client: DisputeClient, games: list[bytes], count: int) -> No
     """Until the games have so many moves, or no more are to come."""
     until = time.monotonic() + DEADLINE
     while True:
-        states: list[Game] = [client.state(game) for game in games]
-        if sum(state.moves for state in states) >= count or all(s.over for s in states):
+        views = [client.view(game) for game in games]
+        if sum(view["moves"] for view in views) >= count or all(v["verdict"] for v in views):
             return
         assert time.monotonic() < until, "no traffic"
 

@@ -13,13 +13,18 @@ import schemathesis
 from hypothesis import strategies as st
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from tests.dispute.service.conftest import SERVICE_KEY
 from tests.dispute.service.live import TOKEN, serving
-from tests.dispute.service.logs import HONEST, make_log, make_log_genesis, make_opening
-from vtrain.dispute.game import sign, start
+from tests.dispute.service.logs import (
+    HONEST,
+    SERVICE_KEY,
+    make_bond,
+    make_log,
+    make_log_genesis,
+    make_opening,
+)
 from vtrain.dispute.service.app import make_app
+from vtrain.dispute.state import compute_game_id
 from vtrain.wire import structs
-from vtrain.wire.dispute import Bond
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -72,7 +77,7 @@ def test_the_service_keeps_its_schema(case: schemathesis.Case[Any], base: str) -
 @pytest.fixture(scope="module")
 def bodies() -> dict[str, bytes]:
     genesis = make_log_genesis()
-    bond = sign(start(genesis), Bond(0, make_log().root, 0, b"", ()), HONEST)
+    bond = make_bond(compute_game_id(genesis), make_log().root, HONEST)
     return {
         "/v1/games": make_opening(make_log_genesis(1)),
         f"/v1/games/{bond.game.hex()}/moves": structs.encode(bond),

@@ -9,23 +9,29 @@ import asyncio
 import functools
 import hmac
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeVar
 
-import anyio
 from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.routing import Match
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from vtrain import __version__
 from vtrain.dispute.service import views
+from vtrain.dispute.service.admission import Buckets, Budget, Turns, group_address
 from vtrain.dispute.service.games import GameService
+from vtrain.dispute.service.ledger import Ledger
 from vtrain.dispute.service.market import Notice
 from vtrain.dispute.service.problems import (
     MEDIA_TYPE,
@@ -36,21 +42,23 @@ from vtrain.dispute.service.problems import (
     TooLargeError,
     to_problem,
 )
+from vtrain.dispute.service.protocol import CONNECTION
 from vtrain.dispute.service.webhooks import Courier
 from vtrain.errors import VtrainError
 from vtrain.printable import make_printable
 from vtrain.wire import structs
 
 CBOR: Final = "application/cbor"
-_RECHECK: Final = 1.0
-"""Seconds after which a request that waits looks by itself: another process may have written."""
-_OPENINGS: Final = 8
-"""Requests to open a game that wait at once; each holds its whole body."""
 _LOG: Final = logging.getLogger("vtrain.dispute")
 _MAX_COUNT: Final = 2**62
-_HEADERS: Final = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}
+_HEADERS: Final = {
+    401: {"WWW-Authenticate": "Bearer"},
+    429: {"Retry-After": "1"},
+    503: {"Retry-After": "1"},
+}
 
 T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
 
 
 class Bell:
@@ -99,14 +107,53 @@ class Bell:
 
 @dataclass
 class Parts:
-    """What the handlers work with; ``token`` is the operator's, empty when there is none."""
+    """What the handlers work with; ``token`` is the operator's, empty when there is none.
+
+    What a handler asks of the service runs in the threads of one of the pools, so that no kind of
+    request takes the threads of another; ``Turns`` give each address, or party, its share of them.
+    """
 
     service: GameService
     courier: Courier
+    ledger: Ledger | None
     token: str
-    bell: Bell
-    opening: asyncio.Semaphore
-    openings: int = 0
+
+    def __post_init__(self) -> None:
+        limits = self.service.limits
+        self.bell = Bell()
+        self.bodies = Budget(limits.bodies, limits.bodies_each)
+        self.rate = Buckets(limits.opening_burst, limits.opening_seconds, time.monotonic)
+        self.openers = _Lane("opener", 1, Turns(1, limits.openings_each))
+        self.strangers = _Lane("stranger", 2, Turns(limits.strangers, limits.waiting))
+        self.backers = _Lane("backer", 4, Turns(limits.backers, limits.waiting))
+        self.readers = _Lane("reader", limits.readers, Turns(limits.readers, limits.waiting))
+        self.beater = ThreadPoolExecutor(1, "vtrain-beat")
+
+    def close(self) -> None:
+        """End the threads."""
+        for lane in (self.openers, self.strangers, self.backers, self.readers):
+            lane.pool.shutdown(wait=False, cancel_futures=True)
+        self.beater.shutdown(wait=False, cancel_futures=True)
+
+
+class _Lane:
+    """Threads for one kind of request, and whose turn it is."""
+
+    def __init__(self, name: str, threads: int, turns: Turns) -> None:
+        self.pool, self.turns = ThreadPoolExecutor(threads, f"vtrain-{name}"), turns
+
+    async def call(self, key: Hashable, function: Callable[..., T], *arguments: Any) -> T:
+        """Call it once it is the turn of ``key``."""
+        async with self.turns.turn(key):
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self.pool, function, *arguments)
+
+    async def submit(self, key: Hashable, function: Callable[..., Future[T]], *arguments: Any) -> T:
+        """Call what begins something, and hold the turn until that is done."""
+        async with self.turns.turn(key):
+            loop = asyncio.get_running_loop()
+            future = await loop.run_in_executor(self.pool, function, *arguments)
+            return await asyncio.wrap_future(future)
 
 
 async def _parts(request: Request) -> Parts:  # not async, it would run in a thread
@@ -175,16 +222,11 @@ async def open_game(request: Request, parts: PartsOf) -> Response:
     key = request.headers.get("idempotency-key", "")
     if len(key) > 255:
         raise RequestError("has more than 255 characters", where="Idempotency-Key")
-    _check_length(request, parts.service.limits.opening)
-    if parts.openings >= _OPENINGS:
-        raise BusyError("too many games are being opened", where="games")
-    parts.openings += 1
-    try:
-        body = await _read_body(request, parts.service.limits.opening, CBOR)
-        async with parts.opening:
-            signed, new = await _call(parts.service.open_game, body, key)
-    finally:
-        parts.openings -= 1
+    # Only a body that is there waits for its turn: one that does not come holds up nobody.
+    async with _body(request, parts, parts.service.limits.opening, CBOR) as body:
+        address = _get_address(request)
+        parts.rate.take(address)
+        signed, new = await parts.openers.call(address, parts.service.open_game, body, key)
     return Response(
         structs.encode(signed),
         201 if new else 200,
@@ -194,9 +236,11 @@ async def open_game(request: Request, parts: PartsOf) -> Response:
 
 
 @router.get("/games", summary="List games")
-async def list_games(parts: PartsOf, after: After = 0, limit: Limit = 100) -> views.GameList:
+async def list_games(
+    request: Request, parts: PartsOf, after: After = 0, limit: Limit = 100
+) -> views.GameList:
     """In the order in which they were opened."""
-    found = await _call(parts.service.list_games, after, limit)
+    found = await _read(request, parts, parts.service.list_games, after, limit)
     return views.GameList(
         games=[
             views.GameLine(number=number, game=game.hex(), over=over)
@@ -206,21 +250,9 @@ async def list_games(parts: PartsOf, after: After = 0, limit: Limit = 100) -> vi
 
 
 @router.get("/games/{game}", summary="A game, for people")
-async def show_game(parts: PartsOf, game: GameId) -> views.GameView:
-    """Its state at its time now."""
-    return await _call(_show_game, parts.service, bytes.fromhex(game))
-
-
-@router.get(
-    "/games/{game}/state",
-    summary="A game's state",
-    response_class=Response,
-    responses=_cbor("Canonical encoding of the state at the game's time now."),
-)
-async def get_state(parts: PartsOf, game: GameId) -> Response:
-    """The service's word; whoever does not take it replays the transcript."""
-    state = await _call(parts.service.state, bytes.fromhex(game))
-    return Response(await _call(structs.encode, state), media_type=CBOR)
+async def show_game(request: Request, parts: PartsOf, game: GameId) -> views.GameView:
+    """Its state at its time now; whoever does not take the service's word replays it."""
+    return await _read(request, parts, _show_game, parts.service, bytes.fromhex(game))
 
 
 def _add_document(name: str, description: str) -> None:
@@ -231,8 +263,9 @@ def _add_document(name: str, description: str) -> None:
         responses=_cbor(description),
         operation_id=f"get_{name}",
     )
-    async def get_document(parts: PartsOf, game: GameId) -> Response:
-        data = await _call(parts.service.document, bytes.fromhex(game), name)
+    async def get_document(request: Request, parts: PartsOf, game: GameId) -> Response:
+        found = parts.service.document
+        data = await _read(request, parts, found, bytes.fromhex(game), name)
         return Response(data, media_type=CBOR)
 
 
@@ -253,9 +286,16 @@ async def make_move(request: Request, parts: PartsOf, game: GameId) -> Response:
 
     May be sent again at any time: the same bytes take effect once and give the first receipt.
     """
-    body = await _read_body(request, parts.service.limits.move, CBOR)
-    future = await _call(parts.service.submit_move, bytes.fromhex(game), body)
-    signed = await asyncio.wrap_future(future)
+    service, address = parts.service, _get_address(request)
+    async with _body(request, parts, service.limits.move, CBOR) as body:
+        offer = service.read_move(bytes.fromhex(game), body)
+        key: Hashable = address
+        lane, backed = parts.strangers, service.is_backed(offer)
+        if backed:
+            lane, key = parts.backers, (address, offer.signed.party)
+        signed = await lane.submit(key, service.submit, offer)
+    if backed and (connection := getattr(request.state, CONNECTION, None)) is not None:
+        connection.trusted = True
     return Response(structs.encode(signed), media_type=CBOR)
 
 
@@ -266,26 +306,35 @@ async def make_move(request: Request, parts: PartsOf, game: GameId) -> Response:
     responses=_cbor("Canonical encoding of a page: events, the game's time, and whether more."),
 )
 async def get_transcript(
-    parts: PartsOf, game: GameId, after: After = 0, limit: Limit = 100, wait: Wait = 0
+    request: Request,
+    parts: PartsOf,
+    game: GameId,
+    after: After = 0,
+    limit: Limit = 100,
+    wait: Wait = 0,
 ) -> Response:
     """Anyone replays it to the same verdict."""
-    read = functools.partial(_encode_page, parts.service, bytes.fromhex(game), after, limit)
-    found, data = await _call(read)
+    found, data = await _get_page(request, parts, bytes.fromhex(game), after, limit)
     if not found and wait > 0:
-        await _wait_for(parts, bytes.fromhex(game), after, wait)
-        found, data = await _call(read)
+        await _wait_for(request, parts, bytes.fromhex(game), after, wait)
+        found, data = await _get_page(request, parts, bytes.fromhex(game), after, limit)
     return Response(data, media_type=CBOR)
 
 
 @router.get("/games/{game}/events", summary="What happened after a cursor")
 async def list_events(
-    parts: PartsOf, game: GameId, after: After = 0, limit: Limit = 100, wait: Wait = 0
+    request: Request,
+    parts: PartsOf,
+    game: GameId,
+    after: After = 0,
+    limit: Limit = 100,
+    wait: Wait = 0,
 ) -> views.EventList:
     """The cursor is the sequence of the last event known; ``wait`` has the answer wait for one."""
-    await _wait_for(parts, bytes.fromhex(game), after, wait)
-    page = await _call(parts.service.page, bytes.fromhex(game), after, limit)
+    await _wait_for(request, parts, bytes.fromhex(game), after, wait)
+    page = await _read(request, parts, parts.service.page, bytes.fromhex(game), after, limit)
     return views.EventList(
-        now=page.now,
+        now=page.time.time.at,
         more=bool(page.more),
         events=[views.show_event(event) for event in page.events],
     )
@@ -297,9 +346,9 @@ async def list_events(
     response_class=Response,
     responses=_cbor("Canonical encoding of the event: the verdict and the receipt for it."),
 )
-async def get_verdict(parts: PartsOf, game: GameId) -> Response:
+async def get_verdict(request: Request, parts: PartsOf, game: GameId) -> Response:
     """Not found while the game goes on."""
-    _, event = await _call(parts.service.verdict, bytes.fromhex(game))
+    _, event = await _read(request, parts, parts.service.verdict, bytes.fromhex(game))
     return Response(structs.encode(event), media_type=CBOR)
 
 
@@ -318,12 +367,9 @@ _OPERATOR: Final[list[dict[str, list[str]]]] = [{"operator": []}]
 async def add_hook(request: Request, parts: PartsOf) -> views.NewHookView:
     """Its secret, with which its requests are signed, is shown this once."""
     _check_operator(request, parts)
-    body = await _read_body(request, parts.service.limits.other, "application/json")
-    try:
-        wanted = views.HookRequest.model_validate_json(body)
-    except ValidationError as error:
-        raise RequestError(_describe(error.errors()), where="body") from error
-    hook = await _call(parts.courier.add_hook, wanted.url, bytes.fromhex(wanted.game))
+    wanted = await _read_json(request, parts, views.HookRequest)
+    add = parts.courier.add_hook
+    hook = await _read(request, parts, add, wanted.url, bytes.fromhex(wanted.game))
     return views.show_new_hook(hook)
 
 
@@ -331,7 +377,7 @@ async def add_hook(request: Request, parts: PartsOf) -> views.NewHookView:
 async def list_hooks(request: Request, parts: PartsOf) -> views.HookList:
     """Without their secrets."""
     _check_operator(request, parts)
-    hooks = await _call(parts.courier.list_hooks)
+    hooks = await _read(request, parts, parts.courier.list_hooks)
     return views.HookList(webhooks=[views.show_hook(hook) for hook in hooks])
 
 
@@ -347,8 +393,42 @@ async def remove_hook(
 ) -> Response:
     """What is on its way may still arrive."""
     _check_operator(request, parts)
-    await _call(parts.courier.remove_hook, webhook)
+    await _read(request, parts, parts.courier.remove_hook, webhook)
     return Response(status_code=204)
+
+
+@router.post(
+    "/deposits",
+    summary="Enter what a party has deposited or is paid out (operator)",
+    openapi_extra={
+        **_takes({"application/json": {"schema": {"$ref": "#/components/schemas/DepositRequest"}}}),
+        "security": _OPERATOR,
+    },
+)
+async def add_deposit(request: Request, parts: PartsOf) -> views.DepositView:
+    """What is locked in games cannot be paid out."""
+    _check_operator(request, parts)
+    ledger = _get_ledger(parts)
+    wanted = await _read_json(request, parts, views.DepositRequest)
+    party = bytes.fromhex(wanted.party)
+    enter = functools.partial(ledger.enter, party, wanted.amount, wanted.reference)
+    return views.show_deposit(party, await _read(request, parts, enter))
+
+
+@router.get(
+    "/deposits/{party}",
+    summary="What a party has (operator)",
+    openapi_extra={"security": _OPERATOR},
+)
+async def get_deposit(
+    request: Request,
+    parts: PartsOf,
+    party: Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="A key in hexadecimal.")],
+) -> views.DepositView:
+    """Free, and locked in games."""
+    _check_operator(request, parts)
+    key, ledger = bytes.fromhex(party), _get_ledger(parts)
+    return views.show_deposit(key, await _read(request, parts, ledger.find, key))
 
 
 def make_app() -> FastAPI:
@@ -372,36 +452,100 @@ def make_app() -> FastAPI:
     return app
 
 
-def create_app(service: GameService, courier: Courier, token: str = "") -> FastAPI:
-    """The API of ``service``; webhooks need the operator's ``token``: none means nobody's."""
+def create_app(
+    service: GameService, courier: Courier, token: str = "", ledger: Ledger | None = None
+) -> FastAPI:
+    """The API of ``service``; what is the operator's needs the ``token``: none means nobody's."""
     app = make_app()
-    bell = Bell()
-    service.listen(bell.heard)
-    app.state.parts = Parts(service, courier, token, bell, asyncio.Semaphore(1))
+    parts = Parts(service, courier, ledger, token)
+    service.listen(parts.bell.heard)
+    app.state.parts = parts
+    app.add_middleware(Shortcut, parts=parts)
     return app
+
+
+_HOT: Final = re.compile("/v1/games/([0-9a-f]{64})/(moves|transcript)")
+_CURSOR: Final = re.compile(
+    rb"(?:(after)=(\d{1,18})|(limit)=(\d{1,3})|(wait)=(\d{1,2}(?:\.\d{1,9})?))"
+)
+
+
+class Shortcut:
+    """Answers moves and pages, which are nearly all requests, without FastAPI's way to a handler.
+
+    That way costs as much as all that the service does for a page.  The handlers are the same;
+    whatever is not plainly one of these requests goes that way.
+    """
+
+    def __init__(self, app: ASGIApp, parts: Parts) -> None:
+        self._app, self._parts = app, parts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        answer = self._find(scope, receive) if scope["type"] == "http" else None
+        if answer is None:
+            await self._app(scope, receive, send)
+            return
+        try:
+            response = await answer
+        except VtrainError as error:
+            response = await _answer_error(Request(scope, receive), error)
+        await response(scope, receive, send)
+
+    def _find(self, scope: Scope, receive: Receive) -> Coroutine[Any, Any, Response] | None:
+        found = _HOT.fullmatch(scope["path"])
+        if found is None:
+            return None
+        game, what = found.groups()
+        asked = (scope["method"], what)
+        if asked == ("POST", "moves"):
+            return make_move(Request(scope, receive), self._parts, game)
+        cursor = _read_cursor(scope["query_string"])
+        if asked != ("GET", "transcript") or cursor is None:
+            return None
+        return get_transcript(Request(scope, receive), self._parts, game, *cursor)
+
+
+def _read_cursor(query: bytes) -> tuple[int, int, float] | None:
+    """After, limit and wait of a plain query; None for any other, which FastAPI judges."""
+    after, limit, wait = 0, 100, 0.0
+    for part in query.split(b"&") if query else ():
+        found = _CURSOR.fullmatch(part)
+        if found is None:
+            return None
+        if found[1]:
+            after = int(found[2])
+        elif found[3]:
+            limit = int(found[4])
+        else:
+            wait = float(found[6])
+    return (after, limit, wait) if 1 <= limit <= 256 and wait <= 30 else None
 
 
 @asynccontextmanager
 async def _live(app: FastAPI) -> AsyncIterator[None]:
     parts = app.state.parts
     parts.bell.open()
-    beating = asyncio.create_task(_beat(parts.service))
+    beating = asyncio.create_task(_beat(parts))
     try:
         yield
     finally:
         beating.cancel()
         with suppress(asyncio.CancelledError):
             await beating
+        parts.close()
 
 
-async def _beat(service: GameService) -> None:
+async def _beat(parts: Parts) -> None:
     """Let the players' time run while there is a service to move at."""
+    loop = asyncio.get_running_loop()
     while True:
         # Whatever goes wrong in a beat, the next one comes.
-        (trouble,) = await asyncio.gather(_call(service.beat), return_exceptions=True)
+        beat = loop.run_in_executor(parts.beater, parts.service.beat)
+        (trouble,) = await asyncio.gather(beat, return_exceptions=True)
         if trouble is not None:
             _LOG.warning("a heartbeat failed", exc_info=trouble)
-        await asyncio.sleep(service.limits.beat / 1000)
+        await asyncio.sleep(parts.service.limits.beat / 1000)
 
 
 def _describe_api(app: FastAPI, generate: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -411,7 +555,7 @@ def _describe_api(app: FastAPI, generate: Callable[[], dict[str, Any]]) -> dict[
     schema = generate()
     parts = schema.setdefault("components", {})
     shapes = parts.setdefault("schemas", {})
-    for model in (views.Problem, views.HookRequest):
+    for model in (views.Problem, views.HookRequest, views.DepositRequest):
         shapes[model.__name__] = model.model_json_schema()
     parts["securitySchemes"] = {"operator": {"type": "http", "scheme": "bearer"}}
     for path in schema["paths"].values():
@@ -427,60 +571,90 @@ def _describe_api(app: FastAPI, generate: Callable[[], dict[str, Any]]) -> dict[
 # --- what the handlers share
 
 
-async def _call(function: Callable[..., T], *arguments: Any) -> T:
-    return await anyio.to_thread.run_sync(functools.partial(function, *arguments))
+def _get_address(request: Request) -> str:
+    return group_address(request.client.host if request.client else "")
 
 
-def _encode_page(service: GameService, game: bytes, after: int, limit: int) -> tuple[int, bytes]:
+async def _read(request: Request, parts: Parts, function: Callable[..., T], *arguments: Any) -> T:
+    """Call what asks the database."""
+    return await parts.readers.call(_get_address(request), function, *arguments)
+
+
+async def _get_page(
+    request: Request, parts: Parts, game: bytes, after: int, limit: int
+) -> tuple[int, bytes]:
     """How many events a page has, and its encoding."""
-    page = service.page(game, after, limit)
-    return len(page.events), structs.encode(page)
+    if parts.service.is_at_hand(game, after):
+        return parts.service.encode_page(game, after, limit)
+    return await _read(request, parts, parts.service.encode_page, game, after, limit)
 
 
 def _show_game(service: GameService, game_id: bytes) -> views.GameView:
-    try:
-        verdict, _ = service.verdict(game_id)
-    except NotFoundError:
-        verdict = None
-    return views.show_game(service.state(game_id), service.load(game_id), verdict)
+    return views.show_game(service.state(game_id), service.load(game_id))
 
 
-def _check_length(request: Request, limit: int) -> None:
-    """Refuse by the announced length, before a byte of the body is read."""
-    length = request.headers.get("content-length", "")
-    if length.isdecimal() and int(length) > limit:
-        raise TooLargeError(f"has {length} bytes, over the limit of {limit}", where="body")
-
-
-async def _read_body(request: Request, limit: int, media_type: str) -> bytes:
+@asynccontextmanager
+async def _body(
+    request: Request, parts: Parts, limit: int, media_type: str
+) -> AsyncIterator[bytes]:
+    """The body of a request, counted among those of its address while it is worked on."""
     given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if given != media_type:
         raise RequestError(f"must be {media_type}", where="Content-Type")
-    _check_length(request, limit)
-    body = bytearray()
-    try:
-        async with asyncio.timeout(request.app.state.parts.service.limits.body_seconds):
-            async for part in request.stream():
-                body += part
-                if len(body) > limit:
-                    raise TooLargeError(f"is over the limit of {limit} bytes", where="body")
-    except TimeoutError:
-        raise RequestError("did not arrive in time", where="body") from None
-    return bytes(body)
+    # By the announced length, before a byte of the body is read.
+    length = request.headers.get("content-length", "")
+    announced = int(length) if length.isdecimal() and len(length) < 20 else 0
+    if announced > limit or len(length) >= 20:
+        raise TooLargeError(f"has {length} bytes, over the limit of {limit}", where="body")
+    with parts.bodies.account(_get_address(request)) as take:
+        take(announced)
+        received: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(parts.service.limits.body_seconds):
+                async for part in request.stream():
+                    size += len(part)
+                    if size > limit:
+                        raise TooLargeError(f"is over the limit of {limit} bytes", where="body")
+                    if size > announced:
+                        take(len(part))
+                    received.append(part)
+        except TimeoutError:
+            raise RequestError("did not arrive in time", where="body") from None
+        except ClientDisconnect:  # a defect of nobody's, which would be logged as one
+            raise RequestError("did not arrive", where="body") from None
+        yield b"".join(received)
 
 
-async def _wait_for(parts: Parts, game: bytes, after: int, wait: float) -> None:
+async def _read_json(request: Request, parts: Parts, model: type[M]) -> M:
+    async with _body(request, parts, parts.service.limits.other, "application/json") as body:
+        try:
+            return model.model_validate_json(body)
+        except ValidationError as error:
+            raise RequestError(_describe(error.errors()), where="body") from error
+
+
+async def _wait_for(request: Request, parts: Parts, game: bytes, after: int, wait: float) -> None:
     """Until the game has an event after ``after``, or ``wait`` seconds have passed."""
     loop = asyncio.get_running_loop()
     until = loop.time() + min(wait, parts.service.limits.wait_seconds)
     async with parts.bell.listening(game) as event:
-        while await _call(parts.service.last_sequence, game) <= after:
+        while True:
+            loaded = parts.service.find_loaded(game)
+            if loaded is None:
+                loaded = await _read(request, parts, parts.service.load, game)
             left = until - loop.time()
-            if left <= 0 or parts.bell.closed:
+            if loaded.sequence > after or left <= 0 or parts.bell.closed:
                 return
             with suppress(TimeoutError):
-                await asyncio.wait_for(event.wait(), min(left, _RECHECK))
+                await asyncio.wait_for(event.wait(), left)
             event.clear()
+
+
+def _get_ledger(parts: Parts) -> Ledger:
+    if parts.ledger is None:
+        raise NotFoundError("this service keeps no deposits", where="deposits")
+    return parts.ledger
 
 
 def _check_operator(request: Request, parts: Parts) -> None:

@@ -7,7 +7,16 @@ from typing import Final
 
 from vtrain.wire.dispute import Clocks
 
-LEAST_CLOCKS: Final = Clocks(join=60_000, trace=60_000, terms=15_000, match=60_000, grace=0)
+LEAST_CLOCKS: Final = Clocks(
+    join=60_000,
+    trace=60_000,
+    terms=15_000,
+    budget=60_000,
+    grace=5_000,
+    answer=0,
+    opening=0,
+    replay=0,
+)
 
 
 @dataclass(frozen=True)
@@ -16,32 +25,58 @@ class Limits:
 
     opening: int = 16 << 20
     """Body that opens a game: genesis, task and graph; a node of a graph takes some 500 bytes."""
-    move: int = 4 << 20
-    """Body of a move; one of arity 16 has less than 100 KB, unless samples are large."""
-    stranger: int = 256 << 10
-    """Body of a move by a party that backs no claim of the game: a bond or an accusation."""
+    move: int = (4 << 20) + 4096
+    """Body of a move; how long the answer to something that is asked may be, its game says."""
     other: int = 64 << 10
     """Any other body."""
+    bodies: int = 256 << 20
+    """All bodies that are arriving or being worked on."""
+    bodies_each: int = 64 << 20
+    """Those of one address."""
     body_seconds: float = 30.0
     """For a whole body to arrive."""
+    head_seconds: float = 20.0
+    """For the head of a request to arrive, after the connection was made or was last used."""
+    whole_seconds: float = 120.0
+    """For a request in all, until its answer was taken."""
+    connections: int = 2048
+    """Connections at once, those that wait for events among them."""
+    connections_each: int = 256
+    """Those of one address: one more, and the idlest of them is closed."""
+    opening_burst: int = 256
+    """Games that one address opens at once..."""
+    opening_seconds: float = 1.0
+    """...and one more in so many seconds."""
+    openings_each: int = 16
+    """Openings of one address that wait; one is worked on at a time."""
+    strangers: int = 4
+    """Moves at once by parties that back nothing they are asked of: bonds, and what is refused."""
+    backers: int = 32
+    """Moves at once by parties that back what they answer for."""
+    waiting: int = 64
+    """Requests of one address, or moves of one party, that wait for their turn."""
+    readers: int = 4
+    """Requests at once that read the database."""
     bonds: int = 1 << 16
     """Bonds of a game.  Filling it must cost more than any game is worth: see the market port."""
     games: int = 1 << 20
     """Games that are not over yet."""
-    cached: int = 512
+    cached: int = 4096
     """Games whose state is kept in memory; others are folded anew from their events."""
+    tail: int = 32
+    """Last events of a game that are kept in memory with it..."""
+    tail_bytes: int = 64 << 10
+    """...and their bytes, at most."""
     queue: int = 1024
     """Writes that wait; beyond them the service says that it is busy."""
     batch: int = 64
     """Writes that share one transaction."""
     page: int = 256
     """Events of one answer."""
-    page_bytes: int = 8 << 20
+    page_bytes: int = 1 << 20
     """Bodies of the events of one answer, unless it has one event alone."""
     wait_seconds: float = 30.0
     """The longest that a request for events waits for one."""
-    connections: int = 2048
-    """Connections at once, those that wait for events among them."""
     hooks: int = 64
     """Webhooks of the service."""
     beat: int = 250

@@ -7,6 +7,7 @@ A problem has our stable code: ``code``; ``where`` and ``fault`` are those of th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from vtrain.errors import VtrainError
@@ -70,10 +71,30 @@ class BusyError(VtrainError):
     code = "busy"
 
 
+class LimitedError(VtrainError):
+    """One address or key has too much under way; the same request may be sent again."""
+
+    code = "limited"
+
+
+class StallError(VtrainError):
+    """A service answers, but time does not go on, or what is due does not come."""
+
+    code = "stall"
+
+
 class ServiceFaultError(VtrainError):
-    """A service contradicts its own receipts, or the game's rules."""
+    """A service contradicts what it signed, or the game's rules.
+
+    ``proof`` is what it signed, in canonical encoding, which shows it to anyone; empty where it
+    signed nothing.
+    """
 
     code = "service-fault"
+
+    def __init__(self, message: str, *, where: str = "", proof: tuple[bytes, ...] = ()) -> None:
+        super().__init__(message, where=where)
+        self.proof = proof
 
 
 STATUS: Final[Mapping[str, int]] = {
@@ -94,6 +115,7 @@ STATUS: Final[Mapping[str, int]] = {
     "run": 422,
     "task": 422,
     "terms": 422,
+    "limited": 429,
     "busy": 503,
     "storage": 503,
 }
@@ -110,6 +132,7 @@ def to_problem(error: VtrainError, status: int | None = None) -> dict[str, Any]:
         "code": error.code,
         "where": error.where,
         "fault": error.fault,
+        "refusal": find_refusal(error).hex(),
     }
 
 
@@ -117,7 +140,21 @@ def from_problem(problem: Mapping[str, Any]) -> VtrainError:
     """The error that a problem document tells of, of its own class where we know that."""
     code = str(problem.get("code", ""))
     found = next((cls for cls in _all_errors(VtrainError) if cls.code == code), VtrainError)
-    return found(str(problem.get("detail", "")), where=str(problem.get("where", "")))
+    error = found(str(problem.get("detail", "")), where=str(problem.get("where", "")))
+    with suppress(ValueError):
+        attach_refusal(error, bytes.fromhex(str(problem.get("refusal", ""))))
+    return error
+
+
+def attach_refusal(error: VtrainError, refusal: bytes) -> None:
+    """Have an error carry the service's signed word on it: an encoded ``SignedRefusal``."""
+    vars(error)["refusal"] = refusal
+
+
+def find_refusal(error: VtrainError) -> bytes:
+    """The encoded ``SignedRefusal`` that an error carries; empty when none does."""
+    found = vars(error).get("refusal", b"")
+    return found if isinstance(found, bytes) else b""
 
 
 def _all_errors(base: type[VtrainError]) -> Iterator[type[VtrainError]]:

@@ -7,6 +7,7 @@ and event numbers only grow.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -39,8 +40,11 @@ service = Table(
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("clock", BigInteger, nullable=False),
     Column("key", LargeBinary(32), nullable=False),
+    Column("writer", LargeBinary(16), nullable=False),
+    Column("turn", BigInteger, nullable=False),
 )
-"""One row: the persisted time (see ``clock``) and the public key of the receipts."""
+"""One row: the persisted time (see ``clock``), the public key of the receipts, which process wrote
+last, and how often that was another one than before."""
 
 documents = Table(
     "documents",
@@ -61,12 +65,11 @@ games = Table(
     Column("request", String(64), unique=True),
     Column("base", BigInteger, nullable=False),
     Column("sequence", BigInteger, nullable=False),
-    Column("bonds", BigInteger, nullable=False),
     Column("due", BigInteger, index=True),
     Column("settle", Integer, nullable=False, index=True),
 )
 """``request``: hash of the idempotency key; ``base``: the service's time less the game's;
-``sequence``: of its last event; ``bonds``: how many it has; ``due``: the service's time when
+``sequence``: of its last event; ``due``: the service's time when
 something runs out, none when the game is over; ``settle``: is a settlement owed?"""
 
 events = Table(
@@ -106,11 +109,12 @@ class Store(Database):
     """A migrated database."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(url, _upgrade)
+        super().__init__(url, partial(upgrade, MIGRATIONS))
 
 
-def _upgrade(connection: Connection) -> None:
+def upgrade(migrations: Path, connection: Connection) -> None:
+    """Make or alter the tables as the revisions in a folder say."""
     config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.set_main_option("script_location", str(migrations).replace("%", "%%"))
     config.attributes["connection"] = connection
     command.upgrade(config, "head")

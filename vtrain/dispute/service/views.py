@@ -5,16 +5,20 @@ What is signed or hashed travels in canonical CBOR instead (``receipts``, ``vtra
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import BaseModel, Field
 
+from vtrain.dispute.game import find_deadline, find_verdict
 from vtrain.dispute.service.games import Info, Loaded
+from vtrain.dispute.service.ledger import Balance
 from vtrain.dispute.service.receipts import Event
 from vtrain.dispute.service.webhooks import Hook
 from vtrain.dispute.state import Fall, Game, Verdict
 
 Hex = Annotated[str, Field(pattern="^([0-9a-f]{2})*$")]
+Party = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+_CLAIMS: Final = 256
 
 
 class Problem(BaseModel):
@@ -27,6 +31,7 @@ class Problem(BaseModel):
     code: str
     where: str
     fault: str
+    refusal: Annotated[Hex, Field(description="The service's signed refusal of a move, if any.")]
 
 
 class InfoView(BaseModel):
@@ -59,47 +64,16 @@ class FallView(BaseModel):
     """How a claim fell."""
 
     reason: str
-    match: int
     place: str
     at: int
 
 
-class EntryView(BaseModel):
-    """A claim and who stands behind it."""
+class ClaimView(BaseModel):
+    """A claim of the log, and how many stand behind it."""
 
     root: Hex
-    side: int
-    backers: list[Hex]
+    backers: int
     fall: FallView | None
-
-
-class TournamentView(BaseModel):
-    """Claims about one thing."""
-
-    tree: str
-    parent: int
-    size: int
-    closes: int
-    round: int
-    over: bool
-    winner: int
-    matches: list[int]
-    entries: list[EntryView]
-
-
-class MatchView(BaseModel):
-    """Two claims on the way to their first difference; ``deadlines`` of -1: owes nothing."""
-
-    tournament: int
-    sides: list[int]
-    stage: str
-    tree: str
-    start: int
-    end: int
-    place: str
-    left: list[int]
-    deadlines: list[int]
-    nested: int
 
 
 class VerdictView(BaseModel):
@@ -107,13 +81,20 @@ class VerdictView(BaseModel):
 
     standing: Hex
     solver: FallView | None
-    barred: list[Hex]
+    at: int
+    bonds: int
+    outcomes: Hex
 
 
 class GameView(BaseModel):
-    """A game at its time ``now`` (milliseconds)."""
+    """A game at its time ``now`` (milliseconds).
+
+    ``claims`` are the first of the ``claims_in_all`` of the log; ``asked`` is how many questions
+    are open; ``due`` when time alone may change something, -1 for never.
+    """
 
     game: Hex
+    host: Hex
     task: Hex
     solver: Hex
     log_size: int
@@ -121,9 +102,13 @@ class GameView(BaseModel):
     now: int
     moves: int
     sequence: int
+    round: int
+    due: int
+    asked: int
     clocks: dict[str, int]
-    tournaments: list[TournamentView]
-    matches: list[MatchView]
+    bonds: dict[str, int]
+    claims_in_all: int
+    claims: list[ClaimView]
     verdict: VerdictView | None
 
 
@@ -168,6 +153,25 @@ class NewHookView(HookView):
     secret: Hex
 
 
+class DepositRequest(BaseModel):
+    """What the operator has received from a party, or (negative) pays out to it.
+
+    The same ``reference`` counts once.
+    """
+
+    party: Party
+    amount: Annotated[int, Field(ge=-(2**53), le=2**53)]
+    reference: Annotated[str, Field(min_length=1, max_length=255)]
+
+
+class DepositView(BaseModel):
+    """What a party has, and how much of it is locked in games."""
+
+    party: Party
+    free: int
+    locked: int
+
+
 class HookList(BaseModel):
     """All webhooks."""
 
@@ -188,11 +192,13 @@ def show_info(info: Info) -> InfoView:
     )
 
 
-def show_game(game: Game, loaded: Loaded, verdict: Verdict | None) -> GameView:
+def show_game(game: Game, loaded: Loaded) -> GameView:
     """A game for people."""
-    genesis = game.genesis
+    genesis, verdict, due = game.genesis, find_verdict(game), find_deadline(game)
+    first = sorted(game.logs.items(), key=lambda claim: claim[1].order)[:_CLAIMS]
     return GameView(
         game=game.id.hex(),
+        host=genesis.host.hex(),
         task=genesis.task_id.hex(),
         solver=genesis.solver.hex(),
         log_size=genesis.log_size,
@@ -200,43 +206,19 @@ def show_game(game: Game, loaded: Loaded, verdict: Verdict | None) -> GameView:
         now=game.now,
         moves=game.moves,
         sequence=loaded.sequence,
+        round=game.round,
+        due=-1 if due is None else due,
+        asked=len(game.asked),
         clocks=dict(vars(genesis.clocks)),
-        tournaments=[
-            TournamentView(
-                tree=tournament.tree,
-                parent=tournament.parent,
-                size=tournament.size,
-                closes=tournament.closes,
-                round=tournament.round,
-                over=bool(tournament.over),
-                winner=tournament.winner,
-                matches=list(tournament.matches),
-                entries=[
-                    EntryView(
-                        root=entry.root.hex(),
-                        side=entry.side,
-                        backers=[backer.hex() for backer in entry.backers],
-                        fall=_show_fall(entry.fall),
-                    )
-                    for entry in tournament.entries
-                ],
+        bonds=dict(vars(genesis.bonds)),
+        claims_in_all=len(game.logs),
+        claims=[
+            ClaimView(
+                root=root.hex(),
+                backers=len(game.backers.get((game.id, root), ())),
+                fall=_show_fall(claim.fall),
             )
-            for tournament in game.tournaments
-        ],
-        matches=[
-            MatchView(
-                tournament=match.tournament,
-                sides=list(match.sides),
-                stage=match.stage,
-                tree=match.tree,
-                start=match.start,
-                end=match.end,
-                place=match.place.describe(),
-                left=list(match.left),
-                deadlines=[match.deadline(side) if match.owes(side) else -1 for side in (0, 1)],
-                nested=match.nested,
-            )
-            for match in game.matches
+            for root, claim in first
         ],
         verdict=None if verdict is None else show_verdict(verdict),
     )
@@ -247,7 +229,9 @@ def show_verdict(verdict: Verdict) -> VerdictView:
     return VerdictView(
         standing=verdict.standing.hex(),
         solver=_show_fall(verdict.solver),
-        barred=[party.hex() for party in verdict.barred],
+        at=verdict.at,
+        bonds=verdict.bonds,
+        outcomes=verdict.outcomes.hex(),
     )
 
 
@@ -276,7 +260,12 @@ def show_new_hook(hook: Hook) -> NewHookView:
     return NewHookView(**show_hook(hook).model_dump(), secret=hook.secret.hex())
 
 
+def show_deposit(party: bytes, balance: Balance) -> DepositView:
+    """What a party has."""
+    return DepositView(party=party.hex(), free=balance.free, locked=balance.locked)
+
+
 def _show_fall(fall: Fall | None) -> FallView | None:
     if fall is None:
         return None
-    return FallView(reason=fall.reason, match=fall.match, place=fall.place.describe(), at=fall.at)
+    return FallView(reason=fall.reason, place=fall.place.describe(), at=fall.at)

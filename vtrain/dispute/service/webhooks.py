@@ -1,4 +1,4 @@
-"""The courier: settlements to the market, events to webhooks, until they have arrived.
+"""The courier: events to webhooks, until they have arrived.
 
 A webhook gets events in order, one a request, each again and again with growing pauses until it is
 answered with 2xx; after ``MAX_ATTEMPTS`` the hook is given up.  Its queue is the table of events
@@ -7,7 +7,9 @@ itself, from its cursor on.  The body is JSON; ``Vtrain-Signature: t=T,v1=HEX`` 
 
 An address is resolved once for each request, which goes to exactly what was resolved; unless the
 operator allows it, only global unicast addresses are taken, so that no hook reaches into the
-service's own network.  Redirects are not followed.
+service's own network.  Redirects are not followed.  A delivery takes ``TIMEOUT`` seconds in all,
+however slowly the receiver answers, and each hook is served by itself: one that is slow holds up no
+other.
 """
 
 from __future__ import annotations
@@ -19,29 +21,30 @@ import json
 import logging
 import secrets
 import socket
-import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, Final
 
 import httpx
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import delete, exists, func, insert, or_, select, update
 
 from vtrain.dispute.service import store
 from vtrain.dispute.service.games import GameService
 from vtrain.dispute.service.limits import Limits
-from vtrain.dispute.service.market import Notice
 from vtrain.dispute.service.problems import NotFoundError, RequestError, TooLargeError
-from vtrain.printable import make_printable
+from vtrain.dispute.service.rounds import Rounds
+from vtrain.dispute.service.transport import TOTAL, TimedTransport
 
 MAX_ATTEMPTS: Final = 16
 FIRST_PAUSE: Final = 1_000
 LONGEST_PAUSE: Final = 3_600_000
 TIMEOUT: Final = 10.0
-_HOOKS_AT_ONCE: Final = 4
+_HOOKS_AT_ONCE: Final = 16
 _EVENTS_AT_ONCE: Final = 32
+_NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
+_COMPATIBLE: Final = ipaddress.ip_network("::/96")
 _LOG: Final = logging.getLogger("vtrain.dispute")
 
 Now = Callable[[], int]
@@ -90,14 +93,26 @@ def check_url(url: str) -> httpx.URL:
 
 
 def is_global(address: str) -> bool:
-    """May anyone on the internet be at this address?  An IPv4 address in IPv6 counts as itself."""
+    """May anyone on the internet be at this address?
+
+    An IPv6 address that carries an IPv4 address (mapped, compatible, NAT64, 6to4, Teredo's server
+    and client) leads there, through whatever gateway there is: both must be global.  Mapped
+    addresses and those of NAT64 count as the IPv4 address alone.
+    """
     parsed = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(parsed, ipaddress.IPv6Address):
-        inner = parsed.ipv4_mapped or parsed.sixtofour or (parsed.teredo or (None, None))[1]
-        if inner is None and parsed in ipaddress.ip_network("64:ff9b::/96"):
-            inner = ipaddress.IPv4Address(int(parsed) & 0xFFFFFFFF)
-        parsed = inner or parsed
-    return parsed.is_global and not parsed.is_multicast
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return _is_open(parsed)
+    last = ipaddress.IPv4Address(int(parsed) & 0xFFFFFFFF)
+    if parsed.ipv4_mapped is not None or parsed in _NAT64:
+        return _is_open(last)
+    inner = [last] if parsed in _COMPATIBLE else []
+    inner += [parsed.sixtofour] if parsed.sixtofour is not None else []
+    inner += parsed.teredo or ()
+    return _is_open(parsed) and all(map(_is_open, inner))
+
+
+def _is_open(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    return address.is_global and not address.is_multicast and not address.is_reserved
 
 
 def compute_pause(attempts: int) -> int:
@@ -118,7 +133,7 @@ def verify_body(secret: bytes, header: str, body: bytes) -> bool:
 
 
 class Courier:
-    """Delivers for ``service`` from a thread of its own, once started."""
+    """Delivers the events of ``service`` from threads of its own, once started."""
 
     def __init__(
         self,
@@ -130,62 +145,66 @@ class Courier:
         resolve: Resolve = resolve,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        self._service, self._db, self._now = service, db, now
+        self._db, self._now = db, now
         self._allow_private, self._resolve = allow_private, resolve
         self._limits: Limits = service.limits
         self._client = httpx.Client(
-            transport=transport, timeout=TIMEOUT, follow_redirects=False, trust_env=False
+            transport=transport or TimedTransport(TIMEOUT),
+            timeout=TIMEOUT,
+            follow_redirects=False,
+            trust_env=False,
         )
-        self._wake = threading.Event()
-        self._closed = False
-        self._settle_due, self._settle_failures = 0, 0
+        self._busy: dict[int, Future[None]] = {}
+        """Hooks that are being served, by number."""
         self._pool = ThreadPoolExecutor(_HOOKS_AT_ONCE, "vtrain-webhook")
-        self._thread = threading.Thread(target=self._loop, name="vtrain-courier", daemon=True)
-        service.listen(self._heard)
+        self._rounds = Rounds(self._begin, "vtrain-courier")
+        service.listen(lambda notices: self._rounds.wake())
 
     def start(self) -> None:
         """Begin to deliver."""
-        self._thread.start()
+        self._rounds.start()
 
     def close(self) -> None:
         """Stop; what is not delivered waits for the next start."""
-        self._closed = True
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join()
-        self._pool.shutdown()
+        self._rounds.close()
+        self._pool.shutdown(cancel_futures=True)
         self._client.close()
 
-    def _heard(self, notices: Sequence[Notice]) -> None:
-        for notice in notices:
-            self._service.market.notify(notice)
-        self._wake.set()
+    def deliver(self) -> None:
+        """One round to its end: send each hook that is due its next events."""
+        wait(self._begin())
+        for done in self._begin_again():
+            done.result()
 
-    def _loop(self) -> None:
-        while not self._closed:
-            self._wake.wait(timeout=1.0)
-            self._wake.clear()
-            # What a round raises is logged, and the next round tries again.
-            attempt = self._pool.submit(self.deliver)
-            error = attempt.exception()
+    def _begin_again(self) -> list[Future[None]]:
+        """What the last round has done, forgotten."""
+        done = [future for future in self._busy.values() if future.done()]
+        self._busy = {n: future for n, future in self._busy.items() if not future.done()}
+        return done
+
+    def _begin(self) -> list[Future[None]]:
+        """Have each hook that is due, and not being served, served; what is under way."""
+        for done in self._begin_again():
+            error = done.exception()
             if error is not None:
                 _LOG.error("delivery failed", exc_info=error)
-
-    def deliver(self) -> None:
-        """One round: settle what is owed, and send each hook that is due its next events."""
-        if self._now() >= self._settle_due:
-            troubles = self._service.settle_games()
-            self._settle_failures = self._settle_failures + 1 if troubles else 0
-            if troubles:
-                self._settle_due = self._now() + compute_pause(self._settle_failures)
-                said = make_printable(str(troubles[0]))
-                _LOG.warning("settlement failed, to be repeated: %s", said)
-        for _ in self._pool.map(self._serve, self._find_due()):
-            pass
+        for hook in self._find_due():
+            if hook.number not in self._busy:
+                self._busy[hook.number] = self._pool.submit(self._serve, hook)
+        return list(self._busy.values())
 
     def _find_due(self) -> list[Hook]:
-        table = store.hooks
-        query = select(table).where(table.c.due >= 0, table.c.due <= self._now())
+        """Those with an event to send whose pause is over.
+
+        A pause longer than any is one that an earlier date set: it is over, too.
+        """
+        table, now = store.hooks, self._now()
+        waiting = exists().where(
+            store.events.c.number > table.c.cursor,
+            or_(table.c.game.is_(None), store.events.c.game == table.c.game),
+        )
+        due = or_(table.c.due <= now, table.c.due > now + LONGEST_PAUSE)
+        query = select(table).where(table.c.due >= 0, due, waiting)
         with self._db.read() as connection:
             return [_to_hook(row) for row in connection.execute(query.order_by(table.c.number))]
 
@@ -206,13 +225,17 @@ class Courier:
             else:
                 values = {"attempts": 0, "due": 0, "trouble": "", "cursor": number}
             with self._db.write() as connection:
+                # Unless another process has come further with it meanwhile.
                 connection.execute(
-                    update(table).where(table.c.number == hook.number).values(**values)
+                    update(table)
+                    .where(table.c.number == hook.number, table.c.cursor == hook.cursor)
+                    .values(**values)
                 )
                 row = connection.execute(select(table).where(table.c.number == hook.number)).first()
-            if row is None or trouble or self._closed:
+            if row is None or trouble or self._rounds.closed:
                 return
             hook = _to_hook(row)
+        self._rounds.wake()
 
     def _next_event(self, hook: Hook) -> tuple[int, bytes] | None:
         table = store.events
@@ -246,7 +269,8 @@ class Courier:
             response = self._client.send(request, stream=True)
             response.close()
         except httpx.HTTPError as error:
-            return f"{type(error).__name__}: {error}"
+            # Its text may quote the receiver, or the URL, in which there may be a secret.
+            return type(error).__name__
         return "" if response.is_success else f"answered with {response.status_code}"
 
     def _choose_address(self, url: httpx.URL) -> str:
@@ -275,6 +299,7 @@ class Courier:
             extensions={
                 "sni_hostname": url.host,
                 "timeout": httpx.Timeout(TIMEOUT).as_dict(),
+                TOTAL: TIMEOUT,
             },
         )
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any, TypeVar
 
 from vtrain.dispute.service.problems import BusyError
@@ -18,6 +19,24 @@ T = TypeVar("T")
 class _Job:
     work: Callable[[Any], Any]
     future: Future[Any]
+
+
+class _Catch:
+    """Holds whatever is raised in its block: an answer to those who wait, which ends no thread."""
+
+    error: BaseException | None = None
+
+    def __enter__(self) -> _Catch:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        self.error = error
+        return True
 
 
 class Writer:
@@ -37,8 +56,6 @@ class Writer:
         self._run, self._batch = run, batch
         self._jobs: queue.Queue[_Job | None] = queue.Queue(waiting)
         self._closed = False
-        # Whatever a transaction raises, a defect too, is the answer to its jobs and ends no thread.
-        self._pool = ThreadPoolExecutor(1, "vtrain-transaction")
         self._thread = threading.Thread(target=self._loop, name="vtrain-writer", daemon=True)
         self._thread.start()
 
@@ -58,7 +75,13 @@ class Writer:
         self._closed = True
         self._jobs.put(None)
         self._thread.join()
-        self._pool.shutdown()
+        while True:  # what came between the two
+            try:
+                job = self._jobs.get_nowait()
+            except queue.Empty:
+                return
+            if job is not None:
+                job.future.set_exception(BusyError("the service is stopping", where="service"))
 
     def _loop(self) -> None:
         while (first := self._jobs.get()) is not None:
@@ -77,14 +100,16 @@ class Writer:
                 return
 
     def _do(self, jobs: Sequence[_Job]) -> None:
-        attempt = self._pool.submit(self._run, [job.work for job in jobs])
-        error = attempt.exception()
-        if error is not None and len(jobs) > 1:
+        results: list[Any] = []
+        with _Catch() as caught:
+            results = self._run([job.work for job in jobs])
+        if caught.error is not None and len(jobs) > 1:
             # One job may be what the database does not take: the others are not to suffer for it.
             for job in jobs:
                 self._do([job])
             return
-        results = [error] if error is not None else attempt.result()
+        if caught.error is not None:
+            results = [caught.error]
         for job, result in zip(jobs, results, strict=True):
             if isinstance(result, BaseException):
                 job.future.set_exception(result)

@@ -844,4 +844,5 @@ def _bind(launch: Launch, pointers: Mapping[Arg, PlannedArg]) -> Planned:
     args = tuple(
         pointers[arg] if isinstance(arg, Operand) else pointers.get(arg, arg) for arg in launch.args
     )
-    return Planned(launch.file, launch.kernel, launch.grid, launch.block, args, launch.shared)  # type: ignore[arg-type]
+    shape = (launch.grid, launch.block)
+    return Planned(launch.file, launch.kernel, *shape, args, launch.shared, launch.cluster)  # type: ignore[arg-type]

@@ -60,6 +60,7 @@ class Call:
     block: tuple[int, int, int]
     slots: tuple[Slot, ...]
     shared: int = 0
+    cluster: int = 1
 
 
 class Device(Protocol):

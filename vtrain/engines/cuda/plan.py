@@ -79,6 +79,7 @@ class Planned:
     block: tuple[int, int, int]
     args: tuple[PlannedArg, ...]
     shared: int = 0
+    cluster: int = 1
 
 
 @dataclass(frozen=True)
@@ -178,9 +179,8 @@ def bind(
                 args.append(Counter(node))
             case _:
                 args.append(arg)
-    return Planned(
-        launch.file, launch.kernel, launch.grid, launch.block, tuple(args), launch.shared
-    )
+    shape = (launch.grid, launch.block)
+    return Planned(launch.file, launch.kernel, *shape, tuple(args), launch.shared, launch.cluster)
 
 
 def lower_node(program: Program, index: int, lower: Lower) -> Job:

@@ -636,7 +636,8 @@ class _Bound:
 
     def _resolve(self, at: int, launch: Planned) -> Call:
         slots = tuple(self._slot(at, arg) for arg in launch.args)
-        return Call(launch.file, launch.kernel, launch.grid, launch.block, slots, launch.shared)
+        shape = (launch.grid, launch.block)
+        return Call(launch.file, launch.kernel, *shape, slots, launch.shared, launch.cluster)
 
     def _slot(self, at: int, arg: PlannedArg) -> Slot:
         match arg:

@@ -1,0 +1,14 @@
+// The product on Hopper in another shape: stages of half a tile, twice as many
+// (gemm_wgmma.cuh, "Shapes").  A file of its own, so that only those who use it compile it.
+#include "law.cuh"
+
+// --- fast: the readable kernel is matmul.cu's
+#define SHAPE_INNER 64
+#define SHAPE_CLUSTER 1
+#define SHAPED(name) name##_deep
+
+#include "add_bias.cu"
+#include "relu.cu"
+#include "rescale.cu"
+
+#include "gemm_wgmma.cuh"

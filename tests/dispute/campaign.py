@@ -82,7 +82,8 @@ def play_one(chance: random.Random) -> Record:
 
 def _make_adversary(chance: random.Random, run: ToyRun, number: int) -> Actor:
     key = make_key(2 + number)
-    step, small = chance.choice(STEPS), lambda: chance.randrange(0, 3)
+    step, false = chance.choice(STEPS), chance.randrange(1, 4)
+    detour, block = chance.randrange(3), chance.randrange(-1, 2)
     kind = chance.randrange(8)
     if kind == 0:
         return Flood([make_key(200 + number)])
@@ -91,11 +92,10 @@ def _make_adversary(chance: random.Random, run: ToyRun, number: int) -> Actor:
         return Hijacker(ToyProvider(run), key, stops)
     pace = chance.choice(PACES)
     if kind == 2:
-        traitor = Lie(step, product=-1 - small(), detour=small())
+        traitor = Lie(step, product=-false, detour=detour)
         return Paced(ToyProvider(run, traitor), key, pace)
     # Who lies alike about the product does so about the record: a toy run has one node to dispute.
-    false = 1 + small()
-    lie = Lie(step, loss=false, product=false, block=small() - 1, detour=small())
+    lie = Lie(step, loss=false, product=false, block=block, detour=detour)
     return Paced(ToyProvider(run, lie), key, pace, shallow=chance.random() < 0.1)
 
 

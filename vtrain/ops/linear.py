@@ -80,6 +80,7 @@ _MATMUL_LEAF = LeafRule(adding(_matmul_term), _matmul_terms, _matmul_streams)
 
 
 def _matmul_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """op(a) op(b) in int64 of int16 matrices, op transposing where asked; exponents add."""
     require_keys(attrs, "transpose_a", "transpose_b")
     require_inputs(inputs, "i16", "i16")
     a, b = inputs

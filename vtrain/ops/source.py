@@ -11,10 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from vtrain.ops.base import (
-    NOT_PROVEN,
     Array,
     Operator,
-    Reason,
     Saturating,
     Site,
     attr_int,
@@ -40,7 +38,6 @@ from vtrain.spec.number import (
 from vtrain.spec.order import compute_batch_indices, compute_sample_index
 from vtrain.wire.graph import Attrs, TensorType
 
-_ORDER_NOT_LOWERED = Reason("the sample order is a counter-based generator: the batch is an input")
 MAX_STEPS = 2**40
 """Longest run; bounds the step counter in the range analysis."""
 
@@ -209,22 +206,18 @@ OPERATORS = table(
         "increment",
         _increment_law,
         _increment_infer,
-        circuit=NOT_PROVEN,
         leaf=pointwise(_increment_leaf),
     ),
     Operator(
         "sample_index",
         _sample_index_law,
         _sample_index_infer,
-        onnx=_ORDER_NOT_LOWERED,
-        circuit=NOT_PROVEN,
         leaf=pointwise(_sample_index_leaf),
     ),
     Operator(
         "gather_samples",
         _gather_samples_law,
         _gather_samples_infer,
-        onnx=_ORDER_NOT_LOWERED,
         leaf=pointwise(_gather_samples_leaf),
     ),
     Operator(

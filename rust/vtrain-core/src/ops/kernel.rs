@@ -10,7 +10,9 @@ use super::optimizer::{MomentumRule, Rate};
 use super::parallel::{for_rows, sum_rows};
 use super::signature::{Form, OpError, Part, Reader, checked_size, refuse};
 use super::slice::{Slice, SliceMut, WrongDtype, each};
-use super::{activation, commitment, layout, linear, optimizer, pool, rescale, softmax, source};
+use super::{
+    activation, arithmetic, commitment, layout, linear, optimizer, pool, rescale, softmax, source,
+};
 use crate::cbor::EncodeError;
 use crate::domains::Hash;
 use crate::gemm::{Gemm, GemmError, MAX_K};
@@ -309,7 +311,7 @@ impl Kernel {
                 let out: &mut [i64] = out.try_into()?;
                 shift_left(input(0)?, shifts.0, out);
                 each!(input(1)?, x => for_rows(out, 1, |at, out| {
-                    rescale::add_shifted(out, &x[at..at + out.len()], shifts.1);
+                    arithmetic::add_shifted(out, &x[at..at + out.len()], shifts.1);
                     0
                 }));
             }
@@ -317,7 +319,7 @@ impl Kernel {
                 let out: &mut [i64] = out.try_into()?;
                 shift_left(input(0)?, shifts.0, out);
                 each!(input(1)?, x => for_rows(out, 1, |at, out| {
-                    rescale::sub_shifted(out, &x[at..at + out.len()], shifts.1);
+                    arithmetic::sub_shifted(out, &x[at..at + out.len()], shifts.1);
                     0
                 }));
             }
@@ -885,7 +887,7 @@ fn transpose(walk: &Transpose, x: Slice<'_>, out: SliceMut<'_>) -> Result<(), Ru
 
 fn shift_left(x: Slice<'_>, shift: u32, out: &mut [i64]) {
     each!(x, x => for_rows(out, 1, |at, out| {
-        rescale::shift_left(&x[at..at + out.len()], shift, out);
+        arithmetic::shift_left(&x[at..at + out.len()], shift, out);
         0
     }));
 }

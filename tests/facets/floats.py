@@ -19,7 +19,8 @@ Tensor = torch.Tensor
 
 def _matmul(attrs: Attrs, x: Sequence[Tensor]) -> Tensor:
     a, b = (
-        value.T if attrs[f"transpose_{side}"] else value for side, value in zip("ab", x, strict=True)
+        value.T if attrs[f"transpose_{side}"] else value
+        for side, value in zip("ab", x, strict=True)
     )
     return a @ b
 
@@ -61,6 +62,7 @@ FLOATS: Mapping[str, Callable[[Attrs, Sequence[Tensor]], Tensor]] = {
     "add_bias": lambda attrs, x: x[0] + x[1],
     "rescale": _rescale,
     "add": lambda attrs, x: x[0] + x[1],
+    "mul": lambda attrs, x: x[0] * x[1],
     "relu": lambda attrs, x: torch.relu(x[0]),
     "im2col": _im2col,
     "max_pool": _max_pool,

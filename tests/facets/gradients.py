@@ -79,7 +79,9 @@ def find_wrong_gradients(op: str, case: Case, seed: int) -> list[str]:
     wrong = []
     for wanted in {everything, *((i,) for i in everything)}:
         b = _Builder()
-        inputs = [b.give(f"in{i}", kind, x) for i, (kind, x) in enumerate(zip(kinds, arrays))]
+        inputs = [
+            b.give(f"in{i}", kind, x) for i, (kind, x) in enumerate(zip(kinds, arrays, strict=True))
+        ]
         try:
             out = b.emit(op, "it", inputs, **case.attrs)
         except GraphError:

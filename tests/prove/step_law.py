@@ -185,9 +185,7 @@ def make_statement(
         node.outputs[0].shape[0] for node in graph.nodes if node.op == "gather_samples"
     }
     rows = rng.integers(0, samples.spec.samples, batch_size)
-    batch = np.concatenate(
-        [samples.part(part)[rows].reshape(-1).astype(np.int64) for part in "xy"]
-    )
+    batch = np.concatenate([samples.part(part)[rows].reshape(-1).astype(np.int64) for part in "xy"])
     inputs = {
         BEFORE: np.concatenate(before).astype(np.int64).astype(object),
         BATCH: batch.astype(object),

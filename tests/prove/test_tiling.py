@@ -46,6 +46,7 @@ MADE = {
     "matmul": {"c"},
     "rescale": {"y"},
     "gate": {"y"},
+    "mul": {"y"},
     "square": {"s"},
     "softmax": {"maximum", "exp", "sum", "p", "grad", "loss"},
     "range": set[str](),

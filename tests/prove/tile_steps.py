@@ -11,7 +11,18 @@ from tests.tasks import make_samples, make_tiny_task
 from vtrain.engines.numpy_engine import NumpySession
 from vtrain.graph.builder import FixedExponents, GraphBuilder
 from vtrain.graph.calibration import calibrate
-from vtrain.graph.model import Add, AveragePool, Conv, Layer, Linear, MaxPool, Model, Relu, Reshape
+from vtrain.graph.model import (
+    Add,
+    AveragePool,
+    Conv,
+    Layer,
+    Linear,
+    MaxPool,
+    Model,
+    Mul,
+    Relu,
+    Reshape,
+)
 from vtrain.graph.step import (
     Affine,
     Momentum,
@@ -113,7 +124,8 @@ def make_branches() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
         Relu("r", "h"),
         Linear("g", "flat", "w2", None, False),
         Add("sum", "r", "g"),
-        Linear("logits", "sum", "w3", "b3", False),
+        Mul("product", "sum", "g"),
+        Linear("logits", "product", "w3", "b3", False),
     )
     params = {
         "w1": _weights(rng, (5, 8)),

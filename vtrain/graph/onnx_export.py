@@ -370,6 +370,10 @@ def _sub(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) ->
     return g.sub(*_aligned(g, node, x))
 
 
+def _mul(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    return g.mul(x[0], x[1])
+
+
 def _relu(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
     return g.at_least(x[0], 0)
 
@@ -520,6 +524,7 @@ LOWERINGS: dict[str, Lower] = {
     "rescale": _rescale,
     "add": _add,
     "sub": _sub,
+    "mul": _mul,
     "relu": _relu,
     "relu_grad": _relu_grad,
     "max_pool": _max_pool,

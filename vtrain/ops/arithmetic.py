@@ -1,4 +1,4 @@
-"""Sums and differences of two tensors of one shape, element by element: exact in int64."""
+"""Sums, differences and products of two tensors of one shape, element by element, in int64."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from vtrain.ops.base import (
     check_fits_int64,
     integer_type,
     pointwise,
+    product_range,
     require,
     require_inputs,
     require_keys,
@@ -77,7 +78,41 @@ def _add_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[Ref |
     return grad, grad
 
 
+def _mul_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    a, b = inputs
+    return np.asarray(a.astype(np.int64) * b)
+
+
+def _mul_leaf(site: Site, e: int) -> int:
+    return site.read(0, e) * site.read(1, e)
+
+
+def _mul_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """a * b, exact in int64; exponents add.  The product is an accumulator, never rounded here."""
+    require_keys(attrs)
+    require_inputs(inputs, "int", "int")
+    a, b = inputs
+    require(a.shape == b.shape, f"shapes differ: {a.shape} and {b.shape}")
+    lo, hi = product_range(a, b)
+    return integer_type("i64", a.shape, a.exponent + b.exponent, lo, hi, "the product")
+
+
+def _mul_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[Ref | None]:
+    """y = a b: da = g b and db = g a, of int16 operands, so that no gradient outgrows int64."""
+    left, right = node.inputs
+    g = b.as_operand(grad, f"{node.name}/grad")
+    da = db = None
+    if b.needs_gradient(left):
+        factor = b.as_operand(right, f"{node.name}/right")
+        da = b.emit("mul", f"{node.name}/grad_a", (g, factor))
+    if b.needs_gradient(right):
+        factor = b.as_operand(left, f"{node.name}/left")
+        db = b.emit("mul", f"{node.name}/grad_b", (g, factor))
+    return da, db
+
+
 OPERATORS = table(
     Operator("add", _add_law, _add_infer, _add_backward, leaf=pointwise(_add_leaf)),
     Operator("sub", _sub_law, _sub_infer, leaf=pointwise(_sub_leaf)),
+    Operator("mul", _mul_law, _mul_infer, _mul_backward, leaf=pointwise(_mul_leaf)),
 )

@@ -29,6 +29,7 @@ from vtrain.ops.base import (
 )
 from vtrain.spec.number import (
     NUMPY_DTYPES,
+    PROBABILITY_EXPONENT,
     SATURATION,
     STORAGE,
     rs,
@@ -175,7 +176,7 @@ def _normalize_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     return integer_type("i16", x.shape, attr_int(attrs, "exponent", -64, 64), lo, hi)
 
 
-_ONE = 2**14
+_ONE = 1 << PROBABILITY_EXPONENT
 
 
 def _one_hot_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
@@ -196,7 +197,7 @@ def _one_hot_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     x = inputs[0]
     require(len(x.shape) >= 2, "needs [batch, ...] tokens")
     width = x.size // x.shape[0] * attr_int(attrs, "depth", 1, 2**20)
-    return integer_type("i16", (x.shape[0], width), 14, 0, _ONE)
+    return integer_type("i16", (x.shape[0], width), PROBABILITY_EXPONENT, 0, _ONE)
 
 
 OPERATORS = table(

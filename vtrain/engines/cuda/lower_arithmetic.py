@@ -154,6 +154,10 @@ def _align(node: Node, inputs: Types) -> tuple[Launch, ...]:
     return _launch(node, *_operand(0, inputs), shift_a, *_operand(1, inputs), shift_b, Output())
 
 
+def _mul(node: Node, inputs: Types) -> tuple[Launch, ...]:
+    return _launch(node, *_operand(0, inputs), *_operand(1, inputs), Output())
+
+
 LOWERINGS: Final[Mapping[str, Lowering]] = {
     "state": _state,
     "next_state": _elementwise,
@@ -171,6 +175,7 @@ LOWERINGS: Final[Mapping[str, Lowering]] = {
     "rescale": _rescale,
     "add": _align,
     "sub": _align,
+    "mul": _mul,
     "relu": _elementwise,
     "relu_grad": _elementwise,
     "max_pool": _patches,

@@ -1,4 +1,4 @@
-//! Sums and differences element by element: twin of `vtrain/ops/arithmetic.py`.
+//! Sums, differences and products element by element: twin of `vtrain/ops/arithmetic.py`.
 
 use super::simd::vectorised;
 use crate::number::Element;
@@ -34,6 +34,18 @@ pub fn sub_shifted<T: Element>(out: &mut [i64], x: &[T], shift: u32) {
         || {
             for (out, &x) in out.iter_mut().zip(x) {
                 *out = out.wrapping_sub(x.wide() << shift);
+            }
+        },
+    );
+}
+
+/// `out *= x`: the second half of `mul`.
+pub fn mul<T: Element>(out: &mut [i64], x: &[T]) {
+    vectorised(
+        #[inline(always)]
+        || {
+            for (out, &x) in out.iter_mut().zip(x) {
+                *out = out.wrapping_mul(x.wide());
             }
         },
     );

@@ -118,6 +118,7 @@ pub enum Kernel {
     Sub {
         shifts: (u32, u32),
     },
+    Mul,
     Relu,
     ReluGrad,
     MaxPool(Window),
@@ -320,6 +321,14 @@ impl Kernel {
                 shift_left(input(0)?, shifts.0, out);
                 each!(input(1)?, x => for_rows(out, 1, |at, out| {
                     arithmetic::sub_shifted(out, &x[at..at + out.len()], shifts.1);
+                    0
+                }));
+            }
+            Self::Mul => {
+                let out: &mut [i64] = out.try_into()?;
+                shift_left(input(0)?, 0, out);
+                each!(input(1)?, x => for_rows(out, 1, |at, out| {
+                    arithmetic::mul(out, &x[at..at + out.len()]);
                     0
                 }));
             }
@@ -637,6 +646,11 @@ fn read(r: &Reader<'_>) -> Result<(Kernel, Dtype, Vec<usize>), OpError> {
                 Kernel::Sub { shifts }
             };
             (kernel, I64, a.shape.clone())
+        }
+        "mul" => {
+            let [a, b] = r.dtypes([None, None])?;
+            require_same_shape(a, b)?;
+            (Kernel::Mul, I64, a.shape.clone())
         }
         "relu" => {
             let [x] = r.dtypes([Some(I16)])?;

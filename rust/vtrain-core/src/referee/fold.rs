@@ -90,6 +90,7 @@ macro_rules! one_term {
             | Kernel::Rescale { .. }
             | Kernel::Add { .. }
             | Kernel::Sub { .. }
+            | Kernel::Mul
             | Kernel::Relu
             | Kernel::ReluGrad
             | Kernel::Exp2Diff { .. }
@@ -390,6 +391,7 @@ impl Leaf {
                 let a = i128::from(r.element(0, e)?) << shifts.0;
                 a - (i128::from(r.element(1, e)?) << shifts.1)
             }
+            Kernel::Mul => i128::from(r.element(0, e)?) * i128::from(r.element(1, e)?),
             Kernel::Relu => r.element(0, e)?.max(0).into(),
             Kernel::ReluGrad => {
                 let (grad, output) = (r.element(0, e)?, r.element(1, e)?);

@@ -94,7 +94,7 @@ RANGES: Final = (1, 3)
 _AWAY: Final = 1 << 32
 """Puts a masked logit below every other: 2^32 - 2^31 is beyond where 2^-gap ends."""
 
-_INNER_COLUMNS: Final = {"linear": 2, "matmul": 2, "range-1": 2, "square": 2}
+_INNER_COLUMNS: Final = {"linear": 2, "matmul": 2, "mul": 2, "range-1": 2, "square": 2}
 """Cells beside each other where one or two blocks hold all; elsewhere 3."""
 
 

@@ -576,7 +576,7 @@ WHERE: Mapping[Facet, str] = {
     Facet.LEAF: "give the operator's row in vtrain/ops a LeafRule",
     Facet.LEAF_TWIN: "write its arm in rust/vtrain-core/src/referee/fold.rs",
     Facet.ENGINES: "write its arms in rust/vtrain-core/src/ops/kernel.rs",
-    Facet.CUDA: "write reference_kernels/{op}.cu and its launch in vtrain/engines/cuda",
+    Facet.CUDA: "write reference_kernels/{op}.cu and its launch under vtrain/engines/cuda/lower",
     Facet.FUSION: "write its row of POINTWISE in vtrain/engines/cuda/fuse.py",
     Facet.ONNX_EXPORT: "write its lowering in vtrain/graph/onnx_export.py",
     Facet.ONNX_IMPORT: (

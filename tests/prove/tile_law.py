@@ -129,3 +129,16 @@ _LAWS: dict[str, Callable[[TileStatement, str, Tiles], bool]] = {
     "softmax": _softmax,
     "square": _square,
 }
+
+MADE = {
+    "linear": {"y"},
+    "matmul": {"c"},
+    "rescale": {"y"},
+    "gate": {"y"},
+    "mul": {"y"},
+    "square": {"s"},
+    "softmax": {"maximum", "exp", "sum", "p", "grad", "loss"},
+    "range": set[str](),
+    COMBINATION: set[str](),
+}
+"""The given vectors that a circuit makes of the others."""

@@ -71,7 +71,7 @@ D ([format.md](format.md), section 4).
 LABELS: Final = ("Attributes", "Inputs", "Output", "Range", "Requires", "Outside")
 _NEEDED: Final = ("Inputs", "Output", "Range")
 _FAMILIES: Final = (
-    *("source", "linear", "rescale", "activation", "layout", "pool", "softmax"),
+    *("source", "linear", "arithmetic", "rescale", "activation", "layout", "pool", "softmax"),
     *("optimizer", "commitment"),
 )
 """In the order in which a step has them; any other family follows."""

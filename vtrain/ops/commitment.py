@@ -7,10 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from vtrain.ops.base import (
-    NOT_PROVEN,
     Array,
     Operator,
-    Reason,
     Site,
     attr_int,
     attr_ints,
@@ -26,7 +24,6 @@ from vtrain.spec import commitment
 from vtrain.wire.graph import Attrs, TensorType
 from vtrain.wire.opening import StateLeaf
 
-_NO_HASH_IN_ONNX = Reason("ONNX has no BLAKE3; the exported graph ends at the values hashed here")
 _DIGEST = TensorType("u8", (32,), 0, 0, 255)
 
 
@@ -185,40 +182,30 @@ OPERATORS = table(
         "tensor_digest",
         _tensor_digest_law,
         _tensor_digest_infer,
-        onnx=_NO_HASH_IN_ONNX,
-        circuit=NOT_PROVEN,
         leaf=pointwise(_tensor_digest_leaf),
     ),
     Operator(
         "batch_digest",
         _batch_digest_law,
         _batch_digest_infer,
-        onnx=_NO_HASH_IN_ONNX,
-        circuit=NOT_PROVEN,
         leaf=pointwise(_batch_digest_leaf),
     ),
     Operator(
         "state_leaf",
         _state_leaf_law,
         _state_leaf_infer,
-        onnx=_NO_HASH_IN_ONNX,
-        circuit=NOT_PROVEN,
         leaf=pointwise(_state_leaf_leaf),
     ),
     Operator(
         "state_root",
         _state_root_law,
         _state_root_infer,
-        onnx=_NO_HASH_IN_ONNX,
-        circuit=NOT_PROVEN,
         leaf=pointwise(_state_root_leaf),
     ),
     Operator(
         "record",
         _record_law,
         _record_infer,
-        onnx=_NO_HASH_IN_ONNX,
-        circuit=NOT_PROVEN,
         leaf=pointwise(_record_leaf),
     ),
 )

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from vtrain.ops.base import (
-    NOT_PROVEN,
     Array,
     Operator,
     Saturating,
@@ -185,7 +184,6 @@ OPERATORS = table(
         "schedule",
         _schedule_law,
         _schedule_infer,
-        circuit=NOT_PROVEN,
         leaf=pointwise(_schedule_leaf),
     ),
 )

@@ -11,10 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from vtrain.ops.base import (
-    NOT_PROVEN,
     Array,
     Operator,
-    Reason,
     Saturating,
     Site,
     attr_int,
@@ -31,6 +29,7 @@ from vtrain.ops.base import (
 )
 from vtrain.spec.number import (
     NUMPY_DTYPES,
+    PROBABILITY_EXPONENT,
     SATURATION,
     STORAGE,
     rs,
@@ -40,7 +39,6 @@ from vtrain.spec.number import (
 from vtrain.spec.order import compute_batch_indices, compute_sample_index
 from vtrain.wire.graph import Attrs, TensorType
 
-_ORDER_NOT_LOWERED = Reason("the sample order is a counter-based generator: the batch is an input")
 MAX_STEPS = 2**40
 """Longest run; bounds the step counter in the range analysis."""
 
@@ -237,7 +235,7 @@ def _normalize_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     return integer_type("i16", x.shape, attr_int(attrs, "exponent", -64, 64), lo, hi)
 
 
-_ONE = 2**14
+_ONE = 1 << PROBABILITY_EXPONENT
 
 
 def _one_hot_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
@@ -268,7 +266,7 @@ def _one_hot_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     x = inputs[0]
     require(len(x.shape) >= 2, "needs [batch, ...] tokens")
     width = x.size // x.shape[0] * attr_int(attrs, "depth", 1, 2**20)
-    return integer_type("i16", (x.shape[0], width), 14, 0, _ONE)
+    return integer_type("i16", (x.shape[0], width), PROBABILITY_EXPONENT, 0, _ONE)
 
 
 OPERATORS = table(
@@ -278,22 +276,18 @@ OPERATORS = table(
         "increment",
         _increment_law,
         _increment_infer,
-        circuit=NOT_PROVEN,
         leaf=pointwise(_increment_leaf),
     ),
     Operator(
         "sample_index",
         _sample_index_law,
         _sample_index_infer,
-        onnx=_ORDER_NOT_LOWERED,
-        circuit=NOT_PROVEN,
         leaf=pointwise(_sample_index_leaf),
     ),
     Operator(
         "gather_samples",
         _gather_samples_law,
         _gather_samples_infer,
-        onnx=_ORDER_NOT_LOWERED,
         leaf=pointwise(_gather_samples_leaf),
     ),
     Operator(

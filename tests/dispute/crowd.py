@@ -218,7 +218,7 @@ class Machine(Paced):
     def is_there(self, step: int, node: int) -> bool:
         """Is a trace there (``node`` -1), or a tensor?  It is wanted otherwise."""
         what = (step, node)
-        if what in self._has:
+        if what in self._has or not self._replay:
             return True
         if what not in self._doing:
             base = get_base_step(self._run.commit_every, step)

@@ -141,6 +141,8 @@ class Escrow:
             self._pay(deal.client, PRICE)
             left, total = STAKE, sum(settlement.work.values())
             for party, work in settlement.work.items():
+                if not party:
+                    continue  # nobody can tell who did that
                 share = (STAKE - BURN) * work // total
                 self._pay(party, share)
                 left -= share

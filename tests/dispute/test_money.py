@@ -53,7 +53,7 @@ def settle(result: Play) -> Settled:
     assert settled.pot == sum(bond.amount for bond in settled.outcomes if not bond.returned)
     assert settled.burnt + sum(share.amount for share in settled.shares) == settled.pot
     assert settled.burnt >= 0
-    if settled.shares:
+    if settled.shares and b"" not in count_work(game):
         assert settled.burnt < len(settled.shares), "what rounding leaves, and no more"
     losers = {bond.party for bond in settled.outcomes if not bond.returned}
     assert not losers & {share.party for share in settled.shares}
@@ -61,7 +61,7 @@ def settle(result: Play) -> Settled:
     assert result.verdict.outcomes == compute_outcomes_digest(settled)
     work = count_work(game)
     if settled.pot:
-        assert {share.party for share in settled.shares} == set(work)
+        assert {share.party for share in settled.shares} == set(work) - {b""}
     for share in settled.shares:
         assert share.amount == settled.pot * work[share.party] // sum(work.values())
     return settled
@@ -360,7 +360,8 @@ def test_no_coalition_ends_with_more_than_it_began_with(run: Run, seed: int) -> 
     assert set(shares) <= {public_key(honest)}
     for bond in settled.outcomes:
         assert bond.party != public_key(honest) or bond.returned
-    if settled.pot and result.moves.get(public_key(honest), 0) > 1:
+    unsure = b"" in count_work(result.game)
+    if settled.pot and not unsure and result.moves.get(public_key(honest), 0) > 1:
         assert settled.burnt in (0, settled.pot)
 
 
@@ -371,3 +372,25 @@ def assert_no_gain(settled: Settled, keys: Sequence[PrivateKey]) -> None:
         paid = sum(amount for _, amount, _ in bonds)
         back = sum(amount for _, amount, returned in bonds if returned)
         assert back + shares.get(public_key(key), 0) <= paid
+
+
+def test_a_false_friend_whom_nobody_refutes_takes_no_pay(run: Run) -> None:
+    """Its rival makes no sub-claim, so that two traces are left for what stands.
+
+    Nobody can tell whose is true: what it is worth is nobody's, and not the friend's who answered
+    about the log first.
+    """
+    liar, friend = make_liar(run, 4), make_traitor(run, run.truth, 3)
+    genesis = make_game(run.task, run.truth, SOLVER)
+    actors = [
+        Player(friend, ACCOMPLICE),
+        Player(run.truth, HONEST),
+        Only(Player(liar, CHALLENGER), lambda move: not isinstance(move, Bond) or not move.leaf),
+    ]
+    result = play(genesis, run.graph, actors)
+    settled, pot = settle(result), BONDS.log
+    assert settled.pot == pot
+    shares, work = list_shares(settled), count_work(result.game)
+    assert work[b""] >= genesis.clocks.replay
+    assert shares.get(public_key(ACCOMPLICE), 0) < pot // 4
+    assert settled.burnt > pot // 2

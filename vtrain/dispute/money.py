@@ -12,12 +12,14 @@ party from gaining by rivals of her own making:
 
 - Work for another claim pays nothing, and who lost a bond or backed a claim that fell is not paid.
 - Work below the log pays where one sub-claim for the standing claim is left.  Where there are two,
-  nobody can tell which is the true one: rivals that fall early leave false friends unrefuted.
+  nobody can tell which is the true one: rivals that fall early leave false friends unrefuted.  What
+  such work would have been paid is nobody's; else it would go to those who answered above it.
 - When no claim stands, or nobody worked for it, the pot is nobody's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -78,7 +80,7 @@ def list_outcomes(game: Game) -> Settled:
     losers = {found.party for found in outcomes if not found.returned}
     work = _count_work(game, standing, losers) if pot else {}
     total = sum(work.values())
-    shares = tuple(Share(party, pot * done // total) for party, done in work.items())
+    shares = tuple(Share(party, pot * done // total) for party, done in work.items() if party)
     return Settled(outcomes, shares, pot, pot - sum(share.amount for share in shares))
 
 
@@ -86,7 +88,8 @@ def count_work(game: Game) -> dict[bytes, int]:
     """Work for the claim that stands, by party, in milliseconds of the clocks; first come first.
 
     It is what a pot is shared by, and what a market shares by that has more than the pot: the stake
-    of the solver, who has no bond.  MoveRefusedError while the game goes on.
+    of the solver, who has no bond.  The work of nobody, ``b""``, is what nobody is to be paid for,
+    since it cannot be told who did it.  MoveRefusedError while the game goes on.
     """
     losers = {found.party for found in list_outcomes(game).outcomes if not found.returned}
     return _count_work(game, _Standing(game), losers)
@@ -164,21 +167,27 @@ def _count_work(game: Game, standing: _Standing, losers: set[bytes]) -> dict[byt
     for answer in list_chain(game.answers):
         if not isinstance(answer, Answer) or answer.party in losers:
             continue
-        if standing.backs(answer.party) and _counts(game, answer, standing):
-            work[answer.party] = work.get(answer.party, 0) + worth[answer.kind]
+        if not standing.backs(answer.party):
+            continue
+        party = answer.party
+        if not _counts(game, answer, standing.find_only):
+            if not _counts(game, answer, standing.find):
+                continue
+            party = b""
+        work[party] = work.get(party, 0) + worth[answer.kind]
     return work
 
 
-def _counts(game: Game, answer: Answer, standing: _Standing) -> bool:
-    """Was it asked of what stands, or is it what stands?"""
+def _counts(game: Game, answer: Answer, find: Callable[[Contest], int]) -> bool:
+    """Was it asked of the claims of a contest that ``find`` gives, or is it one of them?"""
     for contest_id, dispute, value in answer.where:
         contest = game.contests[contest_id]
-        only = standing.find_only(contest)
+        claims = find(contest)
         if answer.kind in ("trace", "terms"):
-            if only >> contest.index[value] & 1:
+            if claims >> contest.index[value] & 1:
                 return True
             continue
         classes = contest.disputes[dispute].classes
-        if any(found.mask & only for key, found in classes.items() if value in (key, b"")):
+        if any(found.mask & claims for key, found in classes.items() if value in (key, b"")):
             return True
     return False

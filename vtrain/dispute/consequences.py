@@ -126,35 +126,45 @@ class Work:
             while self.agenda is not None and self.agenda.event.at == at:
                 events.append(self.agenda.event)
                 self.agenda = agendas.drop_first(self.agenda)
-            for event in events:
-                self._happen(event)
+            self._happen(events)
             self.settle()
         self.now, self.final = now, False
 
-    def _happen(self, event: Event) -> None:
-        if event.kind == "join":
-            self._start_round(sorted(self.logs))
-        elif event.kind == "window":
-            self._check_side(self.contests[event.contest], event.key)
-        else:
-            self._check_due(event)
+    def _happen(self, events: Sequence[Event]) -> None:
+        """What was planned for one time."""
+        due: dict[bytes, list[Event]] = {}
+        for event in events:
+            if event.kind == "join":
+                self._start_round(sorted(self.logs))
+            elif event.kind == "window":
+                self._check_side(self.contests[event.contest], event.key)
+            else:
+                due.setdefault(event.contest, []).append(event)
+        for contest, found in due.items():
+            self._check_due(self.contests[contest], sorted(found))
 
-    def _check_due(self, event: Event) -> None:
-        """An answer is overdue: whoever has no time left falls, the others' clocks run."""
-        contest = self.contests[event.contest]
-        asked = contest.disputes[event.key].classes[event.value].asked
-        late = sum(claims for claims, due in asked if due <= event.at)
-        falls, following = 0, -1
-        for claim, due in contest.find_due(late & contest.live, event.at + 1).items():
-            at = max(due, contest.claims[claim].mark) + contest.claims[claim].left
-            if at <= event.at:
-                falls |= 1 << claim
-            elif following < 0 or at < following:
-                following = at
-        if falls:
-            self.fall(contest.id, falls, "silent", contest.disputes[event.key].place)
-        if following >= 0:
-            self.agenda = agendas.add_event(self.agenda, event._replace(at=following))
+    def _check_due(self, contest: Contest, events: Sequence[Event]) -> None:
+        """Answers are overdue: whoever has no time left falls, the others' clocks run."""
+        at = events[0].at
+        late: list[tuple[Event, int]] = []
+        everyone = 0
+        for event in events:
+            asked = contest.disputes[event.key].classes[event.value].asked
+            claims = sum(owing for owing, due in asked if due <= at) & contest.live
+            late.append((event, claims))
+            everyone |= claims
+        ends = {
+            claim: max(due, contest.claims[claim].mark) + contest.claims[claim].left
+            for claim, due in contest.find_due(everyone, at + 1).items()
+        }
+        for event, claims in late:
+            own = {claim: ends[claim] for claim in list_bits(claims) if claim in ends}
+            falls = sum(1 << claim for claim, end in own.items() if end <= at)
+            if falls:
+                self.fall(contest.id, falls, "silent", contest.disputes[event.key].place)
+            following = [end for end in own.values() if end > at]
+            if following:
+                self._plan(event._replace(at=min(following)))
 
     def _plan(self, event: Event) -> None:
         self.agenda = agendas.add_event(self.agenda, event)

@@ -360,10 +360,16 @@ def _make_softmax(form: str, rng: np.random.Generator) -> Made:
     return dict(zip(SOFTMAX_TILES, tiles, strict=True)), parameters
 
 
+def _make_mul(form: str, rng: np.random.Generator) -> Made:
+    a, b = rng.integers(-32639, 32640, (2, TILE, TILE))
+    return {"a": a, "b": b, "y": a * b}, {}
+
+
 _TILE_CASES: Final[Mapping[str, Callable[[str, np.random.Generator], Made]]] = {
     "gate": _make_gate,
     "linear": _make_linear,
     "matmul": _make_matmul,
+    "mul": _make_mul,
     "range": _make_range,
     "rescale": _make_rescale,
     "softmax": _make_softmax,

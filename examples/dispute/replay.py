@@ -25,6 +25,8 @@ graph = decode_graph((folder / "graph.cbor").read_bytes())  # the one that the g
 moves = to_moves(events)
 verdict = find_verdict(replay(genesis, graph, moves))
 said = [event.body for event in events if event.signed.receipt.kind == "verdict"]
+if verdict is None and not said:
+    sys.exit("there is no verdict yet")
 if verdict is None or said != [structs.encode(verdict)]:
     sys.exit("the service's verdict is not what the moves lead to")
 print(f"{len(events)} events replayed: {verdict.standing.hex() or 'no claim'} stands")

@@ -32,11 +32,15 @@ BONDS = make_bonds(CLOCKS, price=1)
 
 @dataclass
 class Deal:
-    """A task that ``client`` has paid for; ``claim`` is what the solver delivered, if it has."""
+    """A task that ``client`` has paid for; ``claim`` is what the solver delivered, if it has.
+
+    ``game`` is the one game that decides whom the escrow pays, now or before.
+    """
 
     client: bytes
     solver: bytes
     claim: Claim | None = None
+    game: bytes | None = None
 
 
 class Escrow:
@@ -70,8 +74,8 @@ class Escrow:
                 raise
             self.deals[task] = Deal(client, solver)
 
-    def deliver(self, arbiter: Arbiter, task: CompiledTask, signed: SignedClaim) -> bytes:
-        """The solver delivers: the game in which anybody may say that it is false."""
+    def accept(self, signed: SignedClaim) -> Deal:
+        """The solver delivers: its claim is the one that a game may be about."""
         verify_claim(signed)  # nobody else delivers in its name
         claim = signed.claim
         with self._lock:
@@ -81,10 +85,16 @@ class Escrow:
             if deal.claim not in (None, claim):
                 raise BondRefusedError("another claim is delivered already", where="task")
             deal.claim = claim
+            return deal
+
+    def deliver(self, arbiter: Arbiter, task: CompiledTask, signed: SignedClaim) -> bytes:
+        """The solver delivers: the game in which anybody may say that it is false."""
+        deal = self.accept(signed)
         try:
             return arbiter.open(task.spec, task.graph, signed, clocks=CLOCKS, bonds=BONDS)
         except VtrainError:
-            deal.claim = None
+            if deal.game is None:
+                deal.claim = None
             raise
 
     def open(self, game: bytes, genesis: Genesis) -> None:
@@ -92,11 +102,19 @@ class Escrow:
             deal = self.deals.get(genesis.task_id)
             if deal is None or deal.claim != get_claim(genesis).claim:
                 raise BondRefusedError("nobody pays for this claim", where="claim")
+            if (genesis.clocks, genesis.bonds) != (CLOCKS, BONDS):
+                raise BondRefusedError(f"this market has {CLOCKS} and {BONDS}", where="genesis")
+            if deal.game not in (None, game):
+                # Whoever may open games, at whatever host, the escrow pays by one of them.
+                raise BondRefusedError(f"has game {deal.game.hex()} already", where="claim")
+            deal.game = game
             self.games[game] = deal
 
     def cancel(self, game: bytes) -> None:
         with self._lock:
-            self.games.pop(game, None)
+            deal = self.games.pop(game, None)
+            if deal is not None:
+                deal.game = None
 
     def lock(self, bond: BondClaim) -> None:
         with self._lock:

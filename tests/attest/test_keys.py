@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from vtrain.attest.keys import generate_key, load_key, public_key, verify_signature
 from vtrain.errors import SignatureError, StorageError
@@ -48,6 +49,10 @@ RFC_8032 = [
         "dc2a4459e7369633a52b1bf277839a00201009a3efbf3ecb69bea2186c26b589"
         "09351fc9ac90b3ecfdfbc7c66431e0303dca179c138ac17ad9bef1177331a704",
     ),
+]
+
+VECTORS = json.loads((Path(__file__).parent.parent / "vectors" / "ed25519.json").read_text())[
+    "cases"
 ]
 
 # What each case of ed25519-speccheck gives under these rules; None: it verifies.  Case 3 has key
@@ -113,6 +118,38 @@ def test_speccheck(index: int) -> None:
         bytes.fromhex(case[part]) for part in ("pub_key", "message", "signature")
     )
     assert refusal(key, message, signature) == STRICT[index]
+
+
+@pytest.mark.parametrize("case", VECTORS, ids=lambda case: str(case["name"]))
+def test_the_vectors_of_the_rule(case: dict[str, Any]) -> None:
+    key, message, signature = (bytes.fromhex(case[k]) for k in ("key", "message", "signature"))
+    assert (refusal(key, message, signature) is None) == case["holds"]
+
+
+@pytest.mark.parametrize("case", VECTORS, ids=lambda case: str(case["name"]))
+def test_the_library_alone_takes_forgeries(case: dict[str, Any]) -> None:
+    """What docs/format.md says of OpenSSL: it takes a claim that nobody signed."""
+    key, message, signature = (bytes.fromhex(case[k]) for k in ("key", "message", "signature"))
+    try:
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, message)
+        taken = True
+    except (InvalidSignature, ValueError):
+        taken = False
+    assert taken == case["openssl"]
+    assert taken or not case["holds"]
+
+
+def test_the_vectors_have_every_speccheck_case() -> None:
+    named = {case["name"]: case for case in VECTORS}
+    for index, case in enumerate(SPECCHECK):
+        found = named[f"speccheck {index}"]
+        assert (found["key"], found["message"], found["signature"]) == (
+            case["pub_key"],
+            case["message"],
+            case["signature"],
+        )
+    forged = [case["name"] for case in VECTORS if case["openssl"] and not case["holds"]]
+    assert len(forged) == 6
 
 
 @pytest.mark.parametrize("encoded", SMALL_ORDER)

@@ -457,7 +457,8 @@ def test_a_state_that_no_step_leads_to_is_fraud(run: Path, task: CompiledTask) -
     sign_again(run)
     report = verify(run, samples=0)
     assert report.verdict == "fraud"
-    assert reason_of(report).where == "state.step"
+    place = "checkpoints/000000000008.safetensors: state.step"
+    assert reason_of(report).where == place
 
 
 def test_a_checkpoint_of_another_task_is_inconclusive(run: Path, tmp_path: Path) -> None:

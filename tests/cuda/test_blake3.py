@@ -38,7 +38,7 @@ from vtrain.engines.cuda.launch import (
     Scratch,
     one_thread_each,
 )
-from vtrain.engines.cuda.lower_rows import FAST
+from vtrain.engines.cuda.lowering import FAST
 from vtrain.engines.cuda.program import Program
 from vtrain.spec import domains, merkle
 from vtrain.spec.commitment import compute_record_leaf, compute_state_leaf, compute_state_root

@@ -18,8 +18,7 @@ from vtrain.engines.cuda import dense, session
 from vtrain.engines.cuda.calibration import DeviceEvaluator
 from vtrain.engines.cuda.device import Device
 from vtrain.engines.cuda.kernels import Kernels
-from vtrain.engines.cuda.lower_rows import FAST
-from vtrain.engines.cuda.lowering import lower
+from vtrain.engines.cuda.lowering import FAST, lower
 from vtrain.engines.cuda.selfcheck import KernelWarning
 from vtrain.engines.registry import choose_evaluator
 from vtrain.errors import DeviceError, RunError

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.engines.steps import make_step
-from vtrain.engines.cuda import lower_rows, sources
+from vtrain.engines.cuda import lowering, sources
 from vtrain.engines.cuda.fuse import render_source
 from vtrain.engines.cuda.gemm import SHAPES
 from vtrain.engines.cuda.plan import find_groups
@@ -229,7 +229,7 @@ def test_fast_kernels_that_do_not_compile_leave_the_readable_ones(
 
 def test_every_fast_kernel_can_be_left_out() -> None:
     others = {"matmul.cu", "col2im.cu"} | SHAPED
-    assert {f"{op}.cu" for op in lower_rows.FAST} | others == {*WITH_FAST}
+    assert {f"{op}.cu" for op in lowering.FAST} | others == {*WITH_FAST}
 
 
 def test_readable_kernels_that_do_not_compile_are_an_error_at_once(

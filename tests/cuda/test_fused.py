@@ -94,7 +94,7 @@ def check(op: str, device: HostDevice) -> None:
     """All chains in one file, which is compiled once."""
     cases = [(case, case.expected()) for case in draw_cases(op)]
     cases = [(case, output) for case, output in cases if output.size]
-    assert len(cases) > EXAMPLES // 2
+    assert len(cases) > EXAMPLES // 4  # the others are empty tensors
     programs = [make_program(case, output) for case, output in cases]
     chains = [
         make_chain(program, (len(case.inputs),))

@@ -29,8 +29,7 @@ from vtrain.engines.cuda.compile import prune, write_whole
 from vtrain.engines.cuda.device import Call
 from vtrain.engines.cuda.kernels import CASES, LARGE_CASES, Kernels, _chain_subject, _node_subjects
 from vtrain.engines.cuda.launch import THREADS, Constant
-from vtrain.engines.cuda.lower_rows import FAST
-from vtrain.engines.cuda.lowering import lower
+from vtrain.engines.cuda.lowering import FAST, lower
 from vtrain.engines.cuda.plan import Planned, find_groups
 from vtrain.engines.cuda.program import Program
 from vtrain.engines.cuda.selfcheck import (

@@ -19,7 +19,7 @@ from tests.cuda.single import Array, claim, run_case, run_launches, to_node
 from tests.engines.operator_cases import CASES, Attrs, Case, Draw
 from vtrain.engines.cuda.kernels import CASES as SELFCHECKED
 from vtrain.engines.cuda.launch import Launch, Output, one_thread_each
-from vtrain.engines.cuda.lower_rows import FAST
+from vtrain.engines.cuda.lowering import FAST
 from vtrain.ops import TABLE
 from vtrain.spec.number import NUMPY_DTYPES
 

@@ -18,7 +18,7 @@ import pytest
 
 from tests.cuda.host_device import HostDevice
 from tests.engines.steps import Step, make_step
-from vtrain.engines.cuda import dense, fuse, gemm, kernels, lower_rows, sources
+from vtrain.engines.cuda import dense, fuse, gemm, kernels, lowering, sources
 from vtrain.engines.cuda.device import Call, DeviceInfo
 from vtrain.engines.cuda.kernels import CASES, Kernels
 from vtrain.engines.cuda.launch import DTYPE_CODES, Constant, Launch
@@ -370,7 +370,7 @@ def test_a_kernel_that_breaks_during_the_run_is_replaced() -> None:
 
 
 def test_every_fast_kernel_has_cases() -> None:
-    assert CASES.keys() == lower_rows.FAST.keys()
+    assert CASES.keys() == lowering.FAST.keys()
 
 
 @pytest.mark.parametrize("dtype", STORAGE)

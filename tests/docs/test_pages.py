@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,14 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 
 
-@pytest.mark.parametrize("page", ["cli", "benchmarks"])
+@pytest.mark.parametrize("page", ["cli", "benchmarks", "operators", "auditing"])
 def test_written_page_is_up_to_date(page: str) -> None:
     script = ROOT / "docs" / f"make_{page}.py"
     spec = importlib.util.spec_from_file_location(script.stem, script)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[script.stem] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     assert (ROOT / "docs" / f"{page}.md").read_text() == module.render(), f"run {script.name}"
 
@@ -39,15 +41,6 @@ def test_what_is_imported_is_there(page: Path) -> None:
         module = importlib.import_module(room)
         missing = [name for name in names.split(", ") if not hasattr(module, name)]
         assert missing == [], f"{page.name} imports from {room}"
-
-
-def test_every_operator_is_in_the_format_page() -> None:
-    from vtrain.ops import TABLE
-
-    text = (ROOT / "docs" / "format.md").read_text()
-    section = text.split("## 2. Operators")[1].split("## 3.")[0]
-    missing = [name for name in TABLE if not re.search(rf"\b{name}\b", section)]
-    assert missing == []
 
 
 def test_every_operator_is_in_the_leaf_rules_page() -> None:

@@ -218,6 +218,11 @@ def _sub(d: Draw) -> Case:
     return _add(d, "sub")
 
 
+def _mul(d: Draw) -> Case:
+    shape = d.shape()
+    return Case("mul", {}, (d.any_array(shape), d.any_array(shape)))
+
+
 def _relu(d: Draw) -> Case:
     return Case("relu", {}, (d.array("i16", d.shape()),))
 
@@ -362,6 +367,7 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     "rescale": _rescale,
     "add": _add,
     "sub": _sub,
+    "mul": _mul,
     "relu": _relu,
     "relu_grad": _relu_grad,
     "max_pool": _max_pool,

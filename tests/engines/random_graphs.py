@@ -61,6 +61,7 @@ _OPERATORS = (
     ("relu_grad", "i16", ("i16", "i16")),
     ("add", "i64", ("int", "int")),
     ("sub", "i64", ("int", "int")),
+    ("mul", "i64", ("int", "int")),
     ("momentum", "i32", ("i32", "i64")),
     ("momentum", "i32", ("i32", "i64")),
     ("sgd_update", "i32", ("i32", "i32")),

@@ -156,6 +156,33 @@ def test_a_solver_delivers_once(place: Place) -> None:
         place.escrow.post(get_task().task_id, public_key(CLIENT), public_key(LIAR))
 
 
+def test_one_game_pays_whoever_opens_another(place: Place) -> None:
+    """As anybody may at a service, at another host, or after a restart."""
+    signed = make_claim(make_log())
+    first = place.deliver(signed)
+    again = Arbiter(make_key(5), place.escrow, Hands())
+    with pytest.raises(BondRefusedError, match="has game"):
+        place.escrow.deliver(again, get_task(), signed)
+    place.play(first)
+    with pytest.raises(BondRefusedError, match="has game"):
+        place.escrow.deliver(again, get_task(), signed)
+    assert place.money == [100, 300, 200, 200]
+
+
+def test_a_game_has_the_terms_of_the_market(place: Place) -> None:
+    """In shorter clocks nobody could join, dearer bonds nobody could pay."""
+    task, signed, market = get_task(), make_claim(make_log()), place.market
+    place.escrow.accept(signed)
+    clocks = replace(market.CLOCKS, join=1)
+    bonds = replace(market.BONDS, log=10**6)
+    for terms in (
+        {"clocks": clocks, "bonds": market.BONDS},
+        {"clocks": market.CLOCKS, "bonds": bonds},
+    ):
+        with pytest.raises(BondRefusedError, match="this market has"):
+            place.arbiter.open(task.spec, task.graph, signed, **terms)
+
+
 def test_a_client_without_money_posts_nothing(place: Place) -> None:
     parties = public_key(OTHER), public_key(make_key(6))
     with pytest.raises(BondRefusedError, match="needs 50"):

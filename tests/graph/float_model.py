@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional as F  # noqa: N812 - as torch's own documentation calls it
 
-from vtrain.graph.model import AveragePool, Conv, Layer, Linear, MaxPool, Model, Relu, Reshape
+from vtrain.graph.model import AveragePool, Conv, Layer, Linear, MaxPool, Model, Mul, Relu, Reshape
 from vtrain.ops.layout import Window
 
 Tensor = torch.Tensor
@@ -106,6 +106,8 @@ class FloatModel:
             case Reshape():
                 x = self.values[layer.input]
                 return x.reshape(x.shape[0], *layer.shape)
+            case Mul():
+                return self.values[layer.left] * self.values[layer.right]
             case _:
                 return self.values[layer.left] + self.values[layer.right]
 

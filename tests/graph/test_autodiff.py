@@ -25,6 +25,7 @@ from vtrain.graph.model import (
     Linear,
     MaxPool,
     Model,
+    Mul,
     Relu,
     Reshape,
 )
@@ -89,6 +90,13 @@ MODELS: dict[str, Parts] = {
          Linear("fc2", "r1", "w2", None, True), Add("sum", "fc2", "r1"), Add("twice", "sum", "sum"),
          Linear("out", "twice", "w3", "b3", True)],
         {"w1": (4, 4), "w2": (4, 4), "w3": (3, 4), "b3": (3,)},
+    ),
+    "gated": (
+        (4,),
+        [Linear("fc1", "image", "w1", None, True), Linear("fc2", "image", "w2", "b2", True),
+         Mul("gate", "fc1", "fc2"), Mul("square", "fc1", "fc1"), Add("sum", "gate", "square"),
+         Linear("out", "sum", "w3", "b3", True)],
+        {"w1": (4, 4), "w2": (4, 4), "b2": (4,), "w3": (3, 4), "b3": (3,)},
     ),
     "one value added three times": (
         (4,),

@@ -169,6 +169,10 @@ VECTOR_CASES: dict[str, tuple[list[onnx.NodeProto], Tensors]] = {
     ),
     "output by another name": ([node("Gemm", "x w b", "h"), node("Identity", "h")], FC),
     "a value added to itself": ([node("Gemm", "x w b", "h"), node("Add", "h h")], FC),
+    "a product of two values": (
+        [node("Gemm", "x w b", "h"), node("Relu", "h", "r"), node("Mul", "h r")],
+        FC,
+    ),
     "a dead end": ([node("Gemm", "x w b"), node("Relu", "x", "unused")], FC),
     "flatten of a vector": ([node("Flatten", "x", "f"), node("Gemm", "f w b")], FC),
     "reshape to the same": (

@@ -252,6 +252,12 @@ def _add(d: Draw) -> Case:
     return d.case({"shift_a": shift_a, "shift_b": shift_b}, a, b)
 
 
+def _mul(d: Draw) -> Case:
+    shape = d.shape()
+    a = d.any_type(shape, exponent=d.integer(-9, 9), bits=32)
+    return d.case({}, a, d.any_type(shape, exponent=d.integer(-9, 9), bits=28))
+
+
 def _relu(d: Draw) -> Case:
     return d.case({}, d.tensor("i16", d.shape()))
 
@@ -396,6 +402,7 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     "rescale": _rescale,
     "add": _add,
     "sub": _add,
+    "mul": _mul,
     "relu": _relu,
     "relu_grad": _relu_grad,
     "max_pool": _max_pool,

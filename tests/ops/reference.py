@@ -271,6 +271,11 @@ def _sub(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
     return _add(attrs, inputs, -1)
 
 
+def _mul(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    a, b = inputs
+    return make(a.shape, lambda *at: a[at] * b[at])
+
+
 def _relu(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
     return make(inputs[0].shape, lambda *at: inputs[0][at] if inputs[0][at] > 0 else 0)
 
@@ -478,6 +483,7 @@ DEFINITIONS: dict[str, Definition] = {
     "rescale": _rescale,
     "add": _add,
     "sub": _sub,
+    "mul": _mul,
     "relu": _relu,
     "relu_grad": _relu_grad,
     "max_pool": _max_pool,

@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from tests.prove.tile_steps import with_node
+from tests.prove.tile_steps import make_branches, with_node
 from tests.tasks import make_tiny_task
 from vtrain.commit.kzg_layout import state_names
 from vtrain.graph.step import STEP_STATE
@@ -17,6 +17,7 @@ from vtrain.ops import TABLE
 from vtrain.prove.circuit import Circuit, Ints
 from vtrain.prove.step import AFTER, BATCH, BEFORE, LOSS, RATE, Size, build_with
 from vtrain.spec.number import NUMPY_DTYPES, STORAGE
+from vtrain.spec.samples import Samples
 from vtrain.wire.graph import Ref, StepGraph
 
 Array = npt.NDArray[np.signedinteger]
@@ -25,6 +26,8 @@ DECAYS = {"none": 1 << 16, "some": 6554, "most": 1, "all": 0}
 
 Where that is "most", the largest momenta have no room for the largest gradients.
 """
+KINDS = ("cross_entropy", "mse", "branches")
+"""Steps: the tiny MLP's with either loss, and one with two branches."""
 _HASHES = {"batch_digest", "record", "state_leaf", "state_root", "tensor_digest", "sample_index"}
 
 
@@ -50,9 +53,18 @@ class Statement:
 
 
 @cache
+def _make_step(kind: str) -> tuple[StepGraph, Samples, dict[str, Array]]:
+    """Graph, samples and initial state of one of ``KINDS``."""
+    if kind == "branches":
+        return make_branches()
+    task = make_tiny_task(loss=kind)
+    return task.graph, task.samples, dict(task.initial_state)
+
+
+@cache
 def make_graph(loss: str, decay: str) -> StepGraph:
-    """The tiny MLP's step."""
-    graph = make_tiny_task(loss=loss).graph
+    """The step of one of ``KINDS``."""
+    graph, _, _ = _make_step(loss)
     for index, node in enumerate(graph.nodes):
         if node.op == "momentum":
             graph = with_node(graph, index, attrs={**node.attrs, "decay": DECAYS[decay]})
@@ -153,12 +165,12 @@ def make_statement(
 ) -> Statement:
     """A true statement, from one of ``STATES`` before the step; shared: do not change it."""
     graph = make_graph(loss, decay)
-    task = make_tiny_task(loss=loss)
+    _, samples, initial = _make_step(loss)
     rng = np.random.default_rng(5)
     most = 2**31 - 1
     before = []
     for name in state_names(graph):
-        fresh = task.initial_state[name].astype(np.int64)
+        fresh = initial[name].astype(np.int64)
         drawn = {
             "fresh": fresh,
             "trained": fresh + rng.integers(-(2**21), 2**21, fresh.shape),
@@ -169,10 +181,11 @@ def make_statement(
             "zero": np.zeros(fresh.shape),
         }
         before.append(drawn[state].reshape(-1))
-    rows = rng.integers(0, task.samples.spec.samples, 8)
-    batch = np.concatenate(
-        [task.samples.part(part)[rows].reshape(-1).astype(np.int64) for part in "xy"]
-    )
+    (batch_size,) = {
+        node.outputs[0].shape[0] for node in graph.nodes if node.op == "gather_samples"
+    }
+    rows = rng.integers(0, samples.spec.samples, batch_size)
+    batch = np.concatenate([samples.part(part)[rows].reshape(-1).astype(np.int64) for part in "xy"])
     inputs = {
         BEFORE: np.concatenate(before).astype(np.int64).astype(object),
         BATCH: batch.astype(object),

@@ -160,6 +160,17 @@ def example_gate() -> Example:
     return make("gate", gate_law, ["y"], x=x, g=g)
 
 
+def mul_law(tiles: Mapping[str, Ints]) -> dict[str, Ints]:
+    return {"y": tiles["a"] * tiles["b"]}
+
+
+def example_mul() -> Example:
+    rng = np.random.default_rng(6)
+    a, b = rng.integers(-(2**30), 2**30, (2, ROWS, COLUMNS))
+    a[0], b[:, 0] = (2**31, -(2**31), 1), (2**28, 0, -1)
+    return make("mul", mul_law, ["y"], a=a, b=b)
+
+
 def square_law(tiles: Mapping[str, Ints]) -> dict[str, Ints]:
     return {"s": np.asarray([(tiles["x"] ** 2).sum()], dtype=object)}
 
@@ -250,6 +261,7 @@ FACTORS = ((1, 0), (1, -1), (47274, 12345))
 OTHERS: dict[str, Callable[[], Example]] = {
     **{f"matmul-{form}": partial(example_matmul, form) for form in ("nn", "nt", "tn")},
     "gate": example_gate,
+    "mul": example_mul,
     "square": example_square,
     "linear": example_linear,
     "range-1 of u8": partial(example_range, 1, 0, 255),
@@ -695,6 +707,7 @@ CELLS = {
     "rescale-i64-4": (20, 3),
     "softmax-128": (51, 3),
     "softmax-16": (17, 3),
+    "mul": (3, 2),
     "square": (2, 2),
 }
 """Cells counted by hand, in units of 128^2 and but for vectors of 128, and inner columns."""

@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from tests.prove.tile_law import holds
+from tests.prove.tile_law import MADE, holds
 from tests.prove.tile_steps import STEPS, Altered, make_contents, with_node
 from tests.tasks import make_tiny_task
 from vtrain.commit.kzg_layout import batch_vectors, state_vectors
@@ -41,18 +41,6 @@ from vtrain.wire.graph import Node, Ref, StepGraph, TensorType
 
 SIDES = (4, 8)
 ROOTS = ("before", "batch", "public")
-MADE = {
-    "linear": {"y"},
-    "matmul": {"c"},
-    "rescale": {"y"},
-    "gate": {"y"},
-    "square": {"s"},
-    "softmax": {"maximum", "exp", "sum", "p", "grad", "loss"},
-    "range": set[str](),
-    COMBINATION: set[str](),
-}
-"""The given vectors that a circuit makes of the others."""
-
 steps = pytest.mark.parametrize("kind", STEPS)
 sides = pytest.mark.parametrize("side", SIDES)
 

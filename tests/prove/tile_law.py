@@ -73,6 +73,10 @@ def _gate(statement: TileStatement, form: str, x: Tiles) -> bool:
     return within and np.array_equal(np.where(x["x"] > 0, x["g"], 0), x["y"])
 
 
+def _mul(statement: TileStatement, form: str, x: Tiles) -> bool:
+    return np.array_equal(x["a"] * x["b"], x["y"])
+
+
 def _square(statement: TileStatement, form: str, x: Tiles) -> bool:
     expected = np.zeros_like(x["s"])
     expected[0, 0] = (x["x"] ** 2).sum()
@@ -119,8 +123,22 @@ _LAWS: dict[str, Callable[[TileStatement, str, Tiles], bool]] = {
     LINEAR: _linear,
     "gate": _gate,
     "matmul": _matmul,
+    "mul": _mul,
     "range": _range,
     "rescale": _rescale,
     "softmax": _softmax,
     "square": _square,
 }
+
+MADE = {
+    "linear": {"y"},
+    "matmul": {"c"},
+    "rescale": {"y"},
+    "gate": {"y"},
+    "mul": {"y"},
+    "square": {"s"},
+    "softmax": {"maximum", "exp", "sum", "p", "grad", "loss"},
+    "range": set[str](),
+    COMBINATION: set[str](),
+}
+"""The given vectors that a circuit makes of the others."""

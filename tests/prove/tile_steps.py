@@ -11,7 +11,18 @@ from tests.tasks import make_samples, make_tiny_task
 from vtrain.engines.numpy_engine import NumpySession
 from vtrain.graph.builder import FixedExponents, GraphBuilder
 from vtrain.graph.calibration import calibrate
-from vtrain.graph.model import Add, AveragePool, Conv, Layer, Linear, MaxPool, Model, Relu, Reshape
+from vtrain.graph.model import (
+    Add,
+    AveragePool,
+    Conv,
+    Layer,
+    Linear,
+    MaxPool,
+    Model,
+    Mul,
+    Relu,
+    Reshape,
+)
 from vtrain.graph.step import (
     Affine,
     Momentum,
@@ -26,7 +37,7 @@ from vtrain.spec.samples import Samples
 from vtrain.train.data import build_samples
 from vtrain.wire.graph import StepGraph
 
-STEPS = ("mlp", "mse", "cnn", "pools", "tokens")
+STEPS = ("mlp", "mse", "cnn", "pools", "tokens", "branches")
 DONE = 2
 """Steps done before the one looked at, so that momentum is not zero."""
 
@@ -56,7 +67,13 @@ class Altered(TileContents):
 
 
 def _make(kind: str) -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
-    if made := {"pools": _make_pools, "tokens": _make_tokens, "largest": _make_largest}.get(kind):
+    others = {
+        "pools": _make_pools,
+        "tokens": _make_tokens,
+        "largest": _make_largest,
+        "branches": make_branches,
+    }
+    if made := others.get(kind):
         return made()
     loss = "mse" if kind == "mse" else "cross_entropy"
     task = make_tiny_task("cnn" if kind == "cnn" else "mlp", loss=loss)
@@ -95,6 +112,31 @@ def _make_pools() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
     model = Model("x", (1, 8, 8), layers, "logits", params)
     prepare = Affine(multiplier=257, offset=-9000, shift=2, exponent=15)
     return _compile(model, samples, prepare, decay=1 << 16)
+
+
+def make_branches() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
+    """What operators of two values make of two branches, small enough for a circuit of the whole
+    step; an image is reordered before it is flattened."""
+    rng = np.random.default_rng(8)
+    layers: tuple[Layer, ...] = (
+        Reshape("flat", "x", (8,)),
+        Linear("h", "flat", "w1", "b1", True),
+        Relu("r", "h"),
+        Linear("g", "flat", "w2", None, False),
+        Add("sum", "r", "g"),
+        Mul("product", "sum", "g"),
+        Linear("logits", "product", "w3", "b3", False),
+    )
+    params = {
+        "w1": _weights(rng, (5, 8)),
+        "b1": _weights(rng, (5,)),
+        "w2": _weights(rng, (8, 5)),
+        "w3": _weights(rng, (5, 4)),
+        "b3": _weights(rng, (4,)),
+    }
+    model = Model("x", (2, 2, 2), layers, "logits", params)
+    prepare = Affine(multiplier=257, offset=0, shift=1, exponent=15)
+    return _compile(model, make_samples((2, 2, 2), 12, 3), prepare, decay=6554)
 
 
 def _make_largest() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:

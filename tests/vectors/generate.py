@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ed25519_rule  # type: ignore[import-not-found]  # beside this file
 from blake3 import blake3
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -416,6 +417,88 @@ def make_claim() -> Json:
     }
 
 
+# --- ed25519.json
+
+RFC_8032 = (
+    (
+        "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a",
+        "",
+        "e5564300c360ac729086e2cc806e828a84877f1eb8e5d974d873e06522490155"
+        "5fb8821590a33bacc61e39701cf9b46bd25bf5f0595bbe24655141438e7a100b",
+    ),
+    (
+        "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c",
+        "72",
+        "92a009a9f0d4cab8720e820b5f642540a2b27b5416503f8fb3762223ebdb69da"
+        "085ac1e43e15996e458f3613d0f11d8c387b2eaeb4302aeeb00d291612bb0c00",
+    ),
+)
+"""Section 7.1, tests 1 and 2: public key, message, signature."""
+
+
+def list_small_encodings() -> list[bytes]:
+    """Every string of 32 bytes that a lenient decoder takes for a point of order 1, 2, 4 or 8."""
+    eighth = ed25519_rule.decode(
+        bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05")
+    )
+    assert eighth is not None
+    points = [ed25519_rule.multiply(i, eighth) for i in range(8)]
+    words = {
+        y | sign << 255
+        for x, least in points
+        for y in (least, least + ed25519_rule.P)
+        for sign in ((0, 1) if x == 0 else (x & 1,))
+        if y < 2**255
+    }
+    return [word.to_bytes(32, "little") for word in sorted(words)]
+
+
+def make_ed25519() -> Json:
+    """ed25519.json."""
+    key, message, signature = (bytes.fromhex(item) for item in RFC_8032[1])
+    scalar = int.from_bytes(signature[32:], "little")
+    cases: list[tuple[str, bytes, bytes, bytes]] = []
+    for number, items in enumerate(RFC_8032, start=1):
+        a, b, c = (bytes.fromhex(item) for item in items)
+        cases.append((f"RFC 8032, test {number}", a, b, c))
+    speccheck = json.loads((FOLDER / "ed25519_speccheck.json").read_text())["cases"]
+    for index, case in enumerate(speccheck):
+        a, b, c = (bytes.fromhex(case[part]) for part in ("pub_key", "message", "signature"))
+        cases.append((f"speccheck {index}", a, b, c))
+    for point in list_small_encodings():
+        name = point.hex()
+        cases.append((f"key of small order {name}", point, message, point + bytes(32)))
+        cases.append((f"R of small order {name}", key, message, point + signature[32:]))
+    for multiple in (1, 2, 14):
+        more = (scalar + multiple * ed25519_rule.L).to_bytes(32, "little")
+        cases.append((f"S + {multiple} L", key, message, signature[:32] + more))
+    high = bytearray(key)
+    high[31] ^= 0x80
+    cases += [
+        ("another message", key, message + b"\0", signature),
+        ("the key's x negated", bytes(high), message, signature),
+        ("y of no point", (2).to_bytes(32, "little"), message, signature),
+        ("y not reduced", (2**255 - 1).to_bytes(32, "little"), message, signature),
+        ("a key of 31 bytes", key[:31], message, signature),
+        ("a signature of 63 bytes", key, message, signature[:63]),
+        ("a signature of 65 bytes", key, message, signature + b"\0"),
+    ]
+    return {
+        "cases": [
+            {
+                "name": name,
+                "key": a.hex(),
+                "message": b.hex(),
+                "signature": c.hex(),
+                "holds": ed25519_rule.judge(a, b, c) == "holds",
+                "broken": ed25519_rule.judge(a, b, c).replace("holds", ""),
+                "openssl": len(a) == 32 and len(c) == 64 and ed25519_rule.is_equation_met(a, b, c),
+            }
+            for name, a, b, c in cases
+        ]
+    }
+
+
 # --- kzg.json
 
 GENERATOR = (1).to_bytes(32) + (2).to_bytes(32)
@@ -549,6 +632,7 @@ FILES: dict[str, Callable[[], Json]] = {
     "state.json": make_state,
     "log.json": make_log,
     "claim.json": make_claim,
+    "ed25519.json": make_ed25519,
     "kzg.json": make_kzg,
     "plan.json": make_plan,
 }

@@ -307,6 +307,14 @@ def align_cases() -> Iterator[Case]:
         yield Case(f"shifts {shift_a}, {shift_b}", {"shift_a": shift_a, "shift_b": shift_b}, x, y)
 
 
+def mul_cases() -> Iterator[Case]:
+    ends = a("i16", [-32639, 32639, -32639, 0, -1])
+    yield Case("ends of int16", {}, (ends, 12), (a("i16", [-32639, 32639, 32639, 5, 1]), -3))
+    wide = draw(67, "i64", 2, 3, lo=-(2**44), hi=2**44)
+    yield Case("wide by narrow", {}, (wide, 20), (draw(68, "u8", 2, 3, lo=0, hi=255), 0))
+    yield Case("a scalar", {}, a("i32", -(2**31)), a("i8", 127))
+
+
 def relu_cases() -> Iterator[Case]:
     yield Case("signs", {}, a("i16", [-32768, -1, 0, 1, 32767]))
 

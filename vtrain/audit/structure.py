@@ -17,13 +17,14 @@ import itertools
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
 
+from vtrain.audit.order import MISSING, REFUSED_FOR_PIN, STRUCTURE, Rule
 from vtrain.audit.pin import Pin, compare_claims
 from vtrain.audit.plan import Segments
 from vtrain.commit.checkpoint import compute_checkpoint_size
@@ -156,87 +157,201 @@ def check_structure(
     check_threads(threads)
     if limits is None:
         limits = limits_here()
-    paths, ledger = RunPaths(run), Ledger(run)
-    attempt = ledger.attempt
+    paths = RunPaths(run)
     if unfinished := _find_unfinished(paths):
         return _end_unfinished(unfinished)
-    signed = attempt("claim", "claim.cbor", lambda: _read_claim(paths, limits, pin, solver))
-    refused = None if signed else _read_refused(paths, limits, solver)
-    no_claim = (
-        ""
-        if signed
-        else "the claim is not the one that was pinned"
-        if refused
-        else "there is no valid claim to hold it against"
-    )
-    task = attempt("task", "task.cbor", lambda: _read_task(paths, signed, task_id, limits))
-    no_task = "" if task else "the task is not known"
-    attempt(
-        "complete",
-        "claim.cbor",
-        lambda: _check_complete(task, signed, task_id),
-        unless=no_task or no_claim,
-    )
-    manifest = attempt("manifest", "manifest.json", lambda: ("is canonical", read_manifest(paths)))
-    attempt(
-        "index",
-        "manifest.json",
-        lambda: _check_index(manifest, signed),
-        unless=no_claim or ("" if manifest else "there is no manifest"),
-    )
-    # First, as it says how large a state is: no file of another size is read.
-    graph = attempt("graph", "graph.cbor", lambda: _read_graph(paths, task, limits), unless=no_task)
-    no_graph = "" if graph else "the graph is not known"
-    legal = attempt(
-        "legality", "graph.cbor", lambda: _check_legal(task, graph, limits), unless=no_graph
-    )
-    no_graph = "" if legal else "there is no legal graph of this task"
-    logs_kzg = task is not None and task.kzg is not None
-    extra = _check_files(ledger, paths, manifest, task, legal, limits, progress, data is None)
-    attempt("model", "model.onnx", lambda: _check_model(paths, task, limits), unless=no_task)
-    table = data or paths.samples
-    samples = attempt(
-        "samples",
-        paths.name_of(table) if data is None else str(data),
-        lambda: _read_samples(table, task, limits, None if data else paths.root),
-        unless=no_task,
+    audit = _Audit(paths, Ledger(run), pin, solver, task_id, data, threads, limits, progress)
+    for rule in STRUCTURE:
+        _MAKE[rule.name](audit, rule)
+    return Evidence(
+        task=audit.task,
+        task_id=b"" if audit.task is None else compute_task_id(audit.task),
+        signed=audit.claim,
+        graph=audit.legal,
+        samples=audit.samples,
+        records=tuple(audit.records or ()),
+        segments=audit.segments,
+        checkpoints=audit.checkpoints,
+        checks=tuple(audit.ledger.checks),
+        extra_files=audit.extra_files,
+        kzg=None if audit.kzg is None else tuple(audit.kzg),
+        refused=audit.refused,
     )
 
-    log_place = "log.bin"
-    leaves = attempt(
-        "log", log_place, lambda: _read_log(paths, signed, limits), unless=no_task or no_claim
+
+@dataclass
+class _Audit:
+    """One audit: what it was asked, and what its checks have established so far.
+
+    A fact of ``vtrain.audit.order`` is the attribute of its name, None while it is missing.
+    """
+
+    paths: RunPaths
+    ledger: Ledger
+    pin: Pin | None
+    solver: bytes | None
+    task_id: bytes | None
+    data: Path | None
+    threads: int
+    limits: Limits
+    progress: Progress
+    claim: SignedClaim | None = None
+    refused: SignedClaim | None = None
+    task: TaskSpec | None = None
+    manifest: Manifest | None = None
+    graph: StepGraph | None = None
+    legal: StepGraph | None = None
+    extra_files: tuple[str, ...] = ()
+    samples: Samples | None = None
+    leaves: list[bytes] | None = None
+    records: list[StepRecord] | None = None
+    kzg_leaves: list[bytes] | None = None
+    kzg: list[KzgRecord] | None = None
+    checkpoints: frozenset[int] = frozenset()
+
+    @property
+    def kzg_root(self) -> bytes | None:
+        """The root of the KZG log that is signed for, if any is."""
+        return (self.claim.claim.kzg_root or None) if self.claim else None
+
+    @property
+    def segments(self) -> Segments | None:
+        """The segments between checkpoints, as far as the log commits to states."""
+        return _cut_segments(self.task, self.records)
+
+    def attempt(
+        self, rule: Rule, work: Callable[[], tuple[str, T]], place: str | None = None
+    ) -> T | None:
+        """Make a check, unless something that it needs is missing; its value if it passes."""
+        where = rule.place if place is None else place
+        return self.ledger.attempt(rule.name, where, work, unless=self.miss(rule))
+
+    def miss(self, rule: Rule) -> str:
+        """Why a check cannot be made; empty where it can."""
+        missing = next((fact for fact in rule.needs if getattr(self, fact) is None), None)
+        if missing is None:
+            return ""
+        return REFUSED_FOR_PIN if missing == "claim" and self.refused else MISSING[missing]
+
+    @property
+    def logs_kzg(self) -> bool:
+        """Whether the task logs KZG commitments."""
+        return self.task is not None and self.task.kzg is not None
+
+
+def _make_claim(audit: _Audit, rule: Rule) -> None:
+    audit.claim = audit.attempt(
+        rule, lambda: _read_claim(audit.paths, audit.limits, audit.pin, audit.solver)
     )
-    no_log = no_graph or ("" if leaves is not None else "there is no log that the solver signed")
-    records = attempt("records", log_place, lambda: _check_records(task, leaves), unless=no_log)
-    no_records = no_log or ("" if records is not None else "the signed log is not one of this task")
-    no_batches = no_records or ("" if samples else "the samples are not known")
-    attempt(
-        "batches",
-        log_place,
-        lambda: _check_batches(task, samples, records, threads, progress),
-        unless=no_batches,
+    if audit.claim is None:
+        audit.refused = _read_refused(audit.paths, audit.limits, audit.solver)
+
+
+def _make_task(audit: _Audit, rule: Rule) -> None:
+    audit.task = audit.attempt(
+        rule, lambda: _read_task(audit.paths, audit.claim, audit.task_id, audit.limits)
     )
-    kzg = None
-    if logs_kzg:
-        kzg = _check_kzg(ledger, paths, task, signed, legal, limits, no_graph or no_claim)
-    segments = _cut_segments(task, records)
-    good = _check_checkpoints(
-        ledger, paths, task, legal, records, segments, threads, progress, no_records
+
+
+def _make_complete(audit: _Audit, rule: Rule) -> None:
+    audit.attempt(rule, lambda: _check_complete(audit.task, audit.claim, audit.task_id))
+
+
+def _make_manifest(audit: _Audit, rule: Rule) -> None:
+    audit.manifest = audit.attempt(rule, lambda: ("is canonical", read_manifest(audit.paths)))
+
+
+def _make_index(audit: _Audit, rule: Rule) -> None:
+    audit.attempt(rule, lambda: _check_index(audit.manifest, audit.claim))
+
+
+def _make_graph(audit: _Audit, rule: Rule) -> None:
+    # Early, as it says how large a state is: no file of another size is read.
+    audit.graph = audit.attempt(rule, lambda: _read_graph(audit.paths, audit.task, audit.limits))
+
+
+def _make_legality(audit: _Audit, rule: Rule) -> None:
+    audit.legal = audit.attempt(rule, lambda: _check_legal(audit.task, audit.graph, audit.limits))
+
+
+def _make_files(audit: _Audit, rule: Rule) -> None:
+    audit.extra_files = _check_files(audit, rule)
+
+
+def _make_model(audit: _Audit, rule: Rule) -> None:
+    audit.attempt(rule, lambda: _check_model(audit.paths, audit.task, audit.limits))
+
+
+def _make_samples(audit: _Audit, rule: Rule) -> None:
+    table, brought = audit.data or audit.paths.samples, audit.data is not None
+    root = None if brought else audit.paths.root
+    audit.samples = audit.attempt(
+        rule,
+        lambda: _read_samples(table, audit.task, audit.limits, root),
+        str(table) if brought else None,
     )
-    return Evidence(
-        task=task,
-        task_id=b"" if task is None else compute_task_id(task),
-        signed=signed,
-        graph=legal,
-        samples=samples,
-        records=tuple(records or ()),
-        segments=segments,
-        checkpoints=good,
-        checks=tuple(ledger.checks),
-        extra_files=extra,
-        kzg=None if kzg is None else tuple(kzg),
-        refused=refused,
+
+
+def _make_log(audit: _Audit, rule: Rule) -> None:
+    audit.leaves = audit.attempt(rule, lambda: _read_log(audit.paths, audit.claim, audit.limits))
+
+
+def _make_records(audit: _Audit, rule: Rule) -> None:
+    audit.records = audit.attempt(rule, lambda: _check_records(audit.task, audit.leaves))
+
+
+def _make_batches(audit: _Audit, rule: Rule) -> None:
+    audit.attempt(
+        rule,
+        lambda: _check_batches(
+            audit.task, audit.samples, audit.records, audit.threads, audit.progress
+        ),
     )
+
+
+def _make_kzg_log(audit: _Audit, rule: Rule) -> None:
+    def read() -> tuple[str, list[bytes]]:
+        claim, proof = _known(audit.claim).claim, _known(_known(audit.task).kzg)
+        leaves = evidence.read_kzg_leaves(audit.paths, claim, proof.every, audit.limits.log_bytes)
+        return f"{len(leaves)} records under the signed root", leaves
+
+    if audit.logs_kzg:
+        audit.kzg_leaves = audit.attempt(rule, read)
+
+
+def _make_kzg_records(audit: _Audit, rule: Rule) -> None:
+    if audit.logs_kzg:
+        audit.kzg = audit.attempt(
+            rule,
+            lambda: _check_kzg_records(
+                _known(audit.task), _known(audit.legal), _known(audit.kzg_leaves)
+            ),
+        )
+
+
+def _make_checkpoints(audit: _Audit, rule: Rule) -> None:
+    audit.checkpoints = _check_checkpoints(audit, rule)
+
+
+_MAKE: Final[Mapping[str, Callable[[_Audit, Rule], None]]] = {
+    "claim": _make_claim,
+    "task": _make_task,
+    "complete": _make_complete,
+    "manifest": _make_manifest,
+    "index": _make_index,
+    "graph": _make_graph,
+    "legality": _make_legality,
+    "files": _make_files,
+    "model": _make_model,
+    "samples": _make_samples,
+    "log": _make_log,
+    "records": _make_records,
+    "batches": _make_batches,
+    "kzg_log": _make_kzg_log,
+    "kzg_records": _make_kzg_records,
+    "checkpoints": _make_checkpoints,
+}
+"""How each check of ``STRUCTURE`` is made."""
 
 
 def _read_refused(paths: RunPaths, limits: Limits, solver: bytes | None) -> SignedClaim | None:
@@ -357,23 +472,15 @@ def _check_index(manifest: Manifest | None, signed: SignedClaim | None) -> tuple
     return "the manifest is that of the run claimed", None
 
 
-def _check_files(
-    ledger: Ledger,
-    paths: RunPaths,
-    manifest: Manifest | None,
-    task: TaskSpec | None,
-    graph: StepGraph | None,
-    limits: Limits,
-    progress: Progress,
-    with_samples: bool,
-) -> tuple[str, ...]:
+def _check_files(audit: _Audit, rule: Rule) -> tuple[str, ...]:
     """Hold each file against the manifest; return the files that belong to no run.
 
     Task and graph (None where they are not known) say how large the samples and a checkpoint are:
     a stranger's manifest may list any number of any size, of files that are mostly holes.
     """
+    paths, limits, manifest, task = audit.paths, audit.limits, audit.manifest, audit.task
     if manifest is None:
-        ledger.attempt("files", "", lambda: ("", None), unless="there is no manifest to go by")
+        audit.attempt(rule, lambda: ("", None))
         return ()
     most = {
         paths.name_of(paths.task): limits.task_bytes,
@@ -381,11 +488,11 @@ def _check_files(
         paths.name_of(paths.model): limits.model_bytes,
         paths.name_of(paths.log): limits.log_bytes,
     }
-    if task is not None and task.kzg is not None:
+    if audit.logs_kzg:
         most[paths.name_of(paths.kzg)] = limits.log_bytes
     table = paths.name_of(paths.samples)
     table_size = None if task is None else task.data.samples * compute_row_length(task.data)
-    state_size = None if graph is None else compute_checkpoint_size(graph)
+    state_size = None if audit.legal is None else compute_checkpoint_size(audit.legal)
     bad = left = 0
 
     def check(name: str, entry: FileEntry) -> None:
@@ -409,13 +516,13 @@ def _check_files(
         nonlocal bad
         bad += 1
         if bad <= _SHOWN:
-            ledger.fail("files", found, "")
+            audit.ledger.fail(rule.name, found, "")
 
     for name in sorted(most.keys() - manifest.files.keys()):
         fail(FindingError("the manifest does not list it", name))
     for count, (name, entry) in enumerate(manifest.files.items()):
-        progress("files", count, len(manifest.files))
-        if name == table and not with_samples:
+        audit.progress(rule.name, count, len(manifest.files))
+        if name == table and audit.data is not None:
             continue
         try:
             check(name, entry)
@@ -424,11 +531,11 @@ def _check_files(
         except VtrainError as error:
             fail(FindingError(error.message, name))
     if bad > _SHOWN:
-        ledger.fail("files", FindingError(f"and {bad - _SHOWN} more", "manifest.json"), "")
+        audit.ledger.fail(rule.name, FindingError(f"and {bad - _SHOWN} more", "manifest.json"), "")
     if not bad:
         unknown = f", but for {left}, whose size is not known" if left else ""
         detail = f"{len(manifest.files)} files as listed{unknown}"
-        ledger.attempt("files", "", lambda: (detail, None))
+        audit.attempt(rule, lambda: (detail, None))
     own = (paths.manifest, paths.claim, paths.earlier_claim, paths.lock)
     unlisted = {paths.name_of(path) for path in own}
     known = manifest.files.keys() | unlisted
@@ -578,34 +685,6 @@ def _check_records(
     return f"{len(records)} steps in order, a state root every {every}", records
 
 
-def _check_kzg(
-    ledger: Ledger,
-    paths: RunPaths,
-    task: TaskSpec | None,
-    signed: SignedClaim | None,
-    graph: StepGraph | None,
-    limits: Limits,
-    unless: str,
-) -> list[KzgRecord] | None:
-    """Hold the KZG log against its signed root, and its records against task and graph."""
-    place = paths.name_of(paths.kzg)
-
-    def read() -> tuple[str, list[bytes]]:
-        claim, proof = _known(signed).claim, _known(_known(task).kzg)
-        leaves = evidence.read_kzg_leaves(paths, claim, proof.every, limits.log_bytes)
-        return f"{len(leaves)} records under the signed root", leaves
-
-    no_root = "" if signed and signed.claim.kzg_root else "the claim has no root of it"
-    leaves = ledger.attempt("kzg_log", place, read, unless=unless or no_root)
-    no_leaves = "" if leaves is not None else "there is no KZG log that the solver signed"
-    return ledger.attempt(
-        "kzg_records",
-        place,
-        lambda: _check_kzg_records(_known(task), _known(graph), _known(leaves)),
-        unless=unless or no_leaves,
-    )
-
-
 def _check_kzg_records(
     task: TaskSpec, graph: StepGraph, leaves: list[bytes]
 ) -> tuple[str, list[KzgRecord]]:
@@ -721,43 +800,31 @@ def _digest_batches(task: TaskSpec, samples: Samples, steps: range) -> list[byte
     return out
 
 
-def _check_checkpoints(
-    ledger: Ledger,
-    paths: RunPaths,
-    task: TaskSpec | None,
-    graph: StepGraph | None,
-    records: list[StepRecord] | None,
-    segments: Segments | None,
-    threads: int,
-    progress: Progress,
-    unless: str,
-) -> frozenset[int]:
+def _check_checkpoints(audit: _Audit, rule: Rule) -> frozenset[int]:
     """Hold every checkpoint against the record of its step, the first against the task."""
-    if unless or task is None or graph is None or records is None or segments is None:
-        reason = unless or "the log commits to no state"
-        ledger.attempt("checkpoints", "checkpoints", lambda: ("", None), unless=reason)
+    paths, ledger = audit.paths, audit.ledger
+    if audit.miss(rule):
+        audit.attempt(rule, lambda: ("", None))
         return frozenset()
+    task, graph = _known(audit.task), _known(audit.legal)
+    records, segments = _known(audit.records), _known(audit.segments)
     steps = [0, *(segments.bounds(index)[1] for index in range(segments.count))]
     good: set[int] = set()
     failed = 0
     for count, step in enumerate(steps):
-        progress("checkpoints", count, len(steps))
+        audit.progress(rule.name, count, len(steps))
         place = paths.name_of(paths.checkpoint(step))
         try:
-            read_state(paths, task, graph, records, step, threads)
+            read_state(paths, task, graph, records, step, audit.threads)
             good.add(step)
         except FindingError as found:
             failed += 1
             if failed <= _SHOWN or found.fault != "nobody":
-                ledger.fail("checkpoints", found, place)
+                ledger.fail(rule.name, found, place)
     if failed > _SHOWN:
-        ledger.fail(
-            "checkpoints", FindingError(f"{failed} of {len(steps)} fail", "checkpoints"), ""
-        )
+        ledger.fail(rule.name, FindingError(f"{failed} of {len(steps)} fail", rule.place), "")
     if not failed:
-        ledger.attempt(
-            "checkpoints", "checkpoints", lambda: (f"all {len(steps)} have their roots", None)
-        )
+        audit.attempt(rule, lambda: (f"all {len(steps)} have their roots", None))
     return frozenset(good)
 
 
@@ -781,15 +848,16 @@ def read_state(
         where = error.where.removeprefix(f"{paths.root}{os.sep}")
         raise FindingError(error.message, where) from None
     blame: Blame = "solver" if step else "task"
+    name = paths.name_of(paths.checkpoint(step))
     try:
         check_state(graph, state)
     except RunError as error:
         raise FindingError(
-            f"no step leads to this state: {error.message}", error.where, blame
+            f"no step leads to this state: {error.message}", f"{name}: {error.where}", blame
         ) from None
     if int(state[STEP_STATE]) != step:
         counter = int(state[STEP_STATE])
         raise FindingError(
-            f"counts {counter} steps after step {step}", f"state.{STEP_STATE}", blame
+            f"counts {counter} steps after step {step}", f"{name}: state.{STEP_STATE}", blame
         )
     return state

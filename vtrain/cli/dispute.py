@@ -80,7 +80,7 @@ def command() -> None:
     "--replay-seconds",
     type=click.FloatRange(min=0, min_open=True, max=1e9),
     help="Time that one commitment interval takes to trace; clocks are a multiple of it."
-    "  [default: join, trace and match 1 h each, terms 10 min, grace 5 min]",
+    "  [default: join, trace and budget 1 h each, terms 10 min, grace 5 min]",
 )
 @click.option(
     "--least-seconds",
@@ -152,6 +152,8 @@ def open_(
             receipt = client.open(genesis, encode_task(task), encode_graph(graph)).receipt
         except TermsError as error:
             hint = "a longer --least-seconds here, or a shorter serve --least-clock there"
+            if error.where.startswith("bonds"):
+                hint = "a --price above 0 here, or serve --free-bonds there"
             raise TermsError(f"{error.message}: give {hint}", where=error.where) from error
     _show(
         {
@@ -249,7 +251,8 @@ def play(
     Exit code 0: the solver's claim stands.
     10: it was refuted and another stands, which is the challenger's win.
     2: bad usage, or --defend of what cannot be defended.
-    3: it fell by silence, no claim stands, or the service is away or contradicts itself.
+    3: it fell by silence, no claim stands, this key never got into the game (no money for a bond,
+    too late), or the service is away or contradicts itself.
     """
     from vtrain.attest.keys import load_key, public_key
     from vtrain.dispute import client as clients
@@ -270,7 +273,12 @@ def play(
             verdict = clients.play(
                 follower, client, Player(provider, private), progress=_print_trouble
             )
-    return show_verdict(verdict, as_json)
+    code = show_verdict(verdict, as_json)
+    if follower.game.stands.get((game, public_key(private))) is None:
+        # Whatever stands, it is nothing that this player had a part in.
+        echo("this key never stood behind a claim of the game", err=True)
+        return EXIT_CODES["inconclusive"]
+    return code
 
 
 @command.command("watch", cls=VtrainCommand)

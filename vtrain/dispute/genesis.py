@@ -9,6 +9,7 @@ from vtrain.graph.legality import check_graph
 from vtrain.spec.blake3_tree import compute_chunk_count
 from vtrain.spec.commitment import compute_graph_root, compute_task_id
 from vtrain.spec.samples import compute_row_length
+from vtrain.wire import structs
 from vtrain.wire.claim import SignedClaim
 from vtrain.wire.dispute import MAX_MOVE, MAX_NODE, MAX_ROW, Bonds, Clocks, Genesis
 from vtrain.wire.graph import StepGraph, encode_node
@@ -52,6 +53,8 @@ def make_clocks(
     run has ``intervals``: an honest challenger does the whole run before it bonds.  Openings have
     ``leaf_bytes`` at most.
     """
+    if replay_ms < 1 or intervals < 1 or margin < 1 or least < 1:
+        raise RunError("times and counts are whole numbers from 1 on", where="clocks")
     window = max(margin * replay_ms, least)
     return Clocks(
         join=max(margin * replay_ms * intervals, least),
@@ -84,6 +87,8 @@ def make_bonds(clocks: Clocks, *, price: int) -> Bonds:
     Twice what a rival claim can cost an honest party from its level on down: a trace and the first
     answer about a tensor, answers all the way, two openings.
     """
+    if price < 1:
+        raise RunError("is under 1; FREE bonds cost nothing", where="price")
     answers, openings = 64 * clocks.answer, 2 * clocks.opening
     terms = 2 * (answers + openings)
     trace = terms + 2 * (answers + 2 * clocks.replay)
@@ -123,7 +128,7 @@ def make_genesis(
         raise RunError("is there just where the task logs KZG commitments", where="claim.kzg_root")
     if not 1 <= claim.log_size <= task.steps:
         raise RunError(f"claims {claim.log_size} of {task.steps} steps", where="claim.log_size")
-    return Genesis(
+    genesis = Genesis(
         host=host,
         run_id=claim.run_id,
         solver=claim.solver,
@@ -147,6 +152,8 @@ def make_genesis(
         nonce=secrets.token_bytes(32) if nonce is None else nonce,
         kzg_root=claim.kzg_root,
     )
+    # What is beyond its bounds has no encoding, or another one: a game of it could have no id.
+    return structs.decode(Genesis, structs.encode(genesis), "genesis")
 
 
 def measure_openings(task: TaskSpec, graph: StepGraph) -> int:

@@ -71,7 +71,8 @@ def compose(game: Game, contest_id: bytes, dispute_id: bytes, move: Open) -> byt
     offset = place.step - base_step - 1
     if node.op == "state" and offset > 0:
         sources = [graph.get_source_of_state(place.node)]
-    values = sorted(dispute.classes)
+    # What has fallen, a content of the wrong form say, is not asked about.
+    live = sorted(value for value, found in dispute.classes.items() if found.mask & contest.live)
     return cbor.encode(
         {
             "graph": {"root": genesis.graph_root, "size": genesis.nodes},
@@ -88,7 +89,7 @@ def compose(game: Game, contest_id: bytes, dispute_id: bytes, move: Open) -> byt
             "element": place.element,
             "block": max(place.block, 0),
             "before": before,
-            "claims": [values[0], values[1]],
+            "claims": [*live, b"", b""][:2],
         }
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from vtrain.errors import GraphError
 from vtrain.graph.builder import GraphBuilder
 from vtrain.ops import TABLE
-from vtrain.ops.base import Reason
+from vtrain.ops.facets import Facet, find_reason
 from vtrain.wire.graph import Ref
 
 
@@ -65,8 +65,9 @@ def compute_gradients(
         if not any(source in needed for source in node.inputs):
             continue
         backward = TABLE[node.op].backward
-        if isinstance(backward, Reason):
-            raise GraphError(f"{node.op} has no backward rule: {backward.why}", where=node.name)
+        if backward is None:
+            why = find_reason(node.op, Facet.BACKWARD)
+            raise GraphError(f"{node.op} has no backward rule: {why}", where=node.name)
         for source, part in zip(node.inputs, backward(builder, node, ref, gradient), strict=True):
             if part is not None and source in needed:
                 parts.setdefault(source, []).append(part)

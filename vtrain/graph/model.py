@@ -87,12 +87,21 @@ class Add:
     right: str
 
 
-Layer = Linear | Conv | Relu | MaxPool | AveragePool | Reshape | Add
+@dataclass(frozen=True)
+class Mul:
+    """Product, element by element, of two values of the same shape."""
+
+    name: str
+    left: str
+    right: str
+
+
+Layer = Linear | Conv | Relu | MaxPool | AveragePool | Reshape | Add | Mul
 
 
 def find_sources(layer: Layer) -> tuple[str, ...]:
     """Names of the values that a layer reads."""
-    return (layer.left, layer.right) if isinstance(layer, Add) else (layer.input,)
+    return (layer.left, layer.right) if isinstance(layer, Add | Mul) else (layer.input,)
 
 
 @dataclass(frozen=True)
@@ -154,6 +163,10 @@ class _Emitter:
                 return self._emit_reshape(layer)
             case Add():
                 return self._emit_add(layer)
+            case Mul():
+                operands = (self.values[layer.left], self.values[layer.right])
+                product = self._b.emit("mul", f"{layer.name}/product", operands)
+                return self._b.rescale_at_site(layer.name, product)
 
     def _with_bias(self, acc: Ref, layer: Linear | Conv) -> Ref:
         if layer.bias is None:

@@ -21,8 +21,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from vtrain.errors import GraphError
-from vtrain.ops import TABLE
-from vtrain.ops.base import Reason, attr_int, attr_ints, attr_text
+from vtrain.ops.base import attr_int, attr_ints, attr_text
+from vtrain.ops.facets import Facet, find_reason
 from vtrain.ops.layout import Window
 from vtrain.ops.optimizer import DECAY_EXPONENT
 from vtrain.ops.source import MAX_STEPS
@@ -75,7 +75,7 @@ def export_step_graph(graph: StepGraph, *, expose: Sequence[str] = ()) -> onnx.M
 
 def is_lowered(op: str) -> bool:
     """Whether nodes of this operator are in the exported graph."""
-    return not isinstance(TABLE[op].onnx, Reason)
+    return find_reason(op, Facet.ONNX_EXPORT) is None
 
 
 class _Lowering:
@@ -114,8 +114,7 @@ class _Lowering:
     def _value_of(self, ref: Ref) -> str:
         if ref not in self._values:
             node = self._graph.nodes[ref.node]
-            why = TABLE[node.op].onnx
-            reason = why.why if isinstance(why, Reason) else "it has no such output"
+            reason = find_reason(node.op, Facet.ONNX_EXPORT) or "it has no such output"
             raise GraphError(reason, where=f"node {node.name} ({node.op})")
         return self._values[ref]
 
@@ -371,6 +370,10 @@ def _sub(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) ->
     return g.sub(*_aligned(g, node, x))
 
 
+def _mul(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    return g.mul(x[0], x[1])
+
+
 def _relu(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
     return g.at_least(x[0], 0)
 
@@ -521,6 +524,7 @@ LOWERINGS: dict[str, Lower] = {
     "rescale": _rescale,
     "add": _add,
     "sub": _sub,
+    "mul": _mul,
     "relu": _relu,
     "relu_grad": _relu_grad,
     "max_pool": _max_pool,

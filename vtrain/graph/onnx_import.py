@@ -28,6 +28,7 @@ from vtrain.graph.model import (
     Linear,
     MaxPool,
     Model,
+    Mul,
     Relu,
     Reshape,
     find_sources,
@@ -433,9 +434,7 @@ class _Importer:
         node.require_arity(2, 2)
         constants = [name for name in node.inputs if name in self._weights]
         if not constants:
-            left, right = (self._value(node, name) for name in node.inputs)
-            shape, other = self._shape_of(node, left), self._shape_of(node, right)
-            node.require(shape == other, f"shapes differ without the batch: {shape} and {other}")
+            left, right, shape = self._pair(node)
             self._emit(node, Add(node.outputs[0], left, right), shape)
             return
         others = [name for name in node.inputs if name not in self._weights]
@@ -447,6 +446,18 @@ class _Importer:
         shape = self._shapes[layer.name]
         bias = self._bias(node, self._weights[constants[0]], shape[0])
         self._emit(node, replace(layer, name=node.outputs[0], bias=bias), shape)
+
+    def _pair(self, node: _Node) -> tuple[str, str, tuple[int, ...]]:
+        """Two values of one shape: nothing is broadcast."""
+        left, right = (self._value(node, name) for name in node.inputs)
+        shape, other = self._shape_of(node, left), self._shape_of(node, right)
+        node.require(shape == other, f"shapes differ without the batch: {shape} and {other}")
+        return left, right, shape
+
+    def mul(self, node: _Node) -> None:
+        node.require_arity(2, 2)
+        left, right, shape = self._pair(node)
+        self._emit(node, Mul(node.outputs[0], left, right), shape)
 
     def conv(self, node: _Node) -> None:
         node.require_arity(2, 3)
@@ -713,6 +724,7 @@ _HANDLERS: dict[str, Callable[[_Importer, _Node], None]] = {
     "Identity": _Importer.identity,
     "MatMul": _Importer.matmul,
     "MaxPool": _Importer.max_pool,
+    "Mul": _Importer.mul,
     "ReduceMean": _Importer.reduce_mean,
     "Relu": _Importer.relu,
     "Reshape": _Importer.reshape,

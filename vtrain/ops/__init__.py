@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from vtrain.ops import (
     activation,
+    arithmetic,
     commitment,
     layout,
     linear,
@@ -22,6 +23,7 @@ TABLE: Mapping[str, Operator] = {
     **layout.OPERATORS,
     **linear.OPERATORS,
     **rescale.OPERATORS,
+    **arithmetic.OPERATORS,
     **activation.OPERATORS,
     **pool.OPERATORS,
     **softmax.OPERATORS,

@@ -30,7 +30,12 @@ def _relu_leaf(site: Site, e: int) -> int:
 
 
 def _relu_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """max(x, 0), of the rescaled int16 value, so that the saved output alone gives the mask."""
+    """max(x, 0), element by element.
+
+    Inputs: x i16 [...].
+    Output: i16 [...], the exponent of x.
+    Range: max(x.lo, 0) to max(x.hi, 0).
+    """
     require_keys(attrs)
     require_inputs(inputs, "i16")
     x = inputs[0]
@@ -53,7 +58,12 @@ def _relu_grad_leaf(site: Site, e: int) -> int:
 
 
 def _relu_grad_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """The gradient where the forward output is positive, else 0: at 0 the derivative is 0."""
+    """The gradient where the forward output is positive, else 0: the derivative at 0 is 0.
+
+    Inputs: grad i16 [...]; output i16 [...], the output of the ``relu``.
+    Output: i16 [...], the exponent of grad.
+    Range: min(grad.lo, 0) to max(grad.hi, 0).
+    """
     require_keys(attrs)
     require_inputs(inputs, "i16", "i16")
     grad, output = inputs

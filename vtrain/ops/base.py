@@ -54,17 +54,6 @@ Backward = Callable[[Builder, Node, Ref, Ref], Sequence[Ref | None]]
 no gradient flows.  A gradient has the shape of its tensor and any exponent of its own."""
 
 
-@dataclass(frozen=True)
-class Reason:
-    """Why an operator lacks a facet; a test refuses a missing facet without one."""
-
-    why: str
-
-
-NOT_DIFFERENTIABLE = Reason("never lies between a weight and the loss")
-NOT_PROVEN = Reason("public, or a hash that is compared outside the circuits")
-
-
 State = tuple[int, ...]
 """Running values of a fold: what it has made of the terms so far."""
 Types = Sequence[TensorType]
@@ -194,20 +183,14 @@ class Saturating:
 class Operator:
     """A row of the table: the operator's law and what exists for it elsewhere.
 
-    ``leaf`` recomputes single elements in a dispute.  ``onnx`` says whether
-    ``vtrain.graph.onnx_export`` lowers it; ``rust`` whether the cpu engine runs it; ``cuda``
-    whether the cuda engine does (``reference_kernels/NAME.cu``); ``circuit`` whether steps with it
-    can be proven, tile by tile at least (``vtrain.prove.tiling``).
+    ``leaf`` recomputes single elements in a dispute.  What exists of it in other rooms is named in
+    ``vtrain.ops.facets``, with the reason where something does not.
     """
 
     name: str
     law: Law
     infer: Infer
-    backward: Backward | Reason = NOT_DIFFERENTIABLE
-    onnx: bool | Reason = True
-    rust: bool | Reason = True
-    cuda: bool | Reason = True
-    circuit: bool | Reason = True
+    backward: Backward | None = None
     leaf: LeafRule = field(kw_only=True)
 
     @property

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from vtrain.ops.base import (
-    NOT_PROVEN,
     Array,
     Operator,
-    Reason,
     Site,
     attr_int,
     attr_ints,
@@ -26,7 +24,6 @@ from vtrain.spec import commitment
 from vtrain.wire.graph import Attrs, TensorType
 from vtrain.wire.opening import StateLeaf
 
-_NO_HASH_IN_ONNX = Reason("ONNX has no BLAKE3; the exported graph ends at the values hashed here")
 _DIGEST = TensorType("u8", (32,), 0, 0, 255)
 
 
@@ -47,7 +44,12 @@ def _tensor_digest_leaf(site: Site, e: int) -> int:
 
 
 def _tensor_digest_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """BLAKE3 of the little-endian row-major bytes: what b3sum prints."""
+    """The tensor digest: BLAKE3 of the little-endian row-major bytes, what b3sum prints of them.
+
+    Inputs: x any [...].
+    Output: u8 [32], exponent 0.
+    Range: 0 to 255.
+    """
     require_keys(attrs)
     require_inputs(inputs, "int")
     return _DIGEST
@@ -63,7 +65,12 @@ def _batch_digest_leaf(site: Site, e: int) -> int:
 
 
 def _batch_digest_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """H_batch(digest of x || digest of y), of the raw gathered samples."""
+    """H_batch(dx || dy), where dx and dy are the digests of the raw gathered samples.
+
+    Inputs: dx u8 [32]; dy u8 [32].
+    Output: u8 [32], exponent 0.
+    Range: 0 to 255.
+    """
     require_keys(attrs)
     require(len(inputs) == 2 and all(map(_is_digest, inputs)), "needs the digests of x and y")
     return _DIGEST
@@ -89,7 +96,17 @@ def _state_leaf_leaf(site: Site, e: int) -> int:
 
 
 def _state_leaf_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """Leaf hash of one state tensor: name, dtype, shape, exponent and digest."""
+    """The hash of one leaf of the state tree: H_state(0x00 || encoding of the state leaf).
+
+    Attributes:
+        name: text; the name of the state.
+        dtype: text, one of i32, i64.
+        shape: integers, the extents of the state.
+        exponent: integer, -512 to 512.
+    Inputs: digest u8 [32].
+    Output: u8 [32], exponent 0.
+    Range: 0 to 255.
+    """
     require_keys(attrs, "dtype", "exponent", "name", "shape")
     attr_text(attrs, "name")
     attr_text(attrs, "dtype", ("i32", "i64"))
@@ -109,7 +126,14 @@ def _state_root_leaf(site: Site, e: int) -> int:
 
 
 def _state_root_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """Root over the leaf hashes, which come in the UTF-8 order of their names."""
+    """The state root over the leaf hashes, in the order of the inputs.
+
+    Inputs: any number of leaf hashes u8 [32].
+    Output: u8 [32], exponent 0.
+    Range: 0 to 255.
+    Requires: in a legal graph the leaves are those of all states, in the UTF-8 order of their
+        names.
+    """
     require_keys(attrs)
     require(all(map(_is_digest, inputs)), "needs leaf hashes")
     return _DIGEST
@@ -133,9 +157,15 @@ def _record_leaf(site: Site, e: int) -> int:
 
 
 def _record_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """Leaf hash of the step record (step, batch digest, loss, state root): the run log's leaf.
+    """The hash of the step's leaf in the run log: H_log(0x00 || encoding of the step record).
 
-    Every ``commit_every`` steps the record has the state root, otherwise none (empty bytes).
+    The record's state_root is the root where commit_every divides the step, and empty elsewhere.
+
+    Attributes:
+        commit_every: integer, 1 to 2^40.
+    Inputs: step i64 []; batch digest u8 [32]; loss i64 []; root u8 [32].
+    Output: u8 [32], exponent 0.
+    Range: 0 to 255.
     """
     require_keys(attrs, "commit_every")
     attr_int(attrs, "commit_every", 1, 2**40)
@@ -152,40 +182,30 @@ OPERATORS = table(
         "tensor_digest",
         _tensor_digest_law,
         _tensor_digest_infer,
-        onnx=_NO_HASH_IN_ONNX,
-        circuit=NOT_PROVEN,
         leaf=pointwise(_tensor_digest_leaf),
     ),
     Operator(
         "batch_digest",
         _batch_digest_law,
         _batch_digest_infer,
-        onnx=_NO_HASH_IN_ONNX,
-        circuit=NOT_PROVEN,
         leaf=pointwise(_batch_digest_leaf),
     ),
     Operator(
         "state_leaf",
         _state_leaf_law,
         _state_leaf_infer,
-        onnx=_NO_HASH_IN_ONNX,
-        circuit=NOT_PROVEN,
         leaf=pointwise(_state_leaf_leaf),
     ),
     Operator(
         "state_root",
         _state_root_law,
         _state_root_infer,
-        onnx=_NO_HASH_IN_ONNX,
-        circuit=NOT_PROVEN,
         leaf=pointwise(_state_root_leaf),
     ),
     Operator(
         "record",
         _record_law,
         _record_infer,
-        onnx=_NO_HASH_IN_ONNX,
-        circuit=NOT_PROVEN,
         leaf=pointwise(_record_leaf),
     ),
 )

@@ -172,7 +172,19 @@ def _im2col_leaf(site: Site, e: int) -> int:
 
 
 def _im2col_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """[n, h, w, c] int16 -> [n * out_h * out_w, kh * kw * c], zero padding."""
+    """The patches of a convolution: each window of the image becomes a row.
+
+    Row (s * oh + r) * ow + c is window (r, c) of sample s.  Column o * channels + i is channel i of
+    the pixel at offset o of the window, counted row-major through the kernel.  Padding is 0.
+
+    Attributes:
+        pads: four integers, top, left, bottom, right; see windows.
+        kernel: two integers, height and width; see windows.
+        strides: two integers, down and across; see windows.
+    Inputs: x i16 [n, h, w, channels].
+    Output: i16 [n * oh * ow, kh * kw * channels], the exponent of x.
+    Range: min(x.lo, 0) to max(x.hi, 0), with padding or without.
+    """
     require_keys(attrs, *Window.KEYS)
     require_inputs(inputs, "i16")
     x = inputs[0]
@@ -219,7 +231,19 @@ _COL2IM_LEAF = LeafRule(adding(_col2im_term), count_offsets, scattered)
 
 
 def _col2im_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """Adjoint of im2col: [n * out_h * out_w, kh * kw * c] -> int64 sums [n, h, w, c]."""
+    """The adjoint of ``im2col``: each pixel is the sum of the patch elements that came from it.
+
+    A pixel that no window reaches is 0.  What would go to padding is dropped.
+
+    Attributes:
+        pads: four integers, top, left, bottom, right; see windows.
+        shape: four integers, [n, h, w, channels] of the output.
+        kernel: two integers, height and width; see windows.
+        strides: two integers, down and across; see windows.
+    Inputs: x any [n * oh * ow, kh * kw * channels].
+    Output: i64 [n, h, w, channels], the exponent of x.
+    Range: min(m * x.lo, 0) to max(m * x.hi, 0), with m = ceil(kh / sh) * ceil(kw / sw).
+    """
     require_keys(attrs, "shape", *Window.KEYS)
     require_inputs(inputs, "int")
     columns_type = inputs[0]
@@ -242,7 +266,15 @@ def _reshape_leaf(site: Site, e: int) -> int:
 
 
 def _reshape_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """The same elements, in row-major order, under another shape."""
+    """The same elements, in row-major order, under another shape.
+
+    Attributes:
+        shape: integers, the extents of the output.
+    Inputs: x any [...].
+    Output: the dtype and the exponent of x.
+    Range: that of x.
+    Requires: both shapes have the same number of elements.
+    """
     require_keys(attrs, "shape")
     require_inputs(inputs, "int")
     x = inputs[0]
@@ -269,7 +301,14 @@ def _transpose_leaf(site: Site, e: int) -> int:
 
 
 def _transpose_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """Axis i of the output is axis perm[i] of the input."""
+    """Axis i of the output is axis perm[i] of x.
+
+    Attributes:
+        perm: integers, a permutation of 0 .. rank - 1.
+    Inputs: x any [...].
+    Output: the dtype and the exponent of x; extent i is extent perm[i] of x.
+    Range: that of x.
+    """
     require_keys(attrs, "perm")
     require_inputs(inputs, "int")
     x = inputs[0]

@@ -80,6 +80,21 @@ _MATMUL_LEAF = LeafRule(adding(_matmul_term), _matmul_terms, _matmul_streams)
 
 
 def _matmul_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """Exact sums of products: out[i, j] = sum of a(i, p) * b(p, j) over p = 0 .. k - 1.
+
+    a(i, p) is a[i, p], and a[p, i] where transpose_a is 1; b(p, j) is b[p, j], and b[j, p] where
+    transpose_b is 1.  Nothing is rounded or clamped.
+
+    Attributes:
+        transpose_a: 0 or 1; 1 where a is stored [k, m].
+        transpose_b: 0 or 1; 1 where b is stored [n, k].
+    Inputs: a i16 [m, k]; b i16 [k, n]; each with its axes the other way round where its attribute
+        is 1.
+    Output: i64 [m, n], exponent a.exponent + b.exponent.
+    Range: min(k * lo, 0) to max(k * hi, 0), where lo and hi are the least and the greatest of a.lo
+        * b.lo, a.lo * b.hi, a.hi * b.lo and a.hi * b.hi.
+    Requires: k is the same in both, and at most 2^23.
+    """
     require_keys(attrs, "transpose_a", "transpose_b")
     require_inputs(inputs, "i16", "i16")
     a, b = inputs
@@ -121,7 +136,15 @@ def _add_bias_leaf(site: Site, e: int) -> int:
 
 
 def _add_bias_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """acc [m, n] int64 + rs(bias [n] int32, shift), shift = bias exponent - acc exponent."""
+    """acc + rs(bias, shift): the bias of the last axis is added everywhere.
+
+    Attributes:
+        shift: integer, -62 to 64; it is bias.exponent - acc.exponent.
+    Inputs: acc i64 [..., n]; bias i32 [n].
+    Output: i64 [..., n], the exponent of acc.
+    Range: acc.lo + rs(bias.lo, shift) to acc.hi + rs(bias.hi, shift).
+    Requires: rs(bias.lo, shift) and rs(bias.hi, shift) fit int64; acc has at least one axis.
+    """
     require_keys(attrs, "shift")
     require_inputs(inputs, "i64", "i32")
     acc, bias = inputs
@@ -155,7 +178,14 @@ _COLUMN_SUM_LEAF = LeafRule(
 
 
 def _column_sum_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """Sum over all axes but the last: [..., n] -> int64 [n]."""
+    """Sums over all axes but the last.
+
+    Inputs: x any [..., n].
+    Output: i64 [n], the exponent of x.
+    Range: min(r * x.lo, 0) to max(r * x.hi, 0), where r is the number of elements of x divided by
+        n.
+    Requires: x has at least one axis.
+    """
     require_keys(attrs)
     require_inputs(inputs, "int")
     x = inputs[0]

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from vtrain.ops.base import (
-    NOT_PROVEN,
     Array,
     Operator,
     Saturating,
@@ -54,9 +53,18 @@ def _momentum_leaf(site: Site, e: int) -> int:
 
 
 def _momentum_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """V' = sat32(V + rs(g, shift) - rs(V * decay, 16)): V int32 with 16 fraction bits.
+    """The new momentum: sat(V + rs(g, shift) - rs(V * decay, 16)), saturated to i32.
 
-    ``decay`` = round(2^16 (1 - mu)); ``shift`` = exponent of g - 16.
+    Attributes:
+        decay: integer, 0 to 2^16; round(2^16 * (1 - mu)).
+        shift: integer, -62 to 64; it is g.exponent - 16.
+    Inputs: V i32 [...]; g i64 [...].
+    Output: i32 [...], exponent 16.
+    Range: V.lo + rs(g.lo, shift) - rs(V.hi * decay, 16) to V.hi + rs(g.hi, shift) - rs(V.lo *
+        decay, 16), both saturated as the elements are.
+    Requires: V has exponent 16 and the shape of g; rs(g, shift) at both ends, V.lo + rs(g.lo,
+        shift), V.hi + rs(g.hi, shift) and both ends of the range before they are saturated fit
+        int64.
     """
     require_keys(attrs, "decay", "shift")
     require_inputs(inputs, "i32", "i64")
@@ -87,9 +95,17 @@ def _sgd_update_leaf(site: Site, e: int) -> int:
 
 
 def _sgd_update_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """w' = sat32(w - rs(V * rate, shift)): w int32 with 24 fraction bits, rate an int64 scalar.
+    """The new master weight: sat(w - rs(V * rate, shift)), saturated to i32.
 
-    The product has exponent(V) + exponent(rate) fraction bits, and ``shift`` brings it to 24.
+    Attributes:
+        shift: integer, -62 to 64; it is V.exponent + rate.exponent - 24.
+    Inputs: w i32 [...]; V i32 [...]; rate i64 [].
+    Output: i32 [...], exponent 24.
+    Range: w.lo - rs(hi, shift) to w.hi - rs(lo, shift), both saturated as the elements are, where
+        lo and hi are the least and the greatest of the four products of an end of V and an end of
+        rate.
+    Requires: w has exponent 24 and the shape of V; lo, hi, rs(lo, shift), rs(hi, shift) and both
+        ends of the range before they are saturated fit int64.
     """
     require_keys(attrs, "shift")
     require_inputs(inputs, "i32", "i32", "i64")
@@ -128,9 +144,16 @@ def _schedule_leaf(site: Site, e: int) -> int:
 
 
 def _schedule_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """Piecewise constant: step t uses rates[i] for the last i with starts[i] <= t; starts[0] = 0.
+    """The rate of step t: rates[i] for the last i with starts[i] <= t.
 
-    Each rate is a 16-bit mantissa; all share the exponent.
+    Attributes:
+        rates: integers, each 0 to 65535, as many as starts.
+        starts: integers, the first 0, strictly increasing, the last at most 2^40; at least one.
+        exponent: integer, -64 to 128; of all rates.
+    Inputs: t i64 [].
+    Output: i64 [], exponent ``exponent``.
+    Range: the least of rates to the greatest of rates.
+    Outside: rates[0] where t is below starts[0], which is 0: a disputed t may be negative.
     """
     require_keys(attrs, "exponent", "rates", "starts")
     require_inputs(inputs, "i64")
@@ -161,7 +184,6 @@ OPERATORS = table(
         "schedule",
         _schedule_law,
         _schedule_infer,
-        circuit=NOT_PROVEN,
         leaf=pointwise(_schedule_leaf),
     ),
 )

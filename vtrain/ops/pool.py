@@ -57,7 +57,18 @@ _MAX_POOL_LEAF = LeafRule(taking_maximum(_max_pool_term), count_offsets, scatter
 
 
 def _max_pool_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """[n, h, w, c] int16 -> [n, out_h, out_w, c]; padding never wins."""
+    """The maximum of each window, channel by channel.
+
+    Attributes:
+        pads: four integers, top, left, bottom, right; see windows.
+        kernel: two integers, height and width; see windows.
+        strides: two integers, down and across; see windows.
+    Inputs: x i16 [n, h, w, channels].
+    Output: i16 [n, oh, ow, channels], the exponent of x.
+    Range: x.lo to x.hi.
+    Outside: padding counts as -2^15.  It is below every value that saturation leaves; a pixel that
+        is -2^15 itself (raw samples may be) ties with it, and the maximum is -2^15 either way.
+    """
     require_keys(attrs, *Window.KEYS)
     require_inputs(inputs, "i16")
     x = inputs[0]
@@ -121,7 +132,21 @@ _MAX_POOL_GRAD_LEAF = LeafRule(
 
 
 def _max_pool_grad_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """Each window's gradient goes to its first maximum; overlapping windows add, in int64."""
+    """Each window's gradient goes to its first maximum; overlapping windows add up.
+
+    The first is the one with the least offset, counted row-major through the kernel.
+
+    Attributes:
+        pads: four integers, top, left, bottom, right; see windows.
+        kernel: two integers, height and width; see windows.
+        strides: two integers, down and across; see windows.
+    Inputs: grad i16 [n, oh, ow, channels]; x i16 [n, h, w, channels], the input of the
+        ``max_pool``.
+    Output: i64 [n, h, w, channels], the exponent of grad.
+    Range: min(m * grad.lo, 0) to max(m * grad.hi, 0), with m = ceil(kh / sh) * ceil(kw / sw).
+    Outside: padding counts as -2^15 and takes part: where the maximum of a window is -2^15 and an
+        offset of padding is the first, the gradient goes to the padding, which means nowhere.
+    """
     require_keys(attrs, *Window.KEYS)
     require_inputs(inputs, "i16", "i16")
     grad, x = inputs
@@ -144,7 +169,16 @@ _SUM_POOL_LEAF = LeafRule(adding(_sum_pool_term), count_offsets, scattered)
 
 
 def _sum_pool_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """[n, h, w, c] int16 -> int64 sums over each window [n, out_h, out_w, c], zero padding."""
+    """The sum over each window, channel by channel; padding is 0.
+
+    Attributes:
+        pads: four integers, top, left, bottom, right; see windows.
+        kernel: two integers, height and width; see windows.
+        strides: two integers, down and across; see windows.
+    Inputs: x i16 [n, h, w, channels].
+    Output: i64 [n, oh, ow, channels], the exponent of x.
+    Range: min(kh * kw * x.lo, 0) to max(kh * kw * x.hi, 0).
+    """
     require_keys(attrs, *Window.KEYS)
     require_inputs(inputs, "i16")
     x = inputs[0]
@@ -175,7 +209,17 @@ _SUM_POOL_GRAD_LEAF = LeafRule(adding(_sum_pool_grad_term), count_offsets, scatt
 
 
 def _sum_pool_grad_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """Adjoint of sum_pool: every pixel gets the sum of its windows' gradients, in int64."""
+    """The adjoint of ``sum_pool``: each pixel is the sum of the gradients of its windows.
+
+    Attributes:
+        pads: four integers, top, left, bottom, right; see windows.
+        shape: four integers, [n, h, w, channels] of the output.
+        kernel: two integers, height and width; see windows.
+        strides: two integers, down and across; see windows.
+    Inputs: grad any [n, oh, ow, channels].
+    Output: i64 [n, h, w, channels], the exponent of grad.
+    Range: min(m * grad.lo, 0) to max(m * grad.hi, 0), with m = ceil(kh / sh) * ceil(kw / sw).
+    """
     require_keys(attrs, "shape", *Window.KEYS)
     require_inputs(inputs, "int")
     grad = inputs[0]

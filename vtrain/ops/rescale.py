@@ -18,7 +18,6 @@ from vtrain.ops.base import (
     clamp_range,
     integer_type,
     pointwise,
-    require,
     require_inputs,
     require_keys,
     table,
@@ -38,9 +37,22 @@ def _rescale_leaf(site: Site, e: int) -> int:
 
 
 def _rescale_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """sat(rs(x * multiplier, shift)): the real factor multiplier * 2^-multiplier_exponent.
+    """sat(rs(x * multiplier, shift)), saturated to ``dtype``; nothing is clamped for i64.
 
-    out exponent = in exponent + multiplier_exponent - shift.
+    The real factor is multiplier * 2^-multiplier_exponent.  multiplier_exponent enters the exponent
+    of the output alone, no element.
+
+    Attributes:
+        dtype: text, one of i16, i32, i64.
+        shift: integer, -62 to 64; negative where it shifts to the left.
+        multiplier: integer, 1 to 65535.
+        multiplier_exponent: integer, 0 to 32.
+    Inputs: x any [...].
+    Output: ``dtype`` [...], exponent x.exponent + multiplier_exponent - shift.
+    Range: rs(x.lo * multiplier, shift) to rs(x.hi * multiplier, shift), both saturated as the
+        elements are.
+    Requires: x.lo * multiplier, x.hi * multiplier and both after the shift fit int64, before
+        anything is clamped.
     """
     require_keys(attrs, "dtype", "multiplier", "multiplier_exponent", "shift")
     require_inputs(inputs, "int")
@@ -80,59 +92,6 @@ def _rescale_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[R
     )
 
 
-def _add_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
-    a, b = inputs
-    return np.asarray(rs(a, -attr_int(attrs, "shift_a")) + rs(b, -attr_int(attrs, "shift_b")))
-
-
-def _sub_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
-    a, b = inputs
-    return np.asarray(rs(a, -attr_int(attrs, "shift_a")) - rs(b, -attr_int(attrs, "shift_b")))
-
-
-def _add_leaf(site: Site, e: int) -> int:
-    shift_a, shift_b = attr_int(site.attrs, "shift_a"), attr_int(site.attrs, "shift_b")
-    return (site.read(0, e) << shift_a) + (site.read(1, e) << shift_b)
-
-
-def _sub_leaf(site: Site, e: int) -> int:
-    shift_a, shift_b = attr_int(site.attrs, "shift_a"), attr_int(site.attrs, "shift_b")
-    return (site.read(0, e) << shift_a) - (site.read(1, e) << shift_b)
-
-
-def _aligned_ranges(
-    attrs: Attrs, inputs: Sequence[TensorType]
-) -> tuple[TensorType, TensorType, tuple[int, int], tuple[int, int], int]:
-    require_keys(attrs, "shift_a", "shift_b")
-    require_inputs(inputs, "int", "int")
-    a, b = inputs
-    require(a.shape == b.shape, f"shapes differ: {a.shape} and {b.shape}")
-    shift_a, shift_b = attr_int(attrs, "shift_a", 0, 62), attr_int(attrs, "shift_b", 0, 62)
-    exponent = a.exponent + shift_a
-    require(exponent == b.exponent + shift_b, "the shifts do not align the exponents")
-    range_a = (a.lo << shift_a, a.hi << shift_a)
-    range_b = (b.lo << shift_b, b.hi << shift_b)
-    check_fits_int64(*range_a, "the aligned left operand")
-    check_fits_int64(*range_b, "the aligned right operand")
-    return a, b, range_a, range_b, exponent
-
-
-def _add_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """a * 2^shift_a + b * 2^shift_b in int64: exponents aligned by exact left shifts."""
-    a, _, (lo_a, hi_a), (lo_b, hi_b), exponent = _aligned_ranges(attrs, inputs)
-    return integer_type("i64", a.shape, exponent, lo_a + lo_b, hi_a + hi_b, "the sum")
-
-
-def _sub_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """a * 2^shift_a - b * 2^shift_b in int64."""
-    a, _, (lo_a, hi_a), (lo_b, hi_b), exponent = _aligned_ranges(attrs, inputs)
-    return integer_type("i64", a.shape, exponent, lo_a - hi_b, hi_a - lo_b, "the difference")
-
-
-def _add_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[Ref | None]:
-    return grad, grad
-
-
 OPERATORS = table(
     Operator(
         "rescale",
@@ -141,6 +100,4 @@ OPERATORS = table(
         _rescale_backward,
         leaf=pointwise(_rescale_leaf),
     ),
-    Operator("add", _add_law, _add_infer, _add_backward, leaf=pointwise(_add_leaf)),
-    Operator("sub", _sub_law, _sub_infer, leaf=pointwise(_sub_leaf)),
 )

@@ -66,7 +66,12 @@ _ROW_MAX_LEAF = LeafRule(taking_maximum(_row_term), _row_terms, _contiguous, LEA
 
 
 def _row_max_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """[n, classes] int32 -> [n], the largest of each row."""
+    """The largest of each row.
+
+    Inputs: z i32 [n, classes].
+    Output: i32 [n], the exponent of z.
+    Range: z.lo to z.hi.
+    """
     require_keys(attrs)
     require_inputs(inputs, "i32")
     z = inputs[0]
@@ -94,7 +99,13 @@ def _exp2_diff_leaf(site: Site, e: int) -> int:
 def _exp2_diff_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     """2^(z - max) in 16 fraction bits: d = min(max - z, 31 * 2^10); rs(T[d & 1023], d >> 10).
 
-    0 for a z above the given maximum, which no legal graph has (``vtrain.graph.legality``).
+    T is the table of section 1 of the format.
+
+    Inputs: z i32 [n, classes]; max i32 [n].
+    Output: i32 [n, classes], exponent 16.
+    Range: 0 to 2^16.
+    Requires: both exponents are 10; in a legal graph max is the ``row_max`` of z.
+    Outside: 0 where z is above max, which no legal graph has and a disputed input may have.
     """
     require_keys(attrs)
     require_inputs(inputs, "i32", "i32")
@@ -112,9 +123,12 @@ _ROW_SUM_LEAF = LeafRule(adding(_row_term), _row_terms, _contiguous)
 
 
 def _row_sum_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """[n, classes] -> int64 sums [n].
+    """The sum of each row.
 
-    A row of exponentials holds the maximum's own 2^16, so its sum is positive.
+    Inputs: x i32 [n, classes].
+    Output: i64 [n], the exponent of x.
+    Range: classes * x.lo to classes * x.hi (0 is not added to it, as ``sum`` and ``column_sum``
+        do).
     """
     require_keys(attrs)
     require_inputs(inputs, "i32")
@@ -140,8 +154,13 @@ def _divide_leaf(site: Site, e: int) -> int:
 def _divide_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     """Rounded quotient in 14 fraction bits: floor((e * 2^14 + floor(S / 2)) / S), S = max(sum, 1).
 
-    The quotient is at most 2^14 because 0 <= e <= S: ``vtrain.graph.legality`` requires that S is
-    the ``row_sum`` of e.
+    Inputs: e i32 [n, classes]; sum i64 [n].
+    Output: i16 [n, classes], exponent 14.
+    Range: 0 to 2^14.
+    Requires: both have one exponent; e.lo and sum.lo are at least 0; in a legal graph sum is the
+        ``row_sum`` of e, so that 0 <= e <= S.
+    Outside: where e is more than S or negative (a disputed input may be), the low 16 bits of the
+        quotient, as two's complement.
     """
     require_keys(attrs)
     require_inputs(inputs, "i32", "i64")
@@ -174,7 +193,14 @@ def _sub_one_hot_leaf(site: Site, e: int) -> int:
 
 
 def _sub_one_hot_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """Gradient of the cross-entropy, p - onehot(label), summed (not averaged) over the batch."""
+    """p minus 2^14 at the label: the gradient of the cross-entropy, not averaged over the batch.
+
+    Inputs: p i16 [n, classes]; label any [n].
+    Output: i16 [n, classes], exponent 14.
+    Range: p.lo - 2^14 to p.hi.
+    Requires: p has exponent 14.
+    Outside: a label below 0 counts as 0, one of classes or more as classes - 1.
+    """
     require_keys(attrs)
     require_inputs(inputs, "i16", "int")
     p, labels = inputs
@@ -199,7 +225,20 @@ def _cross_entropy_leaf(site: Site, e: int) -> int:
 
 
 def _cross_entropy_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """Loss of each row in bits with 16 fraction bits: (max - z[label]) + log2(S) - 16."""
+    """The loss of each row in bits: (max - z[label]) * 2^6 + log2(sum) - 16 * 2^16.
+
+    log2(x) = n * 2^16 + L[i] with n = bitlen(x) - 1 and i the ten bits after the leading one, that
+    is i = floor(x * 2^10 / 2^n) - 2^10: below 2^10, where x has fewer bits, zeros follow.  L is the
+    table of section 1 of the format.
+
+    Inputs: z i32 [n, classes]; max i32 [n]; sum i64 [n]; label any [n].
+    Output: i64 [n], exponent 16.
+    Range: (max.lo - z.hi) * 2^6 - 16 * 2^16 to (max.hi - z.lo) * 2^6 + 64 * 2^16, wider than what
+        rows and their maxima can give: the ranges count as independent.
+    Requires: z has exponent 10 and sum 16; in a legal graph max is the ``row_max`` of z.  Nothing
+        is required of the exponent of max, nor that sum is one of exponentials.
+    Outside: a label below 0 counts as 0, one of classes or more as classes - 1; a sum below 1 as 1.
+    """
     require_keys(attrs)
     require_inputs(inputs, "i32", "i32", "i64", "int")
     z, maximum, total, labels = inputs
@@ -237,7 +276,18 @@ _SQUARE_SUM_LEAF = LeafRule(
 
 
 def _square_sum_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """Sum of squares of all elements, brought to 16 fraction bits: the MSE loss of a batch."""
+    """rs(sum of x^2 over all elements, shift): the loss of the mean squared error, not averaged.
+
+    The sum is exact and rounded once.
+
+    Attributes:
+        shift: integer, -62 to 64; it is 2 * x.exponent - 16.
+    Inputs: x i16 [...].
+    Output: i64 [], exponent 16.
+    Range: 0 to m * 2^-shift where shift is at most 0, else to floor(m / 2^shift) + 1, with m the
+        number of elements times the larger of x.lo^2 and x.hi^2.
+    Requires: m is below 2^62.
+    """
     require_keys(attrs, "shift")
     require_inputs(inputs, "i16")
     x = inputs[0]
@@ -262,7 +312,12 @@ _SUM_LEAF = LeafRule(adding(_sum_term), _all_terms, _contiguous)
 
 
 def _sum_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """Sum of all elements, an int64 scalar."""
+    """The sum of all elements.
+
+    Inputs: x any [...].
+    Output: i64 [], the exponent of x.
+    Range: min(c * x.lo, 0) to max(c * x.hi, 0), with c the number of elements.
+    """
     require_keys(attrs)
     require_inputs(inputs, "int")
     x = inputs[0]

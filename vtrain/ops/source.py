@@ -11,10 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from vtrain.ops.base import (
-    NOT_PROVEN,
     Array,
     Operator,
-    Reason,
     Saturating,
     Site,
     attr_int,
@@ -31,6 +29,7 @@ from vtrain.ops.base import (
 )
 from vtrain.spec.number import (
     NUMPY_DTYPES,
+    PROBABILITY_EXPONENT,
     SATURATION,
     STORAGE,
     rs,
@@ -40,7 +39,6 @@ from vtrain.spec.number import (
 from vtrain.spec.order import compute_batch_indices, compute_sample_index
 from vtrain.wire.graph import Attrs, TensorType
 
-_ORDER_NOT_LOWERED = Reason("the sample order is a counter-based generator: the batch is an input")
 MAX_STEPS = 2**40
 """Longest run; bounds the step counter in the range analysis."""
 
@@ -54,7 +52,17 @@ def _state_leaf(site: Site, e: int) -> int:
 
 
 def _state_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """A recurrent tensor before the step: any value to which its dtype saturates."""
+    """A recurrent tensor as it is before the step.
+
+    Attributes:
+        name: text, not empty; the name of the state.
+        dtype: text, one of i32, i64.
+        shape: integers, the extents.
+        exponent: integer, -512 to 512.
+    Inputs: none.
+    Output: ``dtype`` and ``shape``, exponent ``exponent``.
+    Range: -2^31 + 1 to 2^31 - 1 for i32, 0 to 2^40 for i64.
+    """
     require_keys(attrs, "dtype", "exponent", "name", "shape")
     require_inputs(inputs)
     require(attr_text(attrs, "name") != "", "a state needs a name")
@@ -66,7 +74,14 @@ def _state_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
 
 
 def _next_state_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """A recurrent tensor after the step."""
+    """A recurrent tensor as it is after the step: x itself.
+
+    Attributes:
+        name: text, not empty; the name of the state.
+    Inputs: x any [...].
+    Output: the type of x.
+    Range: that of x.
+    """
     require_keys(attrs, "name")
     require_inputs(inputs, "int")
     require(attr_text(attrs, "name") != "", "a state needs a name")
@@ -88,7 +103,13 @@ def _require_counter(t: TensorType) -> None:
 
 
 def _increment_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """The step counter: min(t + 1, 2^40), a scalar."""
+    """The step counter: min(t + 1, 2^40).
+
+    Inputs: t i64 [].
+    Output: i64 [], exponent 0.
+    Range: 0 to 2^40.
+    Requires: t has exponent 0 and a range within 0 to 2^40.
+    """
     require_keys(attrs)
     require_inputs(inputs, "i64")
     _require_counter(inputs[0])
@@ -110,7 +131,18 @@ def _sample_index_leaf(site: Site, e: int) -> int:
 
 
 def _sample_index_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """Which samples step t takes: int64 [batch], by the keyed permutation of each epoch."""
+    """Which samples step t (from 0) takes: section 3 of the format.
+
+    Attributes:
+        seed: eight bytes, the seed as a little-endian integer.
+        batch: integer, 1 to 2^20.
+        samples: integer, 1 to 2^40; the samples of the dataset.
+    Inputs: t i64 [].
+    Output: i64 [batch], exponent 0.
+    Range: 0 to samples - 1.
+    Requires: t has exponent 0 and a range within 0 to 2^40.
+    Outside: a disputed t below 0 counts as 0, one above 2^40 as 2^40.
+    """
     require_keys(attrs, "batch", "samples", "seed")
     require_inputs(inputs, "i64")
     _require_counter(inputs[0])
@@ -140,7 +172,20 @@ def _gather_samples_leaf(site: Site, e: int) -> int:
 
 
 def _gather_samples_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """The ``part`` ("x" or "y") of the committed samples at the indices: [batch, ...shape]."""
+    """Rows of the committed samples: out[s] is part x or y of sample index[s].
+
+    A sample is its x bytes and then its y bytes, little-endian.
+
+    Attributes:
+        part: text, one of x, y.
+        dtype: text, one of u8, i8, i16, i32.
+        shape: integers, the extents of the part in one sample.
+        exponent: integer, -64 to 64.
+    Inputs: index i64 [n].
+    Output: ``dtype`` [n, ...shape], exponent ``exponent``.
+    Range: all that ``dtype`` holds, -2^15 to 2^15 - 1 for i16.
+    Outside: in a dispute, 0 where there is no such sample, or where the sample has no such bytes.
+    """
     require_keys(attrs, "dtype", "exponent", "part", "shape")
     require_inputs(inputs, "i64")
     require(len(inputs[0].shape) == 1, "indices are a vector")
@@ -163,7 +208,19 @@ def _normalize_leaf(site: Site, e: int) -> int:
 
 
 def _normalize_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """Affine preparation of raw samples: sat16(rs(x * multiplier + offset, shift))."""
+    """sat(rs(x * multiplier + offset, shift)): raw samples become int16 operands.
+
+    Attributes:
+        shift: integer, 0 to 64.
+        offset: integer, -2^60 to 2^60.
+        exponent: integer, -64 to 64.
+        multiplier: integer, 1 to 2^31.
+    Inputs: x any [...].
+    Output: i16 [...], exponent ``exponent``, whatever that of x is.
+    Range: rs(x.lo * multiplier + offset, shift) to rs(x.hi * multiplier + offset, shift), both
+        saturated as the elements are.
+    Requires: x.lo * multiplier and x.hi * multiplier fit int64, and so do both with offset added.
+    """
     require_keys(attrs, "exponent", "multiplier", "offset", "shift")
     require_inputs(inputs, "int")
     x = inputs[0]
@@ -178,7 +235,7 @@ def _normalize_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     return integer_type("i16", x.shape, attr_int(attrs, "exponent", -64, 64), lo, hi)
 
 
-_ONE = 2**14
+_ONE = 1 << PROBABILITY_EXPONENT
 
 
 def _one_hot_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
@@ -193,13 +250,23 @@ def _one_hot_leaf(site: Site, e: int) -> int:
 
 
 def _one_hot_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """[n, ...] tokens -> int16 [n, count * depth]; 1.0 in 14 fraction bits, none beyond depth."""
+    """2^14, the mantissa of 1, at the place of each token, 0 elsewhere.
+
+    out[s, j * depth + i] is 2^14 where element j of sample s is i.
+
+    Attributes:
+        depth: integer, 1 to 2^20.
+    Inputs: x any [n, ...], at least two axes.
+    Output: i16 [n, c * depth], exponent 14, with c the elements of one sample.
+    Range: 0 to 2^14.
+    Outside: a token outside 0 .. depth - 1 has no place: its depth elements are all 0.
+    """
     require_keys(attrs, "depth")
     require_inputs(inputs, "int")
     x = inputs[0]
     require(len(x.shape) >= 2, "needs [batch, ...] tokens")
     width = x.size // x.shape[0] * attr_int(attrs, "depth", 1, 2**20)
-    return integer_type("i16", (x.shape[0], width), 14, 0, _ONE)
+    return integer_type("i16", (x.shape[0], width), PROBABILITY_EXPONENT, 0, _ONE)
 
 
 OPERATORS = table(
@@ -209,22 +276,18 @@ OPERATORS = table(
         "increment",
         _increment_law,
         _increment_infer,
-        circuit=NOT_PROVEN,
         leaf=pointwise(_increment_leaf),
     ),
     Operator(
         "sample_index",
         _sample_index_law,
         _sample_index_infer,
-        onnx=_ORDER_NOT_LOWERED,
-        circuit=NOT_PROVEN,
         leaf=pointwise(_sample_index_leaf),
     ),
     Operator(
         "gather_samples",
         _gather_samples_law,
         _gather_samples_infer,
-        onnx=_ORDER_NOT_LOWERED,
         leaf=pointwise(_gather_samples_leaf),
     ),
     Operator(

@@ -20,6 +20,7 @@ from vtrain.commit.kzg_layout import state_names
 from vtrain.errors import CircuitError, GraphError
 from vtrain.graph.step import STEP_STATE
 from vtrain.ops import TABLE
+from vtrain.ops.optimizer import DECAY_EXPONENT
 from vtrain.prove import gadgets
 from vtrain.prove.circuit import (
     Circuit,
@@ -31,28 +32,16 @@ from vtrain.prove.circuit import (
     cut_vector,
 )
 from vtrain.prove.keys import MAX_BLOCKS, count_blocks, count_usable, estimate
-from vtrain.spec.number import NUMPY_DTYPES, SATURATION, STORAGE, rs_int
+from vtrain.prove.tiling import OUTSIDE
+from vtrain.spec.number import NUMPY_DTYPES, PROBABILITY_EXPONENT, SATURATION, STORAGE, rs_int
 from vtrain.wire.graph import Attrs, Node, Ref, StepGraph, TensorType
 from vtrain.wire.proof import LEAST_STEP_K
 
 BEFORE, BATCH, AFTER = "before", "batch", "after"
 RATE, LOSS = "rate", "loss"
 
-_OUTSIDE: Final = frozenset(
-    {
-        "batch_digest",
-        "increment",
-        "record",
-        "sample_index",
-        "state_leaf",
-        "state_root",
-        "tensor_digest",
-    }
-)
+_OUTSIDE: Final = OUTSIDE - {"schedule"}
 """Operators that choose samples, count or hash: no arithmetic of the step."""
-
-_DECAY_EXPONENT: Final = 16
-
 
 STEP_CIRCUITS: Final[Mapping[str, bool]] = {"step": False, "step-clamps": True}
 """Circuits of whole steps by name, and whether parameters and momenta may saturate in them.
@@ -331,7 +320,7 @@ def _holds_operand(node: Node) -> bool:
 
 def _splits_operand(node: Node) -> bool:
     """Whether a node takes a state apart into limbs, which shows that it is int32."""
-    return node.op == "momentum" and 0 < _attr(node.attrs, "decay") < 1 << _DECAY_EXPONENT
+    return node.op == "momentum" and 0 < _attr(node.attrs, "decay") < 1 << DECAY_EXPONENT
 
 
 def _emit_next_state(s: _StepBuilder, ref: Ref, node: Node) -> None:
@@ -452,6 +441,11 @@ def _emit_add(s: _StepBuilder, ref: Ref, node: Node) -> None:
     s.values[ref] = a_part + c * (sign << _attr(node.attrs, "shift_b"))
 
 
+def _emit_mul(s: _StepBuilder, ref: Ref, node: Node) -> None:
+    a, c = (s.tensor(item) for item in node.inputs)
+    s.values[ref] = s.b.mul(a, c)
+
+
 def _emit_reshape(s: _StepBuilder, ref: Ref, node: Node) -> None:
     s.values[ref] = s.b.reshape(s.tensor(node.inputs[0]), s.type_of(ref).shape)
 
@@ -513,7 +507,7 @@ def _hot(s: _StepBuilder, labels: Ref, classes: int) -> Tensor:
 def _emit_sub_one_hot(s: _StepBuilder, ref: Ref, node: Node) -> None:
     p, labels = node.inputs
     hot = _hot(s, labels, s.type_of(p).shape[1])
-    s.values[ref] = s.lin(p) - hot.lin() * (1 << 14)
+    s.values[ref] = s.lin(p) - hot.lin() * (1 << PROBABILITY_EXPONENT)
 
 
 def _emit_cross_entropy(s: _StepBuilder, ref: Ref, node: Node) -> None:
@@ -573,7 +567,7 @@ def bound_kept_momentum(decay: int) -> int:
 
     It never falls while V grows.  A momentum that loses enough has room for any gradient: no clamp.
     """
-    return max(abs(v - rs_int(v * decay, _DECAY_EXPONENT)) for v in STORAGE["i32"])
+    return max(abs(v - rs_int(v * decay, DECAY_EXPONENT)) for v in STORAGE["i32"])
 
 
 def _decay(b: CircuitBuilder, name: str, v: Tensor, decay: int) -> Lin:
@@ -581,7 +575,7 @@ def _decay(b: CircuitBuilder, name: str, v: Tensor, decay: int) -> Lin:
 
     Where the decay is neither 0 nor 1, this shows that v is an integer of 32 bits.
     """
-    if decay == 1 << _DECAY_EXPONENT:
+    if decay == 1 << DECAY_EXPONENT:
         return v.lin()
     if decay == 0:
         return v.lin() * 0
@@ -638,6 +632,7 @@ _EMITTERS: Final[Mapping[str, Callable[[_StepBuilder, Ref, Node], None]]] = {
     "gather_samples": _emit_gather,
     "matmul": _emit_matmul,
     "momentum": _emit_momentum,
+    "mul": _emit_mul,
     "next_state": _emit_next_state,
     "normalize": _emit_normalize,
     "relu": _emit_relu,

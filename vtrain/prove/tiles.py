@@ -11,6 +11,7 @@ circuit             given tiles, in order              parameters
 matmul-nn, -nt, -tn a, b, c                            none
 rescale-<dtype>-<n> x, y                               :func:`rescale_parameters`
 gate                x, g, y                            none
+mul                 a, b, y                            none
 softmax-<c>         z, labels, maximum, exp, sum, p,   :func:`softmax_parameters`
                     grad, loss
 square              x, s                               none
@@ -93,7 +94,7 @@ RANGES: Final = (1, 3)
 _AWAY: Final = 1 << 32
 """Puts a masked logit below every other: 2^32 - 2^31 is beyond where 2^-gap ends."""
 
-_INNER_COLUMNS: Final = {"linear": 2, "matmul": 2, "range-1": 2, "square": 2}
+_INNER_COLUMNS: Final = {"linear": 2, "matmul": 2, "mul": 2, "range-1": 2, "square": 2}
 """Cells beside each other where one or two blocks hold all; elsewhere 3."""
 
 
@@ -360,7 +361,7 @@ def _build_rescale(dtype: str, n: int, side: int) -> Circuit:
     return b.build()
 
 
-# --- gate, square, linear, range
+# --- gate, mul, square, linear, range
 
 
 def _build_gate(side: int) -> Circuit:
@@ -373,6 +374,18 @@ def _build_gate(side: int) -> Circuit:
     b = _TileBuilder("gate", side)
     x, g, y = (b.tile(name) for name in ("x", "g", "y"))
     gadgets.gate(b, "gate", x, g, y, GATE_REACH)
+    return b.build()
+
+
+def _build_mul(side: int) -> Circuit:
+    """y = a b, element by element.
+
+    Unique: y is a function of a and b in the field, of any a and b.  It is the law's, for the graph
+    is legal only where the products of what made a and b stay below 2^60.  Padding: 0 = 0 * 0.
+    """
+    b = _TileBuilder("mul", side)
+    left, right, y = (b.tile(name) for name in ("a", "b", "y"))
+    b.zero("mul", b.mul(left, right).lin() - y.lin())
     return b.build()
 
 
@@ -591,6 +604,7 @@ _BUILDERS: Final[dict[str, Callable[[int], Circuit]]] = {
         for n in range(1 if dtype == "i64" else 0, len(MAX_SHIFTS))
     },
     "gate": _build_gate,
+    "mul": _build_mul,
     "softmax-16": partial(_build_softmax, 16),
     "softmax-128": partial(_build_softmax, 128),
     "square": _build_square,

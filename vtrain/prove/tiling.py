@@ -883,6 +883,19 @@ def _emit_add(s: _Builder, ref: Ref, node: Node) -> TiledValue:
     return _add((1 << shift_a, a), (sign << shift_b, b))
 
 
+def _emit_mul(s: _Builder, ref: Ref, node: Node) -> TiledValue:
+    a = s.value(node.inputs[0])
+    b = s.value_in(node.inputs[1], a.grid)
+    y = s.commit(ref, a.grid)
+
+    def make(block: int, facts: StepFacts) -> TileStatement:
+        given = {"a": a.at(block), "b": b.at(block), "y": y.at(block)}
+        return TileStatement(node.name, "mul", given)
+
+    s.family(a.grid.count, make)
+    return y
+
+
 def _emit_square_sum(s: _Builder, ref: Ref, node: Node) -> TiledValue:
     """The sums of squares of each block, then their sum, shifted."""
     _require_range(s, node, node.inputs[0], SATURATION["i16"][1])
@@ -1360,6 +1373,7 @@ _EMITTERS: Final[Mapping[str, Callable[[_Builder, Ref, Node], TiledValue | None]
     "max_pool": _emit_max_pool,
     "max_pool_grad": _emit_max_pool_grad,
     "momentum": _emit_momentum,
+    "mul": _emit_mul,
     "next_state": _emit_nothing,
     "normalize": _emit_normalize,
     "one_hot": _emit_one_hot,

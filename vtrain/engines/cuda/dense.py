@@ -40,7 +40,7 @@ from vtrain.engines.cuda.launch import (
     Scratch,
     one_thread_each,
 )
-from vtrain.engines.cuda.lower_arithmetic import pack_window
+from vtrain.engines.cuda.lower.layout import pack_window
 from vtrain.engines.cuda.lowering import lower
 from vtrain.engines.cuda.plan import Counter, Job, Planned, PlannedArg, Value, bind
 from vtrain.engines.cuda.program import Program

@@ -48,6 +48,7 @@ POINTWISE: Final[Mapping[str, Pointwise]] = {
     "rescale": Pointwise((0, "multiplier", "shift")),
     "add": Pointwise((0, "shift_a", 1, "shift_b"), ("same", "same")),
     "sub": Pointwise((0, "shift_a", 1, "shift_b"), ("same", "same")),
+    "mul": Pointwise((0, 1), ("same", "same")),
     "add_bias": Pointwise((0, 1, "shift"), ("same", "column")),
     "relu": Pointwise((0,)),
     "relu_grad": Pointwise((0, 1), ("same", "same")),

@@ -43,8 +43,7 @@ from vtrain.engines.cuda.gemm import (
     plan_matmul,
 )
 from vtrain.engines.cuda.launch import Launch
-from vtrain.engines.cuda.lower_rows import FAST
-from vtrain.engines.cuda.lowering import lower
+from vtrain.engines.cuda.lowering import FAST, lower
 from vtrain.engines.cuda.plan import Job, Plan, find_groups, plan_fused, plan_unfused
 from vtrain.engines.cuda.program import HASHES, Program
 from vtrain.engines.cuda.selfcheck import (

@@ -5,14 +5,40 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from vtrain.engines.cuda import lower_arithmetic, lower_rows
 from vtrain.engines.cuda.launch import Launch
-from vtrain.engines.cuda.lower_arithmetic import Lowering
+from vtrain.engines.cuda.lower import (
+    activation,
+    arithmetic,
+    commitment,
+    layout,
+    linear,
+    optimizer,
+    pool,
+    rescale,
+    softmax,
+    source,
+)
+from vtrain.engines.cuda.lower.common import Lowering
 from vtrain.errors import GraphError
 from vtrain.wire.graph import Node, TensorType
 
-LOWERINGS: Final[Mapping[str, Lowering]] = {**lower_arithmetic.LOWERINGS, **lower_rows.LOWERINGS}
-"""How each operator is launched."""
+LOWERINGS: Final[Mapping[str, Lowering]] = {
+    **source.LOWERINGS,
+    **layout.LOWERINGS,
+    **linear.LOWERINGS,
+    **rescale.LOWERINGS,
+    **arithmetic.LOWERINGS,
+    **activation.LOWERINGS,
+    **pool.LOWERINGS,
+    **softmax.LOWERINGS,
+    **optimizer.LOWERINGS,
+    **commitment.LOWERINGS,
+}
+"""How each operator is launched.  ``largest`` is no operator: calibration asks for it."""
+
+FAST: Final[Mapping[str, Lowering]] = {**linear.FAST, **softmax.FAST, **commitment.FAST}
+"""Fast variants of those that gain from one; pointwise operators are made fast by fusing them
+(``vtrain.engines.cuda.fuse``)."""
 
 
 def lower(node: Node, inputs: Sequence[TensorType]) -> tuple[Launch, ...]:

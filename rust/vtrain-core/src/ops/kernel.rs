@@ -10,7 +10,9 @@ use super::optimizer::{MomentumRule, Rate};
 use super::parallel::{for_rows, sum_rows};
 use super::signature::{Form, OpError, Part, Reader, checked_size, refuse};
 use super::slice::{Slice, SliceMut, WrongDtype, each};
-use super::{activation, commitment, layout, linear, optimizer, pool, rescale, softmax, source};
+use super::{
+    activation, arithmetic, commitment, layout, linear, optimizer, pool, rescale, softmax, source,
+};
 use crate::cbor::EncodeError;
 use crate::domains::Hash;
 use crate::gemm::{Gemm, GemmError, MAX_K};
@@ -116,6 +118,7 @@ pub enum Kernel {
     Sub {
         shifts: (u32, u32),
     },
+    Mul,
     Relu,
     ReluGrad,
     MaxPool(Window),
@@ -309,7 +312,7 @@ impl Kernel {
                 let out: &mut [i64] = out.try_into()?;
                 shift_left(input(0)?, shifts.0, out);
                 each!(input(1)?, x => for_rows(out, 1, |at, out| {
-                    rescale::add_shifted(out, &x[at..at + out.len()], shifts.1);
+                    arithmetic::add_shifted(out, &x[at..at + out.len()], shifts.1);
                     0
                 }));
             }
@@ -317,7 +320,15 @@ impl Kernel {
                 let out: &mut [i64] = out.try_into()?;
                 shift_left(input(0)?, shifts.0, out);
                 each!(input(1)?, x => for_rows(out, 1, |at, out| {
-                    rescale::sub_shifted(out, &x[at..at + out.len()], shifts.1);
+                    arithmetic::sub_shifted(out, &x[at..at + out.len()], shifts.1);
+                    0
+                }));
+            }
+            Self::Mul => {
+                let out: &mut [i64] = out.try_into()?;
+                shift_left(input(0)?, 0, out);
+                each!(input(1)?, x => for_rows(out, 1, |at, out| {
+                    arithmetic::mul(out, &x[at..at + out.len()]);
                     0
                 }));
             }
@@ -636,6 +647,11 @@ fn read(r: &Reader<'_>) -> Result<(Kernel, Dtype, Vec<usize>), OpError> {
             };
             (kernel, I64, a.shape.clone())
         }
+        "mul" => {
+            let [a, b] = r.dtypes([None, None])?;
+            require_same_shape(a, b)?;
+            (Kernel::Mul, I64, a.shape.clone())
+        }
         "relu" => {
             let [x] = r.dtypes([Some(I16)])?;
             (Kernel::Relu, I16, x.shape.clone())
@@ -885,7 +901,7 @@ fn transpose(walk: &Transpose, x: Slice<'_>, out: SliceMut<'_>) -> Result<(), Ru
 
 fn shift_left(x: Slice<'_>, shift: u32, out: &mut [i64]) {
     each!(x, x => for_rows(out, 1, |at, out| {
-        rescale::shift_left(&x[at..at + out.len()], shift, out);
+        arithmetic::shift_left(&x[at..at + out.len()], shift, out);
         0
     }));
 }

@@ -7,6 +7,7 @@
 
 pub mod activation;
 mod apply;
+pub mod arithmetic;
 mod buffer;
 pub mod commitment;
 mod kernel;

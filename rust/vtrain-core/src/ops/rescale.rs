@@ -22,39 +22,3 @@ pub fn rescale<T: Element, O: Narrow>(
         },
     )
 }
-
-/// `out = x * 2^shift`, in int64.
-pub fn shift_left<T: Element>(x: &[T], shift: u32, out: &mut [i64]) {
-    vectorised(
-        #[inline(always)]
-        || {
-            for (out, &x) in out.iter_mut().zip(x) {
-                *out = x.wide() << shift;
-            }
-        },
-    );
-}
-
-/// `out += x * 2^shift`: the second half of `add`.
-pub fn add_shifted<T: Element>(out: &mut [i64], x: &[T], shift: u32) {
-    vectorised(
-        #[inline(always)]
-        || {
-            for (out, &x) in out.iter_mut().zip(x) {
-                *out = out.wrapping_add(x.wide() << shift);
-            }
-        },
-    );
-}
-
-/// `out -= x * 2^shift`: the second half of `sub`.
-pub fn sub_shifted<T: Element>(out: &mut [i64], x: &[T], shift: u32) {
-    vectorised(
-        #[inline(always)]
-        || {
-            for (out, &x) in out.iter_mut().zip(x) {
-                *out = out.wrapping_sub(x.wide() << shift);
-            }
-        },
-    );
-}

@@ -72,6 +72,42 @@ enum Stride {
 /// Step and size of an element of one stream of reads.
 type Stream = (Stride, Dtype);
 
+/// Operators whose elements have one term. No match here has a default arm: a new operator is
+/// in this list, or has its own arms, or nothing compiles.
+macro_rules! one_term {
+    () => {
+        Kernel::State { .. }
+            | Kernel::NextState { .. }
+            | Kernel::Reshape
+            | Kernel::Increment
+            | Kernel::SampleIndex { .. }
+            | Kernel::GatherSamples { .. }
+            | Kernel::Normalize { .. }
+            | Kernel::OneHot { .. }
+            | Kernel::Im2col(_)
+            | Kernel::Transpose(_)
+            | Kernel::AddBias { .. }
+            | Kernel::Rescale { .. }
+            | Kernel::Add { .. }
+            | Kernel::Sub { .. }
+            | Kernel::Mul
+            | Kernel::Relu
+            | Kernel::ReluGrad
+            | Kernel::Exp2Diff { .. }
+            | Kernel::Divide { .. }
+            | Kernel::SubOneHot { .. }
+            | Kernel::CrossEntropy { .. }
+            | Kernel::Momentum(_)
+            | Kernel::SgdUpdate { .. }
+            | Kernel::Schedule { .. }
+            | Kernel::TensorDigest
+            | Kernel::BatchDigest
+            | Kernel::StateLeaf(_)
+            | Kernel::StateRoot
+            | Kernel::Record { .. }
+    };
+}
+
 /// The rule of one node: how an element of its output is folded, with the node's checked kernel.
 #[derive(Clone, Debug)]
 pub struct Leaf {
@@ -107,7 +143,15 @@ impl Leaf {
         let (width, init) = match kernel {
             Kernel::RowMax { .. } | Kernel::MaxPool(_) => (1, [i64::MIN.into(), 0]),
             Kernel::MaxPoolGrad(_) => (2, [0, 1]),
-            _ => (1, [0, 0]),
+            one_term!()
+            | Kernel::Matmul(_)
+            | Kernel::ColumnSum
+            | Kernel::RowSum { .. }
+            | Kernel::Sum
+            | Kernel::SquareSum { .. }
+            | Kernel::SumPool(_)
+            | Kernel::Col2im(_)
+            | Kernel::SumPoolGrad(_) => (1, [0, 0]),
         };
         let shift = match node.attrs.get("shift") {
             Some(&Attr::Int(shift)) => shift as i64, // in bounds: the kernel took it
@@ -220,7 +264,17 @@ impl Leaf {
     pub fn finish(&self, state: &State) -> Option<Vec<u8>> {
         let value = match self.kernel {
             Kernel::SquareSum { .. } => rs(state[0], self.shift),
-            _ => state[0],
+            one_term!()
+            | Kernel::Matmul(_)
+            | Kernel::ColumnSum
+            | Kernel::RowSum { .. }
+            | Kernel::Sum
+            | Kernel::RowMax { .. }
+            | Kernel::SumPool(_)
+            | Kernel::MaxPool(_)
+            | Kernel::Col2im(_)
+            | Kernel::SumPoolGrad(_)
+            | Kernel::MaxPoolGrad(_) => state[0],
         };
         let value = i64::try_from(value).ok()?;
         let bytes = value.to_le_bytes()[..self.output.dtype.size()].to_vec();
@@ -268,7 +322,7 @@ impl Leaf {
                 None => state[0],
             },
             Kernel::MaxPoolGrad(window) => return route(window, state, e, term, r),
-            _ => self.value(e, r)?,
+            one_term!() => self.value(e, r)?,
         };
         state[0] = value;
         Ok(())
@@ -337,6 +391,7 @@ impl Leaf {
                 let a = i128::from(r.element(0, e)?) << shifts.0;
                 a - (i128::from(r.element(1, e)?) << shifts.1)
             }
+            Kernel::Mul => i128::from(r.element(0, e)?) * i128::from(r.element(1, e)?),
             Kernel::Relu => r.element(0, e)?.max(0).into(),
             Kernel::ReluGrad => {
                 let (grad, output) = (r.element(0, e)?, r.element(1, e)?);
@@ -509,7 +564,7 @@ fn plan(kernel: &Kernel, inputs: &[Form]) -> Result<(u64, Vec<Stream>, Option<u6
             let whole = height.saturating_mul(width).saturating_add(area);
             return Ok((terms, streams, Some(whole)));
         }
-        _ => (1, vec![]),
+        one_term!() => (1, vec![]),
     };
     Ok((terms, streams, None))
 }

@@ -1,0 +1,71 @@
+"""The audit vectors: ``vtrain verify`` reports of each run what is written down beside it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cddl_verifier import Validator
+
+from tests.vectors.generate_audit import audit, list_checks, place_of
+from vtrain.audit.order import RULES, STRUCTURE
+from vtrain.wire.report import EXIT_CODES
+
+VECTORS = Path(__file__).parent.parent / "vectors"
+GRAMMAR = Validator(VECTORS.parent.parent / "docs" / "format.cddl")
+CASES = sorted((VECTORS / "audit").glob("*/*/expected.json"))
+IDS = [path.parent.name for path in CASES]
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def test_files_are_what_the_generator_gives() -> None:
+    command = [sys.executable, "-m", "tests.vectors.generate_audit", "--check"]
+    root = VECTORS.parent.parent
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("path", CASES, ids=IDS)
+def test_the_verdict_and_its_place(path: Path) -> None:
+    expected = read(path)
+    report = audit(path.parent, expected["arguments"])
+    reason = report["reason"]
+    found = reason and {
+        "check": reason["name"],
+        "fault": reason["fault"],
+        "place": place_of(reason["where"]),
+    }
+    assert (report["verdict"], found) == (expected["verdict"], expected["reason"])
+    assert report["exit_code"] == EXIT_CODES[report["verdict"]]
+    assert GRAMMAR.validate(report, root_type="report").valid
+    checks = list_checks(report, path.parent)
+    assert checks == expected["checks"]
+    assert report["replayed"] == expected["replayed"]
+    names = list(dict.fromkeys(check["name"] for check in checks))
+    order = [rule.name for rule in RULES]
+    assert names == sorted(names, key=order.index)
+
+
+def test_cases_are_enough() -> None:
+    """Every check fails in one of them, for every fault that the table gives it."""
+    assert len(CASES) > 70
+    seen = {
+        (check["name"], check["fault"])
+        for path in CASES
+        for check in read(path)["checks"]
+        if check["status"] == "failed"
+    }
+    wanted = {
+        (rule.name, condition.fault) for rule in STRUCTURE for condition in rule.conditions
+    } | {("replay", "solver"), ("checkpoints", "task")}
+    # What only an auditor with little memory sees.
+    assert wanted - seen == {("legality", "nobody")}
+    kept = [path for path in CASES if path.parent.parent.name == "kept"]
+    assert abs(3 * len(kept) - len(CASES)) <= 2

@@ -1,0 +1,254 @@
+"""The test of the facets sees what is taken away, what is wrong, and reasons that nobody needs.
+
+``mul`` has every facet: each fault here is of its, and the message must name operator, facet and
+the guide's step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.facets import checks
+from tests.facets.checks import find_complaints
+from tests.prove import step_law, tile_steps
+from vtrain.engines.cuda import fuse
+from vtrain.errors import GraphError
+from vtrain.graph import onnx_export, onnx_import
+from vtrain.ops import TABLE, facets
+from vtrain.ops.base import Array, Builder, Site, pointwise
+from vtrain.ops.facets import GUIDE, Facet
+from vtrain.prove import step, tiling
+from vtrain.wire.graph import Attrs, Node, Ref, TensorType
+
+Patch = pytest.MonkeyPatch
+OP = "mul"
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> Any:
+    """What was worked out of the tables as they were."""
+    _clear()
+    yield
+    _clear()
+
+
+def _clear() -> None:
+    for cached in (
+        *(checks._find_imported, checks._cut, checks._find_broken_of_the_law),
+        *(tile_steps.make_contents, step_law.make_circuit),
+    ):
+        cached.cache_clear()
+
+
+def expect(facet: Facet, message: str, op: str = OP) -> None:
+    found = find_complaints(op, facet)
+    assert found, f"{op} lost {facet}, and nobody complains"
+    assert all(text.startswith(f"{op}, {facet}: it ") for text in found)
+    assert all(
+        text.endswith(f"(docs/adding-an-operator.md, step {GUIDE[facet]})") for text in found
+    )
+    assert any(message in text for text in found), found
+
+
+class _ForgetfulCore:
+    """The compiled core without an operator."""
+
+    def __getattr__(self, name: str) -> Any:
+        def refuse(*args: object) -> None:
+            raise GraphError(f'unknown operator "{OP}"')
+
+        return refuse
+
+
+def _take_row(patch: Patch, **changes: Any) -> None:
+    patch.setitem(TABLE, OP, replace(TABLE[OP], **changes))
+
+
+def _without_docstring(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    raise NotImplementedError
+
+
+TAKEN: dict[Facet, Callable[[Patch, Path], None]] = {
+    Facet.RANGES: lambda patch, folder: _take_row(patch, infer=None),
+    Facet.BACKWARD: lambda patch, folder: _take_row(patch, backward=None),
+    Facet.LEAF: lambda patch, folder: _take_row(patch, leaf=None),
+    Facet.LEAF_TWIN: lambda patch, folder: patch.setattr(checks, "CORE", _ForgetfulCore()),
+    Facet.ENGINES: lambda patch, folder: patch.setattr(checks, "CORE", _ForgetfulCore()),
+    Facet.CUDA: lambda patch, folder: patch.setattr(checks, "KERNELS", folder),
+    Facet.FUSION: lambda patch, folder: patch.delitem(fuse.POINTWISE, OP),
+    Facet.ONNX_EXPORT: lambda patch, folder: patch.delitem(onnx_export.LOWERINGS, OP),
+    Facet.ONNX_IMPORT: lambda patch, folder: patch.delitem(onnx_import._HANDLERS, "Mul"),
+    Facet.TILES: lambda patch, folder: patch.delitem(tiling._EMITTERS, OP),
+    Facet.STEPS: lambda patch, folder: patch.delitem(step._EMITTERS, OP),
+    Facet.VECTORS: lambda patch, folder: patch.setattr(checks, "VECTORS", folder),
+    Facet.DOCS: lambda patch, folder: _take_row(patch, infer=_without_docstring),
+}
+
+
+@pytest.mark.parametrize("facet", Facet, ids=lambda facet: facet.name.lower())
+def test_a_facet_that_is_taken_away_is_missed(
+    facet: Facet, monkeypatch: Patch, tmp_path: Path
+) -> None:
+    TAKEN[facet](monkeypatch, tmp_path)
+    expect(facet, "is missing")
+
+
+@pytest.mark.parametrize("facet", facets.LACKS, ids=lambda facet: facet.name.lower())
+def test_a_reason_that_nobody_needs_is_seen(facet: Facet, monkeypatch: Patch) -> None:
+    more = {**facets.LACKS[facet], "nobody came to it": (OP,)}
+    monkeypatch.setitem(facets.LACKS, facet, more)
+    expect(facet, "is there, but")
+
+
+@pytest.mark.parametrize("facet", facets.LACKS, ids=lambda facet: facet.name.lower())
+def test_a_reason_excuses(facet: Facet, monkeypatch: Patch, tmp_path: Path) -> None:
+    TAKEN[facet](monkeypatch, tmp_path)
+    more = {**facets.LACKS[facet], "nobody came to it": (OP,)}
+    monkeypatch.setitem(facets.LACKS, facet, more)
+    assert find_complaints(OP, facet) == []
+
+
+# --- facets that are there, and wrong
+
+
+def test_a_range_too_narrow_is_seen(monkeypatch: Patch) -> None:
+    infer = TABLE[OP].infer
+
+    def narrow(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+        claim = infer(attrs, inputs)
+        return replace(claim, hi=max(claim.lo, claim.hi - 1))
+
+    _take_row(monkeypatch, infer=narrow)
+    expect(Facet.RANGES, "does not hold the law's output")
+
+
+def test_a_law_that_is_another_is_seen(monkeypatch: Patch) -> None:
+    def square(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+        return np.asarray(inputs[1].astype(np.int64) * inputs[1])
+
+    _take_row(monkeypatch, law=square)
+    expect(Facet.RANGES, "second definition")
+
+
+@pytest.mark.parametrize("op", ["mul", "matmul", "add_bias"])
+def test_two_gradients_that_are_swapped_are_seen(op: str, monkeypatch: Patch) -> None:
+    rule = TABLE[op].backward
+    assert rule is not None
+
+    def swapped(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[Ref | None]:
+        return tuple(reversed(rule(b, node, out, grad)))
+
+    monkeypatch.setitem(TABLE, op, replace(TABLE[op], backward=swapped))
+    expect(Facet.BACKWARD, "gradient", op)
+
+
+@pytest.mark.parametrize(
+    "op", [op for op, operator in TABLE.items() if operator.backward is not None]
+)
+def test_a_gradient_twice_as_large_is_seen(op: str, monkeypatch: Patch) -> None:
+    """Of every operator that has a rule."""
+    rule = TABLE[op].backward
+    assert rule is not None
+
+    def doubled(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[Ref | None]:
+        twice: Attrs = {"dtype": "i64", "multiplier": 2, "multiplier_exponent": 0, "shift": 0}
+        parts = rule(b, node, out, grad)
+        return [part and b.emit("rescale", "wrong", (part,), **twice) for part in parts]
+
+    monkeypatch.setitem(TABLE, op, replace(TABLE[op], backward=doubled))
+    expect(Facet.BACKWARD, "is not the derivative", op)
+
+
+@pytest.mark.parametrize(
+    ("facet", "message"),
+    [(Facet.LEAF, "not what the law says"), (Facet.LEAF_TWIN, "not what the law says")],
+)
+def test_a_leaf_of_another_operator_is_seen(facet: Facet, message: str, monkeypatch: Patch) -> None:
+    def square(site: Site, e: int) -> int:
+        return site.read(1, e) * site.read(1, e)
+
+    _take_row(monkeypatch, leaf=pointwise(square))
+    expect(facet, message)
+
+
+def test_an_engine_and_a_kernel_of_another_law_are_seen(monkeypatch: Patch) -> None:
+    """As if both computed b b: the law of the table is the one that is another."""
+    law = TABLE[OP].law
+    _take_row(monkeypatch, law=lambda attrs, x: law(attrs, [x[1], x[1]]))
+    expect(Facet.ENGINES, "not what the law says")
+    expect(Facet.CUDA, "not what the law says")
+
+
+def test_a_lowering_of_another_law_is_seen(monkeypatch: Patch) -> None:
+    monkeypatch.setitem(onnx_export.LOWERINGS, OP, lambda g, node, x, t: g.mul(x[1], x[1]))
+    expect(Facet.ONNX_EXPORT, "something else than the law")
+
+
+def test_a_fusion_row_without_an_operand_is_seen(monkeypatch: Patch) -> None:
+    wrong = fuse.Pointwise((0, 0), ("same", "same"))
+    monkeypatch.setitem(fuse.POINTWISE, OP, wrong)
+    expect(Facet.FUSION, "has operands [0, 0]")
+
+
+def test_tiles_of_b_b_for_a_b_are_seen(monkeypatch: Patch) -> None:
+    emit = tiling._EMITTERS[OP]
+
+    def of_one(s: tiling._Builder, ref: Ref, node: Node) -> Any:
+        return emit(s, ref, replace(node, inputs=(node.inputs[1], node.inputs[1])))
+
+    monkeypatch.setitem(tiling._EMITTERS, OP, of_one)
+    expect(Facet.TILES, "says what the law does not: mul is false of product/product")
+
+
+def test_tiles_that_no_statement_makes_are_seen(monkeypatch: Patch) -> None:
+    def commit_only(s: tiling._Builder, ref: Ref, node: Node) -> Any:
+        return s.commit(ref, s.own_grid(ref))
+
+    monkeypatch.setitem(tiling._EMITTERS, OP, commit_only)
+    expect(Facet.TILES, "")
+    assert any("another value" in text for text in find_complaints(OP, Facet.TILES))
+
+
+def test_an_operator_in_no_step_of_the_tests_is_seen(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(checks, "STEPS", ("mlp",))
+    monkeypatch.setattr(step_law, "KINDS", ("mse",))
+    expect(Facet.TILES, "is held against nothing")
+    expect(Facet.STEPS, "is held against nothing")
+
+
+def test_a_whole_step_of_b_b_for_a_b_is_seen(monkeypatch: Patch) -> None:
+    emit = step._EMITTERS[OP]
+
+    def of_one(s: Any, ref: Ref, node: Node) -> None:
+        emit(s, ref, replace(node, inputs=(node.inputs[1], node.inputs[1])))
+
+    monkeypatch.setitem(step._EMITTERS, OP, of_one)
+    expect(Facet.STEPS, "says what the law does not")
+
+
+def test_a_hint_that_nothing_holds_is_seen(monkeypatch: Patch) -> None:
+    def hint_only(s: Any, ref: Ref, node: Node) -> None:
+        s.values[ref] = s.hint_output(ref, node)
+
+    monkeypatch.setitem(step._EMITTERS, OP, hint_only)
+    expect(Facet.STEPS, "leaves product/product open")
+
+
+def test_vectors_of_another_law_are_seen(monkeypatch: Patch) -> None:
+    law = TABLE[OP].law
+    _take_row(monkeypatch, law=lambda attrs, x: law(attrs, [x[1], x[1]]))
+    expect(Facet.VECTORS, "not what the law gives")
+
+
+def test_a_page_without_the_operator_is_seen(monkeypatch: Patch, tmp_path: Path) -> None:
+    (tmp_path / "leaf-rules.md").write_text("| op |\n|---|\n| add |\n")
+    (tmp_path / "operators.md").write_text("### add\n")
+    monkeypatch.setattr(checks, "DOCS", tmp_path)
+    expect(Facet.DOCS, "no table of docs/leaf-rules.md")
+    expect(Facet.DOCS, "docs/operators.md lacks it")

@@ -1,0 +1,1163 @@
+"""Writes the audit vectors: run directories, honest and broken, each with what must be reported.
+
+``python -m tests.vectors.generate_audit`` writes the folders below ``audit/``; ``--check`` compares
+and exits 1 when one differs.  README.md documents the format.  A run is made by the law in numpy,
+by encoders and trees, with one fixed (and public) key and run id.  What a case must give is written
+down here by hand; ``tests/audit/test_vectors.py`` holds the auditor to it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from blake3 import blake3
+from click.testing import CliRunner
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from tests.audit.runs import make_smallest_task
+from vtrain.attest.claims import compute_claim_digest, sign_claim
+from vtrain.audit.plan import REPLAY_DOMAIN, draw
+from vtrain.cli.root import cli
+from vtrain.commit.checkpoint import encode_header
+from vtrain.commit.files import FileEntry
+from vtrain.commit.kzg_log import KZG_HEADER, count_commitments
+from vtrain.commit.log import LOG_HEADER, frame
+from vtrain.commit.state import compute_root_of_state
+from vtrain.demo.cheats import skip_step
+from vtrain.engines.numpy_engine import NumpySession
+from vtrain.graph.builder import FixedExponents, GraphBuilder
+from vtrain.graph.model import Linear, Model
+from vtrain.graph.step import (
+    Affine,
+    Momentum,
+    StepPlan,
+    compute_initial_state,
+    emit_step,
+)
+from vtrain.spec import domains, merkle
+from vtrain.spec.commitment import compute_graph_root, compute_task_id, compute_tensor_digest
+from vtrain.train.data import build_samples
+from vtrain.train.layout import Manifest, encode_manifest
+from vtrain.train.task import CompiledTask
+from vtrain.wire.claim import Claim, SignedClaim, encode_signed_claim
+from vtrain.wire.graph import Node, StepGraph, encode_graph
+from vtrain.wire.proof import KzgRecord, ProofSpec, encode_kzg_record
+from vtrain.wire.record import StepRecord, decode_record, encode_record
+from vtrain.wire.task import LAW_VERSION, WITH_KZG, TaskSpec, encode_task
+
+FOLDER: Final = Path(__file__).resolve().parent / "audit"
+KEY: Final = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+SOLVER: Final = KEY.public_key().public_bytes_raw()
+RUN_ID: Final = bytes(range(100, 132))
+SEED: Final = b"audit vectors"
+POINT: Final = (1).to_bytes(32) + (2).to_bytes(32)
+"""(1, 2) is on y^2 = x^3 + 3."""
+NEGATIVE: Final = POINT[:32] + (
+    21888242871839275222246405745257275088696311157297823662689037894645226208583 - 2
+).to_bytes(32)
+State = dict[str, npt.NDArray[Any]]
+
+
+# --- runs
+
+
+@dataclass
+class Run:
+    """A run in memory: all of it may be spoiled before :meth:`files` writes it down."""
+
+    spec: TaskSpec
+    graph: StepGraph
+    model: bytes
+    samples: bytes
+    leaves: list[bytes]
+    states: dict[int, State]
+    kzg: list[bytes] | None = None
+    claim: dict[str, Any] = field(default_factory=dict)
+    manifest: dict[str, Any] = field(default_factory=dict)
+    key: Ed25519PrivateKey = KEY
+    after: list[Callable[[dict[str, bytes]], None]] = field(default_factory=list)
+    """What is done to the files when all of them were made to fit, the manifest last."""
+    late: list[Callable[[dict[str, bytes]], None]] = field(default_factory=list)
+    """What is done after the manifest was made to fit."""
+
+    def checkpoint(self, step: int) -> bytes:
+        """The file of a checkpoint."""
+        parts = [encode_header(self.graph)]
+        order = sorted(
+            self.graph.states().items(),
+            key=lambda item: (-self.states[step][item[0]].itemsize, item[0].encode()),
+        )
+        return b"".join(parts + [self.states[step][name].tobytes() for name, _ in order])
+
+    def make_claim(self) -> Claim:
+        """The claim on the logs as they are."""
+        fields: dict[str, Any] = {
+            "run_id": RUN_ID,
+            "solver": self.key.public_key().public_bytes_raw(),
+            "task_id": compute_task_id(self.spec),
+            "log_size": len(self.leaves),
+            "log_root": merkle.compute_root(domains.RUN_LOG, self.leaves),
+            "kzg_root": b"" if self.kzg is None else merkle.compute_root(domains.KZG_LOG, self.kzg),
+        }
+        return Claim(**fields | self.claim)
+
+    def files(self) -> dict[str, bytes]:
+        """Every file by its name."""
+        claim = self.make_claim()
+        out = {
+            "task.cbor": encode_task(self.spec),
+            "graph.cbor": encode_graph(self.graph),
+            "model.onnx": self.model,
+            "data/samples.bin": self.samples,
+            "log.bin": LOG_HEADER + b"".join(map(frame, self.leaves)),
+            "claim.cbor": encode_signed_claim(sign_claim(claim, self.key)),
+        }
+        if self.kzg is not None:
+            out["kzg.bin"] = KZG_HEADER + b"".join(map(frame, self.kzg))
+        for step in self.states:
+            out[name_of(step)] = self.checkpoint(step)
+        for change in self.after:
+            change(out)
+        listed = {
+            name: FileEntry(len(data), blake3(data).digest())
+            for name, data in sorted(out.items())
+            if name != "claim.cbor"
+        }
+        fields: dict[str, Any] = {
+            "run_id": claim.run_id,
+            "task_id": claim.task_id,
+            "software": "audit vectors",
+            "engine": "numpy",
+            "steps": claim.log_size,
+            "counted_steps": claim.log_size,
+            "saturation": {},
+            "files": listed,
+        }
+        out["manifest.json"] = encode_manifest(Manifest(**fields | self.manifest))
+        for change in self.late:
+            change(out)
+        return out
+
+    # what cases do to a run
+
+    def set_record(self, step: int, /, **changes: Any) -> None:
+        """Another record, under the root that is signed."""
+        record = decode_record(self.leaves[step - 1])
+        self.leaves[step - 1] = encode_record(replace(record, **changes))
+
+    def set_state(self, step: int, name: str, value: npt.NDArray[Any]) -> None:
+        """Another state in a checkpoint, and its root in the log, or in the task for step 0."""
+        self.states[step] = {**self.states[step], name: value}
+        root = compute_root_of_state(self.graph, self.states[step])
+        if step:
+            self.set_record(step, state_root=root)
+        else:
+            self.spec = replace(self.spec, initial_state_root=root)
+
+    def set_graph(self, graph: StepGraph) -> None:
+        """Another graph, pinned by the task."""
+        self.graph = graph
+        self.spec = replace(self.spec, graph_root=compute_graph_root(graph))
+
+    def change_node(self, op: str, /, **changes: Any) -> None:
+        """Another node in place of the first with an operator."""
+        nodes = list(self.graph.nodes)
+        index = next(i for i, node in enumerate(nodes) if node.op == op)
+        nodes[index] = replace(nodes[index], **changes)
+        self.set_graph(StepGraph(tuple(nodes)))
+
+    def patch(self, name: str, change: Callable[[bytes], bytes], *, hidden: bool = False) -> None:
+        """Another content of a file; ``hidden``: the manifest is made to fit it."""
+
+        def apply(files: dict[str, bytes]) -> None:
+            files[name] = change(files[name])
+
+        (self.after if hidden else self.late).append(apply)
+
+    def drop(self, name: str, *, hidden: bool = False) -> None:
+        """Leave a file out."""
+
+        def apply(files: dict[str, bytes]) -> None:
+            del files[name]
+
+        (self.after if hidden else self.late).append(apply)
+
+
+def name_of(step: int) -> str:
+    """The file of a checkpoint."""
+    return f"checkpoints/{step:012d}.safetensors"
+
+
+def flip(data: bytes) -> bytes:
+    """The lowest bit of the last byte changed."""
+    return data[:-1] + bytes([data[-1] ^ 1])
+
+
+def make_task(steps: int = 6, commit_every: int = 1, checkpoint_every: int = 2) -> CompiledTask:
+    """A step that counts, keeps its weight and records the square of a label."""
+    small = make_smallest_task()
+    spec = replace(
+        small.spec, steps=steps, commit_every=commit_every, checkpoint_every=checkpoint_every
+    )
+    nodes = tuple(
+        replace(node, attrs={"commit_every": commit_every}) if node.op == "record" else node
+        for node in small.graph.nodes
+    )
+    graph = StepGraph(nodes)
+    spec = replace(spec, graph_root=compute_graph_root(graph))
+    return replace(small, spec=spec, graph=graph)
+
+
+def make_trained_task() -> CompiledTask:
+    """A linear model of two inputs that learns: MSE, momentum, four steps of two samples."""
+    rng = np.random.default_rng(1)
+    x = rng.integers(0, 256, (5, 2), dtype=np.uint8)
+    y = (x.astype(np.int16) @ np.array([[40], [-25]], np.int16)).astype(np.int16)
+    data = build_samples(x, y, y_exponent=14)
+    params = {"w": np.array([[1 << 22], [1 << 21]], np.int32)}
+    model = Model("x", (2,), (Linear("out", "x", "w", None, False),), "out", params)
+    plan = StepPlan(
+        data=data.spec,
+        prepare=Affine(multiplier=257, offset=0, shift=1, exponent=15),
+        loss="mse",
+        optimizer=Momentum(decay=6554, starts=(0, 2), rates=(40960, 20480), exponent=20),
+        seed=3,
+        batch=2,
+        commit_every=1,
+    )
+    builder = GraphBuilder(FixedExponents({"w": 14, "out": 13, "loss/grad": 13}))
+    emit_step(builder, plan, model)
+    graph, state = builder.graph(), compute_initial_state(params)
+    onnx = b"a linear model of two inputs"
+    spec = TaskSpec(
+        law=LAW_VERSION,
+        graph_root=compute_graph_root(graph),
+        initial_state_root=compute_root_of_state(graph, state),
+        model_digest=compute_tensor_digest(np.frombuffer(onnx, np.uint8)),
+        data=data.spec,
+        exponents={"w": 14, "out": 13, "loss/grad": 13},
+        seed=3,
+        steps=4,
+        batch=2,
+        commit_every=1,
+        checkpoint_every=2,
+        commitments=("blake3",),
+    )
+    return CompiledTask(spec, graph, data, state, onnx, "linear")
+
+
+def make_run(
+    task: CompiledTask,
+    cheat: Callable[[CompiledTask, Any], StepRecord] | None = None,
+    false_step: int = 0,
+) -> Run:
+    """Do the steps by the law, but for one that is done by ``cheat``."""
+    spec, session = task.spec, NumpySession(task.graph, task.samples)
+    session.load_state(task.initial_state)
+    leaves, states = [], {0: {name: np.asarray(v) for name, v in task.initial_state.items()}}
+    for step in range(1, spec.steps + 1):
+        if cheat is not None and step == false_step:
+            record = cheat(task, session)
+        else:
+            record = session.step()
+        leaves.append(encode_record(record))
+        if step % spec.checkpoint_every == 0 or step == spec.steps:
+            states[step] = {name: np.array(value) for name, value in session.read_state().items()}
+    return Run(spec, task.graph, task.model, task.samples.table.tobytes(), leaves, states)
+
+
+def make_kzg_run(every: int = 1) -> Run:
+    """A run that logs KZG commitments: any points will do where nobody has the SRS."""
+    task = make_task()
+    proof = ProofSpec("step", bytes(range(32)), 8, 5, every, (POINT,), {})
+    spec = replace(task.spec, commitments=WITH_KZG, proof=proof)
+    state, batch = count_commitments(proof, task.graph, spec.data, spec.batch)
+    assert (state, batch) == (1, 1)
+    run = make_run(replace(task, spec=spec))
+    points = [POINT if step % 2 else NEGATIVE for step in range(1, spec.steps + 2)]
+    run.kzg = [
+        encode_kzg_record(KzgRecord(step, (points[step - 1],), (POINT,), (points[step],)))
+        for step in range(every, spec.steps + 1, every)
+    ]
+    return run
+
+
+# --- cases
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run, how it is audited, and what must be reported."""
+
+    name: str
+    about: str
+    files: dict[str, bytes]
+    verdict: str
+    reason: tuple[str, str, str] | None
+    """The check that the verdict rests on: name, fault, place."""
+    arguments: tuple[str, ...]
+    extra: dict[str, bytes] = field(default_factory=dict)
+    """Files of the auditor's own, beside the run."""
+    links: dict[str, str] = field(default_factory=dict)
+
+
+def case(
+    name: str,
+    about: str,
+    run: Run,
+    verdict: str = "verified",
+    reason: tuple[str, str, str] | None = None,
+    arguments: Sequence[str] = ("--all",),
+    **more: Any,
+) -> Case:
+    """A case; replays everything unless told otherwise."""
+    return Case(name, about, run.files(), verdict, reason, tuple(arguments), **more)
+
+
+def broken(
+    name: str,
+    about: str,
+    spoil: Callable[[Run], object],
+    reason: tuple[str, str, str],
+    arguments: Sequence[str] = ("--all",),
+    run: Run | None = None,
+    **more: Any,
+) -> Case:
+    """A case whose verdict follows from the fault of what it rests on."""
+    run = make_run(make_task()) if run is None else run
+    spoil(run)
+    verdict = "fraud" if reason[1] == "solver" else "inconclusive"
+    return case(name, about, run, verdict, reason, arguments, **more)
+
+
+def pin_of(run: Run) -> str:
+    """The digest of the run's claim."""
+    return compute_claim_digest(run.make_claim()).hex()
+
+
+def keep(run: Run) -> bytes:
+    """The signed claim of the run, as an auditor keeps it."""
+    return encode_signed_claim(sign_claim(run.make_claim(), run.key))
+
+
+def cut_run(run: Run, steps: int) -> Run:
+    """The same run, claimed after fewer steps."""
+    run.leaves = run.leaves[:steps]
+    run.states = {step: state for step, state in run.states.items() if step <= steps}
+    if run.kzg is not None:
+        run.kzg = run.kzg[:steps]
+    return run
+
+
+def honest_cases() -> Iterator[Case]:
+    """Runs of honest solvers, whole and as they may arrive."""
+    run = make_run(make_task())
+    yield case("honest", "everything is replayed", run)
+    yield case("honest-structure", "no segment is asked for", run, arguments=("--samples", "0"))
+    seed = ("--samples", "2", "--seed", SEED.hex())
+    yield case(
+        "honest-sampled",
+        "two of three segments, drawn after the claim was pinned",
+        run,
+        arguments=(*seed, "--claim", pin_of(run)),
+    )
+    yield case(
+        "honest-predictable",
+        "two of three segments, drawn with a seed and no pin",
+        run,
+        "conditional",
+        arguments=seed,
+    )
+    named = ("--all", "--solver", SOLVER.hex(), "--task-id", compute_task_id(run.spec).hex())
+    yield case("honest-named", "solver and task are those asked for", run, arguments=named)
+    yield case(
+        "honest-trained",
+        "a model that learns, with a rate that changes",
+        make_run(make_trained_task()),
+    )
+    sparse = make_run(make_task(steps=7 - 1, commit_every=2, checkpoint_every=4))
+    yield case("honest-sparse", "a state root every two steps, the last segment shorter", sparse)
+    yield case("honest-kzg", "with a KZG log", make_kzg_run())
+    yield case("honest-kzg-every", "with a KZG record every four steps", make_kzg_run(4))
+    partial = cut_run(make_run(make_task()), 4)
+    yield case("claimed-in-part", "four of six steps are claimed", partial)
+    yield broken(
+        "claimed-in-part-of-the-task",
+        "four of six steps are claimed, and the task was asked for",
+        lambda run: cut_run(run, 4),
+        ("complete", "nobody", "claim.cbor"),
+        ("--all", "--task-id", compute_task_id(run.spec).hex()),
+    )
+    yield broken(
+        "claimed-nothing",
+        "a claim of no steps",
+        lambda run: cut_run(run, 0),
+        ("checkpoints", "", "checkpoints"),
+    )
+    yield broken(
+        "unfinished",
+        "there is no claim yet",
+        lambda run: run.drop("claim.cbor"),
+        ("claim", "", "claim.cbor"),
+    )
+    run = make_run(make_task())
+    run.late.append(lambda files: files.update({"notes.txt": b"?", "proofs/a.cbor": b"?"}))
+    yield case("extra-files", "files that belong to no run are ignored", run)
+    run = make_run(make_task())
+    table = run.samples
+    run.drop("data/samples.bin", hidden=True)
+    arguments = ("--all", "--data", "samples.bin")
+    yield case(
+        "samples-brought",
+        "the auditor has the samples",
+        run,
+        arguments=arguments,
+        extra={"samples.bin": table},
+    )
+    yield broken(
+        "samples-left-out",
+        "nobody has the samples",
+        lambda run: run.drop("data/samples.bin", hidden=True),
+        ("samples", "nobody", "data/samples.bin"),
+    )
+
+
+def claim_cases() -> Iterator[Case]:
+    """The claim, the pin, and whether the run is complete."""
+    place = ("claim", "nobody", "claim.cbor")
+    yield broken(
+        "claim-trailing-byte",
+        "claim.cbor has one byte more",
+        lambda run: run.patch("claim.cbor", lambda data: data + b"\0"),
+        place,
+    )
+    yield broken(
+        "claim-signature",
+        "a bit of the signature is another",
+        lambda run: run.patch("claim.cbor", flip),
+        place,
+    )
+
+    def forge(run: Run) -> None:
+        neutral = (1).to_bytes(32, "little")
+        run.claim = {"solver": neutral}
+        claim = run.make_claim()
+        run.claim = {}
+        forged = encode_signed_claim(SignedClaim(claim, neutral + bytes(32)))
+        run.patch("claim.cbor", lambda data: forged)
+
+    yield broken(
+        "claim-neutral-key",
+        "signed by nobody, under the neutral point as key: OpenSSL takes it",
+        forge,
+        place,
+    )
+    other = Ed25519PrivateKey.from_private_bytes(bytes(32))
+    yield broken(
+        "claim-another-solver",
+        "another solver was asked for",
+        lambda run: None,
+        place,
+        ("--all", "--solver", other.public_key().public_bytes_raw().hex()),
+    )
+    yield broken(
+        "pin-another-digest",
+        "the claim is not the one pinned by its digest",
+        lambda run: None,
+        place,
+        ("--all", "--claim", bytes(32).hex()),
+    )
+    kept = make_run(make_task())
+    kept.set_record(6, loss=1)
+    arguments = ("--all", "--claim", "kept.cbor")
+    yield broken(
+        "pin-contradicted",
+        "the auditor kept another claim of as many steps",
+        lambda run: None,
+        ("claim", "solver", "claim.cbor"),
+        arguments,
+        extra={"kept.cbor": keep(kept)},
+    )
+    yield broken(
+        "pin-gone-on",
+        "the run went on from the claim that was kept",
+        lambda run: None,
+        place,
+        arguments,
+        extra={"kept.cbor": keep(cut_run(make_run(make_task()), 4))},
+    )
+    fork = cut_run(make_run(make_task()), 4)
+    fork.set_record(2, loss=1)
+    yield broken(
+        "pin-forked",
+        "the claim that was kept is of four steps, of which this log has others",
+        lambda run: None,
+        ("claim", "solver", "claim.cbor"),
+        arguments,
+        extra={"kept.cbor": keep(fork)},
+    )
+    yield broken(
+        "pin-shorter",
+        "the claim that was kept is of more steps",
+        lambda run: cut_run(run, 4),
+        place,
+        arguments,
+        extra={"kept.cbor": keep(make_run(make_task()))},
+    )
+    another = make_run(make_task())
+    another.claim = {"run_id": bytes(32)}
+    yield broken(
+        "pin-another-run",
+        "the claim that was kept is of another run of the same task",
+        lambda run: None,
+        place,
+        arguments,
+        extra={"kept.cbor": keep(another)},
+    )
+    yield broken(
+        "pin-forked-log-missing",
+        "as pin-forked, but the run's log is not the one signed: nothing is proven",
+        lambda run: run.patch("log.bin", flip),
+        place,
+        arguments,
+        extra={"kept.cbor": keep(fork)},
+    )
+    yield broken(
+        "complete-kzg-root",
+        "a KZG root, though the task asks for no KZG log",
+        lambda run: run.claim.update(kzg_root=bytes(32)),
+        ("complete", "solver", "claim.kzg_root"),
+    )
+    yield broken(
+        "complete-no-kzg-root",
+        "no KZG root, though the task asks for a KZG log",
+        lambda run: run.claim.update(kzg_root=b""),
+        ("complete", "solver", "claim.kzg_root"),
+        run=make_kzg_run(),
+    )
+    yield broken(
+        "complete-too-many",
+        "more steps are claimed than the task has",
+        lambda run: run.leaves.append(
+            encode_record(replace(decode_record(run.leaves[-1]), step=len(run.leaves) + 1))
+        ),
+        ("complete", "solver", "claim.log_size"),
+    )
+    yield broken(
+        "complete-between-roots",
+        "the last step claimed has no state root",
+        lambda run: cut_run(run, 3),
+        ("complete", "nobody", "claim.cbor"),
+        run=make_run(make_task(commit_every=2)),
+    )
+
+
+def task_cases() -> Iterator[Case]:
+    """Task, manifest, graph and legality, and the files."""
+    yield broken(
+        "task-another",
+        "another task than the claim is about",
+        lambda run: run.patch(
+            "task.cbor", lambda data: encode_task(replace(run.spec, steps=8)), hidden=True
+        ),
+        ("task", "nobody", "task.cbor"),
+    )
+    yield broken(
+        "task-not-asked-for",
+        "another task was asked for",
+        lambda run: None,
+        ("task", "nobody", "task.cbor"),
+        ("--all", "--task-id", bytes(32).hex()),
+    )
+    yield broken(
+        "task-unknown-field",
+        "task.cbor has a field more",
+        lambda run: run.patch("task.cbor", lambda data: b"\xad" + data[1:] + b"\x61x\x00"),
+        ("task", "nobody", "task.cbor"),
+    )
+    yield broken(
+        "manifest-spaces",
+        "manifest.json is JSON, not in its one form",
+        lambda run: run.patch("manifest.json", lambda data: data.replace(b": ", b":  ", 1)),
+        ("manifest", "nobody", "manifest.json"),
+    )
+    yield broken(
+        "manifest-missing",
+        "there is no manifest",
+        lambda run: run.drop("manifest.json"),
+        ("manifest", "nobody", "manifest.json"),
+    )
+    for name, value in (("run_id", bytes(32)), ("task_id", bytes(32)), ("steps", 5)):
+        yield broken(
+            f"index-{name.replace('_', '-')}",
+            f"the manifest has another {name} than the claim",
+            lambda run, name=name, value=value: run.manifest.update({name: value}),  # type: ignore[misc]
+            ("index", "nobody", "manifest.json"),
+        )
+    yield broken(
+        "files-model-digest",
+        "the manifest lists another BLAKE3 of a file that the task does not bind so early",
+        lambda run: run.manifest.update(
+            files={**listed(run), "log.bin": FileEntry(len(run.files()["log.bin"]), bytes(32))}
+        ),
+        ("files", "nobody", "log.bin"),
+    )
+    yield broken(
+        "files-unknown",
+        "the manifest lists a file that no run has",
+        lambda run: run.manifest.update(files={**listed(run), "x": FileEntry(0, bytes(32))}),
+        ("files", "nobody", "manifest.json"),
+    )
+    yield broken(
+        "files-unlisted",
+        "the manifest does not list the log",
+        lambda run: run.manifest.update(
+            files={name: entry for name, entry in listed(run).items() if name != "log.bin"}
+        ),
+        ("files", "nobody", "log.bin"),
+    )
+    yield broken(
+        "files-size",
+        "the manifest lists a checkpoint with another size",
+        lambda run: run.manifest.update(files={**listed(run), name_of(2): FileEntry(1, bytes(32))}),
+        ("files", "nobody", name_of(2)),
+    )
+    yield broken(
+        "files-link",
+        "a file is a link to another file of the run, of the right content",
+        lambda run: run.late.append(
+            lambda files: files.update({"model.copy": files.pop("model.onnx")})
+        ),
+        ("files", "nobody", "model.onnx"),
+        links={"model.onnx": "model.copy"},
+    )
+    yield broken(
+        "model-another",
+        "another ONNX file than the task names",
+        lambda run: run.patch("model.onnx", flip, hidden=True),
+        ("model", "nobody", "model.onnx"),
+    )
+    yield broken(
+        "samples-another",
+        "a bit of the samples is another",
+        lambda run: run.patch("data/samples.bin", flip, hidden=True),
+        ("samples", "nobody", "data/samples.bin"),
+    )
+    yield broken(
+        "graph-another",
+        "another graph than the task pins",
+        lambda run: run.patch(
+            "graph.cbor", lambda data: data.replace(b"momentum", b"m0mentum"), hidden=True
+        ),
+        ("graph", "nobody", "graph.cbor"),
+        run=make_run(make_trained_task()),
+    )
+
+
+def listed(run: Run) -> dict[str, FileEntry]:
+    """What the manifest of a run lists."""
+    return {
+        name: FileEntry(len(data), blake3(data).digest())
+        for name, data in run.files().items()
+        if name not in ("claim.cbor", "manifest.json")
+    }
+
+
+def legality_cases() -> Iterator[Case]:
+    """Graphs and tasks that are not legal: pinned, signed, and nobody's fraud."""
+
+    def illegal(
+        name: str, about: str, place: str, spoil: Callable[[Run], object], run: Run | None = None
+    ) -> Case:
+        return broken(
+            f"legality-{name}", about, spoil, ("legality", "task", place), ("--samples", "0"), run
+        )
+
+    def widen(run: Run) -> None:
+        node = next(node for node in run.graph.nodes if node.op == "square_sum")
+        run.change_node("square_sum", outputs=(replace(node.outputs[0], hi=2**61),))
+
+    yield illegal(
+        "range", "a node claims a wider range than is derived", "node loss (square_sum)", widen
+    )
+    yield illegal(
+        "operator",
+        "an operator that is none",
+        "node loss (cube_sum)",
+        lambda run: run.change_node("square_sum", op="cube_sum"),
+    )
+    yield illegal(
+        "names",
+        "two nodes have one name",
+        "node w (square_sum)",
+        lambda run: run.change_node("square_sum", name="w"),
+    )
+    yield illegal(
+        "attribute",
+        "an attribute is out of bounds",
+        "node record (record)",
+        lambda run: run.change_node("record", attrs={"commit_every": 0}),
+    )
+
+    def swap_leaves(run: Run) -> None:
+        node = next(node for node in run.graph.nodes if node.op == "state_root")
+        run.change_node("state_root", inputs=node.inputs[::-1])
+
+    def leave_out(run: Run) -> None:
+        node = next(node for node in run.graph.nodes if node.op == "state_root")
+        run.change_node("state_root", inputs=node.inputs[:1])
+
+    yield illegal(
+        "leaf-order",
+        "the leaves of the state root are in another order",
+        "node leaf/w (state_leaf)",
+        swap_leaves,
+    )
+    yield illegal(
+        "uncovered-state",
+        "the state root leaves a state out",
+        "node state_root (state_root)",
+        leave_out,
+    )
+
+    def digest_x_twice(run: Run) -> None:
+        node = next(node for node in run.graph.nodes if node.op == "batch_digest")
+        run.change_node("batch_digest", inputs=(node.inputs[0], node.inputs[0]))
+
+    yield illegal(
+        "batch", "the batch digest is of x twice", "node dx (tensor_digest)", digest_x_twice
+    )
+
+    def record_old_counter(run: Run) -> None:
+        node = next(node for node in run.graph.nodes if node.op == "record")
+        counter = run.graph.states()["step"]
+        run.change_node("record", inputs=(counter, *node.inputs[1:]))
+
+    yield illegal(
+        "counter",
+        "the record has the counter before the step",
+        "node record (record)",
+        record_old_counter,
+    )
+
+    def second_root(run: Run) -> None:
+        nodes = list(run.graph.nodes)
+        index = next(i for i, node in enumerate(nodes) if node.op == "state_root")
+        more: Node = replace(nodes[index], name="another root")
+        run.set_graph(StepGraph((*nodes, more)))
+
+    yield illegal("two-roots", "there are two state roots", "graph", second_root)
+    for name, place, change in (
+        ("task-seed", "task.seed", {"seed": 2}),
+        ("task-batch", "task.batch", {"batch": 2}),
+        ("task-exponents", "task.exponents.nowhere", {"exponents": {"nowhere": 3}}),
+    ):
+
+        def respecify(run: Run, change: dict[str, Any] = change) -> None:
+            run.spec = replace(run.spec, **change)
+
+        yield illegal(
+            name, f"the task's field {place} is not what its graph says", place, respecify
+        )
+
+    def no_point(run: Run) -> None:
+        proof = run.spec.proof
+        assert proof is not None
+        run.spec = replace(run.spec, proof=replace(proof, initial=(bytes(64),)))
+
+    yield illegal(
+        "kzg-initial",
+        "the commitment to the initial state is no point",
+        "task.proof.initial",
+        no_point,
+        make_kzg_run(),
+    )
+
+
+def log_cases() -> Iterator[Case]:
+    """The log, its records and its batches."""
+    place = ("log", "nobody", "log.bin")
+    yield broken(
+        "log-cut",
+        "log.bin ends within a record",
+        lambda run: run.patch("log.bin", lambda data: data[:-1], hidden=True),
+        place,
+    )
+    yield broken(
+        "log-shorter",
+        "log.bin has a record less",
+        lambda run: run.patch(
+            "log.bin", lambda data: LOG_HEADER + b"".join(map(frame, run.leaves[:-1])), hidden=True
+        ),
+        place,
+    )
+    yield broken(
+        "log-header",
+        "log.bin begins otherwise",
+        lambda run: run.patch("log.bin", lambda data: b"V" + data[1:], hidden=True),
+        place,
+    )
+
+    def set_loss(run: Run) -> None:
+        changed = [*run.leaves]
+        changed[2] = encode_record(replace(decode_record(changed[2]), loss=1))
+        content = LOG_HEADER + b"".join(map(frame, changed))
+        run.patch("log.bin", lambda data: content, hidden=True)
+
+    yield broken("log-another-record", "a record is not the one signed", set_loss, place)
+
+    def no_record(run: Run) -> None:
+        run.leaves[3] = b"\xa0"
+
+    yield broken(
+        "records-no-record",
+        "the solver signed a leaf that is no record",
+        no_record,
+        ("records", "solver", "step 4"),
+    )
+    yield broken(
+        "records-step",
+        "the solver signed a record of another step",
+        lambda run: run.set_record(4, step=5),
+        ("records", "solver", "step 4"),
+    )
+    yield broken(
+        "records-no-root",
+        "a state root is due and not there",
+        lambda run: run.set_record(5, state_root=b""),
+        ("records", "solver", "step 5"),
+    )
+    yield broken(
+        "records-root-not-due",
+        "a state root is there and not due",
+        lambda run: run.set_record(3, state_root=bytes(32)),
+        ("records", "solver", "step 3"),
+        run=make_run(make_task(commit_every=2)),
+    )
+    first = decode_record(make_run(make_task()).leaves[0]).batch_digest
+    second = decode_record(make_run(make_task()).leaves[1]).batch_digest
+    assert first != second
+
+    def swap(run: Run) -> None:
+        run.set_record(1, batch_digest=second)
+        run.set_record(2, batch_digest=first)
+
+    yield broken(
+        "batches-swapped", "two batches in the wrong order", swap, ("batches", "solver", "step 1")
+    )
+    yield broken(
+        "batches-other-data",
+        "a batch of samples that are not the task's",
+        lambda run: run.set_record(6, batch_digest=bytes(32)),
+        ("batches", "solver", "step 6"),
+    )
+
+
+def checkpoint_cases() -> Iterator[Case]:
+    """Checkpoints: missing, spoiled, and false ones that the solver signed for."""
+    for step, about in ((0, "first"), (2, "second"), (6, "last")):
+        yield broken(
+            f"checkpoint-missing-{step}",
+            f"the {about} checkpoint is missing, also from the manifest",
+            lambda run, step=step: run.drop(name_of(step), hidden=True),  # type: ignore[misc]
+            ("checkpoints", "nobody", name_of(step)),
+        )
+    yield broken(
+        "checkpoint-bit",
+        "a bit of a checkpoint is another, and the manifest fits it",
+        lambda run: run.patch(name_of(4), flip, hidden=True),
+        ("checkpoints", "nobody", name_of(4)),
+    )
+    yield broken(
+        "checkpoint-header",
+        "a checkpoint's header has its tensors in another form: the same JSON, spaced otherwise",
+        lambda run: run.patch(
+            name_of(4), lambda data: data.replace(b"}}  ", b" }} ", 1), hidden=True
+        ),
+        ("checkpoints", "nobody", name_of(4)),
+    )
+    yield broken(
+        "checkpoint-counter",
+        "the solver signed a state that counts otherwise",
+        lambda run: run.set_state(4, "step", np.asarray(5, np.int64)),
+        ("checkpoints", "solver", name_of(4)),
+    )
+    yield broken(
+        "checkpoint-range",
+        "the solver signed a state with -2^31, to which nothing saturates",
+        lambda run: run.set_state(4, "w", np.array([-(2**31), 0], np.int32)),
+        ("checkpoints", "solver", name_of(4)),
+    )
+    yield broken(
+        "checkpoint-initial-range",
+        "the task's initial state has -2^31",
+        lambda run: run.set_state(0, "w", np.array([-(2**31), 0], np.int32)),
+        ("checkpoints", "task", name_of(0)),
+        ("--samples", "0"),
+    )
+
+
+def replay_cases() -> Iterator[Case]:
+    """False steps, consistent in everything but the arithmetic."""
+    yield broken(
+        "replay-loss",
+        "the loss of a step is another",
+        lambda run: run.set_record(3, loss=decode_record(run.leaves[2]).loss + 1),
+        ("replay", "solver", "step 3"),
+    )
+    yield broken(
+        "replay-weight",
+        "a weight changes where the law leaves it",
+        lambda run: run.set_state(4, "w", np.array([1, 0], np.int32)),
+        ("replay", "solver", "step 4"),
+    )
+    sparse = make_run(make_task(commit_every=2))
+    yield broken(
+        "replay-weight-between-roots",
+        "the same, where every second step has a state root",
+        lambda run: run.set_state(4, "w", np.array([1, 0], np.int32)),
+        ("replay", "solver", "steps 3 to 4"),
+        run=sparse,
+    )
+    yield broken(
+        "replay-skipped-step",
+        "a model that learns, with one step left out: all that follows is computed from it",
+        lambda run: None,
+        ("replay", "solver", "step 3"),
+        run=make_run(make_trained_task(), skip_step, 3),
+    )
+
+    def without_checkpoint(run: Run) -> None:
+        run.set_record(5, loss=1)
+        run.drop(name_of(4), hidden=True)
+
+    yield broken(
+        "replay-behind-a-missing-checkpoint",
+        "a missing checkpoint shields nothing: the steps before it are done again",
+        without_checkpoint,
+        ("replay", "solver", "step 5"),
+    )
+
+    def nothing_to_begin_with(run: Run) -> None:
+        run.set_record(1, loss=1)
+        run.drop(name_of(0), hidden=True)
+
+    yield broken(
+        "replay-without-a-beginning",
+        "the false step is before the first checkpoint that there is",
+        nothing_to_begin_with,
+        ("checkpoints", "nobody", name_of(0)),
+    )
+    missed = make_run(make_task())
+    missed.set_record(3, loss=1)
+    digest = compute_claim_digest(missed.make_claim())
+    drawn = draw(SEED, digest, REPLAY_DOMAIN, 3, 3)
+    # Steps 3 and 4 are segment 1: draw as many as miss it, or all that find it.
+    few = drawn.index(1)
+    for count, name, about in (
+        (few, "missed", "the false step is not in the sample"),
+        (few + 1, "found", "the false step is in the sample"),
+    ):
+        arguments = ("--samples", str(count), "--seed", SEED.hex(), "--claim", digest.hex())
+        if not 0 < count < 3:
+            continue
+        yield case(
+            f"replay-{name}",
+            about,
+            missed,
+            "verified" if name == "missed" else "fraud",
+            None if name == "missed" else ("replay", "solver", "step 3"),
+            arguments,
+        )
+
+
+def kzg_cases() -> Iterator[Case]:
+    """The KZG log."""
+
+    def spoiled(name: str, about: str, place: str, change: Callable[[list[bytes]], object]) -> Case:
+        run = make_kzg_run()
+        assert run.kzg is not None
+        change(run.kzg)
+        return broken(
+            f"kzg-{name}", about, lambda run: None, ("kzg_records", "solver", place), run=run
+        )
+
+    def put(step: int, record: KzgRecord) -> Callable[[list[bytes]], object]:
+        return lambda leaves: leaves.__setitem__(step - 1, encode_kzg_record(record))
+
+    yield broken(
+        "kzg-log-cut",
+        "kzg.bin ends within a record",
+        lambda run: run.patch("kzg.bin", lambda data: data[:-1], hidden=True),
+        ("kzg_log", "nobody", "kzg.bin"),
+        run=make_kzg_run(),
+    )
+    yield broken(
+        "kzg-log-missing",
+        "there is no kzg.bin",
+        lambda run: run.drop("kzg.bin"),
+        ("files", "nobody", "kzg.bin"),
+        run=make_kzg_run(),
+    )
+    good = KzgRecord(2, (NEGATIVE,), (POINT,), (POINT,))
+    yield spoiled("no-record", "a leaf is no record", "step 2", lambda x: x.__setitem__(1, b"\xa0"))
+    yield spoiled("step", "a record is of another step", "step 2", put(2, replace(good, step=3)))
+    yield spoiled(
+        "count", "a commitment too many", "step 2", put(2, replace(good, batch=(POINT, POINT)))
+    )
+    yield spoiled(
+        "no-point", "a commitment is no point", "step 2", put(2, replace(good, after=(b"\1" * 64,)))
+    )
+    yield spoiled(
+        "infinity", "a commitment is 64 zeros", "step 2", put(2, replace(good, batch=(bytes(64),)))
+    )
+    yield spoiled(
+        "chain",
+        "a step does not go on from the one before",
+        "step 2",
+        put(2, replace(good, before=(POINT,))),
+    )
+    first = KzgRecord(1, (NEGATIVE,), (POINT,), (NEGATIVE,))
+    yield spoiled(
+        "initial", "the first step does not begin with the task's state", "step 1", put(1, first)
+    )
+
+
+GROUPS: Final = (
+    honest_cases,
+    claim_cases,
+    task_cases,
+    legality_cases,
+    log_cases,
+    checkpoint_cases,
+    replay_cases,
+    kzg_cases,
+)
+
+
+def place_of_case(index: int) -> str:
+    """Every third case is in the folder that can be kept back."""
+    return "kept" if index % 3 == 2 else "open"
+
+
+def place_of(where: str) -> str:
+    """What auditors must agree on of a place: a file, a step, a node, a field."""
+    return where.split(": ", maxsplit=1)[0]
+
+
+def list_checks(report: Any, folder: Path) -> list[dict[str, str]]:
+    """The checks of a report, in order, without words; the auditor's own files by their names in
+    ``folder``."""
+    return [
+        {
+            "name": check["name"],
+            "status": check["status"],
+            "fault": check["fault"],
+            "place": place_of(check["where"]).removeprefix(f"{folder}/"),
+        }
+        for check in report["checks"]
+    ]
+
+
+def audit(folder: Path, arguments: Sequence[str]) -> Any:
+    """What ``vtrain verify --json`` says of a case; its files are named from its folder."""
+    here = [str(folder / item) if item.endswith((".cbor", ".bin")) else item for item in arguments]
+    command = ["verify", str(folder / "run"), "--engine", "numpy", "--threads", "1", "--json"]
+    result = CliRunner().invoke(cli, [*command, *here], standalone_mode=False)
+    report = json.loads(result.stdout)
+    assert result.return_value == report["exit_code"]
+    return report
+
+
+def write_files(folder: Path, files: Mapping[str, bytes | str]) -> None:
+    """Files by their names, a text being the target of a link."""
+    for name, data in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(data, str):
+            path.symlink_to(data)
+        else:
+            path.write_bytes(data)
+
+
+def make_case(item: Case) -> dict[str, bytes | str]:
+    """Every file of a case.  The verdict and what it rests on are given by hand, and compared; the
+    list of all checks is the auditor's own."""
+    out: dict[str, bytes | str] = {f"run/{name}": data for name, data in item.files.items()}
+    out |= {f"run/{name}": target for name, target in item.links.items()}
+    out |= item.extra
+    reason = item.reason and dict(zip(("check", "fault", "place"), item.reason, strict=True))
+    with TemporaryDirectory() as folder:
+        write_files(Path(folder), out)
+        report = audit(Path(folder), item.arguments)
+        checks = list_checks(report, Path(folder))
+    found = report["reason"]
+    if found is not None:
+        place = place_of(found["where"])
+        found = {"check": found["name"], "fault": found["fault"], "place": place}
+    if (report["verdict"], found) != (item.verdict, reason):
+        raise SystemExit(f"{item.name}: {report['verdict']}, {found}; due is {reason}")
+    expected = {
+        "about": item.about,
+        "arguments": list(item.arguments),
+        "verdict": item.verdict,
+        "reason": reason,
+        "checks": checks,
+        "replayed": report["replayed"],
+    }
+    out["expected.json"] = (json.dumps(expected, indent=1, ensure_ascii=True) + "\n").encode()
+    return out
+
+
+def make_files() -> dict[str, bytes | str]:
+    """Every file below ``audit/`` by its name; a text is the target of a link."""
+    cases = [item for group in GROUPS for item in group()]
+    assert len({item.name for item in cases}) == len(cases)
+    return {
+        f"{place_of_case(index)}/{item.name}/{name}": data
+        for index, item in enumerate(cases)
+        for name, data in make_case(item).items()
+    }
+
+
+def read_files() -> dict[str, bytes | str]:
+    """What there is below ``audit/``, in the form of :func:`make_files`."""
+    return {
+        path.relative_to(FOLDER).as_posix(): str(path.readlink())
+        if path.is_symlink()
+        else path.read_bytes()
+        for path in FOLDER.rglob("*")
+        if path.is_symlink() or path.is_file()
+    }
+
+
+def main() -> int:
+    """Write or compare every folder."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="compare, write nothing")
+    made = make_files()
+    if parser.parse_args().check:
+        found = read_files()
+        stale = sorted(
+            name for name in made.keys() | found.keys() if made.get(name) != found.get(name)
+        )
+        for name in stale:
+            sys.stderr.write(f"audit/{name} is not what the generator gives\n")
+        return 1 if stale else 0
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    write_files(FOLDER, made)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

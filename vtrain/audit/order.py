@@ -1,0 +1,367 @@
+"""What an audit checks, in order, as data: the checks run by it and docs/auditing.md is written
+from it, so that both say one thing.
+
+A check is attempted when everything that it needs was established, and then looks at its
+conditions one by one: the first that does not hold ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from vtrain.wire.report import Blame
+
+Fact = Literal[
+    "claim",
+    "task",
+    "manifest",
+    "graph",
+    "legal",
+    "samples",
+    "leaves",
+    "records",
+    "segments",
+    "kzg_root",
+    "kzg_leaves",
+]
+
+MISSING: Final[Mapping[Fact, str]] = {
+    "claim": "there is no valid claim to hold it against",
+    "task": "the task is not known",
+    "manifest": "there is no manifest to go by",
+    "graph": "the graph is not known",
+    "legal": "there is no legal graph of this task",
+    "samples": "the samples are not known",
+    "leaves": "there is no log that the solver signed",
+    "records": "the signed log is not one of this task",
+    "segments": "the log commits to no state",
+    "kzg_root": "the claim has no root of it",
+    "kzg_leaves": "there is no KZG log that the solver signed",
+}
+"""What a check may need, and why it is not done where that is missing."""
+REFUSED_FOR_PIN: Final = "the claim is not the one that was pinned"
+"""Why not, where there is a claim that the pin alone refuses."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One thing that is looked at: what must hold, what its failure proves, and the place that is
+    reported where it is not the check's own."""
+
+    holds: str
+    fault: Blame = "nobody"
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A check: its name, the place where it looks, what it needs, and its conditions in order.
+
+    ``gives`` is what it establishes when it passes, in words; ``only`` when it is made at all.
+    """
+
+    name: str
+    place: str
+    needs: tuple[Fact, ...]
+    conditions: tuple[Condition, ...]
+    gives: str = ""
+    only: str = ""
+
+
+def _file(holds: str) -> Condition:
+    return Condition(f"The file is there, a regular file of a size that the auditor takes, {holds}")
+
+
+STRUCTURE: Final = (
+    Rule(
+        "claim",
+        "claim.cbor",
+        (),
+        (
+            _file("and the canonical encoding of a `signed-claim`."),
+            Condition("The signature of the claim's body by its `solver` holds (section 4c)."),
+            Condition("Where the auditor names a solver, it is the claim's `solver`."),
+            Condition(
+                "Where the auditor kept the signed claim K as its pin and this claim C is another: "
+                "K and C do not contradict each other. They do if they have one `solver`, "
+                "`task_id` and `run_id`, and either one `log_size`, or C has the larger and the "
+                "logs that C signs do not begin with those that K signs (the first records of "
+                "`log.bin` have the root of K, those of `kzg.bin` its `kzg_root`; this is looked "
+                "at only where the logs are those that C signs).",
+                "solver",
+            ),
+            Condition("Where the auditor pinned a claim, this one has that digest."),
+        ),
+        gives="the claim",
+    ),
+    Rule(
+        "task",
+        "task.cbor",
+        (),
+        (
+            _file("and the canonical encoding of a `task`."),
+            Condition("Where there is a valid claim, its `task_id` is the id of this task."),
+            Condition("Where the auditor names a task id, it is the id of this task."),
+        ),
+        gives="the task",
+    ),
+    Rule(
+        "complete",
+        "claim.cbor",
+        ("task", "claim"),
+        (
+            Condition(
+                "The claim has a `kzg_root` just where the task's `commitments` have kzg.",
+                "solver",
+                "claim.kzg_root",
+            ),
+            Condition("`log_size` is at most the task's `steps`.", "solver", "claim.log_size"),
+            Condition("`commit_every` divides `log_size`.", "nobody", "claim.cbor: claim.log_size"),
+            Condition(
+                "Where the auditor names a task id, `log_size` is the task's `steps`.",
+                "nobody",
+                "claim.cbor: claim.log_size",
+            ),
+        ),
+    ),
+    Rule(
+        "manifest",
+        "manifest.json",
+        (),
+        (_file("and JSON in its one form, with the fields of a `manifest`."),),
+        gives="the manifest",
+    ),
+    Rule(
+        "index",
+        "manifest.json",
+        ("claim", "manifest"),
+        (
+            Condition("`run_id` is the claim's.", "nobody", "manifest.json: manifest.run_id"),
+            Condition("`task_id` is the claim's.", "nobody", "manifest.json: manifest.task_id"),
+            Condition(
+                "`steps` is the claim's `log_size`.", "nobody", "manifest.json: manifest.steps"
+            ),
+        ),
+    ),
+    Rule(
+        "graph",
+        "graph.cbor",
+        ("task",),
+        (
+            _file("and the canonical encoding of a `graph`."),
+            Condition("Its root is the task's `graph_root`."),
+        ),
+        gives="the graph",
+    ),
+    Rule(
+        "legality",
+        "graph.cbor",
+        ("graph",),
+        (
+            Condition(
+                'The graph is legal (section 2, "When a graph is legal").',
+                "task",
+                "the node, as `node NAME (OP)`, or `graph`, or `state NAME`",
+            ),
+            Condition(
+                'The graph is that of the task (section 2, "When a graph is that of a task").',
+                "task",
+                "the task's field, as `task.seed`",
+            ),
+            Condition("A step and a state are no larger than the auditor takes on."),
+        ),
+        gives="a legal graph",
+    ),
+    Rule(
+        "files",
+        "",
+        ("manifest",),
+        (
+            Condition(
+                "The manifest lists `task.cbor`, `graph.cbor`, `model.onnx` and `log.bin`, and "
+                "`kzg.bin` where the task logs KZG commitments.",
+                "nobody",
+                "the file",
+            ),
+            Condition(
+                "Each file that it lists is one of these, the sample table or a checkpoint.",
+                "nobody",
+                "manifest.json",
+            ),
+            Condition(
+                "The sample table is listed with the size that the task gives it, a checkpoint "
+                "with that of the legal graph (where that is not known, the file is passed over).",
+                "nobody",
+                "the file",
+            ),
+            Condition(
+                "Each is there, a regular file, and has the size listed, which is no more than "
+                "the auditor takes; then its plain BLAKE3 is the one listed. A sample table that "
+                "the auditor brings takes the place of the run's, which is passed over.",
+                "nobody",
+                "the file",
+            ),
+        ),
+    ),
+    Rule(
+        "model",
+        "model.onnx",
+        ("task",),
+        (_file("and its plain BLAKE3 is the task's `model_digest`."),),
+    ),
+    Rule(
+        "samples",
+        "data/samples.bin",
+        ("task",),
+        (
+            _file("and of just the size of the task's samples."),
+            Condition("The root of the tree over its rows is `data.root`."),
+        ),
+        gives="the samples",
+    ),
+    Rule(
+        "log",
+        "log.bin",
+        ("task", "claim"),
+        (
+            _file("begins with its 16 bytes and is whole frames from there on."),
+            Condition("It has `log_size` records."),
+            Condition("The root of the tree over them, whatever they are, is `log_root`."),
+        ),
+        gives="a log that the solver signed",
+    ),
+    Rule(
+        "records",
+        "log.bin",
+        ("legal", "leaves"),
+        (
+            Condition("Record t is the canonical encoding of a `record`.", "solver", "step t"),
+            Condition("Its `step` is t.", "solver", "step t"),
+            Condition(
+                "Its `state_root` is not empty just where `commit_every` divides t.",
+                "solver",
+                "step t",
+            ),
+        ),
+        gives="the records",
+    ),
+    Rule(
+        "batches",
+        "log.bin",
+        ("legal", "leaves", "records", "samples"),
+        (
+            Condition(
+                "The `batch_digest` of each record t is that of the samples that seed and step "
+                "dictate (section 3).",
+                "solver",
+                "step t, the least that fails",
+            ),
+        ),
+    ),
+    Rule(
+        "kzg_log",
+        "kzg.bin",
+        ("legal", "claim", "kzg_root"),
+        (
+            _file("begins with its 16 bytes and is whole frames from there on."),
+            Condition("It has floor(`log_size` / `every`) records."),
+            Condition("The root of the tree over them is `kzg_root`."),
+        ),
+        gives="a KZG log that the solver signed",
+        only="where the task logs KZG commitments",
+    ),
+    Rule(
+        "kzg_records",
+        "kzg.bin",
+        ("legal", "claim", "kzg_leaves"),
+        (
+            Condition(
+                "Record i (from 0) is the canonical encoding of a `kzg-record`; t is (i + 1) * "
+                "`every`.",
+                "solver",
+                "step t",
+            ),
+            Condition("Its `step` is t.", "solver", "step t"),
+            Condition(
+                "`before` has as many commitments as the state has columns, each a point of the "
+                "curve with reduced coordinates that is not the point at infinity.",
+                "solver",
+                "step t: before",
+            ),
+            Condition("So has `batch`, as the batch has columns.", "solver", "step t: batch"),
+            Condition("So has `after`, as the state has.", "solver", "step t: after"),
+            Condition(
+                "Where t is 1, `before` is the task's `proof.initial`; where step t - 1 has a "
+                "record too, it is the `after` of that one.",
+                "solver",
+                "step t: before",
+            ),
+        ),
+        gives="the KZG records",
+        only="where the task logs KZG commitments",
+    ),
+    Rule(
+        "checkpoints",
+        "checkpoints",
+        ("legal", "leaves", "records", "segments"),
+        (
+            Condition(
+                "The checkpoint of s is there, a regular file of just the size and header that the "
+                "graph gives.",
+                "nobody",
+                "the file",
+            ),
+            Condition(
+                "Its state root is that of record s, for s = 0 the task's `initial_state_root`.",
+                "nobody",
+                "the file",
+            ),
+            Condition(
+                "Each element is in the range of its `state` node.",
+                "solver",
+                "the file: state.NAME; the fault is the task's for s = 0",
+            ),
+            Condition(
+                "The counter is s.",
+                "solver",
+                "the file: state.step; the fault is the task's for s = 0",
+            ),
+        ),
+        gives="the checkpoints from which a replay can begin",
+    ),
+)
+"""The structure check, in the order of its checks."""
+
+REPLAY: Final = (
+    Rule(
+        "kzg",
+        "",
+        (),
+        (
+            Condition("The initial state has the commitments `proof.initial`.", "task"),
+            Condition(
+                "In a step that is replayed and has a KZG record, its commitments are those to the "
+                "tensors of the replay: `before`, `batch`, `after`, in this order.",
+                "solver",
+                "step t for `batch`; else as for `state_root` below",
+            ),
+        ),
+        only="where the task logs KZG commitments, the auditor gave the SRS file, and at least one "
+        "record was compared",
+    ),
+    Rule(
+        "replay",
+        "",
+        (),
+        (
+            Condition("`batch_digest` of step t is the one computed.", "nobody", "step t"),
+            Condition("`loss` of step t is the one computed.", "solver", "see below"),
+            Condition("`state_root` of step t is the one computed.", "solver", "see below"),
+        ),
+        only="unless the auditor asks for no segment",
+    ),
+)
+"""What follows on the structure, in the order in which a report has it."""
+RULES: Final = STRUCTURE + REPLAY

@@ -1,0 +1,114 @@
+"""What there is of an operator beside its law, and the one table that says what is missing.
+
+Each facet is a step of docs/adding-an-operator.md.  An operator has every facet but those for which
+``LACKS`` has a reason.  ``tests/facets`` holds both ways: a facet that is missing without a reason
+fails there, and so does a reason for a facet that is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+
+class Facet(StrEnum):
+    """A part of an operator that lies in a room of its own."""
+
+    RANGES = "ranges"
+    BACKWARD = "backward rule"
+    LEAF = "leaf rule"
+    LEAF_TWIN = "leaf rule in Rust"
+    ENGINES = "cpu engine"
+    CUDA = "CUDA kernel"
+    FUSION = "fusion row"
+    ONNX_EXPORT = "ONNX export"
+    ONNX_IMPORT = "ONNX import"
+    TILES = "tile emitter"
+    STEPS = "whole-step emitter"
+    VECTORS = "vectors"
+    DOCS = "docs"
+
+
+GUIDE: Final[Mapping[Facet, str]] = {
+    Facet.RANGES: "2. Types and ranges",
+    Facet.BACKWARD: "3. Backward rule",
+    Facet.LEAF: "4. Leaf rule",
+    Facet.LEAF_TWIN: "7. Leaf rule in Rust",
+    Facet.ENGINES: "6. CPU engine",
+    Facet.CUDA: "8. CUDA kernel",
+    Facet.FUSION: "9. Fusion row",
+    Facet.ONNX_EXPORT: "10. ONNX export",
+    Facet.ONNX_IMPORT: "11. ONNX import",
+    Facet.TILES: "12. Tile emitter",
+    Facet.STEPS: "14. Whole-step emitter",
+    Facet.VECTORS: "15. Vectors",
+    Facet.DOCS: "16. Docs",
+}
+"""The heading of each facet's step in docs/adding-an-operator.md."""
+
+_HASHES: Final = ("tensor_digest", "batch_digest", "state_leaf", "state_root", "record")
+_IMAGES: Final = ("im2col", "col2im", "max_pool", "max_pool_grad", "sum_pool", "sum_pool_grad")
+_LOSSES: Final = (
+    *("row_max", "exp2_diff", "row_sum", "divide", "sub_one_hot", "cross_entropy"),
+    *("square_sum", "sum"),
+)
+_GRADIENTS: Final = ("column_sum", "sub", "relu_grad", "col2im", "max_pool_grad", "sum_pool_grad")
+_BATCH: Final = ("increment", "sample_index", "gather_samples", "normalize", "one_hot")
+_UPDATE: Final = ("momentum", "sgd_update", "schedule", "next_state")
+
+LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
+    Facet.BACKWARD: {
+        "a gradient ends here: it is the parameter": ("state",),
+        "no weight comes before the batch and its preparation": _BATCH,
+        "vtrain/graph/step.py emits the loss together with its gradient": _LOSSES,
+        "gradients and losses alone have it, and those are not differentiated again": _GRADIENTS,
+        "it comes after the gradient": (*_UPDATE, *_HASHES),
+    },
+    Facet.FUSION: {
+        "it computes nothing: another name, shape or place for what is there": (
+            *("state", "next_state", "reshape", "transpose", "gather_samples", "im2col"),
+        ),
+        "one element depends on many, or on one that its own values choose": (
+            *("sample_index", "one_hot", "matmul", "column_sum", "col2im", "max_pool"),
+            *("max_pool_grad", "sum_pool", "sum_pool_grad", "row_max", "row_sum"),
+            *("cross_entropy", "square_sum", "sum"),
+        ),
+        "one number a step, looked up in a list": ("schedule",),
+        "a hash is no arithmetic": _HASHES,
+    },
+    Facet.ONNX_EXPORT: {
+        "the sample order is a counter-based generator: the batch is an input": (
+            *("sample_index", "gather_samples"),
+        ),
+        "ONNX has no BLAKE3; the exported graph ends at the values hashed here": _HASHES,
+    },
+    Facet.ONNX_IMPORT: {
+        "the step around a model has it, a model's forward pass never": (
+            *("state", *_BATCH, *_UPDATE, *_LOSSES, *_HASHES),
+        ),
+        "gradients and losses alone have it": _GRADIENTS,
+    },
+    Facet.TILES: {
+        "public, or a hash that is compared outside the circuits": (
+            *("increment", "sample_index", "schedule", *_HASHES),
+        ),
+    },
+    Facet.STEPS: {
+        "public, or a hash that is compared outside the circuits": (
+            *("increment", "sample_index", *_HASHES),
+        ),
+        "steps over images and tokens are too large for one circuit: they are proven by tiles": (
+            *("one_hot", *_IMAGES),
+        ),
+    },
+}
+"""By facet and reason, the operators that lack it.  Facets that are not here, none may lack."""
+
+
+def find_reason(op: str, facet: Facet) -> str | None:
+    """Why operator ``op`` lacks ``facet``; None if it has it."""
+    for reason, ops in LACKS.get(facet, {}).items():
+        if op in ops:
+            return reason
+    return None

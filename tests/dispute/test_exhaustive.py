@@ -30,15 +30,17 @@ CLOCKS = Clocks(join=1, trace=2, terms=1, budget=1, grace=1, answer=0, opening=0
 
 
 def make_tiny_run(*, steps: int, blocks: int) -> ToyRun:
-    return ToyRun(
+    run = ToyRun(
         steps=steps,
         nodes=NODES,
         commit_every=1,
         rows=1,
         columns=128,
-        terms=16 * blocks,
+        terms=64 * blocks,
         real=tuple(range(1, steps + 1)),
     )
+    assert run.blocks == blocks
+    return run
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,9 @@ CASTS = {
     "a liar": Cast((LIAR,)),
     "a liar with a fold": Cast((Lie(1, loss=1, product=1, block=0, detour=1),), blocks=2),
     "a liar and a hijacker": Cast((LIAR, TRUTH)),
+    "a liar and a traitor": Cast((LIAR, Lie(1, product=-1))),
 }
 LARGE = {
-    "a liar and a traitor": Cast((LIAR, Lie(1, product=-1))),
-    "a liar and one who agrees with the truth there": Cast((LIAR, Lie(2, loss=1, product=1))),
     "a liar with a fold and a hijacker": Cast(
         (Lie(1, loss=1, product=1, block=0, detour=1), TRUTH), blocks=2
     ),

@@ -999,7 +999,7 @@ class Flaky:
             raise BusyError("does not answer", where="move")
         self.game = apply(self.game, signed, self.game.now + 1)
 
-    def poll(self, wait: float = 0) -> list[Any]:
+    def poll(self, wait: float = 0, **_: object) -> list[Any]:
         for signed in list(self._liar.moves(self.game)):
             self.game = apply(self.game, signed, self.game.now + 1)
         self.game = advance(self.game, self.game.now + round(1000 * wait))

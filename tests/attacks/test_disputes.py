@@ -42,7 +42,7 @@ from vtrain.dispute.genesis import make_genesis
 from vtrain.dispute.players import Player
 from vtrain.dispute.provider import ClaimTree, MerkleTree, TraceProvider
 from vtrain.dispute.service.problems import BusyError
-from vtrain.dispute.state import Contest, Game, compute_side_id
+from vtrain.dispute.state import Contest, Game, Verdict, compute_side_id
 from vtrain.engines.base import Session
 from vtrain.engines.registry import open_session
 from vtrain.errors import EncodingError, MoveRefusedError, RunError, SignatureError, VtrainError
@@ -992,6 +992,11 @@ class Flaky:
         self.game = game
         self._asked = 0
         self._liar = liar
+        self.more = False
+
+    @property
+    def verdict(self) -> Verdict | None:
+        return find_verdict(self.game)
 
     def move(self, signed: SignedMove) -> None:
         self._asked += 1

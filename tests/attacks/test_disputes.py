@@ -42,7 +42,7 @@ from vtrain.dispute.genesis import make_genesis
 from vtrain.dispute.players import Player
 from vtrain.dispute.provider import ClaimTree, MerkleTree, TraceProvider
 from vtrain.dispute.service.problems import BusyError
-from vtrain.dispute.state import Contest, Game, compute_side_id
+from vtrain.dispute.state import Contest, Game, Verdict, compute_side_id
 from vtrain.engines.base import Session
 from vtrain.engines.registry import open_session
 from vtrain.errors import EncodingError, MoveRefusedError, RunError, SignatureError, VtrainError
@@ -992,6 +992,11 @@ class Flaky:
         self.game = game
         self._asked = 0
         self._liar = liar
+        self.more = False
+
+    @property
+    def verdict(self) -> Verdict | None:
+        return find_verdict(self.game)
 
     def move(self, signed: SignedMove) -> None:
         self._asked += 1
@@ -999,7 +1004,7 @@ class Flaky:
             raise BusyError("does not answer", where="move")
         self.game = apply(self.game, signed, self.game.now + 1)
 
-    def poll(self, wait: float = 0) -> list[Any]:
+    def poll(self, wait: float = 0, **_: object) -> list[Any]:
         for signed in list(self._liar.moves(self.game)):
             self.game = apply(self.game, signed, self.game.now + 1)
         self.game = advance(self.game, self.game.now + round(1000 * wait))

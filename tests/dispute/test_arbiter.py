@@ -412,6 +412,33 @@ def test_a_bond_that_the_market_fails_to_give_back_is_given_back_later(table: Ta
     assert table.bank.get(HONEST) == 10_000
 
 
+def test_a_release_that_fails_while_a_game_is_let_go_is_not_forgotten(table: Table) -> None:
+    """It fails between the tick's look at the game and its letting go of it."""
+    arbiter = table.arbiter
+    game = table.open()
+    table.hands.at += CLOCKS.join + 1
+    hosted = arbiter._games[game]
+    claim = BondClaim(bytes(32), game, public_key(HONEST), "log", game, bytes(32), BONDS.log)
+    table.bank.lock(claim)
+    table.bank.before["release"] = [fail(OSError("no route"))]
+    thread = threading.Thread(target=arbiter._release, args=(hosted, claim))
+
+    class Slow(dict[bytes, Any]):
+        def pop(self, *key: Any) -> Any:
+            if not thread.ident:
+                thread.start()
+                thread.join(0.3)
+            return super().pop(*key)
+
+    arbiter._live = Slow(arbiter._live)
+    arbiter.tick()
+    thread.join()
+    assert hosted.last == "settled"
+    assert arbiter.tick() is None
+    assert hosted.unreleased == {}
+    assert table.bank.calls.count("release") == 2
+
+
 def test_a_late_release_is_not_of_a_bond_that_came_again(table: Table) -> None:
     game = table.arbiter.game(table.open())
     signed = bond(game, HONEST, make_log().root)

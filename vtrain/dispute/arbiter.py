@@ -340,7 +340,9 @@ class Arbiter:
 
     def _release_late(self, hosted: _Hosted) -> None:
         """Release what the market failed to, but for what another thread is about to."""
-        for key, bond in list(hosted.unreleased.items()):
+        with hosted.turn:
+            owed = list(hosted.unreleased.items())
+        for key, bond in owed:
             with hosted.turn:
                 if key in hosted.under_way:
                     continue
@@ -427,11 +429,13 @@ class Arbiter:
         """Give a bond back that this thread has locked, or have that done later."""
         if bond is None or not bond.amount:
             return
-        if _attempt("a release", bond.game, partial(self.market.release, bond)):
-            hosted.unreleased.pop(bond.key, None)
-        else:
-            hosted.unreleased[bond.key] = bond
-            self._live[bond.game] = hosted  # it may be settled, and not done with
+        released = _attempt("a release", bond.game, partial(self.market.release, bond))
+        with hosted.turn:  # only now: the market may take long
+            if released:
+                hosted.unreleased.pop(bond.key, None)
+            else:
+                hosted.unreleased[bond.key] = bond
+                self._live[bond.game] = hosted  # it may be settled, and not done with
 
     def _cancel(self, game: bytes) -> None:
         """Take back an opening that came to nothing; the lock of openings is held."""

@@ -20,6 +20,7 @@ from vtrain.dispute.service import require_client
 from vtrain.dispute.service.problems import (
     BusyError,
     NotFoundError,
+    ProblemError,
     RequestError,
     ServiceFaultError,
     StallError,
@@ -60,6 +61,8 @@ _SMALL: Final = 1 << 20
 _LEAST_WAIT: Final = 0.05
 PATIENCE: Final = 3600.0
 """Seconds for which ``play`` and ``watch`` go on without a signed word that says anything new."""
+_PAGES: Final = 256
+"""Pages of a transcript that one poll takes at most."""
 _RETRY: Final = 0.5
 """Seconds before a service that was away is asked again."""
 
@@ -130,7 +133,10 @@ class DisputeClient:
     def list_games(self, after: int = 0) -> list[dict[str, Any]]:
         """Games after a number: maps of number, game, over."""
         found = _read_json(self._request("GET", "/v1/games", params={"after": after}))
-        return list(found.get("games", ()))
+        games = found.get("games")
+        if not isinstance(games, list) or not all(isinstance(game, dict) for game in games):
+            raise ServiceFaultError("does not answer with a list of games", where="games")
+        return games
 
     def open(
         self, genesis: Genesis, task: bytes, graph: bytes, *, idempotency_key: str = ""
@@ -300,30 +306,35 @@ class Follower:
         """All events so far."""
         self.verdict: Verdict | None = None
         """What the service has signed, and the rules give, once it has."""
+        self.more = False
+        """Has the service more than the last poll took?"""
 
-    def poll(self, wait: float = 0) -> list[Receipt]:
+    def poll(self, wait: float = 0, *, between: Callable[[], None] = lambda: None) -> list[Receipt]:
         """Take in what is new, waiting up to ``wait`` seconds for something.
 
-        ServiceFaultError when the service contradicts what it signed, or the rules, which its
-        ``proof`` shows.
+        It takes so many pages at most; :attr:`more` says whether there are others.  What
+        ``between`` raises, after each page, ends it.  ServiceFaultError when the service
+        contradicts what it signed, or the rules, which its ``proof`` shows.
         """
         new: list[Receipt] = []
-        more = True
-        while more:
+        for _ in range(_PAGES):
             try:
                 page = self._client.transcript(self.id, self._chain.sequence, wait)
             except NotFoundError as error:
                 proof = tuple(structs.encode(event.signed) for event in self.events[-1:])
-                raise ServiceFaultError(
+                raise _DenialError(
                     f"denies what it signed: {error}", where="transcript", proof=proof
                 ) from error
             new.extend(self._take(event) for event in page.events)
-            more, wait = bool(page.more), 0
-            if page.game != self.id or (more and not page.events):
+            self.more, wait = bool(page.more), 0
+            if page.game != self.id or (self.more and not page.events):
                 raise ServiceFaultError("is no page of this game", where="transcript")
             now = self._chain.hear(page.time)
             if now > self.game.now:
                 self.game = advance(self.game, now)
+            between()
+            if not self.more:
+                break
         return new
 
     def _take(self, event: Event) -> Receipt:
@@ -332,10 +343,11 @@ class Follower:
         proof = (structs.encode(event),)
         if (receipt.kind == "opened") != (receipt.sequence == 1):
             raise ServiceFaultError("is no first event", where=where, proof=proof)
+        self._check_end(event, where)
         try:
             for entry in to_moves([event]):
                 self.game = make(self.game, entry, where)
-        except (EncodingError, MoveRefusedError) as error:
+        except (EncodingError, MoveRefusedError, SignatureError) as error:
             reason = f"accepted against the rules: {error}"
             raise ServiceFaultError(reason, where=where, proof=proof) from error
         if receipt.kind == "opened" and event.body != structs.encode(self.game.genesis):
@@ -349,6 +361,25 @@ class Follower:
         self.events.append(event)
         self._hear(self.game, event)
         return receipt
+
+    def _check_end(self, event: Event, where: str) -> None:
+        """After the verdict comes that it is settled, once, with an empty body, and nothing else.
+
+        Otherwise a service could sign such events for ever, and always say something new.
+        """
+        last = self.events[-1].signed if self.events else None
+        kind = event.signed.receipt.kind
+        before = last.receipt.kind if last else ""
+        if before == "settled":
+            reason = "comes after the end"
+        elif (kind == "settled") != (before == "verdict"):
+            reason = "is settled without a verdict" if kind == "settled" else "is after the verdict"
+        elif kind == "settled" and event.body:
+            reason = "is settled with a body"
+        else:
+            return
+        proof = (structs.encode(event), *([structs.encode(last)] if last else []))
+        raise ServiceFaultError(reason, where=where, proof=proof)
 
     def is_wrongful(self, signed: SignedMove, refused: SignedRefusal) -> bool:
         """Do the rules allow a move that the service refused by them, as its receipts have it?
@@ -366,6 +397,10 @@ class Follower:
         except VtrainError:
             return False
         return True
+
+
+class _DenialError(ServiceFaultError):
+    """A game is denied, which nobody signed: it ends a poll, and not a game."""
 
 
 @contextmanager
@@ -388,17 +423,33 @@ def watch(
 ) -> Verdict:
     """Follow a game to its verdict, also when the service is away for a time.
 
-    StallError when for ``patience`` seconds, by ``clock``, nothing signed says anything new.
+    ServiceFaultError and StallError end it as they do :func:`play`.
     """
     patient = _Patience(follower, patience, clock)
     while follower.verdict is None:
-        try:
-            follower.poll(wait)
-        except BusyError as error:
-            progress(follower.game, f"no answer: {error}")
-            time.sleep(_RETRY)
-        patient.check()
+        _poll(follower, wait, patient, progress)
     return follower.verdict
+
+
+def _poll(
+    follower: Follower,
+    wait: float,
+    patient: _Patience,
+    progress: Callable[[Game, str], None],
+) -> bool:
+    """Poll once: did the service answer?  Only a fault that we have found, and a stall, end it."""
+    patient.check()
+    try:
+        follower.poll(wait, between=patient.check)
+    except VtrainError as error:
+        found = isinstance(error, ServiceFaultError) and not isinstance(error, _DenialError)
+        if found or isinstance(error, StallError):
+            raise
+        progress(follower.game, f"no answer: {error}")
+        time.sleep(_RETRY)
+        patient.check()
+        return False
+    return True
 
 
 def play(
@@ -416,28 +467,28 @@ def play(
     It returns on the verdict that the service signed and the rules give, on nothing else.  A move
     that is refused was overtaken by another's, or is not possible now; whatever is still owed is
     tried again, also when the service is away, or refuses what the rules allow: the signed word on
-    that is in ``client.refusals``.  ServiceFaultError and SignatureError end it: the service cannot
-    be relied on; so does StallError, when for ``patience`` seconds, by ``clock``, nothing signed
-    says anything new.  ``progress`` is told what goes wrong; ``Follower`` tells of the events.
+    that is in ``client.refusals``.  A ServiceFaultError that was found here ends it: the service
+    cannot be relied on; what it says unsigned does not, whatever error it names.  So does
+    StallError, when for ``patience`` seconds, by ``clock``, signed time stands still, or nothing
+    signed says that the game, which is over, has its verdict.  ``progress`` is told what goes
+    wrong; ``Follower`` tells of the events.
     """
     pause = 0.0
     patient = _Patience(follower, patience, clock)
     while True:
-        patient.check()
-        try:
-            follower.poll(pause)
-        except BusyError as error:
-            progress(follower.game, f"no answer: {error}")
-            time.sleep(_RETRY)
+        if not _poll(follower, pause, patient, progress):
             continue
         if follower.verdict is not None:
             return follower.verdict
+        if follower.more:  # what is owed by an old state may be another's by now
+            pause = 0.0
+            continue
         sent, away = 0, False
         for signed in player.moves(follower.game):
             try:
                 client.move(signed)
                 sent += 1
-            except (ServiceFaultError, SignatureError):
+            except ServiceFaultError:
                 raise
             except VtrainError as error:
                 away |= isinstance(error, BusyError)
@@ -464,15 +515,17 @@ class _Patience:
 
     def __init__(self, follower: Follower, seconds: float, clock: Callable[[], float]) -> None:
         self._follower, self._seconds, self._clock = follower, seconds, clock
-        self._known, self._since = (-1, -1), clock()
+        self._known, self._since = -2, clock()
 
     def check(self) -> None:
-        """StallError when events and time have stood still for too long.
+        """StallError when time has stood still for too long, whatever events there are.
 
         Once the game is over by its signed time, only the verdict is news.
         """
+        if self._follower.verdict is not None:
+            return
         game = self._follower.game
-        known = (len(self._follower.events), -1 if game.over else game.now)
+        known = -1 if game.over else game.now
         if known != self._known:
             self._known, self._since = known, self._clock()
         elif self._clock() - self._since > self._seconds:
@@ -512,4 +565,4 @@ def _find_problem(status: int, data: bytes, where: str) -> VtrainError:
     try:
         return from_problem(_read_json(data))
     except ServiceFaultError:
-        return ServiceFaultError(f"answers with {status}", where=where)
+        return ProblemError(f"answers with {status}", where=where)

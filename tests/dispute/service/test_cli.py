@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -196,10 +197,10 @@ def test_watch_outlives_a_service_that_is_away(
 ) -> None:
     game, poll, away = open_game(base, honest, capsys), clients.Follower.poll, [1, 2]
 
-    def flaky(follower: clients.Follower, wait: float = 0) -> list[Receipt]:
+    def flaky(follower: clients.Follower, wait: float = 0, **more: Any) -> list[Receipt]:
         if away:
             raise BusyError(f"away {away.pop()}")
-        return poll(follower, wait)
+        return poll(follower, wait, **more)
 
     monkeypatch.setattr(clients.Follower, "poll", flaky)
     monkeypatch.setattr(clients, "_RETRY", 0)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
+from immutables import Map
 
 from tests.dispute.arena import make_key
 from tests.dispute.service.conftest import Bench
@@ -28,7 +30,7 @@ from vtrain.attest.keys import public_key
 from vtrain.dispute.game import find_verdict, sign
 from vtrain.dispute.service.games import GameService
 from vtrain.dispute.service.limits import LIMITS
-from vtrain.dispute.service.market import MemoryMarket
+from vtrain.dispute.service.market import BondClaim, MemoryMarket
 from vtrain.dispute.service.problems import (
     BondRefusedError,
     BusyError,
@@ -54,7 +56,7 @@ from vtrain.errors import (
     VtrainError,
 )
 from vtrain.wire import structs
-from vtrain.wire.dispute import Bond, Genesis, Reveal, SignedMove
+from vtrain.wire.dispute import Bond, Bonds, Genesis, Reveal, SignedMove
 
 
 def open_game(service: GameService, genesis: Genesis | None = None) -> bytes:
@@ -299,6 +301,39 @@ def test_limits(bench: Bench) -> None:
     open_game(service, make_log_genesis(1))
     with pytest.raises(BusyError):
         open_game(service, make_log_genesis(2))
+
+
+def test_a_game_that_others_have_filled_takes_an_honest_bond(bench: Bench) -> None:
+    bench.market = MemoryMarket({public_key(make_key(i)): 100 for i in range(2, 9)})
+    service = bench.start(replace(LIMITS, bonds=2))
+    game = open_game(service, make_log_genesis(bonds=BONDS))
+    false = make_log(9).root
+    for number in (3, 4):
+        move(service, make_bond(game, false, make_key(number)))
+    with pytest.raises(TooLargeError, match="claim has 2 bonds"):
+        move(service, make_bond(game, false, make_key(5)))
+    move(service, make_bond(game, make_log(7).root, make_key(6)))
+    move(service, make_bond(game, make_log().root, HONEST))
+    assert len(service.state(game).logs) == 4
+    assert bench.market.balances[public_key(make_key(5))] == 100
+
+
+@pytest.mark.parametrize(("amount", "price", "full"), [(0, 1, False), (1, 1, True), (0, 0, True)])
+def test_a_bond_that_is_free_by_the_rules_always_has_room(
+    bench: Bench, amount: int, price: int, full: bool
+) -> None:
+    service = bench.start(replace(LIMITS, bonds=1))
+    game = service.state(open_game(service, make_log_genesis(bonds=Bonds(1, price, 1))))
+    scope, side, root = bytes([1]) * 32, bytes([2]) * 32, bytes([3]) * 32
+    after = replace(
+        game,
+        sides=game.sides.set(side, scope),
+        stands=game.stands.set((scope, root), root).set((scope, side), root),
+        backers=game.backers.set((scope, root), Map({bytes([i]) * 32: i for i in range(2)})),
+    )
+    claim = BondClaim(bytes(32), game.id, root, "trace", side, root, amount)
+    with pytest.raises(TooLargeError) if full else nullcontext():
+        service._check_room(after, claim)
 
 
 def test_bonds_are_locked_first_and_settled_once(bench: Bench) -> None:

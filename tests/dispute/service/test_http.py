@@ -34,6 +34,7 @@ from vtrain.dispute.service.problems import (
     BusyError,
     ForbiddenError,
     NotFoundError,
+    ProblemError,
     RequestError,
     ServiceFaultError,
     TooLargeError,
@@ -288,9 +289,9 @@ def test_a_client_tries_again(base: str) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b"[" * 100_000])
 def test_answers_that_are_none(content: bytes) -> None:
-    for status in (200, 400):
+    for status, error in ((200, ServiceFaultError), (400, ProblemError)):
         transport = httpx.MockTransport(lambda _: httpx.Response(status, content=content))  # noqa: B023
-        with pytest.raises(ServiceFaultError):
+        with pytest.raises(error):
             DisputeClient("http://h", transport=transport).info()
 
 

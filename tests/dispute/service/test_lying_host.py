@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 
 import httpx
@@ -36,15 +36,18 @@ from vtrain.dispute.client import DisputeClient, Follower, play, watch
 from vtrain.dispute.service.games import GameService
 from vtrain.dispute.service.problems import (
     BusyError,
+    ProblemError,
     ServiceFaultError,
     StallError,
     TermsError,
     attach_refusal,
     find_refusal,
+    from_problem,
     to_problem,
 )
 from vtrain.dispute.service.receipts import (
     Event,
+    EventKind,
     Page,
     Refusal,
     Signed,
@@ -387,3 +390,208 @@ def test_what_contradicts_and_what_does_not(host: Host, game: bytes) -> None:
     forged = replace(lie(first, at=first.receipt.at + 1), signature=bytes(64))
     assert not is_contradiction(first, forged)
     assert is_contradiction(time, sign_time(replace(time.time, head=bytes(32)), SERVICE_KEY))
+
+
+# --- what nobody signed, and what never ends
+
+
+class Signer:
+    """Adds events to pages as the host would sign them."""
+
+    def __init__(self, host: Host, more: int) -> None:
+        self.more, self._service = more, host.service
+        host.service = self  # type: ignore[assignment]
+        self.added: list[Event] = []
+        host.alter = self._alter
+        self.make: Callable[[int], tuple[EventKind, bytes] | None] = lambda count: None
+
+    def page(self, game: bytes, after: int, most: int) -> Page:
+        """As the service has it, and nothing more after what was added."""
+        if not self.added:
+            return self._service.page(game, after, most)
+        return replace(self._service.page(game, 0, most), events=())
+
+    def document(self, game: bytes, name: str) -> bytes:
+        return self._service.document(game, name)
+
+    def _alter(self, page: Page) -> Page:
+        last = page.events[-1].signed if page.events else None
+        if last is None and self.added:
+            last = self.added[-1].signed
+        made = self.make(len(self.added))
+        if last is None or made is None:
+            return page
+        kind, body = made
+        receipt = replace(
+            last.receipt,
+            sequence=last.receipt.sequence + 1,
+            kind=kind,
+            digest=compute_body_digest(body),
+            previous=compute_receipt_digest(last.receipt),
+        )
+        event = Event(body, sign_receipt(receipt, SERVICE_KEY))
+        self.added.append(event)
+        head = compute_receipt_digest(receipt)
+        at = max(receipt.at, page.time.time.at)
+        time = replace(page.time.time, sequence=receipt.sequence, head=head, at=at)
+        told = sign_time(time, SERVICE_KEY)
+        return replace(page, events=(*page.events, event), time=told, more=self.more)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+@pytest.mark.parametrize("body", [b"", b"x"])
+def test_settled_before_the_verdict_is_proof(
+    host: Host, game: bytes, more: int, body: bytes
+) -> None:
+    signer = Signer(host, more)
+    signer.make = lambda count: ("settled", body) if count < 20 else None
+    with pytest.raises(ServiceFaultError, match="without a verdict") as caught:
+        follow(host, game).poll()
+    event = structs.decode(Event, caught.value.proof[0], "proof")
+    before = structs.decode(SignedReceipt, caught.value.proof[1], "proof")
+    verify_signed(event.signed, public_key(SERVICE_KEY))
+    assert before.receipt.kind == "move"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "body", "what"),
+    [
+        (["settled"], b"x", "with a body"),
+        (["settled", "settled"], b"", "after the end"),
+        (["settled", "verdict"], b"", "after the end"),
+        (["verdict"], None, "after the verdict"),
+        (["settled"], b"", ""),
+    ],
+)
+def test_what_comes_after_the_verdict(
+    host: Host, game: bytes, bench: Bench, kinds: list[EventKind], body: bytes | None, what: str
+) -> None:
+    bench.pass_time(host.service, CLOCKS.join + CLOCKS.budget + 2 * CLOCKS.grace)
+    verdict, _ = host.service.verdict(game)
+    told = structs.encode(verdict) if body is None else body
+    follower, signer = follow(host, game), Signer(host, 0)
+
+    def alter(page: Page) -> Page:
+        for kind in kinds:
+            signer.make = lambda _, kind=kind: (kind, told)  # type: ignore[misc]
+            page = signer._alter(page)
+        return page
+
+    host.alter = alter
+    with pytest.raises(ServiceFaultError, match=what) if what else nullcontext():
+        follower.poll()
+    assert follower.verdict == verdict
+
+
+def test_bonds_without_end_stall_when_time_stands_still(host: Host, game: bytes) -> None:
+    """Each is signed by a key of its own, so all of them are by the rules."""
+    signer = Signer(host, 1)
+
+    def make(count: int) -> tuple[EventKind, bytes] | None:
+        assert count < 500, "it goes on for ever"
+        return "move", structs.encode(make_bond(game, make_log().root, make_key(1000 + count)))
+
+    signer.make = make
+    with pytest.raises(StallError, match="stands still"):
+        watch(follow(host, game), patience=60, clock=ticking(10))
+    signer.added = []
+    player = LogPlayer(2, -1)
+    with pytest.raises(StallError, match="stands still"):
+        play(follow(host, game), connect(host), player, patience=60, clock=ticking(10))  # type: ignore[arg-type]
+
+
+def test_a_poll_ends(host: Host, game: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "_PAGES", 3)
+    signer = Signer(host, 1)
+    signer.make = lambda count: (
+        "move",
+        structs.encode(make_bond(game, make_log().root, make_key(1000 + count))),
+    )
+    follower = follow(host, game)
+    assert len(follower.poll()) == 2 + 3
+    assert follower.more
+
+
+def answer(status: int, code: str) -> httpx.Response:
+    return httpx.Response(status, content=json.dumps({"code": code, "detail": "no"}).encode())
+
+
+UNSIGNED = [
+    answer(403, "signature"),
+    answer(409, "service-fault"),
+    answer(409, "verdict"),
+    answer(409, "stall"),
+    answer(409, "move-refused"),
+    answer(404, "not-found"),
+    httpx.Response(403, content=b"<html>"),
+]
+
+
+@pytest.mark.parametrize("what", ["moves", "transcript"])
+@pytest.mark.parametrize("told", UNSIGNED)
+def test_what_is_said_unsigned_ends_no_game(
+    host: Host,
+    game: bytes,
+    bench: Bench,
+    told: httpx.Response,
+    what: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(clients, "_RETRY", 0)
+    bench.pass_time(host.service, CLOCKS.join + 1)
+    once, lies, asked = host.handle_request, 0, 0
+
+    def lie(request: httpx.Request) -> httpx.Response:
+        nonlocal lies, asked
+        if request.url.path.endswith("transcript"):
+            asked += 1
+            if asked > 4:
+                bench.pass_time(host.service, CLOCKS.budget + 2 * CLOCKS.grace)
+        if request.url.path.endswith(what) and lies < 2:
+            lies += 1
+            return httpx.Response(told.status_code, content=told.content)
+        return once(request)
+
+    monkeypatch.setattr(host, "handle_request", lie)
+    client = connect(host)
+    follower = Follower(client, game, graph=get_graph())
+    player = LogPlayer(2, -1)
+    verdict = play(follower, client, player, wait=0, clock=ticking(0))  # type: ignore[arg-type]
+    assert verdict == follower.verdict
+    assert lies == 2
+
+
+@pytest.mark.parametrize("told", UNSIGNED)
+def test_what_is_said_unsigned_for_ever_is_a_stall(
+    host: Host, game: bytes, told: httpx.Response, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clients, "_RETRY", 0)
+    follower, once = follow(host, game), host.handle_request
+    monkeypatch.setattr(
+        host,
+        "handle_request",
+        lambda request: (
+            httpx.Response(told.status_code, content=told.content)
+            if request.url.path.endswith("transcript")
+            else once(request)
+        ),
+    )
+    with pytest.raises(StallError):
+        play(follower, connect(host), LogPlayer(2, -1), patience=60, clock=ticking(10))  # type: ignore[arg-type]
+    with pytest.raises(StallError):
+        watch(follower, patience=60, clock=ticking(10))
+
+
+def test_errors_that_are_nobody_elses_to_name() -> None:
+    for code in ("verdict", "fraud", "service-fault", "stall", "inconclusive", "", "nonsense"):
+        error = from_problem({"code": code, "detail": "no"})
+        assert type(error) is ProblemError
+        assert error.message == "no"
+    assert type(from_problem({"code": "move-refused"})) is MoveRefusedError
+
+
+@pytest.mark.parametrize("said", [{"games": 5}, {"games": [5]}, {}])
+def test_a_list_of_games_that_is_none(said: dict[str, object]) -> None:
+    lying = httpx.MockTransport(lambda _: httpx.Response(200, json=said))
+    with pytest.raises(ServiceFaultError, match="list of games"):
+        DisputeClient("http://h", transport=lying).list_games()

@@ -487,11 +487,30 @@ class GameService:
         self, before: Game, after: Game, offer: Offer, locked: BondClaim | None
     ) -> None:
         """Refuse a bond that the game has no room for, or for which too little is locked."""
-        if len(after.stands) > max(self.limits.bonds + 1, len(before.stands)):  # the solver's, too
-            raise TooLargeError(f"the game has {self.limits.bonds} bonds", where="game")
-        bond = _find_bond(before, after, offer.signed)
-        if bond is not None and (locked is None or locked.amount < bond.amount):
+        bond = describe_bond(before, after, offer.signed)
+        if bond is None:
+            return
+        self._check_room(after, bond)
+        if bond.amount and (locked is None or locked.amount < bond.amount):
             raise BusyError("needs a higher bond now; send it again", where="move")
+
+    def _check_room(self, after: Game, bond: BondClaim) -> None:
+        """Refuse one bond too many.
+
+        Were all bonds of a game counted together, whoever filled it first would keep the honest
+        out.  So they are counted for each claim: a claim that nobody has made yet always has room,
+        and so do others when one is full; each claim is paid for, and all but one of them lose
+        what was.  What is free by the rules was paid for above, and is not counted at all.  Where
+        a level costs nothing, claims are as many as anybody likes: there all are counted together.
+        """
+        most = self.limits.bonds
+        if not getattr(after.genesis.bonds, bond.level):
+            if len(after.stands) > most + 1:  # the solver's, too
+                raise TooLargeError(f"the game has {most} bonds", where="game")
+            return
+        scope = after.sides.get(bond.about, after.id)
+        if bond.amount and len(after.backers[scope, bond.root]) > most:
+            raise TooLargeError(f"the claim has {most} bonds", where="root")
 
     # --- time
 

@@ -58,7 +58,10 @@ class Limits:
     readers: int = 4
     """Requests at once that read the database."""
     bonds: int = 1 << 16
-    """Bonds of a game.  Filling it must cost more than any game is worth: see the market port."""
+    """Paid bonds behind one claim of a game; all bonds of a game where they cost nothing.
+
+    Filling it must cost more than any game is worth: see the market port.
+    """
     games: int = 1 << 20
     """Games that are not over yet."""
     cached: int = 4096

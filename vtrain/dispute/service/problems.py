@@ -77,6 +77,12 @@ class LimitedError(VtrainError):
     code = "limited"
 
 
+class ProblemError(VtrainError):
+    """A service answers with a problem that it has no business to name, or names none."""
+
+    code = "problem"
+
+
 class StallError(VtrainError):
     """A service answers, but time does not go on, or what is due does not come."""
 
@@ -137,9 +143,13 @@ def to_problem(error: VtrainError, status: int | None = None) -> dict[str, Any]:
 
 
 def from_problem(problem: Mapping[str, Any]) -> VtrainError:
-    """The error that a problem document tells of, of its own class where we know that."""
+    """The error that a problem document tells of, of its own class where it has a status.
+
+    ProblemError otherwise: nobody else's word is a verdict, or a fault that we have found.
+    """
     code = str(problem.get("code", ""))
-    found = next((cls for cls in _all_errors(VtrainError) if cls.code == code), VtrainError)
+    known = _all_errors(VtrainError) if code in STATUS else ()
+    found = next((cls for cls in known if cls.code == code), ProblemError)
     error = found(str(problem.get("detail", "")), where=str(problem.get("where", "")))
     with suppress(ValueError):
         attach_refusal(error, bytes.fromhex(str(problem.get("refusal", ""))))

@@ -75,11 +75,14 @@ def play(honest: OneMachine, liar: Player, solver: TraceProvider) -> Verdict:
         for move in liar.moves(game):
             game = apply(game, move, game.now)
         now = game.now
+        begun = honest.session.done
         for later, move in honest.answers(game):
             game = advance(game, max(game.now, now + later))
             if game.over or move.about not in (game.id, *game.sides, *game.asked):
                 continue  # too late, or overtaken
             game = apply(game, move, game.now)
+        busy = now + (honest.session.done - begun) * STEP
+        game = advance(game, max(game.now, busy))
         due = find_deadline(game)
         if game.moves == before.moves and due is not None:
             game = advance(game, max(due, game.now))

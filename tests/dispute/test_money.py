@@ -382,7 +382,7 @@ def test_a_false_friend_whom_nobody_refutes_takes_no_pay(run: Run) -> None:
     """
     liar, friend = make_liar(run, 4), make_traitor(run, run.truth, 3)
     genesis = make_game(run.task, run.truth, SOLVER)
-    actors = [
+    actors: list[Actor] = [
         Player(friend, ACCOMPLICE),
         Player(run.truth, HONEST),
         Only(Player(liar, CHALLENGER), lambda move: not isinstance(move, Bond) or not move.leaf),

@@ -76,7 +76,12 @@ class Player:
                 self._look(game, contest, root, asked, sides, tensors)
         steps = [contest.place.step for contest, _ in sides if contest.level == "trace"]
         self._provider.want(traces=steps, tensors=list(tensors))
-        yield from self._make(game, asked, sides)
+        # What is at hand first: whoever asks for a trace must not make everything else late.
+        logs = [item for item in asked if item[1].level == "log"]
+        yield from self._make(game, logs, [])
+        yield from self._make(game, [item for item in asked if item[1].level != "log"], sides)
+        for step, node in sorted(tensors):
+            self._provider.chunks(step, node)  # before it is asked for
 
     def _make(
         self,

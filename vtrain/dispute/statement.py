@@ -73,6 +73,7 @@ def compose(game: Game, contest_id: bytes, dispute_id: bytes, move: Open) -> byt
         sources = [graph.get_source_of_state(place.node)]
     # What has fallen, a content of the wrong form say, is not asked about.
     live = sorted(value for value, found in dispute.classes.items() if found.mask & contest.live)
+    claims: list[cbor.Value] = [*live, b"", b""]
     return cbor.encode(
         {
             "graph": {"root": genesis.graph_root, "size": genesis.nodes},
@@ -89,7 +90,7 @@ def compose(game: Game, contest_id: bytes, dispute_id: bytes, move: Open) -> byt
             "element": place.element,
             "block": max(place.block, 0),
             "before": before,
-            "claims": [*live, b"", b""][:2],
+            "claims": claims[:2],
         }
     )
 

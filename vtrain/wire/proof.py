@@ -16,7 +16,7 @@ CIRCUITS: Final = ("step", "tiles")
 CIRCUIT_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "step": ("step", "step-clamps"),
     "tiles": (
-        *("matmul-nn", "matmul-nt", "matmul-tn"),
+        *("matmul-nn", "matmul-nt", "matmul-tn", "mul"),
         *(f"rescale-i16-{n}" for n in range(5)),
         *(f"rescale-i32-{n}" for n in range(5)),
         *(f"rescale-i64-{n}" for n in range(1, 5)),

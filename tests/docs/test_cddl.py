@@ -256,15 +256,22 @@ def test_decoder_and_grammar_agree_on_mutated_documents(sample: Sample) -> None:
     assert refused > 20
 
 
-@pytest.mark.parametrize("sample", SAMPLES, ids=IDS)
-def test_a_map_in_another_order_is_refused(sample: Sample) -> None:
-    """The grammar knows no order: it is the canonical encoding's (format.md, section 5)."""
+def _get_first_map(sample: Sample) -> dict[str, cbor.Value]:
     value = cbor.decode(sample.encoded)
     first = value[0] if isinstance(value, list) else value
     assert isinstance(first, dict)
+    return first
+
+
+ORDERED = [sample for sample in SAMPLES if len(_get_first_map(sample)) > 1]
+"""A map of one field has one order."""
+
+
+@pytest.mark.parametrize("sample", ORDERED, ids=lambda sample: sample.rule)
+def test_a_map_in_another_order_is_refused(sample: Sample) -> None:
+    """The grammar knows no order: it is the canonical encoding's (format.md, section 5)."""
+    value, first = cbor.decode(sample.encoded), _get_first_map(sample)
     parts = [cbor.encode(key) + cbor.encode(item) for key, item in first.items()]
-    if len(parts) == 1:
-        pytest.skip("a map of one field has one order")
     swapped = bytes([0xA0 + len(parts)]) + b"".join([parts[1], parts[0], *parts[2:]])
     data = swapped if isinstance(value, dict) else b"\x81" + swapped
     with pytest.raises(EncodingError, match="out of order"):

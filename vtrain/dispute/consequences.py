@@ -643,10 +643,10 @@ class Work:
             touched[contest.id] = touched.get(contest.id, 0) | gone
         for contest_id, gone in touched.items():
             contest = self.contests[contest_id]
-            for dispute in contest.asking:
+            for dispute in sorted(contest.asking):  # so that the agenda has one shape
                 if any(found.mask & gone for found in contest.disputes[dispute].classes.values()):
                     self._dirty[contest_id, dispute] = True
-            for side in contest.sides:
+            for side in sorted(contest.sides):
                 self._check_side(contest, side)
             for below in contest.below:
                 self._dirty[contest_id, below] = True

@@ -64,7 +64,7 @@ from tests.dispute.service.logs import (
 from vtrain.attest.keys import generate_key
 from vtrain.dispute.client import DisputeClient, Follower
 from vtrain.dispute.game import find_verdict
-from vtrain.dispute.service.problems import BusyError, ServiceFaultError
+from vtrain.dispute.problems import BusyError, ServiceFaultError
 from vtrain.dispute.state import compute_game_id
 from vtrain.wire import structs
 from vtrain.wire.dispute import Clocks, Genesis, SignedMove

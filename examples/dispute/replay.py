@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from vtrain.dispute import Genesis, compute_game_id, find_statements, find_verdict, replay
-from vtrain.dispute.service.receipts import Chain, Page, to_moves
+from vtrain.dispute.receipts import Chain, Page, to_moves
 from vtrain.wire import structs
 from vtrain.wire.graph import decode_graph
 

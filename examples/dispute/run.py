@@ -24,8 +24,8 @@ from vtrain.attest.keys import generate_key, public_key
 from vtrain.demo.cheats import alter_gradient, train_falsely
 from vtrain.dispute.client import Follower, connect
 from vtrain.dispute.game import advance, find_verdict
+from vtrain.dispute.receipts import to_moves
 from vtrain.dispute.service import require_server
-from vtrain.dispute.service.receipts import to_moves
 from vtrain.dispute.state import Game, Place, Verdict
 from vtrain.dispute.transcript import find_statements, make, replay
 from vtrain.errors import RunError, VtrainError

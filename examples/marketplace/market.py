@@ -15,8 +15,8 @@ from threading import RLock
 from vtrain.attest.claims import verify_claim
 from vtrain.dispute import Arbiter, Genesis, make_bonds, make_clocks
 from vtrain.dispute.game import get_claim
-from vtrain.dispute.service.market import BondClaim, Notice, Settlement, compute_credits
-from vtrain.dispute.service.problems import BondRefusedError
+from vtrain.dispute.market import BondClaim, Notice, Settlement, compute_credits
+from vtrain.dispute.problems import BondRefusedError
 from vtrain.errors import VtrainError
 from vtrain.train.task import CompiledTask
 from vtrain.wire.claim import Claim, SignedClaim
@@ -44,7 +44,7 @@ class Deal:
 
 
 class Escrow:
-    """``vtrain.dispute.service.market.Market``: accounts, and what is held for games.
+    """``vtrain.dispute.market.Market``: accounts, and what is held for games.
 
     A solver is paid for one thing: the claim of the whole task that it delivered itself.  It gets
     price and stake back when that stands.  When it falls, the price goes back to the client,

@@ -19,7 +19,7 @@ from vtrain.attest.keys import public_key
 from vtrain.demo.lies import Lies, LyingSession, add_one
 from vtrain.dispute import Arbiter, Game, Player
 from vtrain.dispute.engine_provider import EngineProvider
-from vtrain.dispute.service.problems import BondRefusedError
+from vtrain.dispute.problems import BondRefusedError
 from vtrain.engines.registry import open_session
 from vtrain.errors import MoveRefusedError
 from vtrain.train.task import CompiledTask

@@ -40,8 +40,8 @@ from vtrain.dispute.game import (
 )
 from vtrain.dispute.genesis import make_genesis
 from vtrain.dispute.players import Player
+from vtrain.dispute.problems import BusyError
 from vtrain.dispute.provider import ClaimTree, MerkleTree, TraceProvider
-from vtrain.dispute.service.problems import BusyError
 from vtrain.dispute.state import Contest, Game, Verdict, compute_side_id
 from vtrain.engines.base import Session
 from vtrain.engines.registry import open_session

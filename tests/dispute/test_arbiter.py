@@ -34,22 +34,22 @@ from vtrain.dispute.arbiter import Arbiter, make_settlement
 from vtrain.dispute.engine_provider import EngineProvider
 from vtrain.dispute.game import find_verdict, sign, start
 from vtrain.dispute.genesis import make_genesis
-from vtrain.dispute.players import Player
-from vtrain.dispute.service.market import (
+from vtrain.dispute.market import (
     BondClaim,
     MemoryMarket,
     Notice,
     Settlement,
     compute_credits,
 )
-from vtrain.dispute.service.problems import (
+from vtrain.dispute.players import Player
+from vtrain.dispute.problems import (
     BondRefusedError,
     BusyError,
     NotFoundError,
     ServiceFaultError,
     TermsError,
 )
-from vtrain.dispute.service.receipts import Chain, Event, to_moves
+from vtrain.dispute.receipts import Chain, Event, to_moves
 from vtrain.dispute.state import Game
 from vtrain.dispute.transcript import replay
 from vtrain.engines.registry import open_session

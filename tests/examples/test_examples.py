@@ -35,8 +35,8 @@ from vtrain.attest.keys import generate_key, load_key, public_key
 from vtrain.demo.cheats import alter_gradient, train_falsely
 from vtrain.dispute import Arbiter, Player, compute_game_id, find_verdict, service
 from vtrain.dispute.client import Follower, connect
+from vtrain.dispute.market import MemoryMarket
 from vtrain.dispute.service.limits import LIMITS
-from vtrain.dispute.service.market import MemoryMarket
 from vtrain.dispute.statement import decode_ruling
 
 pytestmark = pytest.mark.slow

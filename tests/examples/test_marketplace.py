@@ -28,7 +28,7 @@ from tests.examples.running import run
 from vtrain.attest.keys import public_key
 from vtrain.dispute.arbiter import Arbiter, describe_bond, make_settlement
 from vtrain.dispute.game import apply
-from vtrain.dispute.service.problems import BondRefusedError, TermsError
+from vtrain.dispute.problems import BondRefusedError, TermsError
 from vtrain.dispute.state import Game
 from vtrain.errors import MoveRefusedError, SignatureError
 

@@ -24,7 +24,7 @@ from vtrain.wire.report import EXIT_CODES
 if TYPE_CHECKING:
     from vtrain.dispute.engine_provider import EngineProvider
     from vtrain.dispute.kept_states import Keep
-    from vtrain.dispute.service.receipts import Event
+    from vtrain.dispute.receipts import Event
     from vtrain.dispute.state import Fall, Game, Verdict
     from vtrain.wire.dispute import Bonds, Clocks, Genesis, SignedMove
 
@@ -120,7 +120,7 @@ def open_(
         make_genesis,
         measure_openings,
     )
-    from vtrain.dispute.service.problems import TermsError
+    from vtrain.dispute.problems import TermsError
     from vtrain.errors import SignatureError
     from vtrain.train.layout import RunPaths
     from vtrain.train.signed import read_claim, read_graph, read_task

@@ -89,9 +89,9 @@ def command(
     from dataclasses import replace
 
     from vtrain.attest.keys import load_key, public_key
+    from vtrain.dispute.market import MemoryMarket
     from vtrain.dispute.service.ledger import Ledger
     from vtrain.dispute.service.limits import LIMITS
-    from vtrain.dispute.service.market import MemoryMarket
     from vtrain.dispute.service.run import read_token, serve
     from vtrain.wire.dispute import Clocks
 

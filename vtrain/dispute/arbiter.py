@@ -18,6 +18,7 @@ from typing import Final
 
 from vtrain.attest.claims import compute_claim_digest, verify_claim
 from vtrain.attest.keys import PrivateKey, public_key
+from vtrain.dispute.clock import ServiceClock, Ticks, count_monotonic
 from vtrain.dispute.game import (
     advance,
     apply,
@@ -28,11 +29,10 @@ from vtrain.dispute.game import (
     start,
 )
 from vtrain.dispute.genesis import DEFAULT_CLOCKS, FREE, make_genesis
+from vtrain.dispute.market import BondClaim, Market, Notice, Settlement
 from vtrain.dispute.money import count_work, list_outcomes
-from vtrain.dispute.service.clock import ServiceClock, Ticks, count_monotonic
-from vtrain.dispute.service.market import BondClaim, Market, Notice, Settlement
-from vtrain.dispute.service.problems import BusyError, NotFoundError, TermsError
-from vtrain.dispute.service.receipts import (
+from vtrain.dispute.problems import BusyError, NotFoundError, TermsError
+from vtrain.dispute.receipts import (
     FIRST,
     Chain,
     Event,
@@ -228,7 +228,7 @@ class Arbiter:
     def transcript(self, game: bytes) -> tuple[Event, ...]:
         """All events of a game with their receipts; NotFoundError.
 
-        ``vtrain.dispute.service.receipts`` has what checks and replays them.
+        ``vtrain.dispute.receipts`` has what checks and replays them.
         """
         hosted = self._find(game)
         with hosted.turn:

@@ -16,8 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from vtrain.dispute.game import advance, apply, find_deadline, find_verdict, start
-from vtrain.dispute.service import require_client
-from vtrain.dispute.service.problems import (
+from vtrain.dispute.problems import (
     BusyError,
     NotFoundError,
     ProblemError,
@@ -27,7 +26,7 @@ from vtrain.dispute.service.problems import (
     find_refusal,
     from_problem,
 )
-from vtrain.dispute.service.receipts import (
+from vtrain.dispute.receipts import (
     Chain,
     Event,
     Opening,
@@ -39,6 +38,7 @@ from vtrain.dispute.service.receipts import (
     to_moves,
     verify_signed,
 )
+from vtrain.dispute.service import require_client
 from vtrain.dispute.state import DisputedGraph, Game, Verdict, compute_game_id
 from vtrain.dispute.transcript import make, replay
 from vtrain.errors import EncodingError, MoveRefusedError, SignatureError, VtrainError

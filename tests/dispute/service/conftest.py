@@ -10,9 +10,9 @@ import pytest
 
 from tests.dispute.service.logs import SERVICE_KEY
 from tests.dispute.service.postgres import PostgresServer, find_binaries
+from vtrain.dispute.market import Market, MemoryMarket
 from vtrain.dispute.service.games import GameService
 from vtrain.dispute.service.limits import LIMITS, Limits
-from vtrain.dispute.service.market import Market, MemoryMarket
 from vtrain.dispute.service.store import Store
 
 

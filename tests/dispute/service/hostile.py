@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from tests.dispute.service.logs import HONEST, get_documents, make_bond, make_log
 from vtrain.attest.keys import PrivateKey, public_key
 from vtrain.dispute.game import compute_move_digest
-from vtrain.dispute.service.receipts import Opening
+from vtrain.dispute.receipts import Opening
 from vtrain.wire import structs
 from vtrain.wire.dispute import Genesis, SignedMove
 

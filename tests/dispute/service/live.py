@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from vtrain.attest.keys import PrivateKey
+from vtrain.dispute.market import Market, MemoryMarket
 from vtrain.dispute.service.app import create_app
 from vtrain.dispute.service.games import GameService
 from vtrain.dispute.service.ledger import Ledger
 from vtrain.dispute.service.limits import LIMITS, Limits
-from vtrain.dispute.service.market import Market, MemoryMarket
 from vtrain.dispute.service.run import Running
 from vtrain.dispute.service.settler import Settler
 from vtrain.dispute.service.store import Store

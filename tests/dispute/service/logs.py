@@ -18,7 +18,7 @@ from vtrain.dispute.consequences import get_depth
 from vtrain.dispute.game import sign
 from vtrain.dispute.genesis import FREE, make_genesis
 from vtrain.dispute.provider import MerkleTree
-from vtrain.dispute.service.receipts import Opening
+from vtrain.dispute.receipts import Opening
 from vtrain.dispute.state import DisputedGraph, Game, compute_fact_id
 from vtrain.spec.domains import RUN_LOG
 from vtrain.train.task import CompiledTask

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tests.dispute.service.logs import LEAST
 from vtrain.attest.keys import load_key, public_key
+from vtrain.dispute.market import MemoryMarket
 from vtrain.dispute.service.limits import LIMITS
-from vtrain.dispute.service.market import MemoryMarket
 from vtrain.dispute.service.run import serve
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from vtrain.dispute.problems import LimitedError
 from vtrain.dispute.service.admission import Buckets, Budget, Turns, group_address
-from vtrain.dispute.service.problems import LimitedError
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:

@@ -41,13 +41,13 @@ from vtrain.commit import database
 from vtrain.dispute import game as rules
 from vtrain.dispute.client import DisputeClient, Follower
 from vtrain.dispute.client import connect as connect_client
+from vtrain.dispute.market import MemoryMarket
+from vtrain.dispute.problems import BusyError, TermsError, find_refusal
+from vtrain.dispute.receipts import SignedReceipt
 from vtrain.dispute.service import webhooks
 from vtrain.dispute.service.games import GameService
 from vtrain.dispute.service.limits import LIMITS
-from vtrain.dispute.service.market import MemoryMarket
-from vtrain.dispute.service.problems import BusyError, TermsError, find_refusal
 from vtrain.dispute.service.protocol import Connections
-from vtrain.dispute.service.receipts import SignedReceipt
 from vtrain.dispute.service.settler import Settler
 from vtrain.dispute.service.transport import TimedTransport
 from vtrain.dispute.service.webhooks import Courier

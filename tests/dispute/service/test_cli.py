@@ -29,9 +29,9 @@ from vtrain.dispute import client as clients
 from vtrain.dispute import service as package
 from vtrain.dispute.client import connect
 from vtrain.dispute.players import Player
+from vtrain.dispute.problems import BusyError
+from vtrain.dispute.receipts import Receipt
 from vtrain.dispute.service.limits import LIMITS
-from vtrain.dispute.service.problems import BusyError
-from vtrain.dispute.service.receipts import Receipt
 from vtrain.dispute.state import Fall, Place, Reason, Verdict
 from vtrain.errors import MissingExtraError
 from vtrain.train.runner import train

@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from tests.dispute.service.conftest import Bench
 from tests.dispute.service.logs import CLOCKS, make_log_genesis, make_opening
-from vtrain.dispute.service.clock import ServiceClock
+from vtrain.dispute.clock import ServiceClock
 from vtrain.dispute.service.games import GameService
 from vtrain.dispute.service.limits import LIMITS
 from vtrain.errors import StorageError

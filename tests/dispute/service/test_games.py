@@ -28,10 +28,8 @@ from tests.dispute.service.logs import (
 )
 from vtrain.attest.keys import public_key
 from vtrain.dispute.game import find_verdict, sign
-from vtrain.dispute.service.games import GameService
-from vtrain.dispute.service.limits import LIMITS
-from vtrain.dispute.service.market import BondClaim, MemoryMarket
-from vtrain.dispute.service.problems import (
+from vtrain.dispute.market import BondClaim, MemoryMarket
+from vtrain.dispute.problems import (
     BondRefusedError,
     BusyError,
     ConflictError,
@@ -39,12 +37,14 @@ from vtrain.dispute.service.problems import (
     TermsError,
     TooLargeError,
 )
-from vtrain.dispute.service.receipts import (
+from vtrain.dispute.receipts import (
     Chain,
     SignedReceipt,
     compute_body_digest,
     to_moves,
 )
+from vtrain.dispute.service.games import GameService
+from vtrain.dispute.service.limits import LIMITS
 from vtrain.dispute.service.store import Store
 from vtrain.dispute.state import Game, compute_game_id
 from vtrain.dispute.transcript import replay

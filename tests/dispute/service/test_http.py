@@ -29,8 +29,7 @@ from tests.dispute.service.logs import (
 from vtrain.attest.keys import public_key
 from vtrain.dispute.client import DisputeClient, Follower, connect
 from vtrain.dispute.game import find_verdict, sign
-from vtrain.dispute.service.limits import LIMITS
-from vtrain.dispute.service.problems import (
+from vtrain.dispute.problems import (
     BusyError,
     ForbiddenError,
     NotFoundError,
@@ -39,7 +38,8 @@ from vtrain.dispute.service.problems import (
     ServiceFaultError,
     TooLargeError,
 )
-from vtrain.dispute.service.receipts import Page
+from vtrain.dispute.receipts import Page
+from vtrain.dispute.service.limits import LIMITS
 from vtrain.dispute.state import compute_game_id
 from vtrain.errors import MoveRefusedError, SignatureError
 from vtrain.wire import structs

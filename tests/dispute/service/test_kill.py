@@ -29,8 +29,8 @@ from tests.dispute.service.logs import (
 from vtrain.attest.keys import generate_key, public_key
 from vtrain.dispute.client import DisputeClient, Follower
 from vtrain.dispute.game import find_verdict
-from vtrain.dispute.service.problems import BusyError
-from vtrain.dispute.service.receipts import SignedReceipt
+from vtrain.dispute.problems import BusyError
+from vtrain.dispute.receipts import SignedReceipt
 from vtrain.dispute.state import compute_game_id
 from vtrain.errors import MoveRefusedError
 from vtrain.wire import structs

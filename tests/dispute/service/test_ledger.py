@@ -27,14 +27,14 @@ from tests.dispute.service.logs import (
 from tests.dispute.service.postgres import PostgresServer
 from vtrain.attest.keys import public_key
 from vtrain.cli import run as call
-from vtrain.dispute.service.ledger import MOST, Balance, Ledger
-from vtrain.dispute.service.market import BondClaim
-from vtrain.dispute.service.problems import (
+from vtrain.dispute.market import BondClaim
+from vtrain.dispute.problems import (
     BondRefusedError,
     ConflictError,
     RequestError,
     find_refusal,
 )
+from vtrain.dispute.service.ledger import MOST, Balance, Ledger
 from vtrain.dispute.service.store import Store
 from vtrain.wire import structs
 

@@ -33,8 +33,7 @@ from tests.dispute.service.logs import (
 from vtrain.attest.keys import public_key
 from vtrain.dispute import client as clients
 from vtrain.dispute.client import DisputeClient, Follower, play, watch
-from vtrain.dispute.service.games import GameService
-from vtrain.dispute.service.problems import (
+from vtrain.dispute.problems import (
     BusyError,
     ProblemError,
     ServiceFaultError,
@@ -45,7 +44,7 @@ from vtrain.dispute.service.problems import (
     from_problem,
     to_problem,
 )
-from vtrain.dispute.service.receipts import (
+from vtrain.dispute.receipts import (
     Event,
     EventKind,
     Page,
@@ -63,6 +62,7 @@ from vtrain.dispute.service.receipts import (
     sign_time,
     verify_signed,
 )
+from vtrain.dispute.service.games import GameService
 from vtrain.errors import EncodingError, MoveRefusedError, VtrainError
 from vtrain.wire import structs
 

@@ -11,9 +11,9 @@ import pytest
 
 from tests.dispute.service.conftest import Bench
 from tests.dispute.service.logs import HONEST, make_bond, make_log, make_log_genesis, make_opening
+from vtrain.dispute.problems import NotFoundError, RequestError, TooLargeError
 from vtrain.dispute.service.games import GameService
 from vtrain.dispute.service.limits import LIMITS
-from vtrain.dispute.service.problems import NotFoundError, RequestError, TooLargeError
 from vtrain.dispute.service.webhooks import (
     FIRST_PAUSE,
     LONGEST_PAUSE,

@@ -1,6 +1,6 @@
 """The dispute service: games over HTTP, kept in a database (docs/service.md).
 
-``receipts``, ``problems``, ``limits`` and ``market`` need the base install alone; the rest needs
+``limits`` needs the base install alone; the rest needs
 the extra ``server``, and is imported only after :func:`require_server`.
 """
 

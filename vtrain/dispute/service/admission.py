@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import lru_cache
 from typing import Final
 
-from vtrain.dispute.service.problems import LimitedError
+from vtrain.dispute.problems import LimitedError
 
 _BUCKETS: Final = 1 << 16
 

@@ -28,12 +28,8 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from vtrain import __version__
-from vtrain.dispute.service import views
-from vtrain.dispute.service.admission import Buckets, Budget, Turns, group_address
-from vtrain.dispute.service.games import GameService
-from vtrain.dispute.service.ledger import Ledger
-from vtrain.dispute.service.market import Notice
-from vtrain.dispute.service.problems import (
+from vtrain.dispute.market import Notice
+from vtrain.dispute.problems import (
     MEDIA_TYPE,
     BusyError,
     ForbiddenError,
@@ -42,6 +38,10 @@ from vtrain.dispute.service.problems import (
     TooLargeError,
     to_problem,
 )
+from vtrain.dispute.service import views
+from vtrain.dispute.service.admission import Buckets, Budget, Turns, group_address
+from vtrain.dispute.service.games import GameService
+from vtrain.dispute.service.ledger import Ledger
 from vtrain.dispute.service.protocol import CONNECTION
 from vtrain.dispute.service.webhooks import Courier
 from vtrain.errors import VtrainError

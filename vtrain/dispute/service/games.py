@@ -31,13 +31,12 @@ from sqlalchemy import Connection, bindparam, case, func, insert, select, update
 from vtrain.attest.keys import PrivateKey, public_key, verify_signature
 from vtrain.commit.database import storing
 from vtrain.dispute import game as rules
+from vtrain.dispute import receipts
 from vtrain.dispute.arbiter import check_terms, describe_bond, make_settlement
+from vtrain.dispute.clock import ServiceClock, Ticks, count_monotonic
 from vtrain.dispute.genesis import make_genesis
-from vtrain.dispute.service import receipts, store
-from vtrain.dispute.service.clock import ServiceClock, Ticks, count_monotonic
-from vtrain.dispute.service.limits import LIMITS, Limits
-from vtrain.dispute.service.market import BondClaim, Market, Notice
-from vtrain.dispute.service.problems import (
+from vtrain.dispute.market import BondClaim, Market, Notice
+from vtrain.dispute.problems import (
     BondRefusedError,
     BusyError,
     ConflictError,
@@ -46,7 +45,7 @@ from vtrain.dispute.service.problems import (
     TooLargeError,
     attach_refusal,
 )
-from vtrain.dispute.service.receipts import (
+from vtrain.dispute.receipts import (
     Event,
     EventKind,
     Kept,
@@ -63,6 +62,8 @@ from vtrain.dispute.service.receipts import (
     sign_refusal,
     sign_time,
 )
+from vtrain.dispute.service import store
+from vtrain.dispute.service.limits import LIMITS, Limits
 from vtrain.dispute.service.writer import Writer
 from vtrain.dispute.state import DisputedGraph, Game, Verdict, compute_game_id
 from vtrain.errors import EncodingError, MoveRefusedError, SignatureError, StorageError, VtrainError

@@ -31,9 +31,9 @@ from sqlalchemy import (
 )
 
 from vtrain.commit.database import Database, make_metadata
+from vtrain.dispute.market import BondClaim, Notice, Settlement, compute_credits
+from vtrain.dispute.problems import BondRefusedError, ConflictError, RequestError
 from vtrain.dispute.service import store
-from vtrain.dispute.service.market import BondClaim, Notice, Settlement, compute_credits
-from vtrain.dispute.service.problems import BondRefusedError, ConflictError, RequestError
 from vtrain.wire.dispute import Genesis
 
 MIGRATIONS: Final = Path(__file__).parent / "ledger_migrations"

@@ -19,13 +19,13 @@ from fastapi import FastAPI
 
 from vtrain.attest.keys import PrivateKey
 from vtrain.commit.files import read_file
+from vtrain.dispute.market import Market
 from vtrain.dispute.service.admission import group_address
 from vtrain.dispute.service.app import create_app
 from vtrain.dispute.service.games import GameService
 from vtrain.dispute.service.ledger import Ledger
 from vtrain.dispute.service.limits import LIMITS as SERVICE_LIMITS
 from vtrain.dispute.service.limits import Limits
-from vtrain.dispute.service.market import Market
 from vtrain.dispute.service.protocol import Connections
 from vtrain.dispute.service.settler import Settler
 from vtrain.dispute.service.store import Store

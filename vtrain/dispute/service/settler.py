@@ -9,9 +9,9 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from vtrain.dispute.service.clock import Ticks, count_monotonic
+from vtrain.dispute.clock import Ticks, count_monotonic
+from vtrain.dispute.market import Notice
 from vtrain.dispute.service.games import GameService
-from vtrain.dispute.service.market import Notice
 from vtrain.dispute.service.rounds import Rounds
 from vtrain.printable import make_printable
 

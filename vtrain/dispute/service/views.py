@@ -10,9 +10,9 @@ from typing import Annotated, Final
 from pydantic import BaseModel, Field
 
 from vtrain.dispute.game import find_deadline, find_verdict
+from vtrain.dispute.receipts import Event
 from vtrain.dispute.service.games import Info, Loaded
 from vtrain.dispute.service.ledger import Balance
-from vtrain.dispute.service.receipts import Event
 from vtrain.dispute.service.webhooks import Hook
 from vtrain.dispute.state import Fall, Game, Verdict
 

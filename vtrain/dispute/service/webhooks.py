@@ -30,10 +30,10 @@ from typing import Any, Final
 import httpx
 from sqlalchemy import delete, exists, func, insert, or_, select, update
 
+from vtrain.dispute.problems import NotFoundError, RequestError, TooLargeError
 from vtrain.dispute.service import store
 from vtrain.dispute.service.games import GameService
 from vtrain.dispute.service.limits import Limits
-from vtrain.dispute.service.problems import NotFoundError, RequestError, TooLargeError
 from vtrain.dispute.service.rounds import Rounds
 from vtrain.dispute.service.transport import TOTAL, TimedTransport
 

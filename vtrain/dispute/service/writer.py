@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
 
-from vtrain.dispute.service.problems import BusyError
+from vtrain.dispute.problems import BusyError
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from vtrain.dispute.money import Settled
-from vtrain.dispute.service.problems import BondRefusedError
-from vtrain.dispute.service.receipts import EventKind
+from vtrain.dispute.problems import BondRefusedError
+from vtrain.dispute.receipts import EventKind
 from vtrain.dispute.state import Level, Verdict
 from vtrain.wire.dispute import Genesis
 

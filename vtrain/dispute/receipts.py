@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final, Literal, NamedTuple
 
 from vtrain.attest.keys import PrivateKey, public_key, verify_signature
-from vtrain.dispute.service.problems import ServiceFaultError
+from vtrain.dispute.problems import ServiceFaultError
 from vtrain.dispute.transcript import TimedMove
 from vtrain.errors import EncodingError, SignatureError
 from vtrain.spec.domains import RECEIPT, compute_domain_hash

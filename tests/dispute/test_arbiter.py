@@ -690,6 +690,20 @@ def test_a_verdict_that_could_not_be_recorded_comes_later(table: Table) -> None:
     assert table.arbiter.game(game).ends == CLOCKS.join
 
 
+def test_a_settled_game_can_be_forgotten_and_its_claim_is_not(table: Table) -> None:
+    game = table.open()
+    with pytest.raises(MoveRefusedError, match="not settled"):
+        table.arbiter.forget(game)
+    table.hands.at += CLOCKS.join + 1
+    assert table.arbiter.tick() is None
+    table.arbiter.forget(game)
+    for ask in (table.arbiter.game, table.arbiter.transcript, table.arbiter.forget):
+        with pytest.raises(NotFoundError):
+            ask(game)
+    assert table.open() == game
+    assert table.bank.calls.count("open") == 1
+
+
 def test_a_transcript_leads_to_the_same_verdict(table: Table) -> None:
     game = play_log_game(table)
     events = table.arbiter.transcript(game)

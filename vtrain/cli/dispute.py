@@ -256,6 +256,7 @@ def play(
     """
     from vtrain.attest.keys import load_key, public_key
     from vtrain.dispute import client as clients
+    from vtrain.dispute.background import Background
     from vtrain.dispute.players import Player
 
     private = load_key(key)
@@ -269,10 +270,9 @@ def play(
         ):
             with _naming_claim(run, defend):
                 _check_clocks(follower.game.genesis.clocks, provider)
-        with _naming_claim(run, defend):
-            verdict = clients.play(
-                follower, client, Player(provider, private), progress=_print_trouble
-            )
+        with _naming_claim(run, defend), Background(provider) as background:
+            player = Player(provider, private, background)
+            verdict = clients.play(follower, client, player, progress=_print_trouble)
     code = show_verdict(verdict, as_json)
     if follower.game.stands.get((game, public_key(private))) is None:
         # Whatever stands, it is nothing that this player had a part in.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vtrain.dispute.arbiter import Arbiter
+    from vtrain.dispute.background import Background
     from vtrain.dispute.game import advance, apply, find_deadline, find_verdict, start
     from vtrain.dispute.genesis import make_bonds, make_clocks, make_genesis
     from vtrain.dispute.money import Settled, list_outcomes
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Arbiter",
+    "Background",
     "Bonds",
     "Clocks",
     "Game",
@@ -50,6 +52,7 @@ __all__ = [
 
 _HOMES = {
     "vtrain.dispute.arbiter": {"Arbiter"},
+    "vtrain.dispute.background": {"Background"},
     "vtrain.dispute.game": {"advance", "apply", "find_deadline", "find_verdict", "start"},
     "vtrain.dispute.genesis": {"make_bonds", "make_clocks", "make_genesis"},
     "vtrain.dispute.money": {"Settled", "list_outcomes"},

@@ -141,10 +141,10 @@ class Arbiter:
 
         The window for joining runs from now on, so whoever is to join from this process should have
         its provider ready.  The same claim again gives the same game, whatever ``clocks`` and
-        ``bonds`` are given then; another claim about the same task is another game.  TermsError for
-        a claim that is not of the whole task, and for bonds of nothing unless it is said that the
-        game is ``free``; SignatureError, BondRefusedError from the market, the errors of
-        ``make_genesis``.
+        ``bonds`` are given then, also when it is forgotten; another claim about the same task is
+        another game.  TermsError for a claim that is not of the whole task, and for bonds of
+        nothing unless it is said that the game is ``free``; SignatureError, BondRefusedError from
+        the market, the errors of ``make_genesis``.
         """
         claim = compute_claim_digest(signed.claim)
         with self._opening:
@@ -233,6 +233,17 @@ class Arbiter:
         hosted = self._find(game)
         with hosted.turn:
             return tuple(hosted.events)
+
+    def forget(self, game: bytes) -> None:
+        """Hold a game no more, and none of its events; NotFoundError.
+
+        MoveRefusedError until it is settled.  Its claim stays known: it opens no other game.
+        """
+        hosted = self._find(game)
+        with hosted.turn:
+            if not hosted.done:
+                raise MoveRefusedError("is not settled yet", where="game")
+        self._games.pop(game, None)
 
     # --- moves
 

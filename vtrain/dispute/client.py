@@ -63,6 +63,8 @@ PATIENCE: Final = 3600.0
 """Seconds for which ``play`` and ``watch`` go on without a signed word that says anything new."""
 _PAGES: Final = 256
 """Pages of a transcript that one poll takes at most."""
+_PENDING: Final = 0.1
+"""Seconds after which a provider that computes something is asked again whether it is there."""
 _RETRY: Final = 0.5
 """Seconds before a service that was away is asked again."""
 
@@ -494,6 +496,8 @@ def play(
                 away |= isinstance(error, BusyError)
                 progress(follower.game, _describe_refusal(follower, client, signed, error))
         idle = _RETRY if away else min(wait, _until_deadline(follower.game))
+        if player.waits:
+            idle = min(idle, _PENDING)
         pause = 0.0 if sent else idle
 
 

@@ -5,14 +5,18 @@ What is asked for must be answered in time.  So states are kept beforehand, as m
 for (``vtrain.dispute.kept_states``), and how many steps an answer takes at most is known before a
 game is joined.  What is asked for in one commitment interval is computed in one pass over it, a
 *replay*.
+
+Replays are for one thread at a time.  Others may ask meanwhile, :meth:`EngineProvider.at_hand`, for
+what needs none.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from math import ceil
 from typing import TYPE_CHECKING, Any
@@ -24,7 +28,13 @@ from vtrain import _core
 from vtrain.commit.digest import compute_tensor_digests
 from vtrain.commit.state import compute_state_leaves, open_state_leaf
 from vtrain.dispute.kept_states import DEFAULT_KEEP, Keep, KeptStates
-from vtrain.dispute.provider import ChunkTree, ClaimTree, LeafOpening, MerkleTree
+from vtrain.dispute.provider import (
+    ChunkTree,
+    ClaimTree,
+    LeafOpening,
+    MerkleTree,
+    PendingError,
+)
 from vtrain.dispute.scratch import Recent, Scratch
 from vtrain.dispute.state import get_base_step
 from vtrain.engines.base import Session
@@ -120,6 +130,9 @@ class EngineProvider:
         self._leaves: Recent[list[StateLeaf]] = Recent(STATE_LEAVES_BYTES, always=True)
         self._batch_bytes = keep.memory_bytes // 4
         self._wanted: dict[int, _Wanted] = defaultdict(_Wanted)
+        self._wanted_lock = threading.Lock()
+        self._asking = threading.local()
+        self._interrupted = threading.Event()
         self.replays = 0
         """Passes over a commitment interval so far."""
         self.replayed_steps = 0
@@ -231,12 +244,35 @@ class EngineProvider:
         wanted in it, in one replay: the tensors with the inputs of their nodes, which an opening
         needs, and as many as may be held.
         """
-        for step in traces:
-            wanted = self._wanted[self._base_of(step)]
-            wanted.traced = max(wanted.traced, step)
-        for step, node in tensors:
-            wanted = self._wanted[self._base_of(step)]
-            wanted.nodes[step].update([node, *self._inputs(node)])
+        with self._wanted_lock:
+            for step in traces:
+                wanted = self._wanted[self._base_of(step)]
+                wanted.traced = max(wanted.traced, step)
+            for step, node in tensors:
+                wanted = self._wanted[self._base_of(step)]
+                wanted.nodes[step].update([node, *self._inputs(node)])
+
+    @contextmanager
+    def at_hand(self) -> Iterator[None]:
+        """What this thread asks for within raises PendingError where it needs a replay."""
+        self._asking.at_hand = True
+        try:
+            yield
+        finally:
+            self._asking.at_hand = False
+
+    @contextmanager
+    def interrupted(self) -> Iterator[None]:
+        """A replay of another thread ends with PendingError within a step."""
+        self._interrupted.set()
+        try:
+            yield
+        finally:
+            self._interrupted.clear()
+
+    def _check_may_replay(self) -> None:
+        if getattr(self._asking, "at_hand", False):
+            raise PendingError("needs a replay")
 
     # --- the trees
 
@@ -304,8 +340,9 @@ class EngineProvider:
     def _open_row(self, index: int) -> Row:
         table = self._table()
         if self._rows is None:
-            self._rows = _core.MerkleTree(SAMPLES)
-            self._rows.extend_fixed(np.ascontiguousarray(table), table.shape[1])
+            rows = _core.MerkleTree(SAMPLES)
+            rows.extend_fixed(np.ascontiguousarray(table), table.shape[1])
+            self._rows = rows  # whole, before another thread sees it
         path = self._rows.inclusion_path(index, len(table))
         return Row(index, table[index].tobytes(), tuple(path))
 
@@ -318,6 +355,7 @@ class EngineProvider:
     def _state_leaves(self, done: int) -> list[StateLeaf]:
         leaves = self._leaves.get(done)
         if leaves is None:
+            self._check_may_replay()
             exponents = {
                 state: self._task.graph.type_of(ref).exponent
                 for state, ref in self._task.graph.states().items()
@@ -353,13 +391,15 @@ class EngineProvider:
     def _tensors_of(self, step: int, nodes: Sequence[int]) -> list[Array]:
         """Outputs of several nodes of one step, in one replay at most."""
         found = {}
-        waiting = self._wanted[self._base_of(step)].nodes
         for node in set(nodes):
-            waiting[step].discard(node)
             held = self._scratch.get(("tensor", step, node))
             if held is not None:
                 found[node] = held[0]
         missing = [node for node in dict.fromkeys(nodes) if node not in found]
+        if missing:
+            self._check_may_replay()
+        with self._wanted_lock:
+            self._wanted[self._base_of(step)].nodes[step].difference_update(nodes)
         if missing:
             found |= self._replay(self._base_of(step), step, missing).tensors
         return [found[node] for node in nodes]
@@ -370,6 +410,7 @@ class EngineProvider:
         count = (step - base) * len(self._task.graph.nodes)
         held = self._scratch.get(("trace", base))
         if held is None or len(held[0]) < count:
+            self._check_may_replay()
             return self._replay(base, step, None).digests[:count]
         return held[0][:count]
 
@@ -378,12 +419,13 @@ class EngineProvider:
 
         Asked for are the tensors ``asked`` of ``step``, or its trace where that is None.
         """
-        wanted = self._wanted[base]
-        traced = step if asked is None else 0
-        if wanted.traced > traced and not self._is_traced(base, wanted.traced):
-            traced = wanted.traced
-        wanted.traced = 0
-        todo = self._plan(wanted, {step: list(asked)} if asked else {})
+        with self._wanted_lock:
+            wanted = self._wanted[base]
+            traced = step if asked is None else 0
+            if wanted.traced > traced and not self._is_traced(base, wanted.traced):
+                traced = wanted.traced
+            wanted.traced = 0
+            todo = self._plan(wanted, {step: list(asked)} if asked else {})
         first = base + 1 if traced else min(todo)
         if not base <= self._at < first:
             self._go_to(base)
@@ -487,6 +529,8 @@ class EngineProvider:
             raise RunError("does not come out as the log says", where=f"step {self._at}")
         with suppress(StorageError):  # an answer is due, and needs no disk
             self._keep()
+        if self._interrupted.is_set():
+            raise PendingError("was interrupted")
 
     def _keep(self) -> None:
         """Keep the state that the session holds, if it is to be: also one that was damaged."""

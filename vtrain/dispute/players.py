@@ -19,12 +19,14 @@ player who crashes says the same again and needs no memory of what it said.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from vtrain.attest.keys import PrivateKey, public_key
 from vtrain.dispute.consequences import get_depth
 from vtrain.dispute.game import sign
-from vtrain.dispute.provider import ClaimTree, TraceProvider
+from vtrain.dispute.provider import ClaimTree, PendingError, TraceProvider
 from vtrain.dispute.state import (
     Contest,
     Dispute,
@@ -36,16 +38,28 @@ from vtrain.dispute.state import (
 )
 from vtrain.wire.dispute import Bond, InputOpening, Member, Move, Open, Reveal, SignedMove
 
+if TYPE_CHECKING:
+    from vtrain.dispute.background import Background
+
 About = tuple[bytes, Move]
 """A move, and what it answers."""
+T = TypeVar("T")
 
 
 class Player:
-    """Plays for the claim of ``provider`` with ``key``, in one game."""
+    """Plays for the claim of ``provider`` with ``key``, in one game.
 
-    def __init__(self, provider: TraceProvider, key: PrivateKey) -> None:
-        self._provider, self._key = provider, key
+    With a ``background`` for the provider, what needs a replay holds up nothing else; without one
+    it is done as soon as it is owed.
+    """
+
+    def __init__(
+        self, provider: TraceProvider, key: PrivateKey, background: Background | None = None
+    ) -> None:
+        self._provider, self._key, self._background = provider, key, background
         self._party = public_key(key)
+        self.waits = False
+        """Was something owed that is still being computed, when moves were last asked for?"""
 
     @property
     def party(self) -> bytes:
@@ -55,8 +69,12 @@ class Player:
     def moves(self, game: Game) -> Iterator[SignedMove]:
         """What the claim owes in ``game`` now: all of it may be sent in any order.
 
-        What was asked first comes first.
+        What was asked first comes first.  What is still being computed is left out, and
+        :attr:`waits` is set: it is owed still when moves are asked for again.
         """
+        self.waits = False
+        if self._background is not None:
+            self._background.begin_turn()
         if game.over:
             return
         root = self._provider.log().root
@@ -81,7 +99,22 @@ class Player:
         yield from self._make(game, logs, [])
         yield from self._make(game, [item for item in asked if item[1].level != "log"], sides)
         for step, node in sorted(tensors):
-            self._provider.chunks(step, node)  # before it is asked for
+            # Before it is asked for.
+            self._find((step, node), partial(self._trace_tensor, step, node))
+
+    def _find(self, key: Hashable, compute: Callable[[], T]) -> T | None:
+        """What ``compute`` gives by the provider, or None where that is still being computed."""
+        if self._background is None:
+            return compute()
+        try:
+            return self._background.find(key, compute)
+        except PendingError:
+            self.waits = True
+            return None
+
+    def _trace_tensor(self, step: int, node: int) -> None:
+        """Have a tensor at hand."""
+        self._provider.chunks(step, node)
 
     def _make(
         self,
@@ -92,22 +125,28 @@ class Player:
         """The moves that answer what is asked, and back sub-claims of sides."""
         asked.sort(key=lambda item: (item[0], item[2].id))
         for contest, value in sides:
-            about, move = self._bond(game, contest, value)
-            yield sign(game.id, about, move, self._key)
+            about = compute_side_id(contest.id, value)
+            bond = self._find(about, partial(self._bond, game, contest))
+            if bond is not None:
+                yield sign(game.id, about, bond, self._key)
         answered: set[bytes] = set()
         for _, contest, dispute in asked:
             about = dispute.id
             if not dispute.leaf:
-                tree = self._tree(dispute.tree, contest, dispute.place)
                 about = compute_fact_id(dispute, self._get_value(game, contest, dispute))
             if about in answered:
                 continue
             answered.add(about)
-            if dispute.leaf:
-                yield sign(game.id, about, self._open(game, contest, dispute), self._key)
-            else:
-                items = tree.frontier(dispute.start, dispute.end, get_depth(game.genesis))
-                yield sign(game.id, about, Reveal(items), self._key)
+            move = self._find(about, partial(self._answer, game, contest, dispute))
+            if move is not None:
+                yield sign(game.id, about, move, self._key)
+
+    def _answer(self, game: Game, contest: Contest, dispute: Dispute) -> Move:
+        """What is asked of this player's claim in a dispute."""
+        if dispute.leaf:
+            return self._open(game, contest, dispute)
+        tree = self._tree(dispute.tree, contest, dispute.place)
+        return Reveal(tree.frontier(dispute.start, dispute.end, get_depth(game.genesis)))
 
     def _look(
         self,
@@ -126,10 +165,7 @@ class Player:
         own = 1 << contest.index[root]
         if not own & contest.live:
             return
-        for dispute in map(contest.disputes.__getitem__, contest.tensors):
-            live = [found.mask & contest.live for found in dispute.classes.values()]
-            if any(own & claims for claims in live) and contest.crosses(own, sum(live) & ~own):
-                tensors[dispute.place.step, dispute.place.node] = None
+        tensors.update(dict.fromkeys(_find_tensors(contest, own)))
         if game.find_own(contest, self._party) == own:
             for dispute_id in contest.asking:
                 dispute = contest.disputes[dispute_id]
@@ -143,8 +179,10 @@ class Player:
             side = None if value is None else below.sides.get(compute_side_id(below.id, value))
             if value is None or side is None or side.closes < 0:
                 continue
-            tree = self._tree(below.level, below, below.place)
-            known = below.index.get(tree.root)
+            sub_claim = self._find(below.id, partial(self._get_root, below))
+            if sub_claim is None:
+                continue
+            known = below.index.get(sub_claim)
             claim = None if known is None else below.claims[known]
             if (below.id, self._party) not in game.stands:
                 stands = claim is not None and claim.fall is None
@@ -152,21 +190,24 @@ class Player:
                 if stands or (may_come and side.closes >= game.now):
                     sides.append((below, value))
             if known is not None:
-                self._look(game, below, tree.root, asked, sides, tensors)
+                self._look(game, below, sub_claim, asked, sides, tensors)
 
     def _get_value(self, game: Game, contest: Contest, dispute: Dispute) -> bytes:
         """What this player's claim has where a dispute is."""
         own = game.find_own(contest, self._party)
         return next(value for value, found in dispute.classes.items() if found.mask & own)
 
-    def _bond(self, game: Game, contest: Contest, value: bytes) -> tuple[bytes, Bond]:
+    def _get_root(self, contest: Contest) -> bytes:
+        """The root of this player's claim in a contest."""
+        return self._tree(contest.level, contest, contest.place).root
+
+    def _bond(self, game: Game, contest: Contest) -> Bond:
         """The true sub-claim, which ends in what its side claims."""
         tree = self._tree(contest.level, contest, contest.place)
         at = contest.size - 1
         if contest.level == "trace":
             at = contest.size - game.genesis.nodes + game.genesis.record_node
-        about = compute_side_id(contest.id, value)
-        return about, Bond(tree.root, tree.leaf(at), tree.path(at))
+        return Bond(tree.root, tree.leaf(at), tree.path(at))
 
     def _open(self, game: Game, contest: Contest, dispute: Dispute) -> Open:
         trace, terms, before = contest, None, None
@@ -222,6 +263,14 @@ class Player:
                 return self._provider.chunks(place.step, place.node)
             case _:
                 return self._provider.terms(place.step, place.node, contest.place.element)
+
+
+def _find_tensors(contest: Contest, own: int) -> Iterator[tuple[int, int]]:
+    """Tensors, by step and node, in which the claim with the bit ``own`` is against another."""
+    for dispute in map(contest.disputes.__getitem__, contest.tensors):
+        live = [found.mask & contest.live for found in dispute.classes.values()]
+        if any(own & claims for claims in live) and contest.crosses(own, sum(live) & ~own):
+            yield dispute.place.step, dispute.place.node
 
 
 def _member(tree: ClaimTree, index: int) -> Member:

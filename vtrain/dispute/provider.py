@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from vtrain import _core
 from vtrain.commit.digest import as_buffer
+from vtrain.errors import VtrainError
 from vtrain.spec.frontier import compute_ranges
 from vtrain.wire.dispute import Chunk, Member, Row
 
@@ -48,6 +49,10 @@ class LeafOpening:
     chunks: tuple[tuple[Chunk, ...], ...]
     rows: tuple[Row, ...]
     state_leaf: Member | None
+
+
+class PendingError(VtrainError):
+    """What was asked for is being computed: ask again later, and for other things meanwhile."""
 
 
 class TraceProvider(Protocol):

@@ -1,11 +1,13 @@
 """Arrays that may be asked for again: in memory as far as a bound goes, then on disk, then nowhere.
 
 Everything here can be computed again, so that nothing here is ever waited for, missed or trusted:
-what is read back is held against the digest of what was written.
+what is read back is held against the digest of what was written.  All of it may be used by several
+threads at once.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
@@ -39,6 +41,7 @@ class Recent(Generic[V]):
         always: bool = False,
     ) -> None:
         self._limit, self._drop, self._always = limit, drop, always
+        self._lock = threading.RLock()
         self._values: OrderedDict[Hashable, tuple[V, int]] = OrderedDict()
         self.held = 0
         """Bytes of all values."""
@@ -48,36 +51,41 @@ class Recent(Generic[V]):
 
     def get(self, key: Hashable) -> V | None:
         """The value, if it is there."""
-        if key not in self._values:
-            return None
-        self._values.move_to_end(key)
-        return self._values[key][0]
+        with self._lock:
+            if key not in self._values:
+                return None
+            self._values.move_to_end(key)
+            return self._values[key][0]
 
     def peek(self, key: Hashable) -> V | None:
         """The value, if it is there; that does not count as using it."""
-        return self._values[key][0] if key in self._values else None
+        with self._lock:
+            return self._values[key][0] if key in self._values else None
 
     def put(self, key: Hashable, value: V, size: int) -> None:
         """Hold a value of ``size`` bytes; one of more than the limit is dropped at once."""
-        self.remove(key)
-        if size > self._limit and not self._always:
-            self._drop(key, value)
-            return
-        self.make_room(size)
-        self._values[key] = value, size
-        self.held += size
+        with self._lock:
+            self.remove(key)
+            if size > self._limit and not self._always:
+                self._drop(key, value)
+                return
+            self.make_room(size)
+            self._values[key] = value, size
+            self.held += size
 
     def make_room(self, size: int) -> None:
         """Drop the values used longest ago until ``size`` bytes more are within the limit."""
-        while self._values and self.held + size > self._limit:
-            oldest = next(iter(self._values))
-            self._drop(oldest, self.remove(oldest))
+        with self._lock:
+            while self._values and self.held + size > self._limit:
+                oldest = next(iter(self._values))
+                self._drop(oldest, self.remove(oldest))
 
     def remove(self, key: Hashable) -> Any:
         """Hold a value no more; it, or None."""
-        value, size = self._values.pop(key, (None, 0))
-        self.held -= size
-        return value
+        with self._lock:
+            value, size = self._values.pop(key, (None, 0))
+            self.held -= size
+            return value
 
 
 @dataclass(frozen=True)
@@ -103,6 +111,7 @@ class Scratch:
         self._memory: Recent[list[Array]] = Recent(memory_bytes, self._spill)
         self._disk: Recent[_Spilled] = Recent(disk_bytes, self._unlink)
         self._count = 0
+        self._lock = threading.RLock()
         self.capacity = max(memory_bytes, disk_bytes)
         """Bytes that are surely all there after they were put in one after the other."""
 
@@ -117,32 +126,35 @@ class Scratch:
         return self._disk.held
 
     def __contains__(self, key: Hashable) -> bool:
-        return key in self._memory or key in self._disk
+        with self._lock:
+            return key in self._memory or key in self._disk
 
     def put(self, key: Hashable, arrays: Sequence[Array]) -> None:
         """Hold ``arrays`` under ``key``, as long as there is room, instead of what was there."""
-        spilled = self._disk.remove(key)
-        if spilled is not None:
-            self._unlink(key, spilled)
-        self._memory.put(key, list(arrays), sum(array.nbytes for array in arrays))
+        with self._lock:
+            spilled = self._disk.remove(key)
+            if spilled is not None:
+                self._unlink(key, spilled)
+            self._memory.put(key, list(arrays), sum(array.nbytes for array in arrays))
 
     def get(self, key: Hashable) -> list[Array] | None:
         """The arrays under ``key``; None when there are none, or the disk did not keep them."""
-        arrays = self._memory.get(key)
-        if arrays is not None:
+        with self._lock:
+            arrays = self._memory.get(key)
+            if arrays is not None:
+                return arrays
+            # What was asked for is no more likely to be asked for again than what was not yet: what
+            # was written first goes first.
+            spilled = self._disk.peek(key)
+            if spilled is None:
+                return None
+            try:
+                arrays = _read(spilled)
+            except VtrainError:
+                self._unlink(key, self._disk.remove(key))
+                return None
+            self._memory.put(key, arrays, spilled.size)
             return arrays
-        # What was asked for is no more likely to be asked for again than what was not yet: what
-        # was written first goes first.
-        spilled = self._disk.peek(key)
-        if spilled is None:
-            return None
-        try:
-            arrays = _read(spilled)
-        except VtrainError:
-            self._unlink(key, self._disk.remove(key))
-            return None
-        self._memory.put(key, arrays, spilled.size)
-        return arrays
 
     def _spill(self, key: Hashable, arrays: list[Array]) -> None:
         size = sum(array.nbytes for array in arrays)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from immutables import Map
+from sqlalchemy import update
 
 from tests.dispute.arena import make_key
 from tests.dispute.service.conftest import Bench
@@ -17,6 +18,7 @@ from tests.dispute.service.logs import (
     BROKEN,
     CLOCKS,
     HONEST,
+    SERVICE_KEY,
     LogPlayer,
     get_graph,
     make_bond,
@@ -43,6 +45,7 @@ from vtrain.dispute.receipts import (
     compute_body_digest,
     to_moves,
 )
+from vtrain.dispute.service import store as tables
 from vtrain.dispute.service.games import GameService
 from vtrain.dispute.service.limits import LIMITS
 from vtrain.dispute.service.store import Store
@@ -290,6 +293,19 @@ def test_another_key_cannot_go_on_with_the_receipts(bench: Bench, service: GameS
     store = bench.store(service)
     with pytest.raises(StorageError, match="another service key"):
         GameService(store, make_key(98), MemoryMarket())
+
+
+def test_all_who_serve_a_database_agree_on_bonds(bench: Bench, service: GameService) -> None:
+    """A service without the deposits would end games whose bonds are locked there for ever."""
+    store = bench.store(service)
+    with pytest.raises(StorageError, match="free of bonds: serve it so"):
+        GameService(store, SERVICE_KEY, MemoryMarket())
+    with store.write() as connection:
+        connection.execute(update(tables.service).values(free=None))  # as before the column
+    first = GameService(store, SERVICE_KEY, MemoryMarket())
+    first.close()
+    with pytest.raises(StorageError, match="with bonds, which are locked"):
+        bench.start()
 
 
 def test_limits(bench: Bench) -> None:

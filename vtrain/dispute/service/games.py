@@ -182,8 +182,9 @@ class GameService:
 
     Bonds of games cost something, unless they may be ``free``.
     ``listen`` is called with the notices of every committed transaction, other processes' among
-    them.  StorageError when the database is of another service key: its chains of receipts could
-    not go on.
+    them.  StorageError when the database is of another service key, whose chains of receipts could
+    not go on, or was served ``free`` and is not to be, or the other way round: bonds that were
+    locked would never be settled.
     """
 
     def __init__(
@@ -222,12 +223,22 @@ class GameService:
             if row is None:
                 connection.execute(
                     insert(store.service).values(
-                        id=1, clock=0, key=self.public, writer=self._me, turn=0
+                        id=1,
+                        clock=0,
+                        key=self.public,
+                        writer=self._me,
+                        turn=0,
+                        free=self._free,
                     )
                 )
                 return 0
             if bytes(row.key) != self.public:
                 raise StorageError("is the database of another service key", where="db")
+            if row.free is None:
+                connection.execute(update(store.service).values(free=self._free))
+            elif bool(row.free) != self._free:
+                was = "free of bonds" if row.free else "with bonds, which are locked somewhere"
+                raise StorageError(f"is the database of games {was}: serve it so", where="db")
             return int(row.clock)
 
     def close(self) -> None:

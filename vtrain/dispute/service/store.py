@@ -42,9 +42,10 @@ service = Table(
     Column("key", LargeBinary(32), nullable=False),
     Column("writer", LargeBinary(16), nullable=False),
     Column("turn", BigInteger, nullable=False),
+    Column("free", Integer),
 )
 """One row: the persisted time (see ``clock``), the public key of the receipts, which process wrote
-last, and how often that was another one than before."""
+last, how often that was another one than before, and whether bonds may cost nothing."""
 
 documents = Table(
     "documents",

@@ -78,8 +78,8 @@ def to_value(item: object) -> cbor.Value:
     if is_dataclass(item) and not isinstance(item, type):
         absent = _left_out(type(item))
         return {
-            name: _optional(getattr(item, name), hint)
-            for name, hint in _hints(type(item)).items()
+            name: _optional(getattr(item, name)) if optional else to_value(getattr(item, name))
+            for name, optional in _optionals(type(item)).items()
             if name not in absent or getattr(item, name) != absent[name]
         }
     raise EncodingError(f"{type(item).__name__} has no encoding", where=type(item).__name__)
@@ -101,10 +101,8 @@ def decode(cls: type[T], data: bytes, where: str) -> T:
     return from_value(cls, cbor.decode(data), where)
 
 
-def _optional(item: object, hint: Any) -> cbor.Value:
-    if _is_optional(hint):
-        return [] if item is None else [to_value(item)]
-    return to_value(item)
+def _optional(item: object) -> cbor.Value:
+    return [] if item is None else [to_value(item)]
 
 
 def _is_optional(hint: Any) -> bool:
@@ -115,6 +113,12 @@ def _is_optional(hint: Any) -> bool:
 def _hints(cls: type) -> dict[str, Any]:
     hints = get_type_hints(cls, include_extras=True)
     return {field.name: hints[field.name] for field in fields(cls)}
+
+
+@cache
+def _optionals(cls: type) -> dict[str, bool]:
+    """May a field be None?"""
+    return {name: _is_optional(hint) for name, hint in _hints(cls).items()}
 
 
 @cache

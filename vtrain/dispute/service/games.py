@@ -482,7 +482,8 @@ class GameService:
         loaded = self._load(batch.connection, game_id, batch.loaded)
         at = loaded.time(batch.now)
         try:
-            game = rules.apply(loaded.game, offer.signed, at)
+            # The signature has been looked at by ``submit``.
+            game = rules.apply_verified(loaded.game, offer.signed, at)
             self._check_bond(loaded.game, game, offer, locked)
         except VtrainError as error:
             # Refused after all: something came between.  Perhaps this very move.

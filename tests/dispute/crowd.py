@@ -18,6 +18,7 @@ from tests.dispute.toy import BONDS, CLOCKS, Lie, ToyProvider, ToyRun, make_toy_
 from vtrain.attest.keys import PrivateKey, public_key
 from vtrain.dispute.game import advance, apply, find_deadline, find_verdict, sign, start
 from vtrain.dispute.players import Player
+from vtrain.dispute.provider import TraceProvider
 from vtrain.dispute.state import (
     Contest,
     Dispute,
@@ -47,7 +48,7 @@ class Paced(Player):
 
     def __init__(
         self,
-        provider: ToyProvider,
+        provider: TraceProvider,
         key: PrivateKey,
         pace: Pace = "prompt",
         latency: int = 1,

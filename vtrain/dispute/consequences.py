@@ -284,7 +284,7 @@ class Work:
             return
         allies = contest.find_allies(claims)
         parted: dict[int, dict[bytes, int]] = {}
-        for rival in dispute.classes.values():
+        for _, rival in sorted(dispute.classes.items()):  # who comes where first is told by no map
             live = rival.mask & contest.live
             if rival.items is None or rival.items == mine or not live & ~allies:
                 continue

@@ -1,0 +1,1271 @@
+"""Writes ``games/``: whole games of disputes, move by move, with what follows from each.
+
+``python -m tests.vectors.generate_games`` plays games about a tiny run of its own, and writes them;
+``--check`` compares and exits 1 when one differs.  README.md documents the format.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from blake3 import blake3
+from onnx import helper, numpy_helper
+
+from tests.dispute.actors import Hijacker, Only, Quiet
+from tests.dispute.arena import Actor, Sleeper, make_key
+from tests.dispute.claims import Patched, bump
+from tests.dispute.crowd import Paced
+from tests.tasks import CLASSES, make_samples
+from tests.vectors.generate_statements import splice
+from vtrain import _core
+from vtrain.attest.claims import sign_claim
+from vtrain.attest.keys import PrivateKey, public_key
+from vtrain.commit.state import compute_root_of_state
+from vtrain.demo.lies import Lies, LyingSession
+from vtrain.dispute.engine_provider import EngineProvider
+from vtrain.dispute.game import (
+    advance,
+    apply,
+    compute_move_digest,
+    find_deadline,
+    find_verdict,
+    sign,
+    start,
+)
+from vtrain.dispute.genesis import make_genesis
+from vtrain.dispute.money import count_work, list_outcomes
+from vtrain.dispute.players import Player
+from vtrain.dispute.provider import MerkleTree, TraceProvider
+from vtrain.dispute.receipts import compute_body_digest
+from vtrain.dispute.state import (
+    Contest,
+    DisputedGraph,
+    Fall,
+    Game,
+    compute_side_id,
+)
+from vtrain.dispute.statement import compose, decode_ruling
+from vtrain.errors import VtrainError
+from vtrain.graph.builder import FixedExponents, GraphBuilder
+from vtrain.graph.calibration import calibrate
+from vtrain.graph.onnx_import import import_onnx
+from vtrain.graph.step import Affine, Momentum, StepPlan, compute_initial_state, emit_step
+from vtrain.spec.commitment import compute_graph_root, compute_tensor_digest
+from vtrain.spec.domains import TERMS
+from vtrain.train.task import CompiledTask
+from vtrain.wire import structs
+from vtrain.wire.claim import Claim
+from vtrain.wire.dispute import (
+    MAX_BOND,
+    Bond,
+    Bonds,
+    Clocks,
+    Genesis,
+    Member,
+    Move,
+    Open,
+    Reveal,
+    SignedMove,
+    decode_move,
+)
+from vtrain.wire.graph import encode_graph
+from vtrain.wire.record import StepRecord, decode_record
+from vtrain.wire.task import LAW_VERSION, TaskSpec
+
+FOLDER = Path(__file__).with_name("games")
+SIDE, BATCH, STEPS, EVERY = 16, 10, 9, 3
+CLOCKS = Clocks(
+    join=1000, trace=600, terms=300, budget=500, grace=40, answer=3, opening=7, replay=50
+)
+BONDS = Bonds(log=1009, trace=103, terms=11)
+OPENED = 5000
+SOLVER, OTHER, THIRD, FOURTH, FIFTH, SIXTH, STRANGER = KEYS = tuple(map(make_key, range(1, 8)))
+HOST = make_key(20)
+SIGNATURE = 64
+Json = Any
+Array = npt.NDArray[Any]
+
+
+# --- a run of few nodes, in which the sum over a window takes eight blocks of one chunk
+
+
+@cache
+def make_task() -> CompiledTask:
+    """The mean of an image and a linear layer on it, trained for nine steps."""
+    rng = np.random.default_rng(1)
+    weight = rng.uniform(-1, 1, (CLASSES, 1)).astype(np.float32)
+    nodes = [
+        helper.make_node("AveragePool", ["x"], ["p"], "pool", kernel_shape=[SIDE, SIDE]),
+        helper.make_node("Flatten", ["p"], ["f"], "flatten"),
+        helper.make_node("Gemm", ["f", "w", "b"], ["logits"], "fc", transB=1),
+    ]
+    float32 = onnx.TensorProto.FLOAT
+    graph = helper.make_graph(
+        nodes,
+        "mean",
+        [helper.make_tensor_value_info("x", float32, ["batch", 1, SIDE, SIDE])],
+        [helper.make_tensor_value_info("logits", float32, ["batch", CLASSES])],
+        [
+            numpy_helper.from_array(weight, "w"),
+            numpy_helper.from_array(np.zeros(CLASSES, np.float32), "b"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return compile_model(bytes(model.SerializeToString(deterministic=True)))
+
+
+def compile_model(model_bytes: bytes) -> CompiledTask:
+    """The task that trains the model."""
+    model = import_onnx(model_bytes)
+    data = make_samples(model.input_shape, 2 * BATCH, 7)
+    plan = StepPlan(
+        data=data.spec,
+        prepare=Affine(multiplier=257, offset=0, shift=1, exponent=15),
+        loss="cross_entropy",
+        optimizer=Momentum(decay=round(2**16 * 0.1), starts=(0,), rates=(40960,), exponent=22),
+        seed=7,
+        batch=BATCH,
+        commit_every=EVERY,
+    )
+    state = compute_initial_state(model.params)
+
+    def emit(builder: GraphBuilder) -> None:
+        emit_step(builder, plan, model)
+
+    exponents = calibrate(emit, state, data, steps=4, margin=3).exponents
+    builder = GraphBuilder(FixedExponents(exponents))
+    emit(builder)
+    graph = builder.graph()
+    spec = TaskSpec(
+        law=LAW_VERSION,
+        graph_root=compute_graph_root(graph),
+        initial_state_root=compute_root_of_state(graph, state),
+        model_digest=compute_tensor_digest(np.frombuffer(model_bytes, np.uint8)),
+        data=data.spec,
+        exponents=exponents,
+        seed=7,
+        steps=STEPS,
+        batch=BATCH,
+        commit_every=EVERY,
+        checkpoint_every=EVERY,
+        commitments=("blake3",),
+    )
+    return CompiledTask(spec, graph, data, state, model_bytes, "mean")
+
+
+@cache
+def make_truth() -> EngineProvider:
+    """The true claim, by the law alone."""
+    return EngineProvider(make_task(), LyingSession(make_task(), Lies()))
+
+
+@cache
+def make_graph() -> DisputedGraph:
+    """The graph as games take it."""
+    return DisputedGraph(make_task().graph, make_task().spec.graph_root)
+
+
+@cache
+def find_node(name: str) -> int:
+    """Index of the node of this name."""
+    return [node.name for node in make_task().graph.nodes].index(name)
+
+
+def get_record(step: int) -> StepRecord:
+    """The true record of a step."""
+    return decode_record(make_truth().log().leaf(step - 1))
+
+
+def make_lie(
+    step: int,
+    node: str = "logits",
+    element: int = 0,
+    by: int = 1,
+    *,
+    loss: int = 1,
+    detour: Sequence[int] = (),
+    **more: Any,
+) -> Patched:
+    """The truth, but for an element of a node in a step, and for the loss of that step's record."""
+    place = (step, find_node(node))
+    false = bump(make_truth().tensor(*place), element, by)
+    record = get_record(step)
+    return Patched(
+        make_truth(),
+        make_task(),
+        outputs={place: false},
+        records={step: replace(record, loss=record.loss + loss)} if loss else {},
+        detours={place: detour},
+        **more,
+    )
+
+
+def make_sum_lie(step: int, block: int, by: int = 5, *, loss: int = 1, detour: int = 0) -> Patched:
+    """The sum over a window is ``by`` too great, which came about in ``block``.
+
+    Until the last block it is by ``detour`` more, which tells folds apart.
+    """
+    steps = [by + detour if at < 7 else by for at in range(8)]
+    states = [more if at >= block else 0 for at, more in enumerate(steps)]
+    return make_lie(step, "p/sum", 4, by, loss=loss, detour=states)
+
+
+def make_record_lie(at: int, **fields: Any) -> Patched:
+    """The truth, but for fields of the record of step ``at``; of nothing else in the trace."""
+    records = {at: replace(get_record(at), **fields)}
+    return Patched(make_truth(), make_task(), records=records)
+
+
+# --- a game, written down
+
+
+@dataclass
+class Table:
+    """A game that is played here, with an entry for each move, and each time that changed it."""
+
+    name: str
+    about: str
+    genesis: Genesis
+    entries: list[Json] = field(default_factory=list)
+    statements: bool = False
+    """Are the statements that the referee is asked written down whole?"""
+
+    def __post_init__(self) -> None:
+        self._sent: dict[int, bytes] = {}
+        self.game = start(self.genesis, make_graph())
+        self.first = self.describe_state({})
+        self._last = self.first
+
+    def send(self, signed: SignedMove, at: int = 0) -> bool:
+        """Make a move, a millisecond later unless told when; is it accepted?"""
+        at = at or self.game.now + 1
+        encoded = structs.encode(signed)
+        entry: Json = {"at": at, "move": self._shorten(encoded)}
+        self._sent[len(self.entries)] = encoded
+        try:
+            entry |= self._judge(signed, at)
+            self.game = apply(self.game, signed, at)
+        except VtrainError as error:
+            entry["refused"] = {"code": error.code, "place": error.where}
+            if "after" in entry.get("judged", {}):
+                del entry["judged"]  # it was refused before the referee was asked
+            if error.code != "move-refused":
+                del entry["refused"]["place"]
+            if at >= self.game.now:
+                self.game = advance(self.game, at)
+        self._write(entry)
+        return "refused" not in entry
+
+    def wait(self, at: int, *, write: bool = False) -> None:
+        """Let time pass; it is written down where it changes anything."""
+        before = list_falls(self.game), self.game.round
+        self.game = advance(self.game, at)
+        if write or (list_falls(self.game), self.game.round) != before:
+            self._write({"at": at})
+
+    def _shorten(self, encoded: bytes) -> Json:
+        """A move; or what it has other than the one before it that is most like it, and its last
+        bytes, which are the signature."""
+        unsigned, signature = encoded[:-SIGNATURE], encoded[-SIGNATURE:].hex()
+        best: Json = encoded.hex()
+        saved = 80
+        for of, data in self._sent.items():
+            found = splice(data[:-SIGNATURE], unsigned)
+            if found["head"] + found["tail"] > saved:
+                saved = found["head"] + found["tail"]
+                best = {"of": of, **found, "signature": signature}
+        return best
+
+    def _judge(self, signed: SignedMove, at: int) -> Json:
+        """What the referee is asked by an opening that is in its place, and says."""
+        game = advance(self.game, at)
+        question = game.asked.get(signed.about)
+        if question is None or question.value:
+            return {}
+        try:
+            move = decode_move(signed.move)
+            assert isinstance(move, Open)
+            ((contest, dispute),) = question.where
+            statement = compose(game, contest, dispute, move)
+        except (VtrainError, AssertionError):
+            return {}
+        said: Json = {"digest": blake3(statement).hexdigest()}
+        try:
+            said["after"] = decode_ruling(_core.referee_judge(statement)).after.hex()
+        except VtrainError as error:
+            return {"judged": {**said, "place": error.where}}
+        if self.statements:
+            said["statement"] = statement.hex()
+        return {"judged": said}
+
+    def _write(self, entry: Json) -> None:
+        state = self.describe_state(self._last)
+        self.entries.append({**entry, **state})
+        self._last = {**self._last, **state}
+
+    def describe_state(self, last: Mapping[str, Json]) -> Json:
+        """What there is to compare; of what is a list, nothing where it is as it was."""
+        game = self.game
+        known = {structs_key(fall) for fall in last.get("_fallen", [])}
+        falls = [fall for fall in list_falls(game) if structs_key(fall) not in known]
+        state: Json = {"round": game.round, "next": find_next(game), "falls": falls}
+        asked = [list_question(game, about) for about in sorted(game.asked)]
+        sides = list_sides(game)
+        for key, value in (("asked", asked), ("sides", sides)):
+            if key not in last or last[key] != value:
+                state[key] = value
+        state["_fallen"] = last.get("_fallen", []) + falls
+        return state
+
+    def end(self) -> Json:
+        """The file's content."""
+        verdict = find_verdict(self.game)
+        assert verdict is not None
+        encoded, settled = structs.encode(verdict), list_outcomes(self.game)
+        work = count_work(self.game)
+        for entry in (self.first, *self.entries):
+            entry.pop("_fallen")
+        return {
+            "about": self.about,
+            "genesis": structs.encode(self.genesis).hex(),
+            "game": self.game.id.hex(),
+            "start": self.first,
+            "entries": self.entries,
+            "verdict": encoded.hex(),
+            "digest": compute_body_digest(encoded).hex(),
+            "settled": structs.encode(settled).hex(),
+            "work": [[party.hex(), done] for party, done in work.items()],
+        }
+
+
+def structs_key(fall: Json) -> str:
+    """The same for the same fall."""
+    return json.dumps(fall, sort_keys=True)
+
+
+def list_falls(game: Game) -> list[Json]:
+    """All claims and sub-claims that have fallen, by time, contest, root."""
+    found = []
+    for contest in game.contests.values():
+        for number, claim in enumerate(contest.claims):
+            if claim.fall is not None:
+                found.append((claim.fall.at, contest.id, claim.root, number, contest, claim.fall))
+    return [
+        describe_fall(contest, root, fall)
+        for _, _, root, _, contest, fall in sorted(found, key=lambda item: item[:4])
+    ]
+
+
+def describe_fall(contest: Contest, root: bytes, fall: Fall) -> Json:
+    """A fall, for a file."""
+    place = fall.place
+    return {
+        "level": contest.level,
+        "contest": contest.id.hex(),
+        "root": root.hex(),
+        "reason": fall.reason,
+        "place": [place.step, place.node, place.chunk, place.element, place.block],
+        "at": fall.at,
+    }
+
+
+def list_question(game: Game, about: bytes) -> Json:
+    """What is asked: what it is about, the bytes that an answer may have, when the first is due."""
+    question = game.asked[about]
+    dues = []
+    for contest_id, dispute_id in question.where:
+        contest = game.contests[contest_id]
+        for value, found in contest.disputes[dispute_id].classes.items():
+            if question.value in (value, b""):
+                dues += [due for claims, due in found.asked if claims & contest.live]
+    return [about.hex(), question.limit, min(dues)]
+
+
+def list_sides(game: Game) -> list[Json]:
+    """The sides that take new sub-claims now, and until when."""
+    found = []
+    for side, scope in game.sides.items():
+        closes = game.contests[scope].sides[side].closes
+        if closes >= game.now and not game.over:
+            found.append([side.hex(), closes])
+    return sorted(found)
+
+
+def find_next(game: Game) -> int | None:
+    """The first time at which, nobody moving, something falls, a round begins or the game ends."""
+    before = list_falls(game), game.round
+    while (due := find_deadline(game)) is not None:
+        game = advance(game, due)
+        if game.over or (list_falls(game), game.round) != before:
+            return due
+    return None
+
+
+def play(table: Table, *actors: Actor, refused: int = 0, until: int = 1 << 62) -> None:
+    """Let all move at once, again and again, to the verdict or a time.
+
+    So many ``refused`` moves are written down, the others are not sent.
+    """
+    while not table.game.over and table.game.now < until:
+        accepted, now = 0, table.game.now + 1
+        for actor in actors:
+            for signed in list(actor.moves(table.game)):
+                try:
+                    apply(table.game, signed, now)
+                except VtrainError:
+                    refused -= 1
+                    if refused < 0:
+                        continue
+                accepted += table.send(signed, now)
+        if accepted == 0 and not table.game.over:
+            due = find_deadline(table.game)
+            assert due is not None
+            wakes = [actor.wakes(table.game) for actor in actors if isinstance(actor, Sleeper)]
+            times = [due, until, *(at for at in wakes if at and at > table.game.now)]
+            table.wait(min(times))
+
+
+@dataclass
+class Busy:
+    """Joins at once, and makes its other moves from a time on."""
+
+    actor: Actor
+    begin: int
+
+    def moves(self, game: Game) -> Iterator[SignedMove]:
+        if game.round == 0 or game.now >= self.begin:
+            yield from self.actor.moves(game)
+
+    def wakes(self, game: Game) -> int | None:
+        return self.begin
+
+
+@dataclass
+class Sorted:
+    """Makes the moves of one who looks at a game in no order."""
+
+    actor: Actor
+
+    def moves(self, game: Game) -> Iterable[SignedMove]:
+        return sorted(self.actor.moves(game), key=structs.encode)
+
+
+def is_no_sub_claim(move: Move) -> bool:
+    """Is it no bond behind a sub-claim?"""
+    return not (isinstance(move, Bond) and move.leaf)
+
+
+def is_bond(move: Move) -> bool:
+    return isinstance(move, Bond)
+
+
+def is_no_opening(move: Move) -> bool:
+    return not isinstance(move, Open)
+
+
+def bond(table: Table, key: PrivateKey, root: bytes) -> SignedMove:
+    """Stand behind a claim of the log."""
+    return sign(table.game.id, table.game.id, Bond(root, b"", ()), key)
+
+
+# --- the games
+
+Provide = Callable[[], TraceProvider]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a game is set up, and who plays it."""
+
+    about: str
+    play: Callable[[Table], None]
+    solver: Provide
+    statements: bool
+    options: Mapping[str, Any]
+
+    def make(self, name: str) -> Json:
+        """Play it to its end."""
+        log = self.solver().log()
+        claim = Claim(b"r" * 32, public_key(SOLVER), make_task().task_id, log.size, log.root)
+        options = {"clocks": CLOCKS, "bonds": BONDS, "arity": 16, "group": 17, **self.options}
+        genesis = make_genesis(
+            make_task().spec,
+            make_task().graph,
+            sign_claim(claim, SOLVER),
+            host=public_key(HOST),
+            opened=OPENED,
+            nonce=blake3(name.encode()).digest(),
+            **options,
+        )
+        table = Table(name, self.about, genesis, statements=self.statements)
+        self.play(table)
+        return table.end()
+
+
+GAMES: dict[str, Plan] = {}
+
+
+def game(
+    about: str, *, solver: Provide = make_truth, statements: bool = False, **options: Any
+) -> Callable[[Callable[[Table], None]], Callable[[Table], None]]:
+    """Have a function's game among those that are written, under the function's name."""
+
+    def keep(function: Callable[[Table], None]) -> Callable[[Table], None]:
+        GAMES[function.__name__.replace("_", "-")] = Plan(
+            about, function, solver, statements, options
+        )
+        return function
+
+    return keep
+
+
+# two parties, to the end
+
+
+@game("Nobody disputes the claim.")
+def alone(table: Table) -> None:
+    table.wait(OPENED + 500, write=True)
+    table.wait(OPENED + CLOCKS.join, write=True)
+    table.wait(OPENED + CLOCKS.join + 1)
+
+
+@game("A rival's log has a leaf that is no record: it falls when that is reached.", arity=4)
+def no_record(table: Table) -> None:
+    junk = Patched(make_truth(), make_task(), records={6: b"no record"})
+    play(table, Player(make_truth(), SOLVER), Player(junk, OTHER))
+
+
+@game("Records of another step, with a state root too many, and without one.", arity=4)
+def wrong_records(table: Table) -> None:
+    lies = (
+        make_record_lie(4, step=5),
+        make_record_lie(5, state_root=b"s" * 32),
+        make_record_lie(6, state_root=b""),
+    )
+    rivals = [Player(lie, key) for lie, key in zip(lies, KEYS[1:], strict=False)]
+    play(table, Player(make_truth(), SOLVER), *rivals)
+
+
+@game("An element of a tensor of five chunks; the solver is right.", arity=2)
+def chunks(table: Table) -> None:
+    lie = make_lie(5, "x/prepared", 1301)
+    play(table, Player(make_truth(), SOLVER), Player(lie, OTHER))
+
+
+@game(
+    "Block 3 of a fold of eight; the solver lies.",
+    solver=lambda: make_sum_lie(4, 3),
+    statements=True,
+    arity=4,
+)
+def terms(table: Table) -> None:
+    play(table, Player(make_sum_lie(4, 3), SOLVER), Player(make_truth(), OTHER))
+
+
+@game("Block 0 of a fold; the liar opens it himself.", arity=4, statements=True)
+def first_block(table: Table) -> None:
+    actors = Only(Player(make_truth(), SOLVER), is_no_opening), Player(make_sum_lie(4, 0), OTHER)
+    play(table, *actors)
+
+
+@game(
+    "The state that the second interval begins with: a leaf of the base, in the log.",
+    statements=True,
+)
+def first_state(table: Table) -> None:
+    lie = make_lie(5, "param/w", 2)
+    # It is false in the first step of the interval, before the record that differs.
+    lie.outputs = {(4, find_node("param/w")): bump(make_truth().tensor(4, find_node("param/w")), 2)}
+    play(table, Player(make_truth(), SOLVER), Player(lie, OTHER))
+
+
+@game("The state that the run begins with: a leaf of the genesis' state root.", statements=True)
+def initial_state(table: Table) -> None:
+    lie = make_lie(1, "momentum/b", 1)
+    play(table, Player(make_truth(), SOLVER), Player(lie, OTHER))
+
+
+@game("A state in a later step of an interval, put out by the step before.", statements=True)
+def later_state(table: Table) -> None:
+    play(table, Player(make_truth(), SOLVER), Player(make_lie(6, "param/b", 3), OTHER))
+
+
+@game("Samples: rows under the data root.", statements=True)
+def samples(table: Table) -> None:
+    play(table, Player(make_truth(), SOLVER), Player(make_lie(2, "x", 700), OTHER))
+
+
+@game(
+    "The traces differ nowhere but in the record itself.",
+    solver=lambda: make_record_lie(7, loss=12),
+    statements=True,
+)
+def record(table: Table) -> None:
+    play(table, Player(make_record_lie(7, loss=12), SOLVER), Player(make_truth(), OTHER))
+
+
+@game("A state root that is none.", solver=lambda: make_record_lie(6, state_root=b"s" * 32))
+def state_root(table: Table) -> None:
+    lie = make_record_lie(6, state_root=b"s" * 32)
+    play(table, Player(lie, SOLVER), Player(make_truth(), OTHER))
+
+
+@game("A product of matrices, of one block: no sub-claims of terms.", arity=256)
+def product(table: Table) -> None:
+    play(table, Player(make_truth(), SOLVER), Player(make_lie(8, "logits/acc", 9, 77), OTHER))
+
+
+# silence
+
+
+@game("The solver says nothing: its claim falls in the log.", solver=lambda: make_lie(4))
+def silent_log(table: Table) -> None:
+    play(table, Quiet(), Player(make_truth(), OTHER))
+
+
+@game("Answers about the log, and no sub-claim: the side falls as its window ends.")
+def silent_trace_window(table: Table) -> None:
+    play(table, Player(make_truth(), SOLVER), Only(Player(make_lie(4), OTHER), is_no_sub_claim))
+
+
+@dataclass
+class Without:
+    """Makes no answer that is asked in a contest of a level, or in a tensor of a node."""
+
+    player: Player
+    level: str = ""
+    node: int = -2
+    opens: bool = True
+
+    def moves(self, game: Game) -> Iterable[SignedMove]:
+        for signed in self.player.moves(game):
+            question = game.asked.get(signed.about)
+            if question is not None:
+                contest = game.contests[question.where[0][0]]
+                dispute = contest.disputes[question.where[0][1]]
+                if contest.level == self.level or dispute.place.node == self.node:
+                    continue
+            if self.opens or is_no_opening(decode_move(signed.move)):
+                yield signed
+
+
+@game("A sub-claim that is not answered for falls, and with it what it stood for.")
+def silent_trace(table: Table) -> None:
+    play(table, Player(make_truth(), SOLVER), Without(Player(make_lie(4), OTHER), "trace"))
+
+
+@game("A sub-claim of terms that is not answered for.")
+def silent_terms(table: Table) -> None:
+    play(table, Player(make_truth(), SOLVER), Without(Player(make_sum_lie(4, 3), OTHER), "terms"))
+
+
+@game("A trace falls while sub-claims of terms stand for it, which fall with it.")
+def moot_terms(table: Table) -> None:
+    friend = Player(make_lie(4, "x", 5, loss=0), THIRD)
+    liar = Without(Player(make_sum_lie(4, 3), OTHER), node=find_node("x"), opens=False)
+    honest = Only(Player(make_truth(), SOLVER), is_no_opening)
+    play(table, honest, Only(friend, is_no_opening), liar)
+
+
+@game("No sub-claim of terms.")
+def silent_terms_window(table: Table) -> None:
+    lie = make_sum_lie(4, 3)
+
+    @dataclass
+    class NoTerms:
+        player: Player
+
+        def moves(self, game: Game) -> Iterable[SignedMove]:
+            for signed in self.player.moves(game):
+                scope = game.sides.get(signed.about)
+                if scope is None or game.contests[scope].level != "terms":
+                    yield signed
+
+    play(table, Player(make_truth(), SOLVER), NoTerms(Player(lie, OTHER)))
+
+
+@game("Nobody opens the leaf: both fall at one time, and nobody stands.")
+def silent_opening(table: Table) -> None:
+    lie = make_lie(4, "logits", 3)
+    actors = [
+        Only(Player(claim, key), is_no_opening)
+        for claim, key in ((make_truth(), SOLVER), (lie, OTHER))
+    ]
+    play(table, *actors)
+
+
+@game("Both are silent from the first question on: nobody stands.", solver=lambda: make_lie(4))
+def silent_both(table: Table) -> None:
+    table.send(bond(table, OTHER, make_truth().log().root))
+    play(table, Quiet())
+
+
+@game("Each of the rival's answers comes at its last moment, without any of its budget.", arity=4)
+def drips(table: Table) -> None:
+    lie = make_sum_lie(4, 3)
+    play(table, Player(make_truth(), SOLVER), Paced(lie, OTHER, "drips"))
+
+
+@game("Each claim and sub-claim of the rival spends its budget to the last moment.", arity=4)
+def stalls(table: Table) -> None:
+    lie = make_sum_lie(5, 6)
+    play(table, Player(make_truth(), SOLVER), Paced(lie, OTHER, "stalls"))
+
+
+@game("Like stalls, and a millisecond too late.", arity=4)
+def stalls_too_long(table: Table) -> None:
+    lie = make_sum_lie(5, 6)
+    play(table, Player(make_truth(), SOLVER), Paced(lie, OTHER, "stalls", 0))
+
+
+@game("Bonds at the last moment of each window, answers at that of each budget.", arity=4)
+def late(table: Table) -> None:
+    lie = make_sum_lie(5, 6)
+    play(table, Paced(make_truth(), SOLVER, "drips"), Paced(lie, OTHER, "late"))
+
+
+@game(
+    "An answer takes what is overdue off a budget, in part: two questions run one clock.",
+    arity=2,
+    clocks=replace(CLOCKS, budget=90, grace=10, answer=1),
+)
+def budget(table: Table) -> None:
+    lie, other = make_lie(4, element=6), make_lie(7, element=7)
+
+    @dataclass
+    class Slow:
+        """Answers the second of two questions 25 late, then the first 20 later."""
+
+        player: Player
+
+        def moves(self, game: Game) -> Iterable[SignedMove]:
+            found = list(self.player.moves(game))
+            if game.round == 0:
+                yield from found
+            elif game.now >= self.wakes(game):
+                yield from found[-1:]
+
+        def wakes(self, game: Game) -> int:
+            dues = [list_question(game, about)[2] for about in game.asked]
+            return min(dues, default=game.now) + 22
+
+    play(table, Player(make_truth(), SOLVER), Player(lie, OTHER), Slow(Player(other, THIRD)))
+
+
+# many
+
+
+def make_lies(*steps: int) -> list[Patched]:
+    """Lies in these steps."""
+    return [make_lie(step, "logits", step % 4) for step in steps]
+
+
+@game("Four rivals in one group, all of whom play.")
+def four(table: Table) -> None:
+    rivals = zip(make_lies(2, 4, 8), KEYS[1:], strict=False)
+    play(table, Player(make_truth(), SOLVER), *(Player(lie, key) for lie, key in rivals))
+
+
+@game("Five claims in groups of two: three rounds.", group=2)
+def groups_of_two(table: Table) -> None:
+    rivals = zip(make_lies(1, 3, 4, 8), KEYS[1:], strict=False)
+    play(table, Player(make_truth(), SOLVER), *(Player(lie, key) for lie, key in rivals))
+
+
+@game("Seven claims in groups of three, of which the made-up ones are silent.", group=3)
+def groups_of_three(table: Table) -> None:
+    made_up = [Hijacker(bytes([40 * i]) * 32, key, False) for i, key in enumerate(KEYS[2:])]
+    play(table, Player(make_truth(), SOLVER), Player(make_lie(4), OTHER), *made_up)
+
+
+@game("Two claims that differ from the truth first in one record, and in one element.")
+def same_element(table: Table) -> None:
+    rivals = [make_lie(4, "logits", 1, by, loss=by) for by in (1, 2)]
+    players = [Player(lie, key) for lie, key in zip(rivals, KEYS[1:], strict=False)]
+    play(table, Player(make_truth(), SOLVER), *players)
+
+
+@game("Two claims that differ in one output, in different elements and chunks, and one before.")
+def same_output(table: Table) -> None:
+    rivals = [
+        make_lie(4, "x/prepared", 100, loss=1),
+        make_lie(4, "x/prepared", 2000, loss=2),
+        make_lie(4, "x/prepared", 101, loss=3),
+        make_lie(4, "x", 2, loss=4),
+    ]
+    players = [Player(lie, key) for lie, key in zip(rivals, KEYS[1:], strict=False)]
+    play(table, Player(make_truth(), SOLVER), *players)
+
+
+@game("Three sub-claims of terms on one side, and a rival on the other.", arity=4)
+def sub_claims_of_terms(table: Table) -> None:
+    lie, log = make_sum_lie(5, 2), make_sum_lie(5, 2).log().root
+    folds = [make_sum_lie(5, block, detour=detour) for block, detour in ((4, 3), (6, 0))]
+    friends = [Player(fold, key) for fold, key in zip(folds, KEYS[2:], strict=False)]
+    assert all(fold.log().root == log for fold in folds)
+    play(table, Player(make_truth(), SOLVER), Player(lie, OTHER), *friends)
+
+
+@game("States of a fold that are of no length that a state has: they fall when they are reached.")
+def malformed_states(table: Table) -> None:
+    @dataclass
+    class Folded(Patched):
+        junk: bytes = b""
+
+        def terms(self, step: int, node: int, element: int) -> MerkleTree:
+            tree = super().terms(step, node, element)
+            states = [tree.leaf(index) for index in range(tree.size)]
+            return MerkleTree(TERMS, [*states[:3], self.junk, *states[4:]])
+
+    lie = make_sum_lie(5, 3)
+    bad = [
+        Folded(lie.base, lie.task, lie.outputs, lie.records, {}, lie.detours, junk=junk)
+        for junk in (b"", bytes(9))
+    ]
+    friends = [Player(claim, key) for claim, key in zip(bad, KEYS[2:], strict=False)]
+    play(table, Player(make_truth(), SOLVER), Player(lie, OTHER), *friends)
+
+
+@game("Traces with leaves that are no digests.")
+def malformed_traces(table: Table) -> None:
+    junk = {(step, node): b"" for step in range(1, 10) for node in (4, 20)}
+    lie = make_lie(5, leaves=junk)
+    play(table, Player(make_truth(), SOLVER), Player(lie, OTHER))
+
+
+@game("False friends of the true log: two false traces beside the true one, under free bonds.")
+def traitors(table: Table) -> None:
+    friends = [make_lie(5, "loss/grad", 1, loss=0), make_lie(5, "logits", 1, loss=0)]
+    lie = make_lie(5, "logits", 0)
+    actors = [Player(friend, key) for friend, key in zip(friends, KEYS[2:], strict=False)]
+    play(table, *actors, Player(make_truth(), SOLVER), Player(lie, OTHER))
+
+
+@game("A false friend is refuted: its sub-claim was free, and it loses the bond of its log.")
+def refuted_friend(table: Table) -> None:
+    friend, lie = make_lie(5, "loss/grad", 1, loss=0), make_lie(5, "loss/grad", 1, 2)
+    actors = Player(friend, THIRD), Player(lie, OTHER), Player(make_truth(), SOLVER)
+    play(table, *actors)
+
+
+@game("One comes to an element when it has been ruled on, and falls as it comes.")
+def after_the_ruling(table: Table) -> None:
+    first, second = (make_lie(4, "logits", 1, by, loss=by) for by in (1, 2))
+    late = Paced(second, THIRD, "drips")
+    play(table, Player(make_truth(), SOLVER), Player(first, OTHER), late)
+
+
+@game("Who backs the true log and each true sub-claim and answers garbage, or nothing.")
+def hijackers(table: Table) -> None:
+    root = make_truth().log().root
+    actors = [
+        Sorted(Hijacker(root, key, answers=answers))
+        for key, answers in ((THIRD, True), (FOURTH, False))
+    ]
+    play(table, *actors, Player(make_truth(), SOLVER), Player(make_lie(4), OTHER), refused=12)
+
+
+@game("Two share the work; one backs everything and does nothing.", solver=lambda: make_lie(4))
+def shared_work(table: Table) -> None:
+    @dataclass
+    class Half:
+        player: Player
+        log: bool
+
+        def moves(self, game: Game) -> Iterable[SignedMove]:
+            for signed in self.player.moves(game):
+                question = game.asked.get(signed.about)
+                is_log = bool(question) and game.contests[question.where[0][0]].level == "log"  # type: ignore[union-attr]
+                if signed.about == game.id or is_log == self.log:
+                    yield signed
+
+    truth = make_truth()
+    actors: list[Actor] = [
+        Half(Player(truth, THIRD), log=True),
+        Half(Player(truth, FOURTH), log=False),
+        Sorted(Hijacker(truth.log().root, FIFTH, answers=False)),
+    ]
+    play(table, *actors, Player(make_lie(4), SOLVER), Player(make_lie(8), OTHER))
+
+
+@dataclass
+class Helper:
+    """Backs no log: bonds a sub-claim for the side of a claim that has its record."""
+
+    claim: TraceProvider
+    step: int
+    key: PrivateKey
+
+    def moves(self, game: Game) -> Iterable[SignedMove]:
+        for scope in sorted(set(game.sides.values())):
+            contest = game.contests[scope]
+            about = compute_side_id(scope, self.claim.log().leaf(self.step - 1))
+            if contest.level != "trace" or contest.place.step != self.step:
+                continue
+            if about not in contest.sides or (scope, public_key(self.key)) in game.stands:
+                continue
+            tree = self.claim.trace(self.step)
+            at = contest.size - game.genesis.nodes + game.genesis.record_node
+            yield sign(game.id, about, Bond(tree.root, tree.leaf(at), tree.path(at)), self.key)
+
+
+@game("Who backs no log bonds sub-claims for both sides, at the price of one; the true one earns.")
+def helpers(table: Table) -> None:
+    lie = make_lie(4, "logits", 1)
+    helper, false = Helper(make_truth(), 4, THIRD), Helper(make_lie(4, "x"), 4, FOURTH)
+    silent = [
+        Only(Player(claim, key), is_no_sub_claim)
+        for claim, key in ((lie, OTHER), (make_truth(), SOLVER))
+    ]
+    answer = Player(make_truth(), FIFTH)
+    play(table, helper, false, *silent, answer)
+
+
+@game(
+    "Two sub-claims are left for what stands: work below pays nobody.", solver=lambda: make_lie(5)
+)
+def two_left(table: Table) -> None:
+    friend = make_lie(5, "loss/grad", 1, loss=0)
+    actors: list[Actor] = [
+        Only(Player(friend, THIRD), is_bond),
+        Sorted(Hijacker(make_lie(2).log().root, FOURTH, answers=False)),
+        Only(Player(make_lie(5), SOLVER), lambda move: isinstance(move, Reveal)),
+    ]
+    play(table, *actors, Player(make_truth(), OTHER))
+
+
+@game(
+    "A claim that is alone in its group, the others silent: nobody worked, the pot is nobody's.",
+    group=2,
+)
+def nobody_worked(table: Table) -> None:
+    for root, key in ((bytes(32), OTHER), (b"\xff" * 32, THIRD)):
+        table.send(bond(table, key, root))
+    play(table, Quiet())
+
+
+# who comes later
+
+
+@game("What fell with others is claimed anew, by one who comes to the side later.")
+def claimed_anew(table: Table) -> None:
+    # The friend's log is true up to step 7: it comes to the side of the true record, has the true
+    # trace there, and falls when its accomplice shows where both are no records.
+    liar = Player(make_lie(3, "logits", 1), OTHER)
+    friend, accomplice = (
+        Player(Patched(make_truth(), make_task(), records={8: junk}), key)
+        for junk, key in ((b"one", THIRD), (b"other", FOURTH))
+    )
+    honest = Paced(make_truth(), SOLVER, "drips")
+    play(table, liar, friend, Busy(accomplice, OPENED + CLOCKS.join + 20), honest)
+
+
+@game("Claims come to a side later: it has a window anew, and its sub-claims whole budgets.")
+def later_window(table: Table) -> None:
+    liar = Player(make_lie(3, "logits", 1), OTHER)
+    friend = Player(make_lie(8, "logits", 1), THIRD)
+    play(table, liar, friend, Paced(make_truth(), SOLVER, "stalls"))
+
+
+@game(
+    "The same, where their budgets are all but spent as the window begins.",
+    clocks=replace(CLOCKS, budget=50, grace=200, trace=200, replay=0),
+)
+def whole_budgets(table: Table) -> None:
+    liar, friend = Player(make_lie(3, "logits", 1), OTHER), Player(make_lie(8), THIRD)
+    play(
+        table,
+        Without(liar, "trace"),
+        Without(friend, "trace"),
+        Paced(make_truth(), SOLVER, "stalls"),
+    )
+
+
+@game(
+    "Who traces one interval after another: what is asked about a tensor is due later.",
+    clocks=replace(CLOCKS, trace=60, replay=200, terms=30),
+)
+def replays(table: Table) -> None:
+    rivals = (make_sum_lie(4, 2), make_lie(4, "logits"), make_lie(8, "x", 300))
+    players = [Player(lie, key) for lie, key in zip(rivals, KEYS[1:], strict=False)]
+    play(table, Paced(make_truth(), SOLVER, "drips"), *players)
+
+
+# refusals
+
+
+@game("Bonds that are refused, each for a reason of its own, and some that are not.")
+def bonds(table: Table) -> None:
+    truth, lie, id_ = make_truth().log().root, make_lie(4).log().root, table.game.id
+    good = bond(table, OTHER, lie)
+    table.send(replace(good, signature=bytes(64)))
+    table.send(replace(good, signature=good.signature[:63] + b"\0"))
+    table.send(replace(good, party=public_key(THIRD)))
+    table.send(replace(good, game=b"g" * 32))
+    table.send(replace(good, about=b"a" * 32))
+    table.send(sign(id_, id_, Bond(lie, b"leaf", ()), OTHER))
+    table.send(sign(id_, id_, Bond(lie, b"", (lie,)), OTHER))
+    table.send(sign(id_, id_, Reveal((lie,)), OTHER))
+    table.send(sign(id_, id_, Open(lie, lie, (), (), None, None, None, None), OTHER))
+    for noise in (b"", b"\xff", good.move + b"\0", good.move[:-1], b"\xa0"):
+        table.send(sign_bytes(table, id_, noise, OTHER))
+    table.send(sign_bytes(table, id_, b"x" * (MAX_BOND + 1), OTHER))
+    table.send(bond(table, SOLVER, truth))  # the solver stands behind its own claim already
+    table.send(good)
+    table.send(good)
+    table.send(bond(table, OTHER, truth))
+    table.send(bond(table, THIRD, lie))
+    table.send(bond(table, FOURTH, truth))
+    table.send(bond(table, FIFTH, truth), table.game.now)
+    table.send(bond(table, SIXTH, b"j" * 32), table.game.now - 1)
+    table.send(bond(table, SIXTH, b"j" * 32), OPENED + CLOCKS.join)
+    table.send(bond(table, STRANGER, b"k" * 32), OPENED + CLOCKS.join + 1)
+    table.send(bond(table, STRANGER, lie))  # it stands, so that anyone may back it
+    play(table, Player(make_truth(), SOLVER), until=OPENED + CLOCKS.join + 700)
+    table.send(bond(table, make_key(8), lie))
+    play(table, Quiet())
+    table.send(bond(table, make_key(8), truth))
+    table.send(good, OPENED)
+
+
+def sign_bytes(table: Table, about: bytes, data: bytes, key: PrivateKey) -> SignedMove:
+    """A move of any bytes, signed."""
+    unsigned = SignedMove(table.game.id, public_key(key), about, data, bytes(64))
+    return replace(unsigned, signature=key.sign(compute_move_digest(unsigned)))
+
+
+@game("Answers and sub-claims that are refused, each for a reason of its own.", arity=4)
+def answers_and_sub_claims(table: Table) -> None:
+    truth, lie = make_truth(), make_sum_lie(5, 3)
+    honest, liar = Player(truth, SOLVER), Player(lie, OTHER)
+    table.send(next(iter(liar.moves(table.game))))
+    table.send(bond(table, SIXTH, make_lie(9).log().root))
+    table.wait(OPENED + CLOCKS.join + 1)
+    first = next(iter(honest.moves(table.game)))
+    move = decode_move(first.move)
+    assert isinstance(move, Reveal)
+    table.send(replace(first, party=public_key(OTHER)))
+    id_ = table.game.id
+    table.send(sign(id_, first.about, move, OTHER))  # it is asked of the others
+    table.send(sign(id_, first.about, move, STRANGER))
+    table.send(sign(id_, first.about, Bond(b"b" * 32, b"", ()), SOLVER))
+    table.send(sign(id_, first.about, Open(id_, id_, (), (), None, None, None, None), SOLVER))
+    short = Reveal(move.items[:-1])
+    table.send(sign(id_, first.about, short, SOLVER))
+    table.send(sign(id_, first.about, Reveal((b"x", *move.items[1:])), SOLVER))
+    table.send(sign(id_, first.about, Reveal((bytes(32), *move.items[1:])), SOLVER))
+    limit = table.game.asked[first.about].limit
+    table.send(sign_bytes(table, first.about, bytes(limit), SOLVER))
+    table.send(sign_bytes(table, first.about, bytes(limit + 1), SOLVER))
+    table.send(first)
+    table.send(first)
+    while not table.game.sides:
+        for player in (honest, liar):
+            for signed in list(player.moves(table.game)):
+                table.send(signed)
+    # The sides are open: what is bound to no record, to that of the other side, or to no tree.
+    good, false = (next(iter(player.moves(table.game))) for player in (honest, liar))
+    true_move, false_move = decode_move(good.move), decode_move(false.move)
+    assert isinstance(true_move, Bond)
+    assert isinstance(false_move, Bond)
+    table.send(sign(id_, good.about, false_move, SOLVER))
+    table.send(sign(id_, good.about, replace(true_move, leaf=bytes(32)), SOLVER))
+    table.send(sign(id_, good.about, replace(true_move, path=true_move.path[1:]), SOLVER))
+    table.send(sign(id_, good.about, replace(true_move, root=bytes(32)), SOLVER))
+    table.send(sign(id_, good.about, Reveal(()), SOLVER))
+    table.send(good)
+    table.send(sign(id_, false.about, true_move, OTHER))  # it supports the other side
+    table.send(sign(id_, good.about, replace(true_move, leaf=b"", path=()), THIRD))
+    table.send(sign(id_, good.about, replace(true_move, root=bytes(32)), THIRD))
+    table.send(false)
+    play(table, honest, liar, until=table.game.now + 700)
+    level = {found.level for found in table.game.contests.values()}
+    assert "terms" in level or table.game.over, level
+    play(table, honest, liar, Player(make_truth(), FOURTH), refused=2)
+
+
+@game("Bonds behind what has fallen, and behind what stands where windows are over.")
+def fallen(table: Table) -> None:
+    truth, lie, junk = make_truth(), make_lie(4), make_record_lie(6, state_root=b"")
+    honest, liar, clown = Player(truth, SOLVER), Player(lie, OTHER), Player(junk, THIRD)
+    slow = Player(make_lie(8), FOURTH)
+    at = OPENED + CLOCKS.join + 30
+    play(table, honest, liar, clown, Busy(slow, at + 500), until=at)
+    assert table.game.logs[junk.log().root].fall is not None
+    assert len(table.game.sides) == 2
+    table.send(bond(table, STRANGER, junk.log().root))
+    (scope,) = set(table.game.sides.values())
+    true_side, false_side = (compute_side_id(scope, claim.log().leaf(3)) for claim in (truth, lie))
+    tree = lie.trace(4)
+    at_record = tree.size - 1
+    again = Bond(tree.root, tree.leaf(at_record), tree.path(at_record))
+    table.send(sign(table.game.id, false_side, again, STRANGER))  # it was refuted
+    play(table, honest, liar, Busy(slow, at + 500), until=at + 640)
+    other = make_lie(4, "p").trace(4)
+    new = Bond(other.root, other.leaf(at_record), other.path(at_record))
+    table.send(sign(table.game.id, true_side, Bond(truth.trace(4).root, b"", ()), STRANGER))
+    play(table, honest, liar, slow, until=at + 900)
+    table.send(sign(table.game.id, true_side, new, FIFTH))
+    table.send(sign(table.game.id, false_side, again, SIXTH))
+    play(table, honest, liar, slow)
+
+
+@game("A sub-claim of terms, and openings, that are refused; the referee's places.", arity=4)
+def openings(table: Table) -> None:
+    truth, lie = make_truth(), make_sum_lie(5, 3)
+    honest, liar = Player(truth, SOLVER), Player(lie, OTHER)
+
+    def is_leaf(game: Game) -> bool:
+        return any(not question.value for question in game.asked.values())
+
+    tried = False
+    while not is_leaf(table.game):
+        sent = [signed for player in (honest, liar) for signed in player.moves(table.game)]
+        for signed in sent:
+            scope = table.game.sides.get(signed.about)
+            move = decode_move(signed.move)
+            at_terms = scope is not None and table.game.contests[scope].level == "terms"
+            if at_terms and not tried and isinstance(move, Bond):
+                tried = True
+                other = replace(move, leaf=bytes(8))
+                key = SOLVER if signed.party == honest.party else OTHER
+                table.send(sign(table.game.id, signed.about, other, key))
+            table.send(signed)
+        if not sent:
+            due = find_deadline(table.game)
+            assert due is not None
+            table.wait(due)
+    ((about, _),) = ((about, q) for about, q in table.game.asked.items() if not q.value)
+    (good,) = (signed for signed in honest.moves(table.game) if signed.about == about)
+    opening = decode_move(good.move)
+    assert isinstance(opening, Open)
+    assert opening.before is not None
+    before = opening.before
+    first = opening.inputs[0]
+    chunk = first.chunks[0]
+    record = Member(truth.log().leaf(2), 2, STEPS, truth.log().path(2))
+    for false in (
+        replace(opening, before=None),
+        replace(opening, terms=None),
+        replace(opening, terms=b"t" * 32),
+        replace(opening, before=replace(before, index=before.index + 1)),
+        replace(opening, before=replace(before, data=bytes(8))),
+        replace(opening, trace=b"t" * 32),
+        replace(opening, log=b"t" * 32),
+        replace(opening, base=Member(b"", 2, STEPS, ())),
+        replace(opening, base=replace(record, index=1)),
+        replace(opening, inputs=()),
+        replace(opening, inputs=(replace(first, path=()),)),
+        replace(opening, inputs=(replace(first, chunks=(replace(chunk, chunk=bytes(1024)),)),)),
+        replace(opening, inputs=(replace(first, chunks=(chunk, chunk)),)),
+    ):
+        table.send(sign(table.game.id, about, false, SOLVER))
+    table.send(sign(table.game.id, about, opening, STRANGER))
+    table.send(sign(table.game.id, about, Reveal(()), SOLVER))
+    # A base that nothing reads may be opened; that it is one is looked at all the same.
+    table.send(sign(table.game.id, about, replace(opening, base=record), OTHER))
+    table.send(good)
+    play(table, honest, liar)
+
+
+def make_crowd(seed: int) -> tuple[list[Actor], TraceProvider]:
+    """Parties of all kinds, drawn; and the solver's claim."""
+    words = np.random.Philox(key=seed).random_raw(64).tolist()
+
+    def draw(count: int) -> int:
+        return int(words.pop() % count)
+
+    solver: TraceProvider = make_truth() if draw(2) else make_lie(4, "logits", 1)
+    actors: list[Actor] = []
+    nodes = ("x/prepared", "logits", "p/sum")
+    for key in KEYS[1:]:
+        step, node = 1 + draw(STEPS), nodes[draw(3)]
+        lie = make_sum_lie(step, draw(8)) if node == "p/sum" else make_lie(step, node, draw(40))
+        friend = make_lie(step, "loss/grad", draw(40), loss=0)
+        pace = ("prompt", "drips", "stalls", "late")[draw(4)]
+        kinds: list[Actor] = [
+            Player(lie, key),
+            Paced(lie, key, pace),  # type: ignore[arg-type]
+            Only(Player(friend, key), is_bond),
+            Only(Player(lie, key), is_no_opening),
+            Sorted(Hijacker(make_truth().log().root, key, answers=False)),
+            Helper(friend, step, key),
+            Player(make_truth(), key),
+        ]
+        actors.append(kinds[draw(len(kinds))])
+    actors.append(Player(solver, SOLVER))
+    return actors, solver
+
+
+def _add_crowds() -> None:
+    for seed in (0, 2, 4):
+
+        def crowd(table: Table, seed: int = seed) -> None:
+            play(table, *make_crowd(seed)[0])
+
+        def solver(seed: int = seed) -> TraceProvider:
+            return make_crowd(seed)[1]
+
+        group = {"group": 2} if seed == 2 else {}
+        about = "Parties of all kinds, drawn at random."
+        GAMES[f"crowd-{seed}"] = Plan(about, crowd, solver, False, group)
+
+
+_add_crowds()
+
+
+def make_files() -> Iterator[tuple[str, str]]:
+    """Names of the files, and what is in them."""
+    graph = make_task().graph
+    content = {"root": compute_graph_root(graph).hex(), "graph": encode_graph(graph).hex()}
+    yield "graph.json", render(content)
+    for name, plan in GAMES.items():
+        yield f"game-{name}.json", render(plan.make(name))
+
+
+def render(content: Json) -> str:
+    """One line for each entry of a game."""
+    if "entries" not in content:
+        return json.dumps(content, indent=1) + "\n"
+    rest = {key: value for key, value in content.items() if key != "entries"}
+    lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in rest.items()]
+    entries = ",\n".join(f"  {json.dumps(entry)}" for entry in content["entries"])
+    return "{\n" + ",\n".join([*lines, f' "entries": [\n{entries}\n ]']) + "\n}\n"
+
+
+def main() -> int:
+    """Write or compare the files."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="compare, write nothing")
+    check = parser.parse_args().check
+    files = dict(make_files())
+    known = {path.name for path in FOLDER.glob("*")}
+    different = sorted(known ^ files.keys())
+    for name, text in files.items():
+        path = FOLDER / name
+        if not check:
+            FOLDER.mkdir(exist_ok=True)
+            path.write_text(text)
+        elif name in known and path.read_text() != text:
+            different.append(name)
+    if not check:
+        for name in known - files.keys():
+            (FOLDER / name).unlink()
+    elif different:
+        sys.stderr.write(f"{', '.join(different)}: not what the rules give\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

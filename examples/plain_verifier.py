@@ -1,0 +1,4291 @@
+"""An independent verifier of vtrain runs, written from the specification alone.
+
+It reads strangers' bytes, checks a run as `docs/auditing.md` says, executes the training step by
+`docs/operators.md`, judges leaves of disputes by `docs/leaf-rules.md` and keeps the rules of the
+game by `docs/dispute.md`.  It needs numpy and blake3 and nothing of vtrain.  It favours being read
+over being fast.
+
+    python plain_verifier.py audit RUN [--all] [--samples N] [--seed HEX] [--claim HEX|FILE]
+                                       [--solver HEX] [--task-id HEX] [--data FILE] [--json]
+
+Exit codes of an audit: 0 verified, 10 fraud, 3 inconclusive, 4 conditional, 2 bad usage.
+
+Sections of this file:
+
+ 1. canonical encoding            6. operators: types and ranges  11. folds (leaf rules)
+ 2. structures                    7. operators: what they compute 12. statements about leaves
+ 3. hashes and trees              8. executing a step             13. disputes: ids, frontiers
+ 4. signatures and points         9. when a graph is legal        14. disputes: the game
+ 5. sample order and draws       10. the audit                    15. the command line
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import os
+import re
+import stat
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from blake3 import blake3
+
+# ----------------------------------------------------------------------------------------------
+# 1. Canonical encoding (format.md, section 5)
+# ----------------------------------------------------------------------------------------------
+
+MAX_DOCUMENT = 64 * 2**20
+MAX_ITEMS = 2**21
+MAX_NESTING = 32
+UNSIGNED, NEGATIVE, BYTES, TEXT, ARRAY, MAP, TAG, SIMPLE = range(8)
+
+
+class Refused(Exception):
+    """Bytes or a value that the specification refuses: `where`, and `why` in words."""
+
+    def __init__(self, where: str, why: str):
+        super().__init__(f"{where}: {why}")
+        self.where = where
+        self.why = why
+
+
+class NotCanonical(Refused):
+    """Bytes that are no canonical CBOR, with the offset that must be reported."""
+
+    def __init__(self, offset: int, why: str):
+        super().__init__(f"byte {offset}", why)
+        self.offset = offset
+
+
+def encode(value: Any) -> bytes:
+    """The canonical encoding of integers, bytes, text, lists and maps with text keys."""
+    if isinstance(value, int):
+        return _head(UNSIGNED, value) if value >= 0 else _head(NEGATIVE, -1 - value)
+    if isinstance(value, bytes):
+        return _head(BYTES, len(value)) + value
+    if isinstance(value, str):
+        text = value.encode()
+        return _head(TEXT, len(text)) + text
+    if isinstance(value, list | tuple):
+        return _head(ARRAY, len(value)) + b"".join(encode(item) for item in value)
+    entries = sorted((encode(key), encode(item)) for key, item in value.items())
+    return _head(MAP, len(entries)) + b"".join(key + item for key, item in entries)
+
+
+def _head(major: int, argument: int) -> bytes:
+    if argument < 24:
+        return bytes([major << 5 | argument])
+    for code, size in ((24, 1), (25, 2), (26, 4), (27, 8)):
+        if argument < 1 << 8 * size:
+            return bytes([major << 5 | code]) + argument.to_bytes(size, "big")
+    raise ValueError("integer is beyond 64 bits")
+
+
+def decode(data: bytes) -> Any:
+    """The value whose canonical encoding `data` is; NotCanonical if there is none."""
+    if len(data) > MAX_DOCUMENT:
+        raise NotCanonical(0, "document is too long")
+    decoder = _Decoder(data)
+    value = decoder.item(0)
+    if decoder.at != len(data):
+        raise NotCanonical(decoder.at, "trailing bytes")
+    return value
+
+
+class _Decoder:
+    """Reads items one after the other; the order of checks is that of the vectors' README."""
+
+    def __init__(self, data: bytes):
+        self.data = data
+        self.at = 0
+        self.items = 0
+
+    def head(self) -> tuple[int, int, int]:
+        """Offset, major type and argument of the next item."""
+        start = self.at
+        if start >= len(self.data):
+            raise NotCanonical(len(self.data), "an item is missing")
+        self.items += 1
+        if self.items > MAX_ITEMS:
+            raise NotCanonical(start, "too many items")
+        major, code = self.data[start] >> 5, self.data[start] & 31
+        if major == TAG:
+            raise NotCanonical(start, "tags are not allowed")
+        if major == SIMPLE:
+            raise NotCanonical(start, "floats and simple values are not allowed")
+        if code == 31:
+            raise NotCanonical(start, "indefinite lengths are not allowed")
+        if code > 27:
+            raise NotCanonical(start, "reserved additional information")
+        self.at += 1
+        if code < 24:
+            return start, major, code
+        size = 1 << code - 24
+        if self.at + size > len(self.data):
+            raise NotCanonical(start, "item head is cut off")
+        argument = int.from_bytes(self.data[self.at : self.at + size], "big")
+        self.at += size
+        if argument < (24 if size == 1 else 1 << 4 * size):
+            raise NotCanonical(start, "not the shortest form")
+        return start, major, argument
+
+    def check_length(self, start: int, least: int) -> None:
+        if least > len(self.data) - self.at:
+            raise NotCanonical(start, "length is over the bytes that remain")
+
+    def text(self, start: int, length: int) -> str:
+        self.check_length(start, length)
+        self.at += length
+        try:
+            return self.data[self.at - length : self.at].decode()
+        except UnicodeDecodeError:
+            raise NotCanonical(start, "text is not UTF-8") from None
+
+    def item(self, depth: int) -> Any:
+        start, major, argument = self.head()
+        if major == UNSIGNED:
+            return argument
+        if major == NEGATIVE:
+            if argument >= 2**63:
+                raise NotCanonical(start, "integer is under -2^63")
+            return -1 - argument
+        if major == BYTES:
+            self.check_length(start, argument)
+            self.at += argument
+            return self.data[self.at - argument : self.at]
+        if major == TEXT:
+            return self.text(start, argument)
+        self.check_length(start, argument if major == ARRAY else 2 * argument)
+        if depth == MAX_NESTING:
+            raise NotCanonical(start, "nested too deeply")
+        if major == ARRAY:
+            return [self.item(depth + 1) for _ in range(argument)]
+        entries: dict[str, Any] = {}
+        previous = b""
+        for _ in range(argument):
+            start, major, length = self.head()
+            if major != TEXT:
+                raise NotCanonical(start, "map key is not text")
+            key = self.text(start, length)
+            encoded = self.data[start : self.at]
+            if encoded == previous:
+                raise NotCanonical(start, "duplicate map key")
+            if encoded < previous:
+                raise NotCanonical(start, "map keys out of order")
+            previous = encoded
+            entries[key] = self.item(depth + 1)
+        return entries
+
+
+# ----------------------------------------------------------------------------------------------
+# 2. Structures (format.cddl)
+#
+# A structure is kept as the plain value that was decoded: a map is a dict.  A rule is a function
+# that refuses a value at a place; the rules below are put together from the few that come first.
+# ----------------------------------------------------------------------------------------------
+
+Rule = Callable[[Any, str], None]
+
+
+def require(condition: bool, where: str, why: str) -> None:
+    """Refuse unless the condition holds."""
+    if not condition:
+        raise Refused(where, why)
+
+
+def integer(least: int, most: int) -> Rule:
+    """An integer of these bounds."""
+
+    def check(value: Any, where: str) -> None:
+        require(type(value) is int, where, "not an integer")
+        require(least <= value <= most, where, f"not within {least} to {most}")
+
+    return check
+
+
+def byte_string(*lengths: int, most: int | None = None) -> Rule:
+    """Bytes of one of these lengths, or of lengths[0] to `most`."""
+
+    def check(value: Any, where: str) -> None:
+        require(isinstance(value, bytes), where, "not bytes")
+        if most is None:
+            require(len(value) in lengths, where, f"not of {lengths} bytes")
+        else:
+            require(lengths[0] <= len(value) <= most, where, "not of a length that is allowed")
+
+    return check
+
+
+def text(least: int = 0, most: int = 4096) -> Rule:
+    """Text of so many bytes of UTF-8."""
+
+    def check(value: Any, where: str) -> None:
+        require(isinstance(value, str), where, "not text")
+        require(least <= len(value.encode()) <= most, where, "not of a length that is allowed")
+
+    return check
+
+
+def word(*words: Any) -> Rule:
+    """One of these values."""
+
+    def check(value: Any, where: str) -> None:
+        same = [value == other and type(value) is type(other) for other in words]
+        require(any(same), where, f"none of {words}")
+
+    return check
+
+
+def array(rule: Rule, most: int, least: int = 0) -> Rule:
+    """An array of so many items that each obey the rule."""
+
+    def check(value: Any, where: str) -> None:
+        require(isinstance(value, list), where, "not an array")
+        require(least <= len(value) <= most, where, "not of a length that is allowed")
+        for index, item in enumerate(value):
+            rule(item, f"{where}[{index}]")
+
+    return check
+
+
+def mapping(key: Rule, rule: Rule, most: int = MAX_ITEMS) -> Rule:
+    """A map of any keys that obey a rule to values that obey another."""
+
+    def check(value: Any, where: str) -> None:
+        require(isinstance(value, dict), where, "not a map")
+        require(len(value) <= most, where, "too many entries")
+        for name, item in value.items():
+            key(name, f"{where}.{name}")
+            rule(item, f"{where}.{name}")
+
+    return check
+
+
+def structure(fields: dict[str, Rule], optional: Sequence[str] = ()) -> Rule:
+    """A map of just these fields, of which the optional ones may be left out."""
+
+    def check(value: Any, where: str) -> None:
+        require(isinstance(value, dict), where, "not a map")
+        for name in value:
+            require(name in fields, f"{where}.{name}", "a field that is not known")
+        for name, rule in fields.items():
+            if name in value:
+                rule(value[name], f"{where}.{name}")
+            else:
+                require(name in optional, f"{where}.{name}", "the field is missing")
+
+    return check
+
+
+def read(rule: Rule, data: bytes, name: str) -> Any:
+    """Decode a document and check that it is the structure of this name."""
+    value = decode(data)
+    rule(value, name)
+    return value
+
+
+_NAMES = {"u8": "u1", "i8": "i1", "i16": "<i2", "i32": "<i4", "i64": "<i8"}
+DTYPES: dict[str, np.dtype] = {name: np.dtype(own) for name, own in _NAMES.items()}
+HASH = byte_string(32)
+SIGNATURE = byte_string(64)
+POINT = byte_string(64)
+POINTS = array(POINT, 8192)
+I64 = integer(-(2**63), 2**63 - 1)
+U64 = integer(0, 2**64 - 1)
+STEP_NUMBER = integer(1, 2**48)
+STEP_COUNT = integer(1, 2**40)
+ITEM_COUNT = integer(0, 2**62)
+ELEMENT_TYPE = word(*DTYPES)
+EXPONENT = integer(-512, 512)
+PATH = array(HASH, 64)
+
+
+def size_of(shape: Sequence[int]) -> int:
+    """How many elements a tensor of this shape has."""
+    return math.prod(shape)
+
+
+def shape_rule(least: int, most: int, axes: int) -> Rule:
+    """Extents of a tensor of so many axes, and of 2^32 elements, at most."""
+    extents = array(integer(least, most), axes)
+
+    def check(value: Any, where: str) -> None:
+        extents(value, where)
+        require(size_of(value) <= 2**32, where, "too many elements")
+
+    return check
+
+
+SAMPLE_SHAPE = shape_rule(1, 2**32, 7)
+TASK_DATA = structure(
+    {"root": HASH, "samples": STEP_COUNT}
+    | {"x_dtype": ELEMENT_TYPE, "x_shape": SAMPLE_SHAPE, "x_exponent": integer(-64, 64)}
+    | {"y_dtype": ELEMENT_TYPE, "y_shape": SAMPLE_SHAPE, "y_exponent": integer(-64, 64)}
+)
+LAYOUT = word("step", "tiles")
+_PROOF_FIELDS = structure(
+    {"circuit": LAYOUT, "srs": HASH, "k": integer(1, 28), "blinding": integer(0, 1024)}
+    | {"every": STEP_COUNT, "initial": POINTS}
+    | {"circuits": mapping(text(1, 256), structure({"circuit": HASH, "key": HASH}), 256)}
+)
+
+
+def column_length(proof: dict) -> int:
+    """How many values a column holds: U of format.md, section 4a."""
+    return 2 ** proof["k"] - proof["blinding"] - 3
+
+
+def check_proof(value: Any, where: str) -> None:
+    """The structure `task-proof`."""
+    _PROOF_FIELDS(value, where)
+    least = 1 if value["circuit"] == "step" else 16384
+    require(column_length(value) >= least, f"{where}.k", "columns are too short")
+
+
+_TASK_FIELDS = structure(
+    {"law": word("vtrain law 1"), "graph_root": HASH, "initial_state_root": HASH}
+    | {"model_digest": HASH, "data": TASK_DATA, "exponents": mapping(text(), EXPONENT)}
+    | {"seed": U64, "steps": STEP_COUNT, "batch": integer(1, 2**20), "commit_every": STEP_COUNT}
+    | {"checkpoint_every": STEP_COUNT, "commitments": word(["blake3"], ["blake3", "kzg"])}
+    | {"proof": check_proof},
+    optional=["proof"],
+)
+
+
+def logs_kzg(task: dict) -> bool:
+    """Does the task ask for a KZG log?"""
+    return "kzg" in task["commitments"]
+
+
+def check_task(value: Any, where: str) -> None:
+    """The structure `task`."""
+    _TASK_FIELDS(value, where)
+    every = value["commit_every"]
+    require(value["steps"] % every == 0, f"{where}.steps", "commit_every does not divide it")
+    divides = value["checkpoint_every"] % every == 0
+    require(divides, f"{where}.checkpoint_every", "commit_every does not divide it")
+    if logs_kzg(value):
+        require("proof" in value, f"{where}.proof", "a task with KZG commitments has a proof")
+        initial = value["proof"]["initial"]
+        require(len(initial) > 0, f"{where}.proof.initial", "no commitments to the initial state")
+
+
+def attribute(value: Any, where: str) -> None:
+    """An attribute of a node: an integer, text, bytes or a list of integers."""
+    if isinstance(value, list):
+        require(all(isinstance(item, int) for item in value), where, "a list of other things")
+    elif isinstance(value, str):
+        text()(value, where)
+    else:
+        require(isinstance(value, int | bytes), where, "not an attribute")
+
+
+TENSOR_TYPE = structure(
+    {"dtype": ELEMENT_TYPE, "shape": shape_rule(0, 2**48, 8), "exponent": EXPONENT}
+    | {"lo": I64, "hi": I64}
+)
+
+
+def edge(value: Any, where: str) -> None:
+    """An input of a node: which output of which node."""
+    require(isinstance(value, list) and len(value) == 2, where, "not a pair")
+    integer(0, 2097151)(value[0], where)
+    integer(0, 65535)(value[1], where)
+
+
+NODE = structure(
+    {"name": text(), "op": text(), "attrs": mapping(text(), attribute)}
+    | {"inputs": array(edge, 2**20), "outputs": array(TENSOR_TYPE, 2**20)}
+)
+
+
+def check_graph(value: Any, where: str) -> None:
+    """The structure `graph`: nodes whose inputs are outputs of nodes before them."""
+    array(NODE, MAX_ITEMS)(value, where)
+    for index, node in enumerate(value):
+        for number, (source, output) in enumerate(node["inputs"]):
+            place = f"{where}[{index}].inputs[{number}]"
+            require(source < index, place, "not a node before it")
+            require(output < len(value[source]["outputs"]), place, "not an output of that node")
+
+
+RECORD = structure(
+    {"step": STEP_NUMBER, "batch_digest": HASH, "loss": I64, "state_root": byte_string(0, 32)}
+)
+KZG_RECORD = structure({"step": STEP_NUMBER, "before": POINTS, "batch": POINTS, "after": POINTS})
+CLAIM_FIELDS: dict[str, Rule] = {"run_id": HASH, "solver": HASH, "task_id": HASH}
+CLAIM_FIELDS |= {"log_size": integer(0, 2**48), "log_root": HASH, "kzg_root": HASH}
+CLAIM = structure(CLAIM_FIELDS, optional=["kzg_root"])
+SIGNED_CLAIM = structure({"claim": CLAIM, "signature": SIGNATURE})
+MANIFEST_HASH = re.compile("[0-9a-f]{64}")
+
+
+def hex_hash(value: Any, where: str) -> None:
+    """A hash as 64 hexadecimal digits (of the manifest)."""
+    good = isinstance(value, str) and MANIFEST_HASH.fullmatch(value) is not None
+    require(good, where, "not 64 hexadecimal digits")
+
+
+AMOUNT = integer(0, 2**63 - 1)
+MANIFEST = structure(
+    {"format": word(1), "run_id": hex_hash, "task_id": hex_hash, "steps": AMOUNT}
+    | {"software": text(), "engine": text(), "counted_steps": AMOUNT}
+    | {"saturation": mapping(text(), AMOUNT)}
+    | {"files": mapping(text(), structure({"blake3": hex_hash, "size": AMOUNT}))}
+)
+
+
+def read_manifest(data: bytes) -> dict:
+    """The manifest from JSON text in its one form (format.md, section 6)."""
+    try:
+        value = json.loads(data.decode())
+        written = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+        same = written.encode() == data
+    except (ValueError, RecursionError):
+        raise Refused("manifest", "not JSON") from None
+    require(same, "manifest", "not in the one form that a manifest has")
+    MANIFEST(value, "manifest")
+    return value
+
+
+# ----------------------------------------------------------------------------------------------
+# 3. Hashes and trees (format.md, section 4)
+# ----------------------------------------------------------------------------------------------
+
+STATE_TREE, RUN_LOG, KZG_LOG = "state tree v1", "run log v1", "kzg log v1"
+GRAPH_TREE, SAMPLES_TREE = "graph v1", "samples v1"
+TRACE_TREE, TERMS_TREE = "trace v1", "terms v1"
+TASK_ID, BATCH, CLAIM_DIGEST, SAMPLING = "task id v1", "batch v1", "claim v1", "sampling v2"
+POSITION, MOVE, GAME = "dispute position v1", "dispute move v1", "dispute game v1"
+
+
+def derive(domain: str, data: bytes, length: int = 32) -> bytes:
+    """H_D(data): BLAKE3 in derive_key mode under a domain of the table in section 4."""
+    return blake3(data, derive_key_context=f"vtrain 2026 {domain}").digest(length=length)
+
+
+def plain_digest(data: bytes) -> bytes:
+    """Plain BLAKE3: the tensor digest, and the digest of files."""
+    return blake3(data).digest()
+
+
+def tensor_bytes(tensor: np.ndarray, dtype: str) -> bytes:
+    """Little-endian, row-major bytes."""
+    return np.ascontiguousarray(tensor, dtype=DTYPES[dtype]).tobytes()
+
+
+def leaf_hash(domain: str, data: bytes) -> bytes:
+    """The hash of a leaf of a tree."""
+    return derive(domain, b"\x00" + data)
+
+
+def node_hash(domain: str, left: bytes, right: bytes) -> bytes:
+    """The hash of an inner node of a tree."""
+    return derive(domain, b"\x01" + left + right)
+
+
+def root_of_hashes(domain: str, hashes: list[bytes]) -> bytes:
+    """The root over leaf hashes.  Pairing level by level, the odd one passed up, gives the tree
+    of RFC 9162, which is split at the largest power of two below its size."""
+    if not hashes:
+        return derive(domain, b"")
+    while len(hashes) > 1:
+        pairs = zip(hashes[::2], hashes[1::2], strict=False)
+        odd = hashes[-1:] if len(hashes) % 2 else []
+        hashes = [node_hash(domain, left, right) for left, right in pairs] + odd
+    return hashes[0]
+
+
+def tree_root(domain: str, leaves: Sequence[bytes]) -> bytes:
+    """The root of a tree over these leaf data."""
+    return root_of_hashes(domain, [leaf_hash(domain, leaf) for leaf in leaves])
+
+
+Join = Callable[[bytes, bytes, bool], bytes]
+
+
+def root_from_path(join: Join, hash: bytes, index: int, size: int, path: list[bytes]) -> bytes:
+    """The root that a path leads to from leaf `index` of `size`: RFC 9162, section 2.1.3.2.
+
+    `join(left, right, last)` makes the hash of a node, `last` being true of the root alone."""
+    require(0 <= index < size, "index", "there is no such leaf")
+    fn, sn = index, size - 1
+    for number, sibling in enumerate(path):
+        require(sn > 0, "path", "too long")
+        last = number == len(path) - 1
+        if fn & 1 or fn == sn:
+            hash = join(sibling, hash, last)
+            while fn and not fn & 1:
+                fn, sn = fn >> 1, sn >> 1
+        else:
+            hash = join(hash, sibling, last)
+        fn, sn = fn >> 1, sn >> 1
+    require(sn == 0, "path", "too short")
+    return hash
+
+
+def opens(domain: str, root: bytes, size: int, index: int, leaf: bytes, path: list[bytes]) -> bool:
+    """Is this the data of leaf `index` of the tree with this root and size?"""
+
+    def join(left: bytes, right: bytes, last: bool) -> bytes:
+        return node_hash(domain, left, right)
+
+    try:
+        return root_from_path(join, leaf_hash(domain, leaf), index, size, path) == root
+    except Refused:
+        return False
+
+
+# BLAKE3's own tree, whose inner chaining values its library does not give out.
+
+CHUNK = 1024
+_IV = (
+    *(0x6A09E667, 0xBB67AE85, 0x3C6EF372, 0xA54FF53A),
+    *(0x510E527F, 0x9B05688C, 0x1F83D9AB, 0x5BE0CD19),
+)
+_PERMUTATION = (2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8)
+_COLUMNS_AND_DIAGONALS = (
+    *((0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15)),
+    *((0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14)),
+)
+_CHUNK_START, _CHUNK_END, _PARENT, _ROOT = 1, 2, 4, 8
+
+
+def _compress(chaining: Sequence[int], block: bytes, counter: int, flags: int) -> list[int]:
+    """BLAKE3's compression function: the eight words of the new chaining value."""
+    message = [int.from_bytes(block.ljust(64, b"\0")[i : i + 4], "little") for i in range(0, 64, 4)]
+    state = [*chaining, *_IV[:4], counter & 0xFFFFFFFF, counter >> 32, len(block), flags]
+
+    def rotate(word: int, count: int) -> int:
+        return (word >> count | word << 32 - count) & 0xFFFFFFFF
+
+    for _ in range(7):
+        for number, (a, b, c, d) in enumerate(_COLUMNS_AND_DIAGONALS):
+            for added, first, second in (
+                (message[2 * number], 16, 12),
+                (message[2 * number + 1], 8, 7),
+            ):
+                state[a] = (state[a] + state[b] + added) & 0xFFFFFFFF
+                state[d] = rotate(state[d] ^ state[a], first)
+                state[c] = (state[c] + state[d]) & 0xFFFFFFFF
+                state[b] = rotate(state[b] ^ state[c], second)
+        message = [message[i] for i in _PERMUTATION]
+    return [state[i] ^ state[i + 8] for i in range(8)]
+
+
+def _words(chaining: Sequence[int]) -> bytes:
+    return b"".join(word.to_bytes(4, "little") for word in chaining)
+
+
+def chunk_value(chunk: bytes, index: int) -> bytes:
+    """The chaining value of chunk `index` of data of more than one chunk."""
+    chaining: Sequence[int] = _IV
+    blocks = [chunk[i : i + 64] for i in range(0, len(chunk), 64)] or [b""]
+    for number, block in enumerate(blocks):
+        flags = _CHUNK_START * (number == 0) | _CHUNK_END * (number == len(blocks) - 1)
+        chaining = _compress(chaining, block, index, flags)
+    return _words(chaining)
+
+
+def parent_value(left: bytes, right: bytes, last: bool) -> bytes:
+    """The chaining value of two, or (`last`) the digest of all."""
+    return _words(_compress(_IV, left + right, 0, _PARENT | _ROOT * last))
+
+
+def chunk_count(length: int) -> int:
+    """Chunks of so many bytes; of none, one that is empty."""
+    return max(1, -(-length // CHUNK))
+
+
+def chunk_length(length: int, index: int) -> int:
+    """The bytes of chunk `index` of so many bytes."""
+    return min(CHUNK, length - index * CHUNK)
+
+
+def chunk_opens(digest: bytes, length: int, index: int, chunk: bytes, path: list[bytes]) -> bool:
+    """Is this chunk `index` of the tensor of so many bytes that has this digest?"""
+    count = chunk_count(length)
+    if not 0 <= index < count or len(chunk) != chunk_length(length, index):
+        return False
+    if count == 1:
+        return not path and plain_digest(chunk) == digest
+    try:
+        return root_from_path(parent_value, chunk_value(chunk, index), index, count, path) == digest
+    except Refused:
+        return False
+
+
+def task_id_of(task: dict) -> bytes:
+    """The id of a task."""
+    return derive(TASK_ID, encode(task))
+
+
+def claim_digest(claim: dict) -> bytes:
+    """The digest of a claim's body, which the solver signs."""
+    return derive(CLAIM_DIGEST, encode(claim))
+
+
+def batch_digest(x: bytes, y: bytes) -> bytes:
+    """The digest of a batch from the bytes of x and y as gathered."""
+    return derive(BATCH, plain_digest(x) + plain_digest(y))
+
+
+# ----------------------------------------------------------------------------------------------
+# 4. Signatures and points (format.md, sections 4c and 4a)
+# ----------------------------------------------------------------------------------------------
+
+ED_P = 2**255 - 19
+ED_L = 2**252 + 27742317777372353535851937790883648493
+ED_D = -121665 * pow(121666, -1, ED_P) % ED_P
+_ORDER_8 = int.from_bytes(
+    bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"), "little"
+)
+SMALL_ORDER_Y = {0, 1, ED_P - 1, _ORDER_8, ED_P - _ORDER_8}
+EdPoint = tuple[int, int, int, int]  # extended coordinates X, Y, Z, T = XY / Z
+
+
+def _ed_add(a: EdPoint, b: EdPoint) -> EdPoint:
+    """The complete addition of RFC 8032, section 5.1.4; a point may be added to itself."""
+    p = (a[1] - a[0]) * (b[1] - b[0]) % ED_P
+    q = (a[1] + a[0]) * (b[1] + b[0]) % ED_P
+    r = 2 * a[3] * b[3] * ED_D % ED_P
+    s = 2 * a[2] * b[2] % ED_P
+    e, f, g, h = q - p, s - r, s + r, q + p
+    return e * f % ED_P, g * h % ED_P, f * g % ED_P, e * h % ED_P
+
+
+def _ed_times(scalar: int, point: EdPoint) -> EdPoint:
+    result: EdPoint = (0, 1, 1, 0)
+    while scalar:
+        if scalar & 1:
+            result = _ed_add(result, point)
+        point = _ed_add(point, point)
+        scalar >>= 1
+    return result
+
+
+def _ed_point(encoded: bytes) -> EdPoint | None:
+    """The point of an encoding with y < p (RFC 8032, section 5.1.3), if there is one."""
+    value = int.from_bytes(encoded, "little")
+    sign, y = value >> 255, value & 2**255 - 1
+    square = (y * y - 1) * pow(ED_D * y * y + 1, -1, ED_P) % ED_P
+    x = pow(square, (ED_P + 3) // 8, ED_P)
+    if x * x % ED_P != square:
+        x = x * pow(2, (ED_P - 1) // 4, ED_P) % ED_P
+    if x * x % ED_P != square or (x == 0 and sign):
+        return None
+    if x & 1 != sign:
+        x = ED_P - x
+    return x, y, 1, x * y % ED_P
+
+
+def _ed_encode(point: EdPoint) -> bytes:
+    inverse = pow(point[2], -1, ED_P)
+    x, y = point[0] * inverse % ED_P, point[1] * inverse % ED_P
+    return (y | (x & 1) << 255).to_bytes(32, "little")
+
+
+ED_BASE = _ed_point((4 * pow(5, -1, ED_P) % ED_P).to_bytes(32, "little"))
+
+
+def broken_step(key: bytes, message: bytes, signature: bytes) -> str:
+    """What of the rule of section 4c a signature breaks: "" where it holds."""
+    if len(key) != 32 or len(signature) != 64:
+        return "length"
+    for name, encoded in (("key", key), ("R", signature[:32])):
+        y = int.from_bytes(encoded, "little") & 2**255 - 1
+        if y >= ED_P or y in SMALL_ORDER_Y:
+            return name
+    scalar = int.from_bytes(signature[32:], "little")
+    if scalar >= ED_L:
+        return "S"
+    point = _ed_point(key)
+    if point is None:
+        return "key"
+    hashed = hashlib.sha512(signature[:32] + key + message).digest()
+    challenge = int.from_bytes(hashed, "little") % ED_L
+    negative = (ED_P - point[0], point[1], 1, ED_P - point[3])
+    sum_ = _ed_add(_ed_times(scalar, ED_BASE), _ed_times(challenge, negative))
+    return "" if _ed_encode(sum_) == signature[:32] else "equation"
+
+
+def signature_holds(key: bytes, message: bytes, signature: bytes) -> bool:
+    """Does the signature of the message by the key hold?"""
+    return broken_step(key, message, signature) == ""
+
+
+BN254_P = 21888242871839275222246405745257275088696311157297823662689037894645226208583
+
+
+def is_point(encoded: bytes) -> bool:
+    """A finite point of BN254, y^2 = x^3 + 3, with reduced coordinates (section 4a)."""
+    x, y = int.from_bytes(encoded[:32], "big"), int.from_bytes(encoded[32:], "big")
+    return x < BN254_P and y < BN254_P and (y * y - x**3 - 3) % BN254_P == 0
+
+
+# ----------------------------------------------------------------------------------------------
+# 5. Sample order and draws (format.md, section 3 and "Draws" of section 4)
+# ----------------------------------------------------------------------------------------------
+
+MASK32 = np.uint64(0xFFFFFFFF)
+
+
+def philox(counter: Sequence[Any], key: Sequence[int]) -> list[np.ndarray]:
+    """Philox4x32-10: four words of 32 bits, as uint64, from a counter of four words or arrays."""
+    c0, c1, c2, c3 = (np.asarray(word, dtype=np.uint64) for word in counter)
+    k0, k1 = key
+    for _ in range(10):
+        product0 = c0 * np.uint64(0xD2511F53)
+        product1 = c2 * np.uint64(0xCD9E8D57)
+        c0 = (product1 >> np.uint64(32)) ^ c1 ^ np.uint64(k0)
+        c2 = (product0 >> np.uint64(32)) ^ c3 ^ np.uint64(k1)
+        c1, c3 = product1 & MASK32, product0 & MASK32
+        k0, k1 = (k0 + 0x9E3779B9) % 2**32, (k1 + 0xBB67AE85) % 2**32
+    return [c0, c1, c2, c3]
+
+
+def batch_indices(seed: int, samples: int, batch: int, step: int) -> np.ndarray:
+    """Which samples step `step` (from 0) takes."""
+    half = 1
+    while 4**half < samples:
+        half += 1
+    mask = np.uint64(2**half - 1)
+    place = step * batch + np.arange(batch, dtype=np.uint64)
+    epoch, value = place // np.uint64(samples), place % np.uint64(samples)
+    key = (seed % 2**32, seed >> 32)
+
+    def permute(value: np.ndarray, epoch: np.ndarray) -> np.ndarray:
+        left, right = value >> np.uint64(half), value & mask
+        for number in range(8):
+            words = [right, np.full_like(right, number), epoch & MASK32, epoch >> np.uint64(32)]
+            left, right = right, left ^ (philox(words, key)[0] & mask)
+        return left << np.uint64(half) | right
+
+    outside = np.ones(batch, dtype=bool)
+    while outside.any():  # cycle-walking: what falls beyond the samples is permuted again
+        value[outside] = permute(value[outside], epoch[outside])
+        outside = value >= samples
+    return value.astype(np.int64)
+
+
+def draw_material(claim: bytes, domain: str, population: int, randomness: bytes) -> bytes:
+    """The key material of a draw."""
+    names = {"claim": claim, "domain": domain, "population": population, "randomness": randomness}
+    return encode(names)
+
+
+def draw(material: bytes, population: int, count: int) -> list[int]:
+    """The entries drawn, in the order of the draw."""
+    stream = blake3(material, derive_key_context=f"vtrain 2026 {SAMPLING}")
+    entries: dict[int, int] = {}  # those that are not in their own place any more
+    drawn: list[int] = []
+    offset = 0
+    while len(drawn) < min(count, population):
+        i = len(drawn)
+        left = population - i
+        word = int.from_bytes(stream.digest(length=8, seek=offset), "little")
+        offset += 8
+        if word >= 2**64 // left * left:
+            continue
+        j = i + word % left
+        drawn.append(entries.get(j, j))
+        entries[j] = entries.get(i, i)
+    return drawn
+
+
+# ----------------------------------------------------------------------------------------------
+# 6. Operators: attributes, types and ranges (operators.md)
+#
+# Each function derives the type of an operator's output from attributes and input types, and
+# refuses what "Requires" does not allow.
+# ----------------------------------------------------------------------------------------------
+
+BOUNDS = {"u8": (0, 2**8 - 1), "i8": (-(2**7), 2**7 - 1), "i16": (-(2**15), 2**15 - 1)}
+BOUNDS |= {"i32": (-(2**31), 2**31 - 1), "i64": (-(2**63), 2**63 - 1)}
+SATURATED = {"i16": (-32639, 32639), "i32": (-(2**31) + 1, 2**31 - 1), "i64": BOUNDS["i64"]}
+ANY = tuple(DTYPES)
+LAST_STEP = 2**40
+Type = dict[str, Any]
+Attributes = dict[str, Any]
+Numbers = Any  # an integer, or an int64 array of them
+
+
+def rs(x: Numbers, shift: int) -> Numbers:
+    """floor((x + 2^(shift - 1)) / 2^shift): format.md, section 1.  Of integers and int64 arrays."""
+    if shift <= 0:
+        return x << -shift
+    if not isinstance(x, int) and shift >= 64:
+        return np.zeros_like(x)
+    return (x >> shift) + (x >> shift - 1 & 1)
+
+
+def clamp(x: Numbers, lo: int, hi: int) -> Numbers:
+    """The nearest of lo to hi."""
+    return max(lo, min(x, hi)) if isinstance(x, int) else np.clip(x, lo, hi)
+
+
+def saturate(x: Numbers, dtype: str) -> Numbers:
+    """`sat` of format.md, section 1; nothing is clamped for i64."""
+    return x if dtype == "i64" else clamp(x, *SATURATED[dtype])
+
+
+def must(condition: bool, why: str) -> None:
+    """Refuse a node unless the condition holds."""
+    require(condition, "node", why)
+
+
+def must_fit(*values: int) -> None:
+    """Refuse a node whose intermediates may leave int64."""
+    must(all(-(2**63) <= value < 2**63 for value in values), "does not fit int64")
+
+
+def tensor(dtype: str, shape: Sequence[int], exponent: int, lo: int, hi: int) -> Type:
+    """The type of an output, if an output may have it ("What holds for all")."""
+    least, most = BOUNDS[dtype]
+    must(least <= lo and hi <= most, "range is beyond the dtype")
+    must(dtype != "i64" or (-lo < 2**60 and hi < 2**60), "range reaches 2^60")
+    must(abs(exponent) <= 512, "exponent is out of bounds")
+    must(all(extent >= 1 for extent in shape), "an extent is below 1")
+    must(len(shape) <= 8 and size_of(shape) <= 2**32, "too large")
+    shape = list(shape)
+    return {"dtype": dtype, "shape": shape, "exponent": exponent, "lo": lo, "hi": hi}
+
+
+def like(x: Type, **changes: Any) -> Type:
+    """The type x with some fields changed."""
+    fields = x | changes
+    names = ("dtype", "shape", "exponent", "lo", "hi")
+    return tensor(*(fields[name] for name in names))
+
+
+def corners(a: Type, b: Type) -> tuple[int, int]:
+    """Least and greatest product of an end of a and an end of b."""
+    products = [x * y for x in (a["lo"], a["hi"]) for y in (b["lo"], b["hi"])]
+    return min(products), max(products)
+
+
+def with_zero(lo: int, hi: int) -> tuple[int, int]:
+    """The range, with 0 added to it."""
+    return min(lo, 0), max(hi, 0)
+
+
+def is_counter(t: Type) -> bool:
+    """Is this the type of a step counter?"""
+    return t["exponent"] == 0 and t["lo"] >= 0 and t["hi"] <= LAST_STEP
+
+
+@dataclass
+class Windows:
+    """Windows over an image (operators.md, "Windows")."""
+
+    attrs: Attributes
+    image: Sequence[int]
+
+    def __post_init__(self) -> None:
+        self.n, self.h, self.w, self.channels = self.image
+        self.kh, self.kw = self.attrs["kernel"]
+        self.sh, self.sw = self.attrs["strides"]
+        self.top, self.left, bottom, right = self.attrs["pads"]
+        height, width = self.h + self.top + bottom, self.w + self.left + right
+        must(min(self.kh, self.kw, self.sh, self.sw) >= 1, "kernel or strides are below 1")
+        must(max(self.sh, self.sw) <= 2**32, "strides are too large")
+        must(min(self.top, bottom) >= 0 and max(self.top, bottom) < self.kh, "pads")
+        must(min(self.left, right) >= 0 and max(self.left, right) < self.kw, "pads")
+        must(height >= self.kh and width >= self.kw, "the kernel is larger than the image")
+        self.area = self.kh * self.kw
+        must(self.area <= 2**16, "the kernel is too large")
+        self.oh, self.ow = (height - self.kh) // self.sh + 1, (width - self.kw) // self.sw + 1
+        must(self.n * height * width * self.channels <= 2**32, "the padded image is too large")
+        patches = self.n * self.oh * self.ow * self.area * self.channels
+        must(patches <= 2**32, "the patches are too large")
+        self.patch_shape = [self.n * self.oh * self.ow, self.area * self.channels]
+        self.out_shape = [self.n, self.oh, self.ow, self.channels]
+        self.overlap = -(-self.kh // self.sh) * -(-self.kw // self.sw)
+
+    def pixel(self, r: int, c: int, offset: int) -> tuple[int, int] | None:
+        """The pixel at an offset of window (r, c), or None for padding."""
+        y = r * self.sh + offset // self.kw - self.top
+        x = c * self.sw + offset % self.kw - self.left
+        return (y, x) if 0 <= y < self.h and 0 <= x < self.w else None
+
+    def window(self, y: int, x: int, offset: int) -> tuple[int, int] | None:
+        """The window that has pixel (y, x) at an offset, if there is one."""
+        down, across = y + self.top - offset // self.kw, x + self.left - offset % self.kw
+        r, c = down // self.sh, across // self.sw
+        if down % self.sh or across % self.sw or not (0 <= r < self.oh and 0 <= c < self.ow):
+            return None
+        return r, c
+
+    def pixel_index(self, s: int, y: int, x: int, channel: int) -> int:
+        """The flat index of a pixel in the image."""
+        return ((s * self.h + y) * self.w + x) * self.channels + channel
+
+    def out_index(self, s: int, r: int, c: int, channel: int) -> int:
+        """The flat index of a window in the pooled image."""
+        return ((s * self.oh + r) * self.ow + c) * self.channels + channel
+
+    def patch_index(self, s: int, r: int, c: int, offset: int, channel: int) -> int:
+        """The flat index of a patch element."""
+        row = (s * self.oh + r) * self.ow + c
+        return (row * self.area + offset) * self.channels + channel
+
+
+WINDOW_ATTRIBUTES = {
+    name: array(I64, size, size) for name, size in (("pads", 4), ("kernel", 2), ("strides", 2))
+}
+EXTENTS = array(I64, MAX_ITEMS)
+IMAGE = array(I64, 4, 4)
+SWITCH = integer(0, 1)
+SHIFT = integer(-62, 64)
+LEFT_SHIFT = integer(0, 62)
+NAMED = text(1)
+
+
+def type_state(a: Attributes) -> Type:
+    lo, hi = SATURATED["i32"] if a["dtype"] == "i32" else (0, LAST_STEP)
+    return tensor(a["dtype"], a["shape"], a["exponent"], lo, hi)
+
+
+def type_increment(a: Attributes, t: Type) -> Type:
+    must(is_counter(t), "not a counter")
+    return tensor("i64", [], 0, 0, LAST_STEP)
+
+
+def type_sample_index(a: Attributes, t: Type) -> Type:
+    must(is_counter(t), "not a counter")
+    return tensor("i64", [a["batch"]], 0, 0, a["samples"] - 1)
+
+
+def type_gather_samples(a: Attributes, index: Type) -> Type:
+    return tensor(a["dtype"], index["shape"] + a["shape"], a["exponent"], *BOUNDS[a["dtype"]])
+
+
+def normalized(a: Attributes, x: Numbers) -> Numbers:
+    return saturate(rs(x * a["multiplier"] + a["offset"], a["shift"]), "i16")
+
+
+def type_normalize(a: Attributes, x: Type) -> Type:
+    for end in (x["lo"], x["hi"]):
+        must_fit(end * a["multiplier"], end * a["multiplier"] + a["offset"])
+    lo, hi = normalized(a, x["lo"]), normalized(a, x["hi"])
+    return tensor("i16", x["shape"], a["exponent"], lo, hi)
+
+
+def type_one_hot(a: Attributes, x: Type) -> Type:
+    must(len(x["shape"]) >= 2, "fewer than two axes")
+    columns = size_of(x["shape"][1:]) * a["depth"]
+    return tensor("i16", [x["shape"][0], columns], 14, 0, 2**14)
+
+
+def product_extents(attrs: Attributes, a: Type, b: Type) -> tuple[int, int, int]:
+    """m, k and n of a matrix product."""
+    m, k = a["shape"][::-1] if attrs["transpose_a"] else a["shape"]
+    other, n = b["shape"][::-1] if attrs["transpose_b"] else b["shape"]
+    must(k == other and k <= 2**23, "the inner extents")
+    return m, k, n
+
+
+def type_matmul(attrs: Attributes, a: Type, b: Type) -> Type:
+    m, k, n = product_extents(attrs, a, b)
+    lo, hi = corners(a, b)
+    return tensor("i64", [m, n], a["exponent"] + b["exponent"], *with_zero(k * lo, k * hi))
+
+
+def type_add_bias(a: Attributes, acc: Type, bias: Type) -> Type:
+    must(len(acc["shape"]) >= 1 and acc["shape"][-1:] == bias["shape"], "shapes do not fit")
+    must(a["shift"] == bias["exponent"] - acc["exponent"], "shift is not that of the exponents")
+    lo, hi = rs(bias["lo"], a["shift"]), rs(bias["hi"], a["shift"])
+    must_fit(lo, hi)
+    return like(acc, lo=acc["lo"] + lo, hi=acc["hi"] + hi)
+
+
+def type_column_sum(a: Attributes, x: Type) -> Type:
+    must(len(x["shape"]) >= 1, "a scalar")
+    rows = size_of(x["shape"][:-1])
+    lo, hi = with_zero(rows * x["lo"], rows * x["hi"])
+    return tensor("i64", x["shape"][-1:], x["exponent"], lo, hi)
+
+
+def aligned(attrs: Attributes, a: Type, b: Type) -> tuple[int, int, int, int]:
+    """The ends of two inputs that are shifted to one exponent."""
+    must(a["shape"] == b["shape"], "shapes differ")
+    same = a["exponent"] + attrs["shift_a"] == b["exponent"] + attrs["shift_b"]
+    must(same, "exponents are not aligned")
+    ends = [
+        x[end] << attrs[shift]
+        for x, shift in ((a, "shift_a"), (b, "shift_b"))
+        for end in ("lo", "hi")
+    ]
+    must_fit(*ends)
+    return ends[0], ends[1], ends[2], ends[3]
+
+
+def type_add(attrs: Attributes, a: Type, b: Type) -> Type:
+    a_lo, a_hi, b_lo, b_hi = aligned(attrs, a, b)
+    exponent = a["exponent"] + attrs["shift_a"]
+    return tensor("i64", a["shape"], exponent, a_lo + b_lo, a_hi + b_hi)
+
+
+def type_sub(attrs: Attributes, a: Type, b: Type) -> Type:
+    a_lo, a_hi, b_lo, b_hi = aligned(attrs, a, b)
+    exponent = a["exponent"] + attrs["shift_a"]
+    return tensor("i64", a["shape"], exponent, a_lo - b_hi, a_hi - b_lo)
+
+
+def type_mul(attrs: Attributes, a: Type, b: Type) -> Type:
+    must(a["shape"] == b["shape"], "shapes differ")
+    return tensor("i64", a["shape"], a["exponent"] + b["exponent"], *corners(a, b))
+
+
+def type_rescale(a: Attributes, x: Type) -> Type:
+    scaled = [x[end] * a["multiplier"] for end in ("lo", "hi")]
+    shifted = [rs(end, a["shift"]) for end in scaled]
+    must_fit(*scaled, *shifted)
+    lo, hi = (saturate(end, a["dtype"]) for end in shifted)
+    exponent = x["exponent"] + a["multiplier_exponent"] - a["shift"]
+    return tensor(a["dtype"], x["shape"], exponent, lo, hi)
+
+
+def type_relu(a: Attributes, x: Type) -> Type:
+    return like(x, lo=max(x["lo"], 0), hi=max(x["hi"], 0))
+
+
+def type_relu_grad(a: Attributes, grad: Type, output: Type) -> Type:
+    must(grad["shape"] == output["shape"], "shapes differ")
+    lo, hi = with_zero(grad["lo"], grad["hi"])
+    return like(grad, lo=lo, hi=hi)
+
+
+def type_im2col(a: Attributes, x: Type) -> Type:
+    lo, hi = with_zero(x["lo"], x["hi"])
+    return like(x, shape=Windows(a, x["shape"]).patch_shape, lo=lo, hi=hi)
+
+
+def overlapped(x: Type, windows: Windows) -> Type:
+    """What col2im and the gradients of pools put out."""
+    lo, hi = with_zero(windows.overlap * x["lo"], windows.overlap * x["hi"])
+    return tensor("i64", windows.image, x["exponent"], lo, hi)
+
+
+def type_col2im(a: Attributes, x: Type) -> Type:
+    windows = Windows(a, a["shape"])
+    must(x["shape"] == windows.patch_shape, "not the shape of the patches")
+    return overlapped(x, windows)
+
+
+def type_reshape(a: Attributes, x: Type) -> Type:
+    must(size_of(a["shape"]) == size_of(x["shape"]), "another number of elements")
+    return like(x, shape=a["shape"])
+
+
+def type_transpose(a: Attributes, x: Type) -> Type:
+    must(sorted(a["perm"]) == list(range(len(x["shape"]))), "not a permutation of the axes")
+    return like(x, shape=[x["shape"][axis] for axis in a["perm"]])
+
+
+def type_max_pool(a: Attributes, x: Type) -> Type:
+    return like(x, shape=Windows(a, x["shape"]).out_shape)
+
+
+def type_max_pool_grad(a: Attributes, grad: Type, x: Type) -> Type:
+    windows = Windows(a, x["shape"])
+    must(grad["shape"] == windows.out_shape, "not the shape of the windows")
+    return overlapped(grad, windows)
+
+
+def type_sum_pool(a: Attributes, x: Type) -> Type:
+    windows = Windows(a, x["shape"])
+    lo, hi = with_zero(windows.area * x["lo"], windows.area * x["hi"])
+    return like(x, dtype="i64", shape=windows.out_shape, lo=lo, hi=hi)
+
+
+def type_sum_pool_grad(a: Attributes, grad: Type) -> Type:
+    windows = Windows(a, a["shape"])
+    must(grad["shape"] == windows.out_shape, "not the shape of the windows")
+    return overlapped(grad, windows)
+
+
+def type_row_max(a: Attributes, z: Type) -> Type:
+    return like(z, shape=z["shape"][:1])
+
+
+def must_be_of_rows(matrix: Type, *vectors: Type) -> None:
+    """Refuse vectors that have not one element for each row."""
+    must(all(vector["shape"] == matrix["shape"][:1] for vector in vectors), "shapes do not fit")
+
+
+def type_exp2_diff(a: Attributes, z: Type, most: Type) -> Type:
+    must_be_of_rows(z, most)
+    must(z["exponent"] == most["exponent"] == 10, "exponents are not 10")
+    return tensor("i32", z["shape"], 16, 0, 2**16)
+
+
+def type_row_sum(a: Attributes, x: Type) -> Type:
+    rows, classes = x["shape"]
+    return tensor("i64", [rows], x["exponent"], classes * x["lo"], classes * x["hi"])
+
+
+def type_divide(a: Attributes, e: Type, total: Type) -> Type:
+    must_be_of_rows(e, total)
+    must(e["exponent"] == total["exponent"], "exponents differ")
+    must(e["lo"] >= 0 and total["lo"] >= 0, "an input may be negative")
+    return tensor("i16", e["shape"], 14, 0, 2**14)
+
+
+def type_sub_one_hot(a: Attributes, p: Type, label: Type) -> Type:
+    must_be_of_rows(p, label)
+    must(p["exponent"] == 14, "the exponent is not 14")
+    return like(p, lo=p["lo"] - 2**14)
+
+
+def type_cross_entropy(a: Attributes, z: Type, most: Type, total: Type, label: Type) -> Type:
+    must_be_of_rows(z, most, total, label)
+    must(z["exponent"] == 10 and total["exponent"] == 16, "exponents are not 10 and 16")
+    lo = (most["lo"] - z["hi"]) * 2**6 - 16 * 2**16
+    hi = (most["hi"] - z["lo"]) * 2**6 + 64 * 2**16
+    return tensor("i64", z["shape"][:1], 16, lo, hi)
+
+
+def type_square_sum(a: Attributes, x: Type) -> Type:
+    shift = a["shift"]
+    must(shift == 2 * x["exponent"] - 16, "shift is not that of the exponent")
+    most = size_of(x["shape"]) * max(x["lo"] ** 2, x["hi"] ** 2)
+    must(most < 2**62, "the sum may be too large")
+    return tensor("i64", [], 16, 0, most << -shift if shift <= 0 else (most >> shift) + 1)
+
+
+def type_sum(a: Attributes, x: Type) -> Type:
+    count = size_of(x["shape"])
+    return tensor("i64", [], x["exponent"], *with_zero(count * x["lo"], count * x["hi"]))
+
+
+def type_momentum(a: Attributes, v: Type, g: Type) -> Type:
+    must(v["exponent"] == 16 and v["shape"] == g["shape"], "V is not like g")
+    must(a["shift"] == g["exponent"] - 16, "shift is not that of the exponent")
+    g_lo, g_hi = rs(g["lo"], a["shift"]), rs(g["hi"], a["shift"])
+    lo = v["lo"] + g_lo - rs(v["hi"] * a["decay"], 16)
+    hi = v["hi"] + g_hi - rs(v["lo"] * a["decay"], 16)
+    must_fit(g_lo, g_hi, v["lo"] + g_lo, v["hi"] + g_hi, lo, hi)
+    return like(v, lo=saturate(lo, "i32"), hi=saturate(hi, "i32"))
+
+
+def type_sgd_update(a: Attributes, w: Type, v: Type, rate: Type) -> Type:
+    must(w["exponent"] == 24 and w["shape"] == v["shape"], "w is not like V")
+    must(a["shift"] == v["exponent"] + rate["exponent"] - 24, "shift is not that of the exponents")
+    products = corners(v, rate)
+    lo_step, hi_step = (rs(product, a["shift"]) for product in products)
+    lo, hi = w["lo"] - hi_step, w["hi"] - lo_step
+    must_fit(*products, lo_step, hi_step, lo, hi)
+    return like(w, lo=saturate(lo, "i32"), hi=saturate(hi, "i32"))
+
+
+def type_schedule(a: Attributes, t: Type) -> Type:
+    starts, rates = a["starts"], a["rates"]
+    must(len(starts) == len(rates) >= 1 and starts[0] == 0, "starts and rates do not fit")
+    must(starts == sorted(set(starts)) and starts[-1] <= LAST_STEP, "starts do not rise")
+    return tensor("i64", [], a["exponent"], min(rates), max(rates))
+
+
+def type_hash(a: Attributes, *inputs: Type) -> Type:
+    return tensor("u8", [32], 0, 0, 255)
+
+
+def type_of_digests(a: Attributes, *digests: Type) -> Type:
+    must(all(digest["shape"] == [32] for digest in digests), "an input is no hash")
+    return type_hash(a)
+
+
+def type_record(a: Attributes, step: Type, batch: Type, loss: Type, root: Type) -> Type:
+    must(step["shape"] == loss["shape"] == [], "step and loss are scalars")
+    return type_of_digests(a, batch, root)
+
+
+I16, I32, I64_ONLY, U8 = ("i16",), ("i32",), ("i64",), ("u8",)
+STATE = {"name": NAMED, "dtype": word("i32", "i64"), "shape": EXTENTS, "exponent": EXPONENT}
+SHIFTS = {"shift_a": LEFT_SHIFT, "shift_b": LEFT_SHIFT}
+FRACTION = integer(-64, 64)
+Input = tuple[tuple[str, ...], int | None]  # its dtypes, and how many axes (None for any number)
+X: Input = (ANY, None)
+SCALAR, INDICES, HASHED = (I64_ONLY, 0), (I64_ONLY, 1), (U8, 1)
+ROW, SUMS, LABELS, PATCHES, POOLED = (I32, 1), (I64_ONLY, 1), (ANY, 1), (ANY, 2), (ANY, 4)
+MATRIX, LOGITS, PICTURE = (I16, 2), (I32, 2), (I16, 4)
+
+
+@dataclass
+class Operator:
+    """How the type of an operator's output is derived, its inputs (None for any number of
+    hashes), and its attributes."""
+
+    derive: Callable[..., Type]
+    inputs: list[Input] | None
+    attributes: dict[str, Rule] = field(default_factory=dict)
+
+
+OPERATORS: dict[str, Operator] = {
+    "state": Operator(type_state, [], STATE),
+    "next_state": Operator(lambda a, x: like(x), [X], {"name": NAMED}),
+    "increment": Operator(type_increment, [SCALAR]),
+    "sample_index": Operator(
+        type_sample_index,
+        [SCALAR],
+        {"seed": byte_string(8), "batch": integer(1, 2**20), "samples": integer(1, 2**40)},
+    ),
+    "gather_samples": Operator(
+        type_gather_samples,
+        [INDICES],
+        {
+            "part": word("x", "y"),
+            "dtype": word("u8", "i8", "i16", "i32"),
+            "shape": EXTENTS,
+            "exponent": FRACTION,
+        },
+    ),
+    "normalize": Operator(
+        type_normalize,
+        [X],
+        {
+            "shift": integer(0, 64),
+            "offset": integer(-(2**60), 2**60),
+            "exponent": FRACTION,
+            "multiplier": integer(1, 2**31),
+        },
+    ),
+    "one_hot": Operator(type_one_hot, [X], {"depth": integer(1, 2**20)}),
+    "matmul": Operator(
+        type_matmul, [MATRIX, MATRIX], {"transpose_a": SWITCH, "transpose_b": SWITCH}
+    ),
+    "add_bias": Operator(type_add_bias, [(I64_ONLY, None), ROW], {"shift": SHIFT}),
+    "column_sum": Operator(type_column_sum, [X]),
+    "add": Operator(type_add, [X, X], SHIFTS),
+    "sub": Operator(type_sub, [X, X], SHIFTS),
+    "mul": Operator(type_mul, [X, X]),
+    "rescale": Operator(
+        type_rescale,
+        [X],
+        {
+            "dtype": word("i16", "i32", "i64"),
+            "shift": SHIFT,
+            "multiplier": integer(1, 65535),
+            "multiplier_exponent": integer(0, 32),
+        },
+    ),
+    "relu": Operator(type_relu, [(I16, None)]),
+    "relu_grad": Operator(type_relu_grad, [(I16, None), (I16, None)]),
+    "im2col": Operator(type_im2col, [PICTURE], WINDOW_ATTRIBUTES),
+    "col2im": Operator(type_col2im, [PATCHES], WINDOW_ATTRIBUTES | {"shape": IMAGE}),
+    "reshape": Operator(type_reshape, [X], {"shape": EXTENTS}),
+    "transpose": Operator(type_transpose, [X], {"perm": EXTENTS}),
+    "max_pool": Operator(type_max_pool, [PICTURE], WINDOW_ATTRIBUTES),
+    "max_pool_grad": Operator(type_max_pool_grad, [PICTURE, PICTURE], WINDOW_ATTRIBUTES),
+    "sum_pool": Operator(type_sum_pool, [PICTURE], WINDOW_ATTRIBUTES),
+    "sum_pool_grad": Operator(type_sum_pool_grad, [POOLED], WINDOW_ATTRIBUTES | {"shape": IMAGE}),
+    "row_max": Operator(type_row_max, [LOGITS]),
+    "exp2_diff": Operator(type_exp2_diff, [LOGITS, ROW]),
+    "row_sum": Operator(type_row_sum, [LOGITS]),
+    "divide": Operator(type_divide, [LOGITS, SUMS]),
+    "sub_one_hot": Operator(type_sub_one_hot, [MATRIX, LABELS]),
+    "cross_entropy": Operator(type_cross_entropy, [LOGITS, ROW, SUMS, LABELS]),
+    "square_sum": Operator(type_square_sum, [(I16, None)], {"shift": SHIFT}),
+    "sum": Operator(type_sum, [X]),
+    "momentum": Operator(
+        type_momentum,
+        [(I32, None), (I64_ONLY, None)],
+        {"decay": integer(0, 2**16), "shift": SHIFT},
+    ),
+    "sgd_update": Operator(type_sgd_update, [(I32, None), (I32, None), SCALAR], {"shift": SHIFT}),
+    "schedule": Operator(
+        type_schedule,
+        [SCALAR],
+        {
+            "rates": array(integer(0, 65535), MAX_ITEMS),
+            "starts": EXTENTS,
+            "exponent": integer(-64, 128),
+        },
+    ),
+    "tensor_digest": Operator(type_hash, [X]),
+    "batch_digest": Operator(type_of_digests, [HASHED, HASHED]),
+    "state_leaf": Operator(type_of_digests, [HASHED], STATE | {"name": text()}),
+    "state_root": Operator(type_of_digests, None),
+    "record": Operator(
+        type_record, [SCALAR, HASHED, SCALAR, HASHED], {"commit_every": integer(1, 2**40)}
+    ),
+}
+
+
+def derive_type(op: str, attrs: Attributes, inputs: list[Type]) -> Type:
+    """The type that an operator puts out; Refused where its node is illegal."""
+    must(op in OPERATORS, "no such operator")
+    operator = OPERATORS[op]
+    structure(operator.attributes)(attrs, "attrs")
+    expected = [HASHED] * len(inputs) if operator.inputs is None else operator.inputs
+    must(len(inputs) == len(expected), "wrong number of inputs")
+    for given, (dtypes, axes) in zip(inputs, expected, strict=True):
+        must(given["dtype"] in dtypes, "wrong dtype of an input")
+        must(axes is None or len(given["shape"]) == axes, "wrong number of axes of an input")
+    return operator.derive(attrs, *inputs)
+
+
+# ----------------------------------------------------------------------------------------------
+# 7. Operators: what they compute (operators.md)
+#
+# A law maps attributes and int64 arrays to an int64 array.  That nothing overflows follows from
+# the types of a legal graph.
+# ----------------------------------------------------------------------------------------------
+
+# T and L of format.md, section 1.  No entry is nearer than 0.001 to a half, so that floats, which
+# err by 10^-10 here, round as exact numbers do.
+EXP_TABLE = [round(2.0 ** (16 - i / 1024)) for i in range(1024)]
+LOG_TABLE = [round(2.0**16 * math.log2(1 + (2 * i + 1) / 2048)) for i in range(1024)]
+PADDING = -(2**15)  # what padding counts as where a maximum is taken
+
+
+@dataclass
+class Context:
+    """What nodes without inputs put out: the state before the step, and the sample table."""
+
+    state: dict[str, np.ndarray]
+    parts: dict[str, np.ndarray]  # x and y of all samples, [samples, ...]
+
+
+def law_matmul(attrs: Attributes, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return (a.T if attrs["transpose_a"] else a) @ (b.T if attrs["transpose_b"] else b)
+
+
+def law_one_hot(a: Attributes, x: np.ndarray) -> np.ndarray:
+    places = x.reshape(len(x), -1, 1) == np.arange(a["depth"])
+    return (places * 2**14).reshape(len(x), -1)
+
+
+def law_momentum(a: Attributes, v: Numbers, g: Numbers) -> Numbers:
+    return saturate(v + rs(g, a["shift"]) - rs(v * a["decay"], 16), "i32")
+
+
+def law_sgd_update(a: Attributes, w: Numbers, v: Numbers, rate: Numbers) -> Numbers:
+    return saturate(w - rs(v * rate, a["shift"]), "i32")
+
+
+def law_rescale(a: Attributes, x: Numbers) -> Numbers:
+    return saturate(rs(x * a["multiplier"], a["shift"]), a["dtype"])
+
+
+def law_add(attrs: Attributes, a: Numbers, b: Numbers) -> Numbers:
+    return (a << attrs["shift_a"]) + (b << attrs["shift_b"])
+
+
+def law_sub(attrs: Attributes, a: Numbers, b: Numbers) -> Numbers:
+    return (a << attrs["shift_a"]) - (b << attrs["shift_b"])
+
+
+def each_offset(w: Windows) -> Iterator[tuple[int, slice, slice, slice, slice]]:
+    """For each offset: the windows that have a pixel there, and these pixels, as slices of rows
+    and columns."""
+    for offset in range(w.area):
+        dy, dx = divmod(offset, w.kw)
+        rows = [r for r in range(w.oh) if 0 <= r * w.sh + dy - w.top < w.h]
+        columns = [c for c in range(w.ow) if 0 <= c * w.sw + dx - w.left < w.w]
+        if rows and columns:
+            y, x = rows[0] * w.sh + dy - w.top, columns[0] * w.sw + dx - w.left
+            down = slice(y, y + (len(rows) - 1) * w.sh + 1, w.sh)
+            across = slice(x, x + (len(columns) - 1) * w.sw + 1, w.sw)
+            yield (
+                offset,
+                slice(rows[0], rows[-1] + 1),
+                slice(columns[0], columns[-1] + 1),
+                down,
+                across,
+            )
+
+
+def patches(w: Windows, x: np.ndarray, padding: int) -> np.ndarray:
+    """The pixels of all windows: [n, oh, ow, area, channels]."""
+    result = np.full([w.n, w.oh, w.ow, w.area, w.channels], padding, dtype=np.int64)
+    for offset, rows, columns, down, across in each_offset(w):
+        result[:, rows, columns, offset] = x[:, down, across]
+    return result
+
+
+def unpatch(w: Windows, x: np.ndarray) -> np.ndarray:
+    """The adjoint of `patches`: each pixel is the sum of what came from it."""
+    result = np.zeros(w.image, dtype=np.int64)
+    for offset, rows, columns, down, across in each_offset(w):
+        result[:, down, across] += x[:, rows, columns, offset]
+    return result
+
+
+def law_im2col(a: Attributes, x: np.ndarray) -> np.ndarray:
+    w = Windows(a, x.shape)
+    return patches(w, x, 0).reshape(w.patch_shape)
+
+
+def law_col2im(a: Attributes, x: np.ndarray) -> np.ndarray:
+    w = Windows(a, a["shape"])
+    return unpatch(w, x.reshape(w.n, w.oh, w.ow, w.area, w.channels))
+
+
+def law_max_pool(a: Attributes, x: np.ndarray) -> np.ndarray:
+    return patches(Windows(a, x.shape), x, PADDING).max(axis=3)
+
+
+def law_max_pool_grad(a: Attributes, grad: np.ndarray, x: np.ndarray) -> np.ndarray:
+    w = Windows(a, x.shape)
+    first = patches(w, x, PADDING).argmax(axis=3)[:, :, :, None]
+    is_first = first == np.arange(w.area)[:, None]
+    return unpatch(w, is_first * grad[:, :, :, None])
+
+
+def law_sum_pool(a: Attributes, x: np.ndarray) -> np.ndarray:
+    return patches(Windows(a, x.shape), x, 0).sum(axis=3)
+
+
+def law_sum_pool_grad(a: Attributes, grad: np.ndarray) -> np.ndarray:
+    w = Windows(a, a["shape"])
+    return unpatch(w, np.repeat(grad[:, :, :, None], w.area, axis=3))
+
+
+def exp2_diff(z: int, most: int) -> int:
+    """One element of `exp2_diff`."""
+    if z > most:
+        return 0
+    d = min(most - z, 31 * 2**10)
+    return rs(EXP_TABLE[d & 1023], d >> 10)
+
+
+def quotient(e: int, total: int) -> int:
+    """One element of `divide`."""
+    divisor = max(total, 1)
+    value = (e * 2**14 + divisor // 2) // divisor & 0xFFFF
+    return value - 2**16 if value >= 2**15 else value
+
+
+def cross_entropy(z: int, most: int, total: int) -> int:
+    """One element of `cross_entropy`, z being that of the label."""
+    x = max(total, 1)
+    bits = x.bit_length() - 1
+    log2 = bits * 2**16 + LOG_TABLE[(x << 10 >> bits) - 2**10]
+    return (most - z) * 2**6 + log2 - 16 * 2**16
+
+
+def of_rows(formula: Callable[[int, int], int]) -> Callable[..., np.ndarray]:
+    """The law of a formula of an element and what its row has."""
+
+    def law(a: Attributes, matrix: np.ndarray, column: np.ndarray) -> np.ndarray:
+        rows = zip(matrix.tolist(), column.tolist(), strict=True)
+        return np.array([[formula(x, y) for x in row] for row, y in rows], dtype=np.int64)
+
+    return law
+
+
+def law_sub_one_hot(a: Attributes, p: np.ndarray, label: np.ndarray) -> np.ndarray:
+    result = p.copy()
+    result[np.arange(len(p)), np.clip(label, 0, p.shape[1] - 1)] -= 2**14
+    return result
+
+
+def law_cross_entropy(
+    a: Attributes, z: np.ndarray, most: np.ndarray, total: np.ndarray, label: np.ndarray
+) -> np.ndarray:
+    chosen = z[np.arange(len(z)), np.clip(label, 0, z.shape[1] - 1)]
+    columns = (column.tolist() for column in (chosen, most, total))
+    return np.array([cross_entropy(*row) for row in zip(*columns, strict=True)], dtype=np.int64)
+
+
+def rate_of(a: Attributes, t: int) -> int:
+    """One element of `schedule`."""
+    begun = [rate for rate, start in zip(a["rates"], a["starts"], strict=True) if start <= t]
+    return begun[-1] if begun else a["rates"][0]
+
+
+def sampled(a: Attributes, t: int) -> np.ndarray:
+    """The law of `sample_index`."""
+    seed = int.from_bytes(a["seed"], "little")
+    return batch_indices(seed, a["samples"], a["batch"], clamp(t, 0, LAST_STEP))
+
+
+def state_leaf(a: Attributes, digest: bytes) -> bytes:
+    """The data of a leaf of the state tree, from the attributes of a state."""
+    fields = {name: a[name] for name in ("name", "dtype", "shape", "exponent")}
+    return encode(fields | {"digest": digest})
+
+
+def make_record(commit_every: int, step: int, batch: bytes, loss: int, root: bytes) -> bytes:
+    """The data of a leaf of the run log."""
+    root = root if step % commit_every == 0 else b""
+    return encode({"step": step, "batch_digest": batch, "loss": loss, "state_root": root})
+
+
+def hash_of(op: str, a: Attributes, inputs: list[bytes]) -> bytes:
+    """What the operators put out that hash their inputs' bytes (all but `tensor_digest`)."""
+    if op == "batch_digest":
+        return derive(BATCH, inputs[0] + inputs[1])
+    if op == "state_leaf":
+        return leaf_hash(STATE_TREE, state_leaf(a, inputs[0]))
+    if op == "state_root":
+        return root_of_hashes(STATE_TREE, inputs)
+    step, loss = (int.from_bytes(inputs[i], "little", signed=True) for i in (0, 2))
+    return leaf_hash(RUN_LOG, make_record(a["commit_every"], step, inputs[1], loss, inputs[3]))
+
+
+HASHING = {"batch_digest", "state_leaf", "state_root", "record"}
+LAWS: dict[str, Callable[..., Any]] = {
+    "next_state": lambda a, x: x,
+    "increment": lambda a, t: np.minimum(t + 1, LAST_STEP),
+    "sample_index": lambda a, t: sampled(a, int(t)),
+    "normalize": normalized,
+    "one_hot": law_one_hot,
+    "matmul": law_matmul,
+    "add_bias": lambda a, acc, bias: acc + rs(bias, a["shift"]),
+    "column_sum": lambda a, x: x.reshape(-1, x.shape[-1]).sum(axis=0),
+    "add": law_add,
+    "sub": law_sub,
+    "mul": lambda attrs, a, b: a * b,
+    "rescale": law_rescale,
+    "relu": lambda a, x: clamp(x, 0, 2**15),
+    "relu_grad": lambda a, grad, output: grad * (output > 0),
+    "im2col": law_im2col,
+    "col2im": law_col2im,
+    "reshape": lambda a, x: x.reshape(a["shape"]),
+    "transpose": lambda a, x: x.transpose(a["perm"]),
+    "max_pool": law_max_pool,
+    "max_pool_grad": law_max_pool_grad,
+    "sum_pool": law_sum_pool,
+    "sum_pool_grad": law_sum_pool_grad,
+    "row_max": lambda a, z: z.max(axis=1),
+    "exp2_diff": of_rows(exp2_diff),
+    "row_sum": lambda a, x: x.sum(axis=1),
+    "divide": of_rows(quotient),
+    "sub_one_hot": law_sub_one_hot,
+    "cross_entropy": law_cross_entropy,
+    "square_sum": lambda a, x: rs((x * x).sum(), a["shift"]),
+    "sum": lambda a, x: x.sum(),
+    "momentum": law_momentum,
+    "sgd_update": law_sgd_update,
+    "schedule": lambda a, t: rate_of(a, int(t)),
+}
+
+
+# ----------------------------------------------------------------------------------------------
+# 8. Executing a step (operators.md; the task's parts: format.md, section 6)
+# ----------------------------------------------------------------------------------------------
+
+
+def execute_node(
+    node: dict, types: list[Type], inputs: list[np.ndarray], context: Context
+) -> np.ndarray:
+    """What a node of a legal graph puts out, of inputs with these types."""
+    op, attrs, shape = node["op"], node["attrs"], node["outputs"][0]["shape"]
+    if op == "state":
+        return context.state[attrs["name"]]
+    if op == "gather_samples":
+        return context.parts[attrs["part"]][inputs[0]].reshape(shape)
+    if op in HASHING or op == "tensor_digest":
+        raw = [tensor_bytes(x, t["dtype"]) for x, t in zip(inputs, types, strict=True)]
+        value = plain_digest(raw[0]) if op == "tensor_digest" else hash_of(op, attrs, raw)
+        return np.frombuffer(value, dtype=np.uint8).astype(np.int64)
+    with np.errstate(all="raise"):
+        return np.asarray(LAWS[op](attrs, *inputs), dtype=np.int64).reshape(shape)
+
+
+@dataclass
+class StepResult:
+    """What a step comes to."""
+
+    state: dict[str, np.ndarray]  # after the step
+    record: dict[str, Any]
+    outputs: list[np.ndarray]
+
+
+def execute_step(graph: list[dict], context: Context) -> StepResult:
+    """Execute a step of a legal graph: every node, in order."""
+    outputs: list[np.ndarray] = []
+    state: dict[str, np.ndarray] = {}
+    record: dict[str, Any] = {}
+    for node in graph:
+        sources = [source for source, _ in node["inputs"]]
+        types = [graph[source]["outputs"][0] for source in sources]
+        inputs = [outputs[source] for source in sources]
+        outputs.append(execute_node(node, types, inputs, context))
+        if node["op"] == "next_state":
+            state[node["attrs"]["name"]] = outputs[-1]
+        if node["op"] == "record":
+            step, batch, loss, root = inputs
+            made = make_record(
+                node["attrs"]["commit_every"],
+                int(step),
+                batch.astype(np.uint8).tobytes(),
+                int(loss),
+                root.astype(np.uint8).tobytes(),
+            )
+            record = decode(made)
+    return StepResult(state, record, outputs)
+
+
+def trace_digests(graph: list[dict], outputs: list[np.ndarray]) -> list[bytes]:
+    """The leaves of a step's trace: the digest of each node's output."""
+    dtypes = [node["outputs"][0]["dtype"] for node in graph]
+    pairs = zip(outputs, dtypes, strict=True)
+    return [plain_digest(tensor_bytes(output, dtype)) for output, dtype in pairs]
+
+
+def states_of(graph: list[dict]) -> dict[str, dict]:
+    """Attributes of all states, in UTF-8 order of their names."""
+    states = [node["attrs"] for node in graph if node["op"] == "state"]
+    return {a["name"]: a for a in sorted(states, key=lambda a: a["name"].encode())}
+
+
+def state_root(graph: list[dict], state: dict[str, np.ndarray]) -> bytes:
+    """The root of the state tree."""
+    leaves = [
+        state_leaf(a, plain_digest(tensor_bytes(state[name], a["dtype"])))
+        for name, a in states_of(graph).items()
+    ]
+    return tree_root(STATE_TREE, leaves)
+
+
+def row_bytes(data: dict, part: str) -> int:
+    """The bytes of x or y in a row of the sample table."""
+    return size_of(data[f"{part}_shape"]) * DTYPES[data[f"{part}_dtype"]].itemsize
+
+
+def split_samples(data: dict, table: bytes) -> dict[str, np.ndarray]:
+    """x and y of all samples from the sample table."""
+    rows = np.frombuffer(table, dtype=np.uint8).reshape(data["samples"], -1)
+    x_bytes = row_bytes(data, "x")
+    parts = {"x": rows[:, :x_bytes], "y": rows[:, x_bytes:]}
+    for part, raw in parts.items():
+        values = np.ascontiguousarray(raw).view(DTYPES[data[f"{part}_dtype"]])
+        parts[part] = values.reshape([data["samples"], *data[f"{part}_shape"]]).astype(np.int64)
+    return parts
+
+
+def columns_of(proof: dict, shapes: list[list[int]], layout: str) -> int:
+    """How many KZG columns tensors of these shapes take (format.md, section 4a).
+
+    For the layout `tiles` a shape is that of the matrix, or of a vector, that the tensor is."""
+    if layout == "step":
+        return -(-sum(size_of(shape) for shape in shapes) // column_length(proof))
+    blocks = 0
+    for shape in shapes:
+        last = shape[-1] if shape else 1
+        blocks += -(-size_of(shape) // last // 128) * -(-last // 128)
+    return blocks
+
+
+def state_columns(proof: dict, graph: list[dict]) -> int:
+    """How many columns the state has: all states but the counter."""
+    shapes = [a["shape"] for name, a in states_of(graph).items() if name != "step"]
+    return columns_of(proof, shapes, proof["circuit"])
+
+
+def batch_columns(task: dict) -> int:
+    """How many columns a batch has: x, then y, as matrices [batch, values of a sample]."""
+    sizes = [size_of(task["data"][f"{part}_shape"]) for part in ("x", "y")]
+    shapes = [[task["batch"], size] if size > 1 else [task["batch"]] for size in sizes]
+    return columns_of(task["proof"], shapes, task["proof"]["circuit"])
+
+
+# ----------------------------------------------------------------------------------------------
+# 9. When a graph is legal, and that of a task (format.md, section 2)
+# ----------------------------------------------------------------------------------------------
+
+MAX_NODES = 100_000
+
+
+def place_of(node: dict) -> str:
+    """How a report names a node."""
+    return f"node {node['name']} ({node['op']})"
+
+
+def graph_root(graph: list[dict]) -> bytes:
+    """The root of the graph tree."""
+    return tree_root(GRAPH_TREE, [encode(node) for node in graph])
+
+
+def check_nodes(graph: list[dict]) -> None:
+    """Rules 1 and 2."""
+    require(len(graph) <= MAX_NODES, "graph", "too many nodes")
+    names: set[str] = set()
+    for node in graph:
+        place = place_of(node)
+        require(node["name"] != "" and node["name"] not in names, place, "the name")
+        names.add(node["name"])
+        require(all(output == 0 for _, output in node["inputs"]), place, "not output 0")
+        inputs = [graph[source]["outputs"][0] for source, _ in node["inputs"]]
+        try:
+            derived = derive_type(node["op"], node["attrs"], inputs)
+        except Refused as error:
+            raise Refused(place, f"{error.where}: {error.why}") from None
+        require(node["outputs"] == [derived], place, "the type claimed is not the one derived")
+
+
+class LegalGraph:
+    """The nodes of a graph by what they are for; making one checks rules 3 to 8."""
+
+    def __init__(self, graph: list[dict]):
+        self.graph = graph
+        self.sample_index = self.only("sample_index")
+        self.batch = self.only("batch_digest")
+        self.root = self.only("state_root")
+        self.record = self.only("record")
+        self.check_states()
+        self.check_counter()
+        self.check_batch()
+        self.check_root()
+        self.check_softmax()
+
+    def nodes(self, op: str) -> list[int]:
+        return [index for index, node in enumerate(self.graph) if node["op"] == op]
+
+    def only(self, op: str) -> int:
+        """Rule 3."""
+        found = self.nodes(op)
+        require(len(found) == 1, "graph", f"{len(found)} nodes {op}")
+        return found[0]
+
+    def inputs(self, index: int) -> list[int]:
+        return [source for source, _ in self.graph[index]["inputs"]]
+
+    def op(self, index: int) -> str:
+        return self.graph[index]["op"]
+
+    def attr(self, index: int, name: str) -> Any:
+        return self.graph[index]["attrs"][name]
+
+    def output(self, index: int) -> Type:
+        return self.graph[index]["outputs"][0]
+
+    def expect(self, condition: bool, index: int, why: str) -> None:
+        """Refuse at the place of a node unless the condition holds."""
+        require(condition, place_of(self.graph[index]), why)
+
+    def check_states(self) -> None:
+        """Rule 4."""
+        before = {self.attr(i, "name"): i for i in self.nodes("state")}
+        after = {self.attr(i, "name"): i for i in self.nodes("next_state")}
+        counts = len(self.nodes("state")), len(self.nodes("next_state"))
+        once = counts == (len(before), len(after))
+        require(once and set(before) == set(after), "graph", "names of states")
+        self.states = dict(sorted(before.items(), key=lambda item: item[0].encode()))
+        self.read_by_next = {name: self.inputs(after[name])[0] for name in self.states}
+        for name, index in self.states.items():
+            old, new = self.output(index), self.output(after[name])
+            same = all(old[key] == new[key] for key in ("dtype", "shape", "exponent"))
+            within = old["lo"] <= new["lo"] and new["hi"] <= old["hi"]
+            require(same and within, f"state {name}", "the types before and after")
+
+    def check_counter(self) -> None:
+        """Rule 5."""
+        require("step" in self.states, "graph", "no state named step")
+        self.counter = self.states["step"]
+        kind = self.output(self.counter)
+        good = (kind["dtype"], kind["shape"], kind["exponent"]) == ("i64", [], 0)
+        require(good, "graph", "the state named step is no counter")
+        increment = self.read_by_next["step"]
+        counts = self.op(increment) == "increment" and self.inputs(increment) == [self.counter]
+        self.expect(counts, increment, "not the increment of the counter")
+        self.expect(self.inputs(self.record)[0] == increment, self.record, "the step")
+
+    def check_batch(self) -> None:
+        """Rule 6."""
+        by_counter = self.inputs(self.sample_index) == [self.counter]
+        self.expect(by_counter, self.sample_index, "not by the counter")
+        gathered: dict[str, int] = {}
+        for index in self.nodes("gather_samples"):
+            indexed = self.inputs(index) == [self.sample_index]
+            self.expect(indexed, index, "not by the sample_index")
+            part = self.attr(index, "part")
+            self.expect(part not in gathered, index, "gathered twice")
+            gathered[part] = index
+        self.expect(self.inputs(self.record)[1] == self.batch, self.record, "the batch digest")
+        for part, index in zip("xy", self.inputs(self.batch), strict=True):
+            digest = self.op(index) == "tensor_digest"
+            good = digest and part in gathered and self.inputs(index) == [gathered[part]]
+            self.expect(good, index, f"not the digest of {part}")
+        self.gathered = gathered
+
+    def check_root(self) -> None:
+        """Rule 7."""
+        self.expect(self.inputs(self.record)[3] == self.root, self.record, "the state root")
+        for index in range(len(self.graph)):
+            for source in self.inputs(index):
+                read_rightly = source != self.root or index == self.record
+                self.expect(source != self.record and read_rightly, index, "what it reads")
+        leaves = self.inputs(self.root)
+        self.expect(len(leaves) == len(self.states), self.root, "the number of leaves")
+        for leaf, (name, index) in zip(leaves, self.states.items(), strict=True):
+            is_leaf = self.op(leaf) == "state_leaf"
+            same = is_leaf and self.graph[leaf]["attrs"] == self.graph[index]["attrs"]
+            self.expect(same, leaf, f"not the leaf of the state {name}")
+            digest = self.inputs(leaf)[0]
+            read = self.op(digest) == "tensor_digest"
+            read = read and self.inputs(digest) == [self.read_by_next[name]]
+            self.expect(read, digest, f"not the digest of the state {name}")
+
+    def check_softmax(self) -> None:
+        """Rule 8."""
+        reducers = {"exp2_diff": "row_max", "cross_entropy": "row_max", "divide": "row_sum"}
+        for index in range(len(self.graph)):
+            if self.op(index) in reducers:
+                matrix, reduced = self.inputs(index)[:2]
+                good = self.op(reduced) == reducers[self.op(index)]
+                good = good and self.inputs(reduced) == [matrix]
+                self.expect(good, index, "the maximum or sum of other rows")
+
+
+def check_graph_of_task(legal: LegalGraph, task: dict) -> None:
+    """The rules of "When a graph is that of a task"."""
+    seed = int.from_bytes(legal.attr(legal.sample_index, "seed"), "little")
+    require(seed == task["seed"], "task.seed", "not that of the graph")
+    batch = legal.attr(legal.sample_index, "batch")
+    require(batch == task["batch"], "task.batch", "not that of the graph")
+    samples = legal.attr(legal.sample_index, "samples")
+    require(samples == task["data"]["samples"], "task.data.samples", "not that of the graph")
+    every = legal.attr(legal.record, "commit_every")
+    require(every == task["commit_every"], "task.commit_every", "not that of the graph")
+    if logs_kzg(task):
+        initial = task["proof"]["initial"]
+        good = len(initial) == state_columns(task["proof"], legal.graph)
+        good = good and all(is_point(point) for point in initial)
+        require(good, "task.proof.initial", "not commitments to the state")
+    for part in ("x", "y"):
+        for name in ("dtype", "shape", "exponent"):
+            same = legal.attr(legal.gathered[part], name) == task["data"][f"{part}_{name}"]
+            require(same, f"task.data.{part}", f"{name} is not that of the graph")
+    rescales = {node["name"]: node for node in legal.graph if node["op"] == "rescale"}
+    for name, exponent in task["exponents"].items():
+        good = name in rescales and rescales[name]["outputs"][0]["exponent"] == exponent
+        require(good, f"task.exponents.{name}", "not that of a rescale node")
+
+
+# ----------------------------------------------------------------------------------------------
+# 10. The audit (auditing.md)
+# ----------------------------------------------------------------------------------------------
+
+LOG_HEADER, MAX_RECORD = b"vtrain run log\0\1", 256
+KZG_HEADER, MAX_KZG_RECORD = b"vtrain kzg log\0\1", 1_622_272
+MAX_FILE = 4 * 2**30  # what this auditor takes of a file
+MAX_STEP = 2**32  # and how many bytes a step may have: numbers of 8 bytes
+LISTED_FAILURES = 5
+CHECKPOINT_NAME = re.compile(r"checkpoints/\d{12}\.safetensors", re.ASCII)
+SAMPLES = "data/samples.bin"
+EXIT_CODES = {"verified": 0, "inconclusive": 3, "conditional": 4, "fraud": 10}
+
+
+class Failed(Exception):
+    """A condition of a check that does not hold; no place means that of the check."""
+
+    def __init__(self, why: str, fault: str = "nobody", where: str = ""):
+        super().__init__(why)
+        self.why = why
+        self.fault = fault
+        self.where = where
+
+
+def hold(condition: bool, why: str, fault: str = "nobody", where: str = "") -> None:
+    """Fail the check unless the condition holds."""
+    if not condition:
+        raise Failed(why, fault, where)
+
+
+@dataclass
+class Check:
+    """What became of a check: a `check-result` of format.cddl."""
+
+    name: str
+    status: str
+    where: str
+    detail: str = ""
+    fault: str = ""
+
+
+@dataclass
+class Question:
+    """What an auditor is asked."""
+
+    run: Path
+    segments: int | None  # None for all
+    seed: bytes | None = None
+    pin: bytes | dict | None = None  # the digest of a claim, or a signed claim
+    solver: bytes | None = None
+    task_id: bytes | None = None
+    data: Path | None = None
+    srs: Path | None = None
+
+
+def read_regular(folder: Path, name: str, size: int | None = None) -> bytes:
+    """The bytes of a regular file below a folder, of just this size if one is given; a link, be it
+    the file or a folder on the way, is refused (format.md, section 6)."""
+    path = folder
+    try:
+        for part in name.split("/"):
+            path = path / part
+            hold(not path.is_symlink(), f"{name} is a link")
+        status = path.lstat()
+        hold(stat.S_ISREG(status.st_mode), f"{name} is not a regular file")
+        hold(size is None or status.st_size == size, f"{name} is not of {size} bytes")
+        hold(status.st_size <= MAX_FILE, f"{name} is larger than this auditor takes")
+        data = path.read_bytes()
+    except (OSError, ValueError):
+        raise Failed(f"{name} cannot be read") from None
+    hold(len(data) == status.st_size, f"{name} changed while it was read")
+    return data
+
+
+def read_frames(data: bytes, header: bytes, most: int) -> list[bytes]:
+    """The records of a log file (format.md, section 6)."""
+    hold(data[:16] == header, "does not begin with its 16 bytes")
+    frames, at = [], 16
+    while at < len(data):
+        length = int.from_bytes(data[at : at + 4], "little")
+        hold(at + 4 <= len(data) and length <= most, "a frame's length is cut off or too large")
+        frames.append(data[at + 4 : at + 4 + length])
+        hold(len(frames[-1]) == length, "a frame is cut off")
+        at += 4 + length
+    return frames
+
+
+def checkpoint_header(states: dict[str, dict]) -> tuple[bytes, dict[str, tuple[int, int]]]:
+    """How a checkpoint begins, and where the bytes of each state are after that (format.md,
+    section 6, "A checkpoint, byte for byte")."""
+    offsets: dict[str, tuple[int, int]] = {}
+    header: dict[str, dict] = {}
+    end = 0
+    by_size = sorted(states, key=lambda name: -DTYPES[states[name]["dtype"]].itemsize)
+    for name in by_size:  # a stable sort: of one size, in UTF-8 order still
+        a = states[name]
+        begin, end = end, end + size_of(a["shape"]) * DTYPES[a["dtype"]].itemsize
+        offsets[name] = begin, end
+        entry = {"dtype": a["dtype"].upper(), "shape": a["shape"], "data_offsets": [begin, end]}
+        header[name] = entry
+    words = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    words += b" " * (-len(words) % 8)
+    return len(words).to_bytes(8, "little") + words, offsets
+
+
+def begins_with(leaves: list[bytes], domain: str, count: int, root: bytes) -> bool:
+    """Do the first `count` leaves of a log have this root?"""
+    return tree_root(domain, leaves[:count]) == root
+
+
+def shorten(failures: list[Failed], place: str) -> list[Failed]:
+    """The first failures, what convicts somebody, and one for the rest."""
+    listed = [
+        failure
+        for number, failure in enumerate(failures)
+        if number < LISTED_FAILURES or failure.fault != "nobody"
+    ]
+    rest = len(failures) - len(listed)
+    return listed + [Failed(f"{rest} more", where=place)] * (rest > 0)
+
+
+class Audit:
+    """An audit of a run: makes the checks in their order and keeps what they establish."""
+
+    def __init__(self, question: Question):
+        self.question = question
+        self.run = question.run
+        self.checks: list[Check] = []
+        self.replayed: list[tuple[int, int]] = []
+        self.randomness: bytes | None = None  # of the draw, where there was one
+        # what checks establish; None where they did not
+        self.claim: dict | None = None
+        self.task: dict | None = None
+        self.manifest: dict | None = None
+        self.graph: list[dict] | None = None
+        self.legal: LegalGraph | None = None
+        self.samples: bytes | None = None
+        self.leaves: list[bytes] | None = None
+        self.records: list[dict] | None = None
+        self.kzg_leaves: list[bytes] | None = None
+        self.kzg_records: list[dict] | None = None
+        self.checkpoints: dict[int, dict[str, np.ndarray]] = {}
+
+    # --- making checks
+
+    def check(
+        self,
+        name: str,
+        place: str,
+        needs: Sequence[tuple[bool, str]],
+        conditions: Callable[[], list[Failed] | None],
+    ) -> None:
+        """Make a check: it is not done where something it needs was not established."""
+        for known, why in needs:
+            if not known:
+                self.checks.append(Check(name, "not_done", place, why))
+                return
+        try:
+            failures = conditions() or []
+        except Failed as found:
+            failures = [found]
+        for failure in failures:
+            where = failure.where or place
+            self.checks.append(Check(name, "failed", where, failure.why, failure.fault))
+        if not failures:
+            self.checks.append(Check(name, "passed", place))
+
+    def read_structure(self, file: str, rule: Rule, name: str) -> Any:
+        """A file of the run that is the canonical encoding of a structure."""
+        try:
+            return read(rule, read_regular(self.run, file), name)
+        except Refused as error:
+            raise Failed(str(error)) from None
+
+    def audit(self) -> None:
+        """All checks, in their order."""
+        claim, task = self.run / "claim.cbor", self.run / "task.cbor"
+        if not os.path.lexists(claim) and os.path.lexists(task):
+            self.checks.append(Check("claim", "not_done", "claim.cbor", "the run is unfinished"))
+            if self.question.segments != 0:
+                self.checks.append(Check("replay", "not_done", "", "the run is unfinished"))
+            return
+        self.check_structure()
+        if self.question.segments != 0:
+            self.replay()
+
+    def check_structure(self) -> None:
+        """The checks 1 to 16."""
+        self.check("claim", "claim.cbor", [], self.check_claim)
+        has_claim = (self.claim is not None, "there is no valid claim to hold it against")
+        self.check("task", "task.cbor", [], self.check_task)
+        has_task = (self.task is not None, "the task is not known")
+        self.check("complete", "claim.cbor", [has_task, has_claim], self.check_complete)
+        self.check("manifest", "manifest.json", [], self.check_manifest)
+        has_manifest = (self.manifest is not None, "there is no manifest to go by")
+        self.check("index", "manifest.json", [has_claim, has_manifest], self.check_index)
+        self.check("graph", "graph.cbor", [has_task], self.check_graph)
+        has_graph = (self.graph is not None, "the graph is not known")
+        self.check("legality", "graph.cbor", [has_graph], self.check_legality)
+        is_legal = (self.legal is not None, "there is no legal graph of this task")
+        self.check("files", "", [has_manifest], self.check_files)
+        self.check("model", "model.onnx", [has_task], self.check_model)
+        table = SAMPLES if self.question.data is None else str(self.question.data)
+        self.check("samples", table, [has_task], self.check_samples)
+        has_samples = (self.samples is not None, "the samples are not known")
+        self.check("log", "log.bin", [has_task, has_claim], self.check_log)
+        has_leaves = (self.leaves is not None, "there is no log that the solver signed")
+        self.check("records", "log.bin", [is_legal, has_leaves], self.check_records)
+        has_records = (self.records is not None, "the signed log is not one of this task")
+        needs = [is_legal, has_leaves, has_records, has_samples]
+        self.check("batches", "log.bin", needs, self.check_batches)
+        if self.task and logs_kzg(self.task):
+            has_root = bool(self.claim and "kzg_root" in self.claim)
+            needs = [is_legal, has_claim, (has_root, "the claim has no root of it")]
+            self.check("kzg_log", "kzg.bin", needs, self.check_kzg_log)
+            has_kzg = (self.kzg_leaves is not None, "there is no KZG log that the solver signed")
+            needs = [is_legal, has_claim, has_kzg]
+            self.check("kzg_records", "kzg.bin", needs, self.check_kzg_records)
+        has_segments = (self.last_root() > 0, "the log commits to no state")
+        needs = [is_legal, has_leaves, has_records, has_segments]
+        self.check("checkpoints", "checkpoints", needs, self.check_checkpoints)
+
+    # --- claim, task, manifest
+
+    def check_claim(self) -> None:
+        """1. `claim`"""
+        signed = self.read_structure("claim.cbor", SIGNED_CLAIM, "claim")
+        claim = signed["claim"]
+        digest = claim_digest(claim)
+        holds = signature_holds(claim["solver"], digest, signed["signature"])
+        hold(holds, "the signature does not hold")
+        asked = self.question.solver
+        hold(asked is None or claim["solver"] == asked, "signed by another solver")
+        pin = self.question.pin
+        if isinstance(pin, dict):
+            contradicts = self.contradict(pin["claim"], claim)
+            hold(not contradicts, "contradicts the claim that was kept", "solver")
+            pin = claim_digest(pin["claim"])
+        hold(pin is None or digest == pin, "not the claim that was pinned")
+        self.claim = claim
+
+    def contradict(self, kept: dict, claim: dict) -> bool:
+        """Do a claim that was kept and this one contradict each other?  Condition 4."""
+        same = all(kept[name] == claim[name] for name in ("solver", "task_id", "run_id"))
+        if not same or kept == claim or kept["log_size"] > claim["log_size"]:
+            return False
+        if kept["log_size"] == claim["log_size"]:
+            return True
+        try:
+            leaves = self.signed_log(claim)
+            if not begins_with(leaves, RUN_LOG, kept["log_size"], kept["log_root"]):
+                return True
+        except Failed:
+            pass
+        try:
+            task = self.read_structure("task.cbor", check_task, "task")
+            if task_id_of(task) == claim["task_id"] and "kzg_root" in kept:
+                leaves = self.signed_kzg_log(claim, task)
+                count = kept["log_size"] // task["proof"]["every"]
+                return not begins_with(leaves, KZG_LOG, count, kept["kzg_root"])
+        except (Failed, KeyError):
+            pass
+        return False
+
+    def check_task(self) -> None:
+        """2. `task`"""
+        task = self.read_structure("task.cbor", check_task, "task")
+        task_id = task_id_of(task)
+        same = self.claim is None or self.claim["task_id"] == task_id
+        hold(same, "the claim is about another task")
+        asked = self.question.task_id
+        hold(asked is None or task_id == asked, "not the task asked for")
+        self.task = task
+
+    def check_complete(self) -> None:
+        """3. `complete`"""
+        claim, task = self.claim, self.task
+        rooted = ("kzg_root" in claim) == logs_kzg(task)
+        hold(rooted, "has a root where it has no KZG log, or none", "solver", "claim.kzg_root")
+        size = claim["log_size"]
+        hold(size <= task["steps"], "more steps than the task has", "solver", "claim.log_size")
+        place = "claim.cbor: claim.log_size"
+        hold(size % task["commit_every"] == 0, "no state root is due there", where=place)
+        whole = self.question.task_id is None or size == task["steps"]
+        hold(whole, "not all steps of the task", where=place)
+
+    def check_manifest(self) -> None:
+        """4. `manifest`"""
+        try:
+            self.manifest = read_manifest(read_regular(self.run, "manifest.json"))
+        except Refused as error:
+            raise Failed(str(error)) from None
+
+    def check_index(self) -> None:
+        """5. `index`"""
+        for name in ("run_id", "task_id"):
+            same = self.manifest[name] == self.claim[name].hex()
+            hold(same, "not the claim's", where=f"manifest.json: manifest.{name}")
+        same = self.manifest["steps"] == self.claim["log_size"]
+        hold(same, "not the claim's", where="manifest.json: manifest.steps")
+
+    # --- graph and files
+
+    def check_graph(self) -> None:
+        """6. `graph`"""
+        graph = self.read_structure("graph.cbor", check_graph, "graph")
+        hold(graph_root(graph) == self.task["graph_root"], "not the graph of the task")
+        self.graph = graph
+
+    def check_legality(self) -> None:
+        """7. `legality`"""
+        try:
+            check_nodes(self.graph)
+            legal = LegalGraph(self.graph)
+            check_graph_of_task(legal, self.task)
+        except Refused as error:
+            raise Failed(error.why, "task", error.where) from None
+        numbers = sum(size_of(node["outputs"][0]["shape"]) for node in self.graph)
+        hold(8 * numbers <= MAX_STEP, "a step is larger than this auditor takes")
+        self.legal = legal
+
+    def samples_size(self) -> int:
+        """The bytes of the task's sample table."""
+        data = self.task["data"]
+        return data["samples"] * (row_bytes(data, "x") + row_bytes(data, "y"))
+
+    def checkpoint_size(self) -> int:
+        """The bytes of a checkpoint of the legal graph."""
+        header, offsets = checkpoint_header(states_of(self.graph))
+        return len(header) + max(end for _, end in offsets.values())
+
+    def check_files(self) -> list[Failed]:
+        """8. `files`"""
+        files = self.manifest["files"]
+        required = ["task.cbor", "graph.cbor", "model.onnx", "log.bin"]
+        if self.task and logs_kzg(self.task):
+            required.append("kzg.bin")
+        failures = [
+            Failed("the manifest does not list it", where=name)
+            for name in required
+            if name not in files
+        ]
+        for name in sorted(files):
+            try:
+                self.check_file(name, files[name], required)
+            except Failed as failure:
+                failures.append(Failed(failure.why, where=failure.where or name))
+        return shorten(failures, "manifest.json")
+
+    def check_file(self, name: str, listed: dict, required: list[str]) -> None:
+        """One file that the manifest lists."""
+        size = None
+        if name == SAMPLES:
+            if self.task is None or self.question.data is not None:
+                return
+            size = self.samples_size()
+        elif CHECKPOINT_NAME.fullmatch(name):
+            if self.legal is None:
+                return
+            size = self.checkpoint_size()
+        elif name not in required:
+            raise Failed(f"lists a file that no run has: {name}", where="manifest.json")
+        hold(size in (None, listed["size"]), "listed with another size than it has to have")
+        data = read_regular(self.run, name, listed["size"])
+        hold(plain_digest(data).hex() == listed["blake3"], "not the BLAKE3 that is listed")
+
+    def check_model(self) -> None:
+        """9. `model`"""
+        digest = plain_digest(read_regular(self.run, "model.onnx"))
+        hold(digest == self.task["model_digest"], "not the model of the task")
+
+    def check_samples(self) -> None:
+        """10. `samples`"""
+        own = self.question.data
+        folder, name = (self.run, SAMPLES) if own is None else (own.resolve().parent, own.name)
+        table = read_regular(folder, name, self.samples_size())
+        length = len(table) // self.task["data"]["samples"]
+        rows = [table[i : i + length] for i in range(0, len(table), length)]
+        same = tree_root(SAMPLES_TREE, rows) == self.task["data"]["root"]
+        hold(same, "not the samples of the task")
+        self.samples = table
+
+    # --- logs
+
+    def signed_log(self, claim: dict) -> list[bytes]:
+        """The records of log.bin, if they are those that a claim signs: 11. `log`"""
+        leaves = read_frames(read_regular(self.run, "log.bin"), LOG_HEADER, MAX_RECORD)
+        hold(len(leaves) == claim["log_size"], "not as many records as claimed")
+        hold(tree_root(RUN_LOG, leaves) == claim["log_root"], "not the log that was signed")
+        return leaves
+
+    def signed_kzg_log(self, claim: dict, task: dict) -> list[bytes]:
+        """The records of kzg.bin, if they are those that a claim signs: 14. `kzg_log`"""
+        leaves = read_frames(read_regular(self.run, "kzg.bin"), KZG_HEADER, MAX_KZG_RECORD)
+        count = claim["log_size"] // task["proof"]["every"]
+        hold(len(leaves) == count, "not as many records as steps that are logged")
+        hold(tree_root(KZG_LOG, leaves) == claim["kzg_root"], "not the log that was signed")
+        return leaves
+
+    def check_log(self) -> None:
+        self.leaves = self.signed_log(self.claim)
+
+    def check_kzg_log(self) -> None:
+        self.kzg_leaves = self.signed_kzg_log(self.claim, self.task)
+
+    def check_records(self) -> None:
+        """12. `records`"""
+        records = []
+        for step, leaf in enumerate(self.leaves, 1):
+            place = f"step {step}"
+            try:
+                record = read(RECORD, leaf, "record")
+            except Refused as error:
+                raise Failed(str(error), "solver", place) from None
+            hold(record["step"] == step, "the record is of another step", "solver", place)
+            due = step % self.task["commit_every"] == 0
+            hold(
+                (record["state_root"] != b"") == due,
+                "a state root too many or too few",
+                "solver",
+                place,
+            )
+            records.append(record)
+        self.records = records
+
+    def check_batches(self) -> None:
+        """13. `batches`"""
+        task, data = self.task, self.task["data"]
+        table = np.frombuffer(self.samples, dtype=np.uint8).reshape(data["samples"], -1)
+        x_bytes = row_bytes(data, "x")
+        for record in self.records:
+            step = record["step"]
+            rows = table[batch_indices(task["seed"], data["samples"], task["batch"], step - 1)]
+            digest = batch_digest(rows[:, :x_bytes].tobytes(), rows[:, x_bytes:].tobytes())
+            same = digest == record["batch_digest"]
+            hold(same, "not the samples that seed and step dictate", "solver", f"step {step}")
+
+    def check_kzg_records(self) -> None:
+        """15. `kzg_records`"""
+        proof = self.task["proof"]
+        in_state, in_batch = state_columns(proof, self.graph), batch_columns(self.task)
+        counts = {"before": in_state, "batch": in_batch, "after": in_state}
+        records: list[dict] = []
+        for number, leaf in enumerate(self.kzg_leaves, 1):
+            step = number * proof["every"]
+            place = f"step {step}"
+            try:
+                record = read(KZG_RECORD, leaf, "record")
+            except Refused as error:
+                raise Failed(str(error), "solver", place) from None
+            hold(record["step"] == step, "the record is of another step", "solver", place)
+            for name, count in counts.items():
+                good = len(record[name]) == count and all(map(is_point, record[name]))
+                hold(good, "not one point for each column", "solver", f"{place}: {name}")
+            if step == 1:
+                same = record["before"] == proof["initial"]
+            else:
+                same = proof["every"] > 1 or record["before"] == records[-1]["after"]
+            hold(same, "does not go on from the state before", "solver", f"{place}: before")
+            records.append(record)
+        self.kzg_records = records
+
+    # --- checkpoints
+
+    def last_root(self) -> int:
+        """S: the last step claimed that has a state root."""
+        if self.claim is None or self.task is None:
+            return 0
+        return self.claim["log_size"] - self.claim["log_size"] % self.task["commit_every"]
+
+    def logged_root(self, step: int) -> bytes:
+        """The state root after a step, as the log or the task has it."""
+        return self.records[step - 1]["state_root"] if step else self.task["initial_state_root"]
+
+    def check_checkpoints(self) -> list[Failed]:
+        """16. `checkpoints`"""
+        last = self.last_root()
+        failures = []
+        for step in [*range(0, last, self.task["checkpoint_every"]), last]:
+            name = f"checkpoints/{step:012d}.safetensors"
+            try:
+                self.checkpoints[step] = self.read_checkpoint(name, step)
+            except Failed as failure:
+                failures.append(Failed(failure.why, failure.fault, failure.where or name))
+        return shorten(failures, "checkpoints")
+
+    def read_checkpoint(self, name: str, step: int) -> dict[str, np.ndarray]:
+        """The state of a checkpoint that passes its check."""
+        states = states_of(self.graph)
+        header, offsets = checkpoint_header(states)
+        data = read_regular(self.run, name, self.checkpoint_size())
+        hold(data.startswith(header), "not the header that the graph gives")
+        state = {}
+        for state_name, (begin, end) in offsets.items():
+            a = states[state_name]
+            raw = data[len(header) + begin : len(header) + end]
+            values = np.frombuffer(raw, dtype=DTYPES[a["dtype"]])
+            state[state_name] = values.astype(np.int64).reshape(a["shape"])
+        same = state_root(self.graph, state) == self.logged_root(step)
+        hold(same, "not the state that was committed to")
+        fault = "solver" if step else "task"
+        for state_name, index in self.legal.states.items():
+            kind, values = self.legal.output(index), state[state_name]
+            within = kind["lo"] <= int(values.min()) and int(values.max()) <= kind["hi"]
+            hold(within, "an element is out of range", fault, f"{name}: state.{state_name}")
+        hold(int(state["step"]) == step, "the counter", fault, f"{name}: state.step")
+        return state
+
+    # --- the replay (auditing.md, "The replay")
+
+    def replay(self) -> None:
+        """Check 18, and what stands of check 17."""
+        known = (self.task, self.legal, self.samples, self.records)
+        if any(thing is None for thing in known) or self.last_root() == 0:
+            self.checks.append(Check("replay", "not_done", "", "nothing can be done again"))
+            return
+        if logs_kzg(self.task) and self.question.srs is not None:
+            why = "this auditor makes no KZG commitments"
+            self.checks.append(Check("kzg", "not_done", "", why))
+        parts = split_samples(self.task["data"], self.samples)
+        undone = 0
+        state: dict[str, np.ndarray] = {}
+        at = -1  # the step after which `state` stands
+        for first, last in self.chosen_segments():
+            start = max((step for step in self.checkpoints if step < first), default=-1)
+            if start > at:
+                at, state = start, self.checkpoints[start]
+            if at < 0:
+                undone += 1
+                place = f"steps {first} to {last}"
+                self.checks.append(Check("replay", "not_done", place, "no state to begin with"))
+                continue
+            begun, agreed = at + 1, at
+            for step in range(at + 1, last + 1):
+                result = execute_step(self.graph, Context(state, parts))
+                state, at = result.state, step
+                failure = self.compare(step, agreed, result.record)
+                if failure is not None:
+                    self.replayed.append((begun, step))
+                    where, why, fault = failure.where, failure.why, failure.fault
+                    self.checks.append(Check("replay", "failed", where, why, fault))
+                    return
+                if self.records[step - 1]["state_root"]:
+                    agreed = step
+            self.replayed.append((begun, last))
+        if not undone:
+            self.checks.append(Check("replay", "passed", ""))
+
+    def compare(self, step: int, agreed: int, record: dict) -> Failed | None:
+        """What of a step is not as logged; `agreed` is the last step whose state root was."""
+        logged = self.records[step - 1]
+        place = f"step {step}"
+        if record["batch_digest"] != logged["batch_digest"]:
+            return Failed("the batch digest is another", "nobody", place)
+        if agreed < step - 1:
+            place = f"steps {agreed + 1} to {step}"
+        for name in ("loss", "state_root"):
+            if record[name] != logged[name]:
+                return Failed(f"the {name} is another", "solver", place)
+        return None
+
+    def chosen_segments(self) -> list[tuple[int, int]]:
+        """First and last step of the segments to replay, in rising order."""
+        last, length = self.last_root(), self.task["checkpoint_every"]
+        count = -(-last // length)
+        chosen = list(range(count))
+        asked = self.question.segments
+        if asked is not None and asked < count:
+            self.randomness = self.question.seed or os.urandom(32)
+            digest = claim_digest(self.claim)
+            material = draw_material(digest, "replay segments", count, self.randomness)
+            chosen = sorted(draw(material, count, asked))
+        return [(i * length + 1, min((i + 1) * length, last)) for i in chosen]
+
+    # --- verdict and report (auditing.md, "Verdicts"; format.cddl, `report`)
+
+    def is_predictable(self) -> bool:
+        """Was the draw made with randomness that was handed in, and no claim pinned?"""
+        handed_in = self.randomness is not None and self.question.seed is not None
+        return handed_in and self.question.pin is None
+
+    def verdict(self) -> str:
+        """The verdict that follows from all checks."""
+        if any(check.fault == "solver" for check in self.checks):
+            return "fraud"
+        if any(check.status != "passed" for check in self.checks):
+            return "inconclusive"
+        return "conditional" if self.is_predictable() else "verified"
+
+    def reason(self) -> Check | None:
+        """The check that the verdict rests on."""
+        for fault in ("solver", "task", "nobody"):
+            for check in self.checks:
+                if check.fault == fault:
+                    return check
+        return next((check for check in self.checks if check.status == "not_done"), None)
+
+    def report(self) -> dict[str, Any]:
+        """A `report` of format.cddl; it leaves out the chances of detection."""
+        verdict, reason, claim = self.verdict(), self.reason(), self.claim
+        own = self.question.seed is None
+        made = None
+        if self.randomness is not None:
+            made = {
+                "value": self.randomness.hex(),
+                "source": "drawn now" if own else "handed in",
+                "predictable": self.is_predictable(),
+            }
+        predictable = {
+            "code": "predictable-sample",
+            "accepted": False,
+            "detail": "the solver could not foresee the sample",
+        }
+        root = self.logged_root(self.last_root()).hex() if self.records else ""
+        return {
+            "verdict": verdict,
+            "exit_code": EXIT_CODES[verdict],
+            "claim": claim_digest(claim).hex() if claim else "",
+            "task_id": claim["task_id"].hex() if claim else "",
+            "run_id": claim["run_id"].hex() if claim else "",
+            "solver": claim["solver"].hex() if claim else "",
+            "steps": claim["log_size"] if claim else 0,
+            "root": root,
+            "log_root": claim["log_root"].hex() if claim else "",
+            "engine": "plain_verifier",
+            "reason": vars(reason) if reason else None,
+            "assumptions": [predictable] if self.is_predictable() else [],
+            "checks": [vars(check) for check in self.checks],
+            "replayed": [{"first": first, "last": last} for first, last in self.replayed],
+            "randomness": made,
+            "traced": None,
+            "detection": [],
+            "strength": {
+                "checked": [check.name for check in self.checks if check.status == "passed"],
+                "unchecked": [check.name for check in self.checks if check.status == "not_done"],
+            },
+        }
+
+
+# ----------------------------------------------------------------------------------------------
+# 11. Folds (leaf-rules.md)
+# ----------------------------------------------------------------------------------------------
+
+MAX_CHUNKS = 32  # that the terms of a block touch
+FoldState = tuple[int, ...]
+
+
+class Inputs:
+    """What a leaf reads.  Subclasses say where chunks and rows come from."""
+
+    def __init__(self, types: list[Type]):
+        self.types = types
+
+    def chunk(self, number: int, index: int) -> bytes:
+        """Chunk `index` of input `number`."""
+        raise NotImplementedError
+
+    def row(self, index: int) -> bytes | None:
+        """A row of the sample table; None where there is no such sample."""
+        raise NotImplementedError
+
+    def digest(self, number: int) -> bytes:
+        """The tensor digest of an input."""
+        raise NotImplementedError
+
+    def element(self, number: int, index: int) -> int:
+        """An element of an input, by its flat index."""
+        dtype = self.types[number]["dtype"]
+        size = DTYPES[dtype].itemsize
+        chunk = self.chunk(number, index * size // CHUNK)
+        at = index * size % CHUNK
+        return int.from_bytes(chunk[at : at + size], "little", signed=dtype != "u8")
+
+    def whole(self, number: int) -> bytes:
+        """All bytes of an input that is a hash or a number."""
+        kind = self.types[number]
+        return self.chunk(number, 0)[: size_of(kind["shape"]) * DTYPES[kind["dtype"]].itemsize]
+
+
+@dataclass
+class Fold:
+    """How an element is computed: `step(state, i, inputs)` over terms in blocks."""
+
+    terms: int
+    length: int
+    start: FoldState
+    step: Callable[[FoldState, int, Inputs], FoldState]
+    finish: Callable[[FoldState], int] = field(default=lambda state: state[0])
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.terms // self.length)
+
+    def run_block(self, block: int, before: FoldState, inputs: Inputs) -> FoldState:
+        """The state after a block."""
+        state = before
+        for i in range(block * self.length, min((block + 1) * self.length, self.terms)):
+            state = self.step(state, i, inputs)
+        return state
+
+
+def encode_state(state: FoldState) -> bytes | None:
+    """The encoding of a fold state, if it has one."""
+    if any(not -(2**63) <= entry < 2**63 for entry in state):
+        return None
+    return b"".join(entry.to_bytes(8, "little", signed=True) for entry in state)
+
+
+def decode_state(data: bytes) -> FoldState:
+    """The fold state of an encoding."""
+    entries = range(0, len(data), 8)
+    return tuple(int.from_bytes(data[i : i + 8], "little", signed=True) for i in entries)
+
+
+def encode_element(value: int, dtype: str) -> bytes | None:
+    """The bytes of an element, if its dtype holds it."""
+    lo, hi = BOUNDS[dtype]
+    if not lo <= value <= hi:
+        return None
+    return value.to_bytes(DTYPES[dtype].itemsize, "little", signed=dtype != "u8")
+
+
+SCATTERED = -1
+
+
+def block_length(terms: int, streams: Sequence[tuple[int, int]]) -> int:
+    """The most terms that touch at most 32 chunks by the bound of section "Blocks".  A stream is
+    the bytes of its elements and the distance between its reads."""
+
+    def bound(n: int) -> int:
+        total = 0
+        for size, distance in streams:
+            if distance == 0:
+                total += 1
+            elif distance == SCATTERED:
+                total += n
+            else:
+                total += min(n, (n - 1) * distance * size // CHUNK + 2)
+        return total
+
+    low, high = 1, terms
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if bound(middle) <= MAX_CHUNKS else (low, middle - 1)
+    return low
+
+
+def fold_sum(terms: int, streams: Sequence[tuple[int, int]], term: Callable[..., int]) -> Fold:
+    """A fold that adds up `term(i, inputs)`."""
+
+    def step(state: FoldState, i: int, inputs: Inputs) -> FoldState:
+        return (state[0] + term(i, inputs),)
+
+    return Fold(terms, block_length(terms, streams), (0,), step)
+
+
+def fold_max(terms: int, streams: Sequence[tuple[int, int]], term: Callable[..., int]) -> Fold:
+    """A fold that takes the greatest `term(i, inputs)`."""
+
+    def step(state: FoldState, i: int, inputs: Inputs) -> FoldState:
+        return (max(state[0], term(i, inputs)),)
+
+    return Fold(terms, block_length(terms, streams), (-(2**63),), step)
+
+
+def fold_matmul(attrs: Attributes, types: list[Type], element: int) -> Fold:
+    m, k, n = product_extents(attrs, *types)
+    i, j = divmod(element, n)
+    # index of term p is start + p * distance
+    a_start, a_distance = (i, m) if attrs["transpose_a"] else (i * k, 1)
+    b_start, b_distance = (j * k, 1) if attrs["transpose_b"] else (j, n)
+
+    def term(p: int, inputs: Inputs) -> int:
+        a = inputs.element(0, a_start + p * a_distance)
+        return a * inputs.element(1, b_start + p * b_distance)
+
+    return fold_sum(k, [(2, a_distance), (2, b_distance)], term)
+
+
+def fold_sums(op: str, attrs: Attributes, x: Type, element: int) -> Fold:
+    """`column_sum`, `row_sum`, `row_max`, `sum` and `square_sum`."""
+    size, last = size_of(x["shape"]), x["shape"][-1] if x["shape"] else 1
+    if op == "column_sum":
+        terms, start, distance = size // last, element, last
+    elif op in ("row_sum", "row_max"):
+        terms, start, distance = last, element * last, 1
+    else:
+        terms, start, distance = size, 0, 1
+    streams = [(DTYPES[x["dtype"]].itemsize, distance)]
+
+    def term(i: int, inputs: Inputs) -> int:
+        value = inputs.element(0, start + i * distance)
+        return value * value if op == "square_sum" else value
+
+    fold = (fold_max if op == "row_max" else fold_sum)(terms, streams, term)
+    if op == "square_sum":
+        fold.finish = lambda state: rs(state[0], attrs["shift"])
+    return fold
+
+
+def unravel(index: int, shape: Sequence[int]) -> list[int]:
+    """The place of a flat index."""
+    place = []
+    for extent in reversed(shape):
+        index, at = divmod(index, extent)
+        place.append(at)
+    return place[::-1]
+
+
+def fold_pool(op: str, attrs: Attributes, x: Type, element: int) -> Fold:
+    """`sum_pool` and `max_pool`: over the pixels of window `element`."""
+    w = Windows(attrs, x["shape"])
+    s, r, c, channel = unravel(element, w.out_shape)
+    padding, make = (0, fold_sum) if op == "sum_pool" else (PADDING, fold_max)
+
+    def term(offset: int, inputs: Inputs) -> int:
+        pixel = w.pixel(r, c, offset)
+        return inputs.element(0, w.pixel_index(s, *pixel, channel)) if pixel else padding
+
+    return make(w.area, [(2, SCATTERED)], term)
+
+
+def fold_unpool(op: str, attrs: Attributes, element: int) -> Fold:
+    """`col2im` and `sum_pool_grad`: over the windows that have pixel `element`."""
+    w = Windows(attrs, attrs["shape"])
+    s, y, x, channel = unravel(element, w.image)
+
+    def term(offset: int, inputs: Inputs) -> int:
+        window = w.window(y, x, offset)
+        if window is None:
+            return 0
+        if op == "col2im":
+            return inputs.element(0, w.patch_index(s, *window, offset, channel))
+        return inputs.element(0, w.out_index(s, *window, channel))
+
+    return fold_sum(w.area, [(0, SCATTERED)], term)
+
+
+def fold_max_pool_grad(attrs: Attributes, types: list[Type], element: int) -> Fold:
+    """Terms o * area + q: is pixel `element`, at offset o of a window, its first maximum?"""
+    w = Windows(attrs, types[1]["shape"])
+    s, y, x, channel = unravel(element, w.image)
+
+    def step(state: FoldState, i: int, inputs: Inputs) -> FoldState:
+        o, q = divmod(i, w.area)
+        window = w.window(y, x, o)
+        if window is None:
+            return state
+        total, alive = state
+        if q == 0:
+            alive = 1
+        if q != o:
+            pixel = w.pixel(*window, q)
+            own = inputs.element(1, element)
+            other = inputs.element(1, w.pixel_index(s, *pixel, channel)) if pixel else PADDING
+            if other > own or (other == own and q < o):
+                alive = 0
+        if q == w.area - 1 and alive:
+            total += inputs.element(0, w.out_index(s, *window, channel))
+        return total, alive
+
+    terms = w.area**2
+    length = block_length(terms, [(2, SCATTERED), (2, SCATTERED), (2, 0)])
+    if (2 * w.kh - 1) * (2 * w.kw - 1) + w.area <= MAX_CHUNKS:
+        length = terms
+    return Fold(terms, length, (0, 1), step)
+
+
+def value_of(  # noqa: PLR0912 - an operator a branch
+    op: str, a: Attributes, types: list[Type], out: Type, element: int, inputs: Inputs
+) -> int:
+    """The element of an operator of one term, of exact integers (section "Operators of one
+    term")."""
+    read = inputs.element
+    if op in ("state", "next_state", "reshape"):
+        return read(0, element)
+    if op in ("normalize", "rescale", "relu"):
+        return LAWS[op](a, read(0, element))
+    if op in ("add", "sub", "mul", "momentum"):
+        return LAWS[op](a, read(0, element), read(1, element))
+    if op == "relu_grad":
+        grad, output = read(0, element), read(1, element)
+        return grad if output > 0 else 0
+    if op == "increment":
+        return min(read(0, 0) + 1, LAST_STEP)
+    if op == "schedule":
+        return rate_of(a, read(0, 0))
+    if op == "sample_index":
+        return int(sampled(a, read(0, 0))[element])
+    if op == "gather_samples":
+        slot, place = divmod(element, size_of(a["shape"]))
+        row = inputs.row(read(0, slot))
+        size = DTYPES[a["dtype"]].itemsize
+        if row is None:
+            return 0
+        begin = len(row) - size_of(a["shape"]) * size if a["part"] == "y" else 0
+        at = begin + place * size
+        if at < 0 or at + size > len(row):
+            return 0
+        return int.from_bytes(row[at : at + size], "little", signed=a["dtype"] != "u8")
+    if op == "one_hot":
+        slot, place = divmod(element, a["depth"])
+        return 2**14 * (read(0, slot) == place)
+    if op == "im2col":
+        w = Windows(a, types[0]["shape"])
+        s, r, c, offset, channel = unravel(element, [w.n, w.oh, w.ow, w.area, w.channels])
+        pixel = w.pixel(r, c, offset)
+        return read(0, w.pixel_index(s, *pixel, channel)) if pixel else 0
+    if op == "transpose":
+        shape = types[0]["shape"]
+        indices = dict(zip(a["perm"], unravel(element, out["shape"]), strict=True))
+        index = 0
+        for axis, extent in enumerate(shape):
+            index = index * extent + indices[axis]
+        return read(0, index)
+    if op == "add_bias":
+        column = element % out["shape"][-1]
+        return read(0, element) + rs(read(1, column), a["shift"])
+    if op == "sgd_update":
+        return law_sgd_update(a, read(0, element), read(1, element), read(2, 0))
+    if op in ("exp2_diff", "divide"):
+        formula = exp2_diff if op == "exp2_diff" else quotient
+        return formula(read(0, element), read(1, element // out["shape"][1]))
+    if op == "sub_one_hot":
+        row, column = divmod(element, out["shape"][1])
+        label = clamp(read(1, row), 0, out["shape"][1] - 1)
+        return read(0, element) - 2**14 * (label == column)
+    if op == "cross_entropy":
+        classes = types[0]["shape"][1]
+        label = clamp(read(3, element), 0, classes - 1)
+        z = read(0, element * classes + label)
+        return cross_entropy(z, read(1, element), read(2, element))
+    if op == "tensor_digest":
+        return inputs.digest(0)[element]
+    return hash_of(op, a, [inputs.whole(number) for number in range(len(types))])[element]
+
+
+def make_fold(op: str, attrs: Attributes, types: list[Type], out: Type, element: int) -> Fold:
+    """The fold that gives an element of a node's output."""
+    if op == "matmul":
+        return fold_matmul(attrs, types, element)
+    if op in ("column_sum", "row_sum", "row_max", "sum", "square_sum"):
+        return fold_sums(op, attrs, types[0], element)
+    if op in ("sum_pool", "max_pool"):
+        return fold_pool(op, attrs, types[0], element)
+    if op in ("col2im", "sum_pool_grad"):
+        return fold_unpool(op, attrs, element)
+    if op == "max_pool_grad":
+        return fold_max_pool_grad(attrs, types, element)
+
+    def step(state: FoldState, i: int, inputs: Inputs) -> FoldState:
+        return (value_of(op, attrs, types, out, element, inputs),)
+
+    return Fold(1, 1, (0,), step)
+
+
+# ----------------------------------------------------------------------------------------------
+# 12. Statements about leaves (dispute.md, "The statement")
+# ----------------------------------------------------------------------------------------------
+
+SIZED_ROOT = structure({"root": HASH, "size": ITEM_COUNT})
+OPENED_NODE = structure({"data": byte_string(0, most=MAX_DOCUMENT), "path": PATH})
+CHUNK_OPENING = structure({"index": ITEM_COUNT, "chunk": byte_string(0, most=CHUNK), "path": PATH})
+OPENED_INPUT = {"digest": HASH, "path": PATH, "chunks": array(CHUNK_OPENING, MAX_ITEMS)}
+OPENED_ROW = structure(
+    {"index": ITEM_COUNT, "row": byte_string(0, most=MAX_DOCUMENT), "path": PATH}
+)
+OPENED_LEAF = structure(
+    {
+        "leaf": byte_string(0, most=MAX_DOCUMENT),
+        "index": ITEM_COUNT,
+        "size": ITEM_COUNT,
+        "path": PATH,
+    }
+)
+
+
+def opened_leaf(value: Any, where: str) -> None:
+    """A leaf of the state tree, or an empty map."""
+    if value != {}:
+        OPENED_LEAF(value, where)
+
+
+STATEMENT = structure(
+    {
+        "graph": SIZED_ROOT,
+        "samples": SIZED_ROOT,
+        "base": byte_string(0, 32),
+        "trace": SIZED_ROOT,
+        "position": ITEM_COUNT,
+        "node": OPENED_NODE,
+        "sources": array(OPENED_NODE, MAX_ITEMS),
+        "source_index": ITEM_COUNT,
+        "inputs": array(structure(OPENED_INPUT), MAX_ITEMS),
+        "state_leaf": opened_leaf,
+        "rows": array(OPENED_ROW, MAX_ITEMS),
+        "element": ITEM_COUNT,
+        "block": ITEM_COUNT,
+        "before": byte_string(0, most=16),
+        "claims": array(byte_string(0, most=MAX_DOCUMENT), 2, 2),
+    }
+)
+
+
+def require_rising(opened: list[dict], where: str) -> None:
+    """Refuse openings that are not in the order of their indices, or twice there."""
+    indices = [one["index"] for one in opened]
+    require(indices == sorted(set(indices)), where, "not in rising order")
+
+
+class OpenedInputs(Inputs):
+    """Inputs of which a statement opens what is read.  Everything opened must verify."""
+
+    def __init__(self, types: list[Type], statement: dict):
+        super().__init__(types)
+        self.statement = statement
+        self.unread: dict[tuple[str, int], str] = {}  # openings that nothing has read yet
+        self.chunks: list[dict[int, bytes]] = []
+        for number, given in enumerate(statement["inputs"]):
+            length = size_of(types[number]["shape"]) * DTYPES[types[number]["dtype"]].itemsize
+            require_rising(given["chunks"], f"inputs[{number}].chunks")
+            chunks: dict[int, bytes] = {}
+            for count, opened in enumerate(given["chunks"]):
+                place = f"inputs[{number}].chunks[{count}]"
+                index, chunk = opened["index"], opened["chunk"]
+                good = chunk_opens(given["digest"], length, index, chunk, opened["path"])
+                require(good, place, "does not verify")
+                chunks[index] = chunk
+                self.unread[f"inputs[{number}]", index] = place
+            self.chunks.append(chunks)
+        self.rows: dict[int, bytes] = {}
+        samples = statement["samples"]
+        require_rising(statement["rows"], "rows")
+        for count, opened in enumerate(statement["rows"]):
+            place, index, row = f"rows[{count}]", opened["index"], opened["row"]
+            root, size = samples["root"], samples["size"]
+            good = opens(SAMPLES_TREE, root, size, index, row, opened["path"])
+            require(good, place, "does not verify")
+            self.rows[index] = row
+            self.unread["rows", index] = place
+
+    def chunk(self, number: int, index: int) -> bytes:
+        place = f"inputs[{number}]"
+        require(index in self.chunks[number], place, f"chunk {index} is missing")
+        self.unread.pop((place, index), None)
+        return self.chunks[number][index]
+
+    def row(self, index: int) -> bytes | None:
+        if not 0 <= index < self.statement["samples"]["size"]:
+            return None
+        require(index in self.rows, "rows", f"row {index} is missing")
+        self.unread.pop(("rows", index), None)
+        return self.rows[index]
+
+    def digest(self, number: int) -> bytes:
+        return self.statement["inputs"][number]["digest"]
+
+    def check_all_read(self) -> None:
+        """Refuse what was opened and not read."""
+        for place in self.unread.values():
+            raise Refused(place, "nothing reads it")
+
+
+@dataclass
+class Ruling:
+    """What a referee says."""
+
+    what: str
+    blocks: int
+    after: bytes  # what comes out: the state, or the element where there is one block
+    right: list[bool]  # of the two claims
+
+
+def open_node(statement: dict, opened: dict, index: int, place: str) -> dict:
+    """A node of the graph from its opening."""
+    graph = statement["graph"]
+    good = opens(GRAPH_TREE, graph["root"], graph["size"], index, opened["data"], opened["path"])
+    require(good, place, "does not verify")
+    try:
+        return read(NODE, opened["data"], place)
+    except Refused as error:
+        raise Refused(place, str(error)) from None
+
+
+def open_sources(statement: dict, node: dict, step: int) -> tuple[list[Type], list[int]]:
+    """The types of the inputs, and their leaves in the trace.
+
+    The input of a `state` is what its `next_state` put out in the step before; in the first step
+    it has none in the trace."""
+    graph_size, given = statement["graph"]["size"], statement["sources"]
+    if node["op"] != "state":
+        require(statement["source_index"] == 0, "source_index", "not asked for")
+        indices = [source for source, _ in node["inputs"]]
+        leaves = [step * graph_size + index for index in indices]
+    elif step > 0:
+        indices = [statement["source_index"]]
+        leaves = [(step - 1) * graph_size + indices[0]]
+    else:
+        require(statement["source_index"] == 0, "source_index", "not asked for")
+        indices = leaves = []
+    require(len(given) == len(indices), "sources", "not one for each input")
+    types = []
+    for number, index in enumerate(indices):
+        place = f"sources[{number}]"
+        source = open_node(statement, given[number], index, place)
+        require(len(source["outputs"]) == 1, place, "not one output")
+        if node["op"] == "state":
+            same = source["op"] == "next_state" and source["attrs"] == {
+                "name": node["attrs"]["name"]
+            }
+            require(same, place, "not the next_state of this state")
+        types.append(source["outputs"][0])
+    return types, leaves
+
+
+def check_state_leaf(statement: dict, node: dict) -> None:
+    """The digest of a state before the first step, opened under the agreed state root."""
+    opened, base = statement["state_leaf"], statement["base"]
+    require(base != b"", "base", "missing")
+    require(opened != {}, "state_leaf", "missing")
+    leaf, index, size, path = (opened[name] for name in ("leaf", "index", "size", "path"))
+    require(opens(STATE_TREE, base, size, index, leaf, path), "state_leaf", "does not verify")
+    expected = state_leaf(node["attrs"], statement["inputs"][0]["digest"])
+    require(leaf == expected, "state_leaf", "not the leaf of this state with this digest")
+    require(statement["inputs"][0]["path"] == [], "inputs[0]", "not in the trace")
+
+
+def judge(data: bytes) -> Ruling:
+    """The ruling on a statement; Refused where an opening does not verify, is missing or is not
+    read."""
+    statement = read(STATEMENT, data, "statement")
+    graph_size, trace = statement["graph"]["size"], statement["trace"]
+    position = statement["position"]
+    require(position < trace["size"], "position", "beyond the trace")
+    require(graph_size > 0, "graph", "has no nodes")
+    step, index = divmod(position, graph_size)
+    node = open_node(statement, statement["node"], index, "node")
+    in_types, in_leaves = open_sources(statement, node, step)
+    op, attrs = node["op"], node["attrs"]
+    out = derive_type(op, attrs, [] if op == "state" else in_types)
+    require(node["outputs"] == [out], "node", "the type claimed is not the one derived")
+    if op == "state":
+        in_types = [out]
+    require(statement["element"] < size_of(out["shape"]), "element", "there is no such element")
+    fold = make_fold(op, attrs, in_types, out, statement["element"])
+    block = statement["block"]
+    require(block < fold.blocks, "block", "there is no such block")
+    before = statement["before"]
+    expected = 8 * len(fold.start) if block > 0 else 0
+    require(len(before) == expected, "before", "not a state before the block")
+    for claim in statement["claims"]:
+        size = 8 * len(fold.start) if fold.blocks > 1 else DTYPES[out["dtype"]].itemsize
+        require(len(claim) in (0, size), "claims", "not of the length of what is claimed")
+    require(len(statement["inputs"]) == len(in_types), "inputs", "not one for each input")
+    for number, leaf in enumerate(in_leaves):
+        given = statement["inputs"][number]
+        root, size = trace["root"], trace["size"]
+        good = opens(TRACE_TREE, root, size, leaf, given["digest"], given["path"])
+        require(good, f"inputs[{number}]", "does not verify")
+    if op == "state" and step == 0:
+        check_state_leaf(statement, node)
+    else:
+        require(statement["state_leaf"] == {}, "state_leaf", "nothing reads it")
+    inputs = OpenedInputs(in_types, statement)
+    state = fold.run_block(block, decode_state(before) or fold.start, inputs)
+    inputs.check_all_read()
+    after = encode_state(state)
+    if fold.blocks == 1:
+        after = encode_element(fold.finish(state), out["dtype"])
+    what = f"{place_of(node)} element {statement['element']} block {block} of {fold.blocks}"
+    right = [after is not None and claim == after for claim in statement["claims"]]
+    return Ruling(f"{what} step {step}", fold.blocks, after or b"", right)
+
+
+# ----------------------------------------------------------------------------------------------
+# 13. Disputes: ids and frontiers (format.md, section 7)
+# ----------------------------------------------------------------------------------------------
+
+CLOCKS = structure(
+    {name: integer(1, 2**48) for name in ("join", "trace", "terms", "budget", "grace")}
+    | {name: integer(0, 2**48) for name in ("answer", "opening", "replay")}
+)
+
+
+def power_of_two(value: Any, where: str) -> None:
+    """The arity of a game."""
+    integer(2, 256)(value, where)
+    require(value & (value - 1) == 0, where, "not a power of two")
+
+
+GENESIS = structure(
+    CLAIM_FIELDS
+    | {"host": HASH, "signature": SIGNATURE, "graph_root": HASH, "nodes": integer(1, 2**24)}
+    | {"record_node": ITEM_COUNT, "leaf_bytes": integer(1, 2**22), "initial_state_root": HASH}
+    | {"samples_root": HASH, "samples": ITEM_COUNT, "commit_every": ITEM_COUNT}
+    | {"arity": power_of_two, "group": integer(2, 4096), "clocks": CLOCKS, "nonce": HASH}
+    | {"opened": ITEM_COUNT}
+    | {"bonds": structure({"log": ITEM_COUNT, "trace": ITEM_COUNT, "terms": ITEM_COUNT})},
+    optional=["kzg_root"],
+)
+SIGNED_MOVE = structure(
+    {
+        "game": HASH,
+        "party": HASH,
+        "about": HASH,
+        "move": byte_string(0, most=4 * 2**20),
+        "signature": SIGNATURE,
+    }
+)
+LEAF_PROOF = array(
+    structure(
+        {
+            "data": byte_string(0, most=MAX_DOCUMENT),
+            "index": ITEM_COUNT,
+            "size": ITEM_COUNT,
+            "path": PATH,
+        }
+    ),
+    1,
+)
+MOVE_FIELDS: dict[str, Rule] = {
+    "bond": structure({"root": HASH, "leaf": byte_string(0, most=1024), "path": PATH}),
+    "reveal": structure({"items": array(byte_string(0, most=1024), 256)}),
+    "open": structure(
+        {"log": HASH, "trace": HASH, "inputs": array(structure(OPENED_INPUT), MAX_ITEMS)}
+        | {"rows": array(OPENED_ROW, MAX_ITEMS), "state_leaf": LEAF_PROOF, "base": LEAF_PROOF}
+        | {"before": LEAF_PROOF, "terms": array(HASH, 1)}
+    ),
+}
+
+
+def check_move(value: Any, where: str) -> None:
+    """What a party signs: its kind and the fields of that."""
+    structure({"kind": word(*MOVE_FIELDS), "move": lambda value, where: None})(value, where)
+    MOVE_FIELDS[value["kind"]](value["move"], f"{where}.move")
+
+
+def game_id_of(genesis: dict) -> bytes:
+    """The id of a game."""
+    return derive(GAME, encode(genesis))
+
+
+def group_id(game: bytes, round_: int, roots: Sequence[bytes]) -> bytes:
+    """The id of a group of claims of the log."""
+    fields = {"game": game, "kind": "group", "round": round_, "roots": sorted(roots)}
+    return derive(POSITION, encode(fields))
+
+
+def dispute_id(above: bytes, tree: str, start: int, end: int, agreed: Sequence[bytes]) -> bytes:
+    """The id of a dispute about leaves start to end."""
+    fields = {"above": above, "kind": "dispute", "tree": tree, "start": start, "end": end}
+    return derive(POSITION, encode(fields | {"agreed": list(agreed)}))
+
+
+def side_id(dispute: bytes, value: bytes) -> bytes:
+    """The id of the claims that have a value in a dispute."""
+    return derive(POSITION, encode({"kind": "side", "dispute": dispute, "value": value}))
+
+
+@dataclass(frozen=True)
+class Fact:
+    """What is under a hash: leaves start to end of a tree.  Of chunks, `length` is that of the
+    tensor in bytes, and `whole` says that these are all of it."""
+
+    tree: str
+    start: int
+    end: int
+    hash: bytes
+    length: int = 0
+
+    @property
+    def whole(self) -> bool:
+        chunks = self.tree == "chunks"
+        return chunks and self.start == 0 and self.end == chunk_count(self.length)
+
+    def id(self) -> bytes:
+        fields = {"kind": "fact", "tree": self.tree, "start": self.start, "end": self.end}
+        fields |= {"hash": self.hash, "length": self.length, "root": int(self.whole)}
+        return derive(POSITION, encode(fields))
+
+    def parts(self, arity: int) -> list[tuple[int, int]]:
+        """The ranges that an answer cuts this one into."""
+        return cut(self.start, self.end, arity.bit_length() - 1)
+
+    def is_shown_by(self, items: list[bytes], arity: int) -> bool:
+        """Do these items of the parts give the hash?  An item is the hash of its part, and the data
+        of a single leaf; of chunks it is the chaining value, and the chunk itself only where the
+        whole range is one chunk."""
+        parts = self.parts(arity)
+        if len(items) != len(parts):
+            return False
+        depth = arity.bit_length() - 1
+        if self.tree != "chunks":
+            domain = TREES[self.tree]
+            single = [end - start == 1 for start, end in parts]
+            hashes = [
+                leaf_hash(domain, item) if one else item
+                for item, one in zip(items, single, strict=True)
+            ]
+
+            def join(left: bytes, right: bytes, last: bool) -> bytes:
+                return node_hash(domain, left, right)
+
+        elif len(parts) > 1:
+            hashes, join = items, parent_value
+        elif len(items[0]) != chunk_length(self.length, self.start):
+            return False
+        elif self.whole:
+            return plain_digest(items[0]) == self.hash
+        else:
+            return chunk_value(items[0], self.start) == self.hash
+        if any(len(hash) != 32 for hash in hashes):
+            return False
+        return combine(self.start, self.end, depth, iter(hashes), join, self.whole) == self.hash
+
+
+TREES = {"log": RUN_LOG, "trace": TRACE_TREE, "terms": TERMS_TREE}
+
+
+def middle_of(start: int, end: int) -> int:
+    """Where a tree cuts a range of more than one leaf: at the largest power of two below its
+    size."""
+    return start + (1 << (end - start - 1).bit_length() - 1)
+
+
+def cut(start: int, end: int, depth: int) -> list[tuple[int, int]]:
+    """The ranges `depth` cuts below a range, or single leaves above that."""
+    if depth == 0 or end - start == 1:
+        return [(start, end)]
+    middle = middle_of(start, end)
+    return cut(start, middle, depth - 1) + cut(middle, end, depth - 1)
+
+
+def combine(
+    start: int, end: int, depth: int, hashes: Iterator[bytes], join: Join, whole: bool
+) -> bytes:
+    """The hash of a range from those of the ranges that `cut` gives."""
+    if depth == 0 or end - start == 1:
+        return next(hashes)
+    middle = middle_of(start, end)
+    left = combine(start, middle, depth - 1, hashes, join, False)
+    right = combine(middle, end, depth - 1, hashes, join, False)
+    return join(left, right, whole)
+
+
+def move_digest(signed: dict) -> bytes:
+    """What a party signs of a move."""
+    fields = {name: signed[name] for name in ("about", "game", "move", "party")}
+    return derive(MOVE, encode(fields))
+
+
+# ----------------------------------------------------------------------------------------------
+# 14. Disputes: the game (dispute.md, "The rules")
+# ----------------------------------------------------------------------------------------------
+
+Place = tuple[int, int, int, int, int]
+PLACE_FIELDS = ("step", "node", "chunk", "element", "block")
+NOWHERE: Place = (-1, -1, -1, -1, -1)
+MAX_BOND = 8192  # bytes of a move where nothing is asked
+
+
+class MoveRefused(Exception):
+    """A move that the rules do not allow, with the code and place that all agree on."""
+
+    def __init__(self, code: str, place: str = ""):
+        super().__init__(f"{code} {place}")
+        self.code = code
+        self.place = place
+
+
+def allow(condition: bool, place: str, code: str = "move-refused") -> None:
+    """Refuse a move unless the condition holds."""
+    if not condition:
+        raise MoveRefused(code, place)
+
+
+@dataclass
+class Fall:
+    """Why, where and when a claim fell."""
+
+    reason: str
+    place: Place
+    at: int
+
+
+@dataclass(eq=False)
+class Claim:
+    """A claim of a contest.  Its clock runs after `mark`; `budget` is what is left of it."""
+
+    contest: Contest
+    root: bytes
+    side: Side | None
+    budget: int
+    mark: int
+    fall: Fall | None = None
+
+    @property
+    def lives(self) -> bool:
+        return self.fall is None
+
+
+def living(claims: Sequence[Claim]) -> list[Claim]:
+    """Those that have not fallen."""
+    return [claim for claim in claims if claim.lives]
+
+
+def cross(some: Sequence[Claim], others: Sequence[Claim]) -> bool:
+    """Is a living claim of one a rival of a living claim of the other?"""
+    return any(
+        one is not other and (one.contest.level == "log" or one.side is not other.side)
+        for one in living(some)
+        for other in living(others)
+    )
+
+
+@dataclass(eq=False)
+class Side:
+    """A class of the dispute that a contest decides, for which sub-claims are bonded."""
+
+    id: bytes
+    contest: Contest
+    value: bytes
+    window: int | None = None  # when it ends
+    begun_for: list[Claim] = field(default_factory=list)  # the claims for which it began
+
+    @property
+    def parents(self) -> list[Claim]:
+        """The claims of the class."""
+        return self.contest.decides.classes[self.value]
+
+    def sub_claims(self) -> list[Claim]:
+        return [claim for claim in self.contest.claims if claim.side is self]
+
+
+@dataclass(eq=False)
+class Contest:
+    """Claims about one tree: of the log (a group), of a trace, or of the terms of a fold."""
+
+    id: bytes
+    level: str
+    leaves: int
+    place: Place
+    decides: Dispute | None  # the dispute of the contest above; None of a group
+    backing: Backing
+    until: int = 0  # when the last of its windows ends
+    claims: list[Claim] = field(default_factory=list)
+    sides: dict[bytes, Side] = field(default_factory=dict)  # by value
+    disputes: dict[bytes, Dispute] = field(default_factory=dict)
+    below: list[Contest] = field(default_factory=list)  # in the order in which they began
+
+    @property
+    def above(self) -> Contest | None:
+        return self.decides.contest if self.decides else None
+
+    @property
+    def group(self) -> Contest:
+        return self.above.group if self.above else self
+
+    def claim_of(self, root: bytes) -> Claim | None:
+        """The claim of a root: the last one."""
+        found = [claim for claim in self.claims if claim.root == root]
+        return found[-1] if found else None
+
+    def whole(self) -> Iterator[Contest]:
+        """This contest and all below it."""
+        yield self
+        for contest in self.below:
+            yield from contest.whole()
+
+
+@dataclass
+class Backing:
+    """Who backs which root, in the log or in a contest."""
+
+    root_of: dict[bytes, bytes] = field(default_factory=dict)  # in the order of backing
+
+    def author(self, root: bytes) -> bytes | None:
+        return next((party for party, backed in self.root_of.items() if backed == root), None)
+
+
+@dataclass(eq=False)
+class Dispute:
+    """A range of leaves in which claims differ: its classes, and what is asked of them."""
+
+    id: bytes
+    contest: Contest
+    tree: str
+    start: int
+    end: int
+    place: Place
+    leaf: str = ""  # "record", "digest", "element", "state", or "" for a range
+    tensor: Dispute | None = None  # the dispute about the whole tensor, of chunks
+    length: int = 0  # of the tensor in bytes
+    own_ready: int = 0
+    classes: dict[bytes, list[Claim]] = field(default_factory=dict)
+    known: set[bytes] = field(default_factory=set)  # classes whose items are known in it
+    asked: dict[bytes, dict[Claim, int]] = field(default_factory=dict)  # class: claim: due
+    ruling: tuple[bytes | None] | None = None
+
+    @property
+    def ready(self) -> int:
+        return self.tensor.own_ready if self.tensor else 0
+
+    def others(self, value: bytes) -> list[Claim]:
+        return [
+            claim for other, claims in self.classes.items() if other != value for claim in claims
+        ]
+
+    def needs(self, value: bytes) -> bool:
+        return cross(self.classes[value], self.others(value))
+
+    def fact(self, value: bytes) -> Fact:
+        """What is under the hash of a class."""
+        return Fact(self.tree, self.start, self.end, value, self.length)
+
+
+@dataclass
+class Bond:
+    """A bond that was accepted."""
+
+    party: bytes
+    contest: Contest | None  # None of the log
+    root: bytes
+    amount: int
+
+
+@dataclass
+class Work:
+    """An answer, an opening or a sub-claim: what it was for decides what it is worth."""
+
+    party: bytes
+    worth: int
+    classes: list[list[Claim]] = field(default_factory=list)
+    sub_claim: tuple[Contest, bytes] | None = None
+
+
+class Game:
+    """A game, at a time.  `apply` makes a move, `advance` lets time go on."""
+
+    def __init__(self, genesis: dict, graph: list[dict]):
+        claim = {name: genesis[name] for name in CLAIM_FIELDS if name in genesis}
+        digest = claim_digest(claim)
+        holds = signature_holds(genesis["solver"], digest, genesis["signature"])
+        require(holds, "genesis.signature", "does not hold")
+        require(graph_root(graph) == genesis["graph_root"], "genesis.graph_root", "another graph")
+        require(len(graph) == genesis["nodes"], "genesis.nodes", "not those of the graph")
+        records = [index for index, node in enumerate(graph) if node["op"] == "record"]
+        same = records == [genesis["record_node"]]
+        require(same, "genesis.record_node", "not that of the graph")
+        require(all(len(node["outputs"]) == 1 for node in graph), "graph", "not one output each")
+        self.genesis, self.graph = genesis, graph
+        self.clocks = genesis["clocks"]
+        self.arity, self.nodes = genesis["arity"], genesis["nodes"]
+        self.graph_leaves = [encode(node) for node in graph]
+        self.id = game_id_of(genesis)
+        self.now = genesis["opened"]
+        self.by_time = False  # is what happens brought about by time alone?
+        self.round = 0
+        self.over = False
+        self.standing: bytes | None = None
+        self.ended = 0
+        self.log = Backing({genesis["solver"]: genesis["log_root"]})
+        self.log_roots: dict[bytes, Fall | None] = {genesis["log_root"]: None}
+        self.groups: list[Contest] = []  # of this round
+        self.past_groups: list[Contest] = []
+        self.sides: dict[bytes, Side] = {}
+        self.facts: dict[bytes, list[bytes]] = {}
+        self.waiting: dict[bytes, list[tuple[Dispute, bytes]]] = {}
+        self.touched: dict[Dispute, None] = {}
+        self.falling: list[tuple[Claim, str, Place]] = []
+        self.bonds: list[Bond] = []
+        self.works: list[Work] = []
+
+    # --- what there is
+
+    def base_step(self, step: int) -> int:
+        """b(t): the last step before t that has a state root, or 0."""
+        every = self.genesis["commit_every"]
+        return (step - 1) // every * every
+
+    def strength(self, contest: Contest) -> tuple[int, int]:
+        """S and R of the group of a contest."""
+        alive = sum(len(living(one.claims)) for one in contest.group.whole())
+        return alive, len(living(contest.group.claims)) - 1
+
+    def fold(self, dispute: Dispute) -> Fold:
+        """The fold of the element that a dispute is about."""
+        node = self.graph[dispute.place[1]]
+        types = [self.graph[source]["outputs"][0] for source, _ in node["inputs"]]
+        out = node["outputs"][0]
+        types = types or [out]
+        return make_fold(node["op"], node["attrs"], types, out, dispute.place[3])
+
+    def width(self, dispute: Dispute) -> int:
+        """Bytes of an element of the tensor that a dispute is about."""
+        return DTYPES[self.graph[dispute.place[1]]["outputs"][0]["dtype"]].itemsize
+
+    def items(self, dispute: Dispute, value: bytes) -> list[bytes]:
+        """The items of a class: of a single chunk, its elements."""
+        items = self.facts[dispute.fact(value).id()]
+        if dispute.tree == "chunks" and dispute.end - dispute.start == 1:
+            chunk, width = items[0], self.width(dispute)
+            return [chunk[i : i + width] for i in range(0, len(chunk), width)]
+        return items
+
+    # --- time
+
+    def advance(self, to: int) -> None:
+        """Let whatever is due before a time take effect, each at its own time."""
+        while not self.over:
+            due = self.next_due()
+            if due is None or due >= to:
+                break
+            self.pass_to(due)
+            self.by_time = True
+            self.find_due()
+            self.settle()
+            self.by_time = False
+        self.pass_to(max(to, self.now))
+
+    def next_due(self) -> int | None:
+        """The first time at which time alone brings something about."""
+        if self.round == 0:
+            return self.genesis["opened"] + self.clocks["join"]
+        times = [end for _, end in self.clock_ends()]
+        for contest in self.all_contests():
+            times += [
+                max(side.window, self.now)
+                for side in contest.sides.values()
+                if side.window is not None and self.undefended(side)
+            ]
+        return min(times, default=None)
+
+    def all_contests(self) -> Iterator[Contest]:
+        for group in self.groups:
+            yield from group.whole()
+
+    def all_disputes(self) -> Iterator[Dispute]:
+        """All disputes of the round, in ascending order of contest, then of dispute."""
+        for contest in sorted(self.all_contests(), key=lambda contest: contest.id):
+            yield from (contest.disputes[id] for id in sorted(contest.disputes))
+
+    def first_dues(self) -> dict[Claim, int]:
+        """When the first of what is asked of a living claim is due."""
+        first: dict[Claim, int] = {}
+        for dispute in self.all_disputes():
+            for dues in dispute.asked.values():
+                for claim, due in dues.items():
+                    if claim.lives:
+                        first[claim] = min(due, first.get(claim, due))
+        return first
+
+    def clock_ends(self) -> Iterator[tuple[Claim, int]]:
+        """When the clocks of claims run out, as things stand."""
+        for claim, due in self.first_dues().items():
+            yield claim, max(claim.mark, due) + claim.budget
+
+    def pass_to(self, time: int) -> None:
+        """Take what clocks run until a time off the budgets."""
+        for claim, due in self.first_dues().items():
+            claim.budget -= max(0, time - max(claim.mark, due))
+            claim.mark = max(claim.mark, time)
+        self.now = time
+
+    def find_due(self) -> None:
+        """What time brings about now."""
+        if self.round == 0:
+            self.begin_round()
+            return
+        for contest in sorted(self.all_contests(), key=lambda contest: contest.id):
+            for side in sorted(contest.sides.values(), key=lambda side: side.id):
+                self.look_for_fall(side)
+        for dispute in self.all_disputes():
+            for value in sorted(dispute.asked):
+                for claim, due in dispute.asked[value].items():
+                    if claim.lives and claim.budget == 0 and due <= self.now >= claim.mark:
+                        self.falling.append((claim, "silent", dispute.place))
+
+    # --- rounds
+
+    def begin_round(self) -> None:
+        """The next round, or the end."""
+        roots = sorted(root for root, fall in self.log_roots.items() if fall is None)
+        self.round += 1
+        self.past_groups += self.groups
+        self.groups = []
+        if len(roots) <= 1:
+            self.over = True
+            self.ended = self.now
+            self.standing = roots[0] if roots else None
+            return
+        count = -(-len(roots) // self.genesis["group"])
+        for number in range(count):
+            dealt = roots[number::count]
+            id = group_id(self.id, self.round, dealt)
+            group = Contest(id, "log", self.genesis["log_size"], NOWHERE, None, self.log)
+            self.groups.append(group)
+            self.open_first(group)
+        for number, group in enumerate(self.groups):
+            for root in roots[number::count]:
+                self.come_to_contest(group, root, None)
+
+    def open_first(self, contest: Contest) -> Dispute:
+        """The first dispute of a contest: about all leaves of its tree."""
+        id = dispute_id(contest.id, contest.level, 0, contest.leaves, [])
+        dispute = Dispute(id, contest, contest.level, 0, contest.leaves, contest.place)
+        contest.disputes[id] = dispute
+        return dispute
+
+    # --- coming and parting
+
+    def come_to_contest(self, contest: Contest, root: bytes, side: Side | None) -> None:
+        claim = Claim(contest, root, side, self.clocks["budget"], self.now)
+        contest.claims.append(claim)
+        first = dispute_id(contest.id, contest.level, 0, contest.leaves, [])
+        self.come(contest.disputes[first], root, [claim])
+
+    def come(self, dispute: Dispute, value: bytes, claims: list[Claim]) -> None:
+        """Claims come to a dispute with a value."""
+        members = dispute.classes.setdefault(value, [])
+        new = [claim for claim in claims if claim not in members]
+        if not new:
+            return
+        members += new
+        if dispute.tensor is dispute:
+            rivals = self.strength(dispute.contest)[1]
+            dispute.own_ready = self.now + self.clocks["replay"] * (max(1, rivals) + 1)
+        self.touched.setdefault(dispute)
+        if dispute.leaf:
+            if not self.is_sound(dispute, value):
+                self.falling += [(claim, "malformed", dispute.place) for claim in living(members)]
+            elif dispute.leaf == "digest":
+                self.come(self.tensor_below(dispute), value, claims)
+        elif dispute.fact(value).id() in self.facts:
+            dispute.known.add(value)
+            self.part(dispute, value)
+
+    def is_sound(self, dispute: Dispute, value: bytes) -> bool:
+        """Can the item of a leaf be one at all?"""
+        if dispute.leaf == "record":
+            try:
+                record = read(RECORD, value, "record")
+            except Refused:
+                return False
+            due = record["step"] % self.genesis["commit_every"] == 0
+            return record["step"] == dispute.place[0] and (record["state_root"] != b"") == due
+        if dispute.leaf == "digest":
+            return len(value) == 32
+        if dispute.leaf == "state":
+            return len(value) == 8 * len(self.fold(dispute).start)
+        return True
+
+    def part(self, dispute: Dispute, value: bytes) -> None:
+        """A class parts from the others whose items are known: on to what differs first."""
+        members = living(dispute.classes[value])
+        if not members:
+            return
+        items = self.items(dispute, value)
+        found: dict[int, dict[bytes, list[Claim]]] = {}
+        for other in sorted(dispute.classes):
+            if other == value or other not in dispute.known:
+                continue
+            theirs = self.items(dispute, other)
+            if theirs == items or not cross(members, dispute.classes[other]):
+                continue
+            i = next(
+                i for i, pair in enumerate(zip(items, theirs, strict=True)) if pair[0] != pair[1]
+            )
+            coming = found.setdefault(i, {}).setdefault(theirs[i], [])
+            coming += living(dispute.classes[other])
+        for i, rivals in found.items():
+            below = self.dispute_below(dispute, items, i)
+            self.come(below, items[i], members)
+            for item, claims in rivals.items():
+                self.come(below, item, claims)
+
+    def dispute_below(self, dispute: Dispute, items: list[bytes], i: int) -> Dispute:
+        """The dispute about item i of a range."""
+        tree, contest = dispute.tree, dispute.contest
+        step, node, chunk, element, block = dispute.place
+        leaf = ""
+        if tree == "chunks" and dispute.end - dispute.start == 1:
+            chunk = dispute.start
+            start = element = chunk * (CHUNK // self.width(dispute)) + i
+            end, leaf = start + 1, "element"
+        else:
+            start, end = dispute.fact(b"").parts(self.arity)[i]
+            if end - start == 1 and tree == "log":
+                leaf, step = "record", start + 1
+            elif end - start == 1 and tree == "trace":
+                leaf, node = "digest", start % self.nodes
+                step = self.base_step(contest.place[0]) + 1 + start // self.nodes
+            elif end - start == 1 and tree == "terms":
+                leaf, block = "state", start
+        id = dispute_id(dispute.id, tree, start, end, items[:i])
+        if id not in contest.disputes:
+            place = (step, node, chunk, element, block)
+            contest.disputes[id] = Dispute(
+                id, contest, tree, start, end, place, leaf, dispute.tensor, dispute.length
+            )
+        return contest.disputes[id]
+
+    def tensor_below(self, dispute: Dispute) -> Dispute:
+        """The dispute about a whole tensor, below that about its digest."""
+        out = self.graph[dispute.place[1]]["outputs"][0]
+        length = size_of(out["shape"]) * DTYPES[out["dtype"]].itemsize
+        chunks = chunk_count(length)
+        id = dispute_id(dispute.id, "chunks", 0, chunks, [])
+        contest = dispute.contest
+        if id not in contest.disputes:
+            below = Dispute(id, contest, "chunks", 0, chunks, dispute.place, length=length)
+            below.tensor = below
+            contest.disputes[id] = below
+        return contest.disputes[id]
+
+    # --- what is asked
+
+    def due(self, dispute: Dispute) -> int:
+        """When what is asked now in a dispute is due."""
+        alive = self.strength(dispute.contest)[0]
+        each = self.clocks["opening" if dispute.leaf else "answer"]
+        begin = max(self.now, dispute.contest.until, dispute.ready)
+        return begin + self.clocks["grace"] + alive * each
+
+    def about(self, dispute: Dispute, value: bytes) -> bytes:
+        """The id at which something is asked of a class: a fact, or the opening."""
+        return dispute.id if dispute.leaf else dispute.fact(value).id()
+
+    def ask(self, dispute: Dispute, value: bytes) -> None:
+        """Ask a class for its fact, or for the opening."""
+        dues = dispute.asked.setdefault(value, {})
+        if not dues:
+            self.waiting.setdefault(self.about(dispute, value), []).append((dispute, value))
+        for claim in living(dispute.classes[value]):
+            if claim not in dues:
+                dues[claim] = self.due(dispute)
+
+    def stop_asking(self, dispute: Dispute, value: bytes) -> None:
+        """Something is not asked of a class any more."""
+        if dispute.asked.pop(value, None) is not None:
+            about = self.about(dispute, value)
+            self.waiting[about].remove((dispute, value))
+            if not self.waiting[about]:
+                del self.waiting[about]
+
+    def bytes_allowed(self, about: bytes) -> int:
+        """How long a move about this may be."""
+        if about not in self.waiting:
+            return MAX_BOND
+        dispute, value = self.waiting[about][0]
+        if dispute.leaf:
+            return self.genesis["leaf_bytes"]
+        parts = dispute.fact(value).parts(self.arity)
+        return 64 + sum(34 if end - start > 1 else 1027 for start, end in parts)
+
+    def look(self, dispute: Dispute) -> None:
+        """Look at a dispute that was touched."""
+        if dispute.leaf == "record":
+            self.look_at_sides(dispute, "trace")
+        elif dispute.leaf == "element" and self.fold(dispute).blocks > 1:
+            self.look_at_sides(dispute, "terms")
+        elif dispute.ruling is not None:
+            for value in sorted(dispute.classes):
+                if value != dispute.ruling[0]:
+                    fallen = living(dispute.classes[value])
+                    self.falling += [(claim, "refuted", dispute.place) for claim in fallen]
+        elif dispute.leaf != "digest":
+            self.look_at_classes(dispute)
+
+    def look_at_classes(self, dispute: Dispute) -> None:
+        """Ask the classes that are needed and have not answered."""
+        needed = [value for value in sorted(dispute.classes) if dispute.needs(value)]
+        for value in sorted(dispute.asked):
+            if value not in needed:
+                self.stop_asking(dispute, value)
+        for value in needed:
+            if value in dispute.known:
+                continue
+            if not dispute.leaf and dispute.fact(value).id() in self.facts:
+                self.stop_asking(dispute, value)
+                dispute.known.add(value)
+                self.part(dispute, value)
+            else:
+                self.ask(dispute, value)
+
+    # --- sides
+
+    def look_at_sides(self, dispute: Dispute, level: str) -> None:
+        """Look at the sides of a record or of an element of more than one block."""
+        needed = [value for value in dispute.classes if dispute.needs(value)]
+        above = dispute.contest
+        contest = next((one for one in above.below if one.decides is dispute), None)
+        if contest is None:
+            if not needed:
+                return
+            step = dispute.place[0]
+            leaves = (step - self.base_step(step)) * self.nodes
+            if level == "terms":
+                leaves = self.fold(dispute).blocks
+            contest = Contest(dispute.id, level, leaves, dispute.place, dispute, Backing())
+            above.below.append(contest)
+            self.open_first(contest)
+        begun: list[Side] = []
+        for value in sorted(dispute.classes):
+            side = contest.sides.get(value)
+            if value not in needed:
+                if side is not None:
+                    side.window = None
+                continue
+            if side is None:
+                side = Side(side_id(dispute.id, value), contest, value)
+                contest.sides[value] = self.sides[side.id] = side
+            members = living(dispute.classes[value])
+            if side.window is None or any(claim not in side.begun_for for claim in members):
+                side.window = self.window_end(dispute, level)
+                side.begun_for = members
+                contest.until = max(contest.until, side.window)
+                begun.append(side)
+        mark = contest.until + self.clocks["grace"]
+        mark += self.strength(contest)[0] * self.clocks["answer"]
+        for side in begun:
+            for claim in living(side.sub_claims()):
+                claim.budget, claim.mark = self.clocks["budget"], mark
+
+    def window_end(self, dispute: Dispute, level: str) -> int:
+        """When a window that begins now ends."""
+        alive, rivals = self.strength(dispute.contest)
+        begin = max(self.now, dispute.contest.until, dispute.ready)
+        if level == "trace":
+            return begin + self.clocks["trace"] + self.clocks["replay"] * max(0, rivals - 1)
+        return begin + self.clocks["terms"] + alive * self.clocks["answer"]
+
+    def undefended(self, side: Side) -> list[Claim]:
+        """The claims that fall once the side's window is over, as things stand."""
+        return [] if living(side.sub_claims()) else living(side.begun_for)
+
+    def look_for_fall(self, side: Side) -> None:
+        """A side whose window is over falls without a living sub-claim."""
+        if side.window is None or side.window > self.now:
+            return
+        if side.window == self.now and not self.by_time:
+            return
+        for claim in self.undefended(side):
+            self.falling.append((claim, "undefended", side.contest.place))
+
+    # --- falls
+
+    def settle(self) -> None:
+        """Let everything follow that follows."""
+        while not self.over:
+            if self.falling:
+                self.fall_together()
+            elif self.touched:
+                dispute = next(iter(self.touched))
+                del self.touched[dispute]
+                self.look(dispute)
+            elif self.round and all(len(living(group.claims)) <= 1 for group in self.groups):
+                self.begin_round()
+            else:
+                break
+
+    def fall_together(self) -> None:
+        """The claims that were found to fall do."""
+        found, self.falling = self.falling, []
+        contests: dict[Contest, list[Claim]] = {}
+        falls: list[tuple[Claim, Fall]] = []
+        for claim, why, at in found:
+            if not claim.lives or claim in contests.get(claim.contest, []):
+                continue
+            contests.setdefault(claim.contest, []).append(claim)
+            reason, place = self.why_undefended(claim, at) if why == "undefended" else (why, at)
+            falls.append((claim, Fall(reason, place, self.now)))
+        for claim, fall in falls:
+            claim.fall = fall
+            if claim.contest.level == "log":
+                self.log_roots[claim.root] = fall
+        for contest, fallen in contests.items():
+            for id in sorted(contest.disputes):
+                dispute = contest.disputes[id]
+                members = [claim for claims in dispute.classes.values() for claim in claims]
+                if dispute.asked and any(claim in fallen for claim in members):
+                    self.touched.setdefault(dispute)
+            for side in sorted(contest.sides.values(), key=lambda side: side.id):
+                self.look_for_fall(side)
+            for below in contest.below:
+                self.touched.setdefault(below.decides)
+                for claim in living(below.claims):
+                    if not living(claim.side.parents):
+                        self.falling.append((claim, "moot", below.decides.place))
+
+    def why_undefended(self, claim: Claim, place: Place) -> tuple[str, Place]:
+        """The reason and place of a sub-claim, if there is one, for a claim that falls with it."""
+        author = claim.contest.backing.author(claim.root)
+        found = []
+        for order, contest in enumerate(claim.contest.below):
+            for side in contest.sides.values():
+                if claim not in side.parents or living(side.sub_claims()):
+                    continue
+                for number, sub in enumerate(contest.claims):
+                    if sub.side is side and sub.fall.reason != "moot":
+                        others = contest.backing.root_of.get(author) != sub.root
+                        rank = (others, sub.fall.reason != "refuted", order, number)
+                        found.append((rank, sub.fall))
+        if not found:
+            return "undefended", place
+        first = min(found, key=lambda entry: entry[0])[1]
+        return first.reason, first.place
+
+    # --- moves
+
+    def apply(self, data: bytes, time: int) -> None:
+        """Make a move at a time; MoveRefused where the rules do not allow it."""
+        allow(time >= self.now, "now")
+        self.advance(time)
+        try:
+            signed = read(SIGNED_MOVE, data, "move")
+        except Refused:
+            raise MoveRefused("encoding") from None
+        party, about = signed["party"], signed["about"]
+        allow(signed["game"] == self.id, "game")
+        allow(not self.over, "game")
+        waiting = self.waiting.get(about, [])
+        side = self.sides.get(about)
+        if waiting:
+            asked = [claim for dispute, value in waiting for claim in dispute.asked[value]]
+            backing = [claim.contest.backing.root_of.get(party) == claim.root for claim in asked]
+            allow(any(backing), "party")
+        else:
+            allow(about == self.id or side is not None, "about")
+            backed = self.log if side is None else side.contest.backing
+            allow(party not in backed.root_of, "party")
+        allow(len(signed["move"]) <= self.bytes_allowed(about), "move")
+        holds = signature_holds(party, move_digest(signed), signed["signature"])
+        allow(holds, "", "signature")
+        try:
+            move = read(check_move, signed["move"], "move")
+        except Refused:
+            raise MoveRefused("encoding") from None
+        opening = bool(waiting) and waiting[0][0].leaf != ""
+        kind = "bond" if not waiting else "open" if opening else "reveal"
+        allow(move["kind"] == kind, "about")
+        if kind == "bond" and side is None:
+            self.bond_log(party, move["move"])
+        elif kind == "bond":
+            self.bond_side(party, move["move"], side)
+        elif kind == "reveal":
+            self.reveal(party, move["move"]["items"], about)
+        else:
+            self.open_leaf(party, move["move"], waiting[0][0])
+        self.settle()
+
+    def bond_log(self, party: bytes, move: dict) -> None:
+        """Rules 10 to 12."""
+        root = move["root"]
+        allow(move["leaf"] == b"" and move["path"] == [], "bond")
+        allow(root in self.log_roots or self.round == 0, "game")
+        allow(self.log_roots.get(root) is None, "root")
+        self.log_roots.setdefault(root, None)
+        self.bonds.append(Bond(party, None, root, self.genesis["bonds"]["log"]))
+        self.log.root_of[party] = root
+
+    def bond_side(self, party: bytes, move: dict, side: Side) -> None:
+        """Rules 13 to 17."""
+        contest, root = side.contest, move["root"]
+        claim = contest.claim_of(root)
+        if claim is not None:
+            allow(claim.side is side, "about")
+            allow(claim.lives or claim.fall.reason not in ("malformed", "refuted"), "root")
+        new = claim is None or not claim.lives
+        if new:
+            allow(side.window is not None and side.window >= self.now, "about")
+            self.check_end(side, move)
+        parents = [claim.root for claim in living(side.parents)]
+        free = contest.above.backing.root_of.get(party) in parents
+        amount = 0 if free else self.genesis["bonds"][contest.level]
+        self.bonds.append(Bond(party, contest, root, amount))
+        contest.backing.root_of[party] = root
+        if new:
+            kind = "replay" if contest.level == "trace" else "answer"
+            self.works.append(Work(party, max(1, self.clocks[kind]), sub_claim=(contest, root)))
+            self.come_to_contest(contest, root, side)
+
+    def check_end(self, side: Side, move: dict) -> None:
+        """Rules 16 and 17: a sub-claim ends in what its side claims."""
+        contest, leaf = side.contest, move["leaf"]
+        index = contest.leaves - 1
+        if contest.level == "trace":
+            index = contest.leaves - self.nodes + self.genesis["record_node"]
+            allow(leaf == plain_digest(leaf_hash(RUN_LOG, side.value)), "leaf")
+        else:
+            fold = self.fold(contest.decides)
+            allow(len(leaf) == 8 * len(fold.start), "leaf")
+            dtype = self.graph[contest.place[1]]["outputs"][0]["dtype"]
+            allow(encode_element(fold.finish(decode_state(leaf)), dtype) == side.value, "leaf")
+        domain = TREES[contest.level]
+        good = opens(domain, move["root"], contest.leaves, index, leaf, move["path"])
+        allow(good, "leaf")
+
+    def reveal(self, party: bytes, items: list[bytes], about: bytes) -> None:
+        """Rules 18 to 20."""
+        waiting = list(self.waiting[about])
+        fact = waiting[0][0].fact(waiting[0][1])
+        allow(fact.is_shown_by(items, self.arity), "items")
+        classes = [dispute.classes[value] for dispute, value in waiting]
+        self.works.append(Work(party, max(1, self.clocks["answer"]), classes))
+        self.facts[about] = items
+        for dispute, value in waiting:
+            self.stop_asking(dispute, value)
+            dispute.known.add(value)
+            self.part(dispute, value)
+
+    # --- openings
+
+    def open_leaf(self, party: bytes, move: dict, dispute: Dispute) -> None:
+        """Rule 21."""
+        statement = self.make_statement(move, dispute)
+        try:
+            ruling = judge(encode(statement))
+        except Refused as error:
+            raise MoveRefused("move-refused", error.where) from None
+        classes = list(dispute.classes.values())
+        self.works.append(Work(party, max(1, self.clocks["opening"]), classes))
+        dispute.ruling = (ruling.after or None,)
+        for value in list(dispute.asked):
+            self.stop_asking(dispute, value)
+        self.touched.setdefault(dispute)
+
+    def make_statement(self, move: dict, dispute: Dispute) -> dict:
+        """The statement about a leaf ("The statement")."""
+        genesis, contest = self.genesis, dispute.contest
+        of_element = dispute if dispute.leaf == "element" else contest.decides
+        trace = of_element.contest
+        step, index, _, element, block = dispute.place
+        block = max(block, 0)
+        before = b""
+        if block == 0:
+            allow(not move["terms"] and not move["before"], "before")
+        else:
+            allow(bool(move["terms"] and move["before"]), "before")
+            terms, opened = move["terms"][0], move["before"][0]
+            allow(terms in roots_in(dispute), "terms")
+            before = opened["data"]
+            good = (opened["index"], opened["size"]) == (block - 1, contest.leaves)
+            allow(good and leaf_opens(TERMS_TREE, terms, opened), "before")
+        allow(move["trace"] in roots_in(of_element), "trace")
+        allow(move["log"] in roots_in(trace.decides), "log")
+        begin = self.base_step(trace.place[0])
+        base = b"" if begin else genesis["initial_state_root"]
+        if begin == 0:
+            allow(not move["base"], "base")
+        elif move["base"]:
+            opened = move["base"][0]
+            good = (opened["index"], opened["size"]) == (begin - 1, genesis["log_size"])
+            allow(good and leaf_opens(RUN_LOG, move["log"], opened), "base")
+            try:
+                base = read(RECORD, opened["data"], "record")["state_root"]
+            except Refused:
+                raise MoveRefused("move-refused", "base") from None
+        node, offset = self.graph[index], step - begin - 1
+        sources = [source for source, _ in node["inputs"]]
+        source_index = 0
+        if node["op"] == "state" and offset > 0:
+            source_index = next(
+                number
+                for number, other in enumerate(self.graph)
+                if other["op"] == "next_state" and other["attrs"]["name"] == node["attrs"]["name"]
+            )
+            sources = [source_index]
+        leaf = [
+            {"leaf": one["data"], "index": one["index"], "size": one["size"], "path": one["path"]}
+            for one in move["state_leaf"]
+        ]
+        values = sorted(value for value, claims in dispute.classes.items() if living(claims))
+        return {
+            "graph": {"root": genesis["graph_root"], "size": self.nodes},
+            "samples": {"root": genesis["samples_root"], "size": genesis["samples"]},
+            "base": base,
+            "trace": {"root": move["trace"], "size": trace.leaves},
+            "position": offset * self.nodes + index,
+            "node": self.opened_node(index),
+            "sources": [self.opened_node(source) for source in sources],
+            "source_index": source_index,
+            "inputs": move["inputs"],
+            "rows": move["rows"],
+            "state_leaf": leaf[0] if leaf else {},
+            "element": element,
+            "block": block,
+            "before": before,
+            "claims": [*values, b"", b""][:2],
+        }
+
+    def opened_node(self, index: int) -> dict:
+        """A node, opened against the graph root."""
+        path = path_to(GRAPH_TREE, self.graph_leaves, index)
+        return {"data": self.graph_leaves[index], "path": path}
+
+    # --- the end
+
+    def verdict(self) -> dict:
+        """The Verdict of a game that is over."""
+        fall = self.log_roots[self.genesis["log_root"]]
+        solver = []
+        if fall is not None:
+            place = dict(zip(PLACE_FIELDS, fall.place, strict=True))
+            solver = [{"reason": fall.reason, "place": place, "at": fall.at}]
+        return {
+            "game": self.id,
+            "standing": self.standing or b"",
+            "solver": solver,
+            "at": self.ended,
+            "bonds": len(self.bonds),
+            "outcomes": derive(GAME, encode(self.outcomes())),
+        }
+
+    def for_standing(self) -> tuple[set[Claim], set[Claim]]:
+        """The claims that are for the standing claim, and those that are the only ones."""
+        standing: set[Claim] = set()
+        only: set[Claim] = set()
+
+        def go(contest: Contest, above_only: bool) -> None:
+            if contest.decides is None:
+                mine = [claim for claim in contest.claims if claim.root == self.standing]
+            else:
+                mine = [
+                    claim
+                    for claim in living(contest.claims)
+                    if any(parent in standing for parent in claim.side.parents)
+                ]
+            standing.update(mine)
+            alone = above_only and len(mine) == 1
+            if alone:
+                only.update(mine)
+            for below in contest.below:
+                go(below, alone)
+
+        for group in self.past_groups:
+            if self.standing is not None:
+                go(group, True)
+        return standing, only
+
+    def losers(self) -> tuple[list[bool], set[bytes]]:
+        """Which bonds are returned, and the parties of which one is not."""
+        standing, _ = self.for_standing()
+        stands, liars = [], set()
+        for bond in self.bonds:
+            if bond.contest is None:
+                stands.append(bond.root == self.standing)
+                continue
+            claim = bond.contest.claim_of(bond.root)
+            stands.append(claim in standing)
+            if bond.amount == 0 and claim.fall is not None and claim.fall.reason != "moot":
+                liars.add(bond.party)
+        returned = [
+            good and bond.party not in liars for good, bond in zip(stands, self.bonds, strict=True)
+        ]
+        lost = {bond.party for good, bond in zip(returned, self.bonds, strict=True) if not good}
+        return returned, lost
+
+    def work(self) -> dict[bytes, int]:
+        """Work for what stands by party, in the order of the first; that of nobody under b""."""
+        standing, only = self.for_standing()
+        _, lost = self.losers()
+        sums: dict[bytes, int] = {}
+        for work in self.works:
+            backs = self.log.root_of.get(work.party, self.standing)
+            if work.party in lost or backs != self.standing:
+                continue
+            claims = [claim for members in work.classes for claim in members]
+            if work.sub_claim is not None:
+                claims = [work.sub_claim[0].claim_of(work.sub_claim[1])]
+            if any(claim in standing for claim in claims):
+                party = work.party if any(claim in only for claim in claims) else b""
+                sums[party] = sums.get(party, 0) + work.worth
+        return sums
+
+    def outcomes(self) -> dict:
+        """What becomes of the bonds ("Money")."""
+        returned, _ = self.losers()
+        pairs = list(zip(self.bonds, returned, strict=True))
+        pot = sum(bond.amount for bond, good in pairs if not good)
+        work = self.work() if pot else {}
+        total = sum(work.values())
+        shares: list[dict[str, Any]] = [
+            {"party": party, "amount": pot * worth // total}
+            for party, worth in work.items()
+            if party
+        ]
+        outcomes = [
+            {
+                "party": bond.party,
+                "level": bond.contest.level if bond.contest else "log",
+                "scope": bond.contest.id if bond.contest else self.id,
+                "root": bond.root,
+                "amount": bond.amount,
+                "returned": int(good),
+            }
+            for bond, good in pairs
+        ]
+        burnt = pot - sum(share["amount"] for share in shares)
+        return {"outcomes": outcomes, "shares": shares, "pot": pot, "burnt": burnt}
+
+
+def roots_in(dispute: Dispute) -> set[bytes]:
+    """The roots of all claims in a dispute, fallen or not."""
+    return {claim.root for claims in dispute.classes.values() for claim in claims}
+
+
+def leaf_opens(domain: str, root: bytes, opened: dict) -> bool:
+    """Does an opening of a leaf verify?"""
+    return opens(domain, root, opened["size"], opened["index"], opened["data"], opened["path"])
+
+
+def path_to(domain: str, leaves: list[bytes], index: int) -> list[bytes]:
+    """The path from a leaf upwards."""
+    if len(leaves) == 1:
+        return []
+    middle = middle_of(0, len(leaves))
+    if index < middle:
+        return [*path_to(domain, leaves[:middle], index), tree_root(domain, leaves[middle:])]
+    return [*path_to(domain, leaves[middle:], index - middle), tree_root(domain, leaves[:middle])]
+
+
+def play(genesis: bytes, graph: bytes, moves: Sequence[tuple[int, bytes | None]]) -> Game:
+    """The game that moves lead to, each at its time (or None, where time alone goes on).  A move
+    that the rules refuse changes nothing but the time."""
+    game = Game(read(GENESIS, genesis, "genesis"), read(check_graph, graph, "graph"))
+    for time, move in moves:
+        try:
+            if move is None:
+                game.advance(time)
+            else:
+                game.apply(move, time)
+        except MoveRefused:
+            continue
+    return game
+
+
+# ----------------------------------------------------------------------------------------------
+# 15. The command line
+# ----------------------------------------------------------------------------------------------
+
+
+def from_hex(least: int, most: int) -> Callable[[str], bytes]:
+    """An argument that is bytes in hexadecimal."""
+
+    def parse(argument: str) -> bytes:
+        if not re.fullmatch("([0-9a-fA-F]{2})*", argument):
+            raise argparse.ArgumentTypeError("not hexadecimal")
+        if not least <= len(argument) // 2 <= most:
+            raise argparse.ArgumentTypeError(f"not {least} to {most} bytes")
+        return bytes.fromhex(argument)
+
+    return parse
+
+
+def pinned(argument: str) -> bytes | dict:
+    """A pin: the digest of a claim, or the file in which a signed claim was kept."""
+    if re.fullmatch("[0-9a-fA-F]{64}", argument):
+        return bytes.fromhex(argument)
+    try:
+        signed = read(SIGNED_CLAIM, Path(argument).read_bytes(), "claim")
+    except (OSError, Refused) as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    claim = signed["claim"]
+    if not signature_holds(claim["solver"], claim_digest(claim), signed["signature"]):
+        raise argparse.ArgumentTypeError("the signature of the claim kept does not hold")
+    return signed
+
+
+def count_argument(argument: str) -> int:
+    """A number that is not negative."""
+    if not re.fullmatch("[0-9]+", argument):
+        raise argparse.ArgumentTypeError("not a number")
+    return int(argument)
+
+
+def run_audit(arguments: Sequence[str]) -> dict[str, Any]:
+    """The report of an audit with these arguments of the command `audit`."""
+    parser = argparse.ArgumentParser(prog="plain_verifier.py audit")
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--samples", type=count_argument, default=3)
+    parser.add_argument("--seed", type=from_hex(1, 64))
+    parser.add_argument("--claim", type=pinned)
+    parser.add_argument("--solver", type=from_hex(32, 32))
+    parser.add_argument("--task-id", type=from_hex(32, 32))
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--srs", type=Path)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args(arguments)
+    if not given.run.is_dir():
+        parser.error(f"{given.run} is no folder")
+    segments = None if given.all else given.samples
+    question = Question(
+        given.run,
+        segments,
+        given.seed,
+        given.claim,
+        given.solver,
+        given.task_id,
+        given.data,
+        given.srs,
+    )
+    audit = Audit(question)
+    audit.audit()
+    return audit.report()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a command; its exit code."""
+    if not arguments or arguments[0] != "audit":
+        print(__doc__)
+        return 2
+    report = run_audit(arguments[1:])
+    if "--json" in arguments:
+        print(json.dumps(report))
+    else:
+        for check in report["checks"]:
+            words = (check["status"], check["name"], check["where"], check["fault"])
+            print(" ".join(repr(word)[1:-1].ljust(11) for word in words) + check["detail"])
+        print(f"Verdict: {report['verdict'].upper()}")
+    return report["exit_code"]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

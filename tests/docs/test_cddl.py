@@ -7,10 +7,12 @@ refuses, and refuses none that the grammar takes, but for what the grammar's com
 from __future__ import annotations
 
 import json
+import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +20,40 @@ import pytest
 from blake3 import blake3
 from cddl_verifier import Validator
 
+import vtrain.dispute.game
+import vtrain.dispute.state
 import vtrain.prove.keys
 import vtrain.prove.verifier
 from tests.audit.runs import KEY, make_smallest_task
 from tests.prove.toy import K, make_circuit
+from vtrain import _core
 from vtrain.attest.claims import sign_claim
 from vtrain.attest.keys import public_key
-from vtrain.errors import EncodingError, VtrainError
+from vtrain.dispute.game import compute_move_digest
+from vtrain.dispute.money import BondOutcome, Settled, Share
+from vtrain.dispute.receipts import (
+    Event,
+    Opening,
+    Page,
+    Receipt,
+    Refusal,
+    SignedReceipt,
+    SignedRefusal,
+    SignedTime,
+    Time,
+)
+from vtrain.dispute.state import (
+    Dispute,
+    Fall,
+    Place,
+    Verdict,
+    compute_dispute_id,
+    compute_fact_id,
+    compute_group_id,
+    compute_side_id,
+)
+from vtrain.dispute.statement import Ruling
+from vtrain.errors import EncodingError, RefusalError, VtrainError
 from vtrain.report.json import report_to_dict
 from vtrain.train.layout import decode_manifest
 from vtrain.train.runner import train
@@ -32,6 +61,21 @@ from vtrain.wire import cbor, structs
 from vtrain.wire.batches import BatchOrder, SignedBatches, decode_batches, encode_batches
 from vtrain.wire.bundle import ProofBundle, Statement, decode_bundle, encode_bundle
 from vtrain.wire.claim import Claim, SignedClaim, decode_signed_claim, encode_signed_claim
+from vtrain.wire.dispute import (
+    Bond,
+    Bonds,
+    Chunk,
+    Clocks,
+    Genesis,
+    InputOpening,
+    Member,
+    Open,
+    Reveal,
+    Row,
+    SignedMove,
+    decode_move,
+    encode_move,
+)
 from vtrain.wire.graph import StepGraph, decode_graph, decode_node, encode_graph, encode_node
 from vtrain.wire.opening import (
     ChunkOpening,
@@ -73,8 +117,10 @@ from vtrain.wire.tiles import (
 )
 
 ROOT = Path(__file__).resolve().parents[2]
+VECTORS = ROOT / "tests" / "vectors"
 GRAMMAR = ROOT / "docs" / "format.cddl"
 VALIDATOR = Validator(GRAMMAR)
+logging.getLogger("cddl_verifier").setLevel(logging.CRITICAL + 1)  # it writes of each refusal
 Decode = Callable[[bytes], object]
 D = bytes(range(32))
 POINT = bytes(64)
@@ -93,12 +139,14 @@ def why(rule: str, value: object) -> str:
 @dataclass(frozen=True)
 class Sample:
     """One document of a rule: its encoding, its decoder, and what the comments say in words: parts
-    of the messages with which the decoder refuses what the grammar takes."""
+    of the messages with which the decoder refuses what the grammar takes.  Of fields in ``known``
+    the parts are not mutated: another sample has them."""
 
     rule: str
     encoded: bytes
     decode: Decode
     words: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()
 
 
 def make_samples() -> Iterator[Sample]:
@@ -151,7 +199,103 @@ def make_samples() -> Iterator[Sample]:
     yield Sample("tile-answer", structs.encode(answer), decode_tile_answer)
 
 
-SAMPLES = list(make_samples())
+def make_dispute_samples() -> Iterator[Sample]:
+    def sample(rule: str, item: object, known: tuple[str, ...] = ()) -> Sample:
+        kind, data = type(item), structs.encode(item)
+        return Sample(rule, data, lambda data: structs.decode(kind, data, rule), known=known)
+
+    clocks = Clocks(join=1, trace=2, terms=3, budget=4, grace=5, answer=0, opening=7, replay=8)
+    genesis = Genesis(
+        host=D,
+        run_id=D,
+        solver=D,
+        task_id=D,
+        log_size=5,
+        log_root=D,
+        signature=SIGNATURE,
+        graph_root=D,
+        nodes=9,
+        record_node=8,
+        leaf_bytes=100,
+        initial_state_root=D,
+        samples_root=D,
+        samples=60,
+        commit_every=2,
+        arity=4,
+        group=16,
+        clocks=clocks,
+        bonds=Bonds(log=3, trace=2, terms=1),
+        opened=0,
+        nonce=D,
+    )
+    yield sample("genesis", replace(genesis, kzg_root=D))
+    move = encode_move(Bond(D, b"leaf", (D,)))
+    yield sample("signed-move", SignedMove(D, D, D, move, SIGNATURE))
+    inputs = InputOpening(D, (D,), (Chunk(1, b"chunk", (D,)),))
+    member = Member(b"leaf", 3, 4, (D,))
+    rows = (Row(2, b"row", (D,)),)
+    opening = Open(D, D, (inputs,), rows, member, None, D, member)
+    for made in (Bond(D, b"leaf", (D,)), Reveal((D, b"leaf")), opening):
+        yield Sample("move", encode_move(made), decode_move)
+    place = Place(step=4, node=7)
+    verdict = Verdict(D, D, Fall("refuted", place, 5), 6, 2, D)
+    yield sample("verdict", verdict)
+    yield sample("verdict", replace(verdict, standing=b"", solver=None))
+    bond = BondOutcome(D, "log", D, D, 1000, 0)
+    yield sample("outcomes", Settled((bond,), (Share(D, 999),), 1000, 1))
+    receipt = Receipt(D, 1, "move", 5, D, bytes(32), D)
+    signed = SignedReceipt(receipt, SIGNATURE)
+    time = SignedTime(Time(D, 1, D, 6, D), SIGNATURE)
+    yield sample("game-opening", Opening(genesis, b"task", b"graph"), ("genesis",))
+    yield sample("signed-receipt", signed)
+    yield sample("signed-time", time)
+    yield sample("signed-refusal", SignedRefusal(Refusal(D, D, 1, 7, "encoding", D), SIGNATURE))
+    yield sample("event", Event(b"body", signed), ("signed",))
+    yield sample("page", Page(D, time, 1, (Event(b"body", signed),)), ("time", "signed"))
+    yield sample("ruling", Ruling(b"after", 3, (1, 0), "words"))
+    leaf: cbor.Value = {"leaf": b"x", "index": 1, "size": 2, "path": [D]}
+    yield Sample("statement", cbor.encode(make_statement({}, b"")), decode_statement)
+    known = ("graph", "trace", "samples", "node", "sources", "inputs", "rows")
+    statement = make_statement(leaf, D)
+    yield Sample("statement", cbor.encode(statement), decode_statement, known=known)
+
+
+def make_statement(state_leaf: cbor.Value, base: bytes) -> cbor.Value:
+    """One of a statement's form, of which a referee will say that it does not hold."""
+    tree: cbor.Value = {"root": D, "size": 3}
+    node: cbor.Value = {"data": b"node", "path": [D]}
+    chunk: cbor.Value = {"index": 0, "chunk": b"chunk", "path": [D]}
+    whole = dict.fromkeys(("graph", "trace", "samples"), tree)
+    whole |= dict.fromkeys(("position", "source_index", "element", "block"), 0)
+    return {
+        **whole,
+        "base": base,
+        "node": node,
+        "sources": [node],
+        "inputs": [{"digest": D, "path": [D], "chunks": [chunk]}],
+        "rows": [{"index": 1, "row": b"row", "path": [D]}],
+        "state_leaf": state_leaf,
+        "before": b"",
+        "claims": [b"one", b"other"],
+    }
+
+
+@cache
+def get_statements() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((VECTORS / "statements.json").read_text())
+    return found
+
+
+def decode_statement(data: bytes) -> None:
+    """EncodingError where the referee refuses the form of a statement, not what it says."""
+    try:
+        _core.referee_judge(data)
+    except RefusalError as error:
+        if error.where.startswith(("statement", "byte")):
+            raise EncodingError(error.message, where=error.where) from error
+
+
+SAMPLES = [*make_samples(), *make_dispute_samples()]
 IDS = [f"{sample.rule}-{index}" for index, sample in enumerate(SAMPLES)]
 
 
@@ -172,20 +316,47 @@ BOUNDS = sorted(
     }
 )
 """Every number in the grammar, and its neighbours."""
-LENGTHS = (0, 1, 31, 32, 33, 63, 64, 65, 127, 128, 1023, 1024, 1025)
-TEXTS = ("", "x", "x" * 256, "x" * 257, "é" * 128, "é" * 129, "x" * 4096, "x" * 4097)
+SHORT = 1025
+LENGTHS = sorted(
+    {
+        max(0, int(number) + more)
+        for found in re.findall(r"\.size \(?(\d+)(?:\.\.(\d+))?", GRAMMAR.read_text())
+        for number in found
+        if number and int(number) < 1 << 23
+        for more in ((-1, 0, 1) if int(number) < SHORT else (0, 1))
+    }
+)
+"""Every length that the grammar gives to bytes and texts, and its neighbours; none of 64 MiB."""
+TEXTS = (
+    "",
+    "x",
+    "x" * 64,
+    "x" * 65,
+    "é" * 33,
+    "x" * 256,
+    "x" * 257,
+    "é" * 128,
+    "é" * 129,
+    "x" * 4096,
+    "x" * 4097,
+)
 MOST_ITEMS = 8193
 Path_ = tuple[str | int, ...]
 
 
-def walk(value: cbor.Value, path: Path_ = ()) -> Iterator[tuple[Path_, cbor.Value]]:
+def walk(
+    value: cbor.Value, path: Path_ = (), known: Collection[str] = ()
+) -> Iterator[tuple[Path_, cbor.Value]]:
+    """The parts of a document, but for those of fields in ``known``."""
     yield path, value
+    if path and path[-1] in known:
+        return
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from walk(item, (*path, key))
+            yield from walk(item, (*path, key), known)
     elif isinstance(value, list):
         for index, item in enumerate(value[:2]):
-            yield from walk(item, (*path, index))
+            yield from walk(item, (*path, index), known)
 
 
 def put(value: Any, path: Path_, new: cbor.Value) -> Any:
@@ -199,24 +370,19 @@ def put(value: Any, path: Path_, new: cbor.Value) -> Any:
 
 def alter(value: cbor.Value) -> Iterator[cbor.Value]:
     """Other values for one part: of another type, of another size, with more or less in it."""
-    others: list[cbor.Value] = [0, -1, "x", b"", b"x", [], {}, [0], {"x": 0}]
-    yield from others
-    if isinstance(value, int):
-        yield from BOUNDS
-    elif isinstance(value, bytes):
-        yield from (bytes(length) for length in LENGTHS)
-        yield value[:-1]
-        yield value + b"\0"
-    elif isinstance(value, str):
+    others: list[cbor.Value] = [0, "x", b"x", [], [0], {"x": 0}]
+    yield from (other for other in others if type(other) is not type(value) or other != value)
+    if isinstance(value, str):
         yield from TEXTS
     elif isinstance(value, list):
         yield value[:-1]
         most = (MOST_ITEMS - 1, MOST_ITEMS) if value[:1] == [POINT] else ()
-        some = () if value and isinstance(value[0], dict) else (9, 17, 64, 65, 128, 129)
+        some = () if value and isinstance(value[0], dict) else (9, 17, 64, 65, 128, 129, 256, 257)
         for count in (len(value) + 1, *some, *most):
             yield [*value, *(value[-1:] or [0]) * (count - len(value))]
         yield value[::-1]
-    else:
+    elif isinstance(value, dict):
+        yield {}
         for key in value:
             yield {name: item for name, item in value.items() if name != key}
         for text in TEXTS:
@@ -225,27 +391,65 @@ def alter(value: cbor.Value) -> Iterator[cbor.Value]:
             yield value | {"another": item}
 
 
-def mutate(sample: Sample) -> Iterator[tuple[Path_, cbor.Value]]:
-    whole = cbor.decode(sample.encoded)
-    for path, part in walk(whole):
-        for new in alter(part):
+Ask = Callable[[cbor.Value], str]
+"""What a decoder says of a document: "" where it takes it."""
+
+
+def list_edges(value: cbor.Value, ask: Ask) -> Iterator[cbor.Value]:
+    """Of numbers and of lengths in rising order: the first, the last, and each beside which the
+    decoder says something else.  What the grammar takes of them is one range (or a length and
+    none), so that it is no other unless it differs at one of these."""
+    scale: Iterator[cbor.Value] = iter(())
+    if isinstance(value, int):
+        scale = iter(BOUNDS)
+    elif isinstance(value, bytes):
+        scale = map(bytes, LENGTHS)
+    last: tuple[cbor.Value, str] | None = None
+    shown = True
+    for new in scale:
+        said = re.sub(r"-?\d+", "#", ask(new))
+        if last is None or last[1] != said:
+            if last is not None and not shown:
+                yield last[0]
+            yield new
+            shown = True
+        else:
+            shown = False
+        last = new, said
+        if isinstance(new, bytes) and len(new) >= SHORT and said:
+            break  # longer ones are refused too
+    if last is not None and not shown:
+        yield last[0]
+
+
+def mutate(whole: Any, ask: Ask, known: Collection[str] = ()) -> Iterator[tuple[Path_, cbor.Value]]:
+    """Other documents, each with another value in one place."""
+    for path, part in walk(whole, known=known):
+
+        def ask_there(new: cbor.Value, path: Path_ = path) -> str:
+            return ask(put(whole, path, new))
+
+        for new in (*alter(part), *list_edges(part, ask_there)):
             yield path, put(whole, path, new)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sample", SAMPLES, ids=IDS)
 def test_decoder_and_grammar_agree_on_mutated_documents(sample: Sample) -> None:
+    def ask(changed: cbor.Value) -> str:
+        try:
+            sample.decode(cbor.encode(changed))
+        except EncodingError as error:
+            return error.message or "no"
+        return ""
+
     refused = 0
-    for path, changed in mutate(sample):
+    for path, changed in mutate(cbor.decode(sample.encoded), ask, sample.known):
         try:
             encoded = cbor.encode(changed)
         except EncodingError:
             continue
-        try:
-            sample.decode(encoded)
-            said = ""
-        except EncodingError as error:
-            said = error.message
+        said = ask(changed)
         valid = takes(sample.rule, encoded)
         refused += bool(said)
         place = f"{sample.rule}{list(path)}"
@@ -254,6 +458,16 @@ def test_decoder_and_grammar_agree_on_mutated_documents(sample: Sample) -> None:
         elif valid:
             assert any(word in said for word in sample.words), f"{place}: only the decoder: {said}"
     assert refused > 20
+
+
+def test_numbers_and_lengths_of_the_grammar_are_ranges() -> None:
+    """What the numbers at which documents are mutated rest on."""
+    text = re.sub(r"(?m);.*$|\"[^\"]*\"", "", GRAMMAR.read_text())
+    text = text[: text.index("manifest = ")]
+    assert not re.findall(r"\d\.\.-?\d+ */|/ *-?\d+\.\.", text)
+    for choice in re.findall(r"-?\d+(?: / -?\d+)+", text):
+        numbers = [int(number) for number in choice.split(" / ")]
+        assert numbers == list(range(numbers[0], numbers[-1] + 1)), choice
 
 
 def _get_first_map(sample: Sample) -> dict[str, cbor.Value]:
@@ -287,7 +501,7 @@ def test_a_state_leaf() -> None:
 
 
 def test_a_draw() -> None:
-    cases = json.loads((ROOT / "tests" / "vectors" / "plan.json").read_text())["cases"]
+    cases = json.loads((VECTORS / "plan.json").read_text())["cases"]
     for case in cases:
         assert why("draw-material", bytes.fromhex(case["seed"])) == ""
 
@@ -322,20 +536,23 @@ def test_manifests(tmp_path: Path) -> None:
     train(make_smallest_task(), run, key=KEY, threads=1)
     written = json.loads((run / "manifest.json").read_text())
     assert why("manifest", written) == ""
-    for path, part in walk(written):
-        for new in alter(part):
-            changed = put(written, path, new)
-            text = json.dumps(changed, sort_keys=True, indent=2, ensure_ascii=False, default=str)
-            try:
-                decode_manifest((text + "\n").encode())
-                taken = True
-            except VtrainError:
-                taken = False
-            value = json.loads(text)
-            if taken:
-                assert takes("manifest", value), (path, why("manifest", value))
-            else:
-                assert not takes("manifest", value), (path, new)
+
+    def render(changed: cbor.Value) -> str:
+        return json.dumps(changed, sort_keys=True, indent=2, ensure_ascii=False, default=str)
+
+    def ask(changed: cbor.Value) -> str:
+        try:
+            decode_manifest((render(changed) + "\n").encode())
+        except VtrainError as error:
+            return error.message or "no"
+        return ""
+
+    for path, changed in mutate(written, ask):
+        value = json.loads(render(changed))
+        if ask(changed):
+            assert not takes("manifest", value), (path, value)
+        else:
+            assert takes("manifest", value), (path, why("manifest", value))
 
 
 def make_report(**changes: Any) -> Report:
@@ -373,14 +590,62 @@ def test_reports() -> None:
 
 def test_whole_graphs_are_valid() -> None:
     assert why("graph", encode_graph(make_smallest_task().graph)) == ""
-    content = json.loads((ROOT / "tests" / "vectors" / "step.json").read_text())
+    content = json.loads((VECTORS / "step.json").read_text())
     assert why("graph", bytes.fromhex(content["graph"])) == ""
 
 
 def test_a_claim_of_the_vectors() -> None:
-    content = json.loads((ROOT / "tests" / "vectors" / "claim.json").read_text())
+    content = json.loads((VECTORS / "claim.json").read_text())
     assert why("signed-claim", bytes.fromhex(content["signed_encoding"])) == ""
     assert why("claim-body", bytes.fromhex(content["encoding"])) == ""
+
+
+def test_disputes_of_the_vectors() -> None:
+    content = json.loads((VECTORS / "dispute.json").read_text())
+    for key, rule in (("genesis", "genesis"), ("verdict", "verdict"), ("settled", "outcomes")):
+        assert why(rule, bytes.fromhex(content[key])) == ""
+    for move in content["moves"]:
+        assert why("signed-move", bytes.fromhex(move["encoding"])) == ""
+        assert why("move", bytes.fromhex(move["move"])) == ""
+
+
+def test_statements_of_the_vectors() -> None:
+    for entry in get_statements():
+        data = bytes.fromhex(entry["statement"])
+        assert why("statement", data) == ""
+        assert why("ruling", _core.referee_judge(data)) == ""
+
+
+def test_what_ids_are_hashes_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[bytes] = []
+
+    def catch(domain: str, data: bytes) -> bytes:
+        hashed.append(data)
+        return D
+
+    monkeypatch.setattr(vtrain.dispute.state, "compute_domain_hash", catch)
+    monkeypatch.setattr(vtrain.dispute.game, "compute_domain_hash", catch)
+    compute_group_id(D, 1, [D, D[::-1]])
+    compute_dispute_id(D, "log", 0, 3, [b"item", D])
+    # These are kept once they are made: not of a game's own values.
+    compute_side_id(D, b"of no game")
+    for tree, length in (("trace", 0), ("chunks", 3000)):
+        place = Dispute(D, D, tree, 3, length, 0, 3, "", Place())  # type: ignore[arg-type]
+        compute_fact_id(place, b"of no game")
+    compute_move_digest(SignedMove(D, D, D, b"move", SIGNATURE))
+    rules = ["group", "dispute", "side", "fact", "fact", "move"]
+    assert [why(f"{rule}-material", data) for rule, data in zip(rules, hashed, strict=True)] == [
+        ""
+    ] * len(rules)
+
+
+def test_what_a_receipt_is_a_hash_of() -> None:
+    """The body that is signed is the first field of what is sent."""
+    for rule in ("receipt", "time", "refusal"):
+        sample = next(sample for sample in SAMPLES if sample.rule == f"signed-{rule}")
+        value = cbor.decode(sample.encoded)
+        assert isinstance(value, dict)
+        assert why(rule, cbor.encode(value[rule])) == ""
 
 
 def test_every_rule_of_the_grammar_is_used() -> None:
@@ -388,7 +653,8 @@ def test_every_rule_of_the_grammar_is_used() -> None:
     rules = re.findall(r"(?m)^([a-z][a-z0-9-]*) =", text)
     roots = {sample.rule for sample in SAMPLES} | {
         *("state-leaf", "draw-material", "circuit-material", "challenge-material", "manifest"),
-        "report",
+        *("report", "group-material", "dispute-material", "side-material", "fact-material"),
+        "move-material",
     }
     for rule in rules:
         used = re.findall(rf"(?<![\w-]){rule}(?![\w-]|:)", text)

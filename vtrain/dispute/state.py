@@ -26,7 +26,7 @@ from vtrain.spec.number import NUMPY_DTYPES
 from vtrain.wire import cbor, structs
 from vtrain.wire.dispute import Genesis, NodeOpening
 from vtrain.wire.graph import Node, StepGraph, encode_node
-from vtrain.wire.structs import Between, Count, Digest
+from vtrain.wire.structs import Between, Count, Digest, LengthOrNone
 
 if TYPE_CHECKING:
     from vtrain.dispute.agenda import Agenda
@@ -420,7 +420,7 @@ class Verdict:
     """
 
     game: Digest
-    standing: bytes
+    standing: Annotated[bytes, LengthOrNone(32)]
     solver: Fall | None
     at: Count
     bonds: Count

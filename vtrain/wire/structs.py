@@ -4,8 +4,9 @@ For documents of many small types, as a dispute has them; its files of one map e
 ``vtrain.wire.fields``.  A field may be an ``int``, ``bytes``, ``str``, ``Literal``, a dataclass, a
 tuple of such, or ``X | None`` (encoded as an array of none or one).  ``Annotated`` bounds it:
 ``Between`` for integers, ``Length`` for exact and ``AtMost`` for greatest lengths of bytes, texts
-and tuples.  ``LeftOut`` names a value with which a field is not in the map at all, so that a type
-can get a field and what was encoded before stays as it is.
+and tuples, ``LengthOrNone`` for bytes that may be empty.  ``LeftOut`` names a value with which a
+field is not in the map at all, so that a type can get a field and what was encoded before stays as
+it is.
 """
 
 from __future__ import annotations
@@ -49,7 +50,14 @@ class Length:
 
 @dataclass(frozen=True)
 class AtMost:
-    """The greatest number of bytes or items."""
+    """The greatest number of bytes (of a text, of its UTF-8) or items."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class LengthOrNone:
+    """The exact number of bytes where there are any."""
 
     count: int
 
@@ -254,5 +262,9 @@ def _check(bound: object, value: cbor.Value, where: str) -> None:
             raise EncodingError(f"{number} is not in [{lo}, {hi}]", where=where)
         case Length(count), bytes() | str() | list() if len(value) != count:
             raise EncodingError(f"expected {count}, found {len(value)}", where=where)
-        case AtMost(count), bytes() | str() | list() if len(value) > count:
+        case LengthOrNone(count), bytes() if len(value) not in (0, count):
+            raise EncodingError(f"expected {count} or none, found {len(value)}", where=where)
+        case AtMost(count), str() if len(value.encode()) > count:
+            raise EncodingError(f"more than {count} bytes", where=where)
+        case AtMost(count), bytes() | list() if len(value) > count:
             raise EncodingError(f"more than {count}", where=where)

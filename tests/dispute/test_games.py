@@ -171,7 +171,7 @@ def test_the_games_have_what_there_is_to_have() -> None:
 # --- a rule that is left out or other is found
 
 _grace, _begin, _window = Work._compute_grace, Work._start_round, Work._compute_window
-_limit, _count = Work._compute_limit, money._count_work
+_limit, _renew, _count = Work._compute_limit, Work._renew, money._count_work
 
 
 def _compute_less(work: Work, contest: bytes) -> int:
@@ -191,6 +191,12 @@ def _start_in_slices(work: Work, roots: Sequence[bytes]) -> None:
     count = max(1, -(-len(roots) // work.genesis.group))
     share = max(1, -(-len(roots) // count))
     _begin(work, [root for i in range(share) for root in roots[i::share]])
+
+
+def _give_time(work: Work, contest: Contest, claims: int) -> Contest:
+    renewed = _renew(work, contest, claims)
+    pairs = zip(contest.claims, renewed.claims, strict=True)
+    return replace(renewed, claims=tuple(replace(new, left=old.left) for old, new in pairs))
 
 
 class Mutation(NamedTuple):
@@ -243,6 +249,12 @@ MUTATIONS = {
     ),
     "who lied loses the bond above": Mutation(
         money._Standing, "has_lied", lambda *_: False, "refuted-friend"
+    ),
+    "a new window gives whole budgets, not only time": Mutation(
+        Work, "_renew", _give_time, "spent-budgets"
+    ),
+    "who backs another root is paid nothing": Mutation(
+        money._Standing, "backs", lambda *_: True, "solver-helps"
     ),
     "losers are paid nothing": Mutation(
         money,

@@ -21,10 +21,26 @@ with what verdict. Two auditors who are asked the same of the same bytes report 
 and the same checks, each with its status, fault and place, whatever they are written in.
 `tests/vectors/audit` has runs, honest and broken, with what must be reported of each.
 
-An auditor is asked: the run's folder; whether a *pin* is held (the digest of a claim, or the
-signed claim itself, kept from before the randomness existed), a *solver*'s key, a *task id*; a
-sample table of the auditor's own; an SRS file; how many segments to replay, or all; the
-randomness of the draw, unless the auditor draws it now.
+An auditor is asked this, in the words of `vtrain verify` or others:
+
+| argument | type | what | where it is not given |
+|---|---|---|---|
+| `RUN` | a folder | the run | |
+| `--samples` | an integer from 0 | how many segments to replay | 3 |
+| `--all` | yes or no | replay all of them; not together with `--samples` | no |
+| `--seed` | 1 to 64 bytes | the randomness of the draw | 32 bytes, drawn after reading the claim |
+| `--claim` | 32 bytes, or a file | the *pin*: a claim kept from before the draw | none |
+| `--solver` | 32 bytes | the key that must have signed | any key |
+| `--task-id` | 32 bytes | the task that was agreed on, in full | any, as far as it is claimed |
+| `--data` | a file | a sample table of the auditor's own | that of the run |
+| `--srs` | a file | the SRS, for KZG commitments | they are not compared |
+
+The pin is the digest of a claim or the file of a signed claim, which the auditor has held since
+before the randomness of the draw existed.
+
+A question that is not of this form is *bad usage*: there is no report, and the exit code is 2. So
+is a file for `--claim` that is not the canonical encoding of a `signed-claim`, whose signature does
+not hold (section 4c), or that lies in the run's folder or is its `claim.cbor` under another name.
 
 ## Verdicts
 
@@ -47,63 +63,134 @@ The verdict follows from all checks:
 
 In brackets stands the exit code. The check that a verdict *rests on* is the first that failed
 with the fault `solver`, else the first with `task`, else with `nobody`, else the first that was
-not done. Its name, fault and place are what auditors must agree on; its words are each one's own.
+not done. Auditors must agree on the verdict, on all checks (name, status, fault and place, in
+their order), hence on the one that the verdict rests on, and on the steps `replayed`. The words of
+a check are each auditor's own, and so is what a report says of its strength; its other fields
+repeat the claim and the draw.
 
 ## Before any check
 
 Where `claim.cbor` is not there (not even as a broken link) and `task.cbor` is, the run is
-*unfinished*. The report has one check, `claim`, not done, at `claim.cbor`: inconclusive. Nothing
-else is looked at.
+*unfinished*. The report has the check `claim`, not done, at `claim.cbor`, and, unless no segment
+is asked for, the check `replay`, not done: inconclusive. Nothing else is looked at.
 
 ## The structure
 
 The checks are made in this order, all of them, whatever became of those before; only where
 something that a check *needs* was not established is it `not_done`. A condition that does not
-hold ends its check, which then has failed with the fault of the condition. What has no fault has
-"nobody", and what names no place has the check's own. A report may add, after a colon and a
-space, what is meant within a file or a step, as in `log.bin: record 3`: what stands before that is
-the place, and must agree. "The auditor takes" speaks of the auditor's own bounds on what it reads;
-no verdict about a party rests on them.
+hold ends its check, which then has failed with the fault of the condition. Only `files` and
+`checkpoints` go on, as said below their tables.
+
+- **Several things.** Where a check looks at several records, files or checkpoints, it looks at
+  them in order, and at all conditions of one before the next. `batches` names the least step.
+- **Place.** A condition that names no place has the check's own, and so has a check that passed
+  or is not done. The place of `files`, `kzg` and `replay` is the empty text. A report may add,
+  after a colon and a space, what is meant within a file or a step, as in `log.bin: record 3`: what
+  stands before that is the place, and must agree. So the place of condition 3 of `complete` is
+  `claim.cbor`, and that of condition 2 is `claim.log_size`.
+- **What is established.** A check that failed, or is not done, establishes nothing; only
+  `checkpoints` does so for each checkpoint by itself. Two words under "Needs" stand for no check:
+  `kzg_root` is established where `claim` is, and the claim has one; `segments` where `records` is,
+  and S is above 0.
+- **"The auditor takes"** speaks of the auditor's own bounds on what it reads; no verdict about a
+  party rests on them.
 
 Below, c is the task's `checkpoint_every`, and S is the steps claimed, less the remainder of their
-division by `commit_every`: the last step with a state root.
+division by `commit_every`: the last step with a state root. S may be above the task's `steps`,
+where `complete` failed: the checks after it go by the claim all the same.
 
 """
-FILES: Final = """\
-The check `files` goes on after a failure: it lists up to five files that fail, in the order of
-the manifest (what it must list and does not comes first), and then one more failure at
-`manifest.json` for the rest. So does `checkpoints`, in rising order, with one at `checkpoints`
-for the rest; a failure with another fault than "nobody" is listed always. The checkpoints s are
-those of steps 0, c, 2c, ... and S; where S is 0 the log commits to no state.
+NOTES: Final = {
+    "claim": """\
+**A kept claim.** K and C *contradict each other* if they have one `solver`, one `task_id` and one
+`run_id`, and one of these is so:
 
-"""
+1. They have one `log_size`.
+2. C has the larger `log_size`, `log.bin` is the log that C signs (the three conditions of the
+   check `log`), and the root over its first `log_size` of K records is not the `log_root` of K.
+3. C has the larger `log_size`, `log.bin` is the log that C signs, and K or C has a `kzg_root`;
+   `task.cbor` is the task of C and logs KZG commitments, every `every` steps; `kzg.bin` is the log
+   that C signs (the three conditions of the check `kzg_log`), so that C has a `kzg_root`; and the
+   root over its first floor(`log_size` of K / `every`) records is not the `kzg_root` of K, be it
+   that K has none.
+
+Logs and task are read for this here, whatever becomes of their own checks later. Where one of
+them is missing or another, nothing is proven: condition 4 holds, and condition 5 does not.
+""",
+    "complete": """\
+Fewer steps than the task has are no fault where no task id is asked for.
+""",
+    "files": """\
+The check goes on after a failure. First come the files that condition 1 misses, in rising order
+of their names, then the files that the manifest lists, in its order, each with its first condition
+of 2, 3 and 4 that does not hold. The first five failures are listed, each as a failed check
+`files`; where there are more, one more failure at `manifest.json` follows for the rest.
+
+- "One of these" in condition 2 are the files of condition 1: `kzg.bin` only where the task is
+  known and logs KZG commitments.
+- A checkpoint's name is `checkpoints/`, twelve digits (or thirteen, of which the first is not 0)
+  and `.safetensors`. It is looked at whatever its step is.
+- Passed over, without a look at any condition more, are a checkpoint where there is no legal
+  graph, the sample table where the task is not known, and the run's sample table where the auditor
+  brings one.
+""",
+    "samples": """\
+A sample table that the auditor brings takes the place of the run's; the check's place is then the
+name by which the auditor gave it.
+""",
+    "checkpoints": """\
+The checkpoints s are those of steps 0, c, 2c, ... and S, in rising order; where S is 0 the log
+commits to no state. The check goes on after a failure. Every checkpoint that fails counts, with
+whatever fault. The first five are listed, and after them those alone that have another fault than
+"nobody"; where more than five failed, one more failure, with the fault "nobody" at `checkpoints`,
+follows after the last.
+""",
+}
+"""What is said below the table of a check."""
 REPLAY_TEXT: Final = """## The replay
 
-It needs the task, a legal graph, the samples, the records of an authentic log and at least one
-state that they commit to; without these it is not done. It also does not begin where the auditor
-asks for no segment; then there is no check `replay`, and the verdict rests on the structure.
+It needs `task`, `legal`, `samples`, `records` and `segments`; without these it is not done. It
+also does not begin where the auditor asks for no segment; then there is no check `replay`, and the
+verdict rests on the structure.
 
-1. **Segments.** There are `n = ceil(S / c)`, counted from 0. Segment i is the steps
-   `i * c + 1` to `min((i + 1) * c, S)`. If all are asked for, or n or more, they are all replayed,
-   and nothing is drawn. Otherwise the segments are drawn ([format.md](format.md), "Draws"), with
-   the digest of the claim and the domain "replay segments", and replayed in rising order.
+1. **Segments.** There are `n = ceil(S / c)`, counted from 0. Segment i is the steps `i * c + 1` to
+   `min((i + 1) * c, S)`. If all are asked for, or n or more, they are all replayed, and nothing is
+   drawn. Otherwise the segments are drawn ([format.md](format.md), "Draws"), with the digest of
+   the claim and the domain "replay segments", and replayed in rising order.
 2. **Start.** The replay of a segment begins at the last checkpoint up to its first step that has
-   passed its check, or goes on from where the replay stands if that is later. Where a checkpoint
-   is missing the steps before it are done again too. Where there is none at all up to it, that
-   segment has a check `replay` of its own, not done, at `steps A to B`, and the next one follows.
+   passed its check, or goes on from where the replay stands if that is as late or later. Where a
+   checkpoint is missing the steps before it are done again too. Where there is nothing to begin
+   with, that segment has a check `replay` of its own, not done, at `steps A to B`, with the
+   segment's first step A and last step B, be they one; and the next one follows.
 3. **Step.** A step is executed by its graph ([operators.md](operators.md)): the states before,
    then every node, give the states after and the record. Fields of the record are compared with
    those of the log in the order below; then, with an SRS, the KZG record.
 4. **The first difference ends the whole replay.** Let r be the last step before it whose
-   `state_root` was compared and equal, or the one that the replay began after. If r is the step
-   before, the place is `step t`; otherwise `steps r+1 to t`: the false step is one of these. A
-   `batch_digest` that differs is at `step t`; since the check `batches` has passed over it, it
-   convicts nobody.
+   `state_root` was compared and equal, or the one that the replay of this segment began after. If
+   r is the step before, or t itself (of a KZG record), the place is `step t`; else the false step
+   is one of several, and the place is `steps r+1 to t`. A `batch_digest` that differs is at
+   `step t`; since the check `batches` has passed over it, it convicts nobody.
 5. Where every segment chosen was done again, every bit the same, one check `replay` has passed.
 
-The check `kzg` stands before it. It is not done where an SRS was given and is not the task's, or
-where there is nothing to replay. A commitment that differs ends the replay too: then `kzg` has
-failed, and there is no check `replay`.
+The report's `replayed` has an entry for each segment that was begun, in order: from the first step
+that was done for it, which is before the segment where its checkpoint is missing, to its last
+step, or to the one in which the difference was found.
+
+The check `kzg` follows on the structure, before `replay`. Where it is made, it ends as the first
+of these that is so:
+
+1. It is *not done* where a replay lacks something that it needs (above), where the KZG records are
+   not established, where the SRS file is not the one that the task names, and where the auditor
+   cannot compute commitments.
+2. It has *failed* where the initial state has other commitments. No record is compared then, and
+   the replay goes on without.
+3. It has *failed* where a commitment in a record differs. That ends the replay, as any first
+   difference does; the check stands in the place of `replay`, after what was said of segments
+   before.
+4. It has *passed* where at least one record was compared.
+5. Otherwise there is no check `kzg`.
+
+The initial state is looked at also where no segment is asked for.
 
 """
 
@@ -119,13 +206,15 @@ def render_rule(rule: Rule, number: int) -> str:
         needs = "; ".join(f"`{fact}` (else: {MISSING[fact]})" for fact in rule.needs)
         lines.append(f"- **Needs**: {needs}")
     if rule.gives:
-        lines.append(f"- **Establishes**: {rule.gives}")
+        word = f"`{rule.fact}`, " if rule.fact else ""
+        lines.append(f"- **Establishes**: {word}{rule.gives}")
     if len(lines) > 2 and lines[-1]:
         lines.append("")
     lines += ["| | what must hold | fault | place |", "|---|---|---|---|"]
     for index, item in enumerate(rule.conditions, start=1):
         lines.append(f"| {index} | {item.holds} | {item.fault} | {item.where} |")
-    return "\n".join(lines) + "\n"
+    note = f"\n{NOTES[rule.name]}" if rule.name in NOTES else ""
+    return "\n".join(lines) + f"\n{note}"
 
 
 def render() -> str:
@@ -133,7 +222,7 @@ def render() -> str:
     head, _, rest = INTRODUCTION.partition("## Verdicts")
     parts = [head + "## Verdicts" + rest.format(**EXIT_CODES)]
     parts += [render_rule(rule, number) + "\n" for number, rule in enumerate(STRUCTURE, start=1)]
-    parts += [FILES, REPLAY_TEXT]
+    parts.append(REPLAY_TEXT)
     start = len(STRUCTURE) + 1
     parts += [render_rule(rule, number) + "\n" for number, rule in enumerate(REPLAY, start=start)]
     return "".join(parts).rstrip("\n") + "\n"

@@ -36,11 +36,14 @@ def test_files_are_what_the_generator_gives() -> None:
 def test_the_verdict_and_its_place(path: Path) -> None:
     expected = read(path)
     report = audit(path.parent, expected["arguments"])
+    if report is None:
+        assert expected == {**expected, "verdict": None, "checks": [], "replayed": []}
+        return
     reason = report["reason"]
     found = reason and {
         "check": reason["name"],
         "fault": reason["fault"],
-        "place": place_of(reason["where"]),
+        "place": place_of(reason["where"], path.parent),
     }
     assert (report["verdict"], found) == (expected["verdict"], expected["reason"])
     assert report["exit_code"] == EXIT_CODES[report["verdict"]]

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from blake3 import blake3
 
 from tests.audit.runs import make_smallest_task
 from vtrain.commit.checkpoint import encode_header
@@ -14,6 +15,7 @@ from vtrain.commit.log import LOG_HEADER
 from vtrain.graph.legality import MAX_NODES
 from vtrain.ops import TABLE
 from vtrain.spec.domains import DIGEST_DOMAINS, TREE_DOMAINS
+from vtrain.spec.number import exp2_table, log2_table
 from vtrain.wire.cbor import LIMITS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -45,6 +47,11 @@ def test_the_header_of_a_checkpoint_is_the_example() -> None:
     assert found is not None
     written = bytes.fromhex(found[1]) + found[2].encode() + b"  "
     assert encode_header(make_smallest_task().graph) == written
+
+
+def test_digests_of_tables() -> None:
+    for table in (exp2_table(), log2_table()):
+        assert blake3(table.astype("<u4").tobytes()).hexdigest() in FORMAT
 
 
 def test_headers_of_logs() -> None:

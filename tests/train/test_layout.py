@@ -94,9 +94,14 @@ def test_reading_names_the_file(tmp_path: Path) -> None:
 def test_checkpoints_are_listed_by_step(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path)
     paths.checkpoints.mkdir()
-    for step in (100, 0, 2**39):
+    for step in (100, 0, 2**40):
         paths.checkpoint(step).touch()
-    for name in (".000000000007.safetensors.tmp", "7.safetensors", "000000000009.txt"):
+    for name in (
+        ".000000000007.safetensors.tmp",
+        "7.safetensors",
+        "0000000000008.safetensors",
+        "000000000009.txt",
+    ):
         (paths.checkpoints / name).touch()
-    assert paths.list_checkpoints() == [0, 100, 2**39]
+    assert paths.list_checkpoints() == [0, 100, 2**40]
     assert paths.name_of(paths.checkpoint(100)) == "checkpoints/000000000100.safetensors"

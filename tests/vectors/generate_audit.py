@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests.audit.runs import make_smallest_task
 from vtrain.attest.claims import compute_claim_digest, sign_claim
 from vtrain.audit.plan import REPLAY_DOMAIN, draw
+from vtrain.cli import EXIT_USAGE
 from vtrain.cli.root import cli
 from vtrain.commit.checkpoint import encode_header
 from vtrain.commit.files import FileEntry
@@ -50,7 +51,7 @@ from vtrain.train.data import build_samples
 from vtrain.train.layout import Manifest, encode_manifest
 from vtrain.train.task import CompiledTask
 from vtrain.wire.claim import Claim, SignedClaim, encode_signed_claim
-from vtrain.wire.graph import Node, StepGraph, encode_graph
+from vtrain.wire.graph import Node, Ref, StepGraph, encode_graph
 from vtrain.wire.proof import KzgRecord, ProofSpec, encode_kzg_record
 from vtrain.wire.record import StepRecord, decode_record, encode_record
 from vtrain.wire.task import LAW_VERSION, WITH_KZG, TaskSpec, encode_task
@@ -303,6 +304,7 @@ class Case:
     about: str
     files: dict[str, bytes]
     verdict: str
+    """Empty where the question is refused."""
     reason: tuple[str, str, str] | None
     """The check that the verdict rests on: name, fault, place."""
     arguments: tuple[str, ...]
@@ -1033,6 +1035,316 @@ def kzg_cases() -> Iterator[Case]:
     )
 
 
+def usage_cases() -> Iterator[Case]:
+    """Questions that are refused: a claim that was kept must be one, and not be the run's own."""
+    kept = keep(make_run(make_task()))
+    for name, about, extra in (
+        ("signature", "the signature of the claim that was kept does not hold", flip(kept)),
+        ("trailing-byte", "the claim that was kept has one byte more", kept + b"\0"),
+    ):
+        files, arguments = make_run(make_task()).files(), ("--all", "--claim", "kept.cbor")
+        yield Case(f"usage-{name}", about, files, "", None, arguments, {"kept.cbor": extra})
+    yield Case(
+        "usage-own-claim",
+        "the claim that was kept is the run's own file",
+        make_run(make_task()).files(),
+        "",
+        None,
+        ("--all", "--claim", "run/claim.cbor"),
+    )
+
+
+def kept_kzg_cases() -> Iterator[Case]:
+    """A claim that was kept of a run with a KZG log."""
+    arguments = ("--all", "--claim", "kept.cbor")
+    fork = cut_run(make_kzg_run(), 4)
+    assert fork.kzg is not None
+    fork.kzg[3] = encode_kzg_record(KzgRecord(4, (NEGATIVE,), (POINT,), (NEGATIVE,)))
+    forked = {"kept.cbor": keep(fork)}
+    without = cut_run(make_kzg_run(), 4)
+    without.claim = {"kzg_root": b""}
+    whole = {"kept.cbor": keep(cut_run(make_kzg_run(), 4))}
+
+    def respecify(run: Run) -> None:
+        other = encode_task(replace(run.spec, steps=8))
+        run.patch("task.cbor", lambda data: other, hidden=True)
+
+    for name, about, fault, spoil, extra in (
+        ("forked", "has another KZG log", "solver", lambda run: None, forked),
+        (
+            "without",
+            "has no KZG root",
+            "solver",
+            lambda run: None,
+            {"kept.cbor": keep(without)},
+        ),
+        (
+            "only-kept",
+            "has a KZG root, which this one has not",
+            "nobody",
+            lambda run: run.claim.update(kzg_root=b""),
+            whole,
+        ),
+        (
+            "log-missing",
+            "has another KZG log, but kzg.bin is not the one signed",
+            "nobody",
+            lambda run: run.patch("kzg.bin", flip, hidden=True),
+            forked,
+        ),
+        ("task", "has another KZG log, but task.cbor is another", "nobody", respecify, forked),
+        (
+            "run-log-missing",
+            "has another KZG log, but log.bin is not the one signed",
+            "nobody",
+            lambda run: run.patch("log.bin", flip, hidden=True),
+            forked,
+        ),
+    ):
+        yield broken(
+            f"pin-kzg-{name}",
+            f"the claim that was kept is of four steps and {about}",
+            spoil,
+            ("claim", fault, "claim.cbor"),
+            arguments,
+            make_kzg_run(),
+            extra=extra,
+        )
+
+
+def order_cases() -> Iterator[Case]:
+    """Two faults at once: which is looked at first, and what is passed over."""
+
+    def two_records(run: Run) -> None:
+        run.set_record(3, step=4)
+        run.leaves[4] = b"\xa0"
+
+    yield broken(
+        "records-two-faults",
+        "record 3 is of another step, record 5 is no record",
+        two_records,
+        ("records", "solver", "step 3"),
+    )
+
+    def two_kzg_records(run: Run) -> None:
+        assert run.kzg is not None
+        run.kzg[1] = encode_kzg_record(KzgRecord(2, (POINT,), (POINT,), (POINT,)))
+        run.kzg[3] = b"\xa0"
+
+    yield broken(
+        "kzg-two-faults",
+        "the KZG record of step 2 does not go on from the one before, that of step 4 is none",
+        two_kzg_records,
+        ("kzg_records", "solver", "step 2"),
+        run=make_kzg_run(),
+    )
+    run = make_run(make_task())
+    digest = compute_claim_digest(run.make_claim())
+    assert sorted(draw(b"\0", digest, REPLAY_DOMAIN, 3, 2)) == [0, 2]
+    yield broken(
+        "replay-through-a-gap",
+        "the first and the third segment are drawn, and the checkpoint between is missing",
+        lambda run: run.drop(name_of(4), hidden=True),
+        ("checkpoints", "nobody", name_of(4)),
+        ("--samples", "2", "--seed", "00", "--claim", digest.hex()),
+        run,
+    )
+
+    def no_beginning(run: Run) -> None:
+        run.drop(name_of(0), hidden=True)
+        run.drop(name_of(1), hidden=True)
+
+    yield broken(
+        "replay-segments-of-one-step",
+        "a checkpoint after each step, of which the first two are missing",
+        no_beginning,
+        ("checkpoints", "nobody", name_of(0)),
+        run=make_run(make_task(checkpoint_every=1)),
+    )
+
+    def seven_bad(run: Run) -> None:
+        for step in (2, 6):
+            run.set_state(step, "step", np.asarray(9, np.int64))
+        for step in (0, 1, 3, 4, 5):
+            run.patch(name_of(step), flip, hidden=True)
+
+    yield broken(
+        "checkpoint-seven",
+        "seven checkpoints fail, two of them with states that the solver signed",
+        seven_bad,
+        ("checkpoints", "solver", name_of(2)),
+        run=make_run(make_task(checkpoint_every=1)),
+    )
+
+    def six_files(run: Run) -> None:
+        files = {name: entry for name, entry in listed(run).items() if name != "log.bin"}
+        wrong = {name: FileEntry(files[name].size, bytes(32)) for name in ("graph.cbor",)}
+        more = {name: FileEntry(0, bytes(32)) for name in ("a", "b", "n")}
+        run.manifest["files"] = {**files, **wrong, **more, name_of(2): FileEntry(1, bytes(32))}
+
+    yield broken(
+        "files-six",
+        "six files fail: one is not listed, three are none of a run, two are listed otherwise",
+        six_files,
+        ("files", "nobody", "log.bin"),
+    )
+
+    def unknown_task(run: Run) -> None:
+        run.patch("task.cbor", lambda data: data + b"\0", hidden=True)
+        run.patch("data/samples.bin", flip)
+        run.patch(name_of(2), flip)
+
+    yield broken(
+        "files-unknown-task",
+        "the task is unknown, and with it that there is a KZG log, and how large the rest is",
+        unknown_task,
+        ("task", "nobody", "task.cbor"),
+        run=make_kzg_run(),
+    )
+
+    def third_checkpoint(run: Run) -> None:
+        run.after.append(lambda files: files.update({name_of(3): files[name_of(2)]}))
+
+    run = make_run(make_task())
+    third_checkpoint(run)
+    yield case("files-odd-checkpoint", "a checkpoint of a step that is due none is listed", run)
+    run = make_run(make_task())
+    table = run.samples
+    run.manifest["files"] = {**listed(run), "data/samples.bin": FileEntry(1, bytes(32))}
+    brought = ("--all", "--data", "samples.bin")
+    yield case(
+        "samples-brought-over",
+        "the auditor has the samples: how the manifest lists the run's own is passed over",
+        run,
+        arguments=brought,
+        extra={"samples.bin": table},
+    )
+    yield broken(
+        "samples-brought-another",
+        "the auditor has other samples",
+        lambda run: None,
+        ("samples", "nobody", "samples.bin"),
+        brought,
+        extra={"samples.bin": flip(table)},
+    )
+    yield broken(
+        "unfinished-structure",
+        "there is no claim yet, and no segment is asked for",
+        lambda run: run.drop("claim.cbor"),
+        ("claim", "", "claim.cbor"),
+        ("--samples", "0"),
+    )
+
+
+def legality_order_cases() -> Iterator[Case]:
+    """Graphs with two faults."""
+
+    def illegal(
+        name: str, about: str, place: str, spoil: Callable[[Run], object], run: Run | None = None
+    ) -> Case:
+        reason = ("legality", "task", place)
+        return broken(f"legality-{name}", about, spoil, reason, ("--samples", "0"), run)
+
+    def damage(run: Run) -> None:
+        run.change_node("square_sum", op="cube_sum")
+        run.patch(name_of(2), flip)
+
+    yield illegal(
+        "and-checkpoint",
+        "without a legal graph a checkpoint that is not as listed is passed over",
+        "node loss (cube_sum)",
+        damage,
+    )
+
+    def rename(run: Run) -> None:
+        run.change_node("square_sum", op="cube_sum")
+        run.change_node("record", name="w")
+
+    yield illegal(
+        "node-by-node",
+        "an operator that is none, and after it a name that is taken",
+        "node loss (cube_sum)",
+        rename,
+    )
+
+    def cross_states(run: Run) -> None:
+        nodes = list(run.graph.nodes)
+        at = {node.attrs["name"]: i for i, node in enumerate(nodes) if node.op == "next_state"}
+        one, two = at["param/w"], at["momentum/w"]
+        first, second = nodes[one], nodes[two]
+        nodes[one] = replace(first, inputs=second.inputs, outputs=second.outputs)
+        nodes[two] = replace(second, inputs=first.inputs, outputs=first.outputs)
+        run.set_graph(StepGraph(tuple(nodes)))
+
+    yield illegal(
+        "two-states",
+        "two states change their types: the one whose node comes first is named",
+        "state param/w",
+        cross_states,
+        make_run(make_trained_task()),
+    )
+
+    def read_root(run: Run) -> None:
+        nodes = list(run.graph.nodes)
+        digest = next(node for node in nodes if node.op == "tensor_digest")
+        root = next(i for i, node in enumerate(nodes) if node.op == "state_root")
+        for name, index in (("of root", root), ("of record", len(nodes) - 1)):
+            nodes.append(replace(digest, name=name, inputs=(Ref(index),)))
+        run.set_graph(StepGraph(tuple(nodes)))
+
+    yield illegal(
+        "two-readers",
+        "a node reads the state root, and one after it the record",
+        "node of root (tensor_digest)",
+        read_root,
+    )
+
+    def two_leaves(run: Run) -> None:
+        nodes = list(run.graph.nodes)
+        at = {node.name: i for i, node in enumerate(nodes)}
+        first, second = at["leaf/step"], at["leaf/w"]
+        nodes[first] = replace(nodes[first], inputs=(Ref(at["digest/step"] - 6),))
+        nodes[second] = replace(nodes[second], attrs={**nodes[second].attrs, "name": "x"})
+        run.set_graph(StepGraph(tuple(nodes)))
+
+    yield illegal(
+        "leaf-and-digest",
+        "the first leaf reads the digest of another tensor, the second has another name",
+        "node dy (tensor_digest)",
+        two_leaves,
+    )
+
+    def swap_parts(run: Run) -> None:
+        nodes = list(run.graph.nodes)
+        x = next(i for i, node in enumerate(nodes) if node.op == "gather_samples")
+        other = {x: x + 1, x + 1: x}
+        nodes[x], nodes[x + 1] = nodes[x + 1], nodes[x]
+        nodes = [
+            replace(node, inputs=tuple(Ref(other.get(ref.node, ref.node)) for ref in node.inputs))
+            for node in nodes
+        ]
+        run.set_graph(StepGraph(tuple(nodes)))
+        data = replace(run.spec.data, x_exponent=1, y_exponent=1)
+        run.spec = replace(run.spec, data=data)
+
+    yield illegal(
+        "task-data",
+        "x and y have other exponents than in the graph, which gathers y first",
+        "task.data.y",
+        swap_parts,
+    )
+
+    def two_exponents(run: Run) -> None:
+        run.spec = replace(run.spec, exponents={"aa": 1, "b": 1})
+
+    yield illegal(
+        "task-two-exponents",
+        "two keys of exponents are no nodes: the one that comes first in the encoding is named",
+        "task.exponents.b",
+        two_exponents,
+    )
+
+
 GROUPS: Final = (
     honest_cases,
     claim_cases,
@@ -1042,7 +1354,12 @@ GROUPS: Final = (
     checkpoint_cases,
     replay_cases,
     kzg_cases,
+    usage_cases,
+    kept_kzg_cases,
+    order_cases,
+    legality_order_cases,
 )
+"""New cases come last: which are kept follows from the order."""
 
 
 def place_of_case(index: int) -> str:
@@ -1050,33 +1367,40 @@ def place_of_case(index: int) -> str:
     return "kept" if index % 3 == 2 else "open"
 
 
-def place_of(where: str) -> str:
-    """What auditors must agree on of a place: a file, a step, a node, a field."""
-    return where.split(": ", maxsplit=1)[0]
+def place_of(where: str, folder: Path) -> str:
+    """What auditors must agree on of a place: a file, a step, a node, a field; the auditor's own
+    files by their names in ``folder``."""
+    return where.split(": ", maxsplit=1)[0].removeprefix(f"{folder}/")
 
 
 def list_checks(report: Any, folder: Path) -> list[dict[str, str]]:
-    """The checks of a report, in order, without words; the auditor's own files by their names in
-    ``folder``."""
+    """The checks of a report, in order, without words."""
     return [
         {
             "name": check["name"],
             "status": check["status"],
             "fault": check["fault"],
-            "place": place_of(check["where"]).removeprefix(f"{folder}/"),
+            "place": place_of(check["where"], folder),
         }
         for check in report["checks"]
     ]
 
 
 def audit(folder: Path, arguments: Sequence[str]) -> Any:
-    """What ``vtrain verify --json`` says of a case; its files are named from its folder."""
+    """What ``vtrain verify --json`` says of a case; its files are named from its folder.  None
+    where the question is refused as bad usage."""
     here = [str(folder / item) if item.endswith((".cbor", ".bin")) else item for item in arguments]
     command = ["verify", str(folder / "run"), "--engine", "numpy", "--threads", "1", "--json"]
     result = CliRunner().invoke(cli, [*command, *here], standalone_mode=False)
+    if result.return_value == EXIT_USAGE:
+        return None
     report = json.loads(result.stdout)
     assert result.return_value == report["exit_code"]
     return report
+
+
+REFUSED: Final[Mapping[str, Any]] = {"verdict": "", "reason": None, "checks": [], "replayed": []}
+"""In place of a report, where the question is bad usage."""
 
 
 def write_files(folder: Path, files: Mapping[str, bytes | str]) -> None:
@@ -1099,18 +1423,18 @@ def make_case(item: Case) -> dict[str, bytes | str]:
     reason = item.reason and dict(zip(("check", "fault", "place"), item.reason, strict=True))
     with TemporaryDirectory() as folder:
         write_files(Path(folder), out)
-        report = audit(Path(folder), item.arguments)
+        report = audit(Path(folder), item.arguments) or REFUSED
         checks = list_checks(report, Path(folder))
     found = report["reason"]
     if found is not None:
-        place = place_of(found["where"])
+        place = place_of(found["where"], Path(folder))
         found = {"check": found["name"], "fault": found["fault"], "place": place}
     if (report["verdict"], found) != (item.verdict, reason):
         raise SystemExit(f"{item.name}: {report['verdict']}, {found}; due is {reason}")
     expected = {
         "about": item.about,
         "arguments": list(item.arguments),
-        "verdict": item.verdict,
+        "verdict": item.verdict or None,
         "reason": reason,
         "checks": checks,
         "replayed": report["replayed"],

@@ -39,8 +39,10 @@ from vtrain.ops.leaf import (
     plan_fold,
     run_block,
 )
+from vtrain.spec import merkle
+from vtrain.spec.blake3_tree import compute_chunk_count, compute_chunk_opening
 from vtrain.spec.commitment import compute_tensor_digest
-from vtrain.spec.domains import TERMS
+from vtrain.spec.domains import SAMPLES, TERMS
 from vtrain.train.task import CompiledTask
 from vtrain.wire import cbor
 from vtrain.wire.claim import Claim
@@ -82,6 +84,16 @@ CASES = {
     "state root": Case("state_root", 2, 31),
     "record": Case("record", 1),
 }
+
+
+MORE = {
+    "state in the first step",
+    "state in a later step",
+    "gather of samples",
+    "gradient of a maximum",
+    "digest of a tensor",
+}
+"""Statements that are also refused for two faults, and for what a referee has no use for."""
 
 
 class Liar(EngineProvider):
@@ -135,15 +147,21 @@ def play(task: CompiledTask, case: Case) -> tuple[bytes, Place]:
     return statement, Place() if fall is None else fall.place
 
 
-def compute_ruling(task: CompiledTask, place: Place, statement: Map) -> Json:
-    """What the law says, from the rules of vtrain/ops on the true values."""
+def compute_inputs(task: CompiledTask, place: Place) -> tuple[list[int], list[Array]]:
+    """What the node of a place reads: nodes (of a state itself) and their true values."""
     session = LyingSession(task, Lies())
     session.load_state(task.initial_state)
     for _ in range(place.step - 1):
         session.step()
-    node, block = task.graph.nodes[place.node], statement["block"]
+    node = task.graph.nodes[place.node]
     reads = [place.node] if node.op == "state" else [ref.node for ref in node.inputs]
-    arrays = [session.evaluate(index) for index in reads]
+    return reads, [session.evaluate(index) for index in reads]
+
+
+def compute_ruling(task: CompiledTask, place: Place, statement: Map) -> Json:
+    """What the law says, from the rules of vtrain/ops on the true values."""
+    node, block = task.graph.nodes[place.node], statement["block"]
+    reads, arrays = compute_inputs(task, place)
     types = tuple(task.graph.nodes[index].outputs[0] for index in reads)
     digests = [compute_tensor_digest(array) for array in arrays]
     reader = ArrayReader(arrays, digests, task.samples.table)
@@ -190,7 +208,13 @@ def make_entry(name: str) -> Json:
     ruling = compute_ruling(task, place, statement)
     swapped = {**statement, "claims": statement["claims"][::-1]}
     neither = {**statement, "claims": [b"", b""]}
-    refused = [(place, cbor.encode(changed)) for place, changed in find_faults(statement)]
+    spare = find_spare(task, place, statement)
+    faults = find_faults(statement)
+    if name in MORE:
+        faults += find_malformed(statement) + find_pairs(statement) + find_misplaced(statement)
+    if name in MORE or name == "second block of a matmul":
+        faults += find_spoiled_openings(statement, spare)
+    refused = [(place, cbor.encode(changed)) for place, changed in faults]
     refused += [("byte 0", b""), (f"byte {len(data)}", data + b"\x00")]
     return {
         "name": name,
@@ -246,6 +270,157 @@ def find_faults(good: Map) -> list[tuple[str, Map]]:
         faults.append((f"rows[{i}]", put(good, "rows", i, row=flip(row["row"]))))
         faults.append(("rows", {**good, "rows": good["rows"][:i] + good["rows"][i + 1 :]}))
     return faults
+
+
+@dataclass(frozen=True)
+class Spare:
+    """Openings that verify and that a block does not read: a chunk for each input that has one, and
+    a sample."""
+
+    chunks: dict[int, Map]
+    row: Map
+
+
+def find_spare(task: CompiledTask, place: Place, good: Map) -> Spare:
+    """What else could be opened."""
+    chunks: dict[int, Map] = {}
+    for i, (opened, array) in enumerate(
+        zip(good["inputs"], compute_inputs(task, place)[1], strict=True)
+    ):
+        data, there = array.tobytes(), {chunk["index"] for chunk in opened["chunks"]}
+        free = [index for index in range(compute_chunk_count(len(data))) if index not in there]
+        # In the middle of what is read, if that can be.
+        between = [index for index in free if there and min(there) < index < max(there)]
+        if free:
+            found = compute_chunk_opening(data, (between or free)[0])
+            chunks[i] = {"index": found.index, "chunk": found.chunk, "path": list(found.path)}
+    table = task.samples.table
+    rows = [row.tobytes() for row in table]
+    there = {row["index"] for row in good["rows"]}
+    index = next(index for index in reversed(range(len(rows))) if index not in there)
+    proof = merkle.compute_inclusion_proof(SAMPLES, rows, index)
+    return Spare(chunks, {"index": index, "row": rows[index], "path": list(proof.path)})
+
+
+def find_malformed(good: Map) -> list[tuple[str, Map]]:
+    """What is no statement: fields in the order in which a reader takes them, then unknown ones."""
+    short = {**good["node"], "path": [bytes(31)]}
+    full = [{"chunk": b"", "index": i, "path": []} for i in range(33)]
+
+    def leave_out(*names: str, **more: object) -> Map:
+        return {key: value for key, value in good.items() if key not in names} | more
+
+    return [
+        ("statement.graph", leave_out("graph", "element")),
+        ("statement.element", leave_out("block", "element")),
+        ("statement.trace", leave_out("trace", more=0)),
+        ("statement.less", {**good, "more": 0, "less": 0}),
+        ("statement.graph.root", {**good, "graph": {"root": bytes(31), "size": -1}}),
+        ("statement.graph.size", {**good, "graph": {**good["graph"], "size": -1, "a": 0}}),
+        ("statement.position", {**good, "position": -1}),
+        ("statement.base", {**good, "base": bytes(31)}),
+        ("statement.node.path", {**good, "node": short}),
+        ("statement.inputs[0].more", put(good, "inputs", 0, more=0)),
+        ("statement.inputs[0].chunks", put(good, "inputs", 0, chunks=full)),
+        ("statement.state_leaf.leaf", {**good, "state_leaf": {"more": 0}}),
+        ("statement.claims", {**good, "claims": [*good["claims"], b""]}),
+    ]
+
+
+def find_pairs(good: Map) -> list[tuple[str, Map]]:
+    """Statements with two faults: the first in the order of a referee's checks is named."""
+    bad_node = {**good["node"], "data": flip(good["node"]["data"])}
+    bad_graph = {**good["graph"], "size": 0}
+    fewer, more = good["inputs"][:-1], [*good["inputs"], good["inputs"][0]]
+    first = good["inputs"][0]
+    out = [
+        ("graph", {**good, "graph": bad_graph, "position": good["trace"]["size"]}),
+        ("position", {**good, "position": good["trace"]["size"], "node": bad_node}),
+        ("node", {**good, "node": bad_node, "element": 2**40}),
+        ("inputs", {**good, "inputs": fewer, "element": 2**40}),
+        ("inputs", {**good, "inputs": more, "block": 2**20}),
+        ("element", {**good, "element": 2**40, "block": 2**20}),
+        ("block", {**good, "block": 2**20, "before": bytes(7)}),
+        ("before", {**good, "before": bytes(7), "claims": [bytes(3), bytes(3)]}),
+    ]
+    if first["chunks"]:
+        wrong = [{**first["chunks"][0], "chunk": b""}]
+        spoiled = put(good, "inputs", 0, chunks=wrong)
+        out.append(("claims", {**spoiled, "claims": [bytes(3), b""]}))
+    if good["sources"]:
+        sources = good["sources"]
+        false = [{**sources[0], "data": flip(sources[0]["data"])}, *sources[1:]]
+        out += [
+            ("sources", {**good, "sources": sources[:-1], "inputs": []}),
+            ("sources", {**good, "sources": [*false, sources[0]]}),
+            ("sources[0]", {**good, "sources": false, "inputs": []}),
+        ]
+    return out
+
+
+def find_misplaced(good: Map) -> list[tuple[str, Map]]:
+    """What a node like this one has no use for."""
+    leaf = good["state_leaf"] or {"index": 0, "leaf": b"", "path": [], "size": 1}
+    opened = good["inputs"][0]
+    if good["state_leaf"]:
+        return [
+            ("sources", {**good, "sources": [good["node"]], "base": b""}),
+            ("inputs", {**good, "inputs": [opened, opened], "base": b""}),
+            ("inputs[0]", {**put(good, "inputs", 0, path=[bytes(32)]), "base": b""}),
+            ("base", {**good, "base": b"", "state_leaf": {}}),
+            ("source_index", {**good, "source_index": 1, "element": 2**40}),
+        ]
+    out = [("state_leaf", {**good, "state_leaf": leaf, "element": 2**40})]
+    if good["source_index"]:
+        out.append(("sources[0]", {**good, "source_index": good["source_index"] - 1}))
+    else:
+        both = {**good, "state_leaf": leaf, "source_index": 1}
+        out += [("source_index", {**good, "source_index": 1, "element": 2**40})]
+        out += [("state_leaf", both)]
+    return out
+
+
+def find_spoiled_openings(good: Map, spare: Spare) -> list[tuple[str, Map]]:
+    """Openings out of order, false, missing and not read: in this order they are found."""
+    out: list[tuple[str, Map]] = []
+    rows = good["rows"]
+    for i, opened in enumerate(good["inputs"][:2]):
+        chunks = opened["chunks"]
+        twice = [chunk for chunk in chunks[:1] for _ in range(2)]
+        if twice:
+            out.append((f"inputs[{i}].chunks", put(good, "inputs", i, chunks=twice)))
+        if len(chunks) > 1:
+            falling = [*chunks[::-1][:-1], {**chunks[0], "chunk": b""}]
+            out.append((f"inputs[{i}].chunks", put(good, "inputs", i, chunks=falling)))
+        if i in spare.chunks:
+            found = sorted([*chunks, spare.chunks[i]], key=lambda chunk: int(chunk["index"]))
+            at = found.index(spare.chunks[i])
+            out.append((f"inputs[{i}].chunks[{at}]", put(good, "inputs", i, chunks=found)))
+            alone = put(good, "inputs", i, chunks=[spare.chunks[i]])
+            if chunks:
+                out.append((f"inputs[{i}]", alone))
+    if len(good["inputs"]) > 1:
+        # The maximum of a window is looked for before its gradient is read.
+        first = 1 if b"max_pool_grad" in good["node"]["data"] else 0
+        none = put(put(good, "inputs", 0, chunks=[]), "inputs", 1, chunks=[])
+        out.append((f"inputs[{first}]", none))
+        chunk = good["inputs"][1]["chunks"][0]
+        false = put(none, "inputs", 1, chunks=[{**chunk, "chunk": flip(chunk["chunk"])}])
+        out.append(("inputs[1].chunks[0]", false))
+    more = sorted([*rows, spare.row], key=lambda row: int(row["index"]))
+    out.append((f"rows[{more.index(spare.row)}]", {**good, "rows": more}))
+    out.append(("rows", {**good, "rows": [spare.row, spare.row]}))
+    without = put(good, "inputs", 0, chunks=[])
+    if good["inputs"][0]["chunks"]:
+        out.append(("rows", {**without, "rows": [spare.row, spare.row]}))
+        false = {**spare.row, "row": flip(spare.row["row"])}
+        out.append(("rows[0]", {**without, "rows": [false]}))
+        if len(good["inputs"]) == 1:
+            out.append(("inputs[0]", {**without, "rows": [spare.row]}))
+    if rows:
+        out.append(("rows", {**good, "rows": [spare.row]}))
+        out.append(("rows", {**good, "rows": more[::-1]}))
+    return out
 
 
 def put(good: Map, key: str, index: int, **changed: object) -> Map:

@@ -59,7 +59,8 @@ class Condition:
 class Rule:
     """A check: its name, the place where it looks, what it needs, and its conditions in order.
 
-    ``gives`` is what it establishes when it passes, in words; ``only`` when it is made at all.
+    ``gives`` is what it establishes when it passes, in words, and ``fact`` what other checks need
+    of it; ``only`` when it is made at all.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Rule:
     needs: tuple[Fact, ...]
     conditions: tuple[Condition, ...]
     gives: str = ""
+    fact: Fact | None = None
     only: str = ""
 
 
@@ -84,17 +86,14 @@ STRUCTURE: Final = (
             Condition("The signature of the claim's body by its `solver` holds (section 4c)."),
             Condition("Where the auditor names a solver, it is the claim's `solver`."),
             Condition(
-                "Where the auditor kept the signed claim K as its pin and this claim C is another: "
-                "K and C do not contradict each other. They do if they have one `solver`, "
-                "`task_id` and `run_id`, and either one `log_size`, or C has the larger and the "
-                "logs that C signs do not begin with those that K signs (the first records of "
-                "`log.bin` have the root of K, those of `kzg.bin` its `kzg_root`; this is looked "
-                "at only where the logs are those that C signs).",
+                "Where the auditor kept the signed claim K as its pin, and this claim C has "
+                'another digest: C does not contradict K ("A kept claim", below).',
                 "solver",
             ),
             Condition("Where the auditor pinned a claim, this one has that digest."),
         ),
         gives="the claim",
+        fact="claim",
     ),
     Rule(
         "task",
@@ -106,6 +105,7 @@ STRUCTURE: Final = (
             Condition("Where the auditor names a task id, it is the id of this task."),
         ),
         gives="the task",
+        fact="task",
     ),
     Rule(
         "complete",
@@ -132,6 +132,7 @@ STRUCTURE: Final = (
         (),
         (_file("and JSON in its one form, with the fields of a `manifest`."),),
         gives="the manifest",
+        fact="manifest",
     ),
     Rule(
         "index",
@@ -154,6 +155,7 @@ STRUCTURE: Final = (
             Condition("Its root is the task's `graph_root`."),
         ),
         gives="the graph",
+        fact="graph",
     ),
     Rule(
         "legality",
@@ -173,6 +175,7 @@ STRUCTURE: Final = (
             Condition("A step and a state are no larger than the auditor takes on."),
         ),
         gives="a legal graph",
+        fact="legal",
     ),
     Rule(
         "files",
@@ -186,20 +189,19 @@ STRUCTURE: Final = (
                 "the file",
             ),
             Condition(
-                "Each file that it lists is one of these, the sample table or a checkpoint.",
+                "The file that it lists is one of these, the sample table or a checkpoint.",
                 "nobody",
                 "manifest.json",
             ),
             Condition(
-                "The sample table is listed with the size that the task gives it, a checkpoint "
-                "with that of the legal graph (where that is not known, the file is passed over).",
+                "It is listed with its size: the sample table with that which the task gives it, a "
+                "checkpoint with that which the legal graph gives it.",
                 "nobody",
                 "the file",
             ),
             Condition(
-                "Each is there, a regular file, and has the size listed, which is no more than "
-                "the auditor takes; then its plain BLAKE3 is the one listed. A sample table that "
-                "the auditor brings takes the place of the run's, which is passed over.",
+                "It is there, a regular file, and has the size listed, which is no more than the "
+                "auditor takes; then its plain BLAKE3 is the one listed.",
                 "nobody",
                 "the file",
             ),
@@ -220,6 +222,7 @@ STRUCTURE: Final = (
             Condition("The root of the tree over its rows is `data.root`."),
         ),
         gives="the samples",
+        fact="samples",
     ),
     Rule(
         "log",
@@ -231,6 +234,7 @@ STRUCTURE: Final = (
             Condition("The root of the tree over them, whatever they are, is `log_root`."),
         ),
         gives="a log that the solver signed",
+        fact="leaves",
     ),
     Rule(
         "records",
@@ -246,6 +250,7 @@ STRUCTURE: Final = (
             ),
         ),
         gives="the records",
+        fact="records",
     ),
     Rule(
         "batches",
@@ -270,6 +275,7 @@ STRUCTURE: Final = (
             Condition("The root of the tree over them is `kzg_root`."),
         ),
         gives="a KZG log that the solver signed",
+        fact="kzg_leaves",
         only="where the task logs KZG commitments",
     ),
     Rule(
@@ -340,7 +346,12 @@ REPLAY: Final = (
         "",
         (),
         (
-            Condition("The initial state has the commitments `proof.initial`.", "task"),
+            Condition(
+                "Where the checkpoint of step 0 has passed its check: the commitments to its state "
+                "are `proof.initial`.",
+                "task",
+                "task.proof.initial",
+            ),
             Condition(
                 "In a step that is replayed and has a KZG record, its commitments are those to the "
                 "tensors of the replay: `before`, `batch`, `after`, in this order.",
@@ -348,8 +359,7 @@ REPLAY: Final = (
                 "step t for `batch`; else as for `state_root` below",
             ),
         ),
-        only="where the task logs KZG commitments, the auditor gave the SRS file, and at least one "
-        "record was compared",
+        only="where the task logs KZG commitments and the auditor gave an SRS file",
     ),
     Rule(
         "replay",
@@ -360,7 +370,7 @@ REPLAY: Final = (
             Condition("`loss` of step t is the one computed.", "solver", "see below"),
             Condition("`state_root` of step t is the one computed.", "solver", "see below"),
         ),
-        only="unless the auditor asks for no segment",
+        only="unless the auditor asks for no segment, or `kzg` has failed at a record",
     ),
 )
 """What follows on the structure, in the order in which a report has it."""

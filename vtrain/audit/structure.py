@@ -42,7 +42,7 @@ from vtrain.spec.samples import Samples, compute_row_length
 from vtrain.threads import check_threads
 from vtrain.train import signed as evidence
 from vtrain.train.data import compute_samples_root, gather_batch, read_samples
-from vtrain.train.layout import Manifest, RunPaths, read_manifest
+from vtrain.train.layout import CHECKPOINT_NAME, Manifest, RunPaths, read_manifest
 from vtrain.wire.claim import SignedClaim
 from vtrain.wire.graph import StepGraph
 from vtrain.wire.proof import KzgRecord, decode_kzg_record
@@ -55,7 +55,7 @@ Progress = Callable[[str, int, int], None]
 """(what is being checked, how much is done, of how much)"""
 
 
-_CHECKPOINT = re.compile(r"checkpoints/[0-9]{12}\.safetensors")
+_CHECKPOINT = re.compile(rf"checkpoints/{CHECKPOINT_NAME}")
 _BLOCK: Final = 64
 """Steps whose batches one thread hashes at a time."""
 _SHOWN: Final = 5

@@ -184,7 +184,8 @@ def _gather_samples_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorT
     Inputs: index i64 [n].
     Output: ``dtype`` [n, ...shape], exponent ``exponent``.
     Range: all that ``dtype`` holds, -2^15 to 2^15 - 1 for i16.
-    Outside: in a dispute, 0 where there is no such sample, or where the sample has no such bytes.
+    Outside: in a dispute, 0 where there is no such sample, or where an element does not lie within
+        it. Of x, the elements begin with the sample's first byte; those of y are its last bytes.
     """
     require_keys(attrs, "dtype", "exponent", "part", "shape")
     require_inputs(inputs, "i64")

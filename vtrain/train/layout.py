@@ -21,7 +21,8 @@ from vtrain.wire.fields import Fields
 
 FORMAT: Final = 1
 """Version of the directory's layout and of the manifest."""
-_CHECKPOINT = re.compile(r"[0-9]{12}\.safetensors")
+CHECKPOINT_NAME: Final = r"([0-9]{12}|[1-9][0-9]{12})\.safetensors"
+"""Of a checkpoint's name, with the step: twelve digits, or thirteen, as 2^40 has."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,8 @@ class RunPaths:
                 names = [entry.name for entry in itertools.islice(entries, most + 1)]
         if len(names) > most:
             raise NotProducedError(f"holds over {most} files", where=str(self.checkpoints))
-        return sorted(int(name[:12]) for name in names if _CHECKPOINT.fullmatch(name))
+        found = (re.fullmatch(CHECKPOINT_NAME, name) for name in names)
+        return sorted(int(match[1]) for match in found if match)
 
     def name_of(self, path: Path) -> str:
         """Name of a file in the manifest: its path from the root, with slashes."""

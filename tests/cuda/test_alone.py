@@ -38,7 +38,7 @@ def test_is_lost():
 def test_follows_untouched():
     assert SPOILT == []
 
-@pytest.mark.gpu(seconds=3)
+@pytest.mark.gpu(seconds=6)
 def test_hangs():
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     (alone.FOLDER / "child").write_text(str(child.pid))

@@ -5,6 +5,7 @@ On a toy run of full size: 2^20 steps, 2^12 nodes a step, tensors of 2^20 chunks
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -166,8 +167,9 @@ def test_no_adversary_delays_or_costs_more_than_the_bound(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("paces", [PACES["full-clock stallers"], PACES["mixed"]], ids=str)
-@pytest.mark.parametrize("group", [17, 257])
+@pytest.mark.parametrize(
+    ("group", "paces"), [(17, PACES["mixed"]), (257, PACES["full-clock stallers"])], ids=str
+)
 def test_257_claims_in_every_level(run: ToyRun, paces: Sequence[Pace], group: int) -> None:
     clocks = LEAST if group == 17 else replace(LEAST, replay=0)
     lies = make_lies(run, 257, nested=True)
@@ -177,12 +179,14 @@ def test_257_claims_in_every_level(run: ToyRun, paces: Sequence[Pace], group: in
 
 
 @pytest.mark.parametrize(
-    ("rivals", "group"),
-    [(16, 4), (16, 17), *(pytest.param(256, group, marks=pytest.mark.slow) for group in (4, 16))],
+    ("pace", "rivals", "group"),
+    [
+        *itertools.product(("prompt", "stalls", "sprints"), (16, 64), (4, 17)),
+        pytest.param("sprints", 256, 4, marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.parametrize("pace", ["prompt", "stalls", "sprints"])
 def test_one_machine_is_in_time_when_each_rival_lies_in_another_interval(
-    wide: ToyRun, rivals: int, group: int, pace: Pace
+    wide: ToyRun, pace: Pace, rivals: int, group: int
 ) -> None:
     """With the least clocks, and hijackers who answer for her ahead of her."""
     lies = make_lies(wide, rivals + 1, nested=False)

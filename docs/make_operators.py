@@ -25,7 +25,8 @@ INTRODUCTION: Final = """# Operators
 
 Written by `python docs/make_operators.py` from the operators' own declarations and docstrings in
 `vtrain/ops`. This page is normative, with [format.md](format.md), whose section 1 has `rs`, `sat`
-and the tables. Applications of each operator are in `tests/vectors/ops/NAME.json`.
+and the tables. Applications of each operator are in `tests/vectors/ops/NAME.json`, nodes that are
+not legal in `tests/vectors/refused.json`.
 
 ## What holds for all
 

@@ -17,6 +17,7 @@ from tests.ops.leaf_cases import (
     Leaf,
     draw_garbage,
     draw_leaf,
+    read_gather,
     read_long_fold,
     read_operator_fold,
     read_vectors,
@@ -142,6 +143,13 @@ def test_every_node_of_a_step(kind: str, loss: str) -> None:
             check_twin(item, element)
             *_, (state, _) = run_fold(item, element, item.reader())
             assert finish(node, types, state) == int(values[-1].flat[element]), node.name
+
+
+@pytest.mark.parametrize("content", read_vectors()["gathers"], ids=str)
+def test_rows_of_any_length(content: Json) -> None:
+    item = read_gather(content)
+    for element in range(len(content["values"])):
+        check_twin(item, element)
 
 
 def test_a_wrong_vector_is_seen() -> None:

@@ -133,6 +133,13 @@ def read_operator_fold(content: Json) -> Leaf:
     return replace(item, rows=rows)
 
 
+def read_gather(content: Json) -> Leaf:
+    node, types = read_node(content)
+    index = np.array([int(i) for i in content["index"]], np.int64)
+    rows = np.array([list(bytes.fromhex(row)) for row in content["rows"]], np.uint8)
+    return Leaf(node, types, (index,), rows, np.array(content["values"]))
+
+
 def read_array(content: Json) -> Array:
     values = [int(value) for value in content["values"]]
     return np.array(values, NUMPY_DTYPES[content["dtype"]]).reshape(content["shape"])

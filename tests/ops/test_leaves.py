@@ -22,6 +22,7 @@ from tests.ops.leaf_cases import (
     draw_leaf,
     make_leaf,
     make_node,
+    read_gather,
     read_long_fold,
     read_operator_fold,
     read_vectors,
@@ -175,6 +176,14 @@ def test_folds_of_many_blocks(name: str) -> None:
     check_vector(item, content)
     for element in range(7, item.out.size, item.out.size // 9 + 1):
         assert check_element(item, element) == BLOCKS[name]
+
+
+@pytest.mark.parametrize("content", read_vectors()["gathers"], ids=str)
+def test_rows_of_any_length(content: Json) -> None:
+    item = read_gather(content)
+    for element, value in enumerate(content["values"]):
+        state, _ = run_checked(item, element, item.reader())
+        assert finish(item.node, item.types, state) == value
 
 
 @pytest.mark.parametrize("op", sorted(TABLE.keys() - REDUCTIONS))

@@ -17,7 +17,7 @@ from generate import FOLDER, Json, fill  # type: ignore[import-not-found]  # bes
 from generate_ops import OPERATORS, Case, format_json, window  # type: ignore[import-not-found]
 
 from vtrain.ops import TABLE
-from vtrain.ops.leaf import ArrayReader, RecordingReader, encode_state, plan_fold, run_block
+from vtrain.ops.leaf import ArrayReader, RecordingReader, encode_state, finish, plan_fold, run_block
 from vtrain.spec.commitment import compute_tensor_digest
 from vtrain.spec.number import NUMPY_DTYPES
 from vtrain.wire.graph import Attrs, Node, Ref, TensorType, encode_node
@@ -146,10 +146,42 @@ def make_long_fold(name: str) -> Json:
     }
 
 
+GATHERS = [
+    (part, dtype, shape, length)
+    for part in ("x", "y")
+    for dtype, shape, lengths in (("u8", (4,), (3, 4, 9)), ("i16", (2,), (3, 4, 7)))
+    for length in lengths
+]
+"""Rows that are shorter than the part, just as long, and longer."""
+INDICES = (1, -1, 0, 2, 2**62)
+"""Indices into two rows."""
+
+
+def make_gather(part: str, dtype: str, shape: tuple[int, ...], length: int) -> Json:
+    attrs: Attrs = {"part": part, "dtype": dtype, "shape": shape, "exponent": 0}
+    index = np.array(INDICES, np.int64)
+    types = [TensorType("i64", index.shape, 0, -(2**59), 2**59)]
+    rows = np.frombuffer(fill(2 * length), np.uint8).reshape(2, length) ^ np.uint8(0xA5)
+    node = make_node("gather", "gather_samples", attrs, types)
+    reader = ArrayReader([index], [compute_tensor_digest(index)], rows)
+    values = [
+        finish(node, types, run_block(node, types, element, 0, plan_fold(node, types).init, reader))
+        for element in range(node.outputs[0].size)
+    ]
+    return {
+        "node": encode_node(node).hex(),
+        "sources": [source_of(0, types[0])],
+        "index": list(map(str, INDICES)),
+        "rows": [row.tobytes().hex() for row in rows],
+        "values": values,
+    }
+
+
 def make_file() -> Json:
     return {
         "operators": [make_operator_fold(op, case) for op in OPERATORS for case in OPERATORS[op]()],
         "folds": [make_long_fold(name) for name in FOLDS],
+        "gathers": [make_gather(*gather) for gather in GATHERS],
     }
 
 

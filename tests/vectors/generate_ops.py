@@ -184,6 +184,11 @@ def gather_samples_cases() -> Iterator[Case]:
     for dtype, shape in (("u8", (2, 2)), ("i8", ()), ("i16", (3,)), ("i32", (1,))):
         attrs: Attrs = {"part": "x", "dtype": dtype, "shape": shape, "exponent": 7}
         yield Case(dtype, attrs, index, bound=draw(1, dtype, 3, *shape))
+    for key, (dtype, shape) in enumerate(
+        (("u8", ()), ("i8", (2,)), ("i16", (2, 2)), ("i32", (3,))), 70
+    ):
+        attrs = {"part": "y", "dtype": dtype, "shape": shape, "exponent": 0}
+        yield Case(f"y, {dtype}", attrs, index, bound=draw(key, dtype, 3, *shape))
 
 
 def normalize_cases() -> Iterator[Case]:

@@ -17,6 +17,8 @@ nothing, or records another number as its loss, is legal, and is another task.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from vtrain.errors import GraphError
 from vtrain.graph.step import STEP_STATE
 from vtrain.ops import TABLE
@@ -62,12 +64,17 @@ def _require(condition: bool, message: str, node: Node) -> None:
 
 def _check_node(graph: StepGraph, index: int) -> None:
     node = graph.nodes[index]
-    _require(node.op in TABLE, "unknown operator", node)
     for ref in node.inputs:
         # Every operator has one output.
         _require(0 <= ref.node < index and ref.output == 0, f"{ref} is no earlier value", node)
+    check_node(node, [graph.type_of(ref) for ref in node.inputs])
+
+
+def check_node(node: Node, inputs: Sequence[TensorType]) -> None:
+    """GraphError or RangeError unless ``node`` is legal and claims the type derived from these."""
+    _require(node.op in TABLE, "unknown operator", node)
     try:
-        derived = TABLE[node.op].infer(node.attrs, [graph.type_of(ref) for ref in node.inputs])
+        derived = TABLE[node.op].infer(node.attrs, inputs)
     except GraphError as error:
         raise type(error)(error.message, where=_place(node)) from None
     _require(node.outputs == (derived,), f"claims {node.outputs}, derived is {derived}", node)

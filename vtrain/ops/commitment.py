@@ -101,7 +101,8 @@ def _state_leaf_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     Attributes:
         name: text; the name of the state.
         dtype: text, one of i32, i64.
-        shape: integers, the extents of the state.
+        shape: integers, the extents of the state: up to eight, each 1 or more, of 2^32 elements at
+            most.
         exponent: integer, -512 to 512.
     Inputs: digest u8 [32].
     Output: u8 [32], exponent 0.

@@ -578,7 +578,7 @@ def test_a_launch_that_fails_names_its_kernel(device: CudaDevice) -> None:
 
 
 def test_a_gpu_that_is_not_there_is_told(driver: FakeDriver) -> None:
-    with pytest.raises(RunError, match="there are 1 GPUs"):
+    with pytest.raises(RunError, match="the driver has 1 of them"):
         CudaDevice(3)
 
 

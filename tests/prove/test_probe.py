@@ -222,10 +222,17 @@ def test_inverses_that_are_none_are_noticed(monkeypatch: pytest.MonkeyPatch) -> 
 def test_whichever_condition_is_missing_is_noticed(
     name: str, loss: str, redundant: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But those named, of which something else must be false as well."""
+    """But those named, of which something else must be false as well.
+
+    What the first circuit has too is left out of it alone.
+    """
     circuit, honest = make(name, loss), circuit_module._list_conditions
+    plain = make("step", "mse")
+    tried = set() if circuit is plain else {name for _, name in honest(plain._b).values()}
     missed = set()
     for index, (_, condition) in honest(circuit._b).items():
+        if condition in tried:
+            continue
 
         def without(builder: CircuitBuilder, index: int = index) -> dict[int, tuple[int, str]]:
             return {key: value for key, value in honest(builder).items() if key != index}

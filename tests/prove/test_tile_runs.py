@@ -342,7 +342,9 @@ def test_traces_of_a_step_that_was_not_logged_are_not_signed(
     run = tmp_path / "run"
     train_falsely(task, run, key=KEY, cheat=skip_step, step=2, engine="numpy")
     prover = open_prover(run, srs)
-    with pytest.raises(StepDiffersError, match="step 2: done again, is not the step logged"):
+    with pytest.raises(
+        StepDiffersError, match="step 2: was done again, and is not the step logged"
+    ):
         prover.claim_traces(FIRST, STEPS, KEY)
     assert not traces_path(run).exists()
     prover.trace(3)
@@ -690,7 +692,7 @@ def test_traces_are_claimed_once(trained: Path, tmp_path: Path, srs: Path) -> No
 
 def test_the_key_is_looked_at_before_tiles_are_committed_to(trained: Path, srs: Path) -> None:
     told: list[str] = []
-    with pytest.raises(SignatureError, match="another solver"):
+    with pytest.raises(SignatureError, match="is not the solver's"):
         open_prover(trained, srs).claim_traces(FIRST, 1, OTHER, lambda what, *_: told.append(what))
     assert told == []
 
@@ -706,7 +708,7 @@ def test_a_run_that_takes_no_files_is_an_error_of_storage(
 
 def test_what_is_no_statement_of_the_run_is_not_proven(whole: Path, srs: Path) -> None:
     prover = open_prover(whole, srs)
-    with pytest.raises(RunError, match=f"has {STEPS} steps"):
+    with pytest.raises(RunError, match=f"the steps 1 to {STEPS}"):
         prover.prove(Statement("tile", STEPS + 1, 0))
     with pytest.raises(CircuitError, match=f"there are {len(prover.tiling)}"):
         prover.prove(Statement("tile", 1, len(prover.tiling)))

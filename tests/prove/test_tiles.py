@@ -497,9 +497,10 @@ def test_tampering_with_softmax_is_noticed(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", OF_SOFTMAX)
-def test_every_tampering_with_softmax_is_noticed(name: str) -> None:
-    check_catalogue(OF_SOFTMAX[name](), at_least=500, spots=2)
+@pytest.mark.parametrize(("name", "spots"), [("softmax-16", 2), ("softmax-128", 1)])
+def test_every_tampering_with_softmax_is_noticed(name: str, spots: int) -> None:
+    """The wider one has the same parts, more of each."""
+    check_catalogue(OF_SOFTMAX[name](), at_least=250 * spots, spots=spots)
 
 
 def test_catalogue_names_what_nobody_holds() -> None:
@@ -755,8 +756,8 @@ def test_ezkl_says_the_same(name: str) -> None:
         )
         if circuit.find_broken(tampering.vectors)
     ]
-    # Softmax has many parts, and a table that takes seconds: every fourth of them.
-    altered = altered[:: 4 if name in OF_SOFTMAX else 1]
+    # Softmax has many parts, and a table that takes seconds: every eighth of them.
+    altered = altered[:: 8 if name in OF_SOFTMAX else 1]
     witnesses = [vectors, *(tampering.vectors for tampering in altered)]
     sound, *rest = mock_many(circuit, pin(circuit, TILE_K), witnesses, LIMITS)
     assert sound.holds, sound.reason

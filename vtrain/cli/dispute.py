@@ -144,7 +144,10 @@ def open_(
     with connect(url) as client:
         if service not in (None, client.service):
             # Before the game is opened: it would stay open.
-            raise SignatureError(f"signs with {client.service.hex()}, not --service", where=url)
+            raise SignatureError(
+                f"the service signs with the key {client.service.hex()}, which is not --service",
+                where=url,
+            )
         genesis = make_genesis(
             task, graph, signed, host=client.service, opened=0, clocks=clocks, bonds=bonds
         )

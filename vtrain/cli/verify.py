@@ -228,11 +228,13 @@ def _verify_proofs(
     if steps is not None and (samples is not None or seed is not None):
         raise click.UsageError("--steps names them: --samples and --seed have no meaning")
     if (given["batches"] is None) != (given["owner"] is None):
-        raise click.UsageError("--batches and --owner belong together")
+        raise click.UsageError("--batches and --owner belong together: give both, or neither")
     trace_seed, trace_samples = given["trace_seed"], given["trace_samples"]
     trace_claim = given["trace_claim"]
     if (trace_seed is None) != (trace_samples is None):
-        raise click.UsageError("--trace-seed and --trace-samples belong together")
+        raise click.UsageError(
+            "--trace-seed and --trace-samples belong together: give both, or neither"
+        )
     audit = ProofAudit(
         lambda task: make_setup(task, srs=srs, **given),
         steps=steps,

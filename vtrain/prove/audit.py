@@ -182,7 +182,7 @@ def verify_proofs(
     if audit.trace_pin is not None:
         refuse_own_file(run, traces_path(run), audit.trace_pin.source)
     if (audit.batches is None) != (not audit.owner):
-        raise RunError("belong together", where="batches and owner")
+        raise RunError("belong together: give both, or neither", where="batches and owner")
     require_extra("ezkl")
     evidence = check_structure(
         run,
@@ -518,7 +518,9 @@ class _Examiner:
     ) -> Verification:
         record = self._find_record(step)
         if record is None and (self._audit.private or self._run.task.kzg is not None):
-            raise NotProducedError("there are no signed commitments that it could be of")
+            raise NotProducedError(
+                "cannot be checked: the signed logs have no commitments to this step's tensors"
+            )
         commitments = {} if record is None else expect(record)
         if not self._audit.private:
             computed = self._compute(step, key)
@@ -558,7 +560,9 @@ class _Examiner:
         """The commitments, from tensors of our own."""
         evidence = self._evidence
         if evidence.samples is None:
-            raise NotProducedError("needs the samples: without them, audit with private")
+            raise NotProducedError(
+                "needs the samples: bring them (--data), or audit by public files alone (--private)"
+            )
         if self._source is None:
             self._source = StepSource(
                 self._run,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Final
 
 from vtrain.attest.keys import PrivateKey, public_key, verify_signature
 from vtrain.commit.files import read_file, storing
@@ -28,6 +29,10 @@ from vtrain.wire.batches import (
 )
 from vtrain.wire.graph import StepGraph
 from vtrain.wire.task import TaskSpec
+
+_NO_KZG: Final = (
+    'asks for no KZG commitments, so there is nothing to sign: set commitments = ["blake3", "kzg"]'
+)
 
 
 def require_classes(
@@ -58,7 +63,7 @@ def make_order(task: TaskSpec) -> BatchOrder:
     """Which batches a task has; TaskError when it asks for no KZG commitments."""
     proof = task.kzg
     if proof is None:
-        raise TaskError("asks for no KZG commitments", where="task.commitments")
+        raise TaskError(_NO_KZG, where="task.commitments")
     return BatchOrder(
         data_root=task.data.root,
         seed=task.seed,
@@ -93,7 +98,7 @@ def sign_batches(
     order = make_order(task)
     proof = task.kzg
     if proof is None:
-        raise TaskError("asks for no KZG commitments", where="task.commitments")
+        raise TaskError(_NO_KZG, where="task.commitments")
     by_step = StepCommitter(proof, graph, committer, threads)
     total = task.steps // proof.every
     commitments = []

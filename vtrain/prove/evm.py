@@ -23,7 +23,6 @@ from typing import Any, Final
 
 from vtrain.commit.files import open_file, read_file, storing, write_atomic
 from vtrain.errors import (
-    CircuitError,
     MissingExtraError,
     ProofError,
     ProverError,
@@ -43,7 +42,7 @@ from vtrain.prove.ezkl_adapter import (
 from vtrain.prove.keys import PinnedCircuit, find_srs
 from vtrain.prove.kzg import CommitKey
 from vtrain.prove.srs import Srs, identify_srs
-from vtrain.prove.verifier import Expansion, commit_known, read_commitments
+from vtrain.prove.verifier import Expansion, commit_known, read_commitments, require_given
 
 SOLC_VERSION: Final = "0.8.20"
 """The compiler that ezkl compiles its verifiers for; code follows the version."""
@@ -142,7 +141,7 @@ def export_evm(
     fails, SrsError and StorageError for the files, StorageError when ``out`` is there.
     """
     if out.exists():
-        raise StorageError("the folder exists", where=str(out))
+        raise StorageError("the folder exists: name a new one", where=str(out))
     compiler = _find_compiler(solc)
     known = identify_srs(srs)
     _check_srs(settings, vk, known)
@@ -234,9 +233,7 @@ def list_commitments(
     the digest ``claim``, as no contract does.  ProofError for a proof that is too short,
     CircuitError for other names than the given.
     """
-    if set(expected) != set(circuit.given):
-        odd = min(set(expected) ^ set(circuit.given))
-        raise CircuitError("is expected and not given, or the reverse", where=odd)
+    require_given(circuit, expected)
     found = read_commitments(circuit, proof) | dict(expected)
     own = commit_known(circuit, pinned, found, parameters, commit_key, expansion, claim=claim)
     return tuple((found | own)[name] for name in circuit.columns)

@@ -412,7 +412,9 @@ def _load(
 ) -> Keys:
     small, identity = cut_srs(srs)
     if identity.k < pinned.k:
-        raise SrsError(f"is for k up to {identity.k}, not {pinned.k}", where=str(srs))
+        raise SrsError(
+            f"is for k up to {identity.k}, not {pinned.k}: take a file for that k", where=str(srs)
+        )
     stem = f"{pinned.digest.hex()}-{identity.sha256.hex()}-{EZKL_VERSION}"
     whole, target = cache / f"{stem}-prove", cache / f"{stem}-{'prove' if proving else 'verify'}"
     for folder in (whole, target):
@@ -642,7 +644,9 @@ def _find_proof_length(keys: Keys, pinned: PinnedCircuit, limits: Limits) -> int
             limits=limits,
         )
         if found.holds:
-            raise ProverError("a proof of nothing holds", where="verify")
+            raise ProverError(
+                "ezkl takes a proof of made-up bytes: it cannot be relied on", where="verify"
+            )
         return _EOF in found.reason
 
     low = 2 * len(json.loads(pinned.settings)["module_sizes"]["polycommit"])

@@ -70,7 +70,9 @@ class CommitKey:
         size = SRS_POINT << max(k, 0)
         with open_srs(path) as reader:
             if not MIN_K <= k <= reader.k:
-                raise SrsError(f"is for k up to {reader.k}, not {k}", where=str(path))
+                raise SrsError(
+                    f"is for k up to {reader.k}, not {k}: take a file for that k", where=str(path)
+                )
             held, most = 144 << k, limits_here().srs_held_bytes
             if held > most:
                 raise SrsError(

@@ -171,7 +171,9 @@ class StepSource:
         """Do the session's next step, which is this one."""
         self._standing = None
         if self._session.step() != self._run.records[step - 1]:
-            raise StepDiffersError("done again, is not the step logged", where=f"step {step}")
+            raise StepDiffersError(
+                "was done again, and is not the step logged", where=f"step {step}"
+            )
         self._standing = step
 
     def _list_checkpoints(self) -> Collection[int]:
@@ -194,7 +196,10 @@ class StepSource:
         """The statement about ``step`` (from 1)."""
         run = self._run
         if not 1 <= step <= len(run.records):
-            raise RunError(f"has {len(run.records)} steps", where=f"step {step}")
+            raise RunError(
+                f"is none of this run, which has the steps 1 to {len(run.records)}",
+                where=f"step {step}",
+            )
         before = self.state(step - 1)
         x, y = gather_batch(self._samples, run.task.seed, run.task.batch, step)
         after = self.state(step)
@@ -213,7 +218,10 @@ class StepSource:
         """
         run = self._run
         if not 1 <= step <= len(run.records):
-            raise RunError(f"has {len(run.records)} steps", where=f"step {step}")
+            raise RunError(
+                f"is none of this run, which has the steps 1 to {len(run.records)}",
+                where=f"step {step}",
+            )
         self.state(step - 1)
         nodes = [index for index, node in enumerate(run.graph.nodes) if node.outputs]
         outputs = dict(zip(nodes, self._session.evaluate_all(nodes), strict=True))
@@ -255,7 +263,7 @@ class ProofSetup:
         if proof is None:
             proof = ProofSpec("step", found.sha256, k or found.k, BLINDING, 1, (), {})
         elif k not in (None, proof.k):
-            raise RunError(f"the task has {proof.k}", where=f"k {k}")
+            raise RunError(f"the task has {proof.k}: give that k, or none", where=f"k {k}")
         setup = ProofSetup(proof, srs, cache, limits, memory)
         setup._require(found.sha256)
         return setup

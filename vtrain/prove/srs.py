@@ -191,7 +191,7 @@ def generate_srs(
     with storing(path):
         path = path.resolve()
         if path.exists():
-            raise StorageError("the file exists", where=str(path))
+            raise StorageError("the file exists: name a new one", where=str(path))
         with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
             made = Path(folder) / "srs"
             with made.open("wb") as file:

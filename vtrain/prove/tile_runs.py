@@ -244,7 +244,7 @@ class TileProver:
         solver = run.signed.claim.solver
         if solver != public_key(key):
             raise SignatureError(
-                f"the run is signed by another solver than the key's, {solver.hex()}", where="key"
+                f"is not the solver's: the run is signed with the key {solver.hex()}", where="key"
             )
         every = self._setup.proof.every
         traces = tuple(
@@ -260,8 +260,8 @@ class TileProver:
         if is_there:
             if read_traces(run.paths.root).trace_claim != claim:
                 raise RunError(
-                    "has claimed other traces already, which answer one audit: "
-                    "move the file away for another",
+                    "has claimed other traces already, for another audit: "
+                    "move the file away to answer this one",
                     where=str(path),
                 )
             return signed
@@ -302,7 +302,9 @@ def require_two_draws(first: bytes, second: bytes) -> None:
     """RunError when both draws have one randomness: the solver then knew the second before it
     claimed traces, and could claim until nothing false is drawn."""
     if first == second:
-        raise RunError("is that of the first draw: draw anew, after the traces", where="seed")
+        raise RunError(
+            "is that of the first draw: draw another, once the traces are claimed", where="seed"
+        )
 
 
 def read_answer(run: Path, asked: Sequence[tuple[StepTrace, int]]) -> TileAnswer:

@@ -393,14 +393,20 @@ class Tiling:
     def statement(self, index: int, facts: StepFacts) -> TileStatement:
         """Statement ``index`` about a step; CircuitError when there is none."""
         if not 0 <= index < len(self):
-            raise CircuitError(f"there are {len(self)}", where=f"statement {index}")
+            raise CircuitError(
+                f"is none of this step: there are {len(self)}, counted from 0",
+                where=f"statement {index}",
+            )
         family = bisect_right(self._starts, index) - 1
         return self._families[family].make(index - self._starts[family], facts)
 
     def place(self, tile: Tile) -> tuple[str, int]:
         """(source, number there) of a tile; CircuitError when there is none."""
         if not 0 <= tile.tensor < len(self.tensors):
-            raise CircuitError("is none", where=f"tensor {tile.tensor}")
+            raise CircuitError(
+                f"is none of this step: there are {len(self.tensors)}, counted from 0",
+                where=f"tensor {tile.tensor}",
+            )
         tensor = self.tensors[tile.tensor]
         if not 0 <= tile.block < tensor.count:
             raise CircuitError(f"has {tensor.count} tiles, not {tile.block}", where=tensor.name)
@@ -409,7 +415,10 @@ class Tiling:
     def find_leaf(self, number: int) -> Tile:
         """The tile behind a leaf of the trace's tree; CircuitError when there is none."""
         if not 0 <= number < self.leaf_count:
-            raise CircuitError(f"there are {self.leaf_count}", where=f"leaf {number}")
+            raise CircuitError(
+                f"is none of this trace: there are {self.leaf_count}, counted from 0",
+                where=f"leaf {number}",
+            )
         at = bisect_right(self._leaf_starts, number) - 1
         tensor = self._leaf_tensors[at]
         return Tile(tensor, number - self._leaf_starts[at])

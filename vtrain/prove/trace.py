@@ -207,7 +207,10 @@ class TraceCommitments:
     def open(self, number: int) -> TileOpening:
         """The opening of a leaf; CircuitError when there is none."""
         if not 0 <= number < len(self._commitments):
-            raise CircuitError(f"there are {len(self._commitments)}", where=f"leaf {number}")
+            raise CircuitError(
+                f"is none of this trace: there are {len(self._commitments)}, counted from 0",
+                where=f"leaf {number}",
+            )
         path = self._tree.inclusion_path(number, len(self._commitments))
         return TileOpening(number, self._commitments[number], tuple(path))
 

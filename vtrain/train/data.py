@@ -247,7 +247,11 @@ def build_samples(x: Array, y: Array, x_exponent: int = 0, y_exponent: int = 0) 
     DataError when they do not pair up, are empty, or are of another dtype.
     """
     if len(x) != len(y) or x.size == 0 or y.size == 0:
-        raise DataError(f"x {x.shape} and y {y.shape} are not pairs of samples", where="samples")
+        raise DataError(
+            f"x has the shape {x.shape} and y {y.shape}: "
+            "both must have the same number of samples, at least one, and elements in each",
+            where="samples",
+        )
     spec = DataSpec(
         root=bytes(32),
         samples=len(x),
@@ -370,7 +374,10 @@ def _require_size(size: int, limit: int, where: str) -> None:
 def _dtype_name(array: Array, where: str) -> str:
     name = _LAW_DTYPES.get(array.dtype.newbyteorder("<"))
     if name is None:
-        raise DataError(f"elements of type {array.dtype} are not supported", where=where)
+        raise DataError(
+            f"elements of type {array.dtype} are not supported: convert them to u8, i8, i16 or i32",
+            where=where,
+        )
     return name
 
 
@@ -381,7 +388,10 @@ def _as_mantissas(array: Array, exponent: int | None, where: str, first: int) ->
     if array.dtype.newbyteorder("<") in _LAW_DTYPES:
         return array
     if array.dtype.kind not in "iu":
-        raise DataError(f"elements of type {array.dtype} are not supported", where=where)
+        raise DataError(
+            f"elements of type {array.dtype} are not supported: convert them to integers or floats",
+            where=where,
+        )
     lo, hi = STORAGE["i32"]
     _refuse_samples((array < lo) | (array > hi), "does not fit int32", where, first)
     return array.astype(np.int32)
@@ -391,7 +401,10 @@ def _quantize(array: Array, exponent: int | None, where: str, first: int) -> Arr
     if exponent is None:
         raise DataError("holds floats: name their exponent (fraction bits)", where=where)
     if array.dtype.itemsize > 8:
-        raise DataError(f"elements of type {array.dtype} are not supported", where=where)
+        raise DataError(
+            f"elements of type {array.dtype} are not supported: convert them to float64 or shorter",
+            where=where,
+        )
     lo, hi = SATURATION["i16"]
     out = np.empty(array.shape, np.int16)
     for start in range(0, len(array), _BLOCK):

@@ -138,7 +138,10 @@ class _Forward:
         record = graph.nodes[graph.find("record")]
         loss = record.inputs[2].node
         if graph.nodes[loss].op not in _BATCH_SUMS:
-            raise RunError("the loss is no sum over the batch", where=graph.nodes[loss].name)
+            raise RunError(
+                "is the loss, and no sum over the batch: a model of this graph cannot be evaluated",
+                where=graph.nodes[loss].name,
+            )
         self._loss = graph.nodes[loss]
         self._terms = self._loss.inputs[0]
         self._logits, self.classes = self._find_logits()

@@ -32,7 +32,10 @@ class KzgRecorder:
         if proof is None:
             raise TaskError("is not there: the task asks for no KZG commitments", where="proof")
         if key is None:
-            raise TaskError("needs its SRS: none was opened", where="proof.srs")
+            raise TaskError(
+                "is needed for KZG commitments, and none was opened: compile the task with its SRS",
+                where="proof.srs",
+            )
         try:
             self._committer = StepCommitter(proof, graph, key, threads)
         except EncodingError as error:

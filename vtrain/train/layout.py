@@ -103,7 +103,11 @@ class RunPaths:
             with os.scandir(self.checkpoints) as entries:
                 names = [entry.name for entry in itertools.islice(entries, most + 1)]
         if len(names) > most:
-            raise NotProducedError(f"holds over {most} files", where=str(self.checkpoints))
+            raise NotProducedError(
+                f"holds more than {most} files, the most that are read: "
+                "move away what are no checkpoints",
+                where=str(self.checkpoints),
+            )
         found = (re.fullmatch(CHECKPOINT_NAME, name) for name in names)
         return sorted(int(match[1]) for match in found if match)
 

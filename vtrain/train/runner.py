@@ -124,7 +124,11 @@ def train(
     with open_run(out, task, keep_data=keep_data) as run:
         begun = run.log.size
         if begun > target:
-            raise RunError(f"has {begun} steps already, more than {target}", where=str(out))
+            raise RunError(
+                f"has {begun} steps already, more than the {target} asked for: "
+                "ask for more, or train into another folder",
+                where=str(out),
+            )
         if run.read_claimant() not in (None, public_key(key)):
             raise RunError(
                 "is signed with another key: use that one, or train into another folder",
@@ -174,9 +178,14 @@ def check_task(task: CompiledTask) -> None:
     if spec.data != task.samples.spec or compute_samples_root(task.samples) != spec.data.root:
         raise DataError("are not those that the task commits to", where="samples")
     if compute_graph_root(task.graph) != spec.graph_root:
-        raise TaskError("is not that of the graph", where="graph_root")
+        raise TaskError(
+            "is not the root of the graph at hand: compile the task again", where="graph_root"
+        )
     if compute_root_of_state(task.graph, task.initial_state) != spec.initial_state_root:
-        raise TaskError("is not that of the initial state", where="initial_state_root")
+        raise TaskError(
+            "is not the root of the initial state at hand: compile the task again",
+            where="initial_state_root",
+        )
 
 
 def _make_recorder(task: CompiledTask, threads: int) -> KzgRecorder | None:
@@ -186,7 +195,10 @@ def _make_recorder(task: CompiledTask, threads: int) -> KzgRecorder | None:
         return None
     recorder = KzgRecorder(task.spec, task.graph, task.samples, task.kzg, threads)
     if recorder.commit_state(0, task.initial_state) != proof.initial:
-        raise TaskError("are not the commitments to the initial state", where="proof.initial")
+        raise TaskError(
+            "are not the commitments to the initial state: compile the task again with its SRS",
+            where="proof.initial",
+        )
     return recorder
 
 
@@ -197,7 +209,8 @@ def check_selfcheck(every: int, engine: str) -> None:
         raise RunError("is negative", where=f"selfcheck_every {every}")
     if every > 0 and engine not in ("auto", "cuda"):
         raise RunError(
-            "has a meaning for engine cuda alone (auto: where that is taken)",
+            "repeats the self-check of engine cuda, which this engine does not have: "
+            "leave it out, or take engine cuda or auto",
             where=f"selfcheck_every {every}",
         )
 

@@ -303,9 +303,14 @@ def load_task(path: Path, *, srs: Path | None = None) -> TaskFile:
         proof=_parse_proof(top, base, srs) if top.has("proof") else None,
     )
     if srs is not None and found.proof is None:
-        raise TaskError("is missing: the task has no use for an SRS", where="proof")
+        raise TaskError(
+            "is missing, yet an SRS was given: leave --srs out, or add a table [proof]",
+            where="proof",
+        )
     if found.commitments == WITH_KZG and found.proof is None:
-        raise TaskError("is missing: kzg needs an SRS", where="proof")
+        raise TaskError(
+            "is missing: commitments by kzg need a table [proof] that names an SRS", where="proof"
+        )
     if found.checkpoint_every % found.commit_every:
         raise TaskError("must be a multiple of commit_every", where="task.checkpoint_every")
     if found.steps % found.commit_every:
@@ -572,13 +577,20 @@ def compile_task(file: TaskFile, open_key: OpenKey | None = None) -> CompiledTas
 def _open_key(table: ProofTable, open_key: OpenKey | None) -> Committer:
     where = "proof.srs"
     if open_key is None:
-        raise TaskError("needs what opens it: vtrain.prove.kzg.CommitKey", where=where)
+        raise TaskError(
+            "cannot be opened: call compile_task with open_key=vtrain.prove.kzg.CommitKey",
+            where=where,
+        )
     try:
         key = open_key(table.srs, table.k, table.blinding)
     except VtrainError as error:
         raise TaskError(f"cannot be used: {error}", where=where) from None
     if table.sha256 not in (None, key.srs.sha256):
-        raise TaskError(f"has the SHA-256 {key.srs.sha256.hex()}, not proof.sha256", where=where)
+        raise TaskError(
+            f"has the SHA-256 {key.srs.sha256.hex()}, not that of proof.sha256: "
+            "give that file, or correct proof.sha256",
+            where=where,
+        )
     return key
 
 

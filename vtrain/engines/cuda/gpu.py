@@ -154,7 +154,10 @@ class CudaDevice:
         driver = self._driver
         count = self._check(*driver.cuDeviceGetCount())
         if not 0 <= ordinal < count:
-            raise RunError(f"there are {count} GPUs", where=f"GPU {ordinal}")
+            raise RunError(
+                f"is not there: the driver has {count} of them, counted from 0",
+                where=f"GPU {ordinal}",
+            )
         self._ordinal = ordinal
         self._device = self._check(*driver.cuDeviceGet(ordinal))
         self._info = self._describe()

@@ -181,12 +181,14 @@ def sample_index_cases() -> Iterator[Case]:
 
 def gather_samples_cases() -> Iterator[Case]:
     index = a("i64", [2, 0, 2])
-    for dtype, shape in (("u8", (2, 2)), ("i8", ()), ("i16", (3,)), ("i32", (1,))):
+    of_x: list[tuple[str, tuple[int, ...]]]
+    of_x = [("u8", (2, 2)), ("i8", ()), ("i16", (3,)), ("i32", (1,))]
+    of_y: list[tuple[str, tuple[int, ...]]]
+    of_y = [("u8", ()), ("i8", (2,)), ("i16", (2, 2)), ("i32", (3,))]
+    for dtype, shape in of_x:
         attrs: Attrs = {"part": "x", "dtype": dtype, "shape": shape, "exponent": 7}
         yield Case(dtype, attrs, index, bound=draw(1, dtype, 3, *shape))
-    for key, (dtype, shape) in enumerate(
-        (("u8", ()), ("i8", (2,)), ("i16", (2, 2)), ("i32", (3,))), 70
-    ):
+    for key, (dtype, shape) in enumerate(of_y, 70):
         attrs = {"part": "y", "dtype": dtype, "shape": shape, "exponent": 0}
         yield Case(f"y, {dtype}", attrs, index, bound=draw(key, dtype, 3, *shape))
 

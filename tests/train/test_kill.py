@@ -59,7 +59,7 @@ def read_line(process: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("engine", "kzg"), [("numpy", False), ("cpu", False), ("cpu", True)])
+@pytest.mark.parametrize(("engine", "kzg"), [("cpu", False), ("cpu", True)])
 def test_a_run_killed_again_and_again(
     tmp_path: Path, key: Ed25519PrivateKey, engine: str, kzg: bool
 ) -> None:

@@ -1098,6 +1098,20 @@ def moot_before(table: Table) -> None:
     play(table, liar, friend, accomplice, honest)
 
 
+@game(
+    "A sub-claim of no price falls with all that it stood for: its party has not lied.",
+    bonds=replace(BONDS, trace=0),
+)
+def moot_is_no_lie(table: Table) -> None:
+    first, second = make_lie(3, "logits", 1), make_lie(3, "logits", 1)
+    for lie, junk in ((first, b"one"), (second, b"other")):
+        lie.records = {**lie.records, 8: junk}
+    table.send(bond(table, FIFTH, make_truth().log().root))
+    accomplice = Busy(Player(second, FOURTH), Spoiled().begin)
+    honest = Without(Player(make_truth(), SOLVER), "trace")
+    play(table, Player(first, THIRD), accomplice, Helper(first, 3, FIFTH), honest)
+
+
 @game("A bond behind a side is free only behind a claim that lives.")
 def free_no_more(table: Table) -> None:
     friend, accomplice = Spoiled().make()

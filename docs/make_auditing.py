@@ -38,9 +38,11 @@ An auditor is asked this, in the words of `vtrain verify` or others:
 The pin is the digest of a claim or the file of a signed claim, which the auditor has held since
 before the randomness of the draw existed.
 
-A question that is not of this form is *bad usage*: there is no report, and the exit code is 2. So
-is a file for `--claim` that is not the canonical encoding of a `signed-claim`, whose signature does
-not hold (section 4c), or that lies in the run's folder or is its `claim.cbor` under another name.
+A question that is not of this form is *bad usage*: there is no report, and the exit code is 2. It
+is not of this form where no folder is at RUN, or no regular file at the name given for `--data` or
+`--srs`; RUN and these files may be reached by links. Bad usage, too, is a file for `--claim` that
+is not the canonical encoding of a `signed-claim`, whose signature does not hold (section 4c), or
+that lies in the run's folder or is its `claim.cbor` under another name.
 
 ## Verdicts
 
@@ -86,8 +88,9 @@ hold ends its check, which then has failed with the fault of the condition. Only
 - **Place.** A condition that names no place has the check's own, and so has a check that passed
   or is not done. The place of `files`, `kzg` and `replay` is the empty text. A report may add,
   after a colon and a space, what is meant within a file or a step, as in `log.bin: record 3`: what
-  stands before that is the place, and must agree. So the place of condition 3 of `complete` is
-  `claim.cbor`, and that of condition 2 is `claim.log_size`.
+  stands before the first colon and space is the place, and must agree. That is so also where they
+  stand in a name: of the node `a: b` the place is `node a`. So the place of condition 3 of
+  `complete` is `claim.cbor`, and that of condition 2 is `claim.log_size`.
 - **What is established.** A check that failed, or is not done, establishes nothing; only
   `checkpoints` does so for each checkpoint by itself. Two words under "Needs" stand for no check:
   `kzg_root` is established where `claim` is, and the claim has one; `segments` where `records` is,
@@ -143,7 +146,7 @@ The checkpoints s are those of steps 0, c, 2c, ... and S, in rising order; where
 commits to no state. The check goes on after a failure. Every checkpoint that fails counts, with
 whatever fault. The first five are listed, and after them those alone that have another fault than
 "nobody"; where more than five failed, one more failure, with the fault "nobody" at `checkpoints`,
-follows after the last.
+follows after the last, also where all of them are listed.
 """,
 }
 """What is said below the table of a check."""
@@ -157,9 +160,9 @@ verdict rests on the structure.
    `min((i + 1) * c, S)`. If all are asked for, or n or more, they are all replayed, and nothing is
    drawn. Otherwise the segments are drawn ([format.md](format.md), "Draws"), with the digest of
    the claim and the domain "replay segments", and replayed in rising order.
-2. **Start.** The replay of a segment begins at the last checkpoint up to its first step that has
-   passed its check, or goes on from where the replay stands if that is as late or later. Where a
-   checkpoint is missing the steps before it are done again too. Where there is nothing to begin
+2. **Start.** The replay of a segment begins at the last checkpoint of a step before its first that
+   has passed its check, or goes on from where the replay stands if that is as late or later. Where
+   a checkpoint is missing the steps before it are done again too. Where there is nothing to begin
    with, that segment has a check `replay` of its own, not done, at `steps A to B`, with the
    segment's first step A and last step B, be they one; and the next one follows.
 3. **Step.** A step is executed by its graph ([operators.md](operators.md)): the states before,

@@ -511,6 +511,9 @@ def test_data_may_come_from_elsewhere(run: Path, tmp_path: Path) -> None:
     report = verify(run, data=table)
     assert report.verdict == "inconclusive"
     assert [(check.name, check.where) for check in failed(report)] == [("samples", str(table))]
+    for missing in (tmp_path / "nothing", tmp_path):
+        with pytest.raises(RunError, match="is no file"):
+            verify(run, data=missing)
 
 
 def retask(task: CompiledTask, **changes: object) -> CompiledTask:

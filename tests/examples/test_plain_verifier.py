@@ -479,6 +479,8 @@ def test_bad_usage(tmp_path):
         ["--claim", str(tmp_path / "kept.cbor")],
         ["--claim", str(tmp_path / "missing.cbor")],
         ["--claim", str(run / "task.cbor")],
+        ["--data", str(run)],
+        ["--srs", str(tmp_path)],
     ):
         with pytest.raises(SystemExit) as caught:
             v.run_audit([str(run), *arguments])
@@ -614,113 +616,6 @@ def test_statements_refused(case):
     with pytest.raises(v.Refused) as caught:
         v.judge(case["data"])
     assert caught.value.where == case["where"]
-
-
-# Statements about graphs of a few nodes, by the text: no vector opens a node that has no rule.
-
-SMALL = {"dtype": "i32", "shape": [2], "exponent": 24, "lo": -(2**31) + 1, "hi": 2**31 - 1}
-PARAM = {"name": "w", "dtype": "i32", "shape": [2], "exponent": 24}
-
-
-def a_node(op: str, attrs: dict, inputs: list[int], **changes: Any) -> dict:
-    fields = {"name": op, "op": op, "attrs": attrs, "outputs": [SMALL | changes]}
-    return fields | {"inputs": [[source, 0] for source in inputs]}
-
-
-def a_statement(graph: list[dict], position: int, digest_of: int | None) -> dict:
-    """About element 1 of a node of a trace of two steps, all of whose outputs are 3, 5."""
-    leaves = [v.encode(node) for node in graph]
-    value = v.tensor_bytes(np.array([3, 5]), "i32")
-    trace = [v.plain_digest(value)] * (2 * len(graph))
-
-    def opened(index: int) -> dict:
-        return {"data": leaves[index], "path": v.path_to(v.GRAPH_TREE, leaves, index)}
-
-    node = graph[position % len(graph)]
-    sources = [source for source, _ in node["inputs"]]
-    path = [] if digest_of is None else v.path_to(v.TRACE_TREE, trace, digest_of)
-    chunks = [{"index": 0, "chunk": value, "path": []}]
-    leaf = v.state_leaf(PARAM, trace[0])
-    later = node["op"] == "state" and position >= len(graph)
-    if later:
-        sources = [len(graph) - 1]
-    first = node["op"] == "state" and not later
-    return {
-        "graph": {"root": v.tree_root(v.GRAPH_TREE, leaves), "size": len(graph)},
-        "trace": {"root": v.tree_root(v.TRACE_TREE, trace), "size": len(trace)},
-        "samples": {"root": bytes(32), "size": 0},
-        "position": position,
-        "base": v.tree_root(v.STATE_TREE, [leaf]) if first else b"",
-        "node": opened(position % len(graph)),
-        "sources": [opened(source) for source in sources],
-        "source_index": sources[0] if later else 0,
-        "inputs": [{"digest": trace[0], "path": path, "chunks": chunks}],
-        "state_leaf": {"index": 0, "size": 1, "leaf": leaf, "path": []} if first else {},
-        "rows": [],
-        "element": 1,
-        "block": 0,
-        "before": b"",
-        "claims": [b"\5\0\0\0", b""],
-    }
-
-
-def refused_at(statement: dict) -> str | None:
-    try:
-        v.judge(v.encode(statement))
-    except v.Refused as error:
-        return error.where
-    return None
-
-
-OUTPUT_2 = a_node("state", PARAM, []) | {"outputs": [SMALL, SMALL]}
-
-
-@pytest.mark.parametrize(
-    ("state", "next_state", "position", "digest_of", "where"),
-    [
-        ({}, {}, 0, None, None),
-        ({"exponent": 3, "lo": 0}, {}, 0, None, None),  # neither exponents nor ranges count
-        ({"shape": [3]}, {}, 0, None, "node"),
-        ({"dtype": "i64"}, {}, 0, None, "node"),
-        ({}, {}, 3, 2, None),
-        ({}, {"exponent": 3}, 3, 2, None),
-        ({}, {"shape": [3]}, 3, 2, "sources[0]"),
-        ({}, {"dtype": "i16"}, 3, 2, "sources[0]"),
-        ({}, {}, 2, 1, None),
-        ({}, {"exponent": 3}, 2, 1, None),
-        ({}, {"shape": [1, 2]}, 2, 1, "node"),
-    ],
-)
-def test_rules_of_small_graphs(state, next_state, position, digest_of, where):
-    graph = [
-        a_node("state", PARAM, [], **state),
-        a_node("reshape", {"shape": [2]}, [0]),
-        a_node("next_state", {"name": "w"}, [1], **next_state),
-    ]
-    statement = a_statement(graph, position, digest_of)
-    assert refused_at(statement) == where
-    if where is None:
-        assert v.judge(v.encode(statement)).right == [True, False]
-        assert refused_at(statement | {"before": bytes(8)}) == "before"
-
-
-@pytest.mark.parametrize(
-    ("changed", "position", "digest_of", "where"),
-    [
-        ({0: a_node("state", PARAM | {"more": 1}, [])}, 0, None, "node"),
-        ({0: OUTPUT_2}, 0, None, "node"),
-        ({0: OUTPUT_2}, 1, 0, "node"),  # an output of a source
-        ({1: a_node("reshape", {"shape": [2]}, [1])}, 1, 1, "node"),  # reads itself
-        ({1: a_node("nothing", {}, [0])}, 1, 0, "node"),
-        ({2: a_node("next_state", {"name": "v"}, [1])}, 3, 2, "sources[0]"),
-        ({2: a_node("reshape", {"shape": [2]}, [1])}, 3, 2, "sources[0]"),
-    ],
-)
-def test_nodes_without_a_rule(changed, position, digest_of, where):
-    nodes = [a_node("state", PARAM, []), a_node("reshape", {"shape": [2]}, [0])]
-    nodes.append(a_node("next_state", {"name": "w"}, [1]))
-    graph = [changed.get(index, node) for index, node in enumerate(nodes)]
-    assert refused_at(a_statement(graph, position, digest_of)) == where
 
 
 # --- disputes: ids, frontiers, moves

@@ -18,6 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+import click
 import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
@@ -308,8 +309,8 @@ class Case:
     reason: tuple[str, str, str] | None
     """The check that the verdict rests on: name, fault, place."""
     arguments: tuple[str, ...]
-    extra: dict[str, bytes] = field(default_factory=dict)
-    """Files of the auditor's own, beside the run."""
+    extra: dict[str, bytes | str] = field(default_factory=dict)
+    """Files of the auditor's own, beside the run; a text is the target of a link."""
     links: dict[str, str] = field(default_factory=dict)
 
 
@@ -1345,6 +1346,91 @@ def legality_order_cases() -> Iterator[Case]:
     )
 
 
+def later_cases() -> Iterator[Case]:
+    """Places with a colon, more than five failures, links, and files of the auditor's own."""
+
+    def six_bad(run: Run) -> None:
+        run.set_state(6, "step", np.asarray(9, np.int64))
+        for step in (0, 1, 2, 3, 4):
+            run.patch(name_of(step), flip, hidden=True)
+
+    yield broken(
+        "checkpoint-six",
+        "six checkpoints fail, the sixth with a state that the solver signed: all are listed",
+        six_bad,
+        ("checkpoints", "solver", name_of(6)),
+        run=make_run(make_task(checkpoint_every=1)),
+    )
+    yield broken(
+        "legality-colon",
+        "a node with a colon and a space in its name",
+        lambda run: run.change_node("square_sum", op="cube_sum", name="a: b"),
+        ("legality", "task", "node a"),
+        ("--samples", "0"),
+    )
+
+    def move(run: Run, folder: str) -> None:
+        def apply(files: dict[str, bytes]) -> None:
+            for name in [name for name in files if name.startswith(f"{folder}/")]:
+                files[name.replace(folder, f"{folder}.copy", 1)] = files.pop(name)
+
+        run.late.append(apply)
+
+    for folder, name in (("data", "data/samples.bin"), ("checkpoints", name_of(0))):
+        yield broken(
+            f"files-{folder}-link",
+            f"the folder {folder} is a link to another folder of the run",
+            lambda run, folder=folder: move(run, folder),  # type: ignore[misc]
+            ("files", "nobody", name),
+            links={folder: f"{folder}.copy"},
+        )
+
+    def list_more(run: Run) -> None:
+        def apply(files: dict[str, bytes]) -> None:
+            for step in ("1000000000000", "0000000000001"):
+                files[f"checkpoints/{step}.safetensors"] = files[name_of(2)]
+
+        run.after.append(apply)
+
+    yield broken(
+        "files-thirteen-digits",
+        "a checkpoint of thirteen digits is listed, and one of which the first is 0",
+        list_more,
+        ("files", "nobody", "manifest.json"),
+    )
+
+    def long_frame(run: Run) -> None:
+        run.leaves[3] = bytes(257)
+
+    yield broken(
+        "log-long-frame", "a record of 257 bytes", long_frame, ("log", "nobody", "log.bin")
+    )
+    run = make_run(make_task())
+    table = run.samples
+    brought = ("--all", "--data", "samples.bin")
+    yield case(
+        "samples-brought-by-link",
+        "the samples that the auditor has are reached by a link",
+        run,
+        arguments=brought,
+        extra={"samples.bin": "table.bin", "table.bin": table},
+    )
+    files = make_run(make_task()).files()
+    yield Case("usage-no-data", "there is no file of samples", files, "", None, brought)
+    srs = ("--all", "--srs", "srs.bin")
+    files = make_kzg_run().files()
+    yield Case("usage-no-srs", "there is no SRS file", files, "", None, srs)
+    yield broken(
+        "kzg-another-srs",
+        "the SRS file is not the one that the task names",
+        lambda run: None,
+        ("kzg", "", ""),
+        srs,
+        make_kzg_run(),
+        extra={"srs.bin": b"no SRS"},
+    )
+
+
 GROUPS: Final = (
     honest_cases,
     claim_cases,
@@ -1358,6 +1444,7 @@ GROUPS: Final = (
     kept_kzg_cases,
     order_cases,
     legality_order_cases,
+    later_cases,
 )
 """New cases come last: which are kept follows from the order."""
 
@@ -1392,7 +1479,7 @@ def audit(folder: Path, arguments: Sequence[str]) -> Any:
     here = [str(folder / item) if item.endswith((".cbor", ".bin")) else item for item in arguments]
     command = ["verify", str(folder / "run"), "--engine", "numpy", "--threads", "1", "--json"]
     result = CliRunner().invoke(cli, [*command, *here], standalone_mode=False)
-    if result.return_value == EXIT_USAGE:
+    if result.return_value == EXIT_USAGE or isinstance(result.exception, click.UsageError):
         return None
     report = json.loads(result.stdout)
     assert result.return_value == report["exit_code"]

@@ -1002,6 +1002,66 @@ def small_pot(table: Table) -> None:
     play(table, Player(make_lie(4), SOLVER), share, Player(make_truth(), THIRD), false)
 
 
+@game(
+    "The genesis asks nothing for a sub-claim of a trace: whose is refuted has lied, free or not.",
+    bonds=replace(BONDS, trace=0),
+)
+def bonds_of_nothing(table: Table) -> None:
+    lie = make_lie(4)
+    table.send(bond(table, THIRD, make_truth().log().root))
+    play(table, Player(make_truth(), SOLVER), Player(lie, OTHER), Helper(lie, 4, THIRD))
+
+
+@dataclass
+class If:
+    """Makes the moves that are allowed."""
+
+    actor: Actor
+    allows: Callable[[Game, SignedMove], bool]
+
+    def moves(self, game: Game) -> Iterator[SignedMove]:
+        return (signed for signed in self.actor.moves(game) if self.allows(game, signed))
+
+
+@game(
+    "Shares stand in the order of the first work that is one's own: a sub-claim beside a false "
+    "one, which pays nobody, comes before both.",
+    arity=2,
+)
+def order_of_shares(table: Table) -> None:
+    early, late, truth = make_lie(4, "logits", 1), make_lie(8, "logits", 2), make_truth()
+
+    def find_start(game: Game, signed: SignedMove) -> int:
+        """Of what is asked about the log; -1 for any other move."""
+        question = game.asked.get(signed.about)
+        if question is None or game.contests[question.where[0][0]].level != "log":
+            return -1
+        contest, dispute = question.where[0]
+        return game.contests[contest].disputes[dispute].start
+
+    def has_traced(game: Game) -> bool:
+        return any(party == public_key(FIFTH) and at != game.id for at, party in game.stands)
+
+    def first(game: Game, signed: SignedMove) -> bool:
+        return signed.about == game.id or 0 <= find_start(game, signed) < 4
+
+    def second(game: Game, signed: SignedMove) -> bool:
+        return signed.about == game.id or (find_start(game, signed) == 4 and has_traced(game))
+
+    def third(game: Game, signed: SignedMove) -> bool:
+        return find_start(game, signed) in (-1, 6)
+
+    play(
+        table,
+        Helper(make_lie(4, "loss/grad", 1, loss=0), 4, FOURTH),
+        Only(Player(early, OTHER), is_no_sub_claim),
+        Only(Player(late, THIRD), is_no_sub_claim),
+        If(Player(truth, SOLVER), first),
+        If(Player(truth, SIXTH), second),
+        If(Player(truth, FIFTH), third),
+    )
+
+
 # who comes later
 
 
@@ -1036,6 +1096,20 @@ def moot_before(table: Table) -> None:
     liar = Player(make_lie(3, "logits", 1), OTHER)
     honest = Paced(make_truth(), SOLVER, "drips", shallow=True)
     play(table, liar, friend, accomplice, honest)
+
+
+@game(
+    "A sub-claim of no price falls with all that it stood for: its party has not lied.",
+    bonds=replace(BONDS, trace=0),
+)
+def moot_is_no_lie(table: Table) -> None:
+    first, second = make_lie(3, "logits", 1), make_lie(3, "logits", 1)
+    for lie, junk in ((first, b"one"), (second, b"other")):
+        lie.records = {**lie.records, 8: junk}
+    table.send(bond(table, FIFTH, make_truth().log().root))
+    accomplice = Busy(Player(second, FOURTH), Spoiled().begin)
+    honest = Without(Player(make_truth(), SOLVER), "trace")
+    play(table, Player(first, THIRD), accomplice, Helper(first, 3, FIFTH), honest)
 
 
 @game("A bond behind a side is free only behind a claim that lives.")
@@ -1270,6 +1344,7 @@ def openings(table: Table) -> None:
         replace(opening, inputs=(replace(first, path=()),)),
         replace(opening, inputs=(replace(first, chunks=(replace(chunk, chunk=bytes(1024)),)),)),
         replace(opening, inputs=(replace(first, chunks=(chunk, chunk)),)),
+        replace(opening, inputs=(replace(first, chunks=(replace(chunk, chunk=b""),) * 33),)),
     ):
         table.send(sign(table.game.id, about, false, SOLVER))
     table.send(sign(table.game.id, about, opening, STRANGER))

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -42,11 +43,12 @@ from vtrain.ops.leaf import (
 from vtrain.spec import merkle
 from vtrain.spec.blake3_tree import compute_chunk_count, compute_chunk_opening
 from vtrain.spec.commitment import compute_tensor_digest
-from vtrain.spec.domains import SAMPLES, TERMS
+from vtrain.spec.domains import GRAPH, SAMPLES, STATE_TREE, TERMS, TRACE
 from vtrain.train.task import CompiledTask
 from vtrain.wire import cbor
 from vtrain.wire.claim import Claim
 from vtrain.wire.dispute import Clocks
+from vtrain.wire.graph import Node, Ref, TensorType, encode_node
 from vtrain.wire.record import StepRecord
 
 PATH = Path(__file__).with_name("statements.json")
@@ -210,6 +212,8 @@ def make_entry(name: str) -> Json:
     neither = {**statement, "claims": [b"", b""]}
     spare = find_spare(task, place, statement)
     faults = find_faults(statement)
+    if name in ("state root", "record"):
+        faults += find_unopened_pairs(statement)
     if name in MORE:
         faults += find_malformed(statement) + find_pairs(statement) + find_misplaced(statement)
     if name in MORE or name == "second block of a matmul":
@@ -246,6 +250,7 @@ def find_faults(good: Map) -> list[tuple[str, Map]]:
         ("claims", {**good, "claims": [good["claims"][0], good["claims"][1] + b"\x00"]}),
         ("statement.more", {**good, "more": 0}),
         ("statement.element", {key: value for key, value in good.items() if key != "element"}),
+        ("before", {**good, "before": b"" if good["block"] else bytes(8)}),
     ]
     if state:
         faults += [
@@ -324,6 +329,8 @@ def find_malformed(good: Map) -> list[tuple[str, Map]]:
         ("statement.inputs[0].chunks", put(good, "inputs", 0, chunks=full)),
         ("statement.state_leaf.leaf", {**good, "state_leaf": {"more": 0}}),
         ("statement.claims", {**good, "claims": [*good["claims"], b""]}),
+        ("statement.claims", {**good, "claims": [good["claims"][0], 0]}),
+        ("statement.node.path", {**good, "node": {**good["node"], "path": [0]}}),
     ]
 
 
@@ -356,6 +363,14 @@ def find_pairs(good: Map) -> list[tuple[str, Map]]:
             ("sources[0]", {**good, "sources": false, "inputs": []}),
         ]
     return out
+
+
+def find_unopened_pairs(good: Map) -> list[tuple[str, Map]]:
+    """Two inputs after one another of which no chunk is opened: the first is named."""
+    return [
+        (f"inputs[{i}]", put(put(good, "inputs", i, chunks=[]), "inputs", i + 1, chunks=[]))
+        for i in range(len(good["inputs"]) - 1)
+    ]
 
 
 def find_misplaced(good: Map) -> list[tuple[str, Map]]:
@@ -423,6 +438,232 @@ def find_spoiled_openings(good: Map, spare: Spare) -> list[tuple[str, Map]]:
     return out
 
 
+# --- graphs of three nodes: of which nodes have a rule, and what a referee does not look at
+
+SMALL = TensorType("i32", (2,), 24, -(2**31) + 1, 2**31 - 1)
+STATE, RESHAPE, NEXT_STATE = NODES = (
+    Node(
+        "state",
+        "state",
+        {"name": "w", "dtype": "i32", "shape": (2,), "exponent": 24},
+        (),
+        (SMALL,),
+    ),
+    Node("reshape", "reshape", {"shape": (2,)}, (Ref(0),), (SMALL,)),
+    Node("next_state", "next_state", {"name": "w"}, (Ref(1),), (SMALL,)),
+)
+VALUES = np.array([3, 5], np.int32)
+SAME = replace(SMALL, exponent=3, lo=0)
+"""A type that a referee takes for the same: exponent and range are not looked at."""
+OTHERS = {
+    "shape": replace(SMALL, shape=(3,)),
+    "axes": replace(SMALL, shape=(1, 2)),
+    "dtype": replace(SMALL, dtype="i64"),
+}
+
+
+def claim(node: Node, *outputs: TensorType) -> Node:
+    """The node with other types of its outputs."""
+    return replace(node, outputs=outputs)
+
+
+def state_about(position: int, changed: Mapping[int, Node | bytes] | None = None) -> Map:
+    """A statement about element 1 of a node of the graph ``NODES``, some of them other ones, in a
+    trace of two steps in which every node puts out ``VALUES``."""
+    nodes = [(changed or {}).get(index, node) for index, node in enumerate(NODES)]
+    leaves = [node if isinstance(node, bytes) else encode_node(node) for node in nodes]
+    digest = compute_tensor_digest(VALUES)
+    trace = [digest] * (2 * len(nodes))
+    index, begin = position % len(nodes), position - position % len(nodes)
+    given = nodes[index]
+    node = NODES[index] if isinstance(given, bytes) else given
+    first, later = (node.op == "state" and bool(begin) == is_later for is_later in (False, True))
+    attrs: Map = {k: list(x) if isinstance(x, tuple) else x for k, x in node.attrs.items()}
+    leaf = cbor.encode({**attrs, "digest": digest})
+    sources = [] if first else [2] if later else [ref.node for ref in node.inputs]
+    at = [begin - len(nodes) + 2] if later else [begin + source for source in sources]
+
+    def open_leaf(domain: str, data: list[bytes], at: int) -> list[bytes]:
+        return list(merkle.compute_inclusion_proof(domain, data, at).path)
+
+    def open_node(index: int) -> Map:
+        return {"data": leaves[index], "path": open_leaf(GRAPH, leaves, index)}
+
+    chunks = [{"chunk": VALUES.tobytes(), "index": 0, "path": []}]
+    return {
+        "graph": {"root": merkle.compute_root(GRAPH, leaves), "size": len(leaves)},
+        "trace": {"root": merkle.compute_root(TRACE, trace), "size": len(trace)},
+        "samples": {"root": bytes(32), "size": 0},
+        "position": position,
+        "base": merkle.compute_root(STATE_TREE, [leaf]) if first else b"",
+        "node": open_node(index),
+        "sources": [open_node(source) for source in sources],
+        "source_index": 2 if later else 0,
+        "inputs": [
+            {"digest": digest, "path": path, "chunks": chunks}
+            for path in ([[]] if first else [open_leaf(TRACE, trace, place) for place in at])
+        ],
+        "state_leaf": {"index": 0, "size": 1, "leaf": leaf, "path": []} if first else {},
+        "rows": [],
+        "element": 1,
+        "block": 0,
+        "before": b"",
+        "claims": [VALUES[1:].tobytes(), b""],
+    }
+
+
+def without(node: Node, name: str) -> Node:
+    """The node without an attribute."""
+    return replace(node, attrs={key: item for key, item in node.attrs.items() if key != name})
+
+
+def with_attrs(node: Node, **attrs: Any) -> Node:
+    """The node with other attributes."""
+    return replace(node, attrs={**node.attrs, **attrs})
+
+
+def find_first_state() -> tuple[list[Map], list[tuple[str, Map]]]:
+    """A state in the first step: what is taken, and what is refused."""
+    opened = state_about(0)["node"]
+    wrong = [claim(STATE, kind) for kind in OTHERS.values()]
+    wrong += [claim(STATE), claim(STATE, SMALL, SMALL), replace(STATE, inputs=(Ref(0),))]
+    wrong.append(claim(with_attrs(STATE, shape=(0,)), replace(SMALL, shape=(0,))))
+    refused = [("node", state_about(0, {0: node})) for node in wrong]
+    refused.append(("node", state_about(0, {0: b"\xa0"})))
+    large = state_about(0, {0: with_attrs(STATE, exponent=513)})
+    bare = [state_about(0, {0: without(STATE, name)}) for name in STATE.attrs]
+    refused += [("node", {**item, "sources": [opened]}) for item in (*bare, large)]
+    three = state_about(0, {0: claim(STATE, OTHERS["shape"])})
+    refused += [
+        ("sources", {**three, "sources": [opened]}),
+        ("state_leaf", {**three, "base": flip(three["base"])}),
+        ("node", {**three, "source_index": 1, "element": 2}),
+    ]
+    return [state_about(0, {0: claim(STATE, SAME)})], refused
+
+
+def find_reshape() -> tuple[list[Map], list[tuple[str, Map]]]:
+    """A node that reads another in its step."""
+    reads_later = replace(RESHAPE, inputs=(Ref(2),))
+    empty = replace(SMALL, shape=(0,))
+    wrong: list[dict[int, Node | bytes]] = [{1: claim(RESHAPE, kind)} for kind in OTHERS.values()]
+    wrong += [
+        {1: claim(RESHAPE)},
+        {1: claim(RESHAPE, SMALL, SMALL)},
+        {1: without(RESHAPE, "shape")},
+        {1: replace(RESHAPE, op="nothing")},
+        {1: replace(RESHAPE, inputs=(Ref(0, 1),))},
+        {1: replace(RESHAPE, inputs=(Ref(1),))},
+        {1: reads_later},
+        {1: claim(with_attrs(RESHAPE, shape=(3,)), OTHERS["shape"])},
+        {0: claim(STATE)},
+        {0: claim(STATE, SMALL, SMALL)},
+        {0: claim(STATE, OTHERS["shape"])},
+        {0: claim(STATE, empty), 1: claim(with_attrs(RESHAPE, shape=(0,)), empty)},
+        {1: b"\xa0"},
+    ]
+    refused = [("node", state_about(1, changed)) for changed in wrong]
+    nothing = state_about(1, {1: replace(RESHAPE, op="nothing")})
+    later = state_about(1, {1: reads_later})
+
+    def spoil(good: Map) -> Map:
+        return {**good, "sources": [{**good["sources"][0], "data": b""}]}
+
+    refused += [
+        ("sources[0]", state_about(1, {0: b"\xa0"})),
+        ("sources", {**later, "sources": []}),
+        ("node", spoil(later)),
+        ("sources[0]", spoil(nothing)),
+        ("node", {**nothing, "inputs": []}),
+    ]
+    also = [
+        state_about(1, {0: claim(STATE, SAME)}),
+        state_about(1, {1: claim(RESHAPE, SAME)}),
+        state_about(1, {0: replace(STATE, attrs={}, inputs=(Ref(9), Ref(0, 7)))}),
+    ]
+    return also, refused
+
+
+def find_next_state() -> tuple[list[Map], list[tuple[str, Map]]]:
+    """What a state will be."""
+    wrong = [claim(NEXT_STATE, kind) for kind in OTHERS.values()]
+    wrong += [
+        without(NEXT_STATE, "name"),
+        with_attrs(NEXT_STATE, name=1),
+        replace(NEXT_STATE, inputs=(Ref(1), Ref(0))),
+        replace(NEXT_STATE, inputs=()),
+    ]
+    also = [state_about(2, {2: claim(NEXT_STATE, SAME)})]
+    return also, [("node", state_about(2, {2: node})) for node in wrong]
+
+
+def find_later_state() -> tuple[list[Map], list[tuple[str, Map]]]:
+    """A state in the second step."""
+    good = state_about(3)
+    wrong: list[Node | bytes] = [claim(NEXT_STATE, kind) for kind in OTHERS.values()]
+    wrong += [
+        claim(NEXT_STATE),
+        claim(NEXT_STATE, SMALL, SMALL),
+        with_attrs(NEXT_STATE, name="v"),
+        without(NEXT_STATE, "name"),
+        replace(NEXT_STATE, op="reshape"),
+        b"\xa0",
+    ]
+    refused = [("sources[0]", state_about(3, {2: node})) for node in wrong]
+    three = state_about(3, {0: claim(STATE, OTHERS["shape"])})
+    bare = [state_about(3, {0: without(STATE, name)}) for name in STATE.attrs]
+    other = state_about(3, {2: with_attrs(NEXT_STATE, name="v")})
+    refused += [("node", {**item, "sources": []}) for item in (three, *bare)]
+    refused += [
+        ("node", state_about(3, {0: replace(STATE, inputs=(Ref(0),))})),
+        ("sources", {**good, "sources": []}),
+        ("sources", {**good, "sources": good["sources"] * 2}),
+        ("sources[0]", {**other, "inputs": []}),
+        ("inputs", {**good, "inputs": []}),
+        ("inputs", {**good, "inputs": good["inputs"] * 2}),
+        ("sources[0]", {**good, "source_index": 0, "sources": [good["node"]]}),
+    ]
+    also = [
+        state_about(3, {0: claim(STATE, SAME)}),
+        state_about(3, {2: claim(NEXT_STATE, SAME)}),
+        state_about(3, {2: with_attrs(NEXT_STATE, more=1)}),
+        state_about(3, {2: replace(NEXT_STATE, inputs=(Ref(9), Ref(0, 7)))}),
+    ]
+    return also, refused
+
+
+SMALL_CASES = {
+    "first state of three nodes": (0, find_first_state),
+    "reshape of three nodes": (1, find_reshape),
+    "next state of three nodes": (2, find_next_state),
+    "later state of three nodes": (3, find_later_state),
+}
+
+
+def make_small_entry(name: str) -> Json:
+    """Every node puts its element out as it is."""
+    position, find = SMALL_CASES[name]
+    good = state_about(position)
+    also, refused = find()
+    data, node = cbor.encode(good), NODES[position % len(NODES)]
+    ruling = {
+        "after": good["claims"][0].hex(),
+        "blocks": 1,
+        "right": [1, 0],
+        "what": f"node {node.name} ({node.op}) element 1 block 0 of 1 step {position // 3}",
+    }
+    return {
+        "name": name,
+        "statement": data.hex(),
+        "ruling": ruling,
+        "also": [{**splice(data, cbor.encode(item)), "right": [1, 0]} for item in also],
+        "refused": [
+            {**splice(data, cbor.encode(item)), "where": place}
+            for place, item in [*find_faults(good), *refused]
+        ],
+    }
+
+
 def put(good: Map, key: str, index: int, **changed: object) -> Map:
     """The map with fields of one item of a list changed."""
     items = [*good[key]]
@@ -448,7 +689,9 @@ def main() -> int:
     """Write or compare the file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="compare, write nothing")
-    text = json.dumps([make_entry(name) for name in CASES], indent=1) + "\n"
+    entries = [make_entry(name) for name in CASES]
+    entries += [make_small_entry(name) for name in SMALL_CASES]
+    text = json.dumps(entries, indent=1) + "\n"
     if not parser.parse_args().check:
         PATH.write_text(text)
     elif not PATH.is_file() or PATH.read_text() != text:

@@ -152,9 +152,11 @@ def check_structure(
     ``pin``: the claim that the auditor holds; another is as good as none.  ``solver``: the public
     key that must have signed.  ``task_id``: the task that was agreed on.  ``data``: the sample
     table, for a run without one.  ``limits``: those of this machine unless given.  RunError for too
-    many ``threads``.
+    many ``threads``, and for ``data`` that is no file.
     """
     check_threads(threads)
+    if data is not None and not data.is_file():
+        raise RunError("is no file", where=str(data))
     if limits is None:
         limits = limits_here()
     paths = RunPaths(run)

@@ -702,6 +702,9 @@ def test_a_settled_game_can_be_forgotten_and_its_claim_is_not(table: Table) -> N
             ask(game)
     assert table.open() == game
     assert table.bank.calls.count("open") == 1
+    with pytest.raises(MoveRefusedError, match="or was"):  # it would be settled again
+        table.arbiter.resume(get_task().graph, table.kept[:-1])
+    assert table.bank.calls.count("settle") == 1
 
 
 def test_a_transcript_leads_to_the_same_verdict(table: Table) -> None:

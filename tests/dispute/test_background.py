@@ -162,6 +162,36 @@ def test_an_error_reaches_whoever_asked() -> None:
         assert found.root == given.trace(5).root
 
 
+class PanicError(BaseException):
+    """As the engine's is in Python: no Exception."""
+
+
+def test_a_panic_reaches_whoever_asked_and_ends_nothing(truth: EngineProvider) -> None:
+    """Swallowed, it would leave the question pending for ever, and the player silent."""
+    inner, _ = make_provider()
+
+    def panic() -> None:
+        inner._check_may_replay()
+        raise PanicError
+
+    with Background(inner) as background:
+        with pytest.raises(PanicError):
+            wait_for(background, "panic", panic)
+        found = wait_for(background, 45, partial(inner.trace, 45))
+        assert found.root == truth.trace(45).root
+
+
+def test_what_is_wanted_no_more_is_not_replayed() -> None:
+    """Tensors of a dispute that is over would take the room of those that are asked for."""
+    inner, session = make_provider()
+    nodes = range(0, len(TASK.graph.nodes), 3)
+    inner.want(tensors=[(step, node) for step in range(41, 60) for node in nodes])
+    inner.want(traces=[45])
+    before = session.evaluated
+    inner.trace(45)
+    assert session.evaluated == before
+
+
 def test_closing_ends_a_replay_within_a_step(truth: EngineProvider) -> None:
     inner, session = make_provider()
     shut(session, 20)

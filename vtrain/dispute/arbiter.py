@@ -122,6 +122,7 @@ class Arbiter:
         self._timing, self._opening = threading.Lock(), threading.Lock()
         self._games: dict[bytes, _Hosted] = {}
         self._claims: dict[bytes, bytes] = {}
+        self._forgotten: set[bytes] = set()
         self._live: dict[bytes, _Hosted] = {}
         self._uncancelled: list[bytes] = []
 
@@ -210,8 +211,8 @@ class Arbiter:
             _, ticks = self._clock.read()
             self._clock.keep(chain.at, ticks)
         with self._opening:
-            if game_id in self._games:
-                raise MoveRefusedError("is hosted here already", where="game")
+            if game_id in self._games or game_id in self._forgotten:
+                raise MoveRefusedError("is hosted here already, or was", where="game")
             self._games[game_id] = self._live[game_id] = hosted
             self._claims[compute_claim_digest(get_claim(genesis).claim)] = game_id
         return game_id
@@ -237,13 +238,17 @@ class Arbiter:
     def forget(self, game: bytes) -> None:
         """Hold a game no more, and none of its events; NotFoundError.
 
-        MoveRefusedError until it is settled.  Its claim stays known: it opens no other game.
+        MoveRefusedError until it is settled.  Its claim stays known as long as this arbiter lives:
+        it opens no other game, and the game cannot be resumed, hence not be settled again.  Another
+        process knows it by its recorded events alone, which are to be kept.
         """
         hosted = self._find(game)
         with hosted.turn:
             if not hosted.done:
                 raise MoveRefusedError("is not settled yet", where="game")
-        self._games.pop(game, None)
+        with self._opening:
+            self._forgotten.add(game)
+            self._games.pop(game, None)
 
     # --- moves
 

@@ -24,7 +24,7 @@ class _Answer(NamedTuple):
     """What a question came to, and in which turn that was asked for last."""
 
     value: Any
-    error: Exception | None
+    error: BaseException | None
     turn: int
 
 
@@ -83,6 +83,8 @@ class Background:
             known = self._answers.get(key)
             if known is not None:
                 self._answers[key] = known._replace(turn=self._turn)
+            elif key == self._begun:
+                raise PendingError("is being computed")
         if known is not None:
             if known.error is not None:
                 raise known.error
@@ -93,7 +95,8 @@ class Background:
                 return compute()
         except PendingError:
             with self._changed:
-                if key != self._begun and not self._closed:
+                is_known = key == self._begun or key in self._answers
+                if not is_known and not self._closed:
                     self._queue[key] = _Question(compute, self._turn)
                     self._start()
                     self._changed.notify()
@@ -113,10 +116,11 @@ class Background:
                     return
                 self._begun = next(iter(self._queue))
                 compute = self._queue.pop(self._begun).compute
-            value, error = None, None
+            value: Any = None
+            error: BaseException | None = None
             try:
                 value = compute()
-            except Exception as caught:  # noqa: BLE001 - whoever asked is told, whatever it is
+            except BaseException as caught:  # noqa: BLE001 - a panic too: whoever asked is told
                 error = caught
             with self._changed:
                 self._answers[self._begun] = _Answer(value, error, self._turn)

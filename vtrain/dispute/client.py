@@ -485,7 +485,7 @@ def play(
         if follower.more:  # what is owed by an old state may be another's by now
             pause = 0.0
             continue
-        sent, away = 0, False
+        sent, away, refused = 0, False, False
         for signed in player.moves(follower.game):
             try:
                 client.move(signed)
@@ -493,11 +493,12 @@ def play(
             except ServiceFaultError:
                 raise
             except VtrainError as error:
+                refused = True
                 away |= isinstance(error, BusyError)
                 progress(follower.game, _describe_refusal(follower, client, signed, error))
         idle = _RETRY if away else min(wait, _until_deadline(follower.game))
-        if player.waits:
-            idle = min(idle, _PENDING)
+        if player.waits:  # whoever was refused is not refused ten times a second
+            idle = min(idle, _RETRY if refused else _PENDING)
         pause = 0.0 if sent else idle
 
 

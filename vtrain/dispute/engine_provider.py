@@ -240,11 +240,13 @@ class EngineProvider:
     def want(self, traces: Iterable[int] = (), tensors: Iterable[tuple[int, int]] = ()) -> None:
         """Say beforehand what will be asked for: traces by step, tensors by step and node.
 
+        It takes the place of what was said before: nothing is computed for a dispute that is over.
         Nothing is done yet.  The first question about a commitment interval computes all that is
         wanted in it, in one replay: the tensors with the inputs of their nodes, which an opening
         needs, and as many as may be held.
         """
         with self._wanted_lock:
+            self._wanted.clear()
             for step in traces:
                 wanted = self._wanted[self._base_of(step)]
                 wanted.traced = max(wanted.traced, step)
@@ -270,8 +272,12 @@ class EngineProvider:
         finally:
             self._interrupted.clear()
 
+    @property
+    def _may_replay(self) -> bool:
+        return not getattr(self._asking, "at_hand", False)
+
     def _check_may_replay(self) -> None:
-        if getattr(self._asking, "at_hand", False):
+        if not self._may_replay:
             raise PendingError("needs a replay")
 
     # --- the trees
@@ -390,6 +396,8 @@ class EngineProvider:
 
     def _tensors_of(self, step: int, nodes: Sequence[int]) -> list[Array]:
         """Outputs of several nodes of one step, in one replay at most."""
+        if any(("tensor", step, node) not in self._scratch for node in nodes):
+            self._check_may_replay()  # before what is there is read from the disk
         found = {}
         for node in set(nodes):
             held = self._scratch.get(("tensor", step, node))
@@ -507,18 +515,23 @@ class EngineProvider:
         state = self._find_state(done)
         if state is None:
             return False
+        self._at = -1  # whatever a session that fails is left with is no state of the run
         self._session.load_state(state)
         self._at = done
         return True
 
     def _advance(self) -> None:
         """Do the next step."""
+        at, self._at = self._at, -1
         record = self._session.step()
+        self._at = at
         self._step_done(record)
 
     def _trace_step(self) -> tuple[bytes, ...]:
         """Do the next step; the digests of all outputs."""
+        at, self._at = self._at, -1
         trace = self._session.trace()
+        self._at = at
         self._step_done(trace.record)
         return trace.digests
 

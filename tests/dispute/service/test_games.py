@@ -308,6 +308,14 @@ def test_all_who_serve_a_database_agree_on_bonds(bench: Bench, service: GameServ
         bench.start()
 
 
+def test_games_with_bonds_are_not_taken_for_free(bench: Bench, service: GameService) -> None:
+    open_game(service, replace(make_log_genesis(), bonds=Bonds(5, 5, 5)))
+    with bench.store(service).write() as connection:
+        connection.execute(update(tables.service).values(free=None))
+    with pytest.raises(StorageError, match="bonds that are not settled"):
+        bench.start()
+
+
 def test_limits(bench: Bench) -> None:
     service = bench.start(replace(LIMITS, bonds=1, games=2))
     game = open_game(service)

@@ -235,6 +235,8 @@ class GameService:
             if bytes(row.key) != self.public:
                 raise StorageError("is the database of another service key", where="db")
             if row.free is None:
+                if self._free and _has_bonds(connection):
+                    raise StorageError("has games with bonds that are not settled", where="db")
                 connection.execute(update(store.service).values(free=self._free))
             elif bool(row.free) != self._free:
                 was = "free of bonds" if row.free else "with bonds, which are locked somewhere"
@@ -903,6 +905,14 @@ class GameService:
                 self._cache.move_to_end(game_id, last=False)
             while len(self._cache) > self.limits.cached:
                 self._cache.popitem(last=False)
+
+
+def _has_bonds(connection: Connection) -> bool:
+    """Is there a game, not yet settled, whose bonds cost something?"""
+    games = select(store.games.c.genesis)
+    open_ = games.where(store.games.c.due.is_not(None) | (store.games.c.settle == 1))
+    found = (structs.decode(Genesis, bytes(row.genesis), "db") for row in connection.execute(open_))
+    return any(any(vars(genesis.bonds).values()) for genesis in found)
 
 
 def _find_bond(before: Game, after: Game, signed: SignedMove) -> BondClaim | None:

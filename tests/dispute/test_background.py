@@ -162,6 +162,26 @@ def test_an_error_reaches_whoever_asked() -> None:
         assert found.root == given.trace(5).root
 
 
+def test_a_replay_that_nobody_wants_any_more_ends(truth: EngineProvider) -> None:
+    """Its rival is gone; the next one's interval must not wait for it."""
+    inner, session = make_provider()
+    shut(session, 20)
+    with Background(inner) as background:
+        with pytest.raises(PendingError):
+            background.find(59, partial(inner.trace, 59))
+        assert session.arrived.wait(PATIENCE)
+        before = session.done
+        for _ in range(3):
+            background.begin_turn()
+        session.gate.set()
+        found = wait_for(background, 5, partial(inner.trace, 5))
+        assert found.root == truth.trace(5).root
+        assert session.done == before + 5
+        # Wanted after all, it is done from its beginning.
+        found = wait_for(background, 59, partial(inner.trace, 59))
+        assert found.root == truth.trace(59).root
+
+
 class PanicError(BaseException):
     """As the engine's is in Python: no Exception."""
 
@@ -202,8 +222,7 @@ def test_closing_ends_a_replay_within_a_step(truth: EngineProvider) -> None:
     before = session.done
     with ThreadPoolExecutor(1) as pool:
         closing = pool.submit(background.close)
-        while not inner._interrupted.is_set():
-            time.sleep(0.001)
+        assert inner._interrupted.wait(PATIENCE)
         session.gate.set()
         closing.result(PATIENCE)
     assert session.done == before

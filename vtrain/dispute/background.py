@@ -32,7 +32,8 @@ class Background:
     """Computes what is asked of ``provider``, which it has to itself, and replays in one thread.
 
     What was asked first is computed first.  What was not asked for in a whole turn is forgotten,
-    answer or question.  :meth:`close` ends the thread within a step, and leaves the provider open.
+    answer or question, and a replay for it ends.  :meth:`close` ends the thread within a step, and
+    leaves the provider open.
     """
 
     def __init__(self, provider: EngineProvider) -> None:
@@ -40,6 +41,7 @@ class Background:
         self._changed = threading.Condition()
         self._queue: dict[Hashable, _Question] = {}
         self._begun: Hashable = None
+        self._begun_turn = 0
         self._answers: dict[Hashable, _Answer] = {}
         self._turn = 0
         self._closed = False
@@ -62,8 +64,9 @@ class Background:
             self._closed = True
             self._changed.notify()
         if self._thread is not None:
-            with self._provider.interrupted():
-                self._thread.join()
+            self._provider.interrupt()
+            self._thread.join()
+            self._provider.forget_interrupt()
 
     def begin_turn(self) -> None:
         """From now on, whatever is still wanted is asked for once more."""
@@ -72,6 +75,8 @@ class Background:
             for kept in (self._queue, self._answers):
                 for key in [key for key, it in kept.items() if it.turn < self._turn - 1]:
                     del kept[key]
+            if self._begun is not None and self._begun_turn < self._turn - 1:
+                self._provider.interrupt()
 
     def find(self, key: Hashable, compute: Callable[[], T]) -> T:
         """What ``compute`` gives, by the provider; ``key`` is equal for equal questions.
@@ -84,6 +89,7 @@ class Background:
             if known is not None:
                 self._answers[key] = known._replace(turn=self._turn)
             elif key == self._begun:
+                self._begun_turn = self._turn
                 raise PendingError("is being computed")
         if known is not None:
             if known.error is not None:
@@ -115,7 +121,7 @@ class Background:
                 if self._closed:
                     return
                 self._begun = next(iter(self._queue))
-                compute = self._queue.pop(self._begun).compute
+                compute, self._begun_turn = self._queue.pop(self._begun)
             value: Any = None
             error: BaseException | None = None
             try:
@@ -123,5 +129,9 @@ class Background:
             except BaseException as caught:  # noqa: BLE001 - a panic too: whoever asked is told
                 error = caught
             with self._changed:
-                self._answers[self._begun] = _Answer(value, error, self._turn)
+                if isinstance(error, PendingError):
+                    # Whoever wants it after all asks again; one that came too late harms nobody.
+                    self._provider.forget_interrupt()
+                else:
+                    self._answers[self._begun] = _Answer(value, error, self._turn)
                 self._begun = None

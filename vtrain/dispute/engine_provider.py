@@ -263,14 +263,13 @@ class EngineProvider:
         finally:
             self._asking.at_hand = False
 
-    @contextmanager
-    def interrupted(self) -> Iterator[None]:
-        """A replay of another thread ends with PendingError within a step."""
+    def interrupt(self) -> None:
+        """A replay, be it of another thread, ends with PendingError within a step."""
         self._interrupted.set()
-        try:
-            yield
-        finally:
-            self._interrupted.clear()
+
+    def forget_interrupt(self) -> None:
+        """Replays go on to their ends again."""
+        self._interrupted.clear()
 
     @property
     def _may_replay(self) -> bool:

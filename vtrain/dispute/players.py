@@ -58,6 +58,7 @@ class Player:
     ) -> None:
         self._provider, self._key, self._background = provider, key, background
         self._party = public_key(key)
+        self._roots: dict[bytes, bytes] = {}
         self.waits = False
         """Was something owed that is still being computed, when moves were last asked for?"""
 
@@ -179,9 +180,11 @@ class Player:
             side = None if value is None else below.sides.get(compute_side_id(below.id, value))
             if value is None or side is None or side.closes < 0:
                 continue
-            sub_claim = self._find(below.id, partial(self._get_root, below))
+            sub_claim = self._roots.get(below.id)
+            sub_claim = sub_claim or self._find(below.id, partial(self._get_root, below))
             if sub_claim is None:
                 continue
+            self._roots[below.id] = sub_claim
             known = below.index.get(sub_claim)
             claim = None if known is None else below.claims[known]
             if (below.id, self._party) not in game.stands:

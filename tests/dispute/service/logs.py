@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import ClassVar
 
 from tests.dispute.arena import make_key
 from tests.tasks import make_tiny_task
@@ -126,6 +127,8 @@ class LogPlayer:
 
     number: int
     broken: int
+    waits: ClassVar[bool] = False
+    """It has everything at hand."""
 
     def moves(self, game: Game) -> Iterator[SignedMove]:
         key, log = make_key(self.number), make_log(self.broken)

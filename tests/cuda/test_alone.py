@@ -104,7 +104,7 @@ def test_each_is_a_process_with_a_limit(tmp_path: Path, monkeypatch: pytest.Monk
     assert re.search(r"4 failed, 4 passed, 2 skipped", said), said
     for text in (
         "its process: exit code -6",
-        "its process: no end after 3 seconds",
+        "its process: no end after 6 seconds",
         "its process: exit code 0",
         "one is two",
         "no such tool",

@@ -49,6 +49,7 @@ from vtrain.dispute.service.games import GameService
 from vtrain.dispute.service.limits import LIMITS
 from vtrain.dispute.service.protocol import Connections
 from vtrain.dispute.service.settler import Settler
+from vtrain.dispute.service.store import Store
 from vtrain.dispute.service.transport import TimedTransport
 from vtrain.dispute.service.webhooks import Courier
 from vtrain.errors import MoveRefusedError, SignatureError, StorageError, VtrainError
@@ -150,10 +151,11 @@ def test_a_bond_that_is_refused_late_is_released(
     assert market.balances[public_key(HONEST)] == 100
 
 
-def test_bonds_of_nothing_are_refused_unless_told_otherwise(bench: Bench) -> None:
-    free = bench.start()
-    service = GameService(bench.store(free), SERVICE_KEY, MemoryMarket())
-    with closing(service):
+def test_bonds_of_nothing_are_refused_unless_told_otherwise(url: str) -> None:
+    with (
+        closing(Store(url)) as store,
+        closing(GameService(store, SERVICE_KEY, MemoryMarket())) as service,
+    ):
         with pytest.raises(TermsError) as caught:
             open_game(service)
         assert caught.value.where == "bonds.log"

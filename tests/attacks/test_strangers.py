@@ -250,7 +250,7 @@ def test_a_run_folder_with_too_many_names_is_not_listed(
 
     assert RunPaths(run).list_checkpoints() == [0, 4, 8, 12]
     monkeypatch.setattr(layout, "LIMITS", Limits(entries=3))
-    with pytest.raises(NotProducedError, match="over 3 files"):
+    with pytest.raises(NotProducedError, match="more than 3 files"):
         RunPaths(run).list_checkpoints()
 
 

@@ -403,8 +403,8 @@ def test_the_command_shows_a_warning_as_one_line(
 @pytest.mark.parametrize(
     ("engine", "every", "reason"),
     [
-        ("cpu", 5, "for engine cuda alone"),
-        ("numpy", 1, "for engine cuda"),
+        ("cpu", 5, "engine cuda, which this engine does not have"),
+        ("numpy", 1, "engine cuda, which this engine does not have"),
         ("cuda", -1, "negative"),
     ],
 )

@@ -15,7 +15,7 @@ import pytest
 from tests.cuda import alone, test_gpu
 from tests.cuda.host_device import REPOSITORY, HostDevice
 from tests.engines.steps import make_step
-from vtrain.engines.cuda import dense
+from vtrain.engines.cuda import dense_cases
 from vtrain.engines.cuda.selfcheck import Checker, Subject
 
 INI = """
@@ -127,7 +127,7 @@ def test_what_passed_is_not_tried_again(
 ) -> None:
     """The sessions of ``test_gpu.py`` keep their verdicts in the folder that all share."""
     monkeypatch.setattr(alone, "FOLDER", tmp_path)
-    monkeypatch.setattr(dense, "SMALL", (5, 9, 6))
+    monkeypatch.setattr(dense_cases, "SMALL", (5, 9, 6))
     tried: list[str] = []
 
     def passes(self: Checker, subject: Subject, *rest: Any) -> None:

@@ -14,7 +14,7 @@ from tests.cuda.test_selfcheck import BrokenDevice
 from tests.graph.test_calibration import MODEL, PLAN, SAMPLES
 from tests.tasks import make_mlp_onnx, make_samples
 from vtrain import cli
-from vtrain.engines.cuda import dense, session
+from vtrain.engines.cuda import dense_cases, session
 from vtrain.engines.cuda.calibration import DeviceEvaluator
 from vtrain.engines.cuda.device import Device
 from vtrain.engines.cuda.kernels import Kernels
@@ -91,7 +91,7 @@ def test_exponents_are_those_of_the_law(fast: bool) -> None:
 
 
 def test_products_are_those_of_tensor_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dense, "SMALL", (5, 9, 6))
+    monkeypatch.setattr(dense_cases, "SMALL", (5, 9, 6))
     device = BrokenDevice(())
     found = run(device, Kernels(device, least_products=0), steps=1)
     assert found == calibrate_by(LawEvaluator, steps=1)

@@ -32,7 +32,7 @@ from tests.engines.steps import Step, make_step
 from tests.tasks import make_tiny_task
 from vtrain.attest.keys import generate_key
 from vtrain.engines.base import State
-from vtrain.engines.cuda import dense, gpu
+from vtrain.engines.cuda import dense_cases, gpu
 from vtrain.engines.cuda import session as session_module
 from vtrain.engines.cuda.compile import OPTIONS
 from vtrain.engines.cuda.device import Call, DeviceInfo, Memory, Pointer
@@ -101,7 +101,7 @@ def test_calibration_follows_the_law(device: CudaDevice) -> None:
 def test_kernels_that_need_much_shared_memory_are_allowed_it(
     device: CudaDevice, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dense, "SMALL", (5, 9, 6))
+    monkeypatch.setattr(dense_cases, "SMALL", (5, 9, 6))
     step = make_step("mlp", batch=3)
     kernels = Kernels(device, least_products=0)
     session = CudaSession(step.graph, step.samples, device=device, kernels=kernels)

@@ -24,7 +24,7 @@ from tests.cuda.test_odd_graphs import make_step_of
 from tests.cuda.test_selfcheck import list_forms, make_form, make_gradient
 from tests.engines.compare import open_law
 from tests.engines.steps import Step, make_step
-from vtrain.engines.cuda import dense, fuse, gemm, sources
+from vtrain.engines.cuda import dense, dense_cases, fuse, gemm, sources
 from vtrain.engines.cuda.compile import prune, write_whole
 from vtrain.engines.cuda.device import Call
 from vtrain.engines.cuda.kernels import CASES, LARGE_CASES, Kernels, _chain_subject, _node_subjects
@@ -92,7 +92,7 @@ def choose(form: dense.Form, architecture: str) -> gemm.Choice | None:
 def list_large(form: dense.Form, architecture: str, choice: gemm.Choice | None) -> list[Case]:
     plan = partial(gemm.plan_matmul, architecture=architecture, least_products=0, choice=choice)
     one, many = partial(plan, processors=1), partial(plan, processors=1 << 20)
-    return list(dense.large_cases(form, one, many))
+    return list(dense_cases.large_cases(form, one, many))
 
 
 # --- all of them are planned, and go where small ones do not
@@ -129,7 +129,7 @@ def list_ways(architecture: str) -> Iterator[tuple[dense.Form, gemm.Choice]]:
         launches = form.plan(partial(gemm.plan_matmul, architecture=architecture, processors=1))
         if launches is not None:
             choice = gemm.find_choice(launches)
-            way = dense.describe_way(form, launches), choice
+            way = dense_cases.describe_way(form, launches), choice
             if way not in seen:
                 seen.add(way)
                 yield form, choice
@@ -416,7 +416,7 @@ def test_products_that_are_right_up_to_a_size_do_not_pass(
     assert choice is not None
     assert choice.kernel == kernel
     plan = partial(gemm.plan_matmul, architecture=architecture, least_products=0, choice=choice)
-    small = dense.small_case(form, partial(plan, processors=1))
+    small = dense_cases.small_case(form, partial(plan, processors=1))
     assert small is not None
     assert agrees(device, small)
     # That consumers come first is another legal schedule; threads that wait for ever are seen too.
@@ -534,7 +534,7 @@ def test_a_kernel_that_is_not_turned_does_not_pass(kernel: tuple[int, int], tmp_
         "const i64 offset = area - 1 - i / channels / outputs;",
         "const i64 offset = i / channels / outputs;",
     )
-    [case] = dense.turn_cases(make_gradient(kernel, (0, 0, 0, 0)))
+    [case] = dense_cases.turn_cases(make_gradient(kernel, (0, 0, 0, 0)))
     assert not agrees(device, case)
     device.close()
 
@@ -618,13 +618,13 @@ def test_extreme_operands_fill_rows_and_columns(
     if position is not None:
         operands[position], windows[position] = image, patches
     form = make_form(operands[0], operands[1], turned, (windows[0], windows[1]), ())
-    large = dense._enlarge(form, dense.EXTREME)
+    large = dense_cases._enlarge(form, dense_cases.EXTREME)
     for at in (0, 1):
-        drawn = dense._draw_edges(large, at)
+        drawn = dense_cases._draw_edges(large, at)
         matrix = drawn.reshape(large.matrix(at).shape)
         along = matrix if large.is_turned(at) == (at == 1) else matrix.T
         assert (along == along[:, :1]).all()
-        assert set(along[:, 0].tolist()) == set(dense.EDGES)
+        assert set(along[:, 0].tolist()) == set(dense_cases.EDGES)
     assert large.terms(0) == large.terms(1)
     assert gemm.LONGEST_SUM - 64 <= large.terms(0) <= gemm.LONGEST_SUM
 
@@ -651,10 +651,10 @@ def make_convolution(side: int, image: int = 1, outputs: int = 2, channels: int 
 def test_windows_of_any_size_have_small_cases_or_none(side: int) -> None:
     """And no case has more memory than a device can spare, nor is an error."""
     program = Program(make_convolution(side).graph)
-    [found] = dense.find_products(program)
+    [found] = dense.find_products(program, may_turn=dense_cases.can_be_tried)
     chosen = Kernels(HostDevice(), large=True, least_products=0)
     if side > 64:
-        assert not dense.can_be_tried(found)
+        assert not dense_cases.can_be_tried(found)
         with pytest.warns(KernelWarning, match="product m has windows too large for the self-che"):
             assert chosen._find_products(program) == []
         assert chosen._find_products(program) == []
@@ -669,7 +669,7 @@ def test_windows_of_any_size_have_small_cases_or_none(side: int) -> None:
 def test_products_that_cannot_be_tried_are_done_by_readable_kernels(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dense, "MOST_PATCHES", 100)
+    monkeypatch.setattr(dense_cases, "MOST_PATCHES", 100)
     step, device = make_convolution(3, image=4), HostDevice()
     chosen = Kernels(device, least_products=0)
     with pytest.warns(KernelWarning) as caught:
@@ -688,10 +688,18 @@ def test_products_that_cannot_be_tried_are_done_by_readable_kernels(
 
 def test_gradients_that_cannot_be_tried_are_scattered(monkeypatch: pytest.MonkeyPatch) -> None:
     program = Program(make_step("cnn", batch=4).graph)
-    assert any(found.turn is not None for found in dense.find_products(program))
-    monkeypatch.setattr(dense, "turn_cases", lambda found: dense._shrink_image(found.form, 0, 1, 1))
-    monkeypatch.setattr(dense, "MOST_PATCHES", 1)
-    assert all(found.turn is None for found in dense.find_products(program))
+    assert any(
+        found.turn is not None
+        for found in dense.find_products(program, may_turn=dense_cases.can_be_tried)
+    )
+    monkeypatch.setattr(
+        dense, "turn_cases", lambda found: dense_cases._shrink_image(found.form, 0, 1, 1)
+    )
+    monkeypatch.setattr(dense_cases, "MOST_PATCHES", 1)
+    assert all(
+        found.turn is None
+        for found in dense.find_products(program, may_turn=dense_cases.can_be_tried)
+    )
 
 
 @pytest.mark.parametrize("kernel", [(3, 3), (48, 48), (120, 120)])
@@ -702,7 +710,7 @@ def test_kernels_of_any_size_are_turned_in_small_cases_or_none(
     """Without padding of the image, that of its gradient is the widest."""
     pads = tuple(extent - 1 for extent in kernel) * 2 if is_padded else (0, 0, 0, 0)
     try:
-        cases = list(dense.turn_cases(make_gradient(kernel, pads)))
+        cases = list(dense_cases.turn_cases(make_gradient(kernel, pads)))
     except GraphError:
         assert kernel == (120, 120)
         return

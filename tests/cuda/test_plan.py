@@ -16,6 +16,7 @@ from tests.engines.steps import make_step
 from vtrain.engines.cuda import arena
 from vtrain.engines.cuda.arena import ALIGNMENT, Lifetime
 from vtrain.engines.cuda.dense import find_products
+from vtrain.engines.cuda.dense_cases import can_be_tried
 from vtrain.engines.cuda.fuse import POINTWISE, find_chains
 from vtrain.engines.cuda.kernels import Kernels
 from vtrain.engines.cuda.launch import Scratch
@@ -246,7 +247,11 @@ def test_value_functions_take_what_chains_give_them(op: str) -> None:
 
 def test_gradients_of_images_are_convolutions_where_windows_move_by_one_pixel() -> None:
     graph = make_step("cnn").graph
-    turned = [product for product in find_products(Program(graph)) if product.turn is not None]
+    turned = [
+        product
+        for product in find_products(Program(graph), may_turn=can_be_tried)
+        if product.turn is not None
+    ]
     names = [[graph.nodes[node].name for node in product.nodes] for product in turned]
     assert names == [
         ["c3/acc/grad_a", "c3/patches/grad_in", "m1/grad"],
@@ -258,7 +263,7 @@ def test_gradients_of_images_are_convolutions_where_windows_move_by_one_pixel() 
             graph = replace_node(
                 graph, at, Node(node.name, node.op, attrs, node.inputs, node.outputs)
             )
-    assert not any(product.turn for product in find_products(Program(graph)))
+    assert not any(product.turn for product in find_products(Program(graph), may_turn=can_be_tried))
 
 
 def test_a_turned_convolution_stays_within_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,9 +280,11 @@ def test_a_turned_convolution_stays_within_the_law(monkeypatch: pytest.MonkeyPat
         changed = Node(found.name, found.op, attrs, found.inputs, found.outputs)
         graph = replace_node(graph, other, changed)
     program = Program(graph)
-    assert [product.turn is not None for product in find_products(program)].count(True) == 1
+    assert [
+        product.turn is not None for product in find_products(program, may_turn=can_be_tried)
+    ].count(True) == 1
     monkeypatch.setattr(layout, "MAX_ELEMENTS", 2 * most - 1)
-    assert not any(product.turn for product in find_products(program))
+    assert not any(product.turn for product in find_products(program, may_turn=can_be_tried))
 
 
 def test_every_operator_has_a_readable_kernel() -> None:

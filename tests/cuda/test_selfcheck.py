@@ -18,7 +18,7 @@ import pytest
 
 from tests.cuda.host_device import HostDevice
 from tests.engines.steps import Step, make_step
-from vtrain.engines.cuda import dense, fuse, gemm, kernels, lowering, sources
+from vtrain.engines.cuda import dense, dense_cases, fuse, gemm, kernels, lowering, sources
 from vtrain.engines.cuda.device import Call, DeviceInfo
 from vtrain.engines.cuda.kernels import CASES, Kernels
 from vtrain.engines.cuda.launch import DTYPE_CODES, Constant, Launch
@@ -82,7 +82,7 @@ def run(step: Step, session: CudaSession, steps: int = 6) -> None:
 def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products are tried on few terms."""
     for name in ("SMALL", "WHOLE"):
-        monkeypatch.setattr(dense, name, (5, 9, 6))
+        monkeypatch.setattr(dense_cases, name, (5, 9, 6))
 
 
 def open_on(device: HostDevice, step: Step, folder: Path | None = None) -> CudaSession:
@@ -267,7 +267,7 @@ def test_long_products_of_windows_are_split(
         (Node("out", "rescale", narrow, (), (TensorType("i16", (), 0, 0, 0),)),),
     )
     architecture = "sm_90a" if "wgmma" in kernel else "sm_80"
-    case = dense.long_case(
+    case = dense_cases.long_case(
         form,
         partial(gemm.plan_matmul, architecture=architecture, processors=1 << 20, least_products=0),
     )
@@ -525,9 +525,9 @@ def test_windows_are_tried_in_whole_packs_and_tiles(
     def plan(a: gemm.Factor, b: gemm.Factor, epilogue: gemm.Epilogue) -> None:
         tried.extend((a, b))
 
-    assert dense.whole_case(form, plan) is None
+    assert dense_cases.whole_case(form, plan) is None
     for factor in tried:
-        assert factor.inner >= dense.WHOLE[1]
+        assert factor.inner >= dense_cases.WHOLE[1]
         assert factor.extent >= gemm.TILE or pack == 1
     windows = tried[operand].windows
     assert windows is not None
@@ -844,7 +844,7 @@ def test_chains_are_tried_in_place() -> None:
 def test_what_turns_a_kernel_is_tried(kernel: tuple[int, int], host_device: HostDevice) -> None:
     down, across = kernel
     product = make_gradient(kernel, (down - 1, 0, 0, across - 1))
-    [case] = dense.turn_cases(product)
+    [case] = dense_cases.turn_cases(product)
     assert agrees(host_device, case)
     device = BrokenDevice((dense.TURN,), 6)
     assert not agrees(device, case)
@@ -970,7 +970,7 @@ def test_every_way_to_launch_a_product_is_tried(
 ) -> None:
     """What the self-check launches for a form goes where the launches of a plan for it go."""
     for name in ("boundary_values", "_draw"):
-        monkeypatch.setattr(dense, name, lambda tensor, seed: np.zeros(1))
+        monkeypatch.setattr(dense_cases, name, lambda tensor, seed: np.zeros(1))
     device = HostDevice(architecture=architecture)
     chosen = Kernels(device)
     cases: dict[str, list[Case]] = {}
@@ -983,7 +983,7 @@ def test_every_way_to_launch_a_product_is_tried(
             continue
         choice = gemm.find_choice(launches)
         subjects = {subject.name: subject for subject in chosen.product_subjects([form])}
-        kind = make_kind((dense.describe(form, launches), choice.is_turned))
+        kind = make_kind((dense_cases.describe(form, launches), choice.is_turned))
         name = f"{choice.kernel}:{kind}"
         assert name in subjects
         # A verdict serves all forms of the kind: the first of them has to do for each.

@@ -15,7 +15,7 @@ from tests.engines.steps import CENTRED, Step, make_step
 from tests.tasks import make_tiny_task
 from vtrain.engines.base import Session, Snapshot, SnapshotSession, State
 from vtrain.engines.cpu import CpuSession
-from vtrain.engines.cuda import dense
+from vtrain.engines.cuda import dense_cases
 from vtrain.engines.cuda import session as session_module
 from vtrain.engines.cuda.device import Call, Device
 from vtrain.engines.cuda.kernels import Kernels
@@ -642,8 +642,8 @@ def make_lopsided_step() -> Step:
 
 
 def test_lopsided_convolutions_follow_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dense, "SMALL", (5, 20, 9))
-    monkeypatch.setattr(dense, "SMALL_IMAGE", (1, 3, 4, 2))
+    monkeypatch.setattr(dense_cases, "SMALL", (5, 20, 9))
+    monkeypatch.setattr(dense_cases, "SMALL_IMAGE", (1, 3, 4, 2))
     step = make_lopsided_step()
     device = HostDevice()
     session = CudaSession(
@@ -667,8 +667,8 @@ def test_steps_on_tensor_cores_follow_the_law(
     kind: str, architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every product, however small, on emulated tensor cores, with bias, rescale and relu."""
-    monkeypatch.setattr(dense, "SMALL", (5, 20, 9))
-    monkeypatch.setattr(dense, "SMALL_IMAGE", (1, 3, 4, 2))
+    monkeypatch.setattr(dense_cases, "SMALL", (5, 20, 9))
+    monkeypatch.setattr(dense_cases, "SMALL_IMAGE", (1, 3, 4, 2))
     step = make_step(kind, batch=3, margin=0)
     device = HostDevice(architecture=architecture)
     kernels = Kernels(device, least_products=0)

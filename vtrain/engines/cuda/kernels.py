@@ -15,11 +15,13 @@ from vtrain.engines.cuda.dense import (
     PlanProduct,
     Product,
     as_node,
+    find_absorbed,
+    find_products,
+)
+from vtrain.engines.cuda.dense_cases import (
     can_be_tried,
     describe,
     describe_way,
-    find_absorbed,
-    find_products,
     finish_cases,
     large_cases,
     long_case,
@@ -267,7 +269,8 @@ class Kernels:
 
     def _find_products(self, program: Program) -> list[Product]:
         """Those that small products can show to be right; readable kernels do others."""
-        found = find_products(program, turns=TURN not in self.disabled)
+        turns = TURN not in self.disabled
+        found = find_products(program, may_turn=lambda found: turns and can_be_tried(found))
         for product in found:
             name = product.form.matmul.name
             if not can_be_tried(product) and name not in self._untried:

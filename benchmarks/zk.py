@@ -72,8 +72,8 @@ from vtrain.prove.kzg import CommitKey
 from vtrain.prove.prover import prove
 from vtrain.prove.runs import StepSource, read_run
 from vtrain.prove.srs import generate_srs
-from vtrain.prove.step import build_step_circuit
-from vtrain.prove.tiles import (
+from vtrain.prove.steps.circuits import build_step_circuit
+from vtrain.prove.tiles.circuits import (
     GATE_REACH,
     MAX_SHIFTS,
     SOFTMAX_TILES,
@@ -87,7 +87,8 @@ from vtrain.prove.tiles import (
     rescale_parameters,
     softmax_parameters,
 )
-from vtrain.prove.tiling import COMBINATION, LINEAR, StepFacts, Tiling
+from vtrain.prove.tiles.statements import COMBINATION, LINEAR, StepFacts
+from vtrain.prove.tiles.tiling import Tiling
 from vtrain.prove.verifier import Expansion, read_commitments, verify
 from vtrain.spec.number import SATURATION, rs_int, saturate_int
 from vtrain.train.data import IdxSource, gather_batch

@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vtrain.prove import tiles
 from vtrain.prove.circuit import ANSWERS, COLUMNS, Circuit
 from vtrain.prove.ezkl_adapter import EZKL_VERSION, Limits
 from vtrain.prove.keys import (
@@ -26,6 +25,7 @@ from vtrain.prove.keys import (
     load_verifying_key,
     pin,
 )
+from vtrain.prove.tiles import circuits
 
 HERE = Path(__file__).resolve().parent
 KEYS = HERE / "keys.json"
@@ -46,9 +46,9 @@ class Entry:
 
 def find_entries() -> Iterator[Entry]:
     """Every circuit over tiles."""
-    for name, build in tiles.TILE_CIRCUITS.items():
+    for name, build in circuits.TILE_CIRCUITS.items():
         text = inspect.getdoc(_unwrap(build)) or ""
-        yield Entry(name, tiles.build_tile_circuit(name), tiles.TILE_K, text)
+        yield Entry(name, circuits.build_tile_circuit(name), circuits.TILE_K, text)
 
 
 def _unwrap(build: Callable[..., Any]) -> Callable[..., Any]:

@@ -31,7 +31,7 @@ from vtrain.attest.claims import compute_claim_digest
 from vtrain.attest.keys import load_key
 from vtrain.demo.cheats import alter_gradient, train_falsely
 from vtrain.prove.kzg import CommitKey
-from vtrain.prove.proof_files import Statement, proof_path
+from vtrain.prove.proof_files import Item, proof_path
 from vtrain.prove.runs import read_run
 from vtrain.train.task import compile_task, load_task
 from vtrain.wire.bundle import decode_bundle, encode_bundle
@@ -42,7 +42,7 @@ K = "17"
 
 def pass_off(honest: Path, false: Path, step: int) -> None:
     """Put the honest run's proof into the false run, stated to be of the false run."""
-    item = Statement("step", step)
+    item = Item("step", step)
     bundle = decode_bundle(proof_path(honest, item).read_bytes())
     signed = read_run(false)
     claim = signed.signed.claim

@@ -42,11 +42,12 @@ from vtrain.attest.keys import PrivateKey, load_key
 from vtrain.demo.cheats import alter_gradient, train_falsely
 from vtrain.prove.ezkl_adapter import Limits
 from vtrain.prove.kzg import CommitKey
-from vtrain.prove.proof_files import Statement, write_proof_file
+from vtrain.prove.proof_files import Item, write_proof_file
 from vtrain.prove.runs import ProofSetup, SignedRun, read_run
-from vtrain.prove.tile_runs import TileProver, traces_path
-from vtrain.prove.tiling import StepFacts, Tiling
-from vtrain.prove.trace import draw_statements, draw_steps, sign_trace_claim
+from vtrain.prove.tiles.protocol import draw_statements, draw_steps, sign_trace_claim
+from vtrain.prove.tiles.prover import TileProver, traces_path
+from vtrain.prove.tiles.statements import StepFacts
+from vtrain.prove.tiles.tiling import Tiling
 from vtrain.train.signed import read_kzg_record
 from vtrain.train.task import compile_task, load_task
 from vtrain.wire import structs
@@ -117,7 +118,7 @@ def pass_off(
     wrong = find_false(honest, false, step)
     second = search(lambda seed: seed != first and draw(seed) in wrong)
     say(f"{len(wrong)} of {len(prover.tiling)} statements about step {step} are false")
-    item = Statement("tile", step, draw(second))
+    item = Item("tile", step, draw(second))
     proof = prover.prove(item)
     path = traces_path(false.paths.root)
     path.parent.mkdir()

@@ -35,11 +35,12 @@ from vtrain.prove.ezkl_adapter import Call as EzklCall
 from vtrain.prove.ezkl_adapter import require_extra, run_ezkl
 from vtrain.prove.jobs import JobQueue
 from vtrain.prove.keys import Keys, PinnedCircuit, pin
-from vtrain.prove.proof_files import Statement
+from vtrain.prove.proof_files import Item
 from vtrain.prove.runs import StepProver, read_run
-from vtrain.prove.tile_runs import TileProver
-from vtrain.prove.tiles import build_tile_circuit
-from vtrain.prove.tiling import COMBINATION, StepFacts, Tiling
+from vtrain.prove.tiles.circuits import build_tile_circuit
+from vtrain.prove.tiles.prover import TileProver
+from vtrain.prove.tiles.statements import COMBINATION, StepFacts
+from vtrain.prove.tiles.tiling import Tiling
 from vtrain.train.data import build_samples, gather_batch
 from vtrain.train.task import CompiledTask
 from vtrain.wire.batches import encode_batches
@@ -127,7 +128,7 @@ def prove(monkeypatch: pytest.MonkeyPatch, bundle: ProofBundle) -> list[int]:
     """The steps that a prover was asked for; it hands out the proof of step 5 for each."""
     asked: list[int] = []
 
-    def stand_in(prover: StepProver, item: Statement, *more: Any) -> bytes:
+    def stand_in(prover: StepProver, item: Item, *more: Any) -> bytes:
         asked.append(item.step)
         return encode_bundle(bundle)
 
@@ -181,7 +182,7 @@ def test_a_step_that_cannot_be_proven_leaves_the_others(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail(prover: StepProver, item: Statement, *more: Any) -> bytes:
+    def fail(prover: StepProver, item: Item, *more: Any) -> bytes:
         if item.step == 6:
             raise ProverError("the process died", where="prove")
         return encode_bundle(bundle)
@@ -267,7 +268,7 @@ def test_fewer_steps_than_were_to_be_drawn(
 def test_stages_are_told_where_there_is_no_terminal(
     call: Call, run: Path, srs: Path, bundle: ProofBundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stand_in(prover: StepProver, item: Statement, progress: Any, cancelled: Any) -> bytes:
+    def stand_in(prover: StepProver, item: Item, progress: Any, cancelled: Any) -> bytes:
         for number, stage in enumerate(("witness", "witness", "prove", "verify", "verify")):
             progress(stage, number, 4)
         return encode_bundle(bundle)
@@ -285,7 +286,7 @@ def test_too_little_time_is_no_reason_to_try_again(
 ) -> None:
     asked = []
 
-    def fail(prover: StepProver, item: Statement, *more: Any) -> bytes:
+    def fail(prover: StepProver, item: Item, *more: Any) -> bytes:
         asked.append(item.step)
         slow = EzklCall("gen_srs", {"srs_path": str(run / "big"), "logrows": 20})
         run_ezkl([slow], replace(prover._setup.limits, seconds=prover._setup.limits.seconds / 10))
@@ -332,7 +333,7 @@ def test_jobs_of_workers_that_are_not_heard_of(call: Call, run: Path) -> None:
     run_id = read_run(run).signed.claim.run_id
     url, now = f"sqlite:///{run}/proofs/jobs.db", time.time_ns() // 1_000_000
     with JobQueue(url, now=lambda: now - 95_000) as queue:
-        queue.add(run_id, [Statement("step", 5)])
+        queue.add(run_id, [Item("step", 5)])
         assert queue.take("ann") is not None
     code, out, _ = call("prove", "jobs", run, "--json")
     (job,) = json.loads(out)["taken"]
@@ -375,7 +376,7 @@ def test_prove_does_what_it_is_asked_for(
     waits = pace_work(monkeypatch, lambda: pytest.fail("there is nothing to wait for"))
     run_id = read_run(run).signed.claim.run_id
     with open_queue(run) as queue:
-        queue.add(run_id, [Statement("step", step) for step in (1, 2)])
+        queue.add(run_id, [Item("step", step) for step in (1, 2)])
         code, _, err = call("prove", run, "--srs", srs, "--steps", 5)
         assert (code, prove) == (0, [5])
         assert f"2 more, asked for before, wait: `vtrain prove jobs {run} --cancel` drops" in err
@@ -394,7 +395,7 @@ def test_prove_says_whom_it_waits_for_and_who_made_what(
 ) -> None:
     run_id = read_run(run).signed.claim.run_id
     with open_queue(run) as queue:
-        queue.add(run_id, [Statement("step", 6)])
+        queue.add(run_id, [Item("step", 6)])
         theirs = queue.take("bob\n:1", 3600.0)
         assert theirs is not None
         waits = pace_work(monkeypatch, lambda: len(waits) == 2 and queue.finish(theirs, b"proof"))
@@ -412,7 +413,7 @@ def test_sigterm_interrupts_and_cleans_up(
 ) -> None:
     cleaned = []
 
-    def stand_in(prover: StepProver, item: Statement, *more: Any) -> bytes:
+    def stand_in(prover: StepProver, item: Item, *more: Any) -> bytes:
         try:
             signal.raise_signal(signal.SIGTERM)
         finally:
@@ -450,7 +451,7 @@ def test_a_queue_that_is_not_there(call: Call, run: Path, srs: Path, prove: list
     code, out, _ = call("prove", "work", run, "--srs", srs, "--once", *url)
     assert (code, out) == (0, "0 proofs made\n")
     with JobQueue(url[1]) as queue:
-        queue.add(read_run(run).signed.claim.run_id, [Statement("step", 6)])
+        queue.add(read_run(run).signed.claim.run_id, [Item("step", 6)])
     code, out, _ = call("prove", "work", run, "--srs", srs, "--once", *url)
     assert (code, out) == (0, "1 proof made\n")
 

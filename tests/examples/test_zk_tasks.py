@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 import pytest
 
-from vtrain.prove.tiles import TILE_CIRCUITS, TILE_K
-from vtrain.prove.tiling import COMBINATION, StepFacts, Tiling
+from vtrain.prove.tiles.circuits import TILE_CIRCUITS, TILE_K
+from vtrain.prove.tiles.statements import COMBINATION, StepFacts
+from vtrain.prove.tiles.tiling import Tiling
 from vtrain.train.task import TaskFile, compile_task, load_task, profile_task
 
 

@@ -48,9 +48,11 @@ from vtrain.ops import TABLE
 from vtrain.ops.base import LeafRule
 from vtrain.ops.facets import GUIDE, LACKS, Facet, find_reason
 from vtrain.ops.leaf import finish
-from vtrain.prove import step, tiling
-from vtrain.prove.step import AFTER, LOSS
-from vtrain.prove.tiling import Tile, TileContents, TileStatement
+from vtrain.prove.steps import emit as step_emit
+from vtrain.prove.steps.builder import AFTER, LOSS
+from vtrain.prove.tiles import emit as tile_emit
+from vtrain.prove.tiles.grid import cut_block
+from vtrain.prove.tiles.statements import Tile, TileContents, TileStatement
 from vtrain.spec.number import NUMPY_DTYPES
 from vtrain.wire.graph import Node, Ref, StepGraph, TensorType, encode_node
 
@@ -362,7 +364,7 @@ def _check_import(op: str) -> Complaints:
 
 
 def _has_tiles(op: str) -> bool:
-    return op in tiling._EMITTERS
+    return op in tile_emit.EMITTERS
 
 
 def _distinct(inputs: list[Array]) -> bool:
@@ -423,7 +425,7 @@ def _check_tiles_of(cut: _Cut, index: int, node: Node) -> Complaints:
         yield f"says what the law does not: {cut.false[node.name]} is false of {node.name}"
     value, output = cut.tiling.outputs[index], cut.contents.output(index)
     for block in range(value.grid.count):
-        expected = tiling.cut_block(output, value.grid, block)
+        expected = cut_block(output, value.grid, block)
         if not np.array_equal(cut.contents.combine(value.at(block)), expected):
             yield f"makes other tiles than the law of {node.name}"
             return
@@ -438,7 +440,7 @@ def _check_tiles_of(cut: _Cut, index: int, node: Node) -> Complaints:
 
 
 def _has_step(op: str) -> bool:
-    return op in step._EMITTERS
+    return op in step_emit.EMITTERS
 
 
 def _check_step(op: str) -> Complaints:

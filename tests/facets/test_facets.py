@@ -10,7 +10,8 @@ from tests.facets import checks
 from tests.facets.checks import find_complaints
 from vtrain.ops import TABLE
 from vtrain.ops.facets import GUIDE, LACKS, Facet
-from vtrain.prove import step, tiling
+from vtrain.prove.steps import builder as steps
+from vtrain.prove.tiles import statements as tiles
 
 
 @pytest.mark.parametrize("facet", Facet, ids=lambda facet: facet.name.lower())
@@ -30,7 +31,7 @@ def test_reasons_are_of_operators_that_there_are_once() -> None:
 
 def test_operators_that_no_statement_is_about_have_a_reason() -> None:
     """What the emitters pass over is public or a hash, as the table says: nothing else."""
-    for outside, facet in ((tiling.OUTSIDE, Facet.TILES), (step._OUTSIDE, Facet.STEPS)):
+    for outside, facet in ((tiles.OUTSIDE, Facet.TILES), (steps.OUTSIDE, Facet.STEPS)):
         reasons = LACKS[facet]
         (public,) = (ops for reason, ops in reasons.items() if reason.startswith("public"))
         assert outside == set(public)

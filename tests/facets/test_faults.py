@@ -23,7 +23,9 @@ from vtrain.graph import onnx_export, onnx_import
 from vtrain.ops import TABLE, facets
 from vtrain.ops.base import Array, Builder, Site, pointwise
 from vtrain.ops.facets import GUIDE, Facet
-from vtrain.prove import step, tiling
+from vtrain.prove.steps import emit as step_emit
+from vtrain.prove.tiles import emit as tile_emit
+from vtrain.prove.tiles.builder import TileBuilder
 from vtrain.wire.graph import Attrs, Node, Ref, TensorType
 
 Patch = pytest.MonkeyPatch
@@ -84,8 +86,8 @@ TAKEN: dict[Facet, Callable[[Patch, Path], None]] = {
     Facet.FUSION: lambda patch, folder: patch.delitem(fuse.POINTWISE, OP),
     Facet.ONNX_EXPORT: lambda patch, folder: patch.delitem(onnx_export.LOWERINGS, OP),
     Facet.ONNX_IMPORT: lambda patch, folder: patch.delitem(onnx_import._HANDLERS, "Mul"),
-    Facet.TILES: lambda patch, folder: patch.delitem(tiling._EMITTERS, OP),
-    Facet.STEPS: lambda patch, folder: patch.delitem(step._EMITTERS, OP),
+    Facet.TILES: lambda patch, folder: patch.delitem(tile_emit.EMITTERS, OP),
+    Facet.STEPS: lambda patch, folder: patch.delitem(step_emit.EMITTERS, OP),
     Facet.VECTORS: lambda patch, folder: patch.setattr(checks, "VECTORS", folder),
     Facet.DOCS: lambda patch, folder: _take_row(patch, infer=_without_docstring),
 }
@@ -197,20 +199,20 @@ def test_a_fusion_row_without_an_operand_is_seen(monkeypatch: Patch) -> None:
 
 
 def test_tiles_of_b_b_for_a_b_are_seen(monkeypatch: Patch) -> None:
-    emit = tiling._EMITTERS[OP]
+    emit = tile_emit.EMITTERS[OP]
 
-    def of_one(s: tiling._Builder, ref: Ref, node: Node) -> Any:
+    def of_one(s: TileBuilder, ref: Ref, node: Node) -> Any:
         return emit(s, ref, replace(node, inputs=(node.inputs[1], node.inputs[1])))
 
-    monkeypatch.setitem(tiling._EMITTERS, OP, of_one)
+    monkeypatch.setitem(tile_emit.EMITTERS, OP, of_one)
     expect(Facet.TILES, "says what the law does not: mul is false of product/product")
 
 
 def test_tiles_that_no_statement_makes_are_seen(monkeypatch: Patch) -> None:
-    def commit_only(s: tiling._Builder, ref: Ref, node: Node) -> Any:
+    def commit_only(s: TileBuilder, ref: Ref, node: Node) -> Any:
         return s.commit(ref, s.own_grid(ref))
 
-    monkeypatch.setitem(tiling._EMITTERS, OP, commit_only)
+    monkeypatch.setitem(tile_emit.EMITTERS, OP, commit_only)
     expect(Facet.TILES, "")
     assert any("another value" in text for text in find_complaints(OP, Facet.TILES))
 
@@ -223,12 +225,12 @@ def test_an_operator_in_no_step_of_the_tests_is_seen(monkeypatch: Patch) -> None
 
 
 def test_a_whole_step_of_b_b_for_a_b_is_seen(monkeypatch: Patch) -> None:
-    emit = step._EMITTERS[OP]
+    emit = step_emit.EMITTERS[OP]
 
     def of_one(s: Any, ref: Ref, node: Node) -> None:
         emit(s, ref, replace(node, inputs=(node.inputs[1], node.inputs[1])))
 
-    monkeypatch.setitem(step._EMITTERS, OP, of_one)
+    monkeypatch.setitem(step_emit.EMITTERS, OP, of_one)
     expect(Facet.STEPS, "says what the law does not")
 
 
@@ -236,7 +238,7 @@ def test_a_hint_that_nothing_holds_is_seen(monkeypatch: Patch) -> None:
     def hint_only(s: Any, ref: Ref, node: Node) -> None:
         s.values[ref] = s.hint_output(ref, node)
 
-    monkeypatch.setitem(step._EMITTERS, OP, hint_only)
+    monkeypatch.setitem(step_emit.EMITTERS, OP, hint_only)
     expect(Facet.STEPS, "leaves product/product open")
 
 

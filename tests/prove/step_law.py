@@ -15,7 +15,8 @@ from vtrain.commit.kzg_layout import state_names
 from vtrain.graph.step import STEP_STATE
 from vtrain.ops import TABLE
 from vtrain.prove.circuit import Circuit, Ints
-from vtrain.prove.step import AFTER, BATCH, BEFORE, LOSS, RATE, Size, build_with
+from vtrain.prove.steps.builder import AFTER, BATCH, BEFORE, LOSS, RATE, Size
+from vtrain.prove.steps.circuits import build_with
 from vtrain.spec.number import NUMPY_DTYPES, STORAGE
 from vtrain.spec.samples import Samples
 from vtrain.wire.graph import Ref, StepGraph

@@ -21,7 +21,7 @@ from vtrain.prove.ezkl_adapter import Limits, Proof, Verification
 from vtrain.prove.keys import Keys, pin
 from vtrain.prove.kzg import CommitKey
 from vtrain.prove.runs import ProofSetup, ReadyCircuit, StepSource, make_statement, read_run
-from vtrain.prove.step import build_step_circuit
+from vtrain.prove.steps.circuits import build_step_circuit
 from vtrain.prove.verifier import commit_columns, draw_challenge
 from vtrain.train.runner import train
 from vtrain.train.task import CompiledTask

@@ -66,7 +66,7 @@ from vtrain.prove.evm import encode_bound_calldata
 from vtrain.prove.ezkl_adapter import Proof
 from vtrain.prove.runs import ProofSetup, StepSource, prepare_circuit, read_run
 from vtrain.prove.srs import generate_srs
-from vtrain.prove.tile_runs import TracePin
+from vtrain.prove.tiles.prover import TracePin
 from vtrain.report.json import report_to_dict
 from vtrain.report.terminal import print_report
 from vtrain.train.layout import RunPaths

@@ -59,7 +59,8 @@ from vtrain.prove.ezkl_adapter import (
 )
 from vtrain.prove.keys import Keys, count_blocks, load_keys, pin
 from vtrain.prove.prover import prove
-from vtrain.prove.step import AFTER, BATCH, BEFORE, LOSS, RATE, build_step_circuit
+from vtrain.prove.steps.builder import AFTER, BATCH, BEFORE, LOSS, RATE
+from vtrain.prove.steps.circuits import build_step_circuit
 from vtrain.prove.verifier import commit_vector
 
 pytest.importorskip("pyrevm", reason="pyrevm has no wheel for this Python")

@@ -16,7 +16,7 @@ from vtrain.ops import TABLE
 from vtrain.prove import gadgets
 from vtrain.prove.circuit import Circuit, CircuitBuilder, Ints, Tensor
 from vtrain.prove.ezkl_adapter import SCALAR_FIELD
-from vtrain.prove.tiles import TILE_SPAN
+from vtrain.prove.tiles.circuits import TILE_SPAN
 from vtrain.spec.number import SATURATION, STORAGE, log2_q16, rs_int, saturate_int
 
 FULL = 1 << 16

@@ -50,9 +50,9 @@ from vtrain.prove.jobs import (
 )
 from vtrain.prove.jobs import jobs as job_table
 from vtrain.prove.proof_files import (
-    Statement,
-    decode_statement,
-    encode_statement,
+    Item,
+    decode_item,
+    encode_item,
     find_missing,
     proof_path,
     read_proof_file,
@@ -87,8 +87,8 @@ class Hands:
         return Pace(patience=patience, wait=self.wait)
 
 
-def steps(*numbers: int) -> list[Statement]:
-    return [Statement("step", number) for number in numbers]
+def steps(*numbers: int) -> list[Item]:
+    return [Item("step", number) for number in numbers]
 
 
 @pytest.fixture(scope="session")
@@ -161,7 +161,7 @@ def test_a_statement_of_a_run_is_added_once(queue: JobQueue) -> None:
 
 
 def test_adding_at_the_same_time_makes_no_job_twice(url: str) -> None:
-    statements = [Statement("tile", 5, index) for index in range(600)]
+    statements = [Item("tile", 5, index) for index in range(600)]
     orders = [statements, statements[::-1]] * 3
     with JobQueue(url) as queue, ThreadPoolExecutor(6) as pool:
         numbers = list(pool.map(lambda order: queue.add(RUN, order), orders))
@@ -173,15 +173,13 @@ def test_adding_at_the_same_time_makes_no_job_twice(url: str) -> None:
 @pytest.mark.parametrize(
     ("statement", "where"),
     [
-        (Statement("step", 0), "statement.step"),
-        (Statement("tile", 1, -1), "statement.index"),
-        (Statement("step", 1, 1), "statement.index"),
-        (Statement("node", 1), "statement.kind"),  # type: ignore[arg-type]
+        (Item("step", 0), "statement.step"),
+        (Item("tile", 1, -1), "statement.index"),
+        (Item("step", 1, 1), "statement.index"),
+        (Item("node", 1), "statement.kind"),  # type: ignore[arg-type]
     ],
 )
-def test_what_is_no_statement_is_not_added(
-    queue: JobQueue, statement: Statement, where: str
-) -> None:
+def test_what_is_no_statement_is_not_added(queue: JobQueue, statement: Item, where: str) -> None:
     with pytest.raises(EncodingError) as caught:
         queue.add(RUN, [*steps(1), statement])
     assert caught.value.where == where
@@ -191,24 +189,24 @@ def test_what_is_no_statement_is_not_added(
 
 
 def test_encoding_of_statements_is_pinned() -> None:
-    assert encode_statement(Statement("step", 7)).hex() == "a2646b696e6464737465706473746570" + "07"
-    tile = Statement("tile", 2**48, 300)
-    assert encode_statement(tile).hex() == (
+    assert encode_item(Item("step", 7)).hex() == "a2646b696e6464737465706473746570" + "07"
+    tile = Item("tile", 2**48, 300)
+    assert encode_item(tile).hex() == (
         "a3646b696e646474696c6564737465701b000100000000000065696e64657819012c"
     )
-    for statement in (tile, Statement("step", 7), Statement("tile", 1, 0)):
-        assert decode_statement(encode_statement(statement)) == statement
+    for statement in (tile, Item("step", 7), Item("tile", 1, 0)):
+        assert decode_item(encode_item(statement)) == statement
     with pytest.raises(EncodingError, match="more than 64"):
-        decode_statement(bytes(65))
+        decode_item(bytes(65))
 
 
 # --- taking, finishing, failing
 
 
 def test_from_waiting_to_done(queue: JobQueue, hands: Hands) -> None:
-    (number,) = queue.add(RUN, [Statement("tile", 8, 3)])
+    (number,) = queue.add(RUN, [Item("tile", 8, 3)])
     job = take(queue, "ann")
-    assert (job.number, job.run_id, job.statement) == (number, RUN, Statement("tile", 8, 3))
+    assert (job.number, job.run_id, job.statement) == (number, RUN, Item("tile", 8, 3))
     assert (job.attempt, job.most) == (1, 3)
     assert queue.take("bob") is None
     assert queue.heartbeat(job, JobProgress("prove\0\n", 2, 7)) == "held"
@@ -217,7 +215,7 @@ def test_from_waiting_to_done(queue: JobQueue, hands: Hands) -> None:
     assert not queue.is_settled(RUN)
     assert queue.finish(job, b"\0proof")
     assert queue.finish(job, b"\0proof"), "the answer to the first call may have been lost"
-    assert list(queue.results(RUN)) == [(Statement("tile", 8, 3), b"\0proof")]
+    assert list(queue.results(RUN)) == [(Item("tile", 8, 3), b"\0proof")]
     assert list(queue.results(OTHER)) == []
     assert queue.take("bob") is None
     assert queue.is_settled(RUN)
@@ -226,9 +224,9 @@ def test_from_waiting_to_done(queue: JobQueue, hands: Hands) -> None:
 
 def test_jobs_of_one_run_and_of_some_kinds(queue: JobQueue) -> None:
     queue.add(OTHER, steps(1))
-    queue.add(RUN, [*steps(1), Statement("tile", 1, 0)])
+    queue.add(RUN, [*steps(1), Item("tile", 1, 0)])
     assert queue.take("ann", run_id=bytes(31) + b"\1") is None
-    assert take(queue, run_id=RUN, kinds=["tile"]).statement == Statement("tile", 1, 0)
+    assert take(queue, run_id=RUN, kinds=["tile"]).statement == Item("tile", 1, 0)
     assert queue.take("ann", run_id=RUN, kinds=["tile"]) is None
     assert take(queue, run_id=RUN).run_id == RUN
     assert queue.take("ann", run_id=RUN) is None
@@ -295,7 +293,7 @@ def test_results_are_read_in_pages_and_only_those_wanted(queue: JobQueue) -> Non
     queue.add(RUN, steps(*range(1, 1002)))
     spoil_all_done(queue)
     found = list(queue.results(RUN, lambda statement: statement.step % 500 < 2))
-    assert found == [(Statement("step", n), b"bundle") for n in (1, 500, 501, 1000, 1001)]
+    assert found == [(Item("step", n), b"bundle") for n in (1, 500, 501, 1000, 1001)]
 
 
 def spoil_all_done(queue: JobQueue) -> None:
@@ -320,7 +318,7 @@ def test_an_expired_lease_is_taken_by_another(queue: JobQueue, hands: Hands) -> 
     assert not queue.give_back(lost)
     assert queue.finish(job, b"in time")
     assert not queue.finish(lost, b"later still")
-    assert list(queue.results(RUN)) == [(Statement("step", 1), b"in time")]
+    assert list(queue.results(RUN)) == [(Item("step", 1), b"in time")]
 
 
 def test_the_age_of_a_lease_is_told(queue: JobQueue, hands: Hands) -> None:
@@ -417,7 +415,7 @@ def start(url: str, name: str, mode: str) -> subprocess.Popen[str]:
 
 
 def test_processes_and_threads_do_each_of_200_jobs_once(url: str) -> None:
-    statements = [Statement("tile", 1, index) for index in range(200)]
+    statements = [Item("tile", 1, index) for index in range(200)]
     done: list[int] = []
 
     def handler(job: Job, progress: Progress, cancelled: threading.Event) -> bytes:
@@ -532,7 +530,7 @@ def test_lost_in_flight(queue: JobQueue, hands: Hands) -> None:
 
     pace = Pace(wait=lambda event, seconds: beat.wait(DEADLINE))
     assert work(queue, handler, once=True, pace=pace) == 0
-    assert list(queue.results(RUN)) == [(Statement("step", 1), b"of bob")]
+    assert list(queue.results(RUN)) == [(Item("step", 1), b"of bob")]
 
 
 def test_progress_is_told(queue: JobQueue, hands: Hands) -> None:
@@ -734,10 +732,10 @@ def test_a_postgres_that_refuses_and_comes_back(postgres: PostgresServer, hands:
     [
         ("statement", b"", "statement: byte 0: an item is missing"),
         ("statement", b"\xff" * 9, "statement: byte 0"),
-        ("statement", encode_statement(Statement("step", 1)) + b"\0", "trailing bytes"),
+        ("statement", encode_item(Item("step", 1)) + b"\0", "trailing bytes"),
         ("statement", bytes.fromhex("a2646b696e6464737465706473746570") + b"\0", "statement.step"),
         ("statement", bytes(65), "more than 64"),
-        ("statement", encode_statement(Statement("tile", 1, 1)), "kind: is not that"),
+        ("statement", encode_item(Item("tile", 1, 1)), "kind: is not that"),
         ("run_id", bytes(31), "run_id: has 31 bytes"),
         ("most", -1, "most: is no count"),
     ],
@@ -750,7 +748,7 @@ def test_a_job_that_holds_what_none_can(
     spoil(url, column, value)
     queue.add(OTHER, steps(2))
     # Its taker gets the next one; what is wrong is told.
-    assert take(queue).statement == Statement("step", 2)
+    assert take(queue).statement == Item("step", 2)
     with pytest.raises(EncodingError, match=what) as caught:
         queue.status(run_id)
     assert caught.value.where.startswith(f"job {number}.")
@@ -801,7 +799,7 @@ def test_a_job_of_more_attempts_than_it_has(url: str, queue: JobQueue) -> None:
     queue.add(RUN, steps(1))
     spoil(url, "attempts", 2**31 - 1)
     queue.add(RUN, steps(2))
-    assert take(queue).statement == Statement("step", 2)
+    assert take(queue).statement == Item("step", 2)
     count(queue, failed=1, taken=1)
 
 
@@ -871,8 +869,8 @@ def test_a_view_in_place_of_the_table(tmp_path: Path) -> None:
 
 
 def test_paths_of_proofs(tmp_path: Path) -> None:
-    assert proof_path(tmp_path, Statement("step", 50)) == tmp_path / "proofs/step-000000000050.cbor"
-    tile = proof_path(tmp_path, Statement("tile", 50, 7))
+    assert proof_path(tmp_path, Item("step", 50)) == tmp_path / "proofs/step-000000000050.cbor"
+    tile = proof_path(tmp_path, Item("tile", 50, 7))
     assert tile == tmp_path / "proofs/tile-000000000050-000000000007.cbor"
 
 

@@ -23,7 +23,8 @@ from vtrain.prove.circuit import Circuit, CircuitBuilder, Ints, Tensor, Trial
 from vtrain.prove.keys import Keys, load_keys, load_verifying_key, pin
 from vtrain.prove.probe import Probed, probe_step_circuit
 from vtrain.prove.runs import StepValues, prepare_circuit
-from vtrain.prove.step import STEP_CIRCUITS, Size, build_step_circuit, build_with
+from vtrain.prove.steps.builder import Size
+from vtrain.prove.steps.circuits import STEP_CIRCUITS, build_step_circuit, build_with
 
 Real = tuple[Mapping[str, Any], Mapping[str, Ints]]
 LARGE = Size(3, 2**30)

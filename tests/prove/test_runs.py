@@ -32,7 +32,7 @@ from vtrain.errors import (
     VtrainError,
 )
 from vtrain.prove import runs as module
-from vtrain.prove.proof_files import Statement
+from vtrain.prove.proof_files import Item
 from vtrain.prove.runs import (
     ProofSetup,
     StepDiffersError,
@@ -46,8 +46,8 @@ from vtrain.prove.runs import (
     read_run,
 )
 from vtrain.prove.srs import CEREMONY, generate_srs
-from vtrain.prove.step import STEP_CIRCUITS, build_step_circuit
-from vtrain.prove.tiles import TILE_CIRCUITS
+from vtrain.prove.steps.circuits import STEP_CIRCUITS, build_step_circuit
+from vtrain.prove.tiles.circuits import TILE_CIRCUITS
 from vtrain.prove.verifier import commit_vector
 from vtrain.train.data import gather_batch
 from vtrain.train.layout import RunPaths
@@ -361,7 +361,7 @@ def test_a_step_that_no_circuit_holds_of(
 
     monkeypatch.setattr(StepSource, "values", false)
     with pytest.raises(CircuitError, match="step 2: no circuit of step, step-clamps holds of it"):
-        prover.prove(Statement("step", 2))
+        prover.prove(Item("step", 2))
 
 
 # --- graphs that are legal, and not such as vtrain makes
@@ -425,7 +425,7 @@ def test_a_value_tied_to_nothing_is_refused(
     with pytest.raises(CircuitError, match="has no circuit: "):
         build_step_circuit(graph, K)
     claimed = [node.outputs[0] for node in graph.nodes]
-    monkeypatch.setattr("vtrain.prove.step._derive_types", lambda graph: claimed)
+    monkeypatch.setattr("vtrain.prove.steps.builder._derive_types", lambda graph: claimed)
     with pytest.raises(CircuitError, match=message):
         build_step_circuit(graph, K)
 
@@ -436,7 +436,7 @@ def test_a_giant_is_refused_before_a_tensor_is_made(monkeypatch: pytest.MonkeyPa
     at = find(graph, "relu").node
     giant = TensorType("i16", (1 << 20, 1 << 20), 8, 0, 1)
     nodes[at] = replace(nodes[at], outputs=(giant,))
-    monkeypatch.setattr("vtrain.prove.step.build_with", None)
+    monkeypatch.setattr("vtrain.prove.steps.circuits.build_with", None)
     with pytest.raises(CircuitError, match=r"a step of \d+ elements is too large for \d+ cells"):
         build_step_circuit(StepGraph(tuple(nodes)), K)
 

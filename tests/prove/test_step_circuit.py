@@ -29,18 +29,9 @@ from vtrain.ops.base import attr_int
 from vtrain.prove.circuit import Circuit, Ints
 from vtrain.prove.ezkl_adapter import SCALAR_FIELD
 from vtrain.prove.keys import count_blocks, count_usable, estimate
-from vtrain.prove.step import (
-    AFTER,
-    BATCH,
-    BEFORE,
-    LOSS,
-    MAX_INNER_COLUMNS,
-    RATE,
-    Size,
-    bound_kept_momentum,
-    build_step_circuit,
-    build_with,
-)
+from vtrain.prove.steps.builder import AFTER, BATCH, BEFORE, LOSS, RATE, Size
+from vtrain.prove.steps.circuits import MAX_INNER_COLUMNS, build_step_circuit, build_with
+from vtrain.prove.steps.emit.optimizer import bound_kept_momentum
 from vtrain.spec.number import NUMPY_DTYPES, SATURATION, STORAGE, rs, rs_int
 from vtrain.wire.graph import Node, Ref, StepGraph
 

@@ -22,7 +22,8 @@ from vtrain.prove.ezkl_adapter import SCALAR_FIELD
 from vtrain.prove.keys import count_blocks, load_keys, pin
 from vtrain.prove.prover import mock_many
 from vtrain.prove.srs import generate_srs
-from vtrain.prove.step import AFTER, BATCH, BEFORE, LOSS, build_step_circuit
+from vtrain.prove.steps.builder import AFTER, BATCH, BEFORE, LOSS
+from vtrain.prove.steps.circuits import build_step_circuit
 from vtrain.spec.number import NUMPY_DTYPES
 from vtrain.wire.graph import Ref
 

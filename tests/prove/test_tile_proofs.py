@@ -25,12 +25,13 @@ from tests.prove.test_tile_runs import (
 )
 from vtrain.attest.claims import compute_claim_digest
 from vtrain.prove.ezkl_adapter import Proof
-from vtrain.prove.proof_files import Statement, proof_path
+from vtrain.prove.proof_files import Item, proof_path
 from vtrain.prove.runs import read_run
-from vtrain.prove.tile_runs import TileCircuits, read_traces
-from vtrain.prove.tiles import LinearMap
-from vtrain.prove.tiling import LINEAR, StepFacts, TileStatement, Tiling
-from vtrain.prove.trace import draw_statements
+from vtrain.prove.tiles.circuits import LinearMap
+from vtrain.prove.tiles.protocol import draw_statements
+from vtrain.prove.tiles.prover import TileCircuits, read_traces
+from vtrain.prove.tiles.statements import LINEAR, StepFacts, TileStatement
+from vtrain.prove.tiles.tiling import Tiling
 from vtrain.prove.verifier import read_commitments
 from vtrain.train.runner import train
 from vtrain.wire import structs
@@ -50,7 +51,7 @@ class Answered:
     public: Path
     srs: Path
     second: bytes
-    statements: Mapping[str, tuple[Statement, ...]]
+    statements: Mapping[str, tuple[Item, ...]]
 
     def verdict(self, public: Path) -> tuple[str, str]:
         """The auditor's verdict, and the detail of what failed."""
@@ -58,7 +59,7 @@ class Answered:
         report = audit(public, self.srs, **options)
         return report.verdict, " ".join(check.detail for check in failed(report))
 
-    def read(self, statement: Statement) -> TileProof:
+    def read(self, statement: Item) -> TileProof:
         path = proof_path(self.public, statement)
         return structs.decode(TileProof, path.read_bytes(), path.name)
 
@@ -73,10 +74,10 @@ def answered(tmp_path_factory: pytest.TempPathFactory) -> Answered:
     prover.claim_traces(FIRST, 1, KEY)
     said, facts = read_traces(run).trace_claim, StepFacts(1, 0)
 
-    def draw(seed: bytes) -> list[tuple[str, Statement]]:
+    def draw(seed: bytes) -> list[tuple[str, Item]]:
         drawn = draw_statements(seed, said, prover.tiling, len(DRAWN))
         return [
-            (prover.tiling.statement(index, facts).circuit, Statement("tile", trace.step, index))
+            (prover.tiling.statement(index, facts).circuit, Item("tile", trace.step, index))
             for trace, index in drawn
         ]
 

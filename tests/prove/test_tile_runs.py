@@ -30,26 +30,28 @@ from vtrain.demo.cheats import skip_step, train_falsely
 from vtrain.errors import CircuitError, RunError, SignatureError, StorageError, VtrainError
 from vtrain.limits import Limits as Bounds
 from vtrain.prove import audit as audit_module
-from vtrain.prove import runs, tile_runs
+from vtrain.prove import runs
 from vtrain.prove.audit import ProofAudit, verify_proofs
 from vtrain.prove.batches import sign_batches
 from vtrain.prove.circuit import Ints
 from vtrain.prove.ezkl_adapter import Limits
 from vtrain.prove.keys import BLINDING, Keys, pin
 from vtrain.prove.kzg import CommitKey
-from vtrain.prove.proof_files import Statement, write_proof_file
+from vtrain.prove.proof_files import Item, write_proof_file
 from vtrain.prove.runs import ProofSetup, StepDiffersError, read_run
 from vtrain.prove.srs import Progress
-from vtrain.prove.tile_runs import (
+from vtrain.prove.tiles import prover as tile_prover
+from vtrain.prove.tiles.circuits import TILE_K, build_tile_circuit
+from vtrain.prove.tiles.protocol import compute_trace_claim_digest, draw_statements, draw_steps
+from vtrain.prove.tiles.prover import (
     TileCircuits,
     TileProver,
     TracePin,
     read_traces,
     traces_path,
 )
-from vtrain.prove.tiles import TILE_K, build_tile_circuit
-from vtrain.prove.tiling import TileStatement, Tiling
-from vtrain.prove.trace import compute_trace_claim_digest, draw_statements, draw_steps
+from vtrain.prove.tiles.statements import TileStatement
+from vtrain.prove.tiles.tiling import Tiling
 from vtrain.prove.verifier import commit_vector
 from vtrain.report.json import report_to_dict
 from vtrain.report.terminal import print_report
@@ -93,7 +95,7 @@ class FakeCircuits(TileCircuits):
 
 @pytest.fixture(autouse=True)
 def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tile_runs, "TileCircuits", FakeCircuits)
+    monkeypatch.setattr(tile_prover, "TileCircuits", FakeCircuits)
     monkeypatch.setattr(audit_module, "require_extra", lambda *modules: None)
 
 
@@ -147,7 +149,7 @@ def whole(trained: Path, srs: Path, tmp_path_factory: pytest.TempPathFactory) ->
     """The same run, the draws answered.  Tests copy it."""
     run = Path(shutil.copytree(trained, tmp_path_factory.mktemp("whole") / "run"))
     patch = pytest.MonkeyPatch()
-    patch.setattr(tile_runs, "TileCircuits", FakeCircuits)
+    patch.setattr(tile_prover, "TileCircuits", FakeCircuits)
     try:
         return answer(run, srs, FIRST, SECOND, DRAWN, SAMPLES)
     finally:
@@ -544,9 +546,9 @@ def test_proofs_that_are_too_long_together_are_not_held_in_memory(
     public: Path, srs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     total = sum(path.stat().st_size for path in (public / "proofs").glob("tile-*"))
-    monkeypatch.setattr(tile_runs, "LIMITS", Bounds(answer_bytes=total))
+    monkeypatch.setattr(tile_prover, "LIMITS", Bounds(answer_bytes=total))
     assert audit(public, srs).verdict == "verified"
-    monkeypatch.setattr(tile_runs, "LIMITS", Bounds(answer_bytes=total - 1))
+    monkeypatch.setattr(tile_prover, "LIMITS", Bounds(answer_bytes=total - 1))
     check_refused(audit(public, srs), f"more than {total - 1} bytes together")
 
 
@@ -657,7 +659,7 @@ def test_circuits_that_cannot_be_had_end_in_a_report(
 ) -> None:
     """The real ones, whichever is drawn first: the columns here are too short for their table; and
     for those without a table there is no memory."""
-    monkeypatch.setattr(tile_runs, "TileCircuits", TileCircuits)
+    monkeypatch.setattr(tile_prover, "TileCircuits", TileCircuits)
     monkeypatch.setattr(f"{__name__}.MEMORY", 1)
     report = audit(public, srs)
     (found,) = failed(report)
@@ -709,11 +711,11 @@ def test_a_run_that_takes_no_files_is_an_error_of_storage(
 def test_what_is_no_statement_of_the_run_is_not_proven(whole: Path, srs: Path) -> None:
     prover = open_prover(whole, srs)
     with pytest.raises(RunError, match=f"the steps 1 to {STEPS}"):
-        prover.prove(Statement("tile", STEPS + 1, 0))
+        prover.prove(Item("tile", STEPS + 1, 0))
     with pytest.raises(CircuitError, match=f"there are {len(prover.tiling)}"):
-        prover.prove(Statement("tile", 1, len(prover.tiling)))
+        prover.prove(Item("tile", 1, len(prover.tiling)))
     with pytest.raises(CircuitError, match="no statement about tiles"):
-        prover.prove(Statement("step", 1))
+        prover.prove(Item("step", 1))
 
 
 def test_a_prover_keeps_few_steps(whole: Path, srs: Path) -> None:

@@ -17,7 +17,7 @@ from vtrain.prove.circuit import Circuit, Ints
 from vtrain.prove.ezkl_adapter import SCALAR_FIELD
 from vtrain.prove.keys import BLINDING, count_blocks, count_usable, pin
 from vtrain.prove.prover import mock_many
-from vtrain.prove.tiles import (
+from vtrain.prove.tiles.circuits import (
     GATE_REACH,
     MAX_SHIFTS,
     SOFTMAX_TILES,

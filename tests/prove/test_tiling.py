@@ -21,10 +21,12 @@ from vtrain.errors import CircuitError
 from vtrain.graph.step import STEP_STATE
 from vtrain.ops import TABLE
 from vtrain.ops.layout import Window
-from vtrain.prove import tiling as tiling_module
 from vtrain.prove.circuit import Ints
-from vtrain.prove.tiles import TILE_CIRCUITS, WIDE_REACH, linear_challenge
-from vtrain.prove.tiling import (
+from vtrain.prove.tiles import statements as statements_module
+from vtrain.prove.tiles.circuits import TILE_CIRCUITS, WIDE_REACH, linear_challenge
+from vtrain.prove.tiles.emit import pool
+from vtrain.prove.tiles.grid import cut_block
+from vtrain.prove.tiles.statements import (
     COMBINATION,
     LINEAR,
     OUTSIDE,
@@ -32,10 +34,9 @@ from vtrain.prove.tiling import (
     Tile,
     TileContents,
     TileStatement,
-    Tiling,
-    cut_block,
     round_exactly,
 )
+from vtrain.prove.tiles.tiling import Tiling
 from vtrain.spec.number import SATURATION, STORAGE, rs_int
 from vtrain.wire.graph import Node, Ref, StepGraph, TensorType
 
@@ -516,9 +517,10 @@ def test_maxima_of_too_many_pixels_and_sums_of_too_many_tensors_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     graph = make_contents("pools", 8).tiling.graph
-    for name, value, message in (("MAX_WINDOW", 8, "9 pixels"), ("MAX_PARTS", 8, "9 tensors")):
+    cases = ((pool, "MAX_WINDOW", "9 pixels"), (statements_module, "MAX_PARTS", "9 tensors"))
+    for module, name, message in cases:
         with monkeypatch.context() as patch:
-            patch.setattr(tiling_module, name, value)
+            patch.setattr(module, name, 8)
             with pytest.raises(CircuitError, match=f"{message}: at most 8") as caught:
                 Tiling(graph, 8)
         assert caught.value.where in {node.name for node in graph.nodes}
@@ -532,7 +534,7 @@ def test_the_widest_maximum_is_not_too_deep() -> None:
     (window,) = {
         Window.from_attrs(node.attrs) for node in tiling.graph.nodes if node.op == "max_pool"
     }
-    assert window.area == tiling_module.MAX_WINDOW
+    assert window.area == pool.MAX_WINDOW
     last = {}
     for index in range(len(tiling)):
         statement = tiling.statement(index, honest.facts)

@@ -26,8 +26,7 @@ from vtrain.attest.keys import public_key
 from vtrain.errors import CircuitError, EncodingError, RunError, SignatureError
 from vtrain.prove.ezkl_adapter import Verification
 from vtrain.prove.kzg import CommitKey
-from vtrain.prove.tiling import COMBINATION, Tile, TileContents, TileStatement
-from vtrain.prove.trace import (
+from vtrain.prove.tiles.protocol import (
     LoggedStep,
     TileAudit,
     TileChances,
@@ -40,6 +39,7 @@ from vtrain.prove.trace import (
     verify_tile_answer,
     verify_trace_claim,
 )
+from vtrain.prove.tiles.statements import COMBINATION, Tile, TileContents, TileStatement
 from vtrain.prove.verifier import commit_vector
 from vtrain.spec.domains import TILES
 from vtrain.wire import structs

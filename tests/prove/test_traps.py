@@ -42,8 +42,8 @@ from vtrain.prove.ezkl_adapter import (
     verify_proof,
 )
 from vtrain.prove.srs import check_srs, generate_srs
-from vtrain.prove.step import STEP_CIRCUITS, build_step_circuit
-from vtrain.prove.tiles import TILE_CIRCUITS, build_tile_circuit
+from vtrain.prove.steps.circuits import STEP_CIRCUITS, build_step_circuit
+from vtrain.prove.tiles.circuits import TILE_CIRCUITS, build_tile_circuit
 from vtrain.wire.proof import LEAST_STEP_K
 
 K = 8

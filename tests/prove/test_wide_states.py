@@ -19,7 +19,8 @@ from vtrain.graph.legality import check_graph
 from vtrain.ops import TABLE
 from vtrain.ops.base import attr_int
 from vtrain.prove.circuit import Ints
-from vtrain.prove.step import AFTER, BATCH, BEFORE, RATE, Size, build_with
+from vtrain.prove.steps.builder import AFTER, BATCH, BEFORE, RATE, Size
+from vtrain.prove.steps.circuits import build_with
 from vtrain.spec.number import rs_int
 from vtrain.wire.graph import Attrs, Node, Ref, StepGraph
 

@@ -9,14 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from vtrain.ops import TABLE
-from vtrain.prove.tiles import GATE_REACH
-from vtrain.prove.tiling import (
-    COMBINATION,
-    LINEAR,
-    TileContents,
-    TileStatement,
-    apply_map,
-)
+from vtrain.prove.tiles.circuits import GATE_REACH
+from vtrain.prove.tiles.grid import apply_map
+from vtrain.prove.tiles.statements import COMBINATION, LINEAR, TileContents, TileStatement
 from vtrain.spec.number import rs_int, saturate_int
 
 Array = npt.NDArray[Any]

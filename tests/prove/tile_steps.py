@@ -32,7 +32,8 @@ from vtrain.graph.step import (
     emit_step,
 )
 from vtrain.ops.layout import Window
-from vtrain.prove.tiling import StepFacts, Tile, TileContents, Tiling
+from vtrain.prove.tiles.statements import StepFacts, Tile, TileContents
+from vtrain.prove.tiles.tiling import Tiling
 from vtrain.spec.samples import Samples
 from vtrain.train.data import build_samples
 from vtrain.wire.graph import StepGraph

@@ -51,8 +51,8 @@ def command(run: Path, out: Path | None, as_json: bool) -> None:
         **({"kzg_root": claim.kzg_root.hex()} if claim.kzg_root else {}),
     }
     if os.path.lexists(run / "proofs" / "traces.cbor"):
-        from vtrain.prove.tile_runs import read_traces
-        from vtrain.prove.trace import compute_trace_claim_digest, verify_trace_claim
+        from vtrain.prove.tiles.protocol import compute_trace_claim_digest, verify_trace_claim
+        from vtrain.prove.tiles.prover import read_traces
 
         traces = read_traces(run)
         verify_trace_claim(traces, claim)

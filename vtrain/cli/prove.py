@@ -42,9 +42,9 @@ steps_option = click.option("--steps", type=StepsType(), help="These steps, such
 
 if TYPE_CHECKING:
     from vtrain.prove.jobs import Handler, Job, JobQueue, JobView
-    from vtrain.prove.proof_files import Kind, Statement
+    from vtrain.prove.proof_files import Item, Kind
     from vtrain.prove.runs import ProofSetup, SignedRun, StepProver
-    from vtrain.prove.tile_runs import TileProver
+    from vtrain.prove.tiles.prover import TileProver
 
 
 class _ProveGroup(click.Group):
@@ -190,12 +190,12 @@ def _choose(
     steps: tuple[int, ...] | None,
     sample: int | None,
     seed: bytes | None,
-) -> list[Statement]:
+) -> list[Item]:
     """What is asked for: steps named or drawn, or statements about tiles that are drawn."""
     from vtrain.errors import RunError
     from vtrain.prove.audit import choose_steps, count_provable
-    from vtrain.prove.proof_files import Statement
-    from vtrain.prove.tile_runs import TileProver, read_traces, traces_path
+    from vtrain.prove.proof_files import Item
+    from vtrain.prove.tiles.prover import TileProver, read_traces, traces_path
 
     if isinstance(prover, TileProver):
         if steps is not None or sample is None or seed is None:
@@ -215,17 +215,17 @@ def _choose(
     if sample is not None:
         tell_capped(sample, count_provable(signed, every), "step", "that can be proven")
     chosen, _ = choose_steps(signed, every=every, steps=steps, sample=sample, seed=seed)
-    return [Statement("step", step) for step in chosen]
+    return [Item("step", step) for step in chosen]
 
 
 def _list_labelled(
-    signed: SignedRun, prover: StepProver | TileProver, wanted: list[Statement]
+    signed: SignedRun, prover: StepProver | TileProver, wanted: list[Item]
 ) -> list[int]:
     """The steps of statements that are about labels."""
-    from vtrain.prove.tile_runs import TileProver
-    from vtrain.prove.tiling import StepFacts
+    from vtrain.prove.tiles.prover import TileProver
+    from vtrain.prove.tiles.statements import StepFacts
 
-    def is_labelled(item: Statement) -> bool:
+    def is_labelled(item: Item) -> bool:
         if not isinstance(prover, TileProver):
             return True
         facts = StepFacts(item.step, signed.records[item.step - 1].loss)
@@ -243,7 +243,7 @@ def _require_labels(signed: SignedRun, data: Path | None, steps: Iterable[int]) 
     require_classes(signed.task, signed.graph, samples, steps)
 
 
-def _name(statement: Statement) -> str:
+def _name(statement: Item) -> str:
     tile = f", statement {statement.index}" if statement.kind == "tile" else ""
     return f"step {statement.step}{tile}"
 
@@ -259,7 +259,7 @@ def _open_prover(
     """The prover for the kind of circuits that the task's commitments are for."""
     from vtrain.errors import RunError
     from vtrain.prove.runs import StepProver
-    from vtrain.prove.tile_runs import TileProver
+    from vtrain.prove.tiles.prover import TileProver
 
     if circuit is not None and circuit != setup.proof.circuit:
         raise click.UsageError(
@@ -381,8 +381,8 @@ def traces_command(
     from vtrain.attest.keys import load_key
     from vtrain.errors import CircuitError
     from vtrain.prove.audit import count_provable
-    from vtrain.prove.tile_runs import TileProver, traces_path
-    from vtrain.prove.trace import compute_trace_claim_digest, draw_steps
+    from vtrain.prove.tiles.protocol import compute_trace_claim_digest, draw_steps
+    from vtrain.prove.tiles.prover import TileProver, traces_path
 
     signed = open_run(run)
     setup = make_setup(signed.task, **given)
@@ -540,8 +540,8 @@ def setup_command(run: Path, circuits: tuple[str, ...], as_json: bool, **given: 
     """
     from vtrain.prove.keys import estimate
     from vtrain.prove.runs import make_ready, prepare_circuit
-    from vtrain.prove.tiles import build_tile_circuit
-    from vtrain.prove.tiling import Tiling
+    from vtrain.prove.tiles.circuits import build_tile_circuit
+    from vtrain.prove.tiles.tiling import Tiling
 
     signed = open_run(run)
     setup = make_setup(signed.task, **given)

@@ -28,8 +28,7 @@ from vtrain.errors import EncodingError, NotProducedError, RunError, VtrainError
 from vtrain.prove.batches import index_batches, verify_batches
 from vtrain.prove.ezkl_adapter import Verification, require_extra
 from vtrain.prove.kzg import CommitKey
-from vtrain.prove.proof_files import Statement as Item
-from vtrain.prove.proof_files import naming, proof_path, read_proof_file
+from vtrain.prove.proof_files import Item, naming, proof_path, read_proof_file
 from vtrain.prove.runs import (
     ProofSetup,
     ReadyCircuit,
@@ -42,21 +41,22 @@ from vtrain.prove.runs import (
     prepare_circuit,
 )
 from vtrain.prove.srs import Progress
-from vtrain.prove.step import BEFORE, STEP_CIRCUITS
-from vtrain.prove.tile_runs import (
+from vtrain.prove.steps.builder import BEFORE
+from vtrain.prove.steps.circuits import STEP_CIRCUITS
+from vtrain.prove.tiles.protocol import (
+    TileChances,
+    compute_trace_claim_digest,
+    draw_steps,
+    find_contradiction,
+    verify_trace_claim,
+)
+from vtrain.prove.tiles.prover import (
     TracePin,
     check_answer,
     make_audit,
     read_traces,
     require_two_draws,
     traces_path,
-)
-from vtrain.prove.trace import (
-    TileChances,
-    compute_trace_claim_digest,
-    draw_steps,
-    find_contradiction,
-    verify_trace_claim,
 )
 from vtrain.prove.verifier import commit_vector, verify
 from vtrain.train.layout import RunPaths

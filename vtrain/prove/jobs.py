@@ -56,10 +56,10 @@ from vtrain.limits import LIMITS
 from vtrain.prove.ezkl_adapter import CallFailedError, TimeLimitError
 from vtrain.prove.proof_files import (
     KINDS,
+    Item,
     Kind,
-    Statement,
-    decode_statement,
-    encode_statement,
+    decode_item,
+    encode_item,
     proof_path,
     write_proof_file,
 )
@@ -118,7 +118,7 @@ class Job:
 
     number: int
     run_id: bytes
-    statement: Statement
+    statement: Item
     attempt: int
     most: int
     lease: bytes
@@ -141,7 +141,7 @@ class JobView:
 
     number: int
     run_id: bytes
-    statement: Statement
+    statement: Item
     state: State
     attempts: int
     most: int
@@ -193,7 +193,7 @@ class JobQueue:
     # --- of those who want proofs
 
     def add(
-        self, run_id: bytes, statements: Iterable[Statement], *, max_attempts: int = MAX_ATTEMPTS
+        self, run_id: bytes, statements: Iterable[Item], *, max_attempts: int = MAX_ATTEMPTS
     ) -> list[int]:
         """Numbers of the jobs that prove ``statements`` of a run, made where there are none yet.
 
@@ -202,7 +202,7 @@ class JobQueue:
         """
         if len(run_id) != 32:
             raise EncodingError(f"has {len(run_id)} bytes, not 32", where="run_id")
-        encoded = [(statement.kind, encode_statement(statement)) for statement in statements]
+        encoded = [(statement.kind, encode_item(statement)) for statement in statements]
         numbers: dict[bytes, int] = {}
         with self._db.write() as connection:
             # Two that add the same in another order would wait for each other.
@@ -295,8 +295,8 @@ class JobQueue:
             )
 
     def results(
-        self, run_id: bytes, wanted: Callable[[Statement], bool] = lambda statement: True
-    ) -> Iterator[tuple[Statement, bytes]]:
+        self, run_id: bytes, wanted: Callable[[Item], bool] = lambda statement: True
+    ) -> Iterator[tuple[Item, bytes]]:
         """Statements of a run that are proven, with their bundles, in order of adding.
 
         Bundles are read one by one, and only those of ``wanted`` statements.  EncodingError names a
@@ -722,7 +722,7 @@ def _view(row: RowMapping) -> JobView:
     if state not in STATES:
         raise reader.refuse("state", f"{state!r} is none")
     try:
-        statement = decode_statement(reader.octets("statement"))
+        statement = decode_item(reader.octets("statement"))
     except EncodingError as error:
         raise reader.refuse("statement", f"{error.where}: {error.message}") from None
     if reader.text("kind", 8) != statement.kind:

@@ -41,7 +41,8 @@ from vtrain.ops.base import attr_int, attr_ints
 from vtrain.prove.circuit import Change, Circuit, Ints, Trial
 from vtrain.prove.gadgets import can_hold
 from vtrain.prove.srs import Progress
-from vtrain.prove.step import AFTER, BATCH, BEFORE, LOSS, RATE, STEP_CIRCUITS
+from vtrain.prove.steps.builder import AFTER, BATCH, BEFORE, LOSS, RATE
+from vtrain.prove.steps.circuits import STEP_CIRCUITS
 from vtrain.spec.number import (
     LOG2_EXPONENT,
     LOSS_EXPONENT,

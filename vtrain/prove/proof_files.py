@@ -22,12 +22,12 @@ from vtrain.wire.structs import Between, LeftOut
 
 Kind = Literal["step", "tile"]
 KINDS: Final[tuple[Kind, ...]] = ("step", "tile")
-MAX_STATEMENT: Final = 64
+MAX_ITEM: Final = 64
 """Bytes of an encoded statement: its format's own."""
 
 
 @dataclass(frozen=True)
-class Statement:
+class Item:
     """The whole of a step (``kind`` "step"), or one of the statements that its tiles make.
 
     ``step`` counts from 1, as in ``StepRecord``.  ``index`` is the number of the statement of the
@@ -39,36 +39,36 @@ class Statement:
     index: Annotated[int, Between(0, 2**62), LeftOut(0)] = 0
 
 
-def encode_statement(statement: Statement) -> bytes:
+def encode_item(statement: Item) -> bytes:
     """Canonical encoding; EncodingError for one that could not be decoded."""
     data = structs.encode(statement)
-    decode_statement(data)
+    decode_item(data)
     return data
 
 
-def decode_statement(data: bytes) -> Statement:
-    """Inverse of :func:`encode_statement`; EncodingError names the byte or the field at fault."""
-    if len(data) > MAX_STATEMENT:
-        raise EncodingError(f"has {len(data)} bytes, more than {MAX_STATEMENT}", where="statement")
-    statement = structs.decode(Statement, data, "statement")
+def decode_item(data: bytes) -> Item:
+    """Inverse of :func:`encode_item`; EncodingError names the byte or the field at fault."""
+    if len(data) > MAX_ITEM:
+        raise EncodingError(f"has {len(data)} bytes, more than {MAX_ITEM}", where="statement")
+    statement = structs.decode(Item, data, "statement")
     if statement.kind == "step" and statement.index:
         raise EncodingError("a whole step has no index", where="statement.index")
     return statement
 
 
-def proof_path(run: Path, statement: Statement) -> Path:
+def proof_path(run: Path, statement: Item) -> Path:
     """File of a statement's proof bundle in a run directory."""
     index = f"-{statement.index:012d}" if statement.kind == "tile" else ""
     return run / "proofs" / f"{statement.kind}-{statement.step:012d}{index}.cbor"
 
 
-def find_missing(run: Path, statements: Iterable[Statement]) -> list[Statement]:
+def find_missing(run: Path, statements: Iterable[Item]) -> list[Item]:
     """Those of ``statements`` of which no proof is in the run directory, in their order."""
     with storing(run / "proofs"):
         return [statement for statement in statements if not proof_path(run, statement).exists()]
 
 
-def read_proof_file(run: Path, statement: Statement) -> bytes:
+def read_proof_file(run: Path, statement: Item) -> bytes:
     """A statement's bundle; NotProducedError where there is none, or one that is too long."""
     return read_file(proof_path(run, statement), LIMITS.bundle_bytes, root=run)
 
@@ -83,7 +83,7 @@ def naming(path: Path) -> Iterator[None]:
         raise EncodingError(error.message, where=where) from error
 
 
-def write_proof_file(run: Path, statement: Statement, bundle: bytes) -> bool:
+def write_proof_file(run: Path, statement: Item, bundle: bytes) -> bool:
     """Put a bundle into the run directory, all of it or none, unless the statement has one.
 
     Whether it was put there.  Processes on one machine take turns, so that of two proofs of a

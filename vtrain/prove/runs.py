@@ -37,10 +37,11 @@ from vtrain.prove.keys import (
 )
 from vtrain.prove.kzg import CommitKey
 from vtrain.prove.probe import draw_locally, probe_step_circuit
-from vtrain.prove.proof_files import Statement as Item
+from vtrain.prove.proof_files import Item
 from vtrain.prove.prover import prove
 from vtrain.prove.srs import CEREMONY, Progress, identify_srs
-from vtrain.prove.step import AFTER, BATCH, BEFORE, LOSS, RATE, STEP_CIRCUITS, build_step_circuit
+from vtrain.prove.steps.builder import AFTER, BATCH, BEFORE, LOSS, RATE
+from vtrain.prove.steps.circuits import STEP_CIRCUITS, build_step_circuit
 from vtrain.spec.commitment import compute_task_id
 from vtrain.spec.samples import Samples
 from vtrain.train import signed

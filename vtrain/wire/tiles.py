@@ -33,7 +33,7 @@ class StepTrace:
     """Root of the tree over the commitments to the ``count`` tiles of a step's trace.
 
     ``step`` counts from 1.  A leaf is a commitment (64 bytes); their order follows from the graph
-    (``vtrain.prove.tiling``).
+    (``vtrain.prove.tiles.statements``).
     """
 
     step: Step
@@ -94,7 +94,7 @@ class TileAnswer:
 def decode_signed_trace_claim(data: bytes) -> SignedTraceClaim:
     """Inverse of ``structs.encode``; EncodingError names the byte or the field at fault.
 
-    The form alone is checked: ``vtrain.prove.trace`` judges the signature.
+    The form alone is checked: ``vtrain.prove.tiles.protocol`` judges the signature.
     """
     return structs.decode(SignedTraceClaim, data, "signed_trace_claim")
 

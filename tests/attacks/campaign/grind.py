@@ -348,7 +348,7 @@ STATEMENTS: Final = 40
 
 def draw_statements_today(randomness: bytes, traces: TraceClaim, count: int) -> tuple[int, ...]:
     """Numbers of the statements that the code as it is draws."""
-    from vtrain.prove.trace import draw_statements
+    from vtrain.prove.tiles.protocol import draw_statements
 
     tiling: Any = range(STATEMENTS)  # of which only the length counts
     drawn = draw_statements(randomness, traces, tiling, count)
@@ -357,7 +357,7 @@ def draw_statements_today(randomness: bytes, traces: TraceClaim, count: int) -> 
 
 def grind_traces(bench: Bench, kind: str, rng: Random, work: Path, say: Say) -> Result:
     """The root of a trace, or the signature under it, until the false statement is not drawn."""
-    from vtrain.prove.trace import compute_trace_claim_digest, draw_steps
+    from vtrain.prove.tiles.protocol import compute_trace_claim_digest, draw_steps
 
     base = bench.bases["tiles"]
     run = Path(shutil.copytree(base.run, work / "run"))

@@ -1,6 +1,6 @@
 """Proofs of sampled tiles of a run's steps: from a run directory to answers, and back.
 
-The protocol is that of ``vtrain.prove.trace``; here are its files and what works it out:
+The protocol is that of ``vtrain.prove.tiles.protocol``; here are its files and what works it out:
 ``RUN/proofs/traces.cbor``, the signed trace claim, and ``RUN/proofs/tile-STEP-INDEX.cbor``, the
 proof of each statement drawn.
 """
@@ -30,7 +30,7 @@ from vtrain.limits import LIMITS
 from vtrain.prove.circuit import Ints
 from vtrain.prove.ezkl_adapter import Verification
 from vtrain.prove.kzg import CommitKey
-from vtrain.prove.proof_files import Statement, naming, proof_path, read_proof_file
+from vtrain.prove.proof_files import Item, naming, proof_path, read_proof_file
 from vtrain.prove.prover import prove
 from vtrain.prove.runs import (
     ProofSetup,
@@ -41,9 +41,8 @@ from vtrain.prove.runs import (
     require_blinding,
 )
 from vtrain.prove.srs import Progress
-from vtrain.prove.tiles import build_tile_circuit, linear_challenge
-from vtrain.prove.tiling import LINEAR, StepFacts, TileContents, TileStatement, Tiling
-from vtrain.prove.trace import (
+from vtrain.prove.tiles.circuits import build_tile_circuit, linear_challenge
+from vtrain.prove.tiles.protocol import (
     LoggedStep,
     TileAudit,
     TraceCommitments,
@@ -54,6 +53,8 @@ from vtrain.prove.trace import (
     verify_tile_answer,
     verify_trace_claim,
 )
+from vtrain.prove.tiles.statements import LINEAR, StepFacts, TileContents, TileStatement
+from vtrain.prove.tiles.tiling import Tiling
 from vtrain.prove.verifier import Expansion, verify
 from vtrain.wire import structs
 from vtrain.wire.proof import TILE, KzgRecord
@@ -268,9 +269,7 @@ class TileProver:
         write_atomic(path, [structs.encode(signed)])
         return signed
 
-    def statements(
-        self, traces: SignedTraceClaim, randomness: bytes, count: int
-    ) -> list[Statement]:
+    def statements(self, traces: SignedTraceClaim, randomness: bytes, count: int) -> list[Item]:
         """The statements that the second draw asks for, as jobs, those of one step together.
 
         RunError as of :func:`require_two_draws`.
@@ -279,11 +278,11 @@ class TileProver:
         verify_trace_claim(traces, self._run.signed.claim)
         drawn = draw_statements(randomness, traces.trace_claim, self.tiling, count)
         asked = sorted((trace.step, index) for trace, index in drawn)
-        return [Statement("tile", step, index) for step, index in asked]
+        return [Item("tile", step, index) for step, index in asked]
 
     def prove(
         self,
-        statement: Statement,
+        statement: Item,
         progress: Progress = _quiet,
         cancelled: threading.Event | None = None,
     ) -> bytes:
@@ -315,7 +314,7 @@ def read_answer(run: Path, asked: Sequence[tuple[StepTrace, int]]) -> TileAnswer
     proofs = []
     room = LIMITS.answer_bytes
     for trace, index in asked:
-        statement = Statement("tile", trace.step, index)
+        statement = Item("tile", trace.step, index)
         data = read_proof_file(run, statement)
         room -= len(data)
         if room < 0:

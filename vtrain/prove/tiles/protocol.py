@@ -3,8 +3,8 @@
 1. The solver has signed its claim on the run, the log of KZG commitments included.
 2. A first draw (:func:`draw_steps`) picks steps among those logged.
 3. The solver commits to every tile of these steps (:class:`TraceCommitments`) and signs the roots.
-4. A second draw (:func:`draw_statements`) picks statements (``vtrain.prove.tiling``) among all
-   those about these steps.
+4. A second draw (:func:`draw_statements`) picks among all ``vtrain.prove.tiles.statements`` about
+   these steps.
 5. The solver opens the tiles that they speak of and proves what is not plain from commitments.
 6. :func:`verify_tile_answer` holds all of it against the graph, the claim and the run's logs.
 
@@ -30,14 +30,8 @@ from vtrain.errors import CircuitError, SignatureError
 from vtrain.prove.circuit import Ints
 from vtrain.prove.ezkl_adapter import Verification
 from vtrain.prove.kzg import CommitKey
-from vtrain.prove.tiling import (
-    COMBINATION,
-    StepFacts,
-    Tile,
-    TileContents,
-    TileStatement,
-    Tiling,
-)
+from vtrain.prove.tiles.statements import COMBINATION, StepFacts, Tile, TileContents, TileStatement
+from vtrain.prove.tiles.tiling import Tiling
 from vtrain.prove.verifier import commit_vector
 from vtrain.spec.domains import TILES, TRACE_CLAIM, compute_domain_hash
 from vtrain.wire import structs

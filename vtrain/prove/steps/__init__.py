@@ -1,0 +1,1 @@
+"""A whole step as one circuit."""

@@ -1,0 +1,278 @@
+"""What emitters make the statements of a step with, and the limits of what they make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from vtrain.commit.kzg_layout import COUNTER, matrix, state_names
+from vtrain.errors import CircuitError
+from vtrain.ops.layout import Window
+from vtrain.prove.tiles.grid import Array, Grid, TensorMap, apply_map, cut_block
+from vtrain.prove.tiles.statements import (
+    COMBINATION,
+    LINEAR,
+    Combination,
+    StepFacts,
+    Tile,
+    TileContents,
+    TiledTensor,
+    TiledValue,
+    TileStatement,
+    add,
+)
+from vtrain.wire.graph import Node, Ref, StepGraph
+from vtrain.wire.proof import MAX_COMMITMENTS
+
+if TYPE_CHECKING:
+    from vtrain.prove.tiles.emit.pool import Pool
+
+
+THIN: Final = 4
+"""A tensor is packed anew where that takes so many times fewer tiles."""
+MAX_LEAVES: Final = 1 << 20
+"""Tiles of a trace: to commit to so many takes one to three hours of one thread, at 3 to 11 ms
+each."""
+MAX_PLACES: Final = 1 << 28
+"""Elements that public maps look at to cut a step into tiles: a minute, at 0.2 us each."""
+MAX_TILE_PLACES: Final = 1 << 25
+"""As many for one tile: 2.5 GiB, at 80 bytes each."""
+_WINDOWS: Final = frozenset({"col2im", "max_pool", "max_pool_grad", "sum_pool", "sum_pool_grad"})
+"""Operators that look at a whole window for each element."""
+_SUMS: Final = frozenset({"column_sum", "sum"})
+_COPIES: Final = frozenset({"im2col", "one_hot", "transpose"})
+"""Operators that look at one element for each."""
+_READ_BY_ROWS: Final = frozenset({"add_bias", "exp2_diff", "matmul", "row_max"})
+"""Operators whose circuits need a matrix's own rows."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """``count`` statements of one form."""
+
+    count: int
+    make: Callable[[int, StepFacts], TileStatement]
+
+
+def require_few(where: str, count: int, most: int, what: str) -> None:
+    """CircuitError where something is too large."""
+    if count > most:
+        raise CircuitError(f"{count} {what}: at most {most}", where=where)
+
+
+def _find_reach(graph: StepGraph, node: Node) -> int:
+    """How many elements the public maps of a node look at for each that it puts out."""
+    if node.op in _SUMS:
+        return -(-graph.type_of(node.inputs[0]).size // node.outputs[0].size)
+    if node.op in _WINDOWS:
+        return Window.from_attrs(node.attrs).area
+    return 1 if node.op in _COPIES else 0
+
+
+class TileBuilder:
+    """The tiled tensors and statements of a graph's step so far, and the outputs of its nodes."""
+
+    def __init__(self, graph: StepGraph, side: int) -> None:
+        self.graph, self.side = graph, side
+        self.tensors: list[TiledTensor] = []
+        self.families: list[Family] = []
+        self.counts = {"trace": 0, "before": 0, "batch": 0, "after": 0, "public": 0}
+        self.values: dict[Ref, TiledValue] = {}
+        self.cut_anew: dict[tuple[Ref, Grid], TiledValue] = {}
+        self.rows: dict[Ref, dict[str, Ref]] = {}
+        self.pools: dict[tuple[Ref, Window], Pool] = {}
+        self.held: dict[Ref, str] = {}
+        self.states = {"before": graph.states(), "after": graph.next_states()}
+        self.after: dict[Ref, str] = {}
+        for name, ref in self.states["after"].items():
+            if name != COUNTER:
+                self.after.setdefault(graph.nodes[ref.node].inputs[0], name)
+        self.first_readers: dict[Ref, int] = {}
+        for index, node in enumerate(graph.nodes):
+            for ref in node.inputs:
+                self.first_readers.setdefault(ref, index)
+        self.columns: dict[str, int] = {}
+        """Of each state tensor, the number of its first block among those of the state."""
+        start = 0
+        for name in state_names(graph):
+            self.columns[name] = start
+            start += self.own_grid(self.states["before"][name]).count
+        require_few("state", start, MAX_COMMITMENTS, "tiles of the state")
+        # By the shapes alone, before any map is worked out.
+        self.places = 0
+        for node in graph.nodes:
+            self._require_room(node.name, node.outputs[0].size, _find_reach(graph, node))
+
+    def _require_room(self, where: str, size: int, reach: int) -> None:
+        """That so many elements, for each of which a map looks at ``reach``, are not too many."""
+        self.places += size * reach
+        require_few(where, self.places, MAX_PLACES, "elements looked at up to here")
+        of_tile = min(size, self.side**2) * reach
+        require_few(where, of_tile, MAX_TILE_PLACES, "elements looked at for a tile")
+
+    # --- values
+
+    def grid(self, extent: tuple[int, int]) -> Grid:
+        return Grid(*extent, self.side, prod(extent))
+
+    def own_grid(self, ref: Ref) -> Grid:
+        """The blocks of a tensor as ``kzg_layout`` has them."""
+        return self.grid(matrix(self.graph.type_of(ref).shape))
+
+    def packed_grid(self, shape: Sequence[int]) -> Grid:
+        """The blocks of a tensor in rows as long as a block, where that makes far fewer."""
+        own, size = self.grid(matrix(shape)), prod(shape)
+        packed = Grid(-(-size // self.side), self.side, self.side, size)
+        return packed if THIN * packed.count <= own.count else own
+
+    def value(self, ref: Ref) -> TiledValue:
+        """Any blocks."""
+        found = self.values.get(ref)
+        if found is None:
+            name = self.graph.nodes[ref.node].name
+            raise CircuitError("is no tensor that a circuit may read", where=name)
+        return found
+
+    def value_in(self, ref: Ref, grid: Grid) -> TiledValue:
+        """The value cut into these blocks, anew if need be."""
+        value = self.value(ref)
+        if value.grid == grid:
+            return value
+        key = (ref, grid)
+        if key not in self.cut_anew:
+            name = self.graph.nodes[ref.node].name
+            self._require_room(name, grid.size, 1)
+            same = TensorMap(value.grid, grid, lambda flat: (np.arange(flat.size), flat))
+            self.cut_anew[key] = self.image(f"{name}/cut anew", name, same, value)
+        return self.cut_anew[key]
+
+    def standard(self, ref: Ref) -> TiledValue:
+        """The value in the blocks of its own matrix."""
+        return self.value_in(ref, self.own_grid(ref))
+
+    def tensor(
+        self,
+        name: str,
+        grid: Grid,
+        compute: Callable[[TileContents, int], Array],
+        source: str = "trace",
+        count: int | None = None,
+    ) -> TiledValue:
+        """A new tiled tensor, of ``count`` tiles or as many as the grid has."""
+        number, size = len(self.tensors), grid.count if count is None else count
+        if source == "trace":
+            require_few(name, self.counts[source] + size, MAX_LEAVES, "tiles of a trace")
+        self.tensors.append(TiledTensor(name, source, self.counts[source], size, compute))
+        self.counts[source] += size
+        return TiledValue(grid, lambda block: ((1, Tile(number, block)),))
+
+    def commit(self, ref: Ref, grid: Grid) -> TiledValue:
+        """A node's output as a tiled tensor, that of the state after if it is one."""
+        node = self.graph.nodes[ref.node]
+
+        def compute(contents: TileContents, block: int) -> Array:
+            return cut_block(contents.output(ref.node), grid, block)
+
+        name = self.after.get(ref)
+        if name is None or grid != self.own_grid(ref):
+            return self.tensor(node.name, grid, compute)
+        self.held[ref] = name
+        return self._pinned(node.name, "after", name, grid, compute)
+
+    def _pinned(
+        self,
+        name: str,
+        source: str,
+        state: str,
+        grid: Grid,
+        compute: Callable[[TileContents, int], Array],
+    ) -> TiledValue:
+        number, first = len(self.tensors), self.columns[state]
+        self.tensors.append(TiledTensor(name, source, first, grid.count, compute))
+        self.counts[source] += grid.count
+        return TiledValue(grid, lambda block: ((1, Tile(number, block)),))
+
+    def public(
+        self, name: str, grid: Grid, compute: Callable[[StepFacts, int], Array]
+    ) -> TiledValue:
+        """Tiles that a verifier commits to itself."""
+        return self.tensor(
+            name, grid, lambda contents, block: compute(contents.facts, block), "public"
+        )
+
+    def state(self, what: str, name: str) -> TiledValue:
+        """A state tensor before or after the step."""
+        refs = self.states[what]
+        grid = self.own_grid(refs[name])
+
+        def compute(contents: TileContents, block: int) -> Array:
+            return cut_block(contents.output(refs[name].node), grid, block)
+
+        return self._pinned(f"{what}/{name}", what, name, grid, compute)
+
+    def family(self, count: int, make: Callable[[int, StepFacts], TileStatement]) -> None:
+        self.families.append(Family(count, make))
+
+    # --- linear maps
+
+    def image(self, name: str, node: str, relation: TensorMap, x: TiledValue) -> TiledValue:
+        """The image of x: sums of partial images, each a tile with a statement of its own."""
+        count = relation.starts[-1]
+
+        def compute(contents: TileContents, number: int) -> Array:
+            block, pair = relation.find(number)
+            return apply_map(pair, contents.combine(x.at(block)))
+
+        parts = self.tensor(name, relation.target, compute, count=count)
+
+        def make(number: int, facts: StepFacts) -> TileStatement:
+            block, pair = relation.find(number)
+            given = {"x": x.at(block), "y": parts.at(number)}
+            return TileStatement(node, LINEAR, given, linear=pair)
+
+        self.family(count, make)
+        starts = relation.starts
+
+        def at(block: int) -> Combination:
+            numbers = range(starts[block], starts[block + 1])
+            return tuple(item for number in numbers for item in parts.at(number))
+
+        return TiledValue(relation.target, at)
+
+
+def equate(s: TileBuilder, node: str, left: TiledValue, right: TiledValue) -> None:
+    """Statements that two values are the same."""
+    difference = add((1, left), (-1, right))
+    s.family(
+        left.grid.count,
+        lambda block, facts: TileStatement(node, COMBINATION, {"zero": difference.at(block)}),
+    )
+
+
+def require_range(s: TileBuilder, node: Node, ref: Ref, most: int) -> None:
+    """CircuitError unless a value is within +-``most``, as circuits take it."""
+    kind = s.graph.type_of(ref)
+    if kind.lo < -most or kind.hi > most:
+        raise CircuitError(
+            f"may reach [{kind.lo}, {kind.hi}], the circuit takes +-{most}", where=node.name
+        )
+
+
+def wanted_grid(s: TileBuilder, ref: Ref) -> Grid:
+    """The blocks in which a value is read first, through reshapes."""
+    reader = s.first_readers.get(ref)
+    while reader is not None and s.graph.nodes[reader].op == "reshape":
+        ref = Ref(reader)
+        reader = s.first_readers.get(ref)
+    if reader is None or s.graph.nodes[reader].op in _READ_BY_ROWS:
+        return s.own_grid(ref)
+    return s.packed_grid(s.graph.type_of(ref).shape)
+
+
+Emitters = Mapping[str, Callable[[TileBuilder, Ref, Node], TiledValue | None]]
+"""By operator, what makes the statements about a node and gives its output, if it is one that
+circuits read."""

@@ -1,0 +1,35 @@
+"""Statements about tiles for each operator: one file a family, as in ``vtrain.ops``."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from vtrain.prove.tiles.builder import Emitters
+from vtrain.prove.tiles.emit import (
+    activation,
+    arithmetic,
+    layout,
+    linear,
+    optimizer,
+    pool,
+    rescale,
+    softmax,
+    source,
+)
+
+EMITTERS: Final[Emitters] = {
+    op: emit
+    for family in (
+        source,
+        linear,
+        arithmetic,
+        rescale,
+        activation,
+        layout,
+        pool,
+        softmax,
+        optimizer,
+    )
+    for op, emit in family.EMITTERS.items()
+}
+"""By operator."""

@@ -1,0 +1,125 @@
+"""Matrix products, biases, sums of columns."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from vtrain.errors import CircuitError
+from vtrain.ops.base import attr_int
+from vtrain.ops.linear import compute_matmul
+from vtrain.prove.tiles.builder import Emitters, TileBuilder, require_range
+from vtrain.prove.tiles.circuits import LinearMap
+from vtrain.prove.tiles.emit.rescale import rescale
+from vtrain.prove.tiles.grid import I64, Array, TensorMap, apply_map, make_pair
+from vtrain.prove.tiles.statements import (
+    LINEAR,
+    Combination,
+    StepFacts,
+    TileContents,
+    TiledValue,
+    TileStatement,
+    add,
+)
+from vtrain.spec.number import SATURATION
+from vtrain.wire.graph import Node, Ref
+
+
+def _emit_matmul(s: TileBuilder, ref: Ref, node: Node) -> TiledValue:
+    """Blocks of the product are sums of products of blocks."""
+    for item in node.inputs:
+        require_range(s, node, item, SATURATION["i16"][1])
+    ta, tb = (attr_int(node.attrs, f"transpose_{side}", 0, 1) for side in "ab")
+    if ta and tb:
+        raise CircuitError("no circuit for a product of two transposes", where=node.name)
+    a, b = (s.standard(item) for item in node.inputs)
+    grid, side = s.own_grid(ref), s.side
+    inner = a.grid.count // a.grid.across if ta else a.grid.across
+
+    def operands(number: int) -> tuple[Combination, Combination]:
+        place, k = divmod(number, inner)
+        i, j = divmod(place, grid.across)
+        at_a = k * a.grid.across + i if ta else i * a.grid.across + k
+        at_b = j * b.grid.across + k if tb else k * b.grid.across + j
+        return a.at(at_a), b.at(at_b)
+
+    def compute(contents: TileContents, number: int) -> Array:
+        left, right = (contents.combine(item).reshape(side, side) for item in operands(number))
+        product = compute_matmul(left.T if ta else left, right.T if tb else right)
+        return product.reshape(-1)
+
+    parts = s.tensor(f"{node.name}/parts", grid, compute, count=grid.count * inner)
+    circuit = f"matmul-{'t' if ta else 'n'}{'t' if tb else 'n'}"
+
+    def make(number: int, facts: StepFacts) -> TileStatement:
+        left, right = operands(number)
+        given = {"a": left, "b": right, "c": parts.at(number)}
+        return TileStatement(node.name, circuit, given)
+
+    s.family(grid.count * inner, make)
+
+    def at(block: int) -> Combination:
+        numbers = range(block * inner, (block + 1) * inner)
+        return tuple(item for number in numbers for item in parts.at(number))
+
+    return TiledValue(grid, at)
+
+
+def _emit_add_bias(s: TileBuilder, ref: Ref, node: Node) -> TiledValue:
+    """The bias, aligned, in every row of a block: in as many as the block has."""
+    acc, bias = s.standard(node.inputs[0]), s.standard(node.inputs[1])
+    shift, grid = attr_int(node.attrs, "shift"), acc.grid
+    if shift > 0:
+        aligned = rescale(s, f"{node.name}/aligned", node, bias, "i64", 1, 0, shift)
+    else:
+        aligned = add((1 << -shift, bias))
+    # Blocks of whole height first, then the lower ones where they are less high.
+    heights = sorted({grid.extent(block)[0] for block in (0, grid.count - 1)}, reverse=True)
+
+    def find_pair(number: int) -> tuple[int, LinearMap]:
+        kind, column = divmod(number, grid.across)
+        rows, columns = heights[kind], grid.extent(column)[1]
+        targets = (np.arange(rows)[:, None] * s.side + np.arange(columns)).reshape(-1)
+        return column, make_pair(targets, targets % s.side)
+
+    def compute(contents: TileContents, number: int) -> Array:
+        block, pair = find_pair(number)
+        return apply_map(pair, contents.combine(aligned.at(block)))
+
+    count = len(heights) * grid.across
+    rows = s.tensor(f"{node.name}/rows", grid, compute, count=count)
+
+    def make(number: int, facts: StepFacts) -> TileStatement:
+        block, pair = find_pair(number)
+        given = {"x": aligned.at(block), "y": rows.at(number)}
+        return TileStatement(node.name, LINEAR, given, linear=pair)
+
+    s.family(count, make)
+
+    def at(block: int) -> Combination:
+        kind = heights.index(grid.extent(block)[0])
+        return rows.at(kind * grid.across + block % grid.across)
+
+    return add((1, acc), (1, TiledValue(grid, at)))
+
+
+def emit_sum(s: TileBuilder, ref: Ref, node: Node) -> TiledValue:
+    """``sum`` and ``column_sum``."""
+    x = s.value(node.inputs[0])
+    target = s.own_grid(ref)
+    rows = x.grid.rows * x.grid.columns // target.columns
+
+    def terms(flat: I64) -> tuple[I64, I64]:
+        places = np.arange(rows)[:, None] * target.columns + flat
+        return np.tile(np.arange(flat.size), rows), places.reshape(-1)
+
+    relation = TensorMap(x.grid, target, terms)
+    return s.image(f"{node.name}/parts", node.name, relation, x)
+
+
+EMITTERS: Final[Emitters] = {
+    "matmul": _emit_matmul,
+    "add_bias": _emit_add_bias,
+    "column_sum": emit_sum,
+}

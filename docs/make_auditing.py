@@ -17,8 +17,9 @@ INTRODUCTION: Final = """# Auditing a run
 Written by `python docs/make_auditing.py` from the table by which the audit runs.
 
 What an auditor does with a run directory ([format.md](format.md), section 6), in which order, and
-with what verdict. Two auditors who are asked the same of the same bytes report the same verdict
-and the same checks, each with its status, fault and place, whatever they are written in.
+with what verdict. Two auditors who are asked the same of the same bytes, with the same randomness,
+report the same verdict and the same checks, each with its status, fault and place, whatever they
+are written in; they may differ only where one meets a bound of its own on what it reads.
 `tests/vectors/audit` has runs, honest and broken, with what must be reported of each.
 
 An auditor is asked this, in the words of `vtrain verify` or others:
@@ -40,9 +41,11 @@ before the randomness of the draw existed.
 
 A question that is not of this form is *bad usage*: there is no report, and the exit code is 2. It
 is not of this form where no folder is at RUN, or no regular file at the name given for `--data` or
-`--srs`; RUN and these files may be reached by links. Bad usage, too, is a file for `--claim` that
-is not the canonical encoding of a `signed-claim`, whose signature does not hold (section 4c), or
-that lies in the run's folder or is its `claim.cbor` under another name.
+`--srs`, or, where `--claim` has no 64 hexadecimal digits of either case (those are always a
+digest), at that for it; RUN and these files may be reached by links. Bad usage, too, is a file for
+`--claim` that is not the canonical encoding of a `signed-claim`, or whose signature does not hold
+(section 4c). So is one of the run's own: with all links followed, it lies below RUN, at any depth,
+or it is the very file that RUN's `claim.cbor` is, under whatever name.
 
 ## Verdicts
 
@@ -72,9 +75,10 @@ repeat the claim and the draw.
 
 ## Before any check
 
-Where `claim.cbor` is not there (not even as a broken link) and `task.cbor` is, the run is
-*unfinished*. The report has the check `claim`, not done, at `claim.cbor`, and, unless no segment
-is asked for, the check `replay`, not done: inconclusive. Nothing else is looked at.
+Where there is nothing under the name `claim.cbor`, and something under `task.cbor` (be it a broken
+link), the run is *unfinished*. The report has the check `claim`, not done, at `claim.cbor`, and,
+unless no segment is asked for, the check `replay`, not done: inconclusive. Nothing else is looked
+at.
 
 ## The structure
 
@@ -169,10 +173,11 @@ verdict rests on the structure.
    then every node, give the states after and the record. Fields of the record are compared with
    those of the log in the order below; then, with an SRS, the KZG record.
 4. **The first difference ends the whole replay.** Let r be the last step before it whose
-   `state_root` was compared and equal, or the one that the replay of this segment began after. If
-   r is the step before, or t itself (of a KZG record), the place is `step t`; else the false step
-   is one of several, and the place is `steps r+1 to t`. A `batch_digest` that differs is at
-   `step t`; since the check `batches` has passed over it, it convicts nobody.
+   `state_root` was compared and equal, or the one that the replay of this segment began after,
+   whichever is later. If r is the step before, or t itself (of a KZG record), the place is
+   `step t`; else the false step is one of several, and the place is `steps r+1 to t`. A
+   `batch_digest` that differs is at `step t`; since the check `batches` has passed over it, it
+   convicts nobody.
 5. Where every segment chosen was done again, every bit the same, one check `replay` has passed.
 
 The report's `replayed` has an entry for each segment that was begun, in order: from the first step
@@ -183,8 +188,8 @@ The check `kzg` follows on the structure, before `replay`. Where it is made, it 
 of these that is so:
 
 1. It is *not done* where a replay lacks something that it needs (above), where the KZG records are
-   not established, where the SRS file is not the one that the task names, and where the auditor
-   cannot compute commitments.
+   not established, and where the SRS file is not the one that the task names, or serves nobody
+   ([format.md](format.md), section 4a).
 2. It has *failed* where the initial state has other commitments. No record is compared then, and
    the replay goes on without.
 3. It has *failed* where a commitment in a record differs. That ends the replay, as any first

@@ -43,6 +43,8 @@ not legal in `tests/vectors/refused.json`.
   `lo` or `hi` is beyond what its dtype holds, an i64 output also where -lo or hi is 2^60 or more;
   where its exponent is beyond +-512; where an extent is below 1; with more than 8 axes or 2^32
   elements. A shape [] is that of a scalar.
+- In one operator a letter stands for one extent, and `[...]` for one list of them, wherever it
+  occurs; inputs of other shapes make the node illegal.
 - Arithmetic is exact: "fits int64" means within -2^63 to 2^63 - 1, and what must fit is listed.
   Where that and the rest of "Requires" hold for the ranges of the inputs, no element can
   overflow.

@@ -746,7 +746,100 @@ BN254_P = 2188824287183927522224640574525727508869631115729782366268903789464522
 def is_point(encoded: bytes) -> bool:
     """A finite point of BN254, y^2 = x^3 + 3, with reduced coordinates (section 4a)."""
     x, y = int.from_bytes(encoded[:32], "big"), int.from_bytes(encoded[32:], "big")
+    return on_curve((x, y))
+
+
+def on_curve(point: tuple[int, int]) -> bool:
+    """A finite point of the curve, with reduced coordinates."""
+    x, y = point
     return x < BN254_P and y < BN254_P and (y * y - x**3 - 3) % BN254_P == 0
+
+
+BN254_R = 21888242871839275222246405745257275088548364400416034343698204186575808495617
+Point = tuple[int, int] | None  # None is the point at infinity
+
+
+def add_points(a: Point, b: Point) -> Point:
+    """The sum of two points of BN254."""
+    if a is None or b is None:
+        return b if a is None else a
+    (ax, ay), (bx, by) = a, b
+    if ax == bx and (ay + by) % BN254_P == 0:
+        return None
+    over, under = (3 * ax * ax, 2 * ay) if a == b else (by - ay, bx - ax)
+    slope = over * pow(under, -1, BN254_P) % BN254_P
+    x = (slope * slope - ax - bx) % BN254_P
+    return x, (slope * (ax - x) - ay) % BN254_P
+
+
+def multiply_point(factor: int, point: tuple[int, int]) -> Point:
+    """`factor` times a point; a small negative factor costs no more than a positive one."""
+    if factor < 0:
+        factor, point = -factor, (point[0], -point[1] % BN254_P)
+    total: Point = None
+    for bit in bin(factor)[2:]:
+        total = add_points(total, total)
+        total = add_points(total, point) if bit == "1" else total
+    return total
+
+
+class Commitments:
+    """Commits to columns by the SRS file that a task's `proof` names (format.md, section 4a)."""
+
+    def __init__(self, data: bytes, proof: dict):
+        require(hashlib.sha256(data).digest() == proof["srs"], "srs", "not the task's")
+        self.proof, self.rows = proof, 2 ** proof["k"]
+        file_k = int.from_bytes(data[:4], "little")
+        require(1 <= file_k <= 28, "srs", "no k")
+        require(len(data) == 4 + 2**file_k * 128 + 256, "srs", "not as long as its k says")
+        require(proof["k"] <= file_k, "srs", "for a smaller k")
+        self.in_powers = proof["k"] < file_k
+        start = 4 if self.in_powers else 4 + 64 * self.rows
+        self.points = [self.load(data, start + 64 * i) for i in range(self.rows)]
+
+    @staticmethod
+    def load(data: bytes, at: int) -> tuple[int, int]:
+        """The point that is stored there."""
+        stored = [int.from_bytes(data[i : i + 32], "little") for i in (at, at + 32)]
+        require(max(stored) < BN254_P, "srs", "a coordinate is not reduced")
+        x, y = (value * pow(2, -256, BN254_P) % BN254_P for value in stored)
+        require(on_curve((x, y)), "srs", "no point of the curve")
+        return x, y
+
+    def commit(self, values: list[int]) -> bytes:
+        """The commitment to a column."""
+        ones = self.proof["blinding"] + 1
+        column = values + [0] * (self.rows - ones - len(values)) + [1] * ones
+        if self.in_powers:  # the coefficients of the polynomial that has these values
+            root = pow(pow(7, (BN254_R - 1) // self.rows, BN254_R), -1, BN254_R)
+            unit = pow(self.rows, -1, BN254_R)
+            powers = [pow(root, i, BN254_R) for i in range(self.rows)]
+            column = [
+                sum(v * powers[i * j % self.rows] for i, v in enumerate(column)) * unit % BN254_R
+                for j in range(self.rows)
+            ]
+        total: Point = None
+        for value, point in zip(column, self.points, strict=True):
+            total = add_points(total, multiply_point(value, point)) if value else total
+        require(total is not None, "commitment", "is of nothing")
+        return total[0].to_bytes(32, "big") + total[1].to_bytes(32, "big")
+
+    def commit_all(self, tensors: list[np.ndarray]) -> list[bytes]:
+        """Those to the columns of tensors; with the layout `tiles` these are matrices."""
+        columns: list[list[int]] = []
+        if self.proof["circuit"] == "step":
+            length, values = column_length(self.proof), [v for t in tensors for v in t.ravel()]
+            columns = [values[at : at + length] for at in range(0, len(values), length)]
+        else:
+            for tensor in tensors:
+                matrix = tensor.reshape(-1, tensor.shape[-1] if tensor.shape else 1)
+                down, across = (-(-extent // 128) for extent in matrix.shape)
+                padded = np.zeros((down * 128, across * 128), dtype=np.int64)
+                padded[: matrix.shape[0], : matrix.shape[1]] = matrix
+                for i, j in np.ndindex(down, across):
+                    block = padded[i * 128 : (i + 1) * 128, j * 128 : (j + 1) * 128]
+                    columns.append(list(block.ravel()))
+        return [self.commit([int(value) for value in column]) for column in columns]
 
 
 # ----------------------------------------------------------------------------------------------
@@ -1971,6 +2064,9 @@ class Audit:
         self.kzg_leaves: list[bytes] | None = None
         self.kzg_records: list[dict] | None = None
         self.checkpoints: dict[int, dict[str, np.ndarray]] = {}
+        # to hold KZG records against: what commits, and how many were compared
+        self.commitments: Commitments | None = None
+        self.compared = 0
 
     # --- making checks
 
@@ -2009,10 +2105,12 @@ class Audit:
             return
         self.check_structure()
         if self.task and logs_kzg(self.task) and self.question.srs is not None:
-            why = "this auditor cannot compute commitments"
-            self.checks.append(Check("kzg", "not_done", "", why))
+            self.prepare_kzg()
+        before = len(self.checks)
         if self.question.segments != 0:
             self.replay()
+        if self.compared and all(check.name != "kzg" for check in self.checks):
+            self.checks.insert(before, Check("kzg", "passed", ""))
 
     def check_structure(self) -> None:
         """The checks 1 to 16."""
@@ -2315,6 +2413,60 @@ class Audit:
         hold(int(state["step"]) == step, "the counter", fault, f"{name}: state.step")
         return state
 
+    # --- KZG commitments (auditing.md, "The replay")
+
+    def prepare_kzg(self) -> None:
+        """17. `kzg`, as far as no step is needed."""
+        words = ("task", "legal", "samples", "records", "segments", "kzg_records")
+        if not all(map(self.knows, words)):
+            self.checks.append(Check("kzg", "not_done", "", "nothing can be compared"))
+            return
+        try:
+            commitments = Commitments(Path(self.question.srs).read_bytes(), self.task["proof"])
+        except (OSError, Refused) as error:
+            self.checks.append(Check("kzg", "not_done", "", str(error)))
+            return
+        start = self.checkpoints.get(0)
+        initial = self.task["proof"]["initial"]
+        if start is not None and commitments.commit_all(self.committed(start)) != initial:
+            why = "other commitments to the initial state"
+            self.checks.append(Check("kzg", "failed", "task.proof.initial", why, "task"))
+            return
+        self.commitments = commitments
+
+    def committed(self, state: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """The tensors of a state that are committed to."""
+        return [state[name] for name in states_of(self.graph) if name != "step"]
+
+    def gathered(self, outputs: list[np.ndarray]) -> list[np.ndarray]:
+        """x, then y, of a step's batch, as matrices [batch, values of a sample]."""
+        found = {
+            node["attrs"]["part"]: outputs[index]
+            for index, node in enumerate(self.graph)
+            if node["op"] == "gather_samples"
+        }
+        parts = [found[part].reshape(self.task["batch"], -1) for part in ("x", "y")]
+        return [part.ravel() if part.shape[1] == 1 else part for part in parts]
+
+    def compare_kzg(
+        self, step: int, agreed: int, before: dict[str, np.ndarray], result: StepResult
+    ) -> Failed | None:
+        """What of a step's KZG record is not as logged, where it has one."""
+        if self.commitments is None or step % self.task["proof"]["every"]:
+            return None
+        every = self.task["proof"]["every"]
+        record, commit_all = self.kzg_records[step // every - 1], self.commitments.commit_all
+        self.compared += 1
+        place = f"step {step}"
+        since = place if agreed >= step - 1 else f"steps {agreed + 1} to {step}"
+        if commit_all(self.committed(before)) != record["before"]:
+            return Failed("other commitments to the state before", "solver", since)
+        if commit_all(self.gathered(result.outputs)) != record["batch"]:
+            return Failed("other commitments to the batch", "solver", place)
+        if commit_all(self.committed(result.state)) != record["after"]:
+            return Failed("other commitments to the state after", "solver", since)
+        return None
+
     # --- the replay (auditing.md, "The replay")
 
     def replay(self) -> None:
@@ -2337,16 +2489,17 @@ class Audit:
                 continue
             begun, agreed = at + 1, at
             for step in range(at + 1, last + 1):
-                result = execute_step(self.graph, Context(state, parts))
+                before, result = state, execute_step(self.graph, Context(state, parts))
                 state, at = result.state, step
-                failure = self.compare(step, agreed, result.record)
+                name, failure = "replay", self.compare(step, agreed, result.record)
+                if failure is None:
+                    agreed = step if self.records[step - 1]["state_root"] else agreed
+                    name, failure = "kzg", self.compare_kzg(step, agreed, before, result)
                 if failure is not None:
                     self.replayed.append((begun, step))
                     where, why, fault = failure.where, failure.why, failure.fault
-                    self.checks.append(Check("replay", "failed", where, why, fault))
+                    self.checks.append(Check(name, "failed", where, why, fault))
                     return
-                if self.records[step - 1]["state_root"]:
-                    agreed = step
             self.replayed.append((begun, last))
         if not undone:
             self.checks.append(Check("replay", "passed", ""))

@@ -5,6 +5,7 @@ It was written blind to the code, so that what both agree on is what the pages s
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import sys
@@ -299,6 +300,12 @@ def test_kzg():
         task = v.read(v.check_task, bytes.fromhex(encoding), "task")
         assert v.task_id_of(task).hex() == task_id
     assert "kzg_root" in v.read(v.CLAIM, bytes.fromhex(case["claim"]), "claim")
+    srs = bytes.fromhex(case["srs"])
+    for given in case["commitments"]:
+        pinned = {"srs": hashlib.sha256(srs).digest(), "k": given["k"]}
+        commitments = v.Commitments(srs, pinned | {"blinding": given["blinding"]})
+        found = commitments.commit([int(value) for value in given["values"]])
+        assert found.hex() == given["commitment"]
 
 
 @pytest.mark.parametrize("case", named(load("plan.json")["cases"], "population", "count"))

@@ -316,3 +316,14 @@ def test_file_that_serves_no_key_is_refused(srs: Path, tmp_path: Path) -> None:
     spoiled.write_bytes(data[:-1])
     with pytest.raises(SrsError, match="has 33027 bytes"):
         CommitKey(spoiled, 8, 5)
+
+
+def test_commitments_are_those_of_the_vectors(tmp_path: Path) -> None:
+    """Of a file whose tau is known, worked out by the formulas of docs/format.md alone."""
+    vectors = json.loads((Path(__file__).parent.parent / "vectors/kzg.json").read_text())
+    path = tmp_path / "srs"
+    path.write_bytes(bytes.fromhex(vectors["srs"]))
+    for case in vectors["commitments"]:
+        values = np.array([int(value) for value in case["values"]], np.int64)
+        found = CommitKey(path, case["k"], case["blinding"]).commit(values)
+        assert found.hex() == case["commitment"]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import ed25519_rule  # type: ignore[import-not-found]  # beside this file
+import kzg_rule  # type: ignore[import-not-found]  # beside this file
 from blake3 import blake3
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -509,6 +510,9 @@ DOUBLE = bytes.fromhex(
 )
 
 
+TAU = int.from_bytes(fill(31))
+
+
 def make_kzg() -> Json:
     """kzg.json."""
     records = [
@@ -564,6 +568,24 @@ def make_kzg() -> Json:
             compute_domain_hash(TASK_ID, encode_task(item)).hex() for item in (task, spared, plain)
         ],
         "claim": cbor.encode(claim_to_map(claim)).hex(),
+        "tau": str(TAU),
+        "srs": kzg_rule.make_srs(TAU, 3).hex(),
+        "commitments": [
+            {
+                "k": k,
+                "blinding": blinding,
+                "values": [str(value) for value in values],
+                "commitment": kzg_rule.commit(TAU, k, blinding, values).hex(),
+            }
+            for k, blinding, values in (
+                (3, 0, []),
+                (3, 0, [1, -1, 2**31 - 1, -(2**31)]),
+                (3, 5, [7, 0]),
+                (2, 0, [-5, 2**40]),
+                (2, 1, [0, 3]),
+                (1, 0, [-(2**63)]),
+            )
+        ],
     }
 
 

@@ -9,6 +9,7 @@ down here by hand; ``tests/audit/test_vectors.py`` holds the auditor to it.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import shutil
 import sys
@@ -26,12 +27,14 @@ from click.testing import CliRunner
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.audit.runs import make_smallest_task
+from tests.vectors import kzg_rule
 from vtrain.attest.claims import compute_claim_digest, sign_claim
 from vtrain.audit.plan import REPLAY_DOMAIN, draw
 from vtrain.cli import EXIT_USAGE
 from vtrain.cli.root import cli
 from vtrain.commit.checkpoint import encode_header
 from vtrain.commit.files import FileEntry
+from vtrain.commit.kzg_layout import batch_vectors, state_vectors
 from vtrain.commit.kzg_log import KZG_HEADER, count_commitments
 from vtrain.commit.log import LOG_HEADER, frame
 from vtrain.commit.state import compute_root_of_state
@@ -292,6 +295,51 @@ def make_kzg_run(every: int = 1) -> Run:
         for step in range(every, spec.steps + 1, every)
     ]
     return run
+
+
+TAU: Final = int.from_bytes(b"everybody knows this")
+
+
+def make_committed_run(
+    forge: Callable[[int, str, list[int]], list[int]] = lambda step, part, values: values,
+    initial: Callable[[list[int]], list[int]] = lambda values: values,
+    file_k: int = 4,
+) -> tuple[Run, dict[str, bytes | str]]:
+    """A run with true KZG commitments and its SRS file; ``forge`` and ``initial`` alter what is
+    committed to, of a record (step, "batch" or "after") and of the task."""
+    task, k, blinding = make_task(), 4, 5
+    srs = kzg_rule.make_srs(TAU, file_k)
+    proof = ProofSpec("step", hashlib.sha256(srs).digest(), k, blinding, 1, (POINT,), {})
+
+    def commit(values: list[int]) -> bytes:
+        return kzg_rule.commit(TAU, k, blinding, values)
+
+    def list_state(state: Mapping[str, Any]) -> list[int]:
+        (column,) = state_vectors("step", task.graph, state, proof.usable)
+        return [int(value) for value in column]
+
+    start = list_state(task.initial_state)
+    proof = replace(proof, initial=(commit(initial(start)),))
+    spec = replace(task.spec, commitments=WITH_KZG, proof=proof)
+    run = make_run(replace(task, spec=spec))
+    session = NumpySession(task.graph, task.samples)
+    session.load_state(task.initial_state)
+    before, run.kzg = proof.initial[0], []
+    for step in range(1, spec.steps + 1):
+        x, y = (session.evaluate(i) for i in find_gathers(task.graph))
+        (column,) = batch_vectors("step", x, y, proof.usable)
+        batch = commit(forge(step, "batch", [int(value) for value in column]))
+        session.step()
+        after = commit(forge(step, "after", list_state(session.read_state())))
+        run.kzg.append(encode_kzg_record(KzgRecord(step, (before,), (batch,), (after,))))
+        before = after
+    return run, {"srs.bin": srs}
+
+
+def find_gathers(graph: StepGraph) -> list[int]:
+    """The nodes that gather x and y."""
+    nodes = {node.attrs.get("part"): i for i, node in enumerate(graph.nodes) if node.inputs}
+    return [nodes[part] for part in "xy"]
 
 
 # --- cases
@@ -1431,6 +1479,123 @@ def later_cases() -> Iterator[Case]:
     )
 
 
+def committed_cases() -> Iterator[Case]:
+    """The auditor has the SRS, and makes commitments of its own."""
+    srs = ("--all", "--srs", "srs.bin")
+    for name, about, file_k in (
+        ("honest-kzg-compared", "the commitments are made again", 4),
+        ("honest-kzg-larger-srs", "the SRS file is for a larger k than the task's", 5),
+    ):
+        run, extra = make_committed_run(file_k=file_k)
+        yield case(name, about, run, arguments=srs, extra=extra)
+
+    def add_one(at: int, what: str) -> Callable[[int, str, list[int]], list[int]]:
+        def forge(step: int, part: str, values: list[int]) -> list[int]:
+            return [values[0] + 1, *values[1:]] if (step, part) == (at, what) else values
+
+        return forge
+
+    for name, about, place, forge in (
+        ("batch", "a record commits to another batch", "step 3", add_one(3, "batch")),
+        ("after", "a record commits to another state after it", "step 2", add_one(2, "after")),
+        (
+            "shifted",
+            "a record commits to a batch one value later",
+            "step 1",
+            lambda step, part, values: [0, *values] if (step, part) == (1, "batch") else values,
+        ),
+        (
+            "zeros",
+            "a record commits to a batch with a zero more, which is the same commitment",
+            "",
+            lambda step, part, values: [*values, 0] if part == "batch" else values,
+        ),
+    ):
+        run, extra = make_committed_run(forge)
+        if place:
+            yield broken(
+                f"kzg-forged-{name}",
+                about,
+                lambda run: None,
+                ("kzg", "solver", place),
+                srs,
+                run,
+                extra=extra,
+            )
+        else:
+            yield case(f"kzg-forged-{name}", about, run, arguments=srs, extra=extra)
+    run, extra = make_committed_run(initial=lambda values: [values[0] + 1, *values[1:]])
+    yield broken(
+        "kzg-initial-forged",
+        "the task commits to another initial state than its own",
+        lambda run: None,
+        ("kzg", "task", "task.proof.initial"),
+        srs,
+        run,
+        extra=extra,
+    )
+    run, extra = make_committed_run(add_one(2, "after"))
+    yield case(
+        "kzg-forged-unseen",
+        "a record commits to another state, and no segment is asked for",
+        run,
+        arguments=("--samples", "0", "--srs", "srs.bin"),
+        extra=extra,
+    )
+    run, extra = make_committed_run(add_one(2, "batch"))
+    assert run.kzg is not None
+
+    def lose(run: Run) -> None:
+        record = decode_record(run.leaves[1])
+        run.leaves[1] = encode_record(replace(record, loss=record.loss + 1))
+
+    yield broken(
+        "kzg-forged-and-loss",
+        "the loss of a step is false, and so are its commitments",
+        lose,
+        ("replay", "solver", "step 2"),
+        srs,
+        run,
+        extra=extra,
+    )
+    run, extra = make_committed_run()
+    off_curve = bytearray(bytes(extra["srs.bin"]))  # type: ignore[arg-type]
+    off_curve[4 + 64 * 16] ^= 1
+    spoilt = bytes(off_curve)
+    assert run.spec.proof is not None
+    proof = replace(run.spec.proof, srs=hashlib.sha256(spoilt).digest())
+    run.spec = replace(run.spec, proof=proof)
+    yield broken(
+        "kzg-srs-of-no-points",
+        "the task names an SRS file of which a Lagrange point is off the curve",
+        lambda run: None,
+        ("kzg", "", ""),
+        srs,
+        run,
+        extra={"srs.bin": spoilt},
+    )
+
+
+def remainder_cases() -> Iterator[Case]:
+    """What is drawn where the last step claimed has no state root: of two segments, not three."""
+    run = cut_run(make_run(make_task(commit_every=2)), 5)
+    digest = compute_claim_digest(run.make_claim())
+    seed = next(
+        bytes([i])
+        for i in range(256)
+        if draw(bytes([i]), digest, REPLAY_DOMAIN, 2, 1)
+        != draw(bytes([i]), digest, REPLAY_DOMAIN, 3, 1)
+    )
+    yield broken(
+        "complete-between-roots-drawn",
+        "the last step claimed has no state root, and one of the segments before it is drawn",
+        lambda run: None,
+        ("complete", "nobody", "claim.cbor"),
+        ("--samples", "1", "--seed", seed.hex()),
+        run,
+    )
+
+
 GROUPS: Final = (
     honest_cases,
     claim_cases,
@@ -1445,6 +1610,8 @@ GROUPS: Final = (
     order_cases,
     legality_order_cases,
     later_cases,
+    committed_cases,
+    remainder_cases,
 )
 """New cases come last: which are kept follows from the order."""
 

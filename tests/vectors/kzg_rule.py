@@ -1,0 +1,57 @@
+"""An SRS file and commitments by it, from tau and the formulas of docs/format.md, section 4a.
+
+Whoever knows tau needs no points of the file to commit: f(tau) G, with f from the values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+bn128: Any = import_module("py_ecc.optimized_bn128")
+P: int = bn128.field_modulus
+R: int = bn128.curve_order
+
+
+def make_root(k: int) -> int:
+    """w, a primitive 2^k-th root of unity."""
+    return pow(7, (R - 1) >> k, R)
+
+
+def compute_lagrange(tau: int, k: int) -> list[int]:
+    """l_i(tau) = 1/n sum over j of (tau / w^i)^j, for i < n = 2^k."""
+    n, root = 1 << k, make_root(k)
+    found = []
+    for i in range(n):
+        ratio = tau * pow(root, -i, R) % R
+        found.append(sum(pow(ratio, j, R) for j in range(n)) * pow(n, -1, R) % R)
+    return found
+
+
+def _store(*coordinates: int) -> bytes:
+    return b"".join(((c << 256) % P).to_bytes(32, "little") for c in coordinates)
+
+
+def _find_point(factor: int) -> tuple[int, int]:
+    x, y = bn128.normalize(bn128.multiply(bn128.G1, factor % R))
+    return int(x), int(y)
+
+
+def make_srs(tau: int, k: int) -> bytes:
+    """The file."""
+    powers = [pow(tau, i, R) for i in range(1 << k)]
+    points = [_store(*_find_point(factor)) for factor in [*powers, *compute_lagrange(tau, k)]]
+    second = []
+    for factor in (1, tau):
+        pair = bn128.normalize(bn128.multiply(bn128.G2, factor))
+        second.append(_store(*(int(c) for item in pair for c in item.coeffs)))
+    return k.to_bytes(4, "little") + b"".join(points + second)
+
+
+def commit(tau: int, k: int, blinding: int, values: Sequence[int]) -> bytes:
+    """The commitment to a column."""
+    column = [*values] + [0] * ((1 << k) - blinding - 1 - len(values)) + [1] * (blinding + 1)
+    total = sum(v * at for v, at in zip(column, compute_lagrange(tau, k), strict=True))
+    x, y = _find_point(total)
+    return x.to_bytes(32, "big") + y.to_bytes(32, "big")

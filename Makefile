@@ -31,7 +31,7 @@ MANIFEST := --manifest-path rust/Cargo.toml --locked
 AARCH64 := aarch64-unknown-linux-gnu
 export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 
-.PHONY: help demo server zk cuda dev test bench lint core lock clean
+.PHONY: help demo server zk cuda dev test test-rust bench lint lint-rust lint-python core lock clean
 
 help:
 	@sed -n 's/^# \{0,1\}//; /^$$/q; p' Makefile
@@ -84,7 +84,9 @@ cuda: .venv/cuda.stamp $(CORE)
 
 dev: .venv/dev.stamp $(CORE)
 
-lint: .venv/dev.stamp $(CORE)
+lint: lint-rust lint-python
+
+lint-rust: | $(BIN)/python
 	$(CARGO) fmt --manifest-path rust/Cargo.toml --all --check
 	$(CARGO) clippy $(MANIFEST) --workspace --all-targets -- -D warnings
 	@if [ -n "$$(find "$$(rustc --print sysroot)/lib/rustlib/$(AARCH64)" -name 'libstd-*' 2> /dev/null)" ]; then \
@@ -93,14 +95,20 @@ lint: .venv/dev.stamp $(CORE)
 	else \
 	  echo "NOT CHECKED: gemm/neon.rs was not compiled for NEON (only tested emulated); rustup target add $(AARCH64)" >&2; \
 	fi
+
+lint-python: .venv/dev.stamp $(CORE)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-test: lint
-	$(BIN)/python -m tests.prove.compiler
+test-rust: lint-rust
 	$(CARGO) test $(MANIFEST) --package vtrain-core
+
+# Cargo works while pip fetches; then all cores are for pytest.
+test:
+	@$(MAKE) --jobs=2 --output-sync=target lint-python test-rust
+	$(BIN)/python -m tests.prove.compiler
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 bench: .venv/dev.stamp $(CORE)

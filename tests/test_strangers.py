@@ -21,7 +21,7 @@ FORBIDDEN = frozenset(
         *("numpy.load", "numpy.fromfile", "numpy.memmap", "numpy.loadtxt", "numpy.genfromtxt"),
         *("zipfile.ZipFile", "zipfile.PyZipFile", "tarfile.open", "tarfile.TarFile"),
         *("gzip.open", "bz2.open", "lzma.open", "bz2.BZ2File", "lzma.LZMAFile", "shelve.open"),
-        *("json.load", "tomllib.load", "tomlkit.load", "pickle.load", "marshal.load"),
+        *("json.load", "json.loads", "tomllib.load", "tomlkit.load", "pickle.load", "marshal.load"),
         *("onnx.load", "onnx.load_model", "onnx.load_tensor", "sqlite3.connect"),
         *("safetensors.safe_open", "safetensors.numpy.load_file", "fileinput.input"),
         *("shutil.copy", "shutil.copy2", "shutil.copyfile", "shutil.copytree", "shutil.move"),
@@ -65,18 +65,25 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
         "os.open": "a lock, of which nothing is read; follows no link",
         ".open()": "syncs keys just made, in our own cache",
         ".read_bytes()": "what ezkl just wrote into a folder of ours",
+        "json.loads": "as before, and settings of our own making",
     },
     "prove/srs.py": {".open()": "writes a new file"},
     "prove/prover.py": {".read_bytes()": "a proof just made, in a temporary folder of ours"},
     "prove/ezkl_adapter.py": {
+        "json.loads": "the answers of a process of ours",
         ".open()": "the answers of a process of ours, in a temporary folder",
         ".read_bytes()": "the answers of a process of ours, in a temporary folder",
     },
     "prove/ezkl_worker.py": {
         ".open()": "that process, which imports nothing of vtrain, writes its answers",
         ".read_bytes()": "and reads its request",
+        "json.loads": "as before",
     },
-    "prove/evm.py": {".read_text()": "a contract of the package"},
+    "prove/evm.py": {
+        ".read_text()": "a contract of the package",
+        "json.loads": "the answer of the compiler that the user named",
+    },
+    "wire/json_text.py": {"json.loads": "the one way to read JSON"},
     "dispute/arbiter.py": {"logging.getLogger": "an arbiter's log for its operator"},
     "dispute/service/app.py": {
         ".open()": "a bell, which is no file",
@@ -95,6 +102,7 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
     "engines/cuda/selfcheck.py": {
         "os.open": "verdicts on kernels, in our own cache: regular and small, or nothing",
         "os.fdopen": "as before",
+        "json.loads": "as before",
         "sys.stderr.write": "names of our own kernels, on a line that is written over",
     },
 }
@@ -249,7 +257,7 @@ def test_the_checker_finds_each_other_way(source: str, what: str) -> None:
         "client.open(genesis, task)",
         "site.read_bytes(0)",
         "self.read_text(argument, start)",
-        "import json\njson.loads(text)",
+        "import json\njson.dumps(text)",
         "import shutil\nshutil.rmtree(p)",
         "bars.add_task('training')",
         "tree.open(index)",

@@ -272,7 +272,7 @@ def altered(change: Callable[[dict[str, Any]], object]) -> bytes:
 HOSTILE = {
     "empty": (b"", "is not JSON"),
     "not UTF-8": (b'{"proof": "\xff"}', "is not JSON"),
-    "deep": (b"[" * 50_000, "is not JSON"),
+    "deep": (b"[" * 50_000, "nested deeper"),
     "long": (b" " * (1 << 20), "bytes, more than"),
     "huge number": (b'{"proof": [' + b"9" * 5000 + b"]}", "is not JSON"),
     "a list": (b"[]", "is not a JSON object"),

@@ -6,10 +6,10 @@ Whoever knows tau needs no points of the file to commit: f(tau) G, with f from t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
-from typing import Any
 
-bn128: Any = import_module("py_ecc.optimized_bn128")
+from vtrain.prove.srs import load_curve
+
+bn128 = load_curve()
 P: int = bn128.field_modulus
 R: int = bn128.curve_order
 

@@ -8,7 +8,6 @@ game's id.
 
 from __future__ import annotations
 
-import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -46,6 +45,7 @@ from vtrain.limits import LIMITS
 from vtrain.wire import structs
 from vtrain.wire.dispute import MAX_MOVE, Genesis, SignedMove
 from vtrain.wire.graph import StepGraph, decode_graph
+from vtrain.wire.json_text import decode_json
 
 if TYPE_CHECKING:
     import httpx
@@ -558,8 +558,8 @@ def _read(response: httpx.Response, most: int) -> bytes:
 
 def _read_json(data: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        found = decode_json(data, "answer")
+    except EncodingError as error:
         raise ServiceFaultError("does not answer in JSON", where="answer") from error
     if not isinstance(found, dict):
         raise ServiceFaultError("does not answer with an object", where="answer")

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from vtrain.commit.files import open_file, read_file, storing, write_atomic
 from vtrain.errors import (
+    EncodingError,
     MissingExtraError,
     ProofError,
     ProverError,
@@ -43,6 +44,7 @@ from vtrain.prove.keys import PinnedCircuit, find_srs
 from vtrain.prove.kzg import CommitKey
 from vtrain.prove.srs import Srs, identify_srs
 from vtrain.prove.verifier import Expansion, commit_known, read_commitments, require_given
+from vtrain.wire.json_text import decode_json
 
 SOLC_VERSION: Final = "0.8.20"
 """The compiler that ezkl compiles its verifiers for; code follows the version."""
@@ -302,14 +304,21 @@ def compile_contracts(
         raise ProverError(f"is no answer of a compiler: {words!r}", where=str(solc)) from None
 
 
+def _read_settings(path: Path) -> Any:
+    try:
+        return decode_json(read_file(path, LIMITS.settings_bytes), "settings")
+    except EncodingError as error:
+        raise ProofError(f"are no settings of ezkl's: {error.message}", where=str(path)) from error
+
+
 def _check_srs(settings: Path, vk: Path, srs: Srs) -> None:
     """SrsError for an SRS that the key was not made with, as far as files beside it say so.
 
     A key does not name its SRS; the folder of keys that it lies in does.
     """
     try:
-        k = json.loads(read_file(settings, LIMITS.settings_bytes))["run_args"]["logrows"]
-    except (ValueError, KeyError, TypeError) as error:
+        k = _read_settings(settings)["run_args"]["logrows"]
+    except (KeyError, TypeError) as error:
         raise ProofError("are no settings of ezkl's", where=str(settings)) from error
     if not isinstance(k, int) or srs.k < k:
         raise SrsError(f"is for k up to {srs.k}, the circuit for {k}", where="srs")
@@ -376,10 +385,8 @@ def _read_shape(source: str) -> tuple[int, int]:
 
 def _count_commitments(settings: Path) -> int:
     try:
-        return len(
-            json.loads(read_file(settings, LIMITS.settings_bytes))["module_sizes"]["polycommit"]
-        )
-    except (ValueError, KeyError, TypeError) as error:
+        return len(_read_settings(settings)["module_sizes"]["polycommit"])
+    except (KeyError, TypeError) as error:
         raise ProverError(f"are no settings of ezkl's: {error}", where=str(settings)) from None
 
 

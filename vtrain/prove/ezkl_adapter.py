@@ -30,8 +30,9 @@ from tempfile import TemporaryDirectory, TemporaryFile, gettempdir
 from typing import IO, Any, Final, Literal
 
 from vtrain.commit.files import require_file, storing
-from vtrain.errors import MissingExtraError, ProofError, ProverError, StorageError
+from vtrain.errors import EncodingError, MissingExtraError, ProofError, ProverError, StorageError
 from vtrain.threads import check_threads
+from vtrain.wire.json_text import decode_json
 
 EZKL_VERSION: Final = "23.0.5"
 
@@ -227,9 +228,9 @@ def read_proof(data: bytes, shape: ProofShape) -> Proof:
     if len(data) > limit:
         raise ProofError(f"the file has {len(data)} bytes, more than {limit}")
     try:
-        fields = json.loads(data, object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:  # bad UTF-8 and bad JSON are both ValueErrors
-        raise ProofError(f"is not JSON: {error}") from None
+        fields = decode_json(data, "", _unique)
+    except EncodingError as error:
+        raise ProofError(error.message) from None
     if not isinstance(fields, dict):
         raise ProofError("is not a JSON object")
     octets = fields.get("proof")

@@ -43,6 +43,7 @@ from vtrain.prove.srs import SRS_POINT, Progress, Srs, open_srs
 from vtrain.spec.domains import CIRCUIT, compute_domain_hash
 from vtrain.wire import cbor
 from vtrain.wire.fields import Fields
+from vtrain.wire.json_text import decode_json
 
 BLINDING: Final = 5
 """halo2's blinding factors of these circuits: no column is read at more than three places."""
@@ -207,8 +208,8 @@ def check_settings(settings: bytes, circuit: Circuit, k: int) -> None:
     if settings == encode_settings(circuit, k):
         return
     try:
-        found = json.loads(settings)
-    except (ValueError, RecursionError):
+        found = decode_json(settings, "settings")
+    except EncodingError:
         raise CircuitError("are not JSON", where="settings") from None
     if not isinstance(found, dict):
         raise CircuitError("are not an object", where="settings")

@@ -18,6 +18,7 @@ from vtrain.commit.files import FileEntry, read_file, refuse_link, storing
 from vtrain.errors import EncodingError, NotProducedError
 from vtrain.limits import LIMITS
 from vtrain.wire.fields import Fields
+from vtrain.wire.json_text import decode_json
 
 FORMAT: Final = 1
 """Version of the directory's layout and of the manifest."""
@@ -157,10 +158,10 @@ def encode_manifest(manifest: Manifest) -> bytes:
 def decode_manifest(data: bytes) -> Manifest:
     """Inverse of :func:`encode_manifest`; EncodingError names the field, or the first byte that
     is not as :func:`encode_manifest` writes it."""
+    value = decode_json(data, "manifest")
     try:
-        value = json.loads(data)
         again = _encode(value)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:  # half of a surrogate pair
         raise EncodingError(f"is not JSON: {error}", where="manifest") from None
     if again != data:
         pairs = enumerate(zip(data, again, strict=False))

@@ -1,0 +1,55 @@
+"""JSON of strangers: read, or refused with its place; never the end of the process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from vtrain.errors import EncodingError
+from vtrain.wire.json_text import MAX_DEPTH, decode_json
+
+HOSTILE = (
+    "b'[' * 100_000",
+    "b'{\"a\":' * 100_000",
+    "b'\"' + b'[' * 100_000",
+    "b'[\"\\\\\",' + b'[' * 100_000",
+    "b'[' * 100_000 + b']' * 100_000",
+)
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_nesting_ends_no_process_whatever_its_recursion_limit(hostile: str) -> None:
+    """Libraries raise that limit: a process that imported one ended here."""
+    code = (
+        "import sys; sys.setrecursionlimit(1_000_000)\n"
+        "from vtrain.errors import EncodingError\n"
+        "from vtrain.wire.json_text import decode_json\n"
+        f"try: decode_json({hostile}, 'here')\n"
+        "except EncodingError as error: print(error.where)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "here\n")
+
+
+def test_what_is_in_strings_nests_nothing() -> None:
+    text = b'["' + b"[{" * 1000 + b'", "\\"[[' + b"[" * 1000 + b'"]'
+    assert len(decode_json(text, "here")) == 2
+
+
+def test_the_deepest_is_read() -> None:
+    most = b"[" * MAX_DEPTH + b"]" * MAX_DEPTH
+    decode_json(most, "here")
+    with pytest.raises(EncodingError, match="deeper than") as caught:
+        decode_json(b"[" + most + b"]", "here")
+    assert caught.value.where == "here"
+    assert decode_json(b"[[], []" + b", [[]]" * 1000 + b"]", "here")[2] == [[]]
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"\xff", b"\xef\xbb\xbf{}", b"{", b"nul", b"9" * 5000, b'"\x00"']
+)
+def test_what_is_no_json_is_refused(text: bytes) -> None:
+    with pytest.raises(EncodingError, match="is not JSON"):
+        decode_json(text, "here")

@@ -693,7 +693,7 @@ def test_gradients_that_cannot_be_tried_are_scattered(monkeypatch: pytest.Monkey
         for found in dense.find_products(program, may_turn=dense_cases.can_be_tried)
     )
     monkeypatch.setattr(
-        dense, "turn_cases", lambda found: dense_cases._shrink_image(found.form, 0, 1, 1)
+        dense_cases, "turn_cases", lambda found: dense_cases._shrink_image(found.form, 0, 1, 1)
     )
     monkeypatch.setattr(dense_cases, "MOST_PATCHES", 1)
     assert all(

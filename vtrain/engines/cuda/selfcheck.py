@@ -42,9 +42,10 @@ from vtrain.engines.cuda.plan import (
     chain_job,
 )
 from vtrain.engines.cuda.program import Program
-from vtrain.errors import GraphError, KernelError, VtrainWarning
+from vtrain.errors import EncodingError, GraphError, KernelError, VtrainWarning
 from vtrain.spec.number import NUMPY_DTYPES, STORAGE
 from vtrain.wire.graph import Attrs, Node, TensorType
+from vtrain.wire.json_text import decode_json
 
 Array = npt.NDArray[Any]
 CHAIN_SHAPES: Final = ((37, 7), (1201, 7))
@@ -604,11 +605,11 @@ class Checker:
         if self._path is None:
             return set(), {}
         try:
-            content = json.loads(_read_small(self._path))
+            content = decode_json(_read_small(self._path), "verdicts")
             if content["identity"] == self._identity:
                 passed = {str(name) for name in content["passed"]}
                 return passed, {str(name): str(why) for name, why in content["fatal"].items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (OSError, EncodingError, KeyError, TypeError, AttributeError):
             # Missing, of another driver, or damaged: all is tried anew.
             return set(), {}
         return set(), {}
@@ -641,11 +642,11 @@ def _list_cases(subject: Subject, seed: int) -> list[Case]:
         return []
 
 
-def _read_small(path: Path) -> str:
-    """The text of a regular file of at most :data:`_MOST_BYTES`; OSError for anything else, without
+def _read_small(path: Path) -> bytes:
+    """A regular file of at most :data:`_MOST_BYTES`; OSError for anything else, without
     waiting for a writer."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    with os.fdopen(descriptor, encoding="utf-8") as file:
+    with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES:
             raise OSError(f"{path} is no file of verdicts")

@@ -433,8 +433,8 @@ def state_root_cases() -> Iterator[Case]:
 
 
 def record_cases() -> Iterator[Case]:
-    for step in (1, 2, 3, 2**40):
-        inputs = a("i64", step), digest(40), a("i64", -(2**50) + step), digest(41)
+    for step in (1, 2, 3, 2**40, 0, -6, -7, 2**48 + 1, -(2**63)):
+        inputs = a("i64", step), digest(40), a("i64", -(2**50) + step % 2**40), digest(41)
         yield Case(f"step {step}, every 3", {"commit_every": 3}, *inputs)
 
 

@@ -622,27 +622,17 @@ class Work:
 
     def _let_fall(self) -> None:
         falling, self._falling = self._falling, []
-        touched: dict[bytes, int] = {}
+        found: dict[bytes, dict[int, Fall]] = {}
         for fall in falling:
             contest = self.contests[fall.contest]
-            gone = fall.claims & contest.live
-            if not gone:
-                continue
-            changed = list(contest.claims)
-            for index in list_bits(gone):
-                found = changed[index]
-                how = self._find_fall(contest, index, fall)
-                changed[index] = replace(found, fall=how)
-                if contest.level == "log":
-                    log = self.logs[found.root]
-                    self.logs = self.logs.set(found.root, LogClaim(log.order, how))
-            contest = replace(contest, claims=tuple(changed), live=contest.live & ~gone)
-            self._put(contest)
-            load = self.loads[contest.group] - gone.bit_count()
-            self.loads = self.loads.set(contest.group, load)
-            touched[contest.id] = touched.get(contest.id, 0) | gone
-        for contest_id, gone in touched.items():
-            contest = self.contests[contest_id]
+            for index in list_bits(fall.claims & contest.live):
+                falls = found.setdefault(contest.id, {})
+                if index not in falls:
+                    falls[index] = self._find_fall(contest, index, fall)
+        for contest_id, falls in found.items():
+            self._drop(self.contests[contest_id], falls)
+        for contest_id, falls in found.items():
+            contest, gone = self.contests[contest_id], sum(1 << index for index in falls)
             for dispute in sorted(contest.asking):  # so that the agenda has one shape
                 if any(found.mask & gone for found in contest.disputes[dispute].classes.values()):
                     self._dirty[contest_id, dispute] = True
@@ -651,6 +641,18 @@ class Work:
             for below in contest.below:
                 self._dirty[contest_id, below] = True
                 self._drop_moot(contest, self.contests[below])
+
+    def _drop(self, contest: Contest, falls: Mapping[int, Fall]) -> None:
+        changed = list(contest.claims)
+        for index, how in falls.items():
+            root = changed[index].root
+            changed[index] = replace(changed[index], fall=how)
+            if contest.level == "log":
+                self.logs = self.logs.set(root, LogClaim(self.logs[root].order, how))
+        live = contest.live & ~sum(1 << index for index in falls)
+        self._put(replace(contest, claims=tuple(changed), live=live))
+        load = self.loads[contest.group] - len(falls)
+        self.loads = self.loads.set(contest.group, load)
 
     def _drop_moot(self, contest: Contest, below: Contest) -> None:
         """Sub-claims of a side fall when there is nothing left that they stand for."""
@@ -662,8 +664,9 @@ class Work:
     def _find_fall(self, contest: Contest, index: int, fall: Falling) -> Fall:
         """How a claim falls: as its sub-claims did, if it had any.
 
-        Of several the one that the claim's first backer stood for counts, else one that was
-        refuted: others' sub-claims may be false in other places.
+        All of it as things were before those fell that fall together with it. Of several the one
+        that the claim's first backer stood for counts, else one that was refuted: others'
+        sub-claims may be false in other places.
         """
         here = Fall(fall.reason, fall.place, self.now)
         if fall.reason != "undefended":

@@ -167,6 +167,8 @@ def _record_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     Inputs: step i64 []; batch digest u8 [32]; loss i64 []; root u8 [32].
     Output: u8 [32], exponent 0.
     Range: 0 to 255.
+    Outside: a step that is no step's number (a disputed one may be 0 or negative) is encoded as it
+        is; commit_every divides 0, and -6 where it divides 6.
     """
     require_keys(attrs, "commit_every")
     attr_int(attrs, "commit_every", 1, 2**40)

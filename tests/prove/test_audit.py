@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,9 @@ from tests.audit.runs import (
 from tests.kzg import make_kzg_task
 from tests.prove import step_runs
 from tests.prove import steps as made
+from tests.prove.compiler import install_solc
 from tests.prove.steps import (
+    LIMITS,
     STEPS,
     FakeEzkl,
     alter,
@@ -62,15 +64,31 @@ from vtrain.prove import audit as module
 from vtrain.prove import runs as runs_module
 from vtrain.prove.audit import choose_steps, verify_proofs
 from vtrain.prove.batches import sign_batches
-from vtrain.prove.evm import encode_bound_calldata
+from vtrain.prove.circuit import Ints
+from vtrain.prove.evm import (
+    VERIFIER,
+    compile_contracts,
+    encode_bound_calldata,
+    encode_calldata,
+    export_evm,
+    list_commitments,
+    write_verifier,
+)
 from vtrain.prove.ezkl_adapter import Proof
-from vtrain.prove.runs import ProofSetup, StepSource, prepare_circuit, read_run
+from vtrain.prove.runs import (
+    ProofSetup,
+    StepSource,
+    compute_parameters,
+    expect,
+    prepare_circuit,
+    read_run,
+)
 from vtrain.prove.srs import generate_srs
 from vtrain.prove.tiles.prover import TracePin
 from vtrain.report.json import report_to_dict
 from vtrain.report.terminal import print_report
 from vtrain.train.layout import RunPaths
-from vtrain.train.signed import read_claim
+from vtrain.train.signed import read_claim, read_kzg_record
 from vtrain.train.task import CompiledTask
 from vtrain.wire.bundle import ProofBundle, decode_bundle, encode_bundle
 from vtrain.wire.claim import encode_signed_claim
@@ -957,6 +975,85 @@ def test_a_real_proof_shows_nothing_else(
         report = verify_proofs(public, given)
         assert [check.name for check in failed(report)] == ["proof"], place
         assert report.verdict == "inconclusive"
+
+
+@pytest.mark.slow
+def test_the_proof_of_a_whole_step_holds_on_chain(
+    proven: tuple[Path, Path], srs: Path, tmp_path: Path
+) -> None:
+    """It holds of its own step, and of nothing else."""
+    pytest.importorskip("pyrevm", reason="pyrevm has no wheel for this Python")
+    from tests.prove.chain import Chain
+    from tests.prove.forgery import forge_call
+
+    run, folder = proven
+    signed = read_run(run)
+    claim, setup = signed.signed.claim, make_setup(signed.task, srs, folder)
+    ready = prepare_circuit(signed.graph, setup, "step", proving=False)
+    files = {"settings": ready.keys.settings, "vk": ready.keys.vk, "srs": srs}
+    solc, chain = install_solc(), Chain()
+    exported = export_evm(**files, out=tmp_path / "out", limits=LIMITS, solc=solc)
+    verifier, _ = chain.deploy(exported.verifier.creation)
+    bound, _ = chain.deploy(exported.deploy_bound(verifier))
+    path = run / "proofs" / "step-000000000005.cbor"
+    proof = Proof(decode_bundle(path.read_bytes()).proof, ())
+
+    def read_expected(step: int) -> dict[str, bytes]:
+        return expect(read_kzg_record(signed.paths, signed.task, claim, step))
+
+    own = read_expected(5)
+    rates = compute_parameters(signed.graph, signed.records[4])
+
+    def ask(
+        expected: Mapping[str, bytes] = own,
+        parameters: Mapping[str, Ints] = rates,
+        digest: bytes = compute_claim_digest(claim),
+    ) -> tuple[bytes, ...]:
+        return list_commitments(
+            ready.circuit,
+            ready.pinned,
+            proof,
+            expected=expected,
+            parameters=parameters,
+            commit_key=setup.open_key(),
+            claim=digest,
+        )
+
+    def holds(data: bytes, commitments: Sequence[bytes]) -> bool:
+        asked = encode_bound_calldata(replace(proof, data=data), commitments)
+        return chain.call(bound, asked).holds
+
+    right = ask()
+    assert holds(proof.data, right)
+    assert chain.call(verifier, encode_calldata(proof)).holds
+    assert not holds(proof.data, ask(digest=bytes(32))), "another solver's claim"
+    others = read_expected(3)
+    assert own.keys() == others.keys()
+    for name in own:
+        assert not holds(proof.data, ask({**own, name: others[name]})), name
+    for name, value in rates.items():
+        assert not holds(proof.data, ask(parameters={**rates, name: value + 1})), name
+    for index, name in enumerate(ready.circuit.columns):
+        swapped = list(right)
+        swapped[index] = right[index - 1]
+        assert not holds(proof.data, swapped), name
+        # The point changed in the proof, too: what is proven is of another.
+        head, tail = proof.data[: 64 * index], proof.data[64 * index + 64 :]
+        assert not holds(head + right[index - 1] + tail, swapped), name
+    length = len(proof.data)
+    for at in (*range(0, length, 149), length - 65, length - 1):
+        data = bytearray(proof.data)
+        data[at] ^= 1
+        said = Proof(bytes(data), ()).commitments(len(right))
+        assert not holds(bytes(data), right), at
+        assert not holds(bytes(data), said), at
+
+    plain = write_verifier(**files, limits=LIMITS)
+    compiled = compile_contracts({VERIFIER: plain}, solc, LIMITS)[VERIFIER]
+    unguarded, _ = chain.deploy(compiled.creation)
+    forged = forge_call(plain, exported.length)
+    assert chain.call(unguarded, forged).holds
+    assert chain.call(verifier, forged).output is None
 
 
 @pytest.mark.usefixtures("ezkl")

@@ -13,11 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.prove import steps
 from tests.prove import toy as toy_module
 from tests.prove.circuits import LIMITS, Circuit, node, write_model
 from tests.prove.compiler import install_solc
-from tests.prove.step_law import Statement, make_graph, make_statement
 from tests.prove.toy import GIVEN, PARAMETERS, Toy
 from vtrain import cli
 from vtrain.errors import (
@@ -59,9 +57,6 @@ from vtrain.prove.ezkl_adapter import (
 )
 from vtrain.prove.keys import Keys, count_blocks, load_keys, pin
 from vtrain.prove.prover import prove
-from vtrain.prove.steps.builder import AFTER, BATCH, BEFORE, LOSS, RATE
-from vtrain.prove.steps.circuits import build_step_circuit
-from vtrain.prove.verifier import commit_vector
 
 pytest.importorskip("pyrevm", reason="pyrevm has no wheel for this Python")
 from tests.prove.chain import Chain, Gas, measure_gas
@@ -347,74 +342,6 @@ def test_verifier_accepts_and_refuses_what_that_of_ezkl_does(deployed_toy: Deplo
     theirs = [chain.call(address, encode_calldata(Proof(proof, ()))).holds for proof in proofs]
     assert said == theirs
     assert [proof for proof, holds in zip(proofs, said, strict=True) if holds] == [toy.proof] * 2
-
-
-@pytest.mark.slow
-def test_whole_step_on_chain(tmp_path: Path) -> None:
-    """Of the tiny MLP: the proof holds of its own step, and nothing else does."""
-    circuit = build_step_circuit(make_graph("mse", "none"), steps.K)
-    statement = make_statement("mse", "none")
-    pinned, srs = pin(circuit, steps.K), tmp_path / "srs"
-    key = steps.open_key(srs)
-    keys = load_keys(pinned, srs, tmp_path / "cache", replace(steps.LIMITS, threads=0))
-    proof = prove(
-        circuit,
-        pinned,
-        keys,
-        given=statement.given,
-        parameters=statement.parameters,
-        srs=srs,
-        commit_key=key,
-        limits=replace(steps.LIMITS, threads=0),
-        claim=CLAIM,
-    )
-    made, chain = export_keys(keys, srs, tmp_path / "out"), Chain()
-    verifier, _ = chain.deploy(made.verifier.creation)
-    bound, _ = chain.deploy(made.deploy_bound(verifier))
-
-    def ask(other: Statement, claim: bytes = CLAIM) -> tuple[bytes, ...]:
-        return list_commitments(
-            circuit,
-            pinned,
-            proof,
-            expected={name: commit_vector(key, other.given[name]) for name in circuit.given},
-            parameters=other.parameters,
-            commit_key=key,
-            claim=claim,
-        )
-
-    def holds(data: bytes, commitments: Sequence[bytes]) -> bool:
-        asked = encode_bound_calldata(replace(proof, data=data), commitments)
-        return chain.call(bound, asked).holds
-
-    right = ask(statement)
-    assert holds(proof.data, right)
-    assert chain.call(verifier, encode_calldata(proof)).holds
-    assert not holds(proof.data, ask(statement, bytes(32))), "another solver's claim"
-    for name in (BEFORE, BATCH, AFTER, RATE, LOSS):
-        other = statement.altered(name, 0, int(statement.get(name)[0]) + 1)
-        assert not holds(proof.data, ask(other)), name
-    for index, name in enumerate(circuit.columns):
-        swapped = list(right)
-        swapped[index] = right[index - 1]
-        assert not holds(proof.data, swapped), name
-        # The point changed in the proof, too: what is proven is of another.
-        head, tail = proof.data[: 64 * index], proof.data[64 * index + 64 :]
-        assert not holds(head + right[index - 1] + tail, swapped), name
-    length = len(proof.data)
-    for at in (*range(0, length, 149), length - 65, length - 1):
-        data = bytearray(proof.data)
-        data[at] ^= 1
-        own = Proof(bytes(data), ()).commitments(len(right))
-        assert not holds(bytes(data), right), at
-        assert not holds(bytes(data), own), at
-
-    paths = {"settings": keys.settings, "vk": keys.vk, "srs": srs}
-    plain = write_verifier(**paths, limits=LIMITS)
-    unguarded, _ = chain.deploy(compile_plain(plain).creation)
-    forged = forge_call(plain, made.length)
-    assert chain.call(unguarded, forged).holds
-    assert chain.call(verifier, forged).output is None
 
 
 # --- Commitments.

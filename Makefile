@@ -1,5 +1,6 @@
 # make demo    train, commit to and verify a real model, then catch three cheats
 # make test    every check and every test
+# make test-all  as well what repeats a test at other sizes, seeds and architectures
 # make bench   every benchmark; results go into benchmarks/results/ (BENCH_ARGS=--quick for a glance)
 # make server  install what the dispute service needs (the extra server) into .venv
 # make zk      install what proofs need (the extra zk) into .venv
@@ -20,6 +21,7 @@ MAKEFLAGS += --no-print-directory
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PYTEST_ARGS ?= -n auto
+CASES = -m "not exhaustive"
 BENCH_ARGS ?=
 
 BIN := .venv/bin
@@ -31,7 +33,7 @@ MANIFEST := --manifest-path rust/Cargo.toml --locked
 AARCH64 := aarch64-unknown-linux-gnu
 export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 
-.PHONY: help demo server zk cuda dev test test-rust bench lint lint-rust lint-python core lock clean
+.PHONY: help demo server zk cuda dev test test-all test-rust bench lint lint-rust lint-python core lock clean
 
 help:
 	@sed -n 's/^# \{0,1\}//; /^$$/q; p' Makefile
@@ -109,7 +111,10 @@ test-rust: lint-rust
 test:
 	@$(MAKE) --jobs=2 --output-sync=target lint-python test-rust
 	$(BIN)/python -m tests.prove.compiler
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(CASES) $(PYTEST_ARGS)
+
+test-all: CASES =
+test-all: test
 
 bench: .venv/dev.stamp $(CORE)
 	@failed=; missing=; mkdir -p benchmarks/results; \

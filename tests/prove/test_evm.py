@@ -469,7 +469,9 @@ def make_wide_circuit(given: int, length: int) -> OurCircuit:
 @pytest.mark.parametrize(
     ("blocks", "given", "length", "size", "gas"),
     [
-        (2, 8, 140, 16_100, 1_080_000),  # the columns of 784-32-10 with MSE, k = 17
+        pytest.param(  # the columns of 784-32-10 with MSE, k = 17
+            *(2, 8, 140, 16_100, 1_080_000), marks=pytest.mark.exhaustive
+        ),
         (3, 8, 270, 20_300, 1_380_000),  # the most that fit
         (5, 13, 420, 30_000, None),  # the columns of rescale-i32-3
     ],

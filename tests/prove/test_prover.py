@@ -244,9 +244,10 @@ def test_larger_srs_serves(toy: Toy, tmp_path: Path) -> None:
     prove_toy(toy, keys=keys, srs=larger, commit_key=commit_key)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_int16_product_from_end_to_end(tmp_path: Path) -> None:
-    """A 16 x 16 product of int16 at k = 16."""
+    """A 16 x 16 product of int16 at k = 16, as tiles have it at k = 15."""
     b = CircuitBuilder(3, 65279)
     left, right, product = (b.reshape(b.vector(name, 256), (16, 16)) for name in "abc")
     b.matmul("product", left, right, product.lin())

@@ -1,0 +1,24 @@
+"""Cases that repeat what another case of the same test shows: ``make test-all`` has them too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+
+def spare(values: Iterable[Any], keep: Callable[[Any], bool]) -> list[Any]:
+    """The values of a parameter, those that ``make test`` leaves out marked ``exhaustive``.
+
+    Only for what differs in its size, seed or architecture, never for another check.
+    """
+    found = list(values)
+    assert any(map(keep, found)), "some of them belong to every run"
+    mark = pytest.mark.exhaustive
+    return [
+        value
+        if keep(value)
+        else pytest.param(*value if isinstance(value, tuple) else (value,), marks=mark)
+        for value in found
+    ]

@@ -44,8 +44,8 @@ is not of this form where no folder is at RUN, or no regular file at the name gi
 `--srs`, or, where `--claim` has no 64 hexadecimal digits of either case (those are always a
 digest), at that for it; RUN and these files may be reached by links. Bad usage, too, is a file for
 `--claim` that is not the canonical encoding of a `signed-claim`, or whose signature does not hold
-(section 4c). So is one of the run's own: with all links followed, it lies below RUN, at any depth,
-or it is the very file that RUN's `claim.cbor` is, under whatever name.
+(section 4c). So is one of the run's own: with all links followed, also those of RUN and of its
+`claim.cbor`, it lies below RUN, at any depth, or it is the very file that `claim.cbor` is.
 
 ## Verdicts
 
@@ -176,8 +176,8 @@ verdict rests on the structure.
    `state_root` was compared and equal, or the one that the replay of this segment began after,
    whichever is later. If r is the step before, or t itself (of a KZG record), the place is
    `step t`; else the false step is one of several, and the place is `steps r+1 to t`. A
-   `batch_digest` that differs is at `step t`; since the check `batches` has passed over it, it
-   convicts nobody.
+   `batch_digest` that differs is at `step t`, and convicts nobody here: the check `batches` has
+   looked at every record, and convicts by itself.
 5. Where every segment chosen was done again, every bit the same, one check `replay` has passed.
 
 The report's `replayed` has an entry for each segment that was begun, in order: from the first step

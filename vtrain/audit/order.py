@@ -276,7 +276,7 @@ STRUCTURE: Final = (
         ),
         gives="a KZG log that the solver signed",
         fact="kzg_leaves",
-        only="where the task logs KZG commitments",
+        only="where the task is known and logs KZG commitments",
     ),
     Rule(
         "kzg_records",
@@ -306,7 +306,7 @@ STRUCTURE: Final = (
             ),
         ),
         gives="the KZG records",
-        only="where the task logs KZG commitments",
+        only="where the task is known and logs KZG commitments",
     ),
     Rule(
         "checkpoints",
@@ -359,7 +359,7 @@ REPLAY: Final = (
                 "step t for `batch`; else as for `state_root` below",
             ),
         ),
-        only="where the task logs KZG commitments and the auditor gave an SRS file",
+        only="where the task is known and logs KZG commitments, and the auditor gave an SRS file",
     ),
     Rule(
         "replay",

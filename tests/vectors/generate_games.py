@@ -91,6 +91,7 @@ BONDS = Bonds(log=1009, trace=103, terms=11)
 OPENED = 5000
 SOLVER, OTHER, THIRD, FOURTH, FIFTH, SIXTH, STRANGER = KEYS = tuple(map(make_key, range(1, 8)))
 HOST = make_key(20)
+LATE = OPENED + 2700
 SIGNATURE = 64
 Json = Any
 Array = npt.NDArray[Any]
@@ -1175,6 +1176,34 @@ def replays(table: Table) -> None:
     rivals = (make_sum_lie(4, 2), make_lie(8, "x", 300))
     players = [Player(lie, key) for lie, key in zip(rivals, KEYS[1:], strict=False)]
     play(table, Paced(make_truth(), SOLVER, "drips"), *players)
+
+
+@dataclass
+class SlowTrace:
+    """Answers about traces from a time on."""
+
+    player: Player
+    begin: int
+
+    def moves(self, game: Game) -> Iterable[SignedMove]:
+        for signed in self.player.moves(game):
+            question = game.asked.get(signed.about)
+            is_trace = question and game.contests[question.where[0][0]].level == "trace"
+            if not is_trace or game.now >= self.begin:
+                yield signed
+
+    def wakes(self, game: Game) -> int | None:
+        return self.begin
+
+
+@game(
+    "A claim comes to a tensor about which another was asked before: what is due stays due then.",
+    clocks=replace(CLOCKS, replay=400, trace=800),
+)
+def late_at_the_tensor(table: Table) -> None:
+    silent = Without(Player(make_lie(4, "x/prepared", 100, loss=1), OTHER), tree="chunks")
+    slow = SlowTrace(Player(make_lie(4, "x/prepared", 1100, loss=2), THIRD), LATE)
+    play(table, Player(make_truth(), SOLVER), silent, slow)
 
 
 # refusals

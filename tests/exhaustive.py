@@ -11,7 +11,8 @@ import pytest
 def spare(values: Iterable[Any], keep: Callable[[Any], bool]) -> list[Any]:
     """The values of a parameter, those that ``make test`` leaves out marked ``exhaustive``.
 
-    Only for what differs in its size, seed or architecture, never for another check.
+    Only for what differs in its size, seed or architecture, or is in another test too; never for
+    another check.
     """
     found = list(values)
     assert any(map(keep, found)), "some of them belong to every run"

@@ -62,7 +62,7 @@ def take(limits: dict[str, int], kernel: str) -> int:
 SHAPED = [shape for shape in SHAPES if shape != PLAIN]
 
 
-USUAL = {"sm_75", "sm_80", "sm_90a", "sm_120a"}
+USUAL = {"sm_75", "sm_80", "sm_90a"}
 """One of each way through the sources; others differ in what SASS the compiler makes of them."""
 
 

@@ -15,6 +15,7 @@ from tests.dispute.bounds import make_bounds
 from tests.dispute.campaign import play_many
 from tests.dispute.crowd import HONEST_KEY, Flood, Hijacker, Paced
 from tests.dispute.toy import OUTPUT_WIDTH, Lie, ToyProvider, ToyRun, make_toy_genesis
+from tests.exhaustive import spare
 from vtrain.dispute.game import advance, apply, find_deadline, find_verdict, start
 from vtrain.dispute.state import Game
 from vtrain.dispute.transcript import TimedMove, replay
@@ -190,6 +191,6 @@ TestRandomPlay = RandomPlay.TestCase
 TestRandomPlay.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
 
 
-@pytest.mark.parametrize("seed", [2, 3, 4])
+@pytest.mark.parametrize("seed", spare([2, 3, 4], lambda seed: seed == 2))
 def test_random_games_of_actors_of_every_kind_break_no_promise(seed: int) -> None:
     assert play_many(100, seed).games == 100

@@ -36,6 +36,7 @@ from tests.dispute.toy import (
     ToyRun,
     make_toy_genesis,
 )
+from tests.exhaustive import spare
 from vtrain.dispute import money
 from vtrain.dispute.game import advance
 from vtrain.dispute.genesis import make_bonds
@@ -150,9 +151,11 @@ def test_the_place_of_the_lie_is_found(run: ToyRun) -> None:
     assert (fall.place.element, fall.place.block) == (run.element, run.block)
 
 
-@pytest.mark.parametrize("nested", [False, True], ids=["one level", "every level"])
 @pytest.mark.parametrize("paces", PACES.values(), ids=PACES)
-@pytest.mark.parametrize("group", [4, 17])
+@pytest.mark.parametrize(
+    ("group", "nested"),
+    spare([(17, False), (17, True), (4, True), (4, False)], lambda case: case != (4, False)),
+)
 def test_no_adversary_delays_or_costs_more_than_the_bound(
     wide: ToyRun, paces: Sequence[Pace], group: int, nested: bool
 ) -> None:
@@ -168,7 +171,9 @@ def test_no_adversary_delays_or_costs_more_than_the_bound(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("group", "paces"), [(17, PACES["mixed"]), (257, PACES["full-clock stallers"])], ids=str
+    ("group", "paces"),
+    spare([(17, PACES["mixed"]), (257, PACES["full-clock stallers"])], lambda case: case[0] == 17),
+    ids=str,
 )
 def test_257_claims_in_every_level(run: ToyRun, paces: Sequence[Pace], group: int) -> None:
     clocks = LEAST if group == 17 else replace(LEAST, replay=0)
@@ -181,8 +186,11 @@ def test_257_claims_in_every_level(run: ToyRun, paces: Sequence[Pace], group: in
 @pytest.mark.parametrize(
     ("pace", "rivals", "group"),
     [
-        *itertools.product(("prompt", "stalls", "sprints"), (16, 64), (4, 17)),
-        pytest.param("sprints", 256, 4, marks=pytest.mark.slow),
+        *spare(
+            itertools.product(("prompt", "stalls", "sprints"), (16, 64), (4, 17)),
+            lambda case: case[1:] != (64, 17),
+        ),
+        pytest.param("sprints", 256, 4, marks=[pytest.mark.slow, pytest.mark.exhaustive]),
     ],
 )
 def test_one_machine_is_in_time_when_each_rival_lies_in_another_interval(

@@ -473,7 +473,9 @@ def make_wide_circuit(given: int, length: int) -> OurCircuit:
             *(2, 8, 140, 16_100, 1_080_000), marks=pytest.mark.exhaustive
         ),
         (3, 8, 270, 20_300, 1_380_000),  # the most that fit
-        (5, 13, 420, 30_000, None),  # the columns of rescale-i32-3
+        pytest.param(  # the columns of rescale-i32-3
+            *(5, 13, 420, 30_000, None), marks=pytest.mark.exhaustive
+        ),
     ],
 )
 def test_whole_steps_fit_ethereum_in_three_blocks_of_columns(

@@ -57,21 +57,17 @@ from vtrain.commit.kzg_layout import batch_vectors, state_vectors
 from vtrain.commit.log import decode_log
 from vtrain.engines.registry import open_session
 from vtrain.ops import TABLE
-from vtrain.prove.circuit import Circuit, CircuitBuilder, Ints
-from vtrain.prove.ezkl_adapter import Limits
-from vtrain.prove.keys import (
-    BLINDING,
-    count_blocks,
-    count_usable,
-    estimate,
-    load_keys,
-    pin,
-    require_fits,
-)
-from vtrain.prove.kzg import CommitKey
+from vtrain.prove.backend.cost import estimate, require_fits
+from vtrain.prove.backend.ezkl import Limits
+from vtrain.prove.backend.keys import load_keys
+from vtrain.prove.backend.kzg import CommitKey
+from vtrain.prove.backend.settings import BLINDING, count_blocks, count_usable, pin
+from vtrain.prove.backend.srs import generate_srs
+from vtrain.prove.circuit.builder import CircuitBuilder
+from vtrain.prove.circuit.circuit import Circuit
+from vtrain.prove.circuit.values import Ints
 from vtrain.prove.prover import prove
 from vtrain.prove.runs import StepSource, read_run
-from vtrain.prove.srs import generate_srs
 from vtrain.prove.steps.circuits import build_step_circuit
 from vtrain.prove.tiles.circuits import (
     GATE_REACH,

@@ -16,15 +16,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vtrain.prove.circuit import ANSWERS, COLUMNS, Circuit
-from vtrain.prove.ezkl_adapter import EZKL_VERSION, Limits
-from vtrain.prove.keys import (
-    PinnedCircuit,
-    default_cache,
-    estimate,
-    load_verifying_key,
-    pin,
-)
+from vtrain.prove.backend.cost import estimate
+from vtrain.prove.backend.ezkl import EZKL_VERSION, Limits
+from vtrain.prove.backend.keys import default_cache, load_verifying_key
+from vtrain.prove.backend.settings import PinnedCircuit, pin
+from vtrain.prove.circuit.circuit import Circuit
+from vtrain.prove.circuit.values import ANSWERS, COLUMNS
 from vtrain.prove.tiles import circuits
 
 HERE = Path(__file__).resolve().parent

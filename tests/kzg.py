@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tests.tasks import make_tiny_task
 from vtrain.commit.kzg_log import StepCommitter
-from vtrain.prove.kzg import CommitKey
-from vtrain.prove.srs import generate_srs
+from vtrain.prove.backend.kzg import CommitKey
+from vtrain.prove.backend.srs import generate_srs
 from vtrain.train.task import CompiledTask
 from vtrain.wire.proof import ProofSpec
 from vtrain.wire.task import WITH_KZG

@@ -48,7 +48,7 @@ def compile(task: str | Path) -> CompiledTask:
     ``task`` is the path of a TOML file (docs/tasks.md) that has its exponents.  Raises TaskError,
     ModelError, DataError or RangeError, each naming the place.
     """
-    from vtrain.prove.kzg import CommitKey
+    from vtrain.prove.backend.kzg import CommitKey
     from vtrain.train.task import compile_task, load_task
 
     return compile_task(load_task(Path(task)), CommitKey)
@@ -149,7 +149,7 @@ def verify(
     """
     from vtrain.audit.pin import make_pin
     from vtrain.audit.verify import verify as audit
-    from vtrain.prove.kzg import CommitKey
+    from vtrain.prove.backend.kzg import CommitKey
 
     return audit(
         Path(run),

@@ -30,7 +30,7 @@ from parties import call, find_refusal, keep_claim, play_all, publish, say, stag
 from vtrain.attest.claims import compute_claim_digest
 from vtrain.attest.keys import load_key
 from vtrain.demo.cheats import alter_gradient, train_falsely
-from vtrain.prove.kzg import CommitKey
+from vtrain.prove.backend.kzg import CommitKey
 from vtrain.prove.proof_files import Item, proof_path
 from vtrain.prove.runs import read_run
 from vtrain.train.task import compile_task, load_task

@@ -40,8 +40,8 @@ from parties import call, find_refusal, keep_claim, play_all, publish, say, stag
 from vtrain.attest.claims import compute_claim_digest
 from vtrain.attest.keys import PrivateKey, load_key
 from vtrain.demo.cheats import alter_gradient, train_falsely
-from vtrain.prove.ezkl_adapter import Limits
-from vtrain.prove.kzg import CommitKey
+from vtrain.prove.backend.ezkl import Limits
+from vtrain.prove.backend.kzg import CommitKey
 from vtrain.prove.proof_files import Item, write_proof_file
 from vtrain.prove.runs import ProofSetup, SignedRun, read_run
 from vtrain.prove.tiles.protocol import draw_statements, draw_steps, sign_trace_claim

@@ -574,8 +574,8 @@ def test_every_kind_of_data_is_bounded_by_memory(
 def test_an_srs_of_holes_is_not_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from vtrain import limits
     from vtrain.errors import SrsError
-    from vtrain.prove.kzg import CommitKey
-    from vtrain.prove.srs import generate_srs, identify_srs
+    from vtrain.prove.backend.kzg import CommitKey
+    from vtrain.prove.backend.srs import generate_srs, identify_srs
 
     path = tmp_path / "srs"
     path.write_bytes((28).to_bytes(4, "little") + bytes(64))
@@ -617,9 +617,9 @@ def test_threads_are_bounded_everywhere(run: Path, task: CompiledTask, tmp_path:
     from vtrain.commit.digest import compute_tensor_digest, compute_tensor_digests
     from vtrain.commit.openings import compute_root_fixed
     from vtrain.engines.registry import open_session
-    from vtrain.prove.ezkl_adapter import Limits as Process
-    from vtrain.prove.kzg import CommitKey
-    from vtrain.prove.srs import check_srs, generate_srs
+    from vtrain.prove.backend.ezkl import Limits as Process
+    from vtrain.prove.backend.kzg import CommitKey
+    from vtrain.prove.backend.srs import check_srs, generate_srs
     from vtrain.spec.domains import SAMPLES
 
     most, one = most_threads(), np.zeros((1, 1), np.uint8)

@@ -33,7 +33,7 @@ from vtrain.commit.kzg_layout import find_blocks
 from vtrain.dispute.game import start
 from vtrain.dispute.genesis import make_genesis
 from vtrain.errors import RunError
-from vtrain.prove.kzg import CommitKey
+from vtrain.prove.backend.kzg import CommitKey
 from vtrain.train.layout import RunPaths
 from vtrain.train.runner import train
 from vtrain.train.task import CompiledTask

@@ -30,11 +30,12 @@ from vtrain.attest.claims import compute_claim_digest
 from vtrain.attest.keys import public_key
 from vtrain.errors import ProverError
 from vtrain.prove import audit, jobs
+from vtrain.prove.backend.ezkl import Call as EzklCall
+from vtrain.prove.backend.ezkl import require_extra, run_ezkl
+from vtrain.prove.backend.keys import Keys
+from vtrain.prove.backend.settings import PinnedCircuit, pin
 from vtrain.prove.batches import read_batches, sign_batches
-from vtrain.prove.ezkl_adapter import Call as EzklCall
-from vtrain.prove.ezkl_adapter import require_extra, run_ezkl
 from vtrain.prove.jobs import JobQueue
-from vtrain.prove.keys import Keys, PinnedCircuit, pin
 from vtrain.prove.proof_files import Item
 from vtrain.prove.runs import StepProver, read_run
 from vtrain.prove.tiles.circuits import build_tile_circuit
@@ -764,7 +765,7 @@ def test_without_the_extra(
     call: Call, public: Path, srs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Exit code 3, and what to install."""
-    monkeypatch.setattr("vtrain.prove.ezkl_adapter.util.find_spec", lambda name: None)
+    monkeypatch.setattr("vtrain.prove.backend.ezkl.util.find_spec", lambda name: None)
     monkeypatch.setattr(audit, "require_extra", require_extra)
     code, _, err = call("verify", public, "--mode", "proof", "--steps", 5, "--srs", srs)
     assert code == 3

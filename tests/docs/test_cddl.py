@@ -22,7 +22,7 @@ from cddl_verifier import Validator
 
 import vtrain.dispute.game
 import vtrain.dispute.state
-import vtrain.prove.keys
+import vtrain.prove.backend.settings
 import vtrain.prove.verifier
 from tests.audit.runs import KEY, make_smallest_task
 from tests.prove.toy import K, make_circuit
@@ -513,8 +513,8 @@ def test_what_pins_a_circuit(monkeypatch: pytest.MonkeyPatch) -> None:
         hashed.append(data)
         return D
 
-    monkeypatch.setattr(vtrain.prove.keys, "compute_domain_hash", catch)
-    vtrain.prove.keys.pin(make_circuit(), K)
+    monkeypatch.setattr(vtrain.prove.backend.settings, "compute_domain_hash", catch)
+    vtrain.prove.backend.settings.pin(make_circuit(), K)
     assert [why("circuit-material", data) for data in hashed] == [""]
 
 

@@ -10,9 +10,10 @@ from types import ModuleType
 
 import pytest
 
-from vtrain.prove.ezkl_adapter import Limits
-from vtrain.prove.keys import load_verifying_key, pin
-from vtrain.prove.srs import generate_srs
+from vtrain.prove.backend.ezkl import Limits
+from vtrain.prove.backend.keys import load_verifying_key
+from vtrain.prove.backend.settings import pin
+from vtrain.prove.backend.srs import generate_srs
 
 CIRCUITS = Path(__file__).resolve().parents[2] / "circuits"
 

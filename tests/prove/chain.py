@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from pyrevm import EVM
 
-from vtrain.prove.evm import EvmVerifier, encode_bound_calldata, encode_calldata
-from vtrain.prove.ezkl_adapter import Proof
+from vtrain.prove.backend.ezkl import Proof
+from vtrain.prove.chain.evm import EvmVerifier, encode_bound_calldata, encode_calldata
 
 SENDER = "0x" + "11" * 20
 BLOCK_GAS = 30_000_000

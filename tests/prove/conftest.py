@@ -8,7 +8,7 @@ import pytest
 
 from tests.prove.circuits import Circuit, node, write_model
 from tests.prove.toy import Toy, make_toy
-from vtrain.prove.srs import generate_srs
+from vtrain.prove.backend.srs import generate_srs
 
 K = 8
 

@@ -1,4 +1,4 @@
-"""A call that ezkl's verifier accepts without a proof: see ``GUARD`` in vtrain/prove/evm.py.
+"""A call that ezkl's verifier accepts without a proof: see ``GUARD`` in vtrain/prove/chain/evm.py.
 
 The verifier draws its challenges from the proof that the call points to, and computes with the
 bytes at fixed places.  Here the call points past these, to a proof of points and numbers of no
@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from tests.prove.chain import Chain
 from tests.prove.circuits import LIMITS
 from tests.prove.compiler import install_solc
-from vtrain.prove.evm import VERIFIER, compile_contracts
-from vtrain.prove.ezkl_adapter import SCALAR_FIELD
-from vtrain.prove.srs import load_curve
+from vtrain.prove.backend.ezkl import SCALAR_FIELD
+from vtrain.prove.backend.srs import load_curve
+from vtrain.prove.chain.evm import VERIFIER, compile_contracts
 
 SELECTOR = bytes.fromhex("1e8e1e13")
 

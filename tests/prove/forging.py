@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from vtrain.prove.circuit import Circuit, Ints, Values
+from vtrain.prove.circuit.circuit import Circuit
+from vtrain.prove.circuit.values import Ints, Values
 
 Change = Callable[[Ints], Any]
 """What is made of the honest values of a hint or of limbs, in the shape of the tensor."""

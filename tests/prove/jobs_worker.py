@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 import threading
 
+from vtrain.prove.backend.srs import Progress
 from vtrain.prove.jobs import Job, JobQueue, Pace, work
-from vtrain.prove.srs import Progress
 
 
 def prove(job: Job, progress: Progress, cancelled: threading.Event) -> bytes:

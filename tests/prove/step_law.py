@@ -14,7 +14,8 @@ from tests.tasks import make_tiny_task
 from vtrain.commit.kzg_layout import state_names
 from vtrain.graph.step import STEP_STATE
 from vtrain.ops import TABLE
-from vtrain.prove.circuit import Circuit, Ints
+from vtrain.prove.circuit.circuit import Circuit
+from vtrain.prove.circuit.values import Ints
 from vtrain.prove.steps.builder import AFTER, BATCH, BEFORE, LOSS, RATE, Size
 from vtrain.prove.steps.circuits import build_with
 from vtrain.spec.number import NUMPY_DTYPES, STORAGE

@@ -17,9 +17,10 @@ from vtrain.attest.claims import compute_claim_digest
 from vtrain.prove import audit as audit_module
 from vtrain.prove import verifier
 from vtrain.prove.audit import ProofAudit
-from vtrain.prove.ezkl_adapter import Limits, Proof, Verification
-from vtrain.prove.keys import Keys, pin
-from vtrain.prove.kzg import CommitKey
+from vtrain.prove.backend.ezkl import Limits, Proof, Verification
+from vtrain.prove.backend.keys import Keys
+from vtrain.prove.backend.kzg import CommitKey
+from vtrain.prove.backend.settings import pin
 from vtrain.prove.runs import ProofSetup, ReadyCircuit, StepSource, make_statement, read_run
 from vtrain.prove.steps.circuits import build_step_circuit
 from vtrain.prove.verifier import commit_columns, draw_challenge

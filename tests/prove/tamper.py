@@ -8,8 +8,10 @@ from typing import Final
 
 import numpy as np
 
-from vtrain.prove.circuit import Circuit, Ints, Trial
-from vtrain.prove.ezkl_adapter import SCALAR_FIELD
+from vtrain.prove.backend.ezkl import SCALAR_FIELD
+from vtrain.prove.circuit.circuit import Circuit
+from vtrain.prove.circuit.trial import Trial
+from vtrain.prove.circuit.values import Ints
 
 _THIRD = pow(3, -1, SCALAR_FIELD)
 

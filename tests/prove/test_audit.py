@@ -63,9 +63,10 @@ from vtrain.errors import (
 from vtrain.prove import audit as module
 from vtrain.prove import runs as runs_module
 from vtrain.prove.audit import choose_steps, verify_proofs
+from vtrain.prove.backend.ezkl import Proof
+from vtrain.prove.backend.srs import generate_srs
 from vtrain.prove.batches import sign_batches
-from vtrain.prove.circuit import Ints
-from vtrain.prove.evm import (
+from vtrain.prove.chain.evm import (
     VERIFIER,
     compile_contracts,
     encode_bound_calldata,
@@ -74,7 +75,7 @@ from vtrain.prove.evm import (
     list_commitments,
     write_verifier,
 )
-from vtrain.prove.ezkl_adapter import Proof
+from vtrain.prove.circuit.values import Ints
 from vtrain.prove.runs import (
     ProofSetup,
     StepSource,
@@ -83,7 +84,6 @@ from vtrain.prove.runs import (
     prepare_circuit,
     read_run,
 )
-from vtrain.prove.srs import generate_srs
 from vtrain.prove.tiles.prover import TracePin
 from vtrain.report.json import report_to_dict
 from vtrain.report.terminal import print_report

@@ -26,11 +26,21 @@ from vtrain.errors import (
     SrsError,
     StorageError,
 )
-from vtrain.prove import evm
-from vtrain.prove import srs as srs_module
-from vtrain.prove.circuit import Circuit as OurCircuit
-from vtrain.prove.circuit import CircuitBuilder, Ints
-from vtrain.prove.evm import (
+from vtrain.prove.backend import srs as srs_module
+from vtrain.prove.backend.ezkl import (
+    SCALAR_FIELD,
+    Call,
+    Limits,
+    Proof,
+    ProofShape,
+    encode_element,
+    read_proof,
+    run_ezkl,
+)
+from vtrain.prove.backend.keys import Keys, load_keys
+from vtrain.prove.backend.settings import count_blocks, pin
+from vtrain.prove.chain import evm
+from vtrain.prove.chain.evm import (
     BOUND,
     GUARD,
     MAX_CODE,
@@ -45,17 +55,9 @@ from vtrain.prove.evm import (
     list_commitments,
     write_verifier,
 )
-from vtrain.prove.ezkl_adapter import (
-    SCALAR_FIELD,
-    Call,
-    Limits,
-    Proof,
-    ProofShape,
-    encode_element,
-    read_proof,
-    run_ezkl,
-)
-from vtrain.prove.keys import Keys, count_blocks, load_keys, pin
+from vtrain.prove.circuit.builder import CircuitBuilder
+from vtrain.prove.circuit.circuit import Circuit as OurCircuit
+from vtrain.prove.circuit.values import Ints
 from vtrain.prove.prover import prove
 
 pytest.importorskip("pyrevm", reason="pyrevm has no wheel for this Python")

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from tests.prove.circuits import LIMITS, Circuit
 from vtrain.errors import MissingExtraError, ProofError, ProverError, StorageError, VtrainError
-from vtrain.prove.ezkl_adapter import (
+from vtrain.prove.backend.ezkl import (
     CALLS,
     EZKL_VERSION,
     SCALAR_FIELD,
@@ -240,7 +240,7 @@ def test_ezkl_is_loaded_in_no_process_of_ours(tmp_path: Path) -> None:
     """Neither by the adapter nor by commands that have no use for it."""
     program = (
         "import sys\n"
-        "import vtrain.prove.ezkl_adapter, vtrain.prove.srs\n"
+        "import vtrain.prove.backend.ezkl, vtrain.prove.backend.srs\n"
         "from vtrain import cli\n"
         "for words in (['srs', 'check', '--help'], ['srs', 'generate', '--k', '1', '--out', "
         "sys.argv[1]], ['verify', '--help'], ['key', '--help']):\n"

@@ -13,9 +13,11 @@ from tests.prove.forging import Change, at, find_broken, forge
 from tests.prove.tamper import find_uncaught
 from vtrain.errors import CircuitError
 from vtrain.ops import TABLE
-from vtrain.prove import gadgets
-from vtrain.prove.circuit import Circuit, CircuitBuilder, Ints, Tensor
-from vtrain.prove.ezkl_adapter import SCALAR_FIELD
+from vtrain.prove.backend.ezkl import SCALAR_FIELD
+from vtrain.prove.circuit import gadgets
+from vtrain.prove.circuit.builder import CircuitBuilder
+from vtrain.prove.circuit.circuit import Circuit
+from vtrain.prove.circuit.values import Ints, Tensor
 from vtrain.prove.tiles.circuits import TILE_SPAN
 from vtrain.spec.number import SATURATION, STORAGE, log2_q16, rs_int, saturate_int
 

@@ -34,7 +34,8 @@ from vtrain.errors import (
     VtrainError,
 )
 from vtrain.limits import LIMITS as BOUNDS
-from vtrain.prove.ezkl_adapter import Call, CallFailedError, TimeLimitError, run_ezkl
+from vtrain.prove.backend.ezkl import Call, CallFailedError, TimeLimitError, run_ezkl
+from vtrain.prove.backend.srs import Progress
 from vtrain.prove.jobs import (
     MAX_ERROR,
     STATES,
@@ -58,7 +59,6 @@ from vtrain.prove.proof_files import (
     read_proof_file,
     write_proof_file,
 )
-from vtrain.prove.srs import Progress
 
 RUN = bytes(range(32))
 OTHER = bytes(32)

@@ -18,26 +18,22 @@ from blake3 import blake3
 from tests.prove.circuits import LIMITS
 from tests.prove.toy import K, Toy, make_circuit, make_long_circuit
 from vtrain.errors import CircuitError, ProverError, SrsError, StorageError
-from vtrain.prove import keys as module
-from vtrain.prove.ezkl_adapter import Call, run_ezkl
-from vtrain.prove.keys import (
-    Keys,
+from vtrain.prove.backend import keys as module
+from vtrain.prove.backend import settings as settings_module
+from vtrain.prove.backend.cost import estimate, require_fits
+from vtrain.prove.backend.ezkl import Call, run_ezkl
+from vtrain.prove.backend.keys import Keys, cut_srs, default_cache, load_keys, load_verifying_key
+from vtrain.prove.backend.settings import (
     check_measured,
     check_settings,
     count_blocks,
     count_usable,
-    cut_srs,
-    default_cache,
     encode_settings,
-    estimate,
-    load_keys,
-    load_verifying_key,
     make_settings,
     pin,
-    require_fits,
 )
+from vtrain.prove.backend.srs import identify_srs
 from vtrain.prove.prover import mock_many
-from vtrain.prove.srs import identify_srs
 from vtrain.wire import cbor
 
 # --- the pin
@@ -181,7 +177,7 @@ def test_settings_are_those_that_ezkl_measures(toy: Toy, tmp_path: Path) -> None
     check_measured(measured, toy.pinned.settings)
     ours = make_settings(toy.circuit, K)
     differing = {name for name in {*measured, *ours} if measured.get(name) != ours.get(name)}
-    assert differing <= module._MEASURED
+    assert differing <= settings_module._MEASURED
     # Why ours are used: a count of cells beyond those of the layout.
     assert measured["total_assignments"] > ours["total_assignments"]
     changes: list[dict[str, Any]] = [

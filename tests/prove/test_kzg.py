@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.prove.circuits import LIMITS, Circuit, node, write_model
 from vtrain.errors import EncodingError, SrsError
-from vtrain.prove.ezkl_adapter import (
+from vtrain.prove.backend.ezkl import (
     SCALAR_FIELD,
     Call,
     ProofShape,
@@ -21,8 +21,8 @@ from vtrain.prove.ezkl_adapter import (
     read_proof,
     run_ezkl,
 )
-from vtrain.prove.kzg import CommitKey, find_blinding
-from vtrain.prove.srs import generate_srs, identify_srs, load_curve
+from vtrain.prove.backend.kzg import CommitKey, find_blinding
+from vtrain.prove.backend.srs import generate_srs, identify_srs, load_curve
 
 K = 8
 BLINDING = 5

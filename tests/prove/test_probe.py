@@ -17,11 +17,15 @@ from tests.prove.steps import LIMITS, K, make_proof_task, make_setup, open_key
 from tests.prove.tamper import alterations
 from tests.prove.tile_steps import with_node
 from vtrain.errors import CircuitError, ProverError
-from vtrain.prove import circuit as circuit_module
-from vtrain.prove import keys as keys_module
 from vtrain.prove import probe as probe_module
-from vtrain.prove.circuit import Circuit, CircuitBuilder, Ints, Tensor, Trial
-from vtrain.prove.keys import Keys, load_keys, load_verifying_key, pin
+from vtrain.prove.backend import keys as keys_module
+from vtrain.prove.backend.keys import Keys, load_keys, load_verifying_key
+from vtrain.prove.backend.settings import pin
+from vtrain.prove.circuit import trial as circuit_module
+from vtrain.prove.circuit.builder import CircuitBuilder
+from vtrain.prove.circuit.circuit import Circuit
+from vtrain.prove.circuit.trial import Trial
+from vtrain.prove.circuit.values import Ints, Tensor, cut_vector
 from vtrain.prove.probe import Probed, probe_step_circuit
 from vtrain.prove.runs import StepValues, prepare_circuit
 from vtrain.prove.steps.builder import Size
@@ -41,7 +45,7 @@ def real(loss: str = "mse", size: Size = LARGE) -> Real:
     statement = make_statement(loss, "some")
     given = {}
     for name, column in statement.given.items():
-        for part, start, stop in circuit_module.cut_vector(name, column.size, size.rows):
+        for part, start, stop in cut_vector(name, column.size, size.rows):
             given[part] = column[start:stop]
     return given, statement.parameters
 
@@ -318,7 +322,7 @@ def test_what_is_evaluated_anew_is_what_would_be_evaluated_in_whole(rows: int) -
     for name, group, start, values in list(alterations(whole, joined, **options))[::6]:  # type: ignore[arg-type]
         place, at = group, start
         if group in at_hand:
-            for part, first, stop in circuit_module.cut_vector(group, at_hand[group].size, rows):
+            for part, first, stop in cut_vector(group, at_hand[group].size, rows):
                 if first <= start < stop:
                     place, at = part, start - first
         altered = joined[group].copy()

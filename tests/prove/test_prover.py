@@ -17,12 +17,14 @@ from tests.prove.circuits import LIMITS
 from tests.prove.toy import GIVEN, PARAMETERS, Toy, make_long_circuit
 from vtrain.errors import CircuitError, ProverError
 from vtrain.prove import prover as module
-from vtrain.prove.circuit import CircuitBuilder, Ints
-from vtrain.prove.ezkl_adapter import SCALAR_FIELD, Call, Verification
-from vtrain.prove.keys import BLINDING, count_usable, load_keys, pin
-from vtrain.prove.kzg import CommitKey
+from vtrain.prove.backend.ezkl import SCALAR_FIELD, Call, Verification
+from vtrain.prove.backend.keys import load_keys
+from vtrain.prove.backend.kzg import CommitKey
+from vtrain.prove.backend.settings import BLINDING, count_usable, pin
+from vtrain.prove.backend.srs import generate_srs
+from vtrain.prove.circuit.builder import CircuitBuilder
+from vtrain.prove.circuit.values import Ints
 from vtrain.prove.prover import mock_many, prove
-from vtrain.prove.srs import generate_srs
 from vtrain.prove.verifier import Expansion, commit_vector, verify
 
 Vectors = dict[str, Ints]

@@ -32,6 +32,7 @@ from vtrain.errors import (
     VtrainError,
 )
 from vtrain.prove import runs as module
+from vtrain.prove.backend.srs import CEREMONY, generate_srs
 from vtrain.prove.proof_files import Item
 from vtrain.prove.runs import (
     ProofSetup,
@@ -45,7 +46,6 @@ from vtrain.prove.runs import (
     prepare_circuit,
     read_run,
 )
-from vtrain.prove.srs import CEREMONY, generate_srs
 from vtrain.prove.steps.circuits import STEP_CIRCUITS, build_step_circuit
 from vtrain.prove.tiles.circuits import TILE_CIRCUITS
 from vtrain.prove.verifier import commit_vector

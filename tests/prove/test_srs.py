@@ -21,9 +21,16 @@ from hypothesis import strategies as st
 from tests.prove.circuits import LIMITS, Circuit
 from vtrain import cli
 from vtrain.errors import SrsError, StorageError
-from vtrain.prove import srs as module
-from vtrain.prove.ezkl_adapter import Call, CallFailedError, run_ezkl
-from vtrain.prove.srs import CEREMONY, Srs, check_srs, generate_srs, identify_srs, load_curve
+from vtrain.prove.backend import srs as module
+from vtrain.prove.backend.ezkl import Call, CallFailedError, run_ezkl
+from vtrain.prove.backend.srs import (
+    CEREMONY,
+    Srs,
+    check_srs,
+    generate_srs,
+    identify_srs,
+    load_curve,
+)
 
 curve = load_curve()
 N = 256
@@ -432,7 +439,7 @@ def test_command_trusts_a_file_on_the_list(
 def test_the_recursion_limit_stays_as_it_is() -> None:
     """py_ecc raises it on import, and hostile documents would end the process."""
     code = (
-        "import sys; from vtrain.prove.srs import load_curve; "
+        "import sys; from vtrain.prove.backend.srs import load_curve; "
         "load_curve(); print(sys.getrecursionlimit())"
     )
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -26,9 +26,11 @@ from tests.tasks import make_tiny_task
 from vtrain.commit.kzg_layout import state_names
 from vtrain.errors import CircuitError
 from vtrain.ops.base import attr_int
-from vtrain.prove.circuit import Circuit, Ints
-from vtrain.prove.ezkl_adapter import SCALAR_FIELD
-from vtrain.prove.keys import count_blocks, count_usable, estimate
+from vtrain.prove.backend.cost import estimate
+from vtrain.prove.backend.ezkl import SCALAR_FIELD
+from vtrain.prove.backend.settings import count_blocks, count_usable
+from vtrain.prove.circuit.circuit import Circuit
+from vtrain.prove.circuit.values import Ints
 from vtrain.prove.steps.builder import AFTER, BATCH, BEFORE, LOSS, RATE, Size
 from vtrain.prove.steps.circuits import MAX_INNER_COLUMNS, build_step_circuit, build_with
 from vtrain.prove.steps.emit.optimizer import bound_kept_momentum

@@ -24,7 +24,7 @@ from tests.prove.test_tile_runs import (
     publish,
 )
 from vtrain.attest.claims import compute_claim_digest
-from vtrain.prove.ezkl_adapter import Proof
+from vtrain.prove.backend.ezkl import Proof
 from vtrain.prove.proof_files import Item, proof_path
 from vtrain.prove.runs import read_run
 from vtrain.prove.tiles.circuits import LinearMap

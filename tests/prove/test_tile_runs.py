@@ -32,14 +32,15 @@ from vtrain.limits import Limits as Bounds
 from vtrain.prove import audit as audit_module
 from vtrain.prove import runs
 from vtrain.prove.audit import ProofAudit, verify_proofs
+from vtrain.prove.backend.ezkl import Limits
+from vtrain.prove.backend.keys import Keys
+from vtrain.prove.backend.kzg import CommitKey
+from vtrain.prove.backend.settings import BLINDING, pin
+from vtrain.prove.backend.srs import Progress
 from vtrain.prove.batches import sign_batches
-from vtrain.prove.circuit import Ints
-from vtrain.prove.ezkl_adapter import Limits
-from vtrain.prove.keys import BLINDING, Keys, pin
-from vtrain.prove.kzg import CommitKey
+from vtrain.prove.circuit.values import Ints
 from vtrain.prove.proof_files import Item, write_proof_file
 from vtrain.prove.runs import ProofSetup, StepDiffersError, read_run
-from vtrain.prove.srs import Progress
 from vtrain.prove.tiles import prover as tile_prover
 from vtrain.prove.tiles.circuits import TILE_K, build_tile_circuit
 from vtrain.prove.tiles.protocol import compute_trace_claim_digest, draw_statements, draw_steps

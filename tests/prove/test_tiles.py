@@ -14,9 +14,10 @@ from tests.prove.circuits import LIMITS
 from tests.prove.tamper import compute_late, find_uncaught, places, tamperings
 from vtrain.errors import CircuitError
 from vtrain.ops import TABLE
-from vtrain.prove.circuit import Circuit, Ints
-from vtrain.prove.ezkl_adapter import SCALAR_FIELD
-from vtrain.prove.keys import BLINDING, count_blocks, count_usable, pin
+from vtrain.prove.backend.ezkl import SCALAR_FIELD
+from vtrain.prove.backend.settings import BLINDING, count_blocks, count_usable, pin
+from vtrain.prove.circuit.circuit import Circuit
+from vtrain.prove.circuit.values import Ints
 from vtrain.prove.prover import mock_many
 from vtrain.prove.tiles.circuits import (
     GATE_REACH,
@@ -509,7 +510,7 @@ def test_every_tampering_with_softmax_is_noticed(name: str, spots: int) -> None:
 
 def test_catalogue_names_what_nobody_holds() -> None:
     """A circuit without a condition on its hint: the catalogue says so."""
-    from vtrain.prove.circuit import CircuitBuilder
+    from vtrain.prove.circuit.builder import CircuitBuilder
 
     b = CircuitBuilder(2, TILE_SPAN)
     x = b.vector("x", 4)

@@ -21,7 +21,7 @@ from vtrain.errors import CircuitError
 from vtrain.graph.step import STEP_STATE
 from vtrain.ops import TABLE
 from vtrain.ops.layout import Window
-from vtrain.prove.circuit import Ints
+from vtrain.prove.circuit.values import Ints
 from vtrain.prove.tiles import statements as statements_module
 from vtrain.prove.tiles.circuits import TILE_CIRCUITS, WIDE_REACH, linear_challenge
 from vtrain.prove.tiles.emit import pool

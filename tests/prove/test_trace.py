@@ -24,8 +24,8 @@ from vtrain._core import MerkleTree
 from vtrain.attest.claims import compute_claim_digest, sign_claim
 from vtrain.attest.keys import public_key
 from vtrain.errors import CircuitError, EncodingError, RunError, SignatureError
-from vtrain.prove.ezkl_adapter import Verification
-from vtrain.prove.kzg import CommitKey
+from vtrain.prove.backend.ezkl import Verification
+from vtrain.prove.backend.kzg import CommitKey
 from vtrain.prove.tiles.protocol import (
     LoggedStep,
     TileAudit,

@@ -30,8 +30,7 @@ from tests.prove.circuits import (
 from tests.prove.copies import Cell, read_cycles
 from tests.prove.step_law import make_graph
 from vtrain.errors import ProofError, ProverError, SrsError
-from vtrain.prove.circuit import Circuit as OurCircuit
-from vtrain.prove.ezkl_adapter import (
+from vtrain.prove.backend.ezkl import (
     Call,
     CallFailedError,
     ProofShape,
@@ -41,7 +40,8 @@ from vtrain.prove.ezkl_adapter import (
     run_ezkl,
     verify_proof,
 )
-from vtrain.prove.srs import check_srs, generate_srs
+from vtrain.prove.backend.srs import check_srs, generate_srs
+from vtrain.prove.circuit.circuit import Circuit as OurCircuit
 from vtrain.prove.steps.circuits import STEP_CIRCUITS, build_step_circuit
 from vtrain.prove.tiles.circuits import TILE_CIRCUITS, build_tile_circuit
 from vtrain.wire.proof import LEAST_STEP_K

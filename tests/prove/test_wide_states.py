@@ -18,7 +18,7 @@ from vtrain.commit.kzg_layout import state_names
 from vtrain.graph.legality import check_graph
 from vtrain.ops import TABLE
 from vtrain.ops.base import attr_int
-from vtrain.prove.circuit import Ints
+from vtrain.prove.circuit.values import Ints
 from vtrain.prove.steps.builder import AFTER, BATCH, BEFORE, RATE, Size
 from vtrain.prove.steps.circuits import build_with
 from vtrain.spec.number import rs_int

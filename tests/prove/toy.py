@@ -12,12 +12,15 @@ from typing import Any
 import numpy as np
 
 from tests.prove.circuits import LIMITS
-from vtrain.prove.circuit import Circuit, CircuitBuilder, Ints
-from vtrain.prove.ezkl_adapter import Call, run_ezkl
-from vtrain.prove.keys import BLINDING, Keys, PinnedCircuit, count_usable, load_keys, pin
-from vtrain.prove.kzg import CommitKey
+from vtrain.prove.backend.ezkl import Call, run_ezkl
+from vtrain.prove.backend.keys import Keys, load_keys
+from vtrain.prove.backend.kzg import CommitKey
+from vtrain.prove.backend.settings import BLINDING, PinnedCircuit, count_usable, pin
+from vtrain.prove.backend.srs import generate_srs
+from vtrain.prove.circuit.builder import CircuitBuilder
+from vtrain.prove.circuit.circuit import Circuit
+from vtrain.prove.circuit.values import Ints
 from vtrain.prove.prover import prove
-from vtrain.prove.srs import generate_srs
 from vtrain.prove.verifier import commit_vector, draw_challenge
 
 K = 9

@@ -8,12 +8,13 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from vtrain.prove.circuit import Circuit, _Node
+from vtrain.prove.circuit.circuit import Circuit
+from vtrain.prove.circuit.values import Node
 
 Labels = npt.NDArray[np.int64]
 """Which value each element of a tensor is."""
 
-_FREE: dict[str, Callable[[_Node, list[Labels]], Labels]] = {
+_FREE: dict[str, Callable[[Node, list[Labels]], Labels]] = {
     "reshape": lambda node, x: x[0].reshape(node.shape),
     "transpose": lambda node, x: x[0].T,
     "slice": lambda node, x: x[0][node.attrs["start"] : node.attrs["stop"]],

@@ -24,7 +24,7 @@ from tests.train.test_runner import check_run
 from vtrain.commit.kzg_log import KzgLog, encode_kzg_log, iterate_kzg_log
 from vtrain.engines.numpy_engine import NumpySession
 from vtrain.errors import EncodingError, NotProducedError, RunError, StorageError, TaskError
-from vtrain.prove.kzg import CommitKey
+from vtrain.prove.backend.kzg import CommitKey
 from vtrain.train import background
 from vtrain.train.data import gather_batch
 from vtrain.train.kzg import KzgRecorder

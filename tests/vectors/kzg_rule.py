@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vtrain.prove.srs import load_curve
+from vtrain.prove.backend.srs import load_curve
 
 bn128 = load_curve()
 P: int = bn128.field_modulus

@@ -55,7 +55,7 @@ def _load_graph(source: Path) -> StepGraph:
 
         data = read_file(RunPaths(source).graph, LIMITS.graph_bytes, root=source)
         return decode_graph(data)
-    from vtrain.prove.kzg import CommitKey
+    from vtrain.prove.backend.kzg import CommitKey
     from vtrain.train.task import compile_task, load_task
 
     return compile_task(load_task(source), CommitKey).graph

@@ -133,8 +133,8 @@ def make_setup(task: TaskSpec, **given: Any) -> ProofSetup:
     """
     from vtrain.errors import RunError
     from vtrain.limits import measure_memory
-    from vtrain.prove.ezkl_adapter import Limits
-    from vtrain.prove.keys import default_cache
+    from vtrain.prove.backend.ezkl import Limits
+    from vtrain.prove.backend.keys import default_cache
     from vtrain.prove.runs import ProofSetup
 
     if task.proof is not None and given["k"] not in (None, task.proof.k):

@@ -277,7 +277,7 @@ def _open_prover(
 
 def _require_queue() -> None:
     """MissingExtraError where the queue cannot be imported."""
-    from vtrain.prove.ezkl_adapter import require_extra
+    from vtrain.prove.backend.ezkl import require_extra
 
     require_extra("ezkl", "sqlalchemy")
 
@@ -538,7 +538,7 @@ def setup_command(run: Path, circuits: tuple[str, ...], as_json: bool, **given: 
     Exit code 0 when the keys are there.  2: an error, such as a task that pins other circuits.
     3: the extra zk is not installed.
     """
-    from vtrain.prove.keys import estimate
+    from vtrain.prove.backend.cost import estimate
     from vtrain.prove.runs import make_ready, prepare_circuit
     from vtrain.prove.tiles.circuits import build_tile_circuit
     from vtrain.prove.tiles.tiling import Tiling
@@ -609,8 +609,8 @@ def batches_command(
     """As the owner of the data, sign what every batch of TASK is, for private audits of runs."""
     from vtrain.attest.keys import load_key
     from vtrain.commit.files import write_atomic
+    from vtrain.prove.backend.kzg import CommitKey
     from vtrain.prove.batches import sign_batches
-    from vtrain.prove.kzg import CommitKey
     from vtrain.train.task import compile_task, load_task
     from vtrain.wire.batches import encode_batches
 
@@ -670,8 +670,8 @@ def export_command(
     Settings and key are those in the folder of keys that `vtrain prove setup` made.  Exit code 3
     for code that is too large to deploy, 4 for an insecure SRS.
     """
-    from vtrain.prove.evm import MAX_CODE, export_evm
-    from vtrain.prove.ezkl_adapter import Limits
+    from vtrain.prove.backend.ezkl import Limits
+    from vtrain.prove.chain.evm import MAX_CODE, export_evm
 
     made = export_evm(
         settings=settings,

@@ -39,7 +39,7 @@ def check(file: Path, allow_insecure_srs: bool, threads: int, as_json: bool) -> 
     Exit code 0 for a file of the ceremony, 4 for a sound file that is none (insecure), 2 for a file
     that is no SRS.
     """
-    from vtrain.prove.srs import check_srs
+    from vtrain.prove.backend.srs import check_srs
 
     with show_progress() as progress:
         found = check_srs(file, threads=threads, progress=progress)
@@ -68,7 +68,7 @@ def check(file: Path, allow_insecure_srs: bool, threads: int, as_json: bool) -> 
 @json_option
 def generate(k: int, out: Path, seed: bytes | None, threads: int, as_json: bool) -> None:
     """Make an insecure SRS for tests and trials: this machine could forge proofs with it."""
-    from vtrain.prove.srs import generate_srs
+    from vtrain.prove.backend.srs import generate_srs
 
     with show_progress() as progress:
         made = generate_srs(out, k, seed=seed, threads=threads, progress=progress)

@@ -29,7 +29,7 @@ def command() -> None:
 @json_option
 def check(task: Path, as_json: bool) -> None:
     """Compile TASK, prove its ranges, and show everything that its id pins."""
-    from vtrain.prove.kzg import CommitKey
+    from vtrain.prove.backend.kzg import CommitKey
     from vtrain.train.task import compile_task, load_task
 
     compiled = compile_task(load_task(task), CommitKey)

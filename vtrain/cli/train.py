@@ -79,7 +79,7 @@ def command(
     RUN stays as it is where the engine asked for cannot be used.
     """
     from vtrain.attest.keys import public_key
-    from vtrain.prove.kzg import CommitKey
+    from vtrain.prove.backend.kzg import CommitKey
     from vtrain.train.runner import train
     from vtrain.train.task import compile_task, load_task
 

@@ -184,7 +184,7 @@ def command(
             raise click.UsageError(f"--{option} has a meaning in --mode proof alone")
         else:
             from vtrain.audit.verify import verify
-            from vtrain.prove.kzg import CommitKey
+            from vtrain.prove.backend.kzg import CommitKey
 
             report = verify(
                 run,

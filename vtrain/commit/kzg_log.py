@@ -50,7 +50,7 @@ class Identity(Protocol):
 
 
 class Committer(Protocol):
-    """Commits to columns of integers over one SRS; ``vtrain.prove.kzg.CommitKey`` is one."""
+    """Commits to columns of integers over an SRS; ``vtrain.prove.backend.kzg.CommitKey`` is one."""
 
     @property
     def srs(self) -> Identity:
@@ -73,7 +73,7 @@ class Committer(Protocol):
 
 
 OpenKey = Callable[[Path, int, int], Committer]
-"""(SRS file, k, blinding) -> what commits by it; ``vtrain.prove.kzg.CommitKey`` is one."""
+"""(SRS file, k, blinding) -> what commits by it; ``vtrain.prove.backend.kzg.CommitKey`` is one."""
 
 
 class KzgLog:

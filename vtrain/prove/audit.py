@@ -25,9 +25,10 @@ from vtrain.audit.plan import (
 from vtrain.audit.structure import Evidence, FindingError, check_structure
 from vtrain.audit.verify import ORDER, describe_signer, list_assumptions
 from vtrain.errors import EncodingError, NotProducedError, RunError, VtrainError
+from vtrain.prove.backend.ezkl import Verification, require_extra
+from vtrain.prove.backend.kzg import CommitKey
+from vtrain.prove.backend.srs import Progress
 from vtrain.prove.batches import index_batches, verify_batches
-from vtrain.prove.ezkl_adapter import Verification, require_extra
-from vtrain.prove.kzg import CommitKey
 from vtrain.prove.proof_files import Item, naming, proof_path, read_proof_file
 from vtrain.prove.runs import (
     ProofSetup,
@@ -40,7 +41,6 @@ from vtrain.prove.runs import (
     make_statement,
     prepare_circuit,
 )
-from vtrain.prove.srs import Progress
 from vtrain.prove.steps.builder import BEFORE
 from vtrain.prove.steps.circuits import STEP_CIRCUITS
 from vtrain.prove.tiles.protocol import (

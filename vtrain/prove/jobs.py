@@ -53,7 +53,8 @@ from sqlalchemy.exc import ArgumentError
 from vtrain.commit.database import Database, DatabaseAwayError, make_metadata
 from vtrain.errors import EncodingError, MissingExtraError, StorageError, VtrainError
 from vtrain.limits import LIMITS
-from vtrain.prove.ezkl_adapter import CallFailedError, TimeLimitError
+from vtrain.prove.backend.ezkl import CallFailedError, TimeLimitError
+from vtrain.prove.backend.srs import Progress
 from vtrain.prove.proof_files import (
     KINDS,
     Item,
@@ -63,7 +64,6 @@ from vtrain.prove.proof_files import (
     proof_path,
     write_proof_file,
 )
-from vtrain.prove.srs import Progress
 
 T = TypeVar("T")
 State = Literal["waiting", "taken", "done", "failed", "cancelled"]

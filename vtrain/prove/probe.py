@@ -38,9 +38,11 @@ from vtrain.errors import CircuitError, ProverError
 from vtrain.graph.step import STEP_STATE
 from vtrain.ops import TABLE
 from vtrain.ops.base import attr_int, attr_ints
-from vtrain.prove.circuit import Change, Circuit, Ints, Trial
-from vtrain.prove.gadgets import can_hold
-from vtrain.prove.srs import Progress
+from vtrain.prove.backend.srs import Progress
+from vtrain.prove.circuit.circuit import Circuit
+from vtrain.prove.circuit.gadgets import can_hold
+from vtrain.prove.circuit.trial import Change, Trial
+from vtrain.prove.circuit.values import Ints
 from vtrain.prove.steps.builder import AFTER, BATCH, BEFORE, LOSS, RATE
 from vtrain.prove.steps.circuits import STEP_CIRCUITS
 from vtrain.spec.number import (

@@ -15,8 +15,7 @@ from typing import Any
 
 from vtrain.commit.files import storing
 from vtrain.errors import CircuitError, ProverError
-from vtrain.prove.circuit import Circuit, Ints
-from vtrain.prove.ezkl_adapter import (
+from vtrain.prove.backend.ezkl import (
     Call,
     CallFailedError,
     Limits,
@@ -31,9 +30,12 @@ from vtrain.prove.ezkl_adapter import (
     secret_path,
     try_ezkl,
 )
-from vtrain.prove.keys import Keys, PinnedCircuit
-from vtrain.prove.kzg import CommitKey
-from vtrain.prove.srs import Progress
+from vtrain.prove.backend.keys import Keys
+from vtrain.prove.backend.kzg import CommitKey
+from vtrain.prove.backend.settings import PinnedCircuit
+from vtrain.prove.backend.srs import Progress
+from vtrain.prove.circuit.circuit import Circuit
+from vtrain.prove.circuit.values import Ints
 from vtrain.prove.verifier import (
     Expansion,
     check_fit,

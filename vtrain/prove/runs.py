@@ -23,23 +23,17 @@ from vtrain.engines.base import Session
 from vtrain.engines.registry import open_session
 from vtrain.errors import CircuitError, EncodingError, NotProducedError, RunError, VtrainError
 from vtrain.ops import TABLE
-from vtrain.prove.circuit import Circuit, Ints
-from vtrain.prove.ezkl_adapter import EZKL_VERSION, Limits
-from vtrain.prove.keys import (
-    BLINDING,
-    Keys,
-    PinnedCircuit,
-    estimate,
-    load_keys,
-    load_verifying_key,
-    pin,
-    require_fits,
-)
-from vtrain.prove.kzg import CommitKey
+from vtrain.prove.backend.cost import estimate, require_fits
+from vtrain.prove.backend.ezkl import EZKL_VERSION, Limits
+from vtrain.prove.backend.keys import Keys, load_keys, load_verifying_key
+from vtrain.prove.backend.kzg import CommitKey
+from vtrain.prove.backend.settings import BLINDING, PinnedCircuit, pin
+from vtrain.prove.backend.srs import CEREMONY, Progress, identify_srs
+from vtrain.prove.circuit.circuit import Circuit
+from vtrain.prove.circuit.values import Ints
 from vtrain.prove.probe import draw_locally, probe_step_circuit
 from vtrain.prove.proof_files import Item
 from vtrain.prove.prover import prove
-from vtrain.prove.srs import CEREMONY, Progress, identify_srs
 from vtrain.prove.steps.builder import AFTER, BATCH, BEFORE, LOSS, RATE
 from vtrain.prove.steps.circuits import STEP_CIRCUITS, build_step_circuit
 from vtrain.spec.commitment import compute_task_id

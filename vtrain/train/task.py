@@ -84,7 +84,7 @@ PREPARE_SHIFT = 16
 
 
 DEFAULT_BLINDING = 5
-"""Blinding factors of most circuits (``vtrain.prove.kzg``)."""
+"""Blinding factors of most circuits (``vtrain.prove.backend.kzg``)."""
 
 _TABLES = ("task", "model", "data", "test", "optimizer", "format", "proof", "exponents")
 
@@ -537,9 +537,9 @@ def write_exponents(path: Path, exponents: Mapping[str, int]) -> None:
 def compile_task(file: TaskFile, open_key: OpenKey | None = None) -> CompiledTask:
     """Build the step graph, prove its ranges, and pin everything in a TaskSpec.
 
-    ``open_key`` opens the SRS of a task that has one: ``vtrain.prove.kzg.CommitKey``.  TaskError
-    when exponents are missing or name no site, or for an SRS that cannot be used; ModelError,
-    DataError, RangeError as their parts find.
+    ``open_key`` opens the SRS of a task that has one: ``vtrain.prove.backend.kzg.CommitKey``.
+    TaskError when exponents are missing or name no site, or for an SRS that cannot be used;
+    ModelError, DataError, RangeError as their parts find.
     """
     parts = _load_parts(file)
     policy = FixedExponents(file.exponents)
@@ -578,7 +578,7 @@ def _open_key(table: ProofTable, open_key: OpenKey | None) -> Committer:
     where = "proof.srs"
     if open_key is None:
         raise TaskError(
-            "cannot be opened: call compile_task with open_key=vtrain.prove.kzg.CommitKey",
+            "cannot be opened: call compile_task with open_key=vtrain.prove.backend.kzg.CommitKey",
             where=where,
         )
     try:

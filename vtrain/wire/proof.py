@@ -73,7 +73,7 @@ class ProofSpec:
     @property
     def usable(self) -> int:
         """How many values are put into one column: two fewer than there are rows for values, since
-        ezkl's circuits give a fuller tensor a second column (``vtrain.prove.kzg``)."""
+        ezkl's circuits give a fuller tensor a second column (``vtrain.prove.backend.kzg``)."""
         return (1 << self.k) - self.blinding - 3
 
 

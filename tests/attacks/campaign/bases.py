@@ -18,7 +18,7 @@ from tests.audit.runs import KEY, make_smallest_task, read_kzg_leaves, read_leav
 from tests.kzg import add_kzg, make_key, make_kzg_task
 from tests.tasks import CLASSES, INPUTS, make_mlp_onnx, make_tiny_task
 from vtrain.commit.checkpoint import read_checkpoint
-from vtrain.prove.kzg import CommitKey
+from vtrain.prove.backend.kzg import CommitKey
 from vtrain.train.data import read_samples
 from vtrain.train.layout import RunPaths
 from vtrain.train.runner import train

@@ -57,7 +57,7 @@ def import_all() -> None:
     """What an audit imports, once and before the forks."""
     import vtrain.audit.verify
     import vtrain.cli.verify
-    import vtrain.prove.kzg
+    import vtrain.prove.backend.kzg
     import vtrain.report.json  # noqa: F401
 
 

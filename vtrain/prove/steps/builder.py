@@ -13,8 +13,9 @@ from vtrain.errors import CircuitError, GraphError
 from vtrain.graph.step import STEP_STATE
 from vtrain.ops import TABLE
 from vtrain.ops.optimizer import DECAY_EXPONENT
-from vtrain.prove import gadgets
-from vtrain.prove.circuit import CircuitBuilder, Ints, Lin, Tensor, Values, cut_vector
+from vtrain.prove.circuit import gadgets
+from vtrain.prove.circuit.builder import CircuitBuilder
+from vtrain.prove.circuit.values import Ints, Lin, Tensor, Values, cut_vector
 from vtrain.prove.tiles.statements import OUTSIDE as OUTSIDE_TILES
 from vtrain.spec.number import NUMPY_DTYPES, STORAGE
 from vtrain.wire.graph import Attrs, Node, Ref, StepGraph, TensorType

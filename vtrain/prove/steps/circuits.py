@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from vtrain.errors import CircuitError
-from vtrain.prove.circuit import Circuit
-from vtrain.prove.keys import MAX_BLOCKS, count_blocks, count_usable, estimate
+from vtrain.prove.backend.cost import estimate
+from vtrain.prove.backend.settings import MAX_BLOCKS, count_blocks, count_usable
+from vtrain.prove.circuit.circuit import Circuit
 from vtrain.prove.steps.builder import OUTSIDE, Size, StepBuilder
 from vtrain.prove.steps.emit import EMITTERS
 from vtrain.wire.graph import Ref, StepGraph

@@ -54,9 +54,11 @@ import numpy as np
 import numpy.typing as npt
 
 from vtrain.errors import CircuitError
-from vtrain.prove import gadgets
-from vtrain.prove.circuit import Circuit, CircuitBuilder, Ints, Lin, Tensor, Values
-from vtrain.prove.ezkl_adapter import SCALAR_FIELD
+from vtrain.prove.backend.ezkl import SCALAR_FIELD
+from vtrain.prove.circuit import gadgets
+from vtrain.prove.circuit.builder import CircuitBuilder
+from vtrain.prove.circuit.circuit import Circuit
+from vtrain.prove.circuit.values import Ints, Lin, Tensor, Values
 from vtrain.spec.number import (
     EXP2_EXPONENT,
     LOG2_EXPONENT,

@@ -27,9 +27,9 @@ from vtrain.audit.plan import draw
 from vtrain.commit.kzg_log import is_point
 from vtrain.commit.openings import verify_inclusion
 from vtrain.errors import CircuitError, SignatureError
-from vtrain.prove.circuit import Ints
-from vtrain.prove.ezkl_adapter import Verification
-from vtrain.prove.kzg import CommitKey
+from vtrain.prove.backend.ezkl import Verification
+from vtrain.prove.backend.kzg import CommitKey
+from vtrain.prove.circuit.values import Ints
 from vtrain.prove.tiles.statements import COMBINATION, StepFacts, Tile, TileContents, TileStatement
 from vtrain.prove.tiles.tiling import Tiling
 from vtrain.prove.verifier import commit_vector

@@ -27,9 +27,10 @@ from vtrain.errors import (
     TaskError,
 )
 from vtrain.limits import LIMITS
-from vtrain.prove.circuit import Ints
-from vtrain.prove.ezkl_adapter import Verification
-from vtrain.prove.kzg import CommitKey
+from vtrain.prove.backend.ezkl import Verification
+from vtrain.prove.backend.kzg import CommitKey
+from vtrain.prove.backend.srs import Progress
+from vtrain.prove.circuit.values import Ints
 from vtrain.prove.proof_files import Item, naming, proof_path, read_proof_file
 from vtrain.prove.prover import prove
 from vtrain.prove.runs import (
@@ -40,7 +41,6 @@ from vtrain.prove.runs import (
     make_ready,
     require_blinding,
 )
-from vtrain.prove.srs import Progress
 from vtrain.prove.tiles.circuits import build_tile_circuit, linear_challenge
 from vtrain.prove.tiles.protocol import (
     LoggedStep,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from vtrain.errors import CircuitError
-from vtrain.prove.circuit import Ints
+from vtrain.prove.circuit.values import Ints
 from vtrain.prove.tiles.circuits import LinearMap
 from vtrain.prove.tiles.grid import I64, Array, Grid
 from vtrain.spec.number import STORAGE, rs, rs_int

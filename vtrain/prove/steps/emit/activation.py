@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from vtrain.prove import gadgets
+from vtrain.prove.circuit import gadgets
 from vtrain.prove.steps.builder import Emitters, StepBuilder
 from vtrain.spec.number import SATURATION
 from vtrain.wire.graph import Node, Ref

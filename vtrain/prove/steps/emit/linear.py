@@ -6,8 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from vtrain.prove import gadgets
-from vtrain.prove.circuit import Lin
+from vtrain.prove.circuit import gadgets
+from vtrain.prove.circuit.values import Lin
 from vtrain.prove.steps.builder import Emitters, StepBuilder, attr, bound_shift
 from vtrain.wire.graph import Node, Ref
 

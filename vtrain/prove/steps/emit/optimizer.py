@@ -7,8 +7,9 @@ from typing import Final
 from vtrain.errors import CircuitError
 from vtrain.graph.step import STEP_STATE
 from vtrain.ops.optimizer import DECAY_EXPONENT
-from vtrain.prove import gadgets
-from vtrain.prove.circuit import CircuitBuilder, Lin, Tensor
+from vtrain.prove.circuit import gadgets
+from vtrain.prove.circuit.builder import CircuitBuilder
+from vtrain.prove.circuit.values import Lin, Tensor
 from vtrain.prove.steps.builder import Emitters, StepBuilder, attr, bound_shift
 from vtrain.spec.number import STORAGE, rs_int
 from vtrain.wire.graph import Node, Ref

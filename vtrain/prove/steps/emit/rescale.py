@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from vtrain.prove import gadgets
-from vtrain.prove.circuit import Lin
+from vtrain.prove.circuit import gadgets
+from vtrain.prove.circuit.values import Lin
 from vtrain.prove.steps.builder import Emitters, StepBuilder, attr, bound_shift, holds_operand
 from vtrain.wire.graph import Node, Ref
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from vtrain.errors import CircuitError
-from vtrain.prove import gadgets
-from vtrain.prove.circuit import Tensor
+from vtrain.prove.circuit import gadgets
+from vtrain.prove.circuit.values import Tensor
 from vtrain.prove.steps.builder import Emitters, StepBuilder, attr
 from vtrain.spec.number import PROBABILITY_EXPONENT
 from vtrain.wire.graph import Node, Ref

@@ -8,8 +8,8 @@ import numpy as np
 
 from vtrain.graph.step import STEP_STATE
 from vtrain.ops import TABLE
-from vtrain.prove import gadgets
-from vtrain.prove.circuit import Tensor
+from vtrain.prove.circuit import gadgets
+from vtrain.prove.circuit.values import Tensor
 from vtrain.prove.steps.builder import Emitters, StepBuilder, attr, is_table
 from vtrain.prove.steps.emit.rescale import emit_shift
 from vtrain.spec.number import STORAGE

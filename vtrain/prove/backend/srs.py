@@ -36,7 +36,7 @@ from vtrain._core import G1Points, SrsSecret
 from vtrain.commit.files import BoundedFile, open_file, storing, sync_folder
 from vtrain.errors import EncodingError, SrsError, StorageError
 from vtrain.limits import LIMITS
-from vtrain.prove.ezkl_adapter import require_extra
+from vtrain.prove.backend.ezkl import require_extra
 from vtrain.spec.domains import SRS_TAU
 from vtrain.threads import check_threads
 

@@ -1,12 +1,4 @@
-"""From a circuit to bytes that pin it, to what it will cost, and to its keys.
-
-A circuit is pinned by its ONNX graph and its settings.  The settings are not those that
-``gen_settings`` writes, which differ from run to run and count cells that the layout does not
-have (an input is already assigned in the column that commits to it): :func:`make_settings` writes
-them, as a function of the circuit, and whoever makes keys compares them with what ezkl sees in
-the graph.  Everything that soundness rests on stands in them (docs/proofs.md): no Freivalds of
-ezkl's, no range check of ezkl's, the one look-up table with its exponent and range (none without
-limbs), scales zero, every input and output committed to.
+"""Keys of pinned circuits, made once and cached.
 
 Keys are a function of pinned circuit, SRS and version of ezkl, and are cached under these names.
 """
@@ -23,294 +15,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
 from blake3 import blake3
 
 from vtrain.commit.files import FileEntry, read_entry, read_file, storing, sync_folder, write_atomic
-from vtrain.errors import (
-    CircuitError,
-    EncodingError,
-    NotProducedError,
-    ProverError,
-    SrsError,
-)
+from vtrain.errors import EncodingError, NotProducedError, ProverError, SrsError
 from vtrain.limits import LIMITS
-from vtrain.prove.circuit import Circuit, find_step_exponent
-from vtrain.prove.ezkl_adapter import EZKL_VERSION, Call, Limits, Proof, run_ezkl, verify_proof
-from vtrain.prove.srs import SRS_POINT, Progress, Srs, open_srs
-from vtrain.spec.domains import CIRCUIT, compute_domain_hash
+from vtrain.prove.backend.ezkl import EZKL_VERSION, Call, Limits, Proof, run_ezkl, verify_proof
+from vtrain.prove.backend.settings import PinnedCircuit, check_measured, make_run_arguments
+from vtrain.prove.backend.srs import SRS_POINT, Progress, Srs, open_srs
 from vtrain.wire import cbor
 from vtrain.wire.fields import Fields
-from vtrain.wire.json_text import decode_json
-
-BLINDING: Final = 5
-"""halo2's blinding factors of these circuits: no column is read at more than three places."""
-_TABLE_PAD: Final = 3
-"""Rows that ezkl keeps free below a look-up table, beside the blinding factors."""
-MAX_BLOCKS: Final = 9
-"""Of columns, as many as the largest tile fills; more make proofs longer than a larger k does."""
-_FREE_ROWS: Final = 8
-"""Rows that stay free: ezkl begins some operations in a row of their own, which no count of cells
-sees, and makes a second block of columns just before the first is full."""
-
-
-def count_usable(k: int) -> int:
-    """The most elements of one committed vector: see ``ProofSpec.usable``."""
-    return (1 << k) - BLINDING - 3
-
-
-@dataclass(frozen=True)
-class PinnedCircuit:
-    """What a circuit is to everyone: ONNX graph and settings as bytes, k, a digest (32 bytes)."""
-
-    onnx: bytes
-    settings: bytes
-    k: int
-    digest: bytes
-
-
-def pin(circuit: Circuit, k: int) -> PinnedCircuit:
-    """Pin a circuit for 2^k rows; the same for the same circuit, everywhere and without ezkl.
-
-    CircuitError for what does not fit: a table or a vector of more than one column, more than
-    ``MAX_BLOCKS`` blocks of cells.
-    """
-    _check_size(circuit, k)
-    onnx, settings = circuit.to_onnx(), encode_settings(circuit, k)
-    digest = compute_domain_hash(
-        CIRCUIT,
-        cbor.encode(
-            {
-                "ezkl": EZKL_VERSION,
-                "onnx": blake3(onnx).digest(),
-                "settings": blake3(settings).digest(),
-            }
-        ),
-    )
-    return PinnedCircuit(onnx, settings, k, digest)
-
-
-def _check_size(circuit: Circuit, k: int) -> None:
-    most = (1 << k) - BLINDING - _TABLE_PAD
-    if circuit.span > most:
-        raise CircuitError(
-            f"a table of {circuit.span} entries needs more than one column of {most}", where="k"
-        )
-    for name in circuit.columns:
-        if not 1 <= circuit.length(name) <= count_usable(k):
-            raise CircuitError(
-                f"has {circuit.length(name)} elements; a column takes 1 to {count_usable(k)}",
-                where=name,
-            )
-    if count_blocks(circuit, k) > MAX_BLOCKS:
-        raise CircuitError(
-            f"{circuit.cells} cells take {count_blocks(circuit, k)} blocks of "
-            f"{circuit.inner_columns} columns, more than {MAX_BLOCKS}; a larger k takes fewer",
-            where="k",
-        )
-
-
-def count_blocks(circuit: Circuit, k: int) -> int:
-    """Blocks of ``inner_columns`` columns that the cells of a circuit fill at 2^k rows."""
-    return -(-circuit.cells // _count_cells(circuit, k))
-
-
-def _count_cells(circuit: Circuit, k: int) -> int:
-    return circuit.inner_columns * ((1 << k) - BLINDING - 1 - _FREE_ROWS)
-
-
-_VISIBILITY: Final = {"Fixed": "fixed", "KZGCommit": "polycommit"}
-_MEASURED: Final = frozenset(
-    {"einsum_params", "num_rows", "timestamp", "total_assignments", "total_const_size"}
-)
-"""Settings in which ours differ from what ``gen_settings`` measures, on purpose."""
-
-
-def make_settings(circuit: Circuit, k: int) -> dict[str, Any]:
-    """The settings of a circuit, as ezkl reads them.
-
-    ``total_assignments`` decides nothing but the number of blocks of columns: it is the circuit's
-    own count of cells, or just under what its blocks hold.  A layout that needs more has no place
-    for it, in ``setup`` already.
-    ``einsum_params`` serve only the Freivalds that is off.  One column takes all constants, which
-    are there where rows are filled up with them.
-    """
-    inputs, outputs = circuit.inputs, circuit.outputs
-    lookups = []
-    if circuit.span:
-        # As serde writes a binary32: the shortest decimal that gives it back.
-        exponent = float(str(np.float32(find_step_exponent(circuit.span))))
-        lookups.append({"Pow": {"scale": 1.0, "a": exponent}})
-    blocks = count_blocks(circuit, k)
-    assigned = circuit.cells if blocks == 1 else blocks * _count_cells(circuit, k)
-    return {
-        "run_args": {
-            "input_scale": 0,
-            "param_scale": 0,
-            "rebase_scale": None,
-            "scale_rebase_multiplier": 1,
-            "lookup_range": [1, max(1, circuit.span)],
-            "logrows": k,
-            "num_inner_cols": circuit.inner_columns,
-            "variables": [["batch_size", 1]],
-            "input_visibility": "KZGCommit",
-            "output_visibility": "KZGCommit",
-            "param_visibility": "Fixed",
-            "rebase_frac_zero_constants": False,
-            "check_mode": "UNSAFE",
-            "decomp_base": 256,
-            "decomp_legs": 2,
-            "bounded_log_lookup": False,
-            "ignore_range_check_inputs_outputs": True,
-            "epsilon": 2.220446049250313e-16,
-            "disable_freivalds": True,
-        },
-        "num_rows": assigned // circuit.inner_columns + 1,
-        "total_assignments": assigned,
-        "total_const_size": int(circuit.pads),
-        "total_dynamic_col_size": 0,
-        "max_dynamic_input_len": 0,
-        "num_dynamic_lookups": 0,
-        "num_shuffles": 0,
-        "total_shuffle_col_size": 0,
-        "einsum_params": {"equations": [], "total_einsum_col_size": 0},
-        "model_instance_shapes": [],
-        "model_output_scales": [0] * len(outputs),
-        "model_input_scales": [0] * len(inputs),
-        "module_sizes": {
-            "polycommit": [circuit.length(name) for name in circuit.columns],
-            "poseidon": [0, [0]],
-        },
-        "required_lookups": lookups,
-        "required_range_checks": [],
-        "check_mode": "UNSAFE",
-        "version": EZKL_VERSION,
-        "num_blinding_factors": None,
-        "timestamp": 0,
-        "input_types": ["F64"] * len(inputs),
-        "output_types": ["F64"] * len(outputs),
-    }
-
-
-def encode_settings(circuit: Circuit, k: int) -> bytes:
-    """The one text of :func:`make_settings`."""
-    return _encode_json(make_settings(circuit, k))
-
-
-def _encode_json(value: Any) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-
-
-def check_settings(settings: bytes, circuit: Circuit, k: int) -> None:
-    """CircuitError, naming the field, for settings that are not those of the circuit."""
-    if settings == encode_settings(circuit, k):
-        return
-    try:
-        found = decode_json(settings, "settings")
-    except EncodingError:
-        raise CircuitError("are not JSON", where="settings") from None
-    if not isinstance(found, dict):
-        raise CircuitError("are not an object", where="settings")
-    _compare(found, make_settings(circuit, k), "settings")
-    raise CircuitError("are not in the canonical form", where="settings")
-
-
-def check_measured(measured: Mapping[str, Any], settings: bytes) -> None:
-    """CircuitError, naming the field, unless ezkl sees in the graph what the settings pin.
-
-    ``measured`` is what ``gen_settings`` writes.  That the one look-up of a circuit with limbs is
-    still in the graph, and that nothing else needs a table, is seen here.
-    """
-    pinned = json.loads(settings)
-    _compare(
-        {name: value for name, value in measured.items() if name not in _MEASURED},
-        {name: value for name, value in pinned.items() if name not in _MEASURED},
-        "gen_settings",
-    )
-    most = count_usable(pinned["run_args"]["logrows"]) if pinned["total_const_size"] else 0
-    if measured["total_const_size"] > most:
-        raise CircuitError(
-            f"{measured['total_const_size']} constants have columns for {most}",
-            where="gen_settings.total_const_size",
-        )
-    if measured["einsum_params"]["total_einsum_col_size"]:
-        raise CircuitError("there are columns of Freivalds", where="gen_settings.einsum_params")
-
-
-def _compare(found: Any, expected: Any, where: str) -> None:
-    if isinstance(found, dict) and isinstance(expected, dict):
-        for name in sorted({*found, *expected}):
-            if name not in found or name not in expected:
-                word = "missing" if name in expected else "unknown"
-                raise CircuitError(f"the field is {word}", where=f"{where}.{name}")
-            _compare(found[name], expected[name], f"{where}.{name}")
-    elif type(found) is not type(expected) or found != expected:
-        raise CircuitError(f"is {found!r}, not {expected!r}", where=where)
-
-
-# --- what it will cost
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """What a circuit takes: ``memory`` and ``proving_key`` in bytes, ``columns`` committed to.
-
-    ``memory`` is the resident memory of setup and of proving, whichever is more.
-    """
-
-    cells: int
-    rows: int
-    columns: int
-    memory: int
-    proving_key: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.cells} cells in {self.rows} rows, {self.columns} committed columns: "
-            f"about {self.memory / 2**30:.1f} GiB of memory, "
-            f"{self.proving_key / 2**30:.1f} GiB of proving key"
-        )
-
-
-_MEMORY_FIXED: Final = 64 << 20
-_MEMORY_PER_KEY: Final = 2.5
-
-
-def estimate(circuit: Circuit, k: int) -> Estimate:
-    """What setting up and proving at 2^k rows takes, by a formula fitted to measurements.
-
-    Whole steps take the blocks of columns that it finds least for: another formula may mean other
-    circuits, with other digests.
-
-    halo2 keeps each fixed and each permuted column three times: values, coefficients, and values on
-    a domain as many times as large as the gates' degree asks for, which is 2 more than there are
-    inner columns.  So 3 inner columns are the cheapest for each cell, and 4 take twice 3: rather
-    take several blocks of up to 3.
-    """
-    columns, inner = len(circuit.columns), circuit.inner_columns
-    extension = max(4, 1 << inner.bit_length())
-    kept = columns + count_blocks(circuit, k) * (4 * inner + 5) + 6
-    key = ((2 + extension) * kept + 3 * extension) * (32 << k)
-    return Estimate(
-        circuit.cells,
-        -(-circuit.cells // inner),
-        columns,
-        _MEMORY_FIXED + int(_MEMORY_PER_KEY * key),
-        key,
-    )
-
-
-def require_fits(estimated: Estimate, memory: int) -> None:
-    """CircuitError with the estimate unless it fits ``memory`` bytes."""
-    if estimated.memory > memory:
-        raise CircuitError(
-            f"{estimated}; {memory / 2**30:.1f} GiB are allowed (--memory)", where="memory"
-        )
-
-
-# --- keys
 
 
 @dataclass(frozen=True)
@@ -353,11 +69,14 @@ class Keys:
 
 
 _MANIFEST: Final = "keys"
+
+
 _NAMES: Final[Mapping[bool, tuple[str, ...]]] = {
     True: ("circuit", "pk", "settings.json", "srs", "vk"),
     False: ("settings.json", "srs", "vk"),
 }
 """Files of a folder with a proving key and of one without."""
+
 
 _quiet: Final[Progress] = lambda what, done, total: None  # noqa: E731 - named for the signatures
 
@@ -466,16 +185,13 @@ def _make(
         model.write_bytes(pinned.onnx)
     write_atomic(keys.settings, [pinned.settings])
     write_atomic(keys.verifier_srs, [small])
-    arguments = dict(json.loads(pinned.settings)["run_args"])
-    for name in ("check_mode", "epsilon", "rebase_scale", "variables"):
-        del arguments[name]  # as they are by default, which the comparison sees
-    for name in ("input_visibility", "output_visibility", "param_visibility"):
-        arguments[name] = _VISIBILITY[arguments[name]]
+    arguments = {
+        "model": str(model),
+        "output": str(measured),
+        "py_run_args": make_run_arguments(pinned.settings),
+    }
     steps = [
-        Call(
-            "gen_settings",
-            {"model": str(model), "output": str(measured), "py_run_args": arguments},
-        ),
+        Call("gen_settings", arguments),
         Call(
             "compile_circuit",
             {
@@ -618,12 +334,17 @@ def cut_srs(path: Path) -> tuple[bytes, Srs]:
 
 _TAIL: Final = 256
 
-# --- the exact length of a proof
 
 _WORD: Final = 32
+
+
 _LAST_POINTS: Final = 128
 """A proof ends with the two points of SHPLONK's opening."""
+
+
 _MOST_WORDS: Final = 1 << 16
+
+
 _EOF: Final = "Transcript error"
 
 

@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from vtrain.errors import CircuitError
-from vtrain.prove.circuit import CircuitBuilder, Ints, Lin, Tensor, Values
+from vtrain.prove.circuit.builder import CircuitBuilder
+from vtrain.prove.circuit.values import Ints, Lin, Tensor, Values
 from vtrain.spec.number import (
     EXP2_EXPONENT,
     LOG2_EXPONENT,

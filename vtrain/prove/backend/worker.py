@@ -1,4 +1,4 @@
-"""The process that ezkl runs in: a program of its own, started by ``vtrain.prove.ezkl_adapter``.
+"""The process that ezkl runs in: a program of its own, started by ``vtrain.prove.backend.ezkl``.
 
 It reads the calls from one file and answers line by line into another.  It imports nothing of
 vtrain, which would take longer than a proof takes to verify.

@@ -31,8 +31,7 @@ from vtrain.errors import (
     StorageError,
 )
 from vtrain.limits import LIMITS
-from vtrain.prove.circuit import Circuit, Ints
-from vtrain.prove.ezkl_adapter import (
+from vtrain.prove.backend.ezkl import (
     EZKL_VERSION,
     SCALAR_FIELD,
     Call,
@@ -40,9 +39,12 @@ from vtrain.prove.ezkl_adapter import (
     Proof,
     run_ezkl,
 )
-from vtrain.prove.keys import PinnedCircuit, find_srs
-from vtrain.prove.kzg import CommitKey
-from vtrain.prove.srs import Srs, identify_srs
+from vtrain.prove.backend.keys import find_srs
+from vtrain.prove.backend.kzg import CommitKey
+from vtrain.prove.backend.settings import PinnedCircuit
+from vtrain.prove.backend.srs import Srs, identify_srs
+from vtrain.prove.circuit.circuit import Circuit
+from vtrain.prove.circuit.values import Ints
 from vtrain.prove.verifier import Expansion, commit_known, read_commitments, require_given
 from vtrain.wire.json_text import decode_json
 
@@ -163,7 +165,7 @@ def export_evm(
     tensors = _count_commitments(settings)
     sources = {VERIFIER: amend(source, notes)}
     if tensors:
-        sources[BOUND] = files("vtrain.prove").joinpath(f"contracts/{BOUND}.sol").read_text()
+        sources[BOUND] = files("vtrain.prove.chain").joinpath(f"contracts/{BOUND}.sol").read_text()
     contracts = compile_contracts(sources, compiler, limits)
     about = made_of | {
         "contracts": {

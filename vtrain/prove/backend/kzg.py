@@ -42,8 +42,8 @@ from vtrain._core import KzgKey
 from vtrain.commit.digest import DTYPE_NAMES
 from vtrain.errors import EncodingError, SrsError
 from vtrain.limits import limits_here
-from vtrain.prove.ezkl_adapter import SCALAR_FIELD
-from vtrain.prove.srs import MIN_K, SRS_POINT, Srs, open_srs
+from vtrain.prove.backend.ezkl import SCALAR_FIELD
+from vtrain.prove.backend.srs import MIN_K, SRS_POINT, Srs, open_srs
 from vtrain.threads import check_threads
 
 Array = npt.NDArray[Any]
@@ -56,8 +56,8 @@ class CommitKey:
 
     ``blinding`` is the circuit's number of blinding factors (see above).  SrsError for a file that
     is none, that holds fewer than 2^k powers, or whose points that are used here are not finite
-    points of the curve; that they are powers is for :func:`~vtrain.prove.srs.check_srs` to say, and
-    which file it was for ``srs``, hashed as it was read; SrsError, too, for a k that takes more
+    points of the curve; that they are powers is for ``vtrain.prove.backend.srs.check_srs`` to say,
+    and which file it was for ``srs``, hashed as it was read; SrsError, too, for a k that takes more
     memory than ``vtrain.limits`` gives it.  EncodingError for a ``blinding`` that
     leaves no row.
 

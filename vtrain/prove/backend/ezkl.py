@@ -337,7 +337,7 @@ def verify_proof(
 
 _Ended = Literal["", "cancelled", "late"]
 _POLL_SECONDS: Final = 0.05
-_WORKER: Final = Path(__file__).with_name("ezkl_worker.py")
+_WORKER: Final = Path(__file__).with_name("worker.py")
 _NOISE_BYTES: Final = 1000
 
 _COMPILER: Final = ".svm/0.8.20/solc-0.8.20"

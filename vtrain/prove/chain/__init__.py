@@ -1,0 +1,1 @@
+"""Proofs verified by contracts of Ethereum."""

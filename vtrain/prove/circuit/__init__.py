@@ -1,0 +1,1 @@
+"""The language of circuits: see ``vtrain.prove.circuit.builder``."""

@@ -1,0 +1,494 @@
+"""The language of circuits: integer tensors, what must hold of them, and the ONNX graph for that.
+
+A circuit is a set of committed vectors and conditions on their elements.  What costs rows in ezkl
+is cells: one for each product, each look-up and each term of a sum; slices, reshapes, transposes
+and concatenations are free.  Three devices keep the cells few:
+
+*Limbs.*  A value that must lie in [0, span) is stored plus one in the vector ``limbs``, which
+passes through one look-up table: v -> 1 for v <= span, 2 above (ezkl's table ends where its column
+ends, not at span: docs/proofs.md, trap 6).  What comes out must be all ones.
+
+*Random combination.*  A linear relation sum c_j x_j = 0 between tensors of one shape is not
+written out element by element.  With challenge vectors a, b drawn after everything was committed
+to, s(x) = a^T x b is computed once for each tensor, and sum c_j s(x_j) = 0 is one equation.  A
+relation that fails somewhere passes with a chance below 2^-250 (Schwartz and Zippel: degree 2 over
+the field).
+A product C = A B costs as little: (a^T A)(B b) = a^T C b, Freivalds' check from both sides.
+
+*Look-ups of our own.*  ``member`` proves that tuples occur in a table by sums of inverses (logUp).
+
+A circuit's values are the vectors given from outside and five groups: ``limbs``, ``hints``,
+``public``, ``challenge``, ``late``; what comes out are two more, ``ones`` and ``zeros``.  The proof
+commits to columns, each of which costs time, so that groups share them: the given vectors, one
+each; then ``private`` (limbs, hints), ``computed`` (public, challenge), ``late``, ``answers``
+(ones, zeros).  One that is too long for a column goes on in another; one without elements is left
+out.  The verifier compares the given ones with those in the run log, computes ``public``, ``ones``
+and ``zeros`` itself, and ``challenge`` from the commitments to what precedes it.  ``late`` holds
+inverses: they depend on the challenge, so no random combination speaks of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from vtrain.errors import CircuitError
+from vtrain.prove.backend.ezkl import SCALAR_FIELD
+from vtrain.prove.circuit.circuit import Circuit
+from vtrain.prove.circuit.values import (
+    ANSWERS,
+    COLUMNS,
+    GROUPS,
+    OPS,
+    Compute,
+    Ints,
+    Lin,
+    Node,
+    Part,
+    Tensor,
+    Values,
+    as_matrix,
+    cut_vector,
+    invert,
+)
+
+_RESERVED: Final = frozenset({*GROUPS, *COLUMNS, ANSWERS, "ones", "zeros"})
+
+
+class CircuitBuilder:
+    """Collects vectors, hints and conditions; :meth:`build` makes the circuit of them."""
+
+    def __init__(self, inner_columns: int = 4, span: int = 1 << 16, rows: int = 2**30) -> None:
+        """``inner_columns``: cells in a row; ``span``: values of a limb, at most 2^16.
+
+        ``rows``: most elements of a column.
+        """
+        self.inner_columns = inner_columns
+        self.span = span
+        self.rows = rows
+        self.nodes: list[Node] = []
+        self.pads = False
+        self._given: dict[str, Tensor] = {}
+        self._parts: dict[str, list[Part]] = {name: [] for name in GROUPS}
+        self._lengths: dict[str, int] = dict.fromkeys(GROUPS, 0)
+        self._names: set[tuple[str, str]] = set()
+        self._order: list[tuple[str, Part]] = []
+        self._roots: dict[str, Tensor] = {}
+        self._ones: list[Tensor] = []
+        self._zeros: list[Tensor] = []
+        self._zero_names: list[str] = []
+        self._contracted: dict[tuple[int, int, int], Tensor] = {}
+        self._combined: dict[int, Tensor] = {}
+        self._challenges: dict[tuple[str, int], Tensor] = {}
+        self._constants: dict[int, Tensor] = {}
+        self._scalar_hint: dict[tuple[int, ...], Tensor] = {}
+
+    # --- nodes
+
+    def _emit(
+        self, op: str, inputs: Sequence[Tensor], shape: Sequence[int], cells: int = 0, **attrs: Any
+    ) -> Tensor:
+        self.nodes.append(
+            Node(op, tuple(tensor.index for tensor in inputs), tuple(shape), attrs, cells)
+        )
+        return Tensor(len(self.nodes) - 1, tuple(shape))
+
+    def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
+        """The same elements in row-major order.  Free."""
+        return x if tuple(shape) == x.shape else self._emit("reshape", (x,), shape)
+
+    def transpose(self, x: Tensor) -> Tensor:
+        """Of a matrix.  Free."""
+        return self._emit("transpose", (x,), x.shape[::-1])
+
+    def slice(self, x: Tensor, start: int, stop: int) -> Tensor:
+        """Elements start to stop - 1 of a flat tensor.  Free."""
+        if (start, stop) == (0, x.shape[0]):
+            return x
+        return self._emit("slice", (x,), (stop - start,), start=start, stop=stop)
+
+    def take(self, x: Tensor, indices: npt.NDArray[np.int64]) -> Tensor:
+        """Elements of the flat ``x`` at constant indices, in the shape of ``indices``.  Free."""
+        flat = self.reshape(x, (x.size,))
+        taken = self._emit("take", (flat,), (indices.size,), indices=indices.reshape(-1))
+        return self.reshape(taken, indices.shape)
+
+    def concat(self, parts: Sequence[Tensor]) -> Tensor:
+        """Flat tensors one after the other.  Free."""
+        flat = [self.reshape(part, (part.size,)) for part in parts]
+        if len(flat) == 1:
+            return flat[0]
+        return self._emit("concat", flat, (sum(part.size for part in flat),))
+
+    def mul(self, x: Tensor, y: Tensor) -> Tensor:
+        """Element by element, shapes equal; one cell each."""
+        if x.shape != y.shape:
+            raise CircuitError(f"shapes differ: {x.shape} and {y.shape}")
+        return self._emit("mul", (x, y), x.shape, x.size)
+
+    def add(self, x: Tensor, y: Tensor) -> Tensor:
+        """Element by element, shapes equal or one of one element; one cell each."""
+        return self._pairwise("add", x, y)
+
+    def sub(self, x: Tensor, y: Tensor) -> Tensor:
+        """Element by element, shapes equal or one of one element; one cell each."""
+        return self._pairwise("sub", x, y)
+
+    def scale(self, x: Tensor, factor: int | Tensor) -> Tensor:
+        """Times a constant or a tensor of one element; one cell each."""
+        other = self.constant(factor) if isinstance(factor, int) else factor
+        return self._pairwise("mul", x, other)
+
+    def _pairwise(self, op: str, x: Tensor, y: Tensor) -> Tensor:
+        if x.shape != y.shape and 1 not in (x.size, y.size):
+            raise CircuitError(f"shapes differ: {x.shape} and {y.shape}")
+        shape = x.shape if x.size >= y.size else y.shape
+        return self._emit(op, (x, y), shape, max(x.size, y.size))
+
+    def materialize(self, lin: Lin) -> Tensor:
+        """A linear form as a tensor: one cell for each operation on each element."""
+        total: Tensor | None = None
+        for tensor, weight, scalar in lin.terms:
+            part = (
+                tensor
+                if (weight, scalar) == (1, None)
+                else self.scale(tensor, self._factor(weight, scalar))
+            )
+            total = part if total is None else self.add(total, part)
+        if total is None:
+            raise CircuitError("an empty linear form")
+        return total if lin.const == 0 else self.add(total, self.constant(lin.const))
+
+    def dot(self, x: Tensor, y: Tensor) -> Tensor:
+        """Sum of products of two flat tensors, of shape [1]."""
+        if x.shape != y.shape or len(x.shape) != 1:
+            raise CircuitError(f"needs two equal vectors: {x.shape} and {y.shape}")
+        return self._emit("dot", (x, y), (1,), self._padded(x.size))
+
+    def weigh(self, parts: Sequence[Tensor], factors: Sequence[Tensor]) -> Tensor:
+        """Sum of factor x part, all of shape [1]; of shape [1].
+
+        Not a dot of two concatenations, which the compiler takes apart at a higher cost.
+        """
+        products = self.mul(self.concat(parts), self.concat(factors))
+        return self._emit("sum", (products,), (1,), self._padded(products.size))
+
+    def product_of_all(self, x: Tensor) -> Tensor:
+        """[n, m] -> [n], product of each row; about one cell an element."""
+        rows, columns = x.shape
+        return self._emit("prod", (x,), (rows,), rows * self._padded(columns))
+
+    def _padded(self, length: int) -> int:
+        padded = -(-length // self.inner_columns) * self.inner_columns
+        self.pads |= padded != length
+        return padded
+
+    def contract(self, x: Tensor, axis: int, vector: Tensor) -> Tensor:
+        """Matrix times vector along ``axis``; done once for the same arguments."""
+        key = (x.index, axis, vector.index)
+        if key not in self._contracted:
+            if len(x.shape) != 2 or vector.shape != (x.shape[axis],):
+                raise CircuitError(f"cannot contract {x.shape} with {vector.shape} along {axis}")
+            kept = x.shape[1 - axis]
+            self._contracted[key] = self._emit(
+                "contract", (x, vector), (kept,), kept * self._padded(x.shape[axis]), axis=axis
+            )
+        return self._contracted[key]
+
+    # --- vectors
+
+    def vector(self, name: str, length: int) -> Tensor:
+        """A vector given and committed to from outside."""
+        if name in self._given or name.partition(" ")[0] in _RESERVED:
+            raise CircuitError("is given twice or reserved", where=name)
+        self._given[name] = self._emit("input", (), (length,), group=name)
+        return self._given[name]
+
+    def _root(self, group: str) -> Tensor:
+        """The vector of a group; its length is known at the end only."""
+        if group not in self._roots:
+            self._roots[group] = self._emit("input", (), (0,), group=group)
+        return self._roots[group]
+
+    def _part(self, group: str, name: str, shape: Sequence[int], compute: Compute | None) -> Tensor:
+        if (group, name) in self._names:
+            # Names come from graphs, and whoever looks for a part finds it by its name.
+            raise CircuitError(f"names two parts of {group}", where=name)
+        self._names.add((group, name))
+        size = int(np.prod(shape, dtype=np.int64))
+        start = self._lengths[group]
+        self._lengths[group] += size
+        flat = self._emit("slice", (self._root(group),), (size,), start=start, stop=start + size)
+        tensor = self.reshape(flat, shape)
+        part = Part(name, start, tensor, compute)
+        self._parts[group].append(part)
+        self._order.append((group, part))
+        return tensor
+
+    def hint(self, name: str, shape: Sequence[int], compute: Compute) -> Tensor:
+        """A private value that conditions must pin down; committed to, not range-checked."""
+        return self._part("hints", name, shape, compute)
+
+    def limb(self, name: str, shape: Sequence[int], compute: Compute) -> Lin:
+        """A private value in [0, span)."""
+        stored = self._part("limbs", name, shape, lambda values: compute(values) + 1)
+        return stored.lin() - 1
+
+    def late(self, name: str, shape: Sequence[int], compute: Compute) -> Tensor:
+        """A private value that may depend on the challenge.
+
+        It is committed to after the challenge: only conditions element by element may pin it down.
+        """
+        return self._part("late", name, shape, compute)
+
+    def fixed(self, name: str, value: Ints) -> Tensor:
+        """Constants of the circuit, any integers; elements of ``public``."""
+        kept = np.asarray(value, dtype=object)
+        return self._part("public", name, kept.shape, lambda values: kept)
+
+    def parameter(self, name: str, shape: Sequence[int]) -> Tensor:
+        """What the verifier knows of the one statement; elements of ``public``."""
+
+        def look_up(values: Values) -> Ints:
+            given = values.parameters.get(name)
+            if given is None or np.shape(given) != tuple(shape):
+                raise CircuitError(f"needs a parameter of shape {tuple(shape)}", where=name)
+            return np.asarray(given, dtype=object)
+
+        return self._part("public", name, shape, look_up)
+
+    def constant(self, value: int) -> Tensor:
+        """A public constant of shape [1], kept once.
+
+        It is an element of ``public``, as constants of a model are exact to 24 bits only.
+        """
+        if value not in self._constants:
+            self._constants[value] = self.fixed(f"constant {value}", np.asarray([value], object))
+        return self._constants[value]
+
+    def challenge(self, name: str, length: int) -> Tensor:
+        """Field elements drawn after all else was committed to; the same for one name."""
+        key = (name, length)
+        if key not in self._challenges:
+            self._challenges[key] = self._part("challenge", name, (length,), None)
+        return self._challenges[key]
+
+    # --- conditions
+
+    def require_ones(self, x: Tensor) -> None:
+        """Every element is 1; one of the column ``answers``, no cells."""
+        self._ones.append(self.reshape(x, (x.size,)))
+
+    def require_zero(self, name: str, x: Tensor) -> None:
+        """Every element is 0; meant for few elements."""
+        self._zeros.append(self.reshape(x, (x.size,)))
+        self._zero_names.extend([name] * x.size)
+
+    def combine(self, x: Tensor) -> Tensor:
+        """s(x) = a^T x b of shape [1], with the challenge vectors of the shape of ``x``."""
+        if x.index not in self._combined:
+            rows, columns = as_matrix(x.shape)
+            left, right = self.weights(x.shape)
+            matrix = self.reshape(x, (rows, columns))
+            if rows == 1:
+                self._combined[x.index] = self.dot(self.reshape(x, (columns,)), right)
+            elif (matrix.index, 0, left.index) in self._contracted:
+                self._combined[x.index] = self.dot(self.contract(matrix, 0, left), right)
+            else:
+                self._combined[x.index] = self.dot(self.contract(matrix, 1, right), left)
+        return self._combined[x.index]
+
+    def weights(self, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """The challenge vectors (a, b) of a shape; a = [1] for a vector.
+
+        One for each length, so that contractions are shared; of a square, whose antisymmetric part
+        a^T x a would not see, a second one.
+        """
+        rows, columns = as_matrix(shape)
+        right = self.challenge(f"vector of {columns}", columns)
+        if rows == 1:
+            return self.constant(1), right
+        name = "vector" if rows != columns else "second vector"
+        return self.challenge(f"{name} of {rows}", rows), right
+
+    def _combine_one(self, shape: Sequence[int]) -> Tensor:
+        """s of the tensor of ones."""
+        rows, columns = as_matrix(shape)
+        key = (rows, columns)
+        if key not in self._scalar_hint:
+            left, right = self.weights(shape)
+            total = self._emit("sum", (right,), (1,), self._padded(columns))
+            if rows > 1:
+                total = self.mul(self._emit("sum", (left,), (1,), self._padded(rows)), total)
+            self._scalar_hint[key] = total
+        return self._scalar_hint[key]
+
+    def zero(self, name: str, lin: Lin) -> None:
+        """A linear form vanishes at every element: one equation by random combination."""
+        self._require_zero_combination(name, lin, None)
+
+    def _factor(self, weight: int, scalar: Tensor | None) -> Tensor:
+        fixed = self.constant(weight)
+        if scalar is None:
+            return fixed
+        return scalar if weight == 1 else self.mul(self.reshape(scalar, (1,)), fixed)
+
+    def _require_zero_combination(self, name: str, lin: Lin, extra: Tensor | None) -> None:
+        """s(lin) = extra, in one equation."""
+        parts = [self.combine(tensor) for tensor, _, _ in lin.terms]
+        factors = [
+            self.reshape(self._factor(weight, scalar), (1,)) for _, weight, scalar in lin.terms
+        ]
+        if extra is not None:
+            parts.append(extra)
+            factors.append(self.constant(-1))
+        if lin.const:
+            parts.append(self._combine_one(lin.shape))
+            factors.append(self.constant(lin.const))
+        self.require_zero(name, self.weigh(parts, factors))
+
+    def zero_sum(self, name: str, terms: Sequence[tuple[Tensor, Tensor | None, int]]) -> None:
+        """sum of factor x <x, y> is zero (y None: the sum of x); the caller sees to soundness."""
+        parts, factors = [], []
+        for x, y, factor in terms:
+            flat = self.reshape(x, (x.size,))
+            parts.append(
+                self._emit("sum", (flat,), (1,), self._padded(x.size))
+                if y is None
+                else self.dot(flat, self.reshape(y, (y.size,)))
+            )
+            factors.append(self.constant(factor))
+        self.require_zero(name, self.weigh(parts, factors))
+
+    def matmul(
+        self, name: str, a: Tensor, b: Tensor, c: Lin, *, ta: bool = False, tb: bool = False
+    ) -> None:
+        """c = op(a) op(b), Freivalds' check from both sides; all three committed to."""
+        left, right = self.weights(c.shape)
+        if c.shape[0] == 1:
+            x = self.reshape(a, (a.size,))
+        else:
+            x = self.contract(a, 1 if ta else 0, left)
+        y = self.contract(b, 0 if tb else 1, right)
+        product = self.dot(x, y)
+        if c.const == 0 and [term[1:] for term in c.terms] == [(1, None)]:
+            # No factor, so that a tile's product needs no vector of public values.
+            self.require_zero(name, self.sub(self.combine(c.terms[0][0]), product))
+        else:
+            self._require_zero_combination(name, c, product)
+
+    def nonzero(self, name: str, x: Tensor) -> None:
+        """No element is zero in the field: their product has an inverse."""
+        product = self.product_of_all(self.reshape(x, (1, x.size)))
+        inverse = self.late(
+            f"{name}/inverse",
+            (1,),
+            lambda values: np.asarray([pow(int(values[product][0]), -1, SCALAR_FIELD)], object),
+        )
+        self.require_ones(self.mul(product, inverse))
+
+    def member(
+        self, name: str, columns: Sequence[Tensor], table: Sequence[npt.NDArray[Any]]
+    ) -> None:
+        """Each tuple (columns[0][i], columns[1][i], ...) is a row of the constant table.
+
+        LogUp (Haboeck, ePrint 2022/1530): sum over i of 1 / (X - t_i) = sum over rows j of
+        m_j / (X - T_j), with tuples folded by powers of a challenge and m_j counted beforehand.
+        """
+        count, rows = columns[0].size, int(table[0].size)
+        x = self.challenge(f"{name}/point", 1)
+        flat = [self.reshape(column, (count,)) for column in columns]
+
+        def counts(values: Values) -> Ints:
+            index = {tuple(int(column[j]) for column in table): j for j in range(rows)}
+            found: Ints = np.zeros(rows, dtype=object)
+            for item in zip(*(values[column] for column in flat), strict=True):
+                place = index.get(tuple(int(part) for part in item))
+                if place is not None:
+                    found[place] += 1
+            return found
+
+        multiplicity = self.hint(f"{name}/multiplicities", (rows,), counts)
+        folded, listed = flat[0], self.fixed(f"{name}/table 0", table[0])
+        for position in range(1, len(flat)):
+            power = self.challenge(f"{name}/fold {position}", 1)
+            folded = self.add(folded, self.scale(flat[position], power))
+            column = self.fixed(f"{name}/table {position}", table[position])
+            listed = self.add(listed, self.scale(column, power))
+        sums = []
+        for what, value, weight in (("values", folded, None), ("table", listed, multiplicity)):
+            gap = self.sub(x, value)
+            inverse = self.late(
+                f"{name}/inverses of {what}",
+                gap.shape,
+                lambda values, gap=gap: invert(values[gap]),  # type: ignore[misc]
+            )
+            self.require_ones(self.mul(inverse, gap))
+            sums.append((inverse, weight))
+        self.zero_sum(name, [(sums[0][0], None, 1), (sums[1][0], sums[1][1], -1)])
+
+    # --- the circuit
+
+    def build(self) -> Circuit:
+        """The finished circuit; the builder is not to be used after."""
+        if not self._zeros:
+            raise CircuitError("has no equation", where="zeros")
+        answers = list(self._ones)
+        if count := self._lengths["limbs"]:
+            limbs = self._root("limbs")
+            answers.insert(0, self._emit("limb", (limbs,), (count,), count, span=self.span))
+        ones = sum(tensor.size for tensor in answers)
+        inputs = {name: tensor.index for name, tensor in self._given.items()}
+        for column in COLUMNS:
+            inputs.update(self._share(column))
+        whole = self.concat([*answers, *self._zeros])
+        outputs = {
+            name: self.slice(whole, start, stop).index
+            for name, start, stop in cut_vector(ANSWERS, whole.size, self.rows)
+        }
+        return Circuit(self, inputs, outputs, ones)
+
+    def cut(self, column: str) -> list[tuple[str, int, int]]:
+        """(name, start, stop) of the columns that the groups of ``column`` fill, none or more."""
+        total = sum(self._lengths[group] for group in COLUMNS[column])
+        return cut_vector(column, total, self.rows) if total else []
+
+    def _share(self, column: str) -> dict[str, int]:
+        """The input nodes of columns by name; the groups become slices of them."""
+        found = {
+            name: self._emit("input", (), (stop - start,), group=name)
+            for name, start, stop in self.cut(column)
+        }
+        if not found:
+            return {}
+        whole, start = self.concat(list(found.values())), 0
+        for group in COLUMNS[column]:
+            stop = start + self._lengths[group]
+            if group in self._roots:
+                bounds = {"start": start, "stop": stop}
+                node = Node("slice", (whole.index,), (stop - start,), bounds)
+                self.nodes[self._roots[group].index] = node
+            start = stop
+        return {name: tensor.index for name, tensor in found.items()}
+
+    def evaluate_node(self, index: int, known: MutableMapping[int, Ints]) -> Ints:
+        """Value of a node from those in ``known``, filling it.
+
+        Modulo the prime, next to zero: integers that are small beside it are themselves.
+        """
+        pending = [index]
+        while pending:
+            current = pending[-1]
+            node = self.nodes[current]
+            missing = [item for item in node.inputs if item not in known]
+            if current in known:
+                pending.pop()
+            elif missing:
+                pending.extend(missing)
+            else:
+                known[current] = OPS[node.op](node, [known[item] for item in node.inputs])
+                pending.pop()
+        return known[index]

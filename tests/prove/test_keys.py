@@ -77,7 +77,7 @@ def test_digest_is_that_of_the_spec(toy: Toy) -> None:
 
 
 def test_pin_follows_ezkls_version(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "EZKL_VERSION", "23.0.6")
+    monkeypatch.setattr(settings_module, "EZKL_VERSION", "23.0.6")
     assert pin(make_circuit(), K).digest != toy.pinned.digest
 
 
@@ -99,7 +99,7 @@ def test_cells_of_too_many_blocks_are_refused(monkeypatch: pytest.MonkeyPatch) -
     circuit = make_long_circuit(200, 1)
     assert count_blocks(circuit, K) == 2
     pin(circuit, K)
-    monkeypatch.setattr(module, "MAX_BLOCKS", 1)
+    monkeypatch.setattr(settings_module, "MAX_BLOCKS", 1)
     with pytest.raises(CircuitError, match="cells take 2 blocks of 1 columns, more than 1"):
         pin(circuit, K)
 
@@ -121,7 +121,7 @@ def test_settings_with_too_few_cells_have_no_mock_and_no_keys(
     toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Settings with fewer cells than the layout has are no way to a cheaper circuit."""
-    monkeypatch.setattr(module, "_check_size", lambda circuit, k: None)
+    monkeypatch.setattr(settings_module, "_check_size", lambda circuit, k: None)
     circuit = make_long_circuit(260)
     pinned = pin(circuit, K)
     settings = json.loads(pinned.settings) | {"total_assignments": 500, "num_rows": 251}

@@ -1,4 +1,5 @@
-"""Cases that repeat what another case of the same test shows: ``make test-all`` has them too."""
+"""Cases that repeat what another case of the same test shows, and mutants beyond a third of a kind:
+``make test-all`` has them too."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ def spare(values: Iterable[Any], keep: Callable[[Any], bool]) -> list[Any]:
     """The values of a parameter, those that ``make test`` leaves out marked ``exhaustive``.
 
     Only for what differs in its size, seed or architecture, or is in another test too; never for
-    another check.
+    another check of a product.
     """
     found = list(values)
     assert any(map(keep, found)), "some of them belong to every run"
@@ -23,3 +24,10 @@ def spare(values: Iterable[Any], keep: Callable[[Any], bool]) -> list[Any]:
         else pytest.param(*value if isinstance(value, tuple) else (value,), marks=mark)
         for value in found
     ]
+
+
+def spare_mutants(mutants: Iterable[Any]) -> list[Any]:
+    """Two of three mutants marked ``exhaustive``: they show that tests of kernels can fail."""
+    listed = list(mutants)
+    kept = {id(mutant) for mutant in listed[::3]}
+    return spare(listed, lambda mutant: id(mutant) in kept)

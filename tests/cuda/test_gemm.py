@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pytest
 
 from tests.cuda.host_device import KERNELS, HostDevice, HostDeviceError
-from tests.exhaustive import spare
+from tests.exhaustive import spare, spare_mutants
 from vtrain.engines.cuda import gemm
 from vtrain.engines.cuda.device import Call, Pointer, Slot
 from vtrain.engines.cuda.gemm import (
@@ -786,7 +786,7 @@ def narrow_agrees(device: HostDevice, architecture: str) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutant", MUTANTS)
+@pytest.mark.parametrize("mutant", spare_mutants(MUTANTS))
 def test_mutants_are_caught(tmp_path: Path, mutant: str) -> None:
     architectures = mutate(tmp_path / "kernels", mutant)
     device = HostDevice(folder=tmp_path / "kernels", cache_folder=tmp_path / "built")

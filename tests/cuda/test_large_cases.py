@@ -24,7 +24,7 @@ from tests.cuda.test_odd_graphs import make_step_of
 from tests.cuda.test_selfcheck import list_forms, make_form, make_gradient
 from tests.engines.compare import open_law
 from tests.engines.steps import Step, make_step
-from tests.exhaustive import spare
+from tests.exhaustive import spare_mutants
 from vtrain.engines.cuda import dense, dense_cases, fuse, gemm, sources
 from vtrain.engines.cuda.compile import prune, write_whole
 from vtrain.engines.cuda.device import Call
@@ -394,19 +394,10 @@ MUTANTS = [
 ]
 
 
-AGAIN = {
-    "a carry of 32 bits, one by one",
-    "sums of 2^28",
-    "two tiles of columns",
-    "64 images, packed",
-}
-"""Those that differ in their size from one beside them."""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kernel", "file", "old", "new", "make", "which"),
-    spare(MUTANTS, lambda mutant: mutant[0] not in AGAIN),
+    spare_mutants(MUTANTS),
     ids=[mutant[0] for mutant in MUTANTS],
 )
 def test_products_that_are_right_up_to_a_size_do_not_pass(
@@ -442,7 +433,7 @@ def test_products_that_are_right_up_to_a_size_do_not_pass(
 @pytest.mark.parametrize(
     ("make", "architecture"),
     [
-        (make_plain, "sm_80"),
+        pytest.param(make_plain, "sm_80", marks=pytest.mark.exhaustive),
         (make_narrowed, "sm_90a"),
         pytest.param(partial(make_windows, 64), "sm_90a", marks=pytest.mark.exhaustive),
     ],
@@ -872,6 +863,7 @@ def test_a_chain_that_passed_has_not_with_other_numbers() -> None:
     assert len(names) == 2
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.filterwarnings("error::vtrain.engines.cuda.selfcheck.KernelWarning")
 def test_a_session_passes_all_large_cases(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from tests.cuda.test_gemm import (
     random,
     run,
 )
+from tests.exhaustive import spare_mutants
 from vtrain.engines.cuda.device import Call, Pointer
 from vtrain.engines.cuda.gemm import (
     PLAIN,
@@ -336,7 +337,7 @@ class Mutated(HostDevice):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutant", MUTANTS)
+@pytest.mark.parametrize("mutant", spare_mutants(MUTANTS))
 def test_mutants_are_caught(tmp_path: Path, mutant: str) -> None:
     shape, old, new = MUTANTS[mutant]
     folder = tmp_path / "kernels"

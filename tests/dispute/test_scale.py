@@ -154,7 +154,7 @@ def test_the_place_of_the_lie_is_found(run: ToyRun) -> None:
 @pytest.mark.parametrize("paces", PACES.values(), ids=PACES)
 @pytest.mark.parametrize(
     ("group", "nested"),
-    spare([(17, False), (17, True), (4, True), (4, False)], lambda case: case != (4, False)),
+    spare([(17, False), (17, True), (4, True), (4, False)], lambda case: case[0] == 17),
 )
 def test_no_adversary_delays_or_costs_more_than_the_bound(
     wide: ToyRun, paces: Sequence[Pace], group: int, nested: bool
@@ -188,7 +188,7 @@ def test_257_claims_in_every_level(run: ToyRun, paces: Sequence[Pace], group: in
     [
         *spare(
             itertools.product(("prompt", "stalls", "sprints"), (16, 64), (4, 17)),
-            lambda case: case[1:] != (64, 17),
+            lambda case: case[1] == 16,
         ),
         pytest.param("sprints", 256, 4, marks=[pytest.mark.slow, pytest.mark.exhaustive]),
     ],

@@ -3183,10 +3183,11 @@ def judge(data: bytes) -> Ruling:
 # 13. Disputes: ids and frontiers (format.md, section 7)
 # ----------------------------------------------------------------------------------------------
 
-AMOUNTS = structure(each("log trace terms", ITEM_COUNT))
+MAX_BONDS = 2**22  # of a game
+AMOUNTS = structure(each("log trace terms", integer(0, 2**40)))
 CLOCKS = structure(
-    each("join trace terms budget grace", integer(1, 2**48))
-    | each("answer opening replay", integer(0, 2**48))
+    each("join trace terms budget grace", integer(1, 2**36))
+    | each("answer opening replay", integer(0, 2**36))
 )
 
 
@@ -3199,7 +3200,7 @@ def power_of_two(value: Any, where: str) -> None:
 GENESIS = structure(
     CLAIM_FIELDS
     | each("host graph_root initial_state_root samples_root nonce", HASH)
-    | each("record_node opened", ITEM_COUNT)
+    | {"record_node": ITEM_COUNT, "opened": integer(0, 2**53)}
     | each("samples commit_every", STEP_COUNT)
     | {"log_size": STEP_NUMBER, "signature": SIGNATURE, "nodes": integer(1, 2**24)}
     | {"leaf_bytes": integer(1, 2**22), "arity": power_of_two, "group": integer(2, 4096)}
@@ -4001,6 +4002,7 @@ class Game:
             allow(about == self.id or side is not None, "about")
             backed = self.log if side is None else side.contest.backing
             allow(party not in backed, "party")
+            allow(len(self.bonds) < MAX_BONDS, "game")
         allow(len(signed["move"]) <= self.bytes_allowed(about), "move")
         holds = signature_holds(party, move_digest(signed), signed["signature"])
         allow(holds, "", "signature")

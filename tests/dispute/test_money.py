@@ -24,14 +24,25 @@ from tests.dispute.actors import (
 from tests.dispute.arena import BONDS, Actor, Play, make_game, make_key, play
 from tests.dispute.claims import Patched, Run, bump, make_run
 from vtrain.attest.keys import PrivateKey, public_key
+from vtrain.dispute import game as rules
 from vtrain.dispute import money
-from vtrain.dispute.game import sign, start
+from vtrain.dispute.game import apply, sign, start
 from vtrain.dispute.money import Settled, compute_outcomes_digest, count_work, list_outcomes
 from vtrain.dispute.players import Player
 from vtrain.dispute.provider import TraceProvider
 from vtrain.dispute.state import Game, compute_side_id
-from vtrain.errors import MoveRefusedError
-from vtrain.wire.dispute import Bond, Move, Open, Reveal, SignedMove, decode_move
+from vtrain.errors import EncodingError, MoveRefusedError
+from vtrain.wire import structs
+from vtrain.wire.dispute import (
+    MAX_BONDS,
+    Bond,
+    Bonds,
+    Move,
+    Open,
+    Reveal,
+    SignedMove,
+    decode_move,
+)
 
 HOSTILE = tuple(make_key(number) for number in range(600, 700))
 
@@ -394,3 +405,29 @@ def test_a_false_friend_whom_nobody_refutes_takes_no_pay(run: Run) -> None:
     assert work[b""] >= genesis.clocks.replay
     assert shares.get(public_key(ACCOMPLICE), 0) < pot // 4
     assert settled.burnt > pot // 2
+
+
+def test_no_sum_of_bonds_is_beyond_what_a_verdict_can_say(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A game whose pot had no encoding could never end: bonds and their number are bounded."""
+    most = 2**40
+    bonds = Bonds(most, most, most)
+    assert most * MAX_BONDS <= 2**62
+    with pytest.raises(EncodingError, match=r"bonds\.trace"):
+        structs.decode(Bonds, structs.encode(replace(bonds, trace=most + 1)), "bonds")
+    genesis = replace(make_game(run.task, run.truth, SOLVER), bonds=bonds)
+    liars = [Player(make_liar(run, 4 + i), key) for i, key in enumerate((CHALLENGER, ACCOMPLICE))]
+    game = start(genesis, run.graph)
+    monkeypatch.setattr(rules, "MAX_BONDS", 1)
+    (first,) = liars[0].moves(game)
+    (second,) = liars[1].moves(game)
+    game = apply(game, first, game.now)
+    with pytest.raises(MoveRefusedError, match="has 1 bonds") as caught:
+        apply(game, second, game.now)
+    assert caught.value.where == "game"
+    monkeypatch.undo()
+    result = play(genesis, run.graph, [*liars, Player(run.truth, HONEST)])
+    settled = settle(result)
+    assert settled.pot >= 2 * most
+    assert structs.decode(Settled, structs.encode(settled), "settled") == settled

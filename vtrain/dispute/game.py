@@ -59,6 +59,7 @@ from vtrain.wire import cbor
 from vtrain.wire.claim import Claim, SignedClaim
 from vtrain.wire.dispute import (
     MAX_BOND,
+    MAX_BONDS,
     Bond,
     Genesis,
     Move,
@@ -218,6 +219,8 @@ def check_offer(game: Game, signed: SignedMove) -> None:
             raise MoveRefusedError("is not asked for, or not any more", where="about")
         if (scope, signed.party) in game.stands:
             raise MoveRefusedError("stands behind a claim of this contest already", where="party")
+        if len(game.stands) > MAX_BONDS:  # the solver's, too, who has no bond
+            raise MoveRefusedError(f"has {MAX_BONDS} bonds", where="game")
     if len(signed.move) > limit:
         raise MoveRefusedError(f"has more than the {limit} bytes that it may", where="move")
 

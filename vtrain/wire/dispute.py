@@ -26,7 +26,12 @@ MAX_CHUNKS: Final = 4096
 Path = Annotated[tuple[Digest, ...], AtMost(MAX_PATH)]
 """Sibling hashes from a leaf upwards (RFC 9162), or chaining values (BLAKE3)."""
 
-Milliseconds = Annotated[int, Between(0, 2**48)]
+MAX_BONDS: Final = 1 << 22
+"""Bonds of a game: with :data:`Amount` the sum of all of them is a number that can be written."""
+
+Amount = Annotated[int, Between(0, 2**40)]
+Milliseconds = Annotated[int, Between(0, 2**36)]
+Clock = Annotated[int, Between(1, 2**36)]
 
 
 @dataclass(frozen=True)
@@ -41,11 +46,11 @@ class Clocks:
     for a trace and the first answer about a tensor grow with every rival.
     """
 
-    join: Annotated[int, Between(1, 2**48)]
-    trace: Annotated[int, Between(1, 2**48)]
-    terms: Annotated[int, Between(1, 2**48)]
-    budget: Annotated[int, Between(1, 2**48)]
-    grace: Annotated[int, Between(1, 2**48)]
+    join: Clock
+    trace: Clock
+    terms: Clock
+    budget: Clock
+    grace: Clock
     answer: Milliseconds
     opening: Milliseconds
     replay: Milliseconds
@@ -53,11 +58,12 @@ class Clocks:
 
 @dataclass(frozen=True)
 class Bonds:
-    """What a claim of each level is bonded with, in the market's smallest unit."""
+    """What a claim of each level is bonded with, in a unit of the market's: a fine one such as wei
+    is too fine."""
 
-    log: Count
-    trace: Count
-    terms: Count
+    log: Amount
+    trace: Amount
+    terms: Amount
 
 
 @dataclass(frozen=True)
@@ -92,7 +98,7 @@ class Genesis:
     group: Annotated[int, Between(2, MAX_GROUP)]
     clocks: Clocks
     bonds: Bonds
-    opened: Count
+    opened: Annotated[int, Between(0, 2**53)]
     nonce: Digest
     kzg_root: Annotated[bytes, Length(32), LeftOut(b"")] = b""
 

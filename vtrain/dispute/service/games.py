@@ -72,8 +72,6 @@ from vtrain.wire.dispute import Clocks, Genesis, SignedMove
 from vtrain.wire.graph import decode_graph
 from vtrain.wire.task import decode_task
 
-MAX_OPENED: Final = 2**53
-"""Of a genesis: later times would not survive every JSON reader."""
 _MOVE_ITEMS: Final = cbor.Limits(depth=2, items=16)
 _DUE: Final = 64
 """Games whose deadlines one transaction handles."""
@@ -287,8 +285,6 @@ class GameService:
     def _check_terms(self, genesis: Genesis) -> None:
         if genesis.host != self.public:
             raise TermsError("is not the key of this service", where="genesis.host")
-        if genesis.opened > MAX_OPENED:
-            raise TermsError(f"is over {MAX_OPENED}", where="genesis.opened")
         for part in fields(Clocks):
             least = getattr(self.limits.least, part.name)
             if getattr(genesis.clocks, part.name) < least:

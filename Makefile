@@ -27,7 +27,8 @@ BENCH_ARGS ?=
 BIN := .venv/bin
 CORE := vtrain/_core.abi3.so
 CORE_SOURCES := $(shell find rust -name target -prune -o -type f -print)
-CARGO := cargo --quiet
+# Not through make: cargo has no part in its jobs.
+CARGO := env -u MAKEFLAGS cargo --quiet
 MANIFEST := --manifest-path rust/Cargo.toml --locked
 # Compiled for where the toolchain has its library; without BLAKE3's C, which would need a compiler.
 AARCH64 := aarch64-unknown-linux-gnu
@@ -68,7 +69,7 @@ $(BIN)/python:
 # An editable install: the compiled core lands beside the Python sources, the vtrain command in .venv.
 $(CORE): $(CORE_SOURCES) pyproject.toml .venv/base.stamp
 	@cargo --version > /dev/null 2>&1 || { echo "vtrain needs a Rust toolchain (cargo) to build its core" >&2; exit 1; }
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	env -u MAKEFLAGS PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 
 # --- what people ask for

@@ -1,6 +1,7 @@
 """Statements about tiles, the tensors that tiles are of, and their values.
 
-See ``vtrain.prove.tiles.tiling`` for how the statements of a step come about."""
+See ``vtrain.prove.tiles.tiling`` for how the statements of a step come about.
+"""
 
 from __future__ import annotations
 

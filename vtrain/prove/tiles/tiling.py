@@ -15,7 +15,8 @@ statement is made when it is asked for: a step of a large model has very many.
 A reshape costs nothing: its output keeps the blocks of its input, and is cut anew (a linear map)
 only where a matrix product, a bias or a softmax needs its own rows.  The reverse is done to images
 of few channels, whose rows would fill a sliver of each tile: they are packed into rows of a tile's
-width before they are rescaled, and stay so."""
+width before they are rescaled, and stay so.
+"""
 
 from __future__ import annotations
 

@@ -2,9 +2,10 @@
 
 A maximum over the pixels x_0, x_1, ... of a window is taken step by step, m_i = m_(i-1) +
 gate(x_i - m_(i-1)), where x_i is the pixel at offset i; where that is padding it is the first
-pixel of the window once more, which never wins.  The gradient goes
-back the same way: gate(x_i - m_(i-1), r_i) is what pixel i takes of the gradient r_i that later
-pixels have left, so that the first of equals gets it."""
+pixel of the window once more, which never wins.  The gradient goes back the same way:
+gate(x_i - m_(i-1), r_i) is what pixel i takes of the gradient r_i that later pixels have left, so
+that the first of equals gets it.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from vtrain.prove.backend.ezkl import SCALAR_FIELD, Call, Limits, encode_element, run_ezkl
+from vtrain.prove.backend.ezkl import Call, Limits, encode_element, run_ezkl
+from vtrain.prove.circuit.field import SCALAR_FIELD
 
 LIMITS = Limits(memory=8 << 30, seconds=120, threads=1)
 

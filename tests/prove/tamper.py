@@ -8,8 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from vtrain.prove.backend.ezkl import SCALAR_FIELD
 from vtrain.prove.circuit.circuit import Circuit
+from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.trial import Trial
 from vtrain.prove.circuit.values import Ints
 

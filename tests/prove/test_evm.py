@@ -28,7 +28,6 @@ from vtrain.errors import (
 )
 from vtrain.prove.backend import srs as srs_module
 from vtrain.prove.backend.ezkl import (
-    SCALAR_FIELD,
     Call,
     Limits,
     Proof,
@@ -57,6 +56,7 @@ from vtrain.prove.chain.evm import (
 )
 from vtrain.prove.circuit.builder import CircuitBuilder
 from vtrain.prove.circuit.circuit import Circuit as OurCircuit
+from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.values import Ints
 from vtrain.prove.prover import prove
 

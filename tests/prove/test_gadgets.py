@@ -13,10 +13,10 @@ from tests.prove.forging import Change, at, find_broken, forge
 from tests.prove.tamper import find_uncaught
 from vtrain.errors import CircuitError
 from vtrain.ops import TABLE
-from vtrain.prove.backend.ezkl import SCALAR_FIELD
 from vtrain.prove.circuit import gadgets
 from vtrain.prove.circuit.builder import CircuitBuilder
 from vtrain.prove.circuit.circuit import Circuit
+from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.values import Ints, Tensor
 from vtrain.prove.tiles.circuits import TILE_SPAN
 from vtrain.spec.number import SATURATION, STORAGE, log2_q16, rs_int, saturate_int
@@ -622,7 +622,6 @@ def test_pieces_of_an_exponential_fit_together() -> None:
         "s/power": [(1, 1), (1, 4), (1, FRACTIONS[0])],
         "s/half": [(1, 0), (1, 2), (0, FRACTIONS[0])],
         "s/mantissa": [(1, 0), (1, 65536)],
-        "s/odd": [(0, FRACTIONS[0])],
         "c/length": [(0, 15), (0, 18)],
         "c/weight": [(0, 1), (0, 1 << 9)],
         "c/index": [(0, 1024), (0, -1), (0, FRACTIONS[0])],

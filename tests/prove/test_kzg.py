@@ -13,16 +13,10 @@ from hypothesis import strategies as st
 
 from tests.prove.circuits import LIMITS, Circuit, node, write_model
 from vtrain.errors import EncodingError, SrsError
-from vtrain.prove.backend.ezkl import (
-    SCALAR_FIELD,
-    Call,
-    ProofShape,
-    encode_element,
-    read_proof,
-    run_ezkl,
-)
+from vtrain.prove.backend.ezkl import Call, ProofShape, encode_element, read_proof, run_ezkl
 from vtrain.prove.backend.kzg import CommitKey, find_blinding
 from vtrain.prove.backend.srs import generate_srs, identify_srs, load_curve
+from vtrain.prove.circuit.field import SCALAR_FIELD
 
 K = 8
 BLINDING = 5

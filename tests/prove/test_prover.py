@@ -17,12 +17,13 @@ from tests.prove.circuits import LIMITS
 from tests.prove.toy import GIVEN, PARAMETERS, Toy, make_long_circuit
 from vtrain.errors import CircuitError, ProverError
 from vtrain.prove import prover as module
-from vtrain.prove.backend.ezkl import SCALAR_FIELD, Call, Verification
+from vtrain.prove.backend.ezkl import Call, Verification
 from vtrain.prove.backend.keys import load_keys
 from vtrain.prove.backend.kzg import CommitKey
 from vtrain.prove.backend.settings import BLINDING, count_usable, pin
 from vtrain.prove.backend.srs import generate_srs
 from vtrain.prove.circuit.builder import CircuitBuilder
+from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.values import Ints
 from vtrain.prove.prover import mock_many, prove
 from vtrain.prove.verifier import Expansion, commit_vector, verify

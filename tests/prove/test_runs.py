@@ -11,12 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.audit.runs import (
-    read_kzg_leaves,
-    read_leaves,
-    sign_again,
-    write_leaves,
-)
+from tests.audit.runs import read_kzg_leaves, read_leaves, sign_again, write_leaves
 from tests.prove import step_runs
 from tests.prove import steps as made
 from tests.prove.steps import K, make_setup, open_key, train_run

@@ -27,9 +27,9 @@ from vtrain.commit.kzg_layout import state_names
 from vtrain.errors import CircuitError
 from vtrain.ops.base import attr_int
 from vtrain.prove.backend.cost import estimate
-from vtrain.prove.backend.ezkl import SCALAR_FIELD
 from vtrain.prove.backend.settings import count_blocks, count_usable
 from vtrain.prove.circuit.circuit import Circuit
+from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.values import Ints
 from vtrain.prove.steps.builder import AFTER, BATCH, BEFORE, LOSS, RATE, Size
 from vtrain.prove.steps.circuits import MAX_INNER_COLUMNS, build_step_circuit, build_with

@@ -16,13 +16,13 @@ from tests.prove.forging import at, forge
 from tests.prove.step_law import conclude, evaluate, make_graph, make_statement
 from tests.prove.tamper import tamperings
 from tests.prove.uses import count_cells
-from vtrain.prove.backend.ezkl import SCALAR_FIELD
 from vtrain.prove.backend.keys import load_keys
 from vtrain.prove.backend.settings import count_blocks, pin
 from vtrain.prove.backend.srs import generate_srs
 from vtrain.prove.circuit import gadgets
 from vtrain.prove.circuit.builder import CircuitBuilder
 from vtrain.prove.circuit.circuit import Circuit
+from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.values import Ints
 from vtrain.prove.prover import mock_many
 from vtrain.prove.steps.builder import AFTER, BATCH, BEFORE, LOSS

@@ -20,13 +20,7 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from tests.prove.circuits import (
-    LIMITS,
-    Circuit,
-    node,
-    read_element,
-    write_model,
-)
+from tests.prove.circuits import LIMITS, Circuit, node, read_element, write_model
 from tests.prove.copies import Cell, read_cycles
 from tests.prove.step_law import make_graph
 from vtrain.errors import ProofError, ProverError, SrsError

@@ -15,12 +15,13 @@ from blake3 import blake3
 from tests.prove.circuits import LIMITS
 from tests.prove.toy import GIVEN, PARAMETERS, Toy
 from vtrain.errors import CircuitError
-from vtrain.prove.backend.ezkl import SCALAR_FIELD, Proof, Verification, verify_proof
+from vtrain.prove.backend.ezkl import Proof, Verification, verify_proof
 from vtrain.prove.backend.kzg import CommitKey
 from vtrain.prove.backend.settings import BLINDING, pin
 from vtrain.prove.backend.srs import generate_srs
 from vtrain.prove.circuit.builder import CircuitBuilder
 from vtrain.prove.circuit.circuit import Circuit
+from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.values import Ints
 from vtrain.prove.verifier import (
     commit_known,

@@ -20,7 +20,7 @@ from vtrain.prove.backend.srs import generate_srs
 from vtrain.prove.circuit.builder import CircuitBuilder
 from vtrain.prove.circuit.circuit import Circuit
 from vtrain.prove.circuit.values import Ints
-from vtrain.prove.prover import prove
+from vtrain.prove.prover import encode_inputs, prove
 from vtrain.prove.verifier import commit_vector, draw_challenge
 
 K = 9
@@ -92,7 +92,7 @@ class Toy:
         """What ezkl itself makes of a witness, sound or not."""
         with TemporaryDirectory() as folder:
             data, witness, proof = (str(Path(folder) / name) for name in ("data", "w", "proof"))
-            Path(data).write_text(self.circuit.encode_inputs(vectors))
+            Path(data).write_text(encode_inputs(self.circuit, vectors))
             model, srs = str(self.keys.compiled), str(self.srs)
             shared = {"model": model, "srs_path": srs}
             run_ezkl(

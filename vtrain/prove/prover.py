@@ -7,6 +7,7 @@ nothing to add and are left out.  A proof is handed out only after our own verif
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -158,7 +159,7 @@ def mock_many(
         for index, vectors in enumerate(witnesses):
             data, witness = folder / f"data {index}", str(folder / f"witness {index}")
             with storing(data):
-                data.write_text(circuit.encode_inputs(vectors))
+                data.write_text(encode_inputs(circuit, vectors))
             calls.append(
                 Call("gen_witness", {"data": str(data), "model": compiled, "output": witness})
             )
@@ -170,6 +171,14 @@ def mock_many(
         _judge(circuit, made, held)
         for made, held in zip(outcomes[::2], outcomes[1::2], strict=True)
     ]
+
+
+def encode_inputs(circuit: Circuit, vectors: Mapping[str, Ints]) -> str:
+    """The input file of ezkl: every integer as a field element."""
+    columns = circuit.lay_out(vectors)
+    return json.dumps(
+        {"input_data": [[encode_element(int(v)) for v in columns[n]] for n in circuit.inputs]}
+    )
 
 
 def _judge(circuit: Circuit, made: Any, held: Any) -> Verification:

@@ -22,12 +22,13 @@ import numpy as np
 from blake3 import blake3
 
 from vtrain.errors import CircuitError
-from vtrain.prove.backend.ezkl import SCALAR_FIELD, Limits, Proof, Verification, verify_proof
+from vtrain.prove.backend.ezkl import Limits, Proof, Verification, verify_proof
 from vtrain.prove.backend.keys import Keys
 from vtrain.prove.backend.kzg import CommitKey
 from vtrain.prove.backend.settings import BLINDING, PinnedCircuit, check_settings
 from vtrain.prove.backend.srs import SRS_POINT
 from vtrain.prove.circuit.circuit import Circuit
+from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.values import Ints
 from vtrain.spec.domains import PROOF_CHALLENGE
 from vtrain.wire import cbor

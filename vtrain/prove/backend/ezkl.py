@@ -31,6 +31,7 @@ from typing import IO, Any, Final, Literal
 
 from vtrain.commit.files import require_file, storing
 from vtrain.errors import EncodingError, MissingExtraError, ProofError, ProverError, StorageError
+from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.threads import check_threads
 from vtrain.wire.json_text import decode_json
 
@@ -53,8 +54,6 @@ CALLS: Final = frozenset(
 )
 """What may be called.  ``get_srs`` is not among them: it deletes files that it does not know."""
 
-SCALAR_FIELD: Final = 21888242871839275222246405745257275088548364400416034343698204186575808495617
-"""The field of circuit values, the order of BN254's groups (EIP-196)."""
 
 _ELEMENT: Final = re.compile("[0-9a-f]{64}")
 

@@ -42,8 +42,8 @@ from vtrain._core import KzgKey
 from vtrain.commit.digest import DTYPE_NAMES
 from vtrain.errors import EncodingError, SrsError
 from vtrain.limits import limits_here
-from vtrain.prove.backend.ezkl import SCALAR_FIELD
 from vtrain.prove.backend.srs import MIN_K, SRS_POINT, Srs, open_srs
+from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.threads import check_threads
 
 Array = npt.NDArray[Any]

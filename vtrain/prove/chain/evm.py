@@ -31,19 +31,13 @@ from vtrain.errors import (
     StorageError,
 )
 from vtrain.limits import LIMITS
-from vtrain.prove.backend.ezkl import (
-    EZKL_VERSION,
-    SCALAR_FIELD,
-    Call,
-    Limits,
-    Proof,
-    run_ezkl,
-)
+from vtrain.prove.backend.ezkl import EZKL_VERSION, Call, Limits, Proof, run_ezkl
 from vtrain.prove.backend.keys import find_srs
 from vtrain.prove.backend.kzg import CommitKey
 from vtrain.prove.backend.settings import PinnedCircuit
 from vtrain.prove.backend.srs import Srs, identify_srs
 from vtrain.prove.circuit.circuit import Circuit
+from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.values import Ints
 from vtrain.prove.verifier import Expansion, commit_known, read_commitments, require_given
 from vtrain.wire.json_text import decode_json

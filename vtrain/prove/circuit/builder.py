@@ -36,8 +36,8 @@ import numpy as np
 import numpy.typing as npt
 
 from vtrain.errors import CircuitError
-from vtrain.prove.backend.ezkl import SCALAR_FIELD
 from vtrain.prove.circuit.circuit import Circuit
+from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.values import (
     ANSWERS,
     COLUMNS,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from vtrain.errors import CircuitError
-from vtrain.prove.backend.ezkl import SCALAR_FIELD, encode_element
+from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.onnx import Emitter
 from vtrain.prove.circuit.values import (
     ANSWERS,
@@ -250,10 +249,3 @@ class Circuit:
         model.ir_version = 8
         onnx.checker.check_model(model)
         return bytes(model.SerializeToString(deterministic=True))
-
-    def encode_inputs(self, vectors: Mapping[str, Ints]) -> str:
-        """The input file of ezkl: every integer as a field element."""
-        columns = self.lay_out(vectors)
-        return json.dumps(
-            {"input_data": [[encode_element(int(v)) for v in columns[n]] for n in self.inputs]}
-        )

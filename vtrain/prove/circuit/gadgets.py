@@ -147,6 +147,12 @@ def at_least_zero(
     return total
 
 
+def nonnegative(b: CircuitBuilder, name: str, form: Lin, most: int) -> None:
+    """A form is an integer >= 0; it may reach ``most``, and somewhat more is not excluded."""
+    digits = at_least_zero(b, name, form.shape, most, lambda values: values[form])
+    b.zero(name, digits - form)
+
+
 def hold_range(b: CircuitBuilder, name: str, x: Tensor, lo: int, hi: int) -> None:
     """lo <= x <= hi at every element, exactly; one or two look-ups a limb, as the bounds lie."""
     span = hi - lo + 1
@@ -290,15 +296,33 @@ def link_shift(
         b.zero(name, whole - y.lin() * unit)
         return
 
+    clamp(b, name, whole, y, unit, most, reach - most)
+
+
+def clamp(
+    b: CircuitBuilder, name: str, whole: Lin, y: Tensor, unit: int | Tensor, most: int, reach: int
+) -> None:
+    """y is q clamped to [-M, M], M = ``most``, where whole = unit q + r with 0 <= r < unit.
+
+    ``whole`` is less r here, or r is in it where q is known to be an integer otherwise; y is known
+    to be one, and to lie in [-M, M].  With an integer t >= 0, M whole = unit (M y + t y), and the
+    sum of M^2 t - t y^2 = t (M^2 - y^2) over all elements, none of which is negative, is 0.  So
+    t = 0 and q = y; or y = +-M and q - y has its sign and the size t, at most some ``reach``.
+    """
+
+    def times(x: Tensor) -> Lin:
+        return x.lin() * unit if isinstance(unit, int) else x.times(unit)
+
     def excess(values: Values) -> Ints:
-        quotient = np.asarray(values[whole], dtype=object) // unit
+        divisor = unit if isinstance(unit, int) else int(values[unit][0])
+        quotient = np.asarray(values[whole], dtype=object) // divisor
         return np.asarray(np.abs(quotient - values[y]), dtype=object)
 
     t = b.hint(f"{name}/excess", y.shape, excess)
-    digits = at_least_zero(b, f"{name}/excess", y.shape, reach - most, excess)
+    digits = at_least_zero(b, f"{name}/excess", y.shape, reach, excess)
     b.zero(f"{name}/excess", digits - t.lin())
     beyond = b.mul(t, y)
-    b.zero(name, whole * most - y.lin() * (most * unit) - beyond.lin() * unit)
+    b.zero(name, whole * most - times(y) * most - times(beyond))
     b.zero_sum(f"{name}/clamped", [(t, None, most * most), (beyond, y, -1)])
 
 
@@ -341,8 +365,7 @@ def positive_mask(b: CircuitBuilder, name: str, x: Tensor, most: int) -> tuple[T
     b.zero(f"{name}/mask", b.mul(m, m).lin() - m.lin())
     masked = b.mul(m, x)
     signed = masked.lin() * 2 - x.lin() - m.lin()
-    gap = at_least_zero(b, f"{name}/sign", x.shape, most, lambda values: values[signed])
-    b.zero(f"{name}/sign", gap - signed)
+    nonnegative(b, f"{name}/sign", signed, most)
     return m, masked
 
 
@@ -420,8 +443,7 @@ def softmax(
     # Maximum: no element is above it, and in each row one is not below it (a product is zero).
     highest = spread(b, maximum, classes)
     gap = b.sub(highest, z)
-    digits = at_least_zero(b, f"{name}/gap", z.shape, reach, lambda values: values[gap])
-    b.zero(f"{name}/gap", digits - gap.lin())
+    nonnegative(b, f"{name}/gap", gap.lin(), reach)
     b.require_zero(f"{name}/maximum", b.product_of_all(gap))
     # exp2: gap cut at _DEEPEST, then 1024 whole + fraction, both from tables.
     cut = b.hint(f"{name}/cut", z.shape, lambda values: np.minimum(values[gap], _DEEPEST))
@@ -446,30 +468,33 @@ def softmax(
     hold_range(b, f"{name}/e", e, 0, (1 << EXP2_EXPONENT + 1) - 1)
     product = b.mul(e, power)
     rest = mantissa.lin() + half.lin() - product.lin()
-    low = at_least_zero(b, f"{name}/exp rest", z.shape, 1 << 31, lambda v: v[rest])
-    b.zero(f"{name}/exp rest", low - rest)
-    high = power.lin() - rest - 1
-    above = at_least_zero(b, f"{name}/exp bound", z.shape, 1 << 31, lambda v: v[high])
-    b.zero(f"{name}/exp bound", above - high)
+    nonnegative(b, f"{name}/exp rest", rest, 1 << 31)
+    nonnegative(b, f"{name}/exp bound", power.lin() - rest - 1, 1 << 31)
     # Sum of each row.
     weigh_rows(b, f"{name}/sum", e, np.ones(classes, dtype=np.int64), 0, total)
-    # e 2^14 + floor(S / 2) = p S + r with 0 <= r < S, p in [0, 2^14].
-    odd = b.hint(f"{name}/odd", total.shape, lambda v: v[total] & 1)
-    b.zero(f"{name}/odd", b.mul(odd, odd).lin() - odd.lin())
-    most = classes << EXP2_EXPONENT
-    floor = at_least_zero(b, f"{name}/floor", total.shape, most, lambda v: v[total] >> 1)
-    b.zero(f"{name}/floor", floor * 2 + odd.lin() - total.lin())
-    divisor = spread(b, total, classes)
-    bit = spread(b, odd, classes)
-    hold_range(b, f"{name}/p", p, 0, (1 << PROBABILITY_EXPONENT + 1) - 1)
-    share = b.mul(p, divisor)
-    # Twice the remainder, so that floor(S / 2) = (S - odd) / 2 needs no division.
-    double = e.lin() * (2 << PROBABILITY_EXPONENT) + divisor.lin() - bit.lin() - share.lin() * 2
-    rest_p = at_least_zero(b, f"{name}/share rest", z.shape, most, lambda v: v[double] // 2)
-    b.zero(f"{name}/share rest", rest_p * 2 - double)
-    bound = divisor.lin() * 2 - double - 2
-    room_p = at_least_zero(b, f"{name}/share bound", z.shape, most, lambda v: v[bound] // 2)
-    b.zero(f"{name}/share bound", room_p * 2 - bound)
+    divide(b, f"{name}/p", e, total, spread(b, total, classes), p, classes << EXP2_EXPONENT + 1)
+
+
+def divide(
+    b: CircuitBuilder,
+    name: str,
+    e: Tensor,
+    total: Tensor,
+    divisor: Tensor,
+    p: Tensor,
+    most: int,
+) -> None:
+    """The node ``divide``: p = floor((e 2^14 + floor(S / 2)) / S) for the S >= 1 of each row.
+
+    That is floor((e 2^15 + S) / 2 S), as half an odd S is an integer and 1/2.  So e 2^15 + S =
+    2 S p + r with integers r >= 0 and 2 S - 1 - r >= 0, and p, which is one limb.  ``divisor`` is S
+    (``total``) at every element; ``most`` bounds 2 S.
+    """
+    nonnegative(b, name, p.lin(), b.span - 1)
+    share = b.mul(p, spread(b, total, p.shape[1]))
+    rest = e.lin() * (2 << PROBABILITY_EXPONENT) + divisor.lin() - share.lin() * 2
+    nonnegative(b, f"{name}/rest", rest, most)
+    nonnegative(b, f"{name}/room", divisor.lin() * 2 - rest - 1, most)
 
 
 def _look_up(table: npt.NDArray[Any], index: Ints) -> Ints:
@@ -506,11 +531,8 @@ def cross_entropy(
     lead = b.mul(index, weight)
     rest = total.lin() - weight.lin() * 1024 - lead.lin()
     most = 1 << bits - 10
-    low = at_least_zero(b, f"{name}/rest", (count,), most, lambda v: v[rest])
-    b.zero(f"{name}/rest", low - rest)
-    high = weight.lin() - rest - 1
-    above = at_least_zero(b, f"{name}/bound", (count,), most, lambda v: v[high])
-    b.zero(f"{name}/bound", above - high)
+    nonnegative(b, f"{name}/rest", rest, most)
+    nonnegative(b, f"{name}/bound", weight.lin() - rest - 1, most)
     chosen = b.hint(
         f"{name}/chosen", (count,), lambda v: np.asarray((v[z] * v[hot]).sum(axis=1), dtype=object)
     )

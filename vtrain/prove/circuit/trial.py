@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vtrain.errors import CircuitError
-from vtrain.prove.backend.ezkl import SCALAR_FIELD
 from vtrain.prove.circuit.circuit import Circuit
+from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.values import (
     OPS,
     Ints,

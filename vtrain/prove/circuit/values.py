@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vtrain.errors import CircuitError
-from vtrain.prove.backend.ezkl import SCALAR_FIELD
+from vtrain.prove.circuit.field import SCALAR_FIELD
 
 if TYPE_CHECKING:
     from vtrain.prove.circuit.builder import CircuitBuilder

@@ -54,10 +54,10 @@ import numpy as np
 import numpy.typing as npt
 
 from vtrain.errors import CircuitError
-from vtrain.prove.backend.ezkl import SCALAR_FIELD
 from vtrain.prove.circuit import gadgets
 from vtrain.prove.circuit.builder import CircuitBuilder
 from vtrain.prove.circuit.circuit import Circuit
+from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.values import Ints, Lin, Tensor, Values
 from vtrain.spec.number import (
     EXP2_EXPONENT,
@@ -156,20 +156,9 @@ def _one(value: int) -> Ints:
     return np.asarray([value], dtype=object)
 
 
-def _digits(
-    b: CircuitBuilder,
-    name: str,
-    shape: Sequence[int],
-    count: int,
-    compute: Callable[[Values], Ints],
-) -> Lin:
-    """An integer in [0, span^count): ``count`` limbs."""
-    return gadgets.at_least_zero(b, name, shape, b.span**count - 1, compute)
-
-
 def _nonnegative(b: CircuitBuilder, name: str, form: Lin, count: int) -> None:
     """A form of a tile's shape is an integer in [0, span^count)."""
-    b.zero(name, _digits(b, name, form.shape, count, lambda values: values[form]) - form)
+    gadgets.nonnegative(b, name, form, b.span**count - 1)
 
 
 # --- intervals that end anywhere
@@ -324,7 +313,6 @@ def _build_rescale(dtype: str, n: int, side: int) -> Circuit:
     """
     b = _TileBuilder(f"rescale-{dtype}-{n}", side)
     x, y = b.tile("x"), b.tile("y")
-    shape = x.shape
     multiplier, offset = b.scalar("multiplier"), b.scalar("offset")
     whole = x.times(multiplier) + b.live_mask().times(offset)
     if n:
@@ -350,16 +338,8 @@ def _build_rescale(dtype: str, n: int, side: int) -> Circuit:
     limbs, end = split_interval(2 * most, TILE_SPAN, 2)
     within = _interval(b, "y", limbs, end, lambda values: values[y] + most)
     b.zero("y", within - most - y.lin())
-
-    def excess(values: Values) -> Ints:
-        return np.asarray(np.abs(values[whole] // int(values[unit][0]) - values[y]), dtype=object)
-
-    t = b.hint("excess", shape, excess)
-    digits = _count_excess_digits(dtype, n)
-    b.zero("excess", _digits(b, "excess", shape, digits, excess) - t.lin())
-    beyond = b.mul(t, y)
-    b.zero("rescale", whole * most - y.times(unit) * most - beyond.times(unit))
-    b.zero_sum("clamped", [(t, None, most * most), (beyond, y, -1)])
+    reach = b.span ** _count_excess_digits(dtype, n) - 1
+    gadgets.clamp(b, "rescale", whole, y, unit, most, reach)
     return b.build()
 
 
@@ -580,11 +560,7 @@ def _build_softmax(most: int, side: int) -> Circuit:
     gadgets.weigh_rows(b, "sum", exp, np.ones(width, dtype=np.int64), 0, row_sum)
     total = b.add(row_sum, b.scale(idle, 1 << EXP2_EXPONENT))
     divisor = b.outer(total, b.fixed("columns of ones", np.ones(width, dtype=np.int64)))
-    _nonnegative(b, "p", p.lin(), 1)
-    share = b.mul(p, gadgets.spread(b, total, width))
-    rest = exp.lin() * (2 << PROBABILITY_EXPONENT) + divisor.lin() - share.lin() * 2
-    _nonnegative(b, "p/rest", rest, 2)
-    _nonnegative(b, "p/room", divisor.lin() * 2 - rest - 1, 2)
+    gadgets.divide(b, "p", exp, total, divisor, p, b.span**2 - 1)
     # Labels, gradient and loss.
     hot = gadgets.one_hot(b, "one-hot", labels, width)
     b.zero_sum("one-hot/masked", [(hot, away, 1), (idle, None, -_AWAY)])

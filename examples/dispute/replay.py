@@ -39,6 +39,8 @@ def main(game: bytes, service: bytes, folder: Path) -> None:
         (folder / f"statement-{index}.cbor").write_bytes(statement)  # for `vtrain referee`
 
 
+if len(sys.argv) != 4:
+    sys.exit("usage: replay.py GAME SERVICE_KEY FOLDER")
 try:
     game_id, service_key, where = sys.argv[1:]
     main(bytes.fromhex(game_id), bytes.fromhex(service_key), Path(where))

@@ -17,17 +17,13 @@ from vtrain.prove.steps.emit import (
 )
 
 EMITTERS: Final[Emitters] = {
-    op: emit
-    for family in (
-        source,
-        linear,
-        arithmetic,
-        rescale,
-        activation,
-        layout,
-        softmax,
-        optimizer,
-    )
-    for op, emit in family.EMITTERS.items()
+    **source.EMITTERS,
+    **linear.EMITTERS,
+    **arithmetic.EMITTERS,
+    **rescale.EMITTERS,
+    **activation.EMITTERS,
+    **layout.EMITTERS,
+    **softmax.EMITTERS,
+    **optimizer.EMITTERS,
 }
 """By operator."""

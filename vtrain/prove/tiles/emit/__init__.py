@@ -18,18 +18,14 @@ from vtrain.prove.tiles.emit import (
 )
 
 EMITTERS: Final[Emitters] = {
-    op: emit
-    for family in (
-        source,
-        linear,
-        arithmetic,
-        rescale,
-        activation,
-        layout,
-        pool,
-        softmax,
-        optimizer,
-    )
-    for op, emit in family.EMITTERS.items()
+    **source.EMITTERS,
+    **linear.EMITTERS,
+    **arithmetic.EMITTERS,
+    **rescale.EMITTERS,
+    **activation.EMITTERS,
+    **layout.EMITTERS,
+    **pool.EMITTERS,
+    **softmax.EMITTERS,
+    **optimizer.EMITTERS,
 }
 """By operator."""

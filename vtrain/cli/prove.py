@@ -597,6 +597,13 @@ def _tell_of(progress: Progress, thing: str, stage: str, done: int, total: int) 
     help="The data owner's key file (vtrain key).",
 )
 @click.option(
+    "--hiding",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The secret that hides the batches, which the solver needs to log them (train "
+    "--batch-hiding), and nobody else: a file for each solver.  [made if it is not there]",
+)
+@click.option(
     "--srs",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="The SRS file.  [default: the one that TASK names]",
@@ -604,11 +611,18 @@ def _tell_of(progress: Progress, thing: str, stage: str, done: int, total: int) 
 @threads_option
 @json_option
 def batches_command(
-    task: Path, out: Path, key: Path, srs: Path | None, threads: int, as_json: bool
+    task: Path,
+    out: Path,
+    key: Path,
+    hiding: Path,
+    srs: Path | None,
+    threads: int,
+    as_json: bool,
 ) -> int:
     """As the owner of the data, sign what every batch of TASK is, for private audits of runs."""
     from vtrain.attest.keys import load_key
     from vtrain.commit.files import write_atomic
+    from vtrain.commit.hiding import make_batch_secret
     from vtrain.prove.backend.kzg import CommitKey
     from vtrain.prove.batches import sign_batches
     from vtrain.train.task import compile_task, load_task
@@ -627,6 +641,7 @@ def batches_command(
             compiled.samples,
             committer,
             load_key(key),
+            make_batch_secret(hiding),
             threads=threads,
             progress=progress,
         )

@@ -125,11 +125,13 @@ def train_falsely(
     session = open_session(engine, task.graph, task.samples)
     session.load_state(task.initial_state)
     with open_run(out, task) as run:
+        if kzg is not None:
+            kzg.keys.hiding = run.hiding
         for number in range(1, spec.steps + 1):
             logged = kzg if kzg is not None and kzg.is_due(number) else None
-            before = logged.commit_before(number, session) if logged else ()
+            before = logged.commit_before(number, session) if logged else None
             run.append(cheat(task, session) if number == step else session.step())
-            if logged:
+            if logged and before:
                 run.append_kzg(logged.make_record(number, before, session))
             if number % spec.checkpoint_every == 0 or number == spec.steps:
                 run.commit(session.read_state(), Tally("auto", number, {}))

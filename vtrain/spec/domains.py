@@ -36,7 +36,7 @@ BATCHES: Final = "vtrain 2026 batch commitments v2"
 HIDING_KEY: Final = "vtrain 2026 hiding key v1"
 HIDING: Final = "vtrain 2026 hiding v1"
 HIDING_ID: Final = "vtrain 2026 hiding key id v1"
-HIDING_INITIAL: Final = "vtrain 2026 hiding initial v1"
+HIDING_OWN: Final = "vtrain 2026 hiding own v1"
 
 TREE_DOMAINS: Final = (STATE_TREE, RUN_LOG, GRAPH, SAMPLES, TRACE, TERMS, KZG_LOG, TILES)
 DIGEST_DOMAINS: Final = (
@@ -57,7 +57,7 @@ DIGEST_DOMAINS: Final = (
     HIDING_KEY,
     HIDING,
     HIDING_ID,
-    HIDING_INITIAL,
+    HIDING_OWN,
 )
 
 

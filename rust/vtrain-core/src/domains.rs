@@ -61,8 +61,8 @@ pub enum Domain {
     Hiding,
     /// What a log says of such a key.
     HidingId,
-    /// Secret of the initial state's key, which whoever holds the state has.
-    HidingInitial,
+    /// Secret of a key that whoever holds what it hides has.
+    HidingOwn,
 }
 
 const CONTEXTS: [(Domain, &str); 26] = [
@@ -91,7 +91,7 @@ const CONTEXTS: [(Domain, &str); 26] = [
     (Domain::HidingKey, "vtrain 2026 hiding key v1"),
     (Domain::Hiding, "vtrain 2026 hiding v1"),
     (Domain::HidingId, "vtrain 2026 hiding key id v1"),
-    (Domain::HidingInitial, "vtrain 2026 hiding initial v1"),
+    (Domain::HidingOwn, "vtrain 2026 hiding own v1"),
 ];
 
 static CONTEXT_KEYS: LazyLock<[ContextKey; 26]> =

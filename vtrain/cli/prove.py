@@ -150,7 +150,7 @@ def run_command(
             jobs.retry(asked)
             made = work(
                 jobs,
-                _make_handler(prover, progress),
+                _make_handler(prover, jobs, progress),
                 run_id=run_id,
                 only=asked,
                 once=True,
@@ -297,7 +297,9 @@ def _locate(run: Path, queue: str | None) -> str:
     return f"sqlite:///{folder.resolve() / 'jobs.db'}"
 
 
-def _make_handler(prover: StepProver | TileProver, progress: Progress) -> Handler:
+def _make_handler(
+    prover: StepProver | TileProver, queue: JobQueue, progress: Progress
+) -> Handler:
     from vtrain.errors import VtrainError
 
     def handle(job: Job, tell: Progress, cancelled: threading.Event) -> bytes:
@@ -310,7 +312,7 @@ def _make_handler(prover: StepProver | TileProver, progress: Progress) -> Handle
         again = f" (attempt {job.attempt} of {job.most})" if job.attempt > 1 else ""
         show(f"begin{again}", 0, 1)
         try:
-            proof = prover.prove(job.statement, show, cancelled)
+            proof = prover.prove(job.statement, queue.count_openings, show, cancelled)
         except VtrainError as error:
             echo(f"{name}: {_shorten(str(error), name)}", err=True)
             raise
@@ -440,7 +442,7 @@ def work_command(
     with show_progress(lines=True) as progress, JobQueue(queue, make=False) as jobs:
         run_id = signed.signed.claim.run_id
         kinds: tuple[Kind, ...] = ("tile",) if setup.proof.circuit == "tiles" else ("step",)
-        handler = _make_handler(prover, progress)
+        handler = _make_handler(prover, jobs, progress)
         idle = _tell_taken(jobs, run_id)
         done = work(jobs, handler, run_id=run_id, kinds=kinds, once=once, idle=idle)
     if as_json:

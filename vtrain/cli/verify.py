@@ -259,6 +259,7 @@ def _verify_proofs(
         solver=given["solver"],
         task_id=given["task_id"],
         data=given["data"],
+        hiding=given["hiding"],
         engine=given["engine"],
         threads=given["threads"],
     )

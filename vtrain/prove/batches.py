@@ -97,7 +97,8 @@ def sign_batches(
     """Commit to every batch of ``task`` that is logged, and sign as the owner of the samples.
 
     ``secret`` (32 bytes) hides the batches; the solver needs it to log the same commitments.  Each
-    solver has another: what proofs open of a column adds up over all that share it.  EncodingError when ``committer`` is not of the task's SRS, k and blinding.
+    solver has another: what proofs open of a column adds up over all that share it.  TaskError when
+    ``committer`` is not of the task's SRS, k and blinding.
     """
     order = make_order(task)
     proof = task.kzg

@@ -28,8 +28,8 @@ class Committed:
 class KzgRecorder:
     """Makes the KZG records of a task's steps; ``seconds`` is what the commitments took.
 
-    ``keys`` has the keys of ``hiding``: NotProducedError where it lacks one.  TaskError when the task asks for
-    no commitments, or ``key`` is not of the SRS, k and blinding it pins.
+    ``keys`` has the keys of ``hiding``: NotProducedError where it lacks one.  TaskError when
+    the task asks for no commitments, or ``key`` is not of the SRS, k and blinding it pins.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
 from vtrain.commit.files import read_file, read_text
-from vtrain.commit.hiding import KeyFinder, identify_key
+from vtrain.commit.hiding import derive_initial_key, identify_key
 from vtrain.commit.kzg_log import Committer, OpenKey, StepCommitter, count_commitments
 from vtrain.commit.state import compute_root_of_state
 from vtrain.errors import EncodingError, TaskError, VtrainError, VtrainWarning
@@ -626,6 +626,6 @@ def _commit_initial(
     count = max(count_commitments(proof, graph, spec.data, spec.batch))
     if count > MAX_COMMITMENTS:
         raise TaskError(f"makes {count} columns, more than {MAX_COMMITMENTS}", where="proof.k")
-    hiding = KeyFinder(graph, None).of_state(0, state)
+    hiding = derive_initial_key(graph, state)
     initial = StepCommitter(proof, graph, key).commit_state(state, hiding)
     return replace(proof, initial=initial, initial_key=identify_key(hiding))

@@ -36,7 +36,7 @@ HIDING: Final = 64
 """Secret field elements behind the values of a column: its commitment and up to 63 openings by
 proofs are together uniform, whatever the values are."""
 KEY_LENGTH: Final = 32
-"""Bytes of a key that hiding elements are derived from (``vtrain.commit.hiding``), and of its id."""
+"""Bytes of a key of hiding elements (``vtrain.commit.hiding``), and of its id."""
 HASHES: Final = ("blake3", "keccak256")
 """What a proof's challenge may be drawn by."""
 MAX_COMMITMENTS: Final = 1 << 13

@@ -87,36 +87,34 @@ def test_what_does_not_fit_is_refused(toy: Toy, tmp_path: Path) -> None:
         prove_toy(toy, commit_key=CommitKey(other, toy.pinned.k, BLINDING))
 
 
-def test_challenge_may_be_expanded_from_fewer_elements(toy: Toy) -> None:
-    length = toy.circuit.length("challenge")
+def test_verifier_may_compute_more_from_the_challenge(toy: Toy, tmp_path: Path) -> None:
+    """<w, x> = <u, y> for w = u = (c, c^2, c^3): x and y are the same."""
+    b = CircuitBuilder(2, 255)
+    x, y = b.vector("x", 3), b.vector("y", 3)
+    difference = b.sub(b.dot(x, b.expanded("image", 3)), b.dot(y, b.powers("vector", 3)))
+    b.require_zero("same", difference)
+    circuit = b.build()
+    pinned = pin(circuit, toy.pinned.k)
+    keys = load_keys(pinned, toy.srs, tmp_path, LIMITS)
+    shared: dict[str, Any] = {"parameters": {}, "commit_key": toy.commit_key, "limits": LIMITS}
+    given = {"x": np.arange(3), "y": np.arange(3)}
+    expected = {name: toy.commit(values) for name, values in given.items()}
 
-    def expand(drawn: Sequence[int]) -> list[int]:
-        (x,) = drawn
-        return [pow(x, i + 1, SCALAR_FIELD) for i in range(length)]
-
-    proof = prove_toy(toy, expansion=Expansion(1, expand)).data
+    def expand(drawn: int) -> list[int]:
+        return [drawn, *(pow(drawn, i + 1, SCALAR_FIELD) for i in range(3))]
 
     def judge(proof: bytes, expansion: Expansion | None) -> Verification:
-        return verify(
-            toy.circuit,
-            toy.pinned,
-            toy.keys,
-            proof,
-            expected=toy.expected,
-            parameters=PARAMETERS,
-            commit_key=toy.commit_key,
-            limits=LIMITS,
-            claim=b"",
-            expansion=expansion,
-        )
+        more = {"claim": b"", "expansion": expansion, **shared}
+        return verify(circuit, pinned, keys, proof, expected=expected, **more)
 
-    assert judge(proof, expansion=Expansion(1, expand)).holds
-    for other in (None, Expansion(1, lambda drawn: expand(drawn)[::-1])):
-        verdict = judge(proof, expansion=other)
-        assert verdict.reason == "commitment of computed is not the one computed"
-    assert not judge(toy.proof, expansion=Expansion(1, expand)).holds
-    with pytest.raises(CircuitError, match="expands to 1 elements, not 5"):
-        judge(proof, expansion=Expansion(1, list))
+    more = {"claim": b"", "expansion": expand, **shared}
+    proof = prove(circuit, pinned, keys, given=given, srs=toy.srs, **more).data
+    assert judge(proof, expand).holds
+    verdict = judge(proof, lambda drawn: [drawn, *expand(drawn)[:0:-1]])
+    assert verdict.reason == "commitment of computed is not the one computed"
+    for other in (None, lambda drawn: [drawn], lambda drawn: [0, *expand(drawn)[1:]]):
+        with pytest.raises(CircuitError, match="not to itself and 3 more"):
+            judge(proof, other)
 
 
 def test_the_witness_is_in_no_file_that_has_a_name(

@@ -32,6 +32,10 @@ GIVEN = {
     "c": np.array([117, -127, 361, -381]),
 }
 PARAMETERS = {"total": np.array([-30])}
+CHOSEN = 12345
+"""A challenge that nobody drew."""
+CANCELLED = np.array([CHOSEN, -1, -CHOSEN, 1])
+"""Errors in ``c`` that a^T c b does not see where the challenge is that one: b = (c, c^2)."""
 
 
 def make_circuit(inner_columns: int = 2, span: int = SPAN) -> Circuit:

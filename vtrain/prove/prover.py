@@ -38,6 +38,7 @@ from vtrain.prove.backend.srs import Progress
 from vtrain.prove.circuit.circuit import Circuit
 from vtrain.prove.circuit.values import Ints
 from vtrain.prove.verifier import (
+    ChallengeHash,
     Expansion,
     check_fit,
     commit_columns,
@@ -59,6 +60,7 @@ def prove(
     limits: Limits,
     expansion: Expansion | None = None,
     claim: bytes,
+    hash: ChallengeHash = "blake3",
     progress: Progress = lambda what, done, total: None,
     cancelled: threading.Event | None = None,
 ) -> Proof:
@@ -77,7 +79,7 @@ def prove(
     def draw(before: Mapping[str, Ints]) -> Sequence[int]:
         columns = circuit.lay_out(before)
         commitments.update(commit_columns(commit_key, columns, threads=limits.threads))
-        return draw_challenge(circuit, pinned, commitments, expansion, claim=claim)
+        return draw_challenge(circuit, pinned, commitments, expansion, claim=claim, hash=hash)
 
     vectors = circuit.assign(given, parameters, draw)
     columns = circuit.lay_out(vectors)
@@ -119,6 +121,7 @@ def prove(
         limits=limits,
         expansion=expansion,
         claim=claim,
+        hash=hash,
     )
     if not verdict.holds:
         raise ProverError(f"the proof does not hold: {verdict.reason}", where="verify")

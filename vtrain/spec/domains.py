@@ -30,7 +30,7 @@ GAME: Final = "vtrain 2026 dispute game v1"
 RECEIPT: Final = "vtrain 2026 dispute receipt v1"
 SRS_TAU: Final = "vtrain 2026 srs tau v1"
 CIRCUIT: Final = "vtrain 2026 circuit v1"
-PROOF_CHALLENGE: Final = "vtrain 2026 proof challenge v1"
+PROOF_CHALLENGE: Final = "vtrain 2026 proof challenge v2"
 TRACE_CLAIM: Final = "vtrain 2026 trace claim v1"
 BATCHES: Final = "vtrain 2026 batch commitments v1"
 

@@ -48,6 +48,15 @@ class Circuit:
         return sum(self._b.nodes[index].cells for index in self._order())
 
     @property
+    def degree(self) -> int:
+        """The degrees in the challenge of all random combinations, added up.
+
+        A false statement that was settled before the challenge was drawn passes with a chance of
+        degree / r at most.
+        """
+        return self._b._degree
+
+    @property
     def inner_columns(self) -> int:
         """Cells beside each other in one row."""
         return self._b.inner_columns
@@ -153,8 +162,8 @@ class Circuit:
         """A whole witness, given vectors and groups by name: hints, the challenge drawn from them,
         late hints.
 
-        ``challenge`` gets all but ``challenge`` and ``late`` and gives as many field elements as
-        :meth:`length` of ``challenge`` says.  CircuitError for inputs that do not fit.
+        ``challenge`` gets all but ``challenge`` and ``late`` and gives the one element of the
+        challenge, and what follows from it where :meth:`length` of ``challenge`` says more.  CircuitError for inputs that do not fit.
         """
         b = self._b
         values = Values(b, parameters)

@@ -91,7 +91,7 @@ def test_table_of_two_columns_is_refused() -> None:
 def test_vector_of_two_columns_is_refused() -> None:
     longest = count_usable(K)
     pin(make_long_circuit(longest, 5), K)
-    with pytest.raises(CircuitError, match=f"^a: has {longest + 1} elements"):
+    with pytest.raises(CircuitError, match=f"^a: has {longest + 1} values"):
         pin(make_long_circuit(longest + 1, 5), K)
 
 

@@ -21,7 +21,7 @@ from vtrain.prove.circuit.builder import CircuitBuilder
 from vtrain.prove.circuit.circuit import Circuit
 from vtrain.prove.circuit.values import Ints
 from vtrain.prove.prover import encode_inputs, prove
-from vtrain.prove.verifier import commit_vector, draw_challenge
+from vtrain.prove.verifier import commit_columns, commit_vector, draw_challenge
 
 K = 9
 SPAN = 255
@@ -87,7 +87,7 @@ class Toy:
 
         def draw(before: Any) -> list[int]:
             columns = self.circuit.lay_out(before)
-            commitments = {name: self.commit(values) for name, values in columns.items()}
+            commitments = commit_columns(self.circuit, self.commit_key, columns)
             return cheat(list(draw_challenge(self.circuit, self.pinned, commitments, claim=b"")))
 
         return self.circuit.assign(given, parameters, draw)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any
 
 from vtrain.commit.files import storing
@@ -54,6 +55,7 @@ def prove(
     keys: Keys,
     *,
     given: Mapping[str, Ints],
+    hiding: Mapping[str, Sequence[int]] = MappingProxyType({}),
     parameters: Mapping[str, Ints],
     srs: Path,
     commit_key: CommitKey,
@@ -66,6 +68,7 @@ def prove(
 ) -> Proof:
     """Prove that the circuit's conditions hold of the ``given`` vectors and ``parameters``.
 
+    ``hiding`` are the elements behind the values of given vectors by name, zeros where it has none.
     ``keys`` have a proving key, ``srs`` is the file that they were made with; the proof answers for
     the claim of the digest ``claim`` alone.  CircuitError names
     the conditions that do not hold, or what does not belong together; ProverError when ezkl fails,
@@ -78,13 +81,13 @@ def prove(
 
     def draw(before: Mapping[str, Ints]) -> Sequence[int]:
         columns = circuit.lay_out(before)
-        commitments.update(commit_columns(commit_key, columns, threads=limits.threads))
+        commitments.update(commit_columns(circuit, commit_key, columns, threads=limits.threads))
         return draw_challenge(circuit, pinned, commitments, expansion, claim=claim, hash=hash)
 
-    vectors = circuit.assign(given, parameters, draw)
+    vectors = circuit.assign(given, parameters, draw, hiding=hiding)
     columns = circuit.lay_out(vectors)
     left = {name: columns[name] for name in circuit.given if name not in commitments}
-    commitments.update(commit_columns(commit_key, left, threads=limits.threads))
+    commitments.update(commit_columns(circuit, commit_key, left, threads=limits.threads))
     progress("witness", 1, total)
     if broken := circuit.find_broken(vectors):
         names = ", ".join(dict.fromkeys(broken))

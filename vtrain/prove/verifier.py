@@ -119,13 +119,28 @@ def draw_challenge(
     return found
 
 
+def commit_hidden(
+    commit_key: CommitKey, values: Ints, hiding: Sequence[int], *, threads: int = 0
+) -> bytes:
+    """The commitment to integers of any size and to the elements of the field behind them."""
+    narrow = commit_vector(commit_key, values, threads=threads)
+    if not any(hiding):
+        return narrow
+    # Apart, as whoever commits to wide integers takes several times as long for narrow ones.
+    behind = b"".join((int(item) % SCALAR_FIELD).to_bytes(32, "little") for item in hiding)
+    hidden = commit_key.commit_scalars(bytes(32 * np.size(values)) + behind, threads=threads)
+    return commit_key.combine([(1, narrow), (1, hidden)])
+
+
 def commit_columns(
-    commit_key: CommitKey, columns: Mapping[str, Ints], *, threads: int = 0
+    circuit: Circuit, commit_key: CommitKey, columns: Mapping[str, Ints], *, threads: int = 0
 ) -> dict[str, bytes]:
-    """The commitment to each column."""
-    return {
-        name: commit_vector(commit_key, values, threads=threads) for name, values in columns.items()
-    }
+    """The commitment to each column of a circuit, as :meth:`Circuit.lay_out` has them."""
+    found = {}
+    for name, column in columns.items():
+        values, hiding = np.split(column, [circuit.length(name)])
+        found[name] = commit_hidden(commit_key, values, hiding.tolist(), threads=threads)
+    return found
 
 
 def commit_answers(
@@ -188,12 +203,12 @@ def commit_known(
     """The commitments to what the verifier computes: ``computed`` and ``answers``; the challenge
     follows from the commitments ``found`` in a proof and the claim."""
     public = {"public": circuit.compute_public(parameters)}
-    before = commit_columns(commit_key, circuit.lay_out(public), threads=threads)
+    before = commit_columns(circuit, commit_key, circuit.lay_out(public), threads=threads)
     settled = {**found, **before}
     drawn = draw_challenge(circuit, pinned, settled, expansion, claim=claim, hash=hash)
     columns = circuit.lay_out({**public, "challenge": np.asarray(drawn, dtype=object)})
     return {
-        **commit_columns(commit_key, columns, threads=threads),
+        **commit_columns(circuit, commit_key, columns, threads=threads),
         **commit_answers(circuit, commit_key, threads=threads),
     }
 

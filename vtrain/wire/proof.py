@@ -36,6 +36,9 @@ MAX_COMMITMENTS: Final = 1 << 13
 """Commitments to one state or batch."""
 MAX_K: Final = 28
 MAX_BLINDING: Final = 1 << 10
+HIDING: Final = 64
+"""Elements of the field behind the values of a column that hide them: one more than the evaluations
+that proofs may tell of it."""
 TILE: Final = 128
 """Rows and columns of a block of a matrix in the layout ``tiles``."""
 
@@ -72,9 +75,10 @@ class ProofSpec:
 
     @property
     def usable(self) -> int:
-        """How many values are put into one column: two fewer than there are rows for values, since
-        ezkl's circuits give a fuller tensor a second column (``vtrain.prove.backend.kzg``)."""
-        return (1 << self.k) - self.blinding - 3
+        """How many values are put into one column: ``HIDING`` and two fewer than there are rows for
+        values, since ezkl's circuits give a fuller tensor a second column
+        (``vtrain.prove.backend.kzg``)."""
+        return (1 << self.k) - self.blinding - 3 - HIDING
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,8 @@ out are two more, ``ones`` and ``zeros``.  The proof
 commits to columns, each of which costs time, so that groups share them: the given vectors, one
 each; then ``private`` (limbs, hints), ``computed`` (public, challenge), ``late``, ``answers``
 (ones, zeros).  One that is too long for a column goes on in another; one without elements is left
-out.  The verifier compares the given ones with those in the run log, computes ``public``, ``ones``
+out.  Behind the values of a given, ``private`` or ``late`` column stand ``HIDING`` more elements
+that no condition reads.  The verifier compares the given ones with those in the run log, computes ``public``, ``ones``
 and ``zeros`` itself, and ``challenge`` from the commitments to what precedes it.  ``late`` holds
 inverses: they depend on the challenge, so no random combination speaks of them.
 """
@@ -49,6 +50,8 @@ from vtrain.prove.circuit.values import (
     ANSWERS,
     COLUMNS,
     GROUPS,
+    HIDDEN,
+    HIDING_ELEMENTS,
     OPS,
     Compute,
     Ints,
@@ -61,8 +64,9 @@ from vtrain.prove.circuit.values import (
     cut_vector,
     invert,
 )
+from vtrain.wire.proof import HIDING
 
-_RESERVED: Final = frozenset({*GROUPS, *COLUMNS, ANSWERS, "ones", "zeros"})
+_RESERVED: Final = frozenset({*GROUPS, *COLUMNS, ANSWERS, HIDING_ELEMENTS, "ones", "zeros"})
 MAX_DEGREE: Final = SCALAR_FIELD >> 200
 """Of all conditions together: beyond it a false statement could pass with a chance of 2^-200."""
 
@@ -73,7 +77,7 @@ class CircuitBuilder:
     def __init__(self, inner_columns: int = 4, span: int = 1 << 16, rows: int = 2**30) -> None:
         """``inner_columns``: cells in a row; ``span``: values of a limb, at most 2^16.
 
-        ``rows``: most elements of a column.
+        ``rows``: most values of a column.
         """
         self.inner_columns = inner_columns
         self.span = span
@@ -81,6 +85,7 @@ class CircuitBuilder:
         self.nodes: list[Node] = []
         self.pads = False
         self._given: dict[str, Tensor] = {}
+        self._inputs: dict[str, int] = {}
         self._parts: dict[str, list[Part]] = {name: [] for name in GROUPS}
         self._lengths: dict[str, int] = dict.fromkeys(GROUPS, 0)
         self._names: set[tuple[str, str]] = set()
@@ -218,8 +223,14 @@ class CircuitBuilder:
         """A vector given and committed to from outside."""
         if name in self._given or name.partition(" ")[0] in _RESERVED:
             raise CircuitError("is given twice or reserved", where=name)
-        self._given[name] = self._emit("input", (), (length,), group=name)
+        self._given[name] = self._input(name, length, HIDING)
         return self._given[name]
+
+    def _input(self, name: str, length: int, hiding: int) -> Tensor:
+        """The values of a column; elements behind them are looked at by nothing."""
+        whole = self._emit("input", (), (length + hiding,), group=name)
+        self._inputs[name] = whole.index
+        return self.slice(whole, 0, length)
 
     def _root(self, group: str) -> Tensor:
         """The vector of a group; its length is known at the end only."""
@@ -525,30 +536,29 @@ class CircuitBuilder:
             limbs = self._root("limbs")
             answers.insert(0, self._emit("limb", (limbs,), (count,), count, span=self.span))
         ones = sum(tensor.size for tensor in answers)
-        inputs = {name: tensor.index for name, tensor in self._given.items()}
         for column in COLUMNS:
-            inputs.update(self._share(column))
+            self._share(column)
         whole = self.concat([*answers, *self._zeros])
         outputs = {
             name: self.slice(whole, start, stop).index
             for name, start, stop in cut_vector(ANSWERS, whole.size, self.rows)
         }
-        return Circuit(self, inputs, outputs, ones)
+        return Circuit(self, self._inputs, outputs, ones)
 
     def cut(self, column: str) -> list[tuple[str, int, int]]:
         """(name, start, stop) of the columns that the groups of ``column`` fill, none or more."""
         total = sum(self._lengths[group] for group in COLUMNS[column])
         return cut_vector(column, total, self.rows) if total else []
 
-    def _share(self, column: str) -> dict[str, int]:
-        """The input nodes of columns by name; the groups become slices of them."""
-        found = {
-            name: self._emit("input", (), (stop - start,), group=name)
-            for name, start, stop in self.cut(column)
-        }
+    def _share(self, column: str) -> None:
+        """The input nodes of columns; the groups become slices of them."""
+        hiding = HIDING if column in HIDDEN else 0
+        found = [
+            self._input(name, stop - start, hiding) for name, start, stop in self.cut(column)
+        ]
         if not found:
-            return {}
-        whole, start = self.concat(list(found.values())), 0
+            return
+        whole, start = self.concat(found), 0
         for group in COLUMNS[column]:
             stop = start + self._lengths[group]
             if group in self._roots:
@@ -556,7 +566,6 @@ class CircuitBuilder:
                 node = Node("slice", (whole.index,), (stop - start,), bounds)
                 self.nodes[self._roots[group].index] = node
             start = stop
-        return {name: tensor.index for name, tensor in found.items()}
 
     def evaluate_node(self, index: int, known: MutableMapping[int, Ints]) -> Ints:
         """Value of a node from those in ``known``, filling it.

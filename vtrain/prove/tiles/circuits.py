@@ -69,15 +69,15 @@ from vtrain.spec.number import (
     log2_q16,
     rs_int,
 )
-from vtrain.wire.proof import TILE
+from vtrain.wire.proof import HIDING, TILE
 
 TILE_K: Final = 15
 """Logarithm of the rows of circuits over tiles: the least whose columns hold a tile.  A task may
 ask for more: the same circuits then fill fewer blocks."""
 TILE_BLINDING: Final = 5
 """Number of blinding factors of every circuit over tiles."""
-TILE_ROWS: Final = (1 << TILE_K) - TILE_BLINDING - 3
-"""Most elements of one committed vector (``ProofSpec.usable`` at this k)."""
+TILE_ROWS: Final = (1 << TILE_K) - TILE_BLINDING - 3 - HIDING
+"""Most values of one committed vector (``ProofSpec.usable`` at this k)."""
 
 TILE_SPAN: Final = SATURATION["i16"][1] + 1
 """Values of a limb.  M + 1 for int16, so that the sums of two limbs are 0 ... 2 M: y + M for a

@@ -209,7 +209,7 @@ class Case:
         """Of the challenge, which has to do with the map that a linear tile is of."""
         if self.circuit != LINEAR:
             return None
-        return Expansion(2 * TILE, partial(linear_challenge, TILE, image=TRANSPOSE))
+        return partial(linear_challenge, TILE, image=TRANSPOSE)
 
     def build(self) -> Circuit:
         """The circuit."""

@@ -518,19 +518,6 @@ def test_what_pins_a_circuit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [why("circuit-material", data) for data in hashed] == [""]
 
 
-@pytest.mark.parametrize("claim", [D, b""])
-def test_what_a_challenge_is_drawn_from(monkeypatch: pytest.MonkeyPatch, claim: bytes) -> None:
-    hashed: list[bytes] = []
-
-    def catch(data: bytes, **options: Any) -> Any:
-        hashed.append(data)
-        return blake3(data, **options)
-
-    monkeypatch.setattr(vtrain.prove.verifier, "blake3", catch)
-    vtrain.prove.verifier.derive_challenge(D, {"x": POINT}, 1, claim=claim)
-    assert [why("challenge-material", data) for data in hashed] == [""]
-
-
 def test_manifests(tmp_path: Path) -> None:
     run = tmp_path / "run"
     train(make_smallest_task(), run, key=KEY, threads=1)
@@ -652,7 +639,7 @@ def test_every_rule_of_the_grammar_is_used() -> None:
     text = re.sub(r"(?m);.*$", "", GRAMMAR.read_text())
     rules = re.findall(r"(?m)^([a-z][a-z0-9-]*) =", text)
     roots = {sample.rule for sample in SAMPLES} | {
-        *("state-leaf", "draw-material", "circuit-material", "challenge-material", "manifest"),
+        *("state-leaf", "draw-material", "circuit-material", "manifest"),
         *("report", "group-material", "dispute-material", "side-material", "fact-material"),
         "move-material",
     }

@@ -108,14 +108,14 @@ def make_bundle(
     commitments: dict[str, bytes] = {}
 
     def draw(before: Mapping[str, Any]) -> Sequence[int]:
-        commitments.update(commit_columns(key, ready.circuit.lay_out(before)))
+        commitments.update(commit_columns(ready.circuit, key, ready.circuit.lay_out(before)))
         claim = compute_claim_digest(signed.signed.claim)
         return draw_challenge(ready.circuit, ready.pinned, commitments, claim=claim)
 
     given = {**values.given, **(changed or {})}
     vectors = ready.circuit.assign(given, values.parameters, draw)
     columns = {**ready.circuit.lay_out(vectors), **ready.circuit.evaluate(vectors)}
-    prefix = b"".join(commit_columns(key, columns)[name] for name in ready.circuit.columns)
+    prefix = b"".join(commit_columns(ready.circuit, key, columns)[name] for name in ready.circuit.columns)
     statement = make_statement(signed, setup, ready, step)
     return ProofBundle(statement, prefix + bytes(128))
 

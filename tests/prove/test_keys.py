@@ -91,7 +91,7 @@ def test_table_of_two_columns_is_refused() -> None:
 def test_vector_of_two_columns_is_refused() -> None:
     longest = count_usable(K)
     pin(make_long_circuit(longest, 5), K)
-    with pytest.raises(CircuitError, match=f"^a: has {longest + 1} elements"):
+    with pytest.raises(CircuitError, match=f"^a: has {longest + 1} values"):
         pin(make_long_circuit(longest + 1, 5), K)
 
 
@@ -134,7 +134,7 @@ def test_settings_with_too_few_cells_have_no_mock_and_no_keys(
 
 def assign_long(circuit: Any) -> Any:
     values = np.arange(circuit.length("a")) % 255
-    return circuit.assign({"a": values}, {}, lambda before: range(circuit.length("challenge")))
+    return circuit.assign({"a": values}, {}, lambda before: [5])
 
 
 # --- the settings

@@ -131,9 +131,9 @@ def drop(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """No condition of this name is required."""
     honest = CircuitBuilder.require_zero
 
-    def require_zero(builder: CircuitBuilder, found: str, x: Tensor) -> None:
+    def require_zero(builder: CircuitBuilder, found: str, x: Tensor, degree: int = 0) -> None:
         if found != name:
-            honest(builder, found, x)
+            honest(builder, found, x, degree)
 
     monkeypatch.setattr(CircuitBuilder, "require_zero", require_zero)
 

@@ -17,7 +17,7 @@ from tests.prove.circuits import LIMITS
 from tests.prove.toy import GIVEN, PARAMETERS, Toy, make_long_circuit
 from vtrain.errors import CircuitError, ProverError
 from vtrain.prove import prover as module
-from vtrain.prove.backend.ezkl import Call, Verification
+from vtrain.prove.backend.ezkl import Call, Proof, Verification
 from vtrain.prove.backend.keys import load_keys
 from vtrain.prove.backend.kzg import CommitKey
 from vtrain.prove.backend.settings import BLINDING, count_usable, pin
@@ -26,7 +26,8 @@ from vtrain.prove.circuit.builder import CircuitBuilder
 from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.values import Ints
 from vtrain.prove.prover import mock_many, prove
-from vtrain.prove.verifier import Expansion, commit_vector, verify
+from vtrain.prove.verifier import Expansion, commit_hidden, commit_vector, verify
+from vtrain.wire.proof import HIDING
 
 Vectors = dict[str, Ints]
 
@@ -87,36 +88,34 @@ def test_what_does_not_fit_is_refused(toy: Toy, tmp_path: Path) -> None:
         prove_toy(toy, commit_key=CommitKey(other, toy.pinned.k, BLINDING))
 
 
-def test_challenge_may_be_expanded_from_fewer_elements(toy: Toy) -> None:
-    length = toy.circuit.length("challenge")
+def test_verifier_may_compute_more_from_the_challenge(toy: Toy, tmp_path: Path) -> None:
+    """<w, x> = <u, y> for w = u = (c, c^2, c^3): x and y are the same."""
+    b = CircuitBuilder(2, 255)
+    x, y = b.vector("x", 3), b.vector("y", 3)
+    difference = b.sub(b.dot(x, b.expanded("image", 3)), b.dot(y, b.powers("vector", 3)))
+    b.require_zero("same", difference)
+    circuit = b.build()
+    pinned = pin(circuit, toy.pinned.k)
+    keys = load_keys(pinned, toy.srs, tmp_path, LIMITS)
+    shared: dict[str, Any] = {"parameters": {}, "commit_key": toy.commit_key, "limits": LIMITS}
+    given = {"x": np.arange(3), "y": np.arange(3)}
+    expected = {name: toy.commit(values) for name, values in given.items()}
 
-    def expand(drawn: Sequence[int]) -> list[int]:
-        (x,) = drawn
-        return [pow(x, i + 1, SCALAR_FIELD) for i in range(length)]
-
-    proof = prove_toy(toy, expansion=Expansion(1, expand)).data
+    def expand(drawn: int) -> list[int]:
+        return [drawn, *(pow(drawn, i + 1, SCALAR_FIELD) for i in range(3))]
 
     def judge(proof: bytes, expansion: Expansion | None) -> Verification:
-        return verify(
-            toy.circuit,
-            toy.pinned,
-            toy.keys,
-            proof,
-            expected=toy.expected,
-            parameters=PARAMETERS,
-            commit_key=toy.commit_key,
-            limits=LIMITS,
-            claim=b"",
-            expansion=expansion,
-        )
+        more = {"claim": b"", "expansion": expansion, **shared}
+        return verify(circuit, pinned, keys, proof, expected=expected, **more)
 
-    assert judge(proof, expansion=Expansion(1, expand)).holds
-    for other in (None, Expansion(1, lambda drawn: expand(drawn)[::-1])):
-        verdict = judge(proof, expansion=other)
-        assert verdict.reason == "commitment of computed is not the one computed"
-    assert not judge(toy.proof, expansion=Expansion(1, expand)).holds
-    with pytest.raises(CircuitError, match="expands to 1 elements, not 5"):
-        judge(proof, expansion=Expansion(1, list))
+    more = {"claim": b"", "expansion": expand, **shared}
+    proof = prove(circuit, pinned, keys, given=given, srs=toy.srs, **more).data
+    assert judge(proof, expand).holds
+    verdict = judge(proof, lambda drawn: [drawn, *expand(drawn)[:0:-1]])
+    assert verdict.reason == "commitment of computed is not the one computed"
+    for other in (None, lambda drawn: [drawn], lambda drawn: [0, *expand(drawn)[1:]]):
+        with pytest.raises(CircuitError, match="not to itself and 3 more"):
+            judge(proof, other)
 
 
 def test_the_witness_is_in_no_file_that_has_a_name(
@@ -158,7 +157,7 @@ def test_other_commitments_than_ezkls_are_noticed(
     toy: Toy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        module, "commit_columns", lambda key, columns, **_: dict.fromkeys(columns, key.zero)
+        module, "commit_columns", lambda _, key, columns, **__: dict.fromkeys(columns, key.zero)
     )
     with pytest.raises(ProverError, match="a: ezkl committed to something else"):
         prove_toy(toy)
@@ -271,3 +270,54 @@ def test_int16_product_from_end_to_end(tmp_path: Path) -> None:
     assert verify(circuit, pinned, keys, proof.data, expected=expected, **shared).holds
     other = expected | {"b": expected["a"]}
     assert not verify(circuit, pinned, keys, proof.data, expected=other, **shared).holds
+
+
+# --- what hides columns
+
+
+def draw_hiding(seed: int) -> dict[str, list[int]]:
+    """Elements behind the given vectors of the toy."""
+    rng = np.random.default_rng(seed)
+    return {name: [int.from_bytes(rng.bytes(31)) for _ in range(HIDING)] for name in GIVEN}
+
+
+def test_hidden_vectors_are_proven(toy: Toy) -> None:
+    """What is expected of given vectors is the commitment to values and hiding elements."""
+    hiding = draw_hiding(1)
+    found = toy.circuit.columns
+    made = [Proof(prove_toy(toy, hiding=hiding).data, ()).commitments(len(found)) for _ in "ab"]
+    first, second = (dict(zip(found, commitments, strict=True)) for commitments in made)
+    for name, values in GIVEN.items():
+        whole = np.concatenate([values.astype(object), hiding[name]])
+        assert first[name] == second[name] == commit_vector(toy.commit_key, whole)
+        assert first[name] == commit_hidden(toy.commit_key, values, hiding[name])
+        assert first[name] != toy.expected[name]
+    assert first["answers"] == second["answers"]
+    for name in ("private", "computed", "late"):
+        assert first[name] != second[name], name
+
+
+def test_hiding_elements_are_of_given_vectors(toy: Toy) -> None:
+    assert toy.circuit.hidden == ("a", "b", "c", "private", "late")
+    sizes = {name: toy.circuit.size(name) - toy.circuit.length(name) for name in toy.circuit.columns}
+    assert sizes == {name: HIDING * (name in toy.circuit.hidden) for name in sizes}
+    vectors = toy.circuit.assign(GIVEN, PARAMETERS, lambda _: [7], hiding={"b": [5] * HIDING})
+    columns = toy.circuit.lay_out(vectors)
+    assert [*columns["a"][4:]] == [0] * HIDING
+    assert [*columns["b"][4:]] == [5] * HIDING
+    ends = [*columns["private"][-HIDING:], *columns["late"][-HIDING:]]
+    assert len({*ends}) == 2 * HIDING
+    assert max(ends) > SCALAR_FIELD >> 8
+    assert toy.circuit.find_broken(vectors) == []
+    for wrong in ({"private": [0] * HIDING}, {"d": [0] * HIDING}, {"a": [0]}):
+        with pytest.raises(CircuitError, match="hiding elements"):
+            toy.circuit.assign(GIVEN, PARAMETERS, lambda _: [7], hiding=wrong)
+
+
+def test_hiding_elements_are_read_by_nothing(toy: Toy) -> None:
+    """Nor are they behind what the verifier computes."""
+    reads = {node.inputs: node for node in toy.circuit._b.nodes if node.inputs}
+    for name in toy.circuit.hidden:
+        readers = [node for inputs, node in reads.items() if toy.circuit._inputs[name] in inputs]
+        assert [node.op for node in readers] == ["slice"], name
+        assert readers[0].attrs == {"start": 0, "stop": toy.circuit.length(name)}

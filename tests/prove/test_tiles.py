@@ -44,6 +44,7 @@ from vtrain.spec.number import SATURATION, rs_int, saturate_int
 SIDE = 4
 ROWS, COLUMNS = 3, 3
 """What of a tile is not padding."""
+CHALLENGE = int.from_bytes(np.random.default_rng(7).bytes(31))
 
 
 @dataclass(frozen=True)
@@ -59,11 +60,9 @@ class Example:
     image: LinearMap | None = None
 
     def challenge(self, drawn: int) -> Sequence[int]:
-        rng = np.random.default_rng(7)
-        elements = [int.from_bytes(rng.bytes(31)) for _ in range(drawn)]
-        if self.image is None:
-            return elements
-        return linear_challenge(SIDE, elements[: 2 * SIDE], self.image)
+        if self.image is not None:
+            return linear_challenge(SIDE, CHALLENGE, self.image)
+        return [CHALLENGE][:drawn]
 
     def assign(self, given: Mapping[str, Ints] | None = None) -> dict[str, Ints]:
         circuit = build(self.name)
@@ -337,8 +336,7 @@ def forge_rescale(dtype: str, y: int, low: int, excess: int) -> list[str]:
     tiles = {name: np.zeros(SIDE * SIDE, dtype=object) for name in ("x", "y")}
     tiles["x"][0], tiles["y"][0] = 85, y
     parameters = rescale_parameters(SIDE, 1, multiplier=1, shift=4, rows=ROWS, columns=COLUMNS)
-    drawn = range(3, 3 + circuit.length("challenge"))
-    vectors = circuit.assign(tiles, parameters, lambda _: drawn)
+    vectors = circuit.assign(tiles, parameters, lambda _: [CHALLENGE])
     put(circuit, vectors, "limbs/remainder/low", 0, low)
     put(circuit, vectors, "limbs/remainder/room", 0, max(15 - low, 0))
     if dtype != "i64":
@@ -520,7 +518,7 @@ def test_catalogue_names_what_nobody_holds() -> None:
     b.hint("loose", (4,), lambda values: values[x])
     b.zero("limb", b.limb("held", (4,), lambda values: values[x]) - x.lin())
     circuit = b.build()
-    vectors = circuit.assign({"x": np.arange(4)}, {}, lambda _: [5] * circuit.length("challenge"))
+    vectors = circuit.assign({"x": np.arange(4)}, {}, lambda _: [CHALLENGE])
     tried, uncaught = find_uncaught(circuit, vectors, {})
     assert tried > len(uncaught) > 0
     assert {name.split("[")[0] for name in uncaught} == {"hints/loose"}
@@ -676,9 +674,7 @@ def test_what_no_circuit_takes_is_refused() -> None:
 def test_maps_that_are_none_are_refused(image: tuple[list[int], ...], match: str) -> None:
     parts = [np.asarray(part, dtype=np.int64) for part in image]
     with pytest.raises(CircuitError, match=match):
-        linear_challenge(SIDE, [1] * 2 * SIDE, LinearMap(*parts))
-    with pytest.raises(CircuitError, match="drawn"):
-        linear_challenge(SIDE, [1], LinearMap(*parts))
+        linear_challenge(SIDE, 1, LinearMap(*parts))
 
 
 def test_labels_that_are_no_class_have_no_proof() -> None:

@@ -200,12 +200,10 @@ def test_state_and_batch_tiles_are_those_of_the_log(kind: str) -> None:
 
 
 def draw_challenge(statement: TileStatement, name: str, side: int) -> list[int]:
-    circuit = TILE_CIRCUITS[name](side)
-    random = np.random.default_rng(1)
+    drawn = int.from_bytes(np.random.default_rng(1).bytes(31))
     if name != LINEAR:
-        return [int(v) for v in random.integers(1, 2**60, circuit.length("challenge"))]
+        return [drawn][: TILE_CIRCUITS[name](side).length("challenge")]
     assert statement.linear is not None
-    drawn = [int(v) for v in random.integers(1, 2**60, 2 * side)]
     return linear_challenge(side, drawn, statement.linear)
 
 

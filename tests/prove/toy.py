@@ -21,7 +21,7 @@ from vtrain.prove.circuit.builder import CircuitBuilder
 from vtrain.prove.circuit.circuit import Circuit
 from vtrain.prove.circuit.values import Ints
 from vtrain.prove.prover import encode_inputs, prove
-from vtrain.prove.verifier import commit_vector, draw_challenge
+from vtrain.prove.verifier import commit_columns, commit_vector, draw_challenge
 
 K = 9
 SPAN = 255
@@ -32,6 +32,10 @@ GIVEN = {
     "c": np.array([117, -127, 361, -381]),
 }
 PARAMETERS = {"total": np.array([-30])}
+CHOSEN = 12345
+"""A challenge that nobody drew."""
+CANCELLED = np.array([CHOSEN, -1, -CHOSEN, 1])
+"""Errors in ``c`` that a^T c b does not see where the challenge is that one: b = (c, c^2)."""
 
 
 def make_circuit(inner_columns: int = 2, span: int = SPAN) -> Circuit:
@@ -83,7 +87,7 @@ class Toy:
 
         def draw(before: Any) -> list[int]:
             columns = self.circuit.lay_out(before)
-            commitments = {name: self.commit(values) for name, values in columns.items()}
+            commitments = commit_columns(self.circuit, self.commit_key, columns)
             return cheat(list(draw_challenge(self.circuit, self.pinned, commitments, claim=b"")))
 
         return self.circuit.assign(given, parameters, draw)

@@ -26,7 +26,7 @@ _FREE: dict[str, Callable[[Node, list[Labels]], Labels]] = {
 
 def count_cells(circuit: Circuit) -> tuple[dict[str, list[int]], Counter[int]]:
     """Cells that hold each element of each committed column, by column; and of all other values,
-    how many are held by so many cells.
+    how many are held by so many cells.  What hides a column is left out: no other cell holds it.
 
     A committed element has a cell in its column, and one for each operand that it is; what a node
     computes has a cell as its result, and one for each operand that it is.  What ends in
@@ -44,7 +44,7 @@ def count_cells(circuit: Circuit) -> tuple[dict[str, list[int]], Counter[int]]:
             cells[label] += times
 
     for name, index in circuit._inputs.items():
-        labels[index] = fresh(circuit.length(name))
+        labels[index] = fresh(circuit.size(name))
     committed = len(cells)
     for index in circuit._order():
         if index in labels:
@@ -65,7 +65,10 @@ def count_cells(circuit: Circuit) -> tuple[dict[str, list[int]], Counter[int]]:
     ends = {name: labels[index].tolist() for name, index in circuit._outputs.items()}
     for outputs in ends.values():
         use(np.asarray(outputs))
-    found = {name: labels[index].tolist() for name, index in circuit._inputs.items()}
+    found = {
+        name: labels[index][: circuit.length(name)].tolist()
+        for name, index in circuit._inputs.items()
+    }
     found |= ends
     seen = {label for outputs in ends.values() for label in outputs}
     inner = [cells[at] for at in range(committed, len(cells)) if at not in seen]

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any
 
 from vtrain.commit.files import storing
@@ -38,6 +39,7 @@ from vtrain.prove.backend.srs import Progress
 from vtrain.prove.circuit.circuit import Circuit
 from vtrain.prove.circuit.values import Ints
 from vtrain.prove.verifier import (
+    ChallengeHash,
     Expansion,
     check_fit,
     commit_columns,
@@ -53,17 +55,20 @@ def prove(
     keys: Keys,
     *,
     given: Mapping[str, Ints],
+    hiding: Mapping[str, Sequence[int]] = MappingProxyType({}),
     parameters: Mapping[str, Ints],
     srs: Path,
     commit_key: CommitKey,
     limits: Limits,
     expansion: Expansion | None = None,
     claim: bytes,
+    hash: ChallengeHash = "blake3",
     progress: Progress = lambda what, done, total: None,
     cancelled: threading.Event | None = None,
 ) -> Proof:
     """Prove that the circuit's conditions hold of the ``given`` vectors and ``parameters``.
 
+    ``hiding`` are the elements behind the values of given vectors by name, zeros where it has none.
     ``keys`` have a proving key, ``srs`` is the file that they were made with; the proof answers for
     the claim of the digest ``claim`` alone.  CircuitError names
     the conditions that do not hold, or what does not belong together; ProverError when ezkl fails,
@@ -76,13 +81,13 @@ def prove(
 
     def draw(before: Mapping[str, Ints]) -> Sequence[int]:
         columns = circuit.lay_out(before)
-        commitments.update(commit_columns(commit_key, columns, threads=limits.threads))
-        return draw_challenge(circuit, pinned, commitments, expansion, claim=claim)
+        commitments.update(commit_columns(circuit, commit_key, columns, threads=limits.threads))
+        return draw_challenge(circuit, pinned, commitments, expansion, claim=claim, hash=hash)
 
-    vectors = circuit.assign(given, parameters, draw)
+    vectors = circuit.assign(given, parameters, draw, hiding=hiding)
     columns = circuit.lay_out(vectors)
     left = {name: columns[name] for name in circuit.given if name not in commitments}
-    commitments.update(commit_columns(commit_key, left, threads=limits.threads))
+    commitments.update(commit_columns(circuit, commit_key, left, threads=limits.threads))
     progress("witness", 1, total)
     if broken := circuit.find_broken(vectors):
         names = ", ".join(dict.fromkeys(broken))
@@ -119,6 +124,7 @@ def prove(
         limits=limits,
         expansion=expansion,
         claim=claim,
+        hash=hash,
     )
     if not verdict.holds:
         raise ProverError(f"the proof does not hold: {verdict.reason}", where="verify")

@@ -5,24 +5,23 @@ with; what it is a proof *of* is said by comparing each of them.  A circuit's co
 
 - given: their commitments are known from outside, such as from a run's log;
 - ``private`` (limbs, hints) and ``late``: the prover's own;
-- ``computed``: the verifier computes it and commits to it itself.  It ends with the challenge,
-  which is drawn from the commitments to the given columns, to ``private`` and to ``computed`` as it
-  is before (with zeros for the challenge), and from the claim, by a hash (Fiat and Shamir): all of
-  these were settled before it was known; and
+- ``computed``: the verifier computes it and commits to it itself.  It ends with the challenge, one
+  element, which is drawn from the commitments to the given columns, to ``private`` and to
+  ``computed`` as it is before (with zeros for the challenge), and from the claim, by a hash (Fiat
+  and Shamir): all of these were settled before it was known; and
 - ``answers``: ones and zeros.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Literal
 
 import numpy as np
 from blake3 import blake3
 
 from vtrain.errors import CircuitError
-from vtrain.prove.backend.ezkl import Limits, Proof, Verification, verify_proof
+from vtrain.prove.backend.ezkl import Limits, Proof, Verification, require_extra, verify_proof
 from vtrain.prove.backend.keys import Keys
 from vtrain.prove.backend.kzg import CommitKey
 from vtrain.prove.backend.settings import BLINDING, PinnedCircuit, check_settings
@@ -31,10 +30,15 @@ from vtrain.prove.circuit.circuit import Circuit
 from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.values import Ints
 from vtrain.spec.domains import PROOF_CHALLENGE
-from vtrain.wire import cbor
 
+ChallengeHash = Literal["blake3", "keccak256"]
+"""By which a challenge is drawn; contracts have the second."""
 _DRAWN: Final = 48
-"""Bytes of the stream for one field element: modulo the prime, within 2^-130 of uniform."""
+"""Bytes of BLAKE3's stream for one field element: modulo the prime, within 2^-130 of uniform."""
+Expansion = Callable[[int], Sequence[int]]
+"""A circuit's challenge from the element drawn: this first, then what the verifier computes from it
+and from what it knows of the statement.  That the conditions are sound with such a challenge is for
+the circuit to say."""
 
 
 def commit_vector(commit_key: CommitKey, values: Ints, *, threads: int = 0) -> bytes:
@@ -54,35 +58,37 @@ def commit_vector(commit_key: CommitKey, values: Ints, *, threads: int = 0) -> b
 
 
 def derive_challenge(
-    circuit: bytes, commitments: Mapping[str, bytes], count: int, *, claim: bytes
-) -> tuple[int, ...]:
-    """The first ``count`` field elements drawn from a circuit's digest and named commitments.
+    circuit: bytes,
+    commitments: Iterable[bytes],
+    *,
+    claim: bytes,
+    hash: ChallengeHash = "blake3",
+) -> int:
+    """The field element drawn from a circuit's digest (32 bytes) and commitments (64 bytes each).
 
-    ``claim`` is the digest of the claim that the proof is made for, empty only for a proof that is
-    of no run: what one solver proves serves no other who copies the log.
+    ``claim`` is the digest of the claim that the proof is made for (32 bytes), empty only for a
+    proof that is of no run: what one solver proves serves no other who copies the log.
 
-    BLAKE3 in derive_key mode over their canonical encoding, in their order; 48 bytes of its
-    extended output, little-endian, modulo the prime, for each element.
+    The message m is digest, claim and commitments, one after the other; the circuit says how many
+    there are, and of which columns.  "blake3": 48 bytes of the extended output in derive_key mode,
+    little-endian.  "keccak256": keccak256(0x00 || D || m) and keccak256(0x01 || D || m), 64 bytes,
+    big-endian, where D is the keccak256 of the domain.  Both modulo the prime.
     """
-    named: list[cbor.Value] = [[name, commitment] for name, commitment in commitments.items()]
-    data = cbor.encode({"circuit": circuit, "claim": claim, "commitments": named})
-    stream = blake3(data, derive_key_context=PROOF_CHALLENGE).digest(length=_DRAWN * count)
-    return tuple(
-        int.from_bytes(stream[at : at + _DRAWN], "little") % SCALAR_FIELD
-        for at in range(0, _DRAWN * count, _DRAWN)
-    )
+    message = circuit + claim + b"".join(commitments)
+    if hash == "blake3":
+        stream = blake3(message, derive_key_context=PROOF_CHALLENGE).digest(length=_DRAWN)
+        return int.from_bytes(stream, "little") % SCALAR_FIELD
+    domain = _keccak256(PROOF_CHALLENGE.encode())
+    halves = (_keccak256(bytes([half]) + domain + message) for half in (0, 1))
+    return int.from_bytes(b"".join(halves), "big") % SCALAR_FIELD
 
 
-@dataclass(frozen=True)
-class Expansion:
-    """How a circuit's challenge follows from fewer drawn elements, ``count`` of them.
+def _keccak256(data: bytes) -> bytes:
+    """Keccak with the padding of Ethereum, which is not that of SHA-3."""
+    require_extra("Crypto")
+    from Crypto.Hash import keccak
 
-    ``expand`` may use what the verifier knows of the statement.  That the conditions are sound with
-    such a challenge is for the circuit to say.
-    """
-
-    count: int
-    expand: Callable[[Sequence[int]], Sequence[int]]
+    return bytes(keccak.new(data=data, digest_bits=256).digest())
 
 
 def draw_challenge(
@@ -92,30 +98,49 @@ def draw_challenge(
     expansion: Expansion | None = None,
     *,
     claim: bytes,
+    hash: ChallengeHash = "blake3",
 ) -> tuple[int, ...]:
     """A circuit's challenge, from the commitments to the columns ``circuit.settled`` and the claim.
 
     ``computed`` is there as it is before the challenge is known.  CircuitError for an expansion to
     another number of elements than the circuit has.
     """
-    before = {name: commitments[name] for name in circuit.settled}
     length = circuit.length("challenge")
-    if expansion is None:
-        return derive_challenge(pinned.digest, before, length, claim=claim)
-    drawn = derive_challenge(pinned.digest, before, expansion.count, claim=claim)
-    found = tuple(expansion.expand(drawn))
-    if len(found) != length:
-        raise CircuitError(f"expands to {len(found)} elements, not {length}", where="challenge")
+    if not length:
+        return ()
+    settled = (commitments[name] for name in circuit.settled)
+    drawn = derive_challenge(pinned.digest, settled, claim=claim, hash=hash)
+    found = (drawn,) if expansion is None else tuple(expansion(drawn))
+    if len(found) != length or found[0] != drawn:
+        raise CircuitError(
+            f"expands to {len(found)} elements, not to itself and {length - 1} more",
+            where="challenge",
+        )
     return found
 
 
+def commit_hidden(
+    commit_key: CommitKey, values: Ints, hiding: Sequence[int], *, threads: int = 0
+) -> bytes:
+    """The commitment to integers of any size and to the elements of the field behind them."""
+    narrow = commit_vector(commit_key, values, threads=threads)
+    if not any(hiding):
+        return narrow
+    # Apart, as whoever commits to wide integers takes several times as long for narrow ones.
+    behind = b"".join((int(item) % SCALAR_FIELD).to_bytes(32, "little") for item in hiding)
+    hidden = commit_key.commit_scalars(bytes(32 * np.size(values)) + behind, threads=threads)
+    return commit_key.combine([(1, narrow), (1, hidden)])
+
+
 def commit_columns(
-    commit_key: CommitKey, columns: Mapping[str, Ints], *, threads: int = 0
+    circuit: Circuit, commit_key: CommitKey, columns: Mapping[str, Ints], *, threads: int = 0
 ) -> dict[str, bytes]:
-    """The commitment to each column."""
-    return {
-        name: commit_vector(commit_key, values, threads=threads) for name, values in columns.items()
-    }
+    """The commitment to each column of a circuit, as :meth:`Circuit.lay_out` has them."""
+    found = {}
+    for name, column in columns.items():
+        values, hiding = np.split(column, [circuit.length(name)])
+        found[name] = commit_hidden(commit_key, values, hiding.tolist(), threads=threads)
+    return found
 
 
 def commit_answers(
@@ -172,16 +197,18 @@ def commit_known(
     expansion: Expansion | None = None,
     *,
     claim: bytes,
+    hash: ChallengeHash = "blake3",
     threads: int = 0,
 ) -> dict[str, bytes]:
     """The commitments to what the verifier computes: ``computed`` and ``answers``; the challenge
     follows from the commitments ``found`` in a proof and the claim."""
     public = {"public": circuit.compute_public(parameters)}
-    before = commit_columns(commit_key, circuit.lay_out(public), threads=threads)
-    drawn = draw_challenge(circuit, pinned, {**found, **before}, expansion, claim=claim)
+    before = commit_columns(circuit, commit_key, circuit.lay_out(public), threads=threads)
+    settled = {**found, **before}
+    drawn = draw_challenge(circuit, pinned, settled, expansion, claim=claim, hash=hash)
     columns = circuit.lay_out({**public, "challenge": np.asarray(drawn, dtype=object)})
     return {
-        **commit_columns(commit_key, columns, threads=threads),
+        **commit_columns(circuit, commit_key, columns, threads=threads),
         **commit_answers(circuit, commit_key, threads=threads),
     }
 
@@ -198,11 +225,13 @@ def verify(
     limits: Limits,
     claim: bytes,
     expansion: Expansion | None = None,
+    hash: ChallengeHash = "blake3",
 ) -> Verification:
     """Whether ``proof`` shows that the circuit's conditions hold of what is committed to.
 
     ``expected`` has the commitments to the given vectors, ``parameters`` what the verifier knows of
-    the one statement, ``claim`` the digest of the claim that it must have been made for.  The proof
+    the one statement, ``claim`` the digest of the claim that it must have been made for, ``hash``
+    what the challenge is drawn by.  The proof
     may be any bytes: what is wrong with it is the reason in the verdict.  CircuitError when the
     other arguments do not belong together; StorageError and ProverError are no verdict.
     """
@@ -224,6 +253,7 @@ def verify(
         commit_key,
         expansion,
         claim=claim,
+        hash=hash,
         threads=limits.threads,
     )
     if wrong := _find_difference(found, own):

@@ -26,6 +26,7 @@ from vtrain.prove.circuit.values import find_step_exponent
 from vtrain.spec.domains import CIRCUIT, compute_domain_hash
 from vtrain.wire import cbor
 from vtrain.wire.json_text import decode_json
+from vtrain.wire.proof import HIDING
 
 BLINDING: Final = 5
 """halo2's blinding factors of these circuits: no column is read at more than three places."""
@@ -39,8 +40,8 @@ sees, and makes a second block of columns just before the first is full."""
 
 
 def count_usable(k: int) -> int:
-    """The most elements of one committed vector: see ``ProofSpec.usable``."""
-    return (1 << k) - BLINDING - 3
+    """The most values of one committed vector: see ``ProofSpec.usable``."""
+    return (1 << k) - BLINDING - 3 - HIDING
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def _check_size(circuit: Circuit, k: int) -> None:
     for name in circuit.columns:
         if not 1 <= circuit.length(name) <= count_usable(k):
             raise CircuitError(
-                f"has {circuit.length(name)} elements; a column takes 1 to {count_usable(k)}",
+                f"has {circuit.length(name)} values; a column takes 1 to {count_usable(k)}",
                 where=name,
             )
     if count_blocks(circuit, k) > MAX_BLOCKS:
@@ -162,7 +163,7 @@ def make_settings(circuit: Circuit, k: int) -> dict[str, Any]:
         "model_output_scales": [0] * len(outputs),
         "model_input_scales": [0] * len(inputs),
         "module_sizes": {
-            "polycommit": [circuit.length(name) for name in circuit.columns],
+            "polycommit": [circuit.size(name) for name in circuit.columns],
             "poseidon": [0, [0]],
         },
         "required_lookups": lookups,
@@ -221,7 +222,8 @@ def check_measured(measured: Mapping[str, Any], settings: bytes) -> None:
         {name: value for name, value in pinned.items() if name not in _MEASURED},
         "gen_settings",
     )
-    most = count_usable(pinned["run_args"]["logrows"]) if pinned["total_const_size"] else 0
+    rows = count_usable(pinned["run_args"]["logrows"]) + HIDING
+    most = rows if pinned["total_const_size"] else 0
     if measured["total_const_size"] > most:
         raise CircuitError(
             f"{measured['total_const_size']} constants have columns for {most}",

@@ -39,7 +39,13 @@ from vtrain.prove.backend.srs import Srs, identify_srs
 from vtrain.prove.circuit.circuit import Circuit
 from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.values import Ints
-from vtrain.prove.verifier import Expansion, commit_known, read_commitments, require_given
+from vtrain.prove.verifier import (
+    ChallengeHash,
+    Expansion,
+    commit_known,
+    read_commitments,
+    require_given,
+)
 from vtrain.wire.json_text import decode_json
 
 SOLC_VERSION: Final = "0.8.20"
@@ -223,6 +229,7 @@ def list_commitments(
     commit_key: CommitKey,
     claim: bytes,
     expansion: Expansion | None = None,
+    hash: ChallengeHash = "blake3",
 ) -> tuple[bytes, ...]:
     """What ``CommitmentBound`` must be asked for, so that a proof of ours shows its statement.
 
@@ -233,7 +240,9 @@ def list_commitments(
     """
     require_given(circuit, expected)
     found = read_commitments(circuit, proof) | dict(expected)
-    own = commit_known(circuit, pinned, found, parameters, commit_key, expansion, claim=claim)
+    own = commit_known(
+        circuit, pinned, found, parameters, commit_key, expansion, claim=claim, hash=hash
+    )
     return tuple((found | own)[name] for name in circuit.columns)
 
 

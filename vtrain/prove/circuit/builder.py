@@ -9,20 +9,28 @@ passes through one look-up table: v -> 1 for v <= span, 2 above (ezkl's table en
 ends, not at span: docs/proofs.md, trap 6).  What comes out must be all ones.
 
 *Random combination.*  A linear relation sum c_j x_j = 0 between tensors of one shape is not
-written out element by element.  With challenge vectors a, b drawn after everything was committed
-to, s(x) = a^T x b is computed once for each tensor, and sum c_j s(x_j) = 0 is one equation.  A
-relation that fails somewhere passes with a chance below 2^-250 (Schwartz and Zippel: degree 2 over
-the field).
-A product C = A B costs as little: (a^T A)(B b) = a^T C b, Freivalds' check from both sides.
+written out element by element.  With vectors a, b that follow from a challenge drawn after
+everything was committed to, s(x) = a^T x b is computed once for each tensor, and sum c_j s(x_j) = 0
+is one equation.  A product C = A B costs as little: (a^T A)(B b) = a^T C b, Freivalds' check from
+both sides.
 
 *Look-ups of our own.*  ``member`` proves that tuples occur in a table by sums of inverses (logUp).
 
+*One challenge.*  The challenge c is one element of the field.  A vector of n is (g, g^2, ..., g^n)
+with g = c^e, made in the circuit by doubling; e is the product of the lengths of the vectors made
+before it.  So the products of elements of different vectors are different powers of c (digits of a
+mixed radix), and a condition is a polynomial in c that vanishes only if all its coefficients do,
+which are what the relation claims to be zeros.  A false one of degree d passes with a chance of d/r
+at most (Schwartz and Zippel); ``Circuit.degree`` is the sum of all these d.
+
 A circuit's values are the vectors given from outside and five groups: ``limbs``, ``hints``,
-``public``, ``challenge``, ``late``; what comes out are two more, ``ones`` and ``zeros``.  The proof
+``public``, ``challenge`` (the element, and what a verifier computes from it), ``late``; what comes
+out are two more, ``ones`` and ``zeros``.  The proof
 commits to columns, each of which costs time, so that groups share them: the given vectors, one
 each; then ``private`` (limbs, hints), ``computed`` (public, challenge), ``late``, ``answers``
 (ones, zeros).  One that is too long for a column goes on in another; one without elements is left
-out.  The verifier compares the given ones with those in the run log, computes ``public``, ``ones``
+out.  Behind the values of a given, ``private`` or ``late`` column stand ``HIDING`` more elements
+that no condition reads.  The verifier compares the given ones with those in the run log, computes ``public``, ``ones``
 and ``zeros`` itself, and ``challenge`` from the commitments to what precedes it.  ``late`` holds
 inverses: they depend on the challenge, so no random combination speaks of them.
 """
@@ -42,6 +50,8 @@ from vtrain.prove.circuit.values import (
     ANSWERS,
     COLUMNS,
     GROUPS,
+    HIDDEN,
+    HIDING_ELEMENTS,
     OPS,
     Compute,
     Ints,
@@ -54,8 +64,11 @@ from vtrain.prove.circuit.values import (
     cut_vector,
     invert,
 )
+from vtrain.wire.proof import HIDING
 
-_RESERVED: Final = frozenset({*GROUPS, *COLUMNS, ANSWERS, "ones", "zeros"})
+_RESERVED: Final = frozenset({*GROUPS, *COLUMNS, ANSWERS, HIDING_ELEMENTS, "ones", "zeros"})
+MAX_DEGREE: Final = SCALAR_FIELD >> 200
+"""Of all conditions together: beyond it a false statement could pass with a chance of 2^-200."""
 
 
 class CircuitBuilder:
@@ -64,7 +77,7 @@ class CircuitBuilder:
     def __init__(self, inner_columns: int = 4, span: int = 1 << 16, rows: int = 2**30) -> None:
         """``inner_columns``: cells in a row; ``span``: values of a limb, at most 2^16.
 
-        ``rows``: most elements of a column.
+        ``rows``: most values of a column.
         """
         self.inner_columns = inner_columns
         self.span = span
@@ -72,6 +85,7 @@ class CircuitBuilder:
         self.nodes: list[Node] = []
         self.pads = False
         self._given: dict[str, Tensor] = {}
+        self._inputs: dict[str, int] = {}
         self._parts: dict[str, list[Part]] = {name: [] for name in GROUPS}
         self._lengths: dict[str, int] = dict.fromkeys(GROUPS, 0)
         self._names: set[tuple[str, str]] = set()
@@ -82,7 +96,12 @@ class CircuitBuilder:
         self._zero_names: list[str] = []
         self._contracted: dict[tuple[int, int, int], Tensor] = {}
         self._combined: dict[int, Tensor] = {}
-        self._challenges: dict[tuple[str, int], Tensor] = {}
+        self._element: Tensor | None = None
+        self._squares: list[Tensor] = []
+        self._vectors: dict[tuple[str, int], Tensor] = {}
+        self._degrees: dict[int, int] = {}
+        self._next: tuple[Tensor, int] | None = None
+        self._degree = 0
         self._constants: dict[int, Tensor] = {}
         self._scalar_hint: dict[tuple[int, ...], Tensor] = {}
 
@@ -204,8 +223,14 @@ class CircuitBuilder:
         """A vector given and committed to from outside."""
         if name in self._given or name.partition(" ")[0] in _RESERVED:
             raise CircuitError("is given twice or reserved", where=name)
-        self._given[name] = self._emit("input", (), (length,), group=name)
+        self._given[name] = self._input(name, length, HIDING)
         return self._given[name]
+
+    def _input(self, name: str, length: int, hiding: int) -> Tensor:
+        """The values of a column; elements behind them are looked at by nothing."""
+        whole = self._emit("input", (), (length + hiding,), group=name)
+        self._inputs[name] = whole.index
+        return self.slice(whole, 0, length)
 
     def _root(self, group: str) -> Tensor:
         """The vector of a group; its length is known at the end only."""
@@ -269,12 +294,60 @@ class CircuitBuilder:
             self._constants[value] = self.fixed(f"constant {value}", np.asarray([value], object))
         return self._constants[value]
 
-    def challenge(self, name: str, length: int) -> Tensor:
-        """Field elements drawn after all else was committed to; the same for one name."""
+    # --- the challenge
+
+    @property
+    def element(self) -> Tensor:
+        """The challenge: one element of the field, of shape [1], drawn after all else was committed
+        to."""
+        if self._element is None:
+            self._element = self._part("challenge", "element", (1,), None)
+            self._squares.append(self._element)
+        return self._element
+
+    def expanded(self, name: str, length: int) -> Tensor:
+        """What the verifier computes from the challenge, behind it in its group."""
+        _ = self.element
+        return self._part("challenge", name, (length,), None)
+
+    def power(self, exponent: int) -> Tensor:
+        """A power of the challenge, by squares and products; each square is made once."""
+        found: Tensor | None = None
+        base = self.element
+        for position in range(exponent.bit_length()):
+            if position:
+                if position == len(self._squares):
+                    self._squares.append(self.mul(base, base))
+                base = self._squares[position]
+            if exponent >> position & 1:
+                found = base if found is None else self.mul(found, base)
+        if found is None:
+            raise CircuitError(f"is no power: {exponent}", where="challenge")
+        return found
+
+    def powers(self, name: str, length: int) -> Tensor:
+        """(g, g^2, ..., g^length), g the power of the challenge that follows all vectors made
+        before; the same for one name.
+
+        Made by doubling, (v, g^m v) from v of m elements: length + 2 log2(length) cells at most.
+        """
         key = (name, length)
-        if key not in self._challenges:
-            self._challenges[key] = self._part("challenge", name, (length,), None)
-        return self._challenges[key]
+        if key not in self._vectors:
+            base, exponent = self._next or (self.element, 1)
+            vector, step = base, base
+            while vector.size < length:
+                more = self.slice(vector, 0, min(vector.size, length - vector.size))
+                vector = self.concat([vector, self.scale(more, step)])
+                if vector.size < length:
+                    step = self.mul(step, step)
+            self._vectors[key] = vector
+            self._degrees[vector.index] = exponent * length
+            self._next = self.slice(vector, length - 1, length), exponent * length
+        return self._vectors[key]
+
+    def degree_of(self, *vectors: Tensor) -> int:
+        """The degree in the challenge of a product of elements of these vectors."""
+        return sum(self._degrees.get(vector.index, 0) for vector in vectors)
 
     # --- conditions
 
@@ -282,10 +355,15 @@ class CircuitBuilder:
         """Every element is 1; one of the column ``answers``, no cells."""
         self._ones.append(self.reshape(x, (x.size,)))
 
-    def require_zero(self, name: str, x: Tensor) -> None:
-        """Every element is 0; meant for few elements."""
+    def require_zero(self, name: str, x: Tensor, degree: int = 0) -> None:
+        """Every element is 0; meant for few elements.
+
+        ``degree`` is that of a random combination in the challenge: it may be 0 of a false relation
+        with a chance of degree / r.
+        """
         self._zeros.append(self.reshape(x, (x.size,)))
         self._zero_names.extend([name] * x.size)
+        self._degree += degree
 
     def combine(self, x: Tensor) -> Tensor:
         """s(x) = a^T x b of shape [1], with the challenge vectors of the shape of ``x``."""
@@ -308,11 +386,10 @@ class CircuitBuilder:
         a^T x a would not see, a second one.
         """
         rows, columns = as_matrix(shape)
-        right = self.challenge(f"vector of {columns}", columns)
+        right = self.powers("vector", columns)
         if rows == 1:
             return self.constant(1), right
-        name = "vector" if rows != columns else "second vector"
-        return self.challenge(f"{name} of {rows}", rows), right
+        return self.powers("vector" if rows != columns else "second vector", rows), right
 
     def _combine_one(self, shape: Sequence[int]) -> Tensor:
         """s of the tensor of ones."""
@@ -348,10 +425,16 @@ class CircuitBuilder:
         if lin.const:
             parts.append(self._combine_one(lin.shape))
             factors.append(self.constant(lin.const))
-        self.require_zero(name, self.weigh(parts, factors))
+        degree = self.degree_of(*self.weights(lin.shape))
+        self.require_zero(name, self.weigh(parts, factors), degree)
 
-    def zero_sum(self, name: str, terms: Sequence[tuple[Tensor, Tensor | None, int]]) -> None:
-        """sum of factor x <x, y> is zero (y None: the sum of x); the caller sees to soundness."""
+    def zero_sum(
+        self, name: str, terms: Sequence[tuple[Tensor, Tensor | None, int]], degree: int = 0
+    ) -> None:
+        """sum of factor x <x, y> is zero (y None: the sum of x); the caller sees to soundness.
+
+        ``degree`` as of :meth:`require_zero`.
+        """
         parts, factors = [], []
         for x, y, factor in terms:
             flat = self.reshape(x, (x.size,))
@@ -361,7 +444,7 @@ class CircuitBuilder:
                 else self.dot(flat, self.reshape(y, (y.size,)))
             )
             factors.append(self.constant(factor))
-        self.require_zero(name, self.weigh(parts, factors))
+        self.require_zero(name, self.weigh(parts, factors), degree)
 
     def matmul(
         self, name: str, a: Tensor, b: Tensor, c: Lin, *, ta: bool = False, tb: bool = False
@@ -376,7 +459,8 @@ class CircuitBuilder:
         product = self.dot(x, y)
         if c.const == 0 and [term[1:] for term in c.terms] == [(1, None)]:
             # No factor, so that a tile's product needs no vector of public values.
-            self.require_zero(name, self.sub(self.combine(c.terms[0][0]), product))
+            difference = self.sub(self.combine(c.terms[0][0]), product)
+            self.require_zero(name, difference, self.degree_of(left, right))
         else:
             self._require_zero_combination(name, c, product)
 
@@ -396,10 +480,14 @@ class CircuitBuilder:
         """Each tuple (columns[0][i], columns[1][i], ...) is a row of the constant table.
 
         LogUp (Haboeck, ePrint 2022/1530): sum over i of 1 / (X - t_i) = sum over rows j of
-        m_j / (X - T_j), with tuples folded by powers of a challenge and m_j counted beforehand.
+        m_j / (X - T_j), with tuples folded by powers of c and m_j counted beforehand.  Multiplied
+        by all denominators, that is a polynomial in X and c, of degree at most (number of columns -
+        1)(values + rows) in c.  With X = c^E for an E above that, the powers of both are different
+        powers of c.
         """
         count, rows = columns[0].size, int(table[0].size)
-        x = self.challenge(f"{name}/point", 1)
+        exponent = (len(columns) - 1) * (count + rows) + 1
+        x = self.power(exponent)
         flat = [self.reshape(column, (count,)) for column in columns]
 
         def counts(values: Values) -> Ints:
@@ -414,7 +502,7 @@ class CircuitBuilder:
         multiplicity = self.hint(f"{name}/multiplicities", (rows,), counts)
         folded, listed = flat[0], self.fixed(f"{name}/table 0", table[0])
         for position in range(1, len(flat)):
-            power = self.challenge(f"{name}/fold {position}", 1)
+            power = self.power(position)
             folded = self.add(folded, self.scale(flat[position], power))
             column = self.fixed(f"{name}/table {position}", table[position])
             listed = self.add(listed, self.scale(column, power))
@@ -428,7 +516,8 @@ class CircuitBuilder:
             )
             self.require_ones(self.mul(inverse, gap))
             sums.append((inverse, weight))
-        self.zero_sum(name, [(sums[0][0], None, 1), (sums[1][0], sums[1][1], -1)])
+        terms = [(sums[0][0], None, 1), (sums[1][0], sums[1][1], -1)]
+        self.zero_sum(name, terms, exponent * (count + rows))
 
     # --- the circuit
 
@@ -436,35 +525,40 @@ class CircuitBuilder:
         """The finished circuit; the builder is not to be used after."""
         if not self._zeros:
             raise CircuitError("has no equation", where="zeros")
+        if self._degree > MAX_DEGREE:
+            raise CircuitError(
+                f"has conditions of degree {self._degree}; {MAX_DEGREE} is the most that a "
+                "challenge of one element is sound for",
+                where="challenge",
+            )
         answers = list(self._ones)
         if count := self._lengths["limbs"]:
             limbs = self._root("limbs")
             answers.insert(0, self._emit("limb", (limbs,), (count,), count, span=self.span))
         ones = sum(tensor.size for tensor in answers)
-        inputs = {name: tensor.index for name, tensor in self._given.items()}
         for column in COLUMNS:
-            inputs.update(self._share(column))
+            self._share(column)
         whole = self.concat([*answers, *self._zeros])
         outputs = {
             name: self.slice(whole, start, stop).index
             for name, start, stop in cut_vector(ANSWERS, whole.size, self.rows)
         }
-        return Circuit(self, inputs, outputs, ones)
+        return Circuit(self, self._inputs, outputs, ones)
 
     def cut(self, column: str) -> list[tuple[str, int, int]]:
         """(name, start, stop) of the columns that the groups of ``column`` fill, none or more."""
         total = sum(self._lengths[group] for group in COLUMNS[column])
         return cut_vector(column, total, self.rows) if total else []
 
-    def _share(self, column: str) -> dict[str, int]:
-        """The input nodes of columns by name; the groups become slices of them."""
-        found = {
-            name: self._emit("input", (), (stop - start,), group=name)
-            for name, start, stop in self.cut(column)
-        }
+    def _share(self, column: str) -> None:
+        """The input nodes of columns; the groups become slices of them."""
+        hiding = HIDING if column in HIDDEN else 0
+        found = [
+            self._input(name, stop - start, hiding) for name, start, stop in self.cut(column)
+        ]
         if not found:
-            return {}
-        whole, start = self.concat(list(found.values())), 0
+            return
+        whole, start = self.concat(found), 0
         for group in COLUMNS[column]:
             stop = start + self._lengths[group]
             if group in self._roots:
@@ -472,7 +566,6 @@ class CircuitBuilder:
                 node = Node("slice", (whole.index,), (stop - start,), bounds)
                 self.nodes[self._roots[group].index] = node
             start = stop
-        return {name: tensor.index for name, tensor in found.items()}
 
     def evaluate_node(self, index: int, known: MutableMapping[int, Ints]) -> Ints:
         """Value of a node from those in ``known``, filling it.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,12 +18,17 @@ from vtrain.prove.circuit.values import (
     ANSWERS,
     COLUMNS,
     GROUPS,
+    HIDDEN,
+    HIDING_ELEMENTS,
     Ints,
+    Random,
     Values,
     compute_part,
     cut_vector,
+    draw_elements,
     reduce,
 )
+from vtrain.wire.proof import HIDING
 
 if TYPE_CHECKING:
     from vtrain.prove.circuit.builder import CircuitBuilder
@@ -46,6 +53,15 @@ class Circuit:
     def cells(self) -> int:
         """Cells of the main area: rows are about cells / inner columns."""
         return sum(self._b.nodes[index].cells for index in self._order())
+
+    @property
+    def degree(self) -> int:
+        """The degrees in the challenge of all random combinations, added up.
+
+        A false statement that was settled before the challenge was drawn passes with a chance of
+        degree / r at most.
+        """
+        return self._b._degree
 
     @property
     def inner_columns(self) -> int:
@@ -94,10 +110,27 @@ class Circuit:
         ]
         return (*self.given, *shared)
 
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """Names of the columns that end with ``HIDING`` elements that no condition reads."""
+        known = self._b._given
+        return tuple(
+            name
+            for name in self._inputs
+            if name in known or name.partition(" ")[0] in HIDDEN
+        )
+
     def length(self, name: str) -> int:
-        """Elements of a column, or of one of ``GROUPS``."""
-        index = (self._inputs | self._outputs).get(name)
-        return self._b._lengths[name] if index is None else self._b.nodes[index].shape[0]
+        """Values of a column, or elements of one of ``GROUPS`` or of ``hiding``."""
+        if name == HIDING_ELEMENTS:
+            return HIDING * len(self.hidden)
+        if name in self.columns:
+            return self.size(name) - (HIDING if name in self.hidden else 0)
+        return self._b._lengths[name]
+
+    def size(self, name: str) -> int:
+        """Elements of a column: values, and what hides them."""
+        return self._b.nodes[(self._inputs | self._outputs)[name]].shape[0]
 
     @property
     def zero_names(self) -> tuple[str, ...]:
@@ -116,12 +149,14 @@ class Circuit:
         return np.concatenate([*parts, np.zeros(0, dtype=object)])
 
     def lay_out(self, vectors: Mapping[str, Ints]) -> dict[str, Ints]:
-        """The columns of given vectors and groups, as far as any of theirs are in ``vectors``.
+        """The columns of given vectors and groups, as far as any of theirs are in ``vectors``, with
+        the elements of ``hiding`` behind them.
 
-        Zeros stand for a group that is missing.  CircuitError for one of another length.
+        Zeros stand for a group that is missing, and for ``hiding``.  CircuitError for one of
+        another length.
         """
         b = self._b
-        for name in (*b._given, *GROUPS):
+        for name in (*b._given, *GROUPS, HIDING_ELEMENTS):
             if name in vectors and len(vectors[name]) != self.length(name):
                 raise CircuitError(
                     f"has {len(vectors[name])} elements, not {self.length(name)}", where=name
@@ -132,6 +167,11 @@ class Circuit:
                 missing = {name: np.zeros(b._lengths[name], dtype=object) for name in groups}
                 whole = np.concatenate([(missing | dict(vectors))[name] for name in groups])
                 found.update((name, whole[start:stop]) for name, start, stop in b.cut(column))
+        hiding = vectors.get(HIDING_ELEMENTS, np.zeros(self.length(HIDING_ELEMENTS), dtype=object))
+        for i, name in enumerate(self.hidden):
+            if name in found:
+                behind = hiding[HIDING * i : HIDING * (i + 1)]
+                found[name] = np.concatenate([found[name], behind])
         return found
 
     def compute_answers(self) -> dict[str, Ints]:
@@ -149,12 +189,18 @@ class Circuit:
         given: Mapping[str, Ints],
         parameters: Mapping[str, Ints],
         challenge: Callable[[Mapping[str, Ints]], Sequence[int]],
+        *,
+        hiding: Mapping[str, Sequence[int]] = MappingProxyType({}),
+        random: Random = secrets.token_bytes,
     ) -> dict[str, Ints]:
         """A whole witness, given vectors and groups by name: hints, the challenge drawn from them,
-        late hints.
+        late hints, and ``hiding``, what stands behind the values of the hidden columns.
 
-        ``challenge`` gets all but ``challenge`` and ``late`` and gives as many field elements as
-        :meth:`length` of ``challenge`` says.  CircuitError for inputs that do not fit.
+        ``hiding`` has ``HIDING`` elements for given vectors by name, zeros where it has none; for
+        the others they are drawn from ``random``, anew for each witness.
+
+        ``challenge`` gets all but ``challenge`` and ``late`` and gives the one element of the
+        challenge, and what follows from it where :meth:`length` of ``challenge`` says more.  CircuitError for inputs that do not fit.
         """
         b = self._b
         values = Values(b, parameters)
@@ -165,6 +211,7 @@ class Circuit:
             vectors[name] = np.asarray(given[name], dtype=object).reshape(-1)
             values.put(tensor, vectors[name])
         whole = {group: np.zeros(b._lengths[group], dtype=object) for group in GROUPS}
+        vectors[HIDING_ELEMENTS] = self._hide(hiding, random)
 
         def fill(groups: Sequence[str]) -> None:
             for group, part in b._order:
@@ -183,6 +230,19 @@ class Circuit:
             vectors["challenge"] = whole["challenge"]
         fill(("late",))
         return vectors
+
+    def _hide(self, given: Mapping[str, Sequence[int]], random: Random) -> Ints:
+        """The elements behind the values of each hidden column."""
+        for name, elements in given.items():
+            if name not in self._b._given or len(elements) != HIDING:
+                raise CircuitError(f"takes {HIDING} hiding elements of given vectors", where=name)
+        found: list[Ints] = [np.zeros(0, dtype=object)]
+        for name in self.hidden:
+            if name not in self._b._given:
+                found.append(draw_elements(random, HIDING))
+            else:
+                found.append(np.asarray(given.get(name, [0] * HIDING), dtype=object))
+        return np.concatenate(found)
 
     def evaluate(self, vectors: Mapping[str, Ints]) -> dict[str, Ints]:
         """The outputs by name, computed from a witness in the field as ezkl would."""
@@ -239,7 +299,7 @@ class Circuit:
             emitter.node("Identity", [f"n{index}"], name)
         inputs, outputs = (
             [
-                helper.make_tensor_value_info(name, TensorProto.DOUBLE, [self.length(name)])
+                helper.make_tensor_value_info(name, TensorProto.DOUBLE, [self.size(name)])
                 for name in side
             ]
             for side in (self.inputs, self.outputs)

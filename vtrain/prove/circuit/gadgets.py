@@ -404,7 +404,7 @@ def weigh_rows(
 ) -> None:
     """sum_j weights_j x_ij = const + total_i for every row i (total None: 0)."""
     rows, columns = x.shape
-    left = b.challenge(f"rows of {rows}", rows)
+    left = b.powers("vector", rows)
     fixed = b.fixed(f"{name}/weights", np.asarray(weights, dtype=object).reshape(columns))
     parts = [b.dot(b.contract(x, 0, left), fixed)]
     factors = [b.constant(1)]
@@ -414,7 +414,7 @@ def weigh_rows(
     if total is not None:
         parts.append(b.dot(left, total))
         factors.append(b.constant(-1))
-    b.require_zero(name, b.weigh(parts, factors))
+    b.require_zero(name, b.weigh(parts, factors), b.degree_of(left))
 
 
 def spread(b: CircuitBuilder, x: Tensor, columns: int) -> Tensor:

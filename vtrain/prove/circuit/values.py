@@ -133,6 +133,23 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The groups that share columns, in their order."""
 ANSWERS: Final = "answers"
+HIDING_ELEMENTS: Final = "hiding"
+"""What stands behind the values of hidden columns, in their order, ``HIDING`` a column."""
+HIDDEN: Final = ("private", "late")
+"""The shared columns that are hidden, as the given ones are; the verifier computes the others."""
+Random = Callable[[int], bytes]
+"""So many bytes that nobody can guess, such as ``secrets.token_bytes``."""
+_ELEMENT_BYTES: Final = 48
+
+
+def draw_elements(random: Random, count: int) -> Ints:
+    """Elements of the field, within 2^-130 of uniform."""
+    drawn = random(_ELEMENT_BYTES * count)
+    starts = range(0, len(drawn), _ELEMENT_BYTES)
+    return np.asarray(
+        [int.from_bytes(drawn[at : at + _ELEMENT_BYTES], "little") % SCALAR_FIELD for at in starts],
+        dtype=object,
+    )
 
 
 def find_step_exponent(span: int) -> float:

@@ -69,15 +69,15 @@ from vtrain.spec.number import (
     log2_q16,
     rs_int,
 )
-from vtrain.wire.proof import TILE
+from vtrain.wire.proof import HIDING, TILE
 
 TILE_K: Final = 15
 """Logarithm of the rows of circuits over tiles: the least whose columns hold a tile.  A task may
 ask for more: the same circuits then fill fewer blocks."""
 TILE_BLINDING: Final = 5
 """Number of blinding factors of every circuit over tiles."""
-TILE_ROWS: Final = (1 << TILE_K) - TILE_BLINDING - 3
-"""Most elements of one committed vector (``ProofSpec.usable`` at this k)."""
+TILE_ROWS: Final = (1 << TILE_K) - TILE_BLINDING - 3 - HIDING
+"""Most values of one committed vector (``ProofSpec.usable`` at this k)."""
 
 TILE_SPAN: Final = SATURATION["i16"][1] + 1
 """Values of a limb.  M + 1 for int16, so that the sums of two limbs are 0 ... 2 M: y + M for a
@@ -408,40 +408,42 @@ class LinearMap:
     factors: npt.NDArray[np.int64]
 
 
-def linear_challenge(side: int, drawn: Sequence[int], image: LinearMap) -> list[int]:
-    """The elements of linear's ``challenge``, w = G^T u and then u, from 2 side drawn ones.
+def linear_challenge(side: int, drawn: int, image: LinearMap) -> list[int]:
+    """The elements of linear's ``challenge``: c, the one ``drawn``, and w = G^T u.
 
-    u is the outer product of the two halves of ``drawn``.  CircuitError if G is of no tile.
+    u is the outer product of the circuit's vectors: its element k is c^(side + 1 + k).
+    CircuitError if G is of no tile.
     """
     size = side * side
-    if len(drawn) != 2 * side:
-        raise CircuitError(f"needs {2 * side} drawn elements, has {len(drawn)}", where="challenge")
     parts = (image.outputs, image.inputs, image.factors)
     if len({part.shape for part in parts}) != 1 or image.outputs.ndim != 1:
         raise CircuitError("needs three lists of one length", where="linear map")
     indices = np.concatenate([image.outputs, image.inputs])
     if ((indices < 0) | (indices >= size)).any():
         raise CircuitError("names an element beyond the tile", where="linear map")
-    u = [a * b % SCALAR_FIELD for a in drawn[:side] for b in drawn[side:]]
+    u = [pow(drawn, side + 1, SCALAR_FIELD)]
+    while len(u) < size:
+        u.append(u[-1] * drawn % SCALAR_FIELD)
     w = [0] * size
     for out, source, factor in zip(*(part.tolist() for part in parts), strict=True):
         w[source] += factor * u[out]
-    return [item % SCALAR_FIELD for item in w] + u
+    return [drawn, *(item % SCALAR_FIELD for item in w)]
 
 
 def _build_linear(side: int) -> Circuit:
-    """y = G x for a public matrix G of integers: <w, x> = <u, y> with w = G^T u.
+    """y = G x for a public matrix G of integers: <w, x> = a^T y b with w = G^T (a b^T).
 
     ``im2col`` and its adjoint, ``transpose``, ``reshape``, sums over rows, columns and windows,
-    broadcasts.  <u, y - G x> = 0 for u = a b^T drawn after x and y were committed to is a form of
-    degree 2 in what was drawn: it vanishes with a chance below 2^-250 unless y = G x, so that y is
-    unique in the field, of any x.  Rows of G that are zero make y zero: padding included.
+    broadcasts.  The verifier computes w from the challenge.  a^T (y - G x) b = 0 is a polynomial in
+    the challenge, drawn after x and y were committed to, whose coefficients are the elements of
+    y - G x: so y is unique in the field, of any x.  Rows of G that are zero make y zero: padding
+    included.
     """
     b = _TileBuilder("linear", side)
     x, y = b.tile("x"), b.tile("y")
-    w, u = (b.challenge(name, side * side) for name in ("image", "weights"))
-    flat = [b.dot(b.reshape(tile, (side * side,)), weights) for tile, weights in ((x, w), (y, u))]
-    b.require_zero("linear", b.sub(*flat))
+    combined, vectors = b.combine(y), b.weights(y.shape)
+    image = b.dot(b.reshape(x, (side * side,)), b.expanded("image", side * side))
+    b.require_zero("linear", b.sub(image, combined), b.degree_of(*vectors))
     return b.build()
 
 
@@ -480,7 +482,8 @@ def _build_range(n: int, side: int) -> Circuit:
     left, right = b.weights(x.shape)
     for axis, name, own, other in ((1, "rows", left, right), (0, "columns", right, left)):
         idle = b.sub(b.constant(1), b.parameter(name, (side,)))
-        b.require_zero(f"padding of {name}", b.dot(b.contract(x, axis, other), b.mul(own, idle)))
+        weighed = b.dot(b.contract(x, axis, other), b.mul(own, idle))
+        b.require_zero(f"padding of {name}", weighed, b.degree_of(left, right))
     return b.build()
 
 

@@ -189,12 +189,12 @@ class TileCircuits:
 
 
 def _expand(statement: TileStatement) -> Expansion | None:
-    """How a statement's challenge follows from fewer elements drawn."""
+    """What the verifier computes from the element drawn for a statement."""
     if statement.circuit != LINEAR:
         return None
     if statement.linear is None:
         raise CircuitError("has no map", where=statement.node)
-    return Expansion(2 * TILE, partial(linear_challenge, TILE, image=statement.linear))
+    return partial(linear_challenge, TILE, image=statement.linear)
 
 
 class TileProver:

@@ -297,9 +297,7 @@ def _locate(run: Path, queue: str | None) -> str:
     return f"sqlite:///{folder.resolve() / 'jobs.db'}"
 
 
-def _make_handler(
-    prover: StepProver | TileProver, queue: JobQueue, progress: Progress
-) -> Handler:
+def _make_handler(prover: StepProver | TileProver, queue: JobQueue, progress: Progress) -> Handler:
     from vtrain.errors import VtrainError
 
     def handle(job: Job, tell: Progress, cancelled: threading.Event) -> bytes:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -85,13 +85,18 @@ def _find(hiding: Hiding, kind: Kind, index: int, digest: bytes) -> bytes | None
 
 def derive_key(secret: bytes, kind: Kind, index: int, digest: bytes) -> bytes:
     """The key (32 bytes) of what ``digest`` is of."""
-    material = {"digest": digest, "index": index, "kind": kind, "secret": secret}
+    material: dict[str, cbor.Value] = {
+        "digest": digest,
+        "index": index,
+        "kind": kind,
+        "secret": secret,
+    }
     return compute_domain_hash(domains.HIDING_KEY, cbor.encode(material))
 
 
 def derive_trace_key(before: bytes, batch: bytes) -> bytes:
     """The key of a step's trace, from those of the state before the step and of its batch."""
-    material = {"batch": batch, "kind": "trace", "state": before}
+    material: dict[str, cbor.Value] = {"batch": batch, "kind": "trace", "state": before}
     return compute_domain_hash(domains.HIDING_KEY, cbor.encode(material))
 
 
@@ -121,15 +126,19 @@ def identify_key(key: bytes) -> bytes:
     return compute_domain_hash(domains.HIDING_ID, key)
 
 
-def derive_elements(key: bytes, column: int) -> bytes:
-    """The ``HIDING`` elements behind column number ``column`` of what ``key`` hides: 32 bytes
-    each, little-endian."""
+def derive_elements(key: bytes, column: int) -> tuple[int, ...]:
+    """The ``HIDING`` elements behind column number ``column`` of what ``key`` hides."""
     material = cbor.encode({"column": column, "key": key})
     stream = blake3(material, derive_key_context=domains.HIDING).digest(length=_DRAWN * HIDING)
-    return b"".join(
-        (int.from_bytes(stream[at : at + _DRAWN], "little") % _ORDER).to_bytes(32, "little")
+    return tuple(
+        int.from_bytes(stream[at : at + _DRAWN], "little") % _ORDER
         for at in range(0, _DRAWN * HIDING, _DRAWN)
     )
+
+
+def encode_elements(elements: Iterable[int]) -> bytes:
+    """Elements as commitments take them: modulo the order, 32 bytes each, little-endian."""
+    return b"".join((element % _ORDER).to_bytes(32, "little") for element in elements)
 
 
 def read_hiding(path: Path, root: Path | None = None) -> Hiding:
@@ -146,7 +155,7 @@ def read_hiding(path: Path, root: Path | None = None) -> Hiding:
 
 
 def read_batch_secret(path: Path) -> bytes:
-    """What hides the batches that their owner signed (32 bytes); NotProducedError, EncodingError."""
+    """What hides the batches that their owner signed, 32 bytes; NotProducedError, EncodingError."""
     found = read_hiding(path)
     if not found.batches or found.states or found.keys:
         raise EncodingError("is not what an owner of batches hands over", where=str(path))

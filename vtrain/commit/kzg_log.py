@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vtrain import _core
-from vtrain.commit.hiding import derive_elements
+from vtrain.commit.hiding import derive_elements, encode_elements
 from vtrain.commit.kzg_layout import batch_vectors, count_batch, count_state, state_vectors
 from vtrain.commit.log import frame, iterate_frames
 from vtrain.errors import EncodingError
@@ -181,7 +181,7 @@ class StepCommitter:
 
     def _commit(self, vectors: list[Array], key: bytes) -> tuple[bytes, ...]:
         columns = (np.ascontiguousarray(vector) for vector in vectors)
-        hiding = (derive_elements(key, column) for column in range(len(vectors)))
+        hiding = (encode_elements(derive_elements(key, column)) for column in range(len(vectors)))
         return tuple(self._key.commit_many(columns, hiding, threads=self._threads))
 
 

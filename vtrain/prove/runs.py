@@ -38,6 +38,7 @@ from vtrain.prove.proof_files import Item
 from vtrain.prove.prover import prove
 from vtrain.prove.steps.builder import AFTER, BATCH, BEFORE, LOSS, RATE
 from vtrain.prove.steps.circuits import STEP_CIRCUITS, build_step_circuit
+from vtrain.prove.verifier import commit_given
 from vtrain.spec.commitment import compute_task_id
 from vtrain.spec.samples import Samples
 from vtrain.train import signed
@@ -92,7 +93,7 @@ class StepValues:
 
     step: int
     given: Mapping[str, Array]
-    hiding: Mapping[str, bytes]
+    hiding: Mapping[str, Sequence[int]]
     parameters: Mapping[str, Ints]
     keys: Mapping[str, bytes]
 
@@ -495,13 +496,15 @@ class StepProver:
         values = self._source.values(step)
         ready = self._choose(values, progress, cancelled)
         statement = make_statement(self._run, self._setup, ready, step)
+        threads = self._setup.limits.threads
+        logged = commit_given(self._key, values.given, values.hiding, threads=threads).values()
         proof = prove(
             ready.circuit,
             ready.pinned,
             ready.keys,
             given=values.given,
             hiding=values.hiding,
-            openings=openings,
+            count=lambda: openings(logged),
             parameters=values.parameters,
             srs=self._setup.srs,
             commit_key=self._key,

@@ -15,7 +15,7 @@ from blake3 import blake3
 
 from tests.prove.tile_steps import make_graph
 from tests.vectors import generate_tiling
-from tests.vectors.tiling_rule import Refused, Rules, expand_challenge
+from tests.vectors.tiling_rule import RefusedError, Rules, expand_challenge
 from vtrain.errors import CircuitError
 from vtrain.graph.legality import check_graph
 from vtrain.ops import TABLE
@@ -98,13 +98,13 @@ def test_the_rules_refuse_what_the_code_refuses(about: str) -> None:
         return
     with pytest.raises(CircuitError):
         Tiling(graph)
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RefusedError) as caught:
         Rules(graph, 128, 1, 0)
     assert str(caught.value) == case["refused"]
 
 
 def test_vectors_have_every_operator_and_circuit() -> None:
-    operators, circuits = set(), set()
+    operators, circuits = set[str](), set[str]()
     for case in CASES.values():
         graph = read_graph(case)
         operators |= {node.op for node in graph.nodes}
@@ -130,6 +130,7 @@ def test_every_word_of_a_refusal_has_its_row_and_its_vector() -> None:
         ("branches", 8),
         ("largest", 128),
         ("wide", 128),
+        ("mnist", 128),
     ],
 )
 def test_the_rules_say_what_the_code_says(kind: str, side: int) -> None:

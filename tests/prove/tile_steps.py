@@ -78,6 +78,7 @@ def _make(kind: str) -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
         "tokens": _make_tokens,
         "largest": _make_largest,
         "wide": _make_wide,
+        "mnist": _make_mnist,
         "branches": make_branches,
     }
     if made := others.get(kind):
@@ -179,6 +180,33 @@ def _make_wide() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
     prepare = Affine(multiplier=257, offset=0, shift=1, exponent=15)
     samples = make_samples((784,), 256, 3)
     return _compile(model, samples, prepare, decay=6554, batch=128)
+
+
+def _make_mnist() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
+    """The CNN of examples/mnist, at batch 32."""
+    rng = np.random.default_rng(10)
+    same, half = Window((3, 3), (1, 1), (1, 1, 1, 1)), Window((2, 2), (2, 2), (0, 0, 0, 0))
+    layers: tuple[Layer, ...] = (
+        Conv("c1", "x", "k1", "b1", same),
+        Relu("r1", "c1"),
+        MaxPool("m1", "r1", half),
+        Conv("c2", "m1", "k2", "b2", same),
+        Relu("r2", "c2"),
+        MaxPool("m2", "r2", half),
+        Reshape("flat", "m2", (7 * 7 * 16,)),
+        Linear("logits", "flat", "w", "b", False),
+    )
+    params = {
+        "k1": _weights(rng, (8, 3, 3, 1)),
+        "b1": _weights(rng, (8,)),
+        "k2": _weights(rng, (16, 3, 3, 8)) >> 3,
+        "b2": _weights(rng, (16,)),
+        "w": _weights(rng, (784, 10)) >> 4,
+        "b": _weights(rng, (10,)),
+    }
+    model = Model("x", (1, 28, 28), layers, "logits", params)
+    prepare = Affine(multiplier=257, offset=0, shift=1, exponent=15)
+    return _compile(model, make_samples((1, 28, 28), 64, 3), prepare, decay=6554, batch=32)
 
 
 def _make_tokens() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:

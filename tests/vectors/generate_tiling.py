@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -421,9 +421,7 @@ def list_refused() -> Iterator[tuple[str, Plan, str | None]]:
     image = PLAIN.with_(x=("i16", (2, 2, 1), 8))
     yield "maxima of raw samples", image.with_(windows("s", "max_pool", ("x",), (2, 2))), "reach"
     for dtype, word in (("i16", None), ("i32", "reach")):
-        tokens = PLAIN.with_(
-            Draft("s", "one_hot", ("x",), {"depth": 3}), x=(dtype, (3,), 0)
-        )
+        tokens = PLAIN.with_(Draft("s", "one_hot", ("x",), {"depth": 3}), x=(dtype, (3,), 0))
         yield f"tokens of {dtype}", tokens, word
     for multiplier, word in ((1, None), (3, "reach")):
         yield (

@@ -30,13 +30,13 @@ ROLES = ("z", "labels", "maximum", "exp", "sum", "p", "grad", "loss")
 M16, LIMB = 32639, 32640
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """The graph is refused; the word is that of section 6."""
 
 
 def need(condition: bool, word: str) -> None:
     if not condition:
-        raise Refused(word)
+        raise RefusedError(word)
 
 
 # --- 1. grids
@@ -143,8 +143,8 @@ class Windows:
         )
         n, h, w, channels = image
         self.area = kh * kw
-        self.shape = (n, (h + top + bottom - kh) // sh + 1, (w + left + right - kw) // sw + 1)
-        self.shape = (*self.shape, channels)  # type: ignore[assignment]
+        rows, columns = (h + top + bottom - kh) // sh + 1, (w + left + right - kw) // sw + 1
+        self.shape = (n, rows, columns, channels)
         self._image, self._kw, self._strides, self._corner = image, kw, (sh, sw), (top, left)
 
     def pixel(self, channel_of_window: Ints, offset: Ints) -> tuple[Ints, Ints]:
@@ -153,7 +153,7 @@ class Windows:
         s, r, c, i = np.unravel_index(channel_of_window, self.shape)
         y = r * self._strides[0] + offset // self._kw - self._corner[0]
         x = c * self._strides[1] + offset % self._kw - self._corner[1]
-        inside = (0 <= y) & (y < h) & (0 <= x) & (x < w)
+        inside = (y >= 0) & (y < h) & (x >= 0) & (x < w)
         return ((s * h + y) * w + x) * channels + i, inside
 
     def all_pixels(self) -> tuple[Ints, Ints, Ints]:
@@ -221,7 +221,7 @@ class Rules:
             for ref in node.inputs:
                 self.readers.setdefault(ref.node, number)
         self.next = {
-            node.attrs["name"]: node.inputs[0].node
+            str(node.attrs["name"]): node.inputs[0].node
             for node in self.nodes
             if node.op == "next_state" and node.attrs["name"] != "step"
         }
@@ -358,8 +358,8 @@ class Rules:
     def out(self, grid: Grid) -> Value:
         readers = [name for name, source in self.next.items() if source == self.number]
         if readers and grid == self.own_grid(self.number):
-            self.made_after.add(str(readers[0]))
-            return self.make(self.name, grid, "after", self.columns[str(readers[0])])
+            self.made_after.add(readers[0])
+            return self.make(self.name, grid, "after", self.columns[readers[0]])
         return self.make(self.name, grid)
 
     def wanted(self, number: int) -> Grid:
@@ -729,9 +729,9 @@ class Rules:
                 given = {role: value[block] for role, value in values.items()}
                 self.say(f"softmax-{most}", given, parameters)
         for name, source in self.next.items():
-            if str(name) not in self.made_after:
+            if name not in self.made_after:
                 value = self.own_value(source)
-                after = self.make(f"after/{name}", value.grid, "after", self.columns[str(name)])
+                after = self.make(f"after/{name}", value.grid, "after", self.columns[name])
                 self.equal(value, after, f"next/{name}")
         loss = self.make_public("record/loss", self.own(()), lambda f: f * 0 + self.loss)
         (record,) = (node for node in self.nodes if node.op == "record")

@@ -15,6 +15,7 @@ from blake3 import blake3
 
 from tests.prove.tile_steps import make_graph
 from tests.vectors import generate_tiling
+from tests.vectors.tile_answer_rule import Auditor
 from tests.vectors.tiling_rule import RefusedError, Rules, expand_challenge
 from vtrain.errors import CircuitError
 from vtrain.graph.legality import check_graph
@@ -32,8 +33,8 @@ Json = Any
 
 
 @cache
-def read() -> Json:
-    return json.loads((FOLDER / "tiling.json").read_text())
+def read(name: str = "tiling.json") -> Json:
+    return json.loads((FOLDER / name).read_text())
 
 
 def read_graph(case: Json) -> StepGraph:
@@ -55,8 +56,9 @@ CASES = {f"{case['about']}, {case['side']}": case for case in read()["cases"]}
 REFUSED = {case["about"]: case for case in read()["refused"]}
 
 
-def test_the_file_is_what_the_code_gives() -> None:
-    command = [sys.executable, "-m", "tests.vectors.generate_tiling", "--check"]
+@pytest.mark.parametrize("name", ["tiling", "tile_answers"])
+def test_the_file_is_what_the_code_gives(name: str) -> None:
+    command = [sys.executable, "-m", f"tests.vectors.generate_{name}", "--check"]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=FOLDER.parent.parent
     )
@@ -166,3 +168,31 @@ def test_the_challenge_of_a_map_is_expanded_as_the_code_does() -> None:
             assert expand_challenge(side, drawn, statement, SCALAR_FIELD) == expected
             seen += 1
     assert seen > 20
+
+
+# --- answers
+
+ANSWERS = {case["about"]: case for case in read("tile_answers.json")["cases"]}
+
+
+@cache
+def make_auditor() -> Auditor:
+    return Auditor(read("tile_answers.json"))
+
+
+@pytest.mark.parametrize("about", ANSWERS)
+def test_the_rules_find_what_is_wrong_with_an_answer(about: str) -> None:
+    honest, case = read("tile_answers.json")["honest"], ANSWERS[about]
+    kept = [
+        honest["proofs"][proof] if isinstance(proof, int) else proof
+        for proof in case.get("proofs", honest["proofs"])
+    ]
+    found = make_auditor().find_fault({**honest, **case, "proofs": kept})
+    assert found == (case["row"], case["statement"])
+
+
+def test_every_row_about_an_answer_has_its_vector() -> None:
+    assert {case["row"] for case in ANSWERS.values()} == {
+        *("", "5", "9", "10", "11", "12"),
+        *(f"13.{condition}" for condition in range(1, 6)),
+    }

@@ -280,6 +280,18 @@ TOKENS = Plan(
 )
 
 
+def make_softmax(z: str, labels: str) -> Drafts:
+    """All of a softmax; names end in that of the logits."""
+    return (
+        Draft(f"max {z}", "row_max", (z,)),
+        Draft(f"exp {z}", "exp2_diff", (z, f"max {z}")),
+        Draft(f"sum {z}", "row_sum", (f"exp {z}",)),
+        Draft(f"p {z}", "divide", (f"exp {z}", f"sum {z}")),
+        Draft(f"g {z}", "sub_one_hot", (f"p {z}", labels)),
+        Draft(f"rows {z}", "cross_entropy", (z, f"max {z}", f"sum {z}", labels)),
+    )
+
+
 def make_classes(classes: int, batch: int = 130) -> Plan:
     """Cross-entropy over so many classes."""
     return Plan(
@@ -288,14 +300,9 @@ def make_classes(classes: int, batch: int = 130) -> Plan:
             rescale("wi", "w", "i16", 10),
             matmul("acc", "xi", "wi"),
             rescale("z", "acc", "i32", 19),
-            Draft("max", "row_max", ("z",)),
-            Draft("exp", "exp2_diff", ("z", "max")),
-            Draft("sum", "row_sum", ("exp",)),
-            Draft("p", "divide", ("exp", "sum")),
-            Draft("g", "sub_one_hot", ("p", "y")),
-            Draft("rows", "cross_entropy", ("z", "max", "sum", "y")),
-            Draft("loss", "sum", ("rows",)),
-            matmul("gw", "xi", "g", "tn"),
+            *make_softmax("z", "y"),
+            Draft("loss", "sum", ("rows z",)),
+            matmul("gw", "xi", "g z", "tn"),
         ),
         {"w": weights(3, classes)},
         "loss",
@@ -355,6 +362,27 @@ PACKED = Plan(
     x=("u8", (15, 15, 1), 8),
 )
 """Images of few channels, packed into tiles whose last row is not full."""
+
+THIN = Plan(
+    (
+        rescale("z", "w", "i32", 14),
+        rescale("first", "z", "i16", 3),
+        rescale("u", "w", "i32", 14, 3),
+        reshape("labels", "y", 64),
+        *make_softmax("z", "labels"),
+        *make_softmax("u", "labels"),
+        Draft("loss", "sum", ("rows z",)),
+        rescale("acc", "w", "i64", 1),
+        shifted("biased", "add_bias", ("acc", "c"), 1),
+        rescale("same", "w", "i32", 0),
+    ),
+    {"c": weights(1), "v": weights(64, 1), "w": weights(64, 1)},
+    "loss",
+    {"v": "same"},
+    batch=32,
+    y=("u8", (2,), 0),
+)
+"""Matrices of one column, packed where they are not read by rows, and cut anew where they are."""
 
 PLAIN = Plan((Draft("loss", "sum", ("w",)),), {"w": weights(3, 2)}, "loss", {})
 
@@ -455,11 +483,11 @@ def list_refused() -> Iterator[tuple[str, Plan, str | None]]:
     for classes, word in ((128, None), (129, "classes")):
         yield f"{classes} classes", make_classes(classes, 2), word
     few = make_classes(4, 2)
-    for name in ("g", "rows"):
+    for name in ("g z", "rows z"):
         body = tuple(d for d in few.body if d.name not in (name, "gw", "loss"))
         loss = Draft("loss", "sum", ("w",))
         yield f"a softmax without {name}", few.with_(loss, body=body), "softmax"
-    more = Draft("exp 2", "exp2_diff", ("z", "max"))
+    more = Draft("exp 2", "exp2_diff", ("z", "max z"))
     yield "a softmax with two exponentials", few.with_(more), "softmax"
     yield "a sum of rows of no exponentials", PLAIN.with_(Draft("s", "row_sum", ("w",))), "softmax"
     for source, word in (("step", None), ("more", "rate"), ("n", "rate")):
@@ -557,6 +585,7 @@ def list_plans() -> tuple[tuple[str, Plan, int, tuple[int, ...]], ...]:
         ("momenta and updates", UPDATES, 4, (1, 3)),
         ("convolution, pools and their gradients", IMAGES, 8, (1,)),
         ("tokens", TOKENS, 4, (1,)),
+        ("matrices of one column", THIN, 4, (1,)),
         ("20 classes, more rows than a tile", make_classes(20), 128, (1,)),
         ("squared errors, plain SGD", ERRORS, 128, (1, 2)),
         ("images of few channels", PACKED, 128, (1,)),

@@ -24,7 +24,7 @@ Map = Callable[[Ints], tuple[Ints, Ints]]
 
 NOTHING = {"sample_index", "batch_digest", "increment", "schedule", "tensor_digest", "state_leaf"}
 NOTHING |= {"state_root", "record", "next_state"}
-BY_ROWS = {"add_bias", "exp2_diff", "matmul", "row_max"}
+BY_ROWS = {"add_bias", "matmul", "row_max"}
 WINDOWED = {"col2im", "max_pool", "max_pool_grad", "sum_pool", "sum_pool_grad"}
 ROLES = ("z", "labels", "maximum", "exp", "sum", "p", "grad", "loss")
 M16, LIMB = 32639, 32640

@@ -449,7 +449,7 @@ class RunDirectory:
 
 def _refuse_foreign(paths: RunPaths) -> None:
     """RunError for a folder that has files but no run; nothing is put there, not even a lock."""
-    known = {paths.lock.name, f".{paths.task.name}.tmp"}
+    known = {paths.lock.name, paths.hiding.name, f".{paths.task.name}.tmp"}
     foreign = sorted(path.name for path in paths.root.iterdir() if path.name not in known)
     if foreign and not paths.task.exists():
         raise RunError(f"holds {foreign[0]!r} but no run: name a new folder", where=str(paths.root))

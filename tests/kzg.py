@@ -6,15 +6,22 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.tasks import make_tiny_task
+from vtrain.commit.files import write_atomic
+from vtrain.commit.hiding import derive_initial_key, identify_key
 from vtrain.commit.kzg_log import StepCommitter
 from vtrain.prove.backend.kzg import CommitKey
 from vtrain.prove.backend.srs import generate_srs
+from vtrain.train.layout import RunPaths
 from vtrain.train.task import CompiledTask
+from vtrain.wire import structs
+from vtrain.wire.hiding import Hiding
 from vtrain.wire.proof import ProofSpec
 from vtrain.wire.task import WITH_KZG
 
 K, BLINDING = 8, 5
-"""Columns of 248 values: the state of the tiny MLP has 344, a batch of four samples 68."""
+"""Columns of 184 values: the state of the tiny MLP has 344, a batch of four samples 68."""
+SECRETS = Hiding(states=bytes(range(32)), batches=bytes(range(32, 64)))
+"""Of runs whose logs are compared byte for byte."""
 
 
 def make_key(path: Path, k: int = K) -> CommitKey:
@@ -29,8 +36,10 @@ def add_kzg(
 ) -> CompiledTask:
     """``task``, logging KZG commitments every ``every`` steps."""
     proof = ProofSpec(circuit, key.srs.sha256, key.k, key.blinding, every, (), {})
-    initial = StepCommitter(proof, task.graph, key).commit_state(task.initial_state)
-    spec = replace(task.spec, commitments=WITH_KZG, proof=replace(proof, initial=initial))
+    hiding = derive_initial_key(task.graph, task.initial_state)
+    initial = StepCommitter(proof, task.graph, key).commit_state(task.initial_state, hiding)
+    proof = replace(proof, initial=initial, initial_key=identify_key(hiding))
+    spec = replace(task.spec, commitments=WITH_KZG, proof=proof)
     return replace(task, spec=spec, kzg=key)
 
 
@@ -46,3 +55,10 @@ def make_kzg_task(
         batch=4,
     )
     return add_kzg(task, make_key(path), every)
+
+
+def place_secrets(run: Path, hiding: Hiding = SECRETS) -> Path:
+    """``run``, a folder whose run is hidden by these secrets."""
+    run.mkdir(parents=True, exist_ok=True)
+    write_atomic(RunPaths(run).hiding, [structs.encode(hiding)], secret=True)
+    return run

@@ -37,7 +37,7 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -53,6 +53,7 @@ from step import read_peak
 
 from vtrain.audit.replay import replay_segment
 from vtrain.audit.structure import read_state
+from vtrain.commit.hiding import derive_elements, encode_elements
 from vtrain.commit.kzg_layout import batch_vectors, state_vectors
 from vtrain.commit.log import decode_log
 from vtrain.engines.registry import open_session
@@ -90,6 +91,7 @@ from vtrain.spec.number import SATURATION, rs_int, saturate_int
 from vtrain.train.data import IdxSource, gather_batch
 from vtrain.train.layout import RunPaths
 from vtrain.train.runner import train
+from vtrain.train.signed import read_hiding_of
 from vtrain.train.task import CompiledTask, load_task
 from vtrain.wire.graph import decode_graph, encode_graph
 from vtrain.wire.proof import TILE
@@ -104,6 +106,8 @@ STEP_COLUMNS: Final = 6
 LIMITS: Final = Limits(memory=48 << 30, seconds=900)
 GB = 1e9
 KZG_VALUES = 25_000
+KEY: Final = bytes(range(32))
+"""Hides what is committed to."""
 SHARE = 0.1
 """Of a run, what its KZG commitments may take where ``every`` is chosen by it."""
 
@@ -263,7 +267,9 @@ def read_available() -> int:
 
 def make_step_case(task: CompiledTask, run: Path, circuit: str, k: int) -> Case:
     """What a run logged of one of its steps."""
-    values = StepSource(read_run(run), count_usable(k)).values(PROVEN_STEP)
+    signed = read_run(run)
+    source = StepSource(signed, count_usable(k), read_hiding_of(signed.paths, None))
+    values = source.values(PROVEN_STEP)
     return Case(circuit, k, values.given, values.parameters, encode_graph(task.graph))
 
 
@@ -465,6 +471,8 @@ def prove_and_verify(
             pinned,
             keys,
             given=case.given,
+            hiding={name: derive_elements(KEY, i) for i, name in enumerate(case.given)},
+            count=lambda: None,
             parameters=case.parameters,
             srs=srs,
             commit_key=commit_key,
@@ -635,6 +643,11 @@ def measure_commitments(key: CommitKey, values: Array) -> harness.Spread:
     return harness.spread([harness.time_once(lambda: key.commit(values)) for _ in range(25)])
 
 
+def hide(columns: Sequence[Array]) -> list[bytes]:
+    """What hides columns, derived anew as for each state and batch."""
+    return [encode_elements(derive_elements(KEY, i)) for i in range(len(columns))]
+
+
 def measure_run(kind: str, task: CompiledTask, key: CommitKey, rounds: int) -> dict[str, Any]:
     """What KZG commitments make of a run, with momentum, that has them at every step."""
     session = open_session("cpu", task.graph, task.samples)
@@ -649,8 +662,8 @@ def measure_run(kind: str, task: CompiledTask, key: CommitKey, rounds: int) -> d
         statistics.median(harness.time_once(work, calls) for _ in range(rounds))
         for work, calls in (
             (session.step, 20),
-            (lambda: key.commit_many(state), 1),
-            (lambda: key.commit_many(batch), 1),
+            (lambda: key.commit_many(state, hide(state)), 1),
+            (lambda: key.commit_many(batch, hide(batch)), 1),
         )
     )
     values = sum(vector.size for vector in state)

@@ -25,7 +25,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from parties import call, find_refusal, keep_claim, play_all, publish, say, stage
+from parties import call, find_refusal, keep_claim, keep_secrets, play_all, publish, say, stage
 
 from vtrain.attest.claims import compute_claim_digest
 from vtrain.attest.keys import load_key
@@ -63,12 +63,14 @@ def play(folder: Path) -> None:
     with stage("owner", "signs the batches of the task"):
         public = call("key", "new", owner / "key.pem")["public"]
         signing = ("--key", owner / "key.pem", "--out", owner / "batches.cbor")
-        call("prove", "batches", TASK, "--srs", srs, *signing)
+        call("prove", "batches", TASK, "--srs", srs, "--hiding", owner / "hiding.key", *signing)
     shutil.copy(owner / "batches.cbor", auditor)
+    shutil.copy(owner / "hiding.key", solver)  # for this solver alone
 
     with stage("solver", "trains, and logs commitments to each step"):
         call("key", "new", solver / "key.pem")
         training = ("--srs", srs, "--key", solver / "key.pem")
+        training += ("--batch-hiding", solver / "hiding.key")
         made = call("train", TASK, "--out", solver / "run", *training)
     size = publish(solver / "run", auditor / "run")
     say(f"{made['steps']} steps; what it publishes has {size} bytes")
@@ -99,6 +101,7 @@ def play(folder: Path) -> None:
     say(f"sells a run with a false step {step}, and a proof of it done right", "solver")
     task = compile_task(load_task(TASK, srs=srs), CommitKey)
     key = load_key(solver / "key.pem")
+    keep_secrets(solver / "run", solver / "false")
     train_falsely(task, solver / "false", key=key, cheat=alter_gradient, step=step)
     pass_off(solver / "run", solver / "false", step)
     publish(solver / "false", auditor / "false")

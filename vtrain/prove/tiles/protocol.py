@@ -5,7 +5,7 @@
 3. The solver commits to every tile of these steps (:class:`TraceCommitments`) and signs the roots.
 4. A second draw (:func:`draw_statements`) picks among all ``vtrain.prove.tiles.statements`` about
    these steps.
-5. The solver opens the tiles that they speak of and proves what is not plain from commitments.
+5. The solver opens the tiles that they speak of and proves the statements.
 6. :func:`verify_tile_answer` holds all of it against the graph, the claim and the run's logs.
 
 The tiles of the state before, of the batch and of the state after a step are those in the run's
@@ -30,7 +30,7 @@ from vtrain.errors import CircuitError, SignatureError
 from vtrain.prove.backend.ezkl import Verification
 from vtrain.prove.backend.kzg import CommitKey
 from vtrain.prove.circuit.values import Ints
-from vtrain.prove.tiles.statements import COMBINATION, StepFacts, Tile, TileContents, TileStatement
+from vtrain.prove.tiles.statements import StepFacts, Tile, TileContents, TileStatement
 from vtrain.prove.tiles.tiling import Tiling
 from vtrain.prove.verifier import commit_vector
 from vtrain.spec.domains import TILES, TRACE_CLAIM, compute_domain_hash
@@ -209,21 +209,12 @@ class TraceCommitments:
         return TileOpening(number, self._commitments[number], tuple(path))
 
     def prove(self, number: int, prove: Prove) -> TileProof:
-        """The proof of statement ``number``; errors are those of ``prove``.
-
-        CircuitError for a combination of tiles that does not vanish.
-        """
+        """The proof of statement ``number``; errors are those of ``prove``."""
         contents = self.contents
         statement = contents.tiling.statement(number, contents.facts)
         openings = tuple(self.open(leaf) for leaf in find_leaves(contents.tiling, statement))
         given = {name: contents.combine(parts) for name, parts in statement.given.items()}
-        if statement.circuit != COMBINATION:
-            proof = prove(statement, given)
-        elif any(values.any() for values in given.values()):
-            raise CircuitError("its tiles do not add up", where=statement.node)
-        else:
-            proof = b""
-        return TileProof(contents.facts.step, number, openings, proof)
+        return TileProof(contents.facts.step, number, openings, prove(statement, given))
 
 
 def find_leaves(tiling: Tiling, statement: TileStatement) -> list[int]:
@@ -343,13 +334,7 @@ def _verify_one(
         if not all(is_point(commitment) for _, commitment in terms):
             return Verification(False, f"a tile of {name} has no point of the curve")
         expected[name] = _combine(key, terms)
-    if statement.circuit != COMBINATION:
-        return verify(statement, expected, proof.proof)
-    if proof.proof:
-        return Verification(False, "has a proof where none is needed")
-    if any(commitment != key.zero for commitment in expected.values()):
-        return Verification(False, f"the tiles of {statement.node} do not add up")
-    return Verification(True, "")
+    return verify(statement, expected, proof.proof)
 
 
 def _combine(key: CommitKey, terms: Sequence[tuple[int, bytes]]) -> bytes:

@@ -83,7 +83,7 @@ from vtrain.prove.tiles.circuits import (
     rescale_parameters,
     softmax_parameters,
 )
-from vtrain.prove.tiles.statements import COMBINATION, LINEAR, StepFacts
+from vtrain.prove.tiles.statements import ZERO, LINEAR, StepFacts
 from vtrain.prove.tiles.tiling import Tiling
 from vtrain.prove.verifier import Expansion, read_commitments, verify
 from vtrain.spec.number import SATURATION, rs_int, saturate_int
@@ -607,15 +607,15 @@ def plan_tiles(
     for run in runs:
         task = tasks[run["model"]]
         counts, tiles = count_statements(task)
-        proofs = sum(count for name, count in counts.items() if name != COMBINATION)
-        needed = sum(n * seconds[name] for name, n in counts.items() if name != COMBINATION)
+        proofs = sum(count for name, count in counts.items())
+        needed = sum(n * seconds[name] for name, n in counts.items())
         rows.append(
             {
                 "model": run["model"],
                 "batch": run["batch"],
                 "statements": counts.total(),
                 "of them proofs": proofs,
-                "circuits": len(counts.keys() - {COMBINATION}),
+                "circuits": len(counts.keys()),
                 "tiles of the trace": tiles,
                 "committing to them, s": round(tiles * commit, 1),
                 "proving all, hours": round(needed / 3600, 2),

@@ -57,7 +57,7 @@ def render(entry: Entry, keys: Keys) -> dict[str, str]:
     pinned = pin(entry.circuit, entry.k)
     size = estimate(entry.circuit, entry.k)
     columns = "\n".join(
-        f"| {index} | `{name}` | {entry.circuit.length(name)} | {_describe(entry.circuit, name)} |"
+        f"| {index} | `{name}` | {_count(entry.circuit, name)} | {_describe(entry.circuit, name)} |"
         for index, name in enumerate(entry.circuit.columns)
     )
     span = entry.circuit.span
@@ -70,7 +70,8 @@ def render(entry: Entry, keys: Keys) -> dict[str, str]:
 
 k = {entry.k}, {entry.circuit.inner_columns} inner columns, {entry.circuit.cells} cells,
 {limbs}. A proof begins with one KZG commitment (64 bytes) a column, in this
-order; there are no public instances.
+order; there are no public instances. Values of a column are followed by the elements that hide
+them.
 
 | | column | elements | |
 |---|---|---|---|
@@ -100,12 +101,18 @@ Written by `circuits/make.py` from `vtrain/prove`.
 
 _WHOSE = {"computed": "computed by the verifier", "late": "private", "private": "private"}
 _WHAT = {
-    "limbs": "limbs, each in its range",
+    "limbs": "limbs, each in its range, masks among them",
     "hints": "hints, pinned down by the conditions",
     "public": "constants and parameters",
-    "challenge": "the challenge, drawn from the commitments above",
+    "challenge": "the challenge, drawn from the commitments above, and what follows from it",
     "late": "inverses",
 }
+
+
+def _count(circuit: Circuit, name: str) -> str:
+    """How many values a column has, and what hides them."""
+    hiding = circuit.size(name) - circuit.length(name)
+    return f"{circuit.length(name)} + {hiding}" if hiding else f"{circuit.length(name)}"
 
 
 def _describe(circuit: Circuit, name: str) -> str:

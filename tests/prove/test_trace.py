@@ -26,6 +26,7 @@ from vtrain.attest.keys import public_key
 from vtrain.errors import CircuitError, EncodingError, RunError, SignatureError
 from vtrain.prove.backend.ezkl import Verification
 from vtrain.prove.backend.kzg import CommitKey
+from vtrain.prove.tiles.circuits import build_tile_circuit
 from vtrain.prove.tiles.protocol import (
     LoggedStep,
     TileAudit,
@@ -39,7 +40,7 @@ from vtrain.prove.tiles.protocol import (
     verify_tile_answer,
     verify_trace_claim,
 )
-from vtrain.prove.tiles.statements import COMBINATION, Tile, TileContents, TileStatement
+from vtrain.prove.tiles.statements import ZERO, Tile, TileContents, TileStatement
 from vtrain.prove.verifier import commit_vector
 from vtrain.spec.domains import TILES
 from vtrain.wire import structs
@@ -187,7 +188,7 @@ def small(key: CommitKey) -> Case:
 def test_an_honest_answer_is_taken(case: Case) -> None:
     assert len(case.answer.proofs) == len(case.contents.tiling)
     assert case.verify() == Verification(True, "")
-    assert any(proof.proof == b"" for proof in case.answer.proofs)
+    assert all(proof.proof for proof in case.answer.proofs)
 
 
 @pytest.mark.parametrize("kind", ["mse", "pools", "tokens"])
@@ -224,22 +225,23 @@ def test_a_false_tile_is_found_by_a_statement_about_it(key: CommitKey) -> None:
 
 
 def test_tiles_that_do_not_add_up_are_refused(key: CommitKey) -> None:
-    """The loss in the log is not the sum of the rows: no proof, commitments alone show it."""
+    """The loss in the log is not the sum of the rows."""
     case = make_case(make_contents("mlp", SIDE), key)
     number = next(
         i
         for i in range(len(case.contents.tiling))
-        if case.contents.tiling.statement(i, case.contents.facts).circuit == COMBINATION
+        if case.contents.tiling.statement(i, case.contents.facts).circuit == ZERO
     )
     entry = replace(case.audit.logged[3], loss=case.contents.facts.loss + 1)
     verdict = case.verify(audit=replace(case.audit, logged={3: entry}))
-    assert verdict == Verification(
-        False, f"step 3, statement {number}: the tiles of record do not add up"
-    )
+    assert not verdict.holds
+    assert verdict.reason.startswith(f"step 3, statement {number}: ")
     facts = replace(case.contents.facts, loss=entry.loss)
     lying = TileContents(case.contents.tiling, facts, case.contents._outputs)
-    with pytest.raises(CircuitError, match="do not add up"):
-        TraceCommitments(lying, key).prove(number, lambda *_: b"")
+    false = lying.tiling.statement(number, facts)
+    given = {name: lying.combine(parts) for name, parts in false.given.items()}
+    circuit = build_tile_circuit(false.circuit, SIDE)
+    assert circuit.find_broken(circuit.assign(given, {}, lambda _: [12345])) == ["zero"]
 
 
 def change_record(record: KzgRecord, name: str, column: tuple[bytes, ...]) -> KzgRecord:
@@ -272,11 +274,14 @@ def test_another_state_batch_or_step_in_the_log_is_refused(case: Case) -> None:
         assert f"commitments {name}" in case.verify(audit=audit).reason
 
 
-def test_a_proof_of_what_needs_none_is_refused(case: Case) -> None:
+def test_every_statement_needs_a_proof(case: Case) -> None:
+    """Also one about a sum that commitments alone would show, were they not hidden."""
     proofs = case.answer.proofs
-    (at,) = (i for i, proof in enumerate(proofs) if not proof.proof)
-    more = (*proofs[:at], replace(proofs[at], proof=b"x"), *proofs[at + 1 :])
-    assert "none is needed" in case.verify(answer=TileAnswer(more)).reason
+    for at, proof in enumerate(proofs):
+        fewer = (*proofs[:at], replace(proof, proof=b""), *proofs[at + 1 :])
+        verdict = case.verify(answer=TileAnswer(fewer))
+        place = f"step {proof.step}, statement {proof.statement}: "
+        assert (verdict.holds, verdict.reason.startswith(place)) == (False, True)
 
 
 def test_a_tree_with_other_leaves_than_there_are_tiles_is_refused(small: Case) -> None:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
 
@@ -43,8 +44,10 @@ class Circuit:
         inputs: Mapping[str, int],
         outputs: Mapping[str, int],
         ones: int,
+        looked_up: npt.NDArray[np.int64],
     ) -> None:
         self._b = builder
+        self._looked_up = looked_up
         self._inputs = dict(inputs)
         self._outputs = dict(outputs)
         self._ones = ones
@@ -194,14 +197,14 @@ class Circuit:
         """A whole witness, given vectors and groups by name: hints, the challenge drawn from them,
         late hints, and ``hiding``, what stands behind the values of the hidden columns.
 
-        ``hiding`` has ``HIDING`` elements for given vectors by name, zeros where it has none; for
-        the others they are drawn from ``random``, anew for each witness.
+        ``hiding`` has ``HIDING`` elements for given vectors by name, zeros where it has none.
+        ``random`` is what those of the others and masks are drawn from, anew for each witness.
 
         ``challenge`` gets all but ``challenge`` and ``late`` and gives the one element of the
         challenge, and what follows from it where :meth:`length` of ``challenge`` says more.  CircuitError for inputs that do not fit.
         """
         b = self._b
-        values = Values(b, parameters)
+        values = Values(b, parameters, random=random)
         vectors: dict[str, Ints] = {}
         for name, tensor in b._given.items():
             if name not in given or np.size(given[name]) != tensor.size:
@@ -267,7 +270,11 @@ class Circuit:
         broken = [name for name, item in zip(self.zero_names, zeros, strict=True) if item != 0]
         limbs = list(self.parts("limbs"))
         for i in np.flatnonzero(ones != 1)[:100]:
-            place = next((name for name, start, stop in limbs if start <= i < stop), "an inverse")
+            if i < self._looked_up.size:
+                at = self._looked_up[i]
+                place = next(name for name, start, stop in limbs if start <= at < stop)
+            else:
+                place = "an inverse"
             broken.append(f"ones: {place}")
         return broken
 

@@ -53,6 +53,8 @@ class Emitter:
                 self.node("Gather", [x[0], indices], out, axis=0)
             case "concat":
                 self.node("Concat", x, out, axis=0)
+            case "beside":
+                self.node("Concat", x, out, axis=1)
             case "add" | "sub" | "mul":
                 self.node(node.op.capitalize(), x, out)
             case "dot":

@@ -213,7 +213,14 @@ class CircuitBuilder:
             self._roots[group] = self._emit("input", (), (0,), group=group)
         return self._roots[group]
 
-    def _part(self, group: str, name: str, shape: Sequence[int], compute: Compute | None) -> Tensor:
+    def _part(
+        self,
+        group: str,
+        name: str,
+        shape: Sequence[int],
+        compute: Compute | None,
+        constant: Ints | None = None,
+    ) -> Tensor:
         if (group, name) in self._names:
             # Names come from graphs, and whoever looks for a part finds it by its name.
             raise CircuitError(f"names two parts of {group}", where=name)
@@ -223,7 +230,7 @@ class CircuitBuilder:
         self._lengths[group] += size
         flat = self._emit("slice", (self._root(group),), (size,), start=start, stop=start + size)
         tensor = self.reshape(flat, shape)
-        part = Part(name, start, tensor, compute)
+        part = Part(name, start, tensor, compute, constant)
         self._parts[group].append(part)
         self._order.append((group, part))
         return tensor
@@ -247,7 +254,7 @@ class CircuitBuilder:
     def fixed(self, name: str, value: Ints) -> Tensor:
         """Constants of the circuit, any integers; elements of ``public``."""
         kept = np.asarray(value, dtype=object)
-        return self._part("public", name, kept.shape, lambda values: kept)
+        return self._part("public", name, kept.shape, lambda values: kept, kept)
 
     def parameter(self, name: str, shape: Sequence[int]) -> Tensor:
         """What the verifier knows of the one statement; elements of ``public``."""

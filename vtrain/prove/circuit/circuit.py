@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -100,6 +100,11 @@ class Circuit:
         return self._b._lengths[name] if index is None else self._b.nodes[index].shape[0]
 
     @property
+    def ones(self) -> int:
+        """How many ones the outputs begin with; zeros follow."""
+        return self._ones
+
+    @property
     def zero_names(self) -> tuple[str, ...]:
         """For each element of ``zeros``, the condition it belongs to."""
         return tuple(self._b._zero_names)
@@ -108,6 +113,26 @@ class Circuit:
         """(name, start, stop) of each part of a group: hints, limbs, public values, challenges."""
         for part in self._b._parts[group]:
             yield part.name, part.start, part.start + part.tensor.size
+
+    def describe_computed(self) -> list[dict[str, Any]]:
+        """The parts of ``computed`` in order: what a verifier computes, and not how.
+
+        Each has a ``name``, a ``kind`` and a ``length``: a "constant" its ``values``, a list of
+        integers, a "parameter" its ``shape``, a "challenge" neither.
+        """
+        found = []
+        for group in COLUMNS["computed"]:
+            for part in self._b._parts[group]:
+                entry: dict[str, Any] = {"name": part.name, "length": part.tensor.size}
+                if part.constant is not None:
+                    values = [int(value) for value in part.constant.reshape(-1)]
+                    entry |= {"kind": "constant", "values": values}
+                elif group == "public":
+                    entry |= {"kind": "parameter", "shape": list(part.tensor.shape)}
+                else:
+                    entry["kind"] = group
+                found.append(entry)
+        return found
 
     def compute_public(self, parameters: Mapping[str, Ints]) -> Ints:
         """The group ``public``: all that the verifier needs to know of a statement."""

@@ -408,14 +408,21 @@ class LinearMap:
     factors: npt.NDArray[np.int64]
 
 
+def count_drawn(side: int) -> int:
+    """How many elements :func:`linear_challenge` makes the challenge of linear from."""
+    return 2 * side
+
+
 def linear_challenge(side: int, drawn: Sequence[int], image: LinearMap) -> list[int]:
     """The elements of linear's ``challenge``, w = G^T u and then u, from 2 side drawn ones.
 
     u is the outer product of the two halves of ``drawn``.  CircuitError if G is of no tile.
     """
     size = side * side
-    if len(drawn) != 2 * side:
-        raise CircuitError(f"needs {2 * side} drawn elements, has {len(drawn)}", where="challenge")
+    if len(drawn) != count_drawn(side):
+        raise CircuitError(
+            f"needs {count_drawn(side)} drawn elements, has {len(drawn)}", where="challenge"
+        )
     parts = (image.outputs, image.inputs, image.factors)
     if len({part.shape for part in parts}) != 1 or image.outputs.ndim != 1:
         raise CircuitError("needs three lists of one length", where="linear map")

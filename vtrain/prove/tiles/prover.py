@@ -41,7 +41,7 @@ from vtrain.prove.runs import (
     make_ready,
     require_blinding,
 )
-from vtrain.prove.tiles.circuits import build_tile_circuit, linear_challenge
+from vtrain.prove.tiles.circuits import build_tile_circuit, count_drawn, linear_challenge
 from vtrain.prove.tiles.protocol import (
     LoggedStep,
     TileAudit,
@@ -194,7 +194,7 @@ def _expand(statement: TileStatement) -> Expansion | None:
         return None
     if statement.linear is None:
         raise CircuitError("has no map", where=statement.node)
-    return Expansion(2 * TILE, partial(linear_challenge, TILE, image=statement.linear))
+    return Expansion(count_drawn(TILE), partial(linear_challenge, TILE, image=statement.linear))
 
 
 class TileProver:

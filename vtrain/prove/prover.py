@@ -38,7 +38,6 @@ from vtrain.prove.backend.srs import Progress
 from vtrain.prove.circuit.circuit import Circuit
 from vtrain.prove.circuit.values import Ints
 from vtrain.prove.verifier import (
-    ChallengeHash,
     Expansion,
     check_fit,
     commit_columns,
@@ -46,6 +45,7 @@ from vtrain.prove.verifier import (
     read_commitments,
     verify,
 )
+from vtrain.wire.proof import Hash
 
 
 def prove(
@@ -62,7 +62,7 @@ def prove(
     limits: Limits,
     expansion: Expansion | None = None,
     claim: bytes,
-    hash: ChallengeHash = "blake3",
+    hash: Hash = "blake3",
     progress: Progress = lambda what, done, total: None,
     cancelled: threading.Event | None = None,
 ) -> Proof:

@@ -35,8 +35,8 @@ commits to columns, each of which costs time, so that groups share them: the giv
 each; then ``private`` (limbs, hints), ``computed`` (public, challenge), ``late``, ``answers``
 (ones, zeros).  One that is too long for a column goes on in another; one without elements is left
 out.  Behind the values of a given, ``private`` or ``late`` column stand ``HIDING`` more elements
-that no condition reads.  The verifier compares the given ones with those in the run log, computes ``public``, ``ones``
-and ``zeros`` itself, and ``challenge`` from the commitments to what precedes it.  ``late`` holds
+that no condition reads.  The verifier compares the given ones with those in the run log, computes
+``public``, ``ones`` and ``zeros`` itself, and ``challenge`` from the commitments to what precedes it.  ``late`` holds
 inverses: they depend on the challenge, so no random combination speaks of them.
 """
 
@@ -256,7 +256,14 @@ class CircuitBuilder:
             self._roots[group] = self._emit("input", (), (0,), group=group)
         return self._roots[group]
 
-    def _part(self, group: str, name: str, shape: Sequence[int], compute: Compute | None) -> Tensor:
+    def _part(
+        self,
+        group: str,
+        name: str,
+        shape: Sequence[int],
+        compute: Compute | None,
+        constant: Ints | None = None,
+    ) -> Tensor:
         if (group, name) in self._names:
             # Names come from graphs, and whoever looks for a part finds it by its name.
             raise CircuitError(f"names two parts of {group}", where=name)
@@ -266,7 +273,7 @@ class CircuitBuilder:
         self._lengths[group] += size
         flat = self._emit("slice", (self._root(group),), (size,), start=start, stop=start + size)
         tensor = self.reshape(flat, shape)
-        part = Part(name, start, tensor, compute)
+        part = Part(name, start, tensor, compute, constant)
         self._parts[group].append(part)
         self._order.append((group, part))
         return tensor
@@ -290,7 +297,7 @@ class CircuitBuilder:
     def fixed(self, name: str, value: Ints) -> Tensor:
         """Constants of the circuit, any integers; elements of ``public``."""
         kept = np.asarray(value, dtype=object)
-        return self._part("public", name, kept.shape, lambda values: kept)
+        return self._part("public", name, kept.shape, lambda values: kept, kept)
 
     def parameter(self, name: str, shape: Sequence[int]) -> Tensor:
         """What the verifier knows of the one statement; elements of ``public``."""

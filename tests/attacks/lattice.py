@@ -128,17 +128,21 @@ def meet(choices: Sequence[Mapping[int, Sequence[int]]], totals: Sequence[int]) 
 
     The first equation finds, all of them confirm.
     """
-    half = len(choices) // 2
-    left = _add_up(choices[:half])
-    for values, first in _add_up(choices[half:]).values():
-        before = left.get((totals[0] - first) % SCALAR_FIELD)
+    found = [next(iter(choice)) for choice in choices]
+    several = [at for at, choice in enumerate(choices) if len(choice) > 1]
+    half = len(several) // 2
+    settled = sum(choice[min(choice)][0] for choice in choices if len(choice) == 1)
+    left = _add_up([choices[at] for at in several[:half]])
+    for values, first in _add_up([choices[at] for at in several[half:]]).values():
+        before = left.get((totals[0] - settled - first) % SCALAR_FIELD)
         if before is None:
             continue
-        found = [*before[0], *values]
-        sums = [
+        for at, value in zip(several, (*before[0], *values), strict=True):
+            found[at] = value
+        sums = (
             sum(choice[value][j] for choice, value in zip(choices, found, strict=True))
             for j in range(len(totals))
-        ]
+        )
         if all(
             (ours - total) % SCALAR_FIELD == 0 for ours, total in zip(sums, totals, strict=True)
         ):

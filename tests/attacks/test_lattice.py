@@ -6,8 +6,9 @@ vtrain/prove/ is to make them: uniform field elements behind the values.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Final
@@ -36,19 +37,22 @@ from tests.attacks.lattice import (
 )
 from tests.attacks.transcript import Domain, Layout, Opening, Reading, keccak256
 from tests.prove.circuits import LIMITS
-from tests.prove.conftest import srs, toy
+from tests.prove.conftest import srs
 from tests.prove.step_law import evaluate
-from tests.prove.toy import GIVEN, Toy
+from tests.prove.toy import GIVEN, SPAN, TABLE, Toy
 from tests.prove.toy import K as TOY_K
 from tests.tasks import CLASSES
 from vtrain.commit.kzg_layout import state_names
+from vtrain.prove.backend.ezkl import Proof, verify_proof
 from vtrain.prove.backend.keys import load_keys
 from vtrain.prove.backend.kzg import CommitKey
 from vtrain.prove.backend.settings import BLINDING, pin
 from vtrain.prove.backend.srs import generate_srs
 from vtrain.prove.chain.evm import write_verifier
+from vtrain.prove.circuit.builder import CircuitBuilder
 from vtrain.prove.circuit.circuit import Circuit
 from vtrain.prove.circuit.field import SCALAR_FIELD
+from vtrain.prove.circuit.values import Ints
 from vtrain.prove.prover import prove
 from vtrain.prove.runs import read_run
 from vtrain.prove.steps.builder import BATCH, BEFORE, RATE
@@ -57,14 +61,12 @@ from vtrain.train.data import gather_batch
 from vtrain.train.task import CompiledTask
 from vtrain.wire.graph import Ref
 
-__all__ = ["srs", "toy"]
+__all__ = ["srs"]
 
 HIDING: Final = 64
 """Uniform elements behind the values of a column."""
 MASKS: Final = 192
 """Uniform limbs among those of a look-up argument."""
-IN_PROOFS: Final = 0
-"""Hiding elements in the columns that vtrain proves with."""
 DOMAIN = Domain(8)
 Rng = np.random.Generator
 LABELS = tuple(range(10))
@@ -101,6 +103,15 @@ def draw_column(rng: Rng, values: list[int], hiding: int) -> Column:
 
 def draw_points(rng: Rng, count: int) -> list[int]:
     return [int.from_bytes(rng.bytes(48)) % SCALAR_FIELD for _ in range(count)]
+
+
+def draw_elements(count: int) -> list[int]:
+    """As for a proof: nobody can draw them again."""
+    return [secrets.randbelow(SCALAR_FIELD) for _ in range(count)]
+
+
+def draw_masks(count: int) -> Ints:
+    return np.asarray([secrets.randbelow(SPAN) for _ in range(count)])
 
 
 def draw(rng: Rng, low: int, high: int, count: int) -> list[int]:
@@ -381,20 +392,47 @@ class Proven:
     """What is public of two proofs of one statement, and what the tests know."""
 
     toy: Toy
+    hiding: int
     readings: tuple[Reading, Reading]
-    columns: dict[str, list[int]]
+    columns: tuple[dict[str, list[int]], dict[str, list[int]]]
     """Values as integers, by column."""
 
     @property
     def domain(self) -> Domain:
         return Domain(TOY_K)
 
-    def see(self, name: str, unknown: Sequence[int], proofs: int = 1) -> Seen:
-        index = self.toy.circuit.columns.index(name)
-        openings = tuple(reading.column(index)[1] for reading in self.readings[:proofs])
-        values = self.columns[name]
+    def see(self, name: str, unknown: Sequence[int], proof: int = 0) -> Seen:
+        """All but the unknown rows is known, masks too, but for hiding elements."""
+        values = self.columns[proof][name]
+        if name in (*GIVEN, "private"):
+            values = values[: len(values) - self.hiding]
         known = {row: value for row, value in enumerate(values) if row not in unknown}
-        return Seen(self.domain, openings, known)
+        _, opening = self.readings[proof].column(self.toy.circuit.columns.index(name))
+        return Seen(self.domain, (opening,), known)
+
+    def expect(self, found: object, truth: object) -> None:
+        """Found where nothing is hidden, and not where something is."""
+        assert (found == truth) == (not self.hiding)
+
+
+def make_hiding_circuit(hiding: int) -> Circuit:
+    """That of ``toy`` with hiding elements behind its given vectors and behind ``private``, and
+    with masks among its limbs: first of all come those that are none."""
+    b = CircuitBuilder(2, SPAN)
+    vectors = (b.slice(b.vector(name, 4 + hiding), 0, 4) for name in GIVEN)
+    left, right, product_ = (b.reshape(vector, (2, 2)) for vector in vectors)
+    b.matmul("product", left, right, product_.lin())
+    shifted = b.limb("range", right.shape, lambda values: values[right] + 127)
+    b.zero("range", shifted - 127 - right.lin())
+    if hiding:
+        count = 2 * MASKS
+        b.limb("masks", (count,), lambda values: draw_masks(count))
+    b.member("table", [left], [TABLE])
+    total = b.parameter("total", (1,))
+    b.zero_sum("total", [(product_, None, 1), (total, None, -1)])
+    if hiding:
+        b.hint("hidden", (hiding,), lambda values: np.asarray(draw_elements(hiding), object))
+    return b.build()
 
 
 @dataclass(frozen=True)
@@ -454,29 +492,38 @@ def test_columns_of_a_product_tell_of_each_other(multiplied: Product) -> None:
         totals.append(seen.rest(opening))
     bounds = [(-(1 << 14), 1 << 14)] * len(unknown)
     truth = [b[place] for place in unknown]
-    expect(solve(weights, totals, bounds), truth)
+    assert solve(weights, totals, bounds) == truth
     assert solve(weights[:1], totals[:1], bounds) != truth
 
 
-@pytest.fixture(scope="session")
-def proven(toy: Toy) -> Proven:
-    keys = toy.keys
-    layout = Layout.read(
-        write_verifier(settings=keys.settings, vk=keys.vk, srs=toy.srs, limits=LIMITS)
-    )
-    vectors = toy.assign()
-    columns = toy.circuit.lay_out(vectors) | toy.circuit.compute_answers()
-    again = toy.prove_anything(vectors)
-    return Proven(
-        toy,
-        (layout.open(toy.proof), layout.open(again)),
-        {name: [int(value) for value in values] for name, values in columns.items()},
-    )
+@pytest.fixture(scope="session", params=[0, HIDING])
+def proven(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Proven:
+    hiding: int = request.param
+    folder = tmp_path_factory.mktemp("proven")
+    circuit, path = make_hiding_circuit(hiding), folder / "srs"
+    generate_srs(path, TOY_K)
+    pinned = pin(circuit, TOY_K)
+    keys = load_keys(pinned, path, folder / "cache", LIMITS)
+    made = Toy(circuit, pinned, path, keys, CommitKey(path, TOY_K, BLINDING), b"")
+    given = {
+        name: np.concatenate([values, np.asarray(draw_elements(hiding), object)])
+        for name, values in GIVEN.items()
+    }
+    source = write_verifier(settings=keys.settings, vk=keys.vk, srs=path, limits=LIMITS)
 
+    def prove_once() -> tuple[Reading, dict[str, list[int]]]:
+        vectors = made.assign(given)
+        proof = made.prove_anything(vectors)
+        held = verify_proof(
+            Proof(proof, ()), settings=keys.settings, vk=keys.vk, srs=path, limits=LIMITS
+        )
+        assert held.holds
+        columns = circuit.lay_out(vectors) | circuit.compute_answers()
+        plain = {name: [int(value) for value in values] for name, values in columns.items()}
+        return Layout.read(source).open(proof), plain
 
-def expect(found: object, truth: object) -> None:
-    """Found where vtrain hides nothing, and not where it does."""
-    assert (found == truth) == (not IN_PROOFS)
+    first, second = prove_once(), prove_once()
+    return Proven(made, hiding, (first[0], second[0]), (first[1], second[1]))
 
 
 def test_keccak_is_ethereums() -> None:
@@ -489,69 +536,87 @@ def test_keccak_is_ethereums() -> None:
 
 def test_words_of_a_proof_are_read(proven: Proven) -> None:
     """Each column's commitment and evaluation are those that we compute from its values."""
-    for reading in proven.readings:
+    for reading, columns in zip(proven.readings, proven.columns, strict=True):
         for index, name in enumerate(proven.toy.circuit.columns):
             commitment, opening = reading.column(index)
-            values = proven.columns[name]
-            assert commitment == commit_values(proven.toy.commit_key, values)
+            assert commitment == commit_values(proven.toy.commit_key, columns[name])
             assert opening.point == reading.x
-            if not IN_PROOFS:
-                value = proven.domain.evaluate(values, reading.x, fill=1)
-                assert opening.value == value, name
+            assert opening.value == proven.domain.evaluate(columns[name], reading.x, fill=1), name
 
 
 @pytest.mark.parametrize("name", ["a", "b", "c"])
 def test_a_proof_tells_a_small_tensor(proven: Proven, name: str) -> None:
     """All four values, from nothing but the proof."""
     rows = dict.fromkeys(range(4), (-(1 << 17), 1 << 17))
-    expect(find_values(proven.see(name, range(4)), rows), GIVEN[name].tolist())
+    proven.expect(find_values(proven.see(name, range(4)), rows), GIVEN[name].tolist())
 
 
 def test_openings_of_two_proofs_go_together(proven: Proven) -> None:
-    """All limbs and hints of a proof, within bounds that one opening does not settle."""
-    rows = dict.fromkeys(range(13), (-(1 << 31), 1 << 31))
-    expect(find_values(proven.see("private", range(13), 2), rows), proven.columns["private"])
+    """A given column is the same in both, and opened at two points."""
+    rows = dict.fromkeys(range(4), (-(1 << 60), 1 << 60))
+    one, other = (proven.see("c", range(4), proof) for proof in range(2))
+    both = replace(one, openings=one.openings + other.openings)
+    proven.expect(find_values(both, rows), GIVEN["c"].tolist())
 
 
-def find_places(proven: Proven) -> list[dict[int, int]]:
-    """The limbs of each inner column, by row: limbs are the first cells, side by side."""
+def test_a_proof_tells_limbs_and_hints(proven: Proven) -> None:
+    private = proven.columns[0]["private"]
+    stop = len(private) - proven.hiding
+    unknown = [*range(4), *range(stop - 9, stop)]
+    found = find_values(proven.see("private", unknown), dict.fromkeys(unknown, (0, 1 << 16)))
+    proven.expect(found, pick(private, unknown))
+
+
+def find_places(proven: Proven) -> list[list[int]]:
+    """The limbs of each inner column, row by row: limbs are the first cells, side by side."""
     inner = proven.toy.circuit.inner_columns
-    limbs = proven.columns["private"][: proven.toy.circuit.length("limbs")]
-    return [dict(enumerate(limbs[column::inner])) for column in range(inner)]
+    limbs = proven.columns[0]["private"][: proven.toy.circuit.length("limbs")]
+    return [limbs[column::inner] for column in range(inner)]
 
 
-def test_a_proof_tells_limbs(proven: Proven) -> None:
-    table = Table(proven.domain, proven.toy.circuit.span)
-    for index, limbs in enumerate(find_places(proven)):
-        found = find_limbs(table, proven.readings[0].lookup(index).m, (), len(limbs))
-        expect(found, sorted(limbs.values()))
+def test_a_proof_tells_which_limbs_there_are(proven: Proven) -> None:
+    table = Table(proven.domain, SPAN)
+    for index, [one, other, *masks] in enumerate(find_places(proven)):
+        m, truth = proven.readings[0].lookup(index).m, sorted([one, other])
+        proven.expect(find_limbs(table, m, (), 2), truth)
+        assert find_limbs(table, m, masks, 2) == truth
 
 
 def test_a_proof_tells_where_limbs_stand(proven: Proven) -> None:
-    table, reading = Table(proven.domain, proven.toy.circuit.span), proven.readings[0]
-    one, other = find_places(proven)
+    reading = proven.readings[0]
     looked_up = [reading.lookup(index) for index in range(2)]
     phis = [(it.phi, it.phi_next) for it in looked_up]
-    values = range(1, table.span + 1)
-    found = place_limbs(
-        table,
-        reading.challenges,
-        (phis[0], phis[1]),
-        (dict.fromkeys(one, values), dict.fromkeys(other, values)),
-    )
-    expect(found, ([*one.values()], [*other.values()]))
+    sides = find_places(proven)
+    choices = [dict.fromkeys(range(2), range(1, SPAN + 1)) for _ in sides]
+    known = [
+        choice | {row: [limbs[row]] for row in range(2, len(limbs))}
+        for choice, limbs in zip(choices, sides, strict=True)
+    ]
+
+    def place(places: Sequence[Mapping[int, Sequence[int]]]) -> list[list[int]] | None:
+        found = place_limbs(
+            Table(proven.domain, SPAN),
+            reading.challenges,
+            (phis[0], phis[1]),
+            (places[0], places[1]),
+        )
+        return None if found is None else [side[:2] for side in found]
+
+    truth = [side[:2] for side in sides]
+    proven.expect(place(choices), truth)
+    assert place(known) == truth
 
 
 def test_proofs_of_one_statement_have_words_in_common(proven: Proven) -> None:
-    """Committed columns and multiplicities are alike, so anybody sees what is the same in two
-    proofs.  All that halo2 blinds is fresh."""
+    """All that halo2 blinds is fresh.  The rest is alike: anybody sees what two proofs share."""
     first, second = proven.readings
     points = range(sum(first.layout.points))
     same = {index for index in points if first.point(index) == second.point(index)}
-    columns = set(range(len(proven.toy.circuit.columns)))
+    names = proven.toy.circuit.columns
+    shared = {*GIVEN, "answers"} if proven.hiding else set(names)
+    columns = {index for index, name in enumerate(names) if name in shared}
     start = first.layout.points[0]
-    expect(same, columns | {*range(start, start + first.layout.lookups)})
-    # The weaker half of it, whatever vtrain hides.
-    assert not same - columns - {*range(start, start + first.layout.lookups)}
+    multiplicities = {*range(start, start + first.layout.lookups)}
+    assert same == (columns if proven.hiding else columns | multiplicities)
     pairs = [(first.number(i), second.number(i)) for i in range(first.layout.numbers)]
     assert not [pair for pair in pairs if pair[0] == pair[1] != 0]  # a fixed column may be empty

@@ -63,12 +63,15 @@ def play(folder: Path) -> None:
     with stage("owner", "signs the batches of the task"):
         public = call("key", "new", owner / "key.pem")["public"]
         signing = ("--key", owner / "key.pem", "--out", owner / "batches.cbor")
-        call("prove", "batches", TASK, "--srs", srs, *signing)
+        hiding = ("--hiding", owner / "batches.hiding")  # a file for each solver
+        call("prove", "batches", TASK, "--srs", srs, *signing, *hiding)
     shutil.copy(owner / "batches.cbor", auditor)
+    shutil.copy(owner / "batches.hiding", solver)
 
     with stage("solver", "trains, and logs commitments to each step"):
         call("key", "new", solver / "key.pem")
         training = ("--srs", srs, "--key", solver / "key.pem")
+        training += ("--batch-hiding", solver / "batches.hiding")
         made = call("train", TASK, "--out", solver / "run", *training)
     size = publish(solver / "run", auditor / "run")
     say(f"{made['steps']} steps; what it publishes has {size} bytes")
@@ -99,6 +102,8 @@ def play(folder: Path) -> None:
     say(f"sells a run with a false step {step}, and a proof of it done right", "solver")
     task = compile_task(load_task(TASK, srs=srs), CommitKey)
     key = load_key(solver / "key.pem")
+    (solver / "false").mkdir()
+    shutil.copy(solver / "run" / "hiding.key", solver / "false")  # else nothing would fit at all
     train_falsely(task, solver / "false", key=key, cheat=alter_gradient, step=step)
     pass_off(solver / "run", solver / "false", step)
     publish(solver / "false", auditor / "false")

@@ -459,6 +459,8 @@ def multiplied(tmp_path_factory: pytest.TempPathFactory) -> Product:
         pinned,
         keys,
         given=given,
+        hiding={},
+        count=lambda: None,
         parameters={},
         srs=path,
         commit_key=CommitKey(path, 10, BLINDING),

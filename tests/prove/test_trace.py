@@ -5,7 +5,7 @@ Proofs are stand-ins here, that bind circuit, parameters and commitments as real
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from fractions import Fraction
 from itertools import combinations
@@ -23,6 +23,7 @@ from tests.prove.tile_steps import Altered, make_contents
 from vtrain._core import MerkleTree
 from vtrain.attest.claims import compute_claim_digest, sign_claim
 from vtrain.attest.keys import public_key
+from vtrain.commit.hiding import derive_elements, identify_key
 from vtrain.errors import CircuitError, EncodingError, RunError, SignatureError
 from vtrain.prove.backend.ezkl import Verification
 from vtrain.prove.backend.kzg import CommitKey
@@ -36,12 +37,13 @@ from vtrain.prove.tiles.protocol import (
     draw_statements,
     draw_steps,
     find_leaves,
+    list_logged,
     sign_trace_claim,
     verify_tile_answer,
     verify_trace_claim,
 )
 from vtrain.prove.tiles.statements import ZERO, Tile, TileContents, TileStatement
-from vtrain.prove.verifier import commit_vector
+from vtrain.prove.verifier import commit_given, commit_vector
 from vtrain.spec.domains import TILES
 from vtrain.wire import structs
 from vtrain.wire.claim import Claim, SignedClaim
@@ -59,6 +61,7 @@ from vtrain.wire.tiles import (
 
 SIDE = 8
 FIRST, SECOND = b"first draw", b"second draw"
+KEYS = {name: bytes([number]) * 32 for number, name in enumerate(("before", "batch", "after"))}
 SOLVER = Ed25519PrivateKey.from_private_bytes(b"s" * 32)
 OTHER = Ed25519PrivateKey.from_private_bytes(b"o" * 32)
 
@@ -136,15 +139,21 @@ def make_record(contents: TileContents, key: CommitKey) -> KzgRecord:
             for block in range(tensor.count):
                 tile = Tile(number, block)
                 _, place = contents.tiling.place(tile)
-                columns[tensor.source][place] = commit_vector(key, contents.tile(tile))
+                hiding = derive_elements(KEYS[tensor.source], place)
+                columns[tensor.source][place] = commit_vector(key, contents.tile(tile), hiding)
     before, batch, after = (tuple(columns[name]) for name in ("before", "batch", "after"))
-    return KzgRecord(contents.facts.step, before, batch, after)
+    ids = (identify_key(KEYS[name]) for name in ("before", "batch", "after"))
+    return KzgRecord(contents.facts.step, before, batch, after, *ids)
+
+
+def commit_trace(contents: TileContents, key: CommitKey) -> TraceCommitments:
+    return TraceCommitments(contents, key, list_logged(make_record(contents, key)), KEYS)
 
 
 def make_case(contents: TileContents, key: CommitKey, samples: int = 10**6) -> Case:
     """A run of which the third step alone is logged: all of it is drawn."""
     claim = make_claim()
-    commitments = TraceCommitments(contents, key)
+    commitments = commit_trace(contents, key)
     assert draw_steps(FIRST, claim.claim, 3, 1) == (3,) == (contents.facts.step,)
     said = TraceClaim(compute_claim_digest(claim.claim), FIRST, (commitments.trace,))
     signed = sign_trace_claim(said, claim.claim, SOLVER)
@@ -159,10 +168,13 @@ def make_case(contents: TileContents, key: CommitKey, samples: int = 10**6) -> C
 
 
 def prove_one(case: Case, number: int) -> TileProof:
-    def prove(statement: TileStatement, given: Mapping[str, Any]) -> bytes:
-        return make_proof(
-            statement, {name: commit_vector(case.key, values) for name, values in given.items()}
-        )
+    def prove(
+        statement: TileStatement,
+        given: Mapping[str, Any],
+        hiding: Mapping[str, Sequence[int]],
+        opened: Collection[bytes],
+    ) -> bytes:
+        return make_proof(statement, commit_given(case.key, given, hiding))
 
     return case.commitments.prove(number, prove)
 
@@ -214,14 +226,14 @@ def test_a_false_tile_is_found_by_a_statement_about_it(key: CommitKey) -> None:
         value = honest.tile(tile).copy()
         value[9] += 1
         altered = Altered(honest, tile, value)
-        commitments = TraceCommitments(altered, key)
+        commitments = commit_trace(altered, key)
         refused = []
         for number in range(len(honest.tiling)):
             statement = honest.tiling.statement(number, honest.facts)
             if leaf in find_leaves(honest.tiling, statement) and not holds(statement, altered):
                 refused.append(number)
         assert refused
-        assert commitments.trace.root != TraceCommitments(honest, key).trace.root
+        assert commitments.trace.root != commit_trace(honest, key).trace.root
 
 
 def test_tiles_that_do_not_add_up_are_refused(key: CommitKey) -> None:

@@ -129,6 +129,8 @@ def make_toy(folder: Path) -> Toy:
         pinned,
         keys,
         given=GIVEN,
+        hiding={},
+        count=lambda: None,
         parameters=PARAMETERS,
         srs=srs,
         commit_key=commit_key,

@@ -193,7 +193,7 @@ def make_tile_case(name: str) -> Case:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", spare(sorted(CATALOGUE | OF_SOFTMAX), {"range-1 of u8", "matmul-nn"}.__contains__)
+    "name", spare(sorted(CATALOGUE | OF_SOFTMAX), {"range-1 of u8"}.__contains__)
 )
 def test_proofs_of_tiles_repeat_nothing(name: str, tile_srs: Path, folder: Path) -> None:
     check(make_tile_case(name), tile_srs, folder)

@@ -83,7 +83,7 @@ from vtrain.prove.tiles.circuits import (
     rescale_parameters,
     softmax_parameters,
 )
-from vtrain.prove.tiles.statements import ZERO, LINEAR, StepFacts
+from vtrain.prove.tiles.statements import LINEAR, StepFacts
 from vtrain.prove.tiles.tiling import Tiling
 from vtrain.prove.verifier import Expansion, read_commitments, verify
 from vtrain.spec.number import SATURATION, rs_int, saturate_int

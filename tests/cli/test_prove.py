@@ -40,7 +40,7 @@ from vtrain.prove.proof_files import Item
 from vtrain.prove.runs import StepProver, read_run
 from vtrain.prove.tiles.circuits import build_tile_circuit
 from vtrain.prove.tiles.prover import TileProver
-from vtrain.prove.tiles.statements import ZERO, StepFacts
+from vtrain.prove.tiles.statements import StepFacts
 from vtrain.prove.tiles.tiling import Tiling
 from vtrain.train.data import build_samples, gather_batch
 from vtrain.train.task import CompiledTask

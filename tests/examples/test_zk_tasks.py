@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from vtrain.prove.tiles.circuits import TILE_CIRCUITS, TILE_K
-from vtrain.prove.tiles.statements import ZERO, StepFacts
+from vtrain.prove.tiles.statements import StepFacts
 from vtrain.prove.tiles.tiling import Tiling
 from vtrain.train.task import TaskFile, compile_task, load_task, profile_task
 

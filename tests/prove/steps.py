@@ -115,7 +115,9 @@ def make_bundle(
     given = {**values.given, **(changed or {})}
     vectors = ready.circuit.assign(given, values.parameters, draw)
     columns = {**ready.circuit.lay_out(vectors), **ready.circuit.evaluate(vectors)}
-    prefix = b"".join(commit_columns(ready.circuit, key, columns)[name] for name in ready.circuit.columns)
+    prefix = b"".join(
+        commit_columns(ready.circuit, key, columns)[name] for name in ready.circuit.columns
+    )
     statement = make_statement(signed, setup, ready, step)
     return ProofBundle(statement, prefix + bytes(128))
 

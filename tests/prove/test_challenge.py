@@ -66,14 +66,10 @@ def check_degree(circuit: Circuit) -> None:
     """The degree stated is at least that of every condition, all added up."""
     degrees, late = find_degrees(circuit), find_late(circuit)
     found = [
-        int(degrees(tensor.index).max())
-        for tensor in circuit._b._zeros
-        if tensor.index not in late
+        int(degrees(tensor.index).max()) for tensor in circuit._b._zeros if tensor.index not in late
     ]
     # What speaks of inverses has the degree of its logUp; everything else is exact.
-    lookups = sum(
-        _bound_lookup(circuit, name) for name in {name for name in _list_members(circuit)}
-    )
+    lookups = sum(_bound_lookup(circuit, name) for name in _list_members(circuit))
     assert sum(found) <= circuit.degree - lookups
     assert circuit.degree < SCALAR_FIELD >> 200
 

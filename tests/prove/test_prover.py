@@ -299,7 +299,9 @@ def test_hidden_vectors_are_proven(toy: Toy) -> None:
 
 def test_hiding_elements_are_of_given_vectors(toy: Toy) -> None:
     assert toy.circuit.hidden == ("a", "b", "c", "private", "late")
-    sizes = {name: toy.circuit.size(name) - toy.circuit.length(name) for name in toy.circuit.columns}
+    sizes = {
+        name: toy.circuit.size(name) - toy.circuit.length(name) for name in toy.circuit.columns
+    }
     assert sizes == {name: HIDING * (name in toy.circuit.hidden) for name in sizes}
     vectors = toy.circuit.assign(GIVEN, PARAMETERS, lambda _: [7], hiding={"b": [5] * HIDING})
     columns = toy.circuit.lay_out(vectors)

@@ -20,7 +20,7 @@ from tests.exhaustive import spare
 from tests.prove.circuits import LIMITS
 from tests.prove.step_law import make_graph, make_statement
 from tests.prove.test_tiles import CATALOGUE, OF_SOFTMAX, SIDE, example_softmax
-from tests.prove.toy import GIVEN, K, PARAMETERS, TABLE
+from tests.prove.toy import GIVEN, PARAMETERS, TABLE, K
 from vtrain.prove.backend.keys import load_keys
 from vtrain.prove.backend.kzg import CommitKey
 from vtrain.prove.backend.settings import BLINDING, count_blocks, count_usable, pin
@@ -30,8 +30,12 @@ from vtrain.prove.circuit.circuit import Circuit
 from vtrain.prove.circuit.values import Ints
 from vtrain.prove.prover import prove
 from vtrain.prove.steps.circuits import build_step_circuit
-from vtrain.prove.tiles.circuits import TILE_K, build_tile_circuit, linear_challenge
-from vtrain.prove.tiles.circuits import range_parameters
+from vtrain.prove.tiles.circuits import (
+    TILE_K,
+    build_tile_circuit,
+    linear_challenge,
+    range_parameters,
+)
 from vtrain.prove.verifier import Expansion
 from vtrain.wire.proof import HIDING
 

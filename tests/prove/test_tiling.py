@@ -27,9 +27,9 @@ from vtrain.prove.tiles.circuits import TILE_CIRCUITS, WIDE_REACH, linear_challe
 from vtrain.prove.tiles.emit import pool
 from vtrain.prove.tiles.grid import cut_block
 from vtrain.prove.tiles.statements import (
-    ZERO,
     LINEAR,
     OUTSIDE,
+    ZERO,
     StepFacts,
     Tile,
     TileContents,

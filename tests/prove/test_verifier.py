@@ -24,9 +24,9 @@ from vtrain.prove.circuit.circuit import Circuit
 from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.values import Ints
 from vtrain.prove.verifier import (
+    ChallengeHash,
     commit_known,
     commit_vector,
-    ChallengeHash,
     derive_challenge,
     draw_challenge,
     verify,

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from vtrain.ops import TABLE
 from vtrain.prove.tiles.circuits import GATE_REACH
 from vtrain.prove.tiles.grid import apply_map
-from vtrain.prove.tiles.statements import ZERO, LINEAR, TileContents, TileStatement
+from vtrain.prove.tiles.statements import LINEAR, ZERO, TileContents, TileStatement
 from vtrain.spec.number import rs_int, saturate_int
 
 Array = npt.NDArray[Any]

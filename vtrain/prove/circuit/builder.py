@@ -35,9 +35,9 @@ commits to columns, each of which costs time, so that groups share them: the giv
 each; then ``private`` (limbs, hints), ``computed`` (public, challenge), ``late``, ``answers``
 (ones, zeros).  One that is too long for a column goes on in another; one without elements is left
 out.  Behind the values of a given, ``private`` or ``late`` column stand ``HIDING`` more elements
-that no condition reads.  The verifier compares the given ones with those in the run log, computes ``public``, ``ones``
-and ``zeros`` itself, and ``challenge`` from the commitments to what precedes it.  ``late`` holds
-inverses: they depend on the challenge, so no random combination speaks of them.
+that no condition reads.  The verifier compares the given ones with those in the run log, computes
+``public``, ``ones`` and ``zeros`` itself, and ``challenge`` from the commitments to what precedes
+it.  ``late`` holds inverses: they depend on the challenge, so no random combination speaks of them.
 """
 
 from __future__ import annotations
@@ -606,9 +606,7 @@ class CircuitBuilder:
     def _share(self, column: str) -> None:
         """The input nodes of columns; the groups become slices of them."""
         hiding = HIDING if column in HIDDEN else 0
-        found = [
-            self._input(name, stop - start, hiding) for name, start, stop in self.cut(column)
-        ]
+        found = [self._input(name, stop - start, hiding) for name, start, stop in self.cut(column)]
         if not found:
             return
         whole, start = self.concat(found), 0

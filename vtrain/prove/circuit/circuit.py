@@ -118,9 +118,7 @@ class Circuit:
         """Names of the columns that end with ``HIDING`` elements that no condition reads."""
         known = self._b._given
         return tuple(
-            name
-            for name in self._inputs
-            if name in known or name.partition(" ")[0] in HIDDEN
+            name for name in self._inputs if name in known or name.partition(" ")[0] in HIDDEN
         )
 
     def length(self, name: str) -> int:
@@ -203,7 +201,8 @@ class Circuit:
         ``random`` is what those of the others and masks are drawn from, anew for each witness.
 
         ``challenge`` gets all but ``challenge`` and ``late`` and gives the one element of the
-        challenge, and what follows from it where :meth:`length` of ``challenge`` says more.  CircuitError for inputs that do not fit.
+        challenge, and what follows from it where :meth:`length` of ``challenge`` says more.
+        CircuitError for inputs that do not fit.
         """
         b = self._b
         values = Values(b, parameters, random=random)

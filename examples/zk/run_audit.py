@@ -71,8 +71,8 @@ def play(folder: Path) -> None:
     with stage("solver", "trains, and logs commitments to each step"):
         call("key", "new", solver / "key.pem")
         training = ("--srs", srs, "--key", solver / "key.pem")
-        training += ("--batch-hiding", solver / "batches.hiding")
-        made = call("train", TASK, "--out", solver / "run", *training)
+        hidden = ("--batch-hiding", solver / "batches.hiding")
+        made = call("train", TASK, "--out", solver / "run", *training, *hidden)
     size = publish(solver / "run", auditor / "run")
     say(f"{made['steps']} steps; what it publishes has {size} bytes")
 

@@ -159,8 +159,8 @@ class Audit:
             key = self.solver / "key.pem"
             call("key", "new", key)
             training = ("--srs", self.srs, "--key", key)
-            training += ("--batch-hiding", self.solver / "batches.hiding")
-            made = call("train", self.task, "--out", self.run, *training)
+            hidden = ("--batch-hiding", self.solver / "batches.hiding")
+            made = call("train", self.task, "--out", self.run, *training, *hidden)
         size = publish(self.run, self.public)
         say(f"{made['steps']} steps; what it publishes has {size} bytes")
         self.kept = keep_claim(self.public)

@@ -15,6 +15,7 @@ from tests.prove.toy import GIVEN, Toy
 from tests.tasks import make_tiny_task
 from vtrain.errors import StorageError
 from vtrain.prove.backend.columns import describe_columns
+from vtrain.prove.backend.settings import BLINDING
 from vtrain.prove.export import export_circuits
 from vtrain.prove.runs import ReadyCircuit
 from vtrain.prove.steps.circuits import build_step_circuit

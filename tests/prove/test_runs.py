@@ -15,8 +15,8 @@ from tests.audit.runs import read_kzg_leaves, read_leaves, sign_again, write_lea
 from tests.prove import step_runs
 from tests.prove import steps as made
 from tests.prove.steps import (
-    K,
     PLAIN,
+    K,
     hiding_of,
     make_setup,
     open_key,

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from tests.audit.runs import KEY, failed, read_kzg_leaves, sign_again, write_kzg_leaves
 from tests.kzg import SECRET, add_kzg, make_key
+from tests.prove.steps import uncounted
 from tests.prove.test_audit import PUBLIC
 from tests.prove.test_trace import OTHER, make_proof, verify_proof
 from tests.tasks import make_tiny_task

@@ -35,7 +35,6 @@ from vtrain.prove.tiles.circuits import (
     TILE_K,
     LinearMap,
     build_tile_circuit,
-    count_drawn,
     linear_challenge,
     range_parameters,
 )
@@ -76,7 +75,7 @@ class Case:
     def expansion(self) -> Expansion | None:
         if self.image is None:
             return None
-        return Expansion(count_drawn(TILE), partial(linear_challenge, TILE, image=self.image))
+        return partial(linear_challenge, TILE, image=self.image)
 
     def state(self) -> Statement:
         """It, as an outsider has it."""

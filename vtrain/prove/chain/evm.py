@@ -45,8 +45,8 @@ from vtrain.prove.verifier import (
     read_commitments,
     require_given,
 )
-from vtrain.wire.proof import Hash
 from vtrain.wire.json_text import decode_json
+from vtrain.wire.proof import Hash
 
 SOLC_VERSION: Final = "0.8.20"
 """The compiler that ezkl compiles its verifiers for; code follows the version."""

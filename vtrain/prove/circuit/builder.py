@@ -36,8 +36,8 @@ each; then ``private`` (limbs, hints), ``computed`` (public, challenge), ``late`
 (ones, zeros).  One that is too long for a column goes on in another; one without elements is left
 out.  Behind the values of a given, ``private`` or ``late`` column stand ``HIDING`` more elements
 that no condition reads.  The verifier compares the given ones with those in the run log, computes
-``public``, ``ones`` and ``zeros`` itself, and ``challenge`` from the commitments to what precedes it.  ``late`` holds
-inverses: they depend on the challenge, so no random combination speaks of them.
+``public``, ``ones`` and ``zeros`` itself, and ``challenge`` from the commitments to what precedes
+it.  ``late`` holds inverses: they depend on the challenge, so no random combination speaks of them.
 """
 
 from __future__ import annotations
@@ -354,20 +354,23 @@ class CircuitBuilder:
         """(g, g^2, ..., g^length), g the power of the challenge that follows all vectors made
         before; the same for one name.
 
-        Made by doubling, (v, g^m v) from v of m elements: length + 2 log2(length) cells at most.
+        Made by doubling, (v, g^m v) from v of m elements, by whole rows of cells: what began in the
+        middle of one would need a column of constants, which a tile's product has not.  All is
+        taken by indices: the compiler would take slices and concatenations apart, with every
+        contraction by them.
         """
         key = (name, length)
         if key not in self._vectors:
-            base, exponent = self._next or (self.element, 1)
-            vector, step = base, base
-            while vector.size < length:
-                more = self.slice(vector, 0, min(vector.size, length - vector.size))
-                vector = self.concat([vector, self.scale(more, step)])
-                if vector.size < length:
-                    step = self.mul(step, step)
+            vector, exponent = self._next or (self.element, 1)
+            while (size := vector.size) < length:
+                rows = -(-min(size, length - size) // self.inner_columns)
+                more = self.take(vector, np.arange(rows * self.inner_columns) % size)
+                last = self.take(vector, np.asarray([size - 1]))
+                both = self.concat([vector, self.scale(more, last)])
+                vector = self.take(both, np.arange(min(2 * size, length)))
             self._vectors[key] = vector
             self._degrees[vector.index] = exponent * length
-            self._next = self.slice(vector, length - 1, length), exponent * length
+            self._next = self.take(vector, np.asarray([length - 1])), exponent * length
         return self._vectors[key]
 
     def degree_of(self, *vectors: Tensor) -> int:

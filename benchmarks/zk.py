@@ -33,11 +33,12 @@ from __future__ import annotations
 import math
 import multiprocessing
 import resource
+import secrets
 import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -84,17 +85,17 @@ from vtrain.prove.tiles.circuits import (
     rescale_parameters,
     softmax_parameters,
 )
-from vtrain.prove.tiles.statements import COMBINATION, LINEAR, StepFacts
+from vtrain.prove.tiles.statements import LINEAR, StepFacts
 from vtrain.prove.tiles.tiling import Tiling
 from vtrain.prove.verifier import Expansion, read_commitments, verify
 from vtrain.spec.number import SATURATION, rs_int, saturate_int
 from vtrain.train.data import IdxSource, gather_batch
 from vtrain.train.layout import RunPaths
 from vtrain.train.runner import train
-from vtrain.train.signed import read_hiding_of
 from vtrain.train.task import CompiledTask, load_task
 from vtrain.wire.graph import decode_graph, encode_graph
-from vtrain.wire.proof import TILE
+from vtrain.wire.hiding import Hiding
+from vtrain.wire.proof import TILE, ProofSpec
 from vtrain.wire.task import BLAKE3_ONLY
 
 EXAMPLES = harness.ROOT / "examples"
@@ -106,8 +107,6 @@ STEP_COLUMNS: Final = 6
 LIMITS: Final = Limits(memory=48 << 30, seconds=900)
 GB = 1e9
 KZG_VALUES = 25_000
-KEY: Final = bytes(range(32))
-"""Hides what is committed to."""
 SHARE = 0.1
 """Of a run, what its KZG commitments may take where ``every`` is chosen by it."""
 
@@ -268,9 +267,21 @@ def read_available() -> int:
 def make_step_case(task: CompiledTask, run: Path, circuit: str, k: int) -> Case:
     """What a run logged of one of its steps."""
     signed = read_run(run)
-    source = StepSource(signed, count_usable(k), read_hiding_of(signed.paths, None))
-    values = source.values(PROVEN_STEP)
+    spec = ProofSpec("step", bytes(32), k, BLINDING, 1, (), {})
+    values = StepSource(signed, spec, Hiding()).values(PROVEN_STEP)
     return Case(circuit, k, values.given, values.parameters, encode_graph(task.graph))
+
+
+def _draw_hiding(given: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Elements that hide given vectors."""
+    key = secrets.token_bytes(32)
+    return {name: derive_elements(key, column) for column, name in enumerate(given)}
+
+
+def _derive(columns: Sequence[Any]) -> Iterator[bytes]:
+    """What hides the columns of a state or batch, derived as a run does it."""
+    key = secrets.token_bytes(32)
+    return (encode_elements(derive_elements(key, number)) for number in range(len(columns)))
 
 
 def _tile(values: Array) -> Ints:
@@ -471,7 +482,7 @@ def prove_and_verify(
             pinned,
             keys,
             given=case.given,
-            hiding={name: derive_elements(KEY, i) for i, name in enumerate(case.given)},
+            hiding=_draw_hiding(case.given),
             count=lambda: None,
             parameters=case.parameters,
             srs=srs,
@@ -615,15 +626,15 @@ def plan_tiles(
     for run in runs:
         task = tasks[run["model"]]
         counts, tiles = count_statements(task)
-        proofs = sum(count for name, count in counts.items() if name != COMBINATION)
-        needed = sum(n * seconds[name] for name, n in counts.items() if name != COMBINATION)
+        proofs = sum(count for name, count in counts.items())
+        needed = sum(n * seconds[name] for name, n in counts.items())
         rows.append(
             {
                 "model": run["model"],
                 "batch": run["batch"],
                 "statements": counts.total(),
                 "of them proofs": proofs,
-                "circuits": len(counts.keys() - {COMBINATION}),
+                "circuits": len(counts.keys()),
                 "tiles of the trace": tiles,
                 "committing to them, s": round(tiles * commit, 1),
                 "proving all, hours": round(needed / 3600, 2),
@@ -643,11 +654,6 @@ def measure_commitments(key: CommitKey, values: Array) -> harness.Spread:
     return harness.spread([harness.time_once(lambda: key.commit(values)) for _ in range(25)])
 
 
-def hide(columns: Sequence[Array]) -> list[bytes]:
-    """What hides columns, derived anew as for each state and batch."""
-    return [encode_elements(derive_elements(KEY, i)) for i in range(len(columns))]
-
-
 def measure_run(kind: str, task: CompiledTask, key: CommitKey, rounds: int) -> dict[str, Any]:
     """What KZG commitments make of a run, with momentum, that has them at every step."""
     session = open_session("cpu", task.graph, task.samples)
@@ -662,8 +668,8 @@ def measure_run(kind: str, task: CompiledTask, key: CommitKey, rounds: int) -> d
         statistics.median(harness.time_once(work, calls) for _ in range(rounds))
         for work, calls in (
             (session.step, 20),
-            (lambda: key.commit_many(state, hide(state)), 1),
-            (lambda: key.commit_many(batch, hide(batch)), 1),
+            (lambda: key.commit_many(state, _derive(state)), 1),
+            (lambda: key.commit_many(batch, _derive(batch)), 1),
         )
     )
     values = sum(vector.size for vector in state)

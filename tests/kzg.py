@@ -20,7 +20,9 @@ from vtrain.wire.task import WITH_KZG
 
 K, BLINDING = 8, 5
 """Columns of 184 values: the state of the tiny MLP has 344, a batch of four samples 68."""
-SECRETS = Hiding(states=bytes(range(32)), batches=bytes(range(32, 64)))
+SECRET = b"\5" * 32
+"""What hides the batches of runs whose owner signs them."""
+SECRETS = Hiding(states=bytes(range(32)), batches=SECRET)
 """Of runs whose logs are compared byte for byte."""
 
 
@@ -36,7 +38,7 @@ def add_kzg(
 ) -> CompiledTask:
     """``task``, logging KZG commitments every ``every`` steps."""
     proof = ProofSpec(circuit, key.srs.sha256, key.k, key.blinding, every, (), {})
-    hiding = derive_initial_key(task.graph, task.initial_state)
+    hiding = derive_initial_key(proof, task.graph, task.initial_state)
     initial = StepCommitter(proof, task.graph, key).commit_state(task.initial_state, hiding)
     proof = replace(proof, initial=initial, initial_key=identify_key(hiding))
     spec = replace(task.spec, commitments=WITH_KZG, proof=proof)

@@ -11,7 +11,7 @@ import numpy as np
 from vtrain.prove.circuit.circuit import Circuit
 from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.trial import Trial
-from vtrain.prove.circuit.values import Ints
+from vtrain.prove.circuit.values import MASKS_PART, Ints
 
 _THIRD = pow(3, -1, SCALAR_FIELD)
 
@@ -45,13 +45,14 @@ class Tampering:
 def places(
     circuit: Circuit, groups: tuple[str, ...] = PRIVATE
 ) -> Iterator[tuple[str, str, int, int]]:
-    """(vector, part, start, stop) of everything private."""
+    """(vector, part, start, stop) of everything private but masks, of which any will do."""
     for name in circuit.given:
         yield name, name, 0, circuit.length(name)
     for group in groups:
         if circuit.length(group):
             for part, start, stop in circuit.parts(group):
-                yield group, part, start, stop
+                if (group, part) != ("limbs", MASKS_PART):
+                    yield group, part, start, stop
 
 
 def tamperings(

@@ -96,7 +96,7 @@ def test_vector_of_two_columns_is_refused() -> None:
 
 
 def test_cells_of_too_many_blocks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    circuit = make_long_circuit(200, 1)
+    circuit = make_long_circuit(190, 1)
     assert count_blocks(circuit, K) == 2
     pin(circuit, K)
     monkeypatch.setattr(settings_module, "MAX_BLOCKS", 1)
@@ -109,7 +109,7 @@ def test_most_cells_that_are_let_in_fit(inner_columns: int, blocks: int) -> None
     """Of what fits so many blocks by our own count, ezkl finds a place for the largest."""
     fitting = [
         circuit
-        for length in range(100, count_usable(K) + 1)
+        for length in range(50, count_usable(K) + 1)
         if count_blocks(circuit := make_long_circuit(length, inner_columns), K) == blocks
     ]
     circuit = fitting[-1]
@@ -274,7 +274,7 @@ def test_circuit_too_large_for_the_memory_is_refused_with_the_estimate(toy: Toy)
     estimated = estimate(toy.circuit, 17)
     assert estimated.columns == len(toy.circuit.columns)
     require_fits(estimated, estimated.memory)
-    with pytest.raises(CircuitError, match=r"95 cells in 48 rows.*GiB of memory"):
+    with pytest.raises(CircuitError, match=r"113 cells in 57 rows.*GiB of memory"):
         require_fits(estimated, estimated.memory - 1)
 
 

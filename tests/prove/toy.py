@@ -25,6 +25,8 @@ from vtrain.prove.verifier import commit_columns, commit_vector, draw_challenge
 
 K = 9
 SPAN = 255
+MASKS = 4
+"""So few that they fit so few rows; what they are for is tested elsewhere."""
 TABLE = np.arange(-4, 5)
 GIVEN = {
     "a": np.array([1, -2, 3, -4]),
@@ -40,7 +42,7 @@ CANCELLED = np.array([CHOSEN, -1, -CHOSEN, 1])
 
 def make_circuit(inner_columns: int = 2, span: int = SPAN) -> Circuit:
     """c = a b for 2 x 2 matrices, a from a table, |b| <= 127, the sum of c is ``total``."""
-    b = CircuitBuilder(inner_columns, span)
+    b = CircuitBuilder(inner_columns, span, masks=MASKS)
     left, right, product = (b.reshape(b.vector(name, 4), (2, 2)) for name in ("a", "b", "c"))
     b.matmul("product", left, right, product.lin())
     b.member("table", [left], [TABLE])
@@ -52,8 +54,8 @@ def make_circuit(inner_columns: int = 2, span: int = SPAN) -> Circuit:
 
 
 def make_long_circuit(limbs: int, inner_columns: int = 2) -> Circuit:
-    """``limbs`` limbs, each an element of the given vector ``a``, in about 2 cells each."""
-    b = CircuitBuilder(inner_columns, SPAN, count_usable(K))
+    """``limbs`` limbs, each an element of the given vector ``a``; no masks."""
+    b = CircuitBuilder(inner_columns, SPAN, count_usable(K), masks=0)
     given = b.vector("a", limbs)
     b.zero("range", b.limb("range", (limbs,), lambda values: values[given]) - given.lin())
     return b.build()
@@ -117,7 +119,7 @@ class Toy:
 
 
 def make_toy(folder: Path) -> Toy:
-    circuit, srs = make_circuit(), folder / "k9.srs"
+    circuit, srs = make_circuit(), folder / "srs"
     generate_srs(srs, K)
     pinned = pin(circuit, K)
     keys = load_keys(pinned, srs, folder / "cache", LIMITS)
@@ -127,6 +129,8 @@ def make_toy(folder: Path) -> Toy:
         pinned,
         keys,
         given=GIVEN,
+        hiding={},
+        count=lambda: None,
         parameters=PARAMETERS,
         srs=srs,
         commit_key=commit_key,

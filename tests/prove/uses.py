@@ -20,6 +20,7 @@ _FREE: dict[str, Callable[[Node, list[Labels]], Labels]] = {
     "slice": lambda node, x: x[0][node.attrs["start"] : node.attrs["stop"]],
     "take": lambda node, x: x[0][node.attrs["indices"]],
     "concat": lambda node, x: np.concatenate(x),
+    "beside": lambda node, x: np.concatenate(x, axis=1),
 }
 """Nodes that compute nothing."""
 

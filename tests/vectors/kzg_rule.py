@@ -26,15 +26,16 @@ def make_root(k: int) -> int:
 
 @cache
 def compute_lagrange(tau: int, k: int) -> list[int]:
-    """l_i(tau) = 1/n sum over j of (tau / w^i)^j, for i < n = 2^k."""
+    """l_i(tau) = 1/n sum over j of (tau / w^i)^j, for i < n = 2^k.
+
+    As w^n = 1, that is (tau^n - 1) / n / (tau / w^i - 1).
+    """
     n, root = 1 << k, make_root(k)
-    found = []
-    for i in range(n):
-        ratio = tau * pow(root, -i, R) % R
-        total, power = 0, 1
-        for _ in range(n):
-            total, power = total + power, power * ratio % R
-        found.append(total * pow(n, -1, R) % R)
+    factor = (pow(tau, n, R) - 1) * pow(n, -1, R) % R
+    back, found, ratio = pow(root, -1, R), [], tau
+    for _ in range(n):
+        found.append(factor * pow(ratio - 1, -1, R) % R)
+        ratio = ratio * back % R
     return found
 
 
@@ -78,10 +79,10 @@ def _derive(domain: str, value: cbor.Value, length: int = 32) -> bytes:
     return blake3(material, derive_key_context=f"vtrain 2026 {domain}").digest(length=length)
 
 
-def derive_key(secret: bytes, kind: str, index: int, digest: bytes) -> bytes:
+def derive_key(secret: bytes, task: bytes, kind: str, index: int, digest: bytes) -> bytes:
     """The key of the state or batch of this index, of which ``digest`` is the root or digest."""
-    material: cbor.Value = {"digest": digest, "index": index, "kind": kind, "secret": secret}
-    return _derive("hiding key v1", material)
+    about: dict[str, cbor.Value] = {"digest": digest, "index": index, "kind": kind, "task": task}
+    return _derive("hiding key v1", {**about, "secret": secret})
 
 
 def derive_trace_key(before: bytes, batch: bytes) -> bytes:
@@ -89,9 +90,13 @@ def derive_trace_key(before: bytes, batch: bytes) -> bytes:
     return _derive("hiding key v1", {"batch": batch, "kind": "trace", "state": before})
 
 
-def derive_own_secret(tensors: bytes) -> bytes:
-    """The secret of a state or batch that is its own secret."""
-    return _derive("hiding own v1", tensors)
+def derive_own_key(
+    layout: str, k: int, srs: bytes, kind: str, index: int, digest: bytes, tensors: bytes
+) -> bytes:
+    """The key of a state or batch that is its own secret."""
+    secret = _derive("hiding own v1", tensors)
+    place = _derive("hiding own v1", {"circuit": layout, "k": k, "srs": srs})
+    return derive_key(secret, place, kind, index, digest)
 
 
 def identify(key: bytes) -> bytes:

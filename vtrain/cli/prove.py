@@ -524,12 +524,22 @@ def _describe(job: JobView) -> dict[str, Any]:
     help="Of this circuit; may be given again.  [default: those that the task pins, else step, or "
     "of tiles all that a step of RUN needs]",
 )
+@click.option(
+    "--export",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write ONNX file, settings, columns and verifying key of each into the new folder DIR.",
+)
 @srs_option
 @keys_options
 @threads_option
 @json_option
-def setup_command(run: Path, circuits: tuple[str, ...], as_json: bool, **given: Any) -> int:
+def setup_command(
+    run: Path, circuits: tuple[str, ...], export: Path | None, as_json: bool, **given: Any
+) -> int:
     """Make the keys of the circuits of RUN's task, and show the digests for a task to pin.
+
+    With --export, DIR has all that verifying takes without vtrain (docs/format.md, 4b).
 
     A task that pins `step` alone rules out proofs of steps in which parameters saturate: these need
     --circuit step-clamps pinned as well.  One that pins some tile circuits rules out proofs of all
@@ -539,6 +549,7 @@ def setup_command(run: Path, circuits: tuple[str, ...], as_json: bool, **given: 
     3: the extra zk is not installed.
     """
     from vtrain.prove.backend.cost import estimate
+    from vtrain.prove.export import export_circuits
     from vtrain.prove.runs import make_ready, prepare_circuit
     from vtrain.prove.tiles.circuits import build_tile_circuit
     from vtrain.prove.tiles.tiling import Tiling
@@ -552,7 +563,7 @@ def setup_command(run: Path, circuits: tuple[str, ...], as_json: bool, **given: 
     names = list(dict.fromkeys(circuits)) or list(setup.proof.circuits)
     if not names:
         names = ["step"] if kind == "step" else sorted(Tiling(signed.graph).circuits)
-    found = {}
+    found, made = {}, []
     with show_progress(lines=True) as progress:
         for name in names:
             options: dict[str, Any] = {
@@ -570,14 +581,21 @@ def setup_command(run: Path, circuits: tuple[str, ...], as_json: bool, **given: 
                 "size": str(estimate(ready.circuit, setup.proof.k)),
                 "folder": str(ready.keys.folder),
             }
+            made.append(ready)
+    shown = {"circuits": found, "srs": setup.proof.srs.hex(), "k": setup.proof.k}
+    if export is not None:
+        export_circuits(export, made)
+        shown["export"] = str(export)
     if as_json:
-        print_json({"circuits": found, "srs": setup.proof.srs.hex(), "k": setup.proof.k})
+        print_json(shown)
         return 0
     for name, pins in found.items():
         echo(f"[proof.circuits.{name}]  # {pins['size']}")
         echo(f"# keys in {pins['folder']}")
         echo(f'circuit = "{pins["circuit"]}"')
         echo(f'key = "{pins["key"]}"')
+    if export is not None:
+        echo(f"# exported to {export}")
     return 0
 
 

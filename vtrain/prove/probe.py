@@ -42,7 +42,7 @@ from vtrain.prove.backend.srs import Progress
 from vtrain.prove.circuit.circuit import Circuit
 from vtrain.prove.circuit.gadgets import can_hold
 from vtrain.prove.circuit.trial import Change, Trial
-from vtrain.prove.circuit.values import Ints
+from vtrain.prove.circuit.values import MASKS_PART, Ints
 from vtrain.prove.steps.builder import AFTER, BATCH, BEFORE, LOSS, RATE
 from vtrain.prove.steps.circuits import STEP_CIRCUITS
 from vtrain.spec.number import (
@@ -630,6 +630,8 @@ class _Probe:
     def _list_private(self) -> Iterator[_Part]:
         for group in (*_PRIVATE, "public"):
             for name, start, stop in self.circuit.parts(group):
+                if group == "limbs" and name == MASKS_PART:
+                    continue  # any limb will do
                 if group != "public" or name in (RATE, LOSS):
                     yield _Part(name, group, start, stop)
 

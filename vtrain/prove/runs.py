@@ -138,7 +138,7 @@ class StepSource:
     def __init__(
         self,
         run: SignedRun,
-        usable: int,
+        proof: ProofSpec,
         hiding: Hiding,
         *,
         data: Path | None = None,
@@ -150,8 +150,10 @@ class StepSource:
         """``hiding`` is what is known of the run's secrets.  ``data`` is the sample table of a run
         without it, or else ``samples`` are the samples themselves; ``checkpoints`` are those to
         begin from, all that are there unless given."""
-        self._run, self._usable, self._checkpoints = run, usable, checkpoints
-        self._keys = KeyFinder(run.graph, None if run.task.kzg is None else hiding, threads)
+        self._run, self._usable, self._checkpoints = run, proof.usable, checkpoints
+        secrets = None if run.task.kzg is None else hiding
+        task = run.signed.claim.task_id
+        self._keys = KeyFinder(task, proof, run.graph, secrets, threads)
         self._samples = _read_samples(run, data) if samples is None else samples
         self._session: Session = open_session(engine, run.graph, self._samples, threads=threads)
         self._standing: int | None = None
@@ -470,7 +472,7 @@ class StepProver:
         threads = setup.limits.threads
         self._source = StepSource(
             self._run,
-            setup.proof.usable,
+            setup.proof,
             signed.read_hiding_of(run.paths, None),
             data=data,
             engine=engine,
@@ -510,6 +512,7 @@ class StepProver:
             commit_key=self._key,
             limits=self._setup.limits,
             claim=statement.claim,
+            hash=self._setup.proof.hash,
             progress=progress,
             cancelled=cancelled,
         )

@@ -40,13 +40,13 @@ from vtrain.prove.circuit.circuit import Circuit
 from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.values import Ints
 from vtrain.prove.verifier import (
-    ChallengeHash,
     Expansion,
     commit_known,
     read_commitments,
     require_given,
 )
 from vtrain.wire.json_text import decode_json
+from vtrain.wire.proof import Hash
 
 SOLC_VERSION: Final = "0.8.20"
 """The compiler that ezkl compiles its verifiers for; code follows the version."""
@@ -229,7 +229,7 @@ def list_commitments(
     commit_key: CommitKey,
     claim: bytes,
     expansion: Expansion | None = None,
-    hash: ChallengeHash = "blake3",
+    hash: Hash = "blake3",
 ) -> tuple[bytes, ...]:
     """What ``CommitmentBound`` must be asked for, so that a proof of ours shows its statement.
 

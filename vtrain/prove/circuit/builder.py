@@ -8,6 +8,11 @@ and concatenations are free.  Three devices keep the cells few:
 passes through one look-up table: v -> 1 for v <= span, 2 above (ezkl's table ends where its column
 ends, not at span: docs/proofs.md, trap 6).  What comes out must be all ones.
 
+*Masks.*  A proof tells how often each value is looked up in a column of cells: by a commitment and
+an evaluation without any blinding, and by three more values of a sum whose blinding is the same for
+all columns.  So random limbs, drawn anew for each proof, are looked up among the others, ``MASKS``
+at least in each column of cells that any other is in: :meth:`CircuitBuilder._look_up`.
+
 *Random combination.*  A linear relation sum c_j x_j = 0 between tensors of one shape is not
 written out element by element.  With vectors a, b that follow from a challenge drawn after
 everything was committed to, s(x) = a^T x b is computed once for each tensor, and sum c_j s(x_j) = 0
@@ -30,9 +35,9 @@ commits to columns, each of which costs time, so that groups share them: the giv
 each; then ``private`` (limbs, hints), ``computed`` (public, challenge), ``late``, ``answers``
 (ones, zeros).  One that is too long for a column goes on in another; one without elements is left
 out.  Behind the values of a given, ``private`` or ``late`` column stand ``HIDING`` more elements
-that no condition reads.  The verifier compares the given ones with those in the run log, computes ``public``, ``ones``
-and ``zeros`` itself, and ``challenge`` from the commitments to what precedes it.  ``late`` holds
-inverses: they depend on the challenge, so no random combination speaks of them.
+that no condition reads.  The verifier compares the given ones with those in the run log, computes
+``public``, ``ones`` and ``zeros`` itself, and ``challenge`` from the commitments to what precedes
+it.  ``late`` holds inverses: they depend on the challenge, so no random combination speaks of them.
 """
 
 from __future__ import annotations
@@ -52,6 +57,7 @@ from vtrain.prove.circuit.values import (
     GROUPS,
     HIDDEN,
     HIDING_ELEMENTS,
+    MASKS_PART,
     OPS,
     Compute,
     Ints,
@@ -67,6 +73,10 @@ from vtrain.prove.circuit.values import (
 from vtrain.wire.proof import HIDING
 
 _RESERVED: Final = frozenset({*GROUPS, *COLUMNS, ANSWERS, HIDING_ELEMENTS, "ones", "zeros"})
+MASKS: Final = 192
+"""Random limbs in a column of cells, at least: 192 draws of some 15 bits, in no order, have 1,693
+bits (1,885 where limbs have 16), more than the five elements of the field and 2^-128 that are told
+of them, 1,526."""
 MAX_DEGREE: Final = SCALAR_FIELD >> 200
 """Of all conditions together: beyond it a false statement could pass with a chance of 2^-200."""
 
@@ -74,11 +84,19 @@ MAX_DEGREE: Final = SCALAR_FIELD >> 200
 class CircuitBuilder:
     """Collects vectors, hints and conditions; :meth:`build` makes the circuit of them."""
 
-    def __init__(self, inner_columns: int = 4, span: int = 1 << 16, rows: int = 2**30) -> None:
+    def __init__(
+        self,
+        inner_columns: int = 4,
+        span: int = 1 << 16,
+        rows: int = 2**30,
+        masks: int | None = None,
+    ) -> None:
         """``inner_columns``: cells in a row; ``span``: values of a limb, at most 2^16.
 
-        ``rows``: most values of a column.
+        ``rows``: most values of a column, at most the rows of cells of a block.  ``masks`` is
+        ``MASKS`` but in tests.
         """
+        self.masks = MASKS if masks is None else masks
         self.inner_columns = inner_columns
         self.span = span
         self.rows = rows
@@ -238,7 +256,14 @@ class CircuitBuilder:
             self._roots[group] = self._emit("input", (), (0,), group=group)
         return self._roots[group]
 
-    def _part(self, group: str, name: str, shape: Sequence[int], compute: Compute | None) -> Tensor:
+    def _part(
+        self,
+        group: str,
+        name: str,
+        shape: Sequence[int],
+        compute: Compute | None,
+        constant: Ints | None = None,
+    ) -> Tensor:
         if (group, name) in self._names:
             # Names come from graphs, and whoever looks for a part finds it by its name.
             raise CircuitError(f"names two parts of {group}", where=name)
@@ -248,7 +273,7 @@ class CircuitBuilder:
         self._lengths[group] += size
         flat = self._emit("slice", (self._root(group),), (size,), start=start, stop=start + size)
         tensor = self.reshape(flat, shape)
-        part = Part(name, start, tensor, compute)
+        part = Part(name, start, tensor, compute, constant)
         self._parts[group].append(part)
         self._order.append((group, part))
         return tensor
@@ -272,7 +297,7 @@ class CircuitBuilder:
     def fixed(self, name: str, value: Ints) -> Tensor:
         """Constants of the circuit, any integers; elements of ``public``."""
         kept = np.asarray(value, dtype=object)
-        return self._part("public", name, kept.shape, lambda values: kept)
+        return self._part("public", name, kept.shape, lambda values: kept, kept)
 
     def parameter(self, name: str, shape: Sequence[int]) -> Tensor:
         """What the verifier knows of the one statement; elements of ``public``."""
@@ -329,20 +354,23 @@ class CircuitBuilder:
         """(g, g^2, ..., g^length), g the power of the challenge that follows all vectors made
         before; the same for one name.
 
-        Made by doubling, (v, g^m v) from v of m elements: length + 2 log2(length) cells at most.
+        Made by doubling, (v, g^m v) from v of m elements, by whole rows of cells: what began in the
+        middle of one would need a column of constants, which a tile's product has not.  All is
+        taken by indices: the compiler would take slices and concatenations apart, with every
+        contraction by them.
         """
         key = (name, length)
         if key not in self._vectors:
-            base, exponent = self._next or (self.element, 1)
-            vector, step = base, base
-            while vector.size < length:
-                more = self.slice(vector, 0, min(vector.size, length - vector.size))
-                vector = self.concat([vector, self.scale(more, step)])
-                if vector.size < length:
-                    step = self.mul(step, step)
+            vector, exponent = self._next or (self.element, 1)
+            while (size := vector.size) < length:
+                rows = -(-min(size, length - size) // self.inner_columns)
+                more = self.take(vector, np.arange(rows * self.inner_columns) % size)
+                last = self.take(vector, np.asarray([size - 1]))
+                both = self.concat([vector, self.scale(more, last)])
+                vector = self.take(both, np.arange(min(2 * size, length)))
             self._vectors[key] = vector
             self._degrees[vector.index] = exponent * length
-            self._next = self.slice(vector, length - 1, length), exponent * length
+            self._next = self.take(vector, np.asarray([length - 1])), exponent * length
         return self._vectors[key]
 
     def degree_of(self, *vectors: Tensor) -> int:
@@ -531,10 +559,13 @@ class CircuitBuilder:
                 "challenge of one element is sound for",
                 where="challenge",
             )
-        answers = list(self._ones)
-        if count := self._lengths["limbs"]:
-            limbs = self._root("limbs")
+        answers, looked_up = list(self._ones), np.zeros(0, dtype=np.int64)
+        if self._lengths["limbs"]:
+            limbs = self._look_up()
+            count = self._lengths["limbs"]
             answers.insert(0, self._emit("limb", (limbs,), (count,), count, span=self.span))
+            places = {self._root("limbs").index: np.arange(count)}
+            looked_up = self.evaluate_node(limbs.index, places)
         ones = sum(tensor.size for tensor in answers)
         for column in COLUMNS:
             self._share(column)
@@ -543,7 +574,36 @@ class CircuitBuilder:
             name: self.slice(whole, start, stop).index
             for name, start, stop in cut_vector(ANSWERS, whole.size, self.rows)
         }
-        return Circuit(self, self._inputs, outputs, ones)
+        return Circuit(self, self._inputs, outputs, ones, looked_up)
+
+    def _look_up(self) -> Tensor:
+        """The limbs in the order in which they are looked up, with masks among them.
+
+        Cells follow each other row by row, wherever the first one is, so that a run of as many
+        masks as there are inner columns has one in each of these.  ``MASKS`` such runs come first,
+        so many last, and of the rows between one in ``rows // MASKS`` is a run.  So a block has
+        ``MASKS`` runs: those at one end, or those in between if it is full; or it holds a part of
+        the runs at one end alone.
+        """
+        whole, count, run = self._root("limbs"), self._lengths["limbs"], self.inner_columns
+        if not self.masks:
+            return whole
+        between = max(self.rows // self.masks - 1, 1) * run
+        rows, ends = count // between, self.masks * run
+        total = 2 * ends + rows * run
+        masks = self._part(
+            "limbs", MASKS_PART, (total,), lambda values: values.draw(total, self.span) + 1
+        )
+        pieces = [self.slice(masks, 0, ends)]
+        if rows:
+            mixed = (
+                self.reshape(self.slice(whole, 0, rows * between), (rows, between)),
+                self.reshape(self.slice(masks, 2 * ends, total), (rows, run)),
+            )
+            pieces.append(self._emit("beside", mixed, (rows, between + run)))
+        if rest := count - rows * between:
+            pieces.append(self.slice(whole, count - rest, count))
+        return self.concat([*pieces, self.slice(masks, ends, 2 * ends)])
 
     def cut(self, column: str) -> list[tuple[str, int, int]]:
         """(name, start, stop) of the columns that the groups of ``column`` fill, none or more."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
 
@@ -43,8 +44,10 @@ class Circuit:
         inputs: Mapping[str, int],
         outputs: Mapping[str, int],
         ones: int,
+        looked_up: npt.NDArray[np.int64],
     ) -> None:
         self._b = builder
+        self._looked_up = looked_up
         self._inputs = dict(inputs)
         self._outputs = dict(outputs)
         self._ones = ones
@@ -131,6 +134,11 @@ class Circuit:
         return self._b.nodes[(self._inputs | self._outputs)[name]].shape[0]
 
     @property
+    def ones(self) -> int:
+        """How many ones the outputs begin with; zeros follow."""
+        return self._ones
+
+    @property
     def zero_names(self) -> tuple[str, ...]:
         """For each element of ``zeros``, the condition it belongs to."""
         return tuple(self._b._zero_names)
@@ -139,6 +147,26 @@ class Circuit:
         """(name, start, stop) of each part of a group: hints, limbs, public values, challenges."""
         for part in self._b._parts[group]:
             yield part.name, part.start, part.start + part.tensor.size
+
+    def describe_computed(self) -> list[dict[str, Any]]:
+        """The parts of ``computed`` in order: what a verifier computes, and not how.
+
+        Each has a ``name``, a ``kind`` and a ``length``: a "constant" its ``values``, a list of
+        integers, a "parameter" its ``shape``, a "challenge" neither.
+        """
+        found = []
+        for group in COLUMNS["computed"]:
+            for part in self._b._parts[group]:
+                entry: dict[str, Any] = {"name": part.name, "length": part.tensor.size}
+                if part.constant is not None:
+                    values = [int(value) for value in part.constant.reshape(-1)]
+                    entry |= {"kind": "constant", "values": values}
+                elif group == "public":
+                    entry |= {"kind": "parameter", "shape": list(part.tensor.shape)}
+                else:
+                    entry["kind"] = group
+                found.append(entry)
+        return found
 
     def compute_public(self, parameters: Mapping[str, Ints]) -> Ints:
         """The group ``public``: all that the verifier needs to know of a statement."""
@@ -194,14 +222,15 @@ class Circuit:
         """A whole witness, given vectors and groups by name: hints, the challenge drawn from them,
         late hints, and ``hiding``, what stands behind the values of the hidden columns.
 
-        ``hiding`` has ``HIDING`` elements for given vectors by name, zeros where it has none; for
-        the others they are drawn from ``random``, anew for each witness.
+        ``hiding`` has ``HIDING`` elements for given vectors by name, zeros where it has none.
+        ``random`` is what those of the others and masks are drawn from, anew for each witness.
 
         ``challenge`` gets all but ``challenge`` and ``late`` and gives the one element of the
-        challenge, and what follows from it where :meth:`length` of ``challenge`` says more.  CircuitError for inputs that do not fit.
+        challenge, and what follows from it where :meth:`length` of ``challenge`` says more.
+        CircuitError for inputs that do not fit.
         """
         b = self._b
-        values = Values(b, parameters)
+        values = Values(b, parameters, random=random)
         vectors: dict[str, Ints] = {}
         for name, tensor in b._given.items():
             if name not in given or np.size(given[name]) != tensor.size:
@@ -267,7 +296,11 @@ class Circuit:
         broken = [name for name, item in zip(self.zero_names, zeros, strict=True) if item != 0]
         limbs = list(self.parts("limbs"))
         for i in np.flatnonzero(ones != 1)[:100]:
-            place = next((name for name, start, stop in limbs if start <= i < stop), "an inverse")
+            if i < self._looked_up.size:
+                at = self._looked_up[i]
+                place = next(name for name, start, stop in limbs if start <= at < stop)
+            else:
+                place = "an inverse"
             broken.append(f"ones: {place}")
         return broken
 

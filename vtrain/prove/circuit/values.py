@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 Ints = npt.NDArray[Any]
 """Integers of any size: int64 or Python's own in an object array."""
 Compute = Callable[["Values"], Ints]
+Random = Callable[[int], bytes]
+"""So many bytes that nobody can guess, such as ``secrets.token_bytes``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,9 +82,11 @@ class Values:
         builder: CircuitBuilder,
         parameters: Mapping[str, Ints],
         known: MutableMapping[int, Ints] | None = None,
+        random: Random = secrets.token_bytes,
     ) -> None:
         """``known`` are the integers of nodes known from the start; it is filled."""
         self._builder = builder
+        self._random = random
         self._of: MutableMapping[int, Ints] = {} if known is None else known
         self.parameters = parameters
         """What the verifier knows of the one statement, by name."""
@@ -98,6 +103,11 @@ class Values:
             factor = weight if scalar is None else weight * self[scalar].reshape(())[()]
             total = total + self[tensor].astype(object) * factor
         return np.asarray(total, dtype=object)
+
+    def draw(self, count: int, span: int) -> Ints:
+        """Integers in [0, span), span at most 2^16, within 2^-48 of uniform."""
+        words = np.frombuffer(self._random(8 * count), dtype="<u8")
+        return (words % np.uint64(span)).astype(np.int64).astype(object)
 
     def put(self, tensor: Tensor, value: Ints) -> None:
         """Set the integers of an input."""
@@ -117,12 +127,14 @@ class Node:
 
 @dataclass
 class Part:
-    """A piece of a group: where it begins, its tensor, how a hint is computed."""
+    """A piece of a group: where it begins, its tensor, how a hint is computed; ``constant`` has the
+    integers of one that is the same in every statement."""
 
     name: str
     start: int
     tensor: Tensor
     compute: Compute | None
+    constant: Ints | None = None
 
 
 GROUPS: Final = ("limbs", "hints", "public", "challenge", "late")
@@ -133,12 +145,12 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The groups that share columns, in their order."""
 ANSWERS: Final = "answers"
+MASKS_PART: Final = "masks"
+"""The limbs that stand for nothing: any in range will do."""
 HIDING_ELEMENTS: Final = "hiding"
 """What stands behind the values of hidden columns, in their order, ``HIDING`` a column."""
 HIDDEN: Final = ("private", "late")
 """The shared columns that are hidden, as the given ones are; the verifier computes the others."""
-Random = Callable[[int], bytes]
-"""So many bytes that nobody can guess, such as ``secrets.token_bytes``."""
 _ELEMENT_BYTES: Final = 48
 
 
@@ -228,6 +240,7 @@ OPS: dict[str, Callable[[Node, list[Ints]], Ints]] = {
     "slice": lambda node, x: x[0][node.attrs["start"] : node.attrs["stop"]],
     "take": lambda node, x: x[0][node.attrs["indices"]],
     "concat": lambda node, x: np.concatenate(x),
+    "beside": lambda node, x: np.concatenate(x, axis=1),
     "add": lambda node, x: reduce(x[0] + x[1]).reshape(node.shape),
     "sub": lambda node, x: reduce(x[0] - x[1]).reshape(node.shape),
     "mul": lambda node, x: reduce(x[0] * x[1]).reshape(node.shape),

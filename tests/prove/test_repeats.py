@@ -19,7 +19,7 @@ import pytest
 from tests.exhaustive import spare
 from tests.prove.circuits import LIMITS
 from tests.prove.step_law import make_graph, make_statement
-from tests.prove.test_tiles import CATALOGUE, OF_SOFTMAX, SIDE, example_softmax
+from tests.prove.test_tiles import CATALOGUE, OF_SOFTMAX, SIDE, example_softmax, tile
 from tests.prove.toy import GIVEN, PARAMETERS, TABLE, K
 from vtrain.prove.backend.keys import load_keys
 from vtrain.prove.backend.kzg import CommitKey
@@ -180,13 +180,14 @@ def test_without_hiding_elements_columns_are_repeated(small_srs: Path, folder: P
 
 
 def make_tile_case(name: str) -> Case:
-    """The example of the tests of tiles, and a witness of zeros."""
+    """The example of the tests of tiles, and what the law makes of zeros."""
     example = (CATALOGUE | OF_SOFTMAX)[name]()
     circuit = build_tile_circuit(example.name, SIDE)
     if name in OF_SOFTMAX:
         other = example_softmax(int(name.removeprefix("softmax-")), "equal").given
     else:
         other = {key: np.zeros_like(values) for key, values in example.given.items()}
+        other |= {key: tile(values) for key, values in (example.law(other) or {}).items()}
     parameters = example.parameters
     expansion = None
     if example.image is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -40,6 +40,8 @@ from vtrain.prove.verifier import Expansion
 from vtrain.wire.proof import HIDING
 
 WORD = 32
+PATIENT = replace(LIMITS, memory=16 << 30, seconds=1200)
+"""For whole steps on a machine that others use too."""
 Places = set[int]
 Vectors = Mapping[str, Ints]
 
@@ -61,7 +63,7 @@ def find_repeats(case: Case, srs: Path, folder: Path) -> Places:
     """The words in which two proofs of one witness are the same, but for those that one of another
     witness has there too and those of the commitments to given vectors."""
     circuit, pinned = case.circuit, pin(case.circuit, case.k)
-    keys = load_keys(pinned, srs, folder, LIMITS)
+    keys = load_keys(pinned, srs, folder, PATIENT)
     key = CommitKey(srs, case.k, BLINDING)
 
     def make(witness: tuple[Vectors, Vectors], seed: int) -> list[bytes]:
@@ -78,7 +80,7 @@ def find_repeats(case: Case, srs: Path, folder: Path) -> Places:
             parameters=witness[1],
             srs=srs,
             commit_key=key,
-            limits=LIMITS,
+            limits=PATIENT,
             expansion=case.expansion,
             claim=b"",
             random=case.random,

@@ -274,7 +274,7 @@ def test_circuit_too_large_for_the_memory_is_refused_with_the_estimate(toy: Toy)
     estimated = estimate(toy.circuit, 17)
     assert estimated.columns == len(toy.circuit.columns)
     require_fits(estimated, estimated.memory)
-    with pytest.raises(CircuitError, match=r"113 cells in 57 rows.*GiB of memory"):
+    with pytest.raises(CircuitError, match=r"115 cells in 58 rows.*GiB of memory"):
         require_fits(estimated, estimated.memory - 1)
 
 

@@ -279,8 +279,8 @@ def list_cases(solver: Solver, honest: Case) -> Iterator[tuple[str, str, int | N
     yield from _list_garbage(solver, honest)
     for circuit, place in places.items():
         for about, data in (("another proof", bytes(32)), ("no proof", b"")):
-            other = change(proofs, place, replace(proofs[place], proof=data))
-            yield f"{about}: {circuit}", "13.5", place, replace(honest, answer=other)
+            changed = change(proofs, place, replace(proofs[place], proof=data))
+            yield f"{about}: {circuit}", "13.5", place, replace(honest, answer=changed)
     facts = solver.contents.facts
     combined = [i for i, circuit in enumerate(circuits) if circuit == ZERO]
     for place in combined:

@@ -17,6 +17,7 @@ from Crypto.Hash import keccak
 
 from tests.vectors import kzg_rule
 from vtrain.wire import cbor
+from vtrain.wire.proof import Hash
 
 CIRCUITS = Path(__file__).resolve().parents[2] / "circuits"
 R = kzg_rule.R
@@ -63,7 +64,7 @@ class Statement:
     given: Mapping[str, bytes]
     parameters: Mapping[str, Sequence[int]]
     image: tuple[Sequence[int], Sequence[int], Sequence[int]] | None = None
-    hash: str = "blake3"
+    hash: Hash = "blake3"
 
 
 @dataclass
@@ -86,14 +87,6 @@ def _commit(tau: int, k: int, blinding: int, values: tuple[int, ...]) -> bytes:
 def commit(files: Files, tau: int, values: Sequence[int], hiding: Sequence[int] = ()) -> bytes:
     """The commitment to a column: its values, and behind them what hides them."""
     return _commit(tau, files.columns["k"], files.columns["blinding"], (*values, *hiding))
-
-
-def derive_hiding(files: Files, key: bytes, column: int) -> list[int]:
-    """What hides column number ``column`` of what ``key`` hides."""
-    material = cbor.encode({"column": column, "key": key})
-    count = files.columns["hiding"]
-    stream = blake3(material, derive_key_context="vtrain 2026 hiding v1").digest(length=48 * count)
-    return [int.from_bytes(stream[48 * i : 48 * (i + 1)], "little") % R for i in range(count)]
 
 
 def verify(files: Files, tau: int, statement: Statement, proof: bytes) -> Computed:

@@ -68,12 +68,13 @@ def test_digest_is_that_of_the_spec(toy: Toy) -> None:
     """Recomputed from its description."""
     body = cbor.encode(
         {
+            "columns": blake3(toy.pinned.columns).digest(),
             "ezkl": "23.0.5",
             "onnx": blake3(toy.pinned.onnx).digest(),
             "settings": blake3(toy.pinned.settings).digest(),
         }
     )
-    assert toy.pinned.digest == blake3(body, derive_key_context="vtrain 2026 circuit v1").digest()
+    assert toy.pinned.digest == blake3(body, derive_key_context="vtrain 2026 circuit v2").digest()
 
 
 def test_pin_follows_ezkls_version(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:

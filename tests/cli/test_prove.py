@@ -22,14 +22,14 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from tests.audit.runs import KEY
 from tests.cli.test_cli import TASK
 from tests.cli.test_kzg import PROOF
-from tests.kzg import SECRET, add_kzg, make_key
+from tests.kzg import add_kzg, make_key
 from tests.prove import step_runs
 from tests.prove.steps import FakeEzkl, make_ready, open_key, put_bundle, train_run
 from tests.tasks import make_mlp_onnx, make_samples, make_tiny_task
 from vtrain import cli
 from vtrain.attest.claims import compute_claim_digest
 from vtrain.attest.keys import public_key
-from vtrain.commit.hiding import read_batch_secret
+from vtrain.commit.hiding import read_batch_secret, read_hiding
 from vtrain.commit.kzg_log import iterate_kzg_log
 from vtrain.errors import ProverError
 from vtrain.prove import audit, jobs
@@ -778,7 +778,8 @@ def test_batches_of_the_owner(
     call: Call, run: Path, public: Path, srs: Path, task: CompiledTask, tmp_path: Path
 ) -> None:
     file = tmp_path / "batches"
-    signed = sign_batches(task.spec, task.graph, task.samples, open_key(srs), KEY, SECRET)
+    secret = read_hiding(run / "hiding.key").batches
+    signed = sign_batches(task.spec, task.graph, task.samples, open_key(srs), KEY, secret)
     file.write_bytes(encode_batches(signed))
     named = ("--steps", 5, "--srs", srs, "--allow-insecure-srs", *pinning(public))
     given = ("--private", *named, "--batches", file)

@@ -107,6 +107,8 @@ STEP_COLUMNS: Final = 6
 LIMITS: Final = Limits(memory=48 << 30, seconds=900)
 GB = 1e9
 KZG_VALUES = 25_000
+KEY: Final = bytes(range(32))
+"""Hides what is committed to."""
 SHARE = 0.1
 """Of a run, what its KZG commitments may take where ``every`` is chosen by it."""
 
@@ -655,6 +657,11 @@ def measure_commitments(key: CommitKey, values: Array) -> harness.Spread:
     """Seconds to commit to a vector."""
     key.commit(values)
     return harness.spread([harness.time_once(lambda: key.commit(values)) for _ in range(25)])
+
+
+def hide(columns: Sequence[Array]) -> list[bytes]:
+    """What hides columns, derived anew as for each state and batch."""
+    return [encode_elements(derive_elements(KEY, i)) for i in range(len(columns))]
 
 
 def measure_run(kind: str, task: CompiledTask, key: CommitKey, rounds: int) -> dict[str, Any]:

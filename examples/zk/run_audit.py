@@ -25,7 +25,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from parties import call, find_refusal, keep_claim, play_all, publish, say, stage
+from parties import call, find_refusal, keep_claim, keep_secrets, play_all, publish, say, stage
 
 from vtrain.attest.claims import compute_claim_digest
 from vtrain.attest.keys import load_key

@@ -35,7 +35,7 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
-from parties import call, find_refusal, keep_claim, play_all, publish, say, stage
+from parties import call, find_refusal, keep_claim, keep_secrets, play_all, publish, say, stage
 
 from vtrain.attest.claims import compute_claim_digest
 from vtrain.attest.keys import PrivateKey, load_key

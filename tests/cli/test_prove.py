@@ -29,7 +29,7 @@ from tests.tasks import make_mlp_onnx, make_samples, make_tiny_task
 from vtrain import cli
 from vtrain.attest.claims import compute_claim_digest
 from vtrain.attest.keys import public_key
-from vtrain.commit.hiding import read_batch_secret
+from vtrain.commit.hiding import read_batch_secret, read_hiding
 from vtrain.commit.kzg_log import iterate_kzg_log
 from vtrain.errors import ProverError
 from vtrain.prove import audit, jobs

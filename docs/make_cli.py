@@ -20,7 +20,8 @@ disk, an extra that is not installed; for `--engine cuda` no driver, an old one,
 fails or has too little memory), 4 verified only under an assumption that was not accepted (a
 predictable sample, an insecure SRS), 130 interrupted (Ctrl-C), 143 terminated (SIGTERM), 1 anything
 unexpected.
-Progress goes to stderr, and only on a terminal; elsewhere `vtrain prove` writes a line a stage.
+Progress goes to stderr, and only on a terminal; elsewhere `vtrain prove` and `vtrain dispute` write
+a line a stage.
 `--json` prints one object on stdout with every exit, wrong calls and interrupts included.
 """
 

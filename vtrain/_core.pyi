@@ -114,7 +114,7 @@ def gemm_rescale_i16(
 # `KzgKey` commits to columns of 2^k rows by that many points of a Lagrange basis, or by powers of
 # which it makes one (`is_lagrange=False`: an inverse Fourier transform over points); all but the
 # last `blinding` + 1 rows, which hold 1, are for values.  Columns are little-endian integers with
-# their dtype; commitments are big-endian x and y.  `combine` commits to the sum of the columns
+# their dtype, and scalars that follow them; commitments are big-endian x and y.  `combine` commits to the sum of the columns
 # behind commitments, one after the other, times their coefficients (scalars).
 #
 # `SrsSecret` makes the points of an SRS of a known tau (32 bytes, little-endian), as `raw` above:
@@ -131,7 +131,9 @@ class KzgKey:
     ) -> None: ...
     @property
     def rows(self) -> int: ...
-    def commit(self, columns: Sequence[tuple[Buffer, str]], threads: int = 0) -> list[bytes]: ...
+    def commit(
+        self, columns: Sequence[tuple[Buffer, str, Buffer]], threads: int = 0
+    ) -> list[bytes]: ...
     def commit_scalars(self, scalars: Buffer, threads: int = 0) -> bytes: ...
     def combine(self, commitments: Buffer, coefficients: Buffer, threads: int = 0) -> bytes: ...
 

@@ -85,6 +85,7 @@ class Limits:
     answer_bytes: int = 1 << 28
     """All proofs of one answer: they are held in memory, decoded."""
     batches_bytes: int = 1 << 27
+    hiding_bytes: int = 1 << 23
     """What a data owner signed of all batches."""
     srs_bytes: int = 4 + (128 << 28) + 256
     """A file for the largest k, 28.  It is read block by block..."""

@@ -24,6 +24,7 @@ from vtrain.audit.verify import DEFAULT_SAMPLES, verify
 from vtrain.commit.checkpoint import read_checkpoint
 from vtrain.demo import cheats
 from vtrain.engines.numpy_engine import NumpySession
+from vtrain.engines.registry import resolve_engine
 from vtrain.errors import (
     ConditionalError,
     FraudError,
@@ -34,7 +35,7 @@ from vtrain.errors import (
 from vtrain.printable import make_printable
 from vtrain.report.json import format_percent, format_report
 from vtrain.report.terminal import print_report
-from vtrain.train.layout import RunPaths
+from vtrain.train.layout import RunPaths, read_manifest
 from vtrain.train.runner import train
 from vtrain.train.task import CompiledTask
 from vtrain.wire.claim import decode_signed_claim
@@ -82,6 +83,7 @@ def test_every_cheat_is_caught_and_located_at_its_step(
 def test_without_a_commitment_in_every_step_the_place_is_a_range(tmp_path: Path, name: str) -> None:
     task = make_tiny_task(steps=20, commit_every=5, checkpoint_every=10, samples=10, batch=4)
     cheats.train_falsely(task, tmp_path / "run", key=KEY, cheat=ALL_CHEATS[name], step=13)
+    assert read_manifest(RunPaths(tmp_path / "run")).engine == resolve_engine("auto")
     report = verify(tmp_path / "run", all_=True)
     assert report.verdict == "fraud"
     where = reason_of(report).where

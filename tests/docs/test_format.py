@@ -20,7 +20,9 @@ from vtrain.wire.cbor import LIMITS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 FORMAT = (DOCS / "format.md").read_text()
-NORMATIVE = ("format.md", "operators.md", "format.cddl", "auditing.md", "leaf-rules.md")
+NORMATIVE = (
+    "format.md", "operators.md", "format.cddl", "auditing.md", "leaf-rules.md", "tiling.md"
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NORMATIVE)

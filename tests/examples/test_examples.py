@@ -130,6 +130,7 @@ def test_the_loop_of_the_page_plays_a_dispute(
     names: dict[str, Any] = {}
     exec(compile(code, "docs/dispute.md", "exec"), names)  # noqa: S102 - our own page
     assert names["verdict"].solver.reason == "silent"
+    assert f"\n{names['verdict'].standing.hex()} Fall(reason='silent', " in page, "as it says"
     assert names["market"].balances[names["challenger"].party] == 1_000
     defender = Player(solver.FalseProvider(names["run"]), load_key(keys[0]))
     market = MemoryMarket({names["challenger"].party: 1_000})

@@ -343,6 +343,7 @@ def test_what_has_no_circuit_is_refused() -> None:
         ("sub_one_hot", {"op": "relu", "inputs": (places["divide"],)}, "a softmax without grad"),
         ("row_sum", {"inputs": (places["relu"],)}, "no exponentials"),
         ("schedule", {"op": "increment"}, "a schedule"),
+        ("schedule", {"inputs": (places["increment"],)}, "the counter of steps"),
         ("momentum", {"attrs": {"decay": 6554, "shift": 60}}, "no circuit shifts by 60"),
         ("relu", {"inputs": (places["matmul"],)}, "the circuit takes"),
     )

@@ -56,6 +56,11 @@ def make_contents(kind: str, side: int) -> TileContents:
     return TileContents(Tiling(graph, side), StepFacts(record.step, record.loss), outputs)
 
 
+def make_graph(kind: str) -> StepGraph:
+    """The graph of these steps."""
+    return _make(kind)[0]
+
+
 class Altered(TileContents):
     """The same tiles, but one."""
 
@@ -72,6 +77,8 @@ def _make(kind: str) -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
         "pools": _make_pools,
         "tokens": _make_tokens,
         "largest": _make_largest,
+        "wide": _make_wide,
+        "mnist": _make_mnist,
         "branches": make_branches,
     }
     if made := others.get(kind):
@@ -155,6 +162,53 @@ def _make_largest() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
     return _compile(model, make_samples((1, 8, 8), 12, 3), prepare, decay=1 << 16)
 
 
+def _make_wide() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
+    """784-512-512-10 at batch 128, the MLP of examples/zk that is proven by tiles."""
+    rng = np.random.default_rng(9)
+    layers: tuple[Layer, ...] = (
+        Linear("h1", "x", "w1", "b1", True),
+        Relu("r1", "h1"),
+        Linear("h2", "r1", "w2", "b2", True),
+        Relu("r2", "h2"),
+        Linear("logits", "r2", "w3", "b3", True),
+    )
+    params = {}
+    for number, (inputs, outputs) in enumerate([(784, 512), (512, 512), (512, 10)], start=1):
+        params[f"w{number}"] = _weights(rng, (outputs, inputs)) >> 4
+        params[f"b{number}"] = _weights(rng, (outputs,)) >> 4
+    model = Model("x", (784,), layers, "logits", params)
+    prepare = Affine(multiplier=257, offset=0, shift=1, exponent=15)
+    samples = make_samples((784,), 256, 3)
+    return _compile(model, samples, prepare, decay=6554, batch=128)
+
+
+def _make_mnist() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
+    """The CNN of examples/mnist, at batch 32."""
+    rng = np.random.default_rng(10)
+    same, half = Window((3, 3), (1, 1), (1, 1, 1, 1)), Window((2, 2), (2, 2), (0, 0, 0, 0))
+    layers: tuple[Layer, ...] = (
+        Conv("c1", "x", "k1", "b1", same),
+        Relu("r1", "c1"),
+        MaxPool("m1", "r1", half),
+        Conv("c2", "m1", "k2", "b2", same),
+        Relu("r2", "c2"),
+        MaxPool("m2", "r2", half),
+        Reshape("flat", "m2", (7 * 7 * 16,)),
+        Linear("logits", "flat", "w", "b", False),
+    )
+    params = {
+        "k1": _weights(rng, (8, 3, 3, 1)),
+        "b1": _weights(rng, (8,)),
+        "k2": _weights(rng, (16, 3, 3, 8)) >> 3,
+        "b2": _weights(rng, (16,)),
+        "w": _weights(rng, (784, 10)) >> 4,
+        "b": _weights(rng, (10,)),
+    }
+    model = Model("x", (1, 28, 28), layers, "logits", params)
+    prepare = Affine(multiplier=257, offset=0, shift=1, exponent=15)
+    return _compile(model, make_samples((1, 28, 28), 64, 3), prepare, decay=6554, batch=32)
+
+
 def _make_tokens() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
     """Tokens, one-hot, into a linear layer; no momentum is lost."""
     rng = np.random.default_rng(6)
@@ -167,10 +221,10 @@ def _make_tokens() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
 
 
 def _compile(
-    model: Model, samples: Samples, prepare: Affine | OneHot, decay: int
+    model: Model, samples: Samples, prepare: Affine | OneHot, decay: int, batch: int = 3
 ) -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
     momentum = Momentum(decay=decay, starts=(0, 2), rates=(40960, 20480), exponent=22)
-    plan = StepPlan(samples.spec, prepare, "cross_entropy", momentum, 3, 5, 5)
+    plan = StepPlan(samples.spec, prepare, "cross_entropy", momentum, batch, 5, 5)
     state = compute_initial_state(model.params)
 
     def emit(builder: GraphBuilder) -> None:

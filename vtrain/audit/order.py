@@ -299,8 +299,9 @@ STRUCTURE: Final = (
             Condition("So has `batch`, as the batch has columns.", "solver", "step t: batch"),
             Condition("So has `after`, as the state has.", "solver", "step t: after"),
             Condition(
-                "Where t is 1, `before` is the task's `proof.initial`; where step t - 1 has a "
-                "record too, it is the `after` of that one.",
+                "Where t is 1, `before` and `before_key` are the task's `proof.initial` and "
+                "`proof.initial_key`; where step t - 1 has a record too, they are the `after` and "
+                "`after_key` of that one.",
                 "solver",
                 "step t: before",
             ),
@@ -347,14 +348,22 @@ REPLAY: Final = (
         (),
         (
             Condition(
-                "Where the checkpoint of step 0 has passed its check: the commitments to its state "
-                "are `proof.initial`.",
+                "Where the checkpoint of step 0 has passed its check: the commitments to its state, "
+                "and the id of the key that hides them, are `proof.initial` and "
+                "`proof.initial_key`.",
                 "task",
                 "task.proof.initial",
             ),
             Condition(
-                "In a step that is replayed and has a KZG record, its commitments are those to the "
-                "tensors of the replay: `before`, `batch`, `after`, in this order.",
+                "In a step that is replayed and has a KZG record: the key of `before`, `batch` and "
+                "`after`, in this order, is known, and its id is the one in the record; else the "
+                "part is not compared, and the check is not done.",
+                "nobody",
+                "step t",
+            ),
+            Condition(
+                "The commitments of a part that is compared are those to the tensors of the "
+                "replay.",
                 "solver",
                 "step t for `batch`; else as for `state_root` below",
             ),

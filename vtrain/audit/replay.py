@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from vtrain.engines.base import Session
-from vtrain.train.kzg import KzgRecorder
+from vtrain.errors import NotProducedError
+from vtrain.train.kzg import Committed, KzgRecorder
 from vtrain.wire.graph import StepGraph
 from vtrain.wire.proof import KzgRecord
 from vtrain.wire.record import StepRecord
@@ -55,18 +56,20 @@ class Difference:
 class KzgComparison:
     """Holds the KZG records of replayed steps against their tensors; ``count`` is how many so far.
 
-    ``records[i]`` is that of step (i + 1) * ``every``.
+    ``records[i]`` is that of step (i + 1) * ``every``.  ``hidden`` says of each part that was not
+    compared, by step and part, why: its key was not disclosed, or what was is not its key.
     """
 
     def __init__(self, recorder: KzgRecorder, records: Sequence[KzgRecord], every: int) -> None:
         self._recorder, self._records, self._every = recorder, records, every
-        self._before: tuple[bytes, ...] = ()
+        self._before: Committed | None = None
+        self.hidden: dict[tuple[int, str], str] = {}
         self.count = 0
 
     def begin(self, step: int, session: Session) -> None:
         """Look at the state from which ``step`` begins."""
         if self._recorder.is_due(step):
-            self._before = self._recorder.commit_before(step, session)
+            self._before = _try(lambda: self._recorder.commit_before(step, session))
 
     def end(self, step: int, session: Session) -> tuple[str, int, str, str] | None:
         """(part, index, as claimed, as computed) of the first commitment to ``step`` that
@@ -74,14 +77,31 @@ class KzgComparison:
         if not self._recorder.is_due(step):
             return None
         claimed = self._records[step // self._every - 1]
-        computed = self._recorder.make_record(step, self._before, session)
-        self.count += 1
-        for part in ("before", "batch", "after"):
-            for index, (theirs, ours) in enumerate(
-                zip(getattr(claimed, part), getattr(computed, part), strict=True)
-            ):
-                if theirs != ours:
-                    return part, index, theirs.hex(), ours.hex()
+        computed = {
+            "before": self._before,
+            "batch": _try(lambda: self._recorder.commit_batch(step)),
+            "after": _try(lambda: self._recorder.commit_state(step, session.read_state())),
+        }
+        before = len(self.hidden)
+        for part, ours in computed.items():
+            if ours is None:
+                self.hidden[step, part] = "its key is not known"
+            elif ours.key != getattr(claimed, f"{part}_key"):
+                self.hidden[step, part] = "the key disclosed is not the one in the log"
+            else:
+                pairs = zip(getattr(claimed, part), ours.commitments, strict=True)
+                for index, (theirs, own) in enumerate(pairs):
+                    if theirs != own:
+                        return part, index, theirs.hex(), own.hex()
+        self.count += len(self.hidden) == before
+        return None
+
+
+def _try(commit: Callable[[], Committed]) -> Committed | None:
+    """None where the key is not known."""
+    try:
+        return commit()
+    except NotProducedError:
         return None
 
 

@@ -694,7 +694,7 @@ def _check_kzg_records(
     columns, all of them points, and goes on from where the one before it ended."""
     proof = _known(task.kzg)
     state, batch = count_commitments(proof, graph, task.data, task.batch)
-    ended = 0, proof.initial
+    ended = 0, (proof.initial, proof.initial_key)
     records: list[KzgRecord] = []
     for index, leaf in enumerate(leaves):
         step = (index + 1) * proof.every
@@ -723,12 +723,12 @@ def _check_kzg_records(
                 raise FindingError(
                     f"commitment {wrong} is no point of the curve", f"step {step}: {name}", "solver"
                 )
-        if ended[0] == step - 1 and record.before != ended[1]:
+        if ended[0] == step - 1 and (record.before, record.before_key) != ended[1]:
             whose = f"after step {step - 1}" if step > 1 else "that the task begins with"
             raise FindingError(
                 f"are not the commitments to the state {whose}", f"step {step}: before", "solver"
             )
-        ended = step, record.after
+        ended = step, (record.after, record.after_key)
         records.append(record)
     return f"{len(records)} records in order, each a step's commitments, all on the curve", records
 

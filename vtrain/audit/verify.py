@@ -33,8 +33,9 @@ from vtrain.errors import RunError, VtrainError
 from vtrain.limits import Limits, limits_here
 from vtrain.spec.samples import Samples
 from vtrain.threads import check_threads
-from vtrain.train.kzg import KzgRecorder
+from vtrain.train.kzg import Committed, KzgRecorder
 from vtrain.train.layout import RunPaths
+from vtrain.train.signed import read_hiding_of
 from vtrain.wire.claim import PUBLIC_KEY_LENGTH, SignedClaim
 from vtrain.wire.graph import StepGraph
 from vtrain.wire.record import StepRecord
@@ -73,6 +74,7 @@ def verify(
     random: Callable[[int], bytes] = os.urandom,
     srs: Path | None = None,
     open_key: OpenKey | None = None,
+    hiding: Path | None = None,
 ) -> Report:
     """Check the structure of ``run`` in full, then replay ``samples`` of its segments, or ``all_``.
 
@@ -84,8 +86,9 @@ def verify(
     ``data`` is the sample table for a run published without it.  ``limits`` bound what it takes
     on; by default they are cut down to this machine's memory.  ``srs`` is the SRS file, opened by
     ``open_key`` (``vtrain.prove.backend.kzg.CommitKey``), with which the KZG commitments of
-    replayed steps are compared, where the task asks for such.  RunError when ``run`` is no folder,
-    for an unknown engine, for a seed, key or task id of another length, for ``data`` that is no
+    replayed steps are compared, where the task asks for such; ``hiding`` has the keys that hide
+    them, by default the solver's own file, where it is in the run.  RunError when ``run``
+    is no folder, for an unknown engine, for a seed, key or task id of another length, for ``data`` that is no
     file, for an SRS that is none or that nothing opens, and beyond the threads allowed;
     MissingExtraError,
     DeviceError, KernelError, before anything is read, for an engine that this machine lacks.
@@ -120,7 +123,7 @@ def verify(
     subject = _find_subject(evidence)
     count = DEFAULT_SAMPLES if samples is None else samples
     randomness: Randomness | None = None  # of a draw: a replay of everything draws nothing
-    kzg = _prepare_kzg(RunPaths(run), evidence, subject, srs, open_key, threads)
+    kzg = _prepare_kzg(RunPaths(run), evidence, subject, srs, open_key, hiding, threads)
     digest = b"" if evidence.signed is None else compute_claim_digest(evidence.signed.claim)
     if count == 0 and not all_:
         replay = _Replay((), ())
@@ -223,6 +226,7 @@ def _prepare_kzg(
     subject: _Subject | str,
     srs: Path | None,
     open_key: OpenKey | None,
+    hiding: Path | None,
     threads: int,
 ) -> KzgComparison | Check | None:
     """What compares KZG commitments, why nothing can, or None where there is nothing to compare."""
@@ -235,15 +239,16 @@ def _prepare_kzg(
         return Check("kzg", "not_done", "there is no KZG log that the solver signed")
     try:
         key = open_key(srs, proof.k, proof.blinding)
-        recorder = KzgRecorder(subject.task, subject.graph, subject.samples, key, threads)
+        secrets = read_hiding_of(paths, hiding)
+        recorder = KzgRecorder(subject.task, subject.graph, subject.samples, key, threads, secrets)
     except VtrainError as error:
-        return Check("kzg", "not_done", f"the SRS given is of no use here: {error}")
+        return Check("kzg", "not_done", f"the files given are of no use here: {error}")
     if 0 in subject.checkpoints:
         try:
             state = read_state(paths, subject.task, subject.graph, subject.records, 0, threads)
         except FindingError as found:
             return Check("kzg", "not_done", found.detail, found.where)
-        if recorder.commit_state(0, state) != proof.initial:
+        if recorder.commit_state(0, state) != Committed(proof.initial, proof.initial_key):
             detail = "the task's commitments are not those to its initial state"
             return Check("kzg", "failed", detail, "task.proof.initial", "task")
     return KzgComparison(recorder, evidence.kzg, proof.every)
@@ -255,6 +260,10 @@ def _list_kzg_checks(kzg: KzgComparison | Check | None, replay: _Replay) -> tupl
         return ()
     if isinstance(kzg, Check):
         return (kzg,)
+    if kzg.hidden:
+        (step, part), reason = next(iter(kzg.hidden.items()))
+        detail = f"{len(kzg.hidden)} of the commitments logged could not be compared: {reason}"
+        return (Check("kzg", "not_done", detail, f"step {step}: {part}"),)
     if not kzg.count:  # nothing to find: the strength says what was not compared
         return ()
     detail = f"KZG commitments of {kzg.count} steps made again from their tensors, all the same"

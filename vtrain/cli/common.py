@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 import click
 
 from vtrain.cli import EXIT_INCONCLUSIVE, EXIT_USAGE, echo, find_lack, print_error, say
-from vtrain.errors import VtrainError, VtrainWarning
+from vtrain.errors import StorageError, VtrainError, VtrainWarning
 from vtrain.printable import make_printable
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ class VtrainCommand(click.Command):
         except VtrainError as error:
             say(ctx.command_path, [str(error), *getattr(error, "__notes__", ())])
             if ctx.params.get("as_json"):
-                print_error(error.code, error.fault, error.message, error.where)
+                message = "; ".join((error.message, *getattr(error, "__notes__", ())))
+                print_error(error.code, error.fault, message, error.where)
             lacks = error.code in _INCONCLUSIVE or find_lack(error)
             return EXIT_INCONCLUSIVE if lacks else EXIT_USAGE
 
@@ -230,6 +231,22 @@ def show_progress(*, lines: bool = False) -> Iterator[Progress]:
 
         with noting_interrupts(lambda: reached and f"it was at: {reached}"):
             yield remember
+
+
+@contextmanager
+def naming_option(option: str, *places: object) -> Iterator[None]:
+    """A StorageError at one of ``places``, or below, has a note of the option that chooses it.
+
+    Places are paths, or what an error has instead ("db", "database", "temporary folder"); None, for
+    an option that was not given, is no place.
+    """
+    named = [str(place) for place in places if place is not None]
+    try:
+        yield
+    except StorageError as error:
+        if any(f"{error.where}/".startswith((f"{place}/", f"{place} ")) for place in named):
+            error.add_note(f"give another place by {option}")
+        raise
 
 
 @contextmanager

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,7 @@ from vtrain.cli.common import (
     engine_option,
     existing_folder,
     json_option,
+    naming_option,
     print_pairs,
     show_progress,
 )
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from vtrain.dispute.kept_states import Keep
     from vtrain.dispute.receipts import Event
     from vtrain.dispute.state import Fall, Game, Verdict
+    from vtrain.dispute.waits import Wait
     from vtrain.wire.dispute import Bonds, Clocks, Genesis, SignedMove
 
 _game = click.argument("game", type=HexBytes(32, 32), metavar="GAME")
@@ -196,13 +200,15 @@ def join(
 ) -> None:
     """Stand behind a claim in GAME, which is about RUN; the bond is the game's first move.
 
-    Whoever joins must also play.  A key that stands behind this claim already has joined.
+    Whoever joins must also play.  A key that stands behind this claim already has joined: "bonds
+    placed" ("bonds" in JSON) are those of this call, 1 or 0.
     """
     from vtrain.attest.keys import load_key, public_key
     from vtrain.dispute.client import Follower, connect
     from vtrain.dispute.players import Player
 
-    private = load_key(key)
+    with naming_option("--key", key):
+        private = load_key(key)
     with connect(url, service) as client:
         follower = Follower(client, game)
         follower.poll()
@@ -218,7 +224,8 @@ def join(
             # The bond comes before everything else that is owed.
             client.move(next(Player(provider, private).moves(follower.game)))
             bonds = 1
-    _show({"game": game.hex(), "root": root.hex(), "bonds": bonds}, as_json)
+    label = "bonds" if as_json else "bonds placed"
+    _show({"game": game.hex(), "root": root.hex(), label: bonds}, as_json)
 
 
 @command.command("play", cls=VtrainCommand)
@@ -248,7 +255,9 @@ def play(
 ) -> int:
     """Join GAME, which is about RUN, and make every move that is owed, until there is a verdict.
 
-    Stopped and started again, it goes on: whatever it says follows from its claim.
+    Stopped and started again, it goes on: whatever it says follows from its claim.  Moves, and what
+    is waited for until when, are on stderr.  The bonds counted in the end are those that all
+    parties placed in the game; the solver's own claim has none.
 
     \b
     Exit code 0: the solver's claim stands.
@@ -262,9 +271,11 @@ def play(
     from vtrain.dispute.background import Background
     from vtrain.dispute.players import Player
 
-    private = load_key(key)
+    with naming_option("--key", key):
+        private = load_key(key)
     with clients.connect(url, service) as client:
-        follower = clients.Follower(client, game, hear=_print_event)
+        shown = _Waits()
+        follower = clients.Follower(client, game, hear=shown.hear)
         keep = _make_keep(keep_bytes, keep_folder)
         provider = _make_provider(run, follower.game.genesis, defend, data, engine, keep)
         follower.poll()
@@ -273,9 +284,16 @@ def play(
         ):
             with _naming_claim(run, defend):
                 _check_clocks(follower.game.genesis.clocks, provider)
-        with _naming_claim(run, defend), Background(provider) as background:
+        with (
+            _naming_claim(run, defend),
+            _naming_folder(keep_folder),
+            Background(provider) as background,
+            shown.showing(),
+        ):
             player = Player(provider, private, background)
-            verdict = clients.play(follower, client, player, progress=_print_trouble)
+            verdict = clients.play(
+                follower, client, player, progress=_print_trouble, waiting=shown.tell
+            )
     code = show_verdict(verdict, as_json)
     if follower.game.stands.get((game, public_key(private))) is None:
         # Whatever stands, it is nothing that this player had a part in.
@@ -292,6 +310,9 @@ def play(
 def watch(game: bytes, url: str, service: bytes | None, as_json: bool) -> int:
     """Follow GAME to its verdict, replaying every move by the rules.
 
+    Moves, and what is waited for until when, are on stderr.  The bonds counted in the end are those
+    that all parties placed in the game; the solver's own claim has none.
+
     \b
     Exit code 0: the solver's claim stands.
     10: it was refuted and another stands, which is the challenger's win.
@@ -301,8 +322,10 @@ def watch(game: bytes, url: str, service: bytes | None, as_json: bool) -> int:
     from vtrain.dispute import client as clients
 
     with clients.connect(url, service) as client:
-        follower = clients.Follower(client, game, hear=_print_event)
-        verdict = clients.watch(follower, progress=_print_trouble)
+        shown = _Waits()
+        follower = clients.Follower(client, game, hear=shown.hear)
+        with shown.showing():
+            verdict = clients.watch(follower, progress=_print_trouble, waiting=shown.tell)
     return show_verdict(verdict, as_json)
 
 
@@ -340,7 +363,8 @@ def _make_provider(
     from vtrain.dispute.state import compute_game_id
     from vtrain.errors import RunError
 
-    disputed = run_provider.load_run(run, data=data)
+    with naming_option("--data", data):
+        disputed = run_provider.load_run(run, data=data)
     own = make_genesis(
         disputed.task.spec,
         disputed.task.graph,
@@ -356,7 +380,11 @@ def _make_provider(
     if compute_game_id(own) != compute_game_id(genesis):
         raise RunError("the game is about another run, task or graph", where=str(run))
     steps = disputed.signed.claim.log_size
-    with show_progress() as progress, _naming_claim(run, defend):
+    with (
+        show_progress(lines=True) as progress,
+        _naming_claim(run, defend),
+        _naming_folder(keep.folder),
+    ):
         if defend:
             return run_provider.defend(
                 disputed,
@@ -384,6 +412,11 @@ def _naming_claim(run: Path, defend: bool) -> Iterator[None]:
             raise
         reason = f"this claim cannot be defended: {error.where} {error.message}"
         raise RunError(reason, where=str(run)) from error
+
+
+def _naming_folder(folder: Path | None) -> AbstractContextManager[None]:
+    """A StorageError in the folder of kept states names the option for it."""
+    return naming_option("--keep-folder", folder or "temporary folder")
 
 
 def _make_keep(keep_bytes: int | None, folder: Path | None) -> Keep:
@@ -418,7 +451,7 @@ def show_verdict(verdict: Verdict, as_json: bool) -> int:
                 "game": verdict.game.hex(),
                 "solver": "stands" if fall is None else _describe_fall(fall),
                 "standing": standing or "none",
-                "bonds": str(verdict.bonds),
+                "bonds in the game": str(verdict.bonds),
             }
         )
     if fall is None:
@@ -448,6 +481,62 @@ def _show_clocks(clocks: Clocks, as_json: bool) -> dict[str, float] | str:
 
 def _show_bonds(bonds: Bonds) -> str:
     return ", ".join(f"{name} {amount}" for name, amount in vars(bonds).items())
+
+
+class _Waits:
+    """Says on stderr what a game waits for, and until when: on a terminal in a line that counts
+    down, elsewhere in a line of its own for each wait that lasts."""
+
+    def __init__(self) -> None:
+        self._live = False
+        self._said = ""
+        self._now: tuple[str, float | None] = "", None
+        """What is waited for now, and when that ends by the monotonic clock of this process: one
+        value, since the terminal's line is drawn by a thread of its own."""
+
+    @contextmanager
+    def showing(self) -> Iterator[None]:
+        """Keep the line on the terminal, if there is one."""
+        if not sys.stderr.isatty():
+            yield
+            return
+        from rich.console import Console
+        from rich.live import Live
+        from rich.text import Text
+
+        with Live(
+            get_renderable=lambda: Text(self._describe(), no_wrap=True, overflow="ellipsis"),
+            console=Console(stderr=True),
+            transient=True,
+            redirect_stdout=False,
+        ):
+            self._live = True
+            try:
+                yield
+            finally:
+                self._live, self._now = False, ("", None)
+
+    def hear(self, game: Game, event: Event) -> None:
+        """Print an event: what was waited for may be there."""
+        self._now = "", None
+        _print_event(game, event)
+
+    def tell(self, game: Game, wait: Wait) -> None:
+        """Say what is waited for, by the game's time as last heard."""
+        line, ends = f"waits for {wait.what}", None
+        if wait.until is not None:
+            left = max(0, wait.until - game.now) / 1000
+            line, ends = f"{line}, until {wait.until} ms", time.monotonic() + left
+        self._now = line, ends
+        if not self._live and line != self._said:
+            self._said = line
+            echo(f"{game.now:>10} ms     -  {self._describe()}", err=True)
+
+    def _describe(self) -> str:
+        line, ends = self._now
+        if ends is None:
+            return line
+        return f"{line}: {max(0.0, ends - time.monotonic()):.0f} s left"
 
 
 def _print_event(game: Game, event: Event) -> None:

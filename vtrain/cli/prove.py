@@ -150,7 +150,7 @@ def run_command(
             jobs.retry(asked)
             made = work(
                 jobs,
-                _make_handler(prover, progress),
+                _make_handler(prover, jobs, progress),
                 run_id=run_id,
                 only=asked,
                 once=True,
@@ -297,7 +297,7 @@ def _locate(run: Path, queue: str | None) -> str:
     return f"sqlite:///{folder.resolve() / 'jobs.db'}"
 
 
-def _make_handler(prover: StepProver | TileProver, progress: Progress) -> Handler:
+def _make_handler(prover: StepProver | TileProver, queue: JobQueue, progress: Progress) -> Handler:
     from vtrain.errors import VtrainError
 
     def handle(job: Job, tell: Progress, cancelled: threading.Event) -> bytes:
@@ -310,7 +310,7 @@ def _make_handler(prover: StepProver | TileProver, progress: Progress) -> Handle
         again = f" (attempt {job.attempt} of {job.most})" if job.attempt > 1 else ""
         show(f"begin{again}", 0, 1)
         try:
-            proof = prover.prove(job.statement, show, cancelled)
+            proof = prover.prove(job.statement, queue.count_openings, show, cancelled)
         except VtrainError as error:
             echo(f"{name}: {_shorten(str(error), name)}", err=True)
             raise
@@ -440,7 +440,7 @@ def work_command(
     with show_progress(lines=True) as progress, JobQueue(queue, make=False) as jobs:
         run_id = signed.signed.claim.run_id
         kinds: tuple[Kind, ...] = ("tile",) if setup.proof.circuit == "tiles" else ("step",)
-        handler = _make_handler(prover, progress)
+        handler = _make_handler(prover, jobs, progress)
         idle = _tell_taken(jobs, run_id)
         done = work(jobs, handler, run_id=run_id, kinds=kinds, once=once, idle=idle)
     if as_json:
@@ -597,6 +597,13 @@ def _tell_of(progress: Progress, thing: str, stage: str, done: int, total: int) 
     help="The data owner's key file (vtrain key).",
 )
 @click.option(
+    "--hiding",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The secret that hides the batches, which the solver needs to log them (train "
+    "--batch-hiding), and nobody else: a file for each solver.  [made if it is not there]",
+)
+@click.option(
     "--srs",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="The SRS file.  [default: the one that TASK names]",
@@ -604,11 +611,18 @@ def _tell_of(progress: Progress, thing: str, stage: str, done: int, total: int) 
 @threads_option
 @json_option
 def batches_command(
-    task: Path, out: Path, key: Path, srs: Path | None, threads: int, as_json: bool
+    task: Path,
+    out: Path,
+    key: Path,
+    hiding: Path,
+    srs: Path | None,
+    threads: int,
+    as_json: bool,
 ) -> int:
     """As the owner of the data, sign what every batch of TASK is, for private audits of runs."""
     from vtrain.attest.keys import load_key
     from vtrain.commit.files import write_atomic
+    from vtrain.commit.hiding import make_batch_secret
     from vtrain.prove.backend.kzg import CommitKey
     from vtrain.prove.batches import sign_batches
     from vtrain.train.task import compile_task, load_task
@@ -627,6 +641,7 @@ def batches_command(
             compiled.samples,
             committer,
             load_key(key),
+            make_batch_secret(hiding),
             threads=threads,
             progress=progress,
         )

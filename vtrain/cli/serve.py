@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from vtrain.cli import echo
-from vtrain.cli.common import VtrainCommand
+from vtrain.cli.common import VtrainCommand, naming_option
 
 
 @click.command("serve", cls=VtrainCommand)
@@ -109,13 +109,22 @@ def command(
             replay=0,
         )
         limits = replace(LIMITS, least=clocks)
-    private = load_key(key)
+    with naming_option("--key", key):
+        private = load_key(key)
+    secret = ""
+    if token is not None:
+        with naming_option("--token", token):
+            secret = read_token(token)
 
     def ready(url: str) -> None:
         echo(f"{url} {public_key(private).hex()}")
 
     with ExitStack() as stack:
-        ledger = None if deposits is None else stack.enter_context(closing(Ledger(deposits)))
+        ledger = None
+        if deposits is not None:
+            with naming_option("--deposits", "db", "database"):
+                ledger = stack.enter_context(closing(Ledger(deposits)))
+        stack.enter_context(naming_option("--db", "db", "database"))
         serve(
             db,
             private,
@@ -124,7 +133,7 @@ def command(
             market=ledger or MemoryMarket(),
             ledger=ledger,
             free=free_bonds,
-            token="" if token is None else read_token(token),
+            token=secret,
             allow_private_webhooks=allow_private_webhooks,
             proxies=proxies,
             limits=limits,

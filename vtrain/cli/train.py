@@ -51,6 +51,12 @@ if TYPE_CHECKING:
     help="The SRS file of a task with KZG commitments, instead of the one that TASK names.",
 )
 @click.option("--no-data", is_flag=True, help="Leave the samples out of the run directory.")
+@click.option(
+    "--batch-hiding",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="What hides the batches that their owner signed: the file that `vtrain prove batches "
+    "--hiding` made.",
+)
 @engine_option
 @click.option(
     "--selfcheck-every",
@@ -68,6 +74,7 @@ def command(
     key: Path | None,
     srs: Path | None,
     no_data: bool,
+    batch_hiding: Path | None,
     engine: str,
     selfcheck_every: int | None,
     threads: int,
@@ -79,6 +86,7 @@ def command(
     RUN stays as it is where the engine asked for cannot be used.
     """
     from vtrain.attest.keys import public_key
+    from vtrain.commit.hiding import read_batch_secret
     from vtrain.prove.backend.kzg import CommitKey
     from vtrain.train.runner import train
     from vtrain.train.task import compile_task, load_task
@@ -95,6 +103,7 @@ def command(
             threads=threads,
             selfcheck_every=selfcheck_every or 0,
             keep_data=not no_data,
+            batch_secret=b"" if batch_hiding is None else read_batch_secret(batch_hiding),
             progress=progress,
         )
     pairs = {

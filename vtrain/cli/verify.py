@@ -72,6 +72,12 @@ if TYPE_CHECKING:
     help="The SRS file of a task with KZG commitments: compare those of the steps replayed.",
 )
 @click.option(
+    "--hiding",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Keys that the solver disclosed, of the commitments to compare.  [default: hiding.key, "
+    "where RUN has it]",
+)
+@click.option(
     "--mode",
     type=click.Choice(["replay", "proof"]),
     default="replay",
@@ -131,6 +137,7 @@ def command(
     task_id: bytes | None,
     data: Path | None,
     srs: Path | None,
+    hiding: Path | None,
     mode: str,
     engine: str,
     threads: int,
@@ -175,6 +182,7 @@ def command(
                 task_id=task_id,
                 data=data,
                 srs=srs,
+                hiding=hiding,
                 engine=engine,
                 threads=threads,
                 **proof,
@@ -197,6 +205,7 @@ def command(
                 data=data,
                 srs=srs,
                 open_key=CommitKey,
+                hiding=hiding,
                 engine=engine,
                 threads=threads,
                 progress=progress,
@@ -250,6 +259,7 @@ def _verify_proofs(
         solver=given["solver"],
         task_id=given["task_id"],
         data=given["data"],
+        hiding=given["hiding"],
         engine=given["engine"],
         threads=given["threads"],
     )

@@ -82,12 +82,14 @@ def write_all(handle: int, data: memoryview) -> None:
         data = data[os.write(handle, data) :]
 
 
-def write_atomic(path: Path, chunks: Iterable[Chunk], *, durable: bool = True) -> None:
+def write_atomic(
+    path: Path, chunks: Iterable[Chunk], *, durable: bool = True, secret: bool = False
+) -> None:
     """Replace ``path`` by the concatenated chunks, durably: all of them or, on failure, none.
 
     Without ``durable`` that holds of a process that dies, and not of a machine: for what is checked
-    when it is read, and can be had again.  StorageError names the path; a temporary file beside it
-    is removed as far as that goes.
+    when it is read, and can be had again.  A ``secret`` file is its owner's to read alone.
+    StorageError names the path; a temporary file beside it is removed as far as that goes.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     with storing(path):
@@ -95,7 +97,7 @@ def write_atomic(path: Path, chunks: Iterable[Chunk], *, durable: bool = True) -
             # What has the name is from an interrupted call, or a trap: a pipe, a link to elsewhere.
             temporary.unlink(missing_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-            handle = os.open(temporary, flags, 0o644)
+            handle = os.open(temporary, flags, 0o600 if secret else 0o644)
             try:
                 for chunk in chunks:
                     write_all(handle, _bytes_of(chunk))

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vtrain import _core
+from vtrain.commit.hiding import derive_elements, encode_elements
 from vtrain.commit.kzg_layout import batch_vectors, count_batch, count_state, state_vectors
 from vtrain.commit.log import frame, iterate_frames
 from vtrain.errors import EncodingError
@@ -33,7 +34,7 @@ from vtrain.wire.task import DataSpec
 
 Array = npt.NDArray[Any]
 
-KZG_HEADER: Final = b"vtrain kzg log\x00\x01"
+KZG_HEADER: Final = b"vtrain kzg log\x00\x02"
 """Magic (15 bytes) and version (1 byte)."""
 _MAX_RECORD: Final = 3 * MAX_COMMITMENTS * (COMMITMENT_LENGTH + 2) + 256
 _PRIME: Final = 21888242871839275222246405745257275088696311157297823662689037894645226208583
@@ -67,8 +68,11 @@ class Committer(Protocol):
         """Number of blinding factors."""
         ...
 
-    def commit_many(self, arrays: Iterable[Array], *, threads: int = 0) -> list[bytes]:
-        """Commitments (64 bytes) to vectors of integers, zeros after each."""
+    def commit_many(
+        self, arrays: Iterable[Array], hiding: Iterable[bytes], *, threads: int = 0
+    ) -> list[bytes]:
+        """Commitments (64 bytes) to vectors of integers, each followed by its ``hiding`` elements
+        (32 bytes each, little-endian), and zeros."""
         ...
 
 
@@ -165,19 +169,20 @@ class StepCommitter:
                 raise EncodingError(f"is {ours}, the task has {theirs}", where=name)
         self._proof, self._graph, self._key, self._threads = proof, graph, key, threads
 
-    def commit_state(self, state: Mapping[str, Array]) -> tuple[bytes, ...]:
-        """Commitments to a state, as in ``KzgRecord.before`` and ``after``."""
+    def commit_state(self, state: Mapping[str, Array], key: bytes) -> tuple[bytes, ...]:
+        """Commitments to a state that ``key`` hides, as in ``KzgRecord.before`` and ``after``."""
         proof = self._proof
-        return self._commit(state_vectors(proof.circuit, self._graph, state, proof.usable))
+        return self._commit(state_vectors(proof.circuit, self._graph, state, proof.usable), key)
 
-    def commit_batch(self, x: Array, y: Array) -> tuple[bytes, ...]:
-        """Commitments to a gathered batch, as in ``KzgRecord.batch``."""
+    def commit_batch(self, x: Array, y: Array, key: bytes) -> tuple[bytes, ...]:
+        """Commitments to a gathered batch that ``key`` hides, as in ``KzgRecord.batch``."""
         proof = self._proof
-        return self._commit(batch_vectors(proof.circuit, x, y, proof.usable))
+        return self._commit(batch_vectors(proof.circuit, x, y, proof.usable), key)
 
-    def _commit(self, vectors: list[Array]) -> tuple[bytes, ...]:
+    def _commit(self, vectors: list[Array], key: bytes) -> tuple[bytes, ...]:
         columns = (np.ascontiguousarray(vector) for vector in vectors)
-        return tuple(self._key.commit_many(columns, threads=self._threads))
+        hiding = (encode_elements(derive_elements(key, column)) for column in range(len(vectors)))
+        return tuple(self._key.commit_many(columns, hiding, threads=self._threads))
 
 
 def count_commitments(

@@ -19,7 +19,7 @@ from vtrain.attest.claims import sign_claim
 from vtrain.attest.keys import PrivateKey, public_key
 from vtrain.commit.state import compute_root_of_state
 from vtrain.engines.base import Session
-from vtrain.engines.registry import open_session
+from vtrain.engines.registry import open_session, resolve_engine
 from vtrain.errors import RunError
 from vtrain.graph.evaluate import apply_node
 from vtrain.graph.step import STEP_STATE
@@ -122,17 +122,20 @@ def train_falsely(
     """
     spec = task.spec
     kzg = KzgRecorder(spec, task.graph, task.samples, task.kzg) if spec.kzg else None
+    engine = resolve_engine(engine)
     session = open_session(engine, task.graph, task.samples)
     session.load_state(task.initial_state)
     with open_run(out, task) as run:
+        if kzg is not None:
+            kzg.keys.hiding = run.hiding
         for number in range(1, spec.steps + 1):
             logged = kzg if kzg is not None and kzg.is_due(number) else None
-            before = logged.commit_before(number, session) if logged else ()
+            before = logged.commit_before(number, session) if logged else None
             run.append(cheat(task, session) if number == step else session.step())
-            if logged:
+            if logged and before:
                 run.append_kzg(logged.make_record(number, before, session))
             if number % spec.checkpoint_every == 0 or number == spec.steps:
-                run.commit(session.read_state(), Tally("auto", number, {}))
+                run.commit(session.read_state(), Tally(engine, number, {}))
         kzg_root = run.kzg.root() if run.kzg else b""
         solver, log = public_key(key), run.log
         claim = Claim(run.run_id, solver, task.task_id, log.size, log.root(), kzg_root)

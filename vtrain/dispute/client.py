@@ -40,6 +40,7 @@ from vtrain.dispute.receipts import (
 from vtrain.dispute.service import require_client
 from vtrain.dispute.state import DisputedGraph, Game, Verdict, compute_game_id
 from vtrain.dispute.transcript import make, replay
+from vtrain.dispute.waits import REPLAY, Wait, find_wait
 from vtrain.errors import EncodingError, MoveRefusedError, SignatureError, VtrainError
 from vtrain.limits import LIMITS
 from vtrain.wire import structs
@@ -65,6 +66,8 @@ _PAGES: Final = 256
 """Pages of a transcript that one poll takes at most."""
 _PENDING: Final = 0.1
 """Seconds after which a provider that computes something is asked again whether it is there."""
+_QUIET: Final = 1.0
+"""Seconds without an event after which it is said what is waited for."""
 _RETRY: Final = 0.5
 """Seconds before a service that was away is asked again."""
 
@@ -422,14 +425,23 @@ def watch(
     patience: float = PATIENCE,
     clock: Callable[[], float] = time.monotonic,
     progress: Callable[[Game, str], None] = lambda game, what: None,
+    waiting: Callable[[Game, Wait], None] = lambda game, what: None,
 ) -> Verdict:
     """Follow a game to its verdict, also when the service is away for a time.
 
-    ServiceFaultError and StallError end it as they do :func:`play`.
+    ``progress`` and ``waiting`` are told what :func:`play` tells; ServiceFaultError and StallError
+    end it as they do that.
     """
-    patient = _Patience(follower, patience, clock)
+    patient, quiet = _Patience(follower, patience, clock), _Quiet(follower, waiting)
+    pause = 0.0
     while follower.verdict is None:
-        _poll(follower, wait, patient, progress)
+        if not _poll(follower, pause, patient, progress):
+            continue
+        if follower.more:
+            pause = 0.0
+            continue
+        idle = wait if follower.game.over else min(wait, _until_deadline(follower.game))
+        pause = quiet.note(pause, idle)
     return follower.verdict
 
 
@@ -463,6 +475,7 @@ def play(
     patience: float = PATIENCE,
     clock: Callable[[], float] = time.monotonic,
     progress: Callable[[Game, str], None] = lambda game, what: None,
+    waiting: Callable[[Game, Wait], None] = lambda game, what: None,
 ) -> Verdict:
     """Make every move that ``player`` owes, until there is a verdict.
 
@@ -473,10 +486,11 @@ def play(
     cannot be relied on; what it says unsigned does not, whatever error it names.  So does
     StallError, when for ``patience`` seconds, by ``clock``, signed time stands still, or nothing
     signed says that the game, which is over, has its verdict.  ``progress`` is told what goes
-    wrong; ``Follower`` tells of the events.
+    wrong, ``waiting`` what is waited for, once nothing has happened for a second; ``Follower``
+    tells of the events.
     """
     pause = 0.0
-    patient = _Patience(follower, patience, clock)
+    patient, quiet = _Patience(follower, patience, clock), _Quiet(follower, waiting)
     while True:
         if not _poll(follower, pause, patient, progress):
             continue
@@ -499,7 +513,10 @@ def play(
         idle = _RETRY if away else min(wait, _until_deadline(follower.game))
         if player.waits:  # whoever was refused is not refused ten times a second
             idle = min(idle, _RETRY if refused else _PENDING)
-        pause = 0.0 if sent else idle
+        if sent:
+            pause = 0.0
+            continue
+        pause = quiet.note(pause, idle, replays=player.waits)
 
 
 def _describe_refusal(
@@ -536,6 +553,26 @@ class _Patience:
         elif self._clock() - self._since > self._seconds:
             reason = "the game is over, and no verdict comes" if game.over else "time stands still"
             raise StallError(reason, where=f"game {game.id.hex()}")
+
+
+class _Quiet:
+    """Says what is waited for, once nothing has happened for a while."""
+
+    def __init__(self, follower: Follower, waiting: Callable[[Game, Wait], None]) -> None:
+        self._follower, self._waiting = follower, waiting
+        self._known, self._seconds = 0, 0.0
+
+    def note(self, waited: float, idle: float, *, replays: bool = False) -> float:
+        """After ``waited`` seconds: how many of the ``idle`` ones to wait before the next look."""
+        known = len(self._follower.events)
+        self._seconds = self._seconds + waited if known == self._known else 0.0
+        self._known = known
+        left = _QUIET - self._seconds
+        if left > _LEAST_WAIT:
+            return min(idle, left)
+        game = self._follower.game
+        self._waiting(game, REPLAY if replays else find_wait(game))
+        return idle
 
 
 def _until_deadline(game: Game) -> float:

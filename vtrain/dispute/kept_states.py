@@ -267,7 +267,8 @@ class KeptStates:
     def make_folder(self) -> Path:
         """The folder, made if it is not there yet; StorageError when it cannot be."""
         if self._folder is None:
-            with storing(Path(tempfile.gettempdir())):
+            # To ask for the place of temporary folders fails where there is none to write in.
+            with storing(Path("temporary folder")):
                 self._folder = Path(tempfile.mkdtemp(prefix="vtrain-kept-"))
             self._stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
         return self._folder

@@ -36,6 +36,7 @@ from vtrain.prove.runs import (
     SignedRun,
     StepDiffersError,
     StepSource,
+    StepValues,
     compute_parameters,
     expect,
     make_statement,
@@ -58,8 +59,9 @@ from vtrain.prove.tiles.prover import (
     require_two_draws,
     traces_path,
 )
-from vtrain.prove.verifier import commit_vector, verify
+from vtrain.prove.verifier import commit_given, verify
 from vtrain.train.layout import RunPaths
+from vtrain.train.signed import read_hiding_of
 from vtrain.wire.batches import SignedBatches
 from vtrain.wire.bundle import ProofBundle, decode_bundle, encode_bundle, find_difference
 from vtrain.wire.proof import KzgRecord
@@ -158,6 +160,8 @@ class ProofAudit:
     """Of tiles: the trace claim that the auditor held before ``seed`` existed."""
     task_id: bytes | None = None
     data: Path | None = None
+    hiding: Path | None = None
+    """Keys that the solver disclosed; by default its own file, where it is in the run."""
     engine: str = "auto"
     threads: int = 0
 
@@ -523,8 +527,10 @@ class _Examiner:
             )
         commitments = {} if record is None else expect(record)
         if not self._audit.private:
-            computed = self._compute(step, key)
+            values = self._find_values(step)
+            computed = commit_given(key, values.given, values.hiding)
             if record is not None:
+                _require_keys(record, values)
                 self._compare(record, commitments, computed)
             commitments = computed
         return verify(
@@ -556,8 +562,8 @@ class _Examiner:
             return None
         return records[step // proof.every - 1]
 
-    def _compute(self, step: int, key: CommitKey) -> dict[str, bytes]:
-        """The commitments, from tensors of our own."""
+    def _find_values(self, step: int) -> StepValues:
+        """What the commitments are of, from tensors of our own."""
         evidence = self._evidence
         if evidence.samples is None:
             raise NotProducedError(
@@ -567,13 +573,21 @@ class _Examiner:
             self._source = StepSource(
                 self._run,
                 self.setup.proof.usable,
+                read_hiding_of(self._run.paths, self._audit.hiding),
                 engine=self._audit.engine,
                 threads=self._audit.threads,
                 samples=evidence.samples,
                 checkpoints=evidence.checkpoints,
             )
-        values = self._source.values(step)
-        return {name: commit_vector(key, column) for name, column in values.given.items()}
+        return self._source.values(step)
+
+
+def _require_keys(record: KzgRecord, values: StepValues) -> None:
+    """NotProducedError unless the keys known are those that the log has: of others, commitments
+    that differ show nothing."""
+    for name, known in values.keys.items():
+        if known != getattr(record, f"{name}_key"):
+            raise NotProducedError(f"the key disclosed of {name} is not the one in the log")
 
 
 def _judge_size(asked: int | None, there: int, what: str) -> list[Check]:

@@ -13,12 +13,13 @@ from typing import Final
 
 from vtrain.attest.keys import PrivateKey, public_key, verify_signature
 from vtrain.commit.files import read_file, storing
-from vtrain.commit.kzg_log import Committer, StepCommitter
+from vtrain.commit.kzg_log import Committer
 from vtrain.errors import CircuitError, EncodingError, TaskError
 from vtrain.limits import LIMITS
 from vtrain.spec.domains import BATCHES, compute_domain_hash
 from vtrain.spec.samples import Samples
 from vtrain.train.data import gather_batch
+from vtrain.train.kzg import KzgRecorder
 from vtrain.wire import cbor
 from vtrain.wire.batches import (
     BatchOrder,
@@ -28,6 +29,7 @@ from vtrain.wire.batches import (
     encode_batches,
 )
 from vtrain.wire.graph import StepGraph
+from vtrain.wire.hiding import Hiding
 from vtrain.wire.task import TaskSpec
 
 _NO_KZG: Final = (
@@ -87,27 +89,27 @@ def sign_batches(
     samples: Samples,
     committer: Committer,
     key: PrivateKey,
+    secret: bytes,
     *,
     threads: int = 0,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> SignedBatches:
     """Commit to every batch of ``task`` that is logged, and sign as the owner of the samples.
 
-    EncodingError when ``committer`` is not of the task's SRS, k and blinding.
+    ``secret`` (32 bytes) hides the batches; the solver needs it to log the same commitments.  Each
+    solver has another: what proofs open of a column adds up over all that share it.  TaskError when
+    ``committer`` is not of the task's SRS, k and blinding.
     """
     order = make_order(task)
     proof = task.kzg
     if proof is None:
         raise TaskError(_NO_KZG, where="task.commitments")
-    by_step = StepCommitter(proof, graph, committer, threads)
+    by_step = KzgRecorder(task, graph, samples, committer, threads, Hiding(batches=secret))
     total = task.steps // proof.every
     commitments = []
     for index in range(total):
         progress("batches", index, total)
-        step = (index + 1) * proof.every
-        commitments.append(
-            by_step.commit_batch(*gather_batch(samples, task.seed, task.batch, step))
-        )
+        commitments.append(by_step.commit_batch((index + 1) * proof.every).commitments)
     unsigned = SignedBatches(order, tuple(commitments), public_key(key), b"")
     signature = key.sign(_digest(unsigned))
     return SignedBatches(order, unsigned.commitments, unsigned.owner, signature)

@@ -41,6 +41,7 @@ from sqlalchemy import (
     and_,
     extract,
     func,
+    insert,
     inspect,
     make_url,
     or_,
@@ -55,6 +56,7 @@ from vtrain.errors import EncodingError, MissingExtraError, StorageError, Vtrain
 from vtrain.limits import LIMITS
 from vtrain.prove.backend.ezkl import CallFailedError, TimeLimitError
 from vtrain.prove.backend.srs import Progress
+from vtrain.prove.openings import require_unopened
 from vtrain.prove.proof_files import (
     KINDS,
     Item,
@@ -64,6 +66,7 @@ from vtrain.prove.proof_files import (
     proof_path,
     write_proof_file,
 )
+from vtrain.wire.proof import COMMITMENT_LENGTH
 
 T = TypeVar("T")
 State = Literal["waiting", "taken", "done", "failed", "cancelled"]
@@ -107,6 +110,14 @@ jobs = Table(
 )
 """``most`` attempts are made; ``worker`` is the last that took the job, ``lease`` the random name
 of its lease, which runs out at ``due``; times are in milliseconds of Unix time."""
+
+openings = Table(
+    "proof_openings",
+    metadata,
+    Column("commitment", LargeBinary(COMMITMENT_LENGTH), primary_key=True),
+    Column("count", Integer, nullable=False),
+)
+"""How many proofs open the column behind each commitment, whatever became of them."""
 
 _VIEW: Final = [column for column in jobs.c if column.name != "result"]
 
@@ -223,10 +234,10 @@ class JobQueue:
                 "created": now,
                 "updated": now,
             }
-            insert = postgresql.insert if self._db.is_postgres else sqlite.insert
+            insert_new = postgresql.insert if self._db.is_postgres else sqlite.insert
             for page in _pages(encoded):
                 rows = [common | {"kind": kind, "statement": data} for kind, data in page]
-                connection.execute(insert(jobs).on_conflict_do_nothing(), rows)
+                connection.execute(insert_new(jobs).on_conflict_do_nothing(), rows)
                 found = connection.execute(
                     select(jobs.c.number, jobs.c.statement).where(
                         jobs.c.run_id == run_id, jobs.c.statement.in_([data for _, data in page])
@@ -313,6 +324,23 @@ class JobQueue:
                     yield view.statement, self._read_result(last)
             if len(views) < _PAGE:
                 return
+
+    def count_openings(self, commitments: Collection[bytes]) -> None:
+        """Count that a proof is about to open these columns (``vtrain.prove.openings``).
+
+        OpeningsError where one has been opened as often as it may: then nothing is counted.
+        """
+        with self._db.write() as connection:
+            self._db.lock(connection)
+            for commitment in sorted(set(commitments)):
+                is_it = openings.c.commitment == commitment
+                count = connection.execute(select(openings.c.count).where(is_it)).scalar()
+                require_unopened(commitment, count or 0)
+                if count is None:
+                    row = {"commitment": commitment, "count": 1}
+                    connection.execute(insert(openings).values(row))
+                else:
+                    connection.execute(update(openings).where(is_it).values(count=count + 1))
 
     # --- of workers
 

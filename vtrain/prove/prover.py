@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import MappingProxyType
 from typing import Any
 
 from vtrain.commit.files import storing
@@ -55,7 +54,8 @@ def prove(
     keys: Keys,
     *,
     given: Mapping[str, Ints],
-    hiding: Mapping[str, Sequence[int]] = MappingProxyType({}),
+    hiding: Mapping[str, Sequence[int]],
+    count: Callable[[], None],
     parameters: Mapping[str, Ints],
     srs: Path,
     commit_key: CommitKey,
@@ -68,7 +68,8 @@ def prove(
 ) -> Proof:
     """Prove that the circuit's conditions hold of the ``given`` vectors and ``parameters``.
 
-    ``hiding`` are the elements behind the values of given vectors by name, zeros where it has none.
+    ``hiding`` are the elements behind the values of given vectors by name, zeros where it has none;
+    ``count`` counts that the vectors are opened, or refuses it, before anything is.
     ``keys`` have a proving key, ``srs`` is the file that they were made with; the proof answers for
     the claim of the digest ``claim`` alone.  CircuitError names
     the conditions that do not hold, or what does not belong together; ProverError when ezkl fails,
@@ -93,6 +94,7 @@ def prove(
         names = ", ".join(dict.fromkeys(broken))
         raise CircuitError(f"the conditions do not hold: {names[:_MOST_NAMES]}")
     progress("prove", 2, total)
+    count()
     text = encode_witness(
         [columns[name] for name in circuit.inputs],
         circuit.compute_answers().values(),  # all conditions hold, so these are the outputs

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vtrain.attest.claims import compute_claim_digest
+from vtrain.commit.hiding import KeyFinder, derive_elements, identify_key
 from vtrain.commit.kzg_layout import batch_vectors, state_vectors
 from vtrain.engines.base import Session
 from vtrain.engines.registry import open_session
@@ -31,11 +32,13 @@ from vtrain.prove.backend.settings import BLINDING, PinnedCircuit, pin
 from vtrain.prove.backend.srs import CEREMONY, Progress, identify_srs
 from vtrain.prove.circuit.circuit import Circuit
 from vtrain.prove.circuit.values import Ints
+from vtrain.prove.openings import Openings
 from vtrain.prove.probe import draw_locally, probe_step_circuit
 from vtrain.prove.proof_files import Item
 from vtrain.prove.prover import prove
 from vtrain.prove.steps.builder import AFTER, BATCH, BEFORE, LOSS, RATE
 from vtrain.prove.steps.circuits import STEP_CIRCUITS, build_step_circuit
+from vtrain.prove.verifier import commit_given
 from vtrain.spec.commitment import compute_task_id
 from vtrain.spec.samples import Samples
 from vtrain.train import signed
@@ -44,6 +47,7 @@ from vtrain.train.layout import RunPaths
 from vtrain.wire.bundle import ProofBundle, Statement, encode_bundle
 from vtrain.wire.claim import SignedClaim
 from vtrain.wire.graph import StepGraph
+from vtrain.wire.hiding import Hiding
 from vtrain.wire.proof import KzgRecord, ProofSpec
 from vtrain.wire.record import StepRecord, decode_record
 from vtrain.wire.task import TaskSpec
@@ -84,11 +88,14 @@ def read_run(run: Path) -> SignedRun:
 
 @dataclass(frozen=True)
 class StepValues:
-    """What a proof of one step speaks of: columns by name, and what the verifier knows."""
+    """What a proof of one step speaks of: columns by name, what hides each, and what the verifier
+    knows.  ``keys`` are the ids of the keys behind ``before``, ``batch`` and ``after``."""
 
     step: int
     given: Mapping[str, Array]
+    hiding: Mapping[str, Sequence[int]]
     parameters: Mapping[str, Ints]
+    keys: Mapping[str, bytes]
 
 
 def compute_parameters(graph: StepGraph, record: StepRecord) -> dict[str, Ints]:
@@ -132,6 +139,7 @@ class StepSource:
         self,
         run: SignedRun,
         usable: int,
+        hiding: Hiding,
         *,
         data: Path | None = None,
         engine: str = "auto",
@@ -139,9 +147,11 @@ class StepSource:
         samples: Samples | None = None,
         checkpoints: Collection[int] | None = None,
     ) -> None:
-        """``data`` is the sample table of a run without it, or else ``samples`` are the samples
-        themselves; ``checkpoints`` are those to begin from, all that are there unless given."""
+        """``hiding`` is what is known of the run's secrets.  ``data`` is the sample table of a run
+        without it, or else ``samples`` are the samples themselves; ``checkpoints`` are those to
+        begin from, all that are there unless given."""
         self._run, self._usable, self._checkpoints = run, usable, checkpoints
+        self._keys = KeyFinder(run.graph, None if run.task.kzg is None else hiding, threads)
         self._samples = _read_samples(run, data) if samples is None else samples
         self._session: Session = open_session(engine, run.graph, self._samples, threads=threads)
         self._standing: int | None = None
@@ -203,13 +213,45 @@ class StepSource:
             BATCH: batch_vectors("step", x, y, self._usable),
             AFTER: state_vectors("step", run.graph, after, self._usable),
         }
-        parameters = compute_parameters(run.graph, run.records[step - 1])
-        return StepValues(step, name_columns(columns), parameters)
+        keys = self._find_keys(step, before, (x, y), after)
+        hiding = {
+            name: [derive_elements(keys[name], column) for column in range(len(vectors))]
+            for name, vectors in columns.items()
+        }
+        return StepValues(
+            step,
+            name_columns(columns),
+            name_columns(hiding),
+            compute_parameters(run.graph, run.records[step - 1]),
+            {name: identify_key(key) for name, key in keys.items()},
+        )
 
-    def outputs(self, step: int) -> dict[int, Array]:
-        """The outputs of all nodes of ``step`` (from 1), by the nodes' index.
+    def _find_keys(
+        self, step: int, before: State, batch: tuple[Array, Array], after: State
+    ) -> dict[str, bytes]:
+        """The keys of the state before ``step`` (from 1), of its batch and of the state after it.
 
-        StepDiffersError where they are not those of the step logged.
+        NotProducedError where one is not known.
+        """
+        found = {
+            BEFORE: self._keys.of_state(step - 1, before),
+            BATCH: self._keys.of_batch(step, *batch),
+            AFTER: self._keys.of_state(step, after),
+        }
+        known = {name: key for name, key in found.items() if key is not None}
+        for name in found.keys() - known.keys():
+            raise NotProducedError(
+                "the key behind its commitments is not known: the solver has it in hiding.key",
+                where=f"step {step}: {name}",
+            )
+        return known
+
+    def outputs(self, step: int) -> tuple[dict[int, Array], dict[str, bytes]]:
+        """The outputs of all nodes of ``step`` (from 1), by the nodes' index, and the keys of the
+        state before it, of its batch and of the state after it.
+
+        StepDiffersError where they are not those of the step logged; NotProducedError for a key
+        that is not known.
         """
         run = self._run
         if not 1 <= step <= len(run.records):
@@ -217,11 +259,11 @@ class StepSource:
                 f"is none of this run, which has the steps 1 to {len(run.records)}",
                 where=f"step {step}",
             )
-        self.state(step - 1)
+        before = self.state(step - 1)
         nodes = [index for index, node in enumerate(run.graph.nodes) if node.outputs]
         outputs = dict(zip(nodes, self._session.evaluate_all(nodes), strict=True))
-        self._redo(step)
-        return outputs
+        batch = gather_batch(self._samples, run.task.seed, run.task.batch, step)
+        return outputs, self._find_keys(step, before, batch, self.state(step))
 
 
 def _read_samples(run: SignedRun, data: Path | None) -> Samples:
@@ -427,19 +469,26 @@ class StepProver:
         require_fits(estimate(circuit, setup.proof.k), setup.memory)
         threads = setup.limits.threads
         self._source = StepSource(
-            self._run, setup.proof.usable, data=data, engine=engine, threads=threads
+            self._run,
+            setup.proof.usable,
+            signed.read_hiding_of(run.paths, None),
+            data=data,
+            engine=engine,
+            threads=threads,
         )
 
     def prove(
         self,
         item: Item,
+        openings: Openings,
         progress: Progress = _quiet,
         cancelled: threading.Event | None = None,
     ) -> bytes:
-        """The encoded proof bundle of one whole step.
+        """The encoded proof bundle of one whole step; ``openings`` counts what it opens.
 
         CircuitError when no circuit holds of it, which an honest step of a supported model never
-        meets, or when the log has other commitments; ProverError.
+        meets, or when the log has other commitments; OpeningsError when what hides the step is used
+        up; ProverError.
         """
         if item.kind != "step":
             raise CircuitError("is no whole step", where=f"statement {item.index}")
@@ -447,11 +496,15 @@ class StepProver:
         values = self._source.values(step)
         ready = self._choose(values, progress, cancelled)
         statement = make_statement(self._run, self._setup, ready, step)
+        threads = self._setup.limits.threads
+        logged = commit_given(self._key, values.given, values.hiding, threads=threads).values()
         proof = prove(
             ready.circuit,
             ready.pinned,
             ready.keys,
             given=values.given,
+            hiding=values.hiding,
+            count=lambda: openings(logged),
             parameters=values.parameters,
             srs=self._setup.srs,
             commit_key=self._key,

@@ -20,6 +20,7 @@ from typing import Final, Literal
 import numpy as np
 from blake3 import blake3
 
+from vtrain.commit.hiding import encode_elements
 from vtrain.errors import CircuitError
 from vtrain.prove.backend.ezkl import Limits, Proof, Verification, require_extra, verify_proof
 from vtrain.prove.backend.keys import Keys
@@ -41,20 +42,26 @@ and from what it knows of the statement.  That the conditions are sound with suc
 the circuit to say."""
 
 
-def commit_vector(commit_key: CommitKey, values: Ints, *, threads: int = 0) -> bytes:
-    """The commitment to integers of any size, as elements of the field."""
+def commit_vector(
+    commit_key: CommitKey, values: Ints, hiding: Sequence[int] = (), *, threads: int = 0
+) -> bytes:
+    """The commitment to integers of any size, as elements of the field, and to those that hide
+    them in the rows behind."""
+    behind = encode_elements(hiding)
     try:
         narrow = np.asarray(values).reshape(-1).astype(np.int64)
     except OverflowError:
-        scalars = (int(value) % SCALAR_FIELD for value in np.reshape(values, -1))
-        return commit_key.commit_scalars(
-            b"".join(value.to_bytes(32, "little") for value in scalars), threads=threads
-        )
-    for kind in (np.int8, np.int16, np.int32):
-        limits = np.iinfo(kind)
-        if narrow.size and limits.min <= narrow.min() and narrow.max() <= limits.max:
-            return commit_key.commit(narrow.astype(kind), threads=threads)
-    return commit_key.commit(narrow, threads=threads)
+        scalars = encode_elements(int(value) for value in np.reshape(values, -1))
+        return commit_key.commit_scalars(scalars + behind, threads=threads)
+    fitting = (
+        kind
+        for kind in (np.int8, np.int16, np.int32)
+        if narrow.size and np.iinfo(kind).min <= narrow.min() and narrow.max() <= np.iinfo(kind).max
+    )
+    # Narrow ones take a fraction of the time.
+    narrow = narrow.astype(next(fitting, np.int64))
+    (commitment,) = commit_key.commit_many([narrow], [behind], threads=threads)
+    return commitment
 
 
 def derive_challenge(
@@ -119,19 +126,6 @@ def draw_challenge(
     return found
 
 
-def commit_hidden(
-    commit_key: CommitKey, values: Ints, hiding: Sequence[int], *, threads: int = 0
-) -> bytes:
-    """The commitment to integers of any size and to the elements of the field behind them."""
-    narrow = commit_vector(commit_key, values, threads=threads)
-    if not any(hiding):
-        return narrow
-    # Apart, as whoever commits to wide integers takes several times as long for narrow ones.
-    behind = b"".join((int(item) % SCALAR_FIELD).to_bytes(32, "little") for item in hiding)
-    hidden = commit_key.commit_scalars(bytes(32 * np.size(values)) + behind, threads=threads)
-    return commit_key.combine([(1, narrow), (1, hidden)])
-
-
 def commit_columns(
     circuit: Circuit, commit_key: CommitKey, columns: Mapping[str, Ints], *, threads: int = 0
 ) -> dict[str, bytes]:
@@ -139,8 +133,22 @@ def commit_columns(
     found = {}
     for name, column in columns.items():
         values, hiding = np.split(column, [circuit.length(name)])
-        found[name] = commit_hidden(commit_key, values, hiding.tolist(), threads=threads)
+        found[name] = commit_vector(commit_key, values, hiding.tolist(), threads=threads)
     return found
+
+
+def commit_given(
+    commit_key: CommitKey,
+    given: Mapping[str, Ints],
+    hiding: Mapping[str, Sequence[int]],
+    *,
+    threads: int = 0,
+) -> dict[str, bytes]:
+    """The commitments to given vectors, each with what hides it."""
+    return {
+        name: commit_vector(commit_key, values, hiding.get(name, ()), threads=threads)
+        for name, values in given.items()
+    }
 
 
 def commit_answers(

@@ -12,7 +12,7 @@ from blake3 import blake3
 
 STATE_TREE: Final = "vtrain 2026 state tree v1"
 RUN_LOG: Final = "vtrain 2026 run log v1"
-KZG_LOG: Final = "vtrain 2026 kzg log v1"
+KZG_LOG: Final = "vtrain 2026 kzg log v2"
 GRAPH: Final = "vtrain 2026 graph v1"
 SAMPLES: Final = "vtrain 2026 samples v1"
 TRACE: Final = "vtrain 2026 trace v1"
@@ -32,7 +32,11 @@ SRS_TAU: Final = "vtrain 2026 srs tau v1"
 CIRCUIT: Final = "vtrain 2026 circuit v1"
 PROOF_CHALLENGE: Final = "vtrain 2026 proof challenge v2"
 TRACE_CLAIM: Final = "vtrain 2026 trace claim v1"
-BATCHES: Final = "vtrain 2026 batch commitments v1"
+BATCHES: Final = "vtrain 2026 batch commitments v2"
+HIDING_KEY: Final = "vtrain 2026 hiding key v1"
+HIDING: Final = "vtrain 2026 hiding v1"
+HIDING_ID: Final = "vtrain 2026 hiding key id v1"
+HIDING_OWN: Final = "vtrain 2026 hiding own v1"
 
 TREE_DOMAINS: Final = (STATE_TREE, RUN_LOG, GRAPH, SAMPLES, TRACE, TERMS, KZG_LOG, TILES)
 DIGEST_DOMAINS: Final = (
@@ -50,6 +54,10 @@ DIGEST_DOMAINS: Final = (
     PROOF_CHALLENGE,
     TRACE_CLAIM,
     BATCHES,
+    HIDING_KEY,
+    HIDING,
+    HIDING_ID,
+    HIDING_OWN,
 )
 
 

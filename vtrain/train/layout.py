@@ -63,6 +63,11 @@ class RunPaths:
         return self.root / "kzg.bin"
 
     @property
+    def hiding(self) -> Path:
+        """The solver's secrets behind the KZG commitments; no part of what it publishes."""
+        return self.root / "hiding.key"
+
+    @property
     def checkpoints(self) -> Path:
         """Folder of the checkpoints."""
         return self.root / "checkpoints"

@@ -20,7 +20,7 @@ from vtrain.threads import check_threads
 from vtrain.train.background import CheckpointWriter
 from vtrain.train.data import compute_samples_root
 from vtrain.train.deliver import compute_mean_loss
-from vtrain.train.kzg import KzgRecorder
+from vtrain.train.kzg import Committed, KzgRecorder
 from vtrain.train.store import RunDirectory, Tally, is_done, open_run
 from vtrain.wire.claim import Claim
 from vtrain.wire.graph import StepGraph
@@ -84,6 +84,7 @@ def train(
     threads: int = 0,
     selfcheck_every: int = 0,
     keep_data: bool = True,
+    batch_secret: bytes = b"",
     progress: Progress | None = None,
 ) -> RunSummary:
     """Train ``task`` into the run directory ``out``, or go on with the run that is there.
@@ -96,7 +97,8 @@ def train(
     again after so many steps.  The engine is opened before anything in ``out`` changes: where it is
     not to be had, the folder and its claim stay as they are.
 
-    A task that logs KZG commitments needs ``task.kzg``, which ``compile_task`` opened.
+    A task that logs KZG commitments needs ``task.kzg``, which ``compile_task`` opened;
+    ``batch_secret`` (32 bytes) is that of the batches' owner, who signed commitments to them.
 
     RunError: ``out`` is in use, has another task, or is further than ``steps``, ``threads`` are
     more than ``vtrain.limits.most_threads``, or ``selfcheck_every`` has no meaning for ``engine``;
@@ -121,7 +123,7 @@ def train(
         )
 
     opened, ran = None if is_done(out, task, target) else open_engine(), ""
-    with open_run(out, task, keep_data=keep_data) as run:
+    with open_run(out, task, keep_data=keep_data, batch_secret=batch_secret) as run:
         begun = run.log.size
         if begun > target:
             raise RunError(
@@ -139,6 +141,8 @@ def train(
         if begun < target:
             ran, session = open_engine() if opened is None else opened
             run.remove_claim()
+            if kzg is not None:
+                kzg.keys.hiding = run.hiding
             with CheckpointWriter(run) as writer:
                 _advance(task, run, writer, target, session, ran, counts, kzg, progress)
         elif run.manifest is not None and run.manifest.steps != begun:
@@ -194,7 +198,8 @@ def _make_recorder(task: CompiledTask, threads: int) -> KzgRecorder | None:
     if proof is None:
         return None
     recorder = KzgRecorder(task.spec, task.graph, task.samples, task.kzg, threads)
-    if recorder.commit_state(0, task.initial_state) != proof.initial:
+    found = recorder.commit_state(0, task.initial_state)
+    if found != Committed(proof.initial, proof.initial_key):
         raise TaskError(
             "are not the commitments to the initial state: compile the task again with its SRS",
             where="proof.initial",
@@ -276,7 +281,8 @@ def _advance(
     counted, reported = run.log.size, Counter[str]()
     first, started = run.log.size, time.perf_counter()
     if kzg is not None and run.kzg is not None and run.kzg.last is not None:
-        kzg.remember(run.kzg.last.step, run.kzg.last.after)
+        last = run.kzg.last
+        kzg.remember(last.step, Committed(last.after, last.after_key))
     for step in range(first + 1, target + 1):
         if kzg is not None and kzg.is_due(step):
             before = kzg.commit_before(step, session)

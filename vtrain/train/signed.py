@@ -17,6 +17,7 @@ from vtrain import _core
 from vtrain.attest.claims import verify_claim
 from vtrain.commit.checkpoint import compute_checkpoint_size, read_checkpoint
 from vtrain.commit.files import open_file, read_file, storing
+from vtrain.commit.hiding import read_hiding
 from vtrain.commit.kzg_log import iterate_kzg_frames
 from vtrain.commit.log import iterate_frames
 from vtrain.commit.openings import compute_root
@@ -30,6 +31,7 @@ from vtrain.spec.domains import KZG_LOG, RUN_LOG
 from vtrain.train.layout import RunPaths
 from vtrain.wire.claim import Claim, SignedClaim, decode_signed_claim, encode_signed_claim
 from vtrain.wire.graph import StepGraph, decode_graph
+from vtrain.wire.hiding import Hiding
 from vtrain.wire.proof import KzgRecord, decode_kzg_record
 from vtrain.wire.record import decode_record
 from vtrain.wire.task import TaskSpec, decode_task, encode_task
@@ -147,6 +149,14 @@ def goes_on(
         return False
     found = kzg_leaves()
     return (b"" if found is None else compute_root(KZG_LOG, found)) == kept.kzg_root
+
+
+def read_hiding_of(paths: RunPaths, given: Path | None) -> Hiding:
+    """What is known of the keys behind a run's KZG commitments: from the file ``given``, else the
+    solver's own where it lies in the run; NotProducedError, EncodingError."""
+    if given is not None:
+        return read_hiding(given)
+    return read_hiding(paths.hiding, paths.root) if os.path.lexists(paths.hiding) else Hiding()
 
 
 def read_kzg_record(paths: RunPaths, task: TaskSpec, claim: Claim, step: int) -> KzgRecord:

@@ -45,6 +45,7 @@ from vtrain.commit.files import (
     write_all,
     write_atomic,
 )
+from vtrain.commit.hiding import draw_hiding, read_hiding
 from vtrain.commit.kzg_log import (
     KZG_HEADER,
     KzgLog,
@@ -66,8 +67,10 @@ from vtrain.spec.commitment import compute_task_id
 from vtrain.train.layout import Manifest, RunPaths, encode_manifest, read_manifest
 from vtrain.train.lock import hold_lock
 from vtrain.train.signed import goes_on, read_claim_file
+from vtrain.wire import structs
 from vtrain.wire.claim import Claim, SignedClaim, encode_signed_claim
 from vtrain.wire.graph import encode_graph
+from vtrain.wire.hiding import Hiding
 from vtrain.wire.proof import KzgRecord, encode_kzg_record
 from vtrain.wire.record import StepRecord, encode_record
 from vtrain.wire.task import decode_task, encode_task
@@ -138,11 +141,13 @@ class RunDirectory:
     """A run directory, locked and brought to its newest good checkpoint.
 
     ``log`` holds the records up to there, ``kzg`` those of the KZG log (None where the task has
-    none) and ``state`` the tensors; :meth:`append` and :meth:`commit` go on from there.  Made by
-    :func:`open_run`.
+    none), ``state`` the tensors and ``hiding`` the secrets behind the KZG log; :meth:`append` and
+    :meth:`commit` go on from there.  Made by :func:`open_run`.
     """
 
-    def __init__(self, paths: RunPaths, task: CompiledTask, *, keep_data: bool) -> None:
+    def __init__(
+        self, paths: RunPaths, task: CompiledTask, *, keep_data: bool, batch_secret: bytes = b""
+    ) -> None:
         self.paths = paths
         self._task = task
         self._files: dict[str, FileEntry] = {}
@@ -159,6 +164,7 @@ class RunDirectory:
         self._manifest = read_manifest(paths) if paths.manifest.exists() else None
         self.run_id = self._recall_run_id()
         self.log, self.kzg, self.state = self._recover()
+        self.hiding = Hiding() if self.kzg is None else self._keep_secrets(batch_secret)
         self._settle_checkpoints()
         self._logs = self._open_logs()
 
@@ -334,6 +340,28 @@ class RunDirectory:
                 return RunLog(records[:step]), self._keep_kzg(kzg, step), state
         return RunLog(), self._keep_kzg(kzg, 0), self._task.initial_state
 
+    def _keep_secrets(self, batch_secret: bytes) -> Hiding:
+        """The secrets that the run has, or new ones where nothing is hidden by any yet."""
+        path = self.paths.hiding
+        if os.path.lexists(path):
+            found = read_hiding(path, self.paths.root)
+            if not found.states or batch_secret not in (b"", found.batches):
+                raise RunError(
+                    "has other secrets than the run goes on with: put back the file that the run "
+                    "began with, or train into another folder",
+                    where=str(path),
+                )
+            return found
+        if self.kzg is not None and self.kzg.records:
+            raise RunError(
+                "is missing, and the run's commitments are hidden by it: put it back, or train "
+                "into another folder",
+                where=str(path),
+            )
+        made = draw_hiding(batch_secret)
+        write_atomic(path, [structs.encode(made)], secret=True)
+        return made
+
     def _keep_kzg(self, records: tuple[KzgRecord, ...], step: int) -> KzgLog | None:
         proof = self._task.spec.kzg
         return None if proof is None else KzgLog(proof.every, records[: step // proof.every])
@@ -421,7 +449,7 @@ class RunDirectory:
 
 def _refuse_foreign(paths: RunPaths) -> None:
     """RunError for a folder that has files but no run; nothing is put there, not even a lock."""
-    known = {paths.lock.name, f".{paths.task.name}.tmp"}
+    known = {paths.lock.name, paths.hiding.name, f".{paths.task.name}.tmp"}
     foreign = sorted(path.name for path in paths.root.iterdir() if path.name not in known)
     if foreign and not paths.task.exists():
         raise RunError(f"holds {foreign[0]!r} but no run: name a new folder", where=str(paths.root))
@@ -468,11 +496,15 @@ def is_done(root: Path, task: CompiledTask, steps: int) -> bool:
 
 
 @contextmanager
-def open_run(root: Path, task: CompiledTask, *, keep_data: bool = True) -> Iterator[RunDirectory]:
+def open_run(
+    root: Path, task: CompiledTask, *, keep_data: bool = True, batch_secret: bytes = b""
+) -> Iterator[RunDirectory]:
     """Begin a run of ``task`` in ``root``, or go on with the one there; locked until the end.
 
-    ``keep_data`` False leaves the samples out of a new run.  RunError when another process holds
-    the folder, when it has a run of another task, or files that are no run; StorageError when the
+    ``keep_data`` False leaves the samples out of a new run.  ``batch_secret`` is that of the
+    batches' owner, behind the KZG commitments to batches.  RunError when another process holds
+    the folder, when it has a run of another task or with other secrets, or files that are no run;
+    StorageError when the
     system refuses to read or write; EncodingError for a manifest or a log that was altered.
     """
     paths = RunPaths(root)
@@ -482,7 +514,7 @@ def open_run(root: Path, task: CompiledTask, *, keep_data: bool = True) -> Itera
         _refuse_foreign(paths)
     with hold_lock(paths.lock):
         with storing(root):
-            run = RunDirectory(paths, task, keep_data=keep_data)
+            run = RunDirectory(paths, task, keep_data=keep_data, batch_secret=batch_secret)
         try:
             yield run
         finally:

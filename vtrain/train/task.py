@@ -22,6 +22,7 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
 from vtrain.commit.files import read_file, read_text
+from vtrain.commit.hiding import derive_initial_key, identify_key
 from vtrain.commit.kzg_log import Committer, OpenKey, StepCommitter, count_commitments
 from vtrain.commit.state import compute_root_of_state
 from vtrain.errors import EncodingError, TaskError, VtrainError, VtrainWarning
@@ -65,6 +66,7 @@ from vtrain.wire.graph import Ref, StepGraph
 from vtrain.wire.proof import (
     CIRCUIT_NAMES,
     CIRCUITS,
+    HASHES,
     LEAST_STEP_K,
     MAX_BLINDING,
     MAX_COMMITMENTS,
@@ -109,6 +111,7 @@ class ProofTable:
     k: int
     blinding: int
     every: int
+    hash: str
     circuits: Mapping[str, CircuitPin]
 
 
@@ -326,7 +329,8 @@ def _parse_commitments(table: _Table) -> tuple[str, ...]:
 
 
 def _parse_proof(top: _Table, base: Path, srs: Path | None) -> ProofTable:
-    table = top.table("proof", "circuit", "srs", "sha256", "k", "blinding", "every", "circuits")
+    known = ("circuit", "srs", "sha256", "k", "blinding", "every", "hash", "circuits")
+    table = top.table("proof", *known)
     circuit = table.choice("circuit", CIRCUITS)
     pins = table.mapping("circuits") if table.has("circuits") else {}
     # Else a misspelt pin is signed, and no proof fits the task.
@@ -352,6 +356,7 @@ def _parse_proof(top: _Table, base: Path, srs: Path | None) -> ProofTable:
         k=k,
         blinding=table.integer("blinding", 0, MAX_BLINDING, DEFAULT_BLINDING),
         every=table.integer("every", 1, 2**40, 1),
+        hash=table.choice("hash", HASHES, HASHES[0]),
         circuits=circuits,
     )
 
@@ -569,8 +574,7 @@ def compile_task(file: TaskFile, open_key: OpenKey | None = None) -> CompiledTas
         proof=None if file.proof is None or key is None else _pin_proof(file.proof, key),
     )
     if spec.kzg is not None and key is not None:
-        initial = _commit_initial(spec.kzg, spec, graph, state, key)
-        spec = replace(spec, proof=replace(spec.kzg, initial=initial))
+        spec = replace(spec, proof=_commit_initial(spec.kzg, spec, graph, state, key))
     return CompiledTask(spec, graph, parts.samples, state, parts.model_bytes, file.name, key)
 
 
@@ -603,6 +607,7 @@ def _pin_proof(table: ProofTable, key: Committer) -> ProofSpec:
         every=table.every,
         initial=(),
         circuits=table.circuits,
+        hash=table.hash,
     )
     try:
         check_proof(proof)
@@ -617,8 +622,10 @@ def _commit_initial(
     graph: StepGraph,
     state: Mapping[str, npt.NDArray[Any]],
     key: Committer,
-) -> tuple[bytes, ...]:
+) -> ProofSpec:
     count = max(count_commitments(proof, graph, spec.data, spec.batch))
     if count > MAX_COMMITMENTS:
         raise TaskError(f"makes {count} columns, more than {MAX_COMMITMENTS}", where="proof.k")
-    return StepCommitter(proof, graph, key).commit_state(state)
+    hiding = derive_initial_key(graph, state)
+    initial = StepCommitter(proof, graph, key).commit_state(state, hiding)
+    return replace(proof, initial=initial, initial_key=identify_key(hiding))

@@ -32,13 +32,17 @@ LEAST_STEP_K: Final = 17
 less, but nothing can be proven of it."""
 COMMITMENT_LENGTH: Final = 64
 """Bytes of a KZG commitment: x and y of a point of BN254's first group, big-endian."""
+HIDING: Final = 64
+"""Secret field elements behind the values of a column: its commitment and up to 63 openings by
+proofs are together uniform, whatever the values are."""
+KEY_LENGTH: Final = 32
+"""Bytes of a key of hiding elements (``vtrain.commit.hiding``), and of its id."""
+HASHES: Final = ("blake3", "keccak256")
+"""What a proof's challenge may be drawn by."""
 MAX_COMMITMENTS: Final = 1 << 13
 """Commitments to one state or batch."""
 MAX_K: Final = 28
 MAX_BLINDING: Final = 1 << 10
-HIDING: Final = 64
-"""Elements of the field behind the values of a column that hide them: one more than the evaluations
-that proofs may tell of it."""
 TILE: Final = 128
 """Rows and columns of a block of a matrix in the layout ``tiles``."""
 
@@ -62,7 +66,8 @@ class ProofSpec:
     that the commitments are made with, in columns of 2^``k`` rows, of which ``blinding`` + 1 hold
     no values (``blinding`` is the number of blinding factors of halo2).  Every ``every`` steps the
     solver logs a :class:`KzgRecord`; ``initial`` are the commitments to the initial state, none
-    where nothing is logged.  ``circuits`` are the circuits that proofs may be of, by name.
+    where nothing is logged, and ``initial_key`` is the id of the key that hides it.  ``circuits``
+    are the circuits that proofs may be of, by name, and ``hash`` draws their challenges.
     """
 
     circuit: str
@@ -72,11 +77,13 @@ class ProofSpec:
     every: int
     initial: tuple[bytes, ...]
     circuits: Mapping[str, CircuitPin]
+    initial_key: bytes = bytes(KEY_LENGTH)
+    hash: str = HASHES[0]
 
     @property
     def usable(self) -> int:
-        """How many values are put into one column: ``HIDING`` and two fewer than there are rows for
-        values, since ezkl's circuits give a fuller tensor a second column
+        """How many values are put into one column: what hides them and two rows more stay free,
+        since ezkl's circuits give a fuller tensor a second column
         (``vtrain.prove.backend.kzg``)."""
         return (1 << self.k) - self.blinding - 3 - HIDING
 
@@ -87,13 +94,17 @@ class KzgRecord:
 
     ``step`` counts the steps done after it, as in ``StepRecord``.  ``before``, ``batch`` and
     ``after`` are the commitments (64 bytes each) to the columns of the state before the step, of
-    the gathered batch, and of the state after it.
+    the gathered batch, and of the state after it; ``before_key``, ``batch_key`` and ``after_key``
+    are the ids (32 bytes each) of the keys that hide them.
     """
 
     step: int
     before: tuple[bytes, ...]
     batch: tuple[bytes, ...]
     after: tuple[bytes, ...]
+    before_key: bytes
+    batch_key: bytes
+    after_key: bytes
 
 
 def encode_kzg_record(record: KzgRecord) -> bytes:
@@ -101,8 +112,11 @@ def encode_kzg_record(record: KzgRecord) -> bytes:
     return cbor.encode(
         {
             "after": list(record.after),
+            "after_key": record.after_key,
             "batch": list(record.batch),
+            "batch_key": record.batch_key,
             "before": list(record.before),
+            "before_key": record.before_key,
             "step": record.step,
         }
     )
@@ -119,6 +133,9 @@ def decode_kzg_record(data: bytes) -> KzgRecord:
         before=_take_commitments(fields, "before"),
         batch=_take_commitments(fields, "batch"),
         after=_take_commitments(fields, "after"),
+        before_key=fields.bytes("before_key", KEY_LENGTH),
+        batch_key=fields.bytes("batch_key", KEY_LENGTH),
+        after_key=fields.bytes("after_key", KEY_LENGTH),
     )
     fields.done()
     return record
@@ -134,7 +151,9 @@ def proof_to_map(proof: ProofSpec) -> dict[str, cbor.Value]:
         "circuit": proof.circuit,
         "circuits": circuits,
         "every": proof.every,
+        "hash": proof.hash,
         "initial": list(proof.initial),
+        "initial_key": proof.initial_key,
         "k": proof.k,
         "srs": proof.srs,
     }
@@ -150,6 +169,8 @@ def proof_from_fields(fields: Fields) -> ProofSpec:
         every=fields.int("every", 1, 2**40),
         initial=_take_commitments(fields, "initial"),
         circuits=_take_pins(fields.map("circuits")),
+        initial_key=fields.bytes("initial_key", KEY_LENGTH),
+        hash=fields.choice("hash", HASHES),
     )
     fields.done()
     check_proof(proof)

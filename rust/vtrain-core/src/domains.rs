@@ -55,16 +55,24 @@ pub enum Domain {
     TraceClaim,
     /// Digest of the commitments to a task's batches, which is what their owner signs.
     Batches,
+    /// Key of the field elements that hide one state, batch or trace behind its commitments.
+    HidingKey,
+    /// These elements.
+    Hiding,
+    /// What a log says of such a key.
+    HidingId,
+    /// Secret of a key that whoever holds what it hides has.
+    HidingOwn,
 }
 
-const CONTEXTS: [(Domain, &str); 22] = [
+const CONTEXTS: [(Domain, &str); 26] = [
     (Domain::StateTree, "vtrain 2026 state tree v1"),
     (Domain::RunLog, "vtrain 2026 run log v1"),
     (Domain::Graph, "vtrain 2026 graph v1"),
     (Domain::Samples, "vtrain 2026 samples v1"),
     (Domain::Trace, "vtrain 2026 trace v1"),
     (Domain::Terms, "vtrain 2026 terms v1"),
-    (Domain::KzgLog, "vtrain 2026 kzg log v1"),
+    (Domain::KzgLog, "vtrain 2026 kzg log v2"),
     (Domain::Tiles, "vtrain 2026 tiles v1"),
     (Domain::TaskId, "vtrain 2026 task id v1"),
     (Domain::Batch, "vtrain 2026 batch v1"),
@@ -79,10 +87,14 @@ const CONTEXTS: [(Domain, &str); 22] = [
     (Domain::Circuit, "vtrain 2026 circuit v1"),
     (Domain::ProofChallenge, "vtrain 2026 proof challenge v1"),
     (Domain::TraceClaim, "vtrain 2026 trace claim v1"),
-    (Domain::Batches, "vtrain 2026 batch commitments v1"),
+    (Domain::Batches, "vtrain 2026 batch commitments v2"),
+    (Domain::HidingKey, "vtrain 2026 hiding key v1"),
+    (Domain::Hiding, "vtrain 2026 hiding v1"),
+    (Domain::HidingId, "vtrain 2026 hiding key id v1"),
+    (Domain::HidingOwn, "vtrain 2026 hiding own v1"),
 ];
 
-static CONTEXT_KEYS: LazyLock<[ContextKey; 22]> =
+static CONTEXT_KEYS: LazyLock<[ContextKey; 26]> =
     LazyLock::new(|| CONTEXTS.map(|(_, context)| hash_derive_key_context(context)));
 
 impl Domain {

@@ -77,12 +77,15 @@ impl KzgKey {
     fn commit<'py>(
         &self,
         py: Python<'py>,
-        columns: Vec<(Bytes, String)>,
+        columns: Vec<(Bytes, String, Bytes)>,
         threads: usize,
     ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         let columns = columns
             .iter()
-            .map(|(bytes, dtype)| Ok((bytes.as_slice(), bn254::Integers::named(dtype)?)))
+            .map(|(bytes, dtype, hiding)| {
+                let kind = bn254::Integers::named(dtype)?;
+                Ok((bytes.as_slice(), kind, hiding.as_slice()))
+            })
             .collect::<Result<Vec<_>, _>>()
             .map_err(refuse)?;
         let points = detached(py, threads, || self.0.commit_many(&columns))?;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import re
 import shutil
@@ -9,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,16 +26,17 @@ from tests.dispute.service.logs import LEAST, SERVICE_KEY
 from tests.tasks import make_tiny_task
 from vtrain.attest.keys import generate_key, public_key
 from vtrain.cli import run as call
-from vtrain.cli.dispute import show_verdict
+from vtrain.cli.dispute import _Waits, show_verdict
 from vtrain.commit import database
 from vtrain.dispute import client as clients
 from vtrain.dispute import service as package
 from vtrain.dispute.client import connect
 from vtrain.dispute.players import Player
 from vtrain.dispute.problems import BusyError
-from vtrain.dispute.receipts import Receipt
+from vtrain.dispute.receipts import Event, Receipt
 from vtrain.dispute.service.limits import LIMITS
-from vtrain.dispute.state import Fall, Place, Reason, Verdict
+from vtrain.dispute.state import Fall, Game, Place, Reason, Verdict
+from vtrain.dispute.waits import Wait
 from vtrain.errors import MissingExtraError
 from vtrain.train.runner import train
 from vtrain.wire.record import decode_record, encode_record
@@ -86,7 +90,14 @@ def test_a_lying_run_falls(
     assert call(["dispute", "join", game, str(run), "--key", str(key), *service]) == 0
     assert read(capsys)["bonds"] == 1
     assert call(["dispute", "play", game, str(run), "--key", str(key), *service]) == 3
-    played = read(capsys)
+    told = capsys.readouterr()
+    played = json.loads(told.out)
+    assert "training anew" in told.err.splitlines()[0]
+    waits = re.findall(
+        r"(?m)^ *(\d+) ms     -  waits for (.*), until (\d+) ms: \d+ s left$", told.err
+    )
+    assert [what for _, what, _ in waits] == ["others to join", "an answer in the log"]
+    assert all(int(now) < int(until) for now, _, until in waits)
     fall = played["solver"]
     assert isinstance(fall, dict)
     assert set(fall) == {"reason", "step", "node", "chunk", "element", "block"}
@@ -98,6 +109,8 @@ def test_a_lying_run_falls(
     root = str(played["standing"])[:8]
     bond = rf" *\d+ ms     2  move  [0-9a-f]{{8}}  bond {root} of the log"
     assert re.fullmatch(bond, watched.err.splitlines()[1])
+    assert call(["dispute", "watch", game, *service[:-1]]) == 3
+    assert "\nbonds in the game  1\n" in capsys.readouterr().out
     assert call(["dispute", "join", game, str(run), "--key", str(key), *service]) == 2
     assert "the game is over" in capsys.readouterr().err
 
@@ -107,11 +120,46 @@ def test_an_honest_run_stands(
 ) -> None:
     game = open_game(base, honest, capsys)
     assert call(["dispute", "watch", game, "--url", base, "--json"]) == 0
-    assert read(capsys)["solver"] is None
+    told = capsys.readouterr()
+    assert json.loads(told.out)["solver"] is None
+    assert "waits for others to join, until " in told.err
+
+
+def test_a_terminal_counts_down(
+    base: str, honest: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    game, lines = open_game(base, honest, capsys), []
+    shown = _Waits()
+
+    def hear(game: Game, event: Event) -> None:
+        shown.hear(game, event)
+        lines.append(shown._describe())
+
+    def tell(game: Game, wait: Wait) -> None:
+        shown.tell(game, wait)
+        lines.append(shown._describe())
+
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with connect(base) as client, shown.showing():
+        clients.watch(clients.Follower(client, bytes.fromhex(game), hear=hear), waiting=tell)
+    assert re.fullmatch(r"waits for others to join, until \d+ ms: \d s left", lines[1])
+    assert lines[0] == lines[-1] == "", "an event ends the wait"
+    assert lines[1][:-8] in terminal.getvalue()
+    assert "ms     -" not in terminal.getvalue()
+
+
+def refuse_folder(*_: object, **__: object) -> str:
+    raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
 
 
 def test_a_claim_is_joined_once(
-    base: str, honest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    base: str,
+    honest: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = Path(shutil.copytree(lie(honest, tmp_path / "liar"), tmp_path / "no data"))
     table = (run / "data" / "samples.bin").rename(tmp_path / "samples.bin")
@@ -124,6 +172,18 @@ def test_a_claim_is_joined_once(
     assert call(join) == 2
     join += ["--data", str(table)]
     capsys.readouterr()
+    assert call([*join, "--keep-folder", str(key / "kept")]) == 2
+    told = capsys.readouterr()
+    assert "vtrain dispute join: give another place by --keep-folder\n" in told.err
+    error = json.loads(told.out)["error"]
+    assert error["message"] == "Not a directory; give another place by --keep-folder"
+    assert error["where"].startswith(str(key / "kept"))
+    with monkeypatch.context() as patched:
+        patched.setattr(tempfile, "mkdtemp", refuse_folder)
+        assert call(join) == 2
+    told = capsys.readouterr()
+    assert "temporary folder: No usable temporary directory found [storage]\n" in told.err
+    assert "--keep-folder" in json.loads(told.out)["error"]["message"]
     for bonds in (1, 0):
         assert call(join) == 0
         assert read(capsys)["bonds"] == bonds
@@ -261,7 +321,15 @@ def test_serve_refuses_what_it_cannot_use(
     assert "Traceback" not in capsys.readouterr().err
     none = tmp_path / "none" / "games.db"
     assert call(["serve", "--key", str(key), "--free-bonds", "--db", f"sqlite:///{none}"]) == 2
-    assert f"{none}: unable to open database file" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"{none}: unable to open database file" in told
+    assert "vtrain serve: give another place by --db\n" in told
+    line = ["serve", "--key", str(key), "--db", db, "--deposits", f"sqlite:///{none}"]
+    token.write_text("a token of the operator")
+    assert call([*line, "--token", str(token)]) == 2
+    told = capsys.readouterr().err
+    assert f"{none}: unable to open database file" in told
+    assert "vtrain serve: give another place by --deposits\n" in told
 
 
 def test_a_postgres_that_never_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,15 +27,17 @@ from tests.dispute.service.logs import (
 from tests.dispute.service.postgres import PostgresServer
 from vtrain.attest.keys import public_key
 from vtrain.cli import run as call
-from vtrain.dispute.market import BondClaim
+from vtrain.dispute.market import BondClaim, MemoryMarket
 from vtrain.dispute.problems import (
     BondRefusedError,
     ConflictError,
     RequestError,
     find_refusal,
 )
+from vtrain.dispute.service.games import GameService
 from vtrain.dispute.service.ledger import MOST, Balance, Ledger
 from vtrain.dispute.service.store import Store
+from vtrain.errors import StorageError
 from vtrain.wire import structs
 
 PARTY = bytes(range(32))
@@ -119,6 +121,22 @@ def test_games_and_deposits_in_one_database(url: str) -> None:
         ledger.enter(PARTY, 1, "1")
     with closing(Store(url)), closing(Ledger(url)) as ledger:
         assert ledger.find(PARTY) == Balance(1, 0)
+
+
+def test_deposits_are_not_served_for_free(url: str) -> None:
+    """Whoever paid in would play for nothing, with others who filled the games for nothing."""
+    with closing(Ledger(url)) as ledger, closing(Store(url)) as store:
+        ledger.enter(PARTY, 5, "1")
+        with pytest.raises(StorageError, match="holds deposits"):
+            GameService(store, SERVICE_KEY, MemoryMarket(), free=True)
+        ledger.lock(make_claim(1, amount=5))
+        with pytest.raises(StorageError, match="holds deposits"):
+            GameService(store, SERVICE_KEY, MemoryMarket(), free=True)
+        ledger.release(make_claim(1, amount=5))
+        ledger.enter(PARTY, -5, "2")
+        GameService(store, SERVICE_KEY, MemoryMarket(), free=True).close()
+        ledger.enter(PARTY, 5, "3")  # what is free already stays as it is
+        GameService(store, SERVICE_KEY, MemoryMarket(), free=True).close()
 
 
 def test_the_operator_enters_deposits(tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ from vtrain.dispute.receipts import (
     sign_time,
 )
 from vtrain.dispute.service import store
+from vtrain.dispute.service.ledger import has_deposits
 from vtrain.dispute.service.limits import LIMITS, Limits
 from vtrain.dispute.service.writer import Writer
 from vtrain.dispute.state import DisputedGraph, Game, Verdict, compute_game_id
@@ -182,7 +183,7 @@ class GameService:
     ``listen`` is called with the notices of every committed transaction, other processes' among
     them.  StorageError when the database is of another service key, whose chains of receipts could
     not go on, or was served ``free`` and is not to be, or the other way round: bonds that were
-    locked would never be settled.
+    locked would never be settled.  So does one that holds deposits and was never served ``free``.
     """
 
     def __init__(
@@ -218,6 +219,11 @@ class GameService:
             row = connection.execute(select(store.service)).first()
             last = connection.execute(select(func.max(store.events.c.number))).scalar_one()
             self._number = int(last or 0)
+            if self._free and (row is None or row.free is None) and has_deposits(connection):
+                reason = (
+                    "holds deposits: serve it with them, or take another database for free games"
+                )
+                raise StorageError(reason, where="db")
             if row is None:
                 connection.execute(
                     insert(store.service).values(

@@ -26,6 +26,7 @@ from sqlalchemy import (
     delete,
     func,
     insert,
+    inspect,
     select,
     update,
 )
@@ -180,6 +181,14 @@ class Ledger:
 
     def notify(self, notice: Notice) -> None:
         """Nothing to do."""
+
+
+def has_deposits(connection: Connection) -> bool:
+    """Does any party have anything in the database of a connection, if that has accounts at all?"""
+    if not inspect(connection).has_table(accounts.name):
+        return False
+    held = select(accounts.c.party).where(accounts.c.free > 0), select(locks.c.party)
+    return any(connection.execute(rows.limit(1)).first() for rows in held)
 
 
 def _find_balance(connection: Connection, party: bytes) -> Balance:

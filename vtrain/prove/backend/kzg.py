@@ -11,8 +11,9 @@ is queried at more than three places.  ezkl leaves it out of its settings files
 
     commitment = sum over i < m of v_i L_i  +  F      F = sum over i >= n - blinding - 1 of L_i
 
-as x and y, big-endian, 64 bytes.  It is deterministic: it binds and does not hide.  It depends on
-the SRS, k and ``blinding``, and on nothing else of a circuit.  Negative values are r - |v|.
+as x and y, big-endian, 64 bytes.  It is deterministic: it binds, and hides as far as the last of
+the values are secret and random (``vtrain.commit.hiding``).  It depends on the SRS, k and
+``blinding``, and on nothing else of a circuit.  Negative values are r - |v|.
 
 Three traps, each with a test:
 
@@ -112,19 +113,25 @@ class CommitKey:
 
         EncodingError for another dtype and for more than ``rows`` values.
         """
-        (commitment,) = self.commit_many([array], threads=threads)
+        (commitment,) = self.commit_many([array], [b""], threads=threads)
         return commitment
 
-    def commit_many(self, arrays: Iterable[Array], *, threads: int = 0) -> list[bytes]:
-        """The commitments to several tensors; EncodingError as of :meth:`commit`."""
+    def commit_many(
+        self, arrays: Iterable[Array], hiding: Iterable[bytes], *, threads: int = 0
+    ) -> list[bytes]:
+        """The commitments to several tensors, each with the field elements in the rows after it
+        (32 bytes each, little-endian, reduced; none for b""); EncodingError as of :meth:`commit`
+        and :meth:`commit_scalars`."""
         check_threads(threads)
-        return self._key.commit([_read(array) for array in arrays], threads)
+        columns = [(*_read(array), after) for array, after in zip(arrays, hiding, strict=True)]
+        return self._key.commit(columns, threads)
 
     def commit_columns(self, array: Array, *, threads: int = 0) -> list[bytes]:
         """The commitments to a tensor of any size in as many columns as ``kzg_commit`` takes."""
         flat = np.ravel(array)
         starts = range(0, flat.size + 1, self.rows)
-        return self.commit_many((flat[at : at + self.rows] for at in starts), threads=threads)
+        columns = [flat[at : at + self.rows] for at in starts]
+        return self.commit_many(columns, [b""] * len(columns), threads=threads)
 
     def commit_ones(self, count: int, *, threads: int = 0) -> bytes:
         """The commitment to so many ones, kept: it is the same in every proof of a circuit."""

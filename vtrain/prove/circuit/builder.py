@@ -603,9 +603,7 @@ class CircuitBuilder:
     def _share(self, column: str) -> None:
         """The input nodes of columns; the groups become slices of them."""
         hiding = HIDING if column in HIDDEN else 0
-        found = [
-            self._input(name, stop - start, hiding) for name, start, stop in self.cut(column)
-        ]
+        found = [self._input(name, stop - start, hiding) for name, start, stop in self.cut(column)]
         if not found:
             return
         whole, start = self.concat(found), 0

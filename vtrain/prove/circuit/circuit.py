@@ -118,9 +118,7 @@ class Circuit:
         """Names of the columns that end with ``HIDING`` elements that no condition reads."""
         known = self._b._given
         return tuple(
-            name
-            for name in self._inputs
-            if name in known or name.partition(" ")[0] in HIDDEN
+            name for name in self._inputs if name in known or name.partition(" ")[0] in HIDDEN
         )
 
     def length(self, name: str) -> int:

@@ -46,7 +46,7 @@ _WINDOWS: Final = frozenset({"col2im", "max_pool", "max_pool_grad", "sum_pool", 
 _SUMS: Final = frozenset({"column_sum", "sum"})
 _COPIES: Final = frozenset({"im2col", "one_hot", "transpose"})
 """Operators that look at one element for each."""
-_READ_BY_ROWS: Final = frozenset({"add_bias", "exp2_diff", "matmul", "row_max"})
+_READ_BY_ROWS: Final = frozenset({"add_bias", "matmul", "row_max"})
 """Operators whose circuits need a matrix's own rows."""
 
 

@@ -15,7 +15,7 @@ any tile is not what the law makes of the tiles that it depends on, a statement 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
@@ -24,20 +24,27 @@ from vtrain import _core
 from vtrain.attest.claims import compute_claim_digest, verify_claim
 from vtrain.attest.keys import PrivateKey, public_key, verify_signature
 from vtrain.audit.plan import draw
+from vtrain.commit.hiding import derive_elements, derive_trace_key
 from vtrain.commit.kzg_log import is_point
 from vtrain.commit.openings import verify_inclusion
 from vtrain.errors import CircuitError, SignatureError
 from vtrain.prove.backend.ezkl import Verification
 from vtrain.prove.backend.kzg import CommitKey
 from vtrain.prove.circuit.values import Ints
-from vtrain.prove.tiles.statements import COMBINATION, StepFacts, Tile, TileContents, TileStatement
+from vtrain.prove.tiles.statements import (
+    Combination,
+    StepFacts,
+    Tile,
+    TileContents,
+    TileStatement,
+)
 from vtrain.prove.tiles.tiling import Tiling
 from vtrain.prove.verifier import commit_vector
 from vtrain.spec.domains import TILES, TRACE_CLAIM, compute_domain_hash
 from vtrain.wire import structs
 from vtrain.wire.claim import Claim, SignedClaim
 from vtrain.wire.opening import InclusionProof
-from vtrain.wire.proof import KzgRecord
+from vtrain.wire.proof import HIDING, KzgRecord
 from vtrain.wire.tiles import (
     SignedTraceClaim,
     StepTrace,
@@ -52,8 +59,11 @@ STEP_DOMAIN: Final = "trace steps"
 STATEMENT_DOMAIN: Final = "tile statements"
 """Domain under which statements are drawn."""
 
-Prove = Callable[[TileStatement, Mapping[str, Ints]], bytes]
-"""(statement, values of its given vectors) -> proof."""
+Prove = Callable[
+    [TileStatement, Mapping[str, Ints], Mapping[str, Sequence[int]], Collection[bytes]], bytes
+]
+"""(statement, values of its given vectors, what hides each, the commitments that a proof opens) ->
+proof."""
 Verify = Callable[[TileStatement, Mapping[str, bytes], bytes], Verification]
 """(statement, commitments to its given vectors, proof) -> whether the proof shows it."""
 
@@ -174,13 +184,17 @@ def find_contradiction(kept: SignedTraceClaim, found: SignedTraceClaim, claim: C
 class TraceCommitments:
     """The commitments to all tiles of one step's trace, in the tiling's order, and their tree.
 
-    Making them takes a commitment for each tile: ``progress`` is told (done, all).
+    ``logged`` are those to the tiles of the state before, the batch and the state after, and
+    ``keys`` what hides these, by source.  Making them takes a commitment for each tile:
+    ``progress`` is told (done, all).
     """
 
     def __init__(
         self,
         contents: TileContents,
         key: CommitKey,
+        logged: Mapping[str, Sequence[bytes]],
+        keys: Mapping[str, bytes],
         *,
         threads: int = 0,
         progress: Callable[[int, int], None] = lambda done, total: None,
@@ -188,15 +202,45 @@ class TraceCommitments:
         self.contents = contents
         tiling = contents.tiling
         self._tree = _core.MerkleTree(TILES)
+        self._logged = logged
+        self._keys = {**keys, "trace": derive_trace_key(keys["before"], keys["batch"])}
         self._commitments: list[bytes] = []
         for number in range(tiling.leaf_count):
-            values = contents.tile(tiling.find_leaf(number))
-            self._commitments.append(commit_vector(key, values, threads=threads))
+            tile = tiling.find_leaf(number)
+            hiding = self._hide(tile)
+            commitment = commit_vector(key, contents.tile(tile), hiding, threads=threads)
+            self._commitments.append(commitment)
             self._tree.append(self._commitments[-1])
             progress(number + 1, tiling.leaf_count)
         self.trace: Final = StepTrace(
             contents.facts.step, self._tree.root(tiling.leaf_count), tiling.leaf_count
         )
+
+    def _hide(self, tile: Tile) -> Sequence[int]:
+        """What hides a tile; nothing does where everybody knows it."""
+        source, number = self.contents.tiling.place(tile)
+        return () if source == "public" else derive_elements(self._keys[source], number)
+
+    def _combine_hiding(self, combination: Combination) -> list[int]:
+        """What hides a combination, as the commitments of its tiles add up."""
+        total = [0] * HIDING
+        for factor, tile in combination:
+            for i, element in enumerate(self._hide(tile)):
+                total[i] += factor * element
+        return total
+
+    def _list_opened(self, statement: TileStatement) -> set[bytes]:
+        """The commitments to all tiles of a statement that are secret."""
+        places = (
+            self.contents.tiling.place(tile)
+            for combination in statement.given.values()
+            for _, tile in combination
+        )
+        return {
+            self._commitments[number] if source == "trace" else self._logged[source][number]
+            for source, number in places
+            if source != "public"
+        }
 
     def open(self, number: int) -> TileOpening:
         """The opening of a leaf; CircuitError when there is none."""
@@ -209,20 +253,13 @@ class TraceCommitments:
         return TileOpening(number, self._commitments[number], tuple(path))
 
     def prove(self, number: int, prove: Prove) -> TileProof:
-        """The proof of statement ``number``; errors are those of ``prove``.
-
-        CircuitError for a combination of tiles that does not vanish.
-        """
+        """The proof of statement ``number``; errors are those of ``prove``."""
         contents = self.contents
         statement = contents.tiling.statement(number, contents.facts)
         openings = tuple(self.open(leaf) for leaf in find_leaves(contents.tiling, statement))
         given = {name: contents.combine(parts) for name, parts in statement.given.items()}
-        if statement.circuit != COMBINATION:
-            proof = prove(statement, given)
-        elif any(values.any() for values in given.values()):
-            raise CircuitError("its tiles do not add up", where=statement.node)
-        else:
-            proof = b""
+        hiding = {name: self._combine_hiding(parts) for name, parts in statement.given.items()}
+        proof = prove(statement, given, hiding, self._list_opened(statement))
         return TileProof(contents.facts.step, number, openings, proof)
 
 
@@ -230,6 +267,11 @@ def find_leaves(tiling: Tiling, statement: TileStatement) -> list[int]:
     """The leaves of the trace's tree that a statement speaks of, rising."""
     places = (tiling.place(tile) for part in statement.given.values() for _, tile in part)
     return sorted({number for source, number in places if source == "trace"})
+
+
+def list_logged(record: KzgRecord) -> dict[str, tuple[bytes, ...]]:
+    """The commitments that a record has, by source of tiles."""
+    return {"before": record.before, "batch": record.batch, "after": record.after}
 
 
 # --- the verifier
@@ -321,11 +363,7 @@ def _verify_one(
         raise CircuitError("its log's entry is missing", where=f"step {trace.step}")
     facts = StepFacts(trace.step, logged.loss)
     statement = tiling.statement(proof.statement, facts)
-    columns = {
-        "before": logged.record.before,
-        "batch": logged.record.batch,
-        "after": logged.record.after,
-    }
+    columns = list_logged(logged.record)
     for source, count in tiling.pinned_counts.items():
         if len(columns[source]) != count:
             reason = f"the log has {len(columns[source])} commitments {source}, not {count}"
@@ -343,13 +381,7 @@ def _verify_one(
         if not all(is_point(commitment) for _, commitment in terms):
             return Verification(False, f"a tile of {name} has no point of the curve")
         expected[name] = _combine(key, terms)
-    if statement.circuit != COMBINATION:
-        return verify(statement, expected, proof.proof)
-    if proof.proof:
-        return Verification(False, "has a proof where none is needed")
-    if any(commitment != key.zero for commitment in expected.values()):
-        return Verification(False, f"the tiles of {statement.node} do not add up")
-    return Verification(True, "")
+    return verify(statement, expected, proof.proof)
 
 
 def _combine(key: CommitKey, terms: Sequence[tuple[int, bytes]]) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ from vtrain.prove.backend.ezkl import Verification
 from vtrain.prove.backend.kzg import CommitKey
 from vtrain.prove.backend.srs import Progress
 from vtrain.prove.circuit.values import Ints
+from vtrain.prove.openings import Openings
 from vtrain.prove.proof_files import Item, naming, proof_path, read_proof_file
 from vtrain.prove.prover import prove
 from vtrain.prove.runs import (
@@ -49,6 +50,7 @@ from vtrain.prove.tiles.protocol import (
     compute_trace_claim_digest,
     draw_statements,
     draw_steps,
+    list_logged,
     sign_trace_claim,
     verify_tile_answer,
     verify_trace_claim,
@@ -56,6 +58,7 @@ from vtrain.prove.tiles.protocol import (
 from vtrain.prove.tiles.statements import LINEAR, StepFacts, TileContents, TileStatement
 from vtrain.prove.tiles.tiling import Tiling
 from vtrain.prove.verifier import Expansion, verify
+from vtrain.train.signed import read_hiding_of, read_kzg_record
 from vtrain.wire import structs
 from vtrain.wire.proof import TILE, KzgRecord
 from vtrain.wire.tiles import (
@@ -144,6 +147,8 @@ class TileCircuits:
         self,
         statement: TileStatement,
         given: Mapping[str, Ints],
+        hiding: Mapping[str, Sequence[int]],
+        count: Callable[[], None],
         progress: Progress = _quiet,
         cancelled: threading.Event | None = None,
     ) -> bytes:
@@ -154,6 +159,8 @@ class TileCircuits:
             ready.pinned,
             ready.keys,
             given=given,
+            hiding=hiding,
+            count=count,
             parameters=statement.parameters,
             srs=self._setup.srs,
             commit_key=self._key,
@@ -211,7 +218,12 @@ class TileProver:
         self.tiling = Tiling(run.graph)
         threads = setup.limits.threads
         self._source = StepSource(
-            run, setup.proof.usable, data=data, engine=engine, threads=threads
+            run,
+            setup.proof.usable,
+            read_hiding_of(run.paths, None),
+            data=data,
+            engine=engine,
+            threads=threads,
         )
         self._traces: dict[int, TraceCommitments] = {}
 
@@ -221,13 +233,16 @@ class TileProver:
         RunError when the run has no such step.
         """
         if step not in self._traces:
-            outputs = self._source.outputs(step)
+            record = read_kzg_record(self._run.paths, self._run.task, self._run.signed.claim, step)
+            outputs, keys = self._source.outputs(step)
             facts = StepFacts(step, self._run.records[step - 1].loss)
             while len(self._traces) >= _KEPT:
                 del self._traces[next(iter(self._traces))]
             self._traces[step] = TraceCommitments(
                 TileContents(self.tiling, facts, outputs),
                 self._key,
+                list_logged(record),
+                keys,
                 threads=self._setup.limits.threads,
                 progress=lambda done, total: progress(f"tiles of step {step}", done, total),
             )
@@ -283,18 +298,31 @@ class TileProver:
     def prove(
         self,
         statement: Item,
+        openings: Openings,
         progress: Progress = _quiet,
         cancelled: threading.Event | None = None,
     ) -> bytes:
-        """The encoded :class:`~vtrain.wire.tiles.TileProof` of one statement.
+        """The encoded :class:`~vtrain.wire.tiles.TileProof` of one statement; ``openings`` counts
+        what it opens.
 
-        RunError and CircuitError for what is no statement about tiles of the run.
+        RunError and CircuitError for what is no statement about tiles of the run; OpeningsError
+        when what hides one of its tiles is used up.
         """
         if statement.kind != "tile":
             raise CircuitError("is no statement about tiles", where=statement.kind)
         trace = self.trace(statement.step, progress)
-        made = partial(self.circuits.prove, progress=progress, cancelled=cancelled)
-        return structs.encode(trace.prove(statement.index, made))
+
+        def make(
+            about: TileStatement,
+            given: Mapping[str, Ints],
+            hiding: Mapping[str, Sequence[int]],
+            opened: Collection[bytes],
+        ) -> bytes:
+            return self.circuits.prove(
+                about, given, hiding, lambda: openings(opened), progress, cancelled
+            )
+
+        return structs.encode(trace.prove(statement.index, make))
 
 
 def require_two_draws(first: bytes, second: bytes) -> None:

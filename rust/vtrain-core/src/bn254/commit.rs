@@ -86,14 +86,15 @@ impl CommitKey {
         self.sum(&kind.read(bytes)?)
     }
 
-    /// The commitments to columns, several at a time.
+    /// The commitments to columns, several at a time: of each its integers, their type, and the
+    /// scalars (32 bytes each, little-endian) that stand in the rows after them.
     pub fn commit_many(
         &self,
-        columns: &[(&[u8], Integers)],
+        columns: &[(&[u8], Integers, &[u8])],
     ) -> Result<Vec<[u8; POINT]>, Bn254Error> {
         columns
             .par_iter()
-            .map(|&(bytes, kind)| self.commit(bytes, kind))
+            .map(|&(bytes, kind, hiding)| self.commit_hidden(&kind.read(bytes)?, hiding))
             .collect()
     }
 
@@ -131,12 +132,24 @@ impl CommitKey {
     }
 
     fn sum(&self, values: &[msm::Signed]) -> Result<[u8; POINT], Bn254Error> {
-        let points = self.points.get(..values.len()).ok_or(Bn254Error::Rows {
-            values: values.len(),
+        self.commit_hidden(values, &[])
+    }
+
+    /// Two sums, since scalars of the field's size would make all windows of one as long.
+    fn commit_hidden(
+        &self,
+        values: &[msm::Signed],
+        hiding: &[u8],
+    ) -> Result<[u8; POINT], Bn254Error> {
+        let hiding = msm::signed_scalars(&read_scalars(hiding)?);
+        let used = values.len() + hiding.len();
+        let points = self.points.get(..used).ok_or(Bn254Error::Rows {
+            values: used,
             rows: self.rows(),
         })?;
+        let (points, behind) = points.split_at(values.len());
         Ok(encode(
-            (msm::sum(points, values) + self.filling).into_affine(),
+            (msm::sum(points, values) + msm::sum(behind, &hiding) + self.filling).into_affine(),
         ))
     }
 }
@@ -217,13 +230,32 @@ mod tests {
             .flat_map(|value| value.to_le_bytes())
             .collect();
         let columns = [
-            (&extremes[..], Integers::Signed(8)),
-            (&[][..], Integers::Unsigned(1)),
+            (&extremes[..], Integers::Signed(8), &[][..]),
+            (&[][..], Integers::Unsigned(1), &[][..]),
         ];
         assert_eq!(
             key.commit_many(&columns)?,
             [expect(extreme.to_vec()), encode(key.filling)]
         );
+        Ok(())
+    }
+
+    #[test]
+    fn what_hides_stands_in_the_rows_after_the_values() -> Result<(), Bn254Error> {
+        let key = key()?;
+        let hiding = [-Fr::from(5), Fr::from(1u64 << 60).square(), Fr::from(0)];
+        let both: Vec<_> = [7, -1].map(Fr::from).into_iter().chain(hiding).collect();
+        let hiding = scalars(&hiding);
+        let column = (&[7, 255][..], Integers::Signed(1), &hiding[..]);
+        assert_eq!(key.commit_many(&[column])?, [naive(&key, &both)]);
+        let long = (&[0; ROWS - 2][..], Integers::Signed(1), &hiding[..]);
+        let rows = Bn254Error::Rows {
+            values: ROWS + 1,
+            rows: ROWS,
+        };
+        assert_eq!(key.commit_many(&[long]).err(), Some(rows));
+        let cut = (&[][..], Integers::Signed(1), &hiding[1..]);
+        assert_eq!(key.commit_many(&[cut]).err(), Some(Bn254Error::Length(95)));
         Ok(())
     }
 

@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from vtrain.commit.kzg_layout import COUNTER
 from vtrain.errors import CircuitError
 from vtrain.ops import TABLE
 from vtrain.ops.base import attr_int
@@ -41,6 +42,10 @@ def _emit_sgd_update(s: TileBuilder, ref: Ref, node: Node) -> TiledValue:
     schedule = s.graph.nodes[rate.node]
     if schedule.op != "schedule":
         raise CircuitError("its rate is not that of a schedule", where=node.name)
+    clock = s.graph.nodes[schedule.inputs[0].node]
+    if clock.op != "state" or clock.attrs["name"] != COUNTER:
+        # Another count may be any number: statements take the rate for the step's own.
+        raise CircuitError("its rate does not follow the counter of steps", where=node.name)
     w = s.value(weight)
     v = s.value_in(velocity, w.grid)
     shift = attr_int(node.attrs, "shift")

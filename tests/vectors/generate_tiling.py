@@ -1,0 +1,660 @@
+"""Writes ``tiling.json``: how steps of small graphs fall into statements about tiles.
+
+``python -m tests.vectors.generate_tiling`` writes it from vtrain/prove/tiles; which rule refuses a
+graph is stated here.  ``--check`` compares and exits 1 when it differs.  README.md documents the
+format, docs/tiling.md the rules; ``tiling_rule.py`` says the same independently.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from blake3 import blake3
+
+from tests.vectors.generate_graphs import Draft, Drafts, build, find_edits, list_items, rescale
+from vtrain.errors import CircuitError
+from vtrain.graph.legality import check_graph
+from vtrain.prove.tiles.protocol import find_leaves
+from vtrain.prove.tiles.statements import StepFacts, Tile, TileContents, TileStatement
+from vtrain.prove.tiles.tiling import Tiling
+from vtrain.wire import cbor
+from vtrain.wire.graph import Attrs, StepGraph, decode_graph, encode_graph
+
+PATH = Path(__file__).with_name("tiling.json")
+Json = dict[str, Any]
+LOSS = 123456789012
+"""In the step's record."""
+
+
+# --- small graphs
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A step without what every step has: ``states`` by name, with dtype, shape, exponent;
+    ``after`` are the nodes that go on as states, those of the others being the states
+    themselves."""
+
+    body: Drafts
+    states: Mapping[str, tuple[str, tuple[int, ...], int]]
+    loss: str
+    after: Mapping[str, str]
+    batch: int = 5
+    x: tuple[str, tuple[int, ...], int] = ("u8", (3,), 8)
+    y: tuple[str, tuple[int, ...], int] = ("u8", (), 0)
+
+    def with_(self, *more: Draft, **changes: Any) -> Plan:
+        """More nodes behind the others; other fields."""
+        body = (*changes.pop("body", self.body), *more)
+        return Plan(**{**vars(self), **changes, "body": body})
+
+    def graph(self) -> StepGraph:
+        """A legal graph."""
+        states = {**self.states, "step": ("i64", (), 0)}
+        after = {name: self.after.get(name, name) for name in states} | {"step": "next"}
+        names = sorted(states, key=str.encode)
+        attrs: dict[str, Attrs] = {
+            name: {"name": name, "dtype": dtype, "shape": shape, "exponent": exponent}
+            for name, (dtype, shape, exponent) in states.items()
+        }
+        parts = {"x": self.x, "y": self.y}
+        drafts = (
+            *(Draft(name, "state", (), attrs[name]) for name in states),
+            Draft("i", "sample_index", ("step",),
+                  {"seed": bytes(8), "batch": self.batch, "samples": 9}),
+            *(
+                Draft(part, "gather_samples", ("i",),
+                      {"part": part, "dtype": dtype, "shape": shape, "exponent": exponent})
+                for part, (dtype, shape, exponent) in parts.items()
+            ),
+            *self.body,
+            Draft("next", "increment", ("step",)),
+            *(Draft(f"+{name}", "next_state", (after[name],), {"name": name}) for name in states),
+            *(Draft(f"#{name}", "tensor_digest", (name,)) for name in parts),
+            Draft("batch", "batch_digest", ("#x", "#y")),
+            *(Draft(f"#{name}", "tensor_digest", (after[name],)) for name in names),
+            *(Draft(f"={name}", "state_leaf", (f"#{name}",), attrs[name]) for name in names),
+            Draft("root", "state_root", tuple(f"={name}" for name in names)),
+            Draft("record", "record", ("next", "batch", self.loss, "root"), {"commit_every": 1}),
+        )  # fmt: skip
+        graph = build(drafts)
+        check_graph(graph)
+        return graph
+
+
+def weights(*shape: int) -> tuple[str, tuple[int, ...], int]:
+    return "i32", shape, 24
+
+
+def velocity(*shape: int) -> tuple[str, tuple[int, ...], int]:
+    return "i32", shape, 16
+
+
+def matmul(name: str, a: str, b: str, form: str = "nn") -> Draft:
+    attrs: Attrs = {"transpose_a": int(form[0] == "t"), "transpose_b": int(form[1] == "t")}
+    return Draft(name, "matmul", (a, b), attrs)
+
+
+def normalize(name: str, source: str, shift: int = 1, offset: int = 0) -> Draft:
+    attrs: Attrs = {"multiplier": 257, "offset": offset, "shift": shift, "exponent": 15}
+    return Draft(name, "normalize", (source,), attrs)
+
+
+def shifted(name: str, op: str, source: tuple[str, ...], *shift: int) -> Draft:
+    """``add``, ``sub``, ``add_bias``, ``square_sum``."""
+    keys = ("shift_a", "shift_b") if len(shift) > 1 else ("shift",)
+    return Draft(name, op, source, dict(zip(keys, shift, strict=True)))
+
+
+def schedule(name: str, exponent: int, source: str = "step") -> Draft:
+    attrs: Attrs = {"starts": (0, 2), "rates": (40960, 0), "exponent": exponent}
+    return Draft(name, "schedule", (source,), attrs)
+
+
+def windows(
+    name: str,
+    op: str,
+    source: tuple[str, ...],
+    kernel: tuple[int, int],
+    strides: tuple[int, int] = (1, 1),
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0),
+    shape: tuple[int, ...] | None = None,
+) -> Draft:
+    attrs: Attrs = {"kernel": kernel, "strides": strides, "pads": pads}
+    return Draft(name, op, source, attrs if shape is None else {**attrs, "shape": shape})
+
+
+def reshape(name: str, source: str, *shape: int) -> Draft:
+    return Draft(name, "reshape", (source,), {"shape": shape})
+
+
+PRODUCTS = Plan(
+    (
+        normalize("xi", "x"),
+        rescale("ai", "a", "i16", 10),
+        rescale("bi", "b", "i16", 10),
+        rescale("low", "a", "i16", 21),
+        matmul("acc", "xi", "ai"),
+        shifted("biased", "add_bias", ("acc", "c"), -5),
+        rescale("h", "biased", "i16", 15),
+        rescale("short", "acc", "i64", 15),
+        shifted("raised", "add_bias", ("short", "c"), 10),
+        rescale("g", "raised", "i16", 3),
+        matmul("nt", "h", "bi", "nt"),
+        matmul("tn", "xi", "g", "tn"),
+        rescale("u", "tn", "i16", 20),
+        shifted("d", "sub", ("g", "h"), 3, 0),
+        shifted("e", "add", ("d", "d"), 1, 1),
+        Draft("m", "mul", ("h", "g")),
+        Draft("columns", "column_sum", ("e",)),
+        Draft("all", "sum", ("m",)),
+        shifted("small", "square_sum", ("h",), 12),
+        shifted("large", "square_sum", ("low",), -10),
+        Draft("lines", "column_sum", ("nt",)),
+    ),
+    {"a": weights(9, 5), "b": weights(7, 5), "c": weights(5)},
+    "small",
+    {},
+    batch=6,
+    x=("u8", (9,), 8),
+)
+"""Products of every form, of several blocks each way; biases up and down; sums."""
+
+RESCALES = Plan(
+    (
+        *(
+            rescale(f"{dtype} {shift}", "wide", dtype, shift, 3)
+            for dtype in ("i16", "i32")
+            for shift in (-1, 0, 14, 15, 30, 44, 59)
+        ),
+        *(rescale(f"i64 {shift}", "wide", "i64", shift, 3) for shift in (-2, 1, 29, 43, 44)),
+        *(normalize(f"n {shift}", "x", shift, -9000) for shift in (0, 14, 15)),
+        rescale("same", "n", "i64", 0),
+        Draft("loss", "sum", ("i64 1",)),
+        shifted("both", "sub", ("wide", "wide"), 0, 0),
+        rescale("none", "both", "i32", 3),
+    ),
+    {
+        "copy": weights(5, 6),
+        "n": ("i64", (), 0),
+        "one": weights(5, 6),
+        "two": weights(5, 6),
+        "wide": weights(5, 6),
+    },
+    "loss",
+    {"copy": "wide", "n": "same", "one": "i32 0", "two": "i32 0"},
+)
+"""Every circuit of rescalings; states that are copies, sums, or two of one value."""
+
+
+def list_updates() -> Iterator[Draft]:
+    yield normalize("xi", "x")
+    yield rescale("a", "w0", "i16", 10)
+    yield matmul("acc", "xi", "a")
+    yield rescale("p", "acc", "i16", 16)
+    yield matmul("g", "xi", "p", "tn")
+    for number, (decay, exponent, rate) in enumerate(
+        [(0, 20, 22), (1 << 16, 16, 8), (6554, 12, 4), (6554, 20, 8), (1, 16, 22)]
+    ):
+        shift = 15 + 13 - exponent
+        yield rescale(f"g{number}", "g", "i64", shift)
+        attrs: Attrs = {"decay": decay, "shift": exponent - 16}
+        yield Draft(f"m{number}", "momentum", (f"v{number}", f"g{number}"), attrs)
+        yield schedule(f"r{number}", rate)
+        yield shifted(f"u{number}", "sgd_update", (f"w{number}", f"m{number}", f"r{number}"),
+                      rate - 8)  # fmt: skip
+    yield Draft("loss", "sum", ("g",))
+
+
+UPDATES = Plan(
+    tuple(list_updates()),
+    {f"v{n}": velocity(3, 5) for n in range(5)} | {f"w{n}": weights(3, 5) for n in range(5)},
+    "loss",
+    {f"v{n}": f"m{n}" for n in range(5)} | {f"w{n}": f"u{n}" for n in range(5)},
+)
+"""Momenta of every kind, and updates by rates of which one is 0 from the third step on."""
+
+IMAGES = Plan(
+    (
+        normalize("xi", "x", 2, -9000),
+        windows("patches", "im2col", ("xi",), (3, 2), (2, 1), (1, 0, 1, 1)),
+        rescale("ki", "k", "i16", 12),
+        matmul("conv", "patches", "ki", "nt"),
+        shifted("biased", "add_bias", ("conv", "b"), -3),
+        reshape("image", "biased", 3, 4, 6, 2),
+        rescale("h", "image", "i16", 17),
+        windows("max", "max_pool", ("h",), (3, 2), (2, 2), (1, 1, 1, 0)),
+        windows("again", "max_pool", ("h",), (3, 2), (2, 2), (1, 1, 1, 0)),
+        windows("one", "max_pool", ("h",), (1, 1)),
+        Draft("r", "relu", ("max",)),
+        windows("means", "sum_pool", ("r",), (2, 2), (1, 1), (0, 0, 1, 0)),
+        rescale("mean", "means", "i16", 2),
+        Draft("turned", "transpose", ("mean",), {"perm": (0, 3, 1, 2)}),
+        reshape("flat", "turned", 3, 8),
+        rescale("wi", "w", "i16", 12),
+        matmul("z", "flat", "wi"),
+        rescale("zi", "z", "i16", 14),
+        matmul("gw", "flat", "zi", "tn"),
+        matmul("gf", "zi", "wi", "nt"),
+        reshape("gt", "gf", 3, 2, 2, 2),
+        Draft("gm", "transpose", ("gt",), {"perm": (0, 2, 3, 1)}),
+        windows("gs", "sum_pool_grad", ("gm",), (2, 2), (1, 1), (0, 0, 1, 0), (3, 2, 3, 2)),
+        rescale("gsi", "gs", "i16", 20),
+        Draft("gr", "relu_grad", ("gsi", "r")),
+        windows("gx", "max_pool_grad", ("gr", "h"), (3, 2), (2, 2), (1, 1, 1, 0)),
+        rescale("gxi", "gx", "i16", 1),
+        windows("alone", "max_pool_grad", ("mean", "xi"), (5, 4), (2, 2), (0, 0, 0, 0)),
+        reshape("rows", "gxi", 72, 2),
+        Draft("gb", "column_sum", ("rows",)),
+        matmul("gk", "rows", "patches", "tn"),
+        matmul("gp", "rows", "ki"),
+        windows("gi", "col2im", ("gp",), (3, 2), (2, 1), (1, 0, 1, 1), (3, 7, 6, 2)),
+        Draft("loss", "sum", ("gi",)),
+    ),
+    {"b": ("i32", (2,), 24), "k": weights(2, 12), "w": weights(8, 5)},
+    "loss",
+    {},
+    batch=3,
+    x=("u8", (7, 6, 2), 8),
+)
+"""A convolution with its gradients, maxima with ties and padding, sums, transposes, packing."""
+
+TOKENS = Plan(
+    (
+        Draft("hot", "one_hot", ("x",), {"depth": 5}),
+        rescale("wi", "w", "i16", 10),
+        matmul("z", "hot", "wi"),
+        Draft("loss", "sum", ("z",)),
+    ),
+    {"w": weights(15, 3)},
+    "loss",
+    {},
+)
+
+
+def make_softmax(z: str, labels: str) -> Drafts:
+    """All of a softmax; names end in that of the logits."""
+    return (
+        Draft(f"max {z}", "row_max", (z,)),
+        Draft(f"exp {z}", "exp2_diff", (z, f"max {z}")),
+        Draft(f"sum {z}", "row_sum", (f"exp {z}",)),
+        Draft(f"p {z}", "divide", (f"exp {z}", f"sum {z}")),
+        Draft(f"g {z}", "sub_one_hot", (f"p {z}", labels)),
+        Draft(f"rows {z}", "cross_entropy", (z, f"max {z}", f"sum {z}", labels)),
+    )
+
+
+def make_classes(classes: int, batch: int = 130) -> Plan:
+    """Cross-entropy over so many classes."""
+    return Plan(
+        (
+            normalize("xi", "x"),
+            rescale("wi", "w", "i16", 10),
+            matmul("acc", "xi", "wi"),
+            rescale("z", "acc", "i32", 19),
+            *make_softmax("z", "y"),
+            Draft("loss", "sum", ("rows z",)),
+            matmul("gw", "xi", "g z", "tn"),
+        ),
+        {"w": weights(3, classes)},
+        "loss",
+        {},
+        batch=batch,
+    )
+
+
+ERRORS = Plan(
+    (
+        normalize("xi", "x"),
+        rescale("wi", "w", "i16", 10),
+        matmul("acc", "xi", "wi"),
+        rescale("h", "acc", "i16", 19),
+        rescale("ui", "u", "i16", 10),
+        matmul("acc2", "h", "ui", "nt"),
+        rescale("z", "acc2", "i16", 10),
+        shifted("d", "sub", ("z", "y"), 0, 0),
+        rescale("di", "d", "i16", 0),
+        shifted("loss", "square_sum", ("di",), 12),
+        matmul("gu", "di", "h", "tn"),
+        matmul("gh", "di", "ui"),
+        Draft("m", "momentum", ("v", "gu"), {"decay": 1 << 16, "shift": 8}),
+        schedule("r", 22),
+        shifted("u+", "sgd_update", ("u", "m", "r"), 14),
+    ),
+    {"u": weights(3, 140), "v": velocity(3, 140), "w": weights(200, 140)},
+    "loss",
+    {"u": "u+", "v": "m"},
+    x=("u8", (200,), 8),
+    y=("i16", (3,), 14),
+)
+"""Squared errors and plain SGD, with tiles as wide as they are in use."""
+
+PACKED = Plan(
+    (
+        normalize("xi", "x"),
+        windows("patches", "im2col", ("xi",), (3, 3), (1, 1), (1, 1, 1, 1)),
+        rescale("ki", "k", "i16", 12),
+        matmul("conv", "patches", "ki", "nt"),
+        reshape("image", "conv", 3, 15, 15, 2),
+        rescale("h", "image", "i16", 17),
+        Draft("r", "relu", ("h",)),
+        windows("max", "max_pool", ("r",), (2, 2), (2, 2)),
+        reshape("flat", "max", 3, 98),
+        Draft("gr", "relu_grad", ("h", "r")),
+        reshape("rows", "gr", 675, 2),
+        Draft("gb", "column_sum", ("rows",)),
+        rescale("wi", "w", "i16", 12),
+        matmul("z", "flat", "wi"),
+        Draft("loss", "sum", ("z",)),
+    ),
+    {"k": weights(2, 9), "w": weights(98, 3)},
+    "loss",
+    {},
+    batch=3,
+    x=("u8", (15, 15, 1), 8),
+)
+"""Images of few channels, packed into tiles whose last row is not full."""
+
+THIN = Plan(
+    (
+        rescale("z", "w", "i32", 14),
+        rescale("first", "z", "i16", 3),
+        rescale("u", "w", "i32", 14, 3),
+        reshape("labels", "y", 64),
+        *make_softmax("z", "labels"),
+        *make_softmax("u", "labels"),
+        Draft("loss", "sum", ("rows z",)),
+        rescale("acc", "w", "i64", 1),
+        shifted("biased", "add_bias", ("acc", "c"), 1),
+        rescale("same", "w", "i32", 0),
+    ),
+    {"c": weights(1), "v": weights(64, 1), "w": weights(64, 1)},
+    "loss",
+    {"v": "same"},
+    batch=32,
+    y=("u8", (2,), 0),
+)
+"""Matrices of one column, packed where they are not read by rows, and cut anew where they are."""
+
+PLAIN = Plan((Draft("loss", "sum", ("w",)),), {"w": weights(3, 2)}, "loss", {})
+
+
+# --- what is refused
+
+
+def make_maxima(count: int) -> Plan:
+    """A sum of so many maxima over 64 pixels each."""
+    strides = [(8, 8), (7, 8), (8, 7), (7, 7), (6, 8)][:count]
+    maxima = [windows(f"m{n}", "max_pool", ("xi",), (8, 8), s) for n, s in enumerate(strides)]
+    sums = [
+        shifted(f"s{n}", "add", ("m0" if n == 1 else f"s{n - 1}", f"m{n}"), 0, 0)
+        for n in range(1, count)
+    ]
+    return PLAIN.with_(normalize("xi", "x"), *maxima, *sums, batch=1, x=("u8", (16, 16, 1), 8))
+
+
+def list_refused() -> Iterator[tuple[str, Plan, str | None]]:
+    """(what is so, graph, the word of section 6; None where it is taken)."""
+    yield "nothing is wrong", PLAIN, None
+    for blocks, word in ((8192, None), (8193, "state")):
+        big = weights(128 * (blocks - 1), 1)
+        yield f"{blocks} blocks of the state", PLAIN.with_(states={**PLAIN.states, "v": big}), word
+    for blocks, word in ((8192, None), (8193, "batch")):
+        big = ("u8", (128 * (blocks - 1),), 8)
+        yield f"{blocks} blocks of the batch", PLAIN.with_(batch=2, x=big), word
+    yield (
+        "2^20 partial products, and more",
+        PLAIN.with_(
+            normalize("xi", "x"),
+            rescale("vi", "v", "i16", 10),
+            matmul("large", "xi", "vi"),
+            states={**PLAIN.states, "v": weights(2048, 128 * 256)},
+            batch=128 * 256,
+            x=("u8", (2048,), 8),
+        ),
+        "leaves",
+    )
+    turned = [Draft(f"t{n}", "transpose", ("v",), {"perm": (1, 0)}) for n in range(3)]
+    large = {**PLAIN.states, "v": weights(128 * 8191, 128)}
+    yield "transposes of 3 * 2^27 elements", PLAIN.with_(*turned, states=large), "places"
+    yield (
+        "sums over windows of 33 * 64, more than 2^25 elements for a tile",
+        PLAIN.with_(
+            normalize("xi", "x"),
+            windows("s", "sum_pool", ("xi",), (33, 64)),
+            batch=1,
+            x=("u8", (32 + 128, 63 + 128, 1), 8),
+        ),
+        "places",
+    )
+    yield "a sum of the counter", PLAIN.with_(Draft("s", "sum", ("step",))), "value"
+    yield "the loss is the counter", PLAIN.with_(loss="next"), "value"
+    yield (
+        "a state that counts",
+        PLAIN.with_(Draft("c", "increment", ("n",)),
+                    states={**PLAIN.states, "n": ("i64", (), 0)}, after={"n": "c"}),
+        "value",
+    )  # fmt: skip
+    raw = PLAIN.with_(x=("i16", (3,), 8))
+    yield "a product of raw samples", raw.with_(matmul("s", "x", "x", "tn")), "reach"
+    yield "squares of raw samples", raw.with_(shifted("s", "square_sum", ("x",), 0)), "reach"
+    image = PLAIN.with_(x=("i16", (2, 2, 1), 8))
+    yield "maxima of raw samples", image.with_(windows("s", "max_pool", ("x",), (2, 2))), "reach"
+    for dtype, word in (("i16", None), ("i32", "reach")):
+        tokens = PLAIN.with_(Draft("s", "one_hot", ("x",), {"depth": 3}), x=(dtype, (3,), 0))
+        yield f"tokens of {dtype}", tokens, word
+    for multiplier, word in ((1, None), (3, "reach")):
+        yield (
+            f"a rescaling to i64 of {multiplier} * 2^59 / 2",
+            PLAIN.with_(
+                rescale("v", "w", "i32", 3),
+                Draft("m", "mul", ("w", "v")),
+                rescale("s", "m", "i64", 1, multiplier),
+            ),
+            word,
+        )
+    square = PLAIN.with_(rescale("v", "w", "i16", 3), states={"w": weights(3, 3)})
+    yield "a product of two transposes", square.with_(matmul("s", "v", "v", "tt")), "transposes"
+    for shift, word in ((59, None), (60, "shift")):
+        yield f"a shift of {shift}", PLAIN.with_(rescale("s", "w", "i32", shift)), word
+        yield f"samples shifted by {shift}", PLAIN.with_(normalize("s", "x", shift)), word
+    for size, word in ((64 * 128, None), (64 * 128 - 1, "rows")):
+        thin = PLAIN.with_(
+            rescale("v", "w", "i16", 3), normalize("s", "v", 1, 5), states={"w": weights(size, 1)}
+        )
+        yield f"an offset for {size} packed values", thin, word
+    for kernel, word in (((8, 8), None), ((13, 5), "window")):
+        yield (
+            f"a maximum over {kernel}",
+            PLAIN.with_(normalize("xi", "x"), windows("s", "max_pool", ("xi",), kernel),
+                        x=("u8", (13, 8, 1), 8)),
+            word,
+        )  # fmt: skip
+    for count, word in ((4, None), (5, "sum")):
+        yield f"a sum of {64 * count} tensors", make_maxima(count), word
+    for classes, word in ((128, None), (129, "classes")):
+        yield f"{classes} classes", make_classes(classes, 2), word
+    few = make_classes(4, 2)
+    for name in ("g z", "rows z"):
+        body = tuple(d for d in few.body if d.name not in (name, "gw", "loss"))
+        loss = Draft("loss", "sum", ("w",))
+        yield f"a softmax without {name}", few.with_(loss, body=body), "softmax"
+    more = Draft("exp 2", "exp2_diff", ("z", "max z"))
+    yield "a softmax with two exponentials", few.with_(more), "softmax"
+    yield "a sum of rows of no exponentials", PLAIN.with_(Draft("s", "row_sum", ("w",))), "softmax"
+    for source, word in (("step", None), ("more", "rate"), ("n", "rate")):
+        yield (
+            f"a rate that follows {source}",
+            PLAIN.with_(
+                Draft("more", "increment", ("step",)),
+                schedule("r", 22, source),
+                shifted("s", "sgd_update", ("w", "v", "r"), 14),
+                states={**PLAIN.states, "n": ("i64", (), 0), "v": velocity(3, 2)},
+            ),
+            word,
+        )
+    yield (
+        "a rate of no schedule",
+        PLAIN.with_(rescale("r", "n", "i64", 30), shifted("s", "sgd_update", ("w", "v", "r"), 22),
+                    states={**PLAIN.states, "n": ("i64", (), 60), "v": velocity(3, 2)}),
+        "rate",
+    )  # fmt: skip
+
+
+# --- the file
+
+
+def describe(tiling: Tiling, statement: TileStatement) -> Json:
+    """What is hashed."""
+    pairs = []
+    if statement.linear is not None:
+        if not (np.asarray(statement.linear.factors) == 1).all():
+            raise ValueError("a map with another factor than 1")
+        outputs, inputs = statement.linear.outputs.tolist(), statement.linear.inputs.tolist()
+        pairs = sorted([p, q] for p, q in zip(outputs, inputs, strict=True))
+    given = {
+        name: [[str(factor), *tile] for factor, tile in sorted(parts, key=lambda part: part[1])]
+        for name, parts in statement.given.items()
+    }
+    return {
+        "circuit": statement.circuit,
+        "given": given,
+        "leaves": find_leaves(tiling, statement),
+        "linear": pairs,
+        "node": statement.node,
+        "parameters": {
+            name: [int(item) for item in np.reshape(value, -1)]
+            for name, value in statement.parameters.items()
+        },
+    }
+
+
+def cut(value: Json) -> bytes:
+    return blake3(cbor.encode(value)).digest()[:8]
+
+
+def make_case(about: str, graph: StepGraph, given: Any, side: int, *steps: int) -> Json:
+    """``given`` is the graph's encoding in hexadecimal, or the file that has it."""
+    tiling, first = Tiling(graph, side), StepFacts(steps[0], LOSS)
+    contents = TileContents(tiling, first, {})
+    full: dict[str, Json] = {}
+    found = []
+    for step in steps:
+        facts = StepFacts(step, LOSS)
+        whole = [describe(tiling, tiling.statement(i, facts)) for i in range(len(tiling))]
+        found.append({"step": step, "statements": b"".join(map(cut, whole)).hex()})
+        if side <= 4:
+            for index, statement in enumerate(whole):
+                if all(item["circuit"] != statement["circuit"] for item in full.values()):
+                    full[str(index)] = statement
+    public = {
+        str(number): [
+            blake3(contents.tile(Tile(number, block)).astype("<i8").tobytes()).hexdigest()
+            for block in range(tensor.count)
+        ]
+        for number, tensor in enumerate(tiling.tensors)
+        if tensor.source == "public"
+    }
+    return {
+        "about": about,
+        "side": side,
+        "graph": given,
+        "loss": str(LOSS),
+        "leaves": tiling.leaf_count,
+        "count": len(tiling),
+        "tensors": [[item.name, item.source, item.first, item.count] for item in tiling.tensors],
+        "steps": found,
+        "full": full,
+        "public": public,
+    }
+
+
+@cache
+def list_plans() -> tuple[tuple[str, Plan, int, tuple[int, ...]], ...]:
+    return (
+        ("products, biases and sums", PRODUCTS, 4, (1,)),
+        ("rescalings; states that are copies", RESCALES, 4, (1,)),
+        ("momenta and updates", UPDATES, 4, (1, 3)),
+        ("convolution, pools and their gradients", IMAGES, 8, (1,)),
+        ("tokens", TOKENS, 4, (1,)),
+        ("matrices of one column", THIN, 4, (1,)),
+        ("20 classes, more rows than a tile", make_classes(20), 128, (1,)),
+        ("squared errors, plain SGD", ERRORS, 128, (1, 2)),
+        ("images of few channels", PACKED, 128, (1,)),
+    )
+
+
+def make_cases() -> list[Json]:
+    cases = []
+    for about, plan, side, steps in list_plans():
+        graph = plan.graph()
+        cases.append(make_case(about, graph, encode_graph(graph).hex(), side, *steps))
+    for name, sides in (("step.json", (4, 128)), ("games/graph.json", (8,))):
+        data = bytes.fromhex(json.loads((PATH.parent / name).read_text())["graph"])
+        for side in sides:
+            about = f"the graph of {name}"
+            cases.append(make_case(about, decode_graph(data), {"file": name}, side, 2))
+    return cases
+
+
+def make_refused() -> list[Json]:
+    base = list_items(PLAIN.graph())
+    found = []
+    for about, plan, word in list_refused():
+        graph = plan.graph()
+        try:
+            Tiling(graph)
+        except CircuitError as error:
+            if word is None:
+                raise ValueError(f"{about}: {error}") from error
+        else:
+            if word is not None:
+                raise ValueError(f"{about}: is taken")
+        edits = list(find_edits(base, list_items(graph)))
+        found.append({"about": about, "edits": edits, "refused": word})
+    return found
+
+
+def make_file() -> Json:
+    return {
+        "cases": make_cases(),
+        "plain": encode_graph(PLAIN.graph()).hex(),
+        "refused": make_refused(),
+    }
+
+
+def format_file() -> str:
+    """Cases on a line each."""
+    lines = []
+    for key, value in make_file().items():
+        if isinstance(value, list):
+            cases = ",\n".join(f" {json.dumps(case)}" for case in value)
+            lines.append(f"{json.dumps(key)}: [\n{cases}\n]")
+        else:
+            lines.append(f"{json.dumps(key)}: {json.dumps(value)}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def main() -> int:
+    """Write or compare the file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="compare, write nothing")
+    text = format_file()
+    if not parser.parse_args().check:
+        PATH.write_text(text)
+    elif not PATH.is_file() or PATH.read_text() != text:
+        sys.stderr.write(f"{PATH.name} is not what the rules give\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,786 @@
+"""How a step falls into statements about tiles, written from docs/tiling.md alone.
+
+Of vtrain this takes the decoder of graphs, the encoder of what is hashed, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+from blake3 import blake3
+
+from vtrain.wire import cbor
+from vtrain.wire.graph import Node, StepGraph
+
+Ints = Any
+Combination = Mapping[tuple[int, int], int]
+"""(tensor, block) -> factor."""
+Map = Callable[[Ints], tuple[Ints, Ints]]
+"""Flat places in the target -> (which of them, flat place in the source) of each term."""
+
+NOTHING = {"sample_index", "batch_digest", "increment", "schedule", "tensor_digest", "state_leaf"}
+NOTHING |= {"state_root", "record", "next_state"}
+BY_ROWS = {"add_bias", "matmul", "row_max"}
+WINDOWED = {"col2im", "max_pool", "max_pool_grad", "sum_pool", "sum_pool_grad"}
+ROLES = ("z", "labels", "maximum", "exp", "sum", "p", "grad", "loss")
+M16, LIMB = 32639, 32640
+
+
+class RefusedError(Exception):
+    """The graph is refused; the word is that of section 6."""
+
+
+def need(condition: bool, word: str) -> None:
+    if not condition:
+        raise RefusedError(word)
+
+
+# --- 1. grids
+
+
+@dataclass(frozen=True)
+class Grid:
+    rows: int
+    columns: int
+    size: int
+    side: int
+
+    @property
+    def across(self) -> int:
+        return -(-self.columns // self.side)
+
+    @property
+    def count(self) -> int:
+        return self.across * -(-self.rows // self.side)
+
+    def height(self, block: int) -> int:
+        return min(self.side, self.rows - self.side * (block // self.across))
+
+    def width(self, block: int) -> int:
+        return min(self.side, self.columns - self.side * (block % self.across))
+
+    def values(self, block: int) -> tuple[Ints, Ints]:
+        """Places of the block with values, and which values."""
+        place = np.arange(self.side**2)
+        row, column = place // self.side, place % self.side
+        inside = (row < self.height(block)) & (column < self.width(block))
+        row, column = row[inside], column[inside]
+        flat = (self.side * (block // self.across) + row) * self.columns
+        flat += self.side * (block % self.across) + column
+        return place[inside][flat < self.size], flat[flat < self.size]
+
+    def find(self, flat: Ints) -> tuple[Ints, Ints]:
+        """Block and place of values."""
+        row, column = flat // self.columns, flat % self.columns
+        block = (row // self.side) * self.across + column // self.side
+        return block, self.side * (row % self.side) + column % self.side
+
+
+# --- 2. tensors, values, statements
+
+
+@dataclass(frozen=True)
+class Tensor:
+    name: str
+    source: str
+    first: int
+    count: int
+
+
+@dataclass(eq=False)
+class Value:
+    grid: Grid
+    blocks: Callable[[int], Combination]
+    parts: dict[Value, int] = field(default_factory=dict)
+
+    def __getitem__(self, block: int) -> Combination:
+        return self.blocks(block)
+
+
+def total(*terms: tuple[int, Value]) -> Value:
+    """The sum of w v."""
+    parts: dict[Value, int] = {}
+    for weight, value in terms:
+        for part, inner in (value.parts or {value: 1}).items():
+            parts[part] = parts.get(part, 0) + weight * inner
+    need(len(parts) <= 256, "sum")
+    assert len({value.grid for _, value in terms}) == 1
+    return Value(terms[0][1].grid, lambda b: merge((w, v[b]) for v, w in parts.items()), parts)
+
+
+def merge(terms: Iterator[tuple[int, Combination]]) -> Combination:
+    found: dict[tuple[int, int], int] = {}
+    for weight, combination in terms:
+        for tile, factor in combination.items():
+            found[tile] = found.get(tile, 0) + weight * factor
+    return {tile: factor for tile, factor in found.items() if factor}
+
+
+@dataclass(frozen=True)
+class Statement:
+    """``pairs`` are the entries of G as two arrays, p and q."""
+
+    node: str
+    circuit: str
+    given: Mapping[str, Combination]
+    parameters: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    pairs: tuple[Ints, Ints] | None = None
+
+
+# --- windows, as docs/operators.md has them
+
+
+class Windows:
+    """Over an image [n, h, w, channels]; arrays are indexed [n, oh, ow, offset, channels]."""
+
+    def __init__(self, attrs: Mapping[str, Any], image: Sequence[int]) -> None:
+        (kh, kw), (sh, sw), (top, left, bottom, right) = (
+            attrs[name] for name in ("kernel", "strides", "pads")
+        )
+        n, h, w, channels = image
+        self.area = kh * kw
+        rows, columns = (h + top + bottom - kh) // sh + 1, (w + left + right - kw) // sw + 1
+        self.shape = (n, rows, columns, channels)
+        self._image, self._kw, self._strides, self._corner = image, kw, (sh, sw), (top, left)
+
+    def pixel(self, channel_of_window: Ints, offset: Ints) -> tuple[Ints, Ints]:
+        """(flat place of the pixel at an offset, whether it is no padding)."""
+        _, h, w, channels = self._image
+        s, r, c, i = np.unravel_index(channel_of_window, self.shape)
+        y = r * self._strides[0] + offset // self._kw - self._corner[0]
+        x = c * self._strides[1] + offset % self._kw - self._corner[1]
+        inside = (y >= 0) & (y < h) & (x >= 0) & (x < w)
+        return ((s * h + y) * w + x) * channels + i, inside
+
+    def all_pixels(self) -> tuple[Ints, Ints, Ints]:
+        """(channel of a window, offset, pixel) wherever that is no padding."""
+        size = prod(self.shape)
+        window = np.repeat(np.arange(size), self.area)
+        offset = np.tile(np.arange(self.area), size)
+        pixel, inside = self.pixel(window, offset)
+        return window[inside], offset[inside], pixel[inside]
+
+    def first(self) -> tuple[Ints, Ints]:
+        """The least offset of each channel of a window that is no padding, and its pixel."""
+        window, offset, pixel = self.all_pixels()
+        _, at = np.unique(window, return_index=True)
+        return offset[at], pixel[at]
+
+    def patch(self, window: Ints, offset: Ints) -> Ints:
+        """Flat place in the matrix of patches."""
+        channels = self.shape[3]
+        row, i = window // channels, window % channels
+        return (row * self.area + offset) * channels + i
+
+
+def gather(targets: Ints, sources: Ints, size: int) -> Map:
+    """The map whose value t is the sum of the sources beside each t in ``targets``."""
+    order = np.argsort(targets, kind="stable")
+    targets, sources = targets[order], sources[order]
+    starts = np.searchsorted(targets, np.arange(size + 1))
+
+    def terms(flat: Ints) -> tuple[Ints, Ints]:
+        counts = starts[flat + 1] - starts[flat]
+        number = np.repeat(np.arange(flat.size), counts)
+        within = np.arange(number.size) - np.repeat(np.cumsum(counts) - counts, counts)
+        return number, sources[starts[flat][number] + within]
+
+    return terms
+
+
+def same(flat: Ints) -> tuple[Ints, Ints]:
+    return np.arange(flat.size), flat
+
+
+# --- the rules
+
+
+class Rules:
+    """All tensors and statements about step ``step`` with this loss."""
+
+    def __init__(self, graph: StepGraph, side: int, step: int, loss: int) -> None:
+        self.nodes, self.side, self.step, self.loss = graph.nodes, side, step, loss
+        self.tensors: list[Tensor] = []
+        self.statements: list[Statement] = []
+        self.public: dict[int, Callable[[Ints], Ints]] = {}
+        """Of a public tensor, its values by their flat places; and its grid."""
+        self.public_grids: dict[int, Grid] = {}
+        self.values: dict[int, Value] = {}
+        self.anew: dict[tuple[int, Grid], Value] = {}
+        self.groups: dict[int, dict[str, int]] = {}
+        self.steps: dict[Any, tuple[Windows, Grid, list[Value], list[Value]]] = {}
+        self.made_after: set[str] = set()
+        self.counts = {"trace": 0, "public": 0}
+        self.name = ""
+        self.readers: dict[int, int] = {}
+        for number, node in enumerate(self.nodes):
+            for ref in node.inputs:
+                self.readers.setdefault(ref.node, number)
+        self.next = {
+            str(node.attrs["name"]): node.inputs[0].node
+            for node in self.nodes
+            if node.op == "next_state" and node.attrs["name"] != "step"
+        }
+        states = {
+            str(node.attrs["name"]): number
+            for number, node in enumerate(self.nodes)
+            if node.op == "state" and node.attrs["name"] != "step"
+        }
+        self.columns, self.column_count = {}, 0
+        for name in sorted(states, key=lambda text: text.encode()):
+            self.columns[name] = self.column_count
+            self.column_count += self.own_grid(states[name]).count
+        self._refuse_large()
+        for number, node in enumerate(self.nodes):
+            self.number, self.name = number, node.name
+            if node.op in NOTHING or (node.op == "state" and node.attrs["name"] == "step"):
+                continue
+            rule = getattr(self, f"do_{node.op}")
+            self.values[number] = rule(node, *(ref.node for ref in node.inputs))
+        self._end()
+
+    def _refuse_large(self) -> None:
+        need(self.column_count <= 8192, "state")
+        self.places = 0
+        for number, node in enumerate(self.nodes):
+            q = 0
+            if node.op in ("sum", "column_sum"):
+                q = -(-self.size(node.inputs[0].node) // self.size(number))
+            elif node.op in WINDOWED:
+                q = prod(node.attrs["kernel"])  # type: ignore[arg-type]
+            elif node.op in ("im2col", "one_hot", "transpose"):
+                q = 1
+            self.places += self.size(number) * q
+            need(self.places <= 1 << 28, "places")
+            need(min(self.size(number), self.side**2) * q <= 1 << 25, "places")
+
+    # types
+
+    def kind(self, number: int) -> Any:
+        return self.nodes[number].outputs[0]
+
+    def size(self, number: int) -> int:
+        return prod(self.kind(number).shape)
+
+    def own(self, shape: Sequence[int]) -> Grid:
+        columns = shape[-1] if shape else 1
+        return Grid(prod(shape) // columns, columns, prod(shape), self.side)
+
+    def own_grid(self, number: int) -> Grid:
+        return self.own(self.kind(number).shape)
+
+    def thrifty(self, shape: Sequence[int]) -> Grid:
+        own, size = self.own(shape), prod(shape)
+        packed = Grid(-(-size // self.side), self.side, size, self.side)
+        return packed if 4 * packed.count <= own.count else own
+
+    def within(self, number: int, most: int) -> None:
+        need(-most <= self.kind(number).lo and self.kind(number).hi <= most, "reach")
+
+    # 3. shared rules
+
+    def make(
+        self,
+        name: str,
+        grid: Grid,
+        source: str = "trace",
+        first: int | None = None,
+        count: int | None = None,
+    ) -> Value:
+        number, count = len(self.tensors), grid.count if count is None else count
+        if source in self.counts:
+            first = self.counts[source]
+            self.counts[source] += count
+            need(self.counts["trace"] <= 1 << 20, "leaves")
+        assert first is not None
+        self.tensors.append(Tensor(name, source, first, count))
+        return Value(grid, lambda block: {(number, block): 1})
+
+    def make_public(self, name: str, grid: Grid, values: Callable[[Ints], Ints]) -> Value:
+        number = len(self.tensors)
+        self.public[number], self.public_grids[number] = values, grid
+        return self.make(name, grid, "public")
+
+    def say(
+        self,
+        circuit: str,
+        given: Mapping[str, Combination],
+        parameters: Mapping[str, Sequence[int]] | None = None,
+        pairs: tuple[Ints, Ints] | None = None,
+        node: str | None = None,
+    ) -> None:
+        name = self.name if node is None else node
+        self.statements.append(Statement(name, circuit, given, parameters or {}, pairs))
+
+    def state_all(self, circuit: str, values: Mapping[str, Value]) -> None:
+        (grid,) = {value.grid for value in values.values()}
+        for block in range(grid.count):
+            self.say(circuit, {name: value[block] for name, value in values.items()})
+
+    def image(self, name: str, terms: Map, x: Value, grid: Grid, node: str | None = None) -> Value:
+        found: list[tuple[int, int, Ints, Ints]] = []
+        for block in range(grid.count):
+            places, flat = grid.values(block)
+            number, source = terms(flat)
+            blocks, within = x.grid.find(source)
+            for other in np.unique(blocks).tolist():
+                is_of = blocks == other
+                found.append((block, other, places[number[is_of]], within[is_of]))
+        parts = self.make(name, grid, count=len(found))
+        of_block: dict[int, list[int]] = {}
+        for tile, (block, other, p, q) in enumerate(found):
+            of_block.setdefault(block, []).append(tile)
+            self.say("linear", {"x": x[other], "y": parts[tile]}, pairs=(p, q), node=node)
+        return Value(grid, lambda b: merge((1, parts[tile]) for tile in of_block.get(b, ())))
+
+    def value(self, number: int) -> Value:
+        need(number in self.values, "value")
+        return self.values[number]
+
+    def in_(self, number: int, grid: Grid) -> Value:
+        value = self.value(number)
+        if value.grid == grid:
+            return value
+        if (number, grid) not in self.anew:
+            self.places += grid.size
+            need(self.places <= 1 << 28, "places")
+            name = self.nodes[number].name
+            self.anew[number, grid] = self.image(f"{name}/cut anew", same, value, grid, name)
+        return self.anew[number, grid]
+
+    def own_value(self, number: int) -> Value:
+        return self.in_(number, self.own_grid(number))
+
+    def out(self, grid: Grid) -> Value:
+        readers = [name for name, source in self.next.items() if source == self.number]
+        if readers and grid == self.own_grid(self.number):
+            self.made_after.add(readers[0])
+            return self.make(self.name, grid, "after", self.columns[readers[0]])
+        return self.make(self.name, grid)
+
+    def wanted(self, number: int) -> Grid:
+        reader = self.readers.get(number)
+        while reader is not None and self.nodes[reader].op == "reshape":
+            number, reader = reader, self.readers.get(reader)
+        if reader is None or self.nodes[reader].op in BY_ROWS:
+            return self.own_grid(number)
+        return self.thrifty(self.kind(number).shape)
+
+    def gate(self, x: Value, g: Value, y: Value) -> None:
+        self.state_all("gate", {"x": x, "g": g, "y": y})
+
+    def mask(self, grid: Grid, block: int) -> dict[str, list[int]]:
+        height, width, side = grid.height(block), grid.width(block), self.side
+        rows, columns = ([1] * n + [0] * (side - n) for n in (height, width))
+        return {"rows": rows, "columns": columns}
+
+    def rescaling(self, x: Value, y: Value, dtype: str, m: int, o: int, s: int) -> None:
+        need(s <= 59, "shift")
+        grid = x.grid
+        need(o == 0 or grid.rows * grid.columns == grid.size, "rows")
+        limbs = next(n for n, most in enumerate((0, 14, 29, 43, 59)) if s <= most)
+        shared = {"multiplier": [m], "offset": [o]}
+        if limbs:
+            left, rest = divmod(2**s - 1, 32639)
+            shared |= {"unit": [2**s], "half": [2 ** (s - 1)], "rest": [rest]}
+            reach = rest
+            for i in range(limbs - 1):
+                weight = min(left, reach + 1)
+                left, reach = left - weight, reach + 32639 * weight
+                shared[f"weight {i}"] = [weight]
+        for block in range(grid.count):
+            parameters = {**shared, **self.mask(grid, block)}
+            self.say(f"rescale-{dtype}-{limbs}", {"x": x[block], "y": y[block]}, parameters)
+
+    def held_range(self, x: Value) -> None:
+        lo, hi = self.kind(self.number).lo, self.kind(self.number).hi
+        for block in range(x.grid.count):
+            parameters = {"lo": [lo], "hi": [hi], **self.mask(x.grid, block)}
+            self.say(f"range-{1 if hi - lo < LIMB else 3}", {"x": x[block]}, parameters)
+
+    def equal(self, a: Value, b: Value, node: str) -> None:
+        zero = total((1, a), (-1, b))
+        for block in range(zero.grid.count):
+            self.say("combination", {"zero": zero[block]}, node=node)
+
+    # 4. operators
+
+    def do_state(self, node: Node) -> Value:
+        name, grid = str(node.attrs["name"]), self.own_grid(self.number)
+        x = self.make(f"before/{name}", grid, "before", self.columns[name])
+        self.held_range(x)
+        return x
+
+    def do_gather_samples(self, node: Node, _: int) -> Value:
+        grids = {}
+        for other in self.nodes:
+            if other.op == "gather_samples":
+                batch, *rest = other.outputs[0].shape
+                values = prod(rest)
+                shape = (batch, values) if values > 1 else (1, batch)
+                grids[other.attrs["part"]] = self.own(shape)
+        need(grids["x"].count + grids["y"].count <= 8192, "batch")
+        part = str(node.attrs["part"])
+        first = 0 if part == "x" else grids["x"].count
+        x = self.make(f"batch/{part}", grids[part], "batch", first)
+        self.held_range(x)
+        return x
+
+    def do_normalize(self, node: Node, x: int) -> Value:
+        y = self.out(self.value(x).grid)
+        m, o, s = (node.attrs[name] for name in ("multiplier", "offset", "shift"))
+        self.rescaling(self.value(x), y, "i16", m, o, s)  # type: ignore[arg-type]
+        return y
+
+    def do_rescale(self, node: Node, x: int) -> Value:
+        dtype = str(node.attrs["dtype"])
+        m, s = int(node.attrs["multiplier"]), int(node.attrs["shift"])  # type: ignore[arg-type]
+        wanted, value = self.wanted(self.number), self.value(x)
+        if 4 * wanted.count <= value.grid.count:
+            value = self.in_(x, wanted)
+        if s <= 0:
+            value, m, s = total((m << -s, value)), 1, 0
+            if dtype == "i64":
+                return value
+        elif dtype == "i64":
+            self.within(self.number, LIMB**4 // 2 - 1)
+        y = self.out(value.grid)
+        self.rescaling(value, y, dtype, m, 0, s)
+        return y
+
+    def do_one_hot(self, node: Node, x: int) -> Value:
+        depth, grid = int(node.attrs["depth"]), self.own_grid(self.number)  # type: ignore[arg-type]
+        need(max(self.kind(x).hi, depth - self.kind(x).lo) <= LIMB**2 - 1, "reach")
+        token = self.image(
+            f"{self.name}/token", lambda f: (np.arange(f.size), f // depth), self.value(x), grid
+        )
+        place = self.make_public(f"{self.name}/place", grid, lambda f: f % depth)
+        one = self.make_public(f"{self.name}/one", grid, lambda f: f * 0 + 1)
+        over = self.make(f"{self.name}/over", grid)
+        self.gate(total((1, token), (-1, place)), one, over)
+        under = self.make(f"{self.name}/under", grid)
+        self.gate(total((1, place), (-1, token)), one, under)
+        return total((2**14, one), (-(2**14), over), (-(2**14), under))
+
+    def do_matmul(self, node: Node, a: int, b: int) -> Value:
+        self.within(a, M16)
+        self.within(b, M16)
+        ta, tb = node.attrs["transpose_a"], node.attrs["transpose_b"]
+        need(not (ta and tb), "transposes")
+        left, right = self.own_value(a), self.own_value(b)
+        la, lb, grid = left.grid.across, right.grid.across, self.own_grid(self.number)
+        inner = left.grid.count // la if ta else la
+        parts = self.make(f"{self.name}/parts", grid, count=grid.count * inner)
+        circuit = "matmul-tn" if ta else "matmul-nt" if tb else "matmul-nn"
+        for block in range(grid.count):
+            i, j = divmod(block, grid.across)
+            for k in range(inner):
+                given = {
+                    "a": left[k * la + i if ta else i * la + k],
+                    "b": right[j * lb + k if tb else k * lb + j],
+                    "c": parts[block * inner + k],
+                }
+                self.say(circuit, given)
+        return Value(grid, lambda b: merge((1, parts[b * inner + k]) for k in range(inner)))
+
+    def do_add_bias(self, node: Node, acc: int, bias: int) -> Value:
+        shift = int(node.attrs["shift"])  # type: ignore[arg-type]
+        a, b = self.own_value(acc), self.own_value(bias)
+        if shift > 0:
+            aligned = self.make(f"{self.name}/aligned", b.grid)
+            self.rescaling(b, aligned, "i64", 1, 0, shift)
+        else:
+            aligned = total((2**-shift, b))
+        grid = a.grid
+        heights = sorted({grid.height(0), grid.height(grid.count - 1)}, reverse=True)
+        across = grid.across
+        rows = self.make(f"{self.name}/rows", grid, count=len(heights) * across)
+        for i, height in enumerate(heights):
+            for j in range(across):
+                r, c = (x.reshape(-1) for x in np.indices((height, grid.width(j))))
+                given = {"x": aligned[j], "y": rows[i * across + j]}
+                self.say("linear", given, pairs=(self.side * r + c, c))
+
+        def at(block: int) -> Combination:
+            return rows[heights.index(grid.height(block)) * across + block % across]
+
+        return total((1, a), (1, Value(grid, at)))
+
+    def do_sum(self, node: Node, x: int) -> Value:
+        value, own = self.value(x), self.own_grid(self.number)
+        m = own.columns
+        many = value.grid.rows * value.grid.columns // m
+
+        def terms(flat: Ints) -> tuple[Ints, Ints]:
+            number = np.repeat(np.arange(flat.size), many)
+            return number, np.tile(np.arange(many) * m, flat.size) + flat[number]
+
+        return self.image(f"{self.name}/parts", terms, value, own)
+
+    do_column_sum = do_sum
+
+    def do_add(self, node: Node, a: int, b: int) -> Value:
+        left = self.value(a)
+        right = self.in_(b, left.grid)
+        sign = -1 if node.op == "sub" else 1
+        up, down = 2 ** int(node.attrs["shift_a"]), 2 ** int(node.attrs["shift_b"])  # type: ignore[arg-type]
+        return total((up, left), (sign * down, right))
+
+    do_sub = do_add
+
+    def do_mul(self, node: Node, a: int, b: int) -> Value:
+        left = self.value(a)
+        right = self.in_(b, left.grid)
+        y = self.out(left.grid)
+        self.state_all("mul", {"a": left, "b": right, "y": y})
+        return y
+
+    def do_relu(self, node: Node, x: int) -> Value:
+        y = self.out(self.value(x).grid)
+        self.gate(self.value(x), self.value(x), y)
+        return y
+
+    def do_relu_grad(self, node: Node, grad: int, output: int) -> Value:
+        x = self.value(output)
+        g = self.in_(grad, x.grid)
+        y = self.out(x.grid)
+        self.gate(x, g, y)
+        return y
+
+    def do_reshape(self, node: Node, x: int) -> Value:
+        return self.value(x)
+
+    def as_image(self, x: int, terms: Map) -> Value:
+        value, grid = self.value(x), self.wanted(self.number)
+        return self.image(f"{self.name}/parts", terms, value, grid)
+
+    def do_transpose(self, node: Node, x: int) -> Value:
+        shape = self.kind(x).shape
+        places = np.arange(prod(shape)).reshape(shape)
+        places = places.transpose(node.attrs["perm"]).reshape(-1)  # type: ignore[arg-type]
+        return self.as_image(x, lambda f: (np.arange(f.size), places[f]))
+
+    def do_im2col(self, node: Node, x: int) -> Value:
+        windows = Windows(node.attrs, self.kind(x).shape)
+        window, offset, pixel = windows.all_pixels()
+        size = self.size(self.number)
+        return self.as_image(x, gather(windows.patch(window, offset), pixel, size))
+
+    def do_col2im(self, node: Node, x: int) -> Value:
+        windows = Windows(node.attrs, node.attrs["shape"])  # type: ignore[arg-type]
+        window, offset, pixel = windows.all_pixels()
+        size = self.size(self.number)
+        return self.as_image(x, gather(pixel, windows.patch(window, offset), size))
+
+    def do_sum_pool(self, node: Node, x: int) -> Value:
+        window, _, pixel = Windows(node.attrs, self.kind(x).shape).all_pixels()
+        return self.as_image(x, gather(window, pixel, self.size(self.number)))
+
+    def do_sum_pool_grad(self, node: Node, x: int) -> Value:
+        window, _, pixel = Windows(node.attrs, node.attrs["shape"]).all_pixels()  # type: ignore[arg-type]
+        return self.as_image(x, gather(pixel, window, self.size(self.number)))
+
+    def steps_of(self, node: Node, x: int) -> tuple[Windows, Grid, list[Value], list[Value]]:
+        key = (x, *(node.attrs[name] for name in ("kernel", "strides", "pads")))
+        if key not in self.steps:
+            self.within(x, M16)
+            windows = Windows(node.attrs, self.kind(x).shape)
+            need(windows.area <= 64, "window")
+            grid, (_, first) = self.thrifty(windows.shape), windows.first()
+
+            def pick(offset: int) -> Value:
+                def terms(flat: Ints) -> tuple[Ints, Ints]:
+                    pixel, inside = windows.pixel(flat, offset)
+                    return np.arange(flat.size), np.where(inside, pixel, first[flat])
+
+                return self.image(f"{self.name}/pixel {offset}", terms, self.value(x), grid)
+
+            maxima, gains = [pick(0)], []
+            for offset in range(1, windows.area):
+                gains.append(total((1, pick(offset)), (-1, maxima[-1])))
+                won = self.make(f"{self.name}/gain {offset}", grid)
+                self.gate(gains[-1], gains[-1], won)
+                maxima.append(total((1, maxima[-1]), (1, won)))
+            self.steps[key] = windows, grid, gains, maxima
+        return self.steps[key]
+
+    def do_max_pool(self, node: Node, x: int) -> Value:
+        return self.steps_of(node, x)[3][-1]
+
+    def do_max_pool_grad(self, node: Node, grad: int, x: int) -> Value:
+        windows, grid, gains, _ = self.steps_of(node, x)
+        left, target, images = self.in_(grad, grid), self.value(x).grid, []
+        window, offsets, pixel = windows.all_pixels()
+        first, _ = windows.first()
+
+        def scatter(offset: int, taken: Value) -> Value:
+            chosen = offsets == (offset if offset else first[window])
+            terms = gather(pixel[chosen], window[chosen], self.size(x))
+            return self.image(f"{self.name}/to {offset}", terms, taken, target)
+
+        for offset in range(windows.area - 1, 0, -1):
+            taken = self.make(f"{self.name}/taken {offset}", grid)
+            self.gate(gains[offset - 1], left, taken)
+            images.append(scatter(offset, taken))
+            left = total((1, left), (-1, taken))
+        images.append(scatter(0, left))
+        return total(*((1, image) for image in images))
+
+    def source(self, number: int, op: str) -> Node:
+        need(self.nodes[number].op == op, "softmax")
+        return self.nodes[number]
+
+    def softmax(self, logits: int, **roles: int) -> Value:
+        group = self.groups.setdefault(logits, {"z": logits})
+        for role, number in roles.items():
+            need(group.setdefault(role, number) == number, "softmax")
+        return self.out(self.own_grid(self.number))
+
+    def do_row_max(self, node: Node, z: int) -> Value:
+        return self.softmax(z, maximum=self.number)
+
+    def do_exp2_diff(self, node: Node, z: int, maximum: int) -> Value:
+        return self.softmax(z, exp=self.number, maximum=maximum)
+
+    def do_row_sum(self, node: Node, x: int) -> Value:
+        z = self.source(x, "exp2_diff").inputs[0].node
+        return self.softmax(z, sum=self.number, exp=x)
+
+    def do_divide(self, node: Node, e: int, sum_: int) -> Value:
+        z = self.source(e, "exp2_diff").inputs[0].node
+        return self.softmax(z, p=self.number, exp=e, sum=sum_)
+
+    def do_sub_one_hot(self, node: Node, p: int, label: int) -> Value:
+        e = self.source(p, "divide").inputs[0].node
+        z = self.source(e, "exp2_diff").inputs[0].node
+        return self.softmax(z, grad=self.number, p=p, labels=label)
+
+    def do_cross_entropy(self, node: Node, z: int, maximum: int, sum_: int, label: int) -> Value:
+        return self.softmax(z, loss=self.number, maximum=maximum, sum=sum_, labels=label)
+
+    def do_square_sum(self, node: Node, x: int) -> Value:
+        self.within(x, M16)
+        value, one = self.value(x), self.own(())
+        count = value.grid.count
+        parts = self.make(f"{self.name}/parts", one, count=count)
+        for block in range(count):
+            self.say("square", {"x": value[block], "s": parts[block]})
+        whole = Value(one, lambda _: merge((1, parts[block]) for block in range(count)))
+        shift = int(node.attrs["shift"])  # type: ignore[arg-type]
+        if shift <= 0:
+            return total((2**-shift, whole))
+        self.within(self.number, LIMB**4 // 2 - 1)
+        y = self.make(self.name, one)
+        self.rescaling(whole, y, "i64", 1, 0, shift)
+        return y
+
+    def do_momentum(self, node: Node, velocity: int, grad: int) -> Value:
+        v = self.value(velocity)
+        g = self.in_(grad, v.grid)
+        decay, shift = int(node.attrs["decay"]), int(node.attrs["shift"])  # type: ignore[arg-type]
+        up, down = max(-shift, 0), max(shift, 0)
+        if decay == 1 << 16:
+            x = total((2**up, g))
+        elif decay == 0:
+            x = total((2**up, g), (2**down, v))
+        else:
+            decayed = self.make(f"{self.name}/decayed", v.grid)
+            self.rescaling(v, decayed, "i64", decay, 0, 16)
+            x = total((2**up, g), (2**down, v), (-(2**down), decayed))
+        y = self.out(x.grid)
+        self.rescaling(x, y, "i32", 1, 0, down)
+        return y
+
+    def do_sgd_update(self, node: Node, weight: int, velocity: int, rate: int) -> Value:
+        schedule = self.nodes[rate]
+        need(schedule.op == "schedule", "rate")
+        clock = self.nodes[schedule.inputs[0].node]
+        need(clock.op == "state" and clock.attrs["name"] == "step", "rate")
+        w = self.value(weight)
+        v = self.in_(velocity, w.grid)
+        shift = int(node.attrs["shift"])  # type: ignore[arg-type]
+        up, down = max(-shift, 0), max(shift, 0)
+        rates: Any = schedule.attrs["rates"]
+        starts: Any = schedule.attrs["starts"]
+        found = [r for start, r in zip(starts, rates, strict=True) if start <= self.step - 1][-1]
+        y = self.out(w.grid)
+        x = total((2**down, w), (-found * 2**up, v))
+        self.rescaling(x, y, "i32", 1, -1 if shift > 0 else 0, down)
+        return y
+
+    def _end(self) -> None:
+        for logits, group in self.groups.items():
+            self.name = self.nodes[logits].name
+            need(set(group) == set(ROLES), "softmax")
+            classes = self.own_grid(logits).columns
+            need(classes <= 128, "classes")
+            values = {role: self.own_value(group[role]) for role in ROLES}
+            most = 16 if classes <= 16 else 128
+            grid = values["z"].grid
+            for block in range(grid.count):
+                live = np.zeros((self.side, min(self.side, most)), dtype=bool)
+                live[: grid.height(block), : grid.width(block)] = True
+                away = np.where(live, 0, 2**32).reshape(-1).tolist()
+                parameters = {"away": away, "rows": self.mask(grid, block)["rows"]}
+                given = {role: value[block] for role, value in values.items()}
+                self.say(f"softmax-{most}", given, parameters)
+        for name, source in self.next.items():
+            if name not in self.made_after:
+                value = self.own_value(source)
+                after = self.make(f"after/{name}", value.grid, "after", self.columns[name])
+                self.equal(value, after, f"next/{name}")
+        loss = self.make_public("record/loss", self.own(()), lambda f: f * 0 + self.loss)
+        (record,) = (node for node in self.nodes if node.op == "record")
+        self.equal(self.in_(record.inputs[2].node, loss.grid), loss, "record")
+
+    # --- 7. and 8.
+
+    def find_leaves(self, statement: Statement) -> list[int]:
+        """The leaves that an answer to it opens."""
+        tiles = {tile for given in statement.given.values() for tile in given}
+        return sorted(
+            self.tensors[tensor].first + block
+            for tensor, block in tiles
+            if self.tensors[tensor].source == "trace"
+        )
+
+    def encode(self, statement: Statement) -> bytes:
+        return cbor.encode(self.describe(statement))
+
+    def describe(self, statement: Statement) -> dict[str, Any]:
+        p, q = statement.pairs or (np.zeros(0), np.zeros(0))
+        return {
+            "circuit": statement.circuit,
+            "given": {
+                name: [[str(factor), *tile] for tile, factor in sorted(combination.items())]
+                for name, combination in statement.given.items()
+            },
+            "leaves": self.find_leaves(statement),
+            "linear": sorted(map(list, zip(p.tolist(), q.tolist(), strict=True))),
+            "node": statement.node,
+            "parameters": {name: list(value) for name, value in statement.parameters.items()},
+        }
+
+    def digest(self, statement: Statement) -> str:
+        return blake3(self.encode(statement)).digest()[:8].hex()
+
+    def public_tile(self, tensor: int, block: int) -> list[int]:
+        """What the verifier commits to."""
+        places, flat = self.public_grids[tensor].values(block)
+        tile = np.zeros(self.side**2, dtype=np.int64)
+        tile[places] = self.public[tensor](flat)
+        return [int(value) for value in tile]
+
+
+def expand_challenge(side: int, drawn: Sequence[int], statement: Statement, r: int) -> list[int]:
+    """The elements of the challenge of ``linear``."""
+    u = [drawn[p // side] * drawn[side + p % side] % r for p in range(side * side)]
+    w = [0] * (side * side)
+    assert statement.pairs is not None
+    for p, q in zip(*(part.tolist() for part in statement.pairs), strict=True):
+        w[q] = (w[q] + u[p]) % r
+    return w + u

@@ -498,6 +498,8 @@ def test_whole_steps_fit_ethereum_in_three_blocks_of_columns(
         pinned,
         keys,
         given={name: np.arange(length) % toy_module.SPAN for name in circuit.given},
+        hiding={},
+        count=lambda: None,
         parameters={},
         srs=toy.srs,
         commit_key=toy.commit_key,

@@ -543,6 +543,7 @@ class _Examiner:
             commit_key=key,
             limits=self.setup.limits,
             claim=bundle.statement.claim,
+            hash=self.setup.hash,
         )
 
     def _compare(

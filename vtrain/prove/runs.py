@@ -38,7 +38,7 @@ from vtrain.prove.proof_files import Item
 from vtrain.prove.prover import prove
 from vtrain.prove.steps.builder import AFTER, BATCH, BEFORE, LOSS, RATE
 from vtrain.prove.steps.circuits import STEP_CIRCUITS, build_step_circuit
-from vtrain.prove.verifier import commit_given
+from vtrain.prove.verifier import ChallengeHash, commit_given
 from vtrain.spec.commitment import compute_task_id
 from vtrain.spec.samples import Samples
 from vtrain.train import signed
@@ -310,6 +310,11 @@ class ProofSetup:
         """Whether the SRS is of no ceremony; one for a larger k serves too."""
         return self.proof.srs.hex() not in CEREMONY.values()
 
+    @property
+    def hash(self) -> ChallengeHash:
+        """By which challenges are drawn."""
+        return "keccak256" if self.proof.hash == "keccak256" else "blake3"
+
     def _require(self, sha256: bytes) -> None:
         if sha256 != self.proof.srs:
             raise EncodingError(
@@ -510,6 +515,7 @@ class StepProver:
             commit_key=self._key,
             limits=self._setup.limits,
             claim=statement.claim,
+            hash=self._setup.hash,
             progress=progress,
             cancelled=cancelled,
         )

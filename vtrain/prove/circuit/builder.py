@@ -105,6 +105,7 @@ class CircuitBuilder:
         self._given: dict[str, Tensor] = {}
         self._inputs: dict[str, int] = {}
         self._parts: dict[str, list[Part]] = {name: [] for name in GROUPS}
+        self._parameters: list[Part] = []
         self._lengths: dict[str, int] = dict.fromkeys(GROUPS, 0)
         self._names: set[tuple[str, str]] = set()
         self._order: list[tuple[str, Part]] = []
@@ -301,7 +302,9 @@ class CircuitBuilder:
                 raise CircuitError(f"needs a parameter of shape {tuple(shape)}", where=name)
             return np.asarray(given, dtype=object)
 
-        return self._part("public", name, shape, look_up)
+        tensor = self._part("public", name, shape, look_up)
+        self._parameters.append(self._parts["public"][-1])
+        return tensor
 
     def constant(self, value: int) -> Tensor:
         """A public constant of shape [1], kept once.

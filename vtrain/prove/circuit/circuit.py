@@ -143,6 +143,11 @@ class Circuit:
         for part in self._b._parts[group]:
             yield part.name, part.start, part.start + part.tensor.size
 
+    @property
+    def parameters(self) -> tuple[tuple[str, int, tuple[int, ...]], ...]:
+        """(name, start, shape) of each parameter, where it stands in ``public``."""
+        return tuple((part.name, part.start, part.tensor.shape) for part in self._b._parameters)
+
     def compute_public(self, parameters: Mapping[str, Ints]) -> Ints:
         """The group ``public``: all that the verifier needs to know of a statement."""
         values = Values(self._b, parameters)

@@ -167,6 +167,7 @@ class TileCircuits:
             limits=self._setup.limits,
             expansion=_expand(statement),
             claim=self._claim,
+            hash=self._setup.hash,
             progress=progress,
             cancelled=cancelled,
         )
@@ -192,6 +193,7 @@ class TileCircuits:
             limits=self._setup.limits,
             expansion=_expand(statement),
             claim=self._claim,
+            hash=self._setup.hash,
         )
 
 

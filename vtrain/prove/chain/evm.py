@@ -33,6 +33,7 @@ from vtrain.limits import LIMITS
 from vtrain.prove.backend.ezkl import EZKL_VERSION, Call, Limits, Proof, run_ezkl
 from vtrain.prove.backend.keys import find_srs
 from vtrain.prove.backend.srs import Srs, identify_srs
+from vtrain.prove.chain.size import MAX_CODE
 from vtrain.prove.chain.statement import STATEMENT, Binding, write_statement_verifier
 from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.wire.json_text import decode_json
@@ -41,9 +42,6 @@ SOLC_VERSION: Final = "0.8.20"
 """The compiler that ezkl compiles its verifiers for; code follows the version."""
 
 VERIFIER: Final = "Halo2Verifier"
-
-MAX_CODE: Final = 24576
-"""Bytes of a contract's code that Ethereum deploys at most (EIP-170)."""
 
 GUARD: Final = "success := and(success, eq(proof.offset, 0x64))"
 """What the verifier requires beyond what ezkl wrote: that the call has its plain layout.

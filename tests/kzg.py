@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.tasks import make_tiny_task
+from vtrain.commit.hiding import derive_initial_key, identify_key
 from vtrain.commit.kzg_log import StepCommitter
 from vtrain.prove.backend.kzg import CommitKey
 from vtrain.prove.backend.srs import generate_srs
@@ -14,7 +15,9 @@ from vtrain.wire.proof import ProofSpec
 from vtrain.wire.task import WITH_KZG
 
 K, BLINDING = 8, 5
-"""Columns of 248 values: the state of the tiny MLP has 344, a batch of four samples 68."""
+"""Columns of 184 values: the state of the tiny MLP has 344, a batch of four samples 68."""
+SECRET = b"\5" * 32
+"""What hides the batches of runs whose owner signs them."""
 
 
 def make_key(path: Path, k: int = K) -> CommitKey:
@@ -29,8 +32,10 @@ def add_kzg(
 ) -> CompiledTask:
     """``task``, logging KZG commitments every ``every`` steps."""
     proof = ProofSpec(circuit, key.srs.sha256, key.k, key.blinding, every, (), {})
-    initial = StepCommitter(proof, task.graph, key).commit_state(task.initial_state)
-    spec = replace(task.spec, commitments=WITH_KZG, proof=replace(proof, initial=initial))
+    hiding = derive_initial_key(proof, task.graph, task.initial_state)
+    initial = StepCommitter(proof, task.graph, key).commit_state(task.initial_state, hiding)
+    proof = replace(proof, initial=initial, initial_key=identify_key(hiding))
+    spec = replace(task.spec, commitments=WITH_KZG, proof=proof)
     return replace(task, spec=spec, kzg=key)
 
 

@@ -114,8 +114,9 @@ def gemm_rescale_i16(
 # `KzgKey` commits to columns of 2^k rows by that many points of a Lagrange basis, or by powers of
 # which it makes one (`is_lagrange=False`: an inverse Fourier transform over points); all but the
 # last `blinding` + 1 rows, which hold 1, are for values.  Columns are little-endian integers with
-# their dtype, and scalars that follow them; commitments are big-endian x and y.  `combine` commits to the sum of the columns
-# behind commitments, one after the other, times their coefficients (scalars).
+# their dtype, and scalars that follow them; commitments are big-endian x and y.  `combine` commits
+# to the sum of the columns behind commitments, one after the other, times their coefficients
+# (scalars).
 #
 # `SrsSecret` makes the points of an SRS of a known tau (32 bytes, little-endian), as `raw` above:
 # so many from `start` on; `second_group` those of the second group, 256 bytes.

@@ -52,6 +52,16 @@ def pass_off(honest: Path, false: Path, step: int) -> None:
     target.write_bytes(encode_bundle(replace(bundle, statement=said)))
 
 
+def cheat(solver: Path, srs: Path, step: int) -> None:
+    """Make the false run, with the honest one's proof in it."""
+    task = compile_task(load_task(TASK, srs=srs), CommitKey)
+    key = load_key(solver / "key.pem")
+    (solver / "false").mkdir()
+    shutil.copy(solver / "run" / "hiding.key", solver / "false")  # else nothing would fit at all
+    train_falsely(task, solver / "false", key=key, cheat=alter_gradient, step=step)
+    pass_off(solver / "run", solver / "false", step)
+
+
 def play(folder: Path) -> None:
     """The whole audit; RunError as soon as something is not as it should be."""
     owner, solver, auditor = (folder / name for name in ("owner", "solver", "auditor"))
@@ -63,13 +73,16 @@ def play(folder: Path) -> None:
     with stage("owner", "signs the batches of the task"):
         public = call("key", "new", owner / "key.pem")["public"]
         signing = ("--key", owner / "key.pem", "--out", owner / "batches.cbor")
-        call("prove", "batches", TASK, "--srs", srs, *signing)
+        hiding = ("--hiding", owner / "batches.hiding")  # a file for each solver
+        call("prove", "batches", TASK, "--srs", srs, *signing, *hiding)
     shutil.copy(owner / "batches.cbor", auditor)
+    shutil.copy(owner / "batches.hiding", solver)
 
     with stage("solver", "trains, and logs commitments to each step"):
         call("key", "new", solver / "key.pem")
         training = ("--srs", srs, "--key", solver / "key.pem")
-        made = call("train", TASK, "--out", solver / "run", *training)
+        hidden = ("--batch-hiding", solver / "batches.hiding")
+        made = call("train", TASK, "--out", solver / "run", *training, *hidden)
     size = publish(solver / "run", auditor / "run")
     say(f"{made['steps']} steps; what it publishes has {size} bytes")
 
@@ -97,10 +110,7 @@ def play(folder: Path) -> None:
     say(f"without --allow-insecure-srs: {report['verdict']}")
 
     say(f"sells a run with a false step {step}, and a proof of it done right", "solver")
-    task = compile_task(load_task(TASK, srs=srs), CommitKey)
-    key = load_key(solver / "key.pem")
-    train_falsely(task, solver / "false", key=key, cheat=alter_gradient, step=step)
-    pass_off(solver / "run", solver / "false", step)
+    cheat(solver, srs, step)
     publish(solver / "false", auditor / "false")
     named = ("--claim", keep_claim(auditor / "false"), "--steps", step, "--allow-insecure-srs")
     report = call("verify", auditor / "false", *how, *named, code=3)

@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blake3 import blake3
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from tests.audit.runs import KEY
 from tests.cli.test_cli import TASK
 from tests.cli.test_kzg import PROOF
-from tests.kzg import add_kzg, make_key
+from tests.kzg import SECRET, add_kzg, make_key
 from tests.prove import step_runs
 from tests.prove.steps import FakeEzkl, make_ready, open_key, put_bundle, train_run
 from tests.tasks import make_mlp_onnx, make_samples, make_tiny_task
@@ -40,7 +41,7 @@ from vtrain.prove.proof_files import Item
 from vtrain.prove.runs import StepProver, read_run
 from vtrain.prove.tiles.circuits import build_tile_circuit
 from vtrain.prove.tiles.prover import TileProver
-from vtrain.prove.tiles.statements import COMBINATION, StepFacts
+from vtrain.prove.tiles.statements import StepFacts
 from vtrain.prove.tiles.tiling import Tiling
 from vtrain.train.data import build_samples, gather_batch
 from vtrain.train.task import CompiledTask
@@ -506,22 +507,35 @@ def tiles(tile_srs: Path) -> Path:
 
 
 def test_setup_of_tiles(
-    call: Call, tiles: Path, tile_srs: Path, monkeypatch: pytest.MonkeyPatch
+    call: Call, tiles: Path, tile_srs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All circuits that a step needs, or those that are asked for, with their digests at this k."""
+    (tmp_path / "vk").write_bytes(b"key")
+    key = blake3(b"key").digest()
 
     def load(pinned: PinnedCircuit, *others: Any, **options: Any) -> Keys:
-        return Keys(tile_srs.parent, pinned.digest, b"\2" * 32, b"\7" * 32, 1000)
+        return Keys(tmp_path, pinned.digest, b"\2" * 32, key, 1000)
 
     monkeypatch.setattr("vtrain.prove.runs.load_keys", load)
     setup = ("prove", "setup", tiles, "--srs", tile_srs)
     code, out, _ = call(*setup, "--json")
     tiling = Tiling(read_run(tiles).graph)
     made = {tiling.statement(i, StepFacts(1, 0)).circuit for i in range(len(tiling))}
-    assert (code, {*json.loads(out)["circuits"]}) == (0, made - {COMBINATION})
+    assert (code, {*json.loads(out)["circuits"]}) == (0, made)
     code, out, _ = call(*setup, "--circuit", "square")
     digest = pin(build_tile_circuit("square"), 15).digest.hex()
-    assert (code, f'circuit = "{digest}"' in out, f'key = "{"07" * 32}"' in out) == (0, True, True)
+    assert (code, f'circuit = "{digest}"' in out, f'key = "{key.hex()}"' in out) == (0, True, True)
+    export = tmp_path / "out"
+    for _ in range(2):
+        code, out, _ = call(*setup, "--circuit", "square", "--export", export)
+        assert (code, f"# exported to {export}" in out) == (0, True)
+    index = json.loads((export / "index.json").read_text())["circuits"]
+    assert {name: entry["circuit"] for name, entry in index.items()} == {"square": digest}
+    code, out, _ = call(*setup, "--export", tmp_path / "all", "--json")
+    assert (code, json.loads(out)["export"]) == (0, str(tmp_path / "all"))
+    assert {path.parent.name for path in (tmp_path / "all").glob("*/vk")} == made
+    code, _, err = call(*setup, "--circuit", "mul", "--export", export)
+    assert (code, "holds something else" in " ".join(err.split())) == (2, True)
     code, _, err = call(*setup, "--circuit", "step")
     assert (code, 'circuit = "tiles", of which step is none' in " ".join(err.split())) == (2, True)
 
@@ -742,7 +756,7 @@ def test_batches_of_the_owner(
     call: Call, public: Path, srs: Path, task: CompiledTask, tmp_path: Path
 ) -> None:
     file = tmp_path / "batches"
-    signed = sign_batches(task.spec, task.graph, task.samples, open_key(srs), KEY)
+    signed = sign_batches(task.spec, task.graph, task.samples, open_key(srs), KEY, SECRET)
     file.write_bytes(encode_batches(signed))
     named = ("--steps", 5, "--srs", srs, "--allow-insecure-srs", *pinning(public))
     given = ("--private", *named, "--batches", file)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from blake3 import blake3
 from cddl_verifier import Validator
 
 import vtrain.dispute.game

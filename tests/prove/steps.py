@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.audit.runs import KEY
-from tests.kzg import add_kzg, make_key
+from tests.kzg import SECRET, add_kzg, make_key
 from tests.tasks import make_tiny_task
 from vtrain.attest.claims import compute_claim_digest
 from vtrain.prove import audit as audit_module
@@ -21,13 +21,23 @@ from vtrain.prove.backend.ezkl import Limits, Proof, Verification
 from vtrain.prove.backend.keys import Keys
 from vtrain.prove.backend.kzg import CommitKey
 from vtrain.prove.backend.settings import pin
-from vtrain.prove.runs import ProofSetup, ReadyCircuit, StepSource, make_statement, read_run
+from vtrain.prove.runs import (
+    ProofSetup,
+    ReadyCircuit,
+    SignedRun,
+    StepSource,
+    make_statement,
+    read_run,
+)
 from vtrain.prove.steps.circuits import build_step_circuit
 from vtrain.prove.verifier import commit_columns, draw_challenge
 from vtrain.train.runner import train
+from vtrain.train.signed import read_hiding_of
 from vtrain.train.task import CompiledTask
 from vtrain.wire.bundle import ProofBundle, encode_bundle
 from vtrain.wire.graph import StepGraph
+from vtrain.wire.hiding import Hiding
+from vtrain.wire.proof import ProofSpec
 from vtrain.wire.task import TaskSpec
 
 K = 17
@@ -50,7 +60,7 @@ def open_key(srs: Path) -> CommitKey:
 
 
 def train_run(task: CompiledTask, out: Path) -> Path:
-    train(task, out, key=KEY, engine="numpy")
+    train(task, out, key=KEY, engine="numpy", batch_secret=SECRET if task.spec.kzg else b"")
     return out
 
 
@@ -96,6 +106,19 @@ class FakeEzkl:
         monkeypatch.setattr(verifier, "verify_proof", self.verify)
 
 
+def hiding_of(signed: SignedRun) -> Hiding:
+    """What a solver has of its run's keys."""
+    return read_hiding_of(signed.paths, None)
+
+
+PLAIN = ProofSpec("step", bytes(32), 11, 5, 1, (), {})
+"""Of runs without commitments, in whose steps nothing is proven."""
+
+
+def uncounted(opened: Collection[bytes]) -> None:
+    """In place of what counts openings."""
+
+
 def make_bundle(
     run: Path, srs: Path, step: int, *, changed: Mapping[str, Any] | None = None
 ) -> ProofBundle:
@@ -104,7 +127,7 @@ def make_bundle(
     signed = read_run(run)
     setup = make_setup(signed.task, srs, run)
     ready, key = make_ready(signed.graph, setup), open_key(srs)
-    values = StepSource(signed, setup.proof.usable, engine="numpy").values(step)
+    values = StepSource(signed, setup.proof, hiding_of(signed), engine="numpy").values(step)
     commitments: dict[str, bytes] = {}
 
     def draw(before: Mapping[str, Any]) -> Sequence[int]:
@@ -113,9 +136,11 @@ def make_bundle(
         return draw_challenge(ready.circuit, ready.pinned, commitments, claim=claim)
 
     given = {**values.given, **(changed or {})}
-    vectors = ready.circuit.assign(given, values.parameters, draw)
+    vectors = ready.circuit.assign(given, values.parameters, draw, hiding=values.hiding)
     columns = {**ready.circuit.lay_out(vectors), **ready.circuit.evaluate(vectors)}
-    prefix = b"".join(commit_columns(ready.circuit, key, columns)[name] for name in ready.circuit.columns)
+    prefix = b"".join(
+        commit_columns(ready.circuit, key, columns)[name] for name in ready.circuit.columns
+    )
     statement = make_statement(signed, setup, ready, step)
     return ProofBundle(statement, prefix + bytes(128))
 

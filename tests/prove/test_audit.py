@@ -29,7 +29,7 @@ from tests.audit.runs import (
     write_kzg_leaves,
     write_leaves,
 )
-from tests.kzg import make_kzg_task
+from tests.kzg import SECRET, make_kzg_task
 from tests.prove import step_runs
 from tests.prove import steps as made
 from tests.prove.compiler import install_solc
@@ -38,6 +38,7 @@ from tests.prove.steps import (
     STEPS,
     FakeEzkl,
     alter,
+    hiding_of,
     make_audit,
     make_bundle,
     make_proof_task,
@@ -560,7 +561,8 @@ def test_a_proof_of_other_tensors_than_logged(
 ) -> None:
     """A step that the solver never logged, were there a proof of it."""
     signed = read_run(run)
-    values = StepSource(signed, make_setup(signed.task, srs, run).proof.usable).values(5)
+    proof = make_setup(signed.task, srs, run).proof
+    values = StepSource(signed, proof, hiding_of(signed)).values(5)
     column = values.given[name].copy()
     column[0] += 1
     other = make_bundle(run, srs, 5, changed={name: column})
@@ -829,7 +831,7 @@ def test_the_page_proves_verifies_and_calls_a_contract(
 def test_batches_that_the_owner_signed(
     public: Path, run: Path, srs: Path, task: CompiledTask
 ) -> None:
-    batches = sign_batches(task.spec, task.graph, task.samples, open_key(srs), KEY)
+    batches = sign_batches(task.spec, task.graph, task.samples, open_key(srs), KEY, SECRET)
     owner = public_key(KEY)
     report = audit(public, srs, batches=batches, owner=owner)
     assert report.verdict == "verified"
@@ -868,7 +870,7 @@ def test_batches_that_the_owner_signed(
     report = audit(run, srs, batches=batches, owner=owner)
     check_refused(report, "owner", "not the one that its owner signed")
     swapped = replace(task.spec, seed=task.spec.seed + 1)
-    others = sign_batches(swapped, task.graph, task.samples, open_key(srs), KEY)
+    others = sign_batches(swapped, task.graph, task.samples, open_key(srs), KEY, SECRET)
     report = audit(public, srs, batches=others, owner=owner)
     assert "about other batches" in failed(report)[0].detail
 

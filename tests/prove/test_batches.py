@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.audit.runs import KEY, read_kzg_leaves
-from tests.kzg import make_key, make_kzg_task
+from tests.kzg import SECRET, make_key, make_kzg_task
 from tests.tasks import make_tiny_task
 from vtrain.attest.keys import public_key
 from vtrain.errors import EncodingError, NotProducedError, SignatureError, TaskError, VtrainError
@@ -49,7 +49,7 @@ def batches(task: CompiledTask, srs: Path) -> SignedBatches:
 
 def sign(task: CompiledTask, srs: Path, **options: Any) -> SignedBatches:
     key = make_key(srs)
-    return sign_batches(task.spec, task.graph, task.samples, key, KEY, **options)
+    return sign_batches(task.spec, task.graph, task.samples, key, KEY, SECRET, **options)
 
 
 @pytest.mark.parametrize("every", [1, 3, 8, 9])
@@ -60,7 +60,7 @@ def test_they_are_those_that_a_run_logs(srs: Path, tmp_path: Path, every: int) -
     signed = sign(task, srs, progress=lambda *news: seen.append(news))
     assert seen == [("batches", done, 8 // every) for done in range(8 // every)]
     verify_batches(signed, OWNER, task.spec)
-    train(task, tmp_path / "run", key=KEY)
+    train(task, tmp_path / "run", key=KEY, batch_secret=SECRET)
     logged = [decode_kzg_record(leaf) for leaf in read_kzg_leaves(tmp_path / "run")]
     assert index_batches(signed) == {record.step: record.batch for record in logged}
 
@@ -74,8 +74,8 @@ def test_a_task_without_commitments_has_no_batches_to_sign(srs: Path) -> None:
 
 
 def test_a_key_over_another_srs(task: CompiledTask, tmp_path: Path) -> None:
-    with pytest.raises(EncodingError, match="the task has"):
-        sign_batches(task.spec, task.graph, task.samples, make_key(tmp_path / "a", 9), KEY)
+    with pytest.raises(TaskError, match="the task has"):
+        sign_batches(task.spec, task.graph, task.samples, make_key(tmp_path / "a", 9), KEY, SECRET)
 
 
 def test_they_survive_both_ways(batches: SignedBatches, task: CompiledTask, tmp_path: Path) -> None:

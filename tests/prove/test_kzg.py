@@ -229,8 +229,8 @@ def test_threads_and_chunks_change_nothing(key: CommitKey, tmp_path: Path) -> No
     large = CommitKey(tmp_path / "srs", 12, 5)
     arrays = [draw("int32", large.rows), draw("int8", 3000), np.zeros(2000, np.int64)]
     arrays.append(np.full(large.rows, -7, np.int16))
-    alone = large.commit_many(arrays, threads=1)
-    assert large.commit_many(arrays, threads=3) == alone
+    alone = large.commit_many(arrays, [b""] * 4, threads=1)
+    assert large.commit_many(arrays, [b""] * 4, threads=3) == alone
     assert [large.commit(array, threads=2) for array in arrays] == alone
     wide = b"".join((int(v) % SCALAR_FIELD).to_bytes(32, "little") for v in arrays[0])
     assert large.commit_scalars(wide, threads=3) == alone[0]
@@ -246,7 +246,7 @@ def test_shape_and_strides_do_not_matter(tiny: CommitKey) -> None:
         tiny.commit(np.arange(0, 20, 2)),
         tiny.commit(np.array([20, 22, 24])),
     ]
-    assert tiny.commit_many([]) == []
+    assert tiny.commit_many([], []) == []
 
 
 # --- what is refused

@@ -62,8 +62,7 @@ def check_layout(circuit: Circuit, block_rows: int, at_least: int) -> None:
 @pytest.mark.parametrize("masks", [1, 2, 5])
 @pytest.mark.parametrize("count", [1, 7, 40, 41, 300, 1000])
 def test_every_column_of_cells_has_masks(inner_columns: int, masks: int, count: int) -> None:
-    """Wherever the first of them is, and in blocks of as many rows as a column has values or more.
-    """
+    """Wherever the first of them is, in blocks of as many rows as a column has values or more."""
     for rows in (20, 21, 64):
         circuit = make(count, inner_columns, rows, masks)
         found = find_masks(circuit)
@@ -106,9 +105,8 @@ def test_masks_are_drawn_anew_and_all_looked_up() -> None:
     for drawn in (first, second):
         assert 1 <= drawn.min() < 10
         assert 245 < drawn.max() <= 255
-    assert np.array_equal(
-        *(assign(random=lambda count: b"\7" * count)["limbs"] for _ in range(2))
-    )
+    third, fourth = (assign(random=lambda count: b"\7" * count)["limbs"] for _ in range(2))
+    assert np.array_equal(third, fourth)
 
 
 def test_limbs_are_told_apart_in_their_order() -> None:

@@ -386,7 +386,7 @@ def test_it_is_the_step_at_hand_that_is_tried(srs: Path, tmp_path: Path, made: l
     circuit = build_step_circuit(task.graph, K, "step")
     given = {name: np.zeros(circuit.length(name), dtype=object) for name in circuit.given}
     one = np.asarray([1], object)
-    values = StepValues(1, given, {"rate": one, "loss": one})
+    values = StepValues(1, given, {}, {"rate": one, "loss": one}, {})
     with pytest.raises(CircuitError, match="the step at hand: is not by the law"):
         prepare_circuit(task.graph, setup, "step", proving=True, values=values)
     assert not made

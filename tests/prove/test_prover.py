@@ -26,7 +26,7 @@ from vtrain.prove.circuit.builder import CircuitBuilder
 from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.values import Ints
 from vtrain.prove.prover import mock_many, prove
-from vtrain.prove.verifier import Expansion, commit_hidden, commit_vector, verify
+from vtrain.prove.verifier import Expansion, commit_vector, verify
 from vtrain.wire.proof import HIDING
 
 Vectors = dict[str, Ints]
@@ -37,6 +37,8 @@ def prove_toy(toy: Toy, **other: Any) -> Any:
         "pinned": toy.pinned,
         "keys": toy.keys,
         "given": GIVEN,
+        "hiding": {},
+        "count": lambda: None,
         "parameters": PARAMETERS,
         "srs": toy.srs,
         "commit_key": toy.commit_key,
@@ -226,6 +228,8 @@ def test_vector_may_fill_its_column(toy: Toy, tmp_path: Path) -> None:
         pinned,
         keys,
         given=given,
+        hiding={},
+        count=lambda: None,
         parameters={},
         srs=toy.srs,
         commit_key=toy.commit_key,
@@ -290,7 +294,7 @@ def test_hidden_vectors_are_proven(toy: Toy) -> None:
     for name, values in GIVEN.items():
         whole = np.concatenate([values.astype(object), hiding[name]])
         assert first[name] == second[name] == commit_vector(toy.commit_key, whole)
-        assert first[name] == commit_hidden(toy.commit_key, values, hiding[name])
+        assert first[name] == commit_vector(toy.commit_key, values, hiding[name])
         assert first[name] != toy.expected[name]
     assert first["answers"] == second["answers"]
     for name in ("private", "computed", "late"):
@@ -299,7 +303,9 @@ def test_hidden_vectors_are_proven(toy: Toy) -> None:
 
 def test_hiding_elements_are_of_given_vectors(toy: Toy) -> None:
     assert toy.circuit.hidden == ("a", "b", "c", "private", "late")
-    sizes = {name: toy.circuit.size(name) - toy.circuit.length(name) for name in toy.circuit.columns}
+    sizes = {
+        name: toy.circuit.size(name) - toy.circuit.length(name) for name in toy.circuit.columns
+    }
     assert sizes == {name: HIDING * (name in toy.circuit.hidden) for name in sizes}
     vectors = toy.circuit.assign(GIVEN, PARAMETERS, lambda _: [7], hiding={"b": [5] * HIDING})
     columns = toy.circuit.lay_out(vectors)

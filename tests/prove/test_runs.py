@@ -14,7 +14,15 @@ import pytest
 from tests.audit.runs import read_kzg_leaves, read_leaves, sign_again, write_leaves
 from tests.prove import step_runs
 from tests.prove import steps as made
-from tests.prove.steps import K, make_setup, open_key, train_run
+from tests.prove.steps import (
+    PLAIN,
+    K,
+    hiding_of,
+    make_setup,
+    open_key,
+    train_run,
+    uncounted,
+)
 from tests.tasks import make_tiny_task
 from vtrain.commit.files import write_atomic
 from vtrain.engines.numpy_engine import NumpySession
@@ -43,11 +51,12 @@ from vtrain.prove.runs import (
 )
 from vtrain.prove.steps.circuits import STEP_CIRCUITS, build_step_circuit
 from vtrain.prove.tiles.circuits import TILE_CIRCUITS
-from vtrain.prove.verifier import commit_vector
+from vtrain.prove.verifier import commit_given
 from vtrain.train.data import gather_batch
 from vtrain.train.layout import RunPaths
 from vtrain.train.task import CompiledTask
 from vtrain.wire.graph import Node, Ref, StepGraph, TensorType
+from vtrain.wire.hiding import Hiding
 from vtrain.wire.proof import (
     CIRCUIT_NAMES,
     CIRCUITS,
@@ -93,7 +102,7 @@ def test_a_task_that_is_not_the_claims(run: Path, tmp_path: Path) -> None:
 
 def test_columns_are_named_as_circuits_name_them() -> None:
     assert name_columns({"a": [1], "b": [2, 3]}) == {"a": 1, "b 0": 2, "b 1": 3}
-    record = KzgRecord(3, (b"1",), (b"2", b"3"), (b"4",))
+    record = KzgRecord(3, (b"1",), (b"2", b"3"), (b"4",), b"", b"", b"")
     expected = {"before": b"1", "batch 0": b"2", "batch 1": b"3", "after": b"4"}
     assert expect(record) == expected
 
@@ -118,7 +127,7 @@ def test_values_are_those_of_the_steps_done_by_the_law(
     """In any order, from whatever checkpoint; each is also what the KZG log commits to."""
     signed = read_run(whole)
     setup, key = make_setup(signed.task, srs, whole), open_key(srs)
-    source = StepSource(signed, setup.proof.usable, engine="numpy")
+    source = StepSource(signed, setup.proof, hiding_of(signed), engine="numpy")
     records = [decode_kzg_record(leaf) for leaf in read_kzg_leaves(whole)]
     session = NumpySession(task.graph, task.samples)
     for step in order:
@@ -133,7 +142,7 @@ def test_values_are_those_of_the_steps_done_by_the_law(
         x, y = gather_batch(task.samples, task.spec.seed, task.spec.batch, step)
         assert np.array_equal(values.given["batch"], np.concatenate([x.ravel(), y.ravel()]))
         assert values.parameters["loss"].tolist() == [record.loss]
-        found = {name: commit_vector(key, column) for name, column in values.given.items()}
+        found = commit_given(key, values.given, values.hiding)
         assert found == expect(records[step - 1])
 
 
@@ -152,21 +161,21 @@ def test_steps_are_redone_from_the_last_checkpoint_before(
         module, "open_session", lambda name, graph, samples, threads: Counting(graph, samples)
     )
     signed = read_run(run)
-    source = StepSource(signed, 1000)
+    source = StepSource(signed, PLAIN, Hiding())
     for step, wanted in ((2, 2), (3, 3), (5, 5), (6, 6), (2, 8)):
         source.state(step)
         # 3 and 6 are checkpoints, and from 2 on to 3 it is loaded.
         assert steps == {2: 2, 3: 2, 5: 4, 6: 4, 8: 6}[wanted], (step, steps)
     RunPaths(run).checkpoint(3).unlink()
     steps = 0
-    StepSource(signed, 1000).state(5)
+    StepSource(signed, PLAIN, Hiding()).state(5)
     assert steps == 5
-    StepSource(signed, 1000, checkpoints={0}).state(6)
+    StepSource(signed, PLAIN, Hiding(), checkpoints={0}).state(6)
     assert steps == 11
     with pytest.raises(NotProducedError, match="no checkpoint before step 6"):
-        StepSource(signed, 1000, checkpoints={6}).state(5)
+        StepSource(signed, PLAIN, Hiding(), checkpoints={6}).state(5)
     with pytest.raises(NotProducedError, match="no checkpoint"):
-        StepSource(signed, 1000, checkpoints=()).state(5)
+        StepSource(signed, PLAIN, Hiding(), checkpoints=()).state(5)
 
 
 def test_a_log_that_differs_is_named(run: Path) -> None:
@@ -174,7 +183,7 @@ def test_a_log_that_differs_is_named(run: Path) -> None:
     leaves[3] = encode_record(replace(decode_record(leaves[3]), loss=1))
     write_leaves(run, leaves)
     sign_again(run)
-    source = StepSource(read_run(run), 1000, engine="numpy")
+    source = StepSource(read_run(run), PLAIN, Hiding(), engine="numpy")
     source.values(3)
     with pytest.raises(StepDiffersError) as caught:
         source.values(4)
@@ -182,13 +191,13 @@ def test_a_log_that_differs_is_named(run: Path) -> None:
     for _ in range(2):
         with pytest.raises(StepDiffersError, match="step 4"):
             source.outputs(4)
-    assert StepSource(read_run(run), 1000, engine="numpy", checkpoints={6}).state(6)
+    assert StepSource(read_run(run), PLAIN, Hiding(), engine="numpy", checkpoints={6}).state(6)
 
 
 @pytest.mark.parametrize("step", [0, 7])
 def test_a_step_that_is_not_there(whole: Path, step: int) -> None:
     with pytest.raises(RunError, match=f"step {step}: is none .* the steps 1 to 6"):
-        StepSource(read_run(whole), 1000, engine="numpy").values(step)
+        StepSource(read_run(whole), PLAIN, Hiding(), engine="numpy").values(step)
 
 
 def test_samples_must_be_the_tasks(run: Path, tmp_path: Path) -> None:
@@ -196,11 +205,11 @@ def test_samples_must_be_the_tasks(run: Path, tmp_path: Path) -> None:
     data = table.read_bytes()
     shutil.move(table, tmp_path / "table")
     with pytest.raises(NotProducedError):
-        StepSource(read_run(run), 1000)
-    StepSource(read_run(run), 1000, data=tmp_path / "table").values(1)
+        StepSource(read_run(run), PLAIN, Hiding())
+    StepSource(read_run(run), PLAIN, Hiding(), data=tmp_path / "table").values(1)
     write_atomic(tmp_path / "table", [data[:-1] + bytes([data[-1] ^ 1])])
     with pytest.raises(EncodingError, match="not the samples that the task pins"):
-        StepSource(read_run(run), 1000, data=tmp_path / "table")
+        StepSource(read_run(run), PLAIN, Hiding(), data=tmp_path / "table")
 
 
 # --- setups
@@ -356,7 +365,7 @@ def test_a_step_that_no_circuit_holds_of(
 
     monkeypatch.setattr(StepSource, "values", false)
     with pytest.raises(CircuitError, match="step 2: no circuit of step, step-clamps holds of it"):
-        prover.prove(Item("step", 2))
+        prover.prove(Item("step", 2), uncounted)
 
 
 # --- graphs that are legal, and not such as vtrain makes

@@ -19,7 +19,8 @@ import pytest
 from rich.console import Console
 
 from tests.audit.runs import KEY, failed, read_kzg_leaves, sign_again, write_kzg_leaves
-from tests.kzg import add_kzg, make_key
+from tests.kzg import SECRET, add_kzg, make_key
+from tests.prove.steps import uncounted
 from tests.prove.test_audit import PUBLIC
 from tests.prove.test_trace import OTHER, make_proof, verify_proof
 from tests.tasks import make_tiny_task
@@ -128,7 +129,7 @@ def answer(run: Path, srs: Path, first: bytes, second: bytes, steps: int, sample
     prover = open_prover(run, srs)
     prover.claim_traces(first, steps, KEY)
     for statement in prover.statements(read_traces(run), second, samples):
-        write_proof_file(run, statement, prover.prove(statement))
+        write_proof_file(run, statement, prover.prove(statement, uncounted))
     return run
 
 
@@ -141,7 +142,7 @@ def task(srs: Path) -> CompiledTask:
 def trained(task: CompiledTask, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run without proofs.  Tests copy it."""
     run = tmp_path_factory.mktemp("trained") / "run"
-    train(task, run, key=KEY, engine="numpy")
+    train(task, run, key=KEY, engine="numpy", batch_secret=SECRET)
     return run
 
 
@@ -324,7 +325,7 @@ def test_steps_without_commitments_are_not_drawn_and_counted(
     tmp_path: Path, srs: Path, every: int, logged: int
 ) -> None:
     run = tmp_path / "run"
-    train(make_task(srs, every), run, key=KEY, engine="numpy")
+    train(make_task(srs, every), run, key=KEY, engine="numpy", batch_secret=SECRET)
     answer(run, srs, FIRST, SECOND, DRAWN, 3)
     assert {trace.step for trace in read_traces(run).trace_claim.traces} <= {2, 4, 3}
     report = audit(run, srs, sample=3)
@@ -607,7 +608,7 @@ def test_a_missing_kzg_log_is_not_guessed(public: Path, srs: Path) -> None:
 def test_batches_are_compared_with_those_that_the_owner_signed(
     public: Path, srs: Path, task: CompiledTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    signed = sign_batches(task.spec, task.graph, task.samples, make_key(srs, K), OTHER)
+    signed = sign_batches(task.spec, task.graph, task.samples, make_key(srs, K), OTHER, SECRET)
     options: dict[str, Any] = {"batches": signed, "owner": public_key(OTHER)}
     report = audit(public, srs, **options)
     assert report.verdict == "verified"
@@ -712,11 +713,11 @@ def test_a_run_that_takes_no_files_is_an_error_of_storage(
 def test_what_is_no_statement_of_the_run_is_not_proven(whole: Path, srs: Path) -> None:
     prover = open_prover(whole, srs)
     with pytest.raises(RunError, match=f"the steps 1 to {STEPS}"):
-        prover.prove(Item("tile", STEPS + 1, 0))
+        prover.prove(Item("tile", STEPS + 1, 0), uncounted)
     with pytest.raises(CircuitError, match=f"there are {len(prover.tiling)}"):
-        prover.prove(Item("tile", 1, len(prover.tiling)))
+        prover.prove(Item("tile", 1, len(prover.tiling)), uncounted)
     with pytest.raises(CircuitError, match="no statement about tiles"):
-        prover.prove(Item("step", 1))
+        prover.prove(Item("step", 1), uncounted)
 
 
 def test_a_prover_keeps_few_steps(whole: Path, srs: Path) -> None:

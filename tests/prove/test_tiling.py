@@ -27,9 +27,9 @@ from vtrain.prove.tiles.circuits import TILE_CIRCUITS, WIDE_REACH, linear_challe
 from vtrain.prove.tiles.emit import pool
 from vtrain.prove.tiles.grid import cut_block
 from vtrain.prove.tiles.statements import (
-    COMBINATION,
     LINEAR,
     OUTSIDE,
+    ZERO,
     StepFacts,
     Tile,
     TileContents,
@@ -215,7 +215,7 @@ def test_circuits_hold_of_the_statements() -> None:
         for statement in list_statements(kind, side):
             name = statement.circuit
             operator = statement.node.split("/")[0] if kind == "pools" else ""
-            if name == COMBINATION or (name, operator) in seen:
+            if (name, operator) in seen:
                 continue
             seen.add((name, operator))
             circuit = TILE_CIRCUITS[name](side)
@@ -231,7 +231,7 @@ def test_circuits_hold_of_the_statements() -> None:
             given[circuit.given[-1]] = given[circuit.given[-1]] + (1 << 40)
             broken = circuit.assign(given, statement.parameters, draw)
             assert circuit.find_broken(broken), f"{statement.node}: {name}"
-    assert {name.split("-")[0] for name, _ in seen} == set(MADE) - {COMBINATION}
+    assert {name.split("-")[0] for name, _ in seen} == set(MADE)
 
 
 # --- maxima
@@ -326,9 +326,9 @@ def test_a_state_that_no_update_makes_is_a_copy() -> None:
         if (statement := tiling.statement(i, StepFacts(1, 0))).node == "next/param/w1"
     ]
     assert len(made) == 2
-    assert {statement.circuit for statement in made} == {COMBINATION}
+    assert {statement.circuit for statement in made} == {ZERO}
     sources = [
-        sorted(tiling.place(tile)[0] for _, tile in statement.given["zero"]) for statement in made
+        sorted(tiling.place(tile)[0] for _, tile in statement.given["x"]) for statement in made
     ]
     assert sources == [["after", "before"]] * 2
 

@@ -5,7 +5,7 @@ Proofs are stand-ins here, that bind circuit, parameters and commitments as real
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from fractions import Fraction
 from itertools import combinations
@@ -23,9 +23,11 @@ from tests.prove.tile_steps import Altered, make_contents
 from vtrain._core import MerkleTree
 from vtrain.attest.claims import compute_claim_digest, sign_claim
 from vtrain.attest.keys import public_key
+from vtrain.commit.hiding import derive_elements, identify_key
 from vtrain.errors import CircuitError, EncodingError, RunError, SignatureError
 from vtrain.prove.backend.ezkl import Verification
 from vtrain.prove.backend.kzg import CommitKey
+from vtrain.prove.tiles.circuits import build_tile_circuit
 from vtrain.prove.tiles.protocol import (
     LoggedStep,
     TileAudit,
@@ -35,12 +37,13 @@ from vtrain.prove.tiles.protocol import (
     draw_statements,
     draw_steps,
     find_leaves,
+    list_logged,
     sign_trace_claim,
     verify_tile_answer,
     verify_trace_claim,
 )
-from vtrain.prove.tiles.statements import COMBINATION, Tile, TileContents, TileStatement
-from vtrain.prove.verifier import commit_vector
+from vtrain.prove.tiles.statements import ZERO, Tile, TileContents, TileStatement
+from vtrain.prove.verifier import commit_given, commit_vector
 from vtrain.spec.domains import TILES
 from vtrain.wire import structs
 from vtrain.wire.claim import Claim, SignedClaim
@@ -58,6 +61,7 @@ from vtrain.wire.tiles import (
 
 SIDE = 8
 FIRST, SECOND = b"first draw", b"second draw"
+KEYS = {name: bytes([number]) * 32 for number, name in enumerate(("before", "batch", "after"))}
 SOLVER = Ed25519PrivateKey.from_private_bytes(b"s" * 32)
 OTHER = Ed25519PrivateKey.from_private_bytes(b"o" * 32)
 
@@ -135,15 +139,21 @@ def make_record(contents: TileContents, key: CommitKey) -> KzgRecord:
             for block in range(tensor.count):
                 tile = Tile(number, block)
                 _, place = contents.tiling.place(tile)
-                columns[tensor.source][place] = commit_vector(key, contents.tile(tile))
+                hiding = derive_elements(KEYS[tensor.source], place)
+                columns[tensor.source][place] = commit_vector(key, contents.tile(tile), hiding)
     before, batch, after = (tuple(columns[name]) for name in ("before", "batch", "after"))
-    return KzgRecord(contents.facts.step, before, batch, after)
+    ids = (identify_key(KEYS[name]) for name in ("before", "batch", "after"))
+    return KzgRecord(contents.facts.step, before, batch, after, *ids)
+
+
+def commit_trace(contents: TileContents, key: CommitKey) -> TraceCommitments:
+    return TraceCommitments(contents, key, list_logged(make_record(contents, key)), KEYS)
 
 
 def make_case(contents: TileContents, key: CommitKey, samples: int = 10**6) -> Case:
     """A run of which the third step alone is logged: all of it is drawn."""
     claim = make_claim()
-    commitments = TraceCommitments(contents, key)
+    commitments = commit_trace(contents, key)
     assert draw_steps(FIRST, claim.claim, 3, 1) == (3,) == (contents.facts.step,)
     said = TraceClaim(compute_claim_digest(claim.claim), FIRST, (commitments.trace,))
     signed = sign_trace_claim(said, claim.claim, SOLVER)
@@ -158,10 +168,13 @@ def make_case(contents: TileContents, key: CommitKey, samples: int = 10**6) -> C
 
 
 def prove_one(case: Case, number: int) -> TileProof:
-    def prove(statement: TileStatement, given: Mapping[str, Any]) -> bytes:
-        return make_proof(
-            statement, {name: commit_vector(case.key, values) for name, values in given.items()}
-        )
+    def prove(
+        statement: TileStatement,
+        given: Mapping[str, Any],
+        hiding: Mapping[str, Sequence[int]],
+        opened: Collection[bytes],
+    ) -> bytes:
+        return make_proof(statement, commit_given(case.key, given, hiding))
 
     return case.commitments.prove(number, prove)
 
@@ -187,7 +200,7 @@ def small(key: CommitKey) -> Case:
 def test_an_honest_answer_is_taken(case: Case) -> None:
     assert len(case.answer.proofs) == len(case.contents.tiling)
     assert case.verify() == Verification(True, "")
-    assert any(proof.proof == b"" for proof in case.answer.proofs)
+    assert all(proof.proof for proof in case.answer.proofs)
 
 
 @pytest.mark.parametrize("kind", ["mse", "pools", "tokens"])
@@ -213,33 +226,34 @@ def test_a_false_tile_is_found_by_a_statement_about_it(key: CommitKey) -> None:
         value = honest.tile(tile).copy()
         value[9] += 1
         altered = Altered(honest, tile, value)
-        commitments = TraceCommitments(altered, key)
+        commitments = commit_trace(altered, key)
         refused = []
         for number in range(len(honest.tiling)):
             statement = honest.tiling.statement(number, honest.facts)
             if leaf in find_leaves(honest.tiling, statement) and not holds(statement, altered):
                 refused.append(number)
         assert refused
-        assert commitments.trace.root != TraceCommitments(honest, key).trace.root
+        assert commitments.trace.root != commit_trace(honest, key).trace.root
 
 
 def test_tiles_that_do_not_add_up_are_refused(key: CommitKey) -> None:
-    """The loss in the log is not the sum of the rows: no proof, commitments alone show it."""
+    """The loss in the log is not the sum of the rows."""
     case = make_case(make_contents("mlp", SIDE), key)
     number = next(
         i
         for i in range(len(case.contents.tiling))
-        if case.contents.tiling.statement(i, case.contents.facts).circuit == COMBINATION
+        if case.contents.tiling.statement(i, case.contents.facts).circuit == ZERO
     )
     entry = replace(case.audit.logged[3], loss=case.contents.facts.loss + 1)
     verdict = case.verify(audit=replace(case.audit, logged={3: entry}))
-    assert verdict == Verification(
-        False, f"step 3, statement {number}: the tiles of record do not add up"
-    )
+    assert not verdict.holds
+    assert verdict.reason.startswith(f"step 3, statement {number}: ")
     facts = replace(case.contents.facts, loss=entry.loss)
     lying = TileContents(case.contents.tiling, facts, case.contents._outputs)
-    with pytest.raises(CircuitError, match="do not add up"):
-        TraceCommitments(lying, key).prove(number, lambda *_: b"")
+    false = lying.tiling.statement(number, facts)
+    given = {name: lying.combine(parts) for name, parts in false.given.items()}
+    circuit = build_tile_circuit(false.circuit, SIDE)
+    assert circuit.find_broken(circuit.assign(given, {}, lambda _: [12345])) == ["zero"]
 
 
 def change_record(record: KzgRecord, name: str, column: tuple[bytes, ...]) -> KzgRecord:
@@ -272,11 +286,14 @@ def test_another_state_batch_or_step_in_the_log_is_refused(case: Case) -> None:
         assert f"commitments {name}" in case.verify(audit=audit).reason
 
 
-def test_a_proof_of_what_needs_none_is_refused(case: Case) -> None:
+def test_every_statement_needs_a_proof(case: Case) -> None:
+    """Also one about a sum that commitments alone would show, were they not hidden."""
     proofs = case.answer.proofs
-    (at,) = (i for i, proof in enumerate(proofs) if not proof.proof)
-    more = (*proofs[:at], replace(proofs[at], proof=b"x"), *proofs[at + 1 :])
-    assert "none is needed" in case.verify(answer=TileAnswer(more)).reason
+    for at, proof in enumerate(proofs):
+        fewer = (*proofs[:at], replace(proof, proof=b""), *proofs[at + 1 :])
+        verdict = case.verify(answer=TileAnswer(fewer))
+        place = f"step {proof.step}, statement {proof.statement}: "
+        assert (verdict.holds, verdict.reason.startswith(place)) == (False, True)
 
 
 def test_a_tree_with_other_leaves_than_there_are_tiles_is_refused(small: Case) -> None:

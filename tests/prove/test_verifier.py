@@ -26,11 +26,11 @@ from vtrain.prove.circuit.values import Ints
 from vtrain.prove.verifier import (
     commit_known,
     commit_vector,
-    ChallengeHash,
     derive_challenge,
     draw_challenge,
     verify,
 )
+from vtrain.wire.proof import Hash
 
 
 def check(
@@ -292,7 +292,7 @@ def test_keccak_is_that_of_ethereum() -> None:
 
 
 @pytest.mark.parametrize("hashed_by", ["blake3", "keccak256"])
-def test_challenge_follows_all_that_precedes_it(hashed_by: ChallengeHash) -> None:
+def test_challenge_follows_all_that_precedes_it(hashed_by: Hash) -> None:
     a, b = b"\1" * 64, b"\2" * 64
     messages = [
         (bytes(32), b"", [a, b]),

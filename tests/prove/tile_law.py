@@ -11,7 +11,7 @@ import numpy.typing as npt
 from vtrain.ops import TABLE
 from vtrain.prove.tiles.circuits import GATE_REACH
 from vtrain.prove.tiles.grid import apply_map
-from vtrain.prove.tiles.statements import COMBINATION, LINEAR, TileContents, TileStatement
+from vtrain.prove.tiles.statements import LINEAR, ZERO, TileContents, TileStatement
 from vtrain.spec.number import rs_int, saturate_int
 
 Array = npt.NDArray[Any]
@@ -36,8 +36,8 @@ def _number(statement: TileStatement, name: str, default: int = 1) -> int:
     return default if value is None else int(value[0])
 
 
-def _combination(statement: TileStatement, form: str, x: Tiles) -> bool:
-    return not x["zero"].any()
+def _zero(statement: TileStatement, form: str, x: Tiles) -> bool:
+    return not x["x"].any()
 
 
 def _linear(statement: TileStatement, form: str, x: Tiles) -> bool:
@@ -114,7 +114,7 @@ def _is_padded(value: Array, tile: Array) -> bool:
 
 
 _LAWS: dict[str, Callable[[TileStatement, str, Tiles], bool]] = {
-    COMBINATION: _combination,
+    ZERO: _zero,
     LINEAR: _linear,
     "gate": _gate,
     "matmul": _matmul,
@@ -134,6 +134,6 @@ MADE = {
     "square": {"s"},
     "softmax": {"maximum", "exp", "sum", "p", "grad", "loss"},
     "range": set[str](),
-    COMBINATION: set[str](),
+    ZERO: set[str](),
 }
 """The given vectors that a circuit makes of the others."""

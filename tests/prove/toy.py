@@ -54,7 +54,7 @@ def make_circuit(inner_columns: int = 2, span: int = SPAN) -> Circuit:
 
 
 def make_long_circuit(limbs: int, inner_columns: int = 2) -> Circuit:
-    """``limbs`` limbs, each an element of the given vector ``a``, in about 2 cells each; no masks."""
+    """``limbs`` limbs, each an element of the given vector ``a``; no masks."""
     b = CircuitBuilder(inner_columns, SPAN, count_usable(K), masks=0)
     given = b.vector("a", limbs)
     b.zero("range", b.limb("range", (limbs,), lambda values: values[given]) - given.lin())

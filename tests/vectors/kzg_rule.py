@@ -6,6 +6,7 @@ Whoever knows tau needs no points of the file to commit: f(tau) G, with f from t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 from vtrain.prove.backend.srs import load_curve
 
@@ -19,13 +20,18 @@ def make_root(k: int) -> int:
     return pow(7, (R - 1) >> k, R)
 
 
+@cache
 def compute_lagrange(tau: int, k: int) -> list[int]:
-    """l_i(tau) = 1/n sum over j of (tau / w^i)^j, for i < n = 2^k."""
+    """l_i(tau) = 1/n sum over j of (tau / w^i)^j, for i < n = 2^k.
+
+    As w^n = 1, that is (tau^n - 1) / n / (tau / w^i - 1).
+    """
     n, root = 1 << k, make_root(k)
-    found = []
-    for i in range(n):
-        ratio = tau * pow(root, -i, R) % R
-        found.append(sum(pow(ratio, j, R) for j in range(n)) * pow(n, -1, R) % R)
+    factor = (pow(tau, n, R) - 1) * pow(n, -1, R) % R
+    back, found, ratio = pow(root, -1, R), [], tau
+    for _ in range(n):
+        found.append(factor * pow(ratio - 1, -1, R) % R)
+        ratio = ratio * back % R
     return found
 
 

@@ -88,8 +88,8 @@ def verify(
     ``open_key`` (``vtrain.prove.backend.kzg.CommitKey``), with which the KZG commitments of
     replayed steps are compared, where the task asks for such; ``hiding`` has the keys that hide
     them, by default the solver's own file, where it is in the run.  RunError when ``run``
-    is no folder, for an unknown engine, for a seed, key or task id of another length, for ``data`` that is no
-    file, for an SRS that is none or that nothing opens, and beyond the threads allowed;
+    is no folder, for an unknown engine, for a seed, key or task id of another length, for ``data``
+    that is no file, for an SRS that is none or that nothing opens, and beyond the threads allowed;
     MissingExtraError,
     DeviceError, KernelError, before anything is read, for an engine that this machine lacks.
     """

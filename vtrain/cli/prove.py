@@ -527,12 +527,22 @@ def _describe(job: JobView) -> dict[str, Any]:
     help="Of this circuit; may be given again.  [default: those that the task pins, else step, or "
     "of tiles all that a step of RUN needs]",
 )
+@click.option(
+    "--export",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write ONNX file, settings, columns and verifying key of each into the new folder DIR.",
+)
 @srs_option
 @keys_options
 @threads_option
 @json_option
-def setup_command(run: Path, circuits: tuple[str, ...], as_json: bool, **given: Any) -> int:
+def setup_command(
+    run: Path, circuits: tuple[str, ...], export: Path | None, as_json: bool, **given: Any
+) -> int:
     """Make the keys of the circuits of RUN's task, and show the digests for a task to pin.
+
+    With --export, DIR has all that verifying takes without vtrain (docs/format.md, 4b).
 
     A task that pins `step` alone rules out proofs of steps in which parameters saturate: these need
     --circuit step-clamps pinned as well.  One that pins some tile circuits rules out proofs of all
@@ -543,6 +553,7 @@ def setup_command(run: Path, circuits: tuple[str, ...], as_json: bool, **given: 
     """
     from vtrain.prove.backend.cost import estimate
     from vtrain.prove.chain.size import tell_contract
+    from vtrain.prove.export import export_circuits
     from vtrain.prove.tiles.tiling import Tiling
 
     signed = open_run(run)
@@ -552,7 +563,7 @@ def setup_command(run: Path, circuits: tuple[str, ...], as_json: bool, **given: 
     if not names:
         whole = setup.proof.circuit == "step"
         names = ["step"] if whole else sorted(Tiling(signed.graph).circuits)
-    found = {}
+    found, made = {}, []
     with show_progress(lines=True) as progress:
         for name in names:
             ready = _make_ready(
@@ -562,11 +573,16 @@ def setup_command(run: Path, circuits: tuple[str, ...], as_json: bool, **given: 
                 "circuit": ready.pinned.digest.hex(),
                 "key": ready.keys.vk_digest.hex(),
                 "size": str(estimate(ready.circuit, setup.proof.k)),
-                "on_chain": tell_contract(ready.circuit, setup.proof.k, setup.hash),
+                "on_chain": tell_contract(ready.circuit, setup.proof.k, setup.proof.hash),
                 "folder": str(ready.keys.folder),
             }
+            made.append(ready)
+    shown = {"circuits": found, "srs": setup.proof.srs.hex(), "k": setup.proof.k}
+    if export is not None:
+        export_circuits(export, made)
+        shown["export"] = str(export)
     if as_json:
-        print_json({"circuits": found, "srs": setup.proof.srs.hex(), "k": setup.proof.k})
+        print_json(shown)
         return 0
     for name, pins in found.items():
         echo(f"[proof.circuits.{name}]  # {pins['size']}")
@@ -574,6 +590,8 @@ def setup_command(run: Path, circuits: tuple[str, ...], as_json: bool, **given: 
         echo(f"# keys in {pins['folder']}")
         echo(f'circuit = "{pins["circuit"]}"')
         echo(f'key = "{pins["key"]}"')
+    if export is not None:
+        echo(f"# exported to {export}")
     return 0
 
 
@@ -738,9 +756,9 @@ def export_command(
     signed = open_run(run)
     setup = make_setup(signed.task, **given)
     _require_circuits(setup, [name])
-    require_drawable(setup.hash)
+    require_drawable(setup.proof.hash)
     circuit = _build_circuit(signed, setup, name)
-    require_drawable(setup.hash, circuit)
+    require_drawable(setup.proof.hash, circuit)
     most = max_code or MAX_CODE
     about = estimate_code(circuit, setup.proof.k)
     if not about.may_fit(most):

@@ -33,7 +33,7 @@ from vtrain.spec.domains import compute_domain_hash
 from vtrain.wire import cbor, structs
 from vtrain.wire.graph import StepGraph
 from vtrain.wire.hiding import Hiding, Kind
-from vtrain.wire.proof import HIDING, KEY_LENGTH
+from vtrain.wire.proof import HIDING, KEY_LENGTH, ProofSpec
 
 Array = npt.NDArray[Any]
 
@@ -51,45 +51,57 @@ def draw_hiding(batches: bytes = b"") -> Hiding:
 class KeyFinder:
     """Finds the keys of the states and batches of a run.
 
-    ``hiding`` is what is known of its secrets; None where its log has no commitments, so that
-    proofs are for those alone who hold the tensors: :func:`derive_own_key`.
+    ``task`` is the digest of its task, and ``proof`` says how columns are committed to.  ``hiding``
+    is what is known of its secrets; None where its log has no commitments, so that proofs are for
+    those alone who hold the tensors: :func:`derive_own_key`.
     """
 
-    def __init__(self, graph: StepGraph, hiding: Hiding | None, threads: int = 0) -> None:
-        self._graph, self._threads = graph, threads
+    def __init__(
+        self,
+        task: bytes,
+        proof: ProofSpec,
+        graph: StepGraph,
+        hiding: Hiding | None,
+        threads: int = 0,
+    ) -> None:
+        self._task, self._proof, self._graph, self._threads = task, proof, graph, threads
         self.hiding = hiding
 
     def of_state(self, step: int, state: Mapping[str, Array]) -> bytes | None:
         """The key of the state after ``step`` steps; None where it is not known."""
         if step == 0 or self.hiding is None:
-            return _derive_own_state_key(self._graph, step, state, self._threads)
+            return _derive_own_state_key(self._proof, self._graph, step, state, self._threads)
         root = compute_root_of_state(self._graph, state, self._threads)
-        return _find(self.hiding, "state", step, root)
+        return _find(self.hiding, self._task, "state", step, root)
 
     def of_batch(self, step: int, x: Array, y: Array) -> bytes | None:
         """The key of the batch of ``step`` (from 1), as gathered; None where it is not known."""
         digest = compute_batch_digest(compute_tensor_digest(x), compute_tensor_digest(y))
         if self.hiding is None:
-            return derive_own_key("batch", step, digest, (x, y))
-        return _find(self.hiding, "batch", step, digest)
+            return derive_own_key(self._proof, "batch", step, digest, (x, y))
+        return _find(self.hiding, self._task, "batch", step, digest)
 
 
-def _find(hiding: Hiding, kind: Kind, index: int, digest: bytes) -> bytes | None:
+def _find(hiding: Hiding, task: bytes, kind: Kind, index: int, digest: bytes) -> bytes | None:
     """The key of the state or batch of this index, of this state root or batch digest."""
     secret = hiding.states if kind == "state" else hiding.batches
     if secret:
-        return derive_key(secret, kind, index, digest)
+        return derive_key(secret, task, kind, index, digest)
     places = ((found.kind, found.index, found.key) for found in hiding.keys)
     return next((key for of, at, key in places if (of, at) == (kind, index)), None)
 
 
-def derive_key(secret: bytes, kind: Kind, index: int, digest: bytes) -> bytes:
-    """The key (32 bytes) of what ``digest`` is of."""
+def derive_key(secret: bytes, task: bytes, kind: Kind, index: int, digest: bytes) -> bytes:
+    """The key (32 bytes) of what ``digest`` is of, in runs of the task of this digest.
+
+    Commitments to the same tensors in another layout or over another SRS are of another task.
+    """
     material: dict[str, cbor.Value] = {
         "digest": digest,
         "index": index,
         "kind": kind,
         "secret": secret,
+        "task": task,
     }
     return compute_domain_hash(domains.HIDING_KEY, cbor.encode(material))
 
@@ -100,25 +112,33 @@ def derive_trace_key(before: bytes, batch: bytes) -> bytes:
     return compute_domain_hash(domains.HIDING_KEY, cbor.encode(material))
 
 
-def derive_initial_key(graph: StepGraph, state: Mapping[str, Array], threads: int = 0) -> bytes:
+def derive_initial_key(
+    proof: ProofSpec, graph: StepGraph, state: Mapping[str, Array], threads: int = 0
+) -> bytes:
     """The key of a task's initial state, which all solvers begin with: :func:`derive_own_key`."""
-    return _derive_own_state_key(graph, 0, state, threads)
+    return _derive_own_state_key(proof, graph, 0, state, threads)
 
 
 def _derive_own_state_key(
-    graph: StepGraph, step: int, state: Mapping[str, Array], threads: int
+    proof: ProofSpec, graph: StepGraph, step: int, state: Mapping[str, Array], threads: int
 ) -> bytes:
     root = compute_root_of_state(graph, state, threads)
-    return derive_own_key("state", step, root, [state[name] for name in state_names(graph)])
+    tensors = [state[name] for name in state_names(graph)]
+    return derive_own_key(proof, "state", step, root, tensors)
 
 
-def derive_own_key(kind: Kind, index: int, digest: bytes, tensors: Sequence[Array]) -> bytes:
+def derive_own_key(
+    proof: ProofSpec, kind: Kind, index: int, digest: bytes, tensors: Sequence[Array]
+) -> bytes:
     """The key of what has no secret but itself: whoever holds the ``tensors`` has it.
 
-    They come in the order of commitments.
+    They come in the order of commitments.  In place of a task, which is not known before its
+    initial state is committed to, the key names layout, k and SRS of ``proof``.
     """
+    place = cbor.encode({"circuit": proof.circuit, "k": proof.k, "srs": proof.srs})
     data = b"".join(np.ascontiguousarray(tensor).tobytes() for tensor in tensors)
-    return derive_key(compute_domain_hash(domains.HIDING_OWN, data), kind, index, digest)
+    secret = compute_domain_hash(domains.HIDING_OWN, data)
+    return derive_key(secret, compute_domain_hash(domains.HIDING_OWN, place), kind, index, digest)
 
 
 def identify_key(key: bytes) -> bytes:

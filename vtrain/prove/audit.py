@@ -543,7 +543,7 @@ class _Examiner:
             commit_key=key,
             limits=self.setup.limits,
             claim=bundle.statement.claim,
-            hash=self.setup.hash,
+            hash=self.setup.proof.hash,
         )
 
     def _compare(
@@ -573,7 +573,7 @@ class _Examiner:
         if self._source is None:
             self._source = StepSource(
                 self._run,
-                self.setup.proof.usable,
+                self.setup.proof,
                 read_hiding_of(self._run.paths, self._audit.hiding),
                 engine=self._audit.engine,
                 threads=self._audit.threads,

@@ -8,6 +8,7 @@ nothing to add and are left out.  A proof is handed out only after our own verif
 from __future__ import annotations
 
 import json
+import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -36,9 +37,8 @@ from vtrain.prove.backend.kzg import CommitKey
 from vtrain.prove.backend.settings import PinnedCircuit
 from vtrain.prove.backend.srs import Progress
 from vtrain.prove.circuit.circuit import Circuit
-from vtrain.prove.circuit.values import Ints
+from vtrain.prove.circuit.values import Ints, Random
 from vtrain.prove.verifier import (
-    ChallengeHash,
     Expansion,
     check_fit,
     commit_columns,
@@ -46,6 +46,7 @@ from vtrain.prove.verifier import (
     read_commitments,
     verify,
 )
+from vtrain.wire.proof import Hash
 
 
 def prove(
@@ -62,7 +63,8 @@ def prove(
     limits: Limits,
     expansion: Expansion | None = None,
     claim: bytes,
-    hash: ChallengeHash = "blake3",
+    hash: Hash = "blake3",
+    random: Random = secrets.token_bytes,
     progress: Progress = lambda what, done, total: None,
     cancelled: threading.Event | None = None,
 ) -> Proof:
@@ -70,6 +72,7 @@ def prove(
 
     ``hiding`` are the elements behind the values of given vectors by name, zeros where it has none;
     ``count`` counts that the vectors are opened, or refuses it, before anything is.
+    What else hides the witness is drawn from ``random``.
     ``keys`` have a proving key, ``srs`` is the file that they were made with; the proof answers for
     the claim of the digest ``claim`` alone.  CircuitError names
     the conditions that do not hold, or what does not belong together; ProverError when ezkl fails,
@@ -85,7 +88,7 @@ def prove(
         commitments.update(commit_columns(circuit, commit_key, columns, threads=limits.threads))
         return draw_challenge(circuit, pinned, commitments, expansion, claim=claim, hash=hash)
 
-    vectors = circuit.assign(given, parameters, draw, hiding=hiding)
+    vectors = circuit.assign(given, parameters, draw, hiding=hiding, random=random)
     columns = circuit.lay_out(vectors)
     left = {name: columns[name] for name in circuit.given if name not in commitments}
     commitments.update(commit_columns(circuit, commit_key, left, threads=limits.threads))

@@ -38,7 +38,7 @@ from vtrain.prove.proof_files import Item
 from vtrain.prove.prover import prove
 from vtrain.prove.steps.builder import AFTER, BATCH, BEFORE, LOSS, RATE
 from vtrain.prove.steps.circuits import STEP_CIRCUITS, build_step_circuit
-from vtrain.prove.verifier import ChallengeHash, commit_given
+from vtrain.prove.verifier import commit_given
 from vtrain.spec.commitment import compute_task_id
 from vtrain.spec.samples import Samples
 from vtrain.train import signed
@@ -138,7 +138,7 @@ class StepSource:
     def __init__(
         self,
         run: SignedRun,
-        usable: int,
+        proof: ProofSpec,
         hiding: Hiding,
         *,
         data: Path | None = None,
@@ -150,8 +150,10 @@ class StepSource:
         """``hiding`` is what is known of the run's secrets.  ``data`` is the sample table of a run
         without it, or else ``samples`` are the samples themselves; ``checkpoints`` are those to
         begin from, all that are there unless given."""
-        self._run, self._usable, self._checkpoints = run, usable, checkpoints
-        self._keys = KeyFinder(run.graph, None if run.task.kzg is None else hiding, threads)
+        self._run, self._usable, self._checkpoints = run, proof.usable, checkpoints
+        secrets = None if run.task.kzg is None else hiding
+        task = run.signed.claim.task_id
+        self._keys = KeyFinder(task, proof, run.graph, secrets, threads)
         self._samples = _read_samples(run, data) if samples is None else samples
         self._session: Session = open_session(engine, run.graph, self._samples, threads=threads)
         self._standing: int | None = None
@@ -309,11 +311,6 @@ class ProofSetup:
     def is_insecure(self) -> bool:
         """Whether the SRS is of no ceremony; one for a larger k serves too."""
         return self.proof.srs.hex() not in CEREMONY.values()
-
-    @property
-    def hash(self) -> ChallengeHash:
-        """By which challenges are drawn."""
-        return "keccak256" if self.proof.hash == "keccak256" else "blake3"
 
     def _require(self, sha256: bytes) -> None:
         if sha256 != self.proof.srs:
@@ -475,7 +472,7 @@ class StepProver:
         threads = setup.limits.threads
         self._source = StepSource(
             self._run,
-            setup.proof.usable,
+            setup.proof,
             signed.read_hiding_of(run.paths, None),
             data=data,
             engine=engine,
@@ -515,7 +512,7 @@ class StepProver:
             commit_key=self._key,
             limits=self._setup.limits,
             claim=statement.claim,
-            hash=self._setup.hash,
+            hash=self._setup.proof.hash,
             progress=progress,
             cancelled=cancelled,
         )

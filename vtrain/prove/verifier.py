@@ -15,7 +15,7 @@ with; what it is a proof *of* is said by comparing each of them.  A circuit's co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 from blake3 import blake3
@@ -31,9 +31,8 @@ from vtrain.prove.circuit.circuit import Circuit
 from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.values import Ints
 from vtrain.spec.domains import PROOF_CHALLENGE
+from vtrain.wire.proof import Hash
 
-ChallengeHash = Literal["blake3", "keccak256"]
-"""By which a challenge is drawn; contracts draw by the second alone."""
 _DRAWN: Final = 48
 """Bytes of BLAKE3's stream for one field element: modulo the prime, within 2^-130 of uniform."""
 Expansion = Callable[[int], Sequence[int]]
@@ -69,7 +68,7 @@ def derive_challenge(
     commitments: Iterable[bytes],
     *,
     claim: bytes,
-    hash: ChallengeHash = "blake3",
+    hash: Hash = "blake3",
 ) -> int:
     """The field element drawn from a circuit's digest (32 bytes) and commitments (64 bytes each).
 
@@ -105,7 +104,7 @@ def draw_challenge(
     expansion: Expansion | None = None,
     *,
     claim: bytes,
-    hash: ChallengeHash = "blake3",
+    hash: Hash = "blake3",
 ) -> tuple[int, ...]:
     """A circuit's challenge, from the commitments to the columns ``circuit.settled`` and the claim.
 
@@ -205,7 +204,7 @@ def commit_known(
     expansion: Expansion | None = None,
     *,
     claim: bytes,
-    hash: ChallengeHash = "blake3",
+    hash: Hash = "blake3",
     threads: int = 0,
 ) -> dict[str, bytes]:
     """The commitments to what the verifier computes: ``computed`` and ``answers``; the challenge
@@ -233,7 +232,7 @@ def verify(
     limits: Limits,
     claim: bytes,
     expansion: Expansion | None = None,
-    hash: ChallengeHash = "blake3",
+    hash: Hash = "blake3",
 ) -> Verification:
     """Whether ``proof`` shows that the circuit's conditions hold of what is committed to.
 

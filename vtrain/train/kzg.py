@@ -9,6 +9,7 @@ from vtrain.commit.hiding import KeyFinder, identify_key
 from vtrain.commit.kzg_log import Committer, StepCommitter
 from vtrain.engines.base import Session, State
 from vtrain.errors import EncodingError, NotProducedError, TaskError
+from vtrain.spec.commitment import compute_task_id
 from vtrain.spec.samples import Samples
 from vtrain.train.data import gather_batch
 from vtrain.wire.graph import StepGraph
@@ -55,7 +56,7 @@ class KzgRecorder:
             raise TaskError(error.message, where=f"proof.{error.where}") from None
         self._task, self._samples, self._every = task, samples, proof.every
         self._known: tuple[int, Committed] | None = None
-        self.keys = KeyFinder(graph, hiding or Hiding(), threads)
+        self.keys = KeyFinder(compute_task_id(task), proof, graph, hiding or Hiding(), threads)
         self.seconds = 0.0
 
     def is_due(self, step: int) -> bool:

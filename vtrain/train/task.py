@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -72,6 +72,7 @@ from vtrain.wire.proof import (
     MAX_COMMITMENTS,
     MAX_K,
     CircuitPin,
+    Hash,
     ProofSpec,
     check_proof,
 )
@@ -89,6 +90,8 @@ DEFAULT_BLINDING = 5
 """Blinding factors of most circuits (``vtrain.prove.backend.kzg``)."""
 
 _TABLES = ("task", "model", "data", "test", "optimizer", "format", "proof", "exponents")
+
+S = TypeVar("S", bound=str)
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,7 @@ class ProofTable:
     k: int
     blinding: int
     every: int
-    hash: str
+    hash: Hash
     circuits: Mapping[str, CircuitPin]
 
 
@@ -206,11 +209,12 @@ class _Table:
             raise TaskError("must be text", where=self.place(key))
         return value
 
-    def choice(self, key: str, options: Sequence[str], default: str | None = None) -> str:
+    def choice(self, key: str, options: Sequence[S], default: S | None = None) -> S:
         value = self.text(key, default)
-        if value not in options:
+        found = next((option for option in options if option == value), None)
+        if found is None:
             raise TaskError(f"must be one of {', '.join(options)}", where=self.place(key))
-        return value
+        return found
 
     def digest(self, key: str) -> bytes:
         value = self.text(key)
@@ -626,6 +630,6 @@ def _commit_initial(
     count = max(count_commitments(proof, graph, spec.data, spec.batch))
     if count > MAX_COMMITMENTS:
         raise TaskError(f"makes {count} columns, more than {MAX_COMMITMENTS}", where="proof.k")
-    hiding = derive_initial_key(graph, state)
+    hiding = derive_initial_key(proof, graph, state)
     initial = StepCommitter(proof, graph, key).commit_state(state, hiding)
     return replace(proof, initial=initial, initial_key=identify_key(hiding))

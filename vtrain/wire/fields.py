@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterable
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from vtrain.errors import EncodingError
 from vtrain.wire import cbor
+
+S = TypeVar("S", bound=str)
 
 DIGEST_LENGTH = 32
 MAX_TEXT = 4096
@@ -91,12 +93,13 @@ class Fields:
             self.refuse(name, f"text is longer than {max_bytes} bytes")
         return value
 
-    def choice(self, name: str, choices: tuple[str, ...]) -> str:
+    def choice(self, name: str, choices: tuple[S, ...]) -> S:
         """A text that is one of ``choices``."""
         value = self.text(name)
-        if value not in choices:
+        found = next((choice for choice in choices if choice == value), None)
+        if found is None:
             self.refuse(name, f"{value!r} is none of {', '.join(choices)}")
-        return value
+        return found
 
     def bytes(self, name: str, length: builtins.int = DIGEST_LENGTH) -> builtins.bytes:
         """A byte string of exactly ``length`` bytes; a digest unless told otherwise."""

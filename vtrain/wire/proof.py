@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from vtrain.errors import EncodingError
 from vtrain.wire import cbor
@@ -20,7 +20,7 @@ CIRCUIT_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
         *(f"rescale-i16-{n}" for n in range(5)),
         *(f"rescale-i32-{n}" for n in range(5)),
         *(f"rescale-i64-{n}" for n in range(1, 5)),
-        *("gate", "softmax-16", "softmax-128", "square", "linear", "range-1", "range-3"),
+        *("gate", "softmax-16", "softmax-128", "square", "linear", "zero", "range-1", "range-3"),
     ),
 }
 """The circuits of each layout by name, so that who writes a task needs no circuits to pin some.
@@ -37,8 +37,9 @@ HIDING: Final = 64
 proofs are together uniform, whatever the values are."""
 KEY_LENGTH: Final = 32
 """Bytes of a key of hiding elements (``vtrain.commit.hiding``), and of its id."""
-HASHES: Final = ("blake3", "keccak256")
-"""What a proof's challenge may be drawn by."""
+Hash = Literal["blake3", "keccak256"]
+"""What the challenges of proofs are drawn by; contracts have the second."""
+HASHES: Final[tuple[Hash, ...]] = ("blake3", "keccak256")
 MAX_COMMITMENTS: Final = 1 << 13
 """Commitments to one state or batch."""
 MAX_K: Final = 28
@@ -78,7 +79,7 @@ class ProofSpec:
     initial: tuple[bytes, ...]
     circuits: Mapping[str, CircuitPin]
     initial_key: bytes = bytes(KEY_LENGTH)
-    hash: str = HASHES[0]
+    hash: Hash = "blake3"
 
     @property
     def usable(self) -> int:

@@ -1,6 +1,6 @@
-"""What pins a circuit: its ONNX graph and its settings, as bytes.
+"""What pins a circuit: its ONNX graph, its settings and what stands in its columns, as bytes.
 
-A circuit is pinned by its ONNX graph and its settings.  The settings are not those that
+The settings are not those that
 ``gen_settings`` writes, which differ from run to run and count cells that the layout does not
 have (an input is already assigned in the column that commits to it): :func:`make_settings` writes
 them, as a function of the circuit, and whoever makes keys compares them with what ezkl sees in
@@ -20,6 +20,7 @@ import numpy as np
 from blake3 import blake3
 
 from vtrain.errors import CircuitError, EncodingError
+from vtrain.prove.backend.columns import describe_columns, encode_json
 from vtrain.prove.backend.ezkl import EZKL_VERSION
 from vtrain.prove.circuit.circuit import Circuit
 from vtrain.prove.circuit.values import find_step_exponent
@@ -46,10 +47,12 @@ def count_usable(k: int) -> int:
 
 @dataclass(frozen=True)
 class PinnedCircuit:
-    """What a circuit is to everyone: ONNX graph and settings as bytes, k, a digest (32 bytes)."""
+    """What a circuit is to everyone: ONNX graph, settings and columns as bytes, k, a digest (32
+    bytes)."""
 
     onnx: bytes
     settings: bytes
+    columns: bytes
     k: int
     digest: bytes
 
@@ -62,17 +65,19 @@ def pin(circuit: Circuit, k: int) -> PinnedCircuit:
     """
     _check_size(circuit, k)
     onnx, settings = circuit.to_onnx(), encode_settings(circuit, k)
+    columns = encode_json(describe_columns(circuit, k, BLINDING))
     digest = compute_domain_hash(
         CIRCUIT,
         cbor.encode(
             {
+                "columns": blake3(columns).digest(),
                 "ezkl": EZKL_VERSION,
                 "onnx": blake3(onnx).digest(),
                 "settings": blake3(settings).digest(),
             }
         ),
     )
-    return PinnedCircuit(onnx, settings, k, digest)
+    return PinnedCircuit(onnx, settings, columns, k, digest)
 
 
 def _check_size(circuit: Circuit, k: int) -> None:

@@ -9,7 +9,7 @@ from vtrain.errors import CircuitError
 from vtrain.prove.backend.settings import count_blocks
 from vtrain.prove.chain.statement import require_drawable
 from vtrain.prove.circuit.circuit import Circuit
-from vtrain.prove.verifier import ChallengeHash
+from vtrain.wire.proof import Hash
 
 MAX_CODE: Final = 24576
 """Bytes of a contract's code that Ethereum deploys at most (EIP-170)."""
@@ -30,16 +30,22 @@ class CodeEstimate:
 
 
 def estimate_code(circuit: Circuit, k: int) -> CodeEstimate:
-    """The code of ``Halo2Verifier``, by a formula fitted to code compiled by the pinned compiler.
+    """The code of ``Halo2Verifier``, by a formula fitted to code that the pinned compiler made.
 
-    Code follows the columns, not the rows: those committed to, those of cells in their blocks, and
-    one look-up argument for each of the latter where there are limbs.
+    Code follows the columns, not the rows: those committed to, those of cells in their blocks, one
+    look-up argument for each of the latter where there are limbs, and the products by which halo2
+    shows that equal cells are equal, each of so many columns as the gates' degree leaves room for.
     """
-    blocks = count_blocks(circuit, k)
-    return CodeEstimate(0 * blocks)
+    blocks, inner = count_blocks(circuit, k), circuit.inner_columns
+    committed, cells = len(circuit.columns), blocks * inner
+    equal = committed + 3 * cells + circuit.pads
+    products = -(-equal // (2 if inner > 1 else 3))
+    lookups = cells if circuit.span else 0
+    size = 4780 + 117 * committed + 668 * blocks + 770 * cells + 131 * products
+    return CodeEstimate(size + 311 * lookups + (358 if lookups else 0) - 129 * circuit.pads)
 
 
-def tell_contract(circuit: Circuit, k: int, hash: ChallengeHash) -> str:
+def tell_contract(circuit: Circuit, k: int, hash: Hash) -> str:
     """Whether contracts verify statements of a circuit, in words."""
     try:
         require_drawable(hash, circuit)

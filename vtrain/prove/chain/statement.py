@@ -28,13 +28,13 @@ from vtrain.prove.backend.srs import SRS_POINT
 from vtrain.prove.circuit.circuit import Circuit
 from vtrain.prove.circuit.values import COLUMNS, Ints
 from vtrain.prove.verifier import (
-    ChallengeHash,
     commit_answers,
     commit_columns,
     keccak256,
     require_given,
 )
 from vtrain.spec.domains import PROOF_CHALLENGE
+from vtrain.wire.proof import Hash
 
 STATEMENT: Final = "StatementVerifier"
 
@@ -73,7 +73,7 @@ class Binding:
         return self.given + self.private + self.computed + self.late + len(self.answers)
 
 
-def require_drawable(hash: ChallengeHash, circuit: Circuit | None = None) -> None:
+def require_drawable(hash: Hash, circuit: Circuit | None = None) -> None:
     """CircuitError for a hash, or a circuit, by which no contract of ours draws a challenge."""
     if hash != "keccak256":
         raise CircuitError(

@@ -35,9 +35,9 @@ commits to columns, each of which costs time, so that groups share them: the giv
 each; then ``private`` (limbs, hints), ``computed`` (public, challenge), ``late``, ``answers``
 (ones, zeros).  One that is too long for a column goes on in another; one without elements is left
 out.  Behind the values of a given, ``private`` or ``late`` column stand ``HIDING`` more elements
-that no condition reads.  The verifier compares the given ones with those in the run log, computes ``public``, ``ones``
-and ``zeros`` itself, and ``challenge`` from the commitments to what precedes it.  ``late`` holds
-inverses: they depend on the challenge, so no random combination speaks of them.
+that no condition reads.  The verifier compares the given ones with those in the run log, computes
+``public``, ``ones`` and ``zeros`` itself, and ``challenge`` from the commitments to what precedes
+it.  ``late`` holds inverses: they depend on the challenge, so no random combination speaks of them.
 """
 
 from __future__ import annotations
@@ -105,7 +105,6 @@ class CircuitBuilder:
         self._given: dict[str, Tensor] = {}
         self._inputs: dict[str, int] = {}
         self._parts: dict[str, list[Part]] = {name: [] for name in GROUPS}
-        self._parameters: list[Part] = []
         self._lengths: dict[str, int] = dict.fromkeys(GROUPS, 0)
         self._names: set[tuple[str, str]] = set()
         self._order: list[tuple[str, Part]] = []
@@ -257,7 +256,14 @@ class CircuitBuilder:
             self._roots[group] = self._emit("input", (), (0,), group=group)
         return self._roots[group]
 
-    def _part(self, group: str, name: str, shape: Sequence[int], compute: Compute | None) -> Tensor:
+    def _part(
+        self,
+        group: str,
+        name: str,
+        shape: Sequence[int],
+        compute: Compute | None,
+        constant: Ints | None = None,
+    ) -> Tensor:
         if (group, name) in self._names:
             # Names come from graphs, and whoever looks for a part finds it by its name.
             raise CircuitError(f"names two parts of {group}", where=name)
@@ -267,7 +273,7 @@ class CircuitBuilder:
         self._lengths[group] += size
         flat = self._emit("slice", (self._root(group),), (size,), start=start, stop=start + size)
         tensor = self.reshape(flat, shape)
-        part = Part(name, start, tensor, compute)
+        part = Part(name, start, tensor, compute, constant)
         self._parts[group].append(part)
         self._order.append((group, part))
         return tensor
@@ -291,7 +297,7 @@ class CircuitBuilder:
     def fixed(self, name: str, value: Ints) -> Tensor:
         """Constants of the circuit, any integers; elements of ``public``."""
         kept = np.asarray(value, dtype=object)
-        return self._part("public", name, kept.shape, lambda values: kept)
+        return self._part("public", name, kept.shape, lambda values: kept, kept)
 
     def parameter(self, name: str, shape: Sequence[int]) -> Tensor:
         """What the verifier knows of the one statement; elements of ``public``."""
@@ -302,9 +308,7 @@ class CircuitBuilder:
                 raise CircuitError(f"needs a parameter of shape {tuple(shape)}", where=name)
             return np.asarray(given, dtype=object)
 
-        tensor = self._part("public", name, shape, look_up)
-        self._parameters.append(self._parts["public"][-1])
-        return tensor
+        return self._part("public", name, shape, look_up)
 
     def constant(self, value: int) -> Tensor:
         """A public constant of shape [1], kept once.
@@ -350,20 +354,23 @@ class CircuitBuilder:
         """(g, g^2, ..., g^length), g the power of the challenge that follows all vectors made
         before; the same for one name.
 
-        Made by doubling, (v, g^m v) from v of m elements: length + 2 log2(length) cells at most.
+        Made by doubling, (v, g^m v) from v of m elements, by whole rows of cells: what began in the
+        middle of one would need a column of constants, which a tile's product has not.  All is
+        taken by indices: the compiler would take slices and concatenations apart, with every
+        contraction by them.
         """
         key = (name, length)
         if key not in self._vectors:
-            base, exponent = self._next or (self.element, 1)
-            vector, step = base, base
-            while vector.size < length:
-                more = self.slice(vector, 0, min(vector.size, length - vector.size))
-                vector = self.concat([vector, self.scale(more, step)])
-                if vector.size < length:
-                    step = self.mul(step, step)
+            vector, exponent = self._next or (self.element, 1)
+            while (size := vector.size) < length:
+                rows = -(-min(size, length - size) // self.inner_columns)
+                more = self.take(vector, np.arange(rows * self.inner_columns) % size)
+                last = self.take(vector, np.asarray([size - 1]))
+                both = self.concat([vector, self.scale(more, last)])
+                vector = self.take(both, np.arange(min(2 * size, length)))
             self._vectors[key] = vector
             self._degrees[vector.index] = exponent * length
-            self._next = self.slice(vector, length - 1, length), exponent * length
+            self._next = self.take(vector, np.asarray([length - 1])), exponent * length
         return self._vectors[key]
 
     def degree_of(self, *vectors: Tensor) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -134,6 +134,11 @@ class Circuit:
         return self._b.nodes[(self._inputs | self._outputs)[name]].shape[0]
 
     @property
+    def ones(self) -> int:
+        """How many ones the outputs begin with; zeros follow."""
+        return self._ones
+
+    @property
     def zero_names(self) -> tuple[str, ...]:
         """For each element of ``zeros``, the condition it belongs to."""
         return tuple(self._b._zero_names)
@@ -146,7 +151,31 @@ class Circuit:
     @property
     def parameters(self) -> tuple[tuple[str, int, tuple[int, ...]], ...]:
         """(name, start, shape) of each parameter, where it stands in ``public``."""
-        return tuple((part.name, part.start, part.tensor.shape) for part in self._b._parameters)
+        return tuple(
+            (part.name, part.start, part.tensor.shape)
+            for part in self._b._parts["public"]
+            if part.constant is None
+        )
+
+    def describe_computed(self) -> list[dict[str, Any]]:
+        """The parts of ``computed`` in order: what a verifier computes, and not how.
+
+        Each has a ``name``, a ``kind`` and a ``length``: a "constant" its ``values``, a list of
+        integers, a "parameter" its ``shape``, a "challenge" neither.
+        """
+        found = []
+        for group in COLUMNS["computed"]:
+            for part in self._b._parts[group]:
+                entry: dict[str, Any] = {"name": part.name, "length": part.tensor.size}
+                if part.constant is not None:
+                    values = [int(value) for value in part.constant.reshape(-1)]
+                    entry |= {"kind": "constant", "values": values}
+                elif group == "public":
+                    entry |= {"kind": "parameter", "shape": list(part.tensor.shape)}
+                else:
+                    entry["kind"] = group
+                found.append(entry)
+        return found
 
     def compute_public(self, parameters: Mapping[str, Ints]) -> Ints:
         """The group ``public``: all that the verifier needs to know of a statement."""
@@ -206,7 +235,8 @@ class Circuit:
         ``random`` is what those of the others and masks are drawn from, anew for each witness.
 
         ``challenge`` gets all but ``challenge`` and ``late`` and gives the one element of the
-        challenge, and what follows from it where :meth:`length` of ``challenge`` says more.  CircuitError for inputs that do not fit.
+        challenge, and what follows from it where :meth:`length` of ``challenge`` says more.
+        CircuitError for inputs that do not fit.
         """
         b = self._b
         values = Values(b, parameters, random=random)

@@ -51,10 +51,8 @@ class Emitter:
             case "take":
                 indices = self.constant(f"{out}/indices", node.attrs["indices"], np.int64)
                 self.node("Gather", [x[0], indices], out, axis=0)
-            case "concat":
-                self.node("Concat", x, out, axis=0)
-            case "beside":
-                self.node("Concat", x, out, axis=1)
+            case "concat" | "beside":
+                self.node("Concat", x, out, axis=int(node.op == "beside"))
             case "add" | "sub" | "mul":
                 self.node(node.op.capitalize(), x, out)
             case "dot":

@@ -127,12 +127,14 @@ class Node:
 
 @dataclass
 class Part:
-    """A piece of a group: where it begins, its tensor, how a hint is computed."""
+    """A piece of a group: where it begins, its tensor, how a hint is computed; ``constant`` has the
+    integers of one that is the same in every statement."""
 
     name: str
     start: int
     tensor: Tensor
     compute: Compute | None
+    constant: Ints | None = None
 
 
 GROUPS: Final = ("limbs", "hints", "public", "challenge", "late")

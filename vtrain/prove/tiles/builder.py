@@ -14,8 +14,8 @@ from vtrain.errors import CircuitError
 from vtrain.ops.layout import Window
 from vtrain.prove.tiles.grid import Array, Grid, TensorMap, apply_map, cut_block
 from vtrain.prove.tiles.statements import (
-    COMBINATION,
     LINEAR,
+    ZERO,
     Combination,
     StepFacts,
     Tile,
@@ -249,7 +249,7 @@ def equate(s: TileBuilder, node: str, left: TiledValue, right: TiledValue) -> No
     difference = add((1, left), (-1, right))
     s.family(
         left.grid.count,
-        lambda block, facts: TileStatement(node, COMBINATION, {"zero": difference.at(block)}),
+        lambda block, facts: TileStatement(node, ZERO, {"x": difference.at(block)}),
     )
 
 

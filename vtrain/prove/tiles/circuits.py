@@ -16,13 +16,13 @@ softmax-<c>         z, labels, maximum, exp, sum, p,   :func:`softmax_parameters
                     grad, loss
 square              x, s                               none
 linear              x, y                               none; :func:`linear_challenge`
+zero                x                                  none
 range-<n>           x                                  :func:`range_parameters`
 =================== ================================== ==============================
 
 What each says is in the text of its builder, with the reason why its outputs are the only ones.
 A given tile may be a linear combination of tiles in the trace, as commitments add up: so sums of
-partial products, ``add``, ``sub``, ``next_state`` need no circuit, and neither do the optimizer's
-operators:
+partial products, ``add``, ``sub`` need no circuit, and neither do the optimizer's operators:
 
 - ``sgd_update``, sat32(w - rs(V rate, s)), is rescale-i32 of x = 2^s w - rate V with offset -1
   (since rs(-a - 1, s) = -rs(a, s) for s > 0; for s <= 0, x = w - 2^-s rate V without offset);
@@ -96,7 +96,7 @@ RANGES: Final = (1, 3)
 _AWAY: Final = 1 << 32
 """Puts a masked logit below every other: 2^32 - 2^31 is beyond where 2^-gap ends."""
 
-_INNER_COLUMNS: Final = {"linear": 2, "matmul": 2, "mul": 2, "range-1": 2, "square": 2}
+_INNER_COLUMNS: Final = {"linear": 2, "matmul": 2, "mul": 2, "range-1": 2, "square": 2, "zero": 1}
 """Cells beside each other where one or two blocks hold all; elsewhere 3."""
 
 
@@ -447,6 +447,18 @@ def _build_linear(side: int) -> Circuit:
     return b.build()
 
 
+def _build_zero(side: int) -> Circuit:
+    """x = 0 everywhere: a^T x b = 0.
+
+    For combinations of tiles, such as the difference of two that must be the same: columns are
+    hidden, so that no commitment shows it.
+    """
+    b = _TileBuilder("zero", side)
+    x = b.tile("x")
+    b.require_zero("zero", b.combine(x), b.degree_of(*b.weights(x.shape)))
+    return b.build()
+
+
 def range_limbs(lo: int, hi: int) -> int:
     """The least n whose range-<n> takes [lo, hi]; CircuitError for one too long for the last."""
     for n in RANGES:
@@ -590,6 +602,7 @@ _BUILDERS: Final[dict[str, Callable[[int], Circuit]]] = {
     "softmax-128": partial(_build_softmax, 128),
     "square": _build_square,
     "linear": _build_linear,
+    "zero": _build_zero,
     **{f"range-{n}": partial(_build_range, n) for n in RANGES},
 }
 

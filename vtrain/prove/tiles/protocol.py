@@ -5,7 +5,7 @@
 3. The solver commits to every tile of these steps (:class:`TraceCommitments`) and signs the roots.
 4. A second draw (:func:`draw_statements`) picks among all ``vtrain.prove.tiles.statements`` about
    these steps.
-5. The solver opens the tiles that they speak of and proves what is not plain from commitments.
+5. The solver opens the tiles that they speak of and proves the statements.
 6. :func:`verify_tile_answer` holds all of it against the graph, the claim and the run's logs.
 
 The tiles of the state before, of the batch and of the state after a step are those in the run's

@@ -167,7 +167,7 @@ class TileCircuits:
             limits=self._setup.limits,
             expansion=_expand(statement),
             claim=self._claim,
-            hash=self._setup.hash,
+            hash=self._setup.proof.hash,
             progress=progress,
             cancelled=cancelled,
         )
@@ -193,7 +193,7 @@ class TileCircuits:
             limits=self._setup.limits,
             expansion=_expand(statement),
             claim=self._claim,
-            hash=self._setup.hash,
+            hash=self._setup.proof.hash,
         )
 
 
@@ -221,7 +221,7 @@ class TileProver:
         threads = setup.limits.threads
         self._source = StepSource(
             run,
-            setup.proof.usable,
+            setup.proof,
             read_hiding_of(run.paths, None),
             data=data,
             engine=engine,

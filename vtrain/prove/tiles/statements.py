@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from vtrain.prove.tiles.tiling import Tiling
 
 
-COMBINATION: Final = "combination"
-"""In place of a circuit: the given combination ``zero`` is of commitments to zeros."""
+ZERO: Final = "zero"
+"""The circuit of statements that a combination of tiles vanishes."""
 LINEAR: Final = "linear"
 """The circuit whose given vectors a public map relates (``TileStatement.linear``)."""
 MAX_PARTS: Final = 256

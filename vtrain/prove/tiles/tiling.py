@@ -32,7 +32,6 @@ from vtrain.prove.tiles.emit import EMITTERS
 from vtrain.prove.tiles.emit.softmax import emit_rows
 from vtrain.prove.tiles.grid import make_scalar
 from vtrain.prove.tiles.statements import (
-    COMBINATION,
     OUTSIDE,
     StepFacts,
     Tile,
@@ -80,7 +79,7 @@ class Tiling:
     def circuits(self) -> frozenset[str]:
         """Names of the circuits that statements are of; a family's are all of one."""
         made = (family.make(0, StepFacts(1, 0)) for family in self._families if family.count)
-        return frozenset(statement.circuit for statement in made) - {COMBINATION}
+        return frozenset(statement.circuit for statement in made)
 
     def statement(self, index: int, facts: StepFacts) -> TileStatement:
         """Statement ``index`` about a step; CircuitError when there is none."""

@@ -14,7 +14,7 @@ from vtrain.wire.proof import Hash
 MAX_CODE: Final = 24576
 """Bytes of a contract's code that Ethereum deploys at most (EIP-170)."""
 
-_TOLERANCE: Final = 0.05
+_TOLERANCE: Final = 0.03
 """What an estimate may be off by."""
 
 
@@ -39,8 +39,8 @@ def estimate_code(circuit: Circuit, k: int) -> CodeEstimate:
     blocks, inner = count_blocks(circuit, k), circuit.inner_columns
     committed, cells = len(circuit.columns), blocks * inner
     equal = committed + 3 * cells + circuit.pads
-    products = -(-equal // (2 if inner > 1 else 3))
     lookups = cells if circuit.span else 0
+    products = -(-equal // (2 if inner > 1 else 3 if lookups else 1))
     size = 4780 + 117 * committed + 668 * blocks + 770 * cells + 131 * products
     return CodeEstimate(size + 311 * lookups + (358 if lookups else 0) - 129 * circuit.pads)
 

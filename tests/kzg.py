@@ -6,17 +6,23 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.tasks import make_tiny_task
+from vtrain.commit.files import write_atomic
 from vtrain.commit.hiding import derive_initial_key, identify_key
 from vtrain.commit.kzg_log import StepCommitter
 from vtrain.prove.backend.kzg import CommitKey
 from vtrain.prove.backend.srs import generate_srs
+from vtrain.train.layout import RunPaths
 from vtrain.train.task import CompiledTask
+from vtrain.wire import structs
+from vtrain.wire.hiding import Hiding
 from vtrain.wire.proof import ProofSpec
 from vtrain.wire.task import WITH_KZG
 
 K, BLINDING = 8, 5
 """Columns of 184 values: the state of the tiny MLP has 344, a batch of four samples 68."""
-SECRET = b"\5" * 32
+SECRETS = Hiding(states=bytes(range(32)), batches=bytes(range(32, 64)))
+"""Of runs whose logs are compared byte for byte."""
+SECRET = SECRETS.batches
 """What hides the batches of runs whose owner signs them."""
 
 
@@ -51,3 +57,10 @@ def make_kzg_task(
         batch=4,
     )
     return add_kzg(task, make_key(path), every)
+
+
+def place_secrets(run: Path, hiding: Hiding = SECRETS) -> Path:
+    """``run``, a folder whose run is hidden by these secrets."""
+    run.mkdir(parents=True, exist_ok=True)
+    write_atomic(RunPaths(run).hiding, [structs.encode(hiding)], secret=True)
+    return run

@@ -45,6 +45,12 @@ def say(what: str, party: str = "") -> None:
     print(f"{party:<8}  {what}", flush=True)
 
 
+def keep_secrets(run: Path, other: Path) -> None:
+    """Let a new run in the folder ``other`` be hidden by the secrets of ``run``."""
+    other.mkdir()
+    shutil.copy(run / "hiding.key", other)
+
+
 def publish(run: Path, folder: Path) -> int:
     """Hand the auditor what is public of a run, proofs with it; how many bytes without them."""
     folder.mkdir(exist_ok=True)

@@ -25,7 +25,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from parties import call, find_refusal, keep_claim, play_all, publish, say, stage
+from parties import call, find_refusal, keep_claim, keep_secrets, play_all, publish, say, stage
 
 from vtrain.attest.claims import compute_claim_digest
 from vtrain.attest.keys import load_key
@@ -56,8 +56,7 @@ def cheat(solver: Path, srs: Path, step: int) -> None:
     """Make the false run, with the honest one's proof in it."""
     task = compile_task(load_task(TASK, srs=srs), CommitKey)
     key = load_key(solver / "key.pem")
-    (solver / "false").mkdir()
-    shutil.copy(solver / "run" / "hiding.key", solver / "false")  # else nothing would fit at all
+    keep_secrets(solver / "run", solver / "false")
     train_falsely(task, solver / "false", key=key, cheat=alter_gradient, step=step)
     pass_off(solver / "run", solver / "false", step)
 
@@ -73,15 +72,14 @@ def play(folder: Path) -> None:
     with stage("owner", "signs the batches of the task"):
         public = call("key", "new", owner / "key.pem")["public"]
         signing = ("--key", owner / "key.pem", "--out", owner / "batches.cbor")
-        hiding = ("--hiding", owner / "batches.hiding")  # a file for each solver
-        call("prove", "batches", TASK, "--srs", srs, *signing, *hiding)
+        call("prove", "batches", TASK, "--srs", srs, "--hiding", owner / "hiding.key", *signing)
     shutil.copy(owner / "batches.cbor", auditor)
-    shutil.copy(owner / "batches.hiding", solver)
+    shutil.copy(owner / "hiding.key", solver)  # for this solver alone
 
     with stage("solver", "trains, and logs commitments to each step"):
         call("key", "new", solver / "key.pem")
         training = ("--srs", srs, "--key", solver / "key.pem")
-        hidden = ("--batch-hiding", solver / "batches.hiding")
+        hidden = ("--batch-hiding", solver / "hiding.key")
         made = call("train", TASK, "--out", solver / "run", *training, *hidden)
     size = publish(solver / "run", auditor / "run")
     say(f"{made['steps']} steps; what it publishes has {size} bytes")

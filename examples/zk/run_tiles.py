@@ -35,7 +35,7 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
-from parties import call, find_refusal, keep_claim, play_all, publish, say, stage
+from parties import call, find_refusal, keep_claim, keep_secrets, play_all, publish, say, stage
 
 from vtrain.attest.claims import compute_claim_digest
 from vtrain.attest.keys import PrivateKey, load_key
@@ -150,16 +150,16 @@ class Audit:
         with stage("owner", "signs the batches of the task"):
             key, batches = self.owner / "key.pem", self.owner / "batches.cbor"
             name = call("key", "new", key)["public"]
-            hiding = self.owner / "batches.hiding"  # a file for each solver
+            hiding = self.owner / "hiding.key"
             signing = ("--key", key, "--out", batches, "--hiding", hiding)
             call("prove", "batches", self.task, "--srs", self.srs, *signing)
         shutil.copy(batches, self.auditor)
-        shutil.copy(hiding, self.solver)
+        shutil.copy(hiding, self.solver)  # for this solver alone
         with stage("solver", "trains, and logs commitments to the tiles of some steps"):
             key = self.solver / "key.pem"
             call("key", "new", key)
             training = ("--srs", self.srs, "--key", key)
-            hidden = ("--batch-hiding", self.solver / "batches.hiding")
+            hidden = ("--batch-hiding", self.solver / "hiding.key")
             made = call("train", self.task, "--out", self.run, *training, *hidden)
         size = publish(self.run, self.public)
         say(f"{made['steps']} steps; what it publishes has {size} bytes")
@@ -214,8 +214,7 @@ class Audit:
         out, key = self.solver / "false", load_key(self.solver / "key.pem")
         with stage("solver", f"sells a run with a false step {step}, and proofs of it done right"):
             task = compile_task(load_task(self.task, srs=self.srs), CommitKey)
-            out.mkdir()
-            shutil.copy(self.run / "hiding.key", out)  # else nothing would fit at all
+            keep_secrets(self.run, out)
             train_falsely(task, out, key=key, cheat=alter_gradient, step=step)
             limits = Limits(memory=2 * MEMORY, seconds=3600)
             cache = self.solver / "keys"

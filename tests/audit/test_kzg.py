@@ -290,6 +290,14 @@ def end_elsewhere(record: KzgRecord) -> KzgRecord:
     return replace(record, after=(POINT, *record.after[1:]))
 
 
+def start_with_another_key(record: KzgRecord) -> KzgRecord:
+    return replace(record, before_key=record.after_key)
+
+
+def end_with_another_key(record: KzgRecord) -> KzgRecord:
+    return replace(record, after_key=record.before_key)
+
+
 def count_on(record: KzgRecord) -> KzgRecord:
     return replace(record, step=record.step + 1)
 
@@ -305,6 +313,9 @@ def count_on(record: KzgRecord) -> KzgRecord:
         (3, start_elsewhere, "step 3: before", "the state after step 2"),
         (3, end_elsewhere, "step 4: before", "the state after step 3"),
         (1, start_elsewhere, "step 1: before", "the state that the task begins with"),
+        (3, start_with_another_key, "step 3: before", "the state after step 2"),
+        (3, end_with_another_key, "step 4: before", "the state after step 3"),
+        (1, start_with_another_key, "step 1: before", "the state that the task begins with"),
         (3, count_on, "step 3", "is recorded as step 4"),
     ],
 )
@@ -357,12 +368,14 @@ class LyingKey:
         self._key, self._calls, self._lie = key, 0, lie
         self.srs, self.k, self.blinding = key.srs, key.k, key.blinding
 
-    def commit_many(self, arrays: Iterable[npt.NDArray[Any]], *, threads: int = 0) -> list[bytes]:
+    def commit_many(
+        self, arrays: Iterable[npt.NDArray[Any]], hiding: Iterable[bytes], *, threads: int = 0
+    ) -> list[bytes]:
         given = [np.array(array) for array in arrays]
         self._calls += 1
         if self._calls == self._lie:
             given[-1][-1] += 1  # one unit of one element
-        return self._key.commit_many(given, threads=threads)
+        return self._key.commit_many(given, hiding, threads=threads)
 
 
 # Training commits to the initial state, then to batch and state after of each step.
@@ -488,7 +501,7 @@ def test_another_srs_compares_nothing(kzg_honest: Path, tmp_path: Path, srs: Pat
         assert report.verdict == "inconclusive"
         reason = reason_of(report)
         assert (reason.name, reason.status) == ("kzg", "not_done")
-        assert "the SRS given is of no use here" in reason.detail
+        assert "the files given are of no use here" in reason.detail
     with pytest.raises(RunError, match="is no file"):
         audit(kzg_honest, tmp_path / "none")
     with pytest.raises(RunError, match="needs open_key"):

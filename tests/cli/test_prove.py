@@ -22,13 +22,15 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from tests.audit.runs import KEY
 from tests.cli.test_cli import TASK
 from tests.cli.test_kzg import PROOF
-from tests.kzg import SECRET, add_kzg, make_key
+from tests.kzg import add_kzg, make_key
 from tests.prove import step_runs
 from tests.prove.steps import FakeEzkl, make_ready, open_key, put_bundle, train_run
 from tests.tasks import make_mlp_onnx, make_samples, make_tiny_task
 from vtrain import cli
 from vtrain.attest.claims import compute_claim_digest
 from vtrain.attest.keys import public_key
+from vtrain.commit.hiding import read_batch_secret, read_hiding
+from vtrain.commit.kzg_log import iterate_kzg_log
 from vtrain.errors import ProverError
 from vtrain.prove import audit, jobs
 from vtrain.prove.backend.ezkl import Call as EzklCall
@@ -593,12 +595,32 @@ def test_batches_are_signed(call: Call, tmp_path: Path) -> None:
     task.write_text(text + PROOF + f'sha256 = "{made["sha256"]}"\n')
     assert call("profile", task)[0] == 0
     owner = json.loads(call("key", "new", key, "--json")[1])["public"]
-    signing = ("prove", "batches", task, "--key", key, "--out", out)
+    secret = tmp_path / "hiding.key"
+    signing = ("prove", "batches", task, "--key", key, "--out", out, "--hiding", secret)
     code, answer, _ = call(*signing, "--srs", srs, "--json")
     assert code == 0
     assert json.loads(answer) == {"file": str(out), "owner": owner, "batches": 4}
     signed = read_batches(out)
     assert (signed.owner.hex(), len(signed.commitments)) == (owner, 4)
+    assert secret.stat().st_mode & 0o777 == 0o600
+    kept = read_batch_secret(secret)
+    assert json.loads(call(*signing, "--srs", srs, "--json")[1])["batches"] == 4
+    assert read_batches(out) == signed, "the secret that is there is taken"
+    run = tmp_path / "run"
+    assert call("train", task, "--srs", srs, "--out", run, "--batch-hiding", secret)[0] == 0
+    with (run / "kzg.bin").open("rb") as file:
+        logged = [record.batch for record in iterate_kzg_log(file)]
+    assert logged == [*signed.commitments]
+    secret.write_bytes((run / "hiding.key").read_bytes())
+    for command in (signing, ("train", task, "--out", run, "--batch-hiding", secret)):
+        code, _, err = call(*command, "--srs", srs)
+        assert (code, "is not what an owner of batches hands over" in err) == (2, True)
+    secret.unlink()
+    assert call(*signing, "--srs", srs)[0] == 0
+    assert read_batch_secret(secret) != kept
+    assert read_batches(out).commitments != signed.commitments
+    code, _, err = call("train", task, "--srs", srs, "--out", run, "--batch-hiding", secret)
+    assert (code, "has other secrets than the run goes on with" in err) == (2, True)
     code, _, err = call(*signing)
     assert (code, "lost.srs" in err) == (2, True)
     task.write_text(TASK)
@@ -753,10 +775,11 @@ def test_stages_of_verifying_are_told_where_there_is_no_terminal(
 
 
 def test_batches_of_the_owner(
-    call: Call, public: Path, srs: Path, task: CompiledTask, tmp_path: Path
+    call: Call, run: Path, public: Path, srs: Path, task: CompiledTask, tmp_path: Path
 ) -> None:
     file = tmp_path / "batches"
-    signed = sign_batches(task.spec, task.graph, task.samples, open_key(srs), KEY, SECRET)
+    secret = read_hiding(run / "hiding.key").batches
+    signed = sign_batches(task.spec, task.graph, task.samples, open_key(srs), KEY, secret)
     file.write_bytes(encode_batches(signed))
     named = ("--steps", 5, "--srs", srs, "--allow-insecure-srs", *pinning(public))
     given = ("--private", *named, "--batches", file)

@@ -39,6 +39,7 @@ RECORDS = [
     KzgRecord(
         item["step"],
         *(tuple(map(bytes.fromhex, item[part])) for part in ("before", "batch", "after")),
+        *(bytes.fromhex(item[part]) for part in ("before_key", "batch_key", "after_key")),
     )
     for item in VECTORS["records"]
 ]
@@ -120,6 +121,9 @@ POINT = bytes.fromhex(VECTORS["records"][0]["batch"][0])
         (("after",), [POINT, POINT + b"\0"], "kzg_record.after[1]"),
         (("after",), [1], "kzg_record.after[0]"),
         (("after",), [POINT] * 8193, "kzg_record.after"),
+        (("before_key",), None, "kzg_record.before_key"),
+        (("batch_key",), b"", "kzg_record.batch_key"),
+        (("after_key",), bytes(33), "kzg_record.after_key"),
         (("more",), 1, "kzg_record.more"),
     ],
 )
@@ -147,8 +151,8 @@ PIN = {"circuit": bytes(32), "key": bytes(32)}
         (("proof", "circuit"), "tiles", None),
         (("proof", "k"), 0, "task.proof.k"),
         (("proof", "k"), 29, "task.proof.k"),
-        (("proof", "k"), 3, "task.proof.k"),
-        (("proof", "k"), 4, None),
+        (("proof", "k"), 6, "task.proof.k"),
+        (("proof", "k"), 7, None),
         (("proof", "blinding"), -1, "task.proof.blinding"),
         (("proof", "blinding"), 1025, "task.proof.blinding"),
         (("proof", "every"), 0, "task.proof.every"),
@@ -161,6 +165,11 @@ PIN = {"circuit": bytes(32), "key": bytes(32)}
         (("proof", "circuits"), {"a": {"key": bytes(32)}}, "task.proof.circuits.a.circuit"),
         (("proof", "circuits"), {"a": {**PIN, "key": b""}}, "task.proof.circuits.a.key"),
         (("proof", "circuits"), {"a": {**PIN, "more": 1}}, "task.proof.circuits.a.more"),
+        (("proof", "initial_key"), None, "task.proof.initial_key"),
+        (("proof", "initial_key"), bytes(31), "task.proof.initial_key"),
+        (("proof", "hash"), None, "task.proof.hash"),
+        (("proof", "hash"), "sha256", "task.proof.hash"),
+        (("proof", "hash"), "blake3", None),
         (("proof", "more"), 1, "task.proof.more"),
     ],
 )
@@ -221,6 +230,7 @@ def test_only_the_next_step_due_is_appended(step: int) -> None:
     [
         (b"vtrain kzg", "byte 0", "the header is cut off"),
         (b"vtrain run log\x00\x01", "byte 0", "the header is not that of a kzg log"),
+        (b"vtrain kzg log\x00\x01", "byte 0", "the header is not that of a kzg log"),
         (KZG_HEADER + b"\0", "record 0 at byte 16", "ends within"),
         (KZG_HEADER + b"\xff\xff\xff\x7f", "record 0 at byte 16", "too long"),
         (bytes.fromhex(VECTORS["file"])[:-1], "record 1 at byte", "ends within"),

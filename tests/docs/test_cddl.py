@@ -17,12 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from blake3 import blake3
 from cddl_verifier import Validator
 
+import vtrain.commit.hiding
 import vtrain.dispute.game
 import vtrain.dispute.state
 import vtrain.prove.backend.settings
 import vtrain.prove.verifier
+import vtrain.spec.domains
 from tests.audit.runs import KEY, make_smallest_task
 from tests.prove.toy import K, make_circuit
 from vtrain import _core
@@ -76,6 +79,7 @@ from vtrain.wire.dispute import (
     encode_move,
 )
 from vtrain.wire.graph import StepGraph, decode_graph, decode_node, encode_graph, encode_node
+from vtrain.wire.hiding import Hiding, HidingKey, decode_hiding
 from vtrain.wire.opening import (
     ChunkOpening,
     ConsistencyProof,
@@ -171,8 +175,12 @@ def make_samples() -> Iterator[Sample]:
     for root in (b"", D):
         record = encode_record(StepRecord(3, D, -5, root))
         yield Sample("record", record, decode_record)
-    kzg = KzgRecord(2, (POINT, POINT), (POINT,), (POINT,))
+    kzg = KzgRecord(2, (POINT, POINT), (POINT,), (POINT,), D, D, D)
     yield Sample("kzg-record", encode_kzg_record(kzg), decode_kzg_record)
+    for secrets in (Hiding(states=D), Hiding(batches=D)):
+        yield Sample("hiding", structs.encode(secrets), decode_hiding)
+    keys = Hiding(keys=(HidingKey("batch", 1, D), HidingKey("state", 0, D)))
+    yield Sample("hiding", structs.encode(keys), decode_hiding, ("are not in order",))
     for kzg_root in (b"", D):
         signed = sign_claim(Claim(D, public_key(KEY), D, 7, D, kzg_root), KEY)
         yield Sample("signed-claim", encode_signed_claim(signed), decode_signed_claim)
@@ -517,6 +525,24 @@ def test_what_pins_a_circuit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [why("circuit-material", data) for data in hashed] == [""]
 
 
+def test_what_hiding_elements_are_derived_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[bytes] = []
+
+    def catch(data: bytes, **options: Any) -> Any:
+        hashed.append(data)
+        return blake3(data, **options)
+
+    monkeypatch.setattr(vtrain.spec.domains, "blake3", catch)
+    monkeypatch.setattr(vtrain.commit.hiding, "blake3", catch)
+    before = vtrain.commit.hiding.derive_key(D, D, "state", 3, D)
+    batch = vtrain.commit.hiding.derive_key(D, D, "batch", 4, D)
+    vtrain.commit.hiding.derive_trace_key(before, batch)
+    vtrain.commit.hiding.derive_elements(batch, 7)
+    rules = ("hiding-material", "hiding-material", "hiding-trace-material")
+    found = list(map(why, (*rules, "hiding-column-material"), hashed))
+    assert (found, len(hashed)) == ([""] * 4, 4)
+
+
 def test_manifests(tmp_path: Path) -> None:
     run = tmp_path / "run"
     train(make_smallest_task(), run, key=KEY, threads=1)
@@ -639,6 +665,7 @@ def test_every_rule_of_the_grammar_is_used() -> None:
     rules = re.findall(r"(?m)^([a-z][a-z0-9-]*) =", text)
     roots = {sample.rule for sample in SAMPLES} | {
         *("state-leaf", "draw-material", "circuit-material", "manifest"),
+        *("hiding-material", "hiding-trace-material", "hiding-column-material"),
         *("report", "group-material", "dispute-material", "side-material", "fact-material"),
         "move-material",
     }

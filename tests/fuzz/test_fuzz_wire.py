@@ -33,7 +33,19 @@ from vtrain.dispute.money import Settled
 from vtrain.dispute.state import Verdict
 from vtrain.dispute.statement import Ruling
 from vtrain.errors import EncodingError, SignatureError
-from vtrain.wire import cbor, claim, dispute, graph, opening, proof, record, structs, task, tiles
+from vtrain.wire import (
+    cbor,
+    claim,
+    dispute,
+    graph,
+    hiding,
+    opening,
+    proof,
+    record,
+    structs,
+    task,
+    tiles,
+)
 
 CORPUS = Path(__file__).resolve().parent / "corpus"
 
@@ -59,6 +71,7 @@ TARGETS = {
     "chunk_opening": Target(opening.decode_chunk_opening, opening.encode_chunk_opening),
     "state_opening": Target(opening.decode_state_opening, opening.encode_state_opening),
     "kzg_record": Target(proof.decode_kzg_record, proof.encode_kzg_record),
+    "hiding": Target(hiding.decode_hiding, structs.encode),
     "log": Target(log.decode_log, log.encode_log),
     "graph": Target(graph.decode_graph, graph.encode_graph),
     "task": Target(task.decode_task, task.encode_task),

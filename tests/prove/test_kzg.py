@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.prove.circuits import LIMITS, Circuit, node, write_model
+from vtrain.commit.hiding import derive_elements, encode_elements
 from vtrain.errors import EncodingError, SrsError
 from vtrain.prove.backend.ezkl import Call, ProofShape, encode_element, read_proof, run_ezkl
 from vtrain.prove.backend.kzg import CommitKey, find_blinding
@@ -319,5 +320,8 @@ def test_commitments_are_those_of_the_vectors(tmp_path: Path) -> None:
     path.write_bytes(bytes.fromhex(vectors["srs"]))
     for case in vectors["commitments"]:
         values = np.array([int(value) for value in case["values"]], np.int64)
-        found = CommitKey(path, case["k"], case["blinding"]).commit(values)
-        assert found.hex() == case["commitment"]
+        key, hiding = bytes.fromhex(case["key"]), b""
+        if key:
+            hiding = encode_elements(derive_elements(key, case["column"]))
+        found = CommitKey(path, case["k"], case["blinding"]).commit_many([values], [hiding])
+        assert [item.hex() for item in found] == [case["commitment"]]

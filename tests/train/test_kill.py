@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from tests.kzg import add_kzg, make_key
+from tests.kzg import add_kzg, make_key, place_secrets
 from tests.tasks import make_tiny_task
 from tests.train.test_runner import check_run
 from vtrain.errors import RunError
@@ -68,6 +68,8 @@ def test_a_run_killed_again_and_again(
     if kzg:
         orders["srs"] = str(tmp_path / "srs")
         task = add_kzg(task, make_key(tmp_path / "srs"))
+        for name in ("whole", "out"):
+            place_secrets(tmp_path / name)
     whole = train(task, tmp_path / "whole", key=key)
     out, rng = tmp_path / "out", np.random.default_rng(len(engine))
     killed_at: list[int] = []

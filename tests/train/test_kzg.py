@@ -17,11 +17,19 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import vtrain
 from tests.exhaustive import spare
-from tests.kzg import BLINDING, add_kzg, make_key, make_kzg_task
+from tests.kzg import BLINDING, SECRETS, add_kzg, make_key, make_kzg_task, place_secrets
 from tests.tasks import make_mlp_onnx, make_tiny_task
 from tests.train.test_faults import InTurn, Killed, Saboteur, Watch, committed_steps
 from tests.train.test_runner import check_run
+from vtrain.commit.hiding import (
+    derive_elements,
+    derive_initial_key,
+    derive_key,
+    encode_elements,
+    identify_key,
+)
 from vtrain.commit.kzg_log import KzgLog, encode_kzg_log, iterate_kzg_log
+from vtrain.commit.state import compute_root_of_state
 from vtrain.engines.numpy_engine import NumpySession
 from vtrain.errors import EncodingError, NotProducedError, RunError, StorageError, TaskError
 from vtrain.prove.backend.kzg import CommitKey
@@ -52,7 +60,7 @@ def whole(
     task: CompiledTask, tmp_path_factory: pytest.TempPathFactory, key: Ed25519PrivateKey
 ) -> RunSummary:
     """An undisturbed run."""
-    return train(task, tmp_path_factory.mktemp("whole"), key=key)
+    return train(task, place_secrets(tmp_path_factory.mktemp("whole")), key=key)
 
 
 @pytest.fixture
@@ -77,30 +85,42 @@ def check_like(whole: RunSummary, task: CompiledTask, out: Path, summary: RunSum
 def test_a_run_logs_the_commitments_to_its_tensors(
     tmp_path: Path, srs: Path, key: Ed25519PrivateKey, every: int, engine: str
 ) -> None:
-    """Each made here on its own, from the law's engine, a column for each 248 values."""
+    """Each made here on its own, from the law's engine, a column for each 184 values."""
     task = make_kzg_task(srs, every=every, steps=8)
-    summary = train(task, tmp_path, key=key, engine=engine)
+    summary = train(task, place_secrets(tmp_path), key=key, engine=engine)
     check_run(tmp_path, task, summary)
     assert "kzg.bin" in read_manifest(RunPaths(tmp_path)).files
     records = read_records(tmp_path)
     assert [record.step for record in records] == list(range(every, 9, every))
     commit_key, session = make_key(srs), NumpySession(task.graph, task.samples)
 
-    def commit(*tensors: npt.NDArray[Any]) -> tuple[bytes, ...]:
-        flat = np.concatenate([tensor.ravel() for tensor in tensors]).astype(np.int64)
-        return tuple(commit_key.commit(flat[i : i + 248]) for i in range(0, len(flat), 248))
+    def commit(key: bytes, *tensors: npt.NDArray[Any]) -> tuple[bytes, ...]:
+        flat = [int(value) for tensor in tensors for value in tensor.ravel()]
+        columns = [flat[i : i + 184] for i in range(0, len(flat), 184)]
+        return tuple(
+            commit_key.commit_scalars(encode_elements([*column, *derive_elements(key, number)]))
+            for number, column in enumerate(columns)
+        )
 
-    def commit_state() -> tuple[bytes, ...]:
+    def commit_state(step: int) -> tuple[tuple[bytes, ...], bytes]:
         state = session.read_state()
-        return commit(*(state[name] for name in sorted(state) if name != "step"))
+        root = compute_root_of_state(task.graph, state)
+        found = derive_key(SECRETS.states, "state", step, root)
+        if step == 0:
+            found = derive_initial_key(task.graph, state)
+        tensors = (state[name] for name in sorted(state) if name != "step")
+        return commit(found, *tensors), identify_key(found)
 
     session.load_state(task.initial_state)
     for step in range(1, 9):
-        before = commit_state()
-        session.step()
+        before, before_key = commit_state(step - 1)
+        done = session.step()
         if step % every == 0:
             x, y = gather_batch(task.samples, task.spec.seed, task.spec.batch, step)
-            expected = KzgRecord(step, before, commit(x, y), commit_state())
+            found = derive_key(SECRETS.batches, "batch", step, done.batch_digest)
+            after, after_key = commit_state(step)
+            keys = before_key, identify_key(found), after_key
+            expected = KzgRecord(step, before, commit(found, x, y), after, *keys)
             assert records[step // every - 1] == expected
     claim = decode_signed_claim(RunPaths(tmp_path).claim.read_bytes()).claim
     assert claim.kzg_root == KzgLog(every, records).root() == summary.kzg_root
@@ -116,7 +136,7 @@ def test_a_task_without_kzg_has_no_trace_of_it(tmp_path: Path, key: Ed25519Priva
         open_run(tmp_path, make_tiny_task(steps=5)) as run,
         pytest.raises(RunError, match="without KZG"),
     ):
-        run.append_kzg(KzgRecord(1, (), (), ()))
+        run.append_kzg(KzgRecord(1, (), (), (), bytes(32), bytes(32), bytes(32)))
 
 
 def test_the_recorder_gives_the_record_between_two_states(
@@ -128,7 +148,7 @@ def test_the_recorder_gives_the_record_between_two_states(
     session.step()
     before = session.read_state()
     session.step()
-    recorder = KzgRecorder(task.spec, task.graph, task.samples, make_key(srs))
+    recorder = KzgRecorder(task.spec, task.graph, task.samples, make_key(srs), hiding=SECRETS)
     record = recorder.compute_record(2, before, session.read_state())
     assert record == read_records(whole.path)[1]
     paths = RunPaths(whole.path)
@@ -145,7 +165,8 @@ def test_a_run_in_parts_is_the_run_in_one(
     tmp_path: Path, srs: Path, key: Ed25519PrivateKey, every: int, stops: tuple[int, ...]
 ) -> None:
     task = make_kzg_task(srs, steps=8, commit_every=1, checkpoint_every=4, every=every)
-    whole = train(task, tmp_path / "whole", key=key)
+    whole = train(task, place_secrets(tmp_path / "whole"), key=key)
+    place_secrets(tmp_path / "out")
     for stop in stops:
         summary = train(task, tmp_path / "out", key=key, steps=stop)
         assert len(read_records(tmp_path / "out")) == stop // every
@@ -169,11 +190,11 @@ def test_a_run_survives_a_fault_at_every_call(
     fault: int | None,
 ) -> None:
     monkeypatch.setattr(background, "ThreadPoolExecutor", InTurn)
-    counter = Saboteur(0, None)
+    counter, counted = Saboteur(0, None), place_secrets(tmp_path / "counted")
     with counter.at_work(monkeypatch):
-        train(task, tmp_path / "counted", key=key, threads=1)
+        train(task, counted, key=key, threads=1)
     for first in range(1, counter.calls + 1):
-        out = tmp_path / str(first)
+        out = place_secrets(tmp_path / str(first))
         with (
             Saboteur(first, fault).at_work(monkeypatch),
             pytest.raises(Killed if fault is None else StorageError),
@@ -255,8 +276,10 @@ class OtherKey:
         self.k = changes.get("k", key.k)
         self.blinding = changes.get("blinding", key.blinding)
 
-    def commit_many(self, arrays: Iterable[npt.NDArray[Any]], *, threads: int = 0) -> list[bytes]:
-        return self._key.commit_many(arrays, threads=threads)
+    def commit_many(
+        self, arrays: Iterable[npt.NDArray[Any]], hiding: Iterable[bytes], *, threads: int = 0
+    ) -> list[bytes]:
+        return self._key.commit_many(arrays, hiding, threads=threads)
 
 
 @pytest.mark.parametrize(

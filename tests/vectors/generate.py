@@ -34,8 +34,9 @@ from vtrain.spec.domains import (
     TREE_DOMAINS,
     compute_domain_hash,
 )
-from vtrain.wire import cbor
+from vtrain.wire import cbor, structs
 from vtrain.wire.claim import Claim, SignedClaim, claim_to_map, encode_signed_claim
+from vtrain.wire.hiding import Hiding, HidingKey
 from vtrain.wire.opening import StateLeaf, encode_state_leaf
 from vtrain.wire.proof import CircuitPin, KzgRecord, ProofSpec, encode_kzg_record
 from vtrain.wire.record import StepRecord, encode_record
@@ -513,11 +514,68 @@ DOUBLE = bytes.fromhex(
 TAU = int.from_bytes(fill(31))
 
 
+KEY = fill(32)[::-1]
+HIDINGS = (
+    Hiding(),
+    Hiding(states=fill(32), batches=fill(64)[32:]),
+    Hiding(batches=fill(64)[32:]),
+    Hiding(keys=(HidingKey("batch", 3, KEY), HidingKey("state", 2, KEY[::-1]))),
+)
+"""Files of secrets and keys."""
+
+
+def hide(key: bytes, column: int) -> list[int]:
+    """The elements behind a column, none without a key."""
+    found: list[int] = kzg_rule.derive_elements(key, column) if key else []
+    return found
+
+
+def make_keys() -> Json:
+    """Keys of states, batches and a trace, and what follows from them."""
+
+    def show(key: bytes) -> Json:
+        return {"key": key.hex(), "id": kzg_rule.identify(key).hex()}
+
+    found, own = [], []
+    for secret, kind, index, digest in (
+        (fill(32), "state", 4, fill(33)[1:]),
+        (fill(32), "state", 5, fill(33)[1:]),
+        (fill(64)[32:], "batch", 5, fill(34)[2:]),
+        (fill(64)[32:], "batch", 2**48, fill(34)[2:]),
+    ):
+        key = kzg_rule.derive_key(secret, kind, index, digest)
+        material = {"secret": secret.hex(), "kind": kind, "index": index, "digest": digest.hex()}
+        found.append(material | show(key))
+    for tensors, kind, index in ((fill(100), "state", 0), (b"", "batch", 7)):
+        secret = kzg_rule.derive_own_secret(tensors)
+        key = kzg_rule.derive_key(secret, kind, index, fill(33)[1:])
+        material = {"kind": kind, "index": index, "digest": fill(33)[1:].hex()}
+        own.append({"tensors": tensors.hex()} | material | show(key))
+    before, batch = (bytes.fromhex(found[i]["key"]) for i in (0, 2))
+    trace = kzg_rule.derive_trace_key(before, batch)
+    return {
+        "secret": found,
+        "own": own,
+        "trace": {"before": before.hex(), "batch": batch.hex()} | show(trace),
+        "elements": [
+            {
+                "key": KEY.hex(),
+                "column": column,
+                "elements": [str(element) for element in kzg_rule.derive_elements(KEY, column)],
+            }
+            for column in (0, 1, 8191)
+        ],
+    }
+
+
 def make_kzg() -> Json:
     """kzg.json."""
+    keys = make_keys()
+    found = (*keys["secret"], *keys["own"], keys["trace"])
+    ids = [bytes.fromhex(item["id"]) for item in found][:6]
     records = [
-        KzgRecord(5, (GENERATOR, DOUBLE), (DOUBLE,), (DOUBLE, GENERATOR)),
-        KzgRecord(10, (DOUBLE, GENERATOR), (GENERATOR,), (GENERATOR, GENERATOR)),
+        KzgRecord(5, (GENERATOR, DOUBLE), (DOUBLE,), (DOUBLE, GENERATOR), *ids[:3]),
+        KzgRecord(10, (DOUBLE, GENERATOR), (GENERATOR,), (GENERATOR, GENERATOR), *ids[3:]),
     ]
     encoded = [encode_kzg_record(record) for record in records]
     frames = b"".join(len(data).to_bytes(4, "little") + data for data in encoded)
@@ -529,6 +587,8 @@ def make_kzg() -> Json:
         every=5,
         initial=(GENERATOR, DOUBLE),
         circuits={"step": CircuitPin(fill(64)[32:], fill(96)[64:])},
+        initial_key=ids[0],
+        hash="keccak256",
     )
     task = TaskSpec(
         law=LAW_VERSION,
@@ -545,7 +605,8 @@ def make_kzg() -> Json:
         commitments=WITH_KZG,
         proof=proof,
     )
-    spared = replace(task, commitments=BLAKE3_ONLY, proof=replace(proof, initial=(), circuits={}))
+    bare = replace(proof, initial=(), circuits={}, initial_key=bytes(32), hash="blake3")
+    spared = replace(task, commitments=BLAKE3_ONLY, proof=bare)
     plain = replace(spared, proof=None)
     root = merkle.compute_root(KZG_LOG, encoded)
     claim = Claim(fill(32), fill(64)[32:], fill(96)[64:], 10, fill(128)[96:], root)
@@ -557,33 +618,47 @@ def make_kzg() -> Json:
                     part: [item.hex() for item in getattr(record, part)]
                     for part in ("before", "batch", "after")
                 },
+                **{
+                    part: getattr(record, part).hex()
+                    for part in ("before_key", "batch_key", "after_key")
+                },
                 "encoding": data.hex(),
             }
             for record, data in zip(records, encoded, strict=True)
         ],
         "roots": [merkle.compute_root(KZG_LOG, encoded[:size]).hex() for size in range(3)],
-        "file": (b"vtrain kzg log\x00\x01" + frames).hex(),
+        "file": (b"vtrain kzg log\x00\x02" + frames).hex(),
         "tasks": [encode_task(item).hex() for item in (task, spared, plain)],
         "task_ids": [
             compute_domain_hash(TASK_ID, encode_task(item)).hex() for item in (task, spared, plain)
         ],
         "claim": cbor.encode(claim_to_map(claim)).hex(),
         "tau": str(TAU),
-        "srs": kzg_rule.make_srs(TAU, 3).hex(),
+        "srs": kzg_rule.make_srs(TAU, 7).hex(),
+        "keys": keys,
+        "hiding": [structs.encode(item).hex() for item in HIDINGS],
         "commitments": [
             {
                 "k": k,
                 "blinding": blinding,
                 "values": [str(value) for value in values],
-                "commitment": kzg_rule.commit(TAU, k, blinding, values).hex(),
+                "key": key.hex(),
+                "column": column,
+                "commitment": kzg_rule.commit(TAU, k, blinding, values, hide(key, column)).hex(),
             }
-            for k, blinding, values in (
-                (3, 0, []),
-                (3, 0, [1, -1, 2**31 - 1, -(2**31)]),
-                (3, 5, [7, 0]),
-                (2, 0, [-5, 2**40]),
-                (2, 1, [0, 3]),
-                (1, 0, [-(2**63)]),
+            for k, blinding, values, key, column in (
+                (7, 5, [3, -4, 5], KEY, 0),
+                (7, 5, [3, -4, 5], KEY, 1),
+                (7, 5, [3, -4, 5], KEY[::-1], 0),
+                (7, 5, [3, -4, 5, 0], KEY, 0),
+                (7, 5, list(range(-28, 28)), KEY, 8191),
+                (7, 0, [0], KEY, 0),
+                (7, 0, [], b"", 0),
+                (3, 0, [1, -1, 2**31 - 1, -(2**31)], b"", 0),
+                (3, 5, [7, 0], b"", 0),
+                (2, 0, [-5, 2**40], b"", 0),
+                (2, 1, [0, 3], b"", 0),
+                (1, 0, [-(2**63)], b"", 0),
             )
         ],
     }

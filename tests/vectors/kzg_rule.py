@@ -1,4 +1,5 @@
-"""An SRS file and commitments by it, from tau and the formulas of docs/format.md, section 4a.
+"""An SRS file and commitments by it, from tau and the formulas of docs/format.md, section 4a, and
+the keys that hide what is committed to.
 
 Whoever knows tau needs no points of the file to commit: f(tau) G, with f from the values.
 """
@@ -8,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
+from blake3 import blake3
+
 from vtrain.prove.backend.srs import load_curve
+from vtrain.wire import cbor
 
 bn128 = load_curve()
 P: int = bn128.field_modulus
@@ -44,6 +48,7 @@ def _find_point(factor: int) -> tuple[int, int]:
     return int(x), int(y)
 
 
+@cache
 def make_srs(tau: int, k: int) -> bytes:
     """The file."""
     powers = [pow(tau, i, R) for i in range(1 << k)]
@@ -55,9 +60,47 @@ def make_srs(tau: int, k: int) -> bytes:
     return k.to_bytes(4, "little") + b"".join(points + second)
 
 
-def commit(tau: int, k: int, blinding: int, values: Sequence[int]) -> bytes:
-    """The commitment to a column."""
-    column = [*values] + [0] * ((1 << k) - blinding - 1 - len(values)) + [1] * (blinding + 1)
+def commit(
+    tau: int, k: int, blinding: int, values: Sequence[int], hiding: Sequence[int] = ()
+) -> bytes:
+    """The commitment to a column: its values, and behind them what hides them."""
+    used = [*values, *hiding]
+    column = used + [0] * ((1 << k) - blinding - 1 - len(used)) + [1] * (blinding + 1)
     total = sum(v * at for v, at in zip(column, compute_lagrange(tau, k), strict=True))
     x, y = _find_point(total)
     return x.to_bytes(32, "big") + y.to_bytes(32, "big")
+
+
+# --- keys
+
+
+def _derive(domain: str, value: cbor.Value, length: int = 32) -> bytes:
+    material = value if isinstance(value, bytes) else cbor.encode(value)
+    return blake3(material, derive_key_context=f"vtrain 2026 {domain}").digest(length=length)
+
+
+def derive_key(secret: bytes, kind: str, index: int, digest: bytes) -> bytes:
+    """The key of the state or batch of this index, of which ``digest`` is the root or digest."""
+    material: cbor.Value = {"digest": digest, "index": index, "kind": kind, "secret": secret}
+    return _derive("hiding key v1", material)
+
+
+def derive_trace_key(before: bytes, batch: bytes) -> bytes:
+    """The key of a step's trace."""
+    return _derive("hiding key v1", {"batch": batch, "kind": "trace", "state": before})
+
+
+def derive_own_secret(tensors: bytes) -> bytes:
+    """The secret of a state or batch that is its own secret."""
+    return _derive("hiding own v1", tensors)
+
+
+def identify(key: bytes) -> bytes:
+    """The id of a key."""
+    return _derive("hiding key id v1", key)
+
+
+def derive_elements(key: bytes, column: int) -> list[int]:
+    """What hides a column."""
+    stream = _derive("hiding v1", {"column": column, "key": key}, 48 * 64)
+    return [int.from_bytes(stream[at : at + 48], "little") % R for at in range(0, 48 * 64, 48)]

@@ -348,8 +348,8 @@ REPLAY: Final = (
         (),
         (
             Condition(
-                "Where the checkpoint of step 0 has passed its check: the commitments to its state, "
-                "and the id of the key that hides them, are `proof.initial` and "
+                "Where the checkpoint of step 0 has passed its check: the commitments to its "
+                "state, and the id of the key that hides them, are `proof.initial` and "
                 "`proof.initial_key`.",
                 "task",
                 "task.proof.initial",

@@ -87,11 +87,11 @@ def verify(
     on; by default they are cut down to this machine's memory.  ``srs`` is the SRS file, opened by
     ``open_key`` (``vtrain.prove.backend.kzg.CommitKey``), with which the KZG commitments of
     replayed steps are compared, where the task asks for such; ``hiding`` has the keys that hide
-    them, by default the solver's own file, where it is in the run.  RunError when ``run``
-    is no folder, for an unknown engine, for a seed, key or task id of another length, for ``data``
-    that is no file, for an SRS that is none or that nothing opens, and beyond the threads allowed;
-    MissingExtraError,
-    DeviceError, KernelError, before anything is read, for an engine that this machine lacks.
+    them, by default the solver's own file, where it is in the run.  RunError when ``run`` is no
+    folder, for an unknown engine, for a seed, key or task id of another length, for ``data`` that
+    is no file, for an SRS that is none or that nothing opens, and beyond the threads allowed;
+    MissingExtraError, DeviceError, KernelError, before anything is read, for an engine that this
+    machine lacks.
     """
     if not run.is_dir():
         raise RunError("is not a run directory", where=str(run))

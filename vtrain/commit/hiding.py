@@ -32,7 +32,7 @@ from vtrain.spec.commitment import compute_batch_digest
 from vtrain.spec.domains import compute_domain_hash
 from vtrain.wire import cbor, structs
 from vtrain.wire.graph import StepGraph
-from vtrain.wire.hiding import Hiding, Kind
+from vtrain.wire.hiding import Hiding, Kind, decode_hiding
 from vtrain.wire.proof import HIDING, KEY_LENGTH, ProofSpec
 
 Array = npt.NDArray[Any]
@@ -165,13 +165,9 @@ def read_hiding(path: Path, root: Path | None = None) -> Hiding:
     """What a file says of hiding; NotProducedError, EncodingError."""
     data = read_file(path, LIMITS.hiding_bytes, root=root)
     try:
-        found = structs.decode(Hiding, data, "hiding")
-        places = [(item.kind, item.index) for item in found.keys]
-        if places != sorted(set(places)) or structs.encode(found) != data:
-            raise EncodingError("is not canonical")
+        return decode_hiding(data)
     except EncodingError as error:
         raise EncodingError(f"{error.where}: {error.message}", where=str(path)) from None
-    return found
 
 
 def read_batch_secret(path: Path) -> bytes:

@@ -45,7 +45,7 @@ from vtrain.commit.files import (
     write_all,
     write_atomic,
 )
-from vtrain.commit.hiding import draw_hiding, read_hiding
+from vtrain.commit.hiding import derive_key, draw_hiding, identify_key, read_hiding
 from vtrain.commit.kzg_log import (
     KZG_HEADER,
     KzgLog,
@@ -345,14 +345,15 @@ class RunDirectory:
         path = self.paths.hiding
         if os.path.lexists(path):
             found = read_hiding(path, self.paths.root)
-            if not found.states or batch_secret not in (b"", found.batches):
+            whole = found.states and found.batches and batch_secret in (b"", found.batches)
+            if not (whole and self._hides(found)):
                 raise RunError(
                     "has other secrets than the run goes on with: put back the file that the run "
                     "began with, or train into another folder",
                     where=str(path),
                 )
             return found
-        if self.kzg is not None and self.kzg.records:
+        if (self.kzg is not None and self.kzg.records) or self._signed_commitments():
             raise RunError(
                 "is missing, and the run's commitments are hidden by it: put it back, or train "
                 "into another folder",
@@ -361,6 +362,36 @@ class RunDirectory:
         made = draw_hiding(batch_secret)
         write_atomic(path, [structs.encode(made)], secret=True)
         return made
+
+    def _hides(self, hiding: Hiding) -> bool:
+        """Whether the newest records that tell it have the keys that follow from these secrets."""
+        roots = [record.state_root for record in self.log.records]
+        kzg = () if self.kzg is None else self.kzg.records
+        for record in kzg[-1:]:
+            digest = self.log.records[record.step - 1].batch_digest
+            key = derive_key(hiding.batches, "batch", record.step, digest)
+            if identify_key(key) != record.batch_key:
+                return False
+        places = [
+            place
+            for record in kzg
+            for place in ((record.step - 1, record.before_key), (record.step, record.after_key))
+            if place[0] and roots[place[0] - 1]
+        ]
+        return all(
+            identify_key(derive_key(hiding.states, "state", step, roots[step - 1])) == found
+            for step, found in places[-1:]
+        )
+
+    def _signed_commitments(self) -> bool:
+        """Whether the solver signed commitments of this run, of which the log was lost since."""
+        proof, task_id = self._task.spec.kzg, compute_task_id(self._task.spec)
+        claims = (signed.claim for signed in self._list_claims())
+        return proof is not None and any(
+            (claim.run_id, claim.task_id) == (self.run_id, task_id)
+            and claim.log_size >= proof.every
+            for claim in claims
+        )
 
     def _keep_kzg(self, records: tuple[KzgRecord, ...], step: int) -> KzgLog | None:
         proof = self._task.spec.kzg
@@ -503,9 +534,9 @@ def open_run(
 
     ``keep_data`` False leaves the samples out of a new run.  ``batch_secret`` is that of the
     batches' owner, behind the KZG commitments to batches.  RunError when another process holds
-    the folder, when it has a run of another task or with other secrets, or files that are no run;
-    StorageError when the
-    system refuses to read or write; EncodingError for a manifest or a log that was altered.
+    the folder, when it has a run of another task, of other secrets or without its own, or files
+    that are no run; StorageError when the system refuses to read or write; EncodingError for a
+    manifest or a log that was altered.
     """
     paths = RunPaths(root)
     with storing(root):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
+from vtrain.errors import EncodingError
+from vtrain.wire import structs
 from vtrain.wire.proof import KEY_LENGTH
 from vtrain.wire.record import MAX_STEP
 from vtrain.wire.structs import AtMost, Between, Length, LengthOrNone
@@ -36,3 +38,12 @@ class Hiding:
     states: Annotated[bytes, LengthOrNone(KEY_LENGTH)] = b""
     batches: Annotated[bytes, LengthOrNone(KEY_LENGTH)] = b""
     keys: Annotated[tuple[HidingKey, ...], AtMost(MAX_KEYS)] = ()
+
+
+def decode_hiding(data: bytes) -> Hiding:
+    """Inverse of ``structs.encode``; EncodingError, also for keys that are not in order."""
+    found = structs.decode(Hiding, data, "hiding")
+    places = [(item.kind, item.index) for item in found.keys]
+    if places != sorted(set(places)):
+        raise EncodingError("are not in order, one of each kind and index", where="hiding.keys")
+    return found

@@ -85,7 +85,7 @@ const CONTEXTS: [(Domain, &str); 26] = [
     (Domain::Receipt, "vtrain 2026 dispute receipt v1"),
     (Domain::SrsTau, "vtrain 2026 srs tau v1"),
     (Domain::Circuit, "vtrain 2026 circuit v2"),
-    (Domain::ProofChallenge, "vtrain 2026 proof challenge v1"),
+    (Domain::ProofChallenge, "vtrain 2026 proof challenge v2"),
     (Domain::TraceClaim, "vtrain 2026 trace claim v1"),
     (Domain::Batches, "vtrain 2026 batch commitments v2"),
     (Domain::HidingKey, "vtrain 2026 hiding key v1"),

@@ -44,7 +44,7 @@ from vtrain.attest.claims import compute_claim_digest, sign_claim
 from vtrain.attest.keys import public_key
 from vtrain.commit.checkpoint import read_checkpoint, write_checkpoint
 from vtrain.commit.files import read_entry
-from vtrain.commit.kzg_log import StepCommitter
+from vtrain.commit.hiding import draw_hiding, read_hiding
 from vtrain.commit.state import compute_root_of_state
 from vtrain.demo import cheats
 from vtrain.engines.base import Session
@@ -53,12 +53,14 @@ from vtrain.errors import RunError, VtrainError
 from vtrain.graph.step import STEP_STATE
 from vtrain.spec.commitment import compute_graph_root, compute_task_id
 from vtrain.train.data import compute_samples_root, read_samples
+from vtrain.train.kzg import KzgRecorder
 from vtrain.train.layout import RunPaths, encode_manifest, read_manifest
 from vtrain.train.signed import read_graph, read_task
 from vtrain.train.task import CompiledTask
-from vtrain.wire import cbor
+from vtrain.wire import cbor, structs
 from vtrain.wire.claim import Claim, SignedClaim, decode_signed_claim, encode_signed_claim
 from vtrain.wire.graph import Node, StepGraph, encode_graph
+from vtrain.wire.hiding import Hiding, HidingKey
 from vtrain.wire.proof import KzgRecord, decode_kzg_record, encode_kzg_record
 from vtrain.wire.record import StepRecord, decode_record, encode_record
 from vtrain.wire.task import TaskSpec, encode_task
@@ -856,6 +858,47 @@ def other_commitments_unsigned(s: Subject) -> Truth:
     return Truth(NOBODY)
 
 
+@of("bytes")
+def other_secrets(s: Subject) -> Truth:
+    """What hides the commitments is lost, spoilt or another's: nothing is compared, or found."""
+    if s.base.srs is None:
+        raise UnfitError
+    path, own = s.paths.hiding, read_hiding(s.paths.hiding)
+    kind = s.rng.choice(("lost", "flipped", "noise", "drawn", "none", "one", "keys"))
+    if kind == "lost":
+        path.unlink()
+        return Truth(NOBODY, note=kind)
+    flipped = bytearray(path.read_bytes())
+    flipped[s.rng.randrange(len(flipped))] ^= 1 << s.rng.randrange(8)
+    record = decode_kzg_record(s.base.kzg_leaves[0])
+    content = {
+        "flipped": bytes(flipped),
+        "noise": s.rng.randbytes(s.rng.randrange(200)),
+        "drawn": structs.encode(draw_hiding()),
+        "none": structs.encode(Hiding()),
+        "one": structs.encode(replace(own, states=b"")),
+        "keys": structs.encode(
+            Hiding(keys=(HidingKey("batch", record.step, s.rng.randbytes(32)),))
+        ),
+    }
+    path.write_bytes(content[kind])
+    return Truth(NOBODY, note=kind)
+
+
+@of("signed")
+def other_ids_of_keys(s: Subject) -> Truth:
+    """Commitments as they should be, by a key that the record says is another."""
+    leaves = find_kzg_leaves(s)
+    at = s.rng.randrange(len(leaves))
+    record = decode_kzg_record(leaves[at])
+    part = s.rng.choice(("before_key", "batch_key", "after_key"))
+    changed: dict[str, Any] = {part: s.rng.choice((bytes(32), record.step.to_bytes(32)))}
+    leaves[at] = encode_kzg_record(replace(record, **changed))
+    write_kzg_leaves(s.run, leaves)
+    sign_again(s.run)
+    return Truth(NOT_VERIFIED, note=part)
+
+
 @of("signed")
 def a_chain_of_other_commitments(s: Subject) -> Truth:
     """Every record goes on where the one before ended, and all are of other tensors."""
@@ -925,12 +968,14 @@ def publish_states(
             write_checkpoint(s.paths.checkpoint(step), task.graph, states[step])
     proof = task.spec.kzg
     if proof is not None and task.kzg is not None:
-        committer = StepCommitter(proof, task.graph, task.kzg)
+        recorder = KzgRecorder(
+            *(task.spec, task.graph, task.samples, task.kzg), hiding=read_hiding(s.paths.hiding)
+        )
         out = []
         for leaf in s.base.kzg_leaves:
-            honest = decode_kzg_record(leaf)
-            before, after = (committer.commit_state(states[honest.step - i]) for i in (1, 0))
-            out.append(encode_kzg_record(replace(honest, before=before, after=after)))
+            step = decode_kzg_record(leaf).step
+            record = recorder.compute_record(step, states[step - 1], states[step])
+            out.append(encode_kzg_record(record))
         write_kzg_leaves(s.run, out)
     refit_manifest(s.run)
     s.publish(records)

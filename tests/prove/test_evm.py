@@ -393,9 +393,14 @@ def test_proof_of_another_statement_does_not_hold_on_chain(deployed_toy: Deploye
     other = {"total": PARAMETERS["total"] + 1}
     require_refused("WrongComputed", parameters=deployed_toy.commit(other))
     assert not deployed_toy.verify(proof, parameters=other)
-    for parameters in (b"", bytes(63), deployed_toy.commit() + bytes(64), bytes(63) + b"\1"):
+    x, y = deployed_toy.commit()[:32], deployed_toy.commit()[32:]
+    order = 21888242871839275222246405745257275088696311157297823662689037894645226208583
+    unreduced = (int.from_bytes(x) + order).to_bytes(32)
+    for parameters in (b"", x, x + y + x + y, x + x, bytes(64), unreduced + y):
         require_refused("WrongParameters", parameters=parameters)
-    require_refused("WrongComputed", parameters=bytes(64))
+        outcome = deployed_toy.call(proof, parameters=parameters)
+        assert outcome.gas < 200_000, "a precompile takes all gas for what is no point"
+    require_refused("WrongComputed", parameters=toy.commit(np.arange(3)))
     require_refused("WrongComputed", claim=bytes(32))
     assert not deployed_toy.verify(proof, claim=bytes(32))
     assert not deployed_toy.verify(proof, hash="blake3")

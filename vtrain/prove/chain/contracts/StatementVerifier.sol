@@ -54,6 +54,10 @@ contract StatementVerifier {
     uint256 private constant R =
         21888242871839275222246405745257275088548364400416034343698204186575808495617;
 
+    /// @dev The order of the field of coordinates.
+    uint256 private constant Q =
+        21888242871839275222246405745257275088696311157297823662689037894645226208583;
+
     /// @dev 2^256 modulo R.
     uint256 private constant WRAP =
         6350874878119819312338956282401532410528162663560392320966563075034087161851;
@@ -76,7 +80,7 @@ contract StatementVerifier {
     /// @notice The proof is of other answers.
     error WrongAnswers();
 
-    /// @notice What is public of the statement is of another length, too large, or no point.
+    /// @notice What is public of the statement is of another length or number, or no point.
     error WrongParameters();
 
     constructor(IHalo2Verifier verifier_) {
@@ -161,6 +165,9 @@ contract StatementVerifier {
             x := mload(sub(end, 0x20))
             y := mload(end)
         }
+        // A precompile would take all gas for what is no point.
+        uint256 cube = mulmod(mulmod(x, x, Q), x, Q);
+        if (x >= Q || y >= Q || mulmod(y, y, Q) != addmod(cube, 3, Q)) revert WrongParameters();
         (x, y) = addMultiple(x, y, CHALLENGE_X, CHALLENGE_Y, challenge);
         assembly {
             let end := add(computed, mload(computed))

@@ -42,7 +42,6 @@ from vtrain.prove.backend.keys import Keys, load_keys
 from vtrain.prove.backend.settings import count_blocks, pin
 from vtrain.prove.chain.evm import (
     GUARD,
-    MAX_CODE,
     VERIFIER,
     Contract,
     EvmVerifier,
@@ -54,6 +53,7 @@ from vtrain.prove.chain.evm import (
     export_evm,
     write_verifier,
 )
+from vtrain.prove.chain.size import MAX_CODE
 from vtrain.prove.chain.statement import (
     STATEMENT,
     Binding,
@@ -71,7 +71,7 @@ from vtrain.prove.prover import prove
 from vtrain.prove.runs import ProofSetup, ReadyCircuit
 from vtrain.prove.tiles.circuits import build_tile_circuit
 from vtrain.prove.verifier import keccak256, verify
-from vtrain.wire.proof import ProofSpec
+from vtrain.wire.proof import Hash, ProofSpec
 
 pytest.importorskip("pyrevm", reason="pyrevm has no wheel for this Python")
 from tests.prove.chain import Chain, Gas, Outcome, measure_gas
@@ -708,7 +708,7 @@ def export_command(
     """The command for a run whose task is for the toy, with the keys that are there: its exit code,
     what it shows, and what it says on stderr."""
 
-    def run(*words: str, hash: str = "keccak256", circuit: OurCircuit | None = None) -> Any:
+    def run(*words: str, hash: Hash = "keccak256", circuit: OurCircuit | None = None) -> Any:
         circuit = circuit or toy.circuit
         spec = ProofSpec("tiles", toy.keys.srs, toy_module.K, 5, 1, (), {}, hash=hash)
         setup = ProofSetup(spec, toy.srs, tmp_path / "cache", LIMITS, 8 << 30)

@@ -39,7 +39,7 @@ from vtrain.prove.backend.ezkl import (
     run_ezkl,
 )
 from vtrain.prove.backend.keys import Keys, load_keys
-from vtrain.prove.backend.settings import count_blocks, pin
+from vtrain.prove.backend.settings import count_blocks, count_usable, pin
 from vtrain.prove.chain.evm import (
     GUARD,
     VERIFIER,
@@ -53,7 +53,7 @@ from vtrain.prove.chain.evm import (
     export_evm,
     write_verifier,
 )
-from vtrain.prove.chain.size import MAX_CODE
+from vtrain.prove.chain.size import MAX_CODE, estimate_code, tell_contract
 from vtrain.prove.chain.statement import (
     STATEMENT,
     Binding,
@@ -71,7 +71,7 @@ from vtrain.prove.prover import prove
 from vtrain.prove.runs import ProofSetup, ReadyCircuit
 from vtrain.prove.tiles.circuits import build_tile_circuit
 from vtrain.prove.verifier import keccak256, verify
-from vtrain.wire.proof import Hash, ProofSpec
+from vtrain.wire.proof import CIRCUIT_NAMES, Hash, ProofSpec
 
 pytest.importorskip("pyrevm", reason="pyrevm has no wheel for this Python")
 from tests.prove.chain import Chain, Gas, Outcome, measure_gas
@@ -467,6 +467,45 @@ def test_challenge_of_the_provers_choice_does_not_hold_on_chain(
         assert deployed_toy.call(proof, weaker, given=named).holds
 
 
+def test_public_values_beyond_one_column_are_named_by_two_points(toy: Toy, tmp_path: Path) -> None:
+    """And no private ones: the challenge follows from ``given`` and both points."""
+    length = count_usable(toy_module.K) + 20
+    b = CircuitBuilder(2, toy_module.SPAN, count_usable(toy_module.K), masks=0)
+    total, terms = b.vector("total", 1), b.parameter("terms", (length,))
+    b.zero_sum("total", [(terms, None, 1), (total, None, -1)])
+    b.zero("total again", total.lin() * 2 - total.lin() - total.lin())
+    circuit = b.build()
+    assert circuit.columns == ("total", "computed 0", "computed 1", "answers")
+    pinned = pin(circuit, toy_module.K)
+    keys = load_keys(pinned, toy.srs, tmp_path / "cache", LIMITS)
+    parameters = {"terms": np.arange(length)}
+    proof = prove(
+        circuit,
+        pinned,
+        keys,
+        given={"total": np.array([np.arange(length).sum()])},
+        hiding={},
+        count=lambda: None,
+        parameters=parameters,
+        srs=toy.srs,
+        commit_key=toy.commit_key,
+        limits=LIMITS,
+        claim=CLAIM,
+        hash="keccak256",
+    ).data
+    binding = bind_circuit(circuit, pinned, toy.commit_key)
+    assert (binding.computed, binding.points, binding.fixed) == (2, (), ())
+    made, chain = export_keys(keys, toy.srs, tmp_path / "out", binding), Chain()
+    verifier, _ = chain.deploy(made.verifier.creation)
+    statement, _ = chain.deploy(made.deploy_statement(verifier))
+    public, given = commit_parameters(circuit, parameters, toy.commit_key), proof[:64]
+    assert chain.call(statement, ask(proof, given, public)).holds
+    first, second = public[:64], public[64:]
+    other = toy.commit(np.arange(3))
+    for wrong in (first, second + first, other + second, first + other):
+        assert chain.call(statement, ask(proof, given, wrong)).output is None
+
+
 def test_verifier_accepts_and_refuses_what_that_of_ezkl_does(deployed_toy: DeployedToy) -> None:
     """In the plain layout of a call; the name of the modulus makes no difference but in size."""
     toy, proof, chain = deployed_toy.toy, deployed_toy.proof, Chain()
@@ -665,6 +704,7 @@ def test_whole_steps_fit_ethereum_in_three_blocks_of_columns(
     made = export_keys(keys, toy.srs, tmp_path / "out", binding)
     assert made.verifier.size == pytest.approx(size, rel=0.02)
     assert made.verifier.fits == (gas is not None)
+    assert estimate_code(circuit, toy_module.K).size == pytest.approx(made.verifier.size, rel=0.02)
     # As ezkl writes it, even the smallest is too large.
     paths = {"settings": keys.settings, "vk": keys.vk, "srs": toy.srs}
     assert not compile_plain(write_verifier(**paths, limits=LIMITS)).fits
@@ -765,6 +805,31 @@ def test_command_names_what_no_contract_draws_before_keys_are_made(
     assert "larger k" in said
     assert export_command.made == []  # type: ignore[attr-defined]
     assert not (tmp_path / "out").exists()
+
+
+def test_tile_circuits_fit_as_the_page_says() -> None:
+    """The limit lies where the estimate leaves no doubt: none is within its error of it."""
+    circuits = {name: build_tile_circuit(name) for name in CIRCUIT_NAMES["tiles"]}
+    for circuit in circuits.values():  # the contract draws from the beginning of a proof
+        assert circuit.settled == circuit.columns[: len(circuit.settled)]
+
+    def list_fitting(k: int) -> set[str]:
+        sizes = {name: estimate_code(circuit, k) for name, circuit in circuits.items()}
+        assert all(not 0.98 < about.size / MAX_CODE < 1.02 for about in sizes.values())
+        return {name for name, about in sizes.items() if about.may_fit()}
+
+    fit = {"gate", "linear", "matmul-nn", "matmul-nt", "matmul-tn", "mul", "square", "zero"}
+    fit |= {"range-1", "range-3", "softmax-16", "rescale-i16-0", "rescale-i64-1", "rescale-i64-2"}
+    assert list_fitting(15) == fit
+    assert list_fitting(16) == {*circuits} - {"softmax-128"}
+    assert list_fitting(17) == {*circuits}
+    for hash, name, words in (
+        ("keccak256", "matmul-nn", "about 8359 bytes of code, the most is 24576"),
+        ("keccak256", "softmax-128", ": too large"),
+        ("keccak256", "linear", "no contract: challenge has 16384 elements that the verifier"),
+        ("blake3", "matmul-nn", "no contract: proof.hash is blake3"),
+    ):
+        assert words in tell_contract(circuits[name], 15, hash)  # type: ignore[arg-type]
 
 
 def test_command_says_what_does_not_fit_after_all(

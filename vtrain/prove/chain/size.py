@@ -14,7 +14,7 @@ from vtrain.wire.proof import Hash
 MAX_CODE: Final = 24576
 """Bytes of a contract's code that Ethereum deploys at most (EIP-170)."""
 
-_TOLERANCE: Final = 0.03
+_TOLERANCE: Final = 0.02
 """What an estimate may be off by."""
 
 

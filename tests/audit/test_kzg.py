@@ -24,11 +24,12 @@ from tests.audit.runs import (
     write_kzg_leaves,
     write_leaves,
 )
-from tests.kzg import add_kzg, make_key, make_kzg_task
+from tests.kzg import add_kzg, make_key, make_kzg_task, place_secrets
 from tests.tasks import make_tiny_task
 from vtrain.attest.claims import sign_claim
 from vtrain.audit.pin import make_pin
 from vtrain.audit.verify import verify
+from vtrain.commit.hiding import derive_key, read_hiding
 from vtrain.commit.kzg_layout import find_blocks
 from vtrain.dispute.game import start
 from vtrain.dispute.genesis import make_genesis
@@ -37,10 +38,12 @@ from vtrain.prove.backend.kzg import CommitKey
 from vtrain.train.layout import RunPaths
 from vtrain.train.runner import train
 from vtrain.train.task import CompiledTask
+from vtrain.wire import structs
 from vtrain.wire.claim import decode_signed_claim, encode_signed_claim
+from vtrain.wire.hiding import Hiding, HidingKey
 from vtrain.wire.proof import KzgRecord, decode_kzg_record, encode_kzg_record
 from vtrain.wire.record import decode_record, encode_record
-from vtrain.wire.report import Report
+from vtrain.wire.report import Check, Report
 from vtrain.wire.task import encode_task
 
 NOT_COMPARED = "whether KZG commitments and BLAKE3 roots are of the same tensors in {} of {} steps"
@@ -534,3 +537,166 @@ def test_every_flipped_bit_is_caught(tmp_path: Path, srs: Path) -> None:
         refit_manifest(run)
         report = audit(run, all_=False, samples=0)
         assert {check.name for check in failed(report)} == {"kzg_log"}, bit
+
+
+# --- what hides the commitments
+
+
+def list_keys(run: Path, task: CompiledTask) -> tuple[HidingKey, ...]:
+    """All keys of a run, as its solver has them."""
+    hiding, paths = read_hiding(run / "hiding.key"), RunPaths(run)
+    found = []
+    for record in map(decode_record, read_leaves(run)):
+        key = derive_key(hiding.batches, task.task_id, "batch", record.step, record.batch_digest)
+        found.append(HidingKey("batch", record.step, key))
+        if record.state_root:
+            key = derive_key(hiding.states, task.task_id, "state", record.step, record.state_root)
+            found.append(HidingKey("state", record.step, key))
+    assert paths.kzg.exists()
+    return tuple(sorted(found, key=lambda item: (item.kind, item.index)))
+
+
+@pytest.fixture(scope="module")
+def told_task(srs: Path) -> CompiledTask:
+    return make_kzg_task(srs, steps=6, commit_every=1, checkpoint_every=2)
+
+
+@pytest.fixture(scope="module")
+def told(told_task: CompiledTask, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("told") / "run"
+    train(told_task, run, key=KEY)
+    return run
+
+
+@pytest.fixture
+def published(told: Path, tmp_path: Path) -> Path:
+    """The run without its secrets."""
+    run = Path(shutil.copytree(told, tmp_path / "run"))
+    (run / "hiding.key").unlink()
+    return run
+
+
+def tell(folder: Path, hiding: Hiding) -> Path:
+    path = folder / "told.key"
+    path.write_bytes(structs.encode(hiding))
+    return path
+
+
+def kzg_check(report: Report) -> Check:
+    return next(check for check in report.checks if check.name == "kzg")
+
+
+def test_without_keys_nothing_is_compared_and_nobody_to_blame(published: Path, srs: Path) -> None:
+    report = audit(published, srs)
+    check = kzg_check(report)
+    assert (report.verdict, check.status, check.where) == (
+        *("inconclusive", "not_done"),
+        "step 1: batch",
+    )
+    assert "could not be compared: its key is not known" in check.detail
+    assert audit(published).verdict == "verified", "without an SRS nothing was to be compared"
+    assert unchecked(report, NOT_COMPARED.format(6, 6))
+
+
+def test_keys_disclosed_are_enough(
+    published: Path, told: Path, told_task: CompiledTask, srs: Path, tmp_path: Path
+) -> None:
+    keys = list_keys(told, told_task)
+    report = audit(published, srs, hiding=tell(tmp_path, Hiding(keys=keys)))
+    assert report.verdict == "verified"
+    assert any("6 of 6 steps that have them" in line for line in report.strength.checked)
+
+
+@pytest.mark.parametrize("last", [1, 2, 3])
+def test_keys_of_some_steps(
+    published: Path, told: Path, told_task: CompiledTask, srs: Path, tmp_path: Path, last: int
+) -> None:
+    keys = tuple(key for key in list_keys(told, told_task) if key.index <= last)
+    report = audit(published, srs, hiding=tell(tmp_path, Hiding(keys=keys)))
+    check = kzg_check(report)
+    assert (report.verdict, check.status) == ("inconclusive", "not_done")
+    assert check.where == f"step {last + 1}: batch"
+    assert any(f"{last} of 6 steps that have them" in line for line in report.strength.checked)
+
+
+def exchange(keys: tuple[HidingKey, ...]) -> tuple[HidingKey, ...]:
+    """Each with the key of another."""
+    others = keys[1:] + keys[:1]
+    return tuple(replace(item, key=other.key) for item, other in zip(keys, others, strict=True))
+
+
+def invent(keys: tuple[HidingKey, ...]) -> tuple[HidingKey, ...]:
+    return tuple(replace(item, key=bytes(32)) for item in keys)
+
+
+@pytest.mark.parametrize("change", [exchange, invent])
+@pytest.mark.parametrize("kinds", [("batch", "state"), ("batch",), ("state",)])
+def test_wrong_keys_convict_nobody(
+    published: Path,
+    told: Path,
+    told_task: CompiledTask,
+    srs: Path,
+    tmp_path: Path,
+    change: Callable[[tuple[HidingKey, ...]], tuple[HidingKey, ...]],
+    kinds: tuple[str, ...],
+) -> None:
+    keys = list_keys(told, told_task)
+    wrong = dict(zip(keys, change(keys), strict=True))
+    given = tuple(wrong[item] if item.kind in kinds else item for item in keys)
+    report = audit(published, srs, hiding=tell(tmp_path, Hiding(keys=given)))
+    check = kzg_check(report)
+    assert (report.verdict, check.status) == ("inconclusive", "not_done")
+    assert "the key disclosed is not the one in the log" in check.detail
+
+
+def test_another_runs_secrets_convict_nobody(published: Path, srs: Path) -> None:
+    place_secrets(published)
+    report = audit(published, srs)
+    assert report.verdict == "inconclusive"
+    assert "the key disclosed is not the one in the log" in kzg_check(report).detail
+
+
+@pytest.mark.parametrize("data", [b"", b"\xa0", b"no secrets"])
+def test_a_file_that_is_none_convicts_nobody(
+    published: Path, srs: Path, tmp_path: Path, data: bytes
+) -> None:
+    path = tmp_path / "told.key"
+    path.write_bytes(data)
+    for hiding in (path, None):
+        if hiding is None:
+            (published / "hiding.key").write_bytes(data)
+        report = audit(published, srs, hiding=hiding)
+        assert report.verdict == "inconclusive"
+        assert "the files given are of no use here" in kzg_check(report).detail
+
+
+@pytest.mark.parametrize(
+    ("lie", "part", "step"), [(3, "after", 1), (4, "batch", 2), (8, "batch", 4)]
+)
+def test_a_false_commitment_under_the_right_key_is_fraud(
+    tmp_path: Path, srs: Path, told_task: CompiledTask, lie: int, part: str, step: int
+) -> None:
+    """Also where its key alone is disclosed; and where it is not, nobody can tell."""
+    run = tmp_path / "run"
+    train(replace(told_task, kzg=LyingKey(make_key(srs), lie)), run, key=KEY)
+    keys = list_keys(run, told_task)
+    (run / "hiding.key").unlink()
+    kind = "batch" if part == "batch" else "state"
+    about = [item for item in keys if (item.kind, item.index) == (kind, step)]
+    report = audit(run, srs, hiding=tell(tmp_path, Hiding(keys=tuple(about))))
+    assert report.verdict == "fraud"
+    reason = reason_of(report)
+    assert (reason.name, reason.where, reason.fault) == ("kzg", f"step {step}", "solver")
+    assert f"({part}) of step {step} is" in reason.detail
+    rest = tuple(item for item in keys if item not in about)
+    assert audit(run, srs, hiding=tell(tmp_path, Hiding(keys=rest))).verdict == "inconclusive"
+
+
+def test_a_false_id_of_a_key_is_no_fraud_and_never_verified(published: Path, srs: Path) -> None:
+    """Nobody but its solver knows what the right one is."""
+    leaves = read_kzg_leaves(published)
+    record = decode_kzg_record(leaves[2])
+    leaves[2] = encode_kzg_record(replace(record, batch_key=bytes(32)))
+    write_kzg_leaves(published, leaves)
+    sign_again(published)
+    assert audit(published, srs).verdict == "inconclusive"

@@ -38,7 +38,9 @@ VECTORS = json.loads((Path(__file__).parent.parent / "vectors" / "kzg.json").rea
 RECORDS = [
     KzgRecord(
         item["step"],
-        *(tuple(map(bytes.fromhex, item[part])) for part in ("before", "batch", "after")),
+        tuple(map(bytes.fromhex, item["before"])),
+        tuple(map(bytes.fromhex, item["batch"])),
+        tuple(map(bytes.fromhex, item["after"])),
         *(bytes.fromhex(item[part]) for part in ("before_key", "batch_key", "after_key")),
     )
     for item in VECTORS["records"]

@@ -538,9 +538,13 @@ def test_what_hiding_elements_are_derived_from(monkeypatch: pytest.MonkeyPatch) 
     batch = vtrain.commit.hiding.derive_key(D, D, "batch", 4, D)
     vtrain.commit.hiding.derive_trace_key(before, batch)
     vtrain.commit.hiding.derive_elements(batch, 7)
-    rules = ("hiding-material", "hiding-material", "hiding-trace-material")
-    found = list(map(why, (*rules, "hiding-column-material"), hashed))
-    assert (found, len(hashed)) == ([""] * 4, 4)
+    proof = ProofSpec("tiles", D, 15, 5, 1, (), {})
+    vtrain.commit.hiding.derive_own_key(proof, "state", 0, D, ())
+    rules = ["hiding-material", "hiding-material", "hiding-trace-material"]
+    rules += ["hiding-column-material", "", "hiding-place", "hiding-material"]
+    assert len(hashed) == len(rules)
+    pairs = zip(rules, hashed, strict=True)
+    assert not any(why(rule, data) for rule, data in pairs if rule)
 
 
 def test_manifests(tmp_path: Path) -> None:
@@ -665,7 +669,7 @@ def test_every_rule_of_the_grammar_is_used() -> None:
     rules = re.findall(r"(?m)^([a-z][a-z0-9-]*) =", text)
     roots = {sample.rule for sample in SAMPLES} | {
         *("state-leaf", "draw-material", "circuit-material", "manifest"),
-        *("hiding-material", "hiding-trace-material", "hiding-column-material"),
+        *("hiding-material", "hiding-place", "hiding-trace-material", "hiding-column-material"),
         *("report", "group-material", "dispute-material", "side-material", "fact-material"),
         "move-material",
     }

@@ -57,10 +57,9 @@ def test_digests_of_tables() -> None:
 
 
 def test_headers_of_logs() -> None:
-    for header in (LOG_HEADER, KZG_HEADER):
-        words, version = header[:-2].decode(), header[-2:]
-        assert version == b"\x00\x01"
-        assert f"16 bytes `{words}` 0x00 0x01" in FORMAT
+    for header, version in ((LOG_HEADER, 1), (KZG_HEADER, 2)):
+        assert header[-2:] == bytes([0, version])
+        assert f"16 bytes `{header[:-2].decode()}` 0x00 0x0{version}" in FORMAT
 
 
 def test_limits() -> None:

@@ -616,10 +616,12 @@ def resign(run: Path, step: int) -> ProofBundle:
 
 @pytest.mark.usefixtures("ezkl")
 def test_a_good_proof_for_a_log_of_a_false_step(
-    task: CompiledTask, srs: Path, bundle: ProofBundle, tmp_path: Path
+    task: CompiledTask, whole: Path, srs: Path, bundle: ProofBundle, tmp_path: Path
 ) -> None:
     """One unit in one element of one gradient: what was proven is not what was logged."""
     run = tmp_path / "run"
+    run.mkdir()
+    shutil.copy(whole / "hiding.key", run)
     train_falsely(task, run, key=KEY, cheat=alter_gradient, step=5)
     claim = read_run(run).signed.claim
     put_bundle(run, alter(bundle, run_id=claim.run_id, claim=compute_claim_digest(claim)))

@@ -52,6 +52,7 @@ def test_files_are_those_that_the_digests_are_of(
     assert entry["srs"] == toy.commit_key.srs.sha256.hex()
     assert found["toy/circuit.onnx"] == toy.pinned.onnx
     assert found["toy/settings.json"] == toy.pinned.settings
+    assert found["toy/columns.json"] == toy.pinned.columns
 
 
 def test_columns_are_those_of_the_circuit(ready: ReadyCircuit, toy: Toy, tmp_path: Path) -> None:
@@ -141,5 +142,11 @@ def test_columns_of_a_whole_step() -> None:
             values += map(int, part["values"].split(" "))
     known = {"rate": np.array([7]), "loss": np.array([9])}
     assert values == circuit.compute_public(known).tolist()
-    assert len(values) + told["drawn"] == lengths["computed"]
+    challenges = [item for item in told["computed"] if item["kind"] == "challenge"]
+    assert [(item["name"], item["length"]) for item in challenges] == [("element", 1)]
+    assert len(values) + 1 == lengths["computed"]
+    hidden = {item["name"] for item in told["columns"] if item["origin"] in ("given", "private")}
+    assert hidden == {*circuit.hidden}
+    sizes = {name: circuit.size(name) - told["hiding"] * (name in hidden) for name in lengths}
+    assert sizes == lengths
     assert sum(told["answers"].values()) == lengths["answers"]

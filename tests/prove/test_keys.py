@@ -68,12 +68,13 @@ def test_digest_is_that_of_the_spec(toy: Toy) -> None:
     """Recomputed from its description."""
     body = cbor.encode(
         {
+            "columns": blake3(toy.pinned.columns).digest(),
             "ezkl": "23.0.5",
             "onnx": blake3(toy.pinned.onnx).digest(),
             "settings": blake3(toy.pinned.settings).digest(),
         }
     )
-    assert toy.pinned.digest == blake3(body, derive_key_context="vtrain 2026 circuit v1").digest()
+    assert toy.pinned.digest == blake3(body, derive_key_context="vtrain 2026 circuit v2").digest()
 
 
 def test_pin_follows_ezkls_version(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,7 +275,7 @@ def test_circuit_too_large_for_the_memory_is_refused_with_the_estimate(toy: Toy)
     estimated = estimate(toy.circuit, 17)
     assert estimated.columns == len(toy.circuit.columns)
     require_fits(estimated, estimated.memory)
-    with pytest.raises(CircuitError, match=r"113 cells in 57 rows.*GiB of memory"):
+    with pytest.raises(CircuitError, match=r"115 cells in 58 rows.*GiB of memory"):
         require_fits(estimated, estimated.memory - 1)
 
 

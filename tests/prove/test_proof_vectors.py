@@ -33,7 +33,7 @@ from vtrain.wire.proof import TILE
 VECTORS = Path(__file__).resolve().parents[1] / "vectors"
 FILE = json.loads((VECTORS / "proofs.json").read_text())
 TAU = int(FILE["srs"]["tau"])
-CASES = {case["circuit_name"]: case for case in FILE["cases"]}
+CASES = {f"{case['circuit_name']}, {case['hash']}": case for case in FILE["cases"]}
 Json = dict[str, Any]
 
 
@@ -61,6 +61,7 @@ def read_statement(case: Mapping[str, Any]) -> proof_rule.Statement:
         {name: bytes.fromhex(item["commitment"]) for name, item in case["given"].items()},
         {name: [int(v) for v in values] for name, values in case["parameters"].items()},
         None if case["map"] is None else tuple(case["map"]),
+        case["hash"],
     )
 
 
@@ -83,6 +84,7 @@ def list_attempts(case: Json) -> Iterator[Attempt]:
             given={**good.given, **points},
             parameters={**good.parameters, **numbers},
             image=tuple(broken["map"]) if "map" in broken else good.image,
+            hash=broken.get("hash", case["hash"]),
         )
         yield Attempt(
             broken["about"], statement, apply(proof, broken.get("proof", [])), broken["step"]
@@ -97,7 +99,8 @@ def test_files_are_what_the_rules_give() -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_plain_rule_says_the_same(name: str) -> None:
-    case, files = CASES[name], proof_rule.read_circuit(name)
+    case = CASES[name]
+    files = proof_rule.read_circuit(case["circuit_name"])
     assert files.digest.hex() == case["circuit"]
     for attempt in list_attempts(case):
         found = proof_rule.verify(files, TAU, attempt.statement, attempt.proof)
@@ -123,9 +126,10 @@ def find_step(reason: str) -> str:
 
 @pytest.mark.parametrize("name", CASES)
 def test_our_verifier_says_the_same(name: str, srs: Path, tmp_path: Path) -> None:
-    case, circuit = CASES[name], build_tile_circuit(name)
+    case = CASES[name]
+    circuit = build_tile_circuit(case["circuit_name"])
     pinned = pin(circuit, FILE["srs"]["k"])
-    key = (VECTORS / "proofs" / f"{name}.vk").read_bytes()
+    key = (VECTORS / "proofs" / f"{case['circuit_name']}.vk").read_bytes()
     assert blake3(key).hexdigest() == case["key"]
     for file, data in (("vk", key), ("settings.json", pinned.settings)):
         (tmp_path / file).write_bytes(data)
@@ -157,6 +161,7 @@ def test_our_verifier_says_the_same(name: str, srs: Path, tmp_path: Path) -> Non
             limits=LIMITS,
             claim=statement.claim,
             expansion=expansion,
+            hash=statement.hash,
         )
         assert verdict.holds == (not attempt.step), attempt.about
         if attempt.step:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +19,7 @@ import pytest
 from tests.exhaustive import spare
 from tests.prove.circuits import LIMITS
 from tests.prove.step_law import make_graph, make_statement
-from tests.prove.test_tiles import CATALOGUE, OF_SOFTMAX, SIDE, example_softmax
+from tests.prove.test_tiles import CATALOGUE, OF_SOFTMAX, SIDE, example_softmax, tile
 from tests.prove.toy import GIVEN, PARAMETERS, TABLE, K
 from vtrain.prove.backend.keys import load_keys
 from vtrain.prove.backend.kzg import CommitKey
@@ -40,6 +40,8 @@ from vtrain.prove.verifier import Expansion
 from vtrain.wire.proof import HIDING
 
 WORD = 32
+PATIENT = replace(LIMITS, memory=16 << 30, seconds=1200)
+"""For whole steps on a machine that others use too."""
 Places = set[int]
 Vectors = Mapping[str, Ints]
 
@@ -61,7 +63,7 @@ def find_repeats(case: Case, srs: Path, folder: Path) -> Places:
     """The words in which two proofs of one witness are the same, but for those that one of another
     witness has there too and those of the commitments to given vectors."""
     circuit, pinned = case.circuit, pin(case.circuit, case.k)
-    keys = load_keys(pinned, srs, folder, LIMITS)
+    keys = load_keys(pinned, srs, folder, PATIENT)
     key = CommitKey(srs, case.k, BLINDING)
 
     def make(witness: tuple[Vectors, Vectors], seed: int) -> list[bytes]:
@@ -79,7 +81,7 @@ def find_repeats(case: Case, srs: Path, folder: Path) -> Places:
             parameters=witness[1],
             srs=srs,
             commit_key=key,
-            limits=LIMITS,
+            limits=PATIENT,
             expansion=case.expansion,
             claim=b"",
             random=case.random,
@@ -181,13 +183,14 @@ def test_without_hiding_elements_columns_are_repeated(small_srs: Path, folder: P
 
 
 def make_tile_case(name: str) -> Case:
-    """The example of the tests of tiles, and a witness of zeros."""
+    """The example of the tests of tiles, and what the law makes of zeros."""
     example = (CATALOGUE | OF_SOFTMAX)[name]()
     circuit = build_tile_circuit(example.name, SIDE)
     if name in OF_SOFTMAX:
         other = example_softmax(int(name.removeprefix("softmax-")), "equal").given
     else:
         other = {key: np.zeros_like(values) for key, values in example.given.items()}
+        other |= {key: tile(values) for key, values in (example.law(other) or {}).items()}
     parameters = example.parameters
     expansion = None
     if example.image is not None:

@@ -56,7 +56,6 @@ from vtrain.train.data import gather_batch
 from vtrain.train.layout import RunPaths
 from vtrain.train.task import CompiledTask
 from vtrain.wire.graph import Node, Ref, StepGraph, TensorType
-from vtrain.wire.hiding import Hiding
 from vtrain.wire.proof import (
     CIRCUIT_NAMES,
     CIRCUITS,
@@ -161,21 +160,21 @@ def test_steps_are_redone_from_the_last_checkpoint_before(
         module, "open_session", lambda name, graph, samples, threads: Counting(graph, samples)
     )
     signed = read_run(run)
-    source = StepSource(signed, PLAIN, Hiding())
+    source = StepSource(signed, PLAIN, hiding_of(signed))
     for step, wanted in ((2, 2), (3, 3), (5, 5), (6, 6), (2, 8)):
         source.state(step)
         # 3 and 6 are checkpoints, and from 2 on to 3 it is loaded.
         assert steps == {2: 2, 3: 2, 5: 4, 6: 4, 8: 6}[wanted], (step, steps)
     RunPaths(run).checkpoint(3).unlink()
     steps = 0
-    StepSource(signed, PLAIN, Hiding()).state(5)
+    StepSource(signed, PLAIN, hiding_of(signed)).state(5)
     assert steps == 5
-    StepSource(signed, PLAIN, Hiding(), checkpoints={0}).state(6)
+    StepSource(signed, PLAIN, hiding_of(signed), checkpoints={0}).state(6)
     assert steps == 11
     with pytest.raises(NotProducedError, match="no checkpoint before step 6"):
-        StepSource(signed, PLAIN, Hiding(), checkpoints={6}).state(5)
+        StepSource(signed, PLAIN, hiding_of(signed), checkpoints={6}).state(5)
     with pytest.raises(NotProducedError, match="no checkpoint"):
-        StepSource(signed, PLAIN, Hiding(), checkpoints=()).state(5)
+        StepSource(signed, PLAIN, hiding_of(signed), checkpoints=()).state(5)
 
 
 def test_a_log_that_differs_is_named(run: Path) -> None:
@@ -183,7 +182,7 @@ def test_a_log_that_differs_is_named(run: Path) -> None:
     leaves[3] = encode_record(replace(decode_record(leaves[3]), loss=1))
     write_leaves(run, leaves)
     sign_again(run)
-    source = StepSource(read_run(run), PLAIN, Hiding(), engine="numpy")
+    source = StepSource(read_run(run), PLAIN, hiding_of(read_run(run)), engine="numpy")
     source.values(3)
     with pytest.raises(StepDiffersError) as caught:
         source.values(4)
@@ -191,13 +190,13 @@ def test_a_log_that_differs_is_named(run: Path) -> None:
     for _ in range(2):
         with pytest.raises(StepDiffersError, match="step 4"):
             source.outputs(4)
-    assert StepSource(read_run(run), PLAIN, Hiding(), engine="numpy", checkpoints={6}).state(6)
+    assert StepSource(read_run(run), PLAIN, hiding_of(read_run(run)), engine="numpy", checkpoints={6}).state(6)
 
 
 @pytest.mark.parametrize("step", [0, 7])
 def test_a_step_that_is_not_there(whole: Path, step: int) -> None:
     with pytest.raises(RunError, match=f"step {step}: is none .* the steps 1 to 6"):
-        StepSource(read_run(whole), PLAIN, Hiding(), engine="numpy").values(step)
+        StepSource(read_run(whole), PLAIN, hiding_of(read_run(whole)), engine="numpy").values(step)
 
 
 def test_samples_must_be_the_tasks(run: Path, tmp_path: Path) -> None:
@@ -205,11 +204,11 @@ def test_samples_must_be_the_tasks(run: Path, tmp_path: Path) -> None:
     data = table.read_bytes()
     shutil.move(table, tmp_path / "table")
     with pytest.raises(NotProducedError):
-        StepSource(read_run(run), PLAIN, Hiding())
-    StepSource(read_run(run), PLAIN, Hiding(), data=tmp_path / "table").values(1)
+        StepSource(read_run(run), PLAIN, hiding_of(read_run(run)))
+    StepSource(read_run(run), PLAIN, hiding_of(read_run(run)), data=tmp_path / "table").values(1)
     write_atomic(tmp_path / "table", [data[:-1] + bytes([data[-1] ^ 1])])
     with pytest.raises(EncodingError, match="not the samples that the task pins"):
-        StepSource(read_run(run), PLAIN, Hiding(), data=tmp_path / "table")
+        StepSource(read_run(run), PLAIN, hiding_of(read_run(run)), data=tmp_path / "table")
 
 
 # --- setups

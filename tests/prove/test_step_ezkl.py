@@ -120,7 +120,7 @@ def test_limbs_beyond_the_table_are_refused_by_the_table_alone() -> None:
 
 def make_small_circuit(inner_columns: int) -> Circuit:
     """Every kind of node and of condition, with limbs for which few rows suffice."""
-    b = CircuitBuilder(inner_columns, 255)
+    b = CircuitBuilder(inner_columns, 255, masks=2)
     sizes = {"x": 6, "w": 6, "c": 4, "y": 4, "labels": 2, "total": 3, "big": 4}
     flat = {name: b.vector(name, size) for name, size in sizes.items()}
     x, w = b.reshape(flat["x"], (3, 2)), b.reshape(flat["w"], (2, 3))
@@ -158,6 +158,7 @@ def test_every_value_is_bound_to_all_its_copies(
     cycles = read_cycles(keys.pk, k)
     cycle_of = {cell: cycle for cycle in cycles for cell in cycle}
     committed, inner = count_cells(circuit)
+    inner.pop(1, None)  # products that fill up a row, which nothing is made of
     for column, name in enumerate(circuit.columns):
         found = [len(cycle_of.get((column, row), "1")) for row in range(circuit.length(name))]
         if blocks == 1:

@@ -9,7 +9,7 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -54,7 +54,7 @@ from vtrain.prove.tiles.prover import (
 )
 from vtrain.prove.tiles.statements import TileStatement
 from vtrain.prove.tiles.tiling import Tiling
-from vtrain.prove.verifier import commit_vector
+from vtrain.prove.verifier import commit_given
 from vtrain.report.json import report_to_dict
 from vtrain.report.terminal import print_report
 from vtrain.train.layout import RunPaths
@@ -79,10 +79,16 @@ class FakeCircuits(TileCircuits):
     """Tile circuits whose proofs are hashes of all that a proof is bound to."""
 
     def prove(
-        self, statement: TileStatement, given: Mapping[str, Ints], *others: Any, **options: Any
+        self,
+        statement: TileStatement,
+        given: Mapping[str, Ints],
+        hiding: Mapping[str, Sequence[int]],
+        count: Callable[[], None],
+        *others: Any,
+        **options: Any,
     ) -> bytes:
-        found = {name: commit_vector(self._key, values) for name, values in given.items()}
-        return make_proof(statement, found)
+        count()
+        return make_proof(statement, commit_given(self._key, given, hiding))
 
     def verify(
         self,

@@ -33,6 +33,7 @@ from vtrain.commit.state import compute_root_of_state
 from vtrain.engines.numpy_engine import NumpySession
 from vtrain.errors import EncodingError, NotProducedError, RunError, StorageError, TaskError
 from vtrain.prove.backend.kzg import CommitKey
+from vtrain.spec.commitment import compute_task_id
 from vtrain.train import background
 from vtrain.train.data import gather_batch
 from vtrain.train.kzg import KzgRecorder
@@ -93,6 +94,8 @@ def test_a_run_logs_the_commitments_to_its_tensors(
     records = read_records(tmp_path)
     assert [record.step for record in records] == list(range(every, 9, every))
     commit_key, session = make_key(srs), NumpySession(task.graph, task.samples)
+    task_id, proof = compute_task_id(task.spec), task.spec.proof
+    assert proof is not None
 
     def commit(key: bytes, *tensors: npt.NDArray[Any]) -> tuple[bytes, ...]:
         flat = [int(value) for tensor in tensors for value in tensor.ravel()]
@@ -105,9 +108,9 @@ def test_a_run_logs_the_commitments_to_its_tensors(
     def commit_state(step: int) -> tuple[tuple[bytes, ...], bytes]:
         state = session.read_state()
         root = compute_root_of_state(task.graph, state)
-        found = derive_key(SECRETS.states, "state", step, root)
+        found = derive_key(SECRETS.states, task_id, "state", step, root)
         if step == 0:
-            found = derive_initial_key(task.graph, state)
+            found = derive_initial_key(proof, task.graph, state)
         tensors = (state[name] for name in sorted(state) if name != "step")
         return commit(found, *tensors), identify_key(found)
 
@@ -117,7 +120,7 @@ def test_a_run_logs_the_commitments_to_its_tensors(
         done = session.step()
         if step % every == 0:
             x, y = gather_batch(task.samples, task.spec.seed, task.spec.batch, step)
-            found = derive_key(SECRETS.batches, "batch", step, done.batch_digest)
+            found = derive_key(SECRETS.batches, task_id, "batch", step, done.batch_digest)
             after, after_key = commit_state(step)
             keys = before_key, identify_key(found), after_key
             expected = KzgRecord(step, before, commit(found, x, y), after, *keys)

@@ -543,14 +543,18 @@ def make_keys() -> Json:
         (fill(64)[32:], "batch", 5, fill(34)[2:]),
         (fill(64)[32:], "batch", 2**48, fill(34)[2:]),
     ):
-        key = kzg_rule.derive_key(secret, kind, index, digest)
-        material = {"secret": secret.hex(), "kind": kind, "index": index, "digest": digest.hex()}
-        found.append(material | show(key))
-    for tensors, kind, index in ((fill(100), "state", 0), (b"", "batch", 7)):
-        secret = kzg_rule.derive_own_secret(tensors)
-        key = kzg_rule.derive_key(secret, kind, index, fill(33)[1:])
-        material = {"kind": kind, "index": index, "digest": fill(33)[1:].hex()}
-        own.append({"tensors": tensors.hex()} | material | show(key))
+        key = kzg_rule.derive_key(secret, fill(40)[8:], kind, index, digest)
+        about = {"kind": kind, "index": index, "digest": digest.hex()}
+        found.append({"secret": secret.hex(), "task": fill(40)[8:].hex(), **about, **show(key)})
+    digest = fill(33)[1:]
+    for layout, kind, index, tensors in (
+        ("step", "state", 0, fill(100)),
+        ("tiles", "batch", 7, b""),
+    ):
+        key = kzg_rule.derive_own_key(layout, 15, fill(32), kind, index, digest, tensors)
+        place = {"circuit": layout, "k": 15, "srs": fill(32).hex()}
+        about = {"kind": kind, "index": index, "digest": digest.hex(), "tensors": tensors.hex()}
+        own.append({**place, **about, **show(key)})
     before, batch = (bytes.fromhex(found[i]["key"]) for i in (0, 2))
     trace = kzg_rule.derive_trace_key(before, batch)
     return {

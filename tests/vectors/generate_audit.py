@@ -34,7 +34,7 @@ from vtrain.cli import EXIT_USAGE
 from vtrain.cli.root import cli
 from vtrain.commit.checkpoint import encode_header
 from vtrain.commit.files import FileEntry
-from vtrain.commit.kzg_layout import batch_vectors, state_vectors
+from vtrain.commit.kzg_layout import batch_vectors, state_names, state_vectors
 from vtrain.commit.kzg_log import KZG_HEADER, count_commitments
 from vtrain.commit.log import LOG_HEADER, frame
 from vtrain.commit.state import compute_root_of_state
@@ -54,9 +54,11 @@ from vtrain.spec.commitment import compute_graph_root, compute_task_id, compute_
 from vtrain.train.data import build_samples
 from vtrain.train.layout import Manifest, encode_manifest
 from vtrain.train.task import CompiledTask
+from vtrain.wire import structs
 from vtrain.wire.claim import Claim, SignedClaim, encode_signed_claim
 from vtrain.wire.graph import Node, Ref, StepGraph, encode_graph
-from vtrain.wire.proof import KzgRecord, ProofSpec, encode_kzg_record
+from vtrain.wire.hiding import Hiding, HidingKey, Kind
+from vtrain.wire.proof import KzgRecord, ProofSpec, decode_kzg_record, encode_kzg_record
 from vtrain.wire.record import StepRecord, decode_record, encode_record
 from vtrain.wire.task import LAW_VERSION, WITH_KZG, TaskSpec, encode_task
 
@@ -291,48 +293,75 @@ def make_kzg_run(every: int = 1) -> Run:
     run = make_run(replace(task, spec=spec))
     points = [POINT if step % 2 else NEGATIVE for step in range(1, spec.steps + 2)]
     run.kzg = [
-        encode_kzg_record(KzgRecord(step, (points[step - 1],), (POINT,), (points[step],)))
+        encode_kzg_record(make_record(step, points[step - 1], (POINT,), points[step]))
         for step in range(every, spec.steps + 1, every)
     ]
     return run
 
 
+def make_record(step: int, before: bytes, batch: tuple[bytes, ...], after: bytes) -> KzgRecord:
+    """A record of states of one column, all of whose keys have the same id."""
+    return KzgRecord(step, (before,), batch, (after,), *[bytes(32)] * 3)
+
+
 TAU: Final = int.from_bytes(b"everybody knows this")
+
+
+SECRETS: Final = Hiding(states=b"s" * 32, batches=b"b" * 32)
+"""What hides the commitments of a run."""
 
 
 def make_committed_run(
     forge: Callable[[int, str, list[int]], list[int]] = lambda step, part, values: values,
     initial: Callable[[list[int]], list[int]] = lambda values: values,
-    file_k: int = 4,
+    file_k: int = 7,
+    hiding: Hiding | None = SECRETS,
+    initial_key: bytes = b"",
 ) -> tuple[Run, dict[str, bytes | str]]:
     """A run with true KZG commitments and its SRS file; ``forge`` and ``initial`` alter what is
-    committed to, of a record (step, "batch" or "after") and of the task."""
-    task, k, blinding = make_task(), 4, 5
+    committed to, of a record (step, "batch" or "after") and of the task, and ``initial_key`` the id
+    of its key.  ``hiding`` lies in the run, if there is any."""
+    task, k, blinding = make_task(), 7, 5
     srs = kzg_rule.make_srs(TAU, file_k)
     proof = ProofSpec("step", hashlib.sha256(srs).digest(), k, blinding, 1, (POINT,), {})
 
-    def commit(values: list[int]) -> bytes:
-        return kzg_rule.commit(TAU, k, blinding, values)
+    def commit(values: list[int], key: bytes) -> bytes:
+        return kzg_rule.commit(TAU, k, blinding, values, kzg_rule.derive_elements(key, 0))
 
     def list_state(state: Mapping[str, Any]) -> list[int]:
         (column,) = state_vectors("step", task.graph, state, proof.usable)
         return [int(value) for value in column]
 
     start = list_state(task.initial_state)
-    proof = replace(proof, initial=(commit(initial(start)),))
+    root = compute_root_of_state(task.graph, task.initial_state)
+    tensors = [task.initial_state[name] for name in state_names(task.graph)]
+    data = b"".join(tensor.tobytes() for tensor in tensors)
+    key = kzg_rule.derive_own_key("step", k, proof.srs, "state", 0, root, data)
+    initial_key = initial_key or kzg_rule.identify(key)
+    proof = replace(proof, initial=(commit(initial(start), key),), initial_key=initial_key)
     spec = replace(task.spec, commitments=WITH_KZG, proof=proof)
+    task_id = compute_task_id(spec)
     run = make_run(replace(task, spec=spec))
     session = NumpySession(task.graph, task.samples)
     session.load_state(task.initial_state)
-    before, run.kzg = proof.initial[0], []
+    before, before_key, run.kzg = proof.initial[0], initial_key, []
     for step in range(1, spec.steps + 1):
         x, y = (session.evaluate(i) for i in find_gathers(task.graph))
         (column,) = batch_vectors("step", x, y, proof.usable)
-        batch = commit(forge(step, "batch", [int(value) for value in column]))
-        session.step()
-        after = commit(forge(step, "after", list_state(session.read_state())))
-        run.kzg.append(encode_kzg_record(KzgRecord(step, (before,), (batch,), (after,))))
-        before = after
+        found = session.step().batch_digest
+        key = kzg_rule.derive_key(SECRETS.batches, task_id, "batch", step, found)
+        batch = commit(forge(step, "batch", [int(value) for value in column]), key)
+        batch_key, state = kzg_rule.identify(key), session.read_state()
+        found = compute_root_of_state(task.graph, state)
+        key = kzg_rule.derive_key(SECRETS.states, task_id, "state", step, found)
+        after = commit(forge(step, "after", list_state(state)), key)
+        after_key = kzg_rule.identify(key)
+        keys = before_key, batch_key, after_key
+        run.kzg.append(encode_kzg_record(KzgRecord(step, (before,), (batch,), (after,), *keys)))
+        before, before_key = after, after_key
+    if hiding is not None:
+        told = structs.encode(hiding)
+        run.late.append(lambda files: files.update({"hiding.key": told}))
     return run, {"srs.bin": srs}
 
 
@@ -1060,7 +1089,7 @@ def kzg_cases() -> Iterator[Case]:
         ("files", "nobody", "kzg.bin"),
         run=make_kzg_run(),
     )
-    good = KzgRecord(2, (NEGATIVE,), (POINT,), (POINT,))
+    good = make_record(2, NEGATIVE, (POINT,), POINT)
     yield spoiled("no-record", "a leaf is no record", "step 2", lambda x: x.__setitem__(1, b"\xa0"))
     yield spoiled("step", "a record is of another step", "step 2", put(2, replace(good, step=3)))
     yield spoiled(
@@ -1078,9 +1107,147 @@ def kzg_cases() -> Iterator[Case]:
         "step 2",
         put(2, replace(good, before=(POINT,))),
     )
-    first = KzgRecord(1, (NEGATIVE,), (POINT,), (NEGATIVE,))
+    first = make_record(1, NEGATIVE, (POINT,), NEGATIVE)
     yield spoiled(
         "initial", "the first step does not begin with the task's state", "step 1", put(1, first)
+    )
+
+
+def list_keys(run: Run, steps: Sequence[int]) -> Hiding:
+    """The keys of these steps, as their solver discloses them."""
+    task_id, found = compute_task_id(run.spec), dict[tuple[Kind, int], bytes]()
+    session = NumpySession(run.graph, make_task().samples)
+    session.load_state(run.states[0])
+    for step in range(1, run.spec.steps + 1):
+        record = session.step()
+        root = compute_root_of_state(run.graph, session.read_state())
+        secret = SECRETS.batches
+        found["batch", step] = kzg_rule.derive_key(
+            secret, task_id, "batch", step, record.batch_digest
+        )
+        found["state", step] = kzg_rule.derive_key(SECRETS.states, task_id, "state", step, root)
+    wanted = {(kind, at) for at in steps for kind, at in (("batch", at), ("state", at))}
+    wanted |= {("state", at - 1) for at in steps if at > 1}
+    keys = [HidingKey(kind, at, key) for (kind, at), key in sorted(found.items())]
+    return Hiding(keys=tuple(item for item in keys if (item.kind, item.index) in wanted))
+
+
+def hidden_cases() -> Iterator[Case]:
+    """The auditor has the SRS, and is told of what hides the commitments: all, some or nothing."""
+    alone = ("--all", "--srs", "srs.bin")
+    given = (*alone, "--hiding", "keys.cbor")
+    run, extra = make_committed_run(hiding=None)
+    every = list_keys(run, range(1, run.spec.steps + 1))
+    yield case(
+        "honest-kzg-disclosed",
+        "the auditor has the keys of all steps",
+        run,
+        arguments=given,
+        extra={**extra, "keys.cbor": structs.encode(every)},
+    )
+
+    def hidden(
+        name: str, about: str, hiding: bytes | None, place: str, inside: Hiding | None = None
+    ) -> Case:
+        run, extra = make_committed_run(hiding=inside)
+        if hiding is not None:
+            extra["keys.cbor"] = hiding
+        arguments, reason = alone if hiding is None else given, ("kzg", "", place)
+        return case(
+            f"kzg-hidden-{name}", about, run, "inconclusive", reason, arguments, extra=extra
+        )
+
+    first = every.keys[0]
+    assert (first.kind, first.index) == ("batch", 1)
+    swapped = replace(every, keys=(replace(first, key=every.keys[1].key), *every.keys[1:]))
+    owner = structs.encode(Hiding(batches=SECRETS.batches))
+    yield hidden("all", "nothing is told", None, "step 1")
+    yield hidden(
+        "but-three", "the keys of step 3 are told", structs.encode(list_keys(run, [3])), "step 1"
+    )
+    yield hidden("but-batches", "the secret of the batches is told", owner, "step 1")
+    yield hidden("swapped", "the key of another batch is told", structs.encode(swapped), "step 1")
+    other = Hiding(states=b"t" * 32, batches=SECRETS.batches)
+    yield hidden("secret", "another secret lies in the run", None, "step 1", other)
+    yield hidden(
+        "given",
+        "of two files the one that is given counts",
+        structs.encode(Hiding()),
+        "step 1",
+        SECRETS,
+    )
+    unsorted = structs.encode(replace(every, keys=every.keys[::-1]))
+    yield hidden("unsorted", "the keys are not in order", unsorted, "")
+    short = structs.encode(replace(SECRETS, states=b"s" * 31))
+    yield hidden("short", "a secret has 31 bytes", short, "")
+    yield hidden("file", "the file in the run is none", None, "", Hiding(states=b"s"))
+
+    def add_one(step: int, part: str, values: list[int]) -> list[int]:
+        return [values[0] + 1, *values[1:]] if (step, part) == (2, "batch") else values
+
+    for name, about, told, verdict, reason in (
+        (
+            "batch-told",
+            "a batch is false whose key is told, and states are not told",
+            owner,
+            "fraud",
+            ("kzg", "solver", "step 2"),
+        ),
+        (
+            "batch-not-told",
+            "a batch is false, and its key is not told",
+            structs.encode(Hiding(states=SECRETS.states)),
+            "inconclusive",
+            ("kzg", "", "step 1"),
+        ),
+    ):
+        run, extra = make_committed_run(add_one, hiding=None)
+        extra["keys.cbor"] = told
+        yield case(f"kzg-hidden-{name}", about, run, verdict, reason, given, extra=extra)
+
+    run, extra = make_committed_run()
+    assert run.kzg is not None
+    leaves = run.kzg
+    third = decode_kzg_record(leaves[2])
+    leaves[2] = encode_kzg_record(replace(third, batch_key=bytes(32)))
+    yield case(
+        "kzg-hidden-false-id",
+        "a record says that another key hides the batch",
+        run,
+        "inconclusive",
+        ("kzg", "", "step 3"),
+        alone,
+        extra=extra,
+    )
+    for name, about, step, key in (
+        ("chain-key", "a step goes on with another key than the one before", 2, "before_key"),
+        ("chain-key-after", "a step ends with another key than the next begins", 3, "after_key"),
+        ("initial-key", "the first step begins with another key than the task", 1, "before_key"),
+    ):
+        run, extra = make_committed_run()
+        assert run.kzg is not None
+        at = step - 2 if key == "after_key" else step - 1
+        changed: dict[str, Any] = {key: bytes(32)}
+        record = replace(decode_kzg_record(run.kzg[at]), **changed)
+        run.kzg[at] = encode_kzg_record(record)
+        yield broken(
+            f"kzg-{name}",
+            about,
+            lambda run: None,
+            ("kzg_records", "solver", f"step {step}"),
+            alone,
+            run,
+            extra=extra,
+        )
+    run, extra = make_committed_run(initial_key=bytes(32))
+    yield case(
+        "kzg-initial-key-forged",
+        "the task says that another key hides its initial state",
+        run,
+        "inconclusive",
+        ("kzg", "task", "task.proof.initial"),
+        alone,
+        extra=extra,
     )
 
 
@@ -1108,7 +1275,7 @@ def kept_kzg_cases() -> Iterator[Case]:
     arguments = ("--all", "--claim", "kept.cbor")
     fork = cut_run(make_kzg_run(), 4)
     assert fork.kzg is not None
-    fork.kzg[3] = encode_kzg_record(KzgRecord(4, (NEGATIVE,), (POINT,), (NEGATIVE,)))
+    fork.kzg[3] = encode_kzg_record(make_record(4, NEGATIVE, (POINT,), NEGATIVE))
     forked = {"kept.cbor": keep(fork)}
     without = cut_run(make_kzg_run(), 4)
     without.claim = {"kzg_root": b""}
@@ -1177,7 +1344,7 @@ def order_cases() -> Iterator[Case]:
 
     def two_kzg_records(run: Run) -> None:
         assert run.kzg is not None
-        run.kzg[1] = encode_kzg_record(KzgRecord(2, (POINT,), (POINT,), (POINT,)))
+        run.kzg[1] = encode_kzg_record(make_record(2, POINT, (POINT,), POINT))
         run.kzg[3] = b"\xa0"
 
     yield broken(
@@ -1483,8 +1650,8 @@ def committed_cases() -> Iterator[Case]:
     """The auditor has the SRS, and makes commitments of its own."""
     srs = ("--all", "--srs", "srs.bin")
     for name, about, file_k in (
-        ("honest-kzg-compared", "the commitments are made again", 4),
-        ("honest-kzg-larger-srs", "the SRS file is for a larger k than the task's", 5),
+        ("honest-kzg-compared", "the commitments are made again", 7),
+        ("honest-kzg-larger-srs", "the SRS file is for a larger k than the task's", 8),
     ):
         run, extra = make_committed_run(file_k=file_k)
         yield case(name, about, run, arguments=srs, extra=extra)
@@ -1506,24 +1673,21 @@ def committed_cases() -> Iterator[Case]:
         ),
         (
             "zeros",
-            "a record commits to a batch with a zero more, which is the same commitment",
-            "",
+            "a record commits to a batch with a zero more, so that what hides it comes a row later",
+            "step 1",
             lambda step, part, values: [*values, 0] if part == "batch" else values,
         ),
     ):
         run, extra = make_committed_run(forge)
-        if place:
-            yield broken(
-                f"kzg-forged-{name}",
-                about,
-                lambda run: None,
-                ("kzg", "solver", place),
-                srs,
-                run,
-                extra=extra,
-            )
-        else:
-            yield case(f"kzg-forged-{name}", about, run, arguments=srs, extra=extra)
+        yield broken(
+            f"kzg-forged-{name}",
+            about,
+            lambda run: None,
+            ("kzg", "solver", place),
+            srs,
+            run,
+            extra=extra,
+        )
     run, extra = make_committed_run(initial=lambda values: [values[0] + 1, *values[1:]])
     yield broken(
         "kzg-initial-forged",
@@ -1560,7 +1724,7 @@ def committed_cases() -> Iterator[Case]:
     )
     run, extra = make_committed_run()
     off_curve = bytearray(bytes(extra["srs.bin"]))  # type: ignore[arg-type]
-    off_curve[4 + 64 * 16] ^= 1
+    off_curve[4 + 64 * 128] ^= 1
     spoilt = bytes(off_curve)
     assert run.spec.proof is not None
     proof = replace(run.spec.proof, srs=hashlib.sha256(spoilt).digest())
@@ -1612,6 +1776,7 @@ GROUPS: Final = (
     later_cases,
     committed_cases,
     remainder_cases,
+    hidden_cases,
 )
 """New cases come last: which are kept follows from the order."""
 

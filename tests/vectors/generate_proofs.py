@@ -39,7 +39,7 @@ from vtrain.prove.tiles.circuits import (
     range_parameters,
 )
 from vtrain.prove.verifier import Expansion
-from vtrain.wire.proof import TILE
+from vtrain.wire.proof import HASHES, TILE, Hash
 
 PATH: Final = Path(__file__).with_name("proofs.json")
 KEYS: Final = Path(__file__).with_name("proofs")
@@ -70,6 +70,26 @@ class Case:
     given: Mapping[str, Array]
     parameters: Mapping[str, Ints]
     image: LinearMap | None = None
+    hash: Hash = "blake3"
+
+    @property
+    def name(self) -> str:
+        """Which of the cases it is."""
+        return f"{self.circuit}, {self.hash}"
+
+    @property
+    def key(self) -> bytes:
+        """What hides the given tiles is derived from: the same statement has the same."""
+        digests = [blake3(tile.astype("<i8").tobytes()).digest() for tile in self.given.values()]
+        return blake3(b"".join(digests)).digest()
+
+    @property
+    def hiding(self) -> dict[str, list[int]]:
+        """What hides each given tile."""
+        return {
+            name: kzg_rule.derive_elements(self.key, column)
+            for column, name in enumerate(self.given)
+        }
 
     @property
     def expansion(self) -> Expansion | None:
@@ -79,12 +99,16 @@ class Case:
 
     def state(self) -> Statement:
         """It, as an outsider has it."""
-        files = proof_rule.read_circuit(self.circuit)
+        files, hiding = proof_rule.read_circuit(self.circuit), self.hiding
         return Statement(
             CLAIM,
-            {n: proof_rule.commit(files, TAU, v.tolist()) for n, v in self.given.items()},
+            {
+                name: proof_rule.commit(files, TAU, tile.tolist(), hiding[name])
+                for name, tile in self.given.items()
+            },
             {n: [int(item) for item in np.ravel(v)] for n, v in self.parameters.items()},
             None if self.image is None else list_image(self.image),
+            self.hash,
         )
 
 
@@ -94,7 +118,7 @@ def list_image(image: LinearMap) -> tuple[list[int], list[int], list[int]]:
 
 
 def make_cases() -> list[Case]:
-    """A product; a public map; a range with padding."""
+    """A product, by both hashes; a public map; a range with padding."""
     left, right = (fill(number, -32639, 32639) for number in (0, 1))
     product = (left.reshape(TILE, TILE) @ right.reshape(TILE, TILE)).reshape(-1)
     outputs, inputs, factors = (
@@ -107,8 +131,10 @@ def make_cases() -> list[Case]:
     rows, columns = 100, 7
     mask = (np.arange(TILE) < rows)[:, None] & (np.arange(TILE) < columns)[None, :]
     ranged = fill(3, -5, 20000) * mask.reshape(-1)
+    tiles = {"a": left, "b": right, "c": product}
     return [
-        Case("matmul-nn", {"a": left, "b": right, "c": product}, {}),
+        Case("matmul-nn", tiles, {}),
+        Case("matmul-nn", tiles, {}, hash="keccak256"),
         Case("linear", {"x": x, "y": image}, {}, LinearMap(outputs, inputs, factors)),
         Case(
             "range-1",
@@ -153,6 +179,7 @@ def make_broken(case: Case, statement: Statement, proof: bytes) -> list[Json]:
             step = "answers" if origin == "answers" else "computed"
             add(step, f"the commitment to {name} is of other values", proof=changed)
     add("computed", "another claim", claim=(b"\xff" + CLAIM[1:]).hex())
+    add("computed", "another hash", hash=next(hash for hash in HASHES if hash != statement.hash))
     for name, values in statement.parameters.items():
         changed_values = [str(item) for item in [values[0] + 1, *values[1:]]]
         add("computed", f"another {name}", parameters={name: changed_values})
@@ -195,6 +222,8 @@ def encode_statement(case: Case, statement: Statement) -> Json:
     """What a proof is of."""
     return {
         "claim": statement.claim.hex(),
+        "hash": statement.hash,
+        "hiding_key": case.key.hex(),
         "given": {
             name: {
                 "commitment": value.hex(),
@@ -210,22 +239,25 @@ def encode_statement(case: Case, statement: Statement) -> Json:
 
 
 def read_stored(cases: Sequence[Case]) -> dict[str, tuple[bytes, bytes]]:
-    """Key and proof of each case by its circuit, of those that are there and not of others."""
+    """Key and proof of each case by name, of those that are there and not of others."""
     if not PATH.is_file():
         return {}
-    kept = {entry["circuit_name"]: entry for entry in json.loads(PATH.read_text())["cases"]}
+    kept = {
+        f"{entry['circuit_name']}, {entry.get('hash')}": entry
+        for entry in json.loads(PATH.read_text())["cases"]
+    }
     found = {}
     for case in cases:
-        entry, path = kept.get(case.circuit), KEYS / f"{case.circuit}.vk"
+        entry, path = kept.get(case.name), KEYS / f"{case.circuit}.vk"
         digest = proof_rule.read_circuit(case.circuit).digest.hex()
         same = encode_statement(case, case.state()) | {"circuit": digest}
         if entry and path.is_file() and all(entry[name] == same[name] for name in same):
-            found[case.circuit] = path.read_bytes(), bytes.fromhex(entry["proof"])
+            found[case.name] = path.read_bytes(), bytes.fromhex(entry["proof"])
     return found
 
 
 def make_proofs(cases: Sequence[Case]) -> dict[str, tuple[bytes, bytes]]:
-    """Keys and proofs by circuit, made now."""
+    """Keys and proofs by name, made now."""
     limits, made = Limits(memory=24 << 30, seconds=1800), {}
     with TemporaryDirectory() as name:
         srs = Path(name) / "srs"
@@ -240,14 +272,17 @@ def make_proofs(cases: Sequence[Case]) -> dict[str, tuple[bytes, bytes]]:
                 pinned,
                 keys,
                 given=case.given,
+                hiding=case.hiding,
+                count=lambda: None,
                 parameters=case.parameters,
                 srs=srs,
                 commit_key=commit_key,
                 limits=limits,
                 expansion=case.expansion,
                 claim=CLAIM,
+                hash=case.hash,
             )
-            made[case.circuit] = keys.vk.read_bytes(), proof.data
+            made[case.name] = keys.vk.read_bytes(), proof.data
     return made
 
 
@@ -255,7 +290,7 @@ def encode(cases: Sequence[Case], found: Mapping[str, tuple[bytes, bytes]]) -> s
     """The file."""
     whole = {
         "srs": {"k": TILE_K, "seed": SEED.hex(), "tau": str(TAU), "sha256": SRS},
-        "cases": [make_entry(case, *found[case.circuit]) for case in cases],
+        "cases": [make_entry(case, *found[case.name]) for case in cases],
     }
     return json.dumps(whole, indent=1) + "\n"
 
@@ -266,7 +301,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="compare, write nothing")
     check, cases = parser.parse_args().check, make_cases()
     found = read_stored(cases)
-    missing = [case for case in cases if case.circuit not in found]
+    missing = [case for case in cases if case.name not in found]
     if check:
         if missing or PATH.read_text() != encode(cases, found):
             sys.stderr.write(f"{PATH.name} is not what the rules give\n")
@@ -274,8 +309,8 @@ def main() -> int:
         return 0
     found |= make_proofs(missing)
     KEYS.mkdir(exist_ok=True)
-    for name, (key, _) in found.items():
-        (KEYS / f"{name}.vk").write_bytes(key)
+    for case in cases:
+        (KEYS / f"{case.circuit}.vk").write_bytes(found[case.name][0])
     PATH.write_text(encode(cases, found))
     return 0
 

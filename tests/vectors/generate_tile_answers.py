@@ -11,7 +11,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -26,6 +26,7 @@ from tests.vectors import generate_tiling, kzg_rule
 from vtrain._core import MerkleTree
 from vtrain.attest.claims import compute_claim_digest, sign_claim
 from vtrain.attest.keys import public_key
+from vtrain.commit.hiding import derive_elements, identify_key
 from vtrain.engines.numpy_engine import NumpySession
 from vtrain.errors import SignatureError
 from vtrain.prove.backend.ezkl import Verification
@@ -37,11 +38,12 @@ from vtrain.prove.tiles.protocol import (
     compute_trace_claim_digest,
     draw_statements,
     draw_steps,
+    list_logged,
     verify_tile_answer,
 )
-from vtrain.prove.tiles.statements import StepFacts, Tile, TileContents, TileStatement
+from vtrain.prove.tiles.statements import ZERO, StepFacts, Tile, TileContents, TileStatement
 from vtrain.prove.tiles.tiling import Tiling
-from vtrain.prove.verifier import commit_vector
+from vtrain.prove.verifier import commit_given, commit_vector
 from vtrain.spec.domains import TILES
 from vtrain.train.data import build_samples
 from vtrain.wire import cbor, structs
@@ -52,11 +54,13 @@ from vtrain.wire.tiles import SignedTraceClaim, StepTrace, TileAnswer, TileProof
 
 PATH = Path(__file__).with_name("tile_answers.json")
 Json = dict[str, Any]
-SIDE, K, BLINDING, TAU, EVERY, LOGGED = 4, 5, 5, 123456789, 3, 2
+SIDE, K, BLINDING, TAU, EVERY, LOGGED = 4, 7, 5, 123456789, 3, 2
 FIRST = b"first draw"
 SOLVER = Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32)
-DRAWN = ["combination", "combination", "gate", "linear", "matmul-nn", "range-1"]
+DRAWN = ["gate", "linear", "matmul-nn", "range-1", "zero", "zero"]
 """The circuits of the statements that are drawn."""
+KEYS = {"before": bytes([2]) * 32, "batch": bytes([3]) * 32, "after": bytes([4]) * 32}
+"""Of what hides the tiles in the KZG record."""
 
 ROWS = {
     "is of another claim": "5",
@@ -69,8 +73,6 @@ ROWS = {
     "other tiles are opened": "2",
     "is not in the trace": "3",
     "no point of the curve": "4",
-    "has a proof where none is needed": "5",
-    "do not add up": "5",
     "the proof does not hold": "5",
 }
 """Words of the verdict -> row of section 7, or condition of a statement."""
@@ -157,9 +159,12 @@ def make_record(contents: TileContents, key: CommitKey) -> KzgRecord:
     for number, tensor in enumerate(tiling.tensors):
         for block in range(tensor.count if tensor.source in columns else 0):
             tile = Tile(number, block)
-            columns[tensor.source][tensor.first + block] = commit_vector(key, contents.tile(tile))
+            column = tensor.first + block
+            hiding = derive_elements(KEYS[tensor.source], column)
+            columns[tensor.source][column] = commit_vector(key, contents.tile(tile), hiding)
     before, batch, after = (tuple(columns[name]) for name in ("before", "batch", "after"))
-    return KzgRecord(contents.facts.step, before, batch, after)
+    ids = {f"{name}_key": identify_key(secret) for name, secret in KEYS.items()}
+    return KzgRecord(contents.facts.step, before, batch, after, **ids)
 
 
 class Solver:
@@ -173,17 +178,23 @@ class Solver:
         )
         (step,) = draw_steps(FIRST, self.claim, EVERY, 1)
         self.contents = make_contents(tiling, step)
-        self.commitments = TraceCommitments(self.contents, key)
+        record = make_record(self.contents, key)
+        self.commitments = TraceCommitments(self.contents, key, list_logged(record), KEYS)
         self.said = TraceClaim(compute_claim_digest(self.claim), FIRST, (self.commitments.trace,))
-        self.logged = {step: LoggedStep(make_record(self.contents, key), self.contents.facts.loss)}
+        self.logged = {step: LoggedStep(record, self.contents.facts.loss)}
 
     def answer(self, said: TraceClaim, second: bytes) -> tuple[TileProof, ...]:
         drawn = draw_statements(second, said, self.tiling, len(DRAWN))
         return tuple(self.prove(number) for _, number in drawn)
 
     def prove(self, number: int) -> TileProof:
-        def make(statement: TileStatement, given: Mapping[str, Any]) -> bytes:
-            commitments = {name: commit_vector(self.key, v) for name, v in given.items()}
+        def make(
+            statement: TileStatement,
+            given: Mapping[str, Any],
+            hiding: Mapping[str, Sequence[int]],
+            opened: Collection[bytes],
+        ) -> bytes:
+            commitments = commit_given(self.key, given, hiding)
             return make_stand_in(self.tiling, statement, commitments)
 
         return self.commitments.prove(number, make)
@@ -267,19 +278,11 @@ def list_cases(solver: Solver, honest: Case) -> Iterator[tuple[str, str, int | N
         yield about, "13.3", at, replace(honest, answer=changed)
     yield from _list_garbage(solver, honest)
     for circuit, place in places.items():
-        if circuit == "combination":
-            more = change(proofs, place, replace(proofs[place], proof=b"x"))
-            yield "a proof where none is needed", "13.5", place, replace(honest, answer=more)
-            continue
-        other_proof = replace(proofs[place], proof=bytes(32))
-        yield (
-            f"another proof: {circuit}",
-            "13.5",
-            place,
-            replace(honest, answer=change(proofs, place, other_proof)),
-        )
+        for about, data in (("another proof", bytes(32)), ("no proof", b"")):
+            changed = change(proofs, place, replace(proofs[place], proof=data))
+            yield f"{about}: {circuit}", "13.5", place, replace(honest, answer=changed)
     facts = solver.contents.facts
-    combined = [i for i, circuit in enumerate(circuits) if circuit == "combination"]
+    combined = [i for i, circuit in enumerate(circuits) if circuit == ZERO]
     for place in combined:
         node = solver.tiling.statement(proofs[place].statement, facts).node
         if node == "record":
@@ -288,7 +291,7 @@ def list_cases(solver: Solver, honest: Case) -> Iterator[tuple[str, str, int | N
         else:
             ((_, tile),) = [
                 term
-                for term in solver.tiling.statement(proofs[place].statement, facts).given["zero"]
+                for term in solver.tiling.statement(proofs[place].statement, facts).given["x"]
                 if solver.tiling.place(term[1])[0] == "after"
             ]
             _, number = solver.tiling.place(tile)
@@ -369,6 +372,7 @@ def make_file() -> Json:
         "blinding": BLINDING,
         "srs": srs.hex(),
         "tau": TAU,
+        "keys": {name: secret.hex() for name, secret in KEYS.items()},
         "graph": encode_graph(graph).hex(),
         "claim": encode_signed_claim(sign_claim(honest.claim, SOLVER)).hex(),
         "every": EVERY,

@@ -79,10 +79,10 @@ def _derive(domain: str, value: cbor.Value, length: int = 32) -> bytes:
     return blake3(material, derive_key_context=f"vtrain 2026 {domain}").digest(length=length)
 
 
-def derive_key(secret: bytes, kind: str, index: int, digest: bytes) -> bytes:
+def derive_key(secret: bytes, task: bytes, kind: str, index: int, digest: bytes) -> bytes:
     """The key of the state or batch of this index, of which ``digest`` is the root or digest."""
-    material: cbor.Value = {"digest": digest, "index": index, "kind": kind, "secret": secret}
-    return _derive("hiding key v1", material)
+    about: dict[str, cbor.Value] = {"digest": digest, "index": index, "kind": kind, "task": task}
+    return _derive("hiding key v1", {**about, "secret": secret})
 
 
 def derive_trace_key(before: bytes, batch: bytes) -> bytes:
@@ -90,9 +90,13 @@ def derive_trace_key(before: bytes, batch: bytes) -> bytes:
     return _derive("hiding key v1", {"batch": batch, "kind": "trace", "state": before})
 
 
-def derive_own_secret(tensors: bytes) -> bytes:
-    """The secret of a state or batch that is its own secret."""
-    return _derive("hiding own v1", tensors)
+def derive_own_key(
+    layout: str, k: int, srs: bytes, kind: str, index: int, digest: bytes, tensors: bytes
+) -> bytes:
+    """The key of a state or batch that is its own secret."""
+    secret = _derive("hiding own v1", tensors)
+    place = _derive("hiding own v1", {"circuit": layout, "k": k, "srs": srs})
+    return derive_key(secret, place, kind, index, digest)
 
 
 def identify(key: bytes) -> bytes:

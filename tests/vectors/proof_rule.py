@@ -13,14 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from blake3 import blake3
+from Crypto.Hash import keccak
 
 from tests.vectors import kzg_rule
 from vtrain.wire import cbor
+from vtrain.wire.proof import Hash
 
 CIRCUITS = Path(__file__).resolve().parents[2] / "circuits"
 R = kzg_rule.R
 POINT = 64
 TILE = 128
+CHALLENGE = "vtrain 2026 proof challenge v2"
 
 
 @dataclass(frozen=True)
@@ -42,11 +45,12 @@ def read_circuit(name: str) -> Files:
     folder = CIRCUITS / name
     facts = json.loads((folder / "circuit.json").read_text())
     material = {
+        "columns": blake3((folder / "columns.json").read_bytes()).digest(),
         "ezkl": facts["ezkl"],
         "onnx": blake3((folder / "circuit.onnx").read_bytes()).digest(),
         "settings": blake3((folder / "settings.json").read_bytes()).digest(),
     }
-    digest = blake3(cbor.encode(material), derive_key_context="vtrain 2026 circuit v1").digest()
+    digest = blake3(cbor.encode(material), derive_key_context="vtrain 2026 circuit v2").digest()
     columns = json.loads((folder / "columns.json").read_text())
     return Files(digest, facts["proof_length"], columns)
 
@@ -54,12 +58,13 @@ def read_circuit(name: str) -> Files:
 @dataclass(frozen=True)
 class Statement:
     """What is known before a proof is seen: ``given`` are commitments, ``image`` is linear's map as
-    (outputs, inputs, factors)."""
+    (outputs, inputs, factors), ``hash`` is what the task draws challenges by."""
 
     claim: bytes
     given: Mapping[str, bytes]
     parameters: Mapping[str, Sequence[int]]
     image: tuple[Sequence[int], Sequence[int], Sequence[int]] | None = None
+    hash: Hash = "blake3"
 
 
 @dataclass
@@ -79,9 +84,9 @@ def _commit(tau: int, k: int, blinding: int, values: tuple[int, ...]) -> bytes:
     return kzg_rule.commit(tau, k, blinding, values)
 
 
-def commit(files: Files, tau: int, values: Sequence[int]) -> bytes:
-    """The commitment to a column."""
-    return _commit(tau, files.columns["k"], files.columns["blinding"], tuple(values))
+def commit(files: Files, tau: int, values: Sequence[int], hiding: Sequence[int] = ()) -> bytes:
+    """The commitment to a column: its values, and behind them what hides them."""
+    return _commit(tau, files.columns["k"], files.columns["blinding"], (*values, *hiding))
 
 
 def verify(files: Files, tau: int, statement: Statement, proof: bytes) -> Computed:
@@ -112,23 +117,30 @@ def verify(files: Files, tau: int, statement: Statement, proof: bytes) -> Comput
 
 
 def draw(files: Files, commitments: Mapping[str, bytes], statement: Statement) -> list[int]:
-    """The challenge."""
-    named: list[Any] = [[name, commitments[name]] for name in files.columns["settled"]]
-    data = cbor.encode({"circuit": files.digest, "claim": statement.claim, "commitments": named})
-    count = files.columns["drawn"]
-    stream = blake3(data, derive_key_context="vtrain 2026 proof challenge v1").digest(48 * count)
-    drawn = [int.from_bytes(stream[48 * i : 48 * (i + 1)], "little") % R for i in range(count)]
-    return drawn if statement.image is None else _expand(drawn, *statement.image)
+    """The elements of kind "challenge"."""
+    settled = b"".join(commitments[name] for name in files.columns["settled"])
+    message = files.digest + statement.claim + settled
+    if statement.hash == "blake3":
+        stream = blake3(message, derive_key_context=CHALLENGE).digest(length=48)
+        drawn = int.from_bytes(stream, "little") % R
+    else:
+        domain = _keccak256(CHALLENGE.encode())
+        high, low = (_keccak256(bytes([i]) + domain + message) for i in (0, 1))
+        drawn = int.from_bytes(high + low, "big") % R
+    return [drawn] if statement.image is None else _expand(drawn, *statement.image)
+
+
+def _keccak256(data: bytes) -> bytes:
+    return keccak.new(data=data, digest_bits=256).digest()
 
 
 def _expand(
-    drawn: Sequence[int], outputs: Sequence[int], inputs: Sequence[int], factors: Sequence[int]
+    drawn: int, outputs: Sequence[int], inputs: Sequence[int], factors: Sequence[int]
 ) -> list[int]:
-    u = [a * b % R for a in drawn[:TILE] for b in drawn[TILE:]]
-    w = [0] * len(u)
-    for out, source, factor in zip(outputs, inputs, factors, strict=True):
-        w[source] = (w[source] + factor * u[out]) % R
-    return w + u
+    w = [0] * TILE**2
+    for p, q, factor in zip(outputs, inputs, factors, strict=True):
+        w[q] = (w[q] + factor * pow(drawn, TILE + 1 + p, R)) % R
+    return [drawn, *w]
 
 
 def _count_challenge(files: Files) -> int:

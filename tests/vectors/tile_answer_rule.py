@@ -135,8 +135,6 @@ class Auditor:
             if not all(is_point(point) for _, point in terms):
                 return "4"
             given[name] = self._combine(terms)
-        if statement.circuit == "combination":
-            return "" if proof["proof"] == b"" and given["zero"] == self._zero else "5"
         return "" if proof["proof"] == stand_in(rules.describe(statement), given) else "5"
 
 

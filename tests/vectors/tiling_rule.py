@@ -405,7 +405,7 @@ class Rules:
     def equal(self, a: Value, b: Value, node: str) -> None:
         zero = total((1, a), (-1, b))
         for block in range(zero.grid.count):
-            self.say("combination", {"zero": zero[block]}, node=node)
+            self.say("zero", {"x": zero[block]}, node=node)
 
     # 4. operators
 
@@ -776,11 +776,10 @@ class Rules:
         return [int(value) for value in tile]
 
 
-def expand_challenge(side: int, drawn: Sequence[int], statement: Statement, r: int) -> list[int]:
-    """The elements of the challenge of ``linear``."""
-    u = [drawn[p // side] * drawn[side + p % side] % r for p in range(side * side)]
+def expand_challenge(side: int, drawn: int, statement: Statement, r: int) -> list[int]:
+    """The parts of kind "challenge" of ``linear``."""
     w = [0] * (side * side)
     assert statement.pairs is not None
     for p, q in zip(*(part.tolist() for part in statement.pairs), strict=True):
-        w[q] = (w[q] + u[p]) % r
-    return w + u
+        w[q] = (w[q] + pow(drawn, side + 1 + p, r)) % r
+    return [drawn, *w]

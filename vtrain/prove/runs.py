@@ -265,7 +265,8 @@ class StepSource:
         nodes = [index for index, node in enumerate(run.graph.nodes) if node.outputs]
         outputs = dict(zip(nodes, self._session.evaluate_all(nodes), strict=True))
         batch = gather_batch(self._samples, run.task.seed, run.task.batch, step)
-        return outputs, self._find_keys(step, before, batch, self.state(step))
+        self._redo(step)
+        return outputs, self._find_keys(step, before, batch, self._session.read_state())
 
 
 def _read_samples(run: SignedRun, data: Path | None) -> Samples:

@@ -365,11 +365,12 @@ class RunDirectory:
 
     def _hides(self, hiding: Hiding) -> bool:
         """Whether the newest records that tell it have the keys that follow from these secrets."""
+        task_id = compute_task_id(self._task.spec)
         roots = [record.state_root for record in self.log.records]
         kzg = () if self.kzg is None else self.kzg.records
         for record in kzg[-1:]:
             digest = self.log.records[record.step - 1].batch_digest
-            key = derive_key(hiding.batches, "batch", record.step, digest)
+            key = derive_key(hiding.batches, task_id, "batch", record.step, digest)
             if identify_key(key) != record.batch_key:
                 return False
         places = [
@@ -378,10 +379,11 @@ class RunDirectory:
             for place in ((record.step - 1, record.before_key), (record.step, record.after_key))
             if place[0] and roots[place[0] - 1]
         ]
-        return all(
-            identify_key(derive_key(hiding.states, "state", step, roots[step - 1])) == found
-            for step, found in places[-1:]
-        )
+        for step, found in places[-1:]:
+            key = derive_key(hiding.states, task_id, "state", step, roots[step - 1])
+            if identify_key(key) != found:
+                return False
+        return True
 
     def _signed_commitments(self) -> bool:
         """Whether the solver signed commitments of this run, of which the log was lost since."""

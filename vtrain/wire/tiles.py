@@ -74,8 +74,7 @@ class TileOpening:
 class TileProof:
     """What shows statement number ``statement`` about ``step``: its tiles, and a proof.
 
-    ``openings`` are of the tiles in the trace's tree that it speaks of, by rising index.  ``proof``
-    is empty where commitments alone show the statement.
+    ``openings`` are of the tiles in the trace's tree that it speaks of, by rising index.
     """
 
     step: Step

@@ -116,6 +116,7 @@ class CircuitBuilder:
         self._combined: dict[int, Tensor] = {}
         self._element: Tensor | None = None
         self._squares: list[Tensor] = []
+        self._products: dict[tuple[int, int], Tensor] = {}
         self._vectors: dict[tuple[str, int], Tensor] = {}
         self._degrees: dict[int, int] = {}
         self._next: tuple[Tensor, int] | None = None
@@ -161,10 +162,16 @@ class CircuitBuilder:
         return self._emit("concat", flat, (sum(part.size for part in flat),))
 
     def mul(self, x: Tensor, y: Tensor) -> Tensor:
-        """Element by element, shapes equal; one cell each."""
+        """Element by element, shapes equal; one cell each.  Of one element done once for the same
+        arguments, as the compiler does."""
         if x.shape != y.shape:
             raise CircuitError(f"shapes differ: {x.shape} and {y.shape}")
-        return self._emit("mul", (x, y), x.shape, x.size)
+        if x.size > 1:
+            return self._emit("mul", (x, y), x.shape, x.size)
+        key = (x.index, y.index)
+        if key not in self._products:
+            self._products[key] = self._emit("mul", (x, y), x.shape, 1)
+        return self._products[key]
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         """Element by element, shapes equal or one of one element; one cell each."""
@@ -364,14 +371,19 @@ class CircuitBuilder:
             vector, exponent = self._next or (self.element, 1)
             while (size := vector.size) < length:
                 rows = -(-min(size, length - size) // self.inner_columns)
-                more = self.take(vector, np.arange(rows * self.inner_columns) % size)
-                last = self.take(vector, np.asarray([size - 1]))
-                both = self.concat([vector, self.scale(more, last)])
+                more = self._pick(vector, np.arange(rows * self.inner_columns) % size)
+                last = self._pick(vector, np.asarray([size - 1]))
+                product = self.scale(more, last) if more.size > 1 else self.mul(more, last)
+                both = self.concat([vector, product])
                 vector = self.take(both, np.arange(min(2 * size, length)))
             self._vectors[key] = vector
             self._degrees[vector.index] = exponent * length
-            self._next = self.take(vector, np.asarray([length - 1])), exponent * length
+            self._next = self._pick(vector, np.asarray([length - 1])), exponent * length
         return self._vectors[key]
+
+    def _pick(self, x: Tensor, indices: npt.NDArray[np.int64]) -> Tensor:
+        """Elements at indices; of one element itself, as the compiler has it."""
+        return x if x.size == indices.size == 1 else self.take(x, indices)
 
     def degree_of(self, *vectors: Tensor) -> int:
         """The degree in the challenge of a product of elements of these vectors."""

@@ -235,8 +235,8 @@ class TileProver:
         RunError when the run has no such step.
         """
         if step not in self._traces:
-            record = read_kzg_record(self._run.paths, self._run.task, self._run.signed.claim, step)
             outputs, keys = self._source.outputs(step)
+            record = read_kzg_record(self._run.paths, self._run.task, self._run.signed.claim, step)
             facts = StepFacts(step, self._run.records[step - 1].loss)
             while len(self._traces) >= _KEPT:
                 del self._traces[next(iter(self._traces))]

@@ -188,15 +188,19 @@ The check `kzg` follows on the structure, before `replay`. Where it is made, it 
 of these that is so:
 
 1. It is *not done* where a replay lacks something that it needs (above), where the KZG records are
-   not established, and where the SRS file is not the one that the task names, or serves nobody
-   ([format.md](format.md), section 4a).
-2. It has *failed* where the initial state has other commitments. No record is compared then, and
-   the replay goes on without.
+   not established, where the SRS file is not the one that the task names, or serves nobody
+   ([format.md](format.md), section 4a), and where the file of secrets is none: the one that the
+   auditor gave, else hiding.key where it is in the run. An auditor without either knows no key but
+   that of the initial state.
+2. It has *failed* where the initial state has other commitments, or another key. No record is
+   compared then, and the replay goes on without.
 3. It has *failed* where a commitment in a record differs. That ends the replay, as any first
    difference does; the check stands in the place of `replay`, after what was said of segments
-   before.
-4. It has *passed* where at least one record was compared.
-5. Otherwise there is no check `kzg`.
+   before. Parts that were not compared before do not count then.
+4. It is *not done* where a part of a record was not compared, since its key is not known or has
+   another id than the record says. Its place is that of the first such part.
+5. It has *passed* where at least one record was compared.
+6. Otherwise there is no check `kzg`.
 
 The initial state is looked at also where no segment is asked for.
 

@@ -6,7 +6,8 @@ game by `docs/dispute.md`.  It needs numpy and blake3 and nothing of vtrain.  It
 over being fast.
 
     python plain_verifier.py audit RUN [--all | --samples N] [--seed HEX] [--claim HEX|FILE]
-        [--solver HEX] [--task-id HEX] [--data FILE] [--srs FILE] [--json]
+        [--solver HEX] [--task-id HEX] [--data FILE] [--srs FILE] [--hiding FILE]
+        [--json]
 
 Exit codes of an audit: 0 verified, 10 fraud, 3 inconclusive, 4 conditional, 2 bad usage.
 
@@ -344,14 +345,15 @@ TASK_DATA = structure(
 LAYOUT = word("step", "tiles")
 _PROOF_FIELDS = structure(
     {"circuit": LAYOUT, "srs": HASH, "k": integer(1, 28), "blinding": integer(0, 1024)}
-    | {"every": STEP_COUNT, "initial": POINTS}
+    | {"every": STEP_COUNT, "initial": POINTS, "initial_key": HASH}
+    | {"hash": word("blake3", "keccak256")}
     | {"circuits": mapping(text(1, 256), structure({"circuit": HASH, "key": HASH}), 256)}
 )
 
 
 def column_length(proof: dict) -> int:
     """How many values a column holds: U of format.md, section 4a."""
-    return 2 ** proof["k"] - proof["blinding"] - 3
+    return 2 ** proof["k"] - proof["blinding"] - 67
 
 
 def check_proof(value: Any, where: str) -> None:
@@ -431,7 +433,25 @@ def check_graph(value: Any, where: str) -> None:
 RECORD = structure(
     {"step": STEP_NUMBER, "batch_digest": HASH, "loss": I64, "state_root": byte_string(0, 32)}
 )
-KZG_RECORD = structure({"step": STEP_NUMBER} | each("before batch after", POINTS))
+KZG_RECORD = structure(
+    {"step": STEP_NUMBER}
+    | each("before batch after", POINTS)
+    | each("before_key batch_key after_key", HASH)
+)
+KEY_OR_NONE = byte_string(0, 32)
+HIDING_KEY = structure({"kind": word("batch", "state"), "index": integer(0, 2**48), "key": HASH})
+_HIDING_FIELDS = structure(
+    {"states": KEY_OR_NONE, "batches": KEY_OR_NONE, "keys": array(HIDING_KEY, 65536)}
+)
+
+
+def check_hiding(value: Any, where: str) -> None:
+    """The structure `hiding`."""
+    _HIDING_FIELDS(value, where)
+    places = [(item["kind"], item["index"]) for item in value["keys"]]
+    require(places == sorted(set(places)), f"{where}.keys", "not in order, each once")
+
+
 CLAIM_FIELDS = each("run_id solver task_id log_root kzg_root", HASH)
 CLAIM_FIELDS |= {"log_size": integer(0, 2**48)}
 CLAIM = structure(CLAIM_FIELDS, optional=["kzg_root"])
@@ -471,7 +491,7 @@ def read_manifest(data: bytes) -> dict:
 # 3. Hashes and trees (format.md, section 4)
 # ----------------------------------------------------------------------------------------------
 
-STATE_TREE, RUN_LOG, KZG_LOG = "state tree v1", "run log v1", "kzg log v1"
+STATE_TREE, RUN_LOG, KZG_LOG = "state tree v1", "run log v1", "kzg log v2"
 GRAPH_TREE, SAMPLES_TREE = "graph v1", "samples v1"
 TRACE_TREE, TERMS_TREE = "trace v1", "terms v1"
 TASK_ID, BATCH, CLAIM_DIGEST, SAMPLING = "task id v1", "batch v1", "claim v1", "sampling v2"
@@ -783,6 +803,36 @@ def multiply_point(factor: int, point: tuple[int, int]) -> Point:
     return total
 
 
+def hiding_key(secret: bytes, task: bytes, kind: str, index: int, digest: bytes) -> bytes:
+    """The key of a state or batch (format.md, "What hides a commitment")."""
+    material = {"digest": digest, "index": index, "kind": kind, "secret": secret, "task": task}
+    return derive("hiding key v1", encode(material))
+
+
+def own_key(proof: dict, kind: str, index: int, digest: bytes, tensors: bytes) -> bytes:
+    """The key of a state or batch that is its own secret."""
+    place = encode({name: proof[name] for name in ("circuit", "k", "srs")})
+    secret = derive("hiding own v1", tensors)
+    return hiding_key(secret, derive("hiding own v1", place), kind, index, digest)
+
+
+def trace_key(before: bytes, batch: bytes) -> bytes:
+    """The key of a step's trace."""
+    return derive("hiding key v1", encode({"batch": batch, "kind": "trace", "state": before}))
+
+
+def key_id(key: bytes) -> bytes:
+    """What a log has of a key."""
+    return derive("hiding key id v1", key)
+
+
+def hiding_elements(key: bytes, column: int) -> list[int]:
+    """The 64 elements behind a column of what the key hides."""
+    stream = derive("hiding v1", encode({"column": column, "key": key}), 48 * 64)
+    words = [stream[at : at + 48] for at in range(0, 48 * 64, 48)]
+    return [int.from_bytes(word, "little") % BN254_R for word in words]
+
+
 class Commitments:
     """Commits to columns by the SRS file that a task's `proof` names (format.md, section 4a)."""
 
@@ -806,9 +856,10 @@ class Commitments:
         require(on_curve((x, y)), "srs", "no point of the curve")
         return x, y
 
-    def commit(self, values: list[int]) -> bytes:
-        """The commitment to a column."""
+    def commit(self, values: list[int], key: bytes = b"", number: int = 0) -> bytes:
+        """The commitment to a column, that of this number of what the key hides, if one does."""
         ones = self.proof["blinding"] + 1
+        values = values + (hiding_elements(key, number) if key else [])
         column = values + [0] * (self.rows - ones - len(values)) + [1] * ones
         if self.in_powers:  # the coefficients of the polynomial that has these values
             root = pow(pow(7, (BN254_R - 1) // self.rows, BN254_R), -1, BN254_R)
@@ -824,8 +875,9 @@ class Commitments:
         require(total is not None, "commitment", "is of nothing")
         return total[0].to_bytes(32, "big") + total[1].to_bytes(32, "big")
 
-    def commit_all(self, tensors: list[np.ndarray]) -> list[bytes]:
-        """Those to the columns of tensors; with the layout `tiles` these are matrices."""
+    def commit_all(self, tensors: list[np.ndarray], key: bytes) -> list[bytes]:
+        """Those to the columns of tensors that a key hides; with the layout `tiles` the tensors
+        are matrices."""
         columns: list[list[int]] = []
         if self.proof["circuit"] == "step":
             length, values = column_length(self.proof), [v for t in tensors for v in t.ravel()]
@@ -839,7 +891,8 @@ class Commitments:
                 for i, j in np.ndindex(down, across):
                     block = padded[i * 128 : (i + 1) * 128, j * 128 : (j + 1) * 128]
                     columns.append(list(block.ravel()))
-        return [self.commit([int(value) for value in column]) for column in columns]
+        numbered = enumerate([int(value) for value in column] for column in columns)
+        return [self.commit(values, key, number) for number, values in numbered]
 
 
 # ----------------------------------------------------------------------------------------------
@@ -1921,7 +1974,7 @@ def check_graph_of_task(legal: LegalGraph, task: dict) -> None:
 # ----------------------------------------------------------------------------------------------
 
 LOG_HEADER, MAX_RECORD = b"vtrain run log\0\1", 256
-KZG_HEADER, MAX_KZG_RECORD = b"vtrain kzg log\0\1", 1_622_272
+KZG_HEADER, MAX_KZG_RECORD = b"vtrain kzg log\0\2", 1_622_272
 MAX_FILE = 4 * 2**30  # what this auditor takes of a file
 MAX_STEP = 2**32  # and how many bytes a step may have: numbers of 8 bytes
 LISTED_FAILURES = 5
@@ -1984,6 +2037,7 @@ class Question:
     task_id: bytes | None = None
     data: str | None = None  # named as it was given
     srs: str | None = None
+    hiding: str | None = None
 
 
 def read_regular(folder: Path, name: str, size: int | None = None) -> bytes:
@@ -2064,9 +2118,12 @@ class Audit:
         self.kzg_leaves: list[bytes] | None = None
         self.kzg_records: list[dict] | None = None
         self.checkpoints: dict[int, dict[str, np.ndarray]] = {}
-        # to hold KZG records against: what commits, and how many were compared
+        # to hold KZG records against: what commits, what is known of keys, how many records were
+        # compared, and the places of what was not
         self.commitments: Commitments | None = None
+        self.hiding: dict = {"states": b"", "batches": b"", "keys": []}
         self.compared = 0
+        self.hidden: list[str] = []
 
     # --- making checks
 
@@ -2109,8 +2166,12 @@ class Audit:
         before = len(self.checks)
         if self.question.segments != 0:
             self.replay()
-        if self.compared and all(check.name != "kzg" for check in self.checks):
-            self.checks.insert(before, Check("kzg", "passed", ""))
+        if all(check.name != "kzg" for check in self.checks):
+            if self.hidden:
+                why = "a key is not known, or not the one in the log"
+                self.checks.insert(before, Check("kzg", "not_done", self.hidden[0], why))
+            elif self.compared:
+                self.checks.insert(before, Check("kzg", "passed", ""))
 
     def check_structure(self) -> None:
         """The checks 1 to 16."""
@@ -2361,10 +2422,12 @@ class Audit:
             for name, count in counts.items():
                 good = len(record[name]) == count and all(map(is_point, record[name]))
                 hold(good, "not one point for each column", "solver", f"{place}: {name}")
+            begins = record["before"], record["before_key"]
             if record["step"] == 1:
-                same = record["before"] == proof["initial"]
+                same = begins == (proof["initial"], proof["initial_key"])
             else:
-                same = proof["every"] > 1 or record["before"] == records[-1]["after"]
+                ended = (records[-1]["after"], records[-1]["after_key"]) if records else None
+                same = proof["every"] > 1 or begins == ended
             hold(same, "does not go on from the state before", "solver", f"{place}: before")
             records.append(record)
         self.kzg_records = records
@@ -2423,16 +2486,45 @@ class Audit:
             return
         try:
             commitments = Commitments(Path(self.question.srs).read_bytes(), self.task["proof"])
-        except (OSError, Refused) as error:
+            self.hiding = self.read_hiding()
+        except (OSError, Refused, Failed) as error:
             self.checks.append(Check("kzg", "not_done", "", str(error)))
             return
-        start = self.checkpoints.get(0)
-        initial = self.task["proof"]["initial"]
-        if start is not None and commitments.commit_all(self.committed(start)) != initial:
-            why = "other commitments to the initial state"
-            self.checks.append(Check("kzg", "failed", "task.proof.initial", why, "task"))
-            return
+        start, proof = self.checkpoints.get(0), self.task["proof"]
+        if start is not None:
+            key = self.state_key(0, start)
+            found = commitments.commit_all(self.committed(start), key), key_id(key)
+            if found != (proof["initial"], proof["initial_key"]):
+                why = "other commitments to the initial state, or another key"
+                self.checks.append(Check("kzg", "failed", "task.proof.initial", why, "task"))
+                return
         self.commitments = commitments
+
+    def read_hiding(self) -> dict:
+        """What is known of keys: the file that was given, or the solver's own."""
+        if self.question.hiding is not None:
+            return read(check_hiding, Path(self.question.hiding).read_bytes(), "hiding")
+        if not os.path.lexists(self.run / "hiding.key"):
+            return self.hiding
+        return read(check_hiding, read_regular(self.run, "hiding.key"), "hiding")
+
+    def find_key(self, kind: str, index: int, digest: bytes) -> bytes:
+        """The key of a state or batch; no bytes where it is not known."""
+        secret = self.hiding["states" if kind == "state" else "batches"]
+        if secret:
+            return hiding_key(secret, task_id_of(self.task), kind, index, digest)
+        told = {(item["kind"], item["index"]): item["key"] for item in self.hiding["keys"]}
+        return told.get((kind, index), b"")
+
+    def state_key(self, step: int, state: dict[str, np.ndarray]) -> bytes:
+        """The key of the state after so many steps."""
+        root = state_root(self.graph, state)
+        if step > 0:
+            return self.find_key("state", step, root)
+        states = states_of(self.graph)
+        names = [name for name in states if name != "step"]
+        data = b"".join(tensor_bytes(state[name], states[name]["dtype"]) for name in names)
+        return own_key(self.task["proof"], "state", 0, root, data)
 
     def committed(self, state: dict[str, np.ndarray]) -> list[np.ndarray]:
         """The tensors of a state that are committed to."""
@@ -2455,16 +2547,21 @@ class Audit:
         if self.commitments is None or step % self.task["proof"]["every"]:
             return None
         every = self.task["proof"]["every"]
-        record, commit_all = self.kzg_records[step // every - 1], self.commitments.commit_all
-        self.compared += 1
+        record, hidden = self.kzg_records[step // every - 1], len(self.hidden)
         place = f"step {step}"
         since = place if agreed >= step - 1 else f"steps {agreed + 1} to {step}"
-        if commit_all(self.committed(before)) != record["before"]:
-            return Failed("other commitments to the state before", "solver", since)
-        if commit_all(self.gathered(result.outputs)) != record["batch"]:
-            return Failed("other commitments to the batch", "solver", place)
-        if commit_all(self.committed(result.state)) != record["after"]:
-            return Failed("other commitments to the state after", "solver", since)
+        of_batch = self.find_key("batch", step, result.record["batch_digest"])
+        for part, key, tensors in (
+            ("before", self.state_key(step - 1, before), self.committed(before)),
+            ("batch", of_batch, self.gathered(result.outputs)),
+            ("after", self.state_key(step, result.state), self.committed(result.state)),
+        ):
+            if not key or key_id(key) != record[f"{part}_key"]:
+                self.hidden.append(f"{place}: {part}")
+            elif self.commitments.commit_all(tensors, key) != record[part]:
+                where = place if part == "batch" else since
+                return Failed(f"other commitments: {part}", "solver", where)
+        self.compared += len(self.hidden) == hidden
         return None
 
     # --- the replay (auditing.md, "The replay")
@@ -4355,6 +4452,7 @@ def run_audit(arguments: Sequence[str]) -> dict[str, Any]:
     parser.add_argument("--task-id", type=from_hex(32, 32))
     parser.add_argument("--data")
     parser.add_argument("--srs")
+    parser.add_argument("--hiding")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(arguments)
     if not given.run.is_dir():
@@ -4362,7 +4460,7 @@ def run_audit(arguments: Sequence[str]) -> dict[str, Any]:
     if given.all and given.samples is not None:
         parser.error("--all and --samples exclude each other")
     segments = None if given.all else 3 if given.samples is None else given.samples
-    for name in (given.data, given.srs):
+    for name in (given.data, given.srs, given.hiding):
         if name is not None and not Path(name).is_file():
             parser.error(f"{name} is no file")
     try:
@@ -4370,7 +4468,7 @@ def run_audit(arguments: Sequence[str]) -> dict[str, Any]:
     except ValueError as error:
         parser.error(str(error))
     question = Question(given.run, segments, given.seed, pin, given.solver, given.task_id)
-    question.data, question.srs = given.data, given.srs
+    question.data, question.srs, question.hiding = given.data, given.srs, given.hiding
     audit = Audit(question)
     audit.audit()
     return audit.report()

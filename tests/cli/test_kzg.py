@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.cli.test_cli import TASK
+from tests.kzg import place_secrets
 from tests.tasks import make_mlp_onnx, make_samples
 from vtrain import cli
 
@@ -35,16 +36,24 @@ def call(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, Any]]:
     return run
 
 
-def test_train_and_verify_with_an_srs(call: Callable[..., tuple[int, Any]], tmp_path: Path) -> None:
-    srs, other, task, run = (tmp_path / name for name in ("a.srs", "b.srs", "task.toml", "run"))
-    made = [call("srs", "generate", "--k", 10, "--out", path)[1] for path in (srs, other)]
+def write_task(call: Callable[..., tuple[int, Any]], tmp_path: Path) -> tuple[Path, Path, str]:
+    """An SRS, a task that names it by its hash, and the hash."""
+    srs, task = tmp_path / "a.srs", tmp_path / "task.toml"
+    made = call("srs", "generate", "--k", 10, "--out", srs)[1]
     (tmp_path / "model.onnx").write_bytes(make_mlp_onnx())
     samples = make_samples((16,), 60, 1)
     np.save(tmp_path / "x.npy", samples.part("x"))
     np.save(tmp_path / "y.npy", samples.part("y"))
     text = TASK.replace("[model]", 'commitments = ["blake3", "kzg"]\n[model]')
-    sha256 = f'sha256 = "{made[0]["sha256"]}"\n'
+    sha256 = f'sha256 = "{made["sha256"]}"\n'
     task.write_text(text + PROOF + sha256)
+    return srs, task, made["sha256"]
+
+
+def test_train_and_verify_with_an_srs(call: Callable[..., tuple[int, Any]], tmp_path: Path) -> None:
+    other, run = tmp_path / "b.srs", tmp_path / "run"
+    srs, task, sha256 = write_task(call, tmp_path)
+    call("srs", "generate", "--k", 10, "--out", other)
     assert call("profile", task)[0] == 0, "profiling looks at no SRS"
 
     code, answer = call("train", task, "--out", run)
@@ -72,5 +81,32 @@ def test_train_and_verify_with_an_srs(call: Callable[..., tuple[int, Any]], tmp_
     code, shown = call("task", "check", task)
     assert code == 0
     assert shown["commitments"] == ["blake3", "kzg"]
-    assert (shown["proof"]["srs"], shown["proof"]["every"]) == (made[0]["sha256"], 3)
+    assert (shown["proof"]["srs"], shown["proof"]["every"]) == (sha256, 3)
     assert shown["task_id"] == report["task_id"]
+
+
+def test_disclosed_steps(call: Callable[..., tuple[int, Any]], tmp_path: Path) -> None:
+    """Their commitments are compared; those of the others stay hidden."""
+    run, (srs, task, _) = tmp_path / "run", write_task(call, tmp_path)
+    assert call("profile", task)[0] == 0
+    assert call("train", task, "--out", run, "--srs", srs)[0] == 0
+    (run / "hiding.key").rename(tmp_path / "hiding.key")
+    told = tmp_path / "told.key"
+    code, answer = call("prove", "disclose", run, "--steps", 3, "--out", told)
+    assert (code, answer["error"]["where"]) == (2, "step 3: before")
+    code, report = call("verify", run, "--all", "--srs", srs)
+    assert (code, report["reason"]["where"]) == (3, "step 3: before")
+    (tmp_path / "hiding.key").rename(run / "hiding.key")
+    code, answer = call("prove", "disclose", run, "--steps", "3-4", "--out", told)
+    assert (code, answer["error"]["where"]) == (2, "step 4")
+    assert not told.exists()
+    code, answer = call("prove", "disclose", run, "--steps", "3,9", "--out", told)
+    assert (code, answer) == (0, {"file": str(told), "steps": 2, "keys": 6})
+    assert told.stat().st_mode & 0o777 == 0o600
+    (run / "hiding.key").rename(tmp_path / "hiding.key")
+    code, report = call("verify", run, "--all", "--srs", srs, "--hiding", told)
+    assert (code, report["reason"]["where"]) == (3, "step 6: before")
+    assert any("KZG commitments of 2 of 4 steps" in line for line in report["strength"]["checked"])
+    place_secrets(run)
+    code, answer = call("prove", "disclose", run, "--steps", 3, "--out", told)
+    assert (code, "follows from other secrets" in answer["error"]["message"]) == (2, True)

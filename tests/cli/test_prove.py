@@ -272,7 +272,9 @@ def test_fewer_steps_than_were_to_be_drawn(
 def test_stages_are_told_where_there_is_no_terminal(
     call: Call, run: Path, srs: Path, bundle: ProofBundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stand_in(prover: StepProver, item: Item, progress: Any, cancelled: Any) -> bytes:
+    def stand_in(
+        prover: StepProver, item: Item, openings: Any, progress: Any, cancelled: Any
+    ) -> bytes:
         for number, stage in enumerate(("witness", "witness", "prove", "verify", "verify")):
             progress(stage, number, 4)
         return encode_bundle(bundle)

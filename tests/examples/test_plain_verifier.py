@@ -285,7 +285,8 @@ def test_kzg():
     case = load("kzg.json")
     encodings = []
     for record in case["records"]:
-        value = {key: unhex(record[key]) for key in ("before", "batch", "after")}
+        names = ("before", "batch", "after", "before_key", "batch_key", "after_key")
+        value = {key: unhex(record[key]) for key in names}
         value["step"] = record["step"]
         encodings.append(v.encode(value))
         assert encodings[-1].hex() == record["encoding"]
@@ -304,8 +305,34 @@ def test_kzg():
     for given in case["commitments"]:
         pinned = {"srs": hashlib.sha256(srs).digest(), "k": given["k"]}
         commitments = v.Commitments(srs, pinned | {"blinding": given["blinding"]})
-        found = commitments.commit([int(value) for value in given["values"]])
+        values = [int(value) for value in given["values"]]
+        found = commitments.commit(values, unhex(given["key"]), given["column"])
         assert found.hex() == given["commitment"]
+
+
+def test_hiding():
+    case = load("kzg.json")
+    for given in case["keys"]["secret"]:
+        secret, task, digest = (unhex(given[name]) for name in ("secret", "task", "digest"))
+        key = v.hiding_key(secret, task, given["kind"], given["index"], digest)
+        assert (key.hex(), v.key_id(key).hex()) == (given["key"], given["id"])
+    for given in case["keys"]["own"]:
+        proof = {"circuit": given["circuit"], "k": given["k"], "srs": unhex(given["srs"])}
+        digest, tensors = unhex(given["digest"]), unhex(given["tensors"])
+        key = v.own_key(proof, given["kind"], given["index"], digest, tensors)
+        assert (key.hex(), v.key_id(key).hex()) == (given["key"], given["id"])
+    given = case["keys"]["trace"]
+    key = v.trace_key(unhex(given["before"]), unhex(given["batch"]))
+    assert (key.hex(), v.key_id(key).hex()) == (given["key"], given["id"])
+    for given in case["keys"]["elements"]:
+        found = v.hiding_elements(unhex(given["key"]), given["column"])
+        assert [str(element) for element in found] == given["elements"]
+    for data in map(unhex, case["hiding"]):
+        assert v.encode(v.read(v.check_hiding, data, "hiding")) == data
+    unsorted = v.read(v.check_hiding, unhex(case["hiding"][-1]), "hiding")
+    unsorted["keys"].reverse()
+    with pytest.raises(v.Refused):
+        v.read(v.check_hiding, v.encode(unsorted), "hiding")
 
 
 @pytest.mark.parametrize("case", named(load("plan.json")["cases"], "population", "count"))

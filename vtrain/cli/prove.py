@@ -19,6 +19,7 @@ from vtrain.cli.common import (
     Progress,
     VtrainCommand,
     count,
+    engine_option,
     existing_file,
     existing_folder,
     json_option,
@@ -691,6 +692,62 @@ def batches_command(
         )
     write_atomic(out, [encode_batches(signed)])
     shown = {"file": str(out), "owner": signed.owner.hex(), "batches": len(signed.commitments)}
+    if as_json:
+        print_json(shown)
+    else:
+        print_pairs(shown)
+    return 0
+
+
+@command.command("disclose", cls=CleanCommand)
+@existing_folder("run")
+@click.option("--steps", required=True, type=StepsType(), help="These steps, such as 3,7,20-24.")
+@click.option(
+    "--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The new file."
+)
+@click.option(
+    "--data",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The canonical sample table, for a run without it.",
+)
+@engine_option
+@threads_option
+@json_option
+def disclose_command(
+    run: Path,
+    steps: tuple[int, ...],
+    out: Path,
+    data: Path | None,
+    engine: str,
+    threads: int,
+    as_json: bool,
+) -> int:
+    """Write the keys of some steps of RUN, with which an auditor who has its tensors compares
+    their commitments: `vtrain verify --srs FILE --hiding OUT`.
+
+    Disclosing a step opens the state before it, the state after it, its batch and its trace.
+    Whoever has the keys and the public files can test guesses of these tensors, and proofs about
+    them, those made before included, hide nothing from it any more.  All other steps stay hidden,
+    but for a state that they share.
+
+    Needs RUN/hiding.key, and the run's checkpoints and samples.
+    """
+    from vtrain.commit.files import write_atomic
+    from vtrain.errors import RunError
+    from vtrain.prove.disclose import disclose_steps
+    from vtrain.prove.runs import StepSource
+    from vtrain.train.signed import read_hiding_of
+    from vtrain.wire import structs
+
+    signed = open_run(run)
+    proof = signed.task.kzg
+    if proof is None:
+        raise RunError("logs no KZG commitments: nothing is hidden", where=str(run))
+    secrets = read_hiding_of(signed.paths, None)
+    source = StepSource(signed, proof, secrets, data=data, engine=engine, threads=threads)
+    hiding = disclose_steps(signed, source, steps)
+    write_atomic(out, [structs.encode(hiding)], secret=True)
+    shown = {"file": str(out), "steps": len(set(steps)), "keys": len(hiding.keys)}
     if as_json:
         print_json(shown)
     else:

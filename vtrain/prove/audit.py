@@ -689,7 +689,8 @@ def _describe(
         unchecked.extend(_list_unlinked(audit, setup))
     _describe_batches(audit, evidence, found, checked, unchecked)
     unchecked.append(
-        "KZG commitments are not blinded: tensors of few possible values can be guessed"
+        "what the run log says of tensors: losses are exact, and whoever knows all but a few bits "
+        "of a batch or a state can test guesses of it with its digest"
     )
     unchecked.append(
         f"INSECURE SRS {setup.proof.srs.hex()}: whoever made it can forge every proof"

@@ -241,12 +241,22 @@ class StepSource:
             AFTER: self._keys.of_state(step, after),
         }
         known = {name: key for name, key in found.items() if key is not None}
-        for name in found.keys() - known.keys():
-            raise NotProducedError(
-                "the key behind its commitments is not known: the solver has it in hiding.key",
-                where=f"step {step}: {name}",
-            )
+        for name in found:
+            if name not in known:
+                raise NotProducedError(
+                    "the key behind its commitments is not known: the solver has it in hiding.key",
+                    where=f"step {step}: {name}",
+                )
         return known
+
+    def keys(self, step: int) -> dict[str, bytes]:
+        """The keys of the state before ``step`` (from 1), of its batch and of the state after it.
+
+        NotProducedError where one is not known; StepDiffersError.
+        """
+        before = self.state(step - 1)
+        batch = gather_batch(self._samples, self._run.task.seed, self._run.task.batch, step)
+        return self._find_keys(step, before, batch, self.state(step))
 
     def outputs(self, step: int) -> tuple[dict[int, Array], dict[str, bytes]]:
         """The outputs of all nodes of ``step`` (from 1), by the nodes' index, and the keys of the

@@ -107,10 +107,6 @@ def draw_elements(count: int) -> list[int]:
     return [secrets.randbelow(SCALAR_FIELD) for _ in range(count)]
 
 
-def draw_masks(count: int) -> Ints:
-    return np.asarray([secrets.randbelow(SPAN) for _ in range(count)])
-
-
 def draw(rng: Rng, low: int, high: int, count: int) -> list[int]:
     """Integers from ``low`` to ``high``."""
     return [int(value) for value in rng.integers(low, high, count, endpoint=True)]

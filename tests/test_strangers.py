@@ -80,10 +80,8 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
         ".read_bytes()": "and reads its request",
         "json.loads": "as before",
     },
-    "prove/chain/evm.py": {
-        ".read_text()": "a contract of the package",
-        "json.loads": "the answer of the compiler that the user named",
-    },
+    "prove/chain/evm.py": {"json.loads": "the answer of the compiler that the user named"},
+    "prove/chain/statement.py": {".read_text()": "a contract of the package"},
     "wire/json_text.py": {"json.loads": "the one way to read JSON"},
     "dispute/arbiter.py": {"logging.getLogger": "an arbiter's log for its operator"},
     "dispute/service/app.py": {

@@ -1,7 +1,7 @@
 """What proofs tell of columns: all of it where nothing hides it, and nothing where something does.
 
-Each attack runs against columns with and without hiding elements, which are made here as
-vtrain/prove/ is to make them: uniform field elements behind the values.
+Each attack runs against columns, or proofs of the real circuits, with and without hiding elements
+(zeros in their place) and masks (none).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 import pytest
@@ -39,7 +38,7 @@ from tests.attacks.transcript import Domain, Layout, Opening, Reading, keccak256
 from tests.prove.circuits import LIMITS
 from tests.prove.conftest import srs
 from tests.prove.step_law import evaluate
-from tests.prove.toy import GIVEN, SPAN, TABLE, Toy
+from tests.prove.toy import GIVEN, PARAMETERS, SPAN, TABLE, Toy
 from tests.prove.toy import K as TOY_K
 from tests.tasks import CLASSES
 from vtrain.commit.kzg_layout import state_names
@@ -49,7 +48,7 @@ from vtrain.prove.backend.kzg import CommitKey
 from vtrain.prove.backend.settings import BLINDING, pin
 from vtrain.prove.backend.srs import generate_srs
 from vtrain.prove.chain.evm import write_verifier
-from vtrain.prove.circuit.builder import CircuitBuilder
+from vtrain.prove.circuit.builder import MASKS, CircuitBuilder
 from vtrain.prove.circuit.circuit import Circuit
 from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.values import Ints
@@ -57,16 +56,14 @@ from vtrain.prove.prover import prove
 from vtrain.prove.runs import read_run
 from vtrain.prove.steps.builder import BATCH, BEFORE, RATE
 from vtrain.prove.tiles.circuits import build_tile_circuit
+from vtrain.prove.verifier import commit_columns, draw_challenge
 from vtrain.train.data import gather_batch
 from vtrain.train.task import CompiledTask
 from vtrain.wire.graph import Ref
+from vtrain.wire.proof import HIDING
 
 __all__ = ["srs"]
 
-HIDING: Final = 64
-"""Uniform elements behind the values of a column."""
-MASKS: Final = 192
-"""Uniform limbs among those of a look-up argument."""
 DOMAIN = Domain(8)
 Rng = np.random.Generator
 LABELS = tuple(range(10))
@@ -108,10 +105,6 @@ def draw_points(rng: Rng, count: int) -> list[int]:
 def draw_elements(count: int) -> list[int]:
     """As for a proof: nobody can draw them again."""
     return [secrets.randbelow(SCALAR_FIELD) for _ in range(count)]
-
-
-def draw_masks(count: int) -> Ints:
-    return np.asarray([secrets.randbelow(SPAN) for _ in range(count)])
 
 
 def draw(rng: Rng, low: int, high: int, count: int) -> list[int]:
@@ -403,9 +396,7 @@ class Proven:
 
     def see(self, name: str, unknown: Sequence[int], proof: int = 0) -> Seen:
         """All but the unknown rows is known, masks too, but for hiding elements."""
-        values = self.columns[proof][name]
-        if name in (*GIVEN, "private"):
-            values = values[: len(values) - self.hiding]
+        values = self.columns[proof][name][: self.toy.circuit.length(name)]
         known = {row: value for row, value in enumerate(values) if row not in unknown}
         _, opening = self.readings[proof].column(self.toy.circuit.columns.index(name))
         return Seen(self.domain, (opening,), known)
@@ -415,23 +406,17 @@ class Proven:
         assert (found == truth) == (not self.hiding)
 
 
-def make_hiding_circuit(hiding: int) -> Circuit:
-    """That of ``toy`` with hiding elements behind its given vectors and behind ``private``, and
-    with masks among its limbs: first of all come those that are none."""
-    b = CircuitBuilder(2, SPAN)
-    vectors = (b.slice(b.vector(name, 4 + hiding), 0, 4) for name in GIVEN)
+def make_masked_circuit(masks: int) -> Circuit:
+    """That of ``toy``, with so many masks."""
+    b = CircuitBuilder(2, SPAN, masks=masks)
+    vectors = (b.vector(name, 4) for name in GIVEN)
     left, right, product_ = (b.reshape(vector, (2, 2)) for vector in vectors)
     b.matmul("product", left, right, product_.lin())
     shifted = b.limb("range", right.shape, lambda values: values[right] + 127)
     b.zero("range", shifted - 127 - right.lin())
-    if hiding:
-        count = 2 * MASKS
-        b.limb("masks", (count,), lambda values: draw_masks(count))
     b.member("table", [left], [TABLE])
     total = b.parameter("total", (1,))
     b.zero_sum("total", [(product_, None, 1), (total, None, -1)])
-    if hiding:
-        b.hint("hidden", (hiding,), lambda values: np.asarray(draw_elements(hiding), object))
     return b.build()
 
 
@@ -440,12 +425,14 @@ class Product:
     """A proof of c = a b, 8 x 8, of values of 15 bits."""
 
     circuit: Circuit
+    hiding: int
     reading: Reading
     given: dict[str, list[int]]
 
 
-@pytest.fixture(scope="session")
-def multiplied(tmp_path_factory: pytest.TempPathFactory) -> Product:
+@pytest.fixture(scope="session", params=[0, HIDING])
+def multiplied(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Product:
+    hiding: int = request.param
     folder = tmp_path_factory.mktemp("product")
     circuit, path = build_tile_circuit("matmul-nn", 8), folder / "srs"
     generate_srs(path, 10)
@@ -459,7 +446,7 @@ def multiplied(tmp_path_factory: pytest.TempPathFactory) -> Product:
         pinned,
         keys,
         given=given,
-        hiding={},
+        hiding={name: draw_elements(hiding) for name in given if hiding},
         count=lambda: None,
         parameters={},
         srs=path,
@@ -469,7 +456,7 @@ def multiplied(tmp_path_factory: pytest.TempPathFactory) -> Product:
     )
     source = write_verifier(settings=keys.settings, vk=keys.vk, srs=path, limits=LIMITS)
     values = {name: tile.tolist() for name, tile in given.items()}
-    return Product(circuit, Layout.read(source).open(proof.data), values)
+    return Product(circuit, hiding, Layout.read(source).open(proof.data), values)
 
 
 def test_columns_of_a_product_tell_of_each_other(multiplied: Product) -> None:
@@ -494,7 +481,7 @@ def test_columns_of_a_product_tell_of_each_other(multiplied: Product) -> None:
         totals.append(seen.rest(opening))
     bounds = [(-(1 << 14), 1 << 14)] * len(unknown)
     truth = [b[place] for place in unknown]
-    assert solve(weights, totals, bounds) == truth
+    assert (solve(weights, totals, bounds) == truth) == (not multiplied.hiding)
     assert solve(weights[:1], totals[:1], bounds) != truth
 
 
@@ -502,19 +489,26 @@ def test_columns_of_a_product_tell_of_each_other(multiplied: Product) -> None:
 def proven(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Proven:
     hiding: int = request.param
     folder = tmp_path_factory.mktemp("proven")
-    circuit, path = make_hiding_circuit(hiding), folder / "srs"
+    circuit, path = make_masked_circuit(MASKS if hiding else 0), folder / "srs"
     generate_srs(path, TOY_K)
     pinned = pin(circuit, TOY_K)
     keys = load_keys(pinned, path, folder / "cache", LIMITS)
     made = Toy(circuit, pinned, path, keys, CommitKey(path, TOY_K, BLINDING), b"")
-    given = {
-        name: np.concatenate([values, np.asarray(draw_elements(hiding), object)])
-        for name, values in GIVEN.items()
-    }
+    elements = {name: draw_elements(hiding) for name in GIVEN if hiding}
     source = write_verifier(settings=keys.settings, vk=keys.vk, srs=path, limits=LIMITS)
 
+    def draw(before: Mapping[str, Ints]) -> Sequence[int]:
+        columns = commit_columns(circuit, made.commit_key, circuit.lay_out(before))
+        return draw_challenge(circuit, pinned, columns, claim=b"")
+
     def prove_once() -> tuple[Reading, dict[str, list[int]]]:
-        vectors = made.assign(given)
+        vectors = circuit.assign(
+            GIVEN,
+            PARAMETERS,
+            draw,
+            hiding=elements,
+            random=secrets.token_bytes if hiding else bytes,
+        )
         proof = made.prove_anything(vectors)
         held = verify_proof(
             Proof(proof, ()), settings=keys.settings, vk=keys.vk, srs=path, limits=LIMITS
@@ -563,23 +557,27 @@ def test_openings_of_two_proofs_go_together(proven: Proven) -> None:
 
 def test_a_proof_tells_limbs_and_hints(proven: Proven) -> None:
     private = proven.columns[0]["private"]
-    stop = len(private) - proven.hiding
+    stop = proven.toy.circuit.length("private")
     unknown = [*range(4), *range(stop - 9, stop)]
     found = find_values(proven.see("private", unknown), dict.fromkeys(unknown, (0, 1 << 16)))
     proven.expect(found, pick(private, unknown))
 
 
-def find_places(proven: Proven) -> list[list[int]]:
-    """The limbs of each inner column, row by row: limbs are the first cells, side by side."""
-    inner = proven.toy.circuit.inner_columns
-    limbs = proven.columns[0]["private"][: proven.toy.circuit.length("limbs")]
-    return [limbs[column::inner] for column in range(inner)]
+def find_places(proven: Proven) -> tuple[list[list[int]], range]:
+    """The limbs of each inner column, row by row, and the rows of those that are no masks: limbs
+    are the first cells, side by side, masks before and after the others."""
+    circuit, inner = proven.toy.circuit, proven.toy.circuit.inner_columns
+    limbs = pick(proven.columns[0]["private"], circuit._looked_up.tolist())
+    first = MASKS if proven.hiding else 0
+    return [limbs[column::inner] for column in range(inner)], range(first, first + 2)
 
 
 def test_a_proof_tells_which_limbs_there_are(proven: Proven) -> None:
     table = Table(proven.domain, SPAN)
-    for index, [one, other, *masks] in enumerate(find_places(proven)):
-        m, truth = proven.readings[0].lookup(index).m, sorted([one, other])
+    sides, rows = find_places(proven)
+    for index, side in enumerate(sides):
+        m, truth = proven.readings[0].lookup(index).m, sorted(pick(side, rows))
+        masks = [limb for row, limb in enumerate(side) if row not in rows]
         proven.expect(find_limbs(table, m, (), 2), truth)
         assert find_limbs(table, m, masks, 2) == truth
 
@@ -588,10 +586,10 @@ def test_a_proof_tells_where_limbs_stand(proven: Proven) -> None:
     reading = proven.readings[0]
     looked_up = [reading.lookup(index) for index in range(2)]
     phis = [(it.phi, it.phi_next) for it in looked_up]
-    sides = find_places(proven)
-    choices = [dict.fromkeys(range(2), range(1, SPAN + 1)) for _ in sides]
+    sides, rows = find_places(proven)
+    choices = [dict.fromkeys(rows, range(1, SPAN + 1)) for _ in sides]
     known = [
-        choice | {row: [limbs[row]] for row in range(2, len(limbs))}
+        choice | {row: [limbs[row]] for row in range(len(limbs)) if row not in rows}
         for choice, limbs in zip(choices, sides, strict=True)
     ]
 
@@ -604,7 +602,7 @@ def test_a_proof_tells_where_limbs_stand(proven: Proven) -> None:
         )
         return None if found is None else [side[:2] for side in found]
 
-    truth = [side[:2] for side in sides]
+    truth = [pick(side, rows) for side in sides]
     proven.expect(place(choices), truth)
     assert place(known) == truth
 

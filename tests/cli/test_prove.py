@@ -529,6 +529,7 @@ def test_setup_of_tiles(
     code, out, _ = call(*setup, "--circuit", "square")
     digest = pin(build_tile_circuit("square"), 15).digest.hex()
     assert (code, f'circuit = "{digest}"' in out, f'key = "{key.hex()}"' in out) == (0, True, True)
+    assert "# on chain: no contract: proof.hash is blake3, and contracts draw" in out
     export = tmp_path / "out"
     for _ in range(2):
         code, out, _ = call(*setup, "--circuit", "square", "--export", export)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyrevm import EVM
 
 from vtrain.prove.backend.ezkl import Proof
-from vtrain.prove.chain.evm import EvmVerifier, encode_bound_calldata, encode_calldata
+from vtrain.prove.chain.evm import EvmVerifier, encode_calldata
 
 SENDER = "0x" + "11" * 20
 BLOCK_GAS = 30_000_000
@@ -58,21 +57,22 @@ class Gas:
     """Gas of transactions: base fee, call data and all."""
 
     deploy: int
-    deploy_bound: int
+    deploy_statement: int
     verify: int
-    verify_bound: int
+    verify_statement: int
     calldata: int
     """Bytes of the call of the verifier, no gas."""
 
 
-def measure_gas(made: EvmVerifier, proof: Proof, commitments: Sequence[bytes]) -> Gas:
-    """Deploy both contracts and verify a proof that holds, with each."""
+def measure_gas(made: EvmVerifier, proof: Proof, call: bytes) -> Gas:
+    """Deploy both contracts and verify a proof that holds, with each; ``call`` is the data of the
+    call of ``StatementVerifier``."""
     chain = Chain()
     verifier, deploy = chain.deploy(made.verifier.creation)
-    bound, deploy_bound = chain.deploy(made.deploy_bound(verifier))
+    statement, deploy_statement = chain.deploy(made.deploy_statement(verifier))
     data = encode_calldata(proof)
     plain = chain.call(verifier, data)
-    whole = chain.call(bound, encode_bound_calldata(proof, commitments))
+    whole = chain.call(statement, call)
     if not (plain.holds and whole.holds):
         raise RuntimeError("the proof does not hold on chain")
-    return Gas(deploy, deploy_bound, plain.gas, whole.gas, len(data))
+    return Gas(deploy, deploy_statement, plain.gas, whole.gas, len(data))

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,13 +68,18 @@ from vtrain.prove.backend.ezkl import Proof
 from vtrain.prove.backend.srs import generate_srs
 from vtrain.prove.batches import sign_batches
 from vtrain.prove.chain.evm import (
-    VERIFIER,
-    compile_contracts,
-    encode_bound_calldata,
     encode_calldata,
+    encode_parameters_calldata,
+    encode_statement_calldata,
     export_evm,
-    list_commitments,
     write_verifier,
+)
+from vtrain.prove.chain.size import estimate_code
+from vtrain.prove.chain.statement import (
+    bind_circuit,
+    commit_parameters,
+    flatten_parameters,
+    join_given,
 )
 from vtrain.prove.circuit.values import Ints
 from vtrain.prove.runs import (
@@ -820,10 +825,10 @@ def test_the_page_proves_verifies_and_calls_a_contract(
     report = names["report"]
     assert isinstance(report, Report)
     assert (report.verdict, report.segments) == ("verified", ((5, 5),))
-    commitments = Proof(bundle.proof, ()).commitments(len(names["ready"].circuit.columns))
-    assert names["commitments"] == commitments
     data = bytes.fromhex((tmp_path / "calldata.hex").read_text())
-    assert data == encode_bound_calldata(Proof(bundle.proof, ()), commitments)
+    given = bundle.proof[: 64 * len(names["circuit"].given)]
+    asked = {"claim": bundle.statement.claim, "given": given, "parameters": names["public"]}
+    assert data == encode_statement_calldata(bundle.proof, **asked)
 
 
 # --- the data's owner
@@ -880,13 +885,20 @@ def test_batches_that_the_owner_signed(
 # --- with ezkl itself
 
 
+def by_keccak256(task: CompiledTask) -> CompiledTask:
+    """The task, with challenges that contracts can draw."""
+    assert task.spec.proof is not None
+    pinned = replace(task.spec.proof, hash="keccak256")
+    return replace(task, spec=replace(task.spec, proof=pinned))
+
+
 @pytest.fixture(scope="module")
 def proven(
     task: CompiledTask, srs: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Path]:
     """A run with a real proof of step 5, and the keys; tests only read it."""
     folder = tmp_path_factory.mktemp("proven")
-    run = train_run(task, folder / "run")
+    run = train_run(by_keccak256(task), folder / "run")
     arguments = ["prove", run, "--steps", 5, "--srs", srs, "--cache", folder / "keys"]
     assert cli.run([*map(str, arguments), "--threads", "1"]) == 0
     return run, folder / "keys"
@@ -956,7 +968,7 @@ def test_a_real_proof_shows_nothing_else(
 
     # A good proof of the step done right, for a log that commits to the step done falsely.
     false = tmp_path / "false"
-    train_falsely(task, false, key=KEY, cheat=alter_gradient, step=5)
+    train_falsely(by_keccak256(task), false, key=KEY, cheat=alter_gradient, step=5)
     claim = read_run(false).signed.claim
     said = {"run_id": claim.run_id, "claim": compute_claim_digest(claim)}
     put_bundle(false, alter(good, **said))
@@ -993,14 +1005,18 @@ def test_the_proof_of_a_whole_step_holds_on_chain(
     run, folder = proven
     signed = read_run(run)
     claim, setup = signed.signed.claim, make_setup(signed.task, srs, folder)
-    ready = prepare_circuit(signed.graph, setup, "step", proving=False)
+    ready, key = prepare_circuit(signed.graph, setup, "step", proving=False), setup.open_key()
     files = {"settings": ready.keys.settings, "vk": ready.keys.vk, "srs": srs}
-    solc, chain = install_solc(), Chain()
-    exported = export_evm(**files, out=tmp_path / "out", limits=LIMITS, solc=solc)
+    solc, chain, circuit = install_solc(), Chain(), ready.circuit
+    binding = bind_circuit(circuit, ready.pinned, key)
+    exported = export_evm(**files, out=tmp_path / "out", limits=LIMITS, binding=binding, solc=solc)
+    assert estimate_code(circuit, setup.proof.k).size == pytest.approx(
+        exported.verifier.size, rel=0.05
+    )
     verifier, _ = chain.deploy(exported.verifier.creation)
-    bound, _ = chain.deploy(exported.deploy_bound(verifier))
+    statement, _ = chain.deploy(exported.deploy_statement(verifier))
     path = run / "proofs" / "step-000000000005.cbor"
-    proof = Proof(decode_bundle(path.read_bytes()).proof, ())
+    proof = decode_bundle(path.read_bytes()).proof
 
     def read_expected(step: int) -> dict[str, bytes]:
         return expect(read_kzg_record(signed.paths, signed.task, claim, step))
@@ -1008,55 +1024,44 @@ def test_the_proof_of_a_whole_step_holds_on_chain(
     own = read_expected(5)
     rates = compute_parameters(signed.graph, signed.records[4])
 
-    def ask(
+    def holds(
+        data: bytes = proof,
         expected: Mapping[str, bytes] = own,
         parameters: Mapping[str, Ints] = rates,
         digest: bytes = compute_claim_digest(claim),
-    ) -> tuple[bytes, ...]:
-        return list_commitments(
-            ready.circuit,
-            ready.pinned,
-            proof,
-            expected=expected,
-            parameters=parameters,
-            commit_key=setup.open_key(),
-            claim=digest,
-        )
+    ) -> bool:
+        given = join_given(circuit, expected)
+        public = commit_parameters(circuit, parameters, key)
+        asked = {"claim": digest, "given": given, "parameters": public}
+        return chain.call(statement, encode_statement_calldata(data, **asked)).holds
 
-    def holds(data: bytes, commitments: Sequence[bytes]) -> bool:
-        asked = encode_bound_calldata(replace(proof, data=data), commitments)
-        return chain.call(bound, asked).holds
-
-    right = ask()
-    assert holds(proof.data, right)
-    assert chain.call(verifier, encode_calldata(proof)).holds
-    assert not holds(proof.data, ask(digest=bytes(32))), "another solver's claim"
+    assert holds()
+    assert chain.call(verifier, encode_calldata(Proof(proof, ()))).holds
+    wanted = encode_parameters_calldata(flatten_parameters(circuit, rates))
+    computed = chain.call(statement, wanted).output or b""
+    assert computed[64:] == commit_parameters(circuit, rates, key)
+    assert not holds(digest=bytes(32)), "another solver's claim"
     others = read_expected(3)
     assert own.keys() == others.keys()
     for name in own:
-        assert not holds(proof.data, ask({**own, name: others[name]})), name
+        assert not holds(expected={**own, name: others[name]}), name
     for name, value in rates.items():
-        assert not holds(proof.data, ask(parameters={**rates, name: value + 1})), name
-    for index, name in enumerate(ready.circuit.columns):
-        swapped = list(right)
-        swapped[index] = right[index - 1]
-        assert not holds(proof.data, swapped), name
-        # The point changed in the proof, too: what is proven is of another.
-        head, tail = proof.data[: 64 * index], proof.data[64 * index + 64 :]
-        assert not holds(head + right[index - 1] + tail, swapped), name
-    length = len(proof.data)
-    for at in (*range(0, length, 149), length - 65, length - 1):
-        data = bytearray(proof.data)
+        assert not holds(parameters={**rates, name: value + 1}), name
+    points = Proof(proof, ()).commitments(len(circuit.columns))
+    for index, name in enumerate(circuit.columns):
+        head, tail = proof[: 64 * index], proof[64 * index + 64 :]
+        assert not holds(head + points[index - 1] + tail), name
+        if name in own:  # asked for what the proof says: it is of another
+            asked = {**own, name: points[index - 1]}
+            assert not holds(head + points[index - 1] + tail, asked), name
+    for at in (*range(0, len(proof), 149), len(proof) - 65, len(proof) - 1):
+        data = bytearray(proof)
         data[at] ^= 1
-        said = Proof(bytes(data), ()).commitments(len(right))
-        assert not holds(bytes(data), right), at
+        assert not holds(bytes(data)), at
+        said = dict(zip(circuit.given, Proof(bytes(data), ()).commitments(3), strict=True))
         assert not holds(bytes(data), said), at
 
-    plain = write_verifier(**files, limits=LIMITS)
-    compiled = compile_contracts({VERIFIER: plain}, solc, LIMITS)[VERIFIER]
-    unguarded, _ = chain.deploy(compiled.creation)
-    forged = forge_call(plain, exported.length)
-    assert chain.call(unguarded, forged).holds
+    forged = forge_call(write_verifier(**files, limits=LIMITS), exported.length)
     assert chain.call(verifier, forged).output is None
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from tests.audit.runs import KEY, failed
 from tests.kzg import make_key
+from tests.prove.compiler import install_solc
 from tests.prove.test_tile_runs import (
     FIRST,
     K,
@@ -25,6 +26,8 @@ from tests.prove.test_tile_runs import (
 )
 from vtrain.attest.claims import compute_claim_digest
 from vtrain.prove.backend.ezkl import Proof
+from vtrain.prove.chain.evm import encode_statement_calldata, export_evm
+from vtrain.prove.chain.statement import bind_circuit, commit_parameters
 from vtrain.prove.proof_files import Item, proof_path
 from vtrain.prove.runs import read_run
 from vtrain.prove.tiles.circuits import LinearMap
@@ -69,7 +72,7 @@ def answered(tmp_path_factory: pytest.TempPathFactory) -> Answered:
     folder = tmp_path_factory.mktemp("answered")
     run, srs = folder / "run", folder / "srs"
     make_key(srs, K)
-    train(make_task(srs), run, key=KEY, engine="numpy")
+    train(make_task(srs, hash="keccak256"), run, key=KEY, engine="numpy")
     prover = open_prover(run, srs)
     prover.claim_traces(FIRST, 1, KEY)
     said, facts = read_traces(run).trace_claim, StepFacts(1, 0)
@@ -151,3 +154,51 @@ def test_a_proof_is_bound_to_claim_map_and_parameters(answered: Answered) -> Non
         if "hi" in statement.parameters:
             wider = {**statement.parameters, "hi": np.asarray(statement.parameters["hi"]) + 1}
             assert not check(circuits, name, replace(statement, parameters=wider), data), "a range"
+
+
+def test_proofs_of_tiles_hold_on_chain(answered: Answered, tmp_path: Path) -> None:
+    """Of a product, which has nothing public, and of a range, whose parameters are many."""
+    pytest.importorskip("pyrevm", reason="pyrevm has no wheel for this Python")
+    from tests.prove.chain import Chain, measure_gas
+
+    signed = read_run(answered.public)
+    setup = make_setup(signed.task, answered.srs)
+    key, claim = setup.open_key(), compute_claim_digest(signed.signed.claim)
+    circuits = TileCircuits(setup, key, claim, proving=False)
+    for name, most in (("matmul-nt", 520_000), ("range-1", 800_000)):
+        item = answered.statements[name][0]
+        parameters = Tiling(signed.graph).statement(item.index, StepFacts(1, 0)).parameters
+        ready, proof = circuits.ready(name), answered.read(item).proof
+        made = export_evm(
+            settings=ready.keys.settings,
+            vk=ready.keys.vk,
+            srs=answered.srs,
+            out=tmp_path / name,
+            limits=setup.limits,
+            binding=bind_circuit(ready.circuit, ready.pinned, key),
+            solc=install_solc(),
+        )
+        own = {
+            "claim": claim,
+            "given": proof[: 64 * len(ready.circuit.given)],
+            "parameters": commit_parameters(ready.circuit, parameters, key),
+        }
+        asked = encode_statement_calldata(proof, **own)
+        assert measure_gas(made, Proof(proof, ()), asked).verify_statement < most
+        chain = Chain()
+        verifier, _ = chain.deploy(made.verifier.creation)
+        statement, _ = chain.deploy(made.deploy_statement(verifier))
+        point = key.find_point(1)
+        for part, other in (
+            ("claim", bytes(32)),
+            ("given", point + own["given"][64:]),
+            ("parameters", point),
+            ("parameters", own["parameters"] + point),
+        ):
+            changed = encode_statement_calldata(proof, **(own | {part: other}))
+            assert chain.call(statement, changed).output is None, part
+        for at in range(0, len(proof), 131):
+            data = bytearray(proof)
+            data[at] ^= 1
+            asked = encode_statement_calldata(bytes(data), **own)
+            assert chain.call(statement, asked).output is None, at

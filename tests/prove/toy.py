@@ -84,15 +84,33 @@ class Toy:
         given: Mapping[str, Ints] = GIVEN,
         parameters: Mapping[str, Ints] = PARAMETERS,
         cheat: Callable[[list[int]], list[int]] = list,
+        **drawn: Any,
     ) -> dict[str, Ints]:
         """A witness, with ``cheat`` of the challenge as it should be."""
 
         def draw(before: Any) -> list[int]:
             columns = self.circuit.lay_out(before)
             commitments = commit_columns(self.circuit, self.commit_key, columns)
-            return cheat(list(draw_challenge(self.circuit, self.pinned, commitments, claim=b"")))
+            return cheat(list(draw_challenge(self.circuit, self.pinned, commitments, **drawn)))
 
+        drawn = {"claim": b""} | drawn
         return self.circuit.assign(given, parameters, draw)
+
+    def prove(self, **drawn: Any) -> bytes:
+        """The proof of ``GIVEN`` and ``PARAMETERS``."""
+        return prove(
+            self.circuit,
+            self.pinned,
+            self.keys,
+            given=GIVEN,
+            hiding={},
+            count=lambda: None,
+            parameters=PARAMETERS,
+            srs=self.srs,
+            commit_key=self.commit_key,
+            limits=LIMITS,
+            **({"claim": b""} | drawn),
+        ).data
 
     def prove_anything(self, vectors: dict[str, Ints]) -> bytes:
         """What ezkl itself makes of a witness, sound or not."""
@@ -124,20 +142,8 @@ def make_toy(folder: Path) -> Toy:
     pinned = pin(circuit, K)
     keys = load_keys(pinned, srs, folder / "cache", LIMITS)
     commit_key = CommitKey(srs, K, BLINDING)
-    proof = prove(
-        circuit,
-        pinned,
-        keys,
-        given=GIVEN,
-        hiding={},
-        count=lambda: None,
-        parameters=PARAMETERS,
-        srs=srs,
-        commit_key=commit_key,
-        limits=LIMITS,
-        claim=b"",
-    )
-    return Toy(circuit, pinned, srs, keys, commit_key, proof.data)
+    made = Toy(circuit, pinned, srs, keys, commit_key, b"")
+    return replace(made, proof=made.prove())
 
 
 if __name__ == "__main__":

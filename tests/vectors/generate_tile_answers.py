@@ -11,7 +11,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -38,6 +38,7 @@ from vtrain.prove.tiles.protocol import (
     compute_trace_claim_digest,
     draw_statements,
     draw_steps,
+    find_leaves,
     list_logged,
     verify_tile_answer,
 )
@@ -50,7 +51,14 @@ from vtrain.wire import cbor, structs
 from vtrain.wire.claim import Claim, encode_signed_claim
 from vtrain.wire.graph import encode_graph
 from vtrain.wire.proof import KzgRecord, encode_kzg_record
-from vtrain.wire.tiles import SignedTraceClaim, StepTrace, TileAnswer, TileProof, TraceClaim
+from vtrain.wire.tiles import (
+    SignedTraceClaim,
+    StepTrace,
+    TileAnswer,
+    TileOpening,
+    TileProof,
+    TraceClaim,
+)
 
 PATH = Path(__file__).with_name("tile_answers.json")
 Json = dict[str, Any]
@@ -276,6 +284,7 @@ def list_cases(solver: Solver, honest: Case) -> Iterator[tuple[str, str, int | N
     ):
         changed = change(proofs, at, replace(proof, openings=change(proof.openings, 0, broken)))
         yield about, "13.3", at, replace(honest, answer=changed)
+    yield from _list_trees(solver, honest)
     yield from _list_garbage(solver, honest)
     for circuit, place in places.items():
         for about, data in (("another proof", bytes(32)), ("no proof", b"")):
@@ -300,6 +309,50 @@ def list_cases(solver: Solver, honest: Case) -> Iterator[tuple[str, str, int | N
             yield "another state after", "13.5", place, replace(honest, logged=logged)
 
 
+def _list_trees(solver: Solver, honest: Case) -> Iterator[tuple[str, str, int | None, Case]]:
+    """Paths that are right by hashes alone, to a root that is not that of a tree of ``count``."""
+    tiling, facts = solver.tiling, solver.contents.facts
+    leaves = tiling.leaf_count
+    part = 1 << leaves.bit_length() - 1
+    points = [solver.commitments.open(number).commitment for number in range(leaves)]
+
+    def claim(root: bytes) -> tuple[TraceClaim, set[int]]:
+        """A trace claim, and the leaves that the statements then drawn are about."""
+        said = replace(solver.said, traces=(StepTrace(facts.step, root, leaves),))
+        drawn = draw_statements(honest.second, said, tiling, len(DRAWN))
+        statements = [tiling.statement(number, facts) for _, number in drawn]
+        return said, {leaf for item in statements for leaf in find_leaves(tiling, item)}
+
+    def make(said: TraceClaim, alter: Callable[[TileOpening], TileOpening]) -> tuple[int, Case]:
+        proofs = [
+            replace(proof, openings=tuple(map(alter, proof.openings)))
+            for proof in solver.answer(said, honest.second)
+        ]
+        fault = next(place for place, proof in enumerate(proofs) if proof.openings)
+        return fault, replace(honest, traces=sign(said), answer=tuple(proofs))
+
+    for number in count(1):  # the last leaf is changed until no leaf beyond it is drawn
+        last = solver.key.commit(np.full(1, number, np.int8))
+        tree = make_tree([*points[: part - 1], last])
+        said, opened = claim(tree.root(part))
+        if max(opened) < part - 1:
+            break
+    fault, case = make(said, lambda x: replace(x, path=tuple(tree.inclusion_path(x.index, part))))
+    yield "a root of fewer leaves than count, with paths to it", "13.3", fault, case
+    other = bytes(32)
+    root = make_tree(points).root(leaves)
+    above = blake3(b"\1" + other + root, derive_key_context=TILES).digest()
+    fault, case = make(claim(above)[0], lambda x: replace(x, path=(*x.path, other)))
+    yield "a root above that of the tree, with paths to it", "13.3", fault, case
+
+
+def make_tree(leaves: Sequence[bytes]) -> MerkleTree:
+    tree = MerkleTree(TILES)
+    for leaf in leaves:
+        tree.append(leaf)
+    return tree
+
+
 def _list_garbage(solver: Solver, honest: Case) -> Iterator[tuple[str, str, int | None, Case]]:
     """A tree over what is no point, signed."""
     tiling = solver.tiling
@@ -308,9 +361,7 @@ def _list_garbage(solver: Solver, honest: Case) -> Iterator[tuple[str, str, int 
         ("a coordinate that is not reduced", b"\xff" * 64),
         ("no point of the curve", b"\1" * 64),
     ):
-        tree = MerkleTree(TILES)
-        for _ in range(tiling.leaf_count):
-            tree.append(garbage)
+        tree = make_tree([garbage] * tiling.leaf_count)
         root = tree.root(tree.size)
         said = replace(
             solver.said, traces=(StepTrace(solver.contents.facts.step, root, tree.size),)

@@ -369,8 +369,9 @@ THIN = Plan(
         rescale("first", "z", "i16", 3),
         rescale("u", "w", "i32", 14, 3),
         reshape("labels", "y", 64),
+        Draft("max u", "row_max", ("u",)),
         *make_softmax("z", "labels"),
-        *make_softmax("u", "labels"),
+        *make_softmax("u", "labels")[1:],
         Draft("loss", "sum", ("rows z",)),
         rescale("acc", "w", "i64", 1),
         shifted("biased", "add_bias", ("acc", "c"), 1),
@@ -382,7 +383,54 @@ THIN = Plan(
     batch=32,
     y=("u8", (2,), 0),
 )
-"""Matrices of one column, packed where they are not read by rows, and cut anew where they are."""
+"""Matrices of one column, packed where they are not read by rows, and cut anew where they are; rows
+of two logits, of which the later ones begin first."""
+
+ORDERS = Plan(
+    (
+        rescale("up", "w", "i64", -1),
+        Draft("loss", "sum", ("up",)),
+        rescale("wi", "w", "i16", 10),
+        Draft("seen", "tensor_digest", ("wi",)),
+        reshape("wr", "wi", 32, 1),
+        matmul("mm", "wi", "wr", "tn"),
+        rescale("down", "w", "i64", 1),
+        reshape("acc", "down", 16, 2),
+        reshape("bias", "\uff5a", 2),
+        shifted("biased", "add_bias", ("acc", "bias"), 1),
+        normalize("xi", "x"),
+        reshape("xr", "xi", 32, 1),
+        Draft("r", "relu", ("wi",)),
+        Draft("rg", "relu_grad", ("xr", "r")),
+        Draft("m", "momentum", ("v", "down"), {"decay": 6554, "shift": 7}),
+        rescale("va", "v", "i32", 0),
+        schedule("rate", 22),
+        shifted("w+", "sgd_update", ("w", "va", "rate"), 14),
+        shifted("squares", "square_sum", ("wi",), 12),
+        reshape("image", "wi", 2, 16, 1, 1),
+        reshape("gx", "xi", 2, 16, 1, 1),
+        windows("back", "max_pool_grad", ("gx", "image"), (1, 2), (1, 1), (0, 0, 0, 1)),
+        reshape("again", "image", 2, 16, 1, 1),
+        windows("max", "max_pool", ("again",), (1, 2), (1, 1), (0, 0, 0, 1)),
+        rescale("unread", "w", "i16", 12),
+        rescale("tail", "w", "i16", 12),
+        reshape("unread too", "tail", 4, 8),
+        rescale("both", "\uff5a", "i32", 0),
+    ),
+    {
+        "w": weights(32, 1),
+        "sum": ("i64", (), 16),
+        "\U00010000": weights(2, 1),
+        "v": velocity(32, 1),
+        "\uff5a": weights(2, 1),
+    },
+    "loss",
+    {"w": "w+", "v": "m", "sum": "squares", "\U00010000": "both", "\uff5a": "both"},
+    batch=2,
+    x=("u8", (16,), 8),
+)
+"""What is cut anew, and when; whose grid is taken; maxima in packed grids, and an image without
+pairs; nodes that nothing reads, or first a digest; states out of the order of names."""
 
 PLAIN = Plan((Draft("loss", "sum", ("w",)),), {"w": weights(3, 2)}, "loss", {})
 
@@ -401,30 +449,71 @@ def make_maxima(count: int) -> Plan:
     return PLAIN.with_(normalize("xi", "x"), *maxima, *sums, batch=1, x=("u8", (16, 16, 1), 8))
 
 
+def list_looks() -> Iterator[Draft]:
+    """2^11 elements summed, as many cut anew, and 2^16 maxima but one of 2^6 pixels, 2^6 times."""
+    yield Draft("loss", "sum", ("t",))
+    for n in range(2):
+        yield rescale(f"s{n}", "t", "i32", 1)
+        yield Draft(f"#s{n}", "tensor_digest", (f"s{n}",))
+    yield normalize("xi", "x")
+    for n in range(64):
+        yield windows(f"m{n}", "max_pool", ("xi",), (8, 8))
+
+
+LOOKS = Plan(
+    tuple(list_looks()), {"t": weights(2048, 1)}, "loss", {}, batch=255, x=("u8", (8, 8, 257), 8)
+)
+
+
 def list_refused() -> Iterator[tuple[str, Plan, str | None]]:
     """(what is so, graph, the word of section 6; None where it is taken)."""
     yield "nothing is wrong", PLAIN, None
+    yield from _list_sizes()
+    yield from _list_operators()
+    yield from _list_sums()
+    yield from _list_softmaxes()
+    yield from _list_rates()
+
+
+def _list_sizes() -> Iterator[tuple[str, Plan, str | None]]:
     for blocks, word in ((8192, None), (8193, "state")):
         big = weights(128 * (blocks - 1), 1)
         yield f"{blocks} blocks of the state", PLAIN.with_(states={**PLAIN.states, "v": big}), word
     for blocks, word in ((8192, None), (8193, "batch")):
         big = ("u8", (128 * (blocks - 1),), 8)
         yield f"{blocks} blocks of the batch", PLAIN.with_(batch=2, x=big), word
-    yield (
-        "2^20 partial products, and more",
-        PLAIN.with_(
-            normalize("xi", "x"),
-            rescale("vi", "v", "i16", 10),
-            matmul("large", "xi", "vi"),
-            states={**PLAIN.states, "v": weights(2048, 128 * 256)},
-            batch=128 * 256,
-            x=("u8", (2048,), 8),
-        ),
-        "leaves",
-    )
+    for blocks, word in ((15, None), (16, "leaves")):
+        tiles = f"2^20 + {blocks - 15}" if word else "2^20"
+        yield (
+            f"a trace of {tiles} tiles: blocks of a product, of its factors, and {blocks} more",
+            PLAIN.with_(
+                rescale("more", "t", "i16", 10),
+                normalize("xi", "x"),
+                normalize("xj", "x"),
+                matmul("s", "xi", "xj", "tn"),
+                states={**PLAIN.states, "t": weights(128 * blocks, 1)},
+                batch=128 * 16,
+                x=("u8", (128 * 255,), 8),
+            ),
+            word,
+        )
     turned = [Draft(f"t{n}", "transpose", ("v",), {"perm": (1, 0)}) for n in range(3)]
     large = {**PLAIN.states, "v": weights(128 * 8191, 128)}
     yield "transposes of 3 * 2^27 elements", PLAIN.with_(*turned, states=large), "places"
+    large = {**PLAIN.states, "t": weights(129 * 128, 1), "v": weights(128 * 5461, 128)}
+    anew = (rescale("s", "t", "i32", 1), Draft("seen", "tensor_digest", ("s",)))
+    yield (
+        "transposes of 2^28 - 2^14 elements, and 129 * 2^7 cut anew",
+        PLAIN.with_(*anew, *turned, states=large),
+        "places",
+    )
+    pools = [windows(f"m{n}", "max_pool", ("xi",), (8, 8)) for n in range(3)]
+    yield (
+        "the same maxima three times, 2^27 elements less 2 % each",
+        PLAIN.with_(normalize("xi", "x"), *pools, batch=8000, x=("u8", (8, 8, 257), 8)),
+        "places",
+    )
+    yield "2^28 elements looked at, of which some were cut anew once for two nodes", LOOKS, None
     yield (
         "sums over windows of 33 * 64, more than 2^25 elements for a tile",
         PLAIN.with_(
@@ -443,11 +532,21 @@ def list_refused() -> Iterator[tuple[str, Plan, str | None]]:
                     states={**PLAIN.states, "n": ("i64", (), 0)}, after={"n": "c"}),
         "value",
     )  # fmt: skip
+
+
+def _list_operators() -> Iterator[tuple[str, Plan, str | None]]:
     raw = PLAIN.with_(x=("i16", (3,), 8))
     yield "a product of raw samples", raw.with_(matmul("s", "x", "x", "tn")), "reach"
     yield "squares of raw samples", raw.with_(shifted("s", "square_sum", ("x",), 0)), "reach"
     image = PLAIN.with_(x=("i16", (2, 2, 1), 8))
     yield "maxima of raw samples", image.with_(windows("s", "max_pool", ("x",), (2, 2))), "reach"
+    for grad, source, word in (("x", "xi", None), ("xi", "x", "reach")):
+        back = windows("s", "max_pool_grad", (grad, source), (1, 1))
+        yield (
+            f"the gradient of a maximum from {grad} over {source}, x being raw samples",
+            image.with_(normalize("xi", "x"), back),
+            word,
+        )
     for dtype, word in (("i16", None), ("i32", "reach")):
         tokens = PLAIN.with_(Draft("s", "one_hot", ("x",), {"depth": 3}), x=(dtype, (3,), 0))
         yield f"tokens of {dtype}", tokens, word
@@ -461,6 +560,19 @@ def list_refused() -> Iterator[tuple[str, Plan, str | None]]:
             ),
             word,
         )
+    yield "a factor of 2^28 to i64", PLAIN.with_(rescale("s", "w", "i64", -28)), None
+    yield (
+        "a quarter of the sum of 46162^2 squares of 32639",
+        PLAIN.with_(
+            normalize("xi", "x"),
+            matmul("xx", "xi", "xi", "tn"),
+            rescale("xxi", "xx", "i16", 21, 65535),
+            shifted("s", "square_sum", ("xxi",), 2),
+            batch=1,
+            x=("u8", (46162,), 8),
+        ),
+        "reach",
+    )
     square = PLAIN.with_(rescale("v", "w", "i16", 3), states={"w": weights(3, 3)})
     yield "a product of two transposes", square.with_(matmul("s", "v", "v", "tt")), "transposes"
     for shift, word in ((59, None), (60, "shift")):
@@ -478,8 +590,25 @@ def list_refused() -> Iterator[tuple[str, Plan, str | None]]:
                         x=("u8", (13, 8, 1), 8)),
             word,
         )  # fmt: skip
-    for count, word in ((4, None), (5, "sum")):
-        yield f"a sum of {64 * count} tensors", make_maxima(count), word
+
+
+def _list_sums() -> Iterator[tuple[str, Plan, str | None]]:
+    yield "a sum of 256 tensors", make_maxima(4), None
+    yield (
+        "a sum of 257 tensors, of which one has the weight 0",
+        make_maxima(4).with_(
+            rescale("q", "m0", "i16", 0),
+            shifted("none", "sub", ("q", "q"), 0, 0),
+            shifted("all", "add", ("s3", "none"), 0, 0),
+        ),
+        "sum",
+    )
+    held = make_maxima(4)
+    held = held.with_(states={**held.states, "n": ("i64", (1, 2, 2, 1), 15)}, after={"n": "s3"})
+    yield "a state that is a sum of 256 tensors", held, "sum"
+
+
+def _list_softmaxes() -> Iterator[tuple[str, Plan, str | None]]:
     for classes, word in ((128, None), (129, "classes")):
         yield f"{classes} classes", make_classes(classes, 2), word
     few = make_classes(4, 2)
@@ -489,7 +618,25 @@ def list_refused() -> Iterator[tuple[str, Plan, str | None]]:
         yield f"a softmax without {name}", few.with_(loss, body=body), "softmax"
     more = Draft("exp 2", "exp2_diff", ("z", "max z"))
     yield "a softmax with two exponentials", few.with_(more), "softmax"
+    at = next(n for n, draft in enumerate(few.body) if draft.name == "rows z")
+    for about, drafts in (
+        ("two labels", (Draft("y2", "rescale", ("y",), rescale("", "", "i32", 0).attrs),
+                        Draft("rows z", "cross_entropy", ("z", "max z", "sum z", "y2")))),
+        ("two sums", (rescale("sum 2", "sum z", "i64", 0),
+                      Draft("rows z", "cross_entropy", ("z", "max z", "sum 2", "y")))),
+    ):  # fmt: skip
+        body = (*few.body[:at], *drafts, *few.body[at + 1 :])
+        yield f"a softmax with {about}", few.with_(body=body), "softmax"
+    quotients = (
+        rescale("p2", "exp z", "i16", 2),
+        Draft("g z", "sub_one_hot", ("p2", "y")),
+    )
+    body = (*(d for d in few.body[:at] if d.name not in ("p z", "g z")), *quotients)
+    yield "a gradient of no quotients", few.with_(body=(*body, *few.body[at:])), "softmax"
     yield "a sum of rows of no exponentials", PLAIN.with_(Draft("s", "row_sum", ("w",))), "softmax"
+
+
+def _list_rates() -> Iterator[tuple[str, Plan, str | None]]:
     for source, word in (("step", None), ("more", "rate"), ("n", "rate")):
         yield (
             f"a rate that follows {source}",
@@ -586,7 +733,9 @@ def list_plans() -> tuple[tuple[str, Plan, int, tuple[int, ...]], ...]:
         ("convolution, pools and their gradients", IMAGES, 8, (1,)),
         ("tokens", TOKENS, 4, (1,)),
         ("matrices of one column", THIN, 4, (1,)),
-        ("20 classes, more rows than a tile", make_classes(20), 128, (1,)),
+        ("orders", ORDERS, 4, (1,)),
+        ("16 classes", make_classes(16, 2), 128, (1,)),
+        ("17 classes, more rows than a tile", make_classes(17), 128, (1,)),
         ("squared errors, plain SGD", ERRORS, 128, (1, 2)),
         ("images of few channels", PACKED, 128, (1,)),
     )

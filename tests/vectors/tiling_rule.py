@@ -166,9 +166,15 @@ class Windows:
 
     def first(self) -> tuple[Ints, Ints]:
         """The least offset of each channel of a window that is no padding, and its pixel."""
-        window, offset, pixel = self.all_pixels()
-        _, at = np.unique(window, return_index=True)
-        return offset[at], pixel[at]
+        window = np.arange(prod(self.shape))
+        least, found = np.full(window.size, -1), np.zeros(window.size, dtype=np.int64)
+        for offset in range(self.area):
+            if (least >= 0).all():
+                break
+            pixel, inside = self.pixel(window, offset)
+            new = inside & (least < 0)
+            least[new], found[new] = offset, pixel[new]
+        return least, found
 
     def patch(self, window: Ints, offset: Ints) -> Ints:
         """Flat place in the matrix of patches."""
@@ -254,6 +260,8 @@ class Rules:
                 q = prod(node.attrs["kernel"])  # type: ignore[arg-type]
             elif node.op in ("im2col", "one_hot", "transpose"):
                 q = 1
+            elif node.op == "square_sum" and node.attrs["shift"] > 0:  # type: ignore[operator]
+                self.within(number, LIMB**4 // 2 - 1)  # before there are statements by the million
             self.places += self.size(number) * q
             need(self.places <= 1 << 28, "places")
             need(min(self.size(number), self.side**2) * q <= 1 << 25, "places")
@@ -673,7 +681,6 @@ class Rules:
         shift = int(node.attrs["shift"])  # type: ignore[arg-type]
         if shift <= 0:
             return total((2**-shift, whole))
-        self.within(self.number, LIMB**4 // 2 - 1)
         y = self.make(self.name, one)
         self.rescaling(whole, y, "i64", 1, 0, shift)
         return y

@@ -41,10 +41,13 @@ from vtrain.wire.report import EXIT_CODES
 
 steps_option = click.option("--steps", type=StepsType(), help="These steps, such as 3,7,20-24.")
 
+_CIRCUIT = click.Choice([name for names in CIRCUIT_NAMES.values() for name in names])
+
 if TYPE_CHECKING:
+    from vtrain.prove.circuit.circuit import Circuit
     from vtrain.prove.jobs import Handler, Job, JobQueue, JobView
     from vtrain.prove.proof_files import Item, Kind
-    from vtrain.prove.runs import ProofSetup, SignedRun, StepProver
+    from vtrain.prove.runs import ProofSetup, ReadyCircuit, SignedRun, StepProver
     from vtrain.prove.tiles.prover import TileProver
 
 
@@ -519,7 +522,7 @@ def _describe(job: JobView) -> dict[str, Any]:
 @click.option(
     "--circuit",
     "circuits",
-    type=click.Choice([name for names in CIRCUIT_NAMES.values() for name in names]),
+    type=_CIRCUIT,
     metavar="NAME",
     multiple=True,
     help="Of this circuit; may be given again.  [default: those that the task pins, else step, or "
@@ -550,36 +553,28 @@ def setup_command(
     3: the extra zk is not installed.
     """
     from vtrain.prove.backend.cost import estimate
+    from vtrain.prove.chain.size import tell_contract
     from vtrain.prove.export import export_circuits
-    from vtrain.prove.runs import make_ready, prepare_circuit
-    from vtrain.prove.tiles.circuits import build_tile_circuit
     from vtrain.prove.tiles.tiling import Tiling
 
     signed = open_run(run)
     setup = make_setup(signed.task, **given)
-    kind = setup.proof.circuit
-    wrong = sorted({*circuits} - {*CIRCUIT_NAMES[kind]})
-    if wrong:
-        raise click.UsageError(f'the task has circuit = "{kind}", of which {wrong[0]} is none')
+    _require_circuits(setup, circuits)
     names = list(dict.fromkeys(circuits)) or list(setup.proof.circuits)
     if not names:
-        names = ["step"] if kind == "step" else sorted(Tiling(signed.graph).circuits)
+        whole = setup.proof.circuit == "step"
+        names = ["step"] if whole else sorted(Tiling(signed.graph).circuits)
     found, made = {}, []
     with show_progress(lines=True) as progress:
         for name in names:
-            options: dict[str, Any] = {
-                "proving": True,
-                "progress": partial(_tell_of, progress, name),
-            }
-            ready = (
-                prepare_circuit(signed.graph, setup, name, **options)
-                if kind == "step"
-                else make_ready(name, build_tile_circuit(name), setup, **options)
+            ready = _make_ready(
+                signed, setup, name, proving=True, progress=partial(_tell_of, progress, name)
             )
             found[name] = {
                 "circuit": ready.pinned.digest.hex(),
                 "key": ready.keys.vk_digest.hex(),
                 "size": str(estimate(ready.circuit, setup.proof.k)),
+                "on_chain": tell_contract(ready.circuit, setup.proof.k, setup.proof.hash),
                 "folder": str(ready.keys.folder),
             }
             made.append(ready)
@@ -592,12 +587,43 @@ def setup_command(
         return 0
     for name, pins in found.items():
         echo(f"[proof.circuits.{name}]  # {pins['size']}")
+        echo(f"# on chain: {pins['on_chain']}")
         echo(f"# keys in {pins['folder']}")
         echo(f'circuit = "{pins["circuit"]}"')
         echo(f'key = "{pins["key"]}"')
     if export is not None:
         echo(f"# exported to {export}")
     return 0
+
+
+def _require_circuits(setup: ProofSetup, names: Iterable[str]) -> None:
+    """UsageError for a circuit of another layout than the task's."""
+    kind = setup.proof.circuit
+    wrong = sorted({*names} - {*CIRCUIT_NAMES[kind]})
+    if wrong:
+        raise click.UsageError(f'the task has circuit = "{kind}", of which {wrong[0]} is none')
+
+
+def _build_circuit(signed: SignedRun, setup: ProofSetup, name: str) -> Circuit:
+    from vtrain.prove.steps.circuits import build_step_circuit
+    from vtrain.prove.tiles.circuits import build_tile_circuit
+
+    if setup.proof.circuit == "step":
+        return build_step_circuit(signed.graph, setup.proof.k, name)
+    return build_tile_circuit(name)
+
+
+def _make_ready(
+    signed: SignedRun, setup: ProofSetup, name: str, *, proving: bool, progress: Progress
+) -> ReadyCircuit:
+    """A circuit with its keys, made where they are not there."""
+    from vtrain.prove.runs import make_ready, prepare_circuit
+    from vtrain.prove.tiles.circuits import build_tile_circuit
+
+    if setup.proof.circuit == "step":
+        return prepare_circuit(signed.graph, setup, name, proving=proving, progress=progress)
+    circuit = build_tile_circuit(name)
+    return make_ready(name, circuit, setup, proving=proving, progress=progress)
 
 
 def _tell_of(progress: Progress, thing: str, stage: str, done: int, total: int) -> None:
@@ -730,9 +756,15 @@ def disclose_command(
 
 
 @command.command("export-evm", cls=VtrainCommand)
-@click.option("--settings", required=True, type=click.Path(exists=True, path_type=Path))
-@click.option("--vk", required=True, type=click.Path(exists=True, path_type=Path))
-@click.option("--srs", required=True, type=click.Path(exists=True, path_type=Path))
+@existing_folder("run")
+@click.option(
+    "--circuit",
+    "name",
+    required=True,
+    type=_CIRCUIT,
+    metavar="NAME",
+    help="The circuit, of those that RUN's task is for.",
+)
 @click.option(
     "--out",
     required=True,
@@ -744,38 +776,75 @@ def disclose_command(
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="The compiler.  [default: solc or solcjs on the PATH]",
 )
+@click.option(
+    "--max-code",
+    type=click.IntRange(min=1),
+    help="Bytes of code that the chain deploys at most.  [default: Ethereum's 24576]",
+)
 @click.option("--allow-insecure-srs", is_flag=True, help="Exit with 0 for an insecure SRS too.")
+@srs_option
+@keys_options
+@threads_option
 @json_option
 def export_command(
-    settings: Path,
-    vk: Path,
-    srs: Path,
+    run: Path,
+    name: str,
     out: Path,
     solc: Path | None,
+    max_code: int | None,
     allow_insecure_srs: bool,
     as_json: bool,
+    **given: Any,
 ) -> int:
-    """Write the Solidity verifier of a circuit, and a contract that binds it to commitments.
+    """Write the Solidity contracts that verify proofs of a circuit of RUN's task.
 
-    Settings and key are those in the folder of keys that `vtrain prove setup` made.  Exit code 3
-    for code that is too large to deploy, 4 for an insecure SRS.
+    The task must have hash = "keccak256" under [proof], by which the contract draws challenges.
+    Before keys are made, a circuit is refused of which no contract does so (exit code 2), and one
+    whose code is too large to deploy (exit code 3).  Exit code 4 for an insecure SRS.
     """
-    from vtrain.prove.backend.ezkl import Limits
-    from vtrain.prove.chain.evm import MAX_CODE, export_evm
+    from vtrain.errors import StorageError
+    from vtrain.prove.chain.evm import export_evm, find_compiler
+    from vtrain.prove.chain.size import MAX_CODE, estimate_code
+    from vtrain.prove.chain.statement import bind_circuit, require_drawable
 
+    compiler = find_compiler(solc)
+    if out.exists():
+        raise StorageError("the folder exists: name a new one", where=str(out))
+    signed = open_run(run)
+    setup = make_setup(signed.task, **given)
+    _require_circuits(setup, [name])
+    require_drawable(setup.proof.hash)
+    circuit = _build_circuit(signed, setup, name)
+    require_drawable(setup.proof.hash, circuit)
+    most = max_code or MAX_CODE
+    about = estimate_code(circuit, setup.proof.k)
+    if not about.may_fit(most):
+        echo(
+            f"{name} would have about {about.size} bytes of code, the most is {most}: {_SMALLER}",
+            err=True,
+        )
+        if as_json:
+            print_json({"code": about.size, "most_code": most, "fits": False})
+        return EXIT_CODES["inconclusive"]
+    with show_progress(lines=True) as progress:
+        ready = _make_ready(signed, setup, name, proving=False, progress=progress)
+    key = setup.open_key()
+    binding = bind_circuit(ready.circuit, ready.pinned, key, threads=setup.limits.threads)
     made = export_evm(
-        settings=settings,
-        vk=vk,
-        srs=srs,
+        settings=ready.keys.settings,
+        vk=ready.keys.vk,
+        srs=setup.srs,
         out=out,
-        limits=Limits(memory=16 << 30, seconds=600),
-        solc=solc,
+        limits=setup.limits,
+        binding=binding,
+        solc=compiler,
     )
+    fits = made.verifier.size <= most
     shown = {
         "folder": str(made.folder),
         "code": made.verifier.size,
-        "most_code": MAX_CODE,
-        "fits": made.verifier.fits,
+        "most_code": most,
+        "fits": fits,
         "proof_bytes": made.length,
         "commitments": made.tensors,
         "insecure": made.insecure,
@@ -784,17 +853,20 @@ def export_command(
         print_json(shown)
     else:
         print_pairs(shown)
-    if not made.verifier.fits:
+    if not fits:
         echo(
-            f"{made.verifier.name} has {made.verifier.size} bytes of code, the most is {MAX_CODE} "
-            "(EIP-170); the same circuit at a larger k has fewer blocks, and less code",
+            f"{made.verifier.name} has {made.verifier.size} bytes of code, the most is {most}: "
+            f"{_SMALLER}",
             err=True,
         )
     if made.insecure and not allow_insecure_srs:
         echo(
             "the SRS is of no ceremony: whoever made it can forge (--allow-insecure-srs)", err=True
         )
-    if not made.verifier.fits:
+    if not fits:
         return EXIT_CODES["inconclusive"]
     trusted = not made.insecure or allow_insecure_srs
     return EXIT_CODES["verified" if trusted else "conditional"]
+
+
+_SMALLER = "the same circuit at a larger k has fewer blocks, and less code"

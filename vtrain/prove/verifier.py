@@ -84,12 +84,12 @@ def derive_challenge(
     if hash == "blake3":
         stream = blake3(message, derive_key_context=PROOF_CHALLENGE).digest(length=_DRAWN)
         return int.from_bytes(stream, "little") % SCALAR_FIELD
-    domain = _keccak256(PROOF_CHALLENGE.encode())
-    halves = (_keccak256(bytes([half]) + domain + message) for half in (0, 1))
+    domain = keccak256(PROOF_CHALLENGE.encode())
+    halves = (keccak256(bytes([half]) + domain + message) for half in (0, 1))
     return int.from_bytes(b"".join(halves), "big") % SCALAR_FIELD
 
 
-def _keccak256(data: bytes) -> bytes:
+def keccak256(data: bytes) -> bytes:
     """Keccak with the padding of Ethereum, which is not that of SHA-3."""
     require_extra("Crypto")
     from Crypto.Hash import keccak

@@ -43,7 +43,7 @@ from vtrain._core import KzgKey
 from vtrain.commit.digest import DTYPE_NAMES
 from vtrain.errors import EncodingError, SrsError
 from vtrain.limits import limits_here
-from vtrain.prove.backend.srs import MIN_K, SRS_POINT, Srs, open_srs
+from vtrain.prove.backend.srs import MIN_K, SRS_POINT, Srs, open_srs, subtract_points
 from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.threads import check_threads
 
@@ -146,6 +146,11 @@ class CommitKey:
         """
         check_threads(threads)
         return self._key.commit_scalars(scalars, threads)
+
+    def find_point(self, row: int) -> bytes:
+        """The point that a value in ``row`` (from 0) multiplies, 64 bytes as a commitment has."""
+        alone = self.commit_scalars(bytes(32 * row) + (1).to_bytes(32, "little"))
+        return subtract_points(alone, self.zero)
 
     def combine(self, terms: Sequence[tuple[int, bytes]]) -> bytes:
         """The commitment to sum c_i x_i of commitments to x_i with integers c_i, of any size::

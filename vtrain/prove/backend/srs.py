@@ -358,6 +358,16 @@ def _first_group(point: bytes) -> Any:
     return (curve.FQ(x), curve.FQ(y), curve.FQ(1)) if x or y else curve.Z1
 
 
+def subtract_points(left: bytes, right: bytes) -> bytes:
+    """The difference of two points of the first group, 64 bytes each: x and y, big-endian."""
+    curve = load_curve()
+    found = curve.add(_first_group(left), curve.neg(_first_group(right)))
+    if curve.is_inf(found):
+        return bytes(SRS_POINT)
+    x, y = curve.normalize(found)
+    return int(x).to_bytes(32) + int(y).to_bytes(32)
+
+
 def _read_coordinates(reader: SrsReader, raw: bytes, place: str) -> list[int]:
     values = [int.from_bytes(raw[at : at + 32], "little") for at in range(0, len(raw), 32)]
     if max(values) >= _P:

@@ -2,9 +2,9 @@
 
 ezkl writes the verifier, with the verifying key and the SRS's tau in it as constants.  As it comes
 it can be made to accept what is no proof (:data:`GUARD`), so that it is exported only with one
-condition more.  It compares commitments with nothing; the contract ``CommitmentBound`` does, with
-those that its caller names.  **Neither draws a challenge**: the caller's commitments are those of
-:func:`list_commitments`, or a prover has chosen the challenge, and with it what the proof shows.
+condition more.  It compares commitments with nothing, so that alone it says nothing of what was
+proven.  ``StatementVerifier`` does, and draws the challenge itself
+(``vtrain.prove.chain.statement``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any, Final
@@ -33,29 +32,16 @@ from vtrain.errors import (
 from vtrain.limits import LIMITS
 from vtrain.prove.backend.ezkl import EZKL_VERSION, Call, Limits, Proof, run_ezkl
 from vtrain.prove.backend.keys import find_srs
-from vtrain.prove.backend.kzg import CommitKey
-from vtrain.prove.backend.settings import PinnedCircuit
 from vtrain.prove.backend.srs import Srs, identify_srs
-from vtrain.prove.circuit.circuit import Circuit
+from vtrain.prove.chain.size import MAX_CODE
+from vtrain.prove.chain.statement import STATEMENT, Binding, write_statement_verifier
 from vtrain.prove.circuit.field import SCALAR_FIELD
-from vtrain.prove.circuit.values import Ints
-from vtrain.prove.verifier import (
-    Expansion,
-    commit_known,
-    read_commitments,
-    require_given,
-)
 from vtrain.wire.json_text import decode_json
-from vtrain.wire.proof import Hash
 
 SOLC_VERSION: Final = "0.8.20"
 """The compiler that ezkl compiles its verifiers for; code follows the version."""
 
 VERIFIER: Final = "Halo2Verifier"
-BOUND: Final = "CommitmentBound"
-
-MAX_CODE: Final = 24576
-"""Bytes of a contract's code that Ethereum deploys at most (EIP-170)."""
 
 GUARD: Final = "success := and(success, eq(proof.offset, 0x64))"
 """What the verifier requires beyond what ezkl wrote: that the call has its plain layout.
@@ -72,7 +58,8 @@ _ASSIGNED: Final = re.compile(r"\br\s*(,\s*\w+\s*)*:=")
 _AFTER: Final = "let success := true\n"
 _LICENSE: Final = "// SPDX-License-Identifier: MIT\n"
 _VERIFY_PROOF: Final = bytes.fromhex("1e8e1e13")  # verifyProof(bytes,uint256[])
-_VERIFY: Final = bytes.fromhex("10edc445")  # verify(bytes,uint256[],bytes)
+_VERIFY: Final = bytes.fromhex("48b2f2a9")  # verify(bytes,bytes32,bytes,bytes)
+_COMMIT: Final = bytes.fromhex("4aa3fea6")  # commitParameters(uint256[])
 _COMPILER_SETTINGS: Final = {
     "optimizer": {"enabled": True, "runs": 1},
     "evmVersion": "shanghai",
@@ -85,13 +72,18 @@ _COMPILER_SETTINGS: Final = {
 
 @dataclass(frozen=True)
 class Contract:
-    """A compiled contract: its ABI, the code that deploys it, the bytes of the code deployed."""
+    """A compiled contract: its ABI, the code that deploys it, the code deployed."""
 
     name: str
     source: str
     abi: list[dict[str, Any]]
     creation: bytes
-    size: int
+    deployed: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes of the code deployed."""
+        return len(self.deployed)
 
     @property
     def fits(self) -> bool:
@@ -101,27 +93,30 @@ class Contract:
 
 @dataclass(frozen=True)
 class EvmVerifier:
-    """A circuit's verifier, and the contract that binds it to commitments.
+    """A circuit's verifier, and the contract that verifies statements with it.
 
     ``length`` and ``instances`` are those of its proofs, ``tensors`` the number of its commitments.
     ``insecure``: its SRS is of no public ceremony, so that whoever made it can forge.
     """
 
     verifier: Contract
-    bound: Contract | None
+    statement: Contract | None
     length: int
     instances: int
     tensors: int
     insecure: bool
     folder: Path
 
-    def deploy_bound(self, verifier: bytes) -> bytes:
-        """The code that deploys ``CommitmentBound`` over a verifier at an address (20 bytes)."""
-        if self.bound is None:
-            raise ProofError("the circuit commits to nothing", where="circuit")
+    def deploy_statement(self, verifier: bytes) -> bytes:
+        """The code that deploys ``StatementVerifier`` over the verifier at an address (20 bytes).
+
+        It deploys over no other code than that of ``verifier``.
+        """
+        if self.statement is None:
+            raise ProofError("the export knows no circuit", where="circuit")
         if len(verifier) != 20:
             raise ProofError(f"has {len(verifier)} bytes, not 20", where="address")
-        return self.bound.creation + verifier.rjust(32, b"\0") + _word(self.tensors)
+        return self.statement.creation + verifier.rjust(32, b"\0")
 
 
 def export_evm(
@@ -131,14 +126,16 @@ def export_evm(
     srs: Path,
     out: Path,
     limits: Limits,
+    binding: Binding | None,
     solc: Path | None = None,
 ) -> EvmVerifier:
     """Write a circuit's verifier into the new folder ``out``, compiled.
 
-    There: ``Halo2Verifier`` and, for a circuit with commitments, ``CommitmentBound``, each as
-    ``.sol``, ``.abi.json`` and ``.bin`` (hexadecimal code that deploys it), and ``evm.json``, which
-    says what they were made of.  The settings, the key and the SRS are the caller's to pin: what
-    does not belong together gives a verifier that refuses every proof, or worse.
+    There: ``Halo2Verifier`` and, where ``binding`` says of which circuit, ``StatementVerifier``,
+    each as ``.sol``, ``.abi.json`` and ``.bin`` (hexadecimal code that deploys it), and
+    ``evm.json``, which says what they were made of.  The settings, the key and the SRS are the
+    caller's to pin: what does not belong together gives a verifier that refuses every proof, or
+    worse.
 
     ``solc`` is the compiler (of :data:`SOLC_VERSION`), native or solc-js's ``solcjs``; without it,
     one of these on the PATH.  MissingExtraError without one, ProverError when ezkl or the compiler
@@ -146,7 +143,7 @@ def export_evm(
     """
     if out.exists():
         raise StorageError("the folder exists: name a new one", where=str(out))
-    compiler = _find_compiler(solc)
+    compiler = find_compiler(solc)
     known = identify_srs(srs)
     _check_srs(settings, vk, known)
     made_of = {  # first, since ezkl opens whatever has the name
@@ -163,11 +160,17 @@ def export_evm(
         notes.append("INSECURE: the SRS is of no public ceremony. Whoever made it can forge.")
     length, instances = _read_shape(source)
     tensors = _count_commitments(settings)
-    sources = {VERIFIER: amend(source, notes)}
-    if tensors:
-        sources[BOUND] = files("vtrain.prove.chain").joinpath(f"contracts/{BOUND}.sol").read_text()
-    contracts = compile_contracts(sources, compiler, limits)
+    if binding is not None and binding.columns != tensors:
+        raise ProofError(
+            f"are of a circuit with {tensors} columns, the circuit has {binding.columns}",
+            where=str(settings),
+        )
+    contracts = compile_contracts({VERIFIER: amend(source, notes)}, compiler, limits)
+    if binding is not None:
+        text = write_statement_verifier(binding, contracts[VERIFIER].deployed)
+        contracts |= compile_contracts({STATEMENT: text}, compiler, limits)
     about = made_of | {
+        "circuit": None if binding is None else binding.circuit.hex(),
         "contracts": {
             name: {
                 "creation_sha256": hashlib.sha256(made.creation).hexdigest(),
@@ -194,7 +197,7 @@ def export_evm(
     write_atomic(out / "evm.json", [_encode(about)])
     return EvmVerifier(
         verifier=contracts[VERIFIER],
-        bound=contracts.get(BOUND),
+        statement=contracts.get(STATEMENT),
         length=length,
         instances=instances,
         tensors=tensors,
@@ -219,47 +222,35 @@ def write_verifier(*, settings: Path, vk: Path, srs: Path, limits: Limits) -> st
         return read_file(written, LIMITS.settings_bytes).decode()
 
 
-def list_commitments(
-    circuit: Circuit,
-    pinned: PinnedCircuit,
-    proof: Proof,
-    *,
-    expected: Mapping[str, bytes],
-    parameters: Mapping[str, Ints],
-    commit_key: CommitKey,
-    claim: bytes,
-    expansion: Expansion | None = None,
-    hash: Hash = "blake3",
-) -> tuple[bytes, ...]:
-    """What ``CommitmentBound`` must be asked for, so that a proof of ours shows its statement.
-
-    The arguments are those of :func:`vtrain.prove.verifier.verify`.  Only the prover's own columns
-    (``private``, ``late``) are taken from the proof; the challenge is drawn anew for the claim of
-    the digest ``claim``, as no contract does.  ProofError for a proof that is too short,
-    CircuitError for other names than the given.
-    """
-    require_given(circuit, expected)
-    found = read_commitments(circuit, proof) | dict(expected)
-    own = commit_known(
-        circuit, pinned, found, parameters, commit_key, expansion, claim=claim, hash=hash
-    )
-    return tuple((found | own)[name] for name in circuit.columns)
-
-
 def encode_calldata(proof: Proof) -> bytes:
     """The data of a call of ``verifyProof``, in the plain layout of the ABI."""
-    return _VERIFY_PROOF + _encode_call(proof.data, proof.instances)
+    tail = _encode_bytes(proof.data)
+    words = b"".join(map(_word, (len(proof.instances), *proof.instances)))
+    return _VERIFY_PROOF + _word(64) + _word(64 + len(tail)) + tail + words
 
 
-def encode_bound_calldata(proof: Proof, commitments: Sequence[bytes]) -> bytes:
-    """The data of a call of ``CommitmentBound.verify``; commitments as in a run log, 64 bytes each.
+def encode_statement_calldata(
+    proof: bytes, *, claim: bytes, given: bytes, parameters: bytes
+) -> bytes:
+    """The data of a call of ``StatementVerifier.verify``.
 
-    ``ezkl.kzg_commit`` has the coordinates the other way round, in little-endian hexadecimal.
+    ``claim`` is a digest (32 bytes); ``given`` and ``parameters`` are commitments as in a run log,
+    64 bytes each.  ``ezkl.kzg_commit`` has the coordinates the other way round, in little-endian
+    hexadecimal.
     """
-    for index, commitment in enumerate(commitments):
-        if len(commitment) != 64:
-            raise ProofError(f"has {len(commitment)} bytes, not 64", where=f"commitment {index}")
-    return _VERIFY + _encode_call(proof.data, proof.instances, b"".join(commitments))
+    if len(claim) != 32:
+        raise ProofError(f"has {len(claim)} bytes, not 32", where="claim")
+    tails = [_encode_bytes(data) for data in (proof, given, parameters)]
+    at = 4 * 32
+    proof_at, given_at, parameters_at = at, at + len(tails[0]), at + len(tails[0]) + len(tails[1])
+    head = _word(proof_at) + claim + _word(given_at) + _word(parameters_at)
+    return _VERIFY + head + b"".join(tails)
+
+
+def encode_parameters_calldata(values: Sequence[int]) -> bytes:
+    """The data of a call of ``StatementVerifier.commitParameters``, which returns P."""
+    words = b"".join(_word(value % SCALAR_FIELD) for value in values)
+    return _COMMIT + _word(32) + _word(len(values)) + words
 
 
 def amend(source: str, notes: Sequence[str] = ()) -> str:
@@ -332,7 +323,8 @@ def _check_srs(settings: Path, vk: Path, srs: Srs) -> None:
         raise SrsError(f"is not that of the key, {made_with.hex()}", where="srs")
 
 
-def _find_compiler(solc: Path | None) -> Path:
+def find_compiler(solc: Path | None) -> Path:
+    """The compiler named, or one on the PATH; MissingExtraError without one."""
     if solc is not None:
         return solc.resolve()
     found = shutil.which("solc") or shutil.which("solcjs")
@@ -375,7 +367,7 @@ def _read_contract(name: str, source: str, made: Mapping[str, Any]) -> Contract:
         source=source,
         abi=made["abi"],
         creation=bytes.fromhex(made["evm"]["bytecode"]["object"]),
-        size=len(made["evm"]["deployedBytecode"]["object"]) // 2,
+        deployed=bytes.fromhex(made["evm"]["deployedBytecode"]["object"]),
     )
 
 
@@ -406,17 +398,6 @@ def _encode(value: object) -> bytes:
 
 def _word(value: int) -> bytes:
     return value.to_bytes(32)
-
-
-def _encode_call(proof: bytes, instances: Sequence[int], *more: bytes) -> bytes:
-    """Arguments (bytes, uint256[], bytes...) as the ABI lays them out (Solidity, "ABI spec")."""
-    tails = [_encode_bytes(proof)]
-    tails.append(_word(len(instances)) + b"".join(map(_word, instances)))
-    tails += map(_encode_bytes, more)
-    head, at = b"", 32 * len(tails)
-    for tail in tails:
-        head, at = head + _word(at), at + len(tail)
-    return head + b"".join(tails)
 
 
 def _encode_bytes(data: bytes) -> bytes:

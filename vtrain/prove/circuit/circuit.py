@@ -148,6 +148,15 @@ class Circuit:
         for part in self._b._parts[group]:
             yield part.name, part.start, part.start + part.tensor.size
 
+    @property
+    def parameters(self) -> tuple[tuple[str, int, tuple[int, ...]], ...]:
+        """(name, start, shape) of each parameter, where it stands in ``public``."""
+        return tuple(
+            (part.name, part.start, part.tensor.shape)
+            for part in self._b._parts["public"]
+            if part.constant is None
+        )
+
     def describe_computed(self) -> list[dict[str, Any]]:
         """The parts of ``computed`` in order: what a verifier computes, and not how.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -18,10 +17,10 @@ from blake3 import blake3
 
 from vtrain.commit.files import (
     compute_entry,
+    making_folder,
     read_entry,
     read_file,
     storing,
-    sync_folder,
     write_atomic,
 )
 from vtrain.errors import NotProducedError, StorageError
@@ -124,22 +123,12 @@ def _write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
             if not _holds(folder, files):
                 raise StorageError("holds something else: name a new folder", where=str(folder))
             return
-    making = folder.with_name(f".{folder.name}.tmp")
-    with storing(making):
-        if making.exists():  # of an interrupted call
-            shutil.rmtree(making)
-        making.mkdir(parents=True)
-    try:
+    with making_folder(folder) as making:
         for name, data in files.items():
             path = making / name
             with storing(path):
                 path.parent.mkdir(exist_ok=True)
             write_atomic(path, [data])
-        with storing(folder):
-            making.rename(folder)
-            sync_folder(folder.parent)
-    finally:
-        shutil.rmtree(making, ignore_errors=True)
 
 
 def _holds(folder: Path, files: Mapping[str, bytes]) -> bool:

@@ -993,6 +993,7 @@ class Flaky:
         self._asked = 0
         self._liar = liar
         self.more = False
+        self.events: list[Any] = []
 
     @property
     def verdict(self) -> Verdict | None:

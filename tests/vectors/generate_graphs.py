@@ -7,15 +7,14 @@ when it differs.  README.md documents the format.
 
 from __future__ import annotations
 
-import argparse
 import difflib
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tests.vectors.files import format_cases, write_or_compare
 from tests.vectors.generate_statements import splice
 from vtrain.ops import TABLE
 from vtrain.spec.commitment import compute_graph_root
@@ -913,28 +912,8 @@ def make_file() -> Json:
 
 def format_file() -> str:
     """Cases on a line each."""
-    lines = []
-    for key, value in make_file().items():
-        if isinstance(value, list):
-            cases = ",\n".join(f" {json.dumps(case)}" for case in value)
-            lines.append(f"{json.dumps(key)}: [\n{cases}\n]")
-        else:
-            lines.append(f"{json.dumps(key)}: {json.dumps(value)}")
-    return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
-def main() -> int:
-    """Write or compare the file."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="compare, write nothing")
-    text = format_file()
-    if not parser.parse_args().check:
-        PATH.write_text(text)
-    elif not PATH.is_file() or PATH.read_text() != text:
-        sys.stderr.write(f"{PATH.name} is not what the rules give\n")
-        return 1
-    return 0
+    return format_cases(make_file())
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_compare(PATH, format_file(), __doc__))

@@ -7,7 +7,6 @@ documents the format.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import pkgutil
@@ -21,6 +20,7 @@ from unittest import mock
 
 import vtrain.ops
 from tests.ops.refusals import BASE, LEGAL_DTYPES, REFUSALS, Applied
+from tests.vectors.files import write_or_compare
 from tests.vectors.generate_statements import splice
 from vtrain.errors import VtrainError
 from vtrain.ops import TABLE
@@ -180,18 +180,5 @@ def format_file() -> str:
     return "{\n" + ",\n".join(operators) + "\n}\n"
 
 
-def main() -> int:
-    """Write or compare the file."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="compare, write nothing")
-    text = format_file()
-    if not parser.parse_args().check:
-        PATH.write_text(text)
-    elif not PATH.is_file() or PATH.read_text() != text:
-        sys.stderr.write(f"{PATH.name} is not what the rules give\n")
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_compare(PATH, format_file(), __doc__))

@@ -8,7 +8,6 @@ the referee itself.  README.md documents the format.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ import numpy.typing as npt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.tasks import make_tiny_task
+from tests.vectors.files import write_or_compare
 from vtrain.attest.claims import sign_claim
 from vtrain.attest.keys import public_key
 from vtrain.demo.lies import Lies, LyingSession
@@ -685,20 +685,12 @@ def count_common(first: bytes, second: bytes) -> int:
     return next((i for i, (one, other) in pairs if one != other), min(len(first), len(second)))
 
 
-def main() -> int:
-    """Write or compare the file."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="compare, write nothing")
+def format_file() -> str:
+    """The file."""
     entries = [make_entry(name) for name in CASES]
     entries += [make_small_entry(name) for name in SMALL_CASES]
-    text = json.dumps(entries, indent=1) + "\n"
-    if not parser.parse_args().check:
-        PATH.write_text(text)
-    elif not PATH.is_file() or PATH.read_text() != text:
-        sys.stderr.write(f"{PATH.name} is not what the rules give\n")
-        return 1
-    return 0
+    return json.dumps(entries, indent=1) + "\n"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_compare(PATH, format_file(), __doc__))

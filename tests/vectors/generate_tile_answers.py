@@ -7,8 +7,6 @@ vtrain/prove/tiles/protocol.py.  Proofs are stand-ins.  README.md documents the 
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -23,6 +21,7 @@ from blake3 import blake3
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.vectors import generate_tiling, kzg_rule
+from tests.vectors.files import format_cases, write_or_compare
 from vtrain._core import MerkleTree
 from vtrain.attest.claims import compute_claim_digest, sign_claim
 from vtrain.attest.keys import public_key
@@ -436,28 +435,8 @@ def make_file() -> Json:
 
 def format_file() -> str:
     """Cases on a line each."""
-    lines = []
-    for key, value in make_file().items():
-        if key == "cases":
-            cases = ",\n".join(f" {json.dumps(case)}" for case in value)
-            lines.append(f"{json.dumps(key)}: [\n{cases}\n]")
-        else:
-            lines.append(f"{json.dumps(key)}: {json.dumps(value)}")
-    return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
-def main() -> int:
-    """Write or compare the file."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="compare, write nothing")
-    text = format_file()
-    if not parser.parse_args().check:
-        PATH.write_text(text)
-    elif not PATH.is_file() or PATH.read_text() != text:
-        sys.stderr.write(f"{PATH.name} is not what the rules give\n")
-        return 1
-    return 0
+    return format_cases(make_file())
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_compare(PATH, format_file(), __doc__))

@@ -7,7 +7,6 @@ format, docs/tiling.md the rules; ``tiling_rule.py`` says the same independently
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 from blake3 import blake3
 
+from tests.vectors.files import format_cases, write_or_compare
 from tests.vectors.generate_graphs import Draft, Drafts, build, find_edits, list_items, rescale
 from vtrain.errors import CircuitError
 from vtrain.graph.legality import check_graph
@@ -782,28 +782,8 @@ def make_file() -> Json:
 
 def format_file() -> str:
     """Cases on a line each."""
-    lines = []
-    for key, value in make_file().items():
-        if isinstance(value, list):
-            cases = ",\n".join(f" {json.dumps(case)}" for case in value)
-            lines.append(f"{json.dumps(key)}: [\n{cases}\n]")
-        else:
-            lines.append(f"{json.dumps(key)}: {json.dumps(value)}")
-    return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
-def main() -> int:
-    """Write or compare the file."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="compare, write nothing")
-    text = format_file()
-    if not parser.parse_args().check:
-        PATH.write_text(text)
-    elif not PATH.is_file() or PATH.read_text() != text:
-        sys.stderr.write(f"{PATH.name} is not what the rules give\n")
-        return 1
-    return 0
+    return format_cases(make_file())
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_compare(PATH, format_file(), __doc__))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from vtrain.attest.claims import compute_claim_digest
 from vtrain.audit.pin import Pin, refuse_own_file
@@ -43,9 +43,11 @@ from vtrain.wire.report import (
     Assumption,
     Blame,
     Check,
+    Detection,
     Randomness,
     Report,
     Strength,
+    Traced,
     compute_verdict,
 )
 from vtrain.wire.task import TaskSpec
@@ -138,34 +140,61 @@ def verify(
             drawn = draw(randomness.value, digest, REPLAY_DOMAIN, population, count)
             chosen = tuple(sorted(drawn))
         replay = _replay(RunPaths(run), subject, chosen, resolved, threads, progress, kzg)
-    checks = evidence.checks + _list_kzg_checks(kzg, replay) + replay.checks
-    last = evidence.records[-1] if evidence.records else None
+    strength = _describe_strength(
+        evidence,
+        replay,
+        randomness,
+        resolved,
+        kzg,
+        given_id=task_id,
+        given_srs=srs is not None,
+        pin=pin,
+        solver=solver,
+    )
+    return make_report(
+        evidence,
+        evidence.checks + _list_kzg_checks(kzg, replay) + replay.checks,
+        strength,
+        engine=resolved,
+        population=evidence.segments,
+        looked_at=replay.segments,
+        randomness=randomness,
+        assumptions=list_assumptions(randomness),
+    )
+
+
+def make_report(
+    evidence: Evidence,
+    checks: Sequence[Check],
+    strength: Strength,
+    *,
+    engine: str,
+    population: Segments | None = None,
+    looked_at: Sequence[tuple[int, int]] = (),
+    unit: Literal["segment", "step"] = "segment",
+    randomness: Randomness | None = None,
+    traced: Traced | None = None,
+    assumptions: tuple[Assumption, ...] = (),
+) -> Report:
+    """The report of an audit, of whichever mode.
+
+    ``looked_at`` of the ``population`` were looked at, drawn by ``randomness`` unless it is None;
+    ``unit`` is what each is called.  ``traced`` is the first of two draws.
+    """
     found = evidence.signed or evidence.refused
     claim = found.claim if found else None
-    segments = evidence.segments
-    assumptions = list_assumptions(randomness)
+    last = evidence.records[-1] if evidence.records else None
+    detections: tuple[Detection, ...] = ()
+    if population is not None and randomness is not None and looked_at:
+        detections = compute_detections(population, len(looked_at))
     return Report(
-        verdict=compute_verdict(checks, assumptions),
-        checks=checks,
-        strength=_describe_strength(
-            evidence,
-            replay,
-            randomness,
-            resolved,
-            kzg,
-            given_id=task_id,
-            given_srs=srs is not None,
-            pin=pin,
-            solver=solver,
-        ),
+        verdict=compute_verdict(tuple(checks), assumptions),
+        checks=tuple(checks),
+        strength=strength,
         randomness=randomness,
-        detections=(
-            compute_detections(segments, len(replay.segments))
-            if segments is not None and randomness is not None and replay.segments
-            else ()
-        ),
-        segments=replay.segments,
-        engine=resolved,
+        detections=tuple(replace(detection, unit=unit) for detection in detections),
+        segments=tuple(looked_at),
+        engine=engine,
         task_id=evidence.task_id,
         run_id=claim.run_id if claim else b"",
         solver=claim.solver if claim else b"",
@@ -173,6 +202,7 @@ def verify(
         root=last.state_root if last else b"",
         log_root=claim.log_root if claim else b"",
         claim=compute_claim_digest(claim) if claim else b"",
+        traced=traced,
         assumptions=assumptions,
     )
 

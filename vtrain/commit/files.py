@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -121,6 +122,27 @@ def sync_folder(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextmanager
+def making_folder(path: Path) -> Iterator[Path]:
+    """A folder to fill, which becomes ``path`` in the end: all of it or, on failure, nothing.
+
+    Nothing is at ``path`` then but an empty folder.  What an interrupted call left is removed;
+    StorageError.
+    """
+    making = path.with_name(f".{path.name}.tmp")
+    with storing(making):
+        if making.exists():
+            shutil.rmtree(making)
+        making.mkdir(parents=True)
+    try:
+        yield making
+        with storing(path):
+            making.rename(path)
+            sync_folder(path.parent)
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
 
 
 def remove_temporaries(folder: Path) -> None:

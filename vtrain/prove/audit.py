@@ -17,13 +17,12 @@ from vtrain.attest.claims import compute_claim_digest
 from vtrain.audit.pin import Pin, refuse_own_file
 from vtrain.audit.plan import (
     Segments,
-    compute_detections,
     draw,
     draw_randomness,
     given_randomness,
 )
 from vtrain.audit.structure import Evidence, FindingError, check_structure
-from vtrain.audit.verify import ORDER, describe_signer, list_assumptions
+from vtrain.audit.verify import ORDER, describe_signer, list_assumptions, make_report
 from vtrain.errors import EncodingError, NotProducedError, RunError, VtrainError
 from vtrain.prove.backend.ezkl import Verification, require_extra
 from vtrain.prove.backend.kzg import CommitKey
@@ -73,7 +72,6 @@ from vtrain.wire.report import (
     Report,
     Strength,
     Traced,
-    compute_verdict,
 )
 from vtrain.wire.task import TaskSpec
 
@@ -258,32 +256,15 @@ def _report(
     found: _Findings | None = None,
     assumptions: tuple[Assumption, ...] = (),
 ) -> Report:
-    signed = evidence.signed or evidence.refused
-    claim = signed.claim if signed else None
-    last = evidence.records[-1] if evidence.records else None
-    proven = found.proven if found else ()
-    drawn = found.randomness if found else None
-    population = Segments(found.population if found else 0, 1)
-    return Report(
-        verdict=compute_verdict(tuple(checks), assumptions),
-        checks=tuple(checks),
-        strength=strength,
-        randomness=drawn,
-        detections=tuple(
-            replace(detection, unit="step")
-            for detection in compute_detections(population, len(proven))
-        )
-        if drawn and proven
-        else (),
-        segments=tuple((step, step) for step in proven),
+    return make_report(
+        evidence,
+        checks,
+        strength,
         engine="ezkl",
-        task_id=evidence.task_id,
-        run_id=claim.run_id if claim else b"",
-        solver=claim.solver if claim else b"",
-        steps=claim.log_size if claim else 0,
-        root=last.state_root if last else b"",
-        log_root=claim.log_root if claim else b"",
-        claim=compute_claim_digest(claim) if claim else b"",
+        population=Segments(found.population if found else 0, 1),
+        looked_at=tuple((step, step) for step in found.proven) if found else (),
+        unit="step",
+        randomness=found.randomness if found else None,
         traced=found.traced if found else None,
         assumptions=assumptions,
     )

@@ -8,7 +8,6 @@ last is what a verifier compares a proof's commitments with.  Over one SRS there
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
@@ -17,10 +16,10 @@ from blake3 import blake3
 
 from vtrain.commit.files import (
     compute_entry,
+    making_folder,
     read_entry,
     read_file,
     storing,
-    sync_folder,
     write_atomic,
 )
 from vtrain.errors import NotProducedError, StorageError
@@ -81,22 +80,12 @@ def _write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
             if not _holds(folder, files):
                 raise StorageError("holds something else: name a new folder", where=str(folder))
             return
-    making = folder.with_name(f".{folder.name}.tmp")
-    with storing(making):
-        if making.exists():  # of an interrupted call
-            shutil.rmtree(making)
-        making.mkdir(parents=True)
-    try:
+    with making_folder(folder) as making:
         for name, data in files.items():
             path = making / name
             with storing(path):
                 path.parent.mkdir(exist_ok=True)
             write_atomic(path, [data])
-        with storing(folder):
-            making.rename(folder)
-            sync_folder(folder.parent)
-    finally:
-        shutil.rmtree(making, ignore_errors=True)
 
 
 def _holds(folder: Path, files: Mapping[str, bytes]) -> bool:

@@ -19,7 +19,14 @@ from typing import Final
 
 from blake3 import blake3
 
-from vtrain.commit.files import FileEntry, read_entry, read_file, storing, sync_folder, write_atomic
+from vtrain.commit.files import (
+    FileEntry,
+    making_folder,
+    read_entry,
+    read_file,
+    storing,
+    write_atomic,
+)
 from vtrain.errors import EncodingError, NotProducedError, ProverError, SrsError
 from vtrain.limits import LIMITS
 from vtrain.prove.backend.ezkl import EZKL_VERSION, Call, Limits, Proof, run_ezkl, verify_proof
@@ -148,19 +155,11 @@ def _load(
         if found is not None:
             return found
         check()
-        making = cache / f".{target.name}.tmp"
-        with storing(making):
-            for leftover in (making, target):
-                if leftover.exists():
-                    shutil.rmtree(leftover)
-            making.mkdir()
-        try:
+        with storing(target):
+            if target.exists():  # broken
+                shutil.rmtree(target)
+        with making_folder(target) as making:
             _make(making, pinned, srs, small, identity, proving, limits, progress, cancelled)
-            with storing(target):
-                making.rename(target)
-                sync_folder(cache)
-        finally:
-            shutil.rmtree(making, ignore_errors=True)
         found = _read(target, pinned, identity, proving)
         if found is None:
             raise ProverError("cannot be read back", where=str(target))

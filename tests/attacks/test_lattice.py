@@ -39,7 +39,6 @@ from tests.prove.circuits import LIMITS
 from tests.prove.conftest import srs
 from tests.prove.step_law import evaluate
 from tests.prove.toy import GIVEN, PARAMETERS, SPAN, TABLE, Toy
-from tests.prove.toy import K as TOY_K
 from tests.tasks import CLASSES
 from vtrain.commit.kzg_layout import state_names
 from vtrain.prove.backend.ezkl import Proof, verify_proof
@@ -483,6 +482,10 @@ def test_columns_of_a_product_tell_of_each_other(multiplied: Product) -> None:
     truth = [b[place] for place in unknown]
     assert (solve(weights, totals, bounds) == truth) == (not multiplied.hiding)
     assert solve(weights[:1], totals[:1], bounds) != truth
+
+
+TOY_K = 10
+"""Has room for the masks."""
 
 
 @pytest.fixture(scope="session", params=[0, HIDING])

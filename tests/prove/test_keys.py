@@ -16,6 +16,7 @@ import pytest
 from blake3 import blake3
 
 from tests.prove.circuits import LIMITS
+from tests.prove.mock import mock_many
 from tests.prove.toy import K, Toy, make_circuit, make_long_circuit
 from vtrain.errors import CircuitError, ProverError, SrsError, StorageError
 from vtrain.prove.backend import keys as module
@@ -33,7 +34,6 @@ from vtrain.prove.backend.settings import (
     pin,
 )
 from vtrain.prove.backend.srs import identify_srs
-from vtrain.prove.prover import mock_many
 from vtrain.wire import cbor
 
 # --- the pin

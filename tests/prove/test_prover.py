@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.prove.circuits import LIMITS
+from tests.prove.mock import mock_many
 from tests.prove.toy import GIVEN, PARAMETERS, Toy, make_long_circuit
 from vtrain.errors import CircuitError, ProverError
 from vtrain.prove import prover as module
@@ -25,7 +26,7 @@ from vtrain.prove.backend.srs import generate_srs
 from vtrain.prove.circuit.builder import CircuitBuilder
 from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.values import Ints
-from vtrain.prove.prover import mock_many, prove
+from vtrain.prove.prover import prove
 from vtrain.prove.verifier import Expansion, commit_vector, verify
 from vtrain.wire.proof import HIDING
 
@@ -111,7 +112,8 @@ def test_verifier_may_compute_more_from_the_challenge(toy: Toy, tmp_path: Path) 
         return verify(circuit, pinned, keys, proof, expected=expected, **more)
 
     more = {"claim": b"", "expansion": expand, **shared}
-    proof = prove(circuit, pinned, keys, given=given, srs=toy.srs, **more).data
+    hidden: dict[str, Any] = {"given": given, "hiding": {}, "count": lambda: None}
+    proof = prove(circuit, pinned, keys, srs=toy.srs, **hidden, **more).data
     assert judge(proof, expand).holds
     verdict = judge(proof, lambda drawn: [drawn, *expand(drawn)[:0:-1]])
     assert verdict.reason == "commitment of computed is not the one computed"
@@ -269,7 +271,8 @@ def test_int16_product_from_end_to_end(tmp_path: Path) -> None:
     given = {"a": values[0], "b": values[1], "c": values[0] @ values[1]}
     shared: dict[str, Any] = {"parameters": {}, "commit_key": commit_key, "limits": LIMITS}
     shared["claim"] = bytes(32)
-    proof = prove(circuit, pinned, keys, given=given, srs=srs, **shared)
+    hidden: dict[str, Any] = {"given": given, "hiding": {}, "count": lambda: None}
+    proof = prove(circuit, pinned, keys, srs=srs, **hidden, **shared)
     expected = {name: commit_vector(commit_key, value) for name, value in given.items()}
     assert verify(circuit, pinned, keys, proof.data, expected=expected, **shared).holds
     other = expected | {"b": expected["a"]}

@@ -13,6 +13,7 @@ import pytest
 from tests.prove.circuits import LIMITS
 from tests.prove.copies import read_cycles
 from tests.prove.forging import at, forge
+from tests.prove.mock import mock_many
 from tests.prove.step_law import conclude, evaluate, make_graph, make_statement
 from tests.prove.tamper import tamperings
 from tests.prove.uses import count_cells
@@ -24,7 +25,6 @@ from vtrain.prove.circuit.builder import CircuitBuilder
 from vtrain.prove.circuit.circuit import Circuit
 from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.values import Ints
-from vtrain.prove.prover import mock_many
 from vtrain.prove.steps.builder import AFTER, BATCH, BEFORE, LOSS
 from vtrain.prove.steps.circuits import build_step_circuit
 from vtrain.spec.number import NUMPY_DTYPES

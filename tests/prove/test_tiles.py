@@ -11,14 +11,15 @@ import pytest
 
 from tests.exhaustive import spare
 from tests.prove.circuits import LIMITS
+from tests.prove.mock import mock_many
 from tests.prove.tamper import compute_late, find_uncaught, places, tamperings
 from vtrain.errors import CircuitError
 from vtrain.ops import TABLE
 from vtrain.prove.backend.settings import BLINDING, count_blocks, count_usable, pin
+from vtrain.prove.circuit import gadgets
 from vtrain.prove.circuit.circuit import Circuit
 from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.values import Ints
-from vtrain.prove.prover import mock_many
 from vtrain.prove.tiles.circuits import (
     GATE_REACH,
     MAX_SHIFTS,
@@ -37,7 +38,6 @@ from vtrain.prove.tiles.circuits import (
     rescale_limbs,
     rescale_parameters,
     softmax_parameters,
-    split_interval,
 )
 from vtrain.spec.number import SATURATION, rs_int, saturate_int
 
@@ -578,7 +578,7 @@ def test_range_ends_exactly(n: int, lo: int, hi: int) -> None:
 @pytest.mark.parametrize("shift", range(MAX_SHIFTS[-1] + 1))
 def test_intervals_are_exact_for_every_shift(shift: int) -> None:
     n = rescale_limbs(shift)
-    weights, rest = split_interval((1 << shift) - 1, TILE_SPAN, max(n - 1, 0))
+    weights, rest = gadgets.split_interval((1 << shift) - 1, TILE_SPAN, max(n - 1, 0))
     assert (TILE_SPAN - 1) * sum(weights) + rest == (1 << shift) - 1
     reach = rest
     assert reach < TILE_SPAN
@@ -591,7 +591,7 @@ def test_intervals_are_exact_for_every_shift(shift: int) -> None:
 def test_intervals_reach_what_they_should_and_no_more(top: int) -> None:
     span = 5
     try:
-        weights, rest = split_interval(top, span, 2)
+        weights, rest = gadgets.split_interval(top, span, 2)
     except CircuitError:
         assert top >= span * span
         return

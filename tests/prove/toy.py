@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.prove.circuits import LIMITS
+from tests.prove.circuits import LIMITS, encode_inputs
 from vtrain.prove.backend.ezkl import Call, run_ezkl
 from vtrain.prove.backend.keys import Keys, load_keys
 from vtrain.prove.backend.kzg import CommitKey
@@ -20,7 +20,7 @@ from vtrain.prove.backend.srs import generate_srs
 from vtrain.prove.circuit.builder import CircuitBuilder
 from vtrain.prove.circuit.circuit import Circuit
 from vtrain.prove.circuit.values import Ints
-from vtrain.prove.prover import encode_inputs, prove
+from vtrain.prove.prover import prove
 from vtrain.prove.verifier import commit_columns, commit_vector, draw_challenge
 
 K = 9
@@ -116,7 +116,8 @@ class Toy:
         """What ezkl itself makes of a witness, sound or not."""
         with TemporaryDirectory() as folder:
             data, witness, proof = (str(Path(folder) / name) for name in ("data", "w", "proof"))
-            Path(data).write_text(encode_inputs(self.circuit, vectors))
+            columns = self.circuit.lay_out(vectors)
+            Path(data).write_text(encode_inputs(*(columns[n] for n in self.circuit.inputs)))
             model, srs = str(self.keys.compiled), str(self.srs)
             shared = {"model": model, "srs_path": srs}
             run_ezkl(

@@ -1,4 +1,4 @@
-"""From vectors to a proof, and what ezkl says of false witnesses.
+"""From vectors to a proof.
 
 Before ezkl sees a witness, every condition was evaluated here and those that fail were named; so
 its own evaluation (``gen_witness``) and its mock prover, together as dear as half a proof, have
@@ -7,30 +7,24 @@ nothing to add and are left out.  A proof is handed out only after our own verif
 
 from __future__ import annotations
 
-import json
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from vtrain.commit.files import storing
 from vtrain.errors import CircuitError, ProverError
 from vtrain.prove.backend.ezkl import (
     Call,
-    CallFailedError,
     Limits,
     Proof,
     ProofShape,
-    Verification,
-    encode_element,
     encode_witness,
     open_secret,
     read_proof,
     run_ezkl,
     secret_path,
-    try_ezkl,
 )
 from vtrain.prove.backend.keys import Keys
 from vtrain.prove.backend.kzg import CommitKey
@@ -138,72 +132,3 @@ def prove(
 
 
 _MOST_NAMES = 1000
-
-
-def mock_many(
-    circuit: Circuit,
-    pinned: PinnedCircuit,
-    witnesses: Sequence[Mapping[str, Ints]],
-    limits: Limits,
-    *,
-    cancelled: threading.Event | None = None,
-) -> list[Verification]:
-    """What ezkl's mock prover says of witnesses: given vectors and groups by name.
-
-    One holds if every constraint does and the outputs are ones and zeros as the verifier demands.
-    No keys and no commitments: neither the given vectors nor the challenge are compared with
-    anything.  All in one process, with the circuit compiled once.  ProverError when it dies, or the
-    circuit does not compile.
-    """
-    with TemporaryDirectory(prefix="vtrain-mock-") as name:
-        folder = Path(name)
-        model, settings, compiled = (str(folder / item) for item in ("model", "settings", "it"))
-        with storing(folder):
-            Path(model).write_bytes(pinned.onnx)
-            Path(settings).write_bytes(pinned.settings)
-        calls = [
-            Call(
-                "compile_circuit",
-                {"model": model, "compiled_circuit": compiled, "settings_path": settings},
-            )
-        ]
-        for index, vectors in enumerate(witnesses):
-            data, witness = folder / f"data {index}", str(folder / f"witness {index}")
-            with storing(data):
-                data.write_text(encode_inputs(circuit, vectors))
-            calls.append(
-                Call("gen_witness", {"data": str(data), "model": compiled, "output": witness})
-            )
-            calls.append(Call("mock", {"witness": witness, "model": compiled}))
-        compile_outcome, *outcomes = try_ezkl(calls, limits, cancelled=cancelled)
-    if isinstance(compile_outcome, CallFailedError):
-        raise compile_outcome
-    return [
-        _judge(circuit, made, held)
-        for made, held in zip(outcomes[::2], outcomes[1::2], strict=True)
-    ]
-
-
-def encode_inputs(circuit: Circuit, vectors: Mapping[str, Ints]) -> str:
-    """The input file of ezkl: every integer as a field element."""
-    columns = circuit.lay_out(vectors)
-    return json.dumps(
-        {"input_data": [[encode_element(int(v)) for v in columns[n]] for n in circuit.inputs]}
-    )
-
-
-def _judge(circuit: Circuit, made: Any, held: Any) -> Verification:
-    for outcome in (made, held):
-        if isinstance(outcome, CallFailedError):
-            return Verification(False, str(outcome))
-    if held is not True:
-        return Verification(False, "mock did not say that it holds")
-    for (name, answers), values in zip(
-        circuit.compute_answers().items(), made["outputs"], strict=True
-    ):
-        wanted = [encode_element(int(answer)) for answer in answers]
-        if values != wanted:
-            pairs = enumerate(zip(values, wanted, strict=True))
-            places = [str(i) for i, (value, answer) in pairs if value != answer]
-            return Verification(False, f"{name} has other values at {', '.join(places[:8])}")
-    return Verification(True, "")

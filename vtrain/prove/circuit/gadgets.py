@@ -28,63 +28,90 @@ from vtrain.spec.number import (
     STORAGE,
     exp2_table,
     log2_table,
+    rs_int,
 )
 
 _FULL: Final = 1 << 16
 
 
-def _limb_bits(b: CircuitBuilder) -> int:
-    """Bits of an exact limb: the most with 2^bits <= span."""
-    return b.span.bit_length() - 1
+def split_interval(top: int, span: int, count: int | None = None) -> tuple[list[int], int]:
+    """Weights A_0, A_1, ... and a rest with (span - 1) sum A_i + rest = top, rest < span - 1.
+
+    Each v in [0, top], and no other integer, is sum A_i l_i + w with 0 <= l_i < span and
+    0 <= w <= rest: A_i is at most what w and the limbs below it reach, plus 1.  ``count`` weights,
+    zeros from where the others do, or as many as it takes; CircuitError if ``count`` do not reach
+    ``top``.
+    """
+    left, rest = divmod(top, span - 1)
+    weights: list[int] = []
+    reach = rest
+    while left > 0 if count is None else len(weights) < count:
+        weights.append(min(left, reach + 1))
+        left -= weights[-1]
+        reach += weights[-1] * (span - 1)
+    if left:
+        raise CircuitError(f"{count} limbs of {span} do not reach {top}")
+    return weights, rest
 
 
-def _exact_limb(
+def _choose_limbs(value: Ints, weights: Sequence[int], span: int) -> tuple[list[Ints], Ints]:
+    """The limbs of every element, in the order of the weights, and w, what is left."""
+    limbs: list[Ints] = []
+    left = np.asarray(value, dtype=object)
+    for weight in reversed(weights):
+        limbs.append(np.clip(left // weight, 0, span - 1) if weight else left * 0)
+        left = left - limbs[-1] * weight
+    return limbs[::-1], left
+
+
+def interval(
     b: CircuitBuilder,
     name: str,
-    shape: Sequence[int],
-    bits: int,
+    weights: Sequence[Tensor | int],
+    rest: Lin,
     compute: Callable[[Values], Ints],
+    ones: Tensor | None = None,
 ) -> Lin:
-    """An integer v in [0, 2^bits), bits at most those of a limb: v and v + span - 2^bits are
-    looked up.  Where v is known to be an integer, :func:`remainder` takes one look-up."""
-    low = b.limb(name, shape, compute)
-    top = b.span - (1 << bits)
-    if top:
-        high = b.limb(f"{name}/top", shape, lambda values: compute(values) + top)
-        b.zero(f"{name}/top", high - low - top)
-    return low
+    """The integer ``compute`` in [0, top], exactly: see :func:`split_interval`.
+
+    Weights are constants or, with ``ones`` of the shape, parameters; ``rest`` is a form, the same
+    at every element.  w and rest - w are both limbs; where the rest is the constant 0, there is no
+    w.
+    """
+    shape = rest.shape
+
+    def choose(values: Values) -> tuple[list[Ints], Ints]:
+        factors = [w if isinstance(w, int) else int(values[w].reshape(())[()]) for w in weights]
+        return _choose_limbs(compute(values), factors, b.span)
+
+    total: Lin | None = None
+    if rest.terms or rest.const:
+        total = b.limb(f"{name}/low", shape, lambda values: choose(values)[1])
+        room = b.limb(f"{name}/room", shape, lambda values: values[rest] - choose(values)[1])
+        b.zero(f"{name}/room", total + room - rest)
+    for index, weight in enumerate(weights):
+        part = b.limb(
+            f"{name}/limb {index}",
+            shape,
+            lambda values, index=index: choose(values)[0][index],  # type: ignore[misc]
+        )
+        part = part * weight if isinstance(weight, int) else part.times(weight, ones)
+        total = part if total is None else total + part
+    if total is None:
+        raise CircuitError("has no limb", where=name)
+    return total
 
 
 def exact(
     b: CircuitBuilder,
     name: str,
     shape: Sequence[int],
-    bits: int,
+    top: int,
     compute: Callable[[Values], Ints],
 ) -> Lin:
-    """The integer ``compute`` in [0, 2^bits), exactly: the range is proven, not assumed.
-
-    Limbs from the top, full ones first, the narrow one at the bottom.
-    """
-    full = _limb_bits(b)
-    total: Lin | None = None
-    rest = bits
-    while rest > 0:
-        width = min(full, rest)
-        rest -= width
-        part = _exact_limb(
-            b,
-            f"{name}/bits {rest} to {rest + width - 1}",
-            shape,
-            width,
-            lambda values, rest=rest, width=width: (  # type: ignore[misc]
-                np.asarray(compute(values), dtype=object) >> rest & (1 << width) - 1
-            ),
-        )
-        total = part * (1 << rest) if total is None else total + part * (1 << rest)
-    if total is None:
-        raise CircuitError("needs at least one bit", where=name)
-    return total
+    """The integer ``compute`` in [0, top], exactly: the range is proven, not assumed."""
+    weights, rest = split_interval(top, b.span)
+    return interval(b, name, weights, Lin(tuple(shape), (), rest), compute)
 
 
 def remainder(
@@ -100,7 +127,7 @@ def remainder(
     r 2^(16 - bits) in [0, 2^16) and r an integer give r in [0, 2^bits).
     """
     if b.span != _FULL or bits % 16 == 0:
-        return exact(b, name, shape, bits, compute), 0
+        return exact(b, name, shape, (1 << bits) - 1, compute), 0
     narrow = bits % 16
     scale = 16 - narrow
     total = b.limb(
@@ -154,17 +181,9 @@ def nonnegative(b: CircuitBuilder, name: str, form: Lin, most: int) -> None:
 
 
 def hold_range(b: CircuitBuilder, name: str, x: Tensor, lo: int, hi: int) -> None:
-    """lo <= x <= hi at every element, exactly; one or two look-ups a limb, as the bounds lie."""
-    span = hi - lo + 1
-    if span == b.span:
-        b.zero(name, b.limb(name, x.shape, lambda values: values[x] - lo) - (x.lin() - lo))
-        return
-    bits = (span - 1).bit_length()
-    low = exact(b, f"{name}/from below", x.shape, bits, lambda values: values[x] - lo)
-    b.zero(f"{name}/from below", low - (x.lin() - lo))
-    if span != 1 << bits:
-        high = exact(b, f"{name}/from above", x.shape, bits, lambda values: hi - values[x])
-        b.zero(f"{name}/from above", high - (x.lin() * -1 + hi))
+    """lo <= x <= hi at every element, exactly."""
+    within = exact(b, name, x.shape, hi - lo, lambda values: values[x] - lo)
+    b.zero(name, within - (x.lin() - lo))
 
 
 def hold_dtype(b: CircuitBuilder, name: str, x: Tensor, dtype: str) -> None:
@@ -181,7 +200,7 @@ def hold_saturated(b: CircuitBuilder, name: str, x: Tensor, dtype: str) -> None:
     if dtype != "i32":
         hold_range(b, f"{name}/{dtype}", x, lo, hi)
         return
-    low = exact(b, f"{name}/i32", x.shape, 32, lambda values: values[x] + (1 << 31))
+    low = exact(b, f"{name}/i32", x.shape, (1 << 32) - 1, lambda values: values[x] + (1 << 31))
     b.zero(f"{name}/i32", low - (x.lin() + (1 << 31)))
     b.nonzero(f"{name}/i32/least", b.add(x, b.constant(1 << 31)))
 
@@ -337,17 +356,15 @@ def rounding_shift(
         return x * (1 << -shift)
     half = 1 << shift - 1
     if q is None:
-        bits = max(reach, 1).bit_length() + 1
-        offset = 1 << bits - 1
         q = (
             exact(
                 b,
                 f"{name}/quotient",
                 x.shape,
-                bits,
-                lambda values: ((values[x] + half) >> shift) + offset,
+                2 * reach,
+                lambda values: ((values[x] + half) >> shift) + reach,
             )
-            - offset
+            - reach
         )
     rest, scale = remainder(
         b, f"{name}/remainder", x.shape, shift, lambda values: (values[x] + half) & (1 << shift) - 1
@@ -422,7 +439,58 @@ def spread(b: CircuitBuilder, x: Tensor, columns: int) -> Tensor:
     return b.take(x, np.repeat(np.arange(x.size), columns).reshape(x.size, columns))
 
 
-_DEEPEST: Final = 31 << LOG2_EXPONENT
+_SHIFTS: Final = 32
+"""Octaves in a table of powers of two, of whose last an exponential is 0 in 16 fraction bits."""
+_STEPS: Final = 1 << LOG2_EXPONENT
+LAST_GAP: Final = (EXP2_EXPONENT + 1) * _STEPS + 1
+"""From this gap on, 2^-gap is 0 in 16 fraction bits."""
+
+
+def exponential(
+    b: CircuitBuilder, name: str, gap: Tensor, e: Tensor, reach: int, *, one_table: bool
+) -> None:
+    """The node ``exp2_diff`` of a gap that this shows to be >= 0 and that may reach ``reach``.
+
+    gap = cut + over with over >= 0 and cut <= end, where the exponential is 0; the sum of
+    over (end - cut), of which no term is negative, is 0: so cut = min(gap, end).  Either
+    (cut, e) is a row of ``one_table`` of all :data:`LAST_GAP` + 1 exponentials, or, where there are
+    fewer rows, cut falls into a whole number of octaves and a fraction of one.
+    """
+    end = LAST_GAP if one_table else _SHIFTS * _STEPS - 1
+    cut = b.hint(f"{name}/cut", gap.shape, lambda values: np.minimum(values[gap], end))
+    nonnegative(b, f"{name}/over", gap.lin() - cut.lin(), reach)
+    short = b.sub(b.constant(end), cut)
+    b.zero_sum(f"{name}/cut", [(b.sub(gap, cut), short, 1)])
+    if one_table:
+        b.member(name, (cut, e), (np.arange(end + 1), _exponentials()))
+    else:
+        _split_exponential(b, name, cut, e)
+
+
+def _exponentials() -> Ints:
+    """What ``exp2_diff`` makes of the gaps 0 ... LAST_GAP."""
+    table = exp2_table()
+    values = [rs_int(int(table[gap % _STEPS]), gap // _STEPS) for gap in range(LAST_GAP + 1)]
+    return np.asarray(values, dtype=object)
+
+
+def _split_exponential(b: CircuitBuilder, name: str, cut: Tensor, e: Tensor) -> None:
+    """cut = 1024 whole + fraction, both of tables, and mantissa + half = e 2^whole + r with
+    0 <= r < 2^whole, half = floor(2^(whole - 1)) and e an integer in [0, 2^17)."""
+    shape = cut.shape
+    fraction = b.hint(f"{name}/fraction", shape, lambda v: v[cut] % _STEPS)
+    mantissa = b.hint(f"{name}/mantissa", shape, lambda v: _look_up(exp2_table(), v[cut] % _STEPS))
+    b.member(f"{name}/exp2", (fraction, mantissa), (np.arange(_STEPS), exp2_table()))
+    powers = np.asarray([1 << i for i in range(_SHIFTS)], dtype=object)
+    whole = b.hint(f"{name}/whole", shape, lambda v: v[cut] // _STEPS)
+    power = b.hint(f"{name}/power", shape, lambda v: _look_up(powers, v[cut] // _STEPS))
+    half = b.hint(f"{name}/half", shape, lambda v: _look_up(powers, v[cut] // _STEPS) // 2)
+    b.member(f"{name}/power", (whole, power, half), (np.arange(_SHIFTS), powers, powers // 2))
+    b.zero(f"{name}/cut parts", whole.lin() * _STEPS + fraction.lin() - cut.lin())
+    hold_range(b, f"{name}/e", e, 0, (1 << EXP2_EXPONENT + 1) - 1)
+    rest = mantissa.lin() + half.lin() - b.mul(e, power).lin()
+    nonnegative(b, f"{name}/rest", rest, powers[-1])
+    nonnegative(b, f"{name}/bound", power.lin() - rest - 1, powers[-1])
 
 
 def softmax(
@@ -443,33 +511,8 @@ def softmax(
     # Maximum: no element is above it, and in each row one is not below it (a product is zero).
     highest = spread(b, maximum, classes)
     gap = b.sub(highest, z)
-    nonnegative(b, f"{name}/gap", gap.lin(), reach)
     b.require_zero(f"{name}/maximum", b.product_of_all(gap))
-    # exp2: gap cut at _DEEPEST, then 1024 whole + fraction, both from tables.
-    cut = b.hint(f"{name}/cut", z.shape, lambda values: np.minimum(values[gap], _DEEPEST))
-    over = at_least_zero(
-        b, f"{name}/over", z.shape, reach, lambda values: values[gap] - values[cut]
-    )
-    b.zero(f"{name}/over", over + cut.lin() - gap.lin())
-    room = at_least_zero(b, f"{name}/room", z.shape, _DEEPEST, lambda v: _DEEPEST - v[cut])
-    b.zero(f"{name}/room", room + cut.lin() - _DEEPEST)
-    # over >= 0 and room >= 0: one of the two is zero where their products add up to zero.
-    b.zero_sum(f"{name}/cut", [(b.sub(gap, cut), b.sub(b.constant(_DEEPEST), cut), 1)])
-    fraction = b.hint(f"{name}/fraction", z.shape, lambda v: v[cut] & 1023)
-    mantissa = b.hint(f"{name}/mantissa", z.shape, lambda v: _look_up(exp2_table(), v[cut] & 1023))
-    b.member(f"{name}/exp2", (fraction, mantissa), (np.arange(1024), exp2_table()))
-    powers = np.asarray([1 << i for i in range(32)], dtype=object)
-    whole = b.hint(f"{name}/whole", z.shape, lambda v: v[cut] >> LOG2_EXPONENT)
-    power = b.hint(f"{name}/power", z.shape, lambda v: _look_up(powers, v[cut] >> 10))
-    half = b.hint(f"{name}/half", z.shape, lambda v: _look_up(powers, v[cut] >> 10) // 2)
-    b.member(f"{name}/power", (whole, power, half), (np.arange(32), powers, powers // 2))
-    b.zero(f"{name}/cut parts", whole.lin() * 1024 + fraction.lin() - cut.lin())
-    # mantissa + half = e 2^whole + r with 0 <= r < 2^whole, e an integer in [0, 2^17).
-    hold_range(b, f"{name}/e", e, 0, (1 << EXP2_EXPONENT + 1) - 1)
-    product = b.mul(e, power)
-    rest = mantissa.lin() + half.lin() - product.lin()
-    nonnegative(b, f"{name}/exp rest", rest, 1 << 31)
-    nonnegative(b, f"{name}/exp bound", power.lin() - rest - 1, 1 << 31)
+    exponential(b, f"{name}/exp", gap, e, reach, one_table=False)
     # Sum of each row.
     weigh_rows(b, f"{name}/sum", e, np.ones(classes, dtype=np.int64), 0, total)
     divide(b, f"{name}/p", e, total, spread(b, total, classes), p, classes << EXP2_EXPONENT + 1)

@@ -57,6 +57,18 @@ class Lin:
     terms: tuple[tuple[Tensor, int, Tensor | None], ...]
     const: int
 
+    def times(self, scalar: Tensor, ones: Tensor | None) -> Lin:
+        """Itself, with integer factors alone, times a tensor of one element.
+
+        Its constant, if it has one, takes ``ones``, a tensor of ones.
+        """
+        terms = [(x, weight, scalar) for x, weight, _ in self.terms]
+        if any(factor is not None for *_, factor in self.terms) or (self.const and ones is None):
+            raise CircuitError("cannot be multiplied")
+        if ones is not None and self.const:
+            terms.append((ones, self.const, scalar))
+        return Lin(self.shape, tuple(terms), 0)
+
     def __add__(self, other: Lin | int) -> Lin:
         if isinstance(other, int):
             return Lin(self.shape, self.terms, self.const + other)

@@ -44,7 +44,7 @@ several blocks of them, each nearly two units a column.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from types import MappingProxyType
@@ -58,16 +58,13 @@ from vtrain.prove.circuit import gadgets
 from vtrain.prove.circuit.builder import CircuitBuilder
 from vtrain.prove.circuit.circuit import Circuit
 from vtrain.prove.circuit.field import SCALAR_FIELD
-from vtrain.prove.circuit.values import Ints, Lin, Tensor, Values
+from vtrain.prove.circuit.values import Ints, Lin, Tensor
 from vtrain.spec.number import (
     EXP2_EXPONENT,
-    LOG2_EXPONENT,
     LOSS_EXPONENT,
     PROBABILITY_EXPONENT,
     SATURATION,
-    exp2_table,
     log2_q16,
-    rs_int,
 )
 from vtrain.wire.proof import HIDING, TILE
 
@@ -133,13 +130,6 @@ class _TileBuilder(CircuitBuilder):
         self._combined[matrix.index] = self.mul(self.dot(left, rows), self.dot(right, columns))
         return matrix
 
-    def times(self, x: Lin, scalar: Tensor) -> Lin:
-        """A form of a tile's shape with integer factors, times a tensor of one element."""
-        terms = [(tensor, weight, scalar) for tensor, weight, _ in x.terms]
-        if x.const:
-            terms.append((self.ones, x.const, scalar))
-        return Lin(x.shape, tuple(terms), 0)
-
     def live_mask(self) -> Tensor:
         """The public mask of the matrix's own elements: parameters ``rows`` and ``columns``."""
         rows, columns = (self.parameter(name, (self.side,)) for name in ("rows", "columns"))
@@ -159,80 +149,6 @@ def _one(value: int) -> Ints:
 def _nonnegative(b: CircuitBuilder, name: str, form: Lin, count: int) -> None:
     """A form of a tile's shape is an integer in [0, span^count)."""
     gadgets.nonnegative(b, name, form, b.span**count - 1)
-
-
-# --- intervals that end anywhere
-
-
-def split_interval(top: int, span: int, count: int) -> tuple[list[int], int]:
-    """Weights A_0, A_1, ... and a rest with (span - 1) sum A_i + rest = top, rest < span - 1.
-
-    Each v in [0, top], and no other integer, is sum A_i l_i + w with 0 <= l_i < span and
-    0 <= w <= rest: A_i is at most what w and the limbs below it reach, plus 1.  CircuitError if
-    ``count`` weights do not reach ``top``.
-    """
-    left, rest = divmod(top, span - 1)
-    weights, reach = [], rest
-    for _ in range(count):
-        weights.append(min(left, reach + 1))
-        left -= weights[-1]
-        reach += weights[-1] * (span - 1)
-    if left:
-        raise CircuitError(f"{count} limbs of {span} do not reach {top}")
-    return weights, rest
-
-
-def _choose_limbs(value: Ints, weights: Sequence[int], span: int) -> tuple[list[Ints], Ints]:
-    """The limbs of every element, those of the last weights first, and w, what is left."""
-    limbs: list[Ints] = []
-    left = np.asarray(value, dtype=object)
-    for weight in reversed(weights):
-        limbs.append(np.clip(left // weight, 0, span - 1) if weight else left * 0)
-        left = left - limbs[-1] * weight
-    return limbs[::-1], left
-
-
-def _interval(
-    b: _TileBuilder,
-    name: str,
-    weights: Sequence[Tensor | int],
-    rest: Tensor | int,
-    compute: Callable[[Values], Ints],
-) -> Lin:
-    """An integer in [0, top], exactly, top = (span - 1) sum weights + rest: see split_interval.
-
-    w and rest - w are both limbs; where the rest is a constant 0, there is no w.  Weights and rest
-    are constants or parameters.
-    """
-    shape = (b.side, b.side)
-
-    def number(values: Values, item: Tensor | int) -> int:
-        return item if isinstance(item, int) else int(values[item].reshape(())[()])
-
-    def choose(values: Values) -> tuple[list[Ints], Ints]:
-        factors = [number(values, item) for item in weights]
-        return _choose_limbs(compute(values), factors, b.span)
-
-    total: Lin | None = None
-    if rest != 0:
-        low = b.limb(f"{name}/low", shape, lambda values: choose(values)[1])
-        room = b.limb(
-            f"{name}/room", shape, lambda values: number(values, rest) - choose(values)[1]
-        )
-        bound = b.ones.lin() * rest if isinstance(rest, int) else b.ones.times(rest)
-        b.zero(f"{name}/room", low + room - bound)
-        total = low
-    for index, weight in enumerate(weights):
-        part = b.limb(
-            f"{name}/limb {index}",
-            shape,
-            lambda values, index=index: choose(values)[0][index],  # type: ignore[misc]
-        )
-        part = part * weight if isinstance(weight, int) else b.times(part, weight)
-        total = part if total is None else total + part
-    if total is None:
-        raise CircuitError("has no limb", where=name)
-    return total
 
 
 # --- matmul
@@ -286,7 +202,7 @@ def rescale_parameters(
         "columns": _mask(side, columns),
     }
     if n:
-        weights, rest = split_interval(unit - 1, TILE_SPAN, n - 1)
+        weights, rest = gadgets.split_interval(unit - 1, TILE_SPAN, n - 1)
         parameters |= {"unit": _one(unit), "half": _one(unit >> 1), "rest": _one(rest)}
         parameters |= {f"weight {i}": _one(weight) for i, weight in enumerate(weights)}
     return parameters
@@ -320,12 +236,13 @@ def _build_rescale(dtype: str, n: int, side: int) -> Circuit:
         weights = [b.scalar(f"weight {i}") for i in range(n - 1)]
         whole = whole + b.ones.times(half)
         wide = whole
-        low = _interval(
+        low = gadgets.interval(
             b,
             "remainder",
             weights,
-            rest,
+            b.ones.times(rest),
             lambda values: values[wide] % int(values[unit][0]),
+            b.ones,
         )
         whole = whole - low
     else:
@@ -335,9 +252,7 @@ def _build_rescale(dtype: str, n: int, side: int) -> Circuit:
         b.zero("rescale", whole - y.times(unit))
         return b.build()
     most = SATURATION[dtype][1]
-    limbs, end = split_interval(2 * most, TILE_SPAN, 2)
-    within = _interval(b, "y", limbs, end, lambda values: values[y] + most)
-    b.zero("y", within - most - y.lin())
+    gadgets.hold_range(b, "y", y, -most, most)
     reach = b.span ** _count_excess_digits(dtype, n) - 1
     gadgets.clamp(b, "rescale", whole, y, unit, most, reach)
     return b.build()
@@ -503,16 +418,6 @@ def _build_range(n: int, side: int) -> Circuit:
 
 SOFTMAX_TILES: Final = ("z", "labels", "maximum", "exp", "sum", "p", "grad", "loss")
 """The given tiles of softmax-<c>, in order."""
-_LAST_GAP: Final = (EXP2_EXPONENT + 1 << LOG2_EXPONENT) + 1
-"""From this gap on, 2^-gap is 0 in 16 fraction bits."""
-
-
-def _exponentials() -> Ints:
-    """What ``exp2_diff`` makes of the gaps 0 ... _LAST_GAP."""
-    table = exp2_table()
-    steps = 1 << LOG2_EXPONENT
-    values = [rs_int(int(table[gap % steps]), gap // steps) for gap in range(_LAST_GAP + 1)]
-    return np.asarray(values, dtype=object)
 
 
 def softmax_parameters(side: int, most: int, *, rows: int, classes: int) -> dict[str, Ints]:
@@ -565,12 +470,7 @@ def _build_softmax(most: int, side: int) -> Circuit:
     gap = b.sub(gadgets.spread(b, maximum, width), b.sub(z, away))
     outside_batch = b.add(b.mul(b.product_of_all(gap), live), b.mul(maximum, idle))
     b.zero("maximum", outside_batch.lin())
-    # The exponential.
-    cut = b.hint("cut", shape, lambda values: np.minimum(values[gap], _LAST_GAP))
-    _nonnegative(b, "over", gap.lin() - cut.lin(), _GAP_DIGITS)
-    short = b.sub(b.constant(_LAST_GAP), cut)
-    b.zero_sum("cut", [(b.sub(gap, cut), short, 1)])
-    b.member("exp", (cut, exp), (np.arange(_LAST_GAP + 1), _exponentials()))
+    gadgets.exponential(b, "exp", gap, exp, b.span**_GAP_DIGITS - 1, one_table=True)
     # Its sum, and the quotient.
     gadgets.weigh_rows(b, "sum", exp, np.ones(width, dtype=np.int64), 0, row_sum)
     total = b.add(row_sum, b.scale(idle, 1 << EXP2_EXPONENT))

@@ -181,7 +181,14 @@ def nonnegative(b: CircuitBuilder, name: str, form: Lin, most: int) -> None:
 
 
 def hold_range(b: CircuitBuilder, name: str, x: Tensor, lo: int, hi: int) -> None:
-    """lo <= x <= hi at every element, exactly."""
+    """lo <= x <= hi at every element, exactly; a short range by x - lo and hi - x."""
+    if hi - lo < b.span:
+        low = b.limb(f"{name}/from below", x.shape, lambda values: values[x] - lo)
+        b.zero(f"{name}/from below", low - (x.lin() - lo))
+        if hi - lo < b.span - 1:
+            high = b.limb(f"{name}/from above", x.shape, lambda values: hi - values[x])
+            b.zero(f"{name}/from above", high - (x.lin() * -1 + hi))
+        return
     within = exact(b, name, x.shape, hi - lo, lambda values: values[x] - lo)
     b.zero(name, within - (x.lin() - lo))
 

@@ -441,12 +441,12 @@ def test_exponential_of_a_smaller_gap_is_noticed() -> None:
 
     example, vectors = forge_softmax(exp=change)
     circuit = build("softmax-16")
-    put(circuit, vectors, "hints/cut", 1, 976)
-    put(circuit, vectors, "limbs/over/digit 0", 1, 1024)
+    put(circuit, vectors, "hints/exp/cut", 1, 976)
+    put(circuit, vectors, "limbs/exp/over/digit 0", 1, 1024)
     put(circuit, vectors, "hints/exp/multiplicities", 976, 1)
     late = compute_late(circuit, vectors, example.parameters)
     assert late is not None
-    assert circuit.find_broken(vectors | late) == ["cut"]
+    assert circuit.find_broken(vectors | late) == ["exp/cut"]
 
 
 @pytest.mark.parametrize("name", SOFTMAX_TILES[2:])

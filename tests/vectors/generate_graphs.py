@@ -769,8 +769,8 @@ def point(x: int, y: int) -> bytes:
 GENERATOR = point(1, 2)
 
 
-def commit(*points: bytes, circuit: str = "step", k: int = 3, blinding: int = 0) -> TaskSpec:
-    """A task with KZG commitments to the initial state."""
+def commit(*points: bytes, circuit: str = "step", k: int = 7, blinding: int = 56) -> TaskSpec:
+    """A task with KZG commitments to the initial state, in columns of 5 values if not said."""
     proof = ProofSpec(circuit, bytes(32), k, blinding, 2, points, {})
     return replace(TASK, commitments=WITH_KZG, proof=proof)
 
@@ -832,8 +832,8 @@ def list_commitments() -> Iterator[TaskCase]:
     yield "2: three columns", commit(GENERATOR, minus, GENERATOR), None
     yield "2: one column too few", commit(*[GENERATOR] * 2), place
     yield "2: one column too many", commit(*[GENERATOR] * 4), place
-    yield "2: columns of 11", commit(GENERATOR, k=4, blinding=2), None
-    yield "2: columns of 10", commit(GENERATOR, k=4, blinding=3), place
+    yield "2: columns of 11", commit(GENERATOR, blinding=50), None
+    yield "2: columns of 10", commit(GENERATOR, blinding=51), place
     yield (
         "2: a proof, but nothing logged",
         replace(commit(GENERATOR), commitments=BLAKE3_ONLY),
@@ -841,10 +841,10 @@ def list_commitments() -> Iterator[TaskCase]:
     )
     yield (
         "2: tiles: one column for each tensor",
-        commit(*[GENERATOR] * 4, circuit="tiles", k=15),
+        commit(*[GENERATOR] * 4, circuit="tiles", k=15, blinding=5),
         None,
     )
-    yield "2: tiles: one column in all", commit(GENERATOR, circuit="tiles", k=15), place
+    yield "2: tiles: one column in all", commit(GENERATOR, circuit="tiles", k=15, blinding=5), place
     for about, false in {
         "not on the curve": point(1, 3),
         "x not reduced": point(P + 1, 2),

@@ -818,7 +818,7 @@ def own_key(proof: dict, kind: str, index: int, digest: bytes, tensors: bytes) -
 
 def trace_key(before: bytes, batch: bytes) -> bytes:
     """The key of a step's trace."""
-    return derive("hiding key v1", encode({"batch": batch, "kind": "trace", "state": before}))
+    return derive("hiding key v1", encode({"batch": batch, "kind": "tiling 1", "state": before}))
 
 
 def key_id(key: bytes) -> bytes:

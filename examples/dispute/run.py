@@ -98,9 +98,9 @@ def locate(game: Game) -> Place:
 
 
 def watch(follower: Follower, names: dict[bytes, str]) -> Verdict:
-    """Print the game as it goes on, by what its signed moves say."""
+    """Print the game as it goes on, by what its signed moves say, to the verdict signed."""
     game, place = follower.game, Place()
-    while (verdict := find_verdict(follower.game)) is None:
+    while (verdict := follower.verdict) is None:
         known = len(follower.events)
         follower.poll(wait=0.25)
         for entry in to_moves(follower.events[known:]):

@@ -604,7 +604,7 @@ def test_claim_shows_and_keeps_what_an_auditor_pins(
     assert (code, shown["claim"] in out) == (0, True)
     assert kept.read_bytes() == (run / "claim.cbor").read_bytes()
     code, _, err = call("claim", run, "--out", kept)
-    assert (code, "a claim that was kept is not replaced" in err) == (2, True)
+    assert (code, "exists already, and is not replaced" in err) == (2, True)
     given = ("verify", run, "--samples", 1, "--seed", "c0ffee", "--solver", shown["solver"])
     for claim in (shown["claim"], kept):
         code, out, _ = call(*given, "--claim", claim)

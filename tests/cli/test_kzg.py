@@ -93,7 +93,8 @@ def test_disclosed_steps(call: Callable[..., tuple[int, Any]], tmp_path: Path) -
     (run / "hiding.key").rename(tmp_path / "hiding.key")
     told = tmp_path / "told.key"
     code, answer = call("prove", "disclose", run, "--steps", 3, "--out", told)
-    assert (code, answer["error"]["where"]) == (2, "step 3: before")
+    assert (code, answer["error"]["where"]) == (2, str(run / "hiding.key"))
+    assert "the keys follow from the solver's secrets" in answer["error"]["message"]
     code, report = call("verify", run, "--all", "--srs", srs)
     assert (code, report["reason"]["where"]) == (3, "step 3: before")
     (tmp_path / "hiding.key").rename(run / "hiding.key")
@@ -104,9 +105,14 @@ def test_disclosed_steps(call: Callable[..., tuple[int, Any]], tmp_path: Path) -
     assert (code, answer) == (0, {"file": str(told), "steps": 2, "keys": 6})
     assert told.stat().st_mode & 0o777 == 0o600
     (run / "hiding.key").rename(tmp_path / "hiding.key")
+    code, answer = call("prove", "disclose", run, "--steps", 3, "--out", told)
+    assert (code, "exists already" in answer["error"]["message"]) == (2, True)
+    code, answer = call("verify", run, "--all", "--hiding", told)
+    assert (code, "--hiding has a meaning with --srs alone" in str(answer)) == (2, True)
     code, report = call("verify", run, "--all", "--srs", srs, "--hiding", told)
     assert (code, report["reason"]["where"]) == (3, "step 6: before")
     assert any("KZG commitments of 2 of 4 steps" in line for line in report["strength"]["checked"])
     place_secrets(run)
+    told.unlink()
     code, answer = call("prove", "disclose", run, "--steps", 3, "--out", told)
     assert (code, "follows from other secrets" in answer["error"]["message"]) == (2, True)

@@ -602,11 +602,15 @@ def test_batches_are_signed(call: Call, tmp_path: Path) -> None:
     signing = ("prove", "batches", task, "--key", key, "--out", out, "--hiding", secret)
     code, answer, _ = call(*signing, "--srs", srs, "--json")
     assert code == 0
-    assert json.loads(answer) == {"file": str(out), "owner": owner, "batches": 4}
+    shown = {"file": str(out), "secret": str(secret), "owner": owner, "batches": 4}
+    assert json.loads(answer) == shown
     signed = read_batches(out)
     assert (signed.owner.hex(), len(signed.commitments)) == (owner, 4)
     assert secret.stat().st_mode & 0o777 == 0o600
     kept = read_batch_secret(secret)
+    code, _, err = call(*signing, "--srs", srs)
+    assert (code, "exists already" in err) == (2, True)
+    out.unlink()
     assert json.loads(call(*signing, "--srs", srs, "--json")[1])["batches"] == 4
     assert read_batches(out) == signed, "the secret that is there is taken"
     run = tmp_path / "run"
@@ -615,6 +619,7 @@ def test_batches_are_signed(call: Call, tmp_path: Path) -> None:
         logged = [record.batch for record in iterate_kzg_log(file)]
     assert logged == [*signed.commitments]
     secret.write_bytes((run / "hiding.key").read_bytes())
+    out.unlink()
     for command in (signing, ("train", task, "--out", run, "--batch-hiding", secret)):
         code, _, err = call(*command, "--srs", srs)
         assert (code, "is not what an owner of batches hands over" in err) == (2, True)
@@ -622,8 +627,9 @@ def test_batches_are_signed(call: Call, tmp_path: Path) -> None:
     assert call(*signing, "--srs", srs)[0] == 0
     assert read_batch_secret(secret) != kept
     assert read_batches(out).commitments != signed.commitments
+    out.unlink()
     code, _, err = call("train", task, "--srs", srs, "--out", run, "--batch-hiding", secret)
-    assert (code, "has other secrets than the run goes on with" in err) == (2, True)
+    assert (code, "has another secret of batches than the one given" in err) == (2, True)
     code, _, err = call(*signing)
     assert (code, "lost.srs" in err) == (2, True)
     task.write_text(TASK)

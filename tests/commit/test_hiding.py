@@ -342,7 +342,7 @@ def test_the_secret_of_an_owner_hides_the_batches_of_a_run(
     train(task, run, key=SIGNER, steps=4, batch_secret=D)
     assert read_hiding(run / "hiding.key").batches == D
     train(task, run, key=SIGNER, steps=6)
-    with pytest.raises(RunError, match="has other secrets"):
+    with pytest.raises(RunError, match="has another secret of batches than the one given"):
         train(task, run, key=SIGNER, batch_secret=D[::-1])
     train(task, run, key=SIGNER, batch_secret=D)
 

@@ -86,6 +86,7 @@ from vtrain.prove.runs import (
     ProofSetup,
     StepSource,
     compute_parameters,
+    describe_step,
     expect,
     prepare_circuit,
     read_run,
@@ -757,6 +758,12 @@ def test_a_task_whose_circuits_are_no_whole_steps(
     put_bundle(run, bundle)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "prepare_circuit", prepare_circuit)
+        # Of other fields, it is refused before keys are made, which would take minutes.
+        check_refused(audit(run, small), "proof", "task_id is not that of this step")
+        signed = read_run(run)
+        setup = make_setup(signed.task, small, tmp_path)
+        about = describe_step(signed, setup, 5, "step", bytes(32), bytes(32))
+        put_bundle(run, ProofBundle(about, bundle.proof))
         check_refused(audit(run, small), "proof", "whole steps need k of 17 at least, not 8")
 
 

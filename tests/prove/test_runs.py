@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.audit.runs import read_kzg_leaves, read_leaves, sign_again, write_leaves
+from tests.kzg import place_secrets
 from tests.prove import step_runs
 from tests.prove import steps as made
 from tests.prove.steps import (
@@ -366,6 +367,19 @@ def test_a_step_that_no_circuit_holds_of(
 
     monkeypatch.setattr(StepSource, "values", false)
     with pytest.raises(CircuitError, match="step 2: no circuit of step, step-clamps holds of it"):
+        prover.prove(Item("step", 2), uncounted)
+
+
+@pytest.mark.usefixtures("no_ezkl")
+def test_a_step_hidden_by_other_secrets_is_not_proven(
+    whole: Path, srs: Path, tmp_path: Path
+) -> None:
+    """It would take minutes and an opening, and no auditor would take the proof."""
+    run = Path(shutil.copytree(whole, tmp_path / "run"))
+    place_secrets(run)
+    signed = read_run(run)
+    prover = StepProver(signed, make_setup(signed.task, srs, tmp_path), engine="numpy")
+    with pytest.raises(RunError, match="the key of before at step 2 follows from other secrets"):
         prover.prove(Item("step", 2), uncounted)
 
 

@@ -19,7 +19,7 @@ import pytest
 from rich.console import Console
 
 from tests.audit.runs import KEY, failed, read_kzg_leaves, sign_again, write_kzg_leaves
-from tests.kzg import SECRET, add_kzg, make_key
+from tests.kzg import SECRET, add_kzg, make_key, place_secrets
 from tests.prove.steps import uncounted
 from tests.prove.test_audit import PUBLIC
 from tests.prove.test_trace import OTHER, make_proof, verify_proof
@@ -358,6 +358,23 @@ def test_traces_of_a_step_that_was_not_logged_are_not_signed(
         prover.claim_traces(FIRST, STEPS, KEY)
     assert not traces_path(run).exists()
     prover.trace(3)
+
+
+def test_traces_hidden_by_other_secrets_are_not_signed(
+    trained: Path, tmp_path: Path, srs: Path
+) -> None:
+    """They would be other traces of the same steps, which convict whoever signs both."""
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    kept = (run / "hiding.key").read_bytes()
+    place_secrets(run)
+    prover = open_prover(run, srs)
+    for work in (lambda: prover.claim_traces(FIRST, STEPS, KEY), lambda: prover.trace(3)):
+        with pytest.raises(RunError, match="follows from other secrets") as caught:
+            work()
+        assert caught.value.where == str(run / "hiding.key")
+    assert not traces_path(run).exists()
+    (run / "hiding.key").write_bytes(kept)
+    open_prover(run, srs).trace(3)
 
 
 # --- draws

@@ -163,7 +163,7 @@ def _make_largest() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
 
 
 def _make_wide() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
-    """784-512-512-10 at batch 128, the MLP of examples/zk that is proven by tiles."""
+    """784-512-512-10, the MLP of examples/zk that is proven by tiles, at batch 5."""
     rng = np.random.default_rng(9)
     layers: tuple[Layer, ...] = (
         Linear("h1", "x", "w1", "b1", True),
@@ -179,11 +179,11 @@ def _make_wide() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
     model = Model("x", (784,), layers, "logits", params)
     prepare = Affine(multiplier=257, offset=0, shift=1, exponent=15)
     samples = make_samples((784,), 256, 3)
-    return _compile(model, samples, prepare, decay=6554, batch=128)
+    return _compile(model, samples, prepare, decay=6554)
 
 
 def _make_mnist() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
-    """The CNN of examples/mnist, at batch 32."""
+    """The CNN of examples/mnist, at batch 5."""
     rng = np.random.default_rng(10)
     same, half = Window((3, 3), (1, 1), (1, 1, 1, 1)), Window((2, 2), (2, 2), (0, 0, 0, 0))
     layers: tuple[Layer, ...] = (
@@ -206,7 +206,7 @@ def _make_mnist() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
     }
     model = Model("x", (1, 28, 28), layers, "logits", params)
     prepare = Affine(multiplier=257, offset=0, shift=1, exponent=15)
-    return _compile(model, make_samples((1, 28, 28), 64, 3), prepare, decay=6554, batch=32)
+    return _compile(model, make_samples((1, 28, 28), 64, 3), prepare, decay=6554)
 
 
 def _make_tokens() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
@@ -221,10 +221,12 @@ def _make_tokens() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
 
 
 def _compile(
-    model: Model, samples: Samples, prepare: Affine | OneHot, decay: int, batch: int = 3
+    model: Model, samples: Samples, prepare: Affine | OneHot, decay: int
 ) -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
     momentum = Momentum(decay=decay, starts=(0, 2), rates=(40960, 20480), exponent=22)
-    plan = StepPlan(samples.spec, prepare, "cross_entropy", momentum, batch, 5, 5)
+    plan = StepPlan(
+        samples.spec, prepare, "cross_entropy", momentum, seed=3, batch=5, commit_every=5
+    )
     state = compute_initial_state(model.params)
 
     def emit(builder: GraphBuilder) -> None:

@@ -87,7 +87,7 @@ def derive_key(secret: bytes, task: bytes, kind: str, index: int, digest: bytes)
 
 def derive_trace_key(before: bytes, batch: bytes) -> bytes:
     """The key of a step's trace."""
-    return _derive("hiding key v1", {"batch": batch, "kind": "trace", "state": before})
+    return _derive("hiding key v1", {"batch": batch, "kind": "tiling 1", "state": before})
 
 
 def derive_own_key(

@@ -85,9 +85,9 @@ class KzgComparison:
         before = len(self.hidden)
         for part, ours in computed.items():
             if ours is None:
-                self.hidden[step, part] = "its key is not known"
+                self.hidden[step, part] = "no key of it was given (the solver discloses keys)"
             elif ours.key != getattr(claimed, f"{part}_key"):
-                self.hidden[step, part] = "the key disclosed is not the one in the log"
+                self.hidden[step, part] = "its key, as given, is not the one in the log"
             else:
                 pairs = zip(getattr(claimed, part), ours.commitments, strict=True)
                 for index, (theirs, own) in enumerate(pairs):

@@ -292,7 +292,7 @@ def _list_kzg_checks(kzg: KzgComparison | Check | None, replay: _Replay) -> tupl
         return (kzg,)
     if kzg.hidden:
         (step, part), reason = next(iter(kzg.hidden.items()))
-        detail = f"{len(kzg.hidden)} of the commitments logged could not be compared: {reason}"
+        detail = f"{len(kzg.hidden)} states and batches could not be compared: {reason}"
         return (Check("kzg", "not_done", detail, f"step {step}: {part}"),)
     if not kzg.count:  # nothing to find: the strength says what was not compared
         return ()

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from vtrain.cli import print_json
-from vtrain.cli.common import VtrainCommand, existing_folder, json_option, print_pairs
+from vtrain.cli.common import VtrainCommand, existing_folder, json_option, print_pairs, require_new
 
 
 @click.command("claim", cls=VtrainCommand)
@@ -34,7 +34,6 @@ def command(run: Path, out: Path | None, as_json: bool) -> None:
 
     from vtrain.attest.claims import compute_claim_digest
     from vtrain.commit.files import write_atomic
-    from vtrain.errors import RunError
     from vtrain.train.layout import RunPaths
     from vtrain.train.signed import read_claim
     from vtrain.wire.claim import encode_signed_claim
@@ -58,8 +57,7 @@ def command(run: Path, out: Path | None, as_json: bool) -> None:
         verify_trace_claim(traces, claim)
         pairs["trace_claim"] = compute_trace_claim_digest(traces.trace_claim).hex()
     if out is not None:
-        if os.path.lexists(out):
-            raise RunError("exists already: a claim that was kept is not replaced", where=str(out))
+        require_new(out)
         write_atomic(out, [encode_signed_claim(signed)])
         pairs["kept"] = str(out)
     if as_json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import string
 import sys
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 import click
 
 from vtrain.cli import EXIT_INCONCLUSIVE, EXIT_USAGE, echo, find_lack, print_error, say
-from vtrain.errors import StorageError, VtrainError, VtrainWarning
+from vtrain.errors import RunError, StorageError, VtrainError, VtrainWarning
 from vtrain.printable import make_printable
 
 if TYPE_CHECKING:
@@ -139,6 +140,12 @@ threads_option = click.option(
 def existing_folder(name: str) -> Callable[[Any], Any]:
     """An argument that is an existing folder."""
     return click.argument(name, type=click.Path(exists=True, file_okay=False, path_type=Path))
+
+
+def require_new(path: Path) -> None:
+    """RunError where something is there already: what a command calls new replaces nothing."""
+    if os.path.lexists(path):
+        raise RunError("exists already, and is not replaced: name a new file", where=str(path))
 
 
 def existing_file(name: str) -> Callable[[Any], Any]:

@@ -24,6 +24,7 @@ from vtrain.cli.common import (
     existing_folder,
     json_option,
     print_pairs,
+    require_new,
     show_progress,
     threads_option,
 )
@@ -673,6 +674,7 @@ def batches_command(
     from vtrain.train.task import compile_task, load_task
     from vtrain.wire.batches import encode_batches
 
+    require_new(out)
     file = load_task(task, srs=srs)
     with show_progress(lines=True) as progress:
         compiled = compile_task(file, CommitKey)
@@ -691,7 +693,12 @@ def batches_command(
             progress=progress,
         )
     write_atomic(out, [encode_batches(signed)])
-    shown = {"file": str(out), "owner": signed.owner.hex(), "batches": len(signed.commitments)}
+    shown = {
+        "file": str(out),
+        "secret": str(hiding),
+        "owner": signed.owner.hex(),
+        "batches": len(signed.commitments),
+    }
     if as_json:
         print_json(shown)
     else:
@@ -733,17 +740,22 @@ def disclose_command(
     Needs RUN/hiding.key, and the run's checkpoints and samples.
     """
     from vtrain.commit.files import write_atomic
-    from vtrain.errors import RunError
+    from vtrain.errors import NotProducedError, RunError
     from vtrain.prove.disclose import disclose_steps
     from vtrain.prove.runs import StepSource
     from vtrain.train.signed import read_hiding_of
     from vtrain.wire import structs
 
+    require_new(out)
     signed = open_run(run)
     proof = signed.task.kzg
     if proof is None:
         raise RunError("logs no KZG commitments: nothing is hidden", where=str(run))
     secrets = read_hiding_of(signed.paths, None)
+    if not (secrets.states and secrets.batches):
+        raise NotProducedError(
+            "is missing: the keys follow from the solver's secrets", where=str(signed.paths.hiding)
+        )
     source = StepSource(signed, proof, secrets, data=data, engine=engine, threads=threads)
     hiding = disclose_steps(signed, source, steps)
     write_atomic(out, [structs.encode(hiding)], secret=True)

@@ -88,6 +88,7 @@ def command(
     from vtrain.attest.keys import public_key
     from vtrain.commit.hiding import read_batch_secret
     from vtrain.prove.backend.kzg import CommitKey
+    from vtrain.train.layout import RunPaths
     from vtrain.train.runner import train
     from vtrain.train.task import compile_task, load_task
 
@@ -114,7 +115,11 @@ def command(
         "steps": summary.steps,
         "root": summary.root.hex(),
         "log_root": summary.log_root.hex(),
-        **({"kzg_root": summary.kzg_root.hex()} if summary.kzg_root else {}),
+        **(
+            {"kzg_root": summary.kzg_root.hex(), "secret": str(RunPaths(out).hiding)}
+            if summary.kzg_root
+            else {}
+        ),
         "engine": summary.engine or None,
         "resumed_from": summary.resumed_from,
         "seconds": round(summary.seconds, 3),

@@ -167,6 +167,8 @@ def command(
     if all_ and samples is not None:
         raise click.UsageError("--all replays everything: --samples has no meaning")
     given = sorted(name for name, value in proof.items() if value)
+    if hiding is not None and srs is None:
+        raise click.UsageError("--hiding has a meaning with --srs alone")
     pin = None if claim is None else make_pin(claim)
     with show_progress(lines=mode == "proof") as progress:
         if mode == "proof":

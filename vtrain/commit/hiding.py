@@ -39,6 +39,9 @@ Array = npt.NDArray[Any]
 
 _ORDER: Final = 21888242871839275222246405745257275088548364400416034343698204186575808495617
 """Of the group that commitments are in: elements are numbers below it."""
+TILING: Final = "tiling 1"
+"""The rules by which a step falls into tiles (docs/tiling.md).  Others have another name: the same
+elements behind other tiles would show how these differ."""
 _DRAWN: Final = 48
 """Bytes of the stream for one element: modulo the order, within 2^-130 of uniform."""
 
@@ -108,7 +111,7 @@ def derive_key(secret: bytes, task: bytes, kind: Kind, index: int, digest: bytes
 
 def derive_trace_key(before: bytes, batch: bytes) -> bytes:
     """The key of a step's trace, from those of the state before the step and of its batch."""
-    material: dict[str, cbor.Value] = {"batch": batch, "kind": "trace", "state": before}
+    material: dict[str, cbor.Value] = {"batch": batch, "kind": TILING, "state": before}
     return compute_domain_hash(domains.HIDING_KEY, cbor.encode(material))
 
 
@@ -167,7 +170,9 @@ def read_hiding(path: Path, root: Path | None = None) -> Hiding:
     try:
         return decode_hiding(data)
     except EncodingError as error:
-        raise EncodingError(f"{error.where}: {error.message}", where=str(path)) from None
+        raise EncodingError(
+            f"is no file of hiding secrets or keys: {error.where}: {error.message}", where=str(path)
+        ) from None
 
 
 def read_batch_secret(path: Path) -> bytes:

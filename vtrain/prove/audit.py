@@ -37,6 +37,7 @@ from vtrain.prove.runs import (
     StepSource,
     StepValues,
     compute_parameters,
+    describe_step,
     expect,
     make_statement,
     prepare_circuit,
@@ -477,11 +478,14 @@ class _Examiner:
         pinned, name = self.setup.proof.circuits, bundle.statement.circuit_name
         if name not in STEP_CIRCUITS or (pinned and name not in pinned):
             return Verification(False, f"circuit {name!r} is none that the task allows")
+        said = bundle.statement
+        of_step = describe_step(self._run, self.setup, step, name, said.circuit, said.key)
+        if wrong := find_difference(said, of_step):  # before keys are made, which takes long
+            which = f": it is of step {said.step}" if wrong == "step" else ""
+            return Verification(False, f"{wrong} is not that of this step{which}")
         ready = self._prepare(name)
-        expected = make_statement(self._run, self.setup, ready, step)
-        if wrong := find_difference(bundle.statement, expected):
-            said = f": it is of step {bundle.statement.step}" if wrong == "step" else ""
-            return Verification(False, f"{wrong} is not that of this step{said}")
+        if wrong := find_difference(said, make_statement(self._run, self.setup, ready, step)):
+            return Verification(False, f"{wrong} is not that of this step")
         return self._verify_bundle(bundle, ready, step, key)
 
     def _prepare(self, name: str) -> ReadyCircuit:

@@ -6,9 +6,8 @@ from collections.abc import Collection
 
 from vtrain.commit.hiding import identify_key
 from vtrain.errors import RunError
-from vtrain.prove.runs import SignedRun, StepSource
+from vtrain.prove.runs import SignedRun, StepSource, require_logged_keys
 from vtrain.prove.steps.builder import AFTER, BATCH, BEFORE
-from vtrain.train.signed import read_kzg_record
 from vtrain.wire.hiding import Hiding, HidingKey, Kind
 
 
@@ -29,19 +28,8 @@ def disclose_steps(run: SignedRun, source: StepSource, steps: Collection[int]) -
                 f"{len(run.records)}",
                 where=f"step {step}",
             )
-        record = read_kzg_record(run.paths, run.task, run.signed.claim, step)
         keys = source.keys(step)
-        for name, logged in (
-            (BEFORE, record.before_key),
-            (BATCH, record.batch_key),
-            (AFTER, record.after_key),
-        ):
-            if identify_key(keys[name]) != logged:
-                raise RunError(
-                    "follows from other secrets than those that the run was logged with: put back "
-                    f"its {run.paths.hiding.name}",
-                    where=f"step {step}: the key of {name}",
-                )
+        require_logged_keys(run, step, {name: identify_key(key) for name, key in keys.items()})
         found["batch", step] = keys[BATCH]
         found["state", step] = keys[AFTER]
         if step > 1:  # whoever holds the initial state has its key

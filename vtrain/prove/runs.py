@@ -122,6 +122,23 @@ def expect(record: KzgRecord) -> dict[str, bytes]:
     return name_columns({BEFORE: record.before, BATCH: record.batch, AFTER: record.after})
 
 
+def require_logged_keys(run: SignedRun, step: int, ids: Mapping[str, bytes]) -> KzgRecord:
+    """The record of ``step``; RunError unless it has the ``ids`` of the keys that were found.
+
+    NotProducedError where nothing is logged of the step.
+    """
+    record = signed.read_kzg_record(run.paths, run.task, run.signed.claim, step)
+    logged = {BEFORE: record.before_key, BATCH: record.batch_key, AFTER: record.after_key}
+    for name, found in logged.items():
+        if ids[name] != found:
+            raise RunError(
+                f"the key of {name} at step {step} follows from other secrets than those that the "
+                "run was logged with: put back the file",
+                where=str(run.paths.hiding),
+            )
+    return record
+
+
 class StepDiffersError(VtrainError):
     """A step done again is not the one in the signed log."""
 
@@ -434,6 +451,13 @@ def make_ready(
 
 def make_statement(run: SignedRun, setup: ProofSetup, ready: ReadyCircuit, step: int) -> Statement:
     """What a proof of ``step`` by this circuit says it is of."""
+    return describe_step(run, setup, step, ready.name, ready.pinned.digest, ready.keys.vk_digest)
+
+
+def describe_step(
+    run: SignedRun, setup: ProofSetup, step: int, name: str, circuit: bytes, key: bytes
+) -> Statement:
+    """What a proof of ``step`` says it is of: a circuit of this name, these digests."""
     claim = run.signed.claim
     parameters = compute_parameters(run.graph, run.records[step - 1])
     return Statement(
@@ -444,9 +468,9 @@ def make_statement(run: SignedRun, setup: ProofSetup, ready: ReadyCircuit, step:
         step=step,
         name="step",
         index=0,
-        circuit_name=ready.name,
-        circuit=ready.pinned.digest,
-        key=ready.keys.vk_digest,
+        circuit_name=name,
+        circuit=circuit,
+        key=key,
         srs=setup.proof.srs,
         insecure=setup.is_insecure,
         k=setup.proof.k,
@@ -500,13 +524,16 @@ class StepProver:
         """The encoded proof bundle of one whole step; ``openings`` counts what it opens.
 
         CircuitError when no circuit holds of it, which an honest step of a supported model never
-        meets, or when the log has other commitments; OpeningsError when what hides the step is used
+        meets, or when the log has other commitments; RunError when what hides them is not what the
+        run was logged with; OpeningsError when what hides the step is used
         up; ProverError.
         """
         if item.kind != "step":
             raise CircuitError("is no whole step", where=f"statement {item.index}")
         step = item.step
         values = self._source.values(step)
+        if self._run.task.kzg is not None:
+            require_logged_keys(self._run, step, values.keys)
         ready = self._choose(values, progress, cancelled)
         statement = make_statement(self._run, self._setup, ready, step)
         threads = self._setup.limits.threads

@@ -345,8 +345,13 @@ class RunDirectory:
         path = self.paths.hiding
         if os.path.lexists(path):
             found = read_hiding(path, self.paths.root)
-            whole = found.states and found.batches and batch_secret in (b"", found.batches)
-            if not (whole and self._hides(found)):
+            if batch_secret and found.batches and batch_secret != found.batches:
+                raise RunError(
+                    "has another secret of batches than the one given: give that with which the "
+                    "run began, or train into another folder",
+                    where=str(path),
+                )
+            if not (found.states and found.batches and self._hides(found)):
                 raise RunError(
                     "has other secrets than the run goes on with: put back the file that the run "
                     "began with, or train into another folder",

@@ -18,6 +18,7 @@ from typing import Final
 from vtrain.attest.claims import compute_claim_digest
 from vtrain.attest.keys import PrivateKey, public_key
 from vtrain.commit.files import read_file, storing, write_atomic
+from vtrain.commit.hiding import identify_key
 from vtrain.errors import (
     CircuitError,
     EncodingError,
@@ -41,6 +42,7 @@ from vtrain.prove.runs import (
     StepSource,
     make_ready,
     require_blinding,
+    require_logged_keys,
 )
 from vtrain.prove.tiles.circuits import build_tile_circuit, linear_challenge
 from vtrain.prove.tiles.protocol import (
@@ -58,7 +60,7 @@ from vtrain.prove.tiles.protocol import (
 from vtrain.prove.tiles.statements import LINEAR, StepFacts, TileContents, TileStatement
 from vtrain.prove.tiles.tiling import Tiling
 from vtrain.prove.verifier import Expansion, verify
-from vtrain.train.signed import read_hiding_of, read_kzg_record
+from vtrain.train.signed import read_hiding_of
 from vtrain.wire import structs
 from vtrain.wire.proof import TILE, KzgRecord
 from vtrain.wire.tiles import (
@@ -232,11 +234,13 @@ class TileProver:
     def trace(self, step: int, progress: Progress = _quiet) -> TraceCommitments:
         """The commitments to all tiles of ``step``; those of the last few steps are kept.
 
-        RunError when the run has no such step.
+        RunError when the run has no such step, or was logged with other secrets: a trace that they
+        hide would be another one.
         """
         if step not in self._traces:
             outputs, keys = self._source.outputs(step)
-            record = read_kzg_record(self._run.paths, self._run.task, self._run.signed.claim, step)
+            ids = {name: identify_key(key) for name, key in keys.items()}
+            record = require_logged_keys(self._run, step, ids)
             facts = StepFacts(step, self._run.records[step - 1].loss)
             while len(self._traces) >= _KEPT:
                 del self._traces[next(iter(self._traces))]

@@ -819,7 +819,6 @@ def export_command(
     from vtrain.prove.chain.size import MAX_CODE, estimate_code
     from vtrain.prove.chain.statement import bind_circuit, require_drawable
 
-    compiler = find_compiler(solc)
     if out.exists():
         raise StorageError("the folder exists: name a new one", where=str(out))
     signed = open_run(run)
@@ -838,6 +837,7 @@ def export_command(
         if as_json:
             print_json({"code": about.size, "most_code": most, "fits": False})
         return EXIT_CODES["inconclusive"]
+    compiler = find_compiler(solc)
     with show_progress(lines=True) as progress:
         ready = _make_ready(signed, setup, name, proving=False, progress=progress)
     key = setup.open_key()

@@ -24,8 +24,8 @@ from flint import fmpz_mat, fmpz_mod_ctx, fmpz_mod_mat
 
 from tests.attacks.transcript import Domain, Opening, dot
 from vtrain.prove.backend.kzg import CommitKey
-from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.spec.commitment import compute_batch_digest, compute_tensor_digest
+from vtrain.spec.field import SCALAR_FIELD
 
 Bounds = tuple[int, int]
 """The least and the greatest value."""

@@ -49,13 +49,13 @@ from vtrain.prove.backend.srs import generate_srs
 from vtrain.prove.chain.evm import write_verifier
 from vtrain.prove.circuit.builder import MASKS, CircuitBuilder
 from vtrain.prove.circuit.circuit import Circuit
-from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.values import Ints
 from vtrain.prove.prover import prove
 from vtrain.prove.runs import read_run
 from vtrain.prove.steps.builder import BATCH, BEFORE, RATE
 from vtrain.prove.tiles.circuits import build_tile_circuit
 from vtrain.prove.verifier import commit_columns, draw_challenge
+from vtrain.spec.field import SCALAR_FIELD
 from vtrain.train.data import gather_batch
 from vtrain.train.task import CompiledTask
 from vtrain.wire.graph import Ref

@@ -24,7 +24,7 @@ from functools import cache, cached_property
 from itertools import accumulate, repeat
 from typing import Final, NamedTuple
 
-from vtrain.prove.circuit.field import SCALAR_FIELD
+from vtrain.spec.field import SCALAR_FIELD
 
 BLINDING: Final = 5
 """halo2's blinding factors; one row more is unusable."""

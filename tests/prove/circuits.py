@@ -14,7 +14,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from vtrain.prove.backend.ezkl import Call, Limits, encode_element, run_ezkl
-from vtrain.prove.circuit.field import SCALAR_FIELD
+from vtrain.spec.field import SCALAR_FIELD
 
 LIMITS = Limits(memory=8 << 30, seconds=120, threads=1)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vtrain.prove.circuit.field import SCALAR_FIELD as R
+from vtrain.spec.field import SCALAR_FIELD as R
 
 Cell = tuple[int, int]
 

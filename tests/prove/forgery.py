@@ -17,7 +17,7 @@ from tests.prove.circuits import LIMITS
 from tests.prove.compiler import install_solc
 from vtrain.prove.backend.srs import load_curve
 from vtrain.prove.chain.evm import VERIFIER, compile_contracts
-from vtrain.prove.circuit.field import SCALAR_FIELD
+from vtrain.spec.field import SCALAR_FIELD
 
 SELECTOR = bytes.fromhex("1e8e1e13")
 

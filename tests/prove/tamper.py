@@ -9,9 +9,9 @@ from typing import Final
 import numpy as np
 
 from vtrain.prove.circuit.circuit import Circuit
-from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.trial import Trial
 from vtrain.prove.circuit.values import MASKS_PART, Ints
+from vtrain.spec.field import SCALAR_FIELD
 
 _THIRD = pow(3, -1, SCALAR_FIELD)
 

@@ -18,8 +18,8 @@ from vtrain.prove.backend.settings import make_run_arguments, pin
 from vtrain.prove.circuit import builder
 from vtrain.prove.circuit.builder import CircuitBuilder
 from vtrain.prove.circuit.circuit import Circuit
-from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.tiles.circuits import TILE_CIRCUITS, TILE_K, build_tile_circuit
+from vtrain.spec.field import SCALAR_FIELD
 
 SHAPES = [(5,), (1, 7), (7, 1), (4, 4), (4, 5), (5, 4), (2, 3, 5), (1, 1), (1,), (6, 6)]
 

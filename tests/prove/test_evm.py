@@ -65,12 +65,12 @@ from vtrain.prove.chain.statement import (
 )
 from vtrain.prove.circuit.builder import CircuitBuilder
 from vtrain.prove.circuit.circuit import Circuit as OurCircuit
-from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.values import Ints
 from vtrain.prove.prover import prove
 from vtrain.prove.runs import ProofSetup, ReadyCircuit
 from vtrain.prove.tiles.circuits import build_tile_circuit
 from vtrain.prove.verifier import keccak256, verify
+from vtrain.spec.field import SCALAR_FIELD
 from vtrain.wire.proof import CIRCUIT_NAMES, Hash, ProofSpec
 
 pytest.importorskip("pyrevm", reason="pyrevm has no wheel for this Python")

@@ -40,7 +40,7 @@ from vtrain.prove.backend.ezkl import (
     try_ezkl,
     verify_proof,
 )
-from vtrain.prove.circuit.field import SCALAR_FIELD
+from vtrain.spec.field import SCALAR_FIELD
 
 HASH = Call("poseidon_hash", {"message": [encode_element(1), encode_element(2)]})
 SHAPE = ProofShape(4, 2)

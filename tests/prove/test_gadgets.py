@@ -16,9 +16,9 @@ from vtrain.ops import TABLE
 from vtrain.prove.circuit import gadgets
 from vtrain.prove.circuit.builder import CircuitBuilder
 from vtrain.prove.circuit.circuit import Circuit
-from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.values import Ints, Tensor
 from vtrain.prove.tiles.circuits import TILE_SPAN
+from vtrain.spec.field import SCALAR_FIELD
 from vtrain.spec.number import SATURATION, STORAGE, log2_q16, rs_int, saturate_int
 
 FULL = 1 << 16

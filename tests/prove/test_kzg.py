@@ -17,7 +17,7 @@ from vtrain.errors import EncodingError, SrsError
 from vtrain.prove.backend.ezkl import Call, ProofShape, encode_element, read_proof, run_ezkl
 from vtrain.prove.backend.kzg import CommitKey, find_blinding
 from vtrain.prove.backend.srs import generate_srs, identify_srs, load_curve
-from vtrain.prove.circuit.field import SCALAR_FIELD
+from vtrain.spec.field import SCALAR_FIELD
 
 K = 8
 BLINDING = 5

@@ -21,13 +21,13 @@ from vtrain.prove.backend.keys import Keys
 from vtrain.prove.backend.kzg import CommitKey
 from vtrain.prove.backend.settings import BLINDING, pin
 from vtrain.prove.backend.srs import generate_srs
-from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.tiles.circuits import (
     LinearMap,
     build_tile_circuit,
     linear_challenge,
 )
 from vtrain.prove.verifier import verify
+from vtrain.spec.field import SCALAR_FIELD
 from vtrain.wire.proof import TILE
 
 VECTORS = Path(__file__).resolve().parents[1] / "vectors"

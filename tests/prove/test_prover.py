@@ -24,10 +24,10 @@ from vtrain.prove.backend.kzg import CommitKey
 from vtrain.prove.backend.settings import BLINDING, count_usable, pin
 from vtrain.prove.backend.srs import generate_srs
 from vtrain.prove.circuit.builder import CircuitBuilder
-from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.values import Ints
 from vtrain.prove.prover import prove
 from vtrain.prove.verifier import Expansion, commit_vector, verify
+from vtrain.spec.field import SCALAR_FIELD
 from vtrain.wire.proof import HIDING
 
 Vectors = dict[str, Ints]

@@ -29,11 +29,11 @@ from vtrain.ops.base import attr_int
 from vtrain.prove.backend.cost import estimate
 from vtrain.prove.backend.settings import count_blocks, count_usable
 from vtrain.prove.circuit.circuit import Circuit
-from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.values import Ints
 from vtrain.prove.steps.builder import AFTER, BATCH, BEFORE, LOSS, RATE, Size
 from vtrain.prove.steps.circuits import MAX_INNER_COLUMNS, build_step_circuit, build_with
 from vtrain.prove.steps.emit.optimizer import bound_kept_momentum
+from vtrain.spec.field import SCALAR_FIELD
 from vtrain.spec.number import NUMPY_DTYPES, SATURATION, STORAGE, rs, rs_int
 from vtrain.wire.graph import Node, Ref, StepGraph
 

@@ -23,10 +23,10 @@ from vtrain.prove.backend.srs import generate_srs
 from vtrain.prove.circuit import gadgets
 from vtrain.prove.circuit.builder import CircuitBuilder
 from vtrain.prove.circuit.circuit import Circuit
-from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.values import Ints
 from vtrain.prove.steps.builder import AFTER, BATCH, BEFORE, LOSS
 from vtrain.prove.steps.circuits import build_step_circuit
+from vtrain.spec.field import SCALAR_FIELD
 from vtrain.spec.number import NUMPY_DTYPES
 from vtrain.wire.graph import Ref
 

@@ -18,7 +18,6 @@ from vtrain.ops import TABLE
 from vtrain.prove.backend.settings import BLINDING, count_blocks, count_usable, pin
 from vtrain.prove.circuit import gadgets
 from vtrain.prove.circuit.circuit import Circuit
-from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.values import Ints
 from vtrain.prove.tiles.circuits import (
     GATE_REACH,
@@ -39,6 +38,7 @@ from vtrain.prove.tiles.circuits import (
     rescale_parameters,
     softmax_parameters,
 )
+from vtrain.spec.field import SCALAR_FIELD
 from vtrain.spec.number import SATURATION, rs_int, saturate_int
 
 SIDE = 4

@@ -20,11 +20,11 @@ from tests.vectors.tiling_rule import RefusedError, Rules, expand_challenge
 from vtrain.errors import CircuitError
 from vtrain.graph.legality import check_graph
 from vtrain.ops import TABLE
-from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.tiles.circuits import linear_challenge
 from vtrain.prove.tiles.emit import EMITTERS
 from vtrain.prove.tiles.statements import LINEAR, OUTSIDE, StepFacts, Tile, TileContents
 from vtrain.prove.tiles.tiling import Tiling
+from vtrain.spec.field import SCALAR_FIELD
 from vtrain.wire.graph import StepGraph, decode_graph
 from vtrain.wire.proof import CIRCUIT_NAMES
 

@@ -21,7 +21,6 @@ from vtrain.prove.backend.settings import BLINDING, pin
 from vtrain.prove.backend.srs import generate_srs
 from vtrain.prove.circuit.builder import CircuitBuilder
 from vtrain.prove.circuit.circuit import Circuit
-from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.values import Ints
 from vtrain.prove.verifier import (
     commit_known,
@@ -30,6 +29,7 @@ from vtrain.prove.verifier import (
     draw_challenge,
     verify,
 )
+from vtrain.spec.field import SCALAR_FIELD
 from vtrain.wire.proof import Hash
 
 

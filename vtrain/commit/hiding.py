@@ -30,6 +30,7 @@ from vtrain.limits import LIMITS
 from vtrain.spec import domains
 from vtrain.spec.commitment import compute_batch_digest
 from vtrain.spec.domains import compute_domain_hash
+from vtrain.spec.field import SCALAR_FIELD
 from vtrain.wire import cbor, structs
 from vtrain.wire.graph import StepGraph
 from vtrain.wire.hiding import Hiding, Kind, decode_hiding
@@ -37,8 +38,6 @@ from vtrain.wire.proof import HIDING, KEY_LENGTH, ProofSpec
 
 Array = npt.NDArray[Any]
 
-_ORDER: Final = 21888242871839275222246405745257275088548364400416034343698204186575808495617
-"""Of the group that commitments are in: elements are numbers below it."""
 TILING: Final = "tiling 1"
 """The rules by which a step falls into tiles (docs/tiling.md).  Others have another name: the same
 elements behind other tiles would show how these differ."""
@@ -154,14 +153,14 @@ def derive_elements(key: bytes, column: int) -> tuple[int, ...]:
     material = cbor.encode({"column": column, "key": key})
     stream = blake3(material, derive_key_context=domains.HIDING).digest(length=_DRAWN * HIDING)
     return tuple(
-        int.from_bytes(stream[at : at + _DRAWN], "little") % _ORDER
+        int.from_bytes(stream[at : at + _DRAWN], "little") % SCALAR_FIELD
         for at in range(0, _DRAWN * HIDING, _DRAWN)
     )
 
 
 def encode_elements(elements: Iterable[int]) -> bytes:
     """Elements as commitments take them: modulo the order, 32 bytes each, little-endian."""
-    return b"".join((element % _ORDER).to_bytes(32, "little") for element in elements)
+    return b"".join((element % SCALAR_FIELD).to_bytes(32, "little") for element in elements)
 
 
 def read_hiding(path: Path, root: Path | None = None) -> Hiding:

@@ -28,9 +28,9 @@ from vtrain.prove.backend.kzg import CommitKey
 from vtrain.prove.backend.settings import BLINDING, PinnedCircuit, check_settings
 from vtrain.prove.backend.srs import SRS_POINT
 from vtrain.prove.circuit.circuit import Circuit
-from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.values import Ints
 from vtrain.spec.domains import PROOF_CHALLENGE
+from vtrain.spec.field import SCALAR_FIELD
 from vtrain.wire.proof import Hash
 
 _DRAWN: Final = 48

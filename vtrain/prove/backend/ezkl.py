@@ -31,7 +31,7 @@ from typing import IO, Any, Final, Literal
 
 from vtrain.commit.files import require_file, storing
 from vtrain.errors import EncodingError, MissingExtraError, ProofError, ProverError, StorageError
-from vtrain.prove.circuit.field import SCALAR_FIELD
+from vtrain.spec.field import SCALAR_FIELD
 from vtrain.threads import check_threads
 from vtrain.wire.json_text import decode_json
 

@@ -44,7 +44,7 @@ from vtrain.commit.digest import DTYPE_NAMES
 from vtrain.errors import EncodingError, SrsError
 from vtrain.limits import limits_here
 from vtrain.prove.backend.srs import MIN_K, SRS_POINT, Srs, open_srs, subtract_points
-from vtrain.prove.circuit.field import SCALAR_FIELD
+from vtrain.spec.field import SCALAR_FIELD
 from vtrain.threads import check_threads
 
 Array = npt.NDArray[Any]

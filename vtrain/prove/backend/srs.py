@@ -38,6 +38,7 @@ from vtrain.errors import EncodingError, SrsError, StorageError
 from vtrain.limits import LIMITS
 from vtrain.prove.backend.ezkl import require_extra
 from vtrain.spec.domains import SRS_TAU
+from vtrain.spec.field import SCALAR_FIELD as _R
 from vtrain.threads import check_threads
 
 MIN_K: Final = 1
@@ -88,8 +89,7 @@ _BLOCK: Final = 1 << 16
 _LARGE: Final = 1 << 30
 _TAIL: Final = 256
 _P: Final = 21888242871839275222246405745257275088696311157297823662689037894645226208583
-_R: Final = 21888242871839275222246405745257275088548364400416034343698204186575808495617
-"""The prime of the curve's coordinates, and that of its group and scalars (EIP-196)."""
+"""The prime of the curve's coordinates (EIP-196)."""
 _UNMONTGOMERY: Final = pow(1 << 256, -1, _P)
 _ROOT: Final = pow(7, (_R - 1) >> MAX_K, _R)
 """halo2's primitive 2^28-th root of unity: 7 generates the scalars' multiplicative group."""

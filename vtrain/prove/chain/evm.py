@@ -35,7 +35,7 @@ from vtrain.prove.backend.keys import find_srs
 from vtrain.prove.backend.srs import Srs, identify_srs
 from vtrain.prove.chain.size import MAX_CODE
 from vtrain.prove.chain.statement import STATEMENT, Binding, write_statement_verifier
-from vtrain.prove.circuit.field import SCALAR_FIELD
+from vtrain.spec.field import SCALAR_FIELD
 from vtrain.wire.json_text import decode_json
 
 SOLC_VERSION: Final = "0.8.20"

@@ -50,7 +50,6 @@ import numpy.typing as npt
 
 from vtrain.errors import CircuitError
 from vtrain.prove.circuit.circuit import Circuit
-from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.values import (
     ANSWERS,
     COLUMNS,
@@ -70,6 +69,7 @@ from vtrain.prove.circuit.values import (
     cut_vector,
     invert,
 )
+from vtrain.spec.field import SCALAR_FIELD
 from vtrain.wire.proof import HIDING
 
 _RESERVED: Final = frozenset({*GROUPS, *COLUMNS, ANSWERS, HIDING_ELEMENTS, "ones", "zeros"})

@@ -13,7 +13,6 @@ import onnx
 from onnx import TensorProto, helper
 
 from vtrain.errors import CircuitError
-from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.onnx import Emitter
 from vtrain.prove.circuit.values import (
     ANSWERS,
@@ -29,6 +28,7 @@ from vtrain.prove.circuit.values import (
     draw_elements,
     reduce,
 )
+from vtrain.spec.field import SCALAR_FIELD
 from vtrain.wire.proof import HIDING
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ import numpy as np
 
 from vtrain.errors import CircuitError
 from vtrain.prove.circuit.circuit import Circuit
-from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.values import (
     OPS,
     Ints,
@@ -22,6 +21,7 @@ from vtrain.prove.circuit.values import (
     look_up_limbs,
     reduce,
 )
+from vtrain.spec.field import SCALAR_FIELD
 
 if TYPE_CHECKING:
     from vtrain.prove.circuit.builder import CircuitBuilder

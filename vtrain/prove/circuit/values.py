@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vtrain.errors import CircuitError
-from vtrain.prove.circuit.field import SCALAR_FIELD
+from vtrain.spec.field import SCALAR_FIELD
 
 if TYPE_CHECKING:
     from vtrain.prove.circuit.builder import CircuitBuilder

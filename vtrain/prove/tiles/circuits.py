@@ -57,8 +57,8 @@ from vtrain.errors import CircuitError
 from vtrain.prove.circuit import gadgets
 from vtrain.prove.circuit.builder import CircuitBuilder
 from vtrain.prove.circuit.circuit import Circuit
-from vtrain.prove.circuit.field import SCALAR_FIELD
 from vtrain.prove.circuit.values import Ints, Lin, Tensor
+from vtrain.spec.field import SCALAR_FIELD
 from vtrain.spec.number import (
     EXP2_EXPONENT,
     LOSS_EXPONENT,

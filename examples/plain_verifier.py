@@ -792,14 +792,21 @@ def add_points(a: Point, b: Point) -> Point:
     return x, (slope * (ax - x) - ay) % BN254_P
 
 
-def multiply_point(factor: int, point: tuple[int, int]) -> Point:
-    """`factor` times a point; a small negative factor costs no more than a positive one."""
-    if factor < 0:
-        factor, point = -factor, (point[0], -point[1] % BN254_P)
+def sum_multiples(factors: list[int], points: list[tuple[int, int]]) -> Point:
+    """The sum of `factor * point`, in digits of four bits: points of one digit are added first."""
+    pairs = [
+        (f, p) if f >= 0 else (-f, (p[0], -p[1] % BN254_P))
+        for f, p in zip(factors, points, strict=True)
+    ]
     total: Point = None
-    for bit in bin(factor)[2:]:
-        total = add_points(total, total)
-        total = add_points(total, point) if bit == "1" else total
+    for shift in reversed(range(0, max(f.bit_length() for f, _ in pairs) + 1, 4)):
+        for _ in range(4):
+            total = add_points(total, total)
+        at_least: Point = None  # the points whose digit is not smaller
+        for digit in range(15, 0, -1):
+            for point in (p for f, p in pairs if f >> shift & 15 == digit):
+                at_least = add_points(at_least, point)
+            total = add_points(total, at_least)
     return total
 
 
@@ -869,9 +876,7 @@ class Commitments:
                 sum(v * powers[i * j % self.rows] for i, v in enumerate(column)) * unit % BN254_R
                 for j in range(self.rows)
             ]
-        total: Point = None
-        for value, point in zip(column, self.points, strict=True):
-            total = add_points(total, multiply_point(value, point)) if value else total
+        total = sum_multiples(column, self.points)
         require(total is not None, "commitment", "is of nothing")
         return total[0].to_bytes(32, "big") + total[1].to_bytes(32, "big")
 

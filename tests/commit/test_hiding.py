@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from tests.exhaustive import spare
 from tests.kzg import SECRETS, make_kzg_task, place_secrets
 from tests.train.test_faults import InTurn, Killed, Saboteur
 from vtrain.attest.claims import verify_claim
@@ -226,15 +227,16 @@ def test_a_fork_has_other_elements_from_where_it_parts(
 
 
 @pytest.mark.usefixtures("quick_sync")
+@pytest.mark.parametrize("stride", spare([3, 1], (3).__eq__))
 def test_a_run_killed_at_any_call_keeps_its_secrets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: CompiledTask
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: CompiledTask, stride: int
 ) -> None:
     """It draws them once something is in the folder, and never again once they hid anything."""
     monkeypatch.setattr(background, "ThreadPoolExecutor", InTurn)
     counter = Saboteur(0, None)
     with counter.at_work(monkeypatch):
         train(task, tmp_path / "counted", key=SIGNER, threads=1, steps=4)
-    for first in range(1, counter.calls + 1):
+    for first in range(1, counter.calls + 1, stride):
         out = tmp_path / str(first)
         with Saboteur(first, None).at_work(monkeypatch), pytest.raises(Killed):
             train(task, out, key=SIGNER, threads=1, steps=4)

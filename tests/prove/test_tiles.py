@@ -511,7 +511,7 @@ def test_tampering_with_softmax_is_noticed(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "spots"),
-    spare([("softmax-16", 2), ("softmax-128", 1)], lambda case: case[0] == "softmax-16"),
+    spare([("softmax-16", 1), ("softmax-16", 2), ("softmax-128", 1)], ("softmax-16", 1).__eq__),
 )
 def test_every_tampering_with_softmax_is_noticed(name: str, spots: int) -> None:
     """The wider one has the same parts, more of each."""
@@ -758,7 +758,9 @@ def test_a_task_may_ask_for_a_larger_k(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(CATALOGUE | OF_SOFTMAX))
+@pytest.mark.parametrize(
+    "name", spare(sorted(CATALOGUE | OF_SOFTMAX), lambda name: name != "softmax-128")
+)
 def test_ezkl_says_the_same(name: str) -> None:
     """The sound witness holds under ezkl's own constraints, one altered in each part does not."""
     example = (CATALOGUE | OF_SOFTMAX)[name]()

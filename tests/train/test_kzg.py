@@ -180,9 +180,9 @@ def test_a_run_in_parts_is_the_run_in_one(
 
 @pytest.mark.usefixtures("quick_sync")
 @pytest.mark.parametrize(
-    "fault",  # a disk that is full is in test_faults.py
-    spare([None, errno.ENOSPC], lambda fault: fault is None),
-    ids=["killed", "full disk"],
+    ("fault", "stride"),  # a disk that is full is in test_faults.py, as is a fault at each call
+    spare([(None, 3), (None, 1), (errno.ENOSPC, 1)], (None, 3).__eq__),
+    ids=["killed", "killed anywhere", "full disk"],
 )
 def test_a_run_survives_a_fault_at_every_call(
     tmp_path: Path,
@@ -191,12 +191,13 @@ def test_a_run_survives_a_fault_at_every_call(
     task: CompiledTask,
     whole: RunSummary,
     fault: int | None,
+    stride: int,
 ) -> None:
     monkeypatch.setattr(background, "ThreadPoolExecutor", InTurn)
     counter, counted = Saboteur(0, None), place_secrets(tmp_path / "counted")
     with counter.at_work(monkeypatch):
         train(task, counted, key=key, threads=1)
-    for first in range(1, counter.calls + 1):
+    for first in range(1, counter.calls + 1, stride):
         out = place_secrets(tmp_path / str(first))
         with (
             Saboteur(first, fault).at_work(monkeypatch),

@@ -6,14 +6,14 @@ only compares and exits 1 when it differs.  README.md documents the format.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from generate import FOLDER, Json, fill  # type: ignore[import-not-found]  # beside this file
+from files import write_or_compare  # type: ignore[import-not-found]  # beside this file
+from generate import FOLDER, Json, fill  # type: ignore[import-not-found]
 from generate_ops import OPERATORS, Case, format_json, window  # type: ignore[import-not-found]
 
 from vtrain.ops import TABLE
@@ -187,15 +187,7 @@ def make_file() -> Json:
 
 def main() -> int:
     """Write or compare the file."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="compare, write nothing")
-    path, text = FOLDER / "leaf.json", format_json(make_file()) + "\n"
-    if not parser.parse_args().check:
-        path.write_text(text)
-    elif not path.is_file() or path.read_text() != text:
-        sys.stderr.write(f"{path.name} is not what the rules give\n")
-        return 1
-    return 0
+    return int(write_or_compare(FOLDER / "leaf.json", format_json(make_file()) + "\n", __doc__))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from vtrain.prove.backend.settings import BLINDING, PinnedCircuit, pin
 from vtrain.prove.circuit.circuit import Circuit
 from vtrain.prove.circuit.values import ANSWERS, COLUMNS
 from vtrain.prove.export import export_circuits, list_digests, list_files
-from vtrain.prove.runs import ReadyCircuit
+from vtrain.prove.setup import ReadyCircuit
 from vtrain.prove.tiles import circuits
 
 HERE = Path(__file__).resolve().parent

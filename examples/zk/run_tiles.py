@@ -43,11 +43,13 @@ from vtrain.demo.cheats import alter_gradient, train_falsely
 from vtrain.prove.backend.ezkl import Limits
 from vtrain.prove.backend.kzg import CommitKey
 from vtrain.prove.proof_files import Item, write_proof_file
-from vtrain.prove.runs import ProofSetup, SignedRun, read_run
+from vtrain.prove.runs import SignedRun, read_run
+from vtrain.prove.setup import ProofSetup
 from vtrain.prove.tiles.protocol import draw_statements, draw_steps, sign_trace_claim
-from vtrain.prove.tiles.prover import TileProver, traces_path
+from vtrain.prove.tiles.prover import TileProver
 from vtrain.prove.tiles.statements import StepFacts
 from vtrain.prove.tiles.tiling import Tiling
+from vtrain.prove.tiles.verifier import traces_path
 from vtrain.train.signed import read_kzg_record
 from vtrain.train.task import compile_task, load_task
 from vtrain.wire import structs

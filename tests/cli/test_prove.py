@@ -32,7 +32,7 @@ from vtrain.attest.keys import public_key
 from vtrain.commit.hiding import read_batch_secret, read_hiding
 from vtrain.commit.kzg_log import iterate_kzg_log
 from vtrain.errors import ProverError
-from vtrain.prove import audit, jobs
+from vtrain.prove import jobs
 from vtrain.prove.backend.ezkl import Call as EzklCall
 from vtrain.prove.backend.ezkl import require_extra, run_ezkl
 from vtrain.prove.backend.keys import Keys
@@ -40,7 +40,8 @@ from vtrain.prove.backend.settings import PinnedCircuit, pin
 from vtrain.prove.batches import read_batches, sign_batches
 from vtrain.prove.jobs import JobQueue
 from vtrain.prove.proof_files import Item
-from vtrain.prove.runs import StepProver, read_run
+from vtrain.prove.runs import read_run
+from vtrain.prove.steps.prover import StepProver
 from vtrain.prove.tiles.circuits import build_tile_circuit
 from vtrain.prove.tiles.prover import TileProver
 from vtrain.prove.tiles.statements import StepFacts
@@ -466,7 +467,7 @@ def test_setup_of_each_circuit(
     call: Call, run: Path, srs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake = FakeEzkl(set(), [])
-    monkeypatch.setattr("vtrain.prove.runs.prepare_circuit", fake.prepare)
+    monkeypatch.setattr("vtrain.prove.steps.prepare.prepare_circuit", fake.prepare)
     setup = ("prove", "setup", run, "--srs", srs)
     digests: dict[str, str] = {}
     for more, names in (
@@ -520,7 +521,7 @@ def test_setup_of_tiles(
     def load(pinned: PinnedCircuit, *others: Any, **options: Any) -> Keys:
         return Keys(tmp_path, pinned.digest, b"\2" * 32, key, 1000)
 
-    monkeypatch.setattr("vtrain.prove.runs.load_keys", load)
+    monkeypatch.setattr("vtrain.prove.setup.load_keys", load)
     setup = ("prove", "setup", tiles, "--srs", tile_srs)
     code, out, _ = call(*setup, "--json")
     tiling = Tiling(read_run(tiles).graph)
@@ -766,7 +767,7 @@ def test_stages_of_verifying_are_told_where_there_is_no_terminal(
         progress("keys", 0, 3)
         return make_ready(graph, setup, name)
 
-    monkeypatch.setattr(audit, "prepare_circuit", make_key)
+    monkeypatch.setattr("vtrain.prove.steps.verifier.prepare_circuit", make_key)
     named = ("--steps", 5, "--srs", srs, "--allow-insecure-srs", *pinning(public))
     given = ("--mode", "proof", "--private", *named)
     code, _, err = call("verify", public, *given)
@@ -812,7 +813,7 @@ def test_without_the_extra(
 ) -> None:
     """Exit code 3, and what to install."""
     monkeypatch.setattr("vtrain.prove.backend.ezkl.util.find_spec", lambda name: None)
-    monkeypatch.setattr(audit, "require_extra", require_extra)
+    monkeypatch.setattr("vtrain.prove.audit.require_extra", require_extra)
     code, _, err = call("verify", public, "--mode", "proof", "--steps", 5, "--srs", srs)
     assert code == 3
     assert "pip install 'vtrain[zk]'" in err

@@ -21,20 +21,16 @@ from vtrain.prove.backend.ezkl import Limits, Proof, Verification
 from vtrain.prove.backend.keys import Keys
 from vtrain.prove.backend.kzg import CommitKey
 from vtrain.prove.backend.settings import pin
-from vtrain.prove.runs import (
-    ProofSetup,
-    ReadyCircuit,
-    SignedRun,
-    StepSource,
-    make_statement,
-    read_run,
-)
+from vtrain.prove.runs import SignedRun, StepSource, read_run
+from vtrain.prove.setup import ProofSetup, ReadyCircuit
+from vtrain.prove.steps import verifier as step_verifier
 from vtrain.prove.steps.circuits import build_step_circuit
+from vtrain.prove.steps.statement import describe_step
 from vtrain.prove.verifier import commit_columns, draw_challenge
 from vtrain.train.runner import train
 from vtrain.train.signed import read_hiding_of
 from vtrain.train.task import CompiledTask
-from vtrain.wire.bundle import ProofBundle, encode_bundle
+from vtrain.wire.bundle import ProofBundle, Statement, encode_bundle
 from vtrain.wire.graph import StepGraph
 from vtrain.wire.hiding import Hiding
 from vtrain.wire.proof import ProofSpec
@@ -101,7 +97,7 @@ class FakeEzkl:
         return Verification(holds, "" if holds else "ezkl said no")
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(audit_module, "prepare_circuit", self.prepare)
+        monkeypatch.setattr(step_verifier, "prepare_circuit", self.prepare)
         monkeypatch.setattr(audit_module, "require_extra", lambda *modules: None)
         monkeypatch.setattr(verifier, "verify_proof", self.verify)
 
@@ -141,8 +137,12 @@ def make_bundle(
     prefix = b"".join(
         commit_columns(ready.circuit, key, columns)[name] for name in ready.circuit.columns
     )
-    statement = make_statement(signed, setup, ready, step)
-    return ProofBundle(statement, prefix + bytes(128))
+    return ProofBundle(describe(signed, setup, ready, step), prefix + bytes(128))
+
+
+def describe(run: SignedRun, setup: ProofSetup, ready: ReadyCircuit, step: int) -> Statement:
+    """What a proof of ``step`` by this circuit says it is of."""
+    return describe_step(run, setup, step, ready.name, ready.pinned.digest, ready.keys.vk_digest)
 
 
 def put_bundle(run: Path, bundle: ProofBundle, step: int | None = None) -> Path:

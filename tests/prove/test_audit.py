@@ -62,7 +62,6 @@ from vtrain.errors import (
     VtrainError,
 )
 from vtrain.prove import audit as module
-from vtrain.prove import runs as runs_module
 from vtrain.prove.audit import choose_steps, verify_proofs
 from vtrain.prove.backend.ezkl import Proof
 from vtrain.prove.backend.srs import generate_srs
@@ -82,16 +81,13 @@ from vtrain.prove.chain.statement import (
     join_given,
 )
 from vtrain.prove.circuit.values import Ints
-from vtrain.prove.runs import (
-    ProofSetup,
-    StepSource,
-    compute_parameters,
-    describe_step,
-    expect,
-    prepare_circuit,
-    read_run,
-)
-from vtrain.prove.tiles.prover import TracePin
+from vtrain.prove.runs import StepSource, read_run
+from vtrain.prove.setup import ProofSetup
+from vtrain.prove.steps import prover as step_prover
+from vtrain.prove.steps import verifier as step_verifier
+from vtrain.prove.steps.prepare import prepare_circuit
+from vtrain.prove.steps.statement import compute_parameters, describe_step, expect
+from vtrain.prove.tiles.verifier import TracePin
 from vtrain.report.json import report_to_dict
 from vtrain.report.terminal import print_report
 from vtrain.train.layout import RunPaths
@@ -757,7 +753,7 @@ def test_a_task_whose_circuits_are_no_whole_steps(
     run = train_run(make_kzg_task(small), tmp_path / "run")
     put_bundle(run, bundle)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "prepare_circuit", prepare_circuit)
+        patch.setattr(step_verifier, "prepare_circuit", prepare_circuit)
         # Of other fields, it is refused before keys are made, which would take minutes.
         check_refused(audit(run, small), "proof", "task_id is not that of this step")
         signed = read_run(run)
@@ -782,7 +778,7 @@ def test_a_circuit_that_cannot_be_had_is_asked_for_once(
         calls.append(arguments)
         raise error
 
-    monkeypatch.setattr(module, "prepare_circuit", prepare)
+    monkeypatch.setattr(step_verifier, "prepare_circuit", prepare)
     put_bundle(public, make_bundle(run, srs, 3))
     report = audit(public, srs, steps=(3, 5))
     assert report.verdict == "inconclusive"
@@ -819,8 +815,8 @@ def test_the_page_proves_verifies_and_calls_a_contract(
     (tmp_path / "local.srs").symlink_to(srs)
     shutil.copy(RunPaths(run).claim, tmp_path / "claim.kept")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(runs_module, "prepare_circuit", ezkl.prepare)
-    monkeypatch.setattr(runs_module, "prove", lambda *_, **__: Proof(bundle.proof, ()))
+    monkeypatch.setattr(step_prover, "prepare_circuit", ezkl.prepare)
+    monkeypatch.setattr(step_prover, "prove", lambda *_, **__: Proof(bundle.proof, ()))
     page = (Path(__file__).resolve().parents[2] / "docs" / "proofs.md").read_text()
     names: dict[str, Any] = {}
     for begin in ("### In Python", "From a proof in `RUN/proofs/`"):

@@ -67,7 +67,7 @@ from vtrain.prove.circuit.builder import CircuitBuilder
 from vtrain.prove.circuit.circuit import Circuit as OurCircuit
 from vtrain.prove.circuit.values import Ints
 from vtrain.prove.prover import prove
-from vtrain.prove.runs import ProofSetup, ReadyCircuit
+from vtrain.prove.setup import ProofSetup, ReadyCircuit
 from vtrain.prove.tiles.circuits import build_tile_circuit
 from vtrain.prove.verifier import keccak256, verify
 from vtrain.spec.field import SCALAR_FIELD
@@ -762,7 +762,7 @@ def export_command(
             made.append(ready)
             return ready
 
-        monkeypatch.setattr("vtrain.prove.runs.make_ready", make)
+        monkeypatch.setattr("vtrain.prove.setup.make_ready", make)
         named = ["--circuit", "gate", "--srs", str(toy.srs), "--solc", str(SOLC), "--json"]
         named += ["--out", str(tmp_path / "out")]
         code = cli.run(["prove", "export-evm", str(tmp_path), *named, *words])

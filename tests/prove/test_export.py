@@ -17,7 +17,7 @@ from vtrain.errors import StorageError
 from vtrain.prove.backend.columns import describe_columns
 from vtrain.prove.backend.settings import BLINDING
 from vtrain.prove.export import export_circuits
-from vtrain.prove.runs import ReadyCircuit
+from vtrain.prove.setup import ReadyCircuit
 from vtrain.prove.steps.circuits import build_step_circuit
 
 FILES = {"circuit.onnx", "columns.json", "settings.json", "vk"}

@@ -26,10 +26,11 @@ from vtrain.prove.circuit.builder import CircuitBuilder
 from vtrain.prove.circuit.circuit import Circuit
 from vtrain.prove.circuit.trial import Trial
 from vtrain.prove.circuit.values import Ints, Tensor, cut_vector
-from vtrain.prove.probe import Probed, probe_step_circuit
-from vtrain.prove.runs import StepValues, prepare_circuit
+from vtrain.prove.runs import StepValues
 from vtrain.prove.steps.builder import Size
 from vtrain.prove.steps.circuits import STEP_CIRCUITS, build_step_circuit, build_with
+from vtrain.prove.steps.prepare import prepare_circuit
+from vtrain.prove.steps.probe import Probed, probe_step_circuit
 
 Real = tuple[Mapping[str, Any], Mapping[str, Ints]]
 LARGE = Size(3, 2**30)

@@ -36,21 +36,16 @@ from vtrain.errors import (
     VtrainError,
 )
 from vtrain.prove import runs as module
+from vtrain.prove import setup as proof_setup
 from vtrain.prove.backend.srs import CEREMONY, generate_srs
 from vtrain.prove.proof_files import Item
-from vtrain.prove.runs import (
-    ProofSetup,
-    StepDiffersError,
-    StepProver,
-    StepSource,
-    compute_parameters,
-    expect,
-    make_statement,
-    name_columns,
-    prepare_circuit,
-    read_run,
-)
+from vtrain.prove.runs import StepDiffersError, StepSource, read_run
+from vtrain.prove.setup import ProofSetup
+from vtrain.prove.steps import prover as step_prover
 from vtrain.prove.steps.circuits import STEP_CIRCUITS, build_step_circuit
+from vtrain.prove.steps.prepare import prepare_circuit
+from vtrain.prove.steps.prover import StepProver
+from vtrain.prove.steps.statement import compute_parameters, expect, name_columns
 from vtrain.prove.tiles.circuits import TILE_CIRCUITS
 from vtrain.prove.verifier import commit_given
 from vtrain.train.data import gather_batch
@@ -256,7 +251,7 @@ def test_a_statement_names_run_step_and_circuit(whole: Path, srs: Path, tmp_path
     signed = read_run(whole)
     setup = make_setup(signed.task, srs, tmp_path)
     ready = made.make_ready(signed.graph, setup)
-    statement = make_statement(signed, setup, ready, 4)
+    statement = made.describe(signed, setup, ready, 4)
     claim = signed.signed.claim
     assert (statement.run_id, statement.task_id) == (claim.run_id, claim.task_id)
     assert (statement.step, statement.k, statement.insecure) == (4, K, True)
@@ -276,8 +271,9 @@ def test_a_task_may_pin_the_circuits_that_there_are() -> None:
 
 @pytest.fixture
 def no_ezkl(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("load_keys", "load_verifying_key", "prove"):
-        monkeypatch.setattr(module, name, None)
+    for name in ("load_keys", "load_verifying_key"):
+        monkeypatch.setattr(proof_setup, name, None)
+    monkeypatch.setattr(step_prover, "prove", None)
 
 
 @pytest.mark.usefixtures("no_ezkl")
@@ -320,7 +316,7 @@ def test_digests_are_told_of_what_is_not_pinned(
     free = make_setup(signed.task, srs, tmp_path)
     ready = made.make_ready(signed.graph, free)
     right = CircuitPin(ready.pinned.digest, ready.keys.vk_digest)
-    monkeypatch.setattr(module, "load_verifying_key", lambda *_, **__: ready.keys)
+    monkeypatch.setattr(proof_setup, "load_verifying_key", lambda *_, **__: ready.keys)
 
     def prepare(pin: CircuitPin) -> Any:
         setup = replace(free, proof=replace(free.proof, circuits={"step": pin}))

@@ -32,9 +32,10 @@ from vtrain.prove.proof_files import Item, proof_path
 from vtrain.prove.runs import read_run
 from vtrain.prove.tiles.circuits import LinearMap
 from vtrain.prove.tiles.protocol import draw_statements
-from vtrain.prove.tiles.prover import TileCircuits, read_traces
+from vtrain.prove.tiles.ready import TileCircuits
 from vtrain.prove.tiles.statements import LINEAR, StepFacts, TileStatement
 from vtrain.prove.tiles.tiling import Tiling
+from vtrain.prove.tiles.verifier import read_traces
 from vtrain.prove.verifier import read_commitments
 from vtrain.train.runner import train
 from vtrain.wire import structs

@@ -31,7 +31,6 @@ from vtrain.demo.cheats import skip_step, train_falsely
 from vtrain.errors import CircuitError, RunError, SignatureError, StorageError, VtrainError
 from vtrain.limits import Limits as Bounds
 from vtrain.prove import audit as audit_module
-from vtrain.prove import runs
 from vtrain.prove.audit import ProofAudit, verify_proofs
 from vtrain.prove.backend.ezkl import Limits
 from vtrain.prove.backend.keys import Keys
@@ -41,19 +40,17 @@ from vtrain.prove.backend.srs import Progress
 from vtrain.prove.batches import sign_batches
 from vtrain.prove.circuit.values import Ints
 from vtrain.prove.proof_files import Item, write_proof_file
-from vtrain.prove.runs import ProofSetup, StepDiffersError, read_run
+from vtrain.prove.runs import StepDiffersError, read_run
+from vtrain.prove.setup import ProofSetup
 from vtrain.prove.tiles import prover as tile_prover
+from vtrain.prove.tiles import verifier as tile_verifier
 from vtrain.prove.tiles.circuits import TILE_K, build_tile_circuit
 from vtrain.prove.tiles.protocol import compute_trace_claim_digest, draw_statements, draw_steps
-from vtrain.prove.tiles.prover import (
-    TileCircuits,
-    TileProver,
-    TracePin,
-    read_traces,
-    traces_path,
-)
+from vtrain.prove.tiles.prover import TileProver
+from vtrain.prove.tiles.ready import TileCircuits
 from vtrain.prove.tiles.statements import TileStatement
 from vtrain.prove.tiles.tiling import Tiling
+from vtrain.prove.tiles.verifier import TracePin, read_traces, traces_path
 from vtrain.prove.verifier import commit_given
 from vtrain.report.json import report_to_dict
 from vtrain.report.terminal import print_report
@@ -103,7 +100,8 @@ class FakeCircuits(TileCircuits):
 
 @pytest.fixture(autouse=True)
 def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tile_prover, "TileCircuits", FakeCircuits)
+    for side in (tile_prover, tile_verifier):
+        monkeypatch.setattr(side, "TileCircuits", FakeCircuits)
     monkeypatch.setattr(audit_module, "require_extra", lambda *modules: None)
 
 
@@ -157,7 +155,8 @@ def whole(trained: Path, srs: Path, tmp_path_factory: pytest.TempPathFactory) ->
     """The same run, the draws answered.  Tests copy it."""
     run = Path(shutil.copytree(trained, tmp_path_factory.mktemp("whole") / "run"))
     patch = pytest.MonkeyPatch()
-    patch.setattr(tile_prover, "TileCircuits", FakeCircuits)
+    for side in (tile_prover, tile_verifier):
+        patch.setattr(side, "TileCircuits", FakeCircuits)
     try:
         return answer(run, srs, FIRST, SECOND, DRAWN, SAMPLES)
     finally:
@@ -571,9 +570,9 @@ def test_proofs_that_are_too_long_together_are_not_held_in_memory(
     public: Path, srs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     total = sum(path.stat().st_size for path in (public / "proofs").glob("tile-*"))
-    monkeypatch.setattr(tile_prover, "LIMITS", Bounds(answer_bytes=total))
+    monkeypatch.setattr(tile_verifier, "LIMITS", Bounds(answer_bytes=total))
     assert audit(public, srs).verdict == "verified"
-    monkeypatch.setattr(tile_prover, "LIMITS", Bounds(answer_bytes=total - 1))
+    monkeypatch.setattr(tile_verifier, "LIMITS", Bounds(answer_bytes=total - 1))
     check_refused(audit(public, srs), f"more than {total - 1} bytes together")
 
 
@@ -663,7 +662,7 @@ def test_circuits_are_those_that_the_task_pins(
     def load(pinned: Any, *others: Any, **options: Any) -> Keys:
         return Keys(srs.parent, pinned.digest, b"\2" * 32, b"\7" * 32, 1000)
 
-    monkeypatch.setattr(runs, "load_verifying_key", load)
+    monkeypatch.setattr("vtrain.prove.setup.load_verifying_key", load)
     digest = pin(build_tile_circuit("square"), TILE_K).digest
     good = {"square": CircuitPin(digest, b"\7" * 32)}
     assert make_circuits(task, srs).ready("square").pinned.digest == digest
@@ -686,7 +685,8 @@ def test_circuits_that_cannot_be_had_end_in_a_report(
 ) -> None:
     """The real ones, whichever is drawn first: the columns here are too short for their table; and
     for those without a table there is no memory."""
-    monkeypatch.setattr(tile_prover, "TileCircuits", TileCircuits)
+    for side in (tile_prover, tile_verifier):
+        monkeypatch.setattr(side, "TileCircuits", TileCircuits)
     monkeypatch.setattr(f"{__name__}.MEMORY", 1)
     report = audit(public, srs)
     (found,) = failed(report)

@@ -51,7 +51,7 @@ def command(run: Path, out: Path | None, as_json: bool) -> None:
     }
     if os.path.lexists(run / "proofs" / "traces.cbor"):
         from vtrain.prove.tiles.protocol import compute_trace_claim_digest, verify_trace_claim
-        from vtrain.prove.tiles.prover import read_traces
+        from vtrain.prove.tiles.verifier import read_traces
 
         traces = read_traces(run)
         verify_trace_claim(traces, claim)

@@ -13,7 +13,8 @@ from vtrain.cli.common import count, engine_option, json_option, threads_option
 from vtrain.wire.proof import LEAST_STEP_K, MAX_K
 
 if TYPE_CHECKING:
-    from vtrain.prove.runs import ProofSetup, SignedRun
+    from vtrain.prove.runs import SignedRun
+    from vtrain.prove.setup import ProofSetup
     from vtrain.wire.task import TaskSpec
 
 _MOST_STEPS = 10_000
@@ -135,7 +136,7 @@ def make_setup(task: TaskSpec, **given: Any) -> ProofSetup:
     from vtrain.limits import measure_memory
     from vtrain.prove.backend.ezkl import Limits
     from vtrain.prove.backend.keys import default_cache
-    from vtrain.prove.runs import ProofSetup
+    from vtrain.prove.setup import ProofSetup
 
     if task.proof is not None and given["k"] not in (None, task.proof.k):
         message = f"the task has k = {task.proof.k}: leave the option out"

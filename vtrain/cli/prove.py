@@ -48,7 +48,9 @@ if TYPE_CHECKING:
     from vtrain.prove.circuit.circuit import Circuit
     from vtrain.prove.jobs import Handler, Job, JobQueue, JobView
     from vtrain.prove.proof_files import Item, Kind
-    from vtrain.prove.runs import ProofSetup, ReadyCircuit, SignedRun, StepProver
+    from vtrain.prove.runs import SignedRun
+    from vtrain.prove.setup import ProofSetup, ReadyCircuit
+    from vtrain.prove.steps.prover import StepProver
     from vtrain.prove.tiles.prover import TileProver
 
 
@@ -200,7 +202,8 @@ def _choose(
     from vtrain.errors import RunError
     from vtrain.prove.audit import choose_steps, count_provable
     from vtrain.prove.proof_files import Item
-    from vtrain.prove.tiles.prover import TileProver, read_traces, traces_path
+    from vtrain.prove.tiles.prover import TileProver
+    from vtrain.prove.tiles.verifier import read_traces, traces_path
 
     if isinstance(prover, TileProver):
         if steps is not None or sample is None or seed is None:
@@ -263,7 +266,7 @@ def _open_prover(
 ) -> StepProver | TileProver:
     """The prover for the kind of circuits that the task's commitments are for."""
     from vtrain.errors import RunError
-    from vtrain.prove.runs import StepProver
+    from vtrain.prove.steps.prover import StepProver
     from vtrain.prove.tiles.prover import TileProver
 
     if circuit is not None and circuit != setup.proof.circuit:
@@ -387,7 +390,8 @@ def traces_command(
     from vtrain.errors import CircuitError
     from vtrain.prove.audit import count_provable
     from vtrain.prove.tiles.protocol import compute_trace_claim_digest, draw_steps
-    from vtrain.prove.tiles.prover import TileProver, traces_path
+    from vtrain.prove.tiles.prover import TileProver
+    from vtrain.prove.tiles.verifier import traces_path
 
     signed = open_run(run)
     setup = make_setup(signed.task, **given)
@@ -618,7 +622,8 @@ def _make_ready(
     signed: SignedRun, setup: ProofSetup, name: str, *, proving: bool, progress: Progress
 ) -> ReadyCircuit:
     """A circuit with its keys, made where they are not there."""
-    from vtrain.prove.runs import make_ready, prepare_circuit
+    from vtrain.prove.setup import make_ready
+    from vtrain.prove.steps.prepare import prepare_circuit
     from vtrain.prove.tiles.circuits import build_tile_circuit
 
     if setup.proof.circuit == "step":

@@ -229,7 +229,7 @@ def _verify_proofs(
     from vtrain.audit.pin import parse_pin
     from vtrain.prove.audit import ProofAudit, verify_proofs
     from vtrain.prove.batches import read_batches
-    from vtrain.prove.tiles.prover import make_trace_pin
+    from vtrain.prove.tiles.verifier import make_trace_pin
 
     if srs is None:
         raise click.UsageError("--mode proof needs --srs")

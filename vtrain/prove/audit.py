@@ -8,7 +8,7 @@ computed from the tensors, so that it is known what the proofs speak of.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -24,26 +24,12 @@ from vtrain.audit.plan import (
 from vtrain.audit.structure import Evidence, FindingError, check_structure
 from vtrain.audit.verify import ORDER, describe_signer, list_assumptions, make_report
 from vtrain.errors import EncodingError, NotProducedError, RunError, VtrainError
-from vtrain.prove.backend.ezkl import Verification, require_extra
-from vtrain.prove.backend.kzg import CommitKey
+from vtrain.prove.backend.ezkl import require_extra
 from vtrain.prove.backend.srs import Progress
 from vtrain.prove.batches import index_batches, verify_batches
-from vtrain.prove.proof_files import Item, naming, proof_path, read_proof_file
-from vtrain.prove.runs import (
-    ProofSetup,
-    ReadyCircuit,
-    SignedRun,
-    StepDiffersError,
-    StepSource,
-    StepValues,
-    compute_parameters,
-    describe_step,
-    expect,
-    make_statement,
-    prepare_circuit,
-)
-from vtrain.prove.steps.builder import BEFORE
-from vtrain.prove.steps.circuits import STEP_CIRCUITS
+from vtrain.prove.runs import SignedRun, StepDiffersError, StepSource
+from vtrain.prove.setup import ProofSetup
+from vtrain.prove.steps.verifier import StepVerifier
 from vtrain.prove.tiles.protocol import (
     TileChances,
     compute_trace_claim_digest,
@@ -51,7 +37,7 @@ from vtrain.prove.tiles.protocol import (
     find_contradiction,
     verify_trace_claim,
 )
-from vtrain.prove.tiles.prover import (
+from vtrain.prove.tiles.verifier import (
     TracePin,
     check_answer,
     make_audit,
@@ -59,12 +45,9 @@ from vtrain.prove.tiles.prover import (
     require_two_draws,
     traces_path,
 )
-from vtrain.prove.verifier import commit_given, verify
 from vtrain.train.layout import RunPaths
 from vtrain.train.signed import read_hiding_of
 from vtrain.wire.batches import SignedBatches
-from vtrain.wire.bundle import ProofBundle, decode_bundle, encode_bundle, find_difference
-from vtrain.wire.proof import KzgRecord
 from vtrain.wire.report import (
     Assumption,
     Blame,
@@ -82,51 +65,6 @@ _PUBLIC_CHECKS: Final = frozenset(
     {"claim", "task", "complete", "graph", "kzg_log", "kzg_records", "legality", "log", "records"}
 )
 """The checks of the structure that need nothing but public files."""
-
-
-def choose_steps(
-    run: SignedRun,
-    *,
-    every: int,
-    steps: Sequence[int] | None,
-    sample: int | None,
-    seed: bytes | None,
-    pinned: bool = False,
-    random: Callable[[int], bytes] = os.urandom,
-) -> tuple[tuple[int, ...], Randomness | None]:
-    """The steps that an audit asks for, of those that are multiples of ``every``.
-
-    Named ones as they are, else ``sample`` of them, drawn from the claim and ``seed`` or fresh
-    randomness: all of them where there are no more (:func:`count_provable`).  ``pinned``: the
-    auditor held the claim before ``seed`` existed.  RunError for a step that is not there.
-    """
-    population = count_provable(run, every)
-    if steps is not None:
-        for step in steps:
-            if not 1 <= step <= population * every or step % every:
-                raise RunError(_describe_provable(run, every), where=f"step {step}")
-        return tuple(sorted(set(steps))), None
-    given = None if seed is None else given_randomness(seed, pinned=pinned)
-    randomness = given or draw_randomness(random)
-    count = 1 if sample is None else sample
-    digest = compute_claim_digest(run.signed.claim)
-    drawn = draw(randomness.value, digest, PROOF_DOMAIN, population, count)
-    return tuple(sorted((index + 1) * every for index in drawn)), randomness
-
-
-def count_provable(run: SignedRun, every: int) -> int:
-    """How many steps of a run are multiples of ``every``."""
-    return run.signed.claim.log_size // every
-
-
-def _describe_provable(run: SignedRun, every: int) -> str:
-    last = run.signed.claim.log_size
-    if every == 1:
-        return f"the run has the steps 1 to {last}"
-    return (
-        f"of the {last} steps of the run, the multiples of {every} can be proven: "
-        "the task logs commitments of no others"
-    )
 
 
 @dataclass(frozen=True)
@@ -212,6 +150,22 @@ def verify_proofs(
     return _report(evidence, checks, strength, found, _assume(audit, examiner.setup, found))
 
 
+def _open(
+    run: Path, evidence: Evidence, audit: ProofAudit, progress: Progress
+) -> _Examiner | Check:
+    """What examines the proofs, or why nothing can."""
+    signed, task, graph = evidence.signed, evidence.task, evidence.graph
+    if signed is None or task is None or graph is None or not evidence.records:
+        reason = "there is no log of a known task that the solver signed"
+        return Check("proofs", "not_done", reason)
+    try:
+        setup = audit.setup(task)
+    except EncodingError as error:
+        return Check("srs", "failed", error.message, error.where, "nobody")
+    subject = SignedRun(RunPaths(run), signed, task, graph, evidence.records)
+    return _Examiner(subject, evidence, audit, setup, progress)
+
+
 @dataclass(frozen=True)
 class _Findings:
     """What the proofs showed: the steps ``proven`` of ``population``; or, of tiles whose traces the
@@ -234,59 +188,6 @@ class _Findings:
     named: bool = False
 
 
-def _assume(audit: ProofAudit, setup: ProofSetup, found: _Findings) -> tuple[Assumption, ...]:
-    """What the verdict assumes beyond what every verdict by proofs does."""
-    assumed = list(list_assumptions(*found.sampled))
-    if found.named and audit.pin is None:
-        detail = "whoever made this claim did not know which steps would be named"
-        assumed.append(
-            Assumption("predictable-sample", f"{detail}: no claim was pinned before (--claim)")
-        )
-    if setup.is_insecure:
-        detail = f"whoever made the SRS {setup.proof.srs.hex()} forges no proofs: it is of no known"
-        assumed.append(
-            Assumption("insecure-srs", f"{detail} ceremony", accepted=audit.allow_insecure_srs)
-        )
-    return tuple(assumed)
-
-
-def _report(
-    evidence: Evidence,
-    checks: list[Check],
-    strength: Strength,
-    found: _Findings | None = None,
-    assumptions: tuple[Assumption, ...] = (),
-) -> Report:
-    return make_report(
-        evidence,
-        checks,
-        strength,
-        engine="ezkl",
-        population=Segments(found.population if found else 0, 1),
-        looked_at=tuple((step, step) for step in found.proven) if found else (),
-        unit="step",
-        randomness=found.randomness if found else None,
-        traced=found.traced if found else None,
-        assumptions=assumptions,
-    )
-
-
-def _open(
-    run: Path, evidence: Evidence, audit: ProofAudit, progress: Progress
-) -> _Examiner | Check:
-    """What examines the proofs, or why nothing can."""
-    signed, task, graph = evidence.signed, evidence.task, evidence.graph
-    if signed is None or task is None or graph is None or not evidence.records:
-        reason = "there is no log of a known task that the solver signed"
-        return Check("proofs", "not_done", reason)
-    try:
-        setup = audit.setup(task)
-    except EncodingError as error:
-        return Check("srs", "failed", error.message, error.where, "nobody")
-    subject = SignedRun(RunPaths(run), signed, task, graph, evidence.records)
-    return _Examiner(subject, evidence, audit, setup, progress)
-
-
 class _Examiner:
     """Checks the proofs of one run."""
 
@@ -299,8 +200,6 @@ class _Examiner:
         progress: Progress,
     ) -> None:
         self._run, self._evidence, self._audit, self._progress = run, evidence, audit, progress
-        self._ready: dict[str, ReadyCircuit | VtrainError] = {}
-        self._source: StepSource | None = None
         self._owned = False
         self.setup: Final = setup
         self._proven: list[int] = []
@@ -343,6 +242,14 @@ class _Examiner:
             named=randomness is None and not whole,
         )
 
+    def _judge_srs(self) -> Check:
+        digest = self.setup.proof.srs.hex()
+        origin = "no known ceremony" if self.setup.is_insecure else "a public ceremony"
+        whose = (
+            "the auditor's, as the task pins none" if self._run.task.proof is None else "the task's"
+        )
+        return Check("srs", "passed", f"{digest} is {whose}, and of {origin}")
+
     def _judge_owner(self, batches: SignedBatches) -> Check:
         try:
             verify_batches(batches, self._audit.owner, self._run.task)
@@ -363,16 +270,54 @@ class _Examiner:
                 'proofs against; its task would need commitments = ["blake3", "kzg"]'
             )
             return [Check("proof", "not_done", reason, "task.commitments")]
+        opener = None if self._audit.private else self._open_source
+        logged = None if self._run.task.kzg is None else self._evidence.kzg
         try:
-            key = self.setup.open_key()
+            verifier = StepVerifier(self._run, self.setup, logged, opener, self._progress)
         except VtrainError as error:
             return [Check("proof", "not_done", error.message, error.where)]
         checks = []
         for done, step in enumerate(steps):
             self._progress("proofs", done, len(steps))
-            checks.append(self._examine_step(step, key))
+            checks.append(self._examine_step(step, verifier))
         self._progress("proofs", len(steps), len(steps))
         return checks or [Check("proof", "not_done", "no step was asked for")]
+
+    def _examine_step(self, step: int, verifier: StepVerifier) -> Check:
+        place = f"step {step}"
+        try:
+            found = verifier.verify(step)
+        except StepDiffersError as error:
+            return Check("replay", "failed", error.message, error.where, "solver")
+        except FindingError as found_wrong:
+            return Check("kzg", "failed", found_wrong.detail, place, found_wrong.fault)
+        except VtrainError as error:
+            where = self._shorten(error.where)
+            where = f"{place}: {where}" if where else place
+            return Check("proof", "failed", error.message, where, "nobody")
+        if not found.holds:
+            return Check(
+                "proof", "failed", f"does not show the step: {found.reason}", place, "nobody"
+            )
+        self._proven.append(step)
+        return Check("proof", "passed", "shows the step", place)
+
+    def _open_source(self) -> StepSource:
+        """What the commitments are of, from tensors of our own."""
+        evidence = self._evidence
+        if evidence.samples is None:
+            raise NotProducedError(
+                "needs the samples: bring them (--data), or audit by public files alone (--private)"
+            )
+        return StepSource(
+            self._run,
+            self.setup.proof,
+            read_hiding_of(self._run.paths, self._audit.hiding),
+            engine=self._audit.engine,
+            threads=self._audit.threads,
+            samples=evidence.samples,
+            checkpoints=evidence.checkpoints,
+        )
 
     def _examine_tiles(self) -> _Findings:
         """The proofs of sampled tiles."""
@@ -441,139 +386,50 @@ class _Examiner:
         """Places inside the run are named from its root."""
         return where.removeprefix(f"{self._run.paths.root}{os.sep}")
 
-    def _judge_srs(self) -> Check:
-        digest = self.setup.proof.srs.hex()
-        origin = "no known ceremony" if self.setup.is_insecure else "a public ceremony"
-        whose = (
-            "the auditor's, as the task pins none" if self._run.task.proof is None else "the task's"
-        )
-        return Check("srs", "passed", f"{digest} is {whose}, and of {origin}")
 
-    def _examine_step(self, step: int, key: CommitKey) -> Check:
-        place = f"step {step}"
-        try:
-            found = self._check_proof(step, key)
-        except StepDiffersError as error:
-            return Check("replay", "failed", error.message, error.where, "solver")
-        except FindingError as found_wrong:
-            return Check("kzg", "failed", found_wrong.detail, place, found_wrong.fault)
-        except VtrainError as error:
-            where = self._shorten(error.where)
-            where = f"{place}: {where}" if where else place
-            return Check("proof", "failed", error.message, where, "nobody")
-        if not found.holds:
-            return Check(
-                "proof", "failed", f"does not show the step: {found.reason}", place, "nobody"
-            )
-        self._proven.append(step)
-        return Check("proof", "passed", "shows the step", place)
+def choose_steps(
+    run: SignedRun,
+    *,
+    every: int,
+    steps: Sequence[int] | None,
+    sample: int | None,
+    seed: bytes | None,
+    pinned: bool = False,
+    random: Callable[[int], bytes] = os.urandom,
+) -> tuple[tuple[int, ...], Randomness | None]:
+    """The steps that an audit asks for, of those that are multiples of ``every``.
 
-    def _check_proof(self, step: int, key: CommitKey) -> Verification:
-        run, item = self._run.paths.root, Item("step", step)
-        data = read_proof_file(run, item)
-        with naming(proof_path(run, item)):
-            bundle = decode_bundle(data)
-            if encode_bundle(bundle) != data:
-                raise EncodingError("is not the encoding of the bundle that it describes")
-        pinned, name = self.setup.proof.circuits, bundle.statement.circuit_name
-        if name not in STEP_CIRCUITS or (pinned and name not in pinned):
-            return Verification(False, f"circuit {name!r} is none that the task allows")
-        said = bundle.statement
-        of_step = describe_step(self._run, self.setup, step, name, said.circuit, said.key)
-        if wrong := find_difference(said, of_step):  # before keys are made, which takes long
-            which = f": it is of step {said.step}" if wrong == "step" else ""
-            return Verification(False, f"{wrong} is not that of this step{which}")
-        ready = self._prepare(name)
-        if wrong := find_difference(said, make_statement(self._run, self.setup, ready, step)):
-            return Verification(False, f"{wrong} is not that of this step")
-        return self._verify_bundle(bundle, ready, step, key)
-
-    def _prepare(self, name: str) -> ReadyCircuit:
-        """A circuit with its key; what cannot be had is not tried again for the next step."""
-        if name not in self._ready:
-            try:
-                self._ready[name] = prepare_circuit(
-                    self._run.graph, self.setup, name, proving=False, progress=self._progress
-                )
-            except VtrainError as error:
-                self._ready[name] = error
-        found = self._ready[name]
-        if isinstance(found, VtrainError):
-            raise found
-        return found
-
-    def _verify_bundle(
-        self, bundle: ProofBundle, ready: ReadyCircuit, step: int, key: CommitKey
-    ) -> Verification:
-        record = self._find_record(step)
-        if record is None and (self._audit.private or self._run.task.kzg is not None):
-            raise NotProducedError(
-                "cannot be checked: the signed logs have no commitments to this step's tensors"
-            )
-        commitments = {} if record is None else expect(record)
-        if not self._audit.private:
-            values = self._find_values(step)
-            computed = commit_given(key, values.given, values.hiding)
-            if record is not None:
-                _require_keys(record, values)
-                self._compare(record, commitments, computed)
-            commitments = computed
-        return verify(
-            ready.circuit,
-            ready.pinned,
-            ready.keys,
-            bundle.proof,
-            expected=commitments,
-            parameters=compute_parameters(self._run.graph, self._run.records[step - 1]),
-            commit_key=key,
-            limits=self.setup.limits,
-            claim=bundle.statement.claim,
-            hash=self.setup.proof.hash,
-        )
-
-    def _compare(
-        self, record: KzgRecord, logged: Mapping[str, bytes], computed: Mapping[str, bytes]
-    ) -> None:
-        """FindingError unless the logged commitments are those to the tensors of the run."""
-        wrong = next((name for name in computed if computed[name] != logged.get(name)), None)
-        if wrong is None:
-            return
-        of_task = record.step == 1 and wrong.split()[0] == BEFORE
-        fault: Blame = "task" if of_task else "solver"
-        raise FindingError(f"the logged commitment of {wrong} is of other tensors", fault=fault)
-
-    def _find_record(self, step: int) -> KzgRecord | None:
-        proof, records = self._run.task.kzg, self._evidence.kzg
-        if proof is None or records is None:
-            return None
-        return records[step // proof.every - 1]
-
-    def _find_values(self, step: int) -> StepValues:
-        """What the commitments are of, from tensors of our own."""
-        evidence = self._evidence
-        if evidence.samples is None:
-            raise NotProducedError(
-                "needs the samples: bring them (--data), or audit by public files alone (--private)"
-            )
-        if self._source is None:
-            self._source = StepSource(
-                self._run,
-                self.setup.proof,
-                read_hiding_of(self._run.paths, self._audit.hiding),
-                engine=self._audit.engine,
-                threads=self._audit.threads,
-                samples=evidence.samples,
-                checkpoints=evidence.checkpoints,
-            )
-        return self._source.values(step)
+    Named ones as they are, else ``sample`` of them, drawn from the claim and ``seed`` or fresh
+    randomness: all of them where there are no more (:func:`count_provable`).  ``pinned``: the
+    auditor held the claim before ``seed`` existed.  RunError for a step that is not there.
+    """
+    population = count_provable(run, every)
+    if steps is not None:
+        for step in steps:
+            if not 1 <= step <= population * every or step % every:
+                raise RunError(_describe_provable(run, every), where=f"step {step}")
+        return tuple(sorted(set(steps))), None
+    given = None if seed is None else given_randomness(seed, pinned=pinned)
+    randomness = given or draw_randomness(random)
+    count = 1 if sample is None else sample
+    digest = compute_claim_digest(run.signed.claim)
+    drawn = draw(randomness.value, digest, PROOF_DOMAIN, population, count)
+    return tuple(sorted((index + 1) * every for index in drawn)), randomness
 
 
-def _require_keys(record: KzgRecord, values: StepValues) -> None:
-    """NotProducedError unless the keys known are those that the log has: of others, commitments
-    that differ show nothing."""
-    for name, known in values.keys.items():
-        if known != getattr(record, f"{name}_key"):
-            raise NotProducedError(f"the key disclosed of {name} is not the one in the log")
+def count_provable(run: SignedRun, every: int) -> int:
+    """How many steps of a run are multiples of ``every``."""
+    return run.signed.claim.log_size // every
+
+
+def _describe_provable(run: SignedRun, every: int) -> str:
+    last = run.signed.claim.log_size
+    if every == 1:
+        return f"the run has the steps 1 to {last}"
+    return (
+        f"of the {last} steps of the run, the multiples of {every} can be proven: "
+        "the task logs commitments of no others"
+    )
 
 
 def _judge_size(asked: int | None, there: int, what: str) -> list[Check]:
@@ -582,70 +438,6 @@ def _judge_size(asked: int | None, there: int, what: str) -> list[Check]:
         return []
     detail = f"{asked} were to be drawn, and there are {there} {what}: all of them were drawn"
     return [Check("sample", "passed", detail)]
-
-
-def _describe_unopened(audit: ProofAudit, evidence: Evidence) -> Strength:
-    whose = _describe_task(audit, evidence)
-    return Strength((), (*whose, "every step: no proof was looked at"))
-
-
-def _describe_task(audit: ProofAudit, evidence: Evidence) -> tuple[str, ...]:
-    if audit.task_id is not None or evidence.task is None:
-        return ()
-    return ("whether this is the task agreed on: its id was taken from the run itself",)
-
-
-def _list_unlinked(audit: ProofAudit, setup: ProofSetup) -> Iterator[str]:
-    """What proofs about commitments in the log leave open, in sentences."""
-    by_replay = "that needs the tensors" if audit.private else "a replay with --srs does that"
-    yield f"KZG and BLAKE3 roots were not compared: {by_replay}"
-    if setup.proof.every > 1:
-        yield (
-            f"whether the state before each step proven is the one to which the steps before it "
-            f"led: of every {setup.proof.every} steps one has commitments, and nothing links a "
-            "record to the one before"
-        )
-
-
-def _describe_tiles(
-    audit: ProofAudit,
-    evidence: Evidence,
-    found: _Findings,
-    chances: TileChances,
-    checked: list[str],
-    unchecked: list[str],
-) -> None:
-    """What the statements drawn show of the run, in sentences."""
-    checked.append(f"statements about tiles of sampled steps: {chances.sentence}")
-    left = evidence.signed.claim.log_size - chances.steps if evidence.signed else 0
-    if left:
-        unchecked.append(
-            f"the arithmetic of {left} steps that were not drawn; of them "
-            f"{chances.logged - chances.steps} have signed commitments and could be"
-        )
-    if audit.trace_pin is not None:
-        checked.append(f"the trace claim is the one pinned, {found.trace_claim.hex()}")
-        unchecked.append(
-            "whether the trace claim was pinned before the second seed existed: the auditor "
-            "who did both knows"
-        )
-
-
-def _describe_batches(
-    audit: ProofAudit,
-    evidence: Evidence,
-    found: _Findings,
-    checked: list[str],
-    unchecked: list[str],
-) -> None:
-    """What is known of where the batches came from, in sentences."""
-    if found.owned and (found.proven or found.chances):
-        checked.append("the batches of what was proven are those that the data's owner signed")
-    elif found.owned and evidence.kzg:
-        checked.append("the logged commitments to batches are those that the data's owner signed")
-    elif audit.private:
-        why = "were given" if audit.batches is None else "could be held against the log"
-        unchecked.append(f"where the batches came from: no commitments of the data's owner {why}")
 
 
 def _describe(
@@ -696,3 +488,104 @@ def _describe(
     unchecked.extend(_describe_task(audit, evidence))
     unchecked.append("ezkl, halo2 and the circuits themselves, which are trusted (docs/proofs.md)")
     return Strength(tuple(checked), tuple(unchecked))
+
+
+def _describe_unopened(audit: ProofAudit, evidence: Evidence) -> Strength:
+    whose = _describe_task(audit, evidence)
+    return Strength((), (*whose, "every step: no proof was looked at"))
+
+
+def _describe_tiles(
+    audit: ProofAudit,
+    evidence: Evidence,
+    found: _Findings,
+    chances: TileChances,
+    checked: list[str],
+    unchecked: list[str],
+) -> None:
+    """What the statements drawn show of the run, in sentences."""
+    checked.append(f"statements about tiles of sampled steps: {chances.sentence}")
+    left = evidence.signed.claim.log_size - chances.steps if evidence.signed else 0
+    if left:
+        unchecked.append(
+            f"the arithmetic of {left} steps that were not drawn; of them "
+            f"{chances.logged - chances.steps} have signed commitments and could be"
+        )
+    if audit.trace_pin is not None:
+        checked.append(f"the trace claim is the one pinned, {found.trace_claim.hex()}")
+        unchecked.append(
+            "whether the trace claim was pinned before the second seed existed: the auditor "
+            "who did both knows"
+        )
+
+
+def _list_unlinked(audit: ProofAudit, setup: ProofSetup) -> Iterator[str]:
+    """What proofs about commitments in the log leave open, in sentences."""
+    by_replay = "that needs the tensors" if audit.private else "a replay with --srs does that"
+    yield f"KZG and BLAKE3 roots were not compared: {by_replay}"
+    if setup.proof.every > 1:
+        yield (
+            f"whether the state before each step proven is the one to which the steps before it "
+            f"led: of every {setup.proof.every} steps one has commitments, and nothing links a "
+            "record to the one before"
+        )
+
+
+def _describe_batches(
+    audit: ProofAudit,
+    evidence: Evidence,
+    found: _Findings,
+    checked: list[str],
+    unchecked: list[str],
+) -> None:
+    """What is known of where the batches came from, in sentences."""
+    if found.owned and (found.proven or found.chances):
+        checked.append("the batches of what was proven are those that the data's owner signed")
+    elif found.owned and evidence.kzg:
+        checked.append("the logged commitments to batches are those that the data's owner signed")
+    elif audit.private:
+        why = "were given" if audit.batches is None else "could be held against the log"
+        unchecked.append(f"where the batches came from: no commitments of the data's owner {why}")
+
+
+def _describe_task(audit: ProofAudit, evidence: Evidence) -> tuple[str, ...]:
+    if audit.task_id is not None or evidence.task is None:
+        return ()
+    return ("whether this is the task agreed on: its id was taken from the run itself",)
+
+
+def _assume(audit: ProofAudit, setup: ProofSetup, found: _Findings) -> tuple[Assumption, ...]:
+    """What the verdict assumes beyond what every verdict by proofs does."""
+    assumed = list(list_assumptions(*found.sampled))
+    if found.named and audit.pin is None:
+        detail = "whoever made this claim did not know which steps would be named"
+        assumed.append(
+            Assumption("predictable-sample", f"{detail}: no claim was pinned before (--claim)")
+        )
+    if setup.is_insecure:
+        detail = f"whoever made the SRS {setup.proof.srs.hex()} forges no proofs: it is of no known"
+        assumed.append(
+            Assumption("insecure-srs", f"{detail} ceremony", accepted=audit.allow_insecure_srs)
+        )
+    return tuple(assumed)
+
+
+def _report(
+    evidence: Evidence,
+    checks: list[Check],
+    strength: Strength,
+    found: _Findings | None = None,
+    assumptions: tuple[Assumption, ...] = (),
+) -> Report:
+    return make_report(
+        evidence,
+        checks,
+        strength,
+        engine="ezkl",
+        population=Segments(found.population if found else 0, 1),
+        looked_at=tuple((step, step) for step in found.proven) if found else (),
+        unit="step",
+        randomness=found.randomness if found else None,
+        traced=found.traced if found else None,
+        assumptions=assumptions,
+    )

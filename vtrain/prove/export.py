@@ -27,7 +27,7 @@ from vtrain.limits import LIMITS
 from vtrain.prove.backend.columns import encode_json
 from vtrain.prove.backend.ezkl import EZKL_VERSION
 from vtrain.prove.backend.settings import PinnedCircuit
-from vtrain.prove.runs import ReadyCircuit
+from vtrain.prove.setup import ReadyCircuit
 
 INDEX: Final = "index.json"
 

@@ -56,6 +56,11 @@ def decode_item(data: bytes) -> Item:
     return statement
 
 
+def read_proof_file(run: Path, statement: Item) -> bytes:
+    """A statement's bundle; NotProducedError where there is none, or one that is too long."""
+    return read_file(proof_path(run, statement), LIMITS.bundle_bytes, root=run)
+
+
 def proof_path(run: Path, statement: Item) -> Path:
     """File of a statement's proof bundle in a run directory."""
     index = f"-{statement.index:012d}" if statement.kind == "tile" else ""
@@ -66,11 +71,6 @@ def find_missing(run: Path, statements: Iterable[Item]) -> list[Item]:
     """Those of ``statements`` of which no proof is in the run directory, in their order."""
     with storing(run / "proofs"):
         return [statement for statement in statements if not proof_path(run, statement).exists()]
-
-
-def read_proof_file(run: Path, statement: Item) -> bytes:
-    """A statement's bundle; NotProducedError where there is none, or one that is too long."""
-    return read_file(proof_path(run, statement), LIMITS.bundle_bytes, root=run)
 
 
 @contextmanager

@@ -20,7 +20,8 @@ MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
-PYTEST_ARGS ?= -n auto
+# Each process begins with a stretch of its own, so that few fixtures are made twice.
+PYTEST_ARGS ?= -n auto --dist worksteal
 CASES = -m "not exhaustive"
 BENCH_ARGS ?=
 

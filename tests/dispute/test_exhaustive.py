@@ -63,6 +63,7 @@ CASTS = {
     "a liar and a hijacker": Cast((LIAR, TRUTH)),
     "a liar and a traitor": Cast((LIAR, Lie(1, product=-1))),
 }
+LONGEST = "a liar and a traitor", "drips"
 LARGE = {
     "a liar with a fold and a hijacker": Cast(
         (Lie(1, loss=1, product=1, block=0, detour=1), TRUTH), blocks=2
@@ -143,7 +144,13 @@ def make_search(cast: Cast, pace: Pace, clocks: Clocks = CLOCKS) -> Search:
     ("cast", "pace"),
     [
         *(
-            pytest.param(cast, pace, id=f"{name}-{pace}")
+            pytest.param(
+                cast,
+                pace,
+                id=f"{name}-{pace}",
+                # The largest search, of another pace.
+                marks=[pytest.mark.exhaustive] if (name, pace) == LONGEST else [],
+            )
             for name, cast in CASTS.items()
             for pace in ("prompt", "drips")
         ),

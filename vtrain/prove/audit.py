@@ -25,7 +25,7 @@ from vtrain.audit.structure import Evidence, FindingError, check_structure
 from vtrain.audit.verify import ORDER, describe_signer, list_assumptions, make_report
 from vtrain.errors import EncodingError, NotProducedError, RunError, VtrainError
 from vtrain.prove.backend.ezkl import require_extra
-from vtrain.prove.backend.srs import Progress
+from vtrain.prove.backend.srs import Progress, quiet
 from vtrain.prove.batches import index_batches, verify_batches
 from vtrain.prove.runs import SignedRun, StepDiffersError, StepSource
 from vtrain.prove.setup import ProofSetup
@@ -107,7 +107,7 @@ def verify_proofs(
     run: Path,
     audit: ProofAudit,
     *,
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = quiet,
     random: Callable[[int], bytes] = os.urandom,
 ) -> Report:
     """Audit the proofs of a run's steps; whatever ``run`` contains ends in a report.

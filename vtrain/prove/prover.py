@@ -29,7 +29,7 @@ from vtrain.prove.backend.ezkl import (
 from vtrain.prove.backend.keys import Keys
 from vtrain.prove.backend.kzg import CommitKey
 from vtrain.prove.backend.settings import PinnedCircuit
-from vtrain.prove.backend.srs import Progress
+from vtrain.prove.backend.srs import Progress, quiet
 from vtrain.prove.circuit.circuit import Circuit
 from vtrain.prove.circuit.values import Ints, Random
 from vtrain.prove.verifier import (
@@ -59,7 +59,7 @@ def prove(
     claim: bytes,
     hash: Hash = "blake3",
     random: Random = secrets.token_bytes,
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = quiet,
     cancelled: threading.Event | None = None,
 ) -> Proof:
     """Prove that the circuit's conditions hold of the ``given`` vectors and ``parameters``.

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from vtrain.errors import CircuitError, EncodingError, RunError
 from vtrain.prove.backend.cost import estimate, require_fits
@@ -15,12 +14,10 @@ from vtrain.prove.backend.ezkl import Limits
 from vtrain.prove.backend.keys import Keys, load_keys, load_verifying_key
 from vtrain.prove.backend.kzg import CommitKey
 from vtrain.prove.backend.settings import BLINDING, PinnedCircuit, pin
-from vtrain.prove.backend.srs import CEREMONY, Progress, identify_srs
+from vtrain.prove.backend.srs import CEREMONY, Progress, identify_srs, quiet
 from vtrain.prove.circuit.circuit import Circuit
 from vtrain.wire.proof import ProofSpec
 from vtrain.wire.task import TaskSpec
-
-_quiet: Final[Progress] = lambda what, done, total: None  # noqa: E731 - named for the signatures
 
 
 @dataclass(frozen=True)
@@ -97,7 +94,7 @@ def make_ready(
     *,
     proving: bool,
     check: Callable[[], None] = lambda: None,
-    progress: Progress = _quiet,
+    progress: Progress = quiet,
     cancelled: threading.Event | None = None,
 ) -> ReadyCircuit:
     """Pin a circuit and make or find its keys; ``check`` is called before they are made.

@@ -31,7 +31,7 @@ from vtrain.errors import EncodingError, NotProducedError, ProverError, SrsError
 from vtrain.limits import LIMITS
 from vtrain.prove.backend.ezkl import EZKL_VERSION, Call, Limits, Proof, run_ezkl, verify_proof
 from vtrain.prove.backend.settings import PinnedCircuit, check_measured, make_run_arguments
-from vtrain.prove.backend.srs import SRS_POINT, Progress, Srs, open_srs
+from vtrain.prove.backend.srs import SRS_POINT, Progress, Srs, open_srs, quiet
 from vtrain.wire import cbor
 from vtrain.wire.fields import Fields
 
@@ -85,9 +85,6 @@ _NAMES: Final[Mapping[bool, tuple[str, ...]]] = {
 """Files of a folder with a proving key and of one without."""
 
 
-_quiet: Final[Progress] = lambda what, done, total: None  # noqa: E731 - named for the signatures
-
-
 def default_cache() -> Path:
     """Where keys are kept unless told otherwise."""
     return Path.home() / ".cache" / "vtrain" / "keys"
@@ -100,7 +97,7 @@ def load_keys(
     limits: Limits,
     *,
     check: Callable[[], None] = lambda: None,
-    progress: Progress = _quiet,
+    progress: Progress = quiet,
     cancelled: threading.Event | None = None,
 ) -> Keys:
     """Keys to prove and verify with, made once and then found in ``cache``.
@@ -120,7 +117,7 @@ def load_verifying_key(
     limits: Limits,
     *,
     check: Callable[[], None] = lambda: None,
-    progress: Progress = _quiet,
+    progress: Progress = quiet,
     cancelled: threading.Event | None = None,
 ) -> Keys:
     """As :func:`load_keys`, but the proving key, which is large, is not kept."""

@@ -98,6 +98,10 @@ Progress = Callable[[str, int, int], None]
 """(what is being done, how much is done, of how much)"""
 
 
+def quiet(what: str, done: int, total: int) -> None:
+    """A :data:`Progress` that shows nothing."""
+
+
 @dataclass(frozen=True)
 class Srs:
     """What a file is: the logarithm of its size and its SHA-256 (32 bytes)."""
@@ -124,7 +128,7 @@ def check_srs(
     path: Path,
     *,
     threads: int = 0,
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = quiet,
 ) -> Srs:
     """Check that a file is an SRS and say which; SrsError names the byte or the point at fault.
 
@@ -165,7 +169,7 @@ def generate_srs(
     *,
     seed: bytes | None = None,
     threads: int = 0,
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = quiet,
 ) -> Srs:
     """Make an SRS of size 2^k in the new file ``path``, for tests and trials: it is insecure.
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import threading
-from typing import Final
 
-from vtrain.prove.backend.srs import Progress
+from vtrain.prove.backend.srs import Progress, quiet
 from vtrain.prove.runs import StepValues
 from vtrain.prove.setup import ProofSetup, ReadyCircuit, make_ready
 from vtrain.prove.steps.circuits import build_step_circuit
 from vtrain.prove.steps.probe import probe_step_circuit
 from vtrain.wire.graph import StepGraph
-
-_quiet: Final[Progress] = lambda what, done, total: None  # noqa: E731 - named for the signatures
 
 
 def prepare_circuit(
@@ -22,7 +19,7 @@ def prepare_circuit(
     *,
     proving: bool,
     values: StepValues | None = None,
-    progress: Progress = _quiet,
+    progress: Progress = quiet,
     cancelled: threading.Event | None = None,
 ) -> ReadyCircuit:
     """Build a step circuit and make or find its keys: see :func:`make_ready`.

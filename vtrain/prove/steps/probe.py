@@ -38,7 +38,7 @@ from vtrain.errors import CircuitError, ProverError
 from vtrain.graph.step import STEP_STATE
 from vtrain.ops import TABLE
 from vtrain.ops.base import attr_int, attr_ints
-from vtrain.prove.backend.srs import Progress
+from vtrain.prove.backend.srs import Progress, quiet
 from vtrain.prove.circuit.circuit import Circuit
 from vtrain.prove.circuit.gadgets import can_hold
 from vtrain.prove.circuit.trial import Change, Trial
@@ -58,8 +58,6 @@ from vtrain.wire.graph import Node, Ref, StepGraph
 Array = npt.NDArray[Any]
 Tensors = Mapping[str, Array]
 
-_quiet: Final[Progress] = lambda what, done, total: None  # noqa: E731 - named for the signatures
-
 
 @dataclass(frozen=True)
 class Probed:
@@ -76,7 +74,7 @@ def probe_step_circuit(
     name: str,
     real: tuple[Tensors, Mapping[str, Ints]] | None = None,
     *,
-    progress: Progress = _quiet,
+    progress: Progress = quiet,
     cancelled: threading.Event | None = None,
     seed: int | None = None,
 ) -> Probed:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Final
 
 from vtrain.errors import CircuitError
 from vtrain.prove.backend.cost import estimate, require_fits
-from vtrain.prove.backend.srs import Progress
+from vtrain.prove.backend.srs import Progress, quiet
 from vtrain.prove.openings import Openings
 from vtrain.prove.proof_files import Item
 from vtrain.prove.prover import prove
@@ -21,8 +20,6 @@ from vtrain.prove.steps.statement import describe_step
 from vtrain.prove.verifier import commit_given
 from vtrain.train.signed import read_hiding_of
 from vtrain.wire.bundle import ProofBundle, encode_bundle
-
-_quiet: Final[Progress] = lambda what, done, total: None  # noqa: E731 - named for the signatures
 
 
 class StepProver:
@@ -64,7 +61,7 @@ class StepProver:
         self,
         item: Item,
         openings: Openings,
-        progress: Progress = _quiet,
+        progress: Progress = quiet,
         cancelled: threading.Event | None = None,
     ) -> bytes:
         """The encoded proof bundle of one whole step; ``openings`` counts what it opens.

@@ -17,7 +17,7 @@ from vtrain.errors import (
     RunError,
     SignatureError,
 )
-from vtrain.prove.backend.srs import Progress
+from vtrain.prove.backend.srs import Progress, quiet
 from vtrain.prove.circuit.values import Ints
 from vtrain.prove.openings import Openings
 from vtrain.prove.proof_files import Item
@@ -44,7 +44,6 @@ from vtrain.wire.tiles import (
 
 _KEPT: Final = 2
 """Steps whose values and commitments a prover keeps: each may take hundreds of MiB."""
-_quiet: Final[Progress] = lambda what, done, total: None  # noqa: E731 - named for the signatures
 
 
 class TileProver:
@@ -70,7 +69,7 @@ class TileProver:
         )
         self._traces: dict[int, TraceCommitments] = {}
 
-    def trace(self, step: int, progress: Progress = _quiet) -> TraceCommitments:
+    def trace(self, step: int, progress: Progress = quiet) -> TraceCommitments:
         """The commitments to all tiles of ``step``; those of the last few steps are kept.
 
         RunError when the run has no such step, or was logged with other secrets: a trace that they
@@ -94,7 +93,7 @@ class TileProver:
         return self._traces[step]
 
     def claim_traces(
-        self, randomness: bytes, count: int, key: PrivateKey, progress: Progress = _quiet
+        self, randomness: bytes, count: int, key: PrivateKey, progress: Progress = quiet
     ) -> SignedTraceClaim:
         """Commit to the ``count`` steps that ``randomness`` draws, sign, and keep it in the run.
 
@@ -144,7 +143,7 @@ class TileProver:
         self,
         statement: Item,
         openings: Openings,
-        progress: Progress = _quiet,
+        progress: Progress = quiet,
         cancelled: threading.Event | None = None,
     ) -> bytes:
         """The encoded :class:`~vtrain.wire.tiles.TileProof` of one statement; ``openings`` counts

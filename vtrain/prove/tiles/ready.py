@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final
 
 from vtrain.errors import (
     CircuitError,
@@ -13,7 +12,7 @@ from vtrain.errors import (
 )
 from vtrain.prove.backend.ezkl import Verification
 from vtrain.prove.backend.kzg import CommitKey
-from vtrain.prove.backend.srs import Progress
+from vtrain.prove.backend.srs import Progress, quiet
 from vtrain.prove.circuit.values import Ints
 from vtrain.prove.prover import prove
 from vtrain.prove.setup import ProofSetup, ReadyCircuit, make_ready, require_blinding
@@ -21,8 +20,6 @@ from vtrain.prove.tiles.circuits import build_tile_circuit, linear_challenge
 from vtrain.prove.tiles.statements import LINEAR, TileStatement
 from vtrain.prove.verifier import Expansion, verify
 from vtrain.wire.proof import TILE
-
-_quiet: Final[Progress] = lambda what, done, total: None  # noqa: E731 - named for the signatures
 
 
 class TileCircuits:
@@ -42,7 +39,7 @@ class TileCircuits:
     def ready(
         self,
         name: str,
-        progress: Progress = _quiet,
+        progress: Progress = quiet,
         cancelled: threading.Event | None = None,
     ) -> ReadyCircuit:
         """A circuit by name; CircuitError when it is not the one that the task pins."""
@@ -63,7 +60,7 @@ class TileCircuits:
         given: Mapping[str, Ints],
         hiding: Mapping[str, Sequence[int]],
         count: Callable[[], None],
-        progress: Progress = _quiet,
+        progress: Progress = quiet,
         cancelled: threading.Event | None = None,
     ) -> bytes:
         """The proof of a statement; errors are those of :func:`vtrain.prove.prover.prove`."""
@@ -92,7 +89,7 @@ class TileCircuits:
         statement: TileStatement,
         expected: Mapping[str, bytes],
         proof: bytes,
-        progress: Progress = _quiet,
+        progress: Progress = quiet,
     ) -> Verification:
         """Whether a proof shows a statement about tiles with these commitments."""
         ready = self.ready(statement.circuit, progress)

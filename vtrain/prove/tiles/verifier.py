@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from vtrain.attest.claims import compute_claim_digest
 from vtrain.commit.files import read_file
@@ -22,7 +21,7 @@ from vtrain.errors import (
 )
 from vtrain.limits import LIMITS
 from vtrain.prove.backend.ezkl import Verification
-from vtrain.prove.backend.srs import Progress
+from vtrain.prove.backend.srs import Progress, quiet
 from vtrain.prove.proof_files import Item, naming, proof_path, read_proof_file
 from vtrain.prove.runs import SignedRun
 from vtrain.prove.setup import ProofSetup
@@ -46,8 +45,6 @@ from vtrain.wire.tiles import (
     TileProof,
     decode_signed_trace_claim,
 )
-
-_quiet: Final[Progress] = lambda what, done, total: None  # noqa: E731 - named for the signatures
 
 
 def traces_path(run: Path) -> Path:
@@ -145,7 +142,7 @@ def check_answer(
     setup: ProofSetup,
     audit: TileAudit,
     traces: SignedTraceClaim,
-    progress: Progress = _quiet,
+    progress: Progress = quiet,
 ) -> Verification:
     """Whether the run's files answer the draws; NotProducedError and EncodingError for files."""
     verify_trace_claim(traces, run.signed.claim)

@@ -372,10 +372,10 @@ def test_eval_on_training_test_and_given_data(call: Call, folder: Path) -> None:
     assert (same["loss"], same["accuracy"]) == (after["loss"], after["accuracy"])
     code, out, _ = call("eval", run, "--task", folder / "task.toml", "--json")
     assert parse(out)["samples"] == 10
-    assert after["loss_unit"] == "nats a sample"
+    assert after["loss_unit"] == "nats a label"
     assert after["accuracy_unit"] == "share of right answers"
     text = call("eval", run)[1]
-    assert re.search(r"^loss +[0-9.]+ nats a sample$", text, re.MULTILINE)
+    assert re.search(r"^loss +[0-9.]+ nats a label$", text, re.MULTILINE)
     assert re.search(r"^accuracy +[0-9.]+ \([0-9.]+ % right\)$", text, re.MULTILINE)
     assert call("eval", run, "--step", 5)[0] == 2
 

@@ -33,7 +33,8 @@ class _AbsoluteLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
         x, w = ctx.saved_tensors
-        return grads[0] @ w.abs(), grads[0].T @ x.abs()
+        rows = grads[0].reshape(-1, w.shape[0])
+        return grads[0] @ w.abs(), rows.T @ x.abs().reshape(-1, w.shape[1])
 
 
 def _pad(x: Tensor, window: Window, value: float = 0.0) -> Tensor:

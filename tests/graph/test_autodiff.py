@@ -14,7 +14,7 @@ from tests.graph.float_model import FloatModel, Floats
 from vtrain.engines.numpy_engine import NumpySession
 from vtrain.errors import GraphError
 from vtrain.graph.autodiff import compute_gradients
-from vtrain.graph.builder import ExponentPolicy, FixedExponents, GraphBuilder
+from vtrain.graph.builder import Block, ExponentPolicy, FixedExponents, GraphBuilder
 from vtrain.graph.calibration import calibrate
 from vtrain.graph.legality import check_graph
 from vtrain.graph.model import (
@@ -28,6 +28,7 @@ from vtrain.graph.model import (
     Mul,
     Relu,
     Reshape,
+    find_images,
 )
 from vtrain.graph.step import (
     Affine,
@@ -77,6 +78,20 @@ MODELS: dict[str, Parts] = {
         [Linear("fc1", "image", "w1", "b1", True), Relu("r1", "fc1"),
          Linear("fc2", "r1", "w2", "b2", False)],
         {"w1": (4, 6), "b1": (4,), "w2": (4, 3), "b2": (3,)},
+    ),
+    "linear at each place": (
+        (2, 4),
+        [Linear("fc1", "image", "w1", "b1", True), Relu("r1", "fc1"),
+         Linear("fc2", "r1", "w2", None, False), Reshape("flat", "fc2", (6,)),
+         Linear("out", "flat", "w3", None, True)],
+        {"w1": (4, 4), "b1": (4,), "w2": (4, 3), "w3": (3, 6)},
+    ),
+    "linear at places of four axes, which are no image": (
+        (2, 2, 4),
+        [Linear("fc1", "image", "w1", None, True), Relu("r1", "fc1"),
+         Linear("fc2", "r1", "w2", "b2", True), Reshape("flat", "fc2", (8,)),
+         Linear("out", "flat", "w3", None, True)],
+        {"w1": (4, 4), "w2": (2, 4), "b2": (2,), "w3": (3, 8)},
     ),
     "shared weight and bias": (
         (4,),
@@ -154,14 +169,12 @@ class Run:
     def node(self, name: str) -> int:
         return next(i for i, node in enumerate(self.graph.nodes) if node.name == name)
 
-    def real(self, ref: Ref) -> Floats:
-        """A value in ONNX order."""
-        tensor = self.graph.type_of(ref)
-        value = self.session.evaluate(ref.node) * 2.0**-tensor.exponent
-        return value.transpose(0, 3, 1, 2) if value.ndim == 4 else value
-
     def named(self, name: str) -> Floats:
-        return self.real(Ref(self.node(name)))
+        """A value in ONNX order."""
+        node = self.node(name)
+        value: Floats = self.session.evaluate(node) * 2.0 ** -self.graph.type_of(Ref(node)).exponent
+        moved = value.ndim == 4 and name in find_images(self.model)
+        return value.transpose(0, 3, 1, 2) if moved else value
 
     def gradient(self, param: str) -> Floats:
         velocity = self.graph.nodes[self.node(f"{momentum_state(param)}/next")]
@@ -485,3 +498,24 @@ def test_what_cannot_be_differentiated_is_named() -> None:
     with pytest.raises(GraphError, match="tensor_digest has no backward rule") as caught:
         compute_gradients(b, digest, digest, [a])
     assert caught.value.where == "digest"
+
+
+def test_a_block_is_differentiated_as_a_whole() -> None:
+    """Two nodes as one block: its rule is asked once, and theirs are not."""
+    builder = GraphBuilder(FixedExponents({}))
+    master = builder.emit("state", "w", (), name="w", dtype="i32", shape=(2, 3), exponent=24)
+    x = builder.rescale("x", master, 14)
+    inner = builder.emit("relu", "inner", (x,))
+    outer = builder.emit("relu", "outer", (inner,))
+    seed = builder.emit("relu_grad", "seed", (outer, outer))
+    asked: list[tuple[Ref, Ref]] = []
+
+    def backward(b: Builder, out: Ref, gradient: Ref) -> Sequence[Ref | None]:
+        asked.append((out, gradient))
+        return (b.emit("add", "whole", (gradient, gradient), shift_a=0, shift_b=0),)
+
+    builder.blocks[outer] = Block((x,), backward)
+    gradients = compute_gradients(builder, outer, seed, [x])
+    assert asked == [(outer, seed)]
+    assert builder.nodes[gradients[x].node].name == "whole"
+    assert not [node for node in builder.nodes if "grad_in" in node.name]

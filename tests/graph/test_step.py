@@ -22,6 +22,7 @@ from vtrain.graph.step import (
     OneHot,
     StepPlan,
     compute_initial_state,
+    count_terms,
     emit_step,
     momentum_state,
     param_state,
@@ -168,8 +169,31 @@ def test_tokens_enter_as_one_hot() -> None:
 # --- refusals
 
 
+def test_a_label_for_each_place_is_a_row_for_each_place() -> None:
+    """A batch of 2 samples with 3 places each has the loss and the update of 6 samples of one."""
+    x = RNG.integers(0, 256, (6, 8), dtype=np.uint8)
+    y = RNG.integers(0, 3, 6, dtype=np.uint8)
+    states, records = [], []
+    for samples, model, batch in (
+        (build_samples(x, y), MODEL, 6),
+        (build_samples(x.reshape(2, 3, 8), y.reshape(2, 3)), replace(MODEL, input_shape=(3, 8)), 2),
+    ):
+        terms = count_terms("cross_entropy", samples.spec, batch)
+        assert terms == 6
+        sites = {"fc1/out_rows": 11, "fc2/out_rows": 11} if batch == 2 else {}
+        plan = replace(PLAN, data=samples.spec, batch=batch)
+        graph = build(plan, model=model, exponents={**EXPONENTS, **sites})
+        session = NumpySession(graph, samples)
+        session.load_state(compute_initial_state(PARAMS))
+        records.append(session.step())
+        states.append(session.read_state())
+    assert records[0].loss == records[1].loss > 0
+    for name, values in states[0].items():
+        assert np.array_equal(values, states[1][name]), name
+
+
 def test_labels_that_do_not_fit_the_loss() -> None:
-    with pytest.raises(TaskError, match="one label each") as caught:
+    with pytest.raises(TaskError, match="a label") as caught:
         build(replace(PLAN, data=replace(SAMPLES.spec, y_shape=(2,))))
     assert caught.value.where == "loss"
     with pytest.raises(TaskError, match="targets as large") as caught:

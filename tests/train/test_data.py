@@ -402,10 +402,12 @@ def test_labels_are_checked() -> None:
     assert caught.value.where == "sample 2"
     with pytest.raises(DataError, match="label -1"):
         check_labels(build_samples(X, np.array([0, -1, 0, 0, 0], np.int8)), 2)
-    for y in (Y.reshape(5, 1), X):
-        with pytest.raises(DataError, match="one label"):
-            check_labels(build_samples(X, y), 300)
-    with pytest.raises(DataError, match="one label"):
+    many = np.array([[0, 1], [2, 0], [1, 3], [0, 0], [4, 0]], np.int8)
+    check_labels(build_samples(X, many), 5)
+    with pytest.raises(DataError, match="label 3 is not in") as caught:
+        check_labels(build_samples(X, many), 3)
+    assert caught.value.where == "sample 2, label [1]"
+    with pytest.raises(DataError, match="exponent 0"):
         check_labels(build_samples(X, Y, y_exponent=1), 3)
 
 

@@ -34,7 +34,8 @@ def command(
     """Loss and accuracy of a checkpoint of RUN; on its training data unless told otherwise.
 
     The checkpoint is held against the run's signed claim first. The loss is the mean over the
-    samples: nats for cross-entropy, squared error for MSE; accuracy is the share of right answers.
+    samples: nats a label for cross-entropy, squared error for MSE; accuracy is the share of right
+    labels.
     """
     if task is not None and data is not None:
         raise click.UsageError("--task and --data both name what to evaluate on")
@@ -47,7 +48,7 @@ def command(
         "data": name,
         "samples": result.count,
         "loss": round(result.loss, 6),
-        "loss_unit": f"{result.loss_unit} a sample",
+        "loss_unit": result.loss_unit,
         "accuracy": None if result.accuracy is None else round(result.accuracy, 6),
         "accuracy_unit": None if result.accuracy is None else "share of right answers",
     }

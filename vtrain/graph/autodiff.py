@@ -1,12 +1,13 @@
-"""Reverse-mode differentiation: emits the backward nodes by each operator's own rule."""
+"""Reverse-mode differentiation: emits the backward nodes by the rule of each operator or block."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from vtrain.errors import GraphError
-from vtrain.graph.builder import GraphBuilder
+from vtrain.graph.builder import Block, GraphBuilder
 from vtrain.ops import TABLE
+from vtrain.ops.base import Builder
 from vtrain.ops.facets import Facet, find_reason
 from vtrain.wire.graph import Ref
 
@@ -41,6 +42,20 @@ def _accumulate(builder: GraphBuilder, parts: list[Ref], name: str) -> Ref:
     return total
 
 
+def _take_alone(builder: GraphBuilder, ref: Ref) -> Block:
+    """A node as a block of its own, with its operator's rule."""
+    node = builder.nodes[ref.node]
+
+    def differentiate(b: Builder, out: Ref, gradient: Ref) -> Sequence[Ref | None]:
+        backward = TABLE[node.op].backward
+        if backward is None:
+            why = find_reason(node.op, Facet.BACKWARD)
+            raise GraphError(f"{node.op} has no backward rule: {why}", where=node.name)
+        return backward(b, node, out, gradient)
+
+    return Block(node.inputs, differentiate)
+
+
 def compute_gradients(
     builder: GraphBuilder, output: Ref, seed: Ref, wrt: Iterable[Ref]
 ) -> Mapping[Ref, Ref]:
@@ -58,17 +73,13 @@ def compute_gradients(
         ref = Ref(index)
         if ref not in parts or ref not in needed:
             continue
-        node = builder.nodes[index]
-        gradient = _accumulate(builder, parts.pop(ref), node.name)
+        gradient = _accumulate(builder, parts.pop(ref), builder.nodes[index].name)
         if ref in wanted:
             gradients[ref] = gradient
-        if not any(source in needed for source in node.inputs):
+        block = builder.blocks.get(ref) or _take_alone(builder, ref)
+        if not any(source in needed for source in block.inputs):
             continue
-        backward = TABLE[node.op].backward
-        if backward is None:
-            why = find_reason(node.op, Facet.BACKWARD)
-            raise GraphError(f"{node.op} has no backward rule: {why}", where=node.name)
-        for source, part in zip(node.inputs, backward(builder, node, ref, gradient), strict=True):
+        for source, part in zip(block.inputs, block.backward(builder, ref, gradient), strict=True):
             if part is not None and source in needed:
                 parts.setdefault(source, []).append(part)
     for ref in wanted:

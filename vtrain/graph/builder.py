@@ -7,11 +7,13 @@ graph is being evaluated (``vtrain.graph.calibration``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import Protocol
 
 from vtrain.errors import GraphError, TaskError
 from vtrain.ops import TABLE
+from vtrain.ops.base import Builder
 from vtrain.wire.graph import AttrValue, Node, Ref, StepGraph, TensorType
 
 
@@ -40,8 +42,24 @@ class FixedExponents:
         return self._exponents[site]
 
 
+@dataclass(frozen=True)
+class Block:
+    """A group of nodes with one gradient: what is known of the whole is not left to its parts.
+
+    ``backward(builder, output, gradient of that output)`` gives a gradient, or None, for each of
+    ``inputs``.  Differentiation does not look at the nodes between: nothing outside the block may
+    read them, but for what has no gradient.
+    """
+
+    inputs: tuple[Ref, ...]
+    backward: Callable[[Builder, Ref, Ref], Sequence[Ref | None]]
+
+
 class GraphBuilder:
-    """Collects nodes.  ``policy`` decides the exponents of sites."""
+    """Collects nodes.  ``policy`` decides the exponents of sites.
+
+    ``blocks`` are by their output.
+    """
 
     def __init__(self, policy: ExponentPolicy) -> None:
         self._policy = policy
@@ -49,6 +67,7 @@ class GraphBuilder:
         self._names: set[str] = set()
         self._operands: dict[Ref, Ref] = {}
         self._differentiable: Set[Ref] = frozenset()
+        self.blocks: dict[Ref, Block] = {}
 
     @property
     def nodes(self) -> Sequence[Node]:

@@ -2,11 +2,13 @@
 
 Shapes here are as in ONNX, without the batch: an image is (channels, height, width).  In the step
 graph images are NHWC and convolution weights are (out, kernel height, kernel width, in); `import`
-and `export` translate, so that a user meets ONNX's order alone.
+and `export` translate, so that a user meets ONNX's order alone.  A value of four axes that is no
+image (:func:`find_images`) has ONNX's order in the step graph too.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +25,10 @@ from vtrain.wire.graph import AttrValue, Ref
 
 @dataclass(frozen=True)
 class Linear:
-    """y = x W (+ b); ``transposed``: the weight is stored [out, in] (transB), else [in, out]."""
+    """y = x W (+ b) over the last axis; all before it, the batch included, are rows.
+
+    ``transposed``: the weight is stored [out, in] (transB), else [in, out].
+    """
 
     name: str
     input: str
@@ -98,6 +103,10 @@ class Mul:
 
 Layer = Linear | Conv | Relu | MaxPool | AveragePool | Reshape | Add | Mul
 
+_OF_IMAGES = (Conv, MaxPool, AveragePool)
+_BY_ELEMENT = (Relu, Add, Mul)
+"""Layers whose output has the shape of what they read, in whatever order of axes."""
+
 
 def find_sources(layer: Layer) -> tuple[str, ...]:
     """Names of the values that a layer reads."""
@@ -119,6 +128,34 @@ class Model:
     params: Mapping[str, npt.NDArray[np.int32]]
 
 
+def find_images(model: Model) -> frozenset[str]:
+    """Names of the values that are NHWC in the step graph if they have four axes.
+
+    Values that one element-wise layer reads and makes share their order.  They are images where a
+    convolution or a pool reads or makes one of them.  Where nothing but a reshape does, they are
+    images too: so every such model was lowered before there were other values of four axes.
+    """
+    groups: dict[str, set[str]] = {}
+    touched: dict[str, set[type]] = {}
+    for name in (model.input, *(layer.name for layer in model.layers)):
+        groups[name] = {name}
+        touched[name] = set()
+    for layer in model.layers:
+        values = (*find_sources(layer), layer.name)
+        if isinstance(layer, _BY_ELEMENT):
+            whole = set().union(*(groups[value] for value in values))
+            groups.update(dict.fromkeys(whole, whole))
+        else:
+            for value in values:
+                touched[value].add(type(layer))
+    images: set[str] = set()
+    for group in {id(group): group for group in groups.values()}.values():
+        kinds = set().union(*(touched[value] for value in group)) - {Reshape}
+        if not kinds or kinds & set(_OF_IMAGES):
+            images |= group
+    return frozenset(images)
+
+
 def _window_attrs(window: Window) -> dict[str, AttrValue]:
     return {"kernel": window.kernel, "pads": window.pads, "strides": window.strides}
 
@@ -126,11 +163,37 @@ def _window_attrs(window: Window) -> dict[str, AttrValue]:
 class _Emitter:
     """Emits the layers of one model; ``values`` maps a value's name to its node."""
 
-    def __init__(self, builder: GraphBuilder, params: Mapping[str, Ref]) -> None:
+    def __init__(self, builder: GraphBuilder, model: Model, params: Mapping[str, Ref]) -> None:
         self._b = builder
         self._params = params
+        self._images = find_images(model)
         self._weights: dict[str, Ref] = {}
         self.values: dict[str, Ref] = {}
+
+    def take(self, value: str, name: str) -> Ref:
+        """A value in ONNX's order; ``name`` is for the node that moves an image there."""
+        x = self.values[value]
+        b, shape = self._b, self._b.type_of(x).shape
+        if value not in self._images or len(shape) != 4:
+            return x
+        batch, height, width, channels = shape
+        if channels == 1 or height * width == 1:  # one channel or pixel needs no move
+            return b.emit("reshape", name, (x,), shape=(batch, channels, height, width))
+        return b.emit("transpose", name, (x,), perm=(0, 3, 1, 2))
+
+    def give(self, value: str, x: Ref, shape: tuple[int, ...]) -> None:
+        """``x``, in ONNX's order, becomes ``value`` under the ONNX shape ``shape``."""
+        b = self._b
+        if value not in self._images or len(shape) != 4:
+            self.values[value] = b.emit("reshape", value, (x,), shape=shape)
+            return
+        batch, channels, height, width = shape
+        if channels == 1 or height * width == 1:
+            nhwc = (batch, height, width, channels)
+            self.values[value] = b.emit("reshape", value, (x,), shape=nhwc)
+            return
+        nchw = b.emit("reshape", f"{value}/nchw", (x,), shape=shape)
+        self.values[value] = b.emit("transpose", value, (nchw,), perm=(0, 2, 3, 1))
 
     def operand_of(self, param: str) -> Ref:
         """A master weight as int16 operand; shared by all its uses."""
@@ -138,18 +201,19 @@ class _Emitter:
             self._weights[param] = self._b.rescale_at_site(param, self._params[param])
         return self._weights[param]
 
-    def emit(self, layer: Layer) -> Ref:
+    def emit(self, layer: Layer) -> None:
+        """Emit ``layer`` and enter its value."""
+        if isinstance(layer, Reshape):
+            x = self.take(layer.input, f"{layer.name}/nchw")
+            batch = self._b.type_of(x).shape[0]
+            self.give(layer.name, x, (batch, *layer.shape))
+        else:
+            self.values[layer.name] = self._emit_value(layer)
+
+    def _emit_value(self, layer: Layer) -> Ref:
         match layer:
             case Linear():
-                x = self.values[layer.input]
-                acc = self._b.emit(
-                    "matmul",
-                    f"{layer.name}/acc",
-                    (x, self.operand_of(layer.weight)),
-                    transpose_a=0,
-                    transpose_b=int(layer.transposed),
-                )
-                return self._b.rescale_at_site(layer.name, self._with_bias(acc, layer))
+                return self._emit_linear(layer)
             case Conv():
                 return self._emit_conv(layer)
             case Relu():
@@ -159,14 +223,34 @@ class _Emitter:
                 return self._b.emit("max_pool", layer.name, (x,), **_window_attrs(layer.window))
             case AveragePool():
                 return self._emit_average_pool(layer)
-            case Reshape():
-                return self._emit_reshape(layer)
             case Add():
                 return self._emit_add(layer)
             case Mul():
                 operands = (self.values[layer.left], self.values[layer.right])
                 product = self._b.emit("mul", f"{layer.name}/product", operands)
                 return self._b.rescale_at_site(layer.name, product)
+            case Reshape():
+                raise AssertionError("emit() has dealt with reshapes")
+
+    def _emit_linear(self, layer: Linear) -> Ref:
+        b, x = self._b, self.take(layer.input, f"{layer.name}/nchw")
+        *leading, features = b.type_of(x).shape
+        flat = len(leading) == 1
+        if not flat:
+            rows = (math.prod(leading), features)
+            x = b.emit("reshape", f"{layer.name}/rows", (x,), shape=rows)
+        acc = b.emit(
+            "matmul",
+            f"{layer.name}/acc",
+            (x, self.operand_of(layer.weight)),
+            transpose_a=0,
+            transpose_b=int(layer.transposed),
+        )
+        biased = self._with_bias(acc, layer)
+        if flat:
+            return b.rescale_at_site(layer.name, biased)
+        y = b.rescale_at_site(f"{layer.name}/out_rows", biased)
+        return b.emit("reshape", layer.name, (y,), shape=(*leading, b.type_of(y).shape[1]))
 
     def _with_bias(self, acc: Ref, layer: Linear | Conv) -> Ref:
         if layer.bias is None:
@@ -202,12 +286,6 @@ class _Emitter:
             layer.name, total, multiplier=multiplier, multiplier_exponent=exponent
         )
 
-    def _emit_reshape(self, layer: Reshape) -> Ref:
-        b = self._b
-        x = to_onnx_order(b, self.values[layer.input], f"{layer.name}/nchw")
-        batch = b.type_of(x).shape[0]
-        return from_onnx_order(b, x, (batch, *layer.shape), layer.name)
-
     def _emit_add(self, layer: Add) -> Ref:
         b = self._b
         left, right = self.values[layer.left], self.values[layer.right]
@@ -223,41 +301,17 @@ class _Emitter:
         return b.rescale_at_site(layer.name, total)
 
 
-def to_onnx_order(b: GraphBuilder, x: Ref, name: str) -> Ref:
-    """NHWC -> NCHW for an image, anything else as it is; one channel or pixel needs no move."""
-    shape = b.type_of(x).shape
-    if len(shape) != 4:
-        return x
-    batch, height, width, channels = shape
-    if channels == 1 or height * width == 1:
-        return b.emit("reshape", name, (x,), shape=(batch, channels, height, width))
-    return b.emit("transpose", name, (x,), perm=(0, 3, 1, 2))
-
-
-def from_onnx_order(b: GraphBuilder, x: Ref, shape: tuple[int, ...], name: str) -> Ref:
-    """``x``, in ONNX order, under the ONNX shape ``shape``; an image ends up NHWC."""
-    if len(shape) != 4:
-        return b.emit("reshape", name, (x,), shape=shape)
-    batch, channels, height, width = shape
-    if channels == 1 or height * width == 1:
-        return b.emit("reshape", name, (x,), shape=(batch, height, width, channels))
-    nchw = b.emit("reshape", f"{name}/nchw", (x,), shape=shape)
-    return b.emit("transpose", name, (nchw,), perm=(0, 2, 3, 1))
-
-
 def emit_forward(builder: GraphBuilder, model: Model, x: Ref, params: Mapping[str, Ref]) -> Ref:
     """Emit the layers of ``model``: ``x`` int16 [batch, ...] -> its output, int16; in ONNX order.
 
     GraphError names a node that is refused.
     """
-    emitter = _Emitter(builder, params)
+    emitter = _Emitter(builder, model, params)
     batch = builder.type_of(x).shape[0]
-    emitter.values[model.input] = from_onnx_order(
-        builder, x, (batch, *model.input_shape), model.input
-    )
+    emitter.give(model.input, x, (batch, *model.input_shape))
     for layer in model.layers:
-        emitter.values[layer.name] = emitter.emit(layer)
-    return to_onnx_order(builder, emitter.values[model.output], f"{model.output}/nchw")
+        emitter.emit(layer)
+    return emitter.take(model.output, f"{model.output}/nchw")
 
 
 def describe(model: Model) -> list[tuple[str, str, Any]]:

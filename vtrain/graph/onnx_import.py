@@ -403,6 +403,7 @@ class _Importer:
         node.require(node.take_float("alpha", 1.0) == 1.0, "alpha must be 1")
         node.require(node.take_float("beta", 1.0) == 1.0, "beta must be 1")
         node.require(node.take_int("transA", 0) == 0, "transA must be 0")
+        self._shape_of(node, self._value(node, node.inputs[0]), 1)
         bias = self._weight(node, node.inputs[2]) if len(node.inputs) == 3 else None
         self._linear(node, bool(node.take_int("transB", 0)), bias)
 
@@ -413,14 +414,14 @@ class _Importer:
     def _linear(self, node: _Node, swap: bool, bias: _Weight | None) -> None:
         x = self._value(node, node.inputs[0])
         weight = self._weight(node, node.inputs[1])
-        (features,) = self._shape_of(node, x, 1)
+        *leading, features = self._shape_of(node, x)
         node.require(len(weight.dims) == 2, f"weight has shape {list(weight.dims)}")
         transposed = weight.transposed != swap
         inner, outer = weight.dims[::-1] if transposed else weight.dims
         node.require(inner == features, f"weight is for {inner} features, input has {features}")
         node.require(min(weight.dims) > 0, "weight is empty")
         layer = Linear(node.outputs[0], x, weight.name, self._bias(node, bias, outer), transposed)
-        self._emit(node, layer, (outer,))
+        self._emit(node, layer, (*leading, outer))
 
     def _bias(self, node: _Node, bias: _Weight | None, features: int) -> str | None:
         """Name of a bias [features] or [1, features]."""
@@ -444,7 +445,7 @@ class _Importer:
             node.refuse("a constant can only be added as the bias of a MatMul")
         # A Linear of its own: the one without the bias is pruned unless something else reads it.
         shape = self._shapes[layer.name]
-        bias = self._bias(node, self._weights[constants[0]], shape[0])
+        bias = self._bias(node, self._weights[constants[0]], shape[-1])
         self._emit(node, replace(layer, name=node.outputs[0], bias=bias), shape)
 
     def _pair(self, node: _Node) -> tuple[str, str, tuple[int, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -48,7 +49,7 @@ class Momentum:
     """SGD with momentum.  ``decay`` = round(2^16 (1 - mu)).
 
     Rates are 16-bit mantissas at ``exponent``, each from its step in ``starts`` on; the factor
-    1 / batch of the mean gradient is folded into them.
+    1 / :func:`count_terms` of the mean gradient is folded into them.
     """
 
     decay: int
@@ -71,6 +72,11 @@ class StepPlan:
 
 
 State = dict[str, npt.NDArray[np.signedinteger]]
+
+
+def count_terms(loss: str, data: DataSpec, batch: int) -> int:
+    """Terms of a batch that the mean gradient is the mean of: labels, or for MSE samples."""
+    return batch * (math.prod(data.y_shape) if loss == "cross_entropy" else 1)
 
 
 def param_state(name: str) -> str:
@@ -201,21 +207,30 @@ def emit_log2_logits(b: GraphBuilder, logits: Ref) -> Ref:
 
 
 def _emit_cross_entropy(b: GraphBuilder, logits: Ref, labels: Ref) -> tuple[Ref, Ref]:
+    """Loss = sum over all labels; a sample may have many, as each place of a sequence has."""
     shape, labels_type = b.type_of(logits).shape, b.type_of(labels)
-    if len(shape) != 2 or labels_type.shape != shape[:1]:
+    if len(shape) < 2 or labels_type.shape != shape[:-1]:
         raise TaskError(
-            f"cross-entropy needs logits [batch, classes] and one label each; "
+            f"cross-entropy needs logits [batch, ..., classes] and a label [batch, ...] each; "
             f"logits are {shape}, labels {labels_type.shape}",
             where="loss",
         )
+    many = len(shape) > 2
+    if many:
+        rows = labels_type.size
+        logits = b.emit("reshape", "loss/logits", (logits,), shape=(rows, shape[-1]))
+        labels = b.emit("reshape", "loss/labels", (labels,), shape=(rows,))
     z = emit_log2_logits(b, logits)
     maximum = b.emit("row_max", "loss/max", (z,))
     e = b.emit("exp2_diff", "loss/exp", (z, maximum))
     total = b.emit("row_sum", "loss/sum", (e,))
     p = b.emit("divide", "loss/probabilities", (e, total))
-    rows = b.emit("cross_entropy", "loss/rows", (z, maximum, total, labels))
-    loss = b.emit("sum", "loss", (rows,))
-    return loss, b.emit("sub_one_hot", "loss/grad", (p, labels))
+    terms = b.emit("cross_entropy", "loss/rows", (z, maximum, total, labels))
+    loss = b.emit("sum", "loss", (terms,))
+    gradient = b.emit("sub_one_hot", "loss/grad", (p, labels))
+    if many:
+        gradient = b.emit("reshape", "loss/grad_places", (gradient,), shape=shape)
+    return loss, gradient
 
 
 def _emit_mse(b: GraphBuilder, outputs: Ref, targets: Ref) -> tuple[Ref, Ref]:

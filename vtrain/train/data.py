@@ -335,15 +335,16 @@ def gather_batch(samples: Samples, seed: int, batch: int, step: int) -> tuple[Ar
 
 
 def check_labels(samples: Samples, classes: int) -> None:
-    """DataError, naming the first sample, unless each y is one label in [0, classes)."""
-    spec = samples.spec
-    if spec.y_shape != () or spec.y_exponent != 0:
-        raise DataError(f"needs one label a sample, has {spec.y_shape}", where="samples.y")
+    """DataError, naming the first sample and place, unless each y is a label in [0, classes)."""
+    if samples.spec.y_exponent != 0:
+        raise DataError("labels are whole numbers, of exponent 0", where="samples.y")
     labels = samples.part("y")
     wrong = np.flatnonzero((labels < 0) | (labels >= classes))
     if wrong.size:
-        label = int(labels[wrong[0]])
-        raise DataError(f"label {label} is not in [0, {classes})", where=f"sample {wrong[0]}")
+        sample, *place = (int(along) for along in np.unravel_index(wrong[0], labels.shape))
+        label = int(labels[(sample, *place)])
+        where = f"sample {sample}" + (f", label {place}" if place else "")
+        raise DataError(f"label {label} is not in [0, {classes})", where=where)
 
 
 def _choose(part: Part, available: int, where: str) -> slice:

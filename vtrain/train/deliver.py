@@ -39,8 +39,8 @@ _BATCH_SUMS = frozenset({"sum", "square_sum"})
 @dataclass(frozen=True)
 class Evaluation:
     """Over ``count`` samples, of the state after ``step`` steps: the mean loss in ``loss_unit``
-    ("nats" for cross-entropy, "squared error" for MSE) and the share of right classes, None for a
-    task without classes."""
+    ("nats a label" for cross-entropy, "squared error a sample" for MSE) and the share of right
+    classes, None for a task without classes."""
 
     accuracy: float | None
     loss: float
@@ -54,9 +54,18 @@ def _has_classes(graph: StepGraph) -> bool:
 
 
 def compute_mean_loss(graph: StepGraph, total: int, count: int) -> float:
-    """Integer loss of ``count`` samples -> their mean for people: nats, for MSE squared error."""
+    """Integer loss of ``count`` samples -> a mean: nats a label, for MSE squared error a sample."""
     unit = math.log(2) if _has_classes(graph) else 1.0
-    return math.ldexp(total, -LOSS_EXPONENT) * unit / count
+    return math.ldexp(total, -LOSS_EXPONENT) * unit / (count * count_labels(graph))
+
+
+def count_labels(graph: StepGraph) -> int:
+    """Labels that each sample of a task with classes has; 1 for a task without."""
+    labels = {"gather_samples": 1, "cross_entropy": 1}
+    for node in graph.nodes:
+        if node.op in labels and node.attrs.get("part", "y") == "y":
+            labels[node.op] = node.outputs[0].shape[0]
+    return labels["cross_entropy"] // labels["gather_samples"] if _has_classes(graph) else 1
 
 
 def evaluate(graph: StepGraph, state: State, samples: Samples) -> Evaluation:
@@ -78,9 +87,9 @@ def evaluate(graph: StepGraph, state: State, samples: Samples) -> Evaluation:
         correct += batch_correct
     count = samples.spec.samples
     return Evaluation(
-        accuracy=None if forward.classes is None else correct / count,
+        accuracy=None if forward.classes is None else correct / (count * count_labels(graph)),
         loss=compute_mean_loss(graph, total, count),
-        loss_unit="nats" if _has_classes(graph) else "squared error",
+        loss_unit="nats a label" if _has_classes(graph) else "squared error a sample",
         count=count,
         step=int(state[STEP_STATE]),
     )
@@ -188,11 +197,13 @@ class _Forward:
             values[ref.node] = self._samples.part(part)[rows]
         for index in self._nodes:
             values[index] = self._apply(index, values)
-        loss = TABLE[self._loss.op].law(self._loss.attrs, [values[self._terms.node][:count]])
+        terms = values[self._terms.node]
+        counted = len(terms) // self.batch * count
+        loss = TABLE[self._loss.op].law(self._loss.attrs, [terms[:counted]])
         if self._logits is None:
             return int(loss), 0
-        guesses = np.argmax(values[self._logits.node][:count], axis=1)
-        labels = values[self._parts["y"].node][:count]
+        guesses = np.argmax(values[self._logits.node][:counted], axis=1)
+        labels = values[self._parts["y"].node].reshape(-1)[:counted]
         return int(loss), int(np.count_nonzero(guesses == labels))
 
     def _apply(self, index: int, values: Mapping[int, npt.NDArray[Any]]) -> npt.NDArray[Any]:

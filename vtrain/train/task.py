@@ -44,6 +44,7 @@ from vtrain.graph.step import (
     OneHot,
     StepPlan,
     compute_initial_state,
+    count_terms,
     emit_step,
 )
 from vtrain.limits import LIMITS, limits_here
@@ -426,18 +427,19 @@ def _floor_log2(value: Fraction) -> int:
     return n if value >= Fraction(2) ** n else n - 1
 
 
-def compute_optimizer(file: TaskFile) -> Momentum:
-    """Integer constants of SGD: rate / batch at one exponent, 1 - mu in 16 bits.
+def compute_optimizer(file: TaskFile, terms: int) -> Momentum:
+    """Integer constants of SGD: rate / terms at one exponent, 1 - mu in 16 bits.
 
-    Rates are 16-bit mantissas.  The largest rate has its top bit set.
+    ``terms`` are those of the loss in one batch (:func:`vtrain.graph.step.count_terms`).  Rates are
+    16-bit mantissas.  The largest rate has its top bit set.
     """
-    per_sample = [rate / file.batch for _, rate in file.rates]
-    largest = max(per_sample)
+    per_term = [rate / terms for _, rate in file.rates]
+    largest = max(per_term)
     exponent = RATE_BITS - 1 - _floor_log2(largest) if largest > 0 else 0
-    rates = [round_half_up(rate * Fraction(2) ** exponent) for rate in per_sample]
+    rates = [round_half_up(rate * Fraction(2) ** exponent) for rate in per_term]
     if max(rates) >= 1 << RATE_BITS:  # rounded up to 2^16
         exponent -= 1
-        rates = [round_half_up(rate * Fraction(2) ** exponent) for rate in per_sample]
+        rates = [round_half_up(rate * Fraction(2) ** exponent) for rate in per_term]
     return Momentum(
         decay=round_half_up((1 - file.momentum) * 2**DECAY_EXPONENT),
         starts=tuple(start for start, _ in file.rates),
@@ -480,7 +482,7 @@ def _load_parts(file: TaskFile) -> _Parts:
         data=samples.spec,
         prepare=compute_prepare(file.prepare, samples.spec),
         loss=file.loss,
-        optimizer=compute_optimizer(file),
+        optimizer=compute_optimizer(file, count_terms(file.loss, samples.spec, file.batch)),
         seed=file.seed,
         batch=file.batch,
         commit_every=file.commit_every,

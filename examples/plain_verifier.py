@@ -1110,6 +1110,7 @@ SHAPE = shape_rule(1, 2**32, 8)  # of a state and of its leaf
 STATE = {"name": NAMED, "dtype": word("i32", "i64"), "shape": SHAPE, "exponent": EXPONENT}
 SHIFTS = {"shift_a": LEFT_SHIFT, "shift_b": LEFT_SHIFT}
 FRACTION = integer(-64, 64)
+AXIS, PLACE = integer(0, 7), integer(0, 2**32 - 1)
 Input = tuple[tuple[str, ...], int | None]  # its dtypes, and how many axes (None for any number)
 X: Input = (ANY, None)
 SCALAR, INDICES, HASHED = (I64_ONLY, 0), (I64_ONLY, 1), (U8, 1)
@@ -1119,18 +1120,18 @@ MATRIX, LOGITS, PICTURE = (I16, 2), (I32, 2), (I16, 4)
 
 @dataclass
 class Operator:
-    """How the type of an operator's output is derived, its inputs (None for any number of
-    hashes), and the rule of its attributes."""
+    """How the type of an operator's output is derived, its inputs (one alone, outside a list, for
+    any number of such), and the rule of its attributes."""
 
     derive: Callable[..., Type]
-    inputs: list[Input] | None
+    inputs: list[Input] | Input
     attributes: Rule
 
 
 OPERATORS: dict[str, Operator] = {}
 
 
-def operator(name: str, inputs: list[Input] | None, /, **attributes: Rule) -> Callable:
+def operator(name: str, inputs: list[Input] | Input, /, **attributes: Rule) -> Callable:
     """What follows derives the type of this operator's output."""
 
     def keep(derive: Callable[..., Type]) -> Callable[..., Type]:
@@ -1209,8 +1210,8 @@ def type_one_hot(a: Attributes, x: Type) -> Type:
 
 def product_extents(attrs: Attributes, a: Type, b: Type) -> tuple[int, int, int]:
     """m, k and n of a matrix product."""
-    m, k = a["shape"][::-1] if attrs["transpose_a"] else a["shape"]
-    other, n = b["shape"][::-1] if attrs["transpose_b"] else b["shape"]
+    m, k = a["shape"][:-3:-1] if attrs["transpose_a"] else a["shape"][-2:]
+    other, n = b["shape"][:-3:-1] if attrs["transpose_b"] else b["shape"][-2:]
     must(k == other and k <= 2**23, "the inner extents")
     return m, k, n
 
@@ -1220,6 +1221,16 @@ def type_matmul(attrs: Attributes, a: Type, b: Type) -> Type:
     m, k, n = product_extents(attrs, a, b)
     lo, hi = corners(a, b)
     return tensor("i64", [m, n], a["exponent"] + b["exponent"], *with_zero(k * lo, k * hi))
+
+
+@operator("batched_matmul", [(I16, None), (I16, None)], transpose_a=SWITCH, transpose_b=SWITCH)
+def type_batched_matmul(attrs: Attributes, a: Type, b: Type) -> Type:
+    same = a["shape"][:-2] == b["shape"][:-2] and len(a["shape"]) == len(b["shape"]) >= 3
+    must(same, "not stacks of as many matrices")
+    m, k, n = product_extents(attrs, a, b)
+    lo, hi = corners(a, b)
+    shape = [*a["shape"][:-2], m, n]
+    return tensor("i64", shape, a["exponent"] + b["exponent"], *with_zero(k * lo, k * hi))
 
 
 @operator("add_bias", [(I64_ONLY, None), ROW], shift=SHIFT)
@@ -1331,6 +1342,40 @@ def type_reshape(a: Attributes, x: Type) -> Type:
 def type_transpose(a: Attributes, x: Type) -> Type:
     must(sorted(a["perm"]) == list(range(len(x["shape"]))), "not a permutation of the axes")
     return like(x, shape=[x["shape"][axis] for axis in a["perm"]])
+
+
+def along(a: Attributes, x: Type, extent: int) -> list[int]:
+    """The shape of x with another extent along the axis of the attributes."""
+    return [*x["shape"][: a["axis"]], extent, *x["shape"][a["axis"] + 1 :]]
+
+
+@operator("slice", [X], axis=AXIS, start=PLACE, stop=integer(1, 2**32))
+def type_slice(a: Attributes, x: Type) -> Type:
+    must(a["axis"] < len(x["shape"]), "no such axis")
+    must(a["start"] < a["stop"] <= x["shape"][a["axis"]], "not a part of the axis")
+    return like(x, shape=along(a, x, a["stop"] - a["start"]))
+
+
+@operator("pad", [X], axis=AXIS, before=PLACE, after=PLACE)
+def type_pad(a: Attributes, x: Type) -> Type:
+    must(a["axis"] < len(x["shape"]), "no such axis")
+    lo, hi = with_zero(x["lo"], x["hi"])
+    extent = a["before"] + x["shape"][a["axis"]] + a["after"]
+    return like(x, shape=along(a, x, extent), lo=lo, hi=hi)
+
+
+@operator("concat", X, axis=AXIS)
+def type_concat(a: Attributes, *parts: Type) -> Type:
+    must(len(parts) >= 2, "fewer than two parts")
+    first = parts[0]
+    must(a["axis"] < len(first["shape"]), "no such axis")
+    for x in parts:
+        same = all(x[name] == first[name] for name in ("dtype", "exponent"))
+        must(same and len(x["shape"]) == len(first["shape"]), "parts of different kinds")
+        must(along(a, x, 0) == along(a, first, 0), "extents beside the axis differ")
+    whole = along(a, first, sum(x["shape"][a["axis"]] for x in parts))
+    lo, hi = min(x["lo"] for x in parts), max(x["hi"] for x in parts)
+    return like(first, shape=whole, lo=lo, hi=hi)
 
 
 @operator("max_pool", [PICTURE], **WINDOW_ATTRIBUTES)
@@ -1464,7 +1509,7 @@ def type_hash(a: Attributes, x: Type | None = None) -> Type:
 
 @operator("batch_digest", [HASHED, HASHED])
 @operator("state_leaf", [HASHED], **(STATE | {"name": text()}))
-@operator("state_root", None)
+@operator("state_root", HASHED)
 def type_of_digests(a: Attributes, *digests: Type) -> Type:
     must(all(digest["shape"] == [32] for digest in digests), "an input is no hash")
     return type_hash(a)
@@ -1480,7 +1525,8 @@ def derive_type(op: str, attrs: Attributes, inputs: list[Type]) -> Type:
     must(op in OPERATORS, "no such operator")
     known = OPERATORS[op]
     known.attributes(attrs, "attrs")
-    expected = [HASHED] * len(inputs) if known.inputs is None else known.inputs
+    many = isinstance(known.inputs, tuple)
+    expected = [known.inputs] * len(inputs) if many else known.inputs
     must(len(inputs) == len(expected), "wrong number of inputs")
     for given, (dtypes, axes) in zip(inputs, expected, strict=True):
         must(given["dtype"] in dtypes, "wrong dtype of an input")
@@ -1512,7 +1558,7 @@ class Context:
 
 def turned(matrix: np.ndarray, transposed: int) -> np.ndarray:
     """The matrix as it enters a product."""
-    return matrix.T if transposed else matrix
+    return matrix.swapaxes(-1, -2) if transposed else matrix
 
 
 def law_one_hot(a: Attributes, x: np.ndarray) -> np.ndarray:
@@ -1613,6 +1659,12 @@ def law_cross_entropy(
     return np.array([cross_entropy(*row) for row in zip(*columns, strict=True)], dtype=np.int64)
 
 
+def law_pad(a: Attributes, x: np.ndarray) -> np.ndarray:
+    widths = [(0, 0)] * x.ndim
+    widths[a["axis"]] = (a["before"], a["after"])
+    return np.pad(x, widths)
+
+
 def rate_of(a: Attributes, t: int) -> int:
     """One element of `schedule`."""
     begun = [rate for rate, start in zip(a["rates"], a["starts"], strict=True) if start <= t]
@@ -1657,6 +1709,10 @@ LAWS: dict[str, Callable[..., Any]] = {
     "normalize": normalized,
     "one_hot": law_one_hot,
     "matmul": lambda a, x, y: turned(x, a["transpose_a"]) @ turned(y, a["transpose_b"]),
+    "batched_matmul": lambda a, x, y: turned(x, a["transpose_a"]) @ turned(y, a["transpose_b"]),
+    "slice": lambda a, x: x.take(range(a["start"], a["stop"]), a["axis"]),
+    "pad": law_pad,
+    "concat": lambda a, *parts: np.concatenate(parts, a["axis"]),
     "add_bias": lambda a, acc, bias: acc + rs(bias, a["shift"]),
     "column_sum": lambda a, x: x.reshape(-1, x.shape[-1]).sum(axis=0),
     "add": lambda a, x, y: (x << a["shift_a"]) + (y << a["shift_b"]),
@@ -2827,6 +2883,21 @@ def fold_matmul(attrs: Attributes, types: list[Type], element: int) -> Fold:
     return fold_sum(k, [(2, a_distance), (2, b_distance)], term)
 
 
+def fold_batched_matmul(attrs: Attributes, types: list[Type], element: int) -> Fold:
+    """Of two stacks: that of one pair of matrices, which begin somewhere in them."""
+    m, k, n = product_extents(attrs, *types)
+    matrix, within = divmod(element, m * n)
+    i, j = divmod(within, n)
+    a_start, a_distance = (i, m) if attrs["transpose_a"] else (i * k, 1)
+    b_start, b_distance = (j * k, 1) if attrs["transpose_b"] else (j, n)
+
+    def term(p: int, inputs: Inputs) -> int:
+        a = inputs.element(0, matrix * m * k + a_start + p * a_distance)
+        return a * inputs.element(1, matrix * k * n + b_start + p * b_distance)
+
+    return fold_sum(k, [(2, a_distance), (2, b_distance)], term)
+
+
 def fold_sums(op: str, attrs: Attributes, x: Type, element: int) -> Fold:
     """`column_sum`, `row_sum`, `row_max`, `sum` and `square_sum`."""
     size, last = size_of(x["shape"]), x["shape"][-1] if x["shape"] else 1
@@ -2975,6 +3046,23 @@ def leaf_transpose(x: Leaf) -> int:
     return x.read(0, ravel([indices[axis] for axis in sorted(indices)], x.types[0]["shape"]))
 
 
+def leaf_part(x: Leaf) -> int:
+    """`slice`, `pad` and `concat`: the one element that comes to this place."""
+    axis = x.a["axis"]
+    place, number = unravel(x.e, x.out["shape"]), 0
+    if x.op == "slice":
+        place[axis] += x.a["start"]
+    elif x.op == "pad":
+        place[axis] -= x.a["before"]
+        if not 0 <= place[axis] < x.types[0]["shape"][axis]:
+            return 0
+    else:
+        while place[axis] >= x.types[number]["shape"][axis]:
+            place[axis] -= x.types[number]["shape"][axis]
+            number += 1
+    return x.read(number, ravel(place, x.types[number]["shape"]))
+
+
 def leaf_sub_one_hot(x: Leaf) -> int:
     p, classes = x.read(), x.out["shape"][1]
     return p - 2**14 * (clamp(x.read(1, x.row()), 0, classes - 1) == x.e % classes)
@@ -3005,6 +3093,7 @@ LEAVES: dict[str, Callable[[Leaf], int]] = {
     "one_hot": leaf_one_hot,
     "im2col": leaf_im2col,
     "transpose": leaf_transpose,
+    **dict.fromkeys(("slice", "pad", "concat"), leaf_part),
     "add_bias": lambda x: x.read() + rs(x.read(1, x.e % x.out["shape"][-1]), x.a["shift"]),
     "sgd_update": lambda x: LAWS[x.op](x.a, x.read(), x.read(1), x.read(2, 0)),
     "exp2_diff": lambda x: exp2_diff(x.read(), x.read(1, x.row())),
@@ -3019,6 +3108,8 @@ def make_fold(op: str, attrs: Attributes, types: list[Type], out: Type, element:
     """The fold that gives an element of a node's output."""
     if op == "matmul":
         return fold_matmul(attrs, types, element)
+    if op == "batched_matmul":
+        return fold_batched_matmul(attrs, types, element)
     if op in ("column_sum", "row_sum", "row_max", "sum", "square_sum"):
         return fold_sums(op, attrs, types[0], element)
     if op in ("sum_pool", "max_pool"):

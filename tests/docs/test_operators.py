@@ -128,16 +128,19 @@ def bind(name: str, case: Case) -> dict[str, Any]:
         names |= {"kh": kh, "kw": kw, "sh": sh, "sw": sw}
         names["oh"] = (names["h"] + top + bottom - kh) // sh + 1
         names["ow"] = (names["w"] + left + right - kw) // sw + 1
-    if name == "matmul":
-        a, b = case.inputs
-        names["m"], names["k"] = a.shape[::-1] if case.attrs["transpose_a"] else a.shape
-        names["n"] = b.shape[0 if case.attrs["transpose_b"] else 1]
+    if name in ("matmul", "batched_matmul"):
+        a, b = (x.shape[-2:] for x in case.inputs)
+        names["m"], names["k"] = a[::-1] if case.attrs["transpose_a"] else a
+        names["n"] = b[0 if case.attrs["transpose_b"] else 1]
+    if name == "concat":
+        names |= {f"x_{number}": x for number, x in enumerate(case.inputs)}
     return names
 
 
 # What the page says in words.
 WORDS: dict[str, Any] = {
     "matmul": lambda n: corners(n["a"], n["b"]),
+    "batched_matmul": lambda n: corners(n["a"], n["b"]),
     "sgd_update": lambda n: corners(n["V"], n["rate"]),
     "column_sum": lambda n: {"r": n["x"].size // n["n"]},
     "sum": lambda n: {"c": n["x"].size},
@@ -161,6 +164,8 @@ def range_of(name: str, case: Case, out: TensorType, text: str) -> tuple[int, in
         return STORAGE[out.dtype]
     if name == "state":
         text = text.split(", ")[out.dtype == "i64"].split(" for ", maxsplit=1)[0]
+    if name == "concat":
+        return min(x.lo for x in case.inputs), max(x.hi for x in case.inputs)
     if name == "schedule":
         rates: Any = case.attrs["rates"]
         return min(rates), max(rates)

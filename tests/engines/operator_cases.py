@@ -179,12 +179,50 @@ def _permutations(count: int) -> list[list[int]]:
     ]
 
 
+def _slice(d: Draw) -> Case:
+    shape = list(d.shape(d.number(1, 4)))
+    axis = d.number(0, len(shape) - 1)
+    shape[axis] += 1
+    start = d.number(0, shape[axis] - 1)
+    attrs: Attrs = {"axis": axis, "start": start, "stop": d.number(start + 1, shape[axis])}
+    return Case("slice", attrs, (d.any_array(tuple(shape)),))
+
+
+def _pad(d: Draw) -> Case:
+    shape = d.shape(d.number(1, 4))
+    attrs: Attrs = {
+        "axis": d.number(0, len(shape) - 1),
+        "before": d.number(0, 4),
+        "after": d.number(0, 4),
+    }
+    return Case("pad", attrs, (d.any_array(shape),))
+
+
+def _concat(d: Draw) -> Case:
+    shape = d.shape(d.number(1, 4))
+    axis, dtype = d.number(0, len(shape) - 1), d.one_of(*DTYPES)
+    parts = [
+        d.array(dtype, (*shape[:axis], d.number(0, 5), *shape[axis + 1 :]))
+        for _ in range(d.number(1, 4))
+    ]
+    return Case("concat", {"axis": axis}, (d.array(dtype, shape), *parts))
+
+
 def _matmul(d: Draw) -> Case:
     m, k, n = d.number(0, 40), d.one_of(0, 1, d.number(1, 40), d.number(1, 700)), d.number(0, 40)
     transpose_a, transpose_b = d.number(0, 1), d.number(0, 1)
     a = d.array("i16", (k, m) if transpose_a else (m, k))
     b = d.array("i16", (n, k) if transpose_b else (k, n))
     return Case("matmul", {"transpose_a": transpose_a, "transpose_b": transpose_b}, (a, b))
+
+
+def _batched_matmul(d: Draw) -> Case:
+    stack = d.one_of((d.number(0, 3),), (2, d.number(1, 3)), (d.number(1, 40),), (2, 1, 2))
+    m, k, n = d.number(0, 24), d.one_of(0, 1, d.number(1, 40), d.number(1, 300)), d.number(0, 24)
+    attrs: Attrs = {"transpose_a": d.number(0, 1), "transpose_b": d.number(0, 1)}
+    a = d.array("i16", (*stack, *((k, m) if attrs["transpose_a"] else (m, k))))
+    b = d.array("i16", (*stack, *((n, k) if attrs["transpose_b"] else (k, n))))
+    return Case("batched_matmul", attrs, (a, b))
 
 
 def _add_bias(d: Draw) -> Case:
@@ -361,7 +399,11 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     "col2im": _col2im,
     "reshape": _reshape,
     "transpose": _transpose,
+    "slice": _slice,
+    "pad": _pad,
+    "concat": _concat,
     "matmul": _matmul,
+    "batched_matmul": _batched_matmul,
     "add_bias": _add_bias,
     "column_sum": _column_sum,
     "rescale": _rescale,

@@ -59,6 +59,10 @@ def test_comparison_catches_one_unit_in_the_last_place() -> None:
     assert abs(int(found[7]) - int(expected[7])) == 1
 
 
+PART: Attrs = {"axis": 1, "start": 1, "stop": 4}
+PLAIN: Attrs = {"transpose_a": 0, "transpose_b": 0}
+
+
 @pytest.mark.parametrize(
     ("case", "message"),
     [
@@ -67,6 +71,12 @@ def test_comparison_catches_one_unit_in_the_last_place() -> None:
         (Case("relu", {}, ()), "inputs must be"),
         (Case("rescale", {"dtype": "i16", "multiplier": 1}, (np.zeros(3, np.int64),)), "shift"),
         (Case("transpose", {"perm": (0, 0)}, (np.zeros((3, 3), np.int64),)), "permutation"),
+        (Case("slice", PART, (np.zeros((3, 3), np.int8),)), "not there"),
+        (Case("slice", {**PART, "axis": 2}, (np.zeros((3, 3), np.int8),)), "no axis 2"),
+        (Case("concat", {"axis": 0}, (np.zeros(3, np.int8),)), "two tensors or more"),
+        (Case("concat", {"axis": 0}, (np.zeros(3, np.int8), np.zeros(3, np.int16))), "differ"),
+        (Case("concat", {"axis": 0}, (np.zeros((3, 1), np.int8), np.zeros((3, 2), np.int8))), "differ"),
+        (Case("batched_matmul", PLAIN, (np.zeros((3, 3), np.int16),) * 2), "stacks differ"),
         (Case("increment", {}, (np.zeros(3, np.int64),)), "scalar"),
         (
             Case("state", {"name": "w", "dtype": "i16", "shape": (3,)}, ()),

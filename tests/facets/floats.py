@@ -25,6 +25,25 @@ def _matmul(attrs: Attrs, x: Sequence[Tensor]) -> Tensor:
     return a @ b
 
 
+def _batched_matmul(attrs: Attrs, x: Sequence[Tensor]) -> Tensor:
+    a, b = (
+        value.transpose(-1, -2) if attrs[f"transpose_{side}"] else value
+        for side, value in zip("ab", x, strict=True)
+    )
+    return a @ b
+
+
+def _slice(attrs: Attrs, x: Sequence[Tensor]) -> Tensor:
+    axis, start, stop = (attr_int(attrs, name) for name in ("axis", "start", "stop"))
+    return x[0].narrow(axis, start, stop - start)
+
+
+def _pad(attrs: Attrs, x: Sequence[Tensor]) -> Tensor:
+    """``F.pad`` counts axes from the last."""
+    after = x[0].ndim - 1 - attr_int(attrs, "axis")
+    return F.pad(x[0], (*(0, 0) * after, *(attr_int(attrs, name) for name in ("before", "after"))))
+
+
 def _rescale(attrs: Attrs, x: Sequence[Tensor]) -> Tensor:
     exponent = attr_int(attrs, "multiplier_exponent")
     return x[0] * (attr_int(attrs, "multiplier") * 2.0**-exponent)
@@ -59,6 +78,10 @@ def _sum_pool(attrs: Attrs, x: Sequence[Tensor]) -> Tensor:
 
 FLOATS: Mapping[str, Callable[[Attrs, Sequence[Tensor]], Tensor]] = {
     "matmul": _matmul,
+    "batched_matmul": _batched_matmul,
+    "slice": _slice,
+    "pad": _pad,
+    "concat": lambda attrs, x: torch.cat(tuple(x), attr_int(attrs, "axis")),
     "add_bias": lambda attrs, x: x[0] + x[1],
     "rescale": _rescale,
     "add": lambda attrs, x: x[0] + x[1],

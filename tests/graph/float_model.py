@@ -15,7 +15,25 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional as F  # noqa: N812 - as torch's own documentation calls it
 
-from vtrain.graph.model import AveragePool, Conv, Layer, Linear, MaxPool, Model, Mul, Relu, Reshape
+from vtrain.graph.model import (
+    Add,
+    AddWeight,
+    AveragePool,
+    Concat,
+    Conv,
+    Layer,
+    Linear,
+    MatMul,
+    MaxPool,
+    Model,
+    Mul,
+    Pad,
+    Relu,
+    Reshape,
+    Scale,
+    Slice,
+    Transpose,
+)
 from vtrain.ops.layout import Window
 
 Tensor = torch.Tensor
@@ -35,6 +53,20 @@ class _AbsoluteLinear(torch.autograd.Function):
         x, w = ctx.saved_tensors
         rows = grads[0].reshape(-1, w.shape[0])
         return grads[0] @ w.abs(), rows.T @ x.abs().reshape(-1, w.shape[1])
+
+
+class _AbsoluteProduct(torch.autograd.Function):
+    """a b forward, |a| and |b| backward: of stacks of matrices."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        return a @ b
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        a, b = ctx.saved_tensors
+        return grads[0] @ b.abs().transpose(-1, -2), a.abs().transpose(-1, -2) @ grads[0]
 
 
 def _pad(x: Tensor, window: Window, value: float = 0.0) -> Tensor:
@@ -109,8 +141,28 @@ class FloatModel:
                 return x.reshape(x.shape[0], *layer.shape)
             case Mul():
                 return self.values[layer.left] * self.values[layer.right]
-            case _:
+            case Add():
                 return self.values[layer.left] + self.values[layer.right]
+            case Scale():
+                return self.values[layer.input] * (layer.multiplier * 2.0**-layer.exponent)
+            case AddWeight():
+                return self.values[layer.input] + self.params[layer.weight]
+            case Transpose():
+                return self.values[layer.input].permute(layer.perm)
+            case Slice():
+                x = self.values[layer.input]
+                return x.narrow(layer.axis, layer.start, layer.stop - layer.start)
+            case Pad():
+                x = self.values[layer.input]
+                behind = x.ndim - 1 - layer.axis
+                return F.pad(x, (*(0, 0) * behind, layer.before, layer.after))
+            case Concat():
+                return torch.cat([self.values[name] for name in layer.inputs], layer.axis)
+            case MatMul():
+                a, b = (self.values[name] for name in (layer.left, layer.right))
+                a = a.transpose(-1, -2) if layer.transpose_left else a
+                b = b.transpose(-1, -2) if layer.transpose_right else b
+                return torch.as_tensor(_AbsoluteProduct.apply(a, b)) if self._absolute else a @ b
 
     def _convolve(self, layer: Conv) -> Tensor:
         """By patches, so that the products are those of :meth:`_product`."""

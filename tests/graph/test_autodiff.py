@@ -19,15 +19,22 @@ from vtrain.graph.calibration import calibrate
 from vtrain.graph.legality import check_graph
 from vtrain.graph.model import (
     Add,
+    AddWeight,
     AveragePool,
+    Concat,
     Conv,
     Layer,
     Linear,
+    MatMul,
     MaxPool,
     Model,
     Mul,
+    Pad,
     Relu,
     Reshape,
+    Scale,
+    Slice,
+    Transpose,
     find_images,
 )
 from vtrain.graph.step import (
@@ -119,6 +126,36 @@ MODELS: dict[str, Parts] = {
          Add("three", "two", "fc1"), Linear("out", "three", "w2", None, True)],
         {"w1": (4, 4), "w2": (3, 4)},
     ),
+    "a product of a transposed stack": (
+        (3, 2),
+        [Linear("h", "image", "w1", None, True), Slice("q", "h", 2, 0, 1), Slice("k", "h", 2, 1, 3),
+         MatMul("s", "q", "k", transpose_left=True), Reshape("flat", "s", (2,)),
+         Linear("out", "flat", "w2", None, True)],
+        {"w1": (3, 2), "w2": (3, 2)},
+    ),
+    "learned positions": (
+        (2, 2),
+        [AddWeight("placed", "image", "p"), Reshape("flat", "placed", (4,)),
+         Linear("out", "flat", "w", None, True)],
+        {"p": (2, 2), "w": (3, 4)},
+    ),
+    "parts of a vector, joined": (
+        (2, 4),
+        [Linear("fc1", "image", "w1", "b1", True), Slice("left", "fc1", 2, 0, 1),
+         Slice("right", "fc1", 2, 1, 4), Add("twice", "left", "left"), Relu("r1", "fc1"),
+         Concat("all", ("right", "twice", "r1"), 2), Pad("wide", "all", 1, 1, 2),
+         Reshape("flat", "wide", (40,)), Linear("out", "flat", "w2", None, True)],
+        {"w1": (4, 4), "b1": (4,), "w2": (3, 40)},
+    ),
+    "channels and borders of an image": (
+        (2, 3, 4),
+        [Slice("one", "image", 1, 1, 2), Concat("three", ("image", "one"), 1),
+         Pad("padded", "three", 3, 1, 0), Slice("cut", "padded", 2, 0, 2),
+         Conv("c1", "cut", "k1", None, Window((2, 2), (1, 1), (0, 0, 0, 0))),
+         Slice("half", "c1", 1, 1, 3), Transpose("turned", "half", (0, 2, 3, 1)),
+         Reshape("flat", "turned", (8,)), Linear("out", "flat", "w", None, True)],
+        {"k1": (3, 2, 2, 3), "w": (3, 8)},
+    ),
     "strided and padded convolution": (
         (2, 6, 5),
         [Conv("c1", "image", "k1", "b1", LOPSIDED), Relu("r1", "c1"),
@@ -141,6 +178,16 @@ MODELS: dict[str, Parts] = {
         {"k1": (2, 3, 3, 1), "w": (3, 32)},
     ),
 }  # fmt: skip
+STACKS: Parts = (
+    (2, 2),
+    [Linear("h", "image", "w1", None, True), Reshape("hs", "h", (2, 3, 1)),
+     Transpose("t", "hs", (0, 2, 1, 3)),
+     *(Slice(name, "t", 1, i, i + 1) for i, name in enumerate("qkv")),
+     MatMul("s", "q", "k", transpose_right=True), Scale("half", "s", 1, 1),
+     MatMul("o", "half", "v"), Reshape("flat", "o", (2,)),
+     Linear("out", "flat", "w2", None, True)],
+    {"w1": (3, 2), "w2": (3, 2)},
+)  # fmt: skip
 AVERAGE_OF_NINE: Parts = (
     (2, 7, 7),
     [
@@ -363,6 +410,10 @@ STEPS = {
     "perceptron, mse": (MODELS["two linear layers and relu"], "mse"),
     "shared": (MODELS["residual"], "cross_entropy"),
     "convolution": (MODELS["strided and padded convolution"], "cross_entropy"),
+    "parts": (MODELS["parts of a vector, joined"], "cross_entropy"),
+    "positions": (MODELS["learned positions"], "cross_entropy"),
+    "stacks": (STACKS, "cross_entropy"),
+    "transposed stack": (MODELS["a product of a transposed stack"], "cross_entropy"),
     "pooling": (AVERAGE_OF_NINE, "cross_entropy"),
 }
 RELATIVE_SLACK = 2.0**-14
@@ -403,7 +454,9 @@ def check_forward(run: Run, twin: FloatModel) -> None:
             allowed += 2.0 ** -(product + 1)
         if isinstance(layer, AveragePool):
             allowed += float(np.abs(run.named(layer.input)).max()) * 2.0**-16
-        if isinstance(layer, Relu | MaxPool | Reshape):
+        if isinstance(layer, AddWeight):
+            allowed += 2.0 ** -(run.graph.nodes[run.node(f"{layer.name}/wide")].outputs[0].exponent + 1)
+        if isinstance(layer, Relu | MaxPool | Reshape | Transpose | Slice | Pad):
             allowed = 0.0
         assert twin.rounding[layer.name] <= allowed * (1 + 1e-9), layer.name
 

@@ -181,6 +181,63 @@ VECTOR_CASES: dict[str, tuple[list[onnx.NodeProto], Tensors]] = {
     ),
 }
 
+SEQUENCE = np.array([0, 6, 4], I64)
+"""To [batch, 6, 4], of 24 features."""
+ROWS: Tensors = {"w": weights(5, 24), "s": SEQUENCE, "half": np.array([0.125], np.float32)}
+
+
+def ints(*values: int) -> npt.NDArray[Any]:
+    return np.array(values, I64)
+
+
+def on_rows(*nodes: onnx.NodeProto, **tensors: npt.NDArray[Any]) -> tuple[list[onnx.NodeProto], Tensors]:
+    """Nodes from "r", [batch, 6, 4], to y."""
+    start = [node("MatMul", "x w", "flat"), node("Reshape", "flat s", "r")]
+    return [*start, *nodes], {**ROWS, **tensors}
+
+
+VECTOR_CASES |= {
+    "part of an axis": on_rows(node("Slice", "r a b c"), a=ints(1, -3), b=ints(5, 4), c=ints(1, 2)),
+    "part, of all the batch": on_rows(
+        node("Slice", "r a b c d"), a=ints(0, 2), b=ints(2**63 - 1, 2**31), c=ints(0, -2),
+        d=ints(1, 1),
+    ),
+    "halves": on_rows(node("Split", "r", "a b", axis=1), node("Mul", "a b")),
+    "uneven parts": on_rows(
+        node("Split", "r n", "a b", axis=-1), node("Concat", "b a r", axis=2), n=ints(1, 3)
+    ),
+    "joined, of two exponents": on_rows(
+        node("Mul", "r half", "q"), node("Concat", "r q", "c", axis=1), node("Relu", "c")
+    ),
+    "zeros around": on_rows(node("Pad", "r n"), n=ints(0, 1, 0, 0, 2, 3)),
+    "axes swapped": on_rows(node("Transpose", "r", perm=[0, 2, 1])),
+    "an axis more and less": on_rows(
+        node("Unsqueeze", "r k", "u"), node("Transpose", "u", "t", perm=[0, 3, 2, 1]),
+        node("Squeeze", "t k2"), k=ints(1), k2=ints(-1),
+    ),
+    "products of rows": on_rows(
+        node("Transpose", "r", "t", perm=[0, 2, 1]), node("MatMul", "r t")
+    ),
+    "heads": on_rows(
+        node("Reshape", "r heads", "f"),
+        node("Transpose", "f", "q", perm=[0, 2, 1, 3]),
+        node("Transpose", "f", "k", perm=[0, 2, 3, 1]),
+        node("MatMul", "q k", "scores"),
+        node("Div", "scores eight", "d"),
+        node("MatMul", "d q", "o"),
+        node("Transpose", "o", "back", perm=[0, 2, 1, 3]),
+        node("Reshape", "back s2"),
+        s2=SEQUENCE, heads=ints(0, 6, 2, 2), eight=np.array(1.4142135, np.float32),
+    ),
+    "by a constant, and by 1": on_rows(
+        node("Mul", "half r", "q"), node("Div", "q one", "p"), node("Mul", "p p"),
+        one=np.array(1.0, np.float32),
+    ),
+    "positions": on_rows(node("Add", "r p"), p=weights(6, 4)),
+    "positions with an axis for the batch": on_rows(node("Add", "p r"), p=weights(1, 6, 4)),
+    "a bias of all places, after a product": on_rows(node("Add", "r p"), p=weights(4)),
+}  # fmt: skip
+
 KERNEL, BIAS = weights(3, 2, 3, 3), weights(3)
 CONV: Tensors = {"w": KERNEL, "b": BIAS}
 
@@ -278,6 +335,23 @@ IMAGE_CASES: dict[str, tuple[list[onnx.NodeProto], Tensors]] = {
             node("Gemm", "f v"),
         ],
         {**CONV, "v": weights(48, 4)},
+    ),
+    "channels joined, and others left": (
+        [
+            node("Conv", "x w b", "c", pads=[1, 1, 1, 1]),
+            node("Concat", "x c", "j", axis=1),
+            node("Slice", "j a e k", "p"),
+            node("Pad", "p n", "i"),
+            node("Conv", "i v"),
+        ],
+        {
+            **CONV,
+            "a": np.array([1, 1], I64),
+            "e": np.array([4, 9], I64),
+            "k": np.array([1, 3], I64),
+            "n": np.array([0, 0, 1, 0, 0, 0, 0, 2], I64),
+            "v": weights(2, 3, 3, 3),
+        },
     ),
     "residual": (
         [
@@ -450,6 +524,15 @@ TENSORS: Tensors = {
     "long": np.zeros(99, I64),
     "nothing": weights(72, 0),
     "true": np.array(True),
+    "minus": np.array(-0.5, np.float32),
+    "zero": np.array(0, np.float32),
+    "large": np.array(1e12, np.float32),
+    "two": np.array([3, 4], I64),
+    "first": np.array([0], I64),
+    "one": np.array([1], I64),
+    "one2": np.array([2], I64),
+    "two1": np.array([-1], I64),
+    "ninth": np.array([9], I64),
 }
 FLAT = node("Flatten", "x", "x1")
 
@@ -490,12 +573,45 @@ REFUSED: list[tuple[list[onnx.NodeProto], str, str]] = [
     ([FLAT, node("Gemm", "x1 w matrix")], "the_Gemm", "bias must have shape [4]"),
     ([FLAT, node("Gemm", "w x1")], "the_Gemm", "must be a value computed"),
     ([FLAT, *fc()[:0], node("MatMul", "x1 i")], "the_MatMul", "weight has shape [2]"),
-    (
-        [FLAT, node("Gemm", "x1 w b", "h"), node("Add", "h b")],
-        "the_Add",
-        "only be added as the bias",
-    ),
-    ([node("Add", "x k")], "the_Add", "only be added as the bias"),
+    ([FLAT, node("Gemm", "x1 w b", "h"), node("Add", "h matrix")], "the_Add", "last axes"),
+    ([node("Add", "x k")], "the_Add", "has the shape of the last axes"),
+    ([node("Mul", "x k")], "the_Mul", "a constant of one element"),
+    ([node("Mul", "x w")], "the_Mul", "a constant of one element"),
+    ([node("Mul", "x i")], "the_Mul", "a constant of one element"),
+    ([node("Mul", "x minus")], "the_Mul", "above 0, is -0.5"),
+    ([node("Mul", "x zero")], "the_Mul", "above 0, is 0.0"),
+    ([node("Mul", "x large")], "the_Mul", "is beyond 2^-33 to 65535"),
+    ([node("Div", "x large")], "the_Div", "is beyond 2^-33 to 65535"),
+    ([node("Div", "x zero")], "the_Div", "divides by 0"),
+    ([node("Div", "x x")], "the_Div", "must be a constant"),
+    ([FLAT, node("MatMul", "x1 x1")], "the_MatMul", "needs matrices"),
+    ([FLAT, node("MatMul", "x x1")], "the_MatMul", "needs matrices"),
+    ([node("Slice", "x one one one")], "the_Slice", "is empty"),
+    ([node("Slice", "x i")], "the_Slice", "needs starts and ends"),
+    ([node("Slice", "x i two one")], "the_Slice", "differ in length"),
+    ([node("Slice", "x one one2 one two1")], "the_Slice", "steps must be 1"),
+    ([node("Slice", "x one one2 first")], "the_Slice", "the batch must stay"),
+    ([node("Slice", "x one one2 ninth")], "the_Slice", "there is no axis 9"),
+    ([node("Split", "x", "y z", axis=0)], "the_Split", "the batch must stay"),
+    ([node("Split", "x i", "y z", axis=1)], "the_Split", "cannot split 2 into [0, 1]"),
+    ([node("Split", "x", "y z v", axis=1)], "the_Split", "cannot split 2 into [1, 1, 0]"),
+    ([node("Split", "x", "y z", axis=1, num_outputs=3)], "the_Split", "num_outputs"),
+    ([node("Pad", "x i")], "the_Pad", "has 2 pads for 4 axes"),
+    ([node("Pad", "x", pads=[1] + [0] * 7)], "the_Pad", "the batch must stay"),
+    ([node("Pad", "x", pads=[0, -1] + [0] * 6)], "the_Pad", "negative pads"),
+    ([node("Pad", "x", pads=[0, 1] + [0] * 6, value=1.0)], "the_Pad", "other values than 0"),
+    ([node("Pad", "x", pads=[0, 1] + [0] * 6, mode="edge")], "the_Pad", "mode must be constant"),
+    ([node("Squeeze", "x one")], "the_Squeeze", "are not all of extent 1"),
+    ([node("Squeeze", "x")], "the_Squeeze", "must name its axes"),
+    ([node("Unsqueeze", "x first")], "the_Unsqueeze", "the batch must stay"),
+    ([node("Unsqueeze", "x one")], "graph", "no weights to train"),
+    ([node("Concat", "x x", axis=0)], "the_Concat", "the batch must stay"),
+    ([FLAT, node("Concat", "x x1", axis=1)], "the_Concat", "shapes differ beside axis 1"),
+    ([node("Concat", "x w", axis=1)], "the_Concat", "must be a value"),
+    ([node("Concat", "x x")], "the_Concat", "must name its axis"),
+    ([node("Transpose", "x", perm=[1, 0, 2, 3])], "the_Transpose", "the batch must stay"),
+    ([node("Transpose", "x")], "the_Transpose", "the batch must stay"),
+    ([node("Transpose", "x", perm=[0, 2, 2, 1])], "the_Transpose", "is no permutation"),
     ([node("Add", "w b")], "the_Add", "two constants"),
     ([FLAT, node("Add", "x x1")], "the_Add", "shapes differ"),
     (conv(group=2), "the_Conv", "group must be 1"),
@@ -515,7 +631,6 @@ REFUSED: list[tuple[list[onnx.NodeProto], str, str]] = [
     ([node("Conv", "x k", "c"), node("Conv", "c k")], "the_Conv", "weight is for 2 channels"),
     ([node("Conv", "x k b")], "the_Conv", "bias must have shape [3]"),
     ([node("Transpose", "k", "kt", perm=[1, 0, 2, 3])], "the_Transpose", "constant matrix"),
-    ([node("Transpose", "x", perm=[0, 2, 3, 1])], "the_Transpose", "constant matrix"),
     (pool("MaxPool", ceil_mode=1), "the_MaxPool", "ceil_mode"),
     (pool("MaxPool", dilations=[2, 2]), "the_MaxPool", "dilations"),
     (pool("MaxPool", kernel_shape=[9, 9]), "the_MaxPool", "larger than the padded image"),
@@ -541,8 +656,7 @@ REFUSED: list[tuple[list[onnx.NodeProto], str, str]] = [
     ([node("Dropout", "x scalar true")], "the_Dropout", "training"),
     ([node("Constant", "", "c", value_float=1.0)], "the_Constant", "tensor or integers"),
     ([node("Gather", "x i", "g")], "the_Gather", "shape of a value"),
-    ([node("Concat", "x x", axis=1)], "the_Concat", "shape of a value"),
-    ([node("Unsqueeze", "x i")], "the_Unsqueeze", "shape of a value"),
+    ([node("Unsqueeze", "k i")], "the_Unsqueeze", "on values and on the shape of a value"),
     ([node("Relu", "x")], "graph", "no weights to train"),
     ([node("Relu", "x", "z")], "output y", "not a value"),
 ]

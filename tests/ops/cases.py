@@ -197,6 +197,35 @@ def _transpose(d: Draw) -> Case:
     return d.case({"perm": perm[1:] + perm[:1]}, d.any_type(shape))
 
 
+def _slice(d: Draw) -> Case:
+    shape = d.shape(d.integer(1, 4))
+    axis = d.integer(0, len(shape) - 1)
+    start = d.integer(0, shape[axis] - 1)
+    attrs: Attrs = {"axis": axis, "start": start, "stop": d.integer(start + 1, shape[axis])}
+    return d.case(attrs, d.any_type(shape))
+
+
+def _pad(d: Draw) -> Case:
+    shape = d.shape(d.integer(1, 4))
+    attrs: Attrs = {
+        "axis": d.integer(0, len(shape) - 1),
+        "before": d.integer(0, 3),
+        "after": d.integer(0, 3),
+    }
+    return d.case(attrs, d.any_type(shape))
+
+
+def _concat(d: Draw) -> Case:
+    shape = d.shape(d.integer(1, 4))
+    axis = d.integer(0, len(shape) - 1)
+    first = d.any_type(shape, exponent=d.integer(-9, 9))
+    parts = [first]
+    for _ in range(d.integer(1, 3)):
+        extents = (*shape[:axis], d.integer(1, 3), *shape[axis + 1 :])
+        parts.append(d.tensor(first.dtype, extents, exponent=first.exponent))
+    return d.case({"axis": axis}, *parts)
+
+
 def _max_pool_grad(d: Draw) -> Case:
     image, attrs, pooled = d.window()
     # Operands are saturated: -32768 is what padding counts as.
@@ -222,6 +251,15 @@ def _matmul(d: Draw) -> Case:
     transpose_a, transpose_b = d.integer(0, 1), d.integer(0, 1)
     a = d.tensor("i16", (k, m) if transpose_a else (m, k), exponent=d.integer(-9, 9))
     b = d.tensor("i16", (n, k) if transpose_b else (k, n), exponent=d.integer(-9, 9))
+    return d.case({"transpose_a": transpose_a, "transpose_b": transpose_b}, a, b)
+
+
+def _batched_matmul(d: Draw) -> Case:
+    stack, (m, k, n) = d.shape(d.integer(1, 2), 3), d.shape(3, 4)
+    transpose_a, transpose_b = d.integer(0, 1), d.integer(0, 1)
+    form_a, form_b = (k, m) if transpose_a else (m, k), (n, k) if transpose_b else (k, n)
+    a = d.tensor("i16", (*stack, *form_a), exponent=d.integer(-9, 9))
+    b = d.tensor("i16", (*stack, *form_b), exponent=d.integer(-9, 9))
     return d.case({"transpose_a": transpose_a, "transpose_b": transpose_b}, a, b)
 
 
@@ -396,7 +434,11 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     "col2im": _col2im,
     "reshape": _reshape,
     "transpose": _transpose,
+    "slice": _slice,
+    "pad": _pad,
+    "concat": _concat,
     "matmul": _matmul,
+    "batched_matmul": _batched_matmul,
     "add_bias": _add_bias,
     "column_sum": _column_sum,
     "rescale": _rescale,

@@ -187,6 +187,39 @@ def _transpose(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
     return make(shape, lambda *at: x[tuple(at[perm.index(axis)] for axis in range(x.ndim))])
 
 
+def _slice(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    axis, kept = attrs["axis"], range(attrs["start"], attrs["stop"])
+    shape = list(inputs[0].shape)
+    shape[axis] = len(kept)
+    return make(shape, lambda *at: inputs[0][(*at[:axis], kept[at[axis]], *at[axis + 1 :])])
+
+
+def _pad(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    x, axis = inputs[0], attrs["axis"]
+    shape = list(x.shape)
+    places = [None] * attrs["before"] + [*range(shape[axis])] + [None] * attrs["after"]
+    shape[axis] = len(places)
+
+    def entry(*at: int) -> int:
+        place = places[at[axis]]
+        return 0 if place is None else x[(*at[:axis], place, *at[axis + 1 :])]
+
+    return make(shape, entry)
+
+
+def _concat(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    axis = attrs["axis"]
+    places = [(x, i) for x in inputs for i in range(x.shape[axis])]
+    shape = list(inputs[0].shape)
+    shape[axis] = len(places)
+
+    def entry(*at: int) -> int:
+        x, place = places[at[axis]]
+        return x[(*at[:axis], place, *at[axis + 1 :])]
+
+    return make(shape, entry)
+
+
 def _pool(
     attrs: Attrs, x: Ints, reduce: Callable[[list[tuple[int, tuple[int, int]]]], int]
 ) -> Ints:
@@ -242,6 +275,15 @@ def _matmul(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
     b = inputs[1].T if attrs["transpose_b"] else inputs[1]
     inner = range(a.shape[1])
     return make((len(a), b.shape[1]), lambda i, j: sum(a[i, k] * b[k, j] for k in inner))
+
+
+def _batched_matmul(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    a, b = inputs
+    products = {
+        at: _matmul(attrs, (a[at], b[at])) for at in product(*map(range, a.shape[:-2]))
+    }
+    shape = (*a.shape[:-2], *next(iter(products.values())).shape)
+    return make(shape, lambda *at: products[at[:-2]][at[-2:]])
 
 
 def _add_bias(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
@@ -477,7 +519,11 @@ DEFINITIONS: dict[str, Definition] = {
     "col2im": _col2im,
     "reshape": _reshape,
     "transpose": _transpose,
+    "slice": _slice,
+    "pad": _pad,
+    "concat": _concat,
     "matmul": _matmul,
+    "batched_matmul": _batched_matmul,
     "add_bias": _add_bias,
     "column_sum": _column_sum,
     "rescale": _rescale,

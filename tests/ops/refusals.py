@@ -74,6 +74,10 @@ I32, Z = 2**31 - 1, T("i32", 2, 3, f=10)
 ROWS, SUMS, LABELS = T("i32", 2, f=10), T("i64", 2, f=16), T("u8", 2)
 P14 = T("i16", 2, 3, f=14)
 MATRIX = T("i16", 2, 2)
+STACK = T("i16", 2, 2, 2)
+EIGHT = (2,) * 8
+PART: Attrs = {"axis": 1, "start": 1, "stop": 2}
+PADDED: Attrs = {"axis": 1, "before": 0, "after": 0}
 FACTOR = 649657 * 337
 """It divides 2^63 - 1."""
 BASE: dict[str, Applied] = {
@@ -84,6 +88,10 @@ BASE: dict[str, Applied] = {
     "gather_samples": (GATHER, (BATCH,)),
     "normalize": (NORMALIZE, (T("u8", 2),)),
     "one_hot": ({"depth": 4}, (T("u8", 3, 1),)),
+    "slice": (PART, (T("i16", 2, 3),)),
+    "pad": (PADDED, (T("i16", 2, 3),)),
+    "concat": ({"axis": 1}, (T("i16", 2, 3), T("i16", 2, 4))),
+    "batched_matmul": (PLAIN, (STACK, STACK)),
     "matmul": (PLAIN, (MATRIX, MATRIX)),
     "add_bias": ({"shift": 0}, (T("i64", 2, 3), T("i32", 3))),
     "column_sum": ({}, (T("i64", 2, 1),)),
@@ -202,7 +210,40 @@ SHAPES = [
     refuse("transpose", "not a permutation", {"perm": (1, 2)}),
     refuse("transpose", "2 integers", {"perm": (0,)}),
     refuse("transpose", "2 integers", {"perm": (0, 1, 2)}),
-]
+    *[refuse(op, "no axis", {"axis": 2}, near={"axis": 1}) for op in ("slice", "pad", "concat")],
+    *[refuse(op, "no axis", {**attrs, "axis": 0}, (T("i16"),), {**attrs, "axis": 0},
+             (T("i16", 4),))
+      for op, attrs in (("slice", {}), ("pad", {}))],
+    refuse("concat", "no axis", {"axis": 0}, (T("i16"), T("i16")), {"axis": 0},
+           (T("i16", 1), T("i16", 1))),
+    refuse("slice", "is empty", {"start": 2}),
+    refuse("slice", "is empty", {"start": 3}),
+    refuse("slice", "fewer than", {"stop": 4}, near={"stop": 3}),
+    refuse("slice", "fewer than", {"axis": 0, "start": 0, "stop": 3},
+           near={"axis": 0, "start": 0, "stop": 2}),
+    refuse("pad", "elements", {"after": 2**31 - 2}, near={"after": 2**31 - 3}),
+    *[
+        refuse(op, "attribute axis", {"axis": bad}, types, {"axis": near}, types)
+        for op in ("slice", "pad", "concat")
+        for types in (((T("i16", *EIGHT), T("i16", *EIGHT)) if op == "concat" else (T("i16", *EIGHT),)),)
+        for bad, near in ((-1, 0), (8, 7))
+    ],
+    refuse("slice", "attribute start", {"start": -1}, near={"start": 0}),
+    refuse("slice", "attribute start", {"start": 2**32, "stop": 2**32}, (T("i16", 1, 2**32),),
+           {"start": 2**32 - 1, "stop": 2**32}, (T("i16", 1, 2**32),)),
+    refuse("slice", "attribute stop", {"start": 0, "stop": 0}, near={"start": 0, "stop": 1}),
+    refuse("slice", "attribute stop", {"start": 0, "stop": 2**32 + 1}, (T("i16", 1, 2**32),),
+           {"start": 0, "stop": 2**32}, (T("i16", 1, 2**32),)),
+    refuse("concat", "joins two", types=(T("i16", 2, 3),)),
+    refuse("concat", "joins two", types=()),
+    refuse("concat", "dtypes differ", types=(T("i16", 2, 3), T("i32", 2, 4))),
+    refuse("concat", "exponents differ", types=(T("i16", 2, 3), T("i16", 2, 4, f=1))),
+    refuse("concat", "shapes differ", types=(T("i16", 2, 3), T("i16", 3, 3))),
+    refuse("concat", "shapes differ", types=(T("i16", 2, 3), T("i16", 2, 3, 1))),
+    refuse("concat", "shapes differ", types=(T("i16", 2, 3), T("i16", 2, 3), T("i16", 1, 3))),
+    refuse("concat", "elements", {"axis": 0}, (T("i16", 2**31), T("i16", 2**31 + 1)), {"axis": 0},
+           (T("i16", 2**31), T("i16", 2**31))),
+]  # fmt: skip
 SOURCES = [
     *[
         refuse(op, message, types=(bad,), near_types=(good,))
@@ -315,6 +356,22 @@ WINDOWS = [
     exceed("col2im", "2^60", (T("i64", 9, 4, lo=-(2**58)),), (T("i64", 9, 4, lo=1 - 2**58),)),
 ]  # fmt: skip
 PRODUCTS = [
+    refuse("batched_matmul", "needs stacks", types=(MATRIX, MATRIX)),
+    refuse("batched_matmul", "stacks differ", types=(STACK, MATRIX)),
+    refuse("batched_matmul", "stacks differ", types=(STACK, T("i16", 1, 2, 2))),
+    refuse("batched_matmul", "stacks differ", types=(STACK, T("i16", 2, 1, 2, 2))),
+    refuse("batched_matmul", "inner extents", types=(T("i16", 2, 2, 3), T("i16", 2, 2, 3)),
+           near_types=(T("i16", 2, 2, 3), T("i16", 2, 3, 2))),
+    refuse("batched_matmul", "inner extents", {"transpose_a": 1},
+           (T("i16", 2, 2, 3), T("i16", 2, 3, 2)), {"transpose_a": 1},
+           (T("i16", 2, 2, 3), T("i16", 2, 2, 3))),
+    refuse("batched_matmul", "inner extents", {"transpose_b": 1},
+           (T("i16", 2, 2, 3), T("i16", 2, 3, 2)), {"transpose_b": 1},
+           (T("i16", 2, 2, 3), T("i16", 2, 2, 3))),
+    refuse("batched_matmul", "longer", types=(T("i16", 1, 1, 2**23 + 1), T("i16", 1, 2**23 + 1, 1)),
+           near_types=(T("i16", 1, 1, 2**23), T("i16", 1, 2**23, 1))),
+    refuse("batched_matmul", "elements", types=(T("i16", 2, 2**16, 1), T("i16", 2, 1, 2**16)),
+           near_types=(T("i16", 1, 2**16, 1), T("i16", 1, 1, 2**16))),
     refuse("matmul", "matrices", types=(T("i16", 2), MATRIX)),
     refuse("matmul", "matrices", types=(MATRIX, T("i16", 2))),
     refuse("matmul", "inner extents", types=(T("i16", 2, 3), T("i16", 2, 3)),
@@ -578,6 +635,10 @@ BOUNDS: Sequence[tuple[str, str, int, int, Of]] = [
     ("normalize", "multiplier", 1, 2**31, alone("normalize")),
     ("one_hot", "depth", 1, 2**20, alone("one_hot")),
     ("matmul", "transpose_a", 0, 1, alone("matmul")),
+    ("batched_matmul", "transpose_a", 0, 1, alone("batched_matmul")),
+    ("batched_matmul", "transpose_b", 0, 1, alone("batched_matmul")),
+    ("pad", "before", 0, 2**32 - 1, lambda n: (n, (T("i16", 1, 1),))),
+    ("pad", "after", 0, 2**32 - 1, lambda n: (n, (T("i16", 1, 1),))),
     ("matmul", "transpose_b", 0, 1, alone("matmul")),
     ("add_bias", "shift", -62, 64, lambda s: (s, (P("i64", 2, f=-s), P("i32", 2)))),
     *[
@@ -670,7 +731,7 @@ def refuse_counts(op: str) -> Iterator[Refusal]:
     attrs, types = BASE[op]
     extra = types[-1] if types else T0
     for changed in (types[:-1], (*types, extra)):
-        if op != "state_root" and changed != types:
+        if op not in ("state_root", "concat") and changed != types:
             message = "needs" if extra == DIGEST and op != "next_state" else "inputs must be"
             yield Refusal(op, message, (attrs, changed), BASE[op], GraphError)
 

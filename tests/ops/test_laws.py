@@ -233,7 +233,11 @@ def test_forms_that_are_not_the_operators_are_refused(op: str, data: st.DataObje
         if isinstance(value, int) and op not in ("state_leaf",):
             refused({**case.attrs, name: 2**64}, case.types)
             refused({**case.attrs, name: -(2**63)}, case.types)
-    if op != "state_root":
+    if op == "concat":
+        first = case.types[0]
+        refused(case.attrs, [*case.types, replace(first, exponent=first.exponent + 1)])
+        refused(case.attrs, [first])
+    elif op != "state_root":
         refused(case.attrs, [*case.types, DIGEST])
         if case.types:
             refused(case.attrs, case.types[:-1])
@@ -243,7 +247,7 @@ def test_forms_that_are_not_the_operators_are_refused(op: str, data: st.DataObje
 
 WRONG_DTYPES = {
     "increment": "i32", "sample_index": "i32", "gather_samples": "i32", "im2col": "i32",
-    "matmul": "i8", "add_bias": "i32", "relu": "i32", "relu_grad": "i64", "max_pool": "u8",
+    "matmul": "i8", "batched_matmul": "i8", "add_bias": "i32", "relu": "i32", "relu_grad": "i64", "max_pool": "u8",
     "max_pool_grad": "i64", "sum_pool": "i64", "row_max": "i64", "row_sum": "i16",
     "exp2_diff": "i64", "divide": "i64", "sub_one_hot": "i32", "cross_entropy": "i64",
     "square_sum": "i32", "momentum": "i64", "sgd_update": "i64", "schedule": "i32",
@@ -251,7 +255,7 @@ WRONG_DTYPES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("op", sorted(TABLE.keys() - WRONG_DTYPES.keys() - {"state"}))
+@pytest.mark.parametrize("op", sorted(TABLE.keys() - WRONG_DTYPES.keys() - {"state", "concat"}))
 @settings(max_examples=3, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_all_others_take_every_dtype(op: str, data: st.DataObject) -> None:
@@ -259,6 +263,15 @@ def test_all_others_take_every_dtype(op: str, data: st.DataObject) -> None:
     for dtype in NUMPY_DTYPES:
         other = replace(case.types[0], dtype=dtype, lo=0, hi=1)
         infer(op, case.attrs, [other, *case.types[1:]])
+
+
+@pytest.mark.parametrize("dtype", NUMPY_DTYPES)
+def test_what_is_joined_has_any_one_dtype(dtype: str) -> None:
+    part = TensorType(dtype, (2, 3), 0, 0, 1)
+    assert infer("concat", {"axis": 0}, [part, part]).dtype == dtype
+    for other in NUMPY_DTYPES.keys() - {dtype}:
+        with pytest.raises(GraphError, match="dtypes differ"):
+            infer("concat", {"axis": 0}, [part, replace(part, dtype=other)])
 
 
 @pytest.mark.parametrize("op", WRONG_DTYPES)

@@ -57,7 +57,7 @@ PROPERTY = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 REDUCTIONS = {
-    "matmul", "column_sum", "row_sum", "row_max", "sum", "square_sum", "sum_pool", "max_pool",
+    "matmul", "batched_matmul", "column_sum", "row_sum", "row_max", "sum", "square_sum", "sum_pool", "max_pool",
     "col2im", "sum_pool_grad", "max_pool_grad",
 }  # fmt: skip
 

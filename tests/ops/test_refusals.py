@@ -41,7 +41,7 @@ def test_what_is_near_is_legal(case: Refusal) -> None:
 def test_other_dtypes() -> None:
     for op, applied in LEGAL_DTYPES:
         check_legal(op, applied)
-    assert {case.message.split()[0] for case in OF_DTYPES} == {"inputs", "needs", "step"}
+    assert {case.message.split()[0] for case in OF_DTYPES} == {"dtypes", "inputs", "needs", "step"}
 
 
 def test_every_operator_has_a_legal_node() -> None:

@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from tests.prove.tile_steps import make_branches, with_node
+from tests.prove.tile_steps import make_branches, make_stacks, with_node
 from tests.tasks import make_tiny_task
 from vtrain.commit.kzg_layout import state_names
 from vtrain.graph.step import STEP_STATE
@@ -28,8 +28,9 @@ DECAYS = {"none": 1 << 16, "some": 6554, "most": 1, "all": 0}
 
 Where that is "most", the largest momenta have no room for the largest gradients.
 """
-KINDS = ("cross_entropy", "mse", "branches")
-"""Steps: the tiny MLP's with either loss, and one with two branches."""
+KINDS = ("cross_entropy", "mse", "branches", "stacks")
+"""Steps: the tiny MLP's with either loss, one with two branches, and one with stacks of
+matrices."""
 _HASHES = {"batch_digest", "record", "state_leaf", "state_root", "tensor_digest", "sample_index"}
 
 
@@ -59,6 +60,8 @@ def _make_step(kind: str) -> tuple[StepGraph, Samples, dict[str, Array]]:
     """Graph, samples and initial state of one of ``KINDS``."""
     if kind == "branches":
         return make_branches()
+    if kind == "stacks":
+        return make_stacks()
     task = make_tiny_task(loss=kind)
     return task.graph, task.samples, dict(task.initial_state)
 

@@ -13,15 +13,22 @@ from vtrain.graph.builder import FixedExponents, GraphBuilder
 from vtrain.graph.calibration import calibrate
 from vtrain.graph.model import (
     Add,
+    AddWeight,
     AveragePool,
+    Concat,
     Conv,
     Layer,
     Linear,
+    MatMul,
     MaxPool,
     Model,
     Mul,
+    Pad,
     Relu,
     Reshape,
+    Scale,
+    Slice,
+    Transpose,
 )
 from vtrain.graph.step import (
     Affine,
@@ -38,7 +45,7 @@ from vtrain.spec.samples import Samples
 from vtrain.train.data import build_samples
 from vtrain.wire.graph import StepGraph
 
-STEPS = ("mlp", "mse", "cnn", "pools", "tokens", "branches")
+STEPS = ("mlp", "mse", "cnn", "pools", "tokens", "branches", "stacks")
 DONE = 2
 """Steps done before the one looked at, so that momentum is not zero."""
 
@@ -80,6 +87,7 @@ def _make(kind: str) -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
         "wide": _make_wide,
         "mnist": _make_mnist,
         "branches": make_branches,
+        "stacks": make_stacks,
     }
     if made := others.get(kind):
         return made()
@@ -145,6 +153,37 @@ def make_branches() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
     model = Model("x", (2, 2, 2), layers, "logits", params)
     prepare = Affine(multiplier=257, offset=0, shift=1, exponent=15)
     return _compile(model, make_samples((2, 2, 2), 12, 3), prepare, decay=6554)
+
+
+def make_stacks() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
+    """Products of stacks of matrices, of parts of a value along an axis, joined again."""
+    rng = np.random.default_rng(12)
+    layers: tuple[Layer, ...] = (
+        AddWeight("placed", "x", "p"),
+        Linear("h", "placed", "w1", None, True),
+        Reshape("heads", "h", (4, 6, 1)),
+        Transpose("t", "heads", (0, 2, 1, 3)),
+        Slice("q", "t", 1, 0, 2),
+        Slice("k", "t", 1, 2, 4),
+        Slice("v", "t", 1, 4, 6),
+        MatMul("s", "q", "k", transpose_right=True),
+        Scale("scaled", "s", 3, 2),
+        MatMul("o", "scaled", "v"),
+        Concat("joined", ("o", "q"), 3),
+        Pad("padded", "joined", 2, 1, 0),
+        MatMul("g", "padded", "padded", transpose_left=True),
+        Reshape("flat", "g", (8,)),
+        Linear("logits", "flat", "w2", "b2", False),
+    )
+    params = {
+        "p": _weights(rng, (4, 2)),
+        "w1": _weights(rng, (6, 2)),
+        "w2": _weights(rng, (8, 4)),
+        "b2": _weights(rng, (4,)),
+    }
+    model = Model("x", (4, 2), layers, "logits", params)
+    prepare = Affine(multiplier=257, offset=0, shift=1, exponent=15)
+    return _compile(model, make_samples((4, 2), 12, 3), prepare, decay=6554, batch=2)
 
 
 def _make_largest() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
@@ -221,11 +260,11 @@ def _make_tokens() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
 
 
 def _compile(
-    model: Model, samples: Samples, prepare: Affine | OneHot, decay: int
+    model: Model, samples: Samples, prepare: Affine | OneHot, decay: int, batch: int = 5
 ) -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
     momentum = Momentum(decay=decay, starts=(0, 2), rates=(40960, 20480), exponent=22)
     plan = StepPlan(
-        samples.spec, prepare, "cross_entropy", momentum, seed=3, batch=5, commit_every=5
+        samples.spec, prepare, "cross_entropy", momentum, seed=3, batch=batch, commit_every=5
     )
     state = compute_initial_state(model.params)
 

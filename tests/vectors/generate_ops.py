@@ -261,6 +261,32 @@ def transpose_cases() -> Iterator[Case]:
     yield Case("a matrix", {"perm": (1, 0)}, a("i32", [[1, 2, 3], [4, 5, 6]]))
 
 
+def slice_cases() -> Iterator[Case]:
+    x = np.arange(24, dtype=np.int16).reshape(2, 3, 4)
+    for axis, start, stop in ((0, 1, 2), (1, 0, 2), (2, 1, 3), (2, 0, 4)):
+        yield Case(f"axis {axis}, {start} to {stop}", {"axis": axis, "start": start, "stop": stop}, x)
+    yield Case("a vector", {"axis": 0, "start": 2, "stop": 3}, a("i64", [-(2**59), 1, 2**59]))
+    yield Case("its exponent", {"axis": 0, "start": 0, "stop": 1}, (a("u8", [0, 255]), 8))
+
+
+def pad_cases() -> Iterator[Case]:
+    x = np.arange(1, 7, dtype=np.int16).reshape(1, 2, 3)
+    for axis, before, after in ((0, 1, 0), (1, 0, 2), (2, 2, 1), (2, 0, 0)):
+        attrs: Attrs = {"axis": axis, "before": before, "after": after}
+        yield Case(f"axis {axis}, {before} before, {after} after", attrs, x)
+    ends = a("i64", [-(2**59), -1])
+    yield Case("a vector below zero", {"axis": 0, "before": 1, "after": 1}, ends)
+    yield Case("its exponent", {"axis": 0, "before": 0, "after": 1}, (a("i32", [7, 9]), -3))
+
+
+def concat_cases() -> Iterator[Case]:
+    parts = [np.arange(n * 6, dtype=np.int16).reshape(2, n, 3) - n for n in (1, 2, 3)]
+    yield Case("the middle axis", {"axis": 1}, *parts)
+    yield Case("the first axis", {"axis": 0}, parts[1], parts[1] + 1)
+    yield Case("the last axis", {"axis": 2}, (parts[2], 5), (parts[2][:, :, :1].copy(), 5))
+    yield Case("vectors", {"axis": 0}, a("i64", [2**59, 1]), a("i64", [-(2**59)]), a("i64", [3]))
+
+
 def matmul_cases() -> Iterator[Case]:
     left, right = draw(10, "i16", 3, 5), draw(11, "i16", 5, 2)
     for ta in (0, 1):
@@ -273,6 +299,21 @@ def matmul_cases() -> Iterator[Case]:
     for value in (-32768, -32639, 32639, 32640, 32767, 255, -256):
         row = np.full((1, k), value, np.int16)
         yield Case(f"all {value}", plain, row, np.full((k, 2), (value, -1), np.int16))
+
+
+def batched_matmul_cases() -> Iterator[Case]:
+    left, right = draw(60, "i16", 2, 3, 4), draw(61, "i16", 2, 4, 2)
+    for ta in (0, 1):
+        for tb in (0, 1):
+            x = left.swapaxes(1, 2).copy() if ta else left
+            y = right.swapaxes(1, 2).copy() if tb else right
+            attrs: Attrs = {"transpose_a": ta, "transpose_b": tb}
+            yield Case(f"transpose_a {ta}, transpose_b {tb}", attrs, (x, 9), (y, 12))
+    plain: Attrs = {"transpose_a": 0, "transpose_b": 1}
+    yield Case("two leading axes", plain, draw(62, "i16", 2, 3, 2, 1), draw(63, "i16", 2, 3, 2, 1))
+    for value in (-32768, 32767):
+        rows = np.full((1, 2, 300), value, np.int16)
+        yield Case(f"all {value}", plain, rows, np.full((1, 1, 300), (value), np.int16))
 
 
 def add_bias_cases() -> Iterator[Case]:

@@ -168,6 +168,57 @@ PRODUCTS = Plan(
 )
 """Products of every form, of several blocks each way; biases up and down; sums."""
 
+def batched(name: str, a: str, b: str, form: str = "nn") -> Draft:
+    attrs: Attrs = {"transpose_a": int(form[0] == "t"), "transpose_b": int(form[1] == "t")}
+    return Draft(name, "batched_matmul", (a, b), attrs)
+
+
+def part(name: str, source: str, axis: int, start: int, stop: int) -> Draft:
+    return Draft(name, "slice", (source,), {"axis": axis, "start": start, "stop": stop})
+
+
+def padded(name: str, source: str, axis: int, before: int, after: int) -> Draft:
+    return Draft(name, "pad", (source,), {"axis": axis, "before": before, "after": after})
+
+
+def joined(name: str, axis: int, *sources: str) -> Draft:
+    return Draft(name, "concat", sources, {"axis": axis})
+
+
+STACKS = Plan(
+    (
+        normalize("xi", "x"),
+        batched("nt", "xi", "xi", "nt"),
+        rescale("s", "nt", "i16", 18),
+        batched("nn", "s", "xi"),
+        batched("tn", "xi", "s", "tn"),
+        rescale("t", "tn", "i16", 12),
+        part("middle", "xi", 1, 1, 3),
+        part("side", "t", 2, 0, 1),
+        part("one", "xi", 0, 1, 2),
+        padded("wide", "middle", 2, 2, 1),
+        padded("tall", "wide", 1, 0, 3),
+        reshape("turned", "t", 2, 3, 5),
+        joined("all", 1, "xi", "turned", "xi"),
+        joined("flat", 0, "all", "all"),
+        rescale("ki", "k", "i16", 12),
+        batched("whole", "ki", "ki", "nt"),
+        batched("uneven", "ki", "ki", "tn"),
+        rescale("u", "uneven", "i16", 12),
+        batched("after", "ki", "u"),
+        rescale("li", "l", "i16", 12),
+        batched("single", "li", "li"),
+        Draft("p", "mul", ("flat", "flat")),
+        Draft("loss", "sum", ("p",)),
+    ),
+    {"k": weights(2, 4, 6), "l": weights(1, 3, 3)},
+    "loss",
+    {},
+    batch=2,
+    x=("u8", (3, 5), 8),
+)
+"""Stacks of matrices that fill blocks and that do not; parts of tensors and their joining."""
+
 RESCALES = Plan(
     (
         *(
@@ -575,6 +626,8 @@ def _list_operators() -> Iterator[tuple[str, Plan, str | None]]:
     )
     square = PLAIN.with_(rescale("v", "w", "i16", 3), states={"w": weights(3, 3)})
     yield "a product of two transposes", square.with_(matmul("s", "v", "v", "tt")), "transposes"
+    stack = (reshape("stack", "v", 1, 3, 3), batched("s", "stack", "stack", "tt"))
+    yield "products of two transposes", square.with_(*stack), "transposes"
     for shift, word in ((59, None), (60, "shift")):
         yield f"a shift of {shift}", PLAIN.with_(rescale("s", "w", "i32", shift)), word
         yield f"samples shifted by {shift}", PLAIN.with_(normalize("s", "x", shift)), word
@@ -728,6 +781,7 @@ def make_case(about: str, graph: StepGraph, given: Any, side: int, *steps: int) 
 def list_plans() -> tuple[tuple[str, Plan, int, tuple[int, ...]], ...]:
     return (
         ("products, biases and sums", PRODUCTS, 4, (1,)),
+        ("stacks of products, parts and joints", STACKS, 4, (1,)),
         ("rescalings; states that are copies", RESCALES, 4, (1,)),
         ("momenta and updates", UPDATES, 4, (1, 3)),
         ("convolution, pools and their gradients", IMAGES, 8, (1,)),

@@ -80,6 +80,42 @@ class Grid:
         return block, self.side * (row % self.side) + column % self.side
 
 
+class Stack(Grid):
+    """Matrices one below the other, whose blocks are counted one matrix after the other."""
+
+    def __init__(self, matrices: int, matrix: Grid) -> None:
+        super().__init__(
+            matrices * matrix.rows, matrix.columns, matrices * matrix.size, matrix.side
+        )
+        object.__setattr__(self, "matrix", matrix)
+
+    matrix: Grid
+
+    @property
+    def count(self) -> int:
+        return self.rows // self.matrix.rows * self.matrix.count
+
+    def height(self, block: int) -> int:
+        return self.matrix.height(block % self.matrix.count)
+
+    def width(self, block: int) -> int:
+        return self.matrix.width(block % self.matrix.count)
+
+    def values(self, block: int) -> tuple[Ints, Ints]:
+        place, flat = self.matrix.values(block % self.matrix.count)
+        return place, flat + block // self.matrix.count * self.matrix.size
+
+    def find(self, flat: Ints) -> tuple[Ints, Ints]:
+        block, place = self.matrix.find(flat % self.matrix.size)
+        return block + flat // self.matrix.size * self.matrix.count, place
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stack) and (self.rows, self.matrix) == (other.rows, other.matrix)
+
+    def __hash__(self) -> int:
+        return hash((self.rows, self.matrix))
+
+
 # --- 2. tensors, values, statements
 
 
@@ -258,8 +294,10 @@ class Rules:
                 q = -(-self.size(node.inputs[0].node) // self.size(number))
             elif node.op in WINDOWED:
                 q = prod(node.attrs["kernel"])  # type: ignore[arg-type]
-            elif node.op in ("im2col", "one_hot", "transpose"):
+            elif node.op in ("im2col", "one_hot", "transpose", "slice", "pad", "concat"):
                 q = 1
+            elif node.op == "batched_matmul":
+                q = -(-sum(self.size(ref.node) for ref in node.inputs) // self.size(number))
             elif node.op == "square_sum" and node.attrs["shift"] > 0:  # type: ignore[operator]
                 self.within(number, LIMB**4 // 2 - 1)  # before there are statements by the million
             self.places += self.size(number) * q
@@ -474,15 +512,49 @@ class Rules:
         self.gate(total((1, place), (-1, token)), one, under)
         return total((2**14, one), (-(2**14), over), (-(2**14), under))
 
-    def do_matmul(self, node: Node, a: int, b: int) -> Value:
+    def check_product(self, node: Node, a: int, b: int) -> None:
         self.within(a, M16)
         self.within(b, M16)
-        ta, tb = node.attrs["transpose_a"], node.attrs["transpose_b"]
-        need(not (ta and tb), "transposes")
+        need(not (node.attrs["transpose_a"] and node.attrs["transpose_b"]), "transposes")
+
+    def do_matmul(self, node: Node, a: int, b: int) -> Value:
+        self.check_product(node, a, b)
         left, right = self.own_value(a), self.own_value(b)
-        la, lb, grid = left.grid.across, right.grid.across, self.own_grid(self.number)
+        return self.product(node, "parts", left, right, self.own_grid(self.number))
+
+    def stack(self, shape: Sequence[int]) -> Grid:
+        matrices = prod(shape[:-2])
+        if shape[-2] % self.side == 0 or matrices == 1:
+            return self.own(shape)
+        return Stack(matrices, self.own(shape[-2:]))
+
+    def do_batched_matmul(self, node: Node, a: int, b: int) -> Value:
+        self.check_product(node, a, b)
+        shapes = [self.kind(item).shape for item in (a, b, self.number)]
+        left, right = (
+            self.in_(item, self.stack(shape)) for item, shape in zip((a, b), shapes, strict=False)
+        )
+
+        def take(x: Value, shape: Sequence[int], matrix: int) -> Value:
+            grid = self.own(shape[-2:])
+            return Value(grid, lambda block: x[matrix * grid.count + block])
+
+        grid = self.own(shapes[2][-2:])
+        products = [
+            self.product(
+                node, f"parts {i}", take(left, shapes[0], i), take(right, shapes[1], i), grid
+            )
+            for i in range(prod(shapes[2][:-2]))
+        ]
+        return Value(
+            self.stack(shapes[2]), lambda block: products[block // grid.count][block % grid.count]
+        )
+
+    def product(self, node: Node, what: str, left: Value, right: Value, grid: Grid) -> Value:
+        ta, tb = node.attrs["transpose_a"], node.attrs["transpose_b"]
+        la, lb = left.grid.across, right.grid.across
         inner = left.grid.count // la if ta else la
-        parts = self.make(f"{self.name}/parts", grid, count=grid.count * inner)
+        parts = self.make(f"{self.name}/{what}", grid, count=grid.count * inner)
         circuit = "matmul-tn" if ta else "matmul-nt" if tb else "matmul-nn"
         for block in range(grid.count):
             i, j = divmod(block, grid.across)
@@ -571,6 +643,38 @@ class Rules:
         places = np.arange(prod(shape)).reshape(shape)
         places = places.transpose(node.attrs["perm"]).reshape(-1)  # type: ignore[arg-type]
         return self.as_image(x, lambda f: (np.arange(f.size), places[f]))
+
+    def moved(self, x: int, name: str, axis: int, distance: int) -> Value:
+        """Each element from so many places further along an axis of x; 0 where x has none."""
+        shape, source = self.kind(self.number).shape, self.kind(x).shape
+
+        def terms(flat: Ints) -> tuple[Ints, Ints]:
+            place = [*np.unravel_index(flat, shape)]
+            place[axis] = place[axis] + distance
+            inside = (0 <= place[axis]) & (place[axis] < source[axis])
+            found: Ints = 0
+            for along, extent in zip(place, source, strict=True):
+                found = found * extent + along
+            return np.flatnonzero(inside), found[inside]
+
+        grid = self.wanted(self.number)
+        return self.image(f"{self.name}/{name}", terms, self.value(x), grid)
+
+    def do_slice(self, node: Node, x: int) -> Value:
+        attrs: Any = node.attrs
+        return self.moved(x, "parts", attrs["axis"], attrs["start"])
+
+    def do_pad(self, node: Node, x: int) -> Value:
+        attrs: Any = node.attrs
+        return self.moved(x, "parts", attrs["axis"], -attrs["before"])
+
+    def do_concat(self, node: Node, *inputs: int) -> Value:
+        attrs: Any = node.attrs
+        begin, images = 0, []
+        for number, x in enumerate(inputs):
+            images.append((1, self.moved(x, f"part {number}", attrs["axis"], -begin)))
+            begin += self.kind(x).shape[attrs["axis"]]
+        return total(*images)
 
     def do_im2col(self, node: Node, x: int) -> Value:
         windows = Windows(node.attrs, self.kind(x).shape)

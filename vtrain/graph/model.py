@@ -101,16 +101,121 @@ class Mul:
     right: str
 
 
-Layer = Linear | Conv | Relu | MaxPool | AveragePool | Reshape | Add | Mul
+@dataclass(frozen=True)
+class Scale:
+    """x times multiplier * 2^-exponent, with a multiplier of 1 to 65535."""
 
+    name: str
+    input: str
+    multiplier: int
+    exponent: int
+
+
+@dataclass(frozen=True)
+class AddWeight:
+    """A trained tensor, of the shape of the last axes of x, is added to each entry of the others.
+
+    A position's embedding [places, features] is added to [batch, places, features] so.
+    """
+
+    name: str
+    input: str
+    weight: str
+
+
+@dataclass(frozen=True)
+class Transpose:
+    """Axis i is axis perm[i] of x; the first is the batch and stays."""
+
+    name: str
+    input: str
+    perm: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Elements start to stop - 1 along an axis, of which the batch is number 0."""
+
+    name: str
+    input: str
+    axis: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Pad:
+    """Zeros before and after x along an axis, of which the batch is number 0."""
+
+    name: str
+    input: str
+    axis: int
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
+class Concat:
+    """Values one after the other along an axis, of which the batch is number 0.
+
+    They come to one exponent, the least of theirs.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    axis: int
+
+
+@dataclass(frozen=True)
+class MatMul:
+    """Products of the matrices, of the last two axes, of two values with the same other axes.
+
+    A side that is transposed is read with its last two axes swapped.
+    """
+
+    name: str
+    left: str
+    right: str
+    transpose_left: bool = False
+    transpose_right: bool = False
+
+
+Layer = (
+    Linear
+    | Conv
+    | Relu
+    | MaxPool
+    | AveragePool
+    | Reshape
+    | Add
+    | Mul
+    | Scale
+    | AddWeight
+    | Transpose
+    | Slice
+    | Pad
+    | Concat
+    | MatMul
+)
+
+_SUM_BITS = 4
+"""Fraction bits that a value takes on while a weight is added to it, which is rounded to these."""
 _OF_IMAGES = (Conv, MaxPool, AveragePool)
-_BY_ELEMENT = (Relu, Add, Mul)
-"""Layers whose output has the shape of what they read, in whatever order of axes."""
+_IN_ORDER = (Relu, Add, Mul, Scale, Slice, Pad, Concat)
+"""Layers whose output has its axes in the order of what they read, whatever that is."""
+_IN_NHWC = {0: 0, 1: 3, 2: 1, 3: 2}
+"""Where the axes of an ONNX image are in the step graph."""
 
 
 def find_sources(layer: Layer) -> tuple[str, ...]:
     """Names of the values that a layer reads."""
-    return (layer.left, layer.right) if isinstance(layer, Add | Mul) else (layer.input,)
+    match layer:
+        case Add() | Mul() | MatMul():
+            return layer.left, layer.right
+        case Concat():
+            return layer.inputs
+        case _:
+            return (layer.input,)
 
 
 @dataclass(frozen=True)
@@ -131,7 +236,7 @@ class Model:
 def find_images(model: Model) -> frozenset[str]:
     """Names of the values that are NHWC in the step graph if they have four axes.
 
-    Values that one element-wise layer reads and makes share their order.  They are images where a
+    Values that one layer reads and makes without a look at the order of their axes share it.  They are images where a
     convolution or a pool reads or makes one of them.  Where nothing but a reshape does, they are
     images too: so every such model was lowered before there were other values of four axes.
     """
@@ -142,7 +247,7 @@ def find_images(model: Model) -> frozenset[str]:
         touched[name] = set()
     for layer in model.layers:
         values = (*find_sources(layer), layer.name)
-        if isinstance(layer, _BY_ELEMENT):
+        if isinstance(layer, _IN_ORDER):
             whole = set().union(*(groups[value] for value in values))
             groups.update(dict.fromkeys(whole, whole))
         else:
@@ -203,12 +308,22 @@ class _Emitter:
 
     def emit(self, layer: Layer) -> None:
         """Emit ``layer`` and enter its value."""
-        if isinstance(layer, Reshape):
-            x = self.take(layer.input, f"{layer.name}/nchw")
-            batch = self._b.type_of(x).shape[0]
-            self.give(layer.name, x, (batch, *layer.shape))
-        else:
-            self.values[layer.name] = self._emit_value(layer)
+        match layer:
+            case Reshape():
+                x = self.take(layer.input, f"{layer.name}/nchw")
+                self.give(layer.name, x, (self._b.type_of(x).shape[0], *layer.shape))
+            case Transpose():
+                x = self.take(layer.input, f"{layer.name}/nchw")
+                y = self._b.emit("transpose", f"{layer.name}/turned", (x,), perm=layer.perm)
+                self.give(layer.name, y, self._b.type_of(y).shape)
+            case MatMul():
+                y = self._emit_matmul(layer)
+                self.give(layer.name, y, self._b.type_of(y).shape)
+            case AddWeight():
+                y = self._emit_add_weight(layer)
+                self.give(layer.name, y, self._b.type_of(y).shape)
+            case _:
+                self.values[layer.name] = self._emit_value(layer)
 
     def _emit_value(self, layer: Layer) -> Ref:
         match layer:
@@ -229,8 +344,72 @@ class _Emitter:
                 operands = (self.values[layer.left], self.values[layer.right])
                 product = self._b.emit("mul", f"{layer.name}/product", operands)
                 return self._b.rescale_at_site(layer.name, product)
-            case Reshape():
-                raise AssertionError("emit() has dealt with reshapes")
+            case Scale():
+                return self._b.rescale_at_site(
+                    layer.name,
+                    self.values[layer.input],
+                    multiplier=layer.multiplier,
+                    multiplier_exponent=layer.exponent,
+                )
+            case Slice():
+                x, axis = self.values[layer.input], self._axis(layer.input, layer.axis)
+                return self._b.emit(
+                    "slice", layer.name, (x,), axis=axis, start=layer.start, stop=layer.stop
+                )
+            case Pad():
+                x, axis = self.values[layer.input], self._axis(layer.input, layer.axis)
+                return self._b.emit(
+                    "pad", layer.name, (x,), axis=axis, before=layer.before, after=layer.after
+                )
+            case Concat():
+                return self._emit_concat(layer)
+            case Reshape() | Transpose() | MatMul() | AddWeight():
+                raise AssertionError("emit() has dealt with what has ONNX's order")
+
+    def _axis(self, value: str, axis: int) -> int:
+        """An axis of ONNX's order where the step graph has it."""
+        rank = len(self._b.type_of(self.values[value]).shape)
+        return _IN_NHWC[axis] if value in self._images and rank == 4 else axis
+
+    def _emit_concat(self, layer: Concat) -> Ref:
+        b, parts = self._b, [self.values[name] for name in layer.inputs]
+        exponent = min(b.type_of(part).exponent for part in parts)
+        aligned = [
+            part
+            if b.type_of(part).exponent == exponent
+            else b.rescale(f"{layer.name}/part_{number}", part, exponent)
+            for number, part in enumerate(parts)
+        ]
+        axis = self._axis(layer.inputs[0], layer.axis)
+        return b.emit("concat", layer.name, aligned, axis=axis)
+
+    def _emit_matmul(self, layer: MatMul) -> Ref:
+        b = self._b
+        sides = (layer.left, layer.right)
+        left, right = (self.take(side, f"{layer.name}/nchw_{i}") for i, side in enumerate(sides))
+        acc = b.emit(
+            "batched_matmul",
+            f"{layer.name}/acc",
+            (left, right),
+            transpose_a=int(layer.transpose_left),
+            transpose_b=int(layer.transpose_right),
+        )
+        return b.rescale_at_site(f"{layer.name}/product", acc)
+
+    def _emit_add_weight(self, layer: AddWeight) -> Ref:
+        """The weight is added as a bias is: to rows as long as all of it."""
+        b, weight = self._b, self._params[layer.weight]
+        x = self.take(layer.input, f"{layer.name}/nchw")
+        size, shape = b.type_of(weight).size, b.type_of(x).shape
+        rows = b.emit("reshape", f"{layer.name}/rows", (x,), shape=(math.prod(shape) // size, size))
+        flat = b.emit("reshape", f"{layer.name}/weight", (weight,), shape=(size,))
+        finest = max(b.type_of(x).exponent, MASTER_EXPONENT)
+        exponent = min(b.type_of(x).exponent + _SUM_BITS, finest)
+        wide = b.rescale(f"{layer.name}/wide", rows, exponent, dtype="i64")
+        shift = MASTER_EXPONENT - exponent
+        total = b.emit("add_bias", f"{layer.name}/sum", (wide, flat), shift=shift)
+        y = b.rescale_at_site(f"{layer.name}/out_rows", total)
+        return b.emit("reshape", f"{layer.name}/out", (y,), shape=shape)
 
     def _emit_linear(self, layer: Linear) -> Ref:
         b, x = self._b, self.take(layer.input, f"{layer.name}/nchw")

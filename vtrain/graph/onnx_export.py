@@ -331,9 +331,37 @@ def _transpose(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorTyp
     return g.op("Transpose", x[0], perm=perm) if perm else x[0]
 
 
+def _slice(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    bounds = [g.const([attr_int(node.attrs, name)]) for name in ("start", "stop", "axis")]
+    return g.op("Slice", x[0], *bounds)
+
+
+def _pad(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    rank, axis = len(t[0].shape), attr_int(node.attrs, "axis")
+    widths = np.zeros(2 * rank, np.int64)
+    widths[axis], widths[rank + axis] = (
+        attr_int(node.attrs, name) for name in ("before", "after")
+    )
+    return g.op("Pad", x[0], g.const(widths))
+
+
+def _concat(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    return g.op("Concat", *x, axis=attr_int(node.attrs, "axis"))
+
+
 def _matmul(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
     a, b = (
         g.op("Transpose", value, perm=[1, 0]) if node.attrs[f"transpose_{side}"] else value
+        for side, value in zip("ab", x, strict=True)
+    )
+    return g.op("MatMul", a, b)
+
+
+def _batched_matmul(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    *stack, last, other = range(len(t[0].shape))
+    turned = [*stack, other, last]
+    a, b = (
+        g.op("Transpose", value, perm=turned) if node.attrs[f"transpose_{side}"] else value
         for side, value in zip("ab", x, strict=True)
     )
     return g.op("MatMul", a, b)
@@ -518,7 +546,11 @@ LOWERINGS: dict[str, Lower] = {
     "col2im": _col2im,
     "reshape": _reshape,
     "transpose": _transpose,
+    "slice": _slice,
+    "pad": _pad,
+    "concat": _concat,
     "matmul": _matmul,
+    "batched_matmul": _batched_matmul,
     "add_bias": _add_bias,
     "column_sum": _column_sum,
     "rescale": _rescale,

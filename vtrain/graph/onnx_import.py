@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -22,15 +23,22 @@ import onnx
 from vtrain.errors import GraphError, ModelError
 from vtrain.graph.model import (
     Add,
+    AddWeight,
     AveragePool,
+    Concat,
     Conv,
     Layer,
     Linear,
+    MatMul,
     MaxPool,
     Model,
     Mul,
+    Pad,
     Relu,
     Reshape,
+    Scale,
+    Slice,
+    Transpose,
     find_sources,
 )
 from vtrain.graph.onnx_file import (
@@ -140,6 +148,13 @@ class _Node:
             f"needs {least} to {most} inputs, has {len(self.inputs)}",
         )
         self.require(len(self.outputs) == 1, f"must have one output, has {len(self.outputs)}")
+
+    def require_inputs(self, least: int, most: int) -> None:
+        """``least`` to ``most`` inputs, of which those after the first ``least`` may be left out."""
+        self.require(
+            least <= len(self.inputs) <= most and all(self.inputs[:least]),
+            f"needs {least} to {most} inputs, has {len(self.inputs)}",
+        )
 
     def has(self, name: str) -> bool:
         return name in self._attributes
@@ -295,15 +310,19 @@ class _Importer:
     def _read_params(self, layers: Sequence[Layer]) -> dict[str, npt.NDArray[np.int32]]:
         roles: dict[str, str] = {}
         for layer in layers:
-            if isinstance(layer, Linear | Conv):
-                uses = {layer.weight: type(layer).__name__}
+            uses: dict[str, str] = {}
+            if isinstance(layer, AddWeight):
+                dims = _strip(tuple(self._tensors[layer.weight].dims))
+                uses[layer.weight] = "bias" if len(dims) == 1 else "AddWeight"
+            elif isinstance(layer, Linear | Conv):
+                uses[layer.weight] = type(layer).__name__
                 if layer.bias is not None:
                     if layer.bias == layer.weight:
                         raise ModelError("is both weight and bias", where=layer.name)
                     uses[layer.bias] = "bias"
-                for name, role in uses.items():
-                    if roles.setdefault(name, role) != role:
-                        raise ModelError("is used in two ways", where=f"initialiser {name}")
+            for name, role in uses.items():
+                if roles.setdefault(name, role) != role:
+                    raise ModelError("is used in two ways", where=f"initialiser {name}")
         if not roles:
             raise ModelError("has no weights to train", where="graph")
         return {name: self._read_master(name, role) for name, role in roles.items()}
@@ -329,6 +348,8 @@ class _Importer:
             master = master.transpose(0, 2, 3, 1)
         if role == "bias":
             master = master.reshape(-1)
+        if role == "AddWeight":
+            master = master.reshape(_strip(master.shape))
         return np.ascontiguousarray(master)
 
     # --- names
@@ -409,7 +430,38 @@ class _Importer:
 
     def matmul(self, node: _Node) -> None:
         node.require_arity(2, 2)
-        self._linear(node, False, None)
+        if all(name in self._values for name in node.inputs):
+            self._matmul_values(node)
+        else:
+            self._linear(node, False, None)
+
+    def _matmul_values(self, node: _Node) -> None:
+        """Products of the matrices of two values, with no extent of 1 that stands for many."""
+        (left, rows), (right, columns) = (self._turn_back(node, name) for name in node.inputs)
+        shapes = [self._shape_of(node, self._value(node, name)) for name in node.inputs]
+        (*stack, m, k), (*other, inner, n) = (
+            shape if len(shape) >= 2 else node.refuse(f"needs matrices, has [batch, {shape}]")
+            for shape in shapes
+        )
+        node.require(stack == other, f"leading extents differ: {stack} and {other}")
+        node.require(k == inner, f"inner extents differ: {k} and {inner}")
+        self._emit(node, MatMul(node.outputs[0], left, right, rows, columns), (*stack, m, n))
+
+    def _turn_back(self, node: _Node, name: str) -> tuple[str, bool]:
+        """A matrix operand, and whether it is to be read transposed: where a layer has moved the
+        last axis away, it is left where it is, and the product swaps the last two."""
+        value = self._value(node, name)
+        layer = self._layers.get(value)
+        if not isinstance(layer, Transpose) or layer.perm[-1] == len(layer.perm) - 1:
+            return value, False
+        perm = (*layer.perm[:-2], layer.perm[-1], layer.perm[-2])
+        if perm == tuple(range(len(perm))):
+            return layer.input, True
+        turned = f"{value}/turned_back"
+        if turned not in self._layers:
+            *stack, rows, columns = self._shapes[value]
+            self._emit(node, Transpose(turned, layer.input, perm), (*stack, columns, rows))
+        return turned, True
 
     def _linear(self, node: _Node, swap: bool, bias: _Weight | None) -> None:
         x = self._value(node, node.inputs[0])
@@ -440,13 +492,28 @@ class _Importer:
             return
         others = [name for name in node.inputs if name not in self._weights]
         node.require(len(others) == 1, "adds two constants")
-        layer = self._layers.get(self._value(node, others[0]))
-        if not isinstance(layer, Linear) or layer.bias is not None:
-            node.refuse("a constant can only be added as the bias of a MatMul")
+        value = self._value(node, others[0])
+        layer, weight = self._layers.get(value), self._weights[constants[0]]
+        fits = isinstance(layer, Linear) and layer.bias is None
+        if not isinstance(layer, Linear) or not fits or len(_strip(weight.dims)) > 1:
+            self._add_weight(node, value, weight)
+            return
         # A Linear of its own: the one without the bias is pruned unless something else reads it.
         shape = self._shapes[layer.name]
         bias = self._bias(node, self._weights[constants[0]], shape[-1])
         self._emit(node, replace(layer, name=node.outputs[0], bias=bias), shape)
+
+    def _add_weight(self, node: _Node, value: str, weight: _Weight) -> None:
+        """A trained tensor of the shape of the value's last axes."""
+        shape, dims = self._shape_of(node, value), _strip(weight.dims)
+        node.require(
+            1 <= len(dims) <= min(len(shape), 3)
+            and shape[-len(dims) :] == dims
+            and not weight.transposed,
+            f"a constant that is added has the shape of the last axes of [batch, "
+            f"{', '.join(map(str, shape))}], not {list(weight.dims)}",
+        )
+        self._emit(node, AddWeight(node.outputs[0], value, weight.name), shape)
 
     def _pair(self, node: _Node) -> tuple[str, str, tuple[int, ...]]:
         """Two values of one shape: nothing is broadcast."""
@@ -457,8 +524,45 @@ class _Importer:
 
     def mul(self, node: _Node) -> None:
         node.require_arity(2, 2)
+        for name, other in (node.inputs, node.inputs[::-1]):
+            if other in self._weights and name in self._values:
+                self._scale(node, name, self._scalar(node, other))
+                return
         left, right, shape = self._pair(node)
         self._emit(node, Mul(node.outputs[0], left, right), shape)
+
+    def div(self, node: _Node) -> None:
+        node.require_arity(2, 2)
+        divisor = self._scalar(node, node.inputs[1])
+        node.require(divisor != 0, "divides by 0")
+        self._scale(node, node.inputs[0], 1 / divisor)
+
+    def _scalar(self, node: _Node, name: str) -> Fraction:
+        """A constant of one element."""
+        weight = self._weight(node, name)
+        where = f"initialiser {weight.name}"
+        if count_elements(weight.dims, where) != 1 or len(weight.dims) > 1:
+            node.refuse(f"input {name!r} must be a value, or a constant of one element")
+        found = float(read_floats(self._tensors[weight.name], where).reshape(-1)[0])
+        node.require(bool(np.isfinite(found)), f"input {name!r} is not finite")
+        return Fraction(found)
+
+    def _scale(self, node: _Node, name: str, factor: Fraction) -> None:
+        """By the nearest factor with a mantissa of 16 bits."""
+        value = self._value(node, name)
+        node.require(factor > 0, f"the factor must be above 0, is {float(factor)}")
+        exponent = max((e for e in range(33) if factor * 2**e < 2**16 - 0.5), default=-1)
+        multiplier = int(factor * 2 ** max(exponent, 0) + Fraction(1, 2))
+        node.require(
+            exponent >= 0 and multiplier > 0, f"the factor {float(factor)} is beyond 2^-33 to 65535"
+        )
+        while multiplier % 2 == 0 and exponent > 0:
+            multiplier, exponent = multiplier // 2, exponent - 1
+        if (multiplier, exponent) == (1, 0):
+            self._alias(node, name)
+            return
+        layer = Scale(node.outputs[0], value, multiplier, exponent)
+        self._emit(node, layer, self._shape_of(node, value))
 
     def conv(self, node: _Node) -> None:
         node.require_arity(2, 3)
@@ -571,9 +675,12 @@ class _Importer:
         before = self._shape_of(node, x)
         keeps_zero = node.take_int("allowzero", 0) == 0
         asked = self._ints(node, node.inputs[1])
-        if keeps_zero and len(asked) <= 1 + len(before):
+        if keeps_zero:
             whole: Extents = (_BATCH, *before)
-            asked = tuple(whole[i] if extent == 0 else extent for i, extent in enumerate(asked))
+            asked = tuple(
+                whole[i] if extent == 0 and i < len(whole) else extent
+                for i, extent in enumerate(asked)
+            )
         node.require(len(asked) >= 2, f"shape {list(asked)} does not keep the batch")
         batch, *rest = asked
         known = [extent for extent in rest if extent is not None and extent > 0]
@@ -619,12 +726,133 @@ class _Importer:
 
     def transpose(self, node: _Node) -> None:
         node.require_arity(1, 1)
+        if node.inputs[0] in self._values:
+            self._transpose_value(node)
+            return
         perm = node.take_ints("perm", (1, 0))
         weight = self._weights.get(node.inputs[0])
         if weight is None or len(weight.dims) != 2 or perm != (1, 0):
             node.refuse("only a constant matrix can be transposed")
         self._declare(node.outputs[0], node.where)
         self._weights[node.outputs[0]] = replace(weight, transposed=not weight.transposed)
+
+    def _transpose_value(self, node: _Node) -> None:
+        value = self._value(node, node.inputs[0])
+        shape = self._shape_of(node, value)
+        rank = 1 + len(shape)
+        perm = node.take_ints("perm", tuple(reversed(range(rank))))
+        node.require(sorted(perm) == list(range(rank)), f"perm {list(perm)} is no permutation")
+        node.require(perm[0] == 0, "the batch must stay the first axis")
+        moved = tuple(shape[axis - 1] for axis in perm[1:])
+        self._emit(node, Transpose(node.outputs[0], value, perm), moved)
+
+    def _axis(self, node: _Node, axis: int, rank: int) -> int:
+        """An axis counted from the front: none but the batch's, which is number 0."""
+        node.require(-rank <= axis < rank, f"there is no axis {axis} among {rank}")
+        node.require(axis % rank != 0, "the batch must stay as it is")
+        return axis % rank
+
+    def slice(self, node: _Node) -> None:
+        """Parts along axes other than the batch's; every one of them in order."""
+        node.require_inputs(1, 5)
+        node.require(len(node.outputs) == 1, "must have one output")
+        given: dict[str, tuple[int, ...]] = {}
+        for number, what in enumerate(("starts", "ends", "axes", "steps"), start=1):
+            if node.has(what):
+                given[what] = node.take_ints(what, ())
+            elif number < len(node.inputs) and node.inputs[number]:
+                given[what] = self._known_ints(node, node.inputs[number])
+        node.require("starts" in given and "ends" in given, "needs starts and ends")
+        starts, ends = given["starts"], given["ends"]
+        axes = given.get("axes", tuple(range(len(starts))))
+        steps = given.get("steps", (1,) * len(starts))
+        node.require(
+            len(starts) == len(ends) == len(axes) == len(steps), "its lists differ in length"
+        )
+        node.require(all(step == 1 for step in steps), f"steps must be 1, are {list(steps)}")
+        value, rank = node.inputs[0], 1 + len(self._shape_of(node, self._value(node, node.inputs[0])))
+        parts = []
+        for axis, start, end in zip(axes, starts, ends, strict=True):
+            if axis in (0, -rank) and start == 0 and end >= 2**31 - 1:
+                continue  # the whole batch
+            axis = self._axis(node, axis, rank)
+            extent = self._shapes[self._values[value]][axis - 1]
+            begin, stop = (
+                min(max(place + extent if place < 0 else place, 0), extent) for place in (start, end)
+            )
+            node.require(begin < stop, f"the part {start} to {end} of {extent} is empty")
+            if (begin, stop) != (0, extent):
+                parts.append((axis, begin, stop))
+        self._cut(node, value, parts, node.outputs[0])
+
+    def _cut(
+        self, node: _Node, value: str, parts: Sequence[tuple[int, int, int]], name: str
+    ) -> None:
+        """One layer for each axis; the last is called ``name``."""
+        source = self._value(node, value)
+        if not parts:
+            self._declare(name, node.where)
+            self._values[name] = source
+        for count, (axis, start, stop) in enumerate(parts, start=1):
+            made = name if count == len(parts) else f"{name}/axis_{count}"
+            shape = list(self._shapes[source])
+            shape[axis - 1] = stop - start
+            self._emit(node, Slice(made, source, axis, start, stop), tuple(shape))
+            source = made
+
+    def split(self, node: _Node) -> None:
+        node.require_inputs(1, 2)
+        node.require(bool(node.outputs) and all(node.outputs), "needs outputs")
+        shape = self._shape_of(node, self._value(node, node.inputs[0]))
+        axis = self._axis(node, node.take_int("axis", 0), 1 + len(shape))
+        extent, count = shape[axis - 1], len(node.outputs)
+        sizes = node.take_ints("split", ())
+        node.require(node.take_int("num_outputs", count) == count, "num_outputs is not as many")
+        if len(node.inputs) == 2:
+            sizes = self._known_ints(node, node.inputs[1])
+        if not sizes:
+            whole = -(-extent // count)
+            sizes = (*(whole,) * (count - 1), extent - whole * (count - 1))
+        node.require(
+            len(sizes) == count and min(sizes) > 0 and sum(sizes) == extent,
+            f"cannot split {extent} into {list(sizes)}",
+        )
+        start = 0
+        for name, size in zip(node.outputs, sizes, strict=True):
+            part = (axis, start, start + size)
+            self._cut(node, node.inputs[0], [] if size == extent else [part], name)
+            start += size
+
+    def pad(self, node: _Node) -> None:
+        """Zeros before and after, along axes other than the batch's."""
+        node.require_inputs(1, 4)
+        node.require(len(node.outputs) == 1, "must have one output")
+        node.require(node.take_text("mode", "constant") == "constant", "mode must be constant")
+        value = self._value(node, node.inputs[0])
+        rank = 1 + len(self._shape_of(node, value))
+        pads = node.take_ints("pads", ())
+        if len(node.inputs) > 1 and node.inputs[1]:
+            pads = self._known_ints(node, node.inputs[1])
+        filled: float | Fraction = node.take_float("value", 0.0)
+        if len(node.inputs) > 2 and node.inputs[2]:
+            filled = self._scalar(node, node.inputs[2])
+        node.require(filled == 0, "pads with other values than 0")
+        axes = tuple(range(rank))
+        if len(node.inputs) > 3 and node.inputs[3]:
+            axes = self._known_ints(node, node.inputs[3])
+        node.require(len(pads) == 2 * len(axes), f"has {len(pads)} pads for {len(axes)} axes")
+        widths = zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True)
+        wanted = [(axis, *around) for axis, *around in widths if any(around)]
+        if not wanted:
+            self._alias(node, node.inputs[0])
+        for count, (axis, before, after) in enumerate(wanted, start=1):
+            name = node.outputs[0] if count == len(wanted) else f"{node.outputs[0]}/axis_{count}"
+            node.require(min(before, after) >= 0, "negative pads are not supported")
+            number = self._axis(node, axis, rank)
+            shape = list(self._shapes[value])
+            shape[number - 1] += before + after
+            self._emit(node, Pad(name, value, number, before, after), tuple(shape))
+            value = name
 
     # --- constants, and the arithmetic of shapes that exporters write for x.view(x.size(0), -1)
 
@@ -665,8 +893,11 @@ class _Importer:
 
     def unsqueeze(self, node: _Node) -> None:
         node.require_arity(1, 2)
+        if node.inputs[0] in self._values:
+            self._unsqueeze_value(node)
+            return
         if node.inputs[0] not in self._extents:
-            node.refuse("is only supported on the shape of a value")
+            node.refuse("is only supported on values and on the shape of a value")
         axes = node.take_ints("axes", (0,))
         if len(node.inputs) == 2:
             axes = self._known_ints(node, node.inputs[1])
@@ -674,16 +905,76 @@ class _Importer:
         self._declare(node.outputs[0], node.where)
         self._extents[node.outputs[0]] = self._extents[node.inputs[0]]
 
+    def _unsqueeze_value(self, node: _Node) -> None:
+        shape = self._shape_of(node, self._value(node, node.inputs[0]))
+        axes = self._take_axes(node)
+        rank = 1 + len(shape) + len(axes)
+        node.require(bool(axes) and rank <= MAX_RANK, f"axes are {list(axes)}")
+        found = {self._axis(node, axis, rank) for axis in axes}
+        node.require(len(found) == len(axes), f"axes are {list(axes)}")
+        extents = iter(shape)
+        whole = tuple(1 if axis in found else next(extents) for axis in range(1, rank))
+        self._reshape_value(node, whole)
+
+    def squeeze(self, node: _Node) -> None:
+        node.require_arity(1, 2)
+        shape = self._shape_of(node, self._value(node, node.inputs[0]))
+        rank = 1 + len(shape)
+        axes = self._take_axes(node)
+        node.require(bool(axes), "must name its axes")
+        found = {self._axis(node, axis, rank) for axis in axes}
+        node.require(
+            all(shape[axis - 1] == 1 for axis in found), f"axes {list(axes)} are not all of extent 1"
+        )
+        self._reshape_value(node, tuple(x for axis, x in enumerate(shape, 1) if axis not in found))
+
+    def _take_axes(self, node: _Node) -> tuple[int, ...]:
+        """An attribute up to opset 12, an input from 13 on."""
+        if len(node.inputs) == 2:
+            return self._known_ints(node, node.inputs[1])
+        return node.take_ints("axes", ())
+
+    def _reshape_value(self, node: _Node, shape: tuple[int, ...]) -> None:
+        node.require(bool(shape), "leaves the batch alone")
+        layer = Reshape(node.outputs[0], self._value(node, node.inputs[0]), shape)
+        self._emit(node, layer, shape)
+
+    def _concat_values(self, node: _Node) -> None:
+        values = [self._value(node, name) for name in node.inputs]
+        shapes = [self._shape_of(node, value) for value in values]
+        rank = 1 + len(shapes[0])
+        node.require(node.has("axis"), "must name its axis")
+        axis = self._axis(node, node.take_int("axis", 0), rank)
+        beside = {(*shape[: axis - 1], *shape[axis:]) for shape in shapes}
+        node.require(
+            len(beside) == 1 and len({len(shape) for shape in shapes}) == 1,
+            f"shapes differ beside axis {axis}: {shapes}",
+        )
+        if len(values) == 1:
+            self._alias(node, node.inputs[0])
+            return
+        whole = list(shapes[0])
+        whole[axis - 1] = sum(shape[axis - 1] for shape in shapes)
+        self._emit(node, Concat(node.outputs[0], tuple(values), axis), tuple(whole))
+
     def concat(self, node: _Node) -> None:
-        node.require_arity(1, MAX_RANK)
-        if all(name in self._values for name in node.inputs):
-            node.refuse("is only supported on the shape of a value")
+        node.require_arity(1, LIMITS.onnx_nodes)
+        if any(name in self._values for name in node.inputs):
+            self._concat_values(node)
+            return
         node.require(node.take_int("axis", 0) == 0, "axis must be 0")
         parts = [self._ints(node, name) for name in node.inputs]
         whole = tuple(extent for part in parts for extent in part)
         node.require(len(whole) <= MAX_RANK, f"makes a shape of {len(whole)} axes")
         self._declare(node.outputs[0], node.where)
         self._extents[node.outputs[0]] = whole
+
+
+def _strip(dims: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape without the leading extents of 1, of which one is left if it has no other."""
+    while len(dims) > 1 and dims[0] == 1:
+        dims = dims[1:]
+    return dims
 
 
 def _resolve_auto_pad(
@@ -717,6 +1008,7 @@ _HANDLERS: dict[str, Callable[[_Importer, _Node], None]] = {
     "Concat": _Importer.concat,
     "Constant": _Importer.constant,
     "Conv": _Importer.conv,
+    "Div": _Importer.div,
     "Dropout": _Importer.dropout,
     "Flatten": _Importer.flatten,
     "Gather": _Importer.gather,
@@ -726,10 +1018,14 @@ _HANDLERS: dict[str, Callable[[_Importer, _Node], None]] = {
     "MatMul": _Importer.matmul,
     "MaxPool": _Importer.max_pool,
     "Mul": _Importer.mul,
+    "Pad": _Importer.pad,
     "ReduceMean": _Importer.reduce_mean,
     "Relu": _Importer.relu,
     "Reshape": _Importer.reshape,
     "Shape": _Importer.shape,
+    "Slice": _Importer.slice,
+    "Split": _Importer.split,
+    "Squeeze": _Importer.squeeze,
     "Transpose": _Importer.transpose,
     "Unsqueeze": _Importer.unsqueeze,
 }

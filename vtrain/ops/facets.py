@@ -68,9 +68,10 @@ LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
     Facet.FUSION: {
         "it computes nothing: another name, shape or place for what is there": (
             *("state", "next_state", "reshape", "transpose", "gather_samples", "im2col"),
+            *("slice", "pad", "concat"),
         ),
         "one element depends on many, or on one that its own values choose": (
-            *("sample_index", "one_hot", "matmul", "column_sum", "col2im", "max_pool"),
+            *("sample_index", "one_hot", "matmul", "batched_matmul", "column_sum", "col2im", "max_pool"),
             *("max_pool_grad", "sum_pool", "sum_pool_grad", "row_max", "row_sum"),
             *("cross_entropy", "square_sum", "sum"),
         ),

@@ -35,15 +35,15 @@ _FLOAT64_EXACT_TERMS = 2**22
 
 
 def compute_matmul(a: Array, b: Array) -> I64Array:
-    """Exact product of int16 matrices [m, k] and [k, n] -> int64 [m, n].
+    """Exact products of int16 matrices [..., m, k] and [..., k, n] -> int64 [..., m, n].
 
     Through float64 BLAS, chunk by chunk of k: every partial sum is an integer below 2^53, hence
     exact in any order of summation.  (numpy's own int64 product gives the same, 100 times slower.)
     """
-    total = np.zeros((a.shape[0], b.shape[1]), dtype=np.int64)
-    for start in range(0, a.shape[1], _FLOAT64_EXACT_TERMS):
+    total = np.zeros((*a.shape[:-1], b.shape[-1]), dtype=np.int64)
+    for start in range(0, a.shape[-1], _FLOAT64_EXACT_TERMS):
         stop = start + _FLOAT64_EXACT_TERMS
-        part = a[:, start:stop].astype(np.float64) @ b[start:stop].astype(np.float64)
+        part = a[..., start:stop].astype(np.float64) @ b[..., start:stop, :].astype(np.float64)
         total += part.astype(np.int64)
     return total
 
@@ -99,13 +99,19 @@ def _matmul_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     require_inputs(inputs, "i16", "i16")
     a, b = inputs
     require(len(a.shape) == 2 and len(b.shape) == 2, f"needs matrices, has {a.shape}, {b.shape}")
-    m, k = a.shape[::-1] if attr_int(attrs, "transpose_a", 0, 1) else a.shape
-    k_b, n = b.shape[::-1] if attr_int(attrs, "transpose_b", 0, 1) else b.shape
+    return _infer_products(attrs, a, b)
+
+
+def _infer_products(attrs: Attrs, a: TensorType, b: TensorType) -> TensorType:
+    """The type of the products of matrices, the last two axes, one of ``a`` with one of ``b``."""
+    m, k = a.shape[:-3:-1] if attr_int(attrs, "transpose_a", 0, 1) else a.shape[-2:]
+    k_b, n = b.shape[:-3:-1] if attr_int(attrs, "transpose_b", 0, 1) else b.shape[-2:]
     require(k == k_b, f"inner extents differ: {k} and {k_b}")
     require(k <= MAX_TERMS, f"sums of {k} terms are longer than {MAX_TERMS}")
     lo, hi = product_range(a, b)
+    shape = (*a.shape[:-2], m, n)
     return integer_type(
-        "i64", (m, n), a.exponent + b.exponent, min(k * lo, 0), max(k * hi, 0), "the accumulator"
+        "i64", shape, a.exponent + b.exponent, min(k * lo, 0), max(k * hi, 0), "the accumulator"
     )
 
 
@@ -122,6 +128,96 @@ def _matmul_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[Re
     if b.needs_gradient(w):
         pair = (g, x) if transposed else (x, g)
         dw = b.emit("matmul", f"{node.name}/grad_b", pair, transpose_a=1, transpose_b=0)
+    return dx, dw
+
+
+def _batched_matmul_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    a, b = inputs
+    return compute_matmul(
+        a.swapaxes(-1, -2) if attrs["transpose_a"] else a,
+        b.swapaxes(-1, -2) if attrs["transpose_b"] else b,
+    )
+
+
+def _batched_matmul_terms(attrs: Attrs, types: Types) -> int:
+    return types[0].shape[-2 if attrs["transpose_a"] else -1]
+
+
+def _batched_matmul_streams(attrs: Attrs, types: Types) -> Sequence[Stream]:
+    a, b = types
+    return [
+        Stream(0, a.shape[-1] if attrs["transpose_a"] else 1),
+        Stream(1, 1 if attrs["transpose_b"] else b.shape[-1]),
+    ]
+
+
+def _batched_matmul_term(site: Site, e: int, term: int) -> int:
+    rows, columns = site.out.shape[-2:]
+    matrix, within = divmod(e, rows * columns)
+    row, column = divmod(within, columns)
+    (height_a, width_a), (height_b, width_b) = (tensor.shape[-2:] for tensor in site.types)
+    at_a = term * width_a + row if site.attrs["transpose_a"] else row * width_a + term
+    at_b = column * width_b + term if site.attrs["transpose_b"] else term * width_b + column
+    left = site.read(0, matrix * height_a * width_a + at_a)
+    return left * site.read(1, matrix * height_b * width_b + at_b)
+
+
+_BATCHED_MATMUL_LEAF = LeafRule(
+    adding(_batched_matmul_term), _batched_matmul_terms, _batched_matmul_streams
+)
+
+
+def _batched_matmul_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """The products of two stacks of matrices, one of the one with one of the other, each as by
+    ``matmul``: the last two axes are those of a matrix, and the others say which of the stack.
+
+    a(i, p) of a matrix is a[i, p], and a[p, i] where transpose_a is 1; b(p, j) is b[p, j], and
+    b[j, p] where transpose_b is 1.  Nothing is rounded or clamped.
+
+    Attributes:
+        transpose_a: 0 or 1; 1 where the matrices of a are stored [k, m].
+        transpose_b: 0 or 1; 1 where the matrices of b are stored [n, k].
+    Inputs: a i16 [..., m, k]; b i16 [..., k, n]; each with its last two axes the other way round
+        where its attribute is 1.
+    Output: i64 [..., m, n], exponent a.exponent + b.exponent.
+    Range: min(k * lo, 0) to max(k * hi, 0), where lo and hi are the least and the greatest of a.lo
+        * b.lo, a.lo * b.hi, a.hi * b.lo and a.hi * b.hi.
+    Requires: k is the same in both, and at most 2^23; both have at least three axes, as many of
+        them, and the same extents along all but the last two.
+    """
+    require_keys(attrs, "transpose_a", "transpose_b")
+    require_inputs(inputs, "i16", "i16")
+    a, b = inputs
+    require(len(a.shape) >= 3, f"needs stacks of matrices, has {a.shape}, {b.shape}")
+    same = len(a.shape) == len(b.shape) and a.shape[:-2] == b.shape[:-2]
+    require(same, f"the stacks differ: {a.shape} and {b.shape}")
+    return _infer_products(attrs, a, b)
+
+
+def _batched_matmul_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[Ref | None]:
+    """y = x w: dx = g w^T and dw = x^T g, each transposed if its operand is stored so."""
+    x, w = node.inputs
+    g = b.as_operand(grad, f"{node.name}/grad")
+    ta, tb = (attr_int(node.attrs, f"transpose_{side}", 0, 1) for side in "ab")
+    dx = dw = None
+    if b.needs_gradient(x):
+        pair, turned = ((w, g), (tb, 1)) if ta else ((g, w), (0, 1 - tb))
+        dx = b.emit(
+            "batched_matmul",
+            f"{node.name}/grad_a",
+            pair,
+            transpose_a=turned[0],
+            transpose_b=turned[1],
+        )
+    if b.needs_gradient(w):
+        pair, turned = ((g, x), (1, ta)) if tb else ((x, g), (1 - ta, 0))
+        dw = b.emit(
+            "batched_matmul",
+            f"{node.name}/grad_b",
+            pair,
+            transpose_a=turned[0],
+            transpose_b=turned[1],
+        )
     return dx, dw
 
 
@@ -198,6 +294,13 @@ def _column_sum_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
 
 OPERATORS = table(
     Operator("matmul", _matmul_law, _matmul_infer, _matmul_backward, leaf=_MATMUL_LEAF),
+    Operator(
+        "batched_matmul",
+        _batched_matmul_law,
+        _batched_matmul_infer,
+        _batched_matmul_backward,
+        leaf=_BATCHED_MATMUL_LEAF,
+    ),
     Operator(
         "add_bias",
         _add_bias_law,

@@ -44,7 +44,7 @@ MAX_TILE_PLACES: Final = 1 << 25
 _WINDOWS: Final = frozenset({"col2im", "max_pool", "max_pool_grad", "sum_pool", "sum_pool_grad"})
 """Operators that look at a whole window for each element."""
 _SUMS: Final = frozenset({"column_sum", "sum"})
-_COPIES: Final = frozenset({"im2col", "one_hot", "transpose"})
+_COPIES: Final = frozenset({"im2col", "one_hot", "transpose", "slice", "pad", "concat"})
 """Operators that look at one element for each."""
 _READ_BY_ROWS: Final = frozenset({"add_bias", "matmul", "row_max"})
 """Operators whose circuits need a matrix's own rows."""
@@ -68,6 +68,9 @@ def _find_reach(graph: StepGraph, node: Node) -> int:
     """How many elements the public maps of a node look at for each that it puts out."""
     if node.op in _SUMS:
         return -(-graph.type_of(node.inputs[0]).size // node.outputs[0].size)
+    if node.op == "batched_matmul":
+        sizes = sum(graph.type_of(ref).size for ref in node.inputs)
+        return -(-sizes // node.outputs[0].size)
     if node.op in _WINDOWS:
         return Window.from_attrs(node.attrs).area
     return 1 if node.op in _COPIES else 0

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,47 @@ class Grid:
         row, column = np.divmod(flat, self.columns)
         (down, r), (along, c) = np.divmod(row, self.side), np.divmod(column, self.side)
         return down * self.across + along, r * self.side + c
+
+
+@dataclass(frozen=True)
+class StackGrid(Grid):
+    """A stack of ``stack`` matrices, one below the other, each cut into blocks by itself.
+
+    ``rows`` are those of all.
+    """
+
+    stack: int
+
+    @cached_property
+    def matrix(self) -> Grid:
+        """The blocks of one matrix."""
+        rows = self.rows // self.stack
+        return Grid(rows, self.columns, self.side, rows * self.columns)
+
+    @property
+    def count(self) -> int:
+        return self.stack * self.matrix.count
+
+    def extent(self, block: int) -> tuple[int, int]:
+        return self.matrix.extent(block % self.matrix.count)
+
+    def elements(self, block: int) -> tuple[I64, I64]:
+        number, inner = divmod(block, self.matrix.count)
+        within, flat = self.matrix.elements(inner)
+        return within, flat + number * self.matrix.size
+
+    def locate(self, flat: I64) -> tuple[I64, I64]:
+        number, inner = np.divmod(flat, self.matrix.size)
+        block, place = self.matrix.locate(inner)
+        return number * self.matrix.count + block, place
+
+
+def make_stack(shape: tuple[int, ...], side: int) -> Grid:
+    """The grid in which each matrix, of the last two axes, has blocks of its own."""
+    rows, size = prod(shape[:-1]), prod(shape)
+    if shape[-2] % side == 0 or rows == shape[-2]:
+        return Grid(rows, shape[-1], side, size)
+    return StackGrid(rows, shape[-1], side, size, rows // shape[-2])
 
 
 Terms = Callable[[I64], tuple[I64, I64]]

@@ -26,6 +26,23 @@ pub(super) struct Scratch {
     a: Vec<Line>,
     b: Vec<Line>,
     sums: Vec<TileSums>,
+    /// Only the calling thread works.
+    alone: bool,
+}
+
+impl Scratch {
+    /// From now on only the calling thread works.
+    pub(super) fn work_alone(&mut self) {
+        self.alone = true;
+    }
+
+    fn threads(&self) -> usize {
+        if self.alone {
+            1
+        } else {
+            rayon::current_num_threads()
+        }
+    }
 }
 
 impl std::fmt::Debug for Scratch {
@@ -76,9 +93,9 @@ impl<T> Pieces<T> {
     }
 }
 
-/// Runs tasks `0 .. count` on the threads of the current pool.
-fn run_tasks(count: usize, task: impl Fn(usize) + Sync) {
-    let threads = rayon::current_num_threads().min(count);
+/// Runs tasks `0 .. count` on so many threads of the current pool.
+fn run_tasks(threads: usize, count: usize, task: impl Fn(usize) + Sync) {
+    let threads = threads.min(count);
     if threads <= 1 {
         return (0..count).for_each(task);
     }
@@ -148,7 +165,7 @@ impl Part<'_> {
         let a_runs = Split::at_most(self.panels.len(), PACK_RUN);
         let b_groups = if packs_b { self.groups.len() } else { 0 };
         let b_runs = Split::at_most(b_groups, PACK_RUN);
-        run_tasks(a_runs.count + b_runs.count, |task| {
+        run_tasks(scratch.threads(), a_runs.count + b_runs.count, |task| {
             let (side, run) = match task.checked_sub(a_runs.count) {
                 None => (Side::A, a_runs.range(task)),
                 Some(task) => (Side::B, b_runs.range(task)),
@@ -188,12 +205,13 @@ impl Part<'_> {
         let unfinished = Pieces(scratch.sums.as_mut_ptr());
         let tiles = self.groups.len().div_ceil(I::GROUPS);
         let hot = Split::at_most(self.panels.len(), HOT_A_LINES / lines);
-        let wanted = (rayon::current_num_threads() * TASKS_PER_THREAD).div_ceil(hot.count);
+        let threads = scratch.threads();
+        let wanted = (threads * TASKS_PER_THREAD).div_ceil(hot.count);
         let strips = Split {
             total: tiles,
             count: wanted.clamp(1, tiles),
         };
-        run_tasks(hot.count * strips.count, |task| {
+        run_tasks(threads, hot.count * strips.count, |task| {
             let panels = hot.range(task / strips.count);
             let mut local = TileSums::ZERO;
             for tile in strips.range(task % strips.count) {

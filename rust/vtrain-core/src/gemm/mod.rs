@@ -287,6 +287,20 @@ impl Gemm {
         })
     }
 
+    /// One that works on the calling thread alone, for products done on many threads at once.
+    ///
+    /// Errors: [`GemmError::Unavailable`].
+    pub fn alone(path: Path) -> Result<Self, GemmError> {
+        #[cfg_attr(
+            not(any(target_arch = "x86_64", target_arch = "aarch64")),
+            allow(unused_mut)
+        )]
+        let mut gemm = Self::new(path)?;
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+        gemm.scratch.work_alone();
+        Ok(gemm)
+    }
+
     /// The path that it was made for.
     pub fn path(&self) -> Path {
         self.path

@@ -8,10 +8,12 @@ use super::layout::{Transpose, Window};
 use super::linear::Product;
 use super::optimizer::{MomentumRule, Rate};
 use super::parallel::{for_rows, sum_rows};
-use super::signature::{Form, OpError, Part, Reader, checked_size, refuse};
+use super::parts::Axis;
+use super::signature::{Form, MAX_ELEMENTS, OpError, Part, Reader, checked_size, refuse};
 use super::slice::{Slice, SliceMut, WrongDtype, each};
 use super::{
-    activation, arithmetic, commitment, layout, linear, optimizer, pool, rescale, softmax, source,
+    activation, arithmetic, commitment, layout, linear, optimizer, parts, pool, rescale, softmax,
+    source,
 };
 use crate::cbor::EncodeError;
 use crate::domains::Hash;
@@ -103,7 +105,24 @@ pub enum Kernel {
     Im2col(Window),
     Col2im(Window),
     Transpose(Transpose),
+    Slice {
+        axis: Axis,
+        start: usize,
+    },
+    Pad {
+        axis: Axis,
+        before: usize,
+    },
+    /// The extents of the inputs along the axis, of which the first is that of `axis`.
+    Concat {
+        axis: Axis,
+        extents: Vec<usize>,
+    },
     Matmul(Product),
+    BatchedMatmul {
+        stack: usize,
+        product: Product,
+    },
     AddBias {
         shift: i64,
     },
@@ -290,9 +309,25 @@ impl Kernel {
                 }));
             }
             Self::Transpose(walk) => transpose(walk, input(0)?, out)?,
+            Self::Slice { axis, start } => slice(*axis, *start, input(0)?, out)?,
+            Self::Pad { axis, before } => pad(*axis, *before, input(0)?, out)?,
+            Self::Concat { axis, extents } => {
+                let widths: Vec<usize> = extents.iter().map(|extent| extent * axis.inner).collect();
+                match out {
+                    SliceMut::U8(out) => concat(&widths, inputs, out)?,
+                    SliceMut::I8(out) => concat(&widths, inputs, out)?,
+                    SliceMut::I16(out) => concat(&widths, inputs, out)?,
+                    SliceMut::I32(out) => concat(&widths, inputs, out)?,
+                    SliceMut::I64(out) => concat(&widths, inputs, out)?,
+                }
+            }
             Self::Matmul(product) => {
                 let (a, b) = (input(0)?.try_into()?, input(1)?.try_into()?);
                 linear::matmul(gemm, *product, a, b, out.try_into()?)?;
+            }
+            Self::BatchedMatmul { stack, product } => {
+                let (a, b) = (input(0)?.try_into()?, input(1)?.try_into()?);
+                linear::batched_matmul(gemm, *product, *stack, a, b, out.try_into()?)?;
             }
             Self::AddBias { shift } => {
                 let (bias, shift): (&[i32], _) = (input(1)?.try_into()?, Rounding::new(*shift));
@@ -579,32 +614,80 @@ fn read(r: &Reader<'_>) -> Result<(Kernel, Dtype, Vec<usize>), OpError> {
             if !sorted.into_iter().eq(0..x.shape.len()) {
                 refuse!("{perm:?} is not a permutation of the axes");
             }
-            let walk = Transpose::new(&x.shape, &perm);
-            let shape = walk.extents.clone();
-            (Kernel::Transpose(walk), x.dtype, shape)
+            let shape = perm.iter().map(|&axis| x.shape[axis]).collect();
+            (
+                Kernel::Transpose(Transpose::new(&x.shape, &perm)),
+                x.dtype,
+                shape,
+            )
+        }
+        "slice" => {
+            let [x] = r.dtypes([None])?;
+            let axis = r.axis(&x.shape)?;
+            let start = r.int("start", 0, (MAX_ELEMENTS - 1) as i64)? as usize;
+            let stop = r.int("stop", 1, MAX_ELEMENTS as i64)? as usize;
+            if start >= stop || stop > x.shape[axis] {
+                refuse!("the part {start} to {stop} is empty, or not there");
+            }
+            let (axis, shape) = along(&x.shape, axis, stop - start)?;
+            (Kernel::Slice { axis, start }, x.dtype, shape)
+        }
+        "pad" => {
+            let [x] = r.dtypes([None])?;
+            let axis = r.axis(&x.shape)?;
+            let before = r.int("before", 0, (MAX_ELEMENTS - 1) as i64)? as usize;
+            let after = r.int("after", 0, (MAX_ELEMENTS - 1) as i64)? as usize;
+            // Extents are at most 2^32 each: the sum fits.
+            let (axis, shape) = along(&x.shape, axis, before + x.shape[axis] + after)?;
+            (Kernel::Pad { axis, before }, x.dtype, shape)
+        }
+        "concat" => {
+            let [first, _, ..] = r.inputs else {
+                refuse!("joins two tensors or more, has {}", r.inputs.len())
+            };
+            let axis = r.axis(&first.shape)?;
+            let mut extents = Vec::with_capacity(r.inputs.len());
+            for x in r.inputs {
+                let fits = x.shape.len() == first.shape.len()
+                    && (0..x.shape.len()).all(|i| i == axis || x.shape[i] == first.shape[i]);
+                if x.dtype != first.dtype || !fits {
+                    refuse!("dtypes differ, or shapes beside axis {axis}");
+                }
+                extents.push(x.shape[axis]);
+            }
+            let whole = extents
+                .iter()
+                .try_fold(0usize, |sum, &extent| sum.checked_add(extent));
+            let Some(whole) = whole else {
+                refuse!("the whole is too large")
+            };
+            let (axis, shape) = along(&first.shape, axis, whole)?;
+            (Kernel::Concat { axis, extents }, first.dtype, shape)
         }
         "matmul" => {
             let [a, b] = r.dtypes([Some(I16), Some(I16)])?;
             let (&[a0, a1], &[b0, b1]) = (a.shape.as_slice(), b.shape.as_slice()) else {
                 refuse!("needs matrices, has {:?}, {:?}", a.shape, b.shape)
             };
-            let (transpose_a, transpose_b) = (r.flag("transpose_a")?, r.flag("transpose_b")?);
-            let (m, k) = if transpose_a { (a1, a0) } else { (a0, a1) };
-            let (inner, n) = if transpose_b { (b1, b0) } else { (b0, b1) };
-            if k != inner {
-                refuse!("inner extents differ: {k} and {inner}");
-            }
-            if k > MAX_K {
-                refuse!("sums of {k} terms are longer than {MAX_K}");
-            }
-            let product = Product {
-                m,
-                k,
-                n,
-                transpose_a,
-                transpose_b,
+            let product = product_of(r, [a0, a1], [b0, b1])?;
+            (Kernel::Matmul(product), I64, vec![product.m, product.n])
+        }
+        "batched_matmul" => {
+            let [a, b] = r.dtypes([Some(I16), Some(I16)])?;
+            let (&[ref stack @ .., a0, a1], &[ref other @ .., b0, b1]) =
+                (a.shape.as_slice(), b.shape.as_slice())
+            else {
+                refuse!("needs stacks of matrices, has {:?}, {:?}", a.shape, b.shape)
             };
-            (Kernel::Matmul(product), I64, vec![m, n])
+            if stack.is_empty() || stack != other {
+                refuse!("the stacks differ: {:?} and {:?}", a.shape, b.shape);
+            }
+            let product = product_of(r, [a0, a1], [b0, b1])?;
+            let shape = [stack, &[product.m, product.n]].concat();
+            let Some(stack) = checked_size(stack) else {
+                refuse!("the stack is too large")
+            };
+            (Kernel::BatchedMatmul { stack, product }, I64, shape)
         }
         "add_bias" => {
             let [acc, bias] = r.dtypes([Some(I64), Some(I32)])?;
@@ -819,6 +902,49 @@ fn require_shape(form: &Form, shape: &[usize]) -> Result<(), OpError> {
     Ok(())
 }
 
+/// Extents of the product of two matrices as they are stored, by the node's attributes.
+fn product_of(r: &Reader<'_>, a: [usize; 2], b: [usize; 2]) -> Result<Product, OpError> {
+    let (transpose_a, transpose_b) = (r.flag("transpose_a")?, r.flag("transpose_b")?);
+    let (m, k) = if transpose_a {
+        (a[1], a[0])
+    } else {
+        (a[0], a[1])
+    };
+    let (inner, n) = if transpose_b {
+        (b[1], b[0])
+    } else {
+        (b[0], b[1])
+    };
+    if k != inner {
+        refuse!("inner extents differ: {k} and {inner}");
+    }
+    if k > MAX_K {
+        refuse!("sums of {k} terms are longer than {MAX_K}");
+    }
+    Ok(Product {
+        m,
+        k,
+        n,
+        transpose_a,
+        transpose_b,
+    })
+}
+
+/// An axis of a tensor of this shape that is `extent` long in the output, and the output's shape.
+fn along(shape: &[usize], axis: usize, extent: usize) -> Result<(Axis, Vec<usize>), OpError> {
+    let Some(inner) = checked_size(&shape[axis + 1..]) else {
+        refuse!("{shape:?} is too large")
+    };
+    let mut whole = shape.to_vec();
+    whole[axis] = extent;
+    let axis = Axis {
+        input: shape[axis],
+        output: extent,
+        inner,
+    };
+    Ok((axis, whole))
+}
+
 /// Rows and their length, which is not 0.
 fn rows_of(form: &Form) -> Result<(usize, usize), OpError> {
     match form.shape.as_slice() {
@@ -896,6 +1022,39 @@ fn transpose(walk: &Transpose, x: Slice<'_>, out: SliceMut<'_>) -> Result<(), Ru
         });
     }
     each!(x, x => of(walk, x, out.try_into()?));
+    Ok(())
+}
+
+fn slice(axis: Axis, start: usize, x: Slice<'_>, out: SliceMut<'_>) -> Result<(), RunError> {
+    each!(x, x => for_rows(out.try_into()?, axis.unit(), |at, out| {
+        parts::slice(axis, start, x, at, out);
+        0
+    }));
+    Ok(())
+}
+
+fn pad(axis: Axis, before: usize, x: Slice<'_>, out: SliceMut<'_>) -> Result<(), RunError> {
+    each!(x, x => for_rows(out.try_into()?, axis.unit(), |at, out| {
+        parts::pad(axis, before, x, at, out);
+        0
+    }));
+    Ok(())
+}
+
+fn concat<'a, T: Element>(
+    widths: &[usize],
+    inputs: &[Slice<'a>],
+    out: &mut [T],
+) -> Result<(), RunError>
+where
+    &'a [T]: TryFrom<Slice<'a>, Error = WrongDtype>,
+{
+    let found: Result<Vec<&[T]>, WrongDtype> = inputs.iter().map(|&x| x.try_into()).collect();
+    let found = found?;
+    for_rows(out, widths.iter().sum(), |at, out| {
+        parts::concat(&found, widths, at, out);
+        0
+    });
     Ok(())
 }
 

@@ -167,6 +167,9 @@ pub(super) fn add_to<T: Element>(out: &mut [i64], x: &[T]) {
 }
 
 /// A permutation of axes, as a walk over the output in row-major order.
+///
+/// Axes of one element are left out, and neighbours that are neighbours in the input are one: so
+/// the last axis is a run of the input's elements where there is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transpose {
     /// Extents of the output.
@@ -178,14 +181,28 @@ pub struct Transpose {
 impl Transpose {
     /// Axis i of the output is axis `perm[i]` of an input of shape `shape`.
     pub fn new(shape: &[usize], perm: &[usize]) -> Self {
-        let mut strides = vec![1; shape.len()];
+        let mut strides = vec![1usize; shape.len()];
         for axis in (1..shape.len()).rev() {
-            strides[axis - 1] = strides[axis] * shape[axis];
+            strides[axis - 1] = strides[axis].wrapping_mul(shape[axis]); // wraps only if empty
         }
-        Self {
-            extents: perm.iter().map(|&axis| shape[axis]).collect(),
-            steps: perm.iter().map(|&axis| strides[axis]).collect(),
+        let mut walk = Self {
+            extents: Vec::with_capacity(perm.len()),
+            steps: Vec::with_capacity(perm.len()),
+        };
+        for &axis in perm.iter().filter(|&&axis| shape[axis] != 1) {
+            let (extent, step) = (shape[axis], strides[axis]);
+            match (walk.extents.last_mut(), walk.steps.last_mut()) {
+                (Some(outer), Some(outer_step)) if *outer_step == step.wrapping_mul(extent) => {
+                    *outer *= extent;
+                    *outer_step = step;
+                }
+                _ => {
+                    walk.extents.push(extent);
+                    walk.steps.push(step);
+                }
+            }
         }
+        walk
     }
 
     /// Elements of one entry of the output's first axis.
@@ -209,8 +226,12 @@ pub fn transpose<T: Element>(walk: &Transpose, x: &[T], first: usize, out: &mut 
     let mut from = first * walk.steps[0];
     let count = if outer.is_empty() { out.len() } else { inner };
     for row in out.chunks_exact_mut(count) {
-        for (j, out) in row.iter_mut().enumerate() {
-            *out = x[from + j * inner_step];
+        if inner_step == 1 {
+            row.copy_from_slice(&x[from..from + count]);
+        } else {
+            for (out, x) in row.iter_mut().zip(x[from..].iter().step_by(inner_step)) {
+                *out = *x;
+            }
         }
         for axis in (0..outer.len()).rev() {
             place[axis] += 1;

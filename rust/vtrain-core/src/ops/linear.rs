@@ -1,5 +1,7 @@
 //! Matrix products and their companions: twin of `vtrain/ops/linear.py`.
 
+use rayon::prelude::*;
+
 use super::layout::add_to;
 use super::simd::vectorised;
 use crate::gemm::{Gemm, GemmError, MatRef, StoreI64};
@@ -51,6 +53,48 @@ pub fn matmul(
 ) -> Result<(), GemmError> {
     let (a, b) = product.operands(a, b)?;
     gemm.run(a, b, &StoreI64::new(out, product.m, product.n)?)
+}
+
+/// Multiplications of a product below which one thread does it alone.
+const SMALL: usize = 1 << 22;
+
+/// The products of `stack` pairs of matrices, one after the other in `a`, `b` and `out`.
+///
+/// Small ones are spread over the threads, each done by one; a large one is spread by itself.
+pub fn batched_matmul(
+    gemm: &mut Gemm,
+    product: Product,
+    stack: usize,
+    a: &[i16],
+    b: &[i16],
+    out: &mut [i64],
+) -> Result<(), GemmError> {
+    let Product { m, k, n, .. } = product;
+    if stack == 0 || m == 0 || n == 0 {
+        return Ok(());
+    }
+    let matrices = |i: usize| (&a[i * m * k..][..m * k], &b[i * k * n..][..k * n]);
+    let threads = rayon::current_num_threads().min(stack);
+    let multiplications = m.saturating_mul(k).saturating_mul(n);
+    if threads > 1 && multiplications <= SMALL && multiplications * stack >= SMALL / 64 {
+        let per = stack.div_ceil(threads * 4);
+        return out
+            .par_chunks_mut(per * m * n)
+            .enumerate()
+            .try_for_each(|(chunk, out)| {
+                let mut gemm = Gemm::alone(gemm.path())?;
+                for (i, out) in (chunk * per..).zip(out.chunks_exact_mut(m * n)) {
+                    let (a, b) = matrices(i);
+                    matmul(&mut gemm, product, a, b, out)?;
+                }
+                Ok(())
+            });
+    }
+    for (i, out) in out.chunks_exact_mut(m * n).enumerate() {
+        let (a, b) = matrices(i);
+        matmul(gemm, product, a, b, out)?;
+    }
+    Ok(())
 }
 
 /// The bias at the exponent of the accumulator.

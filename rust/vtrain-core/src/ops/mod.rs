@@ -15,6 +15,7 @@ pub mod layout;
 pub mod linear;
 pub mod optimizer;
 mod parallel;
+pub mod parts;
 pub mod pool;
 pub mod rescale;
 mod signature;

@@ -7,6 +7,8 @@ use super::layout::Window;
 
 /// Largest tensor; keeps a hostile graph from asking for unbounded memory.
 pub const MAX_ELEMENTS: usize = 1 << 32;
+/// Most axes of a tensor.
+const MAX_RANK: i64 = 8;
 
 /// Why a node cannot be run; the graph's owner is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -136,6 +138,15 @@ impl<'a> Reader<'a> {
         let narrow = |&x: &i128| usize::try_from(x).ok().filter(|&x| x <= MAX_ELEMENTS);
         let items: Option<Vec<usize>> = self.ints(name)?.iter().map(narrow).collect();
         items.ok_or_else(|| OpError(format!("attribute {name} must be extents")))
+    }
+
+    /// The attribute `axis` of a tensor of this shape.
+    pub fn axis(&self, shape: &[usize]) -> Result<usize, OpError> {
+        let axis = self.int("axis", 0, MAX_RANK - 1)? as usize;
+        if axis >= shape.len() {
+            refuse!("there is no axis {axis} in shape {shape:?}");
+        }
+        Ok(axis)
     }
 
     fn exactly<const N: usize>(&self, name: &str) -> Result<[usize; N], OpError> {

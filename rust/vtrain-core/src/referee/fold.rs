@@ -86,6 +86,9 @@ macro_rules! one_term {
             | Kernel::OneHot { .. }
             | Kernel::Im2col(_)
             | Kernel::Transpose(_)
+            | Kernel::Slice { .. }
+            | Kernel::Pad { .. }
+            | Kernel::Concat { .. }
             | Kernel::AddBias { .. }
             | Kernel::Rescale { .. }
             | Kernel::Add { .. }
@@ -145,6 +148,7 @@ impl Leaf {
             Kernel::MaxPoolGrad(_) => (2, [0, 1]),
             one_term!()
             | Kernel::Matmul(_)
+            | Kernel::BatchedMatmul { .. }
             | Kernel::ColumnSum
             | Kernel::RowSum { .. }
             | Kernel::Sum
@@ -266,6 +270,7 @@ impl Leaf {
             Kernel::SquareSum { .. } => rs(state[0], self.shift),
             one_term!()
             | Kernel::Matmul(_)
+            | Kernel::BatchedMatmul { .. }
             | Kernel::ColumnSum
             | Kernel::RowSum { .. }
             | Kernel::Sum
@@ -287,6 +292,15 @@ impl Leaf {
             Kernel::Matmul(product) => {
                 let (a, b) = operands(product, e, term);
                 let product = r.element(0, a)? * r.element(1, b)?; // of int16
+                state[0] += i128::from(product);
+                return Ok(());
+            }
+            Kernel::BatchedMatmul { product, .. } => {
+                let [m, k, n] = [product.m, product.k, product.n].map(|extent| extent as u64);
+                let (matrix, within) = (e / (m * n), e % (m * n));
+                let (a, b) = operands(product, within, term);
+                let left = r.element(0, matrix * m * k + a)?;
+                let product = left * r.element(1, matrix * k * n + b)?; // of int16
                 state[0] += i128::from(product);
                 return Ok(());
             }
@@ -373,6 +387,34 @@ impl Leaf {
                     rest /= extent as u64;
                 }
                 r.element(0, at)?.into()
+            }
+            Kernel::Slice { axis, start } => {
+                let (row, along, within) = axis.split(e);
+                let place = (row, along + *start as u64, within);
+                r.element(0, axis.join(axis.input, place))?.into()
+            }
+            Kernel::Pad { axis, before } => {
+                let (row, along, within) = axis.split(e);
+                match along.checked_sub(*before as u64) {
+                    Some(along) if along < axis.input as u64 => r
+                        .element(0, axis.join(axis.input, (row, along, within)))?
+                        .into(),
+                    _ => 0,
+                }
+            }
+            Kernel::Concat { axis, extents } => {
+                let (row, mut along, within) = axis.split(e);
+                let mut input = 0;
+                for &extent in extents {
+                    if along < extent as u64 {
+                        break;
+                    }
+                    along -= extent as u64;
+                    input += 1;
+                }
+                let extent = *extents.get(input).ok_or(Stop::NoValue)?;
+                r.element(input, axis.join(extent, (row, along, within)))?
+                    .into()
             }
             Kernel::AddBias { .. } => {
                 let column = e % self.inputs[1].size() as u64;
@@ -464,6 +506,7 @@ impl Leaf {
                 byte(&hash.map_err(|_| Stop::NoValue)?, e)
             }
             Kernel::Matmul(_)
+            | Kernel::BatchedMatmul { .. }
             | Kernel::ColumnSum
             | Kernel::RowSum { .. }
             | Kernel::Sum
@@ -529,7 +572,7 @@ fn plan(kernel: &Kernel, inputs: &[Form]) -> Result<(u64, Vec<Stream>, Option<u6
         area.ok_or_else(|| refuse("the window is too large"))
     };
     let (terms, streams) = match kernel {
-        Kernel::Matmul(product) => {
+        Kernel::Matmul(product) | Kernel::BatchedMatmul { product, .. } => {
             let a = if product.transpose_a { product.m } else { 1 };
             let b = if product.transpose_b { 1 } else { product.n };
             let streams = vec![stream(0, Every(a as u64))?, stream(1, Every(b as u64))?];

@@ -33,6 +33,25 @@ def _matmul(node: Node, inputs: Types) -> tuple[Launch, ...]:
     )
 
 
+def _batched_matmul(node: Node, inputs: Types) -> tuple[Launch, ...]:
+    (_, width_a), (_, width_b) = (tensor.shape[-2:] for tensor in inputs)
+    rows, columns = node.outputs[0].shape[-2:]
+    inner = inputs[0].shape[-2 if node.attrs["transpose_a"] else -1]
+    strides_a = (1, width_a) if node.attrs["transpose_a"] else (width_a, 1)
+    strides_b = (1, width_b) if node.attrs["transpose_b"] else (width_b, 1)
+    return launch(
+        node,
+        *operand(0, inputs),
+        *strides_a,
+        *operand(1, inputs),
+        *strides_b,
+        rows,
+        columns,
+        inner,
+        Output(),
+    )
+
+
 def _add_bias(node: Node, inputs: Types) -> tuple[Launch, ...]:
     columns, shift = inputs[1].size, attr_int(node.attrs, "shift")
     return launch(node, *operand(0, inputs), *operand(1, inputs), columns, shift, Output())
@@ -61,6 +80,7 @@ def _fast_column_sum(node: Node, inputs: Types) -> tuple[Launch, ...]:
 
 LOWERINGS: Final[Mapping[str, Lowering]] = {
     "matmul": _matmul,
+    "batched_matmul": _batched_matmul,
     "add_bias": _add_bias,
     "column_sum": _column_sum,
 }

@@ -11,6 +11,7 @@ from vtrain.prove.steps.emit import (
     layout,
     linear,
     optimizer,
+    parts,
     rescale,
     softmax,
     source,
@@ -23,6 +24,7 @@ EMITTERS: Final[Emitters] = {
     **rescale.EMITTERS,
     **activation.EMITTERS,
     **layout.EMITTERS,
+    **parts.EMITTERS,
     **softmax.EMITTERS,
     **optimizer.EMITTERS,
 }

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from vtrain.prove.circuit import gadgets
-from vtrain.prove.circuit.values import Lin
+from vtrain.prove.circuit.values import Lin, Tensor
 from vtrain.prove.steps.builder import Emitters, StepBuilder, attr, bound_shift
 from vtrain.wire.graph import Node, Ref
 
@@ -23,6 +23,29 @@ def _emit_matmul(s: StepBuilder, ref: Ref, node: Node) -> None:
         ta=bool(node.attrs["transpose_a"]),
         tb=bool(node.attrs["transpose_b"]),
     )
+    s.values[ref] = product
+
+
+def _emit_batched_matmul(s: StepBuilder, ref: Ref, node: Node) -> None:
+    """Matrix by matrix."""
+    a, c = (s.tensor(item) for item in node.inputs)
+    product = s.hint_output(ref, node)
+    count = int(np.prod(product.shape[:-2], dtype=np.int64))
+
+    def take(x: Tensor, number: int) -> Tensor:
+        size = x.size // count
+        flat = s.b.reshape(x, (x.size,))
+        return s.b.reshape(s.b.slice(flat, number * size, (number + 1) * size), x.shape[-2:])
+
+    for number in range(count):
+        s.b.matmul(
+            f"{node.name}/{number}",
+            take(a, number),
+            take(c, number),
+            take(product, number).lin(),
+            ta=bool(node.attrs["transpose_a"]),
+            tb=bool(node.attrs["transpose_b"]),
+        )
     s.values[ref] = product
 
 
@@ -53,6 +76,7 @@ def _emit_column_sum(s: StepBuilder, ref: Ref, node: Node) -> None:
 
 EMITTERS: Final[Emitters] = {
     "matmul": _emit_matmul,
+    "batched_matmul": _emit_batched_matmul,
     "add_bias": _emit_add_bias,
     "column_sum": _emit_column_sum,
 }

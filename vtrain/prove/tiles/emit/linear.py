@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Final
 
 import numpy as np
@@ -12,7 +13,7 @@ from vtrain.ops.linear import compute_matmul
 from vtrain.prove.tiles.builder import Emitters, TileBuilder, require_range
 from vtrain.prove.tiles.circuits import LinearMap
 from vtrain.prove.tiles.emit.rescale import rescale
-from vtrain.prove.tiles.grid import I64, Array, TensorMap, apply_map, make_pair
+from vtrain.prove.tiles.grid import I64, Array, Grid, TensorMap, apply_map, make_pair, make_stack
 from vtrain.prove.tiles.statements import (
     LINEAR,
     Combination,
@@ -26,15 +27,22 @@ from vtrain.spec.number import SATURATION
 from vtrain.wire.graph import Node, Ref
 
 
-def _emit_matmul(s: TileBuilder, ref: Ref, node: Node) -> TiledValue:
-    """Blocks of the product are sums of products of blocks."""
+def _require_product(s: TileBuilder, node: Node) -> tuple[int, int]:
+    """Which of the operands are transposed; CircuitError for what no circuit multiplies."""
     for item in node.inputs:
         require_range(s, node, item, SATURATION["i16"][1])
     ta, tb = (attr_int(node.attrs, f"transpose_{side}", 0, 1) for side in "ab")
     if ta and tb:
         raise CircuitError("no circuit for a product of two transposes", where=node.name)
-    a, b = (s.standard(item) for item in node.inputs)
-    grid, side = s.own_grid(ref), s.side
+    return ta, tb
+
+
+def _multiply(
+    s: TileBuilder, node: Node, name: str, a: TiledValue, b: TiledValue, grid: Grid
+) -> TiledValue:
+    """Blocks of the product of two matrices are sums of products of blocks."""
+    ta, tb = _require_product(s, node)
+    side = s.side
     inner = a.grid.count // a.grid.across if ta else a.grid.across
 
     def operands(number: int) -> tuple[Combination, Combination]:
@@ -49,7 +57,7 @@ def _emit_matmul(s: TileBuilder, ref: Ref, node: Node) -> TiledValue:
         product = compute_matmul(left.T if ta else left, right.T if tb else right)
         return product.reshape(-1)
 
-    parts = s.tensor(f"{node.name}/parts", grid, compute, count=grid.count * inner)
+    parts = s.tensor(name, grid, compute, count=grid.count * inner)
     circuit = f"matmul-{'t' if ta else 'n'}{'t' if tb else 'n'}"
 
     def make(number: int, facts: StepFacts) -> TileStatement:
@@ -64,6 +72,43 @@ def _emit_matmul(s: TileBuilder, ref: Ref, node: Node) -> TiledValue:
         return tuple(item for number in numbers for item in parts.at(number))
 
     return TiledValue(grid, at)
+
+
+def _emit_matmul(s: TileBuilder, ref: Ref, node: Node) -> TiledValue:
+    _require_product(s, node)
+    a, b = (s.standard(item) for item in node.inputs)
+    return _multiply(s, node, f"{node.name}/parts", a, b, s.own_grid(ref))
+
+
+def _emit_batched_matmul(s: TileBuilder, ref: Ref, node: Node) -> TiledValue:
+    """Matrix by matrix, each cut into blocks of its own."""
+    _require_product(s, node)
+    shapes = [s.graph.type_of(item).shape for item in (*node.inputs, ref)]
+    grids = [make_stack(shape, s.side) for shape in shapes]
+    a, b = (s.value_in(item, grid) for item, grid in zip(node.inputs, grids[:2], strict=True))
+    stack = prod(shapes[2][:-2])
+
+    def take(x: TiledValue, shape: tuple[int, ...], number: int) -> TiledValue:
+        grid = s.grid((shape[-2], shape[-1]))
+        return TiledValue(grid, lambda block: x.at(number * grid.count + block))
+
+    products = [
+        _multiply(
+            s,
+            node,
+            f"{node.name}/parts {number}",
+            take(a, shapes[0], number),
+            take(b, shapes[1], number),
+            s.grid((shapes[2][-2], shapes[2][-1])),
+        )
+        for number in range(stack)
+    ]
+
+    def at(block: int) -> Combination:
+        number, inner = divmod(block, products[0].grid.count)
+        return products[number].at(inner)
+
+    return TiledValue(grids[2], at)
 
 
 def _emit_add_bias(s: TileBuilder, ref: Ref, node: Node) -> TiledValue:
@@ -120,6 +165,7 @@ def emit_sum(s: TileBuilder, ref: Ref, node: Node) -> TiledValue:
 
 EMITTERS: Final[Emitters] = {
     "matmul": _emit_matmul,
+    "batched_matmul": _emit_batched_matmul,
     "add_bias": _emit_add_bias,
     "column_sum": emit_sum,
 }

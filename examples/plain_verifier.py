@@ -1525,8 +1525,7 @@ def derive_type(op: str, attrs: Attributes, inputs: list[Type]) -> Type:
     must(op in OPERATORS, "no such operator")
     known = OPERATORS[op]
     known.attributes(attrs, "attrs")
-    many = isinstance(known.inputs, tuple)
-    expected = [known.inputs] * len(inputs) if many else known.inputs
+    expected = known.inputs if isinstance(known.inputs, list) else [known.inputs] * len(inputs)
     must(len(inputs) == len(expected), "wrong number of inputs")
     for given, (dtypes, axes) in zip(inputs, expected, strict=True):
         must(given["dtype"] in dtypes, "wrong dtype of an input")

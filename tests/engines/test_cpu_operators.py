@@ -75,7 +75,10 @@ PLAIN: Attrs = {"transpose_a": 0, "transpose_b": 0}
         (Case("slice", {**PART, "axis": 2}, (np.zeros((3, 3), np.int8),)), "no axis 2"),
         (Case("concat", {"axis": 0}, (np.zeros(3, np.int8),)), "two tensors or more"),
         (Case("concat", {"axis": 0}, (np.zeros(3, np.int8), np.zeros(3, np.int16))), "differ"),
-        (Case("concat", {"axis": 0}, (np.zeros((3, 1), np.int8), np.zeros((3, 2), np.int8))), "differ"),
+        (
+            Case("concat", {"axis": 0}, (np.zeros((3, 1), np.int8), np.zeros((3, 2), np.int8))),
+            "differ",
+        ),
         (Case("batched_matmul", PLAIN, (np.zeros((3, 3), np.int16),) * 2), "stacks differ"),
         (Case("increment", {}, (np.zeros(3, np.int64),)), "scalar"),
         (

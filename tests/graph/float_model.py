@@ -7,7 +7,7 @@ absolute values, and at each layer the rounding error of that gradient is added.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -74,6 +74,29 @@ def _pad(x: Tensor, window: Window, value: float = 0.0) -> Tensor:
     return F.pad(x, (left, right, top, bottom), value=value)
 
 
+def _pad_axis(layer: Any, x: Tensor) -> Tensor:
+    """``F.pad`` counts axes from the last."""
+    behind = x.ndim - 1 - layer.axis
+    return F.pad(x, (*(0, 0) * behind, layer.before, layer.after))
+
+
+_OF_ONE: Mapping[type[Layer], Callable[[Any, Tensor], Tensor]] = {
+    Relu: lambda layer, x: torch.relu(x),
+    MaxPool: lambda layer, x: F.max_pool2d(
+        _pad(x, layer.window, -torch.inf), layer.window.kernel, layer.window.strides
+    ),
+    AveragePool: lambda layer, x: F.avg_pool2d(
+        _pad(x, layer.window), layer.window.kernel, layer.window.strides
+    ),
+    Reshape: lambda layer, x: x.reshape(x.shape[0], *layer.shape),
+    Scale: lambda layer, x: x * (layer.multiplier * 2.0**-layer.exponent),
+    Transpose: lambda layer, x: x.permute(layer.perm),
+    Slice: lambda layer, x: x.narrow(layer.axis, layer.start, layer.stop - layer.start),
+    Pad: _pad_axis,
+}
+"""Layers of one value and no parameter."""
+
+
 class FloatModel:
     """``params`` are the real values of the int16 operands; ``values`` those of each layer.
 
@@ -126,43 +149,25 @@ class FloatModel:
                 w = self.params[layer.weight]
                 out = self._product(self.values[layer.input], w if layer.transposed else w.T)
                 return out if layer.bias is None else out + self.params[layer.bias]
-            case Conv():
-                return self._convolve(layer)
-            case Relu():
-                return torch.relu(self.values[layer.input])
-            case MaxPool():
-                x = _pad(self.values[layer.input], layer.window, -torch.inf)
-                return F.max_pool2d(x, layer.window.kernel, layer.window.strides)
-            case AveragePool():
-                x = _pad(self.values[layer.input], layer.window)
-                return F.avg_pool2d(x, layer.window.kernel, layer.window.strides)
-            case Reshape():
-                x = self.values[layer.input]
-                return x.reshape(x.shape[0], *layer.shape)
-            case Mul():
-                return self.values[layer.left] * self.values[layer.right]
-            case Add():
-                return self.values[layer.left] + self.values[layer.right]
-            case Scale():
-                return self.values[layer.input] * (layer.multiplier * 2.0**-layer.exponent)
             case AddWeight():
                 return self.values[layer.input] + self.params[layer.weight]
-            case Transpose():
-                return self.values[layer.input].permute(layer.perm)
-            case Slice():
-                x = self.values[layer.input]
-                return x.narrow(layer.axis, layer.start, layer.stop - layer.start)
-            case Pad():
-                x = self.values[layer.input]
-                behind = x.ndim - 1 - layer.axis
-                return F.pad(x, (*(0, 0) * behind, layer.before, layer.after))
+            case Conv():
+                return self._convolve(layer)
+            case Add() | Mul() | MatMul():
+                return self._combine(layer, self.values[layer.left], self.values[layer.right])
             case Concat():
                 return torch.cat([self.values[name] for name in layer.inputs], layer.axis)
-            case MatMul():
-                a, b = (self.values[name] for name in (layer.left, layer.right))
-                a = a.transpose(-1, -2) if layer.transpose_left else a
-                b = b.transpose(-1, -2) if layer.transpose_right else b
-                return torch.as_tensor(_AbsoluteProduct.apply(a, b)) if self._absolute else a @ b
+            case _:
+                return _OF_ONE[type(layer)](layer, self.values[layer.input])
+
+    def _combine(self, layer: Add | Mul | MatMul, a: Tensor, b: Tensor) -> Tensor:
+        if isinstance(layer, Add):
+            return a + b
+        if isinstance(layer, Mul):
+            return a * b
+        a = a.transpose(-1, -2) if layer.transpose_left else a
+        b = b.transpose(-1, -2) if layer.transpose_right else b
+        return torch.as_tensor(_AbsoluteProduct.apply(a, b)) if self._absolute else a @ b
 
     def _convolve(self, layer: Conv) -> Tensor:
         """By patches, so that the products are those of :meth:`_product`."""

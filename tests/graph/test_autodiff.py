@@ -455,7 +455,9 @@ def check_forward(run: Run, twin: FloatModel) -> None:
         if isinstance(layer, AveragePool):
             allowed += float(np.abs(run.named(layer.input)).max()) * 2.0**-16
         if isinstance(layer, AddWeight):
-            allowed += 2.0 ** -(run.graph.nodes[run.node(f"{layer.name}/wide")].outputs[0].exponent + 1)
+            allowed += 2.0 ** -(
+                run.graph.nodes[run.node(f"{layer.name}/wide")].outputs[0].exponent + 1
+            )
         if isinstance(layer, Relu | MaxPool | Reshape | Transpose | Slice | Pad):
             allowed = 0.0
         assert twin.rounding[layer.name] <= allowed * (1 + 1e-9), layer.name

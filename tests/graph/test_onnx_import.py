@@ -190,7 +190,9 @@ def ints(*values: int) -> npt.NDArray[Any]:
     return np.array(values, I64)
 
 
-def on_rows(*nodes: onnx.NodeProto, **tensors: npt.NDArray[Any]) -> tuple[list[onnx.NodeProto], Tensors]:
+def on_rows(
+    *nodes: onnx.NodeProto, **tensors: npt.NDArray[Any]
+) -> tuple[list[onnx.NodeProto], Tensors]:
     """Nodes from "r", [batch, 6, 4], to y."""
     start = [node("MatMul", "x w", "flat"), node("Reshape", "flat s", "r")]
     return [*start, *nodes], {**ROWS, **tensors}

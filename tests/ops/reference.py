@@ -202,7 +202,7 @@ def _pad(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
 
     def entry(*at: int) -> int:
         place = places[at[axis]]
-        return 0 if place is None else x[(*at[:axis], place, *at[axis + 1 :])]
+        return 0 if place is None else int(x[(*at[:axis], place, *at[axis + 1 :])])
 
     return make(shape, entry)
 
@@ -215,7 +215,7 @@ def _concat(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
 
     def entry(*at: int) -> int:
         x, place = places[at[axis]]
-        return x[(*at[:axis], place, *at[axis + 1 :])]
+        return int(x[(*at[:axis], place, *at[axis + 1 :])])
 
     return make(shape, entry)
 
@@ -279,9 +279,7 @@ def _matmul(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
 
 def _batched_matmul(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
     a, b = inputs
-    products = {
-        at: _matmul(attrs, (a[at], b[at])) for at in product(*map(range, a.shape[:-2]))
-    }
+    products = {at: _matmul(attrs, (a[at], b[at])) for at in product(*map(range, a.shape[:-2]))}
     shape = (*a.shape[:-2], *next(iter(products.values())).shape)
     return make(shape, lambda *at: products[at[:-2]][at[-2:]])
 

@@ -57,8 +57,8 @@ PROPERTY = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 REDUCTIONS = {
-    "matmul", "batched_matmul", "column_sum", "row_sum", "row_max", "sum", "square_sum", "sum_pool", "max_pool",
-    "col2im", "sum_pool_grad", "max_pool_grad",
+    "matmul", "column_sum", "row_sum", "row_max", "sum", "square_sum", "sum_pool", "max_pool",
+    "batched_matmul", "col2im", "sum_pool_grad", "max_pool_grad",
 }  # fmt: skip
 
 

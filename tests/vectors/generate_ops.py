@@ -264,7 +264,9 @@ def transpose_cases() -> Iterator[Case]:
 def slice_cases() -> Iterator[Case]:
     x = np.arange(24, dtype=np.int16).reshape(2, 3, 4)
     for axis, start, stop in ((0, 1, 2), (1, 0, 2), (2, 1, 3), (2, 0, 4)):
-        yield Case(f"axis {axis}, {start} to {stop}", {"axis": axis, "start": start, "stop": stop}, x)
+        yield Case(
+            f"axis {axis}, {start} to {stop}", {"axis": axis, "start": start, "stop": stop}, x
+        )
     yield Case("a vector", {"axis": 0, "start": 2, "stop": 3}, a("i64", [-(2**59), 1, 2**59]))
     yield Case("its exponent", {"axis": 0, "start": 0, "stop": 1}, (a("u8", [0, 255]), 8))
 

@@ -168,6 +168,7 @@ PRODUCTS = Plan(
 )
 """Products of every form, of several blocks each way; biases up and down; sums."""
 
+
 def batched(name: str, a: str, b: str, form: str = "nn") -> Draft:
     attrs: Attrs = {"transpose_a": int(form[0] == "t"), "transpose_b": int(form[1] == "t")}
     return Draft(name, "batched_matmul", (a, b), attrs)

@@ -651,7 +651,7 @@ class Rules:
         def terms(flat: Ints) -> tuple[Ints, Ints]:
             place = [*np.unravel_index(flat, shape)]
             place[axis] = place[axis] + distance
-            inside = (0 <= place[axis]) & (place[axis] < source[axis])
+            inside = (place[axis] >= 0) & (place[axis] < source[axis])
             found: Ints = 0
             for along, extent in zip(place, source, strict=True):
                 found = found * extent + along

@@ -339,9 +339,7 @@ def _slice(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) 
 def _pad(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
     rank, axis = len(t[0].shape), attr_int(node.attrs, "axis")
     widths = np.zeros(2 * rank, np.int64)
-    widths[axis], widths[rank + axis] = (
-        attr_int(node.attrs, name) for name in ("before", "after")
-    )
+    widths[axis], widths[rank + axis] = (attr_int(node.attrs, name) for name in ("before", "after"))
     return g.op("Pad", x[0], g.const(widths))
 
 

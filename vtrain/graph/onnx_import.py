@@ -150,7 +150,7 @@ class _Node:
         self.require(len(self.outputs) == 1, f"must have one output, has {len(self.outputs)}")
 
     def require_inputs(self, least: int, most: int) -> None:
-        """``least`` to ``most`` inputs, of which those after the first ``least`` may be left out."""
+        """``least`` to ``most`` inputs, those after the first ``least`` may be left out."""
         self.require(
             least <= len(self.inputs) <= most and all(self.inputs[:least]),
             f"needs {least} to {most} inputs, has {len(self.inputs)}",
@@ -770,15 +770,19 @@ class _Importer:
             len(starts) == len(ends) == len(axes) == len(steps), "its lists differ in length"
         )
         node.require(all(step == 1 for step in steps), f"steps must be 1, are {list(steps)}")
-        value, rank = node.inputs[0], 1 + len(self._shape_of(node, self._value(node, node.inputs[0])))
+        value, rank = (
+            node.inputs[0],
+            1 + len(self._shape_of(node, self._value(node, node.inputs[0]))),
+        )
         parts = []
-        for axis, start, end in zip(axes, starts, ends, strict=True):
-            if axis in (0, -rank) and start == 0 and end >= 2**31 - 1:
+        for place, start, end in zip(axes, starts, ends, strict=True):
+            if place in (0, -rank) and start == 0 and end >= 2**31 - 1:
                 continue  # the whole batch
-            axis = self._axis(node, axis, rank)
+            axis = self._axis(node, place, rank)
             extent = self._shapes[self._values[value]][axis - 1]
             begin, stop = (
-                min(max(place + extent if place < 0 else place, 0), extent) for place in (start, end)
+                min(max(place + extent if place < 0 else place, 0), extent)
+                for place in (start, end)
             )
             node.require(begin < stop, f"the part {start} to {end} of {extent} is empty")
             if (begin, stop) != (0, extent):
@@ -924,7 +928,8 @@ class _Importer:
         node.require(bool(axes), "must name its axes")
         found = {self._axis(node, axis, rank) for axis in axes}
         node.require(
-            all(shape[axis - 1] == 1 for axis in found), f"axes {list(axes)} are not all of extent 1"
+            all(shape[axis - 1] == 1 for axis in found),
+            f"axes {list(axes)} are not all of extent 1",
         )
         self._reshape_value(node, tuple(x for axis, x in enumerate(shape, 1) if axis not in found))
 

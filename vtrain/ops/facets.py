@@ -71,7 +71,15 @@ LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
             *("slice", "pad", "concat"),
         ),
         "one element depends on many, or on one that its own values choose": (
-            *("sample_index", "one_hot", "matmul", "batched_matmul", "column_sum", "col2im", "max_pool"),
+            *(
+                "sample_index",
+                "one_hot",
+                "matmul",
+                "batched_matmul",
+                "column_sum",
+                "col2im",
+                "max_pool",
+            ),
             *("max_pool_grad", "sum_pool", "sum_pool_grad", "row_max", "row_sum"),
             *("cross_entropy", "square_sum", "sum"),
         ),

@@ -145,12 +145,10 @@ def _concat_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
 def _concat_leaf(site: Site, e: int) -> int:
     axis = attr_int(site.attrs, "axis")
     outer, along, inner = _split(site.out.shape, axis, e)
-    for number, part in enumerate(site.types[:-1]):
-        if along < part.shape[axis]:
-            break
-        along -= part.shape[axis]
-    else:
-        number = len(site.types) - 1
+    number = 0
+    while along >= site.types[number].shape[axis]:
+        along -= site.types[number].shape[axis]
+        number += 1
     return site.read(number, _join(site.types[number].shape, axis, outer, along, inner))
 
 
@@ -188,7 +186,9 @@ def _concat_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[Re
     for number, ref in enumerate(node.inputs):
         stop = start + b.type_of(ref).shape[axis]
         gradients.append(
-            b.emit("slice", f"{node.name}/grad_{number}", (grad,), axis=axis, start=start, stop=stop)
+            b.emit(
+                "slice", f"{node.name}/grad_{number}", (grad,), axis=axis, start=start, stop=stop
+            )
             if b.needs_gradient(ref)
             else None
         )

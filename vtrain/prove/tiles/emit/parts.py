@@ -32,9 +32,7 @@ def _emit_part(s: TileBuilder, ref: Ref, node: Node) -> TiledValue:
     """``slice`` and ``pad``."""
     x, axis = s.value(node.inputs[0]), attr_int(node.attrs, "axis")
     offset = (
-        attr_int(node.attrs, "start")
-        if node.op == "slice"
-        else -attr_int(node.attrs, "before")
+        attr_int(node.attrs, "start") if node.op == "slice" else -attr_int(node.attrs, "before")
     )
     shape, source = s.graph.type_of(ref).shape, s.graph.type_of(node.inputs[0]).shape
     relation = TensorMap(x.grid, wanted_grid(s, ref), _move(shape, axis, source, offset))

@@ -237,7 +237,7 @@ def find_images(model: Model) -> frozenset[str]:
     """Names of the values that are NHWC in the step graph if they have four axes.
 
     Values that one layer reads and makes without a look at the order of their axes share it.  They
-    are images where a convolution or a pool reads or makes one of them.  Where nothing but a reshape
+    are images where a convolution or a pool reads or makes one.  Where nothing but a reshape
     does, they are images too: so every such model was lowered before there were other values of
     four axes.
     """

@@ -3,7 +3,8 @@
 // Nearly every function is one instruction: what it needs is what `Isa` needs.
 #![allow(unsafe_op_in_unsafe_fn)]
 
-use super::pack::{Highs, Line};
+use super::avx2_pack;
+use super::pack::{Highs, Lanes, Layout, Line, Side};
 use super::tile::{Isa, one_group_entries};
 use std::arch::x86_64::*;
 
@@ -68,6 +69,11 @@ unsafe impl Isa for Avx2 {
         let ((h0, h1), (l0, l1)) = (halves(high), halves(low));
         put(to, h0, l0, add);
         put(to.add(4), h1, l1, add);
+    }
+
+    #[target_feature(enable = "avx2")]
+    unsafe fn pack(src: &Lanes<'_>, _: Side, layout: &Layout, block: usize, group: &mut [Line]) {
+        avx2_pack::pack_block(src, layout, block, group);
     }
 
     one_group_entries!(#[target_feature(enable = "avx2")]);

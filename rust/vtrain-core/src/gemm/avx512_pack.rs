@@ -176,44 +176,9 @@ mod tests {
         if !Path::Avx512Vnni.is_available() {
             return;
         }
-        let mut state = 1u64;
-        let mut draw = || {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
-            (state >> 48) as i16
-        };
-        let data: Vec<i16> = (0..30_000).map(|_| draw()).collect();
-        for k in [1, 3, 4, 31, 32, 33, 127, 129, 256, 300, 513] {
-            for (lane_stride, k_stride) in [(1, 17), (k, 1), (3, 50)] {
-                for (lanes, shift) in [(1, 0), (13, 5), (16, 0)] {
-                    let data: Vec<i16> = data.iter().map(|q| q >> shift).collect();
-                    let data = &data[..=(lanes - 1) * lane_stride + (k - 1) * k_stride];
-                    let src = Lanes {
-                        data,
-                        lanes,
-                        lane_stride,
-                        k,
-                        k_stride,
-                    };
-                    let layout = Layout::new(k, Highs::Bytes);
-                    for side in [Side::A, Side::B] {
-                        let mut expected = vec![Line::ZERO; layout.lines];
-                        let mut packed = expected.clone();
-                        for block in 0..layout.blocks() {
-                            let format = Highs::Bytes;
-                            pack::pack_block(&src, side, format, &layout, block, &mut expected);
-                            // SAFETY: the path is available.
-                            unsafe { pack_block(&src, side, &layout, block, &mut packed) };
-                        }
-                        let equal = expected.iter().zip(&packed).all(|(x, y)| x.0 == y.0);
-                        assert!(
-                            equal,
-                            "{lanes} lanes of {k}, strides {lane_stride}, {k_stride}"
-                        );
-                    }
-                }
-            }
-        }
+        pack::tests::compare(Highs::Bytes, |src, side, layout, block, group| {
+            // SAFETY: the path is available.
+            unsafe { pack_block(src, side, layout, block, group) };
+        });
     }
 }

@@ -19,7 +19,7 @@ use std::arch::{aarch64::*, asm};
 
 #[cfg(not(target_arch = "aarch64"))]
 use super::neon_emulated::*;
-use super::pack::{Highs, Line};
+use super::pack::{Highs, Lanes, Layout, Line, Side, pack_block};
 use super::tile::{Isa, one_group_entries};
 
 pub(super) struct Neon;
@@ -86,6 +86,11 @@ unsafe impl Isa for Neon {
     unsafe fn widen(to: *mut i64, high: int32x4_t, low: int32x4_t, add: bool) {
         put(to, vget_low_s32(high), vget_low_s32(low), add);
         put(to.add(2), vget_high_s32(high), vget_high_s32(low), add);
+    }
+
+    #[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
+    unsafe fn pack(src: &Lanes<'_>, side: Side, layout: &Layout, block: usize, group: &mut [Line]) {
+        pack_block(src, side, Self::HIGHS, layout, block, group);
     }
 
     one_group_entries!(#[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]);

@@ -5,7 +5,8 @@
 //! * `words`: for every pair of k, 16 lanes of two int16, one cache line;
 //! * `highs`: the high limbs; by instruction set, four of A's `u8` (limb + 128) or B's `i8` a
 //!   lane (a line for four k), or two `i16` a lane (a line for two k);
-//! * `fixes`: for each half block, 16 lanes of `-128 * sum of high limbs`, what `u8` limbs add;
+//! * `fixes`: where high limbs are bytes, for each half block, 16 lanes of `-128 * sum of high
+//!   limbs`, what `u8` limbs add;
 //! * `bounds`: for each block, a bound on its lanes' norms and whether it is wide.
 //!
 //! K is filled up to a multiple of 4, and the lanes to 16, with zeros.
@@ -69,6 +70,7 @@ pub(super) struct Layout {
     /// Terms, filled up to a multiple of 4.
     pub k: usize,
     pub highs: usize,
+    /// Of bytes alone.
     pub fixes: usize,
     pub bounds: usize,
     /// Lines of a group.
@@ -80,7 +82,10 @@ impl Layout {
         let k = k.next_multiple_of(4);
         let highs = k / 2;
         let fixes = highs + k / format.step();
-        let bounds = fixes + 2 * k.div_ceil(BLOCK);
+        let bounds = match format {
+            Highs::Bytes => fixes + 2 * k.div_ceil(BLOCK),
+            Highs::Words => fixes,
+        };
         let lines = bounds + (k.div_ceil(BLOCK) * size_of::<Bound>()).div_ceil(size_of::<Line>());
         Self {
             k,
@@ -207,7 +212,9 @@ pub(super) fn pack_block(
                     .fold(largest[lane], |x, q| x.max(q[lane].unsigned_abs()));
             }
         }
-        group[layout.fixes + 2 * block + half] = Line(sums.map(|sum| (-128 * sum) as u32));
+        if let Highs::Bytes = format {
+            group[layout.fixes + 2 * block + half] = Line(sums.map(|sum| (-128 * sum) as u32));
+        }
     }
     let squares = squares.into_iter().fold(0, u32::max);
     let bound = Bound {
@@ -222,4 +229,54 @@ pub(super) fn set_bound(layout: &Layout, group: &mut [Line], block: usize, bound
     let line = &mut group[layout.bounds + block / 8].0;
     line[block % 8 * 2] = bound.norm;
     line[block % 8 * 2 + 1] = bound.wide;
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+pub(super) mod tests {
+    use super::*;
+
+    /// Holds a way to pack against [`pack_block`], lanes and terms in every arrangement.
+    pub fn compare(
+        format: Highs,
+        pack: impl Fn(&Lanes<'_>, Side, &Layout, usize, &mut [Line]),
+    ) {
+        let mut state = 1u64;
+        let mut draw = || {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 48) as i16
+        };
+        let data: Vec<i16> = (0..30_000).map(|_| draw()).collect();
+        for k in [1, 3, 4, 15, 16, 17, 31, 32, 33, 127, 129, 256, 300, 513] {
+            for (lane_stride, k_stride) in [(1, 17), (k, 1), (3, 50)] {
+                for (lanes, shift) in [(1, 0), (5, 1), (8, 0), (13, 5), (16, 0)] {
+                    let data: Vec<i16> = data.iter().map(|q| q >> shift).collect();
+                    let data = &data[..=(lanes - 1) * lane_stride + (k - 1) * k_stride];
+                    let src = Lanes {
+                        data,
+                        lanes,
+                        lane_stride,
+                        k,
+                        k_stride,
+                    };
+                    let layout = Layout::new(k, format);
+                    for side in [Side::A, Side::B] {
+                        // Not zeros: what is left as it was would not be seen among them.
+                        let mut expected = vec![Line([7; LANES]); layout.lines];
+                        let mut packed = expected.clone();
+                        for block in 0..layout.blocks() {
+                            pack_block(&src, side, format, &layout, block, &mut expected);
+                            pack(&src, side, &layout, block, &mut packed);
+                        }
+                        let equal = expected.iter().zip(&packed).all(|(x, y)| x.0 == y.0);
+                        assert!(
+                            equal,
+                            "{lanes} lanes of {k}, strides {lane_stride}, {k_stride}"
+                        );
+                    }
+                }
+            }
+        }
+    }
 }

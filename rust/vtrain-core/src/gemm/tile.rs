@@ -1,5 +1,7 @@
 //! One register tile of C over all of a packed stretch of K (see the proof in `super`).
 
+#![allow(clippy::needless_range_loop)]
+
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -79,21 +81,10 @@ pub(super) unsafe trait Isa {
     );
 }
 
-/// The entry points of an [`Isa`] whose tiles are a group wide and at most five rows high, and which
-/// packs portably; all get the attributes, which turn its instructions on.
+/// The entry points of an [`Isa`] whose tiles are a group wide and at most five rows high; all get
+/// the attributes, which turn its instructions on.
 macro_rules! one_group_entries {
     ($(#[$attribute:meta])*) => {
-        $(#[$attribute])*
-        unsafe fn pack(
-            src: &$crate::gemm::pack::Lanes<'_>,
-            side: $crate::gemm::pack::Side,
-            layout: &$crate::gemm::pack::Layout,
-            block: usize,
-            group: &mut [$crate::gemm::pack::Line],
-        ) {
-            $crate::gemm::pack::pack_block(src, side, Self::HIGHS, layout, block, group);
-        }
-
         $(#[$attribute])*
         unsafe fn tile(
             job: &$crate::gemm::tile::TileJob<'_>,
@@ -232,6 +223,9 @@ unsafe fn b_at<I: Isa>(job: &TileJob<'_>, line: usize, v: usize) -> *const u32 {
     }
 }
 
+// The loops over rows and vectors below are by index: so they are unrolled wherever they are
+// compiled, and what they work on stays in registers.
+
 /// Adds to `sums` what `dot` makes of the groups' lines `lines`.
 #[inline(always)]
 unsafe fn dot_lines<I: Isa, const R: usize, const N: usize>(
@@ -241,34 +235,46 @@ unsafe fn dot_lines<I: Isa, const R: usize, const N: usize>(
     next: &mut Range<*const Line>,
     dot: impl Fn(I::Vector, I::Vector, I::Vector) -> I::Vector,
 ) {
-    // SAFETY: the lines lie within the groups by the caller's contract.
+    // SAFETY: the lines lie within the groups by the caller's contract, and so does what is next.
     unsafe {
         let mut a = job.a.as_ptr().add(lines.start).cast::<u32>();
-        let mut b = [std::ptr::null(); N];
-        for (v, b) in b.iter_mut().enumerate() {
-            *b = b_at::<I>(job, lines.start, v);
+        // Where a group of the tile begins; a tile of one group has one.
+        let mut b = [b_at::<I>(job, lines.start, 0); MAX_COLS / LANES];
+        for (group, b) in b.iter_mut().enumerate().take(N * I::WIDTH / LANES) {
+            *b = b_at::<I>(job, lines.start, group * LANES / I::WIDTH);
         }
-        for _ in lines {
-            let mut row = [I::zero(); N];
-            for (row, b) in row.iter_mut().zip(&mut b) {
-                *row = I::load(*b);
-                I::prefetch(b.wrapping_add(AHEAD * LANES));
-                *b = b.add(LANES);
-            }
-            I::prefetch(a.wrapping_add(AHEAD * LANES));
-            I::prefetch_far(next.start);
-            if next.start < next.end {
-                next.start = next.start.add(1);
-            }
-            // By index: only then are these loops unrolled and `sums` kept in registers.
-            #[allow(clippy::needless_range_loop)]
-            for r in 0..R {
-                let x = I::splat(a.add(r));
+        let fetched = lines.len().min(next.end.offset_from_unsigned(next.start));
+        // A macro: a closure would not have the instructions turned on.
+        macro_rules! line {
+            () => {
+                let mut row = [I::zero(); N];
                 for v in 0..N {
-                    sums[r][v] = dot(sums[r][v], x, row[v]);
+                    let (group, offset) = (v * I::WIDTH / LANES, v * I::WIDTH % LANES);
+                    row[v] = I::load(b[group].add(offset));
+                    if offset == 0 {
+                        I::prefetch(b[group].wrapping_add(AHEAD * LANES));
+                    }
                 }
-            }
-            a = a.add(LANES);
+                for group in 0..N * I::WIDTH / LANES {
+                    b[group] = b[group].add(LANES);
+                }
+                I::prefetch(a.wrapping_add(AHEAD * LANES));
+                for r in 0..R {
+                    let x = I::splat(a.add(r));
+                    for v in 0..N {
+                        sums[r][v] = dot(sums[r][v], x, row[v]);
+                    }
+                }
+                a = a.add(LANES);
+            };
+        }
+        for _ in 0..fetched {
+            I::prefetch_far(next.start);
+            next.start = next.start.add(1);
+            line!();
+        }
+        for _ in fetched..lines.len() {
+            line!();
         }
     }
 }
@@ -287,9 +293,10 @@ unsafe fn words<I: Isa, const R: usize, const N: usize>(
         let lines = terms.start / 2..terms.end / 2;
         let mut sums = [[I::zero(); N]; R];
         dot_lines::<I, R, N>(job, lines, &mut sums, next, |s, x, y| I::dot_words(s, x, y));
-        for (out, sums) in out.0.iter_mut().zip(&sums) {
-            for (v, &sum) in sums.iter().enumerate() {
-                I::widen(out.as_mut_ptr().add(v * I::WIDTH), I::zero(), sum, add);
+        for r in 0..R {
+            for v in 0..N {
+                let to = out.0[r].as_mut_ptr().add(v * I::WIDTH);
+                I::widen(to, I::zero(), sums[r][v], add);
             }
         }
     }
@@ -314,24 +321,25 @@ unsafe fn both<I: Isa, const R: usize, const N: usize>(
         let mut fixes = [I::zero(); N];
         if let Highs::Bytes = I::HIGHS {
             for half in terms.start / WIDE_BLOCK..terms.end.div_ceil(WIDE_BLOCK) {
-                for (v, fix) in fixes.iter_mut().enumerate() {
-                    *fix = I::add(*fix, I::load(b_at::<I>(job, layout.fixes + half, v)));
+                for v in 0..N {
+                    fixes[v] = I::add(fixes[v], I::load(b_at::<I>(job, layout.fixes + half, v)));
                 }
             }
         }
         // From here on `highs` is H, and `sums` goes from -2^16 H to W - 2^16 H, which is E.
         let mut highs = [[MaybeUninit::uninit(); N]; R];
-        for (highs, sums) in highs.iter_mut().zip(&mut sums) {
-            for ((high, sum), &fix) in highs.iter_mut().zip(sums).zip(&fixes) {
-                *sum = I::negate_shift16(*high.write(I::add(*sum, fix)));
+        for r in 0..R {
+            for v in 0..N {
+                let high = highs[r][v].write(I::add(sums[r][v], fixes[v]));
+                sums[r][v] = I::negate_shift16(*high);
             }
         }
         let lines = terms.start / 2..terms.end / 2;
         dot_lines::<I, R, N>(job, lines, &mut sums, next, |s, x, y| I::dot_words(s, x, y));
-        for (out, (highs, errors)) in out.0.iter_mut().zip(highs.iter().zip(&sums)) {
-            for (v, (high, &error)) in highs.iter().zip(errors).enumerate() {
-                let to = out.as_mut_ptr().add(v * I::WIDTH);
-                I::widen(to, high.assume_init(), error, add);
+        for r in 0..R {
+            for v in 0..N {
+                let to = out.0[r].as_mut_ptr().add(v * I::WIDTH);
+                I::widen(to, highs[r][v].assume_init(), sums[r][v], add);
             }
         }
     }

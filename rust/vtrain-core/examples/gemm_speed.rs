@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use vtrain_core::gemm::{Gemm, MatRef, Path, RescaleI16, StoreI64};
 
-/// (m, n, k), A transposed, B transposed: cubes, then the products of a training step.
-const SHAPES: [(usize, usize, usize, bool, bool); 9] = [
+/// (m, n, k), A transposed, B transposed: cubes, the products of a training step, thin ones.
+const SHAPES: [(usize, usize, usize, bool, bool); 12] = [
     (512, 512, 512, false, false),
     (1024, 1024, 1024, false, false),
     (2048, 2048, 2048, false, false),
@@ -15,6 +15,9 @@ const SHAPES: [(usize, usize, usize, bool, bool); 9] = [
     (512, 784, 128, true, false),
     (128, 10, 512, false, true),
     (10, 512, 128, true, false),
+    (16, 2048, 2048, false, true),
+    (16, 2048, 2048, false, false),
+    (2048, 2048, 16, true, false),
 ];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -4,6 +4,7 @@
 
 pub mod bn254;
 pub mod cbor;
+mod cpu;
 pub mod domains;
 pub mod engine;
 pub mod gemm;

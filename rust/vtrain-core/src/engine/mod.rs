@@ -1,5 +1,6 @@
 //! The cpu engine: runs a step graph, many threads, bit for bit as the law says.
 
+mod narrow;
 mod plan;
 mod program;
 mod update;

@@ -14,8 +14,8 @@ pub(super) struct Avx2;
 unsafe impl Isa for Avx2 {
     type Vector = __m256i;
     const WIDTH: usize = 8;
-    // A sixth row would leave no register for the products.
-    const ROWS: usize = 5;
+    // A seventh row would leave no register for the products.
+    const ROWS: usize = 6;
     const GROUPS: usize = 1;
     const HIGHS: Highs = Highs::Words;
 

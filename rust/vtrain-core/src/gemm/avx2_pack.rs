@@ -59,7 +59,10 @@ pub(super) unsafe fn pack_block(
     store(&mut found[0], 1, squares[1]);
     store(&mut found[1], 0, largest);
     let squares = found[0].0.into_iter().fold(0, u32::max);
-    let largest = found[1].0.into_iter().fold(0, |x, pair| x.max(pair & 0xffff).max(pair >> 16));
+    let largest = found[1]
+        .0
+        .into_iter()
+        .fold(0, |x, pair| x.max(pair & 0xffff).max(pair >> 16));
     let bound = Bound {
         norm: norm_bound(squares),
         wide: u32::from(largest > u32::from(NARROW_MAX)),
@@ -98,7 +101,9 @@ unsafe fn fetch(src: &Lanes<'_>, first: usize) -> [Pair; FETCH / 2] {
             for lane in 0..lanes {
                 // SAFETY: the lane's 16 values lie inside `from`.
                 rows[lane] = unsafe {
-                    let at = from.as_ptr().add((half * LANES / 2 + lane) * src.lane_stride);
+                    let at = from
+                        .as_ptr()
+                        .add((half * LANES / 2 + lane) * src.lane_stride);
                     _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast());
                     _mm256_loadu_si256(at.cast())
                 };

@@ -12,8 +12,9 @@ const MAX_STRETCH: usize = 16 * BLOCK;
 /// Lines of packed A and B at a time (8 MiB, 16 MiB): B's are read by all threads.
 const MAX_A_LINES: usize = 8 << 14;
 const MAX_B_LINES: usize = 16 << 14;
-/// Lines of packed A that stay in a core's second-level cache while B streams past (512 KiB).
-const HOT_A_LINES: usize = 8 << 10;
+/// Lines of one packed operand that stay in a core's second-level cache while the other streams
+/// past (512 KiB).
+const HOT_LINES: usize = 8 << 10;
 /// Groups that a task packs together, block by block: they share cache lines when the lanes are
 /// contiguous in memory.
 const PACK_RUN: usize = 4;
@@ -23,6 +24,7 @@ const TASKS_PER_THREAD: usize = 8;
 /// Packed operands and unfinished sums, kept from call to call.
 #[derive(Default)]
 pub(super) struct Scratch {
+    /// Of each operand, all that is packed at a time, or what each thread packs in passing.
     a: Vec<Line>,
     b: Vec<Line>,
     sums: Vec<TileSums>,
@@ -67,6 +69,12 @@ impl Split {
         }
     }
 
+    /// `wanted` runs, or as many as there are things.
+    fn in_about(total: usize, wanted: usize) -> Self {
+        let count = wanted.clamp(1, total.max(1));
+        Self { total, count }
+    }
+
     fn start(&self, i: usize) -> usize {
         // total * count stays far below 2^64: both count elements of a slice or its blocks.
         self.total * i / self.count
@@ -91,29 +99,38 @@ impl<T> Pieces<T> {
         // SAFETY: by contract.
         unsafe { std::slice::from_raw_parts_mut(self.0.add(start), len) }
     }
+
+    /// # Safety
+    /// `start .. start + len` is within the slice, and nobody writes it meanwhile.
+    unsafe fn read(&self, start: usize, len: usize) -> &[T] {
+        // SAFETY: by contract.
+        unsafe { std::slice::from_raw_parts(self.0.add(start), len) }
+    }
 }
 
-/// Runs tasks `0 .. count` on so many threads of the current pool.
-fn run_tasks(threads: usize, count: usize, task: impl Fn(usize) + Sync) {
+/// Runs tasks `0 .. count` on so many threads of the current pool: `task(thread, i)`, where no two
+/// that run at the same time have one `thread`, a number below `threads`.
+fn run_tasks(threads: usize, count: usize, task: impl Fn(usize, usize) + Sync) {
     let threads = threads.min(count);
     if threads <= 1 {
-        return (0..count).for_each(task);
+        return (0..count).for_each(|i| task(0, i));
     }
     let next = AtomicUsize::new(0);
-    let work = || {
+    let work = |thread| {
         loop {
             let i = next.fetch_add(1, Ordering::Relaxed);
             if i >= count {
                 break;
             }
-            task(i);
+            task(thread, i);
         }
     };
+    let work = &work;
     rayon::scope(|scope| {
-        for _ in 1..threads {
-            scope.spawn(|_| work());
+        for thread in 1..threads {
+            scope.spawn(move |_| work(thread));
         }
-        work();
+        work(0);
     });
 }
 
@@ -152,39 +169,81 @@ impl Part<'_> {
         first..self.b.rows.min(first + groups * LANES)
     }
 
-    /// Packs the part of A, and that of B unless it still is.
+    fn order(&self) -> Order {
+        let lines = self.layout.lines;
+        if self.groups.len() * lines <= HOT_LINES {
+            Order::ByRow
+        } else if self.panels.len() * lines <= HOT_LINES {
+            Order::ByColumn
+        } else {
+            Order::Blocked
+        }
+    }
+
+    /// Packs what of A and B is not packed in passing; B's also not if it still is packed.
     ///
     /// # Safety
     /// The machine has the instructions of `I`.
     unsafe fn pack<I: Isa>(&self, scratch: &mut Scratch, packs_b: bool) {
         let lines = self.layout.lines;
-        grow(&mut scratch.a, self.panels.len() * lines);
-        grow(&mut scratch.b, self.groups.len() * lines);
+        let threads = scratch.threads();
+        let order = self.order();
+        let (mut panels, mut groups) = (self.panels.len(), self.groups.len());
+        match order {
+            Order::ByRow => {
+                grow(&mut scratch.a, threads * lines);
+                grow(&mut scratch.b, groups * lines);
+                panels = 0;
+            }
+            Order::ByColumn => {
+                grow(&mut scratch.a, panels * lines);
+                grow(&mut scratch.b, threads * I::GROUPS * lines);
+                groups = 0;
+            }
+            Order::Blocked => {
+                grow(&mut scratch.a, panels * lines);
+                grow(&mut scratch.b, groups * lines);
+            }
+        }
         let packed_a = Pieces(scratch.a.as_mut_ptr());
         let packed_b = Pieces(scratch.b.as_mut_ptr());
-        let a_runs = Split::at_most(self.panels.len(), PACK_RUN);
-        let b_groups = if packs_b { self.groups.len() } else { 0 };
-        let b_runs = Split::at_most(b_groups, PACK_RUN);
-        run_tasks(scratch.threads(), a_runs.count + b_runs.count, |task| {
-            let (side, run) = match task.checked_sub(a_runs.count) {
-                None => (Side::A, a_runs.range(task)),
-                Some(task) => (Side::B, b_runs.range(task)),
-            };
-            for block in 0..self.layout.blocks() {
-                for i in run.clone() {
-                    let (mat, lanes, packed) = match side {
-                        Side::A => (self.a, self.rows(i), &packed_a),
-                        Side::B => (self.b, self.cols(i, 1), &packed_b),
-                    };
-                    let src = Lanes::new(mat, lanes, self.terms.clone());
-                    // SAFETY: each group is one task's and inside the buffer.
-                    unsafe {
-                        let group = packed.get(i * lines, lines);
-                        I::pack(&src, side, &self.layout, block, group);
+        let a_runs = Split::at_most(panels, PACK_RUN);
+        let b_runs = Split::at_most(if packs_b { groups } else { 0 }, PACK_RUN);
+        run_tasks(threads, a_runs.count + b_runs.count, |_, task| {
+            // SAFETY: each group is one task's and inside the buffer.
+            unsafe {
+                match task.checked_sub(a_runs.count) {
+                    None => {
+                        let run = a_runs.range(task);
+                        let to = packed_a.get(run.start * lines, run.len() * lines);
+                        self.pack_run::<I>(Side::A, run, to);
+                    }
+                    Some(task) => {
+                        let run = b_runs.range(task);
+                        let to = packed_b.get(run.start * lines, run.len() * lines);
+                        self.pack_run::<I>(Side::B, run, to);
                     }
                 }
             }
         });
+    }
+
+    /// Packs some panels of A or groups of B, block by block: they share cache lines.
+    ///
+    /// # Safety
+    /// The machine has the instructions of `I`; `to` has the lines of the run.
+    unsafe fn pack_run<I: Isa>(&self, side: Side, run: Range<usize>, to: &mut [Line]) {
+        for block in 0..self.layout.blocks() {
+            for (i, group) in run.clone().zip(to.chunks_exact_mut(self.layout.lines)) {
+                let (mat, lanes) = match side {
+                    Side::A => (self.a, self.rows(i)),
+                    Side::B => (self.b, self.cols(i, 1)),
+                };
+                let src = Lanes::new(mat, lanes, self.terms.clone());
+                // SAFETY: passed on from the caller.
+                unsafe { I::pack(&src, side, &self.layout, block, group) };
+            }
+        }
     }
 
     /// Computes all tiles of the part and hands the finished ones to the epilogue.
@@ -200,54 +259,153 @@ impl Part<'_> {
         stretch: Stretch,
     ) {
         let lines = self.layout.lines;
-        let packed_a = &scratch.a[..self.panels.len() * lines];
-        let packed_b = &scratch.b[..self.groups.len() * lines];
-        let unfinished = Pieces(scratch.sums.as_mut_ptr());
-        let tiles = self.groups.len().div_ceil(I::GROUPS);
-        let hot = Split::at_most(self.panels.len(), HOT_A_LINES / lines);
-        let threads = scratch.threads();
-        let wanted = (threads * TASKS_PER_THREAD).div_ceil(hot.count);
-        let strips = Split {
-            total: tiles,
-            count: wanted.clamp(1, tiles),
+        let packed_a = Pieces(scratch.a.as_mut_ptr());
+        let packed_b = Pieces(scratch.b.as_mut_ptr());
+        let work = Work {
+            part: self,
+            tiles: self.groups.len().div_ceil(I::GROUPS),
+            unfinished: Pieces(scratch.sums.as_mut_ptr()),
+            epilogue,
+            stretch,
         };
-        run_tasks(threads, hot.count * strips.count, |task| {
-            let panels = hot.range(task / strips.count);
-            let mut local = TileSums::ZERO;
-            for tile in strips.range(task % strips.count) {
-                let group = tile * I::GROUPS;
-                let here = &packed_b[group * lines..];
-                let (b, rest) = here.split_at(here.len().min(I::GROUPS * lines));
-                // While a panel's tile is computed, its share of the B that comes next is fetched.
-                let next = &rest[..rest.len().min(I::GROUPS * lines)];
-                let shares = next.chunks(next.len().div_ceil(panels.len()).max(1));
-                let shares = shares.chain(std::iter::repeat(&[][..]));
-                for (panel, next) in panels.clone().zip(shares) {
-                    let rows = self.rows(panel);
-                    let job = TileJob {
-                        layout: &self.layout,
-                        rows: rows.len(),
-                        a: &packed_a[panel * lines..][..lines],
-                        b,
-                        next,
-                    };
-                    // SAFETY: each tile, with its sums and its piece of C, is one task's; the rest
-                    // is passed on from the caller.
-                    unsafe {
-                        let sums = if stretch.is_first && stretch.is_last {
-                            &mut local
-                        } else {
-                            &mut unfinished.get(panel * tiles + tile, 1)[0]
-                        };
-                        I::tile(&job, sums, !stretch.is_first);
-                        if stretch.is_last {
-                            let cols = self.cols(group, b.len() / lines);
-                            I::finish(epilogue, sums, rows, cols);
+        let threads = scratch.threads();
+        let wanted = threads * TASKS_PER_THREAD;
+        match self.order() {
+            Order::ByRow => {
+                let runs = Split::in_about(self.panels.len(), wanted);
+                run_tasks(threads, runs.count, |thread, task| {
+                    let mut local = TileSums::ZERO;
+                    for panel in runs.range(task) {
+                        // SAFETY: the thread's own place; B is only read by now.
+                        unsafe {
+                            let a = packed_a.get(thread * lines, lines);
+                            self.pack_run::<I>(Side::A, panel..panel + 1, a);
+                            let b = packed_b.read(0, self.groups.len() * lines);
+                            for (tile, b) in b.chunks(I::GROUPS * lines).enumerate() {
+                                work.ask_for::<I>(panel, tile + 1);
+                                work.tile::<I>((panel, tile), (a, b), &[], &mut local);
+                            }
                         }
                     }
-                }
+                });
             }
-        });
+            Order::ByColumn => {
+                let strips = Split::in_about(work.tiles, wanted);
+                run_tasks(threads, strips.count, |thread, task| {
+                    let mut local = TileSums::ZERO;
+                    for tile in strips.range(task) {
+                        let first = tile * I::GROUPS;
+                        let groups = first..self.groups.len().min(first + I::GROUPS);
+                        // SAFETY: the thread's own place; A is only read by now.
+                        unsafe {
+                            let place = thread * I::GROUPS * lines;
+                            let b = packed_b.get(place, groups.len() * lines);
+                            self.pack_run::<I>(Side::B, groups, b);
+                            let a = packed_a.read(0, self.panels.len() * lines);
+                            for (panel, a) in a.chunks_exact(lines).enumerate() {
+                                work.tile::<I>((panel, tile), (a, b), &[], &mut local);
+                            }
+                        }
+                    }
+                });
+            }
+            Order::Blocked => {
+                let hot = Split::at_most(self.panels.len(), HOT_LINES / lines);
+                let strips = Split::in_about(work.tiles, wanted.div_ceil(hot.count));
+                run_tasks(threads, hot.count * strips.count, |_, task| {
+                    let panels = hot.range(task / strips.count);
+                    let mut local = TileSums::ZERO;
+                    for tile in strips.range(task % strips.count) {
+                        let first = tile * I::GROUPS * lines;
+                        // SAFETY: A and B are only read by now.
+                        let (a, b) = unsafe {
+                            let a = packed_a.read(panels.start * lines, panels.len() * lines);
+                            (a, packed_b.read(first, self.groups.len() * lines - first))
+                        };
+                        let (b, rest) = b.split_at(b.len().min(I::GROUPS * lines));
+                        // While a panel's tile is computed, its share of the B that comes next is
+                        // fetched.
+                        let next = &rest[..rest.len().min(I::GROUPS * lines)];
+                        let shares = next.chunks(next.len().div_ceil(panels.len()).max(1));
+                        let shares = shares.chain(std::iter::repeat(&[][..]));
+                        let a = a.chunks_exact(lines);
+                        for ((panel, a), next) in panels.clone().zip(a).zip(shares) {
+                            // SAFETY: passed on from the caller.
+                            unsafe { work.tile::<I>((panel, tile), (a, b), next, &mut local) };
+                        }
+                    }
+                });
+            }
+        }
+    }
+}
+
+/// In which order the tiles of a part are computed.
+enum Order {
+    /// All of packed B stays in a core's second-level cache: A's panels come one after the other,
+    /// each packed when its turn comes, and C is written row by row.
+    ByRow,
+    /// All of packed A does: the tiles of B come one after the other.
+    ByColumn,
+    /// Neither does: as many panels as stay there, with all of B.
+    Blocked,
+}
+
+/// What all tiles of a part share.
+struct Work<'a, E> {
+    part: &'a Part<'a>,
+    /// Tiles across.
+    tiles: usize,
+    unfinished: Pieces<TileSums>,
+    epilogue: &'a E,
+    stretch: Stretch,
+}
+
+impl<E: Epilogue> Work<'_, E> {
+    /// Computes the tile at (panel, tile) from packed A and B, in `local` unless its sums go on.
+    ///
+    /// # Safety
+    /// The machine has the instructions of `I`; no two calls for one tile run at a time.
+    unsafe fn tile<I: Isa>(
+        &self,
+        (panel, tile): (usize, usize),
+        (a, b): (&[Line], &[Line]),
+        next: &[Line],
+        local: &mut TileSums,
+    ) {
+        let part = self.part;
+        let rows = part.rows(panel);
+        let job = TileJob {
+            layout: &part.layout,
+            rows: rows.len(),
+            a,
+            b,
+            next,
+        };
+        // SAFETY: each tile, with its sums and its piece of C, is one call's; the rest is passed
+        // on from the caller.
+        unsafe {
+            let sums = if self.stretch.is_first && self.stretch.is_last {
+                local
+            } else {
+                &mut self.unfinished.get(panel * self.tiles + tile, 1)[0]
+            };
+            I::tile(&job, sums, !self.stretch.is_first);
+            if self.stretch.is_last {
+                let cols = part.cols(tile * I::GROUPS, b.len() / part.layout.lines);
+                I::finish(self.epilogue, sums, rows, cols);
+            }
+        }
+    }
+
+    /// Has the epilogue fetch what it needs for a tile, if there is one.
+    fn ask_for<I: Isa>(&self, panel: usize, tile: usize) {
+        if self.stretch.is_last && tile < self.tiles {
+            let cols = self.part.cols(tile * I::GROUPS, I::GROUPS);
+            for row in self.part.rows(panel) {
+                self.epilogue.ask_for(row, cols.clone());
+            }
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! What becomes of a finished accumulator.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::GemmError;
@@ -19,6 +20,11 @@ pub trait Epilogue: Sync {
     /// The piece lies within [`Self::shape`], and no two calls on overlapping pieces run at the
     /// same time.
     unsafe fn store(&self, row: usize, col0: usize, acc: &[i64]);
+
+    /// Says that `store` comes soon for these columns of `row`, all within [`Self::shape`]: one that
+    /// reads memory may ask for it now.
+    #[inline(always)]
+    fn ask_for(&self, _row: usize, _cols: Range<usize>) {}
 }
 
 /// A row-major matrix written in disjoint pieces by many threads.

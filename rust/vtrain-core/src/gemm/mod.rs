@@ -66,6 +66,9 @@ mod scalar;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod tile;
 
+#[cfg(target_arch = "x86_64")]
+use crate::cpu;
+
 pub use epilogue::{Epilogue, RescaleI16, StoreI64};
 
 /// Terms of a block whose values all lie within +-32639 (see the module's proof).
@@ -235,13 +238,10 @@ impl Path {
             #[cfg(target_arch = "aarch64")]
             Self::Neon => std::arch::is_aarch64_feature_detected!("neon"),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => is_x86_feature_detected!("avx2"),
+            Self::Avx2 => cpu::level() >= cpu::Level::Avx2,
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Vnni => {
-                is_x86_feature_detected!("avx512f")
-                    && is_x86_feature_detected!("avx512bw")
-                    && is_x86_feature_detected!("avx512vl")
-                    && is_x86_feature_detected!("avx512vnni")
+                cpu::level() >= cpu::Level::Avx512 && is_x86_feature_detected!("avx512vnni")
             }
             #[allow(unreachable_patterns)] // nothing is left on some architectures
             _ => false,

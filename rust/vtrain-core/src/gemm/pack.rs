@@ -236,10 +236,7 @@ pub(super) mod tests {
     use super::*;
 
     /// Holds a way to pack against [`pack_block`], lanes and terms in every arrangement.
-    pub fn compare(
-        format: Highs,
-        pack: impl Fn(&Lanes<'_>, Side, &Layout, usize, &mut [Line]),
-    ) {
+    pub fn compare(format: Highs, pack: impl Fn(&Lanes<'_>, Side, &Layout, usize, &mut [Line])) {
         let mut state = 1u64;
         let mut draw = || {
             state = state

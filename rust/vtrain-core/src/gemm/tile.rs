@@ -81,7 +81,7 @@ pub(super) unsafe trait Isa {
     );
 }
 
-/// The entry points of an [`Isa`] whose tiles are a group wide and at most five rows high; all get
+/// The entry points of an [`Isa`] whose tiles are a group wide and at most six rows high; all get
 /// the attributes, which turn its instructions on.
 macro_rules! one_group_entries {
     ($(#[$attribute:meta])*) => {
@@ -99,13 +99,14 @@ macro_rules! one_group_entries {
             ) {
                 $crate::gemm::tile::tile::<I, R, N>(job, out, add);
             }
-            const { assert!(Self::GROUPS == 1 && Self::ROWS == 5) };
+            const { assert!(Self::GROUPS == 1 && Self::ROWS <= 6) };
             match job.rows {
                 1 => rows::<Self, 1, { $crate::gemm::pack::LANES / Self::WIDTH }>(job, out, add),
                 2 => rows::<Self, 2, { $crate::gemm::pack::LANES / Self::WIDTH }>(job, out, add),
                 3 => rows::<Self, 3, { $crate::gemm::pack::LANES / Self::WIDTH }>(job, out, add),
                 4 => rows::<Self, 4, { $crate::gemm::pack::LANES / Self::WIDTH }>(job, out, add),
-                _ => rows::<Self, 5, { $crate::gemm::pack::LANES / Self::WIDTH }>(job, out, add),
+                5 => rows::<Self, 5, { $crate::gemm::pack::LANES / Self::WIDTH }>(job, out, add),
+                _ => rows::<Self, 6, { $crate::gemm::pack::LANES / Self::WIDTH }>(job, out, add),
             }
         }
 
@@ -133,9 +134,9 @@ pub(super) unsafe fn finish<E: Epilogue>(
     rows: Range<usize>,
     cols: Range<usize>,
 ) {
-    for (row, sums) in rows.zip(&sums.0) {
+    for i in 0..rows.len() {
         // SAFETY: passed on from the caller.
-        unsafe { epilogue.store(row, cols.start, &sums[..cols.len()]) };
+        unsafe { epilogue.store(rows.start + i, cols.start, &sums.0[i][..cols.len()]) };
     }
 }
 

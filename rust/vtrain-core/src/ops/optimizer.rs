@@ -23,6 +23,16 @@ impl MomentumRule {
         }
     }
 
+    /// The decay, in [0, 2^16].
+    pub fn decay(&self) -> i32 {
+        self.decay
+    }
+
+    /// By how much gradients are shifted.
+    pub fn shift(&self) -> i64 {
+        self.shift
+    }
+
     /// v + rs(g, shift) - rs(v * decay, 16), given rs(g, shift); still to be saturated.
     #[inline(always)]
     pub fn apply(&self, velocity: i32, aligned: i64) -> i64 {

@@ -1,24 +1,20 @@
 //! Compiling a plain loop for the widest vectors of the machine it runs on.
 
+#[cfg(target_arch = "x86_64")]
+use crate::cpu::{self, Level};
+
 /// Runs `work`, a closure marked `#[inline(always)]`, compiled for the best instruction set here.
 ///
 /// The loop is ordinary integer Rust, so every instruction set gives the same bits.
 #[inline(always)]
 pub(crate) fn vectorised<R>(work: impl FnOnce() -> R) -> R {
     #[cfg(target_arch = "x86_64")]
-    {
-        if is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512dq")
-            && is_x86_feature_detected!("avx512vl")
-        {
-            // SAFETY: the machine has the features.
-            return unsafe { with_avx512(work) };
-        }
-        if is_x86_feature_detected!("avx2") {
-            // SAFETY: as above.
-            return unsafe { with_avx2(work) };
-        }
+    match cpu::level() {
+        // SAFETY: the machine has the features.
+        Level::Avx512 => return unsafe { with_avx512(work) },
+        // SAFETY: as above.
+        Level::Avx2 => return unsafe { with_avx2(work) },
+        Level::Plain => {}
     }
     work()
 }

@@ -15,6 +15,7 @@ pub(super) const PIECE: usize = 8;
 
 /// The update of a piece, by AVX2.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(super) struct Narrow {
     decay: i32,
     /// Of gradients.

@@ -1,5 +1,8 @@
 //! Packing with AVX2: what [`super::pack::pack_block`] does, 16 terms of 16 lanes at a time.
 
+// By index, so that they are unrolled and what they work on stays in registers.
+#![allow(clippy::needless_range_loop)]
+
 use std::arch::x86_64::*;
 
 use super::pack::{Bound, LANES, Lanes, Layout, Line, norm_bound, set_bound};

@@ -13,7 +13,9 @@
 
 use std::ops::Range;
 
-use super::{BLOCK, MatRef, NARROW_MAX, WIDE_BLOCK};
+use super::{BLOCK, MatRef};
+#[cfg(any(test, target_arch = "aarch64"))]
+use super::{NARROW_MAX, WIDE_BLOCK};
 
 /// Lanes of a group.
 pub(super) const LANES: usize = 16;
@@ -157,6 +159,7 @@ fn pair_words(x: &[i16; LANES], y: &[i16; LANES]) -> Line {
 }
 
 /// The rounded high limb.
+#[cfg(any(test, target_arch = "aarch64"))]
 #[inline(always)]
 fn high(q: i16) -> i16 {
     q.saturating_add(128) >> 8
@@ -172,6 +175,7 @@ pub(super) fn norm_bound(sum: u32) -> u32 {
 /// Packs a block of a group's terms; portable.
 ///
 /// `group` has `layout.lines` lines.
+#[cfg(any(test, target_arch = "aarch64"))]
 #[inline(always)]
 pub(super) fn pack_block(
     src: &Lanes<'_>,

@@ -9,6 +9,10 @@ torch's time at two threads.  The products should take 0.4 of
 torch's (the exact int16 product alone is predicted at 0.35, packing costs more at batch 128), the
 update as long as torch's (it reads and writes the same bytes, but is done while the gradient is
 still in cache), and small serial parts a tenth of the step.
+
+MLP 784-2048-2048-2048-10 at batch 16 has 10M weights and little to compute: memory is the limit.
+Expected after the products write C row by row and pack what is read once in passing: torch's time
+with AVX512-VNNI (ours was 2.9 of it), 1.2 of it with AVX2 (1.6 to 2.0 before).
 """
 
 from __future__ import annotations
@@ -33,13 +37,18 @@ from vtrain.wire.task import DataSpec
 
 THREADS = 2
 BATCH = 128
+THIN = 16
 STEPS = 1_000_000
-TIME_LIMIT = 1.0
+TIME_LIMITS = {
+    "mlp": {"avx512_vnni": 1.0, "avx2": 1.1},
+    "cnn": {"avx512_vnni": 0.7, "avx2": 1.4},
+    "large": {"avx512_vnni": 1.0, "avx2": 1.3},
+}
 MEMORY_LIMIT = 2.0
 PEAK_STEPS = 50
 
 
-def compile_step(name: str) -> tuple[CompiledTask, Any]:
+def compile_step(name: str, batch: int = BATCH) -> tuple[CompiledTask, Any]:
     """The example model ``name`` as a task that never commits, and its torch twin."""
     from _models import EXAMPLES, compile_variant, load_make_models, make_torch_model
 
@@ -47,7 +56,7 @@ def compile_step(name: str) -> tuple[CompiledTask, Any]:
 
     model = load_make_models().make_model(name, 0)
     file = load_task(EXAMPLES / ("cnn.toml" if name == "cnn" else "mlp.toml"))
-    changes = {"batch": BATCH, "steps": STEPS, "commit_every": STEPS, "checkpoint_every": STEPS}
+    changes = {"batch": batch, "steps": STEPS, "commit_every": STEPS, "checkpoint_every": STEPS}
     _, task = compile_variant(file, model, calibration_steps=5, **changes)
     return task, make_torch_model(model)
 
@@ -59,12 +68,12 @@ def open_cpu(task: CompiledTask, threads: int) -> CpuSession:
     return session
 
 
-def make_torch_step(network: Any, shape: tuple[int, ...]) -> Callable[[], None]:
+def make_torch_step(network: Any, shape: tuple[int, ...], batch: int = BATCH) -> Callable[[], None]:
     """Torch's side on a fixed batch."""
     import torch
 
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9)
-    x, y = torch.rand(BATCH, *shape), torch.randint(0, 10, (BATCH,))
+    x, y = torch.rand(batch, *shape), torch.randint(0, 10, (batch,))
 
     def step() -> None:
         optimizer.zero_grad()
@@ -82,7 +91,7 @@ def compare_steps(
 
     torch.set_num_threads(threads)
     session = open_cpu(task, threads)
-    theirs = make_torch_step(network, shape)
+    theirs = make_torch_step(network, shape, task.spec.batch)
     figure: dict[str, Any] = dict(harness.compare(session.step, theirs, seconds=seconds))
     figure["phases, seconds a step"] = measure_phases(task.graph, session)
     return figure
@@ -194,7 +203,7 @@ def measure_peaks(task: CompiledTask) -> dict[str, Any]:
 
 
 def measure(quick: bool) -> harness.Result:
-    """The MLP at two threads and one, the small CNN, peak memory."""
+    """The MLP at two threads and one, the small CNN, the large and thin MLP, peak memory."""
     seconds = 3.0 if quick else 12.0
     wide, wide_network = compile_step("wide")
     cnn, cnn_network = compile_step("cnn")
@@ -205,9 +214,19 @@ def measure(quick: bool) -> harness.Result:
         for threads in (THREADS, 1)
     }
     figures["small cnn, 2 threads"] = compare_steps(cnn, cnn_network, (1, 28, 28), THREADS, seconds)
+    large, large_network = compile_step("large", THIN)
+    thin = "mlp 784-2048-2048-2048-10 at batch 16, 2 threads"
+    figures[thin] = compare_steps(large, large_network, (784,), THREADS, seconds)
     figures["memory"] = measure_peaks(wide)
-    ratio = figures[f"mlp 784-512-512-10, {THREADS} threads"]["ratio"]["median"]
-    targets = {"step, two threads, of torch fp32": harness.at_most(ratio, TIME_LIMIT)}
+    targets = {}
+    for kind, title, figure in (
+        ("mlp", "step", f"mlp 784-512-512-10, {THREADS} threads"),
+        ("cnn", "step of the small CNN", "small cnn, 2 threads"),
+        ("large", "step of 10M weights at batch 16", thin),
+    ):
+        ratio = figures[figure]["ratio"]["median"]
+        target = harness.at_most_here(ratio, **TIME_LIMITS[kind])
+        targets[f"{title}, two threads, of torch fp32"] = target
     for name in ("whole process, ratio", "beyond the imports, ratio"):
         value = figures["memory"][name]
         targets[f"peak memory, {name}"] = harness.at_most(value, MEMORY_LIMIT)

@@ -114,10 +114,11 @@ _MODELS: dict[str, Callable[[int], onnx.ModelProto]] = {
     "tiny": lambda seed: _make_perceptron("tiny", [16], seed),
     "small": lambda seed: _make_perceptron("small", [32], seed),
     "wide": lambda seed: _make_perceptron("wide", [512, 512], seed),
+    "large": lambda seed: _make_perceptron("large", [2048, 2048, 2048], seed),
 }
 SHIPPED = ("mlp", "cnn", "tiny")
-"""Kinds that lie beside this file; "small" (784-32-10) and "wide" (784-512-512-10) are for the
-benchmarks and for examples/zk."""
+"""Kinds that lie beside this file; "small" (784-32-10), "wide" (784-512-512-10) and "large"
+(784-2048-2048-2048-10) are for the benchmarks and for examples/zk."""
 
 
 def make_model(kind: str, seed: int) -> onnx.ModelProto:

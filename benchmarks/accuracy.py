@@ -40,9 +40,11 @@ def train_torch(
 ) -> float:
     """Test accuracy in percent of fp32 SGD with momentum over the task's own batches."""
     network = make_torch_model(model)
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.0, momentum=float(file.momentum))
+    optimizer = torch.optim.SGD(
+        network.parameters(), lr=0.0, momentum=float(file.optimizer.momentum)
+    )
     x, y = to_floats(kind, train)
-    rates = dict(file.rates)
+    rates = dict(file.optimizer.rates)
     for step in range(file.steps):
         if step in rates:
             optimizer.param_groups[0]["lr"] = float(rates[step])

@@ -40,7 +40,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -240,7 +240,10 @@ def compile_step(step: Step, folder: Path) -> CompiledTask:
     }
     if step.loss == "mse":
         assert isinstance(file.data, IdxSource)
-        changes |= {"momentum": Fraction(0), "data": write_one_hot(file.data, folder)}
+        changes |= {
+            "optimizer": replace(file.optimizer, momentum=Fraction(0)),
+            "data": write_one_hot(file.data, folder),
+        }
     _, task = compile_variant(file, load_make_models().make_model(step.kind, 0), **changes)
     return task
 

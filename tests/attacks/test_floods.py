@@ -35,7 +35,8 @@ from vtrain.dispute.state import compute_game_id
 from vtrain.errors import RunError, TaskError
 from vtrain.limits import LIMITS
 from vtrain.train.layout import RunPaths, encode_manifest, read_manifest
-from vtrain.train.task import load_task, parse_number
+from vtrain.train.table import parse_number
+from vtrain.train.task import load_task
 
 TASK = """
 test = {test}

@@ -11,7 +11,7 @@ import re
 import sys
 from dataclasses import dataclass
 from itertools import product
-from math import prod
+from math import isqrt, prod
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,7 @@ def ceil(x: float) -> int:
 def evaluate(text: str, names: dict[str, Any]) -> int:
     """A formula of the page: ^ is the power, integers alone."""
     code = text.strip().strip("`").replace("^", "**")
-    functions = {"rs": rs_int, "min": min, "max": max, "ceil": ceil}
+    functions = {"rs": rs_int, "min": min, "max": max, "ceil": ceil, "isqrt": isqrt}
     return int(eval(code, {"__builtins__": {}}, functions | names))  # noqa: S307 - our own page
 
 
@@ -143,6 +143,9 @@ WORDS: dict[str, Any] = {
     "batched_matmul": lambda n: corners(n["a"], n["b"]),
     "sgd_update": lambda n: corners(n["V"], n["rate"]),
     "column_sum": lambda n: {"r": n["x"].size // n["n"]},
+    "adam_direction": lambda n: {
+        name: isqrt(end) + n["epsilon"] for name, end in (("a", n["v"].lo), ("b", n["v"].hi))
+    },
     "sum": lambda n: {"c": n["x"].size},
     "one_hot": lambda n: {"c": prod(n["x"].shape[1:])},
 }
@@ -163,7 +166,8 @@ def range_of(name: str, case: Case, out: TensorType, text: str) -> tuple[int, in
     if text.startswith("all that"):
         return STORAGE[out.dtype]
     if name == "state":
-        text = text.split(", ")[out.dtype == "i64"].split(" for ", maxsplit=1)[0]
+        place = 0 if out.dtype == "i32" else 2 if out.shape else 1
+        text = text.split(", ")[place].split(" for ", maxsplit=1)[0]
     if name == "concat":
         return min(x.lo for x in case.inputs), max(x.hi for x in case.inputs)
     if name == "schedule":

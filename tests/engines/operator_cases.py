@@ -355,6 +355,40 @@ def _schedule(d: Draw) -> Case:
     return Case("schedule", attrs, (np.asarray(d.number(0, 120), np.int64),))
 
 
+def _share(d: Draw) -> Attrs:
+    shift = d.number(0, 46)
+    return {"rate": d.number(0, min(65536, 2**shift)), "shift": shift}
+
+
+def _adam_mean(d: Draw) -> Case:
+    shape = d.shape()
+    attrs: Attrs = {**_share(d), "lift": d.number(0, 15)}
+    return Case("adam_mean", attrs, (d.array("i32", shape), d.array("i16", shape)))
+
+
+def _squares(d: Draw, shape: tuple[int, ...]) -> Array:
+    """Second moments, of any size: where they are large alone, roots differ little."""
+    values = d.array("i64", shape)
+    return np.asarray(values >> np.int64(d.number(0, 60)))
+
+
+def _adam_square(d: Draw) -> Case:
+    shape = d.shape()
+    return Case("adam_square", _share(d), (_squares(d, shape), d.array("i16", shape)))
+
+
+def _adam_direction(d: Draw) -> Case:
+    shape = d.shape()
+    attrs: Attrs = {"epsilon": d.one_of(1, d.number(1, 2**31)), "shift": d.number(0, 31)}
+    return Case("adam_direction", attrs, (d.array("i32", shape), _squares(d, shape)))
+
+
+def _adam_correction(d: Draw) -> Case:
+    attrs: Attrs = {"beta1": d.number(0, 2**31 - 1), "beta2": d.number(0, 2**31 - 1)}
+    t = d.one_of(d.number(0, 300), d.number(-(2**63), 2**63 - 1))
+    return Case("adam_correction", attrs, (np.asarray(t, np.int64),))
+
+
 def _digest(d: Draw) -> Array:
     return d.array("u8", (32,))
 
@@ -427,6 +461,10 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     "momentum": _momentum,
     "sgd_update": _sgd_update,
     "schedule": _schedule,
+    "adam_mean": _adam_mean,
+    "adam_square": _adam_square,
+    "adam_direction": _adam_direction,
+    "adam_correction": _adam_correction,
     "tensor_digest": _tensor_digest,
     "batch_digest": _batch_digest,
     "state_leaf": _state_leaf,

@@ -66,10 +66,20 @@ _OPERATORS = (
     ("momentum", "i32", ("i32", "i64")),
     ("sgd_update", "i32", ("i32", "i32")),
     ("sgd_update", "i32", ("i32", "i32")),
+    ("adam_mean", "i32", ("i32", "i16")),
+    ("adam_square", "i64", ("i64", "i16")),
+    ("adam_direction", "i32", ("i32", "i64")),
     ("add_bias", "i64", ("i64",)),
     ("transpose", "", ("int",)),
     ("reshape", "", ("int",)),
 )
+
+
+def _draw_adam(g: _Graph, op: str) -> dict[str, AttrValue]:
+    if op == "adam_direction":
+        return {"epsilon": g.number(1, 99), "shift": g.number(0, 31)}
+    attrs: dict[str, AttrValue] = {"rate": g.number(0, 256), "shift": g.number(8, 46)}
+    return attrs | ({"lift": g.number(0, 15)} if op == "adam_mean" else {})
 
 
 def _emit_random(g: _Graph, scalar: Ref, bias: Ref) -> None:
@@ -104,6 +114,8 @@ def _emit_random(g: _Graph, scalar: Ref, bias: Ref) -> None:
     elif op == "sgd_update":
         attrs = {"shift": g.number(0, 20)}
         inputs.append(scalar)
+    elif op.startswith("adam_"):
+        attrs = _draw_adam(g, op)
     elif op == "add_bias":
         attrs = {"shift": g.number(-4, 4)}
         inputs.append(bias)

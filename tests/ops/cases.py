@@ -110,7 +110,7 @@ class Draw:
 def _state(d: Draw) -> Case:
     dtype, shape = d.one_of("i32", "i64"), d.shape()
     attrs: Attrs = {"name": "w", "dtype": dtype, "exponent": d.integer(-512, 512), "shape": shape}
-    lo, hi = SATURATION["i32"] if dtype == "i32" else (0, 2**40)
+    lo, hi = SATURATION["i32"] if dtype == "i32" else (0, 2**46 if shape else 2**40)
     return Case(attrs, (), (d.values(TensorType(dtype, shape, 0, lo, hi)),))
 
 
@@ -391,6 +391,39 @@ def _schedule(d: Draw) -> Case:
     return d.case(attrs, d.tensor("i64", (), lo=d.one_of(0, -(2**59)), hi=d.one_of(50, 2**59)))
 
 
+def _share(d: Draw) -> Attrs:
+    """How much of the new a moving average takes."""
+    shift = d.integer(0, 46)
+    return {
+        "rate": d.one_of(0, min(65536, 2**shift), d.integer(0, min(65536, 2**shift))),
+        "shift": shift,
+    }
+
+
+def _adam_mean(d: Draw) -> Case:
+    shape, lift, exponent = d.shape(), d.integer(0, 15), d.integer(-20, 40)
+    mean = d.tensor("i32", shape, exponent=exponent + lift)
+    return d.case({**_share(d), "lift": lift}, mean, d.tensor("i16", shape, exponent=exponent))
+
+
+def _adam_square(d: Draw) -> Case:
+    shape, exponent = d.shape(), d.integer(-20, 40)
+    square = d.tensor("i64", shape, exponent=2 * exponent + 16, lo=0, hi=2**46)
+    return d.case(_share(d), square, d.tensor("i16", shape, exponent=exponent))
+
+
+def _adam_direction(d: Draw) -> Case:
+    shape = d.shape()
+    attrs: Attrs = {"epsilon": d.one_of(1, d.integer(1, 2**31)), "shift": d.integer(0, 31)}
+    mean = d.tensor("i32", shape, exponent=d.integer(-20, 40))
+    return d.case(attrs, mean, d.tensor("i64", shape, exponent=2 * d.integer(-9, 30), lo=0))
+
+
+def _adam_correction(d: Draw) -> Case:
+    attrs: Attrs = {"beta1": d.integer(0, 2**31 - 1), "beta2": d.integer(0, 2**31 - 1)}
+    return d.case(attrs, d.tensor("i64", (), lo=0, hi=d.one_of(50, 2**40)))
+
+
 # --- commitments
 
 
@@ -462,6 +495,10 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     "momentum": _momentum,
     "sgd_update": _sgd_update,
     "schedule": _schedule,
+    "adam_mean": _adam_mean,
+    "adam_square": _adam_square,
+    "adam_direction": _adam_direction,
+    "adam_correction": _adam_correction,
     "tensor_digest": _tensor_digest,
     "batch_digest": _batch_digest,
     "state_leaf": _state_leaf,

@@ -442,6 +442,66 @@ def _schedule(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
     return make((), lambda: begun[-1] if begun else attrs["rates"][0])
 
 
+def _average(old: int, new: int, attrs: Attrs) -> int:
+    """The two weighted by whole numbers, then rounded once: the law rounds the change alone."""
+    whole = 2 ** attrs["shift"]
+    mixed = old * (whole - attrs["rate"]) + new * attrs["rate"]
+    return rounded(mixed, attrs["shift"])
+
+
+def _adam_mean(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    mean, grad = inputs
+
+    def entry(*at: int) -> int:
+        return clamped(_average(mean[at], grad[at] * 2 ** attrs["lift"], attrs), "i32")
+
+    return make(mean.shape, entry)
+
+
+def _adam_square(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    square, grad = inputs
+
+    def entry(*at: int) -> int:
+        old = sorted((0, square[at], 2**46))[1]
+        return _average(old, (256 * grad[at]) ** 2, attrs)
+
+    return make(square.shape, entry)
+
+
+def _root(x: int) -> int:
+    """Floor of the square root, by halving an interval."""
+    low, high = 0, 2**32
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if middle * middle <= x else (low, middle)
+    return low
+
+
+def _adam_direction(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    mean, square = inputs
+
+    def entry(*at: int) -> int:
+        divisor = _root(max(square[at], 0)) + attrs["epsilon"]
+        return clamped(math.floor(Fraction(mean[at] * 2 ** attrs["shift"], divisor)), "i32")
+
+    return make(mean.shape, entry)
+
+
+def _power31(base: int, exponent: int) -> int:
+    """base^exponent of 31 fraction bits: of half the exponent, squared, and once more if odd."""
+    if exponent == 0:
+        return 2**31
+    half = _power31(base, exponent // 2)
+    square = rounded(half * half, 31)
+    return rounded(square * base, 31) if exponent % 2 else square
+
+
+def _adam_correction(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    count = max(0, min(int(inputs[0][()]), 2**40)) + 1
+    rest1, rest2 = (2**31 - _power31(attrs[beta], count) for beta in ("beta1", "beta2"))
+    return make((), lambda: min(math.floor(Fraction(_root(rest2 * 2**31) * 2**16, rest1)), 2**24))
+
+
 # --- commitments: the formulas of docs/format.md, by blake3 and cbor alone
 
 
@@ -545,6 +605,10 @@ DEFINITIONS: dict[str, Definition] = {
     "momentum": _momentum,
     "sgd_update": _sgd_update,
     "schedule": _schedule,
+    "adam_mean": _adam_mean,
+    "adam_square": _adam_square,
+    "adam_direction": _adam_direction,
+    "adam_correction": _adam_correction,
     "batch_digest": _batch_digest,
     "state_leaf": _state_leaf,
     "state_root": _state_root,

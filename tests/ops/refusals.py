@@ -64,6 +64,10 @@ PLAIN: Attrs = {"transpose_a": 0, "transpose_b": 0}
 ALIGNED: Attrs = {"shift_a": 0, "shift_b": 0}
 HIGH: Attrs = {"shift_a": 58, "shift_b": 58}
 SCHEDULE: Attrs = {"starts": (0, 5), "rates": (1, 2), "exponent": 0}
+SHARE: Attrs = {"rate": 1, "shift": 4}
+MEAN: Attrs = {**SHARE, "lift": 8}
+DIRECTION: Attrs = {"epsilon": 1, "shift": 0}
+BETAS: Attrs = {"beta1": 0, "beta2": 0}
 MOMENTUM: Attrs = {"decay": 1, "shift": 0}
 LEFT: Attrs = {"decay": 0, "shift": -4}
 ALL: Attrs = {"decay": 65536, "shift": -4}
@@ -120,6 +124,10 @@ BASE: dict[str, Applied] = {
     "momentum": (MOMENTUM, (T("i32", 2, f=16), T("i64", 2, f=16))),
     "sgd_update": (UPDATE, (T("i32", 2, f=24), T("i32", 2, f=16), T("i64", f=8))),
     "schedule": (SCHEDULE, (T0,)),
+    "adam_mean": (MEAN, (T("i32", 2, f=17), T("i16", 2, f=9))),
+    "adam_square": (SHARE, (T("i64", 2, f=34), T("i16", 2, f=9))),
+    "adam_direction": (DIRECTION, (T("i32", 2, f=17), T("i64", 2, f=34))),
+    "adam_correction": (BETAS, (T0,)),
     "tensor_digest": ({}, (T("i16", 2),)),
     "batch_digest": ({}, (DIGEST, DIGEST)),
     "state_leaf": (STATE, (DIGEST,)),
@@ -554,6 +562,27 @@ UPDATES = [
     refuse("schedule", "16-bit", {"rates": (1, 65536)}, near={"rates": (1, 65535)}),
     refuse("schedule", "16-bit", {"rates": (65536, 1)}, near={"rates": (65535, 1)}),
     refuse("schedule", "16-bit", {"rates": (-1, 2)}, near={"rates": (0, 2)}),
+    refuse("adam_mean", "shapes", types=(T("i32", 2, f=17), T("i16", 3, f=9))),
+    refuse("adam_mean", "align", {"lift": 7}),
+    refuse("adam_mean", "align", types=(T("i32", 2, f=17), T("i16", 2, f=10))),
+    *[refuse(op, "more than 1", {"rate": 17}, near={"rate": 16})
+      for op in ("adam_mean", "adam_square")],
+    *[refuse(op, "more than 1", {"rate": 2, "shift": 0}, near={"rate": 1, "shift": 0})
+      for op in ("adam_mean", "adam_square")],
+    refuse("adam_square", "shapes", types=(T("i64", 2, f=34), T("i16", 3, f=9))),
+    refuse("adam_square", "fraction bits", types=(T("i64", 2, f=33), T("i16", 2, f=9))),
+    refuse("adam_square", "fraction bits", types=(T("i64", 2, f=34), T("i16", 2, f=8))),
+    refuse("adam_square", "within", types=(T("i64", 2, f=34, lo=-1), T("i16", 2, f=9))),
+    refuse("adam_square", "within", types=(T("i64", 2, f=34, hi=2**46 + 1), T("i16", 2, f=9)),
+           near_types=(T("i64", 2, f=34, hi=2**46), T("i16", 2, f=9))),
+    refuse("adam_direction", "shapes", types=(T("i32", 2, f=17), T("i64", f=34))),
+    refuse("adam_direction", "negative", types=(T("i32", 2, f=17), T("i64", 2, f=34, lo=-1))),
+    refuse("adam_direction", "even", types=(T("i32", 2, f=17), T("i64", 2, f=33))),
+    refuse("adam_correction", "scalar", types=(T("i64", 1),)),
+    refuse("adam_correction", "scalar", types=(T("i64", f=1),)),
+    refuse("adam_correction", "within", types=(T("i64", lo=-1),)),
+    refuse("adam_correction", "within", types=(T("i64", hi=2**40 + 1),),
+           near_types=(T("i64", hi=2**40),)),
 ]  # fmt: skip
 OTHERWISE = [
     refuse("matmul", "inner extents", types=(T("i16", 2, 3), T("i16", 2, 3)),
@@ -654,6 +683,13 @@ BOUNDS: Sequence[tuple[str, str, int, int, Of]] = [
     ("momentum", "shift", -62, 64, lambda s: (s, (V(0), P("i64", 2, f=16 + s)))),
     ("sgd_update", "shift", -62, 64, lambda s: (s, (W(0), V(0), rate(s, 0)))),
     ("schedule", "exponent", -64, 128, alone("schedule")),
+    ("adam_mean", "lift", 0, 15, lambda s: (s, (P("i32", 2, f=9 + s), T("i16", 2, f=9)))),
+    ("adam_mean", "shift", 0, 46, alone("adam_mean")),
+    ("adam_square", "shift", 0, 46, alone("adam_square")),
+    ("adam_direction", "epsilon", 1, 2**31, alone("adam_direction")),
+    ("adam_direction", "shift", 0, 31, alone("adam_direction")),
+    ("adam_correction", "beta1", 0, 2**31 - 1, alone("adam_correction")),
+    ("adam_correction", "beta2", 0, 2**31 - 1, alone("adam_correction")),
     ("state_leaf", "exponent", -512, 512, alone("state_leaf")),
     ("record", "commit_every", 1, 2**40, alone("record")),
 ]  # fmt: skip
@@ -671,6 +707,13 @@ def refuse_uneven(shift: int, near: int) -> Refusal:
     types, near_types = (P("i16", f=8 + shift // 2),), (P("i16", f=8 + near // 2),)
     message = "attribute shift"
     return refuse("square_sum", message, {"shift": shift}, types, {"shift": near}, near_types)
+
+
+def refuse_shares(op: str) -> Iterator[Refusal]:
+    """Of a moving average: rates beyond their bounds, of a shift that allows the largest."""
+    for value, near in ((-1, 0), (2**16 + 1, 2**16)):
+        attrs, legal = ({"rate": rate, "shift": 46} for rate in (value, near))
+        yield refuse(op, "attribute rate", attrs, None, legal)
 
 
 # --- what every operator refuses
@@ -746,6 +789,7 @@ REFUSALS = [
     *OTHERWISE,
     *HASHES,
     *[refusal for row in BOUNDS for refusal in refuse_beyond(*row)],
+    *[refusal for op in ("adam_mean", "adam_square") for refusal in refuse_shares(op)],
     refuse_uneven(-64, -62),
     refuse_uneven(66, 64),
     *[refusal for op in BASE for refusal in refuse_attributes(op)],

@@ -102,6 +102,8 @@ LOOSE = {
     "square_sum",
     "momentum",
     "schedule",
+    "adam_square",
+    "adam_correction",
     "tensor_digest",
     "batch_digest",
     "state_leaf",
@@ -251,6 +253,7 @@ WRONG_DTYPES = {
     "max_pool_grad": "i64", "sum_pool": "i64", "row_max": "i64", "row_sum": "i16",
     "exp2_diff": "i64", "divide": "i64", "sub_one_hot": "i32", "cross_entropy": "i64",
     "square_sum": "i32", "momentum": "i64", "sgd_update": "i64", "schedule": "i32",
+    "adam_mean": "i64", "adam_square": "i32", "adam_direction": "i64", "adam_correction": "i32",
     "batched_matmul": "i8", "batch_digest": "i8", "state_leaf": "i64", "state_root": "i16",
     "record": "i32",
 }  # fmt: skip

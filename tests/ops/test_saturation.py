@@ -18,7 +18,7 @@ from vtrain.ops.base import Operator, Saturating
 from vtrain.spec.number import count_saturated
 from vtrain.wire.graph import Attrs
 
-SATURATING = {"normalize", "rescale", "momentum", "sgd_update"}
+SATURATING = {"normalize", "rescale", "momentum", "sgd_update", "adam_mean", "adam_direction"}
 PROPERTY = settings(
     max_examples=60,
     derandomize=True,

@@ -156,6 +156,10 @@ def state_cases() -> Iterator[Case]:
     for dtype, value in (("i32", a("i32", [1 - 2**31, 0, 2**31 - 1])), ("i64", a("i64", 2**40))):
         attrs: Attrs = {"name": "w", "dtype": dtype, "shape": value.shape, "exponent": 24}
         yield Case(dtype, attrs, bound=value)
+    value = a("i64", [0, 2**46])
+    yield Case(
+        "a wide i64", {"name": "w", "dtype": "i64", "shape": (2,), "exponent": 24}, bound=value
+    )
 
 
 def next_state_cases() -> Iterator[Case]:
@@ -171,6 +175,14 @@ def schedule_cases() -> Iterator[Case]:
     attrs: Attrs = {"starts": (0, 3, 10), "rates": (65535, 0, 7), "exponent": 22}
     for t in (0, 2, 3, 9, 10, 2**40):
         yield Case(f"t = {t}", attrs, a("i64", t))
+
+
+def adam_correction_cases() -> Iterator[Case]:
+    betas = (1932735283, 2145336164), (0, 0), (2**31 - 1, 0), (0, 2**31 - 1), (2**31 - 1, 2**31 - 1)
+    for beta1, beta2 in betas:
+        attrs: Attrs = {"beta1": beta1, "beta2": beta2}
+        for t in (0, 1, 2, 9, 6930, 2**40):
+            yield Case(f"beta1 {beta1}, beta2 {beta2}, t = {t}", attrs, a("i64", t))
 
 
 def sample_index_cases() -> Iterator[Case]:
@@ -447,6 +459,35 @@ def sgd_update_cases() -> Iterator[Case]:
         for rate in (0, 1, 65535):
             inputs = (weight, 24), (velocity, 16), (a("i64", rate), 8 + shift)
             yield Case(f"shift {shift}, rate {rate}", {"shift": shift}, *inputs)
+
+
+SHARES = ((0, 0), (1, 0), (1, 1), (6554, 16), (65536, 16), (33554, 25), (1, 46))
+
+
+def adam_mean_cases() -> Iterator[Case]:
+    mean = a("i32", [1 - 2**31, 2**31 - 1, 0, 1, -1, 5, -5, 2**20])
+    grad = a("i16", [-32639, 32639, 1, 0, 0, 7, 7, -32639])
+    for lift in (0, 8, 15):
+        for rate, shift in SHARES:
+            attrs: Attrs = {"lift": lift, "rate": rate, "shift": shift}
+            yield Case(f"lift {lift}, {rate} of 2^{shift}", attrs, (mean, 9 + lift), (grad, 9))
+
+
+def adam_square_cases() -> Iterator[Case]:
+    square = a("i64", [0, 2**46, 1, 499, 500, 501, 2**46, 2**30])
+    grad = a("i16", [32639, 0, -1, 0, 0, 0, -32639, 128])
+    for rate, shift in SHARES:
+        attrs: Attrs = {"rate": rate, "shift": shift}
+        yield Case(f"{rate} of 2^{shift}", attrs, (square, 34), (grad, 9))
+
+
+def adam_direction_cases() -> Iterator[Case]:
+    mean = a("i32", [1 - 2**31, 2**31 - 1, 1, -1, -1, 12345, -12345, 2**31 - 1])
+    square = a("i64", [0, 2**46, 0, 0, 1, 99, 100, 2**46 - 1])
+    for epsilon in (1, 1000, 2**31):
+        for shift in (0, 17, 31):
+            attrs: Attrs = {"epsilon": epsilon, "shift": shift}
+            yield Case(f"epsilon {epsilon}, shift {shift}", attrs, (mean, 24), (square, 34))
 
 
 def tensor_digest_cases() -> Iterator[Case]:

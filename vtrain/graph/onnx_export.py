@@ -24,8 +24,14 @@ from vtrain.errors import GraphError
 from vtrain.ops.base import attr_int, attr_ints, attr_text
 from vtrain.ops.facets import Facet, find_reason
 from vtrain.ops.layout import Window
-from vtrain.ops.optimizer import DECAY_EXPONENT
-from vtrain.ops.source import MAX_STEPS
+from vtrain.ops.optimizer import (
+    BETA_EXPONENT,
+    CORRECTION_EXPONENT,
+    CORRECTION_MOST,
+    DECAY_EXPONENT,
+    SQUARE_LIFT,
+)
+from vtrain.ops.source import MAX_STEPS, WIDE_STATE_BITS
 from vtrain.spec.number import (
     EXP2_EXPONENT,
     LOG2_EXPONENT,
@@ -535,6 +541,61 @@ def _schedule(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType
     return g.gather(g.const(attr_ints(node.attrs, "rates")), last)
 
 
+def _blended(g: _Lowering, node: Node, old: str, new: str) -> str:
+    """The moving average old + rs((new - old) * rate, shift)."""
+    gap = g.times(g.sub(new, old), attr_int(node.attrs, "rate"))
+    return g.add(old, g.rs(gap, attr_int(node.attrs, "shift")))
+
+
+def _adam_mean(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    lifted = g.times(x[1], 1 << attr_int(node.attrs, "lift"))
+    return g.saturate(_blended(g, node, x[0], lifted), "i32")
+
+
+def _adam_square(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    lifted = g.times(g.mul(x[1], x[1]), 1 << SQUARE_LIFT)
+    return _blended(g, node, g.clamp(x[0], 0, 1 << WIDE_STATE_BITS), lifted)
+
+
+def _isqrt(g: _Lowering, x: str) -> str:
+    """Floor of the square root of x >= 0: a guess in float64, which integers then correct."""
+    guess = g.op("Cast", g.op("Sqrt", g.op("Cast", x, to=TensorProto.DOUBLE)), to=TensorProto.INT64)
+    one = g.const(1)
+    high = g.op("Greater", guess, g.floor_div(x, g.at_least(guess, 1)))
+    root = g.sub(guess, g.op("Cast", high, to=TensorProto.INT64))
+    more = g.add(root, one)
+    low = g.op("LessOrEqual", more, g.floor_div(x, more))
+    return g.add(root, g.op("Cast", low, to=TensorProto.INT64))
+
+
+def _adam_direction(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    root = _isqrt(g, g.at_least(x[1], 0))
+    divisor = g.add(root, g.const(attr_int(node.attrs, "epsilon")))
+    numerator = g.times(x[0], 1 << attr_int(node.attrs, "shift"))
+    return g.saturate(g.floor_div(numerator, divisor), "i32")
+
+
+def _power(g: _Lowering, base: int, exponent: str) -> str:
+    """base^exponent of 31 fraction bits, by the digits of an exponent of at most 41 bits."""
+    power = g.const(1 << BETA_EXPONENT)
+    for bit in reversed(range(MAX_STEPS.bit_length())):
+        power = g.rs(g.mul(power, power), BETA_EXPONENT)
+        digit = g.floor_mod(g.floor_div(exponent, g.const(1 << bit)), g.const(2))
+        taken = g.rs(g.times(power, base), BETA_EXPONENT)
+        power = g.op("Where", g.op("Equal", digit, g.const(1)), taken, power)
+    return power
+
+
+def _adam_correction(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    count = g.add(g.clamp(x[0], 0, MAX_STEPS), g.const(1))
+    rest1, rest2 = (
+        g.sub(g.const(1 << BETA_EXPONENT), _power(g, attr_int(node.attrs, beta), count))
+        for beta in ("beta1", "beta2")
+    )
+    root = g.times(_isqrt(g, g.times(rest2, 1 << BETA_EXPONENT)), 1 << CORRECTION_EXPONENT)
+    return g.at_most(g.floor_div(root, rest1), CORRECTION_MOST)
+
+
 LOWERINGS: dict[str, Lower] = {
     "next_state": _next_state,
     "increment": _increment,
@@ -572,5 +633,9 @@ LOWERINGS: dict[str, Lower] = {
     "momentum": _momentum,
     "sgd_update": _sgd_update,
     "schedule": _schedule,
+    "adam_mean": _adam_mean,
+    "adam_square": _adam_square,
+    "adam_direction": _adam_direction,
+    "adam_correction": _adam_correction,
 }
 """How each operator is lowered, by name; ``state`` and ``gather_samples`` are the inputs."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,14 +13,40 @@ from vtrain.errors import TaskError
 from vtrain.graph.autodiff import compute_gradients
 from vtrain.graph.builder import GraphBuilder
 from vtrain.graph.model import Model, emit_forward
+from vtrain.graph.update import (
+    Momentum,
+    Optimizer,
+    Parameter,
+    State,
+    momentum_state,
+    param_state,
+)
 from vtrain.spec.number import (
     LOG2_EXPONENT,
     LOSS_EXPONENT,
     MASTER_EXPONENT,
-    MOMENTUM_EXPONENT,
 )
 from vtrain.wire.graph import Ref
 from vtrain.wire.task import DataSpec
+
+__all__ = [
+    "LOSSES",
+    "STEP_STATE",
+    "Affine",
+    "Momentum",
+    "OneHot",
+    "State",
+    "StepPlan",
+    "compute_initial_state",
+    "count_terms",
+    "emit_batch",
+    "emit_log2_logits",
+    "emit_prepare",
+    "emit_state_root",
+    "emit_step",
+    "momentum_state",
+    "param_state",
+]
 
 LOG2_E = 47274
 """round(log2(e) * 2^15): logits in nats become base-2 logits by this multiplier."""
@@ -45,33 +71,22 @@ class OneHot:
 
 
 @dataclass(frozen=True)
-class Momentum:
-    """SGD with momentum.  ``decay`` = round(2^16 (1 - mu)).
-
-    Rates are 16-bit mantissas at ``exponent``, each from its step in ``starts`` on; the factor
-    1 / :func:`count_terms` of the mean gradient is folded into them.
-    """
-
-    decay: int
-    starts: tuple[int, ...]
-    rates: tuple[int, ...]
-    exponent: int
-
-
-@dataclass(frozen=True)
 class StepPlan:
-    """What a step graph is built from, besides exponents and the model."""
+    """What a step graph is built from, besides exponents and the model.
+
+    Parameters that are ``frozen`` stay as they are: they have no gradient and no state but their
+    weights.  Weight decay leaves those in ``no_decay`` alone.
+    """
 
     data: DataSpec
     prepare: Affine | OneHot
     loss: str
-    optimizer: Momentum
+    optimizer: Optimizer
     seed: int
     batch: int
     commit_every: int
-
-
-State = dict[str, npt.NDArray[np.signedinteger]]
+    no_decay: frozenset[str] = frozenset()
+    frozen: frozenset[str] = frozenset()
 
 
 def count_terms(loss: str, data: DataSpec, batch: int) -> int:
@@ -79,26 +94,25 @@ def count_terms(loss: str, data: DataSpec, batch: int) -> int:
     return batch * (math.prod(data.y_shape) if loss == "cross_entropy" else 1)
 
 
-def param_state(name: str) -> str:
-    """State name of a parameter's master weights."""
-    return f"param/{name}"
-
-
-def momentum_state(name: str) -> str:
-    """State name of a parameter's momentum."""
-    return f"momentum/{name}"
-
-
 STEP_STATE = "step"
 """State name of the step counter."""
 
 
-def compute_initial_state(params: Mapping[str, npt.NDArray[np.int32]]) -> State:
-    """State before step 0: master weights as imported, momentum and counter zero."""
+def compute_initial_state(
+    params: Mapping[str, npt.NDArray[np.int32]],
+    optimizer: Optimizer | None = None,
+    frozen: Set[str] = frozenset(),
+) -> State:
+    """State before step 0: master weights as imported, the rest and the counter zero.
+
+    Without an ``optimizer`` it is that of :class:`Momentum`.
+    """
+    kind = Momentum(0, (0,), (0,), 0) if optimizer is None else optimizer
     state: State = {STEP_STATE: np.zeros((), dtype=np.int64)}
     for name, values in params.items():
         state[param_state(name)] = values
-        state[momentum_state(name)] = np.zeros_like(values)
+        if name not in frozen:
+            state |= kind.make_states(name, values)
     return state
 
 
@@ -106,16 +120,20 @@ def emit_step(b: GraphBuilder, plan: StepPlan, model: Model) -> None:
     """Emit the whole step into ``b``: state, batch, forward, loss, backward, update, record."""
     t = b.emit("state", STEP_STATE, (), name=STEP_STATE, dtype="i64", shape=(), exponent=0)
     params: dict[str, Ref] = {}
-    velocities: dict[str, Ref] = {}
+    early: dict[str, Ref | None] = {}
     for name, values in model.params.items():
-        for kind, refs, exponent in (
-            (param_state, params, MASTER_EXPONENT),
-            (momentum_state, velocities, MOMENTUM_EXPONENT),
-        ):
-            state = kind(name)
-            refs[name] = b.emit(
-                "state", state, (), name=state, dtype="i32", shape=values.shape, exponent=exponent
-            )
+        state = param_state(name)
+        params[name] = b.emit(
+            "state",
+            state,
+            (),
+            name=state,
+            dtype="i32",
+            shape=values.shape,
+            exponent=MASTER_EXPONENT,
+        )
+        if name not in plan.frozen:
+            early[name] = plan.optimizer.read_early(b, name, params[name])
 
     x, y = emit_batch(b, plan, t)
     batch_digest = b.emit(
@@ -125,29 +143,16 @@ def emit_step(b: GraphBuilder, plan: StepPlan, model: Model) -> None:
     )
     logits = emit_forward(b, model, emit_prepare(b, plan.prepare, x), params)
     loss, seed = _LOSSES[plan.loss](b, logits, y)
-    gradients = compute_gradients(b, logits, seed, list(params.values()))
+    gradients = compute_gradients(b, logits, seed, [params[name] for name in early])
 
-    opt = plan.optimizer
-    rate = b.emit(
-        "schedule", "rate", (t,), starts=opt.starts, rates=opt.rates, exponent=opt.exponent
-    )
+    rate = plan.optimizer.schedule.emit(b, t)
     after: dict[str, Ref] = {STEP_STATE: b.emit("increment", "step/next", (t,))}
-    for name, weight in params.items():
-        gradient = gradients[weight]
-        velocity = b.emit(
-            "momentum",
-            f"{momentum_state(name)}/next",
-            (velocities[name], gradient),
-            decay=opt.decay,
-            shift=b.type_of(gradient).exponent - MOMENTUM_EXPONENT,
-        )
-        after[momentum_state(name)] = velocity
-        after[param_state(name)] = b.emit(
-            "sgd_update",
-            f"{param_state(name)}/next",
-            (weight, velocity, rate),
-            shift=MOMENTUM_EXPONENT + opt.exponent - MASTER_EXPONENT,
-        )
+    trained = [
+        Parameter(name, params[name], gradients[params[name]], name not in plan.no_decay, ref)
+        for name, ref in early.items()
+    ]
+    after |= plan.optimizer.emit(b, t, rate, trained)
+    after |= {param_state(name): params[name] for name in sorted(plan.frozen)}
     for name, ref in after.items():
         b.emit("next_state", f"next/{name}", (ref,), name=name)
     root = emit_state_root(b, after)

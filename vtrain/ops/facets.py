@@ -55,7 +55,8 @@ _LOSSES: Final = (
 )
 _GRADIENTS: Final = ("column_sum", "sub", "relu_grad", "col2im", "max_pool_grad", "sum_pool_grad")
 _BATCH: Final = ("increment", "sample_index", "gather_samples", "normalize", "one_hot")
-_UPDATE: Final = ("momentum", "sgd_update", "schedule", "next_state")
+_ADAM: Final = ("adam_mean", "adam_square", "adam_direction")
+_UPDATE: Final = ("momentum", "sgd_update", "schedule", "adam_correction", *_ADAM, "next_state")
 
 LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
     Facet.BACKWARD: {
@@ -83,7 +84,7 @@ LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
             *("max_pool_grad", "sum_pool", "sum_pool_grad", "row_max", "row_sum"),
             *("cross_entropy", "square_sum", "sum"),
         ),
-        "one number a step, looked up in a list": ("schedule",),
+        "one number a step, which all elements share": ("schedule", "adam_correction"),
         "a hash is no arithmetic": _HASHES,
     },
     Facet.ONNX_EXPORT: {
@@ -102,6 +103,9 @@ LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
         "public, or a hash that is compared outside the circuits": (
             *("increment", "sample_index", "schedule", *_HASHES),
         ),
+        "steps of Adam are not proven: no circuit takes an int64 state or its square root": (
+            *("adam_correction", *_ADAM),
+        ),
     },
     Facet.STEPS: {
         "public, or a hash that is compared outside the circuits": (
@@ -109,6 +113,9 @@ LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
         ),
         "steps over images and tokens are too large for one circuit: they are proven by tiles": (
             *("one_hot", *_IMAGES),
+        ),
+        "steps of Adam are not proven: no circuit takes an int64 state or its square root": (
+            *("adam_correction", *_ADAM),
         ),
     },
 }

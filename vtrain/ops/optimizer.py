@@ -1,8 +1,9 @@
-"""SGD with momentum on int32 master weights, straight from the exact gradient accumulators."""
+"""The update of int32 master weights: momentum, AdamW, and the public rates of a step."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,10 +25,11 @@ from vtrain.ops.base import (
     require_keys,
     table,
 )
-from vtrain.ops.source import MAX_STEPS
+from vtrain.ops.source import MAX_STEPS, WIDE_STATE_BITS, require_counter
 from vtrain.spec.number import (
     MASTER_EXPONENT,
     MOMENTUM_EXPONENT,
+    isqrt,
     rs,
     rs_int,
     saturate_int,
@@ -36,6 +38,14 @@ from vtrain.wire.graph import Attrs, TensorType
 
 DECAY_EXPONENT = 16
 """Fraction bits of ``decay`` = 1 - mu."""
+SQUARE_LIFT = 16
+"""Fraction bits of a second moment beyond those of the squared gradient."""
+BETA_EXPONENT = 31
+"""Fraction bits of beta1 and beta2 where they are raised to the number of the step."""
+CORRECTION_EXPONENT = 16
+"""Fraction bits of the correction of both moments' bias."""
+CORRECTION_MOST = 1 << 24
+"""The correction is held to 2^8: rates times it fit what they are multiplied by."""
 
 
 def _momentum_unclamped(attrs: Attrs, inputs: Sequence[Array]) -> Array:
@@ -167,6 +177,198 @@ def _schedule_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     return integer_type("i64", (), exponent, min(rates), max(rates))
 
 
+def _blend_range(attrs: Attrs) -> tuple[int, int]:
+    """``rate`` and ``shift`` of a moving average, whose share of the new is at most 1."""
+    rate, shift = attr_int(attrs, "rate", 0, 1 << 16), attr_int(attrs, "shift", 0, 46)
+    require(rate <= 1 << shift, "the share of the new is more than 1")
+    return rate, shift
+
+
+def _adam_mean_unclamped(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    mean, grad = (x.astype(np.int64) for x in inputs)
+    gap = (grad << np.int64(attr_int(attrs, "lift"))) - mean
+    return np.asarray(mean + rs(gap * np.int64(attr_int(attrs, "rate")), attr_int(attrs, "shift")))
+
+
+def _blend(mean: int, grad: int, attrs: Attrs) -> int:
+    gap = (grad << attr_int(attrs, "lift")) - mean
+    return mean + rs_int(gap * attr_int(attrs, "rate"), attr_int(attrs, "shift"))
+
+
+def _adam_mean_leaf(site: Site, e: int) -> int:
+    return saturate_int(_blend(site.read(0, e), site.read(1, e), site.attrs), "i32")
+
+
+def _adam_mean_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """The new moving average of gradients: sat(m + rs((g * 2^lift - m) * rate, shift)).
+
+    It is saturated to i32. With rate = (1 - beta) * 2^shift this is beta m + (1 - beta) g.
+
+    Attributes:
+        lift: integer, 0 to 15; it is m.exponent - g.exponent.
+        rate: integer, 0 to 2^16.
+        shift: integer, 0 to 46.
+    Inputs: m i32 [...]; g i16 [...].
+    Output: i32 [...], exponent of m.
+    Range: m.lo + rs((g.lo * 2^lift - m.lo) * rate, shift) to m.hi + rs((g.hi * 2^lift - m.hi) *
+        rate, shift), both saturated as the elements are.
+    Requires: rate is at most 2^shift; m has the shape of g, and its exponent is g.exponent + lift.
+    """
+    require_keys(attrs, "lift", "rate", "shift")
+    require_inputs(inputs, "i32", "i16")
+    mean, grad = inputs
+    _blend_range(attrs)
+    lift = attr_int(attrs, "lift", 0, 15)
+    require(mean.shape == grad.shape, f"shapes differ: {mean.shape} and {grad.shape}")
+    require(mean.exponent == grad.exponent + lift, "lift does not align the gradient")
+    # Rising in both: the share of the new is at most 1.  Nothing in between has 50 bits.
+    ends = _blend(mean.lo, grad.lo, attrs), _blend(mean.hi, grad.hi, attrs)
+    return integer_type("i32", mean.shape, mean.exponent, *clamp_range(*ends, "i32"))
+
+
+def _adam_square_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    square = np.clip(inputs[0], 0, 1 << WIDE_STATE_BITS)
+    grad = inputs[1].astype(np.int64)
+    gap = ((grad * grad) << np.int64(SQUARE_LIFT)) - square
+    scaled = rs(gap * np.int64(attr_int(attrs, "rate")), attr_int(attrs, "shift"))
+    return np.asarray(square + scaled)
+
+
+def _adam_square_leaf(site: Site, e: int) -> int:
+    square = min(max(site.read(0, e), 0), 1 << WIDE_STATE_BITS)
+    gap = (site.read(1, e) ** 2 << SQUARE_LIFT) - square
+    return square + rs_int(gap * attr_int(site.attrs, "rate"), attr_int(site.attrs, "shift"))
+
+
+def _adam_square_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """The new moving average of squared gradients: v + rs((g^2 * 2^16 - v) * rate, shift).
+
+    With rate = (1 - beta) * 2^shift this is beta v + (1 - beta) g^2. It lies between v and g^2 *
+    2^16, so that it needs no saturation.
+
+    Attributes:
+        rate: integer, 0 to 2^16.
+        shift: integer, 0 to 46.
+    Inputs: v i64 [...]; g i16 [...].
+    Output: i64 [...], exponent of v.
+    Range: 0 to max(v.hi, 2^16 * max(g.lo^2, g.hi^2)).
+    Requires: rate is at most 2^shift; v has the shape of g, the exponent 2 * g.exponent + 16, and a
+        range within 0 to 2^46.
+    Outside: a v below 0 counts as 0, one above 2^46 as 2^46.
+    """
+    require_keys(attrs, "rate", "shift")
+    require_inputs(inputs, "i64", "i16")
+    square, grad = inputs
+    _blend_range(attrs)
+    require(square.shape == grad.shape, f"shapes differ: {square.shape} and {grad.shape}")
+    require(
+        square.exponent == 2 * grad.exponent + SQUARE_LIFT,
+        "a second moment needs twice the gradient's fraction bits and 16 more",
+    )
+    require(
+        square.lo >= 0 and square.hi <= 1 << WIDE_STATE_BITS,
+        "a second moment stays within [0, 2^46]",
+    )
+    # At most 2^46 times 2^16: no intermediate is beyond 2^62.
+    largest = max(grad.lo**2, grad.hi**2) << SQUARE_LIFT
+    return integer_type("i64", square.shape, square.exponent, 0, max(square.hi, largest))
+
+
+def _adam_direction_unclamped(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    mean, square = inputs
+    divisor = isqrt(np.maximum(square, 0)) + np.int64(attr_int(attrs, "epsilon"))
+    return np.asarray((mean.astype(np.int64) << np.int64(attr_int(attrs, "shift"))) // divisor)
+
+
+def _adam_direction_leaf(site: Site, e: int) -> int:
+    mean, square = site.read(0, e), max(site.read(1, e), 0)
+    divisor = math.isqrt(square) + attr_int(site.attrs, "epsilon")
+    return saturate_int((mean << attr_int(site.attrs, "shift")) // divisor, "i32")
+
+
+def _adam_direction_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """The direction of a step of Adam: sat(floor(m * 2^shift / (isqrt(v) + epsilon))).
+
+    It is saturated to i32; isqrt(v) is the floor of the square root.
+
+    Attributes:
+        shift: integer, 0 to 31.
+        epsilon: integer, 1 to 2^31.
+    Inputs: m i32 [...]; v i64 [...].
+    Output: i32 [...], exponent m.exponent + shift - v.exponent // 2.
+    Range: min(m.lo * 2^shift // a, m.lo * 2^shift // b) to max(m.hi * 2^shift // a, m.hi * 2^shift
+        // b), both saturated as the elements are, where a is isqrt(v.lo) + epsilon, b is
+        isqrt(v.hi) + epsilon, and x // y the floor of x / y.
+    Requires: v.lo is at least 0; v has the shape of m and an even exponent.
+    Outside: a v below 0 counts as 0.
+    """
+    require_keys(attrs, "epsilon", "shift")
+    require_inputs(inputs, "i32", "i64")
+    mean, square = inputs
+    shift, epsilon = attr_int(attrs, "shift", 0, 31), attr_int(attrs, "epsilon", 1, 1 << 31)
+    require(mean.shape == square.shape, f"shapes differ: {mean.shape} and {square.shape}")
+    require(square.lo >= 0, "a second moment is not negative")
+    require(square.exponent % 2 == 0, "the exponent of a second moment is even")
+    # |m| 2^shift is at most 2^62.
+    divisors = [math.isqrt(end) + epsilon for end in (square.lo, square.hi)]
+    lo = min((mean.lo << shift) // divisor for divisor in divisors)
+    hi = max((mean.hi << shift) // divisor for divisor in divisors)
+    exponent = mean.exponent + shift - square.exponent // 2
+    return integer_type("i32", mean.shape, exponent, *clamp_range(lo, hi, "i32"))
+
+
+def _power(base: int, exponent: int) -> int:
+    """base^exponent of 31 fraction bits, rounded after each product of square and multiply."""
+    power = 1 << BETA_EXPONENT
+    for bit in f"{exponent:b}":
+        power = rs_int(power * power, BETA_EXPONENT)
+        if bit == "1":
+            power = rs_int(power * base, BETA_EXPONENT)
+    return power
+
+
+def _correction_at(attrs: Attrs, step: int) -> int:
+    count = min(max(step, 0), MAX_STEPS) + 1
+    one = 1 << BETA_EXPONENT
+    rest1 = one - _power(attr_int(attrs, "beta1"), count)
+    rest2 = one - _power(attr_int(attrs, "beta2"), count)
+    root = math.isqrt(rest2 << BETA_EXPONENT)
+    return min((root << CORRECTION_EXPONENT) // rest1, CORRECTION_MOST)
+
+
+def _adam_correction_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    return np.asarray(_correction_at(attrs, int(inputs[0])), dtype=np.int64)
+
+
+def _adam_correction_leaf(site: Site, e: int) -> int:
+    return _correction_at(site.attrs, site.read(0))
+
+
+def _adam_correction_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """The factor sqrt(1 - beta2^n) / (1 - beta1^n) of step t, n = t + 1, that takes the bias out
+    of both moments: min(floor(isqrt((2^31 - P2) * 2^31) * 2^16 / (2^31 - P1)), 2^24).
+
+    Pi is beta_i^n of 31 fraction bits, by squaring and multiplying: P = 2^31; for each binary digit
+    of n, the highest first, P = rs(P * P, 31), and then P = rs(P * beta_i, 31) where the digit is
+    1. isqrt(x) is the floor of the square root.
+
+    Attributes:
+        beta1: integer, 0 to 2147483647; round(2^31 * beta1).
+        beta2: integer, 0 to 2147483647; round(2^31 * beta2).
+    Inputs: t i64 [].
+    Output: i64 [], exponent 16.
+    Range: 0 to 2^24.
+    Requires: t has exponent 0 and a range within 0 to 2^40.
+    Outside: a t below 0 counts as 0, one above 2^40 as 2^40.
+    """
+    require_keys(attrs, "beta1", "beta2")
+    require_inputs(inputs, "i64")
+    require_counter(inputs[0])
+    attr_int(attrs, "beta1", 0, (1 << BETA_EXPONENT) - 1)
+    attr_int(attrs, "beta2", 0, (1 << BETA_EXPONENT) - 1)
+    return integer_type("i64", (), CORRECTION_EXPONENT, 0, CORRECTION_MOST)
+
+
 OPERATORS = table(
     Operator(
         "momentum",
@@ -185,5 +387,29 @@ OPERATORS = table(
         _schedule_law,
         _schedule_infer,
         leaf=pointwise(_schedule_leaf),
+    ),
+    Operator(
+        "adam_mean",
+        Saturating(_adam_mean_unclamped, lambda attrs: "i32"),
+        _adam_mean_infer,
+        leaf=pointwise(_adam_mean_leaf),
+    ),
+    Operator(
+        "adam_square",
+        _adam_square_law,
+        _adam_square_infer,
+        leaf=pointwise(_adam_square_leaf),
+    ),
+    Operator(
+        "adam_direction",
+        Saturating(_adam_direction_unclamped, lambda attrs: "i32"),
+        _adam_direction_infer,
+        leaf=pointwise(_adam_direction_leaf),
+    ),
+    Operator(
+        "adam_correction",
+        _adam_correction_law,
+        _adam_correction_infer,
+        leaf=pointwise(_adam_correction_leaf),
     ),
 )

@@ -41,6 +41,8 @@ from vtrain.wire.graph import Attrs, TensorType
 
 MAX_STEPS = 2**40
 """Longest run; bounds the step counter in the range analysis."""
+WIDE_STATE_BITS = 46
+"""An int64 state other than a scalar is within [0, 2^46]: 16 fraction bits under a square."""
 
 
 def _state_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
@@ -61,7 +63,7 @@ def _state_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
         exponent: integer, -512 to 512.
     Inputs: none.
     Output: ``dtype`` and ``shape``, exponent ``exponent``.
-    Range: -2^31 + 1 to 2^31 - 1 for i32, 0 to 2^40 for i64.
+    Range: -2^31 + 1 to 2^31 - 1 for i32, 0 to 2^40 for i64 scalars, 0 to 2^46 for other i64.
     """
     require_keys(attrs, "dtype", "exponent", "name", "shape")
     require_inputs(inputs)
@@ -69,7 +71,9 @@ def _state_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     dtype = attr_text(attrs, "dtype", ("i32", "i64"))
     exponent = attr_int(attrs, "exponent", -512, 512)
     shape = attr_ints(attrs, "shape")
-    lo, hi = SATURATION["i32"] if dtype == "i32" else (0, MAX_STEPS)
+    lo, hi = SATURATION["i32"]
+    if dtype == "i64":
+        lo, hi = 0, 1 << WIDE_STATE_BITS if shape else MAX_STEPS
     return integer_type(dtype, shape, exponent, lo, hi)
 
 
@@ -96,7 +100,7 @@ def _increment_leaf(site: Site, e: int) -> int:
     return min(site.read(0) + 1, MAX_STEPS)
 
 
-def _require_counter(t: TensorType) -> None:
+def require_counter(t: TensorType) -> None:
     """Refuse other than the number of steps done, a scalar in [0, 2^40]."""
     require(t.shape == () and t.exponent == 0, "the step counter is an integer scalar")
     require(t.lo >= 0 and t.hi <= MAX_STEPS, "the step counter stays within [0, 2^40]")
@@ -112,7 +116,7 @@ def _increment_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     """
     require_keys(attrs)
     require_inputs(inputs, "i64")
-    _require_counter(inputs[0])
+    require_counter(inputs[0])
     return integer_type("i64", (), 0, 0, MAX_STEPS)
 
 
@@ -145,7 +149,7 @@ def _sample_index_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorTyp
     """
     require_keys(attrs, "batch", "samples", "seed")
     require_inputs(inputs, "i64")
-    _require_counter(inputs[0])
+    require_counter(inputs[0])
     seed = attrs["seed"]
     require(isinstance(seed, bytes) and len(seed) == 8, "seed is 8 bytes, little-endian")
     batch = attr_int(attrs, "batch", 1, 2**20)

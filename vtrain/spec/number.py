@@ -119,6 +119,19 @@ def bit_length(x: I64Array) -> I64Array:
     return length + (rest > 0)
 
 
+def isqrt(x: I64Array) -> I64Array:
+    """Elementwise floor of the square root of non-negative int64, exactly.
+
+    The float is a first guess only, off by at most one: comparisons of integers decide.
+    """
+    wide = np.asarray(x, dtype=np.int64)
+    root = np.sqrt(wide.astype(np.float64)).astype(np.int64)
+    # By quotients, as a square may not fit: r > floor(x / r) where r^2 > x.
+    root -= root > wide // np.maximum(root, 1)
+    more = root + 1
+    return np.asarray(np.where(more <= wide // more, more, root))
+
+
 def round_to_mantissa(values: npt.NDArray[np.floating[Any]], exponent: int) -> I64Array:
     """Float to integer mantissa: floor(v * 2^exponent + 1/2), evaluated without rounding error.
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -160,9 +160,28 @@ def refuse_unknown_keys(table: Mapping[str, object], known: Sequence[str], where
             absent = [name for name in known if name not in table]
             like = difflib.get_close_matches(key[:_LONGEST_KEY], absent, 1)
             hint = f", and {like[0]} is missing: did you mean that?" if like else ""
+            meant = _ELSEWHERE.get(key)
+            if meant in known:
+                hint = f": it is called {meant} here"
+                if meant == "steps":
+                    hint = ": give steps, which are epochs * samples / batch"
             raise TaskError(f"unknown key{hint}", where=f"{where}.{key}" if where else key)
 
 
+_ELSEWHERE: Final = {
+    **dict.fromkeys(("lr", "rate", "lr_max", "max_lr"), "learning_rate"),
+    **dict.fromkeys(("epochs", "epoch", "num_epochs"), "steps"),
+    **dict.fromkeys(("batch_size", "batchsize"), "batch"),
+    **dict.fromkeys(("optim", "optimiser"), "optimizer"),
+    **dict.fromkeys(("wd", "l2", "decay"), "weight_decay"),
+    **dict.fromkeys(("beta", "beta1", "beta2"), "betas"),
+    **dict.fromkeys(("clip", "max_norm", "grad_clip", "max_grad_norm"), "clip_norm"),
+    **dict.fromkeys(("warmup_steps", "warm_up", "num_warmup_steps"), "warmup"),
+    **dict.fromkeys(("scheduler", "lr_scheduler"), "schedule"),
+    "epsilon": "eps",
+    "freeze": "frozen",
+}
+"""What other programs call keys."""
 _LONGEST_KEY = 100
 """Characters of a key that are compared with those known: comparing takes their square."""
 

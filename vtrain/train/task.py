@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 import tomllib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,15 +40,14 @@ from vtrain.graph.onnx_import import import_onnx
 from vtrain.graph.step import (
     LOSSES,
     Affine,
-    Momentum,
     OneHot,
+    State,
     StepPlan,
     compute_initial_state,
     count_terms,
     emit_step,
 )
 from vtrain.limits import LIMITS, limits_here
-from vtrain.ops.optimizer import DECAY_EXPONENT
 from vtrain.spec.commitment import (
     compute_graph_root,
     compute_task_id,
@@ -63,6 +62,13 @@ from vtrain.train.data import (
     parse_source,
     refuse_unknown_keys,
 )
+from vtrain.train.optimizers import (
+    OptimizerTable,
+    choose_parameters,
+    compute_optimizer,
+    parse_optimizer,
+)
+from vtrain.train.table import Table, floor_log2, round_half_up
 from vtrain.wire.graph import Ref, StepGraph
 from vtrain.wire.proof import (
     CIRCUIT_NAMES,
@@ -79,10 +85,6 @@ from vtrain.wire.proof import (
 )
 from vtrain.wire.task import BLAKE3_ONLY, LAW_VERSION, WITH_KZG, DataSpec, TaskSpec
 
-_DIGEST = re.compile("[0-9a-fA-F]{64}")
-_HUGE_EXPONENT = re.compile(r"[eE][+-]?\d{4}")
-RATE_BITS = 16
-"""Bits of a learning-rate mantissa."""
 PREPARE_SHIFT = 16
 """Extra fraction bits of the multiplier that prepares samples."""
 
@@ -91,8 +93,6 @@ DEFAULT_BLINDING = 5
 """Blinding factors of most circuits (``vtrain.prove.backend.kzg``)."""
 
 _TABLES = ("task", "model", "data", "test", "optimizer", "format", "proof", "exponents")
-
-S = TypeVar("S", bound=str)
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class ProofTable:
 class TaskFile:
     """A task file as read, before data and model are looked at.
 
-    ``rates`` are (first step, learning rate); ``exponents`` is empty before `vtrain profile`.
+    ``exponents`` is empty before `vtrain profile`.
     """
 
     path: Path
@@ -138,8 +138,7 @@ class TaskFile:
     test: DataSource | None
     prepare: Prepare
     loss: str
-    momentum: Fraction
-    rates: tuple[tuple[int, Fraction], ...]
+    optimizer: OptimizerTable
     margin: int
     calibration_steps: int
     exponents: Mapping[str, int]
@@ -166,81 +165,6 @@ class CompiledTask:
     def task_id(self) -> bytes:
         """H_task of the canonical spec, 32 bytes."""
         return compute_task_id(self.spec)
-
-
-class _Table:
-    """One TOML table: typed reads; TaskError for a key that is not ``known``."""
-
-    def __init__(self, values: Mapping[str, Any], known: Sequence[str], where: str) -> None:
-        refuse_unknown_keys(values, known, where)
-        self._values = values
-        self.where = where
-
-    def has(self, key: str) -> bool:
-        return key in self._values
-
-    def _take(self, key: str, default: Any = None) -> Any:
-        if key not in self._values:
-            if default is None:
-                raise TaskError("is missing", where=self.place(key))
-            return default
-        return self._values[key]
-
-    def place(self, key: str) -> str:
-        return f"{self.where}.{key}" if self.where else key
-
-    def table(self, key: str, *known: str) -> _Table:
-        return _Table(self.mapping(key), known, self.place(key))
-
-    def mapping(self, key: str) -> Mapping[str, Any]:
-        value = self._take(key, {})
-        if not isinstance(value, dict):
-            raise TaskError("must be a table", where=self.place(key))
-        return value
-
-    def integer(self, key: str, lo: int, hi: int, default: int | None = None) -> int:
-        value = self._take(key, default)
-        if not isinstance(value, int) or isinstance(value, bool) or not lo <= value <= hi:
-            raise TaskError(f"must be an integer in [{lo}, {hi}]", where=self.place(key))
-        return value
-
-    def text(self, key: str, default: str | None = None) -> str:
-        value = self._take(key, default)
-        if not isinstance(value, str) or value == "" or "\0" in value:
-            raise TaskError("must be text", where=self.place(key))
-        return value
-
-    def choice(self, key: str, options: Sequence[S], default: S | None = None) -> S:
-        value = self.text(key, default)
-        found = next((option for option in options if option == value), None)
-        if found is None:
-            raise TaskError(f"must be one of {', '.join(options)}", where=self.place(key))
-        return found
-
-    def digest(self, key: str) -> bytes:
-        value = self.text(key)
-        if not _DIGEST.fullmatch(value):
-            raise TaskError("must be 64 hexadecimal digits", where=self.place(key))
-        return bytes.fromhex(value)
-
-    def number(self, key: str, default: Fraction | None = None) -> Fraction:
-        return parse_number(self._take(key, default), self.place(key))
-
-    def value(self, key: str) -> Any:
-        return self._take(key)
-
-
-def parse_number(value: object, where: str) -> Fraction:
-    """An exact number: an integer, a decimal, or text like "1/255"."""
-    if isinstance(value, int | Decimal | str | Fraction) and not isinstance(value, bool):
-        # "1e999999999" is short to write, and its digits fill the memory.
-        text = str(value).replace("_", "")
-        if len(text) <= LIMITS.number_characters and not _HUGE_EXPONENT.search(text):
-            try:
-                return Fraction(value)
-            except (ValueError, ZeroDivisionError, OverflowError):
-                pass
-    raise TaskError('must be a number, or text like "1/255"', where=where)
 
 
 _TOML_TOKEN = re.compile(r"""[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|[^\S\n]+|.|\n""")
@@ -277,14 +201,13 @@ def load_task(path: Path, *, srs: Path | None = None) -> TaskFile:
     except (ValueError, RecursionError) as error:  # ValueError: of an integer too long, too
         raise TaskError(f"is not TOML: {error}", where=str(path)) from None
     base = path.parent
-    top = _Table(values, _TABLES, "")
+    top = Table(values, _TABLES, "")
     task = top.table(
         "task",
         *("name", "seed", "steps", "batch", "commit_every", "checkpoint_every", "commitments"),
     )
     model = top.table("model", "onnx", "loss")
     fmt = top.table("format", "margin", "calibration_steps")
-    optimizer = top.table("optimizer", "kind", "momentum", "learning_rate")
     data = dict(top.mapping("data"))
     prepare = data.pop("prepare", {})
     exponents = _parse_exponents(top.mapping("exponents"))
@@ -302,8 +225,7 @@ def load_task(path: Path, *, srs: Path | None = None) -> TaskFile:
         test=parse_source(test, base) if test else None,
         prepare=_parse_prepare(prepare),
         loss=model.choice("loss", LOSSES),
-        momentum=_parse_optimizer_kind(optimizer),
-        rates=_parse_rates(optimizer),
+        optimizer=parse_optimizer(top),
         margin=fmt.integer("margin", 0, 12, 3),
         calibration_steps=fmt.integer("calibration_steps", 1, 10_000, 20),
         exponents=exponents,
@@ -326,14 +248,14 @@ def load_task(path: Path, *, srs: Path | None = None) -> TaskFile:
     return found
 
 
-def _parse_commitments(table: _Table) -> tuple[str, ...]:
+def _parse_commitments(table: Table) -> tuple[str, ...]:
     value = table.value("commitments") if table.has("commitments") else list(BLAKE3_ONLY)
     if value not in (list(BLAKE3_ONLY), list(WITH_KZG)):
         raise TaskError('must be ["blake3"] or ["blake3", "kzg"]', where=table.place("commitments"))
     return tuple(value)
 
 
-def _parse_proof(top: _Table, base: Path, srs: Path | None) -> ProofTable:
+def _parse_proof(top: Table, base: Path, srs: Path | None) -> ProofTable:
     known = ("circuit", "srs", "sha256", "k", "blinding", "every", "hash", "circuits")
     table = top.table("proof", *known)
     circuit = table.choice("circuit", CIRCUITS)
@@ -344,7 +266,7 @@ def _parse_proof(top: _Table, base: Path, srs: Path | None) -> ProofTable:
     for name, values in pins.items():
         if not isinstance(values, dict):
             raise TaskError("must be a table", where=f"proof.circuits.{name}")
-        pin = _Table(values, ("circuit", "key"), f"proof.circuits.{name}")
+        pin = Table(values, ("circuit", "key"), f"proof.circuits.{name}")
         circuits[name] = CircuitPin(pin.digest("circuit"), pin.digest("key"))
     k = table.integer("k", 1, MAX_K)
     if circuit == "step" and k < LEAST_STEP_K:
@@ -377,7 +299,7 @@ def _parse_prepare(values: object) -> Prepare:
     if not isinstance(values, dict):
         raise TaskError("must be a table", where="data.prepare")
     known = ("depth",) if values.get("kind") == "one_hot" else ("scale", "mean", "std")
-    table = _Table(values, ("kind", *known), "data.prepare")
+    table = Table(values, ("kind", *known), "data.prepare")
     kind = table.choice("kind", ("affine", "one_hot"), "affine")
     depth = table.integer("depth", 1, 2**20) if kind == "one_hot" else None
     one, zero = Fraction(1), Fraction(0)
@@ -392,62 +314,6 @@ def _parse_prepare(values: object) -> Prepare:
     return prepare
 
 
-def _parse_optimizer_kind(table: _Table) -> Fraction:
-    table.choice("kind", ("sgd",), "sgd")
-    momentum = table.number("momentum", Fraction(0))
-    if not 0 <= momentum < 1:
-        raise TaskError("must lie in [0, 1)", where=table.place("momentum"))
-    return momentum
-
-
-def _parse_rates(table: _Table) -> tuple[tuple[int, Fraction], ...]:
-    """``learning_rate``: a number, or a list of [first step, rate]."""
-    where = table.place("learning_rate")
-    value = table.value("learning_rate")
-    pairs = value if isinstance(value, list) else [[0, value]]
-    rates: list[tuple[int, Fraction]] = []
-    for pair in pairs:
-        if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], int):
-            raise TaskError("must be a number or a list of [first step, rate]", where=where)
-        rates.append((pair[0], parse_number(pair[1], where)))
-    starts = [start for start, _ in rates]
-    if starts[:1] != [0] or starts != sorted(set(starts)) or any(rate < 0 for _, rate in rates):
-        raise TaskError("first steps must increase from 0 and rates not be negative", where=where)
-    return tuple(rates)
-
-
-def round_half_up(value: Fraction) -> int:
-    """floor(value + 1/2)."""
-    return (2 * value.numerator + value.denominator) // (2 * value.denominator)
-
-
-def _floor_log2(value: Fraction) -> int:
-    """The integer n with 2^n <= value < 2^(n+1), value > 0."""
-    n = value.numerator.bit_length() - value.denominator.bit_length()
-    return n if value >= Fraction(2) ** n else n - 1
-
-
-def compute_optimizer(file: TaskFile, terms: int) -> Momentum:
-    """Integer constants of SGD: rate / terms at one exponent, 1 - mu in 16 bits.
-
-    ``terms`` are those of the loss in one batch (:func:`vtrain.graph.step.count_terms`).  Rates are
-    16-bit mantissas.  The largest rate has its top bit set.
-    """
-    per_term = [rate / terms for _, rate in file.rates]
-    largest = max(per_term)
-    exponent = RATE_BITS - 1 - _floor_log2(largest) if largest > 0 else 0
-    rates = [round_half_up(rate * Fraction(2) ** exponent) for rate in per_term]
-    if max(rates) >= 1 << RATE_BITS:  # rounded up to 2^16
-        exponent -= 1
-        rates = [round_half_up(rate * Fraction(2) ** exponent) for rate in per_term]
-    return Momentum(
-        decay=round_half_up((1 - file.momentum) * 2**DECAY_EXPONENT),
-        starts=tuple(start for start, _ in file.rates),
-        rates=tuple(rates),
-        exponent=exponent,
-    )
-
-
 def compute_prepare(prepare: Prepare, data: DataSpec) -> Affine | OneHot:
     """Integer constants of the preparation, at the finest exponent that no sample saturates."""
     if prepare.depth is not None:
@@ -456,7 +322,7 @@ def compute_prepare(prepare: Prepare, data: DataSpec) -> Affine | OneHot:
     offset = -prepare.mean / prepare.std
     lo, hi = STORAGE[data.x_dtype]
     largest = max(abs(slope * lo + offset), abs(slope * hi + offset))
-    exponent = _floor_log2(Fraction(SATURATION["i16"][1]) / largest)
+    exponent = floor_log2(Fraction(SATURATION["i16"][1]) / largest)
     scale = Fraction(2) ** (exponent + PREPARE_SHIFT)
     multiplier = round_half_up(slope * scale)
     if not 1 <= multiplier <= 2**31:
@@ -482,12 +348,20 @@ def _load_parts(file: TaskFile) -> _Parts:
         data=samples.spec,
         prepare=compute_prepare(file.prepare, samples.spec),
         loss=file.loss,
-        optimizer=compute_optimizer(file, count_terms(file.loss, samples.spec, file.batch)),
+        optimizer=compute_optimizer(
+            file.optimizer, count_terms(file.loss, samples.spec, file.batch)
+        ),
         seed=file.seed,
         batch=file.batch,
         commit_every=file.commit_every,
+        no_decay=choose_parameters("no_decay", file.optimizer.no_decay, list(model.params)),
+        frozen=choose_parameters("frozen", file.optimizer.frozen, list(model.params)),
     )
     return _Parts(model, model_bytes, samples, plan)
+
+
+def _compute_initial_state(parts: _Parts) -> State:
+    return compute_initial_state(parts.model.params, parts.plan.optimizer, parts.plan.frozen)
 
 
 class _AnyExponents:
@@ -520,7 +394,7 @@ def profile_task(
     _check_classes(shapes.graph(), parts.samples)
     return calibrate(
         lambda builder: emit_step(builder, parts.plan, parts.model),
-        compute_initial_state(parts.model.params),
+        _compute_initial_state(parts),
         parts.samples,
         steps=file.calibration_steps,
         margin=file.margin,
@@ -562,7 +436,7 @@ def compile_task(file: TaskFile, open_key: OpenKey | None = None) -> CompiledTas
     graph = builder.graph()
     check_graph(graph)
     _check_classes(graph, parts.samples)
-    state = compute_initial_state(parts.model.params)
+    state = _compute_initial_state(parts)
     key = None if file.proof is None else _open_key(file.proof, open_key)
     spec = TaskSpec(
         law=LAW_VERSION,

@@ -80,14 +80,13 @@ def _refuse_giants(graph: StepGraph, cells: int, name: str) -> None:
 
 def build_with(graph: StepGraph, size: Size, *, clamps: bool) -> Circuit:
     """The circuit of ``graph``'s step in columns given; ``span`` below 2^16 is for trials."""
+    for node in graph.nodes:
+        if node.op not in OUTSIDE and node.op not in EMITTERS:
+            raise CircuitError(f"no circuit for the operator {node.op}", where=node.name)
     s = StepBuilder(graph, size, clamps=clamps)
     for index, node in enumerate(graph.nodes):
-        if node.op in OUTSIDE:
-            continue
-        emit = EMITTERS.get(node.op)
-        if emit is None:
-            raise CircuitError(f"no circuit for the operator {node.op}", where=node.name)
-        emit(s, Ref(index), node)
+        if node.op not in OUTSIDE:
+            EMITTERS[node.op](s, Ref(index), node)
     _refuse_loose_ends(s)
     return s.b.build()
 

@@ -6,7 +6,7 @@ use super::buffer::OutOfMemory;
 use super::commitment::StateLeaf;
 use super::layout::{Transpose, Window};
 use super::linear::Product;
-use super::optimizer::{MomentumRule, Rate};
+use super::optimizer::{Blend, Direction, MomentumRule, Rate};
 use super::parallel::{for_rows, sum_rows};
 use super::parts::Axis;
 use super::signature::{Form, MAX_ELEMENTS, OpError, Part, Reader, checked_size, refuse};
@@ -174,6 +174,16 @@ pub enum Kernel {
         starts: Vec<i64>,
         rates: Vec<i64>,
     },
+    AdamMean {
+        lift: u32,
+        blend: Blend,
+    },
+    AdamSquare(Blend),
+    AdamDirection(Direction),
+    AdamCorrection {
+        beta1: i64,
+        beta2: i64,
+    },
     TensorDigest,
     BatchDigest,
     StateLeaf(StateLeaf),
@@ -219,6 +229,8 @@ impl Kernel {
                 | Self::SubOneHot { .. }
                 | Self::Momentum(_)
                 | Self::SgdUpdate { .. }
+                | Self::AdamMean { .. }
+                | Self::AdamSquare(_)
         )
     }
 
@@ -238,6 +250,8 @@ impl Kernel {
                 | Self::Rescale { .. }
                 | Self::Momentum(_)
                 | Self::SgdUpdate { .. }
+                | Self::AdamMean { .. }
+                | Self::AdamDirection(_)
         )
     }
 
@@ -472,6 +486,31 @@ impl Kernel {
                 return Ok(for_rows(out.try_into()?, 1, |at, out| {
                     optimizer::sgd_update(out, &velocity[at..at + out.len()], rate)
                 }));
+            }
+            Self::AdamMean { lift, blend } => {
+                let grad: &[i16] = input(1)?.try_into()?;
+                return Ok(for_rows(out.try_into()?, 1, |at, out| {
+                    optimizer::adam_mean(out, &grad[at..at + out.len()], *lift, *blend)
+                }));
+            }
+            Self::AdamSquare(blend) => {
+                let grad: &[i16] = input(1)?.try_into()?;
+                for_rows(out.try_into()?, 1, |at, out| {
+                    optimizer::adam_square(out, &grad[at..at + out.len()], *blend);
+                    0
+                });
+            }
+            Self::AdamDirection(rule) => {
+                let (mean, square): (&[i32], &[i64]) =
+                    (input(0)?.try_into()?, input(1)?.try_into()?);
+                return Ok(for_rows(out.try_into()?, 1, |at, out: &mut [i32]| {
+                    let end = at + out.len();
+                    optimizer::adam_direction(&mean[at..end], &square[at..end], *rule, out)
+                }));
+            }
+            Self::AdamCorrection { beta1, beta2 } => {
+                let now = scalar(input(0)?)?;
+                put(out, optimizer::adam_correction(now, *beta1, *beta2))?;
             }
             Self::Schedule { starts, rates } => {
                 put(out, optimizer::schedule(scalar(input(0)?)?, starts, rates))?;
@@ -834,6 +873,40 @@ fn read(r: &Reader<'_>) -> Result<(Kernel, Dtype, Vec<usize>), OpError> {
             }
             (Kernel::Schedule { starts, rates }, I64, vec![])
         }
+        "adam_mean" => {
+            let [mean, grad] = r.dtypes([Some(I32), Some(I16)])?;
+            require_same_shape(mean, grad)?;
+            let lift = r.int("lift", 0, 15)? as u32;
+            let kernel = Kernel::AdamMean {
+                lift,
+                blend: blend(r)?,
+            };
+            (kernel, I32, mean.shape.clone())
+        }
+        "adam_square" => {
+            let [square, grad] = r.dtypes([Some(I64), Some(I16)])?;
+            require_same_shape(square, grad)?;
+            (Kernel::AdamSquare(blend(r)?), I64, square.shape.clone())
+        }
+        "adam_direction" => {
+            let [mean, square] = r.dtypes([Some(I32), Some(I64)])?;
+            require_same_shape(mean, square)?;
+            let rule = Direction {
+                epsilon: r.int("epsilon", 1, 1 << 31)?,
+                shift: r.int("shift", 0, 31)? as u32,
+            };
+            (Kernel::AdamDirection(rule), I32, mean.shape.clone())
+        }
+        "adam_correction" => {
+            let [t] = r.dtypes([Some(I64)])?;
+            require_scalar(t)?;
+            let most = i64::from(i32::MAX);
+            let kernel = Kernel::AdamCorrection {
+                beta1: r.int("beta1", 0, most)?,
+                beta2: r.int("beta2", 0, most)?,
+            };
+            (kernel, I64, vec![])
+        }
         "tensor_digest" => {
             let [_] = r.dtypes([None])?;
             (Kernel::TensorDigest, U8, vec![32])
@@ -868,6 +941,15 @@ fn read(r: &Reader<'_>) -> Result<(Kernel, Dtype, Vec<usize>), OpError> {
         }
         other => refuse!("unknown operator {other:?}"),
     })
+}
+
+/// The share of the new in a moving average, at most 1.
+fn blend(r: &Reader<'_>) -> Result<Blend, OpError> {
+    let (rate, shift) = (r.int("rate", 0, 1 << 16)?, r.int("shift", 0, 46)?);
+    if rate > 1 << shift {
+        refuse!("the share of the new is more than 1");
+    }
+    Ok(Blend::new(rate, shift))
 }
 
 fn require_scalar(form: &Form) -> Result<(), OpError> {

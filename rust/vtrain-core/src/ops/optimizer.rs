@@ -1,10 +1,19 @@
-//! SGD with momentum on int32 masters: twin of `vtrain/ops/optimizer.py`.
+//! The update of int32 masters, momentum and Adam: twin of `vtrain/ops/optimizer.py`.
 
 use super::simd::vectorised;
-use crate::number::{Rounding, SmallRounding, saturate_counted};
+use crate::number::{MAX_STEPS, Rounding, SmallRounding, saturate_counted};
 
 /// Fraction bits of `decay` = 1 - mu.
 const DECAY_EXPONENT: u32 = 16;
+/// Fraction bits of a second moment beyond those of the squared gradient.
+const SQUARE_LIFT: u32 = 16;
+/// Second moments are within [0, 2^46].
+const SQUARE_MOST: i64 = 1 << 46;
+/// Fraction bits of beta1 and beta2 where they are raised to the number of the step.
+const BETA_EXPONENT: u32 = 31;
+/// Fraction bits of the correction, and what it is held to.
+const CORRECTION_EXPONENT: u32 = 16;
+const CORRECTION_MOST: i64 = 1 << 24;
 
 /// Scalars of a momentum update.
 #[derive(Clone, Copy, Debug)]
@@ -128,4 +137,115 @@ pub fn schedule(now: i64, starts: &[i64], rates: &[i64]) -> i64 {
         }
     }
     current
+}
+
+/// A moving average: the share of the new is `rate` / 2^`shift`.
+#[derive(Clone, Copy, Debug)]
+pub struct Blend {
+    rate: i64,
+    shift: Rounding,
+}
+
+impl Blend {
+    /// `rate` in [0, 2^16], `shift` in [0, 46].
+    pub fn new(rate: i64, shift: i64) -> Self {
+        Self {
+            rate: rate.clamp(0, 1 << 16),
+            shift: Rounding::new(shift),
+        }
+    }
+
+    /// old + rs((new - old) * rate, shift), for values whose difference is within 2^46.
+    #[inline(always)]
+    fn apply(self, old: i64, new: i64) -> i64 {
+        old + self.shift.apply((new - old) * self.rate)
+    }
+
+    /// The new average of gradients of `lift` fraction bits fewer; still to be saturated.
+    #[inline(always)]
+    pub fn mean(self, mean: i32, grad: i16, lift: u32) -> i64 {
+        self.apply(i64::from(mean), i64::from(grad) << lift)
+    }
+
+    /// The new average of squared gradients, of any `square`.
+    #[inline(always)]
+    pub fn square(self, square: i64, grad: i16) -> i64 {
+        let wide = i64::from(grad);
+        self.apply(square.clamp(0, SQUARE_MOST), (wide * wide) << SQUARE_LIFT)
+    }
+}
+
+/// Updates the averages by the gradient; returns how many elements saturation changed.
+pub fn adam_mean(mean: &mut [i32], grad: &[i16], lift: u32, blend: Blend) -> u64 {
+    vectorised(
+        #[inline(always)]
+        || {
+            let mut clamped = 0;
+            for (mean, &grad) in mean.iter_mut().zip(grad) {
+                *mean = saturate_counted(blend.mean(*mean, grad, lift), &mut clamped);
+            }
+            clamped
+        },
+    )
+}
+
+/// Updates the averages of squares by the gradient.
+pub fn adam_square(square: &mut [i64], grad: &[i16], blend: Blend) {
+    vectorised(
+        #[inline(always)]
+        || {
+            for (square, &grad) in square.iter_mut().zip(grad) {
+                *square = blend.square(*square, grad);
+            }
+        },
+    );
+}
+
+/// What the mean is divided by, and shifted before.
+#[derive(Clone, Copy, Debug)]
+pub struct Direction {
+    /// At least 1.
+    pub epsilon: i64,
+    /// In [0, 31].
+    pub shift: u32,
+}
+
+impl Direction {
+    /// floor(m * 2^shift / (isqrt(max(v, 0)) + epsilon)); still to be saturated.
+    #[inline(always)]
+    pub fn apply(self, mean: i32, square: i64) -> i64 {
+        // Positive: a Euclidean quotient is the floor.
+        let divisor = square.max(0).isqrt() + self.epsilon.max(1);
+        (i64::from(mean) << self.shift).div_euclid(divisor)
+    }
+}
+
+/// The direction of each element; returns how many elements saturation changed.
+pub fn adam_direction(mean: &[i32], square: &[i64], rule: Direction, out: &mut [i32]) -> u64 {
+    let mut clamped = 0;
+    for ((out, &mean), &square) in out.iter_mut().zip(mean).zip(square) {
+        *out = saturate_counted(rule.apply(mean, square), &mut clamped);
+    }
+    clamped
+}
+
+/// base^exponent of 31 fraction bits, rounded after each product of square and multiply.
+fn power(base: i64, exponent: i64) -> i64 {
+    let rounding = Rounding::new(i64::from(BETA_EXPONENT));
+    let mut power = 1 << BETA_EXPONENT;
+    for bit in (0..64 - exponent.leading_zeros()).rev() {
+        power = rounding.apply(power * power);
+        if exponent >> bit & 1 != 0 {
+            power = rounding.apply(power * base);
+        }
+    }
+    power
+}
+
+/// The correction of both moments' bias at step `now`; betas are in [0, 2^31 - 1].
+pub fn adam_correction(now: i64, beta1: i64, beta2: i64) -> i64 {
+    let count = now.clamp(0, MAX_STEPS) + 1;
+    let rest = |beta: i64| (1 << BETA_EXPONENT) - power(beta, count);
+    let root = (rest(beta2) << BETA_EXPONENT).isqrt();
+    ((root << CORRECTION_EXPONENT) / rest(beta1).max(1)).min(CORRECTION_MOST)
 }

@@ -103,6 +103,10 @@ macro_rules! one_term {
             | Kernel::Momentum(_)
             | Kernel::SgdUpdate { .. }
             | Kernel::Schedule { .. }
+            | Kernel::AdamMean { .. }
+            | Kernel::AdamSquare(_)
+            | Kernel::AdamDirection(_)
+            | Kernel::AdamCorrection { .. }
             | Kernel::TensorDigest
             | Kernel::BatchDigest
             | Kernel::StateLeaf(_)
@@ -486,6 +490,21 @@ impl Leaf {
             }
             Kernel::Schedule { starts, rates } => {
                 optimizer::schedule(r.element(0, 0)?, starts, rates).into()
+            }
+            Kernel::AdamMean { lift, blend } => {
+                let (mean, grad) = (r.element(0, e)? as i32, r.element(1, e)? as i16);
+                narrow(Dtype::I32, blend.mean(mean, grad, *lift).into())
+            }
+            Kernel::AdamSquare(blend) => {
+                let (square, grad) = (r.element(0, e)?, r.element(1, e)? as i16);
+                blend.square(square, grad).into()
+            }
+            Kernel::AdamDirection(rule) => {
+                let (mean, square) = (r.element(0, e)? as i32, r.element(1, e)?);
+                narrow(Dtype::I32, rule.apply(mean, square).into())
+            }
+            Kernel::AdamCorrection { beta1, beta2 } => {
+                optimizer::adam_correction(r.element(0, 0)?, *beta1, *beta2).into()
             }
             Kernel::TensorDigest => byte(&r.digest(0)?, e),
             Kernel::BatchDigest => byte(&commitment::batch_digest(&hash(r, 0)?, &hash(r, 1)?), e),

@@ -1,4 +1,4 @@
-"""Launches of the kernels of ``vtrain.ops.optimizer``: momentum, update, schedule."""
+"""Launches of the kernels of ``vtrain.ops.optimizer``: momentum, Adam, update, rates."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from vtrain.engines.cuda.launch import Launch, Operand, Output, Saturated, one_thread_each
-from vtrain.engines.cuda.lower.common import Lowering, Types, file_of, integers
+from vtrain.engines.cuda.lower.common import Lowering, Types, file_of, integers, launch
 from vtrain.ops.base import attr_int, attr_ints
 from vtrain.wire.graph import Node
 
@@ -29,9 +29,33 @@ def _schedule(node: Node, inputs: Types) -> tuple[Launch, ...]:
     return (one_thread_each(file_of(node), node.op, 1, *args),)
 
 
+def _adam_mean(node: Node, inputs: Types) -> tuple[Launch, ...]:
+    numbers = [attr_int(node.attrs, name) for name in ("lift", "rate", "shift")]
+    return launch(node, Operand(0), Operand(1), *numbers, Output(), Saturated())
+
+
+def _adam_square(node: Node, inputs: Types) -> tuple[Launch, ...]:
+    numbers = [attr_int(node.attrs, name) for name in ("rate", "shift")]
+    return launch(node, Operand(0), Operand(1), *numbers, Output())
+
+
+def _adam_direction(node: Node, inputs: Types) -> tuple[Launch, ...]:
+    numbers = [attr_int(node.attrs, name) for name in ("shift", "epsilon")]
+    return launch(node, Operand(0), Operand(1), *numbers, Output(), Saturated())
+
+
+def _adam_correction(node: Node, inputs: Types) -> tuple[Launch, ...]:
+    numbers = [attr_int(node.attrs, name) for name in ("beta1", "beta2")]
+    return launch(node, Operand(0), *numbers, Output())
+
+
 LOWERINGS: Final[Mapping[str, Lowering]] = {
     "momentum": _momentum,
     "sgd_update": _sgd_update,
     "schedule": _schedule,
+    "adam_mean": _adam_mean,
+    "adam_square": _adam_square,
+    "adam_direction": _adam_direction,
+    "adam_correction": _adam_correction,
 }
 """Readable kernels."""

@@ -1,0 +1,341 @@
+"""Tasks with each optimizer: what their files say, and their steps beside those of torch.
+
+The twin has torch's own optimizer in float64 and the very gradients of the integer run, so that
+what differs is the update alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+import vtrain
+from tests.tasks import make_mlp_onnx, make_samples
+from vtrain.engines.registry import open_session
+from vtrain.errors import CircuitError, TaskError
+from vtrain.graph.legality import check_graph
+from vtrain.graph.step import param_state
+from vtrain.prove.steps.circuits import build_step_circuit
+from vtrain.spec.number import MASTER_EXPONENT
+from vtrain.train.optimizers import compute_share
+from vtrain.train.task import (
+    CompiledTask,
+    compile_task,
+    load_task,
+    profile_task,
+    write_exponents,
+)
+from vtrain.wire.graph import StepGraph
+
+TASK = """
+[task]
+name = "tiny"
+seed = 3
+steps = 400
+batch = 8
+checkpoint_every = 10
+
+[model]
+onnx = "mlp.onnx"
+loss = "{loss}"
+
+[data]
+kind = "npz"
+path = "data.npz"
+{y_exponent}
+
+[data.prepare]
+scale = "1/255"
+
+{optimizer}
+
+[format]
+calibration_steps = 8
+"""
+BATCH, STEPS = 8, 220
+Floats = npt.NDArray[np.float64]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """What a task file names: a small model, and data of which something can be learnt."""
+    (tmp_path / "mlp.onnx").write_bytes(make_mlp_onnx())
+    return tmp_path
+
+
+def write_task(folder: Path, optimizer: str, loss: str = "cross_entropy") -> Path:
+    """A task of the MLP: classes, or the regression of a vector."""
+    samples = make_samples((16,), 60, 7, mse=loss == "mse")
+    np.savez(folder / "data.npz", x=samples.part("x"), y=samples.part("y"))
+    path = folder / "task.toml"
+    y_exponent = "y_exponent = 14" if loss == "mse" else ""
+    path.write_text(TASK.format(loss=loss, optimizer=optimizer, y_exponent=y_exponent))
+    return path
+
+
+def make_task(folder: Path, optimizer: str, loss: str = "cross_entropy") -> CompiledTask:
+    path = write_task(folder, optimizer, loss)
+    write_exponents(path, profile_task(load_task(path)).exponents)
+    return compile_task(load_task(path))
+
+
+def find(graph: StepGraph, name: str) -> int:
+    return next(index for index, node in enumerate(graph.nodes) if node.name == name)
+
+
+def find_gradients(graph: StepGraph, names: list[str]) -> dict[str, int]:
+    """The node of each parameter's gradient as its optimizer reads it."""
+    found = {}
+    for name in names:
+        node = next(
+            node
+            for node in graph.nodes
+            if node.name in (f"momentum/{name}/next", f"mean/{name}/next")
+        )
+        gradient = node.inputs[1].node
+        if graph.nodes[gradient].name == f"{name}/grad_decayed":
+            gradient = graph.nodes[gradient].inputs[0].node
+        found[name] = gradient
+    return found
+
+
+Make = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
+
+
+def measure_distance(
+    task: CompiledTask, make_twin: Make, terms: int = BATCH
+) -> tuple[float, float]:
+    """How far masters and twin are apart at most, and how far the masters have come at most."""
+    graph = task.graph
+    check_graph(graph)
+    first = {
+        name.removeprefix("param/"): w
+        for name, w in task.initial_state.items()
+        if name.startswith("param/")
+    }
+    gradients = find_gradients(graph, list(first))
+    twin = {
+        name: torch.tensor(to_float(w, MASTER_EXPONENT), requires_grad=True)
+        for name, w in first.items()
+    }
+    optimizer = make_twin(list(twin.values()))
+    session = open_session("cpu", task.graph, task.samples)
+    session.load_state(task.initial_state)
+    apart = 0.0
+    for _ in range(STEPS):
+        values = session.evaluate_all(list(gradients.values()))
+        for (name, node), value in zip(gradients.items(), values, strict=True):
+            exponent = graph.nodes[node].outputs[0].exponent
+            twin[name].grad = torch.tensor(to_float(value, exponent) / terms)
+        optimizer.step()
+        session.step()
+        state = session.read_state()
+        apart = max(apart, *(distance(state[param_state(name)], w) for name, w in twin.items()))
+    state = session.read_state()
+    moved = max(
+        float(np.abs(to_float(state[param_state(name)], 24) - to_float(w, 24)).max())
+        for name, w in first.items()
+    )
+    return apart, moved
+
+
+def to_float(values: npt.NDArray[Any], exponent: int) -> Floats:
+    return np.ldexp(values.astype(np.float64), -exponent)
+
+
+def distance(weight: npt.NDArray[Any], twin: torch.Tensor) -> float:
+    return float(np.abs(to_float(weight, MASTER_EXPONENT) - twin.detach().numpy()).max())
+
+
+class PaperAdamW(torch.optim.Optimizer):
+    """Epsilon as at the end of section 2 of Kingma and Ba, which is the law's: it is added to the
+    root before the bias is taken out of it, not after as torch does."""
+
+    def __init__(self, params: list[torch.Tensor], lr: float, eps: float) -> None:
+        super().__init__(params, {"lr": lr, "eps": eps})
+        self._moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in params]
+        self._steps = 0
+
+    def step(self, closure: Any = None) -> None:
+        self._steps += 1
+        for group in self.param_groups:
+            for param, (mean, square) in zip(group["params"], self._moments, strict=True):
+                mean.mul_(0.9).add_(0.1 * param.grad)
+                square.mul_(0.999).add_(0.001 * param.grad**2)
+                rate = group["lr"] * (1 - 0.999**self._steps) ** 0.5 / (1 - 0.9**self._steps)
+                with torch.no_grad():
+                    param.mul_(1 - 0.01 * group["lr"])
+                    param.sub_(rate * mean / (square.sqrt() + group["eps"]))
+
+
+ADAMW = """[optimizer]
+kind = "adamw"
+learning_rate = 0.002
+"""
+TWINS: dict[str, tuple[str, Make, float]] = {
+    "sgd": (
+        '[optimizer]\nkind = "sgd"\nlearning_rate = 0.02\nmomentum = 0.9\n',
+        lambda params: torch.optim.SGD(params, lr=0.02, momentum=0.9),
+        2e-4,
+    ),
+    "sgd, nesterov, weight decay": (
+        "[optimizer]\nlearning_rate = 0.02\nmomentum = 0.9\nnesterov = true\nweight_decay = 0.01\n",
+        lambda params: torch.optim.SGD(
+            params, lr=0.02, momentum=0.9, nesterov=True, weight_decay=0.01
+        ),
+        2e-4,
+    ),
+    "adamw": (ADAMW, lambda params: torch.optim.AdamW(params, lr=0.002), 1e-4),
+    "adamw, other constants": (
+        ADAMW + "betas = [0.8, 0.95]\nweight_decay = 0.1\n",
+        lambda params: torch.optim.AdamW(params, lr=0.002, betas=(0.8, 0.95), weight_decay=0.1),
+        2e-4,
+    ),
+    "adamw, a large eps": (
+        ADAMW + "eps = 1e-3\n",
+        lambda params: PaperAdamW(params, 0.002, 1e-3),
+        1e-4,
+    ),
+}
+"""By name: the table, torch's optimizer, and how far apart weights may be after 220 steps, in which
+some come as far as 0.2 to 1."""
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "mse"])
+@pytest.mark.parametrize("name", TWINS)
+def test_trajectories_are_those_of_torch(folder: Path, name: str, loss: str) -> None:
+    table, make_twin, tolerance = TWINS[name]
+    apart, moved = measure_distance(make_task(folder, table, loss), make_twin)
+    assert moved > 0.15
+    assert apart < tolerance
+
+
+def test_another_decay_is_seen(folder: Path) -> None:
+    """The distance above is that of rounding: a twin of slightly other constants is far away."""
+    task = make_task(folder, ADAMW)
+    apart, _ = measure_distance(
+        task, lambda params: torch.optim.AdamW(params, lr=0.002, betas=(0.9, 0.998))
+    )
+    assert apart > 5e-4
+
+
+# --- groups
+
+
+def test_frozen_parameters_stay_and_keep_nothing(folder: Path) -> None:
+    task = make_task(folder, ADAMW + 'frozen = ["?1"]\n')
+    assert {"param/w1", "param/b1", "mean/w2", "square/w2", "mean/b2"} < set(task.initial_state)
+    assert not {"mean/w1", "square/w1", "mean/b1", "square/b1"} & set(task.initial_state)
+    # Nobody goes back beyond the second layer.
+    assert not any("/grad_a" in node.name for node in task.graph.nodes)
+    session = open_session("cpu", task.graph, task.samples)
+    session.load_state(task.initial_state)
+    for _ in range(3):
+        session.step()
+    state = session.read_state()
+    for name in ("param/w1", "param/b1"):
+        assert np.array_equal(state[name], task.initial_state[name])
+    for name in ("param/w2", "param/b2"):
+        assert not np.array_equal(state[name], task.initial_state[name])
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adamw"])
+def test_no_decay_leaves_parameters_alone(folder: Path, kind: str) -> None:
+    """With a rate of 0 for gradients a decay would be seen; with the pattern none is emitted."""
+    table = f'[optimizer]\nkind = "{kind}"\nlearning_rate = 0.01\nweight_decay = 0.5\n'
+    every = make_task(folder, table)
+    some = make_task(folder, table + 'no_decay = ["b*"]\n')
+
+    def decayed(task: CompiledTask) -> set[str]:
+        names = {node.name for node in task.graph.nodes}
+        forms = {"sgd": "{}/grad_decayed", "adamw": "param/{}/decayed"}
+        return {name for name in ("w1", "b1", "w2", "b2") if forms[kind].format(name) in names}
+
+    assert decayed(every) == {"w1", "b1", "w2", "b2"}
+    assert decayed(some) == {"w1", "w2"}
+
+
+# --- engines and runs
+
+
+def test_engines_agree_on_steps_of_adam(folder: Path) -> None:
+    task = make_task(folder, ADAMW + "weight_decay = 0.1\nbetas = [0.9, 0.5]\n")
+    sessions = [open_session(name, task.graph, task.samples) for name in ("numpy", "cpu")]
+    for session in sessions:
+        session.load_state(task.initial_state)
+    for _ in range(4):
+        law, cpu = (session.step() for session in sessions)
+        assert law == cpu
+    law_state, cpu_state = (session.read_state() for session in sessions)
+    assert law_state["square/w1"].dtype == np.int64
+    assert int(law_state["square/w1"].max()) > 2**31
+    for name, values in law_state.items():
+        assert np.array_equal(values, cpu_state[name]), name
+
+
+def test_a_run_of_adam_is_audited(folder: Path, key: Ed25519PrivateKey) -> None:
+    """Checkpoints, state roots and replays take the int64 state."""
+    path = write_task(folder, ADAMW)
+    path.write_text(path.read_text().replace("steps = 400", "steps = 20"))
+    write_exponents(path, profile_task(load_task(path)).exponents)
+    vtrain.train(path, folder / "run", key=key)
+    assert vtrain.verify(folder / "run")
+
+
+def test_steps_of_adam_are_not_proven(folder: Path) -> None:
+    """Whoever asks for a proof is told by name what no circuit has."""
+    task = make_task(folder, ADAMW)
+    with pytest.raises(CircuitError, match="no circuit for the operator adam"):
+        build_step_circuit(task.graph, 17, "step")
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("table", "where", "message"),
+    [
+        ('kind = "adam"', "optimizer.kind", "must be one of sgd, adamw.*weight_decay = 0"),
+        ('kind = "Momentum"', "optimizer.kind", "momentum = 0.9"),
+        ("kind = 3", "optimizer.kind", "must be one of"),
+        ("lr = 0.1", "optimizer.lr", "learning_rate"),
+        ('kind = "adamw"\nmomentum = 0.9', "optimizer.momentum", "is a key of sgd; kind is adamw"),
+        ("betas = [0.9, 0.99]", "optimizer.betas", "is a key of adamw; kind is sgd"),
+        ("momentum = 1", "optimizer.momentum", "must lie in"),
+        ("nesterov = true", "optimizer.nesterov", "needs a momentum"),
+        ("momentum = 0.5\nnesterov = 1", "optimizer.nesterov", "true or false"),
+        ("weight_decay = -0.1", "optimizer.weight_decay", "must lie in"),
+        ("weight_decay = 1e-12", "optimizer.weight_decay", "too small"),
+        ('kind = "adamw"\nbetas = [0.9]', "optimizer.betas", "two numbers"),
+        ('kind = "adamw"\nbetas = [0.9, 1]', "optimizer.betas", "must lie in"),
+        ('kind = "adamw"\neps = -1', "optimizer.eps", "must lie in"),
+        ('frozen = "w1"', "optimizer.frozen", "must be a list of names"),
+        ('frozen = ["w9"]', "optimizer.frozen", "no parameter is called 'w9'; there are w1, b1"),
+        ('frozen = ["*"]', "optimizer.frozen", "leaves no parameter to train"),
+        ('no_decay = ["*.bias"]', "optimizer.no_decay", "no parameter is called"),
+        ("learning_rate = 1e-30", "optimizer.learning_rate", "too small"),
+        ('kind = "adamw"\nlearning_rate = -1', "optimizer.learning_rate", "not be negative"),
+    ],
+)
+def test_impossible_tables_are_refused(folder: Path, table: str, where: str, message: str) -> None:
+    rate = "" if "learning_rate" in table else "learning_rate = 0.1\n"
+    path = write_task(folder, f"[optimizer]\n{rate}{table}\n")
+    with pytest.raises(TaskError, match=message) as caught:
+        profile_task(load_task(path))
+    assert caught.value.where == where
+
+
+@pytest.mark.parametrize("beta", ["0", "1/2", "0.9", "0.99", "0.999", "0.999999"])
+def test_shares_are_near_what_they_stand_for(beta: str) -> None:
+    part = 1 - Fraction(beta)
+    share = compute_share(part)
+    assert share.rate <= min(2**16, 2**share.shift)
+    assert abs(Fraction(share.rate, 2**share.shift) / part - 1) <= Fraction(1, 2**16)

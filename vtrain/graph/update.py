@@ -1,0 +1,326 @@
+"""The update of a step: from the gradients of parameters to their new master weights.
+
+Each optimizer is one class of integer constants with the nodes that it emits; which states it
+keeps follows from those nodes.  Gradients are exact sums over a batch.  What the mean of them needs
+is folded into constants, or drops out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from vtrain.errors import GraphError
+from vtrain.graph.builder import GraphBuilder
+from vtrain.ops.optimizer import SQUARE_LIFT
+from vtrain.spec.number import MASTER_EXPONENT, MOMENTUM_EXPONENT
+from vtrain.wire.graph import Ref
+
+MEAN_LIFT = 15
+"""Fraction bits of a mean beyond those of its int16 gradients: as many as int32 holds."""
+DIRECTION_EXPONENT = 24
+"""Fraction bits of the direction of Adam, within +-128."""
+RATE_BITS = 16
+"""Bits of the mantissa of a learning rate, and of other factors."""
+
+State = dict[str, npt.NDArray[np.signedinteger]]
+
+
+def param_state(name: str) -> str:
+    """State name of a parameter's master weights."""
+    return f"param/{name}"
+
+
+def momentum_state(name: str) -> str:
+    """State name of a parameter's momentum."""
+    return f"momentum/{name}"
+
+
+def mean_state(name: str) -> str:
+    """State name of a parameter's moving average of gradients."""
+    return f"mean/{name}"
+
+
+def square_state(name: str) -> str:
+    """State name of a parameter's moving average of squared gradients."""
+    return f"square/{name}"
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A factor: mantissa * 2^-exponent, the mantissa of 16 bits."""
+
+    mantissa: int
+    exponent: int
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a moving average takes of the new: rate / 2^shift."""
+
+    rate: int
+    shift: int
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The learning rate of each step: 16-bit mantissas at ``exponent``, each from its start on."""
+
+    starts: tuple[int, ...]
+    rates: tuple[int, ...]
+    exponent: int
+
+    def emit(self, b: GraphBuilder, t: Ref) -> Ref:
+        """The rate of step ``t``."""
+        return b.emit(
+            "schedule", "rate", (t,), starts=self.starts, rates=self.rates, exponent=self.exponent
+        )
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter that is trained: its master weights, and the exact sum of its gradients.
+
+    ``early`` is a state of it that was read before the forward pass, if any.
+    """
+
+    name: str
+    weight: Ref
+    gradient: Ref
+    decays: bool
+    early: Ref | None
+
+
+class Optimizer(Protocol):
+    """Integer constants, and the nodes that apply them."""
+
+    @property
+    def schedule(self) -> Rates:
+        """The learning rate of each step."""
+        ...
+
+    def read_early(self, b: GraphBuilder, name: str, weight: Ref) -> Ref | None:
+        """Read a state of a parameter beside its weights, if its type is known beforehand."""
+        ...
+
+    def emit(
+        self, b: GraphBuilder, t: Ref, rate: Ref, params: Sequence[Parameter]
+    ) -> dict[str, Ref]:
+        """The new states of ``params``, by name: their weights, and what is kept beside them."""
+        ...
+
+    def make_states(self, name: str, values: npt.NDArray[np.int32]) -> State:
+        """What is kept beside the weights ``values``, before step 0: zeros."""
+        ...
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """SGD with momentum.  ``decay`` = round(2^16 (1 - mu)).
+
+    Rates are 16-bit mantissas at ``exponent``, each from its step in ``starts`` on; the factor
+    1 / ``count_terms`` of the mean gradient is folded into them.  ``weight_decay`` has the inverse
+    factor: weights times it are added to the sum of gradients.
+    """
+
+    decay: int
+    starts: tuple[int, ...]
+    rates: tuple[int, ...]
+    exponent: int
+    nesterov: bool = False
+    weight_decay: Scalar | None = None
+
+    @property
+    def schedule(self) -> Rates:
+        return Rates(self.starts, self.rates, self.exponent)
+
+    def make_states(self, name: str, values: npt.NDArray[np.int32]) -> State:
+        return {momentum_state(name): np.zeros_like(values)}
+
+    def read_early(self, b: GraphBuilder, name: str, weight: Ref) -> Ref | None:
+        return read_state(b, momentum_state(name), weight, "i32", MOMENTUM_EXPONENT)
+
+    def emit(
+        self, b: GraphBuilder, t: Ref, rate: Ref, params: Sequence[Parameter]
+    ) -> dict[str, Ref]:
+        """V = mu V + g; w -= rate V, or by Nesterov w -= rate (mu V + g)."""
+        after: dict[str, Ref] = {}
+        for param in params:
+            state, velocity = momentum_state(param.name), param.early
+            if velocity is None:
+                raise GraphError("has no momentum", where=f"parameter {param.name}")
+            gradient = self._add_decay(b, param)
+            shift = b.type_of(gradient).exponent - MOMENTUM_EXPONENT
+            velocity = b.emit(
+                "momentum", f"{state}/next", (velocity, gradient), decay=self.decay, shift=shift
+            )
+            after[state] = direction = velocity
+            if self.nesterov:
+                # mu V + g again, of the new V.
+                direction = b.emit(
+                    "momentum",
+                    f"{state}/ahead",
+                    (velocity, gradient),
+                    decay=self.decay,
+                    shift=shift,
+                )
+            after[param_state(param.name)] = move(b, param.name, param.weight, direction, rate)
+        return after
+
+    def _add_decay(self, b: GraphBuilder, param: Parameter) -> Ref:
+        """The gradient, and the weights' share in it."""
+        factor = self.weight_decay
+        if factor is None or not param.decays:
+            return param.gradient
+        exponent = b.type_of(param.gradient).exponent
+        finest = max(exponent, MASTER_EXPONENT)
+        share = b.rescale(
+            f"{param.name}/decay",
+            param.weight,
+            finest,
+            dtype="i64",
+            multiplier=factor.mantissa,
+            multiplier_exponent=factor.exponent,
+        )
+        return b.emit(
+            "add",
+            f"{param.name}/grad_decayed",
+            (param.gradient, share),
+            shift_a=finest - exponent,
+            shift_b=0,
+        )
+
+
+@dataclass(frozen=True)
+class AdamW:
+    """Adam with decoupled weight decay.
+
+    ``mean`` and ``square`` take 1 - beta1 and 1 - beta2 of the new; ``beta1`` and ``beta2`` have 31
+    fraction bits.  ``epsilon`` is of the sum of gradients: that of the mean times ``count_terms``.
+    """
+
+    schedule: Rates
+    mean: Share
+    square: Share
+    beta1: int
+    beta2: int
+    epsilon: Fraction
+    weight_decay: Scalar | None = None
+
+    def make_states(self, name: str, values: npt.NDArray[np.int32]) -> State:
+        return {
+            mean_state(name): np.zeros_like(values),
+            square_state(name): np.zeros(values.shape or (1,), np.int64),
+        }
+
+    def read_early(self, b: GraphBuilder, name: str, weight: Ref) -> Ref | None:
+        return None  # their exponents are those of the gradients
+
+    def emit(
+        self, b: GraphBuilder, t: Ref, rate: Ref, params: Sequence[Parameter]
+    ) -> dict[str, Ref]:
+        """w -= rate wd w, then w -= rate c u: u = m / (sqrt(v) + epsilon), c corrects the bias."""
+        correction = b.emit(
+            "adam_correction", "correction", (t,), beta1=self.beta1, beta2=self.beta2
+        )
+        product = b.emit("mul", "rate/product", (rate, correction))
+        corrected = b.rescale("rate/corrected", product, self.schedule.exponent, dtype="i64")
+        decay = emit_decay_rate(b, rate, self.weight_decay)
+        after: dict[str, Ref] = {}
+        for param in params:
+            gradient = b.as_operand(param.gradient, f"update/{param.name}")
+            mean, square = self._average(b, param, gradient)
+            after |= {mean_state(param.name): mean, square_state(param.name): square}
+            if not b.type_of(gradient).shape:
+                square = b.emit("reshape", f"{param.name}/square", (square,), shape=())
+            direction = self._divide(b, param.name, mean, square)
+            weight = shrink(b, param, decay)
+            after[param_state(param.name)] = move(b, param.name, weight, direction, corrected)
+        return after
+
+    def _average(self, b: GraphBuilder, param: Parameter, gradient: Ref) -> tuple[Ref, Ref]:
+        mean = emit_mean(b, param, gradient, self.mean)
+        tensor = b.type_of(gradient)
+        state = square_state(param.name)
+        wide = gradient
+        if not tensor.shape:  # an int64 scalar is a counter
+            wide = b.emit("reshape", f"{param.name}/grad_wide", (gradient,), shape=(1,))
+        square = read_state(b, state, wide, "i64", 2 * tensor.exponent + SQUARE_LIFT)
+        following = b.emit(
+            "adam_square",
+            f"{state}/next",
+            (square, wide),
+            rate=self.square.rate,
+            shift=self.square.shift,
+        )
+        return mean, following
+
+    def _divide(self, b: GraphBuilder, name: str, mean: Ref, square: Ref) -> Ref:
+        mean_exponent, root_exponent = b.type_of(mean).exponent, b.type_of(square).exponent // 2
+        scaled = self.epsilon * Fraction(2) ** root_exponent
+        epsilon = (2 * scaled.numerator + scaled.denominator) // (2 * scaled.denominator)
+        return b.emit(
+            "adam_direction",
+            f"{name}/direction",
+            (mean, square),
+            epsilon=min(max(epsilon, 1), 1 << 31),
+            shift=DIRECTION_EXPONENT - mean_exponent + root_exponent,
+        )
+
+
+def read_state(b: GraphBuilder, name: str, like: Ref, dtype: str, exponent: int) -> Ref:
+    """The state tensor ``name`` of the shape of ``like``, as it is before the step."""
+    shape = b.type_of(like).shape
+    return b.emit("state", name, (), name=name, dtype=dtype, shape=shape, exponent=exponent)
+
+
+def emit_mean(b: GraphBuilder, param: Parameter, gradient: Ref, share: Share) -> Ref:
+    """The new moving average of an int16 gradient."""
+    state, exponent = mean_state(param.name), b.type_of(gradient).exponent + MEAN_LIFT
+    mean = read_state(b, state, gradient, "i32", exponent)
+    return b.emit(
+        "adam_mean",
+        f"{state}/next",
+        (mean, gradient),
+        lift=MEAN_LIFT,
+        rate=share.rate,
+        shift=share.shift,
+    )
+
+
+def emit_decay_rate(b: GraphBuilder, rate: Ref, factor: Scalar | None) -> Ref | None:
+    """The learning rate times the weight decay, a mantissa of 16 bits; None where there is none."""
+    if factor is None:
+        return None
+    exponent = b.type_of(rate).exponent + factor.exponent - RATE_BITS
+    return b.rescale(
+        "rate/decay",
+        rate,
+        exponent,
+        dtype="i64",
+        multiplier=factor.mantissa,
+        multiplier_exponent=factor.exponent,
+    )
+
+
+def shrink(b: GraphBuilder, param: Parameter, decay: Ref | None) -> Ref:
+    """The weights less ``decay`` times themselves."""
+    if decay is None or not param.decays:
+        return param.weight
+    return b.emit(
+        "sgd_update",
+        f"{param_state(param.name)}/decayed",
+        (param.weight, param.weight, decay),
+        shift=b.type_of(decay).exponent,
+    )
+
+
+def move(b: GraphBuilder, name: str, weight: Ref, direction: Ref, rate: Ref) -> Ref:
+    """The new weights: less ``rate`` times ``direction``."""
+    shift = b.type_of(direction).exponent + b.type_of(rate).exponent - MASTER_EXPONENT
+    return b.emit("sgd_update", f"{param_state(name)}/next", (weight, direction, rate), shift=shift)

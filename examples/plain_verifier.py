@@ -1143,7 +1143,10 @@ def operator(name: str, inputs: list[Input] | Input, /, **attributes: Rule) -> C
 
 @operator("state", [], **STATE)
 def type_state(a: Attributes) -> Type:
-    lo, hi = SATURATED["i32"] if a["dtype"] == "i32" else (0, LAST_STEP)
+    lo, hi = SATURATED["i32"]
+    if a["dtype"] == "i64":
+        counts = not a["shape"] or a["name"] == "step"
+        lo, hi = 0, LAST_STEP if counts else 2**46
     return tensor(a["dtype"], a["shape"], a["exponent"], lo, hi)
 
 
@@ -1502,6 +1505,54 @@ def type_schedule(a: Attributes, t: Type) -> Type:
     return tensor("i64", [], a["exponent"], min(rates), max(rates))
 
 
+SHARE = {"rate": integer(0, 2**16), "shift": integer(0, 46)}
+BETA = integer(0, 2**31 - 1)
+
+
+def blend(a: Attributes, old: Numbers, new: Numbers) -> Numbers:
+    """The moving average of `adam_mean` and `adam_square`."""
+    return old + rs((new - old) * a["rate"], a["shift"])
+
+
+@operator("adam_mean", [(I32, None), (I16, None)], lift=integer(0, 15), **SHARE)
+def type_adam_mean(a: Attributes, m: Type, g: Type) -> Type:
+    must(a["rate"] <= 2 ** a["shift"], "the share of the new is more than 1")
+    must(m["shape"] == g["shape"], "m is not like g")
+    must(m["exponent"] == g["exponent"] + a["lift"], "lift is not that of the exponents")
+    lo, hi = (blend(a, m[end], g[end] << a["lift"]) for end in ("lo", "hi"))
+    return like(m, lo=saturate(lo, "i32"), hi=saturate(hi, "i32"))
+
+
+@operator("adam_square", [(I64_ONLY, None), (I16, None)], **SHARE)
+def type_adam_square(a: Attributes, v: Type, g: Type) -> Type:
+    must(a["rate"] <= 2 ** a["shift"], "the share of the new is more than 1")
+    must(v["shape"] == g["shape"], "v is not like g")
+    must(v["exponent"] == 2 * g["exponent"] + 16, "exponents do not fit")
+    must(v["lo"] >= 0 and v["hi"] <= 2**46, "v is out of bounds")
+    return like(v, lo=0, hi=max(v["hi"], max(g["lo"] ** 2, g["hi"] ** 2) << 16))
+
+
+@operator(
+    "adam_direction",
+    [(I32, None), (I64_ONLY, None)],
+    shift=integer(0, 31),
+    epsilon=integer(1, 2**31),
+)
+def type_adam_direction(a: Attributes, m: Type, v: Type) -> Type:
+    must(m["shape"] == v["shape"], "v is not like m")
+    must(v["lo"] >= 0 and v["exponent"] % 2 == 0, "v is negative or its exponent odd")
+    ends = [direction(a, m[of], v[by]) for of in ("lo", "hi") for by in ("lo", "hi")]
+    exponent = m["exponent"] + a["shift"] - v["exponent"] // 2
+    lo, hi = saturate(min(ends), "i32"), saturate(max(ends), "i32")
+    return tensor("i32", m["shape"], exponent, lo, hi)
+
+
+@operator("adam_correction", [SCALAR], beta1=BETA, beta2=BETA)
+def type_adam_correction(a: Attributes, t: Type) -> Type:
+    must(is_counter(t), "not a counter")
+    return tensor("i64", [], 24, 0, 2**32)
+
+
 @operator("tensor_digest", [X])
 def type_hash(a: Attributes, x: Type | None = None) -> Type:
     return tensor("u8", [32], 0, 0, 255)
@@ -1670,6 +1721,35 @@ def rate_of(a: Attributes, t: int) -> int:
     return begun[-1] if begun else a["rates"][0]
 
 
+def direction(a: Attributes, m: int, v: int) -> int:
+    """One element of `adam_direction` before it is saturated."""
+    return (int(m) << a["shift"]) // (math.isqrt(max(int(v), 0)) + a["epsilon"])
+
+
+def correction_of(a: Attributes, t: int) -> int:
+    """One element of `adam_correction`."""
+    rests = []
+    for beta in (a["beta1"], a["beta2"]):
+        power = 2**31
+        for digit in bin(clamp(t, 0, LAST_STEP) + 1)[2:]:
+            power = rs(power * power, 31)
+            if digit == "1":
+                power = rs(power * beta, 31)
+        rests.append(2**31 - power)
+    return min((math.isqrt(rests[1] << 31) << 24) // rests[0], 2**32)
+
+
+def squared_average(a: Attributes, v: Numbers, g: Numbers) -> Numbers:
+    """`adam_square`, of an integer or of an array."""
+    return blend(a, clamp(v, 0, 2**46), g * g << 16)
+
+
+def law_adam_direction(a: Attributes, m: np.ndarray, v: np.ndarray) -> np.ndarray:
+    pairs = zip(m.ravel().tolist(), v.ravel().tolist(), strict=True)
+    found = [saturate(direction(a, x, y), "i32") for x, y in pairs]
+    return np.array(found, dtype=np.int64).reshape(m.shape)
+
+
 def sampled(a: Attributes, t: int) -> np.ndarray:
     """The law of `sample_index`."""
     seed = int.from_bytes(a["seed"], "little")
@@ -1739,6 +1819,10 @@ LAWS: dict[str, Callable[..., Any]] = {
     "momentum": lambda a, v, g: saturate(v + rs(g, a["shift"]) - rs(v * a["decay"], 16), "i32"),
     "sgd_update": lambda a, w, v, rate: saturate(w - rs(v * rate, a["shift"]), "i32"),
     "schedule": lambda a, t: rate_of(a, int(t)),
+    "adam_mean": lambda a, m, g: saturate(blend(a, m, g << a["lift"]), "i32"),
+    "adam_square": squared_average,
+    "adam_direction": law_adam_direction,
+    "adam_correction": lambda a, t: correction_of(a, int(t)),
 }
 
 
@@ -3081,12 +3165,14 @@ LEAVES: dict[str, Callable[[Leaf], int]] = {
     **dict.fromkeys(("state", "next_state", "reshape"), Leaf.read),
     **dict.fromkeys(("normalize", "rescale", "relu"), lambda x: LAWS[x.op](x.a, x.read())),
     **dict.fromkeys(
-        ("add", "sub", "mul", "relu_grad", "momentum"),
+        ("add", "sub", "mul", "relu_grad", "momentum", "adam_mean", "adam_square"),
         lambda x: LAWS[x.op](x.a, x.read(), x.read(1)),
     ),
     **dict.fromkeys(HASHING, leaf_of_hash),
     "increment": lambda x: min(x.read(0, 0) + 1, LAST_STEP),
     "schedule": lambda x: rate_of(x.a, x.read(0, 0)),
+    "adam_direction": lambda x: saturate(direction(x.a, x.read(), x.read(1)), "i32"),
+    "adam_correction": lambda x: correction_of(x.a, x.read(0, 0)),
     "sample_index": lambda x: int(sampled(x.a, x.read(0, 0))[x.e]),
     "gather_samples": leaf_gather_samples,
     "one_hot": leaf_one_hot,

@@ -1,4 +1,4 @@
-// adam_correction: sqrt(1 - beta2^n) / (1 - beta1^n) of step t, n = t + 1, in 16 fraction bits.
+// adam_correction: sqrt(1 - beta2^n) / (1 - beta1^n) of step t, n = t + 1, in 24 fraction bits.
 #include "isqrt.cuh"
 
 // base^exponent of 31 fraction bits, rounded after each product of square and multiply.
@@ -17,5 +17,5 @@ extern "C" __global__ void adam_correction(i64 count, const i64* t, i64 beta1, i
     if (INDEX() >= count) return;
     const i64 n = clamp(t[0], 0, 1ll << 40) + 1;
     const i64 rest1 = (1ll << 31) - power31(beta1, n), rest2 = (1ll << 31) - power31(beta2, n);
-    out[0] = clamp(shift_left(isqrt(shift_left(rest2, 31)), 16) / rest1, 0, 1ll << 24);
+    out[0] = clamp(shift_left(isqrt(shift_left(rest2, 31)), 24) / rest1, 0, 1ll << 32);
 }

@@ -499,7 +499,7 @@ def _power31(base: int, exponent: int) -> int:
 def _adam_correction(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
     count = max(0, min(int(inputs[0][()]), 2**40)) + 1
     rest1, rest2 = (2**31 - _power31(attrs[beta], count) for beta in ("beta1", "beta2"))
-    return make((), lambda: min(math.floor(Fraction(_root(rest2 * 2**31) * 2**16, rest1)), 2**24))
+    return make((), lambda: min(math.floor(Fraction(_root(rest2 * 2**31) * 2**24, rest1)), 2**32))
 
 
 # --- commitments: the formulas of docs/format.md, by blake3 and cbor alone

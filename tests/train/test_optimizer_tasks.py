@@ -6,10 +6,11 @@ what differs is the update alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +24,11 @@ from vtrain.engines.registry import open_session
 from vtrain.errors import CircuitError, TaskError
 from vtrain.graph.legality import check_graph
 from vtrain.graph.step import param_state
+from vtrain.ops import TABLE
 from vtrain.prove.steps.circuits import build_step_circuit
 from vtrain.spec.number import MASTER_EXPONENT
 from vtrain.train.optimizers import compute_share
+from vtrain.train.table import round_half_up
 from vtrain.train.task import (
     CompiledTask,
     compile_task,
@@ -107,7 +110,13 @@ def find_gradients(graph: StepGraph, names: list[str]) -> dict[str, int]:
     return found
 
 
-Make = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
+class Steps(Protocol):
+    """Of an optimizer, what is asked here."""
+
+    def step(self) -> object: ...
+
+
+Make = Callable[[list[torch.Tensor]], Steps]
 
 
 def measure_distance(
@@ -155,25 +164,24 @@ def distance(weight: npt.NDArray[Any], twin: torch.Tensor) -> float:
     return float(np.abs(to_float(weight, MASTER_EXPONENT) - twin.detach().numpy()).max())
 
 
-class PaperAdamW(torch.optim.Optimizer):
+class PaperAdamW:
     """Epsilon as at the end of section 2 of Kingma and Ba, which is the law's: it is added to the
     root before the bias is taken out of it, not after as torch does."""
 
-    def __init__(self, params: list[torch.Tensor], lr: float, eps: float) -> None:
-        super().__init__(params, {"lr": lr, "eps": eps})
-        self._moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in params]
-        self._steps = 0
+    def __init__(self, params: list[torch.Tensor], rate: float, eps: float) -> None:
+        self._params = [(p, torch.zeros_like(p), torch.zeros_like(p)) for p in params]
+        self._rate, self._eps, self._steps = rate, eps, 0
 
-    def step(self, closure: Any = None) -> None:
+    @torch.no_grad()
+    def step(self) -> None:
         self._steps += 1
-        for group in self.param_groups:
-            for param, (mean, square) in zip(group["params"], self._moments, strict=True):
-                mean.mul_(0.9).add_(0.1 * param.grad)
-                square.mul_(0.999).add_(0.001 * param.grad**2)
-                rate = group["lr"] * (1 - 0.999**self._steps) ** 0.5 / (1 - 0.9**self._steps)
-                with torch.no_grad():
-                    param.mul_(1 - 0.01 * group["lr"])
-                    param.sub_(rate * mean / (square.sqrt() + group["eps"]))
+        rate = self._rate * (1 - 0.999**self._steps) ** 0.5 / (1 - 0.9**self._steps)
+        for param, mean, square in self._params:
+            assert param.grad is not None
+            mean.mul_(0.9).add_(param.grad, alpha=0.1)
+            square.mul_(0.999).addcmul_(param.grad, param.grad, value=0.001)
+            param.mul_(1 - 0.01 * self._rate)
+            param.sub_(rate * mean / (square.sqrt() + self._eps))
 
 
 ADAMW = """[optimizer]
@@ -295,6 +303,21 @@ def test_steps_of_adam_are_not_proven(folder: Path) -> None:
     task = make_task(folder, ADAMW)
     with pytest.raises(CircuitError, match="no circuit for the operator adam"):
         build_step_circuit(task.graph, 17, "step")
+
+
+@pytest.mark.parametrize("beta2", ["0.95", "0.99", "0.999"])
+@pytest.mark.parametrize("beta1", ["0", "0.9", "0.95"])
+def test_the_correction_is_that_of_real_numbers(beta1: str, beta2: str) -> None:
+    attrs = {
+        name: round_half_up(Fraction(beta) * 2**31)
+        for name, beta in (("beta1", beta1), ("beta2", beta2))
+    }
+    for t in [*range(12), 99, 999, 12_345, 10**6, 10**9]:
+        found = int(TABLE["adam_correction"].law(attrs, [np.asarray(t, np.int64)])) / 2**24
+        rests = [
+            -math.expm1((t + 1) * math.log(float(b))) if float(b) else 1 for b in (beta1, beta2)
+        ]
+        assert found == pytest.approx(math.sqrt(rests[1]) / rests[0], rel=1e-6)
 
 
 # --- what is refused

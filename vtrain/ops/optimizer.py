@@ -42,9 +42,9 @@ SQUARE_LIFT = 16
 """Fraction bits of a second moment beyond those of the squared gradient."""
 BETA_EXPONENT = 31
 """Fraction bits of beta1 and beta2 where they are raised to the number of the step."""
-CORRECTION_EXPONENT = 16
+CORRECTION_EXPONENT = 24
 """Fraction bits of the correction of both moments' bias."""
-CORRECTION_MOST = 1 << 24
+CORRECTION_MOST = 1 << 32
 """The correction is held to 2^8: rates times it fit what they are multiplied by."""
 
 
@@ -346,7 +346,7 @@ def _adam_correction_leaf(site: Site, e: int) -> int:
 
 def _adam_correction_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     """The factor sqrt(1 - beta2^n) / (1 - beta1^n) of step t, n = t + 1, that takes the bias out
-    of both moments: min(floor(isqrt((2^31 - P2) * 2^31) * 2^16 / (2^31 - P1)), 2^24).
+    of both moments: min(floor(isqrt((2^31 - P2) * 2^31) * 2^24 / (2^31 - P1)), 2^32).
 
     Pi is beta_i^n of 31 fraction bits, by squaring and multiplying: P = 2^31; for each binary digit
     of n, the highest first, P = rs(P * P, 31), and then P = rs(P * beta_i, 31) where the digit is
@@ -356,8 +356,8 @@ def _adam_correction_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> Tensor
         beta1: integer, 0 to 2147483647; round(2^31 * beta1).
         beta2: integer, 0 to 2147483647; round(2^31 * beta2).
     Inputs: t i64 [].
-    Output: i64 [], exponent 16.
-    Range: 0 to 2^24.
+    Output: i64 [], exponent 24.
+    Range: 0 to 2^32.
     Requires: t has exponent 0 and a range within 0 to 2^40.
     Outside: a t below 0 counts as 0, one above 2^40 as 2^40.
     """

@@ -42,7 +42,7 @@ from vtrain.wire.graph import Attrs, TensorType
 MAX_STEPS = 2**40
 """Longest run; bounds the step counter in the range analysis."""
 WIDE_STATE_BITS = 46
-"""An int64 state other than a scalar is within [0, 2^46]: 16 fraction bits under a square."""
+"""An int64 state other than a counter is within [0, 2^46]: 16 fraction bits under a square."""
 
 
 def _state_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
@@ -63,7 +63,8 @@ def _state_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
         exponent: integer, -512 to 512.
     Inputs: none.
     Output: ``dtype`` and ``shape``, exponent ``exponent``.
-    Range: -2^31 + 1 to 2^31 - 1 for i32, 0 to 2^40 for i64 scalars, 0 to 2^46 for other i64.
+    Range: -2^31 + 1 to 2^31 - 1 for i32, 0 to 2^40 for i64 if it is a scalar or its name is
+        ``step``, 0 to 2^46 for other i64.
     """
     require_keys(attrs, "dtype", "exponent", "name", "shape")
     require_inputs(inputs)
@@ -73,7 +74,8 @@ def _state_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     shape = attr_ints(attrs, "shape")
     lo, hi = SATURATION["i32"]
     if dtype == "i64":
-        lo, hi = 0, 1 << WIDE_STATE_BITS if shape else MAX_STEPS
+        counts = not shape or attrs["name"] == "step"
+        lo, hi = 0, MAX_STEPS if counts else 1 << WIDE_STATE_BITS
     return integer_type(dtype, shape, exponent, lo, hi)
 
 

@@ -12,8 +12,8 @@ const SQUARE_MOST: i64 = 1 << 46;
 /// Fraction bits of beta1 and beta2 where they are raised to the number of the step.
 const BETA_EXPONENT: u32 = 31;
 /// Fraction bits of the correction, and what it is held to.
-const CORRECTION_EXPONENT: u32 = 16;
-const CORRECTION_MOST: i64 = 1 << 24;
+const CORRECTION_EXPONENT: u32 = 24;
+const CORRECTION_MOST: i64 = 1 << 32;
 
 /// Scalars of a momentum update.
 #[derive(Clone, Copy, Debug)]

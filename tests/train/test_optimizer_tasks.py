@@ -282,11 +282,30 @@ def test_engines_agree_on_steps_of_adam(folder: Path) -> None:
     for _ in range(4):
         law, cpu = (session.step() for session in sessions)
         assert law == cpu
+        assert sessions[0].saturation() == sessions[1].saturation()
     law_state, cpu_state = (session.read_state() for session in sessions)
     assert law_state["square/w1"].dtype == np.int64
     assert int(law_state["square/w1"].max()) > 2**31
     for name, values in law_state.items():
         assert np.array_equal(values, cpu_state[name]), name
+
+
+def test_what_saturates_in_steps_of_adam_is_counted(folder: Path) -> None:
+    """Full means over roots of nothing are beyond int32, and so are weights that they move."""
+    task = make_task(folder, ADAMW)
+    full = {
+        name: np.full_like(values, 2**31 - 1)
+        for name, values in task.initial_state.items()
+        if name.startswith("mean/")
+    }
+    counts = []
+    for engine in ("numpy", "cpu"):
+        session = open_session(engine, task.graph, task.samples)
+        session.load_state({**task.initial_state, **full})
+        session.step()
+        counts.append(session.saturation())
+    assert counts[0] == counts[1]
+    assert {"w1/direction", "b2/direction"} <= set(counts[0])
 
 
 def test_a_run_of_adam_is_audited(folder: Path, key: Ed25519PrivateKey) -> None:

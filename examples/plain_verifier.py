@@ -1110,7 +1110,7 @@ SHAPE = shape_rule(1, 2**32, 8)  # of a state and of its leaf
 STATE = {"name": NAMED, "dtype": word("i32", "i64"), "shape": SHAPE, "exponent": EXPONENT}
 SHIFTS = {"shift_a": LEFT_SHIFT, "shift_b": LEFT_SHIFT}
 FRACTION = integer(-64, 64)
-AXIS, PLACE = integer(0, 7), integer(0, 2**32 - 1)
+AXIS, PLACE, PLACES = integer(0, 7), integer(0, 2**32 - 1), integer(1, 2**31 - 1)
 Input = tuple[tuple[str, ...], int | None]  # its dtypes, and how many axes (None for any number)
 X: Input = (ANY, None)
 SCALAR, INDICES, HASHED = (I64_ONLY, 0), (I64_ONLY, 1), (U8, 1)
@@ -1438,6 +1438,31 @@ def type_divide(a: Attributes, e: Type, total: Type) -> Type:
     return tensor("i16", e["shape"], 14, 0, 2**14)
 
 
+@operator("causal_spans", [], queries=PLACES, window=PLACES)
+def type_causal_spans(a: Attributes) -> Type:
+    return tensor("i32", [a["queries"], 2], 0, 0, a["queries"])
+
+
+@operator("keep_span", [(ANY, 2), (I32, 2)], fill=integer(1 - 2**60, 2**60 - 1))
+def type_keep_span(a: Attributes, x: Type, spans: Type) -> Type:
+    must(spans["shape"][1] == 2, "not a begin and an end")
+    must(x["shape"][0] % spans["shape"][0] == 0, "not so many spans over and over")
+    return like(x, lo=min(x["lo"], a["fill"]), hi=max(x["hi"], a["fill"]))
+
+
+@operator("softmax_grad", [MATRIX, MATRIX])
+def type_softmax_grad(a: Attributes, p: Type, grad: Type) -> Type:
+    must(p["shape"] == grad["shape"], "shapes differ")
+    must(p["exponent"] == 14, "not probabilities")
+    lo, hi = corners(p, grad)
+    least = grad["lo"] * 2**14 - p["shape"][1] * hi
+    most = grad["hi"] * 2**14 - p["shape"][1] * lo
+    must_fit(least, most)
+    ends = [x * y for x in (p["lo"], p["hi"]) for y in (least, most)]
+    exponent = p["exponent"] + grad["exponent"] + 14
+    return tensor("i64", p["shape"], exponent, min(ends), max(ends))
+
+
 @operator("sub_one_hot", [MATRIX, LABELS])
 def type_sub_one_hot(a: Attributes, p: Type, label: Type) -> Type:
     must_be_of_rows(p, label)
@@ -1695,6 +1720,16 @@ def of_rows(formula: Callable[[int, int], int]) -> Callable[..., np.ndarray]:
     return law
 
 
+def causal_span(a: Attributes, place: int) -> tuple[int, int]:
+    return max(place + 1 - a["window"], 0), place + 1
+
+
+def law_keep_span(a: Attributes, x: np.ndarray, spans: np.ndarray) -> np.ndarray:
+    begin, end = (spans[np.arange(len(x)) % len(spans), side][:, None] for side in (0, 1))
+    column = np.arange(x.shape[1])
+    return np.where((begin <= column) & (column < end), x, a["fill"])
+
+
 def law_sub_one_hot(a: Attributes, p: np.ndarray, label: np.ndarray) -> np.ndarray:
     result = p.copy()
     result[np.arange(len(p)), np.clip(label, 0, p.shape[1] - 1)] -= 2**14
@@ -1812,6 +1847,9 @@ LAWS: dict[str, Callable[..., Any]] = {
     "exp2_diff": of_rows(exp2_diff),
     "row_sum": lambda a, x: x.sum(axis=1),
     "divide": of_rows(quotient),
+    "causal_spans": lambda a: np.array([causal_span(a, i) for i in range(a["queries"])]),
+    "keep_span": law_keep_span,
+    "softmax_grad": lambda a, p, g: p * (g * 2**14 - (p * g).sum(axis=1, keepdims=True)),
     "sub_one_hot": law_sub_one_hot,
     "cross_entropy": law_cross_entropy,
     "square_sum": lambda a, x: rs((x * x).sum(), a["shift"]),
@@ -3002,6 +3040,18 @@ def fold_sums(op: str, attrs: Attributes, x: Type, element: int) -> Fold:
     return fold
 
 
+def fold_softmax_grad(p: Type, element: int) -> Fold:
+    columns = p["shape"][1]
+    first = element // columns * columns
+
+    def term(i: int, inputs: Inputs) -> int:
+        p, grad = inputs.element(0, first + i), inputs.element(1, first + i)
+        own = inputs.element(0, element)
+        return own * ((grad * 2**14 if first + i == element else 0) - p * grad)
+
+    return fold_sum(columns, [(2, 1), (2, 1), (2, 0)], term)
+
+
 def unravel(index: int, shape: Sequence[int]) -> list[int]:
     """The place of a flat index."""
     place = []
@@ -3157,6 +3207,12 @@ def leaf_cross_entropy(x: Leaf) -> int:
     return cross_entropy(z, x.read(1), x.read(2))
 
 
+def leaf_keep_span(x: Leaf) -> int:
+    span = x.row() % x.types[1]["shape"][0]
+    value, begin, end = x.read(), x.read(1, 2 * span), x.read(1, 2 * span + 1)
+    return value if begin <= x.e % x.out["shape"][1] < end else x.a["fill"]
+
+
 def leaf_of_hash(x: Leaf) -> int:
     return hash_of(x.op, x.a, [x.inputs.whole(number) for number in range(len(x.types))])[x.e]
 
@@ -3183,6 +3239,8 @@ LEAVES: dict[str, Callable[[Leaf], int]] = {
     "sgd_update": lambda x: LAWS[x.op](x.a, x.read(), x.read(1), x.read(2, 0)),
     "exp2_diff": lambda x: exp2_diff(x.read(), x.read(1, x.row())),
     "divide": lambda x: quotient(x.read(), x.read(1, x.row())),
+    "causal_spans": lambda x: causal_span(x.a, x.e // 2)[x.e % 2],
+    "keep_span": leaf_keep_span,
     "sub_one_hot": leaf_sub_one_hot,
     "cross_entropy": leaf_cross_entropy,
     "tensor_digest": lambda x: x.inputs.digest(0)[x.e],
@@ -3195,6 +3253,8 @@ def make_fold(op: str, attrs: Attributes, types: list[Type], out: Type, element:
         return fold_matmul(attrs, types, element)
     if op == "batched_matmul":
         return fold_batched_matmul(attrs, types, element)
+    if op == "softmax_grad":
+        return fold_softmax_grad(types[0], element)
     if op in ("column_sum", "row_sum", "row_max", "sum", "square_sum"):
         return fold_sums(op, attrs, types[0], element)
     if op in ("sum_pool", "max_pool"):

@@ -170,6 +170,13 @@ def range_of(name: str, case: Case, out: TensorType, text: str) -> tuple[int, in
         text = text.split(", ")[place].split(" for ", maxsplit=1)[0]
     if name == "concat":
         return min(x.lo for x in case.inputs), max(x.hi for x in case.inputs)
+    if name == "softmax_grad":
+        p, grad = case.inputs
+        ends = corners(p, grad)
+        least = grad.lo * 2**14 - p.shape[1] * ends["hi"]
+        found = [x * y for x in (p.lo, p.hi)
+                 for y in (least, grad.hi * 2**14 - p.shape[1] * ends["lo"])]
+        return min(found), max(found)
     if name == "schedule":
         rates: Any = case.attrs["rates"]
         return min(rates), max(rates)

@@ -421,6 +421,29 @@ def _record(d: Draw) -> Case:
     return Case("record", {"commit_every": d.number(1, 4)}, inputs)
 
 
+def _causal_spans(d: Draw) -> Case:
+    attrs: Attrs = {
+        "queries": d.one_of(d.number(1, 40), 70_000),
+        "window": d.one_of(2**31 - 1, d.number(1, 50)),
+    }
+    return Case("causal_spans", attrs, ())
+
+
+def _keep_span(d: Draw) -> Case:
+    count, columns = d.number(1, 7), d.number(1, 9)
+    x = d.any_array((count * d.one_of(d.number(0, 5), 4000), columns))
+    lo, hi = (1 - 2**60, 2**60 - 1) if x.dtype == np.int64 else STORAGE[DTYPE_NAMES[x.dtype]]
+    spans = np.stack([d.array("i32", (count,)), d.array("i32", (count,))], axis=1)
+    near = np.array([[d.number(-1, 9), d.number(-1, 10)] for _ in range(count)], np.int32)
+    attrs: Attrs = {"fill": d.one_of(lo, hi, 0, d.number(lo, hi))}
+    return Case("keep_span", attrs, (x, d.one_of(spans, near)))
+
+
+def _softmax_grad(d: Draw) -> Case:
+    shape = (d.one_of(d.number(0, 6), 3000), d.number(1, 40))
+    return Case("softmax_grad", {}, (d.array("i16", shape), d.array("i16", shape)))
+
+
 CASES: dict[str, Callable[[Draw], Case]] = {
     "state": _state,
     "next_state": _next_state,
@@ -454,6 +477,9 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     "exp2_diff": _exp2_diff,
     "row_sum": _row_sum,
     "divide": _divide,
+    "causal_spans": _causal_spans,
+    "keep_span": _keep_span,
+    "softmax_grad": _softmax_grad,
     "sub_one_hot": _sub_one_hot,
     "cross_entropy": _cross_entropy,
     "square_sum": _square_sum,

@@ -32,6 +32,7 @@ from vtrain.graph.model import (
     Reshape,
     Scale,
     Slice,
+    Softmax,
     Transpose,
 )
 from vtrain.ops.layout import Window
@@ -80,6 +81,14 @@ def _pad_axis(layer: Any, x: Tensor) -> Tensor:
     return F.pad(x, (*(0, 0) * behind, layer.before, layer.after))
 
 
+def _softmax(layer: Softmax, x: Tensor) -> Tensor:
+    scaled = x * (layer.multiplier * 2.0**-layer.exponent)
+    if layer.window is not None:
+        place = torch.arange(x.shape[-2])[:, None] - torch.arange(x.shape[-1])
+        scaled = scaled.masked_fill((place < 0) | (place >= layer.window), -torch.inf)
+    return torch.softmax(scaled, dim=-1)
+
+
 _OF_ONE: Mapping[type[Layer], Callable[[Any, Tensor], Tensor]] = {
     Relu: lambda layer, x: torch.relu(x),
     MaxPool: lambda layer, x: F.max_pool2d(
@@ -93,6 +102,7 @@ _OF_ONE: Mapping[type[Layer], Callable[[Any, Tensor], Tensor]] = {
     Transpose: lambda layer, x: x.permute(layer.perm),
     Slice: lambda layer, x: x.narrow(layer.axis, layer.start, layer.stop - layer.start),
     Pad: _pad_axis,
+    Softmax: _softmax,
 }
 """Layers of one value and no parameter."""
 

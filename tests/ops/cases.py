@@ -455,6 +455,28 @@ def _record(d: Draw) -> Case:
     return d.case({"commit_every": d.integer(1, 4)}, step, DIGEST, loss, DIGEST)
 
 
+# --- attention
+
+
+def _causal_spans(d: Draw) -> Case:
+    return d.case({"queries": d.integer(1, 9), "window": d.one_of(2**31 - 1, d.integer(1, 9))})
+
+
+def _keep_span(d: Draw) -> Case:
+    count, columns = d.integer(1, 3), d.integer(1, 6)
+    x = d.any_type((count * d.integer(1, 3), columns), exponent=d.integer(-9, 9))
+    least, most = (1 - 2**60, 2**60 - 1) if x.dtype == "i64" else STORAGE[x.dtype]
+    fill = d.one_of(x.lo, 0, least, most, d.integer(least, most))
+    spans = d.tensor("i32", (count, 2), lo=d.one_of(-1, 0), hi=columns + 1)
+    return d.case({"fill": fill}, x, spans)
+
+
+def _softmax_grad(d: Draw) -> Case:
+    shape = d.shape(2, 6)
+    p = d.tensor("i16", shape, exponent=14, lo=d.one_of(0, 0, -(2**15)), hi=2**14)
+    return d.case({}, p, d.tensor("i16", shape, exponent=d.integer(-9, 9)))
+
+
 CASES: dict[str, Callable[[Draw], Case]] = {
     "state": _state,
     "next_state": _next_state,
@@ -488,6 +510,9 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     "row_sum": _row_max,
     "exp2_diff": _exp2_diff,
     "divide": _divide,
+    "causal_spans": _causal_spans,
+    "keep_span": _keep_span,
+    "softmax_grad": _softmax_grad,
     "sub_one_hot": _sub_one_hot,
     "cross_entropy": _cross_entropy,
     "square_sum": _square_sum,

@@ -354,6 +354,35 @@ def _log2(x: int) -> int:
     return exponent * 65536 + _log2_entry(ten_bits)
 
 
+def _causal_spans(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    def entry(place: int, side: int) -> int:
+        kept = [i for i in range(place + 1) if place - i < attrs["window"]]
+        return kept[-1] + 1 if side else kept[0]
+
+    return make((attrs["queries"], 2), entry)
+
+
+def _keep_span(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    x, spans = inputs
+
+    def entry(row: int, column: int) -> int:
+        begin, end = spans[row % len(spans)]
+        return int(x[row, column]) if column in range(begin, end) else int(attrs["fill"])
+
+    return make(x.shape, entry)
+
+
+def _softmax_grad(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    """By the matrix of derivatives, whose row j is p_j times what is 1 at j, less p."""
+    p, grad = inputs
+
+    def entry(row: int, j: int) -> int:
+        parts = ((2**14 if i == j else 0) - p[row, i] for i in range(p.shape[1]))
+        return int(sum(p[row, j] * part * grad[row, i] for i, part in enumerate(parts)))
+
+    return make(p.shape, entry)
+
+
 def _row_max(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
     return make(inputs[0].shape[:1], lambda n: max(inputs[0][n]))
 
@@ -598,6 +627,9 @@ DEFINITIONS: dict[str, Definition] = {
     "row_sum": _row_sum,
     "exp2_diff": _exp2_diff,
     "divide": _divide,
+    "causal_spans": _causal_spans,
+    "keep_span": _keep_span,
+    "softmax_grad": _softmax_grad,
     "sub_one_hot": _sub_one_hot,
     "cross_entropy": _cross_entropy,
     "square_sum": _square_sum,

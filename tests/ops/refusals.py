@@ -78,6 +78,7 @@ I32, Z = 2**31 - 1, T("i32", 2, 3, f=10)
 ROWS, SUMS, LABELS = T("i32", 2, f=10), T("i64", 2, f=16), T("u8", 2)
 P14 = T("i16", 2, 3, f=14)
 MATRIX = T("i16", 2, 2)
+SPANS = T("i32", 2, 2)
 STACK = T("i16", 2, 2, 2)
 EIGHT = (T("i16", *(2,) * 8),)
 PART: Attrs = {"axis": 1, "start": 1, "stop": 2}
@@ -117,6 +118,9 @@ BASE: dict[str, Applied] = {
     "exp2_diff": ({}, (Z, ROWS)),
     "row_sum": ({}, (Z,)),
     "divide": ({}, (T("i32", 2, 3, f=16), SUMS)),
+    "causal_spans": ({"queries": 3, "window": 2}, ()),
+    "keep_span": ({"fill": 0}, (T("i32", 4, 3), SPANS)),
+    "softmax_grad": ({}, (P14, T("i16", 2, 3))),
     "sub_one_hot": ({}, (P14, LABELS)),
     "cross_entropy": ({}, (Z, ROWS, SUMS, LABELS)),
     "square_sum": ({"shift": 0}, (T("i16", 2, f=8),)),
@@ -474,6 +478,10 @@ SHIFTS = [
     refuse("sub", "exponent", {"shift_a": 1, "shift_b": 1}, (P("i16", f=512), P("i16", f=512)),
            {"shift_a": 1, "shift_b": 1}, (P("i16", f=511), P("i16", f=511))),
 ]  # fmt: skip
+WIDE_GRADS = tuple(
+    (P("i16", 1, columns, f=14, at=2**14), T("i16", 1, columns, lo=0, hi=2**14))
+    for columns in (2**18, 2**18 - 1)
+)
 LOSSES = [
     *[refuse(op, "rows", types=types) for op in ("row_max", "row_sum")
       for types in ((T("i32", 2),), (T("i32", 2, 3, 1),))],
@@ -497,6 +505,24 @@ LOSSES = [
     refuse("sub_one_hot", "label", types=(P14, T("u8", 2, 1))),
     refuse("sub_one_hot", "label", types=(T("i16", 2, f=14), LABELS)),
     refuse("sub_one_hot", "14 fraction bits", types=(T("i16", 2, 3, f=13), LABELS)),
+    refuse("keep_span", "needs rows", types=(T("i32", 4), SPANS)),
+    refuse("keep_span", "needs rows", types=(T("i32", 4, 3, 1), SPANS)),
+    refuse("keep_span", "a begin and an end", types=(T("i32", 4, 3), T("i32", 2, 3))),
+    refuse("keep_span", "a begin and an end", types=(T("i32", 4, 3), T("i32", 2))),
+    refuse("keep_span", "3 spans for 4 rows", types=(T("i32", 4, 3), T("i32", 3, 2))),
+    refuse("keep_span", "8 spans for 4 rows", types=(T("i32", 4, 3), T("i32", 8, 2))),
+    exceed("keep_span", "the fill", (T("u8", 4, 3), SPANS), (T("u8", 4, 3), SPANS), {"fill": 256},
+           {"fill": 255}),
+    exceed("keep_span", "the fill", (T("i16", 4, 3), SPANS), (T("i16", 4, 3), SPANS),
+           {"fill": -(2**15) - 1}, {"fill": -(2**15)}),
+    refuse("softmax_grad", "a gradient for each", types=(P14, T("i16", 3, 2))),
+    refuse("softmax_grad", "a gradient for each", types=(P14, T("i16", 6))),
+    refuse("softmax_grad", "a gradient for each",
+           types=(T("i16", 6, f=14), T("i16", 6))),
+    refuse("softmax_grad", "14 fraction bits", types=(T("i16", 2, 3, f=13), T("i16", 2, 3))),
+    refuse("softmax_grad", "exponent", types=(P14, T("i16", 2, 3, f=485)),
+           near_types=(P14, T("i16", 2, 3, f=484))),
+    exceed("softmax_grad", "2^60", *WIDE_GRADS),
     exceed("sub_one_hot", "i16", (T("i16", 2, 3, f=14, lo=-(2**14) - 1), LABELS),
            (T("i16", 2, 3, f=14, lo=-(2**14)), LABELS)),
     refuse("cross_entropy", "rows", types=(T("i32", 2, f=10), ROWS, SUMS, LABELS)),
@@ -664,6 +690,9 @@ BOUNDS: Sequence[tuple[str, str, int, int, Of]] = [
     ("matmul", "transpose_a", 0, 1, alone("matmul")),
     ("batched_matmul", "transpose_a", 0, 1, alone("batched_matmul")),
     ("batched_matmul", "transpose_b", 0, 1, alone("batched_matmul")),
+    ("causal_spans", "queries", 1, 2**31 - 1, alone("causal_spans")),
+    ("causal_spans", "window", 1, 2**31 - 1, alone("causal_spans")),
+    ("keep_span", "fill", 1 - 2**60, 2**60 - 1, lambda n: (n, (T("i64", 4, 3), SPANS))),
     ("pad", "before", 0, 2**32 - 1, lambda n: (n, (T("i16", 1, 1),))),
     ("pad", "after", 0, 2**32 - 1, lambda n: (n, (T("i16", 1, 1),))),
     ("matmul", "transpose_b", 0, 1, alone("matmul")),

@@ -97,6 +97,9 @@ LOOSE = {
     "sum_pool_grad",
     "exp2_diff",
     "divide",
+    "causal_spans",
+    "keep_span",
+    "softmax_grad",
     "sub_one_hot",
     "cross_entropy",
     "square_sum",
@@ -254,12 +257,13 @@ WRONG_DTYPES = {
     "exp2_diff": "i64", "divide": "i64", "sub_one_hot": "i32", "cross_entropy": "i64",
     "square_sum": "i32", "momentum": "i64", "sgd_update": "i64", "schedule": "i32",
     "adam_mean": "i64", "adam_square": "i32", "adam_direction": "i64", "adam_correction": "i32",
-    "batched_matmul": "i8", "batch_digest": "i8", "state_leaf": "i64", "state_root": "i16",
+    "batched_matmul": "i8", "softmax_grad": "i32", "batch_digest": "i8", "state_leaf": "i64",
+    "state_root": "i16",
     "record": "i32",
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("op", sorted(TABLE.keys() - WRONG_DTYPES.keys() - {"state", "concat"}))
+@pytest.mark.parametrize("op", sorted(TABLE.keys() - WRONG_DTYPES.keys() - {"state", "concat", "causal_spans", "keep_span"}))
 @settings(max_examples=3, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_all_others_take_every_dtype(op: str, data: st.DataObject) -> None:
@@ -276,6 +280,14 @@ def test_what_is_joined_has_any_one_dtype(dtype: str) -> None:
     for other in NUMPY_DTYPES.keys() - {dtype}:
         with pytest.raises(GraphError, match="dtypes differ"):
             infer("concat", {"axis": 0}, [part, replace(part, dtype=other)])
+
+
+@pytest.mark.parametrize("dtype", NUMPY_DTYPES)
+def test_spans_are_of_rows_of_any_dtype(dtype: str) -> None:
+    rows, spans = TensorType(dtype, (4, 3), 5, 0, 1), TensorType("i32", (2, 2), 0, -9, 9)
+    assert infer("keep_span", {"fill": 2}, [rows, spans]) == replace(rows, hi=2)
+    with pytest.raises(GraphError):
+        infer("keep_span", {"fill": 2}, [rows, replace(spans, dtype="i64")])
 
 
 @pytest.mark.parametrize("op", WRONG_DTYPES)

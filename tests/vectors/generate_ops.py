@@ -417,6 +417,32 @@ def divide_cases() -> Iterator[Case]:
     yield Case("a sum of zero counts as one", {}, (a("i32", [[0, 0]]), 16), (a("i64", [0]), 16))
 
 
+def causal_spans_cases() -> Iterator[Case]:
+    yield Case("all before", {"queries": 5, "window": 5})
+    yield Case("a window of 2", {"queries": 5, "window": 2})
+    yield Case("a window that nothing fills", {"queries": 2, "window": 2**31 - 1})
+    yield Case("one place", {"queries": 1, "window": 1})
+
+
+def keep_span_cases() -> Iterator[Case]:
+    x = draw(64, "i32", 6, 4)
+    spans = a("i32", [0, 1], [1, 4], [2, 2])
+    yield Case("spans of every other row", {"fill": -(2**31)}, (x, 10), spans)
+    yield Case("one span", {"fill": 0}, (x, 16), a("i32", [[1, 3]]))
+    wide = a("i32", [-5, 2], [3, 99], [4, 1], [-(2**31), 2**31 - 1], [0, 0], [4, 4])
+    yield Case("spans beyond the row, and empty ones", {"fill": 7}, x, wide)
+    yield Case("bytes", {"fill": 255}, a("u8", [[1, 2, 3]]), a("i32", [[1, 2]]))
+    yield Case("int64", {"fill": 1 - 2**60}, a("i64", [[1, 2, 3]]), a("i32", [[0, 2]]))
+
+
+def softmax_grad_cases() -> Iterator[Case]:
+    p = a("i16", [16384, 0, 0], [5461, 5461, 5462], [0, 0, 0], [8192, 8191, 1])
+    yield Case("probabilities", {}, (p, 14), (draw(65, "i16", 4, 3), 9))
+    yield Case("one class", {}, (a("i16", [[16384]]), 14), (a("i16", [[-32639]]), -3))
+    ends = draw(66, "i16", 2, 5)
+    yield Case("any numbers", {}, (ends, 14), (draw(67, "i16", 2, 5), 0))
+
+
 def sub_one_hot_cases() -> Iterator[Case]:
     p = draw(19, "i16", 5, 3, lo=0, hi=2**14)
     for dtype, labels in (("u8", [0, 1, 2, 3, 255]), ("i32", [-1, -(2**31), 2**31 - 1, 1, 2])):

@@ -17,9 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from vtrain.errors import ModelError
-from vtrain.graph.builder import GraphBuilder
+from vtrain.graph.builder import Block, GraphBuilder
+from vtrain.ops.base import Builder
 from vtrain.ops.layout import Window
-from vtrain.spec.number import MASTER_EXPONENT
+from vtrain.spec.number import LOG2_EXPONENT, MASTER_EXPONENT
 from vtrain.wire.graph import AttrValue, Ref
 
 
@@ -180,6 +181,21 @@ class MatMul:
     transpose_right: bool = False
 
 
+@dataclass(frozen=True)
+class Softmax:
+    """The softmax over the last axis of x times multiplier * 2^-exponent.
+
+    With a ``window``, x has as many rows as columns in its last two axes, and row i has columns
+    i + 1 - window to i alone: a place attends to itself and to what comes before it.
+    """
+
+    name: str
+    input: str
+    multiplier: int = 1
+    exponent: int = 0
+    window: int | None = None
+
+
 Layer = (
     Linear
     | Conv
@@ -196,8 +212,12 @@ Layer = (
     | Pad
     | Concat
     | MatMul
+    | Softmax
 )
 
+LOG2_E = 47274
+"""round(log2(e) * 2^15): logits in nats become base-2 logits by this multiplier."""
+LOG2_E_EXPONENT = 15
 _SUM_BITS = 4
 """Fraction bits that a value takes on while a weight is added to it, which is rounded to these."""
 _OF_IMAGES = (Conv, MaxPool, AveragePool)
@@ -266,6 +286,16 @@ def _window_attrs(window: Window) -> dict[str, AttrValue]:
     return {"kernel": window.kernel, "pads": window.pads, "strides": window.strides}
 
 
+def _to_log2(multiplier: int, exponent: int) -> tuple[int, int]:
+    """A factor of exponents of e as one of exponents of 2, with a mantissa of 16 bits."""
+    product, exponent = multiplier * LOG2_E, exponent + LOG2_E_EXPONENT
+    over = max(product.bit_length() - 16, exponent - 32, 0)
+    rounded = (product + (1 << over >> 1)) >> over
+    if rounded == 1 << 16:
+        rounded, over = rounded >> 1, over + 1
+    return rounded, exponent - over
+
+
 class _Emitter:
     """Emits the layers of one model; ``values`` maps a value's name to its node."""
 
@@ -274,6 +304,7 @@ class _Emitter:
         self._params = params
         self._images = find_images(model)
         self._weights: dict[str, Ref] = {}
+        self._spans: dict[tuple[int, int], Ref] = {}
         self.values: dict[str, Ref] = {}
 
     def take(self, value: str, name: str) -> Ref:
@@ -320,6 +351,9 @@ class _Emitter:
             case MatMul():
                 y = self._emit_matmul(layer)
                 self.give(layer.name, y, self._b.type_of(y).shape)
+            case Softmax():
+                y = self._emit_softmax(layer)
+                self.give(layer.name, y, self._b.type_of(y).shape)
             case AddWeight():
                 y = self._emit_add_weight(layer)
                 self.give(layer.name, y, self._b.type_of(y).shape)
@@ -364,7 +398,7 @@ class _Emitter:
                 )
             case Concat():
                 return self._emit_concat(layer)
-            case Reshape() | Transpose() | MatMul() | AddWeight():
+            case Reshape() | Transpose() | MatMul() | AddWeight() | Softmax():
                 raise AssertionError("emit() has dealt with what has ONNX's order")
 
     def _axis(self, value: str, axis: int) -> int:
@@ -396,6 +430,62 @@ class _Emitter:
             transpose_b=int(layer.transpose_right),
         )
         return b.rescale_at_site(f"{layer.name}/product", acc)
+
+    def _emit_softmax(self, layer: Softmax) -> Ref:
+        """Rows, with a gradient as one: that of the probabilities goes to no part of it alone."""
+        b, name = self._b, layer.name
+        x = self.take(layer.input, f"{name}/nchw")
+        shape = b.type_of(x).shape
+        rows = b.emit(
+            "reshape", f"{name}/rows", (x,), shape=(math.prod(shape[:-1]), shape[-1])
+        )
+        multiplier, exponent = _to_log2(layer.multiplier, layer.exponent)
+        z = b.rescale(
+            f"{name}/log2",
+            rows,
+            LOG2_EXPONENT,
+            dtype="i32",
+            multiplier=multiplier,
+            multiplier_exponent=exponent,
+        )
+        spans = None
+        if layer.window is not None:
+            spans = self._take_spans(shape[-2], layer.window)
+            z = b.emit("keep_span", f"{name}/kept", (z, spans), fill=b.type_of(z).lo)
+        maximum = b.emit("row_max", f"{name}/max", (z,))
+        e = b.emit("exp2_diff", f"{name}/exp", (z, maximum))
+        if spans is not None:
+            e = b.emit("keep_span", f"{name}/kept_exp", (e, spans), fill=0)
+        total = b.emit("row_sum", f"{name}/sum", (e,))
+        p = b.emit("divide", f"{name}/probabilities", (e, total))
+
+        def differentiate(builder: Builder, out: Ref, grad: Ref) -> tuple[Ref]:
+            """Of the exponents exactly, then times the factor."""
+            g = builder.as_operand(grad, f"{name}/grad_out")
+            exact = builder.emit("softmax_grad", f"{name}/grad_exact", (out, g))
+            operand = builder.as_operand(exact, f"{name}/grad")
+            attrs = {"multiplier": layer.multiplier, "multiplier_exponent": layer.exponent}
+            dtype = "i16" if layer.multiplier == 1 else "i64"
+            scaled = builder.emit(
+                "rescale", f"{name}/grad_scaled", (operand,), dtype=dtype, shift=0, **attrs
+            )
+            return (scaled,)
+
+        b.blocks[p] = Block((rows,), differentiate)
+        return b.emit("reshape", f"{name}/out", (p,), shape=shape)
+
+    def _take_spans(self, places: int, window: int) -> Ref:
+        """The spans of so many places, made once."""
+        key = (places, window)
+        if key not in self._spans:
+            self._spans[key] = self._b.emit(
+                "causal_spans",
+                f"spans/{places}_{window}",
+                (),
+                queries=places,
+                window=window,
+            )
+        return self._spans[key]
 
     def _emit_add_weight(self, layer: AddWeight) -> Ref:
         """The weight is added as a bias is: to rows as long as all of it."""

@@ -225,6 +225,13 @@ class _Lowering:
     def unsqueeze(self, x: str, axis: int) -> str:
         return self.op("Unsqueeze", x, self.const([axis]))
 
+    def split_pair(self, x: str) -> tuple[str, str]:
+        """[..., 2] -> the first and the second of the last axis, [..., 1] each."""
+        first, second = (
+            self.op("Slice", x, *(self.const([value]) for value in (i, i + 1, -1))) for i in (0, 1)
+        )
+        return first, second
+
     def sum_last(self, x: str, count: int) -> str:
         """[..., count] -> [...], exact modulo 2^64."""
         return self.op("MatMul", x, self.const(np.ones(count, np.int64)))
@@ -480,6 +487,28 @@ def _divide(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType])
     return g.floor_div(g.add(scaled, half), divisor)
 
 
+def _causal_spans(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    end = np.arange(attr_int(node.attrs, "queries"), dtype=np.int64) + 1
+    begin = np.maximum(end - attr_int(node.attrs, "window"), 0)
+    return g.const(np.stack([begin, end], axis=1))
+
+
+def _keep_span(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    (rows, columns), count = t[0].shape, t[1].shape[0]
+    place = g.const(np.arange(columns))
+    begin, end = (g.reshape(side, (count, 1)) for side in g.split_pair(x[1]))
+    inside = g.op("And", g.op("GreaterOrEqual", place, begin), g.op("Less", place, end))
+    stacked = g.reshape(x[0], (rows // count, count, columns))
+    kept = g.op("Where", inside, stacked, g.const(attr_int(node.attrs, "fill")))
+    return g.reshape(kept, (rows, columns))
+
+
+def _softmax_grad(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    p, grad = x
+    total = g.unsqueeze(g.sum_last(g.mul(p, grad), t[0].shape[1]), 1)
+    return g.mul(p, g.sub(g.times(grad, 1 << PROBABILITY_EXPONENT), total))
+
+
 def _label_mask(g: _Lowering, labels: str, classes: int) -> str:
     return g.one_hot(g.clamp(labels, 0, classes - 1), classes)
 
@@ -626,6 +655,9 @@ LOWERINGS: dict[str, Lower] = {
     "exp2_diff": _exp2_diff,
     "row_sum": _row_sum,
     "divide": _divide,
+    "causal_spans": _causal_spans,
+    "keep_span": _keep_span,
+    "softmax_grad": _softmax_grad,
     "sub_one_hot": _sub_one_hot,
     "cross_entropy": _cross_entropy,
     "square_sum": _square_sum,

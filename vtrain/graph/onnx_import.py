@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -38,9 +38,11 @@ from vtrain.graph.model import (
     Reshape,
     Scale,
     Slice,
+    Softmax,
     Transpose,
     find_sources,
 )
+from vtrain.graph import onnx_fold
 from vtrain.graph.onnx_file import (
     count_elements,
     load_model,
@@ -64,8 +66,8 @@ _FLOAT_TYPES = (
     onnx.TensorProto.FLOAT16,
     onnx.TensorProto.BFLOAT16,
 )
-_BATCH: Final = None
-"""Stands for the batch among the extents of a shape that the file computes."""
+_HIDDEN: Final = -1e30
+"""What is added to an exponent to hide it: minus infinity, or what stands for it."""
 
 Extents = tuple[int | None, ...]
 
@@ -78,11 +80,12 @@ def import_onnx(source: bytes | Path | onnx.ModelProto) -> Model:
     ModelError names the node or initialiser; StorageError when a path cannot be read.
     """
     model = load_model(source)
-    _check_header(model)
-    return _Importer(model.graph).run()
+    opset = _check_header(model)
+    return _Importer(model.graph, opset).run()
 
 
-def _check_header(model: onnx.ModelProto) -> None:
+def _check_header(model: onnx.ModelProto) -> int:
+    """The opset."""
     where = "ONNX file"
     if not model.HasField("graph"):
         raise ModelError("has no graph", where=where)
@@ -99,6 +102,7 @@ def _check_header(model: onnx.ModelProto) -> None:
         raise ModelError("has sparse initialisers", where=where)
     if len(model.graph.node) > LIMITS.onnx_nodes:
         raise ModelError(f"has more than {LIMITS.onnx_nodes} nodes", where=where)
+    return versions[0]
 
 
 def _require_text(value: str | bytes, what: str) -> str:
@@ -184,8 +188,35 @@ class _Node:
         self.require(len(attribute.ints) <= MAX_RANK, f"attribute {name} is too long")
         return tuple(attribute.ints)
 
+    def take_all(self) -> dict[str, Any]:
+        """All attributes left, as constants have them."""
+        found: dict[str, Any] = {}
+        for name, attribute in self._attributes.items():
+            where = f"{self.where} {name}"
+            match attribute.type:
+                case onnx.AttributeProto.INT:
+                    found[name] = attribute.i
+                case onnx.AttributeProto.FLOAT:
+                    found[name] = attribute.f
+                case onnx.AttributeProto.INTS:
+                    found[name] = tuple(attribute.ints)
+                case onnx.AttributeProto.TENSOR:
+                    found[name] = _read_constant(attribute.t, where)
+                case _:
+                    self.refuse(f"attribute {name} is of another type")
+        self._attributes.clear()
+        return found
+
     def require_no_more_attributes(self) -> None:
         self.require(not self._attributes, f"has unknown attributes {sorted(self._attributes)}")
+
+
+def _read_constant(tensor: onnx.TensorProto, where: str) -> onnx_fold.Constant:
+    if tensor.data_type in _FLOAT_TYPES:
+        return onnx_fold.as_constant(read_floats(tensor, where))
+    values = read_ints(tensor, where)
+    is_bool = tensor.data_type == onnx.TensorProto.BOOL
+    return onnx_fold.as_constant(values.astype(np.bool_) if is_bool else values)
 
 
 @dataclass(frozen=True)
@@ -201,21 +232,27 @@ class _Importer:
     """Walks the nodes in order.
 
     A name stands for one of: a value (``_values``: the layer that makes it; ``_shapes``: without
-    the batch), a stored tensor (``_weights``), or a list of integers that the file computes
-    (``_extents``).
+    the batch), a stored tensor (``_weights``), or a constant that the file computes
+    (``_computed``).  A value may be one that only some operators can read: with places hidden,
+    which a softmax takes (``_masked``: the value and the window of places that are left), or with
+    its first axes made one with the batch (``_merged``: the value and how many those are).
     """
 
-    def __init__(self, graph: onnx.GraphProto) -> None:
-        self._graph = graph
+    def __init__(self, graph: onnx.GraphProto, opset: int) -> None:
+        self._graph, self._opset = graph, opset
         self._tensors: dict[str, onnx.TensorProto] = {}
         self._names: set[str] = set()
         self._values: dict[str, str] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._weights: dict[str, _Weight] = {}
-        self._extents: dict[str, Extents] = {}
+        self._computed: dict[str, onnx_fold.Constant] = {}
+        self._masked: dict[str, tuple[str, int]] = {}
+        self._merged: dict[str, tuple[str, int]] = {}
+        self._factors: dict[str, Fraction] = {}
+        self._places: dict[str, str] = {}
         self._layers: dict[str, Layer] = {}
         self._made_later: set[str] = set()
-        self._batch: int | None = _BATCH
+        self._batch: int | None = onnx_fold.BATCH
 
     def run(self) -> Model:
         for tensor in self._graph.initializer:
@@ -224,10 +261,10 @@ class _Importer:
         nodes = [_Node(proto) for proto in self._graph.node]
         self._made_later = {output for node in nodes for output in node.outputs}
         for node in nodes:
-            handler = _HANDLERS.get(node.op)
+            handler = self._fold if self._is_folded(node) else _HANDLERS.get(node.op)
             if handler is None:
                 node.refuse(_UNSUPPORTED.get(node.op, "operator is not supported"))
-            handler(self, node)
+            handler(node) if handler == self._fold else handler(self, node)
             node.require_no_more_attributes()
             self._made_later.difference_update(node.outputs)
         output = self._read_output()
@@ -288,6 +325,10 @@ class _Importer:
         if name not in self._values:
             raise ModelError("is not a value that the model computes", where=where)
         value = self._values[name]
+        if value in self._masked or value in self._merged:
+            raise ModelError("is not a value that the model computes", where=where)
+        if isinstance(self._layers.get(value), Softmax):
+            raise ModelError(_LOSS_HINT, where=self._places[value])
         if self._graph.output[0].type.tensor_type.HasField("shape"):
             declared = self._read_declared_shape(self._graph.output[0], where)
             found: Extents = (self._batch, *self._shapes[value])
@@ -378,7 +419,14 @@ class _Importer:
         """The layer (or the graph's input) that makes the value ``name``."""
         if name not in self._values:
             self._fail_unknown(node, name, "a value computed from the model's input")
-        return self._values[name]
+        value = self._values[name]
+        node.require(
+            value not in self._masked, f"only a Softmax can read {name!r}, whose places are masked"
+        )
+        node.require(
+            value not in self._merged, f"input {name!r} has its batch merged with another axis"
+        )
+        return value
 
     def _weight(self, node: _Node, name: str) -> _Weight:
         if name not in self._weights:
@@ -387,8 +435,13 @@ class _Importer:
 
     def _ints(self, node: _Node, name: str) -> Extents:
         """A list of integers known now; a scalar counts as a list of one."""
-        if name in self._extents:
-            return self._extents[name]
+        if name in self._computed:
+            found = self._computed[name]
+            node.require(
+                found.dtype in (object, np.bool_) and found.ndim <= 1 and found.size <= MAX_RANK,
+                f"input {name!r} must be a short list of integers, has shape {list(found.shape)}",
+            )
+            return tuple(None if i is None else int(i) for i in found.reshape(-1).tolist())
         weight = self._weight(node, name)
         where = f"initialiser {weight.name}"
         node.require(
@@ -414,6 +467,7 @@ class _Importer:
         count_elements(shape, node.where)
         self._declare(layer.name, node.where)
         self._layers[layer.name] = layer
+        self._places[layer.name] = node.where
         self._values[layer.name] = layer.name
         self._shapes[layer.name] = shape
 
@@ -437,31 +491,58 @@ class _Importer:
 
     def _matmul_values(self, node: _Node) -> None:
         """Products of the matrices of two values, with no extent of 1 that stands for many."""
-        (left, rows), (right, columns) = (self._turn_back(node, name) for name in node.inputs)
-        shapes = [self._shape_of(node, self._value(node, name)) for name in node.inputs]
-        (*stack, m, k), (*other, inner, n) = (
-            shape if len(shape) >= 2 else node.refuse(f"needs matrices, has [batch, {shape}]")
-            for shape in shapes
+        names, merged = list(node.inputs), [self._merged.get(self._values[n]) for n in node.inputs]
+        counts = {0 if item is None else item[1] for item in merged}
+        node.require(len(counts) == 1, "only one operand has its batch merged with another axis")
+        values = [
+            self._value(node, name) if item is None else item[0]
+            for name, item in zip(names, merged, strict=True)
+        ]
+        shapes = [self._shape_of(node, value) for value in values]
+        node.require(
+            min(map(len, shapes)) >= 2,
+            f"needs matrices at each of the batch, the shapes are {shapes[0]} and {shapes[1]}",
         )
+        (*stack, m, k), (*other, inner, n) = shapes
         node.require(stack == other, f"leading extents differ: {stack} and {other}")
         node.require(k == inner, f"inner extents differ: {k} and {inner}")
-        self._emit(node, MatMul(node.outputs[0], left, right, rows, columns), (*stack, m, n))
+        (left, rows, one), (right, columns, two) = (self._turn_back(node, v) for v in values)
+        name, shape = node.outputs[0], (*stack, m, n)
+        (count,) = counts
+        made = f"{name}/apart" if count else name
+        scaled = f"{made}/unscaled" if one * two != 1 else made
+        self._emit(node, MatMul(scaled, left, right, rows, columns), shape)
+        if scaled != made:
+            self._scale_value(node, scaled, one * two, made)
+        if count:
+            self._declare_merged(node, name, self._values[made], count)
 
-    def _turn_back(self, node: _Node, name: str) -> tuple[str, bool]:
-        """A matrix operand, and whether it is to be read transposed: where a layer has moved the
-        last axis away, it is left where it is, and the product swaps the last two."""
-        value = self._value(node, name)
+    def _declare_merged(self, node: _Node, name: str, value: str, count: int) -> None:
+        """``name`` is the value with ``count`` axes made one with the batch."""
+        self._declare(name, node.where)
+        self._values[name], self._shapes[name] = name, self._shapes[value][count:]
+        self._merged[name] = value, count
+
+    def _turn_back(self, node: _Node, value: str) -> tuple[str, bool, Fraction]:
+        """A matrix operand, whether it is to be read transposed, and a factor of the product: where
+        a layer has moved the last axis away, it is left where it is."""
+        value, factor = self._take_factor(value)
         layer = self._layers.get(value)
         if not isinstance(layer, Transpose) or layer.perm[-1] == len(layer.perm) - 1:
-            return value, False
+            return value, False, factor
         perm = (*layer.perm[:-2], layer.perm[-1], layer.perm[-2])
+        source, before = self._take_factor(layer.input)
+        factor *= before
+        inner = self._layers.get(source)
+        if isinstance(inner, Transpose):  # of a transpose: one does both
+            source, perm = inner.input, tuple(inner.perm[axis] for axis in perm)
         if perm == tuple(range(len(perm))):
-            return layer.input, True
+            return source, True, factor
         turned = f"{value}/turned_back"
         if turned not in self._layers:
             *stack, rows, columns = self._shapes[value]
-            self._emit(node, Transpose(turned, layer.input, perm), (*stack, columns, rows))
-        return turned, True
+            self._emit(node, Transpose(turned, source, perm), (*stack, columns, rows))
+        return turned, True, factor
 
     def _linear(self, node: _Node, swap: bool, bias: _Weight | None) -> None:
         x = self._value(node, node.inputs[0])
@@ -485,6 +566,10 @@ class _Importer:
 
     def add(self, node: _Node) -> None:
         node.require_arity(2, 2)
+        for name, other in (node.inputs, node.inputs[::-1]):
+            if name in self._values and other not in self._values and self._hides(node, other):
+                self._mask(node, name, self._constant_of(node, other) == 0)
+                return
         constants = [name for name in node.inputs if name in self._weights]
         if not constants:
             left, right, shape = self._pair(node)
@@ -502,6 +587,19 @@ class _Importer:
         shape = self._shapes[layer.name]
         bias = self._bias(node, self._weights[constants[0]], shape[-1])
         self._emit(node, replace(layer, name=node.outputs[0], bias=bias), shape)
+
+    def _hides(self, node: _Node, name: str) -> bool:
+        """Whether a constant is added to hide places: it is 0 here and minus infinity there."""
+        stored = self._weights.get(name)
+        if name not in self._computed and (stored is None or len(stored.dims) < 2):
+            return False
+        found = self._constant_of(node, name)
+        hidden = found < _HIDDEN if found.dtype == np.float64 else np.zeros(1, np.bool_)
+        if not hidden.any():
+            node.require(name not in self._computed, f"{name!r} is computed, and no mask")
+            return False
+        node.require(bool((found[~hidden] == 0).all()), "a mask that is added is 0 elsewhere")
+        return True
 
     def _add_weight(self, node: _Node, value: str, weight: _Weight) -> None:
         """A trained tensor of the shape of the value's last axes."""
@@ -525,7 +623,7 @@ class _Importer:
     def mul(self, node: _Node) -> None:
         node.require_arity(2, 2)
         for name, other in (node.inputs, node.inputs[::-1]):
-            if other in self._weights and name in self._values:
+            if name in self._values and (other in self._weights or other in self._computed):
                 self._scale(node, name, self._scalar(node, other))
                 return
         left, right, shape = self._pair(node)
@@ -539,17 +637,20 @@ class _Importer:
 
     def _scalar(self, node: _Node, name: str) -> Fraction:
         """A constant of one element."""
-        weight = self._weight(node, name)
-        where = f"initialiser {weight.name}"
-        if count_elements(weight.dims, where) != 1 or len(weight.dims) > 1:
+        if name in self._values or not (name in self._weights or name in self._computed):
+            self._weight(node, name)
+        weight = self._weights.get(name)
+        if weight is not None and count_elements(weight.dims, node.where) != 1:
             node.refuse(f"input {name!r} must be a value, or a constant of one element")
-        found = float(read_floats(self._tensors[weight.name], where).reshape(-1)[0])
-        node.require(bool(np.isfinite(found)), f"input {name!r} is not finite")
-        return Fraction(found)
+        found = self._constant_of(node, name)
+        if found.size != 1 or found.ndim > 1 or found.dtype != np.float64:
+            node.refuse(f"input {name!r} must be a value, or a constant of one element")
+        factor = float(found.reshape(-1)[0])
+        node.require(bool(np.isfinite(factor)), f"input {name!r} is not finite")
+        return Fraction(factor)
 
-    def _scale(self, node: _Node, name: str, factor: Fraction) -> None:
-        """By the nearest factor with a mantissa of 16 bits."""
-        value = self._value(node, name)
+    def _round_factor(self, node: _Node, factor: Fraction) -> tuple[int, int]:
+        """The nearest multiplier * 2^-exponent with a mantissa of 16 bits."""
         node.require(factor > 0, f"the factor must be above 0, is {float(factor)}")
         exponent = max((e for e in range(33) if factor * 2**e < 2**16 - 0.5), default=-1)
         multiplier = int(factor * 2 ** max(exponent, 0) + Fraction(1, 2))
@@ -558,11 +659,22 @@ class _Importer:
         )
         while multiplier % 2 == 0 and exponent > 0:
             multiplier, exponent = multiplier // 2, exponent - 1
+        return multiplier, exponent
+
+    def _scale(self, node: _Node, name: str, factor: Fraction) -> None:
+        value = self._value(node, name)
+        self._scale_value(node, value, factor, node.outputs[0])
+
+    def _scale_value(self, node: _Node, value: str, factor: Fraction, name: str) -> None:
+        """``name`` is the value times the nearest factor with a mantissa of 16 bits."""
+        multiplier, exponent = self._round_factor(node, factor)
         if (multiplier, exponent) == (1, 0):
-            self._alias(node, name)
+            self._declare(name, node.where)
+            self._values[name] = value
             return
-        layer = Scale(node.outputs[0], value, multiplier, exponent)
+        layer = Scale(name, value, multiplier, exponent)
         self._emit(node, layer, self._shape_of(node, value))
+        self._factors[name] = factor
 
     def conv(self, node: _Node) -> None:
         node.require_arity(2, 3)
@@ -671,31 +783,51 @@ class _Importer:
 
     def reshape(self, node: _Node) -> None:
         node.require_arity(2, 2)
-        x = self._value(node, node.inputs[0])
+        merged = self._merged.get(self._values.get(node.inputs[0], ""))
+        x = self._value(node, node.inputs[0]) if merged is None else merged[0]
         before = self._shape_of(node, x)
         keeps_zero = node.take_int("allowzero", 0) == 0
         asked = self._ints(node, node.inputs[1])
-        if keeps_zero:
-            whole: Extents = (_BATCH, *before)
+        if keeps_zero and merged is None:
+            whole: Extents = (self._batch, *before)
             asked = tuple(
                 whole[i] if extent == 0 and i < len(whole) else extent
                 for i, extent in enumerate(asked)
             )
         node.require(len(asked) >= 2, f"shape {list(asked)} does not keep the batch")
+        count = self._count_merged(before, asked)
+        if count:
+            self._declare_merged(node, node.outputs[0], x, count)
+            return
         batch, *rest = asked
         known = [extent for extent in rest if extent is not None and extent > 0]
         free = rest.count(-1)
         node.require(
             len(known) + free == len(rest) and free <= 1, f"cannot read the shape {list(asked)}"
         )
-        keeps_batch = batch is _BATCH or batch == self._batch or (batch == -1 and free == 0)
+        is_batch = batch is onnx_fold.BATCH or batch == self._batch
+        keeps_batch = is_batch or (batch == -1 and free == 0)
         node.require(keeps_batch, f"shape {list(asked)} does not keep the batch")
         size, filled = count_elements(before, node.where), count_elements(tuple(known), node.where)
         shape = tuple(size // filled if extent == -1 else extent for extent in rest if extent)
         node.require(
             count_elements(shape, node.where) == size, f"cannot reshape {before} to {list(asked)}"
         )
+        if merged is not None and shape == before:
+            self._declare(node.outputs[0], node.where)
+            self._values[node.outputs[0]] = x
+            return
         self._emit(node, Reshape(node.outputs[0], x, shape), shape)
+
+    def _count_merged(self, before: tuple[int, ...], asked: Extents) -> int:
+        """How many axes a reshape makes one with the batch, leaving the others; 0 for any other."""
+        batch, *rest = asked
+        count = len(before) - len(rest)
+        if count < 1 or before[count:] != tuple(rest):
+            return 0
+        stacked = count_elements(before[:count], "reshape")
+        known = self._batch is not None and batch == self._batch * stacked
+        return count if stacked > 1 and (batch == -1 or known) else 0
 
     def identity(self, node: _Node) -> None:
         node.require_arity(1, 1)
@@ -736,7 +868,24 @@ class _Importer:
         self._declare(node.outputs[0], node.where)
         self._weights[node.outputs[0]] = replace(weight, transposed=not weight.transposed)
 
+    def _transpose_merged(self, node: _Node) -> None:
+        """Of a value with ``count`` axes in the batch, which stay there."""
+        value, count = self._merged[self._values[node.inputs[0]]]
+        shape = self._shapes[value]
+        rank = 1 + len(shape) - count
+        perm = node.take_ints("perm", tuple(reversed(range(rank))))
+        node.require(sorted(perm) == list(range(rank)), f"perm {list(perm)} is no permutation")
+        node.require(perm[0] == 0, "the batch must stay the first axis")
+        whole = (*range(count + 1), *(axis + count for axis in perm[1:]))
+        moved = tuple(shape[axis - 1] for axis in whole[1:])
+        name = node.outputs[0]
+        self._emit(node, Transpose(f"{name}/apart", value, whole), moved)
+        self._declare_merged(node, name, f"{name}/apart", count)
+
     def _transpose_value(self, node: _Node) -> None:
+        if self._values[node.inputs[0]] in self._merged:
+            self._transpose_merged(node)
+            return
         value = self._value(node, node.inputs[0])
         shape = self._shape_of(node, value)
         rank = 1 + len(shape)
@@ -873,41 +1022,56 @@ class _Importer:
         )
         ints = node.take_ints("value_ints", (node.take_int("value_int", 0),))
         self._declare(name, node.where)
-        self._extents[name] = ints
+        self._computed[name] = onnx_fold.as_constant(np.array(ints, dtype=object))
+
+    def cast(self, node: _Node) -> None:
+        """Of a value to another float: how it is stored is no matter here."""
+        node.require_arity(1, 1)
+        node.require(node.take_int("to", 0) in _FLOAT_TYPES, "casts a value to no float")
+        node.take_int("saturate", 1)
+        self._value(node, node.inputs[0])
+        self._alias(node, node.inputs[0])
 
     def shape(self, node: _Node) -> None:
         node.require_arity(1, 1)
-        whole: Extents = (_BATCH, *self._shapes[self._value(node, node.inputs[0])])
+        whole = (self._batch, *self._shapes[self._value(node, node.inputs[0])])
         start, end = node.take_int("start", 0), node.take_int("end", len(whole))
         self._declare(node.outputs[0], node.where)
-        self._extents[node.outputs[0]] = whole[start:end]
+        self._computed[node.outputs[0]] = np.array(whole[start:end], dtype=object)
+
+    def _is_folded(self, node: _Node) -> bool:
+        """Whether a node computes with constants alone.  What only gives a trained tensor another
+        name, or adds two of them, is not meant."""
+        known = [name in self._computed for name in node.inputs if name]
+        stored = [name in self._weights for name in node.inputs if name]
+        both = [a or b for a, b in zip(known, stored, strict=True)]
+        if node.op not in onnx_fold.OPERATORS or not both or not all(both):
+            return False
+        return any(known) or node.op not in ("Add", "Identity", "Transpose")
+
+    def _fold(self, node: _Node) -> None:
+        node.require(len(node.outputs) == 1, f"must have one output, has {len(node.outputs)}")
+        inputs = [self._constant_of(node, name) for name in node.inputs]
+        found = onnx_fold.fold(node.op, node.take_all(), inputs, node.where)
+        self._declare(node.outputs[0], node.where)
+        self._computed[node.outputs[0]] = found
+
+    def _constant_of(self, node: _Node, name: str) -> onnx_fold.Constant:
+        """A constant, stored or computed."""
+        if name in self._computed:
+            return self._computed[name]
+        weight = self._weight(node, name)
+        found = _read_constant(self._tensors[weight.name], f"initialiser {weight.name}")
+        return found.T if weight.transposed else found
 
     def gather(self, node: _Node) -> None:
-        node.require_arity(2, 2)
-        if node.inputs[0] not in self._extents:
-            node.refuse("is only supported on the shape of a value")
-        data = self._extents[node.inputs[0]]
-        node.require(node.take_int("axis", 0) == 0, "axis must be 0")
-        indices = self._known_ints(node, node.inputs[1])
-        node.require(
-            all(-len(data) <= i < len(data) for i in indices), f"has an index beyond {len(data)}"
-        )
-        self._declare(node.outputs[0], node.where)
-        self._extents[node.outputs[0]] = tuple(data[i] for i in indices)
+        node.refuse("is only supported on the shape of a value")
 
     def unsqueeze(self, node: _Node) -> None:
         node.require_arity(1, 2)
-        if node.inputs[0] in self._values:
-            self._unsqueeze_value(node)
-            return
-        if node.inputs[0] not in self._extents:
+        if node.inputs[0] not in self._values:
             node.refuse("is only supported on values and on the shape of a value")
-        axes = node.take_ints("axes", (0,))
-        if len(node.inputs) == 2:
-            axes = self._known_ints(node, node.inputs[1])
-        node.require(axes == (0,) and len(self._extents[node.inputs[0]]) == 1, "axes must be 0")
-        self._declare(node.outputs[0], node.where)
-        self._extents[node.outputs[0]] = self._extents[node.inputs[0]]
+        self._unsqueeze_value(node)
 
     def _unsqueeze_value(self, node: _Node) -> None:
         shape = self._shape_of(node, self._value(node, node.inputs[0]))
@@ -964,15 +1128,77 @@ class _Importer:
 
     def concat(self, node: _Node) -> None:
         node.require_arity(1, LIMITS.onnx_nodes)
-        if any(name in self._values for name in node.inputs):
-            self._concat_values(node)
+        self._concat_values(node)
+
+    # --- attention
+
+    def where(self, node: _Node) -> None:
+        """A choice by a constant between a value and minus infinity: a mask."""
+        node.require_arity(3, 3)
+        choice, kept, hidden = node.inputs
+        swapped = hidden in self._values and kept not in self._values
+        value, fill = (hidden, kept) if swapped else (kept, hidden)
+        if choice in self._values or fill in self._values or value not in self._values:
+            node.refuse("is only supported as a mask: a value, or minus infinity, by a constant")
+        chosen, other = self._constant_of(node, choice), self._constant_of(node, fill)
+        node.require(
+            chosen.dtype == np.bool_ and other.dtype != object and bool((other < _HIDDEN).all()),
+            "is only supported as a mask: what is not kept must be minus infinity",
+        )
+        self._mask(node, value, ~chosen if swapped else chosen)
+
+    def _mask(self, node: _Node, name: str, kept: npt.NDArray[np.bool_]) -> None:
+        """A value whose places beside ``kept`` are minus infinity."""
+        value = self._value(node, name)
+        shape = self._shape_of(node, value)
+        node.require(len(shape) >= 2, f"a mask needs rows and columns, shape is {shape}")
+        square = kept.reshape(_strip(kept.shape))
+        node.require(
+            kept.ndim <= 1 + len(shape) and square.ndim <= 2,
+            f"a mask of shape {list(kept.shape)} is not one of queries and keys alone",
+        )
+        try:
+            square = np.broadcast_to(square, shape[-2:])
+        except ValueError:
+            node.refuse(f"a mask of shape {list(kept.shape)} does not fit {shape}")
+        if bool(square.all()):
+            self._alias(node, name)
             return
-        node.require(node.take_int("axis", 0) == 0, "axis must be 0")
-        parts = [self._ints(node, name) for name in node.inputs]
-        whole = tuple(extent for part in parts for extent in part)
-        node.require(len(whole) <= MAX_RANK, f"makes a shape of {len(whole)} axes")
-        self._declare(node.outputs[0], node.where)
-        self._extents[node.outputs[0]] = whole
+        window = onnx_fold.find_window(square)
+        if window is None:
+            node.refuse(
+                "a mask must let each place attend to itself and to so many before it: "
+                "no other is supported"
+            )
+        made = node.outputs[0]
+        self._declare(made, node.where)
+        self._values[made], self._shapes[made] = made, shape
+        self._masked[made] = value, window
+
+    def softmax(self, node: _Node) -> None:
+        """Over the last axis; factors and a mask before it become part of it."""
+        node.require_arity(1, 1)
+        name = node.inputs[0]
+        if name not in self._values:
+            self._fail_unknown(node, name, "a value computed from the model's input")
+        value, window = self._masked.get(self._values[name], (None, None))
+        value = self._value(node, name) if value is None else value
+        shape = self._shape_of(node, value)
+        # Up to opset 12 all axes from the given one on are one.
+        axis = node.take_int("axis", -1 if self._opset >= 13 else 1)
+        node.require(axis in (-1, len(shape)), f"axis must be the last, is {axis}")
+        value, factor = self._take_factor(value)
+        multiplier, exponent = self._round_factor(node, factor)
+        layer = Softmax(node.outputs[0], value, multiplier, exponent, window)
+        self._emit(node, layer, shape)
+
+    def _take_factor(self, value: str) -> tuple[str, Fraction]:
+        """What a value is a constant multiple of, and the factor."""
+        factor = Fraction(1)
+        while isinstance(layer := self._layers.get(value), Scale):
+            factor *= self._factors[value]
+            value = layer.input
+        return value, factor
 
 
 def _strip(dims: tuple[int, ...]) -> tuple[int, ...]:
@@ -1005,11 +1231,12 @@ def _resolve_auto_pad(
 
 
 _LOSS_HINT = "is part of the loss: end the model at its logits, the task's loss brings this"
-_UNSUPPORTED = {"Softmax": _LOSS_HINT, "LogSoftmax": _LOSS_HINT}
+_UNSUPPORTED = {"LogSoftmax": _LOSS_HINT}
 
 _HANDLERS: dict[str, Callable[[_Importer, _Node], None]] = {
     "Add": _Importer.add,
     "AveragePool": _Importer.average_pool,
+    "Cast": _Importer.cast,
     "Concat": _Importer.concat,
     "Constant": _Importer.constant,
     "Conv": _Importer.conv,
@@ -1029,10 +1256,12 @@ _HANDLERS: dict[str, Callable[[_Importer, _Node], None]] = {
     "Reshape": _Importer.reshape,
     "Shape": _Importer.shape,
     "Slice": _Importer.slice,
+    "Softmax": _Importer.softmax,
     "Split": _Importer.split,
     "Squeeze": _Importer.squeeze,
     "Transpose": _Importer.transpose,
     "Unsqueeze": _Importer.unsqueeze,
+    "Where": _Importer.where,
 }
 OPERATORS = tuple(_HANDLERS)
 """Names of the ONNX operators that an imported model may have."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from vtrain.errors import TaskError
 from vtrain.graph.autodiff import compute_gradients
 from vtrain.graph.builder import GraphBuilder
-from vtrain.graph.model import Model, emit_forward
+from vtrain.graph.model import LOG2_E, LOG2_E_EXPONENT, Model, emit_forward
 from vtrain.graph.update import (
     Momentum,
     Optimizer,
@@ -47,10 +47,6 @@ __all__ = [
     "momentum_state",
     "param_state",
 ]
-
-LOG2_E = 47274
-"""round(log2(e) * 2^15): logits in nats become base-2 logits by this multiplier."""
-LOG2_E_EXPONENT = 15
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from vtrain.ops import (
     activation,
     arithmetic,
+    attention,
     commitment,
     layout,
     linear,
@@ -29,6 +30,7 @@ TABLE: Mapping[str, Operator] = {
     **parts.OPERATORS,
     **pool.OPERATORS,
     **softmax.OPERATORS,
+    **attention.OPERATORS,
     **optimizer.OPERATORS,
     **commitment.OPERATORS,
 }

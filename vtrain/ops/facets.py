@@ -49,11 +49,13 @@ GUIDE: Final[Mapping[Facet, str]] = {
 
 _HASHES: Final = ("tensor_digest", "batch_digest", "state_leaf", "state_root", "record")
 _IMAGES: Final = ("im2col", "col2im", "max_pool", "max_pool_grad", "sum_pool", "sum_pool_grad")
-_LOSSES: Final = (
-    *("row_max", "exp2_diff", "row_sum", "divide", "sub_one_hot", "cross_entropy"),
-    *("square_sum", "sum"),
+_SOFTMAX: Final = ("row_max", "exp2_diff", "row_sum", "divide", "causal_spans", "keep_span")
+_LOSSES: Final = ("sub_one_hot", "cross_entropy", "square_sum", "sum")
+_GRADIENTS: Final = (
+    *("column_sum", "sub", "relu_grad", "col2im", "max_pool_grad", "sum_pool_grad"),
+    "softmax_grad",
 )
-_GRADIENTS: Final = ("column_sum", "sub", "relu_grad", "col2im", "max_pool_grad", "sum_pool_grad")
+_ATTENTION: Final = ("causal_spans", "keep_span", "softmax_grad")
 _BATCH: Final = ("increment", "sample_index", "gather_samples", "normalize", "one_hot")
 _ADAM: Final = ("adam_mean", "adam_square", "adam_direction")
 _UPDATE: Final = ("momentum", "sgd_update", "schedule", "adam_correction", *_ADAM, "next_state")
@@ -63,6 +65,7 @@ LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
         "a gradient ends here: it is the parameter": ("state",),
         "no weight comes before the batch and its preparation": _BATCH,
         "vtrain/graph/step.py emits the loss together with its gradient": _LOSSES,
+        "a softmax is one block of nodes with a gradient of its own": _SOFTMAX,
         "gradients and losses alone have it, and those are not differentiated again": _GRADIENTS,
         "it comes after the gradient": (*_UPDATE, *_HASHES),
     },
@@ -71,6 +74,8 @@ LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
             *("state", "next_state", "reshape", "transpose", "gather_samples", "im2col"),
             *("slice", "pad", "concat"),
         ),
+        "it reads more than its own element, its row's or its column's": ("keep_span",),
+        "computed once of attributes alone": ("causal_spans",),
         "one element depends on many, or on one that its own values choose": (
             *(
                 "sample_index",
@@ -82,7 +87,7 @@ LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
                 "max_pool",
             ),
             *("max_pool_grad", "sum_pool", "sum_pool_grad", "row_max", "row_sum"),
-            *("cross_entropy", "square_sum", "sum"),
+            *("cross_entropy", "square_sum", "sum", "softmax_grad"),
         ),
         "one number a step, which all elements share": ("schedule", "adam_correction"),
         "a hash is no arithmetic": _HASHES,
@@ -106,10 +111,16 @@ LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
         "steps of Adam are not proven: no circuit takes an int64 state or its square root": (
             *("adam_correction", *_ADAM),
         ),
+        "the circuits of rows are those of a loss: a step with attention is refused by name": (
+            _ATTENTION
+        ),
     },
     Facet.STEPS: {
         "public, or a hash that is compared outside the circuits": (
             *("increment", "sample_index", *_HASHES),
+        ),
+        "the circuits of rows are those of a loss: a step with attention is refused by name": (
+            _ATTENTION
         ),
         "steps over images and tokens are too large for one circuit: they are proven by tiles": (
             *("one_hot", *_IMAGES),

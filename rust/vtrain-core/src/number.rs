@@ -3,7 +3,9 @@
 use crate::tables::{EXP2, LOG2};
 
 /// Fraction bits of probabilities: 1.0 as int16.
-pub const PROBABILITY_ONE: i64 = 1 << 14;
+pub const PROBABILITY_ONE: i64 = 1 << PROBABILITY_EXPONENT;
+/// Fraction bits of probabilities.
+pub const PROBABILITY_EXPONENT: u32 = 14;
 /// Fraction bits of logits in the base-2 log domain.
 pub const LOG2_EXPONENT: u32 = 10;
 /// Fraction bits of 2^-d in the softmax.
@@ -31,6 +33,17 @@ pub enum Dtype {
 impl Dtype {
     /// Every dtype, narrowest first.
     pub const ALL: [Self; 5] = [Self::U8, Self::I8, Self::I16, Self::I32, Self::I64];
+
+    /// Is `x` one of its values?
+    pub fn holds(self, x: i64) -> bool {
+        match self {
+            Self::U8 => u8::try_from(x).is_ok(),
+            Self::I8 => i8::try_from(x).is_ok(),
+            Self::I16 => i16::try_from(x).is_ok(),
+            Self::I32 => i32::try_from(x).is_ok(),
+            Self::I64 => true,
+        }
+    }
 
     /// The name in a graph.
     pub fn name(self) -> &'static str {

@@ -9,6 +9,7 @@ from vtrain.engines.cuda.launch import Launch
 from vtrain.engines.cuda.lower import (
     activation,
     arithmetic,
+    attention,
     commitment,
     layout,
     linear,
@@ -33,6 +34,7 @@ LOWERINGS: Final[Mapping[str, Lowering]] = {
     **parts.LOWERINGS,
     **pool.LOWERINGS,
     **softmax.LOWERINGS,
+    **attention.LOWERINGS,
     **optimizer.LOWERINGS,
     **commitment.LOWERINGS,
 }

@@ -12,8 +12,8 @@ use super::parts::Axis;
 use super::signature::{Form, MAX_ELEMENTS, OpError, Part, Reader, checked_size, refuse};
 use super::slice::{Slice, SliceMut, WrongDtype, each};
 use super::{
-    activation, arithmetic, commitment, layout, linear, optimizer, parts, pool, rescale, softmax,
-    source,
+    activation, arithmetic, attention, commitment, layout, linear, optimizer, parts, pool, rescale,
+    softmax, source,
 };
 use crate::cbor::EncodeError;
 use crate::domains::Hash;
@@ -154,6 +154,16 @@ pub enum Kernel {
         classes: usize,
     },
     Divide {
+        classes: usize,
+    },
+    CausalSpans {
+        window: i64,
+    },
+    KeepSpan {
+        columns: usize,
+        fill: i64,
+    },
+    SoftmaxGrad {
         classes: usize,
     },
     SubOneHot {
@@ -453,6 +463,25 @@ impl Kernel {
                 let classes = *classes;
                 for_rows(out.try_into()?, classes, |at, out| {
                     softmax::divide(&e[at * classes..], &total[at..], classes, out);
+                    0
+                });
+            }
+            Self::CausalSpans { window } => {
+                let window = *window;
+                for_rows(out.try_into()?, 2, |at, out| {
+                    attention::causal_spans(window, at, out);
+                    0
+                });
+            }
+            Self::KeepSpan { columns, fill } => {
+                keep_span(*columns, *fill, input(0)?, input(1)?.try_into()?, out)?;
+            }
+            Self::SoftmaxGrad { classes } => {
+                let (p, grad): (&[i16], &[i16]) = (input(0)?.try_into()?, input(1)?.try_into()?);
+                let classes = *classes;
+                for_rows(out.try_into()?, classes, |at, out| {
+                    let (p, grad) = (&p[at * classes..], &grad[at * classes..]);
+                    attention::softmax_grad(p, grad, classes, out);
                     0
                 });
             }
@@ -828,6 +857,41 @@ fn read(r: &Reader<'_>) -> Result<(Kernel, Dtype, Vec<usize>), OpError> {
             require_shape(total, &[rows])?;
             (Kernel::Divide { classes }, I16, e.shape.clone())
         }
+        "causal_spans" => {
+            let [] = r.dtypes([])?;
+            let queries = r.int("queries", 1, i32::MAX.into())?;
+            let window = r.int("window", 1, i32::MAX.into())?;
+            (
+                Kernel::CausalSpans { window },
+                I32,
+                vec![queries as usize, 2],
+            )
+        }
+        "keep_span" => {
+            let [x, spans] = r.dtypes([None, Some(I32)])?;
+            let fill = r.int("fill", 1 - (1 << 60), (1 << 60) - 1)?;
+            let (&[rows, columns], &[count, 2]) = (x.shape.as_slice(), spans.shape.as_slice())
+            else {
+                refuse!(
+                    "needs rows and their spans, has {:?}, {:?}",
+                    x.shape,
+                    spans.shape
+                )
+            };
+            if columns == 0 || count == 0 || !rows.is_multiple_of(count) {
+                refuse!("{count} spans for {rows} rows of {columns}");
+            }
+            if !x.dtype.holds(fill) {
+                refuse!("{} does not hold the fill {fill}", x.dtype.name());
+            }
+            (Kernel::KeepSpan { columns, fill }, x.dtype, x.shape.clone())
+        }
+        "softmax_grad" => {
+            let [p, grad] = r.dtypes([Some(I16), Some(I16)])?;
+            let (_, classes) = rows_of(p)?;
+            require_same_shape(p, grad)?;
+            (Kernel::SoftmaxGrad { classes }, I64, p.shape.clone())
+        }
         "sub_one_hot" => {
             let [p, labels] = r.dtypes([Some(I16), None])?;
             let (rows, classes) = rows_of(p)?;
@@ -1137,6 +1201,34 @@ where
         parts::concat(&found, widths, at, out);
         0
     });
+    Ok(())
+}
+
+fn keep_span(
+    columns: usize,
+    fill: i64,
+    x: Slice<'_>,
+    spans: &[i32],
+    out: SliceMut<'_>,
+) -> Result<(), RunError> {
+    macro_rules! rows {
+        ($out:expr) => {{
+            let x = x.try_into()?;
+            // It was made sure that the dtype holds the fill.
+            let fill = fill.try_into().unwrap_or_default();
+            for_rows($out, columns, |at, out| {
+                attention::keep_span(x, spans, columns, fill, at, out);
+                0
+            });
+        }};
+    }
+    match out {
+        SliceMut::U8(out) => rows!(out),
+        SliceMut::I8(out) => rows!(out),
+        SliceMut::I16(out) => rows!(out),
+        SliceMut::I32(out) => rows!(out),
+        SliceMut::I64(out) => rows!(out),
+    }
     Ok(())
 }
 

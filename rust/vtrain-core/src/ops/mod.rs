@@ -8,6 +8,7 @@
 pub mod activation;
 mod apply;
 pub mod arithmetic;
+pub mod attention;
 mod buffer;
 pub mod commitment;
 mod kernel;

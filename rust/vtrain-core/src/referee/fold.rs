@@ -10,12 +10,12 @@ use blake3::CHUNK_LEN;
 use crate::domains::Hash;
 use crate::graph::{Attr, Node};
 use crate::number::{
-    Dtype, EXP2_EXPONENT, LOG2_EXPONENT, LOSS_EXPONENT, MAX_STEPS, PROBABILITY_ONE, exp2_q16,
-    log2_q16, saturate,
+    Dtype, EXP2_EXPONENT, LOG2_EXPONENT, LOSS_EXPONENT, MAX_STEPS, PROBABILITY_EXPONENT,
+    PROBABILITY_ONE, exp2_q16, log2_q16, saturate,
 };
 use crate::ops::layout::Window;
 use crate::ops::linear::Product;
-use crate::ops::{Form, Kernel, OpError, Part, commitment, optimizer};
+use crate::ops::{Form, Kernel, OpError, Part, attention, commitment, optimizer};
 use crate::order;
 
 /// Most distinct chunks that a block of a fold touches, where it has more than one term.
@@ -98,6 +98,8 @@ macro_rules! one_term {
             | Kernel::ReluGrad
             | Kernel::Exp2Diff { .. }
             | Kernel::Divide { .. }
+            | Kernel::CausalSpans { .. }
+            | Kernel::KeepSpan { .. }
             | Kernel::SubOneHot { .. }
             | Kernel::CrossEntropy { .. }
             | Kernel::Momentum(_)
@@ -155,6 +157,7 @@ impl Leaf {
             | Kernel::BatchedMatmul { .. }
             | Kernel::ColumnSum
             | Kernel::RowSum { .. }
+            | Kernel::SoftmaxGrad { .. }
             | Kernel::Sum
             | Kernel::SquareSum { .. }
             | Kernel::SumPool(_)
@@ -277,6 +280,7 @@ impl Leaf {
             | Kernel::BatchedMatmul { .. }
             | Kernel::ColumnSum
             | Kernel::RowSum { .. }
+            | Kernel::SoftmaxGrad { .. }
             | Kernel::Sum
             | Kernel::RowMax { .. }
             | Kernel::SumPool(_)
@@ -311,6 +315,18 @@ impl Leaf {
             Kernel::ColumnSum => {
                 let columns = self.output.size() as u64;
                 state[0] + i128::from(r.element(0, term * columns + e)?)
+            }
+            Kernel::SoftmaxGrad { classes } => {
+                let classes = *classes as u64;
+                let at = e / classes * classes + term;
+                let (p, grad) = (r.element(0, at)?, r.element(1, at)?);
+                let own = i128::from(r.element(0, e)?);
+                let grad_once = if at == e {
+                    grad << PROBABILITY_EXPONENT
+                } else {
+                    0
+                }; // of int16
+                state[0] + own * i128::from(grad_once - p * grad)
             }
             Kernel::RowSum { classes } => {
                 state[0] + i128::from(r.element(0, e * *classes as u64 + term)?)
@@ -459,6 +475,19 @@ impl Leaf {
                 let quotient = (x * PROBABILITY_ONE + divisor / 2).div_euclid(divisor);
                 (quotient as i16).into() // the law's low 16 bits
             }
+            Kernel::CausalSpans { window } => {
+                let (begin, end) = attention::causal_span((e / 2) as i64, *window);
+                if e % 2 == 0 { begin } else { end }.into()
+            }
+            Kernel::KeepSpan { columns, fill } => {
+                let count = (self.inputs[1].size() / 2) as u64;
+                let (row, column) = (e / *columns as u64, (e % *columns as u64) as i64);
+                let span = row % count;
+                let x = r.element(0, e)?;
+                let (begin, end) = (r.element(1, 2 * span)?, r.element(1, 2 * span + 1)?);
+                let kept = begin <= column && column < end;
+                if kept { x } else { *fill }.into()
+            }
             Kernel::SubOneHot { classes } => {
                 let classes = *classes as u64;
                 let p = i128::from(r.element(0, e)?);
@@ -528,6 +557,7 @@ impl Leaf {
             | Kernel::BatchedMatmul { .. }
             | Kernel::ColumnSum
             | Kernel::RowSum { .. }
+            | Kernel::SoftmaxGrad { .. }
             | Kernel::Sum
             | Kernel::SquareSum { .. }
             | Kernel::RowMax { .. }
@@ -604,6 +634,14 @@ fn plan(kernel: &Kernel, inputs: &[Form]) -> Result<(u64, Vec<Stream>, Option<u6
         }
         Kernel::RowSum { classes } | Kernel::RowMax { classes } => {
             (*classes as u64, vec![stream(0, Every(1))?])
+        }
+        Kernel::SoftmaxGrad { classes } => {
+            let streams = vec![
+                stream(0, Every(1))?,
+                stream(1, Every(1))?,
+                stream(0, Every(0))?,
+            ];
+            (*classes as u64, streams)
         }
         Kernel::Sum | Kernel::SquareSum { .. } => {
             (form(0)?.size() as u64, vec![stream(0, Every(1))?])

@@ -1,0 +1,14 @@
+// softmax_grad: p[j] (grad[j] 2^14 - sum of p[i] grad[i] over the row), exact in int64.
+#include "law.cuh"
+
+extern "C" __global__ void softmax_grad(i64 count, const i16* p, const i16* grad, i64 classes,
+                                        i64* out) {
+    const i64 i = INDEX();
+    if (i >= count) return;
+    const i64 first = i / classes * classes;
+    i64 total = 0;
+    for (i64 j = first; j < first + classes; j++) {
+        total = wrap_add(total, (i64)p[j] * grad[j]);
+    }
+    out[i] = wrap_mul(p[i], wrap_sub((i64)grad[i] * 16384, total));
+}

@@ -1,0 +1,144 @@
+"""Attention as torch writes it into ONNX files, and its gradients, against torch."""
+
+from __future__ import annotations
+
+import io
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 - as torch's own documentation calls it
+
+from tests.graph.float_model import FloatModel
+from tests.graph.test_autodiff import Parts, make_calibrated
+from tests.graph.test_onnx_import import assert_same_function
+from vtrain.graph.model import (
+    AddWeight,
+    Layer,
+    Linear,
+    MatMul,
+    Reshape,
+    Slice,
+    Softmax,
+    Transpose,
+)
+
+PLACES, FEATURES, HEADS = 6, 8, 2
+Tensor = torch.Tensor
+
+
+class Attention(nn.Module):
+    """As a decoder has it; ``how`` is what computes the middle."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.c_attn = nn.Linear(FEATURES, 3 * FEATURES)
+        self.c_proj = nn.Linear(FEATURES, FEATURES)
+        mask = torch.tril(torch.ones(PLACES, PLACES))
+        self.register_buffer("bias", mask.view(1, 1, PLACES, PLACES))
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, places, features = x.size()
+        parts = self.c_attn(x).split(features, dim=2)
+        q, k, v = (
+            part.view(batch, places, HEADS, features // HEADS).transpose(1, 2) for part in parts
+        )
+        y = self.attend(q, k, v).transpose(1, 2).contiguous().view(batch, places, features)
+        return torch.as_tensor(self.c_proj(y))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if self.how == "sdpa":
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        if self.how == "sdpa, all":
+            return F.scaled_dot_product_attention(q, k, v)
+        scores = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
+        hidden = self.bias[:, :, :PLACES, :PLACES] == 0  # type: ignore[index]
+        return F.softmax(scores.masked_fill(hidden, float("-inf")), dim=-1) @ v
+
+
+def export(model: nn.Module, *, dynamo: bool, fixed: bool) -> onnx.ModelProto:
+    x = torch.randn(3, PLACES, FEATURES)
+    options: dict[str, Any] = {"dynamo": dynamo}
+    if not fixed and dynamo:
+        options["dynamic_shapes"] = ({0: torch.export.Dim("batch")},)
+    if not fixed and not dynamo:
+        options |= {"input_names": ["x"], "dynamic_axes": {"x": {0: "batch"}}}
+    data = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(model.eval(), (x,), data, **options)
+    return onnx.load_from_string(data.getvalue())
+
+
+@pytest.mark.parametrize("how", ["sdpa", "sdpa, all", "masked_fill"])
+@pytest.mark.parametrize(
+    ("dynamo", "fixed"), [(False, False), (False, True), (True, False), (True, True)]
+)
+def test_attention_of_torch_is_imported(how: str, dynamo: bool, fixed: bool) -> None:
+    torch.manual_seed(1)
+    x = np.random.default_rng(2).uniform(-1, 1, (3, PLACES, FEATURES)).astype(np.float32)
+    model = assert_same_function(export(Attention(how), dynamo=dynamo, fixed=fixed), x)
+    (softmax,) = (layer for layer in model.layers if isinstance(layer, Softmax))
+    assert softmax.window == (None if how == "sdpa, all" else PLACES)
+    assert (softmax.multiplier, softmax.exponent) == (1, 1)  # 1 / sqrt(4)
+    moved = [layer for layer in model.layers if isinstance(layer, Transpose)]
+    assert len(moved) == 4, "the keys are not moved twice"
+
+
+def make_attention(window: int | None, multiplier: int, exponent: int) -> Parts:
+    layers: list[Layer] = [
+        AddWeight("placed", "image", "positions"),
+        Linear("h", "placed", "w1", "b1", True),
+        *(
+            layer
+            for number, name in enumerate("qkv")
+            for layer in (
+                Slice(name, "h", 2, 8 * number, 8 * (number + 1)),
+                Reshape(f"{name}_heads", name, (5, 2, 4)),
+                Transpose(f"{name}_turned", f"{name}_heads", (0, 2, 1, 3)),
+            )
+        ),
+        MatMul("scores", "q_turned", "k_turned", transpose_right=True),
+        Softmax("p", "scores", multiplier, exponent, window),
+        MatMul("mixed", "p", "v_turned"),
+        Transpose("back", "mixed", (0, 2, 1, 3)),
+        Reshape("flat", "back", (40,)),
+        Linear("out", "flat", "w2", "b2", True),
+    ]
+    params: Mapping[str, tuple[int, ...]] = {
+        "positions": (5, 8),
+        "w1": (24, 8),
+        "b1": (24,),
+        "w2": (3, 40),
+        "b2": (3,),
+    }
+    return (5, 8), layers, dict(params)
+
+
+@pytest.mark.parametrize(
+    ("window", "multiplier", "exponent"),
+    [(None, 1, 1), (5, 1, 1), (2, 1, 1), (5, 46341, 16), (5, 3, 0)],
+)
+def test_gradients_of_attention(window: int | None, multiplier: int, exponent: int) -> None:
+    """Forward within what 14 fraction bits leave; backward within a hundredth of torch's."""
+    run = make_calibrated(make_attention(window, multiplier, exponent), margin=1)
+    twin = FloatModel(run.model, run.operands(), run.pinned())
+    gradients = twin.gradients(run.named("image"), run.seed())
+    assert twin.rounding["p"] < 2.0**-10
+    p = run.named("p")
+    assert np.abs(p.sum(axis=-1) - 1).max() < 5 * 2.0**-14
+    place = np.arange(5)[:, None] - np.arange(5)
+    hidden = (place < 0) | (place >= (window or 5)) if window else np.zeros((5, 5), bool)
+    assert not p[..., hidden].any()
+    for name, gradient in gradients.items():
+        off = np.linalg.norm(run.gradient(name) - gradient)
+        assert off < 0.01 * np.linalg.norm(gradient), (name, off / np.linalg.norm(gradient))
+    run.session.step()
+    assert run.session.saturation() == {}

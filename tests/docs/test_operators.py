@@ -174,8 +174,9 @@ def range_of(name: str, case: Case, out: TensorType, text: str) -> tuple[int, in
         p, grad = case.inputs
         ends = corners(p, grad)
         least = grad.lo * 2**14 - p.shape[1] * ends["hi"]
-        found = [x * y for x in (p.lo, p.hi)
-                 for y in (least, grad.hi * 2**14 - p.shape[1] * ends["lo"])]
+        found = [
+            x * y for x in (p.lo, p.hi) for y in (least, grad.hi * 2**14 - p.shape[1] * ends["lo"])
+        ]
         return min(found), max(found)
     if name == "schedule":
         rates: Any = case.attrs["rates"]

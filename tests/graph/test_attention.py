@@ -70,7 +70,7 @@ def export(model: nn.Module, *, dynamo: bool, fixed: bool) -> onnx.ModelProto:
         options["dynamic_shapes"] = ({0: torch.export.Dim("batch")},)
     if not fixed and not dynamo:
         options |= {"input_names": ["x"], "dynamic_axes": {"x": {0: "batch"}}}
-    data = io.BytesIO()
+    data: Any = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(model.eval(), (x,), data, **options)

@@ -566,7 +566,7 @@ REFUSED: list[tuple[list[onnx.NodeProto], str, str]] = [
     ([node("Sigmoid", "x")], "the_Sigmoid (Sigmoid)", "not supported"),
     ([node("BatchNormalization", "x b b b b")], "the_BatchNormalization", "not supported"),
     ([node("If", "x")], "the_If", "not supported"),
-XX
+    ([node("Cast", "x", to=7)], "the_Cast", "to no float"),
     ([node("Softmax", "x")], "the_Softmax", "the task's loss brings this"),
     ([node("LogSoftmax", "x")], "the_LogSoftmax", "the task's loss brings this"),
     (

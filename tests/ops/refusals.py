@@ -522,7 +522,7 @@ LOSSES = [
     refuse("softmax_grad", "14 fraction bits", types=(T("i16", 2, 3, f=13), T("i16", 2, 3))),
     refuse("softmax_grad", "exponent", types=(P14, T("i16", 2, 3, f=485)),
            near_types=(P14, T("i16", 2, 3, f=484))),
-    exceed("softmax_grad", "2^60", *WIDE_GRADS),
+    exceed("softmax_grad", "2^60", WIDE_GRADS[0], WIDE_GRADS[1]),
     exceed("sub_one_hot", "i16", (T("i16", 2, 3, f=14, lo=-(2**14) - 1), LABELS),
            (T("i16", 2, 3, f=14, lo=-(2**14)), LABELS)),
     refuse("cross_entropy", "rows", types=(T("i32", 2, f=10), ROWS, SUMS, LABELS)),

@@ -263,7 +263,10 @@ WRONG_DTYPES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("op", sorted(TABLE.keys() - WRONG_DTYPES.keys() - {"state", "concat", "causal_spans", "keep_span"}))
+@pytest.mark.parametrize(
+    "op",
+    sorted(TABLE.keys() - WRONG_DTYPES.keys() - {"state", "concat", "causal_spans", "keep_span"}),
+)
 @settings(max_examples=3, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_all_others_take_every_dtype(op: str, data: st.DataObject) -> None:

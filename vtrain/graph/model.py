@@ -436,9 +436,7 @@ class _Emitter:
         b, name = self._b, layer.name
         x = self.take(layer.input, f"{name}/nchw")
         shape = b.type_of(x).shape
-        rows = b.emit(
-            "reshape", f"{name}/rows", (x,), shape=(math.prod(shape[:-1]), shape[-1])
-        )
+        rows = b.emit("reshape", f"{name}/rows", (x,), shape=(math.prod(shape[:-1]), shape[-1]))
         multiplier, exponent = _to_log2(layer.multiplier, layer.exponent)
         z = b.rescale(
             f"{name}/log2",

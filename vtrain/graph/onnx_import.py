@@ -21,6 +21,7 @@ import numpy.typing as npt
 import onnx
 
 from vtrain.errors import GraphError, ModelError
+from vtrain.graph import onnx_fold
 from vtrain.graph.model import (
     Add,
     AddWeight,
@@ -42,7 +43,6 @@ from vtrain.graph.model import (
     Transpose,
     find_sources,
 )
-from vtrain.graph import onnx_fold
 from vtrain.graph.onnx_file import (
     count_elements,
     load_model,
@@ -102,7 +102,7 @@ def _check_header(model: onnx.ModelProto) -> int:
         raise ModelError("has sparse initialisers", where=where)
     if len(model.graph.node) > LIMITS.onnx_nodes:
         raise ModelError(f"has more than {LIMITS.onnx_nodes} nodes", where=where)
-    return versions[0]
+    return int(versions[0])
 
 
 def _require_text(value: str | bytes, what: str) -> str:
@@ -261,10 +261,10 @@ class _Importer:
         nodes = [_Node(proto) for proto in self._graph.node]
         self._made_later = {output for node in nodes for output in node.outputs}
         for node in nodes:
-            handler = self._fold if self._is_folded(node) else _HANDLERS.get(node.op)
+            handler = _Importer.fold if self._is_folded(node) else _HANDLERS.get(node.op)
             if handler is None:
                 node.refuse(_UNSUPPORTED.get(node.op, "operator is not supported"))
-            handler(node) if handler == self._fold else handler(self, node)
+            handler(self, node)
             node.require_no_more_attributes()
             self._made_later.difference_update(node.outputs)
         output = self._read_output()
@@ -1049,7 +1049,7 @@ class _Importer:
             return False
         return any(known) or node.op not in ("Add", "Identity", "Transpose")
 
-    def _fold(self, node: _Node) -> None:
+    def fold(self, node: _Node) -> None:
         node.require(len(node.outputs) == 1, f"must have one output, has {len(node.outputs)}")
         inputs = [self._constant_of(node, name) for name in node.inputs]
         found = onnx_fold.fold(node.op, node.take_all(), inputs, node.where)

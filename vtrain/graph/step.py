@@ -48,7 +48,6 @@ __all__ = [
     "param_state",
 ]
 
-
 @dataclass(frozen=True)
 class Affine:
     """Preparation of samples: x -> sat16(rs(x * multiplier + offset, shift)) at ``exponent``."""

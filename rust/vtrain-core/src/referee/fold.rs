@@ -477,7 +477,7 @@ impl Leaf {
             }
             Kernel::CausalSpans { window } => {
                 let (begin, end) = attention::causal_span((e / 2) as i64, *window);
-                if e % 2 == 0 { begin } else { end }.into()
+                if e.is_multiple_of(2) { begin } else { end }.into()
             }
             Kernel::KeepSpan { columns, fill } => {
                 let count = (self.inputs[1].size() / 2) as u64;

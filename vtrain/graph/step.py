@@ -48,6 +48,7 @@ __all__ = [
     "param_state",
 ]
 
+
 @dataclass(frozen=True)
 class Affine:
     """Preparation of samples: x -> sat16(rs(x * multiplier + offset, shift)) at ``exponent``."""

@@ -33,7 +33,10 @@ from vtrain.train.data import build_samples
 
 # A fast kernel that fails its self-check has a substitute: the bits alone would not show it.
 pytestmark = pytest.mark.filterwarnings("error::vtrain.engines.cuda.selfcheck.KernelWarning")
-KINDS = [("mlp", "cross_entropy"), ("mlp", "mse"), ("cnn", "cross_entropy"), ("cnn", "mse")]
+KINDS = [
+    *(("mlp", "cross_entropy"), ("mlp", "mse"), ("cnn", "cross_entropy"), ("cnn", "mse")),
+    ("attention", "cross_entropy"),
+]
 
 
 @pytest.fixture

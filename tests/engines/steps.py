@@ -14,14 +14,21 @@ from vtrain.graph.calibration import calibrate
 from vtrain.graph.legality import check_graph
 from vtrain.graph.model import (
     Add,
+    AddWeight,
     AveragePool,
+    Concat,
     Conv,
     Layer,
     Linear,
+    MatMul,
     MaxPool,
     Model,
+    Pad,
     Relu,
     Reshape,
+    Slice,
+    Softmax,
+    Transpose,
 )
 from vtrain.graph.step import Affine, Momentum, StepPlan, compute_initial_state, emit_step
 from vtrain.ops.layout import Window
@@ -96,6 +103,28 @@ def _cnn(weights: _Weights) -> tuple[list[Layer], str]:
 
 
 @cache
+def _attention(weights: _Weights) -> tuple[list[Layer], str]:
+    """Three heads over 7 places, each with two places before it; a part is joined to what they
+    make."""
+    layers: list[Layer] = [
+        AddWeight("placed", "x", weights.add("positions", (7, 6), 6)),
+        Linear("h", "placed", weights.add("w1", (18, 6), 6), weights.add("b1", (18,), 6), True),
+        Reshape("split", "h", (7, 9, 2)),
+        Transpose("heads", "split", (0, 2, 1, 3)),
+        *(Slice(name, "heads", 1, 3 * i, 3 * i + 3) for i, name in enumerate("qkv")),
+        MatMul("scores", "q", "k", transpose_right=True),
+        Softmax("p", "scores", 46341, 16, 3),
+        MatMul("mixed", "p", "v"),
+        Pad("later", "mixed", 2, 1, 0),
+        Slice("shifted", "later", 2, 0, 7),
+        Concat("both", ("mixed", "shifted"), 3),
+        Transpose("back", "both", (0, 2, 1, 3)),
+        Reshape("flat", "back", (84,)),
+        Linear("out", "flat", weights.add("w2", (CLASSES, 84), 84), None, True),
+    ]
+    return layers, "out"
+
+
 def make_step(
     kind: str,
     loss: str = "cross_entropy",
@@ -106,11 +135,19 @@ def make_step(
     decay: int = round(2**16 * 0.1),
     prepare: Affine = CENTRED,
 ) -> Step:
-    """``kind`` is "mlp", "wide" (large enough for two threads) or "cnn"; exponents calibrated."""
+    """``kind`` is "mlp", "wide" (large enough for two threads), "cnn" or "attention"; exponents
+    calibrated."""
     weights = _Weights(seed=3)
-    shape: tuple[int, ...] = {"mlp": (20,), "wide": (150,), "cnn": (2, 9, 9)}[kind]
+    shape: tuple[int, ...] = {
+        "mlp": (20,),
+        "wide": (150,),
+        "cnn": (2, 9, 9),
+        "attention": (7, 6),
+    }[kind]
     if kind == "cnn":
         layers, output = _cnn(weights)
+    elif kind == "attention":
+        layers, output = _attention(weights)
     else:
         hidden = (17, 9) if kind == "mlp" else (200, 130)
         layers, output = _mlp(weights, (*shape, *hidden, CLASSES))

@@ -29,6 +29,7 @@ KINDS = [
     ("wide", "cross_entropy"),
     ("cnn", "cross_entropy"),
     ("cnn", "mse"),
+    ("attention", "cross_entropy"),
 ]
 PATHS = [(path, threads) for path in _core.gemm_paths() for threads in (1, 2)]
 

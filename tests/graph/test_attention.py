@@ -17,9 +17,11 @@ from torch.nn import functional as F  # noqa: N812 - as torch's own documentatio
 
 from tests.graph.float_model import FloatModel
 from tests.graph.test_autodiff import Parts, make_calibrated
-from tests.graph.test_onnx_import import assert_same_function
+from tests.graph.test_onnx_import import assert_same_function, make, node
+from vtrain.errors import ModelError
 from vtrain.graph.model import (
     AddWeight,
+    Concat,
     Layer,
     Linear,
     MatMul,
@@ -28,6 +30,7 @@ from vtrain.graph.model import (
     Softmax,
     Transpose,
 )
+from vtrain.graph.onnx_import import import_onnx
 
 PLACES, FEATURES, HEADS = 6, 8, 2
 Tensor = torch.Tensor
@@ -63,9 +66,30 @@ class Attention(nn.Module):
         return F.softmax(scores.masked_fill(hidden, float("-inf")), dim=-1) @ v
 
 
-def export(model: nn.Module, *, dynamo: bool, fixed: bool) -> onnx.ModelProto:
+class Grouped(nn.Module):
+    """Four heads of queries, two by two with one head of keys and values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.kv = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, FEATURES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, places, _ = x.shape
+        q = self.q(x).view(batch, places, 4, 2).transpose(1, 2)
+        k, v = self.kv(x).view(batch, places, 4, 2).transpose(1, 2).split(2, dim=1)
+        k, v = (
+            part[:, :, None].expand(batch, 2, 2, places, 2).reshape(batch, 4, places, 2)
+            for part in (k, v)
+        )
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return mixed.transpose(1, 2).reshape(batch, places, FEATURES)
+
+
+def export(
+    model: nn.Module, *, dynamo: bool, fixed: bool, opset: int | None = None
+) -> onnx.ModelProto:
     x = torch.randn(3, PLACES, FEATURES)
-    options: dict[str, Any] = {"dynamo": dynamo}
+    options: dict[str, Any] = {"dynamo": dynamo, "opset_version": opset}
     if not fixed and dynamo:
         options["dynamic_shapes"] = ({0: torch.export.Dim("batch")},)
     if not fixed and not dynamo:
@@ -90,6 +114,86 @@ def test_attention_of_torch_is_imported(how: str, dynamo: bool, fixed: bool) -> 
     assert (softmax.multiplier, softmax.exponent) == (1, 1)  # 1 / sqrt(4)
     moved = [layer for layer in model.layers if isinstance(layer, Transpose)]
     assert len(moved) == 4, "the keys are not moved twice"
+
+
+@pytest.mark.parametrize(
+    ("dynamo", "fixed"), [(False, False), (False, True), (True, False), (True, True)]
+)
+def test_heads_that_share_keys_are_imported(dynamo: bool, fixed: bool) -> None:
+    torch.manual_seed(1)
+    x = np.random.default_rng(3).uniform(-1, 1, (3, PLACES, FEATURES)).astype(np.float32)
+    model = assert_same_function(export(Grouped(), dynamo=dynamo, fixed=fixed), x)
+    copied = [layer for layer in model.layers if isinstance(layer, Concat)]
+    assert [layer.inputs[0] == layer.inputs[1] for layer in copied] == [True, True]
+
+
+@pytest.mark.parametrize("how", ["sdpa", "sdpa, all"])
+def test_attention_of_opset_23_is_imported(how: str) -> None:
+    torch.manual_seed(1)
+    x = np.random.default_rng(2).uniform(-1, 1, (3, PLACES, FEATURES)).astype(np.float32)
+    exported = export(Attention(how), dynamo=True, fixed=True, opset=23)
+    assert "Attention" in {node.op_type for node in exported.graph.node}
+    assert_same_function(exported, x)
+
+
+@pytest.mark.parametrize(
+    ("heads", "keys", "attributes", "mask"),
+    [
+        (2, 2, {"is_causal": 1}, None),
+        (2, 2, {"scale": 0.3}, None),
+        (4, 2, {"is_causal": 1, "scale": 0.25}, None),
+        (4, 1, {}, np.tril(np.ones((PLACES, PLACES), bool))),
+        (2, 1, {}, np.where(np.tri(PLACES) > 0, 0, -np.inf).astype(np.float32)),
+        (
+            2,
+            2,
+            {"is_causal": 1},
+            np.tri(PLACES, k=1).astype(bool) & ~np.tri(PLACES, k=-3, dtype=bool),
+        ),
+    ],
+)
+def test_the_operator_attention(
+    heads: int, keys: int, attributes: dict[str, Any], mask: Any
+) -> None:
+    rng = np.random.default_rng(4)
+    size = FEATURES // heads
+    tensors = {
+        name: rng.uniform(-1, 1, (FEATURES, count * size)).astype(np.float32)
+        for name, count in (("wq", heads), ("wk", keys), ("wv", keys))
+    }
+    inputs = "q k v"
+    if mask is not None:
+        tensors["mask"], inputs = mask, "q k v mask"
+    nodes = [
+        *(node("MatMul", f"x w{part}", part) for part in "qkv"),
+        node("Attention", inputs, q_num_heads=heads, kv_num_heads=keys, **attributes),
+    ]
+    proto = make(nodes, ["n", PLACES, FEATURES], tensors, opset=23)
+    proto.ir_version = 10
+    x = rng.uniform(-1, 1, (3, PLACES, FEATURES)).astype(np.float32)
+    assert_same_function(proto, x)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "inputs", "complaint"),
+    [
+        ({}, "x x x", "needs q_num_heads and kv_num_heads"),
+        ({"q_num_heads": 3, "kv_num_heads": 2}, "x x x", "8 features for 3 heads"),
+        ({"q_num_heads": 4, "kv_num_heads": 2}, "x x x", "do not fit each other"),
+        ({"q_num_heads": 2, "kv_num_heads": 2, "softcap": 2.0}, "x x x", "softcap must be 0"),
+        ({"q_num_heads": 2, "kv_num_heads": 2}, "x x x x", "the mask must be a constant"),
+        ({"q_num_heads": 2, "kv_num_heads": 2}, "x x x odd", "no other is supported"),
+    ],
+)
+def test_other_attention_is_refused(
+    attributes: dict[str, Any], inputs: str, complaint: str
+) -> None:
+    tensors = {"odd": np.triu(np.ones((PLACES, PLACES), bool))}
+    nodes = [node("Attention", inputs, **attributes)]
+    with pytest.raises(ModelError) as caught:
+        import_onnx(make(nodes, ["n", PLACES, FEATURES], tensors, opset=23))
+    assert caught.value.where == "node the_Attention (Attention)"
+    assert complaint in caught.value.message
 
 
 def make_attention(window: int | None, multiplier: int, exponent: int) -> Parts:

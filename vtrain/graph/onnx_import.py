@@ -66,6 +66,8 @@ _FLOAT_TYPES = (
     onnx.TensorProto.FLOAT16,
     onnx.TensorProto.BFLOAT16,
 )
+_MOST_COPIES: Final = 64
+"""Of a value along one axis."""
 _HIDDEN: Final = -1e30
 """What is added to an exponent to hide it: minus infinity, or what stands for it."""
 
@@ -459,7 +461,11 @@ class _Importer:
     def _shape_of(self, node: _Node, value: str, rank: int | None = None) -> tuple[int, ...]:
         shape = self._shapes[value]
         if rank is not None and len(shape) != rank:
-            expected = {1: "[batch, features]", 3: "[batch, channels, height, width]"}[rank]
+            expected = {
+                1: "[batch, features]",
+                2: "[batch, places, features]",
+                3: "[batch, channels, height, width]",
+            }[rank]
             node.refuse(f"needs {expected}, has [batch, {', '.join(map(str, shape))}]")
         return shape
 
@@ -1034,7 +1040,11 @@ class _Importer:
 
     def shape(self, node: _Node) -> None:
         node.require_arity(1, 1)
-        whole = (self._batch, *self._shapes[self._value(node, node.inputs[0])])
+        name = node.inputs[0]
+        if name in self._computed or name in self._weights:
+            whole: Extents = self._constant_of(node, name).shape
+        else:
+            whole = (self._batch, *self._shapes[self._value(node, name)])
         start, end = node.take_int("start", 0), node.take_int("end", len(whole))
         self._declare(node.outputs[0], node.where)
         self._computed[node.outputs[0]] = np.array(whole[start:end], dtype=object)
@@ -1147,8 +1157,10 @@ class _Importer:
         )
         self._mask(node, value, ~chosen if swapped else chosen)
 
-    def _mask(self, node: _Node, name: str, kept: npt.NDArray[np.bool_]) -> None:
-        """A value whose places beside ``kept`` are minus infinity."""
+    def _mask(
+        self, node: _Node, name: str, kept: npt.NDArray[np.bool_], made: str | None = None
+    ) -> None:
+        """A value whose places beside ``kept`` are minus infinity, under the name ``made``."""
         value = self._value(node, name)
         shape = self._shape_of(node, value)
         node.require(len(shape) >= 2, f"a mask needs rows and columns, shape is {shape}")
@@ -1161,8 +1173,10 @@ class _Importer:
             square = np.broadcast_to(square, shape[-2:])
         except ValueError:
             node.refuse(f"a mask of shape {list(kept.shape)} does not fit {shape}")
+        made = node.outputs[0] if made is None else made
+        self._declare(made, node.where)
         if bool(square.all()):
-            self._alias(node, name)
+            self._values[made] = value
             return
         window = onnx_fold.find_window(square)
         if window is None:
@@ -1170,8 +1184,6 @@ class _Importer:
                 "a mask must let each place attend to itself and to so many before it: "
                 "no other is supported"
             )
-        made = node.outputs[0]
-        self._declare(made, node.where)
         self._values[made], self._shapes[made] = made, shape
         self._masked[made] = value, window
 
@@ -1191,6 +1203,141 @@ class _Importer:
         multiplier, exponent = self._round_factor(node, factor)
         layer = Softmax(node.outputs[0], value, multiplier, exponent, window)
         self._emit(node, layer, shape)
+
+    def expand(self, node: _Node) -> None:
+        """Copies along axes of extent 1, as where several heads share a key."""
+        node.require_arity(2, 2)
+        shape = self._shape_of(node, self._value(node, node.inputs[0]))
+        asked = self._ints(node, node.inputs[1])
+        rank = 1 + len(shape)
+        node.require(len(asked) <= rank, f"shape {list(asked)} adds axes to [batch, {shape}]")
+        batch, *extents = ((1,) * (rank - len(asked))) + asked
+        keeps_batch = batch in (onnx_fold.BATCH, 1, -1) or batch == self._batch
+        node.require(keeps_batch, f"shape {list(asked)} does not keep the batch")
+        repeats = []
+        for axis, (extent, wanted) in enumerate(zip(shape, extents, strict=True), start=1):
+            node.require(
+                wanted is not None and (wanted in (1, -1, extent) or extent == 1),
+                f"cannot expand [batch, {shape}] to {list(asked)}",
+            )
+            if extent == 1 and wanted is not None and wanted > 1:
+                repeats.append((axis, wanted))
+        self._repeat(node, repeats)
+
+    def tile(self, node: _Node) -> None:
+        node.require_arity(2, 2)
+        shape = self._shape_of(node, self._value(node, node.inputs[0]))
+        counts = self._known_ints(node, node.inputs[1])
+        node.require(len(counts) == 1 + len(shape), f"has {len(counts)} counts")
+        node.require(counts[0] == 1, "the batch must stay as it is")
+        node.require(min(counts) >= 1, f"counts are {list(counts)}")
+        repeats = [(axis, count) for axis, count in enumerate(counts) if count > 1]
+        self._repeat(node, repeats)
+
+    def _repeat(self, node: _Node, repeats: Sequence[tuple[int, int]]) -> None:
+        """So many copies along each of these axes."""
+        value = self._value(node, node.inputs[0])
+        if not repeats:
+            self._alias(node, node.inputs[0])
+        for number, (axis, count) in enumerate(repeats, start=1):
+            name = node.outputs[0] if number == len(repeats) else f"{node.outputs[0]}/axis_{axis}"
+            self._emit_copies(node, name, value, axis, count)
+            value = name
+
+    def _emit_copies(self, node: _Node, name: str, value: str, axis: int, count: int) -> None:
+        node.require(count <= _MOST_COPIES, f"{count} copies, more than {_MOST_COPIES}")
+        shape = list(self._shapes[value])
+        shape[axis - 1] *= count
+        count_elements(tuple(shape), node.where)
+        self._emit(node, Concat(name, (value,) * count, axis), tuple(shape))
+
+    def attention(self, node: _Node) -> None:
+        """The operator of opset 23: heads, factor, mask and softmax in one."""
+        node.require_inputs(3, 4)
+        node.require(all(node.inputs[:3]), "needs queries, keys and values")
+        node.require(len(node.outputs) == 1, "must have one output: past keys are not supported")
+        counts = node.take_int("q_num_heads", 0), node.take_int("kv_num_heads", 0)
+        factor, is_causal = node.take_float("scale", 0.0), node.take_int("is_causal", 0)
+        node.require(node.take_float("softcap", 0.0) == 0, "softcap must be 0")
+        node.take_int("qk_matmul_output_mode", 0)
+        node.take_int("softmax_precision", 1)
+        name = node.outputs[0]
+        parts = [self._value(node, item) for item in node.inputs[:3]]
+        flat = len(self._shape_of(node, parts[0])) == 2
+        if flat:
+            node.require(min(counts) > 0, "needs q_num_heads and kv_num_heads")
+            heads = (counts[0], counts[1], counts[1])
+            parts = [
+                self._split_heads(node, f"{name}/{what}", part, count)
+                for what, part, count in zip("qkv", parts, heads, strict=True)
+            ]
+        shapes = [self._shape_of(node, part) for part in parts]
+        node.require(
+            all(len(shape) == 3 for shape in shapes)
+            and shapes[1][:2] == shapes[2][:2]
+            and shapes[0][2] == shapes[1][2]
+            and shapes[0][0] % shapes[1][0] == 0,
+            f"queries, keys and values do not fit each other: {shapes}",
+        )
+        (groups, queries, size), keys = shapes[0], shapes[1][1]
+        copies = groups // shapes[1][0]
+        if copies > 1:
+            parts[1:] = [
+                self._share_heads(node, f"{name}/{what}_shared", part, copies)
+                for what, part in zip("kv", parts[1:], strict=True)
+            ]
+        q, k, v = parts
+        self._emit(node, MatMul(f"{name}/scores", q, k, False, True), (groups, queries, keys))
+        if is_causal:
+            node.require(queries == keys, "is_causal needs as many keys as queries")
+        kept = np.ones((queries, keys), np.bool_)
+        if is_causal:
+            kept = np.tri(queries, dtype=np.bool_)
+        if len(node.inputs) == 4:
+            kept = kept & self._read_mask(node, node.inputs[3])
+        self._mask(node, f"{name}/scores", kept, made=f"{name}/masked")
+        value, window = self._masked.get(self._values[f"{name}/masked"], (f"{name}/scores", None))
+        exact = Fraction(factor) if factor else Fraction(1 / float(np.sqrt(np.float32(size))))
+        multiplier, exponent = self._round_factor(node, exact)
+        layer = Softmax(f"{name}/probabilities", value, multiplier, exponent, window)
+        self._emit(node, layer, (groups, queries, keys))
+        mixed = f"{name}/mixed" if flat else name
+        shape = (groups, queries, shapes[2][2])
+        self._emit(node, MatMul(mixed, layer.name, v), shape)
+        if flat:
+            turned = (queries, groups, shape[2])
+            self._emit(node, Transpose(f"{name}/turned", mixed, (0, 2, 1, 3)), turned)
+            whole = (queries, groups * shape[2])
+            self._emit(node, Reshape(name, f"{name}/turned", whole), whole)
+
+    def _split_heads(self, node: _Node, name: str, value: str, count: int) -> str:
+        """[batch, places, features] -> [batch, heads, places, features of a head]."""
+        places, features = self._shape_of(node, value, 2)
+        node.require(features % count == 0, f"{features} features for {count} heads")
+        split = (places, count, features // count)
+        self._emit(node, Reshape(f"{name}_heads", value, split), split)
+        turned = (count, places, features // count)
+        self._emit(node, Transpose(f"{name}_turned", f"{name}_heads", (0, 2, 1, 3)), turned)
+        return f"{name}_turned"
+
+    def _share_heads(self, node: _Node, name: str, value: str, copies: int) -> str:
+        """Each head so many times, one after the other."""
+        heads, places, features = self._shapes[value]
+        apart = (heads, 1, places, features)
+        self._emit(node, Reshape(f"{name}_apart", value, apart), apart)
+        self._emit_copies(node, f"{name}_copies", f"{name}_apart", 2, copies)
+        whole = (heads * copies, places, features)
+        self._emit(node, Reshape(name, f"{name}_copies", whole), whole)
+        return name
+
+    def _read_mask(self, node: _Node, name: str) -> npt.NDArray[np.bool_]:
+        """Which places a mask of the Attention operator leaves: of rows and columns alone."""
+        node.require(name not in self._values, "the mask must be a constant")
+        found = self._constant_of(node, name)
+        if found.dtype != np.bool_:
+            node.require(self._hides(node, name), "a mask that is added is 0 and minus infinity")
+            found = found == 0
+        return found.reshape(_strip(found.shape))
 
     def _take_factor(self, value: str) -> tuple[str, Fraction]:
         """What a value is a constant multiple of, and the factor."""
@@ -1235,6 +1382,7 @@ _UNSUPPORTED = {"LogSoftmax": _LOSS_HINT}
 
 _HANDLERS: dict[str, Callable[[_Importer, _Node], None]] = {
     "Add": _Importer.add,
+    "Attention": _Importer.attention,
     "AveragePool": _Importer.average_pool,
     "Cast": _Importer.cast,
     "Concat": _Importer.concat,
@@ -1242,6 +1390,7 @@ _HANDLERS: dict[str, Callable[[_Importer, _Node], None]] = {
     "Conv": _Importer.conv,
     "Div": _Importer.div,
     "Dropout": _Importer.dropout,
+    "Expand": _Importer.expand,
     "Flatten": _Importer.flatten,
     "Gather": _Importer.gather,
     "Gemm": _Importer.gemm,
@@ -1259,6 +1408,7 @@ _HANDLERS: dict[str, Callable[[_Importer, _Node], None]] = {
     "Softmax": _Importer.softmax,
     "Split": _Importer.split,
     "Squeeze": _Importer.squeeze,
+    "Tile": _Importer.tile,
     "Transpose": _Importer.transpose,
     "Unsqueeze": _Importer.unsqueeze,
     "Where": _Importer.where,

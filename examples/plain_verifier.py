@@ -1517,6 +1517,13 @@ def type_sgd_update(a: Attributes, w: Type, v: Type, rate: Type) -> Type:
 
 
 @operator(
+    "schedule_linear",
+    [SCALAR],
+    rates=array(integer(0, 65535), MAX_ITEMS),
+    starts=EXTENTS,
+    exponent=integer(-64, 128),
+)
+@operator(
     "schedule",
     [SCALAR],
     rates=array(integer(0, 65535), MAX_ITEMS),
@@ -1528,6 +1535,33 @@ def type_schedule(a: Attributes, t: Type) -> Type:
     must(len(starts) == len(rates) >= 1 and starts[0] == 0, "starts and rates do not fit")
     must(starts == sorted(set(starts)) and starts[-1] <= LAST_STEP, "starts do not rise")
     return tensor("i64", [], a["exponent"], min(rates), max(rates))
+
+
+@operator("sign", [X])
+def type_sign(a: Attributes, x: Type) -> Type:
+    return tensor("i32", x["shape"], 0, clamp(x["lo"], -1, 1), clamp(x["hi"], -1, 1))
+
+
+@operator("capped_square", [X], bits=integer(0, 59), shift=SHIFT)
+def type_capped_square(a: Attributes, x: Type) -> Type:
+    ends = [rs(x[end], a["shift"]) for end in ("lo", "hi")]
+    must_fit(*ends)
+    hi = min(max(end * end for end in ends), 2 ** a["bits"])
+    return tensor("i64", x["shape"], 2 * x["exponent"] - 2 * a["shift"], 0, hi)
+
+
+@operator("clip_factor", [SCALAR], limit=integer(1, 2**31))
+def type_clip_factor(a: Attributes, total: Type) -> Type:
+    must(total["exponent"] % 2 == 0, "the exponent is odd")
+    return tensor("i64", [], 15, clip_of(a, total["hi"]), clip_of(a, total["lo"]))
+
+
+@operator("scale_by", [X, SCALAR], shift=SHIFT)
+def type_scale_by(a: Attributes, x: Type, factor: Type) -> Type:
+    products = corners(x, factor)
+    must_fit(*products)
+    lo, hi = (rs(product, a["shift"]) for product in products)
+    return tensor("i64", x["shape"], x["exponent"] + factor["exponent"] - a["shift"], lo, hi)
 
 
 SHARE = {"rate": integer(0, 2**16), "shift": integer(0, 46)}
@@ -1756,6 +1790,32 @@ def rate_of(a: Attributes, t: int) -> int:
     return begun[-1] if begun else a["rates"][0]
 
 
+def rate_on_line(a: Attributes, t: int) -> int:
+    """One element of `schedule_linear`."""
+    starts, rates = a["starts"], a["rates"]
+    t = clamp(t, 0, starts[-1])
+    i = max(i for i, start in enumerate(starts) if start <= t)
+    if i == len(starts) - 1:
+        return rates[i]
+    n = starts[i + 1] - starts[i]
+    return rates[i] + (2 * (rates[i + 1] - rates[i]) * (t - starts[i]) + n) // (2 * n)
+
+
+def capped_square(a: Attributes, x: int) -> int:
+    """One element of `capped_square`."""
+    return min(rs(int(x), a["shift"]) ** 2, 2 ** a["bits"])
+
+
+def law_capped_square(a: Attributes, x: np.ndarray) -> np.ndarray:
+    found = [capped_square(a, value) for value in x.ravel().tolist()]
+    return np.array(found, dtype=np.int64).reshape(x.shape)
+
+
+def clip_of(a: Attributes, total: int) -> int:
+    """One element of `clip_factor`."""
+    return min(2**15, a["limit"] * 2**15 // math.isqrt(max(int(total), 1)))
+
+
 def direction(a: Attributes, m: int, v: int) -> int:
     """One element of `adam_direction` before it is saturated."""
     return (int(m) << a["shift"]) // (math.isqrt(max(int(v), 0)) + a["epsilon"])
@@ -1857,6 +1917,11 @@ LAWS: dict[str, Callable[..., Any]] = {
     "momentum": lambda a, v, g: saturate(v + rs(g, a["shift"]) - rs(v * a["decay"], 16), "i32"),
     "sgd_update": lambda a, w, v, rate: saturate(w - rs(v * rate, a["shift"]), "i32"),
     "schedule": lambda a, t: rate_of(a, int(t)),
+    "schedule_linear": lambda a, t: rate_on_line(a, int(t)),
+    "sign": lambda a, x: clamp(x, -1, 1),
+    "capped_square": law_capped_square,
+    "clip_factor": lambda a, total: clip_of(a, int(total)),
+    "scale_by": lambda a, x, factor: rs(x * factor, a["shift"]),
     "adam_mean": lambda a, m, g: saturate(blend(a, m, g << a["lift"]), "i32"),
     "adam_square": squared_average,
     "adam_direction": law_adam_direction,
@@ -3219,7 +3284,7 @@ def leaf_of_hash(x: Leaf) -> int:
 
 LEAVES: dict[str, Callable[[Leaf], int]] = {
     **dict.fromkeys(("state", "next_state", "reshape"), Leaf.read),
-    **dict.fromkeys(("normalize", "rescale", "relu"), lambda x: LAWS[x.op](x.a, x.read())),
+    **dict.fromkeys(("normalize", "rescale", "relu", "sign"), lambda x: LAWS[x.op](x.a, x.read())),
     **dict.fromkeys(
         ("add", "sub", "mul", "relu_grad", "momentum", "adam_mean", "adam_square"),
         lambda x: LAWS[x.op](x.a, x.read(), x.read(1)),
@@ -3227,6 +3292,10 @@ LEAVES: dict[str, Callable[[Leaf], int]] = {
     **dict.fromkeys(HASHING, leaf_of_hash),
     "increment": lambda x: min(x.read(0, 0) + 1, LAST_STEP),
     "schedule": lambda x: rate_of(x.a, x.read(0, 0)),
+    "schedule_linear": lambda x: rate_on_line(x.a, x.read(0, 0)),
+    "capped_square": lambda x: capped_square(x.a, x.read()),
+    "clip_factor": lambda x: clip_of(x.a, x.read(0, 0)),
+    "scale_by": lambda x: rs(x.read() * x.read(1, 0), x.a["shift"]),
     "adam_direction": lambda x: saturate(direction(x.a, x.read(), x.read(1)), "i32"),
     "adam_correction": lambda x: correction_of(x.a, x.read(0, 0)),
     "sample_index": lambda x: int(sampled(x.a, x.read(0, 0))[x.e]),

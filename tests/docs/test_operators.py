@@ -143,6 +143,7 @@ WORDS: dict[str, Any] = {
     "batched_matmul": lambda n: corners(n["a"], n["b"]),
     "sgd_update": lambda n: corners(n["V"], n["rate"]),
     "column_sum": lambda n: {"r": n["x"].size // n["n"]},
+    "scale_by": lambda n: corners(n["x"], n["factor"]),
     "adam_direction": lambda n: {
         name: isqrt(end) + n["epsilon"] for name, end in (("a", n["v"].lo), ("b", n["v"].hi))
     },
@@ -178,7 +179,7 @@ def range_of(name: str, case: Case, out: TensorType, text: str) -> tuple[int, in
             x * y for x in (p.lo, p.hi) for y in (least, grad.hi * 2**14 - p.shape[1] * ends["lo"])
         ]
         return min(found), max(found)
-    if name == "schedule":
+    if name in ("schedule", "schedule_linear"):
         rates: Any = case.attrs["rates"]
         return min(rates), max(rates)
     if name == "square_sum":

@@ -355,6 +355,34 @@ def _schedule(d: Draw) -> Case:
     return Case("schedule", attrs, (np.asarray(d.number(0, 120), np.int64),))
 
 
+def _schedule_linear(d: Draw) -> Case:
+    starts = (0, *sorted({d.number(1, 100) for _ in range(d.number(0, 4))}))
+    rates = tuple(d.number(0, 65535) for _ in starts)
+    attrs: Attrs = {"starts": starts, "rates": rates, "exponent": 20}
+    t = d.one_of(d.number(-9, 120), d.number(-(2**63), 2**63 - 1))
+    return Case("schedule_linear", attrs, (np.asarray(t, np.int64),))
+
+
+def _sign(d: Draw) -> Case:
+    return Case("sign", {}, (d.any_array(d.shape()),))
+
+
+def _capped_square(d: Draw) -> Case:
+    attrs: Attrs = {"bits": d.number(0, 59), "shift": d.number(-62, 64)}
+    return Case("capped_square", attrs, (d.any_array(d.shape()),))
+
+
+def _clip_factor(d: Draw) -> Case:
+    total = np.asarray(d.number(-(2**63), 2**63 - 1) >> d.number(0, 62), np.int64)
+    return Case("clip_factor", {"limit": d.one_of(1, d.number(1, 2**31))}, (total,))
+
+
+def _scale_by(d: Draw) -> Case:
+    return Case(
+        "scale_by", {"shift": d.number(-62, 64)}, (d.any_array(d.shape()), d.array("i64", ()))
+    )
+
+
 def _share(d: Draw) -> Attrs:
     shift = d.number(0, 46)
     return {"rate": d.number(0, min(65536, 2**shift)), "shift": shift}
@@ -487,6 +515,11 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     "momentum": _momentum,
     "sgd_update": _sgd_update,
     "schedule": _schedule,
+    "schedule_linear": _schedule_linear,
+    "sign": _sign,
+    "capped_square": _capped_square,
+    "clip_factor": _clip_factor,
+    "scale_by": _scale_by,
     "adam_mean": _adam_mean,
     "adam_square": _adam_square,
     "adam_direction": _adam_direction,

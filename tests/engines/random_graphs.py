@@ -66,6 +66,9 @@ _OPERATORS = (
     ("momentum", "i32", ("i32", "i64")),
     ("sgd_update", "i32", ("i32", "i32")),
     ("sgd_update", "i32", ("i32", "i32")),
+    ("sign", "i32", ("int",)),
+    ("capped_square", "i64", ("int",)),
+    ("scale_by", "i64", ("int",)),
     ("adam_mean", "i32", ("i32", "i16")),
     ("adam_square", "i64", ("i64", "i16")),
     ("adam_direction", "i32", ("i32", "i64")),
@@ -76,6 +79,10 @@ _OPERATORS = (
 
 
 def _draw_adam(g: _Graph, op: str) -> dict[str, AttrValue]:
+    if op == "scale_by":
+        return {"shift": g.number(0, 20)}
+    if op == "capped_square":
+        return {"bits": g.number(0, 59), "shift": g.number(0, 20)}
     if op == "adam_direction":
         return {"epsilon": g.number(1, 99), "shift": g.number(0, 31)}
     attrs: dict[str, AttrValue] = {"rate": g.number(0, 256), "shift": g.number(8, 46)}
@@ -114,8 +121,9 @@ def _emit_random(g: _Graph, scalar: Ref, bias: Ref) -> None:
     elif op == "sgd_update":
         attrs = {"shift": g.number(0, 20)}
         inputs.append(scalar)
-    elif op.startswith("adam_"):
+    elif op in ("capped_square", "scale_by") or op.startswith("adam_"):
         attrs = _draw_adam(g, op)
+        inputs += [scalar] * (op == "scale_by")
     elif op == "add_bias":
         attrs = {"shift": g.number(-4, 4)}
         inputs.append(bias)

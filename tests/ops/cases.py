@@ -391,6 +391,26 @@ def _schedule(d: Draw) -> Case:
     return d.case(attrs, d.tensor("i64", (), lo=d.one_of(0, -(2**59)), hi=d.one_of(50, 2**59)))
 
 
+def _sign(d: Draw) -> Case:
+    return d.case({}, d.any_type(d.shape()))
+
+
+def _capped_square(d: Draw) -> Case:
+    shift = d.integer(-20, 64)
+    x = d.any_type(d.shape(), exponent=d.integer(-30, 60), bits=60 + min(shift, 0))
+    return d.case({"bits": d.one_of(0, 59, d.integer(0, 59)), "shift": shift}, x)
+
+
+def _clip_factor(d: Draw) -> Case:
+    total = d.tensor("i64", (), exponent=2 * d.integer(-9, 30), lo=0)
+    return d.case({"limit": d.one_of(1, 2**31, d.integer(1, 2**31))}, total)
+
+
+def _scale_by(d: Draw) -> Case:
+    x, shift = d.any_type(d.shape(), bits=44), d.integer(-2, 64)
+    return d.case({"shift": shift}, x, d.tensor("i64", (), exponent=15, lo=0, hi=2**15))
+
+
 def _share(d: Draw) -> Attrs:
     """How much of the new a moving average takes."""
     shift = d.integer(0, 46)
@@ -520,6 +540,11 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     "momentum": _momentum,
     "sgd_update": _sgd_update,
     "schedule": _schedule,
+    "schedule_linear": _schedule,
+    "sign": _sign,
+    "capped_square": _capped_square,
+    "clip_factor": _clip_factor,
+    "scale_by": _scale_by,
     "adam_mean": _adam_mean,
     "adam_square": _adam_square,
     "adam_direction": _adam_direction,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import cache
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -471,6 +471,38 @@ def _schedule(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
     return make((), lambda: begun[-1] if begun else attrs["rates"][0])
 
 
+def _schedule_linear(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    """Both rates weighted by the distance of the other's start."""
+    pairs = list(zip(attrs["starts"], attrs["rates"], strict=True))
+    now = max(0, min(int(inputs[0][()]), pairs[-1][0]))
+    line = Fraction(pairs[-1][1])
+    for (start, rate), (end, other) in pairwise(pairs):
+        if start <= now < end:
+            line = Fraction(rate * (end - now) + other * (now - start), end - start)
+    return make((), lambda: math.floor(line + Fraction(1, 2)))
+
+
+def _sign(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    x = inputs[0]
+    return make(x.shape, lambda *at: 0 if x[at] == 0 else x[at] // abs(x[at]))
+
+
+def _capped_square(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    x = inputs[0]
+    most = 2 ** attrs["bits"]
+    return make(x.shape, lambda *at: min(rounded(x[at], attrs["shift"]) ** 2, most))
+
+
+def _clip_factor(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    norm = _root(max(int(inputs[0][()]), 1))
+    return make((), lambda: math.floor(min(Fraction(attrs["limit"], norm), Fraction(1)) * 2**15))
+
+
+def _scale_by(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    x, factor = inputs
+    return make(x.shape, lambda *at: rounded(x[at] * factor[()], attrs["shift"]))
+
+
 def _average(old: int, new: int, attrs: Attrs) -> int:
     """The two weighted by whole numbers, then rounded once: the law rounds the change alone."""
     whole = 2 ** attrs["shift"]
@@ -637,6 +669,11 @@ DEFINITIONS: dict[str, Definition] = {
     "momentum": _momentum,
     "sgd_update": _sgd_update,
     "schedule": _schedule,
+    "schedule_linear": _schedule_linear,
+    "sign": _sign,
+    "capped_square": _capped_square,
+    "clip_factor": _clip_factor,
+    "scale_by": _scale_by,
     "adam_mean": _adam_mean,
     "adam_square": _adam_square,
     "adam_direction": _adam_direction,

@@ -24,11 +24,11 @@ from vtrain.engines.registry import open_session
 from vtrain.errors import CircuitError, TaskError
 from vtrain.graph.legality import check_graph
 from vtrain.graph.step import param_state
+from vtrain.graph.update import round_half_up
 from vtrain.ops import TABLE
 from vtrain.prove.steps.circuits import build_step_circuit
 from vtrain.spec.number import MASTER_EXPONENT
 from vtrain.train.optimizers import compute_share
-from vtrain.train.table import round_half_up
 from vtrain.train.task import (
     CompiledTask,
     compile_task,

@@ -177,6 +177,41 @@ def schedule_cases() -> Iterator[Case]:
         yield Case(f"t = {t}", attrs, a("i64", t))
 
 
+def schedule_linear_cases() -> Iterator[Case]:
+    attrs: Attrs = {"starts": (0, 3, 10, 2**40), "rates": (0, 65535, 7, 8), "exponent": 22}
+    for t in (0, 1, 2, 3, 4, 9, 10, 11, 2**39 + 4, 2**39 + 5, 2**40):
+        yield Case(f"t = {t}", attrs, a("i64", t))
+    one: Attrs = {"starts": (0,), "rates": (9,), "exponent": 0}
+    yield Case("one start", one, a("i64", 5))
+
+
+def sign_cases() -> Iterator[Case]:
+    yield Case("int32", {}, (a("i32", [-(2**31), -1, 0, 1, 2**31 - 1]), 17))
+    yield Case("bytes", {}, a("u8", [0, 255]))
+
+
+def capped_square_cases() -> Iterator[Case]:
+    x = a("i64", [0, 1, -1, 3, -5, 2**29, -(2**30), 2**40])
+    for shift in (-9, 0, 1, 2, 30, 64):
+        for bits in (0, 20, 59):
+            yield Case(f"shift {shift}, {bits} bits", {"shift": shift, "bits": bits}, (x, 20))
+
+
+def clip_factor_cases() -> Iterator[Case]:
+    for limit in (1, 65535, 2**31):
+        for total in (0, 1, 2, 3, 4, 65535**2 - 1, 65535**2, 65536**2, 2**59, 2**60 - 1):
+            yield Case(f"limit {limit}, sum {total}", {"limit": limit}, (a("i64", total), 32))
+
+
+def scale_by_cases() -> Iterator[Case]:
+    x = a("i64", [0, 1, -1, 3, -3, 2**44, -(2**44)])
+    for shift in (0, 1, 15, 64):
+        for factor in (0, 1, 12345, 2**15):
+            inputs = (x, 20), (a("i64", factor), 15)
+            yield Case(f"shift {shift}, factor {factor}", {"shift": shift}, *inputs)
+    yield Case("int16", {"shift": 3}, (a("i16", [-32768, 32767]), 4), (a("i64", -77), 15))
+
+
 def adam_correction_cases() -> Iterator[Case]:
     betas = (1932735283, 2145336164), (0, 0), (2**31 - 1, 0), (0, 2**31 - 1), (2**31 - 1, 2**31 - 1)
     for beta1, beta2 in betas:

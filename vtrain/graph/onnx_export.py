@@ -12,6 +12,7 @@ The lowerings stand here and not with each operator's law in ``vtrain.ops``, whi
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,6 +30,7 @@ from vtrain.ops.optimizer import (
     CORRECTION_EXPONENT,
     CORRECTION_MOST,
     DECAY_EXPONENT,
+    FACTOR_EXPONENT,
     SQUARE_LIFT,
 )
 from vtrain.ops.source import MAX_STEPS, WIDE_STATE_BITS
@@ -625,6 +627,42 @@ def _adam_correction(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[Ten
     return g.at_most(g.floor_div(root, rest1), CORRECTION_MOST)
 
 
+def _schedule_linear(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    starts, rates = attr_ints(node.attrs, "starts"), attr_ints(node.attrs, "rates")
+    last = len(starts) - 1
+    lengths = [end - start for start, end in itertools.pairwise(starts)] + [1]
+    rises = [high - low for low, high in itertools.pairwise(rates)] + [0]
+    now = g.clamp(x[0], 0, starts[-1])
+    begun = g.count_true(g.op("GreaterOrEqual", now, g.const(starts)), last + 1)
+    at = g.sub(begun, g.const(1))
+    begin, length, rise, rate = (
+        g.gather(g.const(values), at) for values in (starts, lengths, rises, rates)
+    )
+    twice = g.times(length, 2)
+    climbed = g.add(g.times(g.mul(rise, g.sub(now, begin)), 2), length)
+    return g.add(rate, g.floor_div(climbed, twice))
+
+
+def _sign(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    return g.op("Sign", x[0])
+
+
+def _capped_square(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    aligned = g.rs(x[0], attr_int(node.attrs, "shift"))
+    held = g.clamp(aligned, -(1 << 30), 1 << 30)
+    return g.at_most(g.mul(held, held), 1 << attr_int(node.attrs, "bits"))
+
+
+def _clip_factor(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    norm = _isqrt(g, g.at_least(x[0], 1))
+    limit = g.const(attr_int(node.attrs, "limit") << FACTOR_EXPONENT)
+    return g.at_most(g.floor_div(limit, norm), 1 << FACTOR_EXPONENT)
+
+
+def _scale_by(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    return g.rs(g.mul(x[0], x[1]), attr_int(node.attrs, "shift"))
+
+
 LOWERINGS: dict[str, Lower] = {
     "next_state": _next_state,
     "increment": _increment,
@@ -665,6 +703,11 @@ LOWERINGS: dict[str, Lower] = {
     "momentum": _momentum,
     "sgd_update": _sgd_update,
     "schedule": _schedule,
+    "schedule_linear": _schedule_linear,
+    "sign": _sign,
+    "capped_square": _capped_square,
+    "clip_factor": _clip_factor,
+    "scale_by": _scale_by,
     "adam_mean": _adam_mean,
     "adam_square": _adam_square,
     "adam_direction": _adam_direction,

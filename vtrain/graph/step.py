@@ -14,6 +14,7 @@ from vtrain.graph.autodiff import compute_gradients
 from vtrain.graph.builder import GraphBuilder
 from vtrain.graph.model import LOG2_E, LOG2_E_EXPONENT, Model, emit_forward
 from vtrain.graph.update import (
+    Clip,
     Momentum,
     Optimizer,
     Parameter,
@@ -83,6 +84,7 @@ class StepPlan:
     commit_every: int
     no_decay: frozenset[str] = frozenset()
     frozen: frozenset[str] = frozenset()
+    clip: Clip | None = None
 
 
 def count_terms(loss: str, data: DataSpec, batch: int) -> int:
@@ -139,12 +141,15 @@ def emit_step(b: GraphBuilder, plan: StepPlan, model: Model) -> None:
     )
     logits = emit_forward(b, model, emit_prepare(b, plan.prepare, x), params)
     loss, seed = _LOSSES[plan.loss](b, logits, y)
-    gradients = compute_gradients(b, logits, seed, [params[name] for name in early])
+    found = compute_gradients(b, logits, seed, [params[name] for name in early])
+    gradients = {name: found[params[name]] for name in early}
+    if plan.clip is not None:
+        gradients = plan.clip.emit(b, gradients)
 
     rate = plan.optimizer.schedule.emit(b, t)
     after: dict[str, Ref] = {STEP_STATE: b.emit("increment", "step/next", (t,))}
     trained = [
-        Parameter(name, params[name], gradients[params[name]], name not in plan.no_decay, ref)
+        Parameter(name, params[name], gradients[name], name not in plan.no_decay, ref)
         for name, ref in early.items()
     ]
     after |= plan.optimizer.emit(b, t, rate, trained)

@@ -7,7 +7,7 @@ is folded into constants, or drops out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from vtrain.errors import GraphError
 from vtrain.graph.builder import GraphBuilder
-from vtrain.ops.optimizer import SQUARE_LIFT
+from vtrain.ops.optimizer import FACTOR_EXPONENT, SQUARE_LIFT
 from vtrain.spec.number import MASTER_EXPONENT, MOMENTUM_EXPONENT
 from vtrain.wire.graph import Ref
 
@@ -25,10 +25,25 @@ MEAN_LIFT = 15
 """Fraction bits of a mean beyond those of its int16 gradients: as many as int32 holds."""
 DIRECTION_EXPONENT = 24
 """Fraction bits of the direction of Adam, within +-128."""
+CLIP_BITS = 17
+"""Bits of the norm that gradients are clipped to."""
+SQUARES_BITS = 59
+"""Bits of the sum of all squares."""
 RATE_BITS = 16
 """Bits of the mantissa of a learning rate, and of other factors."""
 
 State = dict[str, npt.NDArray[np.signedinteger]]
+
+
+def round_half_up(value: Fraction) -> int:
+    """floor(value + 1/2)."""
+    return (2 * value.numerator + value.denominator) // (2 * value.denominator)
+
+
+def floor_log2(value: Fraction) -> int:
+    """The integer n with 2^n <= value < 2^(n+1), value > 0."""
+    n = value.numerator.bit_length() - value.denominator.bit_length()
+    return n if value >= Fraction(2) ** n else n - 1
 
 
 def param_state(name: str) -> str:
@@ -69,17 +84,60 @@ class Share:
 
 @dataclass(frozen=True)
 class Rates:
-    """The learning rate of each step: 16-bit mantissas at ``exponent``, each from its start on."""
+    """The learning rate of each step: 16-bit mantissas at ``exponent``.
+
+    Each holds from its start on; where it is ``linear``, it goes to the next on a straight line.
+    """
 
     starts: tuple[int, ...]
     rates: tuple[int, ...]
     exponent: int
+    linear: bool = False
 
     def emit(self, b: GraphBuilder, t: Ref) -> Ref:
         """The rate of step ``t``."""
         return b.emit(
-            "schedule", "rate", (t,), starts=self.starts, rates=self.rates, exponent=self.exponent
+            "schedule_linear" if self.linear else "schedule",
+            "rate",
+            (t,),
+            starts=self.starts,
+            rates=self.rates,
+            exponent=self.exponent,
         )
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Clipping by the norm of all gradients together.
+
+    ``norm`` is of the sum of gradients: that of the mean times ``count_terms``.
+    """
+
+    norm: Fraction
+
+    def emit(self, b: GraphBuilder, gradients: Mapping[str, Ref]) -> dict[str, Ref]:
+        """The gradients, times min(1, norm / their norm): a factor of 15 fraction bits.
+
+        The norm is of gradients with as many fraction bits as give ``norm`` 17 bits.  Each square
+        is held to what so many of them may add up to.
+        """
+        exponent = CLIP_BITS - 1 - floor_log2(self.norm)
+        count = sum(b.type_of(ref).size for ref in gradients.values())
+        bits = SQUARES_BITS - (count - 1).bit_length()
+        totals = []
+        for name, ref in gradients.items():
+            shift = b.type_of(ref).exponent - exponent
+            squares = b.emit("capped_square", f"{name}/squares", (ref,), shift=shift, bits=bits)
+            totals.append(b.emit("sum", f"{name}/square_norm", (squares,)))
+        total = totals[0]
+        for other in totals[1:]:
+            total = b.emit("add", "clip/square_norm", (total, other), shift_a=0, shift_b=0)
+        limit = round_half_up(self.norm * Fraction(2) ** exponent)
+        factor = b.emit("clip_factor", "clip/factor", (total,), limit=limit)
+        return {
+            name: b.emit("scale_by", f"{name}/clipped", (ref, factor), shift=FACTOR_EXPONENT)
+            for name, ref in gradients.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -134,10 +192,11 @@ class Momentum:
     exponent: int
     nesterov: bool = False
     weight_decay: Scalar | None = None
+    linear: bool = False
 
     @property
     def schedule(self) -> Rates:
-        return Rates(self.starts, self.rates, self.exponent)
+        return Rates(self.starts, self.rates, self.exponent, self.linear)
 
     def make_states(self, name: str, values: npt.NDArray[np.int32]) -> State:
         return {momentum_state(name): np.zeros_like(values)}
@@ -244,8 +303,9 @@ class AdamW:
         return after
 
     def _average(self, b: GraphBuilder, param: Parameter, gradient: Ref) -> tuple[Ref, Ref]:
-        mean = emit_mean(b, param, gradient, self.mean)
-        tensor = b.type_of(gradient)
+        tensor, kept = b.type_of(gradient), mean_state(param.name)
+        mean = read_state(b, kept, gradient, "i32", tensor.exponent + MEAN_LIFT)
+        mean = emit_mean(b, f"{kept}/next", mean, gradient, self.mean)
         state = square_state(param.name)
         wide = gradient
         if not tensor.shape:  # an int64 scalar is a counter
@@ -262,8 +322,7 @@ class AdamW:
 
     def _divide(self, b: GraphBuilder, name: str, mean: Ref, square: Ref) -> Ref:
         mean_exponent, root_exponent = b.type_of(mean).exponent, b.type_of(square).exponent // 2
-        scaled = self.epsilon * Fraction(2) ** root_exponent
-        epsilon = (2 * scaled.numerator + scaled.denominator) // (2 * scaled.denominator)
+        epsilon = round_half_up(self.epsilon * Fraction(2) ** root_exponent)
         return b.emit(
             "adam_direction",
             f"{name}/direction",
@@ -273,19 +332,54 @@ class AdamW:
         )
 
 
+@dataclass(frozen=True)
+class Lion:
+    """Lion (Chen et al. 2023), with decoupled weight decay.
+
+    The direction is the sign of the mean that takes ``look`` = 1 - beta1 of the new; the mean that
+    is kept takes ``mean`` = 1 - beta2 of it.
+    """
+
+    schedule: Rates
+    look: Share
+    mean: Share
+    weight_decay: Scalar | None = None
+
+    def make_states(self, name: str, values: npt.NDArray[np.int32]) -> State:
+        return {mean_state(name): np.zeros_like(values)}
+
+    def read_early(self, b: GraphBuilder, name: str, weight: Ref) -> Ref | None:
+        return None  # its exponent is that of the gradient
+
+    def emit(
+        self, b: GraphBuilder, t: Ref, rate: Ref, params: Sequence[Parameter]
+    ) -> dict[str, Ref]:
+        """w -= rate wd w, then w -= rate sign(beta1 m + (1 - beta1) g)."""
+        decay = emit_decay_rate(b, rate, self.weight_decay)
+        after: dict[str, Ref] = {}
+        for param in params:
+            gradient = b.as_operand(param.gradient, f"update/{param.name}")
+            state = mean_state(param.name)
+            mean = read_state(b, state, gradient, "i32", b.type_of(gradient).exponent + MEAN_LIFT)
+            ahead = emit_mean(b, f"{param.name}/ahead", mean, gradient, self.look)
+            direction = b.emit("sign", f"{param.name}/direction", (ahead,))
+            after[state] = emit_mean(b, f"{state}/next", mean, gradient, self.mean)
+            weight = shrink(b, param, decay)
+            after[param_state(param.name)] = move(b, param.name, weight, direction, rate)
+        return after
+
+
 def read_state(b: GraphBuilder, name: str, like: Ref, dtype: str, exponent: int) -> Ref:
     """The state tensor ``name`` of the shape of ``like``, as it is before the step."""
     shape = b.type_of(like).shape
     return b.emit("state", name, (), name=name, dtype=dtype, shape=shape, exponent=exponent)
 
 
-def emit_mean(b: GraphBuilder, param: Parameter, gradient: Ref, share: Share) -> Ref:
-    """The new moving average of an int16 gradient."""
-    state, exponent = mean_state(param.name), b.type_of(gradient).exponent + MEAN_LIFT
-    mean = read_state(b, state, gradient, "i32", exponent)
+def emit_mean(b: GraphBuilder, name: str, mean: Ref, gradient: Ref, share: Share) -> Ref:
+    """The moving average ``mean`` with a share of an int16 gradient."""
     return b.emit(
         "adam_mean",
-        f"{state}/next",
+        name,
         (mean, gradient),
         lift=MEAN_LIFT,
         rate=share.rate,

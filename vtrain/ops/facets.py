@@ -58,7 +58,9 @@ _GRADIENTS: Final = (
 _ATTENTION: Final = ("causal_spans", "keep_span", "softmax_grad")
 _BATCH: Final = ("increment", "sample_index", "gather_samples", "normalize", "one_hot")
 _ADAM: Final = ("adam_mean", "adam_square", "adam_direction")
-_UPDATE: Final = ("momentum", "sgd_update", "schedule", "adam_correction", *_ADAM, "next_state")
+_CLIP: Final = ("capped_square", "clip_factor", "scale_by")
+_RATES: Final = ("schedule", "schedule_linear", "adam_correction")
+_UPDATE: Final = ("momentum", "sgd_update", *_RATES, *_ADAM, "sign", *_CLIP, "next_state")
 
 LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
     Facet.BACKWARD: {
@@ -89,7 +91,7 @@ LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
             *("max_pool_grad", "sum_pool", "sum_pool_grad", "row_max", "row_sum"),
             *("cross_entropy", "square_sum", "sum", "softmax_grad"),
         ),
-        "one number a step, which all elements share": ("schedule", "adam_correction"),
+        "one number a step, which all elements share": (*_RATES, "clip_factor"),
         "a hash is no arithmetic": _HASHES,
     },
     Facet.ONNX_EXPORT: {
@@ -114,6 +116,9 @@ LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
         "the circuits of rows are those of a loss: a step with attention is refused by name": (
             _ATTENTION
         ),
+        "steps of Lion are not proven: no circuit takes its mean": ("sign",),
+        "no statement binds the norm of all gradients together": _CLIP,
+        "proofs take the rate of a step from a schedule of constant pieces": ("schedule_linear",),
     },
     Facet.STEPS: {
         "public, or a hash that is compared outside the circuits": (
@@ -128,6 +133,9 @@ LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
         "steps of Adam are not proven: no circuit takes an int64 state or its square root": (
             *("adam_correction", *_ADAM),
         ),
+        "steps of Lion are not proven: no circuit takes its mean": ("sign",),
+        "no statement binds the norm of all gradients together": _CLIP,
+        "proofs take the rate of a step from a schedule of constant pieces": ("schedule_linear",),
     },
 }
 """By facet and reason, the operators that lack it.  Facets that are not here, none may lack."""

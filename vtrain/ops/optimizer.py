@@ -1,9 +1,10 @@
-"""The update of int32 master weights: momentum, AdamW, and the public rates of a step."""
+"""The update of int32 master weights: momentum, AdamW, Lion, clipping, and rates of a step."""
 
 from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 
 import numpy as np
@@ -46,6 +47,10 @@ CORRECTION_EXPONENT = 24
 """Fraction bits of the correction of both moments' bias."""
 CORRECTION_MOST = 1 << 32
 """The correction is held to 2^8: rates times it fit what they are multiplied by."""
+FACTOR_EXPONENT = 15
+"""Fraction bits of the factor that clips gradients: 1.0 is 2^15."""
+_WIDEST_ROOT = 1 << 30
+"""Its square fits an accumulator."""
 
 
 def _momentum_unclamped(attrs: Attrs, inputs: Sequence[Array]) -> Array:
@@ -369,6 +374,170 @@ def _adam_correction_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> Tensor
     return integer_type("i64", (), CORRECTION_EXPONENT, 0, CORRECTION_MOST)
 
 
+def _line_at(attrs: Attrs, step: int) -> int:
+    starts, rates = attr_ints(attrs, "starts"), attr_ints(attrs, "rates")
+    at = bisect_right(starts, step) - 1
+    if at < 0 or at == len(starts) - 1:
+        return rates[at] if at >= 0 else rates[0]
+    length = starts[at + 1] - starts[at]
+    rise = (rates[at + 1] - rates[at]) * (step - starts[at])
+    return rates[at] + (2 * rise + length) // (2 * length)
+
+
+def _schedule_linear_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    return np.asarray(_line_at(attrs, int(inputs[0])), dtype=np.int64)
+
+
+def _schedule_linear_leaf(site: Site, e: int) -> int:
+    return _line_at(site.attrs, site.read(0))
+
+
+def _schedule_linear_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """The rate of step t on the line from (starts[i], rates[i]) to the next such pair, for the last
+    i with starts[i] <= t, rounded half up. Of the last pair it is the rate itself.
+
+    rates[i] + floor((2 (rates[i + 1] - rates[i]) (t - starts[i]) + n) / (2 n)), with n =
+    starts[i + 1] - starts[i].
+
+    Attributes:
+        rates: integers, each 0 to 65535, as many as starts.
+        starts: integers, the first 0, strictly increasing, the last at most 2^40; at least one.
+        exponent: integer, -64 to 128; of all rates.
+    Inputs: t i64 [].
+    Output: i64 [], exponent ``exponent``.
+    Range: the least of rates to the greatest of rates.
+    Outside: rates[0] where t is below starts[0], which is 0: a disputed t may be negative.
+    """
+    return _schedule_infer(attrs, inputs)
+
+
+def _sign_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    return np.asarray(np.sign(inputs[0].astype(np.int64)), dtype=np.int32)
+
+
+def _sign_leaf(site: Site, e: int) -> int:
+    x = site.read(0, e)
+    return (x > 0) - (x < 0)
+
+
+def _sign_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """The sign of x: 1 where x is above 0, -1 where it is below, 0 at 0.
+
+    Inputs: x any [...].
+    Output: i32 [...], exponent 0.
+    Range: min(max(x.lo, -1), 1) to min(max(x.hi, -1), 1).
+    """
+    require_keys(attrs)
+    require_inputs(inputs, "int")
+    x = inputs[0]
+    lo, hi = (min(max(end, -1), 1) for end in (x.lo, x.hi))
+    return integer_type("i32", x.shape, 0, lo, hi)
+
+
+def _capped_square_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    aligned = np.clip(rs(inputs[0], attr_int(attrs, "shift")), -_WIDEST_ROOT, _WIDEST_ROOT)
+    return np.asarray(np.minimum(aligned * aligned, np.int64(1 << attr_int(attrs, "bits"))))
+
+
+def _cap_square(attrs: Attrs, x: int) -> int:
+    return int(min(rs_int(x, attr_int(attrs, "shift")) ** 2, 1 << attr_int(attrs, "bits")))
+
+
+def _capped_square_leaf(site: Site, e: int) -> int:
+    return _cap_square(site.attrs, site.read(0, e))
+
+
+def _capped_square_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """The square of x at another exponent, held to 2^bits: min(rs(x, shift)^2, 2^bits).
+
+    Attributes:
+        bits: integer, 0 to 59.
+        shift: integer, -62 to 64.
+    Inputs: x any [...].
+    Output: i64 [...], exponent 2 * x.exponent - 2 * shift.
+    Range: 0 to min(max(rs(x.lo, shift)^2, rs(x.hi, shift)^2), 2^bits).
+    Requires: rs(x.lo, shift) and rs(x.hi, shift) fit int64.
+    """
+    require_keys(attrs, "bits", "shift")
+    require_inputs(inputs, "int")
+    x = inputs[0]
+    shift = attr_int(attrs, "shift", -62, 64)
+    attr_int(attrs, "bits", 0, 59)
+    check_fits_int64(rs_int(x.lo, shift), rs_int(x.hi, shift), "the aligned value")
+    hi = max(_cap_square(attrs, x.lo), _cap_square(attrs, x.hi))
+    return integer_type("i64", x.shape, 2 * x.exponent - 2 * shift, 0, hi)
+
+
+def _clip_at(attrs: Attrs, total: int) -> int:
+    one = 1 << FACTOR_EXPONENT
+    norm = math.isqrt(max(total, 1))
+    return min((attr_int(attrs, "limit") << FACTOR_EXPONENT) // norm, one)
+
+
+def _clip_factor_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    return np.asarray(_clip_at(attrs, int(inputs[0])), dtype=np.int64)
+
+
+def _clip_factor_leaf(site: Site, e: int) -> int:
+    return _clip_at(site.attrs, site.read(0))
+
+
+def _clip_factor_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """What gradients are multiplied by so that their norm is at most ``limit``.
+
+    min(2^15, floor(limit * 2^15 / isqrt(max(s, 1)))), with s the sum of their squares and isqrt the
+    floor of the square root.
+
+    Attributes:
+        limit: integer, 1 to 2^31; its exponent is half of that of s.
+    Inputs: s i64 [].
+    Output: i64 [], exponent 15.
+    Range: min(2^15, limit * 2^15 // isqrt(max(s.hi, 1))) to min(2^15, limit * 2^15 //
+        isqrt(max(s.lo, 1))), where x // y is the floor of x / y.
+    Requires: s has an even exponent.
+    """
+    require_keys(attrs, "limit")
+    require_inputs(inputs, "i64")
+    total = inputs[0]
+    attr_int(attrs, "limit", 1, 1 << 31)
+    require(total.shape == (), "the sum of squares is a scalar")
+    require(total.exponent % 2 == 0, "the exponent of a sum of squares is even")
+    lo, hi = _clip_at(attrs, total.hi), _clip_at(attrs, total.lo)
+    return integer_type("i64", (), FACTOR_EXPONENT, lo, hi)
+
+
+def _scale_by_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    x, factor = inputs
+    return rs(x.astype(np.int64) * factor.astype(np.int64), attr_int(attrs, "shift"))
+
+
+def _scale_by_leaf(site: Site, e: int) -> int:
+    return rs_int(site.read(0, e) * site.read(1), attr_int(site.attrs, "shift"))
+
+
+def _scale_by_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """x times a number of this step: rs(x * factor, shift).
+
+    Attributes:
+        shift: integer, -62 to 64.
+    Inputs: x any [...]; factor i64 [].
+    Output: i64 [...], exponent x.exponent + factor.exponent - shift.
+    Range: rs(lo, shift) to rs(hi, shift), where lo and hi are the least and the greatest of the
+        four products of an end of x and an end of factor.
+    Requires: factor is a scalar; lo and hi fit int64.
+    """
+    require_keys(attrs, "shift")
+    require_inputs(inputs, "int", "i64")
+    x, factor = inputs
+    shift = attr_int(attrs, "shift", -62, 64)
+    require(factor.shape == (), "the factor is a scalar")
+    lo, hi = product_range(x, factor)
+    check_fits_int64(lo, hi, "the product")
+    exponent = x.exponent + factor.exponent - shift
+    lo, hi = rs_int(lo, shift), rs_int(hi, shift)
+    return integer_type("i64", x.shape, exponent, lo, hi, "the product")
+
+
 OPERATORS = table(
     Operator(
         "momentum",
@@ -412,4 +581,21 @@ OPERATORS = table(
         _adam_correction_infer,
         leaf=pointwise(_adam_correction_leaf),
     ),
+    Operator(
+        "schedule_linear",
+        _schedule_linear_law,
+        _schedule_linear_infer,
+        leaf=pointwise(_schedule_linear_leaf),
+    ),
+    Operator("sign", _sign_law, _sign_infer, leaf=pointwise(_sign_leaf)),
+    Operator(
+        "capped_square",
+        _capped_square_law,
+        _capped_square_infer,
+        leaf=pointwise(_capped_square_leaf),
+    ),
+    Operator(
+        "clip_factor", _clip_factor_law, _clip_factor_infer, leaf=pointwise(_clip_factor_leaf)
+    ),
+    Operator("scale_by", _scale_by_law, _scale_by_infer, leaf=pointwise(_scale_by_leaf)),
 )

@@ -9,19 +9,36 @@ from fractions import Fraction
 from typing import Any, Final
 
 from vtrain.errors import TaskError
-from vtrain.graph.update import RATE_BITS, AdamW, Momentum, Optimizer, Rates, Scalar, Share
+from vtrain.graph.update import (
+    RATE_BITS,
+    AdamW,
+    Clip,
+    Lion,
+    Momentum,
+    Optimizer,
+    Rates,
+    Scalar,
+    Share,
+    floor_log2,
+    round_half_up,
+)
 from vtrain.ops.optimizer import BETA_EXPONENT, DECAY_EXPONENT
 from vtrain.spec.number import MASTER_EXPONENT, MOMENTUM_EXPONENT
-from vtrain.train.table import Table, floor_log2, parse_number, round_half_up
+from vtrain.train.schedule import Curve, parse_schedule
+from vtrain.train.table import Table, parse_number
 
-_COMMON: Final = ("kind", "learning_rate", "weight_decay", "no_decay", "frozen")
+_COMMON: Final = (*("kind", "learning_rate", "weight_decay", "no_decay", "frozen", "clip_norm"),)
 _KEYS: Final = {
     "sgd": (*_COMMON, "momentum", "nesterov"),
     "adamw": (*_COMMON, "betas", "eps"),
+    "lion": (*_COMMON, "betas"),
 }
-_DECAYS: Final = {"sgd": Fraction(0), "adamw": Fraction(1, 100)}
-"""Default weight decay: those of PyTorch."""
-_BETAS: Final = {"adamw": (Fraction(9, 10), Fraction(999, 1000))}
+_DECAYS: Final = {"sgd": Fraction(0), "adamw": Fraction(1, 100), "lion": Fraction(0)}
+"""Default weight decay: PyTorch's, and of Lion its authors'."""
+_BETAS: Final = {
+    "adamw": (Fraction(9, 10), Fraction(999, 1000)),
+    "lion": (Fraction(9, 10), Fraction(99, 100)),
+}
 _MOST_BETA: Final = Fraction(999_999, 1_000_000)
 _WORDS: Final = {
     "adam": 'for Adam take "adamw" with weight_decay = 0',
@@ -34,29 +51,40 @@ _LEAST_SHIFT: Final = -62
 _MOST_SHIFT: Final = 64
 """Shifts of an update."""
 _MOST_LISTED: Final = 20
+_MOST_NORM: Final = 10**9
 
 
 @dataclass(frozen=True)
 class OptimizerTable:
     """The table ``optimizer``.
 
-    ``rates`` are (first step, learning rate); ``no_decay`` and ``frozen`` are patterns of names of
-    parameters.  ``momentum`` and ``nesterov`` are SGD's, ``betas`` and ``eps`` Adam's.
+    ``curve`` has the learning rates; ``no_decay`` and ``frozen`` are patterns of names of
+    parameters.  ``momentum`` and ``nesterov`` are SGD's, ``betas`` Adam's and Lion's, ``eps``
+    Adam's.
     """
 
     kind: str
-    rates: tuple[tuple[int, Fraction], ...]
+    curve: Curve
     weight_decay: Fraction = Fraction(0)
     no_decay: tuple[str, ...] = ()
     frozen: tuple[str, ...] = ()
+    clip_norm: Fraction | None = None
     momentum: Fraction = Fraction(0)
     nesterov: bool = False
     betas: tuple[Fraction, Fraction] = (Fraction(0), Fraction(0))
     eps: Fraction = Fraction(0)
 
+    @property
+    def rates(self) -> tuple[tuple[int, Fraction], ...]:
+        """Steps and their learning rates, between which ``curve`` says what holds."""
+        return self.curve.knots
 
-def parse_optimizer(top: Table) -> OptimizerTable:
-    """Read the table; TaskError names the key at fault."""
+
+def parse_optimizer(top: Table, steps: int) -> OptimizerTable:
+    """Read the tables ``optimizer`` and ``schedule`` of a run of ``steps``.
+
+    TaskError names the key at fault.
+    """
     values = top.mapping("optimizer")
     kind = _parse_kind(values.get("kind", "sgd"))
     for key in values:
@@ -69,9 +97,13 @@ def parse_optimizer(top: Table) -> OptimizerTable:
     decay = table.number("weight_decay", _DECAYS[kind])
     if not 0 <= decay <= 1:
         raise TaskError("must lie in [0, 1]", where="optimizer.weight_decay")
+    clip = table.number("clip_norm") if table.has("clip_norm") else None
+    if clip is not None and not 0 < clip <= _MOST_NORM:
+        raise TaskError("must be above 0 and at most 10^9", where="optimizer.clip_norm")
     return OptimizerTable(
         kind=kind,
-        rates=_parse_rates(table),
+        curve=_parse_curve(top, table, steps),
+        clip_norm=clip,
         weight_decay=decay,
         no_decay=_parse_patterns(table, "no_decay"),
         frozen=_parse_patterns(table, "frozen"),
@@ -87,6 +119,18 @@ def _parse_kind(value: object) -> str:
         f"must be one of {', '.join(_KEYS)}" + (f": {hint}" if hint else ""),
         where="optimizer.kind",
     )
+
+
+def _parse_curve(top: Table, table: Table, steps: int) -> Curve:
+    rates = _parse_rates(table)
+    if not top.has("schedule"):
+        return Curve(rates, linear=False)
+    if len(rates) > 1 or isinstance(table.value("learning_rate"), list):
+        raise TaskError(
+            "must be one number where there is a table [schedule]",
+            where=table.place("learning_rate"),
+        )
+    return parse_schedule(top, rates[0][1], steps)
 
 
 def _parse_rates(table: Table) -> tuple[tuple[int, Fraction], ...]:
@@ -134,6 +178,8 @@ def _parse_betas(table: Table, kind: str) -> dict[str, Any]:
         betas = parse_number(value[0], where), parse_number(value[1], where)
     if not all(0 <= beta <= _MOST_BETA for beta in betas):
         raise TaskError("must lie in [0, 0.999999]", where=where)
+    if kind == "lion":
+        return {"betas": betas}
     eps = table.number("eps", Fraction(1, 10**8))
     if not 0 <= eps <= 1:
         raise TaskError("must lie in [0, 1]", where=table.place("eps"))
@@ -174,6 +220,14 @@ def compute_optimizer(table: OptimizerTable, terms: int) -> Optimizer:
             epsilon=table.eps * terms,
             weight_decay=compute_factor(table.weight_decay),
         )
+    if table.kind == "lion":
+        # The sign of a mean has no fraction bits.
+        return Lion(
+            schedule=_check_shift(compute_rates(table, 1), -MASTER_EXPONENT),
+            look=compute_share(1 - table.betas[0]),
+            mean=compute_share(1 - table.betas[1]),
+            weight_decay=compute_factor(table.weight_decay),
+        )
     rates = _check_shift(compute_rates(table, terms), MOMENTUM_EXPONENT - MASTER_EXPONENT)
     return Momentum(
         decay=round_half_up((1 - table.momentum) * 2**DECAY_EXPONENT),
@@ -182,7 +236,13 @@ def compute_optimizer(table: OptimizerTable, terms: int) -> Optimizer:
         exponent=rates.exponent,
         nesterov=table.nesterov,
         weight_decay=compute_factor(table.weight_decay * terms),
+        linear=rates.linear,
     )
+
+
+def compute_clip(table: OptimizerTable, terms: int) -> Clip | None:
+    """What clips the sum of gradients of ``terms``, if anything."""
+    return None if table.clip_norm is None else Clip(table.clip_norm * terms)
 
 
 def compute_rates(table: OptimizerTable, terms: int) -> Rates:
@@ -194,7 +254,8 @@ def compute_rates(table: OptimizerTable, terms: int) -> Rates:
     if max(rates) >= 1 << RATE_BITS:  # rounded up to 2^16
         exponent -= 1
         rates = [round_half_up(rate * Fraction(2) ** exponent) for rate in per_term]
-    return Rates(tuple(start for start, _ in table.rates), tuple(rates), exponent)
+    starts = tuple(start for start, _ in table.rates)
+    return Rates(starts, tuple(rates), exponent, table.curve.linear)
 
 
 def _check_shift(rates: Rates, offset: int) -> Rates:

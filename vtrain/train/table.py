@@ -91,14 +91,3 @@ def parse_number(value: object, where: str) -> Fraction:
             except (ValueError, ZeroDivisionError, OverflowError):
                 pass
     raise TaskError('must be a number, or text like "1/255"', where=where)
-
-
-def round_half_up(value: Fraction) -> int:
-    """floor(value + 1/2)."""
-    return (2 * value.numerator + value.denominator) // (2 * value.denominator)
-
-
-def floor_log2(value: Fraction) -> int:
-    """The integer n with 2^n <= value < 2^(n+1), value > 0."""
-    n = value.numerator.bit_length() - value.denominator.bit_length()
-    return n if value >= Fraction(2) ** n else n - 1

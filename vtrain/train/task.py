@@ -47,6 +47,7 @@ from vtrain.graph.step import (
     count_terms,
     emit_step,
 )
+from vtrain.graph.update import floor_log2, round_half_up
 from vtrain.limits import LIMITS, limits_here
 from vtrain.spec.commitment import (
     compute_graph_root,
@@ -65,10 +66,11 @@ from vtrain.train.data import (
 from vtrain.train.optimizers import (
     OptimizerTable,
     choose_parameters,
+    compute_clip,
     compute_optimizer,
     parse_optimizer,
 )
-from vtrain.train.table import Table, floor_log2, round_half_up
+from vtrain.train.table import Table
 from vtrain.wire.graph import Ref, StepGraph
 from vtrain.wire.proof import (
     CIRCUIT_NAMES,
@@ -92,7 +94,9 @@ PREPARE_SHIFT = 16
 DEFAULT_BLINDING = 5
 """Blinding factors of most circuits (``vtrain.prove.backend.kzg``)."""
 
-_TABLES = ("task", "model", "data", "test", "optimizer", "format", "proof", "exponents")
+_TABLES = (
+    *("task", "model", "data", "test", "optimizer", "schedule", "format", "proof", "exponents"),
+)
 
 
 @dataclass(frozen=True)
@@ -225,7 +229,7 @@ def load_task(path: Path, *, srs: Path | None = None) -> TaskFile:
         test=parse_source(test, base) if test else None,
         prepare=_parse_prepare(prepare),
         loss=model.choice("loss", LOSSES),
-        optimizer=parse_optimizer(top),
+        optimizer=parse_optimizer(top, task.integer("steps", 1, 2**40)),
         margin=fmt.integer("margin", 0, 12, 3),
         calibration_steps=fmt.integer("calibration_steps", 1, 10_000, 20),
         exponents=exponents,
@@ -344,18 +348,18 @@ def _load_parts(file: TaskFile) -> _Parts:
     model_bytes = read_file(file.model, limits_here().onnx_bytes, error=TaskError)
     model = import_onnx(model_bytes)
     samples = load_samples(file.data)
+    terms = count_terms(file.loss, samples.spec, file.batch)
     plan = StepPlan(
         data=samples.spec,
         prepare=compute_prepare(file.prepare, samples.spec),
         loss=file.loss,
-        optimizer=compute_optimizer(
-            file.optimizer, count_terms(file.loss, samples.spec, file.batch)
-        ),
+        optimizer=compute_optimizer(file.optimizer, terms),
         seed=file.seed,
         batch=file.batch,
         commit_every=file.commit_every,
         no_decay=choose_parameters("no_decay", file.optimizer.no_decay, list(model.params)),
         frozen=choose_parameters("frozen", file.optimizer.frozen, list(model.params)),
+        clip=compute_clip(file.optimizer, terms),
     )
     return _Parts(model, model_bytes, samples, plan)
 

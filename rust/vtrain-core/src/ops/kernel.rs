@@ -184,6 +184,21 @@ pub enum Kernel {
         starts: Vec<i64>,
         rates: Vec<i64>,
     },
+    ScheduleLinear {
+        starts: Vec<i64>,
+        rates: Vec<i64>,
+    },
+    Sign,
+    CappedSquare {
+        shift: Rounding,
+        bits: u32,
+    },
+    ClipFactor {
+        limit: i64,
+    },
+    ScaleBy {
+        shift: i64,
+    },
     AdamMean {
         lift: u32,
         blend: Blend,
@@ -514,6 +529,32 @@ impl Kernel {
                 };
                 return Ok(for_rows(out.try_into()?, 1, |at, out| {
                     optimizer::sgd_update(out, &velocity[at..at + out.len()], rate)
+                }));
+            }
+            Self::ScheduleLinear { starts, rates } => {
+                let now = scalar(input(0)?)?;
+                put(out, optimizer::schedule_linear(now, starts, rates))?;
+            }
+            Self::Sign => {
+                each!(input(0)?, x => for_rows(out.try_into()?, 1, |at, out| {
+                    optimizer::sign(&x[at..at + out.len()], out);
+                    0
+                }));
+            }
+            Self::CappedSquare { shift, bits } => {
+                each!(input(0)?, x => for_rows(out.try_into()?, 1, |at, out| {
+                    optimizer::capped_square(&x[at..at + out.len()], *shift, *bits, out);
+                    0
+                }));
+            }
+            Self::ClipFactor { limit } => {
+                put(out, optimizer::clip_factor(scalar(input(0)?)?, *limit))?;
+            }
+            Self::ScaleBy { shift } => {
+                let (factor, shift) = (scalar(input(1)?)?, Rounding::new(*shift));
+                each!(input(0)?, x => for_rows(out.try_into()?, 1, |at, out| {
+                    optimizer::scale_by(&x[at..at + out.len()], factor, shift, out);
+                    0
                 }));
             }
             Self::AdamMean { lift, blend } => {
@@ -928,14 +969,44 @@ fn read(r: &Reader<'_>) -> Result<(Kernel, Dtype, Vec<usize>), OpError> {
             let shift = r.int("shift", -62, 64)?;
             (Kernel::SgdUpdate { shift }, I32, weight.shape.clone())
         }
-        "schedule" => {
+        op @ ("schedule" | "schedule_linear") => {
             let [t] = r.dtypes([Some(I64)])?;
             require_scalar(t)?;
             let (starts, rates) = (r.longs("starts")?, r.longs("rates")?);
             if starts.len() != rates.len() || rates.is_empty() {
                 refuse!("needs a rate for each start");
             }
-            (Kernel::Schedule { starts, rates }, I64, vec![])
+            if op == "schedule" {
+                return Ok((Kernel::Schedule { starts, rates }, I64, vec![]));
+            }
+            if !starts.is_sorted_by(|a, b| a < b) {
+                refuse!("starts must increase");
+            }
+            (Kernel::ScheduleLinear { starts, rates }, I64, vec![])
+        }
+        "sign" => {
+            let [x] = r.dtypes([None])?;
+            (Kernel::Sign, I32, x.shape.clone())
+        }
+        "capped_square" => {
+            let [x] = r.dtypes([None])?;
+            let kernel = Kernel::CappedSquare {
+                shift: Rounding::new(r.int("shift", -62, 64)?),
+                bits: r.int("bits", 0, 59)? as u32,
+            };
+            (kernel, I64, x.shape.clone())
+        }
+        "clip_factor" => {
+            let [total] = r.dtypes([Some(I64)])?;
+            require_scalar(total)?;
+            let limit = r.int("limit", 1, 1 << 31)?;
+            (Kernel::ClipFactor { limit }, I64, vec![])
+        }
+        "scale_by" => {
+            let [x, factor] = r.dtypes([None, Some(I64)])?;
+            require_scalar(factor)?;
+            let shift = r.int("shift", -62, 64)?;
+            (Kernel::ScaleBy { shift }, I64, x.shape.clone())
         }
         "adam_mean" => {
             let [mean, grad] = r.dtypes([Some(I32), Some(I16)])?;

@@ -1,7 +1,7 @@
 //! The update of int32 masters, momentum and Adam: twin of `vtrain/ops/optimizer.py`.
 
 use super::simd::vectorised;
-use crate::number::{MAX_STEPS, Rounding, SmallRounding, saturate_counted};
+use crate::number::{Element, MAX_STEPS, Rounding, SmallRounding, saturate_counted};
 
 /// Fraction bits of `decay` = 1 - mu.
 const DECAY_EXPONENT: u32 = 16;
@@ -11,6 +11,8 @@ const SQUARE_LIFT: u32 = 16;
 const SQUARE_MOST: i64 = 1 << 46;
 /// Fraction bits of beta1 and beta2 where they are raised to the number of the step.
 const BETA_EXPONENT: u32 = 31;
+/// Fraction bits of the factor that clips gradients.
+const FACTOR_EXPONENT: u32 = 15;
 /// Fraction bits of the correction, and what it is held to.
 const CORRECTION_EXPONENT: u32 = 24;
 const CORRECTION_MOST: i64 = 1 << 32;
@@ -137,6 +139,75 @@ pub fn schedule(now: i64, starts: &[i64], rates: &[i64]) -> i64 {
         }
     }
     current
+}
+
+/// The rate of step `now` on straight lines between starts, rounded half up.
+pub fn schedule_linear(now: i64, starts: &[i64], rates: &[i64]) -> i64 {
+    let after = starts.partition_point(|&start| start <= now);
+    let (Some(&rate), Some(&start)) = (
+        rates.get(after.saturating_sub(1)),
+        starts.get(after.saturating_sub(1)),
+    ) else {
+        return 0;
+    };
+    let (Some(&next), Some(&end)) = (rates.get(after), starts.get(after)) else {
+        return rate;
+    };
+    if after == 0 {
+        return rate;
+    }
+    // Of a legal node at most 2^58; of another the end of its range.
+    let length = i128::from(end) - i128::from(start);
+    let rise = (i128::from(next) - i128::from(rate)) * (i128::from(now) - i128::from(start));
+    rate.wrapping_add((2 * rise + length).div_euclid(2 * length) as i64)
+}
+
+/// The sign of each element.
+pub fn sign<T: Element>(x: &[T], out: &mut [i32]) {
+    vectorised(
+        #[inline(always)]
+        || {
+            for (out, &x) in out.iter_mut().zip(x) {
+                *out = x.wide().signum() as i32;
+            }
+        },
+    );
+}
+
+/// min(x^2, 2^bits) of an aligned `x`, bits at most 59.
+#[inline(always)]
+pub fn cap_square(x: i64, bits: u32) -> i64 {
+    let held = x.clamp(-(1 << 30), 1 << 30);
+    (held * held).min(1 << bits)
+}
+
+/// min(rs(x, shift)^2, 2^bits) of each element.
+pub fn capped_square<T: Element>(x: &[T], shift: Rounding, bits: u32, out: &mut [i64]) {
+    vectorised(
+        #[inline(always)]
+        || {
+            for (out, &x) in out.iter_mut().zip(x) {
+                *out = cap_square(shift.apply(x.wide()), bits);
+            }
+        },
+    );
+}
+
+/// What gradients with the sum `total` of squares are multiplied by; `limit` in [1, 2^31].
+pub fn clip_factor(total: i64, limit: i64) -> i64 {
+    ((limit << FACTOR_EXPONENT) / total.max(1).isqrt()).min(1 << FACTOR_EXPONENT)
+}
+
+/// rs(x * factor, shift) of each element.
+pub fn scale_by<T: Element>(x: &[T], factor: i64, shift: Rounding, out: &mut [i64]) {
+    vectorised(
+        #[inline(always)]
+        || {
+            for (out, &x) in out.iter_mut().zip(x) {
+                *out = shift.apply(x.wide().wrapping_mul(factor));
+            }
+        },
+    );
 }
 
 /// A moving average: the share of the new is `rate` / 2^`shift`.

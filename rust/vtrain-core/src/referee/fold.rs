@@ -105,6 +105,11 @@ macro_rules! one_term {
             | Kernel::Momentum(_)
             | Kernel::SgdUpdate { .. }
             | Kernel::Schedule { .. }
+            | Kernel::ScheduleLinear { .. }
+            | Kernel::Sign
+            | Kernel::CappedSquare { .. }
+            | Kernel::ClipFactor { .. }
+            | Kernel::ScaleBy { .. }
             | Kernel::AdamMean { .. }
             | Kernel::AdamSquare(_)
             | Kernel::AdamDirection(_)
@@ -520,6 +525,20 @@ impl Leaf {
             Kernel::Schedule { starts, rates } => {
                 optimizer::schedule(r.element(0, 0)?, starts, rates).into()
             }
+            Kernel::ScheduleLinear { starts, rates } => {
+                optimizer::schedule_linear(r.element(0, 0)?, starts, rates).into()
+            }
+            Kernel::Sign => r.element(0, e)?.signum().into(),
+            Kernel::CappedSquare { bits, .. } => {
+                // What int64 does not hold has a square beyond every cap.
+                let aligned = narrow_to_i64(rs(r.element(0, e)?.into(), shift));
+                optimizer::cap_square(aligned, *bits).into()
+            }
+            Kernel::ClipFactor { limit } => optimizer::clip_factor(r.element(0, 0)?, *limit).into(),
+            Kernel::ScaleBy { .. } => {
+                let product = i128::from(r.element(0, e)?) * i128::from(r.element(1, 0)?);
+                rs(product, shift)
+            }
             Kernel::AdamMean { lift, blend } => {
                 let (mean, grad) = (r.element(0, e)? as i32, r.element(1, e)? as i16);
                 narrow(Dtype::I32, blend.mean(mean, grad, *lift).into())
@@ -714,6 +733,11 @@ fn rs(x: i128, shift: i64) -> i128 {
         None if x < 0 => i128::MIN / 2,
         None => i128::MAX / 2,
     }
+}
+
+/// The nearest int64.
+fn narrow_to_i64(x: i128) -> i64 {
+    x.clamp(i64::MIN.into(), i64::MAX.into()) as i64
 }
 
 /// Saturates to `dtype`; int64 passes through, and may not fit.

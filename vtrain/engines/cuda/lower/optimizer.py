@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from vtrain.engines.cuda.launch import Launch, Operand, Output, Saturated, one_thread_each
-from vtrain.engines.cuda.lower.common import Lowering, Types, file_of, integers, launch
+from vtrain.engines.cuda.lower.common import Lowering, Types, file_of, integers, launch, operand
 from vtrain.ops.base import attr_int, attr_ints
 from vtrain.wire.graph import Node
 
@@ -49,10 +49,33 @@ def _adam_correction(node: Node, inputs: Types) -> tuple[Launch, ...]:
     return launch(node, Operand(0), *numbers, Output())
 
 
+def _sign(node: Node, inputs: Types) -> tuple[Launch, ...]:
+    return launch(node, *operand(0, inputs), Output())
+
+
+def _capped_square(node: Node, inputs: Types) -> tuple[Launch, ...]:
+    numbers = [attr_int(node.attrs, name) for name in ("shift", "bits")]
+    return launch(node, *operand(0, inputs), *numbers, Output())
+
+
+def _clip_factor(node: Node, inputs: Types) -> tuple[Launch, ...]:
+    return launch(node, Operand(0), attr_int(node.attrs, "limit"), Output())
+
+
+def _scale_by(node: Node, inputs: Types) -> tuple[Launch, ...]:
+    shift = attr_int(node.attrs, "shift")
+    return launch(node, *operand(0, inputs), Operand(1), shift, Output())
+
+
 LOWERINGS: Final[Mapping[str, Lowering]] = {
     "momentum": _momentum,
     "sgd_update": _sgd_update,
     "schedule": _schedule,
+    "schedule_linear": _schedule,
+    "sign": _sign,
+    "capped_square": _capped_square,
+    "clip_factor": _clip_factor,
+    "scale_by": _scale_by,
     "adam_mean": _adam_mean,
     "adam_square": _adam_square,
     "adam_direction": _adam_direction,

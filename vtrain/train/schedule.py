@@ -1,0 +1,154 @@
+"""The table ``schedule`` of a task file: the learning rate of each step, as few points on lines.
+
+A rate of a step is an exact integer that anyone computes from the points: between two of them it
+lies on a straight line, rounded half up (the operator ``schedule_linear``).  A cosine is drawn by
+at most ``MOST_PIECES`` such lines.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from typing import Final
+
+from vtrain.errors import TaskError
+from vtrain.train.table import Table
+
+MOST_PIECES: Final = 256
+"""Lines that a cosine is drawn by, where it has more than twice as many steps."""
+_DIGITS, _TERMS = 50, 40
+"""pi^80 / 80! is below 10^-78."""
+_PI: Final = Decimal("3.14159265358979323846264338327950288419716939937510582097494459")
+_KEYS: Final = {
+    "constant": ("warmup",),
+    "step": ("warmup", "at", "factor"),
+    "linear": ("warmup", "end", "until"),
+    "cosine": ("warmup", "end", "until"),
+    "wsd": ("warmup", "decay", "end", "until"),
+}
+_WORDS: Final = {
+    "warmup": "take constant with warmup = 100",
+    "multistep": "take step",
+    "exponential": "take step, with its steps listed in at",
+    "onecycle": "take cosine with warmup",
+    "cosine_with_warmup": "take cosine with warmup",
+    "polynomial": "take linear",
+}
+
+Knot = tuple[int, Fraction]
+"""A step and its rate."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The rate of every step: on straight lines between knots if ``linear``, else in pieces."""
+
+    knots: tuple[Knot, ...]
+    linear: bool
+
+
+def parse_schedule(top: Table, rate: Fraction, steps: int) -> Curve:
+    """The curve of the table ``schedule``, whose largest rate is ``rate``, of a run of ``steps``.
+
+    TaskError names the key at fault.
+    """
+    kind = top.mapping("schedule").get("kind", "constant")
+    if not isinstance(kind, str) or kind not in _KEYS:
+        hint = _WORDS.get(kind.lower(), "") if isinstance(kind, str) else ""
+        raise TaskError(
+            f"must be one of {', '.join(_KEYS)}" + (f": {hint}" if hint else ""),
+            where="schedule.kind",
+        )
+    table = top.table("schedule", "kind", *_KEYS[kind])
+    warmup = table.integer("warmup", 0, 2**40, 0)
+    until = table.integer("until", 1, 2**40, steps) if "until" in _KEYS[kind] else None
+    if until is not None and warmup >= until:
+        raise TaskError(
+            f"must end before step {until}, where the curve does", where="schedule.warmup"
+        )
+    if kind == "step":
+        return _draw_steps(table, rate, warmup)
+    knots = list(_draw_warmup(rate, warmup))
+    if until is not None:
+        end = table.number("end", Fraction(0))
+        if not 0 <= end <= rate:
+            raise TaskError("must lie between 0 and learning_rate", where="schedule.end")
+        knots += _draw_fall(table, kind, rate, end, (warmup, until))
+    return _join(knots or [(0, rate)])
+
+
+def _draw_warmup(rate: Fraction, warmup: int) -> Iterator[Knot]:
+    """rate (t + 1) / warmup for t below ``warmup``."""
+    if warmup:
+        yield 0, rate / warmup
+        yield warmup - 1, rate
+
+
+def _draw_fall(
+    table: Table, kind: str, rate: Fraction, end: Fraction, span: tuple[int, int]
+) -> Iterator[Knot]:
+    """From ``rate`` at the first step of ``span`` to ``end`` at its last."""
+    first, last = span
+    length = last - first
+    if kind == "cosine":
+        pieces = length if length <= 2 * MOST_PIECES else MOST_PIECES
+        for i in range(pieces + 1):
+            along = i * length // pieces
+            yield first + along, end + (rate - end) * (1 + _cosine(Fraction(along, length))) / 2
+        return
+    if kind == "wsd":
+        decay = table.integer("decay", 1, 2**40)
+        if decay > length:
+            raise TaskError(
+                f"is longer than the {length} steps after the warm-up", where="schedule.decay"
+            )
+        yield first, rate
+        first = last - decay
+    yield first, rate
+    yield last, end
+
+
+def _draw_steps(table: Table, rate: Fraction, warmup: int) -> Curve:
+    """``rate``, times ``factor`` from each of the steps in ``at`` on."""
+    at, factor = table.value("at"), table.number("factor", Fraction(1, 10))
+    whole = isinstance(at, list) and all(type(step) is int for step in at)
+    if (
+        not whole
+        or not at
+        or at != sorted(set(at))
+        or not max(1, warmup) <= at[0] <= at[-1] < 2**40
+    ):
+        raise TaskError(
+            "must be a list of rising steps after the warm-up, as [3000, 6000]", where="schedule.at"
+        )
+    if not 0 <= factor <= 1:
+        raise TaskError("must lie in [0, 1]", where="schedule.factor")
+    levels = [(step, rate * factor ** (i + 1)) for i, step in enumerate(at)]
+    if not warmup:
+        return Curve(((0, rate), *levels), linear=False)
+    # A line of one step is a drop.
+    knots = list(_draw_warmup(rate, warmup))
+    for step, level in levels:
+        knots += [(step - 1, knots[-1][1]), (step, level)]
+    return _join(knots)
+
+
+def _join(knots: Sequence[Knot]) -> Curve:
+    """Of knots at one step the first: they have one rate."""
+    kept = [next(group) for _, group in itertools.groupby(knots, key=lambda knot: knot[0])]
+    return Curve(tuple(kept), linear=len(kept) > 1)
+
+
+def _cosine(x: Fraction) -> Fraction:
+    """cos(pi x) for x in [0, 1], to 40 digits: the same everywhere."""
+    with localcontext() as context:
+        context.prec = _DIGITS
+        square = (_PI * x.numerator / x.denominator) ** 2
+        total = term = Decimal(1)
+        for n in range(1, _TERMS):
+            term = -term * square / ((2 * n - 1) * (2 * n))
+            total += term
+        return Fraction(total)

@@ -151,4 +151,4 @@ def _cosine(x: Fraction) -> Fraction:
         for n in range(1, _TERMS):
             term = -term * square / ((2 * n - 1) * (2 * n))
             total += term
-        return Fraction(total)
+        return max(Fraction(-1), min(Fraction(total), Fraction(1)))

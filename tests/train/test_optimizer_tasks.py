@@ -27,6 +27,7 @@ from vtrain.graph.step import param_state
 from vtrain.graph.update import round_half_up
 from vtrain.ops import TABLE
 from vtrain.prove.steps.circuits import build_step_circuit
+from vtrain.prove.tiles.tiling import Tiling
 from vtrain.spec.number import MASTER_EXPONENT
 from vtrain.train.optimizers import compute_share
 from vtrain.train.task import (
@@ -392,11 +393,46 @@ def test_a_run_of_adam_is_audited(folder: Path, key: Ed25519PrivateKey) -> None:
     assert vtrain.verify(folder / "run")
 
 
-def test_steps_of_adam_are_not_proven(folder: Path) -> None:
-    """Whoever asks for a proof is told by name what no circuit has."""
-    task = make_task(folder, ADAMW)
-    with pytest.raises(CircuitError, match="no circuit for the operator adam"):
-        build_step_circuit(task.graph, 17, "step")
+PLAIN = "[optimizer]\nlearning_rate = 0.1\nmomentum = 0.9\n"
+
+
+@pytest.mark.parametrize(
+    ("table", "whole", "tiled"),
+    [
+        (ADAMW, "no circuit for the operator adam_", "no circuit for the operator adam_"),
+        (
+            ADAMW.replace("adamw", "lion"),
+            "no circuit for the operator adam_mean",
+            "no circuit for the operator adam_mean",
+        ),
+        (
+            PLAIN + "clip_norm = 1\n",
+            "no circuit for the operator capped_square",
+            "no circuit for the operator capped_square",
+        ),
+        (
+            PLAIN + SCHEDULE,
+            "no circuit for the operator schedule_linear",
+            "no circuit for the operator schedule_linear",
+        ),
+        (PLAIN + "nesterov = true\n", "does not make a state of what it was before", ""),
+        (PLAIN + 'weight_decay = 0.01\nfrozen = ["b1"]\n', "", ""),
+    ],
+)
+def test_whoever_asks_for_a_proof_is_told_by_name_what_no_circuit_has(
+    folder: Path, table: str, whole: str, tiled: str
+) -> None:
+    graph = make_task(folder, table).graph
+    builders = (
+        (whole, lambda: build_step_circuit(graph, 17, "step")),
+        (tiled, lambda: Tiling(graph)),
+    )
+    for message, build in builders:
+        if message:
+            with pytest.raises(CircuitError, match=message):
+                build()
+        else:
+            build()
 
 
 @pytest.mark.parametrize("beta2", ["0.95", "0.99", "0.999"])

@@ -219,7 +219,10 @@ STRUCTURE: Final = (
         ("task",),
         (
             _file("and of just the size of the task's samples."),
-            Condition("The root of the tree over its rows is `data.root`."),
+            Condition(
+                "The root of the tree over its rows is `data.root`; with `windows`, its plain "
+                "BLAKE3 is."
+            ),
         ),
         gives="the samples",
         fact="samples",

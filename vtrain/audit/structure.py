@@ -38,7 +38,7 @@ from vtrain.graph.step import STEP_STATE
 from vtrain.limits import Limits, limits_here
 from vtrain.printable import cut
 from vtrain.spec.commitment import compute_batch_digest, compute_task_id
-from vtrain.spec.samples import Samples, compute_row_length
+from vtrain.spec.samples import Samples, compute_samples_length
 from vtrain.threads import check_threads
 from vtrain.train import signed as evidence
 from vtrain.train.data import compute_samples_root, gather_batch, read_samples
@@ -493,7 +493,7 @@ def _check_files(audit: _Audit, rule: Rule) -> tuple[str, ...]:
     if audit.logs_kzg:
         most[paths.name_of(paths.kzg)] = limits.log_bytes
     table = paths.name_of(paths.samples)
-    table_size = None if task is None else task.data.samples * compute_row_length(task.data)
+    table_size = None if task is None else compute_samples_length(task.data)
     state_size = None if audit.legal is None else compute_checkpoint_size(audit.legal)
     bad = left = 0
 

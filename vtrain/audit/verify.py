@@ -132,6 +132,7 @@ def verify(
     elif isinstance(subject, str):
         replay = _Replay((Check("replay", "not_done", subject),), ())
     else:
+        resolved = resolve_engine(engine, subject.samples) if engine == "auto" else resolved
         population = subject.segments.count
         if all_ or count >= population:
             chosen = tuple(range(population))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,7 @@ _file = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.command("eval", cls=VtrainCommand)
 @existing_folder("run")
 @click.option("--task", type=_file, help="Evaluate on the [test] data of this task file.")
-@click.option("--data", type=_file, help="Evaluate on a sample table of the run's own form.")
+@click.option("--data", type=_file, help="Evaluate on a sample table, or tokens, of the run's own form.")
 @click.option("--step", type=click.IntRange(min=0), help="Which checkpoint.  [default: the last]")
 @json_option
 def command(
@@ -65,7 +64,7 @@ def command(
 def _choose_samples(run: Path, task: Path | None, data: Path | None) -> tuple[Samples, str]:
     from vtrain.commit.files import storing
     from vtrain.errors import DataError, TaskError
-    from vtrain.spec.samples import compute_row_length
+    from vtrain.spec.samples import count_in_file
     from vtrain.train.data import compute_samples_root, load_samples, read_samples
     from vtrain.train.layout import RunPaths
     from vtrain.train.signed import read_task
@@ -86,5 +85,9 @@ def _choose_samples(run: Path, task: Path | None, data: Path | None) -> tuple[Sa
             )
         return samples, "the run's training data"
     with storing(data):
-        rows = data.stat().st_size // compute_row_length(spec)
-    return read_samples(data, replace(spec, samples=max(rows, 1))), str(data)
+        size = data.stat().st_size
+    try:
+        found = count_in_file(spec, size)
+    except DataError as error:
+        raise DataError(error.message, where=str(data)) from None
+    return read_samples(data, found), str(data)

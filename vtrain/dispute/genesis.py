@@ -162,6 +162,8 @@ def measure_openings(task: TaskSpec, graph: StepGraph) -> int:
     RunError for a task of which some leaf could not be opened in one move: nobody could be held to
     answer for it, so that whoever has the better clock would win it.
     """
+    if task.data.windows is not None:
+        raise RunError("windows of tokens cannot be opened in a dispute", where="task.data")
     row = compute_row_length(task.data)
     if row > MAX_ROW:
         raise RunError(f"a sample of {row} bytes is over {MAX_ROW}", where="task.data")

@@ -33,13 +33,18 @@ class CpuSession:
         check_threads(threads)
         spec = samples.spec
         self._graph = graph
+        windows = spec.windows
+        table = np.ascontiguousarray(samples.table)
         self._engine = _core.Engine(
             encode_graph(graph),
-            np.ascontiguousarray(samples.table),
+            table if windows is None else table.reshape(1, -1),
             (spec.x_dtype, spec.x_shape),
             (spec.y_dtype, spec.y_shape),
             threads,
             path,
+            None
+            if windows is None
+            else (windows.width, windows.tokens, windows.stride, windows.shift),
         )
 
     def load_state(self, state: State) -> None:

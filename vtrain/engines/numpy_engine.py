@@ -14,7 +14,7 @@ from vtrain.graph.evaluate import apply_node
 from vtrain.ops import TABLE
 from vtrain.ops.base import attr_int
 from vtrain.spec.commitment import compute_tensor_digest
-from vtrain.spec.number import NUMPY_DTYPES, count_saturated
+from vtrain.spec.number import count_saturated
 from vtrain.spec.samples import Samples
 from vtrain.wire.graph import StepGraph
 from vtrain.wire.record import StepRecord
@@ -26,12 +26,13 @@ def check_samples(graph: StepGraph, samples: Samples) -> None:
     """DataError unless ``samples`` have the forms and the number that ``graph`` gathers."""
     for node in graph.nodes:
         if node.op == "gather_samples":
-            part = samples.part(str(node.attrs["part"]))
-            claim = node.outputs[0]
-            if part.dtype != NUMPY_DTYPES[claim.dtype] or part.shape[1:] != claim.shape[1:]:
+            spec, claim = samples.spec, node.outputs[0]
+            x, y = (spec.x_dtype, spec.x_shape), (spec.y_dtype, spec.y_shape)
+            dtype, shape = x if node.attrs["part"] == "x" else y
+            if dtype != claim.dtype or shape != claim.shape[1:]:
                 raise DataError(
                     f"{node.name} needs {claim.dtype} {claim.shape[1:]}, "
-                    f"samples are {part.dtype} {part.shape[1:]}",
+                    f"samples are {dtype} {shape}",
                     where="samples",
                 )
         elif node.op == "sample_index":

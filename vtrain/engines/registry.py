@@ -27,13 +27,19 @@ def check_engine(name: str) -> None:
         raise RunError(f"is none of {', '.join(ENGINES)}", where=f"engine {name}")
 
 
-def resolve_engine(name: str) -> str:
-    """The engine that ``name`` stands for, seen to be there: a GPU is opened for it.
+def resolve_engine(name: str, samples: Samples | None = None) -> str:
+    """The engine that ``name`` stands for, seen to be there: a GPU is opened for it.  ``samples``
+    are those that it will read, where they are known: ``auto`` is ``cpu`` for windows of tokens.
 
     RunError for an unknown one; MissingExtraError, DeviceError, KernelError: what ``cuda`` lacks on
     this machine.  ``auto`` is then ``cpu``, with an EngineWarning where there is a driver.
+    RunError too for ``cuda`` and windows, which it does not read.
     """
     check_engine(name)
+    if samples is not None and samples.spec.windows is not None:
+        if name == "cuda":
+            raise RunError("reads no windows of tokens: take cpu", where="engine cuda")
+        name = "cpu" if name == "auto" else name
     if name == "auto":
         return "cuda" if _has_gpu() else "cpu"
     if name == "cuda":
@@ -76,9 +82,10 @@ def open_session(
 
     ``threads`` = 0 takes every core.  ``selfcheck_every`` has a meaning for ``cuda`` alone: after
     so many steps its kernels are compared with their readable twins again (0: only at first).
-    MissingExtraError, DeviceError, KernelError: what ``cuda`` lacks on this machine.
+    MissingExtraError, DeviceError, KernelError: what ``cuda`` lacks on this machine; RunError for
+    windows of tokens, which it does not read.
     """
-    resolved = resolve_engine(engine)
+    resolved = resolve_engine(engine, samples)
     if resolved == "cuda":
         from vtrain.engines.cuda.session import open_cuda
 

@@ -1,4 +1,5 @@
-"""Datasets: IDX, NumPy and text files become the one canonical sample table, and its root.
+"""Datasets: IDX, NumPy and text files become the one canonical sample table, and its root; files
+of tokens stay as they are, and samples are windows of them.
 
 Files are hostile until shown otherwise: sizes are checked against headers before anything is
 allocated, archives are unpacked only as far as their headers promise, nothing is unpickled.
@@ -26,15 +27,16 @@ import numpy as np
 import numpy.typing as npt
 
 from vtrain import _core
+from vtrain.commit.digest import compute_tensor_digest
 from vtrain.commit.files import BoundedFile, open_file, read_file, refuse_holes, storing
 from vtrain.commit.openings import compute_root_fixed
 from vtrain.errors import DataError, StorageError, TaskError
 from vtrain.limits import LIMITS, Limits, limits_here
 from vtrain.spec import domains
 from vtrain.spec.number import NUMPY_DTYPES, SATURATION, STORAGE, round_to_mantissa
-from vtrain.spec.samples import Samples, compute_row_length
+from vtrain.spec.samples import Samples, compute_row_length, compute_samples_length
 from vtrain.wire.graph import MAX_RANK
-from vtrain.wire.task import DataSpec
+from vtrain.wire.task import TOKEN_WIDTHS, DataSpec, Windows, describe_windows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,6 +47,14 @@ DEFLATE_RATIO = 1032
 """Bytes that one byte of deflate can stand for, at most (zlib's technical notes): what a header
 promises beyond that is not there, and nothing is unpacked to find out."""
 MAX_COUNT = 2**40
+MAX_CONTEXT = 2**20
+"""Tokens of a window.  Law takes more, as any shape; no model does."""
+MAX_VOCABULARY = 2**31
+"""Ids are elements of int32."""
+_TOKEN_FILES = ("u16", "u32")
+"""What a file of nothing but tokens may be of."""
+_TOKEN_ARRAYS = {"u2": "u16", "u4": "u32", "i4": "u32", "i8": "u64", "u8": "u64"}
+"""Token types of arrays: ids are not negative, so that signed ones have the same bytes."""
 _COPY_BLOCK = 2**24
 _BLOCK = 4096
 """Samples converted at a time: bounds the float64 temporaries."""
@@ -117,14 +127,30 @@ class TextSource:
     part: Part = Part()
 
 
-DataSource = IdxSource | NpySource | NpzSource | TextSource
+@dataclass(frozen=True)
+class TokenSource:
+    """Token ids, a ``.npy`` of integers or a file of nothing else (``dtype``: u16 or u32,
+    little-endian): sample i is the ``context`` tokens at i * stride, and its labels the tokens
+    ``shift`` further.  ``part`` counts tokens.  Every id is below ``vocabulary``."""
+
+    path: Path
+    context: int
+    vocabulary: int
+    dtype: str | None = None
+    stride: int = 1
+    shift: int = 1
+    part: Part = Part()
+
+
+DataSource = IdxSource | NpySource | NpzSource | TextSource | TokenSource
 
 
 def parse_source(table: Mapping[str, object], base: Path) -> DataSource:
     """A data table of a task file -> its source; paths are relative to ``base``.
 
     Keys: ``kind`` = "idx" (x, y), "npy" (x, y, x_exponent, y_exponent), "npz" (path, x_key, y_key,
-    x_exponent, y_exponent) or "text" (path, context, stride); ``start`` and ``count`` for all.
+    x_exponent, y_exponent), "text" (path, context, stride) or "tokens" (path, dtype, context,
+    stride, shift, vocabulary); ``start`` and ``count`` for all.
     TaskError names the key at fault, an unknown one too.
     """
     keys = _Keys(table, base)
@@ -140,6 +166,19 @@ def parse_source(table: Mapping[str, object], base: Path) -> DataSource:
     if kind == "npz":
         names = keys.text("x_key", "x"), keys.text("y_key", "y")
         return NpzSource(keys.path("path"), *names, *keys.exponents(), part)
+    if kind == "tokens":
+        dtype = keys.optional_text("dtype")
+        if dtype not in (None, *_TOKEN_FILES):
+            raise TaskError(f"must be one of {', '.join(_TOKEN_FILES)}", where="data.dtype")
+        return TokenSource(
+            path=keys.path("path"),
+            context=keys.integer("context", 1, hi=MAX_CONTEXT),
+            vocabulary=keys.integer("vocabulary", 1, hi=MAX_VOCABULARY),
+            dtype=dtype,
+            stride=keys.integer("stride", 1, default=1),
+            shift=keys.integer("shift", 0, default=1),
+            part=part,
+        )
     context, stride = keys.integer("context", 1), keys.integer("stride", 1, default=1)
     return TextSource(keys.path("path"), context, stride, part)
 
@@ -149,6 +188,7 @@ _KEYS = {
     "npy": ("x", "y", "x_exponent", "y_exponent"),
     "npz": ("path", "x_key", "y_key", "x_exponent", "y_exponent"),
     "text": ("path", "context", "stride"),
+    "tokens": ("path", "dtype", "context", "stride", "shift", "vocabulary"),
 }
 """Keys of a data table by its kind, but for those that all have."""
 
@@ -204,6 +244,9 @@ class _Keys:
     def path(self, key: str) -> Path:
         return self._base / self.text(key, None)
 
+    def optional_text(self, key: str) -> str | None:
+        return self.text(key, None) if key in self._table else None
+
     def optional_integer(self, key: str, lo: int, hi: int = MAX_COUNT) -> int | None:
         value = self._table.get(key)
         if value is None:
@@ -212,8 +255,10 @@ class _Keys:
             raise TaskError(f"must be an integer in [{lo}, {hi}]", where=f"data.{key}")
         return int(value)
 
-    def integer(self, key: str, lo: int, *, default: int | None = None) -> int:
-        value = self.optional_integer(key, lo)
+    def integer(
+        self, key: str, lo: int, *, default: int | None = None, hi: int = MAX_COUNT
+    ) -> int:
+        value = self.optional_integer(key, lo, hi)
         if value is None:
             value = default
         if value is None:
@@ -239,6 +284,10 @@ def load_samples(source: DataSource) -> Samples:
     match source:
         case TextSource():
             return with_root(_load_text(source))
+        case TokenSource():
+            samples = open_tokens(source)
+            _check_tokens(samples, source.vocabulary, str(source.path), source.part.start)
+            return with_root(samples)
         case IdxSource():
             x, y = (_read_idx(path) for path in (source.x, source.y))
             names = (str(source.x), str(source.y))
@@ -290,7 +339,10 @@ def build_samples(x: Array, y: Array, x_exponent: int = 0, y_exponent: int = 0) 
 
 
 def compute_samples_root(samples: Samples) -> bytes:
-    """RFC 9162 root over the rows of the table, 32 bytes, by the Rust core."""
+    """RFC 9162 root over the rows of the table, 32 bytes, by the Rust core; for windows the plain
+    BLAKE3 of the token bytes."""
+    if samples.spec.windows is not None:
+        return compute_tensor_digest(samples.table)
     return compute_root_fixed(domains.SAMPLES, np.ascontiguousarray(samples.table))
 
 
@@ -302,8 +354,8 @@ def with_root(samples: Samples) -> Samples:
 def read_samples(
     path: Path, spec: DataSpec, limits: Limits | None = None, *, root: Path | None = None
 ) -> Samples:
-    """The canonical table in a file (``data/samples.bin``), in a copy of our own: nobody can change
-    or cut it under its reader, who would die of SIGBUS.
+    """The canonical table (or the tokens) in a file, ``data/samples.bin``, in a copy of our own:
+    nobody can change or cut it under its reader, who would die of SIGBUS.
 
     The copy is in memory up to ``limits.held_samples_bytes`` (``limits`` are those of this machine
     unless given), in an unnamed temporary file mapped read-only above.  Only the size is checked:
@@ -313,12 +365,13 @@ def read_samples(
     there is no room for the copy.
     """
     limits = limits_here() if limits is None else limits
-    shape = (spec.samples, compute_row_length(spec))
+    length = compute_samples_length(spec)
+    shape = (spec.samples, compute_row_length(spec)) if spec.windows is None else (length,)
     where = str(path)
     with open_file(path, sys.maxsize, root=root) as file, storing(path):
         size = file.size
-        if size != shape[0] * shape[1]:
-            raise DataError(f"has {size} bytes instead of {shape[0] * shape[1]}", where=where)
+        if size != length:
+            raise DataError(f"has {size} bytes instead of {length}", where=where)
         _require_size(size, limits.samples_bytes, where)
         refuse_holes(file, path)
         if size <= limits.held_samples_bytes:
@@ -349,14 +402,16 @@ def _require_room(size: int) -> None:
 def gather_batch(samples: Samples, seed: int, batch: int, step: int) -> tuple[Array, Array]:
     """x and y of the batch of ``step`` (from 1), as they are committed to: [batch, ...shape]."""
     index = _core.batch_indices(seed, samples.spec.samples, batch, step - 1)
-    x, y = (np.ascontiguousarray(samples.part(part)[index]) for part in ("x", "y"))
-    return x, y
+    return samples.gather("x", index), samples.gather("y", index)
 
 
 def check_labels(samples: Samples, classes: int) -> None:
     """DataError, naming the first sample and place, unless each y is a label in [0, classes)."""
     if samples.spec.y_exponent != 0:
         raise DataError("labels are whole numbers, of exponent 0", where="samples.y")
+    if samples.spec.windows is not None:
+        _check_tokens(samples, classes, "samples", 0)
+        return
     labels = samples.part("y")
     wrong = np.flatnonzero((labels < 0) | (labels >= classes))
     if wrong.size:
@@ -366,11 +421,11 @@ def check_labels(samples: Samples, classes: int) -> None:
         raise DataError(f"label {label} is not in [0, {classes})", where=where)
 
 
-def _choose(part: Part, available: int, where: str) -> slice:
+def _choose(part: Part, available: int, where: str, what: str = "samples") -> slice:
     stop = available if part.count is None else part.start + part.count
     if not 0 <= part.start < stop <= available:
         raise DataError(
-            f"samples {part.start} to {stop} were asked for, there are {available}", where=where
+            f"{what} {part.start} to {stop} were asked for, there are {available}", where=where
         )
     return slice(part.start, stop)
 
@@ -459,6 +514,98 @@ def _load_text(source: TextSource) -> Samples:
     return Samples(spec, np.ascontiguousarray(windows))
 
 
+def open_tokens(source: TokenSource, limits: Limits | None = None) -> Samples:
+    """The windows of a file of tokens; ``spec.root`` is zeros and no id has been looked at.
+
+    The file is held in memory up to ``limits.held_samples_bytes`` (of this machine unless given).
+    A larger one is mapped, and read where a step needs it: whoever cuts it off meanwhile ends the
+    process.  DataError names the file: unreadable, empty, no whole number of tokens, cut short, or
+    too short for one window.
+    """
+    limits = limits_here() if limits is None else limits
+    where = str(source.path)
+    with _reading(where), open_file(source.path, sys.maxsize, error=DataError) as file:
+        dtype, first, found = _find_tokens(file, source.dtype, where)
+        width = TOKEN_WIDTHS[dtype]
+        if found == 0:
+            raise DataError("is empty", where=where)
+        chosen = _choose(source.part, found, where, "tokens")
+        windows = Windows(
+            dtype, chosen.stop - chosen.start, source.context, source.stride, source.shift
+        )
+        if windows.count < 1:
+            raise DataError(
+                f"{windows.tokens} tokens are too few: a window of {source.context} whose labels "
+                f"are {source.shift} further takes {source.context + source.shift}",
+                where=where,
+            )
+        start, size = first + chosen.start * width, windows.tokens * width
+        _require_size(size, limits.samples_bytes, where)
+        table: npt.NDArray[np.uint8]
+        if size <= limits.held_samples_bytes:
+            file.seek(start)
+            table = np.frombuffer(_read_exactly(file, size, where), np.uint8)
+        else:
+            table = np.memmap(file, dtype=np.uint8, mode="r", offset=start, shape=(size,))
+    return Samples(describe_windows(windows), table)
+
+
+def _find_tokens(file: BoundedFile, dtype: str | None, where: str) -> tuple[str, int, int]:
+    """(token type, byte of the first token, number of tokens) of a file; ``dtype`` as asked for."""
+    is_array = file.read(len(_NPY_MAGIC)) == _NPY_MAGIC
+    file.seek(0)
+    if not is_array:
+        if dtype is None:
+            raise DataError(
+                f"is no .npy: name data.dtype, one of {', '.join(_TOKEN_FILES)}", where=where
+            )
+        tokens, rest = divmod(file.size, TOKEN_WIDTHS[dtype])
+        if rest:
+            raise DataError(
+                f"has {file.size} bytes, which is no whole number of {dtype} tokens", where=where
+            )
+        return dtype, 0, tokens
+    array, _, shape = _read_npy_header(file, where)
+    kind = _TOKEN_ARRAYS.get(f"{array.kind}{array.itemsize}")
+    if kind is None or array.byteorder == ">":
+        raise DataError(
+            f"has elements of type {array}: tokens are little-endian uint16, uint32, int32 or "
+            "int64",
+            where=where,
+        )
+    if dtype not in (None, kind):
+        raise DataError(f"has tokens of {kind}, the task file says {dtype}", where=where)
+    if len(shape) != 1:
+        raise DataError(f"has the shape {shape}, tokens have one axis", where=where)
+    first = file.tell()
+    missing = first + shape[0] * array.itemsize - file.size
+    if missing > 0:
+        raise DataError(f"ends {missing} bytes early", where=where)
+    if missing < 0:
+        raise DataError("has bytes after its last element", where=where)
+    return kind, first, shape[0]
+
+
+def _check_tokens(samples: Samples, vocabulary: int, where: str, first: int) -> None:
+    """DataError, naming the first at fault, unless all ids are below ``vocabulary``; ``first`` is
+    the position of the first token in its file."""
+    windows = samples.spec.windows
+    if windows is None or vocabulary >= 1 << (8 * windows.width):
+        return
+    tokens = samples.table.view(f"<u{windows.width}")
+    for start in range(0, windows.tokens, _COPY_BLOCK):
+        block = tokens[start : start + _COPY_BLOCK]
+        if int(block.max()) >= vocabulary:
+            at = int(np.argmax(block >= vocabulary))
+            found = int(block[at])
+            sign = found >> (8 * windows.width - 1) and windows.width > 2
+            signed = f" ({found - (1 << (8 * windows.width))} if it is signed)" if sign else ""
+            raise DataError(
+                f"token {first + start + at} is {found}{signed}, not in [0, {vocabulary})",
+                where=where,
+            )
+
+
 def _read_exactly(stream: IO[bytes], size: int, where: str) -> bytes:
     data = stream.read(size)
     if len(data) != size:
@@ -527,8 +674,19 @@ def _read_npy_file(path: Path) -> Array:
 
 
 def _read_npy(stream: IO[bytes], limit: int, where: str) -> Array:
-    """NPY format 1.0 to 3.0 (NEP 1).  Its header is a Python literal; here only the form that a
-    plain array of numbers has is accepted, and nothing is evaluated."""
+    dtype, fortran, shape = _read_npy_header(stream, where)
+    if fortran:
+        return _read_array(stream, dtype, shape[::-1], limit, where).T
+    return _read_array(stream, dtype, shape, limit, where)
+
+
+def _read_npy_header(
+    stream: IO[bytes], where: str
+) -> tuple[np.dtype[Any], bool, tuple[int, ...]]:
+    """Element type, whether in Fortran's order, and shape, of NPY format 1.0 to 3.0 (NEP 1).
+
+    The header is a Python literal; here only the form that a plain array of numbers has is
+    accepted, and nothing is evaluated."""
     if _read_exactly(stream, 6, where) != _NPY_MAGIC:
         raise DataError("is not a .npy file", where=where)
     major, minor = _read_exactly(stream, 2, where)
@@ -552,9 +710,7 @@ def _read_npy(stream: IO[bytes], limit: int, where: str) -> Array:
         raise DataError("has no axis of samples", where=where)
     if len(shape) > MAX_RANK:
         raise DataError(f"has {len(shape)} axes, more than {MAX_RANK}", where=where)
-    if fortran == b"True":
-        return _read_array(stream, dtype, shape[::-1], limit, where).T
-    return _read_array(stream, dtype, shape, limit, where)
+    return dtype, fortran == b"True", shape
 
 
 def _read_npz(path: Path, names: tuple[str, str]) -> tuple[Array, Array]:

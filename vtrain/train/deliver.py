@@ -194,7 +194,7 @@ class _Forward:
         rows[:count] += np.arange(count)
         values = dict(self._fixed)
         for part, ref in self._parts.items():
-            values[ref.node] = self._samples.part(part)[rows]
+            values[ref.node] = self._samples.gather(part, rows)
         for index in self._nodes:
             values[index] = self._apply(index, values)
         terms = values[self._terms.node]

@@ -117,7 +117,7 @@ def train(
     kzg = _make_recorder(task, threads)
 
     def open_engine() -> tuple[str, Session]:
-        name = resolve_engine(engine)
+        name = resolve_engine(engine, task.samples)
         return name, open_session(
             name, task.graph, task.samples, threads=threads, selfcheck_every=selfcheck_every
         )

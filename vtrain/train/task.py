@@ -58,6 +58,7 @@ from vtrain.spec.number import SATURATION, STORAGE
 from vtrain.spec.samples import Samples
 from vtrain.train.data import (
     DataSource,
+    TokenSource,
     check_labels,
     load_samples,
     parse_source,
@@ -334,6 +335,29 @@ def compute_prepare(prepare: Prepare, data: DataSpec) -> Affine | OneHot:
     return Affine(multiplier, round_half_up(offset * scale), PREPARE_SHIFT, exponent)
 
 
+def _check_tokens(file: TaskFile) -> None:
+    """TaskError for what windows of tokens cannot have, before anything of them is read."""
+    if not isinstance(file.data, TokenSource):
+        return
+    if file.proof is not None:
+        raise TaskError(
+            "cannot be had with data of kind tokens: no windows of tokens can be proven or "
+            "committed to by KZG",
+            where="proof",
+        )
+    depth = file.prepare.depth
+    if depth is None:
+        raise TaskError(
+            "data of kind tokens are ids: they need a preparation of kind one_hot",
+            where="data.prepare",
+        )
+    if file.data.vocabulary > depth:
+        raise TaskError(
+            f"{depth} is less than the vocabulary, {file.data.vocabulary}",
+            where="data.prepare.depth",
+        )
+
+
 @dataclass(frozen=True)
 class _Parts:
     """What both profiling and compiling need."""
@@ -347,6 +371,7 @@ class _Parts:
 def _load_parts(file: TaskFile) -> _Parts:
     model_bytes = read_file(file.model, limits_here().onnx_bytes, error=TaskError)
     model = import_onnx(model_bytes)
+    _check_tokens(file)
     samples = load_samples(file.data)
     terms = count_terms(file.loss, samples.spec, file.batch)
     plan = StepPlan(

@@ -20,11 +20,43 @@ WITH_KZG: Final = ("blake3", "kzg")
 """What ``commitments`` may be: the run log alone, or a log of KZG commitments beside it."""
 
 
+TOKEN_WIDTHS: Final = {"u16": 2, "u32": 4, "u64": 8}
+"""Bytes of a token by its dtype in the file, little-endian."""
+MAX_TOKENS: Final = 2**44
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Samples that are windows of one file of ``tokens`` tokens, and overlap in it.
+
+    Token p of x of sample i is token i * ``stride`` + p of the file, that of y is ``shift`` tokens
+    further; p is below ``context``.  Elements are the low 32 bits of a token, as i32.
+    """
+
+    dtype: str
+    tokens: int
+    context: int
+    stride: int
+    shift: int
+
+    @property
+    def width(self) -> int:
+        """Bytes of a token."""
+        return TOKEN_WIDTHS[self.dtype]
+
+    @property
+    def count(self) -> int:
+        """Windows that lie in the file wholly, labels too; 0 where it is too short for one."""
+        last = self.tokens - self.context - self.shift
+        return last // self.stride + 1 if last >= 0 else 0
+
+
 @dataclass(frozen=True)
 class DataSpec:
     """Form and commitment of a dataset: ``samples`` samples, each x then y, little-endian.
 
     ``root`` is the RFC 9162 root over x bytes || y bytes of each sample; shapes are per sample.
+    With ``windows`` it is the plain BLAKE3 of the token bytes.
     """
 
     root: bytes
@@ -35,6 +67,13 @@ class DataSpec:
     y_dtype: str
     y_shape: tuple[int, ...]
     y_exponent: int
+    windows: Windows | None = None
+
+
+def describe_windows(windows: Windows, root: bytes = bytes(32)) -> DataSpec:
+    """The data of a task whose samples are ``windows`` of the tokens that ``root`` is of."""
+    shape = (windows.context,)
+    return DataSpec(root, windows.count, "i32", shape, 0, "i32", shape, 0, windows)
 
 
 @dataclass(frozen=True)
@@ -69,7 +108,7 @@ class TaskSpec:
 
 
 def _data_to_map(data: DataSpec) -> dict[str, cbor.Value]:
-    return {
+    value: dict[str, cbor.Value] = {
         "root": data.root,
         "samples": data.samples,
         "x_dtype": data.x_dtype,
@@ -79,6 +118,15 @@ def _data_to_map(data: DataSpec) -> dict[str, cbor.Value]:
         "y_exponent": data.y_exponent,
         "y_shape": list(data.y_shape),
     }
+    if data.windows is not None:
+        value["windows"] = {
+            "context": data.windows.context,
+            "dtype": data.windows.dtype,
+            "shift": data.windows.shift,
+            "stride": data.windows.stride,
+            "tokens": data.windows.tokens,
+        }
+    return value
 
 
 def _take_shape(fields: Fields, name: str) -> tuple[int, ...]:
@@ -99,9 +147,24 @@ def _data_from_fields(fields: Fields) -> DataSpec:
         y_dtype=fields.choice("y_dtype", DTYPES),
         y_shape=_take_shape(fields, "y_shape"),
         y_exponent=fields.int("y_exponent", -64, 64),
+        windows=_windows_from_fields(fields.map("windows")) if fields.has("windows") else None,
     )
     fields.done()
+    if data.windows is not None and data != describe_windows(data.windows, data.root):
+        fields.refuse("windows", "make other samples than those that are described")
     return data
+
+
+def _windows_from_fields(fields: Fields) -> Windows:
+    windows = Windows(
+        dtype=fields.choice("dtype", tuple(TOKEN_WIDTHS)),
+        tokens=fields.int("tokens", 1, MAX_TOKENS),
+        context=fields.int("context", 1, MAX_ELEMENTS),
+        stride=fields.int("stride", 1, MAX_TOKENS),
+        shift=fields.int("shift", 0, MAX_TOKENS),
+    )
+    fields.done()
+    return windows
 
 
 def encode_task(task: TaskSpec) -> bytes:
@@ -160,6 +223,8 @@ def decode_task(data: bytes) -> TaskSpec:
         raise EncodingError(
             "is needed for kzg, with commitments to the initial state", where="task.proof"
         )
+    if task.proof is not None and task.data.windows is not None:
+        raise EncodingError("is of no use: no windows of tokens can be proven", where="task.proof")
     if task.steps % task.commit_every != 0:
         raise EncodingError("is not a multiple of commit_every", where="task.steps")
     if task.checkpoint_every % task.commit_every != 0:

@@ -11,6 +11,7 @@ const NOTHING: Samples<'static> = Samples {
     table: &[],
     row: 0,
     split: 0,
+    windows: None,
 };
 /// The last is cut into pieces for two threads.
 const LENGTHS: [usize; 5] = [0, 1, 7, 100, 200_003];

@@ -13,7 +13,7 @@ use vtrain_core::engine::{self, EngineError, SampleForms};
 use vtrain_core::gemm::{Gemm, GemmError, Path};
 use vtrain_core::graph::{GraphDecodeError, Node, StepGraph};
 use vtrain_core::number::Dtype;
-use vtrain_core::ops::{self, Form, Slice};
+use vtrain_core::ops::{self, Form, Slice, Windows};
 use vtrain_core::threads::run_on;
 
 use crate::commit::no_threads;
@@ -204,7 +204,8 @@ impl Engine {
 #[pymethods]
 impl Engine {
     #[new]
-    #[pyo3(signature = (graph, table, x_form, y_form, threads=0, path="auto"))]
+    #[allow(clippy::too_many_arguments)] // what Python hands over
+    #[pyo3(signature = (graph, table, x_form, y_form, threads=0, path="auto", windows=None))]
     fn new(
         py: Python<'_>,
         graph: &[u8],
@@ -213,14 +214,23 @@ impl Engine {
         y_form: (String, Vec<usize>),
         threads: usize,
         path: &str,
+        windows: Option<(usize, usize, usize, usize)>,
     ) -> PyResult<Self> {
         if !table.is_c_contiguous() {
             return Err(PyTypeError::new_err("the table is not C-contiguous"));
         }
+        let windows = windows.map(|(width, tokens, stride, shift)| Windows {
+            width,
+            tokens,
+            stride,
+            shift,
+        });
+        let (x, y) = (form(py, &x_form.0, x_form.1)?, form(py, &y_form.0, y_form.1)?);
         let samples = SampleForms {
-            count: table.shape()[0],
-            x: form(py, &x_form.0, x_form.1)?,
-            y: form(py, &y_form.0, y_form.1)?,
+            count: windows.map_or(table.shape()[0], |windows| windows.count(x.size())),
+            x,
+            y,
+            windows,
         };
         let path = path_named(path).map_err(|error| gemm_error(py, &error))?;
         let inner = py

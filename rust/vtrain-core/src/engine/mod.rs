@@ -138,8 +138,7 @@ impl Engine {
         threads: usize,
         path: Path,
     ) -> Result<Self, EngineError> {
-        let row = samples.row();
-        if row.checked_mul(samples.count).is_none() {
+        if samples.byte_len().is_none() {
             return Err(EngineError::Samples {
                 found: 0,
                 needed: usize::MAX,
@@ -247,11 +246,7 @@ impl Engine {
             machine,
             ..
         } = self;
-        let samples = Samples {
-            table,
-            row: samples.row(),
-            split: samples.x.byte_len(),
-        };
+        let samples = samples.bind(table);
         let record = on(self.threads, || {
             machine.run(program, fused, &samples, commits, END, |_, _| ())?;
             machine.advance(program, fused, commits)
@@ -331,11 +326,7 @@ impl Engine {
             threads,
             ..
         } = self;
-        let samples = Samples {
-            table,
-            row: samples.row(),
-            split: samples.x.byte_len(),
-        };
+        let samples = samples.bind(table);
         let states = program.states.len();
         let mut buffers = allocate(&plan.buffers[states..])?;
         let own = machine.buffers.split_off(states);
@@ -356,7 +347,7 @@ impl Engine {
 
     fn check(&self, table: &[u8]) -> Result<(), EngineError> {
         self.check_loaded()?;
-        let needed = self.samples.row() * self.samples.count;
+        let needed = self.samples.byte_len().unwrap_or(usize::MAX);
         if table.len() != needed {
             return Err(EngineError::Samples {
                 found: table.len(),

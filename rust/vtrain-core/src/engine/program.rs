@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use super::EngineError;
 use crate::graph::StepGraph;
-use crate::ops::{Form, Kernel, Part};
+use crate::number::Dtype;
+use crate::ops::{Form, Kernel, Part, Samples, Windows};
 
 /// The node that counts steps is the state of this name.
 const STEP: &str = "step";
@@ -21,10 +22,35 @@ pub struct SampleForms {
     pub x: Form,
     /// Form of one y.
     pub y: Form,
+    /// How windows lie in the tokens, if samples are windows.
+    pub windows: Option<Windows>,
 }
 
 impl SampleForms {
-    pub(super) fn row(&self) -> usize {
+    /// Bytes of all samples as they are stored. None: more than there can be, or forms of windows
+    /// that are not those of `count` windows.
+    pub(super) fn byte_len(&self) -> Option<usize> {
+        let Some(windows) = &self.windows else {
+            return self.row().checked_mul(self.count);
+        };
+        let context = self.x.size();
+        let forms = [&self.x, &self.y];
+        let fits = matches!(windows.width, 2 | 4 | 8)
+            && windows.count(context) == self.count
+            && forms.iter().all(|form| form.dtype == Dtype::I32 && form.shape == [context]);
+        windows.tokens.checked_mul(windows.width).filter(|_| fits)
+    }
+
+    pub(super) fn bind<'a>(&self, table: &'a [u8]) -> Samples<'a> {
+        Samples {
+            table,
+            row: self.row(),
+            split: self.x.byte_len(),
+            windows: self.windows,
+        }
+    }
+
+    fn row(&self) -> usize {
         self.x.byte_len() + self.y.byte_len()
     }
 }

@@ -51,6 +51,7 @@ pub fn apply_node(
         table: &[],
         row: 0,
         split: 0,
+        windows: None,
     };
     match (&kernel, bound) {
         (Kernel::State { .. }, Some((bound, x))) => {
@@ -69,6 +70,7 @@ pub fn apply_node(
                 table: x.bytes(),
                 row,
                 split,
+                windows: None,
             };
         }
         _ if binds => return Err(RunError::Inputs.into()),

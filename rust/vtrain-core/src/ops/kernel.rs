@@ -11,6 +11,7 @@ use super::parallel::{for_rows, sum_rows};
 use super::parts::Axis;
 use super::signature::{Form, MAX_ELEMENTS, OpError, Part, Reader, checked_size, refuse};
 use super::slice::{Slice, SliceMut, WrongDtype, each};
+use super::source::Windows;
 use super::{
     activation, arithmetic, attention, commitment, layout, linear, optimizer, parts, pool, rescale,
     softmax, source,
@@ -54,15 +55,17 @@ impl From<WrongDtype> for RunError {
     }
 }
 
-/// The committed samples: rows of bytes, x then y.
+/// The committed samples: rows of bytes, x then y; or tokens, of which they are windows.
 #[derive(Clone, Copy, Debug)]
 pub struct Samples<'a> {
-    /// All rows.
+    /// All rows, or all tokens.
     pub table: &'a [u8],
     /// Bytes of a row.
     pub row: usize,
     /// Bytes of x, the first part of a row.
     pub split: usize,
+    /// How windows lie in the tokens, if samples are windows.
+    pub windows: Option<Windows>,
 }
 
 impl Samples<'_> {
@@ -307,6 +310,14 @@ impl Kernel {
             Self::GatherSamples { part } => {
                 let columns = samples.columns(*part);
                 let index = input(0)?.try_into()?;
+                if let Some(windows) = &samples.windows {
+                    let context = columns.len() / size_of::<i32>();
+                    let first = if *part == Part::X { 0 } else { windows.shift };
+                    windows
+                        .gather(index, samples.table, first, context, out.try_into()?)
+                        .ok_or(RunError::Sample)?;
+                    return Ok(0);
+                }
                 source::gather_samples(index, samples.table, samples.row, columns, bytes_mut(out))
                     .ok_or(RunError::Sample)?;
             }

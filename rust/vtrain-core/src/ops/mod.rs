@@ -32,3 +32,4 @@ pub use kernel::{Kernel, RunError, Samples};
 pub(crate) use parallel::for_rows;
 pub use signature::{Form, OpError, Part};
 pub use slice::{Slice, SliceMut, WrongDtype};
+pub use source::Windows;

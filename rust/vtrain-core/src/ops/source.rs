@@ -38,6 +38,61 @@ pub fn gather_samples(
     Some(())
 }
 
+/// How samples lie in a file of tokens, as little-endian integers: twin of `Windows` in
+/// `vtrain/wire/task.py`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Windows {
+    /// Bytes of a token: 2, 4 or 8.
+    pub width: usize,
+    /// Tokens of the file.
+    pub tokens: usize,
+    /// Tokens from the start of a window to that of the next.
+    pub stride: usize,
+    /// Tokens from an element of x to its label.
+    pub shift: usize,
+}
+
+impl Windows {
+    /// Windows of `context` tokens that lie in the file, labels too.
+    pub fn count(&self, context: usize) -> usize {
+        let last = self.tokens.checked_sub(context).and_then(|n| n.checked_sub(self.shift));
+        last.map_or(0, |last| last / self.stride.max(1) + 1)
+    }
+
+    /// Token `at` as an element: its low 32 bits. None where the bytes are not there.
+    pub fn element(&self, bytes: &[u8], at: usize) -> Option<i32> {
+        let start = at.checked_mul(self.width)?;
+        let token = bytes.get(start..)?.get(..self.width)?;
+        Some(match *token {
+            [a, b] => i32::from(u16::from_le_bytes([a, b])),
+            [a, b, c, d, ..] => i32::from_le_bytes([a, b, c, d]),
+            _ => return None,
+        })
+    }
+
+    /// The `context` tokens from `first` on in each window that `index` names. None: no such one.
+    pub fn gather(
+        &self,
+        index: &[i64],
+        bytes: &[u8],
+        first: usize,
+        context: usize,
+        out: &mut [i32],
+    ) -> Option<()> {
+        for (&index, out) in index.iter().zip(out.chunks_exact_mut(context)) {
+            let index = usize::try_from(index).ok()?;
+            if index >= self.count(context) {
+                return None;
+            }
+            let start = index.checked_mul(self.stride)?.checked_add(first)?;
+            for (at, out) in (start..).zip(out) {
+                *out = self.element(bytes, at)?;
+            }
+        }
+        Some(())
+    }
+}
+
 /// sat16(rs(x * multiplier + offset, shift)); returns how many elements saturation changed.
 pub fn normalize<T: Element>(
     x: &[T],

@@ -107,7 +107,7 @@ from vtrain.wire.report import (
     Strength,
     Traced,
 )
-from vtrain.wire.task import WITH_KZG, decode_task, encode_task
+from vtrain.wire.task import WITH_KZG, Windows, decode_task, describe_windows, encode_task
 from vtrain.wire.tiles import (
     SignedTraceClaim,
     StepTrace,
@@ -162,8 +162,11 @@ def make_samples() -> Iterator[Sample]:
         "is needed for kzg",
         "room for",
         "is of more than",
+        "make other samples than",
     )
-    for task in (plain, with_proof):
+    windows = Windows("u16", tokens=100, context=6, stride=2, shift=1)
+    of_tokens = replace(plain, data=describe_windows(windows, D))
+    for task in (plain, with_proof, of_tokens):
         yield Sample("task", encode_task(task), decode_task, task_words)
     node_words = ("an input is [earlier node", "over 4294967296 elements", "no output")
     graph = smallest.graph

@@ -199,9 +199,9 @@ def test_files_that_are_not_as_they_claim(
 
 
 def test_a_plain_file_needs_its_type(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="name data.dtype"):
+    with pytest.raises(DataError, match=r"name data\.dtype"):
         load_samples(TokenSource(save(tmp_path, IDS), CONTEXT, VOCABULARY))
-    with pytest.raises(DataError, match="cannot be read|no such file|there is no"):
+    with pytest.raises(DataError, match=r"cannot be read|no such file|there is no"):
         load_samples(TokenSource(tmp_path / "none.bin", CONTEXT, VOCABULARY, "u16"))
 
 
@@ -307,11 +307,7 @@ def make_model(rng: np.random.Generator) -> bytes:
     graph = helper.make_graph(
         nodes,
         "tokens",
-        [
-            helper.make_tensor_value_info(
-                "x", TensorProto.FLOAT, ["batch", CONTEXT * VOCABULARY]
-            )
-        ],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", CONTEXT * VOCABULARY])],
         [
             helper.make_tensor_value_info(
                 "logits", TensorProto.FLOAT, ["batch", CONTEXT, VOCABULARY]
@@ -384,9 +380,7 @@ def task(folder: Path) -> CompiledTask:
 
 
 @pytest.fixture(scope="module")
-def run(
-    folder: Path, task: CompiledTask, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def run(folder: Path, task: CompiledTask, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("run") / "run"
     key = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
     train(task, out, key=key, engine="cpu", threads=1)
@@ -411,9 +405,7 @@ def test_the_numpy_engine_writes_the_same_log(
 
 def test_both_engines_gather_what_is_in_the_file(task: CompiledTask) -> None:
     samples = task.samples
-    nodes = [
-        index for index, node in enumerate(task.graph.nodes) if node.op == "gather_samples"
-    ]
+    nodes = [index for index, node in enumerate(task.graph.nodes) if node.op == "gather_samples"]
     for session in (NumpySession(task.graph, samples), CpuSession(task.graph, samples, threads=1)):
         session.load_state(task.initial_state)
         for step in (1, 2):
@@ -589,9 +581,7 @@ def test_windows_are_not_disputed(task: CompiledTask) -> None:
         run_id=bytes(32), task_id=task.task_id, log_size=12, log_root=bytes(32), solver=bytes(32)
     )
     with pytest.raises(RunError, match="windows of tokens") as caught:
-        make_genesis(
-            task.spec, task.graph, SignedClaim(claim, bytes(64)), host=bytes(32), opened=0
-        )
+        make_genesis(task.spec, task.graph, SignedClaim(claim, bytes(64)), host=bytes(32), opened=0)
     assert caught.value.where == "task.data"
 
 
@@ -610,5 +600,3 @@ def test_the_core_checks_its_windows(task: CompiledTask) -> None:
             engine.load_state(name, np.asarray(value, order="C"))
         with pytest.raises((DataError, GraphError)):
             engine.step()
-
-

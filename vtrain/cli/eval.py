@@ -24,7 +24,7 @@ _file = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.command("eval", cls=VtrainCommand)
 @existing_folder("run")
 @click.option("--task", type=_file, help="Evaluate on the [test] data of this task file.")
-@click.option("--data", type=_file, help="Evaluate on a sample table, or tokens, of the run's own form.")
+@click.option("--data", type=_file, help="Evaluate on a table, or tokens, of the run's own form.")
 @click.option("--step", type=click.IntRange(min=0), help="Which checkpoint.  [default: the last]")
 @json_option
 def command(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from vtrain.errors import DataError
 from vtrain.spec.number import NUMPY_DTYPES
-from vtrain.wire.task import DataSpec, describe_windows
+from vtrain.wire.task import DataSpec, Windows, describe_windows
 
 
 def _bytes_of(dtype: str, shape: tuple[int, ...]) -> int:
@@ -97,12 +97,10 @@ class Samples:
         """
         if self.spec.windows is None:
             return np.ascontiguousarray(self.part(name)[index])
-        return self._view_windows(name)[index].astype(np.int32)
+        return self._view_windows(self.spec.windows, name)[index].astype(np.int32)
 
-    def _view_windows(self, name: str) -> npt.NDArray[Any]:
+    def _view_windows(self, windows: Windows, name: str) -> npt.NDArray[Any]:
         """All windows as they lie in the file, one over the other: takes no memory."""
-        windows = self.spec.windows
-        assert windows is not None
         first = windows.shift if name == "y" else 0
         tokens = self.table.view(f"<u{windows.width}")[first:]
         view = np.lib.stride_tricks.sliding_window_view(tokens, windows.context)

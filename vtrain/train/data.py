@@ -255,9 +255,7 @@ class _Keys:
             raise TaskError(f"must be an integer in [{lo}, {hi}]", where=f"data.{key}")
         return int(value)
 
-    def integer(
-        self, key: str, lo: int, *, default: int | None = None, hi: int = MAX_COUNT
-    ) -> int:
+    def integer(self, key: str, lo: int, *, default: int | None = None, hi: int = MAX_COUNT) -> int:
         value = self.optional_integer(key, lo, hi)
         if value is None:
             value = default
@@ -680,9 +678,7 @@ def _read_npy(stream: IO[bytes], limit: int, where: str) -> Array:
     return _read_array(stream, dtype, shape, limit, where)
 
 
-def _read_npy_header(
-    stream: IO[bytes], where: str
-) -> tuple[np.dtype[Any], bool, tuple[int, ...]]:
+def _read_npy_header(stream: IO[bytes], where: str) -> tuple[np.dtype[Any], bool, tuple[int, ...]]:
     """Element type, whether in Fortran's order, and shape, of NPY format 1.0 to 3.0 (NEP 1).
 
     The header is a Python literal; here only the form that a plain array of numbers has is

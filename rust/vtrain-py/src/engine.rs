@@ -225,7 +225,10 @@ impl Engine {
             stride,
             shift,
         });
-        let (x, y) = (form(py, &x_form.0, x_form.1)?, form(py, &y_form.0, y_form.1)?);
+        let (x, y) = (
+            form(py, &x_form.0, x_form.1)?,
+            form(py, &y_form.0, y_form.1)?,
+        );
         let samples = SampleForms {
             count: windows.map_or(table.shape()[0], |windows| windows.count(x.size())),
             x,

@@ -37,7 +37,9 @@ impl SampleForms {
         let forms = [&self.x, &self.y];
         let fits = matches!(windows.width, 2 | 4 | 8)
             && windows.count(context) == self.count
-            && forms.iter().all(|form| form.dtype == Dtype::I32 && form.shape == [context]);
+            && forms
+                .iter()
+                .all(|form| form.dtype == Dtype::I32 && form.shape == [context]);
         windows.tokens.checked_mul(windows.width).filter(|_| fits)
     }
 

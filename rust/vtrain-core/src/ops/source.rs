@@ -55,7 +55,10 @@ pub struct Windows {
 impl Windows {
     /// Windows of `context` tokens that lie in the file, labels too.
     pub fn count(&self, context: usize) -> usize {
-        let last = self.tokens.checked_sub(context).and_then(|n| n.checked_sub(self.shift));
+        let last = self
+            .tokens
+            .checked_sub(context)
+            .and_then(|n| n.checked_sub(self.shift));
         last.map_or(0, |last| last / self.stride.max(1) + 1)
     }
 

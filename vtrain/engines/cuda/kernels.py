@@ -88,11 +88,16 @@ def _sum_cases() -> list[_Case]:
     ]
 
 
+def _grad_cases(*sizes: tuple[int, int]) -> list[_Case]:
+    return [({}, (_type("i16", *size),) * 2, _type("i64", *size)) for size in sizes]
+
+
 CASES: dict[str, list[_Case]] = {
     "row_max": _row_cases("i32"),
     "row_sum": _row_cases("i64"),
     "sum": _sum_cases(),
     "largest": _sum_cases(),
+    "softmax_grad": _grad_cases((1, 1), (5, 9), (37, 33), (3, 1000)),
     "column_sum": [
         ({}, (_type(dtype, *size),), _type("i64", size[1]))
         for dtype in ("i16", "i64")
@@ -128,6 +133,7 @@ LARGE_CASES: dict[str, list[_Case]] = {
     "sum": [({}, (_type("i32", _PARTS),), _type("i64"))],
     "largest": [({}, (_type("i32", _PARTS),), _type("i64"))],
     "square_sum": [({"shift": 20}, (_type("i16", _PARTS),), _type("i64"))],
+    "softmax_grad": _grad_cases((40_001, 33), (300, 4001)),
     "column_sum": [
         ({}, (_type(dtype, *size),), _type("i64", size[1]))
         for dtype, size in (("i64", (16_500, 200)), ("i16", (40, 70_001)))

@@ -40,7 +40,12 @@ LOWERINGS: Final[Mapping[str, Lowering]] = {
 }
 """How each operator is launched.  ``largest`` is no operator: calibration asks for it."""
 
-FAST: Final[Mapping[str, Lowering]] = {**linear.FAST, **softmax.FAST, **commitment.FAST}
+FAST: Final[Mapping[str, Lowering]] = {
+    **linear.FAST,
+    **softmax.FAST,
+    **attention.FAST,
+    **commitment.FAST,
+}
 """Fast variants of those that gain from one; pointwise operators are made fast by fusing them
 (``vtrain.engines.cuda.fuse``)."""
 

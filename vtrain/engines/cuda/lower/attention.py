@@ -5,10 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from vtrain.engines.cuda.launch import Launch, Operand, Output
-from vtrain.engines.cuda.lower.common import Lowering, Types, launch, operand, output
+from vtrain.engines.cuda.launch import (
+    THREADS,
+    Launch,
+    Operand,
+    Output,
+    Scratch,
+    one_thread_each,
+)
+from vtrain.engines.cuda.lower.common import (
+    Lowering,
+    Types,
+    file_of,
+    launch,
+    operand,
+    output,
+)
 from vtrain.ops.base import attr_int
 from vtrain.wire.graph import Node
+
+_WARP: Final = 32
 
 
 def _causal_spans(node: Node, inputs: Types) -> tuple[Launch, ...]:
@@ -26,9 +42,25 @@ def _softmax_grad(node: Node, inputs: Types) -> tuple[Launch, ...]:
     return launch(node, Operand(0), Operand(1), inputs[0].shape[1], Output())
 
 
+def _fast_softmax_grad(node: Node, inputs: Types) -> tuple[Launch, ...]:
+    """The sum of each row by a warp, then its elements."""
+    rows, classes = inputs[0].shape
+    sums = Scratch(8 * rows, "sums")
+    blocks = -(-rows * _WARP // THREADS)
+    first = (rows, Operand(0), Operand(1), classes, sums)
+    then = (Operand(0), Operand(1), sums, classes, Output())
+    return (
+        Launch(file_of(node), "softmax_grad_sums", (blocks, 1, 1), (THREADS, 1, 1), first),
+        one_thread_each(file_of(node), "softmax_grad_apply", inputs[0].size, *then),
+    )
+
+
 LOWERINGS: Final[Mapping[str, Lowering]] = {
     "causal_spans": _causal_spans,
     "keep_span": _keep_span,
     "softmax_grad": _softmax_grad,
 }
 """Readable kernels."""
+
+FAST: Final[Mapping[str, Lowering]] = {"softmax_grad": _fast_softmax_grad}
+"""Fast variants."""

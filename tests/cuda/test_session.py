@@ -72,6 +72,20 @@ def test_steps_follow_the_law(kind: str, loss: str, fast: bool, device: HostDevi
 
 
 @pytest.mark.parametrize("kind", ["mlp", "cnn"])
+@pytest.mark.parametrize("optimizer", ["adamw", "lion"])
+def test_other_updates_follow_the_law(kind: str, optimizer: str, device: HostDevice) -> None:
+    """States of int64, roots, the norm of all gradients, rates on lines."""
+    step = make_step(kind, optimizer=optimizer)
+    cuda, law = open_cuda(step, device), open_law(step)
+    for _ in range(5):
+        assert cuda.step() == law.step()
+    assert_same_state(cuda, law)
+    assert cuda.saturation() == law.saturation()
+    assert name_difference(step.graph, cuda.trace(), law.trace()) == ""
+    cuda.close()
+
+
+@pytest.mark.parametrize("kind", ["mlp", "cnn"])
 def test_a_run_may_change_its_engine_at_any_step(kind: str, device: HostDevice) -> None:
     """cpu, cuda, numpy, cuda in turn: the records of the cpu engine alone."""
     task = make_tiny_task(kind, batch=4)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache
 from itertools import pairwise
 
@@ -31,6 +33,7 @@ from vtrain.graph.model import (
     Transpose,
 )
 from vtrain.graph.step import Affine, Momentum, StepPlan, compute_initial_state, emit_step
+from vtrain.graph.update import AdamW, Clip, Lion, Optimizer, Rates, Scalar, Share
 from vtrain.ops.layout import Window
 from vtrain.spec.number import MASTER_EXPONENT, round_to_mantissa
 from vtrain.spec.samples import Samples
@@ -40,6 +43,17 @@ from vtrain.wire.graph import StepGraph
 CLASSES = 4
 CENTRED = Affine(multiplier=257, offset=-(2**15), shift=1, exponent=15)
 """Bytes to half of the range of int16; without the shift, the least and the greatest saturate."""
+
+
+_LINE = Rates((0, 3, 9), (30000, 65535, 20000), 25, linear=True)
+UPDATES: Mapping[str, Optimizer] = {
+    "adamw": AdamW(
+        _LINE, Share(6554, 16), Share(33554, 25), 1932735283, 2145336164, Fraction(1, 10**7),
+        Scalar(41943, 22),
+    ),
+    "lion": Lion(_LINE, Share(6554, 16), Share(41943, 22), Scalar(52429, 19)),
+}  # fmt: skip
+"""Optimizers that keep other states than a momentum."""
 
 
 @dataclass(frozen=True)
@@ -134,9 +148,10 @@ def make_step(
     commit_every: int = 3,
     decay: int = round(2**16 * 0.1),
     prepare: Affine = CENTRED,
+    optimizer: str = "sgd",
 ) -> Step:
     """``kind`` is "mlp", "wide" (large enough for two threads), "cnn" or "attention"; exponents
-    calibrated."""
+    calibrated.  ``optimizer`` is "sgd", or with clipping and weight decay "adamw" or "lion"."""
     weights = _Weights(seed=3)
     shape: tuple[int, ...] = {
         "mlp": (20,),
@@ -163,12 +178,13 @@ def make_step(
         data=samples.spec,
         prepare=prepare,
         loss=loss,
-        optimizer=Momentum(decay=decay, starts=(0, 9), rates=(40960, 20480), exponent=22),
+        optimizer=UPDATES.get(optimizer, Momentum(decay, (0, 9), (40960, 20480), 22)),
         seed=11,
         batch=batch,
         commit_every=commit_every,
+        clip=Clip(Fraction(batch, 2)) if optimizer in UPDATES else None,
     )
-    state = compute_initial_state(model.params)
+    state = compute_initial_state(model.params, plan.optimizer)
 
     def emit(builder: GraphBuilder) -> None:
         emit_step(builder, plan, model)

@@ -113,6 +113,19 @@ def make_overflowing_step(kind: str, batch: int) -> Step:
     return replace(step, state={**step.state, **full})
 
 
+@pytest.mark.parametrize("kind", ["mlp", "wide", "cnn", "attention"])
+@pytest.mark.parametrize("optimizer", ["adamw", "lion"])
+def test_other_updates_follow_the_law(kind: str, optimizer: str) -> None:
+    """States of int64, roots, the norm of all gradients, rates on lines; on two threads."""
+    step = make_step(kind, optimizer=optimizer)
+    cpu, law = open_cpu(step, 2), open_law(step)
+    for _ in range(5):
+        assert cpu.step() == law.step()
+        assert cpu.saturation() == law.saturation()
+    assert_same_state(cpu, law)
+    assert cpu.trace() == law.trace()
+
+
 @pytest.mark.parametrize(("kind", "batch"), [("mlp", 8), ("cnn", 8), ("wide", 512)])
 @pytest.mark.parametrize(("path", "threads"), PATHS)
 def test_every_kind_of_saturation_is_counted(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from functools import cache
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.engines.steps import UPDATES
 from vtrain.commit.state import compute_root_of_state
 from vtrain.graph.builder import FixedExponents, GraphBuilder
 from vtrain.graph.calibration import calibrate
 from vtrain.graph.onnx_import import import_onnx
 from vtrain.graph.step import Affine, Momentum, StepPlan, compute_initial_state, emit_step
+from vtrain.graph.update import Clip
 from vtrain.spec.commitment import compute_graph_root, compute_tensor_digest
 from vtrain.spec.samples import Samples
 from vtrain.train.data import build_samples
@@ -115,10 +118,13 @@ def make_tiny_task(
     seed: int = 7,
     loss: str = "cross_entropy",
     margin: int = 3,
+    optimizer: str = "sgd",
 ) -> CompiledTask:
     """A compiled task: ``kind`` is "mlp", "wide" or "cnn", ``loss`` "cross_entropy" or "mse".
 
     "wide" is the mlp with so many inputs that a weight gradient over a batch of 40 has two blocks.
+
+    ``optimizer`` is "sgd", or one of ``UPDATES`` with gradients clipped.
 
     The result is shared between tests: do not change it in place.
     """
@@ -133,12 +139,13 @@ def make_tiny_task(
         prepare=Affine(multiplier=257, offset=0, shift=1, exponent=15),
         loss=loss,
         # 40960 * 2^-22 for a sample is 0.08 for the mean of a batch of eight.
-        optimizer=Momentum(decay=round(2**16 * 0.1), starts=(0,), rates=(40960,), exponent=22),
+        optimizer=UPDATES.get(optimizer, Momentum(round(2**16 * 0.1), (0,), (40960,), 22)),
         seed=seed,
         batch=batch,
         commit_every=commit_every,
+        clip=Clip(Fraction(batch, 2)) if optimizer in UPDATES else None,
     )
-    state = compute_initial_state(model.params)
+    state = compute_initial_state(model.params, plan.optimizer)
 
     def emit(builder: GraphBuilder) -> None:
         emit_step(builder, plan, model)

@@ -60,9 +60,10 @@ def make_run(
     loss: str = "cross_entropy",
     batch: int = 8,
     samples: int = 60,
+    optimizer: str = "sgd",
 ) -> Run:
     """A tiny run by the cpu engine, made once."""
-    key = (kind, steps, commit_every, loss, batch, samples)
+    key = (kind, steps, commit_every, loss, batch, samples, optimizer)
     if key not in _RUNS:
         task = make_tiny_task(
             kind,
@@ -72,6 +73,7 @@ def make_run(
             loss=loss,
             batch=batch,
             samples=samples,
+            optimizer=optimizer,
         )
         session = open_session("cpu", task.graph, task.samples)
         _RUNS[key] = Run(task, EngineProvider(task, session))

@@ -27,15 +27,17 @@ SOLVER, CHALLENGER = make_key(1), make_key(2)
 STEP = 4
 
 GRAPHS = {
-    "mlp": ("mlp", "cross_entropy"),
-    "cnn": ("cnn", "cross_entropy"),
-    "mse": ("mlp", "mse"),
+    "mlp": ("mlp", "cross_entropy", "sgd"),
+    "cnn": ("cnn", "cross_entropy", "sgd"),
+    "mse": ("mlp", "mse", "sgd"),
+    "adamw": ("mlp", "cross_entropy", "adamw"),
+    "lion": ("mlp", "cross_entropy", "lion"),
 }
 
 
 def get_run(graph: str) -> Run:
-    kind, loss = GRAPHS[graph]
-    return make_run(kind, loss=loss, steps=STEP, commit_every=2)
+    kind, loss, optimizer = GRAPHS[graph]
+    return make_run(kind, loss=loss, steps=STEP, commit_every=2, optimizer=optimizer)
 
 
 def get_wide() -> Run:

@@ -11,6 +11,8 @@ const SQUARE_LIFT: u32 = 16;
 const SQUARE_MOST: i64 = 1 << 46;
 /// Fraction bits of beta1 and beta2 where they are raised to the number of the step.
 const BETA_EXPONENT: u32 = 31;
+/// Below this, integers and the floors of their roots and quotients are exact in f64.
+const EXACT: i64 = 1 << 52;
 /// Fraction bits of the factor that clips gradients.
 const FACTOR_EXPONENT: u32 = 15;
 /// Fraction bits of the correction, and what it is held to.
@@ -289,15 +291,53 @@ impl Direction {
         let divisor = square.max(0).isqrt() + self.epsilon.max(1);
         (i64::from(mean) << self.shift).div_euclid(divisor)
     }
+
+    /// May [`Self::apply_small`] be used?
+    #[inline(always)]
+    fn is_small(self, mean: i32, square: i64) -> bool {
+        square < EXACT && (i64::from(mean) << self.shift).abs() < EXACT
+    }
+
+    /// The same in f64, which has all of these integers, and of roots and quotients the nearest.
+    ///
+    /// Roots below 2^26 that are no integers are 2^-27 from one at least, and off by 2^-28. A
+    /// quotient x / d that is none is 1 / d from one, and off by |x / d| 2^-53, which is less.
+    #[inline(always)]
+    fn apply_small(self, mean: i32, square: i64) -> i64 {
+        let divisor = (square.max(0) as f64).sqrt().floor() + self.epsilon as f64;
+        ((i64::from(mean) << self.shift) as f64 / divisor).floor() as i64
+    }
 }
 
 /// The direction of each element; returns how many elements saturation changed.
 pub fn adam_direction(mean: &[i32], square: &[i64], rule: Direction, out: &mut [i32]) -> u64 {
-    let mut clamped = 0;
-    for ((out, &mean), &square) in out.iter_mut().zip(mean).zip(square) {
-        *out = saturate_counted(rule.apply(mean, square), &mut clamped);
-    }
-    clamped
+    const CHUNK: usize = 256;
+    let rule = Direction {
+        epsilon: rule.epsilon.max(1),
+        ..rule
+    };
+    vectorised(
+        #[inline(always)]
+        || {
+            let mut clamped = 0;
+            let parts = mean.chunks(CHUNK).zip(square.chunks(CHUNK));
+            for ((mean, square), out) in parts.zip(out.chunks_mut(CHUNK)) {
+                let pairs = || mean.iter().zip(square);
+                // Without a way out, so that it vectorises.
+                let small = pairs().fold(true, |all, (&m, &v)| all & rule.is_small(m, v));
+                if small {
+                    for (out, (&mean, &square)) in out.iter_mut().zip(pairs()) {
+                        *out = saturate_counted(rule.apply_small(mean, square), &mut clamped);
+                    }
+                } else {
+                    for (out, (&mean, &square)) in out.iter_mut().zip(pairs()) {
+                        *out = saturate_counted(rule.apply(mean, square), &mut clamped);
+                    }
+                }
+            }
+            clamped
+        },
+    )
 }
 
 /// base^exponent of 31 fraction bits, rounded after each product of square and multiply.
@@ -319,4 +359,41 @@ pub fn adam_correction(now: i64, beta1: i64, beta2: i64) -> i64 {
     let rest = |beta: i64| (1 << BETA_EXPONENT) - power(beta, count);
     let root = (rest(beta2) << BETA_EXPONENT).isqrt();
     ((root << CORRECTION_EXPONENT) / rest(beta1).max(1)).min(CORRECTION_MOST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Around squares, whose roots jump, and around multiples of the divisor, whose quotients do.
+    #[test]
+    fn directions_in_floating_point_are_exact() {
+        let mut tried = 0;
+        for bit in 1..=26 {
+            for root in [1i64 << (bit - 1), (1 << bit) - 1, (1 << bit) / 3 + 1] {
+                for square in [root * root - 1, root * root, root * root + 1] {
+                    for epsilon in [1, 2, 1000, 1 << 31] {
+                        let rule = Direction { epsilon, shift: 20 };
+                        let divisor = square.isqrt() + epsilon;
+                        for times in [1, 2, 1000, (1 << 51) / divisor] {
+                            let near = (divisor * times) >> 20;
+                            for mean in [near - 1, near, near + 1, i64::from(i32::MAX)] {
+                                for mean in [mean, -mean] {
+                                    let Ok(mean) = i32::try_from(mean) else {
+                                        continue;
+                                    };
+                                    if rule.is_small(mean, square) {
+                                        tried += 1;
+                                        let exact = rule.apply(mean, square);
+                                        assert_eq!(rule.apply_small(mean, square), exact);
+                                    }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        assert!(tried > 10_000);
+    }
 }

@@ -27,8 +27,9 @@ VECTORS = Path(__file__).resolve().parents[1] / "vectors"
 
 
 def test_tables_are_what_the_law_generates() -> None:
-    render = runpy.run_path(str(KERNELS / "generate_tables.py"))["render"]
-    assert (KERNELS / "tables.cuh").read_text() == render()
+    for name in ("tables", "curves"):
+        render = runpy.run_path(str(KERNELS / f"generate_{name}.py"))["render"]
+        assert (KERNELS / f"{name}.cuh").read_text() == render(), name
 
 
 def lower_fast(case: Case, expected: Array) -> tuple[Launch, ...]:

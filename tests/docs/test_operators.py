@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.ops.curve_reference import entry
 from vtrain.errors import GraphError
 from vtrain.ops import TABLE
 from vtrain.spec.number import STORAGE, rs_int, saturate_int
@@ -169,6 +170,14 @@ def range_of(name: str, case: Case, out: TensorType, text: str) -> tuple[int, in
     if name == "state":
         place = 0 if out.dtype == "i32" else 2 if out.shape else 1
         text = text.split(", ")[place].split(" for ", maxsplit=1)[0]
+    if name == "look_up":
+        curve, shift = str(case.attrs["table"]), names["shift"]
+        far = 6144  # beyond it every table is constant
+        first, last = (
+            max(-far, min(rs_int(end, shift), far)) for end in (names["x"].lo, names["x"].hi)
+        )
+        entries = [entry(curve, j) for j in range(first, last + 1)]
+        return min(entries), max(entries)
     if name == "concat":
         return min(x.lo for x in case.inputs), max(x.hi for x in case.inputs)
     if name == "softmax_grad":

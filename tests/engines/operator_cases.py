@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.ops.windows import draw_window
 from vtrain.ops import TABLE
+from vtrain.spec.curves import CURVES
 from vtrain.spec.number import NUMPY_DTYPES, STORAGE
 from vtrain.wire.graph import AttrValue, Node, Ref, TensorType, encode_node
 
@@ -270,6 +271,11 @@ def _relu_grad(d: Draw) -> Case:
     return Case("relu_grad", {}, (d.array("i16", shape), d.array("i16", shape)))
 
 
+def _look_up(d: Draw) -> Case:
+    attrs: Attrs = {"table": d.one_of(*CURVES), "shift": d.one_of(d.number(-2, 8), -40, 64)}
+    return Case("look_up", attrs, (d.array("i16", d.shape()),))
+
+
 def _max_pool(d: Draw, op: str = "max_pool") -> Case:
     shape, attrs, _ = d.window()
     return Case(op, attrs, (d.array("i16", shape),))
@@ -497,6 +503,7 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     "mul": _mul,
     "relu": _relu,
     "relu_grad": _relu_grad,
+    "look_up": _look_up,
     "max_pool": _max_pool,
     "max_pool_grad": _max_pool_grad,
     "sum_pool": _sum_pool,

@@ -10,6 +10,7 @@ import numpy as np
 
 from tests.engines.steps import Step
 from vtrain.ops import TABLE
+from vtrain.spec.curves import CURVE_NAMES
 from vtrain.spec.number import STORAGE
 from vtrain.spec.samples import Samples
 from vtrain.train.data import build_samples
@@ -59,6 +60,7 @@ _OPERATORS = (
     ("normalize", "i16", ("int",)),
     ("relu", "i16", ("i16",)),
     ("relu_grad", "i16", ("i16", "i16")),
+    ("look_up", "i16", ("i16",)),
     ("add", "i64", ("int", "int")),
     ("sub", "i64", ("int", "int")),
     ("mul", "i64", ("int", "int")),
@@ -114,6 +116,9 @@ def _emit_random(g: _Graph, scalar: Ref, bias: Ref) -> None:
             "shift": g.number(0, 64),
             "exponent": 0,
         }
+    elif op == "look_up":
+        name = CURVE_NAMES[g.number(0, len(CURVE_NAMES) - 1)]
+        attrs = {"table": name, "shift": g.number(-2, 8)}
     elif op in ("add", "sub"):
         attrs = {"shift_a": g.number(0, 3), "shift_b": g.number(0, 3)}
     elif op == "momentum":

@@ -9,5 +9,6 @@ CRATE = Path(__file__).resolve().parents[2] / "rust" / "vtrain-core"
 
 
 def test_tables_are_what_the_law_generates() -> None:
-    render = runpy.run_path(str(CRATE / "generate_tables.py"))["render"]
-    assert (CRATE / "src" / "tables.rs").read_text() == render()
+    for name in ("tables", "curves"):
+        render = runpy.run_path(str(CRATE / f"generate_{name}.py"))["render"]
+        assert (CRATE / "src" / f"{name}.rs").read_text() == render(), name

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tests.ops.windows import draw_window
 from vtrain.ops import TABLE
 from vtrain.ops.layout import Window
+from vtrain.spec.curves import CURVES
 from vtrain.spec.number import NUMPY_DTYPES, SATURATION, STORAGE
 from vtrain.wire.graph import AttrValue, TensorType
 
@@ -305,6 +306,12 @@ def _relu_grad(d: Draw) -> Case:
     return d.case({}, d.tensor("i16", shape), d.tensor("i16", shape, lo=-2, hi=d.one_of(2, 32767)))
 
 
+def _look_up(d: Draw) -> Case:
+    name, shift = d.one_of(*CURVES), d.integer(-40, 64)
+    x = d.tensor("i16", d.shape(), exponent=shift + CURVES[name].grid)
+    return d.case({"table": name, "shift": shift}, x)
+
+
 # --- softmax and losses
 
 
@@ -522,6 +529,7 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     "mul": _mul,
     "relu": _relu,
     "relu_grad": _relu_grad,
+    "look_up": _look_up,
     "max_pool": _max_pool,
     "max_pool_grad": _max_pool_grad,
     "sum_pool": _im2col,

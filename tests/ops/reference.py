@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
 
+from tests.ops.curve_reference import GRIDS, entry
 from vtrain.wire import cbor
 
 Ints = npt.NDArray[Any]
@@ -323,6 +324,17 @@ def _relu(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
 def _relu_grad(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
     grad, output = inputs
     return make(grad.shape, lambda *at: grad[at] if output[at] > 0 else 0)
+
+
+def _look_up(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    """By the function itself, of the point: no table, and so no end of one."""
+    name, x = attrs["table"], inputs[0]
+    far = 64 * 2 ** GRIDS[name]
+
+    def value(*at: int) -> int:
+        return entry(name, max(-far, min(rounded(x[at], attrs["shift"]), far)))
+
+    return make(x.shape, value)
 
 
 # --- softmax and losses
@@ -651,6 +663,7 @@ DEFINITIONS: dict[str, Definition] = {
     "mul": _mul,
     "relu": _relu,
     "relu_grad": _relu_grad,
+    "look_up": _look_up,
     "max_pool": _max_pool,
     "max_pool_grad": _max_pool_grad,
     "sum_pool": _sum_pool,

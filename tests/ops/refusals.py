@@ -72,6 +72,7 @@ MOMENTUM: Attrs = {"decay": 1, "shift": 0}
 LEFT: Attrs = {"decay": 0, "shift": -4}
 ALL: Attrs = {"decay": 65536, "shift": -4}
 UPDATE: Attrs = {"shift": 0}
+TANH: Attrs = {"table": "tanh", "shift": 0}
 DIGEST = T("u8", 32, hi=255)
 BIG = 2**59
 I32, Z = 2**31 - 1, T("i32", 2, 3, f=10)
@@ -106,6 +107,7 @@ BASE: dict[str, Applied] = {
     "rescale": (RESCALE, (T0,)),
     "relu": ({}, (T("i16", 2),)),
     "relu_grad": ({}, (T("i16", 2), T("i16", 2))),
+    "look_up": (TANH, (T("i16", 2, f=10),)),
     "im2col": (WINDOW, (IMAGE,)),
     "col2im": (SHAPED, (T("i64", 9, 4),)),
     "reshape": ({"shape": (2, 3)}, (T("i16", 6),)),
@@ -451,6 +453,11 @@ SHIFTS = [
            (T("i64", f=511),)),
     refuse("rescale", "exponent", {"shift": 1}, (T("i64", f=-512),), {"shift": 1},
            (T("i64", f=-511),)),
+    refuse("look_up", "attribute table", {"table": "erf"}),
+    refuse("look_up", "fraction bits", {"shift": 2}),
+    refuse("look_up", "fraction bits", types=(T("i16", 2, f=8),)),
+    refuse("look_up", "fraction bits", {"table": "sigmoid"}, None,
+           {"table": "sigmoid", "shift": 2}),
     *[refuse(op, "shapes differ", types=(T("i16", 2), T("i16", 3)))
       for op in ("add", "sub", "relu_grad")],
     *[refuse(op, "align", types=types) for op in ("add", "sub")
@@ -737,6 +744,7 @@ BOUNDS: Sequence[tuple[str, str, int, int, Of]] = [
     ("rescale", "shift", -62, 64, align("i64")),
     ("rescale", "multiplier", 1, 65535, alone("rescale")),
     ("rescale", "multiplier_exponent", 0, 32, alone("rescale")),
+    ("look_up", "shift", -40, 64, align("i16", f=10)),
     ("momentum", "decay", 0, 2**16, alone("momentum")),
     ("momentum", "shift", -62, 64, lambda s: (s, (V(0), P("i64", 2, f=16 + s)))),
     ("sgd_update", "shift", -62, 64, lambda s: (s, (W(0), V(0), rate(s, 0)))),

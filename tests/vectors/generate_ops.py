@@ -33,6 +33,7 @@ from vtrain.spec.commitment import (
     compute_tensor_digest,
     compute_trace_root,
 )
+from vtrain.spec.curves import CURVES
 from vtrain.spec.number import NUMPY_DTYPES, STORAGE
 from vtrain.spec.philox import compute_philox
 from vtrain.spec.samples import Samples
@@ -418,6 +419,23 @@ def relu_cases() -> Iterator[Case]:
 
 def relu_grad_cases() -> Iterator[Case]:
     yield Case("zero passes nothing", {}, a("i16", [5, -6, 7, -8]), a("i16", [0, 1, -1, 32639]))
+
+
+def look_up_cases() -> Iterator[Case]:
+    """Each table: all of the middle, its end and both ends of int16; and every kind of shift."""
+    for name, curve in CURVES.items():
+        end = [sign * (curve.last + off) for sign in (-1, 1) for off in (-1, 0, 1)]
+        x = a("i16", sorted([-32768, *range(-40, 41, 8), *end, 32767]))
+        yield Case(name, {"table": name, "shift": 0}, (x, curve.grid))
+    edges = a("i16", [-32768, -32639, -25, -24, -23, -9, -8, -7, 0, 7, 8, 9, 23, 24, 25, 32767])
+    for shift in (4, 15, 16, 63, 64):
+        attrs: Attrs = {"table": "silu_slope", "shift": shift}
+        yield Case(f"shift {shift}", attrs, (edges, 8 + shift))
+    for shift in (-1, -40):
+        attrs = {"table": "gelu_gate", "shift": shift}
+        yield Case(f"shift {shift}", attrs, (edges, 8 + shift))
+    negative = a("i16", [[-600, -300], [-100, -5]])
+    yield Case("a part of the range", {"table": "gelu_slope", "shift": 0}, (negative, 8))
 
 
 def logits() -> Array:

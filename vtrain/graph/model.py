@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vtrain.errors import ModelError
+from vtrain.graph.activation import emit_activation
 from vtrain.graph.builder import Block, GraphBuilder
 from vtrain.ops.base import Builder
 from vtrain.ops.layout import Window
@@ -55,6 +56,15 @@ class Relu:
 
     name: str
     input: str
+
+
+@dataclass(frozen=True)
+class Activation:
+    """A non-linearity by table, ``kind`` one of :data:`vtrain.graph.activation.ACTIVATIONS`."""
+
+    name: str
+    input: str
+    kind: str
 
 
 @dataclass(frozen=True)
@@ -200,6 +210,7 @@ Layer = (
     Linear
     | Conv
     | Relu
+    | Activation
     | MaxPool
     | AveragePool
     | Reshape
@@ -221,7 +232,7 @@ LOG2_E_EXPONENT = 15
 _SUM_BITS = 4
 """Fraction bits that a value takes on while a weight is added to it, which is rounded to these."""
 _OF_IMAGES = (Conv, MaxPool, AveragePool)
-_IN_ORDER = (Relu, Add, Mul, Scale, Slice, Pad, Concat)
+_IN_ORDER = (Relu, Activation, Add, Mul, Scale, Slice, Pad, Concat)
 """Layers whose output has its axes in the order of what they read, whatever that is."""
 _IN_NHWC = {0: 0, 1: 3, 2: 1, 3: 2}
 """Where the axes of an ONNX image are in the step graph."""
@@ -368,6 +379,9 @@ class _Emitter:
                 return self._emit_conv(layer)
             case Relu():
                 return self._b.emit("relu", layer.name, (self.values[layer.input],))
+            case Activation():
+                x = self.values[layer.input]
+                return emit_activation(self._b, layer.name, x, layer.kind)
             case MaxPool():
                 x = self.values[layer.input]
                 return self._b.emit("max_pool", layer.name, (x,), **_window_attrs(layer.window))

@@ -34,6 +34,7 @@ from vtrain.ops.optimizer import (
     SQUARE_LIFT,
 )
 from vtrain.ops.source import MAX_STEPS, WIDE_STATE_BITS
+from vtrain.spec.curves import CURVES, whole_curve
 from vtrain.spec.number import (
     EXP2_EXPONENT,
     LOG2_EXPONENT,
@@ -424,6 +425,13 @@ def _relu_grad(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorTyp
     return g.op("Where", g.op("Greater", x[1], zero), x[0], zero)
 
 
+def _look_up(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    name = attr_text(node.attrs, "table")
+    last = CURVES[name].last
+    j = g.clamp(g.rs(x[0], attr_int(node.attrs, "shift")), -last, last)
+    return g.gather(g.const(whole_curve(name)), g.add(j, g.const(last)))
+
+
 _BELOW_INT16 = -(2**15)
 
 
@@ -684,6 +692,7 @@ LOWERINGS: dict[str, Lower] = {
     "sub": _sub,
     "mul": _mul,
     "relu": _relu,
+    "look_up": _look_up,
     "relu_grad": _relu_grad,
     "max_pool": _max_pool,
     "max_pool_grad": _max_pool_grad,

@@ -23,6 +23,7 @@ import onnx
 from vtrain.errors import GraphError, ModelError
 from vtrain.graph import onnx_fold
 from vtrain.graph.model import (
+    Activation,
     Add,
     AddWeight,
     AveragePool,
@@ -633,6 +634,12 @@ class _Importer:
                 self._scale(node, name, self._scalar(node, other))
                 return
         left, right, shape = self._pair(node)
+        for x, gate in ((left, right), (right, left)):
+            layer = self._layers.get(gate)
+            if isinstance(layer, Activation) and (layer.kind, layer.input) == ("sigmoid", x):
+                # The sigmoid is pruned unless something else reads it.
+                self._emit(node, Activation(node.outputs[0], x, "silu"), shape)
+                return
         self._emit(node, Mul(node.outputs[0], left, right), shape)
 
     def div(self, node: _Node) -> None:
@@ -726,6 +733,28 @@ class _Importer:
         node.require_arity(1, 1)
         x = self._value(node, node.inputs[0])
         self._emit(node, Relu(node.outputs[0], x), self._shape_of(node, x))
+
+    def gelu(self, node: _Node) -> None:
+        kinds = {"none": "gelu", "tanh": "gelu_tanh"}
+        form = node.take_text("approximate", "none")
+        node.require(form in kinds, f"approximate must be none or tanh, is {form!r}")
+        self._activation(node, kinds[form])
+
+    def sigmoid(self, node: _Node) -> None:
+        self._activation(node, "sigmoid")
+
+    def swish(self, node: _Node) -> None:
+        alpha = node.take_float("alpha", 1.0)
+        node.require(alpha == 1.0, f"alpha must be 1, is {alpha}")
+        self._activation(node, "silu")
+
+    def tanh(self, node: _Node) -> None:
+        self._activation(node, "tanh")
+
+    def _activation(self, node: _Node, kind: str) -> None:
+        node.require_arity(1, 1)
+        x = self._value(node, node.inputs[0])
+        self._emit(node, Activation(node.outputs[0], x, kind), self._shape_of(node, x))
 
     def max_pool(self, node: _Node) -> None:
         node.require(len(node.outputs) <= 1, "the indices of the maxima are not supported")
@@ -1393,6 +1422,7 @@ _HANDLERS: dict[str, Callable[[_Importer, _Node], None]] = {
     "Expand": _Importer.expand,
     "Flatten": _Importer.flatten,
     "Gather": _Importer.gather,
+    "Gelu": _Importer.gelu,
     "Gemm": _Importer.gemm,
     "GlobalAveragePool": _Importer.global_average_pool,
     "Identity": _Importer.identity,
@@ -1404,10 +1434,13 @@ _HANDLERS: dict[str, Callable[[_Importer, _Node], None]] = {
     "Relu": _Importer.relu,
     "Reshape": _Importer.reshape,
     "Shape": _Importer.shape,
+    "Sigmoid": _Importer.sigmoid,
     "Slice": _Importer.slice,
     "Softmax": _Importer.softmax,
     "Split": _Importer.split,
     "Squeeze": _Importer.squeeze,
+    "Swish": _Importer.swish,
+    "Tanh": _Importer.tanh,
     "Tile": _Importer.tile,
     "Transpose": _Importer.transpose,
     "Unsqueeze": _Importer.unsqueeze,

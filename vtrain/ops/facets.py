@@ -69,6 +69,7 @@ LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
         "vtrain/graph/step.py emits the loss together with its gradient": _LOSSES,
         "a softmax is one block of nodes with a gradient of its own": _SOFTMAX,
         "gradients and losses alone have it, and those are not differentiated again": _GRADIENTS,
+        "the block that it is in has one gradient, by a table of the slope": ("look_up",),
         "it comes after the gradient": (*_UPDATE, *_HASHES),
     },
     Facet.FUSION: {
@@ -119,6 +120,7 @@ LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
         "steps of Lion are not proven: no circuit takes its mean": ("sign",),
         "no statement binds the norm of all gradients together": _CLIP,
         "proofs take the rate of a step from a schedule of constant pieces": ("schedule_linear",),
+        "no circuit looks values up in a table that the node chooses": ("look_up",),
     },
     Facet.STEPS: {
         "public, or a hash that is compared outside the circuits": (
@@ -136,6 +138,7 @@ LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
         "steps of Lion are not proven: no circuit takes its mean": ("sign",),
         "no statement binds the norm of all gradients together": _CLIP,
         "proofs take the rate of a step from a schedule of constant pieces": ("schedule_linear",),
+        "no circuit looks values up in a table that the node chooses": ("look_up",),
     },
 }
 """By facet and reason, the operators that lack it.  Facets that are not here, none may lack."""

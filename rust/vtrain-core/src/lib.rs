@@ -5,6 +5,7 @@
 pub mod bn254;
 pub mod cbor;
 mod cpu;
+pub mod curves;
 pub mod domains;
 pub mod engine;
 pub mod gemm;

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from vtrain.engines.cuda.launch import THREADS
+from vtrain.engines.cuda.lower.lookup import number_of
 from vtrain.engines.cuda.program import Program
 from vtrain.ops import TABLE
 from vtrain.ops.base import attr_int
@@ -51,6 +52,7 @@ POINTWISE: Final[Mapping[str, Pointwise]] = {
     "mul": Pointwise((0, 1), ("same", "same")),
     "add_bias": Pointwise((0, 1, "shift"), ("same", "column")),
     "relu": Pointwise((0,)),
+    "look_up": Pointwise((0, "table", "shift")),
     "relu_grad": Pointwise((0, 1), ("same", "same")),
     "momentum": Pointwise((0, 1, "decay", "shift"), ("same", "same")),
     "sgd_update": Pointwise((0, 1, 2, "shift"), ("same", "same", "one")),
@@ -235,7 +237,8 @@ def _compute(
             arguments.append(f"(i64){item}")
         elif isinstance(item, str):
             arguments.append(f"k{len(numbers)}")
-            numbers.append(attr_int(node.attrs, item))
+            is_table = item == "table"
+            numbers.append(number_of(node.attrs) if is_table else attr_int(node.attrs, item))
         elif names[item][0] in nodes:
             arguments.append(f"v{nodes.index(names[item][0])}")
         else:

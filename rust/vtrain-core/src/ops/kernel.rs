@@ -13,10 +13,11 @@ use super::signature::{Form, MAX_ELEMENTS, OpError, Part, Reader, checked_size, 
 use super::slice::{Slice, SliceMut, WrongDtype, each};
 use super::source::Windows;
 use super::{
-    activation, arithmetic, attention, commitment, layout, linear, optimizer, parts, pool, rescale,
-    softmax, source,
+    activation, arithmetic, attention, commitment, layout, linear, lookup, optimizer, parts, pool,
+    rescale, softmax, source,
 };
 use crate::cbor::EncodeError;
+use crate::curves::Curve;
 use crate::domains::Hash;
 use crate::gemm::{Gemm, GemmError, MAX_K};
 use crate::graph::{Attr, Node};
@@ -143,6 +144,10 @@ pub enum Kernel {
     Mul,
     Relu,
     ReluGrad,
+    LookUp {
+        curve: &'static Curve,
+        shift: Rounding,
+    },
     MaxPool(Window),
     MaxPoolGrad(Window),
     SumPool(Window),
@@ -428,6 +433,13 @@ impl Kernel {
                 let forward: &[i16] = input(1)?.try_into()?;
                 for_rows(out.try_into()?, 1, |at, out| {
                     activation::relu_grad(out, &forward[at..at + out.len()]);
+                    0
+                });
+            }
+            Self::LookUp { curve, shift } => {
+                let x: &[i16] = input(0)?.try_into()?;
+                for_rows(out.try_into()?, 1, |at, out| {
+                    lookup::look_up(curve, *shift, &x[at..at + out.len()], out);
                     0
                 });
             }
@@ -863,6 +875,15 @@ fn read(r: &Reader<'_>) -> Result<(Kernel, Dtype, Vec<usize>), OpError> {
             let [grad, output] = r.dtypes([Some(I16), Some(I16)])?;
             require_same_shape(grad, output)?;
             (Kernel::ReluGrad, I16, grad.shape.clone())
+        }
+        "look_up" => {
+            let [x] = r.dtypes([Some(I16)])?;
+            let name = r.text("table")?;
+            let Some(curve) = lookup::find(name) else {
+                refuse!("there is no table {name:?}")
+            };
+            let shift = Rounding::new(r.int("shift", -40, 64)?);
+            (Kernel::LookUp { curve, shift }, I16, x.shape.clone())
         }
         "max_pool" => {
             let [x] = r.dtypes([Some(I16)])?;

@@ -14,6 +14,7 @@ pub mod commitment;
 mod kernel;
 pub mod layout;
 pub mod linear;
+pub mod lookup;
 pub mod optimizer;
 mod parallel;
 pub mod parts;

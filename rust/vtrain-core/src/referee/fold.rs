@@ -15,7 +15,7 @@ use crate::number::{
 };
 use crate::ops::layout::Window;
 use crate::ops::linear::Product;
-use crate::ops::{Form, Kernel, OpError, Part, attention, commitment, optimizer};
+use crate::ops::{Form, Kernel, OpError, Part, attention, commitment, lookup, optimizer};
 use crate::order;
 
 /// Most distinct chunks that a block of a fold touches, where it has more than one term.
@@ -96,6 +96,7 @@ macro_rules! one_term {
             | Kernel::Mul
             | Kernel::Relu
             | Kernel::ReluGrad
+            | Kernel::LookUp { .. }
             | Kernel::Exp2Diff { .. }
             | Kernel::Divide { .. }
             | Kernel::CausalSpans { .. }
@@ -463,6 +464,11 @@ impl Leaf {
             Kernel::ReluGrad => {
                 let (grad, output) = (r.element(0, e)?, r.element(1, e)?);
                 if output > 0 { grad.into() } else { 0 }
+            }
+            Kernel::LookUp { curve, .. } => {
+                // Of int16, to the left by 40 at most.
+                let j = rs(r.element(0, e)?.into(), shift) as i64;
+                lookup::entry(curve, j).into()
             }
             Kernel::Exp2Diff { classes } => {
                 let z = r.element(0, e)?;

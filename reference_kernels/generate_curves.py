@@ -42,7 +42,9 @@ def _render_choice(says: str, head: str, values: list[str]) -> str:
         for number, value in enumerate(values)
     )
     body = "\n".join((*cases, last))
-    return f"// {says}\n__device__ inline i64 {head} {{\n    switch (table) {{\n{body}\n    }}\n}}\n"
+    return (
+        f"// {says}\n__device__ inline i64 {head} {{\n    switch (table) {{\n{body}\n    }}\n}}\n"
+    )
 
 
 def render() -> str:

@@ -36,6 +36,7 @@ pytestmark = pytest.mark.filterwarnings("error::vtrain.engines.cuda.selfcheck.Ke
 KINDS = [
     *(("mlp", "cross_entropy"), ("mlp", "mse"), ("cnn", "cross_entropy"), ("cnn", "mse")),
     ("attention", "cross_entropy"),
+    ("gates", "cross_entropy"),
 ]
 
 

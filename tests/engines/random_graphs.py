@@ -80,7 +80,10 @@ _OPERATORS = (
 )
 
 
-def _draw_adam(g: _Graph, op: str) -> dict[str, AttrValue]:
+def _draw_more(g: _Graph, op: str) -> dict[str, AttrValue]:
+    if op == "look_up":
+        name = CURVE_NAMES[g.number(0, len(CURVE_NAMES) - 1)]
+        return {"table": name, "shift": g.number(-2, 8)}
     if op == "scale_by":
         return {"shift": g.number(0, 20)}
     if op == "capped_square":
@@ -116,9 +119,6 @@ def _emit_random(g: _Graph, scalar: Ref, bias: Ref) -> None:
             "shift": g.number(0, 64),
             "exponent": 0,
         }
-    elif op == "look_up":
-        name = CURVE_NAMES[g.number(0, len(CURVE_NAMES) - 1)]
-        attrs = {"table": name, "shift": g.number(-2, 8)}
     elif op in ("add", "sub"):
         attrs = {"shift_a": g.number(0, 3), "shift_b": g.number(0, 3)}
     elif op == "momentum":
@@ -126,8 +126,8 @@ def _emit_random(g: _Graph, scalar: Ref, bias: Ref) -> None:
     elif op == "sgd_update":
         attrs = {"shift": g.number(0, 20)}
         inputs.append(scalar)
-    elif op in ("capped_square", "scale_by") or op.startswith("adam_"):
-        attrs = _draw_adam(g, op)
+    elif op in ("look_up", "capped_square", "scale_by") or op.startswith("adam_"):
+        attrs = _draw_more(g, op)
         inputs += [scalar] * (op == "scale_by")
     elif op == "add_bias":
         attrs = {"shift": g.number(-4, 4)}

@@ -15,6 +15,7 @@ from vtrain.graph.builder import FixedExponents, GraphBuilder
 from vtrain.graph.calibration import calibrate
 from vtrain.graph.legality import check_graph
 from vtrain.graph.model import (
+    Activation,
     Add,
     AddWeight,
     AveragePool,
@@ -25,6 +26,7 @@ from vtrain.graph.model import (
     MatMul,
     MaxPool,
     Model,
+    Mul,
     Pad,
     Relu,
     Reshape,
@@ -139,6 +141,31 @@ def _attention(weights: _Weights) -> tuple[list[Layer], str]:
     return layers, "out"
 
 
+def _gates(weights: _Weights) -> tuple[list[Layer], str]:
+    """A gated linear unit, and the other functions by table one after the other."""
+    layers: list[Layer] = [
+        Linear("up", "x", weights.add("w1", (11, 6), 2), weights.add("b1", (11,), 2), True),
+        Linear("side", "x", weights.add("w2", (11, 6), 2), None, True),
+        Activation("silu", "up", "silu"),
+        Mul("gated", "silu", "side"),
+        *(
+            Activation(kind, value, kind)
+            for kind, value in (
+                ("gelu", "gated"),
+                ("gelu_tanh", "gelu"),
+                ("tanh", "gelu_tanh"),
+                ("sigmoid", "tanh"),
+            )
+        ),
+        Add("sum", "sigmoid", "gelu"),
+        Linear("rows", "sum", weights.add("w3", (5, 11), 11), None, True),
+        Reshape("flat", "rows", (35,)),
+        Linear("out", "flat", weights.add("w4", (CLASSES, 35), 35), None, True),
+    ]
+    return layers, "out"
+
+
+@cache
 def make_step(
     kind: str,
     loss: str = "cross_entropy",
@@ -150,19 +177,23 @@ def make_step(
     prepare: Affine = CENTRED,
     optimizer: str = "sgd",
 ) -> Step:
-    """``kind`` is "mlp", "wide" (large enough for two threads), "cnn" or "attention"; exponents
-    calibrated.  ``optimizer`` is "sgd", or with clipping and weight decay "adamw" or "lion"."""
+    """``kind`` is "mlp", "wide" (large enough for two threads), "cnn", "attention" or "gates";
+    exponents calibrated.  ``optimizer`` is "sgd", or with clipping and weight decay "adamw" or
+    "lion"."""
     weights = _Weights(seed=3)
     shape: tuple[int, ...] = {
         "mlp": (20,),
         "wide": (150,),
         "cnn": (2, 9, 9),
         "attention": (7, 6),
+        "gates": (7, 6),
     }[kind]
     if kind == "cnn":
         layers, output = _cnn(weights)
     elif kind == "attention":
         layers, output = _attention(weights)
+    elif kind == "gates":
+        layers, output = _gates(weights)
     else:
         hidden = (17, 9) if kind == "mlp" else (200, 130)
         layers, output = _mlp(weights, (*shape, *hidden, CLASSES))

@@ -30,6 +30,7 @@ KINDS = [
     ("cnn", "cross_entropy"),
     ("cnn", "mse"),
     ("attention", "cross_entropy"),
+    ("gates", "cross_entropy"),
 ]
 PATHS = [(path, threads) for path in _core.gemm_paths() for threads in (1, 2)]
 

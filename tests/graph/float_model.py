@@ -16,6 +16,7 @@ import torch
 from torch.nn import functional as F  # noqa: N812 - as torch's own documentation calls it
 
 from vtrain.graph.model import (
+    Activation,
     Add,
     AddWeight,
     AveragePool,
@@ -70,6 +71,44 @@ class _AbsoluteProduct(torch.autograd.Function):
         return grads[0] @ b.abs().transpose(-1, -2), a.abs().transpose(-1, -2) @ grads[0]
 
 
+class _AbsoluteMul(torch.autograd.Function):
+    """a b forward, |a| and |b| backward: element by element."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        return a * b
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        a, b = ctx.saved_tensors
+        return grads[0] * b.abs(), grads[0] * a.abs()
+
+
+class _AbsoluteSlope(torch.autograd.Function):
+    """y forward; backward |slope|, and ``error`` more."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor, slope: Tensor, error: float) -> Tensor:
+        ctx.save_for_backward(slope.abs() + error)
+        return y.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        (slope,) = ctx.saved_tensors
+        return grads[0] * slope, None, None, None
+
+
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+}
+"""torch's own, by kind."""
+
+
 def _pad(x: Tensor, window: Window, value: float = 0.0) -> Tensor:
     top, left, bottom, right = window.pads
     return F.pad(x, (left, right, top, bottom), value=value)
@@ -122,8 +161,10 @@ class FloatModel:
         *,
         absolute: bool = False,
         errors: Mapping[str, float] | None = None,
+        slope_error: float = 0.0,
     ) -> None:
         self._model, self._pinned = model, pinned
+        self._slope_error = slope_error
         self._absolute, self._errors = absolute, errors or {}
         self.params = {
             name: torch.tensor(value, requires_grad=True) for name, value in params.items()
@@ -165,6 +206,8 @@ class FloatModel:
                 return self._convolve(layer)
             case Add() | Mul() | MatMul():
                 return self._combine(layer, self.values[layer.left], self.values[layer.right])
+            case Activation():
+                return self._activate(layer, self.values[layer.input])
             case Concat():
                 return torch.cat([self.values[name] for name in layer.inputs], layer.axis)
             case _:
@@ -174,10 +217,20 @@ class FloatModel:
         if isinstance(layer, Add):
             return a + b
         if isinstance(layer, Mul):
-            return a * b
+            return torch.as_tensor(_AbsoluteMul.apply(a, b)) if self._absolute else a * b
         a = a.transpose(-1, -2) if layer.transpose_left else a
         b = b.transpose(-1, -2) if layer.transpose_right else b
         return torch.as_tensor(_AbsoluteProduct.apply(a, b)) if self._absolute else a @ b
+
+    def _activate(self, layer: Activation, x: Tensor) -> Tensor:
+        """``slope_error`` is how far a slope may be off: it counts where values are absolute."""
+        function = ACTIVATIONS[layer.kind]
+        if not self._absolute:
+            return function(x)
+        at = x.detach().requires_grad_()
+        y = function(at)
+        (slope,) = torch.autograd.grad(y.sum(), at)
+        return torch.as_tensor(_AbsoluteSlope.apply(x, y.detach(), slope, self._slope_error))
 
     def _convolve(self, layer: Conv) -> Tensor:
         """By patches, so that the products are those of :meth:`_product`."""

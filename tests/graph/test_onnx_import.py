@@ -260,6 +260,31 @@ VECTOR_CASES |= {
     "a bias of all places, after a product": on_rows(node("Add", "r p"), p=weights(4)),
 }  # fmt: skip
 
+STEEP: Tensors = {"w": 4 * weights(5, 4), "b": weights(4)}
+"""Values of some units, so that a function by table is right to a thousandth of the largest."""
+VECTOR_CASES |= {
+    "sigmoid": ([node("Gemm", "x w b", "h"), node("Sigmoid", "h")], STEEP),
+    "tanh": ([node("Gemm", "x w b", "h"), node("Tanh", "h")], STEEP),
+    "silu, as a product": (
+        [node("Gemm", "x w b", "h"), node("Sigmoid", "h", "s"), node("Mul", "h s")], STEEP
+    ),
+    "silu, the sigmoid first, and read again": (
+        [node("Gemm", "x w b", "h"), node("Sigmoid", "h", "s"), node("Mul", "s h", "m"),
+         node("Add", "m s")],
+        STEEP,
+    ),
+    "a sigmoid of another value": (
+        [node("Gemm", "x w b", "h"), node("Relu", "h", "r"), node("Sigmoid", "r", "s"),
+         node("Mul", "h s")],
+        STEEP,
+    ),
+    "a gated linear unit": (
+        [node("MatMul", "x w", "h"), node("MatMul", "x v", "u"), node("Sigmoid", "h", "s"),
+         node("Mul", "h s", "g"), node("Mul", "g u")],
+        {"w": 4 * weights(5, 4), "v": weights(5, 4)},
+    ),
+}  # fmt: skip
+
 KERNEL, BIAS = weights(3, 2, 3, 3), weights(3)
 CONV: Tensors = {"w": KERNEL, "b": BIAS}
 
@@ -566,7 +591,11 @@ FLAT = node("Flatten", "x", "x1")
 
 # From x [batch, 2, 6, 6]; the place and a word of the complaint.
 REFUSED: list[tuple[list[onnx.NodeProto], str, str]] = [
-    ([node("Sigmoid", "x")], "the_Sigmoid (Sigmoid)", "not supported"),
+    ([node("Softplus", "x")], "the_Softplus (Softplus)", "not supported"),
+    ([node("Gelu", "x", approximate="none please")], "the_Gelu", "none or tanh, is 'none please'"),
+    ([node("Swish", "x", alpha=1.5)], "the_Swish", "alpha must be 1, is 1.5"),
+    ([node("Tanh", "w")], "the_Tanh", "a value computed from the model's input"),
+    ([node("Sigmoid", "x", alpha=0.5)], "the_Sigmoid", "unknown attributes ['alpha']"),
     ([node("BatchNormalization", "x b b b b")], "the_BatchNormalization", "not supported"),
     ([node("If", "x")], "the_If", "not supported"),
     ([node("Cast", "x", to=7)], "the_Cast", "to no float"),

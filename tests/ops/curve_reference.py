@@ -98,7 +98,9 @@ def density(x: int) -> int:
 
 
 def normal(x: int) -> int:
-    """Phi by the alternating series of erf: 1/2 + (x - x^3/(2 3) + x^5/(2^2 2! 5) - ...)/sqrt(2 pi).
+    """Phi by the alternating series of erf.
+
+    1/2 + (x - x^3 / (2 3) + x^5 / (2^2 2! 5) - ...) / sqrt(2 pi)
 
     Terms of up to e^(x^2/2) cancel: of |x| up to 10 they cost 72 of the bits.
     """

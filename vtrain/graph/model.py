@@ -377,11 +377,8 @@ class _Emitter:
                 return self._emit_linear(layer)
             case Conv():
                 return self._emit_conv(layer)
-            case Relu():
-                return self._b.emit("relu", layer.name, (self.values[layer.input],))
-            case Activation():
-                x = self.values[layer.input]
-                return emit_activation(self._b, layer.name, x, layer.kind)
+            case Relu() | Activation():
+                return self._emit_nonlinear(layer)
             case MaxPool():
                 x = self.values[layer.input]
                 return self._b.emit("max_pool", layer.name, (x,), **_window_attrs(layer.window))
@@ -414,6 +411,12 @@ class _Emitter:
                 return self._emit_concat(layer)
             case Reshape() | Transpose() | MatMul() | AddWeight() | Softmax():
                 raise AssertionError("emit() has dealt with what has ONNX's order")
+
+    def _emit_nonlinear(self, layer: Relu | Activation) -> Ref:
+        x = self.values[layer.input]
+        if isinstance(layer, Relu):
+            return self._b.emit("relu", layer.name, (x,))
+        return emit_activation(self._b, layer.name, x, layer.kind)
 
     def _axis(self, value: str, axis: int) -> int:
         """An axis of ONNX's order where the step graph has it."""

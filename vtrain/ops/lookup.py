@@ -67,7 +67,8 @@ def _look_up_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     name, shift = attr_text(attrs, "table", CURVE_NAMES), attr_int(attrs, "shift", -40, 64)
     curve = CURVES[name]
     require(
-        x.exponent - shift == curve.grid, f"shift does not give the table's {curve.grid} fraction bits"
+        x.exponent - shift == curve.grid,
+        f"shift does not give the table's {curve.grid} fraction bits",
     )
     last = curve.last
     first, end = (min(max(rs_int(value, shift), -last), last) + last for value in (x.lo, x.hi))

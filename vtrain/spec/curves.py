@@ -5,8 +5,8 @@ derivative of the function itself: of x Phi(x), of x sigmoid(x), of the sigmoid 
 and slopes keep their relative precision near 0, where a table of the product would lose it.
 
 A table has the values at j / 2^grid for j = 0 .. last, rounded to 14 fraction bits, and symmetry
-gives those of negative j.  Beyond ``last`` the function, as it is rounded, no longer changes: the value
-there is that of its limit (0 or 1), so that a gate of large |x| has no error.
+gives those of negative j.  Beyond ``last`` the function, as it is rounded, no longer changes: it
+has its limit there (0 or 1), so that a gate of large |x| has no error.
 """
 
 from __future__ import annotations
@@ -155,7 +155,10 @@ def whole_curve(name: str) -> I64Array:
 
 
 def look_up(name: str, x: I64Array, shift: int) -> I64Array:
-    """T[j] with j = rs(x, shift), held to +-last: x has grid + shift fraction bits, the result 14."""
+    """T[j] with j = rs(x, shift), held to +-last.
+
+    x has grid + shift fraction bits, the result 14.
+    """
     last = CURVES[name].last
     return np.asarray(whole_curve(name)[np.clip(rs(x, shift), -last, last) + last])
 

@@ -92,6 +92,7 @@ LOOSE = {
     "im2col",
     "col2im",
     "relu_grad",
+    "look_up",
     "max_pool_grad",
     "sum_pool",
     "sum_pool_grad",

@@ -53,10 +53,9 @@ def _look_up_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     limit, 0 or 1 (of tanh, -1 or 1), so that the table has the whole of it.
 
     Attributes:
+        shift: integer, -40 to 64; it is x.exponent - 8; of the table tanh, x.exponent - 10.
         table: text, one of sigmoid, sigmoid_slope, tanh, tanh_slope, gelu_gate, gelu_slope,
             gelu_tanh_gate, gelu_tanh_slope, silu_slope.
-        shift: integer, -40 to 64; it is x.exponent - 8, of the table tanh
-            x.exponent - 10.
     Inputs: x i16 [...].
     Output: i16 [...], exponent 14.
     Range: the least to the greatest of the entries from that of x.lo to that of x.hi.

@@ -6,15 +6,18 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 import pytest
 import torch
 from onnx.reference import ReferenceEvaluator
+from torch import nn
 
 from tests.engines.steps import make_step
 from tests.graph.float_model import ACTIVATIONS as FLOATS
 from tests.graph.test_onnx_import import (
     FC,
     assert_same_function,
+    export_by_torch,
     make,
     node,
     run_integers,
@@ -148,6 +151,27 @@ def test_a_value_times_its_sigmoid_is_one_layer() -> None:
     nodes = [node("Gemm", "x w b", "h"), node("Sigmoid", "h", "s"), node("Mul", "s h")]
     model = import_onnx(make(nodes, ["n", 5], FC))
     assert model.layers[1:] == (Activation("y", "h", "silu"),)
+
+
+NETWORKS = {
+    "gelu": nn.GELU(),
+    "gelu_tanh": nn.GELU(approximate="tanh"),
+    "silu": nn.SiLU(),
+    "sigmoid": nn.Sigmoid(),
+    "tanh": nn.Tanh(),
+}
+
+
+@pytest.mark.parametrize("dynamo", [False, True])
+@pytest.mark.parametrize("kind", ACTIVATIONS)
+def test_what_torch_exports(kind: str, dynamo: bool) -> None:
+    """From opset 20 on it writes no parts of GELU."""
+    torch.manual_seed(3)
+    network = nn.Sequential(nn.Linear(5, 7), NETWORKS[kind], nn.Linear(7, 3)).eval()
+    x = torch.rand(9, 5) * 8 - 4
+    file = export_by_torch(network, x, dynamo=dynamo, symbolic=True)
+    model = assert_same_function(onnx.load_from_string(file), x.numpy())
+    assert [getattr(layer, "kind", None) for layer in model.layers] == [None, kind, None]
 
 
 # --- proofs

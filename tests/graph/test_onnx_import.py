@@ -591,6 +591,7 @@ FLAT = node("Flatten", "x", "x1")
 
 # From x [batch, 2, 6, 6]; the place and a word of the complaint.
 REFUSED: list[tuple[list[onnx.NodeProto], str, str]] = [
+    ([node("Erf", "x")], "the_Erf (Erf)", "export with opset 20 or later"),
     ([node("Softplus", "x")], "the_Softplus (Softplus)", "not supported"),
     ([node("Gelu", "x", approximate="none please")], "the_Gelu", "none or tanh, is 'none please'"),
     ([node("Swish", "x", alpha=1.5)], "the_Swish", "alpha must be 1, is 1.5"),

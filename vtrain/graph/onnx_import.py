@@ -1407,7 +1407,8 @@ def _resolve_auto_pad(
 
 
 _LOSS_HINT = "is part of the loss: end the model at its logits, the task's loss brings this"
-_UNSUPPORTED = {"LogSoftmax": _LOSS_HINT}
+_PARTS_HINT = "is a part of GELU in older opsets: export with opset 20 or later, which has Gelu"
+_UNSUPPORTED = {"LogSoftmax": _LOSS_HINT, "Erf": _PARTS_HINT}
 
 _HANDLERS: dict[str, Callable[[_Importer, _Node], None]] = {
     "Add": _Importer.add,

@@ -1145,8 +1145,7 @@ def operator(name: str, inputs: list[Input] | Input, /, **attributes: Rule) -> C
 def type_state(a: Attributes) -> Type:
     lo, hi = SATURATED["i32"]
     if a["dtype"] == "i64":
-        counts = not a["shape"] or a["name"] == "step"
-        lo, hi = 0, LAST_STEP if counts else 2**46
+        lo, hi = 0, 2**46 if a["name"].startswith("square/") else LAST_STEP
     return tensor(a["dtype"], a["shape"], a["exponent"], lo, hi)
 
 

@@ -168,7 +168,8 @@ def range_of(name: str, case: Case, out: TensorType, text: str) -> tuple[int, in
     if text.startswith("all that"):
         return STORAGE[out.dtype]
     if name == "state":
-        place = 0 if out.dtype == "i32" else 2 if out.shape else 1
+        squares = str(case.attrs["name"]).startswith("square/")
+        place = 0 if out.dtype == "i32" else 1 if squares else 2
         text = text.split(", ")[place].split(" for ", maxsplit=1)[0]
     if name == "look_up":
         curve, shift = str(case.attrs["table"]), names["shift"]

@@ -110,8 +110,9 @@ class Draw:
 
 def _state(d: Draw) -> Case:
     dtype, shape = d.one_of("i32", "i64"), d.shape()
-    attrs: Attrs = {"name": "w", "dtype": dtype, "exponent": d.integer(-512, 512), "shape": shape}
-    lo, hi = SATURATION["i32"] if dtype == "i32" else (0, 2**46 if shape else 2**40)
+    name = d.one_of("w", "square/w", "squares")
+    attrs: Attrs = {"name": name, "dtype": dtype, "exponent": d.integer(-512, 512), "shape": shape}
+    lo, hi = SATURATION["i32"] if dtype == "i32" else (0, 2**46 if name == "square/w" else 2**40)
     return Case(attrs, (), (d.values(TensorType(dtype, shape, 0, lo, hi)),))
 
 

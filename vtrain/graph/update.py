@@ -18,6 +18,7 @@ import numpy.typing as npt
 from vtrain.errors import GraphError
 from vtrain.graph.builder import GraphBuilder
 from vtrain.ops.optimizer import FACTOR_EXPONENT, SQUARE_LIFT
+from vtrain.ops.source import SQUARES
 from vtrain.spec.number import MASTER_EXPONENT, MOMENTUM_EXPONENT
 from vtrain.wire.graph import Ref
 
@@ -63,7 +64,7 @@ def mean_state(name: str) -> str:
 
 def square_state(name: str) -> str:
     """State name of a parameter's moving average of squared gradients."""
-    return f"square/{name}"
+    return f"{SQUARES}{name}"
 
 
 @dataclass(frozen=True)
@@ -274,7 +275,7 @@ class AdamW:
     def make_states(self, name: str, values: npt.NDArray[np.int32]) -> State:
         return {
             mean_state(name): np.zeros_like(values),
-            square_state(name): np.zeros(values.shape or (1,), np.int64),
+            square_state(name): np.zeros(values.shape, np.int64),
         }
 
     def read_early(self, b: GraphBuilder, name: str, weight: Ref) -> Ref | None:
@@ -295,8 +296,6 @@ class AdamW:
             gradient = b.as_operand(param.gradient, f"update/{param.name}")
             mean, square = self._average(b, param, gradient)
             after |= {mean_state(param.name): mean, square_state(param.name): square}
-            if not b.type_of(gradient).shape:
-                square = b.emit("reshape", f"{param.name}/square", (square,), shape=())
             direction = self._divide(b, param.name, mean, square)
             weight = shrink(b, param, decay)
             after[param_state(param.name)] = move(b, param.name, weight, direction, corrected)
@@ -307,14 +306,11 @@ class AdamW:
         mean = read_state(b, kept, gradient, "i32", tensor.exponent + MEAN_LIFT)
         mean = emit_mean(b, f"{kept}/next", mean, gradient, self.mean)
         state = square_state(param.name)
-        wide = gradient
-        if not tensor.shape:  # an int64 scalar is a counter
-            wide = b.emit("reshape", f"{param.name}/grad_wide", (gradient,), shape=(1,))
-        square = read_state(b, state, wide, "i64", 2 * tensor.exponent + SQUARE_LIFT)
+        square = read_state(b, state, gradient, "i64", 2 * tensor.exponent + SQUARE_LIFT)
         following = b.emit(
             "adam_square",
             f"{state}/next",
-            (square, wide),
+            (square, gradient),
             rate=self.square.rate,
             shift=self.square.shift,
         )

@@ -42,7 +42,9 @@ from vtrain.wire.graph import Attrs, TensorType
 MAX_STEPS = 2**40
 """Longest run; bounds the step counter in the range analysis."""
 WIDE_STATE_BITS = 46
-"""An int64 state other than a counter is within [0, 2^46]: 16 fraction bits under a square."""
+"""An int64 state of squares is within [0, 2^46]: 16 fraction bits under the square of an int16."""
+SQUARES = "square/"
+"""How names of such states begin."""
 
 
 def _state_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
@@ -63,19 +65,19 @@ def _state_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
         exponent: integer, -512 to 512.
     Inputs: none.
     Output: ``dtype`` and ``shape``, exponent ``exponent``.
-    Range: -2^31 + 1 to 2^31 - 1 for i32, 0 to 2^40 for i64 if it is a scalar or its name is
-        ``step``, 0 to 2^46 for other i64.
+    Range: -2^31 + 1 to 2^31 - 1 for i32, 0 to 2^46 for i64 if its name begins with ``square/``, 0
+        to 2^40 for other i64.
     """
     require_keys(attrs, "dtype", "exponent", "name", "shape")
     require_inputs(inputs)
-    require(attr_text(attrs, "name") != "", "a state needs a name")
+    name = attr_text(attrs, "name")
+    require(name != "", "a state needs a name")
     dtype = attr_text(attrs, "dtype", ("i32", "i64"))
     exponent = attr_int(attrs, "exponent", -512, 512)
     shape = attr_ints(attrs, "shape")
     lo, hi = SATURATION["i32"]
     if dtype == "i64":
-        counts = not shape or attrs["name"] == "step"
-        lo, hi = 0, MAX_STEPS if counts else 1 << WIDE_STATE_BITS
+        lo, hi = 0, 1 << WIDE_STATE_BITS if name.startswith(SQUARES) else MAX_STEPS
     return integer_type(dtype, shape, exponent, lo, hi)
 
 

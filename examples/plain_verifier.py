@@ -1429,6 +1429,20 @@ def type_row_sum(a: Attributes, x: Type) -> Type:
     return tensor("i64", [rows], x["exponent"], classes * x["lo"], classes * x["hi"])
 
 
+@operator("gather_rows", [X, X])
+def type_gather_rows(a: Attributes, x: Type, ids: Type) -> Type:
+    must(len(x["shape"]) == 2 and len(ids["shape"]) == 1, "no table, or no list of numbers")
+    return like(x, shape=[ids["shape"][0], x["shape"][1]])
+
+
+@operator("scatter_add", [X, X], rows=integer(1, 2**32))
+def type_scatter_add(a: Attributes, x: Type, ids: Type) -> Type:
+    must(len(x["shape"]) == 2 and ids["shape"] == x["shape"][:1], "no number for each row")
+    n, columns = x["shape"]
+    lo, hi = with_zero(n * x["lo"], n * x["hi"])
+    return tensor("i64", [a["rows"], columns], x["exponent"], lo, hi)
+
+
 @operator("divide", [LOGITS, SUMS])
 def type_divide(a: Attributes, e: Type, total: Type) -> Type:
     must_be_of_rows(e, total)
@@ -1763,6 +1777,13 @@ def law_keep_span(a: Attributes, x: np.ndarray, spans: np.ndarray) -> np.ndarray
     return np.where((begin <= column) & (column < end), x, a["fill"])
 
 
+def law_scatter_add(a: Attributes, x: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    total = np.zeros((a["rows"], x.shape[1]), np.int64)
+    for row, number in zip(x.astype(np.int64), ids.tolist(), strict=True):
+        total[clamp(number, 0, a["rows"] - 1)] += row
+    return total
+
+
 def law_sub_one_hot(a: Attributes, p: np.ndarray, label: np.ndarray) -> np.ndarray:
     result = p.copy()
     result[np.arange(len(p)), np.clip(label, 0, p.shape[1] - 1)] -= 2**14
@@ -1883,6 +1904,8 @@ LAWS: dict[str, Callable[..., Any]] = {
     "one_hot": law_one_hot,
     "matmul": lambda a, x, y: turned(x, a["transpose_a"]) @ turned(y, a["transpose_b"]),
     "batched_matmul": lambda a, x, y: turned(x, a["transpose_a"]) @ turned(y, a["transpose_b"]),
+    "gather_rows": lambda a, x, ids: x[[clamp(n, 0, len(x) - 1) for n in ids.tolist()]],
+    "scatter_add": law_scatter_add,
     "slice": lambda a, x: x.take(range(a["start"], a["stop"]), a["axis"]),
     "pad": law_pad,
     "concat": lambda a, *parts: np.concatenate(parts, a["axis"]),
@@ -3083,6 +3106,19 @@ def fold_batched_matmul(attrs: Attributes, types: list[Type], element: int) -> F
     return fold_sum(k, [(2, a_distance), (2, b_distance)], term)
 
 
+def fold_scatter_add(attrs: Attributes, types: list[Type], element: int) -> Fold:
+    """Over the rows of x: what has another number is not read."""
+    n, columns = types[0]["shape"]
+    row, column = divmod(element, columns)
+
+    def term(i: int, inputs: Inputs) -> int:
+        number = clamp(inputs.element(1, i), 0, attrs["rows"] - 1)
+        return inputs.element(0, i * columns + column) if number == row else 0
+
+    sizes = [DTYPES[x["dtype"]].itemsize for x in types]
+    return fold_sum(n, [(sizes[0], columns), (sizes[1], 1)], term)
+
+
 def fold_sums(op: str, attrs: Attributes, x: Type, element: int) -> Fold:
     """`column_sum`, `row_sum`, `row_max`, `sum` and `square_sum`."""
     size, last = size_of(x["shape"]), x["shape"][-1] if x["shape"] else 1
@@ -3260,6 +3296,12 @@ def leaf_part(x: Leaf) -> int:
     return x.read(number, ravel(place, x.types[number]["shape"]))
 
 
+def leaf_gather_rows(x: Leaf) -> int:
+    rows, columns = x.types[0]["shape"]
+    row = clamp(x.read(1, x.e // columns), 0, rows - 1)
+    return x.read(0, row * columns + x.e % columns)
+
+
 def leaf_sub_one_hot(x: Leaf) -> int:
     p, classes = x.read(), x.out["shape"][1]
     return p - 2**14 * (clamp(x.read(1, x.row()), 0, classes - 1) == x.e % classes)
@@ -3303,6 +3345,7 @@ LEAVES: dict[str, Callable[[Leaf], int]] = {
     "im2col": leaf_im2col,
     "transpose": leaf_transpose,
     **dict.fromkeys(("slice", "pad", "concat"), leaf_part),
+    "gather_rows": leaf_gather_rows,
     "add_bias": lambda x: x.read() + rs(x.read(1, x.e % x.out["shape"][-1]), x.a["shift"]),
     "sgd_update": lambda x: LAWS[x.op](x.a, x.read(), x.read(1), x.read(2, 0)),
     "exp2_diff": lambda x: exp2_diff(x.read(), x.read(1, x.row())),
@@ -3323,6 +3366,8 @@ def make_fold(op: str, attrs: Attributes, types: list[Type], out: Type, element:
         return fold_batched_matmul(attrs, types, element)
     if op == "softmax_grad":
         return fold_softmax_grad(types[0], element)
+    if op == "scatter_add":
+        return fold_scatter_add(attrs, types, element)
     if op in ("column_sum", "row_sum", "row_max", "sum", "square_sum"):
         return fold_sums(op, attrs, types[0], element)
     if op in ("sum_pool", "max_pool"):

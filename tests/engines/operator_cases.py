@@ -209,6 +209,25 @@ def _concat(d: Draw) -> Case:
     return Case("concat", {"axis": axis}, (d.array(dtype, shape), *parts))
 
 
+def _ids(d: Draw, count: int, rows: int) -> Array:
+    """Numbers of rows, mostly of some that are there."""
+    if d.number(0, 1):
+        return d.any_array((count,))
+    return np.array([d.number(-1, rows) for _ in range(count)], np.int32)
+
+
+def _gather_rows(d: Draw) -> Case:
+    rows, columns = d.number(1, 40), d.one_of(0, 1, d.number(1, 300))
+    count = d.one_of(0, d.number(1, 20), 300)
+    return Case("gather_rows", {}, (d.any_array((rows, columns)), _ids(d, count, rows)))
+
+
+def _scatter_add(d: Draw) -> Case:
+    rows, columns = d.one_of(1, d.number(1, 40), 500), d.one_of(0, 1, d.number(1, 300))
+    x = d.any_array((d.one_of(0, d.number(1, 20), 300), columns))
+    return Case("scatter_add", {"rows": rows}, (x, _ids(d, len(x), rows)))
+
+
 def _matmul(d: Draw) -> Case:
     m, k, n = d.number(0, 40), d.one_of(0, 1, d.number(1, 40), d.number(1, 700)), d.number(0, 40)
     transpose_a, transpose_b = d.number(0, 1), d.number(0, 1)
@@ -493,6 +512,8 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     "slice": _slice,
     "pad": _pad,
     "concat": _concat,
+    "gather_rows": _gather_rows,
+    "scatter_add": _scatter_add,
     "matmul": _matmul,
     "batched_matmul": _batched_matmul,
     "add_bias": _add_bias,

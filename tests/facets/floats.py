@@ -81,6 +81,7 @@ FLOATS: Mapping[str, Callable[[Attrs, Sequence[Tensor]], Tensor]] = {
     "batched_matmul": _batched_matmul,
     "slice": _slice,
     "pad": _pad,
+    "gather_rows": lambda attrs, x: x[0][x[1].long().clamp(0, len(x[0]) - 1)],
     "concat": lambda attrs, x: torch.cat(tuple(x), attr_int(attrs, "axis")),
     "add_bias": lambda attrs, x: x[0] + x[1],
     "rescale": _rescale,

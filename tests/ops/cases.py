@@ -228,6 +228,16 @@ def _concat(d: Draw) -> Case:
     return d.case({"axis": axis}, *parts)
 
 
+def _gather_rows(d: Draw) -> Case:
+    return d.case({}, d.any_type(d.shape(2)), d.any_type(d.shape(1), bits=d.one_of(2, 60)))
+
+
+def _scatter_add(d: Draw) -> Case:
+    x = d.any_type(d.shape(2), bits=d.one_of(2, 50))
+    ids = d.any_type(x.shape[:1], bits=d.one_of(2, 60))
+    return d.case({"rows": d.integer(1, 5)}, x, ids)
+
+
 def _max_pool_grad(d: Draw) -> Case:
     image, attrs, pooled = d.window()
     # Operands are saturated: -32768 is what padding counts as.
@@ -520,6 +530,8 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     "slice": _slice,
     "pad": _pad,
     "concat": _concat,
+    "gather_rows": _gather_rows,
+    "scatter_add": _scatter_add,
     "matmul": _matmul,
     "batched_matmul": _batched_matmul,
     "add_bias": _add_bias,

@@ -221,6 +221,23 @@ def _concat(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
     return make(shape, entry)
 
 
+def _gather_rows(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    x, ids = inputs
+    last = x.shape[0] - 1
+    return make((len(ids), x.shape[1]), lambda i, j: x[min(max(ids[i], 0), last), j])
+
+
+def _scatter_add(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    """By the transpose: what of x goes to a place."""
+    x, ids = inputs
+    rows = attrs["rows"]
+    places = [sorted((0, number, rows - 1))[1] for number in ids]
+    return make(
+        (rows, x.shape[1]),
+        lambda r, j: sum(x[i, j] for i, place in enumerate(places) if place == r),
+    )
+
+
 def _pool(
     attrs: Attrs, x: Ints, reduce: Callable[[list[tuple[int, tuple[int, int]]]], int]
 ) -> Ints:
@@ -653,6 +670,8 @@ DEFINITIONS: dict[str, Definition] = {
     "slice": _slice,
     "pad": _pad,
     "concat": _concat,
+    "gather_rows": _gather_rows,
+    "scatter_add": _scatter_add,
     "matmul": _matmul,
     "batched_matmul": _batched_matmul,
     "add_bias": _add_bias,

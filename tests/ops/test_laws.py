@@ -91,6 +91,7 @@ LOOSE = {
     "one_hot",
     "im2col",
     "col2im",
+    "scatter_add",
     "relu_grad",
     "look_up",
     "max_pool_grad",

@@ -58,7 +58,7 @@ PROPERTY = settings(
 )
 REDUCTIONS = {
     "matmul", "column_sum", "row_sum", "row_max", "sum", "square_sum", "sum_pool", "max_pool",
-    "batched_matmul", "softmax_grad", "col2im", "sum_pool_grad", "max_pool_grad",
+    "batched_matmul", "softmax_grad", "scatter_add", "col2im", "sum_pool_grad", "max_pool_grad",
 }  # fmt: skip
 
 

@@ -57,6 +57,11 @@ FOLDS: dict[str, tuple[str, Attrs, list[TensorType]]] = {
         {"transpose_a": 1, "transpose_b": 0},
         [tensor("i16", 300, 40, bits=15), tensor("i16", 300, 700, bits=15)],
     ),
+    "scattered rows": (
+        "scatter_add",
+        {"rows": 3},
+        [tensor("i16", 900, 90, bits=15), tensor("i32", 900, bits=2)],
+    ),
     "columns": ("column_sum", {}, [tensor("i16", 10, 90, 64, bits=15)]),
     "rows": ("row_sum", {}, [tensor("i32", 3, 20000, bits=20)]),
     "maxima": ("row_max", {}, [tensor("i32", 3, 20000, bits=20)]),

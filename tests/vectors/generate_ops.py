@@ -335,6 +335,20 @@ def concat_cases() -> Iterator[Case]:
     yield Case("vectors", {"axis": 0}, a("i64", [2**59, 1]), a("i64", [-(2**59)]), a("i64", [3]))
 
 
+def gather_rows_cases() -> Iterator[Case]:
+    x = np.arange(12, dtype=np.int16).reshape(4, 3)
+    yield Case("rows, some twice", {}, (x, 5), a("i32", [3, 0, 0, 2]))
+    yield Case("beyond the table", {}, x, a("i64", [-1, 4, -(2**59), 2**59, 1]))
+    yield Case("numbers of one byte", {}, draw(64, "i32", 2, 2), a("u8", [255, 1, 0]))
+
+
+def scatter_add_cases() -> Iterator[Case]:
+    x = np.arange(12, dtype=np.int16).reshape(4, 3) - 6
+    yield Case("rows, some twice", {"rows": 5}, (x, 5), a("i32", [3, 0, 3, 2]))
+    yield Case("beyond the table", {"rows": 2}, x, a("i64", [-1, 4, -(2**59), 2**59]))
+    yield Case("one row", {"rows": 1}, a("i64", [[2**50], [-3], [2**50]]), a("u8", [255, 1, 0]))
+
+
 def matmul_cases() -> Iterator[Case]:
     left, right = draw(10, "i16", 3, 5), draw(11, "i16", 5, 2)
     for ta in (0, 1):

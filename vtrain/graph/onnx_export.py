@@ -363,6 +363,17 @@ def _concat(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType])
     return g.op("Concat", *x, axis=attr_int(node.attrs, "axis"))
 
 
+def _gather_rows(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    return g.gather(x[0], g.clamp(x[1], 0, t[0].shape[0] - 1), axis=0)
+
+
+def _scatter_add(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    rows, columns = node.outputs[0].shape
+    ids = g.reshape(g.clamp(x[1], 0, rows - 1), (t[1].size, 1))
+    zeros = g.const(np.zeros((rows, columns), np.int64))
+    return g.op("ScatterND", zeros, ids, x[0], reduction="add")
+
+
 def _matmul(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
     a, b = (
         g.op("Transpose", value, perm=[1, 0]) if node.attrs[f"transpose_{side}"] else value
@@ -683,6 +694,8 @@ LOWERINGS: dict[str, Lower] = {
     "slice": _slice,
     "pad": _pad,
     "concat": _concat,
+    "gather_rows": _gather_rows,
+    "scatter_add": _scatter_add,
     "matmul": _matmul,
     "batched_matmul": _batched_matmul,
     "add_bias": _add_bias,

@@ -53,9 +53,10 @@ _SOFTMAX: Final = ("row_max", "exp2_diff", "row_sum", "divide", "causal_spans", 
 _LOSSES: Final = ("sub_one_hot", "cross_entropy", "square_sum", "sum")
 _GRADIENTS: Final = (
     *("column_sum", "sub", "relu_grad", "col2im", "max_pool_grad", "sum_pool_grad"),
-    "softmax_grad",
+    *("softmax_grad", "scatter_add"),
 )
 _ATTENTION: Final = ("causal_spans", "keep_span", "softmax_grad")
+_CHOSEN_ROWS: Final = ("gather_rows", "scatter_add")
 _BATCH: Final = ("increment", "sample_index", "gather_samples", "normalize", "one_hot")
 _ADAM: Final = ("adam_mean", "adam_square", "adam_direction")
 _CLIP: Final = ("capped_square", "clip_factor", "scale_by")
@@ -75,7 +76,7 @@ LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
     Facet.FUSION: {
         "it computes nothing: another name, shape or place for what is there": (
             *("state", "next_state", "reshape", "transpose", "gather_samples", "im2col"),
-            *("slice", "pad", "concat"),
+            *("slice", "pad", "concat", "gather_rows"),
         ),
         "it reads more than its own element, its row's or its column's": ("keep_span",),
         "computed once of attributes alone": ("causal_spans",),
@@ -88,6 +89,7 @@ LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
                 "column_sum",
                 "col2im",
                 "max_pool",
+                "scatter_add",
             ),
             *("max_pool_grad", "sum_pool", "sum_pool_grad", "row_max", "row_sum"),
             *("cross_entropy", "square_sum", "sum", "softmax_grad"),
@@ -121,6 +123,7 @@ LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
         "no statement binds the norm of all gradients together": _CLIP,
         "proofs take the rate of a step from a schedule of constant pieces": ("schedule_linear",),
         "no circuit looks values up in a table that the node chooses": ("look_up",),
+        "no circuit chooses rows of a committed table by numbers that stay hidden": _CHOSEN_ROWS,
     },
     Facet.STEPS: {
         "public, or a hash that is compared outside the circuits": (
@@ -139,6 +142,7 @@ LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
         "no statement binds the norm of all gradients together": _CLIP,
         "proofs take the rate of a step from a schedule of constant pieces": ("schedule_linear",),
         "no circuit looks values up in a table that the node chooses": ("look_up",),
+        "no circuit chooses rows of a committed table by numbers that stay hidden": _CHOSEN_ROWS,
     },
 }
 """By facet and reason, the operators that lack it.  Facets that are not here, none may lack."""

@@ -13,8 +13,8 @@ use super::signature::{Form, MAX_ELEMENTS, OpError, Part, Reader, checked_size, 
 use super::slice::{Slice, SliceMut, WrongDtype, each};
 use super::source::Windows;
 use super::{
-    activation, arithmetic, attention, commitment, layout, linear, lookup, optimizer, parts, pool,
-    rescale, softmax, source,
+    activation, arithmetic, attention, commitment, gather, layout, linear, lookup, optimizer, parts,
+    pool, rescale, softmax, source,
 };
 use crate::cbor::EncodeError;
 use crate::curves::Curve;
@@ -121,6 +121,14 @@ pub enum Kernel {
     Concat {
         axis: Axis,
         extents: Vec<usize>,
+    },
+    GatherRows {
+        rows: usize,
+        columns: usize,
+    },
+    ScatterAdd {
+        rows: usize,
+        columns: usize,
     },
     Matmul(Product),
     BatchedMatmul {
@@ -375,6 +383,25 @@ impl Kernel {
                     SliceMut::I32(out) => concat(&widths, inputs, out)?,
                     SliceMut::I64(out) => concat(&widths, inputs, out)?,
                 }
+            }
+            Self::GatherRows { columns, .. } => {
+                let ids = input(1)?;
+                match out {
+                    SliceMut::U8(out) => gather_rows(*columns, input(0)?.try_into()?, ids, out),
+                    SliceMut::I8(out) => gather_rows(*columns, input(0)?.try_into()?, ids, out),
+                    SliceMut::I16(out) => gather_rows(*columns, input(0)?.try_into()?, ids, out),
+                    SliceMut::I32(out) => gather_rows(*columns, input(0)?.try_into()?, ids, out),
+                    SliceMut::I64(out) => gather_rows(*columns, input(0)?.try_into()?, ids, out),
+                }
+            }
+            Self::ScatterAdd { rows, columns } => {
+                let (extents, out) = ((*rows, *columns), out.try_into()?);
+                each!(input(0)?, x => each!(input(1)?, ids => {
+                    for_rows(out, *columns, |at, out| {
+                        gather::scatter_add(x, ids, extents, at, out);
+                        0
+                    })
+                }));
             }
             Self::Matmul(product) => {
                 let (a, b) = (input(0)?.try_into()?, input(1)?.try_into()?);
@@ -795,6 +822,33 @@ fn read(r: &Reader<'_>) -> Result<(Kernel, Dtype, Vec<usize>), OpError> {
             };
             let (axis, shape) = along(&first.shape, axis, whole)?;
             (Kernel::Concat { axis, extents }, first.dtype, shape)
+        }
+        "gather_rows" => {
+            let [x, ids] = r.dtypes([None, None])?;
+            let &[rows, columns] = x.shape.as_slice() else {
+                refuse!("needs rows and columns, has {:?}", x.shape)
+            };
+            let &[count] = ids.shape.as_slice() else {
+                refuse!("needs a list of numbers, has {:?}", ids.shape)
+            };
+            if rows == 0 {
+                refuse!("the table has no row");
+            }
+            let kernel = Kernel::GatherRows { rows, columns };
+            (kernel, x.dtype, vec![count, columns])
+        }
+        "scatter_add" => {
+            let [x, ids] = r.dtypes([None, None])?;
+            let rows = r.int("rows", 1, MAX_ELEMENTS as i64)? as usize;
+            let &[count, columns] = x.shape.as_slice() else {
+                refuse!("needs rows and columns, has {:?}", x.shape)
+            };
+            require_shape(ids, &[count])?;
+            (
+                Kernel::ScatterAdd { rows, columns },
+                I64,
+                vec![rows, columns],
+            )
         }
         "matmul" => {
             let [a, b] = r.dtypes([Some(I16), Some(I16)])?;
@@ -1333,6 +1387,14 @@ fn keep_span(
         SliceMut::I64(out) => rows!(out),
     }
     Ok(())
+}
+
+fn gather_rows<T: Element>(columns: usize, x: &[T], ids: Slice<'_>, out: &mut [T]) {
+    each!(ids, ids => for_rows(out, columns, |at, out| {
+        let count = out.len() / columns;
+        gather::gather_rows(x, &ids[at..at + count], columns, out);
+        0
+    }));
 }
 
 fn shift_left(x: Slice<'_>, shift: u32, out: &mut [i64]) {

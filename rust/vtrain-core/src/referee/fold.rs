@@ -13,6 +13,7 @@ use crate::number::{
     Dtype, EXP2_EXPONENT, LOG2_EXPONENT, LOSS_EXPONENT, MAX_STEPS, PROBABILITY_EXPONENT,
     PROBABILITY_ONE, exp2_q16, log2_q16, saturate,
 };
+use crate::ops::gather::number_of;
 use crate::ops::layout::Window;
 use crate::ops::linear::Product;
 use crate::ops::{Form, Kernel, OpError, Part, attention, commitment, lookup, optimizer};
@@ -89,6 +90,7 @@ macro_rules! one_term {
             | Kernel::Slice { .. }
             | Kernel::Pad { .. }
             | Kernel::Concat { .. }
+            | Kernel::GatherRows { .. }
             | Kernel::AddBias { .. }
             | Kernel::Rescale { .. }
             | Kernel::Add { .. }
@@ -161,6 +163,7 @@ impl Leaf {
             one_term!()
             | Kernel::Matmul(_)
             | Kernel::BatchedMatmul { .. }
+            | Kernel::ScatterAdd { .. }
             | Kernel::ColumnSum
             | Kernel::RowSum { .. }
             | Kernel::SoftmaxGrad { .. }
@@ -284,6 +287,7 @@ impl Leaf {
             one_term!()
             | Kernel::Matmul(_)
             | Kernel::BatchedMatmul { .. }
+            | Kernel::ScatterAdd { .. }
             | Kernel::ColumnSum
             | Kernel::RowSum { .. }
             | Kernel::SoftmaxGrad { .. }
@@ -317,6 +321,13 @@ impl Leaf {
                 let product = left * r.element(1, matrix * k * n + b)?; // of int16
                 state[0] += i128::from(product);
                 return Ok(());
+            }
+            Kernel::ScatterAdd { rows, columns } => {
+                let (rows, columns) = (*rows as u64, *columns as u64);
+                if number_of(r.element(1, term)?, rows) != e / columns {
+                    return Ok(());
+                }
+                state[0] + i128::from(r.element(0, term * columns + e % columns)?)
             }
             Kernel::ColumnSum => {
                 let columns = self.output.size() as u64;
@@ -441,6 +452,11 @@ impl Leaf {
                 let extent = *extents.get(input).ok_or(Stop::NoValue)?;
                 r.element(input, axis.join(extent, (row, along, within)))?
                     .into()
+            }
+            Kernel::GatherRows { rows, columns } => {
+                let (rows, columns) = (*rows as u64, *columns as u64);
+                let row = number_of(r.element(1, e / columns)?, rows);
+                r.element(0, row * columns + e % columns)?.into()
             }
             Kernel::AddBias { .. } => {
                 let column = e % self.inputs[1].size() as u64;
@@ -580,6 +596,7 @@ impl Leaf {
             }
             Kernel::Matmul(_)
             | Kernel::BatchedMatmul { .. }
+            | Kernel::ScatterAdd { .. }
             | Kernel::ColumnSum
             | Kernel::RowSum { .. }
             | Kernel::SoftmaxGrad { .. }
@@ -651,6 +668,11 @@ fn plan(kernel: &Kernel, inputs: &[Form]) -> Result<(u64, Vec<Stream>, Option<u6
             let b = if product.transpose_b { 1 } else { product.n };
             let streams = vec![stream(0, Every(a as u64))?, stream(1, Every(b as u64))?];
             (product.k as u64, streams)
+        }
+        Kernel::ScatterAdd { columns, .. } => {
+            let terms = form(1)?.size() as u64;
+            let streams = vec![stream(0, Every(*columns as u64))?, stream(1, Every(1))?];
+            (terms, streams)
         }
         Kernel::ColumnSum => {
             let columns = form(0)?.shape.last().copied().unwrap_or(1).max(1);

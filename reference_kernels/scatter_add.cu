@@ -1,0 +1,14 @@
+// scatter_add: each row of the output is the sum, in int64, of the rows of x whose id it is.
+#include "law.cuh"
+
+extern "C" __global__ void scatter_add(i64 count, const void* x, i64 x_dtype, const void* ids,
+                                       i64 ids_dtype, i64 terms, i64 rows, i64 columns, i64* out) {
+    const i64 i = INDEX();
+    if (i >= count) return;
+    const i64 row = i / columns, column = i % columns;
+    i64 total = 0;
+    for (i64 term = 0; term < terms; term++)
+        if (clamp(load(ids, ids_dtype, term), 0, rows - 1) == row)
+            total = wrap_add(total, load(x, x_dtype, term * columns + column));
+    out[i] = total;
+}

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import numpy.typing as npt
 import onnxruntime
 from hypothesis import HealthCheck, Phase, assume, given, settings
@@ -29,7 +30,7 @@ from tests.engines.test_cpu_operators import assert_follows_law as assert_engine
 from tests.engines.test_leaf_twin import check_twin
 from tests.facets.floats import FLOATS
 from tests.facets.gradients import find_wrong_gradients
-from tests.graph.test_onnx_import import IMAGE_CASES, VECTOR_CASES, make
+from tests.graph.test_onnx_import import ID_CASES, IMAGE_CASES, VECTOR_CASES, make
 from tests.ops import cases
 from tests.ops.leaf_cases import draw_leaf, read_operator_fold, read_vectors, run_fold
 from tests.ops.reference import DEFINITIONS, define
@@ -324,10 +325,15 @@ def _find_imported() -> frozenset[str]:
     """Operators of the forward passes of the models that ``tests/graph/test_onnx_import.py``
     holds against onnxruntime."""
     found: set[str] = set()
-    for shape, models in (([5], VECTOR_CASES), ([2, 6, 6], IMAGE_CASES)):
+    floats, ids = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
+    for shape, models, kind in (
+        ([5], VECTOR_CASES, floats),
+        ([2, 6, 6], IMAGE_CASES, floats),
+        ([3], ID_CASES, ids),
+    ):
         for nodes, tensors in models.values():
             try:
-                model = onnx_import.import_onnx(make(nodes, ["n", *shape], tensors))
+                model = onnx_import.import_onnx(make(nodes, ["n", *shape], tensors, kind=kind))
             except ModelError:
                 continue
             builder = GraphBuilder(_AnyExponent())
@@ -341,7 +347,8 @@ def _find_imported() -> frozenset[str]:
             raw = builder.emit(
                 "state", "x", (), name="x", dtype="i32", shape=(3, *shape), exponent=12
             )
-            emit_forward(builder, model, builder.rescale("x16", raw, 12), params)
+            x = raw if model.takes_ids else builder.rescale("x16", raw, 12)
+            emit_forward(builder, model, x, params)
             found |= {node.op for node in builder.nodes[start + 2 :]}
     return frozenset(found)
 

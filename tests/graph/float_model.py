@@ -22,6 +22,7 @@ from vtrain.graph.model import (
     AveragePool,
     Concat,
     Conv,
+    Embedding,
     Layer,
     Linear,
     MatMul,
@@ -202,6 +203,8 @@ class FloatModel:
                 return out if layer.bias is None else out + self.params[layer.bias]
             case AddWeight():
                 return self.values[layer.input] + self.params[layer.weight]
+            case Embedding():
+                return self.params[layer.weight][self.values[layer.input].long()]
             case Conv():
                 return self._convolve(layer)
             case Add() | Mul() | MatMul():

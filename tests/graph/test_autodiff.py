@@ -25,6 +25,7 @@ from vtrain.graph.model import (
     AveragePool,
     Concat,
     Conv,
+    Embedding,
     Layer,
     Linear,
     MatMul,
@@ -41,6 +42,7 @@ from vtrain.graph.model import (
 )
 from vtrain.graph.step import (
     Affine,
+    Ids,
     Momentum,
     StepPlan,
     compute_initial_state,
@@ -72,7 +74,8 @@ def make_model(
         name: np.round(draw(rng, extents) * 2**24).astype(np.int32)
         for name, extents in params.items()
     }
-    return Model("image", shape, tuple(layers), layers[-1].name, masters)
+    takes_ids = any(isinstance(layer, Embedding) for layer in layers)
+    return Model("image", shape, tuple(layers), layers[-1].name, masters, takes_ids)
 
 
 Parts = tuple[tuple[int, ...], list[Layer], dict[str, tuple[int, ...]]]
@@ -101,6 +104,13 @@ MODELS: dict[str, Parts] = {
          Linear("fc2", "r1", "w2", "b2", True), Reshape("flat", "fc2", (8,)),
          Linear("out", "flat", "w3", None, True)],
         {"w1": (4, 4), "w2": (2, 4), "b2": (2,), "w3": (3, 8)},
+    ),
+    "embedding, tied with the output": (
+        (3,),
+        [Embedding("tok", "image", "w"), Linear("fc", "tok", "w2", "b2", True), Relu("r", "fc"),
+         Linear("logits", "r", "w", None, True), Reshape("flat", "logits", (12,)),
+         Linear("out", "flat", "w3", None, True)],
+        {"w": (4, 4), "w2": (4, 4), "b2": (4,), "w3": (3, 12)},
     ),
     "shared weight and bias": (
         (4,),
@@ -318,7 +328,9 @@ def make_lossless(name: str, seed: int = 0) -> Run:
     x = rng.integers(0, 4, (9, *shape), dtype=np.uint8)
     classes = 4 if name.startswith("shared") else 3
     samples = build_samples(x, rng.integers(-2, 3, (9, classes)).astype(np.int16))
-    return make_run(model, samples, make_plan(samples, "mse"), Lossless(params))
+    plan = make_plan(samples, "mse")
+    plan = replace(plan, prepare=Ids()) if model.takes_ids else plan
+    return make_run(model, samples, plan, Lossless(params))
 
 
 @pytest.mark.parametrize("name", MODELS)

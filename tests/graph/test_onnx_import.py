@@ -22,6 +22,7 @@ from vtrain.graph.calibration import calibrate
 from vtrain.graph.evaluate import apply_node
 from vtrain.graph.model import Conv, Layer, Linear, Model, emit_forward
 from vtrain.graph.onnx_import import NEWEST_OPSET, OLDEST_OPSET, import_onnx
+from vtrain.graph.weights import export_onnx
 from vtrain.limits import LIMITS, Limits
 from vtrain.spec.number import MASTER_EXPONENT
 from vtrain.spec.samples import Samples
@@ -53,11 +54,12 @@ def make(
     *,
     opset: int = 17,
     output: str = "y",
+    kind: int = TensorProto.FLOAT,
 ) -> onnx.ModelProto:
     graph = helper.make_graph(
         nodes,
         "test",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("x", kind, shape)],
         [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)],
         [numpy_helper.from_array(value, name) for name, value in (tensors or {}).items()],
     )
@@ -67,7 +69,8 @@ def make(
 def run_integers(model: Model, x: Floats) -> npt.NDArray[np.float64]:
     """The integer forward pass of float samples, back in float, in ONNX order."""
     state: dict[str, npt.NDArray[Any]] = dict(model.params)
-    state["x"] = np.round(np.ldexp(x.astype(np.float64), INPUT_EXPONENT)).astype(np.int32)
+    exponent = 0 if model.takes_ids else INPUT_EXPONENT
+    state["x"] = np.round(np.ldexp(x.astype(np.float64), exponent)).astype(np.int32)
     ends: list[Ref] = []
 
     def emit(b: GraphBuilder) -> None:
@@ -77,7 +80,9 @@ def run_integers(model: Model, x: Floats) -> npt.NDArray[np.float64]:
                           exponent=exponent)  # fmt: skip
 
         params = {name: read(name, MASTER_EXPONENT) for name in model.params}
-        samples = b.rescale("x16", read("x", INPUT_EXPONENT), INPUT_EXPONENT)
+        samples = read("x", exponent)
+        if not model.takes_ids:
+            samples = b.rescale("x16", samples, INPUT_EXPONENT)
         ends.append(emit_forward(b, model, samples, params))
 
     exponents = calibrate(emit, state, NO_SAMPLES, steps=1, margin=1).exponents
@@ -87,8 +92,8 @@ def run_integers(model: Model, x: Floats) -> npt.NDArray[np.float64]:
     for graph_node in builder.nodes:
         inputs = [values[ref.node] for ref in graph_node.inputs]
         values.append(apply_node(graph_node, inputs, state, NO_SAMPLES))
-    exponent = builder.type_of(ends[-1]).exponent
-    return np.ldexp(values[ends[-1].node].astype(np.float64), -exponent)
+    found = builder.type_of(ends[-1]).exponent
+    return np.ldexp(values[ends[-1].node].astype(np.float64), -found)
 
 
 def assert_same_function(proto: onnx.ModelProto, x: Floats) -> Model:
@@ -416,6 +421,64 @@ def test_vector_models_compute_what_onnxruntime_computes(case: str) -> None:
     nodes, tensors = VECTOR_CASES[case]
     x = RNG.uniform(-1, 1, (3, 5)).astype(np.float32)
     assert_same_function(make(nodes, ["n", 5], tensors), x)
+
+
+TABLE, POSITIONS = weights(7, 4), weights(3, 4)
+# A case is the nodes between the numbers x [batch, 3] and y, and the stored tensors.
+ID_CASES: dict[str, tuple[list[onnx.NodeProto], Tensors]] = {
+    "embedding": ([node("Gather", "t x")], {"t": TABLE}),
+    "embedding, positions and a layer": (
+        [node("Gather", "t x", "e"), node("Gather", "p i", "q"), node("Add", "e q", "h"),
+         node("MatMul", "h w")],
+        {"t": TABLE, "p": POSITIONS, "i": np.arange(3, dtype=I64), "w": weights(4, 5)},
+    ),
+    "tied table": (
+        [node("Gather", "t x", "h"), node("Transpose", "t", "w"), node("MatMul", "h w")],
+        {"t": TABLE},
+    ),
+    "tied table, stored twice": (
+        [node("Gather", "t x", "h"), node("MatMul", "h w")],
+        {"t": TABLE, "w": TABLE.T.copy()},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [TensorProto.INT32, TensorProto.INT64])
+@pytest.mark.parametrize("case", ID_CASES)
+def test_models_of_numbers_compute_what_onnxruntime_computes(case: str, kind: int) -> None:
+    nodes, tensors = ID_CASES[case]
+    dtype = helper.tensor_dtype_to_np_dtype(kind)
+    x = RNG.integers(0, 7, (2, 3)).astype(dtype)
+    model = assert_same_function(make(nodes, ["n", 3], tensors, kind=kind), x)
+    assert model.takes_ids
+    assert len(model.params) == (3 if "positions" in case else 1)
+
+
+def test_a_table_that_is_stored_twice_is_exported_twice() -> None:
+    nodes, tensors = ID_CASES["tied table, stored twice"]
+    proto = make(nodes, ["n", 3], tensors, kind=TensorProto.INT64)
+    model = import_onnx(proto)
+    assert model.copies == {"w": "t"}
+    masters = {"t": model.params["t"] + 2**20}
+    exported = onnx.load_from_string(export_onnx(proto.SerializeToString(), model, masters))
+    found = {t.name: numpy_helper.to_array(t) for t in exported.graph.initializer}
+    assert np.array_equal(found["w"], found["t"].T)
+    assert np.allclose(found["t"], TABLE + 2**-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ([node("Relu", "x")], "only a Gather"),
+        ([node("Gather", "t x", axis=1)], "axis must be 0"),
+        ([node("Gather", "t i")], "all rows of the table"),
+        ([node("Gather", "x t")], "shape of a value"),
+    ],
+)
+def test_numbers_are_for_tables_alone(nodes: list[onnx.NodeProto], message: str) -> None:
+    tensors: Tensors = {"t": TABLE, "i": np.arange(3, dtype=I64)}
+    with pytest.raises(ModelError, match=message):
+        import_onnx(make(nodes, ["n", 3], tensors, kind=TensorProto.INT64))
 
 
 @pytest.mark.parametrize("case", IMAGE_CASES)
@@ -809,7 +872,8 @@ HOSTILE: dict[str, tuple[Callable[[onnx.ModelProto], None], str, str]] = {
     "negative batch": (edit_shape(-1, 5), "input x", "below 1"),
     "huge extents": (edit_shape(1, 2**62, 2**62), "input x", "elements"),
     "many axes": (edit_shape(*[1] * 99), "input x", "99 axes"),
-    "integers as input": (edit("g.input[0].type.tensor_type.elem_type = 7"), "input x", "floats"),
+    "integers as input": (edit("g.input[0].type.tensor_type.elem_type = 7"), "node", "a Gather"),
+    "texts as input": (edit("g.input[0].type.tensor_type.elem_type = 8"), "input x", "floats"),
     "sequence as input": (
         edit("g.input[0].type.sequence_type.elem_type.tensor_type.elem_type = 1"),
         "input x",

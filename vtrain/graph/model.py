@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -135,6 +135,15 @@ class AddWeight:
 
 
 @dataclass(frozen=True)
+class Embedding:
+    """Rows of a trained table [numbers, features] by the numbers that the model's input is."""
+
+    name: str
+    input: str
+    weight: str
+
+
+@dataclass(frozen=True)
 class Transpose:
     """Axis i is axis perm[i] of x; the first is the batch and stays."""
 
@@ -218,6 +227,7 @@ Layer = (
     | Mul
     | Scale
     | AddWeight
+    | Embedding
     | Transpose
     | Slice
     | Pad
@@ -254,7 +264,9 @@ class Model:
     """A forward pass.  ``name`` of a layer is the name of its output value.
 
     ``params`` are int32 master weights with 24 fraction bits, in step-graph layout, by the names of
-    their ONNX initialisers in the order of first use.
+    their ONNX initialisers in the order of first use.  ``takes_ids``: the input is whole numbers,
+    which embeddings alone read.  ``copies``: initialisers of the file that are a parameter's
+    transpose, by name, with the name of that parameter.
     """
 
     input: str
@@ -262,6 +274,8 @@ class Model:
     layers: tuple[Layer, ...]
     output: str
     params: Mapping[str, npt.NDArray[np.int32]]
+    takes_ids: bool = False
+    copies: Mapping[str, str] = field(default_factory=dict)
 
 
 def find_images(model: Model) -> frozenset[str]:
@@ -365,6 +379,8 @@ class _Emitter:
             case Softmax():
                 y = self._emit_softmax(layer)
                 self.give(layer.name, y, self._b.type_of(y).shape)
+            case Embedding():
+                self.values[layer.name] = self._emit_embedding(layer)
             case AddWeight():
                 y = self._emit_add_weight(layer)
                 self.give(layer.name, y, self._b.type_of(y).shape)
@@ -409,7 +425,7 @@ class _Emitter:
                 )
             case Concat():
                 return self._emit_concat(layer)
-            case Reshape() | Transpose() | MatMul() | AddWeight() | Softmax():
+            case Reshape() | Transpose() | MatMul() | Embedding() | AddWeight() | Softmax():
                 raise AssertionError("emit() has dealt with what has ONNX's order")
 
     def _emit_nonlinear(self, layer: Relu | Activation) -> Ref:
@@ -517,6 +533,14 @@ class _Emitter:
         y = b.rescale_at_site(f"{layer.name}/out_rows", total)
         return b.emit("reshape", f"{layer.name}/out", (y,), shape=shape)
 
+    def _emit_embedding(self, layer: Embedding) -> Ref:
+        b, ids = self._b, self.values[layer.input]
+        shape = b.type_of(ids).shape
+        flat = b.emit("reshape", f"{layer.name}/ids", (ids,), shape=(math.prod(shape),))
+        table = self.operand_of(layer.weight)
+        rows = b.emit("gather_rows", f"{layer.name}/rows", (table, flat))
+        return b.emit("reshape", layer.name, (rows,), shape=(*shape, b.type_of(rows).shape[1]))
+
     def _emit_linear(self, layer: Linear) -> Ref:
         b, x = self._b, self.take(layer.input, f"{layer.name}/nchw")
         *leading, features = b.type_of(x).shape
@@ -587,7 +611,9 @@ class _Emitter:
 
 
 def emit_forward(builder: GraphBuilder, model: Model, x: Ref, params: Mapping[str, Ref]) -> Ref:
-    """Emit the layers of ``model``: ``x`` int16 [batch, ...] -> its output, int16; in ONNX order.
+    """Emit the layers of ``model``: ``x`` [batch, ...] -> its output, int16; both in ONNX order.
+
+    ``x`` is int16, or whole numbers where the model takes such.
 
     GraphError names a node that is refused.
     """

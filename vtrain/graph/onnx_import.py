@@ -29,6 +29,7 @@ from vtrain.graph.model import (
     AveragePool,
     Concat,
     Conv,
+    Embedding,
     Layer,
     Linear,
     MatMul,
@@ -71,6 +72,7 @@ _MOST_COPIES: Final = 64
 """Of a value along one axis."""
 _HIDDEN: Final = -1e30
 """What is added to an exponent to hide it: minus infinity, or what stands for it."""
+_ID_TYPES = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
 
 Extents = tuple[int | None, ...]
 
@@ -256,6 +258,8 @@ class _Importer:
         self._layers: dict[str, Layer] = {}
         self._made_later: set[str] = set()
         self._batch: int | None = onnx_fold.BATCH
+        self._input = ""
+        self._takes_ids = False
 
     def run(self) -> Model:
         for tensor in self._graph.initializer:
@@ -271,13 +275,15 @@ class _Importer:
             node.require_no_more_attributes()
             self._made_later.difference_update(node.outputs)
         output = self._read_output()
-        layers = self._prune(output)
+        layers, copies = self._tie(self._prune(output))
         return Model(
             input=name,
             input_shape=shape,
             layers=layers,
             output=output,
             params=self._read_params(layers),
+            takes_ids=self._takes_ids,
+            copies=copies,
         )
 
     # --- the ends of the graph
@@ -289,7 +295,8 @@ class _Importer:
             raise ModelError(f"a model has one input, this has {len(inputs)}", where="graph")
         name = _require_text(inputs[0].name, "input")
         where = f"input {name}"
-        batch, *shape = self._read_declared_shape(inputs[0], where)
+        self._takes_ids = inputs[0].type.tensor_type.elem_type in _ID_TYPES
+        batch, *shape = self._read_declared_shape(inputs[0], where, _FLOAT_TYPES + _ID_TYPES)
         if not shape:
             raise ModelError("needs a batch axis and at least one more", where=where)
         known = tuple(extent for extent in shape if extent is not None)
@@ -297,16 +304,20 @@ class _Importer:
             raise ModelError(f"only the batch may be symbolic, shape is {shape}", where=where)
         count_elements(known, where)
         self._batch = batch
+        self._input = name
         self._declare(name, where)
         self._values[name] = name
         self._shapes[name] = known
         return name, known
 
-    def _read_declared_shape(self, value: onnx.ValueInfoProto, where: str) -> Extents:
+    def _read_declared_shape(
+        self, value: onnx.ValueInfoProto, where: str, types: Sequence[int] = _FLOAT_TYPES
+    ) -> Extents:
         """Extents of a graph input or output, None where symbolic; there is at least the batch."""
         kind = value.type.tensor_type
-        if kind.elem_type not in _FLOAT_TYPES:
-            raise ModelError("is not a tensor of floats", where=where)
+        if kind.elem_type not in types:
+            whole = " or of int32 or int64" if types != _FLOAT_TYPES else ""
+            raise ModelError(f"is not a tensor of floats{whole}", where=where)
         if not kind.HasField("shape"):
             raise ModelError("has no shape", where=where)
         if not 1 <= len(kind.shape.dim) <= MAX_RANK:
@@ -351,6 +362,29 @@ class _Importer:
                 kept.append(layer)
         return tuple(reversed(kept))
 
+    def _tie(self, layers: Sequence[Layer]) -> tuple[tuple[Layer, ...], dict[str, str]]:
+        """Linear layers whose weight is the transpose of an embedding's table, in every bit, read
+        the table: exporters store what was one tensor in torch as two."""
+        tables = {layer.weight for layer in layers if isinstance(layer, Embedding)}
+        tied: list[Layer] = []
+        copies: dict[str, str] = {}
+        for layer in layers:
+            if isinstance(layer, Linear) and layer.weight not in tables:
+                table = next((t for t in sorted(tables) if self._turns(t, layer.weight)), None)
+                if table is not None:
+                    copies[layer.weight] = table
+                    tied.append(replace(layer, weight=table, transposed=not layer.transposed))
+                    continue
+            tied.append(layer)
+        return tuple(tied), copies
+
+    def _turns(self, table: str, weight: str) -> bool:
+        """Whether ``weight`` is the transpose of ``table``."""
+        if self._tensors[table].dims[::-1] != list(self._tensors[weight].dims):
+            return False
+        a, b = (read_floats(self._tensors[name], f"initialiser {name}") for name in (table, weight))
+        return np.array_equal(a.T, b)
+
     def _read_params(self, layers: Sequence[Layer]) -> dict[str, npt.NDArray[np.int32]]:
         roles: dict[str, str] = {}
         for layer in layers:
@@ -358,6 +392,8 @@ class _Importer:
             if isinstance(layer, AddWeight):
                 dims = _strip(tuple(self._tensors[layer.weight].dims))
                 uses[layer.weight] = "bias" if len(dims) == 1 else "AddWeight"
+            elif isinstance(layer, Embedding):
+                uses[layer.weight] = "Linear"  # stored alike: one table may be both
             elif isinstance(layer, Linear | Conv):
                 uses[layer.weight] = type(layer).__name__
                 if layer.bias is not None:
@@ -419,7 +455,13 @@ class _Importer:
         node.refuse(f"reads {name!r}, which nothing makes")
 
     def _value(self, node: _Node, name: str) -> str:
-        """The layer (or the graph's input) that makes the value ``name``."""
+        """The layer (or the graph's input) that makes the value ``name``, of floats."""
+        value = self._any_value(node, name)
+        if self._takes_ids and value == self._input:
+            node.refuse(f"input {name!r} is whole numbers: only a Gather of a table reads them")
+        return value
+
+    def _any_value(self, node: _Node, name: str) -> str:
         if name not in self._values:
             self._fail_unknown(node, name, "a value computed from the model's input")
         value = self._values[name]
@@ -887,7 +929,7 @@ class _Importer:
             self._declare(name, node.where)
             self._weights[name] = self._weights[source]
         else:
-            value = self._value(node, source)
+            value = self._any_value(node, source)
             self._declare(name, node.where)
             self._values[name] = value
 
@@ -1074,19 +1116,29 @@ class _Importer:
             whole: Extents = self._constant_of(node, name).shape
         else:
             whole = (self._batch, *self._shapes[self._value(node, name)])
+        whole = (self._batch, *self._shapes[self._any_value(node, node.inputs[0])])
         start, end = node.take_int("start", 0), node.take_int("end", len(whole))
         self._declare(node.outputs[0], node.where)
         self._computed[node.outputs[0]] = np.array(whole[start:end], dtype=object)
 
     def _is_folded(self, node: _Node) -> bool:
         """Whether a node computes with constants alone.  What only gives a trained tensor another
-        name, or adds two of them, is not meant."""
+        name, takes rows of it, or adds two of them, is not meant."""
         known = [name in self._computed for name in node.inputs if name]
         stored = [name in self._weights for name in node.inputs if name]
         both = [a or b for a, b in zip(known, stored, strict=True)]
         if node.op not in onnx_fold.OPERATORS or not both or not all(both):
             return False
+        if node.op == "Gather" and self._is_table(node.inputs[0]):
+            return False
         return any(known) or node.op not in ("Add", "Identity", "Transpose")
+
+    def _is_table(self, name: str) -> bool:
+        """A stored matrix of floats, whose rows are trained."""
+        weight = self._weights.get(name)
+        if weight is None or len(weight.dims) != 2:
+            return False
+        return self._tensors[weight.name].data_type in _FLOAT_TYPES
 
     def fold(self, node: _Node) -> None:
         node.require(len(node.outputs) == 1, f"must have one output, has {len(node.outputs)}")
@@ -1104,7 +1156,32 @@ class _Importer:
         return found.T if weight.transposed else found
 
     def gather(self, node: _Node) -> None:
-        node.refuse("is only supported on the shape of a value")
+        node.require_arity(2, 2)
+        if node.inputs[0] not in self._weights:
+            node.refuse("is only supported on a table, and on the shape of a value")
+        self._gather_rows(node)
+
+    def _gather_rows(self, node: _Node) -> None:
+        """Rows of a trained table: by the model's input, or all of them in order."""
+        table = self._weights[node.inputs[0]]
+        node.require(len(table.dims) == 2 and not table.transposed, "needs a table as it is stored")
+        node.require(min(table.dims) > 0, "the table is empty")
+        node.require(node.take_int("axis", 0) in (0, -2), "axis must be 0")
+        if self._values.get(node.inputs[1]) != self._input or not self._takes_ids:
+            self._gather_constant_rows(node, table)
+            return
+        shape = (*self._shapes[self._input], table.dims[1])
+        self._emit(node, Embedding(node.outputs[0], self._input, table.name), shape)
+
+    def _gather_constant_rows(self, node: _Node, table: _Weight) -> None:
+        """Positions: numbers that are known now must be all of the table's, in order."""
+        found = self._constant_of(node, node.inputs[1])
+        node.require(
+            [*found.flat] == [*range(table.dims[0])],
+            f"numbers that are constant must be 0 to {table.dims[0] - 1}, all rows of the table: "
+            "give the table as many rows as there are places",
+        )
+        self._alias(node, node.inputs[0])
 
     def unsqueeze(self, node: _Node) -> None:
         node.require_arity(1, 2)

@@ -34,6 +34,7 @@ __all__ = [
     "LOSSES",
     "STEP_STATE",
     "Affine",
+    "Ids",
     "Momentum",
     "OneHot",
     "State",
@@ -68,6 +69,11 @@ class OneHot:
 
 
 @dataclass(frozen=True)
+class Ids:
+    """No preparation: samples are whole numbers, which the model looks up in tables."""
+
+
+@dataclass(frozen=True)
 class StepPlan:
     """What a step graph is built from, besides exponents and the model.
 
@@ -76,7 +82,7 @@ class StepPlan:
     """
 
     data: DataSpec
-    prepare: Affine | OneHot
+    prepare: Affine | OneHot | Ids
     loss: str
     optimizer: Optimizer
     seed: int
@@ -185,8 +191,10 @@ def emit_batch(b: GraphBuilder, plan: StepPlan, t: Ref) -> tuple[Ref, Ref]:
     return x, y
 
 
-def emit_prepare(b: GraphBuilder, prepare: Affine | OneHot, x: Ref) -> Ref:
-    """Raw samples -> int16 operands."""
+def emit_prepare(b: GraphBuilder, prepare: Affine | OneHot | Ids, x: Ref) -> Ref:
+    """Raw samples -> int16 operands, or what they are."""
+    if isinstance(prepare, Ids):
+        return x
     if isinstance(prepare, OneHot):
         return b.emit("one_hot", "x/prepared", (x,), depth=prepare.depth)
     return b.emit(

@@ -58,7 +58,9 @@ def export_onnx(original: bytes, model: Model, params: Masters) -> bytes:
     """
     exported = load_model(original)
     tensors = find_stored_tensors(exported.graph)
-    for name, values in compute_float_weights(model, params).items():
+    weights = compute_float_weights(model, params)
+    turned = {copy: weights[name].T for copy, name in model.copies.items()}
+    for name, values in (weights | turned).items():
         where = f"initialiser {name}"
         if name not in tensors:
             raise ModelError("is not in the original file", where=where)

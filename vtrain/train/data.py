@@ -405,18 +405,28 @@ def gather_batch(samples: Samples, seed: int, batch: int, step: int) -> tuple[Ar
 
 def check_labels(samples: Samples, classes: int) -> None:
     """DataError, naming the first sample and place, unless each y is a label in [0, classes)."""
-    if samples.spec.y_exponent != 0:
-        raise DataError("labels are whole numbers, of exponent 0", where="samples.y")
-    if samples.spec.windows is not None:
-        _check_tokens(samples, classes, "samples", 0)
+    _check_numbers(samples, "y", "label", classes)
+
+
+def check_ids(samples: Samples, rows: int) -> None:
+    """DataError, naming the first sample and place, unless each x is an id in [0, rows)."""
+    _check_numbers(samples, "x", "id", rows)
+
+
+def _check_numbers(samples: Samples, part: str, what: str, count: int) -> None:
+    spec = samples.spec
+    if (spec.x_exponent if part == "x" else spec.y_exponent) != 0:
+        raise DataError(f"{what}s are whole numbers, of exponent 0", where=f"samples.{part}")
+    if spec.windows is not None:
+        _check_tokens(samples, count, "samples", 0)
         return
-    labels = samples.part("y")
-    wrong = np.flatnonzero((labels < 0) | (labels >= classes))
+    numbers = samples.part(part)
+    wrong = np.flatnonzero((numbers < 0) | (numbers >= count))
     if wrong.size:
-        sample, *place = (int(along) for along in np.unravel_index(wrong[0], labels.shape))
-        label = int(labels[(sample, *place)])
-        where = f"sample {sample}" + (f", label {place}" if place else "")
-        raise DataError(f"label {label} is not in [0, {classes})", where=where)
+        sample, *place = (int(along) for along in np.unravel_index(wrong[0], numbers.shape))
+        number = int(numbers[(sample, *place)])
+        where = f"sample {sample}" + (f", {what} {place}" if place else "")
+        raise DataError(f"{what} {number} is not in [0, {count})", where=where)
 
 
 def _choose(part: Part, available: int, where: str, what: str = "samples") -> slice:

@@ -24,7 +24,7 @@ from vtrain.limits import limits_here
 from vtrain.ops import TABLE
 from vtrain.spec.number import LOSS_EXPONENT
 from vtrain.spec.samples import Samples
-from vtrain.train.data import check_labels
+from vtrain.train.data import check_ids, check_labels
 from vtrain.train.layout import RunPaths
 from vtrain.train.signed import check_size, read_claimed_state
 from vtrain.wire.graph import Ref, StepGraph
@@ -80,6 +80,9 @@ def evaluate(graph: StepGraph, state: State, samples: Samples) -> Evaluation:
         forward.check_form(part)
     if forward.classes is not None:
         check_labels(samples, forward.classes)
+    for node in graph.nodes:
+        if node.op == "gather_rows":
+            check_ids(samples, graph.type_of(node.inputs[0]).shape[0])
     correct = total = 0
     for start in range(0, samples.spec.samples, forward.batch):
         batch_loss, batch_correct = forward.run(start)

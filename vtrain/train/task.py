@@ -40,6 +40,7 @@ from vtrain.graph.onnx_import import import_onnx
 from vtrain.graph.step import (
     LOSSES,
     Affine,
+    Ids,
     OneHot,
     State,
     StepPlan,
@@ -59,6 +60,7 @@ from vtrain.spec.samples import Samples
 from vtrain.train.data import (
     DataSource,
     TokenSource,
+    check_ids,
     check_labels,
     load_samples,
     parse_source,
@@ -102,12 +104,14 @@ _TABLES = (
 
 @dataclass(frozen=True)
 class Prepare:
-    """How raw samples become values: (x * scale - mean) / std, or one-hot of ``depth`` if given."""
+    """How raw samples become values: (x * scale - mean) / std, or one-hot of ``depth`` if given; or
+    not at all, where they are ``ids``."""
 
     scale: Fraction
     mean: Fraction
     std: Fraction
     depth: int | None
+    ids: bool = False
 
 
 @dataclass(frozen=True)
@@ -303,13 +307,15 @@ def _parse_exponents(table: Mapping[str, Any]) -> dict[str, int]:
 def _parse_prepare(values: object) -> Prepare:
     if not isinstance(values, dict):
         raise TaskError("must be a table", where="data.prepare")
-    known = ("depth",) if values.get("kind") == "one_hot" else ("scale", "mean", "std")
+    known = {"one_hot": ("depth",), "ids": ()}.get(
+        str(values.get("kind")), ("scale", "mean", "std")
+    )
     table = Table(values, ("kind", *known), "data.prepare")
-    kind = table.choice("kind", ("affine", "one_hot"), "affine")
+    kind = table.choice("kind", ("affine", "one_hot", "ids"), "affine")
     depth = table.integer("depth", 1, 2**20) if kind == "one_hot" else None
     one, zero = Fraction(1), Fraction(0)
-    if kind == "one_hot":
-        prepare = Prepare(one, zero, one, depth)
+    if kind != "affine":
+        prepare = Prepare(one, zero, one, depth, ids=kind == "ids")
     else:
         prepare = Prepare(
             table.number("scale", one), table.number("mean", zero), table.number("std", one), None
@@ -319,8 +325,10 @@ def _parse_prepare(values: object) -> Prepare:
     return prepare
 
 
-def compute_prepare(prepare: Prepare, data: DataSpec) -> Affine | OneHot:
+def compute_prepare(prepare: Prepare, data: DataSpec) -> Affine | OneHot | Ids:
     """Integer constants of the preparation, at the finest exponent that no sample saturates."""
+    if prepare.ids:
+        return Ids()
     if prepare.depth is not None:
         return OneHot(prepare.depth)
     slope = prepare.scale / prepare.std / Fraction(2) ** data.x_exponent
@@ -346,9 +354,11 @@ def _check_tokens(file: TaskFile) -> None:
             where="proof",
         )
     depth = file.prepare.depth
+    if file.prepare.ids:
+        return  # held against the model's table, once that is known
     if depth is None:
         raise TaskError(
-            "data of kind tokens are ids: they need a preparation of kind one_hot",
+            "data of kind tokens are ids: they need a preparation of kind ids or one_hot",
             where="data.prepare",
         )
     if file.data.vocabulary > depth:
@@ -372,6 +382,7 @@ def _load_parts(file: TaskFile) -> _Parts:
     model_bytes = read_file(file.model, limits_here().onnx_bytes, error=TaskError)
     model = import_onnx(model_bytes)
     _check_tokens(file)
+    _require_agreement(model, file.prepare)
     samples = load_samples(file.data)
     terms = count_terms(file.loss, samples.spec, file.batch)
     plan = StepPlan(
@@ -404,6 +415,21 @@ def _check_classes(graph: StepGraph, samples: Samples) -> None:
     for node in graph.nodes:
         if node.op == "cross_entropy":
             check_labels(samples, graph.type_of(node.inputs[0]).shape[1])
+        elif node.op == "gather_rows":
+            check_ids(samples, graph.type_of(node.inputs[0]).shape[0])
+
+
+def _require_agreement(model: Model, prepare: Prepare) -> None:
+    """TaskError unless whole numbers go where whole numbers are taken."""
+    if model.takes_ids and not prepare.ids:
+        raise TaskError(
+            'must have kind = "ids": the model takes whole numbers', where="data.prepare"
+        )
+    if prepare.ids and not model.takes_ids:
+        raise TaskError(
+            'has kind = "ids", and the model takes floats: "affine" or "one_hot" makes such',
+            where="data.prepare",
+        )
 
 
 def profile_task(

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import numpy.typing as npt
+import onnx
 import onnxruntime
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st

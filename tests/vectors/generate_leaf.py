@@ -57,11 +57,6 @@ FOLDS: dict[str, tuple[str, Attrs, list[TensorType]]] = {
         {"transpose_a": 1, "transpose_b": 0},
         [tensor("i16", 300, 40, bits=15), tensor("i16", 300, 700, bits=15)],
     ),
-    "scattered rows": (
-        "scatter_add",
-        {"rows": 3},
-        [tensor("i16", 900, 90, bits=15), tensor("i32", 900, bits=2)],
-    ),
     "columns": ("column_sum", {}, [tensor("i16", 10, 90, 64, bits=15)]),
     "rows": ("row_sum", {}, [tensor("i32", 3, 20000, bits=20)]),
     "maxima": ("row_max", {}, [tensor("i32", 3, 20000, bits=20)]),
@@ -83,6 +78,21 @@ FOLDS: dict[str, tuple[str, Attrs, list[TensorType]]] = {
         "max_pool_grad",
         window((3, 3), (1, 1), (0, 0, 0, 0)),
         [tensor("i16", *POOLED, bits=15), tensor("i16", *IMAGE, bits=2)],
+    ),
+    "scattered rows": (
+        "scatter_add",
+        {"rows": 3},
+        [tensor("i16", 900, 90, bits=15), tensor("i32", 900, bits=2)],
+    ),
+    "stacks": (
+        "batched_matmul",
+        {"transpose_a": 1, "transpose_b": 0},
+        [tensor("i16", 2, 300, 40, bits=15), tensor("i16", 2, 300, 60, bits=15)],
+    ),
+    "softmax gradient": (
+        "softmax_grad",
+        {},
+        [tensor("i16", 2, 20000, bits=14, exponent=14), tensor("i16", 2, 20000, bits=12)],
     ),
 }
 """Folds of more than one block."""

@@ -1115,8 +1115,7 @@ class _Importer:
         if name in self._computed or name in self._weights:
             whole: Extents = self._constant_of(node, name).shape
         else:
-            whole = (self._batch, *self._shapes[self._value(node, name)])
-        whole = (self._batch, *self._shapes[self._any_value(node, node.inputs[0])])
+            whole = (self._batch, *self._shapes[self._any_value(node, name)])
         start, end = node.take_int("start", 0), node.take_int("end", len(whole))
         self._declare(node.outputs[0], node.where)
         self._computed[node.outputs[0]] = np.array(whole[start:end], dtype=object)

@@ -336,12 +336,34 @@ def shape_rule(least: int, most: int, axes: int) -> Rule:
 
 
 SAMPLE_SHAPE = shape_rule(1, 2**32, 7)
-TASK_DATA = structure(
-    {"root": HASH, "samples": STEP_COUNT}
+TOKEN_BYTES = {"u16": 2, "u32": 4, "u64": 8}
+_TOKEN_WINDOWS = structure(
+    {"dtype": word(*TOKEN_BYTES), "context": integer(1, 2**32), "shift": integer(0, 2**44)}
+    | each("tokens stride", integer(1, 2**44))
+)
+_DATA_FIELDS = structure(
+    {"root": HASH, "samples": STEP_COUNT, "windows": _TOKEN_WINDOWS}
     | each("x_dtype y_dtype", ELEMENT_TYPE)
     | each("x_shape y_shape", SAMPLE_SHAPE)
-    | each("x_exponent y_exponent", integer(-64, 64))
+    | each("x_exponent y_exponent", integer(-64, 64)),
+    optional=["windows"],
 )
+
+
+def check_data(value: Any, where: str) -> None:
+    """The structure `task-data`."""
+    _DATA_FIELDS(value, where)
+    windows = value.get("windows")
+    if windows is not None:
+        last = windows["tokens"] - windows["context"] - windows["shift"]
+        due: dict[str, Any] = {"samples": last // windows["stride"] + 1}
+        for part in ("x", "y"):
+            due[f"{part}_dtype"], due[f"{part}_exponent"] = "i32", 0
+            due[f"{part}_shape"] = [windows["context"]]
+        same = last >= 0 and all(value[name] == item for name, item in due.items())
+        require(same, f"{where}.windows", "make other samples")
+
+
 LAYOUT = word("step", "tiles")
 _PROOF_FIELDS = structure(
     {"circuit": LAYOUT, "srs": HASH, "k": integer(1, 28), "blinding": integer(0, 1024)}
@@ -366,7 +388,7 @@ def check_proof(value: Any, where: str) -> None:
 _TASK_FIELDS = structure(
     each("graph_root initial_state_root model_digest", HASH)
     | each("steps commit_every checkpoint_every", STEP_COUNT)
-    | {"law": word("vtrain law 1"), "data": TASK_DATA, "exponents": mapping(text(), EXPONENT)}
+    | {"law": word("vtrain law 1"), "data": check_data, "exponents": mapping(text(), EXPONENT)}
     | {"seed": U64, "batch": integer(1, 2**20), "proof": check_proof}
     | {"commitments": word(["blake3"], ["blake3", "kzg"])},
     optional=["proof"],
@@ -385,6 +407,8 @@ def check_task(value: Any, where: str) -> None:
     require(value["steps"] % every == 0, f"{where}.steps", "commit_every does not divide it")
     divides = value["checkpoint_every"] % every == 0
     require(divides, f"{where}.checkpoint_every", "commit_every does not divide it")
+    windowed = "windows" in value["data"] and "proof" in value
+    require(not windowed, f"{where}.proof", "windows are not proven")
     if logs_kzg(value):
         require("proof" in value, f"{where}.proof", "a task with KZG commitments has a proof")
         initial = value["proof"]["initial"]
@@ -2028,8 +2052,25 @@ def row_bytes(data: dict, part: str) -> int:
     return size_of(data[f"{part}_shape"]) * DTYPES[data[f"{part}_dtype"]].itemsize
 
 
-def split_samples(data: dict, table: bytes) -> dict[str, np.ndarray]:
-    """x and y of all samples from the sample table."""
+class TokenWindows:
+    """x or y of samples that are windows of tokens, by their indices."""
+
+    def __init__(self, windows: dict, tokens: np.ndarray, first: int):
+        self.first, self.stride, self.tokens = first, windows["stride"], tokens
+        self.places = np.arange(windows["context"])
+
+    def __getitem__(self, index: np.ndarray) -> np.ndarray:
+        starts = np.asarray(index)[:, None] * self.stride + self.first
+        return self.tokens[starts + self.places].astype(np.uint32).view(np.int32).astype(np.int64)
+
+
+def split_samples(data: dict, table: bytes) -> dict[str, Any]:
+    """x and y of all samples from the sample table, or from the tokens."""
+    windows = data.get("windows")
+    if windows is not None:
+        tokens = np.frombuffer(table, dtype=f"<u{TOKEN_BYTES[windows['dtype']]}")
+        firsts = {"x": 0, "y": windows["shift"]}
+        return {part: TokenWindows(windows, tokens, first) for part, first in firsts.items()}
     rows = np.frombuffer(table, dtype=np.uint8).reshape(data["samples"], -1)
     x_bytes = row_bytes(data, "x")
     parts = {"x": rows[:, :x_bytes], "y": rows[:, x_bytes:]}
@@ -2569,6 +2610,8 @@ class Audit:
     def samples_size(self) -> int:
         """The bytes of the task's sample table."""
         data = self.task["data"]
+        if "windows" in data:
+            return data["windows"]["tokens"] * TOKEN_BYTES[data["windows"]["dtype"]]
         return data["samples"] * (row_bytes(data, "x") + row_bytes(data, "y"))
 
     def checkpoint_size(self) -> int:
@@ -2618,9 +2661,13 @@ class Audit:
         own = self.question.data  # it may be reached by links
         folder, name = os.path.split(os.path.realpath(own)) if own else (self.run, SAMPLES)
         table = read_regular(Path(folder), name, self.samples_size())
-        length = len(table) // self.task["data"]["samples"]
-        rows = [table[i : i + length] for i in range(0, len(table), length)]
-        same = tree_root(SAMPLES_TREE, rows) == self.task["data"]["root"]
+        if "windows" in self.task["data"]:
+            root = plain_digest(table)
+        else:
+            length = len(table) // self.task["data"]["samples"]
+            rows = [table[i : i + length] for i in range(0, len(table), length)]
+            root = tree_root(SAMPLES_TREE, rows)
+        same = root == self.task["data"]["root"]
         hold(same, "not the samples of the task")
         self.samples = table
 
@@ -2672,12 +2719,13 @@ class Audit:
     def check_batches(self) -> None:
         """13. `batches`"""
         task, data = self.task, self.task["data"]
-        table = np.frombuffer(self.samples, dtype=np.uint8).reshape(data["samples"], -1)
-        x_bytes = row_bytes(data, "x")
+        parts = split_samples(data, self.samples)
         for record in self.records:
             step = record["step"]
-            rows = table[batch_indices(task["seed"], data["samples"], task["batch"], step - 1)]
-            digest = batch_digest(rows[:, :x_bytes].tobytes(), rows[:, x_bytes:].tobytes())
+            rows = batch_indices(task["seed"], data["samples"], task["batch"], step - 1)
+            digest = batch_digest(
+                *(tensor_bytes(parts[part][rows], data[f"{part}_dtype"]) for part in ("x", "y"))
+            )
             same = digest == record["batch_digest"]
             hold(same, "not the samples that seed and step dictate", "solver", f"step {step}")
 

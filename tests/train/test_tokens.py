@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -423,6 +425,24 @@ def test_an_honest_run_is_verified(task: CompiledTask, run: Path, engine: str) -
     assert names["samples"] == names["batches"] == names["replay"] == "passed"
 
 
+def test_a_stranger_verifies_it_too(run: Path, tmp_path: Path, repository: Path) -> None:
+    """The verifier that imports nothing of vtrain: an honest run, and one with other tokens."""
+    other = tmp_path / "run"
+    shutil.copytree(run, other)
+    flip(RunPaths(other))
+    program = repository / "examples" / "plain_verifier.py"
+    for folder, verdict, samples in (
+        (run, "verified", "passed"),
+        (other, "inconclusive", "failed"),
+    ):
+        words = [sys.executable, str(program), "audit", str(folder), "--all", "--json"]
+        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
+        report = json.loads(done.stdout)
+        found = {check["name"]: check["status"] for check in report["checks"]}
+        assert (report["verdict"], found["samples"]) == (verdict, samples), done
+        assert (found["replay"] == "passed") is (folder == run)
+
+
 def flip(paths: RunPaths) -> None:
     data = bytearray(paths.samples.read_bytes())
     data[100] ^= 1
@@ -441,8 +461,6 @@ def drop(paths: RunPaths) -> None:
 def test_other_tokens_are_not_those_of_the_task(
     run: Path, tmp_path: Path, damage: Callable[[RunPaths], None]
 ) -> None:
-    import shutil
-
     other = tmp_path / "run"
     shutil.copytree(run, other)
     damage(RunPaths(other))

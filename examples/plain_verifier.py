@@ -1574,6 +1574,72 @@ def type_schedule(a: Attributes, t: Type) -> Type:
     return tensor("i64", [], a["exponent"], min(rates), max(rates))
 
 
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+def density(x: float) -> float:
+    return math.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+
+
+def normal(x: float) -> float:
+    return (1 + math.erf(x / math.sqrt(2))) / 2
+
+
+def tanh_gate(x: float) -> float:
+    return (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+
+
+def tanh_gate_slope(x: float) -> float:
+    gate, inner = tanh_gate(x), math.sqrt(8 / math.pi) * (1 + 3 * 0.044715 * x * x)
+    return gate + x * gate * (1 - gate) * inner
+
+
+# Function, bits of the grid, last point, and what f(-x) is besides f(x): (constant, factor).
+FUNCTIONS: dict[str, tuple[Callable[[float], float], int, int, tuple[int, int]]] = {
+    "sigmoid": (sigmoid, 8, 2662, (2**14, -1)),
+    "sigmoid_slope": (lambda x: sigmoid(x) * (1 - sigmoid(x)), 8, 2662, (0, 1)),
+    "tanh": (math.tanh, 10, 5679, (0, -1)),
+    "tanh_slope": (lambda x: 1 - math.tanh(x) ** 2, 8, 1509, (0, 1)),
+    "gelu_gate": (normal, 8, 1027, (2**14, -1)),
+    "gelu_slope": (lambda x: normal(x) + x * density(x), 8, 1200, (2**14, -1)),
+    "gelu_tanh_gate": (tanh_gate, 8, 996, (2**14, -1)),
+    "gelu_tanh_slope": (tanh_gate_slope, 8, 1151, (2**14, -1)),
+    "silu_slope": (
+        lambda x: sigmoid(x) + x * sigmoid(x) * (1 - sigmoid(x)), 8, 3296, (2**14, -1)
+    ),
+}  # fmt: skip
+TABLES: dict[str, np.ndarray] = {}
+
+
+def table_of(name: str) -> np.ndarray:
+    """T[-last] .. T[last]: doubles give them, no entry is near a half."""
+    if name not in TABLES:
+        function, grid, last, (constant, factor) = FUNCTIONS[name]
+        right = [math.floor(2**14 * function(j / 2**grid) + 0.5) for j in range(last + 1)]
+        left = [constant + factor * right[j] for j in range(last, 0, -1)]
+        TABLES[name] = np.array([*left, *right], dtype=np.int64)
+    return TABLES[name]
+
+
+def place_in(a: Attributes, x: Numbers) -> Numbers:
+    """The place among T[-last] .. T[last] of rs(x, shift)."""
+    last = FUNCTIONS[a["table"]][2]
+    return clamp(rs(x, a["shift"]), -last, last) + last
+
+
+def is_function(value: Any, where: str) -> None:
+    require(isinstance(value, str) and value in FUNCTIONS, where, "not the name of a function")
+
+
+@operator("look_up", [(I16, None)], table=is_function, shift=integer(-40, 64))
+def type_look_up(a: Attributes, x: Type) -> Type:
+    must(a["shift"] == x["exponent"] - FUNCTIONS[a["table"]][1], "the shift is not that of x")
+    first, final = (place_in(a, x[end]) for end in ("lo", "hi"))
+    part = table_of(a["table"])[first : final + 1]
+    return tensor("i16", x["shape"], 14, int(part.min()), int(part.max()))
+
+
 @operator("sign", [X])
 def type_sign(a: Attributes, x: Type) -> Type:
     return tensor("i32", x["shape"], 0, clamp(x["lo"], -1, 1), clamp(x["hi"], -1, 1))
@@ -1965,6 +2031,7 @@ LAWS: dict[str, Callable[..., Any]] = {
     "schedule": lambda a, t: rate_of(a, int(t)),
     "schedule_linear": lambda a, t: rate_on_line(a, int(t)),
     "sign": lambda a, x: clamp(x, -1, 1),
+    "look_up": lambda a, x: table_of(a["table"])[place_in(a, x)],
     "capped_square": law_capped_square,
     "clip_factor": lambda a, total: clip_of(a, int(total)),
     "scale_by": lambda a, x, factor: rs(x * factor, a["shift"]),
@@ -3374,6 +3441,7 @@ def leaf_of_hash(x: Leaf) -> int:
 LEAVES: dict[str, Callable[[Leaf], int]] = {
     **dict.fromkeys(("state", "next_state", "reshape"), Leaf.read),
     **dict.fromkeys(("normalize", "rescale", "relu", "sign"), lambda x: LAWS[x.op](x.a, x.read())),
+    "look_up": lambda x: int(LAWS[x.op](x.a, x.read())),
     **dict.fromkeys(
         ("add", "sub", "mul", "relu_grad", "momentum", "adam_mean", "adam_square"),
         lambda x: LAWS[x.op](x.a, x.read(), x.read(1)),

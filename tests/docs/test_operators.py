@@ -150,7 +150,15 @@ WORDS: dict[str, Any] = {
     },
     "sum": lambda n: {"c": n["x"].size},
     "one_hot": lambda n: {"c": prod(n["x"].shape[1:])},
+    "center": lambda n: {"m": (n["d"] - 1) * (n["x"].hi - n["x"].lo)},
+    "row_dot": lambda n: corners(n["a"], n["b"]),
+    "inverse_root": lambda n: {"lo": inverse_root(n, n["s"].hi), "hi": inverse_root(n, n["s"].lo)},
 }
+
+
+def inverse_root(names: dict[str, Any], s: int) -> int:
+    v = max(s, 0) + names["epsilon"]
+    return int(names["numerator"] // isqrt(v * 4 ** names["lift"]))
 
 
 def corners(a: TensorType, b: TensorType) -> dict[str, int]:

@@ -360,6 +360,40 @@ def _sum(d: Draw) -> Case:
     return Case("sum", {}, (d.any_array(d.shape()),))
 
 
+def _row_shape(d: Draw) -> tuple[int, ...]:
+    return (*d.shape(d.number(0, 2)), d.one_of(1, d.number(1, 12), 300))
+
+
+def _center(d: Draw) -> Case:
+    return Case("center", {"shift": d.number(0, 32)}, (d.array("i16", _row_shape(d)),))
+
+
+def _row_dot(d: Draw) -> Case:
+    shape = _row_shape(d)
+    narrow = ("u8", "i8", "i16", "i32")
+    return Case("row_dot", {}, tuple(d.array(d.one_of(*narrow), shape) for _ in range(2)))
+
+
+def _inverse_root(d: Draw) -> Case:
+    attrs: Attrs = {
+        "epsilon": d.one_of(1, d.number(1, 2**60)),
+        "lift": d.number(0, 30),
+        "numerator": d.one_of(1, 2**62, d.number(1, 2**62)),
+        "numerator_exponent": 7,
+    }
+    return Case("inverse_root", attrs, (d.array("i64", d.shape()),))
+
+
+def _row_scale(d: Draw) -> Case:
+    shape = _row_shape(d)
+    return Case("row_scale", {}, (d.any_array(shape), d.any_array(shape[:-1])))
+
+
+def _column_scale(d: Draw) -> Case:
+    shape = _row_shape(d)
+    return Case("column_scale", {}, (d.any_array(shape), d.any_array(shape[-1:])))
+
+
 def _momentum(d: Draw) -> Case:
     shape = d.shape()
     attrs: Attrs = {"decay": d.one_of(0, 65536, d.number(0, 65536)), "shift": d.number(-62, 64)}
@@ -540,6 +574,11 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     "cross_entropy": _cross_entropy,
     "square_sum": _square_sum,
     "sum": _sum,
+    "center": _center,
+    "row_dot": _row_dot,
+    "inverse_root": _inverse_root,
+    "row_scale": _row_scale,
+    "column_scale": _column_scale,
     "momentum": _momentum,
     "sgd_update": _sgd_update,
     "schedule": _schedule,

@@ -75,6 +75,9 @@ _OPERATORS = (
     ("adam_square", "i64", ("i64", "i16")),
     ("adam_direction", "i32", ("i32", "i64")),
     ("add_bias", "i64", ("i64",)),
+    ("center", "i32", ("i16",)),
+    ("row_scale", "i64", ("int",)),
+    ("column_scale", "i64", ("int",)),
     ("transpose", "", ("int",)),
     ("reshape", "", ("int",)),
 )
@@ -94,9 +97,26 @@ def _draw_more(g: _Graph, op: str) -> dict[str, AttrValue]:
     return attrs | ({"lift": g.number(0, 15)} if op == "adam_mean" else {})
 
 
+_OF_SQUARES = ("matmul", "transpose", "add_bias", "center", "row_scale", "column_scale")
+
+
+def _emit_row_factors(g: _Graph) -> Ref:
+    """An inverse root for each row: of its squares, if there are rows of int16 or int32."""
+    rows = g.pick("i16", SQUARE) or g.pick("i32", SQUARE)
+    assert rows is not None
+    squares = g.emit("row_dot", "i64", (SIDE,), [rows, rows])
+    attrs: dict[str, AttrValue] = {
+        "epsilon": g.number(1, 2**20),
+        "lift": g.number(0, 12),
+        "numerator": g.number(1, 2**40),
+        "numerator_exponent": 20,
+    }
+    return g.emit("inverse_root", "i64", (SIDE,), [squares], **attrs)
+
+
 def _emit_random(g: _Graph, scalar: Ref, bias: Ref) -> None:
     op, dtype, wanted = _OPERATORS[g.number(0, len(_OPERATORS) - 1)]
-    shape = SQUARE if op in ("matmul", "transpose", "add_bias") or g.number(0, 3) else FLAT
+    shape = SQUARE if op in _OF_SQUARES or g.number(0, 3) else FLAT
     picks = [g.pick_any(shape) if want == "int" else g.pick(want, shape) for want in wanted]
     inputs = [ref for ref in picks if ref is not None]
     if len(inputs) < len(wanted):
@@ -132,6 +152,12 @@ def _emit_random(g: _Graph, scalar: Ref, bias: Ref) -> None:
     elif op == "add_bias":
         attrs = {"shift": g.number(-4, 4)}
         inputs.append(bias)
+    elif op == "center":
+        attrs = {"shift": g.number(0, 9)}
+    elif op == "column_scale":
+        inputs.append(bias)
+    elif op == "row_scale":
+        inputs.append(_emit_row_factors(g))
     elif op in ("transpose", "reshape"):
         dtype = g.nodes[inputs[0].node].outputs[0].dtype
         if op == "transpose":

@@ -88,6 +88,8 @@ FLOATS: Mapping[str, Callable[[Attrs, Sequence[Tensor]], Tensor]] = {
     "add": lambda attrs, x: x[0] + x[1],
     "mul": lambda attrs, x: x[0] * x[1],
     "relu": lambda attrs, x: torch.relu(x[0]),
+    "center": lambda attrs, x: x[0] * x[0].shape[-1] - x[0].sum(dim=-1, keepdim=True),
+    "column_scale": lambda attrs, x: x[0] * x[1],
     "im2col": _im2col,
     "max_pool": _max_pool,
     "sum_pool": _sum_pool,

@@ -379,6 +379,49 @@ def _sum(d: Draw) -> Case:
     return d.case({}, d.any_type(d.shape(), bits=54))
 
 
+# --- norms
+
+
+def _center(d: Draw) -> Case:
+    shape = d.shape(d.integer(1, 3), 5)
+    x = d.tensor("i16", shape, exponent=d.integer(-9, 9))
+    return d.case({"shift": d.one_of(0, d.integer(0, 32))}, x)
+
+
+def _row_dot(d: Draw) -> Case:
+    shape = d.shape(d.integer(1, 3), 5)
+    a, b = (
+        d.tensor(d.one_of("u8", "i8", "i16", "i32"), shape, exponent=d.integer(-9, 9))
+        for _ in range(2)
+    )
+    return d.case({}, a, b)
+
+
+def _inverse_root(d: Draw) -> Case:
+    lift = d.integer(0, 30)
+    attrs: Attrs = {
+        "epsilon": d.one_of(1, d.integer(1, 2**10)),
+        "lift": lift,
+        "numerator": d.one_of(1, d.integer(1, 2**60 - 1), 2 ** d.integer(20, 58)),
+        "numerator_exponent": d.integer(-64, 64),
+    }
+    hi = (2**62 - 1 >> 2 * lift) - 2**10
+    exponent = 2 * d.integer(-9, 9)
+    return d.case(attrs, d.tensor("i64", d.shape(), exponent=exponent, lo=-5, hi=max(hi, 0)))
+
+
+def _row_scale(d: Draw) -> Case:
+    shape = d.shape(d.integer(1, 3))
+    x = d.any_type(shape, exponent=d.integer(-9, 9), bits=28)
+    return d.case({}, x, d.any_type(shape[:-1], exponent=d.integer(-9, 9), bits=28))
+
+
+def _column_scale(d: Draw) -> Case:
+    shape = d.shape(d.integer(1, 3))
+    x = d.any_type(shape, exponent=d.integer(-9, 9), bits=28)
+    return d.case({}, x, d.any_type(shape[-1:], exponent=d.integer(-9, 9), bits=28))
+
+
 # --- optimizer
 
 
@@ -558,6 +601,11 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     "cross_entropy": _cross_entropy,
     "square_sum": _square_sum,
     "sum": _sum,
+    "center": _center,
+    "row_dot": _row_dot,
+    "inverse_root": _inverse_root,
+    "row_scale": _row_scale,
+    "column_scale": _column_scale,
     "momentum": _momentum,
     "sgd_update": _sgd_update,
     "schedule": _schedule,

@@ -471,6 +471,54 @@ def _sum(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
     return make((), lambda: sum(inputs[0].flat))
 
 
+# --- norms
+
+
+def _center(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    x = inputs[0]
+
+    def entry(*at: int) -> int:
+        row = x[at[:-1]]
+        low = rounded(sum(x[at] - other for other in row), attrs["shift"]) % 2**32
+        return low if low < 2**31 else low - 2**32
+
+    return make(x.shape, entry)
+
+
+def _row_dot(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    a, b = inputs
+    return make(a.shape[:-1], lambda *at: sum(p * q for p, q in zip(a[at], b[at], strict=True)))
+
+
+def _root(x: int) -> int:
+    """The largest integer whose square is at most x, by halving what is left."""
+    low, beyond = 0, x + 1
+    while beyond - low > 1:
+        middle = (low + beyond) // 2
+        low, beyond = (middle, beyond) if middle * middle <= x else (low, middle)
+    return low
+
+
+def _inverse_root(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    lifting = 4 ** attrs["lift"]
+
+    def entry(*at: int) -> int:
+        v = min(max(int(inputs[0][at]), 0) + attrs["epsilon"], (2**62 - 1) // lifting)
+        return math.floor(Fraction(attrs["numerator"], _root(v * lifting)))
+
+    return make(inputs[0].shape, entry)
+
+
+def _row_scale(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    x, factor = inputs
+    return make(x.shape, lambda *at: x[at] * factor[at[:-1]])
+
+
+def _column_scale(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    x, w = inputs
+    return make(x.shape, lambda *at: x[at] * w[at[-1]])
+
+
 # --- optimizer
 
 
@@ -698,6 +746,11 @@ DEFINITIONS: dict[str, Definition] = {
     "cross_entropy": _cross_entropy,
     "square_sum": _square_sum,
     "sum": _sum,
+    "center": _center,
+    "row_dot": _row_dot,
+    "inverse_root": _inverse_root,
+    "row_scale": _row_scale,
+    "column_scale": _column_scale,
     "momentum": _momentum,
     "sgd_update": _sgd_update,
     "schedule": _schedule,

@@ -73,6 +73,7 @@ LEFT: Attrs = {"decay": 0, "shift": -4}
 ALL: Attrs = {"decay": 65536, "shift": -4}
 UPDATE: Attrs = {"shift": 0}
 TANH: Attrs = {"table": "tanh", "shift": 0}
+ROOT: Attrs = {"epsilon": 1, "lift": 0, "numerator": 2**40, "numerator_exponent": 0}
 DIGEST = T("u8", 32, hi=255)
 BIG = 2**59
 I32, Z = 2**31 - 1, T("i32", 2, 3, f=10)
@@ -129,6 +130,11 @@ BASE: dict[str, Applied] = {
     "cross_entropy": ({}, (Z, ROWS, SUMS, LABELS)),
     "square_sum": ({"shift": 0}, (T("i16", 2, f=8),)),
     "sum": ({}, (T("i64", 2),)),
+    "center": ({"shift": 0}, (T("i16", 2, 3),)),
+    "row_dot": ({}, (T("i16", 2, 3), T("i32", 2, 3))),
+    "inverse_root": (ROOT, (T("i64", 2, f=4, hi=9),)),
+    "row_scale": ({}, (T("i16", 2, 3), T("i64", 2))),
+    "column_scale": ({}, (T("i16", 2, 3), T("i16", 3))),
     "momentum": (MOMENTUM, (T("i32", 2, f=16), T("i64", 2, f=16))),
     "sgd_update": (UPDATE, (T("i32", 2, f=24), T("i32", 2, f=16), T("i64", f=8))),
     "schedule": (SCHEDULE, (T0,)),
@@ -571,6 +577,54 @@ LOSSES = [
     exceed("square_sum", "2^60", (T("i16", 2**30, f=8, lo=-(2**15)),),
            (T("i16", 2**30, f=8, lo=1 - 2**15),)),
 ]  # fmt: skip
+LONG = 2**15
+NORMS = [
+    *[
+        refuse(op, "non-empty rows", types=types)
+        for op, types in (
+            ("center", (T("i16"),)),
+            ("row_dot", (T("i16"), T("i32"))),
+            ("row_scale", (T("i16"), T("i64"))),
+            ("column_scale", (T("i16"), T("i16"))),
+        )
+    ],
+    exceed("center", "i32", (T("i16", 1, LONG + 2, lo=-LONG, hi=LONG - 1),),
+           (T("i16", 1, LONG + 1, lo=-LONG, hi=LONG - 1),)),
+    exceed("center", "i32", (T("i16", 1, 2 * LONG + 2, lo=-LONG, hi=LONG - 1),),
+           (T("i16", 1, 2 * LONG + 1, lo=-LONG, hi=LONG - 1),), {"shift": 1}),
+    refuse("center", "exponent", {"shift": 1}, (P("i16", 2, f=-512),), {"shift": 1},
+           (P("i16", 2, f=-511),)),
+    refuse("row_dot", "shapes differ", types=(T("i16", 2, 3), T("i32", 3))),
+    refuse("row_dot", "shapes differ", types=(T("i16", 2, 3), T("i32", 2, 1))),
+    refuse("row_dot", "narrower", types=(T("i16", 2, 3), T("i64", 2, 3))),
+    exceed("row_dot", "2^60", (P("i32", 2, at=2**30), P("i32", 2, at=2**29)),
+           (P("i32", 2, at=2**30), P("i32", 2, at=2**29 - 1))),
+    exceed("row_dot", "2^60", (P("i32", 2, at=-(2**30)), P("i32", 2, at=2**29)),
+           (P("i32", 2, at=-(2**30)), P("i32", 2, at=2**29 - 1))),
+    exceed("row_dot", "2^60", (T("i16", 2**31, lo=-(2**15), hi=0),) * 2,
+           (T("i16", 2**29, lo=-(2**15), hi=2**15 - 1),) * 2),
+    refuse("inverse_root", "odd", types=(T("i64", 2, f=3, hi=9),)),
+    exceed("inverse_root", "may reach", (T("i64", hi=2**58 - 1),), (T("i64", hi=2**58 - 2),),
+           {"lift": 2}),
+    exceed("inverse_root", "may reach", (T("i64", lo=-9, hi=0),), (T("i64", lo=-9, hi=0),),
+           {"lift": 30, "epsilon": 4}, {"lift": 30, "epsilon": 3}),
+    exceed("inverse_root", "2^60", (T("i64", hi=0),), (T("i64", hi=0),),
+           {"numerator": 2**60}, {"numerator": 2**60 - 1}),
+    refuse("row_scale", "each row", types=(T("i16", 2, 3), T("i64", 3))),
+    refuse("row_scale", "each row", types=(T("i16", 2, 3), T("i64", 2, 1))),
+    refuse("column_scale", "each column", types=(T("i16", 2, 3), T("i16", 2))),
+    refuse("column_scale", "each column", types=(T("i16", 2, 3), T("i16", 1, 3))),
+    *[
+        refuse(op, "exponent", types=(T("i16", 2, 2, f=a), T("i16", 2, f=b)),
+               near_types=(T("i16", 2, 2, f=a), T("i16", 2, f=b - (1 if b > 0 else -1))))
+        for op in ("row_scale", "column_scale") for a, b in ((500, 13), (-500, -13))
+    ],
+    *[
+        exceed(op, "2^60", (T("i64", 2, 2, **{end: 2**30 * sign}), T("i64", 2, hi=2**30)),
+               (T("i64", 2, 2, **{end: 2**30 * sign}), T("i64", 2, hi=2**30 - 1)))
+        for op in ("row_scale", "column_scale") for end, sign in (("hi", 1), ("lo", -1))
+    ],
+]  # fmt: skip
 UPDATES = [
     refuse("momentum", "shapes", types=(T("i32", 2, f=16), T("i64", f=16))),
     refuse("momentum", "16 fraction bits", types=(T("i32", 2, f=15), T("i64", 2, f=16))),
@@ -760,6 +814,11 @@ BOUNDS: Sequence[tuple[str, str, int, int, Of]] = [
     ("rescale", "multiplier", 1, 65535, alone("rescale")),
     ("rescale", "multiplier_exponent", 0, 32, alone("rescale")),
     ("look_up", "shift", -40, 64, align("i16", f=10)),
+    ("center", "shift", 0, 32, alone("center")),
+    ("inverse_root", "epsilon", 1, 2**60, alone("inverse_root")),
+    ("inverse_root", "lift", 0, 30, lambda lift: (lift, (P("i64", at=0),))),
+    ("inverse_root", "numerator", 1, 2**62, lambda n: (n, (P("i64", at=99),))),
+    ("inverse_root", "numerator_exponent", -64, 64, alone("inverse_root")),
     ("momentum", "decay", 0, 2**16, alone("momentum")),
     ("momentum", "shift", -62, 64, lambda s: (s, (V(0), P("i64", 2, f=16 + s)))),
     ("sgd_update", "shift", -62, 64, lambda s: (s, (W(0), V(0), rate(s, 0)))),
@@ -871,6 +930,7 @@ REFUSALS = [
     *PRODUCTS,
     *SHIFTS,
     *LOSSES,
+    *NORMS,
     *UPDATES,
     *OTHERWISE,
     *HASHES,

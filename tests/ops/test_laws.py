@@ -105,6 +105,7 @@ LOOSE = {
     "sub_one_hot",
     "cross_entropy",
     "square_sum",
+    "center",
     "momentum",
     "schedule",
     "schedule_linear",
@@ -265,6 +266,7 @@ WRONG_DTYPES = {
     "batched_matmul": "i8", "softmax_grad": "i32", "batch_digest": "i8", "state_leaf": "i64",
     "state_root": "i16",
     "record": "i32",
+    "center": "i32", "row_dot": "i64", "inverse_root": "i32",
 }  # fmt: skip
 
 

@@ -62,6 +62,8 @@ FOLDS: dict[str, tuple[str, Attrs, list[TensorType]]] = {
     "maxima": ("row_max", {}, [tensor("i32", 3, 20000, bits=20)]),
     "sum": ("sum", {}, [tensor("i64", 70, 200, bits=30)]),
     "squares": ("square_sum", {"shift": 2}, [tensor("i16", 40000, bits=15, exponent=9)]),
+    "deviations": ("center", {"shift": 3}, [tensor("i16", 2, 40000, bits=15)]),
+    "dot": ("row_dot", {}, [tensor("i16", 2, 30000, bits=15), tensor("i32", 2, 30000, bits=30)]),
     "sum pool": ("sum_pool", WIDE, [tensor("i16", *IMAGE, bits=15)]),
     "max pool": ("max_pool", WIDE, [tensor("i16", *IMAGE, bits=15)]),
     "col2im": (

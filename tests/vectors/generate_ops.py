@@ -533,6 +533,58 @@ def sum_cases() -> Iterator[Case]:
     yield Case("an image of int16", {}, draw(23, "i16", 2, 3, 2))
 
 
+def center_cases() -> Iterator[Case]:
+    ends = a("i16", [[-32768, 32767, 0, 5], [7, 7, 7, 7]])
+    for shift in (0, 1, 2, 32):
+        yield Case(f"shift {shift}", {"shift": shift}, (ends, 12))
+    yield Case("one column", {"shift": 0}, (a("i16", [[-32768], [32767], [3]]), -3))
+    yield Case("three axes", {"shift": 1}, (draw(71, "i16", 2, 2, 3), 9))
+    yield Case("a vector", {"shift": 3}, (draw(72, "i16", 7, lo=-9, hi=9), 0))
+
+
+def row_dot_cases() -> Iterator[Case]:
+    x = draw(73, "i16", 2, 3, 5)
+    yield Case("squares", {}, (x, 12), (x, 12))
+    yield Case("ends of int32", {}, a("i32", [[-(2**31), 2**31 - 1]]), a("i32", [[1, -1]]))
+    yield Case("narrow", {}, (draw(74, "u8", 3, 4), 1), (draw(75, "i8", 3, 4), -2))
+    yield Case("one column", {}, a("i16", [[-32768], [3]]), a("i16", [[-32768], [-5]]))
+    yield Case("a vector", {}, a("i32", [1, 2, 3]), a("i16", [4, 5, -6]))
+
+
+def inverse_root_cases() -> Iterator[Case]:
+    def attrs(epsilon: int, lift: int, numerator: int, exponent: int = 30) -> Attrs:
+        return {
+            "epsilon": epsilon,
+            "lift": lift,
+            "numerator": numerator,
+            "numerator_exponent": exponent,
+        }
+
+    # Roots around squares: 2^30 - 1 squared, one less and one more, and the largest radicand.
+    near = [0, 3, 8, 15, (2**30 - 1) ** 2 - 1, (2**30 - 1) ** 2, 2**60 - 1]
+    yield Case("squares and their neighbours", attrs(1, 0, 2**59), (a("i64", near), 2))
+    small = a("i64", [[-5, 0, 1], [2, 2**20, 2**36 - 1]])
+    yield Case("lifted", attrs(1, 12, 2**44), (small, 24))
+    yield Case("epsilon of a norm", attrs(168 * 64, 9, 2**50 + 1), (small, -6))
+    yield Case("the largest of all", attrs(3, 30, 2**62), (a("i64", [0]), 0))
+    yield Case("a quotient of zero", attrs(2**60, 0, 1, -64), (a("i64", 2**59), 0))
+
+
+def row_scale_cases() -> Iterator[Case]:
+    ends = a("i16", [[-32768, 32767, 1], [0, -1, 5]])
+    yield Case("ends of int16", {}, (ends, 12), (a("i64", [2**44, -(2**44)]), 30))
+    yield Case("three axes", {}, (draw(76, "i32", 2, 2, 3), 5), (draw(77, "i8", 2, 2), -1))
+    yield Case("a vector", {}, a("u8", [0, 255, 7]), a("i32", -(2**31)))
+
+
+def column_scale_cases() -> Iterator[Case]:
+    ends = a("i16", [[-32768, 32767, 1], [0, -1, 5]])
+    yield Case("ends of int16", {}, (ends, 12), (a("i16", [-32768, 32767, 3]), 13))
+    wide = draw(78, "i64", 2, 2, 3, lo=-(2**40), hi=2**40)
+    yield Case("three axes", {}, (wide, 5), (draw(79, "i8", 3), -1))
+    yield Case("a vector", {}, a("u8", [0, 255, 7]), a("i32", [-(2**31), 2**31 - 1, 3]))
+
+
 def momentum_cases() -> Iterator[Case]:
     edges = [1 - 2**31, 2**31 - 1, 0, 1, -1, 5, -5, 7]
     for decay in (0, 1, 6554, 65536):

@@ -571,6 +571,39 @@ def _sum(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) ->
     return g.sum_last(g.reshape(x[0], (-1,)), t[0].size)
 
 
+def _center(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    width = t[0].shape[-1]
+    total = g.unsqueeze(g.sum_last(x[0], width), -1)
+    return g.rs(g.sub(g.times(x[0], width), total), attr_int(node.attrs, "shift"))
+
+
+def _row_dot(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    return g.sum_last(g.mul(*x), t[0].shape[-1])
+
+
+def _inverse_root(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    v = g.add(g.at_least(x[0], 0), g.const(attr_int(node.attrs, "epsilon")))
+    root = _integer_root(g, g.times(v, 4 ** attr_int(node.attrs, "lift")))
+    return g.floor_div(g.const(attr_int(node.attrs, "numerator")), root)
+
+
+def _integer_root(g: _Lowering, x: str) -> str:
+    """The largest integer whose square is at most x, for 1 <= x < 2^62: bit by bit from above."""
+    root = g.times(x, 0)
+    for bit in reversed(range(31)):
+        larger = g.add(root, g.const(1 << bit))
+        root = g.op("Where", g.op("LessOrEqual", g.mul(larger, larger), x), larger, root)
+    return root
+
+
+def _row_scale(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    return g.mul(x[0], g.unsqueeze(x[1], -1))
+
+
+def _column_scale(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    return g.mul(*x)
+
+
 def _momentum(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
     velocity, grad = x
     decayed = g.rs(g.times(velocity, attr_int(node.attrs, "decay")), DECAY_EXPONENT)
@@ -722,6 +755,11 @@ LOWERINGS: dict[str, Lower] = {
     "cross_entropy": _cross_entropy,
     "square_sum": _square_sum,
     "sum": _sum,
+    "center": _center,
+    "row_dot": _row_dot,
+    "inverse_root": _inverse_root,
+    "row_scale": _row_scale,
+    "column_scale": _column_scale,
     "momentum": _momentum,
     "sgd_update": _sgd_update,
     "schedule": _schedule,

@@ -13,6 +13,7 @@ from vtrain.ops import (
     layout,
     linear,
     lookup,
+    norm,
     optimizer,
     parts,
     pool,
@@ -35,6 +36,7 @@ TABLE: Mapping[str, Operator] = {
     **pool.OPERATORS,
     **softmax.OPERATORS,
     **attention.OPERATORS,
+    **norm.OPERATORS,
     **optimizer.OPERATORS,
     **commitment.OPERATORS,
 }

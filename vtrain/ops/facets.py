@@ -62,6 +62,8 @@ _ADAM: Final = ("adam_mean", "adam_square", "adam_direction")
 _CLIP: Final = ("capped_square", "clip_factor", "scale_by")
 _RATES: Final = ("schedule", "schedule_linear", "adam_correction")
 _UPDATE: Final = ("momentum", "sgd_update", *_RATES, *_ADAM, "sign", *_CLIP, "next_state")
+_ROOTS: Final = ("row_dot", "inverse_root", "row_scale")
+_NORMS: Final = ("center", *_ROOTS, "column_scale")
 
 LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
     Facet.BACKWARD: {
@@ -72,6 +74,7 @@ LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
         "gradients and losses alone have it, and those are not differentiated again": _GRADIENTS,
         "the block that it is in has one gradient, by a table of the slope": ("look_up",),
         "it comes after the gradient": (*_UPDATE, *_HASHES),
+        "the block of a norm has one gradient of the whole (vtrain/graph/norms.py)": _ROOTS,
     },
     Facet.FUSION: {
         "it computes nothing: another name, shape or place for what is there": (
@@ -92,7 +95,7 @@ LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
                 "scatter_add",
             ),
             *("max_pool_grad", "sum_pool", "sum_pool_grad", "row_max", "row_sum"),
-            *("cross_entropy", "square_sum", "sum", "softmax_grad"),
+            *("cross_entropy", "square_sum", "sum", "softmax_grad", "center", "row_dot"),
         ),
         "one number a step, which all elements share": (*_RATES, "clip_factor"),
         "a hash is no arithmetic": _HASHES,
@@ -124,6 +127,7 @@ LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
         "proofs take the rate of a step from a schedule of constant pieces": ("schedule_linear",),
         "no circuit looks values up in a table that the node chooses": ("look_up",),
         "no circuit chooses rows of a committed table by numbers that stay hidden": _CHOSEN_ROWS,
+        "no circuit for tiles has sums over rows that several tiles share, nor roots": _NORMS,
     },
     Facet.STEPS: {
         "public, or a hash that is compared outside the circuits": (
@@ -143,6 +147,7 @@ LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
         "proofs take the rate of a step from a schedule of constant pieces": ("schedule_linear",),
         "no circuit looks values up in a table that the node chooses": ("look_up",),
         "no circuit chooses rows of a committed table by numbers that stay hidden": _CHOSEN_ROWS,
+        "no gadget for inverse roots exists, and a norm's parts are of use together": _NORMS,
     },
 }
 """By facet and reason, the operators that lack it.  Facets that are not here, none may lack."""

@@ -107,6 +107,15 @@ CASES: dict[str, list[_Case]] = {
         ({"shift": shift}, (_type("i16", size),), _type("i64"))
         for size, shift in ((1, 0), (300, 14), (4097, -2), (70_001, 40))
     ],
+    "center": [
+        ({"shift": shift}, (_type("i16", *size),), _type("i32", *size))
+        for size, shift in (((5, 9), 0), ((2, 3, 33), 2), ((7, 257), 9))
+    ],
+    "row_dot": [
+        ({}, (_type(a, *size), _type(b, *size)), _type("i64", *size[:-1]))
+        for a, b in (("i16", "i16"), ("i32", "u8"))
+        for size in ((5, 9), (2, 3, 33), (37, 1000))
+    ],
     "tensor_digest": [
         ({}, (_type("i32", size),), _type("u8", 32))
         for size in (1, 255, 256, 257, 512, 769, 12_345, 256 * 1024, 256 * 1024 + 1, 300_000)

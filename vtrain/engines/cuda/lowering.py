@@ -15,6 +15,7 @@ from vtrain.engines.cuda.lower import (
     layout,
     linear,
     lookup,
+    norm,
     optimizer,
     parts,
     pool,
@@ -39,6 +40,7 @@ LOWERINGS: Final[Mapping[str, Lowering]] = {
     **pool.LOWERINGS,
     **softmax.LOWERINGS,
     **attention.LOWERINGS,
+    **norm.LOWERINGS,
     **optimizer.LOWERINGS,
     **commitment.LOWERINGS,
 }
@@ -48,6 +50,7 @@ FAST: Final[Mapping[str, Lowering]] = {
     **linear.FAST,
     **softmax.FAST,
     **attention.FAST,
+    **norm.FAST,
     **commitment.FAST,
 }
 """Fast variants of those that gain from one; pointwise operators are made fast by fusing them

@@ -6,6 +6,7 @@ use super::buffer::OutOfMemory;
 use super::commitment::StateLeaf;
 use super::layout::{Transpose, Window};
 use super::linear::Product;
+use super::norm::InverseRoot;
 use super::optimizer::{Blend, Direction, MomentumRule, Rate};
 use super::parallel::{for_rows, sum_rows};
 use super::parts::Axis;
@@ -13,7 +14,7 @@ use super::signature::{Form, MAX_ELEMENTS, OpError, Part, Reader, checked_size, 
 use super::slice::{Slice, SliceMut, WrongDtype, each};
 use super::source::Windows;
 use super::{
-    activation, arithmetic, attention, commitment, gather, layout, linear, lookup, optimizer,
+    activation, arithmetic, attention, commitment, gather, layout, linear, lookup, norm, optimizer,
     parts, pool, rescale, softmax, source,
 };
 use crate::cbor::EncodeError;
@@ -192,6 +193,18 @@ pub enum Kernel {
         shift: Rounding,
     },
     Sum,
+    Center {
+        width: usize,
+        shift: i64,
+    },
+    RowDot {
+        width: usize,
+    },
+    InverseRoot(InverseRoot),
+    RowScale {
+        width: usize,
+    },
+    ColumnScale,
     Momentum(MomentumRule),
     SgdUpdate {
         shift: i64,
@@ -565,6 +578,43 @@ impl Kernel {
                 put(out, softmax::square_sum(input(0)?.try_into()?, *shift))?;
             }
             Self::Sum => put(out, each!(input(0)?, x => softmax::sum(x)))?,
+            Self::Center { width, shift } => {
+                let (x, width): (&[i16], _) = (input(0)?.try_into()?, *width);
+                let shift = Rounding::new(*shift);
+                for_rows(out.try_into()?, width, |at, out| {
+                    norm::center(&x[at * width..], width, shift, out);
+                    0
+                });
+            }
+            Self::RowDot { width } => {
+                let out: &mut [i64] = out.try_into()?;
+                row_dot(input(0)?, input(1)?, *width, out);
+            }
+            Self::InverseRoot(root) => {
+                let s: &[i64] = input(0)?.try_into()?;
+                for_rows(out.try_into()?, 1, |at, out: &mut [i64]| {
+                    for (out, &s) in out.iter_mut().zip(&s[at..]) {
+                        *out = root.apply(s);
+                    }
+                    0
+                });
+            }
+            Self::RowScale { width } => {
+                let (out, width): (&mut [i64], _) = (out.try_into()?, *width);
+                shift_left(input(0)?, 0, out);
+                each!(input(1)?, factors => for_rows(out, width, |at, out| {
+                    norm::row_scale(out, &factors[at..], width);
+                    0
+                }));
+            }
+            Self::ColumnScale => {
+                let out: &mut [i64] = out.try_into()?;
+                shift_left(input(0)?, 0, out);
+                each!(input(1)?, factors => for_rows(out, factors.len(), |_, out| {
+                    norm::column_scale(out, factors);
+                    0
+                }));
+            }
             Self::Momentum(rule) => {
                 let grad: &[i64] = input(1)?.try_into()?;
                 return Ok(for_rows(out.try_into()?, 1, |at, out| {
@@ -1042,6 +1092,43 @@ fn read(r: &Reader<'_>) -> Result<(Kernel, Dtype, Vec<usize>), OpError> {
             let [_] = r.dtypes([None])?;
             (Kernel::Sum, I64, vec![])
         }
+        "center" => {
+            let [x] = r.dtypes([Some(I16)])?;
+            let (_, width) = last_axis(x)?;
+            let shift = r.int("shift", 0, 32)?;
+            (Kernel::Center { width, shift }, I32, x.shape.clone())
+        }
+        "row_dot" => {
+            let [a, b] = r.dtypes([None, None])?;
+            if [a, b].into_iter().any(|form| form.dtype == I64) {
+                refuse!("inputs must be narrower than i64");
+            }
+            require_same_shape(a, b)?;
+            let (rows, width) = last_axis(a)?;
+            (Kernel::RowDot { width }, I64, rows.to_vec())
+        }
+        "inverse_root" => {
+            let [s] = r.dtypes([Some(I64)])?;
+            r.int("numerator_exponent", -64, 64)?;
+            let root = InverseRoot {
+                epsilon: r.int("epsilon", 1, 1 << 60)?,
+                lift: r.int("lift", 0, 30)? as u32,
+                numerator: r.int("numerator", 1, 1 << 62)?,
+            };
+            (Kernel::InverseRoot(root), I64, s.shape.clone())
+        }
+        "row_scale" => {
+            let [x, factors] = r.dtypes([None, None])?;
+            let (rows, width) = last_axis(x)?;
+            require_shape(factors, rows)?;
+            (Kernel::RowScale { width }, I64, x.shape.clone())
+        }
+        "column_scale" => {
+            let [x, factors] = r.dtypes([None, None])?;
+            let (_, width) = last_axis(x)?;
+            require_shape(factors, &[width])?;
+            (Kernel::ColumnScale, I64, x.shape.clone())
+        }
         "momentum" => {
             let [velocity, grad] = r.dtypes([Some(I32), Some(I64)])?;
             require_same_shape(velocity, grad)?;
@@ -1256,6 +1343,14 @@ fn rows_of(form: &Form) -> Result<(usize, usize), OpError> {
     }
 }
 
+/// Extents before the last, and the last, which is not 0.
+fn last_axis(form: &Form) -> Result<(&[usize], usize), OpError> {
+    match form.shape.split_last() {
+        Some((&width, rows)) if width > 0 => Ok((rows, width)),
+        _ => refuse!("needs non-empty rows, has shape {:?}", form.shape),
+    }
+}
+
 fn patches_shape(window: &Window, batch: usize) -> Result<Vec<usize>, OpError> {
     let rows = checked_size(&[batch, window.rows, window.columns]);
     let columns = checked_size(&[window.kernel[0], window.kernel[1], window.channels]);
@@ -1402,6 +1497,13 @@ fn shift_left(x: Slice<'_>, shift: u32, out: &mut [i64]) {
         arithmetic::shift_left(&x[at..at + out.len()], shift, out);
         0
     }));
+}
+
+fn row_dot(a: Slice<'_>, b: Slice<'_>, width: usize, out: &mut [i64]) {
+    each!(a, a => each!(b, b => for_rows(out, 1, |at, out| {
+        norm::row_dot(&a[at * width..], &b[at * width..], width, out);
+        0
+    })));
 }
 
 fn scale(x: Slice<'_>, multiplier: i64, shift: i64, out: SliceMut<'_>) -> Result<u64, RunError> {

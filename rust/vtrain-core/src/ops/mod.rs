@@ -16,6 +16,7 @@ mod kernel;
 pub mod layout;
 pub mod linear;
 pub mod lookup;
+pub mod norm;
 pub mod optimizer;
 mod parallel;
 pub mod parts;

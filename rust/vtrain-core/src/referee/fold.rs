@@ -105,6 +105,9 @@ macro_rules! one_term {
             | Kernel::KeepSpan { .. }
             | Kernel::SubOneHot { .. }
             | Kernel::CrossEntropy { .. }
+            | Kernel::InverseRoot(_)
+            | Kernel::RowScale { .. }
+            | Kernel::ColumnScale
             | Kernel::Momentum(_)
             | Kernel::SgdUpdate { .. }
             | Kernel::Schedule { .. }
@@ -169,6 +172,8 @@ impl Leaf {
             | Kernel::SoftmaxGrad { .. }
             | Kernel::Sum
             | Kernel::SquareSum { .. }
+            | Kernel::Center { .. }
+            | Kernel::RowDot { .. }
             | Kernel::SumPool(_)
             | Kernel::Col2im(_)
             | Kernel::SumPoolGrad(_) => (1, [0, 0]),
@@ -284,7 +289,9 @@ impl Leaf {
     pub fn finish(&self, state: &State) -> Option<Vec<u8>> {
         let value = match self.kernel {
             Kernel::SquareSum { .. } => rs(state[0], self.shift),
+            Kernel::Center { .. } => (rs(state[0], self.shift) as i32).into(),
             one_term!()
+            | Kernel::RowDot { .. }
             | Kernel::Matmul(_)
             | Kernel::BatchedMatmul { .. }
             | Kernel::ScatterAdd { .. }
@@ -352,6 +359,15 @@ impl Leaf {
             Kernel::SquareSum { .. } => {
                 let x = i128::from(r.element(0, term)?);
                 state[0] + x * x
+            }
+            Kernel::Center { width, .. } => {
+                let (own, width) = (r.element(0, e)?, *width as u64);
+                state[0] + i128::from(own - r.element(0, e / width * width + term)?) // of int16
+            }
+            Kernel::RowDot { width } => {
+                let at = e * *width as u64 + term;
+                let product = r.element(0, at)? * r.element(1, at)?; // of int32 at most
+                state[0] + i128::from(product)
             }
             Kernel::RowMax { classes } => {
                 state[0].max(r.element(0, e * *classes as u64 + term)?.into())
@@ -544,6 +560,15 @@ impl Leaf {
                 let step = rs(i128::from(velocity) * i128::from(r.element(2, 0)?), shift);
                 narrow(Dtype::I32, i128::from(weight).saturating_sub(step))
             }
+            Kernel::InverseRoot(root) => root.apply(r.element(0, e)?).into(),
+            Kernel::RowScale { width } => {
+                let width = *width as u64;
+                i128::from(r.element(0, e)?) * i128::from(r.element(1, e / width)?)
+            }
+            Kernel::ColumnScale => {
+                let width = self.inputs[1].size() as u64;
+                i128::from(r.element(0, e)?) * i128::from(r.element(1, e % width)?)
+            }
             Kernel::Schedule { starts, rates } => {
                 optimizer::schedule(r.element(0, 0)?, starts, rates).into()
             }
@@ -602,6 +627,8 @@ impl Leaf {
             | Kernel::SoftmaxGrad { .. }
             | Kernel::Sum
             | Kernel::SquareSum { .. }
+            | Kernel::Center { .. }
+            | Kernel::RowDot { .. }
             | Kernel::RowMax { .. }
             | Kernel::SumPool(_)
             | Kernel::MaxPool(_)
@@ -692,6 +719,14 @@ fn plan(kernel: &Kernel, inputs: &[Form]) -> Result<(u64, Vec<Stream>, Option<u6
         }
         Kernel::Sum | Kernel::SquareSum { .. } => {
             (form(0)?.size() as u64, vec![stream(0, Every(1))?])
+        }
+        Kernel::Center { width, .. } => {
+            let streams = vec![stream(0, Every(0))?, stream(0, Every(1))?];
+            (*width as u64, streams)
+        }
+        Kernel::RowDot { width } => {
+            let streams = vec![stream(0, Every(1))?, stream(1, Every(1))?];
+            (*width as u64, streams)
         }
         Kernel::SumPool(window)
         | Kernel::MaxPool(window)

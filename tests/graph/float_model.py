@@ -24,6 +24,7 @@ from vtrain.graph.model import (
     Conv,
     Embedding,
     Layer,
+    LayerNorm,
     Linear,
     MatMul,
     MaxPool,
@@ -32,6 +33,7 @@ from vtrain.graph.model import (
     Pad,
     Relu,
     Reshape,
+    RMSNorm,
     Scale,
     Slice,
     Softmax,
@@ -207,6 +209,8 @@ class FloatModel:
                 return self.params[layer.weight][self.values[layer.input].long()]
             case Conv():
                 return self._convolve(layer)
+            case LayerNorm() | RMSNorm():
+                return self._normalize(layer)
             case Add() | Mul() | MatMul():
                 return self._combine(layer, self.values[layer.left], self.values[layer.right])
             case Activation():
@@ -234,6 +238,17 @@ class FloatModel:
         y = function(at)
         (slope,) = torch.autograd.grad(y.sum(), at)
         return torch.as_tensor(_AbsoluteSlope.apply(x, y.detach(), slope, self._slope_error))
+
+    def _normalize(self, layer: LayerNorm | RMSNorm) -> Tensor:
+        x = self.values[layer.input]
+        bias = None
+        if isinstance(layer, LayerNorm):
+            x = x - x.mean(dim=-1, keepdim=True)
+            bias = layer.bias
+        y = x * torch.rsqrt((x * x).mean(dim=-1, keepdim=True) + layer.epsilon)
+        if layer.weight is not None:
+            y = y * self.params[layer.weight]
+        return y if bias is None else y + self.params[bias]
 
     def _convolve(self, layer: Conv) -> Tensor:
         """By patches, so that the products are those of :meth:`_product`."""

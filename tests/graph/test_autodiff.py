@@ -27,6 +27,7 @@ from vtrain.graph.model import (
     Conv,
     Embedding,
     Layer,
+    LayerNorm,
     Linear,
     MatMul,
     MaxPool,
@@ -35,6 +36,7 @@ from vtrain.graph.model import (
     Pad,
     Relu,
     Reshape,
+    RMSNorm,
     Scale,
     Slice,
     Transpose,
@@ -518,6 +520,61 @@ def check_forward(run: Run, twin: FloatModel) -> None:
         if isinstance(layer, Relu | MaxPool | Reshape | Transpose | Slice | Pad):
             allowed = 0.0
         assert twin.rounding[layer.name] <= allowed * (1 + 1e-9), layer.name
+
+
+# --- norms, whose every value is rounded
+
+NORMED: dict[str, Parts] = {
+    "layer norm": (
+        (7,),
+        [Linear("fc1", "image", "w1", "b1", True), LayerNorm("n", "fc1", "g", "c", 1e-5),
+         Linear("out", "n", "w2", None, True)],
+        {"w1": (12, 7), "b1": (12,), "g": (12,), "c": (12,), "w2": (3, 12)},
+    ),
+    "rms norm": (
+        (7,),
+        [Linear("fc1", "image", "w1", "b1", True), RMSNorm("n", "fc1", "g", 1e-6),
+         Linear("out", "n", "w2", None, True)],
+        {"w1": (16, 7), "b1": (16,), "g": (16,), "w2": (3, 16)},
+    ),
+    "norms without parameters, at places, with a residual": (
+        (3, 6),
+        [Linear("fc1", "image", "w1", "b1", True), RMSNorm("n1", "fc1", None, 1e-3),
+         Linear("fc2", "n1", "w2", None, True), Add("sum", "fc2", "fc1"),
+         LayerNorm("n2", "sum", None, None, 0.1), Reshape("flat", "n2", (30,)),
+         LayerNorm("n3", "flat", None, "c", 1e-5), Linear("out", "n3", "w3", None, True)],
+        {"w1": (10, 6), "b1": (10,), "w2": (10, 10), "c": (30,), "w3": (3, 30)},
+    ),
+    "one weight in two norms": (
+        (5,),
+        [RMSNorm("n1", "image", "g", 0.0), Linear("fc1", "n1", "w1", None, True),
+         RMSNorm("n2", "fc1", "g", 1e-5), Linear("out", "n2", "w2", None, True)],
+        {"g": (5,), "w1": (5, 5), "w2": (3, 5)},
+    ),
+    "an image and its rows": (
+        (2, 4, 6),
+        [LayerNorm("n", "image", "g", "c", 1e-5), Conv("c1", "n", "k", None, SAME),
+         RMSNorm("n2", "c1", "g2", 1e-5), Reshape("flat", "n2", (48,)),
+         Linear("out", "flat", "w", None, True)],
+        {"g": (6,), "c": (6,), "k": (2, 3, 3, 2), "g2": (6,), "w": (3, 48)},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NORMED)
+def test_gradients_of_norms_are_those_of_torch(name: str) -> None:
+    """int16 has a part in 2^12 to 2^15 at each place; a wrong term would be a part in ten."""
+    run = make_calibrated(NORMED[name], margin=1)
+    twin = FloatModel(run.model, run.operands(), run.pinned())
+    gradients = twin.gradients(run.named("image"), run.seed())
+    for layer in run.model.layers:
+        size = float(np.abs(run.named(layer.name)).max())
+        assert twin.rounding[layer.name] < 2.0**-11 * size, layer.name
+    for param, gradient in gradients.items():
+        off = np.linalg.norm(run.gradient(param) - gradient) / np.linalg.norm(gradient)
+        assert off < 2.0**-9, f"{param}: {off}"
+    run.session.step()
+    assert run.session.saturation() == {}
 
 
 # --- loss and its gradient

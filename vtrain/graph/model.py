@@ -19,6 +19,7 @@ import numpy.typing as npt
 from vtrain.errors import ModelError
 from vtrain.graph.activation import emit_activation
 from vtrain.graph.builder import Block, GraphBuilder
+from vtrain.graph.norms import emit_normalized
 from vtrain.ops.base import Builder
 from vtrain.ops.layout import Window
 from vtrain.spec.number import LOG2_EXPONENT, MASTER_EXPONENT
@@ -215,6 +216,30 @@ class Softmax:
     window: int | None = None
 
 
+@dataclass(frozen=True)
+class LayerNorm:
+    """(x - mean) / sqrt(variance + epsilon) over the last axis, times ``weight``, plus ``bias``.
+
+    The variance is the biased one: the mean of the squared deviations.
+    """
+
+    name: str
+    input: str
+    weight: str | None
+    bias: str | None
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class RMSNorm:
+    """x / sqrt(mean of x^2 + epsilon) over the last axis, times ``weight``."""
+
+    name: str
+    input: str
+    weight: str | None
+    epsilon: float
+
+
 Layer = (
     Linear
     | Conv
@@ -234,6 +259,8 @@ Layer = (
     | Concat
     | MatMul
     | Softmax
+    | LayerNorm
+    | RMSNorm
 )
 
 LOG2_E = 47274
@@ -379,6 +406,9 @@ class _Emitter:
             case Softmax():
                 y = self._emit_softmax(layer)
                 self.give(layer.name, y, self._b.type_of(y).shape)
+            case LayerNorm() | RMSNorm():
+                y = self._emit_norm(layer)
+                self.give(layer.name, y, self._b.type_of(y).shape)
             case Embedding():
                 self.values[layer.name] = self._emit_embedding(layer)
             case AddWeight():
@@ -425,7 +455,16 @@ class _Emitter:
                 )
             case Concat():
                 return self._emit_concat(layer)
-            case Reshape() | Transpose() | MatMul() | Embedding() | AddWeight() | Softmax():
+            case (
+                Reshape()
+                | Transpose()
+                | MatMul()
+                | Embedding()
+                | AddWeight()
+                | Softmax()
+                | LayerNorm()
+                | RMSNorm()
+            ):
                 raise AssertionError("emit() has dealt with what has ONNX's order")
 
     def _emit_nonlinear(self, layer: Relu | Activation) -> Ref:
@@ -555,18 +594,38 @@ class _Emitter:
             transpose_a=0,
             transpose_b=int(layer.transposed),
         )
-        biased = self._with_bias(acc, layer)
+        biased = self._with_bias(acc, layer.name, layer.bias)
         if flat:
             return b.rescale_at_site(layer.name, biased)
         y = b.rescale_at_site(f"{layer.name}/out_rows", biased)
         return b.emit("reshape", layer.name, (y,), shape=(*leading, b.type_of(y).shape[1]))
 
-    def _with_bias(self, acc: Ref, layer: Linear | Conv) -> Ref:
-        if layer.bias is None:
+    def _emit_norm(self, layer: LayerNorm | RMSNorm) -> Ref:
+        b, name = self._b, layer.name
+        bias = layer.bias if isinstance(layer, LayerNorm) else None
+        y = emit_normalized(
+            b,
+            name,
+            self.take(layer.input, f"{name}/nchw"),
+            layer.epsilon,
+            centred=isinstance(layer, LayerNorm),
+            site=f"{name}/normalized",
+        )
+        if layer.weight is None and bias is None:
+            return y
+        if layer.weight is None:
+            acc = b.rescale(f"{name}/acc", y, b.type_of(y).exponent, dtype="i64")
+        else:
+            operands = (y, self.operand_of(layer.weight))
+            acc = b.emit("column_scale", f"{name}/acc", operands)
+        return b.rescale_at_site(f"{name}/out", self._with_bias(acc, name, bias))
+
+    def _with_bias(self, acc: Ref, name: str, bias: str | None) -> Ref:
+        if bias is None:
             return acc
         shift = MASTER_EXPONENT - self._b.type_of(acc).exponent
-        inputs = (acc, self._params[layer.bias])
-        return self._b.emit("add_bias", f"{layer.name}/biased", inputs, shift=shift)
+        inputs = (acc, self._params[bias])
+        return self._b.emit("add_bias", f"{name}/biased", inputs, shift=shift)
 
     def _emit_conv(self, layer: Conv) -> Ref:
         b, x = self._b, self.values[layer.input]
@@ -577,7 +636,7 @@ class _Emitter:
         flat_shape = (channels, b.type_of(patches).shape[1])
         flat = b.emit("reshape", f"{layer.name}/weight", (weight,), shape=flat_shape)
         acc = b.emit("matmul", f"{layer.name}/acc", (patches, flat), transpose_a=0, transpose_b=1)
-        rows = b.rescale_at_site(f"{layer.name}/rows", self._with_bias(acc, layer))
+        rows = b.rescale_at_site(f"{layer.name}/rows", self._with_bias(acc, layer.name, layer.bias))
         shape = (batch, *layer.window.output_extent(height, width), channels)
         return b.emit("reshape", layer.name, (rows,), shape=shape)
 

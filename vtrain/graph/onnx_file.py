@@ -76,6 +76,30 @@ def find_stored_tensors(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
     return tensors
 
 
+def store_copies(graph: onnx.GraphProto, names: Collection[str]) -> None:
+    """Replace each ``Identity`` of a stored tensor that makes one of ``names`` by a tensor of that
+    name: a copy, which can then have values of its own."""
+    tensors = find_stored_tensors(graph)
+    kept = []
+    for node in graph.node:
+        source = tensors.get(node.input[0]) if len(node.input) == 1 else None
+        if node.op_type != "Identity" or len(node.output) != 1 or source is None:
+            kept.append(node)
+            continue
+        copy = onnx.TensorProto()
+        copy.CopyFrom(source)
+        copy.name = node.output[0]
+        tensors[copy.name] = copy
+        if copy.name in names:
+            graph.initializer.append(copy)
+        else:
+            kept.append(node)
+    if len(kept) < len(graph.node):
+        nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
+        del graph.node[:]
+        graph.node.extend(nodes)
+
+
 def read_dims(tensor: onnx.TensorProto, where: str) -> tuple[int, ...]:
     """Shape of a stored tensor.  ModelError: negative or huge extents, data outside the file."""
     if tensor.data_location != onnx.TensorProto.DEFAULT or tensor.external_data:

@@ -10,6 +10,7 @@ is refused (:func:`vtrain.spec.number.round_to_mantissa`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -31,6 +32,7 @@ from vtrain.graph.model import (
     Conv,
     Embedding,
     Layer,
+    LayerNorm,
     Linear,
     MatMul,
     MaxPool,
@@ -39,6 +41,7 @@ from vtrain.graph.model import (
     Pad,
     Relu,
     Reshape,
+    RMSNorm,
     Scale,
     Slice,
     Softmax,
@@ -246,6 +249,7 @@ class _Importer:
     def __init__(self, graph: onnx.GraphProto, opset: int) -> None:
         self._graph, self._opset = graph, opset
         self._tensors: dict[str, onnx.TensorProto] = {}
+        self._constants: set[str] = set()
         self._names: set[str] = set()
         self._values: dict[str, str] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
@@ -388,19 +392,9 @@ class _Importer:
     def _read_params(self, layers: Sequence[Layer]) -> dict[str, npt.NDArray[np.int32]]:
         roles: dict[str, str] = {}
         for layer in layers:
-            uses: dict[str, str] = {}
-            if isinstance(layer, AddWeight):
-                dims = _strip(tuple(self._tensors[layer.weight].dims))
-                uses[layer.weight] = "bias" if len(dims) == 1 else "AddWeight"
-            elif isinstance(layer, Embedding):
-                uses[layer.weight] = "Linear"  # stored alike: one table may be both
-            elif isinstance(layer, Linear | Conv):
-                uses[layer.weight] = type(layer).__name__
-                if layer.bias is not None:
-                    if layer.bias == layer.weight:
-                        raise ModelError("is both weight and bias", where=layer.name)
-                    uses[layer.bias] = "bias"
-            for name, role in uses.items():
+            for name, use in _find_uses(layer):
+                alone = use == "AddWeight" and len(_strip(tuple(self._tensors[name].dims))) == 1
+                role = "bias" if alone else use
                 if roles.setdefault(name, role) != role:
                     raise ModelError("is used in two ways", where=f"initialiser {name}")
         if not roles:
@@ -426,7 +420,7 @@ class _Importer:
         master = mantissas.astype(np.int32)
         if role == "Conv":
             master = master.transpose(0, 2, 3, 1)
-        if role == "bias":
+        if role in ("bias", "scale"):
             master = master.reshape(-1)
         if role == "AddWeight":
             master = master.reshape(_strip(master.shape))
@@ -797,6 +791,59 @@ class _Importer:
         node.require_arity(1, 1)
         x = self._value(node, node.inputs[0])
         self._emit(node, Activation(node.outputs[0], x, kind), self._shape_of(node, x))
+    def layer_normalization(self, node: _Node) -> None:
+        node.require(
+            2 <= len(node.inputs) <= 3 and bool(node.inputs[0]),
+            f"needs 2 or 3 inputs, has {len(node.inputs)}",
+        )
+        node.require(len(node.outputs) == 1, "mean and deviation are not supported as outputs")
+        x, epsilon = self._norm_input(node)
+        scale = self._norm_vector(node, x, 1, 1.0)
+        bias = self._norm_vector(node, x, 2, 0.0)
+        self._emit(node, LayerNorm(node.outputs[0], x, scale, bias, epsilon), self._shapes[x])
+
+    def rms_normalization(self, node: _Node) -> None:
+        node.require(
+            1 <= len(node.inputs) <= 2 and bool(node.inputs[0]),
+            f"needs 1 or 2 inputs, has {len(node.inputs)}",
+        )
+        node.require(len(node.outputs) == 1, f"must have one output, has {len(node.outputs)}")
+        x, epsilon = self._norm_input(node)
+        scale = self._norm_vector(node, x, 1, 1.0)
+        self._emit(node, RMSNorm(node.outputs[0], x, scale, epsilon), self._shapes[x])
+
+    def _norm_input(self, node: _Node) -> tuple[str, float]:
+        """The value that is normalised over its last axis, and epsilon."""
+        x = self._value(node, node.inputs[0])
+        rank = 1 + len(self._shape_of(node, x))
+        axis = node.take_int("axis", -1)
+        node.require(
+            axis in (-1, rank - 1), f"axis must be the last of {rank}, is {axis}: it may be alone"
+        )
+        node.take_int("stash_type", 1)  # how wide floats are inside: here they are integers
+        epsilon = node.take_float("epsilon", 1e-5)
+        node.require(
+            math.isfinite(epsilon) and epsilon >= 0, f"epsilon must be at least 0, is {epsilon}"
+        )
+        return x, epsilon
+
+    def _norm_vector(self, node: _Node, x: str, at: int, neutral: float) -> str | None:
+        """Name of the scale or bias [d] or [1, ..., d]; None where there is none, or where it is a
+        ``Constant`` that changes nothing: so exporters write a norm without parameters."""
+        if len(node.inputs) <= at or not node.inputs[at]:
+            return None
+        weight = self._weight(node, node.inputs[at])
+        features = self._shapes[x][-1]
+        fits = weight.dims[-1:] == (features,) and math.prod(weight.dims) == features
+        node.require(
+            fits and not weight.transposed,
+            f"scale and bias must have shape [{features}], one has {list(weight.dims)}",
+        )
+        if weight.name in self._constants:
+            values = read_floats(self._tensors[weight.name], f"constant {weight.name}")
+            if bool(np.all(values == neutral)):
+                return None
+        return weight.name
 
     def max_pool(self, node: _Node) -> None:
         node.require(len(node.outputs) <= 1, "the indices of the maxima are not supported")
@@ -926,8 +973,14 @@ class _Importer:
         """Another name for a value or a constant."""
         name = node.outputs[0]
         if source in self._weights:
+            # torch's exporter writes equal parameters once, and the others as its Identity: they
+            # are parameters of their own.
             self._declare(name, node.where)
-            self._weights[name] = self._weights[source]
+            weight = self._weights[source]
+            self._tensors[name] = self._tensors[weight.name]
+            self._weights[name] = replace(weight, name=name)
+            if weight.name in self._constants:
+                self._constants.add(name)
         else:
             value = self._any_value(node, source)
             self._declare(name, node.where)
@@ -1093,6 +1146,7 @@ class _Importer:
             attribute = node.take("value", onnx.AttributeProto.TENSOR)
             if attribute is not None:
                 self._store(name, attribute.t)
+                self._constants.add(name)
             return
         node.require(
             node.has("value_int") != node.has("value_ints"), "must be a tensor or integers"
@@ -1460,6 +1514,25 @@ def _strip(dims: tuple[int, ...]) -> tuple[int, ...]:
     return dims
 
 
+def _find_uses(layer: Layer) -> list[tuple[str, str]]:
+    """The parameters of a layer, in order, and what each is to it."""
+    uses: list[tuple[str, str]] = []
+    match layer:
+        case Linear() | Conv():
+            uses.append((layer.weight, type(layer).__name__))
+        case Embedding():
+            uses.append((layer.weight, "Linear"))  # stored alike: one table may be both
+        case LayerNorm() | RMSNorm() if layer.weight is not None:
+            uses.append((layer.weight, "scale"))
+        case AddWeight():
+            uses.append((layer.weight, "AddWeight"))
+    if isinstance(layer, Linear | Conv | LayerNorm) and layer.bias is not None:
+        if uses and layer.bias == uses[0][0]:
+            raise ModelError("is both weight and bias", where=layer.name)
+        uses.append((layer.bias, "bias"))
+    return uses
+
+
 def _resolve_auto_pad(
     node: _Node,
     mode: str,
@@ -1503,10 +1576,12 @@ _HANDLERS: dict[str, Callable[[_Importer, _Node], None]] = {
     "Gemm": _Importer.gemm,
     "GlobalAveragePool": _Importer.global_average_pool,
     "Identity": _Importer.identity,
+    "LayerNormalization": _Importer.layer_normalization,
     "MatMul": _Importer.matmul,
     "MaxPool": _Importer.max_pool,
     "Mul": _Importer.mul,
     "Pad": _Importer.pad,
+    "RMSNormalization": _Importer.rms_normalization,
     "ReduceMean": _Importer.reduce_mean,
     "Relu": _Importer.relu,
     "Reshape": _Importer.reshape,

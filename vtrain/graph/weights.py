@@ -20,6 +20,7 @@ from vtrain.graph.onnx_file import (
     load_model,
     read_dims,
     save_model,
+    store_copies,
     write_floats,
 )
 from vtrain.spec.number import MASTER_EXPONENT
@@ -54,9 +55,11 @@ def export_onnx(original: bytes, model: Model, params: Masters) -> bytes:
     """The file ``original``, from which ``model`` was imported, with the weights ``params``.
 
     Initialisers keep their names, shapes and data types (rounded to nearest, ties to even);
-    everything else of the file stays as it is.
+    everything else of the file stays as it is, but that an ``Identity`` of an initialiser, which is
+    a parameter of its own, becomes an initialiser.
     """
     exported = load_model(original)
+    store_copies(exported.graph, model.params)
     tensors = find_stored_tensors(exported.graph)
     weights = compute_float_weights(model, params)
     turned = {copy: weights[name].T for copy, name in model.copies.items()}

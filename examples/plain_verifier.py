@@ -1480,6 +1480,57 @@ def type_causal_spans(a: Attributes) -> Type:
     return tensor("i32", [a["queries"], 2], 0, 0, a["queries"])
 
 
+def row_of(x: Type) -> int:
+    """How long the rows of x are."""
+    must(len(x["shape"]) >= 1 and x["shape"][-1] > 0, "no rows")
+    return int(x["shape"][-1])
+
+
+@operator("center", [(I16, None)], shift=integer(0, 32))
+def type_center(a: Attributes, x: Type) -> Type:
+    most = (row_of(x) - 1) * (x["hi"] - x["lo"])
+    ends = rs(-most, a["shift"]), rs(most, a["shift"])
+    return tensor("i32", x["shape"], x["exponent"] - a["shift"], *ends)
+
+
+@operator("row_dot", [X, X])
+def type_row_dot(attrs: Attributes, a: Type, b: Type) -> Type:
+    must("i64" not in (a["dtype"], b["dtype"]), "an input is i64")
+    must(a["shape"] == b["shape"], "shapes differ")
+    lo, hi = (row_of(a) * end for end in corners(a, b))
+    return tensor("i64", a["shape"][:-1], a["exponent"] + b["exponent"], lo, hi)
+
+
+@operator(
+    "inverse_root",
+    [(I64_ONLY, None)],
+    epsilon=integer(1, 2**60),
+    lift=integer(0, 30),
+    numerator=integer(1, 2**62),
+    numerator_exponent=FRACTION,
+)
+def type_inverse_root(a: Attributes, s: Type) -> Type:
+    must(s["exponent"] % 2 == 0, "the exponent is odd")
+    most = max(s["hi"], 0) + a["epsilon"]
+    must(most <= (2**62 - 1) >> 2 * a["lift"], "the sum is beyond what has a root here")
+    exponent = a["numerator_exponent"] - a["lift"] - s["exponent"] // 2
+    return tensor("i64", s["shape"], exponent, inverse_root(a, s["hi"]), inverse_root(a, s["lo"]))
+
+
+@operator("row_scale", [X, X])
+def type_row_scale(attrs: Attributes, x: Type, r: Type) -> Type:
+    row_of(x)
+    must(r["shape"] == x["shape"][:-1], "not a number for each row")
+    return tensor("i64", x["shape"], x["exponent"] + r["exponent"], *corners(x, r))
+
+
+@operator("column_scale", [X, X])
+def type_column_scale(attrs: Attributes, x: Type, w: Type) -> Type:
+    row_of(x)
+    must(w["shape"] == x["shape"][-1:], "not a number for each column")
+    return tensor("i64", x["shape"], x["exponent"] + w["exponent"], *corners(x, w))
+
+
 @operator("keep_span", [(ANY, 2), (I32, 2)], fill=integer(1 - 2**60, 2**60 - 1))
 def type_keep_span(a: Attributes, x: Type, spans: Type) -> Type:
     must(spans["shape"][1] == 2, "not a begin and an end")
@@ -1986,6 +2037,28 @@ def hash_of(op: str, a: Attributes, inputs: list[bytes]) -> bytes:
 
 
 HASHING = {"batch_digest", "state_leaf", "state_root", "record"}
+
+
+def inverse_root(a: Attributes, total: int) -> int:
+    """A whole numerator over the floor of a root."""
+    radicand = min(max(total, 0) + a["epsilon"], (2**62 - 1) >> 2 * a["lift"])
+    return int(a["numerator"]) // math.isqrt(radicand << 2 * a["lift"])
+
+
+def low32(value: Any) -> Any:
+    """The low 32 bits, with their sign."""
+    return (value + 2**31) % 2**32 - 2**31
+
+
+def law_center(a: Attributes, x: np.ndarray) -> np.ndarray:
+    apart = x * x.shape[-1] - x.sum(axis=-1, keepdims=True)
+    return np.asarray(low32(rs(apart, a["shift"])))
+
+
+def law_inverse_root(a: Attributes, s: np.ndarray) -> np.ndarray:
+    return np.array([inverse_root(a, int(each)) for each in s.flat]).reshape(s.shape)
+
+
 LAWS: dict[str, Callable[..., Any]] = {
     "next_state": lambda a, x: x,
     "increment": lambda a, t: np.minimum(t + 1, LAST_STEP),
@@ -2004,6 +2077,11 @@ LAWS: dict[str, Callable[..., Any]] = {
     "add": lambda a, x, y: (x << a["shift_a"]) + (y << a["shift_b"]),
     "sub": lambda a, x, y: (x << a["shift_a"]) - (y << a["shift_b"]),
     "mul": lambda a, x, y: x * y,
+    "center": law_center,
+    "row_dot": lambda a, x, y: (x * y).sum(axis=-1),
+    "inverse_root": law_inverse_root,
+    "row_scale": lambda a, x, r: x * r[..., None],
+    "column_scale": lambda a, x, w: x * w,
     "rescale": lambda a, x: saturate(rs(x * a["multiplier"], a["shift"]), a["dtype"]),
     "relu": lambda a, x: clamp(x, 0, 2**15),
     "relu_grad": lambda a, grad, output: grad * (output > 0),
@@ -3267,6 +3345,27 @@ def fold_softmax_grad(p: Type, element: int) -> Fold:
     return fold_sum(columns, [(2, 1), (2, 1), (2, 0)], term)
 
 
+def fold_center(attrs: Attributes, x: Type, element: int) -> Fold:
+    width = x["shape"][-1]
+    first = element // width * width
+
+    def term(i: int, inputs: Inputs) -> int:
+        return inputs.element(0, element) - inputs.element(0, first + i)
+
+    fold = fold_sum(width, [(2, 0), (2, 1)], term)
+    fold.finish = lambda state: low32(rs(state[0], attrs["shift"]))
+    return fold
+
+
+def fold_row_dot(types: list[Type], element: int) -> Fold:
+    width = types[0]["shape"][-1]
+
+    def term(i: int, inputs: Inputs) -> int:
+        return inputs.element(0, element * width + i) * inputs.element(1, element * width + i)
+
+    return fold_sum(width, [(DTYPES[x["dtype"]].itemsize, 1) for x in types], term)
+
+
 def unravel(index: int, shape: Sequence[int]) -> list[int]:
     """The place of a flat index."""
     place = []
@@ -3361,7 +3460,7 @@ class Leaf:
 
     def row(self) -> int:
         """The row of this element in a matrix."""
-        return self.e // self.out["shape"][1]
+        return self.e // self.out["shape"][-1]
 
 
 def leaf_gather_samples(x: Leaf) -> int:
@@ -3442,6 +3541,9 @@ LEAVES: dict[str, Callable[[Leaf], int]] = {
     **dict.fromkeys(("state", "next_state", "reshape"), Leaf.read),
     **dict.fromkeys(("normalize", "rescale", "relu", "sign"), lambda x: LAWS[x.op](x.a, x.read())),
     "look_up": lambda x: int(LAWS[x.op](x.a, x.read())),
+    "inverse_root": lambda x: inverse_root(x.a, x.read()),
+    "row_scale": lambda x: x.read() * x.read(1, x.row()),
+    "column_scale": lambda x: x.read() * x.read(1, x.e % x.out["shape"][-1]),
     **dict.fromkeys(
         ("add", "sub", "mul", "relu_grad", "momentum", "adam_mean", "adam_square"),
         lambda x: LAWS[x.op](x.a, x.read(), x.read(1)),
@@ -3484,6 +3586,10 @@ def make_fold(op: str, attrs: Attributes, types: list[Type], out: Type, element:
         return fold_softmax_grad(types[0], element)
     if op == "scatter_add":
         return fold_scatter_add(attrs, types, element)
+    if op == "center":
+        return fold_center(attrs, types[0], element)
+    if op == "row_dot":
+        return fold_row_dot(types, element)
     if op in ("column_sum", "row_sum", "row_max", "sum", "square_sum"):
         return fold_sums(op, attrs, types[0], element)
     if op in ("sum_pool", "max_pool"):

@@ -87,6 +87,13 @@ def _draw_more(g: _Graph, op: str) -> dict[str, AttrValue]:
     if op == "look_up":
         name = CURVE_NAMES[g.number(0, len(CURVE_NAMES) - 1)]
         return {"table": name, "shift": g.number(-2, 8)}
+    if op == "normalize":
+        return {
+            "multiplier": g.number(1, 2**31),
+            "offset": g.number(-(2**60), 2**60),
+            "shift": g.number(0, 64),
+            "exponent": 0,
+        }
     if op == "scale_by":
         return {"shift": g.number(0, 20)}
     if op == "capped_square":
@@ -97,11 +104,15 @@ def _draw_more(g: _Graph, op: str) -> dict[str, AttrValue]:
     return attrs | ({"lift": g.number(0, 15)} if op == "adam_mean" else {})
 
 
-_OF_SQUARES = ("matmul", "transpose", "add_bias", "center", "row_scale", "column_scale")
+_BY_LINES = ("add_bias", "center", "row_scale", "column_scale")
+_LINE_SHIFTS = {"add_bias": (-4, 4), "center": (0, 9)}
+_OF_SQUARES = ("matmul", "transpose", *_BY_LINES)
 
 
-def _emit_row_factors(g: _Graph) -> Ref:
-    """An inverse root for each row: of its squares, if there are rows of int16 or int32."""
+def _draw_factors(g: _Graph, op: str, bias: Ref) -> list[Ref]:
+    """A number for each column, or for each row: an inverse root of the squares of some rows."""
+    if op != "row_scale":
+        return [bias] * (op != "center")
     rows = g.pick("i16", SQUARE) or g.pick("i32", SQUARE)
     assert rows is not None
     squares = g.emit("row_dot", "i64", (SIDE,), [rows, rows])
@@ -111,7 +122,7 @@ def _emit_row_factors(g: _Graph) -> Ref:
         "numerator": g.number(1, 2**40),
         "numerator_exponent": 20,
     }
-    return g.emit("inverse_root", "i64", (SIDE,), [squares], **attrs)
+    return [g.emit("inverse_root", "i64", (SIDE,), [squares], **attrs)]
 
 
 def _emit_random(g: _Graph, scalar: Ref, bias: Ref) -> None:
@@ -132,13 +143,6 @@ def _emit_random(g: _Graph, scalar: Ref, bias: Ref) -> None:
             "multiplier_exponent": 0,
             "shift": g.number(0, 40),
         }
-    elif op == "normalize":
-        attrs = {
-            "multiplier": g.number(1, 2**31),
-            "offset": g.number(-(2**60), 2**60),
-            "shift": g.number(0, 64),
-            "exponent": 0,
-        }
     elif op in ("add", "sub"):
         attrs = {"shift_a": g.number(0, 3), "shift_b": g.number(0, 3)}
     elif op == "momentum":
@@ -146,18 +150,13 @@ def _emit_random(g: _Graph, scalar: Ref, bias: Ref) -> None:
     elif op == "sgd_update":
         attrs = {"shift": g.number(0, 20)}
         inputs.append(scalar)
-    elif op in ("look_up", "capped_square", "scale_by") or op.startswith("adam_"):
+    elif op in ("normalize", "look_up", "capped_square", "scale_by") or op.startswith("adam_"):
         attrs = _draw_more(g, op)
         inputs += [scalar] * (op == "scale_by")
-    elif op == "add_bias":
-        attrs = {"shift": g.number(-4, 4)}
-        inputs.append(bias)
-    elif op == "center":
-        attrs = {"shift": g.number(0, 9)}
-    elif op == "column_scale":
-        inputs.append(bias)
-    elif op == "row_scale":
-        inputs.append(_emit_row_factors(g))
+    elif op in _BY_LINES:
+        if op in _LINE_SHIFTS:
+            attrs = {"shift": g.number(*_LINE_SHIFTS[op])}
+        inputs += _draw_factors(g, op, bias)
     elif op in ("transpose", "reshape"):
         dtype = g.nodes[inputs[0].node].outputs[0].dtype
         if op == "transpose":

@@ -490,15 +490,6 @@ def _row_dot(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
     return make(a.shape[:-1], lambda *at: sum(p * q for p, q in zip(a[at], b[at], strict=True)))
 
 
-def _root(x: int) -> int:
-    """The largest integer whose square is at most x, by halving what is left."""
-    low, beyond = 0, x + 1
-    while beyond - low > 1:
-        middle = (low + beyond) // 2
-        low, beyond = (middle, beyond) if middle * middle <= x else (low, middle)
-    return low
-
-
 def _inverse_root(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
     lifting = 4 ** attrs["lift"]
 
@@ -608,7 +599,7 @@ def _adam_square(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
 
 def _root(x: int) -> int:
     """Floor of the square root, by halving an interval."""
-    low, high = 0, 2**32
+    low, high = 0, x + 1
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if middle * middle <= x else (low, middle)

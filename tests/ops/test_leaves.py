@@ -160,7 +160,8 @@ def test_rules_follow_the_vectors(op: str) -> None:
 
 BLOCKS = {
     "forward": 2, "gradient of an input": 5, "weight gradient": 11, "columns": 4, "rows": 3,
-    "maxima": 3, "sum": 4, "squares": 3, "deviations": 3, "dot": 6, "sum pool": 2, "max pool": 2, "col2im": 2,
+    "maxima": 3, "sum": 4, "squares": 3, "deviations": 3, "dot": 6, "sum pool": 2,
+    "max pool": 2, "col2im": 2,
     "sum pool gradient": 2, "max pool gradient": 6, "scattered rows": 6, "stacks": 2,
     "softmax gradient": 3,
 }  # fmt: skip

@@ -125,6 +125,4 @@ def _emit_mean(b: GraphBuilder, name: str, g: Ref, y: Ref, dot: Ref) -> Ref:
     exponent = kind.exponent + j - max(largest.bit_length() - _MEAN_BITS, 0)
     f_g, f_y = b.type_of(g).exponent, b.type_of(y).exponent
     exponent = min(exponent, f_g + _ALIGNED - f_y)
-    return b.rescale(
-        name, dot, exponent, dtype="i32", multiplier=multiplier, multiplier_exponent=j
-    )
+    return b.rescale(name, dot, exponent, dtype="i32", multiplier=multiplier, multiplier_exponent=j)

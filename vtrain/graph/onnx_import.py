@@ -791,6 +791,7 @@ class _Importer:
         node.require_arity(1, 1)
         x = self._value(node, node.inputs[0])
         self._emit(node, Activation(node.outputs[0], x, kind), self._shape_of(node, x))
+
     def layer_normalization(self, node: _Node) -> None:
         node.require(
             2 <= len(node.inputs) <= 3 and bool(node.inputs[0]),

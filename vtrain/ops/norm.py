@@ -195,7 +195,8 @@ def _inverse_root_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorTyp
     require_keys(attrs, "epsilon", "lift", "numerator", "numerator_exponent")
     require_inputs(inputs, "i64")
     s = inputs[0]
-    epsilon, lift = attr_int(attrs, "epsilon", 1, 2**60), attr_int(attrs, "lift", 0, MAX_LIFT)
+    epsilon = attr_int(attrs, "epsilon", 1, 2**60)
+    lift = attr_int(attrs, "lift", 0, MAX_LIFT)
     attr_int(attrs, "numerator", 1, 2**62)
     exponent = attr_int(attrs, "numerator_exponent", -64, 64) - lift
     require(s.exponent % 2 == 0, f"the sum's exponent {s.exponent} is odd: its root has none")

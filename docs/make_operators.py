@@ -75,17 +75,8 @@ LABELS: Final = ("Attributes", "Inputs", "Output", "Range", "Requires", "Outside
 _NEEDED: Final = ("Inputs", "Output", "Range")
 _FAMILIES: Final = (
     *("source", "linear", "arithmetic", "rescale", "activation", "lookup"),
-    *(
-        "layout",
-        "parts",
-        "gather",
-        "pool",
-        "norm",
-        "softmax",
-        "attention",
-        "optimizer",
-        "commitment",
-    ),
+    *("layout", "parts", "gather", "pool", "norm"),
+    *("softmax", "attention", "optimizer", "commitment"),
 )
 """In the order in which a step has them; any other family follows."""
 

@@ -135,7 +135,7 @@ def _row_dot_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     """The sum of the products of each row of a with the row of b: exact, nothing is rounded.
 
     Inputs: a any [..., d]; b any [..., d].
-    Output: i64 [...], exponent a.exponent + b.exponent.
+    Output: i64, of the shape of a without its last axis, exponent a.exponent + b.exponent.
     Range: d * lo to d * hi, where lo and hi are the least and the greatest of a.lo * b.lo, a.lo *
         b.hi, a.hi * b.lo and a.hi * b.hi.
     Requires: a and b have one shape, of at least one axis; neither is i64.
@@ -182,8 +182,8 @@ def _inverse_root_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorTyp
     the smallest roots are kept.
 
     Attributes:
-        epsilon: integer, 1 to 2^60.
         lift: integer, 0 to 30.
+        epsilon: integer, 1 to 2^60.
         numerator: integer, 1 to 2^62.
         numerator_exponent: integer, -64 to 64; it enters the exponent of the output alone.
     Inputs: s i64 [...].

@@ -7,7 +7,7 @@ importer.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +98,77 @@ def store_copies(graph: onnx.GraphProto, names: Collection[str]) -> None:
         nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
         del graph.node[:]
         graph.node.extend(nodes)
+
+
+def separate_vectors(graph: onnx.GraphProto) -> onnx.GraphProto:
+    """``graph``, or a copy in which nodes that share a vector of equal numbers read one each.
+
+    torch's exporter stores equal initial values once: the ones of every norm's scale, the zeros of
+    biases.  They are parameters of their own: of each norm, and of each product by another weight.
+    Every owner but the first reads an ``Identity`` of the vector, under a name of its own.
+    """
+    vectors = {tensor.name for tensor in graph.initializer if _is_uniform(tensor)}
+    stored = {tensor.name for tensor in graph.initializer}
+    makers = {output: node for node in graph.node for output in node.output}
+    owned: dict[str, dict[str, str]] = {name: {} for name in vectors}
+    taken = stored | set(makers) | {value.name for value in graph.input}
+    nodes, renamed = [], False
+    for number, original in enumerate(graph.node):
+        node = onnx.NodeProto()
+        node.CopyFrom(original)
+        for at, name in enumerate(node.input):
+            owner = _find_owner(node, at, number, makers, stored) if name in vectors else None
+            if owner is None:
+                continue
+            if owner not in owned[name]:
+                copy = name if not owned[name] else f"{name}/{len(owned[name]) + 1}"
+                owned[name][owner] = copy
+                if copy != name:
+                    if copy in taken:
+                        raise ModelError(f"the name {copy!r} is taken", where="graph")
+                    nodes.append(
+                        onnx.NodeProto(op_type="Identity", name=copy, input=[name], output=[copy])
+                    )
+            node.input[at] = owned[name][owner]
+            renamed = renamed or node.input[at] != name
+        nodes.append(node)
+    if not renamed:
+        return graph
+    separate = onnx.GraphProto()
+    separate.CopyFrom(graph)
+    del separate.node[:]
+    separate.node.extend(nodes)
+    return separate
+
+
+def _is_uniform(tensor: onnx.TensorProto) -> bool:
+    """Whether it is one row of floats that are all equal."""
+    if tensor.data_type not in _FLOATS or not tensor.dims:
+        return False
+    size = count_elements(read_dims(tensor, f"initialiser {tensor.name}"), tensor.name)
+    if size == 0 or max(tensor.dims) != size:
+        return False
+    values = read_floats(tensor, f"initialiser {tensor.name}").reshape(-1)
+    return bool((values == values[0]).all())
+
+
+def _find_owner(
+    node: onnx.NodeProto,
+    at: int,
+    number: int,
+    makers: Mapping[str, onnx.NodeProto],
+    stored: Set[str],
+) -> str | None:
+    """Whose the vector at an input of a node is; None where it may be anything."""
+    if node.op_type in ("LayerNormalization", "RMSNormalization", "Mul"):
+        return f"node {number}" if at or node.op_type == "Mul" else None
+    if node.op_type in ("Gemm", "Conv"):
+        return node.input[1] if at == 2 else None
+    if node.op_type != "Add" or len(node.input) != 2:
+        return None
+    maker = makers.get(node.input[1 - at])
+    weights = list(maker.input) if maker is not None and maker.op_type == "MatMul" else []
+    return next((name for name in weights if name in stored), None)
 
 
 def read_dims(tensor: onnx.TensorProto, where: str) -> tuple[int, ...]:

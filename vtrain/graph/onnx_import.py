@@ -11,6 +11,7 @@ is refused (:func:`vtrain.spec.number.round_to_mantissa`).
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -54,12 +55,15 @@ from vtrain.graph.onnx_file import (
     read_dims,
     read_floats,
     read_ints,
+    separate_vectors,
 )
 from vtrain.limits import LIMITS
 from vtrain.ops.layout import Window
 from vtrain.spec.number import MASTER_EXPONENT, SATURATION, round_to_mantissa
 from vtrain.wire.graph import MAX_RANK
 
+_TORCH_CONSTANT = re.compile(r"val_\d+")
+"""So torch's exporter names constants of its own, as the ones of a norm without a scale."""
 OLDEST_OPSET = 7
 """From opset 7 on Add and Gemm broadcast as they do today."""
 NEWEST_OPSET = onnx.defs.onnx_opset_version()
@@ -89,7 +93,8 @@ def import_onnx(source: bytes | Path | onnx.ModelProto) -> Model:
     """
     model = load_model(source)
     opset = _check_header(model)
-    return _Importer(model.graph, opset).run()
+    constants = _TORCH_CONSTANT if model.producer_name == "pytorch" else None
+    return _Importer(separate_vectors(model.graph), opset, constants).run()
 
 
 def _check_header(model: onnx.ModelProto) -> int:
@@ -236,6 +241,16 @@ class _Weight:
     transposed: bool = False
 
 
+@dataclass(frozen=True)
+class _Spread:
+    """Part of a norm that an exporter writes node by node: of the mean of the squares of ``value``
+    with ``epsilon``, itself (power 0), its root (1) or the root's inverse (-1)."""
+
+    value: str
+    epsilon: float = 0.0
+    power: int = 0
+
+
 class _Importer:
     """Walks the nodes in order.
 
@@ -243,13 +258,20 @@ class _Importer:
     the batch), a stored tensor (``_weights``), or a constant that the file computes
     (``_computed``).  A value may be one that only some operators can read: with places hidden,
     which a softmax takes (``_masked``: the value and the window of places that are left), or with
-    its first axes made one with the batch (``_merged``: the value and how many those are).
+    its first axes made one with the batch (``_merged``: the value and how many those are).  A name
+    may also be part of a norm, which the rest of it alone reads (``_spreads``).
     """
 
-    def __init__(self, graph: onnx.GraphProto, opset: int) -> None:
+    def __init__(
+        self, graph: onnx.GraphProto, opset: int, constants: re.Pattern[str] | None = None
+    ) -> None:
         self._graph, self._opset = graph, opset
         self._tensors: dict[str, onnx.TensorProto] = {}
-        self._constants: set[str] = set()
+        self._constants = {
+            tensor.name
+            for tensor in graph.initializer
+            if constants is not None and constants.fullmatch(tensor.name)
+        }
         self._names: set[str] = set()
         self._values: dict[str, str] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
@@ -257,6 +279,7 @@ class _Importer:
         self._computed: dict[str, onnx_fold.Constant] = {}
         self._masked: dict[str, tuple[str, int]] = {}
         self._merged: dict[str, tuple[str, int]] = {}
+        self._spreads: dict[str, _Spread] = {}
         self._factors: dict[str, Fraction] = {}
         self._places: dict[str, str] = {}
         self._layers: dict[str, Layer] = {}
@@ -442,6 +465,8 @@ class _Importer:
         self._weights[name] = _Weight(name, read_dims(tensor, where))
 
     def _fail_unknown(self, node: _Node, name: str, wanted: str) -> NoReturn:
+        if name in self._spreads:
+            node.refuse(f"input {name!r} is a mean of squares: only a norm of rows may have one")
         if name in self._names:
             node.refuse(f"input {name!r} must be {wanted}")
         if name in self._made_later:
@@ -610,6 +635,10 @@ class _Importer:
     def add(self, node: _Node) -> None:
         node.require_arity(2, 2)
         for name, other in (node.inputs, node.inputs[::-1]):
+            if name in self._spreads:
+                self._add_epsilon(node, self._spreads[name], other)
+                return
+        for name, other in (node.inputs, node.inputs[::-1]):
             if name in self._values and other not in self._values and self._hides(node, other):
                 self._mask(node, name, self._constant_of(node, other) == 0)
                 return
@@ -666,6 +695,13 @@ class _Importer:
     def mul(self, node: _Node) -> None:
         node.require_arity(2, 2)
         for name, other in (node.inputs, node.inputs[::-1]):
+            if other in self._spreads:
+                self._normalize(node, name, self._spreads[other], -1)
+                return
+            norm = self._layers.get(self._values.get(name, ""))
+            if isinstance(norm, RMSNorm) and self._is_scale(norm, other):
+                self._scale_norm(node, norm, other)
+                return
             if name in self._values and (other in self._weights or other in self._computed):
                 self._scale(node, name, self._scalar(node, other))
                 return
@@ -680,6 +716,14 @@ class _Importer:
 
     def div(self, node: _Node) -> None:
         node.require_arity(2, 2)
+        dividend, root = node.inputs
+        if root in self._spreads and dividend in self._values:
+            self._normalize(node, dividend, self._spreads[root], 1)
+            return
+        if root in self._spreads:
+            node.require(self._scalar(node, dividend) == 1, f"{dividend!r} must be 1")
+            self._invert(node, root)
+            return
         divisor = self._scalar(node, node.inputs[1])
         node.require(divisor != 0, "divides by 0")
         self._scale(node, node.inputs[0], 1 / divisor)
@@ -799,9 +843,12 @@ class _Importer:
         )
         node.require(len(node.outputs) == 1, "mean and deviation are not supported as outputs")
         x, epsilon = self._norm_input(node)
-        scale = self._norm_vector(node, x, 1, 1.0)
-        bias = self._norm_vector(node, x, 2, 0.0)
-        self._emit(node, LayerNorm(node.outputs[0], x, scale, bias, epsilon), self._shapes[x])
+        scale, bias = (*node.inputs[1:], "")[:2]
+        scale_name = self._norm_vector(node, x, scale, 1.0)
+        bias_name = self._norm_vector(node, x, bias, 0.0)
+        self._emit(
+            node, LayerNorm(node.outputs[0], x, scale_name, bias_name, epsilon), self._shapes[x]
+        )
 
     def rms_normalization(self, node: _Node) -> None:
         node.require(
@@ -810,8 +857,70 @@ class _Importer:
         )
         node.require(len(node.outputs) == 1, f"must have one output, has {len(node.outputs)}")
         x, epsilon = self._norm_input(node)
-        scale = self._norm_vector(node, x, 1, 1.0)
+        scale = self._norm_vector(node, x, (*node.inputs[1:], "")[0], 1.0)
         self._emit(node, RMSNorm(node.outputs[0], x, scale, epsilon), self._shapes[x])
+
+    # --- RMSNorm node by node, x / sqrt(mean of x^2 + epsilon), as written below opset 23
+
+    def pow(self, node: _Node) -> None:
+        node.require_arity(2, 2)
+        x = self._value(node, node.inputs[0])
+        node.require(self._scalar(node, node.inputs[1]) == 2, "is only supported with exponent 2")
+        self._emit(node, Mul(node.outputs[0], x, x), self._shape_of(node, x))
+
+    def _mean_squares(self, node: _Node, axes: tuple[int, ...], keep: bool) -> bool:
+        """Take the mean of the squares of rows; False where the node is something else."""
+        x = self._value(node, node.inputs[0])
+        layer = self._layers.get(x)
+        squares = isinstance(layer, Mul) and layer.left == layer.right
+        if not squares or not keep or axes not in ((-1,), (len(self._shape_of(node, x)),)):
+            return False
+        self._spread(node, _Spread(find_sources(self._layers[x])[0]))
+        return True
+
+    def _spread(self, node: _Node, found: _Spread) -> None:
+        self._declare(node.outputs[0], node.where)
+        self._spreads[node.outputs[0]] = found
+
+    def _add_epsilon(self, node: _Node, found: _Spread, other: str) -> None:
+        epsilon = float(self._scalar(node, other))
+        node.require(found.power == 0 and epsilon >= 0, "must add an epsilon of at least 0")
+        self._spread(node, replace(found, epsilon=found.epsilon + epsilon))
+
+    def sqrt(self, node: _Node) -> None:
+        node.require_arity(1, 1)
+        found = self._spreads.get(node.inputs[0])
+        if found is None or found.power != 0:
+            node.refuse("is only supported of the mean of the squares of rows")
+        self._spread(node, replace(found, power=1))
+
+    def reciprocal(self, node: _Node) -> None:
+        node.require_arity(1, 1)
+        self._invert(node, node.inputs[0])
+
+    def _invert(self, node: _Node, name: str) -> None:
+        found = self._spreads.get(name)
+        if found is None or found.power != 1:
+            node.refuse("is only supported of the root of the mean of the squares of rows")
+        self._spread(node, replace(found, power=-1))
+
+    def _normalize(self, node: _Node, name: str, found: _Spread, power: int) -> None:
+        x = self._value(node, name)
+        node.require(
+            found.power == power and x == found.value,
+            f"only {found.value!r} itself can be divided by the root of its mean square",
+        )
+        self._emit(node, RMSNorm(node.outputs[0], x, None, found.epsilon), self._shapes[x])
+
+    def _is_scale(self, norm: RMSNorm, name: str) -> bool:
+        """Whether a constant can be the scale that a norm lacks, and is no number for all of it."""
+        return norm.weight is None and name in self._weights and self._weights[name].dims != ()
+
+    def _scale_norm(self, node: _Node, norm: RMSNorm, scale: str) -> None:
+        """A norm of its own: the one without the scale is pruned unless something else reads it."""
+        weight = self._norm_vector(node, norm.name, scale, 1.0)
+        shape = self._shapes[norm.name]
+        self._emit(node, replace(norm, name=node.outputs[0], weight=weight), shape)
 
     def _norm_input(self, node: _Node) -> tuple[str, float]:
         """The value that is normalised over its last axis, and epsilon."""
@@ -828,12 +937,12 @@ class _Importer:
         )
         return x, epsilon
 
-    def _norm_vector(self, node: _Node, x: str, at: int, neutral: float) -> str | None:
+    def _norm_vector(self, node: _Node, x: str, name: str, neutral: float) -> str | None:
         """Name of the scale or bias [d] or [1, ..., d]; None where there is none, or where it is a
         ``Constant`` that changes nothing: so exporters write a norm without parameters."""
-        if len(node.inputs) <= at or not node.inputs[at]:
+        if not name:
             return None
-        weight = self._weight(node, node.inputs[at])
+        weight = self._weight(node, name)
         features = self._shapes[x][-1]
         fits = weight.dims[-1:] == (features,) and math.prod(weight.dims) == features
         node.require(
@@ -881,15 +990,22 @@ class _Importer:
         self._emit(node, AveragePool(name, x, window), (channels, 1, 1))
 
     def reduce_mean(self, node: _Node) -> None:
-        """The mean over height and width, as some exporters write GlobalAveragePool."""
+        """The mean over height and width, as some exporters write GlobalAveragePool, or of the
+        squares of rows."""
         node.require_arity(1, 2)
         axes = node.take_ints("axes", ())
         if len(node.inputs) == 2:
             axes = self._known_ints(node, node.inputs[1])
         node.take_int("noop_with_empty_axes", 0)
-        both = len(axes) == 2 and {axis % 4 for axis in axes} == {2, 3}
-        node.require(both and all(-4 <= axis < 4 for axis in axes), "must be over height and width")
         keep = node.take_int("keepdims", 1) == 1
+        if self._mean_squares(node, axes, keep):
+            return
+        both = len(axes) == 2 and {axis % 4 for axis in axes} == {2, 3}
+        node.require(
+            both and all(-4 <= axis < 4 for axis in axes),
+            "must be over height and width, or of the squares of rows in a norm: export LayerNorm "
+            "with opset 17 or later",
+        )
         name = node.outputs[0]
         mean = name if keep else f"{name}/mean"
         self._mean(node, mean)
@@ -1582,13 +1698,16 @@ _HANDLERS: dict[str, Callable[[_Importer, _Node], None]] = {
     "MaxPool": _Importer.max_pool,
     "Mul": _Importer.mul,
     "Pad": _Importer.pad,
+    "Pow": _Importer.pow,
     "RMSNormalization": _Importer.rms_normalization,
+    "Reciprocal": _Importer.reciprocal,
     "ReduceMean": _Importer.reduce_mean,
     "Relu": _Importer.relu,
     "Reshape": _Importer.reshape,
     "Shape": _Importer.shape,
     "Sigmoid": _Importer.sigmoid,
     "Slice": _Importer.slice,
+    "Sqrt": _Importer.sqrt,
     "Softmax": _Importer.softmax,
     "Split": _Importer.split,
     "Squeeze": _Importer.squeeze,

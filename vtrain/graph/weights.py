@@ -20,6 +20,7 @@ from vtrain.graph.onnx_file import (
     load_model,
     read_dims,
     save_model,
+    separate_vectors,
     store_copies,
     write_floats,
 )
@@ -56,9 +57,11 @@ def export_onnx(original: bytes, model: Model, params: Masters) -> bytes:
 
     Initialisers keep their names, shapes and data types (rounded to nearest, ties to even);
     everything else of the file stays as it is, but that an ``Identity`` of an initialiser, which is
-    a parameter of its own, becomes an initialiser.
+    a parameter of its own, becomes an initialiser, and so does each use of a vector that
+    :func:`separate_vectors` takes apart.
     """
     exported = load_model(original)
+    exported.graph.CopyFrom(separate_vectors(exported.graph))
     store_copies(exported.graph, model.params)
     tensors = find_stored_tensors(exported.graph)
     weights = compute_float_weights(model, params)

@@ -1,7 +1,7 @@
 """Write gpt.onnx and tokens.bin, a small GPT and the characters of Shakespeare: run this file.
 
-It needs torch and onnx (`pip install vtrain[torch]`, or `make dev` in a checkout).  tokens.bin has
-a uint16 for each character, as nanoGPT writes them: its place among the characters, sorted.
+It needs torch, onnx and onnxscript (`make dev` installs them).  tokens.bin has a uint16 for each
+character, as nanoGPT writes them: its place among the characters, sorted.
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ def emit_normalized(
 ) -> Ref:
     """Rows of ``x`` (int16) with mean square 1, int16 at the calibrated ``site``.
 
-    ``name`` begins the names of the nodes between.  RangeError where a row is too long, or
-    ``epsilon`` too large, for sums below 2^60.
+    ``name`` begins the names of the nodes between.  RangeError where a row is too long for sums
+    below 2^60, or ``epsilon`` too large for sums with it below 2^62.
     """
     width = b.type_of(x).shape[-1]
     scale = width

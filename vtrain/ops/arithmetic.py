@@ -15,7 +15,7 @@ from vtrain.ops.base import (
     check_fits_int64,
     integer_type,
     pointwise,
-    product_range,
+    product_type,
     require,
     require_inputs,
     require_keys,
@@ -118,8 +118,7 @@ def _mul_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     require_inputs(inputs, "int", "int")
     a, b = inputs
     require(a.shape == b.shape, f"shapes differ: {a.shape} and {b.shape}")
-    lo, hi = product_range(a, b)
-    return integer_type("i64", a.shape, a.exponent + b.exponent, lo, hi, "the product")
+    return product_type(a, b)
 
 
 def _mul_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[Ref | None]:

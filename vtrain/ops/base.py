@@ -273,6 +273,12 @@ def product_range(a: TensorType, b: TensorType) -> tuple[int, int]:
     return min(corners), max(corners)
 
 
+def product_type(a: TensorType, b: TensorType) -> TensorType:
+    """The type of the exact products of each element of ``a`` with some element of ``b``."""
+    lo, hi = product_range(a, b)
+    return integer_type("i64", a.shape, a.exponent + b.exponent, lo, hi, "the product")
+
+
 def clamp_range(lo: int, hi: int, dtype: str) -> tuple[int, int]:
     """Interval after saturation to ``dtype``."""
     if dtype == "i64":

@@ -26,6 +26,7 @@ from vtrain.ops.base import (
     integer_type,
     pointwise,
     product_range,
+    product_type,
     require,
     require_inputs,
     require_keys,
@@ -238,8 +239,7 @@ def _row_scale_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     x, factor = inputs
     _require_rows(x)
     require(factor.shape == x.shape[:-1], f"needs a number for each row, has {factor.shape}")
-    lo, hi = product_range(x, factor)
-    return integer_type("i64", x.shape, x.exponent + factor.exponent, lo, hi, "the product")
+    return product_type(x, factor)
 
 
 def _column_scale_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
@@ -265,8 +265,7 @@ def _column_scale_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorTyp
     x, w = inputs
     _require_rows(x)
     require(w.shape == x.shape[-1:], f"needs a number for each column, has {w.shape}")
-    lo, hi = product_range(x, w)
-    return integer_type("i64", x.shape, x.exponent + w.exponent, lo, hi, "the product")
+    return product_type(x, w)
 
 
 def _column_scale_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[Ref | None]:

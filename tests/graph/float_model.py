@@ -29,6 +29,7 @@ from vtrain.graph.model import (
     MatMul,
     MaxPool,
     Model,
+    Modulate,
     Mul,
     Pad,
     Relu,
@@ -205,6 +206,8 @@ class FloatModel:
                 return out if layer.bias is None else out + self.params[layer.bias]
             case AddWeight():
                 return self.values[layer.input] + self.params[layer.weight]
+            case Modulate():
+                return self.values[layer.input] * self.params[layer.constant]
             case Embedding():
                 return self.params[layer.weight][self.values[layer.input].long()]
             case Conv():

@@ -22,7 +22,7 @@ from vtrain.graph.builder import Block, GraphBuilder
 from vtrain.graph.norms import emit_normalized
 from vtrain.ops.base import Builder
 from vtrain.ops.layout import Window
-from vtrain.spec.number import LOG2_EXPONENT, MASTER_EXPONENT
+from vtrain.spec.number import LOG2_EXPONENT, MASTER_EXPONENT, SATURATION, rs_int
 from vtrain.wire.graph import AttrValue, Ref
 
 
@@ -121,6 +121,18 @@ class Scale:
     input: str
     multiplier: int
     exponent: int
+
+
+@dataclass(frozen=True)
+class Modulate:
+    """x times a constant of the shape of its last axes, the same for each entry of the others.
+
+    A rotary position's cosines [places, features] multiply [batch, heads, places, features] so.
+    """
+
+    name: str
+    input: str
+    constant: str
 
 
 @dataclass(frozen=True)
@@ -251,6 +263,7 @@ Layer = (
     | Add
     | Mul
     | Scale
+    | Modulate
     | AddWeight
     | Embedding
     | Transpose
@@ -293,7 +306,8 @@ class Model:
     ``params`` are int32 master weights with 24 fraction bits, in step-graph layout, by the names of
     their ONNX initialisers in the order of first use.  ``takes_ids``: the input is whole numbers,
     which embeddings alone read.  ``copies``: initialisers of the file that are a parameter's
-    transpose, by name, with the name of that parameter.
+    transpose, by name, with the name of that parameter.  ``constants``: those of ``params`` that no
+    step may change, as tables of cosines and sines, which a plan must have among its frozen ones.
     """
 
     input: str
@@ -303,6 +317,12 @@ class Model:
     params: Mapping[str, npt.NDArray[np.int32]]
     takes_ids: bool = False
     copies: Mapping[str, str] = field(default_factory=dict)
+    constants: frozenset[str] = frozenset()
+
+    @property
+    def trained(self) -> list[str]:
+        """Names of the parameters that are no constants, in order."""
+        return [name for name in self.params if name not in self.constants]
 
 
 def find_images(model: Model) -> frozenset[str]:
@@ -334,6 +354,20 @@ def find_images(model: Model) -> frozenset[str]:
     return frozenset(images)
 
 
+def find_constant_exponent(master: npt.NDArray[np.int32]) -> int:
+    """The exponent at which a constant is an int16 operand: the finest that holds its largest.
+
+    It is off by at most 2^-(exponent + 1), but for the 2^-25 of the master: of cosines and sines,
+    whose largest is 1, the exponent is 14 and the error 2^-15.
+    """
+    largest = int(np.abs(master.astype(np.int64)).max(initial=0))
+    return next(
+        exponent
+        for exponent in range(MASTER_EXPONENT, -1, -1)
+        if rs_int(largest, MASTER_EXPONENT - exponent) <= SATURATION["i16"][1]
+    )
+
+
 def _window_attrs(window: Window) -> dict[str, AttrValue]:
     return {"kernel": window.kernel, "pads": window.pads, "strides": window.strides}
 
@@ -354,6 +388,7 @@ class _Emitter:
     def __init__(self, builder: GraphBuilder, model: Model, params: Mapping[str, Ref]) -> None:
         self._b = builder
         self._params = params
+        self._model = model
         self._images = find_images(model)
         self._weights: dict[str, Ref] = {}
         self._spans: dict[tuple[int, int], Ref] = {}
@@ -411,6 +446,9 @@ class _Emitter:
                 self.give(layer.name, y, self._b.type_of(y).shape)
             case Embedding():
                 self.values[layer.name] = self._emit_embedding(layer)
+            case Modulate():
+                y = self._emit_modulate(layer)
+                self.give(layer.name, y, self._b.type_of(y).shape)
             case AddWeight():
                 y = self._emit_add_weight(layer)
                 self.give(layer.name, y, self._b.type_of(y).shape)
@@ -460,6 +498,7 @@ class _Emitter:
                 | Transpose()
                 | MatMul()
                 | Embedding()
+                | Modulate()
                 | AddWeight()
                 | Softmax()
                 | LayerNorm()
@@ -556,6 +595,22 @@ class _Emitter:
                 window=window,
             )
         return self._spans[key]
+
+    def _emit_modulate(self, layer: Modulate) -> Ref:
+        """The constant, as int16 at :func:`find_constant_exponent`, scales the columns of rows that
+        are as long as all of it."""
+        b, name = self._b, layer.constant
+        if name not in self._weights:
+            exponent = find_constant_exponent(self._model.params[name])
+            operand = b.rescale(f"{name}/operand", self._params[name], exponent)
+            size = b.type_of(operand).size
+            self._weights[name] = b.emit("reshape", f"{name}/flat", (operand,), shape=(size,))
+        x, flat = self.take(layer.input, f"{layer.name}/nchw"), self._weights[name]
+        size, shape = b.type_of(flat).size, b.type_of(x).shape
+        rows = b.emit("reshape", f"{layer.name}/rows", (x,), shape=(math.prod(shape) // size, size))
+        acc = b.emit("column_scale", f"{layer.name}/acc", (rows, flat))
+        y = b.rescale_at_site(f"{layer.name}/out_rows", acc)
+        return b.emit("reshape", f"{layer.name}/out", (y,), shape=shape)
 
     def _emit_add_weight(self, layer: AddWeight) -> Ref:
         """The weight is added as a bias is: to rows as long as all of it."""

@@ -22,8 +22,10 @@ Constant = npt.NDArray[Any]
 BATCH: Final = None
 """Stands for the batch among the integers that a file computes."""
 
+_OPERANDS: Final = 2
+
 Attributes = Mapping[str, Any]
-"""Of a node: integers, floats, lists of integers and tensors (as constants) by their names."""
+"""Of a node, by name: integers, floats, texts, lists of integers, and tensors as constants."""
 Fold = Callable[[Attributes, Sequence[Constant]], Constant]
 
 
@@ -132,6 +134,43 @@ def _divide(attrs: Attributes, x: Sequence[Constant]) -> Constant:
     return np.array(found, dtype=object).reshape(a.shape)
 
 
+def _modulo(attrs: Attributes, x: Sequence[Constant]) -> Constant:
+    """Of integers, with the sign of the divisor, as ONNX has it."""
+    if attrs.get("fmod", 0) or any(item.dtype != object for item in x):
+        raise ValueError("is only supported of integers")
+    return np.asarray(x[0] % x[1])
+
+
+def _matmul(attrs: Attributes, x: Sequence[Constant]) -> Constant:
+    a, b = x
+    if min(a.ndim, b.ndim) >= 1:
+        rows, columns = a.shape[-2:-1], b.shape[-1:] if b.ndim > 1 else ()
+        count_elements(
+            (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *rows, *columns), "constant"
+        )
+    return np.asarray(a @ b)
+
+
+def _einsum(attrs: Attributes, x: Sequence[Constant]) -> Constant:
+    """An outer product, as exporters write one."""
+    if "".join(attrs["equation"].split()) not in ("i,j->ij", "a,b->ab") or len(x) != _OPERANDS:
+        raise ValueError(f"is only supported as i,j->ij, not {attrs['equation']!r}")
+    a, b = x
+    if a.ndim != 1 or b.ndim != 1:
+        raise ValueError("an outer product is of two vectors")
+    count_elements((a.size, b.size), "constant")
+    return np.asarray(a[:, None] * b)
+
+
+def _power(attrs: Attributes, x: Sequence[Constant]) -> Constant:
+    """Of floats: powers of integers have no bound."""
+    a, b = x
+    if a.dtype != np.float64:
+        raise ValueError("is only supported of floats")
+    with np.errstate(all="ignore"):
+        return np.asarray(a ** b.astype(np.float64))
+
+
 def _where(attrs: Attributes, x: Sequence[Constant]) -> Constant:
     return np.where(x[0], x[1], x[2])
 
@@ -166,6 +205,7 @@ _FOLDS: Final[Mapping[str, Fold]] = {
     "ConstantOfShape": _constant_of_shape,
     "Cos": _unary(np.cos),
     "Div": _divide,
+    "Einsum": _einsum,
     "Equal": _compare(lambda a, b: a == b),
     "Expand": _expand,
     "Gather": _gather,
@@ -174,10 +214,13 @@ _FOLDS: Final[Mapping[str, Fold]] = {
     "Identity": _unary(lambda a: a),
     "Less": _compare(lambda a, b: a < b),
     "LessOrEqual": _compare(lambda a, b: a <= b),
+    "MatMul": _matmul,
+    "Mod": _modulo,
     "Mul": _binary(lambda a, b: a * b),
     "Neg": _unary(lambda a: -a),
     "Not": _unary(np.logical_not),
     "Or": _binary(np.logical_or),
+    "Pow": _power,
     "Range": _range,
     "Reciprocal": _unary(lambda a: 1 / a),
     "Reshape": _reshape,

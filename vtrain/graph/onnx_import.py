@@ -23,7 +23,7 @@ import numpy.typing as npt
 import onnx
 
 from vtrain.errors import GraphError, ModelError
-from vtrain.graph import onnx_fold
+from vtrain.graph import onnx_fold, onnx_rotary
 from vtrain.graph.model import (
     Activation,
     Add,
@@ -38,6 +38,7 @@ from vtrain.graph.model import (
     MatMul,
     MaxPool,
     Model,
+    Modulate,
     Mul,
     Pad,
     Relu,
@@ -211,6 +212,8 @@ class _Node:
                     found[name] = attribute.i
                 case onnx.AttributeProto.FLOAT:
                     found[name] = attribute.f
+                case onnx.AttributeProto.STRING:
+                    found[name] = attribute.s.decode(errors="replace")
                 case onnx.AttributeProto.INTS:
                     found[name] = tuple(attribute.ints)
                 case onnx.AttributeProto.TENSOR:
@@ -277,6 +280,9 @@ class _Importer:
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._weights: dict[str, _Weight] = {}
         self._computed: dict[str, onnx_fold.Constant] = {}
+        self._literals: set[str] = set()
+        self._roots: dict[str, frozenset[str]] = {}
+        self._tables: dict[str, npt.NDArray[np.int32]] = {}
         self._masked: dict[str, tuple[str, int]] = {}
         self._merged: dict[str, tuple[str, int]] = {}
         self._spreads: dict[str, _Spread] = {}
@@ -311,6 +317,7 @@ class _Importer:
             params=self._read_params(layers),
             takes_ids=self._takes_ids,
             copies=copies,
+            constants=frozenset(_find_constants(layers)),
         )
 
     # --- the ends of the graph
@@ -422,7 +429,12 @@ class _Importer:
                     raise ModelError("is used in two ways", where=f"initialiser {name}")
         if not roles:
             raise ModelError("has no weights to train", where="graph")
-        return {name: self._read_master(name, role) for name, role in roles.items()}
+        params = {name: self._read_master(name, role) for name, role in roles.items()}
+        for name in _find_constants(layers):
+            if name in params:
+                raise ModelError("is both trained and constant", where=f"initialiser {name}")
+            params[name] = self._tables[name]
+        return params
 
     def _read_master(self, name: str, role: str) -> npt.NDArray[np.int32]:
         where = f"initialiser {name}"
@@ -668,8 +680,10 @@ class _Importer:
         found = self._constant_of(node, name)
         hidden = found < _HIDDEN if found.dtype == np.float64 else np.zeros(1, np.bool_)
         if not hidden.any():
-            node.require(name not in self._computed, f"{name!r} is computed, and no mask")
-            return False
+            if name not in self._computed:
+                return False
+            hides_none = found.dtype == np.float64 and not found.any()  # of one place
+            node.require(hides_none, f"{name!r} is computed, and no mask")
         node.require(bool((found[~hidden] == 0).all()), "a mask that is added is 0 elsewhere")
         return True
 
@@ -703,7 +717,10 @@ class _Importer:
                 self._scale_norm(node, norm, other)
                 return
             if name in self._values and (other in self._weights or other in self._computed):
-                self._scale(node, name, self._scalar(node, other))
+                if onnx_rotary.is_table(self, other):
+                    onnx_rotary.multiply(self, node, name, other)
+                else:
+                    self._scale(node, name, self._scalar(node, other))
                 return
         left, right, shape = self._pair(node)
         for x, gate in ((left, right), (right, left)):
@@ -1165,7 +1182,9 @@ class _Importer:
         node.require(
             len(starts) == len(ends) == len(axes) == len(steps), "its lists differ in length"
         )
-        node.require(all(step == 1 for step in steps), f"steps must be 1, are {list(steps)}")
+        if any(step != 1 for step in steps):
+            onnx_rotary.slice_with_steps(self, node, starts, ends, axes, steps)
+            return
         value, rank = (
             node.inputs[0],
             1 + len(self._shape_of(node, self._value(node, node.inputs[0]))),
@@ -1264,6 +1283,7 @@ class _Importer:
             if attribute is not None:
                 self._store(name, attribute.t)
                 self._constants.add(name)
+                self._literals.add(name)
             return
         node.require(
             node.has("value_int") != node.has("value_ints"), "must be a tensor or integers"
@@ -1300,8 +1320,8 @@ class _Importer:
         if node.op not in onnx_fold.OPERATORS or not both or not all(both):
             return False
         if node.op == "Gather" and self._is_table(node.inputs[0]):
-            return False
-        return any(known) or node.op not in ("Add", "Identity", "Transpose")
+            return onnx_rotary.is_rotation(self, self._weights[node.inputs[0]].name)
+        return any(known) or node.op not in ("Add", "Identity", "MatMul", "Transpose")
 
     def _is_table(self, name: str) -> bool:
         """A stored matrix of floats, whose rows are trained."""
@@ -1316,6 +1336,7 @@ class _Importer:
         found = onnx_fold.fold(node.op, node.take_all(), inputs, node.where)
         self._declare(node.outputs[0], node.where)
         self._computed[node.outputs[0]] = found
+        self._roots[node.outputs[0]] = onnx_rotary.find_roots(self, node)
 
     def _constant_of(self, node: _Node, name: str) -> onnx_fold.Constant:
         """A constant, stored or computed."""
@@ -1327,6 +1348,9 @@ class _Importer:
 
     def gather(self, node: _Node) -> None:
         node.require_arity(2, 2)
+        if self._values.get(node.inputs[0], self._input) != self._input and node.has("axis"):
+            onnx_rotary.pick(self, node)
+            return
         if node.inputs[0] not in self._weights:
             node.refuse("is only supported on a table, and on the shape of a value")
         self._gather_rows(node)
@@ -1650,6 +1674,11 @@ def _find_uses(layer: Layer) -> list[tuple[str, str]]:
     return uses
 
 
+def _find_constants(layers: Sequence[Layer]) -> list[str]:
+    """Names of the constants that layers multiply by, in the order of first use."""
+    return list(dict.fromkeys(item.constant for item in layers if isinstance(item, Modulate)))
+
+
 def _resolve_auto_pad(
     node: _Node,
     mode: str,
@@ -1697,6 +1726,7 @@ _HANDLERS: dict[str, Callable[[_Importer, _Node], None]] = {
     "MatMul": _Importer.matmul,
     "MaxPool": _Importer.max_pool,
     "Mul": _Importer.mul,
+    "Neg": onnx_rotary.negate,
     "Pad": _Importer.pad,
     "Pow": _Importer.pow,
     "RMSNormalization": _Importer.rms_normalization,
@@ -1704,6 +1734,7 @@ _HANDLERS: dict[str, Callable[[_Importer, _Node], None]] = {
     "ReduceMean": _Importer.reduce_mean,
     "Relu": _Importer.relu,
     "Reshape": _Importer.reshape,
+    "RotaryEmbedding": onnx_rotary.rotary_embedding,
     "Shape": _Importer.shape,
     "Sigmoid": _Importer.sigmoid,
     "Slice": _Importer.slice,
@@ -1711,6 +1742,7 @@ _HANDLERS: dict[str, Callable[[_Importer, _Node], None]] = {
     "Softmax": _Importer.softmax,
     "Split": _Importer.split,
     "Squeeze": _Importer.squeeze,
+    "Sub": onnx_rotary.subtract,
     "Swish": _Importer.swish,
     "Tanh": _Importer.tanh,
     "Tile": _Importer.tile,

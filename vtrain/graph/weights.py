@@ -31,7 +31,9 @@ Masters = Mapping[str, npt.NDArray[np.signedinteger[Any]]]
 
 
 def compute_float_weights(model: Model, params: Masters) -> dict[str, npt.NDArray[np.float64]]:
-    """Exact values of the master weights, convolutions as ONNX has them: [O, I, kh, kw].
+    """Exact values of the trained weights, convolutions as ONNX has them: [O, I, kh, kw].
+
+    Constants of the model, which no step changes, are left as the file has them.
 
     ModelError unless ``params`` are just those of ``model``.
     """
@@ -47,6 +49,8 @@ def compute_float_weights(model: Model, params: Masters) -> dict[str, npt.NDArra
                 f"needs int32 {initial.shape}, has {master.dtype} {master.shape}",
                 where=f"parameter {name}",
             )
+        if name in model.constants:
+            continue
         values = np.ldexp(master.astype(np.float64), -MASTER_EXPONENT)
         weights[name] = values.transpose(0, 3, 1, 2) if values.ndim == 4 else values
     return weights

@@ -393,8 +393,8 @@ def _load_parts(file: TaskFile) -> _Parts:
         seed=file.seed,
         batch=file.batch,
         commit_every=file.commit_every,
-        no_decay=choose_parameters("no_decay", file.optimizer.no_decay, list(model.params)),
-        frozen=choose_parameters("frozen", file.optimizer.frozen, list(model.params)),
+        no_decay=choose_parameters("no_decay", file.optimizer.no_decay, model.trained),
+        frozen=choose_parameters("frozen", file.optimizer.frozen, model.trained) | model.constants,
         clip=compute_clip(file.optimizer, terms),
     )
     return _Parts(model, model_bytes, samples, plan)

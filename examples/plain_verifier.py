@@ -1558,6 +1558,14 @@ def type_sub_one_hot(a: Attributes, p: Type, label: Type) -> Type:
     return like(p, lo=p["lo"] - 2**14)
 
 
+@operator("logit_grad", [LOGITS, SUMS, LABELS])
+def type_logit_grad(a: Attributes, e: Type, total: Type, label: Type) -> Type:
+    must_be_of_rows(e, total, label)
+    must(e["exponent"] == total["exponent"], "exponents differ")
+    must(e["lo"] >= 0 and total["lo"] >= 0, "an input may be negative")
+    return tensor("i32", e["shape"], 29, -(2**29), 2**29)
+
+
 @operator("cross_entropy", [LOGITS, ROW, SUMS, LABELS])
 def type_cross_entropy(a: Attributes, z: Type, most: Type, total: Type, label: Type) -> Type:
     must_be_of_rows(z, most, total, label)
@@ -1931,6 +1939,21 @@ def law_sub_one_hot(a: Attributes, p: np.ndarray, label: np.ndarray) -> np.ndarr
     return result
 
 
+def logit_grad(e: int, total: int, hot: bool) -> int:
+    total = max(total, 1)
+    share = (e * 2**29 + total // 2) // total - 2**29 * hot
+    return (share + 2**31) % 2**32 - 2**31
+
+
+def law_logit_grad(
+    a: Attributes, e: np.ndarray, total: np.ndarray, label: np.ndarray
+) -> np.ndarray:
+    chosen = np.clip(label, 0, e.shape[1] - 1).tolist()
+    rows = zip(e.tolist(), total.tolist(), chosen, strict=True)
+    shares = [[logit_grad(x, y, i == c) for i, x in enumerate(row)] for row, y, c in rows]
+    return np.array(shares, dtype=np.int64)
+
+
 def law_cross_entropy(
     a: Attributes, z: np.ndarray, most: np.ndarray, total: np.ndarray, label: np.ndarray
 ) -> np.ndarray:
@@ -2101,6 +2124,7 @@ LAWS: dict[str, Callable[..., Any]] = {
     "keep_span": law_keep_span,
     "softmax_grad": lambda a, p, g: p * (g * 2**14 - (p * g).sum(axis=1, keepdims=True)),
     "sub_one_hot": law_sub_one_hot,
+    "logit_grad": law_logit_grad,
     "cross_entropy": law_cross_entropy,
     "square_sum": lambda a, x: rs((x * x).sum(), a["shift"]),
     "sum": lambda a, x: x.sum(),
@@ -2390,7 +2414,8 @@ class LegalGraph:
 
     def check_softmax(self) -> None:
         """Rule 8."""
-        reducers = {"exp2_diff": "row_max", "cross_entropy": "row_max", "divide": "row_sum"}
+        reducers = dict.fromkeys(("exp2_diff", "cross_entropy"), "row_max")
+        reducers |= dict.fromkeys(("divide", "logit_grad"), "row_sum")
         for index in range(len(self.graph)):
             if self.op(index) in reducers:
                 matrix, reduced = self.inputs(index)[:2]
@@ -3521,6 +3546,12 @@ def leaf_sub_one_hot(x: Leaf) -> int:
     return p - 2**14 * (clamp(x.read(1, x.row()), 0, classes - 1) == x.e % classes)
 
 
+def leaf_logit_grad(x: Leaf) -> int:
+    classes = x.out["shape"][1]
+    e, total, label = x.read(), x.read(1, x.row()), x.read(2, x.row())
+    return logit_grad(e, total, clamp(label, 0, classes - 1) == x.e % classes)
+
+
 def leaf_cross_entropy(x: Leaf) -> int:
     classes = x.types[0]["shape"][1]
     z = x.read(0, x.e * classes + clamp(x.read(3), 0, classes - 1))
@@ -3571,6 +3602,7 @@ LEAVES: dict[str, Callable[[Leaf], int]] = {
     "causal_spans": lambda x: causal_span(x.a, x.e // 2)[x.e % 2],
     "keep_span": leaf_keep_span,
     "sub_one_hot": leaf_sub_one_hot,
+    "logit_grad": leaf_logit_grad,
     "cross_entropy": leaf_cross_entropy,
     "tensor_digest": lambda x: x.inputs.digest(0)[x.e],
 }

@@ -345,6 +345,12 @@ def _sub_one_hot(d: Draw) -> Case:
     return Case("sub_one_hot", {}, (p, d.any_array(p.shape[:1])))
 
 
+def _logit_grad(d: Draw) -> Case:
+    e = d.array("i32", _rows(d))
+    total = d.one_of(e.sum(axis=1, dtype=np.int64), d.array("i64", e.shape[:1]))
+    return Case("logit_grad", {}, (e, total, d.any_array(e.shape[:1])))
+
+
 def _cross_entropy(d: Draw) -> Case:
     z = d.array("i32", _rows(d))
     rows = z.shape[:1]
@@ -571,6 +577,7 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     "keep_span": _keep_span,
     "softmax_grad": _softmax_grad,
     "sub_one_hot": _sub_one_hot,
+    "logit_grad": _logit_grad,
     "cross_entropy": _cross_entropy,
     "square_sum": _square_sum,
     "sum": _sum,

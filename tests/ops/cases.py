@@ -360,6 +360,12 @@ def _sub_one_hot(d: Draw) -> Case:
     return d.case({}, p, d.any_type(p.shape[:1], bits=d.one_of(2, 60)))
 
 
+def _logit_grad(d: Draw) -> Case:
+    types, values = _exponentials(d)
+    labels = d.any_type(types[0].shape[:1], bits=d.one_of(2, 60))
+    return Case({}, (*types, labels), (*values, d.values(labels)))
+
+
 def _cross_entropy(d: Draw) -> Case:
     z = _logits(d)
     total = d.tensor("i64", z.shape[:1], exponent=16, lo=-5)
@@ -598,6 +604,7 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     "keep_span": _keep_span,
     "softmax_grad": _softmax_grad,
     "sub_one_hot": _sub_one_hot,
+    "logit_grad": _logit_grad,
     "cross_entropy": _cross_entropy,
     "square_sum": _square_sum,
     "sum": _sum,

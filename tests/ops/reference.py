@@ -453,6 +453,18 @@ def _sub_one_hot(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
     return make(p.shape, lambda n, i: p[n, i] - 2**14 * (i == _nearest_class(labels[n], classes)))
 
 
+def _logit_grad(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    e, total, labels = inputs
+    classes = e.shape[1]
+
+    def entry(n: int, i: int) -> int:
+        divisor = max(total[n], 1)
+        share = math.floor(Fraction(int(e[n, i]) * 2**29 + int(divisor) // 2, int(divisor)))
+        return share - 2**29 * (i == _nearest_class(labels[n], classes))
+
+    return make(e.shape, entry)
+
+
 def _cross_entropy(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
     z, maximum, total, labels = inputs
 
@@ -734,6 +746,7 @@ DEFINITIONS: dict[str, Definition] = {
     "keep_span": _keep_span,
     "softmax_grad": _softmax_grad,
     "sub_one_hot": _sub_one_hot,
+    "logit_grad": _logit_grad,
     "cross_entropy": _cross_entropy,
     "square_sum": _square_sum,
     "sum": _sum,

@@ -514,6 +514,21 @@ def sub_one_hot_cases() -> Iterator[Case]:
         yield Case(f"labels of {dtype}, clamped", {}, (p, 14), a(dtype, labels))
 
 
+def logit_grad_cases() -> Iterator[Case]:
+    e = a("i32", [[65536, 0, 0], [65536, 65536, 65536], [65536, 1, 2], [65536, 32768, 3]])
+    sums = e.sum(axis=1, dtype=np.int64)
+    for dtype, labels in (("u8", [0, 1, 2, 255]), ("i32", [-1, -(2**31), 2**31 - 1, 1])):
+        yield Case(f"labels of {dtype}, clamped", {}, (e, 16), (sums, 16), a(dtype, labels))
+    tie = a("i32", [[1, 3], [5, 27]])  # 2^29 e / S = k + 1/2 for S = 2^30: rounded up
+    inputs = (tie, 16), (a("i64", [2**30, 2**30]), 16), a("u8", [0, 1])
+    yield Case("halves", {}, *inputs)
+    inputs = (a("i32", [[0, 0]]), 16), (a("i64", [0]), 16), a("u8", [1])
+    yield Case("a sum of zero counts as one", {}, *inputs)
+    many = np.full((1, 3000), 65536, np.int32)
+    inputs = (many, 16), (many.sum(axis=1, dtype=np.int64), 16), a("i64", [2999])
+    yield Case("many classes", {}, *inputs)
+
+
 def cross_entropy_cases() -> Iterator[Case]:
     totals = [0, 1, 2, 1023, 1024, 1025, 2**11 - 1, 65536, 98304, 2**20 + 2**9, 2**59, 2**60 - 1]
     z = draw(20, "i32", len(totals), 3, lo=-(2**15), hi=2**15)

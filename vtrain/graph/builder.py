@@ -142,9 +142,22 @@ class GraphBuilder:
         """``ref`` itself if int16, else rescaled at site ``name`` (once: later calls share it)."""
         if self.type_of(ref).dtype == "i16":
             return ref
+        if self.is_fine(ref):
+            raise GraphError(
+                "would round the gradient of many classes to 16 bits, in which most are 0: logits "
+                "of so many classes must be the output of a linear layer",
+                where=name,
+            )
         if ref not in self._operands:
             self._operands[ref] = self.rescale_at_site(name, ref)
         return self._operands[ref]
+
+    def is_fine(self, ref: Ref) -> bool:
+        """Whether ``ref`` is the gradient of many classes, in whatever shape."""
+        node = self._nodes[ref.node]
+        while node.op == "reshape":
+            node = self._nodes[node.inputs[0].node]
+        return node.op == "logit_grad"
 
     def _unique(self, name: str, *, reserve: bool = True) -> str:
         candidate, count = name, 1

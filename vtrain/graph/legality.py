@@ -27,7 +27,12 @@ from vtrain.wire.graph import Node, Ref, StepGraph, TensorType
 MAX_NODES = 100_000
 _SINGLE = ("sample_index", "batch_digest", "state_root", "record")
 """Operators that a step has once each."""
-_REDUCED = {"exp2_diff": "row_max", "divide": "row_sum", "cross_entropy": "row_max"}
+_REDUCED = {
+    "exp2_diff": "row_max",
+    "divide": "row_sum",
+    "logit_grad": "row_sum",
+    "cross_entropy": "row_max",
+}
 """Operators on rows, and what their second input is of the first."""
 
 

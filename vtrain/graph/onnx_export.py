@@ -33,6 +33,7 @@ from vtrain.ops.optimizer import (
     FACTOR_EXPONENT,
     SQUARE_LIFT,
 )
+from vtrain.ops.softmax import FINE_EXPONENT
 from vtrain.ops.source import MAX_STEPS, WIDE_STATE_BITS
 from vtrain.spec.curves import CURVES, whole_curve
 from vtrain.spec.number import (
@@ -540,6 +541,15 @@ def _sub_one_hot(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorT
     return g.sub(x[0], one)
 
 
+def _logit_grad(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    divisor = g.unsqueeze(g.at_least(x[1], 1), 1)
+    half = g.floor_div(divisor, g.const(2))
+    share = g.floor_div(g.add(g.times(x[0], 1 << FINE_EXPONENT), half), divisor)
+    mask = _label_mask(g, x[2], t[0].shape[1])
+    one = g.op("Where", mask, g.const(1 << FINE_EXPONENT), g.const(0))
+    return g.sub(share, one)
+
+
 def _cross_entropy(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
     z, maximum, total, labels = x
     classes = t[0].shape[1]
@@ -752,6 +762,7 @@ LOWERINGS: dict[str, Lower] = {
     "keep_span": _keep_span,
     "softmax_grad": _softmax_grad,
     "sub_one_hot": _sub_one_hot,
+    "logit_grad": _logit_grad,
     "cross_entropy": _cross_entropy,
     "square_sum": _square_sum,
     "sum": _sum,

@@ -48,6 +48,10 @@ class Builder(Protocol):
         """The value as int16: itself, or rescaled at a calibrated site called ``name``."""
         ...
 
+    def is_fine(self, ref: Ref) -> bool:
+        """Whether it is the gradient of many classes, of 29 fraction bits."""
+        ...
+
 
 Backward = Callable[[Builder, Node, Ref, Ref], Sequence[Ref | None]]
 """(builder, forward node, its output, gradient of that output) -> gradient per input, None where

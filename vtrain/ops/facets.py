@@ -50,7 +50,7 @@ GUIDE: Final[Mapping[Facet, str]] = {
 _HASHES: Final = ("tensor_digest", "batch_digest", "state_leaf", "state_root", "record")
 _IMAGES: Final = ("im2col", "col2im", "max_pool", "max_pool_grad", "sum_pool", "sum_pool_grad")
 _SOFTMAX: Final = ("row_max", "exp2_diff", "row_sum", "divide", "causal_spans", "keep_span")
-_LOSSES: Final = ("sub_one_hot", "cross_entropy", "square_sum", "sum")
+_LOSSES: Final = ("sub_one_hot", "logit_grad", "cross_entropy", "square_sum", "sum")
 _GRADIENTS: Final = (
     *("column_sum", "sub", "relu_grad", "col2im", "max_pool_grad", "sum_pool_grad"),
     *("softmax_grad", "scatter_add"),
@@ -126,6 +126,7 @@ LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
         "no statement binds the norm of all gradients together": _CLIP,
         "proofs take the rate of a step from a schedule of constant pieces": ("schedule_linear",),
         "no circuit looks values up in a table that the node chooses": ("look_up",),
+        "the circuits of a loss are of few classes, with a gradient in 14 bits": ("logit_grad",),
         "no circuit chooses rows of a committed table by numbers that stay hidden": _CHOSEN_ROWS,
         "no circuit for tiles has sums over rows that several tiles share, nor roots": _NORMS,
     },
@@ -146,6 +147,7 @@ LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
         "no statement binds the norm of all gradients together": _CLIP,
         "proofs take the rate of a step from a schedule of constant pieces": ("schedule_linear",),
         "no circuit looks values up in a table that the node chooses": ("look_up",),
+        "the circuits of a loss are of few classes, with a gradient in 14 bits": ("logit_grad",),
         "no circuit chooses rows of a committed table by numbers that stay hidden": _CHOSEN_ROWS,
         "no gadget for inverse roots exists, and a norm's parts are of use together": _NORMS,
     },

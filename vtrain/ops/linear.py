@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
@@ -79,6 +80,12 @@ def _matmul_term(site: Site, e: int, term: int) -> int:
 _MATMUL_LEAF = LeafRule(adding(_matmul_term), _matmul_terms, _matmul_streams)
 
 
+_PART: Final = 15
+"""Bits of the second part of a gradient of many classes..."""
+_ROUNDED: Final = 7
+"""... and how many of them its products lose, so that sums of 2^22 terms stay below 2^60."""
+
+
 def _matmul_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     """Exact sums of products: out[i, j] = sum of a(i, p) * b(p, j) over p = 0 .. k - 1.
 
@@ -118,16 +125,43 @@ def _infer_products(attrs: Attrs, a: TensorType, b: TensorType) -> TensorType:
 def _matmul_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[Ref | None]:
     """y = x W^T: dx = g W and dW = g^T x; y = x W: dx = g W^T and dW = x^T g."""
     require(not node.attrs["transpose_a"], "backward of a transposed left operand is not defined")
+    if b.is_fine(grad):
+        return _matmul_backward_in_parts(b, node, grad)
+    return _matmul_products(b, node, b.as_operand(grad, f"{node.name}/grad"), "")
+
+
+def _matmul_backward_in_parts(b: Builder, node: Node, grad: Ref) -> Sequence[Ref | None]:
+    """A gradient of 29 fraction bits is the sum of two int16 ones, of 14 bits and of what is left:
+    the products of either are exact, and only those of the second are rounded, by 7 bits."""
+    coarse = b.emit("rescale", f"{node.name}/grad_coarse", (grad,), dtype="i16", shift=_PART,
+                    multiplier=1, multiplier_exponent=0)  # fmt: skip
+    left = b.emit("sub", f"{node.name}/grad_left", (grad, coarse), shift_a=0, shift_b=_PART)
+    fine = b.emit("rescale", f"{node.name}/grad_fine", (left,), dtype="i16", shift=0,
+                  multiplier=1, multiplier_exponent=0)  # fmt: skip
+    first = _matmul_products(b, node, coarse, "_coarse")
+    second = _matmul_products(b, node, fine, "_fine")
+    return [_add_parts(b, f"{node.name}/grad_{side}", one, two)
+            for side, one, two in zip("ab", first, second, strict=True)]  # fmt: skip
+
+
+def _add_parts(b: Builder, name: str, coarse: Ref | None, fine: Ref | None) -> Ref | None:
+    if coarse is None or fine is None:
+        return None
+    rounded = b.emit("rescale", f"{name}_rounded", (fine,), dtype="i64", shift=_ROUNDED,
+                     multiplier=1, multiplier_exponent=0)  # fmt: skip
+    return b.emit("add", name, (coarse, rounded), shift_a=_PART - _ROUNDED, shift_b=0)
+
+
+def _matmul_products(b: Builder, node: Node, g: Ref, part: str) -> Sequence[Ref | None]:
     x, w = node.inputs
-    g = b.as_operand(grad, f"{node.name}/grad")
     transposed = attr_int(node.attrs, "transpose_b", 0, 1)
     dx = dw = None
     if b.needs_gradient(x):
-        name = f"{node.name}/grad_a"
+        name = f"{node.name}/grad_a{part}"
         dx = b.emit("matmul", name, (g, w), transpose_a=0, transpose_b=1 - transposed)
     if b.needs_gradient(w):
         pair = (g, x) if transposed else (x, g)
-        dw = b.emit("matmul", f"{node.name}/grad_b", pair, transpose_a=1, transpose_b=0)
+        dw = b.emit("matmul", f"{node.name}/grad_b{part}", pair, transpose_a=1, transpose_b=0)
     return dx, dw
 
 
@@ -253,7 +287,7 @@ def _add_bias_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
 
 
 def _add_bias_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[Ref | None]:
-    g = b.as_operand(grad, f"{node.name}/grad")
+    g = grad if b.is_fine(grad) else b.as_operand(grad, f"{node.name}/grad")
     return g, b.emit("column_sum", f"{node.name}/grad_bias", (g,))
 
 

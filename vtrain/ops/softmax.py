@@ -44,6 +44,9 @@ from vtrain.wire.graph import Attrs, TensorType
 _DEEPEST = 31 << LOG2_EXPONENT
 """Differences from the maximum are cut here: 2^-31 is 0 in 16 fraction bits."""
 _ONE = 1 << PROBABILITY_EXPONENT
+FINE_EXPONENT = 29
+"""Fraction bits of the gradient of many classes."""
+_FINE_ONE = 1 << FINE_EXPONENT
 
 
 def _row_max_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
@@ -209,6 +212,47 @@ def _sub_one_hot_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType
     return integer_type("i16", p.shape, p.exponent, p.lo - _ONE, p.hi)
 
 
+def _logit_grad_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    e, total, labels = inputs
+    divisor = np.maximum(total, 1)[:, None]
+    # The low 32 bits, as of ``divide``.
+    out = ((e.astype(np.int64) * _FINE_ONE + divisor // 2) // divisor).astype(np.int32)
+    out[np.arange(e.shape[0]), _labels(labels, e.shape[1])] -= np.int32(_FINE_ONE)
+    return np.asarray(out)
+
+
+def _logit_grad_leaf(site: Site, e: int) -> int:
+    row, column = divmod(e, site.out.shape[1])
+    divisor = max(site.read(1, row), 1)
+    quotient = (site.read(0, e) * _FINE_ONE + divisor // 2) // divisor
+    one = _FINE_ONE if column == _read_label(site, 2, row) else 0
+    return (quotient - one + 2**31) % 2**32 - 2**31
+
+
+def _logit_grad_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """The gradient of the cross-entropy of many classes: shares of the sum, less 1 at the label.
+
+    floor((e * 2^29 + floor(S / 2)) / S), S = max(sum, 1), and 2^29 less at the label: a share of
+    one in 2^17 classes still has 12 bits.
+
+    Inputs: e i32 [n, classes]; sum i64 [n]; label any [n].
+    Output: i32 [n, classes], exponent 29.
+    Range: -2^29 to 2^29.
+    Requires: e and sum have one exponent; e.lo and sum.lo are at least 0; in a legal graph sum is
+        the ``row_sum`` of e, so that 0 <= e <= S.
+    Outside: a label below 0 counts as 0, one of classes or more as classes - 1.  Where e is more
+        than S or negative (a disputed input may be), the low 32 bits, as two's complement.
+    """
+    require_keys(attrs)
+    require_inputs(inputs, "i32", "i64", "int")
+    e, total, labels = inputs
+    fits = len(e.shape) == 2 and total.shape == labels.shape == e.shape[:1]
+    require(fits, "needs a sum and a label for each row")
+    require(e.exponent == total.exponent, "terms and sum need the same exponent")
+    require(e.lo >= 0 and total.lo >= 0, "terms and sum must not be negative")
+    return integer_type("i32", e.shape, FINE_EXPONENT, -_FINE_ONE, _FINE_ONE)
+
+
 def _cross_entropy_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
     z, maximum, total, labels = inputs
     rows = np.arange(z.shape[0])
@@ -333,6 +377,7 @@ OPERATORS = table(
     Operator(
         "sub_one_hot", _sub_one_hot_law, _sub_one_hot_infer, leaf=pointwise(_sub_one_hot_leaf)
     ),
+    Operator("logit_grad", _logit_grad_law, _logit_grad_infer, leaf=pointwise(_logit_grad_leaf)),
     Operator(
         "cross_entropy",
         _cross_entropy_law,

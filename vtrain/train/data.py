@@ -426,7 +426,12 @@ def _check_numbers(samples: Samples, part: str, what: str, count: int) -> None:
         sample, *place = (int(along) for along in np.unravel_index(wrong[0], numbers.shape))
         number = int(numbers[(sample, *place)])
         where = f"sample {sample}" + (f", {what} {place}" if place else "")
-        raise DataError(f"{what} {number} is not in [0, {count})", where=where)
+        hint = (
+            ": targets that the loss ignores are not supported, leave their samples out"
+            if what == "label" and number < 0
+            else ""
+        )
+        raise DataError(f"{what} {number} is not in [0, {count}){hint}", where=where)
 
 
 def _choose(part: Part, available: int, where: str, what: str = "samples") -> slice:

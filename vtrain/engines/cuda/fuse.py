@@ -69,6 +69,7 @@ POINTWISE: Final[Mapping[str, Pointwise]] = {
     "exp2_diff": Pointwise((0, 1), ("same", "row")),
     "divide": Pointwise((0, 1), ("same", "row")),
     "sub_one_hot": Pointwise((0, 1, COLUMN, COLUMNS), ("same", "row")),
+    "logit_grad": Pointwise((0, 1, 2, COLUMN, COLUMNS), ("same", "row", "row")),
 }
 """Operators that a chain may hold."""
 

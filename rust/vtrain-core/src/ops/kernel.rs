@@ -186,6 +186,9 @@ pub enum Kernel {
     SubOneHot {
         classes: usize,
     },
+    LogitGrad {
+        classes: usize,
+    },
     CrossEntropy {
         classes: usize,
     },
@@ -566,6 +569,16 @@ impl Kernel {
             Self::SubOneHot { classes } => {
                 let out: &mut [i16] = out.try_into()?;
                 each!(input(1)?, labels => softmax::sub_one_hot(out, labels, *classes));
+            }
+            Self::LogitGrad { classes } => {
+                let (e, total): (&[i32], &[i64]) = (input(0)?.try_into()?, input(1)?.try_into()?);
+                let classes = *classes;
+                let out: &mut [i32] = out.try_into()?;
+                each!(input(2)?, labels => for_rows(out, classes, |at, out| {
+                    let e = &e[at * classes..];
+                    softmax::logit_grad(e, &total[at..], &labels[at..], classes, out);
+                    0
+                }));
             }
             Self::CrossEntropy { classes } => {
                 let (z, maximum) = (input(0)?.try_into()?, input(1)?.try_into()?);
@@ -1074,6 +1087,14 @@ fn read(r: &Reader<'_>) -> Result<(Kernel, Dtype, Vec<usize>), OpError> {
             let (rows, classes) = rows_of(p)?;
             require_shape(labels, &[rows])?;
             (Kernel::SubOneHot { classes }, I16, p.shape.clone())
+        }
+        "logit_grad" => {
+            let [e, total, labels] = r.dtypes([Some(I32), Some(I64), None])?;
+            let (rows, classes) = rows_of(e)?;
+            for tensor in [total, labels] {
+                require_shape(tensor, &[rows])?;
+            }
+            (Kernel::LogitGrad { classes }, I32, e.shape.clone())
         }
         "cross_entropy" => {
             let [z, maximum, total, labels] = r.dtypes([Some(I32), Some(I32), Some(I64), None])?;

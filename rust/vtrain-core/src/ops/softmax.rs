@@ -64,6 +64,38 @@ pub fn sub_one_hot<T: Element>(p: &mut [i16], labels: &[T], classes: usize) {
     }
 }
 
+/// floor((e * 2^29 + floor(S / 2)) / S), S = max(total, 1), less 2^29 at each row's label, low 32
+/// bits.
+pub fn logit_grad<T: Element>(
+    e: &[i32],
+    total: &[i64],
+    labels: &[T],
+    classes: usize,
+    out: &mut [i32],
+) {
+    for (((out, e), &total), &label) in out
+        .chunks_exact_mut(classes)
+        .zip(e.chunks_exact(classes))
+        .zip(total)
+        .zip(labels)
+    {
+        let divisor = total.max(1);
+        for (out, &e) in out.iter_mut().zip(e) {
+            *out = fine_share(i64::from(e), divisor) as i32;
+        }
+        let out = &mut out[class_of(label, classes)];
+        *out = out.wrapping_sub(FINE_ONE as i32);
+    }
+}
+
+/// 1 in the 29 fraction bits of the gradient of many classes.
+pub const FINE_ONE: i64 = 1 << 29;
+
+/// The share of `e`, of int32, in a positive sum, in 29 fraction bits, rounded.
+pub fn fine_share(e: i64, divisor: i64) -> i64 {
+    (e * FINE_ONE + divisor / 2).div_euclid(divisor)
+}
+
 /// Loss of each row in bits: (max - z\[label\]) + log2(S) - 16, 16 fraction bits.
 pub fn cross_entropy<T: Element>(
     z: &[i32],

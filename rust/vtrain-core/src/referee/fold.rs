@@ -16,6 +16,7 @@ use crate::number::{
 use crate::ops::gather::number_of;
 use crate::ops::layout::Window;
 use crate::ops::linear::Product;
+use crate::ops::softmax::{FINE_ONE, fine_share};
 use crate::ops::{Form, Kernel, OpError, Part, attention, commitment, lookup, optimizer};
 use crate::order;
 
@@ -104,6 +105,7 @@ macro_rules! one_term {
             | Kernel::CausalSpans { .. }
             | Kernel::KeepSpan { .. }
             | Kernel::SubOneHot { .. }
+            | Kernel::LogitGrad { .. }
             | Kernel::CrossEntropy { .. }
             | Kernel::InverseRoot(_)
             | Kernel::RowScale { .. }
@@ -540,6 +542,14 @@ impl Leaf {
                 } else {
                     p
                 }
+            }
+            Kernel::LogitGrad { classes } => {
+                let classes = *classes as u64;
+                let divisor = r.element(1, e / classes)?.max(1);
+                let share = fine_share(r.element(0, e)?, divisor) as i32;
+                let hot = class_of(r.element(2, e / classes)?, classes) == e % classes;
+                let one = if hot { FINE_ONE as i32 } else { 0 };
+                share.wrapping_sub(one).into() // the law's low 32 bits
             }
             Kernel::CrossEntropy { classes } => {
                 let classes = *classes as u64;

@@ -46,6 +46,13 @@ def _sub_one_hot(node: Node, inputs: Types) -> tuple[Launch, ...]:
     return (one_thread_each(file_of(node), node.op, p.size, *args),)
 
 
+def _logit_grad(node: Node, inputs: Types) -> tuple[Launch, ...]:
+    e, _, labels = inputs
+    given: tuple[Arg, ...] = (Operand(0), Operand(1), Operand(2))
+    args: tuple[Arg, ...] = (*given, DTYPE_CODES[labels.dtype], e.shape[1], Output())
+    return (one_thread_each(file_of(node), node.op, e.size, *args),)
+
+
 def _cross_entropy(node: Node, inputs: Types) -> tuple[Launch, ...]:
     rows, classes = inputs[0].shape
     given: tuple[Arg, ...] = (Operand(0), Operand(1), Operand(2), Operand(3))
@@ -116,6 +123,7 @@ LOWERINGS: Final[Mapping[str, Lowering]] = {
     "exp2_diff": _of_row,
     "divide": _of_row,
     "sub_one_hot": _sub_one_hot,
+    "logit_grad": _logit_grad,
     "cross_entropy": _cross_entropy,
     "square_sum": _square_sum,
     "sum": _sum,

@@ -15,7 +15,13 @@ from vtrain.errors import DataError, GraphError
 from vtrain.graph.builder import FixedExponents
 from vtrain.graph.calibration import calibrate
 from vtrain.graph.model import Layer, Linear, Model, Relu, Scale
-from vtrain.graph.step import FEW_CLASSES, Affine, compute_initial_state, emit_step
+from vtrain.graph.step import (
+    FEW_CLASSES,
+    Affine,
+    compute_initial_state,
+    emit_step,
+    find_ignored,
+)
 from vtrain.spec.samples import Samples
 from vtrain.train.data import check_labels
 from vtrain.wire.task import DataSpec
@@ -48,9 +54,9 @@ def make_model(classes: int, spread: float) -> Model:
     return Model("image", (FEATURES,), tuple(layers), "logits", params)
 
 
-def run_step(model: Model, samples: Samples) -> Any:
+def run_step(model: Model, samples: Samples, ignored: int | None = None) -> Any:
     plan = make_plan(samples, "cross_entropy")
-    plan = replace(plan, prepare=Affine(1, 0, 0, exponent=8))
+    plan = replace(plan, prepare=Affine(1, 0, 0, exponent=8), ignored=ignored)
     found = calibrate(
         lambda b: emit_step(b, plan, model),
         compute_initial_state(model.params),
@@ -61,7 +67,9 @@ def run_step(model: Model, samples: Samples) -> Any:
     return make_run(model, samples, plan, FixedExponents(found.exponents))
 
 
-def differentiate(model: Model, x: Any, labels: Any) -> tuple[float, dict[str, Any]]:
+def differentiate(
+    model: Model, x: Any, labels: Any, ignored: int = -100
+) -> tuple[float, dict[str, Any]]:
     """The loss in nats and the gradients, in torch's float32, of sums over the batch."""
     tensors = {
         name: torch.tensor(np.ldexp(value.astype(np.float64), -24), dtype=torch.float32)
@@ -71,7 +79,9 @@ def differentiate(model: Model, x: Any, labels: Any) -> tuple[float, dict[str, A
         tensor.requires_grad_()
     h = torch.relu(torch.tensor(x, dtype=torch.float32) @ tensors["w1"].T)
     logits = h @ tensors["w2"].T + tensors["b2"]
-    loss = torch.nn.functional.cross_entropy(logits, torch.tensor(labels).long(), reduction="sum")
+    loss = torch.nn.functional.cross_entropy(
+        logits, torch.tensor(labels).long(), reduction="sum", ignore_index=ignored
+    )
     loss.backward()  # type: ignore[no-untyped-call]
     return float(loss.detach()), {
         name: tensor.grad.numpy() for name, tensor in tensors.items() if tensor.grad is not None
@@ -116,9 +126,46 @@ def test_the_gradient_of_many_classes_is_not_rounded_by_another_layer() -> None:
         run_step(scaled, make_samples(np.arange(5, dtype=np.int32)))
 
 
-@pytest.mark.parametrize(("label", "told"), [(-100, "ignores are not supported"), (9, r"\[0, 9\)")])
+@pytest.mark.parametrize("ignored", [-100, 7, -(2**31)])
+@pytest.mark.parametrize("classes", [9, 50_257])
+def test_ignored_labels_have_no_loss_and_no_gradient(classes: int, ignored: int) -> None:
+    samples = make_samples(np.array([0, ignored, 7, classes - 1, ignored], np.int32))
+    model = make_model(classes, 0.5)
+    run = run_step(model, samples, ignored)
+    x, labels = run.named("x/prepared"), run.named("y").astype(np.int64)
+    assert find_ignored(run.graph) == ignored
+    expected_loss, expected = differentiate(model, x, labels, ignored)
+    assert float(run.named("loss")) * np.log(2) == pytest.approx(expected_loss, rel=1e-3)
+    for name, gradient in expected.items():
+        error = run.gradient(name) - gradient
+        assert np.linalg.norm(error) < 0.01 * np.linalg.norm(gradient), name
+    rows = np.flatnonzero(labels == ignored)
+    assert rows.size >= 2
+    assert not run.named("loss/grad_counted")[rows].any()
+    assert not run.named("loss/counted_rows")[rows].any()
+
+
+@pytest.mark.parametrize("classes", [9, FEW_CLASSES + 1])
+def test_a_batch_of_ignored_labels_changes_nothing(classes: int) -> None:
+    run = run_step(make_model(classes, 0.5), make_samples(np.full(5, -100, np.int32)), -100)
+    assert float(run.named("loss")) == 0
+    assert not any(run.gradient(name).any() for name in ("w1", "w2", "b2"))
+
+
+def test_no_label_is_ignored_that_is_near() -> None:
+    """The square of the sign is 0 at the number alone, however far a label is."""
+    labels = np.array([-101, -100, -99, 2**31 - 1, -(2**31)], np.int32)
+    run = run_step(make_model(9, 0.5), make_samples(labels), -100)
+    found = dict(zip(run.named("y").tolist(), run.named("loss/counted").tolist(), strict=True))
+    assert found == {-101: 1, -100: 0, -99: 1, 2**31 - 1: 1, -(2**31): 1}
+
+
+@pytest.mark.parametrize(
+    ("label", "told"), [(-100, "set ignore = -100 in the table model"), (9, r"\[0, 9\)")]
+)
 def test_labels_out_of_range_are_refused_by_place(label: int, told: str) -> None:
     samples = make_samples(np.array([0, 1, label, 3], np.int32))
     with pytest.raises(DataError, match=told) as caught:
         check_labels(samples, 9)
     assert caught.value.where == "sample 2"
+    check_labels(samples, 4, label)

@@ -153,9 +153,11 @@ class GraphBuilder:
         return self._operands[ref]
 
     def is_fine(self, ref: Ref) -> bool:
-        """Whether ``ref`` is the gradient of many classes, in whatever shape."""
+        """Whether ``ref`` is the gradient of many classes, in whatever shape, some rows 0."""
         node = self._nodes[ref.node]
-        while node.op == "reshape":
+        while node.op in ("reshape", "row_scale") or (
+            node.op == "rescale" and node.attrs["dtype"] == "i32"
+        ):
             node = self._nodes[node.inputs[0].node]
         return node.op == "logit_grad"
 

@@ -27,10 +27,11 @@ from vtrain.spec.number import (
     LOSS_EXPONENT,
     MASTER_EXPONENT,
 )
-from vtrain.wire.graph import Ref
+from vtrain.wire.graph import Ref, StepGraph
 from vtrain.wire.task import DataSpec
 
 __all__ = [
+    "APART",
     "FEW_CLASSES",
     "LOSSES",
     "STEP_STATE",
@@ -47,6 +48,7 @@ __all__ = [
     "emit_prepare",
     "emit_state_root",
     "emit_step",
+    "find_ignored",
     "momentum_state",
     "param_state",
 ]
@@ -79,7 +81,8 @@ class StepPlan:
     """What a step graph is built from, besides exponents and the model.
 
     Parameters that are ``frozen`` stay as they are: they have no gradient and no state but their
-    weights.  Weight decay leaves those in ``no_decay`` alone.
+    weights.  Weight decay leaves those in ``no_decay`` alone.  Labels that are ``ignored`` have no
+    loss and no gradient; the cross-entropy alone may have such.
     """
 
     data: DataSpec
@@ -92,6 +95,7 @@ class StepPlan:
     no_decay: frozenset[str] = frozenset()
     frozen: frozenset[str] = frozenset()
     clip: Clip | None = None
+    ignored: int | None = None
 
 
 def count_terms(loss: str, data: DataSpec, batch: int) -> int:
@@ -102,6 +106,9 @@ def count_terms(loss: str, data: DataSpec, batch: int) -> int:
 FEW_CLASSES = 1024
 """With more, a gradient of 14 fraction bits has under 4 bits of an equal share, and there is one of
 29."""
+APART = "loss/apart_from_ignored"
+"""Name of the node that has the differences of labels and the one that is ignored: of them the sign
+alone counts, so that it may clamp as it likes."""
 STEP_STATE = "step"
 """State name of the step counter."""
 
@@ -150,7 +157,7 @@ def emit_step(b: GraphBuilder, plan: StepPlan, model: Model) -> None:
         [b.emit("tensor_digest", f"{part}/digest", (ref,)) for part, ref in (("x", x), ("y", y))],
     )
     logits = emit_forward(b, model, emit_prepare(b, plan.prepare, x), params)
-    loss, seed = _LOSSES[plan.loss](b, logits, y)
+    loss, seed = _LOSSES[plan.loss](b, logits, y, plan.ignored)
     found = compute_gradients(b, logits, seed, [params[name] for name in early])
     gradients = {name: found[params[name]] for name in early}
     if plan.clip is not None:
@@ -224,7 +231,24 @@ def emit_log2_logits(b: GraphBuilder, logits: Ref) -> Ref:
     )
 
 
-def _emit_cross_entropy(b: GraphBuilder, logits: Ref, labels: Ref) -> tuple[Ref, Ref]:
+def find_ignored(graph: StepGraph) -> int | None:
+    """The label that the loss of a step ignores, if any."""
+    found = next((node for node in graph.nodes if node.name == APART), None)
+    return None if found is None else -int(str(found.attrs["offset"]))
+
+
+def _emit_counted(b: GraphBuilder, labels: Ref, ignored: int) -> Ref:
+    """1 for each label that counts, 0 for one that is ignored: the square of a sign."""
+    apart = b.emit(
+        "normalize", APART, (labels,), multiplier=1, offset=-ignored, shift=0, exponent=0
+    )
+    sign = b.emit("sign", "loss/side", (apart,))
+    return b.emit("mul", "loss/counted", (sign, sign))
+
+
+def _emit_cross_entropy(
+    b: GraphBuilder, logits: Ref, labels: Ref, ignored: int | None = None
+) -> tuple[Ref, Ref]:
     """Loss = sum over all labels; a sample may have many, as each place of a sequence has."""
     shape, labels_type = b.type_of(logits).shape, b.type_of(labels)
     if len(shape) < 2 or labels_type.shape != shape[:-1]:
@@ -245,18 +269,30 @@ def _emit_cross_entropy(b: GraphBuilder, logits: Ref, labels: Ref) -> tuple[Ref,
     if shape[-1] <= FEW_CLASSES:
         p = b.emit("divide", "loss/probabilities", (e, total))
     terms = b.emit("cross_entropy", "loss/rows", (z, maximum, total, labels))
+    counted = None
+    if ignored is not None:
+        counted = _emit_counted(b, labels, ignored)
+        terms = b.emit("mul", "loss/counted_rows", (terms, counted))
     loss = b.emit("sum", "loss", (terms,))
     if shape[-1] > FEW_CLASSES:
         gradient = b.emit("logit_grad", "loss/grad", (e, total, labels))
     else:
         gradient = b.emit("sub_one_hot", "loss/grad", (p, labels))
+    if counted is not None:
+        dtype, exponent = b.type_of(gradient).dtype, b.type_of(gradient).exponent
+        kept = b.emit("row_scale", "loss/grad_kept", (gradient, counted))
+        gradient = b.rescale("loss/grad_counted", kept, exponent, dtype=dtype)
     if many:
         gradient = b.emit("reshape", "loss/grad_places", (gradient,), shape=shape)
     return loss, gradient
 
 
-def _emit_mse(b: GraphBuilder, outputs: Ref, targets: Ref) -> tuple[Ref, Ref]:
+def _emit_mse(
+    b: GraphBuilder, outputs: Ref, targets: Ref, ignored: int | None = None
+) -> tuple[Ref, Ref]:
     """Loss = sum of (out - target)^2; the gradient is out - target (the 2 is in the rate)."""
+    if ignored is not None:
+        raise TaskError("cross_entropy alone ignores labels", where="model.ignore")
     out, target = b.type_of(outputs), b.type_of(targets)
     if out.size != target.size:
         raise TaskError(

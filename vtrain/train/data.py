@@ -403,9 +403,10 @@ def gather_batch(samples: Samples, seed: int, batch: int, step: int) -> tuple[Ar
     return samples.gather("x", index), samples.gather("y", index)
 
 
-def check_labels(samples: Samples, classes: int) -> None:
-    """DataError, naming the first sample and place, unless each y is a label in [0, classes)."""
-    _check_numbers(samples, "y", "label", classes)
+def check_labels(samples: Samples, classes: int, ignored: int | None = None) -> None:
+    """DataError, naming the first sample and place, unless each y is a label in [0, classes), or
+    the one that the loss ignores."""
+    _check_numbers(samples, "y", "label", classes, ignored)
 
 
 def check_ids(samples: Samples, rows: int) -> None:
@@ -413,7 +414,9 @@ def check_ids(samples: Samples, rows: int) -> None:
     _check_numbers(samples, "x", "id", rows)
 
 
-def _check_numbers(samples: Samples, part: str, what: str, count: int) -> None:
+def _check_numbers(
+    samples: Samples, part: str, what: str, count: int, ignored: int | None = None
+) -> None:
     spec = samples.spec
     if (spec.x_exponent if part == "x" else spec.y_exponent) != 0:
         raise DataError(f"{what}s are whole numbers, of exponent 0", where=f"samples.{part}")
@@ -421,13 +424,16 @@ def _check_numbers(samples: Samples, part: str, what: str, count: int) -> None:
         _check_tokens(samples, count, "samples", 0)
         return
     numbers = samples.part(part)
-    wrong = np.flatnonzero((numbers < 0) | (numbers >= count))
+    outside = (numbers < 0) | (numbers >= count)
+    if ignored is not None:
+        outside &= numbers.astype(np.int64) != ignored
+    wrong = np.flatnonzero(outside)
     if wrong.size:
         sample, *place = (int(along) for along in np.unravel_index(wrong[0], numbers.shape))
         number = int(numbers[(sample, *place)])
         where = f"sample {sample}" + (f", {what} {place}" if place else "")
         hint = (
-            ": targets that the loss ignores are not supported, leave their samples out"
+            f": if the loss is to ignore such targets, set ignore = {number} in the table model"
             if what == "label" and number < 0
             else ""
         )

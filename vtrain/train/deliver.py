@@ -19,7 +19,7 @@ from vtrain.commit.files import compute_entry, read_file, storing, write_atomic
 from vtrain.engines.base import check_state
 from vtrain.errors import DataError, EncodingError, RunError
 from vtrain.graph.evaluate import apply_node
-from vtrain.graph.step import STEP_STATE, param_state
+from vtrain.graph.step import STEP_STATE, find_ignored, param_state
 from vtrain.limits import limits_here
 from vtrain.ops import TABLE
 from vtrain.spec.number import LOSS_EXPONENT
@@ -79,19 +79,22 @@ def evaluate(graph: StepGraph, state: State, samples: Samples) -> Evaluation:
     for part in ("x", "y"):
         forward.check_form(part)
     if forward.classes is not None:
-        check_labels(samples, forward.classes)
+        check_labels(samples, forward.classes, find_ignored(graph))
     for node in graph.nodes:
         if node.op == "gather_rows":
             check_ids(samples, graph.type_of(node.inputs[0]).shape[0])
-    correct = total = 0
+    correct = total = ignored = 0
     for start in range(0, samples.spec.samples, forward.batch):
-        batch_loss, batch_correct = forward.run(start)
+        batch_loss, batch_correct, batch_ignored = forward.run(start)
+        ignored += batch_ignored
         total += batch_loss
         correct += batch_correct
     count = samples.spec.samples
+    labels = count * count_labels(graph)
+    counted = max(labels - ignored, 1)
     return Evaluation(
-        accuracy=None if forward.classes is None else correct / (count * count_labels(graph)),
-        loss=compute_mean_loss(graph, total, count),
+        accuracy=None if forward.classes is None else correct / counted,
+        loss=compute_mean_loss(graph, total, count) * (labels / counted),
         loss_unit="nats a label" if _has_classes(graph) else "squared error a sample",
         count=count,
         step=int(state[STEP_STATE]),
@@ -187,8 +190,8 @@ class _Forward:
                 where=f"samples.{part}",
             )
 
-    def run(self, start: int) -> tuple[int, int]:
-        """(loss, right classes) of up to ``batch`` samples from ``start``.
+    def run(self, start: int) -> tuple[int, int, int]:
+        """(loss, right classes, labels that are ignored) of up to ``batch`` samples from ``start``.
 
         The last batch is filled up with its first sample, whose repeats are not counted.
         """
@@ -204,10 +207,13 @@ class _Forward:
         counted = len(terms) // self.batch * count
         loss = TABLE[self._loss.op].law(self._loss.attrs, [terms[:counted]])
         if self._logits is None:
-            return int(loss), 0
+            return int(loss), 0, 0
         guesses = np.argmax(values[self._logits.node][:counted], axis=1)
         labels = values[self._parts["y"].node].reshape(-1)[:counted]
-        return int(loss), int(np.count_nonzero(guesses == labels))
+        ignored = find_ignored(self._graph)
+        kept = labels != ignored if ignored is not None else np.ones(len(labels), np.bool_)
+        right = int(np.count_nonzero((guesses == labels) & kept))
+        return int(loss), right, int(np.count_nonzero(~kept))
 
     def _apply(self, index: int, values: Mapping[int, npt.NDArray[Any]]) -> npt.NDArray[Any]:
         node = self._graph.nodes[index]

@@ -15,6 +15,7 @@ from vtrain.commit.state import compute_root_of_state
 from vtrain.engines.base import Session
 from vtrain.engines.registry import check_engine, open_session, resolve_engine
 from vtrain.errors import DataError, RunError, SignatureError, TaskError
+from vtrain.graph.step import APART
 from vtrain.spec.commitment import compute_graph_root, compute_task_id
 from vtrain.threads import check_threads
 from vtrain.train.background import CheckpointWriter
@@ -71,7 +72,11 @@ class RunSummary:
     @property
     def warnings(self) -> tuple[SiteSaturation, ...]:
         """Sites that clamp too much: `vtrain profile` with a larger margin helps."""
-        return tuple(site for site in self.saturation if site.ppm > SATURATION_WARNING_PPM)
+        return tuple(
+            site
+            for site in self.saturation
+            if site.ppm > SATURATION_WARNING_PPM and site.site != APART
+        )
 
 
 def train(

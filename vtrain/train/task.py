@@ -47,6 +47,7 @@ from vtrain.graph.step import (
     compute_initial_state,
     count_terms,
     emit_step,
+    find_ignored,
 )
 from vtrain.graph.update import floor_log2, round_half_up
 from vtrain.limits import LIMITS, limits_here
@@ -147,6 +148,7 @@ class TaskFile:
     test: DataSource | None
     prepare: Prepare
     loss: str
+    ignored: int | None
     optimizer: OptimizerTable
     margin: int
     calibration_steps: int
@@ -215,7 +217,7 @@ def load_task(path: Path, *, srs: Path | None = None) -> TaskFile:
         "task",
         *("name", "seed", "steps", "batch", "commit_every", "checkpoint_every", "commitments"),
     )
-    model = top.table("model", "onnx", "loss")
+    model = top.table("model", "onnx", "loss", "ignore")
     fmt = top.table("format", "margin", "calibration_steps")
     data = dict(top.mapping("data"))
     prepare = data.pop("prepare", {})
@@ -234,6 +236,7 @@ def load_task(path: Path, *, srs: Path | None = None) -> TaskFile:
         test=parse_source(test, base) if test else None,
         prepare=_parse_prepare(prepare),
         loss=model.choice("loss", LOSSES),
+        ignored=model.integer("ignore", -(2**31), 2**31 - 1) if model.has("ignore") else None,
         optimizer=parse_optimizer(top, task.integer("steps", 1, 2**40)),
         margin=fmt.integer("margin", 0, 12, 3),
         calibration_steps=fmt.integer("calibration_steps", 1, 10_000, 20),
@@ -396,6 +399,7 @@ def _load_parts(file: TaskFile) -> _Parts:
         no_decay=choose_parameters("no_decay", file.optimizer.no_decay, model.trained),
         frozen=choose_parameters("frozen", file.optimizer.frozen, model.trained) | model.constants,
         clip=compute_clip(file.optimizer, terms),
+        ignored=file.ignored,
     )
     return _Parts(model, model_bytes, samples, plan)
 
@@ -414,7 +418,8 @@ class _AnyExponents:
 def _check_classes(graph: StepGraph, samples: Samples) -> None:
     for node in graph.nodes:
         if node.op == "cross_entropy":
-            check_labels(samples, graph.type_of(node.inputs[0]).shape[1])
+            classes = graph.type_of(node.inputs[0]).shape[1]
+            check_labels(samples, classes, find_ignored(graph))
         elif node.op == "gather_rows":
             check_ids(samples, graph.type_of(node.inputs[0]).shape[0])
 

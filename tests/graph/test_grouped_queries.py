@@ -9,7 +9,16 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.graph.test_onnx_import import assert_same_function, export_by_torch, run_integers
+from tests.graph.test_onnx_import import (
+    assert_same_function,
+    export_by_torch,
+    make,
+    node,
+    run_integers,
+    weights,
+)
+from vtrain.errors import ModelError
+from vtrain.graph.onnx_import import import_onnx
 
 torch: Any = pytest.importorskip("torch")
 nn: Any = torch.nn
@@ -64,3 +73,22 @@ def test_grouped_queries_that_torch_exports(
     model = assert_same_function(proto, x.numpy())
     expected = network(x).detach().numpy()
     assert np.abs(run_integers(model, x.numpy()) - expected).max() < 1e-3 * np.abs(expected).max()
+
+
+def test_a_row_that_is_hidden_in_whole_is_refused() -> None:
+    """Its softmax would be of no place at all: torch has no number for it."""
+    hidden = np.triu(np.full((PLACES, PLACES), -np.inf, np.float32), 1)
+    hidden[0] = -np.inf
+    nodes = [
+        node("MatMul", "x w", "q"),
+        node("Transpose", "q", "k", perm=[0, 2, 1]),
+        node("MatMul", "q k", "s"),
+        node("Add", "s mask", "m"),
+        node("Softmax", "m", "p", axis=-1),
+        node("MatMul", "p q", "y"),
+    ]
+    tensors = {"w": weights(8, 8), "mask": hidden}
+    with pytest.raises(ModelError, match="each place attend to itself"):
+        import_onnx(make(nodes, ["n", PLACES, 8], tensors))
+    tensors["mask"] = np.triu(np.full((PLACES, PLACES), -np.inf, np.float32), 1)
+    assert_same_function(make(nodes, ["n", PLACES, 8], tensors), weights(2, PLACES, 8))

@@ -93,6 +93,14 @@ class Strided(Turned):
         return torch.stack((even * c - odd * s, even * s + odd * c), -1).flatten(-2)
 
 
+class Normed(Stored):
+    """Halves of heads that a norm without a scale has made, as norms of queries and keys do."""
+
+    def by_halves(self, heads: Any, cosines: Any, sines: Any) -> Any:
+        spread = heads.pow(2).mean(-1, keepdim=True)
+        return super().by_halves(heads * torch.rsqrt(spread + 1e-5), cosines, sines)
+
+
 class Paired(Turned):
     """Pairs of neighbours, by an axis of two, with one table of both."""
 
@@ -110,7 +118,7 @@ class Paired(Turned):
 
 @pytest.mark.parametrize("symbolic", [False, True])
 @pytest.mark.parametrize("dynamo", [False, True])
-@pytest.mark.parametrize("kind", [Stored, Computed, ByRates, Strided, Paired])
+@pytest.mark.parametrize("kind", [Stored, Computed, ByRates, Normed, Strided, Paired])
 def test_rotary_positions_that_torch_exports(
     kind: Callable[[], Any], dynamo: bool, symbolic: bool
 ) -> None:
@@ -321,3 +329,12 @@ def test_one_place_is_turned_by_nothing() -> None:
     same: Model = replace(plain, params={"w": model.params["w"]})
     expected = run_integers(same, x)
     assert np.abs(run_integers(model, x) - expected).max() < 2e-4 * np.abs(expected).max()
+
+
+def test_stored_tables_of_place_0_alone_are_refused() -> None:
+    """They are ones and zeros, as scales and biases of a trained layer are at first."""
+    ones = {"t": np.ones((1, 8), np.float32), "other": np.zeros((1, 8), np.float32)}
+    proto = make([node("MatMul", "x w", "h"), node("Mul", "h t")], ["n", 1, 8],
+                 {"w": weights(8, 8), **ones})  # fmt: skip
+    with pytest.raises(ModelError, match="'t', which is stored and may be trained"):
+        import_onnx(proto)

@@ -930,8 +930,12 @@ class _Importer:
         self._emit(node, RMSNorm(node.outputs[0], x, None, found.epsilon), self._shapes[x])
 
     def _is_scale(self, norm: RMSNorm, name: str) -> bool:
-        """Whether a constant can be the scale that a norm lacks, and is no number for all of it."""
-        return norm.weight is None and name in self._weights and self._weights[name].dims != ()
+        """Whether a constant can be the scale that a norm lacks, and is no number for all of it,
+        nor cosines or sines."""
+        if norm.weight is not None or name not in self._weights:
+            return False
+        stored = self._weights[name]
+        return stored.dims != () and not onnx_rotary.is_rotation(self, stored.name)
 
     def _scale_norm(self, node: _Node, norm: RMSNorm, scale: str) -> None:
         """A norm of its own: the one without the scale is pruned unless something else reads it."""

@@ -338,8 +338,8 @@ def shape_rule(least: int, most: int, axes: int) -> Rule:
 SAMPLE_SHAPE = shape_rule(1, 2**32, 7)
 TOKEN_BYTES = {"u16": 2, "u32": 4, "u64": 8}
 _TOKEN_WINDOWS = structure(
-    {"dtype": word(*TOKEN_BYTES), "context": integer(1, 2**32), "shift": integer(0, 2**44)}
-    | each("tokens stride", integer(1, 2**44))
+    {"dtype": word(*TOKEN_BYTES), "tokens": integer(1, 2**44), "context": integer(1, 2**32)}
+    | {"stride": integer(1, 2**44), "shift": integer(0, 2**44)}
 )
 _DATA_FIELDS = structure(
     {"root": HASH, "samples": STEP_COUNT, "windows": _TOKEN_WINDOWS}
@@ -350,17 +350,22 @@ _DATA_FIELDS = structure(
 )
 
 
+def count_windows(form: dict) -> int:
+    """Windows that lie in the file of tokens, labels too."""
+    last = form["tokens"] - form["context"] - form["shift"]
+    return last // form["stride"] + 1 if last >= 0 else 0
+
+
 def check_data(value: Any, where: str) -> None:
     """The structure `task-data`."""
     _DATA_FIELDS(value, where)
     windows = value.get("windows")
     if windows is not None:
-        last = windows["tokens"] - windows["context"] - windows["shift"]
-        due: dict[str, Any] = {"samples": last // windows["stride"] + 1}
+        due: dict[str, Any] = {"samples": count_windows(windows)}
         for part in ("x", "y"):
             due[f"{part}_dtype"], due[f"{part}_exponent"] = "i32", 0
             due[f"{part}_shape"] = [windows["context"]]
-        same = last >= 0 and all(value[name] == item for name, item in due.items())
+        same = all(value[name] == item for name, item in due.items())
         require(same, f"{where}.windows", "make other samples")
 
 
@@ -3195,6 +3200,12 @@ class Inputs:
         """A row of the sample table; None where there is no such sample."""
         raise NotImplementedError
 
+    windows: dict | None = None  # where samples are windows of tokens
+
+    def token_bytes(self, at: int) -> bytes:
+        """Token `at` of the file, as it stands there."""
+        raise NotImplementedError
+
     def digest(self, number: int) -> bytes:
         """The tensor digest of an input."""
         raise NotImplementedError
@@ -3488,9 +3499,22 @@ class Leaf:
         return self.e // self.out["shape"][-1]
 
 
+def windowed_token(inputs: Inputs, index: int, part: str, place: int) -> int:
+    """An element of a sample that is a window of tokens; 0 where it is not there."""
+    form: Any = inputs.windows
+    if not 0 <= index < count_windows(form) or place >= form["context"]:
+        return 0
+    first = index * form["stride"] + (form["shift"] if part == "y" else 0)
+    token = inputs.token_bytes(first + place)
+    value = int.from_bytes(token[:4], "little")
+    return value - 2**32 if value >= 2**31 else value
+
+
 def leaf_gather_samples(x: Leaf) -> int:
     count, size = size_of(x.a["shape"]), DTYPES[x.a["dtype"]].itemsize
     slot, place = divmod(x.e, count)
+    if x.inputs.windows is not None:
+        return windowed_token(x.inputs, x.read(0, slot), x.a["part"], place)
     row = x.inputs.row(x.read(0, slot))
     if row is None:
         return 0
@@ -3656,13 +3680,31 @@ def opened_leaf(value: Any, where: str) -> None:
         OPENED_LEAF(value, where)
 
 
-STATEMENT = structure(
-    {"graph": SIZED_ROOT, "trace": SIZED_ROOT, "position": U64, "base": byte_string(0, 32)}
-    | {"samples": SIZED_ROOT, "node": OPENED_NODE, "sources": array(OPENED_NODE, 65536)}
-    | {"source_index": U64, "inputs": array(OPENED_INPUT, 65536), "state_leaf": opened_leaf}
-    | {"rows": array(OPENED_ROW, 32), "element": U64, "block": U64, "before": ANY_BYTES}
-    | {"claims": plain_array(ANY_BYTES, 2, 2)}
+def statement_rule(windows: dict[str, Rule], tokens: dict[str, Rule]) -> Rule:
+    """A statement, whose fields are read in this order, with these two where there are windows."""
+    return structure(
+        {"graph": SIZED_ROOT, "trace": SIZED_ROOT, "position": U64, "base": byte_string(0, 32)}
+        | {"samples": SIZED_ROOT}
+        | windows
+        | {"node": OPENED_NODE, "sources": array(OPENED_NODE, 65536), "source_index": U64}
+        | {"inputs": array(OPENED_INPUT, 65536), "state_leaf": opened_leaf}
+        | {"rows": array(OPENED_ROW, 32)}
+        | tokens
+        | {"element": U64, "block": U64, "before": ANY_BYTES}
+        | {"claims": plain_array(ANY_BYTES, 2, 2)}
+    )
+
+
+STATEMENT_OF_ROWS = statement_rule({}, {})
+STATEMENT_OF_WINDOWS = statement_rule(
+    {"windows": _TOKEN_WINDOWS}, {"tokens": array(CHUNK_OPENING, 32)}
 )
+
+
+def check_statement(value: Any, where: str) -> None:
+    """The structure `statement`."""
+    windowed = isinstance(value, dict) and "windows" in value
+    (STATEMENT_OF_WINDOWS if windowed else STATEMENT_OF_ROWS)(value, where)
 
 
 def require_rising(opened: list[dict], where: str) -> None:
@@ -3688,14 +3730,38 @@ class OpenedInputs(Inputs):
                 require(good, place, "does not verify")
                 self.unread[f"inputs[{number}]", index] = place
             self.chunks.append({one["index"]: one["chunk"] for one in given["chunks"]})
-        require_rising(statement["rows"], "rows")
         root, self.samples = (statement["samples"][name] for name in ("root", "size"))
+        self.windows = statement.get("windows")
+        self.tokens: dict[int, bytes] = {}
+        if self.windows is not None:
+            self.open_tokens(self.windows, root)
+        require_rising(statement["rows"], "rows")
         for count, opened in enumerate(statement["rows"]):
             index, row, path = (opened[name] for name in ("index", "row", "path"))
             good = opens(SAMPLES_TREE, root, self.samples, index, row, path)
             require(good, f"rows[{count}]", "does not verify")
             self.unread["rows", index] = f"rows[{count}]"
         self.rows = {one["index"]: one["row"] for one in statement["rows"]}
+
+    def open_tokens(self, form: dict, root: bytes) -> None:
+        """Chunks of the file of tokens, of which the root is the plain BLAKE3."""
+        require(count_windows(form) == self.samples, "windows", "make other samples")
+        require(not self.statement["rows"], "rows", "the samples are no rows")
+        require_rising(self.statement["tokens"], "tokens")
+        length = form["tokens"] * TOKEN_BYTES[form["dtype"]]
+        for count, opened in enumerate(self.statement["tokens"]):
+            index, chunk, path = (opened[name] for name in ("index", "chunk", "path"))
+            good = chunk_opens(root, length, index, chunk, path)
+            require(good, f"tokens[{count}]", "does not verify")
+            self.tokens[index] = chunk
+            self.unread["tokens", index] = f"tokens[{count}]"
+
+    def token_bytes(self, at: int) -> bytes:
+        size = TOKEN_BYTES[self.statement["windows"]["dtype"]]
+        index, begin = at * size // CHUNK, at * size % CHUNK
+        require(index in self.tokens, "tokens", f"chunk {index} is missing")
+        self.unread.pop(("tokens", index), None)
+        return self.tokens[index][begin : begin + size]
 
     def chunk(self, number: int, index: int) -> bytes:
         place = f"inputs[{number}]"
@@ -3851,7 +3917,7 @@ class Referee:
         return types
 
     def judge(self) -> Ruling:
-        """28 to 39, and the ruling."""
+        """28 to 43, and the ruling."""
         statement, out, op = self.statement, self.node["outputs"][0], self.node["op"]
         element, block, before = (statement[name] for name in ("element", "block", "before"))
         first = op == "state" and self.begin == 0
@@ -3881,7 +3947,7 @@ class Referee:
 def judge(data: bytes) -> Ruling:
     """The ruling on a statement; Refused, at the place that all must name, where there is none."""
     require(len(data) <= MAX_STATEMENT, "statement", "too long")
-    return Referee(read(STATEMENT, data, "statement")).judge()
+    return Referee(read(check_statement, data, "statement")).judge()
 
 
 # ----------------------------------------------------------------------------------------------
@@ -3909,8 +3975,8 @@ GENESIS = structure(
     | each("samples commit_every", STEP_COUNT)
     | {"log_size": STEP_NUMBER, "signature": SIGNATURE, "nodes": integer(1, 2**24)}
     | {"leaf_bytes": integer(1, 2**22), "arity": power_of_two, "group": integer(2, 4096)}
-    | {"clocks": CLOCKS, "bonds": AMOUNTS},
-    optional=["kzg_root"],
+    | {"clocks": CLOCKS, "bonds": AMOUNTS, "windows": _TOKEN_WINDOWS},
+    optional=["kzg_root", "windows"],
 )
 SIGNED_MOVE = structure(
     each("game party about", HASH) | {"move": byte_string(0, most=2**22), "signature": SIGNATURE}
@@ -3928,6 +3994,8 @@ MOVE_FIELDS: dict[str, Rule] = {
         {"log": HASH, "trace": HASH, "inputs": array(MOVED_INPUT, 65536)}
         | each("state_leaf base before", array(MEMBER, 1))
         | {"rows": array(MOVED_ROW, 4096), "terms": array(HASH, 1)}
+        | {"tokens": array(MOVED_CHUNK, 4096, 1)},
+        optional=["tokens"],
     ),
 }
 
@@ -4846,7 +4914,13 @@ class Game:
         for one in move["state_leaf"]:
             leaf = {"leaf": one["data"]} | {name: one[name] for name in ("index", "size", "path")}
         values = sorted(value for value, claims in dispute.classes.items() if living(claims))
-        return {
+        tokens = move.get("tokens", [])
+        windowed: dict[str, Any] = {}
+        if "windows" in genesis:
+            windowed = {"windows": genesis["windows"], "tokens": tokens}
+        else:
+            allow(not tokens, "tokens")
+        return windowed | {
             "graph": {"root": genesis["graph_root"], "size": self.nodes},
             "samples": {"root": genesis["samples_root"], "size": genesis["samples"]},
             "base": base,

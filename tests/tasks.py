@@ -14,16 +14,17 @@ from vtrain.commit.state import compute_root_of_state
 from vtrain.graph.builder import FixedExponents, GraphBuilder
 from vtrain.graph.calibration import calibrate
 from vtrain.graph.onnx_import import import_onnx
-from vtrain.graph.step import Affine, Momentum, StepPlan, compute_initial_state, emit_step
+from vtrain.graph.step import Affine, Ids, Momentum, StepPlan, compute_initial_state, emit_step
 from vtrain.graph.update import Clip
 from vtrain.spec.commitment import compute_graph_root, compute_tensor_digest
 from vtrain.spec.samples import Samples
 from vtrain.train.data import build_samples
 from vtrain.train.task import CompiledTask
-from vtrain.wire.task import LAW_VERSION, TaskSpec
+from vtrain.wire.task import LAW_VERSION, TOKEN_WIDTHS, TaskSpec, Windows, describe_windows
 
 INPUTS, WIDE_INPUTS, HIDDEN, CLASSES = 16, 640, 8, 4
 IMAGE = (1, 8, 8)
+VOCABULARY, CONTEXT, FEATURES, HEADS = 12, 6, 8, 2
 
 
 def _weight(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> onnx.TensorProto:
@@ -92,6 +93,55 @@ def make_cnn_onnx(seed: int = 0) -> bytes:
     return _model(nodes, IMAGE, weights)
 
 
+@cache
+def make_gpt_onnx(seed: int = 0) -> bytes:
+    """A decoder of one block: numbers [batch, CONTEXT] -> logits [batch, CONTEXT, VOCABULARY]."""
+    rng = np.random.default_rng(seed)
+    scales = {
+        "table": (VOCABULARY, FEATURES),
+        "places": (CONTEXT, FEATURES),
+        **{f"w_{name}": (FEATURES, FEATURES) for name in ("q", "k", "v", "out")},
+    }
+    tensors = {name: rng.uniform(-0.5, 0.5, shape) for name, shape in scales.items()}
+    tensors |= {"gain": np.ones(FEATURES), "offset": np.zeros(FEATURES)}
+    nodes = [
+        helper.make_node("Gather", ["table", "x"], ["e"], "read"),
+        helper.make_node("Add", ["e", "places"], ["h"], "place"),
+        helper.make_node("LayerNormalization", ["h", "gain", "offset"], ["n"], "norm", axis=-1),
+        *[helper.make_node("MatMul", ["n", f"w_{name}"], [name], f"to_{name}") for name in "qkv"],
+        helper.make_node(
+            "Attention", ["q", "k", "v"], ["mixed"], "attend",
+            is_causal=1, q_num_heads=HEADS, kv_num_heads=HEADS,
+        ),
+        helper.make_node("MatMul", ["mixed", "w_out"], ["m"], "mix"),
+        helper.make_node("Add", ["h", "m"], ["r"], "residual"),
+        helper.make_node("Transpose", ["table"], ["turned"], "turn", perm=[1, 0]),
+        helper.make_node("MatMul", ["r", "turned"], ["logits"], "name"),
+    ]  # fmt: skip
+    graph = helper.make_graph(
+        nodes,
+        "tiny gpt",
+        [helper.make_tensor_value_info("x", TensorProto.INT64, ["n", CONTEXT])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", CONTEXT, VOCABULARY])],
+        [numpy_helper.from_array(v.astype(np.float32), name) for name, v in tensors.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+    onnx.checker.check_model(model)
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+def make_tokens(
+    count: int, seed: int, *, dtype: str = "u16", stride: int = 5, shift: int = 1
+) -> Samples:
+    """Windows of ``count`` random tokens, of which many are their neighbours plus one."""
+    rng = np.random.default_rng(seed)
+    steps = np.where(rng.random(count) < 0.8, 1, rng.integers(0, VOCABULARY, count))
+    tokens = (np.cumsum(steps) % VOCABULARY).astype(f"<u{TOKEN_WIDTHS[dtype]}")
+    table = np.frombuffer(tokens.tobytes(), np.uint8)
+    windows = Windows(dtype, count, CONTEXT, stride, shift)
+    return Samples(describe_windows(windows, compute_tensor_digest(table)), table)
+
+
 def make_samples(shape: tuple[int, ...], count: int, seed: int, *, mse: bool = False) -> Samples:
     """Random bytes x, brighter in the quarter that y names, so that there is something to learn.
 
@@ -120,9 +170,10 @@ def make_tiny_task(
     margin: int = 3,
     optimizer: str = "sgd",
 ) -> CompiledTask:
-    """A compiled task: ``kind`` is "mlp", "wide" or "cnn", ``loss`` "cross_entropy" or "mse".
+    """A compiled task: ``kind`` is "mlp", "wide", "cnn" or "gpt", ``loss`` cross_entropy or mse.
 
-    "wide" is the mlp with so many inputs that a weight gradient over a batch of 40 has two blocks.
+    "wide" is the mlp with so many inputs that a weight gradient over a batch of 40 has two blocks;
+    "gpt" has windows over the three chunks of 1200 tokens, whatever ``samples``.
 
     ``optimizer`` is "sgd", or one of ``UPDATES`` with gradients clipped.
 
@@ -130,13 +181,19 @@ def make_tiny_task(
     """
     if kind == "cnn":
         model_bytes = make_cnn_onnx(seed)
+    elif kind == "gpt":
+        model_bytes = make_gpt_onnx(seed)
     else:
         model_bytes = make_mlp_onnx(seed, WIDE_INPUTS if kind == "wide" else INPUTS)
     model = import_onnx(model_bytes)
-    data = make_samples(model.input_shape, samples, seed, mse=loss == "mse")
+    if kind == "gpt":
+        data = make_tokens(1200, seed)
+    else:
+        data = make_samples(model.input_shape, samples, seed, mse=loss == "mse")
+    affine = Affine(multiplier=257, offset=0, shift=1, exponent=15)
     plan = StepPlan(
         data=data.spec,
-        prepare=Affine(multiplier=257, offset=0, shift=1, exponent=15),
+        prepare=Ids() if kind == "gpt" else affine,
         loss=loss,
         # 40960 * 2^-22 for a sample is 0.08 for the mean of a batch of eight.
         optimizer=UPDATES.get(optimizer, Momentum(round(2**16 * 0.1), (0,), (40960,), 22)),

@@ -150,10 +150,12 @@ class SrsSecret:
 # out its inputs (none for a `state`, whose one array is its value): `leaf_fold` gives the terms of
 # an element, those of a block, and the integers of a state; `leaf_finish` the bytes of an element,
 # b"" if the state makes none; `leaf_states` the states after each block, one after the other, up to
-# the first that does not fit int64; `leaf_reads` the chunks of each input and the sample rows that
-# a block reads.  `rows` is the committed table of samples.  EncodingError for bytes, GraphError for
-# a node that its inputs do not fit.  `referee_judge` gives the canonical ruling {"after", "blocks",
-# "right", "what"} on a canonical statement; RefusalError names the part of it that is at fault.
+# the first that does not fit int64; `leaf_reads` the chunks of each input, the sample rows and the
+# chunks of tokens that a block reads.  `rows` is the committed table of samples, or with `windows`
+# (bytes of a token, tokens of the file and of a window, stride and shift) the tokens as one row.
+# EncodingError for bytes, GraphError for a node that its inputs do not fit.  `referee_judge` gives
+# the canonical ruling {"after", "blocks", "right", "what"} on a canonical statement; RefusalError
+# names the part of it that is at fault.
 
 class ChunkTree:
     def __init__(self, data: Buffer, threads: int = 0) -> None: ...
@@ -177,6 +179,7 @@ def leaf_states(
     digests: list[bytes],
     element: int,
     rows: npt.NDArray[np.uint8] | None = None,
+    windows: tuple[int, int, int, int, int] | None = None,
 ) -> bytes: ...
 def leaf_reads(
     node: bytes,
@@ -186,5 +189,6 @@ def leaf_reads(
     element: int,
     block: int,
     rows: npt.NDArray[np.uint8] | None = None,
-) -> tuple[list[list[int]], list[int]]: ...
+    windows: tuple[int, int, int, int, int] | None = None,
+) -> tuple[list[list[int]], list[int], list[int]]: ...
 def referee_judge(statement: bytes) -> bytes: ...

@@ -19,7 +19,7 @@ from vtrain.dispute.players import Player
 from vtrain.dispute.provider import TraceProvider
 from vtrain.dispute.state import Fall, Game
 from vtrain.errors import VtrainError
-from vtrain.wire.dispute import Member, Open, Reveal, SignedMove, decode_move
+from vtrain.wire.dispute import Chunk, Member, Open, Reveal, Row, SignedMove, decode_move
 from vtrain.wire.opening import CHUNK_LENGTH
 from vtrain.wire.record import StepRecord
 
@@ -32,6 +32,7 @@ GRAPHS = {
     "mse": ("mlp", "mse", "sgd"),
     "adamw": ("mlp", "cross_entropy", "adamw"),
     "lion": ("mlp", "cross_entropy", "lion"),
+    "gpt": ("gpt", "cross_entropy", "adamw"),
 }
 
 
@@ -212,10 +213,20 @@ def collect(run: Run, liar: TraceProvider) -> list[tuple[Game, SignedMove, int]]
     return made
 
 
-@pytest.mark.parametrize("name", ["x", "param/w1", "h/acc", NODE])
-def test_no_opening_or_reveal_can_be_forged(name: str) -> None:
+@pytest.mark.parametrize(
+    ("graph", "name"),
+    [
+        ("mlp", "x"),
+        ("mlp", "param/w1"),
+        ("mlp", "h/acc"),
+        ("mlp", NODE),
+        ("gpt", "x"),
+        ("gpt", "e"),
+    ],
+)
+def test_no_opening_or_reveal_can_be_forged(graph: str, name: str) -> None:
     """Any change of any byte string of a reveal or an opening has it refused."""
-    run = get_run("mlp")
+    run = get_run(graph)
     node = run.find(name)
     for step in (STEP - 1, STEP):
         outputs = {(step, node): bump(run.tensor(step, node), 1)}
@@ -254,6 +265,14 @@ def forge(move: Open | Reveal) -> list[Open | Reveal]:
         replace(move, inputs=()),
         replace(move, inputs=(*move.inputs, *move.inputs[:1], *move.inputs[:1])),
         *([replace(move, rows=())] if move.rows else []),
+        *([replace(move, tokens=())] if move.tokens else []),
+        *(
+            replace(move, tokens=(*move.tokens[:at], false, *move.tokens[at + 1 :]))
+            for at, chunk in enumerate(move.tokens)
+            for false in (*forge_chunk(chunk), replace(chunk, path=chunk.path[:-1]))
+        ),
+        replace(move, tokens=(*move.tokens, Chunk(0, b"", ()))),
+        replace(move, rows=(*move.rows, Row(0, b"", ()))),
         *(
             replace(move, **{name: replace(member, data=member.data[:-1] + b"!")})
             for name in ("state_leaf", "base", "before")
@@ -267,18 +286,22 @@ def forge(move: Open | Reveal) -> list[Open | Reveal]:
     ]
 
 
+def forge_chunk(chunk: Chunk) -> list[Chunk]:
+    return [
+        replace(chunk, chunk=chunk.chunk[:-1]),
+        replace(chunk, chunk=bytes([chunk.chunk[0] ^ 1]) + chunk.chunk[1:]),
+        replace(chunk, index=chunk.index + 1),
+        replace(chunk, path=(*chunk.path, bytes(32))),
+    ]
+
+
 def forge_inputs(move: Open) -> list[Open | Reveal]:
     forged: list[Open | Reveal] = []
     for at, opened in enumerate(move.inputs):
         false = [replace(opened, digest=opened.digest[::-1])]
         false += [replace(opened, path=opened.path[:-1])] if opened.path else []
         for number, chunk in enumerate(opened.chunks):
-            for other in (
-                replace(chunk, chunk=chunk.chunk[:-1]),
-                replace(chunk, chunk=bytes([chunk.chunk[0] ^ 1]) + chunk.chunk[1:]),
-                replace(chunk, index=chunk.index + 1),
-                replace(chunk, path=(*chunk.path, bytes(32))),
-            ):
+            for other in forge_chunk(chunk):
                 chunks = (*opened.chunks[:number], other, *opened.chunks[number + 1 :])
                 false.append(replace(opened, chunks=chunks))
         for item in false:

@@ -28,6 +28,7 @@ from vtrain.dispute.state import (
 from vtrain.spec import frontier
 from vtrain.wire import structs
 from vtrain.wire.dispute import Genesis, SignedMove, decode_move, encode_move
+from vtrain.wire.task import Windows
 
 FOLDER = Path(__file__).parent.parent / "vectors"
 VECTORS: dict[str, Any] = json.loads((FOLDER / "dispute.json").read_text())
@@ -49,6 +50,16 @@ def test_the_genesis() -> None:
     assert structs.encode(genesis).hex() == VECTORS["genesis"]
     other_host = replace(genesis, host=b"H" * 32)
     assert compute_game_id(other_host).hex() != VECTORS["game_id"]
+
+
+def test_the_genesis_of_windows() -> None:
+    case = VECTORS["windowed"]
+    genesis = structs.decode(Genesis, bytes.fromhex(case["genesis"]), "genesis")
+    assert genesis.windows == Windows(dtype="u16", tokens=304, context=4, stride=5, shift=1)
+    assert genesis.windows.count == genesis.samples
+    assert compute_game_id(genesis).hex() == case["game_id"]
+    assert structs.encode(genesis).hex() == case["genesis"]
+    assert structs.encode(replace(genesis, windows=None)).hex() == VECTORS["genesis"]
 
 
 def test_the_outcomes_and_the_verdict() -> None:

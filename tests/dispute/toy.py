@@ -432,7 +432,7 @@ class ToyProvider:
         run = self.run
         trees = run.operand_trees
         digests = [tree.root for tree in trees]
-        reads, _ = _core.leaf_reads(*run.encoded, list(run.operands), digests, element, block)
+        reads, *_ = _core.leaf_reads(*run.encoded, list(run.operands), digests, element, block)
         chunks: list[tuple[Chunk, ...]] = [
             tuple(tree.open(index) for index in indices)
             for tree, indices in zip(trees, reads, strict=True)

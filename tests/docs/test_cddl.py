@@ -239,13 +239,16 @@ def make_dispute_samples() -> Iterator[Sample]:
         nonce=D,
     )
     yield sample("genesis", replace(genesis, kzg_root=D))
+    windowed = replace(genesis, windows=Windows("u16", 304, 4, 5, 1))
+    yield sample("genesis", windowed)
     move = encode_move(Bond(D, b"leaf", (D,)))
     yield sample("signed-move", SignedMove(D, D, D, move, SIGNATURE))
     inputs = InputOpening(D, (D,), (Chunk(1, b"chunk", (D,)),))
     member = Member(b"leaf", 3, 4, (D,))
     rows = (Row(2, b"row", (D,)),)
     opening = Open(D, D, (inputs,), rows, member, None, D, member)
-    for made in (Bond(D, b"leaf", (D,)), Reveal((D, b"leaf")), opening):
+    of_tokens = replace(opening, rows=(), tokens=(Chunk(1, b"chunk", (D,)),))
+    for made in (Bond(D, b"leaf", (D,)), Reveal((D, b"leaf")), opening, of_tokens):
         yield Sample("move", encode_move(made), decode_move)
     place = Place(step=4, node=7)
     verdict = Verdict(D, D, Fall("refuted", place, 5), 6, 2, D)

@@ -21,6 +21,7 @@ from tests.ops.leaf_cases import (
     read_long_fold,
     read_operator_fold,
     read_vectors,
+    read_windowed,
     run_fold,
 )
 from vtrain import _core
@@ -53,11 +54,13 @@ def check_twin(item: Leaf, element: int) -> None:
     states = []
     for block, (state, reader) in enumerate(run_fold(item, element, item.reader())):
         states.append(encode_state(state))
-        reads = _core.leaf_reads(node, sources, arrays, item.digests(), element, block, item.rows)
-        assert reads == (reader.chunks, reader.rows)
+        reads = _core.leaf_reads(
+            node, sources, arrays, item.digests(), element, block, *item.data()
+        )
+        assert reads == (reader.chunks, reader.rows, reader.tokens)
         if states[-1] == b"":
             break
-    found = _core.leaf_states(node, sources, arrays, item.digests(), element, item.rows)
+    found = _core.leaf_states(node, sources, arrays, item.digests(), element, *item.data())
     assert found == b"".join(states)
     if states[-1]:
         value = encode_element(item.node, finish(item.node, item.types, state))
@@ -107,7 +110,7 @@ def check_vector(item: Leaf, content: Json) -> None:
         assert states.hex() == entry["states"]
         for block, reads in enumerate(entry["reads"]):
             found = _core.leaf_reads(node, sources, *rest, element, block, item.rows)
-            assert found == (reads["chunks"], reads["rows"])
+            assert found == (reads["chunks"], reads["rows"], [])
         last = states[-8 * content["width"] :]
         assert _core.leaf_finish(node, sources, last) == item.out.flat[element].tobytes()
 
@@ -150,6 +153,32 @@ def test_rows_of_any_length(content: Json) -> None:
     item = read_gather(content)
     for element in range(len(content["values"])):
         check_twin(item, element)
+
+
+@pytest.mark.parametrize("content", read_vectors()["windows"], ids=str)
+def test_windows_of_tokens(content: Json) -> None:
+    item = read_windowed(content)
+    node, sources = encode(item)
+    for element, value in enumerate(content["values"]):
+        check_twin(item, element)
+        states = _core.leaf_states(
+            node, sources, list(item.arrays), item.digests(), element, *item.data()
+        )
+        assert int.from_bytes(states, "little", signed=True) == value
+
+
+def test_tokens_that_are_not_there() -> None:
+    item = read_windowed(read_vectors()["windows"][0])
+    node, sources = encode(item)
+    rows, form = item.data()
+    assert rows is not None
+    assert form is not None
+    rest = list(item.arrays), item.digests(), 0
+    with pytest.raises(GraphError, match="token 0 is not there"):
+        _core.leaf_states(node, sources, *rest, rows[:, :1], form)
+    for wrong in ((3, *form[1:]), (*form[:2], 0, *form[3:]), (*form[:3], 0, form[4])):
+        with pytest.raises(TypeError, match="no such windows"):
+            _core.leaf_states(node, sources, *rest, rows, wrong)
 
 
 def test_a_wrong_vector_is_seen() -> None:

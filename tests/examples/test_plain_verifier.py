@@ -550,6 +550,11 @@ class WholeInputs(v.Inputs):
         self.read_rows.add(index)
         return self.rows[index]
 
+    def token_bytes(self, at):
+        size = v.TOKEN_BYTES[self.windows["dtype"]]
+        self.read_tokens.add(at * size // 1024)
+        return self.tokens[at * size :][:size]
+
     def digest(self, number):
         return v.plain_digest(self.tensors[number])
 
@@ -623,6 +628,21 @@ def test_leaf_gathers(case):
     assert values == case["values"]
 
 
+@pytest.mark.parametrize("case", named(LEAF["windows"]))
+def test_leaf_windows(case):
+    node = v.decode(bytes.fromhex(case["node"]))
+    types = [v.decode(bytes.fromhex(source))["outputs"][0] for source in case["sources"]]
+    out = node["outputs"][0]
+    index = v.tensor_bytes(np.array([int(i) for i in case["index"]], dtype=np.int64), "i64")
+    inputs = WholeInputs(types, [index], [])
+    inputs.windows, inputs.tokens = case["windows"], bytes.fromhex(case["tokens"])
+    for element in range(v.size_of(out["shape"])):
+        fold = v.make_fold(node["op"], node["attrs"], types, out, element)
+        inputs.read_tokens = set()
+        assert fold.finish(fold.run_block(0, fold.start, inputs)) == case["values"][element]
+        assert sorted(inputs.read_tokens) == case["reads"][element]
+
+
 @pytest.mark.parametrize("case", named(load("statements.json"), "name"))
 def test_statements(case):
     statement = bytes.fromhex(case["statement"])
@@ -662,6 +682,13 @@ def test_genesis():
     assert v.game_id_of(genesis).hex() == DISPUTE["game_id"]
     claim = {name: genesis[name] for name in v.CLAIM_FIELDS if name in genesis}
     assert v.signature_holds(genesis["solver"], v.claim_digest(claim), genesis["signature"])
+
+
+def test_genesis_of_windows():
+    case = DISPUTE["windowed"]
+    genesis = v.read(v.GENESIS, bytes.fromhex(case["genesis"]), "genesis")
+    assert v.game_id_of(genesis).hex() == case["game_id"]
+    assert genesis == v.decode(bytes.fromhex(DISPUTE["genesis"])) | {"windows": genesis["windows"]}
 
 
 @pytest.mark.parametrize("case", named(DISPUTE["groups"], "round"))

@@ -20,7 +20,9 @@ from vtrain.ops.base import State
 from vtrain.ops.leaf import ArrayReader, Reader, RecordingReader, plan_fold, run_block
 from vtrain.spec.commitment import compute_tensor_digest
 from vtrain.spec.number import NUMPY_DTYPES, STORAGE
+from vtrain.wire import structs
 from vtrain.wire.graph import Node, Ref, TensorType, decode_node
+from vtrain.wire.task import Windows
 
 Json = Any
 FOLDER = Path(__file__).parent.parent / "vectors"
@@ -35,12 +37,21 @@ class Leaf:
     arrays: tuple[Array, ...]
     rows: Array | None
     out: Array
+    windows: Windows | None = None
 
     def digests(self) -> list[bytes]:
         return [compute_tensor_digest(array) for array in self.arrays]
 
     def reader(self) -> ArrayReader:
-        return ArrayReader(self.arrays, self.digests(), self.rows)
+        return ArrayReader(self.arrays, self.digests(), self.rows, self.windows)
+
+    def data(self) -> tuple[Array | None, tuple[int, int, int, int, int] | None]:
+        """The samples as the Rust core takes them."""
+        if self.windows is None or self.rows is None:
+            return self.rows, None
+        form = self.windows
+        sizes = form.width, form.tokens, form.context, form.stride, form.shift
+        return self.rows.reshape(1, -1), sizes
 
 
 def make_node(op: str, case: Case) -> Node:
@@ -138,6 +149,14 @@ def read_gather(content: Json) -> Leaf:
     index = np.array([int(i) for i in content["index"]], np.int64)
     rows = np.array([list(bytes.fromhex(row)) for row in content["rows"]], np.uint8)
     return Leaf(node, types, (index,), rows, np.array(content["values"]))
+
+
+def read_windowed(content: Json) -> Leaf:
+    node, types = read_node(content)
+    index = np.array([int(i) for i in content["index"]], np.int64)
+    tokens = np.frombuffer(bytes.fromhex(content["tokens"]), np.uint8)
+    windows = structs.from_value(Windows, content["windows"], "windows")
+    return Leaf(node, types, (index,), tokens, np.array(content["values"]), windows)
 
 
 def read_array(content: Json) -> Array:

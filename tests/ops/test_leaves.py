@@ -26,6 +26,7 @@ from tests.ops.leaf_cases import (
     read_long_fold,
     read_operator_fold,
     read_vectors,
+    read_windowed,
     run_fold,
 )
 from vtrain.errors import DataError, EncodingError, GraphError, VtrainError
@@ -187,6 +188,15 @@ def test_rows_of_any_length(content: Json) -> None:
     for element, value in enumerate(content["values"]):
         state, _ = run_checked(item, element, item.reader())
         assert finish(item.node, item.types, state) == value
+
+
+@pytest.mark.parametrize("content", read_vectors()["windows"], ids=str)
+def test_windows_of_tokens(content: Json) -> None:
+    item = read_windowed(content)
+    for element, value in enumerate(content["values"]):
+        ((state, reader),) = run_fold(item, element, item.reader())
+        assert finish(item.node, item.types, state) == value
+        assert (reader.tokens, reader.rows) == (content["reads"][element], [])
 
 
 @pytest.mark.parametrize("op", sorted(TABLE.keys() - REDUCTIONS))
@@ -490,6 +500,8 @@ def last_of_equals(site: Site, e: int, term: int, state: State) -> State:
 
         digest = site.reader.digest
         sample = site.reader.sample
+        windows = site.reader.windows
+        token = site.reader.token
 
     window = Window.from_attrs(site.attrs)
     top, left, bottom, right = window.pads

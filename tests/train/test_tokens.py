@@ -594,13 +594,14 @@ def test_the_gpu_reads_no_windows(task: CompiledTask, tmp_path: Path, key: Any) 
     assert resolve_engine("auto", task.samples) == "cpu"
 
 
-def test_windows_are_not_disputed(task: CompiledTask) -> None:
+def test_a_game_about_windows_has_their_form(task: CompiledTask) -> None:
     claim = Claim(
         run_id=bytes(32), task_id=task.task_id, log_size=12, log_root=bytes(32), solver=bytes(32)
     )
-    with pytest.raises(RunError, match="windows of tokens") as caught:
-        make_genesis(task.spec, task.graph, SignedClaim(claim, bytes(64)), host=bytes(32), opened=0)
-    assert caught.value.where == "task.data"
+    signed = SignedClaim(claim, bytes(64))
+    genesis = make_genesis(task.spec, task.graph, signed, host=bytes(32), opened=0)
+    assert genesis.windows == task.spec.data.windows
+    assert (genesis.samples_root, genesis.samples) == (task.spec.data.root, task.spec.data.samples)
 
 
 def test_the_core_checks_its_windows(task: CompiledTask) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from generate import FOLDER, Json, fill, render  # type: ignore[import-not-found]  # beside this file
@@ -46,6 +47,7 @@ from vtrain.wire.dispute import (
     Reveal,
     Row,
 )
+from vtrain.wire.task import Windows
 
 SOLVER, CHALLENGER = (
     Ed25519PrivateKey.from_private_bytes(number.to_bytes(32, "big")) for number in (1, 2)
@@ -150,7 +152,15 @@ def make_dispute() -> Json:
         ),
         describe(game, "reveal", bytes.fromhex(fact["id"]), Reveal(items), SOLVER),
         describe(game, "opening", record, opening, SOLVER),
+        describe(
+            game,
+            "opening of tokens",
+            record,
+            replace(opening, rows=(), tokens=(Chunk(7, b"tokens", (b"q" * 32,)),)),
+            SOLVER,
+        ),
     ]
+    windowed = replace(genesis, windows=Windows("u16", 304, 4, 5, 1))
     settled = Settled(
         outcomes=(
             BondOutcome(public_key(CHALLENGER), "log", game, false, 1000, 0),
@@ -171,6 +181,10 @@ def make_dispute() -> Json:
     return {
         "genesis": structs.encode(genesis).hex(),
         "game_id": game.hex(),
+        "windowed": {
+            "genesis": structs.encode(windowed).hex(),
+            "game_id": compute_game_id(windowed).hex(),
+        },
         "groups": [
             {"round": 1, "roots": [root.hex(), false.hex()], "id": group.hex()},
             {

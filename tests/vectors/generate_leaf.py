@@ -20,7 +20,9 @@ from vtrain.ops import TABLE
 from vtrain.ops.leaf import ArrayReader, RecordingReader, encode_state, finish, plan_fold, run_block
 from vtrain.spec.commitment import compute_tensor_digest
 from vtrain.spec.number import NUMPY_DTYPES
+from vtrain.wire import structs
 from vtrain.wire.graph import Attrs, Node, Ref, TensorType, encode_node
+from vtrain.wire.task import Windows
 
 Array = npt.NDArray[Any]
 
@@ -194,11 +196,52 @@ def make_gather(part: str, dtype: str, shape: tuple[int, ...], length: int) -> J
     }
 
 
+WINDOWED = [
+    (part, dtype, dict(zip(("tokens", "context", "stride", "shift"), sizes, strict=True)), extent)
+    for part in ("x", "y")
+    for dtype, sizes, extent in (
+        ("u16", (698, 4, 3, 1), 5),
+        ("u32", (351, 4, 3, 2), 3),
+        ("u64", (130, 4, 1, 0), 4),
+    )
+]
+"""Parts of one element more than a window has tokens, of one fewer, and of as many; the file of 16
+bits ends with the last label."""
+PLACES = (0, 1, 126, 170, 231, 232, -1, 2**62)
+"""Samples by their indices: such that cross from one chunk to the next, the last, and none."""
+
+
+def make_windowed(part: str, dtype: str, sizes: dict[str, int], extent: int) -> Json:
+    windows = Windows(dtype, **sizes)
+    attrs: Attrs = {"part": part, "dtype": "i32", "shape": (extent,), "exponent": 0}
+    index = np.array(PLACES, np.int64)
+    types = [TensorType("i64", index.shape, 0, -(2**59), 2**59)]
+    data = np.frombuffer(fill(windows.byte_length), np.uint8) ^ np.uint8(0xA5)
+    node = make_node("gather", "gather_samples", attrs, types)
+    reader = ArrayReader([index], [compute_tensor_digest(index)], data, windows)
+    values, reads = [], []
+    for element in range(node.outputs[0].size):
+        recorder = RecordingReader(reader, types)
+        state = run_block(node, types, element, 0, plan_fold(node, types).init, recorder)
+        values.append(finish(node, types, state))
+        reads.append(recorder.tokens)
+    return {
+        "node": encode_node(node).hex(),
+        "sources": [source_of(0, types[0])],
+        "index": list(map(str, PLACES)),
+        "windows": structs.to_value(windows),
+        "tokens": data.tobytes().hex(),
+        "values": values,
+        "reads": reads,
+    }
+
+
 def make_file() -> Json:
     return {
         "operators": [make_operator_fold(op, case) for op in OPERATORS for case in OPERATORS[op]()],
         "folds": [make_long_fold(name) for name in FOLDS],
         "gathers": [make_gather(*gather) for gather in GATHERS],
+        "windows": [make_windowed(*windowed) for windowed in WINDOWED],
     }
 
 

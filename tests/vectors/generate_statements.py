@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from blake3 import blake3
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.tasks import make_tiny_task
@@ -45,11 +46,12 @@ from vtrain.spec.blake3_tree import compute_chunk_count, compute_chunk_opening
 from vtrain.spec.commitment import compute_tensor_digest
 from vtrain.spec.domains import GRAPH, SAMPLES, STATE_TREE, TERMS, TRACE
 from vtrain.train.task import CompiledTask
-from vtrain.wire import cbor
+from vtrain.wire import cbor, structs
 from vtrain.wire.claim import Claim
 from vtrain.wire.dispute import Clocks
-from vtrain.wire.graph import Node, Ref, TensorType, encode_node
+from vtrain.wire.graph import Attrs, Node, Ref, TensorType, encode_node
 from vtrain.wire.record import StepRecord
+from vtrain.wire.task import Windows
 
 PATH = Path(__file__).with_name("statements.json")
 CLOCKS = Clocks(
@@ -79,6 +81,7 @@ CASES = {
     "state in the first step": Case("param/w1", 3, 17),
     "state in a later step": Case("param/w1", 4, 17),
     "gather of samples": Case("x", 1, 21),
+    "gather of tokens": Case("x", 1, 21, task="gpt"),
     "sum": Case("loss", 2),
     "momentum": Case("momentum/w1/next", 1, 3),
     "gradient of a maximum": Case("p/grad_in", 1, 30, by=2**14, task="cnn"),
@@ -166,7 +169,8 @@ def compute_ruling(task: CompiledTask, place: Place, statement: Map) -> Json:
     reads, arrays = compute_inputs(task, place)
     types = tuple(task.graph.nodes[index].outputs[0] for index in reads)
     digests = [compute_tensor_digest(array) for array in arrays]
-    reader = ArrayReader(arrays, digests, task.samples.table)
+    samples = task.samples
+    reader = ArrayReader(arrays, digests, samples.table, samples.spec.windows)
     fold = plan_fold(node, types)
     state = fold.init
     for done in range(block + 1):
@@ -280,7 +284,7 @@ def find_faults(good: Map) -> list[tuple[str, Map]]:
 @dataclass(frozen=True)
 class Spare:
     """Openings that verify and that a block does not read: a chunk for each input that has one, and
-    a sample."""
+    a sample where samples are rows."""
 
     chunks: dict[int, Map]
     row: Map
@@ -300,6 +304,8 @@ def find_spare(task: CompiledTask, place: Place, good: Map) -> Spare:
             found = compute_chunk_opening(data, (between or free)[0])
             chunks[i] = {"index": found.index, "chunk": found.chunk, "path": list(found.path)}
     table = task.samples.table
+    if task.samples.spec.windows is not None:
+        return Spare(chunks, {})
     rows = [row.tobytes() for row in table]
     there = {row["index"] for row in good["rows"]}
     index = next(index for index in reversed(range(len(rows))) if index not in there)
@@ -664,6 +670,196 @@ def make_small_entry(name: str) -> Json:
     }
 
 
+# --- graphs of two nodes: indices, and what is gathered by them from windows of tokens
+
+
+@dataclass(frozen=True)
+class Gather:
+    """Element ``within`` of part ``part`` of the sample ``index``, gathered with others."""
+
+    windows: Windows
+    part: str
+    index: int
+    within: int
+
+
+TOKENS = {
+    "first token": Gather(Windows("u16", 1200, 6, 5, 1), "x", 0, 0),
+    "last token before a chunk ends": Gather(Windows("u16", 1200, 6, 5, 1), "x", 102, 1),
+    "first token of a chunk": Gather(Windows("u16", 1200, 6, 5, 1), "y", 102, 1),
+    # 1196 + 4 tokens: the last label is the last token, in a chunk that ends early.
+    "last token of the file": Gather(Windows("u16", 1200, 4, 1, 1), "y", 1195, 3),
+    "token of four bytes": Gather(Windows("u32", 700, 6, 6, 2), "y", 80, 5),
+    "token of eight bytes": Gather(Windows("u64", 400, 6, 6, 0), "x", 31, 3),
+    "token of the only chunk": Gather(Windows("u16", 9, 4, 1, 0), "y", 2, 1),
+    "token of no sample": Gather(Windows("u16", 1200, 6, 5, 1), "x", 239, 0),
+    "token of a sample below zero": Gather(Windows("u16", 1200, 6, 5, 1), "y", -1, 5),
+    "token beyond its window": Gather(Windows("u16", 1200, 6, 5, 1), "x", 3, 6),
+}
+BEFORE_IT = 2
+"""Samples that are gathered before the one in question."""
+
+
+def make_token_file(windows: Windows) -> bytes:
+    """Tokens of which all bytes count: ids such as no model has."""
+    values = np.arange(1, windows.tokens + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return (values >> np.uint64(64 - 8 * windows.width)).astype(f"<u{windows.width}").tobytes()
+
+
+def open_tokens(data: bytes, index: int) -> Map:
+    found = compute_chunk_opening(data, index)
+    return {"index": found.index, "chunk": found.chunk, "path": list(found.path)}
+
+
+def gather_about(gather: Gather) -> Map:
+    """A statement about an element of gathered tokens; the first claim is what the law says."""
+    windows, data = gather.windows, make_token_file(gather.windows)
+    indices = np.array([0] * BEFORE_IT + [gather.index], np.int64)
+    context = max(windows.context, gather.within + 1)  # a graph may say more than its task has
+    kind = TensorType("i64", indices.shape, 0, 0, 2**40)
+    out = TensorType("i32", (*indices.shape, context), 0, -(2**31), 2**31 - 1)
+    attrs: Attrs = {"part": gather.part, "dtype": "i32", "shape": (context,), "exponent": 0}
+    nodes = [
+        Node("sample_index", "sample_index", {}, (), (kind,)),
+        Node("part", "gather_samples", attrs, (Ref(0),), (out,)),
+    ]
+    graph = [encode_node(node) for node in nodes]
+    trace = [compute_tensor_digest(indices), bytes(32)]
+    at = gather.index * windows.stride + windows.shift * (gather.part == "y") + gather.within
+    there = 0 <= gather.index < windows.count and gather.within < windows.context
+    token = data[at * windows.width :][: windows.width] if there else bytes(4)
+    value = int.from_bytes(token[:4].ljust(4, b"\0"), "little", signed=True)
+
+    def open_node(index: int) -> Map:
+        path = merkle.compute_inclusion_proof(GRAPH, graph, index).path
+        return {"data": graph[index], "path": list(path)}
+
+    path = list(merkle.compute_inclusion_proof(TRACE, trace, 0).path)
+    chunk = {"chunk": indices.tobytes(), "index": 0, "path": []}
+    return {
+        "graph": {"root": merkle.compute_root(GRAPH, graph), "size": len(graph)},
+        "trace": {"root": merkle.compute_root(TRACE, trace), "size": len(trace)},
+        "samples": {"root": blake3(data).digest(), "size": windows.count},
+        "windows": structs.to_value(windows),
+        "position": 1,
+        "base": b"",
+        "node": open_node(1),
+        "sources": [open_node(0)],
+        "source_index": 0,
+        "inputs": [{"digest": trace[0], "path": path, "chunks": [chunk]}],
+        "state_leaf": {},
+        "rows": [],
+        "tokens": [open_tokens(data, at * windows.width // 1024)] if there else [],
+        "element": BEFORE_IT * context + gather.within,
+        "block": 0,
+        "before": b"",
+        "claims": [value.to_bytes(4, "little", signed=True), b"none"],
+    }
+
+
+def find_token_faults(gather: Gather, good: Map) -> list[tuple[str, Map]]:
+    """What is opened of the tokens, and what is said of them, in other ways."""
+    data = make_token_file(gather.windows)
+    form, samples, opened = good["windows"], good["samples"], good["tokens"]
+    chunks = compute_chunk_count(len(data))
+
+    def said(**changed: object) -> Map:
+        return {**good, "windows": {**form, **changed}}
+
+    def leave_out(source: Map, name: str) -> Map:
+        return {key: value for key, value in source.items() if key != name}
+
+    row = {"index": 0, "row": b"", "path": []}
+    fewer = {**good, "samples": {**samples, "size": samples["size"] - 1}}
+    out = [
+        ("windows", fewer),
+        ("windows", said(stride=form["stride"] + 1)),
+        ("windows", said(context=form["tokens"] + 1)),
+        ("windows", {**fewer, "rows": [row]}),
+        ("rows", {**good, "rows": [row]}),
+        ("rows", {**good, "rows": [row], "tokens": opened * 2}),
+        ("inputs[0].chunks", put(fewer, "inputs", 0, chunks=good["inputs"][0]["chunks"] * 2)),
+        ("element", {**fewer, "element": 2**40}),
+        ("statement.windows", {**good, "windows": []}),
+        ("statement.windows.dtype", said(dtype="u8", tokens=0)),
+        ("statement.windows.tokens", said(tokens=2**44 + 1, context=0)),
+        ("statement.windows.tokens", said(tokens=0)),
+        ("statement.windows.context", said(context=0, stride=0)),
+        ("statement.windows.context", said(context=2**32 + 1)),
+        ("statement.windows.stride", said(stride=0, shift=-1)),
+        ("statement.windows.shift", said(shift=2**44 + 1)),
+        ("statement.windows.shift", {**good, "windows": leave_out(form, "shift")}),
+        ("statement.windows.more", said(more=0)),
+        ("statement.samples.root", {**said(stride=0), "samples": {**samples, "root": b""}}),
+        ("statement.windows.stride", {**said(stride=0), "node": {}}),
+        ("statement.tokens", leave_out(good, "tokens")),
+        ("statement.tokens", leave_out(good, "windows")),
+        ("statement.tokens", {**good, "tokens": [row] * 33}),
+        ("statement.rows", {**leave_out(good, "tokens"), "rows": 0}),
+        ("statement.tokens", {**leave_out(good, "tokens"), "element": -1}),
+    ]
+    if not opened:
+        spare = open_tokens(data, chunks - 1)
+        return [*out, ("tokens[0]", {**good, "tokens": [spare]})]
+    (one,) = opened
+    wrong = [
+        {**one, "chunk": flip(one["chunk"])},
+        {**one, "chunk": one["chunk"][:-1]},
+        {**one, "chunk": one["chunk"] + b"\0"},
+        {**one, "chunk": b""},
+        {**one, "path": [*one["path"], bytes(32)]},
+        {**one, "index": one["index"] + 1},
+        {**one, "index": chunks},
+        {**one, "index": 2**64 - 1},
+    ]
+    for at, item in enumerate(one["path"]):
+        wrong.append({**one, "path": [*one["path"][:at], flip(item), *one["path"][at + 1 :]]})
+    if one["path"]:
+        wrong += [
+            {**one, "path": one["path"][:-1]},
+            {**one, "path": [*one["path"][::-1], b"x" * 32]},
+        ]
+    out += [("tokens[0]", {**good, "tokens": [item]}) for item in wrong]
+    root = flip(samples["root"])
+    out += [
+        ("tokens", {**good, "tokens": []}),
+        ("tokens", {**good, "tokens": [one, one]}),
+        ("tokens", {**good, "tokens": [wrong[0], wrong[0]]}),
+        ("tokens[0]", {**good, "samples": {**samples, "root": root}}),
+    ]
+    others = [open_tokens(data, index) for index in range(chunks) if index != one["index"]][-1:]
+    for spare in others:
+        pair = sorted([one, spare], key=lambda item: int(item["index"]))
+        out += [
+            ("tokens", {**good, "tokens": [spare]}),
+            ("tokens", {**good, "tokens": pair[::-1]}),
+            (f"tokens[{pair.index(spare)}]", {**good, "tokens": pair}),
+            ("tokens[0]", {**good, "tokens": [{**spare, "index": one["index"]}]}),
+        ]
+    return out
+
+
+def make_token_entry(name: str) -> Json:
+    gather = TOKENS[name]
+    good = gather_about(gather)
+    data, element = cbor.encode(good), good["element"]
+    swapped = {**good, "claims": good["claims"][::-1]}
+    ruling = {
+        "after": good["claims"][0].hex(),
+        "blocks": 1,
+        "right": [1, 0],
+        "what": f"node part (gather_samples) element {element} block 0 of 1 step 0",
+    }
+    refused = [*find_faults(good), *find_token_faults(gather, good)]
+    return {
+        "name": name,
+        "statement": data.hex(),
+        "ruling": ruling,
+        "also": [{**splice(data, cbor.encode(swapped)), "right": [0, 1]}],
+        "refused": [{**splice(data, cbor.encode(item)), "where": place} for place, item in refused],
+    }
+
+
 def put(good: Map, key: str, index: int, **changed: object) -> Map:
     """The map with fields of one item of a list changed."""
     items = [*good[key]]
@@ -689,6 +885,7 @@ def format_file() -> str:
     """The file."""
     entries = [make_entry(name) for name in CASES]
     entries += [make_small_entry(name) for name in SMALL_CASES]
+    entries += [make_token_entry(name) for name in TOKENS]
     return json.dumps(entries, indent=1) + "\n"
 
 

@@ -40,7 +40,7 @@ from vtrain.dispute.state import get_base_step
 from vtrain.engines.base import Session
 from vtrain.errors import ClocksError, RunError, StorageError
 from vtrain.spec.domains import RUN_LOG, SAMPLES, TERMS, TRACE
-from vtrain.wire.dispute import Member, Row
+from vtrain.wire.dispute import Chunk, Member, Row
 from vtrain.wire.graph import encode_node
 from vtrain.wire.opening import StateLeaf, encode_state_leaf
 from vtrain.wire.record import StepRecord, encode_record
@@ -147,6 +147,7 @@ class EngineProvider:
             self.replayed_steps = 0
         self._log = MerkleTree(RUN_LOG, [encode_record(record) for record in self._records])
         self._rows: _core.MerkleTree | None = None
+        self._tokens: ChunkTree | None = None
 
     # --- being ready
 
@@ -300,7 +301,9 @@ class EngineProvider:
         def compute() -> tuple[MerkleTree, int]:
             encoded, sources, arrays, digests = self._site_values(step, node)
             _, _, width = _core.leaf_fold(encoded, sources)
-            states = _core.leaf_states(encoded, sources, arrays, digests, element, self._table())
+            states = _core.leaf_states(
+                encoded, sources, arrays, digests, element, self._table(), self._windows()
+            )
             cut = range(0, len(states), 8 * width)
             leaves = [states[at : at + 8 * width] for at in cut]
             return MerkleTree(TERMS, leaves), LEAF_BYTES * len(leaves) + len(states)
@@ -310,8 +313,9 @@ class EngineProvider:
 
     def open(self, step: int, node: int, element: int, block: int, *, first: bool) -> LeafOpening:
         encoded, sources, arrays, digests = self._site_values(step, node)
-        table = self._table()
-        reads, rows = _core.leaf_reads(encoded, sources, arrays, digests, element, block, table)
+        reads, rows, tokens = _core.leaf_reads(
+            encoded, sources, arrays, digests, element, block, self._table(), self._windows()
+        )
         chunks = []
         for source, indices in zip(self._inputs(node), reads, strict=True):
             tree = self._chunk_tree(step, source) if indices else None
@@ -319,7 +323,12 @@ class EngineProvider:
         leaf = None
         if first and self._is_state(node):
             leaf = self._open_state(step - 1, str(self._task.graph.nodes[node].attrs["name"]))
-        return LeafOpening(tuple(chunks), tuple(self._open_row(row) for row in rows), leaf)
+        return LeafOpening(
+            tuple(chunks),
+            tuple(self._open_row(row) for row in rows),
+            leaf,
+            tuple(self._open_tokens(index) for index in tokens),
+        )
 
     def _inputs(self, node: int) -> list[int]:
         """The nodes whose outputs a node reads; a ``state`` reads what it puts out itself."""
@@ -340,7 +349,16 @@ class EngineProvider:
         return encode_node(nodes[node]), sources, arrays, digests
 
     def _table(self) -> npt.NDArray[np.uint8]:
-        return self._task.samples.table
+        """The samples row by row; of windows of tokens, all tokens as one."""
+        table = self._task.samples.table
+        return table if self._task.samples.spec.windows is None else table.reshape(1, -1)
+
+    def _windows(self) -> tuple[int, int, int, int, int] | None:
+        windows = self._task.samples.spec.windows
+        if windows is None:
+            return None
+        width, tokens, context = windows.width, windows.tokens, windows.context
+        return width, tokens, context, windows.stride, windows.shift
 
     def _open_row(self, index: int) -> Row:
         table = self._table()
@@ -350,6 +368,12 @@ class EngineProvider:
             self._rows = rows  # whole, before another thread sees it
         path = self._rows.inclusion_path(index, len(table))
         return Row(index, table[index].tobytes(), tuple(path))
+
+    def _open_tokens(self, index: int) -> Chunk:
+        """A chunk of the tokens."""
+        if self._tokens is None:
+            self._tokens = ChunkTree(self._task.samples.table)
+        return self._tokens.open(index)
 
     def _open_state(self, done: int, name: str) -> Member:
         """A tensor's leaf in the state after ``done`` steps."""

@@ -14,7 +14,7 @@ from vtrain.wire.claim import SignedClaim
 from vtrain.wire.dispute import MAX_MOVE, MAX_NODE, MAX_ROW, Bonds, Clocks, Genesis
 from vtrain.wire.graph import StepGraph, encode_node
 from vtrain.wire.opening import CHUNK_LENGTH
-from vtrain.wire.task import TaskSpec
+from vtrain.wire.task import DataSpec, TaskSpec
 
 ARITY = 16
 GROUP = 17
@@ -151,6 +151,7 @@ def make_genesis(
         opened=opened,
         nonce=secrets.token_bytes(32) if nonce is None else nonce,
         kzg_root=claim.kzg_root,
+        windows=task.data.windows,
     )
     # What is beyond its bounds has no encoding, or another one: a game of it could have no id.
     return structs.decode(Genesis, structs.encode(genesis), "genesis")
@@ -162,11 +163,7 @@ def measure_openings(task: TaskSpec, graph: StepGraph) -> int:
     RunError for a task of which some leaf could not be opened in one move: nobody could be held to
     answer for it, so that whoever has the better clock would win it.
     """
-    if task.data.windows is not None:
-        raise RunError("windows of tokens cannot be opened in a dispute", where="task.data")
-    row = compute_row_length(task.data)
-    if row > MAX_ROW:
-        raise RunError(f"a sample of {row} bytes is over {MAX_ROW}", where="task.data")
+    sample = _measure_sample(task.data)
     path = HASH * (len(graph.nodes) * task.commit_every).bit_length()
     sizes = [len(encode_node(node)) for node in graph.nodes]
     greatest = 0
@@ -175,7 +172,7 @@ def measure_openings(task: TaskSpec, graph: StepGraph) -> int:
             raise RunError(f"has {sizes[index]} bytes, over {MAX_NODE}", where=f"node {node.name}")
         sources = [sizes[ref.node] for ref in node.inputs]
         nodes = sum(sources) + sizes[index] + (len(sources) + 1) * path
-        opened = len(sources) * path + row
+        opened = len(sources) * path + sample
         # A block of a fold reads 32 chunks at most, the root of a state one of each of its leaves.
         chunks = [_measure_chunk(graph.type_of(ref).byte_length) for ref in node.inputs]
         opened += max(BLOCK * max(chunks, default=0), sum(chunks))
@@ -186,6 +183,16 @@ def measure_openings(task: TaskSpec, graph: StepGraph) -> int:
             )
         greatest = max(greatest, opened)
     return min(MAX_MOVE, 2 * greatest + REST)
+
+
+def _measure_sample(data: DataSpec) -> int:
+    """Bytes that what a leaf reads of the samples takes at most: a row, or a chunk of tokens."""
+    if data.windows is not None:
+        return _measure_chunk(data.windows.byte_length)
+    row = compute_row_length(data)
+    if row > MAX_ROW:
+        raise RunError(f"a sample of {row} bytes is over {MAX_ROW}", where="task.data")
+    return row
 
 
 def _measure_chunk(length: int) -> int:

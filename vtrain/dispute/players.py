@@ -250,6 +250,7 @@ class Player:
             trace=tree.root,
             inputs=tuple(inputs),
             rows=leaf.rows,
+            tokens=leaf.tokens,
             state_leaf=leaf.state_leaf,
             base=base_record,
             terms=terms,

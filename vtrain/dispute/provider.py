@@ -43,12 +43,14 @@ class ClaimTree(Protocol):
 
 @dataclass(frozen=True)
 class LeafOpening:
-    """What the referee needs to recompute a block: chunks by input, sample rows, and for a
-    ``state`` node in the first step of a trace its leaf in the state before."""
+    """What the referee needs to recompute a block: chunks by input, sample rows, for a ``state``
+    node in the first step of a trace its leaf in the state before, and where samples are windows of
+    tokens chunks of these instead of rows."""
 
     chunks: tuple[tuple[Chunk, ...], ...]
     rows: tuple[Row, ...]
     state_leaf: Member | None
+    tokens: tuple[Chunk, ...] = ()
 
 
 class PendingError(VtrainError):

@@ -74,8 +74,15 @@ def compose(game: Game, contest_id: bytes, dispute_id: bytes, move: Open) -> byt
     # What has fallen, a content of the wrong form say, is not asked about.
     live = sorted(value for value, found in dispute.classes.items() if found.mask & contest.live)
     claims: list[cbor.Value] = [*live, b"", b""]
+    windowed: dict[str, cbor.Value] = {}
+    if genesis.windows is not None:
+        windowed["windows"] = structs.to_value(genesis.windows)
+        windowed["tokens"] = [structs.to_value(chunk) for chunk in move.tokens]
+    elif move.tokens:
+        raise MoveRefusedError("is not asked for", where="tokens")
     return cbor.encode(
         {
+            **windowed,
             "graph": {"root": genesis.graph_root, "size": genesis.nodes},
             "trace": {"root": move.trace, "size": trace.size},
             "position": offset * genesis.nodes + place.node,

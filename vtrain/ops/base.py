@@ -22,6 +22,7 @@ from vtrain.wire.graph import (
     Ref,
     TensorType,
 )
+from vtrain.wire.task import Windows
 
 MAX_EXPONENT = 512
 """Exponents stay within +-512."""
@@ -76,6 +77,15 @@ class Reader(Protocol):
 
     def sample(self, index: int) -> bytes:
         """Row ``index`` of the committed samples; no bytes when there is no such row."""
+        ...
+
+    @property
+    def windows(self) -> Windows | None:
+        """How the samples are windows of tokens; None where they are rows."""
+        ...
+
+    def token(self, at: int) -> int:
+        """Token ``at`` of the file, as an element; asked for only where there are windows."""
         ...
 
 

@@ -19,6 +19,7 @@ from vtrain.ops.base import Array, LeafRule, Reader, Site, State, Stream
 from vtrain.spec.number import NUMPY_DTYPES, STORAGE
 from vtrain.wire.graph import Node, TensorType
 from vtrain.wire.opening import CHUNK_LENGTH
+from vtrain.wire.task import Windows
 
 __all__ = [
     "MAX_CHUNKS", "ArrayReader", "Fold", "Reader", "RecordingReader", "decode_state",
@@ -171,7 +172,8 @@ class ArrayReader:
     """Reads whole arrays: one for each input (of a ``state``, the state itself).
 
     ``digests`` are the tensor digests of the arrays, ``rows`` the committed samples, uint8 [count,
-    row length]; both may be left out where the operator does not need them.
+    row length], or with ``windows`` the bytes of the tokens; all may be left out where the operator
+    does not need them.
     """
 
     def __init__(
@@ -179,7 +181,9 @@ class ArrayReader:
         arrays: Sequence[Array],
         digests: Sequence[bytes] = (),
         rows: npt.NDArray[np.uint8] | None = None,
+        windows: Windows | None = None,
     ) -> None:
+        self.windows = windows
         self._arrays = [array.reshape(-1) for array in arrays]
         self._digests = digests
         self._rows = rows
@@ -202,9 +206,17 @@ class ArrayReader:
             raise DataError("are not given", where="samples")
         return self._rows[index].tobytes() if 0 <= index < len(self._rows) else b""
 
+    def token(self, at: int) -> int:
+        """DataError where no tokens were given, or there is none."""
+        if self._rows is None or self.windows is None or not 0 <= at < self.windows.tokens:
+            raise DataError(f"there is no token {at}", where="samples")
+        width = self.windows.width
+        return self.windows.read_token(self._rows[at * width : (at + 1) * width].tobytes(), 0)
+
 
 class RecordingReader:
-    """Passes reads on to ``inner`` and notes what they touch: chunks of inputs, rows of samples.
+    """Passes reads on to ``inner`` and notes what they touch: chunks of inputs, rows of samples or
+    chunks of tokens.
 
     ``types`` are those of the inputs.
     """
@@ -214,6 +226,7 @@ class RecordingReader:
         self._per_chunk = [CHUNK_LENGTH // NUMPY_DTYPES[tensor.dtype].itemsize for tensor in types]
         self._chunks: list[set[int]] = [set() for _ in types]
         self._rows: set[int] = set()
+        self._tokens: set[int] = set()
 
     @property
     def chunks(self) -> list[list[int]]:
@@ -224,6 +237,15 @@ class RecordingReader:
     def rows(self) -> list[int]:
         """Indices of rows that there are, ascending."""
         return sorted(self._rows)
+
+    @property
+    def tokens(self) -> list[int]:
+        """Indices of chunks of the tokens, ascending."""
+        return sorted(self._tokens)
+
+    @property
+    def windows(self) -> Windows | None:
+        return self._inner.windows
 
     def read(self, input: int, index: int) -> int:
         value = self._inner.read(input, index)
@@ -238,3 +260,9 @@ class RecordingReader:
         if row:
             self._rows.add(index)
         return row
+
+    def token(self, at: int) -> int:
+        value, windows = self._inner.token(at), self._inner.windows
+        if windows is not None:
+            self._tokens.add(at * windows.width // CHUNK_LENGTH)
+        return value

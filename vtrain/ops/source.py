@@ -167,12 +167,18 @@ def _gather_samples_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
 
 
 def _gather_samples_leaf(site: Site, e: int) -> int:
-    """Of a row x bytes || y bytes; 0 where there is no such row, or it is too short."""
+    """Of a row x bytes || y bytes; 0 where there is no such row, or it is too short.  Of windows,
+    a token of the file; 0 where there is no such window, or it is too short."""
     width = NUMPY_DTYPES[site.out.dtype].itemsize
     per_sample = site.out.size // site.out.shape[0]
     slot, within = divmod(e, per_sample)
-    row = site.reader.sample(site.read(0, slot))
-    start = 0 if site.attrs["part"] == "x" else len(row) - per_sample * width
+    index, part = site.read(0, slot), attr_text(site.attrs, "part")
+    windows = site.reader.windows
+    if windows is not None:
+        place = windows.find_token(part, index, within)
+        return 0 if place is None else site.reader.token(place)
+    row = site.reader.sample(index)
+    start = 0 if part == "x" else len(row) - per_sample * width
     at = start + within * width
     if at < 0 or at + width > len(row):
         return 0
@@ -194,6 +200,7 @@ def _gather_samples_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorT
     Range: all that ``dtype`` holds, -2^15 to 2^15 - 1 for i16.
     Outside: in a dispute, 0 where there is no such sample, or where an element does not lie within
         it. Of x, the elements begin with the sample's first byte; those of y are its last bytes.
+        Of a window of tokens, the elements are those that it has.
     """
     require_keys(attrs, "dtype", "exponent", "part", "shape")
     require_inputs(inputs, "i64")

@@ -12,6 +12,7 @@ from vtrain.errors import EncodingError
 from vtrain.wire import cbor, structs
 from vtrain.wire.opening import CHUNK_LENGTH, MAX_PATH
 from vtrain.wire.structs import AtMost, Between, Count, Digest, LeftOut, Length
+from vtrain.wire.task import Windows
 
 MAX_ARITY: Final = 256
 MAX_GROUP: Final = 1 << 12
@@ -71,12 +72,14 @@ class Genesis:
     """All that a game depends on; its hash is the game id.
 
     ``host`` is the key that receipts, times and the verdict are signed with: a bond for a game at
-    one host is none at another.  ``run_id`` .. ``signature`` are the solver's signed claim, which
+    one host is none at another. ``run_id`` .. ``signature`` are the solver's signed claim, which
     the game is about (and ``kzg_root``, which it has where the task asks for KZG commitments, and
-    which no game touches); ``nodes``, ``record_node`` and ``leaf_bytes`` (of the longest opening)
-    follow from the graph under ``graph_root`` (``vtrain.dispute.genesis`` derives them and whoever
-    joins a game compares); ``arity`` is the k of its k-ary bisections; at most ``group`` claims of
-    the log play at once; ``opened`` is when it began; ``nonce`` tells apart games about one claim.
+    which no game touches); ``windows`` is there where the task's samples are windows of tokens, of
+    whose bytes ``samples_root`` is then the plain BLAKE3; ``nodes``, ``record_node`` and
+    ``leaf_bytes`` (of the longest opening) follow from the graph under ``graph_root``
+    (``vtrain.dispute.genesis`` derives them and whoever joins a game compares); ``arity`` is the k
+    of its k-ary bisections; at most ``group`` claims of the log play at once; ``opened`` is when it
+    began; ``nonce`` tells apart games about one claim.
     """
 
     host: Digest
@@ -101,6 +104,7 @@ class Genesis:
     opened: Annotated[int, Between(0, 2**53)]
     nonce: Digest
     kzg_root: Annotated[bytes, Length(32), LeftOut(b"")] = b""
+    windows: Annotated[Windows | None, LeftOut(None)] = None
 
 
 @dataclass(frozen=True)
@@ -182,7 +186,8 @@ class Open:
     opened; ``inputs`` the node's inputs; ``state_leaf``: for a ``state`` node in the first step of
     the trace, its leaf in the state before; ``base``: the record that has that state's root, when
     it is not the initial state; ``terms`` and ``before``: the root of a fold in the dispute and the
-    fold state before the block, where that is not the first.
+    fold state before the block, where that is not the first; ``tokens``: the chunks of the tokens
+    that are read, where samples are windows of them and ``rows`` has none.
     """
 
     log: Digest
@@ -193,6 +198,7 @@ class Open:
     base: Member | None
     terms: Digest | None
     before: Member | None
+    tokens: Annotated[tuple[Chunk, ...], AtMost(MAX_CHUNKS), LeftOut(())] = ()
 
 
 @dataclass(frozen=True)

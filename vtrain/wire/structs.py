@@ -3,10 +3,10 @@
 For documents of many small types, as a dispute has them; its files of one map each are read by
 ``vtrain.wire.fields``.  A field may be an ``int``, ``bytes``, ``str``, ``Literal``, a dataclass, a
 tuple of such, or ``X | None`` (encoded as an array of none or one).  ``Annotated`` bounds it:
-``Between`` for integers, ``Length`` for exact and ``AtMost`` for greatest lengths of bytes, texts
-and tuples, ``LengthOrNone`` for bytes that may be empty.  ``LeftOut`` names a value with which a
-field is not in the map at all, so that a type can get a field and what was encoded before stays as
-it is.
+``Between`` for integers, ``OneOf`` for texts, ``Length`` for exact and ``AtMost`` for greatest
+lengths of bytes, texts and tuples, ``LengthOrNone`` for bytes that may be empty.  ``LeftOut`` names
+a value with which a field is not in the map at all, so that a type can get a field and what was
+encoded before stays as it is; where that is None, the field is encoded as an X.
 """
 
 from __future__ import annotations
@@ -39,6 +39,13 @@ class Between:
 
     lo: int
     hi: int
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """What a text may be."""
+
+    choices: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -173,6 +180,8 @@ def _struct_reader(cls: type) -> _Reader:
 def _reader(hint: Any) -> _Reader:
     if get_origin(hint) is Annotated:
         base, *bounds = get_args(hint)
+        if LeftOut(None) in bounds:
+            (base,) = (part for part in get_args(base) if part is not type(None))
         return _bounded(_reader(base), bounds)
     if get_origin(hint) is Literal:
         return _choice_reader(get_args(hint))
@@ -260,6 +269,8 @@ def _check(bound: object, value: cbor.Value, where: str) -> None:
     match bound, value:
         case Between(lo, hi), int(number) if not lo <= number <= hi:
             raise EncodingError(f"{number} is not in [{lo}, {hi}]", where=where)
+        case OneOf(choices), str() if value not in choices:
+            raise EncodingError(f"must be one of {list(choices)}", where=where)
         case Length(count), bytes() | str() | list() if len(value) != count:
             raise EncodingError(f"expected {count}, found {len(value)}", where=where)
         case LengthOrNone(count), bytes() if len(value) not in (0, count):

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Final
+from typing import Annotated, Final
 
 from vtrain.errors import EncodingError
 from vtrain.wire import cbor
 from vtrain.wire.fields import Fields, check_names
 from vtrain.wire.graph import DTYPES, MAX_ELEMENTS, MAX_RANK
 from vtrain.wire.proof import ProofSpec, proof_from_fields, proof_to_map
+from vtrain.wire.structs import Between, OneOf
 
 LAW_VERSION = "vtrain law 1"
 """Names the arithmetic, the operators and the trees; any change of bits changes it."""
@@ -33,11 +34,11 @@ class Windows:
     further; p is below ``context``.  Elements are the low 32 bits of a token, as i32.
     """
 
-    dtype: str
-    tokens: int
-    context: int
-    stride: int
-    shift: int
+    dtype: Annotated[str, OneOf(tuple(TOKEN_WIDTHS))]
+    tokens: Annotated[int, Between(1, MAX_TOKENS)]
+    context: Annotated[int, Between(1, MAX_ELEMENTS)]
+    stride: Annotated[int, Between(1, MAX_TOKENS)]
+    shift: Annotated[int, Between(0, MAX_TOKENS)]
 
     @property
     def width(self) -> int:
@@ -49,6 +50,23 @@ class Windows:
         """Windows that lie in the file wholly, labels too; 0 where it is too short for one."""
         last = self.tokens - self.context - self.shift
         return last // self.stride + 1 if last >= 0 else 0
+
+    @property
+    def byte_length(self) -> int:
+        """Bytes of the file."""
+        return self.tokens * self.width
+
+    def find_token(self, part: str, index: int, within: int) -> int | None:
+        """Which token of the file is element ``within`` of part "x" or "y" of sample ``index``;
+        None where there is no such sample or element."""
+        if not 0 <= index < self.count or not 0 <= within < self.context:
+            return None
+        return index * self.stride + (self.shift if part == "y" else 0) + within
+
+    def read_token(self, data: bytes, at: int) -> int:
+        """Token ``at`` of these bytes, as an element: its low 32 bits, in two's complement."""
+        token = int.from_bytes(data[at * self.width :][: min(self.width, 4)], "little")
+        return token - 2**32 if token >= 2**31 else token
 
 
 @dataclass(frozen=True)

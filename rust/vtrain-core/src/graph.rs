@@ -226,6 +226,10 @@ impl Fields {
         refuse(&format!("{}.{name}", self.place), reason)
     }
 
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.left.contains_key(name)
+    }
+
     pub(crate) fn take(&mut self, name: &str) -> Result<Value, GraphDecodeError> {
         self.left
             .remove(name)

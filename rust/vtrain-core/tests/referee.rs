@@ -17,7 +17,7 @@ use vtrain_core::ops::{Buffer, Form, apply_node};
 use vtrain_core::referee::whole::{self, Whole};
 use vtrain_core::referee::{
     Chunk, Input, Leaf, MAX_CHUNKS, Member, Opened, Reader, Refusal, Row, Ruling, Statement, Stop,
-    Tree, input_forms, judge,
+    Tokens, Tree, input_forms, judge,
 };
 use vtrain_core::tensor_digest::{self, ChunkTree};
 
@@ -259,6 +259,7 @@ impl Case {
             digests: &self.digests(),
             table: &self.table,
             row: self.row,
+            tokens: None,
         })
     }
 
@@ -748,6 +749,8 @@ impl<'a> World<'a> {
             position: self.step * nodes + self.index,
             base: Some(self.state.root(self.state.size()).unwrap()),
             samples: tree(&self.samples),
+            windows: None,
+            tokens: vec![],
             node: self.open_node(self.index),
             sources: match (is_state, self.step) {
                 (false, _) => (0..self.index).map(|index| self.open_node(index)).collect(),
@@ -1149,6 +1152,14 @@ impl Reader for Noise {
             Err(Stop::Sample(0))
         }
     }
+
+    fn tokens(&self) -> Option<Tokens> {
+        None
+    }
+
+    fn token(&mut self, at: u64) -> Result<i64, Stop> {
+        Err(Stop::Token(at))
+    }
 }
 
 /// A reader that keeps to the dtypes, as every real one does.
@@ -1172,6 +1183,14 @@ impl Reader for Typed {
 
     fn sample(&mut self, index: i64) -> Result<&[u8], Stop> {
         self.0.sample(index)
+    }
+
+    fn tokens(&self) -> Option<Tokens> {
+        self.0.tokens()
+    }
+
+    fn token(&mut self, at: u64) -> Result<i64, Stop> {
+        self.0.token(at)
     }
 }
 

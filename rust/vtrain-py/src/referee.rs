@@ -6,9 +6,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use vtrain_core::domains::Hash;
 use vtrain_core::graph::Node;
-use vtrain_core::ops::{OpError, Slice};
+use vtrain_core::ops::{OpError, Slice, Windows};
 use vtrain_core::referee::whole::{self, Whole};
-use vtrain_core::referee::{self, Leaf, Stop};
+use vtrain_core::referee::{self, Leaf, Stop, Tokens};
 use vtrain_core::{merkle, tensor_digest as digest};
 
 use crate::commit::{Bytes, detached, domain_named, hashes, to_python};
@@ -149,6 +149,27 @@ struct Tensors<'py> {
     inputs: Vec<Tensor<'py>>,
     digests: Vec<Hash>,
     rows: Option<PyReadonlyArray2<'py, u8>>,
+    tokens: Option<Tokens>,
+}
+
+/// Chunks of each input, rows, and chunks of tokens.
+type Read = (Vec<Vec<u64>>, Vec<u64>, Vec<u64>);
+
+/// Bytes of a token, tokens of the file and of a window, and stride and shift of windows.
+type TokenForm = (usize, usize, usize, usize, usize);
+
+fn tokens_of(form: TokenForm) -> PyResult<Tokens> {
+    let (width, tokens, context, stride, shift) = form;
+    if !matches!(width, 2 | 4 | 8) || context == 0 || stride == 0 {
+        return Err(PyTypeError::new_err("there are no such windows of tokens"));
+    }
+    let windows = Windows {
+        width,
+        tokens,
+        stride,
+        shift,
+    };
+    Ok(Tokens { windows, context })
 }
 
 impl<'py> Tensors<'py> {
@@ -157,6 +178,7 @@ impl<'py> Tensors<'py> {
         inputs: Vec<Tensor<'py>>,
         digests: &[Vec<u8>],
         rows: Option<Bound<'py, PyArray2<u8>>>,
+        windows: Option<TokenForm>,
     ) -> PyResult<Self> {
         let digests =
             hashes(digests).ok_or_else(|| encoding(py, "a digest is not 32 bytes", "digests"))?;
@@ -170,6 +192,7 @@ impl<'py> Tensors<'py> {
             inputs,
             digests,
             rows: rows.map_err(|error| PyTypeError::new_err(error.to_string()))?,
+            tokens: windows.map(tokens_of).transpose()?,
         })
     }
 
@@ -211,6 +234,7 @@ impl<'py> Tensors<'py> {
             digests: &self.digests,
             table,
             row,
+            tokens: self.tokens,
         };
         py.detach(|| work(&mut reader))
             .map_err(|stop| rule.refuse(py, &stop.to_string()))
@@ -240,7 +264,8 @@ fn leaf_finish<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (node, sources, arrays, digests, element, rows=None))]
+#[pyo3(signature = (node, sources, arrays, digests, element, rows=None, windows=None))]
+#[allow(clippy::too_many_arguments)] // keywords in Python
 fn leaf_states<'py>(
     py: Python<'py>,
     node: &[u8],
@@ -249,9 +274,10 @@ fn leaf_states<'py>(
     digests: Vec<Vec<u8>>,
     element: u64,
     rows: Option<Bound<'py, PyArray2<u8>>>,
+    windows: Option<TokenForm>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let rule = Rule::new(py, node, &sources)?;
-    let tensors = Tensors::new(py, arrays, &digests, rows)?;
+    let tensors = Tensors::new(py, arrays, &digests, rows, windows)?;
     let leaf = &rule.leaf;
     let states = tensors.read(py, &rule, element, |reader| {
         whole::states(leaf, element, reader)
@@ -260,7 +286,7 @@ fn leaf_states<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (node, sources, arrays, digests, element, block, rows=None))]
+#[pyo3(signature = (node, sources, arrays, digests, element, block, rows=None, windows=None))]
 #[allow(clippy::too_many_arguments)] // keywords in Python
 fn leaf_reads<'py>(
     py: Python<'py>,
@@ -271,17 +297,18 @@ fn leaf_reads<'py>(
     element: u64,
     block: u64,
     rows: Option<Bound<'py, PyArray2<u8>>>,
-) -> PyResult<(Vec<Vec<u64>>, Vec<u64>)> {
+    windows: Option<TokenForm>,
+) -> PyResult<Read> {
     let rule = Rule::new(py, node, &sources)?;
     if block >= rule.leaf.blocks() {
         return Err(rule.refuse(py, &format!("has no block {block}")));
     }
-    let tensors = Tensors::new(py, arrays, &digests, rows)?;
+    let tensors = Tensors::new(py, arrays, &digests, rows, windows)?;
     let leaf = &rule.leaf;
     let reads = tensors.read(py, &rule, element, |reader| {
         whole::reads(leaf, element, block, reader)
     })?;
-    Ok((reads.chunks, reads.rows))
+    Ok((reads.chunks, reads.rows, reads.tokens))
 }
 
 /// The canonical ruling on a statement.

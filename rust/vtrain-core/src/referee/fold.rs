@@ -17,7 +17,7 @@ use crate::ops::gather::number_of;
 use crate::ops::layout::Window;
 use crate::ops::linear::Product;
 use crate::ops::softmax::{FINE_ONE, fine_share};
-use crate::ops::{Form, Kernel, OpError, Part, attention, commitment, lookup, optimizer};
+use crate::ops::{Form, Kernel, OpError, Part, Windows, attention, commitment, lookup, optimizer};
 use crate::order;
 
 /// Most distinct chunks that a block of a fold touches, where it has more than one term.
@@ -44,9 +44,50 @@ pub enum Stop {
     /// A sample that the reader does not have.
     #[error("sample {0} is not there")]
     Sample(u64),
+    /// A token that the reader does not have.
+    #[error("token {0} is not there")]
+    Token(u64),
     /// A digest that the reader does not have.
     #[error("the digest of input {0} is not there")]
     Digest(usize),
+}
+
+/// Samples that are windows of a file of tokens: twin of `Windows` in `vtrain/wire/task.py`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tokens {
+    /// How windows lie in the file.
+    pub windows: Windows,
+    /// Tokens of a window.
+    pub context: usize,
+}
+
+impl Tokens {
+    /// Windows that lie in the file, labels too.
+    pub fn samples(&self) -> u64 {
+        self.windows.count(self.context) as u64
+    }
+
+    /// Bytes of the file.
+    pub fn byte_len(&self) -> u64 {
+        (self.windows.tokens as u64).saturating_mul(self.windows.width as u64)
+    }
+
+    /// The chunk of the file that token `at` lies in: no token lies in two.
+    pub fn chunk_of(&self, at: u64) -> u64 {
+        at / (CHUNK_LEN / self.windows.width) as u64
+    }
+
+    /// Which token is element `within` of a part of sample `index`; None where the sample or its
+    /// element is not there.
+    pub fn place(&self, part: Part, index: i64, within: u64) -> Option<u64> {
+        let index = u64::try_from(index).ok().filter(|&i| i < self.samples())?;
+        let first = match part {
+            Part::X => 0,
+            Part::Y => self.windows.shift as u64,
+        };
+        // In the file, so that nothing wraps: the last token of the last window is.
+        (within < self.context as u64).then(|| index * self.windows.stride as u64 + first + within)
+    }
 }
 
 /// Where a fold reads from; what it reads is what it depends on.
@@ -59,6 +100,12 @@ pub trait Reader {
 
     /// Row `index` of the samples; empty if there are not that many.
     fn sample(&mut self, index: i64) -> Result<&[u8], Stop>;
+
+    /// How the samples are windows of tokens; None where they are rows.
+    fn tokens(&self) -> Option<Tokens>;
+
+    /// Token `at` of the file, as an element; asked for only where [`Self::tokens`] has it.
+    fn token(&mut self, at: u64) -> Result<i64, Stop>;
 }
 
 /// State of a fold between terms; its second entry counts only where the width is 2.
@@ -655,6 +702,10 @@ impl Leaf {
         let per = self.output.size() / batch;
         let (sample, within) = (e / per as u64, (e % per as u64) as usize);
         let index = r.element(0, sample)?;
+        if let Some(tokens) = r.tokens() {
+            let place = tokens.place(part, index, within as u64);
+            return place.map_or(Ok(0), |at| r.token(at));
+        }
         let (row, size) = (r.sample(index)?, self.output.dtype.size());
         let start = match part {
             Part::X => Some(within * size),

@@ -1,6 +1,6 @@
 //! The ruling on a statement: every opening is checked, then one block is recomputed.
 
-use super::fold::{Leaf, Reader, Stop, element_of, input_forms};
+use super::fold::{Leaf, Reader, Stop, Tokens, element_of, input_forms};
 use super::statement::{Chunk, Input, Opened, Refusal, Row, Statement, encode_map};
 use super::whole::chunk_of;
 use crate::cbor::{self, EncodeError, Value};
@@ -349,15 +349,24 @@ struct OpenRow<'a> {
     read: bool,
 }
 
+/// Chunks of the file of tokens by index, and which of them have been read.
+struct OpenTokens<'a> {
+    chunk: &'a Chunk,
+    read: bool,
+}
+
 /// A reader of what a statement opens.
 struct Openings<'a> {
     inputs: Vec<OpenInput<'a>>,
     rows: Vec<OpenRow<'a>>,
     samples: u64,
+    windows: Option<Tokens>,
+    tokens: Vec<OpenTokens<'a>>,
 }
 
 impl<'a> Openings<'a> {
-    /// Checks every chunk against its input's digest and every row against the samples' root.
+    /// Checks every chunk against its input's digest, and every row, or chunk of tokens, against
+    /// the samples' root.
     fn new(statement: &'a Statement, leaf: &Leaf) -> Result<Self, Refusal> {
         let forms = leaf.inputs();
         require(
@@ -384,6 +393,15 @@ impl<'a> Openings<'a> {
             "are not ascending",
         )?;
         let samples = &statement.samples;
+        if let Some(windows) = &statement.windows {
+            require(
+                windows.samples() == samples.size,
+                "windows",
+                "make other samples",
+            )?;
+            require(rows.is_empty(), "rows", "samples are windows of tokens")?;
+            check_tokens(statement, windows)?;
+        }
         for (i, row) in rows.iter().enumerate() {
             let (data, index) = (&row.row, row.index);
             let (domain, root) = (Domain::Samples, &samples.root);
@@ -396,6 +414,12 @@ impl<'a> Openings<'a> {
             inputs,
             rows: rows.collect(),
             samples: samples.size,
+            windows: statement.windows,
+            tokens: statement
+                .tokens
+                .iter()
+                .map(|chunk| OpenTokens { chunk, read: false })
+                .collect(),
         })
     }
 
@@ -405,8 +429,11 @@ impl<'a> Openings<'a> {
                 return Err(Refusal::Unused(format!("inputs[{i}].chunks[{j}]")));
             }
         }
-        match self.rows.iter().position(|row| !row.read) {
-            Some(i) => Err(Refusal::Unused(format!("rows[{i}]"))),
+        if let Some(i) = self.rows.iter().position(|row| !row.read) {
+            return Err(Refusal::Unused(format!("rows[{i}]")));
+        }
+        match self.tokens.iter().position(|open| !open.read) {
+            Some(i) => Err(Refusal::Unused(format!("tokens[{i}]"))),
             None => Ok(()),
         }
     }
@@ -421,6 +448,10 @@ impl<'a> Openings<'a> {
             }
             Stop::Digest(input) => (format!("inputs[{input}]"), "a digest".to_owned()),
             Stop::Sample(index) => ("rows".to_owned(), format!("row {index}")),
+            Stop::Token(at) => {
+                let chunk = self.windows.map_or(0, |windows| windows.chunk_of(*at));
+                ("tokens".to_owned(), format!("chunk {chunk}"))
+            }
             Stop::NoValue => ("node".to_owned(), "a value".to_owned()),
         };
         Refusal::Missing { place, what }
@@ -438,6 +469,24 @@ fn check_chunks(input: &Input, form: &Form, i: usize) -> Result<(), Refusal> {
         let Chunk { index, chunk, path } = opened;
         if !verify_chunk(&input.digest, length, *index, chunk, path) {
             return Err(Refusal::Opening(format!("inputs[{i}].chunks[{j}]")));
+        }
+    }
+    Ok(())
+}
+
+/// The root is the plain BLAKE3 of the file, whose length the windows say.
+fn check_tokens(statement: &Statement, windows: &Tokens) -> Result<(), Refusal> {
+    let tokens = &statement.tokens;
+    require(
+        tokens.is_sorted_by(|a, b| a.index < b.index),
+        "tokens",
+        "are not ascending",
+    )?;
+    let (root, length) = (&statement.samples.root, windows.byte_len());
+    for (i, opened) in tokens.iter().enumerate() {
+        let Chunk { index, chunk, path } = opened;
+        if !verify_chunk(root, length, *index, chunk, path) {
+            return Err(Refusal::Opening(format!("tokens[{i}]")));
         }
     }
     Ok(())
@@ -484,5 +533,28 @@ impl Reader for Openings<'_> {
         let open = found.ok_or(Stop::Sample(index))?;
         open.read = true;
         Ok(&open.row.row)
+    }
+
+    fn tokens(&self) -> Option<Tokens> {
+        self.windows
+    }
+
+    fn token(&mut self, at: u64) -> Result<i64, Stop> {
+        let missing = Stop::Token(at);
+        let Some(Tokens { windows, .. }) = self.windows else {
+            return Err(missing);
+        };
+        let per_chunk = (blake3::CHUNK_LEN / windows.width) as u64;
+        let wanted = at / per_chunk;
+        let found = self
+            .tokens
+            .iter_mut()
+            .find(|open| open.chunk.index == wanted);
+        let Some(open) = found else {
+            return Err(missing);
+        };
+        open.read = true;
+        let element = windows.element(&open.chunk.chunk, (at % per_chunk) as usize);
+        element.map(i64::from).ok_or(missing)
     }
 }

@@ -9,6 +9,6 @@ mod judge;
 mod statement;
 pub mod whole;
 
-pub use fold::{Leaf, MAX_CHUNKS, Reader, State, Stop, input_forms};
+pub use fold::{Leaf, MAX_CHUNKS, Reader, State, Stop, Tokens, input_forms};
 pub use judge::{Ruling, judge};
 pub use statement::{Chunk, Input, Member, Opened, Refusal, Row, Statement, Tree};

@@ -3,9 +3,11 @@
 //! A statement is canonical CBOR with exactly one encoding; nothing in it is believed here, only its
 //! form is checked. Its fields are those of the maps, by the same names.
 
+use super::fold::Tokens;
 use crate::cbor::{self, EncodeError, Value};
 use crate::domains::Hash;
 use crate::graph::{Fields, GraphDecodeError};
+use crate::ops::Windows;
 
 /// Bytes of a statement.
 pub const MAX_STATEMENT: usize = 16 << 20;
@@ -16,6 +18,12 @@ const MAX_INPUTS: usize = 1 << 16;
 /// Chunks of one input, and sample rows: no block reads more of one.
 const MAX_OPENED: usize = 32;
 const MAX_COUNT: i128 = u64::MAX as i128;
+/// Tokens of a file.
+const MAX_TOKENS: i128 = 1 << 44;
+/// Tokens of a window: elements of a tensor.
+const MAX_CONTEXT: i128 = 1 << 32;
+/// Types of tokens, with their bytes.
+const TOKEN_WIDTHS: [(&str, usize); 3] = [("u16", 2), ("u32", 4), ("u64", 8)];
 
 /// Why there is no ruling; whoever wrote the statement is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -40,7 +48,7 @@ pub enum Refusal {
     /// The block reads something that is not opened.
     #[error("{place}: {what} is read and not opened")]
     Missing {
-        /// "inputs\[0\]" or "rows".
+        /// "inputs\[0\]", "rows" or "tokens".
         place: String,
         /// Which chunk or row.
         what: String,
@@ -155,6 +163,8 @@ pub struct Statement {
     pub base: Option<Hash>,
     /// The committed samples.
     pub samples: Tree,
+    /// How they are windows of tokens, whose plain BLAKE3 the root is then; None for rows.
+    pub windows: Option<Tokens>,
     /// The disputed node.
     pub node: Opened,
     /// The nodes that put out its inputs; for a `state` after the first step its `next_state`.
@@ -167,6 +177,8 @@ pub struct Statement {
     pub state_leaf: Option<Member>,
     /// The sample rows that the block reads, ascending.
     pub rows: Vec<Row>,
+    /// The chunks of the tokens that the block reads, ascending; none where there are no windows.
+    pub tokens: Vec<Chunk>,
     /// Flat index of the disputed element.
     pub element: u64,
     /// The disputed block of its fold.
@@ -185,6 +197,7 @@ impl Statement {
         }
         let value = cbor::decode(data).map_err(GraphDecodeError::from)?;
         let mut fields = Fields::new(value, "statement".to_owned())?;
+        let mut windowed = false;
         let statement = Self {
             graph: tree(&mut fields, "graph")?,
             trace: tree(&mut fields, "trace")?,
@@ -194,6 +207,7 @@ impl Statement {
                 value => Some(hash(&fields, "base", value)?),
             },
             samples: tree(&mut fields, "samples")?,
+            windows: windows(&mut fields)?.inspect(|_| windowed = true),
             node: opened(map(&mut fields, "node"))?,
             sources: maps(&mut fields, "sources", MAX_INPUTS)?
                 .map(opened)
@@ -212,6 +226,13 @@ impl Statement {
             rows: maps(&mut fields, "rows", MAX_OPENED)?
                 .map(row)
                 .collect::<Result<_, _>>()?,
+            tokens: if windowed {
+                maps(&mut fields, "tokens", MAX_OPENED)?
+                    .map(chunk)
+                    .collect::<Result<_, _>>()?
+            } else {
+                Vec::new()
+            },
             element: count(&mut fields, "element")?,
             block: count(&mut fields, "block")?,
             before: fields.bytes("before")?,
@@ -265,7 +286,7 @@ impl Statement {
             ])
         };
         let [first, second] = &self.claims;
-        cbor::encode(&encode_map([
+        let mut entries = vec![
             ("base", bytes(self.base.as_ref().map_or(&[], |root| root))),
             ("before", bytes(&self.before)),
             ("block", int(self.block)),
@@ -290,7 +311,30 @@ impl Statement {
                 self.state_leaf.as_ref().map_or(encode_map([]), member),
             ),
             ("trace", tree(&self.trace)),
-        ]))
+        ];
+        if let Some(Tokens { windows, context }) = &self.windows {
+            let dtype = TOKEN_WIDTHS
+                .iter()
+                .find(|(_, width)| *width == windows.width);
+            let map = encode_map([
+                ("context", int(*context as u64)),
+                (
+                    "dtype",
+                    Value::Text(dtype.map_or("", |(name, _)| name).to_owned()),
+                ),
+                ("shift", int(windows.shift as u64)),
+                ("stride", int(windows.stride as u64)),
+                ("tokens", int(windows.tokens as u64)),
+            ]);
+            let tokens = Value::Array(self.tokens.iter().map(chunk).collect());
+            entries.extend([("tokens", tokens), ("windows", map)]);
+        }
+        let entries = entries.into_iter();
+        cbor::encode(&Value::Map(
+            entries
+                .map(|(key, value)| (key.to_owned(), value))
+                .collect(),
+        ))
     }
 }
 
@@ -342,6 +386,38 @@ fn maps(
     let place = format!("{}.{name}", fields.place);
     let items = items.into_iter().enumerate();
     Ok(items.map(move |(i, item)| Fields::new(item, format!("{place}[{i}]"))))
+}
+
+/// The windows of tokens that the samples are, if the field is there.
+fn windows(fields: &mut Fields) -> Result<Option<Tokens>, GraphDecodeError> {
+    if !fields.has("windows") {
+        return Ok(None);
+    }
+    let mut fields = map(fields, "windows")?;
+    let name = fields.text("dtype")?;
+    let found = TOKEN_WIDTHS.iter().find(|(dtype, _)| *dtype == name);
+    let width = match found {
+        Some(&(_, width)) => width,
+        None => return Err(fields.error("dtype", "no type of tokens")),
+    };
+    let mut take = |name: &str, lo: i128, hi: i128| {
+        let value = fields.int(name, lo, hi)?;
+        usize::try_from(value).map_err(|_| fields.error(name, "is more than this machine can hold"))
+    };
+    let tokens = take("tokens", 1, MAX_TOKENS)?;
+    let context = take("context", 1, MAX_CONTEXT)?;
+    let stride = take("stride", 1, MAX_TOKENS)?;
+    let shift = take("shift", 0, MAX_TOKENS)?;
+    fields.done()?;
+    Ok(Some(Tokens {
+        windows: Windows {
+            width,
+            tokens,
+            stride,
+            shift,
+        },
+        context,
+    }))
 }
 
 fn tree(fields: &mut Fields, name: &str) -> Result<Tree, GraphDecodeError> {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use blake3::CHUNK_LEN;
 
-use super::fold::{Leaf, Reader, Stop, element_of};
+use super::fold::{Leaf, Reader, Stop, Tokens, element_of};
 use crate::domains::Hash;
 use crate::number::Dtype;
 use crate::ops::Slice;
@@ -16,10 +16,12 @@ pub struct Whole<'a> {
     pub inputs: &'a [Slice<'a>],
     /// Their digests, where a rule asks for them.
     pub digests: &'a [Hash],
-    /// The committed table of samples, row by row.
+    /// The committed table of samples, row by row, or the file of tokens.
     pub table: &'a [u8],
     /// Bytes of a row; 0 for no table.
     pub row: usize,
+    /// How samples are windows of tokens, where they are.
+    pub tokens: Option<Tokens>,
 }
 
 impl Reader for Whole<'_> {
@@ -45,6 +47,18 @@ impl Reader for Whole<'_> {
         };
         Ok(row().unwrap_or(&[]))
     }
+
+    fn tokens(&self) -> Option<Tokens> {
+        self.tokens
+    }
+
+    fn token(&mut self, at: u64) -> Result<i64, Stop> {
+        let element = || {
+            let windows = self.tokens?.windows;
+            windows.element(self.table, usize::try_from(at).ok()?)
+        };
+        element().map(i64::from).ok_or(Stop::Token(at))
+    }
 }
 
 /// Chunks and rows that a block reads, each list ascending.
@@ -54,6 +68,8 @@ pub struct Reads {
     pub chunks: Vec<Vec<u64>>,
     /// Of the samples.
     pub rows: Vec<u64>,
+    /// Chunks of the file of tokens.
+    pub tokens: Vec<u64>,
 }
 
 /// A reader that notes what is read through it.
@@ -62,6 +78,7 @@ struct Recorder<'r, R> {
     dtypes: Vec<Dtype>,
     chunks: Vec<BTreeSet<u64>>,
     rows: BTreeSet<u64>,
+    tokens: BTreeSet<u64>,
 }
 
 impl<R: Reader> Reader for Recorder<'_, R> {
@@ -83,6 +100,17 @@ impl<R: Reader> Reader for Recorder<'_, R> {
             self.rows.insert(index);
         }
         Ok(row)
+    }
+
+    fn tokens(&self) -> Option<Tokens> {
+        self.inner.tokens()
+    }
+
+    fn token(&mut self, at: u64) -> Result<i64, Stop> {
+        let value = self.inner.token(at)?;
+        self.tokens
+            .extend(self.tokens().map(|tokens| tokens.chunk_of(at)));
+        Ok(value)
     }
 }
 
@@ -129,6 +157,7 @@ pub fn reads(
         chunks: vec![BTreeSet::new(); dtypes.len()],
         dtypes,
         rows: BTreeSet::new(),
+        tokens: BTreeSet::new(),
     };
     match leaf.run_block(state, element, block, &mut recorder) {
         Ok(_) | Err(Stop::NoValue) => Ok(Reads {
@@ -138,6 +167,7 @@ pub fn reads(
                 .map(|chunks| chunks.into_iter().collect())
                 .collect(),
             rows: recorder.rows.into_iter().collect(),
+            tokens: recorder.tokens.into_iter().collect(),
         }),
         Err(stop) => Err(stop),
     }

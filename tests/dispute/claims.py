@@ -83,7 +83,7 @@ def make_run(
 def bump(array: Array, index: int, by: int = 1) -> Array:
     """The array with one element that many units in the last place more."""
     false = array.copy()
-    false.flat[index] += by
+    false.reshape(-1)[index : index + 1] += by  # wraps, where it is at the end of its range
     return false
 
 

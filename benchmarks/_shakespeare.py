@@ -1,0 +1,179 @@
+"""The language models of examples/shakespeare on both sides: as tasks, and trained by torch."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tomlkit
+import torch
+from _harness import ROOT
+
+from vtrain.spec.order import compute_batch_indices
+from vtrain.spec.samples import Samples
+from vtrain.train.data import load_samples
+from vtrain.train.schedule import Curve
+from vtrain.train.task import (
+    CompiledTask,
+    TaskFile,
+    compile_task,
+    load_task,
+    profile_task,
+    write_exponents,
+)
+
+EXAMPLES = ROOT / "examples" / "shakespeare"
+F = torch.nn.functional
+CHUNK = 64
+"""Windows that torch evaluates at once."""
+
+
+def load_example(name: str) -> Any:
+    """A module of the examples, which are no package: "gpt" or "llama"."""
+    if str(EXAMPLES) not in sys.path:
+        sys.path.insert(0, str(EXAMPLES))
+    return importlib.import_module(name)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """An example with fields of its own: ``layers`` of the model, ``steps`` of the run, the seed of
+    weights and order, and what else the task's tables have (``settings``, by table and key)."""
+
+    model: str = "gpt"
+    seed: int = 0
+    steps: int = 1000
+    layers: int = 4
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def make_network(self) -> torch.nn.Module:
+        """The module with the initial weights of this seed."""
+        module, gpt = load_example(self.model), load_example("gpt")
+        kept = module.LAYERS
+        module.LAYERS = self.layers
+        try:
+            torch.manual_seed(self.seed)
+            characters, _ = gpt.read_ids()
+            kind = module.GPT if self.model == "gpt" else module.Llama
+            return torch.nn.Module.eval(kind(len(characters)))
+        finally:
+            module.LAYERS = kept
+
+    def open(self, folder: Path) -> Both:
+        """The task in ``folder``, compiled; calibrated anew if the file's exponents do not fit."""
+        gpt = load_example("gpt")
+        _, ids = gpt.read_ids()
+        ids.tofile(folder / "tokens.bin")
+        gpt.export(self.make_network(), folder / f"{self.model}.onnx")
+        path = folder / f"{self.model}.toml"
+        document = tomlkit.parse((EXAMPLES / path.name).read_text()).unwrap()
+        document["task"] |= {"seed": self.seed, "steps": self.steps}
+        for table, values in self.settings.items():
+            document[table] |= values
+        path.write_text(tomlkit.dumps(document))
+        file = load_task(path)
+        if self.layers != 4 or self.settings:
+            write_exponents(path, profile_task(file).exponents)
+            file = load_task(path)
+        return Both(self, file, compile_task(file))
+
+
+@dataclass(frozen=True)
+class Both:
+    """A variant as its task, and what torch needs to train on the same windows."""
+
+    variant: Variant
+    file: TaskFile
+    task: CompiledTask
+
+    @cached_property
+    def test(self) -> Samples:
+        """The windows to measure on."""
+        assert self.file.test is not None  # the examples have one
+        return load_samples(self.file.test)
+
+    def gather_step(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The windows of a step, those that the task's order draws, and what follows each place."""
+        spec = self.task.spec
+        index = compute_batch_indices(spec.seed, spec.data.samples, spec.batch, step)
+        return gather(self.task.samples, index)
+
+    def make_optimizer(self, network: torch.nn.Module) -> torch.optim.Optimizer:
+        """AdamW as the task has it, its rate to be set for each step."""
+        table = self.file.optimizer
+        decayed = [p for p in network.parameters() if p.dim() == 2]
+        others = [p for p in network.parameters() if p.dim() != 2]
+        groups = [
+            {"params": decayed, "weight_decay": float(table.weight_decay)},
+            {"params": others, "weight_decay": 0.0},
+        ]
+        return torch.optim.AdamW(
+            groups,
+            lr=0.0,
+            betas=(float(table.betas[0]), float(table.betas[1])),
+            eps=float(table.eps),
+        )
+
+    def measure_torch(self, network: torch.nn.Module) -> float:
+        """Nats a place over the windows to measure on."""
+        total = 0.0
+        count = self.test.spec.samples
+        with torch.no_grad():
+            for first in range(0, count, CHUNK):
+                index = np.arange(first, min(first + CHUNK, count))
+                ids, labels = gather(self.test, index)
+                logits = network(ids).flatten(0, 1)
+                total += float(F.cross_entropy(logits, labels.flatten(), reduction="sum"))
+        return total / (count * load_example("gpt").CONTEXT)
+
+    def make_torch_step(self, network: torch.nn.Module, *, fixed: bool = False) -> Any:
+        """A function of the step that trains ``network`` on its windows (``fixed``: on those of
+        step 0, drawn beforehand) and returns the loss before it."""
+        optimizer = self.make_optimizer(network)
+        clip = float(self.file.optimizer.clip_norm or 0)
+        curve = self.file.optimizer.curve
+        first = self.gather_step(0)
+
+        def step(index: int = 0) -> torch.Tensor:
+            ids, labels = first if fixed else self.gather_step(index)
+            for group in optimizer.param_groups:
+                group["lr"] = read_rate(curve, index)
+            optimizer.zero_grad()
+            loss = F.cross_entropy(network(ids).flatten(0, 1), labels.flatten())
+            loss.backward()  # type: ignore[no-untyped-call]
+            if clip:
+                torch.nn.utils.clip_grad_norm_(network.parameters(), clip)
+            optimizer.step()
+            return loss
+
+        return step
+
+
+def gather(samples: Samples, index: npt.NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids of the windows and, for each place, the id that follows."""
+    ids, labels = (torch.from_numpy(samples.gather(part, index)).long() for part in ("x", "y"))
+    return ids, labels
+
+
+def read_rate(curve: Curve, step: int) -> float:
+    """The rate of a step, before the law rounds it."""
+    knots = [knot for knot in curve.knots if knot[0] <= step]
+    start, rate = knots[-1]
+    if not curve.linear or len(knots) == len(curve.knots):
+        return float(rate)
+    end, then = curve.knots[len(knots)]
+    return float(rate + (then - rate) * (step - start) / (end - start))
+
+
+def perturb(network: torch.nn.Module, seed: int, share: float) -> None:
+    """Multiply each weight by 1 + ``share`` times a normal number."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight.mul_(1 + share * torch.randn(weight.shape, generator=generator))

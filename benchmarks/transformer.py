@@ -1,0 +1,168 @@
+"""A GPT and a Llama on Tiny Shakespeare, exact integers beside torch fp32.
+
+Loss: both sides have the same initial weights, windows in the same order, AdamW, rates and clipping;
+what is compared is the loss over the last tenth of the text, which nobody trained on.  How far two
+fp32 runs differ whose initial weights differ by 0.01 % says what a difference means.  A run of ours
+is one result for ever: it is kept under its task's id, and torch's under its version, in
+results/transformer-runs.json, and only what is not there is run.
+
+Predicted before measuring: a mean difference of 0.001 to 0.003 nats over five seeds, as the number
+format's study had on such a model.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import _harness as harness
+import click
+import numpy as np
+import torch
+from _shakespeare import Both, Variant, perturb
+
+from vtrain.engines.registry import open_session
+from vtrain.train.deliver import evaluate
+
+SEEDS = range(5)
+PERTURBED = 1e-4
+LOSS_LIMIT = 0.005
+KEPT = harness.ROOT / "benchmarks" / "results" / "transformer-runs.json"
+SINGLE = {
+    "2,000 steps": Variant(steps=2000),
+    "8 layers": Variant(layers=8),
+    "llama": Variant("llama"),
+}
+"""One seed each, beside the five."""
+THREADS = int(os.environ.get("VTRAIN_BENCH_THREADS", "2"))
+
+
+def train_integers(both: Both) -> dict[str, Any]:
+    """The exact run: loss in nats a place, saturated elements, and where there are most."""
+    begin = time.perf_counter()
+    session = open_session("cpu", both.task.graph, both.task.samples, threads=THREADS)
+    session.load_state(both.task.initial_state)
+    for step in range(both.task.spec.steps):
+        session.step()
+        if step % 100 == 99:
+            click.echo(f"  exact: {step + 1} steps", err=True)
+    seconds = time.perf_counter() - begin
+    result = evaluate(both.task.graph, session.read_state(), both.test)
+    saturation = session.saturation()
+    worst = max(saturation, key=saturation.__getitem__, default="")
+    return {
+        "loss": result.loss,
+        "saturated": sum(saturation.values()),
+        "most saturated": {worst: saturation[worst]} if worst else {},
+        "seconds a step": seconds / both.task.spec.steps,
+    }
+
+
+def train_torch(both: Both, share: float) -> dict[str, Any]:
+    """The fp32 run, its initial weights perturbed by ``share``: loss in nats a place."""
+    torch.set_num_threads(THREADS)
+    network = both.variant.make_network()
+    perturb(network, 1000 + both.variant.seed, share)
+    step = both.make_torch_step(network)
+    begin = time.perf_counter()
+    for index in range(both.task.spec.steps):
+        step(index)
+        if index % 100 == 99:
+            click.echo(f"  fp32: {index + 1} steps", err=True)
+    seconds = time.perf_counter() - begin
+    return {"loss": both.measure_torch(network), "seconds a step": seconds / both.task.spec.steps}
+
+
+class Kept:
+    """Results of runs, in a file: what a run's key was found to give."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        found = path is not None and path.exists()
+        self._rows: dict[str, Any] = json.loads(path.read_text()) if path and found else {}
+
+    def read(self, key: str, run: Any) -> dict[str, Any]:
+        """The result under ``key``, of ``run()`` if there is none."""
+        if key not in self._rows:
+            click.echo(key, err=True)
+            self._rows[key] = run()
+            if self._path is not None:
+                text = json.dumps(self._rows, indent=1, sort_keys=True)
+                whole = self._path.with_suffix(".part")
+                whole.write_text(text + "\n")
+                whole.replace(self._path)
+        row: dict[str, Any] = self._rows[key]
+        return row
+
+
+def run_variant(name: str, variant: Variant, kept: Kept) -> dict[str, Any]:
+    """Losses of the exact run, of fp32, and of fp32 that began a little beside."""
+    with tempfile.TemporaryDirectory() as folder:
+        both = variant.open(Path(folder))
+        task = both.task.task_id.hex()
+        label = f"{name}, seed {variant.seed}"
+        rows = {
+            "exact": kept.read(f"{label}: exact, task {task}", lambda: train_integers(both)),
+            **{
+                side: kept.read(
+                    f"{label}: {side}, torch {torch.__version__}, weights and order of {task}",
+                    lambda share=share: train_torch(both, share),
+                )
+                for side, share in (("fp32", 0.0), ("perturbed", PERTURBED))
+            },
+        }
+    return {
+        "seed": variant.seed,
+        "loss": {side: row["loss"] for side, row in rows.items()},
+        "saturated": rows["exact"]["saturated"],
+        "difference": rows["exact"]["loss"] - rows["fp32"]["loss"],
+        "spread": rows["perturbed"]["loss"] - rows["fp32"]["loss"],
+    }
+
+
+def judge(rows: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, harness.Target]]:
+    """The paired differences of several seeds, and their targets."""
+    gaps, spreads = ([row[key] for row in rows] for key in ("difference", "spread"))
+    mean = math.fsum(gaps) / len(gaps)
+    error = float(np.std(spreads, ddof=1)) / math.sqrt(len(spreads))
+    figure = {"rows": rows, "mean difference": mean, "standard error of fp32's own": error}
+    name = "GPT, five seeds: |mean difference| of losses"
+    return figure, {
+        f"{name}, nats": harness.at_most(abs(mean), LOSS_LIMIT),
+        f"{name}, of two standard errors": harness.at_most(abs(mean) / (2 * error), 1.0),
+    }
+
+
+def measure(quick: bool) -> Iterator[harness.Result]:
+    """Five seeds at 1,000 steps, then one of each other; ``quick``: one of 30 steps, no targets."""
+    figures: dict[str, Any] = {}
+    targets: dict[str, harness.Target] = {}
+    if quick:
+        figures["gpt"] = run_variant("gpt", Variant(steps=30), Kept(None))
+        yield harness.Result(figures, targets)
+        return
+    kept = Kept(KEPT)
+    figures["gpt"] = []
+    for seed in SEEDS:
+        figures["gpt"].append(run_variant("gpt", Variant(seed=seed), kept))
+        yield harness.Result(dict(figures), targets)
+    figures["gpt"], found = judge(figures["gpt"])
+    targets |= found
+    for name, variant in SINGLE.items():
+        row = run_variant(name, variant, kept)
+        figures[name] = row
+        limit = max(LOSS_LIMIT, abs(row["spread"]))
+        targets[f"{name}: |difference| of losses, nats"] = harness.at_most(
+            abs(row["difference"]), limit
+        )
+        yield harness.Result(dict(figures), dict(targets))
+
+
+if __name__ == "__main__":
+    harness.main("transformer", measure, quick_help="One run of 30 steps: some minutes.")

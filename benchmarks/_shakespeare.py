@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from vtrain.train.task import (
     compile_task,
     load_task,
     profile_task,
-    write_exponents,
 )
 
 EXAMPLES = ROOT / "examples" / "shakespeare"
@@ -61,12 +60,13 @@ class Variant:
             torch.manual_seed(self.seed)
             characters, _ = gpt.read_ids()
             kind = module.GPT if self.model == "gpt" else module.Llama
-            return torch.nn.Module.eval(kind(len(characters)))
+            network: torch.nn.Module = kind(len(characters)).eval()
+            return network
         finally:
             module.LAYERS = kept
 
     def open(self, folder: Path) -> Both:
-        """The task in ``folder``, compiled; calibrated anew if the file's exponents do not fit."""
+        """The task in ``folder``, a file and its model."""
         gpt = load_example("gpt")
         _, ids = gpt.read_ids()
         ids.tofile(folder / "tokens.bin")
@@ -77,11 +77,7 @@ class Variant:
         for table, values in self.settings.items():
             document[table] |= values
         path.write_text(tomlkit.dumps(document))
-        file = load_task(path)
-        if self.layers != 4 or self.settings:
-            write_exponents(path, profile_task(file).exponents)
-            file = load_task(path)
-        return Both(self, file, compile_task(file))
+        return Both(self, load_task(path))
 
 
 @dataclass(frozen=True)
@@ -90,7 +86,11 @@ class Both:
 
     variant: Variant
     file: TaskFile
-    task: CompiledTask
+
+    @cached_property
+    def train(self) -> Samples:
+        """The windows to train on."""
+        return load_samples(self.file.data)
 
     @cached_property
     def test(self) -> Samples:
@@ -100,9 +100,15 @@ class Both:
 
     def gather_step(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The windows of a step, those that the task's order draws, and what follows each place."""
-        spec = self.task.spec
-        index = compute_batch_indices(spec.seed, spec.data.samples, spec.batch, step)
-        return gather(self.task.samples, index)
+        file, count = self.file, self.train.spec.samples
+        return gather(self.train, compute_batch_indices(file.seed, count, file.batch, step))
+
+    def compile(self) -> CompiledTask:
+        """The task, calibrated anew where the file's exponents are of another model."""
+        file = self.file
+        if self.variant.layers != 4 or self.variant.settings:
+            file = replace(file, exponents=profile_task(file).exponents)
+        return compile_task(file)
 
     def make_optimizer(self, network: torch.nn.Module) -> torch.optim.Optimizer:
         """AdamW as the task has it, its rate to be set for each step."""
@@ -130,7 +136,8 @@ class Both:
                 ids, labels = gather(self.test, index)
                 logits = network(ids).flatten(0, 1)
                 total += float(F.cross_entropy(logits, labels.flatten(), reduction="sum"))
-        return total / (count * load_example("gpt").CONTEXT)
+        places: int = load_example("gpt").CONTEXT
+        return total / (count * places)
 
     def make_torch_step(self, network: torch.nn.Module, *, fixed: bool = False) -> Any:
         """A function of the step that trains ``network`` on its windows (``fixed``: on those of

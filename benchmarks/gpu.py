@@ -57,7 +57,7 @@ from vtrain.engines.cuda.selfcheck import KernelWarning
 from vtrain.engines.cuda.session import CudaSession
 from vtrain.errors import KernelError, MissingExtraError, RunError, VtrainError
 from vtrain.graph.builder import FixedExponents, GraphBuilder
-from vtrain.graph.calibration import LawEvaluator, OpenEvaluator, calibrate
+from vtrain.graph.calibration import NodeEvaluator, OpenEvaluator, calibrate
 from vtrain.graph.model import Add, Conv, Layer, Linear, MaxPool, Model, Relu, Reshape
 from vtrain.graph.step import Affine, Momentum, StepPlan, compute_initial_state, emit_step
 from vtrain.ops.layout import Window
@@ -213,7 +213,7 @@ class Trainable:
         *,
         classes: int,
         samples: int,
-        open_evaluator: OpenEvaluator = LawEvaluator,
+        open_evaluator: OpenEvaluator = NodeEvaluator,
     ) -> None:
         rng = np.random.default_rng(5)
         x = rng.integers(0, 256, (samples, *model.input_shape), dtype=np.uint8)

@@ -1,6 +1,6 @@
 """A GPT and a Llama on Tiny Shakespeare, exact integers beside torch fp32.
 
-Loss: both sides have the same initial weights, windows in the same order, AdamW, rates and clipping;
+Loss: both sides have the same initial weights, windows in the same order, AdamW, rates, clipping;
 what is compared is the loss over the last tenth of the text, which nobody trained on.  How far two
 fp32 runs differ whose initial weights differ by 0.01 % says what a difference means.  A run of ours
 is one result for ever: it is kept under its task's id, and torch's under its version, in
@@ -26,9 +26,11 @@ import click
 import numpy as np
 import torch
 from _shakespeare import Both, Variant, perturb
+from blake3 import blake3
 
 from vtrain.engines.registry import open_session
 from vtrain.train.deliver import evaluate
+from vtrain.train.task import CompiledTask
 
 SEEDS = range(5)
 PERTURBED = 1e-4
@@ -43,24 +45,24 @@ SINGLE = {
 THREADS = int(os.environ.get("VTRAIN_BENCH_THREADS", "2"))
 
 
-def train_integers(both: Both) -> dict[str, Any]:
+def train_integers(both: Both, task: CompiledTask) -> dict[str, Any]:
     """The exact run: loss in nats a place, saturated elements, and where there are most."""
     begin = time.perf_counter()
-    session = open_session("cpu", both.task.graph, both.task.samples, threads=THREADS)
-    session.load_state(both.task.initial_state)
-    for step in range(both.task.spec.steps):
+    session = open_session("cpu", task.graph, task.samples, threads=THREADS)
+    session.load_state(task.initial_state)
+    for step in range(both.file.steps):
         session.step()
         if step % 100 == 99:
             click.echo(f"  exact: {step + 1} steps", err=True)
     seconds = time.perf_counter() - begin
-    result = evaluate(both.task.graph, session.read_state(), both.test)
+    result = evaluate(task.graph, session.read_state(), both.test)
     saturation = session.saturation()
     worst = max(saturation, key=saturation.__getitem__, default="")
     return {
         "loss": result.loss,
         "saturated": sum(saturation.values()),
         "most saturated": {worst: saturation[worst]} if worst else {},
-        "seconds a step": seconds / both.task.spec.steps,
+        "seconds a step": seconds / both.file.steps,
     }
 
 
@@ -71,12 +73,12 @@ def train_torch(both: Both, share: float) -> dict[str, Any]:
     perturb(network, 1000 + both.variant.seed, share)
     step = both.make_torch_step(network)
     begin = time.perf_counter()
-    for index in range(both.task.spec.steps):
+    for index in range(both.file.steps):
         step(index)
         if index % 100 == 99:
             click.echo(f"  fp32: {index + 1} steps", err=True)
     seconds = time.perf_counter() - begin
-    return {"loss": both.measure_torch(network), "seconds a step": seconds / both.task.spec.steps}
+    return {"loss": both.measure_torch(network), "seconds a step": seconds / both.file.steps}
 
 
 class Kept:
@@ -101,22 +103,29 @@ class Kept:
         return row
 
 
+def train_both(name: str, both: Both, kept: Kept) -> dict[str, Any]:
+    """fp32, and fp32 that began a little beside; kept by what determines them."""
+    file = both.file
+    digest = blake3(file.model.read_bytes(), max_threads=1)
+    digest.update(repr((file.seed, file.steps, file.batch, file.optimizer)).encode())
+    place = f"torch {torch.__version__}, {digest.hexdigest()[:32]}"
+    return {
+        side: kept.read(
+            f"{name}, seed {both.variant.seed}: {side}, {place}",
+            lambda share=share: train_torch(both, share),
+        )
+        for side, share in (("fp32", 0.0), ("perturbed", PERTURBED))
+    }
+
+
 def run_variant(name: str, variant: Variant, kept: Kept) -> dict[str, Any]:
     """Losses of the exact run, of fp32, and of fp32 that began a little beside."""
     with tempfile.TemporaryDirectory() as folder:
         both = variant.open(Path(folder))
-        task = both.task.task_id.hex()
-        label = f"{name}, seed {variant.seed}"
-        rows = {
-            "exact": kept.read(f"{label}: exact, task {task}", lambda: train_integers(both)),
-            **{
-                side: kept.read(
-                    f"{label}: {side}, torch {torch.__version__}, weights and order of {task}",
-                    lambda share=share: train_torch(both, share),
-                )
-                for side, share in (("fp32", 0.0), ("perturbed", PERTURBED))
-            },
-        }
+        sides = train_both(name, both, kept)
+        task = both.compile()
+        key = f"{name}, seed {variant.seed}: exact, task {task.task_id.hex()}"
+        rows = {"exact": kept.read(key, lambda: train_integers(both, task)), **sides}
     return {
         "seed": variant.seed,
         "loss": {side: row["loss"] for side, row in rows.items()},

@@ -56,10 +56,11 @@ def compile(task: str | Path) -> CompiledTask:
 
 def profile(task: str | Path, *, write: bool = True) -> Calibration:
     """Calibrate the exponents of a task file by its first steps; ``write`` them into the file."""
+    from vtrain.engines.registry import choose_evaluator
     from vtrain.train.task import load_task, profile_task, write_exponents
 
     path = Path(task)
-    calibration = profile_task(load_task(path))
+    calibration = profile_task(load_task(path), open_evaluator=choose_evaluator("auto"))
     if write:
         write_exponents(path, calibration.exponents)
     return calibration

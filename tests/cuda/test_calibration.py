@@ -25,7 +25,7 @@ from vtrain.errors import DeviceError, RunError
 from vtrain.graph.calibration import (
     Calibration,
     Evaluator,
-    LawEvaluator,
+    NodeEvaluator,
     OpenEvaluator,
     State,
     calibrate,
@@ -83,7 +83,7 @@ def calibrate_by(open_evaluator: OpenEvaluator, steps: int = 3) -> Calibration:
 def test_exponents_are_those_of_the_law(fast: bool) -> None:
     device = BrokenDevice(())
     found = run(device, Kernels(device, fast=fast))
-    assert found == calibrate_by(LawEvaluator)
+    assert found == calibrate_by(NodeEvaluator)
     assert ("largest_parts" in device.launched) is fast
     assert "tensor_digest" not in device.launched, "no hash is needed"
     assert device.memory().free == device.memory().total, "all is given back"
@@ -94,7 +94,7 @@ def test_products_are_those_of_tensor_cores(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(dense_cases, "SMALL", (5, 9, 6))
     device = BrokenDevice(())
     found = run(device, Kernels(device, least_products=0), steps=1)
-    assert found == calibrate_by(LawEvaluator, steps=1)
+    assert found == calibrate_by(NodeEvaluator, steps=1)
     assert "matmul_mma_i16_i16" in device.launched
     device.close()
 
@@ -103,7 +103,7 @@ def test_a_broken_kernel_measures_nothing() -> None:
     device = BrokenDevice(("largest_parts",), 3)
     with pytest.warns(KernelWarning, match="kernel largest_parts"):
         found = run(device, Kernels(device), steps=1)
-    assert found == calibrate_by(LawEvaluator, steps=1)
+    assert found == calibrate_by(NodeEvaluator, steps=1)
     device.close()
 
 
@@ -156,7 +156,7 @@ def test_without_a_gpu_the_command_says_so_and_writes_nothing(
 
 def test_other_engines_calibrate_by_the_law() -> None:
     for engine in ("cpu", "numpy"):
-        assert choose_evaluator(engine) is LawEvaluator
+        assert choose_evaluator(engine) is NodeEvaluator
     with pytest.raises(RunError, match="is none of"):
         choose_evaluator("gpu")
 

@@ -42,7 +42,7 @@ from vtrain.engines.cuda.program import Program
 from vtrain.engines.cuda.selfcheck import Clock, KernelWarning
 from vtrain.engines.cuda.session import Accumulator, CudaSession, SkippedCheckWarning
 from vtrain.errors import KernelError, RunError
-from vtrain.graph.calibration import LawEvaluator
+from vtrain.graph.calibration import NodeEvaluator
 from vtrain.train.runner import train
 
 pytestmark = pytest.mark.filterwarnings("error::vtrain.engines.cuda.selfcheck.KernelWarning")
@@ -95,7 +95,7 @@ def test_steps_and_traces_follow_the_law(kind: str, device: CudaDevice) -> None:
 
 def test_calibration_follows_the_law(device: CudaDevice) -> None:
     found = calibration.run(device, Kernels(device, fast=False), steps=2)
-    assert found == calibration.calibrate_by(LawEvaluator, steps=2)
+    assert found == calibration.calibrate_by(NodeEvaluator, steps=2)
 
 
 def test_kernels_that_need_much_shared_memory_are_allowed_it(

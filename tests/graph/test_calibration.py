@@ -13,7 +13,7 @@ import pytest
 from vtrain.engines.numpy_engine import NumpySession
 from vtrain.errors import TaskError
 from vtrain.graph.builder import FixedExponents, GraphBuilder
-from vtrain.graph.calibration import Calibration, LawEvaluator, calibrate
+from vtrain.graph.calibration import Calibration, NodeEvaluator, calibrate
 from vtrain.graph.model import AveragePool, Conv, Linear, Model, Relu, Reshape
 from vtrain.graph.step import Affine, Momentum, StepPlan, compute_initial_state, emit_step
 from vtrain.ops.layout import Window
@@ -176,7 +176,7 @@ def test_exponents_are_bounded() -> None:
 def test_magnitudes_are_exact(values: list[int], largest: int) -> None:
     """-2^63 too, of which int64 has no absolute value."""
     attrs: Attrs = {"name": "a", "dtype": "i64", "shape": (len(values),), "exponent": 0}
-    evaluator = LawEvaluator({"a": np.array(values, np.int64)}, SAMPLES)
+    evaluator = NodeEvaluator({"a": np.array(values, np.int64)}, SAMPLES)
     evaluator.evaluate(Node("a", "state", attrs, (), (TensorType("i64", (2,), 0, 0, 0),)))
     assert evaluator.largest(0) == largest
 

@@ -21,11 +21,11 @@ from vtrain.cli.common import (
 @click.option("--check", is_flag=True, help="Write nothing; fail unless TASK has these exponents.")
 @click.option(
     "--engine",
-    type=click.Choice(["auto", "cuda", "numpy"]),
+    type=click.Choice(["auto", "cpu", "cuda", "numpy"]),
     default="auto",
     show_default=True,
     help="Where the steps are done; the exponents are the same. auto: cuda where there is a GPU "
-    "that can be used, else numpy.",
+    "that can be used, else cpu.",
 )
 @json_option
 def command(task: Path, check: bool, engine: str, as_json: bool) -> None:

@@ -10,10 +10,30 @@ import numpy.typing as npt
 
 from vtrain import _core
 from vtrain.engines.base import State, Trace, check_state
+from vtrain.graph import evaluate
 from vtrain.spec.samples import Samples
 from vtrain.threads import check_threads
-from vtrain.wire.graph import StepGraph, encode_graph
+from vtrain.wire.graph import Node, StepGraph, encode_graph, encode_node
 from vtrain.wire.record import StepRecord
+
+_BOUND = frozenset({"state", "gather_samples"})
+"""Operators that read a state or the samples, and compute nothing."""
+
+
+def apply_node(
+    node: Node,
+    inputs: Sequence[npt.NDArray[Any]],
+    state: State,
+    samples: Samples,
+    /,
+) -> npt.NDArray[Any]:
+    """:func:`vtrain.graph.evaluate.apply_node` by this engine, on every core: the same bits."""
+    if node.op in _BOUND:
+        return evaluate.apply_node(node, inputs, state, samples)
+    # Not ascontiguousarray: that would make a scalar a vector.
+    arrays = [np.asarray(value, order="C") for value in inputs]
+    out: npt.NDArray[Any] = _core.apply_node(encode_node(node), arrays)
+    return out
 
 
 class CpuSession:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from functools import cache
+from functools import cache, partial
 
+from vtrain.engines import cpu
 from vtrain.engines.base import Session
 from vtrain.engines.cpu import CpuSession
 from vtrain.engines.numpy_engine import NumpySession
 from vtrain.errors import RunError, VtrainError, VtrainWarning
-from vtrain.graph.calibration import LawEvaluator, OpenEvaluator
+from vtrain.graph import evaluate
+from vtrain.graph.calibration import NodeEvaluator, OpenEvaluator
+from vtrain.graph.evaluate import Apply
 from vtrain.spec.samples import Samples
 from vtrain.wire.graph import StepGraph
 
@@ -96,7 +99,7 @@ def open_session(
 
 
 def choose_evaluator(engine: str) -> OpenEvaluator:
-    """What calibrates with ``engine``: the GPU for ``cuda``, for all others the law itself.
+    """What calibrates with ``engine``.
 
     RunError for an unknown engine; MissingExtraError, DeviceError, KernelError: what ``cuda`` lacks
     on this machine.
@@ -105,4 +108,13 @@ def choose_evaluator(engine: str) -> OpenEvaluator:
         from vtrain.engines.cuda.calibration import open_evaluator
 
         return open_evaluator
-    return LawEvaluator
+    return partial(NodeEvaluator, apply=choose_apply(engine))
+
+
+def choose_apply(engine: str) -> Apply:
+    """What computes single nodes with ``engine``: the law for ``numpy``, the cpu engine otherwise.
+
+    RunError for an unknown engine.
+    """
+    check_engine(engine)
+    return evaluate.apply_node if engine == "numpy" else cpu.apply_node

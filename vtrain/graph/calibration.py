@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from vtrain.errors import TaskError
 from vtrain.graph.builder import GraphBuilder
-from vtrain.graph.evaluate import apply_node
+from vtrain.graph.evaluate import Apply, apply_node
 from vtrain.spec.samples import Samples
 from vtrain.wire.graph import AttrValue, Node, Ref
 
@@ -49,17 +49,19 @@ State = Mapping[str, npt.NDArray[Any]]
 OpenEvaluator = Callable[[State, Samples], Evaluator]
 
 
-class LawEvaluator:
-    """:class:`Evaluator` by the law of each node."""
+class NodeEvaluator:
+    """:class:`Evaluator` that holds arrays, and computes each node by ``apply``: by its law, or by
+    what gives the same bits sooner."""
 
-    def __init__(self, state: State, samples: Samples) -> None:
+    def __init__(self, state: State, samples: Samples, *, apply: Apply = apply_node) -> None:
         self._state = state
         self._samples = samples
+        self._apply = apply
         self._values: list[npt.NDArray[Any]] = []
 
     def evaluate(self, node: Node) -> None:
         inputs = [self._values[source.node] for source in node.inputs]
-        self._values.append(apply_node(node, inputs, self._state, self._samples))
+        self._values.append(self._apply(node, inputs, self._state, self._samples))
 
     def largest(self, value: int) -> int:
         values = self._values[value]
@@ -122,7 +124,7 @@ def calibrate(
     steps: int,
     margin: int,
     progress: Callable[[int], None] = lambda done: None,
-    open_evaluator: OpenEvaluator = LawEvaluator,
+    open_evaluator: OpenEvaluator = NodeEvaluator,
 ) -> Calibration:
     """Exponents of every site from ``steps`` steps of training from ``state``.
 

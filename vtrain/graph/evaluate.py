@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,21 @@ import numpy.typing as npt
 from vtrain.ops import TABLE
 from vtrain.spec.samples import Samples
 from vtrain.wire.graph import Node
+
+
+class Apply(Protocol):
+    """:func:`apply_node`, or what gives the same bits."""
+
+    def __call__(
+        self,
+        node: Node,
+        inputs: Sequence[npt.NDArray[Any]],
+        state: Mapping[str, npt.NDArray[Any]],
+        samples: Samples,
+        /,
+    ) -> npt.NDArray[Any]:
+        """Output of one node."""
+        ...
 
 
 def apply_node(

@@ -17,8 +17,9 @@ import numpy.typing as npt
 
 from vtrain.commit.files import compute_entry, read_file, storing, write_atomic
 from vtrain.engines.base import check_state
+from vtrain.engines.registry import choose_apply
 from vtrain.errors import DataError, EncodingError, RunError
-from vtrain.graph.evaluate import apply_node
+from vtrain.graph.evaluate import Apply
 from vtrain.graph.step import STEP_STATE, find_ignored, param_state
 from vtrain.limits import limits_here
 from vtrain.ops import TABLE
@@ -68,14 +69,18 @@ def count_labels(graph: StepGraph) -> int:
     return labels["cross_entropy"] // labels["gather_samples"] if _has_classes(graph) else 1
 
 
-def evaluate(graph: StepGraph, state: State, samples: Samples) -> Evaluation:
-    """Forward pass of ``state`` over all ``samples``, in integers, by the law.
+def evaluate(
+    graph: StepGraph, state: State, samples: Samples, *, engine: str = "auto"
+) -> Evaluation:
+    """Forward pass of ``state`` over all ``samples``, in integers.
+
+    ``engine`` changes no bit: "numpy" is the law, every other the cpu engine.
 
     ``samples`` have the form (dtypes, shapes, exponents) of the task's own, any number of them.
     RunError when the state is not the graph's; DataError when the samples do not fit.
     """
     check_state(graph, state)
-    forward = _Forward(graph, state, samples)
+    forward = _Forward(graph, state, samples, choose_apply(engine))
     for part in ("x", "y"):
         forward.check_form(part)
     if forward.classes is not None:
@@ -146,10 +151,11 @@ def export_run(run: Path, out: Path, step: int | None = None) -> tuple[Path, Pat
 class _Forward:
     """The part of a step graph from its batch to its loss, on samples of one's own."""
 
-    def __init__(self, graph: StepGraph, state: State, samples: Samples) -> None:
+    def __init__(self, graph: StepGraph, state: State, samples: Samples, apply: Apply) -> None:
         self._graph = graph
         self._state = state
         self._samples = samples
+        self._apply_node = apply
         record = graph.nodes[graph.find("record")]
         loss = record.inputs[2].node
         if graph.nodes[loss].op not in _BATCH_SUMS:
@@ -218,7 +224,7 @@ class _Forward:
     def _apply(self, index: int, values: Mapping[int, npt.NDArray[Any]]) -> npt.NDArray[Any]:
         node = self._graph.nodes[index]
         inputs = [values[ref.node] for ref in node.inputs]
-        return apply_node(node, inputs, self._state, self._samples)
+        return self._apply_node(node, inputs, self._state, self._samples)
 
     def _find_logits(self) -> tuple[Ref | None, int | None]:
         """The int16 logits under a cross-entropy, and how many classes they are of."""

@@ -30,7 +30,7 @@ from vtrain.graph.builder import FixedExponents, GraphBuilder
 from vtrain.graph.calibration import (
     OPERAND_BITS,
     Calibration,
-    LawEvaluator,
+    NodeEvaluator,
     OpenEvaluator,
     calibrate,
 )
@@ -441,7 +441,7 @@ def profile_task(
     file: TaskFile,
     progress: Callable[[int], None] = lambda done: None,
     *,
-    open_evaluator: OpenEvaluator = LawEvaluator,
+    open_evaluator: OpenEvaluator = NodeEvaluator,
 ) -> Calibration:
     """Calibrate the exponents of a task; the file's own ``exponents`` are not looked at.
 

@@ -16,6 +16,7 @@ import click
 import numpy as np
 import onnx
 import pytest
+import tomlkit
 from safetensors.numpy import load_file
 
 from tests.tasks import make_mlp_onnx, make_samples
@@ -357,6 +358,24 @@ def test_inspect_says_what_the_run_says(call: Call, folder: Path, run: Path) -> 
     code, out, _ = call("inspect", run, "--json")
     assert code == 2
     assert parse(out)["error"]["code"] == "encoding"
+
+
+def test_train_names_the_site_that_clamps_and_what_helps(
+    call: Call, folder: Path, tmp_path: Path
+) -> None:
+    """One exponent is eight bits too fine: that site alone is told, on stderr and in the JSON."""
+    for name in ("x.npy", "y.npy", "model.onnx"):
+        shutil.copy(folder / name, tmp_path)
+    document = tomlkit.parse((folder / "task.toml").read_text())
+    document["exponents"]["h"] += 8
+    (tmp_path / "task.toml").write_text(tomlkit.dumps(document))
+    out = ("--out", tmp_path / "run", "--key", folder / "solver.pem", "--json")
+    code, text, err = call("train", tmp_path / "task.toml", *out)
+    assert code == 0, err
+    (told,) = parse(text)["warnings"]
+    assert re.search(r"clamped at h \(\d+\), which costs accuracy: give \[format\]", told), told
+    assert f"warning: {told}" in err
+    assert [found["site"] for found in parse(text)["saturation"]] == ["h"]
 
 
 def test_eval_on_training_test_and_given_data(call: Call, folder: Path) -> None:

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
@@ -22,6 +22,8 @@ from vtrain.printable import make_printable
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from vtrain.train.saturation import SiteSaturation
 
 EXIT_TERMINATED = 128 + signal.SIGTERM
 
@@ -87,6 +89,11 @@ def _show_warnings(shown: list[str]) -> Iterator[None]:
 def list_warnings() -> list[str]:
     """Texts of the warnings that the command under way has shown."""
     return list(click.get_current_context().meta[_WARNINGS])
+
+
+def list_saturation(sites: Iterable[SiteSaturation]) -> list[dict[str, str | int | float]]:
+    """Sites with their counts and rates as JSON has them."""
+    return [{"site": site.site, "count": site.count, "ppm": round(site.ppm, 3)} for site in sites]
 
 
 class TerminatedError(KeyboardInterrupt):

@@ -10,14 +10,18 @@ import click
 from vtrain.cli import echo, print_json
 from vtrain.cli.common import (
     VtrainCommand,
+    count,
     existing_folder,
     json_option,
+    list_saturation,
+    list_warnings,
     print_pairs,
 )
 
 if TYPE_CHECKING:
     from vtrain.commit.log import LogSurvey
     from vtrain.train.layout import RunPaths
+    from vtrain.train.saturation import SiteSaturation
 
 
 @click.command("inspect", cls=VtrainCommand)
@@ -28,14 +32,16 @@ def command(run: Path, as_json: bool) -> None:
 
     ``root`` is the state root after the last step that has one; ``log_root`` is computed from the
     log as it is, ``kzg_root`` is the one claimed (of a task with KZG commitments); ``complete``
-    says whether a claim covers all steps of the task. What a run that was killed does not say yet
-    is unknown (null in JSON): the solver, for one.
+    says whether a claim covers all steps of the task; ``saturation`` are the sites that clamped,
+    with the share of their elements (``ppm``, in millionths), and one above 100 is warned of. What
+    a run that was killed does not say yet is unknown (null in JSON): the solver, for one.
     """
     from vtrain.commit.files import read_file
     from vtrain.limits import LIMITS
     from vtrain.spec.commitment import compute_task_id
     from vtrain.train.layout import RunPaths, read_manifest
-    from vtrain.train.signed import read_task
+    from vtrain.train.saturation import measure_saturation, warn_of_saturation
+    from vtrain.train.signed import read_graph, read_task
     from vtrain.wire.claim import decode_signed_claim
 
     paths = RunPaths(run)
@@ -48,7 +54,12 @@ def command(run: Path, as_json: bool) -> None:
     manifest = read_manifest(paths) if paths.manifest.exists() else None
     run_id = claim.run_id if claim else manifest.run_id if manifest else b""
     checkpoints = paths.list_checkpoints()
-    saturation = dict(manifest.saturation) if manifest else {}
+    sites: tuple[SiteSaturation, ...] = ()
+    if manifest is not None and manifest.saturation:
+        graph = read_graph(paths, task)
+        sites = measure_saturation(graph, manifest.saturation, manifest.counted_steps)
+        found = [site for site in sites if site.is_too_much]
+        warn_of_saturation(graph, found, f"in {manifest.counted_steps} steps")
     complete = claim is not None and claim.log_size == task.steps
     pairs: dict[str, str | int | None] = {
         "run": str(run),
@@ -72,7 +83,8 @@ def command(run: Path, as_json: bool) -> None:
                 **pairs,
                 "complete": complete,
                 "checkpoints": checkpoints,
-                "saturation": saturation,
+                "saturation": list_saturation(sites),
+                "warnings": list_warnings(),
             }
         )
         return
@@ -81,8 +93,19 @@ def command(run: Path, as_json: bool) -> None:
             **{label: "unknown" if value is None else value for label, value in pairs.items()},
             "complete": "yes" if complete else "no" if claim else "no, nothing is claimed yet",
             "checkpoints": ", ".join(map(str, checkpoints)) or "none",
-            "saturation": f"{sum(saturation.values())} elements clamped",
+            "saturation": _describe(sites),
         }
+    )
+
+
+def _describe(sites: tuple[SiteSaturation, ...]) -> str:
+    if not sites:
+        return "0 elements clamped"
+    elements = sum(site.count for site in sites)
+    worst = sites[0]
+    return (
+        f"{count(elements, 'element')} clamped at {count(len(sites), 'site')}, the most at "
+        f"{worst.site}: {worst.ppm:.3g} of a million"
     )
 
 

@@ -16,6 +16,7 @@ from vtrain.cli.common import (
     engine_option,
     existing_file,
     json_option,
+    list_saturation,
     list_warnings,
     noting_interrupts,
     print_pairs,
@@ -126,19 +127,10 @@ def command(
         **({"kzg_seconds": round(summary.kzg_seconds, 3)} if summary.kzg_root else {}),
     }
     if as_json:
-        sites = [
-            {"site": site.site, "count": site.count, "ppm": round(site.ppm, 3)}
-            for site in summary.saturation
-        ]
+        sites = list_saturation(summary.saturation)
         print_json({**pairs, "saturation": sites, "warnings": list_warnings()})
     else:
         print_pairs({**pairs, "engine": summary.engine or "none: no step was left to do"})
-    for site in summary.warnings:
-        echo(
-            f"warning: {site.site} clamped {site.ppm:.0f} of a million elements: "
-            "a larger margin (vtrain profile), or for an update a lower rate, keeps more accuracy",
-            err=True,
-        )
 
 
 def load_or_make_key(path: Path | None) -> PrivateKey:

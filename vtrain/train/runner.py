@@ -15,13 +15,13 @@ from vtrain.commit.state import compute_root_of_state
 from vtrain.engines.base import Session
 from vtrain.engines.registry import check_engine, open_session, resolve_engine
 from vtrain.errors import DataError, RunError, SignatureError, TaskError
-from vtrain.graph.step import APART
 from vtrain.spec.commitment import compute_graph_root, compute_task_id
 from vtrain.threads import check_threads
 from vtrain.train.background import CheckpointWriter
 from vtrain.train.data import compute_samples_root
 from vtrain.train.deliver import compute_mean_loss
 from vtrain.train.kzg import Committed, KzgRecorder
+from vtrain.train.saturation import SiteSaturation, measure_saturation, warn_of_saturation
 from vtrain.train.store import RunDirectory, Tally, is_done, open_run
 from vtrain.wire.claim import Claim
 from vtrain.wire.graph import StepGraph
@@ -29,20 +29,8 @@ from vtrain.wire.graph import StepGraph
 if TYPE_CHECKING:
     from vtrain.train.task import CompiledTask
 
-SATURATION_WARNING_PPM = 100.0
-"""A site that clamps more than this share of its elements loses accuracy."""
-
 Progress = Callable[[int, int, float, float], None]
 """(steps done, steps in all, mean loss of the step for people, samples per second)."""
-
-
-@dataclass(frozen=True)
-class SiteSaturation:
-    """How often a node clamped: ``count`` elements, ``ppm`` of all that it put out."""
-
-    site: str
-    count: int
-    ppm: float
 
 
 @dataclass(frozen=True)
@@ -72,11 +60,7 @@ class RunSummary:
     @property
     def warnings(self) -> tuple[SiteSaturation, ...]:
         """Sites that clamp too much: `vtrain profile` with a larger margin helps."""
-        return tuple(
-            site
-            for site in self.saturation
-            if site.ppm > SATURATION_WARNING_PPM and site.site != APART
-        )
+        return tuple(site for site in self.saturation if site.is_too_much)
 
 
 def train(
@@ -101,6 +85,9 @@ def train(
     With engine cuda, ``selfcheck_every`` > 0 compares its fast kernels with their readable twins
     again after so many steps.  The engine is opened before anything in ``out`` changes: where it is
     not to be had, the folder and its claim stay as they are.
+
+    A site that clamps more than ``SATURATION_WARNING_PPM`` of its elements is named in a
+    VtrainWarning at the next checkpoint, with what helps.
 
     A task that logs KZG commitments needs ``task.kzg``, which ``compile_task`` opened;
     ``batch_secret`` (32 bytes) is that of the batches' owner, who signed commitments to them.
@@ -162,6 +149,7 @@ def train(
             kzg_root=b"" if run.kzg is None else run.kzg.root(),
         )
         run.write_claim(sign_claim(claim, key))
+        counts.warn_of_all()
         return RunSummary(
             path=out,
             task_id=claim.task_id,
@@ -248,25 +236,34 @@ class _Saturation:
     """Counts of clamped elements: those of earlier processes and those of this session."""
 
     def __init__(self, graph: StepGraph, run: RunDirectory) -> None:
-        self._sizes = {node.name: node.outputs[0].size for node in graph.nodes}
+        self._graph = graph
         before = run.manifest
         self._steps = before.counted_steps if before is not None else 0
         self._counts = Counter(before.saturation if before is not None else {})
+        self._named: set[str] = set()
 
-    def add(self, steps: int, counts: Mapping[str, int]) -> None:
+    def add(self, last: int, steps: int, counts: Mapping[str, int]) -> None:
+        """Count ``steps`` more, up to step ``last``; VtrainWarning names the sites that clamped too
+        much in these, each once."""
         self._steps += steps
         self._counts.update(counts)
+        found = measure_saturation(self._graph, counts, steps)
+        self._warn(found, f"in steps {last - steps + 1} to {last}")
+
+    def warn_of_all(self) -> None:
+        """VtrainWarning for sites that clamped too much in all steps, and were not named yet."""
+        self._warn(self.by_site(), "in all of the run")
 
     def as_tally(self, engine: str) -> Tally:
         return Tally(engine, self._steps, dict(self._counts))
 
     def by_site(self) -> tuple[SiteSaturation, ...]:
-        sites = [
-            SiteSaturation(site, count, 1e6 * count / (self._steps * self._sizes[site]))
-            for site, count in self._counts.items()
-            if site in self._sizes and count > 0 and self._steps > 0
-        ]
-        return tuple(sorted(sites, key=lambda site: (-site.ppm, site.site)))
+        return measure_saturation(self._graph, self._counts, self._steps)
+
+    def _warn(self, sites: tuple[SiteSaturation, ...], when: str) -> None:
+        new = [site for site in sites if site.is_too_much and site.site not in self._named]
+        self._named.update(site.site for site in new)
+        warn_of_saturation(self._graph, new, when)
 
 
 def _advance(
@@ -299,7 +296,7 @@ def _advance(
         writer.check()
         if step % spec.checkpoint_every == 0 or step == target:
             clamped = Counter(session.saturation())
-            counts.add(step - counted, clamped - reported)
+            counts.add(step, step - counted, clamped - reported)
             counted, reported = step, clamped
             writer.begin(session, counts.as_tally(engine))
         if progress is not None:

@@ -25,6 +25,8 @@ from vtrain.wire.task import LAW_VERSION, TOKEN_WIDTHS, TaskSpec, Windows, descr
 INPUTS, WIDE_INPUTS, HIDDEN, CLASSES = 16, 640, 8, 4
 IMAGE = (1, 8, 8)
 VOCABULARY, CONTEXT, FEATURES, HEADS = 12, 6, 8, 2
+MANY = 1030
+"""Classes of which the gradient has the bits that few do not need."""
 
 
 def _weight(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> onnx.TensorProto:
@@ -118,16 +120,76 @@ def make_gpt_onnx(seed: int = 0) -> bytes:
         helper.make_node("Transpose", ["table"], ["turned"], "turn", perm=[1, 0]),
         helper.make_node("MatMul", ["r", "turned"], ["logits"], "name"),
     ]  # fmt: skip
+    return _language_model(nodes, tensors, VOCABULARY)
+
+
+def _language_model(
+    nodes: list[onnx.NodeProto], tensors: dict[str, np.ndarray], classes: int
+) -> bytes:
     graph = helper.make_graph(
         nodes,
-        "tiny gpt",
+        "tiny language model",
         [helper.make_tensor_value_info("x", TensorProto.INT64, ["n", CONTEXT])],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", CONTEXT, VOCABULARY])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", CONTEXT, classes])],
         [numpy_helper.from_array(v.astype(np.float32), name) for name, v in tensors.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
     onnx.checker.check_model(model)
     return bytes(model.SerializeToString(deterministic=True))
+
+
+@cache
+def make_llama_onnx(seed: int = 0) -> bytes:
+    """A decoder of one block: RMSNorm, rotary positions, two heads of queries that share one of
+    keys and values, SwiGLU; numbers [batch, CONTEXT] -> logits [batch, CONTEXT, MANY]."""
+    rng = np.random.default_rng(seed)
+    half, hidden = FEATURES // HEADS, 10
+    shapes = {
+        "table": (VOCABULARY, FEATURES),
+        "w_q": (FEATURES, FEATURES),
+        **{f"w_{name}": (FEATURES, half) for name in "kv"},
+        "w_out": (FEATURES, FEATURES),
+        **{f"w_{name}": (FEATURES, hidden) for name in ("gate", "up")},
+        "w_down": (hidden, FEATURES),
+        "head": (FEATURES, MANY),
+    }
+    tensors = {name: rng.uniform(-0.5, 0.5, shape) for name, shape in shapes.items()}
+    angles = np.outer(np.arange(CONTEXT), 100.0 ** (-np.arange(0, half, 2) / half))
+    tensors |= {"gain": np.ones(FEATURES), "cosines": np.cos(angles), "sines": np.sin(angles)}
+
+    def product(left: str, weight: str, name: str) -> onnx.NodeProto:
+        return helper.make_node("MatMul", [left, weight], [name], f"to_{name}")
+
+    def turn(name: str, heads: int) -> onnx.NodeProto:
+        inputs, made = [name, "cosines", "sines"], f"{name}_turned"
+        return helper.make_node("RotaryEmbedding", inputs, [made], f"turn_{name}", num_heads=heads)
+
+    nodes = [
+        helper.make_node("Gather", ["table", "x"], ["e"], "read"),
+        helper.make_node("RMSNormalization", ["e", "gain"], ["n"], "norm", axis=-1),
+        *[product("n", f"w_{name}", name) for name in "qkv"],
+        turn("q", HEADS),
+        turn("k", 1),
+        helper.make_node(
+            "Attention", ["q_turned", "k_turned", "v"], ["mixed"], "attend",
+            is_causal=1, q_num_heads=HEADS, kv_num_heads=1,
+        ),
+        product("mixed", "w_out", "m"),
+        helper.make_node("Add", ["e", "m"], ["r"], "residual"),
+        product("r", "w_gate", "g"),
+        product("r", "w_up", "u"),
+        helper.make_node("Sigmoid", ["g"], ["s"], "sigmoid"),
+        helper.make_node("Mul", ["g", "s"], ["silu"], "silu"),
+        helper.make_node("Mul", ["silu", "u"], ["gated"], "gated"),
+        product("gated", "w_down", "d"),
+        helper.make_node("Add", ["r", "d"], ["out"], "residual_2"),
+        product("out", "head", "logits"),
+    ]  # fmt: skip
+    return _language_model(nodes, tensors, MANY)
+
+
+LANGUAGE_MODELS = {"gpt": make_gpt_onnx, "llama": make_llama_onnx}
+"""Kinds of tasks about tokens, and their models."""
 
 
 def make_tokens(
@@ -170,10 +232,11 @@ def make_tiny_task(
     margin: int = 3,
     optimizer: str = "sgd",
 ) -> CompiledTask:
-    """A compiled task: ``kind`` is "mlp", "wide", "cnn" or "gpt", ``loss`` cross_entropy or mse.
+    """A compiled task: ``kind`` is "mlp", "wide", "cnn", "gpt" or "llama", ``loss`` cross_entropy
+    or mse.
 
     "wide" is the mlp with so many inputs that a weight gradient over a batch of 40 has two blocks;
-    "gpt" has windows over the three chunks of 1200 tokens, whatever ``samples``.
+    "gpt" and "llama" have windows over the three chunks of 1200 tokens, whatever ``samples``.
 
     ``optimizer`` is "sgd", or one of ``UPDATES`` with gradients clipped.
 
@@ -181,19 +244,19 @@ def make_tiny_task(
     """
     if kind == "cnn":
         model_bytes = make_cnn_onnx(seed)
-    elif kind == "gpt":
-        model_bytes = make_gpt_onnx(seed)
+    elif kind in LANGUAGE_MODELS:
+        model_bytes = LANGUAGE_MODELS[kind](seed)
     else:
         model_bytes = make_mlp_onnx(seed, WIDE_INPUTS if kind == "wide" else INPUTS)
     model = import_onnx(model_bytes)
-    if kind == "gpt":
+    if kind in LANGUAGE_MODELS:
         data = make_tokens(1200, seed)
     else:
         data = make_samples(model.input_shape, samples, seed, mse=loss == "mse")
     affine = Affine(multiplier=257, offset=0, shift=1, exponent=15)
     plan = StepPlan(
         data=data.spec,
-        prepare=Ids() if kind == "gpt" else affine,
+        prepare=Ids() if kind in LANGUAGE_MODELS else affine,
         loss=loss,
         # 40960 * 2^-22 for a sample is 0.08 for the mean of a batch of eight.
         optimizer=UPDATES.get(optimizer, Momentum(round(2**16 * 0.1), (0,), (40960,), 22)),

@@ -10,6 +10,8 @@ from __future__ import annotations
 import difflib
 import gzip
 import io
+import math
+import mmap
 import re
 import shutil
 import struct
@@ -20,11 +22,13 @@ import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from blake3 import blake3
 
 from vtrain import _core
 from vtrain.commit.digest import compute_tensor_digest
@@ -128,10 +132,24 @@ class TextSource:
 
 
 @dataclass(frozen=True)
+class Split:
+    """Of n tokens the last n * share, rounded up, are held out: these, or else those before."""
+
+    share: Fraction
+    held_out: bool
+
+    def choose(self, chosen: slice) -> slice:
+        """Those of the tokens ``chosen``, from start to stop, that are meant."""
+        cut = chosen.stop - math.ceil((chosen.stop - chosen.start) * self.share)
+        return slice(cut, chosen.stop) if self.held_out else slice(chosen.start, cut)
+
+
+@dataclass(frozen=True)
 class TokenSource:
     """Token ids, a ``.npy`` of integers or a file of nothing else (``dtype``: u16 or u32,
     little-endian): sample i is the ``context`` tokens at i * stride, and its labels the tokens
-    ``shift`` further.  ``part`` counts tokens.  Every id is below ``vocabulary``."""
+    ``shift`` further.  ``part`` counts tokens, and ``split`` takes its share of that part, so that
+    no window has tokens of both sides.  Every id is below ``vocabulary``."""
 
     path: Path
     context: int
@@ -140,6 +158,15 @@ class TokenSource:
     stride: int = 1
     shift: int = 1
     part: Part = Part()
+    split: Split | None = None
+
+    def hold_out(self, share: Fraction) -> tuple[TokenSource, TokenSource]:
+        """What to train on, and the ``share`` at its end to measure on, there in windows that do
+        not overlap."""
+        return (
+            replace(self, split=Split(share, held_out=False)),
+            replace(self, split=Split(share, held_out=True), stride=self.context),
+        )
 
 
 DataSource = IdxSource | NpySource | NpzSource | TextSource | TokenSource
@@ -283,8 +310,8 @@ def load_samples(source: DataSource) -> Samples:
         case TextSource():
             return with_root(_load_text(source))
         case TokenSource():
-            samples = open_tokens(source)
-            _check_tokens(samples, source.vocabulary, str(source.path), source.part.start)
+            samples, first = _open_tokens(source, limits_here())
+            _check_tokens(samples, source.vocabulary, str(source.path), first)
             return with_root(samples)
         case IdxSource():
             x, y = (_read_idx(path) for path in (source.x, source.y))
@@ -339,9 +366,33 @@ def build_samples(x: Array, y: Array, x_exponent: int = 0, y_exponent: int = 0) 
 def compute_samples_root(samples: Samples) -> bytes:
     """RFC 9162 root over the rows of the table, 32 bytes, by the Rust core; for windows the plain
     BLAKE3 of the token bytes."""
-    if samples.spec.windows is not None:
+    if samples.spec.windows is None:
+        return compute_root_fixed(domains.SAMPLES, np.ascontiguousarray(samples.table))
+    if not isinstance(samples.table, np.memmap):
         return compute_tensor_digest(samples.table)
-    return compute_root_fixed(domains.SAMPLES, np.ascontiguousarray(samples.table))
+    hasher = blake3(max_threads=blake3.AUTO)
+    for block in Blocks(samples.table):
+        hasher.update(block.data)
+    return hasher.digest()
+
+
+class Blocks:
+    """The bytes of a table in turn, in blocks of 16 MiB; may be gone through again.
+
+    Of a mapped file, what was read goes back to the system with each block, and is read again where
+    it is needed: whoever goes through 10 GB holds one block of them.
+    """
+
+    def __init__(self, table: npt.NDArray[np.uint8]) -> None:
+        self._table = table
+
+    def __iter__(self) -> Iterator[npt.NDArray[np.uint8]]:
+        flat = np.asarray(self._table).reshape(-1)
+        mapped = getattr(self._table, "_mmap", None)
+        for start in range(0, flat.size, _COPY_BLOCK):
+            yield flat[start : start + _COPY_BLOCK]
+            if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
+                mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def with_root(samples: Samples) -> Samples:
@@ -541,7 +592,11 @@ def open_tokens(source: TokenSource, limits: Limits | None = None) -> Samples:
     process.  DataError names the file: unreadable, empty, no whole number of tokens, cut short, or
     too short for one window.
     """
-    limits = limits_here() if limits is None else limits
+    return _open_tokens(source, limits_here() if limits is None else limits)[0]
+
+
+def _open_tokens(source: TokenSource, limits: Limits) -> tuple[Samples, int]:
+    """:func:`open_tokens`, and the position of the first token in the file."""
     where = str(source.path)
     with _reading(where), open_file(source.path, sys.maxsize, error=DataError) as file:
         dtype, first, found = _find_tokens(file, source.dtype, where)
@@ -549,6 +604,8 @@ def open_tokens(source: TokenSource, limits: Limits | None = None) -> Samples:
         if found == 0:
             raise DataError("is empty", where=where)
         chosen = _choose(source.part, found, where, "tokens")
+        if source.split is not None:
+            chosen = source.split.choose(chosen)
         windows = Windows(
             dtype, chosen.stop - chosen.start, source.context, source.stride, source.shift
         )
@@ -566,7 +623,7 @@ def open_tokens(source: TokenSource, limits: Limits | None = None) -> Samples:
             table = np.frombuffer(_read_exactly(file, size, where), np.uint8)
         else:
             table = np.memmap(file, dtype=np.uint8, mode="r", offset=start, shape=(size,))
-    return Samples(describe_windows(windows), table)
+    return Samples(describe_windows(windows), table), chosen.start
 
 
 def _find_tokens(file: BoundedFile, dtype: str | None, where: str) -> tuple[str, int, int]:
@@ -611,9 +668,9 @@ def _check_tokens(samples: Samples, vocabulary: int, where: str, first: int) -> 
     windows = samples.spec.windows
     if windows is None or vocabulary >= 1 << (8 * windows.width):
         return
-    tokens = samples.table.view(f"<u{windows.width}")
-    for start in range(0, windows.tokens, _COPY_BLOCK):
-        block = tokens[start : start + _COPY_BLOCK]
+    for number, data in enumerate(Blocks(samples.table)):
+        block = data.view(f"<u{windows.width}")
+        start = number * (_COPY_BLOCK // windows.width)
         if int(block.max()) >= vocabulary:
             at = int(np.argmax(block >= vocabulary))
             found = int(block[at])

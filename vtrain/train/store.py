@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +64,7 @@ from vtrain.errors import (
 )
 from vtrain.limits import LIMITS, limits_here
 from vtrain.spec.commitment import compute_task_id
+from vtrain.train.data import Blocks
 from vtrain.train.layout import Manifest, RunPaths, encode_manifest, read_manifest
 from vtrain.train.lock import hold_lock
 from vtrain.train.signed import goes_on, read_claim_file
@@ -159,7 +160,7 @@ class RunDirectory:
         if keep_data or paths.samples.exists():
             self._make_folder(paths.samples.parent)
             remove_temporaries(paths.samples.parent)
-            self._place(paths.samples, [task.samples.table])
+            self._place(paths.samples, Blocks(task.samples.table))
         self._place(paths.checkpoint(0), checkpoint_chunks(task.graph, task.initial_state))
         self._manifest = read_manifest(paths) if paths.manifest.exists() else None
         self.run_id = self._recall_run_id()
@@ -302,7 +303,7 @@ class RunDirectory:
         write_atomic(path, chunks)
         self._files[self.paths.name_of(path)] = compute_entry(chunks)
 
-    def _place(self, path: Path, chunks: list[Chunk]) -> None:
+    def _place(self, path: Path, chunks: Iterable[Chunk]) -> None:
         """See that a file of known content is there; a missing or damaged one is written anew."""
         entry = compute_entry(chunks)
         if not path.exists() or not self._has(path, entry):

@@ -74,7 +74,7 @@ from vtrain.train.optimizers import (
     compute_optimizer,
     parse_optimizer,
 )
-from vtrain.train.table import Table
+from vtrain.train.table import Table, parse_number
 from vtrain.wire.graph import Ref, StepGraph
 from vtrain.wire.proof import (
     CIRCUIT_NAMES,
@@ -219,10 +219,9 @@ def load_task(path: Path, *, srs: Path | None = None) -> TaskFile:
     )
     model = top.table("model", "onnx", "loss", "ignore")
     fmt = top.table("format", "margin", "calibration_steps")
-    data = dict(top.mapping("data"))
-    prepare = data.pop("prepare", {})
+    prepare = top.mapping("data").get("prepare", {})
     exponents = _parse_exponents(top.mapping("exponents"))
-    test = top.mapping("test")
+    source, test = _parse_data(top, base)
     found = TaskFile(
         path=path,
         name=task.text("name"),
@@ -232,8 +231,8 @@ def load_task(path: Path, *, srs: Path | None = None) -> TaskFile:
         commit_every=task.integer("commit_every", 1, 2**40, 1),
         checkpoint_every=task.integer("checkpoint_every", 1, 2**40),
         model=base / model.text("onnx"),
-        data=parse_source(data, base),
-        test=parse_source(test, base) if test else None,
+        data=source,
+        test=test,
         prepare=_parse_prepare(prepare),
         loss=model.choice("loss", LOSSES),
         ignored=model.integer("ignore", -(2**31), 2**31 - 1) if model.has("ignore") else None,
@@ -258,6 +257,31 @@ def load_task(path: Path, *, srs: Path | None = None) -> TaskFile:
     if found.steps % found.commit_every:
         raise TaskError("must be a multiple of commit_every", where="task.steps")
     return found
+
+
+def _parse_data(top: Table, base: Path) -> tuple[DataSource, DataSource | None]:
+    """What to train on and what to measure on: a table of its own, or a share of the tokens."""
+    where = "data.validation"
+    data = dict(top.mapping("data"))
+    data.pop("prepare", None)
+    share = data.pop("validation", None)
+    source, test = parse_source(data, base), top.mapping("test")
+    if share is None:
+        return source, parse_source(test, base) if test else None
+    if not isinstance(source, TokenSource):
+        raise TaskError(
+            "holds out a share of tokens, and the data are of another kind: give a table [test]",
+            where=where,
+        )
+    if test:
+        raise TaskError(
+            "is there beside a table [test]: both say what to measure on, leave one out",
+            where=where,
+        )
+    number = parse_number(share, where)
+    if not 0 < number < 1:
+        raise TaskError("must lie between 0 and 1, as 0.1 or 1/10", where=where)
+    return source.hold_out(number)
 
 
 def _parse_commitments(table: Table) -> tuple[str, ...]:

@@ -295,21 +295,63 @@ def test_another_decay_is_seen(folder: Path) -> None:
 # --- groups
 
 
-def test_frozen_parameters_stay_and_keep_nothing(folder: Path) -> None:
-    task = make_task(folder, ADAMW + 'frozen = ["?1"]\n')
-    assert {"param/w1", "param/b1", "mean/w2", "square/w2", "mean/b2"} < set(task.initial_state)
-    assert not {"mean/w1", "square/w1", "mean/b1", "square/b1"} & set(task.initial_state)
-    # Nobody goes back beyond the second layer.
+@pytest.mark.parametrize("kind", ["sgd", "adamw", "lion"])
+def test_frozen_parameters_stay_and_keep_nothing(folder: Path, kind: str) -> None:
+    """Neither decay nor clipping reaches them, on either engine."""
+    table = f'[optimizer]\nkind = "{kind}"\nlearning_rate = 0.002\nweight_decay = 0.1\n'
+    table += "momentum = 0.9\n" if kind == "sgd" else ""
+    task = make_task(folder, table + 'clip_norm = 0.5\nfrozen = ["?1"]\n')
+    kept = {"sgd": {"momentum"}, "adamw": {"mean", "square"}, "lion": {"mean"}}[kind]
+    expected = {f"param/{name}" for name in ("w1", "b1", "w2", "b2")}
+    expected |= {f"{state}/{name}" for state in kept for name in ("w2", "b2")}
+    assert set(task.initial_state) == expected | {"step"}
+    # Nobody goes back beyond the second layer, and the norm is of what is trained.
     assert not any("/grad_a" in node.name for node in task.graph.nodes)
-    session = open_session("cpu", task.graph, task.samples)
-    session.load_state(task.initial_state)
-    for _ in range(3):
+    assert not any(node.name.startswith(("w1/grad", "b1/grad")) for node in task.graph.nodes)
+    squared = [node for node in task.graph.nodes if node.op == "capped_square"]
+    assert len(squared) == 2
+    for engine in ("cpu", "numpy"):
+        session = open_session(engine, task.graph, task.samples)
+        session.load_state(task.initial_state)
+        for _ in range(3):
+            session.step()
+        state = session.read_state()
+        for name in ("param/w1", "param/b1"):
+            assert np.array_equal(state[name], task.initial_state[name])
+        for name in ("param/w2", "param/b2"):
+            assert not np.array_equal(state[name], task.initial_state[name])
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adamw", "lion"])
+def test_no_decay_leaves_the_bits_of_a_step_without(folder: Path, kind: str) -> None:
+    """Biases move as without a decay, bit for bit; weights are shrunk by rate times decay."""
+    rate, decay = 0.01, 0.5
+    table = f'[optimizer]\nkind = "{kind}"\nlearning_rate = {rate}\nweight_decay = '
+    plain = make_task(folder, f"{table}0\n")
+    path = folder / "task.toml"
+    text = path.read_text()
+    path.write_text(text.replace("decay = 0\n", f'decay = {decay}\nno_decay = ["b*"]\n'))
+    calibrated = dict(plain.spec.exponents)
+    sites = profile_task(load_task(path)).exponents
+    write_exponents(path, {site: calibrated.get(site, sites[site]) for site in sites})
+    states = []
+    # Biases begin at zero, where a decay would not be seen.
+    begin = {name: value.copy() for name, value in plain.initial_state.items()}
+    for name in ("param/b1", "param/b2"):
+        begin[name] = np.full_like(begin[name], 1 << MASTER_EXPONENT)
+    for task in (plain, compile_task(load_task(path))):
+        session = open_session("cpu", task.graph, task.samples)
+        session.load_state(begin)
         session.step()
-    state = session.read_state()
-    for name in ("param/w1", "param/b1"):
-        assert np.array_equal(state[name], task.initial_state[name])
-    for name in ("param/w2", "param/b2"):
-        assert not np.array_equal(state[name], task.initial_state[name])
+        states.append(session.read_state())
+    without, some = states
+    for name in ("param/b1", "param/b2"):
+        assert np.array_equal(without[name], some[name])
+    for name in ("param/w1", "param/w2"):
+        shrunk = (without[name] - some[name]).astype(np.float64)
+        expected = rate * decay * begin[name]
+        # One unit of g for SGD, whose decay is added to the gradient.
+        assert np.abs(shrunk - expected).max() < 1e-3 * np.abs(expected).max() + 2
 
 
 @pytest.mark.parametrize("kind", ["sgd", "adamw"])

@@ -1,6 +1,7 @@
 """What every benchmark shares: command line, both sides measured alternately, form of the result.
 
-A benchmark defines ``measure(quick) -> Result`` and calls ``main(name, measure)``.  It prints one
+A benchmark defines ``measure(quick) -> Result`` and calls ``main(name, measure)``, or gives several
+such functions by name, parts that ``--part`` measures alone.  It prints one
 JSON object with ``figures``, ``targets``, ``met`` and the machine; a missed target is exit code 1,
 and 3 says that this machine lacks what is measured.  A long one yields results instead, each with
 all that is known by then: whatever ends it, the last of them is in the file.
@@ -17,7 +18,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
@@ -63,6 +64,14 @@ class Result:
     def met(self) -> bool:
         """Whether no target was missed."""
         return all(target["met"] is not False for target in self.targets.values())
+
+    def join(self, other: Result) -> Result:
+        """What both found."""
+        return Result(
+            self.figures | other.figures,
+            self.targets | other.targets,
+            "; ".join(filter(None, (self.missing, other.missing))),
+        )
 
 
 AVX2_ALONE = {
@@ -170,6 +179,20 @@ def compare(
     return {"ours": spread(times[0]), "theirs": spread(times[1]), "ratio": spread(ratio)}
 
 
+def ask_process(code: str) -> dict[str, Any]:
+    """The JSON object in the last line that a process of its own prints, which runs ``code`` in the
+    folder of the benchmarks."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parent,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
 def read_cpu() -> tuple[str, list[str]]:
     """The processor's name and those of its instruction sets that matter here."""
     info = Path("/proc/cpuinfo")
@@ -262,14 +285,31 @@ NOTHING_MEASURED = 3
 """Exit code where the machine lacks what is measured."""
 
 
+Measure = Callable[[bool], Result | Iterable[Result]]
+
+
+def run_parts(parts: Iterable[Measure], quick: bool) -> Iterator[Result]:
+    """The results of each part, with all that those before it found."""
+    done = Result()
+    for measure in parts:
+        found, result = measure(quick), Result()
+        for result in [found] if isinstance(found, Result) else found:
+            yield done.join(result)
+        done = done.join(result)
+
+
 def main(
     name: str,
-    measure: Callable[[bool], Result | Iterable[Result]],
+    measure: Measure | Mapping[str, Measure],
     *,
     about: str = "",
     quick_help: str = "A glance, in under 50 seconds.",
 ) -> None:
-    """The command line of a benchmark; exits 1 when a target is missed."""
+    """The command line of a benchmark; exits 1 when a target is missed.
+
+    ``measure`` is one function, or one for each part of a benchmark, by name.
+    """
+    parts = measure if isinstance(measure, Mapping) else {"": measure}
 
     @click.command(name, help=about)
     @click.option("--quick", is_flag=True, help=quick_help)
@@ -283,7 +323,9 @@ def main(
     @click.option(
         "--out", type=click.Path(path_type=Path, dir_okay=False), help="Write it here too."
     )
-    def command(quick: bool, instructions: str, as_json: bool, out: Path | None) -> None:
+    def command(
+        quick: bool, instructions: str, as_json: bool, out: Path | None, part: str | None = None
+    ) -> None:
         if instructions == "avx2" and os.environ.get("VTRAIN_CPU") != "avx2":
             # Libraries look when they are loaded, and torch is by now.
             os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | AVX2_ALONE)  # noqa: S606
@@ -307,9 +349,9 @@ def main(
                 "met": result.met,
             }
 
-        found = measure(quick)
+        chosen = parts.values() if part is None else [parts[part]]
         result = Result()
-        for result in [found] if isinstance(found, Result) else found:
+        for result in run_parts(chosen, quick):
             _write(describe(result), out)
         report = describe(result)
         if as_json:
@@ -321,6 +363,9 @@ def main(
             sys.exit(NOTHING_MEASURED)
         sys.exit(0 if result.met else 1)
 
+    if len(parts) > 1:
+        each = click.Choice(list(parts))
+        command = click.option("--part", type=each, help="Measure this alone.")(command)
     command()
 
 

@@ -18,8 +18,6 @@ with AVX512-VNNI (ours was 2.9 of it), 1.2 of it with AVX2 (1.6 to 2.0 before).
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable
@@ -33,7 +31,7 @@ from vtrain.engines.cpu import CpuSession
 from vtrain.spec.samples import Samples
 from vtrain.train.task import CompiledTask
 from vtrain.wire.graph import StepGraph, decode_graph, encode_graph
-from vtrain.wire.task import DataSpec
+from vtrain.wire.task import decode_task, encode_task
 
 THREADS = 2
 BATCH = 128
@@ -46,6 +44,8 @@ TIME_LIMITS = {
 }
 MEMORY_LIMIT = 2.0
 PEAK_STEPS = 50
+UPDATES = ("momentum", "sgd_update", "adam_mean", "adam_square", "adam_direction")
+"""Operators that a weight's gradient ends in."""
 
 
 def compile_step(name: str, batch: int = BATCH) -> tuple[CompiledTask, Any]:
@@ -102,7 +102,7 @@ def name_phase(graph: StepGraph, index: int) -> str:
     node = graph.nodes[index]
     if node.op in ("sample_index", "gather_samples", "normalize", "batch_digest", "tensor_digest"):
         return "batch: draw, prepare, hash"
-    if node.op in ("momentum", "sgd_update"):
+    if node.op in UPDATES:
         return "weight gradients with their update"
     if node.op == "rescale" and graph.nodes[node.inputs[0].node].op == "state":
         return "weights to operands"
@@ -129,16 +129,13 @@ def save_task(task: CompiledTask, folder: Path) -> None:
     np.save(folder / "table.npy", task.samples.table)
     for index, name in enumerate(sorted(task.initial_state)):
         np.save(folder / f"state{index}.npy", task.initial_state[name])
-    spec = vars(task.samples.spec) | {"root": task.samples.spec.root.hex()}
-    (folder / "data.json").write_text(json.dumps(spec))
+    (folder / "task.cbor").write_bytes(encode_task(task.spec))
 
 
 def load_step(folder: Path) -> Callable[[], object]:
     """Our side from what :func:`save_task` wrote."""
-    spec = json.loads((folder / "data.json").read_text())
-    spec |= {"root": bytes.fromhex(spec["root"])}
-    spec |= {key: tuple(spec[key]) for key in ("x_shape", "y_shape")}
-    samples = Samples(DataSpec(**spec), np.load(folder / "table.npy", mmap_mode="r"))
+    spec = decode_task((folder / "task.cbor").read_bytes()).data
+    samples = Samples(spec, np.load(folder / "table.npy", mmap_mode="r"))
     graph = decode_graph((folder / "graph.cbor").read_bytes())
     session = CpuSession(graph, samples, threads=THREADS)
     names = enumerate(sorted(graph.states()))
@@ -169,13 +166,13 @@ def read_peak() -> float:
     raise SystemExit("this system does not tell the peak memory of a process")
 
 
-def run_peak(side: str, folder: str) -> None:
+def run_peak(side: str, folder: str, steps: int = PEAK_STEPS) -> None:
     """What a process of its own does: print its peak memory before and after some steps."""
     if side == "torch":
         import torch  # noqa: F401 - loading it is not the step's memory
     before = read_peak()
     step = load_torch_step() if side == "torch" else load_step(Path(folder))
-    for _ in range(PEAK_STEPS):
+    for _ in range(steps):
         step()
     print(json.dumps({"imports, MB": before, "peak, MB": read_peak()}))
 
@@ -187,14 +184,7 @@ def measure_peaks(task: CompiledTask) -> dict[str, Any]:
         save_task(task, Path(folder))
         for side in ("vtrain", "torch"):
             code = f"import step; step.run_peak({side!r}, {folder!r})"
-            done = subprocess.run(
-                [sys.executable, "-c", code],
-                cwd=Path(__file__).parent,
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-            figures[side] = json.loads(done.stdout)
+            figures[side] = harness.ask_process(code)
     mine, theirs = figures["vtrain"], figures["torch"]
     figures["whole process, ratio"] = mine["peak, MB"] / theirs["peak, MB"]
     grown = [side["peak, MB"] - side["imports, MB"] for side in (mine, theirs)]

@@ -6,8 +6,16 @@ fp32 runs differ whose initial weights differ by 0.01 % says what a difference m
 is one result for ever: it is kept under its task's id, and torch's under its version, in
 results/transformer-runs.json, and only what is not there is run.
 
-Predicted before measuring: a mean difference of 0.001 to 0.003 nats over five seeds, as the number
-format's study had on such a model.
+Speed (``--part speed``): a whole step, batch 16 and 128 places, over torch fp32 eager on the same
+two threads, which gets a fixed ready batch; ours draws and digests its batch.  No state root falls
+into it.  Peak memory is that of a process that does nothing but load and step, beyond what it
+imports.  Replay is that of verify.py: reading and hashing a checkpoint, and the steps.
+
+Predicted before measuring: a mean difference of losses of 0.001 to 0.003 nats over five seeds, as
+the number format's study had on such a model; a step of 0.8 of torch's time with AVX512-VNNI and of
+1.5 with AVX2, since products are half of torch's step and take 0.45 of its time, and all else takes
+longer than in float32, as softmax and norms are several passes; 0.9 of torch's memory, since most
+of what is kept is int16.
 """
 
 from __future__ import annotations
@@ -18,6 +26,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +36,15 @@ import numpy as np
 import torch
 from _shakespeare import Both, Variant, perturb
 from blake3 import blake3
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from step import measure_phases, read_peak, save_task
+from verify import measure_replay
 
+from vtrain.engines.cpu import CpuSession
 from vtrain.engines.registry import open_session
 from vtrain.train.deliver import evaluate
-from vtrain.train.task import CompiledTask
+from vtrain.train.runner import train
+from vtrain.train.task import CompiledTask, compile_task, load_task
 
 SEEDS = range(5)
 PERTURBED = 1e-4
@@ -42,6 +56,17 @@ SINGLE = {
     "llama": Variant("llama"),
 }
 """One seed each, beside the five."""
+SPEED = {"gpt": Variant(steps=10**6), "llama": Variant("llama", steps=10**6)}
+"""What steps are timed of, never at the end of their schedule."""
+NEVER = 10**6
+"""Steps between two commitments, none of which falls into what is timed."""
+TIME_LIMITS = {"avx512_vnni": 1.0, "avx2": 1.6}
+MEMORY_LIMIT = 1.0
+REPLAY_LIMIT = 1.05
+PEAK_STEPS = 5
+PHASE_STEPS = 5
+INTERVAL = 10
+"""Steps that are replayed: as many as the examples have between two state roots."""
 THREADS = int(os.environ.get("VTRAIN_BENCH_THREADS", "2"))
 
 
@@ -148,7 +173,7 @@ def judge(rows: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, harness
     }
 
 
-def measure(quick: bool) -> Iterator[harness.Result]:
+def measure_losses(quick: bool) -> Iterator[harness.Result]:
     """Five seeds at 1,000 steps, then one of each other; ``quick``: one of 30 steps, no targets."""
     figures: dict[str, Any] = {}
     targets: dict[str, harness.Target] = {}
@@ -173,5 +198,96 @@ def measure(quick: bool) -> Iterator[harness.Result]:
         yield harness.Result(dict(figures), dict(targets))
 
 
+# --- step time, memory, replay
+
+
+def open_for_speed(name: str, folder: Path) -> Both:
+    """A model of the examples as a task that never commits, its files in ``folder``."""
+    both = SPEED[name].open(folder)
+    file = replace(both.file, commit_every=NEVER, checkpoint_every=NEVER)
+    return Both(both.variant, file)
+
+
+def compare_steps(both: Both, task: CompiledTask, seconds: float) -> dict[str, Any]:
+    """Seconds a step of both sides, their ratio, and where ours goes."""
+    torch.set_num_threads(THREADS)
+    session = open_session("cpu", task.graph, task.samples, threads=THREADS)
+    session.load_state(task.initial_state)
+    theirs = both.make_torch_step(both.variant.make_network(), fixed=True)
+    figure: dict[str, Any] = dict(harness.compare(session.step, theirs, seconds=seconds))
+    assert isinstance(session, CpuSession)
+    figure["phases, seconds a step"] = measure_phases(task.graph, session, PHASE_STEPS)
+    return figure
+
+
+def run_torch_peak(name: str, folder: str) -> None:
+    """What a process of its own does: print its peak memory before and after some steps."""
+    before = read_peak()
+    torch.set_num_threads(THREADS)
+    variant = SPEED[name]
+    both = Both(variant, load_task(Path(folder) / f"{variant.model}.toml"))
+    step = both.make_torch_step(variant.make_network(), fixed=True)
+    for _ in range(PEAK_STEPS):
+        step()
+    print(json.dumps({"imports, MB": before, "peak, MB": read_peak()}))
+
+
+def measure_peaks(name: str, task: CompiledTask, folder: Path) -> dict[str, Any]:
+    """Peak memory of both sides beyond what they import, each in a process of its own."""
+    save_task(task, folder)
+    place = str(folder)
+    figures: dict[str, Any] = {
+        "vtrain": harness.ask_process(
+            f"import step; step.run_peak('vtrain', {place!r}, {PEAK_STEPS})"
+        ),
+        "torch": harness.ask_process(
+            f"import transformer; transformer.run_torch_peak({name!r}, {place!r})"
+        ),
+    }
+    grown = [figures[side]["peak, MB"] - figures[side]["imports, MB"] for side in figures]
+    figures["beyond the imports, ratio"] = grown[0] / max(grown[1], 0.1)
+    return figures
+
+
+def compare_replay(both: Both, folder: Path, seconds: float, interval: int) -> dict[str, Any]:
+    """Seconds for an interval of a run: replayed (ours) and trained (theirs)."""
+    file = replace(both.file, steps=2 * interval, commit_every=interval, checkpoint_every=interval)
+    task = compile_task(file)
+    train(task, folder / "run", key=Ed25519PrivateKey.generate(), engine="cpu", threads=THREADS)
+    return measure_replay(task, folder / "run", seconds, interval)
+
+
+def measure_speed(quick: bool) -> Iterator[harness.Result]:
+    """Steps, memory and replay of the GPT and the Llama; ``quick`` takes fewer rounds."""
+    figures: dict[str, Any] = {}
+    targets: dict[str, harness.Target] = {}
+    for name in SPEED:
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place)
+            both = open_for_speed(name, folder)
+            task = both.compile()
+            figures[name] = compare_steps(both, task, 5.0 if quick else 60.0)
+            ratio = figures[name]["ratio"]["median"]
+            targets[f"{name}: step, two threads, of torch fp32"] = harness.at_most_here(
+                ratio, **TIME_LIMITS
+            )
+            figures[name]["memory"] = measure_peaks(name, task, folder)
+            targets[f"{name}: peak memory beyond the imports, of torch's"] = harness.at_most(
+                figures[name]["memory"]["beyond the imports, ratio"], MEMORY_LIMIT
+            )
+            yield harness.Result(dict(figures), dict(targets))
+            if name == "gpt":
+                interval, seconds = (2, 5.0) if quick else (INTERVAL, 60.0)
+                figures["replay"] = compare_replay(both, folder, seconds, interval)
+                targets["replay of an interval, of training it"] = harness.at_most(
+                    figures["replay"]["ratio"]["median"], REPLAY_LIMIT
+                )
+                yield harness.Result(dict(figures), dict(targets))
+
+
 if __name__ == "__main__":
-    harness.main("transformer", measure, quick_help="One run of 30 steps: some minutes.")
+    harness.main(
+        "transformer",
+        {"speed": measure_speed, "losses": measure_losses},
+        quick_help="Few rounds of steps, and one run of 30 steps: some minutes.",
+    )

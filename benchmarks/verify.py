@@ -40,9 +40,11 @@ def make_run(folder: Path, steps: int) -> tuple[CompiledTask, Path]:
     return task, folder / "run"
 
 
-def measure_replay(task: CompiledTask, run: Path, seconds: float) -> dict[str, object]:
-    """Seconds for the interval 50 .. 100: replayed (ours) and trained (theirs)."""
-    paths, start, end = RunPaths(run), 50, 100
+def measure_replay(
+    task: CompiledTask, run: Path, seconds: float, interval: int = 50
+) -> dict[str, object]:
+    """Seconds for the second ``interval`` steps: replayed (ours) and trained (theirs)."""
+    paths, start, end = RunPaths(run), interval, 2 * interval
     records = decode_log(paths.log.read_bytes())
     sessions = [open_session("auto", task.graph, task.samples) for _ in range(2)]
     trained = run.parent / "trained"

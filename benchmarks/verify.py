@@ -14,7 +14,8 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from _harness import ROOT, Result, at_most, compare, main, spread, time_once
+import _harness as harness
+from _harness import ROOT, Result, at_most, main, spread, time_once
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vtrain.audit.replay import replay_segment
@@ -41,8 +42,8 @@ def make_run(folder: Path, steps: int) -> tuple[CompiledTask, Path]:
 
 
 def measure_replay(
-    task: CompiledTask, run: Path, seconds: float, interval: int = 50
-) -> dict[str, object]:
+    task: CompiledTask, run: Path, seconds: float, interval: int = 50, least_rounds: int = 5
+) -> harness.Comparison:
     """Seconds for the second ``interval`` steps: replayed (ours) and trained (theirs)."""
     paths, start, end = RunPaths(run), interval, 2 * interval
     records = decode_log(paths.log.read_bytes())
@@ -67,7 +68,7 @@ def measure_replay(
             os.fsync(file.fileno())
         write_checkpoint(trained / "state.safetensors", task.graph, sessions[1].read_state())
 
-    return dict(compare(replay, do_train, seconds=seconds))
+    return harness.compare(replay, do_train, seconds=seconds, least_rounds=least_rounds)
 
 
 def start(*arguments: str | Path) -> float:
@@ -97,7 +98,6 @@ def measure(quick: bool) -> Result:
         whole = [time_once(lambda: assert_verified(run)) for _ in range(1 if quick else 3)]
     structure_seconds = spread(structure)
     ratio = replay["ratio"]
-    assert isinstance(ratio, dict)
     return Result(
         figures={
             "replay_of_50_steps": replay,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 import re
 import sys
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -14,8 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 
 
-@pytest.mark.parametrize("page", ["cli", "benchmarks", "operators", "auditing"])
-def test_written_page_is_up_to_date(page: str) -> None:
+def load_script(page: str) -> Any:
+    """The script that writes a page."""
     script = ROOT / "docs" / f"make_{page}.py"
     spec = importlib.util.spec_from_file_location(script.stem, script)
     assert spec is not None
@@ -23,7 +26,43 @@ def test_written_page_is_up_to_date(page: str) -> None:
     module = importlib.util.module_from_spec(spec)
     sys.modules[script.stem] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
-    assert (ROOT / "docs" / f"{page}.md").read_text() == module.render(), f"run {script.name}"
+    return module
+
+
+@pytest.mark.parametrize("page", ["cli", "benchmarks", "operators", "auditing"])
+def test_written_page_is_up_to_date(page: str) -> None:
+    module = load_script(page)
+    assert (ROOT / "docs" / f"{page}.md").read_text() == module.render(), f"run make_{page}.py"
+
+
+def test_the_picture_is_that_of_the_figures() -> None:
+    picture = ROOT / "docs" / "growth.svg"
+    found = picture.read_text() if picture.exists() else None
+    assert found == load_script("benchmarks").render_picture(), "run make_benchmarks.py"
+
+
+def test_the_picture_has_every_figure_where_its_logarithm_lies() -> None:
+    script = load_script("benchmarks")
+    columns = [column for _, series in script.PANELS for column in series]
+    sizes = (100_000, 10**6, 20 * 10**6)
+    rows = [
+        {"parameters": size} | {column: 3e-9 * (i + 1) * size for i, column in enumerate(columns)}
+        for size in sizes
+    ]
+    tree = ElementTree.fromstring(script.draw_growth(rows))  # noqa: S314 - it is our own
+    lines = [line.attrib["points"] for line in tree.findall(".//{*}polyline")]
+    assert len(lines) == len(columns)
+    width, height = script.PANEL
+    for column, line in zip(columns, lines, strict=True):
+        points = [tuple(map(float, point.split(","))) for point in line.split()]
+        assert all(0 <= x <= width and 0 <= y <= height for x, y in points), column
+        # 0.1M and 1M lie a decade apart across, of three, and as far as the values are apart up.
+        assert points[0][0] == 0
+        assert points[1][0] == pytest.approx(width / 3, abs=0.1)
+        rise = [points[0][1] - points[i][1] for i in (1, 2)]
+        assert rise[1] / rise[0] == pytest.approx(math.log10(200), abs=0.01)
+    labels = {text.text for text in tree.findall(".//{*}text")}
+    assert {"100k", "1M", "10M", "100M", "torch fp32", "parameters"} <= labels
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

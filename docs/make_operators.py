@@ -76,7 +76,7 @@ _NEEDED: Final = ("Inputs", "Output", "Range")
 _FAMILIES: Final = (
     *("source", "linear", "arithmetic", "rescale", "activation", "lookup"),
     *("layout", "parts", "gather", "pool", "norm"),
-    *("softmax", "attention", "optimizer", "commitment"),
+    *("softmax", "attention", "dropout", "optimizer", "commitment"),
 )
 """In the order in which a step has them; any other family follows."""
 

@@ -121,6 +121,19 @@ def _sample_index(d: Draw) -> Case:
     return Case("sample_index", attrs, (np.asarray(d.number(0, 2**40), np.int64),))
 
 
+def _dropout_mask(d: Draw) -> Case:
+    attrs: Attrs = {
+        "exponent": 14,
+        "keep": d.one_of(1, 2**15, 2**16 - 1, d.number(1, 2**16 - 1)),
+        "seed": d.number(0, 2**64 - 1).to_bytes(8, "little"),
+        "shape": tuple(max(extent, 1) for extent in d.shape()),
+        "site": d.one_of(0, 2**31 - 1, d.number(0, 2**31 - 1)),
+        "value": d.number(1, 2**15 - 1),
+    }
+    t = d.one_of(0, d.number(0, 2**40), 2**32, 2**40, 2**40 + 5, -3, 2**63 - 1, -(2**63))
+    return Case("dropout_mask", attrs, (np.asarray(t, np.int64),))
+
+
 def _gather_samples(d: Draw) -> Case:
     shape = tuple(d.number(1, 4) for _ in range(d.number(0, 3)))
     samples = d.array(d.one_of("u8", "i8", "i16", "i32"), (d.number(1, 9), *shape))
@@ -542,6 +555,7 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     "next_state": _next_state,
     "increment": _increment,
     "sample_index": _sample_index,
+    "dropout_mask": _dropout_mask,
     "gather_samples": _gather_samples,
     "normalize": _normalize,
     "one_hot": _one_hot,

@@ -80,6 +80,7 @@ _OPERATORS = (
     ("column_scale", "i64", ("int",)),
     ("transpose", "", ("int",)),
     ("reshape", "", ("int",)),
+    ("dropout_mask", "i16", ()),
 )
 
 
@@ -96,6 +97,14 @@ def _draw_more(g: _Graph, op: str) -> dict[str, AttrValue]:
         }
     if op == "scale_by":
         return {"shift": g.number(0, 20)}
+    if op == "dropout_mask":
+        return {
+            "exponent": 14,
+            "keep": g.number(1, 2**16 - 1),
+            "seed": bytes(8),
+            "site": g.number(0, 9),
+            "value": g.number(1, 2**15 - 1),
+        }
     if op == "capped_square":
         return {"bits": g.number(0, 59), "shift": g.number(0, 20)}
     if op == "adam_direction":
@@ -153,6 +162,9 @@ def _emit_random(g: _Graph, scalar: Ref, bias: Ref) -> None:
     elif op in ("normalize", "look_up", "capped_square", "scale_by") or op.startswith("adam_"):
         attrs = _draw_more(g, op)
         inputs += [scalar] * (op == "scale_by")
+    elif op == "dropout_mask":
+        attrs = _draw_more(g, op) | {"shape": shape}
+        inputs.append(scalar)
     elif op in _BY_LINES:
         if op in _LINE_SHIFTS:
             attrs = {"shift": g.number(*_LINE_SHIFTS[op])}

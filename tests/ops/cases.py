@@ -137,6 +137,18 @@ def _sample_index(d: Draw) -> Case:
     return d.case(attrs, _counter(d))
 
 
+def _dropout_mask(d: Draw) -> Case:
+    attrs: Attrs = {
+        "exponent": d.integer(0, 14),
+        "keep": d.one_of(1, 2**15, 2**16 - 1, d.integer(1, 2**16 - 1)),
+        "seed": d.integer(0, 2**64 - 1).to_bytes(8, "little"),
+        "shape": d.shape(d.integer(0, 3), 9),
+        "site": d.one_of(0, 1, 2**31 - 1, d.integer(0, 2**31 - 1)),
+        "value": d.one_of(1, 2**15 - 1, d.integer(1, 2**15 - 1)),
+    }
+    return d.case(attrs, _counter(d))
+
+
 def _gather_samples(d: Draw) -> Case:
     dtype, shape, count = (
         d.one_of("u8", "i8", "i16", "i32"),
@@ -569,6 +581,7 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     "next_state": _next_state,
     "increment": _increment,
     "sample_index": _sample_index,
+    "dropout_mask": _dropout_mask,
     "gather_samples": _gather_samples,
     "normalize": _normalize,
     "one_hot": _one_hot,

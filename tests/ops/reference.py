@@ -59,15 +59,15 @@ def _increment(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
 # --- source
 
 
-def _philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> int:
-    """First word of Philox4x32-10, from the paper's figure."""
+def _philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> list[int]:
+    """The words of Philox4x32-10, from the paper's figure."""
     a, b, c, d = counter
     k0, k1 = key
     for _ in range(10):
         p, q = 0xD2511F53 * a, 0xCD9E8D57 * c
         a, b, c, d = (q >> 32) ^ b ^ k0, q % 2**32, (p >> 32) ^ d ^ k1, p % 2**32
         k0, k1 = (k0 + 0x9E3779B9) % 2**32, (k1 + 0xBB67AE85) % 2**32
-    return a
+    return [a, b, c, d]
 
 
 def _sample(seed: int, samples: int, position: int) -> int:
@@ -79,7 +79,7 @@ def _sample(seed: int, samples: int, position: int) -> int:
     while True:
         left, right = divmod(value, 1 << half)
         for r in range(8):
-            word = _philox((right, r, epoch % 2**32, epoch // 2**32), key)
+            word = _philox((right, r, epoch % 2**32, epoch // 2**32), key)[0]
             left, right = right, left ^ (word % (1 << half))
         value = (left << half) + right
         if value < samples:
@@ -92,6 +92,21 @@ def _sample_index(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
         (batch,),
         lambda slot: _sample(seed, attrs["samples"], inputs[0][()] * batch + slot),
     )
+
+
+def _dropout_mask(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    """All blocks as one row of bytes, which is then read by twos."""
+    seed, step = int.from_bytes(attrs["seed"], "little"), int(inputs[0][()])
+    size = math.prod(attrs["shape"])
+    draws = b""
+    for block in range(-(-size // 8)):
+        above = step // 2**32 + 2**16 * (block // 2**32)
+        counter = (block % 2**32, 2**31 + attrs["site"], step % 2**32, above)
+        words = _philox(counter, (seed % 2**32, seed // 2**32))
+        draws += b"".join(word.to_bytes(4, "little") for word in words)
+    below = [draws[2 * e] + 256 * draws[2 * e + 1] < attrs["keep"] for e in range(size)]
+    flat = iter([attrs["value"] * kept for kept in below])
+    return make(tuple(attrs["shape"]), lambda *place: next(flat))
 
 
 def _gather_samples(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
@@ -711,6 +726,7 @@ DEFINITIONS: dict[str, Definition] = {
     "next_state": _same,
     "increment": _increment,
     "sample_index": _sample_index,
+    "dropout_mask": _dropout_mask,
     "gather_samples": _gather_samples,
     "normalize": _normalize,
     "one_hot": _one_hot,

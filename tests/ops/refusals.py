@@ -58,6 +58,9 @@ GATHER: Attrs = {"part": "x", "dtype": "u8", "exponent": 0, "shape": (4,)}
 STATE: Attrs = {"name": "w", "dtype": "i32", "shape": (2,), "exponent": 24}
 RESCALE: Attrs = {"dtype": "i16", "multiplier": 1, "multiplier_exponent": 0, "shift": 0}
 WIDENED: Attrs = {**RESCALE, "dtype": "i64"}
+MASK: Attrs = {
+    "seed": bytes(8), "site": 0, "keep": 1, "value": 1, "exponent": 0, "shape": (2, 3)
+}  # fmt: skip
 NORMALIZE: Attrs = {"multiplier": 1, "offset": 0, "shift": 0, "exponent": 0}
 LARGE: Attrs = {**NORMALIZE, "multiplier": 2**31}
 PLAIN: Attrs = {"transpose_a": 0, "transpose_b": 0}
@@ -92,6 +95,7 @@ BASE: dict[str, Applied] = {
     "next_state": ({"name": "w"}, (T("i32", 2, f=24),)),
     "increment": ({}, (T0,)),
     "sample_index": (SEED, (T0,)),
+    "dropout_mask": (MASK, (T0,)),
     "gather_samples": (GATHER, (BATCH,)),
     "normalize": (NORMALIZE, (T("u8", 2),)),
     "one_hot": ({"depth": 4}, (T("u8", 3, 1),)),
@@ -281,7 +285,7 @@ SHAPES = [
 SOURCES = [
     *[
         refuse(op, message, types=(bad,), near_types=(good,))
-        for op in ("increment", "sample_index")
+        for op in ("increment", "sample_index", "dropout_mask")
         for message, bad, good in (
             ("integer scalar", T("i64", 1, hi=9), T0),
             ("integer scalar", T("i64", f=1), T("i64")),
@@ -292,6 +296,11 @@ SOURCES = [
     ],
     refuse("sample_index", "8 bytes", {"seed": bytes(7)}),
     refuse("sample_index", "8 bytes", {"seed": bytes(9)}),
+    refuse("dropout_mask", "8 bytes", {"seed": bytes(7)}),
+    refuse("dropout_mask", "8 bytes", {"seed": bytes(9)}),
+    refuse("dropout_mask", "empty axis", {"shape": (2, 0)}, near={"shape": (2, 1)}),
+    refuse("dropout_mask", "axes", {"shape": (1,) * 9}, near={"shape": (1,) * 8}),
+    refuse("dropout_mask", "elements", {"shape": (2**31 + 1, 2)}, near={"shape": (2**31, 2)}),
     refuse("gather_samples", "attribute part", {"part": "z"}, near={"part": "y"}),
     refuse("gather_samples", "attribute dtype", {"dtype": "i64"}, near={"dtype": "i32"}),
     refuse("gather_samples", "empty axis", {"shape": (0,)}, near={"shape": ()}),
@@ -794,6 +803,10 @@ BOUNDS: Sequence[tuple[str, str, int, int, Of]] = [
     ("state", "exponent", -512, 512, alone("state")),
     ("sample_index", "batch", 1, 2**20, alone("sample_index")),
     ("sample_index", "samples", 1, 2**40, alone("sample_index")),
+    ("dropout_mask", "site", 0, 2**31 - 1, alone("dropout_mask")),
+    ("dropout_mask", "keep", 1, 2**16 - 1, alone("dropout_mask")),
+    ("dropout_mask", "value", 1, 2**15 - 1, alone("dropout_mask")),
+    ("dropout_mask", "exponent", 0, 14, alone("dropout_mask")),
     ("gather_samples", "exponent", -64, 64, alone("gather_samples")),
     ("normalize", "shift", 0, 64, alone("normalize")),
     ("normalize", "offset", -(2**60), 2**60, alone("normalize")),

@@ -225,6 +225,21 @@ def sample_index_cases() -> Iterator[Case]:
         yield Case(f"{samples} samples, batch {batch}, t = {t}", attrs, a("i64", t))
 
 
+def dropout_mask_cases() -> Iterator[Case]:
+    for t, site, keep, shape in (
+        (0, 0, 58982, (3, 7)),
+        (2**32 + 5, 2**31 - 1, 32768, (2, 2, 4)),
+        (2**40, 7, 1, (9,)),
+        (1, 1, 65535, (1,)),
+        (3, 2, 6554, ()),
+    ):
+        attrs: Attrs = {
+            "seed": bytes(range(8)), "site": site, "keep": keep, "shape": shape,
+            "value": round(2**30 / keep) if keep > 2**15 else 2**15 - 1, "exponent": 14,
+        }  # fmt: skip
+        yield Case(f"t = {t}, site {site}, keep {keep}, {shape}", attrs, a("i64", t))
+
+
 def gather_samples_cases() -> Iterator[Case]:
     index = a("i64", [2, 0, 2])
     of_x: list[tuple[str, tuple[int, ...]]]

@@ -13,6 +13,7 @@ The lowerings stand here and not with each operator's law in ``vtrain.ops``, whi
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -36,6 +37,7 @@ from vtrain.ops.optimizer import (
 from vtrain.ops.softmax import FINE_EXPONENT
 from vtrain.ops.source import MAX_STEPS, WIDE_STATE_BITS
 from vtrain.spec.curves import CURVES, whole_curve
+from vtrain.spec.dropout import DOMAIN, DRAW_BITS, PER_BLOCK
 from vtrain.spec.number import (
     EXP2_EXPONENT,
     LOG2_EXPONENT,
@@ -45,9 +47,10 @@ from vtrain.spec.number import (
     exp2_table,
     log2_table,
 )
+from vtrain.spec.philox import MULTIPLIERS, ROUNDS, WEYL
 from vtrain.wire.graph import Node, Ref, StepGraph, TensorType
 
-OPSET = 17
+OPSET = 18
 IR_VERSION = 8
 
 _ONNX_TYPES = {
@@ -60,7 +63,7 @@ _ONNX_TYPES = {
 
 
 def export_step_graph(graph: StepGraph, *, expose: Sequence[str] = ()) -> onnx.ModelProto:
-    """Lower ``graph`` to ONNX opset 17, integers only.
+    """Lower ``graph`` to ONNX opset 18, integers only.
 
     Inputs: ``state/NAME`` of each recurrent tensor, ``batch/x`` and ``batch/y`` as gathered.
     Outputs: ``next/NAME`` of each recurrent tensor, ``loss``, and ``node/NAME`` for each node named
@@ -217,7 +220,7 @@ class _Lowering:
     def largest(self, x: str, axis: int) -> str:
         """Maximum over an axis, of values within int32."""
         narrow = self.op("Cast", x, to=TensorProto.INT32)
-        found = self.op("ReduceMax", narrow, axes=[axis], keepdims=0)
+        found = self.op("ReduceMax", narrow, self.const([axis]), keepdims=0)
         return self.op("Cast", found, to=TensorProto.INT64)
 
     def saturate(self, x: str, dtype: str) -> str:
@@ -315,6 +318,49 @@ def _next_state(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorTy
 
 def _increment(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
     return g.at_most(g.add(x[0], g.const(1)), MAX_STEPS)
+
+
+def _multiply_words(g: _Lowering, x: str, factor: int) -> tuple[str, str]:
+    """Upper and lower 32 bits of the product of two words, the factor in halves: a product of two
+    whole ones would not fit."""
+    half, word = g.const(1 << 16), g.const(1 << 32)
+    upper, lower = g.times(x, factor >> 16), g.times(x, factor & 0xFFFF)
+    rest = g.add(g.mul(g.floor_mod(upper, half), half), lower)
+    return g.add(g.floor_div(upper, half), g.floor_div(rest, word)), g.floor_mod(rest, word)
+
+
+def _philox(g: _Lowering, counter: Sequence[str], key: tuple[int, int]) -> Sequence[str]:
+    """The four words of a block; a counter's words may be one for all blocks."""
+    words, (key_0, key_1) = list(counter), key
+    for _ in range(ROUNDS):
+        (high_0, low_0), (high_1, low_1) = (
+            _multiply_words(g, word, factor)
+            for word, factor in zip((words[0], words[2]), MULTIPLIERS, strict=True)
+        )
+        first = g.op("BitwiseXor", g.op("BitwiseXor", high_1, words[1]), g.const(key_0))
+        third = g.op("BitwiseXor", g.op("BitwiseXor", high_0, words[3]), g.const(key_1))
+        words = [first, low_1, third, low_0]
+        key_0, key_1 = (key_0 + WEYL[0]) % 2**32, (key_1 + WEYL[1]) % 2**32
+    return words
+
+
+def _dropout_mask(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    shape, seed = node.outputs[0].shape, node.attrs["seed"]
+    size = math.prod(shape)
+    step, word, half = g.clamp(x[0], 0, MAX_STEPS), g.const(1 << 32), g.const(1 << DRAW_BITS)
+    blocks = g.op("Range", g.const(0), g.const(-(-size // PER_BLOCK)), g.const(1))
+    site = g.const(DOMAIN | attr_int(node.attrs, "site"))
+    counter = (blocks, site, g.floor_mod(step, word), g.floor_div(step, word))
+    low, high = (
+        int.from_bytes(part, "little") for part in (bytes(seed)[:4], bytes(seed)[4:])  # type: ignore[arg-type]
+    )
+    words = _philox(g, counter, (low, high))
+    halves = [part for item in words for part in (g.floor_mod(item, half), g.floor_div(item, half))]
+    draws = g.op("Concat", *(g.unsqueeze(part, -1) for part in halves), axis=-1)
+    flat = g.op("Slice", g.reshape(draws, (-1,)), g.const([0]), g.const([size]))
+    kept = g.op("Less", flat, g.const(attr_int(node.attrs, "keep")))
+    mask = g.op("Where", kept, g.const(attr_int(node.attrs, "value")), g.const(0))
+    return g.reshape(mask, shape)
 
 
 def _normalize(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
@@ -728,6 +774,7 @@ def _scale_by(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType
 LOWERINGS: dict[str, Lower] = {
     "next_state": _next_state,
     "increment": _increment,
+    "dropout_mask": _dropout_mask,
     "normalize": _normalize,
     "one_hot": _one_hot,
     "im2col": _im2col,

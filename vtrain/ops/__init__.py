@@ -9,6 +9,7 @@ from vtrain.ops import (
     arithmetic,
     attention,
     commitment,
+    dropout,
     gather,
     layout,
     linear,
@@ -37,6 +38,7 @@ TABLE: Mapping[str, Operator] = {
     **softmax.OPERATORS,
     **attention.OPERATORS,
     **norm.OPERATORS,
+    **dropout.OPERATORS,
     **optimizer.OPERATORS,
     **commitment.OPERATORS,
 }

@@ -59,6 +59,7 @@ _ATTENTION: Final = ("causal_spans", "keep_span", "softmax_grad")
 _CHOSEN_ROWS: Final = ("gather_rows", "scatter_add")
 _BATCH: Final = ("increment", "sample_index", "gather_samples", "normalize", "one_hot")
 _ADAM: Final = ("adam_mean", "adam_square", "adam_direction")
+_MASKS: Final = ("dropout_mask",)
 _CLIP: Final = ("capped_square", "clip_factor", "scale_by")
 _RATES: Final = ("schedule", "schedule_linear", "adam_correction")
 _UPDATE: Final = ("momentum", "sgd_update", *_RATES, *_ADAM, "sign", *_CLIP, "next_state")
@@ -70,6 +71,7 @@ LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
         "a gradient ends here: it is the parameter": ("state",),
         "no weight comes before the batch and its preparation": _BATCH,
         "vtrain/graph/step.py emits the loss together with its gradient": _LOSSES,
+        "no weight comes before a mask": _MASKS,
         "a softmax is one block of nodes with a gradient of its own": _SOFTMAX,
         "gradients and losses alone have it, and those are not differentiated again": _GRADIENTS,
         "the block that it is in has one gradient, by a table of the slope": ("look_up",),
@@ -97,6 +99,7 @@ LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
             *("max_pool_grad", "sum_pool", "sum_pool_grad", "row_max", "row_sum"),
             *("cross_entropy", "square_sum", "sum", "softmax_grad", "center", "row_dot"),
         ),
+        "made of the step and an element's place: fused kernels are not told the place": _MASKS,
         "one number a step, which all elements share": (*_RATES, "clip_factor"),
         "a hash is no arithmetic": _HASHES,
     },
@@ -127,6 +130,7 @@ LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
         "proofs take the rate of a step from a schedule of constant pieces": ("schedule_linear",),
         "no circuit looks values up in a table that the node chooses": ("look_up",),
         "the circuits of a loss are of few classes, with a gradient in 14 bits": ("logit_grad",),
+        "no statement binds a mask to its draws, which anyone can compute": _MASKS,
         "no circuit chooses rows of a committed table by numbers that stay hidden": _CHOSEN_ROWS,
         "no circuit for tiles has sums over rows that several tiles share, nor roots": _NORMS,
     },
@@ -148,6 +152,7 @@ LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
         "proofs take the rate of a step from a schedule of constant pieces": ("schedule_linear",),
         "no circuit looks values up in a table that the node chooses": ("look_up",),
         "the circuits of a loss are of few classes, with a gradient in 14 bits": ("logit_grad",),
+        "no statement binds a mask to its draws, which anyone can compute": _MASKS,
         "no circuit chooses rows of a committed table by numbers that stay hidden": _CHOSEN_ROWS,
         "no gadget for inverse roots exists, and a norm's parts are of use together": _NORMS,
     },

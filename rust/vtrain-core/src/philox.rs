@@ -22,3 +22,21 @@ pub fn philox(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
     }
     [c0, c1, c2, c3]
 }
+
+/// [`philox`] of many counters under one key, word by word: loops over lanes become vectors.
+#[inline(always)]
+pub(crate) fn philox_lanes<const N: usize>(counters: [[u32; N]; 4], key: [u32; 2]) -> [[u32; N]; 4] {
+    let ([mut c0, mut c1, mut c2, mut c3], [mut k0, mut k1]) = (counters, key);
+    for _ in 0..ROUNDS {
+        for lane in 0..N {
+            let product0 = MULTIPLIERS[0] * u64::from(c0[lane]);
+            let product1 = MULTIPLIERS[1] * u64::from(c2[lane]);
+            c0[lane] = (product1 >> 32) as u32 ^ c1[lane] ^ k0;
+            c1[lane] = product1 as u32;
+            c2[lane] = (product0 >> 32) as u32 ^ c3[lane] ^ k1;
+            c3[lane] = product0 as u32;
+        }
+        (k0, k1) = (k0.wrapping_add(WEYL[0]), k1.wrapping_add(WEYL[1]));
+    }
+    [c0, c1, c2, c3]
+}

@@ -11,6 +11,7 @@ from vtrain.engines.cuda.lower import (
     arithmetic,
     attention,
     commitment,
+    dropout,
     gather,
     layout,
     linear,
@@ -41,6 +42,7 @@ LOWERINGS: Final[Mapping[str, Lowering]] = {
     **softmax.LOWERINGS,
     **attention.LOWERINGS,
     **norm.LOWERINGS,
+    **dropout.LOWERINGS,
     **optimizer.LOWERINGS,
     **commitment.LOWERINGS,
 }

@@ -14,7 +14,7 @@ use super::signature::{Form, MAX_ELEMENTS, OpError, Part, Reader, checked_size, 
 use super::slice::{Slice, SliceMut, WrongDtype, each};
 use super::source::Windows;
 use super::{
-    activation, arithmetic, attention, commitment, gather, layout, linear, lookup, norm, optimizer,
+    activation, arithmetic, attention, commitment, dropout, gather, layout, linear, lookup, norm, optimizer,
     parts, pool, rescale, softmax, source,
 };
 use crate::cbor::EncodeError;
@@ -96,6 +96,7 @@ pub enum Kernel {
         samples: u64,
         batch: u64,
     },
+    DropoutMask(dropout::Mask),
     GatherSamples {
         part: Part,
     },
@@ -335,6 +336,13 @@ impl Kernel {
             } => {
                 let t = scalar(input(0)?)?;
                 source::sample_index(*seed, *samples, *batch, t, out.try_into()?)?;
+            }
+            Self::DropoutMask(mask) => {
+                let t = scalar(input(0)?)?;
+                for_rows(out.try_into()?, 1, |at, out| {
+                    mask.fill(t, at as u64, out);
+                    0
+                });
             }
             Self::GatherSamples { part } => {
                 let columns = samples.columns(*part);
@@ -758,21 +766,29 @@ fn read(r: &Reader<'_>) -> Result<(Kernel, Dtype, Vec<usize>), OpError> {
         "sample_index" => {
             let [t] = r.dtypes([Some(I64)])?;
             require_scalar(t)?;
-            let seed = match r.attr("seed")? {
-                Attr::Bytes(bytes) => <[u8; 8]>::try_from(bytes.as_slice()).ok(),
-                _ => None,
-            };
-            let Some(seed) = seed else {
-                refuse!("seed is 8 bytes, little-endian")
-            };
             let batch = r.int("batch", 1, 1 << 20)?;
             let samples = r.int("samples", 1, MAX_STEPS)?;
             let kernel = Kernel::SampleIndex {
-                seed: u64::from_le_bytes(seed),
+                seed: read_seed(r)?,
                 samples: samples as u64,
                 batch: batch as u64,
             };
             (kernel, I64, vec![batch as usize])
+        }
+        "dropout_mask" => {
+            let [t] = r.dtypes([Some(I64)])?;
+            require_scalar(t)?;
+            let mask = dropout::Mask {
+                seed: read_seed(r)?,
+                site: r.int("site", 0, dropout::MAX_SITES as i64 - 1)? as u32,
+                keep: r.int("keep", 1, u16::MAX.into())? as u16,
+                value: r.int("value", 1, i16::MAX.into())? as i16,
+            };
+            let shape = r.extents("shape")?;
+            if shape.contains(&0) {
+                refuse!("extents must be positive");
+            }
+            (Kernel::DropoutMask(mask), I16, shape)
         }
         "gather_samples" => {
             let [index] = r.dtypes([Some(I64)])?;
@@ -1279,6 +1295,17 @@ fn blend(r: &Reader<'_>) -> Result<Blend, OpError> {
         refuse!("the share of the new is more than 1");
     }
     Ok(Blend::new(rate, shift))
+}
+
+fn read_seed(r: &Reader<'_>) -> Result<u64, OpError> {
+    let seed = match r.attr("seed")? {
+        Attr::Bytes(bytes) => <[u8; 8]>::try_from(bytes.as_slice()).ok(),
+        _ => None,
+    };
+    let Some(seed) = seed else {
+        refuse!("seed is 8 bytes, little-endian")
+    };
+    Ok(u64::from_le_bytes(seed))
 }
 
 fn require_scalar(form: &Form) -> Result<(), OpError> {

@@ -11,6 +11,7 @@ pub mod arithmetic;
 pub mod attention;
 mod buffer;
 pub mod commitment;
+pub mod dropout;
 pub mod gather;
 mod kernel;
 pub mod layout;

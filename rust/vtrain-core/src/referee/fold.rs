@@ -130,6 +130,7 @@ macro_rules! one_term {
             | Kernel::Reshape
             | Kernel::Increment
             | Kernel::SampleIndex { .. }
+            | Kernel::DropoutMask(_)
             | Kernel::GatherSamples { .. }
             | Kernel::Normalize { .. }
             | Kernel::OneHot { .. }
@@ -462,6 +463,7 @@ impl Leaf {
                 let index = order::sample_index(*seed, *samples, t * batch + e);
                 index.map_err(|_| Stop::NoValue)?.into()
             }
+            Kernel::DropoutMask(mask) => mask.at(r.element(0, 0)?, e).into(),
             Kernel::GatherSamples { part } => self.gathered(*part, e, r)?.into(),
             Kernel::Normalize {
                 multiplier, offset, ..

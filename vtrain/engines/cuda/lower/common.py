@@ -52,3 +52,9 @@ def elementwise(node: Node, inputs: Types) -> tuple[Launch, ...]:
     """The readable kernel of all inputs and the output, whatever their dtypes."""
     operands = [arg for index in range(len(inputs)) for arg in operand(index, inputs)]
     return launch(node, *operands, *output(node))
+
+
+def read_seed(node: Node) -> int:
+    """The attribute ``seed`` as a signed integer of 64 bits."""
+    seed = node.attrs["seed"]
+    return int.from_bytes(seed if isinstance(seed, bytes) else b"", "little", signed=True)

@@ -22,6 +22,7 @@ from vtrain.engines.cuda.lower.common import (
     launch,
     operand,
     output,
+    read_seed,
 )
 from vtrain.ops.base import attr_int, attr_text
 from vtrain.wire.graph import Node
@@ -48,14 +49,9 @@ def _one_hot(node: Node, inputs: Types) -> tuple[Launch, ...]:
     return launch(node, *operand(0, inputs), attr_int(node.attrs, "depth"), *output(node))
 
 
-def _seed(node: Node) -> int:
-    seed = node.attrs["seed"]
-    return int.from_bytes(seed if isinstance(seed, bytes) else b"", "little", signed=True)
-
-
 def _sample_index(node: Node, inputs: Types) -> tuple[Launch, ...]:
     samples, batch = attr_int(node.attrs, "samples"), attr_int(node.attrs, "batch")
-    args = (Operand(0), samples, _seed(node), Output())
+    args = (Operand(0), samples, read_seed(node), Output())
     return (one_thread_each(file_of(node), node.op, batch, *args),)
 
 

@@ -974,6 +974,20 @@ def batch_indices(seed: int, samples: int, batch: int, step: int) -> np.ndarray:
     return value.astype(np.int64)
 
 
+def dropout_draws(seed: int, step: int, site: int, elements: Any) -> np.ndarray:
+    """16 random bits for each element of the mask number `site`, by the elements' numbers."""
+    elements = np.asarray(elements, dtype=np.uint64)
+    block, half = elements >> np.uint64(3), elements & np.uint64(7)
+    high = np.uint64(step >> 32) + (block >> np.uint64(32) << np.uint64(16))
+    words = philox(
+        [block & MASK32, 2**31 + site, step & 2**32 - 1, high], (seed % 2**32, seed >> 32)
+    )
+    word = np.choose(
+        (half >> np.uint64(1)).astype(np.int64), np.broadcast_arrays(*words, block)[:4]
+    )
+    return word >> (half & np.uint64(1)) * np.uint64(16) & np.uint64(0xFFFF)
+
+
 def draw_material(claim: bytes, domain: str, population: int, randomness: bytes) -> bytes:
     """The key material of a draw."""
     names = {"claim": claim, "domain": domain, "population": population, "randomness": randomness}
@@ -1199,6 +1213,21 @@ def type_increment(a: Attributes, t: Type) -> Type:
 def type_sample_index(a: Attributes, t: Type) -> Type:
     must(is_counter(t), "not a counter")
     return tensor("i64", [a["batch"]], 0, 0, a["samples"] - 1)
+
+
+@operator(
+    "dropout_mask",
+    [SCALAR],
+    seed=byte_string(8),
+    site=integer(0, 2**31 - 1),
+    keep=integer(1, 2**16 - 1),
+    value=integer(1, 2**15 - 1),
+    exponent=integer(0, 14),
+    shape=EXTENTS,
+)
+def type_dropout_mask(a: Attributes, t: Type) -> Type:
+    must(is_counter(t), "not a counter")
+    return tensor("i16", a["shape"], a["exponent"], 0, a["value"])
 
 
 @operator(
@@ -2040,6 +2069,17 @@ def sampled(a: Attributes, t: int) -> np.ndarray:
     return batch_indices(seed, a["samples"], a["batch"], clamp(t, 0, LAST_STEP))
 
 
+def masked(a: Attributes, t: int, elements: Any) -> np.ndarray:
+    """The law of `dropout_mask`, of some elements."""
+    seed, step = int.from_bytes(a["seed"], "little"), clamp(t, 0, LAST_STEP)
+    kept = dropout_draws(seed, step, a["site"], elements) < a["keep"]
+    return np.where(kept, a["value"], 0)
+
+
+def law_dropout_mask(a: Attributes, t: Any) -> np.ndarray:
+    return masked(a, int(t), np.arange(math.prod(a["shape"]))).reshape(a["shape"])
+
+
 def state_leaf(a: Attributes, digest: bytes) -> bytes:
     """The data of a leaf of the state tree, from the attributes of a state."""
     fields = {name: a[name] for name in ("name", "dtype", "shape", "exponent")}
@@ -2091,6 +2131,7 @@ LAWS: dict[str, Callable[..., Any]] = {
     "next_state": lambda a, x: x,
     "increment": lambda a, t: np.minimum(t + 1, LAST_STEP),
     "sample_index": lambda a, t: sampled(a, int(t)),
+    "dropout_mask": law_dropout_mask,
     "normalize": normalized,
     "one_hot": law_one_hot,
     "matmul": lambda a, x, y: turned(x, a["transpose_a"]) @ turned(y, a["transpose_b"]),
@@ -2315,7 +2356,7 @@ def check_nodes(graph: list[dict]) -> None:
 
 
 class LegalGraph:
-    """The nodes of a graph by what they are for; making one checks rules 3 to 8."""
+    """The nodes of a graph by what they are for; making one checks rules 3 to 9."""
 
     def __init__(self, graph: list[dict]):
         self.graph = graph
@@ -2328,6 +2369,7 @@ class LegalGraph:
         self.check_batch()
         self.check_root()
         self.check_softmax()
+        self.check_masks()
 
     def nodes(self, op: str) -> list[int]:
         return [index for index, node in enumerate(self.graph) if node["op"] == op]
@@ -2427,6 +2469,17 @@ class LegalGraph:
                 good = self.op(reduced) == reducers[self.op(index)]
                 good = good and self.inputs(reduced) == [matrix]
                 self.expect(good, index, "the maximum or sum of other rows")
+
+    def check_masks(self) -> None:
+        """Rule 9."""
+        sites: set[int] = set()
+        for index in self.nodes("dropout_mask"):
+            self.expect(self.inputs(index) == [self.counter], index, "not by the counter")
+            drawn = self.attr(self.sample_index, "seed")
+            self.expect(self.attr(index, "seed") == drawn, index, "not by the seed of the batch")
+            site = self.attr(index, "site")
+            self.expect(site not in sites, index, "a site twice")
+            sites.add(site)
 
 
 def check_graph_of_task(legal: LegalGraph, task: dict) -> None:
@@ -3613,6 +3666,7 @@ LEAVES: dict[str, Callable[[Leaf], int]] = {
     "adam_direction": lambda x: saturate(direction(x.a, x.read(), x.read(1)), "i32"),
     "adam_correction": lambda x: correction_of(x.a, x.read(0, 0)),
     "sample_index": lambda x: int(sampled(x.a, x.read(0, 0))[x.e]),
+    "dropout_mask": lambda x: int(masked(x.a, x.read(0, 0), x.e)),
     "gather_samples": leaf_gather_samples,
     "one_hot": leaf_one_hot,
     "im2col": leaf_im2col,

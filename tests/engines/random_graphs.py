@@ -84,7 +84,7 @@ _OPERATORS = (
 )
 
 
-def _draw_more(g: _Graph, op: str) -> dict[str, AttrValue]:
+def _draw_more(g: _Graph, op: str, shape: tuple[int, ...]) -> dict[str, AttrValue]:
     if op == "look_up":
         name = CURVE_NAMES[g.number(0, len(CURVE_NAMES) - 1)]
         return {"table": name, "shift": g.number(-2, 8)}
@@ -102,6 +102,7 @@ def _draw_more(g: _Graph, op: str) -> dict[str, AttrValue]:
             "exponent": 14,
             "keep": g.number(1, 2**16 - 1),
             "seed": bytes(8),
+            "shape": shape,
             "site": g.number(0, 9),
             "value": g.number(1, 2**15 - 1),
         }
@@ -113,6 +114,10 @@ def _draw_more(g: _Graph, op: str) -> dict[str, AttrValue]:
     return attrs | ({"lift": g.number(0, 15)} if op == "adam_mean" else {})
 
 
+_WITH_MORE = (
+    *("normalize", "look_up", "capped_square", "scale_by", "dropout_mask"),
+    *("adam_mean", "adam_square", "adam_direction"),
+)
 _BY_LINES = ("add_bias", "center", "row_scale", "column_scale")
 _LINE_SHIFTS = {"add_bias": (-4, 4), "center": (0, 9)}
 _OF_SQUARES = ("matmul", "transpose", *_BY_LINES)
@@ -159,12 +164,9 @@ def _emit_random(g: _Graph, scalar: Ref, bias: Ref) -> None:
     elif op == "sgd_update":
         attrs = {"shift": g.number(0, 20)}
         inputs.append(scalar)
-    elif op in ("normalize", "look_up", "capped_square", "scale_by") or op.startswith("adam_"):
-        attrs = _draw_more(g, op)
-        inputs += [scalar] * (op == "scale_by")
-    elif op == "dropout_mask":
-        attrs = _draw_more(g, op) | {"shape": shape}
-        inputs.append(scalar)
+    elif op in _WITH_MORE:
+        attrs = _draw_more(g, op, shape)
+        inputs += [scalar] * (op in ("scale_by", "dropout_mask"))
     elif op in _BY_LINES:
         if op in _LINE_SHIFTS:
             attrs = {"shift": g.number(*_LINE_SHIFTS[op])}

@@ -30,6 +30,7 @@ from tests.engines.test_cpu_operators import assert_follows_law as assert_engine
 from tests.engines.test_leaf_twin import check_twin
 from tests.facets.floats import FLOATS
 from tests.facets.gradients import find_wrong_gradients
+from tests.graph.test_dropout import DROPOUT_CASES
 from tests.graph.test_onnx_import import ID_CASES, IMAGE_CASES, VECTOR_CASES, make
 from tests.ops import cases
 from tests.ops.leaf_cases import draw_leaf, read_operator_fold, read_vectors, run_fold
@@ -44,7 +45,7 @@ from vtrain.engines.cuda.lowering import LOWERINGS as LAUNCHES
 from vtrain.errors import GraphError, ModelError, RangeError
 from vtrain.graph import onnx_export, onnx_import
 from vtrain.graph.builder import GraphBuilder
-from vtrain.graph.model import emit_forward
+from vtrain.graph.model import Masks, emit_forward
 from vtrain.ops import TABLE
 from vtrain.ops.base import LeafRule
 from vtrain.ops.facets import GUIDE, LACKS, Facet, find_reason
@@ -330,6 +331,7 @@ def _find_imported() -> frozenset[str]:
         ([5], VECTOR_CASES, floats),
         ([2, 6, 6], IMAGE_CASES, floats),
         ([3], ID_CASES, ids),
+        ([5], DROPOUT_CASES, floats),
     ):
         for nodes, tensors in models.values():
             try:
@@ -348,8 +350,9 @@ def _find_imported() -> frozenset[str]:
                 "state", "x", (), name="x", dtype="i32", shape=(3, *shape), exponent=12
             )
             x = raw if model.takes_ids else builder.rescale("x16", raw, 12)
-            emit_forward(builder, model, x, params)
-            found |= {node.op for node in builder.nodes[start + 2 :]}
+            t = builder.emit("state", "t", (), name="t", dtype="i64", shape=(), exponent=0)
+            emit_forward(builder, model, x, params, Masks(t, bytes(8)))
+            found |= {node.op for node in builder.nodes[start + 3 :]}
     return frozenset(found)
 
 

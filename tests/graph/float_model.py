@@ -22,6 +22,7 @@ from vtrain.graph.model import (
     AveragePool,
     Concat,
     Conv,
+    Dropout,
     Embedding,
     Layer,
     LayerNorm,
@@ -166,9 +167,10 @@ class FloatModel:
         absolute: bool = False,
         errors: Mapping[str, float] | None = None,
         slope_error: float = 0.0,
+        masks: Mapping[str, Floats] | None = None,
     ) -> None:
         self._model, self._pinned = model, pinned
-        self._slope_error = slope_error
+        self._slope_error, self._masks = slope_error, masks or {}
         self._absolute, self._errors = absolute, errors or {}
         self.params = {
             name: torch.tensor(value, requires_grad=True) for name, value in params.items()
@@ -216,6 +218,8 @@ class FloatModel:
                 return self._normalize(layer)
             case Add() | Mul() | MatMul():
                 return self._combine(layer, self.values[layer.left], self.values[layer.right])
+            case Dropout():
+                return self.values[layer.input] * torch.tensor(self._masks[layer.name])
             case Activation():
                 return self._activate(layer, self.values[layer.input])
             case Concat():

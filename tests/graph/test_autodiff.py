@@ -25,6 +25,7 @@ from vtrain.graph.model import (
     AveragePool,
     Concat,
     Conv,
+    Dropout,
     Embedding,
     Layer,
     LayerNorm,
@@ -126,6 +127,12 @@ MODELS: dict[str, Parts] = {
          Linear("fc2", "r1", "w2", None, True), Add("sum", "fc2", "r1"), Add("twice", "sum", "sum"),
          Linear("out", "twice", "w3", "b3", True)],
         {"w1": (4, 4), "w2": (4, 4), "w3": (3, 4), "b3": (3,)},
+    ),
+    "dropout": (
+        (6,),
+        [Linear("first", "image", "w1", "b1", True), Dropout("masked", "first", 2**15),
+         Linear("out", "masked", "w2", "b2", True)],
+        {"w1": (9, 6), "b1": (9,), "w2": (3, 9), "b2": (3,)},
     ),
     "gated": (
         (4,),
@@ -279,6 +286,11 @@ class Run:
     def pinned(self) -> dict[str, Floats]:
         return {layer.name: self.named(layer.name) for layer in self.model.layers}
 
+    def masks(self) -> dict[str, Floats]:
+        """What each layer of dropout multiplies by."""
+        dropped = [layer.name for layer in self.model.layers if isinstance(layer, Dropout)]
+        return {name: self.named(f"{name}/mask") for name in dropped}
+
     def seed(self) -> Floats:
         """The gradient with which the backward pass begins."""
         return self.named("loss/grad")
@@ -309,6 +321,9 @@ def make_run(model: Model, samples: Samples, plan: StepPlan, policy: ExponentPol
 # --- where nothing is rounded, the gradient is the derivative, to the last bit
 
 
+MASK_BITS = 13
+
+
 class Lossless:
     """Weights are multiples of 1/4; every other site keeps the exponent that it has."""
 
@@ -316,7 +331,10 @@ class Lossless:
         self._params = params
 
     def choose(self, site: str, source: Ref, exponent: int) -> int:
-        return 2 if site in self._params else exponent
+        if site in self._params:
+            return 2
+        # A mask of factor 2 has 13 fraction bits, which are 0.
+        return exponent - MASK_BITS if site == "masked" or site.startswith("first/") else exponent
 
 
 def make_lossless(name: str, seed: int = 0) -> Run:
@@ -338,7 +356,7 @@ def make_lossless(name: str, seed: int = 0) -> Run:
 @pytest.mark.parametrize("name", MODELS)
 def test_exact_gradients_where_nothing_is_rounded(name: str) -> None:
     run = make_lossless(name)
-    twin = FloatModel(run.model, run.operands(), {})
+    twin = FloatModel(run.model, run.operands(), {}, masks=run.masks())
     gradients = twin.gradients(run.named("image"), run.seed())
     for layer in run.model.layers:
         assert np.array_equal(twin.values[layer.name].detach(), run.named(layer.name)), layer.name

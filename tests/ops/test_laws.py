@@ -258,7 +258,8 @@ def test_forms_that_are_not_the_operators_are_refused(op: str, data: st.DataObje
 
 
 WRONG_DTYPES = {
-    "increment": "i32", "sample_index": "i32", "dropout_mask": "i32", "gather_samples": "i32", "im2col": "i32",
+    "increment": "i32", "sample_index": "i32", "gather_samples": "i32", "im2col": "i32",
+    "dropout_mask": "i32",
     "matmul": "i8", "add_bias": "i32", "relu": "i32", "relu_grad": "i64", "max_pool": "u8",
     "look_up": "i32", "max_pool_grad": "i64", "sum_pool": "i64", "row_max": "i64", "row_sum": "i16",
     "exp2_diff": "i64", "divide": "i64", "sub_one_hot": "i32", "logit_grad": "i64",

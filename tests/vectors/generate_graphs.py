@@ -648,6 +648,38 @@ def list_softmax() -> Iterator[Case]:
     )
 
 
+def mask(name: str, source: str = "step", **changed: Any) -> Draft:
+    attrs: Attrs = {
+        "seed": SEED, "site": 0, "keep": 58982, "value": 18205, "exponent": 14, "shape": (2, 2)
+    }  # fmt: skip
+    return Draft(name, "dropout_mask", (source,), {**attrs, **changed})
+
+
+def list_masks() -> Iterator[Case]:
+    """Rule 9."""
+    first, second = "node mask (dropout_mask)", "node more (dropout_mask)"
+    both = add(mask("mask"), mask("more", site=7))
+    yield "9: two masks, which is legal", both, None
+    yield "9: the masks of another counter", add(mask("mask", "wide")), first
+    early = Draft("early", "increment", ("step",))
+    yield "9: the masks of the next step", add(early, mask("mask", "early")), first
+    yield "9: another seed", add(mask("mask", seed=bytes(8))), first
+    yield "9: the seed, big-endian", add(mask("mask", seed=SEED[::-1])), first
+    yield "9: two masks of one site", add(mask("mask"), mask("more")), second
+    yield (
+        "9: one site, whatever the shape and the share",
+        add(mask("mask"), mask("more", shape=(3,), keep=1)),
+        second,
+    )
+    yield (
+        "9: a site twice, and after it another seed",
+        add(mask("mask"), mask("more"), mask("last", site=1, seed=bytes(8))),
+        second,
+    )
+    softmax = put("p", inputs=("exp", "other/sum"))
+    yield "9 and 8", add(mask("mask", "wide"), drafts=softmax), "node p (divide)"
+
+
 def list_orders() -> Iterator[Case]:
     """Two faults each: the rule that comes first gives the place."""
     double = add(Draft("double", "add", ("wide", "wide"), SUM), before="next/step")
@@ -735,7 +767,7 @@ def list_orders() -> Iterator[Case]:
 def list_cases() -> Iterator[Case]:
     for cases in (
         list_legal, list_nodes, list_once, list_states, list_counter, list_batch, list_root,
-        list_softmax, list_orders,
+        list_softmax, list_masks, list_orders,
     ):  # fmt: skip
         yield from cases()
 

@@ -9,7 +9,8 @@ wiring that every reader of a run log relies on is required, whatever is being t
   the dataset enters the step;
 - the state root covers every tensor that goes on to the next step, and nothing but the record
   reads it: an engine computes it on commitment steps alone;
-- the terms of a softmax belong to each other.
+- the terms of a softmax belong to each other;
+- the masks of dropout are drawn by the counter and the seed that draw the batch, each by its own.
 
 What the model, its loss and its update are is pinned by ``graph_root`` alone: a graph that trains
 nothing, or records another number as its loss, is legal, and is another task.
@@ -56,6 +57,7 @@ def check_graph(graph: StepGraph) -> None:
     _check_state_root(graph)
     for node in graph.nodes:
         _check_softmax(graph, node)
+    _check_masks(graph)
 
 
 def _place(node: Node) -> str:
@@ -186,3 +188,16 @@ def _check_softmax(graph: StepGraph, node: Node) -> None:
         source = _source(graph, reduced)
         belongs = source.op == reduction and source.inputs == (rows,)
         _require(belongs, f"needs the {reduction} of its rows", node)
+
+
+def _check_masks(graph: StepGraph) -> None:
+    """No mask may be one that its maker chose: by a seed of its own, another's step, or twice."""
+    seed = _find(graph, "sample_index").attrs["seed"]
+    sites: set[object] = set()
+    for node in graph.nodes:
+        if node.op == "dropout_mask":
+            counted = node.inputs == (graph.states()[STEP_STATE],)
+            _require(counted, "draws a mask by another counter than the state's", node)
+            _require(node.attrs["seed"] == seed, "draws a mask by another seed", node)
+            _require(node.attrs["site"] not in sites, "draws the mask of another node", node)
+            sites.add(node.attrs["site"])

@@ -22,6 +22,7 @@ from vtrain.graph.builder import Block, GraphBuilder
 from vtrain.graph.norms import emit_normalized
 from vtrain.ops.base import Builder
 from vtrain.ops.layout import Window
+from vtrain.spec.dropout import DRAW_BITS
 from vtrain.spec.number import LOG2_EXPONENT, MASTER_EXPONENT, SATURATION, rs_int
 from vtrain.wire.graph import AttrValue, Ref
 
@@ -121,6 +122,16 @@ class Scale:
     input: str
     multiplier: int
     exponent: int
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """While a model is trained, x with elements set to 0 by chance, the others times their inverse
+    share: ``keep`` of 2^16 stay.  Otherwise x itself."""
+
+    name: str
+    input: str
+    keep: int
 
 
 @dataclass(frozen=True)
@@ -263,6 +274,7 @@ Layer = (
     | Add
     | Mul
     | Scale
+    | Dropout
     | Modulate
     | AddWeight
     | Embedding
@@ -282,7 +294,7 @@ LOG2_E_EXPONENT = 15
 _SUM_BITS = 4
 """Fraction bits that a value takes on while a weight is added to it, which is rounded to these."""
 _OF_IMAGES = (Conv, MaxPool, AveragePool)
-_IN_ORDER = (Relu, Activation, Add, Mul, Scale, Slice, Pad, Concat)
+_IN_ORDER = (Relu, Activation, Add, Mul, Scale, Dropout, Slice, Pad, Concat)
 """Layers whose output has its axes in the order of what they read, whatever that is."""
 _IN_NHWC = {0: 0, 1: 3, 2: 1, 3: 2}
 """Where the axes of an ONNX image are in the step graph."""
@@ -368,6 +380,13 @@ def find_constant_exponent(master: npt.NDArray[np.int32]) -> int:
     )
 
 
+def find_mask_factor(keep: int) -> tuple[int, int]:
+    """The mantissa of 2^16 / keep in 15 bits, and its exponent, 0 to 14, for ``keep`` of at least 4
+    and below 2^16.  It is off by at most 2^-15 of itself."""
+    exponent = (keep - 1).bit_length() - 2
+    return ((1 << (DRAW_BITS + exponent + 1)) // keep + 1) >> 1, exponent
+
+
 def _window_attrs(window: Window) -> dict[str, AttrValue]:
     return {"kernel": window.kernel, "pads": window.pads, "strides": window.strides}
 
@@ -382,12 +401,24 @@ def _to_log2(multiplier: int, exponent: int) -> tuple[int, int]:
     return rounded, exponent - over
 
 
+@dataclass(frozen=True)
+class Masks:
+    """What the masks of dropout are drawn by: the counter of steps, and the seed in eight bytes."""
+
+    step: Ref
+    seed: bytes
+
+
 class _Emitter:
     """Emits the layers of one model; ``values`` maps a value's name to its node."""
 
-    def __init__(self, builder: GraphBuilder, model: Model, params: Mapping[str, Ref]) -> None:
+    def __init__(
+        self, builder: GraphBuilder, model: Model, params: Mapping[str, Ref], masks: Masks | None
+    ) -> None:
         self._b = builder
         self._params = params
+        self._masks = masks
+        self._sites = 0
         self._model = model
         self._images = find_images(model)
         self._weights: dict[str, Ref] = {}
@@ -446,6 +477,8 @@ class _Emitter:
                 self.give(layer.name, y, self._b.type_of(y).shape)
             case Embedding():
                 self.values[layer.name] = self._emit_embedding(layer)
+            case Dropout():
+                self.values[layer.name] = self._emit_dropout(layer)
             case Modulate():
                 y = self._emit_modulate(layer)
                 self.give(layer.name, y, self._b.type_of(y).shape)
@@ -498,19 +531,41 @@ class _Emitter:
                 | Transpose()
                 | MatMul()
                 | Embedding()
+                | Dropout()
                 | Modulate()
                 | AddWeight()
                 | Softmax()
                 | LayerNorm()
                 | RMSNorm()
             ):
-                raise AssertionError("emit() has dealt with what has ONNX's order")
+                raise AssertionError("emit() has dealt with these")
 
     def _emit_nonlinear(self, layer: Relu | Activation) -> Ref:
         x = self.values[layer.input]
         if isinstance(layer, Relu):
             return self._b.emit("relu", layer.name, (x,))
         return emit_activation(self._b, layer.name, x, layer.kind)
+
+    def _emit_dropout(self, layer: Dropout) -> Ref:
+        """x times a mask of its shape.  Layers are numbered in order, whatever their names."""
+        b, x = self._b, self.values[layer.input]
+        if self._masks is None:
+            return x
+        value, exponent = find_mask_factor(layer.keep)
+        mask = b.emit(
+            "dropout_mask",
+            f"{layer.name}/mask",
+            (self._masks.step,),
+            seed=self._masks.seed,
+            site=self._sites,
+            keep=layer.keep,
+            value=value,
+            exponent=exponent,
+            shape=b.type_of(x).shape,
+        )
+        self._sites += 1
+        product = b.emit("mul", f"{layer.name}/product", (x, mask))
+        return b.rescale_at_site(layer.name, product)
 
     def _axis(self, value: str, axis: int) -> int:
         """An axis of ONNX's order where the step graph has it."""
@@ -724,14 +779,21 @@ class _Emitter:
         return b.rescale_at_site(layer.name, total)
 
 
-def emit_forward(builder: GraphBuilder, model: Model, x: Ref, params: Mapping[str, Ref]) -> Ref:
+def emit_forward(
+    builder: GraphBuilder,
+    model: Model,
+    x: Ref,
+    params: Mapping[str, Ref],
+    masks: Masks | None = None,
+) -> Ref:
     """Emit the layers of ``model``: ``x`` [batch, ...] -> its output, int16; both in ONNX order.
 
-    ``x`` is int16, or whole numbers where the model takes such.
+    ``x`` is int16, or whole numbers where the model takes such.  Without ``masks`` nothing is
+    dropped, as where a model is used.
 
     GraphError names a node that is refused.
     """
-    emitter = _Emitter(builder, model, params)
+    emitter = _Emitter(builder, model, params, masks)
     batch = builder.type_of(x).shape[0]
     emitter.give(model.input, x, (batch, *model.input_shape))
     for layer in model.layers:

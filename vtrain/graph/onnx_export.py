@@ -352,7 +352,8 @@ def _dropout_mask(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[Tensor
     site = g.const(DOMAIN | attr_int(node.attrs, "site"))
     counter = (blocks, site, g.floor_mod(step, word), g.floor_div(step, word))
     low, high = (
-        int.from_bytes(part, "little") for part in (bytes(seed)[:4], bytes(seed)[4:])  # type: ignore[arg-type]
+        int.from_bytes(part, "little")
+        for part in (bytes(seed)[:4], bytes(seed)[4:])  # type: ignore[arg-type]
     )
     words = _philox(g, counter, (low, high))
     halves = [part for item in words for part in (g.floor_mod(item, half), g.floor_div(item, half))]

@@ -100,6 +100,21 @@ def store_copies(graph: onnx.GraphProto, names: Collection[str]) -> None:
         graph.node.extend(nodes)
 
 
+def drop_nothing(graph: onnx.GraphProto) -> None:
+    """Make each ``Dropout`` that may be in training mode an ``Identity``; constants that it alone
+    read go with it."""
+    turned = [node for node in graph.node if node.op_type == "Dropout" and len(node.input) > 1]
+    read = {name for node in turned for name in node.input[1:]}
+    for node in turned:
+        node.op_type = "Identity"
+        del node.input[1:], node.output[1:], node.attribute[:]
+    idle = read - {name for node in graph.node for name in node.input}
+    for tensor in [tensor for tensor in graph.initializer if tensor.name in idle]:
+        graph.initializer.remove(tensor)
+    for node in [node for node in graph.node if node.output and set(node.output) <= idle]:
+        graph.node.remove(node)
+
+
 def separate_vectors(graph: onnx.GraphProto) -> onnx.GraphProto:
     """``graph``, or a copy in which nodes that share a vector of equal numbers read one each.
 

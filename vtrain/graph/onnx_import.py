@@ -2,7 +2,7 @@
 
 Nothing of the file is executed, and nothing outside it is read.  The import knows the shape of
 every value, and refuses by name and place whatever it does not know: a model that is accepted is a
-model that the step graph computes.  Dropout is the identity, as at inference.
+model that the step graph computes.
 
 Master weights: mantissa = floor(w * 2^24 + 1/2), int32; a weight that is not finite or does not fit
 is refused (:func:`vtrain.spec.number.round_to_mantissa`).
@@ -31,6 +31,7 @@ from vtrain.graph.model import (
     AveragePool,
     Concat,
     Conv,
+    Dropout,
     Embedding,
     Layer,
     LayerNorm,
@@ -60,6 +61,7 @@ from vtrain.graph.onnx_file import (
 )
 from vtrain.limits import LIMITS
 from vtrain.ops.layout import Window
+from vtrain.spec.dropout import DRAW_BITS
 from vtrain.spec.number import MASTER_EXPONENT, SATURATION, round_to_mantissa
 from vtrain.wire.graph import MAX_RANK
 
@@ -94,8 +96,8 @@ def import_onnx(source: bytes | Path | onnx.ModelProto) -> Model:
     """
     model = load_model(source)
     opset = _check_header(model)
-    constants = _TORCH_CONSTANT if model.producer_name == "pytorch" else None
-    return _Importer(separate_vectors(model.graph), opset, constants).run()
+    by_torch = model.producer_name == "pytorch"
+    return _Importer(separate_vectors(model.graph), opset, by_torch=by_torch).run()
 
 
 def _check_header(model: onnx.ModelProto) -> int:
@@ -265,15 +267,13 @@ class _Importer:
     may also be part of a norm, which the rest of it alone reads (``_spreads``).
     """
 
-    def __init__(
-        self, graph: onnx.GraphProto, opset: int, constants: re.Pattern[str] | None = None
-    ) -> None:
-        self._graph, self._opset = graph, opset
+    def __init__(self, graph: onnx.GraphProto, opset: int, *, by_torch: bool = False) -> None:
+        self._graph, self._opset, self._by_torch = graph, opset, by_torch
         self._tensors: dict[str, onnx.TensorProto] = {}
         self._constants = {
             tensor.name
             for tensor in graph.initializer
-            if constants is not None and constants.fullmatch(tensor.name)
+            if by_torch and _TORCH_CONSTANT.fullmatch(tensor.name)
         }
         self._names: set[str] = set()
         self._values: dict[str, str] = {}
@@ -1096,16 +1096,40 @@ class _Importer:
         self._alias(node, node.inputs[0])
 
     def dropout(self, node: _Node) -> None:
-        node.require(1 <= len(node.inputs) <= 3, "needs 1 to 3 inputs")
+        """A layer where the file is of a model in training, else the value itself."""
+        node.require(1 <= len(node.inputs) <= 3 and bool(node.inputs[0]), "needs 1 to 3 inputs")
         node.require(1 <= len(node.outputs) <= 2, "must have one output, or two with the mask")
         node.take_float("ratio", 0.5)
-        node.take_int("seed", 0)
-        if len(node.inputs) == 3:
-            node.require(self._known_ints(node, node.inputs[2]) == (0,), "is in training mode")
-        self._value(node, node.inputs[0])
-        self._alias(node, node.inputs[0])
+        node.take_int("seed", 0)  # the task has one
+        x = self._value(node, node.inputs[0])
+        ratio = self._find_ratio(node)
+        if ratio == 0:
+            self._alias(node, node.inputs[0])
+        else:
+            least, most = Fraction(1, 2**DRAW_BITS), 1 - Fraction(1, 2**14)
+            node.require(
+                least <= ratio <= most,
+                f"ratio must be 0, or from 2^-16 to 1 - 2^-14, is {float(ratio)}",
+            )
+            dropped = int(ratio * 2**DRAW_BITS + Fraction(1, 2))
+            layer = Dropout(node.outputs[0], x, 2**DRAW_BITS - dropped)
+            self._emit(node, layer, self._shape_of(node, x))
         for mask in node.outputs[1:]:
             self._declare(mask, node.where)
+
+    def _find_ratio(self, node: _Node) -> Fraction:
+        """The share that a node drops: 0 at inference, and where nothing says that this is
+        training.  torch's older exporter leaves that out of the node that it writes for
+        ``scaled_dot_product_attention``, but writes none where its dropout_p is 0."""
+        _, ratio, training = (*node.inputs, "", "")[:3]
+        if training:
+            mode = self._known_ints(node, training)
+            node.require(len(mode) == 1, f"input {training!r} must be one boolean")
+            if mode == (0,):
+                return Fraction(0)
+        elif not (ratio and self._by_torch):
+            return Fraction(0)
+        return self._scalar(node, ratio) if ratio else Fraction(1, 2)
 
     def _alias(self, node: _Node, source: str) -> None:
         """Another name for a value or a constant."""

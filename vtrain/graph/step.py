@@ -12,7 +12,7 @@ import numpy.typing as npt
 from vtrain.errors import TaskError
 from vtrain.graph.autodiff import compute_gradients
 from vtrain.graph.builder import GraphBuilder
-from vtrain.graph.model import LOG2_E, LOG2_E_EXPONENT, Model, emit_forward
+from vtrain.graph.model import LOG2_E, LOG2_E_EXPONENT, Masks, Model, emit_forward
 from vtrain.graph.update import (
     Clip,
     Momentum,
@@ -156,7 +156,8 @@ def emit_step(b: GraphBuilder, plan: StepPlan, model: Model) -> None:
         "batch_digest",
         [b.emit("tensor_digest", f"{part}/digest", (ref,)) for part, ref in (("x", x), ("y", y))],
     )
-    logits = emit_forward(b, model, emit_prepare(b, plan.prepare, x), params)
+    masks = Masks(t, _encode_seed(plan))
+    logits = emit_forward(b, model, emit_prepare(b, plan.prepare, x), params, masks)
     loss, seed = _LOSSES[plan.loss](b, logits, y, plan.ignored)
     found = compute_gradients(b, logits, seed, [params[name] for name in early])
     gradients = {name: found[params[name]] for name in early}
@@ -178,6 +179,10 @@ def emit_step(b: GraphBuilder, plan: StepPlan, model: Model) -> None:
     b.emit("record", "record", inputs, commit_every=plan.commit_every)
 
 
+def _encode_seed(plan: StepPlan) -> bytes:
+    return plan.seed.to_bytes(8, "little")
+
+
 def emit_batch(b: GraphBuilder, plan: StepPlan, t: Ref) -> tuple[Ref, Ref]:
     """Raw samples of step ``t``: x [batch, ...] and y [batch, ...] as committed."""
     data = plan.data
@@ -185,7 +190,7 @@ def emit_batch(b: GraphBuilder, plan: StepPlan, t: Ref) -> tuple[Ref, Ref]:
         "sample_index",
         "sample_index",
         (t,),
-        seed=plan.seed.to_bytes(8, "little"),
+        seed=_encode_seed(plan),
         samples=data.samples,
         batch=plan.batch,
     )

@@ -16,6 +16,7 @@ from safetensors.numpy import save
 from vtrain.errors import ModelError
 from vtrain.graph.model import Model
 from vtrain.graph.onnx_file import (
+    drop_nothing,
     find_stored_tensors,
     load_model,
     read_dims,
@@ -60,11 +61,12 @@ def export_onnx(original: bytes, model: Model, params: Masters) -> bytes:
     """The file ``original``, from which ``model`` was imported, with the weights ``params``.
 
     Initialisers keep their names, shapes and data types (rounded to nearest, ties to even);
-    everything else of the file stays as it is, but that an ``Identity`` of an initialiser, which is
-    a parameter of its own, becomes an initialiser, and so does each use of a vector that
-    :func:`separate_vectors` takes apart.
+    everything else of the file stays as it is, but that a ``Dropout`` in training mode becomes an
+    ``Identity``, that an ``Identity`` of an initialiser, which is a parameter of its own, becomes
+    an initialiser, and so does each use of a vector that :func:`separate_vectors` takes apart.
     """
     exported = load_model(original)
+    drop_nothing(exported.graph)
     exported.graph.CopyFrom(separate_vectors(exported.graph))
     store_copies(exported.graph, model.params)
     tensors = find_stored_tensors(exported.graph)

@@ -48,16 +48,17 @@ def _mask_leaf(site: Site, e: int) -> int:
 
 
 def _mask_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
-    """``value`` where element e is kept in step t, else 0: section 3 of the format has the draw.
+    """``value`` for elements that step t keeps, 0 for the others.
 
-    out[e] is ``value`` where draw(seed, t, site, e) < ``keep``, with e the place in row-major order.
+    Element e, in row-major order, is kept where the draw of (seed, t, site, e), as section 3 of the
+    format has it, is below ``keep``.
 
     Attributes:
-        keep: integer, 1 to 2^16 - 1; how many of 2^16 draws keep an element.
+        keep: integer, 1 to 65535; how many of 2^16 draws keep an element.
         seed: eight bytes, the seed as a little-endian integer.
-        site: integer, 0 to 2^31 - 1; the number of the mask in the graph.
+        site: integer, 0 to 2147483647; the number of the mask in the graph.
         shape: integers, the extents.
-        value: integer, 1 to 2^15 - 1; the mantissa of the factor for what is kept.
+        value: integer, 1 to 32767; the mantissa of the factor for what is kept.
         exponent: integer, 0 to 14.
     Inputs: t i64 [].
     Output: i16 ``shape``, exponent ``exponent``.

@@ -1,7 +1,8 @@
 """What a solver hands over: how good the model is, and its weights as floats.
 
 The forward pass of an evaluation is the step graph's own: the nodes between batch and loss are run
-with other samples in place of the batch, so that what is measured is what was trained.
+with other samples in place of the batch, so that what is measured is what was trained.  Masks of
+dropout are 1 in all places: what is handed over drops nothing.
 """
 
 from __future__ import annotations
@@ -223,6 +224,9 @@ class _Forward:
 
     def _apply(self, index: int, values: Mapping[int, npt.NDArray[Any]]) -> npt.NDArray[Any]:
         node = self._graph.nodes[index]
+        if node.op == "dropout_mask":
+            kind = node.outputs[0]
+            return np.full(kind.shape, 1 << kind.exponent, np.int16)
         inputs = [values[ref.node] for ref in node.inputs]
         return self._apply_node(node, inputs, self._state, self._samples)
 

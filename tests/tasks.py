@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import onnx
@@ -95,9 +95,23 @@ def make_cnn_onnx(seed: int = 0) -> bytes:
     return _model(nodes, IMAGE, weights)
 
 
+def _named(value: str, ratio: float | None) -> str:
+    """The name of a value before something of it is dropped."""
+    return value if ratio is None else f"{value}_whole"
+
+
+def _drop(value: str, ratio: float | None) -> list[onnx.NodeProto]:
+    inputs = [_named(value, ratio), "ratio", "training"]
+    node = helper.make_node("Dropout", inputs, [value], f"drop_{value}")
+    return [] if ratio is None else [node]
+
+
 @cache
-def make_gpt_onnx(seed: int = 0) -> bytes:
-    """A decoder of one block: numbers [batch, CONTEXT] -> logits [batch, CONTEXT, VOCABULARY]."""
+def make_gpt_onnx(seed: int = 0, *, ratio: float | None = None) -> bytes:
+    """A decoder of one block: numbers [batch, CONTEXT] -> logits [batch, CONTEXT, VOCABULARY].
+
+    With a ``ratio`` it is one in training, which drops of the embeddings and of the mixture.
+    """
     rng = np.random.default_rng(seed)
     scales = {
         "table": (VOCABULARY, FEATURES),
@@ -106,16 +120,20 @@ def make_gpt_onnx(seed: int = 0) -> bytes:
     }
     tensors = {name: rng.uniform(-0.5, 0.5, shape) for name, shape in scales.items()}
     tensors |= {"gain": np.ones(FEATURES), "offset": np.zeros(FEATURES)}
+    if ratio is not None:
+        tensors |= {"ratio": np.array(ratio), "training": np.array(True)}
     nodes = [
         helper.make_node("Gather", ["table", "x"], ["e"], "read"),
-        helper.make_node("Add", ["e", "places"], ["h"], "place"),
+        helper.make_node("Add", ["e", "places"], [_named("h", ratio)], "place"),
+        *_drop("h", ratio),
         helper.make_node("LayerNormalization", ["h", "gain", "offset"], ["n"], "norm", axis=-1),
         *[helper.make_node("MatMul", ["n", f"w_{name}"], [name], f"to_{name}") for name in "qkv"],
         helper.make_node(
             "Attention", ["q", "k", "v"], ["mixed"], "attend",
             is_causal=1, q_num_heads=HEADS, kv_num_heads=HEADS,
         ),
-        helper.make_node("MatMul", ["mixed", "w_out"], ["m"], "mix"),
+        helper.make_node("MatMul", ["mixed", "w_out"], [_named("m", ratio)], "mix"),
+        *_drop("m", ratio),
         helper.make_node("Add", ["h", "m"], ["r"], "residual"),
         helper.make_node("Transpose", ["table"], ["turned"], "turn", perm=[1, 0]),
         helper.make_node("MatMul", ["r", "turned"], ["logits"], "name"),
@@ -131,7 +149,10 @@ def _language_model(
         "tiny language model",
         [helper.make_tensor_value_info("x", TensorProto.INT64, ["n", CONTEXT])],
         [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", CONTEXT, classes])],
-        [numpy_helper.from_array(v.astype(np.float32), name) for name, v in tensors.items()],
+        [
+            numpy_helper.from_array(v if v.dtype == np.bool_ else v.astype(np.float32), name)
+            for name, v in tensors.items()
+        ],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
     onnx.checker.check_model(model)
@@ -188,7 +209,11 @@ def make_llama_onnx(seed: int = 0) -> bytes:
     return _language_model(nodes, tensors, MANY)
 
 
-LANGUAGE_MODELS = {"gpt": make_gpt_onnx, "llama": make_llama_onnx}
+LANGUAGE_MODELS = {
+    "gpt": make_gpt_onnx,
+    "dropout": partial(make_gpt_onnx, ratio=0.1),
+    "llama": make_llama_onnx,
+}
 """Kinds of tasks about tokens, and their models."""
 
 
@@ -232,11 +257,12 @@ def make_tiny_task(
     margin: int = 3,
     optimizer: str = "sgd",
 ) -> CompiledTask:
-    """A compiled task: ``kind`` is "mlp", "wide", "cnn", "gpt" or "llama", ``loss`` cross_entropy
-    or mse.
+    """A compiled task: ``kind`` is "mlp", "wide", "cnn" or one of those about tokens,
+    ``loss`` cross_entropy or mse.
 
     "wide" is the mlp with so many inputs that a weight gradient over a batch of 40 has two blocks;
-    "gpt" and "llama" have windows over the three chunks of 1200 tokens, whatever ``samples``.
+    "gpt", "dropout" (the same, in training) and "llama" have windows over the three chunks of 1200
+    tokens, whatever ``samples``.
 
     ``optimizer`` is "sgd", or one of ``UPDATES`` with gradients clipped.
 

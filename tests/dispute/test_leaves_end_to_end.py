@@ -37,7 +37,7 @@ GRAPHS = {
     "mse": ("mlp", "mse", "sgd"),
     "adamw": ("mlp", "cross_entropy", "adamw"),
     "lion": ("mlp", "cross_entropy", "lion"),
-    "gpt": ("gpt", "cross_entropy", "adamw"),
+    "gpt": ("dropout", "cross_entropy", "adamw"),
     "llama": ("llama", "cross_entropy", "sgd"),
 }
 ELSEWHERE = {"col2im", "one_hot", "sum_pool", "sum_pool_grad"}

@@ -25,7 +25,10 @@ pub fn philox(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
 
 /// [`philox`] of many counters under one key, word by word: loops over lanes become vectors.
 #[inline(always)]
-pub(crate) fn philox_lanes<const N: usize>(counters: [[u32; N]; 4], key: [u32; 2]) -> [[u32; N]; 4] {
+pub(crate) fn philox_lanes<const N: usize>(
+    counters: [[u32; N]; 4],
+    key: [u32; 2],
+) -> [[u32; N]; 4] {
     let ([mut c0, mut c1, mut c2, mut c3], [mut k0, mut k1]) = (counters, key);
     for _ in 0..ROUNDS {
         for lane in 0..N {

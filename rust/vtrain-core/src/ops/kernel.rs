@@ -14,8 +14,8 @@ use super::signature::{Form, MAX_ELEMENTS, OpError, Part, Reader, checked_size, 
 use super::slice::{Slice, SliceMut, WrongDtype, each};
 use super::source::Windows;
 use super::{
-    activation, arithmetic, attention, commitment, dropout, gather, layout, linear, lookup, norm, optimizer,
-    parts, pool, rescale, softmax, source,
+    activation, arithmetic, attention, commitment, dropout, gather, layout, linear, lookup, norm,
+    optimizer, parts, pool, rescale, softmax, source,
 };
 use crate::cbor::EncodeError;
 use crate::curves::Curve;

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +17,11 @@ import tomlkit
 import torch
 from _harness import ROOT
 
+from vtrain.engines.registry import choose_apply
+from vtrain.graph.model import Dropout, find_mask_factor
+from vtrain.graph.onnx_import import import_onnx
+from vtrain.ops import TABLE
+from vtrain.ops.source import MAX_STEPS
 from vtrain.spec.order import compute_batch_indices
 from vtrain.spec.samples import Samples
 from vtrain.train.data import load_samples
@@ -26,6 +33,7 @@ from vtrain.train.task import (
     load_task,
     profile_task,
 )
+from vtrain.wire.graph import Attrs, Node, Ref, TensorType
 
 EXAMPLES = ROOT / "examples" / "shakespeare"
 F = torch.nn.functional
@@ -42,13 +50,15 @@ def load_example(name: str) -> Any:
 
 @dataclass(frozen=True)
 class Variant:
-    """An example with fields of its own: ``layers`` of the model, ``steps`` of the run, the seed of
-    weights and order, and what else the task's tables have (``settings``, by table and key)."""
+    """An example with fields of its own: ``layers`` of the model, ``steps`` of the run, the share
+    that is dropped (of the GPT alone), the seed of weights, order and masks, and what else the
+    task's tables have (``settings``, by table and key)."""
 
     model: str = "gpt"
     seed: int = 0
     steps: int = 1000
     layers: int = 4
+    dropout: float = 0.0
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def make_network(self) -> torch.nn.Module:
@@ -60,7 +70,8 @@ class Variant:
             torch.manual_seed(self.seed)
             characters, _ = gpt.read_ids()
             kind = module.GPT if self.model == "gpt" else module.Llama
-            network: torch.nn.Module = kind(len(characters)).eval()
+            more = {"dropout": self.dropout} if self.dropout else {}
+            network: torch.nn.Module = kind(len(characters), **more).eval()
             return network
         finally:
             module.LAYERS = kept
@@ -70,7 +81,8 @@ class Variant:
         gpt = load_example("gpt")
         _, ids = gpt.read_ids()
         ids.tofile(folder / "tokens.bin")
-        gpt.export(self.make_network(), folder / f"{self.model}.onnx")
+        network = self.make_network().train(self.dropout > 0)
+        gpt.export(network, folder / f"{self.model}.onnx")
         path = folder / f"{self.model}.toml"
         document = tomlkit.parse((EXAMPLES / path.name).read_text()).unwrap()
         document["task"] |= {"seed": self.seed, "steps": self.steps}
@@ -106,7 +118,7 @@ class Both:
     def compile(self) -> CompiledTask:
         """The task, calibrated anew where the file's exponents are of another model."""
         file = self.file
-        if self.variant.layers != 4 or self.variant.settings:
+        if self.variant.layers != 4 or self.variant.dropout or self.variant.settings:
             file = replace(file, exponents=profile_task(file).exponents)
         return compile_task(file)
 
@@ -145,6 +157,7 @@ class Both:
         optimizer = self.make_optimizer(network)
         clip = float(self.file.optimizer.clip_norm or 0)
         curve = self.file.optimizer.curve
+        masks = Masks(self, network)
         first = self.gather_step(0)
 
         def step(index: int = 0) -> torch.Tensor:
@@ -152,7 +165,8 @@ class Both:
             for group in optimizer.param_groups:
                 group["lr"] = read_rate(curve, index)
             optimizer.zero_grad()
-            loss = F.cross_entropy(network(ids).flatten(0, 1), labels.flatten())
+            with masks.of_step(index):
+                loss = F.cross_entropy(network(ids).flatten(0, 1), labels.flatten())
             loss.backward()  # type: ignore[no-untyped-call]
             if clip:
                 torch.nn.utils.clip_grad_norm_(network.parameters(), clip)
@@ -160,6 +174,59 @@ class Both:
             return loss
 
         return step
+
+
+class Masks:
+    """Gives torch the masks of the task: layers of dropout do nothing by themselves, as in use, and
+    what they put out is multiplied by the law's mask of the layer's number and the step."""
+
+    def __init__(self, both: Both, network: torch.nn.Module) -> None:
+        file, self._samples = both.file, both.train
+        layers = import_onnx(file.model).layers
+        self._keeps = [layer.keep for layer in layers if isinstance(layer, Dropout)]
+        self._seed = file.seed.to_bytes(8, "little")
+        self._apply = choose_apply("cpu")  # the bits of the law, sooner
+        self._step: int | None = None
+        self._site = 0
+        for module in network.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.register_forward_hook(self._mask)
+
+    @contextmanager
+    def of_step(self, step: int) -> Iterator[None]:
+        """Forward passes inside are of this step; outside nothing is dropped."""
+        self._step, self._site = step, 0
+        yield
+        self._step = None
+        assert self._site == len(self._keeps), "torch has other layers of dropout than the task"
+
+    def _mask(
+        self, module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], x: torch.Tensor
+    ) -> torch.Tensor | None:
+        assert not module.training, "torch would draw masks of its own"
+        if self._step is None:
+            return None
+        mask = self.compute(self._step, self._site, tuple(x.shape))
+        self._site += 1
+        return x * mask
+
+    def compute(self, step: int, site: int, shape: tuple[int, ...]) -> torch.Tensor:
+        """The mask of a layer in a step (from 0), as the factors that the law has."""
+        keep = self._keeps[site]
+        value, exponent = find_mask_factor(keep)
+        attrs: Attrs = {
+            "seed": self._seed,
+            "site": site,
+            "keep": keep,
+            "value": value,
+            "exponent": exponent,
+            "shape": shape,
+        }
+        counter = TensorType("i64", (), 0, 0, MAX_STEPS)
+        out = TABLE["dropout_mask"].infer(attrs, [counter])
+        node = Node("mask", "dropout_mask", attrs, (Ref(0),), (out,))
+        mask = self._apply(node, [np.asarray(step, np.int64)], {}, self._samples)
+        return torch.from_numpy(mask).float() * 2.0**-exponent
 
 
 def gather(samples: Samples, index: npt.NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -53,6 +53,7 @@ KEPT = harness.ROOT / "benchmarks" / "results" / "transformer-runs.json"
 SINGLE = {
     "2,000 steps": Variant(steps=2000),
     "8 layers": Variant(layers=8),
+    "dropout 0.1": Variant(dropout=0.1),
     "llama": Variant("llama"),
 }
 """One seed each, beside the five."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -13,8 +15,10 @@ import torch
 
 import vtrain
 from vtrain.attest.keys import generate_key
+from vtrain.engines.registry import open_session
 from vtrain.graph.onnx_import import import_onnx
-from vtrain.train.deliver import export_run
+from vtrain.ops import TABLE
+from vtrain.train.deliver import compute_mean_loss, export_run
 
 TASK = """
 [task]
@@ -90,3 +94,46 @@ def test_a_gpt_is_trained_verified_and_exported(gpt: ModuleType, tmp_path: Path)
     after = measure_loss(exported, ids[20000:])
     assert before == pytest.approx(np.log(65), abs=0.1)
     assert after < before - 0.7
+
+
+def test_torch_trains_with_the_masks_of_the_task(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What benchmarks/transformer.py compares: layer by layer the same masks, and then losses."""
+    monkeypatch.syspath_prepend(str(repository / "benchmarks"))
+    shakespeare = importlib.import_module("_shakespeare")
+    gpt = shakespeare.load_example("gpt")
+    for name, value in {"FEATURES": 16, "HEADS": 2, "CONTEXT": 16}.items():
+        monkeypatch.setattr(gpt, name, value)
+    sizes = {table: {"context": 16} for table in ("data", "test")}
+    sizes["test"] |= {"stride": 16, "count": 1000}
+    settings = {**sizes, "schedule": {"warmup": 1}, "optimizer": {"learning_rate": 0.01}}
+    both = shakespeare.Variant(steps=30, layers=1, dropout=0.25, settings=settings).open(tmp_path)
+    task = both.compile()
+    masks = [i for i, node in enumerate(task.graph.nodes) if node.op == "dropout_mask"]
+    assert len(masks) == 4, "of embeddings, weights of attention, and both parts of the block"
+    session = open_session("cpu", task.graph, task.samples)
+    session.load_state(task.initial_state)
+    network = both.variant.make_network()
+    seen: list[tuple[int, ...]] = []
+    compute = shakespeare.Masks.compute
+
+    def watch(self: Any, step: int, site: int, shape: tuple[int, ...]) -> torch.Tensor:
+        mask: torch.Tensor = compute(self, step, site, shape)
+        node = task.graph.nodes[masks[site]]
+        exact = TABLE[node.op].law(node.attrs, [np.asarray(step)])
+        exponent = node.outputs[0].exponent
+        assert exact.shape == shape
+        assert np.array_equal(mask.numpy(), np.ldexp(exact.astype(np.float32), -exponent))
+        seen.append((step, site))
+        return mask
+
+    monkeypatch.setattr(shakespeare.Masks, "compute", watch)
+    train = both.make_torch_step(network)
+    for step in range(3):
+        wanted = float(train(step).detach())
+        found = compute_mean_loss(task.graph, session.step().loss, task.spec.batch)
+        assert abs(wanted - found) < 2e-3
+    assert seen == [(step, site) for step in range(3) for site in range(4)]
+    before = both.measure_torch(network)
+    assert both.measure_torch(network) == before, "masks are in the measure"

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from vtrain.graph.builder import FixedExponents, GraphBuilder
+from vtrain.graph.model import find_mask_factor
 from vtrain.graph.norms import emit_normalized
 from vtrain.graph.update import RATE_BITS, round_half_up
 from vtrain.ops import TABLE
@@ -260,6 +261,15 @@ def reciprocals() -> Worst:
         return Fraction((2 * (1 << j) + d) // (2 * d) * d, 1 << j) - 1, f"d = {d}"
 
     return worst_of(measure(d) for d in range(3, 4097) if d & (d - 1))
+
+
+@row("`dropout_mask`: what is kept, times the inverse of its share")
+def inverse_shares() -> Worst:
+    def measure(keep: int) -> tuple[Fraction, str]:
+        value, exponent = find_mask_factor(keep)
+        return Fraction(value * keep, 2 ** (16 + exponent)) - 1, f"keep = {keep}"
+
+    return worst_of(measure(keep) for keep in range(4, 2**16))
 
 
 def measure_cosine(steps: int) -> Worst:

@@ -586,7 +586,7 @@ def test_the_file_is_standard_integer_onnx() -> None:
     graph, _ = make_step(CONVOLUTION, "cross_entropy")
     proto = export_step_graph(graph, expose=["fc/acc"])
     onnx.checker.check_model(proto, full_check=True)
-    assert [(entry.domain, entry.version) for entry in proto.opset_import] == [("", 17)]
+    assert [(entry.domain, entry.version) for entry in proto.opset_import] == [("", 18)]
     integers = {2, 3, 5, 6, 7}
     ends = [*proto.graph.input, *proto.graph.output]
     assert {value.type.tensor_type.elem_type for value in ends} <= integers

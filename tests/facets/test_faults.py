@@ -72,6 +72,12 @@ def _take_row(patch: Patch, **changes: Any) -> None:
     patch.setitem(TABLE, OP, replace(TABLE[OP], **changes))
 
 
+def _take_handlers(patch: Patch) -> None:
+    """Both operators of ONNX that products are made of."""
+    for name in ("Mul", "Dropout"):
+        patch.delitem(onnx_import._HANDLERS, name)
+
+
 def _without_docstring(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
     raise NotImplementedError
 
@@ -85,7 +91,7 @@ TAKEN: dict[Facet, Callable[[Patch, Path], None]] = {
     Facet.CUDA: lambda patch, folder: patch.setattr(checks, "KERNELS", folder),
     Facet.FUSION: lambda patch, folder: patch.delitem(fuse.POINTWISE, OP),
     Facet.ONNX_EXPORT: lambda patch, folder: patch.delitem(onnx_export.LOWERINGS, OP),
-    Facet.ONNX_IMPORT: lambda patch, folder: patch.delitem(onnx_import._HANDLERS, "Mul"),
+    Facet.ONNX_IMPORT: lambda patch, folder: _take_handlers(patch),
     Facet.TILES: lambda patch, folder: patch.delitem(tile_emit.EMITTERS, OP),
     Facet.STEPS: lambda patch, folder: patch.delitem(step_emit.EMITTERS, OP),
     Facet.VECTORS: lambda patch, folder: patch.setattr(checks, "VECTORS", folder),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from functools import cache, partial
 
@@ -209,7 +210,7 @@ def make_llama_onnx(seed: int = 0) -> bytes:
     return _language_model(nodes, tensors, MANY)
 
 
-LANGUAGE_MODELS = {
+LANGUAGE_MODELS: dict[str, Callable[[int], bytes]] = {
     "gpt": make_gpt_onnx,
     "dropout": partial(make_gpt_onnx, ratio=0.1),
     "llama": make_llama_onnx,

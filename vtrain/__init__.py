@@ -82,6 +82,8 @@ def train(
     steps: int | None = None,
     threads: int = 0,
     selfcheck_every: int = 0,
+    accumulate: int = 1,
+    recompute: bool = False,
     keep_data: bool = True,
     progress: Progress | None = None,
 ) -> RunSummary:
@@ -89,7 +91,9 @@ def train(
 
     ``steps`` stops early (default: the task's). ``threads`` = 0 takes every core; RunError for more
     than ``vtrain.limits.most_threads``. With engine cuda, ``selfcheck_every`` > 0 repeats the
-    self-check of its kernels after so many steps.
+    self-check of its kernels after so many steps.  ``accumulate`` does each batch in so many equal
+    parts, and ``recompute`` the forward pass twice: both take less memory and change no bit.
+    GraphError for a batch that has no such parts.
     Without ``keep_data`` the samples stay out of the run, and its auditor brings them.  Raises
     RunError when ``out`` holds a run of another task or another process trains into it,
     StorageError when a file cannot be written; what was committed by then stays valid, and the same
@@ -97,6 +101,7 @@ def train(
     here, and nothing in ``out`` has changed; KernelError also when a GPU fails later.
     SignatureError when ``key`` is anything but a key as of :func:`load_key`.
     """
+    from vtrain.engines.saving import Saving
     from vtrain.train.runner import check_key
     from vtrain.train.runner import train as run
     from vtrain.train.task import CompiledTask
@@ -111,6 +116,7 @@ def train(
         steps=steps,
         threads=threads,
         selfcheck_every=selfcheck_every,
+        saving=Saving(accumulate, recompute),
         keep_data=keep_data,
         progress=progress,
     )
@@ -128,6 +134,8 @@ def verify(
     data: str | Path | None = None,
     engine: str = "auto",
     threads: int = 0,
+    accumulate: int = 1,
+    recompute: bool = False,
     srs: str | Path | None = None,
 ) -> Report:
     """Audit a run directory: structure in full, then replay of sampled stretches (or ``all``; with
@@ -139,7 +147,7 @@ def verify(
     fresh randomness; without a claim pinned before it existed it is predictable, and so the verdict
     at most "conditional".  ``data`` names the sample table when the run does not carry it.  ``srs``
     is the SRS file of a task with KZG commitments: those of replayed steps are then compared with
-    the tensors.
+    the tensors.  ``accumulate`` and ``recompute`` save memory as in :func:`train`.
 
     A found fraud is a verdict, not an exception: ``report.verdict``, or ``report.exit_code`` (0
     verified, 10 fraud, 3 inconclusive, 4 conditional); a report is true only when verified, and
@@ -150,6 +158,7 @@ def verify(
     """
     from vtrain.audit.pin import make_pin
     from vtrain.audit.verify import verify as audit
+    from vtrain.engines.saving import Saving
     from vtrain.prove.backend.kzg import CommitKey
 
     return audit(
@@ -163,6 +172,7 @@ def verify(
         data=Path(data) if data is not None else None,
         engine=engine,
         threads=threads,
+        saving=Saving(accumulate, recompute),
         srs=Path(srs) if srs is not None else None,
         open_key=CommitKey,
     )

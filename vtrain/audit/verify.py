@@ -29,6 +29,7 @@ from vtrain.audit.structure import (
 from vtrain.commit.kzg_log import OpenKey
 from vtrain.engines.base import Session
 from vtrain.engines.registry import open_session, resolve_engine
+from vtrain.engines.saving import PLAIN, Saving
 from vtrain.errors import RunError, VtrainError
 from vtrain.limits import Limits, limits_here
 from vtrain.spec.samples import Samples
@@ -71,6 +72,7 @@ def verify(
     data: Path | None = None,
     engine: str = "auto",
     threads: int = 0,
+    saving: Saving = PLAIN,
     progress: Progress = lambda what, done, total: None,
     limits: Limits | None = None,
     random: Callable[[int], bytes] = os.urandom,
@@ -140,7 +142,8 @@ def verify(
             randomness = given or draw_randomness(random)
             drawn = draw(randomness.value, digest, REPLAY_DOMAIN, population, count)
             chosen = tuple(sorted(drawn))
-        replay = _replay(RunPaths(run), subject, chosen, resolved, threads, progress, kzg)
+        compute = _Compute(resolved, threads, saving)
+        replay = _replay(RunPaths(run), subject, chosen, compute, progress, kzg)
     strength = _describe_strength(
         evidence,
         replay,
@@ -302,6 +305,18 @@ def _list_kzg_checks(kzg: KzgComparison | Check | None, replay: _Replay) -> tupl
 
 
 @dataclass(frozen=True)
+class _Compute:
+    """With what steps are done again."""
+
+    engine: str
+    threads: int
+    saving: Saving
+
+    def open_session(self, graph: StepGraph, samples: Samples) -> Session:
+        return open_session(self.engine, graph, samples, threads=self.threads, saving=self.saving)
+
+
+@dataclass(frozen=True)
 class _Replay:
     """Outcome of the replay; ``segments`` are the (first, last) steps that were done again.
 
@@ -317,8 +332,7 @@ def _replay(
     paths: RunPaths,
     subject: _Subject,
     chosen: tuple[int, ...],
-    engine: str,
-    threads: int,
+    compute: _Compute,
     progress: Progress,
     kzg: KzgComparison | Check | None,
 ) -> _Replay:
@@ -326,9 +340,9 @@ def _replay(
     bounds = [subject.segments.bounds(index) for index in chosen]
     total = sum(end - start for start, end in bounds)
     try:
-        session = open_session(engine, subject.graph, subject.samples, threads=threads)
+        session = compute.open_session(subject.graph, subject.samples)
     except VtrainError as error:
-        reason = f"the {engine} engine does not take it on: {error.message}"
+        reason = f"the {compute.engine} engine does not take it on: {error.message}"
         return _Replay((Check("replay", "not_done", reason, error.where),), ())
     checks: list[Check] = []
     replayed: list[tuple[int, int]] = []
@@ -336,7 +350,7 @@ def _replay(
     standing: int | None = None
     comparison = kzg if isinstance(kzg, KzgComparison) else None
     for count, (start, end) in enumerate(bounds, start=1):
-        first = _load_nearest(paths, subject, session, start, standing, threads)
+        first = _load_nearest(paths, subject, session, start, standing, compute.threads)
         if first is None:
             reason = f"no checkpoint up to step {start} was produced"
             checks.append(Check("replay", "not_done", reason, f"steps {start + 1} to {end}"))
@@ -349,14 +363,14 @@ def _replay(
         try:
             difference = replay_segment(session, subject.records, first, end, show, comparison)
         except VtrainError as error:
-            reason = f"the {engine} engine gave up: {error.message}"
+            reason = f"the {compute.engine} engine gave up: {error.message}"
             checks.append(Check("replay", "not_done", reason, f"steps {start + 1} to {end}"))
             break
         replayed.append((first + 1, end if difference is None else difference.step))
         if difference is not None:
             detail = difference.describe()
             if difference.step == end and difference.field == "state_root":
-                detail += _compare_checkpoint(paths, subject, session, end, threads)
+                detail += _compare_checkpoint(paths, subject, session, end, compute.threads)
             # Each batch digest was recomputed before: one that differs now convicts nobody.
             changed = difference.field == "batch_digest"
             if changed:
@@ -369,7 +383,7 @@ def _replay(
     if not checks:
         count = sum(last - first + 1 for first, last in replayed)
         steps = f"{count} of {subject.segments.steps} steps"
-        detail = f"{steps} done again by the {engine} engine, every bit the same"
+        detail = f"{steps} done again by the {compute.engine} engine, every bit the same"
         checks.append(Check("replay", "passed", detail))
     return _Replay(tuple(checks), tuple(replayed))
 

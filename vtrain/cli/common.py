@@ -143,6 +143,20 @@ threads_option = click.option(
     help="Threads to use, at most 64 or four a core; 0 takes every core.",
 )
 
+accumulate_option = click.option(
+    "--accumulate",
+    type=click.IntRange(min=1),
+    default=1,
+    metavar="N",
+    help="Do each batch in N equal parts and add their gradients up: less memory, the same bits.",
+)
+recompute_option = click.option(
+    "--recompute",
+    is_flag=True,
+    help="Compute the forward pass again for the backward pass instead of keeping its values: less "
+    "memory, more time, the same bits.",
+)
+
 
 def existing_folder(name: str) -> Callable[[Any], Any]:
     """An argument that is an existing folder."""

@@ -13,6 +13,7 @@ import click
 from vtrain.cli import echo, print_json
 from vtrain.cli.common import (
     CleanCommand,
+    accumulate_option,
     engine_option,
     existing_file,
     json_option,
@@ -20,6 +21,7 @@ from vtrain.cli.common import (
     list_warnings,
     noting_interrupts,
     print_pairs,
+    recompute_option,
     threads_option,
 )
 
@@ -67,6 +69,8 @@ if TYPE_CHECKING:
     "steps; one that differs serves no more.",
 )
 @threads_option
+@accumulate_option
+@recompute_option
 @json_option
 def command(
     task: Path,
@@ -79,6 +83,8 @@ def command(
     engine: str,
     selfcheck_every: int | None,
     threads: int,
+    accumulate: int,
+    recompute: bool,
     as_json: bool,
 ) -> None:
     """Train TASK, write checkpoints and a log of every step into RUN, and sign the outcome.
@@ -88,6 +94,7 @@ def command(
     """
     from vtrain.attest.keys import public_key
     from vtrain.commit.hiding import read_batch_secret
+    from vtrain.engines.saving import Saving
     from vtrain.prove.backend.kzg import CommitKey
     from vtrain.train.layout import RunPaths
     from vtrain.train.runner import train
@@ -104,6 +111,7 @@ def command(
             steps=steps,
             threads=threads,
             selfcheck_every=selfcheck_every or 0,
+            saving=Saving(accumulate, recompute),
             keep_data=not no_data,
             batch_secret=b"" if batch_hiding is None else read_batch_secret(batch_hiding),
             progress=progress,

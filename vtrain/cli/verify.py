@@ -12,10 +12,12 @@ from vtrain.cli.common import (
     CleanCommand,
     HexBytes,
     Progress,
+    accumulate_option,
     engine_option,
     existing_folder,
     json_option,
     make_console,
+    recompute_option,
     show_progress,
     threads_option,
 )
@@ -126,6 +128,8 @@ if TYPE_CHECKING:
 @keys_options
 @engine_option
 @threads_option
+@accumulate_option
+@recompute_option
 @json_option
 def command(
     run: Path,
@@ -141,6 +145,8 @@ def command(
     mode: str,
     engine: str,
     threads: int,
+    accumulate: int,
+    recompute: bool,
     as_json: bool,
     **proof: Any,
 ) -> int:
@@ -194,6 +200,7 @@ def command(
             raise click.UsageError(f"--{option} has a meaning in --mode proof alone")
         else:
             from vtrain.audit.verify import verify
+            from vtrain.engines.saving import Saving
             from vtrain.prove.backend.kzg import CommitKey
 
             report = verify(
@@ -210,6 +217,7 @@ def command(
                 hiding=hiding,
                 engine=engine,
                 threads=threads,
+                saving=Saving(accumulate, recompute),
                 progress=progress,
             )
     if as_json:

@@ -9,6 +9,7 @@ from vtrain.engines import cpu
 from vtrain.engines.base import Session
 from vtrain.engines.cpu import CpuSession
 from vtrain.engines.numpy_engine import NumpySession
+from vtrain.engines.saving import PLAIN, Saving, SavingSession
 from vtrain.errors import RunError, VtrainError, VtrainWarning
 from vtrain.graph import evaluate
 from vtrain.graph.calibration import NodeEvaluator, OpenEvaluator
@@ -79,16 +80,37 @@ def _open_gpu() -> None:
 
 
 def open_session(
-    engine: str, graph: StepGraph, samples: Samples, *, threads: int = 0, selfcheck_every: int = 0
+    engine: str,
+    graph: StepGraph,
+    samples: Samples,
+    *,
+    threads: int = 0,
+    selfcheck_every: int = 0,
+    saving: Saving = PLAIN,
 ) -> Session:
     """A session of ``engine`` on a legal graph.
 
     ``threads`` = 0 takes every core.  ``selfcheck_every`` has a meaning for ``cuda`` alone: after
     so many steps its kernels are compared with their readable twins again (0: only at first).
+    ``saving`` takes less memory, and changes no bit.
     MissingExtraError, DeviceError, KernelError: what ``cuda`` lacks on this machine; RunError for
-    windows of tokens, which it does not read.
+    windows of tokens, which it does not read; GraphError for a batch that cannot be done in the
+    parts that ``saving`` asks for.
     """
     resolved = resolve_engine(engine, samples)
+
+    def open_on(graph: StepGraph) -> Session:
+        return _open(resolved, graph, samples, threads, selfcheck_every)
+
+    if saving == PLAIN:
+        return open_on(graph)
+    rewritten = saving.rewrite(graph)
+    return SavingSession(open_on(rewritten.graph), rewritten.sources, lambda: open_on(graph))
+
+
+def _open(
+    resolved: str, graph: StepGraph, samples: Samples, threads: int, selfcheck_every: int
+) -> Session:
     if resolved == "cuda":
         from vtrain.engines.cuda.session import open_cuda
 

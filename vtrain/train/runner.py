@@ -14,6 +14,7 @@ from vtrain.attest.keys import PrivateKey, public_key
 from vtrain.commit.state import compute_root_of_state
 from vtrain.engines.base import Session
 from vtrain.engines.registry import check_engine, open_session, resolve_engine
+from vtrain.engines.saving import PLAIN, Saving
 from vtrain.errors import DataError, RunError, SignatureError, TaskError
 from vtrain.spec.commitment import compute_graph_root, compute_task_id
 from vtrain.threads import check_threads
@@ -72,6 +73,7 @@ def train(
     steps: int | None = None,
     threads: int = 0,
     selfcheck_every: int = 0,
+    saving: Saving = PLAIN,
     keep_data: bool = True,
     batch_secret: bytes = b"",
     progress: Progress | None = None,
@@ -83,8 +85,9 @@ def train(
     ``out`` and task always end in the same final root, however often the process was killed.
 
     With engine cuda, ``selfcheck_every`` > 0 compares its fast kernels with their readable twins
-    again after so many steps.  The engine is opened before anything in ``out`` changes: where it is
-    not to be had, the folder and its claim stay as they are.
+    again after so many steps.  ``saving`` takes less memory and changes no bit.  The engine is
+    opened before anything in ``out`` changes: where it is not to be had, the folder and its claim
+    stay as they are.
 
     A site that clamps more than ``SATURATION_WARNING_PPM`` of its elements is named in a
     VtrainWarning at the next checkpoint, with what helps.
@@ -111,7 +114,12 @@ def train(
     def open_engine() -> tuple[str, Session]:
         name = resolve_engine(engine, task.samples)
         return name, open_session(
-            name, task.graph, task.samples, threads=threads, selfcheck_every=selfcheck_every
+            name,
+            task.graph,
+            task.samples,
+            threads=threads,
+            selfcheck_every=selfcheck_every,
+            saving=saving,
         )
 
     opened, ran = None if is_done(out, task, target) else open_engine(), ""

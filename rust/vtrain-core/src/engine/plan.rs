@@ -4,6 +4,8 @@
 //! untouched: traces. A *fused* plan merges nodes where the graph proves that nobody else reads
 //! what lies between them, and updates the state in place where nobody reads the old value later.
 
+use std::collections::BTreeMap;
+
 use super::program::{NEXT_STEP, Program};
 use crate::number::{Dtype, Rounding};
 use crate::ops::Kernel;
@@ -319,10 +321,7 @@ impl Chains {
             last_use[value] = END;
         }
 
-        let mut pool = Pool::new(program);
-        for (&node, buffer) in program.state_nodes.iter().zip(0..) {
-            pool.places[node] = buffer;
-        }
+        let mut lives = Lives::new(program);
         for (at, job) in jobs.iter().enumerate() {
             match job.work {
                 Work::View => {}
@@ -332,8 +331,8 @@ impl Chains {
                     velocity,
                     ..
                 } => {
-                    pool.hand_over(old_velocity, velocity);
-                    pool.hand_over(old_weight, job.node);
+                    lives.hand_over(old_velocity, velocity, last_use[velocity]);
+                    lives.hand_over(old_weight, job.node, last_use[job.node]);
                 }
                 Work::Node | Work::Dense { .. } | Work::Scatter { .. } => {
                     let from = job.inputs.first().copied().filter(|first| {
@@ -343,22 +342,22 @@ impl Chains {
                             && last_use[*first] == at
                             && !job.inputs[1..].contains(first)
                     });
+                    let until = last_use[job.node].max(at);
                     match from {
-                        Some(first) => pool.hand_over(first, job.node),
-                        None => pool.take(job.node, program.forms[job.node].byte_len()),
+                        Some(first) => lives.hand_over(first, job.node, until),
+                        None => {
+                            let bytes = program.forms[job.node].byte_len();
+                            lives.begin(job.node, bytes, at, until);
+                        }
                     }
                 }
             }
-            for value in job.inputs.iter().copied().chain([job.node]) {
-                if last_use[value] <= at {
-                    pool.give_back(value);
-                }
-            }
         }
+        let (places, buffers) = lives.assign();
         Plan {
             jobs,
-            places: pool.places,
-            buffers: pool.buffers,
+            places,
+            buffers,
         }
     }
 }
@@ -377,65 +376,136 @@ fn find_idle(program: &Program) -> Vec<bool> {
     idle
 }
 
-/// Buffers that values share one after another.
-struct Pool {
-    places: Vec<usize>,
-    buffers: Vec<usize>,
-    /// Buffers that hold no value now, and whether a value still has its buffer.
-    free: Vec<usize>,
-    holds: Vec<bool>,
-    states: usize,
+/// Values that need a place, and from which job to which.
+struct Lives {
+    /// Bytes of the states, whose buffers come first.
+    states: Vec<usize>,
+    lives: Vec<Life>,
+    /// For each node, the state's buffer or, beyond those, the life that its value is part of.
+    of: Vec<usize>,
 }
 
-impl Pool {
+/// A value, and those that take its place in turn.
+struct Life {
+    bytes: usize,
+    first: usize,
+    last: usize,
+}
+
+impl Lives {
     fn new(program: &Program) -> Self {
-        let buffers: Vec<usize> = program.states.iter().map(|s| s.form.byte_len()).collect();
-        let count = program.kernels.len();
+        let mut of = vec![END; program.kernels.len()];
+        for (&node, buffer) in program.state_nodes.iter().zip(0..) {
+            of[node] = buffer;
+        }
         Self {
-            places: vec![END; count],
-            states: buffers.len(),
-            buffers,
-            free: Vec::new(),
-            holds: vec![false; count],
+            states: program.states.iter().map(|s| s.form.byte_len()).collect(),
+            lives: Vec::new(),
+            of,
         }
     }
 
-    /// Gives `value` the free buffer that fits best, or the largest, grown.
-    fn take(&mut self, value: usize, bytes: usize) {
-        let fits = |&&buffer: &&usize| self.buffers[buffer] >= bytes;
-        let best = self
-            .free
-            .iter()
-            .filter(fits)
-            .min_by_key(|&&b| self.buffers[b]);
-        let best = best
-            .or(self.free.iter().max_by_key(|&&b| self.buffers[b]))
-            .copied();
-        let buffer = match best {
-            Some(buffer) => {
-                self.free.retain(|&other| other != buffer);
-                self.buffers[buffer] = self.buffers[buffer].max(bytes);
-                buffer
-            }
-            None => {
-                self.buffers.push(bytes);
-                self.buffers.len() - 1
-            }
+    fn begin(&mut self, value: usize, bytes: usize, first: usize, last: usize) {
+        self.of[value] = self.states.len() + self.lives.len();
+        self.lives.push(Life { bytes, first, last });
+    }
+
+    /// `to`, which is read until `last`, takes the place of `from`, which nobody reads any more.
+    fn hand_over(&mut self, from: usize, to: usize, last: usize) {
+        self.of[to] = self.of[from];
+        let life = self.of[to].checked_sub(self.states.len());
+        if let Some(life) = life.and_then(|life| self.lives.get_mut(life)) {
+            life.last = life.last.max(last);
+        }
+    }
+
+    /// The buffer of each node's value, and the bytes of each buffer.
+    ///
+    /// The largest first, each into the smallest buffer that is free in its time: what is small
+    /// then lies where something large was, and no buffer grows.
+    fn assign(self) -> (Vec<usize>, Vec<usize>) {
+        let mut order: Vec<usize> = (0..self.lives.len()).collect();
+        order.sort_by_key(|&life| (std::cmp::Reverse(self.lives[life].bytes), life));
+        let mut buffers = self.states.clone();
+        // For each buffer after the states', the times at which it is taken, in order.
+        let mut taken: Vec<BTreeMap<usize, usize>> = Vec::new();
+        let mut buffer_of = vec![END; self.lives.len()];
+        for life in order {
+            let Life { bytes, first, last } = self.lives[life];
+            let is_free = |times: &BTreeMap<usize, usize>| {
+                times
+                    .range(..=last)
+                    .next_back()
+                    .is_none_or(|(_, &end)| end < first)
+            };
+            // They were made in the order of their sizes.
+            let found = taken.iter().rposition(is_free).unwrap_or_else(|| {
+                buffers.push(bytes);
+                taken.push(BTreeMap::new());
+                taken.len() - 1
+            });
+            taken[found].insert(first, last);
+            buffer_of[life] = self.states.len() + found;
+        }
+        let states = self.states.len();
+        let places = self.of.iter().map(|&of| match of.checked_sub(states) {
+            Some(life) if of != END => buffer_of[life],
+            _ => of,
+        });
+        (places.collect(), buffers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(states: &[usize], lives: &[(usize, usize, usize)]) -> (Vec<usize>, Vec<usize>) {
+        let mut all = Lives {
+            states: states.to_vec(),
+            lives: Vec::new(),
+            of: vec![END; lives.len()],
         };
-        self.places[value] = buffer;
-        self.holds[value] = true;
-    }
-
-    /// `to` takes the place of `from`, which nobody reads any more.
-    fn hand_over(&mut self, from: usize, to: usize) {
-        self.places[to] = self.places[from];
-        self.holds[to] = self.holds[from];
-        self.holds[from] = false;
-    }
-
-    fn give_back(&mut self, value: usize) {
-        if std::mem::take(&mut self.holds[value]) && self.places[value] >= self.states {
-            self.free.push(self.places[value]);
+        for (value, &(bytes, first, last)) in lives.iter().enumerate() {
+            all.begin(value, bytes, first, last);
         }
+        all.assign()
+    }
+
+    #[test]
+    fn values_share_a_buffer_only_when_their_times_do_not_meet() {
+        // Any numbers: what they are does not matter.
+        let mut seed = 7u64;
+        let mut draw = |below: u64| {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1);
+            (seed >> 33) % below
+        };
+        let lives: Vec<(usize, usize, usize)> = (0..300)
+            .map(|_| {
+                let first = draw(100) as usize;
+                let last = if draw(20) == 0 {
+                    END
+                } else {
+                    first + draw(9) as usize
+                };
+                (1 + draw(1000) as usize, first, last)
+            })
+            .collect();
+        let (places, buffers) = place(&[8, 8], &lives);
+        for (a, &(bytes, first, last)) in lives.iter().enumerate() {
+            assert!(places[a] >= 2, "buffers of states are not for others");
+            assert!(buffers[places[a]] >= bytes);
+            for (b, &(_, begin, end)) in lives.iter().enumerate().skip(a + 1) {
+                let meet = first <= end && begin <= last;
+                assert!(!meet || places[a] != places[b], "{a} and {b} meet");
+            }
+        }
+    }
+
+    #[test]
+    fn small_values_lie_where_large_ones_were() {
+        let (places, buffers) = place(&[], &[(1, 0, 1), (9, 2, 3), (5, 4, 6), (1, 6, 7)]);
+        assert_eq!(buffers, [9, 1]);
+        assert_eq!(places, [0, 0, 0, 1]);
     }
 }

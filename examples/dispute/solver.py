@@ -1,7 +1,8 @@
-"""A dishonest solver who defends its false run in a dispute: solver.py RUN KEY URL.
+"""A dishonest solver who defends its false run in a dispute: solver.py RUN KEY URL STEP.
 
-In step 87 it altered one element of a gradient by one unit in the last place.  It holds everything
-that an honest solver would hold, consistent with the lie, and answers whatever it is asked.
+In that step it altered one element of a gradient by one unit in the last place.  It holds
+everything that an honest solver would hold, consistent with the lie, and answers whatever it is
+asked.
 
 Prints "ready", and then reads from its input the id of the game that it is asked to answer in.
 """
@@ -17,12 +18,13 @@ import numpy as np
 
 from vtrain.attest.keys import load_key
 from vtrain.audit.structure import read_state
-from vtrain.demo.cheats import find_felt_element
+from vtrain.demo.cheats import find_felt_element, list_gradient_readers
 from vtrain.demo.lies import Lies, LyingProvider, LyingSession, add_one
 from vtrain.dispute.client import Follower, connect, play
 from vtrain.dispute.engine_provider import State
 from vtrain.dispute.players import Player
 from vtrain.dispute.run_provider import DisputedRun, load_run
+from vtrain.engines.registry import open_session
 
 FALSE_STEP = 87
 Array = np.ndarray[Any, Any]
@@ -34,13 +36,13 @@ class FalseProvider(LyingProvider):
     The lie is that of ``vtrain.demo.cheats.alter_gradient``, told again whenever the step is done.
     """
 
-    def __init__(self, run: DisputedRun) -> None:
+    def __init__(self, run: DisputedRun, step: int = FALSE_STEP) -> None:
         task, evidence = run.task, run.evidence
-        momentum = next(node for node in task.graph.nodes if node.op == "momentum")
-        state, self._gradient = (ref.node for ref in momentum.inputs)
+        reader = list_gradient_readers(task)[0]
+        average, gradient = (ref.node for ref in reader.inputs)
 
         def lie(value: Array, before: Mapping[int, Array]) -> Array:
-            element = find_felt_element(task, momentum, before[state], value)
+            element = find_felt_element(task, reader, before[average], value)
             return value if element is None else add_one(element)(value, before)
 
         def find_state(step: int) -> State | None:
@@ -48,16 +50,17 @@ class FalseProvider(LyingProvider):
                 return None
             return read_state(run.paths, task.spec, task.graph, evidence.records, step)
 
-        session = LyingSession(task, Lies({(FALSE_STEP, self._gradient): lie}))
+        honest = open_session("auto", task.graph, task.samples)
+        session = LyingSession(task, Lies({(step, gradient): lie}), honest)
         super().__init__(task, session, records=evidence.records, states=find_state)
 
 
 def main() -> None:
     """Play to the end."""
-    path, key, url = sys.argv[1:]
+    path, key, url, step = sys.argv[1:]
     run = load_run(Path(path))
-    provider = FalseProvider(run)
-    provider.trace(FALSE_STEP)  # it knows where it will have to answer
+    provider = FalseProvider(run, int(step))
+    provider.trace(int(step))  # it knows where it will have to answer
     print("ready", flush=True)
     game = bytes.fromhex(sys.stdin.readline())
     with connect(url) as client:

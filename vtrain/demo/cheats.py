@@ -18,6 +18,7 @@ import numpy.typing as npt
 from vtrain.attest.claims import sign_claim
 from vtrain.attest.keys import PrivateKey, public_key
 from vtrain.commit.state import compute_root_of_state
+from vtrain.demo.lies import Lies, LyingSession, add_one
 from vtrain.engines.base import Session
 from vtrain.engines.registry import open_session, resolve_engine
 from vtrain.errors import RunError
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 State = dict[str, npt.NDArray[Any]]
 Cheat = Callable[["CompiledTask", Session], StepRecord]
+_GRADIENT_READERS = frozenset({"adam_mean", "momentum"})
 
 
 def skip_step(task: CompiledTask, session: Session) -> StepRecord:
@@ -49,38 +51,37 @@ def skip_step(task: CompiledTask, session: Session) -> StepRecord:
 def alter_gradient(task: CompiledTask, session: Session) -> StepRecord:
     """Add one unit in the last place to one element of one gradient.
 
-    The gradient is the exact int64 accumulator that enters the momentum, where it is rounded to 16
-    fraction bits.  In most elements one unit vanishes in that rounding: the step is then the honest
-    step, and there is nothing to catch.  So the element is one where it does not: the first, in the
-    order of the graph, that a single unit carries over a rounding boundary.
+    The gradient is what enters the optimizer: the exact int64 accumulator that SGD rounds to the 16
+    fraction bits of a momentum, or the int16 gradient of AdamW and Lion.  In most elements of an
+    accumulator one unit vanishes in that rounding: the step is then the honest step, and there is
+    nothing to catch.  So the element is one where it does not: the first, in the order of the
+    graph, that a single unit carries over a rounding boundary.
     """
-    before = session.read_state()
-    record = session.step()
-    values = _run_nodes(task, before, {})
-    for node in task.graph.nodes:
-        if node.op != "momentum":
-            continue
-        momentum, gradient = (ref.node for ref in node.inputs)
-        element = find_felt_element(task, node, values[momentum], values[gradient])
+    step = int(session.read_state()[STEP_STATE]) + 1
+    for node in list_gradient_readers(task):
+        average, gradient = (ref.node for ref in node.inputs)
+        element = find_felt_element(task, node, *session.evaluate_all([average, gradient]))
         if element is not None:
-            altered = values[gradient].copy()
-            altered.flat[element] += 1
-            false = _run_nodes(task, before, {gradient: altered})
-            after = {name: false[ref.node] for name, ref in task.graph.next_states().items()}
-            return _go_on(task, session, record, after)
+            return LyingSession(task, Lies({(step, gradient): add_one(element)}), session).step()
     raise RunError("no element of a gradient feels one unit in this step", where="cheat")
 
 
+def list_gradient_readers(task: CompiledTask) -> list[Node]:
+    """The nodes, one for each parameter, that a gradient enters the optimizer by: with an average
+    of those before it, which is their first input."""
+    return [node for node in task.graph.nodes if node.op in _GRADIENT_READERS]
+
+
 def find_felt_element(
-    task: CompiledTask, node: Node, momentum: npt.NDArray[Any], gradient: npt.NDArray[Any]
+    task: CompiledTask, node: Node, average: npt.NDArray[Any], gradient: npt.NDArray[Any]
 ) -> int | None:
     """The first element of ``gradient`` of which one unit more changes what ``node`` puts out.
 
-    ``node`` is the ``momentum`` operator that the two enter.  None when all units vanish in its
-    rounding.
+    ``node`` is one of :func:`list_gradient_readers`, which the two enter.  None when all units
+    vanish in its rounding.
     """
-    moved = apply_node(node, [momentum, gradient + 1], {}, task.samples)
-    felt = np.flatnonzero(moved != apply_node(node, [momentum, gradient], {}, task.samples))
+    moved = apply_node(node, [average, gradient + 1], {}, task.samples)
+    felt = np.flatnonzero(moved != apply_node(node, [average, gradient], {}, task.samples))
     return int(felt[0]) if felt.size else None
 
 
@@ -159,17 +160,3 @@ def _train_on_next_batch(session: Session, before: State) -> tuple[StepRecord, S
     session.load_state({**before, STEP_STATE: np.asarray(step, dtype=np.int64)})
     record = session.step()
     return replace(record, step=step), session.read_state()
-
-
-def _run_nodes(
-    task: CompiledTask, state: State, given: Mapping[int, npt.NDArray[Any]]
-) -> list[npt.NDArray[Any]]:
-    """Every node's output from ``state``, those in ``given`` replaced."""
-    values: list[npt.NDArray[Any]] = []
-    for index, node in enumerate(task.graph.nodes):
-        if index in given:
-            values.append(given[index])
-            continue
-        inputs = [values[ref.node] for ref in node.inputs]
-        values.append(apply_node(node, inputs, state, task.samples))
-    return values

@@ -6,7 +6,7 @@ what a party would have to hold who defends a false run in a dispute to its end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,8 @@ import numpy.typing as npt
 from vtrain.commit.digest import compute_tensor_digests
 from vtrain.dispute.engine_provider import EngineProvider
 from vtrain.dispute.provider import ClaimTree, MerkleTree
-from vtrain.engines.base import State, Trace, check_state
+from vtrain.engines.base import Session, State, Trace
+from vtrain.engines.numpy_engine import NumpySession
 from vtrain.graph.evaluate import apply_node
 from vtrain.graph.step import STEP_STATE
 from vtrain.spec.commitment import compute_record_leaf
@@ -41,51 +42,84 @@ class Lies:
 
 
 class LyingSession:
-    """``vtrain.engines.base.Session`` by the law but for ``lies``; as slow as the numpy engine."""
+    """``vtrain.engines.base.Session`` that lies: what ``session`` does, but for ``lies``.
+
+    In a step with lies, the nodes that depend on one are computed by the law, one by one; all else
+    is ``session``'s, which is one by the law unless another is given.
+    """
 
     name = "lying"
 
-    def __init__(self, task: CompiledTask, lies: Lies) -> None:
+    def __init__(self, task: CompiledTask, lies: Lies, session: Session | None = None) -> None:
         self._task, self._lies = task, lies
-        self._state: dict[str, Array] = {}
+        self._session = session or NumpySession(task.graph, task.samples)
         self._record_node = task.graph.find("record")
 
     def load_state(self, state: State) -> None:
-        check_state(self._task.graph, state)
-        self._state = {name: value.copy() for name, value in state.items()}
+        self._session.load_state(state)
 
     def read_state(self) -> dict[str, Array]:
-        return {name: value.copy() for name, value in self._state.items()}
+        return self._session.read_state()
 
     def saturation(self) -> dict[str, int]:
         return {}
 
     def step(self) -> StepRecord:
-        values, record = self._run()
-        self._advance(values)
+        if self._is_honest():
+            return self._session.step()
+        false, record = self._run()
+        self._session.step()
+        self._advance(false)
         return record
 
     def trace(self) -> Trace:
-        values, record = self._run()
-        self._advance(values)
-        return Trace(record, tuple(compute_tensor_digests([values[i] for i in range(len(values))])))
+        if self._is_honest():
+            return self._session.trace()
+        false, record = self._run()
+        digests = list(self._session.trace().digests)
+        for index, digest in zip(false, compute_tensor_digests(list(false.values())), strict=True):
+            digests[index] = digest
+        self._advance(false)
+        return Trace(record, tuple(digests))
 
     def evaluate(self, node: int) -> Array:
         return self.evaluate_all([node])[0]
 
     def evaluate_all(self, nodes: Sequence[int]) -> list[Array]:
-        values, _ = self._run()
-        return [values[node].copy() for node in nodes]
+        if self._is_honest():
+            return self._session.evaluate_all(nodes)
+        false, _ = self._run()
+        return _Outputs(self._session, false, nodes).list_all(nodes)
+
+    def _find_step(self) -> int:
+        """The step that comes, from 1."""
+        return int(self._session.read_state()[STEP_STATE]) + 1
+
+    def _is_honest(self) -> bool:
+        """Is nothing false in the step that comes?"""
+        if not self._lies.nodes and not self._lies.records:
+            return True
+        step = self._find_step()
+        return step not in self._lies.records and all(at != step for at, _ in self._lies.nodes)
 
     def _run(self) -> tuple[dict[int, Array], StepRecord]:
-        graph = self._task.graph
-        step = int(self._state[STEP_STATE]) + 1
-        values: dict[int, Array] = {}
+        """The outputs of the step that comes which a lie makes false, and its record."""
+        graph, step = self._task.graph, self._find_step()
+        state, lies = self._session.read_state(), self._lies.nodes
+        false: dict[int, Array] = {}
+        touched: set[int] = set()
         for index, node in enumerate(graph.nodes):
+            if (step, index) in lies or any(ref.node in touched for ref in node.inputs):
+                touched.add(index)
+        read = {ref.node for index in touched for ref in graph.nodes[index].inputs}
+        read |= {ref.node for ref in self._record_inputs()}
+        values = _Outputs(self._session, false, sorted(read - touched))
+        for index in sorted(touched):
+            node = graph.nodes[index]
             inputs = [values[ref.node] for ref in node.inputs]
-            value = apply_node(node, inputs, self._state, self._task.samples)
-            lie = self._lies.nodes.get((step, index))
-            values[index] = value if lie is None else lie(value, values)
+            value = apply_node(node, inputs, state, self._task.samples)
+            lie = lies.get((step, index))
+            false[index] = value if lie is None else lie(value, values)
         counter, batch, loss, root = (values[ref.node] for ref in self._record_inputs())
         commits = step % self._task.spec.commit_every == 0
         record = StepRecord(
@@ -96,15 +130,44 @@ class LyingSession:
             leaf = compute_record_leaf(
                 record.step, record.batch_digest, record.loss, record.state_root
             )
-            values[self._record_node] = np.frombuffer(leaf, dtype=np.uint8)
-        return values, record
+            false[self._record_node] = np.frombuffer(leaf, dtype=np.uint8)
+        return false, record
 
     def _record_inputs(self) -> Any:
         return self._task.graph.nodes[self._record_node].inputs
 
-    def _advance(self, values: Mapping[int, Array]) -> None:
-        after = self._task.graph.next_states()
-        self._state = {name: values[ref.node] for name, ref in after.items()}
+    def _advance(self, false: Mapping[int, Array]) -> None:
+        """The session has done the step: go on from the state that is claimed of it."""
+        state = self._session.read_state()
+        for name, ref in self._task.graph.next_states().items():
+            state[name] = false.get(ref.node, state[name])
+        self._session.load_state(state)
+
+
+class _Outputs(Mapping[int, Array]):
+    """Outputs of nodes: those in ``false``, else what ``session`` has, ``wanted`` all at once."""
+
+    def __init__(self, session: Session, false: Mapping[int, Array], wanted: Sequence[int]) -> None:
+        self._session, self._false = session, false
+        true = [node for node in wanted if node not in false]
+        self._true = dict(zip(true, session.evaluate_all(true), strict=True)) if true else {}
+
+    def __getitem__(self, node: int) -> Array:
+        if node in self._false:
+            return self._false[node]
+        if node not in self._true:
+            self._true[node] = self._session.evaluate(node)
+        return self._true[node]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter({**self._true, **self._false})
+
+    def __len__(self) -> int:
+        return len({**self._true, **self._false})
+
+    def list_all(self, nodes: Sequence[int]) -> list[Array]:
+        """Copies of the outputs of these nodes."""
+        return [self[node].copy() for node in nodes]
 
 
 class LyingProvider(EngineProvider):

@@ -22,20 +22,38 @@ The MNIST dispute is about the step farthest from a checkpoint, so that each sid
 for the whole: the engine trains the run in half a second, and the cheat, who does the false step by
 the numpy law, needs as long again for a few of those.  Hence the limit is on the challenger with
 the machine and its referee: no longer than training once more.
+
+The GPT dispute is about one element of the largest weight gradient of examples/shakespeare, a sum
+over 16 x 128 places, in the last but one of 20 steps (1,920 nodes each, a state root every 10).
+Predicted before measuring, at k = 16: 15 rounds (log 2, sub-claims 1, a trace of 19,200 leaves 4,
+512 chunks 3 and the chunk 1, sub-claims 1, the fold of 64 to 128 blocks 2, the opening 1) and 55 KB
+(26 reveals of 0.6 KB, an opening of 32 chunks with their paths of 36 KB); the leaf 0.3 ms, as that
+of the toy run.  Each side traces 10 steps, at three times the time of training, and evaluates two
+nodes: 3 times the time of training 20 steps for the challenger and the machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import _harness as harness
 import numpy.typing as npt
+from _shakespeare import Variant
 
 from tests.dispute.arena import make_game, make_key
 from tests.dispute.bounds import Bounds
-from tests.dispute.crowd import HONEST, HONEST_KEY, Pace, play_gang, play_pair, play_together
+from tests.dispute.crowd import (
+    HONEST,
+    HONEST_KEY,
+    Pace,
+    Record,
+    play_gang,
+    play_pair,
+    play_together,
+)
 from tests.dispute.toy import (
     OUTPUT_WIDTH,
     TRANSPOSED,
@@ -52,9 +70,8 @@ from vtrain.dispute.engine_provider import EngineProvider
 from vtrain.dispute.genesis import DEFAULT_CLOCKS, GROUP, MINUTE
 from vtrain.dispute.players import Player
 from vtrain.dispute.state import DisputedGraph
-from vtrain.engines.base import Session, State, Trace
+from vtrain.engines.base import Session, State
 from vtrain.engines.registry import open_session
-from vtrain.graph.step import STEP_STATE
 from vtrain.train.task import CompiledTask, compile_task, load_task
 from vtrain.wire.dispute import Clocks, Open, decode_move
 from vtrain.wire.opening import CHUNK_LENGTH
@@ -118,10 +135,13 @@ def measure_arities(run: ToyRun) -> list[dict[str, Any]]:
 
 def measure_leaf(kind: Kind, seconds: float) -> dict[str, Any]:
     """The statement about a block in the midst of a product's element, and the time to judge it."""
-    run = ToyRun(kind=kind)
-    opening = play_pair(run, 16).opening
-    assert opening is not None
-    game, signed = opening
+    return judge_opening(play_pair(ToyRun(kind=kind), 16), seconds)
+
+
+def judge_opening(record: Record, seconds: float) -> dict[str, Any]:
+    """The statement of the last opening of a game, and the time to judge it."""
+    assert record.opening is not None
+    game, signed = record.opening
     move = decode_move(signed.move)
     assert isinstance(move, Open)
     ((contest, dispute),) = game.asked[signed.about].where
@@ -139,53 +159,6 @@ def measure_leaf(kind: Kind, seconds: float) -> dict[str, Any]:
 
 
 # --- the engine
-
-
-class CheatingSession:
-    """The engine, but for one step in which another session lies."""
-
-    name = "cheating"
-
-    def __init__(self, honest: Session, lying: Session, step: int) -> None:
-        self._honest, self._lying, self._step = honest, lying, step
-        self._done = 0
-
-    def load_state(self, state: State) -> None:
-        self._honest.load_state(state)
-        self._done = int(state[STEP_STATE])
-
-    def read_state(self) -> dict[str, npt.NDArray[Any]]:
-        return self._honest.read_state()
-
-    def saturation(self) -> dict[str, int]:
-        return self._honest.saturation()
-
-    def step(self) -> StepRecord:
-        self._done += 1
-        if self._done != self._step:
-            return self._honest.step()
-        self._lying.load_state(self._honest.read_state())
-        record = self._lying.step()
-        self._honest.load_state(self._lying.read_state())
-        return record
-
-    def trace(self) -> Trace:
-        self._done += 1
-        if self._done != self._step:
-            return self._honest.trace()
-        self._lying.load_state(self._honest.read_state())
-        trace = self._lying.trace()
-        self._honest.load_state(self._lying.read_state())
-        return trace
-
-    def evaluate(self, node: int) -> npt.NDArray[Any]:
-        return self.evaluate_all([node])[0]
-
-    def evaluate_all(self, nodes: Sequence[int]) -> list[npt.NDArray[Any]]:
-        if self._done + 1 != self._step:
-            return self._honest.evaluate_all(nodes)
-        self._lying.load_state(self._honest.read_state())
-        return self._lying.evaluate_all(nodes)
 
 
 def train(
@@ -216,18 +189,31 @@ def add_much(value: npt.NDArray[Any], before: object) -> npt.NDArray[Any]:
 def measure_mnist(steps: int, games: int) -> dict[str, Any]:
     """Disputes about one gradient element of the MLP, in the step farthest from a checkpoint."""
     task = compile_task(replace(load_task(TASK), steps=steps))
-    lies_at = steps - 1
+    return measure_task(task, steps - 1, games)
+
+
+def measure_gpt(steps: int, games: int) -> dict[str, Any]:
+    """Disputes about one gradient element of the GPT of examples/shakespeare."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Variant().open(Path(folder)).file
+        task = compile_task(replace(file, steps=steps, checkpoint_every=steps))
+        return measure_task(task, steps - 1, games)
+
+
+def measure_task(task: CompiledTask, lies_at: int, games: int) -> dict[str, Any]:
+    """Disputes about one element of the largest gradient, a sum over all samples and places."""
     nodes = task.graph.nodes
     gradients = [i for i, n in enumerate(nodes) if n.op == "matmul" and n.attrs["transpose_a"]]
     node = max(gradients, key=lambda index: nodes[index].outputs[0].size)
     figures: dict[str, list[float]] = {}
     training: list[float] = []
+    leaf: dict[str, Any] = {}
     place = ""
     for number in range(games):
         honest, seconds = train(task, open_session("auto", task.graph, task.samples))
-        lying = LyingSession(task, Lies({(lies_at, node): add_much}))
         session = open_session("auto", task.graph, task.samples)
-        cheat, _ = train(task, CheatingSession(session, lying, lies_at), LyingProvider)
+        lying = LyingSession(task, Lies({(lies_at, node): add_much}), session)
+        cheat, _ = train(task, lying, LyingProvider)
         key = make_key(1)
         genesis = make_game(task, cheat, key, nonce=bytes([number]) * 32)
         players = [Player(cheat, key), Player(honest, make_key(2))]
@@ -237,6 +223,7 @@ def measure_mnist(steps: int, games: int) -> dict[str, Any]:
         assert fall is not None
         assert (fall.reason, fall.place.step, fall.place.node) == ("refuted", lies_at, node)
         place = fall.place.describe()
+        leaf = leaf or judge_opening(record, 0.5)
         thinking = record.thinking
         wall = record.judging + sum(thinking.values())
         training.append(seconds)
@@ -250,10 +237,13 @@ def measure_mnist(steps: int, games: int) -> dict[str, Any]:
         ):
             figures.setdefault(name, []).append(value)
     return {
-        "steps": steps,
+        "steps": task.spec.steps,
         "place": place,
+        "node": f"{nodes[node].name}: {nodes[node].op} {nodes[node].outputs[0].shape}",
+        "rounds": record.rounds,
         "moves": record.game.moves,
         "bytes": sum(record.sent_bytes.values()),
+        "leaf": leaf,
         "training, seconds": harness.spread(training),
         **{name: harness.spread(values) for name, values in figures.items()},
     }
@@ -349,6 +339,7 @@ def measure(quick: bool) -> harness.Result:
     table = tabulate_bounds(run)
     gangs = measure_gangs(quick=quick)
     mnist = measure_mnist(1400, 3 if quick else 9)
+    gpt = measure_gpt(20, 1 if quick else 3)
     at_16 = next(row for row in arities if row["k"] == 16)
     ratios = {(row["traces"], row["group"]): row["257 in every level / 2"] for row in table}
     excess = max(row["hours to verdict"] - row["at most"] for row in gangs)
@@ -367,6 +358,11 @@ def measure(quick: bool) -> harness.Result:
         "MNIST dispute, challenger and machine / training": harness.at_most(
             mnist["challenger and machine / training"]["median"], MNIST_LIMIT
         ),
+        "GPT dispute, rounds": harness.at_most(gpt["rounds"], ROUNDS_LIMIT),
+        "GPT dispute, bytes": harness.at_most(gpt["bytes"], BYTES_LIMIT),
+        "GPT dispute, referee's leaf, s": harness.at_most(
+            gpt["leaf"]["seconds"]["median"], LEAF_SECONDS_LIMIT
+        ),
     }
     for kind, leaf in leaves.items():
         targets[f"referee, {kind}, K = 4096, s"] = harness.at_most(
@@ -382,6 +378,7 @@ def measure(quick: bool) -> harness.Result:
             "hours to the verdict at most, by group": table,
             "many challengers, what it takes an honest party": gangs,
             "MNIST dispute": mnist,
+            "GPT dispute": gpt,
         },
         targets,
     )

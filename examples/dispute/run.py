@@ -1,9 +1,10 @@
 """A cheat is found: two parties that do not trust each other, and a referee service, over HTTP.
 
 Run it from the project's root:  .venv/bin/python examples/dispute/run.py
-It trains the smallest MNIST task twice, once with one element of one gradient altered by one unit
-in the last place; then the cheating solver and a challenger, each a process of its own, play
-against each other through the service until one element is left, which the referee recomputes.
+It trains the smallest MNIST task, or another (--task), twice, once with one element of one gradient
+altered by one unit in the last place; then the cheating solver and a challenger, each a process of
+its own, play against each other through the service until one element is left, which the referee
+recomputes.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from solver import FALSE_STEP
@@ -31,7 +33,7 @@ from vtrain.dispute.transcript import find_statements, make, replay
 from vtrain.errors import RunError, VtrainError
 from vtrain.train.layout import RunPaths
 from vtrain.train.signed import read_claim
-from vtrain.train.task import CompiledTask
+from vtrain.train.task import CompiledTask, compile_task, load_task
 from vtrain.wire.dispute import Bond, Open, Reveal, SignedMove, decode_move
 
 HERE = Path(__file__).parent
@@ -39,6 +41,16 @@ TASK = HERE.parent / "mnist" / "tiny.toml"
 PYTHON = sys.executable
 VTRAIN = Path(PYTHON).with_name("vtrain")
 ROLES = ("solver", "challenger", "service")
+SLACK = 16
+"""Times that a step's time in training is allowed to trace it, on a machine that others use too."""
+
+
+@dataclass(frozen=True)
+class Twice:
+    """The log root of the honest run, and the milliseconds allowed for a trace of an interval."""
+
+    honest: bytes
+    trace: int
 
 
 @contextmanager
@@ -60,17 +72,18 @@ def read_line(process: subprocess.Popen[str]) -> str:
     return line
 
 
-def train_twice(task: CompiledTask, folder: Path) -> bytes:
-    """An honest run and a false one, both signed; the honest log root."""
+def train_twice(task: CompiledTask, folder: Path, step: int) -> Twice:
+    """An honest run and one with a false ``step``, both signed."""
     for name in ROLES:
         generate_key(folder / f"{name}.pem")
     key = vtrain.load_key(folder / "solver.pem")
-    vtrain.train(task, folder / "honest", key=key)
-    train_falsely(task, folder / "false", key=key, cheat=alter_gradient, step=FALSE_STEP)
+    run = vtrain.train(task, folder / "honest", key=key)
+    train_falsely(task, folder / "false", key=key, cheat=alter_gradient, step=step)
     roots = [read_claim(RunPaths(folder / run)).claim.log_root for run in ("honest", "false")]
     print(f"an honest run of {task.spec.steps} steps: log root {roots[0].hex()[:8]}...")
-    print(f"one with step {FALSE_STEP} altered:  log root {roots[1].hex()[:8]}..., also signed")
-    return roots[0]
+    print(f"one with step {step} altered:  log root {roots[1].hex()[:8]}..., also signed")
+    interval = 1000 * run.seconds * task.spec.commit_every / task.spec.steps
+    return Twice(roots[0], round(SLACK * interval))
 
 
 def describe(game: Game, signed: SignedMove) -> str:
@@ -139,25 +152,39 @@ def judge(follower: Follower, verdict: Verdict, path: Path) -> None:
     print(done.stdout, end="")
 
 
+def parse_arguments() -> argparse.Namespace:
+    """What is disputed, and what is kept."""
+    parser = argparse.ArgumentParser(description="A cheat is found in a dispute over HTTP.")
+    parser.add_argument("--task", type=Path, default=TASK, help="a task file with its exponents")
+    parser.add_argument("--steps", type=int, help="train so many steps, not as many as it has")
+    parser.add_argument("--commit-every", type=int, help="steps of an interval, not the task's")
+    parser.add_argument("--false-step", type=int, default=FALSE_STEP, help="the step altered")
+    parser.add_argument("--statement", type=Path, help="keep what the referee was asked here")
+    return parser.parse_args()
+
+
 def main() -> None:
     """Everything but a statement that is asked for in a temporary folder."""
-    parser = argparse.ArgumentParser(description="A cheat is found in a dispute over HTTP.")
-    parser.add_argument("--statement", type=Path, help="keep what the referee was asked here")
-    path = parser.parse_args().statement
+    given = parse_arguments()
     try:
         require_server()
-        find_cheat(path)
+        file = load_task(given.task)
+        steps = given.steps or file.steps
+        if not 1 <= given.false_step <= steps:
+            raise RunError(f"is none of the {steps} steps of the run", where="--false-step")
+        every = given.commit_every or file.commit_every
+        task = compile_task(replace(file, steps=steps, commit_every=every))
+        find_cheat(task, given.false_step, given.statement)
     except VtrainError as error:
         sys.exit(str(error))
 
 
-def find_cheat(statement: Path | None) -> None:
+def find_cheat(task: CompiledTask, step: int, statement: Path | None) -> None:
     """The whole story; RunError when it does not end as it should."""
     begin = time.monotonic()
-    task = vtrain.compile(TASK)
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
-        honest = train_twice(task, folder)
+        made = train_twice(task, folder, step)
         run, keys = folder / "false", {who: folder / f"{who}.pem" for who in ROLES}
         db = f"sqlite:///{folder / 'games.db'}"
         options: list[str | Path] = [
@@ -173,11 +200,15 @@ def find_cheat(statement: Path | None) -> None:
         ]
         service = stack.enter_context(start(VTRAIN, "serve", *options))
         url, service_key = read_line(service).split()
-        solver = stack.enter_context(start(PYTHON, HERE / "solver.py", run, keys["solver"], url))
+        solver = stack.enter_context(
+            start(PYTHON, HERE / "solver.py", run, keys["solver"], url, str(step))
+        )
         read_line(solver)
         print(f"\nreferee service at {url}; the challenger does the run again")
         script = HERE / "challenger.py"
-        challenger = stack.enter_context(start(PYTHON, script, run, keys["challenger"], url))
+        challenger = stack.enter_context(
+            start(PYTHON, script, run, keys["challenger"], url, str(made.trace))
+        )
         game = read_line(challenger)
         print(f"it comes out differently: game {game[:16]}... is opened\n")
         print(game, file=solver.stdin, flush=True)
@@ -187,7 +218,7 @@ def find_cheat(statement: Path | None) -> None:
         verdict = watch(follower, parties)
         solver.wait()
         challenger.wait()
-        show_verdict(task, verdict, honest)
+        show_verdict(task, verdict, made.honest)
         judge(follower, verdict, statement or folder / "statement.cbor")
     print(f"\nAll that in {time.monotonic() - begin:.0f} s.")
 

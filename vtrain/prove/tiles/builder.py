@@ -77,9 +77,12 @@ def _find_reach(graph: StepGraph, node: Node) -> int:
 
 
 class TileBuilder:
-    """The tiled tensors and statements of a graph's step so far, and the outputs of its nodes."""
+    """The tiled tensors and statements of a graph's step so far, and the outputs of its nodes.
 
-    def __init__(self, graph: StepGraph, side: int) -> None:
+    With ``only``, the node of this index is cut by itself: its output is nobody's state.
+    """
+
+    def __init__(self, graph: StepGraph, side: int, only: int | None = None) -> None:
         self.graph, self.side = graph, side
         self.tensors: list[TiledTensor] = []
         self.families: list[Family] = []
@@ -92,7 +95,7 @@ class TileBuilder:
         self.states = {"before": graph.states(), "after": graph.next_states()}
         self.after: dict[Ref, str] = {}
         for name, ref in self.states["after"].items():
-            if name != COUNTER:
+            if name != COUNTER and only is None:
                 self.after.setdefault(graph.nodes[ref.node].inputs[0], name)
         self.first_readers: dict[Ref, int] = {}
         for index, node in enumerate(graph.nodes):
@@ -107,7 +110,7 @@ class TileBuilder:
         require_few("state", start, MAX_COMMITMENTS, "tiles of the state")
         # By the shapes alone, before any map is worked out.
         self.places = 0
-        for node in graph.nodes:
+        for node in graph.nodes if only is None else graph.nodes[only : only + 1]:
             self._require_room(node.name, node.outputs[0].size, _find_reach(graph, node))
 
     def _require_room(self, where: str, size: int, reach: int) -> None:

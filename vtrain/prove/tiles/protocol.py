@@ -343,24 +343,29 @@ def verify_tile_answer(
     if [(proof.step, proof.statement) for proof in answer.proofs] != asked:
         return Verification(False, "the answer is not of the statements drawn")
     for (trace, _), proof in zip(drawn, answer.proofs, strict=True):
-        verdict = _verify_one(audit, trace, proof, key, verify, threads)
+        logged = audit.logged.get(trace.step)
+        if logged is None or logged.record.step != trace.step:
+            raise CircuitError("its log's entry is missing", where=f"step {trace.step}")
+        verdict = verify_statement(
+            audit.tiling, logged, trace, proof, key=key, verify=verify, threads=threads
+        )
         if not verdict.holds:
             place = f"step {proof.step}, statement {proof.statement}"
             return Verification(False, f"{place}: {verdict.reason}")
     return Verification(True, "")
 
 
-def _verify_one(
-    audit: TileAudit,
+def verify_statement(
+    tiling: Tiling,
+    logged: LoggedStep,
     trace: StepTrace,
     proof: TileProof,
+    *,
     key: CommitKey,
     verify: Verify,
-    threads: int,
+    threads: int = 0,
 ) -> Verification:
-    tiling, logged = audit.tiling, audit.logged.get(trace.step)
-    if logged is None or logged.record.step != trace.step:
-        raise CircuitError("its log's entry is missing", where=f"step {trace.step}")
+    """Whether a proof shows a statement about a trace that was committed to before it was drawn."""
     facts = StepFacts(trace.step, logged.loss)
     statement = tiling.statement(proof.statement, facts)
     columns = list_logged(logged.record)

@@ -30,6 +30,7 @@ from vtrain.errors import CircuitError
 from vtrain.prove.tiles.builder import TileBuilder, equate
 from vtrain.prove.tiles.emit import EMITTERS
 from vtrain.prove.tiles.emit.softmax import emit_rows
+from vtrain.prove.tiles.emit.source import hold_range
 from vtrain.prove.tiles.grid import make_scalar
 from vtrain.prove.tiles.statements import (
     OUTSIDE,
@@ -49,11 +50,21 @@ class Tiling:
     ``kzg_layout`` but in tests.  CircuitError names a node that no circuit exists for, or at which
     the step is beyond a limit of this module (``MAX_LEAVES`` and others) before time is spent on
     it.
+
+    With ``only``, the statements are about the node of this index alone, of a step that may have
+    nodes without a circuit.  Its inputs are tensors of the trace: that they are in their ranges,
+    with zeros as padding, is stated; which node put them out, and what becomes of the output, is
+    not.  No task and no audit has such statements: whoever gets them has to hold the commitments
+    of the trace against the run by other means.  CircuitError for a node about which nothing is
+    stated by itself.
     """
 
-    def __init__(self, graph: StepGraph, side: int = TILE) -> None:
-        builder = TileBuilder(graph, side)
-        _emit_all(builder)
+    def __init__(self, graph: StepGraph, side: int = TILE, only: int | None = None) -> None:
+        builder = TileBuilder(graph, side, only)
+        if only is None:
+            _emit_all(builder)
+        else:
+            _emit_one(builder, only)
         self.graph, self.side = graph, side
         self.tensors: Final = tuple(builder.tensors)
         self.leaf_count: Final = builder.counts["trace"]
@@ -123,19 +134,35 @@ class Tiling:
         return [self.tensors[i].first for i in self._leaf_tensors]
 
 
+def _emit_node(s: TileBuilder, index: int) -> None:
+    node = s.graph.nodes[index]
+    emit = EMITTERS.get(node.op)
+    if emit is None:
+        raise CircuitError(f"no circuit for the operator {node.op}", where=node.name)
+    try:
+        value = emit(s, Ref(index), node)
+    except CircuitError as error:
+        raise CircuitError(error.message, where=error.where or node.name) from None
+    if value is not None:
+        s.values[Ref(index)] = value
+
+
+def _emit_one(s: TileBuilder, index: int) -> None:
+    node, stated = s.graph.nodes[index], 0
+    if node.op not in OUTSIDE:
+        for ref in dict.fromkeys(node.inputs):
+            s.values[ref] = s.commit(ref, s.own_grid(ref))
+            hold_range(s, ref, s.graph.nodes[ref.node], s.values[ref])
+        stated = len(s.families)
+        _emit_node(s, index)
+    if len(s.families) == stated:
+        raise CircuitError("nothing is stated about this node by itself", where=node.name)
+
+
 def _emit_all(s: TileBuilder) -> None:
     for index, node in enumerate(s.graph.nodes):
-        if node.op in OUTSIDE:
-            continue
-        emit = EMITTERS.get(node.op)
-        if emit is None:
-            raise CircuitError(f"no circuit for the operator {node.op}", where=node.name)
-        try:
-            value = emit(s, Ref(index), node)
-        except CircuitError as error:
-            raise CircuitError(error.message, where=error.where or node.name) from None
-        if value is not None:
-            s.values[Ref(index)] = value
+        if node.op not in OUTSIDE:
+            _emit_node(s, index)
     for logits in s.rows:
         emit_rows(s, logits)
     _emit_after(s)

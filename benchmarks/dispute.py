@@ -29,7 +29,8 @@ Predicted before measuring, at k = 16: 15 rounds (log 2, sub-claims 1, a trace o
 512 chunks 3 and the chunk 1, sub-claims 1, the fold of 64 to 128 blocks 2, the opening 1) and 55 KB
 (26 reveals of 0.6 KB, an opening of 32 chunks with their paths of 36 KB); the leaf 0.3 ms, as that
 of the toy run.  Each side traces 10 steps, at three times the time of training, and evaluates two
-nodes: 3 times the time of training 20 steps for the challenger and the machine.
+nodes: 3 times the time of training 20 steps for the challenger and the machine.  Found: 13 rounds
+and 33 KB, since a block of this fold has the terms of 10 chunks, not of 32; 1.7 times the training.
 """
 
 from __future__ import annotations

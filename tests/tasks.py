@@ -108,15 +108,15 @@ def _drop(value: str, ratio: float | None) -> list[onnx.NodeProto]:
 
 
 @cache
-def make_gpt_onnx(seed: int = 0, *, ratio: float | None = None) -> bytes:
-    """A decoder of one block: numbers [batch, CONTEXT] -> logits [batch, CONTEXT, VOCABULARY].
+def make_gpt_onnx(seed: int = 0, *, places: int = CONTEXT, ratio: float | None = None) -> bytes:
+    """A decoder of one block: numbers [batch, places] -> logits [batch, places, VOCABULARY].
 
     With a ``ratio`` it is one in training, which drops of the embeddings and of the mixture.
     """
     rng = np.random.default_rng(seed)
     scales = {
         "table": (VOCABULARY, FEATURES),
-        "places": (CONTEXT, FEATURES),
+        "places": (places, FEATURES),
         **{f"w_{name}": (FEATURES, FEATURES) for name in ("q", "k", "v", "out")},
     }
     tensors = {name: rng.uniform(-0.5, 0.5, shape) for name, shape in scales.items()}
@@ -139,17 +139,17 @@ def make_gpt_onnx(seed: int = 0, *, ratio: float | None = None) -> bytes:
         helper.make_node("Transpose", ["table"], ["turned"], "turn", perm=[1, 0]),
         helper.make_node("MatMul", ["r", "turned"], ["logits"], "name"),
     ]  # fmt: skip
-    return _language_model(nodes, tensors, VOCABULARY)
+    return _language_model(nodes, tensors, (places, VOCABULARY))
 
 
 def _language_model(
-    nodes: list[onnx.NodeProto], tensors: dict[str, np.ndarray], classes: int
+    nodes: list[onnx.NodeProto], tensors: dict[str, np.ndarray], shape: tuple[int, int]
 ) -> bytes:
     graph = helper.make_graph(
         nodes,
         "tiny language model",
-        [helper.make_tensor_value_info("x", TensorProto.INT64, ["n", CONTEXT])],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", CONTEXT, classes])],
+        [helper.make_tensor_value_info("x", TensorProto.INT64, ["n", shape[0]])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", *shape])],
         [
             numpy_helper.from_array(v if v.dtype == np.bool_ else v.astype(np.float32), name)
             for name, v in tensors.items()
@@ -207,7 +207,7 @@ def make_llama_onnx(seed: int = 0) -> bytes:
         helper.make_node("Add", ["r", "d"], ["out"], "residual_2"),
         product("out", "head", "logits"),
     ]  # fmt: skip
-    return _language_model(nodes, tensors, MANY)
+    return _language_model(nodes, tensors, (CONTEXT, MANY))
 
 
 LANGUAGE_MODELS: dict[str, Callable[[int], bytes]] = {

@@ -171,8 +171,8 @@ def prove_tile(target: Target, folder: Path) -> None:
     print(f"""
 Proven: statement {own[at]} about {node.name} in step {target.step}, of the tiles committed to.
 Compared by doing the step again: that these are the tiles of the run.
-Not proven: that the operands of the tile are in their ranges (statements 0 to {own[0] - 1} say so),
-the other {len(own) - 1} statements about this node, every other node, and every other step.""")
+Not proven: what the other {len(statements) - 1} statements about this node and its operands say,
+such as that these are in their ranges; every other node; every other step.""")
 
 
 def main() -> None:

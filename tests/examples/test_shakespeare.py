@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,11 +16,14 @@ import pytest
 import torch
 
 import vtrain
+from tests.examples.running import run
 from vtrain.attest.keys import generate_key
+from vtrain.demo.cheats import CHEATS
 from vtrain.engines.registry import open_session
 from vtrain.graph.onnx_import import import_onnx
 from vtrain.ops import TABLE
 from vtrain.train.deliver import compute_mean_loss, export_run
+from vtrain.train.task import CompiledTask
 
 TASK = """
 [task]
@@ -73,27 +78,83 @@ def measure_loss(model: Path, ids: np.ndarray[tuple[int, ...], np.dtype[np.uint1
     return float(torch.nn.functional.cross_entropy(scores, labels))
 
 
-def test_a_gpt_is_trained_verified_and_exported(gpt: ModuleType, tmp_path: Path) -> None:
+def write_task(gpt: ModuleType, folder: Path) -> tuple[Path, np.ndarray[Any, Any]]:
+    """A task file with its exponents, and the text in numbers."""
     characters, ids = gpt.read_ids()
     assert (len(characters), ids.size) == (65, 1_115_394)
-    ids.tofile(tmp_path / "tokens.bin")
+    ids.tofile(folder / "tokens.bin")
     torch.manual_seed(0)
-    gpt.export(gpt.GPT(len(characters)).eval(), tmp_path / "gpt.onnx")
+    gpt.export(gpt.GPT(len(characters)).eval(), folder / "gpt.onnx")
+    (folder / "gpt.toml").write_text(TASK)
+    vtrain.profile(folder / "gpt.toml")
+    return folder / "gpt.toml", ids
+
+
+def train(file: Path, folder: Path) -> tuple[CompiledTask, Path]:
+    task = vtrain.compile(file)
+    generate_key(folder / "key.pem")
+    key = vtrain.load_key(folder / "key.pem")
+    return task, vtrain.train(task, folder / "run", key=key).path
+
+
+def test_a_gpt_is_trained_verified_and_exported(
+    gpt: ModuleType, repository: Path, tmp_path: Path
+) -> None:
+    file, ids = write_task(gpt, tmp_path)
     model = import_onnx(tmp_path / "gpt.onnx")
     assert len(model.params) == 16, "the tables are one; norms and biases are apart"
-    (tmp_path / "gpt.toml").write_text(TASK)
-    vtrain.profile(tmp_path / "gpt.toml")
-    task = vtrain.compile(tmp_path / "gpt.toml")
-    generate_key(tmp_path / "key.pem")
-    key = vtrain.load_key(tmp_path / "key.pem")
-    run = vtrain.train(task, tmp_path / "run", key=key)
-    report = vtrain.verify(run.path, samples=3, task_id=task.task_id)
+    task, path = train(file, tmp_path)
+    report = vtrain.verify(path, samples=3, task_id=task.task_id)
     assert report.verdict == "verified"
-    exported, _ = export_run(run.path, tmp_path / "out")
+    exported, _ = export_run(path, tmp_path / "out")
     before = measure_loss(tmp_path / "gpt.onnx", ids[20000:])
     after = measure_loss(exported, ids[20000:])
     assert before == pytest.approx(np.log(65), abs=0.1)
     assert after < before - 0.7
+
+    def write(*options: object) -> str:
+        return run(repository, "shakespeare/write.py", exported, "--count", 30, *options)
+
+    prompt = "What light through yonder window"  # longer than the 16 places
+    first, again = (write("--prompt", prompt, "--seed", 1) for _ in "ab")
+    assert first == again
+    assert first.startswith(prompt)
+    assert len(first) == len(prompt) + 30 + 1
+    assert write("--seed", 2) != write("--seed", 3)
+    assert write("--temperature", 0, "--seed", 2) == write("--temperature", 0, "--seed", 3)
+
+
+def test_cheats_are_caught_and_disputed(gpt: ModuleType, repository: Path, tmp_path: Path) -> None:
+    file, _ = write_task(gpt, tmp_path)
+    short: tuple[object, ...] = ("--task", file, "--steps", 12, "--false-step", 7)
+    out = run(repository, "shakespeare/cheats.py", *short)
+    assert out.count("in step 7 of 12: fraud, at step 7") == len(CHEATS)
+    out = run(repository, "dispute/run.py", *short, "--commit-every", 4)
+    assert "The solver's claim fell: refuted at step 7, node " in out
+    assert "That node is 'update/characters.weight', a rescale of shape (65, 16)." in out
+    assert "What stands is the root of the honest run." in out
+    assert "replayed here: the same verdict." in out
+
+
+def test_a_tile_of_one_node_is_proven(gpt: ModuleType, repository: Path, tmp_path: Path) -> None:
+    file, _ = write_task(gpt, tmp_path)
+    task, path = train(file, tmp_path)
+    out = run(repository, "shakespeare/tile.py", path, "--step", 33)
+    assert "batched_matmul of shape (8, 2, 16, 16)" in out
+    assert "52 statements about them: 32 linear, 16 matmul-nt, 4 range-" in out
+    assert "finds that it holds, and that it is no proof of the statement before" in out
+    assert "does the step again, and finds the same root" in out
+    assert "Not proven: " in out
+    kept = next(node.name for node in task.graph.nodes if node.op == "keep_span")
+    for option, value, why in (
+        ("--step", 61, "--step: is none of the 60 steps"),
+        ("--node", "nowhere", "--node nowhere: is no node"),
+        ("--node", kept, f"{kept}: no circuit for the operator keep_span"),
+    ):
+        script = repository / "examples" / "shakespeare" / "tile.py"
+        command = [sys.executable, str(script), str(path), option, str(value)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, why in done.stderr) == (1, True), done.stderr
 
 
 def test_torch_trains_with_the_masks_of_the_task(

@@ -17,6 +17,7 @@ from tests.prove.tile_law import MADE, holds
 from tests.prove.tile_steps import STEPS, Altered, make_contents, with_node
 from tests.tasks import make_tiny_task
 from vtrain.commit.kzg_layout import batch_vectors, state_vectors
+from vtrain.engines.numpy_engine import NumpySession
 from vtrain.errors import CircuitError
 from vtrain.graph.step import STEP_STATE
 from vtrain.ops import TABLE
@@ -42,6 +43,7 @@ from vtrain.wire.graph import Node, Ref, StepGraph, TensorType
 
 SIDES = (4, 8)
 ROOTS = ("before", "batch", "public")
+SOURCES = (*ROOTS, "after", "trace")
 steps = pytest.mark.parametrize("kind", STEPS)
 sides = pytest.mark.parametrize("side", SIDES)
 
@@ -352,6 +354,54 @@ def test_what_has_no_circuit_is_refused() -> None:
         with pytest.raises(CircuitError, match=message) as caught:
             Tiling(altered, 8)
         assert caught.value.where in {node.name for node in graph.nodes}
+
+
+def cut_one(op: str) -> tuple[StepGraph, Tiling, int]:
+    """A node of a step of which other nodes have no circuit, cut by itself."""
+    graph = make_tiny_task("gpt", optimizer="adamw").graph
+    node = find_node(graph, op)
+    return graph, Tiling(graph, 4, only=node), node
+
+
+@pytest.mark.parametrize("op", ["matmul", "batched_matmul", "rescale", "add_bias", "mul"])
+def test_a_node_by_itself_is_stated_of_any_step(op: str) -> None:
+    """All statements hold of the step, and any element altered makes one false."""
+    graph, tiling, node = cut_one(op)
+    task = make_tiny_task("gpt", optimizer="adamw")
+    session = NumpySession(graph, task.samples)
+    session.load_state(task.initial_state)
+    session.step()
+    outputs = dict(enumerate(session.evaluate_all(range(node + 1))))
+    contents = TileContents(tiling, StepFacts(2, 0), outputs)
+    statements = [tiling.statement(i, contents.facts) for i in range(len(tiling))]
+    assert all(holds(statement, contents) for statement in statements)
+    assert {tiling.place(tile)[0] for tile in tiles_of(tiling, *SOURCES)} == {"trace"}
+    value = tiling.outputs[node]
+    for block in range(value.grid.count):
+        expected = cut_block(contents.output(node), value.grid, block)
+        assert np.array_equal(contents.combine(value.at(block)), expected)
+    inputs = len(set(graph.nodes[node].inputs))  # the first tensors
+    made = {tile for block in range(value.grid.count) for _, tile in value.at(block)}
+    for tile in sorted(tile for tile in made if tile.tensor >= inputs)[:20]:
+        altered = contents.tile(tile).copy()
+        altered[0] += 1
+        false = Altered(contents, tile, altered)
+        assert not all(holds(statement, false) for statement in statements)
+
+
+@pytest.mark.parametrize(
+    ("op", "why"),
+    [
+        ("keep_span", "no circuit for the operator keep_span"),
+        ("center", "no circuit for the operator center"),
+        ("reshape", "nothing is stated about this node by itself"),
+        ("record", "nothing is stated about this node by itself"),
+        ("row_max", "nothing is stated about this node by itself"),
+    ],
+)
+def test_a_node_that_nothing_is_stated_about_is_refused(op: str, why: str) -> None:
+    with pytest.raises(CircuitError, match=why):
+        cut_one(op)
 
 
 def test_one_hot_of_numbers_too_far_apart_is_refused() -> None:

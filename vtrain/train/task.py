@@ -439,13 +439,26 @@ class _AnyExponents:
         return min(OPERAND_BITS, exponent)
 
 
-def _check_classes(graph: StepGraph, samples: Samples) -> None:
+def _check_numbers(file: TaskFile, graph: StepGraph, samples: Samples) -> None:
+    """That labels are classes, and that ids have rows: those that are there, and all that there may
+    be in windows of tokens."""
     for node in graph.nodes:
         if node.op == "cross_entropy":
-            classes = graph.type_of(node.inputs[0]).shape[1]
-            check_labels(samples, classes, find_ignored(graph))
+            count, what = graph.type_of(node.inputs[0]).shape[1], "classes"
         elif node.op == "gather_rows":
-            check_ids(samples, graph.type_of(node.inputs[0]).shape[0])
+            count, what = graph.type_of(node.inputs[0]).shape[0], "rows of the table"
+        else:
+            continue
+        if isinstance(file.data, TokenSource) and file.data.vocabulary > count:
+            raise TaskError(
+                f"is {file.data.vocabulary}, of a model with {count} {what}: it may be smaller, "
+                "not larger",
+                where="data.vocabulary",
+            )
+        if node.op == "cross_entropy":
+            check_labels(samples, count, find_ignored(graph))
+        else:
+            check_ids(samples, count)
 
 
 def _require_agreement(model: Model, prepare: Prepare) -> None:
@@ -475,7 +488,7 @@ def profile_task(
     parts = _load_parts(file)
     shapes = GraphBuilder(_AnyExponents())
     emit_step(shapes, parts.plan, parts.model)
-    _check_classes(shapes.graph(), parts.samples)
+    _check_numbers(file, shapes.graph(), parts.samples)
     return calibrate(
         lambda builder: emit_step(builder, parts.plan, parts.model),
         _compute_initial_state(parts),
@@ -519,7 +532,7 @@ def compile_task(file: TaskFile, open_key: OpenKey | None = None) -> CompiledTas
             raise TaskError("is not a site of this model", where=f"exponents.{site}")
     graph = builder.graph()
     check_graph(graph)
-    _check_classes(graph, parts.samples)
+    _check_numbers(file, graph, parts.samples)
     state = _compute_initial_state(parts)
     key = None if file.proof is None else _open_key(file.proof, open_key)
     spec = TaskSpec(

@@ -81,6 +81,7 @@ _OPERATORS = (
     ("transpose", "", ("int",)),
     ("reshape", "", ("int",)),
     ("dropout_mask", "i16", ()),
+    ("pad", "i16", ("i64",)),
 )
 
 
@@ -120,11 +121,14 @@ _WITH_MORE = (
 )
 _BY_LINES = ("add_bias", "center", "row_scale", "column_scale")
 _LINE_SHIFTS = {"add_bias": (-4, 4), "center": (0, 9)}
-_OF_SQUARES = ("matmul", "transpose", *_BY_LINES)
+_OF_SQUARES = ("matmul", "transpose", "pad", *_BY_LINES)
 
 
 def _draw_factors(g: _Graph, op: str, bias: Ref) -> list[Ref]:
     """A number for each column, or for each row: an inverse root of the squares of some rows."""
+    if op == "column_scale" and g.number(0, 1):
+        wide = g.pick_any(SQUARE)
+        return [bias if wide is None else g.emit("column_sum", "i64", (SIDE,), [wide])]
     if op != "row_scale":
         return [bias] * (op != "center")
     rows = g.pick("i16", SQUARE) or g.pick("i32", SQUARE)
@@ -137,6 +141,16 @@ def _draw_factors(g: _Graph, op: str, bias: Ref) -> list[Ref]:
         "numerator_exponent": 20,
     }
     return [g.emit("inverse_root", "i64", (SIDE,), [squares], **attrs)]
+
+
+def _emit_wide(g: _Graph, value: Ref) -> Ref:
+    """Zeros beside a square, turned or not, and then a rescale, which an engine may do before."""
+    before, after = (1, 2) if g.number(0, 1) else (2, 1)
+    if g.number(0, 1):
+        value = g.emit("transpose", "i64", SQUARE, [value], perm=(1, 0))
+    wide = g.emit("pad", "i64", (SIDE, SIDE + 3), [value], axis=1, before=before, after=after)
+    attrs: dict[str, AttrValue] = {"dtype": "i16", "multiplier": 1, "multiplier_exponent": 0}
+    return g.emit("rescale", "i16", (SIDE, SIDE + 3), [wide], **attrs, shift=g.number(0, 40))
 
 
 def _emit_random(g: _Graph, scalar: Ref, bias: Ref) -> None:
@@ -171,6 +185,9 @@ def _emit_random(g: _Graph, scalar: Ref, bias: Ref) -> None:
         if op in _LINE_SHIFTS:
             attrs = {"shift": g.number(*_LINE_SHIFTS[op])}
         inputs += _draw_factors(g, op, bias)
+    elif op == "pad":
+        dtype, inputs, attrs = "i16", [_emit_wide(g, inputs[0])], {"axis": 1, "start": 2, "stop": 8}
+        op = "slice"
     elif op in ("transpose", "reshape"):
         dtype = g.nodes[inputs[0].node].outputs[0].dtype
         if op == "transpose":

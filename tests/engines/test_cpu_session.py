@@ -219,7 +219,7 @@ def test_random_graphs_reach_the_merged_updates() -> None:
             if node.op == "sgd_update" and node.inputs[1].node in kept:
                 velocity = step.graph.nodes[node.inputs[1].node]
                 merged.append(velocity.op == "momentum" and spent[velocity.name] == 0)
-    assert min(merged.count(True), merged.count(False)) > 20
+    assert min(merged.count(True), merged.count(False)) > 10
 
 
 def _next_values(graph: StepGraph) -> list[Ref]:

@@ -1,8 +1,10 @@
 //! The cpu engine: runs a step graph, many threads, bit for bit as the law says.
 
+mod groups;
 mod narrow;
 mod plan;
 mod program;
+mod run;
 mod update;
 
 use std::collections::HashMap;
@@ -10,7 +12,7 @@ use std::mem;
 use std::time::{Duration, Instant};
 
 use crate::domains::Hash;
-use crate::gemm::{Gemm, GemmError, Path, RescaleI16};
+use crate::gemm::{Gemm, GemmError, MatRef, Path, RescaleI16};
 use crate::graph::{GraphDecodeError, StepGraph};
 use crate::ops::linear::Product;
 use crate::ops::optimizer::Rate;
@@ -23,6 +25,7 @@ use crate::threads;
 use plan::{Job, Plan, Work};
 use program::Program;
 pub use program::{SampleForms, State};
+use run::{Run, Scratch};
 use update::update_in_place;
 
 /// Why an engine refused.
@@ -110,7 +113,9 @@ pub struct Record {
 pub struct Engine {
     program: Program,
     samples: SampleForms,
+    /// The plan of a step without a trace, and the program that it is of.
     fused: Plan,
+    rescaled: Program,
     threads: usize,
     machine: Machine,
     /// Which state tensors have been loaded.
@@ -124,6 +129,7 @@ struct Machine {
     buffers: Vec<Buffer>,
     /// Patches on their way to pixels.
     scratch: Buffer,
+    slots: Scratch,
     /// Elements clamped so far, by node.
     saturated: Vec<u64>,
     /// Time spent so far, by node, if it is being measured.
@@ -145,12 +151,14 @@ impl Engine {
             });
         }
         let program = Program::new(graph, &samples)?;
-        let fused = Plan::fused(&program);
+        let rescaled = program.rescaled_early();
+        let fused = Plan::fused(&rescaled);
         let buffers = allocate(&fused.buffers)?;
         let machine = Machine {
             gemm: Gemm::new(path)?,
             buffers,
             scratch: Buffer::default(),
+            slots: Scratch::default(),
             saturated: vec![0; program.kernels.len()],
             times: None,
         };
@@ -159,6 +167,7 @@ impl Engine {
             program,
             samples,
             fused,
+            rescaled,
             threads,
             machine,
             loaded,
@@ -229,7 +238,11 @@ impl Engine {
 
     /// Bytes of all buffers that a step uses.
     pub fn memory(&self) -> usize {
-        self.fused.buffers.iter().sum()
+        let threads = match self.threads {
+            0 => rayon::current_num_threads(),
+            threads => threads,
+        };
+        self.fused.buffers.iter().sum::<usize>() + self.fused.scratch(threads)
     }
 
     /// Does one step on the samples of `table`, row after row.
@@ -240,7 +253,7 @@ impl Engine {
         let commits = self.commits();
         self.loaded.fill(false);
         let Self {
-            program,
+            rescaled,
             samples,
             fused,
             machine,
@@ -248,8 +261,8 @@ impl Engine {
         } = self;
         let samples = samples.bind(table);
         let record = on(self.threads, || {
-            machine.run(program, fused, &samples, commits, END, |_, _| ())?;
-            machine.advance(program, fused, commits)
+            machine.run(rescaled, fused, &samples, commits, END, |_, _| ())?;
+            machine.advance(rescaled, fused, commits)
         })?;
         self.loaded.fill(true);
         Ok(record)
@@ -400,8 +413,8 @@ impl Machine {
         until: usize,
         mut visit: impl FnMut(usize, Slice<'_>),
     ) -> Result<(), EngineError> {
-        for job in plan.jobs.iter().take_while(|job| job.node <= until) {
-            if job.commit_only && !commits {
+        for job in &plan.jobs {
+            if job.node > until || (job.commit_only && !commits) {
                 continue;
             }
             let start = self.times.is_some().then(Instant::now);
@@ -427,8 +440,10 @@ impl Machine {
         job: &Job,
         samples: &Samples<'_>,
     ) -> Result<(), RunError> {
-        if matches!(job.work, Work::View) {
-            return Ok(());
+        match &job.work {
+            Work::View => return Ok(()),
+            Work::Run(run) => return self.run_by_blocks(program, plan, job, run),
+            _ => {}
         }
         // The output's buffer is taken out while it is written: who reads it sees no elements.
         let place = plan.places[job.node];
@@ -449,7 +464,7 @@ impl Machine {
             }
             Work::Dense { .. } => self.run_dense(program, plan, job, &mut out),
             Work::Scatter { .. } => self.run_scatter(program, plan, job, &mut out),
-            Work::View | Work::Node => self.run_node(program, plan, job, samples, &mut out),
+            _ => self.run_node(program, plan, job, samples, &mut out),
         };
         self.buffers[place] = out;
         result
@@ -472,7 +487,34 @@ impl Machine {
             copy(inputs[0], out.slice_mut(form.dtype, form.size()))?;
         }
         let out = out.slice_mut(form.dtype, form.size());
-        self.saturated[job.node] += kernel.run(&inputs, out, samples, &mut self.gemm)?;
+        let clamped = kernel.run(&inputs, out, samples, &mut self.gemm)?;
+        self.saturated[program.counted[job.node]] += clamped;
+        Ok(())
+    }
+
+    fn run_by_blocks(
+        &mut self,
+        program: &Program,
+        plan: &Plan,
+        job: &Job,
+        run: &Run,
+    ) -> Result<(), RunError> {
+        let base = |value: usize| self.buffers.get(plan.places[value]).map(Buffer::base);
+        for value in job.inputs.iter().copied().chain(run.writes()) {
+            let bytes = program.forms[value].byte_len();
+            let buffer = self.buffers.get(plan.places[value]);
+            if buffer.is_none_or(|buffer| buffer.capacity() < bytes) {
+                return Err(RunError::Inputs);
+            }
+        }
+        let base = |value: usize| base(value).unwrap_or(std::ptr::null_mut());
+        // SAFETY: the buffers were found large enough, and nobody else has them now: `self` is
+        // borrowed. The plan gives values that live at one time buffers of their own, unless
+        // `Run::may_overwrite` allows one.
+        let clamped = unsafe { run.go(program, base, &self.slots)? };
+        for (node, count) in clamped {
+            self.saturated[program.counted[node]] += count;
+        }
         Ok(())
     }
 
@@ -485,6 +527,7 @@ impl Machine {
     ) -> Result<(), RunError> {
         let Work::Dense {
             product,
+            stack,
             bias,
             shift,
             rescale,
@@ -498,19 +541,17 @@ impl Machine {
             Some(shift) => Some(linear::align_bias(input(2).try_into()?, shift)),
             None => None,
         };
-        let (a, b) = product.operands(input(0).try_into()?, input(1).try_into()?)?;
+        let (a, b) = (input(0).try_into()?, input(1).try_into()?);
         let out = out.write(program.forms[job.node].size());
-        // Every shift of a rescale lies within [-62, 64].
-        let epilogue = RescaleI16::new(
-            out,
-            product.m,
-            product.n,
-            shift as i32,
-            bias.as_deref(),
-            relu,
-        )?;
-        self.gemm.run(a, b, &epilogue)?;
-        self.saturated[rescale] += epilogue.saturated();
+        let (m, n, bias) = (product.m, product.n, bias.as_deref());
+        let one = |gemm: &mut Gemm, a: MatRef<'_>, b: MatRef<'_>, out: &mut [i16]| {
+            // Every shift of a rescale lies within [-62, 64].
+            let epilogue = RescaleI16::new(out, m, n, shift as i32, bias, relu)?;
+            gemm.run(a, b, &epilogue)?;
+            Ok(epilogue.saturated())
+        };
+        let clamped = linear::stacked(&mut self.gemm, product, stack, (a, b), out, one)?;
+        self.saturated[program.counted[rescale]] += clamped;
         Ok(())
     }
 
@@ -580,8 +621,8 @@ impl Machine {
         let size = program.forms[job.node].size();
         let (velocity, weight) = (velocity.write(size), weight.write(size));
         let clamped = update_in_place(&mut self.gemm, (a, b), velocity, weight, rule, rate)?;
-        self.saturated[moved] += clamped.velocity;
-        self.saturated[job.node] += clamped.weight;
+        self.saturated[program.counted[moved]] += clamped.velocity;
+        self.saturated[program.counted[job.node]] += clamped.weight;
         Ok(())
     }
 

@@ -6,7 +6,9 @@
 
 use std::collections::BTreeMap;
 
+use super::groups::Groups;
 use super::program::{NEXT_STEP, Program};
+use super::run::Run;
 use crate::number::{Dtype, Rounding};
 use crate::ops::Kernel;
 use crate::ops::layout::Window;
@@ -35,14 +37,17 @@ pub(super) enum Work {
     View,
     /// The node by itself.
     Node,
-    /// matmul, add_bias?, rescale to int16, relu?. Inputs: a, b, bias?.
+    /// matmul or a stack of them, add_bias?, rescale to int16, relu?. Inputs: a, b, bias?.
     Dense {
         product: Product,
+        stack: usize,
         bias: Option<Rounding>,
         shift: i64,
         rescale: usize,
         relu: bool,
     },
+    /// Nodes that work by rows, block by block.
+    Run(Run),
     /// matmul, col2im. Inputs: a, b.
     Scatter { product: Product, window: Window },
     /// matmul, momentum, sgd_update, the last two in place. Inputs: a, b, rate.
@@ -94,7 +99,17 @@ impl Plan {
         for node in 0..program.kernels.len() {
             chains.form_update(program, node);
         }
+        chains.form_runs(program);
         chains.place(program)
+    }
+
+    /// Bytes that it needs beside its buffers, with so many threads.
+    pub fn scratch(&self, threads: usize) -> usize {
+        let runs = self.jobs.iter().map(|job| match &job.work {
+            Work::Run(run) => run.scratch(),
+            _ => 0,
+        });
+        runs.max().unwrap_or(0) * threads
     }
 }
 
@@ -107,6 +122,8 @@ struct Chains {
     last: Vec<usize>,
     /// For the last node of a chain, its work and its inputs.
     work: Vec<Option<(Work, Vec<usize>)>>,
+    /// The last nodes of all chains, in the order in which they are done.
+    order: Vec<usize>,
     /// Values that a chain overwrites: no other node that reads them may move to a later place.
     claimed: Vec<bool>,
 }
@@ -123,7 +140,18 @@ impl Chains {
             },
             last: (0..count).collect(),
             work: (0..count).map(|_| None).collect(),
+            order: (0..count).collect(),
             claimed: vec![false; count],
+        }
+    }
+
+    /// As [`Self::only_user`], of a node or of what only gives it another shape.
+    fn only_reader(program: &Program, mut node: usize, input: usize) -> Option<usize> {
+        loop {
+            match Self::only_user(program, node, 0).or(Self::only_user(program, node, input)) {
+                Some(view) if matches!(program.kernels[view], Kernel::Reshape) => node = view,
+                _ => return Self::only_user(program, node, input),
+            }
         }
     }
 
@@ -147,8 +175,10 @@ impl Chains {
     }
 
     fn form_dense(&mut self, program: &Program, start: usize) {
-        let Kernel::Matmul(product) = program.kernels[start] else {
-            return;
+        let (product, stack) = match program.kernels[start] {
+            Kernel::Matmul(product) => (product, 1),
+            Kernel::BatchedMatmul { stack, product } => (product, stack),
+            _ => return,
         };
         let mut nodes = vec![start];
         let mut inputs: Vec<usize> = program.inputs[start]
@@ -156,15 +186,16 @@ impl Chains {
             .map(|&input| program.roots[input])
             .collect();
         let mut bias = None;
-        let mut next = Self::only_user(program, start, 0);
+        let mut next = Self::only_reader(program, start, 0);
         if let Some(user) = next
             && let Kernel::AddBias { shift } = program.kernels[user]
             && shift >= LEAST_BIAS_SHIFT
+            && program.sizes_of(user).get(1) == Some(&product.n)
         {
             nodes.push(user);
             inputs.push(program.roots[program.inputs[user][1]]);
             bias = Some(Rounding::new(shift));
-            next = Self::only_user(program, user, 0);
+            next = Self::only_reader(program, user, 0);
         }
         let Some(rescale) = next else { return };
         let Kernel::Rescale {
@@ -178,7 +209,7 @@ impl Chains {
             return;
         }
         nodes.push(rescale);
-        let relu = Self::only_user(program, rescale, 0)
+        let relu = Self::only_reader(program, rescale, 0)
             .filter(|&user| matches!(program.kernels[user], Kernel::Relu));
         nodes.extend(relu);
         let relu = relu.is_some();
@@ -186,6 +217,7 @@ impl Chains {
             &nodes,
             Work::Dense {
                 product,
+                stack,
                 bias,
                 shift,
                 rescale,
@@ -284,12 +316,46 @@ impl Chains {
         self.merge(&nodes, work, inputs);
     }
 
+    /// Runs of what is left, and the order of all.
+    fn form_runs(&mut self, program: &Program) {
+        let count = program.kernels.len();
+        let mut before = vec![Vec::new(); count];
+        for (node, work) in self.work.iter().enumerate() {
+            for value in work.iter().flat_map(|(work, _)| work.overwrites()) {
+                let readers = program.readers[value].iter().copied();
+                let others = readers.filter(|&reader| self.done_by(reader) != node);
+                before[node].extend(others.filter(|&reader| reader < count));
+            }
+        }
+        let kept = kept(program);
+        let alone = self.idle.iter().zip(&self.work);
+        let alone: Vec<bool> = alone.map(|(idle, work)| *idle || work.is_some()).collect();
+        let mut groups = Groups::new(program, &self.last, &alone, before, kept.clone());
+        groups.form_runs();
+        for (members, rows) in groups.runs() {
+            let is_seen = |value: usize| {
+                let readers = &program.readers[value];
+                let is_outside = |&reader: &usize| {
+                    members.binary_search(&reader).is_err()
+                        && !self.idle.get(reader).copied().unwrap_or(false)
+                };
+                kept[value] || readers.iter().any(is_outside)
+            };
+            let run = Run::new(program, members, rows, is_seen);
+            let inputs = run.reads();
+            self.merge(members, Work::Run(run), inputs);
+        }
+        self.order = groups.order();
+    }
+
     /// The jobs in order, and a buffer for each value. In a fused plan, work is in place where
     /// nobody reads the old value any more.
     fn place(self, program: &Program) -> Plan {
         let mut jobs = Vec::new();
-        for (node, (&last, work)) in self.last.iter().zip(self.work).enumerate() {
-            if last != node || (self.idle[node] && work.is_none()) {
+        let mut all_work = self.work;
+        for node in self.order {
+            let work = all_work[node].take();
+            if self.last[node] != node || (self.idle[node] && work.is_none()) {
                 continue;
             }
             let read = || {
@@ -310,14 +376,13 @@ impl Chains {
             });
         }
         let mut last_use = vec![0; program.kernels.len()];
+        let kept = kept(program);
         for (at, job) in jobs.iter().enumerate() {
             for &value in job.inputs.iter().chain(&job.work.overwrites()) {
                 last_use[value] = at;
             }
         }
-        let record = program.record;
-        let kept = [record.step, record.batch_digest, record.loss, record.root];
-        for &value in program.next_roots.iter().chain(&kept) {
+        for (value, _) in kept.iter().enumerate().filter(|&(_, &kept)| kept) {
             last_use[value] = END;
         }
 
@@ -325,6 +390,25 @@ impl Chains {
         for (at, job) in jobs.iter().enumerate() {
             match job.work {
                 Work::View => {}
+                Work::Run(ref run) => {
+                    let mut left = job.inputs.clone();
+                    for value in run.writes() {
+                        let until = last_use[value].max(at);
+                        let over = left.iter().position(|&old| {
+                            let state = program.state_nodes.iter().position(|&node| node == old);
+                            last_use[old] == at
+                                && state.is_none_or(|state| program.next_roots[state] == value)
+                                && run.may_overwrite(program, old, value)
+                        });
+                        match over {
+                            Some(old) => lives.hand_over(left.swap_remove(old), value, until),
+                            None => {
+                                let bytes = program.forms[value].byte_len();
+                                lives.begin(value, bytes, at, until);
+                            }
+                        }
+                    }
+                }
                 Work::Update {
                     old_velocity,
                     old_weight,
@@ -360,6 +444,17 @@ impl Chains {
             buffers,
         }
     }
+}
+
+/// The values that a step leaves behind: its record and the next state.
+fn kept(program: &Program) -> Vec<bool> {
+    let mut kept = vec![false; program.kernels.len()];
+    let record = program.record;
+    let recorded = [record.step, record.batch_digest, record.loss, record.root];
+    for &value in program.next_roots.iter().chain(&recorded) {
+        kept[value] = true;
+    }
+    kept
 }
 
 /// Nodes whose output reaches neither the record nor the next state nor a count of saturation.

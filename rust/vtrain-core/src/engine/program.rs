@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::EngineError;
 use crate::graph::StepGraph;
 use crate::number::Dtype;
-use crate::ops::{Form, Kernel, Part, Samples, Windows};
+use crate::ops::{Bands, Form, Kernel, Part, Samples, Windows};
 
 /// The node that counts steps is the state of this name.
 const STEP: &str = "step";
@@ -76,7 +76,7 @@ pub(super) struct RecordNodes {
     pub commit_every: i64,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Program {
     pub names: Vec<String>,
     pub kernels: Vec<Kernel>,
@@ -97,6 +97,8 @@ pub(super) struct Program {
     pub record: RecordNodes,
     /// Hashes that only a commitment step needs.
     pub commit_only: Vec<bool>,
+    /// For each node, the node under which its clamped elements are counted.
+    pub counted: Vec<usize>,
 }
 
 impl Program {
@@ -122,6 +124,7 @@ impl Program {
                 commit_every: 1,
             },
             commit_only: vec![false; count],
+            counted: (0..count).collect(),
         };
         for (index, node) in graph.nodes.iter().enumerate() {
             let error = |reason: String| EngineError::node(&node.name, &node.op, reason);
@@ -169,6 +172,61 @@ impl Program {
         program.find_record()?;
         program.find_commit_only()?;
         Ok(program)
+    }
+
+    /// The same steps with every rescale done before the reordering whose result it alone reads:
+    /// what is moved then has fewer bytes, and the rescale comes right after what it rescales.
+    ///
+    /// A reordering, or zeros beside, changes neither what a rescale makes of an element nor how
+    /// often it saturates: 0 stays 0.
+    pub fn rescaled_early(&self) -> Self {
+        let mut program = self.clone();
+        for node in 0..program.kernels.len() {
+            let mut rescale = node;
+            while let Some(moved) = program.move_before(rescale) {
+                rescale = moved;
+            }
+        }
+        program
+    }
+
+    /// Swaps a rescale with the reordering before it, whose node it becomes.
+    fn move_before(&mut self, rescale: usize) -> Option<usize> {
+        if !matches!(self.kernels[rescale], Kernel::Rescale { .. }) {
+            return None;
+        }
+        let node = self.roots[*self.inputs[rescale].first()?];
+        let moves = matches!(
+            self.kernels[node],
+            Kernel::Transpose(_) | Kernel::Pad { .. }
+        );
+        let narrows = self.forms[rescale].dtype.size() <= self.forms[node].dtype.size();
+        if !moves || !narrows || self.readers[node] != [rescale] {
+            return None;
+        }
+        let from = &self.inputs[node];
+        let form = self.forms[*from.first()?].with_dtype(self.forms[rescale].dtype);
+        self.kernels.swap(node, rescale);
+        self.forms[node] = form;
+        // Views in between are views of nothing, and nobody reads them.
+        for users in &mut self.users {
+            users.retain(|&user| user != rescale);
+        }
+        self.users[node] = vec![rescale];
+        self.inputs[rescale] = vec![node];
+        self.counted.swap(node, rescale);
+        Some(node)
+    }
+
+    /// Elements of a node's inputs.
+    pub fn sizes_of(&self, node: usize) -> Vec<usize> {
+        let inputs = self.inputs[node].iter();
+        inputs.map(|&input| self.forms[input].size()).collect()
+    }
+
+    /// How a node falls into rows, if it does.
+    pub fn bands_of(&self, node: usize) -> Option<Bands> {
+        self.kernels[node].bands(&self.sizes_of(node), self.forms[node].size())
     }
 
     pub fn error(&self, node: usize, reason: &str) -> EngineError {

@@ -8,6 +8,8 @@ use super::GemmError;
 
 /// Operands and saved tensors saturate to +-32639, so that both int8 limbs exist.
 const I16_LIMIT: i64 = 32639;
+/// Elements that are worked on at a time: those of the narrowest tile.
+const PIECE: usize = 16;
 
 /// Receives the exact accumulators of a product, a piece of a row at a time, from many threads.
 pub trait Epilogue: Sync {
@@ -140,37 +142,40 @@ impl<'a> RescaleI16<'a> {
         self.saturated.load(Ordering::Relaxed)
     }
 
-    /// One piece of a row: plain loops that the caller's instruction set vectorises.
+    /// A piece, by index: iterators over several slices are put together in memory for every piece.
     #[inline(always)]
-    fn finish(&self, acc: &[i64], out: &mut [i16], rescale: impl Fn(i64) -> i64) {
+    fn finish(
+        &self,
+        acc: &[i64; PIECE],
+        out: &mut [i16; PIECE],
+        rescale: impl Fn(i64) -> i64 + Copy,
+    ) {
         let floor = if self.relu { 0 } else { -I16_LIMIT };
         let mut changed = 0;
-        for (out, &x) in out.iter_mut().zip(acc) {
-            let y = rescale(x);
+        for i in 0..PIECE {
+            let y = rescale(acc[i]);
             let held = y.clamp(-I16_LIMIT, I16_LIMIT);
             changed |= y ^ held;
-            *out = held.max(floor) as i16;
+            out[i] = held.max(floor) as i16;
         }
         if changed != 0 {
-            let beyond = acc
-                .iter()
-                .filter(|x| rescale(**x).unsigned_abs() > I16_LIMIT as u64);
-            let beyond = beyond.count() as u64;
+            let beyond = |x: &&i64| rescale(**x).unsigned_abs() > I16_LIMIT as u64;
+            let beyond = acc.iter().filter(beyond).count() as u64;
             self.saturated.fetch_add(beyond, Ordering::Relaxed);
         }
     }
 
     #[inline(always)]
-    fn finish_shifted(&self, acc: &[i64], out: &mut [i16]) {
+    fn finish_shifted(&self, acc: &[i64; PIECE], out: &mut [i16; PIECE]) {
         match self.shift {
             // floor((floor(x / 2^(s-1)) + 1) / 2): no carry is lost, whatever s.
-            shift @ 1..=63 => self.finish(acc, out, |x| ((x >> (shift - 1)) + 1) >> 1),
+            shift @ 1..=63 => self.finish(acc, out, move |x| ((x >> (shift - 1)) + 1) >> 1),
             // An int64 is within half a unit of zero, and -2^63 / 2^64 rounds up to it.
             64.. => self.finish(acc, out, |_| 0),
             // Anything beyond 2^16 saturates whatever the shift, so it may be held there first.
             _ => {
                 let left = self.shift.unsigned_abs().min(40);
-                self.finish(acc, out, |x| x.clamp(-(1 << 16), 1 << 16) << left);
+                self.finish(acc, out, move |x| x.clamp(-(1 << 16), 1 << 16) << left);
             }
         }
     }
@@ -185,17 +190,30 @@ impl Epilogue for RescaleI16<'_> {
     unsafe fn store(&self, row: usize, col0: usize, acc: &[i64]) {
         // SAFETY: passed on from the caller.
         let out = unsafe { self.out.piece(row, col0, acc.len()) };
-        let Some(bias) = self.bias else {
-            return self.finish_shifted(acc, out);
-        };
-        let bias = &bias[col0..col0 + acc.len()];
-        let mut sum = [0i64; 64];
-        for (piece, (bias, out)) in acc.chunks(64).zip(bias.chunks(64).zip(out.chunks_mut(64))) {
-            let sum = &mut sum[..piece.len()];
-            for ((sum, &x), &b) in sum.iter_mut().zip(piece).zip(bias) {
-                *sum = x.wrapping_add(b);
+        let bias = self.bias.map(|bias| &bias[col0..col0 + acc.len()]);
+        let mut done = 0;
+        while let (Some(piece), Some(out)) = (
+            acc[done..].first_chunk::<PIECE>(),
+            out[done..].first_chunk_mut::<PIECE>(),
+        ) {
+            let mut sums = *piece;
+            if let Some(bias) = bias.and_then(|bias| bias[done..].first_chunk::<PIECE>()) {
+                for i in 0..PIECE {
+                    sums[i] = sums[i].wrapping_add(bias[i]);
+                }
             }
-            self.finish_shifted(sum, out);
+            self.finish_shifted(&sums, out);
+            done += PIECE;
+        }
+        let count = acc.len() - done;
+        if count > 0 {
+            // The rest of a piece is zeros, which never saturate.
+            let (mut sums, mut piece) = ([0; PIECE], [0; PIECE]);
+            for i in 0..count {
+                sums[i] = acc[done + i].wrapping_add(bias.map_or(0, |bias| bias[done + i]));
+            }
+            self.finish_shifted(&sums, &mut piece);
+            out[done..].copy_from_slice(&piece[..count]);
         }
     }
 }

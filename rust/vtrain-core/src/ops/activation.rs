@@ -6,7 +6,7 @@ use super::simd::vectorised;
 pub fn relu(x: &[i16], out: &mut [i16]) {
     vectorised(
         #[inline(always)]
-        || {
+        move || {
             for (out, &x) in out.iter_mut().zip(x) {
                 *out = x.max(0);
             }
@@ -18,7 +18,7 @@ pub fn relu(x: &[i16], out: &mut [i16]) {
 pub fn relu_grad(grad: &mut [i16], output: &[i16]) {
     vectorised(
         #[inline(always)]
-        || {
+        move || {
             for (grad, &output) in grad.iter_mut().zip(output) {
                 *grad = if output > 0 { *grad } else { 0 };
             }

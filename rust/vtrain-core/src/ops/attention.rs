@@ -17,7 +17,7 @@ pub fn causal_spans(window: i64, first: usize, out: &mut [i32]) {
     }
 }
 
-/// Rows `first ..` of `x`, `columns` > 0 long, with `fill` outside of their spans.
+/// Rows of `x`, `columns` > 0 long, with `fill` outside of their spans; the first is row `first`.
 pub fn keep_span<T: Element>(
     x: &[T],
     spans: &[i32],
@@ -27,9 +27,7 @@ pub fn keep_span<T: Element>(
     out: &mut [T],
 ) {
     let count = (spans.len() / 2).max(1);
-    let rows = out
-        .chunks_exact_mut(columns)
-        .zip(x[first * columns..].chunks_exact(columns));
+    let rows = out.chunks_exact_mut(columns).zip(x.chunks_exact(columns));
     for (row, (out, x)) in (first..).zip(rows) {
         let span = &spans[2 * (row % count)..][..2];
         let place = |end: i32| usize::try_from(end).unwrap_or(0).min(columns);
@@ -45,7 +43,7 @@ pub fn keep_span<T: Element>(
 pub fn softmax_grad(p: &[i16], grad: &[i16], columns: usize, out: &mut [i64]) {
     vectorised(
         #[inline(always)]
-        || {
+        move || {
             let rows = p.chunks_exact(columns).zip(grad.chunks_exact(columns));
             for (out, (p, grad)) in out.chunks_exact_mut(columns).zip(rows) {
                 let total = p.iter().zip(grad).fold(0i64, |sum, (&p, &grad)| {

@@ -64,6 +64,11 @@ impl Buffer {
         self.layout.map_or(0, |layout| layout.size())
     }
 
+    /// The first byte. Who writes there must be the only one to read or write.
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.data.as_ptr()
+    }
+
     /// The first `len` elements; fewer if it holds fewer.
     pub fn read<T: Element>(&self, len: usize) -> &[T] {
         let len = len.min(self.capacity() / size_of::<T>());

@@ -7,15 +7,14 @@ use super::commitment::StateLeaf;
 use super::layout::{Transpose, Window};
 use super::linear::Product;
 use super::norm::InverseRoot;
-use super::optimizer::{Blend, Direction, MomentumRule, Rate};
-use super::parallel::{for_rows, sum_rows};
+use super::optimizer::{Blend, Direction, MomentumRule};
+use super::parallel::for_rows;
 use super::parts::Axis;
 use super::signature::{Form, MAX_ELEMENTS, OpError, Part, Reader, checked_size, refuse};
 use super::slice::{Slice, SliceMut, WrongDtype, each};
 use super::source::Windows;
 use super::{
-    activation, arithmetic, attention, commitment, dropout, gather, layout, linear, lookup, norm,
-    optimizer, parts, pool, rescale, softmax, source,
+    commitment, dropout, gather, layout, linear, lookup, optimizer, pool, softmax, source,
 };
 use crate::cbor::EncodeError;
 use crate::curves::Curve;
@@ -337,13 +336,6 @@ impl Kernel {
                 let t = scalar(input(0)?)?;
                 source::sample_index(*seed, *samples, *batch, t, out.try_into()?)?;
             }
-            Self::DropoutMask(mask) => {
-                let t = scalar(input(0)?)?;
-                for_rows(out.try_into()?, 1, |at, out| {
-                    mask.fill(t, at as u64, out);
-                    0
-                });
-            }
             Self::GatherSamples { part } => {
                 let columns = samples.columns(*part);
                 let index = input(0)?.try_into()?;
@@ -357,24 +349,6 @@ impl Kernel {
                 }
                 source::gather_samples(index, samples.table, samples.row, columns, bytes_mut(out))
                     .ok_or(RunError::Sample)?;
-            }
-            Self::Normalize {
-                multiplier,
-                offset,
-                shift,
-            } => {
-                let (multiplier, offset, shift) = (*multiplier, *offset, *shift);
-                let clamped = each!(input(0)?, x => for_rows(out.try_into()?, 1, |at, out| {
-                    source::normalize(&x[at..at + out.len()], multiplier, offset, shift, out)
-                }));
-                return Ok(clamped);
-            }
-            Self::OneHot { depth } => {
-                let depth = *depth;
-                each!(input(0)?, x => for_rows(out.try_into()?, depth, |at, out| {
-                    source::one_hot(&x[at..at + out.len() / depth], depth, out);
-                    0
-                }));
             }
             Self::Im2col(window) => {
                 let x: &[i16] = input(0)?.try_into()?;
@@ -395,29 +369,6 @@ impl Kernel {
                     0
                 }));
             }
-            Self::Transpose(walk) => transpose(walk, input(0)?, out)?,
-            Self::Slice { axis, start } => slice(*axis, *start, input(0)?, out)?,
-            Self::Pad { axis, before } => pad(*axis, *before, input(0)?, out)?,
-            Self::Concat { axis, extents } => {
-                let widths: Vec<usize> = extents.iter().map(|extent| extent * axis.inner).collect();
-                match out {
-                    SliceMut::U8(out) => concat(&widths, inputs, out)?,
-                    SliceMut::I8(out) => concat(&widths, inputs, out)?,
-                    SliceMut::I16(out) => concat(&widths, inputs, out)?,
-                    SliceMut::I32(out) => concat(&widths, inputs, out)?,
-                    SliceMut::I64(out) => concat(&widths, inputs, out)?,
-                }
-            }
-            Self::GatherRows { columns, .. } => {
-                let ids = input(1)?;
-                match out {
-                    SliceMut::U8(out) => gather_rows(*columns, input(0)?.try_into()?, ids, out),
-                    SliceMut::I8(out) => gather_rows(*columns, input(0)?.try_into()?, ids, out),
-                    SliceMut::I16(out) => gather_rows(*columns, input(0)?.try_into()?, ids, out),
-                    SliceMut::I32(out) => gather_rows(*columns, input(0)?.try_into()?, ids, out),
-                    SliceMut::I64(out) => gather_rows(*columns, input(0)?.try_into()?, ids, out),
-                }
-            }
             Self::ScatterAdd { rows, columns } => {
                 let (extents, out) = ((*rows, *columns), out.try_into()?);
                 each!(input(0)?, x => each!(input(1)?, ids => {
@@ -434,65 +385,6 @@ impl Kernel {
             Self::BatchedMatmul { stack, product } => {
                 let (a, b) = (input(0)?.try_into()?, input(1)?.try_into()?);
                 linear::batched_matmul(gemm, *product, *stack, a, b, out.try_into()?)?;
-            }
-            Self::AddBias { shift } => {
-                let (bias, shift): (&[i32], _) = (input(1)?.try_into()?, Rounding::new(*shift));
-                for_rows(out.try_into()?, bias.len(), |_, out| {
-                    linear::add_bias(out, bias, shift);
-                    0
-                });
-            }
-            Self::ColumnSum => {
-                let out: &mut [i64] = out.try_into()?;
-                each!(input(0)?, x => sum_rows(x, out.len(), out, linear::column_sum));
-            }
-            Self::Rescale { multiplier, shift } => {
-                return scale(input(0)?, *multiplier, *shift, out);
-            }
-            Self::Add { shifts } => {
-                let out: &mut [i64] = out.try_into()?;
-                shift_left(input(0)?, shifts.0, out);
-                each!(input(1)?, x => for_rows(out, 1, |at, out| {
-                    arithmetic::add_shifted(out, &x[at..at + out.len()], shifts.1);
-                    0
-                }));
-            }
-            Self::Sub { shifts } => {
-                let out: &mut [i64] = out.try_into()?;
-                shift_left(input(0)?, shifts.0, out);
-                each!(input(1)?, x => for_rows(out, 1, |at, out| {
-                    arithmetic::sub_shifted(out, &x[at..at + out.len()], shifts.1);
-                    0
-                }));
-            }
-            Self::Mul => {
-                let out: &mut [i64] = out.try_into()?;
-                shift_left(input(0)?, 0, out);
-                each!(input(1)?, x => for_rows(out, 1, |at, out| {
-                    arithmetic::mul(out, &x[at..at + out.len()]);
-                    0
-                }));
-            }
-            Self::Relu => {
-                let x: &[i16] = input(0)?.try_into()?;
-                for_rows(out.try_into()?, 1, |at, out| {
-                    activation::relu(&x[at..at + out.len()], out);
-                    0
-                });
-            }
-            Self::ReluGrad => {
-                let forward: &[i16] = input(1)?.try_into()?;
-                for_rows(out.try_into()?, 1, |at, out| {
-                    activation::relu_grad(out, &forward[at..at + out.len()]);
-                    0
-                });
-            }
-            Self::LookUp { curve, shift } => {
-                let x: &[i16] = input(0)?.try_into()?;
-                for_rows(out.try_into()?, 1, |at, out| {
-                    lookup::look_up(curve, *shift, &x[at..at + out.len()], out);
-                    0
-                });
             }
             Self::MaxPool(window) => {
                 let x: &[i16] = input(0)?.try_into()?;
@@ -533,171 +425,15 @@ impl Kernel {
                     0
                 }));
             }
-            Self::RowMax { classes } => {
-                softmax::row_max(input(0)?.try_into()?, *classes, out.try_into()?);
-            }
-            Self::Exp2Diff { classes } => {
-                let (z, maximum): (&[i32], &[i32]) = (input(0)?.try_into()?, input(1)?.try_into()?);
-                let classes = *classes;
-                for_rows(out.try_into()?, classes, |at, out| {
-                    softmax::exp2_diff(&z[at * classes..], &maximum[at..], classes, out);
-                    0
-                });
-            }
-            Self::RowSum { classes } => {
-                softmax::row_sum(input(0)?.try_into()?, *classes, out.try_into()?);
-            }
-            Self::Divide { classes } => {
-                let (e, total): (&[i32], &[i64]) = (input(0)?.try_into()?, input(1)?.try_into()?);
-                let classes = *classes;
-                for_rows(out.try_into()?, classes, |at, out| {
-                    softmax::divide(&e[at * classes..], &total[at..], classes, out);
-                    0
-                });
-            }
-            Self::CausalSpans { window } => {
-                let window = *window;
-                for_rows(out.try_into()?, 2, |at, out| {
-                    attention::causal_spans(window, at, out);
-                    0
-                });
-            }
-            Self::KeepSpan { columns, fill } => {
-                keep_span(*columns, *fill, input(0)?, input(1)?.try_into()?, out)?;
-            }
-            Self::SoftmaxGrad { classes } => {
-                let (p, grad): (&[i16], &[i16]) = (input(0)?.try_into()?, input(1)?.try_into()?);
-                let classes = *classes;
-                for_rows(out.try_into()?, classes, |at, out| {
-                    let (p, grad) = (&p[at * classes..], &grad[at * classes..]);
-                    attention::softmax_grad(p, grad, classes, out);
-                    0
-                });
-            }
-            Self::SubOneHot { classes } => {
-                let out: &mut [i16] = out.try_into()?;
-                each!(input(1)?, labels => softmax::sub_one_hot(out, labels, *classes));
-            }
-            Self::LogitGrad { classes } => {
-                let (e, total): (&[i32], &[i64]) = (input(0)?.try_into()?, input(1)?.try_into()?);
-                let classes = *classes;
-                let out: &mut [i32] = out.try_into()?;
-                each!(input(2)?, labels => for_rows(out, classes, |at, out| {
-                    let e = &e[at * classes..];
-                    softmax::logit_grad(e, &total[at..], &labels[at..], classes, out);
-                    0
-                }));
-            }
-            Self::CrossEntropy { classes } => {
-                let (z, maximum) = (input(0)?.try_into()?, input(1)?.try_into()?);
-                let (total, out) = (input(2)?.try_into()?, out.try_into()?);
-                each!(input(3)?, labels => {
-                    softmax::cross_entropy(z, maximum, total, labels, *classes, out);
-                });
-            }
             Self::SquareSum { shift } => {
                 put(out, softmax::square_sum(input(0)?.try_into()?, *shift))?;
-            }
-            Self::Sum => put(out, each!(input(0)?, x => softmax::sum(x)))?,
-            Self::Center { width, shift } => {
-                let (x, width): (&[i16], _) = (input(0)?.try_into()?, *width);
-                let shift = Rounding::new(*shift);
-                for_rows(out.try_into()?, width, |at, out| {
-                    norm::center(&x[at * width..], width, shift, out);
-                    0
-                });
-            }
-            Self::RowDot { width } => {
-                let out: &mut [i64] = out.try_into()?;
-                row_dot(input(0)?, input(1)?, *width, out);
-            }
-            Self::InverseRoot(root) => {
-                let s: &[i64] = input(0)?.try_into()?;
-                for_rows(out.try_into()?, 1, |at, out: &mut [i64]| {
-                    for (out, &s) in out.iter_mut().zip(&s[at..]) {
-                        *out = root.apply(s);
-                    }
-                    0
-                });
-            }
-            Self::RowScale { width } => {
-                let (out, width): (&mut [i64], _) = (out.try_into()?, *width);
-                shift_left(input(0)?, 0, out);
-                each!(input(1)?, factors => for_rows(out, width, |at, out| {
-                    norm::row_scale(out, &factors[at..], width);
-                    0
-                }));
-            }
-            Self::ColumnScale => {
-                let out: &mut [i64] = out.try_into()?;
-                shift_left(input(0)?, 0, out);
-                each!(input(1)?, factors => for_rows(out, factors.len(), |_, out| {
-                    norm::column_scale(out, factors);
-                    0
-                }));
-            }
-            Self::Momentum(rule) => {
-                let grad: &[i64] = input(1)?.try_into()?;
-                return Ok(for_rows(out.try_into()?, 1, |at, out| {
-                    optimizer::momentum(out, &grad[at..at + out.len()], *rule)
-                }));
-            }
-            Self::SgdUpdate { shift } => {
-                let velocity: &[i32] = input(1)?.try_into()?;
-                let rate = Rate {
-                    rate: scalar(input(2)?)?,
-                    shift: *shift,
-                };
-                return Ok(for_rows(out.try_into()?, 1, |at, out| {
-                    optimizer::sgd_update(out, &velocity[at..at + out.len()], rate)
-                }));
             }
             Self::ScheduleLinear { starts, rates } => {
                 let now = scalar(input(0)?)?;
                 put(out, optimizer::schedule_linear(now, starts, rates))?;
             }
-            Self::Sign => {
-                each!(input(0)?, x => for_rows(out.try_into()?, 1, |at, out| {
-                    optimizer::sign(&x[at..at + out.len()], out);
-                    0
-                }));
-            }
-            Self::CappedSquare { shift, bits } => {
-                each!(input(0)?, x => for_rows(out.try_into()?, 1, |at, out| {
-                    optimizer::capped_square(&x[at..at + out.len()], *shift, *bits, out);
-                    0
-                }));
-            }
             Self::ClipFactor { limit } => {
                 put(out, optimizer::clip_factor(scalar(input(0)?)?, *limit))?;
-            }
-            Self::ScaleBy { shift } => {
-                let (factor, shift) = (scalar(input(1)?)?, Rounding::new(*shift));
-                each!(input(0)?, x => for_rows(out.try_into()?, 1, |at, out| {
-                    optimizer::scale_by(&x[at..at + out.len()], factor, shift, out);
-                    0
-                }));
-            }
-            Self::AdamMean { lift, blend } => {
-                let grad: &[i16] = input(1)?.try_into()?;
-                return Ok(for_rows(out.try_into()?, 1, |at, out| {
-                    optimizer::adam_mean(out, &grad[at..at + out.len()], *lift, *blend)
-                }));
-            }
-            Self::AdamSquare(blend) => {
-                let grad: &[i16] = input(1)?.try_into()?;
-                for_rows(out.try_into()?, 1, |at, out| {
-                    optimizer::adam_square(out, &grad[at..at + out.len()], *blend);
-                    0
-                });
-            }
-            Self::AdamDirection(rule) => {
-                let (mean, square): (&[i32], &[i64]) =
-                    (input(0)?.try_into()?, input(1)?.try_into()?);
-                return Ok(for_rows(out.try_into()?, 1, |at, out: &mut [i32]| {
-                    let end = at + out.len();
-                    optimizer::adam_direction(&mean[at..end], &square[at..end], *rule, out)
-                }));
             }
             Self::AdamCorrection { beta1, beta2 } => {
                 let now = scalar(input(0)?)?;
@@ -726,6 +462,7 @@ impl Kernel {
                 let root = commits.then_some(root);
                 put_hash(out, commitment::record(step, hash(input(1)?)?, loss, root)?)?;
             }
+            _ => return self.run_by_rows(inputs, out),
         }
         Ok(0)
     }
@@ -1412,7 +1149,7 @@ fn pooled_shape(window: &Window, batch: usize) -> Vec<usize> {
     vec![batch, window.rows, window.columns, window.channels]
 }
 
-fn scalar(x: Slice<'_>) -> Result<i64, RunError> {
+pub(super) fn scalar(x: Slice<'_>) -> Result<i64, RunError> {
     let x: &[i64] = x.try_into()?;
     x.first().copied().ok_or(RunError::Inputs)
 }
@@ -1458,115 +1195,4 @@ pub(crate) fn copy(x: Slice<'_>, out: SliceMut<'_>) -> Result<(), RunError> {
     }
     to.copy_from_slice(from);
     Ok(())
-}
-
-fn transpose(walk: &Transpose, x: Slice<'_>, out: SliceMut<'_>) -> Result<(), RunError> {
-    fn of<T: Element>(walk: &Transpose, x: &[T], out: &mut [T]) {
-        for_rows(out, walk.unit(), |at, out| {
-            layout::transpose(walk, x, at, out);
-            0
-        });
-    }
-    each!(x, x => of(walk, x, out.try_into()?));
-    Ok(())
-}
-
-fn slice(axis: Axis, start: usize, x: Slice<'_>, out: SliceMut<'_>) -> Result<(), RunError> {
-    each!(x, x => for_rows(out.try_into()?, axis.unit(), |at, out| {
-        parts::slice(axis, start, x, at, out);
-        0
-    }));
-    Ok(())
-}
-
-fn pad(axis: Axis, before: usize, x: Slice<'_>, out: SliceMut<'_>) -> Result<(), RunError> {
-    each!(x, x => for_rows(out.try_into()?, axis.unit(), |at, out| {
-        parts::pad(axis, before, x, at, out);
-        0
-    }));
-    Ok(())
-}
-
-fn concat<'a, T: Element>(
-    widths: &[usize],
-    inputs: &[Slice<'a>],
-    out: &mut [T],
-) -> Result<(), RunError>
-where
-    &'a [T]: TryFrom<Slice<'a>, Error = WrongDtype>,
-{
-    let found: Result<Vec<&[T]>, WrongDtype> = inputs.iter().map(|&x| x.try_into()).collect();
-    let found = found?;
-    for_rows(out, widths.iter().sum(), |at, out| {
-        parts::concat(&found, widths, at, out);
-        0
-    });
-    Ok(())
-}
-
-fn keep_span(
-    columns: usize,
-    fill: i64,
-    x: Slice<'_>,
-    spans: &[i32],
-    out: SliceMut<'_>,
-) -> Result<(), RunError> {
-    macro_rules! rows {
-        ($out:expr) => {{
-            let x = x.try_into()?;
-            // It was made sure that the dtype holds the fill.
-            let fill = fill.try_into().unwrap_or_default();
-            for_rows($out, columns, |at, out| {
-                attention::keep_span(x, spans, columns, fill, at, out);
-                0
-            });
-        }};
-    }
-    match out {
-        SliceMut::U8(out) => rows!(out),
-        SliceMut::I8(out) => rows!(out),
-        SliceMut::I16(out) => rows!(out),
-        SliceMut::I32(out) => rows!(out),
-        SliceMut::I64(out) => rows!(out),
-    }
-    Ok(())
-}
-
-fn gather_rows<T: Element>(columns: usize, x: &[T], ids: Slice<'_>, out: &mut [T]) {
-    each!(ids, ids => for_rows(out, columns, |at, out| {
-        let count = out.len() / columns;
-        gather::gather_rows(x, &ids[at..at + count], columns, out);
-        0
-    }));
-}
-
-fn shift_left(x: Slice<'_>, shift: u32, out: &mut [i64]) {
-    each!(x, x => for_rows(out, 1, |at, out| {
-        arithmetic::shift_left(&x[at..at + out.len()], shift, out);
-        0
-    }));
-}
-
-fn row_dot(a: Slice<'_>, b: Slice<'_>, width: usize, out: &mut [i64]) {
-    each!(a, a => each!(b, b => for_rows(out, 1, |at, out| {
-        norm::row_dot(&a[at * width..], &b[at * width..], width, out);
-        0
-    })));
-}
-
-fn scale(x: Slice<'_>, multiplier: i64, shift: i64, out: SliceMut<'_>) -> Result<u64, RunError> {
-    let shift = Rounding::new(shift);
-    macro_rules! to {
-        ($out:expr) => {
-            each!(x, x => for_rows($out, 1, |at, out| {
-                rescale::rescale(&x[at..at + out.len()], multiplier, shift, out)
-            }))
-        };
-    }
-    match out {
-        SliceMut::I16(out) => Ok(to!(out)),
-        SliceMut::I32(out) => Ok(to!(out)),
-        SliceMut::I64(out) => Ok(to!(out)),
-        SliceMut::U8(_) | SliceMut::I8(_) => Err(RunError::Inputs),
-    }
 }

@@ -137,7 +137,7 @@ pub fn col2im<T: Element>(window: &Window, patches: &[T], out: &mut [i64]) {
     let run = window.kernel[1] * window.channels;
     vectorised(
         #[inline(always)]
-        || {
+        move || {
             let mut patches = patches.chunks_exact(patch);
             for out in out.chunks_exact_mut(image) {
                 for row in 0..window.rows {
@@ -205,13 +205,14 @@ impl Transpose {
         walk
     }
 
-    /// Elements of one entry of the output's first axis.
-    pub fn unit(&self) -> usize {
-        self.extents.iter().skip(1).product()
+    /// Elements of a run along the output's last axis.
+    pub fn inner(&self) -> usize {
+        self.extents.last().copied().unwrap_or(1)
     }
 }
 
-/// Entries `first ..` of the output's first axis, as many as `out` holds.
+/// Elements `first ..` of the output, the first of a run along its last axis, as many whole runs as
+/// `out` holds.
 pub fn transpose<T: Element>(walk: &Transpose, x: &[T], first: usize, out: &mut [T]) {
     if out.is_empty() {
         return;
@@ -222,12 +223,16 @@ pub fn transpose<T: Element>(walk: &Transpose, x: &[T], first: usize, out: &mut 
     };
     let inner_step = walk.steps[outer.len()];
     let mut place = vec![0usize; outer.len()];
-    // With one axis alone there is nothing to permute, and `first` counts elements.
-    let mut from = first * walk.steps[0];
-    let count = if outer.is_empty() { out.len() } else { inner };
-    for row in out.chunks_exact_mut(count) {
+    let mut from = 0;
+    let mut row = first / inner;
+    for axis in (0..outer.len()).rev() {
+        place[axis] = row % outer[axis];
+        row /= outer[axis];
+        from += place[axis] * walk.steps[axis];
+    }
+    for row in out.chunks_exact_mut(inner) {
         if inner_step == 1 {
-            row.copy_from_slice(&x[from..from + count]);
+            row.copy_from_slice(&x[from..from + inner]);
         } else {
             for (out, x) in row.iter_mut().zip(x[from..].iter().step_by(inner_step)) {
                 *out = *x;

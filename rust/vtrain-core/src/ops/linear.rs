@@ -61,6 +61,49 @@ const SMALL: usize = 1 << 22;
 /// The products of `stack` pairs of matrices, one after the other in `a`, `b` and `out`.
 ///
 /// Small ones are spread over the threads, each done by one; a large one is spread by itself.
+/// `multiply` makes the output of one product; what it returns is added up.
+pub fn stacked<T: Send>(
+    gemm: &mut Gemm,
+    product: Product,
+    stack: usize,
+    (a, b): (&[i16], &[i16]),
+    out: &mut [T],
+    multiply: impl Fn(&mut Gemm, MatRef<'_>, MatRef<'_>, &mut [T]) -> Result<u64, GemmError> + Sync,
+) -> Result<u64, GemmError> {
+    let Product { m, k, n, .. } = product;
+    if stack == 0 || m == 0 || n == 0 {
+        return Ok(0);
+    }
+    let one = |gemm: &mut Gemm, i: usize, out: &mut [T]| {
+        let (a, b) = (&a[i * m * k..][..m * k], &b[i * k * n..][..k * n]);
+        let (a, b) = product.operands(a, b)?;
+        multiply(gemm, a, b, out)
+    };
+    let threads = rayon::current_num_threads().min(stack);
+    let multiplications = m.saturating_mul(k).saturating_mul(n);
+    if threads > 1 && multiplications <= SMALL && multiplications * stack >= SMALL / 64 {
+        let per = stack.div_ceil(threads * 4);
+        return out
+            .par_chunks_mut(per * m * n)
+            .enumerate()
+            .map(|(chunk, out)| {
+                let mut gemm = Gemm::alone(gemm.path())?;
+                let mut sum = 0;
+                for (i, out) in (chunk * per..).zip(out.chunks_exact_mut(m * n)) {
+                    sum += one(&mut gemm, i, out)?;
+                }
+                Ok(sum)
+            })
+            .try_reduce(|| 0, |a, b| Ok(a + b));
+    }
+    let mut sum = 0;
+    for (i, out) in out.chunks_exact_mut(m * n).enumerate() {
+        sum += one(gemm, i, out)?;
+    }
+    Ok(sum)
+}
+
+/// Exact int64 sums of the products of a stack of int16 matrices.
 pub fn batched_matmul(
     gemm: &mut Gemm,
     product: Product,
@@ -69,31 +112,11 @@ pub fn batched_matmul(
     b: &[i16],
     out: &mut [i64],
 ) -> Result<(), GemmError> {
-    let Product { m, k, n, .. } = product;
-    if stack == 0 || m == 0 || n == 0 {
-        return Ok(());
-    }
-    let matrices = |i: usize| (&a[i * m * k..][..m * k], &b[i * k * n..][..k * n]);
-    let threads = rayon::current_num_threads().min(stack);
-    let multiplications = m.saturating_mul(k).saturating_mul(n);
-    if threads > 1 && multiplications <= SMALL && multiplications * stack >= SMALL / 64 {
-        let per = stack.div_ceil(threads * 4);
-        return out
-            .par_chunks_mut(per * m * n)
-            .enumerate()
-            .try_for_each(|(chunk, out)| {
-                let mut gemm = Gemm::alone(gemm.path())?;
-                for (i, out) in (chunk * per..).zip(out.chunks_exact_mut(m * n)) {
-                    let (a, b) = matrices(i);
-                    matmul(&mut gemm, product, a, b, out)?;
-                }
-                Ok(())
-            });
-    }
-    for (i, out) in out.chunks_exact_mut(m * n).enumerate() {
-        let (a, b) = matrices(i);
-        matmul(gemm, product, a, b, out)?;
-    }
+    let (m, n) = (product.m, product.n);
+    stacked(gemm, product, stack, (a, b), out, |gemm, a, b, out| {
+        gemm.run(a, b, &StoreI64::new(out, m, n)?)?;
+        Ok(0)
+    })?;
     Ok(())
 }
 
@@ -110,7 +133,7 @@ pub fn add_bias(acc: &mut [i64], bias: &[i32], shift: Rounding) {
     let aligned = align_bias(bias, shift);
     vectorised(
         #[inline(always)]
-        || {
+        move || {
             for row in acc.chunks_exact_mut(aligned.len()) {
                 for (acc, &b) in row.iter_mut().zip(&aligned) {
                     *acc = acc.wrapping_add(b);
@@ -128,7 +151,7 @@ pub fn column_sum<T: Element>(x: &[T], out: &mut [i64]) {
     }
     vectorised(
         #[inline(always)]
-        || {
+        move || {
             for row in x.chunks_exact(out.len()) {
                 if out.len() < 64 {
                     add_to(out, row);

@@ -9,6 +9,7 @@ pub mod activation;
 mod apply;
 pub mod arithmetic;
 pub mod attention;
+mod bands;
 mod buffer;
 pub mod commitment;
 pub mod dropout;
@@ -30,6 +31,7 @@ pub mod softmax;
 pub mod source;
 
 pub use apply::{ApplyError, Input, apply_node};
+pub(crate) use bands::Bands;
 pub use buffer::{Buffer, OutOfMemory};
 pub(crate) use kernel::copy;
 pub use kernel::{Kernel, RunError, Samples};

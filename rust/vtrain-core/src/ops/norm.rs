@@ -1,6 +1,7 @@
 //! Parts of normalisation over the last axis: twin of `vtrain/ops/norm.py`. Rows of `width` > 0.
 
 use super::simd::vectorised;
+use super::slice::{Slice, each};
 use crate::number::{Element, Rounding};
 
 /// Nothing larger is under a root.
@@ -10,7 +11,7 @@ const RADICAND: i64 = (1 << 62) - 1;
 pub fn center(x: &[i16], width: usize, shift: Rounding, out: &mut [i32]) {
     vectorised(
         #[inline(always)]
-        || {
+        move || {
             for (out, x) in out.chunks_exact_mut(width).zip(x.chunks_exact(width)) {
                 let sum: i64 = x.iter().map(|&x| i64::from(x)).sum();
                 for (out, &x) in out.iter_mut().zip(x) {
@@ -26,7 +27,7 @@ pub fn center(x: &[i16], width: usize, shift: Rounding, out: &mut [i32]) {
 pub fn row_dot<A: Element, B: Element>(a: &[A], b: &[B], width: usize, out: &mut [i64]) {
     vectorised(
         #[inline(always)]
-        || {
+        move || {
             for ((out, a), b) in out
                 .iter_mut()
                 .zip(a.chunks_exact(width))
@@ -60,30 +61,39 @@ impl InverseRoot {
     }
 }
 
-/// `out` times each row's number, modulo 2^64.
-pub fn row_scale<T: Element>(out: &mut [i64], factors: &[T], width: usize) {
-    vectorised(
-        #[inline(always)]
-        || {
-            for (row, &factor) in out.chunks_exact_mut(width).zip(factors) {
-                for out in row {
-                    *out = out.wrapping_mul(factor.wide());
+/// Each row of `x` times its number, modulo 2^64.
+pub fn row_scale(x: Slice<'_>, factors: Slice<'_>, width: usize, out: &mut [i64]) {
+    fn rows<A: Element, B: Element>(x: &[A], factors: &[B], width: usize, out: &mut [i64]) {
+        vectorised(
+            #[inline(always)]
+            move || {
+                let rows = out.chunks_exact_mut(width).zip(x.chunks_exact(width));
+                for ((out, x), &factor) in rows.zip(factors) {
+                    let factor = factor.wide();
+                    for (out, &x) in out.iter_mut().zip(x) {
+                        *out = x.wide().wrapping_mul(factor);
+                    }
                 }
-            }
-        },
-    );
+            },
+        );
+    }
+    each!(x, x => each!(factors, factors => rows(x, factors, width, out)));
 }
 
-/// `out` times each column's number, modulo 2^64.
-pub fn column_scale<T: Element>(out: &mut [i64], factors: &[T]) {
-    vectorised(
-        #[inline(always)]
-        || {
-            for row in out.chunks_exact_mut(factors.len()) {
-                for (out, &factor) in row.iter_mut().zip(factors) {
-                    *out = out.wrapping_mul(factor.wide());
+/// `x` times each column's number, modulo 2^64.
+pub fn column_scale(x: Slice<'_>, factors: Slice<'_>, out: &mut [i64]) {
+    fn rows<A: Element, B: Element>(x: &[A], factors: &[B], out: &mut [i64]) {
+        let width = factors.len().max(1);
+        vectorised(
+            #[inline(always)]
+            move || {
+                for (out, x) in out.chunks_exact_mut(width).zip(x.chunks_exact(width)) {
+                    for ((out, &x), &factor) in out.iter_mut().zip(x).zip(factors) {
+                        *out = x.wide().wrapping_mul(factor.wide());
+                    }
                 }
-            }
-        },
-    );
+            },
+        );
+    }
+    each!(x, x => each!(factors, factors => rows(x, factors, out)));
 }

@@ -72,7 +72,7 @@ pub fn momentum(velocity: &mut [i32], grad: &[i64], rule: MomentumRule) -> u64 {
     let rounding = rule.rounding();
     vectorised(
         #[inline(always)]
-        || {
+        move || {
             let mut clamped = 0;
             for (velocity, &grad) in velocity.iter_mut().zip(grad) {
                 let moved = rule.apply(*velocity, rounding.apply(grad));
@@ -121,7 +121,7 @@ pub fn sgd_update(weight: &mut [i32], velocity: &[i32], rate: Rate) -> u64 {
     let shift = Rounding::new(rate.shift);
     vectorised(
         #[inline(always)]
-        || {
+        move || {
             let mut clamped = 0;
             for (weight, &velocity) in weight.iter_mut().zip(velocity) {
                 let moved = Rate::apply(*weight, velocity, rate.rate, shift);
@@ -168,7 +168,7 @@ pub fn schedule_linear(now: i64, starts: &[i64], rates: &[i64]) -> i64 {
 pub fn sign<T: Element>(x: &[T], out: &mut [i32]) {
     vectorised(
         #[inline(always)]
-        || {
+        move || {
             for (out, &x) in out.iter_mut().zip(x) {
                 *out = x.wide().signum() as i32;
             }
@@ -187,7 +187,7 @@ pub fn cap_square(x: i64, bits: u32) -> i64 {
 pub fn capped_square<T: Element>(x: &[T], shift: Rounding, bits: u32, out: &mut [i64]) {
     vectorised(
         #[inline(always)]
-        || {
+        move || {
             for (out, &x) in out.iter_mut().zip(x) {
                 *out = cap_square(shift.apply(x.wide()), bits);
             }
@@ -204,7 +204,7 @@ pub fn clip_factor(total: i64, limit: i64) -> i64 {
 pub fn scale_by<T: Element>(x: &[T], factor: i64, shift: Rounding, out: &mut [i64]) {
     vectorised(
         #[inline(always)]
-        || {
+        move || {
             for (out, &x) in out.iter_mut().zip(x) {
                 *out = shift.apply(x.wide().wrapping_mul(factor));
             }
@@ -252,7 +252,7 @@ impl Blend {
 pub fn adam_mean(mean: &mut [i32], grad: &[i16], lift: u32, blend: Blend) -> u64 {
     vectorised(
         #[inline(always)]
-        || {
+        move || {
             let mut clamped = 0;
             for (mean, &grad) in mean.iter_mut().zip(grad) {
                 *mean = saturate_counted(blend.mean(*mean, grad, lift), &mut clamped);
@@ -266,7 +266,7 @@ pub fn adam_mean(mean: &mut [i32], grad: &[i16], lift: u32, blend: Blend) -> u64
 pub fn adam_square(square: &mut [i64], grad: &[i16], blend: Blend) {
     vectorised(
         #[inline(always)]
-        || {
+        move || {
             for (square, &grad) in square.iter_mut().zip(grad) {
                 *square = blend.square(*square, grad);
             }
@@ -318,7 +318,7 @@ pub fn adam_direction(mean: &[i32], square: &[i64], rule: Direction, out: &mut [
     };
     vectorised(
         #[inline(always)]
-        || {
+        move || {
             let mut clamped = 0;
             let parts = mean.chunks(CHUNK).zip(square.chunks(CHUNK));
             for ((mean, square), out) in parts.zip(out.chunks_mut(CHUNK)) {

@@ -31,28 +31,28 @@ impl Axis {
     }
 }
 
-/// Rows `first ..` of the output, as many as `out` holds: from place `start` of each row of `x`.
-pub fn slice<T: Element>(axis: Axis, start: usize, x: &[T], first: usize, out: &mut [T]) {
+/// From place `start` of each row of `x`.
+pub fn slice<T: Element>(axis: Axis, start: usize, x: &[T], out: &mut [T]) {
     let (unit, width) = (axis.unit(), axis.input * axis.inner);
-    for (row, out) in (first..).zip(out.chunks_exact_mut(unit.max(1))) {
+    for (row, out) in out.chunks_exact_mut(unit.max(1)).enumerate() {
         out.copy_from_slice(&x[row * width + start * axis.inner..][..unit]);
     }
 }
 
-/// Rows `first ..` of the output: each row of `x` behind `before` places of zeros.
-pub fn pad<T: Element>(axis: Axis, before: usize, x: &[T], first: usize, out: &mut [T]) {
+/// Each row of `x` behind `before` places of zeros.
+pub fn pad<T: Element>(axis: Axis, before: usize, x: &[T], out: &mut [T]) {
     let (width, start) = (axis.input * axis.inner, before * axis.inner);
-    for (row, out) in (first..).zip(out.chunks_exact_mut(axis.unit().max(1))) {
+    for (row, out) in out.chunks_exact_mut(axis.unit().max(1)).enumerate() {
         out[..start].fill(T::default());
         out[start..start + width].copy_from_slice(&x[row * width..][..width]);
         out[start + width..].fill(T::default());
     }
 }
 
-/// Rows `first ..` of the output: the same row of each of `parts`, whose rows have `widths`.
-pub fn concat<T: Element>(parts: &[&[T]], widths: &[usize], first: usize, out: &mut [T]) {
+/// Each row of the output is the same row of each of `parts`, whose rows have `widths`.
+pub fn concat<T: Element>(parts: &[&[T]], widths: &[usize], out: &mut [T]) {
     let unit: usize = widths.iter().sum();
-    for (row, mut out) in (first..).zip(out.chunks_exact_mut(unit.max(1))) {
+    for (row, mut out) in out.chunks_exact_mut(unit.max(1)).enumerate() {
         for (part, &width) in parts.iter().zip(widths) {
             let (piece, rest) = out.split_at_mut(width);
             piece.copy_from_slice(&part[row * width..][..width]);

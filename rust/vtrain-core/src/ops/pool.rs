@@ -135,7 +135,7 @@ pub fn max_pool(window: &Window, x: &[i16], out: &mut [i16]) {
     let images = out.len() / (window.windows() * window.channels).max(1);
     vectorised(
         #[inline(always)]
-        || for_spots(window, images, &mut Max(x, out)),
+        move || for_spots(window, images, &mut Max(x, out)),
     );
 }
 
@@ -166,7 +166,7 @@ pub fn max_pool_grad(window: &Window, grad: &[i16], x: &[i16], out: &mut [i64]) 
     let images = out.len() / window.image().max(1);
     vectorised(
         #[inline(always)]
-        || for_spots(window, images, &mut Route(grad, x, out)),
+        move || for_spots(window, images, &mut Route(grad, x, out)),
     );
 }
 
@@ -187,7 +187,7 @@ pub fn sum_pool(window: &Window, x: &[i16], out: &mut [i64]) {
     let images = out.len() / (window.windows() * window.channels).max(1);
     vectorised(
         #[inline(always)]
-        || for_spots(window, images, &mut Sum(x, out)),
+        move || for_spots(window, images, &mut Sum(x, out)),
     );
 }
 
@@ -205,6 +205,6 @@ pub fn sum_pool_grad<T: Element>(window: &Window, grad: &[T], out: &mut [i64]) {
     let images = out.len() / window.image().max(1);
     vectorised(
         #[inline(always)]
-        || for_spots(window, images, &mut Spread(grad, out)),
+        move || for_spots(window, images, &mut Spread(grad, out)),
     );
 }

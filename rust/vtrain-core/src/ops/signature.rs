@@ -45,6 +45,14 @@ impl Form {
         Self::new(tensor.dtype, tensor.shape.clone())
     }
 
+    /// The same shape of another dtype.
+    pub(crate) fn with_dtype(&self, dtype: Dtype) -> Self {
+        Self {
+            dtype,
+            ..self.clone()
+        }
+    }
+
     /// Number of elements.
     pub fn size(&self) -> usize {
         self.size

@@ -5,6 +5,9 @@ use crate::cpu::{self, Level};
 
 /// Runs `work`, a closure marked `#[inline(always)]`, compiled for the best instruction set here.
 ///
+/// The closure owns what it reads (`move`): a store could change what it only borrows, and a loop that
+/// may is not vectorised.
+///
 /// The loop is ordinary integer Rust, so every instruction set gives the same bits.
 #[inline(always)]
 pub(crate) fn vectorised<R>(work: impl FnOnce() -> R) -> R {

@@ -1,5 +1,7 @@
 //! Borrowed tensors whose dtype is known only when a graph is read.
 
+use std::ops::Range;
+
 use crate::number::{Dtype, Element};
 
 /// The elements of a tensor.
@@ -46,7 +48,7 @@ macro_rules! each {
 }
 pub(crate) use each;
 
-impl Slice<'_> {
+impl<'a> Slice<'a> {
     /// The element type.
     pub fn dtype(&self) -> Dtype {
         fn of<T: Element>(_: &[T]) -> Dtype {
@@ -65,6 +67,22 @@ impl Slice<'_> {
         self.len() == 0
     }
 
+    /// No elements.
+    pub(crate) fn empty(dtype: Dtype) -> Self {
+        match dtype {
+            Dtype::U8 => Slice::U8(&[]),
+            Dtype::I8 => Slice::I8(&[]),
+            Dtype::I16 => Slice::I16(&[]),
+            Dtype::I32 => Slice::I32(&[]),
+            Dtype::I64 => Slice::I64(&[]),
+        }
+    }
+
+    /// Some of the elements; none where there are fewer.
+    pub(crate) fn part(&self, range: Range<usize>) -> Slice<'a> {
+        each!(*self, x => x.get(range).unwrap_or(&[]).into())
+    }
+
     /// The little-endian row-major bytes.
     pub fn bytes(&self) -> &[u8] {
         fn of<T: Element>(x: &[T]) -> &[u8] {
@@ -72,6 +90,48 @@ impl Slice<'_> {
             unsafe { std::slice::from_raw_parts(x.as_ptr().cast(), size_of_val(x)) }
         }
         each!(*self, x => of(x))
+    }
+}
+
+impl SliceMut<'_> {
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::U8(x) => x.len(),
+            Self::I8(x) => x.len(),
+            Self::I16(x) => x.len(),
+            Self::I32(x) => x.len(),
+            Self::I64(x) => x.len(),
+        }
+    }
+
+    /// Has it no element?
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The same elements, for a while.
+    pub(crate) fn reborrow(&mut self) -> SliceMut<'_> {
+        match self {
+            Self::U8(x) => SliceMut::U8(x),
+            Self::I8(x) => SliceMut::I8(x),
+            Self::I16(x) => SliceMut::I16(x),
+            Self::I32(x) => SliceMut::I32(x),
+            Self::I64(x) => SliceMut::I64(x),
+        }
+    }
+}
+
+impl<'a> SliceMut<'a> {
+    /// Runs of `len` > 0 elements; the last may be shorter.
+    pub(crate) fn chunks(self, len: usize) -> Vec<SliceMut<'a>> {
+        match self {
+            Self::U8(x) => x.chunks_mut(len).map(SliceMut::U8).collect(),
+            Self::I8(x) => x.chunks_mut(len).map(SliceMut::I8).collect(),
+            Self::I16(x) => x.chunks_mut(len).map(SliceMut::I16).collect(),
+            Self::I32(x) => x.chunks_mut(len).map(SliceMut::I32).collect(),
+            Self::I64(x) => x.chunks_mut(len).map(SliceMut::I64).collect(),
+        }
     }
 }
 

@@ -106,7 +106,7 @@ pub fn normalize<T: Element>(
 ) -> u64 {
     vectorised(
         #[inline(always)]
-        || {
+        move || {
             let mut clamped = 0;
             for (out, &x) in out.iter_mut().zip(x) {
                 let scaled = x.wide().wrapping_mul(multiplier).wrapping_add(offset);

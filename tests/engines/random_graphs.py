@@ -107,8 +107,9 @@ def _draw_more(g: _Graph, op: str, shape: tuple[int, ...]) -> dict[str, AttrValu
             "site": g.number(0, 9),
             "value": g.number(1, 2**15 - 1),
         }
-    if op == "capped_square":
-        return {"bits": g.number(0, 59), "shift": g.number(0, 20)}
+    if op in ("capped_square", "momentum"):
+        name, most = ("bits", 59) if op == "capped_square" else ("decay", 65536)
+        return {name: g.number(0, most), "shift": g.number(0, 20)}
     if op == "adam_direction":
         return {"epsilon": g.number(1, 99), "shift": g.number(0, 31)}
     attrs: dict[str, AttrValue] = {"rate": g.number(0, 256), "shift": g.number(8, 46)}
@@ -116,7 +117,7 @@ def _draw_more(g: _Graph, op: str, shape: tuple[int, ...]) -> dict[str, AttrValu
 
 
 _WITH_MORE = (
-    *("normalize", "look_up", "capped_square", "scale_by", "dropout_mask"),
+    *("normalize", "look_up", "capped_square", "scale_by", "dropout_mask", "momentum"),
     *("adam_mean", "adam_square", "adam_direction"),
 )
 _BY_LINES = ("add_bias", "center", "row_scale", "column_scale")
@@ -173,8 +174,6 @@ def _emit_random(g: _Graph, scalar: Ref, bias: Ref) -> None:
         }
     elif op in ("add", "sub"):
         attrs = {"shift_a": g.number(0, 3), "shift_b": g.number(0, 3)}
-    elif op == "momentum":
-        attrs = {"decay": g.number(0, 65536), "shift": g.number(0, 20)}
     elif op == "sgd_update":
         attrs = {"shift": g.number(0, 20)}
         inputs.append(scalar)

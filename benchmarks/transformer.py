@@ -179,7 +179,8 @@ def measure_losses(quick: bool) -> Iterator[harness.Result]:
     figures: dict[str, Any] = {}
     targets: dict[str, harness.Target] = {}
     if quick:
-        figures["gpt"] = run_variant("gpt", Variant(steps=30), Kept(None))
+        short = {"schedule": {"warmup": 5}}
+        figures["gpt"] = run_variant("gpt", Variant(steps=30, settings=short), Kept(None))
         yield harness.Result(figures, targets)
         return
     kept = Kept(KEPT)

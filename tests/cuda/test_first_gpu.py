@@ -187,6 +187,7 @@ def test_the_parts_without_wgmma_name_every_kernel_of_it(first: Any) -> None:
         assert {f"matmul_wgmma_{name}{shape.tail}" for name in written} <= first.MMA_ONLY
 
 
+@pytest.mark.exhaustive
 def test_every_shape_is_a_part_and_gives_the_bits(first: Any) -> None:
     names = {part.name for part in first.list_parts(first.FULL)}
     assert {f"shape {shape.name}" for shape in first.SHAPES if shape != first.SHAPE} <= names

@@ -24,7 +24,7 @@ from tests.cuda.test_odd_graphs import make_step_of
 from tests.cuda.test_selfcheck import list_forms, make_form, make_gradient
 from tests.engines.compare import open_law
 from tests.engines.steps import Step, make_step
-from tests.exhaustive import spare_mutants
+from tests.exhaustive import spare, spare_mutants
 from vtrain.engines.cuda import dense, dense_cases, fuse, gemm, sources
 from vtrain.engines.cuda.compile import prune, write_whole
 from vtrain.engines.cuda.device import Call
@@ -136,7 +136,7 @@ def list_ways(architecture: str) -> Iterator[tuple[dense.Form, gemm.Choice]]:
                 yield form, choice
 
 
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("architecture", spare(["sm_80", "sm_90a"], "sm_90a".__eq__))
 def test_products_are_tried_beyond_every_size_that_kernels_tell_apart(
     architecture: str, host_device: HostDevice
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.exhaustive import spare
 from tests.prove.forging import Change, at, find_broken, forge
 from tests.prove.tamper import find_uncaught
 from vtrain.errors import CircuitError
@@ -206,8 +207,13 @@ def apply_shift(x: Sequence[int], shift: int, dtype: str) -> list[int]:
 
 
 @spans
-@pytest.mark.parametrize("dtype", ["i16", "i32"])
-@pytest.mark.parametrize("shift", SHIFTS)
+@pytest.mark.parametrize(
+    ("dtype", "shift"),
+    spare(
+        [(dtype, shift) for dtype in ("i16", "i32") for shift in SHIFTS],
+        lambda case: case[0] == "i16" or case[1] in SHIFTS[::4],
+    ),
+)
 def test_saturating_shifts_are_the_laws(shift: int, dtype: str, span: int) -> None:
     x = near_everything(shift, dtype)
     y = apply_shift(x, shift, dtype)

@@ -1514,6 +1514,16 @@ def type_causal_spans(a: Attributes) -> Type:
     return tensor("i32", [a["queries"], 2], 0, 0, a["queries"])
 
 
+TOKENS = {"before": PLACES, "after": PLACES, "end_of_text": integer(0, 2**31)}
+
+
+@operator("token_spans", [(ANY, 2)], **TOKENS, padding=integer(0, 2**31))
+def type_token_spans(a: Attributes, ids: Type) -> Type:
+    n, places = ids["shape"]
+    must(places <= 2**31 - 1, "rows are too long")
+    return tensor("i32", [n, places, 2], 0, 0, places)
+
+
 def row_of(x: Type) -> int:
     """How long the rows of x are."""
     must(len(x["shape"]) >= 1 and x["shape"][-1] > 0, "no rows")
@@ -1954,6 +1964,20 @@ def causal_span(a: Attributes, place: int) -> tuple[int, int]:
     return max(place + 1 - a["window"], 0), place + 1
 
 
+def spans_of_row(a: Attributes, ids: list[int]) -> list[list[int]]:
+    """Begins and ends, from the left and then from the right."""
+    places, begins, ends = len(ids), [], []
+    tokens = [i for i, token in enumerate(ids) if token != a["padding"]] or [places, -1]
+    start, stop = 0, places
+    for i, token in enumerate(ids):
+        begins.append(max(start, tokens[0], i + 1 - a["before"]))
+        start = i + 1 if token == a["end_of_text"] else start
+    for i in reversed(range(places)):
+        stop = i + 1 if ids[i] == a["end_of_text"] else stop
+        ends.append(min(stop, tokens[-1] + 1, i + a["after"]))
+    return [list(span) for span in zip(begins, ends[::-1], strict=True)]
+
+
 def law_keep_span(a: Attributes, x: np.ndarray, spans: np.ndarray) -> np.ndarray:
     begin, end = (spans[np.arange(len(x)) % len(spans), side][:, None] for side in (0, 1))
     column = np.arange(x.shape[1])
@@ -2167,6 +2191,7 @@ LAWS: dict[str, Callable[..., Any]] = {
     "row_sum": lambda a, x: x.sum(axis=1),
     "divide": of_rows(quotient),
     "causal_spans": lambda a: np.array([causal_span(a, i) for i in range(a["queries"])]),
+    "token_spans": lambda a, ids: np.array([spans_of_row(a, row) for row in ids.tolist()]),
     "keep_span": law_keep_span,
     "softmax_grad": lambda a, p, g: p * (g * 2**14 - (p * g).sum(axis=1, keepdims=True)),
     "sub_one_hot": law_sub_one_hot,
@@ -3434,6 +3459,28 @@ def fold_softmax_grad(p: Type, element: int) -> Fold:
     return fold_sum(columns, [(2, 1), (2, 1), (2, 0)], term)
 
 
+def fold_token_spans(a: Attributes, ids: Type, element: int) -> Fold:
+    """Over the ids of a row: (where the document starts, paddings at first) of a begin, (where the
+    document ends, if it did, and the last token) of an end; at last the one that counts."""
+    places = ids["shape"][1]
+    (row, place), is_end = divmod(element // 2, places), element % 2
+
+    def step(state: FoldState, i: int, inputs: Inputs) -> FoldState:
+        own, bound = state
+        token = inputs.element(0, row * places + i)
+        ends, pads, last = token == a["end_of_text"], token == a["padding"], i == places - 1
+        if is_end:
+            own = i + 1 if ends and i >= place and own == 0 else own
+            bound = bound if pads else i + 1
+            return (min(own or places, bound, place + a["after"]) if last else own), bound
+        own = i + 1 if ends and i < place else own
+        bound = i + 1 if pads and bound == i else bound
+        return (max(own, bound, place + 1 - a["before"]) if last else own), bound
+
+    length = block_length(places, [(DTYPES[ids["dtype"]].itemsize, 1)])
+    return Fold(places, length, (0, 0), step)
+
+
 def fold_center(attrs: Attributes, x: Type, element: int) -> Fold:
     width = x["shape"][-1]
     first = element // width * width
@@ -3696,6 +3743,8 @@ def make_fold(op: str, attrs: Attributes, types: list[Type], out: Type, element:
         return fold_softmax_grad(types[0], element)
     if op == "scatter_add":
         return fold_scatter_add(attrs, types, element)
+    if op == "token_spans":
+        return fold_token_spans(attrs, types[0], element)
     if op == "center":
         return fold_center(attrs, types[0], element)
     if op == "row_dot":

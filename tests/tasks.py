@@ -14,6 +14,7 @@ from tests.engines.steps import UPDATES
 from vtrain.commit.state import compute_root_of_state
 from vtrain.graph.builder import FixedExponents, GraphBuilder
 from vtrain.graph.calibration import calibrate
+from vtrain.graph.model import confine_attention
 from vtrain.graph.onnx_import import import_onnx
 from vtrain.graph.step import Affine, Ids, Momentum, StepPlan, compute_initial_state, emit_step
 from vtrain.graph.update import Clip
@@ -212,6 +213,7 @@ def make_llama_onnx(seed: int = 0) -> bytes:
 
 LANGUAGE_MODELS: dict[str, Callable[[int], bytes]] = {
     "gpt": make_gpt_onnx,
+    "packed gpt": make_gpt_onnx,
     "dropout": partial(make_gpt_onnx, ratio=0.1),
     "llama": make_llama_onnx,
 }
@@ -263,7 +265,7 @@ def make_tiny_task(
 
     "wide" is the mlp with so many inputs that a weight gradient over a batch of 40 has two blocks;
     "gpt", "dropout" (the same, in training) and "llama" have windows over the three chunks of 1200
-    tokens, whatever ``samples``.
+    tokens, whatever ``samples``; of "packed gpt" documents end with token 0, and none is padding.
 
     ``optimizer`` is "sgd", or one of ``UPDATES`` with gradients clipped.
 
@@ -276,6 +278,8 @@ def make_tiny_task(
     else:
         model_bytes = make_mlp_onnx(seed, WIDE_INPUTS if kind == "wide" else INPUTS)
     model = import_onnx(model_bytes)
+    if kind == "packed gpt":
+        model = confine_attention(model, end_of_text=0, padding=VOCABULARY)
     if kind in LANGUAGE_MODELS:
         data = make_tokens(1200, seed)
     else:

@@ -136,6 +136,37 @@ def test_a_cheat_is_found_where_it_begins(run: Run, name: str, honest_solves: bo
     assert size <= played.game.genesis.leaf_bytes == measure_openings(run.task.spec, run.task.graph)
 
 
+def cross(value: Array, before: Mapping[int, Array]) -> Array:
+    """Spans that begin where the row does, as if no document ended in it."""
+    false = value.copy()
+    false[..., 0] = 0
+    return false
+
+
+def end_early(value: Array, before: Mapping[int, Array]) -> Array:
+    """The last place does not attend to itself."""
+    return bump(value, value.size - 1, -1)
+
+
+@pytest.mark.parametrize("honest_solves", [False, True])
+@pytest.mark.parametrize("lie", [cross, end_early])
+def test_attention_that_crosses_a_document_is_found_at_its_span(
+    lie: Lie, honest_solves: bool
+) -> None:
+    run = make_run("packed gpt", steps=STEPS, commit_every=2, optimizer="adamw")
+    node = find(run, "token_spans")
+    liar = EngineProvider(run.task, LyingSession(run.task, Lies({(3, node): lie})))
+    fall, played = play_against(run, liar, honest_solves=honest_solves)
+    assert (fall.reason, fall.place.step, fall.place.node) == ("refuted", 3, node)
+    value, false = run.tensor(3, node), liar.tensor(3, node)
+    first = int(np.flatnonzero(value.flat != false.flat)[0])
+    assert fall.place.element == first, "the first that differs in its chunk"
+    (statement,) = find_statements(played.game.genesis, run.graph, played.transcript)
+    found, plain = decode_ruling(_core.referee_judge(statement)), load_plain_verifier()
+    assert plain.judge(statement).after == found.after
+    assert int.from_bytes(found.after[:8], "little", signed=True) == int(value.flat[first])
+
+
 def test_a_run_on_other_tokens_is_found_at_the_batch(run: Run) -> None:
     """The liar has another file of as many tokens."""
     other = make_tokens(get_windows(run).tokens, seed=99)

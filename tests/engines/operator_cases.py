@@ -535,6 +535,19 @@ def _causal_spans(d: Draw) -> Case:
     return Case("causal_spans", attrs, ())
 
 
+def _token_spans(d: Draw) -> Case:
+    shape = d.one_of(d.number(0, 5), 900), d.one_of(d.number(1, 9), 150)
+    near = np.array([d.number(0, 3) for _ in range(8)], np.int32)
+    ids = np.resize(near, shape).astype(NUMPY_DTYPES[d.one_of(*DTYPES)])
+    attrs: Attrs = {
+        "before": d.one_of(2**31 - 1, d.number(1, 9)),
+        "after": d.one_of(1, 2**31 - 1, d.number(1, 9)),
+        "end_of_text": d.one_of(2**31, d.number(0, 3)),
+        "padding": d.one_of(2**31, d.number(0, 3)),
+    }
+    return Case("token_spans", attrs, (d.one_of(ids, ids, d.any_array(shape)),))
+
+
 def _keep_span(d: Draw) -> Case:
     count, columns = d.number(1, 7), d.number(1, 9)
     x = d.any_array((count * d.one_of(d.number(0, 5), 4000), columns))
@@ -588,6 +601,7 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     "row_sum": _row_sum,
     "divide": _divide,
     "causal_spans": _causal_spans,
+    "token_spans": _token_spans,
     "keep_span": _keep_span,
     "softmax_grad": _softmax_grad,
     "sub_one_hot": _sub_one_hot,

@@ -159,7 +159,7 @@ def test_parts_are_not_too_many() -> None:
         split_batch(make_step("mlp", batch=4096).graph, 4096)
 
 
-@pytest.mark.parametrize("kind", ["cnn", "dropout"])
+@pytest.mark.parametrize("kind", ["cnn", "dropout", "packed gpt"])
 def test_a_run_ends_in_the_same_root(tmp_path: Path, kind: str) -> None:
     task = make_tiny_task(kind, optimizer="adamw")
     key = generate_key(tmp_path / "key.pem")

@@ -126,6 +126,7 @@ def _pad_axis(layer: Any, x: Tensor) -> Tensor:
 
 
 def _softmax(layer: Softmax, x: Tensor) -> Tensor:
+    assert not layer.reads_ids, "tests/graph/test_documents.py has those"
     scaled = x * (layer.multiplier * 2.0**-layer.exponent)
     if layer.window is not None:
         place = torch.arange(x.shape[-2])[:, None] - torch.arange(x.shape[-1])

@@ -485,7 +485,7 @@ def make_feeds(graph: StepGraph, session: NumpySession) -> dict[str, Array]:
     return feeds
 
 
-LANGUAGE_MODELS = {"gpt": "adamw", "llama": "sgd"}
+LANGUAGE_MODELS = {"gpt": "adamw", "packed gpt": "adamw", "llama": "sgd"}
 """With their optimizers."""
 
 

@@ -68,6 +68,11 @@ def make(
 
 def run_integers(model: Model, x: Floats) -> npt.NDArray[np.float64]:
     """The integer forward pass of float samples, back in float, in ONNX order."""
+    return fix_integers(model, x)(x)
+
+
+def fix_integers(model: Model, x: Floats) -> Callable[[Floats], npt.NDArray[np.float64]]:
+    """The same of any samples, at exponents that ``x`` gives."""
     state: dict[str, npt.NDArray[Any]] = dict(model.params)
     exponent = 0 if model.takes_ids else INPUT_EXPONENT
     state["x"] = np.round(np.ldexp(x.astype(np.float64), exponent)).astype(np.int32)
@@ -88,12 +93,17 @@ def run_integers(model: Model, x: Floats) -> npt.NDArray[np.float64]:
     exponents = calibrate(emit, state, NO_SAMPLES, steps=1, margin=1).exponents
     builder = GraphBuilder(FixedExponents(exponents))
     emit(builder)
-    values: list[npt.NDArray[Any]] = []
-    for graph_node in builder.nodes:
-        inputs = [values[ref.node] for ref in graph_node.inputs]
-        values.append(apply_node(graph_node, inputs, state, NO_SAMPLES))
     found = builder.type_of(ends[-1]).exponent
-    return np.ldexp(values[ends[-1].node].astype(np.float64), -found)
+
+    def run(x: Floats) -> npt.NDArray[np.float64]:
+        samples = np.round(np.ldexp(x.astype(np.float64), exponent)).astype(np.int32)
+        values: list[npt.NDArray[Any]] = []
+        for graph_node in builder.nodes:
+            inputs = [values[ref.node] for ref in graph_node.inputs]
+            values.append(apply_node(graph_node, inputs, state | {"x": samples}, NO_SAMPLES))
+        return np.ldexp(values[ends[-1].node].astype(np.float64), -found)
+
+    return run
 
 
 def assert_same_function(proto: onnx.ModelProto, x: Floats) -> Model:
@@ -475,6 +485,14 @@ ID_CASES: dict[str, tuple[list[onnx.NodeProto], Tensors]] = {
         [node("Gather", "t x", "h"), node("MatMul", "h w")],
         {"t": TABLE, "w": TABLE.T.copy()},
     ),
+    "a mask of an id that no sample has": (
+        [node("Gather", "t x", "h"), node("Transpose", "h", "k", perm=[0, 2, 1]),
+         node("MatMul", "h k", "s"), node("Equal", "x nine", "pads"), node("Not", "pads", "kept"),
+         node("Unsqueeze", "kept one", "rows"), node("Where", "rows s hide", "m"),
+         node("Softmax", "m", "p"), node("MatMul", "p h")],
+        {"t": TABLE, "nine": np.array(9, I64), "one": np.array([1], I64),
+         "hide": np.array(-np.inf, np.float32)},
+    ),
 }  # fmt: skip
 
 
@@ -483,6 +501,7 @@ ID_CASES: dict[str, tuple[list[onnx.NodeProto], Tensors]] = {
 def test_models_of_numbers_compute_what_onnxruntime_computes(case: str, kind: int) -> None:
     nodes, tensors = ID_CASES[case]
     dtype = helper.tensor_dtype_to_np_dtype(kind)
+    tensors = tensors | {name: tensors[name].astype(dtype) for name in tensors.keys() & {"nine"}}
     x = RNG.integers(0, 7, (2, 3)).astype(dtype)
     model = assert_same_function(make(nodes, ["n", 3], tensors, kind=kind), x)
     assert model.takes_ids

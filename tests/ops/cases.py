@@ -561,6 +561,18 @@ def _causal_spans(d: Draw) -> Case:
     return d.case({"queries": d.integer(1, 9), "window": d.one_of(2**31 - 1, d.integer(1, 9))})
 
 
+def _token_spans(d: Draw) -> Case:
+    shape = d.integer(1, 3), d.integer(1, 7)
+    dtype = d.one_of(*NUMPY_DTYPES)
+    attrs: Attrs = {
+        "before": d.one_of(2**31 - 1, d.integer(1, 4)),
+        "after": d.one_of(2**31 - 1, d.integer(1, 4)),
+        "end_of_text": d.one_of(2**31, d.integer(0, 3)),
+        "padding": d.one_of(2**31, d.integer(0, 3)),
+    }
+    return d.case(attrs, d.tensor(dtype, shape, lo=0, hi=d.integer(1, 4)))
+
+
 def _keep_span(d: Draw) -> Case:
     count, columns = d.integer(1, 3), d.integer(1, 6)
     x = d.any_type((count * d.integer(1, 3), columns), exponent=d.integer(-9, 9))
@@ -614,6 +626,7 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     "exp2_diff": _exp2_diff,
     "divide": _divide,
     "causal_spans": _causal_spans,
+    "token_spans": _token_spans,
     "keep_span": _keep_span,
     "softmax_grad": _softmax_grad,
     "sub_one_hot": _sub_one_hot,

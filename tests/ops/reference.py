@@ -406,6 +406,24 @@ def _causal_spans(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
     return make((attrs["queries"], 2), entry)
 
 
+def _token_spans(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
+    """By every pair of places: which is near, in one document and within the tokens of its row."""
+    (ids,) = inputs
+    places = ids.shape[1]
+
+    def entry(row: int, place: int, side: int) -> int:
+        tokens = [i for i in range(places) if ids[row, i] != attrs["padding"]]
+        documents = [0]
+        for i in range(places):
+            documents.append(documents[-1] + (ids[row, i] == attrs["end_of_text"]))
+        own = [i for i in range(places) if documents[i] == documents[place]]
+        begin = max(own[0], tokens[0] if tokens else places, place + 1 - attrs["before"])
+        end = min(own[-1] + 1, tokens[-1] + 1 if tokens else 0, place + attrs["after"])
+        return int(end if side else begin)
+
+    return make((*ids.shape, 2), entry)
+
+
 def _keep_span(attrs: Attrs, inputs: Sequence[Ints]) -> Ints:
     x, spans = inputs
 
@@ -759,6 +777,7 @@ DEFINITIONS: dict[str, Definition] = {
     "exp2_diff": _exp2_diff,
     "divide": _divide,
     "causal_spans": _causal_spans,
+    "token_spans": _token_spans,
     "keep_span": _keep_span,
     "softmax_grad": _softmax_grad,
     "sub_one_hot": _sub_one_hot,

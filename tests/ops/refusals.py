@@ -84,6 +84,7 @@ ROWS, SUMS, LABELS = T("i32", 2, f=10), T("i64", 2, f=16), T("u8", 2)
 P14 = T("i16", 2, 3, f=14)
 MATRIX = T("i16", 2, 2)
 SPANS = T("i32", 2, 2)
+NEAR: Attrs = {"before": 2, "after": 1, "end_of_text": 0, "padding": 2**31}
 STACK = T("i16", 2, 2, 2)
 EIGHT = (T("i16", *(2,) * 8),)
 PART: Attrs = {"axis": 1, "start": 1, "stop": 2}
@@ -128,6 +129,7 @@ BASE: dict[str, Applied] = {
     "row_sum": ({}, (Z,)),
     "divide": ({}, (T("i32", 2, 3, f=16), SUMS)),
     "causal_spans": ({"queries": 3, "window": 2}, ()),
+    "token_spans": (NEAR, (T("u8", 2, 3),)),
     "keep_span": ({"fill": 0}, (T("i32", 4, 3), SPANS)),
     "softmax_grad": ({}, (P14, T("i16", 2, 3))),
     "sub_one_hot": ({}, (P14, LABELS)),
@@ -555,6 +557,10 @@ LOSSES = [
     refuse("sub_one_hot", "label", types=(P14, T("u8", 2, 1))),
     refuse("sub_one_hot", "label", types=(T("i16", 2, f=14), LABELS)),
     refuse("sub_one_hot", "14 fraction bits", types=(T("i16", 2, 3, f=13), LABELS)),
+    refuse("token_spans", "rows of ids", types=(T("u8", 3),)),
+    refuse("token_spans", "rows of ids", types=(T("u8", 2, 3, 1),)),
+    refuse("token_spans", "too long", types=(T("u8", 1, 2**31),),
+           near_types=(T("u8", 1, 2**31 - 1),)),
     refuse("keep_span", "needs rows", types=(T("i32", 4), SPANS)),
     refuse("keep_span", "needs rows", types=(T("i32", 4, 3, 1), SPANS)),
     refuse("keep_span", "a begin and an end", types=(T("i32", 4, 3), T("i32", 2, 3))),
@@ -819,6 +825,10 @@ BOUNDS: Sequence[tuple[str, str, int, int, Of]] = [
     ("batched_matmul", "transpose_b", 0, 1, alone("batched_matmul")),
     ("causal_spans", "queries", 1, 2**31 - 1, alone("causal_spans")),
     ("causal_spans", "window", 1, 2**31 - 1, alone("causal_spans")),
+    ("token_spans", "before", 1, 2**31 - 1, alone("token_spans")),
+    ("token_spans", "after", 1, 2**31 - 1, alone("token_spans")),
+    ("token_spans", "end_of_text", 0, 2**31, alone("token_spans")),
+    ("token_spans", "padding", 0, 2**31, alone("token_spans")),
     ("keep_span", "fill", 1 - 2**60, 2**60 - 1, lambda n: (n, (T("i64", 4, 3), SPANS))),
     ("pad", "before", 0, 2**32 - 1, lambda n: (n, (T("i16", 1, 1),))),
     ("pad", "after", 0, 2**32 - 1, lambda n: (n, (T("i16", 1, 1),))),

@@ -101,6 +101,7 @@ LOOSE = {
     "exp2_diff",
     "divide",
     "causal_spans",
+    "token_spans",
     "keep_span",
     "softmax_grad",
     "sub_one_hot",

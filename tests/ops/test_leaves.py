@@ -60,7 +60,7 @@ PROPERTY = settings(
 REDUCTIONS = {
     "matmul", "column_sum", "row_sum", "row_max", "sum", "square_sum", "sum_pool", "max_pool",
     "batched_matmul", "softmax_grad", "scatter_add", "col2im", "sum_pool_grad", "max_pool_grad",
-    "center", "row_dot",
+    "center", "row_dot", "token_spans",
 }  # fmt: skip
 
 
@@ -164,7 +164,7 @@ BLOCKS = {
     "maxima": 3, "sum": 4, "squares": 3, "deviations": 3, "dot": 6, "sum pool": 2,
     "max pool": 2, "col2im": 2,
     "sum pool gradient": 2, "max pool gradient": 6, "scattered rows": 6, "stacks": 2,
-    "softmax gradient": 3,
+    "softmax gradient": 3, "spans of tokens": 3,
 }  # fmt: skip
 
 

@@ -98,6 +98,11 @@ FOLDS: dict[str, tuple[str, Attrs, list[TensorType]]] = {
         {},
         [tensor("i16", 2, 20000, bits=14, exponent=14), tensor("i16", 2, 20000, bits=12)],
     ),
+    "spans of tokens": (
+        "token_spans",
+        {"before": 2**31 - 1, "after": 15000, "end_of_text": 5, "padding": 7},
+        [tensor("i32", 2, 20000, bits=12)],
+    ),
 }
 """Folds of more than one block."""
 

@@ -504,6 +504,27 @@ def causal_spans_cases() -> Iterator[Case]:
     yield Case("one place", {"queries": 1, "window": 1})
 
 
+def token_spans_cases() -> Iterator[Case]:
+    none: Attrs = {"before": 2**31 - 1, "after": 2**31 - 1, "end_of_text": 2**31, "padding": 2**31}
+    causal: Attrs = {**none, "after": 1}
+    packed = a("i32", [[5, 0, 6, 7, 8, 0, 9], [0, 0, 5, 6, 7, 8, 9], [1, 2, 3, 4, 5, 6, 0]])
+    yield Case("documents, causal", {**causal, "end_of_text": 0}, packed)
+    yield Case("documents, both ways", {**none, "end_of_text": 0}, packed)
+    window: Attrs = {**none, "end_of_text": 0, "before": 2, "after": 3}
+    yield Case("documents, 2 places back and 3 ahead", window, packed)
+    padded = a("u8", [[9, 9, 9, 9, 9], [1, 2, 9, 9, 9], [9, 9, 1, 2, 3], [9, 1, 9, 2, 9]])
+    yield Case("padding, both ways", {**none, "padding": 9}, padded)
+    yield Case("padding, causal", {**causal, "padding": 9}, padded)
+    both = a("i16", [[7, 0, 7, 7, 7, 9, 9], [9, 0, 7, 0, 0, 9, 9], [9, 9, 9, 9, 9, 9, 0]])
+    for kind, attrs in (("causal", causal), ("both ways", none)):
+        yield Case(f"both, {kind}", {**attrs, "end_of_text": 0, "padding": 9}, both)
+    yield Case("one id for both", {**causal, "end_of_text": 0, "padding": 0}, packed)
+    yield Case("neither", causal, packed)
+    yield Case("only ends", {**causal, "end_of_text": 3}, a("u8", [[3, 3, 3]]))
+    yield Case("one place", {**causal, "end_of_text": 3, "padding": 4}, a("u8", [[3], [4], [5]]))
+    yield Case("ids beyond int32", causal, a("i64", [[2**31, -(2**63), 2**63 - 1, -1]]))
+
+
 def keep_span_cases() -> Iterator[Case]:
     x = draw(64, "i32", 6, 4)
     spans = a("i32", [0, 1], [1, 4], [2, 2])

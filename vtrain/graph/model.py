@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from vtrain.errors import ModelError
 from vtrain.graph.activation import emit_activation
 from vtrain.graph.builder import Block, GraphBuilder
 from vtrain.graph.norms import emit_normalized
+from vtrain.ops.attention import MAX_PLACES, NO_ID
 from vtrain.ops.base import Builder
 from vtrain.ops.layout import Window
 from vtrain.spec.dropout import DRAW_BITS
@@ -229,7 +230,10 @@ class Softmax:
     """The softmax over the last axis of x times multiplier * 2^-exponent.
 
     With a ``window``, x has as many rows as columns in its last two axes, and row i has columns
-    i + 1 - window to i alone: a place attends to itself and to what comes before it.
+    i + 1 - window to i alone: a place attends to itself and to what comes before it.  With
+    ``end_of_text``, the last id of each document, a place attends to its own document alone; with
+    ``padding``, the id that fills a sample up before its first token and after its last, to no
+    padding.  Rows of which nothing is left are zeros.
     """
 
     name: str
@@ -237,6 +241,13 @@ class Softmax:
     multiplier: int = 1
     exponent: int = 0
     window: int | None = None
+    end_of_text: int | None = None
+    padding: int | None = None
+
+    @property
+    def reads_ids(self) -> bool:
+        """Whether the ids of a sample say which places attend to which."""
+        return self.end_of_text is not None or self.padding is not None
 
 
 @dataclass(frozen=True)
@@ -337,6 +348,37 @@ class Model:
         return [name for name in self.params if name not in self.constants]
 
 
+def confine_attention(
+    model: Model, *, end_of_text: int | None = None, padding: int | None = None
+) -> Model:
+    """The model with attention that does not cross an end of text, and sees no padding.
+
+    Attention is each softmax, whatever comes between it and the values: one that is not of each
+    place to each is refused where it is emitted, as what it lets through nobody can say.
+    ModelError where there is none, or where the model's file has another padding.
+    """
+    layers: list[Layer] = []
+    for layer in model.layers:
+        if not isinstance(layer, Softmax):
+            layers.append(layer)
+            continue
+        if padding is not None and layer.padding not in (None, padding):
+            raise ModelError(
+                f"hides padding of id {layer.padding} in the ONNX file, the task file says "
+                f"model.padding = {padding}: leave the key out, or give that id",
+                where=layer.name,
+            )
+        padded = layer.padding if padding is None else padding
+        layers.append(replace(layer, end_of_text=end_of_text, padding=padded))
+    if not any(isinstance(layer, Softmax) and layer.reads_ids for layer in layers):
+        raise ModelError(
+            "has no attention, no Softmax: leave model.end_of_text and model.padding out of the "
+            "task file",
+            where="model",
+        )
+    return replace(model, layers=tuple(layers))
+
+
 def find_images(model: Model) -> frozenset[str]:
     """Names of the values that are NHWC in the step graph if they have four axes.
 
@@ -413,16 +455,22 @@ class _Emitter:
     """Emits the layers of one model; ``values`` maps a value's name to its node."""
 
     def __init__(
-        self, builder: GraphBuilder, model: Model, params: Mapping[str, Ref], masks: Masks | None
+        self,
+        builder: GraphBuilder,
+        model: Model,
+        params: Mapping[str, Ref],
+        masks: Masks | None,
+        ids: Ref | None,
     ) -> None:
         self._b = builder
+        self._ids = ids
         self._params = params
         self._masks = masks
         self._sites = 0
         self._model = model
         self._images = find_images(model)
         self._weights: dict[str, Ref] = {}
-        self._spans: dict[tuple[int, int], Ref] = {}
+        self._spans: dict[tuple[int | None, ...], Ref] = {}
         self.values: dict[str, Ref] = {}
 
     def take(self, value: str, name: str) -> Ref:
@@ -613,8 +661,8 @@ class _Emitter:
             multiplier_exponent=exponent,
         )
         spans = None
-        if layer.window is not None:
-            spans = self._take_spans(shape[-2], layer.window)
+        if layer.window is not None or layer.reads_ids:
+            spans = self._take_spans(layer, shape)
             z = b.emit("keep_span", f"{name}/kept", (z, spans), fill=b.type_of(z).lo)
         maximum = b.emit("row_max", f"{name}/max", (z,))
         e = b.emit("exp2_diff", f"{name}/exp", (z, maximum))
@@ -638,17 +686,52 @@ class _Emitter:
         b.blocks[p] = Block((rows,), differentiate)
         return b.emit("reshape", f"{name}/out", (p,), shape=shape)
 
-    def _take_spans(self, places: int, window: int) -> Ref:
-        """The spans of so many places, made once."""
-        key = (places, window)
+    def _take_spans(self, layer: Softmax, shape: tuple[int, ...]) -> Ref:
+        """The spans of rows [batch, ..., places, columns]; equal ones are made once."""
+        b, places, window = self._b, shape[-2], layer.window
+        if not layer.reads_ids and window is not None:
+            key: tuple[int | None, ...] = (places, window)
+            if key not in self._spans:
+                name = f"spans/{places}_{window}"
+                self._spans[key] = b.emit("causal_spans", name, (), queries=places, window=window)
+            return self._spans[key]
+        ids = self._take_ids(layer, shape)
+        key = (places, window, layer.end_of_text, layer.padding)
         if key not in self._spans:
-            self._spans[key] = self._b.emit(
-                "causal_spans",
-                f"spans/{places}_{window}",
-                (),
-                queries=places,
-                window=window,
+            self._spans[key] = b.emit(
+                "token_spans",
+                f"spans/{places}_by_ids",
+                (ids,),
+                before=MAX_PLACES if window is None else window,
+                after=MAX_PLACES if window is None else 1,
+                end_of_text=NO_ID if layer.end_of_text is None else layer.end_of_text,
+                padding=NO_ID if layer.padding is None else layer.padding,
             )
+        return self._copy_spans(self._spans[key], key, shape)
+
+    def _take_ids(self, layer: Softmax, shape: tuple[int, ...]) -> Ref:
+        """The ids of the batch, one for each place of these rows."""
+        b, ids = self._b, self._ids
+        wanted = (shape[0], shape[-1])
+        if ids is None or b.type_of(ids).shape != wanted or shape[-2] != shape[-1]:
+            raise ModelError(
+                f"attends by the ids of a sample, and has {shape[-2]} rows of {shape[-1]} columns: "
+                "each place of a sample must attend to each, and samples must be rows of ids "
+                '(data.prepare of kind "ids" or "one_hot")',
+                where=layer.name,
+            )
+        return ids
+
+    def _copy_spans(self, spans: Ref, key: tuple[int | None, ...], shape: tuple[int, ...]) -> Ref:
+        """The spans of each sample once for each of its heads."""
+        b, heads = self._b, math.prod(shape[1:-2])
+        key = (*key, heads)
+        if key not in self._spans:
+            name = b.nodes[spans.node].name
+            if heads > 1:
+                spans = b.emit("concat", f"{name}/heads", (spans,) * heads, axis=1)
+            rows = (math.prod(shape[:-1]), 2)
+            self._spans[key] = b.emit("reshape", f"{name}/rows", (spans,), shape=rows)
         return self._spans[key]
 
     def _emit_modulate(self, layer: Modulate) -> Ref:
@@ -785,15 +868,19 @@ def emit_forward(
     x: Ref,
     params: Mapping[str, Ref],
     masks: Masks | None = None,
+    ids: Ref | None = None,
 ) -> Ref:
     """Emit the layers of ``model``: ``x`` [batch, ...] -> its output, int16; both in ONNX order.
 
     ``x`` is int16, or whole numbers where the model takes such.  Without ``masks`` nothing is
-    dropped, as where a model is used.
+    dropped, as where a model is used.  ``ids`` [batch, places] are what x was prepared from, where
+    attention looks at them; they are x itself if it is whole numbers.
 
-    GraphError names a node that is refused.
+    GraphError names a node that is refused, ModelError a layer.
     """
-    emitter = _Emitter(builder, model, params, masks)
+    if ids is None and model.takes_ids:
+        ids = x
+    emitter = _Emitter(builder, model, params, masks, ids)
     batch = builder.type_of(x).shape[0]
     emitter.give(model.input, x, (batch, *model.input_shape))
     for layer in model.layers:

@@ -562,6 +562,38 @@ def _causal_spans(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[Tensor
     return g.const(np.stack([begin, end], axis=1))
 
 
+def _token_spans(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
+    places = t[0].shape[1]
+    before, after, end_of_text, padding = (
+        attr_int(node.attrs, name) for name in ("before", "after", "end_of_text", "padding")
+    )
+    place, all_of = np.arange(places, dtype=np.int64), g.const(places)
+    is_end = g.unsqueeze(g.op("Equal", x[0], g.const(end_of_text)), 1)
+    is_token = g.unsqueeze(g.op("Not", g.op("Equal", x[0], g.const(padding))), 1)
+
+    def longest(chosen: str, among: npt.NDArray[np.bool_], values: npt.NDArray[np.int64]) -> str:
+        """The largest, or 0, of the values of the places that are chosen, for each place."""
+        allowed = g.op(
+            "And", g.op("Cast", g.const(among.astype(np.int64)), to=TensorProto.BOOL), chosen
+        )
+        return g.largest(g.op("Where", allowed, g.const(values), g.const(0)), 2)
+
+    earlier = place < place[:, None]
+    everywhere = np.ones((places, places), np.bool_)
+    start = longest(is_end, earlier, place + 1)
+    stop = g.sub(all_of, longest(is_end, ~earlier, places - 1 - place))
+    first = g.sub(all_of, longest(is_token, everywhere, places - place))
+    last = longest(is_token, everywhere, place + 1)
+    nearest = g.const(np.maximum(place + 1 - before, 0))
+    furthest = g.const(np.minimum(place + after, places))
+    begin, end = nearest, furthest
+    for other in (start, first):
+        begin = g.op("Where", g.op("Less", begin, other), other, begin)
+    for other in (stop, last):
+        end = g.op("Where", g.op("Less", other, end), other, end)
+    return g.op("Concat", g.unsqueeze(begin, 2), g.unsqueeze(end, 2), axis=2)
+
+
 def _keep_span(g: _Lowering, node: Node, x: Sequence[str], t: Sequence[TensorType]) -> str:
     (rows, columns), count = t[0].shape, t[1].shape[0]
     place = g.const(np.arange(columns))
@@ -807,6 +839,7 @@ LOWERINGS: dict[str, Lower] = {
     "row_sum": _row_sum,
     "divide": _divide,
     "causal_spans": _causal_spans,
+    "token_spans": _token_spans,
     "keep_span": _keep_span,
     "softmax_grad": _softmax_grad,
     "sub_one_hot": _sub_one_hot,

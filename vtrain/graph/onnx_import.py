@@ -23,7 +23,7 @@ import numpy.typing as npt
 import onnx
 
 from vtrain.errors import GraphError, ModelError
-from vtrain.graph import onnx_fold, onnx_rotary
+from vtrain.graph import onnx_fold, onnx_masks, onnx_rotary
 from vtrain.graph.model import (
     Activation,
     Add,
@@ -80,8 +80,7 @@ _FLOAT_TYPES = (
 )
 _MOST_COPIES: Final = 64
 """Of a value along one axis."""
-_HIDDEN: Final = -1e30
-"""What is added to an exponent to hide it: minus infinity, or what stands for it."""
+_HIDDEN: Final = onnx_masks.HIDDEN
 _ID_TYPES = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
 
 Extents = tuple[int | None, ...]
@@ -256,15 +255,26 @@ class _Spread:
     power: int = 0
 
 
+@dataclass(frozen=True)
+class _Scores:
+    """What a softmax takes: a value, with the window of places that a mask leaves and the id of
+    padding that it hides."""
+
+    value: str
+    window: int | None = None
+    padding: int | None = None
+
+
 class _Importer:
     """Walks the nodes in order.
 
     A name stands for one of: a value (``_values``: the layer that makes it; ``_shapes``: without
     the batch), a stored tensor (``_weights``), or a constant that the file computes
     (``_computed``).  A value may be one that only some operators can read: with places hidden,
-    which a softmax takes (``_masked``: the value and the window of places that are left), or with
-    its first axes made one with the batch (``_merged``: the value and how many those are).  A name
-    may also be part of a norm, which the rest of it alone reads (``_spreads``).
+    which a softmax takes (``_masked``), or with its first axes made one with the batch
+    (``_merged``: the value and how many those are).  A name may also be part of a norm, which the
+    rest of it alone reads (``_spreads``), a mask of the ids (``_masks``), or say where a softmax is
+    no number (``_nans``: the softmax).
     """
 
     def __init__(self, graph: onnx.GraphProto, opset: int, *, by_torch: bool = False) -> None:
@@ -283,7 +293,9 @@ class _Importer:
         self._literals: set[str] = set()
         self._roots: dict[str, frozenset[str]] = {}
         self._tables: dict[str, npt.NDArray[np.int32]] = {}
-        self._masked: dict[str, tuple[str, int]] = {}
+        self._masked: dict[str, _Scores] = {}
+        self._masks: dict[str, onnx_masks.IdsMask] = {}
+        self._nans: dict[str, str] = {}
         self._merged: dict[str, tuple[str, int]] = {}
         self._spreads: dict[str, _Spread] = {}
         self._factors: dict[str, Fraction] = {}
@@ -301,7 +313,7 @@ class _Importer:
         nodes = [_Node(proto) for proto in self._graph.node]
         self._made_later = {output for node in nodes for output in node.outputs}
         for node in nodes:
-            handler = _Importer.fold if self._is_folded(node) else _HANDLERS.get(node.op)
+            handler = self._find_handler(node)
             if handler is None:
                 node.refuse(_UNSUPPORTED.get(node.op, "operator is not supported"))
             handler(self, node)
@@ -319,6 +331,13 @@ class _Importer:
             copies=copies,
             constants=frozenset(_find_constants(layers)),
         )
+
+    def _find_handler(self, node: _Node) -> Callable[[_Importer, _Node], None] | None:
+        if self._is_folded(node):
+            return _Importer.fold
+        if any(name in self._masks for name in node.inputs) and node.op in onnx_masks.OF_MASKS:
+            return onnx_masks.OF_MASKS[node.op]
+        return _HANDLERS.get(node.op)
 
     # --- the ends of the graph
 
@@ -479,6 +498,8 @@ class _Importer:
     def _fail_unknown(self, node: _Node, name: str, wanted: str) -> NoReturn:
         if name in self._spreads:
             node.refuse(f"input {name!r} is a mean of squares: only a norm of rows may have one")
+        if name in self._masks:
+            node.refuse(f"input {name!r} is a mask of ids. {onnx_masks.HINT}")
         if name in self._names:
             node.refuse(f"input {name!r} must be {wanted}")
         if name in self._made_later:
@@ -758,6 +779,13 @@ class _Importer:
         factor = float(found.reshape(-1)[0])
         node.require(bool(np.isfinite(factor)), f"input {name!r} is not finite")
         return Fraction(factor)
+
+    def _number(self, node: _Node, name: str) -> float:
+        """A constant of one element, which need not be finite."""
+        found = self._constant_of(node, name)
+        if found.size != 1 or found.dtype != np.float64:
+            node.refuse(f"input {name!r} must be one number")
+        return float(found.reshape(-1)[0])
 
     def _round_factor(self, node: _Node, factor: Fraction) -> tuple[int, int]:
         """The nearest multiplier * 2^-exponent with a mantissa of 16 bits."""
@@ -1333,6 +1361,8 @@ class _Importer:
         name = node.inputs[0]
         if name in self._computed or name in self._weights:
             whole: Extents = self._constant_of(node, name).shape
+        elif name in self._masks:
+            whole = (self._batch, *self._masks[name].shape)
         else:
             whole = (self._batch, *self._shapes[self._any_value(node, name)])
         start, end = node.take_int("start", 0), node.take_int("end", len(whole))
@@ -1473,6 +1503,9 @@ class _Importer:
     def where(self, node: _Node) -> None:
         """A choice by a constant between a value and minus infinity: a mask."""
         node.require_arity(3, 3)
+        if node.inputs[0] in self._nans:
+            onnx_masks.replace_nan(self, node)
+            return
         choice, kept, hidden = node.inputs
         swapped = hidden in self._values and kept not in self._values
         value, fill = (hidden, kept) if swapped else (kept, hidden)
@@ -1485,12 +1518,23 @@ class _Importer:
         )
         self._mask(node, value, ~chosen if swapped else chosen)
 
+    def _scores(self, node: _Node, name: str) -> _Scores:
+        """A value, masked or not."""
+        masked = self._masked.get(self._values.get(name, ""))
+        return _Scores(self._value(node, name)) if masked is None else masked
+
     def _mask(
-        self, node: _Node, name: str, kept: npt.NDArray[np.bool_], made: str | None = None
+        self,
+        node: _Node,
+        name: str,
+        kept: npt.NDArray[np.bool_],
+        made: str | None = None,
+        padding: int | None = None,
     ) -> None:
-        """A value whose places beside ``kept`` are minus infinity, under the name ``made``."""
-        value = self._value(node, name)
-        shape = self._shape_of(node, value)
+        """A value whose places beside ``kept``, and those of padding, are minus infinity, under the
+        name ``made``."""
+        found = self._scores(node, name)
+        shape = self._shape_of(node, found.value)
         node.require(len(shape) >= 2, f"a mask needs rows and columns, shape is {shape}")
         square = kept.reshape(_strip(kept.shape))
         node.require(
@@ -1501,19 +1545,27 @@ class _Importer:
             square = np.broadcast_to(square, shape[-2:])
         except ValueError:
             node.refuse(f"a mask of shape {list(kept.shape)} does not fit {shape}")
+        node.require(
+            None in (padding, found.padding) or padding == found.padding,
+            f"hides padding of id {padding} where {found.padding} is hidden already",
+        )
+        window = found.window
+        if not bool(square.all()):
+            window = onnx_fold.find_window(square)
+            if window is None:
+                node.refuse(
+                    "a mask must let each place attend to itself and to so many before it: "
+                    "no other is supported"
+                )
+            window = window if found.window is None else min(window, found.window)
         made = node.outputs[0] if made is None else made
         self._declare(made, node.where)
-        if bool(square.all()):
-            self._values[made] = value
+        padding = found.padding if padding is None else padding
+        if window is None and padding is None:
+            self._values[made] = found.value
             return
-        window = onnx_fold.find_window(square)
-        if window is None:
-            node.refuse(
-                "a mask must let each place attend to itself and to so many before it: "
-                "no other is supported"
-            )
         self._values[made], self._shapes[made] = made, shape
-        self._masked[made] = value, window
+        self._masked[made] = _Scores(found.value, window, padding)
 
     def softmax(self, node: _Node) -> None:
         """Over the last axis; factors and a mask before it become part of it."""
@@ -1521,15 +1573,14 @@ class _Importer:
         name = node.inputs[0]
         if name not in self._values:
             self._fail_unknown(node, name, "a value computed from the model's input")
-        value, window = self._masked.get(self._values[name], (None, None))
-        value = self._value(node, name) if value is None else value
-        shape = self._shape_of(node, value)
+        found = self._scores(node, name)
+        shape = self._shape_of(node, found.value)
         # Up to opset 12 all axes from the given one on are one.
         axis = node.take_int("axis", -1 if self._opset >= 13 else 1)
         node.require(axis in (-1, len(shape)), f"axis must be the last, is {axis}")
-        value, factor = self._take_factor(value)
-        multiplier, exponent = self._round_factor(node, factor)
-        layer = Softmax(node.outputs[0], value, multiplier, exponent, window)
+        value, factor = self._take_factor(found.value)
+        factors = self._round_factor(node, factor)
+        layer = Softmax(node.outputs[0], value, *factors, found.window, padding=found.padding)
         self._emit(node, layer, shape)
 
     def expand(self, node: _Node) -> None:
@@ -1618,16 +1669,12 @@ class _Importer:
         self._emit(node, MatMul(f"{name}/scores", q, k, False, True), (groups, queries, keys))
         if is_causal:
             node.require(queries == keys, "is_causal needs as many keys as queries")
-        kept = np.ones((queries, keys), np.bool_)
-        if is_causal:
-            kept = np.tri(queries, dtype=np.bool_)
-        if len(node.inputs) == 4:
-            kept = kept & self._read_mask(node, node.inputs[3])
-        self._mask(node, f"{name}/scores", kept, made=f"{name}/masked")
-        value, window = self._masked.get(self._values[f"{name}/masked"], (f"{name}/scores", None))
+        kept = np.tri(queries, dtype=np.bool_) if is_causal else np.ones((queries, keys), np.bool_)
+        found = self._hide_scores(node, name, kept)
         exact = Fraction(factor) if factor else Fraction(1 / float(np.sqrt(np.float32(size))))
-        multiplier, exponent = self._round_factor(node, exact)
-        layer = Softmax(f"{name}/probabilities", value, multiplier, exponent, window)
+        factors = self._round_factor(node, exact)
+        probabilities = f"{name}/probabilities"
+        layer = Softmax(probabilities, found.value, *factors, found.window, padding=found.padding)
         self._emit(node, layer, (groups, queries, keys))
         mixed = f"{name}/mixed" if flat else name
         shape = (groups, queries, shapes[2][2])
@@ -1637,6 +1684,23 @@ class _Importer:
             self._emit(node, Transpose(f"{name}/turned", mixed, (0, 2, 1, 3)), turned)
             whole = (queries, groups * shape[2])
             self._emit(node, Reshape(name, f"{name}/turned", whole), whole)
+
+    def _hide_scores(self, node: _Node, name: str, kept: npt.NDArray[np.bool_]) -> _Scores:
+        """The scores of the operator Attention, with what its mask leaves of ``kept``."""
+        scores, hidden = f"{name}/scores", f"{name}/masked"
+        given = node.inputs[3] if len(node.inputs) == 4 else None
+        by_ids = None if given is None else self._masks.get(given)
+        if by_ids is None:
+            if given is not None:
+                kept = kept & self._read_mask(node, given)
+            self._mask(node, scores, kept, made=hidden)
+        else:
+            node.require(
+                by_ids.added or not by_ids.hides, "a mask of booleans must be of what is kept"
+            )
+            allowed = kept if by_ids.allowed is None else kept & by_ids.allowed
+            onnx_masks.hide(self, node, scores, replace(by_ids, allowed=allowed), made=hidden)
+        return self._scores(node, hidden)
 
     def _split_heads(self, node: _Node, name: str, value: str, count: int) -> str:
         """[batch, places, features] -> [batch, heads, places, features of a head]."""
@@ -1731,7 +1795,15 @@ def _resolve_auto_pad(
 
 _LOSS_HINT = "is part of the loss: end the model at its logits, the task's loss brings this"
 _PARTS_HINT = "is a part of GELU in older opsets: export with opset 20 or later, which has Gelu"
-_UNSUPPORTED = {"LogSoftmax": _LOSS_HINT, "Erf": _PARTS_HINT}
+_MASK_HINT = f"operator is not supported. {onnx_masks.HINT}"
+_UNSUPPORTED = {
+    "LogSoftmax": _LOSS_HINT,
+    "Erf": _PARTS_HINT,
+    **dict.fromkeys(
+        ("CumSum", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "And", "Or"),
+        _MASK_HINT,
+    ),
+}
 
 _HANDLERS: dict[str, Callable[[_Importer, _Node], None]] = {
     "Add": _Importer.add,
@@ -1742,6 +1814,7 @@ _HANDLERS: dict[str, Callable[[_Importer, _Node], None]] = {
     "Constant": _Importer.constant,
     "Conv": _Importer.conv,
     "Div": _Importer.div,
+    "Equal": onnx_masks.compare,
     "Dropout": _Importer.dropout,
     "Expand": _Importer.expand,
     "Flatten": _Importer.flatten,
@@ -1750,6 +1823,7 @@ _HANDLERS: dict[str, Callable[[_Importer, _Node], None]] = {
     "Gemm": _Importer.gemm,
     "GlobalAveragePool": _Importer.global_average_pool,
     "Identity": _Importer.identity,
+    "IsNaN": onnx_masks.find_nan,
     "LayerNormalization": _Importer.layer_normalization,
     "MatMul": _Importer.matmul,
     "MaxPool": _Importer.max_pool,
@@ -1778,5 +1852,5 @@ _HANDLERS: dict[str, Callable[[_Importer, _Node], None]] = {
     "Unsqueeze": _Importer.unsqueeze,
     "Where": _Importer.where,
 }
-OPERATORS = tuple(_HANDLERS)
+OPERATORS = tuple(sorted({*_HANDLERS, *onnx_masks.OF_MASKS}))
 """Names of the ONNX operators that an imported model may have."""

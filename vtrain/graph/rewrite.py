@@ -38,7 +38,7 @@ _BY_ROWS: Final = {
     **dict.fromkeys(("relu", "look_up", "rescale", "normalize", "one_hot", "reshape"), "r"),
     **dict.fromkeys(("im2col", "col2im", "max_pool", "sum_pool", "sum_pool_grad"), "r"),
     **dict.fromkeys(("transpose", "slice", "pad", "sign", "center", "row_max", "row_sum"), "r"),
-    **dict.fromkeys(("inverse_root", "capped_square"), "r"),
+    **dict.fromkeys(("inverse_root", "capped_square", "token_spans"), "r"),
     **dict.fromkeys(("add", "sub", "mul", "relu_grad", "max_pool_grad", "row_scale"), "rr"),
     **dict.fromkeys(("row_dot", "exp2_diff", "divide", "softmax_grad", "sub_one_hot"), "rr"),
     **dict.fromkeys(("logit_grad",), "rrr"),

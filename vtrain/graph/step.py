@@ -157,7 +157,7 @@ def emit_step(b: GraphBuilder, plan: StepPlan, model: Model) -> None:
         [b.emit("tensor_digest", f"{part}/digest", (ref,)) for part, ref in (("x", x), ("y", y))],
     )
     masks = Masks(t, _encode_seed(plan))
-    logits = emit_forward(b, model, emit_prepare(b, plan.prepare, x), params, masks)
+    logits = emit_forward(b, model, emit_prepare(b, plan.prepare, x), params, masks, x)
     loss, seed = _LOSSES[plan.loss](b, logits, y, plan.ignored)
     found = compute_gradients(b, logits, seed, [params[name] for name in early])
     gradients = {name: found[params[name]] for name in early}

@@ -15,6 +15,7 @@ from vtrain.ops.base import (
     LeafRule,
     Operator,
     Site,
+    State,
     Stream,
     Types,
     adding,
@@ -33,6 +34,8 @@ from vtrain.wire.graph import Attrs, TensorType
 
 MAX_PLACES = 2**31 - 1
 """Most places of a sequence: their numbers are int32."""
+NO_ID = 2**31
+"""Stands for no end of text, or no padding: ids are int32 at most, and none of them is this."""
 
 
 def _causal_spans_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
@@ -63,6 +66,91 @@ def _causal_spans_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorTyp
     queries = attr_int(attrs, "queries", 1, MAX_PLACES)
     attr_int(attrs, "window", 1, MAX_PLACES)
     return integer_type("i32", (queries, 2), 0, 0, queries)
+
+
+def _token_spans_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
+    ids = inputs[0].astype(np.int64)
+    places = ids.shape[1]
+    place = np.arange(places)
+    is_end = ids == attr_int(attrs, "end_of_text")
+    is_token = ids != attr_int(attrs, "padding")
+    behind = np.maximum.accumulate(np.where(is_end, place + 1, 0), axis=1)
+    start = np.pad(behind, ((0, 0), (1, 0)))[:, :places]
+    stop = np.minimum.accumulate(np.where(is_end, place + 1, places)[:, ::-1], axis=1)[:, ::-1]
+    first = np.where(is_token, place, places).min(axis=1, keepdims=True)
+    last = np.where(is_token, place + 1, 0).max(axis=1, keepdims=True)
+    nearest = np.maximum(place + 1 - attr_int(attrs, "before"), first)
+    furthest = np.minimum(place + attr_int(attrs, "after"), last)
+    spans = np.maximum(start, nearest), np.minimum(stop, furthest)
+    return np.stack(spans, axis=2).astype(np.int32)
+
+
+def _token_spans_step(site: Site, e: int, term: int, state: State) -> State:
+    """The state of a begin: the start of its document, and the paddings before the first token; of
+    an end: the end of its document if it was passed, and that of the last token."""
+    places = site.types[0].shape[1]
+    (row, place), is_end = divmod(e // 2, places), e % 2
+    own, bound = state
+    token = site.read(0, row * places + term)
+    ends = token == attr_int(site.attrs, "end_of_text")
+    pads = token == attr_int(site.attrs, "padding")
+    if is_end:
+        own = term + 1 if ends and term >= place and own == 0 else own
+        bound = bound if pads else term + 1
+        if term == places - 1:
+            own = min(own or places, bound, place + attr_int(site.attrs, "after"))
+    else:
+        own = term + 1 if ends and term < place else own
+        bound = term + 1 if pads and bound == term else bound
+        if term == places - 1:
+            own = max(own, bound, place + 1 - attr_int(site.attrs, "before"))
+    return own, bound
+
+
+def _token_spans_terms(attrs: Attrs, types: Types) -> int:
+    return types[0].shape[1]
+
+
+def _token_spans_streams(attrs: Attrs, types: Types) -> Sequence[Stream]:
+    return [Stream(0, 1)]
+
+
+_TOKEN_SPANS_LEAF = LeafRule(
+    _token_spans_step, _token_spans_terms, _token_spans_streams, init=(0, 0)
+)
+
+
+def _token_spans_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
+    """Each place attends to places near it, of its own document, between the padding at the ends.
+
+    A document ends with the id ``end_of_text``, which belongs to it.  Entry [b, i] is the span of
+    place i of row b.  It begins at the greatest of i + 1 - before, the place after the last
+    end_of_text before i (0 if there is none), and the number of ids equal to ``padding`` that the
+    row begins with.  It ends at the least of i + after, the place after the first end_of_text from
+    i on (places if there is none), and places less the number of ids equal to padding that the row
+    ends with.  So ``after`` = 1 is causal, and a row of padding alone has no span with an element:
+    all of them begin at places and end at 0.
+
+    Attributes:
+        after: integer, 1 to 2^31-1.
+        before: integer, 1 to 2^31-1.
+        padding: integer, 0 to 2^31; 2^31, which no id of int32 is, where nothing is padding.
+        end_of_text: integer, 0 to 2^31; 2^31 where documents do not count.
+    Inputs: id any [n, places].
+    Output: i32 [n, places, 2], exponent 0.
+    Range: 0 to places.
+    Requires: places is at most 2^31-1.
+    """
+    require_keys(attrs, "after", "before", "end_of_text", "padding")
+    require_inputs(inputs, "int")
+    (ids,) = inputs
+    for name in ("after", "before"):
+        attr_int(attrs, name, 1, MAX_PLACES)
+    for name in ("end_of_text", "padding"):
+        attr_int(attrs, name, 0, NO_ID)
+    require(len(ids.shape) == 2, f"needs rows of ids, has shape {ids.shape}")
+    require(ids.shape[1] <= MAX_PLACES, f"a row of {ids.shape[1]} places is too long")
+    return integer_type("i32", (*ids.shape, 2), 0, 0, ids.shape[1])
 
 
 def _keep_span_law(attrs: Attrs, inputs: Sequence[Array]) -> Array:
@@ -163,6 +251,7 @@ OPERATORS = table(
         _causal_spans_infer,
         leaf=pointwise(_causal_spans_leaf),
     ),
+    Operator("token_spans", _token_spans_law, _token_spans_infer, leaf=_TOKEN_SPANS_LEAF),
     Operator("keep_span", _keep_span_law, _keep_span_infer, leaf=pointwise(_keep_span_leaf)),
     Operator("softmax_grad", _softmax_grad_law, _softmax_grad_infer, leaf=_SOFTMAX_GRAD_LEAF),
 )

@@ -49,13 +49,14 @@ GUIDE: Final[Mapping[Facet, str]] = {
 
 _HASHES: Final = ("tensor_digest", "batch_digest", "state_leaf", "state_root", "record")
 _IMAGES: Final = ("im2col", "col2im", "max_pool", "max_pool_grad", "sum_pool", "sum_pool_grad")
-_SOFTMAX: Final = ("row_max", "exp2_diff", "row_sum", "divide", "causal_spans", "keep_span")
+_SPANS: Final = ("causal_spans", "token_spans", "keep_span")
+_SOFTMAX: Final = ("row_max", "exp2_diff", "row_sum", "divide", *_SPANS)
 _LOSSES: Final = ("sub_one_hot", "logit_grad", "cross_entropy", "square_sum", "sum")
 _GRADIENTS: Final = (
     *("column_sum", "sub", "relu_grad", "col2im", "max_pool_grad", "sum_pool_grad"),
     *("softmax_grad", "scatter_add"),
 )
-_ATTENTION: Final = ("causal_spans", "keep_span", "softmax_grad")
+_ATTENTION: Final = (*_SPANS, "softmax_grad")
 _CHOSEN_ROWS: Final = ("gather_rows", "scatter_add")
 _BATCH: Final = ("increment", "sample_index", "gather_samples", "normalize", "one_hot")
 _ADAM: Final = ("adam_mean", "adam_square", "adam_direction")
@@ -98,6 +99,7 @@ LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
             ),
             *("max_pool_grad", "sum_pool", "sum_pool_grad", "row_max", "row_sum"),
             *("cross_entropy", "square_sum", "sum", "softmax_grad", "center", "row_dot"),
+            "token_spans",
         ),
         "made of the step and an element's place: fused kernels are not told the place": _MASKS,
         "one number a step, which all elements share": (*_RATES, "clip_factor"),

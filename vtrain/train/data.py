@@ -245,6 +245,9 @@ _ELSEWHERE: Final = {
     **dict.fromkeys(("clip", "max_norm", "grad_clip", "max_grad_norm"), "clip_norm"),
     **dict.fromkeys(("warmup_steps", "warm_up", "num_warmup_steps"), "warmup"),
     **dict.fromkeys(("scheduler", "lr_scheduler"), "schedule"),
+    **dict.fromkeys(("eos_token_id", "eos_token", "eot_token", "eot", "eos"), "end_of_text"),
+    **dict.fromkeys(("pad_token_id", "pad_token", "padding_idx", "pad_id", "pad"), "padding"),
+    **dict.fromkeys(("ignore_index", "ignore_label"), "ignore"),
     "epsilon": "eps",
     "freeze": "frozen",
 }
@@ -463,6 +466,59 @@ def check_labels(samples: Samples, classes: int, ignored: int | None = None) -> 
 def check_ids(samples: Samples, rows: int) -> None:
     """DataError, naming the first sample and place, unless each x is an id in [0, rows)."""
     _check_numbers(samples, "x", "id", rows)
+
+
+def check_padding(samples: Samples, padding: int) -> None:
+    """DataError, naming the first sample and place, unless each x has this id before its first
+    token and after its last alone: a mask hides spans at the ends, and no place between tokens."""
+    found = (
+        _find_padding_of_rows(samples.part("x"), padding)
+        if samples.spec.windows is None
+        else _find_padding_of_windows(samples, samples.spec.windows, padding)
+    )
+    if found is not None:
+        sample, place = found
+        raise DataError(
+            f"padding {padding} has tokens before it and after it: move it to an end of the "
+            "sample, or name the id that ends a text as model.end_of_text",
+            where=f"sample {sample}, id {place}",
+        )
+
+
+def _find_padding_of_rows(x: Array, padding: int) -> tuple[int, int] | None:
+    """(sample, place) of the first padding with tokens around it."""
+    for start in range(0, len(x), _BLOCK):
+        is_token = x[start : start + _BLOCK] != padding
+        before = np.logical_or.accumulate(is_token, axis=1)
+        after = np.logical_or.accumulate(is_token[:, ::-1], axis=1)[:, ::-1]
+        inner = np.argwhere(~is_token & before & after)
+        if len(inner):
+            return start + int(inner[0, 0]), int(inner[0, 1])
+    return None
+
+
+def _find_padding_of_windows(
+    samples: Samples, windows: Windows, padding: int
+) -> tuple[int, int] | None:
+    """The same of windows, of which only each run of padding is looked at."""
+    tokens = samples.table.view(f"<u{windows.width}")
+    last = (windows.count - 1) * windows.stride
+    begun = np.zeros(0, np.int64)
+    padded = False
+    for start in range(0, windows.tokens, _COPY_BLOCK):
+        is_padding = tokens[start : start + _COPY_BLOCK] == padding
+        change = np.diff(is_padding.astype(np.int8), prepend=np.int8(padded))
+        padded = bool(is_padding[-1])
+        begun = np.concatenate([begun, start + np.flatnonzero(change == 1)])
+        ended = start + np.flatnonzero(change == -1)
+        begins, begun = begun[: len(ended)], begun[len(ended) :]
+        # The first window that has the token after the run; it has one before it if it begins so.
+        first = -(-np.maximum(ended + 1 - windows.context, 0) // windows.stride) * windows.stride
+        inner = np.flatnonzero((first < begins) & (first <= last))
+        if len(inner):
+            run = int(inner[0])
+            return int(first[run]) // windows.stride, int(begins[run] - first[run])
+    return None
 
 
 def _check_numbers(

@@ -24,9 +24,10 @@ from vtrain.graph.evaluate import Apply
 from vtrain.graph.step import STEP_STATE, find_ignored, param_state
 from vtrain.limits import limits_here
 from vtrain.ops import TABLE
+from vtrain.ops.base import attr_int
 from vtrain.spec.number import LOSS_EXPONENT
 from vtrain.spec.samples import Samples
-from vtrain.train.data import check_ids, check_labels
+from vtrain.train.data import check_ids, check_labels, check_padding
 from vtrain.train.layout import RunPaths
 from vtrain.train.signed import check_size, read_claimed_state
 from vtrain.wire.graph import Ref, StepGraph
@@ -89,6 +90,8 @@ def evaluate(
     for node in graph.nodes:
         if node.op == "gather_rows":
             check_ids(samples, graph.type_of(node.inputs[0]).shape[0])
+        elif node.op == "token_spans":
+            check_padding(samples, attr_int(node.attrs, "padding"))
     correct = total = ignored = 0
     for start in range(0, samples.spec.samples, forward.batch):
         batch_loss, batch_correct, batch_ignored = forward.run(start)

@@ -160,9 +160,7 @@ def _parse_sgd(table: Table) -> dict[str, Any]:
     momentum = table.number("momentum", Fraction(0))
     if not 0 <= momentum < 1:
         raise TaskError("must lie in [0, 1)", where=table.place("momentum"))
-    nesterov = table.value("nesterov") if table.has("nesterov") else False
-    if not isinstance(nesterov, bool):
-        raise TaskError("must be true or false", where=table.place("nesterov"))
+    nesterov = table.boolean("nesterov", False)
     if nesterov and momentum == 0:
         raise TaskError("needs a momentum above 0", where=table.place("nesterov"))
     return {"momentum": momentum, "nesterov": nesterov}

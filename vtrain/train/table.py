@@ -54,6 +54,12 @@ class Table:
             raise TaskError(f"must be an integer in [{lo}, {hi}]", where=self.place(key))
         return value
 
+    def boolean(self, key: str, default: bool) -> bool:
+        value = self._take(key, default)
+        if not isinstance(value, bool):
+            raise TaskError("must be true or false", where=self.place(key))
+        return value
+
     def text(self, key: str, default: str | None = None) -> str:
         value = self._take(key, default)
         if not isinstance(value, str) or value == "" or "\0" in value:

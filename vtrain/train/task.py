@@ -6,6 +6,7 @@ nothing that is hashed was ever a float.  See docs/tasks.md for the keys.
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 import warnings
@@ -35,7 +36,7 @@ from vtrain.graph.calibration import (
     calibrate,
 )
 from vtrain.graph.legality import check_graph
-from vtrain.graph.model import Model
+from vtrain.graph.model import Embedding, Model, confine_attention
 from vtrain.graph.onnx_import import import_onnx
 from vtrain.graph.step import (
     LOSSES,
@@ -51,6 +52,7 @@ from vtrain.graph.step import (
 )
 from vtrain.graph.update import floor_log2, round_half_up
 from vtrain.limits import LIMITS, limits_here
+from vtrain.ops.base import attr_int
 from vtrain.spec.commitment import (
     compute_graph_root,
     compute_task_id,
@@ -59,10 +61,13 @@ from vtrain.spec.commitment import (
 from vtrain.spec.number import SATURATION, STORAGE
 from vtrain.spec.samples import Samples
 from vtrain.train.data import (
+    MAX_VOCABULARY,
     DataSource,
+    TextSource,
     TokenSource,
     check_ids,
     check_labels,
+    check_padding,
     load_samples,
     parse_source,
     refuse_unknown_keys,
@@ -116,6 +121,21 @@ class Prepare:
 
 
 @dataclass(frozen=True)
+class AttentionTable:
+    """What the table ``model`` says of ids: the last of each document, whether attention crosses
+    it, and which one is no token."""
+
+    end_of_text: int | None = None
+    crosses: bool = False
+    padding: int | None = None
+
+    @property
+    def confines(self) -> bool:
+        """Whether it leaves places out that the model attends to."""
+        return self.padding is not None or (self.end_of_text is not None and not self.crosses)
+
+
+@dataclass(frozen=True)
 class ProofTable:
     """The table ``proof`` of a task file; ``sha256`` is what the file ``srs`` must have, if any."""
 
@@ -149,6 +169,7 @@ class TaskFile:
     prepare: Prepare
     loss: str
     ignored: int | None
+    attention: AttentionTable
     optimizer: OptimizerTable
     margin: int
     calibration_steps: int
@@ -217,7 +238,8 @@ def load_task(path: Path, *, srs: Path | None = None) -> TaskFile:
         "task",
         *("name", "seed", "steps", "batch", "commit_every", "checkpoint_every", "commitments"),
     )
-    model = top.table("model", "onnx", "loss", "ignore")
+    known = ("onnx", "loss", "ignore", "end_of_text", "attention_crosses", "padding")
+    model = top.table("model", *known)
     fmt = top.table("format", "margin", "calibration_steps")
     prepare = top.mapping("data").get("prepare", {})
     exponents = _parse_exponents(top.mapping("exponents"))
@@ -236,6 +258,7 @@ def load_task(path: Path, *, srs: Path | None = None) -> TaskFile:
         prepare=_parse_prepare(prepare),
         loss=model.choice("loss", LOSSES),
         ignored=model.integer("ignore", -(2**31), 2**31 - 1) if model.has("ignore") else None,
+        attention=_parse_attention(model),
         optimizer=parse_optimizer(top, task.integer("steps", 1, 2**40)),
         margin=fmt.integer("margin", 0, 12, 3),
         calibration_steps=fmt.integer("calibration_steps", 1, 10_000, 20),
@@ -282,6 +305,26 @@ def _parse_data(top: Table, base: Path) -> tuple[DataSource, DataSource | None]:
     if not 0 < number < 1:
         raise TaskError("must lie between 0 and 1, as 0.1 or 1/10", where=where)
     return source.hold_out(number)
+
+
+def _parse_attention(table: Table) -> AttentionTable:
+    end_of_text, padding = (
+        table.integer(key, 0, MAX_VOCABULARY - 1) if table.has(key) else None
+        for key in ("end_of_text", "padding")
+    )
+    if end_of_text is None and table.has("attention_crosses"):
+        raise TaskError(
+            "needs end_of_text: without it nothing says where a document ends",
+            where=table.place("attention_crosses"),
+        )
+    if padding is not None and padding == end_of_text:
+        raise TaskError(
+            "is end_of_text too: name it as end_of_text alone, each further one is then a document "
+            "of one token",
+            where=table.place("padding"),
+        )
+    crosses = table.boolean("attention_crosses", False)
+    return AttentionTable(end_of_text, crosses, padding)
 
 
 def _parse_commitments(table: Table) -> tuple[str, ...]:
@@ -395,6 +438,59 @@ def _check_tokens(file: TaskFile) -> None:
         )
 
 
+def _require_length(model: Model, file: TaskFile, samples: Samples) -> None:
+    """TaskError unless a sample is as long as what the model takes, its table of positions is."""
+    found, wanted = math.prod(samples.spec.x_shape), math.prod(model.input_shape)
+    depth = file.prepare.depth or 1
+    if found * depth == wanted:
+        return
+    is_window = isinstance(file.data, TokenSource | TextSource)
+    fix = f"set context = {wanted // depth}" if is_window else f"give samples of {wanted // depth}"
+    raise TaskError(
+        f"has samples of {found} elements, and the model takes {wanted // depth}: {fix}, or export "
+        f"the model for {found}",
+        where="data.context" if is_window else "data",
+    )
+
+
+def _confine_attention(model: Model, file: TaskFile) -> Model:
+    """The model as the table ``model`` of the file wants it: TaskError for an id that no sample can
+    have."""
+    table = file.attention
+    known = _count_ids(model, file)
+    for key, number in (("end_of_text", table.end_of_text), ("padding", table.padding)):
+        if number is None:
+            continue
+        if known is None:
+            raise TaskError(
+                'is an id, and samples are none: data.prepare needs kind = "ids" or "one_hot"',
+                where=f"model.{key}",
+            )
+        if number >= known:
+            raise TaskError(
+                f"{number} is no id: those of the samples are in [0, {known})",
+                where=f"model.{key}",
+            )
+    if not table.confines:
+        return model
+    end_of_text = None if table.crosses else table.end_of_text
+    return confine_attention(model, end_of_text=end_of_text, padding=table.padding)
+
+
+def _count_ids(model: Model, file: TaskFile) -> int | None:
+    """Below what all ids of the samples are; None where samples are no ids."""
+    counts = [
+        model.params[layer.weight].shape[0]
+        for layer in model.layers
+        if isinstance(layer, Embedding) and layer.input == model.input
+    ]
+    if isinstance(file.data, TokenSource):
+        counts.append(file.data.vocabulary)
+    if file.prepare.depth is not None:
+        counts.append(file.prepare.depth)
+    return min(counts, default=None)
+
+
 @dataclass(frozen=True)
 class _Parts:
     """What both profiling and compiling need."""
@@ -410,7 +506,9 @@ def _load_parts(file: TaskFile) -> _Parts:
     model = import_onnx(model_bytes)
     _check_tokens(file)
     _require_agreement(model, file.prepare)
+    model = _confine_attention(model, file)
     samples = load_samples(file.data)
+    _require_length(model, file, samples)
     terms = count_terms(file.loss, samples.spec, file.batch)
     plan = StepPlan(
         data=samples.spec,
@@ -448,6 +546,8 @@ def _check_numbers(file: TaskFile, graph: StepGraph, samples: Samples) -> None:
         elif node.op == "gather_rows":
             count, what = graph.type_of(node.inputs[0]).shape[0], "rows of the table"
         else:
+            if node.op == "token_spans":
+                check_padding(samples, attr_int(node.attrs, "padding"))
             continue
         if isinstance(file.data, TokenSource) and file.data.vocabulary > count:
             raise TaskError(

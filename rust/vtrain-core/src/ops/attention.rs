@@ -17,6 +17,48 @@ pub fn causal_spans(window: i64, first: usize, out: &mut [i32]) {
     }
 }
 
+/// What spans follow from besides the ids: how far a place attends, and which ids end a document
+/// or are padding.
+#[derive(Clone, Copy, Debug)]
+pub struct TokenRule {
+    /// Places from its own on.
+    pub after: i64,
+    /// Places up to its own.
+    pub before: i64,
+    /// The last id of a document.
+    pub end_of_text: i64,
+    /// The id of no token.
+    pub padding: i64,
+}
+
+/// Spans of the places of each row of `ids`, `places` > 0 long, as many rows as `out` holds.
+pub fn token_spans<T: Element>(ids: &[T], places: usize, rule: &TokenRule, out: &mut [i32]) {
+    let rows = ids.chunks_exact(places);
+    for (out, ids) in out.chunks_exact_mut(2 * places).zip(rows) {
+        let is = |id: &T, wanted: i64| id.wide() == wanted;
+        let token = |id: &T| !is(id, rule.padding);
+        let first = ids.iter().position(token).unwrap_or(places) as i64;
+        let last = ids.iter().rposition(token).map_or(0, |at| at + 1) as i64;
+        let (out, _) = out.as_chunks_mut::<2>();
+        let mut start = 0;
+        for (place, (out, id)) in (0..).zip(out.iter_mut().zip(ids)) {
+            // All are at most the number of places, which is an int32.
+            out[0] = first.max(start).max(place + 1 - rule.before) as i32;
+            if is(id, rule.end_of_text) {
+                start = place + 1;
+            }
+        }
+        let mut stop = places as i64;
+        for (place, (out, id)) in out.iter_mut().zip(ids).enumerate().rev() {
+            let place = place as i64;
+            if is(id, rule.end_of_text) {
+                stop = place + 1;
+            }
+            out[1] = last.min(stop).min(place + rule.after) as i32;
+        }
+    }
+}
+
 /// Rows of `x`, `columns` > 0 long, with `fill` outside of their spans; the first is row `first`.
 pub fn keep_span<T: Element>(
     x: &[T],

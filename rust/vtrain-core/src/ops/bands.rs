@@ -86,6 +86,7 @@ impl Kernel {
             | Self::SubOneHot { classes }
             | Self::LogitGrad { classes } => rows(*classes),
             Self::CausalSpans { .. } => rows(2),
+            Self::TokenSpans { places, .. } => rows(2 * places),
             Self::KeepSpan { columns, .. } => rows(*columns).map(|b| b.whole(1)),
             Self::Center { width, .. } | Self::RowScale { width } => rows(*width),
             Self::AddBias { .. } | Self::ColumnScale => rows(input(1)).map(|b| b.whole(1)),
@@ -255,6 +256,10 @@ impl Kernel {
             }
             Self::CausalSpans { window } => {
                 attention::causal_spans(*window, first / 2, out.try_into()?);
+            }
+            Self::TokenSpans { places, rule } => {
+                let out: &mut [i32] = out.try_into()?;
+                each!(input(0)?, ids => attention::token_spans(ids, *places, rule, out));
             }
             Self::KeepSpan { columns, fill } => {
                 let (columns, fill, spans) = (*columns, *fill, input(1)?.try_into()?);

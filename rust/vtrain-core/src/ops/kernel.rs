@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::attention::TokenRule;
 use super::buffer::OutOfMemory;
 use super::commitment::StateLeaf;
 use super::layout::{Transpose, Window};
@@ -175,6 +176,10 @@ pub enum Kernel {
     },
     CausalSpans {
         window: i64,
+    },
+    TokenSpans {
+        places: usize,
+        rule: TokenRule,
     },
     KeepSpan {
         columns: usize,
@@ -808,6 +813,26 @@ fn read(r: &Reader<'_>) -> Result<(Kernel, Dtype, Vec<usize>), OpError> {
                 Kernel::CausalSpans { window },
                 I32,
                 vec![queries as usize, 2],
+            )
+        }
+        "token_spans" => {
+            let [ids] = r.dtypes([None])?;
+            let rule = TokenRule {
+                after: r.int("after", 1, i32::MAX.into())?,
+                before: r.int("before", 1, i32::MAX.into())?,
+                end_of_text: r.int("end_of_text", 0, 1 << 31)?,
+                padding: r.int("padding", 0, 1 << 31)?,
+            };
+            let &[rows, places] = ids.shape.as_slice() else {
+                refuse!("needs rows of ids, has {:?}", ids.shape)
+            };
+            if places == 0 || places > i32::MAX as usize {
+                refuse!("has rows of {places} places");
+            }
+            (
+                Kernel::TokenSpans { places, rule },
+                I32,
+                vec![rows, places, 2],
             )
         }
         "keep_span" => {

@@ -13,6 +13,7 @@ use crate::number::{
     Dtype, EXP2_EXPONENT, LOG2_EXPONENT, LOSS_EXPONENT, MAX_STEPS, PROBABILITY_EXPONENT,
     PROBABILITY_ONE, exp2_q16, log2_q16, saturate,
 };
+use crate::ops::attention::TokenRule;
 use crate::ops::gather::number_of;
 use crate::ops::layout::Window;
 use crate::ops::linear::Product;
@@ -213,6 +214,7 @@ impl Leaf {
         let (width, init) = match kernel {
             Kernel::RowMax { .. } | Kernel::MaxPool(_) => (1, [i64::MIN.into(), 0]),
             Kernel::MaxPoolGrad(_) => (2, [0, 1]),
+            Kernel::TokenSpans { .. } => (2, [0, 0]),
             one_term!()
             | Kernel::Matmul(_)
             | Kernel::BatchedMatmul { .. }
@@ -350,6 +352,7 @@ impl Leaf {
             | Kernel::SoftmaxGrad { .. }
             | Kernel::Sum
             | Kernel::RowMax { .. }
+            | Kernel::TokenSpans { .. }
             | Kernel::SumPool(_)
             | Kernel::MaxPool(_)
             | Kernel::Col2im(_)
@@ -439,6 +442,9 @@ impl Leaf {
                 None => state[0],
             },
             Kernel::MaxPoolGrad(window) => return route(window, state, e, term, r),
+            Kernel::TokenSpans { places, rule } => {
+                return pass_token(*places as i64, rule, state, e, term, r);
+            }
             one_term!() => self.value(e, r)?,
         };
         state[0] = value;
@@ -689,6 +695,7 @@ impl Leaf {
             | Kernel::Center { .. }
             | Kernel::RowDot { .. }
             | Kernel::RowMax { .. }
+            | Kernel::TokenSpans { .. }
             | Kernel::SumPool(_)
             | Kernel::MaxPool(_)
             | Kernel::Col2im(_)
@@ -772,6 +779,7 @@ fn plan(kernel: &Kernel, inputs: &[Form]) -> Result<(u64, Vec<Stream>, Option<u6
         Kernel::RowSum { classes } | Kernel::RowMax { classes } => {
             (*classes as u64, vec![stream(0, Every(1))?])
         }
+        Kernel::TokenSpans { places, .. } => (*places as u64, vec![stream(0, Every(1))?]),
         Kernel::SoftmaxGrad { classes } => {
             let streams = vec![
                 stream(0, Every(1))?,
@@ -1037,6 +1045,58 @@ fn route(
     }
     if other == area - 1 && state[1] != 0 {
         state[0] += i128::from(r.element(0, spot.pooled(window))?);
+    }
+    Ok(())
+}
+
+/// A term of an end of a span: the token at place `term` of its row.
+///
+/// Of a begin the state is the start of its document, and the paddings before the first token; of
+/// an end, the end of its document, 0 before that is passed, and the end of the last token. The
+/// last term makes the first of the two the element.
+fn pass_token(
+    places: i64,
+    rule: &TokenRule,
+    state: &mut State,
+    e: u64,
+    term: u64,
+    r: &mut impl Reader,
+) -> Result<(), Stop> {
+    // At most 2^32 elements, and 2^31 places.
+    let (row, place, term) = (
+        (e / 2) as i64 / places,
+        (e / 2) as i64 % places,
+        term as i64,
+    );
+    let token = r.element(0, (row * places + term) as u64)?;
+    let (ends, pads) = (token == rule.end_of_text, token == rule.padding);
+    let (last, next) = (term == places - 1, i128::from(term + 1));
+    if e.is_multiple_of(2) {
+        if ends && term < place {
+            state[0] = next;
+        }
+        if pads && state[1] == term.into() {
+            state[1] = next;
+        }
+        if last {
+            let near = i128::from(place + 1 - rule.before);
+            state[0] = state[0].max(state[1]).max(near);
+        }
+    } else {
+        if ends && term >= place && state[0] == 0 {
+            state[0] = next;
+        }
+        if !pads {
+            state[1] = next;
+        }
+        if last {
+            let stop = if state[0] == 0 {
+                places.into()
+            } else {
+                state[0]
+            };
+            state[0] = stop.min(state[1]).min((place + rule.after).into());
+        }
     }
     Ok(())
 }

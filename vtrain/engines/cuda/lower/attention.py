@@ -31,6 +31,12 @@ def _causal_spans(node: Node, inputs: Types) -> tuple[Launch, ...]:
     return launch(node, attr_int(node.attrs, "window"), Output())
 
 
+def _token_spans(node: Node, inputs: Types) -> tuple[Launch, ...]:
+    names = ("before", "after", "end_of_text", "padding")
+    args = (attr_int(node.attrs, name) for name in names)
+    return launch(node, *operand(0, inputs), inputs[0].shape[1], *args, Output())
+
+
 def _keep_span(node: Node, inputs: Types) -> tuple[Launch, ...]:
     x, spans = inputs
     columns, fill = x.shape[1], attr_int(node.attrs, "fill")
@@ -57,6 +63,7 @@ def _fast_softmax_grad(node: Node, inputs: Types) -> tuple[Launch, ...]:
 
 LOWERINGS: Final[Mapping[str, Lowering]] = {
     "causal_spans": _causal_spans,
+    "token_spans": _token_spans,
     "keep_span": _keep_span,
     "softmax_grad": _softmax_grad,
 }

@@ -182,8 +182,15 @@ def test_task_check_shows_graph_ranges_exponents_and_roots(call: Call, folder: P
     assert set(matmul) == {"name", "op", "dtype", "shape", "exponent", "lo", "hi"}
     assert (matmul["dtype"], matmul["shape"]) == ("i64", [4, 8])
     assert data["task_id"] == parse(call("inspect", folder / "run", "--json")[1])["task_id"]
-    code, text, _ = call("task", "check", folder / "task.toml")
+    state = sum(
+        np.prod(node["shape"], dtype=int) * int(node["dtype"][1:]) // 8
+        for node in data["nodes"]
+        if node["op"] == "state"
+    )
+    assert data["step_memory"] > state
+    code, text, _ = call("task", "check", folder / "task.toml", "--recompute")
     assert code == 0
+    assert int(text.split()[-1]) > state
     for value in ("matmul", str(matmul["lo"]), data["task_id"], data["graph_root"], "data_root"):
         assert value in text
 

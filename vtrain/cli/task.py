@@ -10,9 +10,12 @@ import click
 from vtrain.cli import echo, print_json
 from vtrain.cli.common import (
     VtrainCommand,
+    accumulate_option,
     existing_file,
     json_option,
     print_pairs,
+    recompute_option,
+    threads_option,
 )
 
 if TYPE_CHECKING:
@@ -26,17 +29,31 @@ def command() -> None:
 
 @command.command("check", cls=VtrainCommand)
 @existing_file("task")
+@threads_option
+@accumulate_option
+@recompute_option
 @json_option
-def check(task: Path, as_json: bool) -> None:
-    """Compile TASK, prove its ranges, and show everything that its id pins."""
+def check(task: Path, threads: int, accumulate: int, recompute: bool, as_json: bool) -> None:
+    """Compile TASK, prove its ranges, and show everything that its id pins.
+
+    "step_memory" is no part of the task: the bytes that a step of the cpu engine takes, beside the
+    samples and at most 24 MiB of packed operands, with the options that "vtrain train" is to have.
+    """
+    from vtrain.engines.registry import measure_step_memory
+    from vtrain.engines.saving import Saving
     from vtrain.prove.backend.kzg import CommitKey
     from vtrain.train.task import compile_task, load_task
 
     compiled = compile_task(load_task(task), CommitKey)
+    memory = measure_step_memory(
+        compiled.graph, compiled.samples, threads=threads, saving=Saving(accumulate, recompute)
+    )
     if as_json:
-        print_json(_to_dict(compiled))
+        print_json({**_to_dict(compiled), "step_memory": memory})
     else:
         _print(compiled)
+        echo()
+        print_pairs({"step_memory": memory})
 
 
 def _roots(task: CompiledTask) -> dict[str, str]:

@@ -92,6 +92,13 @@ class CpuSession:
     def saturation(self) -> dict[str, int]:
         return dict(self._engine.saturation())
 
+    @property
+    def memory(self) -> int:
+        """Bytes of all buffers that a step uses, known before the first: the state, the values of
+        the step, and the blocks of rows that threads work on.  The packed operands of products come
+        on top, at most 24 MiB, and so do the samples."""
+        return self._engine.memory
+
     def start_profile(self) -> None:
         """Measure, from zero, where the time of the coming steps goes."""
         self._engine.start_profile()

@@ -108,6 +108,17 @@ def open_session(
     return SavingSession(open_on(rewritten.graph), rewritten.sources, lambda: open_on(graph))
 
 
+def measure_step_memory(
+    graph: StepGraph, samples: Samples, *, threads: int = 0, saving: Saving = PLAIN
+) -> int:
+    """``CpuSession.memory`` of a session that :func:`open_session` opens on the cpu engine.
+
+    GraphError for a batch that cannot be done in the parts that ``saving`` asks for.
+    """
+    done = graph if saving == PLAIN else saving.rewrite(graph).graph
+    return CpuSession(done, samples, threads=threads).memory
+
+
 def _open(
     resolved: str, graph: StepGraph, samples: Samples, threads: int, selfcheck_every: int
 ) -> Session:

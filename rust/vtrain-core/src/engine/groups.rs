@@ -152,15 +152,25 @@ impl<'a> Groups<'a> {
                 users[pred].push(group);
             }
         }
-        let place = |group: usize| std::cmp::Reverse((self.groups[group].last(), group));
+        // A run as soon as may be: some of what it puts out is read soon after its first node.
+        let place = |group: usize| {
+            let members = &self.groups[group].members;
+            let is_run = self.groups[group].rows > 0;
+            let at = if is_run {
+                members.first()
+            } else {
+                members.last()
+            };
+            std::cmp::Reverse((at.copied().unwrap_or(0), group))
+        };
         let mut ready: std::collections::BinaryHeap<_> = (0..count)
             .filter(is_real)
             .filter(|&group| waits[group] == 0)
             .map(place)
             .collect();
         let mut order = Vec::with_capacity(count);
-        while let Some(std::cmp::Reverse((last, group))) = ready.pop() {
-            order.push(last);
+        while let Some(std::cmp::Reverse((_, group))) = ready.pop() {
+            order.push(self.groups[group].last());
             for &user in &users[group] {
                 waits[user] -= 1;
                 if waits[user] == 0 {
@@ -190,16 +200,23 @@ impl<'a> Groups<'a> {
     }
 
     /// Nodes of a run are done at about the same time: a value that is put out early waits for its
-    /// readers in memory, unless it is not larger than the one that need not wait then.
+    /// readers in memory, unless it is not larger than the one that need not wait then. None is put
+    /// out late for the sake of a node that reads what comes later: what is read early would wait.
     fn is_worth_while(&self, value: usize, node: usize) -> bool {
         let group = self.of[value];
-        let near = self.heavy[node] == self.heavy[self.groups[group].last().min(node)];
+        let last = self.groups[group].last().min(node);
+        let near = self.heavy[node] == self.heavy[last];
+        let is_there = |&input: &usize| {
+            let source = self.of[self.program.roots[input]];
+            source == group || self.groups[source].last() <= last
+        };
         let bytes = |value: usize| self.program.forms[value].byte_len();
         let goes = !self.kept[value]
             && self.program.readers[value]
                 .iter()
                 .all(|&reader| reader == node || self.of.get(reader) == Some(&group))
-            && bytes(node) <= bytes(value);
+            && bytes(node) <= bytes(value)
+            && self.program.inputs[node].iter().all(is_there);
         near || goes
     }
 

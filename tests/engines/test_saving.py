@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import vtrain
 from tests.engines.compare import assert_same_state
+from tests.engines.random_batches import make_random_batch
 from tests.engines.steps import Step, make_step
+from tests.engines.test_cpu_session import make_overflowing_step
 from tests.tasks import make_tiny_task
 from vtrain.attest.keys import generate_key
 from vtrain.engines.registry import open_session
@@ -19,7 +22,8 @@ from vtrain.graph import rewrite
 from vtrain.graph.builder import FixedExponents, GraphBuilder
 from vtrain.graph.legality import check_graph
 from vtrain.graph.rewrite import recompute, split_batch
-from vtrain.wire.graph import AttrValue, Ref, StepGraph
+from vtrain.ops import TABLE
+from vtrain.wire.graph import AttrValue, Node, Ref, StepGraph
 
 KINDS = [
     ("mlp", "cross_entropy", "sgd"),
@@ -66,6 +70,47 @@ def test_no_bit_changes(engine: str, kind: str, loss: str, optimizer: str, savin
         assert saved.step() == plain.step()
     assert_same_state(saved, plain)
     assert saved.saturation() == plain.saturation()
+
+
+def outcome(step: Step, saving: Saving) -> tuple[object, object, dict[str, int]]:
+    """All that is seen from outside of a session after a few steps."""
+    session = open_session("cpu", step.graph, step.samples, threads=1, saving=saving)
+    session.load_state(step.state)
+    records = [session.step() for _ in range(3)]
+    state = {name: value.tobytes() for name, value in session.read_state().items()}
+    return records, state, session.saturation()
+
+
+def find_other_outcomes(seeds: Sequence[int]) -> tuple[list[str], int]:
+    """The savings that change a bit of these random steps, and how many batches were split."""
+    other, split = [], 0
+    for seed in seeds:
+        step, parts = make_random_batch(seed)
+        plain = outcome(step, Saving())
+        for saving in (Saving(1, True), Saving(parts), Saving(parts, True)):
+            try:
+                found = outcome(step, saving)
+            except GraphError:
+                # Few are such that they need all samples at once.
+                assert saving.accumulate > 1
+                continue
+            split += saving.accumulate > 1
+            if found != plain:
+                other.append(f"{seed}: {saving}")
+    return other, split
+
+
+def test_no_bit_of_a_random_step_changes() -> None:
+    """Operators on samples in any wiring and shape: ones, a batch that lies along a row, extents
+    that are those of the batch, names that parts have, nodes for nothing between others."""
+    other, split = find_other_outcomes(range(20))
+    assert other == []
+    assert split > 30, "the batch can be done in parts mostly, or this shows little"
+
+
+@pytest.mark.exhaustive
+def test_no_bit_of_many_random_steps_changes() -> None:
+    assert find_other_outcomes(range(100, 500))[0] == []
 
 
 def test_traces_and_values_are_those_of_the_task() -> None:
@@ -124,13 +169,18 @@ def test_memory_is_saved(kind: str) -> None:
     assert find_peak(Saving(16, True).rewrite(graph).graph) < 0.5 * whole
 
 
-def build(step: Step, *, late: bool) -> StepGraph:
-    """The batch, and a node that reads the samples: beside their sum (``late``) or turned round."""
+def begin(step: Step) -> tuple[GraphBuilder, Ref]:
+    """A graph that has the batch and x of its samples."""
     b = GraphBuilder(FixedExponents({}))
     for node in step.graph.nodes[: step.graph.find("sample_index") + 1]:
         b.emit(node.op, node.name, node.inputs, **node.attrs)
     x = next(node for node in step.graph.nodes if node.op == "gather_samples")
-    rows = b.emit(x.op, "x", (Ref(step.graph.find("sample_index")),), **x.attrs)
+    return b, b.emit(x.op, "x", (Ref(step.graph.find("sample_index")),), **x.attrs)
+
+
+def build(step: Step, *, late: bool) -> StepGraph:
+    """The batch, and a node that reads the samples: beside their sum (``late``) or turned round."""
+    b, rows = begin(step)
     if late:
         b.emit("scale_by", "scaled", (rows, b.emit("sum", "total", (rows,))), shift=20)
     else:
@@ -146,6 +196,108 @@ def test_what_needs_all_samples_is_refused() -> None:
     with pytest.raises(GraphError, match="no operator on single samples") as turned:
         split_batch(build(step, late=False), 2)
     assert "turned (transpose)" in str(turned.value)
+
+
+_WINDOW: dict[str, AttrValue] = {"kernel": (3, 1), "strides": (1, 1), "pads": (1, 0, 1, 0)}
+ALONG_A_ROW: dict[str, tuple[tuple[int, ...], dict[str, AttrValue]]] = {
+    "center": ((1, 160), {"shift": 0}),
+    "column_sum": ((160,), {}),
+    "im2col": ((1, 8, 20, 1), _WINDOW),
+    "max_pool": ((1, 8, 20, 1), _WINDOW),
+    "sum_pool": ((1, 8, 20, 1), _WINDOW),
+    "matmul": ((1, 160), {"transpose_a": 1, "transpose_b": 0}),
+    "softmax_grad": ((1, 160), {}),
+}
+"""A batch of eight samples of twenty numbers in a shape that makes one row or image of it."""
+
+
+@pytest.mark.parametrize("op", ALONG_A_ROW)
+def test_samples_along_a_row_are_refused(op: str) -> None:
+    shape, attrs = ALONG_A_ROW[op]
+    b, x = begin(make_step("mlp"))
+    x = b.emit("normalize", "x/normal", (x,), multiplier=1, offset=0, shift=0, exponent=14)
+    turned = b.emit("reshape", "turned", (x,), shape=shape)
+    inputs = (turned, turned) if op in ("matmul", "softmax_grad") else (turned,)
+    b.emit(op, "mixed", inputs, **attrs)
+    with pytest.raises(GraphError, match="no operator on single samples") as error:
+        split_batch(b.graph(), 2)
+    assert f"mixed ({op})" in str(error.value)
+
+
+def test_spans_of_samples_are_those_of_every_so_many_rows() -> None:
+    b, x = begin(make_step("mlp"))
+    rows = b.emit("reshape", "rows", (x,), shape=(16, 10))
+    spans = b.emit("sign", "spans", (b.emit("slice", "cut", (rows,), axis=1, start=0, stop=1),))
+    spans = b.emit("reshape", "paired", (spans,), shape=(8, 2))
+    b.emit("keep_span", "kept", (rows, spans), fill=0)
+    with pytest.raises(GraphError, match=r"kept \(keep_span\)"):
+        split_batch(b.graph(), 2)
+
+
+def update_on(step: Step, count: int) -> Step:
+    """Another ``count`` updates of one weight after its first, all by the same momentum."""
+    nodes: list[Node] = []
+    new: dict[int, int] = {}
+    (first, *_) = (i for i, node in enumerate(step.graph.nodes) if node.op == "sgd_update")
+    for index, node in enumerate(step.graph.nodes):
+        nodes.append(replace(node, inputs=tuple(Ref(new[ref.node]) for ref in node.inputs)))
+        for more in range(count if index == first else 0):
+            before = Ref(len(nodes) - 1)
+            inputs = (before, *nodes[before.node].inputs[1:])
+            nodes.append(replace(nodes[before.node], name=f"more/{more}", inputs=inputs))
+        new[index] = len(nodes) - 1
+    return replace(step, graph=StepGraph(tuple(nodes)))
+
+
+def test_updates_that_follow_from_each_other_are_each_done_once() -> None:
+    step = update_on(make_step("mlp"), 3)
+    check_graph(step.graph)
+    assert outcome(step, Saving(1, True)) == outcome(step, Saving())
+    # The second are more than Python's stack is deep.
+    for graph, count in ((step.graph, 3), (update_on(make_step("mlp"), 3000).graph, 3000)):
+        names = [node.name for node in recompute(graph).graph.nodes]
+        assert sum(name.startswith("more/") for name in names) == count
+
+
+def read_by_the_way(step: Step) -> Step:
+    """Each int16 value is read once more, at once, for nothing."""
+    nodes: list[Node] = []
+    new: dict[int, int] = {}
+    for index, node in enumerate(step.graph.nodes):
+        nodes.append(replace(node, inputs=tuple(Ref(new[ref.node]) for ref in node.inputs)))
+        new[index] = len(nodes) - 1
+        (claim,) = node.outputs
+        if claim.dtype == "i16":
+            found = TABLE["relu"].infer({}, [claim])
+            nodes.append(Node(f"idle/{index}", "relu", {}, (Ref(new[index]),), (found,)))
+    return replace(step, graph=StepGraph(tuple(nodes)))
+
+
+@pytest.mark.parametrize("kind", ["cnn", "gates"])
+def test_what_is_read_before_the_backward_pass_is_there(kind: str) -> None:
+    step = read_by_the_way(make_step(kind))
+    check_graph(step.graph)
+    assert outcome(step, Saving(2, True)) == outcome(step, Saving())
+
+
+def rename(step: Step, name: str, other: str) -> Step:
+    nodes = (replace(n, name=other) if n.name == name else n for n in step.graph.nodes)
+    return replace(step, graph=StepGraph(tuple(nodes)))
+
+
+@pytest.mark.parametrize("saving", [Saving(2), Saving(1, True)], ids=str)
+def test_names_that_a_rewriting_gives_may_be_taken(saving: Saving) -> None:
+    """What is clamped is counted under the names of the task."""
+    step = make_overflowing_step("cnn", 8)
+    counts = outcome(step, Saving())[2]
+    assert counts["momentum/k1/next"] > 0
+    ends = ("/again", "/part_1")
+    given = [n.name for n in saving.rewrite(step.graph).graph.nodes if n.name.endswith(ends)]
+    assert given
+    for name in given[:20]:
+        taken = rename(step, "momentum/k1/next", name)
+        check_graph(taken.graph)
+        assert outcome(taken, saving) == outcome(taken, Saving())
 
 
 @pytest.mark.parametrize("parts", [0, 3, 16])

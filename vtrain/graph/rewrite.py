@@ -53,6 +53,18 @@ w is a value that all samples share."""
 _SUMS: Final = frozenset({"matmul", "column_sum", "sum", "square_sum", "scatter_add"})
 """Operators that may add over the samples, to int64."""
 
+_AXES_OF_ROW: Final = {
+    **dict.fromkeys(("row_max", "row_sum", "row_dot", "row_scale", "center", "softmax_grad"), 1),
+    **dict.fromkeys(("exp2_diff", "divide", "sub_one_hot", "logit_grad", "cross_entropy"), 1),
+    **dict.fromkeys(("add_bias", "column_scale", "column_sum", "matmul", "keep_span"), 1),
+    **dict.fromkeys(("scatter_add",), 1),
+    **dict.fromkeys(("batched_matmul",), 2),
+    **dict.fromkeys(("im2col", "col2im", "max_pool", "max_pool_grad"), 3),
+    **dict.fromkeys(("sum_pool", "sum_pool_grad"), 3),
+}
+"""The last axes of a tensor that these operators take as one row, matrix or image: samples must not
+follow each other along them, as they do in a batch that was turned into one image."""
+
 
 def split_batch(graph: StepGraph, parts: int) -> Rewritten:
     """The step with its batch done in ``parts`` equal parts, one after the other.
@@ -155,7 +167,8 @@ class _Splitting:
         if node.op == "keep_span":
             spans = node.inputs[1]
             (count, _), (rows, _) = self._shape(spans), self._shape(node.inputs[0])
-            return "rr" if self._is_rows(spans) or count == rows else "rw"
+            # Fewer spans than rows are those of every so many rows, and belong to no sample.
+            return "rr" if count == rows else "rw"
         if node.op == "concat":
             return "r" * len(node.inputs)
         return _BY_ROWS.get(node.op)
@@ -172,6 +185,8 @@ class _Splitting:
     def _keeps_order(self, node: Node) -> bool:
         """Whether the samples follow each other in the output as they do in the input."""
         shape = self._shape(node.inputs[0])
+        if not self._has_rows(node):
+            return False
         if node.op == "transpose":
             perm = attr_ints(node.attrs, "perm")
             return next(axis for axis in perm if shape[axis] != 1) == _lead(shape)
@@ -180,19 +195,26 @@ class _Splitting:
         if node.op == "keep_span" and self._kinds(node) == "rw":
             (count, _) = self._shape(node.inputs[1])
             return (shape[0] // self._parts) % count == 0
-        if node.op == "batched_matmul":
-            return _lead(shape) < len(shape) - 2
         return True
+
+    def _has_rows(self, node: Node) -> bool:
+        """Whether what the operator takes as one lies in one sample."""
+        shape = node.outputs[0].shape if node.op == "col2im" else self._shape(node.inputs[0])
+        return _lead(shape) + _AXES_OF_ROW.get(node.op, 0) < len(shape)
 
     def _is_sum(self, node: Node) -> bool:
         if node.op not in _SUMS or not all(self._has_lead(self._shape(x)) for x in node.inputs):
+            return False
+        if not self._has_rows(node):
             return False
         flags = (node.attrs.get("transpose_a"), node.attrs.get("transpose_b"))
         return node.op != "matmul" or flags == (1, 0)
 
     def _emit(self, node: Node, name: str, inputs: Sequence[Ref], attrs: Attrs) -> Ref:
-        self._sources[name] = node.name
-        return self._builder.emit(node.op, name, inputs, **attrs)
+        made = self._builder.emit(node.op, name, inputs, **attrs)
+        # The builder gives another name where a node of the graph has this one.
+        self._sources[self._builder.nodes[made.node].name] = node.name
+        return made
 
     def _emit_whole(self, index: int) -> None:
         node = self._graph.nodes[index]
@@ -327,11 +349,16 @@ class _Recomputing:
         return Rewritten(self._builder.graph(), self._sources)
 
     def _update(self, index: int) -> None:
-        """Emit the updates for which ``index`` was the last thing missing."""
-        for update in self._updates_by.get(index, ()):
-            if all(ref.node in self._made for ref in self._graph.nodes[update].inputs):
-                self._copy(update)
-                self._update(update)
+        """Emit the updates for which ``index`` was the last thing missing, and what they were that
+        for: without recursion, since updates may follow from each other without end."""
+        waiting = list(reversed(self._updates_by.get(index, ())))
+        while waiting:
+            update = waiting.pop()
+            sources = self._graph.nodes[update].inputs
+            if update in self._made or any(ref.node not in self._made for ref in sources):
+                continue
+            self._copy(update)
+            waiting.extend(reversed(self._updates_by.get(update, ())))
 
     def _bytes(self, index: int) -> int:
         return self._graph.type_of(Ref(index)).byte_length
@@ -423,14 +450,20 @@ class _Recomputing:
             for ref in node.inputs:
                 self._make_again(ref.node)
             inputs = [self._again.get(ref.node, self._made[ref.node]) for ref in node.inputs]
-        self._sources[node.name] = node.name
-        self._made[index] = self._builder.emit(node.op, node.name, inputs, **node.attrs)
+        made = self._builder.emit(node.op, node.name, inputs, **node.attrs)
+        # The builder gives another name where a value that was made again has this one.
+        self._sources[self._builder.nodes[made.node].name] = node.name
+        self._made[index] = made
 
     def _make_again(self, source: int) -> None:
         """Emit the piece that makes ``source``, unless its elements are there."""
         if source not in self._at or source in self._again or self._is_kept(source):
             return
-        for index in self._pieces[self._piece_of[source]]:
+        piece = self._pieces[self._piece_of[source]]
+        if piece and piece[-1] not in self._made:
+            # It is read while the piece is being made for the first time.
+            return
+        for index in piece:
             node = self._graph.nodes[index]
             inputs = [self._again.get(ref.node, self._made[ref.node]) for ref in node.inputs]
             name = f"{node.name}/again"

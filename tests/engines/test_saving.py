@@ -332,3 +332,10 @@ def test_parts_that_there_are_not_leave_no_run(tmp_path: Path) -> None:
     with pytest.raises(GraphError, match="no 7 equal parts"):
         vtrain.train(task, tmp_path / "run", key=generate_key(tmp_path / "key.pem"), accumulate=7)
     assert not (tmp_path / "run").exists()
+
+
+def test_an_auditor_who_asks_for_parts_that_there_are_not_has_no_verdict(tmp_path: Path) -> None:
+    key = generate_key(tmp_path / "key.pem")
+    vtrain.train(make_tiny_task("mlp"), tmp_path / "run", key=key)
+    with pytest.raises(GraphError, match="no 7 equal parts"):
+        vtrain.verify(tmp_path / "run", accumulate=7)

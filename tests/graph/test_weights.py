@@ -112,6 +112,38 @@ def test_exported_file_runs_with_the_trained_weights() -> None:
     assert np.allclose(found, flat @ w["fc"] + w["fc_bias"], rtol=0, atol=1e-4)
 
 
+def test_positions_that_are_gathered_are_exported() -> None:
+    random = np.random.default_rng(9)
+    places, features = 3, 2
+    stored = [
+        numpy_helper.from_array(random.uniform(-1, 1, shape).astype(np.float32), name)
+        for name, shape in (("table", (5, features)), ("places", (places, features)))
+    ]
+    graph = helper.make_graph(
+        [
+            helper.make_node("Constant", [], ["all"], value_ints=[*range(places)]),
+            helper.make_node("Gather", ["table", "ids"], ["rows"]),
+            helper.make_node("Gather", ["places", "all"], ["positions"]),
+            helper.make_node("Add", ["rows", "positions"], ["y"]),
+        ],
+        "test",
+        [helper.make_tensor_value_info("ids", TensorProto.INT64, ["n", places])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", places, features])],
+        stored,
+    )
+    opset = [helper.make_opsetid("", 17)]
+    original = helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString()
+    model = import_onnx(original)
+    trained = change(model)
+    exported = export_onnx(original, model, trained)
+    names = {tensor.name for tensor in onnx.load_from_string(exported).graph.initializer}
+    assert names == {"table", "positions"}
+    ids = np.array([[4, 0, 2]])
+    (found,) = onnxruntime.InferenceSession(exported).run(None, {"ids": ids})
+    w = {name: value / 2.0**24 for name, value in trained.items()}
+    assert np.allclose(found, w["table"][ids] + w["positions"], rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("mantissa", "value"),
     [
@@ -194,7 +226,7 @@ def test_another_original_is_refused() -> None:
         (lambda graph: setattr(graph.initializer[0], "name", "other"), "not in the original"),
         (lambda graph: graph.initializer[0].dims.append(7), "another shape"),
         (lambda graph: setattr(graph.initializer[0], "data_type", 7), "not a float tensor"),
-        (lambda graph: setattr(graph.initializer[0], "data_location", 1), "outside the file"),
+        (lambda graph: setattr(graph.initializer[0], "data_location", 1), "external_data=False"),
     ):
         proto = onnx.load_from_string(make_file())
         edit(proto.graph)

@@ -31,6 +31,7 @@ from vtrain.engines.base import Session
 from vtrain.engines.registry import open_session, resolve_engine
 from vtrain.engines.saving import PLAIN, Saving
 from vtrain.errors import RunError, VtrainError
+from vtrain.graph.rewrite import check_parts
 from vtrain.limits import Limits, limits_here
 from vtrain.spec.samples import Samples
 from vtrain.threads import check_threads
@@ -95,7 +96,8 @@ def verify(
     folder, for an unknown engine, for a seed, key or task id of another length, for ``data`` that
     is no file, for an SRS that is none or that nothing opens, and beyond the threads allowed;
     MissingExtraError, DeviceError, KernelError, before anything is read, for an engine that this
-    machine lacks.
+    machine lacks.  GraphError when segments are to be replayed by ``saving`` in parts that a batch
+    of the run does not have.
     """
     if not run.is_dir():
         raise RunError("is not a run directory", where=str(run))
@@ -134,6 +136,7 @@ def verify(
     elif isinstance(subject, str):
         replay = _Replay((Check("replay", "not_done", subject),), ())
     else:
+        check_parts(subject.task.batch, saving.accumulate)
         resolved = resolve_engine(engine, subject.samples) if engine == "auto" else resolved
         population = subject.segments.count
         if all_ or count >= population:

@@ -77,13 +77,15 @@ def find_stored_tensors(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
 
 
 def store_copies(graph: onnx.GraphProto, names: Collection[str]) -> None:
-    """Replace each ``Identity`` of a stored tensor that makes one of ``names`` by a tensor of that
-    name: a copy, which can then have values of its own."""
+    """Replace each ``Identity`` of a stored tensor, and each ``Gather`` of all its rows in order,
+    that makes one of ``names`` by a tensor of that name: a copy, which can then have values of its
+    own.  (No other ``Gather`` makes a parameter.)  A tensor that nothing reads any more goes."""
     tensors = find_stored_tensors(graph)
-    kept = []
+    kept, replaced = [], set[str]()
     for node in graph.node:
-        source = tensors.get(node.input[0]) if len(node.input) == 1 else None
-        if node.op_type != "Identity" or len(node.output) != 1 or source is None:
+        source = tensors.get(node.input[0]) if node.input else None
+        rows = node.op_type == "Gather" and set(node.output) <= set(names)
+        if not (rows or node.op_type == "Identity") or len(node.output) != 1 or source is None:
             kept.append(node)
             continue
         copy = onnx.TensorProto()
@@ -92,8 +94,13 @@ def store_copies(graph: onnx.GraphProto, names: Collection[str]) -> None:
         tensors[copy.name] = copy
         if copy.name in names:
             graph.initializer.append(copy)
+            replaced.update(node.input)
         else:
             kept.append(node)
+    idle = replaced - {name for node in kept for name in node.input}
+    for tensor in [tensor for tensor in graph.initializer if tensor.name in idle]:
+        graph.initializer.remove(tensor)
+    kept = [node for node in kept if not node.output or not set(node.output) <= idle]
     if len(kept) < len(graph.node):
         nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
         del graph.node[:]
@@ -189,7 +196,11 @@ def _find_owner(
 def read_dims(tensor: onnx.TensorProto, where: str) -> tuple[int, ...]:
     """Shape of a stored tensor.  ModelError: negative or huge extents, data outside the file."""
     if tensor.data_location != onnx.TensorProto.DEFAULT or tensor.external_data:
-        raise ModelError("keeps its data outside the file: save the model in one file", where=where)
+        raise ModelError(
+            "keeps its data outside the file: save the model in one file "
+            "(torch.onnx.export: external_data=False)",
+            where=where,
+        )
     if tensor.HasField("segment"):
         raise ModelError("is a segment of a tensor", where=where)
     dims = tuple(tensor.dims)

@@ -77,6 +77,15 @@ def split_batch(graph: StepGraph, parts: int) -> Rewritten:
     return _Splitting(graph, parts).run()
 
 
+def check_parts(batch: int, parts: int) -> None:
+    """GraphError unless a batch has so many equal parts."""
+    if not 1 <= parts <= batch or batch % parts:
+        raise GraphError(
+            f"a batch of {batch} has no {parts} equal parts: take a number that divides it",
+            where="parts of the batch",
+        )
+
+
 def _lead(shape: Sequence[int]) -> int:
     """The first axis that is longer than 1: along it samples follow each other, if anywhere."""
     return next((axis for axis, extent in enumerate(shape) if extent != 1), 0)
@@ -85,11 +94,7 @@ def _lead(shape: Sequence[int]) -> int:
 class _Splitting:
     def __init__(self, graph: StepGraph, parts: int) -> None:
         (batch,) = graph.type_of(Ref(graph.find("sample_index"))).shape
-        if not 1 <= parts <= batch or batch % parts:
-            raise GraphError(
-                f"a batch of {batch} has no {parts} equal parts: take a number that divides it",
-                where="parts of the batch",
-            )
+        check_parts(batch, parts)
         self._graph = graph
         self._batch = batch
         self._parts = parts

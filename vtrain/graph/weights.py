@@ -62,8 +62,9 @@ def export_onnx(original: bytes, model: Model, params: Masters) -> bytes:
 
     Initialisers keep their names, shapes and data types (rounded to nearest, ties to even);
     everything else of the file stays as it is, but that a ``Dropout`` in training mode becomes an
-    ``Identity``, that an ``Identity`` of an initialiser, which is a parameter of its own, becomes
-    an initialiser, and so does each use of a vector that :func:`separate_vectors` takes apart.
+    ``Identity``, that an ``Identity`` or a ``Gather`` of an initialiser, which is a parameter of
+    its own, becomes an initialiser, and so does each use of a vector that
+    :func:`separate_vectors` takes apart.
     """
     exported = load_model(original)
     drop_nothing(exported.graph)

@@ -733,7 +733,8 @@ def _check_tokens(samples: Samples, vocabulary: int, where: str, first: int) -> 
             sign = found >> (8 * windows.width - 1) and windows.width > 2
             signed = f" ({found - (1 << (8 * windows.width))} if it is signed)" if sign else ""
             raise DataError(
-                f"token {first + start + at} is {found}{signed}, not in [0, {vocabulary})",
+                f"token {first + start + at} is {found}{signed}, not in [0, {vocabulary}): raise "
+                "data.vocabulary, or correct the file or its data.dtype",
                 where=where,
             )
 

@@ -108,7 +108,9 @@ def test_a_batch_that_comes_out_differently_in_a_replay_convicts_nobody(
 
     monkeypatch.setattr(
         "vtrain.audit.verify.open_session",
-        lambda engine, graph, samples, *, threads: Confused(graph, samples, threads=threads),
+        lambda engine, graph, samples, *, threads, saving: Confused(
+            graph, samples, threads=threads
+        ),
     )
     report = verify(run, all_=True)
     assert report.verdict == "inconclusive"

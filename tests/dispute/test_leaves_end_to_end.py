@@ -40,8 +40,9 @@ GRAPHS = {
     "gpt": ("dropout", "cross_entropy", "adamw"),
     "llama": ("llama", "cross_entropy", "sgd"),
 }
-ELSEWHERE = {"col2im", "one_hot", "sum_pool", "sum_pool_grad"}
-"""Operators that no graph here has: tests/ops/test_leaves.py judges their leaves."""
+ELSEWHERE = {"col2im", "one_hot", "sum_pool", "sum_pool_grad", "token_spans"}
+"""Operators that no graph here has: tests/ops/test_leaves.py judges their leaves, and
+test_tokens.py plays about spans."""
 
 
 def get_run(graph: str) -> Run:

@@ -58,13 +58,14 @@ PLAN = StepPlan(
 
 
 def run(steps: int = 3, margin: int = 3, model: Model = MODEL, plan: StepPlan = PLAN,
-        samples: Samples = SAMPLES) -> Calibration:  # fmt: skip
+        samples: Samples = SAMPLES, gradient_margin: int | None = None) -> Calibration:  # fmt: skip
     return calibrate(
         lambda b: emit_step(b, plan, model),
         compute_initial_state(model.params),
         samples,
         steps=steps,
         margin=margin,
+        gradient_margin=gradient_margin,
     )
 
 
@@ -138,6 +139,16 @@ def test_margin_is_bits() -> None:
     for site in ("k", "w"):
         base = by_margin[0][site]
         assert [exponents[site] for exponents in by_margin] == [base, base - 1, base - 5, base - 12]
+
+
+def test_gradients_have_a_margin_of_their_own() -> None:
+    same, finer = (run(steps=1, gradient_margin=margin).exponents for margin in (3, 1))
+    assert same == run(steps=1).exponents
+    gained = {site: finer[site] - exponent for site, exponent in same.items()}
+    gradients = {site for site in same if "grad" in site}
+    assert {gained[site] for site in gradients} <= {1, 2, 3}, "what is measured has its rounding"
+    assert 2 in {gained[site] for site in gradients}
+    assert {gained[site] for site in same.keys() - gradients} == {0}
 
 
 def test_silent_sites_are_named_and_get_an_exponent() -> None:

@@ -7,7 +7,7 @@ restarts from its initial state.  Everything is integer, so anyone can reproduce
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -79,8 +79,8 @@ class NodeEvaluator:
 class _Meter:
     """An exponent policy that looks at the values of the very graph being built."""
 
-    def __init__(self, margin: int, evaluator: Evaluator) -> None:
-        self.margin = margin
+    def __init__(self, evaluator: Evaluator) -> None:
+        self.margin = 0
         self.exponents: dict[str, int] = {}
         self.seen: set[str] = set()
         self._evaluator = evaluator
@@ -98,9 +98,17 @@ class _Meter:
 class _EagerBuilder(GraphBuilder):
     """Has each node evaluated as soon as it is emitted."""
 
-    def __init__(self, policy: _Meter, evaluator: Evaluator) -> None:
-        super().__init__(policy)
+    def __init__(self, meter: _Meter, evaluator: Evaluator, margin: int, gradients: int) -> None:
+        super().__init__(meter)
+        meter.margin = margin
+        self._meter = meter
         self._evaluator = evaluator
+        self._gradients = gradients
+
+    def differentiate(self, refs: Set[Ref]) -> None:
+        super().differentiate(refs)
+        # Whatever is emitted from here on is a gradient, or an update by one.
+        self._meter.margin = self._gradients
 
     def emit(self, op: str, name: str, inputs: Sequence[Ref], /, **attrs: AttrValue) -> Ref:
         ref = super().emit(op, name, inputs, **attrs)
@@ -123,20 +131,23 @@ def calibrate(
     *,
     steps: int,
     margin: int,
+    gradient_margin: int | None = None,
     progress: Callable[[int], None] = lambda done: None,
     open_evaluator: OpenEvaluator = NodeEvaluator,
 ) -> Calibration:
     """Exponents of every site from ``steps`` steps of training from ``state``.
 
-    ``margin`` is the number of bits kept free for what those steps did not show.  The evaluator
+    ``margin`` is the number of bits kept free for what those steps did not show, and
+    ``gradient_margin`` that at the sites of gradients and updates (None: the same).  The evaluator
     changes no result.  TaskError when there is nothing to calibrate on.
     """
-    if steps < 1 or not 0 <= margin <= 12:
+    gradients = margin if gradient_margin is None else gradient_margin
+    if steps < 1 or not 0 <= margin <= 12 or not 0 <= gradients <= 12:
         raise TaskError("needs at least one step and a margin of 0 to 12 bits", where="calibration")
     with closing(open_evaluator(state, samples)) as evaluator:
-        meter = _Meter(margin, evaluator)
+        meter = _Meter(evaluator)
         for done in range(steps):
-            builder = _EagerBuilder(meter, evaluator)
+            builder = _EagerBuilder(meter, evaluator, margin, gradients)
             emit_step(builder)
             graph = builder.graph()
             evaluator.advance(graph.next_states())

@@ -172,6 +172,7 @@ class TaskFile:
     attention: AttentionTable
     optimizer: OptimizerTable
     margin: int
+    gradient_margin: int
     calibration_steps: int
     exponents: Mapping[str, int]
     commitments: tuple[str, ...] = BLAKE3_ONLY
@@ -240,7 +241,7 @@ def load_task(path: Path, *, srs: Path | None = None) -> TaskFile:
     )
     known = ("onnx", "loss", "ignore", "end_of_text", "attention_crosses", "padding")
     model = top.table("model", *known)
-    fmt = top.table("format", "margin", "calibration_steps")
+    fmt = top.table("format", "margin", "gradient_margin", "calibration_steps")
     prepare = top.mapping("data").get("prepare", {})
     exponents = _parse_exponents(top.mapping("exponents"))
     source, test = _parse_data(top, base)
@@ -261,6 +262,7 @@ def load_task(path: Path, *, srs: Path | None = None) -> TaskFile:
         attention=_parse_attention(model),
         optimizer=parse_optimizer(top, task.integer("steps", 1, 2**40)),
         margin=fmt.integer("margin", 0, 12, 3),
+        gradient_margin=fmt.integer("gradient_margin", 0, 12, fmt.integer("margin", 0, 12, 3)),
         calibration_steps=fmt.integer("calibration_steps", 1, 10_000, 20),
         exponents=exponents,
         commitments=_parse_commitments(task),
@@ -595,6 +597,7 @@ def profile_task(
         parts.samples,
         steps=file.calibration_steps,
         margin=file.margin,
+        gradient_margin=file.gradient_margin,
         progress=progress,
         open_evaluator=open_evaluator,
     )

@@ -14,8 +14,10 @@ from vtrain.engines.numpy_engine import NumpySession
 from vtrain.errors import TaskError
 from vtrain.graph.builder import FixedExponents, GraphBuilder
 from vtrain.graph.calibration import Calibration, NodeEvaluator, calibrate
+from vtrain.graph.legality import check_graph
 from vtrain.graph.model import AveragePool, Conv, Linear, Model, Relu, Reshape
 from vtrain.graph.step import Affine, Momentum, StepPlan, compute_initial_state, emit_step
+from vtrain.ops import TABLE
 from vtrain.ops.layout import Window
 from vtrain.spec.samples import Samples
 from vtrain.train.data import build_samples
@@ -149,6 +151,29 @@ def test_gradients_have_a_margin_of_their_own() -> None:
     assert {gained[site] for site in gradients} <= {1, 2, 3}, "what is measured has its rounding"
     assert 2 in {gained[site] for site in gradients}
     assert {gained[site] for site in same.keys() - gradients} == {0}
+
+
+def test_halves_of_gradients_go_away_from_zero() -> None:
+    """Where that is asked for, at each rounding after the loss; forward values stay as they are."""
+    exponents = run(steps=1).exponents
+    plain = build(exponents)
+    builder = GraphBuilder(FixedExponents(exponents))
+    emit_step(builder, replace(PLAN, symmetric_gradients=True), MODEL)
+    check_graph(builder.graph())
+    rounded = 0
+    for node, before in zip(builder.graph().nodes, plain.nodes, strict=True):
+        if node == before or node.op != "rescale":
+            continue
+        rounded += 1
+        assert "grad" in node.name
+        (out,) = node.outputs
+        assert (out.exponent, out.dtype) == (before.outputs[0].exponent, "i16")
+        half = 1 << (int(str(before.attrs["shift"])) - 1)
+        x = np.array([-3 * half, -half, 0, half, 3 * half], np.int64)
+        law = TABLE["rescale"].law
+        assert law(node.attrs, [x]).tolist() == [-2, -1, 0, 1, 2]
+        assert law(before.attrs, [x]).tolist() == [-1, 0, 0, 1, 2]
+    assert rounded > 0
 
 
 def test_silent_sites_are_named_and_get_an_exponent() -> None:

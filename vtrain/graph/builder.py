@@ -9,12 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from vtrain.errors import GraphError, TaskError
 from vtrain.ops import TABLE
 from vtrain.ops.base import Builder
+from vtrain.spec.number import ACCUMULATOR_LIMIT
 from vtrain.wire.graph import AttrValue, Node, Ref, StepGraph, TensorType
+
+SYMMETRIC: Final = 32769
+"""A multiplier by which a half is more than that, of either sign."""
+SYMMETRIC_EXPONENT: Final = 15
 
 
 class ExponentPolicy(Protocol):
@@ -58,7 +63,9 @@ class Block:
 class GraphBuilder:
     """Collects nodes.  ``policy`` decides the exponents of sites.
 
-    ``blocks`` are by their output.
+    ``blocks`` are by their output.  With ``symmetric_gradients``, what is rescaled to int16 after
+    :meth:`differentiate` is multiplied by 1 + 2^-15 before it is rounded: halves then go away from
+    zero, and not all of them up.
     """
 
     def __init__(self, policy: ExponentPolicy) -> None:
@@ -68,6 +75,7 @@ class GraphBuilder:
         self._operands: dict[Ref, Ref] = {}
         self._differentiable: Set[Ref] = frozenset()
         self.blocks: dict[Ref, Block] = {}
+        self.symmetric_gradients = False
 
     @property
     def nodes(self) -> Sequence[Node]:
@@ -103,6 +111,8 @@ class GraphBuilder:
         multiplier_exponent: int = 0,
     ) -> Ref:
         """``source`` times multiplier * 2^-multiplier_exponent, at a given exponent and dtype."""
+        if dtype == "i16" and multiplier == 1 and self._rounds_symmetrically(source, exponent):
+            multiplier, multiplier_exponent = SYMMETRIC, SYMMETRIC_EXPONENT
         return self.emit(
             "rescale",
             name,
@@ -112,6 +122,13 @@ class GraphBuilder:
             multiplier_exponent=multiplier_exponent,
             shift=self.type_of(source).exponent + multiplier_exponent - exponent,
         )
+
+    def _rounds_symmetrically(self, source: Ref, exponent: int) -> bool:
+        """Whether this is a rounding of a gradient that is to be symmetric, and can be."""
+        tensor = self.type_of(source)
+        largest = max(-tensor.lo, tensor.hi) * SYMMETRIC
+        is_gradient = self.symmetric_gradients and bool(self._differentiable)
+        return is_gradient and tensor.exponent > exponent and largest < ACCUMULATOR_LIMIT
 
     def rescale_at_site(
         self, name: str, source: Ref, *, multiplier: int = 1, multiplier_exponent: int = 0

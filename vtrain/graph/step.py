@@ -82,7 +82,8 @@ class StepPlan:
 
     Parameters that are ``frozen`` stay as they are: they have no gradient and no state but their
     weights.  Weight decay leaves those in ``no_decay`` alone.  Labels that are ``ignored`` have no
-    loss and no gradient; the cross-entropy alone may have such.
+    loss and no gradient; the cross-entropy alone may have such.  ``symmetric_gradients`` as
+    :class:`~vtrain.graph.builder.GraphBuilder` has them.
     """
 
     data: DataSpec
@@ -96,6 +97,7 @@ class StepPlan:
     frozen: frozenset[str] = frozenset()
     clip: Clip | None = None
     ignored: int | None = None
+    symmetric_gradients: bool = False
 
 
 def count_terms(loss: str, data: DataSpec, batch: int) -> int:
@@ -159,6 +161,7 @@ def emit_step(b: GraphBuilder, plan: StepPlan, model: Model) -> None:
     masks = Masks(t, _encode_seed(plan))
     logits = emit_forward(b, model, emit_prepare(b, plan.prepare, x), params, masks, x)
     loss, seed = _LOSSES[plan.loss](b, logits, y, plan.ignored)
+    b.symmetric_gradients = plan.symmetric_gradients
     found = compute_gradients(b, logits, seed, [params[name] for name in early])
     gradients = {name: found[params[name]] for name in early}
     if plan.clip is not None:

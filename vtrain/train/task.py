@@ -173,6 +173,7 @@ class TaskFile:
     optimizer: OptimizerTable
     margin: int
     gradient_margin: int
+    symmetric_gradients: bool
     calibration_steps: int
     exponents: Mapping[str, int]
     commitments: tuple[str, ...] = BLAKE3_ONLY
@@ -241,7 +242,9 @@ def load_task(path: Path, *, srs: Path | None = None) -> TaskFile:
     )
     known = ("onnx", "loss", "ignore", "end_of_text", "attention_crosses", "padding")
     model = top.table("model", *known)
-    fmt = top.table("format", "margin", "gradient_margin", "calibration_steps")
+    fmt = top.table(
+        "format", "margin", "gradient_margin", "symmetric_gradients", "calibration_steps"
+    )
     prepare = top.mapping("data").get("prepare", {})
     exponents = _parse_exponents(top.mapping("exponents"))
     source, test = _parse_data(top, base)
@@ -263,6 +266,7 @@ def load_task(path: Path, *, srs: Path | None = None) -> TaskFile:
         optimizer=parse_optimizer(top, task.integer("steps", 1, 2**40)),
         margin=fmt.integer("margin", 0, 12, 3),
         gradient_margin=fmt.integer("gradient_margin", 0, 12, fmt.integer("margin", 0, 12, 3)),
+        symmetric_gradients=fmt.boolean("symmetric_gradients", False),
         calibration_steps=fmt.integer("calibration_steps", 1, 10_000, 20),
         exponents=exponents,
         commitments=_parse_commitments(task),
@@ -524,6 +528,7 @@ def _load_parts(file: TaskFile) -> _Parts:
         frozen=choose_parameters("frozen", file.optimizer.frozen, model.trained) | model.constants,
         clip=compute_clip(file.optimizer, terms),
         ignored=file.ignored,
+        symmetric_gradients=file.symmetric_gradients,
     )
     return _Parts(model, model_bytes, samples, plan)
 

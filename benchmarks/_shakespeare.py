@@ -17,7 +17,7 @@ import tomlkit
 import torch
 from _harness import ROOT
 
-from vtrain.engines.registry import choose_apply
+from vtrain.engines.registry import choose_apply, choose_evaluator
 from vtrain.graph.model import Dropout, find_mask_factor
 from vtrain.graph.onnx_import import import_onnx
 from vtrain.ops import TABLE
@@ -119,7 +119,9 @@ class Both:
         """The task, calibrated anew where the file's exponents are of another model."""
         file = self.file
         if self.variant.layers != 4 or self.variant.dropout or self.variant.settings:
-            file = replace(file, exponents=profile_task(file).exponents)
+            file = replace(
+                file, exponents=profile_task(file, open_evaluator=choose_evaluator("cpu")).exponents
+            )
         return compile_task(file)
 
     def make_optimizer(self, network: torch.nn.Module) -> torch.optim.Optimizer:

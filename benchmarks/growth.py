@@ -31,7 +31,7 @@ from verify import measure_replay
 from vtrain.audit.structure import read_state
 from vtrain.commit.log import decode_log
 from vtrain.commit.state import compute_root_of_state
-from vtrain.engines.registry import open_session
+from vtrain.engines.registry import choose_evaluator, open_session
 from vtrain.train.data import read_samples
 from vtrain.train.layout import RunPaths
 from vtrain.train.signed import read_graph, read_task
@@ -106,7 +106,9 @@ def make_run(folder: Path, size: Size) -> None:
     path = folder / "gpt.toml"
     path.write_text(tomlkit.dumps(document))
     file = load_task(path)
-    file = replace(file, exponents=profile_task(file).exponents)
+    file = replace(
+        file, exponents=profile_task(file, open_evaluator=choose_evaluator("cpu")).exponents
+    )
     train(compile_task(file), folder / "run", key=Ed25519PrivateKey.generate(), threads=THREADS)
 
 

@@ -41,11 +41,11 @@ _BY_ROWS: Final = {
     **dict.fromkeys(("inverse_root", "capped_square", "token_spans"), "r"),
     **dict.fromkeys(("add", "sub", "mul", "relu_grad", "max_pool_grad", "row_scale"), "rr"),
     **dict.fromkeys(("row_dot", "exp2_diff", "divide", "softmax_grad", "sub_one_hot"), "rr"),
-    **dict.fromkeys(("logit_grad",), "rrr"),
-    **dict.fromkeys(("cross_entropy",), "rrrr"),
-    **dict.fromkeys(("batched_matmul",), "rr"),
     **dict.fromkeys(("add_bias", "column_scale", "scale_by"), "rw"),
+    "batched_matmul": "rr",
+    "cross_entropy": "rrrr",
     "gather_rows": "wr",
+    "logit_grad": "rrr",
 }
 """Operators that make rows of each sample from rows of that sample alone.  By input: r is rows,
 w is a value that all samples share."""
@@ -57,8 +57,8 @@ _AXES_OF_ROW: Final = {
     **dict.fromkeys(("row_max", "row_sum", "row_dot", "row_scale", "center", "softmax_grad"), 1),
     **dict.fromkeys(("exp2_diff", "divide", "sub_one_hot", "logit_grad", "cross_entropy"), 1),
     **dict.fromkeys(("add_bias", "column_scale", "column_sum", "matmul", "keep_span"), 1),
-    **dict.fromkeys(("scatter_add",), 1),
-    **dict.fromkeys(("batched_matmul",), 2),
+    "scatter_add": 1,
+    "batched_matmul": 2,
     **dict.fromkeys(("im2col", "col2im", "max_pool", "max_pool_grad"), 3),
     **dict.fromkeys(("sum_pool", "sum_pool_grad"), 3),
 }

@@ -246,6 +246,7 @@ def load_task(path: Path, *, srs: Path | None = None) -> TaskFile:
         "format", "margin", "gradient_margin", "symmetric_gradients", "calibration_steps"
     )
     prepare = top.mapping("data").get("prepare", {})
+    margin = fmt.integer("margin", 0, 12, 3)
     exponents = _parse_exponents(top.mapping("exponents"))
     source, test = _parse_data(top, base)
     found = TaskFile(
@@ -264,8 +265,8 @@ def load_task(path: Path, *, srs: Path | None = None) -> TaskFile:
         ignored=model.integer("ignore", -(2**31), 2**31 - 1) if model.has("ignore") else None,
         attention=_parse_attention(model),
         optimizer=parse_optimizer(top, task.integer("steps", 1, 2**40)),
-        margin=fmt.integer("margin", 0, 12, 3),
-        gradient_margin=fmt.integer("gradient_margin", 0, 12, fmt.integer("margin", 0, 12, 3)),
+        margin=margin,
+        gradient_margin=fmt.integer("gradient_margin", 0, 12, margin),
         symmetric_gradients=fmt.boolean("symmetric_gradients", False),
         calibration_steps=fmt.integer("calibration_steps", 1, 10_000, 20),
         exponents=exponents,

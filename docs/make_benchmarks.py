@@ -42,8 +42,7 @@ ABOUT = {
     "PostgreSQL does not.",
     "gpu": "The cuda engine on one GPU against torch on the same card, in one run: exact int16 and "
     "int8 products over torch's, whole training steps over compiled bf16 and plain fp32 steps (no "
-    "TF32), BLAKE3 on the device, and the same roots as the cpu engine's. What is marked as not "
-    "yet run was written on a machine without a GPU: nothing of it is measured, only predicted.",
+    "TF32), BLAKE3 on the device, and the same roots as the cpu engine's.",
     "zk": "Proofs through ezkl: whole steps of MNIST runs at batch 8, tiles of 128 x 128, and the "
     "KZG commitments that a run logs for them. Setup is everything from a circuit to its keys; "
     "prove everything from integers to a proof that our own verifier took (one proof each, keys "
@@ -115,9 +114,11 @@ def _render_result(name: str, result: dict[str, Any]) -> str:
     for figure, rows in result["figures"].items():
         if isinstance(rows, list) and rows and isinstance(rows[0], dict):
             lines += ["", f"{figure}:", "", *_render_rows(rows)]
+    device = result["figures"].get("device")
+    card = f"{device['name']}, driver {device['driver']}; " if device else ""
     lines += [
         "",
-        f"{machine['cpu']}, {machine['cores']} cores{instructions and f', {instructions}'}, "
+        f"{card}{machine['cpu']}, {machine['cores']} cores{instructions and f', {instructions}'}, "
         f"{machine['system']}, "
         f"torch {machine['versions'].get('torch', '-')}, {machine['date'][:10]}, "
         f"commit {machine['commit']}{', quick run' if result['quick'] else ''}"

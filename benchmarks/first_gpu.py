@@ -2,8 +2,8 @@
 
 Whatever crashes, hangs or gives wrong bits costs a line and its own time limit, and the rest goes
 on.  A line of JSON is written when it is known, with device, driver, date and commit, to stdout and
-to the file of --out.  In all it ends within six minutes.  It needs the wheels of the cuda extra and
-the NVIDIA driver, no toolkit and no torch; the speed against torch is ``gpu.py``'s part.
+to the file of --out.  In all it ends within six minutes.  It needs the wheels of the cuda extra
+and the NVIDIA driver, no toolkit and no torch; the speed against torch is ``gpu.py``'s part.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import _harness as harness
+import _language as language
 import click
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,7 @@ from vtrain.engines.cuda.cubin import read_resources
 from vtrain.engines.cuda.device import Call, Device, Pointer
 from vtrain.engines.cuda.digest import plan_tensor_digest
 from vtrain.engines.cuda.gemm import (
+    LEAST_PRODUCTS,
     PLAIN,
     SHAPE,
     SHAPES,
@@ -63,21 +65,31 @@ TAIL = 1500
 """Characters of what a process that failed said on stderr."""
 
 
+LANGUAGE = language.Sizes(layers=2, features=32, heads=4, context=32, batch=8)
+TIMED = language.Sizes(layers=4, features=128, heads=4, context=128, batch=16)
+
+
 @dataclass(frozen=True)
 class Sizes:
-    """How much is done."""
+    """How much is done.  ``tokens`` are the small language models, ``speed`` the one that is
+    timed."""
 
     products: tuple[int, ...] = (256, 4096, 8192)
     by_mma: int = 256
     shaped: tuple[int, ...] = (256, 4096)
     hashed: int = 2**30
     steps: int = 50
+    tokens: language.Sizes = LANGUAGE
+    speed: language.Sizes = TIMED
+    timed: int = 30
+    """Steps of it."""
     files: tuple[str, ...] = ()
     """Files of kernels; none stands for all."""
 
 
 FULL, QUICK = Sizes(), Sizes(products=(256, 4096), hashed=2**28)
-SMALL = Sizes((40,), 40, (40,), 5000, 3, ("relu.cu", "matmul.cu"))
+TINY = language.Sizes(1, 8, 2, 6, 4, 12, 500)
+SMALL = Sizes((40,), 40, (40,), 5000, 3, TINY, TINY, 2, ("relu.cu", "matmul.cu"))
 """For the tests, which have the kernels on the CPU."""
 ALL_SIZES = {"full": FULL, "quick": QUICK, "small": SMALL}
 
@@ -283,12 +295,43 @@ def do_steps(desk: Desk, model: str, shape: Shape = SHAPE) -> None:
         ),
     }[model]()
     task = Trainable(made, classes=10, samples=64 if small else 500)
-    step: Step = task.make_step(8 if small else 32, 10)
+    compare_steps(desk, model, task.make_step(8 if small else 32, 10), desk.sizes.steps, shape)
+
+
+def do_tokens(desk: Desk, model: str) -> None:
+    """The same of a language model on windows of tokens."""
+    step = make_language_step(model, desk.sizes.tokens)
+    compare_steps(desk, model, step, desk.sizes.steps)
+
+
+def do_speed(desk: Desk, model: str) -> None:
+    """Seconds a step of a language model of a size that people try things with, on both sides."""
+    step = make_language_step(model, desk.sizes.speed)
+    compare_steps(desk, model, step, desk.sizes.timed, least_products=LEAST_PRODUCTS)
+
+
+def make_language_step(model: str, sizes: language.Sizes) -> Step:
+    """A task of :mod:`_language`."""
+    with tempfile.TemporaryDirectory() as folder:
+        task = language.make_task(model, sizes, Path(folder))
+    return Step(task.graph, task.samples, task.initial_state)
+
+
+def compare_steps(
+    desk: Desk,
+    model: str,
+    step: Step,
+    steps: int,
+    shape: Shape = SHAPE,
+    least_products: int = 0,
+) -> None:
+    """The self-check of all kernels of a step, then so many steps against the cpu engine's, with
+    the median seconds of each."""
     # On tensor cores, however small a product is; but for the emulated ones, which take hours.
     kernels = (
         Kernels(desk.device, fast=False, folder=desk.folder)
-        if small
-        else Kernels(desk.device, folder=desk.folder, least_products=0, shape=shape)
+        if desk.sizes is SMALL
+        else Kernels(desk.device, folder=desk.folder, least_products=least_products, shape=shape)
     )
     begin = time.perf_counter()
     with warnings.catch_warnings(record=True) as said:
@@ -299,11 +342,20 @@ def do_steps(desk: Desk, model: str, shape: Shape = SHAPE) -> None:
     desk.report(self_check_seconds=seconds, disabled=sorted(kernels.disabled), why=why)
     cpu = CpuSession(step.graph, step.samples)
     cpu.load_state(step.state)
-    for number in range(desk.sizes.steps):
-        expected, found = cpu.step(), cuda.step()
-        if found != expected:
-            raise WrongBitsError(f"{model}, step {number + 1}: {found}, not {expected}")
-    desk.report(steps=desk.sizes.steps, bits="equal")
+    seconds_of: dict[str, list[float]] = {"cpu": [], "cuda": []}
+    for number in range(steps):
+        records = []
+        for name, session in (("cpu", cpu), ("cuda", cuda)):
+            begin = time.perf_counter()
+            records.append(session.step())
+            seconds_of[name].append(time.perf_counter() - begin)
+        if records[0] != records[1]:
+            raise WrongBitsError(f"{model}, step {number + 1}: {records[1]}, not {records[0]}")
+    desk.report(
+        steps=steps,
+        bits="equal",
+        **{f"{name}_ms": 1e3 * float(np.median(all_)) for name, all_ in seconds_of.items()},
+    )
     if why or kernels.disabled:
         names = ", ".join(sorted(kernels.disabled))
         raise WrongBitsError(f"{model}: kernels do not serve: {names or '; '.join(why)}")
@@ -334,6 +386,9 @@ def list_parts(sizes: Sizes) -> list[Part]:
         Part("hash", 40, do_hash),
         Part("steps mlp", 90, partial(do_steps, model="mlp"), TRIES),
         Part("steps cnn", 90, partial(do_steps, model="cnn"), TRIES),
+        Part("steps gpt", 90, partial(do_tokens, model="gpt"), TRIES),
+        Part("steps llama", 90, partial(do_tokens, model="llama"), TRIES),
+        Part("speed gpt", 120, partial(do_speed, model="gpt"), TRIES),
         # What serves has been judged by now: these may take what time is left.
         *(
             Part(f"shape {shape.name}", 60, partial(do_shape, shape=shape))

@@ -12,16 +12,19 @@ import numpy.typing as npt
 from tests.engines.operator_cases import DTYPE_NAMES, Case
 from vtrain.engines.cuda.device import Call, Device, Pointer, Slot
 from vtrain.engines.cuda.launch import (
+    DTYPE_CODES,
     Arg,
     Constant,
     Launch,
     Operand,
     Output,
+    SampleForm,
     SamplePart,
     Saturated,
     Scratch,
 )
 from vtrain.engines.cuda.lowering import lower
+from vtrain.engines.cuda.stored import StoredPart
 from vtrain.spec.number import NUMPY_DTYPES, STORAGE
 from vtrain.wire.graph import Node, Ref, TensorType
 
@@ -55,10 +58,21 @@ def run_case(device: Device, case: Case, output: TensorType) -> Result:
     return run_launches(device, lower(node, inputs), case.inputs, output)
 
 
+def rows_of(samples: Array) -> StoredPart:
+    """How the rows of a part lie, one after the other."""
+    stride = samples.size // max(1, len(samples))
+    return StoredPart(0, DTYPE_CODES[claim(samples).dtype], stride, 0)
+
+
 def run_launches(
-    device: Device, launches: Sequence[Launch], inputs: Sequence[Array], output: TensorType
+    device: Device,
+    launches: Sequence[Launch],
+    inputs: Sequence[Array],
+    output: TensorType,
+    stored: StoredPart | None = None,
 ) -> Result:
-    """Launch with ``inputs``, of which the last is the part of the samples where one is read."""
+    """Launch with ``inputs``, of which the last is what samples are read from where they are: rows
+    of a part, one after the other, unless ``stored`` says how else they lie there."""
     pointers: dict[Arg, int] = {}
 
     def place(value: Array) -> int:
@@ -71,6 +85,8 @@ def run_launches(
     def resolve(arg: Arg) -> Slot:
         if isinstance(arg, int):
             return arg
+        if isinstance(arg, SampleForm):
+            return (stored or rows_of(inputs[-1])).read(arg)
         if arg not in pointers:
             match arg:
                 case Operand(index):

@@ -26,7 +26,7 @@ def first() -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(SCRIPT.parent)
         yield importlib.import_module("first_gpu")
-        for name in ("first_gpu", "gpu", "_harness"):
+        for name in ("first_gpu", "gpu", "_harness", "_language"):
             sys.modules.pop(name)
 
 
@@ -58,7 +58,12 @@ def test_every_part_on_the_host_device(first: Any, tmp_path: Path) -> None:
     found = {name: value for line in lines for name, value in line.items()}
     assert found.keys() >= {"replay_us", "tera_products", "gb_per_second", "compile_seconds"}
     assert found["disabled"] == found["why"] == []
-    assert found["steps"] == first.SMALL.steps
+    steps = {line["part"]: line for line in lines if "steps" in line}
+    for part in ("steps mlp", "steps cnn", "steps gpt", "steps llama"):
+        assert steps[part]["steps"] == first.SMALL.steps
+    assert steps["speed gpt"]["steps"] == first.SMALL.timed
+    assert all(line["bits"] == "equal" for line in steps.values())
+    assert all(line["cpu_ms"] > 0 and line["cuda_ms"] > 0 for line in steps.values())
 
 
 def test_what_the_machine_lacks_is_named_in_one_line() -> None:

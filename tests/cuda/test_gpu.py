@@ -74,6 +74,28 @@ def test_a_thousand_steps_are_those_of_the_cpu(kind: str, device: CudaDevice) ->
     assert cuda.saturation() == cpu.saturation()
 
 
+@pytest.mark.parametrize("kind", ["gpt", "llama", "dropout", "packed gpt"])
+@pytest.mark.parametrize("hosted", [False, True])
+def test_language_models_train_as_on_the_cpu(
+    kind: str, hosted: bool, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows of tokens on the device or in the memory of the host, AdamW, clipping."""
+    if hosted:
+        monkeypatch.setattr("vtrain.engines.cuda.session.RESERVE", 2**62)
+    task = make_tiny_task(kind, optimizer="adamw")
+    cuda = open_cuda(Step(task.graph, task.samples, task.initial_state), device)
+    cpu = CpuSession(task.graph, task.samples)
+    cpu.load_state(task.initial_state)
+    for _ in range(STEPS // 5):
+        assert cuda.step() == cpu.step()
+    assert_same_state(cuda, cpu)
+    assert cuda.saturation() == cpu.saturation()
+    found, expected = cuda.trace(), cpu.trace()
+    assert name_difference(task.graph, found, expected) == ""
+    assert found == expected
+    assert cuda.step() == cpu.step()
+
+
 @pytest.mark.parametrize(("kind", "loss"), [*KINDS, ("wide", "cross_entropy")])
 @pytest.mark.parametrize("fast", [False, True])
 def test_steps_and_traces_follow_the_law(

@@ -29,8 +29,7 @@ from vtrain.audit.verify import verify
 from vtrain.dispute.genesis import make_genesis
 from vtrain.engines.cpu import CpuSession
 from vtrain.engines.numpy_engine import NumpySession
-from vtrain.engines.registry import open_session, resolve_engine
-from vtrain.errors import DataError, EncodingError, GraphError, RunError, TaskError
+from vtrain.errors import DataError, EncodingError, GraphError, TaskError
 from vtrain.limits import LIMITS
 from vtrain.spec.samples import Samples, compute_samples_length
 from vtrain.train.data import (
@@ -734,15 +733,6 @@ def test_ids_need_a_place_each(folder: Path, prepare: str, where: str) -> None:
     with pytest.raises(TaskError) as caught:
         profile_task(load_task(path))
     assert caught.value.where == where
-
-
-def test_the_gpu_reads_no_windows(task: CompiledTask, tmp_path: Path, key: Any) -> None:
-    with pytest.raises(RunError, match="reads no windows of tokens"):
-        open_session("cuda", task.graph, task.samples)
-    with pytest.raises(RunError, match="reads no windows of tokens"):
-        train(task, tmp_path / "run", key=key, engine="cuda")
-    assert not (tmp_path / "run").exists()
-    assert resolve_engine("auto", task.samples) == "cpu"
 
 
 def test_a_game_about_windows_has_their_form(task: CompiledTask) -> None:

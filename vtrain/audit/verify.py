@@ -137,7 +137,6 @@ def verify(
         replay = _Replay((Check("replay", "not_done", subject),), ())
     else:
         check_parts(subject.task.batch, saving.accumulate)
-        resolved = resolve_engine(engine, subject.samples) if engine == "auto" else resolved
         population = subject.segments.count
         if all_ or count >= population:
             chosen = tuple(range(population))

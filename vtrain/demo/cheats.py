@@ -123,7 +123,7 @@ def train_falsely(
     """
     spec = task.spec
     kzg = KzgRecorder(spec, task.graph, task.samples, task.kzg) if spec.kzg else None
-    engine = resolve_engine(engine, task.samples)
+    engine = resolve_engine(engine)
     session = open_session(engine, task.graph, task.samples)
     session.load_state(task.initial_state)
     with open_run(out, task) as run:

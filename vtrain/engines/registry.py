@@ -31,19 +31,13 @@ def check_engine(name: str) -> None:
         raise RunError(f"is none of {', '.join(ENGINES)}", where=f"engine {name}")
 
 
-def resolve_engine(name: str, samples: Samples | None = None) -> str:
-    """The engine that ``name`` stands for, seen to be there: a GPU is opened for it.  ``samples``
-    are those that it will read, where they are known: ``auto`` is ``cpu`` for windows of tokens.
+def resolve_engine(name: str) -> str:
+    """The engine that ``name`` stands for, seen to be there: a GPU is opened for it.
 
     RunError for an unknown one; MissingExtraError, DeviceError, KernelError: what ``cuda`` lacks on
     this machine.  ``auto`` is then ``cpu``, with an EngineWarning where there is a driver.
-    RunError too for ``cuda`` and windows, which it does not read.
     """
     check_engine(name)
-    if samples is not None and samples.spec.windows is not None:
-        if name == "cuda":
-            raise RunError("reads no windows of tokens: take cpu", where="engine cuda")
-        name = "cpu" if name == "auto" else name
     if name == "auto":
         return "cuda" if _has_gpu() else "cpu"
     if name == "cuda":
@@ -93,11 +87,10 @@ def open_session(
     ``threads`` = 0 takes every core.  ``selfcheck_every`` has a meaning for ``cuda`` alone: after
     so many steps its kernels are compared with their readable twins again (0: only at first).
     ``saving`` takes less memory, and changes no bit.
-    MissingExtraError, DeviceError, KernelError: what ``cuda`` lacks on this machine; RunError for
-    windows of tokens, which it does not read; GraphError for a batch that cannot be done in the
-    parts that ``saving`` asks for.
+    MissingExtraError, DeviceError, KernelError: what ``cuda`` lacks on this machine; GraphError for
+    a batch that cannot be done in the parts that ``saving`` asks for.
     """
-    resolved = resolve_engine(engine, samples)
+    resolved = resolve_engine(engine)
 
     def open_on(graph: StepGraph) -> Session:
         return _open(resolved, graph, samples, threads, selfcheck_every)

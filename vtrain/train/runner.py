@@ -112,7 +112,7 @@ def train(
     kzg = _make_recorder(task, threads)
 
     def open_engine() -> tuple[str, Session]:
-        name = resolve_engine(engine, task.samples)
+        name = resolve_engine(engine)
         return name, open_session(
             name,
             task.graph,

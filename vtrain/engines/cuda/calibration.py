@@ -21,6 +21,7 @@ from vtrain.engines.cuda.launch import (
     Launch,
     Operand,
     Output,
+    SampleForm,
     SamplePart,
     Saturated,
     Scratch,
@@ -128,7 +129,7 @@ class DeviceEvaluator:
             case Saturated():
                 # Counted and not looked at.
                 return self._place(np.zeros(1, np.uint64))
-            case Operand() | Output() | SamplePart() | int():
+            case Operand() | Output() | SamplePart() | SampleForm() | int():
                 raise KernelError(f"asks for {arg}", where=f"{launch.file}: {launch.kernel}")
 
     def _read(self, value: int) -> npt.NDArray[Any]:

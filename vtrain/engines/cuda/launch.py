@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 DTYPE_CODES: Final = {"u8": 0, "i8": 1, "i16": 2, "i32": 3, "i64": 4}
 """Codes of dtypes in kernels (reference_kernels/law.cuh)."""
@@ -31,9 +31,19 @@ class Saturated:
 
 @dataclass(frozen=True)
 class SamplePart:
-    """Pointer to a part of the samples, "x" or "y": rows one after the other."""
+    """Pointer to what the part "x" or "y" of samples is read from: its rows one after the other, or
+    the tokens of a file."""
 
     part: str
+
+
+@dataclass(frozen=True)
+class SampleForm:
+    """An integer that says how a part of the samples lies there: "dtype", the code of an element;
+    "stride", elements from one sample to the next; "start", those before the first."""
+
+    part: str
+    what: Literal["dtype", "stride", "start"]
 
 
 @dataclass(frozen=True)
@@ -51,8 +61,8 @@ class Scratch:
     name: str = ""
 
 
-Arg = int | Operand | Output | Saturated | SamplePart | Constant | Scratch
-"""An argument: an integer of 64 bits, or something that becomes a pointer."""
+Arg = int | Operand | Output | Saturated | SamplePart | SampleForm | Constant | Scratch
+"""An argument: an integer of 64 bits, or something that becomes one or a pointer."""
 
 
 @dataclass(frozen=True)

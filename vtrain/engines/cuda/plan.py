@@ -28,6 +28,7 @@ from vtrain.engines.cuda.launch import (
     Launch,
     Operand,
     Output,
+    SampleForm,
     SamplePart,
     Saturated,
     Scratch,
@@ -66,7 +67,7 @@ class Places:
     pairs: tuple[tuple[int, int], ...]
 
 
-PlannedArg = int | Value | Counter | Digest | Places | SamplePart | Constant | Scratch
+PlannedArg = int | Value | Counter | Digest | Places | SamplePart | SampleForm | Constant | Scratch
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from vtrain.engines.cuda.arena import ALIGNMENT
 from vtrain.engines.cuda.device import Call, Device, Pointer, Slot
 from vtrain.engines.cuda.digest import encode_places
 from vtrain.engines.cuda.kernels import Kernels
-from vtrain.engines.cuda.launch import Constant, SamplePart, Scratch
+from vtrain.engines.cuda.launch import Constant, SampleForm, SamplePart, Scratch
 from vtrain.engines.cuda.lowering import lower
 from vtrain.engines.cuda.plan import (
     GATHER,
@@ -38,6 +38,7 @@ from vtrain.engines.cuda.plan import (
     plan_prefetch,
 )
 from vtrain.engines.cuda.program import Program
+from vtrain.engines.cuda.stored import StoredPart, StoredSamples, find_stored
 from vtrain.engines.numpy_engine import check_samples
 from vtrain.errors import DeviceError, GraphError, RunError, VtrainError, VtrainWarning
 from vtrain.graph.step import STEP_STATE
@@ -103,7 +104,7 @@ class CudaSession:
         self._kernels = kernels if kernels is not None else Kernels(device)
         self._check_every = check_every
         self._reduce = reduce
-        self._samples = samples
+        self._stored = find_stored(samples)
         self._memory = _Memory(self._device)
         self._loaded = False
         self._done = 0
@@ -116,7 +117,7 @@ class CudaSession:
         self._release = weakref.finalize(self, self._memory.close)
         self._release.atexit = False
         try:
-            self._plan_step(samples)
+            self._plan_step()
         except VtrainError:
             self.close()
             raise
@@ -266,7 +267,7 @@ class CudaSession:
         """Bytes of device memory that the session holds."""
         return self._memory.held
 
-    def _plan_step(self, samples: Samples) -> None:
+    def _plan_step(self) -> None:
         program, kernels = self._program, self._kernels
         self._plan = kernels.plan_step(program, split=self._reduce is not None)
         self._split = len(self._plan.jobs)
@@ -282,7 +283,7 @@ class CudaSession:
         digests = len(self._graph.nodes) * DIGEST_BYTES
         spare = max(RESERVE, _round_up(self._unfused.arena) + digests)
         self._memory.reserve(
-            self._plan, constants, self._counter_bytes, samples, self._ahead.arena, spare
+            self._plan, constants, self._counter_bytes, self._stored, self._ahead.arena, spare
         )
         self._rebind()
 
@@ -413,7 +414,7 @@ class CudaSession:
         self._loaded = False
         self._memory.close()
         yield
-        self._plan_step(self._samples)
+        self._plan_step()
         self._device.write(self._memory.counters, counts)
         self.load_state(state)
 
@@ -516,6 +517,8 @@ class _Memory:
         self.device = device
         self.states = self.record = self.counters = self.arena = self.staging = self.aside = 0
         self.samples: dict[str, int] = {}
+        """Address of what each part is read from."""
+        self.forms: Mapping[str, StoredPart] = {}
         self.constants: dict[bytes, int] = {}
         self.held = 0
         self._blocks: list[int] = []
@@ -525,14 +528,14 @@ class _Memory:
         plan: Plan,
         constants: Sequence[bytes],
         counter_bytes: int,
-        samples: Samples,
+        samples: StoredSamples,
         staging: int,
         spare: int,
     ) -> None:
         """All but the samples in one block; DeviceError says how much that is if it does not fit.
 
-        Samples that do not fit beside it stay in the memory of the host, x and y together, and the
-        block has ``staging`` bytes more for a batch of them; the place of that name is 0 where they
+        Samples that do not fit beside it stay in the memory of the host, all of them, and the block
+        has ``staging`` bytes more for a batch of them; the place of that name is 0 where they
         fit.  ``aside``, a place for snapshots of the states, is 0 where it would not leave
         ``spare`` bytes free.
         """
@@ -544,8 +547,7 @@ class _Memory:
             plan.arena,
             *map(len, constants),
         ]
-        parts = {part: samples.part(part) for part in ("x", "y")}
-        wanted = sum(map(_round_up, sizes)) + sum(part.nbytes for part in parts.values())
+        wanted = sum(map(_round_up, sizes)) + samples.nbytes
         fits = wanted + RESERVE <= self.device.memory().free
         if not fits:
             sizes.append(staging)
@@ -564,20 +566,20 @@ class _Memory:
         self.device.zero(self.record, RECORD_BYTES)
         # Snapshots copy what lies between the states, too.
         self.device.zero(self.states, plan.states)
-        for name, part in parts.items():
-            self.samples[name] = self._place_samples(part) if fits else self._share_samples(part)
+        held = [
+            self._place_samples(rows) if fits else self._keep(self.device.share(rows), 0)
+            for rows in samples.blocks
+        ]
+        self.forms = samples.parts
+        self.samples = {name: held[part.block] for name, part in samples.parts.items()}
         if plan.states + spare <= self.device.memory().free:
             self.aside = self._keep(self.device.allocate(plan.states), plan.states)
 
-    def _share_samples(self, part: Array) -> int:
-        return self._keep(self.device.share(part.reshape(len(part), -1).view(np.uint8)), 0)
-
-    def _place_samples(self, part: Array) -> int:
-        rows = part.reshape(len(part), -1)
-        address = self._keep(self.device.allocate(max(part.nbytes, 1)), part.nbytes)
+    def _place_samples(self, rows: Array) -> int:
+        address = self._keep(self.device.allocate(max(rows.nbytes, 1)), rows.nbytes)
         step = max(1, UPLOAD // max(1, rows[:1].nbytes))
         for first in range(0, len(rows), step):
-            piece = np.ascontiguousarray(rows[first : first + step]).reshape(-1).view(np.uint8)
+            piece = np.ascontiguousarray(rows[first : first + step]).reshape(-1)
             self.device.write(address + first * rows[:1].nbytes, piece)
         return address
 
@@ -651,6 +653,8 @@ class _Bound:
                 return Pointer(self.digests + node * DIGEST_BYTES)
             case SamplePart(part):
                 return Pointer(self._memory.samples[part])
+            case SampleForm(part):
+                return self._memory.forms[part].read(arg)
             case Constant(data):
                 return Pointer(self._memory.constants[data])
             case Scratch():

@@ -10,6 +10,7 @@ from vtrain.engines.cuda.launch import (
     Launch,
     Operand,
     Output,
+    SampleForm,
     SamplePart,
     Saturated,
     one_thread_each,
@@ -36,8 +37,14 @@ def _state(node: Node, inputs: Types) -> tuple[Launch, ...]:
 def _gather_samples(node: Node, inputs: Types) -> tuple[Launch, ...]:
     (index,), out = inputs, node.outputs[0]
     part = attr_text(node.attrs, "part")
-    per_sample = out.size // max(index.size, 1)
-    return launch(node, *operand(0, inputs), index.hi, SamplePart(part), per_sample, *output(node))
+    source = (
+        SamplePart(part),
+        SampleForm(part, "dtype"),
+        SampleForm(part, "stride"),
+        SampleForm(part, "start"),
+        out.size // max(index.size, 1),
+    )
+    return launch(node, *operand(0, inputs), index.hi, *source, *output(node))
 
 
 def _normalize(node: Node, inputs: Types) -> tuple[Launch, ...]:

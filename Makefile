@@ -4,6 +4,7 @@
 # make bench   every benchmark; results go into benchmarks/results/ (BENCH_ARGS=--quick for a glance)
 # make server  install what the dispute service needs (the extra server) into .venv
 # make zk      install what proofs need (the extra zk) into .venv
+# make report  install what beacons and signed reports need (the extras report and blst) into .venv
 # make cuda    install what NVIDIA GPUs need but for their driver (the extra cuda) into .venv
 # make dev     install what tests and benchmarks need (pytest, torch, every extra) into .venv
 # make lint    the checks alone
@@ -35,7 +36,7 @@ MANIFEST := --manifest-path rust/Cargo.toml --locked
 AARCH64 := aarch64-unknown-linux-gnu
 export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 
-.PHONY: help demo server zk cuda dev test test-all test-rust bench lint lint-rust lint-python core lock clean
+.PHONY: help demo server zk report cuda dev test test-all test-rust bench lint lint-rust lint-python core lock clean
 
 help:
 	@sed -n 's/^# \{0,1\}//; /^$$/q; p' Makefile
@@ -63,6 +64,10 @@ $(BIN)/python:
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
 	touch $@
 
+.venv/report.stamp: requirements-report.lock | .venv/base.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
+	touch $@
+
 .venv/cuda.stamp: requirements-cuda.lock | .venv/base.stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
 	touch $@
@@ -83,6 +88,8 @@ demo: $(CORE)
 server: .venv/server.stamp $(CORE)
 
 zk: .venv/zk.stamp $(CORE)
+
+report: .venv/report.stamp $(CORE)
 
 cuda: .venv/cuda.stamp $(CORE)
 
@@ -133,9 +140,10 @@ UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-
 
 lock: .venv/dev.stamp
 	$(UV_COMPILE) --output-file requirements.lock
-	$(UV_COMPILE) --extra torch --extra server --extra postgres --extra zk --extra cuda --group dev --constraint requirements.lock --output-file requirements-dev.lock
+	$(UV_COMPILE) --extra torch --extra server --extra postgres --extra zk --extra report --extra blst --extra cuda --group dev --constraint requirements.lock --output-file requirements-dev.lock
 	$(UV_COMPILE) --extra server --constraint requirements-dev.lock --output-file requirements-server.lock
 	$(UV_COMPILE) --extra zk --constraint requirements-dev.lock --output-file requirements-zk.lock
+	$(UV_COMPILE) --extra report --extra blst --constraint requirements-dev.lock --output-file requirements-report.lock
 	$(UV_COMPILE) --extra cuda --constraint requirements-dev.lock --output-file requirements-cuda.lock
 
 clean:

@@ -390,13 +390,16 @@ def check_proof(value: Any, where: str) -> None:
     require(column_length(value) >= least, f"{where}.k", "columns are too short")
 
 
+_BEACON = structure(
+    {"chain": HASH, "delay": integer(60, 31_622_400), "authorities": array(HASH, 8)}
+)
 _TASK_FIELDS = structure(
     each("graph_root initial_state_root model_digest", HASH)
     | each("steps commit_every checkpoint_every", STEP_COUNT)
     | {"law": word("vtrain law 1"), "data": check_data, "exponents": mapping(text(), EXPONENT)}
-    | {"seed": U64, "batch": integer(1, 2**20), "proof": check_proof}
+    | {"seed": U64, "batch": integer(1, 2**20), "proof": check_proof, "beacon": _BEACON}
     | {"commitments": word(["blake3"], ["blake3", "kzg"])},
-    optional=["proof"],
+    optional=["beacon", "proof"],
 )
 
 

@@ -20,6 +20,8 @@ import vtrain.train  # noqa: F401 - the room, bound first: `train` below takes i
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+    from vtrain.audit.beacon import BeaconDraw
+    from vtrain.audit.plan import Wanted
     from vtrain.graph.calibration import Calibration
     from vtrain.train.runner import Progress, RunSummary
     from vtrain.train.task import CompiledTask
@@ -137,6 +139,8 @@ def verify(
     accumulate: int = 1,
     recompute: bool = False,
     srs: str | Path | None = None,
+    beacon: BeaconDraw | None = None,
+    wanted: Wanted | None = None,
 ) -> Report:
     """Audit a run directory: structure in full, then replay of sampled stretches (or ``all``; with
     ``samples`` = 0 of none).
@@ -147,14 +151,17 @@ def verify(
     fresh randomness; without a claim pinned before it existed it is predictable, and so the verdict
     at most "conditional".  ``data`` names the sample table when the run does not carry it.  ``srs``
     is the SRS file of a task with KZG commitments: those of replayed steps are then compared with
-    the tensors.  ``accumulate`` and ``recompute`` save memory as in :func:`train`.
+    the tensors.  ``accumulate`` and ``recompute`` save memory as in :func:`train`.  ``beacon``
+    (``vtrain.audit.beacon.make_draw``) draws by a round of drand in place of a seed, and ``wanted``
+    (``vtrain.audit.plan.Wanted``) as many stretches as a probability takes in place of ``samples``.
 
     A found fraud is a verdict, not an exception: ``report.verdict``, or ``report.exit_code`` (0
     verified, 10 fraud, 3 inconclusive, 4 conditional); a report is true only when verified, and
     ``report.raise_for_verdict()`` raises for any other.  RunError for an argument that is none (an
     id or seed that is not bytes, an unknown engine, no such folder); NotProducedError,
-    EncodingError, SignatureError for a file that holds no claim; MissingExtraError, DeviceError or
-    KernelError when engine cuda cannot be used here.
+    EncodingError, SignatureError for a file that holds no claim; BeaconError and TimestampError for
+    a beacon or a token that is not of this claim; MissingExtraError, DeviceError or KernelError
+    when engine cuda cannot be used here, MissingExtraError for what a beacon needs.
     """
     from vtrain.audit.pin import make_pin
     from vtrain.audit.verify import verify as audit
@@ -175,4 +182,6 @@ def verify(
         saving=Saving(accumulate, recompute),
         srs=Path(srs) if srs is not None else None,
         open_key=CommitKey,
+        beacon=beacon,
+        wanted=wanted,
     )

@@ -85,6 +85,21 @@ class SignatureError(VtrainError):
     fault = "user"
 
 
+class TimestampError(VtrainError):
+    """A time-stamping authority's token does not show when the bytes existed; says what fails."""
+
+    code = "timestamp"
+    fault = "user"
+
+
+class BeaconError(VtrainError):
+    """A beacon is not of the chain and round that the rule asks for, or its signature does not
+    hold; names the field."""
+
+    code = "beacon"
+    fault = "user"
+
+
 class StorageError(VtrainError):
     """Reading or writing a file failed (full disk, read-only folder, ...); names the path."""
 

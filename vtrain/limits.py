@@ -111,6 +111,17 @@ class Limits:
     token_bytes: int = 1024
     """An operator's token."""
 
+    # --- beacons, tokens and reports
+
+    beacon_bytes: int = 1 << 16
+    """A round of a beacon, or what a chain says of itself."""
+    timestamp_bytes: int = 1 << 16
+    """An authority's response, with its certificates: some 5000."""
+    roots_bytes: int = 1 << 20
+    """Certificates that an auditor trusts."""
+    report_bytes: int = 1 << 26
+    """A report, signed or not."""
+
     # --- what is shown and started
 
     text_characters: int = 5000

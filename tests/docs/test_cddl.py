@@ -100,6 +100,7 @@ from vtrain.wire.proof import CircuitPin, KzgRecord, ProofSpec, decode_kzg_recor
 from vtrain.wire.record import StepRecord, decode_record, encode_record
 from vtrain.wire.report import (
     Assumption,
+    BeaconUse,
     Check,
     Detection,
     Randomness,
@@ -107,7 +108,14 @@ from vtrain.wire.report import (
     Strength,
     Traced,
 )
-from vtrain.wire.task import WITH_KZG, Windows, decode_task, describe_windows, encode_task
+from vtrain.wire.task import (
+    WITH_KZG,
+    BeaconRule,
+    Windows,
+    decode_task,
+    describe_windows,
+    encode_task,
+)
 from vtrain.wire.tiles import (
     SignedTraceClaim,
     StepTrace,
@@ -166,7 +174,8 @@ def make_samples() -> Iterator[Sample]:
     )
     windows = Windows("u16", tokens=100, context=6, stride=2, shift=1)
     of_tokens = replace(plain, data=describe_windows(windows, D))
-    for task in (plain, with_proof, of_tokens):
+    drawn = replace(plain, beacon=BeaconRule(D, 60, (D, D[::-1])))
+    for task in (plain, with_proof, of_tokens, drawn):
         yield Sample("task", encode_task(task), decode_task, task_words)
     node_words = ("an input is [earlier node", "over 4294967296 elements", "no output")
     graph = smallest.graph
@@ -602,7 +611,15 @@ def test_reports() -> None:
         "checks": (Check("claim", "not_done", "is unfinished", "claim.cbor"),),
         **{"randomness": None, "traced": None, "detections": (), "assumptions": (), "segments": ()},
     }
-    for report in (make_report(), make_report(**empty, **nothing)):
+    use = BeaconUse(D, 9, bytes(48), b"", 100, 60, 30, "CN=a")
+    by_beacon = Randomness(D, "round 9", predictable=False, chosen=True, beacon=use)
+    undated = replace(by_beacon, beacon=replace(use, previous=bytes(96), claimed=None))
+    for report in (
+        make_report(),
+        make_report(**empty, **nothing),
+        make_report(randomness=by_beacon),
+        make_report(randomness=undated),
+    ):
         written = report_to_dict(report)
         assert why("report", written) == ""
         for key in written:

@@ -32,18 +32,22 @@ class Pin:
     """The file that it came from."""
 
 
-def refuse_own_file(run: Path, own: Path, source: Path | None) -> None:
+_KEEP = "Keep a copy of your own before the seed exists (vtrain claim RUN --out FILE)"
+
+
+def refuse_own_file(
+    run: Path, own: Path, source: Path | None, what: str = f"it pins nothing. {_KEEP}"
+) -> None:
     """RunError for a pin out of the file ``source`` when that lies in the run folder, or is the
     run's file ``own`` under another name: whoever made the run made it, at whatever time, and it
-    pins nothing."""
+    pins nothing; or whatever else ``what`` says."""
     if source is None:
         return
     with suppress(OSError):
         inside = source.resolve().is_relative_to(run.resolve())
         if inside or (own.exists() and source.samefile(own)):
             raise RunError(
-                "is a file of the run: it pins nothing. Keep a copy of your own before the seed "
-                "exists (vtrain claim RUN --out FILE)",
+                f"is a file of the run: {what}",
                 where=str(source),
             )
 

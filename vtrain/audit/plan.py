@@ -144,16 +144,46 @@ def compute_fewest_segments(segments: Segments, bad_steps: int) -> int:
     return segments.count
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """A draw that is to hit a cheat with ``probability`` at least: one false step, or the share
+    ``fraction`` of the steps, packed so that it hides best."""
+
+    probability: Fraction
+    fraction: Fraction | None = None
+
+
+def compute_sample_size(segments: Segments, wanted: Wanted) -> int:
+    """The fewest segments to draw for what is wanted: all of them for a probability of 1.
+
+    RunError for a probability or a share that is none.
+    """
+    if not 0 < wanted.probability <= 1:
+        raise RunError("must be above 0 and at most 1", where=f"probability {wanted.probability}")
+    if wanted.fraction is not None and not 0 < wanted.fraction <= 1:
+        raise RunError("must be above 0 and at most 1", where=f"share {wanted.fraction}")
+
+    def suffices(count: int) -> bool:
+        return _detect(segments, wanted.fraction, count).probability >= wanted.probability
+
+    least, enough = 0, 1  # small ones first: a chance takes time with the number drawn
+    while enough < segments.count and not suffices(enough):
+        least, enough = enough + 1, min(2 * enough, segments.count)
+    while least < enough:
+        middle = (least + enough) // 2
+        if suffices(middle):
+            enough = middle
+        else:
+            least = middle + 1
+    return enough
+
+
 def compute_detections(segments: Segments, drawn: int) -> tuple[Detection, ...]:
     """Chance of detection for a single bad step, then for each of ``FRACTIONS`` packed worst."""
-    population = segments.count
-    out = []
-    for fraction in (None, *FRACTIONS):
-        bad = (
-            1
-            if fraction is None
-            else -(-segments.steps * fraction.numerator // fraction.denominator)
-        )
-        packed = compute_fewest_segments(segments, bad)
-        out.append(Detection(fraction, bad, packed, population, min(drawn, population)))
-    return tuple(out)
+    return tuple(_detect(segments, fraction, drawn) for fraction in (None, *FRACTIONS))
+
+
+def _detect(segments: Segments, fraction: Fraction | None, drawn: int) -> Detection:
+    bad = 1 if fraction is None else -(-segments.steps * fraction.numerator // fraction.denominator)
+    packed = compute_fewest_segments(segments, bad)
+    return Detection(fraction, bad, packed, segments.count, min(drawn, segments.count))

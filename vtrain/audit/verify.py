@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Final, Literal
 
 from vtrain.attest.claims import compute_claim_digest
+from vtrain.audit.beacon import RULE, BeaconDraw, draw_from_beacon
 from vtrain.audit.pin import Pin, refuse_own_file
 from vtrain.audit.plan import (
     REPLAY_DOMAIN,
     Segments,
+    Wanted,
     compute_detections,
+    compute_sample_size,
     draw,
     draw_randomness,
     given_randomness,
@@ -52,7 +55,7 @@ from vtrain.wire.report import (
     Traced,
     compute_verdict,
 )
-from vtrain.wire.task import TaskSpec
+from vtrain.wire.task import BeaconRule, TaskSpec
 
 DEFAULT_SAMPLES: Final = 3
 """Segments replayed when the caller names no number."""
@@ -80,14 +83,18 @@ def verify(
     srs: Path | None = None,
     open_key: OpenKey | None = None,
     hiding: Path | None = None,
+    beacon: BeaconDraw | None = None,
+    wanted: Wanted | None = None,
 ) -> Report:
-    """Check the structure of ``run`` in full, then replay ``samples`` of its segments, or ``all_``.
+    """Check the structure of ``run`` in full, then replay ``samples`` of its segments, or ``all_``,
+    or as many as ``wanted`` takes.
 
     Whatever ``run`` contains ends in a report.  No ``samples`` (0) is an audit of the structure
     alone.  ``pin`` is the claim that the auditor holds, ``solver`` the public key that must have
     signed; what they do not allow is refused.  ``random`` is asked for fresh randomness after the
     claim was read; ``seed`` (1 to 64 bytes) replaces it: without a ``pin`` from before it existed
-    the sample is predictable, and the verdict at most conditional.
+    the sample is predictable, and the verdict at most conditional.  ``beacon`` replaces it too, by
+    a round that the task's rule gives for the time that is proven for the claim.
     ``data`` is the sample table for a run published without it.  ``limits`` bound what it takes
     on; by default they are cut down to this machine's memory.  ``srs`` is the SRS file, opened by
     ``open_key`` (``vtrain.prove.backend.kzg.CommitKey``), with which the KZG commitments of
@@ -99,14 +106,9 @@ def verify(
     machine lacks.  GraphError when segments are to be replayed by ``saving`` in parts that a batch
     of the run does not have.
     """
-    if not run.is_dir():
-        raise RunError("is not a run directory", where=str(run))
-    if pin is not None:
-        refuse_own_file(run, RunPaths(run).claim, pin.source)
-    if samples is not None and samples < 0:
-        raise RunError("is negative", where=f"samples {samples}")
-    _check_bytes(task_id, TASK_ID_BYTES, "task_id")
-    _check_bytes(solver, PUBLIC_KEY_LENGTH, "solver")
+    if wanted is not None and (all_ or samples is not None):
+        raise RunError("says how many segments to replay: name no number", where="probability")
+    _check_arguments(run, samples, seed, beacon, pin, solver, task_id)
     check_threads(threads)
     if srs is not None and (open_key is None or not srs.is_file()):
         reason = "is no file" if open_key else "needs open_key"
@@ -115,7 +117,6 @@ def verify(
     limits = limits_here() if limits is None else limits
     if resolved == "numpy":
         limits = limits.by_law()
-    given = None if seed is None else given_randomness(seed, pinned=pin is not None)
     evidence = check_structure(
         run,
         pin=pin,
@@ -126,8 +127,11 @@ def verify(
         limits=limits,
         progress=progress,
     )
+    given = draw_given(evidence, seed, beacon, pinned=pin is not None)
     subject = _find_subject(evidence)
     count = DEFAULT_SAMPLES if samples is None else samples
+    if wanted is not None and evidence.segments is not None:
+        count = compute_sample_size(evidence.segments, wanted)
     randomness: Randomness | None = None  # of a draw: a replay of everything draws nothing
     kzg = _prepare_kzg(RunPaths(run), evidence, subject, srs, open_key, hiding, threads)
     digest = b"" if evidence.signed is None else compute_claim_digest(evidence.signed.claim)
@@ -167,6 +171,43 @@ def verify(
         randomness=randomness,
         assumptions=list_assumptions(randomness),
     )
+
+
+def _check_arguments(
+    run: Path,
+    samples: int | None,
+    seed: bytes | None,
+    beacon: BeaconDraw | None,
+    pin: Pin | None,
+    solver: bytes | None,
+    task_id: bytes | None,
+) -> None:
+    """RunError for what no audit can be made with, before anything is read."""
+    if not run.is_dir():
+        raise RunError("is not a run directory", where=str(run))
+    if pin is not None:
+        refuse_own_file(run, RunPaths(run).claim, pin.source)
+    if samples is not None and samples < 0:
+        raise RunError("is negative", where=f"samples {samples}")
+    _check_bytes(task_id, TASK_ID_BYTES, "task_id")
+    _check_bytes(solver, PUBLIC_KEY_LENGTH, "solver")
+    if seed is not None:
+        given_randomness(seed, pinned=pin is not None)
+    if beacon is not None and seed is not None:
+        raise RunError("draws, and so does a seed: give one of them", where="beacon")
+
+
+def draw_given(
+    evidence: Evidence, seed: bytes | None, beacon: BeaconDraw | None, *, pinned: bool
+) -> Randomness | None:
+    """The randomness that an auditor names, as a seed or as a round of a beacon; None where it
+    names none, or the claim and the task to which a round is held are not known."""
+    if seed is not None:
+        return given_randomness(seed, pinned=pinned)
+    if beacon is None or evidence.signed is None or evidence.task is None:
+        return None
+    digest = compute_claim_digest(evidence.signed.claim)
+    return draw_from_beacon(beacon, evidence.task.beacon or RULE, digest, pinned=pinned)
 
 
 def make_report(
@@ -215,15 +256,26 @@ def make_report(
 
 def list_assumptions(*draws: Randomness | None) -> tuple[Assumption, ...]:
     """What a verdict assumes that rests on these draws; None is a draw that left nothing out."""
-    if not any(randomness is not None and randomness.predictable for randomness in draws):
-        return ()
-    return (
-        Assumption(
-            "predictable-sample",
-            "whoever made this claim did not know what would be drawn: a seed was given, and no "
-            "claim was pinned before it existed (--claim)",
-        ),
-    )
+    assumed: list[Assumption] = []
+    made = [randomness for randomness in draws if randomness is not None]
+    if any(randomness.predictable for randomness in made):
+        unproven = any(randomness.predictable and randomness.beacon for randomness in made)
+        detail = (
+            "whoever made this claim did not know the round that drew: no token shows that the "
+            "claim came first (--token)"
+            if unproven
+            else "whoever made this claim did not know what would be drawn: a seed was given, and "
+            "no claim was pinned before it existed (--claim)"
+        )
+        assumed.append(Assumption("predictable-sample", detail))
+    if any(randomness.chosen for randomness in made):
+        detail = (
+            "the solver had no other claim stamped before the round, and this one no more than "
+            "once, to show what leads to a sample that misses: who held claim and token by then "
+            "names the claim (--claim)"
+        )
+        assumed.append(Assumption("chosen-claim", detail))
+    return tuple(assumed)
 
 
 def _check_bytes(value: object, length: int, where: str) -> None:
@@ -457,6 +509,44 @@ def describe_signer(
     unchecked.append("who holds the solver's key")
 
 
+def describe_order(
+    randomness: Randomness | None, pin: Pin | None, rule: BeaconRule | None, unchecked: list[str]
+) -> None:
+    """What the order of claim and draw rests on, in sentences."""
+    if randomness is None:
+        return
+    use = randomness.beacon
+    if use is None:
+        if pin is not None and not randomness.fresh:
+            unchecked.append(ORDER)
+        if rule is not None:
+            unchecked.append(
+                "a sample by the beacon that the task names: this one was drawn otherwise, and "
+                "shows its auditor alone that nobody foresaw it"
+            )
+        return
+    if rule is None:
+        unchecked.append(
+            "whether chain and delay were agreed on: the task names no beacon, and those of vtrain "
+            "were taken"
+        )
+    unchecked.append(
+        "that too few members of the beacon's network joined to know the round before its time"
+    )
+    if use.claimed is None:
+        return
+    unchecked.append(
+        f"clock and key of the authority {use.authority!r:.200}, by which the claim is dated"
+    )
+    if rule is None or not rule.authorities:
+        unchecked.append("whether that authority was agreed on: the task pins none")
+    if pin is not None:
+        unchecked.append(
+            "whether claim and token were pinned before the round: that no other claim or token "
+            "was there to choose from only those know who held them"
+        )
+
+
 def _describe_strength(
     evidence: Evidence,
     replay: _Replay,
@@ -483,8 +573,8 @@ def _describe_strength(
             "(name the one you want with --task-id)"
         )
     describe_signer(evidence.signed, pin, solver, checked, unchecked)
-    if pin is not None and randomness is not None and not randomness.fresh:
-        unchecked.append(ORDER)
+    rule = evidence.task.beacon if evidence.task is not None else None
+    describe_order(randomness, pin, rule, unchecked)
     replayed = sum(last - first + 1 for first, last in replay.segments)
     if evidence.segments is not None:
         whole = evidence.segments.count

@@ -7,7 +7,14 @@ from pathlib import Path
 import click
 
 from vtrain.cli import print_json
-from vtrain.cli.common import VtrainCommand, existing_folder, json_option, print_pairs, require_new
+from vtrain.cli.common import (
+    VtrainCommand,
+    existing_folder,
+    json_option,
+    print_pairs,
+    require_new,
+    token_options,
+)
 
 
 @click.command("claim", cls=VtrainCommand)
@@ -19,19 +26,44 @@ from vtrain.cli.common import VtrainCommand, existing_folder, json_option, print
     help="Keep the signed claim in the new FILE: with it `vtrain verify --claim FILE` also "
     "convicts a solver who signs a contradicting one for the same run.",
 )
+@click.option(
+    "--request",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write to the new FILE what to ask a time-stamping authority (RFC 3161): a token of the "
+    "claim's digest.",
+)
+@token_options
 @json_option
-def command(run: Path, out: Path | None, as_json: bool) -> None:
+def command(
+    run: Path,
+    out: Path | None,
+    request: Path | None,
+    token: Path | None,
+    authority: Path | None,
+    chain: Path | None,
+    as_json: bool,
+) -> None:
     """Show the digest of RUN's claim, which an auditor pins before randomness is drawn.
 
     A solver could make claim after claim until a sample that it foresees misses what is false.  So
     the order is: it publishes its claim; you note the digest, or keep the claim (--out); then the
     seed comes into being; then `vtrain verify --claim` takes that claim and no other.
 
+    Where a beacon draws, a token shows to others too that the claim came first: send --request to a
+    time-stamping authority (`curl -H "Content-Type: application/timestamp-query" --data-binary
+    @FILE URL`) and keep the answer.  With --token and --authority, the round that the task's rule
+    gives is named.
+
     The claim's signature is checked here, and nothing else.  Of tiles, the trace claim of
     RUN/proofs is shown too, where there is one.
     """
     import os
 
+    if (token is None) != (authority is None):
+        raise click.UsageError("--token and --authority belong together: give both, or neither")
+    if chain is not None and token is None:
+        raise click.UsageError("--chain has a meaning with --token alone")
     from vtrain.attest.claims import compute_claim_digest
     from vtrain.commit.files import write_atomic
     from vtrain.train.layout import RunPaths
@@ -56,6 +88,14 @@ def command(run: Path, out: Path | None, as_json: bool) -> None:
         traces = read_traces(run)
         verify_trace_claim(traces, claim)
         pairs["trace_claim"] = compute_trace_claim_digest(traces.trace_claim).hex()
+    if token is not None and authority is not None:
+        pairs.update(_find_round(run, compute_claim_digest(claim), token, authority, chain))
+    if request is not None:
+        from vtrain.attest.timestamp import make_request
+
+        require_new(request)
+        write_atomic(request, [make_request(compute_claim_digest(claim))])
+        pairs["request"] = str(request)
     if out is not None:
         require_new(out)
         write_atomic(out, [encode_signed_claim(signed)])
@@ -64,3 +104,33 @@ def command(run: Path, out: Path | None, as_json: bool) -> None:
         print_json(pairs)
     else:
         print_pairs(pairs)
+
+
+def _find_round(
+    run: Path, digest: bytes, token: Path, authority: Path, chain: Path | None
+) -> dict[str, str | int]:
+    """Until when the claim was made, by its token, and the round that then draws."""
+    from vtrain.attest.timestamp import load_roots, read_token
+    from vtrain.audit.beacon import (
+        RULE,
+        ceil_time,
+        find_chain,
+        find_due_round,
+        format_time,
+        prove_time,
+        read_chain,
+    )
+    from vtrain.train.layout import RunPaths
+    from vtrain.train.signed import read_task
+
+    rule = read_task(RunPaths(run)).beacon or RULE
+    drand = find_chain(rule, None if chain is None else read_chain(chain))
+    proven = prove_time(rule, read_token(token), digest, load_roots(authority))
+    due = find_due_round(rule, drand, proven)
+    return {
+        "claimed": format_time(ceil_time(proven.latest)),
+        "authority": proven.authority,
+        "beacon": f"drand:{due}",
+        "beacon_time": format_time(drand.compute_time(due)),
+        "beacon_url": f"https://api.drand.sh/{drand.hash.hex()}/public/{due}",
+    }

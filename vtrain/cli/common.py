@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import string
 import sys
@@ -10,7 +11,8 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
@@ -201,6 +203,53 @@ class HexBytes(click.ParamType[bytes]):
             )
             self.fail(f"needs {wanted} bytes, has {len(data)}", param, ctx)
         return data
+
+
+class Share(click.ParamType["Fraction"]):
+    """A number above 0 and at most 1, exactly: 0.99, 99% or 1/100."""
+
+    name = "share"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Fraction:
+        if isinstance(value, Fraction):
+            return value
+        text, share = value.strip(), Fraction(0)
+        if re.fullmatch(r"[0-9]{1,20}(?:\.[0-9]{1,20}|/[0-9]{1,20})?%?", text):
+            with suppress(ZeroDivisionError):
+                share = Fraction(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        if not 0 < share <= 1:
+            message = f"{value!r} is no number above 0 and at most 1, such as 0.99 or 99%"
+            self.fail(message, param, ctx)
+        return share
+
+
+def existing_path(option: str, text: str) -> Callable[[Any], Any]:
+    """An option that names an existing file."""
+    kind = click.Path(exists=True, dir_okay=False, path_type=Path)
+    return click.option(option, type=kind, metavar="FILE", help=text)
+
+
+def token_options(command: Any) -> Any:
+    """The options that date a claim: a token, its authority's root certificates, a chain."""
+    for option in (
+        existing_path(
+            "--chain",
+            "Of a beacon's chain that is not known here: what a relay serves as /CHAIN/info.",
+        ),
+        existing_path(
+            "--authority",
+            "Root certificates (PEM, DER) of the time-stamping authority that you trust.",
+        ),
+        existing_path(
+            "--token",
+            "Response of a time-stamping authority (RFC 3161) to the request of `vtrain claim "
+            "--request`: it proves when the claim existed.",
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 def count(number: int, thing: str) -> str:

@@ -97,6 +97,17 @@ def _proof(task: CompiledTask) -> dict[str, Any] | None:
     }
 
 
+def _beacon(task: CompiledTask) -> dict[str, Any] | None:
+    rule = task.spec.beacon
+    if rule is None:
+        return None
+    return {
+        "chain": rule.chain.hex(),
+        "delay": rule.delay,
+        "authorities": [root.hex() for root in rule.authorities],
+    }
+
+
 def _nodes(task: CompiledTask) -> list[dict[str, Any]]:
     return [
         {
@@ -122,6 +133,7 @@ def _to_dict(task: CompiledTask) -> dict[str, Any]:
         "exponents": dict(sorted(task.spec.exponents.items())),
         "commitments": list(task.spec.commitments),
         "proof": _proof(task),
+        "beacon": _beacon(task),
         "nodes": _nodes(task),
     }
 
@@ -153,3 +165,9 @@ def _print(task: CompiledTask) -> None:
         echo()
         echo(f"Proofs; commitments logged: {', '.join(task.spec.commitments)}")
         print_pairs({**{key: proof[key] for key in scalars}, **pins, **initial})
+    beacon = _beacon(task)
+    if beacon is not None:
+        roots = ", ".join(beacon["authorities"]) or "any that the auditor takes"
+        echo()
+        echo("Audits draw by a beacon")
+        print_pairs({**beacon, "authorities": roots})

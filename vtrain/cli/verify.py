@@ -12,18 +12,25 @@ from vtrain.cli.common import (
     CleanCommand,
     HexBytes,
     Progress,
+    Share,
     accumulate_option,
     engine_option,
     existing_folder,
+    existing_path,
     json_option,
     make_console,
     recompute_option,
     show_progress,
     threads_option,
+    token_options,
 )
 from vtrain.cli.proofs import StepsType, keys_options, make_setup
 
 if TYPE_CHECKING:
+    from fractions import Fraction
+
+    from vtrain.audit.beacon import BeaconDraw
+    from vtrain.audit.plan import Wanted
     from vtrain.wire.report import Report
 
 
@@ -35,6 +42,19 @@ if TYPE_CHECKING:
     help="How many segments between checkpoints to replay; 0 checks the structure alone.  "
     "[default: 3]",
 )
+@click.option(
+    "--probability",
+    type=Share(),
+    metavar="P",
+    help="In place of --samples: as few segments as hit a cheat with this chance, as 99% or 0.99.",
+)
+@click.option(
+    "--share",
+    type=Share(),
+    metavar="F",
+    help="The cheat that --probability is of: this share of the steps is false, as 1%, packed "
+    "where it hides best.  [default: a single step]",
+)
 @click.option("--all", "all_", is_flag=True, help="Replay every step.")
 @click.option(
     "--seed",
@@ -42,6 +62,14 @@ if TYPE_CHECKING:
     metavar="HEX",
     help="Draw with this instead of fresh randomness; without --claim the verdict is conditional.",
 )
+@click.option(
+    "--beacon",
+    metavar="drand:ROUND",
+    help="Draw with this round of drand: the one that the task's rule gives for the time in "
+    "--token, else that of quicknet's first a minute later (`vtrain claim --token` names it).",
+)
+@existing_path("--beacon-file", "The round of --beacon as a relay serves it: /CHAIN/public/ROUND.")
+@token_options
 @click.option(
     "--claim",
     metavar="HEX|FILE",
@@ -135,7 +163,14 @@ def command(
     run: Path,
     samples: int | None,
     all_: bool,
+    probability: Fraction | None,
+    share: Fraction | None,
     seed: bytes | None,
+    beacon: str | None,
+    beacon_file: Path | None,
+    token: Path | None,
+    authority: Path | None,
+    chain: Path | None,
     claim: str | None,
     solver: bytes | None,
     task_id: bytes | None,
@@ -162,7 +197,9 @@ def command(
 
     What is drawn must not be known to whoever can still change the run.  Fresh randomness, drawn of
     files that you hold already, is not.  A seed that others know needs --claim from before it
-    existed, and so does every audit for which the solver makes something after the draw.
+    existed, and so does every audit for which the solver makes something after the draw.  A round
+    of a beacon (--beacon, --beacon-file) convinces others too: --token shows that the claim was
+    there before it, --claim that this is the one, of however many, that was held against it.
 
     Exit code 0: verified.  10: fraud found.  2: bad usage.  3: inconclusive, or this machine lacks
     what it takes.  4: verified only if an assumption holds that you did not accept (a predictable
@@ -170,8 +207,17 @@ def command(
     """
     from vtrain.audit.pin import make_pin
 
-    if all_ and samples is not None:
-        raise click.UsageError("--all replays everything: --samples has no meaning")
+    if all_ and (samples is not None or probability is not None):
+        option = "--samples" if probability is None else "--probability"
+        raise click.UsageError(f"--all replays everything: {option} has no meaning")
+    if probability is not None and samples is not None:
+        raise click.UsageError("--probability says how many: --samples has no meaning")
+    if share is not None and probability is None:
+        raise click.UsageError("--share has a meaning with --probability alone")
+    if seed is not None and beacon is not None:
+        raise click.UsageError("--seed and --beacon both draw: give one of them")
+    draw = _read_beacon(run, beacon, beacon_file, token, authority, chain)
+    wanted = _make_wanted(probability, share)
     given = sorted(name for name, value in proof.items() if value)
     if hiding is not None and srs is None:
         raise click.UsageError("--hiding has a meaning with --srs alone")
@@ -185,6 +231,8 @@ def command(
                 progress,
                 samples=samples,
                 seed=seed,
+                beacon=draw,
+                wanted=wanted,
                 pin=pin,
                 solver=solver,
                 task_id=task_id,
@@ -219,6 +267,8 @@ def command(
                 threads=threads,
                 saving=Saving(accumulate, recompute),
                 progress=progress,
+                beacon=draw,
+                wanted=wanted,
             )
     if as_json:
         from vtrain.report.json import report_to_dict
@@ -229,6 +279,39 @@ def command(
 
         print_report(report, make_console())
     return report.exit_code
+
+
+def _read_beacon(
+    run: Path,
+    name: str | None,
+    file: Path | None,
+    token: Path | None,
+    authority: Path | None,
+    chain: Path | None,
+) -> BeaconDraw | None:
+    given = {"--beacon-file": file, "--token": token, "--authority": authority, "--chain": chain}
+    if name is None:
+        for option, value in given.items():
+            if value is not None:
+                raise click.UsageError(f"{option} has a meaning with --beacon alone")
+        return None
+    if file is None:
+        raise click.UsageError(
+            "--beacon needs --beacon-file: what a relay of drand serves as /CHAIN/public/ROUND"
+        )
+    if (token is None) != (authority is None):
+        raise click.UsageError("--token and --authority belong together: give both, or neither")
+    from vtrain.audit.beacon import make_draw
+
+    return make_draw(run, name, file, token=token, authority=authority, chain=chain)
+
+
+def _make_wanted(probability: Fraction | None, share: Fraction | None) -> Wanted | None:
+    if probability is None:
+        return None
+    from vtrain.audit.plan import Wanted
+
+    return Wanted(probability, share)
 
 
 def _verify_proofs(
@@ -244,8 +327,11 @@ def _verify_proofs(
     if samples == 0:
         raise click.UsageError("--samples 0 asks for no proof: leave --mode proof out")
     steps, seed = given["steps"], given["seed"]
-    if steps is not None and (samples is not None or seed is not None):
-        raise click.UsageError("--steps names them: --samples and --seed have no meaning")
+    drawn = (samples, seed, given["beacon"], given["wanted"])
+    if steps is not None and any(value is not None for value in drawn):
+        raise click.UsageError(
+            "--steps names them: --samples, --probability, --seed and --beacon have no meaning"
+        )
     if (given["batches"] is None) != (given["owner"] is None):
         raise click.UsageError("--batches and --owner belong together: give both, or neither")
     trace_seed, trace_samples = given["trace_seed"], given["trace_samples"]
@@ -259,6 +345,8 @@ def _verify_proofs(
         steps=steps,
         sample=samples,
         seed=seed,
+        beacon=given["beacon"],
+        wanted=given["wanted"],
         private=given["private"],
         allow_insecure_srs=given["allow_insecure_srs"],
         batches=None if given["batches"] is None else read_batches(given["batches"]),

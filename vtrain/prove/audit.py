@@ -14,15 +14,24 @@ from pathlib import Path
 from typing import Final
 
 from vtrain.attest.claims import compute_claim_digest
+from vtrain.audit.beacon import BeaconDraw
 from vtrain.audit.pin import Pin, refuse_own_file
 from vtrain.audit.plan import (
     Segments,
+    Wanted,
+    compute_sample_size,
     draw,
     draw_randomness,
     given_randomness,
 )
 from vtrain.audit.structure import Evidence, FindingError, check_structure
-from vtrain.audit.verify import ORDER, describe_signer, list_assumptions, make_report
+from vtrain.audit.verify import (
+    describe_order,
+    describe_signer,
+    draw_given,
+    list_assumptions,
+    make_report,
+)
 from vtrain.errors import EncodingError, NotProducedError, RunError, VtrainError
 from vtrain.prove.backend.ezkl import require_extra
 from vtrain.prove.backend.srs import Progress, quiet
@@ -84,6 +93,10 @@ class ProofAudit:
     steps: Sequence[int] | None = None
     sample: int | None = None
     seed: bytes | None = None
+    beacon: BeaconDraw | None = None
+    """A round of a beacon in place of ``seed``: of whole steps."""
+    wanted: Wanted | None = None
+    """What the sample is to be large enough for, in place of ``sample``: of whole steps."""
     private: bool = False
     allow_insecure_srs: bool = False
     pin: Pin | None = None
@@ -124,6 +137,10 @@ def verify_proofs(
         refuse_own_file(run, traces_path(run), audit.trace_pin.source)
     if (audit.batches is None) != (not audit.owner):
         raise RunError("belong together: give both, or neither", where="batches and owner")
+    if audit.beacon is not None and (audit.seed is not None or audit.steps is not None):
+        raise RunError("draws: name neither a seed nor steps", where="beacon")
+    if audit.wanted is not None and (audit.sample is not None or audit.steps is not None):
+        raise RunError("says how many steps to draw: name no number", where="probability")
     require_extra("ezkl")
     evidence = check_structure(
         run,
@@ -225,6 +242,8 @@ class _Examiner:
             sample=audit.sample,
             seed=audit.seed,
             pinned=audit.pin is not None,
+            given=draw_given(self._evidence, None, audit.beacon, pinned=audit.pin is not None),
+            wanted=audit.wanted,
             random=random,
         )
         population = count_provable(self._run, every)
@@ -322,6 +341,12 @@ class _Examiner:
     def _examine_tiles(self) -> _Findings:
         """The proofs of sampled tiles."""
         audit, logged = self._audit, self._evidence.kzg
+        if audit.beacon is not None or audit.wanted is not None:
+            raise RunError(
+                "an audit of tiles draws twice, by two seeds: give the randomness of two rounds of "
+                "a beacon (--trace-seed, --seed), and the sizes of both draws",
+                where="audit",
+            )
         if audit.traces is None or audit.seed is None or audit.sample is None:
             raise RunError(
                 "the task commits to tiles, and their audit needs the randomness and sizes of both "
@@ -395,13 +420,16 @@ def choose_steps(
     sample: int | None,
     seed: bytes | None,
     pinned: bool = False,
+    given: Randomness | None = None,
+    wanted: Wanted | None = None,
     random: Callable[[int], bytes] = os.urandom,
 ) -> tuple[tuple[int, ...], Randomness | None]:
     """The steps that an audit asks for, of those that are multiples of ``every``.
 
-    Named ones as they are, else ``sample`` of them, drawn from the claim and ``seed`` or fresh
-    randomness: all of them where there are no more (:func:`count_provable`).  ``pinned``: the
-    auditor held the claim before ``seed`` existed.  RunError for a step that is not there.
+    Named ones as they are, else ``sample`` of them, or as many as ``wanted`` takes, drawn from the
+    claim and ``seed``, the randomness ``given`` or fresh randomness: all of them where there are no
+    more (:func:`count_provable`).  ``pinned``: the auditor held the claim before ``seed`` existed.
+    RunError for a step that is not there.
     """
     population = count_provable(run, every)
     if steps is not None:
@@ -409,9 +437,12 @@ def choose_steps(
             if not 1 <= step <= population * every or step % every:
                 raise RunError(_describe_provable(run, every), where=f"step {step}")
         return tuple(sorted(set(steps))), None
-    given = None if seed is None else given_randomness(seed, pinned=pinned)
+    if seed is not None:
+        given = given_randomness(seed, pinned=pinned)
     randomness = given or draw_randomness(random)
     count = 1 if sample is None else sample
+    if wanted is not None:
+        count = compute_sample_size(Segments(population, 1), wanted)
     digest = compute_claim_digest(run.signed.claim)
     drawn = draw(randomness.value, digest, PROOF_DOMAIN, population, count)
     return tuple(sorted((index + 1) * every for index in drawn)), randomness
@@ -447,8 +478,8 @@ def _describe(
     unchecked: list[str] = []
     proven, chances = found.proven, found.chances
     describe_signer(evidence.signed, audit.pin, audit.solver, checked, unchecked)
-    if audit.pin is not None and found.randomness is not None and not found.randomness.fresh:
-        unchecked.append(ORDER)
+    rule = evidence.task.beacon if evidence.task is not None else None
+    describe_order(found.randomness, audit.pin, rule, unchecked)
     if chances:
         _describe_tiles(audit, evidence, found, chances, checked, unchecked)
     if proven:

@@ -6,7 +6,7 @@ import json
 from fractions import Fraction
 from typing import Any
 
-from vtrain.wire.report import Assumption, Check, Detection, Randomness, Report, Traced
+from vtrain.wire.report import Assumption, BeaconUse, Check, Detection, Randomness, Report, Traced
 
 MAX_EXACT_DIGITS = 100
 """Digits up to which the exact fraction is written out; ``formula`` is exact at any size."""
@@ -63,10 +63,26 @@ def _assumption_to_dict(assumption: Assumption) -> dict[str, Any]:
 
 
 def _randomness(randomness: Randomness) -> dict[str, Any]:
-    return {
+    value = {
         "value": randomness.value.hex(),
         "source": randomness.source,
         "predictable": randomness.predictable,
+    }
+    if randomness.beacon is not None:
+        value["beacon"] = _beacon_to_dict(randomness.beacon)
+    return value
+
+
+def _beacon_to_dict(use: BeaconUse) -> dict[str, Any]:
+    return {
+        "chain": use.chain.hex(),
+        "round": use.round,
+        "signature": use.signature.hex(),
+        "previous": use.previous.hex(),
+        "at": use.at,
+        "delay": use.delay,
+        "claimed": use.claimed,
+        "authority": use.authority,
     }
 
 

@@ -94,7 +94,17 @@ from vtrain.wire.proof import (
     ProofSpec,
     check_proof,
 )
-from vtrain.wire.task import BLAKE3_ONLY, LAW_VERSION, WITH_KZG, DataSpec, TaskSpec
+from vtrain.wire.task import (
+    BLAKE3_ONLY,
+    LAW_VERSION,
+    MAX_AUTHORITIES,
+    MAX_DELAY,
+    MIN_DELAY,
+    WITH_KZG,
+    BeaconRule,
+    DataSpec,
+    TaskSpec,
+)
 
 PREPARE_SHIFT = 16
 """Extra fraction bits of the multiplier that prepares samples."""
@@ -104,7 +114,8 @@ DEFAULT_BLINDING = 5
 """Blinding factors of most circuits (``vtrain.prove.backend.kzg``)."""
 
 _TABLES = (
-    *("task", "model", "data", "test", "optimizer", "schedule", "format", "proof", "exponents"),
+    *("task", "model", "data", "test", "optimizer", "schedule", "format", "proof", "beacon"),
+    "exponents",
 )
 
 
@@ -178,6 +189,7 @@ class TaskFile:
     exponents: Mapping[str, int]
     commitments: tuple[str, ...] = BLAKE3_ONLY
     proof: ProofTable | None = None
+    beacon: BeaconRule | None = None
 
 
 @dataclass(frozen=True)
@@ -272,6 +284,7 @@ def load_task(path: Path, *, srs: Path | None = None) -> TaskFile:
         exponents=exponents,
         commitments=_parse_commitments(task),
         proof=_parse_proof(top, base, srs) if top.has("proof") else None,
+        beacon=_parse_beacon(top) if top.has("beacon") else None,
     )
     if srs is not None and found.proof is None:
         raise TaskError(
@@ -371,6 +384,41 @@ def _parse_proof(top: Table, base: Path, srs: Path | None) -> ProofTable:
         every=table.integer("every", 1, 2**40, 1),
         hash=table.choice("hash", HASHES, HASHES[0]),
         circuits=circuits,
+    )
+
+
+_CHAIN_NAMES = {
+    "quicknet": "52db9ba70e0cc0f6eaf7803dd07447a1f5477735fd3f661792ba94600c84e971",
+    "default": "8990e7a9aaed2ffed73dbd7092123d6f289930540d7651336225dc172e51b2ce",
+}
+"""drand chains that a task may name by a word: their hashes (``vtrain.audit.beacon``)."""
+
+
+def _is_hash(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
+
+
+def _parse_beacon(top: Table) -> BeaconRule:
+    table = top.table("beacon", "chain", "delay", "authorities")
+    name = table.text("chain")
+    text = _CHAIN_NAMES.get(name, name)
+    if not _is_hash(text):
+        raise TaskError(
+            f"must be {', '.join(_CHAIN_NAMES)} or the hash of a chain (64 lower-case hexadecimal "
+            "digits)",
+            where=table.place("chain"),
+        )
+    found = table.value("authorities") if table.has("authorities") else []
+    if not isinstance(found, list) or len(found) > MAX_AUTHORITIES or not all(map(_is_hash, found)):
+        raise TaskError(
+            f"must be a list of at most {MAX_AUTHORITIES} SHA-256 of root certificates (DER), each "
+            "64 lower-case hexadecimal digits",
+            where=table.place("authorities"),
+        )
+    return BeaconRule(
+        bytes.fromhex(text),
+        table.integer("delay", MIN_DELAY, MAX_DELAY, MIN_DELAY),
+        tuple(bytes.fromhex(item) for item in found),
     )
 
 
@@ -658,6 +706,7 @@ def compile_task(file: TaskFile, open_key: OpenKey | None = None) -> CompiledTas
         checkpoint_every=file.checkpoint_every,
         commitments=file.commitments,
         proof=None if file.proof is None or key is None else _pin_proof(file.proof, key),
+        beacon=file.beacon,
     )
     if spec.kzg is not None and key is not None:
         spec = replace(spec, proof=_commit_initial(spec.kzg, spec, graph, state, key))

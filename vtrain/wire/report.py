@@ -50,12 +50,34 @@ class Assumption:
 
     ``code`` is stable: "insecure-srs", whoever made the SRS does not forge proofs with it;
     "predictable-sample", the solver could not foresee the sample while it could still change what
-    was sampled.  ``accepted``: the auditor has said that it takes this on trust.
+    was sampled; "chosen-claim", it had no other claim from before the draw, to show in place of
+    this one.  ``accepted``: the auditor has said that it takes this on trust.
     """
 
-    code: Literal["insecure-srs", "predictable-sample"]
+    code: Literal["chosen-claim", "insecure-srs", "predictable-sample"]
     detail: str
     accepted: bool = False
+
+
+@dataclass(frozen=True)
+class BeaconUse:
+    """The round of a drand chain that a sample was drawn with, and how it stands to the claim.
+
+    ``chain`` is the chain's hash, ``signature`` the round's, ``previous`` that of the round before
+    where the chain signs it too.  ``at`` is the time of the round, ``claimed`` the time by which
+    the claim is proven to have existed, both in seconds since 1970 (``claimed`` rounded up), None
+    where that is not known; ``authority`` is whose word that is, and ``delay`` the least time
+    between the two.
+    """
+
+    chain: bytes
+    round: int
+    signature: bytes
+    previous: bytes
+    at: int
+    delay: int
+    claimed: int | None = None
+    authority: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,6 +90,9 @@ class Randomness:
     predictable: bool
     fresh: bool = False
     """Drawn by the audit itself, of what it held already."""
+    chosen: bool = False
+    """The solver could have made several claims before it existed, and show the one that suits."""
+    beacon: BeaconUse | None = None
 
 
 @dataclass(frozen=True)
@@ -95,8 +120,10 @@ class Detection:
     @property
     def probability(self) -> Fraction:
         """The exact (hypergeometric) probability."""
-        missed = math.comb(self.segments - self.bad_segments, self.drawn)
-        return 1 - Fraction(missed, math.comb(self.segments, self.drawn))
+        # C(n - b, s) / C(n, s) = C(n - s, b) / C(n, b): the smaller of the two takes less time.
+        few, many = sorted((self.bad_segments, self.drawn))
+        missed = math.comb(self.segments - many, few)
+        return 1 - Fraction(missed, math.comb(self.segments, few))
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from math import prod
 from typing import Annotated, Final
 
 from vtrain.errors import EncodingError
-from vtrain.wire import cbor
+from vtrain.wire import cbor, structs
 from vtrain.wire.fields import Fields, check_names
 from vtrain.wire.graph import DTYPES, MAX_ELEMENTS, MAX_RANK
 from vtrain.wire.proof import ProofSpec, proof_from_fields, proof_to_map
-from vtrain.wire.structs import Between, OneOf
+from vtrain.wire.structs import AtMost, Between, Digest, OneOf
 
 LAW_VERSION = "vtrain law 1"
 """Names the arithmetic, the operators and the trees; any change of bits changes it."""
@@ -94,6 +94,26 @@ def describe_windows(windows: Windows, root: bytes = bytes(32)) -> DataSpec:
     return DataSpec(root, windows.count, "i32", shape, 0, "i32", shape, 0, windows)
 
 
+MIN_DELAY: Final = 60
+MAX_DELAY: Final = 366 * 86400
+"""Seconds from a claim's proven time to the round: a minute, as clocks differ, to a year."""
+MAX_AUTHORITIES: Final = 8
+
+
+@dataclass(frozen=True)
+class BeaconRule:
+    """What an audit's sample is drawn with: the first round of a drand ``chain`` (its hash) whose
+    time is ``delay`` seconds or more after the time that is proven for the claim.
+
+    ``authorities`` are those whose word for that time is taken: SHA-256 of the DER of their root
+    certificates; none leaves it to the auditor.
+    """
+
+    chain: Digest
+    delay: Annotated[int, Between(MIN_DELAY, MAX_DELAY)] = MIN_DELAY
+    authorities: Annotated[tuple[Digest, ...], AtMost(MAX_AUTHORITIES)] = ()
+
+
 @dataclass(frozen=True)
 class TaskSpec:
     """What a task pins; its canonical encoding's hash is the task id.
@@ -102,7 +122,7 @@ class TaskSpec:
     ``graph_root``.  ``model_digest`` is the plain BLAKE3 of the ONNX file: provenance only.
     ``commit_every``: steps between state roots in the log; ``checkpoint_every``: steps between
     stored checkpoints, a multiple of it.  ``proof`` is there where proofs are to be made, and where
-    ``commitments`` has "kzg".
+    ``commitments`` has "kzg"; ``beacon`` where parties agreed on how audits draw.
     """
 
     law: str
@@ -118,6 +138,7 @@ class TaskSpec:
     checkpoint_every: int
     commitments: tuple[str, ...]
     proof: ProofSpec | None = None
+    beacon: BeaconRule | None = None
 
     @property
     def kzg(self) -> ProofSpec | None:
@@ -186,7 +207,8 @@ def _windows_from_fields(fields: Fields) -> Windows:
 
 
 def encode_task(task: TaskSpec) -> bytes:
-    """Canonical encoding (the file ``task.cbor``); the key "proof" is left out where it is None."""
+    """Canonical encoding (the file ``task.cbor``); the keys "proof" and "beacon" are left out where
+    they are None."""
     value: dict[str, cbor.Value] = {
         "batch": task.batch,
         "checkpoint_every": task.checkpoint_every,
@@ -203,6 +225,8 @@ def encode_task(task: TaskSpec) -> bytes:
     }
     if task.proof is not None:
         value["proof"] = proof_to_map(task.proof)
+    if task.beacon is not None:
+        value["beacon"] = structs.to_value(task.beacon)
     return cbor.encode(value)
 
 
@@ -229,6 +253,11 @@ def decode_task(data: bytes) -> TaskSpec:
         checkpoint_every=fields.int("checkpoint_every", 1, 2**40),
         commitments=fields.texts("commitments", max_items=2),
         proof=proof_from_fields(fields.map("proof")) if fields.has("proof") else None,
+        beacon=(
+            structs.from_value(BeaconRule, fields.take("beacon"), "task.beacon")
+            if fields.has("beacon")
+            else None
+        ),
     )
     fields.done()
     if task.law != LAW_VERSION:

@@ -1,0 +1,125 @@
+"""Tokens of a time-stamping authority: a real one, and attacks with one of the tests' own."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime, timedelta
+from importlib import util
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from tests.attest.authority import Authority, make_authority
+from vtrain.attest.timestamp import (
+    identify_root,
+    load_roots,
+    make_request,
+    read_token,
+    verify_token,
+)
+from vtrain.errors import MissingExtraError, TimestampError
+
+TOKENS = Path(__file__).parent / "tokens"
+MESSAGE = bytes(range(32))
+TIME = datetime(2023, 8, 23, 15, 0, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    return make_authority()
+
+
+def test_a_real_token() -> None:
+    roots, token = load_roots(TOKENS / "identrust-root.der"), read_token(TOKENS / "identrust.tsr")
+    proven = verify_token(token, b"hello", roots)
+    assert proven.latest == datetime(2025, 3, 11, 8, 52, 8, tzinfo=UTC)
+    assert "IdenTrust" in proven.authority
+    assert proven.root == identify_root(roots[0])
+    with pytest.raises(TimestampError, match="is of other bytes"):
+        verify_token(token, b"hallo", roots)
+
+
+def test_a_token_of_ones_own_authority(authority: Authority) -> None:
+    token = authority.stamp(MESSAGE, TIME)
+    assert verify_token(token, MESSAGE, (authority.root,)).latest == TIME
+    other = make_authority("another")
+    assert verify_token(token, MESSAGE, (other.root, authority.root)).latest == TIME
+
+
+def test_what_a_time_may_be_off_by_is_added(authority: Authority) -> None:
+    """The claim existed at the latest then: an early time must not put it before a round."""
+    token = authority.stamp(MESSAGE, TIME, accuracy=90)
+    assert verify_token(token, MESSAGE, (authority.root,)).latest == TIME + timedelta(seconds=90)
+    token = authority.stamp(MESSAGE, TIME, accuracy=7200)
+    with pytest.raises(TimestampError, match="which is too much"):
+        verify_token(token, MESSAGE, (authority.root,))
+
+
+def test_tokens_that_prove_nothing(authority: Authority) -> None:
+    good, roots = authority.stamp(MESSAGE, TIME), (authority.root,)
+    namesake = make_authority()
+    cases = {
+        "is no response of an authority": b"no DER",
+        "was not granted: status 2": authority.stamp(MESSAGE, TIME, status=2),
+        "does not hold against the roots given": namesake.stamp(MESSAGE, TIME),
+        "is of other bytes": authority.stamp(MESSAGE[::-1], TIME),
+    }
+    for message, token in cases.items():
+        with pytest.raises(TimestampError, match=message) as caught:
+            verify_token(token, MESSAGE, roots)
+        assert (caught.value.code, caught.value.where) == ("timestamp", "token")
+    with pytest.raises(TimestampError, match="no root certificate"):
+        verify_token(good, MESSAGE, ())
+    signer = make_authority(usage="code")
+    with pytest.raises(TimestampError, match="certificate purpose"):
+        verify_token(signer.stamp(MESSAGE, TIME), MESSAGE, (signer.root,))
+    early = authority.stamp(MESSAGE, datetime(2001, 1, 1, tzinfo=UTC))
+    with pytest.raises(TimestampError, match="does not hold"):
+        verify_token(early, MESSAGE, roots)
+
+
+def test_no_altered_byte_changes_the_time(authority: Authority) -> None:
+    """Bytes outside what is signed may change; what is proven does not."""
+    token, roots = authority.stamp(MESSAGE, TIME), (authority.root,)
+    refused = 0
+    for i in range(0, len(token), 7):
+        altered = bytearray(token)
+        altered[i] ^= 1
+        try:
+            assert verify_token(bytes(altered), MESSAGE, roots).latest == TIME
+        except TimestampError:
+            refused += 1
+    assert refused > len(token) // 7 // 2
+    at = token.index(b"20230823150000Z")
+    altered = bytearray(token)
+    altered[at + 5] -= 1
+    with pytest.raises(TimestampError, match="does not hold"):
+        verify_token(bytes(altered), MESSAGE, roots)
+
+
+def test_roots_are_pem_or_der(authority: Authority, tmp_path: Path) -> None:
+    other = make_authority("another")
+    pem = tmp_path / "roots.pem"
+    pem.write_bytes(b"".join(a.root.public_bytes(Encoding.PEM) for a in (authority, other)))
+    assert load_roots(pem) == (authority.root, other.root)
+    der = tmp_path / "root.der"
+    der.write_bytes(authority.root.public_bytes(Encoding.DER))
+    assert load_roots(der) == (authority.root,)
+    der.write_bytes(b"-----BEGIN CERTIFICATE-----")
+    with pytest.raises(TimestampError, match="is no certificate") as caught:
+        load_roots(der)
+    assert caught.value.where == str(der)
+
+
+def test_a_request_asks_for_a_token_of_the_message() -> None:
+    request = make_request(MESSAGE)
+    assert hashlib.sha512(MESSAGE).digest() in request
+    assert request.endswith(b"\x01\x01\xff"), "certReq: the answer shall have the certificates"
+    assert request != make_request(MESSAGE), "a nonce each"
+
+
+def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(util, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'vtrain\[report\]'"):
+        verify_token(b"", b"", ())

@@ -68,12 +68,12 @@ def measure(quick: bool) -> Result:
                 figures[what] = seconds
                 targets[what] = at_most(seconds["median"], limit)
         library = open_library(name)
-        seconds = time_each(
+        together = time_each(
             lambda: verify_aggregate(keys, message, signature, library),  # noqa: B023
             max(2, times // 4),
         )
         what = f"a signature by {SIGNERS} auditors, with their proofs of possession"
-        figures[f"{what}: {name}, s"] = spread(seconds)
+        figures[f"{what}: {name}, s"] = spread(together)
     return Result(figures, targets)
 
 

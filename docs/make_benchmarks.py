@@ -34,9 +34,9 @@ ABOUT = {
     "tensors of 2^20 chunks, products of 4096 terms) on a toy run with real openings. A round is "
     "an exchange in which all that is asked for at one time is answered. What many false claims "
     "take an honest party; a dispute about the MNIST run.",
-    "beacon": "A round of drand from its bytes: points decoded and looked at, the message hashed to "
-    "the curve, two pairings. Several auditors' one signature under a report, with their proofs of "
-    "possession.",
+    "beacon": "A round of drand from its bytes: points decoded and looked at, the message hashed "
+    "to the curve, two pairings. Several auditors' one signature under a report, with their proofs "
+    "of possession.",
     "service": "200 games at once through `vtrain serve` over HTTP, two players each, who follow "
     "every game by its receipts and share the machine with the server and its database. Rate, "
     "waits and the server's work are of the first half of the moves; in the second half the "

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import tomlkit
 import torch
 from _harness import ROOT
+from blake3 import blake3
 
 from vtrain.engines.registry import choose_apply, choose_evaluator
 from vtrain.graph.model import Dropout, find_mask_factor
@@ -123,6 +124,18 @@ class Both:
                 file, exponents=profile_task(file, open_evaluator=choose_evaluator("cpu")).exponents
             )
         return compile_task(file)
+
+    def digest_fp32(self) -> str:
+        """A digest of what determines a run of torch: initial weights by name, and the task's part
+        in it. Versions of torch round differently, which is no other run."""
+        file, weights = self.file, self.variant.make_network().state_dict()
+        digest = blake3()
+        for name in sorted(weights):
+            digest.update(f"{name} {tuple(weights[name].shape)}\n".encode())
+            digest.update(weights[name].numpy().tobytes())
+        settings = (file.seed, file.steps, file.batch, file.optimizer, self.variant.dropout)
+        digest.update(repr(settings).encode())
+        return digest.hexdigest()
 
     def make_optimizer(self, network: torch.nn.Module) -> torch.optim.Optimizer:
         """AdamW as the task has it, its rate to be set for each step."""

@@ -3,8 +3,9 @@
 Loss: both sides have the same initial weights, windows in the same order, AdamW, rates, clipping;
 what is compared is the loss over the last tenth of the text, which nobody trained on.  How far two
 fp32 runs differ whose initial weights differ by 0.01 % says what a difference means.  A run of ours
-is one result for ever: it is kept under its task's id, and torch's under its version, in
-results/transformer-runs.json, and only what is not there is run.
+is one result for ever: it is kept under its task's id in results/transformer-runs.json, and torch's
+under what determines it but for torch's own version, which the row names. Only what is not there is
+run.
 
 Speed (``--part speed``): a whole step, batch 16 and 128 places, over torch fp32 eager on the same
 two threads, which gets a fixed ready batch; ours draws and digests its batch.  No state root falls
@@ -35,7 +36,6 @@ import click
 import numpy as np
 import torch
 from _shakespeare import Both, Variant, perturb
-from blake3 import blake3
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from step import finish_imports, measure_phases, read_peak, save_task
 from verify import measure_replay
@@ -104,7 +104,11 @@ def train_torch(both: Both, share: float) -> dict[str, Any]:
         if index % 100 == 99:
             click.echo(f"  fp32: {index + 1} steps", err=True)
     seconds = time.perf_counter() - begin
-    return {"loss": both.measure_torch(network), "seconds a step": seconds / both.file.steps}
+    return {
+        "loss": both.measure_torch(network),
+        "seconds a step": seconds / both.file.steps,
+        "torch": torch.__version__,
+    }
 
 
 class Kept:
@@ -131,13 +135,10 @@ class Kept:
 
 def train_both(name: str, both: Both, kept: Kept) -> dict[str, Any]:
     """fp32, and fp32 that began a little beside; kept by what determines them."""
-    file = both.file
-    digest = blake3(file.model.read_bytes(), max_threads=1)
-    digest.update(repr((file.seed, file.steps, file.batch, file.optimizer)).encode())
-    place = f"torch {torch.__version__}, {digest.hexdigest()[:32]}"
+    run = both.digest_fp32()[:32]
     return {
         side: kept.read(
-            f"{name}, seed {both.variant.seed}: {side}, {place}",
+            f"{name}, seed {both.variant.seed}: {side}, {run}",
             lambda share=share: train_torch(both, share),
         )
         for side, share in (("fp32", 0.0), ("perturbed", PERTURBED))

@@ -52,6 +52,9 @@ clip_norm = 1.0
 [schedule]
 kind = "cosine"
 warmup = 10
+[format]
+symmetric_gradients = true
+fine_gradients = true
 """
 
 

@@ -31,6 +31,7 @@ from vtrain.graph.model import (
     Transpose,
 )
 from vtrain.graph.onnx_import import import_onnx
+from vtrain.wire.graph import Ref
 
 PLACES, FEATURES, HEADS = 6, 8, 2
 Tensor = torch.Tensor
@@ -244,5 +245,30 @@ def test_gradients_of_attention(window: int | None, multiplier: int, exponent: i
     for name, gradient in gradients.items():
         off = np.linalg.norm(run.gradient(name) - gradient)
         assert off < 0.01 * np.linalg.norm(gradient), (name, off / np.linalg.norm(gradient))
+    run.session.step()
+    assert run.session.saturation() == {}
+
+
+@pytest.mark.parametrize(("multiplier", "exponent"), [(46341, 16), (1, 1), (1, 0)])
+def test_fine_gradients_of_queries_and_keys(multiplier: int, exponent: int) -> None:
+    """They are nearer to torch's by far, also where the margin takes most of their bits: int16 and
+    what it leaves are multiplied apart."""
+    off: dict[bool, float] = {}
+    for fine in (False, True):
+        run = make_calibrated(make_attention(5, multiplier, exponent), margin=5, fine=fine)
+        twin = FloatModel(run.model, run.operands(), run.pinned())
+        expected = twin.gradients(run.named("image"), run.seed())
+        # Of queries and keys: what comes before the scores.
+        off[fine] = float(np.linalg.norm((run.gradient("w1") - expected["w1"])[:16]))
+        # Before any rounding of ours, but that of what reaches the softmax.
+    assert off[True] < 0.5 * off[False]
+    for name in ("scores", "q", "k"):
+        left, second = (run.node(f"{name}/acc/grad_{part}") for part in ("left", "second"))
+        lost = run.session.evaluate(left).astype(np.float64)
+        unit = 2.0 ** (
+            run.graph.type_of(Ref(left)).exponent - run.graph.type_of(Ref(second)).exponent
+        )
+        assert np.abs(run.session.evaluate(second) * unit - lost).max() <= max(unit / 2, 0)
+        assert np.abs(lost).max() > 0
     run.session.step()
     assert run.session.saturation() == {}

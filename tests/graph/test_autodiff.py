@@ -160,6 +160,13 @@ MODELS: dict[str, Parts] = {
          Linear("out", "flat", "w2", None, True)],
         {"w1": (3, 2), "w2": (3, 2)},
     ),
+    "parts of a layer": (
+        (4,),
+        [Linear("h", "image", "w1", "b1", False), Slice("one", "h", 1, 0, 3),
+         Slice("two", "h", 1, 2, 5), Mul("gated", "one", "two"),
+         Linear("out", "gated", "w2", None, True)],
+        {"w1": (4, 6), "b1": (6,), "w2": (3, 3)},
+    ),
     "learned positions": (
         (2, 2),
         [AddWeight("placed", "image", "p"), Reshape("flat", "placed", (4,)),
@@ -284,7 +291,11 @@ class Run:
         return values
 
     def pinned(self) -> dict[str, Floats]:
-        return {layer.name: self.named(layer.name) for layer in self.model.layers}
+        """Values of the layers that have one: not of a layer that is emitted in parts."""
+        made = {node.name for node in self.graph.nodes}
+        return {
+            layer.name: self.named(layer.name) for layer in self.model.layers if layer.name in made
+        }
 
     def masks(self) -> dict[str, Floats]:
         """What each layer of dropout multiplies by."""
@@ -337,7 +348,7 @@ class Lossless:
         return exponent - MASK_BITS if site == "masked" or site.startswith("first/") else exponent
 
 
-def make_lossless(name: str, seed: int = 0) -> Run:
+def make_lossless(name: str, seed: int = 0, *, fine: bool = False) -> Run:
     shape, layers, params = MODELS[name]
 
     def draw(rng: np.random.Generator, extents: tuple[int, ...]) -> Floats:
@@ -350,6 +361,7 @@ def make_lossless(name: str, seed: int = 0) -> Run:
     samples = build_samples(x, rng.integers(-2, 3, (9, classes)).astype(np.int16))
     plan = make_plan(samples, "mse")
     plan = replace(plan, prepare=Ids()) if model.takes_ids else plan
+    plan = replace(plan, fine_gradients=fine)
     return make_run(model, samples, plan, Lossless(params))
 
 
@@ -366,6 +378,25 @@ def test_exact_gradients_where_nothing_is_rounded(name: str) -> None:
         assert np.any(gradient), "a gradient of zeros says nothing"
     run.session.step()
     assert run.session.saturation() == {}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a product of a transposed stack", "parts of a layer", "parts of a vector, joined", "residual",
+     "one value added three times", "shared weight and bias", "embedding, tied with the output"],
+)  # fmt: skip
+def test_fine_gradients_are_exact_too(name: str) -> None:
+    """No contribution to a gradient is rounded, and a layer that is cut up is one for each part."""
+    run = make_lossless(name, fine=True)
+    twin = FloatModel(run.model, run.operands(), {}, masks=run.masks())
+    for param, gradient in twin.gradients(run.named("image"), run.seed()).items():
+        assert np.array_equal(run.gradient(param), gradient), param
+        assert np.any(gradient)
+    names = [node.name for node in run.graph.nodes]
+    assert not any("grad_part" in name for name in names)
+    cut = name in ("a product of a transposed stack", "parts of a layer")
+    (first, *_) = (layer.name for layer in run.model.layers if isinstance(layer, Linear))
+    assert (f"{first}/acc" in names) is not cut
 
 
 MLP, POOLED = "two linear layers and relu", "average pooling over four"
@@ -418,7 +449,9 @@ def test_gradients_against_finite_differences(name: str) -> None:
 # --- calibrated exponents: within the error that the exponents imply
 
 
-def make_calibrated(parts: Parts, loss: str = "cross_entropy", margin: int = 3) -> Run:
+def make_calibrated(
+    parts: Parts, loss: str = "cross_entropy", margin: int = 3, *, fine: bool = False
+) -> Run:
     shape, layers, params = parts
 
     def draw(rng: np.random.Generator, extents: tuple[int, ...]) -> Floats:
@@ -431,7 +464,8 @@ def make_calibrated(parts: Parts, loss: str = "cross_entropy", margin: int = 3) 
     samples = build_samples(x, y)
     if loss == "mse":
         samples = build_samples(x, np.eye(3, dtype=np.int16)[y] * 2**13, y_exponent=13)
-    plan = replace(make_plan(samples, loss), prepare=Affine(257, -(2**15), 2, exponent=13))
+    prepare = Affine(257, -(2**15), 2, exponent=13)
+    plan = replace(make_plan(samples, loss), prepare=prepare, fine_gradients=fine)
     exponents = calibrate(
         lambda b: emit_step(b, plan, model),
         compute_initial_state(model.params),

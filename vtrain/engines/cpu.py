@@ -16,8 +16,9 @@ from vtrain.threads import check_threads
 from vtrain.wire.graph import Node, StepGraph, encode_graph, encode_node
 from vtrain.wire.record import StepRecord
 
-_BOUND = frozenset({"state", "gather_samples"})
-"""Operators that read a state or the samples, and compute nothing."""
+_BOUND = frozenset({"state", "gather_samples", "reshape", "next_state"})
+"""Operators that compute nothing: they read a state or the samples, or have their input's elements,
+which need no copy."""
 
 
 def apply_node(

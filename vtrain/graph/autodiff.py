@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from vtrain.errors import GraphError
 from vtrain.graph.builder import Block, GraphBuilder
@@ -22,9 +23,22 @@ def _needs_gradient(builder: GraphBuilder, wrt: Iterable[Ref], until: Ref) -> se
 
 
 def _accumulate(builder: GraphBuilder, parts: list[Ref], name: str) -> Ref:
-    """Sum of several contributions: int16 each, aligned exactly to the finest exponent."""
+    """Sum of several contributions: int16 each, aligned exactly to the finest exponent.
+
+    With ``fine_gradients`` none of them is rounded, but for one of many classes, which is refused.
+    """
     if len(parts) == 1:
         return parts[0]
+    if builder.fine_gradients:
+        total = parts[0]
+        for ref in parts:
+            if builder.is_fine(ref):
+                builder.as_operand(ref, f"{name}/grad_part")
+        for part in parts[1:]:
+            total = builder.add_aligned(f"{name}/grad_sum", total, part)
+        if not builder.deep.isdisjoint(parts):
+            builder.deep.add(total)
+        return total
     total = builder.as_operand(parts[0], f"{name}/grad_part")
     for count, part in enumerate(parts[1:], start=2):
         other = builder.as_operand(part, f"{name}/grad_part")
@@ -40,6 +54,23 @@ def _accumulate(builder: GraphBuilder, parts: list[Ref], name: str) -> Ref:
         if count < len(parts):
             total = builder.as_operand(total, f"{name}/grad_part")
     return total
+
+
+_KEEP_DEEP: Final = frozenset(
+    ("reshape", "transpose", "slice", "pad", "concat", "add", "rescale", "column_scale", "add_bias")
+) | {"batched_matmul"}
+"""Operators behind which a deep gradient is as deep as before."""
+
+
+def _keeps_deep(builder: GraphBuilder, ref: Ref) -> bool:
+    return ref not in builder.blocks and builder.nodes[ref.node].op in _KEEP_DEEP
+
+
+def _deepen(builder: GraphBuilder, part: Ref) -> Ref:
+    """A gradient as a deep one, of at most 40 bits."""
+    part = builder.narrow(f"{builder.nodes[part.node].name}_cut", part)
+    builder.deep.add(part)
+    return part
 
 
 def _take_alone(builder: GraphBuilder, ref: Ref) -> Block:
@@ -75,11 +106,16 @@ def compute_gradients(
             continue
         gradient = _accumulate(builder, parts.pop(ref), builder.nodes[index].name)
         if ref in wanted:
-            gradients[ref] = gradient
+            name = builder.nodes[ref.node].name
+            fine = builder.fine_gradients
+            gradients[ref] = builder.narrow(f"{name}/grad_cut", gradient) if fine else gradient
         block = builder.blocks.get(ref) or _take_alone(builder, ref)
         if not any(source in needed for source in block.inputs):
             continue
-        for source, part in zip(block.inputs, block.backward(builder, ref, gradient), strict=True):
+        found = block.backward(builder, ref, gradient)
+        if block.deep or (builder.is_deep(gradient) and _keeps_deep(builder, ref)):
+            found = [part and _deepen(builder, part) for part in found]
+        for source, part in zip(block.inputs, found, strict=True):
             if part is not None and source in needed:
                 parts.setdefault(source, []).append(part)
     for ref in wanted:

@@ -20,6 +20,11 @@ from vtrain.wire.graph import AttrValue, Node, Ref, StepGraph, TensorType
 SYMMETRIC: Final = 32769
 """A multiplier by which a half is more than that, of either sign."""
 SYMMETRIC_EXPONENT: Final = 15
+DEEP_BITS: Final = 40
+"""Bits of a gradient that stays in int64: symmetric rounding takes 16 more, sums over rows 19."""
+_PART_BITS: Final = 15
+_ROOM_BITS: Final = 3
+"""Bits kept free where a gradient has a second part, which makes up for them."""
 
 
 class ExponentPolicy(Protocol):
@@ -53,11 +58,12 @@ class Block:
 
     ``backward(builder, output, gradient of that output)`` gives a gradient, or None, for each of
     ``inputs``.  Differentiation does not look at the nodes between: nothing outside the block may
-    read them, but for what has no gradient.
+    read them, but for what has no gradient.  ``deep`` as in :class:`GraphBuilder`.
     """
 
     inputs: tuple[Ref, ...]
     backward: Callable[[Builder, Ref, Ref], Sequence[Ref | None]]
+    deep: bool = False
 
 
 class GraphBuilder:
@@ -65,7 +71,11 @@ class GraphBuilder:
 
     ``blocks`` are by their output.  With ``symmetric_gradients``, what is rescaled to int16 after
     :meth:`differentiate` is multiplied by 1 + 2^-15 before it is rounded: halves then go away from
-    zero, and not all of them up.
+    zero, and not all of them up.  With ``fine_gradients``, set before anything is emitted, a
+    gradient is rounded to int16 as seldom as may be, and what may differ in size has its own
+    exponent (docs/adr/0027-drift.md).  Gradients that are ``deep``, of attention's scores and of
+    queries and keys, grow by a factor of a hundred while a model is trained: they stay in int64,
+    of 40 bits, and are multiplied in two parts of int16.
     """
 
     def __init__(self, policy: ExponentPolicy) -> None:
@@ -76,6 +86,8 @@ class GraphBuilder:
         self._differentiable: Set[Ref] = frozenset()
         self.blocks: dict[Ref, Block] = {}
         self.symmetric_gradients = False
+        self.fine_gradients = False
+        self.deep: set[Ref] = set()
 
     @property
     def nodes(self) -> Sequence[Node]:
@@ -131,14 +143,21 @@ class GraphBuilder:
         return is_gradient and tensor.exponent > exponent and largest < ACCUMULATOR_LIMIT
 
     def rescale_at_site(
-        self, name: str, source: Ref, *, multiplier: int = 1, multiplier_exponent: int = 0
+        self,
+        name: str,
+        source: Ref,
+        *,
+        multiplier: int = 1,
+        multiplier_exponent: int = 0,
+        room: int = 0,
     ) -> Ref:
-        """Rescale to int16 at the calibrated exponent of the site ``name``."""
+        """Rescale to int16 at the calibrated exponent of the site ``name``, with ``room`` more bits
+        kept free."""
         name = self._unique(name, reserve=False)
         # The multiplier has its bits too: |source * multiplier| <= |source| * 2^bits.
         bits = (multiplier - 1).bit_length()
         before = self.type_of(source).exponent + multiplier_exponent - bits
-        exponent = self._policy.choose(name, source, before)
+        exponent = self._policy.choose(name, source, before - room)
         return self.rescale(
             name,
             source,
@@ -146,6 +165,31 @@ class GraphBuilder:
             multiplier=multiplier,
             multiplier_exponent=multiplier_exponent,
         )
+
+    def narrow(self, name: str, ref: Ref) -> Ref:
+        """``ref``, in int64 and without bits below its upper 40 if it may have more."""
+        kind = self.type_of(ref)
+        over = max(-kind.lo, kind.hi).bit_length() - DEEP_BITS
+        if over <= 0:
+            return ref
+        return self.rescale(name, ref, kind.exponent - over, dtype="i64")
+
+    def add_aligned(self, name: str, a: Ref, b: Ref) -> Ref:
+        """a + b in int64, exact but for bits below what 39 bits of either hold."""
+        kinds = [self.type_of(ref) for ref in (a, b)]
+        most = [max(-kind.lo, kind.hi).bit_length() for kind in kinds]
+        room = [
+            kind.exponent + DEEP_BITS - 1 - bits for kind, bits in zip(kinds, most, strict=True)
+        ]
+        exponent = min(max(kind.exponent for kind in kinds), *room)
+        aligned = [
+            ref
+            if kind.exponent <= exponent
+            else self.rescale(f"{name}_aligned", ref, exponent, dtype="i64")
+            for ref, kind in zip((a, b), kinds, strict=True)
+        ]
+        shift_a, shift_b = (exponent - self.type_of(ref).exponent for ref in aligned)
+        return self.emit("add", name, aligned, shift_a=shift_a, shift_b=shift_b)
 
     def needs_gradient(self, ref: Ref) -> bool:
         """Whether the differentiation under way wants the gradient of ``ref``."""
@@ -166,8 +210,30 @@ class GraphBuilder:
                 where=name,
             )
         if ref not in self._operands:
-            self._operands[ref] = self.rescale_at_site(name, ref)
+            room = _ROOM_BITS if ref in self.deep else 0
+            self._operands[ref] = self.rescale_at_site(name, ref, room=room)
         return self._operands[ref]
+
+    def as_parts(self, ref: Ref, name: str) -> Sequence[Ref]:
+        """Operands that add up to ``ref``: :meth:`as_operand`, and of what is deep a second one, of
+        what rounding left, with 15 bits more."""
+        first = self.as_operand(ref, name)
+        if ref not in self.deep:
+            return (first,)
+        exponent, coarse = self.type_of(ref).exponent, self.type_of(first).exponent
+        finest = max(exponent, coarse)
+        left = self.emit(
+            "sub",
+            f"{name}_left",
+            (ref, first),
+            shift_a=finest - exponent,
+            shift_b=finest - coarse,
+        )
+        return first, self.rescale(f"{name}_second", left, min(coarse + _PART_BITS, finest))
+
+    def is_deep(self, ref: Ref) -> bool:
+        """Whether ``ref`` is a gradient that stays in int64 but for products."""
+        return ref in self.deep
 
     def is_fine(self, ref: Ref) -> bool:
         """Whether ``ref`` is the gradient of many classes, in whatever shape, some rows 0."""

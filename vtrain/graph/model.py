@@ -18,13 +18,19 @@ import numpy.typing as npt
 
 from vtrain.errors import ModelError
 from vtrain.graph.activation import emit_activation
-from vtrain.graph.builder import Block, GraphBuilder
+from vtrain.graph.builder import DEEP_BITS, Block, GraphBuilder
 from vtrain.graph.norms import emit_normalized
 from vtrain.ops.attention import MAX_PLACES, NO_ID
 from vtrain.ops.base import Builder
 from vtrain.ops.layout import Window
 from vtrain.spec.dropout import DRAW_BITS
-from vtrain.spec.number import LOG2_EXPONENT, MASTER_EXPONENT, SATURATION, rs_int
+from vtrain.spec.number import (
+    ACCUMULATOR_LIMIT,
+    LOG2_EXPONENT,
+    MASTER_EXPONENT,
+    SATURATION,
+    rs_int,
+)
 from vtrain.wire.graph import AttrValue, Ref
 
 
@@ -470,6 +476,7 @@ class _Emitter:
         self._model = model
         self._images = find_images(model)
         self._weights: dict[str, Ref] = {}
+        self._cut: dict[str, Linear] = {}
         self._spans: dict[tuple[int | None, ...], Ref] = {}
         self.values: dict[str, Ref] = {}
 
@@ -533,6 +540,10 @@ class _Emitter:
             case AddWeight():
                 y = self._emit_add_weight(layer)
                 self.give(layer.name, y, self._b.type_of(y).shape)
+            case Linear() if self._is_cut_up(layer):
+                self._cut[layer.name] = layer
+            case Slice() if layer.input in self._cut:
+                self.values[layer.name] = self._emit_linear(self._cut[layer.input], layer)
             case _:
                 self.values[layer.name] = self._emit_value(layer)
 
@@ -675,6 +686,8 @@ class _Emitter:
             """Of the exponents exactly, then times the factor."""
             g = builder.as_operand(grad, f"{name}/grad_out")
             exact = builder.emit("softmax_grad", f"{name}/grad_exact", (out, g))
+            if b.fine_gradients:
+                return (self._scale_deep(layer, exact),)
             operand = builder.as_operand(exact, f"{name}/grad")
             attrs = {"multiplier": layer.multiplier, "multiplier_exponent": layer.exponent}
             dtype = "i16" if layer.multiplier == 1 else "i64"
@@ -683,8 +696,25 @@ class _Emitter:
             )
             return (scaled,)
 
-        b.blocks[p] = Block((rows,), differentiate)
+        b.blocks[p] = Block((rows,), differentiate, deep=b.fine_gradients)
         return b.emit("reshape", f"{name}/out", (p,), shape=shape)
+
+    def _scale_deep(self, layer: Softmax, exact: Ref) -> Ref:
+        """The gradient of scores times the factor, as a deep one; rounded before that only where
+        the product would pass 2^60."""
+        b, name, kind = self._b, layer.name, self._b.type_of(exact)
+        bits = max(-kind.lo, kind.hi).bit_length() + layer.multiplier.bit_length()
+        over = max(bits - (ACCUMULATOR_LIMIT.bit_length() - 1), 0)
+        if over:
+            exact = b.rescale(f"{name}/grad_cut", exact, kind.exponent - over, dtype="i64")
+        return b.rescale(
+            f"{name}/grad",
+            exact,
+            kind.exponent - max(bits - DEEP_BITS, 0) + layer.exponent,
+            dtype="i64",
+            multiplier=layer.multiplier,
+            multiplier_exponent=layer.exponent,
+        )
 
     def _take_spans(self, layer: Softmax, shape: tuple[int, ...]) -> Ref:
         """The spans of rows [batch, ..., places, columns]; equal ones are made once."""
@@ -773,25 +803,44 @@ class _Emitter:
         rows = b.emit("gather_rows", f"{layer.name}/rows", (table, flat))
         return b.emit("reshape", layer.name, (rows,), shape=(*shape, b.type_of(rows).shape[1]))
 
-    def _emit_linear(self, layer: Linear) -> Ref:
-        b, x = self._b, self.take(layer.input, f"{layer.name}/nchw")
+    def _is_cut_up(self, layer: Linear) -> bool:
+        """Whether nothing of the output is read but parts of its last axis, as of queries, keys and
+        values in one: with ``fine_gradients`` each part is a layer then, at exponents of its own.
+        """
+        readers = [each for each in self._model.layers if layer.name in find_sources(each)]
+        if not self._b.fine_gradients or not readers or layer.name == self._model.output:
+            return False
+        rank = len(self._b.type_of(self.values[layer.input]).shape)
+        if layer.name in self._images and rank == 4:
+            return False
+        return all(isinstance(each, Slice) and each.axis == rank - 1 for each in readers)
+
+    def _emit_linear(self, layer: Linear, part: Slice | None = None) -> Ref:
+        """The layer, or the part of its outputs that a slice reads."""
+        name = layer.name if part is None else part.name
+        b, x = self._b, self.take(layer.input, f"{name}/nchw")
         *leading, features = b.type_of(x).shape
         flat = len(leading) == 1
         if not flat:
             rows = (math.prod(leading), features)
-            x = b.emit("reshape", f"{layer.name}/rows", (x,), shape=rows)
+            x = b.emit("reshape", f"{name}/rows", (x,), shape=rows)
+        weight = self.operand_of(layer.weight)
+        if part is not None:
+            ends = {"start": part.start, "stop": part.stop}
+            axis = 0 if layer.transposed else 1
+            weight = b.emit("slice", f"{name}/weight", (weight,), axis=axis, **ends)
         acc = b.emit(
             "matmul",
-            f"{layer.name}/acc",
-            (x, self.operand_of(layer.weight)),
+            f"{name}/acc",
+            (x, weight),
             transpose_a=0,
             transpose_b=int(layer.transposed),
         )
-        biased = self._with_bias(acc, layer.name, layer.bias)
+        biased = self._with_bias(acc, name, layer.bias, part)
         if flat:
-            return b.rescale_at_site(layer.name, biased)
-        y = b.rescale_at_site(f"{layer.name}/out_rows", biased)
-        return b.emit("reshape", layer.name, (y,), shape=(*leading, b.type_of(y).shape[1]))
+            return b.rescale_at_site(name, biased)
+        y = b.rescale_at_site(f"{name}/out_rows", biased)
+        return b.emit("reshape", name, (y,), shape=(*leading, b.type_of(y).shape[1]))
 
     def _emit_norm(self, layer: LayerNorm | RMSNorm) -> Ref:
         b, name = self._b, layer.name
@@ -813,12 +862,15 @@ class _Emitter:
             acc = b.emit("column_scale", f"{name}/acc", operands)
         return b.rescale_at_site(f"{name}/out", self._with_bias(acc, name, bias))
 
-    def _with_bias(self, acc: Ref, name: str, bias: str | None) -> Ref:
+    def _with_bias(self, acc: Ref, name: str, bias: str | None, part: Slice | None = None) -> Ref:
+        b = self._b
         if bias is None:
             return acc
-        shift = MASTER_EXPONENT - self._b.type_of(acc).exponent
-        inputs = (acc, self._params[bias])
-        return self._b.emit("add_bias", f"{name}/biased", inputs, shift=shift)
+        shift, values = MASTER_EXPONENT - b.type_of(acc).exponent, self._params[bias]
+        if part is not None:
+            ends = {"start": part.start, "stop": part.stop}
+            values = b.emit("slice", f"{name}/bias", (values,), axis=0, **ends)
+        return b.emit("add_bias", f"{name}/biased", (acc, values), shift=shift)
 
     def _emit_conv(self, layer: Conv) -> Ref:
         b, x = self._b, self.values[layer.input]

@@ -49,6 +49,18 @@ class Builder(Protocol):
         """The value as int16: itself, or rescaled at a calibrated site called ``name``."""
         ...
 
+    def as_parts(self, ref: Ref, name: str) -> Sequence[Ref]:
+        """The value as one int16 operand, or as two that add up to it, the second finer."""
+        ...
+
+    def add_aligned(self, name: str, a: Ref, b: Ref) -> Ref:
+        """The sum in int64, rounded only below what 39 bits of either hold."""
+        ...
+
+    def is_deep(self, ref: Ref) -> bool:
+        """Whether it is a gradient that stays in int64 but for products."""
+        ...
+
     def is_fine(self, ref: Ref) -> bool:
         """Whether it is the gradient of many classes, of 29 fraction bits."""
         ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -127,7 +127,24 @@ def _matmul_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[Re
     require(not node.attrs["transpose_a"], "backward of a transposed left operand is not defined")
     if b.is_fine(grad):
         return _matmul_backward_in_parts(b, node, grad)
-    return _matmul_products(b, node, b.as_operand(grad, f"{node.name}/grad"), "")
+    return add_products(b, node, b.as_parts(grad, f"{node.name}/grad"), _matmul_products)
+
+
+Products = Callable[[Builder, Node, Ref, str], Sequence[Ref | None]]
+"""(builder, node, a part of the gradient, what names end in) -> its products with the operands."""
+
+
+def add_products(
+    b: Builder, node: Node, parts: Sequence[Ref], products: Products
+) -> Sequence[Ref | None]:
+    """The gradients of both operands, of a gradient in one part or in two."""
+    first = products(b, node, parts[0], "")
+    if len(parts) == 1:
+        return first
+    return [
+        None if one is None or two is None else b.add_aligned(f"{node.name}/grad_{side}s", one, two)
+        for side, one, two in zip("ab", first, products(b, node, parts[1], "_second"), strict=True)
+    ]
 
 
 def _matmul_backward_in_parts(b: Builder, node: Node, grad: Ref) -> Sequence[Ref | None]:
@@ -230,15 +247,18 @@ def _batched_matmul_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorT
 
 def _batched_matmul_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[Ref | None]:
     """y = x w: dx = g w^T and dw = x^T g, each transposed if its operand is stored so."""
+    return add_products(b, node, b.as_parts(grad, f"{node.name}/grad"), _batched_products)
+
+
+def _batched_products(b: Builder, node: Node, g: Ref, part: str) -> Sequence[Ref | None]:
     x, w = node.inputs
-    g = b.as_operand(grad, f"{node.name}/grad")
     ta, tb = (attr_int(node.attrs, f"transpose_{side}", 0, 1) for side in "ab")
     dx = dw = None
     if b.needs_gradient(x):
         pair, turned = ((w, g), (tb, 1)) if ta else ((g, w), (0, 1 - tb))
         dx = b.emit(
             "batched_matmul",
-            f"{node.name}/grad_a",
+            f"{node.name}/grad_a{part}",
             pair,
             transpose_a=turned[0],
             transpose_b=turned[1],
@@ -247,7 +267,7 @@ def _batched_matmul_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Seq
         pair, turned = ((g, x), (1, ta)) if tb else ((x, g), (1 - ta, 0))
         dw = b.emit(
             "batched_matmul",
-            f"{node.name}/grad_b",
+            f"{node.name}/grad_b{part}",
             pair,
             transpose_a=turned[0],
             transpose_b=turned[1],
@@ -287,7 +307,8 @@ def _add_bias_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorType:
 
 
 def _add_bias_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[Ref | None]:
-    g = grad if b.is_fine(grad) else b.as_operand(grad, f"{node.name}/grad")
+    whole = b.is_fine(grad) or b.is_deep(grad)
+    g = grad if whole else b.as_operand(grad, f"{node.name}/grad")
     return g, b.emit("column_sum", f"{node.name}/grad_bias", (g,))
 
 

@@ -271,7 +271,8 @@ def _column_scale_infer(attrs: Attrs, inputs: Sequence[TensorType]) -> TensorTyp
 def _column_scale_backward(b: Builder, node: Node, out: Ref, grad: Ref) -> Sequence[Ref | None]:
     """y = x w: dx = g w, and dw is the sum of g x over the rows, exact."""
     x, w = node.inputs
-    g = b.as_operand(grad, f"{node.name}/grad")
+    whole = b.is_deep(grad) and not b.needs_gradient(w)
+    g = grad if whole else b.as_operand(grad, f"{node.name}/grad")
     dx = dw = None
     if b.needs_gradient(x):
         weight = b.as_operand(w, f"{node.name}/weight")

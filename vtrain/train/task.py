@@ -185,6 +185,7 @@ class TaskFile:
     margin: int
     gradient_margin: int
     symmetric_gradients: bool
+    fine_gradients: bool
     calibration_steps: int
     exponents: Mapping[str, int]
     commitments: tuple[str, ...] = BLAKE3_ONLY
@@ -255,7 +256,9 @@ def load_task(path: Path, *, srs: Path | None = None) -> TaskFile:
     known = ("onnx", "loss", "ignore", "end_of_text", "attention_crosses", "padding")
     model = top.table("model", *known)
     fmt = top.table(
-        "format", "margin", "gradient_margin", "symmetric_gradients", "calibration_steps"
+        "format",
+        *("margin", "gradient_margin", "calibration_steps"),
+        *("symmetric_gradients", "fine_gradients"),
     )
     prepare = top.mapping("data").get("prepare", {})
     margin = fmt.integer("margin", 0, 12, 3)
@@ -280,6 +283,7 @@ def load_task(path: Path, *, srs: Path | None = None) -> TaskFile:
         margin=margin,
         gradient_margin=fmt.integer("gradient_margin", 0, 12, margin),
         symmetric_gradients=fmt.boolean("symmetric_gradients", False),
+        fine_gradients=fmt.boolean("fine_gradients", False),
         calibration_steps=fmt.integer("calibration_steps", 1, 10_000, 20),
         exponents=exponents,
         commitments=_parse_commitments(task),
@@ -578,6 +582,7 @@ def _load_parts(file: TaskFile) -> _Parts:
         clip=compute_clip(file.optimizer, terms),
         ignored=file.ignored,
         symmetric_gradients=file.symmetric_gradients,
+        fine_gradients=file.fine_gradients,
     )
     return _Parts(model, model_bytes, samples, plan)
 

@@ -15,6 +15,7 @@ from tests.engines.steps import Step, make_step
 from tests.engines.test_cpu_session import make_overflowing_step
 from tests.tasks import make_tiny_task
 from vtrain.attest.keys import generate_key
+from vtrain.engines.cpu import CpuSession
 from vtrain.engines.registry import open_session
 from vtrain.engines.saving import Saving, SavingSession
 from vtrain.errors import GraphError
@@ -167,6 +168,21 @@ def test_memory_is_saved(kind: str) -> None:
     assert find_peak(split_batch(graph, 16).graph) < 0.5 * whole
     assert find_peak(recompute(graph).graph) < (0.9 if kind == "gates" else 1) * whole
     assert find_peak(Saving(16, True).rewrite(graph).graph) < 0.5 * whole
+
+
+def test_masks_are_drawn_in_parts() -> None:
+    """A step in 64 parts takes less than the masks of its whole batch would."""
+    task = make_tiny_task("dropout", batch=512, optimizer="adamw")
+    masks = [node.outputs[0] for node in task.graph.nodes if node.op == "dropout_mask"]
+    whole, parts = (
+        CpuSession(saving.rewrite(task.graph).graph, task.samples, threads=1)
+        for saving in (Saving(), Saving(64))
+    )
+    assert parts.memory < sum(mask.byte_length for mask in masks) < whole.memory
+    for session in (whole, parts):
+        session.load_state(task.initial_state)
+    for _ in range(2):
+        assert whole.step() == parts.step()
 
 
 def begin(step: Step) -> tuple[GraphBuilder, Ref]:

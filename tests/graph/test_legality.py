@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -188,6 +189,17 @@ def test_what_a_step_has_once(op: str) -> None:
     original = next(node for node in HONEST.nodes if node.op == op)
     twice = StepGraph((*HONEST.nodes, replace(original, name="again")))
     assert_refused(twice, f"has 2 {op} nodes", "graph")
+
+
+def test_masks_are_checked_without_reading_the_graph_for_each() -> None:
+    seed = HONEST.nodes[index_of("sample_index")].attrs["seed"]
+    attrs = {"seed": seed, "keep": 5, "value": 6, "exponent": 3, "shape": (2,)}
+    masks = [
+        make_node(f"mask{i}", "dropout_mask", (ref("step"),), site=i, **attrs) for i in range(100)
+    ]
+    with patch.object(StepGraph, "states", autospec=True, side_effect=StepGraph.states) as states:
+        check_graph(insert("record", *masks))
+    assert states.call_count < 10
 
 
 def test_the_counter() -> None:

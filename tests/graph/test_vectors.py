@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -88,17 +89,22 @@ def test_nodes_that_are_not_legal(op: str) -> None:
 
 @pytest.mark.parametrize("op", TABLE)
 def test_rust_plans_what_is_legal_and_fails_cleanly_else(op: str) -> None:
-    """Its engines and its referee ask for dtypes and shapes; ranges are the auditor's."""
+    """Its engines and its referee ask for attributes, dtypes and shapes; ranges are the auditor's.
+
+    They refuse each node that lacks an attribute, and each of an exponent that is none.
+    """
     for (node, types), others in list_nodes(op):
         if 0 < len(types) < 5:
             fold = plan_fold(node, types)
             found = _core.leaf_fold(encode_node(node), list_sources(types))
             assert found == (fold.terms, fold.block_length, fold.width)
-        for _, (false, false_types) in others:
+        for why, (false, false_types) in others:
             try:
                 _core.leaf_fold(encode_node(false), list_sources(false_types))
             except (VtrainError, ValueError):
                 continue
+            assert node.attrs.keys() <= false.attrs.keys(), why
+            assert not re.match(r"attribute (multiplier_)?exponent must be", why), why
 
 
 def list_sources(types: Sequence[TensorType]) -> list[bytes]:

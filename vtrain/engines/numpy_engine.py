@@ -106,13 +106,14 @@ class NumpySession:
     def _state_hashes(self) -> frozenset[int]:
         """Nodes that only a commitment step needs: the digests of the new state and its root."""
         skip = {self._root, self._record}
-        for index in range(self._record - 1, -1, -1):
+        # Nodes that one reads which every step needs.
+        needed: set[int] = set()
+        for index in range(len(self._graph.nodes) - 1, -1, -1):
             node = self._graph.nodes[index]
-            if node.op not in _HASHES:
-                continue
-            users = [i for i, other in enumerate(self._graph.nodes) if (index, 0) in other.inputs]
-            if all(user in skip for user in users):
+            if index < self._record and index not in needed and node.op in _HASHES:
                 skip.add(index)
+            if index not in skip:
+                needed.update(ref.node for ref in node.inputs)
         return frozenset(skip)
 
     def _run(self, skip: frozenset[int], last: int | None = None) -> dict[int, npt.NDArray[Any]]:

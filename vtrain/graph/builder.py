@@ -36,16 +36,18 @@ class ExponentPolicy(Protocol):
 
 
 class FixedExponents:
-    """The exponents of a task: TaskError names a site that the task does not list."""
+    """The exponents of a task: TaskError names a site that the task does not list, and ``mend``,
+    the command that writes them."""
 
-    def __init__(self, exponents: Mapping[str, int]) -> None:
+    def __init__(self, exponents: Mapping[str, int], mend: str = "vtrain profile") -> None:
         self._exponents = exponents
+        self._mend = mend
         self.used: set[str] = set()
 
     def choose(self, site: str, source: Ref, exponent: int) -> int:
         if site not in self._exponents:
             raise TaskError(
-                "no exponent for this site: run `vtrain profile` on the task",
+                f"the task has no exponent for this site: `{self._mend}` writes it",
                 where=f"exponents.{site}",
             )
         self.used.add(site)
@@ -82,6 +84,8 @@ class GraphBuilder:
         self._policy = policy
         self._nodes: list[Node] = []
         self._names: set[str] = set()
+        # For a name that was taken, how many of its kind are: "x", "x#2", ...
+        self._counts: dict[str, int] = {}
         self._operands: dict[Ref, Ref] = {}
         self._differentiable: Set[Ref] = frozenset()
         self.blocks: dict[Ref, Block] = {}
@@ -245,10 +249,14 @@ class GraphBuilder:
         return node.op == "logit_grad"
 
     def _unique(self, name: str, *, reserve: bool = True) -> str:
-        candidate, count = name, 1
-        while candidate in self._names:
-            count += 1
-            candidate = f"{name}#{count}"
+        candidate = name
+        if name in self._names:
+            count = self._counts.get(name, 1)
+            while candidate in self._names:
+                count += 1
+                candidate = f"{name}#{count}"
+            # Those before it stay taken.
+            self._counts[name] = count - 1
         if reserve:
             self._names.add(candidate)
         return candidate

@@ -193,10 +193,11 @@ def _check_softmax(graph: StepGraph, node: Node) -> None:
 def _check_masks(graph: StepGraph) -> None:
     """No mask may be one that its maker chose: by a seed of its own, another's step, or twice."""
     seed = _find(graph, "sample_index").attrs["seed"]
+    counter = graph.states()[STEP_STATE]
     sites: set[object] = set()
     for node in graph.nodes:
         if node.op == "dropout_mask":
-            counted = node.inputs == (graph.states()[STEP_STATE],)
+            counted = node.inputs == (counter,)
             _require(counted, "draws a mask by another counter than the state's", node)
             _require(node.attrs["seed"] == seed, "draws a mask by another seed", node)
             _require(node.attrs["site"] not in sites, "draws the mask of another node", node)

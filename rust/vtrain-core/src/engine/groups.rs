@@ -1,5 +1,7 @@
 //! Nodes that are done together: which may be, without a value being read before it is there.
 
+use std::cell::Cell;
+
 use super::program::Program;
 use super::run::MOST_INPUTS;
 use crate::ops::Kernel;
@@ -7,6 +9,12 @@ use crate::ops::Kernel;
 /// Elements of a row beyond which rows are not made longer: a value of some rows should stay in a
 /// core's first caches.
 const LONG_ROW: usize = 4096;
+/// Nodes of a run: those of models have some tens, but for sums over all parameters.
+const MOST_MEMBERS: usize = 256;
+/// Values and readers that are looked at to form runs, after which none grows any more: a model of
+/// 24 layers, its batch in eight parts, has a million. In other graphs it would be the square of
+/// their nodes.
+const MOST_LOOKS: usize = 1 << 24;
 
 /// A partition of the nodes into groups that can be done one after the other, each as a whole.
 pub(super) struct Groups<'a> {
@@ -23,6 +31,8 @@ pub(super) struct Groups<'a> {
     heavy: Vec<usize>,
     /// Values that a step leaves behind.
     kept: Vec<bool>,
+    /// Values and readers that were looked at so far.
+    looks: Cell<usize>,
 }
 
 #[derive(Default)]
@@ -69,6 +79,7 @@ impl<'a> Groups<'a> {
             behind,
             heavy: vec![0; count],
             kept,
+            looks: Cell::new(0),
         };
         let mut heavy = 0;
         for node in 0..count {
@@ -211,13 +222,15 @@ impl<'a> Groups<'a> {
             source == group || self.groups[source].last() <= last
         };
         let bytes = |value: usize| self.program.forms[value].byte_len();
-        let goes = !self.kept[value]
-            && self.program.readers[value]
-                .iter()
-                .all(|&reader| reader == node || self.of.get(reader) == Some(&group))
-            && bytes(node) <= bytes(value)
-            && self.program.inputs[node].iter().all(is_there);
-        near || goes
+        let goes = || {
+            !self.kept[value]
+                && self.program.readers[value]
+                    .iter()
+                    .all(|&reader| reader == node || self.of.get(reader) == Some(&group))
+                && bytes(node) <= bytes(value)
+                && self.program.inputs[node].iter().all(is_there)
+        };
+        near || goes()
     }
 
     /// Makes one run of two, if that can be.
@@ -226,12 +239,16 @@ impl<'a> Groups<'a> {
             return;
         }
         let (x, y) = (&self.groups[a], &self.groups[b]);
+        if x.members.len() + y.members.len() > MOST_MEMBERS || self.looks.get() >= MOST_LOOKS {
+            return;
+        }
         let rows = gcd(x.rows, y.rows);
         let (largest, shortest) = (x.largest.max(y.largest), x.shortest.min(y.shortest));
         if largest / rows > LONG_ROW.max(shortest) || self.is_circle(a, b) {
             return;
         }
         let moved = std::mem::take(&mut self.groups[a]);
+        self.look(moved.members.len());
         for &node in &moved.members {
             self.of[node] = b;
         }
@@ -247,6 +264,7 @@ impl<'a> Groups<'a> {
             for at in 0..self.groups[group].members.len() {
                 let node = self.groups[group].members[at];
                 for &user in self.program.readers[node].iter().chain(&self.behind[node]) {
+                    self.look(1);
                     let Some(&user) = self.of.get(user) else {
                         continue;
                     };
@@ -267,6 +285,7 @@ impl<'a> Groups<'a> {
         let mut seen = std::collections::HashSet::new();
         let mut open = Vec::new();
         for &node in self.groups[a].members.iter().chain(&self.groups[b].members) {
+            self.look(1 + self.program.inputs[node].len());
             for (i, &input) in self.program.inputs[node].iter().enumerate() {
                 let value = self.program.roots[input];
                 if !inside(self.of[value]) {
@@ -278,6 +297,7 @@ impl<'a> Groups<'a> {
             open.extend(self.before[node].iter().map(|&before| self.of[before]));
         }
         while let Some(group) = open.pop() {
+            self.look(1);
             if inside(group) {
                 return true;
             }
@@ -288,6 +308,10 @@ impl<'a> Groups<'a> {
         false
     }
 
+    fn look(&self, count: usize) {
+        self.looks.set(self.looks.get() + count);
+    }
+
     fn is_sum(&self, node: usize) -> bool {
         matches!(self.program.kernels[node], Kernel::ColumnSum | Kernel::Sum)
     }
@@ -295,4 +319,111 @@ impl<'a> Groups<'a> {
 
 fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::super::program::{Program, RecordNodes};
+    use super::*;
+    use crate::number::Dtype;
+    use crate::ops::Form;
+
+    /// A program of nodes on 8 numbers each, none of which is a state.
+    fn program(nodes: Vec<(Kernel, Vec<usize>)>) -> Program {
+        let count = nodes.len();
+        let mut users = vec![Vec::new(); count];
+        for (node, (_, inputs)) in nodes.iter().enumerate() {
+            for &input in inputs {
+                users[input].push(node);
+            }
+        }
+        let (kernels, inputs) = nodes.into_iter().unzip();
+        Program {
+            names: vec![String::new(); count],
+            kernels,
+            forms: vec![Form::new(Dtype::I16, vec![8]).unwrap(); count],
+            inputs,
+            readers: users.clone(),
+            users,
+            roots: (0..count).collect(),
+            states: Vec::new(),
+            state_of: HashMap::new(),
+            state_nodes: Vec::new(),
+            next_roots: Vec::new(),
+            step_state: 0,
+            record: RecordNodes {
+                step: 0,
+                batch_digest: 0,
+                loss: 0,
+                root: 0,
+                commit_every: 1,
+            },
+            commit_only: vec![false; count],
+            counted: (0..count).collect(),
+        }
+    }
+
+    fn form_runs(program: &Program) -> Groups<'_> {
+        let count = program.kernels.len();
+        let last: Vec<usize> = (0..count).collect();
+        let none = vec![false; count];
+        let before = vec![Vec::new(); count];
+        let mut groups = Groups::new(program, &last, &none, before, none.clone());
+        groups.form_runs();
+        groups
+    }
+
+    fn add(a: usize, b: usize) -> (Kernel, Vec<usize>) {
+        (Kernel::Add { shifts: (0, 0) }, vec![a, b])
+    }
+
+    #[test]
+    fn a_long_chain_becomes_many_runs_in_linear_time() {
+        let count = 20_000;
+        let chain = (1..count).map(|node| (Kernel::Relu, vec![node - 1]));
+        let program = program([(Kernel::Sum, vec![])].into_iter().chain(chain).collect());
+        let groups = form_runs(&program);
+        let lengths: Vec<usize> = groups.runs().map(|(members, _)| members.len()).collect();
+        assert!(lengths.iter().all(|&length| length <= MOST_MEMBERS));
+        assert_eq!(lengths.len(), (count - 1).div_ceil(MOST_MEMBERS));
+        assert!(groups.looks.get() < 4 * count * MOST_MEMBERS);
+        assert_eq!(
+            groups.order(),
+            (0..count)
+                .filter(|&node| is_last(&groups, node))
+                .collect::<Vec<_>>()
+        );
+    }
+
+    fn is_last(groups: &Groups<'_>, node: usize) -> bool {
+        groups.groups[groups.of[node]].last() == node
+    }
+
+    /// Nodes of two kinds by turns, each of which reads what lies far behind: every join would
+    /// have all groups between looked at.
+    #[test]
+    fn looks_are_bounded_in_any_graph() {
+        let half = 20_000;
+        let mut nodes = vec![(Kernel::Sum, vec![])];
+        nodes.extend((1..half).map(|node| (Kernel::Relu, vec![node / 300])));
+        nodes.extend((half..2 * half).map(|node| add(node - 1, node - half)));
+        let program = program(nodes);
+        let groups = form_runs(&program);
+        // The last join may be one that looks at all that there is.
+        assert!(
+            groups.looks.get() < MOST_LOOKS + 4 * 2 * half,
+            "{}",
+            groups.looks.get()
+        );
+        assert_eq!(
+            groups.order().len(),
+            groups
+                .groups
+                .iter()
+                .filter(|g| !g.members.is_empty())
+                .count()
+        );
+    }
 }

@@ -7,7 +7,7 @@ mod program;
 mod run;
 mod update;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::mem;
 use std::time::{Duration, Instant};
 
@@ -113,9 +113,10 @@ pub struct Record {
 pub struct Engine {
     program: Program,
     samples: SampleForms,
-    /// The plan of a step without a trace, and the program that it is of.
+    /// The plan of a step without a trace, and the program that it is of: the same steps in another
+    /// order.
     fused: Plan,
-    rescaled: Program,
+    reordered: Program,
     threads: usize,
     machine: Machine,
     /// Which state tensors have been loaded.
@@ -151,8 +152,9 @@ impl Engine {
             });
         }
         let program = Program::new(graph, &samples)?;
-        let rescaled = program.rescaled_early();
-        let fused = Plan::fused(&rescaled);
+        let mut reordered = program.rescaled_early();
+        reordered.draw_masks_in_parts();
+        let fused = Plan::fused(&reordered);
         let buffers = allocate(&fused.buffers)?;
         let machine = Machine {
             gemm: Gemm::new(path)?,
@@ -167,7 +169,7 @@ impl Engine {
             program,
             samples,
             fused,
-            rescaled,
+            reordered,
             threads,
             machine,
             loaded,
@@ -195,11 +197,7 @@ impl Engine {
             name: name.to_owned(),
             reason: reason.to_owned(),
         };
-        let found = self
-            .program
-            .states
-            .iter()
-            .position(|state| state.name == name);
+        let found = self.program.state_of.get(name).copied();
         let index = found.ok_or_else(|| error("the graph has no such tensor"))?;
         let form = &self.program.states[index].form;
         if value.dtype() != form.dtype || value.len() != form.size() {
@@ -253,7 +251,7 @@ impl Engine {
         let commits = self.commits();
         self.loaded.fill(false);
         let Self {
-            rescaled,
+            reordered,
             samples,
             fused,
             machine,
@@ -261,8 +259,8 @@ impl Engine {
         } = self;
         let samples = samples.bind(table);
         let record = on(self.threads, || {
-            machine.run(rescaled, fused, &samples, commits, END, |_, _| ())?;
-            machine.advance(rescaled, fused, commits)
+            machine.run(reordered, fused, &samples, commits, END, |_, _| ())?;
+            machine.advance(reordered, fused, commits)
         })?;
         self.loaded.fill(true);
         Ok(record)
@@ -306,12 +304,13 @@ impl Engine {
         let Some(&last) = nodes.iter().max() else {
             return Ok(Vec::new());
         };
+        let wanted: HashSet<usize> = nodes.iter().copied().collect();
         let plan = Plan::plain(&self.program);
         let counts = self.machine.saturated.clone();
         let result = self.run_plain(&plan, table, |machine, program, samples| {
             let mut taken = HashMap::new();
             machine.run(program, &plan, samples, true, last, |at, value| {
-                if nodes.contains(&at) {
+                if wanted.contains(&at) {
                     taken.insert(at, take(&program.forms[at], value));
                 }
             })?;

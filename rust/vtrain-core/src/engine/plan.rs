@@ -4,11 +4,12 @@
 //! untouched: traces. A *fused* plan merges nodes where the graph proves that nobody else reads
 //! what lies between them, and updates the state in place where nobody reads the old value later.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
 
 use super::groups::Groups;
 use super::program::{NEXT_STEP, Program};
-use super::run::Run;
+use super::run::{MOST_INPUTS, Read, Run};
 use crate::number::{Dtype, Rounding};
 use crate::ops::Kernel;
 use crate::ops::layout::Window;
@@ -19,6 +20,9 @@ use crate::ops::optimizer::MomentumRule;
 const LEAST_BIAS_SHIFT: i64 = -29;
 /// A position after all jobs.
 const END: usize = usize::MAX;
+/// Buffers that are looked at, over all values, for one that is free: a model of 24 layers has three
+/// million. With n values at once it would be their square.
+const MOST_TRIES: usize = 1 << 24;
 
 /// One piece of work. Values are named by the node that puts them out.
 #[derive(Debug)]
@@ -156,10 +160,14 @@ impl Chains {
     }
 
     /// The only user of `node`, if it has just one and reads it just once, as its input `input`.
+    /// One of many inputs is none: no such node is part of a chain.
     fn only_user(program: &Program, node: usize, input: usize) -> Option<usize> {
         let &[user] = program.users[node].as_slice() else {
             return None;
         };
+        if program.inputs[user].len() > MOST_INPUTS {
+            return None;
+        }
         let places: Vec<usize> = (0..program.inputs[user].len())
             .filter(|&i| program.inputs[user][i] == node)
             .collect();
@@ -342,7 +350,7 @@ impl Chains {
                 kept[value] || readers.iter().any(is_outside)
             };
             let run = Run::new(program, members, rows, is_seen);
-            let inputs = run.reads();
+            let inputs = run.reads().into_keys().collect();
             self.merge(members, Work::Run(run), inputs);
         }
         self.order = groups.order();
@@ -386,22 +394,24 @@ impl Chains {
             last_use[value] = END;
         }
 
+        let states = program.state_nodes.iter().zip(&program.next_roots);
+        let next_of: HashMap<usize, usize> = states.map(|(&old, &new)| (old, new)).collect();
         let mut lives = Lives::new(program);
         for (at, job) in jobs.iter().enumerate() {
             match job.work {
                 Work::View => {}
                 Work::Run(ref run) => {
-                    let mut left = job.inputs.clone();
+                    let mut left = run.reads();
+                    left.retain(|&old, _| last_use[old] == at);
+                    let mut left: Vec<(usize, Read)> = left.into_iter().collect();
                     for value in run.writes() {
                         let until = last_use[value].max(at);
-                        let over = left.iter().position(|&old| {
-                            let state = program.state_nodes.iter().position(|&node| node == old);
-                            last_use[old] == at
-                                && state.is_none_or(|state| program.next_roots[state] == value)
-                                && run.may_overwrite(program, old, value)
+                        let over = left.iter().position(|&(old, read)| {
+                            next_of.get(&old).is_none_or(|&next| next == value)
+                                && run.may_overwrite(program, (old, read), value)
                         });
                         match over {
-                            Some(old) => lives.hand_over(left.swap_remove(old), value, until),
+                            Some(old) => lives.hand_over(left.swap_remove(old).0, value, until),
                             None => {
                                 let bytes = program.forms[value].byte_len();
                                 lives.begin(value, bytes, at, until);
@@ -515,39 +525,107 @@ impl Lives {
     }
 
     /// The buffer of each node's value, and the bytes of each buffer.
-    ///
-    /// The largest first, each into the smallest buffer that is free in its time: what is small
-    /// then lies where something large was, and no buffer grows.
     fn assign(self) -> (Vec<usize>, Vec<usize>) {
-        let mut order: Vec<usize> = (0..self.lives.len()).collect();
-        order.sort_by_key(|&life| (std::cmp::Reverse(self.lives[life].bytes), life));
-        let mut buffers = self.states.clone();
-        // For each buffer after the states', the times at which it is taken, in order.
+        let mut found = Buffers::new(&self.states);
+        found.fill(&self.lives, MOST_TRIES);
+        let states = self.states.len();
+        let places = self.of.iter().map(|&of| match of.checked_sub(states) {
+            Some(life) if of != END => found.of[life],
+            _ => of,
+        });
+        (places.collect(), found.bytes)
+    }
+}
+
+/// The buffers of lives.
+struct Buffers {
+    /// Bytes of each; the first are the states', which are for no others.
+    bytes: Vec<usize>,
+    states: usize,
+    /// The buffer of each life.
+    of: Vec<usize>,
+    /// How many were looked at.
+    tries: usize,
+}
+
+impl Buffers {
+    fn new(states: &[usize]) -> Self {
+        Self {
+            bytes: states.to_vec(),
+            states: states.len(),
+            of: Vec::new(),
+            tries: 0,
+        }
+    }
+
+    /// The largest first, each into the smallest buffer that is free in its time: what is small
+    /// then lies where something large was, and no buffer grows. After `most` tries those that are
+    /// left, all of them smaller, share buffers of their own.
+    fn fill(&mut self, lives: &[Life], most: usize) {
+        let mut order: Vec<usize> = (0..lives.len()).collect();
+        order.sort_by_key(|&life| (Reverse(lives[life].bytes), life));
+        self.of = vec![END; lives.len()];
+        // For each buffer after the states', the times at which it is taken, in order, and the last
+        // of them that was added: mostly that one meets what is tried.
         let mut taken: Vec<BTreeMap<usize, usize>> = Vec::new();
-        let mut buffer_of = vec![END; self.lives.len()];
-        for life in order {
-            let Life { bytes, first, last } = self.lives[life];
-            let is_free = |times: &BTreeMap<usize, usize>| {
-                times
-                    .range(..=last)
-                    .next_back()
-                    .is_none_or(|(_, &end)| end < first)
+        let mut added: Vec<(usize, usize)> = Vec::new();
+        let mut order = order.into_iter();
+        for life in order.by_ref() {
+            let Life { bytes, first, last } = lives[life];
+            let is_free = |buffer: usize| {
+                let (begin, end) = added[buffer];
+                let mut times = taken[buffer].range(..=last);
+                (end < first || last < begin)
+                    && times.next_back().is_none_or(|(_, &end)| end < first)
             };
             // They were made in the order of their sizes.
-            let found = taken.iter().rposition(is_free).unwrap_or_else(|| {
-                buffers.push(bytes);
+            let found = (0..taken.len()).rev().find(|&buffer| is_free(buffer));
+            self.tries += taken.len() - found.unwrap_or(0);
+            let found = found.unwrap_or_else(|| {
+                self.bytes.push(bytes);
                 taken.push(BTreeMap::new());
+                added.push((first, last));
                 taken.len() - 1
             });
             taken[found].insert(first, last);
-            buffer_of[life] = self.states.len() + found;
+            added[found] = (first, last);
+            self.of[life] = self.states + found;
+            if self.tries >= most {
+                break;
+            }
         }
-        let states = self.states.len();
-        let places = self.of.iter().map(|&of| match of.checked_sub(states) {
-            Some(life) if of != END => buffer_of[life],
-            _ => of,
-        });
-        (places.collect(), buffers)
+        self.fill_by_time(lives, order.collect());
+    }
+
+    /// In the order in which they begin, each into the smallest buffer that is free then and large
+    /// enough, or else into the largest, which grows.
+    fn fill_by_time(&mut self, lives: &[Life], mut left: Vec<usize>) {
+        left.sort_by_key(|&life| (lives[life].first, life));
+        let mut taken: BinaryHeap<Reverse<(usize, usize)>> = BinaryHeap::new();
+        let mut free: BTreeSet<(usize, usize)> = BTreeSet::new();
+        for life in left {
+            let Life { bytes, first, last } = lives[life];
+            while let Some(&Reverse((end, buffer))) = taken.peek()
+                && end < first
+            {
+                taken.pop();
+                free.insert((self.bytes[buffer], buffer));
+            }
+            let fits = free.range((bytes, 0)..).next().or(free.last()).copied();
+            let buffer = match fits {
+                Some(found) => {
+                    free.remove(&found);
+                    found.1
+                }
+                None => {
+                    self.bytes.push(0);
+                    self.bytes.len() - 1
+                }
+            };
+            self.bytes[buffer] = self.bytes[buffer].max(bytes);
+            taken.push(Reverse((last, buffer)));
+            self.of[life] = buffer;
+        }
     }
 }
 
@@ -555,52 +633,74 @@ impl Lives {
 mod tests {
     use super::*;
 
-    fn place(states: &[usize], lives: &[(usize, usize, usize)]) -> (Vec<usize>, Vec<usize>) {
-        let mut all = Lives {
-            states: states.to_vec(),
-            lives: Vec::new(),
-            of: vec![END; lives.len()],
-        };
-        for (value, &(bytes, first, last)) in lives.iter().enumerate() {
-            all.begin(value, bytes, first, last);
+    fn place(states: &[usize], lives: &[(usize, usize, usize)], most: usize) -> Buffers {
+        let mut found = Buffers::new(states);
+        found.fill(&read(lives), most);
+        found
+    }
+
+    fn read(lives: &[(usize, usize, usize)]) -> Vec<Life> {
+        let read = |&(bytes, first, last)| Life { bytes, first, last };
+        lives.iter().map(read).collect()
+    }
+
+    /// Any numbers below a bound: what they are does not matter.
+    fn draws() -> impl FnMut(u64) -> usize {
+        let mut seed = 7u64;
+        move |below| {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1);
+            ((seed >> 33) % below) as usize
         }
-        all.assign()
     }
 
     #[test]
     fn values_share_a_buffer_only_when_their_times_do_not_meet() {
-        // Any numbers: what they are does not matter.
-        let mut seed = 7u64;
-        let mut draw = |below: u64| {
-            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1);
-            (seed >> 33) % below
-        };
+        let mut draw = draws();
         let lives: Vec<(usize, usize, usize)> = (0..300)
             .map(|_| {
-                let first = draw(100) as usize;
-                let last = if draw(20) == 0 {
-                    END
-                } else {
-                    first + draw(9) as usize
-                };
-                (1 + draw(1000) as usize, first, last)
+                let first = draw(100);
+                let last = if draw(20) == 0 { END } else { first + draw(9) };
+                (1 + draw(1000), first, last)
             })
             .collect();
-        let (places, buffers) = place(&[8, 8], &lives);
-        for (a, &(bytes, first, last)) in lives.iter().enumerate() {
-            assert!(places[a] >= 2, "buffers of states are not for others");
-            assert!(buffers[places[a]] >= bytes);
-            for (b, &(_, begin, end)) in lives.iter().enumerate().skip(a + 1) {
-                let meet = first <= end && begin <= last;
-                assert!(!meet || places[a] != places[b], "{a} and {b} meet");
+        // All by size, some, and all but the first by time.
+        for most in [MOST_TRIES, 500, 0] {
+            let Buffers { of, bytes, .. } = place(&[8, 8], &lives, most);
+            for (a, &(needed, first, last)) in lives.iter().enumerate() {
+                assert!(of[a] >= 2, "buffers of states are not for others");
+                assert!(bytes[of[a]] >= needed);
+                for (b, &(_, begin, end)) in lives.iter().enumerate().skip(a + 1) {
+                    let meet = first <= end && begin <= last;
+                    assert!(!meet || of[a] != of[b], "{a} and {b} meet");
+                }
             }
+            assert!(bytes.len() < 2 + lives.len() / 2, "{most}: {}", bytes.len());
         }
     }
 
     #[test]
+    fn many_values_at_once_are_placed_without_trying_every_buffer_for_each() {
+        let count = 50_000;
+        let lives: Vec<_> = (0..count).map(|i| (8, i, i + count)).collect();
+        // Again, where the first are free, and others in between.
+        let again = (0..count).map(|i| (8, i + 2 * count, i + 3 * count));
+        let lives: Vec<_> = lives.into_iter().chain(again).collect();
+        let found = place(&[], &lives, MOST_TRIES);
+        assert!(found.tries < MOST_TRIES + count, "{}", found.tries);
+        // Those placed by size, of which so many could be tried, and those placed by time.
+        let by_size = (2.0 * MOST_TRIES as f64).sqrt() as usize + 1;
+        let buffers = found.bytes.len();
+        assert!(buffers <= by_size + count + 1, "{buffers}");
+    }
+
+    #[test]
     fn small_values_lie_where_large_ones_were() {
-        let (places, buffers) = place(&[], &[(1, 0, 1), (9, 2, 3), (5, 4, 6), (1, 6, 7)]);
-        assert_eq!(buffers, [9, 1]);
-        assert_eq!(places, [0, 0, 0, 1]);
+        let lives = [(1, 0, 1), (9, 2, 3), (5, 4, 6), (1, 6, 7)];
+        let found = place(&[], &lives, MOST_TRIES);
+        assert_eq!(found.bytes, [9, 1]);
+        assert_eq!(found.of, [0, 0, 0, 1]);
+        // All but the largest by time: a buffer grows.
+        let found = place(&[], &lives, 0);
+        assert_eq!(found.bytes, [9, 5, 1]);
     }
 }

@@ -1,14 +1,18 @@
 //! A step graph made ready: every node's kernel, and what a step reads and leaves behind.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::EngineError;
 use crate::graph::StepGraph;
 use crate::number::Dtype;
+use crate::ops::dropout::Mask;
 use crate::ops::{Bands, Form, Kernel, Part, Samples, Windows};
 
 /// The node that counts steps is the state of this name.
 const STEP: &str = "step";
+
+/// Reorderings that one rescale is done before: models have two or three in a row.
+const MOST_MOVES: usize = 32;
 
 /// Stands for the next step among the readers of a value.
 pub(super) const NEXT_STEP: usize = usize::MAX;
@@ -90,6 +94,8 @@ pub(super) struct Program {
     /// For each node, the node whose elements its own are: another one for a view.
     pub roots: Vec<usize>,
     pub states: Vec<State>,
+    /// The place of each state among them, by its name.
+    pub state_of: HashMap<String, usize>,
     /// For each state, the node that holds it before and the root of its value after the step.
     pub state_nodes: Vec<usize>,
     pub next_roots: Vec<usize>,
@@ -113,6 +119,7 @@ impl Program {
             readers: vec![Vec::new(); count],
             roots: Vec::with_capacity(count),
             states: Vec::new(),
+            state_of: HashMap::new(),
             state_nodes: Vec::new(),
             next_roots: Vec::new(),
             step_state: 0,
@@ -183,8 +190,11 @@ impl Program {
         let mut program = self.clone();
         for node in 0..program.kernels.len() {
             let mut rescale = node;
-            while let Some(moved) = program.move_before(rescale) {
-                rescale = moved;
+            for _ in 0..MOST_MOVES {
+                match program.move_before(rescale) {
+                    Some(moved) => rescale = moved,
+                    None => break,
+                }
             }
         }
         program
@@ -209,13 +219,44 @@ impl Program {
         self.kernels.swap(node, rescale);
         self.forms[node] = form;
         // Views in between are views of nothing, and nobody reads them.
-        for users in &mut self.users {
-            users.retain(|&user| user != rescale);
-        }
+        let read = *self.inputs[rescale].first()?;
+        self.users[read].retain(|&user| user != rescale);
         self.users[node] = vec![rescale];
         self.inputs[rescale] = vec![node];
         self.counted.swap(node, rescale);
         Some(node)
+    }
+
+    /// Has every mask of dropout that is read in parts alone drawn in these parts, as batches in
+    /// parts read it: an element is drawn by its own number, and the mask is nowhere as a whole.
+    pub fn draw_masks_in_parts(&mut self) {
+        for node in 0..self.kernels.len() {
+            let Kernel::DropoutMask(mask) = self.kernels[node] else {
+                continue;
+            };
+            let parts = std::mem::take(&mut self.readers[node]);
+            let first = |&part: &usize| match self.kernels.get(part) {
+                Some(Kernel::Slice { axis, start }) if axis.unit() == self.forms[part].size() => {
+                    Some((start * axis.inner) as u64)
+                }
+                _ => None,
+            };
+            let firsts: Option<Vec<u64>> = parts.iter().map(first).collect();
+            let (Some(firsts), &[counter]) = (firsts, self.inputs[node].as_slice()) else {
+                self.readers[node] = parts;
+                continue;
+            };
+            let sources: BTreeSet<usize> = parts.iter().map(|&part| self.inputs[part][0]).collect();
+            for source in sources {
+                self.users[source].retain(|user| parts.binary_search(user).is_err());
+            }
+            for (&part, first) in parts.iter().zip(firsts) {
+                self.kernels[part] = Kernel::DropoutMask(Mask { first, ..mask });
+                self.inputs[part] = vec![counter];
+            }
+            self.users[counter].extend(&parts);
+            self.readers[self.roots[counter]].extend(parts);
+        }
     }
 
     /// Elements of a node's inputs.
@@ -274,6 +315,7 @@ impl Program {
             Some(&state) if self.states[state].form == scalar => self.step_state = state,
             _ => return Err(EngineError::graph("has no step counter")),
         }
+        self.state_of = index_of;
         Ok(())
     }
 

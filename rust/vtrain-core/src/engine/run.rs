@@ -3,7 +3,7 @@
 //! A block stays in a core's caches from the node that puts it out to those that read it. A value
 //! that only nodes of the run read lives in a slot, one block long, and never as a whole.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
@@ -44,6 +44,15 @@ struct Step {
     out: Operand,
     /// It works in place, and its first input lies elsewhere.
     copies: bool,
+}
+
+/// How a run reads a value in memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Read {
+    /// The last step that does.
+    last: usize,
+    /// A step reads all of it, and not the rows of a block.
+    whole: bool,
 }
 
 /// What a step reads or writes.
@@ -197,35 +206,38 @@ impl Run {
             .map(|out| out.value)
     }
 
-    /// The values in memory that it reads and does not write.
-    pub fn reads(&self) -> Vec<usize> {
+    /// The values in memory that it reads and does not write, and how it reads each.
+    pub fn reads(&self) -> BTreeMap<usize, Read> {
         let written: BTreeSet<usize> = self.writes().collect();
-        let inputs = self.steps.iter().flat_map(|step| &step.inputs);
-        let read: BTreeSet<usize> = inputs
-            .filter(|input| !matches!(input.lies, Lies::InSlot(_)))
-            .map(|input| input.value)
-            .filter(|value| !written.contains(value))
-            .collect();
-        read.into_iter().collect()
+        let mut found = BTreeMap::new();
+        for (at, step) in self.steps.iter().enumerate() {
+            for input in &step.inputs {
+                if matches!(input.lies, Lies::InSlot(_)) || written.contains(&input.value) {
+                    continue;
+                }
+                let read: &mut Read = found.entry(input.value).or_default();
+                read.last = at;
+                read.whole |= input.lies != Lies::ByRows;
+            }
+        }
+        found
     }
 
-    /// May `new`, which it writes, lie where `old` does, which it reads and nobody reads later?
+    /// May `new`, which it writes, lie where `old` does, which it reads so and nobody reads later?
     ///
     /// Their rows must lie in the same bytes; and when a row of the new one is written, the old one
     /// must have been read, save by the step itself as what it works on in place.
-    pub fn may_overwrite(&self, program: &Program, old: usize, new: usize) -> bool {
-        let Some(at) = self.steps.iter().position(|step| step.node == new) else {
+    pub fn may_overwrite(&self, program: &Program, (old, read): (usize, Read), new: usize) -> bool {
+        let Ok(at) = self.steps.binary_search_by_key(&new, |step| step.node) else {
             return false;
         };
-        let fits = self.steps[at].out.lies == Lies::ByRows
-            && program.forms[old].byte_len() == program.forms[new].byte_len();
-        let is_read = |input: &Operand| input.value == old;
-        let is_read_in_time = |(i, step): (usize, &Step)| {
-            let is_whole = |input: &Operand| is_read(input) && input.lies != Lies::ByRows;
-            let late = &step.inputs[usize::from(i == at && step.copies)..];
-            !step.inputs.iter().any(is_whole) && (i < at || !late.iter().any(is_read))
-        };
-        fits && self.steps.iter().enumerate().all(is_read_in_time)
+        let step = &self.steps[at];
+        let late = &step.inputs[usize::from(step.copies)..];
+        step.out.lies == Lies::ByRows
+            && program.forms[old].byte_len() == program.forms[new].byte_len()
+            && !read.whole
+            && read.last <= at
+            && !late.iter().any(|input| input.value == old)
     }
 
     /// Bytes of slots that each thread needs.

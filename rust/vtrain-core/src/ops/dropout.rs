@@ -22,6 +22,9 @@ pub struct Mask {
     pub keep: u16,
     /// What stands for an element that is kept; 0 for one that is not.
     pub value: i16,
+    /// The element of the node's mask with which this one begins: 0, but of a part of it that an
+    /// engine draws by itself.
+    pub first: u64,
 }
 
 impl Mask {
@@ -37,6 +40,7 @@ impl Mask {
 
     /// Element `e` in step `t`: one outside [0, 2^40] counts as the nearest.
     pub fn at(&self, t: i64, e: u64) -> i16 {
+        let e = self.first + e;
         let (block, half) = (e / PER_BLOCK, (e % PER_BLOCK) as usize);
         let word = philox(self.counter(t, block), self.key())[half / 2];
         self.of((word >> (16 * (half % 2))) as u16)
@@ -50,12 +54,13 @@ impl Mask {
     /// Elements `first ..` in step `t`, as many as `out` holds.
     pub fn fill(&self, t: i64, first: u64, out: &mut [i16]) {
         const RUN: usize = LANES * PER_BLOCK as usize;
-        let before = (first.next_multiple_of(PER_BLOCK) - first).min(out.len() as u64);
+        let number = self.first + first;
+        let before = (number.next_multiple_of(PER_BLOCK) - number).min(out.len() as u64);
         let (head, out) = out.split_at_mut(before as usize);
         for (e, out) in (first..).zip(head) {
             *out = self.at(t, e);
         }
-        let begin = first + before;
+        let begin = number + before;
         let (runs, rest) = out.as_chunks_mut::<RUN>();
         vectorised(
             #[inline(always)]

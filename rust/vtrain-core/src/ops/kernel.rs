@@ -474,11 +474,15 @@ impl Kernel {
 }
 
 /// Operator, dtype and shape of a node.
+///
+/// Attributes that only say what a mantissa stands for are read too: a node that lacks one, or has
+/// another kind of value there, is no node of the operator.
 fn read(r: &Reader<'_>) -> Result<(Kernel, Dtype, Vec<usize>), OpError> {
     Ok(match r.node.op.as_str() {
         "state" => {
             let [] = r.dtypes([])?;
             let dtype = r.dtype("dtype")?;
+            r.int("exponent", -512, 512)?;
             (
                 Kernel::State {
                     name: r.text("name")?.to_owned(),
@@ -525,7 +529,9 @@ fn read(r: &Reader<'_>) -> Result<(Kernel, Dtype, Vec<usize>), OpError> {
                 site: r.int("site", 0, dropout::MAX_SITES as i64 - 1)? as u32,
                 keep: r.int("keep", 1, u16::MAX.into())? as u16,
                 value: r.int("value", 1, i16::MAX.into())? as i16,
+                first: 0,
             };
+            r.int("exponent", 0, 14)?;
             let shape = r.extents("shape")?;
             if shape.contains(&0) {
                 refuse!("extents must be positive");
@@ -546,10 +552,12 @@ fn read(r: &Reader<'_>) -> Result<(Kernel, Dtype, Vec<usize>), OpError> {
             if shape.contains(&0) {
                 refuse!("extents must be positive");
             }
+            r.int("exponent", -64, 64)?;
             (Kernel::GatherSamples { part }, r.dtype("dtype")?, shape)
         }
         "normalize" => {
             let [x] = r.dtypes([None])?;
+            r.int("exponent", -64, 64)?;
             let kernel = Kernel::Normalize {
                 multiplier: r.int("multiplier", 1, 1 << 31)?,
                 offset: r.int("offset", -(1 << 60), 1 << 60)?,
@@ -717,6 +725,7 @@ fn read(r: &Reader<'_>) -> Result<(Kernel, Dtype, Vec<usize>), OpError> {
             if matches!(dtype, U8 | I8) {
                 refuse!("rescales to i16, i32 or i64");
             }
+            r.int("multiplier_exponent", 0, 32)?;
             let kernel = Kernel::Rescale {
                 multiplier: r.int("multiplier", 1, 65535)?,
                 shift: r.int("shift", -62, 64)?,
@@ -944,6 +953,7 @@ fn read(r: &Reader<'_>) -> Result<(Kernel, Dtype, Vec<usize>), OpError> {
         op @ ("schedule" | "schedule_linear") => {
             let [t] = r.dtypes([Some(I64)])?;
             require_scalar(t)?;
+            r.int("exponent", -64, 128)?;
             let (starts, rates) = (r.longs("starts")?, r.longs("rates")?);
             if starts.len() != rates.len() || rates.is_empty() {
                 refuse!("needs a rate for each start");

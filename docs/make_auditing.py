@@ -40,12 +40,14 @@ The pin is the digest of a claim or the file of a signed claim, which the audito
 before the randomness of the draw existed.
 
 A question that is not of this form is *bad usage*: there is no report, and the exit code is 2. It
-is not of this form where no folder is at RUN, or no regular file at the name given for `--data` or
-`--srs`, or, where `--claim` has no 64 hexadecimal digits of either case (those are always a
-digest), at that for it; RUN and these files may be reached by links. Bad usage, too, is a file for
-`--claim` that is not the canonical encoding of a `signed-claim`, or whose signature does not hold
-(section 4c). So is one of the run's own: with all links followed, also those of RUN and of its
-`claim.cbor`, it lies below RUN, at any depth, or it is the very file that `claim.cbor` is.
+is not of this form where no folder is at RUN, or one with nothing, not even a link, under any of
+the names `task.cbor`, `graph.cbor`, `log.bin`, `claim.cbor` and `manifest.json`; or no regular file
+at the name given for `--data` or `--srs`, or, where `--claim` has no 64 hexadecimal digits of
+either case (those are always a digest), at that for it; RUN and these files may be reached by
+links. Bad usage, too, is a file for `--claim` that is not the canonical encoding of a
+`signed-claim`, or whose signature does not hold (section 4c). So is one of the run's own: with all
+links followed, also those of RUN and of its `claim.cbor`, it lies below RUN, at any depth, or it is
+the very file that `claim.cbor` is.
 
 ## Verdicts
 

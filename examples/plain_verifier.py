@@ -5245,6 +5245,9 @@ def run_audit(arguments: Sequence[str]) -> dict[str, Any]:
     given = parser.parse_args(arguments)
     if not given.run.is_dir():
         parser.error(f"{given.run} is no folder")
+    names = ("task.cbor", "graph.cbor", "log.bin", "claim.cbor", "manifest.json")
+    if not any(os.path.lexists(given.run / name) for name in names):
+        parser.error(f"{given.run} has no file of a run")
     if given.all and given.samples is not None:
         parser.error("--all and --samples exclude each other")
     segments = None if given.all else 3 if given.samples is None else given.samples

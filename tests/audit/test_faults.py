@@ -278,16 +278,21 @@ def test_proofs_are_of_a_run_and_not_for_a_replay_to_check(run: Path) -> None:
     assert note.endswith("ignored: 'proof'")
 
 
-def test_an_empty_folder_is_inconclusive_and_a_missing_one_is_bad_usage(tmp_path: Path) -> None:
-    report = verify(tmp_path)
-    assert report.verdict == "inconclusive"
-    assert {check.where for check in failed(report)} == {
-        "task.cbor",
-        "claim.cbor",
-        "manifest.json",
-    }
-    with pytest.raises(RunError):
-        verify(tmp_path / "none")
+def test_a_folder_that_is_no_run_is_bad_usage(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("of something else")
+    for place in (tmp_path, tmp_path / "none"):
+        with pytest.raises(RunError, match="is not a run directory") as caught:
+            verify(place)
+        assert caught.value.where == str(place)
+    with pytest.raises(RunError, match=r"neither task\.cbor, .* `vtrain train TASK --out RUN`"):
+        verify(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["task.cbor", "claim.cbor", "manifest.json"])
+def test_a_run_of_which_one_file_is_left_is_inconclusive(tmp_path: Path, name: str) -> None:
+    # A link without an end is something that a solver put there.
+    (tmp_path / name).symlink_to("nowhere")
+    assert verify(tmp_path).verdict == "inconclusive"
 
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "log.bin/../task.cbor", "other"])

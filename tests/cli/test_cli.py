@@ -164,14 +164,53 @@ def test_profile_writes_what_check_then_confirms(call: Call, folder: Path, tmp_p
     assert exponents
     site, exponent = next(iter(exponents.items()))
     text = task.read_text()
-    task.write_text(text.replace(f"= {exponent}\n", f"= {exponent - 1}\n"))
+    (line,) = (line for line in text.splitlines() if line.replace('"', "").startswith(f"{site} ="))
+    task.write_text(text.replace(line, f'"{site}" = {exponent - 1}\nno_site = 3'))
     code, out, err = call("profile", task, "--check", "--json")
     assert code == 2
     assert parse(out)["error"]["code"] == "task"
-    assert f"exponents.{site}" in err
+    assert f"exponents.{site} is {exponent - 1}, calibration gives {exponent}" in out
+    # Those that differ, and no others.
+    count, *differ = err.splitlines()
+    assert f"2 of {len(exponents) + 1} exponents are not those" in count
+    assert f"`vtrain profile {task}`" in count
+    assert [line.split()[2] for line in differ] == sorted(
+        [f"exponents.{site}", "exponents.no_site"]
+    )
     assert call("profile", task)[0] == 0
-    assert call("profile", task, "--check")[0] == 0
+    code, out, _ = call("profile", task, "--check")
+    assert (code, out.splitlines()) == (
+        0, [f"the exponents of all {len(exponents)} sites are those of calibration"],
+    )  # fmt: skip
     assert task.read_text() == text
+
+
+def test_a_task_without_exponents_names_file_and_command(
+    call: Call, folder: Path, tmp_path: Path
+) -> None:
+    task = Path(shutil.copytree(folder, tmp_path / "task")) / "not profiled.toml"
+    task.write_text(TASK)
+    code, _, err = call("task", "check", task)
+    assert code == 2
+    assert f"has no exponent for this site: `vtrain profile '{task}'` writes it" in err
+
+
+def test_calibration_within_the_warm_up_is_warned_of(
+    call: Call, folder: Path, tmp_path: Path
+) -> None:
+    task = Path(shutil.copytree(folder, tmp_path / "task")) / "warm.toml"
+    warm = TASK + '\n[schedule]\nkind = "constant"\nwarmup = '
+    task.write_text(f"{warm}5\n")
+    code, _, err = call("profile", task, "--json")
+    assert code == 0
+    (warning,) = [line for line in err.splitlines() if "warm-up" in line]
+    assert "calibration_steps = 4 lies within the warm-up" in warning
+    assert f"set calibration_steps = 10 in [format] of {task} and run `vtrain profile" in warning
+    for command in (("task", "check", task), ("train", task, "--out", tmp_path / "run")):
+        assert "lies within the warm-up" in call(*command)[2]
+    # Its last step has the largest rate.
+    task.write_text(f"{warm}4\n")
+    assert "warm-up" not in call("profile", task)[2]
 
 
 def test_task_check_shows_graph_ranges_exponents_and_roots(call: Call, folder: Path) -> None:

@@ -89,6 +89,28 @@ def test_files_of_models_in_training(name: str) -> None:
     assert np.abs(found - expected).max() < 1e-3 * np.abs(expected).max()
 
 
+def test_files_tell_of_dropout_that_they_do_not_have() -> None:
+    def find_lost(name: str) -> str:
+        nodes, tensors = DROPOUT_CASES[name]
+        proto = make(nodes, ["n", 5], tensors)
+        proto.graph.node[0].metadata_props.add(key="trace", value="return self.dropout(x)")
+        return import_onnx(proto).lost_dropout
+
+    assert find_lost("none at inference") == "node the_Dropout (Dropout), not in training"
+    assert "not in training" in find_lost("none where nothing says that this is training")
+    for name in ("a tenth", "none, of a ratio of 0"):
+        assert find_lost(name) == ""
+
+
+def test_metadata_of_torch_tell_of_dropout() -> None:
+    proto = make([node("Gemm", "x w b")], ["n", 5], FC)
+    assert import_onnx(proto).lost_dropout == ""
+    text = "File model.py, line 5, in forward | return self.head(self.Dropout(x))"
+    proto.graph.node[0].metadata_props.add(key="pkg.torch.onnx.stack_trace", value=text)
+    found = import_onnx(proto).lost_dropout
+    assert found == "the metadata 'pkg.torch.onnx.stack_trace' of node the_Gemm (Gemm)"
+
+
 def test_a_file_of_torch_without_the_mode_is_of_attention_in_training() -> None:
     nodes, tensors = DROPOUT_CASES["none where nothing says that this is training"]
     proto = make(nodes, ["n", 5], tensors)

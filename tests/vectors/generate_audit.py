@@ -1760,6 +1760,22 @@ def remainder_cases() -> Iterator[Case]:
     )
 
 
+def no_run_cases() -> Iterator[Case]:
+    """Folders that have no file of a run, and such as have one."""
+    files = make_run(make_task()).files()
+    others = {name: files[name] for name in files if name.startswith(("checkpoints/", "data/"))}
+    about = "the folder has samples and checkpoints, and nothing that says of which run"
+    yield Case("usage-no-run", about, others | {"model.onnx": files["model.onnx"]}, "", None, ())
+    yield Case(
+        "only-log",
+        "of a run nothing is there but its log",
+        {"log.bin": files["log.bin"]},
+        "inconclusive",
+        ("claim", "nobody", "claim.cbor"),
+        ("--all",),
+    )
+
+
 GROUPS: Final = (
     honest_cases,
     claim_cases,
@@ -1777,6 +1793,7 @@ GROUPS: Final = (
     committed_cases,
     remainder_cases,
     hidden_cases,
+    no_run_cases,
 )
 """New cases come last: which are kept follows from the order."""
 

@@ -99,9 +99,9 @@ def verify(
     on; by default they are cut down to this machine's memory.  ``srs`` is the SRS file, opened by
     ``open_key`` (``vtrain.prove.backend.kzg.CommitKey``), with which the KZG commitments of
     replayed steps are compared, where the task asks for such; ``hiding`` has the keys that hide
-    them, by default the solver's own file, where it is in the run.  RunError when ``run`` is no
-    folder, for an unknown engine, for a seed, key or task id of another length, for ``data`` that
-    is no file, for an SRS that is none or that nothing opens, and beyond the threads allowed;
+    them, by default the solver's own file, where it is in the run.  RunError when ``run`` has no
+    file of a run, for an unknown engine, for a seed, key or task id of another length, for ``data``
+    that is no file, for an SRS that is none or that nothing opens, and beyond the threads allowed;
     MissingExtraError, DeviceError, KernelError, before anything is read, for an engine that this
     machine lacks.  GraphError when segments are to be replayed by ``saving`` in parts that a batch
     of the run does not have.
@@ -183,8 +183,7 @@ def _check_arguments(
     task_id: bytes | None,
 ) -> None:
     """RunError for what no audit can be made with, before anything is read."""
-    if not run.is_dir():
-        raise RunError("is not a run directory", where=str(run))
+    RunPaths(run).require_run()
     if pin is not None:
         refuse_own_file(run, RunPaths(run).claim, pin.source)
     if samples is not None and samples < 0:

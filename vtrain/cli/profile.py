@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -9,6 +11,7 @@ import click
 from vtrain.cli import echo, print_json
 from vtrain.cli.common import (
     VtrainCommand,
+    count,
     existing_file,
     json_option,
     print_pairs,
@@ -34,7 +37,6 @@ def command(task: Path, check: bool, engine: str, as_json: bool) -> None:
     All of it is exact integers: whoever repeats it gets the same exponents, and --check does.
     """
     from vtrain.engines.registry import choose_evaluator
-    from vtrain.errors import TaskError
     from vtrain.train.task import load_task, profile_task, write_exponents
 
     file = load_task(task)
@@ -46,18 +48,34 @@ def command(task: Path, check: bool, engine: str, as_json: bool) -> None:
         )
     found = dict(sorted(calibration.exponents.items()))
     if check:
-        known = file.exponents
-        for site in sorted(found.keys() | known.keys()):
-            if found.get(site) != known.get(site):
-                raise TaskError(
-                    f"is {known.get(site, 'missing')}, calibration gives {found.get(site, 'none')}",
-                    where=f"exponents.{site}",
-                )
+        _require_same(task, file.exponents, found)
     else:
         write_exponents(task, found)
     if as_json:
         print_json({"exponents": found, "silent": list(calibration.silent), "written": not check})
         return
-    print_pairs(found)
+    if check:
+        echo(f"the exponents of all {count(len(found), 'site')} are those of calibration")
+    else:
+        print_pairs(found)
     for site in calibration.silent:
         echo(f"{site} saw nothing but zeros: its exponent is a guess", err=True)
+
+
+def _require_same(task: Path, known: Mapping[str, int], found: Mapping[str, int]) -> None:
+    """TaskError unless TASK has the exponents ``found``, with a note for each that differs."""
+    from vtrain.errors import TaskError
+
+    sites = sorted(found.keys() | known.keys())
+    other = [site for site in sites if found.get(site) != known.get(site)]
+    if not other:
+        return
+    error = TaskError(
+        f"{len(other)} of {count(len(sites), 'exponent')} are not those that calibration gives: "
+        f"`vtrain profile {shlex.quote(str(task))}` writes them",
+        where=str(task),
+    )
+    for site in other:
+        has, gives = known.get(site, "missing"), found.get(site, "none")
+        error.add_note(f"exponents.{site} is {has}, calibration gives {gives}")
+    raise error

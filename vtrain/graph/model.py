@@ -337,6 +337,7 @@ class Model:
     which embeddings alone read.  ``copies``: initialisers of the file that are a parameter's
     transpose, by name, with the name of that parameter.  ``constants``: those of ``params`` that no
     step may change, as tables of cosines and sines, which a plan must have among its frozen ones.
+    ``lost_dropout``: where the file tells of dropout that it does not have; else empty.
     """
 
     input: str
@@ -347,6 +348,7 @@ class Model:
     takes_ids: bool = False
     copies: Mapping[str, str] = field(default_factory=dict)
     constants: frozenset[str] = frozenset()
+    lost_dropout: str = ""
 
     @property
     def trained(self) -> list[str]:

@@ -301,6 +301,7 @@ class _Importer:
         self._factors: dict[str, Fraction] = {}
         self._places: dict[str, str] = {}
         self._layers: dict[str, Layer] = {}
+        self._idle: list[str] = []
         self._made_later: set[str] = set()
         self._batch: int | None = onnx_fold.BATCH
         self._input = ""
@@ -330,7 +331,23 @@ class _Importer:
             takes_ids=self._takes_ids,
             copies=copies,
             constants=frozenset(_find_constants(layers)),
+            lost_dropout=self._find_lost_dropout(),
         )
+
+    def _find_lost_dropout(self) -> str:
+        """Where the file tells of dropout that it drops nothing by: at its nodes at inference or,
+        where it has no Dropout at all, in what its exporter wrote of the module's source."""
+        if self._idle:
+            more = f" and {len(self._idle) - 1} more" if len(self._idle) > 1 else ""
+            return f"{self._idle[0]}{more}, not in training"
+        if any(proto.op_type == "Dropout" for proto in self._graph.node):
+            return ""
+        for proto in self._graph.node:
+            for entry in proto.metadata_props:
+                # Bytes are what is not UTF-8.
+                if "dropout" in str(entry.value).lower():
+                    return f"the metadata {str(entry.key)!r} of {_Node(proto).where}"
+        return ""
 
     def _find_handler(self, node: _Node) -> Callable[[_Importer, _Node], None] | None:
         if self._is_folded(node):
@@ -1131,7 +1148,9 @@ class _Importer:
         node.take_int("seed", 0)  # the task has one
         x = self._value(node, node.inputs[0])
         ratio = self._find_ratio(node)
-        if ratio == 0:
+        if ratio is None:
+            self._idle.append(node.where)
+        if not ratio:
             self._alias(node, node.inputs[0])
         else:
             least, most = Fraction(1, 2**DRAW_BITS), 1 - Fraction(1, 2**14)
@@ -1145,8 +1164,8 @@ class _Importer:
         for mask in node.outputs[1:]:
             self._declare(mask, node.where)
 
-    def _find_ratio(self, node: _Node) -> Fraction:
-        """The share that a node drops: 0 at inference, and where nothing says that this is
+    def _find_ratio(self, node: _Node) -> Fraction | None:
+        """The share that a node drops: None at inference, and where nothing says that this is
         training.  torch's older exporter leaves that out of the node that it writes for
         ``scaled_dot_product_attention``, but writes none where its dropout_p is 0."""
         _, ratio, training = (*node.inputs, "", "")[:3]
@@ -1154,9 +1173,9 @@ class _Importer:
             mode = self._known_ints(node, training)
             node.require(len(mode) == 1, f"input {training!r} must be one boolean")
             if mode == (0,):
-                return Fraction(0)
+                return None
         elif not (ratio and self._by_torch):
-            return Fraction(0)
+            return None
         return self._scalar(node, ratio) if ratio else Fraction(1, 2)
 
     def _alias(self, node: _Node, source: str) -> None:

@@ -125,12 +125,11 @@ def verify_proofs(
 ) -> Report:
     """Audit the proofs of a run's steps; whatever ``run`` contains ends in a report.
 
-    RunError for a run that is no folder, a step that is not there, a k that is not the task's,
-    draws that are not those of the task's circuits; SrsError for a file that is no SRS;
+    RunError for a folder that has no file of a run, a step that is not there, a k that is not the
+    task's, draws that are not those of the task's circuits; SrsError for a file that is no SRS;
     MissingExtraError.
     """
-    if not run.is_dir():
-        raise RunError("is not a run directory", where=str(run))
+    RunPaths(run).require_run()
     if audit.pin is not None:
         refuse_own_file(run, RunPaths(run).claim, audit.pin.source)
     if audit.trace_pin is not None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from vtrain.commit.files import FileEntry, read_file, refuse_link, storing
-from vtrain.errors import EncodingError, NotProducedError
+from vtrain.errors import EncodingError, NotProducedError, RunError
 from vtrain.limits import LIMITS
 from vtrain.wire.fields import Fields
 from vtrain.wire.json_text import decode_json
@@ -116,6 +116,20 @@ class RunPaths:
             )
         found = (re.fullmatch(CHECKPOINT_NAME, name) for name in names)
         return sorted(int(match[1]) for match in found if match)
+
+    def require_run(self) -> None:
+        """RunError for what is no run directory: no folder, or one without any of the files that
+        every run has."""
+        if not self.root.is_dir():
+            raise RunError("is not a run directory", where=str(self.root))
+        wanted = (self.task, self.graph, self.log, self.claim, self.manifest)
+        if not any(os.path.lexists(path) for path in wanted):
+            names = [path.name for path in wanted]
+            raise RunError(
+                f"is not a run directory: it has neither {', '.join(names[:-1])} nor {names[-1]}; "
+                "name the folder that `vtrain train TASK --out RUN` wrote",
+                where=str(self.root),
+            )
 
     def name_of(self, path: Path) -> str:
         """Name of a file in the manifest: its path from the root, with slashes."""

@@ -49,6 +49,11 @@ class Curve:
     knots: tuple[Knot, ...]
     linear: bool
 
+    @property
+    def peak(self) -> int:
+        """The first step with the largest rate: the last of a warm-up, 0 where there is none."""
+        return max(self.knots, key=lambda knot: (knot[1], -knot[0]))[0]
+
 
 def parse_schedule(top: Table, rate: Fraction, steps: int) -> Curve:
     """The curve of the table ``schedule``, whose largest rate is ``rate``, of a run of ``steps``.

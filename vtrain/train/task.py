@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 import tomllib
 import warnings
 from collections.abc import Callable, Mapping
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -108,7 +109,7 @@ from vtrain.wire.task import (
 
 PREPARE_SHIFT = 16
 """Extra fraction bits of the multiplier that prepares samples."""
-
+MOST_CALIBRATION_STEPS: Final = 10_000
 
 DEFAULT_BLINDING = 5
 """Blinding factors of most circuits (``vtrain.prove.backend.kzg``)."""
@@ -284,7 +285,7 @@ def load_task(path: Path, *, srs: Path | None = None) -> TaskFile:
         gradient_margin=fmt.integer("gradient_margin", 0, 12, margin),
         symmetric_gradients=fmt.boolean("symmetric_gradients", False),
         fine_gradients=fmt.boolean("fine_gradients", False),
-        calibration_steps=fmt.integer("calibration_steps", 1, 10_000, 20),
+        calibration_steps=fmt.integer("calibration_steps", 1, MOST_CALIBRATION_STEPS, 20),
         exponents=exponents,
         commitments=_parse_commitments(task),
         proof=_parse_proof(top, base, srs) if top.has("proof") else None,
@@ -563,6 +564,7 @@ class _Parts:
 def _load_parts(file: TaskFile) -> _Parts:
     model_bytes = read_file(file.model, limits_here().onnx_bytes, error=TaskError)
     model = import_onnx(model_bytes)
+    _warn_of_dropout(model, file.model)
     _check_tokens(file)
     _require_agreement(model, file.prepare)
     model = _confine_attention(model, file)
@@ -585,6 +587,18 @@ def _load_parts(file: TaskFile) -> _Parts:
         fine_gradients=file.fine_gradients,
     )
     return _Parts(model, model_bytes, samples, plan)
+
+
+def _warn_of_dropout(model: Model, path: Path) -> None:
+    """A VtrainWarning where the module that a file was exported of had dropout, and it has none."""
+    if model.lost_dropout:
+        warnings.warn(
+            f"{path} was exported at inference, so that nothing is dropped in training, yet "
+            f"{model.lost_dropout} tells of dropout: if the model is to have it, export after "
+            "model.train() (the older exporter of torch: with training=TrainingMode.TRAINING)",
+            VtrainWarning,
+            stacklevel=4,
+        )
 
 
 def _compute_initial_state(parts: _Parts) -> State:
@@ -635,6 +649,29 @@ def _require_agreement(model: Model, prepare: Prepare) -> None:
         )
 
 
+def _warn_of_calibration(file: TaskFile) -> None:
+    """A VtrainWarning where calibration ends while the learning rate still rises."""
+    peak = file.optimizer.curve.peak
+    needed = min(peak + 1, file.steps, MOST_CALIBRATION_STEPS)
+    if file.calibration_steps >= needed:
+        return
+    enough = min(2 * needed, MOST_CALIBRATION_STEPS)
+    warnings.warn(
+        f"calibration_steps = {file.calibration_steps} lies within the warm-up, whose rate is at "
+        f"its largest in step {peak}: the exponents are those of weights that hardly moved, and "
+        f"gradients that grow or shrink later are clamped or lose their bits; set "
+        f"calibration_steps = {enough} in [format] of {file.path} and run "
+        f"`{_name_command('profile', file.path)}`",
+        VtrainWarning,
+        stacklevel=3,
+    )
+
+
+def _name_command(command: str, path: Path) -> str:
+    """The command on a task file, as a shell takes it."""
+    return f"vtrain {command} {shlex.quote(str(path))}"
+
+
 def profile_task(
     file: TaskFile,
     progress: Callable[[int], None] = lambda done: None,
@@ -644,9 +681,11 @@ def profile_task(
     """Calibrate the exponents of a task; the file's own ``exponents`` are not looked at.
 
     ``open_evaluator`` (``vtrain.engines.registry.choose_evaluator``) changes no result.
-    TaskError, ModelError, DataError (a label out of range, for one) as their parts find.
+    TaskError, ModelError, DataError (a label out of range, for one) as their parts find; a
+    VtrainWarning where calibration ends within a warm-up.
     """
     parts = _load_parts(file)
+    _warn_of_calibration(file)
     shapes = GraphBuilder(_AnyExponents())
     emit_step(shapes, parts.plan, parts.model)
     _check_numbers(file, shapes.graph(), parts.samples)
@@ -683,15 +722,21 @@ def compile_task(file: TaskFile, open_key: OpenKey | None = None) -> CompiledTas
 
     ``open_key`` opens the SRS of a task that has one: ``vtrain.prove.backend.kzg.CommitKey``.
     TaskError when exponents are missing or name no site, or for an SRS that cannot be used;
-    ModelError, DataError, RangeError as their parts find.
+    ModelError, DataError, RangeError as their parts find; a VtrainWarning where exponents were
+    calibrated within a warm-up.
     """
     parts = _load_parts(file)
-    policy = FixedExponents(file.exponents)
+    _warn_of_calibration(file)
+    policy = FixedExponents(file.exponents, _name_command("profile", file.path))
     builder = GraphBuilder(policy)
     emit_step(builder, parts.plan, parts.model)
     for site in file.exponents:
         if site not in policy.used:
-            raise TaskError("is not a site of this model", where=f"exponents.{site}")
+            raise TaskError(
+                f"is not a site of this model: `{_name_command('profile', file.path)}` writes the "
+                "exponents anew",
+                where=f"exponents.{site}",
+            )
     graph = builder.graph()
     check_graph(graph)
     _check_numbers(file, graph, parts.samples)

@@ -83,6 +83,17 @@ def apply_node(
 
 Int16Matrix = npt.NDArray[np.int16]
 
+def find_wrong_product(
+    a: npt.NDArray[np.int16],
+    b: npt.NDArray[np.int16],
+    c: npt.NDArray[np.int64],
+    transpose_a: bool,
+    transpose_b: bool,
+    lo: int,
+    hi: int,
+    vectors: Sequence[npt.NDArray[np.uint64]],
+    threads: int = 0,
+) -> int | None: ...
 def gemm_paths() -> list[str]: ...
 def gemm_i64(
     a: Int16Matrix,

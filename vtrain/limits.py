@@ -44,6 +44,9 @@ class Limits:
     """One checkpoint, which is held in memory."""
     step_bytes: int = 1 << 36
     """All values of one step together: more than any engine holds at once."""
+    trace_held_bytes: int = 1 << 32
+    """Values of a trace that are held while it is checked, beyond those of one node: what is more
+    is read again."""
     entries: int = 100_000
     """Names in a run directory that are looked at."""
 
@@ -82,6 +85,8 @@ class Limits:
     """One proof with its statement."""
     traces_bytes: int = 1 << 20
     """A signed trace claim."""
+    leaves_bytes: int = 1 << 28
+    """The digests of a trace: 100,000 nodes in some 80 steps between state roots."""
     answer_bytes: int = 1 << 28
     """All proofs of one answer: they are held in memory, decoded."""
     batches_bytes: int = 1 << 27
@@ -151,6 +156,7 @@ class Limits:
             log_bytes=min(self.log_bytes, memory // 8),
             state_bytes=min(self.state_bytes, memory // 4),
             step_bytes=min(self.step_bytes, memory // 2),
+            trace_held_bytes=min(self.trace_held_bytes, memory // 4),
             onnx_bytes=min(self.onnx_bytes, memory // 8),
             data_bytes=min(self.data_bytes, memory // 4),
             unpacked_bytes=min(self.unpacked_bytes, memory // 4),

@@ -126,6 +126,12 @@ from vtrain.wire.tiles import (
     decode_signed_trace_claim,
     decode_tile_answer,
 )
+from vtrain.wire.traces import (
+    SignedTensorTraces,
+    TensorTrace,
+    TensorTraces,
+    decode_signed_tensor_traces,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 VECTORS = ROOT / "tests" / "vectors"
@@ -214,6 +220,14 @@ def make_samples() -> Iterator[Sample]:
     yield Sample("bundle", encode_bundle(ProofBundle(statement, POINT)), decode_bundle)
     traces = SignedTraceClaim(TraceClaim(D, b"r", (StepTrace(4, D, 9),)), SIGNATURE)
     yield Sample("signed-trace-claim", structs.encode(traces), decode_signed_trace_claim)
+    values = TensorTraces(D, (TensorTrace(4, 9, D), TensorTrace(8, 9, D)))
+    rising = ("do not rise",)
+    yield Sample(
+        "signed-tensor-traces",
+        structs.encode(SignedTensorTraces(values, SIGNATURE)),
+        decode_signed_tensor_traces,
+        rising,
+    )
     answer = TileAnswer((TileProof(4, 1, (TileOpening(3, POINT, (D,)),), b"p"),))
     yield Sample("tile-answer", structs.encode(answer), decode_tile_answer)
 
@@ -528,6 +542,12 @@ def test_a_draw() -> None:
         assert why("draw-material", bytes.fromhex(case["seed"])) == ""
 
 
+def test_what_a_vector_is_drawn_from() -> None:
+    cases = json.loads((VECTORS / "algebraic.json").read_text())["vectors"]
+    for case in cases:
+        assert why("vector-material", bytes.fromhex(case["material"])) == ""
+
+
 def test_what_pins_a_circuit(monkeypatch: pytest.MonkeyPatch) -> None:
     hashed: list[bytes] = []
 
@@ -691,7 +711,7 @@ def test_every_rule_of_the_grammar_is_used() -> None:
     text = re.sub(r"(?m);.*$", "", GRAMMAR.read_text())
     rules = re.findall(r"(?m)^([a-z][a-z0-9-]*) =", text)
     roots = {sample.rule for sample in SAMPLES} | {
-        *("state-leaf", "draw-material", "circuit-material", "manifest"),
+        *("state-leaf", "draw-material", "circuit-material", "manifest", "vector-material"),
         *("hiding-material", "hiding-place", "hiding-trace-material", "hiding-column-material"),
         *("report", "group-material", "dispute-material", "side-material", "fact-material"),
         "move-material",

@@ -45,6 +45,7 @@ from vtrain.wire import (
     structs,
     task,
     tiles,
+    traces,
 )
 
 CORPUS = Path(__file__).resolve().parent / "corpus"
@@ -81,6 +82,7 @@ TARGETS = {
     "verdict": Target(partial(structs_of, Verdict), structs.encode),
     "settled": Target(partial(structs_of, Settled), structs.encode),
     "signed_trace_claim": Target(tiles.decode_signed_trace_claim, structs.encode),
+    "signed_tensor_traces": Target(traces.decode_signed_tensor_traces, structs.encode),
     "tile_answer": Target(tiles.decode_tile_answer, structs.encode),
     "ruling": Target(partial(structs_of, Ruling), structs.encode),
 }

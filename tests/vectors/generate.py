@@ -22,7 +22,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vtrain.errors import EncodingError
 from vtrain.spec import blake3_tree, merkle, order, philox
+from vtrain.spec.algebraic import PRIME
 from vtrain.spec.domains import (
+    ALGEBRAIC,
     CLAIM,
     DIGEST_DOMAINS,
     KZG_LOG,
@@ -31,6 +33,7 @@ from vtrain.spec.domains import (
     SAMPLING,
     STATE_TREE,
     TASK_ID,
+    TENSOR_TRACES,
     TREE_DOMAINS,
     compute_domain_hash,
 )
@@ -48,6 +51,7 @@ from vtrain.wire.task import (
     TaskSpec,
     encode_task,
 )
+from vtrain.wire.traces import SignedTensorTraces, TensorTrace, TensorTraces
 
 FOLDER = Path(__file__).resolve().parent
 Json = Any
@@ -723,6 +727,58 @@ def make_plan() -> Json:
     return {"claim": claim, "cases": cases}
 
 
+# --- algebraic.json
+
+
+def draw_vector(material: bytes, count: int) -> list[int]:
+    """The vector of vtrain.spec.algebraic as its text says it."""
+    stream = blake3(material, derive_key_context=ALGEBRAIC).digest(length=16 * count + 64)
+    words = [int.from_bytes(stream[i : i + 8], "little") for i in range(0, len(stream), 8)]
+    return [word % 2**61 for word in words if word % 2**61 != PRIME][:count]
+
+
+def make_algebraic() -> Json:
+    """algebraic.json."""
+    secret = str(make_claim()["secret_key"])
+    key = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(secret))
+    claim = bytes.fromhex(make_claim()["digest"])
+    traces = TensorTraces(
+        claim, (TensorTrace(2, 50, fill(32)), TensorTrace(12, 100, fill(64)[32:]))
+    )
+    encoded = structs.encode(traces)
+    digest = compute_domain_hash(TENSOR_TRACES, encoded)
+    signature = key.sign(digest)
+    vectors = []
+    for randomness, repetition, length in (("", 0, 3), ("", 1, 3), ("00", 0, 5), ("ff" * 64, 0, 1)):
+        material = cbor.encode(
+            {
+                "randomness": bytes.fromhex(randomness),
+                "repetition": repetition,
+                "traces": digest,
+            }
+        )
+        vectors.append(
+            {
+                "randomness": randomness,
+                "repetition": repetition,
+                "material": material.hex(),
+                "vector": [str(x) for x in draw_vector(material, length)],
+            }
+        )
+    return {
+        "claim": claim.hex(),
+        "traces": [
+            {"step": trace.step, "size": trace.size, "root": trace.root.hex()}
+            for trace in traces.traces
+        ],
+        "encoding": encoded.hex(),
+        "digest": digest.hex(),
+        "signature": signature.hex(),
+        "signed_encoding": structs.encode(SignedTensorTraces(traces, signature)).hex(),
+        "vectors": vectors,
+    }
+
+
 FILES: dict[str, Callable[[], Json]] = {
     "cbor.json": make_cbor,
     "domains.json": make_domains,
@@ -736,6 +792,7 @@ FILES: dict[str, Callable[[], Json]] = {
     "ed25519.json": make_ed25519,
     "kzg.json": make_kzg,
     "plan.json": make_plan,
+    "algebraic.json": make_algebraic,
 }
 
 

@@ -60,8 +60,8 @@ from vtrain.wire.task import BeaconRule, TaskSpec
 DEFAULT_SAMPLES: Final = 3
 """Segments replayed when the caller names no number."""
 TASK_ID_BYTES: Final = 32
-_PROOFS: Final = "proofs/"
-"""Where proofs of a run's steps lie (``vtrain.prove``)."""
+_OTHER_MODES: Final = {"proofs/": ("proofs", "proof"), "traces/": ("traces", "algebraic")}
+"""What else lies in a run's folder: where, what it is called, and what checks it."""
 
 
 def verify(
@@ -108,7 +108,7 @@ def verify(
     """
     if wanted is not None and (all_ or samples is not None):
         raise RunError("says how many segments to replay: name no number", where="probability")
-    _check_arguments(run, samples, seed, beacon, pin, solver, task_id)
+    check_arguments(run, samples, seed, beacon, pin, solver, task_id)
     check_threads(threads)
     if srs is not None and (open_key is None or not srs.is_file()):
         reason = "is no file" if open_key else "needs open_key"
@@ -173,7 +173,7 @@ def verify(
     )
 
 
-def _check_arguments(
+def check_arguments(
     run: Path,
     samples: int | None,
     seed: bytes | None,
@@ -603,9 +603,10 @@ def _describe_strength(
         f"{check.name}: {check.detail}" for check in evidence.checks if check.status == "not_done"
     )
     unchecked.append("whether the model is any good")
-    if any(name.startswith(_PROOFS) for name in evidence.extra_files):
-        unchecked.append(f"what lies in {_PROOFS}: proofs are for verify --mode proof to check")
-    extra = [name for name in evidence.extra_files if not name.startswith(_PROOFS)]
+    for folder, (what, mode) in _OTHER_MODES.items():
+        if any(name.startswith(folder) for name in evidence.extra_files):
+            unchecked.append(f"what lies in {folder}: {what} are for verify --mode {mode} to check")
+    extra = [name for name in evidence.extra_files if not name.startswith(tuple(_OTHER_MODES))]
     if extra:
         shown = ", ".join(repr(name) for name in extra[:5])
         more = " and more" if len(extra) > 5 else ""

@@ -55,8 +55,8 @@ def command(
     @FILE URL`) and keep the answer.  With --token and --authority, the round that the task's rule
     gives is named.
 
-    The claim's signature is checked here, and nothing else.  Of tiles, the trace claim of
-    RUN/proofs is shown too, where there is one.
+    The claim's signature is checked here, and nothing else.  What was signed of traces is shown
+    too, where there is something: of tiles that in RUN/proofs, of values that in RUN/traces.
     """
     import os
 
@@ -88,6 +88,13 @@ def command(
         traces = read_traces(run)
         verify_trace_claim(traces, claim)
         pairs["trace_claim"] = compute_trace_claim_digest(traces.trace_claim).hex()
+    if os.path.lexists(run / "traces" / "traces.cbor"):
+        from vtrain.attest.traces import compute_traces_digest, verify_traces
+        from vtrain.commit.traces import TraceFolder
+
+        values = TraceFolder(run / "traces").read_claim()
+        verify_traces(values, claim)
+        pairs["traces"] = compute_traces_digest(values.traces).hex()
     if token is not None and authority is not None:
         pairs.update(_find_round(run, compute_claim_digest(claim), token, authority, chain))
     if request is not None:

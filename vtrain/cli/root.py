@@ -24,6 +24,7 @@ _COMMANDS: Final = {
     "serve": "host disputes over HTTP",
     "srs": "check and make what proofs rest on",
     "task": "look at a task before anyone signs it",
+    "trace": "write and sign the values of steps of a run",
     "train": "train a task and commit to every step",
     "verify": "check a run, whoever made it",
 }

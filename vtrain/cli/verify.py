@@ -20,6 +20,7 @@ from vtrain.cli.common import (
     json_option,
     make_console,
     recompute_option,
+    require_new,
     show_progress,
     threads_option,
     token_options,
@@ -109,16 +110,44 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--mode",
-    type=click.Choice(["replay", "proof"]),
+    type=click.Choice(["replay", "proof", "algebraic"]),
     default="replay",
     show_default=True,
-    help="Do segments again, or check ZK proofs of steps (docs/proofs.md).",
+    help="Do segments again, check ZK proofs of steps (docs/proofs.md), or check the values of "
+    "steps that the solver signed (docs/algebraic.md).",
 )
 @click.option(
     "--private", is_flag=True, help="Mode proof: from public files alone, without tensors or data."
 )
 @click.option(
-    "--steps", type=StepsType(), help="Mode proof: the proofs of these steps, such as 3,7,20-24."
+    "--steps",
+    type=StepsType(),
+    help="Modes proof and algebraic: look at these steps, such as 3,7,20-24.",
+)
+@click.option(
+    "--traces",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Mode algebraic: where `vtrain trace` wrote.  [default: RUN/traces]",
+)
+@click.option(
+    "--challenge",
+    type=HexBytes(1, 64),
+    metavar="HEX",
+    help="Mode algebraic: draw the vectors of the check with this instead of fresh randomness; "
+    "without --trace-claim the verdict is conditional.",
+)
+@click.option(
+    "--derived",
+    is_flag=True,
+    help="Mode algebraic: let the vectors follow from what the solver signed, two of each, so that "
+    "anyone has the same.",
+)
+@click.option(
+    "--statements",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Mode algebraic: write what a referee judges of a wrong value into the new folder DIR.",
 )
 @click.option(
     "--batches",
@@ -145,8 +174,9 @@ if TYPE_CHECKING:
 @click.option(
     "--trace-claim",
     metavar="HEX|FILE",
-    help="Mode proof, tiles: the trace claim that you held before --seed existed: its digest, as "
-    "`vtrain claim` shows it, or your copy of proofs/traces.cbor.",
+    help="What was signed of traces, as you held it before the second randomness existed (of tiles "
+    "--seed, in mode algebraic --challenge): its digest, as `vtrain claim` shows it, or your copy "
+    "of proofs/traces.cbor or traces/traces.cbor.",
 )
 @click.option(
     "--allow-insecure-srs",
@@ -182,6 +212,10 @@ def command(
     threads: int,
     accumulate: int,
     recompute: bool,
+    traces: Path | None,
+    challenge: bytes | None,
+    derived: bool,
+    statements: Path | None,
     as_json: bool,
     **proof: Any,
 ) -> int:
@@ -194,6 +228,10 @@ def command(
     With --mode proof, steps that can be proven are drawn in place of segments, and their proofs in
     RUN/proofs/ are checked (`vtrain prove RUN --sample N --seed HEX` makes them); --samples and
     --seed then draw steps.
+
+    With --mode algebraic, stretches between two state roots are drawn, and their values, which the
+    solver signed (`vtrain trace RUN --sample N --seed HEX`), are checked: products by Freivalds'
+    check with vectors that are drawn now, all else by doing it again.
 
     What is drawn must not be known to whoever can still change the run.  Fresh randomness, drawn of
     files that you hold already, is not.  A seed that others know needs --claim from before it
@@ -222,8 +260,43 @@ def command(
     if hiding is not None and srs is None:
         raise click.UsageError("--hiding has a meaning with --srs alone")
     pin = None if claim is None else make_pin(claim)
+    algebraic: dict[str, Any] = {
+        "traces": traces,
+        "challenge": challenge,
+        "derived": derived,
+        "statements": statements,
+    }
+    if mode == "algebraic":
+        allowed = {"steps", "trace_claim"}
+        given = [name for name in given if name not in allowed]
+        others = {"all": all_, "srs": srs, "hiding": hiding, "recompute": recompute}
+        given += [name for name, value in others.items() if value]
+        given += ["accumulate"] * (accumulate > 1)
+    elif wrong := [name for name, value in algebraic.items() if value]:
+        raise click.UsageError(f"--{wrong[0]} has a meaning in --mode algebraic alone")
     with show_progress(lines=mode == "proof") as progress:
-        if mode == "proof":
+        if mode == "algebraic":
+            if given:
+                option = given[0].replace("_", "-")
+                raise click.UsageError(f"--{option} has no meaning in --mode algebraic")
+            report = _verify_algebraic(
+                run,
+                progress,
+                samples=samples,
+                seed=seed,
+                beacon=draw,
+                wanted=wanted,
+                pin=pin,
+                solver=solver,
+                task_id=task_id,
+                data=data,
+                engine=engine,
+                threads=threads,
+                steps=proof["steps"],
+                trace_claim=proof["trace_claim"],
+                **algebraic,
+            )
+        elif mode == "proof":
             if all_:
                 raise click.UsageError("--all replays: name --steps in mode proof")
             report = _verify_proofs(
@@ -312,6 +385,57 @@ def _make_wanted(probability: Fraction | None, share: Fraction | None) -> Wanted
     from vtrain.audit.plan import Wanted
 
     return Wanted(probability, share)
+
+
+def _verify_algebraic(
+    run: Path,
+    progress: Progress,
+    *,
+    samples: int | None,
+    steps: tuple[int, ...] | None,
+    trace_claim: str | None,
+    traces: Path | None,
+    statements: Path | None,
+    **given: Any,
+) -> Report:
+    from vtrain.audit.algebraic import (
+        AlgebraicAudit,
+        AlgebraicSubject,
+        make_traces_pin,
+        verify_algebraic,
+    )
+    from vtrain.audit.pin import parse_pin
+    from vtrain.audit.traces import WrongValue
+
+    if samples == 0:
+        raise click.UsageError("--samples 0 asks for no step: leave --mode algebraic out")
+    if statements is not None:
+        require_new(statements)
+
+    def write_statements(wrong: WrongValue, subject: AlgebraicSubject) -> str:
+        from vtrain.commit.files import making_folder, write_atomic
+        from vtrain.dispute.refutation import compose_refutation
+
+        if statements is None:
+            return "--statements DIR writes what a referee judges"
+        with making_folder(statements) as making:
+            count = 0
+            for block, statement in enumerate(compose_refutation(wrong, subject)):
+                write_atomic(making / f"block-{block:06d}.cbor", [statement])
+                count += 1
+        if not count:
+            return "there is no statement about it for a referee"
+        return f"{statements} has {count} statements about it, for vtrain referee"
+
+    audit = AlgebraicAudit(
+        folder=traces,
+        steps=steps,
+        sample=samples,
+        traces_pin=None if trace_claim is None else make_traces_pin(parse_pin(trace_claim)),
+        on_wrong=write_statements,
+        **given,
+    )
+    return verify_algebraic(run, audit, progress=progress)
 
 
 def _verify_proofs(

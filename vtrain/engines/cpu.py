@@ -27,13 +27,18 @@ def apply_node(
     state: State,
     samples: Samples,
     /,
+    *,
+    threads: int = 0,
 ) -> npt.NDArray[Any]:
-    """:func:`vtrain.graph.evaluate.apply_node` by this engine, on every core: the same bits."""
+    """:func:`vtrain.graph.evaluate.apply_node` by this engine: the same bits.
+
+    ``threads`` = 0 takes every core.
+    """
     if node.op in _BOUND:
         return evaluate.apply_node(node, inputs, state, samples)
     # Not ascontiguousarray: that would make a scalar a vector.
     arrays = [np.asarray(value, order="C") for value in inputs]
-    out: npt.NDArray[Any] = _core.apply_node(encode_node(node), arrays)
+    out: npt.NDArray[Any] = _core.apply_node(encode_node(node), arrays, threads)
     return out
 
 

@@ -44,7 +44,7 @@ def print_report(report: Report, console: Console) -> None:
         console.print(f"\nSteps traced: {steps}; drawn with {source}:", soft_wrap=True)
         console.print(f"  {report.traced.randomness.value.hex()}", soft_wrap=True)
     if report.randomness is not None:
-        what = "Drawn" if report.traced is None else "Statements about their tiles drawn"
+        what = "Drawn" if report.traced is None else "Of the traces drawn"
         console.print(f"\n{what} with {report.randomness.source}:", soft_wrap=True)
         console.print(f"  {report.randomness.value.hex()}", soft_wrap=True)
     _print_list(console, "Assumed", tuple(_assumptions(report)))

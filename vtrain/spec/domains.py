@@ -32,6 +32,8 @@ SRS_TAU: Final = "vtrain 2026 srs tau v1"
 CIRCUIT: Final = "vtrain 2026 circuit v2"
 PROOF_CHALLENGE: Final = "vtrain 2026 proof challenge v2"
 TRACE_CLAIM: Final = "vtrain 2026 trace claim v1"
+TENSOR_TRACES: Final = "vtrain 2026 tensor traces v1"
+ALGEBRAIC: Final = "vtrain 2026 algebraic v1"
 BATCHES: Final = "vtrain 2026 batch commitments v2"
 HIDING_KEY: Final = "vtrain 2026 hiding key v1"
 HIDING: Final = "vtrain 2026 hiding v1"
@@ -58,6 +60,8 @@ DIGEST_DOMAINS: Final = (
     HIDING,
     HIDING_ID,
     HIDING_OWN,
+    TENSOR_TRACES,
+    ALGEBRAIC,
 )
 
 

@@ -63,9 +63,13 @@ pub enum Domain {
     HidingId,
     /// Secret of a key that whoever holds what it hides has.
     HidingOwn,
+    /// Digest of a claim on the values of steps, which is what gets signed.
+    TensorTraces,
+    /// Randomness of the algebraic check.
+    Algebraic,
 }
 
-const CONTEXTS: [(Domain, &str); 26] = [
+const CONTEXTS: [(Domain, &str); 28] = [
     (Domain::StateTree, "vtrain 2026 state tree v1"),
     (Domain::RunLog, "vtrain 2026 run log v1"),
     (Domain::Graph, "vtrain 2026 graph v1"),
@@ -92,9 +96,11 @@ const CONTEXTS: [(Domain, &str); 26] = [
     (Domain::Hiding, "vtrain 2026 hiding v1"),
     (Domain::HidingId, "vtrain 2026 hiding key id v1"),
     (Domain::HidingOwn, "vtrain 2026 hiding own v1"),
+    (Domain::TensorTraces, "vtrain 2026 tensor traces v1"),
+    (Domain::Algebraic, "vtrain 2026 algebraic v1"),
 ];
 
-static CONTEXT_KEYS: LazyLock<[ContextKey; 26]> =
+static CONTEXT_KEYS: LazyLock<[ContextKey; 28]> =
     LazyLock::new(|| CONTEXTS.map(|(_, context)| hash_derive_key_context(context)));
 
 impl Domain {

@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows of Python; `vtrain-py` binds it as `vtrain._core`.
 
+pub mod algebraic;
 pub mod bn254;
 pub mod cbor;
 mod cpu;

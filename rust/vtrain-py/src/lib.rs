@@ -2,6 +2,7 @@
 
 use pyo3::prelude::*;
 
+mod algebraic;
 mod bn254;
 mod commit;
 mod engine;
@@ -11,6 +12,7 @@ mod referee;
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    algebraic::register(module)?;
     bn254::register(module)?;
     commit::register(module)?;
     engine::register(module)?;

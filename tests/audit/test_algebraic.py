@@ -1,0 +1,603 @@
+"""An audit by traces: honest ones pass, and every single wrong value is caught and named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from tests.audit.runs import KEY, failed, read_leaves, reason_of, sign_again, write_leaves
+from tests.audit.spoil import Spoiler
+from tests.tasks import make_tiny_task
+from vtrain import _core, cli
+from vtrain.attest.claims import compute_claim_digest
+from vtrain.attest.traces import compute_traces_digest
+from vtrain.audit.algebraic import (
+    AlgebraicAudit,
+    AlgebraicSubject,
+    draw_steps,
+    make_traces_pin,
+    verify_algebraic,
+)
+from vtrain.audit.pin import make_pin
+from vtrain.audit.structure import check_structure
+from vtrain.audit.traces import TraceChecker, WrongValue, choose_arithmetic
+from vtrain.commit.traces import TraceFolder
+from vtrain.dispute.refutation import compose_refutation
+from vtrain.dispute.statement import decode_ruling
+from vtrain.engines.numpy_engine import NumpySession
+from vtrain.errors import RunError, SignatureError
+from vtrain.graph.evaluate import apply_node
+from vtrain.graph.step import STEP_STATE
+from vtrain.graph.values import PRODUCTS
+from vtrain.spec.algebraic import PRIME, compute_vector
+from vtrain.spec.number import NUMPY_DTYPES
+from vtrain.train import signed as evidence
+from vtrain.train.layout import RunPaths
+from vtrain.train.runner import train
+from vtrain.train.task import CompiledTask
+from vtrain.train.traces import write_traces
+from vtrain.wire.claim import decode_signed_claim
+from vtrain.wire.record import StepRecord, decode_record, encode_record
+from vtrain.wire.report import Report
+
+Array = npt.NDArray[Any]
+OTHER = Ed25519PrivateKey.from_private_bytes(bytes(range(1, 33)))
+SEED = b"drawn after"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run with the traces of some of its steps."""
+
+    task: CompiledTask
+    run: Path
+    traces: Path
+
+
+def make_case(task: CompiledTask, folder: Path, steps: tuple[int, ...]) -> Case:
+    train(task, folder / "run", key=KEY)
+    write_traces(folder / "run", steps, key=KEY, out=folder / "traces")
+    return Case(task, folder / "run", folder / "traces")
+
+
+@pytest.fixture(scope="module")
+def case(task: CompiledTask, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """Two steps between state roots: the traces of steps 3 and 4, and of 11 and 12."""
+    return make_case(task, tmp_path_factory.mktemp("mlp"), (4, 11))
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
+    """What else there is to be multiplied, each in a single step."""
+    tasks = {
+        "cnn": make_tiny_task("cnn", steps=2, commit_every=1, checkpoint_every=1),
+        "gpt": make_tiny_task("gpt", steps=2, commit_every=1, checkpoint_every=1),
+    }
+    return {
+        name: make_case(task, tmp_path_factory.mktemp(name), (2,)) for name, task in tasks.items()
+    }
+
+
+@pytest.fixture
+def spoiler(case: Case, tmp_path: Path) -> Spoiler:
+    return Spoiler(case.run, case.traces, tmp_path / "traces")
+
+
+def verify(case: Case, folder: Path | None = None, **given: Any) -> Report:
+    given = {"steps": (4,), "pin": pin_of(case.run)} | given
+    audit = AlgebraicAudit(folder=folder or case.traces, **given)
+    return verify_algebraic(case.run, audit)
+
+
+def pin_of(run: Path) -> Any:
+    return make_pin(decode_signed_claim((run / "claim.cbor").read_bytes()))
+
+
+# --- honest traces
+
+
+@pytest.mark.parametrize("engine", ["cpu", "numpy"])
+def test_an_honest_trace_is_verified(case: Case, engine: str) -> None:
+    report = verify(case, steps=(4, 12), engine=engine)
+    assert report.verdict == "verified", report.reason
+    assert report.segments == ((3, 4), (11, 12))
+    said = " ".join(report.strength.checked)
+    assert "4 of 12 steps, in 2 of 6 stretches" in said
+    assert "below 2^-60" in said
+
+
+@pytest.mark.parametrize("name", ["cnn", "gpt"])
+def test_other_products_are_checked_too(wide: dict[str, Case], name: str) -> None:
+    """Convolutions, and the stacks of attention."""
+    case = wide[name]
+    ops = {node.op for node in case.task.graph.nodes}
+    assert ("batched_matmul" in ops) == (name == "gpt")
+    assert ("im2col" in ops) == (name == "cnn")
+    report = verify(case, steps=(2,), derived=True)
+    assert report.verdict == "verified", report.reason
+
+
+def test_all_steps_are_drawn_by_a_seed_that_came_after(case: Case, tmp_path: Path) -> None:
+    drawn = draw_steps(case.run, SEED, 2)
+    write_traces(case.run, drawn, key=KEY, out=tmp_path / "traces")
+    report = verify(case, tmp_path / "traces", steps=None, sample=2, seed=SEED)
+    assert report.verdict == "verified", report.reason
+    assert report.traced is not None
+    assert report.traced.steps == drawn
+    assert report.traced.randomness.value == SEED
+    assert report.randomness is not None
+    assert report.randomness.fresh
+    assert report.detections[0].probability * 6 == 2
+    late = verify(case, tmp_path / "traces", steps=None, sample=2, seed=SEED, pin=None)
+    assert late.verdict == "conditional"
+    assert verify(case, pin=None).verdict == "conditional"  # steps that were named
+
+
+def test_the_solver_owes_what_a_fresh_draw_picks(case: Case) -> None:
+    report = verify_algebraic(
+        case.run,
+        AlgebraicAudit(folder=case.traces, pin=pin_of(case.run), sample=3),
+        random=lambda size: bytes([9]) * size,
+    )
+    assert report.verdict == "inconclusive"
+    reason = reason_of(report)
+    assert reason.name == "trace"
+    assert "owes the traces of these steps" in reason.detail
+    assert (bytes([9]) * 32).hex() in reason.detail
+
+
+def test_what_is_held_may_be_little(case: Case, wide: dict[str, Case]) -> None:
+    """Values are read again where not all fit; nothing else changes."""
+    for found, step in ((case, 4), (wide["gpt"], 2)):
+        for held in (0, 1 << 60):
+            assert check(found, step, held_bytes=held)[0] is None
+
+
+def check(case: Case, step: int, *, folder: Path | None = None, held_bytes: int = 1 << 60,
+          store: Any = None) -> tuple[WrongValue | None, TraceChecker]:  # fmt: skip
+    """The first wrong value of a trace, without all that an audit does besides."""
+    task, root = case.task, TraceFolder(folder or case.traces)
+    signed = root.read_claim().traces
+    trace = next(trace for trace in signed.traces if trace.step == step)
+    vectors = [compute_vector(b"any", compute_traces_digest(signed), 0, 4096)]
+    arithmetic = choose_arithmetic("cpu")
+    checker = TraceChecker(task.graph, task.samples, store or root, vectors, arithmetic, held_bytes)
+    return checker.check(trace, root.read_leaves(trace)), checker
+
+
+# --- single wrong values
+
+
+def change(kind: str, element: int) -> Callable[[Array], Array] | None:
+    def apply(value: Array) -> Array:
+        flat = value.reshape(-1)
+        info = np.iinfo(value.dtype)
+        if kind == "permuted":
+            other = np.flatnonzero(flat != flat[element])
+            if len(other):
+                flat[[element, other[0]]] = flat[[other[0], element]]
+            return value
+        old = int(flat[element])
+        new = {"+1": old + 1, "-1": old - 1, "sign": -old, "+p": old + PRIME, "-p": old - PRIME}
+        if info.min <= new[kind] <= info.max:
+            flat[element] = new[kind]
+        return value
+
+    return apply
+
+
+FAULTS = ("+1", "-1", "sign", "+p", "-p", "permuted")
+
+
+def list_faults(spoiler: Spoiler, seed: int) -> Iterator[tuple[int, int, str, int]]:
+    """(node, offset, kind of fault, element), by operator and dtype: of products every kind, of
+    what is done again two."""
+    rng = np.random.default_rng(seed)
+    steps = spoiler.trace.size // len(spoiler.graph.nodes)
+    strata: dict[tuple[str, str], list[int]] = {}
+    for index, node in enumerate(spoiler.graph.nodes):
+        if node.op != "state":  # of the first step it is told by the log: a test of its own
+            strata.setdefault((node.op, node.outputs[0].dtype), []).append(index)
+    for (op, _), nodes in strata.items():
+        for kind in FAULTS if op in PRODUCTS else rng.choice(FAULTS, 2, replace=False).tolist():
+            index = int(rng.choice(nodes))
+            size = spoiler.graph.nodes[index].outputs[0].size
+            yield index, int(rng.integers(steps)), kind, int(rng.integers(size))
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "gpt"])
+def test_every_single_wrong_value_is_caught(
+    case: Case, wide: dict[str, Case], tmp_path: Path, name: str
+) -> None:
+    """Node, chunk and element are named, and a referee says so too."""
+    found = wide.get(name, case)
+    spoiler = Spoiler(found.run, found.traces, tmp_path / "traces")
+    subject = make_subject(found)
+    tried: Counter[str] = Counter()
+    for index, offset, kind, element in list_faults(spoiler, seed=len(name)):
+        apply = change(kind, element)
+        assert apply is not None
+        honest = spoiler.read(index, offset)
+        value = apply(honest.copy())
+        places = np.flatnonzero(value.reshape(-1) != honest.reshape(-1))
+        if not len(places):
+            continue
+        tried[kind] += 1
+        spoiler.sign(spoiler.alter(spoiler.leaves(), index, apply, offset))
+        wrong, _ = check(found, spoiler.trace.step, folder=spoiler.folder.root)
+        restore(spoiler, found)
+        assert wrong is not None, (index, kind)
+        assert (wrong.index, wrong.offset, wrong.step) == (index, offset, spoiler.first + offset)
+        assert wrong.element == places[0]
+        width = value.itemsize
+        assert wrong.chunk == int(places[0]) * width // 1024
+        assert wrong.claimed == value.reshape(-1)[places[0]]
+        assert wrong.computed == honest.reshape(-1)[places[0]]
+        assert judge(wrong, subject)
+    assert all(tried[kind] for kind in FAULTS)
+
+
+def restore(spoiler: Spoiler, case: Case) -> None:
+    spoiler.folder.write_leaves(
+        spoiler.trace.step, TraceFolder(case.traces).read_leaves(spoiler.trace)
+    )
+
+
+def make_subject(case: Case) -> AlgebraicSubject:
+    found = check_structure(case.run)
+    assert found.signed is not None
+    claim = compute_claim_digest(found.signed.claim)
+    task = case.task
+    return AlgebraicSubject(
+        RunPaths(case.run), found, task.spec, task.graph, task.samples, found.records, claim
+    )
+
+
+def judge(wrong: WrongValue, subject: AlgebraicSubject) -> bool:
+    """Whether a referee finds, block by block, that the right value comes out and no other."""
+    statements = list(compose_refutation(wrong, subject))
+    for statement in statements:
+        ruling = decode_ruling(_core.referee_judge(statement))
+        if not ruling.right[0] or ruling.right[1]:
+            return False
+    assert ruling.blocks == len(statements)
+    width = NUMPY_DTYPES[wrong.node.outputs[0].dtype].itemsize
+    assert wrong.computed is not None
+    if ruling.blocks > 1:
+        return True
+    return ruling.after == wrong.computed.to_bytes(width, "little", signed=wrong.computed < 0)
+
+
+def test_an_element_of_several_blocks_has_a_statement_for_each(tmp_path: Path) -> None:
+    """A gradient over more of a batch than 32 chunks hold; and what the command writes of it."""
+    task = make_tiny_task("wide", steps=1, batch=40, commit_every=1, checkpoint_every=1)
+    found = make_case(task, tmp_path, (1,))
+    spoiler = Spoiler(found.run, found.traces, tmp_path / "spoiled")
+    shapes = {i: n.outputs[0].size for i, n in enumerate(task.graph.nodes) if n.op == "matmul"}
+    index = max(shapes, key=shapes.__getitem__)
+    apply = change("-p", 1234)
+    assert apply is not None
+    spoiler.sign(spoiler.alter(spoiler.leaves(), index, apply))
+    wrong, _ = check(found, 1, folder=spoiler.folder.root)
+    assert wrong is not None
+    assert judge(wrong, make_subject(found))
+    statements = tmp_path / "statements"
+    arguments = [
+        "verify",
+        found.run,
+        "--mode",
+        "algebraic",
+        "--steps",
+        1,
+        "--statements",
+        statements,
+    ]
+    assert cli.run([*map(str, arguments), "--traces", str(spoiler.folder.root)]) == 10
+    files = sorted(statements.iterdir())
+    assert [path.name for path in files] == ["block-000000.cbor", "block-000001.cbor"]
+    composed = compose_refutation(wrong, make_subject(found))
+    assert [path.read_bytes() for path in files] == list(composed)
+    assert cli.run(["referee", str(files[-1])]) == 0
+
+
+def test_commands(case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The solver's and the auditor's, and what is no way to call them."""
+    key, kept, out = tmp_path / "key.pem", tmp_path / "kept", tmp_path / "traces"
+    pem = KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    key.write_bytes(pem)
+    run = str(case.run)
+    assert cli.run(["claim", run, "--out", str(kept)]) == 0
+    trace = ["trace", run, "--key", str(key), "--out", str(out)]
+    draw = ["--seed", SEED.hex()]
+    assert cli.run([*trace, "--sample", "1", *draw]) == 0
+    verify = ["verify", run, "--mode", "algebraic", "--traces", str(out)]
+    capsys.readouterr()
+    assert cli.run([*verify, "--samples", "1", *draw, "--claim", str(kept), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["traced"]["randomness"]["value"] == SEED.hex()
+    assert cli.run([*verify, "--samples", "1", *draw]) == 4
+    assert cli.run([*verify, "--samples", "6", "--derived"]) == 3  # the others are owed
+    for bad in (
+        trace,
+        [*trace, "--step", "1", "--sample", "1", *draw],
+        [*trace, "--sample", "1"],
+        [*trace, "--step", "13"],
+        [*verify, "--steps", "1", "--samples", "1"],
+        [*verify, "--samples", "0"],
+        [*verify, "--private"],
+        [*verify, "--all"],
+        [*verify, "--derived", "--challenge", "00"],
+        ["verify", run, "--derived"],
+    ):
+        assert cli.run(bad) == 2, bad
+
+
+def test_a_fault_is_a_verdict(case: Case, spoiler: Spoiler) -> None:
+    """From the signed traces to the report: a product, an update, and multiples of the prime."""
+    graph = spoiler.graph
+    matmul = max(i for i, node in enumerate(graph.nodes) if node.op == "matmul")
+    update = next(i for i, node in enumerate(graph.nodes) if node.op == "sgd_update")
+    for index, kind in ((matmul, "+1"), (matmul, "-p"), (update, "-1")):
+        apply = change(kind, 3)
+        assert apply is not None
+        spoiler.sign(spoiler.alter(spoiler.leaves(), index, apply, 1))
+        report = verify(case, spoiler.folder.root)
+        restore(spoiler, case)
+        assert report.verdict == "fraud"
+        reason = reason_of(report)
+        assert (reason.name, reason.fault) == ("algebraic", "solver")
+        assert reason.where == f"step 4, node {index}, chunk 0, element 3"
+        assert graph.nodes[index].name in reason.detail
+
+
+def test_a_false_step_that_is_false_throughout_is_caught_where_it_begins(
+    case: Case, tmp_path: Path
+) -> None:
+    """A log that goes on from an altered gradient, and a trace that fits it: nothing is wrong with
+    any value but the one."""
+    run = Path(shutil.copytree(case.run, tmp_path / "run"))
+    graph = case.task.graph
+    target = max(i for i, node in enumerate(graph.nodes) if node.op == "matmul")
+    records, leaves, folder = lie(case, run, tmp_path / "traces", target)
+    log = read_leaves(run)
+    write_leaves(run, [*log[:10], *map(encode_record, records)])
+    sign_again(run)
+    spoiler = Spoiler(run, case.traces, tmp_path / "signed")
+    for path in (folder / "chunks").iterdir():
+        spoiler.folder.chunk(bytes.fromhex(path.name)).write_bytes(path.read_bytes())
+    spoiler.honest = replace(spoiler.honest, traces=spoiler.honest.traces[1:])
+    spoiler.sign(leaves)
+    audit = AlgebraicAudit(folder=spoiler.folder.root, steps=(12,))
+    report = verify_algebraic(run, audit)
+    assert report.verdict == "fraud"
+    convicting = [check for check in failed(report) if check.fault == "solver"]
+    assert [check.name for check in convicting] == ["algebraic"]
+    assert convicting[0].where == f"step 11, node {target}, chunk 0, element 0"
+
+
+def lie(
+    case: Case, run: Path, out: Path, target: int
+) -> tuple[list[StepRecord], list[bytes], Path]:
+    """Steps 11 and 12 done from an altered gradient: records, digests, and the folder of values."""
+    graph, samples = case.task.graph, case.task.samples
+    task, folder = case.task.spec, TraceFolder(out)
+    folder.make()
+    session = NumpySession(graph, samples)
+    root = decode_record(read_leaves(run)[7]).state_root
+    session.load_state(evidence.read_state(RunPaths(run), graph, 8, root))
+    for _ in range(2):
+        session.step()
+    state, leaves, records = session.read_state(), [], []
+    for step in (11, 12):
+        values: list[Array] = []
+        for index, node in enumerate(graph.nodes):
+            value = apply_node(node, [values[ref.node] for ref in node.inputs], state, samples)
+            if (step, index) == (11, target):
+                value = value.copy()
+                value.reshape(-1)[0] += 1
+            values.append(value)
+            leaves.append(folder.write_chunk(np.asarray(value, order="C")))
+        state = {name: values[ref.node] for name, ref in graph.next_states().items()}
+        assert int(state[STEP_STATE]) == step
+        ref = graph.nodes[graph.find("record")].inputs
+        root = values[ref[3].node].tobytes() if step % task.commit_every == 0 else b""
+        records.append(
+            StepRecord(step, values[ref[1].node].tobytes(), int(values[ref[2].node]), root)
+        )
+    return records, leaves, out
+
+
+def test_a_wrong_state_before_is_named(case: Case, spoiler: Spoiler) -> None:
+    """Step 3 begins where no checkpoint is; step 1 where there is one."""
+    states = [i for i, node in enumerate(spoiler.graph.nodes) if node.op == "state"]
+    apply = change("+1", 0)
+    assert apply is not None
+    spoiler.sign(spoiler.alter(spoiler.leaves(), states[1], apply))
+    report = verify(case, spoiler.folder.root)
+    assert report.verdict == "fraud"
+    assert "states that are not those after step 2" in reason_of(report).detail
+
+
+def test_a_wrong_state_with_a_checkpoint_has_a_statement(case: Case, tmp_path: Path) -> None:
+    write_traces(case.run, (5,), key=KEY, out=tmp_path / "honest")
+    spoiler = Spoiler(case.run, tmp_path / "honest", tmp_path / "traces")
+    node = [i for i, node in enumerate(spoiler.graph.nodes) if node.op == "state"][1]
+    apply = change("+1", 2)
+    assert apply is not None
+    spoiler.sign(spoiler.alter(spoiler.leaves(), node, apply))
+    seen: list[WrongValue] = []
+
+    def look(wrong: WrongValue, subject: AlgebraicSubject) -> str:
+        seen.append(wrong)
+        assert judge(wrong, subject)
+        return "looked at"
+
+    report = verify(case, spoiler.folder.root, steps=(5,), on_wrong=look)
+    assert reason_of(report).where == f"step 5, node {node}, chunk 0, element 2"
+    assert reason_of(report).detail.endswith("; looked at")
+    assert len(seen) == 1
+
+
+# --- what was signed, and when
+
+
+def test_a_signature_of_another_convicts_nobody(case: Case, spoiler: Spoiler) -> None:
+    spoiler.sign(spoiler.leaves(), key=OTHER)
+    report = verify(case, spoiler.folder.root)
+    assert report.verdict == "inconclusive"
+    assert (reason_of(report).name, reason_of(report).fault) == ("trace", "nobody")
+    assert "not what the solver signed" in reason_of(report).detail
+    with pytest.raises(SignatureError):
+        write_traces(case.run, (4,), key=OTHER, out=spoiler.folder.root)
+
+
+def test_the_trace_of_another_run_convicts_nobody(case: Case, spoiler: Spoiler) -> None:
+    spoiler.sign(spoiler.leaves(), claim=bytes(32))
+    report = verify(case, spoiler.folder.root)
+    assert report.verdict == "inconclusive"
+    assert "is of another claim" in reason_of(report).detail
+
+
+def test_the_trace_of_another_step_is_fraud(case: Case, spoiler: Spoiler) -> None:
+    """It is signed as that of step 4, and ends in the record of another."""
+    other = TraceFolder(case.traces).read_leaves(spoiler.honest.traces[1])
+    spoiler.sign(other)
+    report = verify(case, spoiler.folder.root)
+    assert report.verdict == "fraud"
+    assert reason_of(report).name == "trace"
+    assert reason_of(report).where == "step 3"
+    assert "does not end in the record" in reason_of(report).detail
+
+
+def test_a_trace_of_another_length_is_fraud(case: Case, spoiler: Spoiler) -> None:
+    spoiler.sign(spoiler.leaves()[1:])
+    report = verify(case, spoiler.folder.root)
+    assert report.verdict == "fraud"
+    assert "values, not" in reason_of(report).detail
+
+
+def test_a_trace_signed_after_the_draw_is_refused(case: Case, spoiler: Spoiler) -> None:
+    """Vectors that the solver knew are worth nothing: the auditor holds what was signed before."""
+    kept = make_traces_pin(copy_of(case.traces, spoiler.folder.root.parent / "kept.cbor"))
+    good = verify(case, traces_pin=kept, challenge=SEED)
+    assert good.verdict == "verified", good.reason
+    assert verify(case, challenge=SEED).verdict == "conditional"
+    # A fault that the one vector does not see.
+    graph = spoiler.graph
+    matmul = next(
+        i for i, n in enumerate(graph.nodes) if n.op == "matmul" and n.outputs[0].shape[-1] > 1
+    )
+    spoiler.sign(spoiler.alter(spoiler.leaves(), matmul, lambda value: value + 1))
+    for pin in (kept, make_traces_pin(kept.digest)):
+        report = verify(case, spoiler.folder.root, traces_pin=pin, challenge=SEED)
+        reason = reason_of(report)
+        assert reason.name == "trace"
+        assert "as pinned" in reason.detail
+        assert report.verdict == ("fraud" if pin.kept else "inconclusive")
+    with pytest.raises(RunError, match="pins nothing"):
+        verify(case, traces_pin=make_traces_pin(case.traces / "traces.cbor"))
+    with pytest.raises(RunError, match="leave one out"):
+        verify(case, challenge=SEED, derived=True)
+
+
+def copy_of(traces: Path, out: Path) -> Path:
+    return Path(shutil.copy(traces / "traces.cbor", out))
+
+
+# --- what is missing
+
+
+def test_what_is_kept_back_is_owed(case: Case, spoiler: Spoiler) -> None:
+    product = next(i for i, node in enumerate(spoiler.graph.nodes) if node.op == "matmul")
+    path = spoiler.folder.chunk(spoiler.leaves()[product])
+    honest = path.read_bytes()
+    for spoiled in (None, honest[:-1], honest + b"\0", bytes(len(honest))):
+        path.unlink()
+        if spoiled is not None:
+            path.write_bytes(spoiled)
+        report = verify(case, spoiler.folder.root)
+        path.write_bytes(honest)
+        assert report.verdict == "inconclusive"
+        reason = reason_of(report)
+        assert (reason.name, reason.fault) == ("algebraic", "nobody")
+        assert f"node {product}, {spoiler.graph.nodes[product].name}" in reason.detail
+        assert "the solver owes it" in reason.detail
+    spoiler.folder.leaves(4).write_bytes(bytes(32 * spoiler.trace.size))
+    assert "the solver owes them" in reason_of(verify(case, spoiler.folder.root)).detail
+    spoiler.folder.leaves(4).unlink()
+    assert verify(case, spoiler.folder.root).verdict == "inconclusive"
+
+
+def test_values_that_are_done_again_are_not_read(case: Case, spoiler: Spoiler) -> None:
+    """An auditor fetches products and the state before, and nothing else."""
+    leaves, read = spoiler.leaves(), []
+
+    class Counting(TraceFolder):
+        def read_chunk(self, digest: bytes, kind: Any) -> Array:
+            read.append(digest)
+            return super().read_chunk(digest, kind)
+
+    assert check(case, 4, store=Counting(case.traces))[0] is None
+    nodes = spoiler.graph.nodes
+    expected = [
+        leaves[offset * len(nodes) + i]
+        for offset in (0, 1)
+        for i, node in enumerate(nodes)
+        if node.op == "matmul" or (node.op == "state" and not offset)
+    ]
+    assert read == expected
+
+
+def test_a_false_digest_convicts_also_where_its_bytes_are_kept_back(
+    case: Case, spoiler: Spoiler
+) -> None:
+    index = next(i for i, node in enumerate(spoiler.graph.nodes) if node.op == "rescale")
+    apply = change("+1", 1)
+    assert apply is not None
+    leaves = spoiler.alter(spoiler.leaves(), index, apply)
+    spoiler.folder.chunk(leaves[index]).unlink()
+    spoiler.sign(leaves)
+    report = verify(case, spoiler.folder.root)
+    assert report.verdict == "fraud"
+    assert reason_of(report).where == f"step 3, node {index}"
+    assert "did not produce its bytes" in reason_of(report).detail
+
+
+def test_a_solver_signs_nothing_that_its_log_does_not_say(case: Case, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(case.run, tmp_path / "run"))
+    leaves = read_leaves(run)
+    record = decode_record(leaves[8])
+    write_leaves(
+        run, [*leaves[:8], encode_record(replace(record, loss=record.loss + 1)), *leaves[9:]]
+    )
+    sign_again(run)
+    with pytest.raises(RunError, match="does not come out"):
+        write_traces(run, (9,), key=KEY, out=tmp_path / "traces")
+    assert not (tmp_path / "traces" / "traces.cbor").exists()
+    with pytest.raises(RunError, match="steps 1 to 12"):
+        write_traces(run, (13,), key=KEY, out=tmp_path / "traces")
+
+
+def test_traces_stay_where_others_are_added(case: Case, tmp_path: Path) -> None:
+    out = tmp_path / "traces"
+    one = write_traces(case.run, (12,), key=KEY, out=out)
+    two = write_traces(case.run, (1, 12, 2), key=KEY, out=out)
+    assert [trace.step for trace in one.traces.traces] == [12]
+    assert [trace.step for trace in two.traces.traces] == [2, 12]
+    assert two.traces.traces[1] == one.traces.traces[0]
+    run = Path(shutil.copytree(case.run, tmp_path / "run"))
+    write_leaves(run, read_leaves(run)[:10])
+    sign_again(run)
+    with pytest.raises(RunError, match="another claim"):
+        write_traces(run, (1,), key=KEY, out=out)

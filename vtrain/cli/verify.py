@@ -256,7 +256,6 @@ def command(
         raise click.UsageError("--seed and --beacon both draw: give one of them")
     draw = _read_beacon(run, beacon, beacon_file, token, authority, chain)
     wanted = _make_wanted(probability, share)
-    given = sorted(name for name, value in proof.items() if value)
     if hiding is not None and srs is None:
         raise click.UsageError("--hiding has a meaning with --srs alone")
     pin = None if claim is None else make_pin(claim)
@@ -266,19 +265,10 @@ def command(
         "derived": derived,
         "statements": statements,
     }
-    if mode == "algebraic":
-        allowed = {"steps", "trace_claim"}
-        given = [name for name in given if name not in allowed]
-        others = {"all": all_, "srs": srs, "hiding": hiding, "recompute": recompute}
-        given += [name for name, value in others.items() if value]
-        given += ["accumulate"] * (accumulate > 1)
-    elif wrong := [name for name, value in algebraic.items() if value]:
-        raise click.UsageError(f"--{wrong[0]} has a meaning in --mode algebraic alone")
+    replay = {"all": all_, "srs": srs, "recompute": recompute, "accumulate": accumulate > 1}
+    _check_mode(mode, replay, proof, algebraic)
     with show_progress(lines=mode == "proof") as progress:
         if mode == "algebraic":
-            if given:
-                option = given[0].replace("_", "-")
-                raise click.UsageError(f"--{option} has no meaning in --mode algebraic")
             report = _verify_algebraic(
                 run,
                 progress,
@@ -297,8 +287,6 @@ def command(
                 **algebraic,
             )
         elif mode == "proof":
-            if all_:
-                raise click.UsageError("--all replays: name --steps in mode proof")
             report = _verify_proofs(
                 run,
                 progress,
@@ -316,9 +304,6 @@ def command(
                 threads=threads,
                 **proof,
             )
-        elif given:
-            option = given[0].replace("_", "-")
-            raise click.UsageError(f"--{option} has a meaning in --mode proof alone")
         else:
             from vtrain.audit.verify import verify
             from vtrain.engines.saving import Saving
@@ -352,6 +337,27 @@ def command(
 
         print_report(report, make_console())
     return report.exit_code
+
+
+def _check_mode(
+    mode: str, replay: dict[str, Any], proof: dict[str, Any], algebraic: dict[str, Any]
+) -> None:
+    """UsageError for an option that has no meaning in a mode."""
+    found = {
+        "replay": proof | algebraic,
+        "proof": algebraic | {"all": replay["all"]},
+        "algebraic": replay | proof | {"steps": None, "trace_claim": None},
+    }
+    for name, value in sorted(found[mode].items()):
+        if not value:
+            continue
+        option = name.replace("_", "-")
+        if name == "all":
+            raise click.UsageError(f"--all replays: name --steps in mode {mode}")
+        if mode == "algebraic":
+            raise click.UsageError(f"--{option} has no meaning in --mode algebraic")
+        other = "algebraic" if name in algebraic else "proof"
+        raise click.UsageError(f"--{option} has a meaning in --mode {other} alone")
 
 
 def _read_beacon(

@@ -29,6 +29,10 @@ ABOUT = {
     "checkpoint), and peak memory beyond the imports. Torch's step is measured right "
     "after, in a process of its own.",
     "commit": "Hashing the whole state of that MLP (5.4 MB), as a share of torch's step.",
+    "algebraic": "Checking steps by values that their solver signed: of one linear layer with as "
+    "many samples as features (forward and both gradients, values in memory) over hashing them "
+    "once and over doing the products again; of the GPT of examples/shakespeare over replaying the "
+    "step; alarms in honest steps and misses among wrong elements.",
     "verify": "Replaying an interval over training it; start-up of the auditor's command.",
     "dispute": "A dispute at scale (2^20 steps with a state root every 16, 2^12 nodes a step, "
     "tensors of 2^20 chunks, products of 4096 terms) on a toy run with real openings. A round is "

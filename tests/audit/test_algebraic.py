@@ -124,8 +124,9 @@ def test_other_products_are_checked_too(wide: dict[str, Case], name: str) -> Non
     ops = {node.op for node in case.task.graph.nodes}
     assert ("batched_matmul" in ops) == (name == "gpt")
     assert ("im2col" in ops) == (name == "cnn")
-    report = verify(case, steps=(2,), derived=True)
-    assert report.verdict == "verified", report.reason
+    for engine in ("cpu", "numpy"):
+        report = verify(case, steps=(2,), derived=True, engine=engine)
+        assert report.verdict == "verified", report.reason
 
 
 def test_all_steps_are_drawn_by_a_seed_that_came_after(case: Case, tmp_path: Path) -> None:

@@ -275,7 +275,8 @@ class _Walk:
             wrong = self._settle(index, value, inputs)
         else:
             value = self._checker.arithmetic.apply(node, inputs, {}, self._checker.samples)
-            wrong = self._settle(index, value, inputs)
+            # By the law the output may be a view of an input, turned round.
+            wrong = self._settle(index, np.asarray(value, order="C"), inputs)
         for unused in self._checker.unused[index]:
             self._drop(unused)
         return wrong

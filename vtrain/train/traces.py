@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from vtrain.attest.claims import compute_claim_digest
@@ -163,7 +164,7 @@ class _Source:
                 value = inputs[0].reshape(node.outputs[0].shape)
                 leaves.append(leaves[start + node.inputs[0].node])
             else:
-                value = self._apply(node, inputs, state, self._samples)
+                value = np.asarray(self._apply(node, inputs, state, self._samples), order="C")
                 leaves.append(folder.write_chunk(value))
             values[index] = value
             for unused in self._done[index]:

@@ -113,7 +113,15 @@ mod tests {
         assert_eq!(reduce(-1), PRIME - 1);
         assert_eq!(reduce(-i128::from(PRIME)), 0);
         let prime = i128::from(PRIME);
-        for x in [i128::MIN, i128::MAX, prime, prime << 61, 1 << 61, -(1 << 61), 1 << 122] {
+        for x in [
+            i128::MIN,
+            i128::MAX,
+            prime,
+            prime << 61,
+            1 << 61,
+            -(1 << 61),
+            1 << 122,
+        ] {
             for x in [x, x.saturating_sub(1), x.saturating_add(1)] {
                 assert_eq!(i128::from(reduce(x)), x.rem_euclid(prime), "{x}");
             }

@@ -20,6 +20,8 @@ Array = npt.NDArray[Any]
 Attrs = dict[str, AttrValue]
 DTYPES = tuple(NUMPY_DTYPES)
 DTYPE_NAMES = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
+LARGE = 140_000
+"""Elements that are enough for two threads: more take longer and show no more."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Draw:
             rank = self.number(0, 3)
         shape = [self.number(0, 5) for _ in range(rank)]
         if rank and self.number(0, 4) == 0:
-            shape[0] = 140_000 // max(1, int(np.prod(shape[1:])))
+            shape[0] = LARGE // max(1, int(np.prod(shape[1:])))
         return tuple(shape)
 
     def array(self, dtype: str, shape: tuple[int, ...]) -> Array:
@@ -154,8 +156,9 @@ def _normalize(d: Draw) -> Case:
 
 
 def _one_hot(d: Draw) -> Case:
-    shape = (d.number(1, 5), *d.shape(d.number(1, 2)))
-    return Case("one_hot", {"depth": d.number(1, 300)}, (d.any_array(shape),))
+    depth = d.number(1, 300)
+    shape = (d.number(1, 5), *(min(n, LARGE // depth) for n in d.shape(d.number(1, 2))))
+    return Case("one_hot", {"depth": depth}, (d.any_array(shape),))
 
 
 def _im2col(d: Draw) -> Case:
@@ -380,7 +383,8 @@ def _sum(d: Draw) -> Case:
 
 
 def _row_shape(d: Draw) -> tuple[int, ...]:
-    return (*d.shape(d.number(0, 2)), d.one_of(1, d.number(1, 12), 300))
+    columns = d.one_of(1, d.number(1, 12), 300)
+    return (*(min(extent, LARGE // columns) for extent in d.shape(d.number(0, 2))), columns)
 
 
 def _center(d: Draw) -> Case:

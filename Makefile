@@ -35,6 +35,8 @@ MANIFEST := --manifest-path rust/Cargo.toml --locked
 # Compiled for where the toolchain has its library; without BLAKE3's C, which would need a compiler.
 AARCH64 := aarch64-unknown-linux-gnu
 export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
+# Tests start hundreds of processes, each of which would compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo server zk report cuda dev test test-all test-rust bench lint lint-rust lint-python core lock clean
 

@@ -21,6 +21,8 @@ from vtrain.graph.onnx_import import import_onnx
 from vtrain.spec.order import compute_batch_indices
 from vtrain.train.deliver import export_run
 
+pytestmark = pytest.mark.slow
+
 SIZES = {"LAYERS": 2, "FEATURES": 32, "HEADS": 4, "SHARED": 2, "HIDDEN": 48}
 PLACES, BATCH, COUNT, SEED = 16, 8, 20000, 1
 TASK = """

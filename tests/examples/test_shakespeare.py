@@ -25,6 +25,8 @@ from vtrain.ops import TABLE
 from vtrain.train.deliver import compute_mean_loss, export_run
 from vtrain.train.task import CompiledTask
 
+pytestmark = pytest.mark.slow
+
 TASK = """
 [task]
 name = "small"

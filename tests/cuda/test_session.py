@@ -37,6 +37,7 @@ KINDS = [
     *(("mlp", "cross_entropy"), ("mlp", "mse"), ("cnn", "cross_entropy"), ("cnn", "mse")),
     ("attention", "cross_entropy"),
     ("gates", "cross_entropy"),
+    ("convnet", "cross_entropy"),
 ]
 
 

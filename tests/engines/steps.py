@@ -19,9 +19,12 @@ from vtrain.graph.model import (
     Add,
     AddWeight,
     AveragePool,
+    BatchNorm,
     Concat,
     Conv,
+    GroupNorm,
     Layer,
+    LeakyRelu,
     Linear,
     MatMul,
     MaxPool,
@@ -34,6 +37,7 @@ from vtrain.graph.model import (
     Softmax,
     Transpose,
 )
+from vtrain.graph.model import Clip as ClipLayer
 from vtrain.graph.step import Affine, Momentum, StepPlan, compute_initial_state, emit_step
 from vtrain.graph.update import AdamW, Clip, Lion, Optimizer, Rates, Scalar, Share
 from vtrain.ops.layout import Window
@@ -165,6 +169,31 @@ def _gates(weights: _Weights) -> tuple[list[Layer], str]:
     return layers, "out"
 
 
+def _convnet(weights: _Weights) -> tuple[list[Layer], str]:
+    """Two channels 9x9: a dilated convolution in groups and one by channels, with the norms and
+    non-linearities that such have."""
+    for name, start in (("mean", 0), ("variance", 2**24)):
+        weights.params |= {f"{name}_{i}": np.full(4, start, np.int32) for i in (1, 2)}
+    same = Window((3, 3), (1, 1), (1, 1, 1, 1))
+    layers: list[Layer] = [
+        Conv("c1", "x", weights.add("k1", (4, 3, 2, 1), 6), weights.add("d1", (4,), 6),
+             Window((5, 3), (1, 2), (2, 1, 2, 0)), 2, (2, 2)),
+        BatchNorm("n1", "c1", weights.add("g1", (4,), 1), weights.add("e1", (4,), 1), "mean_1",
+                  "variance_1", 1e-5, 6554, True),
+        ClipLayer("r1", "n1", 0.0, 1.5),
+        Conv("c2", "r1", weights.add("k2", (4, 3, 3, 1), 9), None, same, 4),
+        BatchNorm("n2", "c2", None, None, "mean_2", "variance_2", 1e-3, 2**16, False),
+        LeakyRelu("r2", "n2", 52429, 19),
+        Add("sum", "r2", "r1"),
+        GroupNorm("n3", "sum", weights.add("g3", (4,), 1), weights.add("e3", (4,), 1), 1e-5, 2),
+        ClipLayer("r3", "n3", -1.0, 1.0),
+        AveragePool("a1", "r3", Window((3, 2), (3, 2), (0, 0, 0, 0))),
+        Reshape("flat", "a1", (24,)),
+        Linear("out", "flat", weights.add("w", (CLASSES, 24), 24), None, True),
+    ]  # fmt: skip
+    return layers, "out"
+
+
 @cache
 def make_step(
     kind: str,
@@ -177,9 +206,9 @@ def make_step(
     prepare: Affine = CENTRED,
     optimizer: str = "sgd",
 ) -> Step:
-    """``kind`` is "mlp", "wide" (large enough for two threads), "cnn", "attention" or "gates";
-    exponents calibrated.  ``optimizer`` is "sgd", or with clipping and weight decay "adamw" or
-    "lion"."""
+    """``kind`` is "mlp", "wide" (large enough for two threads), "cnn", "attention", "gates" or
+    "convnet"; exponents calibrated.  ``optimizer`` is "sgd", or with clipping and weight decay
+    "adamw" or "lion"."""
     weights = _Weights(seed=3)
     shape: tuple[int, ...] = {
         "mlp": (20,),
@@ -187,6 +216,7 @@ def make_step(
         "cnn": (2, 9, 9),
         "attention": (7, 6),
         "gates": (7, 6),
+        "convnet": (2, 9, 9),
     }[kind]
     if kind == "cnn":
         layers, output = _cnn(weights)
@@ -194,10 +224,14 @@ def make_step(
         layers, output = _attention(weights)
     elif kind == "gates":
         layers, output = _gates(weights)
+    elif kind == "convnet":
+        layers, output = _convnet(weights)
     else:
         hidden = (17, 9) if kind == "mlp" else (200, 130)
         layers, output = _mlp(weights, (*shape, *hidden, CLASSES))
-    model = Model("x", shape, tuple(layers), output, weights.params)
+    norms = [layer for layer in layers if isinstance(layer, BatchNorm)]
+    statistics = frozenset(name for norm in norms for name in (norm.mean, norm.variance))
+    model = Model("x", shape, tuple(layers), output, weights.params, statistics=statistics)
     rng = np.random.default_rng(5)
     x = rng.integers(0, 256, (50, *shape), dtype=np.uint8)
     labels = rng.integers(0, CLASSES, 50, dtype=np.uint8)
@@ -214,8 +248,9 @@ def make_step(
         batch=batch,
         commit_every=commit_every,
         clip=Clip(Fraction(batch, 2)) if optimizer in UPDATES else None,
+        frozen=statistics,
     )
-    state = compute_initial_state(model.params, plan.optimizer)
+    state = compute_initial_state(model.params, plan.optimizer, statistics)
 
     def emit(builder: GraphBuilder) -> None:
         emit_step(builder, plan, model)

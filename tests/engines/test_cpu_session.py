@@ -31,6 +31,7 @@ KINDS = [
     ("cnn", "mse"),
     ("attention", "cross_entropy"),
     ("gates", "cross_entropy"),
+    ("convnet", "cross_entropy"),
 ]
 PATHS = [(path, threads) for path in _core.gemm_paths() for threads in (1, 2)]
 

@@ -20,12 +20,16 @@ from vtrain.graph.model import (
     Add,
     AddWeight,
     AveragePool,
+    BatchNorm,
+    Clip,
     Concat,
     Conv,
     Dropout,
     Embedding,
+    GroupNorm,
     Layer,
     LayerNorm,
+    LeakyRelu,
     Linear,
     MatMul,
     MaxPool,
@@ -134,8 +138,20 @@ def _softmax(layer: Softmax, x: Tensor) -> Tensor:
     return torch.softmax(scaled, dim=-1)
 
 
+def _leaky_relu(layer: LeakyRelu, x: Tensor) -> Tensor:
+    return F.leaky_relu(x, layer.multiplier * 2.0**-layer.exponent)
+
+
+def _clip(layer: Clip, x: Tensor) -> Tensor:
+    """As ``nn.Hardtanh``, of which a bound has no gradient."""
+    low = -1e9 if layer.low is None else layer.low
+    return F.hardtanh(x, low, 1e9 if layer.high is None else layer.high)
+
+
 _OF_ONE: Mapping[type[Layer], Callable[[Any, Tensor], Tensor]] = {
     Relu: lambda layer, x: torch.relu(x),
+    LeakyRelu: _leaky_relu,
+    Clip: _clip,
     MaxPool: lambda layer, x: F.max_pool2d(
         _pad(x, layer.window, -torch.inf), layer.window.kernel, layer.window.strides
     ),
@@ -217,6 +233,8 @@ class FloatModel:
                 return self._convolve(layer)
             case LayerNorm() | RMSNorm():
                 return self._normalize(layer)
+            case GroupNorm() | BatchNorm():
+                return self._normalize_channels(layer)
             case Add() | Mul() | MatMul():
                 return self._combine(layer, self.values[layer.left], self.values[layer.right])
             case Dropout():
@@ -258,9 +276,23 @@ class FloatModel:
             y = y * self.params[layer.weight]
         return y if bias is None else y + self.params[bias]
 
+    def _normalize_channels(self, layer: GroupNorm | BatchNorm) -> Tensor:
+        x = self.values[layer.input]
+        weight, bias = (
+            None if name is None else self.params[name] for name in (layer.weight, layer.bias)
+        )
+        if isinstance(layer, GroupNorm):
+            return F.group_norm(x, layer.groups, weight, bias, layer.epsilon)
+        return F.batch_norm(x, None, None, weight, bias, training=True, eps=layer.epsilon)
+
     def _convolve(self, layer: Conv) -> Tensor:
         """By patches, so that the products are those of :meth:`_product`."""
         w = self.params[layer.weight].permute(0, 3, 1, 2)  # [out, in, kh, kw]
+        if layer.groups > 1 or layer.dilations != (1, 1):
+            bias = None if layer.bias is None else self.params[layer.bias]
+            x = _pad(self.values[layer.input], layer.window)
+            window, groups = layer.window, layer.groups
+            return F.conv2d(x, w, bias, window.strides, 0, layer.dilations, groups)
         x = _pad(self.values[layer.input], layer.window)
         rows, columns = (
             (x.shape[2 + axis] - layer.window.kernel[axis]) // layer.window.strides[axis] + 1

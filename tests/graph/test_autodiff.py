@@ -23,12 +23,16 @@ from vtrain.graph.model import (
     Add,
     AddWeight,
     AveragePool,
+    BatchNorm,
+    Clip,
     Concat,
     Conv,
     Dropout,
     Embedding,
+    GroupNorm,
     Layer,
     LayerNorm,
+    LeakyRelu,
     Linear,
     MatMul,
     MaxPool,
@@ -78,7 +82,17 @@ def make_model(
         for name, extents in params.items()
     }
     takes_ids = any(isinstance(layer, Embedding) for layer in layers)
-    return Model("image", shape, tuple(layers), layers[-1].name, masters, takes_ids)
+    norms = [layer for layer in layers if isinstance(layer, BatchNorm)]
+    statistics = frozenset(name for norm in norms for name in (norm.mean, norm.variance))
+    return Model(
+        "image",
+        shape,
+        tuple(layers),
+        layers[-1].name,
+        masters,
+        takes_ids,
+        statistics=statistics,
+    )
 
 
 Parts = tuple[tuple[int, ...], list[Layer], dict[str, tuple[int, ...]]]
@@ -204,6 +218,28 @@ MODELS: dict[str, Parts] = {
          Linear("out", "flat", "w", None, True)],
         {"k1": (2, 3, 3, 1), "w": (3, 32)},
     ),
+    "convolutions in groups and dilated": (
+        (2, 6, 6),
+        [Conv("c1", "image", "k1", "b1", Window((3, 4), (1, 2), (1, 0, 0, 1)), 2, (2, 3)),
+         Conv("c2", "c1", "k2", None, HALVES, 2), Reshape("flat", "c2", (8,)),
+         Linear("out", "flat", "w", None, True)],
+        {"k1": (4, 2, 2, 1), "b1": (4,), "k2": (4, 2, 2, 2), "w": (3, 8)},
+    ),
+    "leaky relu": (
+        (6,),
+        [Linear("fc1", "image", "w1", "b1", True), LeakyRelu("r1", "fc1", 1, 2),
+         Linear("out", "r1", "w2", "b2", True)],
+        {"w1": (4, 6), "b1": (4,), "w2": (3, 4), "b2": (3,)},
+    ),
+    "clips": (
+        (6,),
+        [Linear("fc1", "image", "w1", "b1", True), Clip("r1", "fc1", -0.5, 2.25),
+         Linear("fc2", "r1", "w2", "b2", True), Clip("r2", "fc2", 0.0, 1.5),
+         Linear("fc3", "fc1", "w3", None, True), Clip("r3", "fc3", None, 0.0),
+         Clip("r4", "fc3", -0.25, None), Concat("all", ("r2", "r3", "r4"), 1),
+         Linear("out", "all", "w4", None, True)],
+        {"w1": (4, 6), "b1": (4,), "w2": (4, 4), "b2": (4,), "w3": (4, 4), "w4": (3, 12)},
+    ),
     "average pooling over four": (
         (1, 6, 6),
         [Conv("c1", "image", "k1", None, SAME), AveragePool("a1", "c1", HALVES),
@@ -325,7 +361,7 @@ def make_run(model: Model, samples: Samples, plan: StepPlan, policy: ExponentPol
     graph = builder.graph()
     check_graph(graph)
     session = NumpySession(graph, samples)
-    session.load_state(compute_initial_state(model.params))
+    session.load_state(compute_initial_state(model.params, frozen=model.statistics))
     return Run(model, graph, session)
 
 
@@ -465,10 +501,15 @@ def make_calibrated(
     if loss == "mse":
         samples = build_samples(x, np.eye(3, dtype=np.int16)[y] * 2**13, y_exponent=13)
     prepare = Affine(257, -(2**15), 2, exponent=13)
-    plan = replace(make_plan(samples, loss), prepare=prepare, fine_gradients=fine)
+    plan = replace(
+        make_plan(samples, loss),
+        prepare=prepare,
+        fine_gradients=fine,
+        frozen=model.statistics,
+    )
     exponents = calibrate(
         lambda b: emit_step(b, plan, model),
-        compute_initial_state(model.params),
+        compute_initial_state(model.params, frozen=model.statistics),
         samples,
         steps=3,
         margin=margin,
@@ -602,6 +643,25 @@ NORMED: dict[str, Parts] = {
         [RMSNorm("n1", "image", "g", 0.0), Linear("fc1", "n1", "w1", None, True),
          RMSNorm("n2", "fc1", "g", 1e-5), Linear("out", "n2", "w2", None, True)],
         {"g": (5,), "w1": (5, 5), "w2": (3, 5)},
+    ),
+    "group norms, over an image and over places": (
+        (2, 4, 6),
+        [Conv("c1", "image", "k", None, SAME), GroupNorm("n", "c1", "g", "c", 1e-5, 2),
+         Reshape("places", "n", (6, 16)), GroupNorm("n2", "places", "g2", None, 0.1, 3),
+         Reshape("flat", "n2", (96,)), Linear("out", "flat", "w", None, True)],
+        {"k": (4, 3, 3, 2), "g": (4,), "c": (4,), "g2": (6,), "w": (3, 96)},
+    ),
+    "batch norms, over an image, places and a vector": (
+        (2, 4, 6),
+        [Conv("c1", "image", "k", None, SAME),
+         BatchNorm("n", "c1", "g", "c", "m1", "v1", 1e-5, 6554, True),
+         Relu("r", "n"), Reshape("places", "r", (6, 16)),
+         BatchNorm("n2", "places", "g2", None, "m2", "v2", 1e-3, 6554, True),
+         Reshape("flat", "n2", (96,)), Linear("fc", "flat", "w1", None, True),
+         BatchNorm("n3", "fc", None, None, "m3", "v3", 1e-5, 6554, True),
+         Linear("out", "n3", "w", None, True)],
+        {"k": (4, 3, 3, 2), "g": (4,), "c": (4,), "m1": (4,), "v1": (4,), "g2": (6,), "m2": (6,),
+         "v2": (6,), "w1": (5, 96), "m3": (5,), "v3": (5,), "w": (3, 5)},
     ),
     "an image and its rows": (
         (2, 4, 6),

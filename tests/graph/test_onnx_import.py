@@ -459,6 +459,56 @@ IMAGE_CASES: dict[str, tuple[list[onnx.NodeProto], Tensors]] = {
         {"w": weights(2, 2, 3, 3), "b": weights(2)},
     ),
 }
+GROUPS = {"w": own(4, 1, 3, 2), "b": own(4)}
+WIDE: Tensors = {"w": 2 * own(3, 2, 3, 3), "b": own(3)}
+"""Values of some units, so that bounds are reached."""
+IMAGE_CASES |= {
+    "conv by channels": ([node("Conv", "x w b", group=2, pads=[1, 0, 1, 1])], GROUPS),
+    "conv in groups": (
+        [node("Conv", "x v", "c"), node("Conv", "c w b", group=2, strides=[2, 1])],
+        {"v": own(4, 2, 1, 1), "w": own(6, 2, 2, 3), "b": own(6)},
+    ),
+    "dilated conv": ([node("Conv", "x w b", dilations=[2, 1], pads=[2, 1, 2, 1])], CONV),
+    "dilated conv, every attribute": (
+        [node("Conv", "x w b", dilations=[1, 3], group=2, strides=[1, 2], pads=[0, 3, 2, 3],
+              kernel_shape=[3, 2])],
+        GROUPS,
+    ),
+    "dilated conv valid": (
+        [node("Conv", "x w", dilations=[2, 2], auto_pad="VALID")], CONV
+    ),
+    "leaky relu": ([node("Conv", "x w b", "c"), node("LeakyRelu", "c", alpha=0.2)], CONV),
+    "leaky relu without a slope": (
+        [node("Conv", "x w b", "c"), node("LeakyRelu", "c", alpha=0.0)], CONV
+    ),
+    "clip": (
+        [node("Conv", "x w b", "c"), node("Clip", "c lo hi")],
+        {**WIDE, "lo": np.array(-1, np.float32), "hi": np.array(0.75, np.float32)},
+    ),
+    "clip at 0 and above": (
+        [node("Conv", "x w b", "c"), node("Clip", "c lo hi")],
+        {**WIDE, "lo": np.array(0, np.float32), "hi": np.array(2, np.float32)},
+    ),
+    "clip above, and at 0": (
+        [node("Conv", "x w b", "c"), node("Clip", "c - hi", "d"), node("Clip", "d - zero")],
+        {**WIDE, "hi": np.array(1.5, np.float32), "zero": np.array(0, np.float32)},
+    ),
+    "clip that is a relu, and one that is nothing": (
+        [node("Conv", "x w b", "c"), node("Clip", "c lo hi", "d"), node("Clip", "d lo far")],
+        {**WIDE, "lo": np.array(0, np.float32), "hi": np.array(3.4028235e38, np.float32),
+         "far": np.array(100, np.float32)},
+    ),
+    "global max pool": ([node("Conv", "x w b", "c"), node("GlobalMaxPool", "c")], CONV),
+    "instance norm": (
+        [node("Conv", "x w b", "c"), node("InstanceNormalization", "c g e", epsilon=1e-3)],
+        {**CONV, "g": own(3) + 1, "e": own(3)},
+    ),
+    "instance norm of rows": (
+        [node("Reshape", "x s", "r"), node("InstanceNormalization", "r g e", "n"),
+         node("Reshape", "n t")],
+        {"s": ints(0, 4, 18), "t": ints(0, 2, 6, 6), "g": own(4) + 1, "e": own(4)},
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", VECTOR_CASES)
@@ -539,6 +589,14 @@ def test_numbers_are_for_tables_alone(nodes: list[onnx.NodeProto], message: str)
 def test_image_models_compute_what_onnxruntime_computes(case: str) -> None:
     nodes, tensors = IMAGE_CASES[case]
     assert_same_function(make(nodes, ["n", 2, 6, 6], tensors), images())
+
+
+def test_group_norms_compute_what_onnxruntime_computes() -> None:
+    nodes = [node("Conv", "x v", "c"), node("GroupNormalization", "c g e", num_groups=2)]
+    tensors = {"v": own(4, 2, 1, 1), "g": own(4) + 1, "e": own(4)}
+    assert_same_function(make(nodes, ["n", 2, 6, 6], tensors, opset=21), images())
+    with pytest.raises(ModelError, match="a scale for each group: export with opset 21"):
+        import_onnx(make(nodes, ["n", 2, 6, 6], tensors, opset=20))
 
 
 @pytest.mark.parametrize("batch", ["n", None, 1, 3])
@@ -712,13 +770,32 @@ FLAT = node("Flatten", "x", "x1")
 
 # From x [batch, 2, 6, 6]; the place and a word of the complaint.
 REFUSED: list[tuple[list[onnx.NodeProto], str, str]] = [
+    ([node("LeakyRelu", "x", alpha=-0.1)], "the_LeakyRelu", "alpha must be at least 0"),
+    ([node("LeakyRelu", "x", alpha=float("nan"))], "the_LeakyRelu", "alpha is nan"),
+    ([node("Clip", "x quarter")], "the_Clip", "the bounds 0.25 and inf must be"),
+    ([node("Clip", "x zero zero")], "the_Clip", "must be below and above 0, or one of them 0"),
+    ([node("Clip", "x x")], "the_Clip", "must be a constant"),
+    ([node("InstanceNormalization", "x b b")], "the_Inst", "must have shape [2], one has [4]"),
+    ([node("InstanceNormalization", "x i i", epsilon=-1.0)], "the_Inst", "at least 0, is -1.0"),
+    ([node("BatchNormalization", "x i i i")], "the_Batch", "needs 5 inputs, has 4"),
+    ([node("BatchNormalization", "x i i i i")], "the_Batch", "Export the model in training mode"),
+    (
+        [node("BatchNormalization", "x two two two b", training_mode=1)],
+        "the_Batch",
+        "running statistics must have shape [2], 'b' has [4]",
+    ),
+    (
+        [node("BatchNormalization", "x two two two i", training_mode=1, momentum=1.0)],
+        "the_Batch",
+        "momentum must be",
+    ),
     ([node("Erf", "x")], "the_Erf (Erf)", "export with opset 20 or later"),
     ([node("Softplus", "x")], "the_Softplus (Softplus)", "not supported"),
     ([node("Gelu", "x", approximate="none please")], "the_Gelu", "none or tanh, is 'none please'"),
     ([node("Swish", "x", alpha=1.5)], "the_Swish", "alpha must be 1, is 1.5"),
     ([node("Tanh", "w")], "the_Tanh", "a value computed from the model's input"),
     ([node("Sigmoid", "x", alpha=0.5)], "the_Sigmoid", "unknown attributes ['alpha']"),
-    ([node("BatchNormalization", "x b b b b")], "the_BatchNormalization", "not supported"),
+    ([node("LRN", "x", size=3)], "the_LRN", "not supported"),
     ([node("If", "x")], "the_If", "not supported"),
     ([node("Cast", "x", to=7)], "the_Cast", "to no float"),
     ([node("Softmax", "x")], "the_Softmax", "the task's loss brings this"),
@@ -793,8 +870,11 @@ REFUSED: list[tuple[list[onnx.NodeProto], str, str]] = [
     ([node("Transpose", "x", perm=[0, 2, 2, 1])], "the_Transpose", "is no permutation"),
     ([node("Add", "w b")], "the_Add", "two constants"),
     ([FLAT, node("Add", "x x1")], "the_Add", "shapes differ"),
-    (conv(group=2), "the_Conv", "group must be 1"),
-    (conv(dilations=[2, 1]), "the_Conv", "dilations must be 1"),
+    (conv(group=2), "the_Conv", "2 groups of 2 channels to 3"),
+    (conv(group=0), "the_Conv", "0 groups of 2 channels"),
+    (conv(dilations=[4, 1]), "the_Conv", "larger than the padded image"),
+    (conv(dilations=[0, 1]), "the_Conv", "dilations are"),
+    (conv(dilations=[1]), "the_Conv", "dilations are"),
     (conv(kernel_shape=[2, 2]), "the_Conv", "kernel_shape"),
     (conv(kernel_shape=[3]), "the_Conv", "height and width"),
     (conv(strides=[0, 1]), "the_Conv", "strides"),

@@ -1,4 +1,6 @@
-"""Non-linearities by table: GELU, SiLU, sigmoid and tanh, each a block with one gradient.
+"""Non-linearities, each a block with one gradient.
+
+GELU, SiLU, sigmoid and tanh go by table; leaky ReLUs and clips are made of ``relu`` and sums.
 
 Of GELU and SiLU the table has what x is multiplied with, and x keeps its own exponent: the product
 has no error where the gate is 0 or 1, however large x is.
@@ -8,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Final
 
 from vtrain.graph.builder import Block, GraphBuilder
+from vtrain.graph.update import round_half_up
 from vtrain.ops.base import Builder
 from vtrain.spec.curves import CURVES
-from vtrain.wire.graph import Ref
+from vtrain.wire.graph import AttrValue, Ref
 
 
 @dataclass(frozen=True)
@@ -58,3 +62,102 @@ def emit_activation(b: GraphBuilder, name: str, x: Ref, kind: str) -> Ref:
 
     b.blocks[y] = Block((x,), differentiate)
     return y
+
+
+def emit_leaky_relu(b: GraphBuilder, name: str, x: Ref, multiplier: int, exponent: int) -> Ref:
+    """x where it is above 0, else x times multiplier * 2^-exponent, at the site ``name``.
+
+    The slope at 0 is that of what is below.
+    """
+    factor: dict[str, AttrValue] = {"dtype": "i64", "shift": 0}
+    factor |= {"multiplier": multiplier, "multiplier_exponent": exponent}
+    above = b.emit("relu", f"{name}/above", (x,))
+    y = b.rescale_at_site(name, _join_slopes(b, name, x, above, factor))
+
+    def differentiate(builder: Builder, out: Ref, grad: Ref) -> Sequence[Ref | None]:
+        g = builder.as_operand(grad, f"{name}/grad")
+        kept = builder.emit("relu_grad", f"{name}/grad_above", (g, above))
+        return (_join_slopes(builder, f"{name}/grad", g, kept, factor),)
+
+    b.blocks[y] = Block((x,), differentiate)
+    return y
+
+
+def _join_slopes(
+    b: Builder, name: str, whole: Ref, above: Ref, factor: Mapping[str, AttrValue]
+) -> Ref:
+    """``above``, and what of ``whole`` is not in it times a factor: exact, in int64."""
+    rest = b.emit("sub", f"{name}_rest", (whole, above), shift_a=0, shift_b=0)
+    below = b.emit("rescale", f"{name}_below", (rest,), **factor)
+    lift = int(str(factor["multiplier_exponent"]))
+    return b.emit("add", f"{name}_sum", (above, below), shift_a=lift, shift_b=0)
+
+
+def emit_clip(b: GraphBuilder, name: str, x: Ref, low: float | None, high: float | None) -> Ref:
+    """min(max(x, low), high), int16 at the exponent of x; bounds are rounded to its unit.
+
+    The gradient is 0 at a bound and beyond.  A bound that x cannot reach is none.
+    """
+    kind = b.type_of(x)
+    most, least = (
+        _find_bound(high, kind.exponent, kind.hi),
+        _find_bound(low, kind.exponent, -kind.lo),
+    )
+    if most is None and least is None:
+        return x
+    # Each side by itself: what is above 0, and the opposite of what is below.
+    above = b.emit("relu", f"{name}/above", (x,))
+    sides = [("above", above, most)]
+    if least == 0 and most != 0:
+        y = above if most is None else _cap(b, name, above, most, to=name)
+    else:
+        opposite = b.emit("sub", f"{name}/opposite", (above, x), shift_a=0, shift_b=0)
+        sides.append(("below", b.rescale(f"{name}/below", opposite, kind.exponent), least))
+        capped = [
+            part if bound is None else _cap(b, f"{name}/{side}", part, bound, f"{name}/{side}_kept")
+            for side, part, bound in sides
+        ]
+        difference = b.emit("sub", f"{name}/difference", capped, shift_a=0, shift_b=0)
+        y = b.rescale(name, difference, kind.exponent)
+
+    def differentiate(builder: Builder, out: Ref, grad: Ref) -> Sequence[Ref | None]:
+        kept = builder.as_operand(grad, f"{name}/grad")
+        # Where one side is cut off at 0, the gradient is that of the other side.
+        if least == 0:
+            kept = builder.emit("relu_grad", f"{name}/grad_above", (kept, above))
+        if most == 0:
+            kept = builder.emit("relu_grad", f"{name}/grad_below", (kept, sides[1][1]))
+        total = kept
+        for side, part, bound in sides:
+            if bound:
+                beyond = _shift(builder, f"{name}/{side}_reached", part, 1 - bound)
+                lost = builder.emit("relu_grad", f"{name}/grad_{side}_lost", (kept, beyond))
+                total = builder.emit(
+                    "sub", f"{name}/grad_{side}_left", (total, lost), shift_a=0, shift_b=0
+                )
+        return (total,)
+
+    b.blocks[y] = Block((x,), differentiate)
+    return y
+
+
+def _find_bound(value: float | None, exponent: int, largest: int) -> int | None:
+    """The magnitude of a bound as a mantissa; None where no value of magnitude ``largest`` or less
+    is beyond it."""
+    if value is None:
+        return None
+    mantissa = round_half_up(abs(Fraction(value)) * Fraction(2) ** exponent)
+    return mantissa if mantissa < largest else None
+
+
+def _shift(b: Builder, name: str, x: Ref, offset: int) -> Ref:
+    """``x`` plus a constant mantissa."""
+    exponent = b.type_of(x).exponent
+    return b.emit("normalize", name, (x,), multiplier=1, offset=offset, shift=0, exponent=exponent)
+
+
+def _cap(b: GraphBuilder, name: str, part: Ref, bound: int, to: str) -> Ref:
+    """min(part, bound), of a part that is at least 0, as the node ``to``."""
+    beyond = b.emit("relu", f"{name}_beyond", (_shift(b, f"{name}_shifted", part, -bound),))
+    capped = b.emit("sub", f"{name}_difference", (part, beyond), shift_a=0, shift_b=0)
+    return b.rescale(to, capped, b.type_of(part).exponent)

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from vtrain.errors import ModelError
-from vtrain.graph.activation import emit_activation
+from vtrain.graph.activation import emit_activation, emit_clip, emit_leaky_relu
 from vtrain.graph.builder import DEEP_BITS, Block, GraphBuilder
-from vtrain.graph.norms import emit_normalized
+from vtrain.graph.norms import emit_normalized, emit_statistics, emit_with_squares
 from vtrain.ops.attention import MAX_PLACES, NO_ID
 from vtrain.ops.base import Builder
 from vtrain.ops.layout import Window
@@ -50,13 +50,19 @@ class Linear:
 
 @dataclass(frozen=True)
 class Conv:
-    """2-D convolution, one group, dilation 1; the weight is stored [out, kh, kw, in]."""
+    """2-D convolution; the weight is stored [out, kh, kw, in], with ``in`` the channels of a group.
+
+    The channels of input and output are in so many ``groups``, of which each reads its own alone.
+    ``window`` is as large as the kernel with ``dilations`` - 1 places between its neighbours.
+    """
 
     name: str
     input: str
     weight: str
     bias: str | None
     window: Window
+    groups: int = 1
+    dilations: tuple[int, int] = (1, 1)
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,26 @@ class Relu:
 
     name: str
     input: str
+
+
+@dataclass(frozen=True)
+class LeakyRelu:
+    """x where it is above 0, else x times multiplier * 2^-exponent, a multiplier of 1 to 65535."""
+
+    name: str
+    input: str
+    multiplier: int
+    exponent: int
+
+
+@dataclass(frozen=True)
+class Clip:
+    """min(max(x, low), high), with ``low`` at most 0 and ``high`` at least 0; None is no bound."""
+
+    name: str
+    input: str
+    low: float | None
+    high: float | None
 
 
 @dataclass(frozen=True)
@@ -280,10 +306,46 @@ class RMSNorm:
     epsilon: float
 
 
+@dataclass(frozen=True)
+class GroupNorm:
+    """(x - mean) / sqrt(variance + epsilon) of each sample's channels in ``groups``, over all their
+    places, times ``weight`` and plus ``bias`` of each channel.  The variance is the biased one."""
+
+    name: str
+    input: str
+    weight: str | None
+    bias: str | None
+    epsilon: float
+    groups: int
+
+
+@dataclass(frozen=True)
+class BatchNorm:
+    """(x - mean) / sqrt(variance + epsilon) of each channel, over all samples of the batch and all
+    places, times ``weight`` and plus ``bias`` of each channel.  The variance is the biased one.
+
+    A step leaves in ``mean`` and ``variance`` what they were times 1 - share / 2^16, plus the
+    batch's times share / 2^16, with the ``unbiased`` variance or the biased one.  A model in use
+    takes these instead of the batch's.
+    """
+
+    name: str
+    input: str
+    weight: str | None
+    bias: str | None
+    mean: str
+    variance: str
+    epsilon: float
+    share: int
+    unbiased: bool
+
+
 Layer = (
     Linear
     | Conv
     | Relu
+    | LeakyRelu
+    | Clip
     | Activation
     | MaxPool
     | AveragePool
@@ -303,6 +365,8 @@ Layer = (
     | Softmax
     | LayerNorm
     | RMSNorm
+    | GroupNorm
+    | BatchNorm
 )
 
 LOG2_E = 47274
@@ -310,8 +374,8 @@ LOG2_E = 47274
 LOG2_E_EXPONENT = 15
 _SUM_BITS = 4
 """Fraction bits that a value takes on while a weight is added to it, which is rounded to these."""
-_OF_IMAGES = (Conv, MaxPool, AveragePool)
-_IN_ORDER = (Relu, Activation, Add, Mul, Scale, Dropout, Slice, Pad, Concat)
+_OF_IMAGES = (Conv, MaxPool, AveragePool, GroupNorm, BatchNorm)
+_IN_ORDER = (Relu, LeakyRelu, Clip, Activation, Add, Mul, Scale, Dropout, Slice, Pad, Concat)
 """Layers whose output has its axes in the order of what they read, whatever that is."""
 _IN_NHWC = {0: 0, 1: 3, 2: 1, 3: 2}
 """Where the axes of an ONNX image are in the step graph."""
@@ -338,6 +402,7 @@ class Model:
     transpose, by name, with the name of that parameter.  ``constants``: those of ``params`` that no
     step may change, as tables of cosines and sines, which a plan must have among its frozen ones.
     ``lost_dropout``: where the file tells of dropout that it does not have; else empty.
+    ``statistics``: those that have no gradient and that the forward pass changes.
     """
 
     input: str
@@ -349,11 +414,17 @@ class Model:
     copies: Mapping[str, str] = field(default_factory=dict)
     constants: frozenset[str] = frozenset()
     lost_dropout: str = ""
+    statistics: frozenset[str] = frozenset()
+
+    @property
+    def untrained(self) -> frozenset[str]:
+        """Names of the parameters that have no gradient."""
+        return self.constants | self.statistics
 
     @property
     def trained(self) -> list[str]:
-        """Names of the parameters that are no constants, in order."""
-        return [name for name in self.params if name not in self.constants]
+        """Names of the parameters that have a gradient, in order."""
+        return [name for name in self.params if name not in self.untrained]
 
 
 def confine_attention(
@@ -472,6 +543,7 @@ class _Emitter:
     ) -> None:
         self._b = builder
         self._ids = ids
+        self.statistics: dict[str, Ref] = {}
         self._params = params
         self._masks = masks
         self._sites = 0
@@ -555,13 +627,12 @@ class _Emitter:
                 return self._emit_linear(layer)
             case Conv():
                 return self._emit_conv(layer)
-            case Relu() | Activation():
+            case Relu() | LeakyRelu() | Clip() | Activation():
                 return self._emit_nonlinear(layer)
-            case MaxPool():
-                x = self.values[layer.input]
-                return self._b.emit("max_pool", layer.name, (x,), **_window_attrs(layer.window))
-            case AveragePool():
-                return self._emit_average_pool(layer)
+            case GroupNorm() | BatchNorm():
+                return self._emit_channel_norm(layer)
+            case MaxPool() | AveragePool():
+                return self._emit_pool(layer)
             case Add():
                 return self._emit_add(layer)
             case Mul():
@@ -601,11 +672,17 @@ class _Emitter:
             ):
                 raise AssertionError("emit() has dealt with these")
 
-    def _emit_nonlinear(self, layer: Relu | Activation) -> Ref:
-        x = self.values[layer.input]
-        if isinstance(layer, Relu):
-            return self._b.emit("relu", layer.name, (x,))
-        return emit_activation(self._b, layer.name, x, layer.kind)
+    def _emit_nonlinear(self, layer: Relu | LeakyRelu | Clip | Activation) -> Ref:
+        b, x = self._b, self.values[layer.input]
+        match layer:
+            case Relu():
+                return b.emit("relu", layer.name, (x,))
+            case LeakyRelu():
+                return emit_leaky_relu(b, layer.name, x, layer.multiplier, layer.exponent)
+            case Clip():
+                return emit_clip(b, layer.name, x, layer.low, layer.high)
+            case Activation():
+                return emit_activation(b, layer.name, x, layer.kind)
 
     def _emit_dropout(self, layer: Dropout) -> Ref:
         """x times a mask of its shape.  Layers are numbered in order, whatever their names."""
@@ -846,7 +923,6 @@ class _Emitter:
 
     def _emit_norm(self, layer: LayerNorm | RMSNorm) -> Ref:
         b, name = self._b, layer.name
-        bias = layer.bias if isinstance(layer, LayerNorm) else None
         y = emit_normalized(
             b,
             name,
@@ -855,6 +931,12 @@ class _Emitter:
             centred=isinstance(layer, LayerNorm),
             site=f"{name}/normalized",
         )
+        return self._emit_affine(layer, y)
+
+    def _emit_affine(self, layer: LayerNorm | RMSNorm | GroupNorm | BatchNorm, y: Ref) -> Ref:
+        """Rows times the scale of a norm, plus its bias."""
+        b, name = self._b, layer.name
+        bias = None if isinstance(layer, RMSNorm) else layer.bias
         if layer.weight is None and bias is None:
             return y
         if layer.weight is None:
@@ -874,22 +956,129 @@ class _Emitter:
             values = b.emit("slice", f"{name}/bias", (values,), axis=0, **ends)
         return b.emit("add_bias", f"{name}/biased", (acc, values), shift=shift)
 
+    def _emit_channel_norm(self, layer: GroupNorm | BatchNorm) -> Ref:
+        """Rows of groups or of channels are normalised; scale and bias are of the channels."""
+        b, name, images = self._b, layer.name, layer.input in self._images
+        x = self.values[layer.input]
+        shape = b.type_of(x).shape
+        if len(shape) > 2 and not (images and len(shape) == 4):
+            last = (0, *range(2, len(shape)), 1)
+            x = b.emit("transpose", f"{name}/channels_last", (x,), perm=last)
+        whole = b.type_of(x).shape
+        batch, *_, channels = whole
+        rows = b.emit("reshape", f"{name}/rows", (x,), shape=(math.prod(whole[:-1]), channels))
+        y = self._normalize(layer, rows, batch)
+        out = self._emit_affine(layer, y)
+        if whole == shape:
+            return b.emit("reshape", name, (out,), shape=shape)
+        apart = b.emit("reshape", f"{name}/places", (out,), shape=whole)
+        first = (0, len(shape) - 1, *range(1, len(shape) - 1))
+        return b.emit("transpose", name, (apart,), perm=first)
+
+    def _normalize(self, layer: GroupNorm | BatchNorm, rows: Ref, batch: int) -> Ref:
+        """Rows [samples and places, channels] with groups or channels of mean square 1."""
+        b, name = self._b, layer.name
+        count, channels = b.type_of(rows).shape
+        site = f"{name}/normalized"
+        if isinstance(layer, BatchNorm):
+            if count < 2:
+                raise ModelError(
+                    "has one value a channel in a batch of one sample, and a variance needs two: "
+                    "take a larger batch",
+                    where=layer.name,
+                )
+            turned = b.emit("transpose", f"{name}/channels", (rows,), perm=(1, 0))
+            y, squares = emit_with_squares(b, name, turned, layer.epsilon, site=site)
+            self._update_statistics(layer, rows, squares)
+            return b.emit("transpose", f"{name}/rows_back", (y,), perm=(1, 0))
+        places, size = count // batch, channels // layer.groups
+        split = (batch, places, layer.groups, size)
+        apart = b.emit("reshape", f"{name}/apart", (rows,), shape=split)
+        turned = b.emit("transpose", f"{name}/groups", (apart,), perm=(0, 2, 1, 3))
+        flat = (batch * layer.groups, places * size)
+        long = b.emit("reshape", f"{name}/group_rows", (turned,), shape=flat)
+        y = emit_normalized(b, name, long, layer.epsilon, centred=True, site=site)
+        split = (batch, layer.groups, places, size)
+        apart = b.emit("reshape", f"{name}/normalized_groups", (y,), shape=split)
+        back = b.emit("transpose", f"{name}/groups_back", (apart,), perm=(0, 2, 1, 3))
+        return b.emit("reshape", f"{name}/rows_back", (back,), shape=(count, channels))
+
+    def _update_statistics(self, layer: BatchNorm, rows: Ref, squares: Ref) -> None:
+        old = self._params[layer.mean], self._params[layer.variance]
+        mean, variance = emit_statistics(
+            self._b, layer.name, rows, squares, old, layer.share, unbiased=layer.unbiased
+        )
+        self.statistics |= {layer.mean: mean, layer.variance: variance}
+
     def _emit_conv(self, layer: Conv) -> Ref:
         b, x = self._b, self.values[layer.input]
         batch, height, width, _ = b.type_of(x).shape
-        patches = b.emit("im2col", f"{layer.name}/patches", (x,), **_window_attrs(layer.window))
-        weight = self.operand_of(layer.weight)
-        channels = b.type_of(weight).shape[0]
-        flat_shape = (channels, b.type_of(patches).shape[1])
-        flat = b.emit("reshape", f"{layer.name}/weight", (weight,), shape=flat_shape)
-        acc = b.emit("matmul", f"{layer.name}/acc", (patches, flat), transpose_a=0, transpose_b=1)
+        multiply = self._multiply_patches if layer.groups == 1 else self._multiply_groups
+        acc = multiply(layer, x)
+        channels = b.type_of(acc).shape[1]
         rows = b.rescale_at_site(f"{layer.name}/rows", self._with_bias(acc, layer.name, layer.bias))
         shape = (batch, *layer.window.output_extent(height, width), channels)
         return b.emit("reshape", layer.name, (rows,), shape=shape)
 
-    def _emit_average_pool(self, layer: AveragePool) -> Ref:
+    def _multiply_patches(self, layer: Conv, x: Ref) -> Ref:
+        b = self._b
+        patches = b.emit("im2col", f"{layer.name}/patches", (x,), **_window_attrs(layer.window))
+        weight = self._kernel_of(layer)
+        flat_shape = (b.type_of(weight).shape[0], b.type_of(patches).shape[1])
+        flat = b.emit("reshape", f"{layer.name}/weight", (weight,), shape=flat_shape)
+        return b.emit("matmul", f"{layer.name}/acc", (patches, flat), transpose_a=0, transpose_b=1)
+
+    def _multiply_groups(self, layer: Conv, x: Ref) -> Ref:
+        """Groups as samples of their own, before the others: a stack of products, one of each."""
+        b, name, groups = self._b, layer.name, layer.groups
+        weight = self._kernel_of(layer)
+        batch, height, width, channels = b.type_of(x).shape
+        size, made = channels // groups, b.type_of(weight).shape[0]
+        split = (batch, height, width, groups, size)
+        apart = b.emit("reshape", f"{name}/apart", (x,), shape=split)
+        turned = b.emit("transpose", f"{name}/groups", (apart,), perm=(3, 0, 1, 2, 4))
+        images = (groups * batch, height, width, size)
+        stacked = b.emit("reshape", f"{name}/images", (turned,), shape=images)
+        attrs = _window_attrs(layer.window)
+        patches = b.emit("im2col", f"{name}/patches", (stacked,), **attrs)
+        count, terms = b.type_of(patches).shape
+        matrices = (groups, count // groups, terms)
+        left = b.emit("reshape", f"{name}/stack", (patches,), shape=matrices)
+        right = b.emit(
+            "reshape", f"{name}/weight", (weight,), shape=(groups, made // groups, terms)
+        )
+        acc = b.emit(
+            "batched_matmul", f"{name}/group_acc", (left, right), transpose_a=0, transpose_b=1
+        )
+        back = b.emit("transpose", f"{name}/groups_back", (acc,), perm=(1, 0, 2))
+        return b.emit("reshape", f"{name}/acc", (back,), shape=(count // groups, made))
+
+    def _kernel_of(self, layer: Conv) -> Ref:
+        """The weight, as large as the window: a kernel with zeros between its elements makes a
+        convolution a dilated one."""
+        b, name, weight = self._b, layer.name, self.operand_of(layer.weight)
+        if layer.dilations == (1, 1):
+            return weight
+        out, height, width, size = b.type_of(weight).shape
+        (down, across), (rows, columns) = layer.dilations, layer.window.kernel
+        apart = (out, height, 1, width, 1, size)
+        kernel = b.emit("reshape", f"{name}/kernel_apart", (weight,), shape=apart)
+        for axis, step in ((2, down), (4, across)):
+            spread_axis = f"{name}/kernel_spread_{axis}"
+            kernel = b.emit("pad", spread_axis, (kernel,), axis=axis, before=0, after=step - 1)
+        spread = (out, height * down, width * across, size)
+        kernel = b.emit("reshape", f"{name}/kernel_spread", (kernel,), shape=spread)
+        for axis, extent in ((1, rows), (2, columns)):
+            kernel = b.emit(
+                "slice", f"{name}/kernel_cut_{axis}", (kernel,), axis=axis, start=0, stop=extent
+            )
+        return kernel
+
+    def _emit_pool(self, layer: MaxPool | AveragePool) -> Ref:
         b = self._b
         attrs = _window_attrs(layer.window)
+        if isinstance(layer, MaxPool):
+            return b.emit("max_pool", layer.name, (self.values[layer.input],), **attrs)
         total = b.emit("sum_pool", f"{layer.name}/sum", (self.values[layer.input],), **attrs)
         area = layer.window.area
         if area & (area - 1) == 0:
@@ -923,12 +1112,14 @@ def emit_forward(
     params: Mapping[str, Ref],
     masks: Masks | None = None,
     ids: Ref | None = None,
+    statistics: dict[str, Ref] | None = None,
 ) -> Ref:
     """Emit the layers of ``model``: ``x`` [batch, ...] -> its output, int16; both in ONNX order.
 
     ``x`` is int16, or whole numbers where the model takes such.  Without ``masks`` nothing is
     dropped, as where a model is used.  ``ids`` [batch, places] are what x was prepared from, where
-    attention looks at them; they are x itself if it is whole numbers.
+    attention looks at them; they are x itself if it is whole numbers.  ``statistics`` is given the
+    new values of the parameters that the pass changes, by their names.
 
     GraphError names a node that is refused, ModelError a layer.
     """
@@ -939,6 +1130,8 @@ def emit_forward(
     emitter.give(model.input, x, (batch, *model.input_shape))
     for layer in model.layers:
         emitter.emit(layer)
+    if statistics is not None:
+        statistics |= emitter.statistics
     return emitter.take(model.output, f"{model.output}/nchw")
 
 

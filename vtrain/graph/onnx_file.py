@@ -122,6 +122,16 @@ def drop_nothing(graph: onnx.GraphProto) -> None:
         graph.node.remove(node)
 
 
+def use_statistics(graph: onnx.GraphProto) -> None:
+    """Make each ``BatchNormalization`` take its running statistics, not those of a batch."""
+    for node in graph.node:
+        if node.op_type == "BatchNormalization":
+            del node.output[1:]
+            for attribute in node.attribute:
+                if attribute.name == "training_mode":
+                    attribute.i = 0
+
+
 def separate_vectors(graph: onnx.GraphProto) -> onnx.GraphProto:
     """``graph``, or a copy in which nodes that share a vector of equal numbers read one each.
 
@@ -130,6 +140,11 @@ def separate_vectors(graph: onnx.GraphProto) -> onnx.GraphProto:
     Every owner but the first reads an ``Identity`` of the vector, under a name of its own.
     """
     vectors = {tensor.name for tensor in graph.initializer if _is_uniform(tensor)}
+    columns = {
+        tensor.name
+        for tensor in graph.initializer
+        if tensor.name in vectors and len(tensor.dims) > 1 and tensor.dims[-1] == 1
+    }
     stored = {tensor.name for tensor in graph.initializer}
     makers = {output: node for node in graph.node for output in node.output}
     owned: dict[str, dict[str, str]] = {name: {} for name in vectors}
@@ -140,6 +155,8 @@ def separate_vectors(graph: onnx.GraphProto) -> onnx.GraphProto:
         node.CopyFrom(original)
         for at, name in enumerate(node.input):
             owner = _find_owner(node, at, number, makers, stored) if name in vectors else None
+            if name in columns and node.op_type == "Add":
+                owner = f"node {number}"  # a bias of channels
             if owner is None:
                 continue
             if owner not in owned[name]:
@@ -163,6 +180,11 @@ def separate_vectors(graph: onnx.GraphProto) -> onnx.GraphProto:
     return separate
 
 
+_NORMS = (
+    *("LayerNormalization", "RMSNormalization", "GroupNormalization", "InstanceNormalization"),
+)
+
+
 def _is_uniform(tensor: onnx.TensorProto) -> bool:
     """Whether it is one row of floats that are all equal."""
     if tensor.data_type not in _FLOATS or not tensor.dims:
@@ -182,7 +204,9 @@ def _find_owner(
     stored: Set[str],
 ) -> str | None:
     """Whose the vector at an input of a node is; None where it may be anything."""
-    if node.op_type in ("LayerNormalization", "RMSNormalization", "Mul"):
+    if node.op_type == "BatchNormalization":
+        return f"node {number} input {at}" if at else None
+    if node.op_type in _NORMS or node.op_type == "Mul":
         return f"node {number}" if at or node.op_type == "Mul" else None
     if node.op_type in ("Gemm", "Conv"):
         return node.input[1] if at == 2 else None

@@ -29,12 +29,16 @@ from vtrain.graph.model import (
     Add,
     AddWeight,
     AveragePool,
+    BatchNorm,
+    Clip,
     Concat,
     Conv,
     Dropout,
     Embedding,
+    GroupNorm,
     Layer,
     LayerNorm,
+    LeakyRelu,
     Linear,
     MatMul,
     MaxPool,
@@ -60,7 +64,7 @@ from vtrain.graph.onnx_file import (
     separate_vectors,
 )
 from vtrain.limits import LIMITS
-from vtrain.ops.layout import Window
+from vtrain.ops.layout import MAX_WINDOW, Window
 from vtrain.spec.dropout import DRAW_BITS
 from vtrain.spec.number import MASTER_EXPONENT, SATURATION, round_to_mantissa
 from vtrain.wire.graph import MAX_RANK
@@ -78,6 +82,8 @@ _FLOAT_TYPES = (
     onnx.TensorProto.FLOAT16,
     onnx.TensorProto.BFLOAT16,
 )
+_HIGHEST: Final = 3e38
+"""Bounds beyond it are none: exporters write the largest float for infinity."""
 _MOST_COPIES: Final = 64
 """Of a value along one axis."""
 _HIDDEN: Final = onnx_masks.HIDDEN
@@ -291,6 +297,7 @@ class _Importer:
         self._weights: dict[str, _Weight] = {}
         self._computed: dict[str, onnx_fold.Constant] = {}
         self._literals: set[str] = set()
+        self._columns: dict[str, _Weight] = {}
         self._roots: dict[str, frozenset[str]] = {}
         self._tables: dict[str, npt.NDArray[np.int32]] = {}
         self._masked: dict[str, _Scores] = {}
@@ -332,6 +339,7 @@ class _Importer:
             copies=copies,
             constants=frozenset(_find_constants(layers)),
             lost_dropout=self._find_lost_dropout(),
+            statistics=frozenset(_find_statistics(layers)),
         )
 
     def _find_lost_dropout(self) -> str:
@@ -491,7 +499,7 @@ class _Importer:
         master = mantissas.astype(np.int32)
         if role == "Conv":
             master = master.transpose(0, 2, 3, 1)
-        if role in ("bias", "scale"):
+        if role in ("bias", "scale", "statistic"):
             master = master.reshape(-1)
         if role == "AddWeight":
             master = master.reshape(_strip(master.shape))
@@ -692,6 +700,9 @@ class _Importer:
             if name in self._values and other not in self._values and self._hides(node, other):
                 self._mask(node, name, self._constant_of(node, other) == 0)
                 return
+            if self._is_of_channels(name, other, scale=False):
+                self._finish_group_norm(node, name, other, scale=False)
+                return
         constants = [name for name in node.inputs if name in self._weights]
         if not constants:
             left, right, shape = self._pair(node)
@@ -753,6 +764,9 @@ class _Importer:
             norm = self._layers.get(self._values.get(name, ""))
             if isinstance(norm, RMSNorm) and self._is_scale(norm, other):
                 self._scale_norm(node, norm, other)
+                return
+            if self._is_of_channels(name, other, scale=True):
+                self._finish_group_norm(node, name, other, scale=True)
                 return
             if name in self._values and (other in self._weights or other in self._computed):
                 if onnx_rotary.is_table(self, other):
@@ -838,26 +852,54 @@ class _Importer:
         channels, height, width = self._shape_of(node, x, 3)
         node.require(len(weight.dims) == 4, f"weight has shape {list(weight.dims)}")
         node.require(min(weight.dims) > 0, "weight is empty")
-        node.require(node.take_int("group", 1) == 1, "group must be 1")
         outer, inner, *kernel = weight.dims
-        node.require(inner == channels, f"weight is for {inner} channels, input has {channels}")
-        window = self._window(node, (channels, height, width), tuple(kernel))
+        groups = node.take_int("group", 1)
+        node.require(
+            groups >= 1 and outer % groups == channels % groups == 0,
+            f"{groups} groups of {channels} channels to {outer}",
+        )
+        node.require(
+            inner == channels // groups,
+            f"weight is for {inner} channels, input has {channels // groups}"
+            + (f" in each of {groups} groups" if groups > 1 else ""),
+        )
+        dilations = node.take_ints("dilations", (1, 1))
+        node.require(
+            len(dilations) == 2 and min(dilations) >= 1 and max(dilations) <= MAX_WINDOW,
+            f"dilations are {list(dilations)}",
+        )
+        given = node.take_ints("kernel_shape", tuple(kernel))
+        node.require(len(given) == 2, f"needs a kernel of height and width, has {list(given)}")
+        node.require(given == tuple(kernel), "kernel_shape is not that of the weight")
+        # Of one element there are no neighbours.
+        dilations = tuple(d if k > 1 else 1 for k, d in zip(kernel, dilations, strict=True))
+        # The window has the zeros of a dilated kernel too.
+        whole = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True))
+        window = self._window(node, (channels, height, width), whole)
         bias = self._weight(node, node.inputs[2]) if len(node.inputs) == 3 else None
-        layer = Conv(node.outputs[0], x, weight.name, self._bias(node, bias, outer), window)
+        layer = Conv(
+            node.outputs[0],
+            x,
+            weight.name,
+            self._bias(node, bias, outer),
+            window,
+            groups,
+            (dilations[0], dilations[1]),
+        )
         self._emit(node, layer, (outer, *window.output_extent(height, width)))
 
-    def _window(
-        self, node: _Node, image: tuple[int, ...], default_kernel: tuple[int, ...] = ()
-    ) -> Window:
-        """Read kernel_shape, strides, pads, auto_pad and dilations over ``image``."""
+    def _window(self, node: _Node, image: tuple[int, ...], kernel: tuple[int, ...] = ()) -> Window:
+        """Read strides, pads and auto_pad over ``image``, and where no ``kernel`` is given
+        kernel_shape and dilations, which must be 1."""
         channels, height, width = image
-        kernel = node.take_ints("kernel_shape", default_kernel)
-        node.require(len(kernel) == 2, f"needs a kernel of height and width, has {list(kernel)}")
-        if default_kernel:
-            node.require(kernel == default_kernel, "kernel_shape is not that of the weight")
+        if not kernel:
+            kernel = node.take_ints("kernel_shape", ())
+            node.require(
+                len(kernel) == 2, f"needs a kernel of height and width, has {list(kernel)}"
+            )
+            node.require(node.take_ints("dilations", (1, 1)) == (1, 1), "dilations must be 1")
         strides = node.take_ints("strides", (1, 1))
         node.require(len(strides) == 2 and min(strides) >= 1, f"strides are {list(strides)}")
-        node.require(node.take_ints("dilations", (1, 1)) == (1, 1), "dilations must be 1")
         pads = node.take_ints("pads", (0, 0, 0, 0))
         mode = node.take_text("auto_pad", "NOTSET")
         if mode != "NOTSET":
@@ -875,6 +917,39 @@ class _Importer:
         node.require_arity(1, 1)
         x = self._value(node, node.inputs[0])
         self._emit(node, Relu(node.outputs[0], x), self._shape_of(node, x))
+
+    def leaky_relu(self, node: _Node) -> None:
+        node.require_arity(1, 1)
+        x = self._value(node, node.inputs[0])
+        alpha = node.take_float("alpha", 0.01)
+        node.require(math.isfinite(alpha), f"alpha is {alpha}")
+        slope = Fraction(alpha)
+        if slope == 0:
+            self._emit(node, Relu(node.outputs[0], x), self._shape_of(node, x))
+            return
+        node.require(slope > 0, f"alpha must be at least 0, is {float(slope)}")
+        multiplier, exponent = self._round_factor(node, slope)
+        layer = LeakyRelu(node.outputs[0], x, multiplier, exponent)
+        self._emit(node, layer, self._shape_of(node, x))
+
+    def clip(self, node: _Node) -> None:
+        """Bounds are attributes up to opset 10, inputs from 11 on."""
+        node.require_inputs(1, 3)
+        node.require(len(node.outputs) == 1, "must have one output")
+        x = self._value(node, node.inputs[0])
+        bounds = [node.take_float("min", -math.inf), node.take_float("max", math.inf)]
+        for number, name in enumerate(node.inputs[1:]):
+            if name:
+                bounds[number] = self._number(node, name)
+        low, high = (None if abs(bound) > _HIGHEST else bound for bound in (bounds[0], bounds[1]))
+        node.require(
+            bounds[0] < bounds[1] and bounds[0] <= 0 <= bounds[1],
+            f"the bounds {bounds[0]} and {bounds[1]} must be below and above 0, or one of them 0",
+        )
+        if (low, high) == (0, None):
+            self._emit(node, Relu(node.outputs[0], x), self._shape_of(node, x))
+            return
+        self._emit(node, Clip(node.outputs[0], x, low, high), self._shape_of(node, x))
 
     def gelu(self, node: _Node) -> None:
         kinds = {"none": "gelu", "tanh": "gelu_tanh"}
@@ -997,19 +1072,147 @@ class _Importer:
             axis in (-1, rank - 1), f"axis must be the last of {rank}, is {axis}: it may be alone"
         )
         node.take_int("stash_type", 1)  # how wide floats are inside: here they are integers
+        return x, self._take_epsilon(node)
+
+    def batch_normalization(self, node: _Node) -> None:
+        node.require(
+            len(node.inputs) == 5 and all(node.inputs), f"needs 5 inputs, has {len(node.inputs)}"
+        )
+        node.require(
+            self._opset >= 14 and node.take_int("training_mode", 0) == 1,
+            "is not in training mode, in which its statistics are those of the batch. "
+            + _TRAINING_HINT,
+        )
+        x, channels, epsilon = self._channel_norm_input(node)
+        momentum = node.take_float("momentum", 0.9)
+        node.require(0 <= momentum < 1 - 2**-17, "momentum must be at least 0, and below 1 - 2^-17")
+        share = int((1 - Fraction(momentum)) * 2**16 + Fraction(1, 2))
+        scale, bias = (
+            self._norm_vector(node, x, name, neutral, channels)
+            for name, neutral in zip(node.inputs[1:3], (1.0, 0.0), strict=True)
+        )
+        mean, variance = (self._weight(node, name) for name in node.inputs[3:])
+        for statistic in (mean, variance):
+            node.require(
+                statistic.dims == (channels,) and not statistic.transposed,
+                f"running statistics must have shape [{channels}], {statistic.name!r} has "
+                f"{list(statistic.dims)}",
+            )
+        # ONNX has the biased variance; torch, whose exporter does not say so, the unbiased one.
+        layer = BatchNorm(
+            node.outputs[0],
+            x,
+            scale,
+            bias,
+            mean.name,
+            variance.name,
+            epsilon,
+            share,
+            self._by_torch,
+        )
+        self._emit(node, layer, self._shapes[x])
+        for name in filter(None, node.outputs[1:]):
+            self._declare(name, node.where)
+
+    def group_normalization(self, node: _Node) -> None:
+        node.require_arity(3, 3)
+        groups = node.take_int("num_groups", 0)
+        node.take_int("stash_type", 1)
+        self._group_norm(node, groups)
+
+    def instance_normalization(self, node: _Node) -> None:
+        node.require_arity(3, 3)
+        self._group_norm(node, None)
+
+    def _group_norm(self, node: _Node, groups: int | None) -> None:
+        """``groups`` of the channels, or each by itself."""
+        x, channels, epsilon = self._channel_norm_input(node)
+        count = channels if groups is None else groups
+        node.require(count >= 1 and channels % count == 0, f"{count} groups of {channels} channels")
+        # Below opset 21 scale and bias were of the groups.
+        vectors = count if node.op == "GroupNormalization" and self._opset < 21 else channels
+        node.require(
+            vectors == channels, "has a scale for each group: export with opset 21 or later"
+        )
+        scale, bias = (
+            self._norm_vector(node, x, name, neutral, channels)
+            for name, neutral in zip(node.inputs[1:], (1.0, 0.0), strict=True)
+        )
+        self._emit(
+            node, GroupNorm(node.outputs[0], x, scale, bias, epsilon, count), self._shapes[x]
+        )
+
+    # --- GroupNorm as torch's exporters write it: rows of groups, their norm, then scale and bias
+
+    def _find_group_norm(self, value: str) -> GroupNorm | None:
+        """The norm of groups that ``value`` is, if it has no bias."""
+        layer = self._layers.get(value)
+        if isinstance(layer, GroupNorm):
+            return layer if layer.bias is None else None
+        inner = self._layers.get(layer.input) if isinstance(layer, Reshape) else None
+        if not isinstance(inner, GroupNorm) or (inner.weight, inner.bias) != (None, None):
+            return None
+        outer, shape, rows = self._layers.get(inner.input), self._shapes[value], self._shapes
+        by_groups = len(rows[inner.input]) == 2 and rows[inner.input][0] == inner.groups
+        if not isinstance(outer, Reshape) or not by_groups:
+            return None
+        same = rows[outer.input] == shape and shape[0] % inner.groups == 0
+        return replace(inner, input=outer.input) if same else None
+
+    def _column(self, name: str) -> _Weight | None:
+        """A stored tensor that is read as the constant ``name``, of its shape there."""
+        return self._columns.get(name) or self._weights.get(name)
+
+    def _is_of_channels(self, name: str, other: str, *, scale: bool) -> bool:
+        """Whether a constant can be the scale or the bias that a norm of groups lacks."""
+        value, column = self._values.get(name, ""), self._column(other)
+        norm = self._find_group_norm(value)
+        if norm is None or column is None or column.transposed or (scale and norm.weight):
+            return False
+        shape = self._shapes[value]
+        return _strip(column.dims) == (shape[0], *(1,) * (len(shape) - 1)) and shape[0] > 1
+
+    def _finish_group_norm(self, node: _Node, name: str, other: str, *, scale: bool) -> None:
+        """A norm of its own: the one without is pruned unless something else reads it."""
+        value, column = self._values[name], self._column(other)
+        norm = self._find_group_norm(value)
+        if norm is None or column is None:
+            raise AssertionError("_is_of_channels() has looked")
+        vector: str | None = column.name
+        if column.name in self._constants:
+            values = read_floats(self._tensors[column.name], f"constant {column.name}")
+            vector = None if bool(np.all(values == float(scale))) else column.name
+        made = replace(norm, name=node.outputs[0])
+        made = replace(made, weight=vector) if scale else replace(made, bias=vector)
+        self._emit(node, made, self._shapes[value])
+
+    def _channel_norm_input(self, node: _Node) -> tuple[str, int, float]:
+        """The value that is normalised, its channels, and epsilon."""
+        x = self._value(node, node.inputs[0])
+        shape = self._shape_of(node, x)
+        node.require(
+            1 <= len(shape) <= 3, f"needs [batch, channels] and at most two axes more, has {shape}"
+        )
+        return x, shape[0], self._take_epsilon(node)
+
+    def _take_epsilon(self, node: _Node) -> float:
         epsilon = node.take_float("epsilon", 1e-5)
         node.require(
             math.isfinite(epsilon) and epsilon >= 0, f"epsilon must be at least 0, is {epsilon}"
         )
-        return x, epsilon
+        return epsilon
 
-    def _norm_vector(self, node: _Node, x: str, name: str, neutral: float) -> str | None:
+    def _norm_vector(
+        self, node: _Node, x: str, name: str, neutral: float, features: int | None = None
+    ) -> str | None:
         """Name of the scale or bias [d] or [1, ..., d]; None where there is none, or where it is a
-        ``Constant`` that changes nothing: so exporters write a norm without parameters."""
+        ``Constant`` that changes nothing: so exporters write a norm without parameters.
+
+        d is ``features``, or the last extent of ``x``."""
         if not name:
             return None
         weight = self._weight(node, name)
-        features = self._shapes[x][-1]
+        features = self._shapes[x][-1] if features is None else features
         fits = weight.dims[-1:] == (features,) and math.prod(weight.dims) == features
         node.require(
             fits and not weight.transposed,
@@ -1044,6 +1247,13 @@ class _Importer:
         )
         shape = (channels, *window.output_extent(height, width))
         self._emit(node, AveragePool(node.outputs[0], x, window), shape)
+
+    def global_max_pool(self, node: _Node) -> None:
+        node.require_arity(1, 1)
+        x = self._value(node, node.inputs[0])
+        channels, height, width = self._shape_of(node, x, 3)
+        window = Window((height, width), (1, 1), (0, 0, 0, 0))
+        self._emit(node, MaxPool(node.outputs[0], x, window), (channels, 1, 1))
 
     def global_average_pool(self, node: _Node) -> None:
         node.require_arity(1, 1)
@@ -1412,6 +1622,9 @@ class _Importer:
         inputs = [self._constant_of(node, name) for name in node.inputs]
         found = onnx_fold.fold(node.op, node.take_all(), inputs, node.where)
         self._declare(node.outputs[0], node.where)
+        stored = self._weights.get(node.inputs[0])
+        if node.op == "Unsqueeze" and stored is not None and len(stored.dims) == 1:
+            self._columns[node.outputs[0]] = replace(stored, dims=found.shape)
         self._computed[node.outputs[0]] = found
         self._roots[node.outputs[0]] = onnx_rotary.find_roots(self, node)
 
@@ -1766,6 +1979,9 @@ def _strip(dims: tuple[int, ...]) -> tuple[int, ...]:
     return dims
 
 
+_BIASED = (Linear, Conv, LayerNorm, GroupNorm, BatchNorm)
+
+
 def _find_uses(layer: Layer) -> list[tuple[str, str]]:
     """The parameters of a layer, in order, and what each is to it."""
     uses: list[tuple[str, str]] = []
@@ -1774,20 +1990,37 @@ def _find_uses(layer: Layer) -> list[tuple[str, str]]:
             uses.append((layer.weight, type(layer).__name__))
         case Embedding():
             uses.append((layer.weight, "Linear"))  # stored alike: one table may be both
-        case LayerNorm() | RMSNorm() if layer.weight is not None:
+        case LayerNorm() | RMSNorm() | GroupNorm() | BatchNorm() if layer.weight is not None:
             uses.append((layer.weight, "scale"))
         case AddWeight():
             uses.append((layer.weight, "AddWeight"))
-    if isinstance(layer, Linear | Conv | LayerNorm) and layer.bias is not None:
+    if isinstance(layer, _BIASED) and layer.bias is not None:
         if uses and layer.bias == uses[0][0]:
             raise ModelError("is both weight and bias", where=layer.name)
         uses.append((layer.bias, "bias"))
+    if isinstance(layer, BatchNorm):
+        uses += [(layer.mean, "statistic"), (layer.variance, "statistic")]
     return uses
 
 
 def _find_constants(layers: Sequence[Layer]) -> list[str]:
     """Names of the constants that layers multiply by, in the order of first use."""
     return list(dict.fromkeys(item.constant for item in layers if isinstance(item, Modulate)))
+
+
+def _find_statistics(layers: Sequence[Layer]) -> list[str]:
+    """Names of the running statistics, each of one norm alone."""
+    found: list[str] = []
+    for layer in layers:
+        if isinstance(layer, BatchNorm):
+            for name in (layer.mean, layer.variance):
+                if name in found:
+                    raise ModelError(
+                        "is a running statistic twice: give each use of the norm its own",
+                        where=f"initialiser {name}",
+                    )
+                found.append(name)
+    return found
 
 
 def _resolve_auto_pad(
@@ -1814,6 +2047,10 @@ def _resolve_auto_pad(
 
 _LOSS_HINT = "is part of the loss: end the model at its logits, the task's loss brings this"
 _PARTS_HINT = "is a part of GELU in older opsets: export with opset 20 or later, which has Gelu"
+_TRAINING_HINT = (
+    "Export the model in training mode: model.train(), and torch.onnx.export with dynamo=False and "
+    "training=torch.onnx.TrainingMode.TRAINING"
+)
 _MASK_HINT = f"operator is not supported. {onnx_masks.HINT}"
 _UNSUPPORTED = {
     "LogSoftmax": _LOSS_HINT,
@@ -1828,7 +2065,9 @@ _HANDLERS: dict[str, Callable[[_Importer, _Node], None]] = {
     "Add": _Importer.add,
     "Attention": _Importer.attention,
     "AveragePool": _Importer.average_pool,
+    "BatchNormalization": _Importer.batch_normalization,
     "Cast": _Importer.cast,
+    "Clip": _Importer.clip,
     "Concat": _Importer.concat,
     "Constant": _Importer.constant,
     "Conv": _Importer.conv,
@@ -1841,9 +2080,13 @@ _HANDLERS: dict[str, Callable[[_Importer, _Node], None]] = {
     "Gelu": _Importer.gelu,
     "Gemm": _Importer.gemm,
     "GlobalAveragePool": _Importer.global_average_pool,
+    "GlobalMaxPool": _Importer.global_max_pool,
+    "GroupNormalization": _Importer.group_normalization,
     "Identity": _Importer.identity,
+    "InstanceNormalization": _Importer.instance_normalization,
     "IsNaN": onnx_masks.find_nan,
     "LayerNormalization": _Importer.layer_normalization,
+    "LeakyRelu": _Importer.leaky_relu,
     "MatMul": _Importer.matmul,
     "MaxPool": _Importer.max_pool,
     "Mul": _Importer.mul,

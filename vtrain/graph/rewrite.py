@@ -16,6 +16,7 @@ from typing import Final
 from vtrain.errors import GraphError
 from vtrain.graph.builder import FixedExponents, GraphBuilder
 from vtrain.graph.legality import MAX_NODES
+from vtrain.graph.norms import find_batch_norms
 from vtrain.ops.base import attr_int, attr_ints
 from vtrain.wire.graph import Attrs, AttrValue, Node, Ref, StepGraph
 
@@ -95,6 +96,12 @@ class _Splitting:
     def __init__(self, graph: StepGraph, parts: int) -> None:
         (batch,) = graph.type_of(Ref(graph.find("sample_index"))).shape
         check_parts(batch, parts)
+        for norm in find_batch_norms(graph):
+            raise GraphError(
+                f"takes its statistics of the whole batch, which cannot be done in {parts} parts: "
+                "do it whole, or use GroupNorm",
+                where=f"node {graph.nodes[norm.squares].name} (BatchNorm)",
+            )
         self._graph = graph
         self._batch = batch
         self._parts = parts

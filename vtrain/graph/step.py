@@ -80,10 +80,11 @@ class Ids:
 class StepPlan:
     """What a step graph is built from, besides exponents and the model.
 
-    Parameters that are ``frozen`` stay as they are: they have no gradient and no state but their
-    weights.  Weight decay leaves those in ``no_decay`` alone.  Labels that are ``ignored`` have no
-    loss and no gradient; the cross-entropy alone may have such.  ``symmetric_gradients`` and
-    ``fine_gradients`` as :class:`~vtrain.graph.builder.GraphBuilder` has them.
+    Parameters that are ``frozen`` stay as they are, or as the forward pass leaves them: they have
+    no gradient and no state but their weights.  Weight decay leaves those in ``no_decay`` alone.
+    Labels that are ``ignored`` have no loss and no gradient; the cross-entropy alone may have such.
+    ``symmetric_gradients`` and ``fine_gradients`` as :class:`~vtrain.graph.builder.GraphBuilder`
+    has them.
     """
 
     data: DataSpec
@@ -161,7 +162,9 @@ def emit_step(b: GraphBuilder, plan: StepPlan, model: Model) -> None:
         [b.emit("tensor_digest", f"{part}/digest", (ref,)) for part, ref in (("x", x), ("y", y))],
     )
     masks = Masks(t, _encode_seed(plan))
-    logits = emit_forward(b, model, emit_prepare(b, plan.prepare, x), params, masks, x)
+    statistics: dict[str, Ref] = {}
+    prepared = emit_prepare(b, plan.prepare, x)
+    logits = emit_forward(b, model, prepared, params, masks, x, statistics)
     loss, seed = _LOSSES[plan.loss](b, logits, y, plan.ignored)
     b.symmetric_gradients = plan.symmetric_gradients
     found = compute_gradients(b, logits, seed, [params[name] for name in early])
@@ -176,7 +179,8 @@ def emit_step(b: GraphBuilder, plan: StepPlan, model: Model) -> None:
         for name, ref in early.items()
     ]
     after |= plan.optimizer.emit(b, t, rate, trained)
-    after |= {param_state(name): params[name] for name in sorted(plan.frozen)}
+    kept = params | statistics
+    after |= {param_state(name): kept[name] for name in sorted(plan.frozen)}
     for name, ref in after.items():
         b.emit("next_state", f"next/{name}", (ref,), name=name)
     root = emit_state_root(b, after)

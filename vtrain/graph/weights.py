@@ -23,6 +23,7 @@ from vtrain.graph.onnx_file import (
     save_model,
     separate_vectors,
     store_copies,
+    use_statistics,
     write_floats,
 )
 from vtrain.spec.number import MASTER_EXPONENT
@@ -62,12 +63,13 @@ def export_onnx(original: bytes, model: Model, params: Masters) -> bytes:
 
     Initialisers keep their names, shapes and data types (rounded to nearest, ties to even);
     everything else of the file stays as it is, but that a ``Dropout`` in training mode becomes an
-    ``Identity``, that an ``Identity`` or a ``Gather`` of an initialiser, which is a parameter of
-    its own, becomes an initialiser, and so does each use of a vector that
-    :func:`separate_vectors` takes apart.
+    ``Identity``, that a ``BatchNormalization`` takes its running statistics, that an ``Identity``
+    or a ``Gather`` of an initialiser, which is a parameter of its own, becomes an initialiser, and
+    so does each use of a vector that :func:`separate_vectors` takes apart.
     """
     exported = load_model(original)
     drop_nothing(exported.graph)
+    use_statistics(exported.graph)
     exported.graph.CopyFrom(separate_vectors(exported.graph))
     store_copies(exported.graph, model.params)
     tensors = find_stored_tensors(exported.graph)

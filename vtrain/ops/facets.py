@@ -113,9 +113,12 @@ LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
     },
     Facet.ONNX_IMPORT: {
         "the step around a model has it, a model's forward pass never": (
-            *("state", *_BATCH, *_UPDATE, *_LOSSES, *_HASHES),
+            *("state", *_UPDATE, *_LOSSES, *_HASHES),
+            *(op for op in _BATCH if op != "normalize"),  # clips shift by it
         ),
-        "gradients and losses alone have it": _GRADIENTS,
+        "gradients, losses and running statistics alone have it": (
+            *(op for op in _GRADIENTS if op != "sub"),
+        ),
     },
     Facet.TILES: {
         "public, or a hash that is compared outside the circuits": (

@@ -21,6 +21,7 @@ from vtrain.engines.base import check_state
 from vtrain.engines.registry import choose_apply
 from vtrain.errors import DataError, EncodingError, RunError
 from vtrain.graph.evaluate import Apply
+from vtrain.graph.norms import find_batch_norms, use_mean, use_variance
 from vtrain.graph.step import STEP_STATE, find_ignored, param_state
 from vtrain.limits import limits_here
 from vtrain.ops import TABLE
@@ -180,6 +181,9 @@ class _Forward:
         needed = self._ancestors(wanted)
         varying = self._descendants()
         self._nodes = [index for index in needed if index in varying]
+        norms = find_batch_norms(graph)
+        self._means = {norm.deviations: norm.mean for norm in norms}
+        self._variances = {norm.squares: norm.variance for norm in norms}
         self._fixed: dict[int, npt.NDArray[Any]] = {}
         for index in needed:
             if index not in varying and index not in {ref.node for ref in self._parts.values()}:
@@ -231,6 +235,10 @@ class _Forward:
             kind = node.outputs[0]
             return np.full(kind.shape, 1 << kind.exponent, np.int16)
         inputs = [values[ref.node] for ref in node.inputs]
+        if index in self._means:
+            return use_mean(self._graph, index, inputs[0], self._state[self._means[index]])
+        if index in self._variances:
+            return use_variance(self._graph, index, self._state[self._variances[index]])
         return self._apply_node(node, inputs, self._state, self._samples)
 
     def _find_logits(self) -> tuple[Ref | None, int | None]:

@@ -580,7 +580,7 @@ def _load_parts(file: TaskFile) -> _Parts:
         batch=file.batch,
         commit_every=file.commit_every,
         no_decay=choose_parameters("no_decay", file.optimizer.no_decay, model.trained),
-        frozen=choose_parameters("frozen", file.optimizer.frozen, model.trained) | model.constants,
+        frozen=choose_parameters("frozen", file.optimizer.frozen, model.trained) | model.untrained,
         clip=compute_clip(file.optimizer, terms),
         ignored=file.ignored,
         symmetric_gradients=file.symmetric_gradients,

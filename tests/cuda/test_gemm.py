@@ -955,3 +955,21 @@ def test_refusals() -> None:
     assert plan_matmul(one, one, Epilogue(SUMS), "sm_80", batch=65_535, least_products=0)
     with pytest.raises(GraphError, match="takes the sums"):
         Epilogue(None)
+
+
+@pytest.mark.parametrize("architecture", [MMA, WGMMA])
+def test_stacks_of_matrices_that_leave_tiles_empty_are_for_readable_kernels(
+    architecture: str,
+) -> None:
+    """64 products of many; and a single one, however little of its tile it fills."""
+
+    def plan(rows: int, terms: int, columns: int, batch: int) -> tuple[Launch, ...] | None:
+        left = Factor(Operand(0), "i16", rows, terms, True, *RANGES["i16"])
+        right = Factor(Operand(1), "i16", columns, terms, False, *RANGES["i16"])
+        return plan_matmul(left, right, Epilogue(SUMS), architecture, batch=batch)
+
+    assert plan(128, 32, 128, 64) is not None
+    assert plan(128, 128, 32, 64) is not None
+    assert plan(16, 16, 16, 4096) is None
+    assert plan(2, 2**14, 8, 2) is None
+    assert plan(2, 2**14, 8, 1) is not None

@@ -150,6 +150,8 @@ def test_products_are_tried_beyond_every_size_that_kernels_tell_apart(
             assert nbytes + sum(case.sizes.values()) < 2**28, form
         products = [find_product(case) for case in cases]
         assert {product.kernel for product in products} == {choice.kernel}
+        stack = dense_cases.LARGE_STACK[0] if form.batch > 1 else 1
+        assert {product.grid[2] for product in products} == {stack}
         kernels.add(choice.kernel)
         extents = [find_extents(product) for product in products]
         for m, n, inner in (extents[AREA], extents[DEEP]):

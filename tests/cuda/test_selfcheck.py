@@ -522,7 +522,7 @@ def test_windows_are_tried_in_whole_packs_and_tiles(
     )
     tried: list[gemm.Factor] = []
 
-    def plan(a: gemm.Factor, b: gemm.Factor, epilogue: gemm.Epilogue) -> None:
+    def plan(a: gemm.Factor, b: gemm.Factor, epilogue: gemm.Epilogue, *, batch: int) -> None:
         tried.extend((a, b))
 
     assert dense_cases.whole_case(form, plan) is None
@@ -886,6 +886,43 @@ def test_without_what_turns_kernels_gradients_are_scattered(
     device.close()
 
 
+class First(HostDevice):
+    """Of a stack it does the first matrix alone, whatever ``kernels`` do."""
+
+    def __init__(self, kernels: str) -> None:
+        super().__init__()
+        self._kernels = kernels
+
+    def launch(self, call: Call) -> None:
+        if call.kernel.startswith(self._kernels):
+            call = replace(call, grid=(*call.grid[:2], 1))
+        super().launch(call)
+
+
+@pytest.mark.parametrize("kernels", ["matmul_mma_i16_i16", "matmul_pack_along", ""])
+def test_stacks_of_matrices_are_tried_as_such(
+    kernels: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_small(monkeypatch)
+    narrow: Attrs = {"dtype": "i16", "multiplier": 1, "shift": 20}
+    rescale = Node("out", "rescale", narrow, (), (TensorType("i16", (), 0, 0, 0),))
+    a, b = (TensorType("i16", (4, 2, *shape), 0, *STORAGE["i16"]) for shape in ((20, 30), (10, 30)))
+    device = First(kernels) if kernels else HostDevice()
+    plan = partial(gemm.plan_matmul, architecture="sm_80", least_products=0)
+    for followers in ((), (rescale,)):
+        case = dense_cases.small_case(make_stacks(a, b, (0, 1), followers), plan)
+        assert case is not None
+        assert agrees(device, case) is not bool(kernels)
+    # One matrix is none the worse.
+    single = make_form(
+        *(replace(x, shape=x.shape[2:]) for x in (a, b)), (0, 1), (None, None), (rescale,)
+    )
+    case = dense_cases.small_case(single, plan)
+    assert case is not None
+    assert agrees(device, case)
+    device.close()
+
+
 # --- every way in which a product can be launched is tried
 
 
@@ -913,6 +950,12 @@ def list_forms() -> Iterator[dense.Form]:
             for shape, between in zip(shapes, (left, right), strict=True)
         )
         yield make_form(a, b, turned, (None, None), last)
+    for (rows, terms, columns), stack, turned, last in itertools.product(
+        [(128, 32, 128), (130, 130, 41), (200, 1200, 264)], [(2, 3), (4,)], turns, followers
+    ):
+        shapes = (rows, terms)[:: 1 - 2 * turned[0]], (terms, columns)[:: 1 - 2 * turned[1]]
+        a, b = (TensorType("i16", (*stack, *shape), 0, *wide) for shape in shapes)
+        yield make_stacks(a, b, turned, last)
     for channels, side, position, images, other, turn, last in itertools.product(
         (3, 4, 12, 16, 80, 72, 256), (1, 3), (0, 1), (2, 40), (10, 200), (0, 1), followers
     ):
@@ -939,6 +982,15 @@ def make_form(
     return dense.Form(Node("product", "matmul", attrs, (), ()), (a, b), windows, followers)
 
 
+def make_stacks(
+    a: TensorType, b: TensorType, turned: tuple[int, int], followers: tuple[Node, ...]
+) -> dense.Form:
+    """The products of two stacks of matrices."""
+    attrs: Attrs = {"transpose_a": turned[0], "transpose_b": turned[1]}
+    node = Node("product", "batched_matmul", attrs, (), ())
+    return dense.Form(node, (a, b), (None, None), followers)
+
+
 def find_ways(launches: Sequence[Launch] | Sequence[Planned]) -> set[tuple[object, ...]]:
     """What of the code of their kernels these launches go through."""
     return {way for launch in launches for way in find_way(launch.kernel, launch.args)}
@@ -958,8 +1010,11 @@ def find_way(kernel: str, args: Sequence[object]) -> Iterator[tuple[object, ...]
         if isinstance(pack, Constant):
             pack = int.from_bytes(pack.data[16:24], "little")
         assert isinstance(pack, int)
-        is_plain = pack % 8 == 0 and min(inner, extent) >= gemm.TILE
-        yield kernel, dtype, planes, halved, is_plain and dtype == DTYPE_CODES["i16"]
+        is_whole = pack % 8 == 0 and dtype == DTYPE_CODES["i16"]
+        if is_whole and min(inner, extent) >= gemm.TILE:
+            yield kernel, dtype, planes, halved, True
+        if not is_whole or inner % gemm.TILE or extent % gemm.TILE:
+            yield kernel, dtype, planes, halved, False
     else:
         yield (kernel,)
 
@@ -991,6 +1046,12 @@ def test_every_way_to_launch_a_product_is_tried(
             cases[name] = list(subjects[name].cases(0))
         tried = {way for case in cases[name] for way in find_ways(case.fast)}
         assert find_ways(launches) - {("matmul_finish",)} <= tried, form
+        for case in cases[name]:
+            assert all(
+                launch.grid[2] == (dense_cases.STACK[0] if form.batch > 1 else 1)
+                for launch in case.fast
+                if launch.kernel.startswith((*gemm.MULTIPLYING, "matmul_pack"))
+            )
         if any(launch.kernel == "matmul_finish" for launch in launches):
             assert "matmul_finish" in subjects
         seen.add(f"{choice.kernel} {choice.is_turned}")

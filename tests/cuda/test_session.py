@@ -711,3 +711,32 @@ def test_steps_on_tensor_cores_follow_the_law(
     assert session.saturation()["fc0" if kind == "mlp" else "c1/rows"] > 0
     session.close()
     device.close()
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
+def test_attention_on_tensor_cores_follows_the_law(
+    architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Products of stacks of matrices too, each with what is rounded after it."""
+    monkeypatch.setattr(dense_cases, "SMALL", (5, 20, 9))
+    monkeypatch.setattr(dense_cases, "WHOLE", (5, 20, 9))
+    step = make_step("attention", batch=2)
+    device = HostDevice(architecture=architecture)
+    kernels = Kernels(device, least_products=0)
+    session = CudaSession(step.graph, step.samples, device=device, kernels=kernels)
+    assert kernels.disabled == frozenset()
+    launched = [launch for job in session.plan.jobs for launch in job.launches]
+    assert {launch.kernel for launch in launched}.isdisjoint({"matmul", "batched_matmul"})
+    stacks = [launch for launch in launched if launch.grid[2] == 6]  # two samples, three heads
+    products = [node for node in step.graph.nodes if node.op == "batched_matmul"]
+    assert sum(launch.kernel.startswith("matmul_") for launch in stacks) == 3 * len(products)
+    law = open_law(step)
+    for either in (session, law):
+        either.load_state(step.state)
+    for _ in range(3):
+        assert session.step() == law.step()
+    assert session.trace() == law.trace()
+    assert_same_state(session, law)
+    assert session.saturation() == law.saturation()
+    session.close()
+    device.close()

@@ -1,6 +1,7 @@
 """Products of a step with what follows them, as one job each for the tensor cores.
 
-``matmul -> add_bias? -> rescale -> relu?`` is one job where nobody reads what lies between; the
+``matmul -> add_bias? -> rescale -> relu?``, or with the products of two stacks of matrices
+(``batched_matmul``) for the first, is one job where nobody reads what lies between; the
 patches of a convolution (``im2col``) are not stored as int16 where only products read them: kernels
 gather them from the image, or take them from there into packed tiles of bytes.  So it is with those
 of its gradient: ``matmul -> col2im`` over windows that move by one pixel is the convolution of the
@@ -11,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any
+from math import prod
+from typing import Any, Final, Protocol
 
 import numpy.typing as npt
 
 from vtrain.engines.cuda.gemm import (
+    MOST_MATRICES,
     Epilogue,
     Factor,
     Narrow,
@@ -39,8 +42,20 @@ from vtrain.spec.number import NUMPY_DTYPES
 from vtrain.wire.graph import Attrs, Node, TensorType
 
 Array = npt.NDArray[Any]
-PlanProduct = Callable[[Factor, Factor, Epilogue], tuple[Launch, ...] | None]
-"""``vtrain.engines.cuda.gemm.plan_matmul`` for a device; None: readable kernels serve."""
+
+
+class PlanProduct(Protocol):
+    """``vtrain.engines.cuda.gemm.plan_matmul`` for a device; None: readable kernels serve."""
+
+    def __call__(
+        self, a: Factor, b: Factor, epilogue: Epilogue, /, *, batch: int
+    ) -> tuple[Launch, ...] | None:
+        """The launches of ``batch`` products."""
+        ...
+
+
+PRODUCTS: Final = frozenset({"matmul", "batched_matmul"})
+"""Operators that multiply matrices."""
 
 BIAS, COUNTER, OUT, TURNED = Operand(2), Operand(3), Operand(4), Operand(5)
 """What stands for pointers while a product is planned, after its two operands."""
@@ -66,10 +81,12 @@ def make_narrow(followers: Sequence[Node]) -> Narrow:
 
 @dataclass(frozen=True)
 class Form:
-    """What a product is, apart from where its tensors lie.
+    """What a product is, or one of each two matrices of two stacks, apart from where its tensors
+    lie.
 
-    ``operands`` are the types of what is read: a matrix, or with ``windows`` (an im2col node) the
-    image whose patches the matrix is.  ``followers`` are add_bias?, rescale, relu?, or nothing.
+    ``operands`` are the types of what is read: a matrix, a stack of them, or with ``windows`` (an
+    im2col node) the image whose patches the matrix is.  ``followers`` are add_bias?, rescale,
+    relu?, or nothing.
     """
 
     matmul: Node
@@ -78,10 +95,10 @@ class Form:
     followers: tuple[Node, ...]
 
     def matrix(self, position: int) -> TensorType:
-        """Type of an operand as a matrix; padding makes 0 one of its values."""
+        """Type of an operand as a matrix, one of its stack; padding makes 0 one of its values."""
         tensor, window = self.operands[position], self.windows[position]
         if window is None:
-            return tensor
+            return replace(tensor, shape=tensor.shape[-2:])
         images, rows, columns, channels = Window.from_attrs(window.attrs).pooled_shape(tensor.shape)
         area = Window.from_attrs(window.attrs).area
         shape = (images * rows * columns, area * channels)
@@ -90,6 +107,16 @@ class Form:
     def is_turned(self, position: int) -> bool:
         """Is the operand transposed?"""
         return bool(self.matmul.attrs[("transpose_a", "transpose_b")[position]])
+
+    @property
+    def stack(self) -> tuple[int, ...]:
+        """The axes along which matrices are stacked: none of a product of two matrices."""
+        return self.operands[0].shape[:-2] if self.matmul.op == "batched_matmul" else ()
+
+    @property
+    def batch(self) -> int:
+        """Products of two matrices."""
+        return prod(self.stack)
 
     @property
     def columns(self) -> int:
@@ -109,7 +136,9 @@ class Form:
         """Launches, with :data:`BIAS`, :data:`COUNTER` and :data:`OUT` for pointers."""
         narrow = make_narrow(self.followers) if self.followers else None
         epilogue = Epilogue(OUT if narrow is None else None, narrow)
-        return plan(self._factor(0), self._factor(1), epilogue)
+        if self.batch > MOST_MATRICES:
+            return None
+        return plan(self._factor(0), self._factor(1), epilogue, batch=self.batch)
 
     def _factor(self, position: int) -> Factor:
         matrix, window = self.matrix(position), self.windows[position]
@@ -156,7 +185,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Product:
-    """A matmul of a graph with its followers: ``nodes``, ascending.
+    """A product of a graph, of :data:`PRODUCTS`, with its followers: ``nodes``, ascending.
 
     ``operands`` and ``bias`` are the values that are read, ``form`` says what they are.  With
     ``turn``, the second is a convolution's kernel that has to be turned first.
@@ -209,13 +238,13 @@ def as_node(launches: Sequence[Launch]) -> tuple[Launch, ...]:
 
 
 def find_products(program: Program, *, may_turn: Callable[[Product], bool]) -> list[Product]:
-    """Every matmul of the graph with what can be done on its way out; a convolution's kernel is
+    """Every product of the graph with what can be done on its way out; a convolution's kernel is
     turned only in products that ``may_turn`` says yes to."""
     patches = _find_patches(program)
     return [
         _find_turned(program, index, patches, may_turn) or _extend(program, index, patches)
         for index, node in enumerate(program.graph.nodes)
-        if node.op == "matmul"
+        if node.op in PRODUCTS
     ]
 
 
@@ -231,9 +260,9 @@ def _find_scatter(program: Program, matmul: int, patches: Set[int]) -> Product |
 
     Not of operands that are ``patches`` themselves: those are never written as a matrix.
     """
-    if not patches.isdisjoint(program.inputs[matmul]):
-        return None
     node = program.node(matmul)
+    if node.op != "matmul" or not patches.isdisjoint(program.inputs[matmul]):
+        return None
     scatter = _find_follower(program, matmul, "col2im")
     if scatter is None or node.attrs["transpose_a"] or node.attrs["transpose_b"]:
         return None

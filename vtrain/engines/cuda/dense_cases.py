@@ -56,6 +56,9 @@ SPLIT = (131, 4168, 139)
 EXTREME, EXTREME_ODD = (45, LONGEST_SUM, 48), (45, LONGEST_SUM, 45)
 """The same of as many terms as a block adds, all operands at :data:`EDGES`; in the second, packs of
 results are not whole."""
+STACK, LARGE_STACK = (3,), (2,)
+"""The stack of matrices that small products are tried with, and large ones, where the product is
+one of stacks."""
 EDGES = (-32513, 32767, -1, -32768, 255, 127, 1, -32640, -128)
 """Operands whose bytes are extreme, and the sums of their products with them.  They are nine: in
 rows of them each stands at every place of a pack."""
@@ -105,23 +108,24 @@ class _Twin:
                 else partial(_draw, operand, self._seed + position)
             )
             self.arrays[position] = Drawn(operand.byte_length, make)
-        matrices = []
+        matrices, types = [], []
         for position in (0, 1):
-            window, matrix = form.windows[position], form.matrix(position)
-            matrices.append(
-                position
-                if window is None
-                else self.add(window, [position], [form.operands[position]], matrix)
-            )
-        out = TensorType("i64", (form.rows, form.columns), 0, 0, 0)
-        return self.add(form.matmul, matrices, [form.matrix(0), form.matrix(1)], out), out
+            window, operand = form.windows[position], form.operands[position]
+            if window is None:
+                matrices.append(position)
+                types.append(operand)
+            else:
+                types.append(form.matrix(position))
+                matrices.append(self.add(window, [position], [operand], types[-1]))
+        out = TensorType("i64", (*form.stack, form.rows, form.columns), 0, 0, 0)
+        return self.add(form.matmul, matrices, types, out), out
 
     def follow(self, followers: Sequence[Node], value: int, out: TensorType) -> int:
         """What ``followers`` make of the sums ``value``."""
         for node in followers:
             inputs, seen = [value], [out]
             if node.op == "add_bias":
-                bias = TensorType("i32", out.shape[1:], 0, 0, 0)
+                bias = TensorType("i32", out.shape[-1:], 0, 0, 0)
                 self.arrays[2] = draw_later(bias, self._seed + 2)
                 inputs, seen = [value, 2], [out, bias]
             out = replace(out, dtype=node.outputs[0].dtype)
@@ -205,7 +209,7 @@ def _compare_sums(small: Form, plan: PlanProduct, seed: int) -> Case | None:
         return None
     value, _ = twin.multiply(small)
     product = [launch for launch in launches if launch.kernel != FINISH]
-    sums = Scratch(8 * small.rows * small.columns, SUMS)
+    sums = Scratch(8 * small.batch * small.rows * small.columns, SUMS)
     # Where they are not narrowed, they are the result.
     return twin.compare(product, value, {sums: Value(value)})
 
@@ -315,12 +319,21 @@ def _shrink(form: Form, most: tuple[int, int, int], *, whole: bool = False) -> F
             terms, columns = along
     for position, (down, across) in ((0, (rows, terms)), (1, (terms, columns))):
         if position not in windowed:
-            matrix_shape = (across, down) if form.is_turned(position) else (down, across)
-            operands[position] = replace(operands[position], shape=matrix_shape)
+            operands[position] = _reshape(form, position, (down, across), STACK)
     small = replace(form, operands=(operands[0], operands[1]))
     if small.terms(0) != small.terms(1):
         raise GraphError("windows of both operands do not fit each other", where="self-check")
     return small
+
+
+def _reshape(
+    form: Form, position: int, extents: tuple[int, int], stack: tuple[int, ...]
+) -> TensorType:
+    """The operand as a matrix of these extents, stored as it is; of more than one in a stack, as
+    ``stack``."""
+    matrix = extents[::-1] if form.is_turned(position) else extents
+    leading = stack if form.batch > 1 else tuple(1 for _ in form.stack)
+    return replace(form.operands[position], shape=(*leading, *matrix))
 
 
 def can_be_tried(found: Product) -> bool:
@@ -356,8 +369,7 @@ def _enlarge(form: Form, extents: tuple[int, int, int]) -> Form:
     operands, windows = list(large.operands), list(large.windows)
     for position, (down, across) in ((0, (rows, terms)), (1, (terms, columns))):
         if position != windowed:
-            shape = (across, down) if form.is_turned(position) else (down, across)
-            operands[position] = replace(operands[position], shape=shape)
+            operands[position] = _reshape(form, position, (down, across), LARGE_STACK)
             windows[position] = None
     return replace(form, operands=(operands[0], operands[1]), windows=(windows[0], windows[1]))
 
@@ -470,7 +482,7 @@ def _draw_edges(form: Form, position: int) -> Array:
     padding."""
     tensor, turned = form.operands[position], form.is_turned(position)
     if form.windows[position] is None:
-        axis = position if not turned else 1 - position
+        axis = (position if not turned else 1 - position) + len(tensor.shape) - 2
     else:
         # Rows or columns are windows of an image, or else places in one.
         axis = 3 if turned == (position == 0) else 0
@@ -496,6 +508,7 @@ def describe_way(form: Form, launches: Sequence[Launch]) -> tuple[object, ...]:
         followers,
         channels,
         (min(form.rows, TILE + 1), min(form.columns, TILE + 1)),
+        form.batch > 1,
     )
 
 
@@ -517,4 +530,4 @@ def describe(form: Form, launches: Sequence[Launch]) -> tuple[object, ...]:
         None if node is None else (_find_pack(tensor.shape[3]), min(tensor.shape[3], GATHERED))
         for node, tensor in zip(form.windows, form.operands, strict=True)
     )
-    return kernels, turned, ranges, followers, windows, channels, extents
+    return kernels, turned, ranges, followers, windows, channels, extents, form.batch > 1

@@ -37,6 +37,10 @@ GATHERED: Final = 16
 LEAST_PRODUCTS: Final = 2**17
 """Multiplications below which three launches are not worth it."""
 
+LEAST_SHARE: Final = 16
+"""Of the products of padded tiles, one in so many must be a product of the operands where matrices
+are multiplied in stacks: each has tiles, and packed planes, of its own."""
+
 MULTIPLYING: Final = ("matmul_mma", "matmul_wgmma")
 """How the names of kernels that multiply begin."""
 MOST_MATRICES: Final = 65_535
@@ -263,12 +267,13 @@ def plan_matmul(
     """The launches of A times B on ``architecture`` ("sm_90a"), a GPU of ``processors``.
 
     ``batch`` matrices lie one after the other in every operand that is not ``shared``, and in the
-    results.  None where the readable kernels serve better (a small product) or alone (no tensor
-    cores, or those in ``disabled``).  Kernels may need more shared memory than 48 KiB: whoever
-    launches them has to ask for it.  On Hopper it is done in ``shape``, and in :data:`PLAIN` where
-    that fails or would idle.  With ``choice`` it is done as another product was, even if
-    this one would be done otherwise; None where it cannot be.  GraphError for factors that do not
-    fit each other, and for a batch of more than :data:`MOST_MATRICES`.
+    results.  None where the readable kernels serve better (a small product, a stack of matrices
+    that are much smaller than tiles) or alone (no tensor cores, or those in ``disabled``).  Kernels
+    may need more shared memory than 48 KiB: whoever launches them has to ask for it.  On Hopper it
+    is done in ``shape``, and in :data:`PLAIN` where that fails or would idle.  With ``choice`` it
+    is done as another product was, even if this one would be done otherwise; None where it cannot
+    be.  GraphError for factors that do not fit each other, and for a batch of more than
+    :data:`MOST_MATRICES`.
     """
     _require_fitting(a, b, batch)
     worth = batch * a.extent * b.extent * a.inner >= least_products
@@ -278,6 +283,8 @@ def plan_matmul(
     )
     a, b, variant, flags = _orient(a, b, epilogue, found, choice)
     if variant is None or not (worth or a.windows or b.windows):
+        return None
+    if batch > 1 and least_products > 0 and not _fills_tiles(variant, a, b):
         return None
     parts = choose_bytes(a, b)
     row_tiles, inner_tiles = -(-a.extent // TILE), -(-a.inner // TILE)
@@ -354,6 +361,11 @@ def _require_fitting(a: Factor, b: Factor, batch: int) -> None:
         raise GraphError("windows are not batched: their images are", where="matmul")
     if batch > MOST_MATRICES:
         raise GraphError(f"a batch has {MOST_MATRICES} matrices at most", where="matmul")
+
+
+def _fills_tiles(variant: _Variant, a: Factor, b: Factor) -> bool:
+    inner = -(-a.inner // TILE) * TILE
+    return LEAST_SHARE * a.extent * b.extent * a.inner >= variant.count_padded(a, b) * inner
 
 
 def _orient(

@@ -10,6 +10,7 @@ from pathlib import Path
 from vtrain._core import __version__
 from vtrain.engines.cuda import sources
 from vtrain.engines.cuda.dense import (
+    PRODUCTS,
     TURN,
     Form,
     PlanProduct,
@@ -248,7 +249,7 @@ class Kernels:
         are tried first."""
         if not self._fast:
             return lower(node, inputs)
-        if node.op == "matmul":
+        if node.op in PRODUCTS:
             a, b = inputs
             form = Form(node, (a, b), (None, None), ())
             while self._checker.check(self.product_subjects([form])):

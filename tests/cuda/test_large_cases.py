@@ -796,7 +796,10 @@ def test_what_is_no_file_of_verdicts_is_none(spoil: Callable[[Path], None], tmp_
     assert [other.name for other in tmp_path.iterdir()] == [path.name]
 
 
-def test_other_launch_code_is_tried_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("module", ["gemm.py", "lower/softmax.py"])
+def test_other_launch_code_is_tried_anew(
+    module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     open_verdicts(tmp_path)
     before, copy = sources.compute_launch_hash(), tmp_path / "copy"
     shutil.copytree(sources.PACKAGE, copy, ignore=shutil.ignore_patterns("reference_kernels"))
@@ -805,7 +808,7 @@ def test_other_launch_code_is_tried_anew(tmp_path: Path, monkeypatch: pytest.Mon
     program, device = Program(make_step("mlp").graph), Counting()
     Kernels(device, folder=tmp_path).plan_step(program)
     assert device.launches == 0
-    with (copy / "gemm.py").open("a") as file:
+    with (copy / module).open("a") as file:
         file.write("# another way\n")
     Kernels(device, folder=tmp_path).plan_step(program)
     assert device.launches > 0

@@ -45,7 +45,7 @@ def compute_hash(folder: Path | None = None) -> str:
 
 def compute_launch_hash() -> str:
     """Digest of the modules that choose kernels, generate and launch them."""
-    return _digest(PACKAGE.glob("*.py"))
+    return _digest([*PACKAGE.glob("*.py"), *PACKAGE.glob("lower/*.py")])
 
 
 def _digest(paths: Iterable[Path]) -> str:

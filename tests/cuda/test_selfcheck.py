@@ -914,9 +914,8 @@ def test_stacks_of_matrices_are_tried_as_such(
         assert case is not None
         assert agrees(device, case) is not bool(kernels)
     # One matrix is none the worse.
-    single = make_form(
-        *(replace(x, shape=x.shape[2:]) for x in (a, b)), (0, 1), (None, None), (rescale,)
-    )
+    left, right = (replace(x, shape=x.shape[2:]) for x in (a, b))
+    single = make_form(left, right, (0, 1), (None, None), (rescale,))
     case = dense_cases.small_case(single, plan)
     assert case is not None
     assert agrees(device, case)

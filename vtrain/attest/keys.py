@@ -1,6 +1,7 @@
-"""Ed25519 keys on disk and strict Ed25519 verification.
+"""Ed25519 keys on disk and strict Ed25519 verification; BLS keys on disk.
 
-A key file is unencrypted PKCS #8 in PEM, readable by its owner alone.
+A key file is unencrypted PKCS #8 in PEM, readable by its owner alone; of a BLS key, for which there
+is no such form, two lines: what it is, and the secret in hexadecimal.
 
 Verification is RFC 8032's without cofactor, and stricter where RFC 8032 leaves room (Chalkias,
 Garillot, Nikolaenko, "Taming the many EdDSAs", 2020): keys and R must be canonical encodings of
@@ -11,6 +12,9 @@ bound to one key and one message, and two verifiers never disagree.
 from __future__ import annotations
 
 import os
+import re
+import secrets
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -27,12 +31,23 @@ PrivateKey = Ed25519PrivateKey
 
 _FIELD: Final = 2**255 - 19
 _ORDER: Final = 2**252 + 27742317777372353535851937790883648493
+_BLS_ORDER: Final = 0x73EDA753299D7D483339D80809A1D80553BDA402FFFE5BFEFFFFFFFF00000001
 _Y_MASK: Final = 2**255 - 1
 # The y coordinates of the eight points whose order divides the cofactor 8.
 _SMALL_ORDER_8: Final = int.from_bytes(
     bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"), "little"
 )
 _SMALL_ORDER_Y: Final = frozenset({0, 1, _FIELD - 1, _SMALL_ORDER_8, _FIELD - _SMALL_ORDER_8})
+
+
+_BLS_HEADER: Final = b"vtrain bls12-381 secret 1\n"
+
+
+@dataclass(frozen=True)
+class BlsSecret:
+    """A secret key of BLS12-381, with which reports are signed (:mod:`vtrain.attest.bls`)."""
+
+    scalar: int = field(repr=False)
 
 
 def generate_key(path: Path) -> PrivateKey:
@@ -46,6 +61,32 @@ def generate_key(path: Path) -> PrivateKey:
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
+    _write_secret(path, pem)
+    return key
+
+
+def generate_bls_key(path: Path) -> BlsSecret:
+    """Make a BLS key as :func:`generate_key` makes one; MissingExtraError without py_ecc."""
+    from vtrain.attest.bls import generate_secret
+
+    secret = BlsSecret(generate_secret(secrets.token_bytes(32)))
+    _write_secret(path, _BLS_HEADER + secret.scalar.to_bytes(32).hex().encode() + b"\n")
+    return secret
+
+
+def load_signing_key(path: Path) -> PrivateKey | BlsSecret:
+    """The key in the file ``path``, of either kind; errors as of :func:`load_key`."""
+    data = read_file(path, LIMITS.key_bytes, error=StorageError)
+    if not data.startswith(_BLS_HEADER):
+        return load_key(path)
+    found = re.fullmatch(rb"([0-9a-f]{64})\n?", data.removeprefix(_BLS_HEADER))
+    scalar = int(found[1], 16) if found else 0
+    if not 0 < scalar < _BLS_ORDER:
+        raise SignatureError("the file holds no BLS secret", where=str(path))
+    return BlsSecret(scalar)
+
+
+def _write_secret(path: Path, pem: bytes) -> None:
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as error:
@@ -60,7 +101,6 @@ def generate_key(path: Path) -> PrivateKey:
     except OSError as error:
         path.unlink(missing_ok=True)
         raise StorageError(f"cannot write the key: {error.strerror}", where=str(path)) from error
-    return key
 
 
 def load_key(path: Path) -> PrivateKey:

@@ -487,6 +487,7 @@ def _report(evidence: Evidence, audit: AlgebraicAudit, found: _Findings) -> Repo
         randomness=challenge or drawn,
         traced=None if drawn is None or challenge is None else Traced(found.asked, drawn),
         assumptions=tuple(assumptions),
+        rung="algebraic",
     )
 
 

@@ -134,6 +134,8 @@ class Evidence:
     refused: SignedClaim | None = None
     """The claim that is there, where it is signed by who was asked for and yet not the one pinned:
     nothing was held against it."""
+    manifest: Manifest | None = None
+    """The index, which nobody signed: what it counts is for people."""
 
 
 def check_structure(
@@ -178,6 +180,7 @@ def check_structure(
         extra_files=audit.extra_files,
         kzg=None if audit.kzg is None else tuple(audit.kzg),
         refused=audit.refused,
+        manifest=audit.manifest,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Final, Literal
 
@@ -36,6 +37,7 @@ from vtrain.engines.saving import PLAIN, Saving
 from vtrain.errors import RunError, VtrainError
 from vtrain.graph.rewrite import check_parts
 from vtrain.limits import Limits, limits_here
+from vtrain.spec.number import LOSS_EXPONENT
 from vtrain.spec.samples import Samples
 from vtrain.threads import check_threads
 from vtrain.train.kzg import Committed, KzgRecorder
@@ -48,11 +50,16 @@ from vtrain.wire.report import (
     Assumption,
     Blame,
     Check,
+    Clamped,
+    Coverage,
     Detection,
+    Pictures,
     Randomness,
     Report,
+    Rung,
     Strength,
     Traced,
+    compute_loss_points,
     compute_verdict,
 )
 from vtrain.wire.task import BeaconRule, TaskSpec
@@ -62,6 +69,8 @@ DEFAULT_SAMPLES: Final = 3
 TASK_ID_BYTES: Final = 32
 _OTHER_MODES: Final = {"proofs/": ("proofs", "proof"), "traces/": ("traces", "algebraic")}
 """What else lies in a run's folder: where, what it is called, and what checks it."""
+MOST_SITES: Final = 20
+"""Sites that a report has of those that clamped."""
 
 
 def verify(
@@ -221,11 +230,12 @@ def make_report(
     randomness: Randomness | None = None,
     traced: Traced | None = None,
     assumptions: tuple[Assumption, ...] = (),
+    rung: Rung = "replay",
 ) -> Report:
     """The report of an audit, of whichever mode.
 
-    ``looked_at`` of the ``population`` were looked at, drawn by ``randomness`` unless it is None;
-    ``unit`` is what each is called.  ``traced`` is the first of two draws.
+    ``looked_at`` of the ``population`` were looked at on the ``rung``, drawn by ``randomness``
+    unless it is None; ``unit`` is what each is called.  ``traced`` is the first of two draws.
     """
     found = evidence.signed or evidence.refused
     claim = found.claim if found else None
@@ -250,7 +260,35 @@ def make_report(
         claim=compute_claim_digest(claim) if claim else b"",
         traced=traced,
         assumptions=assumptions,
+        coverage=_measure_coverage(evidence, rung, looked_at, claim.log_size if claim else 0),
+        pictures=_draw_pictures(evidence),
     )
+
+
+def _measure_coverage(
+    evidence: Evidence, rung: Rung, looked_at: Sequence[tuple[int, int]], steps: int
+) -> tuple[Coverage, ...]:
+    passed = sum(check.status == "passed" for check in evidence.checks)
+    structure = Coverage("structure", passed, len(evidence.checks))
+    done = sum(last - first + 1 for first, last in looked_at)
+    return (structure, Coverage(rung, done, steps)) if steps else (structure,)
+
+
+def _draw_pictures(evidence: Evidence) -> Pictures | None:
+    """What can be drawn of a run whose log is the signed one."""
+    if not evidence.records or evidence.graph is None:
+        return None
+    sizes = {node.name: node.outputs[0].size for node in evidence.graph.nodes if node.outputs}
+    manifest = evidence.manifest
+    counts, steps = (manifest.saturation, manifest.counted_steps) if manifest else ({}, 0)
+    clamped = [
+        Clamped(site, count, steps * sizes[site])
+        for site, count in counts.items()
+        if 0 < count <= steps * sizes.get(site, 0)
+    ]
+    clamped.sort(key=lambda item: (-Fraction(item.count, item.elements), item.site))
+    losses = compute_loss_points([record.loss for record in evidence.records])
+    return Pictures(losses, LOSS_EXPONENT, tuple(clamped[:MOST_SITES]))
 
 
 def list_assumptions(*draws: Randomness | None) -> tuple[Assumption, ...]:

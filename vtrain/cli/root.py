@@ -21,6 +21,7 @@ _COMMANDS: Final = {
     "profile": "calibrate the exponents of a task",
     "prove": "prove steps of a run, whole or tile by tile",
     "referee": "judge one leaf of a dispute",
+    "report": "sign, verify and show reports of audits",
     "serve": "host disputes over HTTP",
     "srs": "check and make what proofs rest on",
     "task": "look at a task before anyone signs it",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from vtrain.audit.beacon import BeaconDraw
     from vtrain.audit.plan import Wanted
+    from vtrain.report.document import Document
     from vtrain.wire.report import Report
 
 
@@ -183,6 +185,13 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Mode proof: take an SRS that is of no ceremony, whose maker can forge proofs.",
 )
+@click.option(
+    "--report",
+    "report_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the report to the new FILE, with pictures: `vtrain report` signs and shows it.",
+)
 @keys_options
 @engine_option
 @threads_option
@@ -208,6 +217,7 @@ def command(
     srs: Path | None,
     hiding: Path | None,
     mode: str,
+    report_file: Path | None,
     engine: str,
     threads: int,
     accumulate: int,
@@ -245,15 +255,9 @@ def command(
     """
     from vtrain.audit.pin import make_pin
 
-    if all_ and (samples is not None or probability is not None):
-        option = "--samples" if probability is None else "--probability"
-        raise click.UsageError(f"--all replays everything: {option} has no meaning")
-    if probability is not None and samples is not None:
-        raise click.UsageError("--probability says how many: --samples has no meaning")
-    if share is not None and probability is None:
-        raise click.UsageError("--share has a meaning with --probability alone")
-    if seed is not None and beacon is not None:
-        raise click.UsageError("--seed and --beacon both draw: give one of them")
+    _check_draw(samples, probability, share, seed, beacon, all_=all_)
+    if report_file is not None:
+        require_new(report_file)
     draw = _read_beacon(run, beacon, beacon_file, token, authority, chain)
     wanted = _make_wanted(probability, share)
     if hiding is not None and srs is None:
@@ -328,10 +332,16 @@ def command(
                 beacon=draw,
                 wanted=wanted,
             )
-    if as_json:
-        from vtrain.report.json import report_to_dict
+    document = _date(report)
+    if report_file is not None:
+        from vtrain.commit.files import write_atomic
+        from vtrain.report.document import encode_document
 
-        print_json(report_to_dict(report))
+        write_atomic(report_file, [encode_document(document)])
+    if as_json:
+        from vtrain.report.document import document_to_dict
+
+        print_json(document_to_dict(replace(document, report=replace(report, pictures=None))))
     else:
         from vtrain.report.terminal import print_report
 
@@ -358,6 +368,37 @@ def _check_mode(
             raise click.UsageError(f"--{option} has no meaning in --mode algebraic")
         other = "algebraic" if name in algebraic else "proof"
         raise click.UsageError(f"--{option} has a meaning in --mode {other} alone")
+
+
+def _check_draw(
+    samples: int | None,
+    probability: Fraction | None,
+    share: Fraction | None,
+    seed: bytes | None,
+    beacon: str | None,
+    *,
+    all_: bool,
+) -> None:
+    """UsageError for options about the draw that exclude each other."""
+    if all_ and (samples is not None or probability is not None):
+        option = "--samples" if probability is None else "--probability"
+        raise click.UsageError(f"--all replays everything: {option} has no meaning")
+    if probability is not None and samples is not None:
+        raise click.UsageError("--probability says how many: --samples has no meaning")
+    if share is not None and probability is None:
+        raise click.UsageError("--share has a meaning with --probability alone")
+    if seed is not None and beacon is not None:
+        raise click.UsageError("--seed and --beacon both draw: give one of them")
+
+
+def _date(report: Report) -> Document:
+    from datetime import UTC, datetime
+
+    from vtrain import __version__
+    from vtrain.report.document import make_document
+    from vtrain.wire.task import LAW_VERSION
+
+    return make_document(report, datetime.now(UTC), __version__, LAW_VERSION)
 
 
 def _read_beacon(

@@ -618,4 +618,5 @@ def _report(
         randomness=found.randomness if found else None,
         traced=found.traced if found else None,
         assumptions=assumptions,
+        rung="proof",
     )

@@ -49,6 +49,11 @@ def print_report(report: Report, console: Console) -> None:
         console.print(f"  {report.randomness.value.hex()}", soft_wrap=True)
     _print_list(console, "Assumed", tuple(_assumptions(report)))
     console.print()
+    print_verdict(report, console)
+
+
+def print_verdict(report: Report, console: Console) -> None:
+    """Write why ``report`` has its verdict, and the verdict, as the last line."""
     if because := _because(report):
         console.print(f"Because {because}", soft_wrap=True)
     # By itself, so that no text of a stranger's stands on the last line.

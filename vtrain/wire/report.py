@@ -7,6 +7,7 @@ in a report, never an exception.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, Literal
@@ -143,6 +144,61 @@ class Traced:
     randomness: Randomness
 
 
+Rung = Literal["structure", "replay", "algebraic", "proof"]
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How much of a run one rung of the ladder has looked at: ``done`` of ``total`` things, which
+    are checks of the structure, and steps on the rungs above it."""
+
+    rung: Rung
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class LossPoint:
+    """The losses of the steps ``first`` to ``last``: least, mean (rounded down) and greatest."""
+
+    first: int
+    last: int
+    least: int
+    mean: int
+    most: int
+
+
+@dataclass(frozen=True)
+class Clamped:
+    """How many of the ``elements`` that a site put out were clamped, as the solver counted."""
+
+    site: str
+    count: int
+    elements: int
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """What a report draws of a run: losses of the signed log, in ``loss_exponent`` fraction bits,
+    and the sites that clamped most, by the solver's own count, which nothing checks."""
+
+    losses: tuple[LossPoint, ...]
+    loss_exponent: int
+    clamped: tuple[Clamped, ...]
+
+
+def compute_loss_points(losses: Sequence[int], most: int = 400) -> tuple[LossPoint, ...]:
+    """The losses of steps 1, 2, ... in at most ``most`` stretches of equal length (the last may be
+    shorter)."""
+    width = max(1, -(-len(losses) // most))
+    points = []
+    for start in range(0, len(losses), width):
+        part = losses[start : start + width]
+        mean = sum(part) // len(part)
+        points.append(LossPoint(start + 1, start + len(part), min(part), mean, max(part)))
+    return tuple(points)
+
+
 @dataclass(frozen=True)
 class Report:
     """The outcome of one audit of one run.
@@ -169,6 +225,8 @@ class Report:
     claim: bytes
     traced: Traced | None = None
     assumptions: tuple[Assumption, ...] = ()
+    coverage: tuple[Coverage, ...] = ()
+    pictures: Pictures | None = None
 
     def __bool__(self) -> bool:
         """True only for a run that is verified: ``assert verify(run)`` holds for no other."""

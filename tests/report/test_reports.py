@@ -1,0 +1,546 @@
+"""Reports that are handed on: one form with a schema, signatures that hold, attacks on both."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import jsonschema_rs
+import pytest
+from click.testing import CliRunner
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from google.protobuf import json_format  # type: ignore[import-untyped]
+from in_toto_attestation.v1 import statement_pb2
+
+from tests.attest.test_bls import load_py_ecc
+from tests.audit.runs import KEY
+from tests.docs.test_cddl import make_report
+from tests.tasks import make_tiny_task
+from vtrain.attest.bls import Possessed, aggregate, open_library, prove_possession, sign
+from vtrain.attest.envelope import (
+    PAYLOAD_TYPE,
+    Envelope,
+    Signature,
+    decode_envelope,
+    encode_envelope,
+    make_statement,
+    merge_envelopes,
+    read_statement,
+    sign_payload,
+    verify_envelope,
+)
+from vtrain.attest.keys import (
+    BlsSecret,
+    generate_bls_key,
+    load_key,
+    load_signing_key,
+    public_key,
+)
+from vtrain.audit.verify import verify
+from vtrain.cli.root import cli
+from vtrain.errors import EncodingError, SignatureError
+from vtrain.report.document import (
+    CODES,
+    Document,
+    decode_document,
+    document_from_value,
+    document_to_dict,
+    encode_document,
+    explain,
+    make_document,
+)
+from vtrain.report.html import join_columns, render_html
+from vtrain.train.runner import train
+from vtrain.wire.report import (
+    Assumption,
+    BeaconUse,
+    Check,
+    Clamped,
+    Coverage,
+    Pictures,
+    Randomness,
+    Report,
+    compute_loss_points,
+)
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "report.schema.json").read_text())
+VALIDATOR = jsonschema_rs.validator_for(SCHEMA)
+NOW = datetime(2026, 11, 25, 12, 0, 0, 999, tzinfo=UTC)
+ALICE, BOB = BlsSecret(5), BlsSecret(7)
+PAYLOAD = make_statement("a root", {"vtrainStateRoot": "00" * 32}, "urn:a", {"b": [1]})
+
+
+@cache
+def sign_as(key: Ed25519PrivateKey | BlsSecret) -> Envelope:
+    return sign_payload(PAYLOAD, key)
+
+
+@cache
+def get_public(key: Ed25519PrivateKey | BlsSecret) -> bytes:
+    return prove_possession(key.scalar).public if isinstance(key, BlsSecret) else public_key(key)
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    task = make_tiny_task(steps=12, commit_every=2, checkpoint_every=4, samples=10, batch=4)
+    folder = tmp_path_factory.mktemp("reported") / "run"
+    train(task, folder, key=KEY)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def document(run: Path) -> Document:
+    return make_document(verify(run, samples=1), NOW, "1.2.3", "vtrain law 1")
+
+
+def list_documents(document: Document) -> list[Document]:
+    """Reports of every form."""
+    beacon = BeaconUse(bytes(32), 9, bytes(48), b"", 100, 60, 30, "CN=a")
+    drawn = Randomness(bytes(32), "round 9", predictable=False, beacon=beacon)
+    undated = replace(drawn, beacon=replace(beacon, previous=bytes(96), claimed=None))
+    passed = (Check("claim", "passed", "holds"),)
+    reports = [
+        make_report(),
+        make_report(randomness=None, traced=None, detections=(), segments=(), root=b""),
+        make_report(randomness=drawn, checks=passed, assumptions=(), verdict="verified"),
+        make_report(
+            randomness=undated,
+            checks=passed,
+            assumptions=(Assumption("chosen-claim", "one"), Assumption("insecure-srs", "x", True)),
+            verdict="conditional",
+            coverage=(Coverage("structure", 1, 1), Coverage("algebraic", 3, 12)),
+            pictures=Pictures(compute_loss_points([-5, 3, 2]), 16, (Clamped("<b>", 1, 9),)),
+        ),
+        make_report(checks=(Check("log", "failed", "no", "step 1", "solver"),), verdict="fraud"),
+    ]
+    return [document, *(replace(document, report=report) for report in reports)]
+
+
+# --- one form
+
+
+def test_every_report_is_of_the_schema_and_is_read_back(document: Document) -> None:
+    for made in list_documents(document):
+        value = json.loads(encode_document(made))
+        assert list(VALIDATOR.iter_errors(value)) == []
+        again = decode_document(encode_document(made))
+        assert document_to_dict(again) == value
+        assert again.report.verdict == made.report.verdict
+    assert document.date == "2026-11-25T12:00:00Z"
+    assert value["tool"] == {"name": "vtrain", "version": "1.2.3"}
+
+
+def test_what_a_report_may_assume_is_what_there_is() -> None:
+    assert set(CODES) == set(get_args(get_type_hints(Assumption)["code"]))
+
+
+def change(value: Any, path: tuple[Any, ...], to: Any) -> Any:
+    copy = json.loads(json.dumps(value))
+    at = copy
+    for key in path[:-1]:
+        at = at[key]
+    at[path[-1]] = to
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("path", "to"),
+    [
+        (("format",), 2),
+        (("date",), "2026-11-25"),
+        (("date",), "2026-13-25T12:00:00Z"),
+        (("verdict",), "fraud"),
+        (("verdict",), "good"),
+        (("exit_code",), 4),
+        (("checks", 0, "status"), "failed"),
+        (("checks", 0, "status"), "well"),
+        (("steps",), -1),
+        (("steps",), True),
+        (("steps",), 12.0),
+        (("steps",), 2**63),
+        (("root",), "AA" * 32),
+        (("randomness", "predictable"), 0),
+        (("detection", 0, "percent"), "99.00"),
+        (("detection", 0, "probability"), "1"),
+        (("detection", 0, "drawn"), 3),
+        (("detection", 0, "drawn"), 10**9),
+        (("detection", 1, "fraction"), "1e999999999"),
+        (("detection",), "none"),
+        (("plain", 0), "Everything is right."),
+        (("coverage", 1, "done"), 12),
+        (("coverage", 1, "rung"), "magic"),
+        (("pictures", "losses", 0), [1, 1, 1, 1]),
+        (("strength", "unchecked"), "nothing"),
+        (("tool",), []),
+        (("more",), 1),
+    ],
+)
+def test_a_report_in_which_something_does_not_follow_is_refused(
+    document: Document, path: tuple[Any, ...], to: Any
+) -> None:
+    value = json.loads(encode_document(document))
+    with pytest.raises(EncodingError) as caught:
+        document_from_value(change(value, path, to))
+    assert caught.value.where.startswith("report")
+
+
+def test_no_part_may_be_missing(document: Document) -> None:
+    value = json.loads(encode_document(document))
+    for key in value.keys() - {"pictures"}:
+        less = {name: item for name, item in value.items() if name != key}
+        assert not VALIDATOR.is_valid(less), key
+        with pytest.raises(EncodingError):
+            document_from_value(less)
+    for text in (b"[]", b"null", b"{}", b"5", b"{", b'"a"'):
+        with pytest.raises(EncodingError):
+            decode_document(text)
+
+
+def test_chances_that_would_take_for_ever_are_refused(document: Document) -> None:
+    value = json.loads(encode_document(document))
+    many = {"bad_segments": 10**9, "segments": 2**60, "drawn": 10**9}
+    huge = change(value, ("detection", 0), {**value["detection"][0], **many})
+    start = time.monotonic()
+    with pytest.raises(EncodingError, match="more than can be computed"):
+        document_from_value(huge)
+    with pytest.raises(EncodingError, match="too long"):
+        document_from_value(change(value, ("detection",), value["detection"] * 9))
+    assert time.monotonic() - start < 5
+
+
+def test_plain_words(document: Document) -> None:
+    lines = explain(document.report)
+    assert lines[0] == "Nothing that was looked at is wrong."
+    assert "4 of 12 steps were done again, and every bit was compared." in lines
+    assert "If a single step were false, this would have shown it in 33.33 %." in lines
+    assert lines[-1] == "Nobody who made the run could know what would be looked at."
+    *_, chosen, fraud = (explain(made.report) for made in list_documents(document))
+    assert "its maker could have made several" in chosen[-1]
+    assert "3 of 12 steps were checked by their equations." in chosen
+    assert fraud[0] == "Something that the solver signed is false."
+
+
+# --- a page
+
+
+class Page(HTMLParser):
+    """What a page has: its tags and its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def test_the_page_is_whole_and_needs_nothing_else(document: Document) -> None:
+    text = render_html(document, ["00" * 32])
+    page = Page(text)
+    names = [tag for tag, _ in page.tags]
+    assert names.count("svg") >= 3, "coverage, steps, losses"
+    assert {"polyline", "polygon", "rect"} <= set(names)
+    assert not {"script", "link", "img", "iframe", "object", "image", "use"} & set(names)
+    assert not re.search(r"url\(|@import|https?://", text)
+    assert not any(name.startswith("on") for _, attrs in page.tags for name in attrs)
+    for part in ("VERIFIED", document.report.root.hex(), "Not checked", "33.33 %", document.date):
+        assert part in page.words
+    *_, last = list_documents(document)
+    assert "nobody: this page shows what a file says" in Page(render_html(last)).words
+
+
+def test_what_a_stranger_chose_stays_text(document: Document) -> None:
+    hostile = "</table><script>alert(1)</script>\u202e\n"
+    report = replace(
+        document.report,
+        checks=(Check(hostile, "failed", hostile, hostile, "nobody"),),
+        verdict="inconclusive",
+        pictures=Pictures((), 16, (Clamped(hostile, 1, 2),)),
+        engine=hostile,
+    )
+    text = render_html(replace(document, report=report, law=hostile), [hostile])
+    assert "<script" not in text
+    assert "\u202e" not in text
+    assert "alert(1)" in Page(text).words
+
+
+def test_a_long_run_makes_a_small_page_in_no_time(document: Document) -> None:
+    """A report of 100,000 steps is to take less than 2 s and 50 MB."""
+    steps = 100_000
+    start = time.process_time()
+    report = replace(
+        document.report,
+        steps=steps,
+        segments=tuple((i, i) for i in range(1, steps, 2)),
+        pictures=Pictures(compute_loss_points([steps - i for i in range(steps)]), 16, ()),
+    )
+    text = render_html(replace(document, report=report))
+    assert time.process_time() - start < 1
+    assert len(text) < 200_000
+    points = compute_loss_points(range(steps))
+    assert (len(points), points[0].first, points[-1].last) == (400, 1, steps)
+    assert (points[1].least, points[1].mean, points[1].most) == (250, 374, 499)
+    assert compute_loss_points([]) == ()
+
+
+def test_columns_of_the_strip() -> None:
+    assert join_columns([(1, 10)], 10) == [(0, 1000)]
+    assert join_columns([(1, 1), (10, 10)], 10) == [(0, 100), (900, 1000)]
+    assert join_columns([(6, 10), (1, 5)], 10) == [(0, 1000)]
+    assert join_columns([(7, 7)], 10**6) == [(0, 1)], "one of very many is seen"
+    assert join_columns([(10**6, 10**6)], 10**6) == [(999, 1000)]
+
+
+# --- signatures
+
+
+def test_statements_are_those_of_in_toto() -> None:
+    message = json_format.Parse(PAYLOAD, statement_pb2.Statement())
+    assert message.type == "https://in-toto.io/Statement/v1"
+    assert dict(message.subject[0].digest) == {"vtrainStateRoot": "00" * 32}
+    assert read_statement(PAYLOAD).predicate == {"b": [1]}
+    value = json.loads(PAYLOAD)
+    for broken in (
+        b"{}",
+        b"[]",
+        PAYLOAD + b"\n",
+        json.dumps({**value, "_type": "other"}).encode(),
+        json.dumps({**value, "subject": value["subject"] * 2}).encode(),
+        json.dumps({**value, "more": 1}, separators=(",", ":"), sort_keys=True).encode(),
+    ):
+        with pytest.raises(EncodingError):
+            read_statement(broken)
+
+
+def test_envelopes_are_those_of_dsse() -> None:
+    """Ed25519 over DSSE's own encoding, written out here by its specification."""
+    envelope = sign_as(KEY)
+    kind = PAYLOAD_TYPE.encode()
+    signed = b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(PAYLOAD), PAYLOAD)
+    assert envelope.signed_bytes == signed
+    value = json.loads(encode_envelope(envelope))
+    (entry,) = value["signatures"]
+    KEY.public_key().verify(b64decode(entry["sig"]), signed)
+    assert b64decode(value["payload"]) == PAYLOAD
+    assert decode_envelope(encode_envelope(envelope)) == envelope
+
+
+def test_several_auditors_sign_one_report() -> None:
+    alone = [sign_as(key) for key in (KEY, ALICE, BOB)]
+    merged = merge_envelopes(alone)
+    assert [len(entry.publics) for entry in merged.signatures] == [1, 2]
+    assert decode_envelope(encode_envelope(merged)) == merged
+    publics = [get_public(key) for key in (BOB, KEY, ALICE)]
+    assert verify_envelope(merged, publics) == tuple(publics)
+    assert merge_envelopes([alone[2], alone[1], alone[0]]) == merged, "in whatever order"
+    stranger = public_key(Ed25519PrivateKey.from_private_bytes(bytes(32)))
+    with pytest.raises(SignatureError, match="have signed, not 4"):
+        verify_envelope(merged, [*publics, stranger])
+    assert verify_envelope(merged, [stranger, *publics], threshold=3) == tuple(publics)
+    for threshold in (0, 5):
+        with pytest.raises(SignatureError, match="cannot be asked for"):
+            verify_envelope(merged, [stranger, *publics], threshold=threshold)
+
+
+def forge(envelope: Envelope, **changes: Any) -> Envelope:
+    (entry,) = envelope.signatures
+    return replace(envelope, signatures=(replace(entry, **changes),))
+
+
+@pytest.mark.parametrize("key", [KEY, ALICE], ids=["ed25519", "bls"])
+def test_an_altered_report_is_signed_by_nobody(key: Any) -> None:
+    envelope = sign_as(key)
+    public = get_public(key)
+    assert verify_envelope(envelope, [public]) == (public,)
+    altered = [
+        replace(envelope, payload=PAYLOAD.replace(b"1", b"2")),
+        replace(envelope, payload=PAYLOAD + b" "),
+        forge(envelope, signature=sign_payload(PAYLOAD + b" ", key).signatures[0].signature),
+        forge(envelope, signature=bytes(len(envelope.signatures[0].signature))),
+    ]
+    for forged in altered:
+        with pytest.raises(SignatureError):
+            verify_envelope(forged, [public])
+
+
+def test_a_signature_that_fails_is_not_passed_over() -> None:
+    """Though another, of an auditor who was asked for, holds."""
+    good, bad = sign_as(KEY), sign_payload(PAYLOAD + b" ", ALICE)
+    both = Envelope(PAYLOAD, (*good.signatures, *bad.signatures))
+    with pytest.raises(SignatureError, match="does not verify"):
+        verify_envelope(both, [public_key(KEY)])
+
+
+def test_a_rogue_key_in_an_envelope() -> None:
+    """Its holder signs alone for itself and Alice, if nobody asks for a proof of possession."""
+    curve, points = load_py_ecc()
+    alice, own = prove_possession(ALICE.scalar), 1234567
+    point = curve.add(
+        points.pubkey_to_G1(prove_possession(own).public),
+        curve.neg(points.pubkey_to_G1(alice.public)),
+    )
+    rogue = bytes(points.G1_to_pubkey(point))
+    signature = sign(own, Envelope(PAYLOAD, ()).signed_bytes)
+    keys = sorted((alice, Possessed(rogue, alice.possession)), key=lambda key: key.public)
+    entry = Signature(signature, tuple(key.public for key in keys), tuple(keys))
+    with pytest.raises(SignatureError, match="no proof of possession"):
+        verify_envelope(Envelope(PAYLOAD, (entry,)), [alice.public])
+
+
+def test_nobody_signs_twice() -> None:
+    alice, bob = sign_as(ALICE), sign_as(BOB)
+    with pytest.raises(SignatureError, match="signs twice"):
+        merge_envelopes([alice, alice])
+    with pytest.raises(SignatureError, match="signs twice"):
+        merge_envelopes([sign_as(KEY)] * 2)
+    with pytest.raises(SignatureError, match="signs twice"):
+        merge_envelopes([merge_envelopes([alice, bob]), bob])
+    apart = Envelope(PAYLOAD, alice.signatures + merge_envelopes([alice, bob]).signatures)
+    with pytest.raises(SignatureError, match="signs twice"):
+        verify_envelope(apart, [get_public(ALICE)])
+    (entry,) = alice.signatures
+    doubled = aggregate([entry.signature] * 2, open_library())
+    twice = Signature(doubled, entry.publics * 2, entry.keys * 2)
+    with pytest.raises(SignatureError, match="signs twice"):
+        verify_envelope(Envelope(PAYLOAD, (twice,)), [get_public(ALICE)])
+    with pytest.raises(EncodingError, match="in rising order, each once"):
+        decode_envelope(encode_envelope(Envelope(PAYLOAD, (twice,))))
+    with pytest.raises(SignatureError, match="of different reports"):
+        merge_envelopes([alice, sign_payload(PAYLOAD + b" ", BOB)])
+
+
+def alter(change_it: Callable[[Any], Any]) -> bytes:
+    merged = merge_envelopes([sign_as(KEY), sign_as(ALICE)])
+    value = json.loads(encode_envelope(merged))
+    change_it(value)
+    return json.dumps(value).encode()
+
+
+BROKEN: dict[str, Callable[[Any], Any]] = {
+    "other fields": lambda v: v.update(more=1),
+    "no payload": lambda v: v.pop("payload"),
+    "another type": lambda v: v.update(payloadType="text/plain"),
+    "not base64": lambda v: v.update(payload="*"),
+    "nobody": lambda v: v.update(signatures=[]),
+    "no list": lambda v: v.update(signatures=5),
+    "no entry": lambda v: v.update(signatures=[5]),
+    "twice": lambda v: v["signatures"].append(v["signatures"][0]),
+    "a short signature": lambda v: v["signatures"][0].update(sig=b64encode(b"a").decode()),
+    "no key id": lambda v: v["signatures"][0].update(keyid="alice"),
+    "more in an entry": lambda v: v["signatures"][0].update(cert="x"),
+    "another key id": lambda v: v["signatures"][1].update(keyid="00" * 32),
+    "no keys": lambda v: v["signatures"][1].update(keys=[]),
+    "no proof": lambda v: v["signatures"][1]["keys"][0].pop("possession"),
+    "a short key": lambda v: v["signatures"][1]["keys"][0].update(public="00"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_envelopes_that_are_none(name: str) -> None:
+    with pytest.raises(EncodingError) as caught:
+        decode_envelope(alter(BROKEN[name]))
+    assert caught.value.where.startswith("envelope")
+
+
+def test_keys_on_disk(tmp_path: Path) -> None:
+    made = generate_bls_key(tmp_path / "bls")
+    assert load_signing_key(tmp_path / "bls") == made
+    assert (tmp_path / "bls").stat().st_mode & 0o777 == 0o600
+    assert str(made.scalar) not in repr(made)
+    with pytest.raises(SignatureError):
+        load_key(tmp_path / "bls")
+    for secret in ("00" * 32, "ff" * 32, "00", "zz" * 32):
+        (tmp_path / "bad").write_text(f"vtrain bls12-381 secret 1\n{secret}\n")
+        with pytest.raises(SignatureError, match="no BLS secret"):
+            load_signing_key(tmp_path / "bad")
+
+
+# --- the command line
+
+
+def call(*words: object) -> tuple[int, str]:
+    result = CliRunner().invoke(cli, [str(word) for word in words], standalone_mode=False)
+    if isinstance(result.exception, Exception):
+        return 2, str(result.exception)
+    return result.return_value or 0, result.output
+
+
+def test_the_way_of_a_report(run: Path, tmp_path: Path) -> None:
+    solver, alice, bob = (tmp_path / name for name in ("solver", "alice", "bob"))
+    publics = [
+        json.loads(call("key", "new", path, "--kind", kind, "--json")[1])["public"]
+        for path, kind in ((solver, "ed25519"), (alice, "bls"), (bob, "bls"))
+    ]
+    plain, first, second, both, page = (
+        tmp_path / name for name in ("r.json", "1.json", "2.json", "both.json", "r.html")
+    )
+    assert call("verify", run, "--samples", 1, "--report", plain)[0] == 0
+    assert call("verify", run, "--samples", 1, "--report", plain)[0] == 2, "nothing is replaced"
+    assert VALIDATOR.is_valid(json.loads(plain.read_text()))
+    assert VALIDATOR.is_valid(json.loads(call("verify", run, "--all", "--json")[1]))
+    assert call("report", "sign", plain, "--key", solver, "--out", first)[0] == 0
+    assert call("report", "sign", plain, "--key", alice, "--out", second)[0] == 0
+    assert call("report", "sign", first, second, "--key", bob, "--out", both)[0] == 0
+    asked = [word for public in publics for word in ("--auditor", public)]
+    code, text = call("report", "verify", both, *asked, "--json")
+    assert (code, json.loads(text)["signers"]) == (0, publics)
+    root = json.loads(plain.read_text())["root"]
+    code, text = call("report", "verify", both, "--auditor", publics[1], "--root", root)
+    assert (code, text.splitlines()[-1]) == (0, "Verdict: VERIFIED")
+    assert "and by 2 whom you did not name" in text
+    wrong: list[tuple[list[object], str]] = [
+        (["verify", first, *asked], "of the auditors asked for have signed"),
+        (["verify", plain, *asked], "nobody signed it"),
+        (["verify", both, *asked, "--root", "00" * 32], "another than asked for"),
+        (["verify", both, *asked, "--threshold", 4], "more than the auditors named"),
+        (["verify", both, "--auditor", "00" * 40], "needs 32 bytes"),
+        (["sign", plain, "--out", tmp_path / "x"], "nothing to do"),
+        (["sign", plain, first, "--out", tmp_path / "x"], "one form"),
+        (["sign", first, "--key", solver, "--out", tmp_path / "x"], "signs twice"),
+        (["sign", first, "--key", alice, "--out", both], "is not replaced"),
+    ]
+    for words, message in wrong:
+        code, text = call("report", *words)
+        assert (code, message in text) == (2, True), text
+    assert call("report", "show", both, "--html", page)[0] == 0
+    assert publics[0] in page.read_text()
+    shown = call("report", "show", plain)[1]
+    assert "signed by  nobody" in shown
+    assert shown.splitlines()[-1] == "Verdict: VERIFIED"
+
+
+def test_a_signed_report_is_about_its_own_root(document: Document, tmp_path: Path) -> None:
+    """A statement whose subject is another run's root carries no report over to it."""
+    value = document_to_dict(document)
+    file = tmp_path / "signed.json"
+    for name, digests, kind, said in (
+        ("state", {"vtrainStateRoot": "00" * 32}, "urn:vtrain:report:1", value),
+        ("state", {"vtrainStateRoot": value["root"]}, "urn:vtrain:report:2", value),
+        ("state", {"vtrainStateRoot": value["root"]}, "urn:vtrain:report:1", {}),
+    ):
+        payload = make_statement(name, digests, kind, said)
+        file.write_bytes(encode_envelope(sign_payload(payload, KEY)))
+        code, text = call("report", "verify", file, "--auditor", public_key(KEY).hex())
+        assert code == 2
+        assert "VERIFIED" not in text
+    nothing: Report = replace(document.report, root=b"")
+    plain = tmp_path / "plain.json"
+    plain.write_bytes(encode_document(replace(document, report=nothing)))
+    key = tmp_path / "alice"
+    generate_bls_key(key)
+    code, text = call("report", "sign", plain, "--key", key, "--out", tmp_path / "x")
+    assert (code, "names no final root" in text) == (2, True)

@@ -1,0 +1,281 @@
+"""A report as one HTML file that needs nothing else: no script, no font, no picture from elsewhere.
+
+Its pictures are SVG in it: the losses of the log, which steps were looked at, how much of the run
+each rung covers, and the sites that clamped.  Every text that a stranger chose is escaped, and a
+policy in the page forbids whatever a mistake in that could load or run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+from typing import Final
+
+from vtrain.printable import make_printable
+from vtrain.report.document import Document, explain
+from vtrain.report.json import format_percent
+from vtrain.wire.report import Check, Pictures, Report
+
+WIDTH, HEIGHT = 800, 220
+"""Of a picture, without its labels."""
+_MARGIN: Final = 64
+_COLUMNS: Final = 1000
+"""Stretches of steps that a strip tells apart."""
+_STYLE: Final = """
+:root { color-scheme: light dark; --line: #8886; --ink: #1f6feb; --band: #1f6feb33; --good: #1a7f37;
+  --bad: #cf222e; --warn: #9a6700; }
+@media (prefers-color-scheme: dark) { :root { --ink: #58a6ff; --band: #58a6ff44; --good: #3fb950;
+  --bad: #f85149; --warn: #d29922; } }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
+table { border-collapse: collapse; width: 100%; }
+th, td { text-align: left; vertical-align: top; padding: .25rem .6rem .25rem 0;
+  border-bottom: 1px solid var(--line); overflow-wrap: anywhere; }
+code { font: 0.85em ui-monospace, monospace; }
+.verdict { font-size: 1.3rem; font-weight: 700; padding: .6rem 1rem; border: 2px solid; }
+.verified, .passed { color: var(--good); } .fraud, .failed { color: var(--bad); }
+.conditional, .inconclusive, .not_done { color: var(--warn); }
+svg { width: 100%; height: auto; }
+svg text { font: 12px system-ui, sans-serif; fill: currentColor; }
+"""
+_MARKS: Final = {"passed": "ok", "failed": "FAILED", "not_done": "not done"}
+
+
+def render_html(document: Document, signers: Sequence[str] = ()) -> str:
+    """The page of a report; ``signers`` says who signed it, a line each, empty where nobody did."""
+    report = document.report
+    return "\n".join(
+        (
+            "<!doctype html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<meta http-equiv="Content-Security-Policy" '
+            "content=\"default-src 'none'; style-src 'unsafe-inline'\">",
+            f"<title>Audit of a training run: {report.verdict}</title>",
+            f"<style>{_STYLE}</style></head><body>",
+            "<h1>Audit of a training run</h1>",
+            *_render_head(document, signers),
+            *_render_pictures(report),
+            *_render_checks(report.checks),
+            *_render_list("Checked", report.strength.checked),
+            *_render_list("Not checked", report.strength.unchecked),
+            *_render_list("Assumed", [_describe(item) for item in _list_assumed(report)]),
+            *_render_chances(report),
+            *_render_randomness(report),
+            "</body></html>\n",
+        )
+    )
+
+
+def _list_assumed(report: Report) -> Iterator[tuple[str, str, bool]]:
+    for item in report.assumptions:
+        yield item.detail, item.code, item.accepted
+
+
+def _describe(item: tuple[str, str, bool]) -> str:
+    detail, code, accepted = item
+    return f"{detail} ({code}, {'accepted' if accepted else 'not accepted'})"
+
+
+def _text(text: object) -> str:
+    return escape(make_printable(str(text)))
+
+
+def _render_head(document: Document, signers: Sequence[str]) -> Iterator[str]:
+    report = document.report
+    yield f'<p class="verdict {report.verdict}">{report.verdict.upper()}</p>'
+    yield from (f"<p>{_text(line)}</p>" for line in explain(report))
+    rows = [
+        ("date", document.date),
+        ("made by", f"{document.tool} {document.version}, {report.engine} engine"),
+        ("law", document.law),
+        ("task", report.task_id.hex()),
+        ("run", report.run_id.hex()),
+        ("solver", report.solver.hex()),
+        ("claim", report.claim.hex()),
+        ("steps", report.steps),
+        ("final root", report.root.hex()),
+        *(("signed by", line) for line in signers),
+    ]
+    if not signers:
+        rows.append(("signed by", "nobody: this page shows what a file says"))
+    if report.reason is not None:
+        place = f"{report.reason.where}: " if report.reason.where else ""
+        rows.append(("because of", f"{report.reason.name}: {place}{report.reason.detail}"))
+    yield from _render_table(rows)
+
+
+def _render_table(rows: Iterable[tuple[object, object]]) -> Iterator[str]:
+    yield "<table>"
+    for label, value in rows:
+        yield f"<tr><th>{_text(label)}</th><td><code>{_text(value) or 'unknown'}</code></td></tr>"
+    yield "</table>"
+
+
+def _render_checks(checks: Sequence[Check]) -> Iterator[str]:
+    yield "<h2>Checks</h2><table>"
+    for check in checks:
+        place = f"<code>{_text(check.where)}</code>: " if check.where else ""
+        yield (
+            f'<tr><td class="{check.status}">{_MARKS[check.status]}</td>'
+            f"<td>{_text(check.name)}</td><td>{place}{_text(check.detail)}</td></tr>"
+        )
+    yield "</table>"
+
+
+def _render_list(title: str, lines: Sequence[str]) -> Iterator[str]:
+    if lines:
+        yield f"<h2>{title}</h2><ul>"
+        yield from (f"<li>{_text(line)}</li>" for line in lines)
+        yield "</ul>"
+
+
+def _render_chances(report: Report) -> Iterator[str]:
+    if not report.detections or report.verdict == "fraud":
+        return
+    yield "<h2>Chance that this draw hits a cheat</h2><table>"
+    for item in report.detections:
+        share = "a single false step"
+        if item.fraction is not None:
+            share = f"{format_percent(item.fraction)} % of the steps false ({item.bad_steps})"
+        yield (
+            f"<tr><td>{_text(share)}</td><td>{format_percent(item.probability)} %</td>"
+            f"<td><code>{_text(item.formula)}</code></td></tr>"
+        )
+    yield "</table>"
+
+
+def _render_randomness(report: Report) -> Iterator[str]:
+    if report.randomness is None:
+        return
+    yield "<h2>Randomness</h2>"
+    rows: list[tuple[object, object]] = [
+        ("value", report.randomness.value.hex()),
+        ("from", report.randomness.source),
+    ]
+    if report.randomness.beacon is not None:
+        beacon = report.randomness.beacon
+        rows += [
+            ("drand chain", beacon.chain.hex()),
+            ("round", beacon.round),
+            ("its signature", beacon.signature.hex()),
+        ]
+    yield from _render_table(rows)
+
+
+# --- pictures
+
+
+def _render_pictures(report: Report) -> Iterator[str]:
+    if report.coverage:
+        yield "<h2>How much each rung covers</h2>"
+        yield from _draw_coverage(report)
+    if report.segments and report.steps:
+        yield "<h2>Steps that were looked at</h2>"
+        yield from _draw_steps(report)
+    if report.pictures is not None:
+        if report.pictures.losses:
+            yield "<h2>Loss, as the solver logged it</h2>"
+            yield from _draw_losses(report.pictures)
+        yield "<h2>Saturation, as the solver counted it</h2>"
+        yield from _draw_clamped(report.pictures)
+
+
+def _open_svg(title: str, height: float) -> str:
+    return (
+        f'<svg viewBox="0 0 {WIDTH + 2 * _MARGIN} {height:g}" role="img" '
+        f'aria-label="{_text(title)}"><title>{_text(title)}</title>'
+    )
+
+
+def _label(x: float, y: float, text: str, anchor: str = "start") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{_text(text)}</text>'
+
+
+def _bar(x: float, y: float, width: float, height: float, fill: str) -> str:
+    return (
+        f'<rect x="{x:.2f}" y="{y:.1f}" width="{max(width, 0):.2f}" height="{height:g}" '
+        f'fill="{fill}"/>'
+    )
+
+
+def _draw_coverage(report: Report) -> Iterator[str]:
+    row = 34
+    yield _open_svg("share of each rung that was done", row * len(report.coverage) + 4)
+    for i, item in enumerate(report.coverage):
+        share = item.done / item.total if item.total else 0.0
+        top, left = i * row, 2 * _MARGIN
+        what = "checks" if item.rung == "structure" else "steps"
+        yield _label(0, top + 17, item.rung)
+        yield _bar(left, top + 4, WIDTH * 0.6, 18, "var(--line)")
+        yield _bar(left, top + 4, WIDTH * 0.6 * min(share, 1.0), 18, "var(--ink)")
+        text = f"{item.done} of {item.total} {what}"
+        yield _label(left + WIDTH * 0.6 + 12, top + 17, text)
+    yield "</svg>"
+
+
+def _draw_steps(report: Report) -> Iterator[str]:
+    """A strip from the first step to the last; stretches closer than a column are drawn as one."""
+    yield _open_svg("steps that were looked at", 64)
+    yield _bar(_MARGIN, 8, WIDTH, 30, "var(--line)")
+    for first, last in join_columns(report.segments, report.steps):
+        x, end = (WIDTH * part / _COLUMNS for part in (first, last))
+        yield _bar(_MARGIN + x, 8, max(end - x, 1.0), 30, "var(--ink)")
+    yield _label(_MARGIN, 56, "step 1")
+    yield _label(_MARGIN + WIDTH, 56, f"step {report.steps}", "end")
+    yield "</svg>"
+
+
+def join_columns(segments: Sequence[tuple[int, int]], steps: int) -> list[tuple[int, int]]:
+    """The stretches of ``_COLUMNS`` columns (from, to) in which segments of so many steps lie."""
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted(segments):
+        start = (first - 1) * _COLUMNS // steps
+        end = min(max(-(-last * _COLUMNS // steps), start + 1), _COLUMNS)
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def _draw_losses(pictures: Pictures) -> Iterator[str]:
+    points = pictures.losses
+    least = min(point.least for point in points)
+    most = max(point.most for point in points)
+    last, span = points[-1].last, max(most - least, 1)
+
+    def place(step: float, value: int) -> str:
+        x = _MARGIN + WIDTH * (step - 1) / max(last - 1, 1)
+        return f"{x:.1f},{12 + HEIGHT * (most - value) / span:.1f}"
+
+    middles = [(point.first + point.last) / 2 for point in points]
+    upper = [place(step, point.most) for step, point in zip(middles, points, strict=True)]
+    lower = [place(step, point.least) for step, point in zip(middles, points, strict=True)]
+    line = [place(step, point.mean) for step, point in zip(middles, points, strict=True)]
+    yield _open_svg("loss against step: mean, least and greatest of each stretch", HEIGHT + 48)
+    yield f'<polygon points="{" ".join((*upper, *reversed(lower)))}" fill="var(--band)"/>'
+    yield (
+        f'<polyline points="{" ".join(line)}" fill="none" stroke="var(--ink)" stroke-width="1.5"/>'
+    )
+    scale = 2**pictures.loss_exponent
+    yield _label(_MARGIN - 6, 16, f"{most / scale:.4g}", "end")
+    yield _label(_MARGIN - 6, 12 + HEIGHT, f"{least / scale:.4g}", "end")
+    yield _label(_MARGIN, HEIGHT + 32, "step 1")
+    yield _label(_MARGIN + WIDTH, HEIGHT + 32, f"step {last}", "end")
+    yield "</svg>"
+
+
+def _draw_clamped(pictures: Pictures) -> Iterator[str]:
+    if not pictures.clamped:
+        yield "<p>No element was clamped.</p>"
+        return
+    row, rates = 26, [item.count / item.elements * 1e6 for item in pictures.clamped]
+    yield _open_svg("clamped elements of a million, by site", row * len(rates) + 4)
+    for i, (item, rate) in enumerate(zip(pictures.clamped, rates, strict=True)):
+        top, left = i * row, WIDTH * 0.4
+        yield _label(0, top + 15, make_printable(item.site, 50))
+        yield _bar(left, top + 4, WIDTH * 0.4 * rate / max(rates), 14, "var(--ink)")
+        text = f"{rate:.3g} of a million ({item.count})"
+        yield _label(left + WIDTH * 0.4 + 12, top + 15, text)
+    yield "</svg>"

@@ -34,6 +34,7 @@ from vtrain.engines.registry import open_session
 from vtrain.errors import NotProducedError
 from vtrain.graph.values import PRODUCTS
 from vtrain.spec.algebraic import PRIME, compute_vector
+from vtrain.spec.number import NUMPY_DTYPES
 from vtrain.train.runner import train
 from vtrain.train.task import CompiledTask, compile_task, load_task
 from vtrain.train.traces import write_traces
@@ -184,7 +185,7 @@ def measure_gpt(quick: bool) -> Result:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "task").mkdir()
-        both = Variant(steps=2).open(folder / "task")
+        both = Variant().open(folder / "task")
         task = compile_task(replace(both.file, steps=2, commit_every=1, checkpoint_every=1))
         run, traces = folder / "run", folder / "traces"
         train(task, run, key=KEY)
@@ -258,7 +259,9 @@ class Memory:
     def read_chunk(self, digest: bytes, kind: TensorType) -> Array:
         if digest not in self._values:
             raise NotProducedError("is not there", where=digest.hex())
-        return self._values[digest]
+        # The same bytes may stand for tensors of other forms.
+        data = self._values[digest].reshape(-1).view(np.uint8)
+        return data.view(NUMPY_DTYPES[kind.dtype]).reshape(kind.shape)
 
     def put(self, value: Array) -> bytes:
         digest = compute_tensor_digest(value)

@@ -1,4 +1,4 @@
-"""Checking the values of a step that its solver signed, at a small part of the cost of the step.
+"""Checking the values of a step that its solver signed, without doing its products again.
 
 A trace has the output of every node.  Products of matrices, nearly all of a step's work, are
 checked by Freivalds' check with vectors that were drawn after the trace was signed

@@ -64,8 +64,9 @@ def command(
 ) -> int:
     """Write the values of steps of RUN, each tensor in a file named by its digest, and sign them.
 
-    `vtrain verify RUN --mode algebraic` checks them: where products are wide, at a small part of what
-    doing the steps again costs.  A step is traced with all steps after the last state root before it and up to the next.
+    `vtrain verify RUN --mode algebraic` checks them: where products are wide, at a small part of
+    what doing the steps again costs.  A step is traced with all steps after the last state root
+    before it and up to the next.
     The auditor says which: it keeps your claim, then draws.
     """
     from vtrain.attest.keys import load_key

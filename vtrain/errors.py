@@ -7,7 +7,9 @@ where, and at whose door it lies.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final, Literal
 
 from vtrain.printable import cut
 
@@ -56,6 +58,44 @@ class ModelError(VtrainError):
 
     code = "model"
     fault = "user"
+
+
+_MOST_LISTED: Final = 50
+"""Problems that the text of one error lists."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that cannot be had: its ``path`` (of a module, a parameter, an argument), what it
+    is there, why not, and what would do ``instead``."""
+
+    path: str
+    what: str
+    reason: str
+    instead: str = ""
+
+    def __str__(self) -> str:
+        end = f". Instead: {self.instead}" if self.instead else ""
+        return f"{self.path or 'the module itself'}: {self.what}: {self.reason}{end}"
+
+
+class UnsupportedError(VtrainError):
+    """A module, its optimizer, loss or data has things that cannot be had: all of them at once,
+    each a :class:`Problem`."""
+
+    code = "unsupported"
+    fault = "user"
+
+    def __init__(self, problems: Sequence[Problem], *, where: str = "") -> None:
+        self.problems = tuple(problems)
+        reasons = "one reason" if len(problems) == 1 else f"{len(problems)} reasons"
+        super().__init__(f"cannot be had, for {reasons}", where=where)
+
+    def __str__(self) -> str:
+        listed = [f"  {cut(str(problem))}" for problem in self.problems[:_MOST_LISTED]]
+        if len(self.problems) > _MOST_LISTED:
+            listed.append("  ... (all of them are in the error's problems)")
+        return "\n".join((f"{super().__str__()}:", *listed))
 
 
 class DataError(VtrainError):

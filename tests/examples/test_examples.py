@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import shutil
 import subprocess
@@ -192,6 +193,41 @@ def test_a_private_audit_that_goes_wrong_ends_with_an_error(
     monkeypatch.setattr(script, "TASK", Path("nowhere"))
     with pytest.raises(SystemExit, match=r"prove batches nowhere .*exit code 2"):
         script.main()
+
+
+def test_a_module_of_pytorch(repository: Path) -> None:
+    out = run(repository, "from_torch.py")
+    assert "features.1: aten.elu of ELU: is not supported" in out
+    assert "task.toml has the same id: True" in out
+    assert "60 steps, one stretch replayed: verified" in out
+    right = re.search(r"in torch again: (\d+) % right", out)
+    assert right is not None
+    assert int(right[1]) >= 75
+
+
+def test_the_ten_lines_of_the_readme(repository: Path, tmp_path: Path) -> None:
+    """As they stand there, with a text and a home of its own."""
+    (block,) = re.findall(
+        r"```python\n(import numpy .*?)```", (repository / "README.md").read_text(), re.S
+    )
+    lines = [line for line in block.splitlines() if line]
+    assert len(lines) <= 12
+    (tmp_path / "text.txt").write_text((repository / "README.md").read_text())
+    script = tmp_path / "ten.py"
+    script.write_text(block + 'print(task, run, sep="\\n")\n')
+    done = subprocess.run(
+        [sys.executable, script],
+        cwd=tmp_path,
+        env=os.environ | {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "config")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "50 steps of 8" in done.stdout
+    assert "made a solver key" in done.stderr
+    assert (tmp_path / "config" / "vtrain" / "solver.pem").exists()
 
 
 def test_the_python_api(repository: Path) -> None:

@@ -67,7 +67,7 @@ def check(data: bytes) -> ModelError | None:
     for name, master in model.params.items():
         assert master.dtype == np.int32
         assert again.params[name].shape == master.shape
-    assert export_safetensors(model, model.params)
+    assert export_safetensors(data, model, model.params)
     return None
 
 

@@ -161,7 +161,7 @@ def test_constants_are_no_weights_of_the_file_that_is_exported() -> None:
     assert again.constants == model.constants
     for name, value in again.params.items():
         assert np.array_equal(value, changed[name]), name
-    assert export_safetensors(model, changed)
+    assert export_safetensors(original, model, changed)
 
 
 # --- products with constants, node by node

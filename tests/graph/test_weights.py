@@ -158,7 +158,7 @@ def test_float32_is_rounded_to_nearest_even(mantissa: int, value: float) -> None
     original = make_file()
     model = import_onnx(original)
     params = {name: np.full_like(master, mantissa) for name, master in model.params.items()}
-    weights = load(export_safetensors(model, params))
+    weights = load(export_safetensors(original, model, params))
     assert all((weight == np.float32(value)).all() for weight in weights.values())
 
 
@@ -192,7 +192,7 @@ def test_safetensors_have_onnx_layout_and_names() -> None:
     original = make_file()
     model = import_onnx(original)
     trained = change(model)
-    weights = load(export_safetensors(model, trained))
+    weights = load(export_safetensors(original, model, trained))
     shapes = {name: value.shape for name, value in weights.items()}
     assert shapes == {"conv": (3, 2, 2, 1), "conv_bias": (3,), "fc": (18, 4), "fc_bias": (4,)}
     assert all(value.dtype == np.float32 for value in weights.values())
@@ -217,7 +217,7 @@ def test_params_of_another_model_are_refused() -> None:
         with pytest.raises(ModelError, match=complaint):
             export_onnx(original, model, params)
         with pytest.raises(ModelError, match=complaint):
-            export_safetensors(model, params)
+            export_safetensors(original, model, params)
 
 
 def test_another_original_is_refused() -> None:

@@ -183,12 +183,14 @@ class Modulate:
 class AddWeight:
     """A trained tensor, of the shape of the last axes of x, is added to each entry of the others.
 
-    A position's embedding [places, features] is added to [batch, places, features] so.
+    A position's embedding [places, features] is added to [batch, places, features] so; of a table
+    with more rows the first ``rows`` are.
     """
 
     name: str
     input: str
     weight: str
+    rows: int | None = None
 
 
 @dataclass(frozen=True)
@@ -862,6 +864,9 @@ class _Emitter:
     def _emit_add_weight(self, layer: AddWeight) -> Ref:
         """The weight is added as a bias is: to rows as long as all of it."""
         b, weight = self._b, self._params[layer.weight]
+        if layer.rows is not None:
+            name = f"{layer.name}/rows_read"
+            weight = b.emit("slice", name, (weight,), axis=0, start=0, stop=layer.rows)
         x = self.take(layer.input, f"{layer.name}/nchw")
         size, shape = b.type_of(weight).size, b.type_of(x).shape
         rows = b.emit("reshape", f"{layer.name}/rows", (x,), shape=(math.prod(shape) // size, size))

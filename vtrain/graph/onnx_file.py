@@ -7,9 +7,10 @@ importer.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Set
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -61,6 +62,18 @@ def save_model(model: onnx.ModelProto) -> bytes:
     except (EncodeError, ValueError) as error:
         raise ModelError(f"cannot be written as protobuf: {error}", where="ONNX file") from error
     return data
+
+
+EXACT_PRODUCER: Final = "vtrain"
+"""Names the writer of files in which each parameter has one tensor under its own name."""
+NAMES_KEY: Final = "vtrain.state_dict"
+"""Of a file's metadata: JSON, a list of [name in the module's state_dict, name of the tensor]."""
+
+
+def is_named_exactly(model: onnx.ModelProto) -> bool:
+    """Whether one tensor of the file is one parameter: torch's exporters write equal ones once,
+    and a table that is used transposed twice."""
+    return bool(model.producer_name == EXACT_PRODUCER)
 
 
 def find_stored_tensors(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
@@ -254,6 +267,35 @@ def read_floats(tensor: onnx.TensorProto, where: str) -> npt.NDArray[np.floating
     if tensor.data_type == onnx.TensorProto.BFLOAT16:
         return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
     return values
+
+
+def read_tensor(tensor: onnx.TensorProto, where: str) -> npt.NDArray[Any]:
+    """Elements of a stored tensor of any type that is taken."""
+    if tensor.data_type in _FLOATS:
+        return read_floats(tensor, where)
+    values = read_ints(tensor, where)
+    return values.astype(np.bool_) if tensor.data_type == onnx.TensorProto.BOOL else values
+
+
+def read_state_names(model: onnx.ModelProto) -> list[tuple[str, str]]:
+    """(name in the module's state_dict, name of the tensor in the file), as its metadata have it.
+
+    ModelError where they do not.
+    """
+    where = f"metadata {NAMES_KEY}"
+    texts = [entry.value for entry in model.metadata_props if entry.key == NAMES_KEY]
+    if len(texts) != 1:
+        raise ModelError(f"is there {len(texts)} times", where=where)
+    try:
+        found = json.loads(texts[0])
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list) or not all(
+        isinstance(pair, list) and len(pair) == 2 and all(isinstance(one, str) for one in pair)
+        for pair in found
+    ):
+        raise ModelError("is no list of pairs of names", where=where)
+    return [(one, other) for one, other in found]
 
 
 def read_ints(tensor: onnx.TensorProto, where: str) -> npt.NDArray[np.integer[Any]]:

@@ -57,6 +57,7 @@ from vtrain.graph.model import (
 )
 from vtrain.graph.onnx_file import (
     count_elements,
+    is_named_exactly,
     load_model,
     read_dims,
     read_floats,
@@ -99,10 +100,29 @@ def import_onnx(source: bytes | Path | onnx.ModelProto) -> Model:
     weights as stored, convolution weights [O, I, kh, kw] as [O, kh, kw, I], biases as vectors.
     ModelError names the node or initialiser; StorageError when a path cannot be read.
     """
+    return _open(source).run()
+
+
+def find_problems(source: bytes | Path | onnx.ModelProto) -> list[ModelError]:
+    """All that :func:`import_onnx` would refuse of the nodes and weights of a file, in order.
+
+    What a refused node would have made is taken to be a value of the shape that the file's
+    ``value_info`` has for it, and what only fails because of that is left out.
+    ModelError for what leaves nothing to look at: the header, the input.
+    """
+    return _open(source).find_problems()
+
+
+def _open(source: bytes | Path | onnx.ModelProto) -> _Importer:
     model = load_model(source)
     opset = _check_header(model)
-    by_torch = model.producer_name == "pytorch"
-    return _Importer(separate_vectors(model.graph), opset, by_torch=by_torch).run()
+    graph = model.graph if is_named_exactly(model) else separate_vectors(model.graph)
+    return _Importer(
+        graph,
+        opset,
+        by_torch=model.producer_name == "pytorch",
+        ties=not is_named_exactly(model),
+    )
 
 
 def _check_header(model: onnx.ModelProto) -> int:
@@ -244,11 +264,13 @@ def _read_constant(tensor: onnx.TensorProto, where: str) -> onnx_fold.Constant:
 
 @dataclass(frozen=True)
 class _Weight:
-    """A stored tensor under a name of its own; ``transposed``: read with its two axes swapped."""
+    """A stored tensor under a name of its own; ``transposed``: read with its two axes swapped;
+    ``rows``: the first so many alone, of which ``dims`` are."""
 
     name: str
     dims: tuple[int, ...]
     transposed: bool = False
+    rows: int | None = None
 
 
 @dataclass(frozen=True)
@@ -283,8 +305,10 @@ class _Importer:
     no number (``_nans``: the softmax).
     """
 
-    def __init__(self, graph: onnx.GraphProto, opset: int, *, by_torch: bool = False) -> None:
-        self._graph, self._opset, self._by_torch = graph, opset, by_torch
+    def __init__(
+        self, graph: onnx.GraphProto, opset: int, *, by_torch: bool = False, ties: bool = True
+    ) -> None:
+        self._graph, self._opset, self._by_torch, self._ties = graph, opset, by_torch, ties
         self._tensors: dict[str, onnx.TensorProto] = {}
         self._constants = {
             tensor.name
@@ -315,20 +339,11 @@ class _Importer:
         self._takes_ids = False
 
     def run(self) -> Model:
-        for tensor in self._graph.initializer:
-            self._store(_require_text(tensor.name, "initialiser"), tensor)
-        name, shape = self._read_input()
-        nodes = [_Node(proto) for proto in self._graph.node]
-        self._made_later = {output for node in nodes for output in node.outputs}
+        name, shape, nodes = self._begin()
         for node in nodes:
-            handler = self._find_handler(node)
-            if handler is None:
-                node.refuse(_UNSUPPORTED.get(node.op, "operator is not supported"))
-            handler(self, node)
-            node.require_no_more_attributes()
-            self._made_later.difference_update(node.outputs)
+            self._lower(node)
         output = self._read_output()
-        layers, copies = self._tie(self._prune(output))
+        layers, copies = self._tie(self._prune(output)) if self._ties else (self._prune(output), {})
         return Model(
             input=name,
             input_shape=shape,
@@ -356,6 +371,67 @@ class _Importer:
                 if "dropout" in str(entry.value).lower():
                     return f"the metadata {str(entry.key)!r} of {_Node(proto).where}"
         return ""
+
+    def _begin(self) -> tuple[str, tuple[int, ...], list[_Node]]:
+        """The input's name and shape, and the nodes."""
+        for tensor in self._graph.initializer:
+            self._store(_require_text(tensor.name, "initialiser"), tensor)
+        name, shape = self._read_input()
+        nodes = [_Node(proto) for proto in self._graph.node]
+        self._made_later = {output for node in nodes for output in node.outputs}
+        return name, shape, nodes
+
+    def _lower(self, node: _Node) -> None:
+        handler = self._find_handler(node)
+        if handler is None:
+            node.refuse(_UNSUPPORTED.get(node.op, "operator is not supported"))
+        handler(self, node)
+        node.require_no_more_attributes()
+        self._made_later.difference_update(node.outputs)
+
+    def find_problems(self) -> list[ModelError]:
+        *_, nodes = self._begin()
+        found: list[ModelError] = []
+        guessed: set[str] = set()
+        for node in nodes:
+            known = self._find_handler(node) is not None
+            try:
+                self._lower(node)
+            except ModelError as error:
+                if not known or guessed.isdisjoint(node.inputs):
+                    found.append(error)
+                self._guess(node)
+                guessed.update(node.outputs)
+        try:
+            self._read_output()
+        except ModelError as error:
+            if not found:
+                found.append(error)
+        try:
+            roles = self._find_roles(tuple(self._layers.values()))
+        except ModelError as error:
+            return [*found, error]
+        for name, role in roles.items():
+            try:
+                self._read_master(name, role)
+            except ModelError as error:
+                found.append(error)
+        return found
+
+    def _guess(self, node: _Node) -> None:
+        """Declare what a refused node would have made, where the file says of which shape."""
+        shapes = {value.name: value for value in self._graph.value_info}
+        for name in node.outputs:
+            if not name or name in self._names or name not in shapes:
+                continue
+            try:
+                _, *shape = self._read_declared_shape(shapes[name], node.where)
+            except ModelError:
+                continue
+            known = tuple(extent for extent in shape if extent is not None)
+            if known and len(known) == len(shape):
+                self._declare(name, node.where)
+                self._values[name], self._shapes[name] = name, known
 
     def _find_handler(self, node: _Node) -> Callable[[_Importer, _Node], None] | None:
         if self._is_folded(node):
@@ -463,7 +539,8 @@ class _Importer:
         a, b = (read_floats(self._tensors[name], f"initialiser {name}") for name in (table, weight))
         return np.array_equal(a.T, b)
 
-    def _read_params(self, layers: Sequence[Layer]) -> dict[str, npt.NDArray[np.int32]]:
+    def _find_roles(self, layers: Sequence[Layer]) -> dict[str, str]:
+        """What each parameter is to the layers that have it, in the order of first use."""
         roles: dict[str, str] = {}
         for layer in layers:
             for name, use in _find_uses(layer):
@@ -473,6 +550,10 @@ class _Importer:
                     raise ModelError("is used in two ways", where=f"initialiser {name}")
         if not roles:
             raise ModelError("has no weights to train", where="graph")
+        return roles
+
+    def _read_params(self, layers: Sequence[Layer]) -> dict[str, npt.NDArray[np.int32]]:
+        roles = self._find_roles(layers)
         params = {name: self._read_master(name, role) for name, role in roles.items()}
         for name in _find_constants(layers):
             if name in params:
@@ -553,7 +634,11 @@ class _Importer:
     def _weight(self, node: _Node, name: str) -> _Weight:
         if name not in self._weights:
             self._fail_unknown(node, name, "a constant")
-        return self._weights[name]
+        weight = self._weights[name]
+        node.require(
+            weight.rows is None, f"reads the first rows of {weight.name!r}: they can only be added"
+        )
+        return weight
 
     def _ints(self, node: _Node, name: str) -> Extents:
         """A list of integers known now; a scalar counts as a list of one."""
@@ -604,7 +689,8 @@ class _Importer:
         node.require(node.take_float("alpha", 1.0) == 1.0, "alpha must be 1")
         node.require(node.take_float("beta", 1.0) == 1.0, "beta must be 1")
         node.require(node.take_int("transA", 0) == 0, "transA must be 0")
-        self._shape_of(node, self._value(node, node.inputs[0]), 1)
+        if self._values.get(node.inputs[0]) not in self._merged:
+            self._shape_of(node, self._value(node, node.inputs[0]), 1)
         bias = self._weight(node, node.inputs[2]) if len(node.inputs) == 3 else None
         self._linear(node, bool(node.take_int("transB", 0)), bias)
 
@@ -671,7 +757,10 @@ class _Importer:
         return turned, True, factor
 
     def _linear(self, node: _Node, swap: bool, bias: _Weight | None) -> None:
-        x = self._value(node, node.inputs[0])
+        """Rows that a reshape has made of several axes are done in those axes."""
+        x, count = self._merged.get(self._values.get(node.inputs[0], ""), ("", 0))
+        if not count:
+            x = self._value(node, node.inputs[0])
         weight = self._weight(node, node.inputs[1])
         *leading, features = self._shape_of(node, x)
         node.require(len(weight.dims) == 2, f"weight has shape {list(weight.dims)}")
@@ -679,14 +768,19 @@ class _Importer:
         inner, outer = weight.dims[::-1] if transposed else weight.dims
         node.require(inner == features, f"weight is for {inner} features, input has {features}")
         node.require(min(weight.dims) > 0, "weight is empty")
-        layer = Linear(node.outputs[0], x, weight.name, self._bias(node, bias, outer), transposed)
+        name = node.outputs[0]
+        made = f"{name}/apart" if count else name
+        layer = Linear(made, x, weight.name, self._bias(node, bias, outer), transposed)
         self._emit(node, layer, (*leading, outer))
+        if count:
+            self._declare_merged(node, name, made, count)
 
     def _bias(self, node: _Node, bias: _Weight | None, features: int) -> str | None:
         """Name of a bias [features] or [1, features]."""
         if bias is None:
             return None
         fits = bias.dims in ((features,), (1, features)) and not bias.transposed
+        fits = fits and bias.rows is None
         node.require(fits, f"bias must have shape [{features}], has {list(bias.dims)}")
         return bias.name
 
@@ -726,6 +820,8 @@ class _Importer:
         stored = self._weights.get(name)
         if name not in self._computed and (stored is None or len(stored.dims) < 2):
             return False
+        if self._is_parameter(name):
+            return False
         found = self._constant_of(node, name)
         hidden = found < _HIDDEN if found.dtype == np.float64 else np.zeros(1, np.bool_)
         if not hidden.any():
@@ -746,7 +842,7 @@ class _Importer:
             f"a constant that is added has the shape of the last axes of [batch, "
             f"{', '.join(map(str, shape))}], not {list(weight.dims)}",
         )
-        self._emit(node, AddWeight(node.outputs[0], value, weight.name), shape)
+        self._emit(node, AddWeight(node.outputs[0], value, weight.name, weight.rows), shape)
 
     def _pair(self, node: _Node) -> tuple[str, str, tuple[int, ...]]:
         """Two values of one shape: nothing is broadcast."""
@@ -1108,7 +1204,7 @@ class _Importer:
             variance.name,
             epsilon,
             share,
-            self._by_torch,
+            self._by_torch or not self._ties,
         )
         self._emit(node, layer, self._shapes[x])
         for name in filter(None, node.outputs[1:]):
@@ -1454,6 +1550,9 @@ class _Importer:
         """Parts along axes other than the batch's; every one of them in order."""
         node.require_inputs(1, 5)
         node.require(len(node.outputs) == 1, "must have one output")
+        if self._is_parameter(node.inputs[0]):
+            self._slice_parameter(node)
+            return
         given: dict[str, tuple[int, ...]] = {}
         for number, what in enumerate(("starts", "ends", "axes", "steps"), start=1):
             if node.has(what):
@@ -1488,6 +1587,32 @@ class _Importer:
             if (begin, stop) != (0, extent):
                 parts.append((axis, begin, stop))
         self._cut(node, value, parts, node.outputs[0])
+
+    def _is_parameter(self, name: str) -> bool:
+        """Whether a file that tells its parameters from its constants has a parameter there."""
+        weight = self._weights.get(name)
+        return not self._ties and weight is not None and weight.name not in self._constants
+
+    def _slice_parameter(self, node: _Node) -> None:
+        """The first rows of a parameter, as of a table with more positions than a sample has."""
+        weight = self._weights[node.inputs[0]]
+        node.require(len(node.inputs) >= 3 and all(node.inputs), "needs starts and ends")
+        lists = [self._known_ints(node, name) for name in node.inputs[1:]]
+        starts, ends, axes, steps = (*lists, *((0,), (1,))[len(lists) - 4 :])[:4]
+        axis = len(weight.dims) - len(_strip(weight.dims))
+        node.require(
+            starts == (0,) and steps == (1,) and axes == (axis,) and not weight.transposed,
+            f"takes a part of the parameter {weight.name!r} other than its first rows",
+        )
+        self._take_rows(node, weight, min(ends[0], weight.dims[axis]))
+
+    def _take_rows(self, node: _Node, weight: _Weight, count: int) -> None:
+        """The first ``count`` rows of a parameter, under the name of the node's output."""
+        dims = _strip(weight.dims)
+        node.require(count > 0 and weight.rows is None, f"takes {count} rows")
+        self._declare(node.outputs[0], node.where)
+        rows = None if count == dims[0] else count
+        self._weights[node.outputs[0]] = replace(weight, dims=(count, *dims[1:]), rows=rows)
 
     def _cut(
         self, node: _Node, value: str, parts: Sequence[tuple[int, int, int]], name: str
@@ -1606,6 +1731,8 @@ class _Importer:
         both = [a or b for a, b in zip(known, stored, strict=True)]
         if node.op not in onnx_fold.OPERATORS or not both or not all(both):
             return False
+        if node.op in ("Slice", "Gather") and self._is_parameter(node.inputs[0]):
+            return False
         if node.op == "Gather" and self._is_table(node.inputs[0]):
             return onnx_rotary.is_rotation(self, self._weights[node.inputs[0]].name)
         return any(known) or node.op not in ("Add", "Identity", "MatMul", "Transpose")
@@ -1633,6 +1760,11 @@ class _Importer:
         if name in self._computed:
             return self._computed[name]
         weight = self._weight(node, name)
+        node.require(
+            not self._is_parameter(name),
+            f"computes with the parameter {weight.name!r}, which would not be trained: make it a "
+            "buffer, or set requires_grad_(False)",
+        )
         found = _read_constant(self._tensors[weight.name], f"initialiser {weight.name}")
         return found.T if weight.transposed else found
 
@@ -1660,6 +1792,9 @@ class _Importer:
     def _gather_constant_rows(self, node: _Node, table: _Weight) -> None:
         """Positions: numbers that are known now must be all of the table's, in order."""
         found = self._constant_of(node, node.inputs[1])
+        if self._is_parameter(node.inputs[0]) and [*found.flat] == [*range(found.size)]:
+            self._take_rows(node, table, min(found.size, table.dims[0]))
+            return
         node.require(
             [*found.flat] == [*range(table.dims[0])],
             f"numbers that are constant must be 0 to {table.dims[0] - 1}, all rows of the table: "

@@ -18,8 +18,11 @@ from vtrain.graph.model import Model
 from vtrain.graph.onnx_file import (
     drop_nothing,
     find_stored_tensors,
+    is_named_exactly,
     load_model,
     read_dims,
+    read_state_names,
+    read_tensor,
     save_model,
     separate_vectors,
     store_copies,
@@ -70,7 +73,8 @@ def export_onnx(original: bytes, model: Model, params: Masters) -> bytes:
     exported = load_model(original)
     drop_nothing(exported.graph)
     use_statistics(exported.graph)
-    exported.graph.CopyFrom(separate_vectors(exported.graph))
+    if not is_named_exactly(exported):
+        exported.graph.CopyFrom(separate_vectors(exported.graph))
     store_copies(exported.graph, model.params)
     tensors = find_stored_tensors(exported.graph)
     weights = compute_float_weights(model, params)
@@ -86,11 +90,33 @@ def export_onnx(original: bytes, model: Model, params: Masters) -> bytes:
     return save_model(exported)
 
 
-def export_safetensors(model: Model, params: Masters) -> bytes:
-    """A safetensors file of float32 weights in ONNX layout, under their initialisers' names."""
-    if "__metadata__" in params:
+def compute_state_dict(
+    original: bytes, model: Model, params: Masters
+) -> dict[str, npt.NDArray[Any]]:
+    """Trained weights by name, as the framework that wrote the file ``original`` has them.
+
+    Of a module of torch these are all entries of its ``state_dict``, tied ones and buffers
+    included, in the types that they had (bfloat16 as float32).  Of another file they are the
+    initialisers that were trained, as float32.
+    """
+    file = load_model(original)
+    if not is_named_exactly(file):
+        weights = compute_float_weights(model, params)
+        return {name: np.ascontiguousarray(one, np.float32) for name, one in weights.items()}
+    tensors = find_stored_tensors(load_model(export_onnx(original, model, params)).graph)
+    found: dict[str, npt.NDArray[Any]] = {}
+    for name, stored in read_state_names(file):
+        where = f"initialiser {stored}"
+        if stored not in tensors:
+            raise ModelError("is not in the file, whose metadata name it", where=where)
+        found[name] = np.ascontiguousarray(read_tensor(tensors[stored], where))
+        found[name] = found[name].reshape(read_dims(tensors[stored], where))
+    return found
+
+
+def export_safetensors(original: bytes, model: Model, params: Masters) -> bytes:
+    """A safetensors file of what :func:`compute_state_dict` gives."""
+    weights = compute_state_dict(original, model, params)
+    if "__metadata__" in weights:
         raise ModelError("safetensors reserves this name", where="parameter __metadata__")
-    weights = compute_float_weights(model, params)
-    return save(
-        {name: np.ascontiguousarray(values, np.float32) for name, values in weights.items()}
-    )
+    return save(weights)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,9 @@ from vtrain.train.data import check_ids, check_labels, check_padding
 from vtrain.train.layout import RunPaths
 from vtrain.train.signed import check_size, read_claimed_state
 from vtrain.wire.graph import Ref, StepGraph
+
+if TYPE_CHECKING:
+    from vtrain.graph.model import Model
 
 State = Mapping[str, npt.NDArray[Any]]
 
@@ -130,11 +133,33 @@ def export_run(run: Path, out: Path, step: int | None = None) -> tuple[Path, Pat
     state is the one that the run's signed claim commits to, the model the one that its task pins;
     errors as of :func:`vtrain.train.signed.read_claimed_state`.
     """
-    from vtrain.graph.onnx_import import import_onnx
     from vtrain.graph.weights import export_onnx, export_safetensors
 
     if RunPaths(out).task.exists():
         raise RunError("is a run directory: export into a folder of its own", where=str(out))
+    original, model, params = _read_weights(run, step)
+    with storing(out):
+        out.mkdir(parents=True, exist_ok=True)
+    onnx, safetensors = out / EXPORT_ONNX, out / EXPORT_SAFETENSORS
+    write_atomic(onnx, [export_onnx(original, model, params)])
+    write_atomic(safetensors, [export_safetensors(original, model, params)])
+    return onnx, safetensors
+
+
+def read_weights(run: Path, step: int | None = None) -> dict[str, npt.NDArray[Any]]:
+    """A checkpoint's weights as floats by name: for a task from torch, the module's ``state_dict``.
+
+    Errors as of :func:`export_run`.
+    """
+    from vtrain.graph.weights import compute_state_dict
+
+    return compute_state_dict(*_read_weights(run, step))
+
+
+def _read_weights(run: Path, step: int | None) -> tuple[bytes, Model, State]:
+    """The model that a run's task pins, as given and as imported, and its weights."""
+    from vtrain.graph.onnx_import import import_onnx
+
     paths = RunPaths(run)
     task, _, state = read_claimed_state(paths, step)
     original = read_file(paths.model, limits_here().onnx_bytes, root=paths.root)
@@ -144,13 +169,7 @@ def export_run(run: Path, out: Path, step: int | None = None) -> tuple[Path, Pat
     missing = [name for name in model.params if param_state(name) not in state]
     if missing:
         raise RunError("the model's parameter is not in the state", where=missing[0])
-    params = {name: state[param_state(name)] for name in model.params}
-    with storing(out):
-        out.mkdir(parents=True, exist_ok=True)
-    onnx, safetensors = out / EXPORT_ONNX, out / EXPORT_SAFETENSORS
-    write_atomic(onnx, [export_onnx(original, model, params)])
-    write_atomic(safetensors, [export_safetensors(model, params)])
-    return onnx, safetensors
+    return original, model, {name: state[param_state(name)] for name in model.params}
 
 
 class _Forward:

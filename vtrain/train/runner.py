@@ -29,12 +29,13 @@ from vtrain.wire.graph import StepGraph
 
 if TYPE_CHECKING:
     from vtrain.train.task import CompiledTask
+    from vtrain.train.torch_hooks.back import StateDict
 
 Progress = Callable[[int, int, float, float], None]
 """(steps done, steps in all, mean loss of the step for people, samples per second)."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RunSummary:
     """What a run came to.
 
@@ -62,6 +63,20 @@ class RunSummary:
     def warnings(self) -> tuple[SiteSaturation, ...]:
         """Sites that clamp too much: `vtrain profile` with a larger margin helps."""
         return tuple(site for site in self.saturation if site.is_too_much)
+
+    def __repr__(self) -> str:
+        return (
+            f"<run {str(self.path)!r} of task {self.task_id.hex()[:16]}: {self.steps:,} steps, "
+            f"root {self.root.hex()[:16]}, {self.seconds:.1f} s>"
+        )
+
+    def state_dict(self, step: int | None = None) -> StateDict:
+        """The trained weights, for ``module.load_state_dict``; of the last checkpoint unless
+        ``step`` names one.  Needs the extra torch; errors as of
+        :func:`vtrain.train.deliver.export_run`."""
+        from vtrain.train.torch_hooks.back import read_state_dict
+
+        return read_state_dict(self.path, step)
 
 
 def train(

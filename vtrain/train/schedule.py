@@ -15,10 +15,12 @@ from fractions import Fraction
 from typing import Final
 
 from vtrain.errors import TaskError
-from vtrain.train.table import Table
+from vtrain.train.table import Table, parse_number
 
 MOST_PIECES: Final = 256
 """Lines that a cosine is drawn by, where it has more than twice as many steps."""
+MOST_POINTS: Final = 512
+"""Of a curve that is given point by point."""
 _DIGITS, _TERMS = 50, 40
 """pi^80 / 80! is below 10^-78."""
 _PI: Final = Decimal("3.14159265358979323846264338327950288419716939937510582097494459")
@@ -28,6 +30,7 @@ _KEYS: Final = {
     "linear": ("warmup", "end", "until"),
     "cosine": ("warmup", "end", "until"),
     "wsd": ("warmup", "decay", "end", "until"),
+    "points": ("points",),
 }
 _WORDS: Final = {
     "warmup": "take constant with warmup = 100",
@@ -68,6 +71,8 @@ def parse_schedule(top: Table, rate: Fraction, steps: int) -> Curve:
             where="schedule.kind",
         )
     table = top.table("schedule", "kind", *_KEYS[kind])
+    if kind == "points":
+        return _draw_points(table, rate)
     warmup = table.integer("warmup", 0, 2**40, 0)
     until = table.integer("until", 1, 2**40, steps) if "until" in _KEYS[kind] else None
     if until is not None and warmup >= until:
@@ -83,6 +88,27 @@ def parse_schedule(top: Table, rate: Fraction, steps: int) -> Curve:
             raise TaskError("must lie between 0 and learning_rate", where="schedule.end")
         knots += _draw_fall(table, kind, rate, end, (warmup, until))
     return _join(knots or [(0, rate)])
+
+
+def _draw_points(table: Table, rate: Fraction) -> Curve:
+    """``points``: steps, and what the rate is multiplied by there; straight lines between them."""
+    where, given = table.place("points"), table.value("points")
+    knots: list[Knot] = []
+    for pair in given if isinstance(given, list) else [None]:
+        if not isinstance(pair, list) or len(pair) != 2 or type(pair[0]) is not int:
+            raise TaskError(
+                "must be a list of [step, factor], as [[0, 0.1], [100, 1]]", where=where
+            )
+        factor = parse_number(pair[1], where)
+        if not 0 <= factor <= 1:
+            raise TaskError("factors must lie in [0, 1]", where=where)
+        knots.append((pair[0], rate * factor))
+    steps = [step for step, _ in knots]
+    if steps[:1] != [0] or steps != sorted(set(steps)) or steps[-1] >= 2**40:
+        raise TaskError("steps must increase from 0", where=where)
+    if len(knots) > MOST_POINTS:
+        raise TaskError(f"are {len(knots)}, more than {MOST_POINTS}", where=where)
+    return _join(knots)
 
 
 def _draw_warmup(rate: Fraction, warmup: int) -> Iterator[Knot]:

@@ -162,13 +162,24 @@ class ProofTable:
 
 
 @dataclass(frozen=True)
+class Held:
+    """What a task has in memory instead of in the files that it names."""
+
+    model: bytes
+    samples: Samples
+    test: Samples | None = None
+
+
+@dataclass(frozen=True)
 class TaskFile:
     """A task file as read, before data and model are looked at.
 
-    ``exponents`` is empty before `vtrain profile`.
+    ``exponents`` is empty before `vtrain profile`.  ``text`` is the file's, and ``held`` has what
+    its names stand for where there are no such files yet.
     """
 
     path: Path
+    text: str
     name: str
     seed: int
     steps: int
@@ -192,13 +203,15 @@ class TaskFile:
     commitments: tuple[str, ...] = BLAKE3_ONLY
     proof: ProofTable | None = None
     beacon: BeaconRule | None = None
+    held: Held | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CompiledTask:
     """A task ready to run: the canonical spec and everything that it pins.
 
     ``kzg`` commits by the SRS that the spec pins; a run that logs KZG commitments needs it.
+    ``file`` is what it was compiled from, and ``notes`` say what was changed to have it.
     """
 
     spec: TaskSpec
@@ -207,12 +220,33 @@ class CompiledTask:
     initial_state: Mapping[str, npt.NDArray[Any]]
     model: bytes
     name: str = "task"
-    kzg: Committer | None = field(default=None, compare=False, repr=False)
+    kzg: Committer | None = field(default=None, compare=False)
+    file: TaskFile | None = field(default=None, compare=False)
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def task_id(self) -> bytes:
         """H_task of the canonical spec, 32 bytes."""
         return compute_task_id(self.spec)
+
+    def __repr__(self) -> str:
+        spec, count = self.spec, sum(values.size for values in self.initial_state.values())
+        noted = f", {len(self.notes)} notes" if self.notes else ""
+        return (
+            f"<task {self.name!r} {self.task_id.hex()[:16]}: {len(self.graph.nodes)} nodes, "
+            f"{count:,} numbers of state, {spec.steps:,} steps of {spec.batch} of "
+            f"{spec.data.samples:,} samples{noted}>"
+        )
+
+    def write(self, folder: str | Path) -> Path:
+        """Write the task into ``folder``: ``task.toml``, its model, its data.  Compiled from there
+        it has the same id.  Returns the path of ``task.toml``.
+
+        RunError where the folder has a task already: nothing is replaced.
+        """
+        from vtrain.train.written import write_task
+
+        return write_task(self, Path(folder))
 
 
 _TOML_TOKEN = re.compile(r"""[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|[^\S\n]+|.|\n""")
@@ -242,7 +276,13 @@ def load_task(path: Path, *, srs: Path | None = None) -> TaskFile:
 
     ``srs`` stands in for the SRS file that it names.
     """
-    text = read_text(path, LIMITS.task_file_bytes, error=TaskError)
+    return parse_task(read_text(path, LIMITS.task_file_bytes, error=TaskError), path, srs=srs)
+
+
+def parse_task(
+    text: str, path: Path, *, srs: Path | None = None, held: Held | None = None
+) -> TaskFile:
+    """The text of a task file, which is at ``path``, or would be; ``held`` is in memory."""
     _require_short_keys(text, path)
     try:
         values = tomllib.loads(text, parse_float=Decimal)
@@ -267,6 +307,7 @@ def load_task(path: Path, *, srs: Path | None = None) -> TaskFile:
     source, test = _parse_data(top, base)
     found = TaskFile(
         path=path,
+        text=text,
         name=task.text("name"),
         seed=task.integer("seed", 0, 2**64 - 1),
         steps=task.integer("steps", 1, 2**40),
@@ -290,6 +331,7 @@ def load_task(path: Path, *, srs: Path | None = None) -> TaskFile:
         commitments=_parse_commitments(task),
         proof=_parse_proof(top, base, srs) if top.has("proof") else None,
         beacon=_parse_beacon(top) if top.has("beacon") else None,
+        held=held,
     )
     if srs is not None and found.proof is None:
         raise TaskError(
@@ -562,13 +604,18 @@ class _Parts:
 
 
 def _load_parts(file: TaskFile) -> _Parts:
-    model_bytes = read_file(file.model, limits_here().onnx_bytes, error=TaskError)
+    held = file.held
+    model_bytes = (
+        read_file(file.model, limits_here().onnx_bytes, error=TaskError)
+        if held is None
+        else held.model
+    )
     model = import_onnx(model_bytes)
     _warn_of_dropout(model, file.model)
     _check_tokens(file)
     _require_agreement(model, file.prepare)
     model = _confine_attention(model, file)
-    samples = load_samples(file.data)
+    samples = load_samples(file.data) if held is None else held.samples
     _require_length(model, file, samples)
     terms = count_terms(file.loss, samples.spec, file.batch)
     plan = StepPlan(
@@ -760,7 +807,7 @@ def compile_task(file: TaskFile, open_key: OpenKey | None = None) -> CompiledTas
     )
     if spec.kzg is not None and key is not None:
         spec = replace(spec, proof=_commit_initial(spec.kzg, spec, graph, state, key))
-    return CompiledTask(spec, graph, parts.samples, state, parts.model_bytes, file.name, key)
+    return CompiledTask(spec, graph, parts.samples, state, parts.model_bytes, file.name, key, file)
 
 
 def _open_key(table: ProofTable, open_key: OpenKey | None) -> Committer:

@@ -1,0 +1,321 @@
+"""Modules of PyTorch: imported under their own names, or refused by path, all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from tests.graph.test_onnx_import import run_integers
+from tests.modules import (
+    IMAGE,
+    PLACES,
+    Cnn,
+    Gpt,
+    make_gpt2,
+    make_ids,
+    make_llama,
+    make_mlp,
+)
+from vtrain.errors import Problem, UnsupportedError
+from vtrain.graph.from_torch.module import Imported, import_module
+from vtrain.graph.model import Activation, Dropout, Linear
+from vtrain.graph.onnx_import import import_onnx
+
+
+def import_seeded(make: Callable[[], nn.Module], example: torch.Tensor) -> tuple[Imported, Any]:
+    torch.manual_seed(5)
+    module = make()
+    return import_module(module, example), module
+
+
+def assert_same_values(found: Imported, module: nn.Module, x: torch.Tensor) -> None:
+    """The integers agree with the module in use, to a hundredth of the largest output."""
+    with torch.no_grad():
+        given = module.eval()(x)
+    expected = getattr(given, "logits", given).numpy()
+    numbers = run_integers(found.model, x.numpy())
+    assert numbers.shape == expected.shape
+    assert np.abs(numbers - expected).max() < 1e-2 * np.abs(expected).max()
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], torch.Tensor]] = {
+    "mlp": (make_mlp, torch.linspace(-1, 1, 20).view(4, 5)),
+    "cnn": (Cnn, torch.sin(torch.arange(4 * 36.0)).view(4, *IMAGE)),
+    "gpt": (lambda: Gpt(0.1), make_ids()),
+    "gpt2": (make_gpt2, make_ids()),
+    "llama": (make_llama, make_ids()),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_module_is_imported_under_its_names_and_computes_the_same(case: str) -> None:
+    make, x = CASES[case]
+    found, module = import_seeded(make, x)
+    names = [name for name, _ in module.named_parameters()]
+    assert sorted(found.model.trained) == sorted(names)
+    assert found.trainable == set(names)
+    assert_same_values(found, module, x)
+    # The file alone gives the same.
+    again = import_onnx(found.data)
+    assert again.layers == found.model.layers
+    assert list(again.params) == list(found.model.params)
+
+
+def test_the_same_module_is_the_same_file() -> None:
+    one, two = (import_seeded(make_mlp, torch.zeros(2, 5))[0] for _ in range(2))
+    assert one.data == two.data
+
+
+def test_the_example_batch_is_no_part_of_the_file() -> None:
+    one, two = (import_seeded(lambda: Gpt(0.1), make_ids(batch))[0] for batch in (1, 5))
+    assert one.data == two.data
+
+
+def test_a_shared_layer_is_one_parameter_and_two_values() -> None:
+    found, _ = import_seeded(make_mlp, torch.zeros(2, 5))
+    shared = [layer for layer in found.model.layers if isinstance(layer, Linear)]
+    assert [layer.weight for layer in shared].count("2.weight") == 2
+    assert len({layer.name for layer in found.model.layers}) == len(found.model.layers)
+
+
+def test_a_shared_norm_of_ones_is_one_parameter() -> None:
+    norm = nn.LayerNorm(4)
+    module = nn.Sequential(nn.Linear(4, 4), norm, nn.Linear(4, 4), norm, nn.LayerNorm(4))
+    model = import_module(module, torch.zeros(2, 4)).model
+    assert [name for name in model.trained if name.startswith(("1.", "3.", "4."))] == [
+        *("1.weight", "1.bias", "4.weight", "4.bias")
+    ]
+
+
+def test_dropout_is_that_of_training_whatever_the_mode_and_modes_are_put_back() -> None:
+    module = Gpt(0.25)
+    module.eval()
+    module.norm.train()
+    found = import_module(module, make_ids())
+    kept = [layer.keep for layer in found.model.layers if isinstance(layer, Dropout)]
+    assert kept == [3 * 2**14] * 4  # of attention's weights and of its output, in two blocks
+    assert any("eval mode" in note for note in found.notes)
+    assert not module.training
+    assert not module.blocks[0].training
+    assert module.norm.training
+
+
+def test_parts_in_eval_mode_of_a_module_in_training_stay_so() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Dropout(0.5))
+    module[1].eval()
+    found = import_module(module, torch.zeros(2, 4))
+    assert [layer.name for layer in found.model.layers if isinstance(layer, Dropout)] == ["2"]
+
+
+class Written(nn.Module):
+    """GELU in parts."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form, self.fc = form, nn.Linear(5, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.fc(x)
+        if self.form == "erf":
+            return x * 0.5 * (1.0 + torch.erf(x / 1.4142135623730951))
+        if self.form == "product":
+            return 0.5 * (x * (1 + torch.tanh(0.7978845608 * x * (1 + 0.044715 * x * x))))
+        cubic = x + 0.044715 * torch.pow(x, 3.0)
+        return 0.5 * x * (1.0 + torch.tanh(0.7978845608028654 * cubic))
+
+
+@pytest.mark.parametrize(
+    ("form", "kind"), [("erf", "gelu"), ("product", "gelu_tanh"), ("power", "gelu_tanh")]
+)
+def test_gelu_in_parts(form: str, kind: str) -> None:
+    x = torch.linspace(-3, 3, 20).view(4, 5)
+    found, module = import_seeded(lambda: Written(form), x)
+    assert [layer.kind for layer in found.model.layers if isinstance(layer, Activation)] == [kind]
+    assert_same_values(found, module, x)
+
+
+def test_buffers_are_constants_and_frozen_parameters_no_trainable_ones() -> None:
+    class Shifted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc1, self.fc2 = nn.Linear(4, 4), nn.Linear(4, 4)
+            self.fc1.weight.requires_grad_(False)
+            self.register_buffer("shift", torch.tensor([0.25, 0.5, 1.0, 2.0]))
+            self.unused = nn.Parameter(torch.zeros(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.fc2(self.fc1(x) + self.shift)  # type: ignore[no-any-return]
+
+    x = torch.linspace(-1, 1, 12).view(3, 4)
+    found, module = import_seeded(Shifted, x)
+    assert found.trainable == {"fc1.bias", "fc2.weight", "fc2.bias"}
+    assert "shift" in found.model.params
+    assert any("unused" in note for note in found.notes)
+    assert_same_values(found, module, x)
+
+
+def test_more_positions_than_places_are_trained_as_far_as_they_are_read() -> None:
+    found, module = import_seeded(lambda: Gpt(positions=PLACES + 3), make_ids())
+    assert found.model.params["wpe.weight"].shape[0] == PLACES + 3
+    assert_same_values(found, module, make_ids())
+
+
+# --- refusals
+
+
+def find_problems(module: nn.Module, *example: Any) -> list[Problem]:
+    with pytest.raises(UnsupportedError) as caught:
+        import_module(module, example)
+    assert str(len(caught.value.problems)) in str(caught.value) or len(caught.value.problems) == 1
+    return list(caught.value.problems)
+
+
+class Odd(nn.Module):
+    """Several things that cannot be had, in several places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            [
+                nn.Sequential(nn.Linear(4, 4), nn.ELU()),
+                nn.Sequential(nn.Linear(4, 4), nn.Softplus()),
+                nn.Linear(4, 4),
+            ]
+        )
+        self.gamma = nn.Parameter(torch.ones(4))
+        with torch.no_grad():
+            dict(self.named_parameters())["layers.2.weight"][1, 2] = 128.5
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return torch.cumsum(x * self.gamma, dim=1)
+
+
+def test_all_problems_are_named_at_once_by_path() -> None:
+    problems = find_problems(Odd(), torch.zeros(2, 4))
+    assert [(problem.path, problem.what) for problem in problems] == [
+        ("", "aten.cumsum of Odd"),
+        ("", "aten.mul of Odd"),
+        ("layers.0.1", "aten.elu of ELU"),
+        ("layers.1.1", "aten.softplus of Softplus"),
+        ("layers.2.weight", "parameter"),
+    ]
+    assert "'gamma'" in problems[1].reason
+    assert problems[2].instead == "nn.ReLU, nn.GELU or nn.SiLU"
+    assert "element [1, 2]" in problems[4].reason
+
+
+class Refused(nn.Module):
+    """A linear layer under a name, and a function after it."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.part = nn.Sequential(nn.Linear(4, 4))
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(self.part(x))
+
+
+REFUSALS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
+    "control flow": (lambda x: x if x.sum() > 0 else -x, "decides by the values of its input"),
+    "detach": (lambda x: x + x.detach(), "stops the gradient"),
+    "random": (lambda x: x + torch.rand_like(x), "draws random numbers"),
+    "one batch": (lambda x: x.view(2, 4), "works for one size of the batch alone"),
+    "place in the batch": (
+        lambda x: x + torch.arange(x.shape[0], dtype=torch.float32)[:, None],
+        "a sample's place in it",
+    ),
+    "across the batch": (lambda x: x - x.mean(dim=0, keepdim=True), "must be over"),
+    "transposed batch": (lambda x: x.t() @ x, "must stay the first axis"),
+    "softmax at the end": (lambda x: functional.softmax(x, dim=-1), "is part of the loss"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_what_would_change_meaning_is_refused(case: str) -> None:
+    function, reason = REFUSALS[case]
+    (problem,) = find_problems(Refused(function), torch.ones(2, 4))
+    assert reason in problem.reason
+
+
+def test_buffers_that_change_and_inputs_that_are_overwritten_are_named() -> None:
+    class Counting(nn.Module):
+        seen: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(4))
+            self.fc = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.seen += x.detach().mean(0)
+            return self.fc(x)  # type: ignore[no-any-return]
+
+    class Overwriting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Sequential(Counting())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x.mul_(2)
+            return self.inner(x)  # type: ignore[no-any-return]
+
+    problems = find_problems(Overwriting(), torch.ones(2, 4))
+    assert [(problem.path, problem.what) for problem in problems] == [
+        ("inner.0", "Counting, buffer seen"),
+        ("", "input x"),
+    ]
+
+
+def test_a_row_that_is_not_trained_is_refused() -> None:
+    module = nn.Sequential(nn.Embedding(9, 4, padding_idx=2), nn.Linear(4, 9))
+    (problem,) = find_problems(module, torch.zeros(2, 3, dtype=torch.int64))
+    assert problem.path == "0"
+    assert "row 2" in problem.reason
+
+
+def test_inputs_and_outputs_that_are_not_one() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> Any:
+            return {"logits": self.fc(a), "other": self.fc(b)}
+
+    problems = find_problems(Two(), torch.ones(2, 4), torch.ones(2, 4))
+    assert [problem.what for problem in problems] == ["2 inputs"]
+    assert find_problems(nn.Linear(4, 4), 3)[0].reason == "has no tensor"
+
+
+def test_one_of_several_outputs_is_chosen() -> None:
+    class Several(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(4, 3), nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.one(x), self.two(x)
+
+    module, x = Several(), torch.ones(2, 4)
+    found = import_module(module, x, output=1)
+    assert found.model.output == "two"
+    assert "one.weight" not in found.model.params
+    problems = find_problems(module, x)
+    assert problems[0].what == "2 outputs"
+    assert "output=" in problems[0].instead
+
+
+def test_modules_without_values_or_on_a_device() -> None:
+    with torch.device("meta"):
+        module = nn.Linear(4, 4)
+    problems = find_problems(module, torch.zeros(2, 4))
+    assert [problem.path for problem in problems] == ["weight", "bias"]

@@ -1,0 +1,401 @@
+"""From a module, an optimizer, a loss and samples to a task, and from its run to the module."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from torch import nn, optim
+from torch.nn import functional
+from torch.optim import lr_scheduler
+
+import vtrain
+from tests.modules import (
+    IMAGE,
+    PLACES,
+    VOCABULARY,
+    Cnn,
+    Gpt,
+    make_gpt2,
+    make_ids,
+    make_llama,
+    make_mlp,
+)
+from vtrain.attest.keys import PrivateKey
+from vtrain.errors import RunError, UnsupportedError
+from vtrain.train.deliver import evaluate, export_run
+from vtrain.train.layout import RunPaths
+from vtrain.train.runner import RunSummary
+from vtrain.train.signed import read_claimed_state
+from vtrain.train.task import CompiledTask
+
+SAMPLES = 12
+
+
+def make_rows(inputs: int = 5) -> torch.Tensor:
+    return torch.sin(torch.arange(SAMPLES * inputs * 1.0) ** 1.5).view(SAMPLES, inputs)
+
+
+def make_labels(classes: int = 3) -> torch.Tensor:
+    return torch.arange(SAMPLES) * 7 % classes
+
+
+def make_tokens(count: int = 120) -> np.ndarray[Any, Any]:
+    """Each depends on the one before."""
+    return (np.arange(count) ** 2 // 3 % VOCABULARY).astype(np.uint16)
+
+
+def make_task(
+    module: nn.Module, example: Any, data: Any, loss: Any, optimizer: Any, **more: Any
+) -> CompiledTask:
+    options = {"batch": 4, "steps": 4, "calibration_steps": 2} | more
+    return vtrain.from_torch(module, example, data=data, loss=loss, optimizer=optimizer, **options)
+
+
+def train_all(task: CompiledTask, folder: Path, key: PrivateKey) -> RunSummary:
+    run = vtrain.train(task, folder, key=key, threads=1)
+    assert vtrain.verify(folder, all=True, task_id=task.task_id, threads=1).verdict == "verified"
+    return run
+
+
+def measure(task: CompiledTask, run: RunSummary) -> float:
+    _, graph, state = read_claimed_state(RunPaths(run.path), None)
+    return evaluate(graph, state, task.samples).loss
+
+
+# --- there and back
+
+
+def make_language_case(module: nn.Module, **more: Any) -> tuple[Any, ...]:
+    optimizer = optim.AdamW(module.parameters(), lr=0.01)
+    return module, make_ids(2), make_tokens(), nn.CrossEntropyLoss(), optimizer, more
+
+
+def make_case(name: str) -> tuple[Any, ...]:
+    torch.manual_seed(3)
+    if name == "cnn":
+        images = (torch.rand(SAMPLES, *IMAGE) * 255).to(torch.uint8)
+        module: nn.Module = nn.Sequential(nn.Conv2d(1, 1, 1), Cnn())
+        with torch.no_grad():
+            module[0].weight.fill_(1 / 255)  # type: ignore[index]
+        optimizer = optim.SGD(module.parameters(), lr=0.05, momentum=0.9, nesterov=True)
+        scheduler = lr_scheduler.StepLR(optimizer, 5, 0.5)
+        more = {"scheduler": scheduler}
+        return (
+            *(module, images[:2].float(), (images, make_labels()), functional.cross_entropy),
+            *(optimizer, more),
+        )
+    if name == "gpt":
+        # Tied, with dropout, and more positions than places; validation is held out.
+        return make_language_case(Gpt(0.1, positions=PLACES + 2), validation=0.25)
+    module = make_gpt2(resid_pdrop=0.1) if name == "gpt2" else make_llama()
+    case = make_language_case(module, clip_norm=1.0)
+    return (case[0], {"input_ids": case[1]}, *case[2:])
+
+
+@pytest.mark.parametrize("name", ["cnn", "gpt", "gpt2", "llama"])
+def test_twenty_steps_are_verified_and_come_back_to_the_same_loss(
+    name: str, tmp_path: Path, key: PrivateKey
+) -> None:
+    module, example, data, loss, optimizer, more = make_case(name)
+    before = copy.deepcopy(module.state_dict())
+    task = make_task(
+        module, example, data, loss, optimizer, **more | {"steps": 20, "calibration_steps": 20}
+    )
+    # One task has one id, from Python or from the files.
+    again = vtrain.compile(task.write(tmp_path / "task"))
+    assert (again.task_id, again.spec) == (task.task_id, task.spec)
+    run = train_all(again, tmp_path / "run", key)
+    for part, value in module.state_dict().items():
+        assert torch.equal(value, before[part]), "making a task changes no weight"
+    found = run.state_dict()
+    assert list(found) == list(before)
+    assert any(not torch.equal(found[part], before[part]) for part in found)
+    module.load_state_dict(found)
+    samples = task.samples
+    index = np.arange(samples.spec.samples)
+    x, y = (torch.from_numpy(samples.gather(part, index)) for part in ("x", "y"))
+    with torch.no_grad():
+        given = module.eval()(x.float() if name == "cnn" else x)
+    logits = getattr(given, "logits", given)
+    expected = float(functional.cross_entropy(logits.flatten(0, -2), y.flatten().long()))
+    assert measure(task, run) == pytest.approx(expected, abs=3e-3)
+    _, safetensors = export_run(run.path, tmp_path / "out")
+    stored = load_file(safetensors)
+    assert sorted(stored) == sorted(found)
+    assert all(np.array_equal(stored[part], found[part].numpy()) for part in found)
+
+
+def test_an_untrained_run_has_the_modules_weights_to_half_a_unit(
+    tmp_path: Path, key: PrivateKey
+) -> None:
+    module = Gpt(0.0)
+    module.register_buffer("count", torch.tensor([3, 4]))
+    optimizer = optim.AdamW(module.parameters(), lr=0.01)
+    task = make_task(module, make_ids(2), make_tokens(), nn.CrossEntropyLoss(), optimizer)
+    vtrain.train(task, tmp_path / "run", key=key, threads=1)
+    found = vtrain.state_dict(tmp_path / "run", step=0)
+    for name, value in module.state_dict().items():
+        assert found[name].dtype == value.dtype
+        assert torch.all((found[name] - value).abs() <= 2.0**-25), name
+
+
+# --- optimizers and losses do what torch's do
+
+
+def train_by_torch(
+    module: nn.Module,
+    optimizer: optim.Optimizer,
+    scheduler: Any,
+    loss: Callable[..., Any],
+    xy: tuple[torch.Tensor, torch.Tensor],
+    steps: int,
+) -> dict[str, torch.Tensor]:
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss(module(xy[0]), xy[1]).backward()
+        optimizer.step()
+        if scheduler is not None:
+            scheduler.step()
+    return module.state_dict()
+
+
+def split_groups(module: nn.Module, decay: float) -> list[dict[str, Any]]:
+    """Decayed weights, plain biases, and the last layer with a rate of 0."""
+    named = dict(module.named_parameters())
+    last = [named.pop("5.weight"), named.pop("5.bias")]
+    return [
+        {"params": [p for p in named.values() if p.ndim > 1], "weight_decay": decay},
+        {"params": [p for p in named.values() if p.ndim == 1], "weight_decay": 0.0},
+        {"params": last, "lr": 0.0},
+    ]
+
+
+OPTIMIZERS: dict[str, Callable[[nn.Module], optim.Optimizer]] = {
+    "sgd": lambda m: optim.SGD(m.parameters(), lr=0.1),
+    "nesterov": lambda m: optim.SGD(
+        split_groups(m, 0.05), lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.3
+    ),
+    "adamw": lambda m: optim.AdamW(
+        split_groups(m, 0.5), lr=0.01, betas=(0.8, 0.95), eps=1e-12, weight_decay=0.3
+    ),
+    "adam": lambda m: optim.Adam(m.parameters(), lr=0.01, eps=1e-12),
+}
+SCHEDULERS: dict[str, Callable[[Any], Any]] = {
+    "none": lambda optimizer: None,
+    "warm-up and cosine": lambda optimizer: lr_scheduler.SequentialLR(
+        optimizer,
+        [
+            lr_scheduler.LinearLR(optimizer, 0.25, total_iters=3),
+            lr_scheduler.CosineAnnealingLR(optimizer, 9),
+        ],
+        [3],
+    ),
+    "steps": lambda optimizer: lr_scheduler.MultiStepLR(optimizer, [4, 8], 0.3),
+    "lambda": lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda t: 1 / (1 + t) ** 0.5),
+}
+LOSSES: dict[str, tuple[Any, bool]] = {
+    "cross-entropy": (nn.CrossEntropyLoss(), True),
+    "ignoring": (nn.CrossEntropyLoss(ignore_index=1), True),
+    "sum of errors": (nn.MSELoss(reduction="sum"), False),
+    "mean of errors": (nn.MSELoss(), False),
+}
+PAIRS = [
+    ("sgd", "none", "cross-entropy"),
+    ("nesterov", "warm-up and cosine", "mean of errors"),
+    ("adamw", "lambda", "sum of errors"),
+    ("adam", "steps", "ignoring"),
+]
+
+
+@pytest.mark.parametrize(("kind", "schedule", "loss_name"), PAIRS)
+def test_a_run_follows_torchs_own_loop(
+    kind: str, schedule: str, loss_name: str, tmp_path: Path, key: PrivateKey
+) -> None:
+    torch.manual_seed(11)
+    module = make_mlp()
+    # Every step has the whole data, so that the order of samples is no matter.
+    loss, has_classes = LOSSES[loss_name]
+    x, steps = make_rows(), 12
+    if has_classes:
+        y = make_labels()
+    else:
+        y = torch.cos(x[:, :3])
+        if loss_name.startswith("sum"):
+            y = y / 8
+    if loss_name == "ignoring":
+        # Two labels of each sample, of which one is ignored.
+        module = nn.Sequential(*make_mlp(outputs=6), nn.Unflatten(1, (2, 3)))
+        y = torch.stack((torch.full_like(y, 1), y % 2 * 2), 1)
+    optimizer = OPTIMIZERS[kind](module)
+    scheduler = SCHEDULERS[schedule](optimizer)
+    rates = [group["lr"] for group in optimizer.param_groups]
+    task = make_task(
+        *(module, x[:2], (x, y), loss, optimizer),
+        scheduler=scheduler,
+        batch=SAMPLES,
+        steps=steps,
+        gradient_margin=1,
+    )
+    assert [group["lr"] for group in optimizer.param_groups] == rates, "the scheduler is put back"
+    run = vtrain.train(task, tmp_path / "run", key=key, threads=1)
+    start = copy.deepcopy(module.state_dict())
+
+    def compute_loss(logits: torch.Tensor, targets: torch.Tensor) -> Any:
+        if loss_name == "ignoring":
+            return loss(logits.flatten(0, 1), targets.flatten())
+        return loss(logits, targets)
+
+    expected = train_by_torch(module, optimizer, scheduler, compute_loss, (x, y), steps)
+    found = run.state_dict()
+    moved = max(float((expected[name] - start[name]).abs().max()) for name in start)
+    assert moved > 0.02
+    for name, value in expected.items():
+        # In the mean: Adam takes as large a step of a gradient that is mostly rounding.
+        assert float((found[name] - value).square().mean().sqrt()) < 0.02 * moved, name
+    if len(optimizer.param_groups) == 3:
+        # What has a rate of 0 is frozen: no state but the weights, which do not move.
+        assert float((found["5.weight"] - start["5.weight"]).abs().max()) <= 2.0**-25
+        assert task.file is not None
+        assert set(task.file.optimizer.frozen) == {"5.weight", "5.bias"}
+        assert task.file.optimizer.no_decay == ("0.bias", "2.bias")
+
+
+def test_parameters_that_require_no_gradient_or_are_in_no_group_stay(
+    tmp_path: Path, key: PrivateKey
+) -> None:
+    module = make_mlp()
+    module[0].requires_grad_(False)
+    optimizer = optim.AdamW(module[2].parameters(), lr=0.1)
+    data = (make_rows(), make_labels())
+    task = make_task(module, make_rows()[:2], data, nn.CrossEntropyLoss(), optimizer)
+    found = train_all(task, tmp_path / "run", key).state_dict()
+    for name, value in module.state_dict().items():
+        assert (float((found[name] - value).abs().max()) > 2.0**-25) == name.startswith(
+            ("2.", "4.")
+        ), name
+
+
+# --- everything that is wrong, at once
+
+
+class Wrong(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(5, 3), nn.ELU(), nn.Linear(3, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)  # type: ignore[no-any-return]
+
+
+def test_all_that_cannot_be_had_is_refused_in_one_error() -> None:
+    module = Wrong()
+    groups: list[dict[str, Any]] = [
+        {"params": module.layers[0].parameters()},
+        {"params": module.layers[2].parameters(), "lr": 0.1, "betas": (0.5, 0.9)},
+    ]
+    optimizer = optim.AdamW(groups, lr=0.01, amsgrad=True)
+    with pytest.raises(UnsupportedError) as caught:
+        make_task(
+            module,
+            torch.zeros(2, 5),
+            torch.utils.data.DataLoader(torch.utils.data.TensorDataset(make_rows())),
+            nn.CrossEntropyLoss(label_smoothing=0.1, weight=torch.ones(3)),
+            optimizer,
+            scheduler=lr_scheduler.ReduceLROnPlateau(optimizer),
+        )
+    found = [(problem.path, problem.what) for problem in caught.value.problems]
+    assert found == [
+        ("layers.1", "aten.elu of ELU"),
+        ("loss", "CrossEntropyLoss, weight"),
+        ("loss", "CrossEntropyLoss, label_smoothing"),
+        ("data", "DataLoader"),
+        ("scheduler", "ReduceLROnPlateau"),
+        ("optimizer", "AdamW"),  # amsgrad
+        ("optimizer", "AdamW"),  # betas
+        ("optimizer", "AdamW"),  # rates
+    ]
+    text = str(caught.value)
+    assert text.startswith("from_torch: cannot be had, for 8 reasons [unsupported]:")
+    assert all(problem.reason in text for problem in caught.value.problems)
+    assert all(problem.instead for problem in caught.value.problems)
+
+
+def test_an_interrupted_calibration_leaves_all_as_it_was() -> None:
+    module = Gpt(0.1)
+    module.eval()
+    optimizer = optim.AdamW(module.parameters(), lr=0.01)
+    scheduler = lr_scheduler.CosineAnnealingLR(optimizer, 4)
+    before = copy.deepcopy((module.state_dict(), optimizer.state_dict(), scheduler.state_dict()))
+    seen: list[str] = []
+
+    def interrupt(what: str, done: int, total: int) -> None:
+        seen.append(what)
+        if what == "calibrating":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make_task(
+            *(module, make_ids(2), make_tokens(), "cross_entropy", optimizer),
+            scheduler=scheduler,
+            progress=interrupt,
+        )
+    assert seen[-1] == "calibrating"
+    after = (module.state_dict(), optimizer.state_dict(), scheduler.state_dict())
+    assert str(after) == str(before)
+    assert not module.training
+
+
+def test_a_task_is_written_once_and_says_what_it_is(tmp_path: Path) -> None:
+    module = make_mlp()
+    optimizer = optim.SGD(module.parameters(), lr=0.1)
+    task = make_task(
+        *(module, make_rows()[:2], (make_rows(), make_labels()), "cross_entropy", optimizer),
+        name='odd "name"\n',
+        test=(make_rows()[:4] * 3, make_labels()[:4]),
+        epochs=2,
+        steps=None,
+    )
+    assert task.spec.steps == 2 * SAMPLES // 4
+    assert any("held to them" in note for note in task.notes)
+    assert len(repr(task)) < 200
+    assert task.task_id.hex()[:16] in repr(task)
+    path = task.write(tmp_path / "new" / "folder")
+    again = vtrain.compile(path)
+    assert (again.name, again.task_id) == ('odd "name"\n', task.task_id)
+    with pytest.raises(RunError, match="not replaced"):
+        task.write(path.parent)
+    # A task of a file writes itself too.
+    copied = vtrain.compile(again.write(tmp_path / "copy"))
+    assert copied.task_id == task.task_id
+    assert (tmp_path / "copy" / "test-x.npy").read_bytes() == (
+        path.parent / "test-x.npy"
+    ).read_bytes()
+
+
+def test_the_examples_task_files_write_themselves(tmp_path: Path, repository: Path) -> None:
+    """Of other kinds of data: IDX, with a preparation, and text."""
+    for name in ("mnist/tiny.toml", "text/chars.toml"):
+        task = vtrain.compile(repository / "examples" / name)
+        again = vtrain.compile(task.write(tmp_path / name.partition("/")[0]))
+        assert again.task_id == task.task_id
+
+
+def test_exponents_may_be_given(tmp_path: Path) -> None:
+    module = make_mlp()
+
+    def make(exponents: Mapping[str, int] | None) -> CompiledTask:
+        optimizer = optim.SGD(module.parameters(), lr=0.1)
+        data = (make_rows(), make_labels())
+        return make_task(
+            *(module, make_rows()[:2], data, "cross_entropy", optimizer), exponents=exponents
+        )
+
+    task = make(None)
+    assert make(task.spec.exponents).task_id == task.task_id

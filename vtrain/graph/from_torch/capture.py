@@ -1,0 +1,317 @@
+"""Running ``torch.export`` on a module, in training semantics, and what can be said of the result.
+
+The batch is symbolic, so that nothing of the captured program depends on the example's.  Problems
+are collected, and named by the path of the module they are in.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+from torch import fx, nn
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from vtrain.errors import Problem, UnsupportedError
+
+_EXAMPLES: Final = 2
+"""Samples in the example that is traced: torch takes a batch of one for a constant."""
+
+
+@dataclass(frozen=True)
+class Capture:
+    """A captured program: ``input`` and ``output`` are nodes of its graph.
+
+    ``parameters`` and ``buffers`` map placeholders to names in the module, of which tied ones have
+    the first.  ``modules`` are those of the module by path, and ``notes`` say what was changed to
+    capture it.
+    """
+
+    module: nn.Module
+    program: ExportedProgram
+    input: fx.Node
+    output: fx.Node
+    parameters: Mapping[str, str]
+    buffers: Mapping[str, str]
+    constants: Mapping[str, torch.Tensor]
+    notes: list[str] = field(default_factory=list)
+
+
+def capture(module: nn.Module, example_inputs: object, output: str | int | None = None) -> Capture:
+    """Export ``module`` for ``example_inputs``: a tensor, a tuple, or a dict of arguments by name.
+
+    One of them is a tensor, whose first axis is the batch.  ``output`` names the output to train by
+    where there are several (default: ``logits``).  UnsupportedError names all that is known by
+    then.
+    """
+    args, kwargs = _read_example(example_inputs)
+    problems = _check_module(module)
+    notes: list[str] = []
+    if problems:
+        raise UnsupportedError(problems, where="from_torch")
+    with _in_training(module, notes), _without_cache(module, notes):
+        program = _export(module, args, kwargs)
+    names = _name_tensors(module)
+    signature = program.graph_signature
+    nodes = {node.name: node for node in program.graph.nodes}
+    inputs = [nodes[name] for name in signature.user_inputs if isinstance(name, str)]
+    tensors = [node for node in inputs if isinstance(node.meta.get("val"), torch.Tensor)]
+    problems += _check_mutations(module, program)
+    chosen = _choose_output(program, output, problems)
+    if len(tensors) != 1:
+        problems.append(
+            Problem(
+                "",
+                f"{len(tensors)} inputs",
+                "a model has one tensor as its input",
+                "wrap the module in one that makes the others itself, of the input or as buffers",
+            )
+        )
+    if problems or chosen is None:
+        raise UnsupportedError(problems, where="from_torch")
+    return Capture(
+        module=module,
+        program=program,
+        input=tensors[0],
+        output=nodes[chosen],
+        parameters={key: names[path] for key, path in signature.inputs_to_parameters.items()},
+        buffers={key: names[path] for key, path in signature.inputs_to_buffers.items()},
+        constants={
+            key: program.constants[path]
+            for key, path in signature.inputs_to_lifted_tensor_constants.items()
+        },
+        notes=notes,
+    )
+
+
+def _read_example(example: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional arguments and those by name, with at least two samples in the batch."""
+    args: tuple[Any, ...]
+    match example:
+        case Mapping():
+            args, kwargs = (), {str(key): value for key, value in example.items()}
+        case tuple() | list():
+            args, kwargs = tuple(example), {}
+        case _:
+            args, kwargs = (example,), {}
+    if not any(isinstance(item, torch.Tensor) for item in (*args, *kwargs.values())):
+        raise UnsupportedError(
+            [
+                Problem(
+                    "example_inputs",
+                    type(example).__name__,
+                    "has no tensor",
+                    "give a tensor, a tuple of arguments, or a dict of them by name",
+                )
+            ],
+            where="from_torch",
+        )
+    return tuple(map(_repeat, args)), {key: _repeat(item) for key, item in kwargs.items()}
+
+
+def _repeat(item: Any) -> Any:
+    if not isinstance(item, torch.Tensor) or item.ndim == 0:
+        return item
+    item = item.detach()
+    while 0 < len(item) < _EXAMPLES:
+        item = torch.cat((item, item))
+    return item
+
+
+def _check_module(module: nn.Module) -> list[Problem]:
+    """What is known to stand in the way before anything is run."""
+    problems = []
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.is_meta:
+            reason = "is on the device meta, without values"
+            problems.append(Problem(name, "tensor", reason, "load or initialise its values"))
+        elif tensor.device.type != "cpu":
+            reason = f"is on the device {tensor.device}"
+            problems.append(Problem(name, "tensor", reason, "move the module: module.cpu()"))
+    return problems
+
+
+@contextmanager
+def _in_training(module: nn.Module, notes: list[str]) -> Iterator[None]:
+    """The module in training, and its parts as they are if it is; afterwards all is as before."""
+    before = {id(part): part.training for part in module.modules()}
+    if not module.training:
+        module.train()
+        notes.append(
+            "the module was in eval mode, and is trained in training mode: with dropout, if it has "
+            "any"
+        )
+    try:
+        yield
+    finally:
+        for part in module.modules():
+            part.training = before[id(part)]
+
+
+@contextmanager
+def _without_cache(module: nn.Module, notes: list[str]) -> Iterator[None]:
+    """A ``transformers`` model that returns no past keys, which no training step has."""
+    config = getattr(module, "config", None)
+    if getattr(config, "use_cache", None) is not True:
+        yield
+        return
+    config.use_cache = False  # type: ignore[union-attr]
+    notes.append("config.use_cache is False while the module is captured")
+    try:
+        yield
+    finally:
+        config.use_cache = True  # type: ignore[union-attr]
+
+
+def _export(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ExportedProgram:
+    batch = torch.export.Dim("batch")
+
+    def spread(item: Any) -> Any:
+        return {0: batch} if isinstance(item, torch.Tensor) and item.ndim else None
+
+    # ``dynamic_shapes`` are by the arguments' names, or in their order.
+    shapes: Any = (
+        tuple(map(spread, args)) if not kwargs else {k: spread(v) for k, v in kwargs.items()}
+    )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
+            # Functional: nothing is changed in place any more.  Operators stay as they are called.
+            functional: ExportedProgram = program.run_decompositions({})
+            return functional
+    except Exception as error:
+        path, what = _locate(module, error)
+        raise UnsupportedError([_explain(path, what, error)], where="from_torch") from error
+
+
+def _locate(module: nn.Module, error: BaseException) -> tuple[str, str]:
+    """The path and class of the innermost module in whose forward an error arose, and the line."""
+    paths = {id(part): path for path, part in module.named_modules()}
+    path, what = "", type(module).__name__
+    trace = error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        owner = frame.f_locals.get("self")
+        if (
+            isinstance(owner, nn.Module)
+            and id(owner) in paths
+            and frame.f_code.co_name != "__call__"
+        ):
+            path = paths[id(owner)]
+            file = frame.f_code.co_filename.rsplit("/", 1)[-1]
+            if file != "module.py":
+                what = f"{type(owner).__name__}, {file}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return path, what
+
+
+def _explain(path: str, what: str, error: Exception) -> Problem:
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    name = type(error).__name__
+    if "GuardOnDataDependent" in name or "data-dependent" in text.lower():
+        return Problem(
+            path,
+            what,
+            "decides by the values of its input, which differ from batch to batch",
+            "compute both ways and choose by torch.where, or decide by shapes alone",
+        )
+    if "batch" in text and ("Constraint" in name or "specialized" in text or name == "UserError"):
+        return Problem(
+            path,
+            what,
+            f"works for one size of the batch alone: {text}",
+            "take the batch from x.shape[0] or x.size(0), and give no number for it",
+        )
+    return Problem(
+        path,
+        what,
+        f"torch.export cannot capture it: {name}: {text}",
+        "make torch.export.export(module, inputs, strict=False) work",
+    )
+
+
+def _name_tensors(module: nn.Module) -> dict[str, str]:
+    """Each name of a parameter or buffer, and the first name of the tensor that it is."""
+    first: dict[int, str] = {}
+    names: dict[str, str] = {}
+    for listed in (
+        module.named_parameters(remove_duplicate=False),
+        module.named_buffers(remove_duplicate=False),
+    ):
+        for name, tensor in listed:
+            names[name] = first.setdefault(id(tensor), name)
+    return names
+
+
+def list_tensors(module: nn.Module) -> tuple[dict[str, torch.Tensor], list[tuple[str, str]]]:
+    """The tensors of a module by their first names, and (name in its state_dict, first name)."""
+    names = _name_tensors(module)
+    tensors: dict[str, torch.Tensor] = {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
+    # The keys of state_dict alone: what a module makes of its tensors there is its own affair.
+    entries = [(name, names[name]) for name in module.state_dict() if name in names]
+    return {name: tensors[name] for name, first in names.items() if name == first}, entries
+
+
+def _check_mutations(module: nn.Module, program: ExportedProgram) -> list[Problem]:
+    signature = program.graph_signature
+    problems = []
+    for name in signature.buffers_to_mutate.values():
+        path, _, buffer = name.rpartition(".")
+        owner = module.get_submodule(path)
+        if isinstance(owner, nn.modules.batchnorm._BatchNorm):
+            continue  # said once, of the layer
+        problems.append(
+            Problem(
+                path,
+                f"{type(owner).__name__}, buffer {buffer}",
+                "is changed by the forward pass, and a step changes parameters alone",
+                "compute it of the input each time, or make it a parameter",
+            )
+        )
+    reason = "is changed in place by the forward pass, and the batch is committed to as it is"
+    return problems + [
+        Problem("", f"input {name}", reason, "work on a copy: x = x.clone()")
+        for name in signature.user_inputs_to_mutate.values()
+    ]
+
+
+def _choose_output(
+    program: ExportedProgram, output: str | int | None, problems: list[Problem]
+) -> str | None:
+    """The name of the output to train by."""
+    names = list(program.graph_signature.user_outputs)
+    if len(names) == 1 and output is None and isinstance(names[0], str):
+        return names[0]
+    tree = pytree.tree_unflatten(list(range(len(names))), program.call_spec.out_spec)
+    number = _pick(tree, "logits" if output is None else output)
+    if number is not None and isinstance(names[number], str):
+        return str(names[number])
+    problems.append(
+        Problem(
+            "",
+            f"{len(names)} outputs",
+            "a model has one, of which the loss is" if output is None else f"none is {output!r}",
+            'name it, as output="logits" or output=0',
+        )
+    )
+    return None
+
+
+def _pick(tree: Any, output: str | int) -> int | None:
+    """The number of the leaf that ``output`` names, in a tree of numbers."""
+    if isinstance(output, int) and isinstance(tree, Sequence) and output < len(tree):
+        found = tree[output]
+    elif isinstance(tree, Mapping):
+        found = tree.get(output)
+    else:
+        found = getattr(tree, str(output), None)
+    return found if isinstance(found, int) else None

@@ -1,0 +1,163 @@
+"""From a module to the ONNX file that its task has, or to all that stands in the way."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import onnx
+import torch
+from onnx import helper, numpy_helper
+from torch import nn
+
+from vtrain.errors import ModelError, Problem, UnsupportedError
+from vtrain.graph.from_torch.capture import capture, list_tensors
+from vtrain.graph.from_torch.translate import IR_VERSION, OPSET, Origin, translate
+from vtrain.graph.model import Model
+from vtrain.graph.onnx_file import EXACT_PRODUCER, NAMES_KEY, save_model
+from vtrain.graph.onnx_import import find_problems, import_onnx
+
+_NODE: Final = re.compile(r"node (.*) \(\w+\)", re.DOTALL)
+_STORED: Final = re.compile(r"initialiser (.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A module as an ONNX file, ``data``, and as the ``model`` that it stands for.
+
+    ``trainable`` are the parameters that require a gradient, by their first names; all others of
+    ``model.trained`` are to be frozen.  ``notes`` say what was changed on the way.
+    """
+
+    data: bytes
+    model: Model
+    trainable: frozenset[str]
+    notes: tuple[str, ...]
+
+
+def import_module(
+    module: nn.Module, example_inputs: object, output: str | int | None = None
+) -> Imported:
+    """Import a module as it is trained, from its values at hand.
+
+    ``example_inputs`` and ``output`` as of :func:`~vtrain.graph.from_torch.capture.capture`.
+    UnsupportedError has every problem, each with the path of its module.
+    """
+    captured = capture(module, example_inputs, output)
+    translated = translate(captured)
+    problems = list(translated.problems)
+    tensors, entries = list_tensors(module)
+    proto, unstored = _write(translated.graph, tensors, entries, translated.stored)
+    problems += unstored
+    model = None
+    try:
+        model = import_onnx(proto)
+    except ModelError as error:
+        try:
+            found = find_problems(proto)
+        except ModelError as first:
+            found = [first]
+        # Where something is missing already, what follows from that is not said again.
+        told = [one for one in found or [error] if _find_node(one) not in translated.refused]
+        problems += [
+            _place(one, translated.origins)
+            for one in told
+            if not (problems and (one.where == "graph" or one.where.startswith("output")))
+        ]
+    if problems or model is None:
+        raise UnsupportedError(_sort(problems, module), where="from_torch")
+    trainable = {name for name, tensor in tensors.items() if tensor.requires_grad}
+    unused = sorted(
+        name
+        for name, tensor in tensors.items()
+        if isinstance(tensor, nn.Parameter) and name not in model.params
+    )
+    if unused:
+        captured.notes.append(f"the output does not depend on {', '.join(unused)}: never trained")
+    return Imported(
+        data=save_model(proto),
+        model=model,
+        trainable=frozenset(trainable & set(model.trained)),
+        notes=tuple(captured.notes),
+    )
+
+
+def _write(
+    graph: onnx.GraphProto,
+    tensors: Mapping[str, torch.Tensor],
+    entries: list[tuple[str, str]],
+    stored: frozenset[str],
+) -> tuple[onnx.ModelProto, list[Problem]]:
+    """The file: what is trained are initialisers, all else are constants, and its metadata have the
+    names of the module's state_dict."""
+    problems = []
+    kept = {first for _, first in entries} | stored
+    constants = []
+    for name in tensors:
+        tensor = tensors[name]
+        if name not in kept:
+            continue
+        try:
+            proto = _store(tensor, name)
+        except (TypeError, ValueError) as error:
+            problems.append(
+                Problem(name, f"tensor of {tensor.dtype}", f"cannot be stored: {error}")
+            )
+            continue
+        if tensor.requires_grad:
+            graph.initializer.append(proto)
+        else:
+            constants.append(helper.make_node("Constant", [], [name], name=name, value=proto))
+    nodes = [*constants, *(onnx.NodeProto.FromString(n.SerializeToString()) for n in graph.node)]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    model = helper.make_model(
+        graph,
+        producer_name=EXACT_PRODUCER,
+        opset_imports=[helper.make_opsetid("", OPSET)],
+        ir_version=IR_VERSION,
+    )
+    helper.set_model_props(model, {NAMES_KEY: json.dumps(entries)})
+    return model, problems
+
+
+def _store(tensor: torch.Tensor, name: str) -> onnx.TensorProto:
+    """With the bits that it has: bfloat16, which numpy lacks, too."""
+    tensor = tensor.detach().cpu().contiguous()
+    if tensor.dtype == torch.bfloat16:
+        raw = tensor.view(torch.int16).numpy().astype("<i2").tobytes()
+        return helper.make_tensor(name, onnx.TensorProto.BFLOAT16, tensor.shape, raw, raw=True)
+    array = tensor.numpy()
+    return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
+
+
+def _find_node(error: ModelError) -> str:
+    """The name of the node that an error is of; "" of others."""
+    found = _NODE.fullmatch(error.where)
+    return found[1] if found else ""
+
+
+def _place(error: ModelError, origins: Mapping[str, Origin]) -> Problem:
+    """What the importer refused, where the module has it."""
+    origin = origins.get(_find_node(error))
+    if origin is not None:
+        return Problem(origin.path, origin.what, error.message)
+    stored = _STORED.fullmatch(error.where)
+    if stored is not None:
+        what = "parameter"
+        if "does not fit" in error.message or "finite" in error.message:
+            fix = "clamp or rescale it: weights are numbers below 128 in magnitude"
+            return Problem(stored[1], what, error.message, fix)
+        return Problem(stored[1], what, error.message)
+    return Problem("", error.where, error.message)
+
+
+def _sort(problems: list[Problem], module: nn.Module) -> list[Problem]:
+    """Each once, in the order of the module's parts."""
+    order = {path: number for number, (path, _) in enumerate(module.named_modules())}
+    once = dict.fromkeys(problems)
+    return sorted(once, key=lambda problem: order.get(problem.path.partition("@")[0], len(order)))

@@ -1,0 +1,1033 @@
+"""A captured program as an ONNX file: a node of ATen becomes one of ONNX, or a few.
+
+Nothing is judged here that ``vtrain.graph.onnx_import`` judges: what it cannot have it refuses by
+the name of the node, which is that of the module's path, and :func:`translate` says so of all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import onnx
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from torch import fx
+
+from vtrain.errors import Problem
+from vtrain.graph.from_torch.capture import Capture
+from vtrain.graph.from_torch.constants import BATCHES, Constant, compute, evaluate_extent
+from vtrain.graph.from_torch.patterns import find_gelus
+
+OPSET: Final = 20
+"""The first that has Gelu."""
+IR_VERSION: Final = 9
+_REFUSED: Final = "Refused"
+"""The operator of a node that stands for one that cannot be had."""
+_TO_END: Final = 2**63 - 1
+_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_RANDOM: Final = "draws random numbers, of which dropout's alone can be had"
+_OF_SHAPES = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("zeros_like", "ones_like", "full_like", "empty_like"),
+        *("new_zeros", "new_ones", "new_full", "new_empty", "sym_size"),
+    )
+)
+"""They read a tensor's shape alone."""
+_SAME = frozenset(
+    f"aten.{name}"
+    for name in ("alias", "clone", "contiguous", "lift_fresh_copy", "lift_fresh", "positive")
+)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where an ONNX node comes from: the module's path, and its class with the operator."""
+
+    path: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Value:
+    """What an ONNX name stands for: a value of the input or, ``stored``, a tensor of the module."""
+
+    name: str
+    stored: bool = False
+
+
+class _RefusedError(Exception):
+    """A node that cannot be had: reason, and what would do instead."""
+
+    def __init__(self, reason: str, instead: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.instead = reason, instead
+
+
+@dataclass(frozen=True)
+class Translation:
+    """``graph`` has no tensors of the module yet; ``stored`` are those that its nodes read, and
+    ``origins`` the places of its nodes, by name.  ``refused`` are nodes that stand for what
+    ``problems`` are of."""
+
+    graph: onnx.GraphProto
+    stored: frozenset[str]
+    origins: Mapping[str, Origin]
+    problems: tuple[Problem, ...]
+    refused: frozenset[str]
+
+
+def translate(captured: Capture) -> Translation:
+    """The nodes of a captured program that its output depends on, as ONNX."""
+    return _Translator(captured).run()
+
+
+class _Translator:
+    """Walks the program in order.
+
+    A node is a constant (``_constants``), a value or a stored tensor (``_values``), or several
+    values (``_parts``).  What was refused is a node that stands for it, so that what follows is
+    looked at too, or is in ``_lost``: what reads that is passed over.
+    """
+
+    def __init__(self, captured: Capture) -> None:
+        self._captured = captured
+        self._program = captured.program
+        self._constants: dict[fx.Node, Constant] = {}
+        self._values: dict[fx.Node, Value] = {}
+        self._parts: dict[fx.Node, list[Value]] = {}
+        self._lost: set[fx.Node] = set()
+        self._nodes: list[onnx.NodeProto] = []
+        self._infos: dict[str, onnx.ValueInfoProto] = {}
+        self._made: dict[tuple[Any, ...], str] = {}
+        self._names: Counter[str] = Counter()
+        self._origins: dict[str, Origin] = {}
+        self._stored: set[str] = set()
+        self._problems: list[Problem] = []
+        self._refused: set[str] = set()
+        self._batch: Any = None
+        self._node: fx.Node = captured.output
+        self._tensors = dict(captured.module.named_parameters()) | dict(
+            captured.module.named_buffers()
+        )
+        self._gelus = find_gelus(self._program.graph)
+
+    def run(self) -> Translation:
+        needed = self._find_needed()
+        for name in self._tensors:
+            self._names[name] += 1
+        for node in self._program.graph.nodes:
+            if node in needed or node is self._captured.input:
+                self._node = node
+                self._take(node)
+        output = self._values.get(self._captured.output)
+        graph = onnx.GraphProto(name="model")
+        graph.node.extend(self._nodes)
+        graph.input.append(self._describe_input())
+        if output is not None and not output.stored:
+            info = self._describe(output.name, self._captured.output)
+            graph.output.append(info or onnx.ValueInfoProto(name=output.name))
+        elif not self._problems:
+            self._problems.append(
+                Problem("", "output", "does not depend on the input", "train by another output")
+            )
+        graph.value_info.extend(self._infos.values())
+        return Translation(
+            graph,
+            frozenset(self._stored),
+            self._origins,
+            tuple(self._problems),
+            frozenset(self._refused),
+        )
+
+    def _find_needed(self) -> set[fx.Node]:
+        """Nodes that the output depends on."""
+        needed: set[fx.Node] = set()
+        waiting = [self._captured.output]
+        while waiting:
+            node = waiting.pop()
+            if node in needed:
+                continue
+            needed.add(node)
+            gelu = self._gelus.get(node)
+            waiting += node.all_input_nodes if gelu is None else [gelu.source]
+        return needed
+
+    # --- one node
+
+    def _take(self, node: fx.Node) -> None:
+        try:
+            if node.op == "placeholder":
+                self._take_placeholder(node)
+            elif node.op == "call_function":
+                self._take_call(node)
+            elif node.op == "get_attr":
+                value = getattr(self._program.graph_module, str(node.target))
+                self._constants[node] = Constant((value, value))
+        except _RefusedError as error:
+            origin = self._find_origin(node)
+            self._problems.append(Problem(origin.path, origin.what, error.reason, error.instead))
+            if isinstance(node.meta.get("val"), torch.Tensor):
+                self._emit(_REFUSED, [])
+                self._refused.add(self._values[node].name)
+            else:
+                self._lost.add(node)
+
+    def _take_placeholder(self, node: fx.Node) -> None:
+        captured = self._captured
+        if node is captured.input:
+            self._values[node] = Value(self._unique(node.name))
+        elif node.name in captured.parameters:
+            self._values[node] = Value(captured.parameters[node.name], stored=True)
+        elif node.name in captured.buffers:
+            tensor = self._tensors[captured.buffers[node.name]].detach()
+            self._values[node] = Value(captured.buffers[node.name], stored=True)
+            self._constants[node] = Constant((tensor, tensor))
+        elif node.name in captured.constants:
+            tensor = captured.constants[node.name].detach()
+            self._constants[node] = Constant((tensor, tensor))
+        else:
+            self._constants[node] = Constant((node.meta.get("val"), node.meta.get("val")))
+
+    def _take_call(self, node: fx.Node) -> None:
+        if any(source in self._lost for source in node.all_input_nodes):
+            self._lost.add(node)
+            return
+        name = _name_operator(node)
+        if node in self._gelus:
+            gelu = self._gelus[node]
+            self._emit("Gelu", [self._read(gelu.source)], approximate=gelu.form)
+            return
+        if name == "getitem":
+            self._take_item(node)
+            return
+        if name in _OF_SHAPES or all(source in self._constants for source in node.all_input_nodes):
+            self._compute(node)
+            return
+        if name in _SAME:
+            self._alias(node, node.args[0])
+            return
+        handler = _HANDLERS.get(name)
+        if handler is None:
+            if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+                raise _RefusedError(_RANDOM, "use nn.Dropout")
+            raise _RefusedError("is not supported", _INSTEAD.get(name, ""))
+        handler(self, _bind(node))
+
+    def _take_item(self, node: fx.Node) -> None:
+        source, number = node.args
+        if not isinstance(source, fx.Node) or source not in self._parts:
+            self._compute(node)
+        elif isinstance(number, int) and number < len(self._parts[source]):
+            self._values[node] = self._parts[source][number]
+        else:
+            raise _RefusedError("reads a second result, which cannot be had")
+
+    def _compute(self, node: fx.Node) -> None:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            raise _RefusedError(_RANDOM, "use nn.Dropout")
+        shapes_only = _name_operator(node) in _OF_SHAPES
+
+        def find(source: fx.Node) -> Constant:
+            if source in self._constants:
+                return self._constants[source]
+            if not shapes_only:
+                raise _RefusedError("mixes constants and values")
+            tensor = source.meta["val"]
+            one, two = (
+                torch.empty(
+                    [evaluate_extent(extent, batch) for extent in tensor.shape], dtype=tensor.dtype
+                )
+                for batch in BATCHES
+            )
+            return Constant((one, two))
+
+        try:
+            self._constants[node] = compute(node.target, node.args, node.kwargs, find)  # type: ignore[arg-type]
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            raise _RefusedError(f"cannot be computed of constants: {error}") from error
+
+    # --- names, constants, nodes
+
+    def _find_origin(self, node: fx.Node) -> Origin:
+        stack = node.meta.get("nn_module_stack") or {}
+        path, kind = "", type(self._captured.module).__name__
+        for entry in stack.values():
+            path = str(entry[0]).removeprefix("L['self']").lstrip(".")
+            kind = str(entry[1]).rsplit(".", 1)[-1]
+        return Origin(path, f"{_name_operator(node)} of {kind}")
+
+    def _unique(self, name: str) -> str:
+        """``name``, or with a number where that is taken."""
+        self._names[name] += 1
+        if self._names[name] == 1:
+            return name
+        return self._unique(f"{name}/{self._names[name]}")
+
+    def _name_output(self, node: fx.Node) -> str:
+        """The path of a module that is one operator; for others, with the operator's name."""
+        origin = self._find_origin(node)
+        operator = _name_operator(node).rpartition(".")[2]
+        if origin.path and self._is_alone(node, origin.path):
+            return self._unique(origin.path)
+        return self._unique(f"{origin.path}/{operator}" if origin.path else operator)
+
+    def _is_alone(self, node: fx.Node, path: str) -> bool:
+        """Whether a module of torch's own makes this value and no other."""
+        clean = path.partition("@")[0]
+        try:
+            module = self._captured.module.get_submodule(clean)
+        except AttributeError:
+            return False
+        return type(module).__module__.startswith("torch.nn.modules") and not any(
+            self._find_origin(user).path == path and _name_operator(user) != "getitem"
+            for user in node.users
+        )
+
+    def _read(self, item: Any) -> str:
+        """The ONNX name of an argument: a node or a number."""
+        if isinstance(item, fx.Node):
+            value = self._values.get(item)
+            if value is not None:
+                if value.stored:
+                    self._stored.add(value.name)
+                return value.name
+            if item in self._constants:
+                return self._store(self._constants[item])
+            raise _RefusedError("reads what is no tensor")
+        if isinstance(item, bool | int | float):
+            return self._store(Constant((item, item)))
+        raise _RefusedError(f"reads {type(item).__name__}, which is no tensor")
+
+    def _store(self, constant: Constant) -> str:
+        tensor = constant.reduce()
+        if tensor is None:
+            raise _RefusedError(
+                "computes with the size of the batch, or with a sample's place in it",
+                "give every sample the same constant",
+            )
+        return self._store_array(_to_array(tensor))
+
+    def _store_array(self, array: np.ndarray[Any, Any]) -> str:
+        if array.dtype.kind == "i" and array.dtype != np.int64:
+            array = array.astype(np.int64)
+        key = ("constant", array.dtype.str, array.shape, array.tobytes())
+        if key not in self._made:
+            name = self._unique(f"constant/{len(self._made)}")
+            tensor = numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
+            self._nodes.append(helper.make_node("Constant", [], [name], name=name, value=tensor))
+            self._origins[name] = self._find_origin(self._node)
+            self._made[key] = name
+        return self._made[key]
+
+    def _ints(self, *numbers: int) -> str:
+        return self._store_array(np.array(numbers, np.int64))
+
+    def _emit(self, op: str, inputs: Sequence[str], **attrs: Any) -> None:
+        """The ONNX node that makes the value of the node at hand."""
+        name = self._name_output(self._node)
+        self._add(op, inputs, name, **attrs)
+        self._declare(self._node, name)
+
+    def _declare(self, node: fx.Node, name: str) -> None:
+        self._values[node] = Value(name)
+        info = self._describe(name, node)
+        if info is not None:
+            self._infos[name] = info
+
+    def _emit_inner(self, op: str, inputs: Sequence[str], what: str, **attrs: Any) -> str:
+        """An ONNX node on the way to the value of the node at hand; its name."""
+        origin = self._find_origin(self._node)
+        name = self._unique(f"{origin.path}/{what}" if origin.path else what)
+        self._add(op, inputs, name, **attrs)
+        return name
+
+    def _add(self, op: str, inputs: Sequence[str], *names: str, **attrs: Any) -> None:
+        given = {key: value for key, value in attrs.items() if value is not None}
+        self._nodes.append(helper.make_node(op, list(inputs), list(names), name=names[0], **given))
+        self._origins[names[0]] = self._find_origin(self._node)
+
+    def _alias(self, node: fx.Node, source: Any) -> None:
+        if source in self._parts:
+            self._parts[node] = self._parts[source]
+        elif source in self._values:
+            self._values[node] = self._values[source]
+        else:
+            self._constants[node] = self._constants[source]
+
+    # --- shapes
+
+    def _describe_input(self) -> onnx.ValueInfoProto:
+        node = self._captured.input
+        tensor = node.meta["val"]
+        return _make_info(self._values[node].name, tensor)
+
+    def _describe(self, name: str, node: fx.Node) -> onnx.ValueInfoProto | None:
+        """Type and shape of a value of floats that has the batch as its first axis and no other."""
+        tensor = node.meta.get("val")
+        if not isinstance(tensor, torch.Tensor) or tensor.dtype not in _FLOATS or tensor.ndim < 2:
+            return None
+        if not self._is_batch(tensor.shape[0]) or not all(
+            isinstance(extent, int) for extent in tensor.shape[1:]
+        ):
+            return None
+        return _make_info(name, tensor)
+
+    def _is_batch(self, extent: Any) -> bool:
+        return not isinstance(extent, int) and [
+            evaluate_extent(extent, batch) for batch in BATCHES
+        ] == [*BATCHES]
+
+    def _shape(self, node: Any) -> list[Any]:
+        if isinstance(node, fx.Node) and isinstance(node.meta.get("val"), torch.Tensor):
+            return list(node.meta["val"].shape)
+        raise _RefusedError("reads what is no tensor")
+
+    def _axis(self, node: Any, axis: int) -> int:
+        return axis % len(self._shape(node))
+
+    def _asked(self, node: fx.Node) -> str:
+        """The shape of a value as ONNX's Reshape takes it: -1 where the batch is."""
+        shape = [extent if isinstance(extent, int) else -1 for extent in self._shape(node)]
+        if shape.count(-1) > 1:
+            raise _RefusedError("has the batch in two axes")
+        return self._ints(*shape)
+
+    # --- operators
+
+    def linear(self, a: _Args) -> None:
+        weight, bias = a["weight"], a["bias"]
+        x = self._read(a["input"])
+        if len(self._shape(a["input"])) == 2:
+            inputs = [x, self._read(weight), *([self._read(bias)] if bias is not None else [])]
+            self._emit("Gemm", inputs, transB=1)
+            return
+        turned = self._transpose_once(weight)
+        if bias is None:
+            self._emit("MatMul", [x, turned])
+            return
+        product = self._emit_inner("MatMul", [x, turned], "product")
+        self._emit("Add", [product, self._read(bias)])
+
+    def _transpose_once(self, weight: fx.Node) -> str:
+        """A matrix with its axes swapped; one of the module is so once."""
+        name = self._read(weight)
+        key = ("transposed", name)
+        if key not in self._made:
+            made = self._unique(f"{name}/transposed")
+            self._add("Transpose", [name], made, perm=[1, 0])
+            self._made[key] = made
+        return self._made[key]
+
+    def addmm(self, a: _Args) -> None:
+        if a["beta"] != 1 or a["alpha"] != 1:
+            raise _RefusedError("has factors beta and alpha other than 1")
+        bias = a.get("input", a.get("self"))
+        self._emit("Gemm", [self._read(a["mat1"]), self._read(a["mat2"]), self._read(bias)])
+
+    def matmul(self, a: _Args) -> None:
+        left, right = list(a.values())[:2]
+        self._emit("MatMul", [self._read(left), self._read(right)])
+
+    def add(self, a: _Args) -> None:
+        self._emit("Add", self._both(a))
+
+    def subtract(self, a: _Args) -> None:
+        self._emit("Sub", self._both(a))
+
+    def subtract_from(self, a: _Args) -> None:
+        self._emit("Sub", self._both(a)[::-1])
+
+    def _both(self, a: _Args) -> list[str]:
+        """Both operands, the second times ``alpha``."""
+        left, right = self._read(a["self"]), self._read(a["other"])
+        if a.get("alpha", 1) != 1:
+            factor = self._read(float(a["alpha"]))
+            right = self._emit_inner("Mul", [right, factor], "times_alpha")
+        return [left, right]
+
+    def multiply(self, a: _Args) -> None:
+        self._emit("Mul", [self._read(self._float(a, key)) for key in ("self", "other")])
+
+    def divide(self, a: _Args) -> None:
+        if a.get("rounding_mode") is not None:
+            raise _RefusedError("rounds the quotient")
+        self._emit("Div", [self._read(self._float(a, key)) for key in ("self", "other")])
+
+    def _float(self, a: _Args, key: str) -> Any:
+        """An operand; a whole number as the float that it is beside floats."""
+        item = a[key]
+        is_floating = self._node.meta["val"].dtype in _FLOATS
+        return float(item) if is_floating and isinstance(item, int) else item
+
+    def negate(self, a: _Args) -> None:
+        self._emit("Neg", [self._read(a["self"])])
+
+    def power(self, a: _Args) -> None:
+        self._emit("Pow", [self._read(a["self"]), self._read(float(a["exponent"]))])
+
+    def rsqrt(self, a: _Args) -> None:
+        root = self._emit_inner("Sqrt", [self._read(a["self"])], "root")
+        self._emit("Reciprocal", [root])
+
+    def mean(self, a: _Args) -> None:
+        axes = a.get("dim")
+        if axes is None:
+            raise _RefusedError("takes the mean of the whole batch", "name the axes")
+        axes = [axes] if isinstance(axes, int) else list(axes)
+        numbers = self._ints(*(self._axis(a["self"], axis) for axis in axes))
+        self._emit("ReduceMean", [self._read(a["self"]), numbers], keepdims=int(a["keepdim"]))
+
+    def gelu(self, a: _Args) -> None:
+        self._emit("Gelu", [self._read(a["self"])], approximate=a["approximate"])
+
+    def silu(self, a: _Args) -> None:
+        x = self._read(a["self"])
+        gate = self._emit_inner("Sigmoid", [x], "gate")
+        self._emit("Mul", [x, gate])
+
+    def softmax(self, a: _Args) -> None:
+        axis = self._axis(a["self"], a["dim"])
+        name = "Softmax" if "log" not in _name_operator(self._node) else "LogSoftmax"
+        rank = len(self._shape(a["self"]))
+        self._emit(name, [self._read(a["self"])], axis=-1 if axis == rank - 1 else axis)
+
+    def layer_norm(self, a: _Args) -> None:
+        features = [int(extent) for extent in a["normalized_shape"]]
+        scale = (
+            self._store_array(np.ones(features, np.float32))
+            if a["weight"] is None
+            else self._read(a["weight"])
+        )
+        inputs = [self._read(a["input"]), scale]
+        if a["bias"] is not None:
+            inputs.append(self._read(a["bias"]))
+        self._emit("LayerNormalization", inputs, axis=-len(features), epsilon=float(a["eps"]))
+
+    def rms_norm(self, a: _Args) -> None:
+        """In parts: opset 20 has no operator for it."""
+        if len(a["normalized_shape"]) != 1:
+            raise _RefusedError("normalises over several axes", "flatten them first")
+        x, eps = self._read(a["input"]), a["eps"]
+        if eps is None:
+            eps = torch.finfo(a["input"].meta["val"].dtype).eps
+        square = self._emit_inner("Pow", [x, self._read(2.0)], "square")
+        mean = self._emit_inner("ReduceMean", [square, self._ints(-1)], "mean", keepdims=1)
+        shifted = self._emit_inner("Add", [mean, self._read(float(eps))], "mean_and_epsilon")
+        root = self._emit_inner("Sqrt", [shifted], "root")
+        if a["weight"] is None:
+            self._emit("Div", [x, root])
+            return
+        normalized = self._emit_inner("Div", [x, root], "normalized")
+        self._emit("Mul", [normalized, self._read(a["weight"])])
+
+    def group_norm(self, a: _Args) -> None:
+        channels = int(self._shape(a["input"])[1])
+        scale, bias = (
+            self._store_array(np.full(channels, neutral, np.float32))
+            if a[key] is None
+            else self._read(a[key])
+            for key, neutral in (("weight", 1), ("bias", 0))
+        )
+        inputs = [self._read(a["input"]), scale, bias]
+        self._emit(
+            "GroupNormalization", inputs, num_groups=a["num_groups"], epsilon=float(a["eps"])
+        )
+
+    def batch_norm(self, a: _Args) -> None:
+        keys = ("input", "weight", "bias", "running_mean", "running_var")
+        missing = [key for key in keys if a[key] is None]
+        if missing:
+            raise _RefusedError(
+                f"has no {' and no '.join(missing)}",
+                "nn.BatchNorm2d with affine=True and track_running_stats=True",
+            )
+        self._emit(
+            "BatchNormalization",
+            [self._read(a[key]) for key in keys],
+            epsilon=float(a["eps"]),
+            momentum=1 - float(a["momentum"]),
+            training_mode=int(a["training"]),
+        )
+
+    def dropout(self, a: _Args) -> None:
+        """Of the form that gives a mask too, the mask is left out."""
+        source, share = a["input"], float(a["p"])
+        if not a["train"] or share == 0:
+            self._alias(self._node, source)
+        else:
+            self._emit("Dropout", [self._read(source), self._read(share), self._read(True)])
+        if isinstance(self._node.meta["val"], tuple):
+            self._parts[self._node] = [self._values.pop(self._node)]
+
+    def embedding(self, a: _Args) -> None:
+        weight, ids = a["weight"], a["indices"]
+        if a["padding_idx"] >= 0:
+            raise _RefusedError(
+                f"does not train row {a['padding_idx']} (padding_idx)",
+                "set padding_idx = None on the module, and let the loss ignore padding",
+            )
+        if a["scale_grad_by_freq"]:
+            raise _RefusedError("scales gradients by frequency", "scale_grad_by_freq=False")
+        if ids in self._constants:
+            self._gather_constant_rows(weight, self._constants[ids])
+            return
+        self._emit("Gather", [self._read(weight), self._read(ids)], axis=0)
+
+    def _gather_constant_rows(self, weight: fx.Node, ids: Constant) -> None:
+        """Positions: without the axes of extent 1 before them."""
+        found = ids.reduce()
+        if found is None:
+            raise _RefusedError("looks up numbers that differ along the batch")
+        numbers = found.reshape(-1)
+        if numbers.tolist() == [*range(int(self._shape(weight)[0]))]:
+            self._alias(self._node, weight)  # all of them, in order
+            return
+        rows = self._store_array(_to_array(numbers))
+        self._emit("Gather", [self._read(weight), rows], axis=0)
+
+    def conv(self, a: _Args) -> None:
+        weight, rank = a["weight"], len(self._shape(a["input"]))
+        if a.get("transposed"):
+            raise _RefusedError("is a transposed convolution", "nn.Upsample is none either")
+        if rank != 4:
+            raise _RefusedError(
+                f"is over {rank - 2} axes",
+                "nn.Conv2d, with an axis of extent 1 for the one that is missing",
+            )
+        padding = a["padding"]
+        kernel = [int(extent) for extent in self._shape(weight)[2:]]
+        dilation = _pair(a["dilation"])
+        if isinstance(padding, str):
+            around = [
+                d * (k - 1) if padding == "same" else 0
+                for d, k in zip(dilation, kernel, strict=True)
+            ]
+            pads = [*(one // 2 for one in around), *(one - one // 2 for one in around)]
+        else:
+            pads = _pair(padding) * 2
+        inputs = [self._read(a["input"]), self._read(weight)]
+        if a["bias"] is not None:
+            inputs.append(self._read(a["bias"]))
+        self._emit(
+            "Conv",
+            inputs,
+            kernel_shape=kernel,
+            strides=_pair(a["stride"]),
+            pads=pads,
+            dilations=None if dilation == [1, 1] else dilation,
+            group=None if a["groups"] == 1 else a["groups"],
+        )
+
+    def max_pool(self, a: _Args) -> None:
+        kernel = _pair(a["kernel_size"])
+        dilation = _pair(a["dilation"])
+        self._emit(
+            "MaxPool",
+            [self._read(a["self"])],
+            kernel_shape=kernel,
+            strides=_pair(a["stride"]) or kernel,
+            pads=_pair(a["padding"]) * 2,
+            dilations=None if dilation == [1, 1] else dilation,
+            ceil_mode=int(a["ceil_mode"]) or None,
+        )
+
+    def average_pool(self, a: _Args) -> None:
+        kernel = _pair(a["kernel_size"])
+        if a["divisor_override"] is not None:
+            raise _RefusedError("divides by another number than the window has elements")
+        pads = _pair(a["padding"]) * 2
+        self._emit(
+            "AveragePool",
+            [self._read(a["self"])],
+            kernel_shape=kernel,
+            strides=_pair(a["stride"]) or kernel,
+            pads=pads,
+            ceil_mode=int(a["ceil_mode"]) or None,
+            count_include_pad=int(a["count_include_pad"]) if any(pads) else None,
+        )
+
+    def adaptive_pool(self, a: _Args) -> None:
+        """Windows of one size, where the output's extents divide the input's."""
+        size, wanted = self._shape(a["self"])[-2:], self._shape(self._node)[-2:]
+        if any(int(have) % int(want) for have, want in zip(size, wanted, strict=True)):
+            raise _RefusedError(
+                f"pools {list(size)} to {list(wanted)}, by windows of several sizes",
+                "give images whose extents are multiples of the output's",
+            )
+        kernel = [int(have) // int(want) for have, want in zip(size, wanted, strict=True)]
+        x = [self._read(a["self"])]
+        self._emit("AveragePool", x, kernel_shape=kernel, strides=kernel)
+
+    def reshape(self, a: _Args) -> None:
+        source = a.get("self", a.get("input"))
+        if self._shape(source) == self._shape(self._node):
+            self._alias(self._node, source)
+            return
+        self._emit("Reshape", [self._read(source), self._asked(self._node)])
+
+    def permute(self, a: _Args) -> None:
+        rank = len(self._shape(a["self"]))
+        self._transpose(a["self"], [axis % rank for axis in a["dims"]])
+
+    def transpose(self, a: _Args) -> None:
+        rank = len(self._shape(a["self"]))
+        perm = list(range(rank))
+        if rank > 1:
+            one, two = (
+                int(a.get(key, number)) % rank for number, key in enumerate(("dim0", "dim1"))
+            )
+            perm[one], perm[two] = perm[two], perm[one]
+        self._transpose(a["self"], perm)
+
+    def _transpose(self, source: fx.Node, perm: list[int]) -> None:
+        value = self._values[source]
+        if value.stored and perm == [1, 0]:
+            self._values[self._node] = Value(self._transpose_once(source))
+            return
+        self._emit("Transpose", [self._read(source)], perm=perm)
+
+    def expand(self, a: _Args) -> None:
+        asked = [extent if isinstance(extent, int) else 1 for extent in self._shape(self._node)]
+        self._emit("Expand", [self._read(a["self"]), self._ints(*asked)])
+
+    def repeat(self, a: _Args) -> None:
+        counts = [count if isinstance(count, int) else -1 for count in a["repeats"]]
+        rank = len(self._shape(a["self"]))
+        if min(counts) < 1 or len(counts) != rank:
+            raise _RefusedError("repeats along the batch, or along a new axis")
+        self._emit("Tile", [self._read(a["self"]), self._ints(*counts)])
+
+    def repeat_interleave(self, a: _Args) -> None:
+        source, axis = a["self"], a.get("dim")
+        if axis is None or not isinstance(a["repeats"], int):
+            raise _RefusedError("repeats by other than one number along one axis")
+        shape = [1 if not isinstance(extent, int) else extent for extent in self._shape(source)]
+        axis = self._axis(source, axis)
+        apart = self._emit_inner("Unsqueeze", [self._read(source), self._ints(axis + 1)], "apart")
+        wide = [*shape[: axis + 1], a["repeats"], *shape[axis + 1 :]]
+        copies = self._emit_inner("Expand", [apart, self._ints(*wide)], "copies")
+        self._emit("Reshape", [copies, self._asked(self._node)])
+
+    def concat(self, a: _Args) -> None:
+        parts = a["tensors"]
+        axis = self._axis(parts[0], a["dim"])
+        self._emit("Concat", [self._read(part) for part in parts], axis=axis)
+
+    def stack(self, a: _Args) -> None:
+        axis = a["dim"] % len(self._shape(self._node))
+        parts = [
+            self._emit_inner("Unsqueeze", [self._read(part), self._ints(axis)], "apart")
+            for part in a["tensors"]
+        ]
+        self._emit("Concat", parts, axis=axis)
+
+    def split(self, a: _Args) -> None:
+        source = a["self"]
+        axis = self._axis(source, a.get("dim", 0))
+        kinds = self._node.meta["val"]
+        sizes = [kind.shape[axis] for kind in kinds]
+        if not all(isinstance(size, int) for size in sizes):
+            raise _RefusedError("splits the batch")
+        base = self._name_output(self._node)
+        names = [self._unique(f"{base}/part_{number}") for number in range(len(sizes))]
+        self._add("Split", [self._read(source), self._ints(*sizes)], *names, axis=axis)
+        self._parts[self._node] = [Value(name) for name in names]
+        for name, kind in zip(names, kinds, strict=True):
+            self._inform(name, kind)
+
+    def _inform(self, name: str, kind: torch.Tensor) -> None:
+        if kind.ndim > 1 and self._is_batch(kind.shape[0]):
+            self._infos[name] = _make_info(name, kind)
+
+    def unbind(self, a: _Args) -> None:
+        axis = self._axis(a["self"], a["dim"])
+        base, parts = self._name_output(self._node), []
+        for number, kind in enumerate(self._node.meta["val"]):
+            name = self._unique(f"{base}/part_{number}")
+            place = self._store_array(np.array(number, np.int64))
+            self._add("Gather", [self._read(a["self"]), place], name, axis=axis)
+            self._inform(name, kind)
+            parts.append(Value(name))
+        self._parts[self._node] = parts
+
+    def select(self, a: _Args) -> None:
+        axis, index = self._axis(a["self"], a["dim"]), a["index"]
+        if not isinstance(index, int):
+            raise _RefusedError("picks a place that depends on the batch")
+        extent = self._shape(a["self"])[axis]
+        if index < 0 and isinstance(extent, int):
+            index += extent
+        place = self._store_array(np.array(index, np.int64))
+        self._emit("Gather", [self._read(a["self"]), place], axis=axis)
+
+    def slice(self, a: _Args) -> None:
+        if self._shape(a["self"]) == self._shape(self._node):
+            self._alias(self._node, a["self"])
+            return
+        axis = self._axis(a["self"], a["dim"])
+        start, end = a["start"] or 0, _TO_END if a["end"] is None else a["end"]
+        if not isinstance(start, int) or not isinstance(end, int):
+            raise _RefusedError("cuts at a place that depends on the batch")
+        lists = (self._ints(number) for number in (start, end, axis, a["step"]))
+        self._emit("Slice", [self._read(a["self"]), *lists])
+
+    def cast(self, a: _Args) -> None:
+        """Of floats to floats; masks of ids may become anything."""
+        source = a["self"]
+        before, after = source.meta["val"].dtype, self._node.meta["val"].dtype
+        if before == after or (before in _FLOATS and after in _FLOATS):
+            self._alias(self._node, source)
+            return
+        if source is self._captured.input or before in _FLOATS:
+            raise _RefusedError(f"casts {before} to {after}")
+        kind = helper.np_dtype_to_tensor_dtype(_to_array(torch.empty(0, dtype=after)).dtype)
+        self._emit("Cast", [self._read(source)], to=kind)
+
+    def masked_fill(self, a: _Args) -> None:
+        value = a["value"]
+        filled = self._read(float(value) if isinstance(value, int | float) else value)
+        self._emit("Where", [self._read(a["mask"]), filled, self._read(a["self"])])
+
+    def where(self, a: _Args) -> None:
+        keys = ("condition", "self", "other") if "condition" in a else ("cond", "self", "other")
+        self._emit("Where", [self._read(self._float(a, key)) for key in keys])
+
+    def equal(self, a: _Args) -> None:
+        self._emit("Equal", [self._read(a["self"]), self._read(a["other"])])
+
+    def differ(self, a: _Args) -> None:
+        same = self._emit_inner("Equal", [self._read(a["self"]), self._read(a["other"])], "equal")
+        self._emit("Not", [same])
+
+    def pad(self, a: _Args) -> None:
+        if a.get("mode", "constant") != "constant" or a.get("value") not in (None, 0):
+            raise _RefusedError("pads with other than zeros")
+        rank, pads = len(self._shape(self._node)), [int(one) for one in a["pad"]]
+        before, after = [0] * rank, [0] * rank
+        for number in range(len(pads) // 2):
+            before[rank - 1 - number], after[rank - 1 - number] = pads[2 * number : 2 * number + 2]
+        source = self._read(a.get("self", a.get("input")))
+        self._emit("Pad", [source, self._ints(*before, *after)])
+
+    def attention(self, a: _Args) -> None:
+        """In parts, which may have dropout between them."""
+        query, key, value = (a[name] for name in ("query", "key", "value"))
+        shape, others = self._shape(query), self._shape(key)
+        if len(shape) != 4:
+            raise _RefusedError(
+                f"is of tensors of {len(shape)} axes", "give it [batch, heads, places, features]"
+            )
+        copies = int(shape[1]) // int(others[1]) if a["enable_gqa"] else 1
+        k, v = (self._share_heads(node, copies) for node in (key, value))
+        turned = self._emit_inner("Transpose", [k], "keys", perm=[0, 1, 3, 2])
+        scores = self._emit_inner("MatMul", [self._read(query), turned], "scores")
+        scale = 1 / math.sqrt(int(shape[-1])) if a["scale"] is None else float(a["scale"])
+        scores = self._emit_inner("Mul", [scores, self._read(scale)], "scaled")
+        mask, causal = a["attn_mask"], bool(a["is_causal"])
+        if causal:
+            square = torch.ones((int(shape[-2]), int(others[-2])), dtype=torch.bool).tril()
+            scores = self._hide(scores, self._store_array(_to_array(square)))
+        if mask is not None:
+            kind = mask.meta["val"].dtype
+            name = self._read(mask)
+            if kind == torch.bool:
+                scores = self._hide(scores, name)
+            else:
+                scores = self._emit_inner("Add", [scores, name], "masked")
+        weights = self._emit_inner("Softmax", [scores], "weights", axis=-1)
+        if a["dropout_p"] > 0:
+            inputs = [weights, self._read(float(a["dropout_p"])), self._read(True)]
+            weights = self._emit_inner("Dropout", inputs, "dropout")
+        self._emit("MatMul", [weights, v])
+
+    def _hide(self, scores: str, kept: str) -> str:
+        """Scores that are minus infinity where a mask does not keep them."""
+        hidden = self._read(-math.inf)
+        return self._emit_inner("Where", [kept, scores, hidden], "masked")
+
+    def _share_heads(self, node: fx.Node, copies: int) -> str:
+        """Each head so many times, one after the other."""
+        name = self._read(node)
+        if copies == 1:
+            return name
+        _, heads, places, features = self._shape(node)
+        apart = self._emit_inner("Unsqueeze", [name, self._ints(2)], "apart")
+        wide = self._ints(1, int(heads), copies, int(places), int(features))
+        shared = self._emit_inner("Expand", [apart, wide], "copies")
+        shape = self._ints(-1, int(heads) * copies, int(places), int(features))
+        return self._emit_inner("Reshape", [shared, shape], "shared")
+
+    def refuse_detach(self, a: _Args) -> None:
+        raise _RefusedError(
+            "stops the gradient of a value, which then would have one", "train without detach()"
+        )
+
+    def plain(self, a: _Args) -> None:
+        """One operator of one operand, with the same meaning."""
+        name = _PLAIN[_name_operator(self._node)]
+        self._emit(name, [self._read(a.get("self", a.get("input")))])
+
+    def logical(self, a: _Args) -> None:
+        name = _LOGICAL[_name_operator(self._node)]
+        operands = [self._read(a[key]) for key in ("self", "other") if key in a]
+        self._emit(name, operands)
+
+    def leaky_relu(self, a: _Args) -> None:
+        self._emit("LeakyRelu", [self._read(a["self"])], alpha=float(a["negative_slope"]))
+
+    def clip(self, a: _Args) -> None:
+        """ReLU6 is one: between 0 and 6."""
+        lo, hi = (a.get(one, a.get(two)) for one, two in (("min_val", "min"), ("max_val", "max")))
+        bounds = ["" if bound is None else self._read(float(bound)) for bound in (lo, hi)]
+        self._emit("Clip", [self._read(a["self"]), *bounds])
+
+
+_Args = dict[str, Any]
+
+
+def _name_operator(node: fx.Node) -> str:
+    """As "aten.linear", without the overload."""
+    if node.op != "call_function":
+        return node.op
+    packet = getattr(node.target, "overloadpacket", None)
+    return str(packet) if packet is not None else str(getattr(node.target, "__name__", node.target))
+
+
+def _bind(node: fx.Node) -> _Args:
+    """Arguments by their names, with defaults."""
+    schema = node.target._schema  # type: ignore[union-attr]
+    bound: _Args = {}
+    for number, argument in enumerate(schema.arguments):
+        if number < len(node.args):
+            bound[argument.name] = node.args[number]
+        elif argument.name in node.kwargs:
+            bound[argument.name] = node.kwargs[argument.name]
+        elif argument.has_default_value():
+            bound[argument.name] = argument.default_value
+        else:
+            bound[argument.name] = None
+    return bound
+
+
+def _make_info(name: str, tensor: torch.Tensor) -> onnx.ValueInfoProto:
+    """Of a value [batch, ...]."""
+    kind = TensorProto.FLOAT if tensor.dtype in _FLOATS else TensorProto.INT64
+    shape: list[str | int | None] = ["batch", *(int(extent) for extent in tensor.shape[1:])]
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def _pair(value: Any) -> list[int]:
+    """One number for both axes, or one each; [] where there is none."""
+    numbers = [value] if isinstance(value, int) else [int(one) for one in value]
+    return numbers * 2 if len(numbers) == 1 else numbers
+
+
+def _to_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    tensor = tensor.detach().cpu()
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.float()
+    return tensor.contiguous().numpy()
+
+
+_T = _Translator
+_PLAIN: Final = {
+    "aten.relu": "Relu",
+    "aten.sigmoid": "Sigmoid",
+    "aten.tanh": "Tanh",
+    "aten.sqrt": "Sqrt",
+    "aten.reciprocal": "Reciprocal",
+    "aten.erf": "Erf",
+}
+_LOGICAL: Final = {
+    "aten.logical_not": "Not",
+    "aten.bitwise_not": "Not",
+    "aten.logical_and": "And",
+    "aten.bitwise_and": "And",
+    "aten.__and__": "And",
+    "aten.logical_or": "Or",
+    "aten.bitwise_or": "Or",
+    "aten.__or__": "Or",
+}
+_HANDLERS: Final[Mapping[str, Callable[[_Translator, _Args], None]]] = {
+    **dict.fromkeys(_PLAIN, _T.plain),
+    **dict.fromkeys(_LOGICAL, _T.logical),
+    **dict.fromkeys(
+        (
+            *("aten.view", "aten.reshape", "aten._unsafe_view", "aten.flatten", "aten.unflatten"),
+            *("aten.unsqueeze", "aten.squeeze"),
+        ),
+        _T.reshape,
+    ),
+    **dict.fromkeys(("aten.matmul", "aten.mm", "aten.bmm"), _T.matmul),
+    **dict.fromkeys(
+        ("aten.softmax", "aten._softmax", "aten.log_softmax", "aten._log_softmax"), _T.softmax
+    ),
+    **dict.fromkeys(("aten.transpose", "aten.swapaxes", "aten.t", "aten.numpy_T"), _T.transpose),
+    **dict.fromkeys(("aten.to", "aten._to_copy", "aten.type_as", "aten.float"), _T.cast),
+    **dict.fromkeys(("aten.pad", "aten.constant_pad_nd"), _T.pad),
+    **dict.fromkeys(("aten.split", "aten.split_with_sizes", "aten.chunk"), _T.split),
+    **dict.fromkeys(("aten.conv1d", "aten.conv2d", "aten.conv3d", "aten.convolution"), _T.conv),
+    **dict.fromkeys(("aten.hardtanh", "aten.clamp", "aten.relu6"), _T.clip),
+    **dict.fromkeys(("aten.detach", "aten.detach_"), _T.refuse_detach),
+    "aten._fused_rms_norm": _T.rms_norm,
+    "aten.adaptive_avg_pool2d": _T.adaptive_pool,
+    "aten.add": _T.add,
+    "aten.addmm": _T.addmm,
+    "aten.avg_pool2d": _T.average_pool,
+    "aten.batch_norm": _T.batch_norm,
+    "aten.cat": _T.concat,
+    "aten.concat": _T.concat,
+    "aten.div": _T.divide,
+    "aten.dropout": _T.dropout,
+    "aten.embedding": _T.embedding,
+    "aten.eq": _T.equal,
+    "aten.expand": _T.expand,
+    "aten.feature_dropout": _T.dropout,
+    "aten.gelu": _T.gelu,
+    "aten.group_norm": _T.group_norm,
+    "aten.layer_norm": _T.layer_norm,
+    "aten.leaky_relu": _T.leaky_relu,
+    "aten.linear": _T.linear,
+    "aten.masked_fill": _T.masked_fill,
+    "aten.max_pool2d": _T.max_pool,
+    "aten.mean": _T.mean,
+    "aten.mul": _T.multiply,
+    "aten.ne": _T.differ,
+    "aten.native_dropout": _T.dropout,
+    "aten.neg": _T.negate,
+    "aten.permute": _T.permute,
+    "aten.pow": _T.power,
+    "aten.repeat": _T.repeat,
+    "aten.repeat_interleave": _T.repeat_interleave,
+    "aten.rms_norm": _T.rms_norm,
+    "aten.rsqrt": _T.rsqrt,
+    "aten.rsub": _T.subtract_from,
+    "aten.scaled_dot_product_attention": _T.attention,
+    "aten.select": _T.select,
+    "aten.silu": _T.silu,
+    "aten.slice": _T.slice,
+    "aten.stack": _T.stack,
+    "aten.sub": _T.subtract,
+    "aten.unbind": _T.unbind,
+    "aten.where": _T.where,
+}
+_INSTEAD: Final = {
+    "aten.elu": "nn.ReLU, nn.GELU or nn.SiLU",
+    "aten.hardswish": "nn.SiLU",
+    "aten.softplus": "nn.SiLU",
+    "aten.mish": "nn.SiLU",
+    "aten.prelu": "nn.ReLU or nn.LeakyReLU",
+    "aten.instance_norm": "nn.LayerNorm over the last axis",
+    "aten.lstm": "attention, or layers without a state of their own",
+    "aten.gru": "attention, or layers without a state of their own",
+    "aten.cumsum": "make positions of torch.arange",
+    "aten.index": "slices, or an embedding by the model's input",
+    "aten.einsum": "torch.matmul of operands with the same leading axes",
+    "aten.sum": "a mean over the axes, or a product with ones",
+}

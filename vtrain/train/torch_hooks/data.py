@@ -1,0 +1,375 @@
+"""What people have their samples in, as the samples of a task: arrays, tokens, datasets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from vtrain.errors import DataError, Problem, UnsupportedError
+from vtrain.graph.update import floor_log2
+from vtrain.spec.number import NUMPY_DTYPES, SATURATION, STORAGE, round_to_mantissa
+from vtrain.spec.samples import Samples
+from vtrain.train.data import Split, build_samples, with_root
+from vtrain.wire.task import Windows, describe_windows
+
+Array = npt.NDArray[Any]
+_INPUTS: Final = ("input_ids", "pixel_values", "x", "input", "image", "inputs", "features")
+_TARGETS: Final = ("labels", "label", "y", "target", "targets")
+"""Names of columns, by which those of a dataset are chosen."""
+_TOKEN_TYPES: Final = {"u2": "u16", "u4": "u32", "i4": "u32", "i8": "u64", "u8": "u64"}
+_MOST_EXPONENT: Final = 64
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What samples must be: ``shape`` of one input, whole numbers where the model ``takes_ids``,
+    labels where the loss ``has_classes``, of which one may be ``ignored``; ``stride`` is that of
+    windows of tokens."""
+
+    shape: tuple[int, ...]
+    takes_ids: bool
+    has_classes: bool
+    ignored: int | None
+    stride: int = 1
+    columns: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Inputs and targets of all samples."""
+
+    x: Array
+    y: Array
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Samples in their canonical form, with how many labels (or elements of a target) each has, and
+    how many of them count, if that is the same of all."""
+
+    samples: Samples
+    test: Samples | None
+    places: int
+    counted: int | None
+    has_ignored: bool
+    notes: tuple[str, ...] = ()
+
+
+def load(
+    data: object, test: object | None, wanted: Wanted, validation: float | None = None
+) -> Loaded:
+    """Samples to train on, and to measure on.
+
+    ``data`` and ``test`` are a pair of arrays, tokens as one array, a dict of arrays, a Dataset of
+    torch, or a Dataset of Hugging Face.  UnsupportedError where it is none of these; DataError for
+    values that cannot be taken.
+    """
+    if _is_tokens(data):
+        return _load_tokens(data, test, wanted, validation)
+    if validation is not None:
+        _refuse("validation", repr(validation), "is a share of tokens", "give test=")
+    notes: list[str] = []
+    pair = _take_pair(data, "data", wanted, notes)
+    forms = [
+        _choose_form(values, "data", what, is_whole=is_whole)
+        for values, what, is_whole in (
+            (pair.x, "inputs", wanted.takes_ids),
+            (pair.y, "targets", wanted.has_classes),
+        )
+    ]
+    samples = _build(pair, forms, "data", notes)
+    others = None
+    if test is not None:
+        others = _build(_take_pair(test, "test", wanted, notes), forms, "test", notes)
+    places = math.prod(pair.y.shape[1:])
+    counts, has_ignored = {places}, False
+    if wanted.has_classes and wanted.ignored is not None:
+        is_counted = pair.y.reshape(len(pair.y), -1) != wanted.ignored
+        counts = {int(count) for count in is_counted.sum(axis=1)}
+        has_ignored = not bool(is_counted.all())
+        if others is not None:
+            has_ignored = has_ignored or bool((others.part("y") == wanted.ignored).any())
+    counted = counts.pop() if len(counts) == 1 else None
+    return Loaded(samples, others, places, counted, has_ignored, tuple(notes))
+
+
+def _refuse(path: str, what: str, reason: str, instead: str = "") -> NoReturn:
+    raise UnsupportedError([Problem(path, what, reason, instead)], where="from_torch")
+
+
+# --- tokens
+
+
+def _is_tokens(data: object) -> bool:
+    return isinstance(data, np.ndarray | torch.Tensor) and data.ndim == 1
+
+
+def _load_tokens(
+    data: object, test: object | None, wanted: Wanted, validation: float | None
+) -> Loaded:
+    if not wanted.takes_ids or not wanted.has_classes or len(wanted.shape) != 1:
+        _refuse(
+            "data",
+            "an array of one axis",
+            "is tokens, of which a model that takes ids [batch, places] is trained, with "
+            "cross-entropy",
+            "give inputs and targets: data=(x, y)",
+        )
+    tokens = _as_tokens(data, "data")
+    held = None if test is None else _as_tokens(test, "test")
+    if validation is not None:
+        if test is not None:
+            _refuse("validation", "and test", "both say what to measure on", "leave one out")
+        share = Fraction(str(validation))
+        if not 0 < share < 1:
+            _refuse("validation", repr(validation), "must lie between 0 and 1", "0.1")
+        whole = slice(0, len(tokens))
+        held = tokens[Split(share, held_out=True).choose(whole)]
+        tokens = tokens[Split(share, held_out=False).choose(whole)]
+    places = wanted.shape[0]
+    samples = _open_windows(tokens, places, wanted.stride, "data")
+    others = None if held is None else _open_windows(held, places, places, "test")
+    return Loaded(samples, others, places, places, has_ignored=False)
+
+
+def _as_tokens(data: object, where: str) -> Array:
+    array = data.detach().cpu().numpy() if isinstance(data, torch.Tensor) else np.asanyarray(data)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        reason = f"has the shape {array.shape} and elements of type {array.dtype}"
+        _refuse(where, "tokens", reason, "one axis of integers")
+    if array.dtype.itemsize == 1 or f"{array.dtype.kind}{array.dtype.itemsize}" == "i2":
+        array = array.astype(np.int32)
+    return array if array.dtype.byteorder != ">" else array.astype(array.dtype.newbyteorder("<"))
+
+
+def _open_windows(tokens: Array, context: int, stride: int, where: str) -> Samples:
+    kind = _TOKEN_TYPES[f"{tokens.dtype.kind}{tokens.dtype.itemsize}"]
+    windows = Windows(kind, len(tokens), context, stride, 1)
+    if windows.count < 1:
+        raise DataError(
+            f"has {len(tokens)} tokens, too few for one window of {context} and its labels",
+            where=where,
+        )
+    table = np.ascontiguousarray(tokens) if not tokens.flags.c_contiguous else tokens
+    return with_root(Samples(describe_windows(windows), table.view(np.uint8)))
+
+
+# --- inputs and targets
+
+
+def _take_pair(data: object, where: str, wanted: Wanted, notes: list[str]) -> Pair:
+    if isinstance(data, DataLoader):
+        reason = "chooses the order of samples, and the task does that by its seed"
+        _refuse(where, "DataLoader", reason, "its dataset, and batch= for its batch_size")
+    if isinstance(data, IterableDataset):
+        reason = "has no number of samples, and a task commits to all of them"
+        _refuse(where, type(data).__name__, reason, "a Dataset with a length, or arrays")
+    if isinstance(data, TensorDataset):
+        if len(data.tensors) != 2:
+            _refuse(where, f"TensorDataset of {len(data.tensors)}", "must be of inputs and targets")
+        x, y = data.tensors
+    elif isinstance(data, tuple | list) and len(data) == 2:
+        x, y = data
+    elif isinstance(data, Mapping):
+        x, y = _pick_columns({str(key): data[key] for key in data}, where, wanted, notes)
+    elif hasattr(data, "column_names") and hasattr(data, "with_format"):
+        names = [str(name) for name in data.column_names]
+        plain = data.with_format("numpy")
+        chosen = [name for name in _choose_columns(names, where, wanted) if name]
+        columns = {name: _stack(plain[:][name], where, name) for name in chosen}
+        x, y = _pick_columns(columns, where, wanted, notes)
+    elif isinstance(data, Dataset) or (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+        x, y = _read_dataset(data, where, wanted, notes)
+    else:
+        _refuse(
+            where,
+            type(data).__name__,
+            "is nothing that samples can be read from",
+            "data=(x, y), one array of tokens, a Dataset of torch or of Hugging Face",
+        )
+    pair = Pair(_as_array(x, where, "inputs"), _as_array(y, where, "targets"))
+    if len(pair.x) != len(pair.y):
+        raise DataError(
+            f"has {len(pair.x)} inputs and {len(pair.y)} targets: as many are needed", where=where
+        )
+    return pair
+
+
+def _choose_columns(names: Sequence[str], where: str, wanted: Wanted) -> tuple[str, str]:
+    """The names of inputs and targets; "" for targets that are the inputs' next tokens."""
+    if wanted.columns is not None:
+        missing = [name for name in wanted.columns if name not in names]
+        if missing:
+            _refuse(where, f"columns {missing}", f"are none of {list(names)}", "columns=(x, y)")
+        return wanted.columns
+    x = next((name for name in _INPUTS if name in names), None)
+    y = next((name for name in _TARGETS if name in names), None)
+    if x is not None and y is None and wanted.takes_ids and wanted.has_classes:
+        return x, ""
+    if x is None or y is None:
+        reason = f"has the columns {list(names)}, and which are inputs and targets is not clear"
+        _refuse(where, "dataset", reason, 'name them: columns=("input_ids", "labels")')
+    return x, y
+
+
+def _pick_columns(
+    columns: Mapping[str, Any], where: str, wanted: Wanted, notes: list[str]
+) -> tuple[Any, Any]:
+    """Inputs and targets.  Labels that are the ids themselves are those of a causal language model
+    as transformers has them, which compares each with the place before it."""
+    name, other = _choose_columns([*columns], where, wanted)
+    x = _as_array(columns[name], where, name)
+    y = x if not other else _as_array(columns[other], where, other)
+    if not wanted.takes_ids or not wanted.has_classes or x.shape != y.shape or x.ndim != 2:
+        return x, y
+    ignored = -100 if wanted.ignored is None else wanted.ignored
+    if not bool(((y == x) | (y == ignored)).all()) or not bool((y == x).any()):
+        return x, y
+    shifted = np.full(y.shape, ignored, np.int64)
+    shifted[:, :-1] = y[:, 1:]
+    notes.append(
+        f"labels of {where} are its ids: each place has the next one as its label, and the last "
+        f"place none ({ignored})"
+    )
+    return x, shifted
+
+
+def _read_dataset(data: Any, where: str, wanted: Wanted, notes: list[str]) -> tuple[Any, Any]:
+    """All samples of a dataset with a length, which must not change, nor its first sample."""
+    count = len(data)
+    if count == 0:
+        raise DataError("has no samples", where=where)
+    items = [data[number] for number in range(count)]
+    if len(data) != count:
+        reason = f"had {count} samples and then {len(data)}"
+        _refuse(where, type(data).__name__, reason, "a dataset whose length stays")
+    if not _are_equal(items[0], data[0]):
+        _refuse(
+            where,
+            type(data).__name__,
+            "gives another first sample each time it is asked: a task commits to its samples",
+            "leave random transforms out, or write down some of what they give",
+        )
+    if isinstance(items[0], Mapping):
+        names = [str(key) for key in items[0]]
+        chosen = [name for name in _choose_columns(names, where, wanted) if name]
+        columns = {name: _stack([item[name] for item in items], where, name) for name in chosen}
+        return _pick_columns(columns, where, wanted, notes)
+    if not isinstance(items[0], tuple | list) or len(items[0]) != 2:
+        reason = f"gives samples of {type(items[0]).__name__}"
+        _refuse(where, type(data).__name__, reason, "samples that are (input, target), or dicts")
+    x, y = (_stack([item[part] for item in items], where, str(part)) for part in (0, 1))
+    return x, y
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_are_equal(one[key], other[key]) for key in one)
+    if isinstance(one, tuple | list) and isinstance(other, tuple | list):
+        return len(one) == len(other) and all(map(_are_equal, one, other))
+    try:
+        return bool(np.array_equal(np.asarray(one), np.asarray(other)))
+    except (TypeError, ValueError):
+        return one is other
+
+
+def _stack(items: Any, where: str, name: str) -> Array:
+    arrays = [_as_array(item, where, name) for item in items]
+    shapes = {array.shape for array in arrays}
+    if len(shapes) > 1:
+        longest = sorted(shapes)[-1]
+        _refuse(
+            where,
+            f"column {name}",
+            f"has samples of {len(shapes)} shapes, as {sorted(shapes)[0]} and {longest}",
+            "pad or cut them to one, and let the loss ignore padding",
+        )
+    return np.stack(arrays)
+
+
+def _as_array(values: Any, where: str, name: str) -> Array:
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu()
+        values = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        array = np.asarray(None)
+    if array.dtype.kind not in "iufb":
+        _refuse(where, name, f"is of type {array.dtype}, which is no number", "arrays of numbers")
+    return array.astype(np.uint8) if array.dtype.kind == "b" else array
+
+
+def _build(pair: Pair, forms: Sequence[_Form], where: str, notes: list[str]) -> Samples:
+    parts = []
+    for values, form, what in zip((pair.x, pair.y), forms, ("inputs", "targets"), strict=True):
+        array, beyond = _convert(values, form, where, what)
+        if beyond and where == "data":
+            raise DataError(f"{beyond} of the {what} are beyond int32", where=where)
+        if beyond:
+            notes.append(f"{beyond} {what} of test are beyond those of data, and held to them")
+        parts.append(array)
+    return build_samples(parts[0], parts[1], *(form.exponent for form in forms))
+
+
+# --- whole numbers and mantissas
+
+
+@dataclass(frozen=True)
+class _Form:
+    """An element type of the law, and fraction bits."""
+
+    dtype: str
+    exponent: int = 0
+
+
+def _choose_form(values: Array, where: str, what: str, *, is_whole: bool) -> _Form:
+    """Ids and labels are i32, whichever there are; other whole numbers have the least type that
+    holds them, floats are mantissas of 16 bits at the finest exponent."""
+    _require_finite(values, where, what)
+    if is_whole:
+        if values.dtype.kind == "f" and not bool((values == np.trunc(values)).all()):
+            noun = "ids" if what == "inputs" else "labels"
+            _refuse(where, what, f"are floats, and {noun} are whole numbers", "integers")
+        return _Form("i32")
+    least, largest = values.min(initial=0), values.max(initial=0)
+    if values.dtype.kind in "iu":
+        for dtype in ("u8", "i8", "i16"):
+            lo, hi = STORAGE[dtype]
+            if lo <= int(least) and int(largest) <= hi:
+                return _Form(dtype)
+    most = max(abs(Fraction(float(least))), abs(Fraction(float(largest))))
+    if most == 0:
+        return _Form("i16")
+    exponent = floor_log2(Fraction(SATURATION["i16"][1]) / most)
+    return _Form("i16", max(-_MOST_EXPONENT, min(_MOST_EXPONENT, exponent)))
+
+
+def _require_finite(values: Array, where: str, what: str) -> None:
+    finite = np.isfinite(values)
+    if not finite.all():
+        sample = int(np.argwhere(~finite)[0][0])
+        raise DataError(f"sample {sample} of the {what} is NaN or infinite", where=where)
+
+
+def _convert(values: Array, form: _Form, where: str, what: str) -> tuple[Array, int]:
+    """Elements in a form, and how many are beyond it and held to it."""
+    _require_finite(values, where, what)
+    lo, hi = (SATURATION if form.exponent else STORAGE)[form.dtype]
+    if form.dtype == "i16" and (form.exponent or values.dtype.kind == "f"):
+        lo, hi = SATURATION["i16"]
+        wide = values.astype(np.float64)
+        held = np.clip(wide, math.ldexp(lo, -form.exponent), math.ldexp(hi, -form.exponent))
+        beyond = int(np.count_nonzero(held != wide))
+        return round_to_mantissa(held, form.exponent).astype(np.int16), beyond
+    held = np.clip(values, lo, hi)
+    beyond = int(np.count_nonzero(held != values))
+    return held.astype(NUMPY_DTYPES[form.dtype]), beyond

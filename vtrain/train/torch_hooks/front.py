@@ -1,0 +1,378 @@
+"""From a module, an optimizer, a loss and samples to a compiled task, in one call.
+
+What is built is the text of a task file, which then goes the way of every task file: so the id is
+that of the file that :meth:`vtrain.train.task.CompiledTask.write` writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import torch
+from torch import nn
+
+from vtrain.engines.registry import choose_evaluator
+from vtrain.errors import Problem, UnsupportedError
+from vtrain.graph.from_torch.module import Imported, import_module
+from vtrain.graph.model import Embedding, Softmax
+from vtrain.spec.samples import Samples
+from vtrain.train.task import CompiledTask, Held, TaskFile, compile_task, parse_task, profile_task
+from vtrain.train.torch_hooks.data import Loaded, Wanted, load
+from vtrain.train.torch_hooks.losses import Loss, read_loss
+from vtrain.train.torch_hooks.optimizers import Optimizer, exact, read_optimizer, scale
+from vtrain.train.written import MODEL_NAME, TASK_NAME
+
+Progress = Callable[[str, int, int], None]
+"""(what is being done, how much is done, of how much)"""
+
+Module = nn.Module
+T = TypeVar("T")
+
+_CHECKPOINTS: Final = 100
+"""Steps between checkpoints unless asked otherwise."""
+_LEAST_DIGITS: Final = 60
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a task file says besides model, data, loss and optimizer.
+
+    ``gradient_margin``, ``symmetric_gradients`` and ``fine_gradients`` default to what transformers
+    want where the module has attention, and else to those of a task file (docs/tasks.md).
+    ``checkpoint_every`` is 100 or less.
+    """
+
+    name: str | None = None
+    seed: int = 0
+    commit_every: int = 1
+    checkpoint_every: int | None = None
+    clip_norm: float | None = None
+    end_of_text: int | None = None
+    attention_crosses: bool = False
+    padding: int | None = None
+    margin: int = 3
+    gradient_margin: int | None = None
+    symmetric_gradients: bool | None = None
+    fine_gradients: bool | None = None
+    calibration_steps: int = 20
+
+
+def from_torch(
+    module: nn.Module,
+    example_inputs: object,
+    *,
+    data: object,
+    loss: object,
+    optimizer: object,
+    scheduler: object = None,
+    batch: int,
+    steps: int | None = None,
+    epochs: int | None = None,
+    test: object | None = None,
+    validation: float | None = None,
+    stride: int = 1,
+    columns: tuple[str, str] | None = None,
+    vocabulary: int | None = None,
+    output: str | int | None = None,
+    exponents: Mapping[str, int] | None = None,
+    settings: Settings,
+    progress: Progress = lambda what, done, total: None,
+) -> CompiledTask:
+    """See :func:`vtrain.from_torch`."""
+    problems: list[Problem] = []
+
+    def gather(part: Callable[[], T]) -> T | None:
+        try:
+            return part()
+        except UnsupportedError as error:
+            problems.extend(error.problems)
+            return None
+
+    progress("reading the module", 0, 1)
+    imported = gather(lambda: import_module(module, example_inputs, output))
+    found_loss = gather(lambda: read_loss(loss))
+    shape, takes_ids = _describe_example(example_inputs)
+    wanted = Wanted(
+        shape=shape,
+        takes_ids=takes_ids,
+        has_classes=found_loss is None or found_loss.kind == "cross_entropy",
+        ignored=None if found_loss is None else found_loss.ignored,
+        stride=stride,
+        columns=columns,
+    )
+    loaded = gather(lambda: load(data, test, wanted, validation))
+    total = gather(lambda: _count_steps(steps, epochs, batch, loaded))
+    found = gather(lambda: read_optimizer(module, optimizer, scheduler, total or 1))
+    if found_loss is not None and loaded is not None:
+        problems += _check_ignored(found_loss, loaded)
+    progress("reading the module", 1, 1)
+    if problems or not (imported and found_loss and loaded and total and found):
+        raise UnsupportedError(problems, where="from_torch")
+    text = _write_text(
+        settings if settings.name else replace(settings, name=type(module).__name__),
+        imported,
+        found_loss,
+        loaded,
+        found,
+        steps=total,
+        batch=batch,
+        vocabulary=vocabulary,
+        exponents=exponents,
+    )
+    held = Held(imported.data, loaded.samples, loaded.test)
+    file = parse_task(text, Path(TASK_NAME), held=held)
+    if exponents is None:
+        file = _calibrate(file, progress)
+    notes = (*imported.notes, *loaded.notes, *_note_loss(found_loss, loaded, found))
+    return replace(compile_task(file), notes=notes)
+
+
+def _describe_example(example: object) -> tuple[tuple[int, ...], bool]:
+    """The shape of one sample, and whether it is of whole numbers."""
+    items = (
+        [*example.values()]
+        if isinstance(example, Mapping)
+        else [*example]
+        if isinstance(example, tuple | list)
+        else [example]
+    )
+    tensor = next((item for item in items if isinstance(item, torch.Tensor)), None)
+    if tensor is None:
+        return (), False
+    return tuple(tensor.shape[1:]), not tensor.dtype.is_floating_point
+
+
+def _count_steps(steps: int | None, epochs: int | None, batch: int, loaded: Loaded | None) -> int:
+    if (steps is None) == (epochs is None):
+        problem = Problem("steps", "and epochs", "one of the two says how long to train", "steps=")
+        raise UnsupportedError([problem], where="from_torch")
+    if steps is not None:
+        return steps
+    if loaded is None or epochs is None:
+        return 1  # said already
+    count = epochs * loaded.samples.spec.samples // batch
+    if count < 1:
+        problem = Problem("batch", str(batch), "is more than there are samples", "a smaller batch")
+        raise UnsupportedError([problem], where="from_torch")
+    return count
+
+
+def _check_ignored(loss: Loss, loaded: Loaded) -> list[Problem]:
+    """Torch's mean is over the labels that count, of which each batch has another number."""
+    if loss.reduction != "mean" or not loaded.has_ignored or loaded.counted is not None:
+        return []
+    return [
+        Problem(
+            "loss",
+            f"CrossEntropyLoss, ignore_index={loss.ignored}",
+            "takes the mean over the labels that count, and their number differs from sample to "
+            "sample: no step divides by a number that changes with the data",
+            'reduction="sum", and a learning rate for that (AdamW needs none)',
+        )
+    ]
+
+
+def _note_loss(loss: Loss, loaded: Loaded, optimizer: Optimizer) -> list[str]:
+    notes = []
+    if loss.kind == "mse" and loss.reduction is not None and optimizer.kind == "sgd":
+        notes.append(
+            "the gradient of MSELoss is a multiple of the task's, output - target in the mean over "
+            "samples: the learning rate has the factor"
+        )
+    if optimizer.kind == "adamw":
+        notes.append(
+            "eps is added to the root before the bias is taken out of it (docs/tasks.md): it "
+            "counts for more than torch's in the first steps"
+        )
+    return notes
+
+
+def _calibrate(file: TaskFile, progress: Progress) -> TaskFile:
+    total = file.calibration_steps
+    calibration = profile_task(
+        file,
+        lambda done: progress("calibrating", done, total),
+        open_evaluator=choose_evaluator("auto"),
+    )
+    return replace(file, exponents=dict(calibration.exponents))
+
+
+# --- the text of the task file
+
+
+def _write_text(
+    settings: Settings,
+    imported: Imported,
+    loss: Loss,
+    loaded: Loaded,
+    optimizer: Optimizer,
+    *,
+    steps: int,
+    batch: int,
+    vocabulary: int | None,
+    exponents: Mapping[str, int] | None,
+) -> str:
+    every = settings.commit_every
+    checkpoint = settings.checkpoint_every or -(-min(_CHECKPOINTS, steps) // every) * every
+    factor = loss.compute_factor(batch, loaded.places, loaded.counted or loaded.places)
+    has_attention = any(isinstance(layer, Softmax) for layer in imported.model.layers)
+    margin = settings.gradient_margin
+    if margin is None:
+        margin = 1 if has_attention else settings.margin
+    symmetric, fine = (
+        has_attention if given is None else given
+        for given in (settings.symmetric_gradients, settings.fine_gradients)
+    )
+    tables: dict[str, dict[str, Any]] = {
+        "task": {
+            "name": settings.name,
+            "seed": settings.seed,
+            "steps": steps,
+            "batch": batch,
+            "commit_every": every,
+            "checkpoint_every": checkpoint,
+        },
+        "model": {
+            "onnx": MODEL_NAME,
+            "loss": loss.kind,
+            "ignore": loss.ignored if loaded.has_ignored else None,
+            "end_of_text": settings.end_of_text,
+            "attention_crosses": settings.attention_crosses or None,
+            "padding": settings.padding,
+        },
+        "data": _describe_data(loaded.samples, imported, vocabulary),
+        "data.prepare": {"kind": "ids" if imported.model.takes_ids else "affine"},
+        "optimizer": _describe_optimizer(optimizer, imported, factor, settings.clip_norm),
+        "schedule": _describe_schedule(optimizer),
+        "format": {
+            "margin": settings.margin,
+            "gradient_margin": margin,
+            "symmetric_gradients": symmetric,
+            "fine_gradients": fine,
+            "calibration_steps": settings.calibration_steps,
+        },
+        "exponents": dict(sorted((exponents or {}).items())),
+    }
+    if loaded.test is not None:
+        tables["test"] = _describe_data(loaded.test, imported, vocabulary)
+    lines: list[str] = []
+    for name, table in tables.items():
+        kept = {key: value for key, value in table.items() if value is not None}
+        if kept:
+            lines += ["", f"[{name}]"] if lines else [f"[{name}]"]
+            lines += [f"{_format_key(key)} = {_format(value)}" for key, value in kept.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _describe_data(samples: Samples, imported: Imported, vocabulary: int | None) -> dict[str, Any]:
+    """A table of the kind that the samples will be written as."""
+    windows = samples.spec.windows
+    if windows is None:
+        return {"kind": "npy", "x": "x.npy", "y": "y.npy"}
+    return {
+        "kind": "tokens",
+        "path": "tokens.bin",
+        "context": windows.context,
+        "stride": windows.stride,
+        "shift": windows.shift,
+        "vocabulary": vocabulary or _count_rows(imported),
+    }
+
+
+def _count_rows(imported: Imported) -> int:
+    """Of the tables that the module's input is looked up in."""
+    model = imported.model
+    return min(
+        int(model.params[layer.weight].shape[0])
+        for layer in model.layers
+        if isinstance(layer, Embedding) and layer.input == model.input
+    )
+
+
+def _describe_optimizer(
+    optimizer: Optimizer, imported: Imported, factor: Fraction, clip_norm: float | None
+) -> dict[str, Any]:
+    scaled = scale(optimizer, factor)
+    rates = optimizer.rates
+    names = imported.model.trained
+    trained = {name for name in names if name in optimizer.trained & imported.trainable}
+    rate: Any = scaled["learning_rate"]
+    if len(rates.levels) > 1:
+        rate = [[step, exact(level) * rate / exact(rates.largest)] for step, level in rates.levels]
+    elif rates.levels:
+        rate = exact(rates.levels[0][1]) * rate / exact(rates.largest)
+    undecayed = [name for name in names if name in trained and name not in optimizer.decayed]
+    return {
+        "kind": optimizer.kind,
+        "learning_rate": rate,
+        **optimizer.numbers,
+        **({"eps": scaled["eps"]} if "eps" in scaled else {}),
+        "weight_decay": scaled["weight_decay"],
+        "no_decay": [_escape(name) for name in undecayed] if scaled["weight_decay"] else None,
+        "frozen": [_escape(name) for name in names if name not in trained] or None,
+        "clip_norm": None if clip_norm is None else exact(clip_norm) / factor,
+    }
+
+
+def _describe_schedule(optimizer: Optimizer) -> dict[str, Any]:
+    points = optimizer.rates.points
+    if not points:
+        return {}
+    return {"kind": "points", "points": [[step, rate] for step, rate in points]}
+
+
+def _escape(name: str) -> str:
+    """A pattern that fits this name alone."""
+    return "".join(f"[{char}]" if char in "*?[" else char for char in name)
+
+
+def _format_key(key: str) -> str:
+    bare = key.isascii() and key.replace("-", "").replace("_", "").isalnum()
+    return key if bare else _format(key)
+
+
+def _format(value: Any) -> str:
+    """A value as TOML has it; a fraction as a decimal if it is one, else as text."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value)
+        case float():
+            return _format(exact(value))
+        case Fraction():
+            return _format_fraction(value)
+        case str():
+            return _quote(value)
+        case list() | tuple():
+            return f"[{', '.join(map(_format, value))}]"
+    raise TypeError(f"{value!r} has no form in TOML")
+
+
+def _format_fraction(value: Fraction) -> str:
+    rest = value.denominator
+    for prime in (2, 5):
+        while rest % prime == 0:
+            rest //= prime
+    if rest != 1 or value.denominator.bit_length() > _LEAST_DIGITS * 3:
+        return _quote(f"{value.numerator}/{value.denominator}")
+    shift = 0
+    while 10**shift % value.denominator:
+        shift += 1
+    digits = Decimal(value.numerator * (10**shift // value.denominator)).scaleb(-shift)
+    text = f"{digits:f}" if shift < 20 else f"{digits:E}"
+    return text if "." in text or "E" in text else f"{text}.0"
+
+
+def _quote(text: str) -> str:
+    """A basic string of TOML."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    plain = "".join(
+        char if char >= " " and char != "\x7f" else f"\\u{ord(char):04X}" for char in escaped
+    )
+    return f'"{plain}"'

@@ -1,0 +1,332 @@
+"""An optimizer of torch.optim, and a scheduler of its rates, as the tables of a task.
+
+The rates are those that the scheduler gives, step by step: it is asked for each and put back.  They
+become steps, where they are, or else points with straight lines between.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, Final
+
+from torch import nn, optim
+from torch.optim import lr_scheduler
+
+from vtrain.errors import Problem, UnsupportedError
+from vtrain.train.schedule import MOST_POINTS
+
+MOST_LEVELS: Final = 64
+"""Rates that are written as steps."""
+CLOSE: Final = (2e-5, 1e-4, 5e-4)
+"""How far a rate may be from the scheduler's, in parts of the largest: the first of these that
+``MOST_POINTS`` do for."""
+MOST_STEPS: Final = 1 << 22
+"""Steps that a scheduler is asked for."""
+_ALIKE: Final = ("lr", "weight_decay", "params", "param_names", "initial_lr", "max_lr", "min_lr")
+"""What may differ between groups, and is looked at by itself, or has no meaning for a step."""
+_OFF: Final = {"maximize": False, "amsgrad": False, "dampening": 0}
+_HOW: Final = frozenset(
+    {"foreach", "fused", "capturable", "differentiable", "decoupled_weight_decay"}
+)
+"""How a step is computed, not what."""
+_INSTEAD: Final = {
+    "Adam": "torch.optim.AdamW, whose weight decay is apart from the gradient",
+    "Adagrad": "torch.optim.AdamW",
+    "Adadelta": "torch.optim.AdamW",
+    "Adamax": "torch.optim.AdamW",
+    "NAdam": "torch.optim.AdamW",
+    "RAdam": "torch.optim.AdamW with a warm-up",
+    "RMSprop": "torch.optim.AdamW with betas=(0, 0.99)",
+    "LBFGS": "torch.optim.SGD with nesterov",
+    "Muon": "torch.optim.AdamW",
+}
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Of each step: ``levels`` from a step on, or factors of ``largest`` at ``points``, between
+    which they lie on lines."""
+
+    largest: float
+    levels: tuple[tuple[int, float], ...] = ()
+    points: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """``kind`` and its numbers as a task file has them; ``decayed`` and ``trained`` are names of
+    parameters.  ``rates`` are those of every trained parameter."""
+
+    kind: str
+    numbers: Mapping[str, float | tuple[float, float] | bool]
+    weight_decay: float
+    rates: Rates
+    trained: frozenset[str]
+    decayed: frozenset[str]
+
+
+def read_optimizer(
+    module: nn.Module, optimizer: object, scheduler: object, steps: int
+) -> Optimizer:
+    """An ordinary instance of SGD, AdamW, or Adam without weight decay, before its first step.
+
+    UnsupportedError lists everything that has no equal in a task.
+    """
+    if not isinstance(optimizer, optim.Optimizer):
+        name = getattr(optimizer, "__name__", type(optimizer).__name__)
+        problem = Problem(
+            "optimizer",
+            name,
+            "is no instance of torch.optim.Optimizer",
+            "torch.optim.AdamW(module.parameters(), lr=1e-3)",
+        )
+        raise UnsupportedError([problem], where="from_torch")
+    problems: list[Problem] = []
+    kind = type(optimizer).__name__
+    groups = optimizer.param_groups
+    if type(optimizer) not in (optim.SGD, optim.AdamW, optim.Adam):
+        problems.append(_refuse(kind, "cannot be had", _INSTEAD.get(kind, "torch.optim.AdamW")))
+    elif kind == "Adam" and any(
+        group["weight_decay"] and not group.get("decoupled_weight_decay") for group in groups
+    ):
+        reason = "adds its weight decay to the gradient, by whose size it then divides"
+        problems.append(_refuse(kind, reason, _INSTEAD["Adam"]))
+    if any(optimizer.state.values()):
+        problems.append(
+            _refuse(
+                kind,
+                "has state: steps were done with it, and a run begins without",
+                "make a new optimizer of the module's parameters",
+            )
+        )
+    rates = _read_rates(optimizer, scheduler, steps, problems)
+    names = _name_parameters(module, groups, problems)
+    live = [
+        (group, named)
+        for group, named, used in zip(groups, names, _find_live(rates), strict=True)
+        if used
+    ]
+    if not live and not problems:
+        problems.append(_refuse(kind, "has a learning rate of 0 everywhere", "give lr"))
+    problems += _compare_groups(kind, [group for group, _ in live])
+    decays = {float(group["weight_decay"]) for group, _ in live} - {0.0}
+    if len(decays) > 1:
+        reason = f"has groups with the weight decays {sorted(decays)}"
+        problems.append(_refuse(kind, reason, "one weight decay, or 0 for a group"))
+    curves = {tuple(rates[number]) for number in range(len(groups)) if any(rates[number])}
+    if len(curves) > 1:
+        reason = "has groups with different learning rates, and a step has one"
+        problems.append(_refuse(kind, reason, "one rate for all groups, or 0 for a group"))
+    if problems:
+        raise UnsupportedError(problems, where="from_torch")
+    return Optimizer(
+        kind="sgd" if kind == "SGD" else "adamw",
+        numbers=_read_numbers(kind, live[0][0]),
+        weight_decay=max(decays, default=0.0),
+        rates=draw_rates(next(iter(curves))),
+        trained=frozenset(name for _, named in live for name in named),
+        decayed=frozenset(name for group, named in live if group["weight_decay"] for name in named),
+    )
+
+
+def _refuse(kind: str, reason: str, instead: str) -> Problem:
+    return Problem("optimizer", kind, reason, instead)
+
+
+def _find_live(rates: Sequence[Sequence[float]]) -> list[bool]:
+    """Which groups ever have a rate above 0: any other is frozen."""
+    return [any(of_group) for of_group in rates]
+
+
+def _name_parameters(
+    module: nn.Module, groups: Sequence[Mapping[str, Any]], problems: list[Problem]
+) -> list[list[str]]:
+    """Names of those of each group's parameters that require a gradient."""
+    known = {id(parameter): name for name, parameter in module.named_parameters()}
+    strangers = sum(id(p) not in known for group in groups for p in group["params"])
+    if strangers:
+        problems.append(
+            Problem(
+                "optimizer",
+                f"{strangers} parameters",
+                "are none of the module's",
+                "make the optimizer of module.parameters(), after the module is complete",
+            )
+        )
+    return [
+        [known[id(p)] for p in group["params"] if id(p) in known and p.requires_grad]
+        for group in groups
+    ]
+
+
+def _compare_groups(kind: str, groups: Sequence[Mapping[str, Any]]) -> list[Problem]:
+    """What differs between groups, and what is switched on, that a task has no word for."""
+    problems = []
+    for key in sorted({key for group in groups for key in group} - _HOW - {*_ALIKE}):
+        values = [group.get(key) for group in groups]
+        if any(value != values[0] for value in values):
+            reason = f"has groups that differ in {key}: {values}"
+            problems.append(_refuse(kind, reason, f"one {key} for all groups"))
+        elif key in _OFF and values[0] != _OFF[key]:
+            reason = f"has {key}={values[0]}"
+            problems.append(_refuse(kind, reason, f"{key}={_OFF[key]}"))
+    return problems
+
+
+def _read_numbers(
+    kind: str, group: Mapping[str, Any]
+) -> dict[str, float | tuple[float, float] | bool]:
+    if kind == "SGD":
+        found: dict[str, float | tuple[float, float] | bool] = {}
+        if group["momentum"]:
+            found["momentum"] = float(group["momentum"])
+        if group["nesterov"]:
+            found["nesterov"] = True
+        return found
+    one, two = group["betas"]
+    return {"betas": (float(one), float(two)), "eps": float(group["eps"])}
+
+
+def _read_rates(
+    optimizer: optim.Optimizer, scheduler: object, steps: int, problems: list[Problem]
+) -> list[list[float]]:
+    """The learning rate of each step, for each group."""
+    groups = optimizer.param_groups
+    fixed = [[float(group["lr"])] * min(steps, 1) for group in groups]
+    if scheduler is None:
+        return fixed
+    kind = type(scheduler).__name__
+    if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):
+        reason = "chooses rates by losses of the run, which nobody knows before"
+        problems.append(Problem("scheduler", kind, reason, "a schedule by steps"))
+        return fixed
+    if not isinstance(scheduler, lr_scheduler.LRScheduler):
+        reason = "is no scheduler of torch.optim.lr_scheduler"
+        problems.append(Problem("scheduler", kind, reason, "one of these, or none"))
+        return fixed
+    if getattr(scheduler, "optimizer", optimizer) is not optimizer:
+        problems.append(
+            Problem("scheduler", kind, "is of another optimizer", "make it of the one given")
+        )
+        return fixed
+    if steps > MOST_STEPS:
+        reason = f"would be asked for {steps} rates, more than {MOST_STEPS}"
+        problems.append(Problem("scheduler", kind, reason, "a [schedule] of the task file"))
+        return fixed
+    found, changed = _ask(optimizer, scheduler, steps)
+    cycled = ("betas", "momentum")
+    problems += [
+        Problem("scheduler", kind, f"changes {key} too", "cycle_momentum=False")
+        if key in cycled
+        else Problem("scheduler", kind, f"changes {key} too", f"leave {key} as it is")
+        for key in changed
+    ]
+    if any(rate < 0 or not math.isfinite(rate) for of_group in found for rate in of_group):
+        reason = "gives rates below 0, or infinite ones"
+        problems.append(Problem("scheduler", kind, reason, "rates from 0 on for every step"))
+    return found
+
+
+def _ask(
+    optimizer: optim.Optimizer, scheduler: lr_scheduler.LRScheduler, steps: int
+) -> tuple[list[list[float]], list[str]]:
+    """The rates of all steps, and what else changes; optimizer and scheduler are put back."""
+    groups = optimizer.param_groups
+    kept = [{key: group[key] for key in group if key != "params"} for group in groups]
+    state = copy.deepcopy(scheduler.state_dict())
+    found: list[list[float]] = [[] for _ in groups]
+    changed: dict[str, None] = {}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that no step of the optimizer came before
+            for _ in range(steps):
+                for rates, group, before in zip(found, groups, kept, strict=True):
+                    rates.append(float(group["lr"]))
+                    changed |= dict.fromkeys(
+                        key
+                        for key in ("betas", "momentum", "weight_decay", "eps")
+                        if key in before and group[key] != before[key]
+                    )
+                scheduler.step()
+    finally:
+        scheduler.load_state_dict(state)
+        for group, before in zip(groups, kept, strict=True):
+            group.update(before)
+    return found, [*changed]
+
+
+def draw_rates(rates: Sequence[float]) -> Rates:
+    """Few levels, which are the rates, or points that they are within :data:`CLOSE` of.
+
+    UnsupportedError where more than ``MOST_POINTS`` would be needed.
+    """
+    largest = max(rates)
+    levels = [(0, rates[0])]
+    for step, rate in enumerate(rates):
+        if rate != levels[-1][1]:
+            levels.append((step, rate))
+            if len(levels) > MOST_LEVELS:
+                break
+    if len(levels) <= min(MOST_LEVELS, max(len(rates) // 4, 1)) or len(levels) == 1:
+        return Rates(largest, levels=tuple(levels))
+    factors = [rate / largest for rate in rates]
+    fits = (_fit(factors, close) for close in CLOSE)
+    points = next((fit for fit in fits if len(fit) <= MOST_POINTS), None)
+    if points is None:
+        problem = Problem(
+            "scheduler",
+            f"{len(rates)} rates",
+            f"take more than {MOST_POINTS} straight lines",
+            "a schedule of fewer turns",
+        )
+        raise UnsupportedError([problem], where="from_torch")
+    return Rates(largest, points=tuple(points))
+
+
+def _fit(factors: Sequence[float], close: float) -> list[tuple[int, float]]:
+    """Steps at which the factors stand as they are, such that lines between come ``close`` to all.
+
+    From each such step the next is the furthest whose line passes by all between.
+    """
+    knots = [(0, factors[0])]
+    start = 0
+    while start < len(factors) - 1:
+        low, high, end = -math.inf, math.inf, start + 1
+        for step in range(start + 1, len(factors)):
+            rise = (factors[step] - factors[start]) / (step - start)
+            if low <= rise <= high:
+                end = step
+            room = close / (step - start)
+            low, high = max(low, rise - room), min(high, rise + room)
+            if low > high:
+                break
+        knots.append((end, factors[end]))
+        if len(knots) > MOST_POINTS:
+            break
+        start = end
+    return knots
+
+
+def scale(optimizer: Optimizer, factor: Fraction) -> dict[str, Fraction]:
+    """The numbers of a task whose gradient, times ``factor``, is the one that ``optimizer`` has in
+    mind: learning rate, weight decay and epsilon, exactly."""
+    rate, decay = exact(optimizer.rates.largest), exact(optimizer.weight_decay)
+    if optimizer.kind == "sgd":
+        return {"learning_rate": rate * factor, "weight_decay": decay / factor}
+    eps = optimizer.numbers["eps"]
+    return {
+        "learning_rate": rate,
+        "weight_decay": decay,
+        "eps": exact(eps if isinstance(eps, float) else 0.0) / factor,
+    }
+
+
+def exact(number: float) -> Fraction:
+    """The decimal that a float is written as: 0.1 is one tenth."""
+    return Fraction(Decimal(repr(float(number))))

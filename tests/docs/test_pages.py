@@ -84,7 +84,7 @@ def test_what_is_imported_is_there(page: Path) -> None:
 
 def test_the_front_page_shows_what_the_page_of_the_example_does() -> None:
     front, page = ROOT / "README.md", ROOT / "examples" / "dispute" / "README.md"
-    outputs = re.findall(r"(?ms)^```\n(.*?)^```$", front.read_text())
+    outputs = re.findall(r"(?ms)^```\w*\n(.*?)^```$", front.read_text())
     (shown,) = [output for output in outputs if "they differ first" in output]
     lines = iter(page.read_text().splitlines())
     assert all(line in lines for line in shown.splitlines()), "the same run, some lines left out"

@@ -196,6 +196,7 @@ def test_gpu_tests_are_skipped_for_the_reason_that_the_engine_has(
     marks: dict[str, list[pytest.MarkDecorator]] = {"gpu": [], "slow": []}
     items: list[Any] = [
         SimpleNamespace(
+            path=Path("test_any.py"),
             get_closest_marker=lambda name, own=own: name if name == own else None,
             add_marker=found.append,
         )

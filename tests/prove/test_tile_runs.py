@@ -256,7 +256,7 @@ def check_first_draw(report: Report, run: Path) -> None:
         ", ".join(map(str, steps)),
     )
     assert f"\nSteps traced: {named}; {given}  {FIRST.hex()}\n" in said
-    assert f"\nStatements about their tiles {given}  {SECOND.hex()}\n" in said
+    assert f"\nOf the traces {given}  {SECOND.hex()}\n" in said
 
 
 def test_the_draws_are_told_where_nothing_is_shown(public: Path, srs: Path) -> None:

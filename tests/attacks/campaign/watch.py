@@ -39,7 +39,8 @@ Auditor = Callable[[Sequence[str]], None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a command ended: ``code`` as of a shell (negative: the signal), ``memory`` in bytes."""
+    """How a command ended: ``code`` as of a shell (negative: the signal), ``memory`` the bytes
+    by which its peak is above what it was forked with."""
 
     code: int
     out: bytes
@@ -95,6 +96,8 @@ class Child:
         """
         self._pipes = {name: os.pipe() for name in ("out", "err", "mark")}
         self._began = time.monotonic()
+        # A fork begins with the memory of this process, and its peak is never less.
+        self._inherited = _measure_memory(os.getpid())
         sys.stdout.flush()
         sys.stderr.flush()
         self.pid = os.fork()
@@ -169,7 +172,7 @@ class Child:
                 break
             until(gone)
             hung = gone > limit
-            bloated = _measure_memory(self.pid) > STOP_MEMORY
+            bloated = _measure_memory(self.pid) - self._inherited > STOP_MEMORY
             if hung or bloated:
                 self._kill()
                 _, status, usage = os.wait4(self.pid, 0)
@@ -178,13 +181,13 @@ class Child:
         self._drain(0)
         for reader, _ in self._pipes.values():
             os.close(reader)
-        scale = 1 if sys.platform == "darwin" else 1024
+        peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
         return Outcome(
             code=os.waitstatus_to_exitcode(status),
             out=bytes(self._data["out"]),
             err=bytes(self._data["err"]),
             seconds=seconds,
-            memory=usage.ru_maxrss * scale,
+            memory=max(0, peak - self._inherited),
             hung=hung,
             bloated=bloated,
             started=self._direct or bool(self._data["mark"]),

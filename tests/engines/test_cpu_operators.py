@@ -59,6 +59,7 @@ def test_comparison_catches_one_unit_in_the_last_place() -> None:
     assert abs(int(found[7]) - int(expected[7])) == 1
 
 
+UNSHIFTED: Attrs = {"dtype": "i16", "multiplier": 1, "multiplier_exponent": 0}
 PART: Attrs = {"axis": 1, "start": 1, "stop": 4}
 PLAIN: Attrs = {"transpose_a": 0, "transpose_b": 0}
 
@@ -69,7 +70,7 @@ PLAIN: Attrs = {"transpose_a": 0, "transpose_b": 0}
         (Case("nonsense", {}, (np.zeros(3, np.int16),)), "unknown operator"),
         (Case("relu", {}, (np.zeros(3, np.int32),)), "inputs must be"),
         (Case("relu", {}, ()), "inputs must be"),
-        (Case("rescale", {"dtype": "i16", "multiplier": 1}, (np.zeros(3, np.int64),)), "shift"),
+        (Case("rescale", UNSHIFTED, (np.zeros(3, np.int64),)), "shift"),
         (Case("transpose", {"perm": (0, 0)}, (np.zeros((3, 3), np.int64),)), "permutation"),
         (Case("slice", PART, (np.zeros((3, 3), np.int8),)), "not there"),
         (Case("slice", {**PART, "axis": 2}, (np.zeros((3, 3), np.int8),)), "no axis 2"),
@@ -82,7 +83,7 @@ PLAIN: Attrs = {"transpose_a": 0, "transpose_b": 0}
         (Case("batched_matmul", PLAIN, (np.zeros((3, 3), np.int16),) * 2), "stacks differ"),
         (Case("increment", {}, (np.zeros(3, np.int64),)), "scalar"),
         (
-            Case("state", {"name": "w", "dtype": "i16", "shape": (3,)}, ()),
+            Case("state", {"name": "w", "dtype": "i16", "shape": (3,), "exponent": 0}, ()),
             "not of the node's types",
         ),
     ],

@@ -17,7 +17,7 @@ from vtrain.commit.files import read_entry
 from vtrain.commit.log import RunLog, decode_log
 from vtrain.commit.state import compute_root_of_state
 from vtrain.engines.numpy_engine import NumpySession
-from vtrain.errors import DataError, RunError, SignatureError, TaskError
+from vtrain.errors import DataError, RunError, SignatureError, StorageError, TaskError
 from vtrain.spec.samples import Samples
 from vtrain.train.layout import RunPaths, read_manifest
 from vtrain.train.runner import RunSummary, train
@@ -137,11 +137,13 @@ def test_threads_beyond_reason_are_refused(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_key_is_no_path(tmp_path: Path) -> None:
-    for call in (train, vtrain.train):
-        with pytest.raises(SignatureError, match="load_key"):
-            call(make_tiny_task(), tmp_path / "run", key="solver.pem")  # type: ignore[arg-type]
-    assert not (tmp_path / "run").exists()
+def test_a_key_may_be_a_path_at_the_front_alone(tmp_path: Path) -> None:
+    run, key = tmp_path / "run", str(tmp_path / "solver.pem")
+    with pytest.raises(SignatureError, match="load_key"):
+        train(make_tiny_task(), run, key=key)  # type: ignore[arg-type]
+    with pytest.raises(StorageError, match=r"solver\.pem: cannot be read"):
+        vtrain.train(make_tiny_task(), run, key=key)
+    assert not run.exists()
 
 
 def test_a_task_must_end_at_a_commitment(tmp_path: Path, key: Ed25519PrivateKey) -> None:

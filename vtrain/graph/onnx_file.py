@@ -7,7 +7,6 @@ importer.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Set
 from pathlib import Path
 from typing import Any, Final
@@ -18,9 +17,10 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
 
 from vtrain.commit.files import read_file
-from vtrain.errors import ModelError
+from vtrain.errors import EncodingError, ModelError
 from vtrain.limits import LIMITS, limits_here
 from vtrain.wire.graph import MAX_RANK
+from vtrain.wire.json_text import decode_json
 
 _FLOATS: Mapping[int, npt.DTypeLike] = {
     onnx.TensorProto.FLOAT: "<f4",
@@ -287,8 +287,8 @@ def read_state_names(model: onnx.ModelProto) -> list[tuple[str, str]]:
     if len(texts) != 1:
         raise ModelError(f"is there {len(texts)} times", where=where)
     try:
-        found = json.loads(texts[0])
-    except (ValueError, RecursionError):
+        found = decode_json(texts[0].encode(), where)
+    except EncodingError:
         found = None
     if not isinstance(found, list) or not all(
         isinstance(pair, list) and len(pair) == 2 and all(isinstance(one, str) for one in pair)

@@ -271,21 +271,24 @@ def command(
     }
     replay = {"all": all_, "srs": srs, "recompute": recompute, "accumulate": accumulate > 1}
     _check_mode(mode, replay, proof, algebraic)
+    common: dict[str, Any] = {
+        "samples": samples,
+        "seed": seed,
+        "beacon": draw,
+        "wanted": wanted,
+        "pin": pin,
+        "solver": solver,
+        "task_id": task_id,
+        "data": data,
+        "engine": engine,
+        "threads": threads,
+    }
     with show_progress(lines=mode == "proof") as progress:
         if mode == "algebraic":
             report = _verify_algebraic(
                 run,
                 progress,
-                samples=samples,
-                seed=seed,
-                beacon=draw,
-                wanted=wanted,
-                pin=pin,
-                solver=solver,
-                task_id=task_id,
-                data=data,
-                engine=engine,
-                threads=threads,
+                **common,
                 steps=proof["steps"],
                 trace_claim=proof["trace_claim"],
                 **algebraic,
@@ -294,18 +297,9 @@ def command(
             report = _verify_proofs(
                 run,
                 progress,
-                samples=samples,
-                seed=seed,
-                beacon=draw,
-                wanted=wanted,
-                pin=pin,
-                solver=solver,
-                task_id=task_id,
-                data=data,
+                **common,
                 srs=srs,
                 hiding=hiding,
-                engine=engine,
-                threads=threads,
                 **proof,
             )
         else:

@@ -12,9 +12,18 @@ import pytest
 from tests.cuda import alone
 from tests.cuda.alone import pytest_runtest_protocol
 from tests.cuda.host_device import HostDevice
+from vtrain.engines import registry
 from vtrain.engines.cuda.device import Device
 
 __all__ = ["pytest_runtest_protocol"]
+
+
+@pytest.fixture(autouse=True)
+def no_verdict_kept() -> Iterator[None]:
+    """``auto`` looks once a process at what there is: no pretended GPU may outlive its test."""
+    registry._has_gpu.cache_clear()
+    yield
+    registry._has_gpu.cache_clear()
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import json
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,12 +37,9 @@ def key(tmp_path: Path) -> Ed25519PrivateKey:
 
 
 @pytest.fixture(autouse=True)
-def nothing_cached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """No verdicts of other runs, and none left behind."""
+def nothing_cached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No verdicts of other runs."""
     monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
-    registry._has_gpu.cache_clear()
-    yield
-    registry._has_gpu.cache_clear()
 
 
 def use_device(monkeypatch: pytest.MonkeyPatch, device: HostDevice) -> None:

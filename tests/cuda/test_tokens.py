@@ -21,7 +21,6 @@ from tests.exhaustive import spare
 from tests.tasks import CONTEXT, make_tiny_task, make_tokens
 from vtrain.attest.keys import generate_key
 from vtrain.audit.verify import verify
-from vtrain.engines import registry
 from vtrain.engines.cpu import CpuSession
 from vtrain.engines.cuda import session as session_module
 from vtrain.engines.cuda.calibration import DeviceEvaluator
@@ -59,7 +58,6 @@ def only_device(monkeypatch: pytest.MonkeyPatch, device: HostDevice, tmp_path: P
     monkeypatch.setattr(
         session_module, "open_kernels", lambda: (device, Kernels(device, fast=False))
     )
-    registry._has_gpu.cache_clear()
     return device
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -31,6 +32,23 @@ def test_nesting_ends_no_process_whatever_its_recursion_limit(hostile: str) -> N
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "here\n")
+
+
+def test_a_text_that_does_not_end_takes_no_time() -> None:
+    """Each of its quotation marks could be one that begins a text: sought from all of them, 8 MB
+    of a manifest would take days."""
+    for unit, end in ((b'\\"', b""), (b'\\"', b"\\"), (b'\\\\\\"[', b"")):
+        start = time.process_time()
+        with pytest.raises(EncodingError, match="is not JSON"):
+            decode_json(b'["' + unit * 60_000 + end, "here")
+        assert time.process_time() - start < 1
+
+
+@pytest.mark.parametrize("text", [b'{"a":1,"a":1}', b'[{"b":{"a":1,"\\u0061":2}}]'])
+def test_of_two_values_none_is_taken(text: bytes) -> None:
+    with pytest.raises(EncodingError, match="names a field twice") as caught:
+        decode_json(text, "here")
+    assert caught.value.where == "here"
 
 
 def test_what_is_in_strings_nests_nothing() -> None:

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from typing import Any, Final
 
 from vtrain.errors import EncodingError
 
 MAX_DEPTH: Final = 64
 """Arrays and objects in each other; what is read here has no more than ten."""
-_TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]', re.DOTALL)
+_TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
+"""A text, a bracket.  A text that does not end goes on to the end of all: were it none, a search
+would begin again at each quotation mark in it, and take time with the square of its length."""
 
 
-def decode_json(
-    data: bytes,
-    where: str,
-    pairs: Callable[[list[tuple[str, Any]]], Any] | None = None,
-) -> Any:
-    """The value of a JSON text; ``pairs`` makes objects, as in ``json.loads``.
+def decode_json(data: bytes, where: str) -> Any:
+    """The value of a JSON text.
 
-    EncodingError, at ``where``, for what is no JSON in UTF-8, or is nested deeper than
-    :data:`MAX_DEPTH`.  Python's own reader recurses in C as deep as the process's recursion limit
-    allows; libraries raise that limit to where the stack ends first, and the process with it.
+    EncodingError, at ``where``, for what is no JSON in UTF-8, is nested deeper than
+    :data:`MAX_DEPTH`, or has an object that names a field twice: of two values one reader takes the
+    first, another the last.  Python's own reader recurses in C as deep as the process's recursion
+    limit allows; libraries raise that limit to where the stack ends first, and the process with it.
     """
+
+    def make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        fields = dict(pairs)
+        if len(fields) != len(pairs):
+            raise EncodingError("names a field twice", where=where)
+        return fields
+
     depth = 0
     for token in _TOKEN.finditer(data):
         if token[0] in b"[{":
@@ -34,6 +39,6 @@ def decode_json(
         elif token[0] in b"]}":
             depth -= 1
     try:
-        return json.loads(data.decode(), object_pairs_hook=pairs)
+        return json.loads(data.decode(), object_pairs_hook=make_object)
     except (ValueError, RecursionError) as error:
         raise EncodingError(f"is not JSON: {error}", where=where) from None

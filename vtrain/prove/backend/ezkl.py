@@ -227,7 +227,7 @@ def read_proof(data: bytes, shape: ProofShape) -> Proof:
     if len(data) > limit:
         raise ProofError(f"the file has {len(data)} bytes, more than {limit}")
     try:
-        fields = decode_json(data, "", _unique)
+        fields = decode_json(data, "")
     except EncodingError as error:
         raise ProofError(error.message) from None
     if not isinstance(fields, dict):
@@ -288,13 +288,6 @@ def _read_element(text: object, index: int) -> int:
     if value >= SCALAR_FIELD:
         raise ProofError("is not reduced", where=f"instance {index}")
     return value
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
-        raise ProofError("names a field twice")
-    return fields
 
 
 @dataclass(frozen=True)

@@ -66,9 +66,16 @@ class Authority:
     root: x509.Certificate
 
     def stamp(
-        self, message: bytes, time: datetime, *, accuracy: int | None = None, status: int = 0
+        self,
+        message: bytes,
+        time: datetime,
+        *,
+        accuracy: int | None = None,
+        status: int = 0,
+        others: Sequence[bytes] = (),
     ) -> bytes:
-        """A response that ``message`` existed at ``time``, to the second."""
+        """A response that ``message`` existed at ``time``, to the second, with ``others`` (DER)
+        among its certificates, which no signature is of."""
         info = [
             _integer(1),
             _oid("1.3.6.1.4.1.99999.1"),
@@ -96,15 +103,18 @@ class Authority:
             _integer(3),
             _set([_HASH]),
             _sequence(_oid(_TST), _der(0xA0, _der(0x04, content))),
-            _der(0xA0, self.leaf.public_bytes(Encoding.DER)),
+            _der(0xA0, *sorted((self.leaf.public_bytes(Encoding.DER), *others))),
             _set([signer]),
         )
         token = _sequence(_oid(_DATA), _der(0xA0, signed))
         return _sequence(_sequence(_integer(status)), token)
 
 
-def make_authority(name: str = "a test's clock", usage: str = "stamps") -> Authority:
-    """A new authority; with another ``usage`` its certificate is not for time stamps."""
+def make_authority(
+    name: str = "a test's clock", usage: str = "stamps", serial: int | None = None
+) -> Authority:
+    """A new authority; with another ``usage`` its certificate is not for time stamps.  ``serial``
+    is that of its certificate."""
     root_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     own = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{name}, stamps")])
@@ -117,7 +127,7 @@ def make_authority(name: str = "a test's clock", usage: str = "stamps") -> Autho
         ExtendedKeyUsageOID.TIME_STAMPING if usage == "stamps" else ExtendedKeyUsageOID.CODE_SIGNING
     )
     leaf = (
-        _begin(own, subject, key.public_key())
+        _begin(own, subject, key.public_key(), serial)
         .add_extension(x509.ExtendedKeyUsage([purpose]), critical=True)
         .sign(root_key, hashes.SHA256())
     )
@@ -125,14 +135,17 @@ def make_authority(name: str = "a test's clock", usage: str = "stamps") -> Autho
 
 
 def _begin(
-    subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey
+    subject: x509.Name,
+    issuer: x509.Name,
+    public: ec.EllipticCurvePublicKey,
+    serial: int | None = None,
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(public)
-        .serial_number(x509.random_serial_number())
+        .serial_number(serial or x509.random_serial_number())
         .not_valid_before(_FROM)
         .not_valid_after(_TO)
     )

@@ -79,6 +79,24 @@ def test_tokens_that_prove_nothing(authority: Authority) -> None:
         verify_token(early, MESSAGE, roots)
 
 
+def test_a_certificate_for_stamps_lends_its_purpose_to_no_other() -> None:
+    """Certificates in a token are signed by nobody: another of the signer's issuer and number must
+    not be taken for that of whoever signed, nor one auditor take a token that another refuses."""
+    for usage, other in (("code", "stamps"), ("stamps", "code"), ("stamps", "stamps")):
+        signer = make_authority(usage=usage, serial=7)
+        twin = make_authority(usage=other, serial=7).leaf.public_bytes(Encoding.DER)
+        token = signer.stamp(MESSAGE, TIME, others=(twin,))
+        with pytest.raises(TimestampError, match="two certificates"):
+            verify_token(token, MESSAGE, (signer.root,))
+    stranger = make_authority("another").leaf.public_bytes(Encoding.DER)
+    good = make_authority()
+    token = good.stamp(MESSAGE, TIME, others=(stranger, good.root.public_bytes(Encoding.DER)))
+    assert verify_token(token, MESSAGE, (good.root,)).latest == TIME
+    version = stranger.replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x72", 1)
+    with pytest.raises(TimestampError, match="not a valid X509 version"):
+        verify_token(good.stamp(MESSAGE, TIME, others=(version,)), MESSAGE, (good.root,))
+
+
 def test_no_altered_byte_changes_the_time(authority: Authority) -> None:
     """Bytes outside what is signed may change; what is proven does not."""
     token, roots = authority.stamp(MESSAGE, TIME), (authority.root,)

@@ -33,6 +33,7 @@ from vtrain.audit.beacon import (
     compute_randomness,
     decode_beacon,
     decode_chain,
+    draw_from_beacon,
     find_chain,
     find_due_round,
     make_draw,
@@ -194,7 +195,7 @@ def test_names_and_files_that_are_none(tmp_path: Path) -> None:
 SECRET = 987654321
 
 
-def make_own_chain() -> dict[str, Any]:
+def make_own_chain(period: int = 5) -> dict[str, Any]:
     """What a relay would serve of a chain whose secret is known."""
     import pyblst
 
@@ -202,10 +203,10 @@ def make_own_chain() -> dict[str, Any]:
 
     generator = pyblst.BlstP2Element().uncompress(bytes.fromhex(_G2))
     public = bytes(generator.scalar_mul(SECRET).compress())
-    chain = Chain("own", "bls-unchained-g1-rfc9380", public, 5, 1_700_000_000, b"s" * 32)
+    chain = Chain("own", "bls-unchained-g1-rfc9380", public, period, 1_700_000_000, b"s" * 32)
     return {
         "public_key": public.hex(),
-        "period": 5,
+        "period": period,
         "genesis_time": 1_700_000_000,
         "groupHash": chain.seed.hex(),
         "schemeID": chain.scheme,
@@ -245,10 +246,23 @@ def test_a_chain_that_is_not_known_is_given_and_follows_from_its_hash() -> None:
         ({"public_key": "80" * 48}, "public_key"),
         ({"schemeID": "bls-unchained-on-g1"}, "schemeID"),
         ({"metadata": 5}, "metadata.beaconID"),
+        ({"metadata": {"beaconID": "\ud800"}}, "metadata.beaconID"),
+        ({"metadata": {"beaconID": "a\n"}}, "metadata.beaconID"),
     ):
         with pytest.raises(BeaconError) as caught:
             decode_chain(json.dumps({**about, **changes}).encode())
         assert caught.value.where == f"chain: {place}"
+
+
+def test_a_round_beyond_all_calendars_is_none() -> None:
+    """A chain of one's own may name any period; its rounds are of times that can be written."""
+    about = make_own_chain(period=2**32 - 1)
+    chain = decode_chain(json.dumps(about).encode())
+    beacon = decode_beacon(json.dumps(sign_own(2**40)).encode())
+    given = BeaconDraw(2**40, beacon, chain=chain)
+    with pytest.raises(BeaconError, match="after the year 9998") as caught:
+        draw_from_beacon(given, BeaconRule(chain.hash), bytes(32), pinned=True)
+    assert caught.value.where == f"round {2**40}"
 
 
 # --- audits

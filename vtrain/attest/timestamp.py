@@ -100,7 +100,6 @@ def verify_token(
     """
     require_extra()
     import rfc3161_client
-    from rfc3161_client.errors import VerificationError
 
     if not roots:
         raise TimestampError("there is no root certificate to hold it against", where=where)
@@ -115,19 +114,37 @@ def verify_token(
         hashed = _HASHES[name](message).digest()
         if info.message_imprint.message != hashed:
             raise TimestampError("is of other bytes than these", where=where)
-    except (ValueError, TypeError) as error:
+        _require_one_signer(response.signed_data, where)
+    except TimestampError:
+        raise
+    except Exception as error:  # noqa: BLE001 - of a stranger's DER, whatever its readers meet
         raise TimestampError(f"is no response of an authority: {error}", where=where) from None
     reason = "nothing was tried"
     for root in roots:
         verifier = rfc3161_client.VerifierBuilder().add_root_certificate(root).build()
         try:
             verifier.verify(response, hashed)
-        except (VerificationError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - as before
             reason = str(error).strip() or type(error).__name__
             continue
         latest = _as_utc(info.gen_time) + _read_accuracy(info.accuracy, where)
         return ProvenTime(latest, root.subject.rfc4514_string(), identify_root(root))
     raise TimestampError(f"does not hold against the roots given: {reason}", where=where)
+
+
+def _require_one_signer(signed: Any, where: str) -> None:
+    """TimestampError where the signer's certificate is not one alone.
+
+    It is named by issuer and number, and what certificates a token brings nobody has signed: of two
+    that have them, one could be looked at for its purpose and the other for its key.
+    """
+    from cryptography import x509
+
+    names = {(signer.issuer, signer.serial_number) for signer in signed.signer_infos}
+    certificates = [x509.load_der_x509_certificate(data) for data in signed.certificates]
+    found = [cert for cert in certificates if (cert.issuer, cert.serial_number) in names]
+    if len(found) > 1:
+        raise TimestampError("has two certificates of its signer's name and number", where=where)
 
 
 def _as_utc(time: datetime) -> datetime:

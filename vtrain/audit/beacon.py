@@ -84,8 +84,11 @@ class Chain:
         return hashlib.sha256(b"".join(parts)).digest()
 
     def compute_time(self, round_: int) -> int:
-        """When a round is made, in seconds since 1970."""
-        return self.genesis + (round_ - 1) * self.period
+        """When a round is made, in seconds since 1970; BeaconError for one beyond all calendars."""
+        time = self.genesis + (round_ - 1) * self.period
+        if time > _LATEST:
+            raise BeaconError("would be made after the year 9998", where=f"round {round_}")
+        return time
 
     def find_round(self, time: int) -> int:
         """The first round made at ``time`` or later."""
@@ -231,7 +234,7 @@ def decode_chain(data: bytes, where: str = "chain") -> Chain:
     value = _decode_object(data, where)
     metadata = value.get("metadata", {})
     name = metadata.get("beaconID", "") if isinstance(metadata, dict) else None
-    if not isinstance(name, str) or len(name) > 100:
+    if not isinstance(name, str) or len(name) > 100 or not name.isprintable():
         raise BeaconError("is no name", where=f"{where}: metadata.beaconID")
     scheme = next((known for known in _SCHEMES if known == value.get("schemeID")), None)
     if scheme is None:

@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from vtrain.commit.traces import TraceFolder
 from vtrain.dispute.refutation import compose_refutation
 from vtrain.dispute.statement import decode_ruling
 from vtrain.engines.numpy_engine import NumpySession
-from vtrain.errors import RunError, SignatureError
+from vtrain.errors import RunError, SignatureError, StorageError
 from vtrain.graph.evaluate import apply_node
 from vtrain.graph.step import STEP_STATE
 from vtrain.graph.values import PRODUCTS
@@ -156,6 +157,8 @@ def test_the_solver_owes_what_a_fresh_draw_picks(case: Case) -> None:
     assert reason.name == "trace"
     assert "owes the traces of these steps" in reason.detail
     assert (bytes([9]) * 32).hex() in reason.detail
+    # A claim that is kept only now may be another, made to be missed: the one drawn for is named.
+    assert f"--claim {pin_of(case.run).digest.hex()} --seed" in reason.detail
 
 
 def test_what_is_held_may_be_little(case: Case, wide: dict[str, Case]) -> None:
@@ -344,6 +347,33 @@ def test_commands(case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         assert cli.run(bad) == 2, bad
 
 
+def test_nothing_in_a_run_keeps_its_claim_from_being_pinned(
+    case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Path(shutil.copytree(case.run, tmp_path / "run"))
+    for folder in ("traces", "proofs"):
+        (run / folder).mkdir()
+        (run / folder / "traces.cbor").write_bytes(b"\xa0")
+    kept = tmp_path / "kept"
+    assert cli.run(["claim", str(run), "--out", str(kept), "--json"]) == 0
+    said = capsys.readouterr()
+    assert not {"traces", "trace_claim"} & json.loads(said.out).keys()
+    for folder in ("traces", "proofs"):
+        assert f"{folder}/traces.cbor is not shown" in said.err
+    assert kept.read_bytes() == (run / "claim.cbor").read_bytes()
+
+
+def test_a_verdict_does_not_wait_for_what_follows_from_it(case: Case, spoiler: Spoiler) -> None:
+    """Fraud is found, and no statement about it can be written."""
+    matmul = next(i for i, node in enumerate(spoiler.graph.nodes) if node.op == "matmul")
+    apply = change("+1", 3)
+    assert apply is not None
+    spoiler.sign(spoiler.alter(spoiler.leaves(), matmul, apply))
+    file = spoiler.folder.claim / "below a file"
+    arguments = ["verify", case.run, "--mode", "algebraic", "--steps", 4, "--statements", file]
+    assert cli.run([*map(str, arguments), "--traces", str(spoiler.folder.root)]) == 10
+
+
 def test_a_fault_is_a_verdict(case: Case, spoiler: Spoiler) -> None:
     """From the signed traces to the report: a product, an update, and multiples of the prime."""
     graph = spoiler.graph
@@ -448,6 +478,32 @@ def test_a_wrong_state_with_a_checkpoint_has_a_statement(case: Case, tmp_path: P
     assert reason_of(report).where == f"step 5, node {node}, chunk 0, element 2"
     assert reason_of(report).detail.endswith("; looked at")
     assert len(seen) == 1
+
+
+def test_a_task_that_begins_out_of_range_is_not_the_solvers_fault(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state before step 1 is the task's own; any later one has the solver's signature."""
+    write_traces(case.run, (2, 4), key=KEY, out=tmp_path / "honest")
+    monkeypatch.setattr(TraceChecker, "is_base", lambda *given: True)
+    for step, fault in ((2, "task"), (4, "solver")):
+        spoiler = Spoiler(case.run, tmp_path / "honest", tmp_path / fault)
+        spoiler.honest = replace(
+            spoiler.honest, traces=tuple(t for t in spoiler.honest.traces if t.step == step)
+        )
+        index, below = next(
+            (i, node.outputs[0].lo - 1)
+            for i, node in enumerate(spoiler.graph.nodes)
+            if node.op == "state"
+            and node.outputs[0].lo > np.iinfo(NUMPY_DTYPES[node.outputs[0].dtype]).min
+        )
+        spoiler.sign(
+            spoiler.alter(spoiler.leaves(), index, partial(np.full_like, fill_value=below))
+        )
+        report = verify(case, spoiler.folder.root, steps=(step,))
+        reason = reason_of(report)
+        assert (reason.name, reason.fault) == ("algebraic", fault)
+        assert report.verdict == {"task": "inconclusive", "solver": "fraud"}[fault]
 
 
 # --- what was signed, and when
@@ -573,6 +629,39 @@ def test_a_false_digest_convicts_also_where_its_bytes_are_kept_back(
     assert report.verdict == "fraud"
     assert reason_of(report).where == f"step 3, node {index}"
     assert "did not produce its bytes" in reason_of(report).detail
+
+
+def test_bytes_that_cannot_be_opened_shield_no_false_digest(case: Case, spoiler: Spoiler) -> None:
+    """A file that its owner lets nobody read, say, is as good as none."""
+    index = next(i for i, node in enumerate(spoiler.graph.nodes) if node.op == "rescale")
+    apply = change("+1", 1)
+    assert apply is not None
+    leaves = spoiler.alter(spoiler.leaves(), index, apply)
+    spoiler.sign(leaves)
+
+    class Closed(TraceFolder):
+        def read_chunk(self, digest: bytes, kind: Any) -> Array:
+            if digest == leaves[index]:
+                raise StorageError("Permission denied", where=digest.hex())
+            return super().read_chunk(digest, kind)
+
+    root = spoiler.folder.root
+    wrong, _ = check(case, 4, folder=root, store=Closed(root))
+    assert wrong is not None
+    assert (wrong.index, wrong.element, wrong.fault) == (index, None, "solver")
+
+
+def test_traces_of_a_run_are_taken_as_they_lie(case: Case, tmp_path: Path) -> None:
+    """As every other folder of a run: a link leads to what is none of the solver's business."""
+    run = Path(shutil.copytree(case.run, tmp_path / "run"))
+    (run / "traces").symlink_to(case.traces)
+    report = verify_algebraic(run, AlgebraicAudit(steps=(4,), pin=pin_of(run)))
+    assert report.verdict == "inconclusive"
+    assert (reason_of(report).name, reason_of(report).where) == ("trace", "traces")
+    assert "but a link" in reason_of(report).detail
+    key = tmp_path / "key.pem"
+    key.write_bytes(KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    assert cli.run(["trace", str(run), "--key", str(key), "--step", "4"]) == 2
 
 
 def test_a_solver_signs_nothing_that_its_log_does_not_say(case: Case, tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ from vtrain.audit.verify import (
     list_assumptions,
     make_report,
 )
+from vtrain.commit.files import refuse_link
 from vtrain.commit.traces import (
     TRACES_FOLDER,
     TraceFolder,
@@ -295,9 +296,12 @@ def _examine(
             found.checks.append(Check("algebraic", status, error.message, where, fault))  # type: ignore[arg-type]
             return found
         if wrong is not None:
-            said = audit.on_wrong(wrong, subject)
+            try:
+                said = audit.on_wrong(wrong, subject)
+            except VtrainError as error:  # of whoever was told: it takes nothing from the verdict
+                said = f"what follows from it could not be written: {error}"
             detail = wrong.describe() + (f"; {said}" if said else "")
-            found.checks.append(Check("algebraic", "failed", detail, wrong.where, "solver"))
+            found.checks.append(Check("algebraic", "failed", detail, wrong.where, wrong.fault))
             return found
         found.held.append((first, last))
         done += trace.size
@@ -347,8 +351,10 @@ def _read_traces(
 ) -> list[tuple[TensorTrace, list[bytes]]]:
     """The traces asked for with their leaves, as signed; FindingError and VtrainError otherwise."""
     claim = subject.evidence.signed
+    if audit.folder is None:
+        refuse_link(folder.root)
     if claim is None or not is_there(folder.root):
-        raise FindingError(_owe(found, [last for _, last in chosen]), str(folder.claim))
+        raise FindingError(_owe(subject, found, [last for _, last in chosen]), str(folder.claim))
     signed = folder.read_claim()
     try:
         verify_traces(signed, claim.claim)
@@ -366,14 +372,18 @@ def _read_traces(
     found.traces = digest
     there = {trace.step: trace for trace in signed.traces.traces}
     if missing := [last for _, last in chosen if last not in there]:
-        raise FindingError(_owe(found, missing), str(folder.claim))
+        raise FindingError(_owe(subject, found, missing), str(folder.claim))
     return [
         (there[last], _read_leaves(subject, folder, there[last], first)) for first, last in chosen
     ]
 
 
-def _owe(found: _Findings, steps: Sequence[int]) -> str:
-    """What the solver has to make, in one sentence."""
+def _owe(subject: AlgebraicSubject, found: _Findings, steps: Sequence[int]) -> str:
+    """What the solver has to make, in one sentence.
+
+    The claim that was drawn for is named: one that is kept from now on may be another, which its
+    solver made when it knew what is drawn.
+    """
     shown = ", ".join(map(str, steps[:10])) + (" ..." if len(steps) > 10 else "")
     text = (
         f"the solver owes the traces of these steps: {shown} (vtrain trace RUN --step {steps[0]})"
@@ -381,8 +391,8 @@ def _owe(found: _Findings, steps: Sequence[int]) -> str:
     drawn = found.drawn
     if drawn is not None and drawn.fresh:
         text += (
-            f"; they were drawn with {drawn.value.hex()}: keep the claim (vtrain claim RUN --out "
-            f"FILE), ask for them, and come back with --claim FILE --seed {drawn.value.hex()}"
+            f"; they were drawn with {drawn.value.hex()}: ask for them, and come back with "
+            f"--claim {subject.claim.hex()} --seed {drawn.value.hex()}"
         )
     return text
 

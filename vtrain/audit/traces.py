@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ from vtrain import _core
 from vtrain.commit.digest import compute_tensor_digest
 from vtrain.commit.state import compute_state_root
 from vtrain.engines import cpu
-from vtrain.errors import NotProducedError
+from vtrain.errors import NotProducedError, StorageError
 from vtrain.graph import evaluate
 from vtrain.graph.values import PRODUCTS, VIEWS, list_last_uses
 from vtrain.ops.base import attr_int
@@ -138,6 +138,12 @@ class WrongValue:
             return None
         kind = self.node.outputs[0]
         return self.element * (kind.byte_length // kind.size) // CHUNK
+
+    @property
+    def fault(self) -> Literal["solver", "task"]:
+        """Who vouches for it: the solver, but for the state that the task itself begins with."""
+        own = self.node.op == "state" and self.element is not None and self.computed is None
+        return "task" if own and self.step == 1 else "solver"
 
     @property
     def where(self) -> str:
@@ -328,7 +334,7 @@ class _Walk:
         ``value``."""
         try:
             claimed = self._read(index)
-        except NotProducedError:
+        except (NotProducedError, StorageError):  # the digest is signed, and wrong without them
             return self._wrong(index, inputs, None, value, None)
         element = int(np.flatnonzero(claimed.reshape(-1) != value.reshape(-1))[0])
         return self._wrong(index, inputs, element, claimed, int(value.reshape(-1)[element]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +16,9 @@ from vtrain.cli.common import (
     require_new,
     token_options,
 )
+
+if TYPE_CHECKING:
+    from vtrain.wire.claim import Claim
 
 
 @click.command("claim", cls=VtrainCommand)
@@ -59,6 +63,7 @@ def command(
     too, where there is something: of tiles that in RUN/proofs, of values that in RUN/traces.
     """
     import os
+    import warnings
 
     if (token is None) != (authority is None):
         raise click.UsageError("--token and --authority belong together: give both, or neither")
@@ -66,6 +71,7 @@ def command(
         raise click.UsageError("--chain has a meaning with --token alone")
     from vtrain.attest.claims import compute_claim_digest
     from vtrain.commit.files import write_atomic
+    from vtrain.errors import VtrainError, VtrainWarning
     from vtrain.train.layout import RunPaths
     from vtrain.train.signed import read_claim
     from vtrain.wire.claim import encode_signed_claim
@@ -81,20 +87,15 @@ def command(
         "log_root": claim.log_root.hex(),
         **({"kzg_root": claim.kzg_root.hex()} if claim.kzg_root else {}),
     }
-    if os.path.lexists(run / "proofs" / "traces.cbor"):
-        from vtrain.prove.tiles.protocol import compute_trace_claim_digest, verify_trace_claim
-        from vtrain.prove.tiles.verifier import read_traces
-
-        traces = read_traces(run)
-        verify_trace_claim(traces, claim)
-        pairs["trace_claim"] = compute_trace_claim_digest(traces.trace_claim).hex()
-    if os.path.lexists(run / "traces" / "traces.cbor"):
-        from vtrain.attest.traces import compute_traces_digest, verify_traces
-        from vtrain.commit.traces import TraceFolder
-
-        values = TraceFolder(run / "traces").read_claim()
-        verify_traces(values, claim)
-        pairs["traces"] = compute_traces_digest(values.traces).hex()
+    for name, folder, read in (
+        ("trace_claim", "proofs", _read_trace_claim),
+        ("traces", "traces", _read_traces),
+    ):
+        if os.path.lexists(run / folder / "traces.cbor"):
+            try:
+                pairs[name] = read(run, claim).hex()
+            except VtrainError as error:  # it must keep nobody from pinning the claim
+                warnings.warn(f"{folder}/traces.cbor is not shown: {error}", VtrainWarning, 1)
     if token is not None and authority is not None:
         pairs.update(_find_round(run, compute_claim_digest(claim), token, authority, chain))
     if request is not None:
@@ -111,6 +112,26 @@ def command(
         print_json(pairs)
     else:
         print_pairs(pairs)
+
+
+def _read_trace_claim(run: Path, claim: Claim) -> bytes:
+    """The digest of what was signed of tiles."""
+    from vtrain.prove.tiles.protocol import compute_trace_claim_digest, verify_trace_claim
+    from vtrain.prove.tiles.verifier import read_traces
+
+    traces = read_traces(run)
+    verify_trace_claim(traces, claim)
+    return compute_trace_claim_digest(traces.trace_claim)
+
+
+def _read_traces(run: Path, claim: Claim) -> bytes:
+    """The digest of what was signed of values."""
+    from vtrain.attest.traces import compute_traces_digest, verify_traces
+    from vtrain.commit.traces import TraceFolder, read_claim
+
+    found = read_claim(TraceFolder(run / "traces").claim, run)
+    verify_traces(found, claim)
+    return compute_traces_digest(found.traces)
 
 
 def _find_round(

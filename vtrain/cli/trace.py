@@ -71,12 +71,15 @@ def command(
     """
     from vtrain.attest.keys import load_key
     from vtrain.attest.traces import compute_traces_digest
+    from vtrain.commit.files import refuse_link
     from vtrain.commit.traces import TRACES_FOLDER
     from vtrain.train.traces import write_traces
 
     if (steps is None) == (sample is None) or (sample is None) != (seed is None):
         raise click.UsageError("name the steps by --step, or draw them by --sample and --seed")
     folder = out or run / TRACES_FOLDER
+    if out is None:
+        refuse_link(folder)
     if sample is not None and seed is not None:
         from vtrain.audit.algebraic import draw_steps
 

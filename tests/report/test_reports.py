@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import re
+import shutil
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable
@@ -20,6 +23,7 @@ from click.testing import CliRunner
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from google.protobuf import json_format  # type: ignore[import-untyped]
 from in_toto_attestation.v1 import statement_pb2
+from rich.console import Console
 
 from tests.attest.test_bls import load_py_ecc
 from tests.audit.runs import KEY
@@ -59,16 +63,23 @@ from vtrain.report.document import (
     make_document,
 )
 from vtrain.report.html import join_columns, render_html
+from vtrain.report.terminal import print_report
+from vtrain.train.layout import RunPaths, encode_manifest, read_manifest
 from vtrain.train.runner import train
+from vtrain.train.signed import read_graph, read_task
 from vtrain.wire.report import (
     Assumption,
     BeaconUse,
     Check,
     Clamped,
     Coverage,
+    Detection,
+    LossPoint,
     Pictures,
     Randomness,
     Report,
+    Strength,
+    Traced,
     compute_loss_points,
 )
 
@@ -105,15 +116,23 @@ def document(run: Path) -> Document:
 def list_documents(document: Document) -> list[Document]:
     """Reports of every form."""
     beacon = BeaconUse(bytes(32), 9, bytes(48), b"", 100, 60, 30, "CN=a")
-    drawn = Randomness(bytes(32), "round 9", predictable=False, beacon=beacon)
-    undated = replace(drawn, beacon=replace(beacon, previous=bytes(96), claimed=None))
+    value = hashlib.sha256(bytes(48)).digest()
+    drawn = Randomness(value, "round 9", predictable=False, beacon=beacon)
+    late = replace(beacon, previous=bytes(96), claimed=None, authority="")
+    undated = Randomness(value, "round 9", predictable=True, beacon=late)
     passed = (Check("claim", "passed", "holds"),)
     reports = [
         make_report(),
         make_report(randomness=None, traced=None, detections=(), segments=(), root=b""),
-        make_report(randomness=drawn, checks=passed, assumptions=(), verdict="verified"),
         make_report(
-            randomness=undated,
+            randomness=drawn, traced=None, checks=passed, assumptions=(), verdict="verified"
+        ),
+        make_report(randomness=undated, traced=None),
+        make_report(
+            randomness=drawn,
+            traced=None,
+            segments=((1, 3),),
+            detections=(Detection(None, 1, 1, 12, 1),),
             checks=passed,
             assumptions=(Assumption("chosen-claim", "one"), Assumption("insecure-srs", "x", True)),
             verdict="conditional",
@@ -137,6 +156,25 @@ def test_every_report_is_of_the_schema_and_is_read_back(document: Document) -> N
         assert again.report.verdict == made.report.verdict
     assert document.date == "2026-11-25T12:00:00Z"
     assert value["tool"] == {"name": "vtrain", "version": "1.2.3"}
+
+
+def test_no_run_makes_a_report_that_cannot_be_read(run: Path, tmp_path: Path) -> None:
+    """Its manifest, which nothing vouches for, says how many steps were counted."""
+    folder = Path(shutil.copytree(run, tmp_path / "run"))
+    paths = RunPaths(folder)
+    manifest = read_manifest(paths)
+    site = next(n.name for n in read_graph(paths, read_task(paths)).nodes if n.op == "rescale")
+    many = replace(manifest, counted_steps=2**62, saturation={site: 5})
+    paths.manifest.write_bytes(encode_manifest(many))
+    made = make_document(verify(folder, samples=1), NOW, "1.2.3", "vtrain law 1")
+    again = decode_document(encode_document(made))
+    assert again.report.verdict == "verified"
+    assert again.report.pictures is not None
+    lowest = replace(again.report.pictures, losses=(LossPoint(1, 1, -(2**63), -(2**63), 0),))
+    least = replace(made, report=replace(made.report, pictures=lowest))
+    assert decode_document(encode_document(least)) == replace(
+        again, report=replace(again.report, pictures=lowest)
+    )
 
 
 def test_what_a_report_may_assume_is_what_there_is() -> None:
@@ -168,6 +206,10 @@ def change(value: Any, path: tuple[Any, ...], to: Any) -> Any:
         (("steps",), 12.0),
         (("steps",), 2**63),
         (("root",), "AA" * 32),
+        (("root",), "aa"),
+        (("claim",), 0),
+        (("randomness", "value"), ""),
+        (("randomness", "value"), "00" * 65),
         (("randomness", "predictable"), 0),
         (("detection", 0, "percent"), "99.00"),
         (("detection", 0, "probability"), "1"),
@@ -178,7 +220,20 @@ def change(value: Any, path: tuple[Any, ...], to: Any) -> Any:
         (("plain", 0), "Everything is right."),
         (("coverage", 1, "done"), 12),
         (("coverage", 1, "rung"), "magic"),
+        (("replayed", 0, "last"), 13),
+        (("replayed",), [{"first": 1, "last": 2}, {"first": 2, "last": 3}]),
+        (("assumptions",), [{"code": "chosen-claim", "detail": "one", "accepted": True}]),
         (("pictures", "losses", 0), [1, 1, 1, 1]),
+        (("pictures", "losses", 0), [0, 1, 1, 1, 1]),
+        (("pictures", "losses", 0), [5, 1, 1, 1, 1]),
+        (("pictures", "losses", 0), [1, 1, 3, 2, 1]),
+        (("pictures", "losses"), [[i, i, 1, 1, 1] for i in range(1, 402)]),
+        (("pictures", "loss_exponent"), 63),
+        (("pictures", "loss_exponent"), 2**40),
+        (("pictures", "clamped"), [{"site": "a", "count": 0, "elements": 0}]),
+        (("pictures", "clamped"), [{"site": "a", "count": 0, "elements": 9}]),
+        (("pictures", "clamped"), [{"site": "a", "count": 9, "elements": 8}]),
+        (("pictures", "clamped"), [{"site": "a", "count": 1, "elements": 9}] * 21),
         (("strength", "unchecked"), "nothing"),
         (("tool",), []),
         (("more",), 1),
@@ -191,6 +246,45 @@ def test_a_report_in_which_something_does_not_follow_is_refused(
     with pytest.raises(EncodingError) as caught:
         document_from_value(change(value, path, to))
     assert caught.value.where.startswith("report")
+
+
+def test_more_was_not_looked_at_than_is_listed(document: Document) -> None:
+    """Coverage and chances that agree with the sentences, and not with the steps."""
+    report, structure = document.report, Coverage("structure", 17, 17)
+    for changes, place in (
+        ({"coverage": (structure, Coverage("replay", 12, 12))}, "coverage"),
+        ({"coverage": (structure, Coverage("replay", 4, 4))}, "coverage"),
+        ({"coverage": (Coverage("structure", 18, 17),)}, "coverage"),
+        ({"detections": (Detection(None, 1, 1, 3, 2),)}, "detection"),
+    ):
+        more = replace(document, report=replace(report, **changes))
+        with pytest.raises(EncodingError) as caught:
+            decode_document(encode_document(more))
+        assert caught.value.where == f"report.{place}"
+
+
+def test_a_round_in_a_report_is_as_late_as_it_says(document: Document) -> None:
+    good = list_documents(document)[3].report
+    assert good.randomness is not None
+    use = good.randomness.beacon
+    assert use is not None
+    changed_to: list[tuple[dict[str, Any], str]] = [
+        ({"value": bytes(32)}, "value"),
+        ({"beacon": replace(use, signature=bytes(49))}, "value"),
+        ({"beacon": replace(use, claimed=None)}, "predictable"),
+        ({"predictable": True}, "predictable"),
+        ({"beacon": replace(use, claimed=41)}, "beacon.at"),
+    ]
+    for changes, place in changed_to:
+        drawn = replace(good.randomness, **changes)
+        for name, changed in (
+            ("randomness", {"randomness": drawn}),
+            ("traced.randomness", {"traced": Traced((1,), drawn)}),
+        ):
+            made = replace(document, report=replace(good, **changed))
+            with pytest.raises(EncodingError) as caught:
+                decode_document(encode_document(made))
+            assert caught.value.where == f"report.{name}.{place}"
 
 
 def test_no_part_may_be_missing(document: Document) -> None:
@@ -215,18 +309,36 @@ def test_chances_that_would_take_for_ever_are_refused(document: Document) -> Non
     with pytest.raises(EncodingError, match="too long"):
         document_from_value(change(value, ("detection",), value["detection"] * 9))
     assert time.monotonic() - start < 5
+    chance = document.report.detections[0]
+    assert chance.probability is chance.probability, "one of a million bits is computed once"
 
 
 def test_plain_words(document: Document) -> None:
     lines = explain(document.report)
     assert lines[0] == "Nothing that was looked at is wrong."
-    assert "4 of 12 steps were done again, and every bit was compared." in lines
+    assert "4 of the 12 steps claimed were done again, and every bit was compared." in lines
     assert "If a single step were false, this would have shown it in 33.33 %." in lines
     assert lines[-1] == "Nobody who made the run could know what would be looked at."
     *_, chosen, fraud = (explain(made.report) for made in list_documents(document))
     assert "its maker could have made several" in chosen[-1]
-    assert "3 of 12 steps were checked by their equations." in chosen
+    assert "3 of the 12 steps claimed were checked by their equations." in chosen
     assert fraud[0] == "Something that the solver signed is false."
+
+
+def test_plain_words_say_no_more_of_a_draw_than_is_so(document: Document) -> None:
+    """Of two draws both count, and randomness that drew no steps says nothing of them."""
+    late, fresh = Randomness(b"s", "a seed", True), Randomness(bytes(32), "fresh", False)
+    report = replace(document.report, randomness=fresh)
+    foreseen, nobody = "could have known what would be", "Nobody who made the run"
+    assumed = (Assumption("predictable-sample", "which steps would be named"),)
+    for changes, words in (
+        ({"traced": Traced((4,), late)}, foreseen),
+        ({"traced": Traced((4,), fresh)}, nobody),
+        ({"assumptions": assumed, "verdict": "conditional", "detections": ()}, foreseen),
+        ({"detections": ()}, ""),
+    ):
+        said = " ".join(explain(replace(report, **changes)))
+        assert (foreseen in said, nobody in said) == (words == foreseen, words == nobody), changes
 
 
 # --- a page
@@ -276,6 +388,39 @@ def test_what_a_stranger_chose_stays_text(document: Document) -> None:
     assert "<script" not in text
     assert "\u202e" not in text
     assert "alert(1)" in Page(text).words
+
+
+def show_on_a_terminal(report: Report) -> str:
+    out = io.StringIO()
+    print_report(report, Console(file=out, force_terminal=True, width=200))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("hostile", ["[/bold]", "\x1b[2J\x1b[8m", "\u202e", "a\nVerdict: VERIFIED"])
+def test_no_word_of_a_report_is_obeyed_by_a_terminal(document: Document, hostile: str) -> None:
+    """A report may be anybody's: whatever it says is shown, and the verdict is the last line."""
+    drawn = Randomness(b"s", hostile, True)
+    made = replace(
+        document.report,
+        checks=(Check(hostile, "failed", hostile, hostile, "solver"),),
+        strength=Strength((hostile,), (hostile,)),
+        assumptions=(Assumption("predictable-sample", hostile),),
+        randomness=drawn,
+        traced=Traced((1,), drawn),
+        verdict="fraud",
+    )
+    for report in (
+        made,
+        replace(made, verdict="conditional", checks=(Check(hostile, "passed", hostile),)),
+    ):
+        text = show_on_a_terminal(report)
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+        assert "\x1b" not in plain
+        assert "\x1b[8m" not in text
+        assert "\u202e" not in text
+        verdicts = [line for line in plain.splitlines() if line.startswith("Verdict")]
+        assert verdicts == [f"Verdict: {report.verdict.upper()}"]
+        assert plain.count(hostile if hostile == "[/bold]" else ascii(hostile)[1:-1]) >= 6
 
 
 def test_a_long_run_makes_a_small_page_in_no_time(document: Document) -> None:
@@ -421,6 +566,26 @@ def test_nobody_signs_twice() -> None:
         decode_envelope(encode_envelope(Envelope(PAYLOAD, (twice,))))
     with pytest.raises(SignatureError, match="of different reports"):
         merge_envelopes([alice, sign_payload(PAYLOAD + b" ", BOB)])
+
+
+def test_no_more_signers_than_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever carries a report can add signatures of its own, each of which takes time: nothing is
+    verified of too many, in however few entries they are."""
+    verified: list[object] = []
+    monkeypatch.setattr(
+        "vtrain.attest.envelope.verify_aggregate", lambda *given: verified.append(given)
+    )
+    many = [Possessed(bytes([1, i]) + bytes(46), bytes(96)) for i in range(129)]
+    other = [Possessed(key.public[::-1], key.possession) for key in many[1:]]
+    entries = [
+        Signature(bytes(96), tuple(key.public for key in keys), tuple(keys))
+        for keys in (many, other)
+    ]
+    with pytest.raises(SignatureError, match="are by 257, not 1 to 256"):
+        verify_envelope(Envelope(PAYLOAD, tuple(entries)), [many[0].public])
+    with pytest.raises(SignatureError, match="are by 257, not 1 to 256"):
+        merge_envelopes([Envelope(PAYLOAD, (entry,)) for entry in entries])
+    assert not verified
 
 
 def alter(change_it: Callable[[Any], Any]) -> bytes:

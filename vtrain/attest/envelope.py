@@ -40,6 +40,7 @@ from vtrain.wire.json_text import decode_json
 PAYLOAD_TYPE: Final = "application/vnd.in-toto+json"
 STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 MOST_SIGNATURES: Final = 256
+"""Signers of an envelope."""
 
 
 @dataclass(frozen=True)
@@ -248,7 +249,7 @@ def merge_envelopes(envelopes: Sequence[Envelope], library: Library | None = Non
     entries = [entry for envelope in envelopes for entry in envelope.signatures]
     plain = [entry for entry in entries if not entry.keys]
     together = [entry for entry in entries if entry.keys]
-    _refuse_twice(entries)
+    _check_signers(entries)
     if len(together) > 1:
         keys = sorted((key for entry in together for key in entry.keys), key=lambda k: k.public)
         total = aggregate([e.signature for e in together], library or open_library())
@@ -257,7 +258,12 @@ def merge_envelopes(envelopes: Sequence[Envelope], library: Library | None = Non
     return Envelope(first.payload, (*plain, *together))
 
 
-def _refuse_twice(entries: Sequence[Signature]) -> None:
+def _check_signers(entries: Sequence[Signature]) -> None:
+    """SignatureError for somebody who signs twice, and for more than are taken: whoever carries a
+    report can add signatures of keys of its own, and each takes time to verify."""
+    count = sum(len(entry.publics) for entry in entries)
+    if count > MOST_SIGNATURES:
+        raise SignatureError(f"are by {count}, not 1 to {MOST_SIGNATURES}", where="signatures")
     seen: set[bytes] = set()
     for entry in entries:
         for public in entry.publics:
@@ -275,7 +281,8 @@ def verify_envelope(
 ) -> tuple[bytes, ...]:
     """Which of the public keys ``auditors`` have signed, in their order.
 
-    SignatureError unless every signature of the envelope holds, nobody signs twice, and at least
+    SignatureError unless every signature of the envelope holds, nobody signs twice, there are no
+    more than :data:`MOST_SIGNATURES`, and at least
     ``threshold`` of the ``auditors`` (by default all) are among the signers.
     """
     wanted = tuple(dict.fromkeys(auditors))
@@ -284,7 +291,7 @@ def verify_envelope(
         raise SignatureError(
             f"{least} of {len(wanted)} auditors cannot be asked for", where="auditors"
         )
-    _refuse_twice(envelope.signatures)
+    _check_signers(envelope.signatures)
     message = envelope.signed_bytes
     for entry in envelope.signatures:
         if entry.keys:

@@ -47,6 +47,7 @@ from vtrain.wire.claim import PUBLIC_KEY_LENGTH, SignedClaim
 from vtrain.wire.graph import StepGraph
 from vtrain.wire.record import StepRecord
 from vtrain.wire.report import (
+    MOST_SITES,
     Assumption,
     Blame,
     Check,
@@ -69,8 +70,6 @@ DEFAULT_SAMPLES: Final = 3
 TASK_ID_BYTES: Final = 32
 _OTHER_MODES: Final = {"proofs/": ("proofs", "proof"), "traces/": ("traces", "algebraic")}
 """What else lies in a run's folder: where, what it is called, and what checks it."""
-MOST_SITES: Final = 20
-"""Sites that a report has of those that clamped."""
 
 
 def verify(
@@ -284,7 +283,7 @@ def _draw_pictures(evidence: Evidence) -> Pictures | None:
     clamped = [
         Clamped(site, count, steps * sizes[site])
         for site, count in counts.items()
-        if 0 < count <= steps * sizes.get(site, 0)
+        if 0 < count <= steps * sizes.get(site, 0) < 2**63  # the manifest says whatever it likes
     ]
     clamped.sort(key=lambda item: (-Fraction(item.count, item.elements), item.site))
     losses = compute_loss_points([record.loss for record in evidence.records])

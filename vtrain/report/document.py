@@ -8,12 +8,14 @@ and a document in which it does not follow is refused.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any, Final, TypeVar, get_args
 
 from vtrain.errors import EncodingError
@@ -22,6 +24,8 @@ from vtrain.report.json import format_percent, report_to_dict
 from vtrain.wire.json_text import decode_json
 from vtrain.wire.report import (
     EXIT_CODES,
+    MOST_POINTS,
+    MOST_SITES,
     Assumption,
     BeaconUse,
     Blame,
@@ -48,12 +52,16 @@ DIGEST: Final = "vtrainStateRoot"
 """What a state root is called among the digests of a subject."""
 CODES: Final = ("chosen-claim", "insecure-srs", "predictable-sample")
 """What a report may assume."""
+ACCEPTED: Final = frozenset({"insecure-srs"})
+"""What an auditor can accept of that."""
 _DATE: Final = "%Y-%m-%dT%H:%M:%SZ"
 _MOST: Final = 2**63 - 1
 _MOST_ITEMS: Final = 1 << 20
 _MOST_CHANCES: Final = 8
-_MOST_BITS: Final = 2_000_000
+_MOST_BITS: Final = 1 << 20
 """Of the numbers that a chance is computed with, anew, when a report is read."""
+_MOST_EXPONENT: Final = 62
+"""Fraction bits of a loss, which has 64 bits."""
 
 T = TypeVar("T")
 
@@ -121,19 +129,20 @@ def _explain(report: Report) -> list[str]:
             "algebraic": "checked by their equations",
             "proof": "shown by proofs",
         }[item.rung]
-        lines.append(f"{item.done} of {item.total} steps were {how}.")
+        lines.append(f"{item.done} of the {item.total} steps claimed were {how}.")
     if report.verdict in ("verified", "conditional"):
         lines.extend(_explain_chances(report))
     if report.randomness is not None:
         assumed = {item.code for item in report.unaccepted}
-        if report.randomness.predictable:
+        draws = [report.randomness, *([report.traced.randomness] if report.traced else [])]
+        if "predictable-sample" in assumed or any(drawn.predictable for drawn in draws):
             lines.append("Whoever made the run could have known what would be looked at.")
         elif "chosen-claim" in assumed:
             lines.append(
                 "Nobody knew what would be looked at when the claim was made; but its maker could "
                 "have made several, and have shown the one that suits."
             )
-        else:
+        elif report.traced is not None or report.detections:  # else no step was drawn by it
             lines.append("Nobody who made the run could know what would be looked at.")
     return lines
 
@@ -141,7 +150,7 @@ def _explain(report: Report) -> list[str]:
 def _explain_chances(report: Report) -> list[str]:
     done = {item.rung: item for item in report.coverage if item.rung != "structure"}
     if any(item.done == item.total > 0 for item in done.values()):
-        return ["That is every step: nothing false among them was left to chance."]
+        return ["That is every step claimed: no false one among them was left out."]
     lines = []
     for detection in report.detections:
         percent = format_percent(detection.probability)
@@ -190,10 +199,52 @@ def document_from_value(value: Any, where: str = "report") -> Document:
         if key not in value or key not in again or _text(value[key]) != _text(again[key]):
             shown = make_printable(str(key), 100)
             raise EncodingError("does not follow from the rest", where=f"{where}.{shown}")
-    verdict = compute_verdict(document.report.checks, document.report.assumptions)
-    if document.report.verdict != verdict:
+    report = document.report
+    verdict = compute_verdict(report.checks, report.assumptions)
+    if report.verdict != verdict:
         raise EncodingError(f"is not {verdict}, as checks have it", where=f"{where}.verdict")
+    _check_steps(report, where)
+    for name, randomness in (
+        ("randomness", report.randomness),
+        ("traced.randomness", report.traced and report.traced.randomness),
+    ):
+        if randomness and randomness.beacon:
+            _check_beacon(randomness, randomness.beacon, f"{where}.{name}")
     return document
+
+
+def _check_steps(report: Report, where: str) -> None:
+    """That the steps which were looked at are steps of the run, each once, and are counted."""
+    before = 0
+    for first, last in report.segments:
+        if not before < first <= last <= report.steps:
+            place = f"{where}.replayed"
+            raise EncodingError("are no steps of the run, in their order", where=place)
+        before = last
+    done = sum(last - first + 1 for first, last in report.segments)
+    for item in report.coverage:
+        if item.rung != "structure" and (item.done, item.total) != (done, report.steps):
+            raise EncodingError(
+                f"is not {done} of {report.steps} steps, which were looked at",
+                where=f"{where}.coverage",
+            )
+        if item.done > item.total:
+            raise EncodingError("is of more than there is", where=f"{where}.coverage")
+    if any(item.drawn > len(report.segments) for item in report.detections):
+        raise EncodingError("is of more than was looked at", where=f"{where}.detection")
+
+
+def _check_beacon(randomness: Randomness, use: BeaconUse, where: str) -> None:
+    """That a round gives the randomness, and is as late as it says."""
+    if randomness.value != hashlib.sha256(use.signature).digest():
+        raise EncodingError("is not that of the round's signature", where=f"{where}.value")
+    if randomness.predictable != (use.claimed is None):
+        raise EncodingError(
+            "a round is predictable just where nothing dates the claim",
+            where=f"{where}.predictable",
+        )
+    if use.claimed is not None and use.claimed + use.delay > use.at:
+        raise EncodingError("is too early for the claim", where=f"{where}.beacon.at")
 
 
 def _text(value: object) -> str:
@@ -226,13 +277,13 @@ def _read_report(value: Any) -> Report:
         detections=_list(value["detection"], _read_detection, _MOST_CHANCES),
         segments=_list(value["replayed"], lambda item: (_int(item["first"]), _int(item["last"]))),
         engine=_str(value["engine"]),
-        task_id=_hex(value["task_id"]),
-        run_id=_hex(value["run_id"]),
-        solver=_hex(value["solver"]),
+        task_id=_digest(value["task_id"]),
+        run_id=_digest(value["run_id"]),
+        solver=_digest(value["solver"]),
         steps=_int(value["steps"]),
-        root=_hex(value["root"]),
-        log_root=_hex(value["log_root"]),
-        claim=_hex(value["claim"]),
+        root=_digest(value["root"]),
+        log_root=_digest(value["log_root"]),
+        claim=_digest(value["claim"]),
         traced=(
             None
             if traced is None
@@ -256,7 +307,10 @@ def _read_check(item: Any) -> Check:
 def _read_assumption(item: Any) -> Assumption:
     if not isinstance(item["accepted"], bool):
         raise ValueError("accepted is neither true nor false")
-    return Assumption(_choice(item["code"], CODES), _str(item["detail"]), item["accepted"])
+    code = _choice(item["code"], CODES)
+    if item["accepted"] and code not in ACCEPTED:
+        raise ValueError(f"nobody can accept {code}")
+    return Assumption(code, _str(item["detail"]), item["accepted"])
 
 
 def _read_randomness(item: Any) -> Randomness:
@@ -264,7 +318,7 @@ def _read_randomness(item: Any) -> Randomness:
         raise ValueError("predictable is neither true nor false")
     beacon = item.get("beacon")
     return Randomness(
-        _hex(item["value"]),
+        _hex(item["value"], 1, 64),
         _str(item["source"]),
         item["predictable"],
         beacon=None if beacon is None else _read_beacon(beacon),
@@ -273,10 +327,10 @@ def _read_randomness(item: Any) -> Randomness:
 
 def _read_beacon(item: Any) -> BeaconUse:
     return BeaconUse(
-        chain=_hex(item["chain"]),
+        chain=_hex(item["chain"], 32, 32),
         round=_int(item["round"]),
-        signature=_hex(item["signature"]),
-        previous=_hex(item["previous"]),
+        signature=_hex(item["signature"], 48, 96),
+        previous=_hex(item["previous"], 0, 96),
         at=_int(item["at"]),
         delay=_int(item["delay"]),
         claimed=None if item["claimed"] is None else _int(item["claimed"]),
@@ -313,14 +367,27 @@ def _read_coverage(item: Any) -> Coverage:
 
 
 def _read_pictures(item: Any) -> Pictures:
-    return Pictures(
-        _list(item["losses"], lambda point: LossPoint(*_list(point, _signed))),
-        _int(item["loss_exponent"]),
-        _list(
-            item["clamped"],
-            lambda site: Clamped(_str(site["site"]), _int(site["count"]), _int(site["elements"])),
-        ),
-    )
+    losses = _list(item["losses"], _read_point, MOST_POINTS)
+    exponent = _int(item["loss_exponent"])
+    if exponent > _MOST_EXPONENT:
+        raise ValueError("a loss has more fraction bits than bits")
+    if any(after.first <= before.last for before, after in pairwise(losses)):
+        raise ValueError("losses are not in the order of the steps")
+    return Pictures(losses, exponent, _list(item["clamped"], _read_clamped, MOST_SITES))
+
+
+def _read_point(item: Any) -> LossPoint:
+    point = LossPoint(*_list(item, _signed))
+    if not (0 < point.first <= point.last and point.least <= point.mean <= point.most):
+        raise ValueError("a stretch of losses is none")
+    return point
+
+
+def _read_clamped(item: Any) -> Clamped:
+    found = Clamped(_str(item["site"]), _int(item["count"]), _int(item["elements"]))
+    if not 0 < found.count <= found.elements:
+        raise ValueError("more was clamped than there is, or nothing")
+    return found
 
 
 def _list(value: Any, read: Callable[[Any], T], most: int = _MOST_ITEMS) -> tuple[T, ...]:
@@ -336,7 +403,7 @@ def _str(value: Any) -> str:
 
 
 def _signed(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not -_MOST <= value <= _MOST:
+    if not isinstance(value, int) or isinstance(value, bool) or not -_MOST - 1 <= value <= _MOST:
         raise TypeError("a number is none, or is too large")
     return value
 
@@ -347,10 +414,15 @@ def _int(value: Any) -> int:
     return int(value)
 
 
-def _hex(value: Any) -> bytes:
-    if not re.fullmatch("(?:[0-9a-f]{2})*", _str(value)):
-        raise ValueError("bytes are not lower-case hexadecimal")
+def _hex(value: Any, least: int, most: int) -> bytes:
+    if not re.fullmatch(f"(?:[0-9a-f]{{2}}){{{least},{most}}}", _str(value)):
+        raise ValueError(f"bytes are not {least} to {most} in lower-case hexadecimal")
     return bytes.fromhex(value)
+
+
+def _digest(value: Any) -> bytes:
+    """32 bytes, or none."""
+    return _hex(value, 32, 32) if value else _hex(value, 0, 0)
 
 
 def _choice(value: Any, choices: tuple[Any, ...]) -> Any:

@@ -40,12 +40,12 @@ def print_report(report: Report, console: Console) -> None:
         _print_list(console, "Chance that this draw hits a cheat", tuple(_chances(report)))
     if report.traced is not None:
         steps = ", ".join(map(str, report.traced.steps)) or "none"
-        source = report.traced.randomness.source
+        source = _show(report.traced.randomness.source)
         console.print(f"\nSteps traced: {steps}; drawn with {source}:", soft_wrap=True)
         console.print(f"  {report.traced.randomness.value.hex()}", soft_wrap=True)
     if report.randomness is not None:
         what = "Drawn" if report.traced is None else "Of the traces drawn"
-        console.print(f"\n{what} with {report.randomness.source}:", soft_wrap=True)
+        console.print(f"\n{what} with {_show(report.randomness.source)}:", soft_wrap=True)
         console.print(f"  {report.randomness.value.hex()}", soft_wrap=True)
     _print_list(console, "Assumed", tuple(_assumptions(report)))
     console.print()
@@ -74,7 +74,7 @@ def _identity(report: Report) -> Iterator[tuple[str, str]]:
 
 def _rows(checks: tuple[Check, ...]) -> Iterator[tuple[str, str, str]]:
     for check in checks:
-        yield _MARKS[check.status], check.name, escape(_sentence(check))
+        yield _MARKS[check.status], _show(check.name), _show(_sentence(check))
 
 
 def _print_table(console: Console, rows: tuple[tuple[str, ...], ...]) -> None:
@@ -92,15 +92,20 @@ def _print_table(console: Console, rows: tuple[tuple[str, ...], ...]) -> None:
     console.print(table)
 
 
+def _show(text: str) -> str:
+    """Any text as markup that shows it: a report may be a stranger's, each word of it."""
+    return escape(make_printable(text))
+
+
 def _sentence(check: Check) -> str:
-    return make_printable(f"{check.where}: {check.detail}" if check.where else check.detail)
+    return f"{check.where}: {check.detail}" if check.where else check.detail
 
 
 def _print_list(console: Console, title: str, lines: tuple[str, ...]) -> None:
     if lines:
         console.print(f"\n[bold]{title}[/]")
         for line in lines:
-            text = escape(f"- {make_printable(line)}")
+            text = _show(f"- {line}")
             if console.is_terminal:
                 console.print(Padding(text, (0, 0, 0, 2)))
             else:
@@ -139,6 +144,6 @@ def _assumptions(report: Report) -> Iterator[str]:
 
 def _because(report: Report) -> str:
     if report.verdict == "conditional":
-        return f"it holds only if {'; and if '.join(escape(i.detail) for i in report.unaccepted)}"
+        return f"it holds only if {'; and if '.join(_show(i.detail) for i in report.unaccepted)}"
     reason = report.reason
-    return "" if reason is None else f"of {reason.name}: {escape(_sentence(reason))}"
+    return "" if reason is None else f"of {_show(reason.name)}: {_show(_sentence(reason))}"

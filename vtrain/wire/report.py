@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import Final, Literal
 
 from vtrain.errors import ConditionalError, FraudError, InconclusiveError
@@ -118,7 +119,7 @@ class Detection:
         good = self.segments - self.bad_segments
         return f"1 - C({good},{self.drawn})/C({self.segments},{self.drawn})"
 
-    @property
+    @cached_property
     def probability(self) -> Fraction:
         """The exact (hypergeometric) probability."""
         # C(n - b, s) / C(n, s) = C(n - s, b) / C(n, b): the smaller of the two takes less time.
@@ -187,10 +188,16 @@ class Pictures:
     clamped: tuple[Clamped, ...]
 
 
-def compute_loss_points(losses: Sequence[int], most: int = 400) -> tuple[LossPoint, ...]:
-    """The losses of steps 1, 2, ... in at most ``most`` stretches of equal length (the last may be
-    shorter)."""
-    width = max(1, -(-len(losses) // most))
+MOST_POINTS: Final = 400
+"""Stretches of losses that a report has: what a screen shows."""
+MOST_SITES: Final = 20
+"""Sites that a report has of those that clamped."""
+
+
+def compute_loss_points(losses: Sequence[int]) -> tuple[LossPoint, ...]:
+    """The losses of steps 1, 2, ... in at most :data:`MOST_POINTS` stretches of equal length (the
+    last may be shorter)."""
+    width = max(1, -(-len(losses) // MOST_POINTS))
     points = []
     for start in range(0, len(losses), width):
         part = losses[start : start + width]

@@ -49,9 +49,10 @@ def draw_runs(runs: Sequence[Path]) -> Figure:
         panel.grid(alpha=0.3)
         if not panel.lines:
             panel.text(0.5, 0.5, "not known", ha="center", transform=panel.transAxes)
+    for panel in (rate, clamped, time):
+        panel.set_ylim(bottom=0)
     for panel in (clamped, time):
         panel.set_xlabel("step")
-        panel.set_ylim(bottom=0)
     handles, labels = loss.get_legend_handles_labels()
     if handles:
         figure.legend(handles, labels, loc="outside upper center", ncols=min(4, len(labels)))
@@ -70,7 +71,7 @@ def save_figure(figure: Figure, out: Path) -> None:
     with rc_context({"svg.hashsalt": "vtrain"}):
         kind = out.suffix.lower()[1:]
         dated: dict[str, Any] = {"Date": None} if kind == "svg" else {"Software": None}
-        figure.savefig(buffer, format=kind, dpi=150, metadata=dated)
+        figure.savefig(buffer, format=kind, dpi=100, metadata=dated)
     write_atomic(out, [buffer.getvalue()], durable=False)
 
 

@@ -64,12 +64,12 @@ class _Shown(Callback):
         if self._seconds > 0:  # a mean is steadier than the last step's
             speed *= seconds / self._seconds
         if entry.saturation is not None:
-            self._clamped = f"{entry.saturation:.3g} ppm clamped" if entry.saturation else ""
+            self._clamped = f"{entry.saturation:.3g} ppm" if entry.saturation else ""
         return {
-            "loss": f"loss {entry.loss:.4f}",
-            "step time": format_seconds(self._seconds) + " a step",
-            "speed": f"{speed:,.0f} {what}",
-            "saturation": self._clamped,
+            "loss": f"{entry.loss:.4f}",
+            "step": format_seconds(self._seconds),
+            what: f"{speed:,.0f}",
+            "clamped": self._clamped,
         }
 
     def _estimate_left(self, entry: Entry) -> float:
@@ -100,7 +100,8 @@ class _Bar(_Shown):
         self._bar = self._bars.add_task("", total=start.target, completed=start.begun)
 
     def step(self, entry: Entry) -> None:
-        text = "  ".join(filter(None, self._describe(entry).values()))
+        words = self._describe(entry)
+        text = "  ".join(f"{label} {value}" for label, value in words.items() if value)
         self._bars.update(self._bar, completed=entry.step, description=text)
 
     def end(self) -> None:
@@ -130,7 +131,7 @@ class _Picture(_Shown):
 
     def _draw(self, entry: Entry, words: dict[str, str]) -> None:
         left = {"time left": format_seconds(self._estimate_left(entry))}
-        rows = {"step": f"{entry.step:,} of {self._target:,}", **words, **left}
+        rows = {"steps": f"{entry.step:,} of {self._target:,}", **words, **left}
         data = {
             "text/plain": f"step {entry.step} of {self._target}",
             "text/html": make_html_table("", rows.items()),

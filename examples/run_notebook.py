@@ -17,7 +17,7 @@ NOTEBOOK = Path(__file__).with_suffix("").with_name("notebook.ipynb")
 
 def execute() -> nbformat.NotebookNode:
     """The notebook with what its cells put out now; CellExecutionError for one that fails."""
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    notebook: nbformat.NotebookNode = nbformat.read(NOTEBOOK, as_version=4)
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None

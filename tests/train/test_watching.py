@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import vtrain
 from tests.cli.calls import TASK as TINY
 from tests.tasks import make_mlp_onnx, make_samples
 from vtrain.attest.keys import PrivateKey
-from vtrain.errors import EncodingError, MissingExtraError, RunError
+from vtrain.errors import EncodingError, MissingExtraError, RunError, VtrainWarning
 from vtrain.train import loggers, plot
 from vtrain.train.history import Entry, read_history
 from vtrain.train.layout import RunPaths
@@ -264,3 +266,21 @@ def test_a_picture_has_a_line_for_each_run_that_knows_something(
     monkeypatch.setattr(plot, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"vtrain\[plot\]"):
         vtrain.plot(one)
+
+
+def test_a_history_that_cannot_be_written_stops_no_run(
+    tmp_path: Path, key: PrivateKey, task: vtrain.CompiledTask
+) -> None:
+    class Fill(Callback):
+        def step(self, entry: Entry) -> None:
+            for name in os.listdir("/proc/self/fd") if entry.step == 2 else ():
+                with suppress(OSError):
+                    if Path(f"/proc/self/fd/{name}").samefile(RunPaths(folder).history):
+                        with Path("/dev/full").open("wb") as full:
+                            os.dup2(full.fileno(), int(name))
+
+    folder = tmp_path / "run"
+    with pytest.warns(VtrainWarning, match=r"from step 3 on .*without its history"):
+        run = vtrain.train(task, folder, key=key, steps=4, callbacks=[Fill()])
+    assert [entry.seconds is None for entry in run.history] == [False, False, True, True]
+    assert vtrain.train(task, folder, key=key).history[-1].seconds is not None

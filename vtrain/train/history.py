@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import IO, Any, Final
 
 from vtrain.commit.files import open_file, read_file, storing, write_atomic
 from vtrain.commit.log import iterate_log
-from vtrain.errors import EncodingError
+from vtrain.errors import EncodingError, VtrainWarning
 from vtrain.limits import LIMITS
 from vtrain.train.deliver import compute_mean_loss
 from vtrain.train.layout import RunPaths
@@ -80,16 +81,30 @@ class HistoryFile:
         found = read_file(path, LIMITS.log_bytes, root=path.parent) if path.exists() else b""
         lines = found.splitlines(keepends=True)
         kept = b"".join(line for line in lines if 0 < _find_step(line) <= begun)
-        if kept != found or not found:
-            write_atomic(path, [kept], durable=False)
+        if kept != found:
+            write_atomic(path, [kept])
         with storing(path):
-            self._file: IO[bytes] = path.open("ab")
+            # Without a buffer: whoever reads it has each line, and closing writes nothing.
+            self._file: IO[bytes] = path.open("ab", buffering=0)
 
     def append(self, entry: Entry) -> None:
-        """Write a line, for whoever reads it now."""
-        with storing(self._path):
+        """Write a line, for whoever reads it now.
+
+        Where the system refuses, the run goes on without its history, which nothing depends on: a
+        VtrainWarning says so, once.
+        """
+        if self._file.closed:
+            return
+        try:
             self._file.write(json.dumps(entry.to_dict()).encode() + b"\n")
-            self._file.flush()
+        except OSError as error:
+            self._file.close()
+            warnings.warn(
+                f"{self._path} cannot be written from step {entry.step} on ({error.strerror}): the "
+                "run goes on without its history",
+                VtrainWarning,
+                stacklevel=2,
+            )
 
     def close(self) -> None:
         """Close the file."""

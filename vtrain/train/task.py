@@ -310,7 +310,7 @@ def read_task_text(path: Path) -> str:
     """The text of a task file; TaskError for what is none, which says what was expected."""
     if path.is_dir():
         raise TaskError(
-            "is a folder, and a task is a TOML file: name the file, as "
+            "cannot be read: it is a folder, and a task is a TOML file: name the file, as "
             f"{path / 'task.toml'} (of a run that is done, `vtrain inspect` shows the task)",
             where=str(path),
         )

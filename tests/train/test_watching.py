@@ -273,11 +273,11 @@ def test_a_history_that_cannot_be_written_stops_no_run(
 ) -> None:
     class Fill(Callback):
         def step(self, entry: Entry) -> None:
-            for name in os.listdir("/proc/self/fd") if entry.step == 2 else ():
+            for link in Path("/proc/self/fd").iterdir() if entry.step == 2 else ():
                 with suppress(OSError):
-                    if Path(f"/proc/self/fd/{name}").samefile(RunPaths(folder).history):
+                    if link.samefile(RunPaths(folder).history):
                         with Path("/dev/full").open("wb") as full:
-                            os.dup2(full.fileno(), int(name))
+                            os.dup2(full.fileno(), int(link.name))
 
     folder = tmp_path / "run"
     with pytest.warns(VtrainWarning, match=r"from step 3 on .*without its history"):

@@ -5,6 +5,7 @@
 # make server  install what the dispute service needs (the extra server) into .venv
 # make zk      install what proofs need (the extra zk) into .venv
 # make report  install what beacons and signed reports need (the extras report and blst) into .venv
+# make store   install what published runs need (the extra store) into .venv
 # make cuda    install what NVIDIA GPUs need but for their driver (the extra cuda) into .venv
 # make dev     install what tests and benchmarks need (pytest, torch, every extra) into .venv
 # make lint    the checks alone
@@ -38,7 +39,7 @@ export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 # Tests start hundreds of processes, each of which would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo server zk report cuda dev test test-all test-rust bench lint lint-rust lint-python core lock clean
+.PHONY: help demo server zk report store cuda dev test test-all test-rust bench lint lint-rust lint-python core lock clean
 
 help:
 	@sed -n 's/^# \{0,1\}//; /^$$/q; p' Makefile
@@ -70,6 +71,10 @@ $(BIN)/python:
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
 	touch $@
 
+.venv/store.stamp: requirements-store.lock | .venv/base.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
+	touch $@
+
 .venv/cuda.stamp: requirements-cuda.lock | .venv/base.stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
 	touch $@
@@ -92,6 +97,8 @@ server: .venv/server.stamp $(CORE)
 zk: .venv/zk.stamp $(CORE)
 
 report: .venv/report.stamp $(CORE)
+
+store: .venv/store.stamp $(CORE)
 
 cuda: .venv/cuda.stamp $(CORE)
 
@@ -142,10 +149,11 @@ UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-
 
 lock: .venv/dev.stamp
 	$(UV_COMPILE) --output-file requirements.lock
-	$(UV_COMPILE) --extra torch --extra transformers --extra server --extra postgres --extra zk --extra report --extra blst --extra cuda --extra plot --extra tensorboard --group dev --constraint requirements.lock --output-file requirements-dev.lock
+	$(UV_COMPILE) --extra torch --extra server --extra postgres --extra zk --extra report --extra blst --extra store --extra cuda --group dev --constraint requirements.lock --output-file requirements-dev.lock
 	$(UV_COMPILE) --extra server --constraint requirements-dev.lock --output-file requirements-server.lock
 	$(UV_COMPILE) --extra zk --constraint requirements-dev.lock --output-file requirements-zk.lock
 	$(UV_COMPILE) --extra report --extra blst --constraint requirements-dev.lock --output-file requirements-report.lock
+	$(UV_COMPILE) --extra store --constraint requirements-dev.lock --output-file requirements-store.lock
 	$(UV_COMPILE) --extra cuda --constraint requirements-dev.lock --output-file requirements-cuda.lock
 
 clean:

@@ -47,15 +47,10 @@ class EncodingError(VtrainError):
 
 
 class TaskError(VtrainError):
-    """A task file or TaskSpec is incomplete or contradicts itself; ``where`` names the key, and
-    ``meant`` the one that an unknown key seems to stand for, empty where none is like it."""
+    """A task file or TaskSpec is incomplete or contradicts itself; ``where`` names the key."""
 
     code = "task"
     fault = "user"
-
-    def __init__(self, message: str, *, where: str = "", meant: str = "") -> None:
-        super().__init__(message, where=where)
-        self.meant = meant
 
 
 class ModelError(VtrainError):
@@ -177,7 +172,15 @@ class NotProducedError(VtrainError):
     """Committed bytes are missing or are not those that the commitment names."""
 
     code = "not-produced"
-    fault = "solver"
+    fault: ClassVar[Fault] = "solver"
+
+
+class StoreError(NotProducedError):
+    """A store that strangers keep refuses, fails, dawdles, or gives what it was not asked for;
+    names the object."""
+
+    code = "store"
+    fault = "nobody"
 
 
 class MissingExtraError(VtrainError):

@@ -127,6 +127,23 @@ class Limits:
     report_bytes: int = 1 << 26
     """A report, signed or not."""
 
+    # --- stores of published runs
+
+    row_bytes: int = 1 << 26
+    """One sample of a published table, which is read whole."""
+    store_tries: int = 3
+    """How often an object is asked for whose store fails in a way that may pass."""
+    store_redirects: int = 3
+    """How often an answer may name another place."""
+    store_connect_seconds: int = 10
+    store_grace_seconds: int = 30
+    """An answer may take so long..."""
+    store_least_rate: int = 1 << 14
+    """... and one second more for each so many bytes that it may have."""
+    store_total_seconds: int = 600
+    """All answers of a store together may take so long, a second more each, and one for so many
+    bytes that came."""
+
     # --- what is shown and started
 
     text_characters: int = 5000

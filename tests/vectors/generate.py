@@ -779,6 +779,74 @@ def make_algebraic() -> Json:
     }
 
 
+# --- pieces.json
+
+MIB = 1 << 20
+GRAIN = 1 << 13
+
+
+def cut(length: int, unit: int, size: int) -> list[tuple[int, int]]:
+    """(first byte, byte after the last) of the parts of a whole, as docs/publishing.md has them."""
+    units = 1
+    while 2 * units * unit <= size:
+        units *= 2
+    starts = range(0, max(length, 1), units * unit)
+    return [(start, min(start + units * unit, length)) for start in starts]
+
+
+def list_tensor_parts(data: bytes, within: tuple[int, int], size: int) -> list[str]:
+    """The values of the parts of a part of a tensor."""
+    parts = cut(within[1] - within[0], 1024, size)
+    spans = [(within[0] + start, within[0] + end) for start, end in parts]
+    return [
+        blake3_tree.compute_part_value(
+            data[start:end], start // 1024, (start, end) == (0, len(data))
+        ).hex()
+        for start, end in spans
+    ]
+
+
+def make_pieces() -> Json:
+    """pieces.json."""
+    tensors = []
+    for length in (0, 1025, GRAIN + 1, MIB + 1):
+        data = fill(length)
+        pieces = cut(length, 1024, MIB)
+        tensors.append(
+            {
+                "length": length,
+                "digest": blake3_tree.compute_hash(data).hex(),
+                "pieces": list_tensor_parts(data, (0, length), MIB),
+                "grains": [list_tensor_parts(data, piece, GRAIN) for piece in pieces[-1:]],
+            }
+        )
+    tables = []
+    for rows, row in ((1, 1), (20, 1000), (1500, 1000), (2, 600_000)):
+        data = fill(rows * row)
+        leaves = [data[at : at + row] for at in range(0, len(data), row)]
+        pieces = cut(len(data), row, MIB)
+
+        def compute(span: tuple[int, int], leaves: list[bytes] = leaves, row: int = row) -> str:
+            return merkle.compute_root(SAMPLES, leaves[span[0] // row : span[1] // row]).hex()
+
+        last = pieces[-1]
+        tables.append(
+            {
+                "rows": rows,
+                "row": row,
+                "root": compute((0, len(data))),
+                "pieces": [compute(piece) for piece in pieces],
+                "grains": [
+                    [
+                        compute((last[0] + start, last[0] + end))
+                        for start, end in cut(last[1] - last[0], row, GRAIN)
+                    ]
+                ],
+            }
+        )
+    return {"tensors": tensors, "tables": tables}
+
+
 FILES: dict[str, Callable[[], Json]] = {
     "cbor.json": make_cbor,
     "domains.json": make_domains,
@@ -793,6 +861,7 @@ FILES: dict[str, Callable[[], Json]] = {
     "kzg.json": make_kzg,
     "plan.json": make_plan,
     "algebraic.json": make_algebraic,
+    "pieces.json": make_pieces,
 }
 
 

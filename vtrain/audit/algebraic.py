@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -35,11 +35,13 @@ from vtrain.audit.plan import (
     given_randomness,
 )
 from vtrain.audit.structure import Evidence, FindingError, Progress, check_structure, read_state
-from vtrain.audit.traces import TraceChecker, WrongValue, choose_arithmetic
+from vtrain.audit.traces import TraceChecker, Traces, WrongValue, choose_arithmetic
 from vtrain.audit.verify import (
+    ask_again,
     check_arguments,
     describe_order,
     describe_signer,
+    describe_structure,
     draw_given,
     list_assumptions,
     make_report,
@@ -50,7 +52,6 @@ from vtrain.commit.traces import (
     TraceFolder,
     compute_record_digest,
     compute_trace_root,
-    is_there,
     read_claim,
 )
 from vtrain.engines.registry import check_engine
@@ -68,6 +69,9 @@ from vtrain.wire.record import StepRecord
 from vtrain.wire.report import Assumption, Blame, Check, Randomness, Report, Strength, Traced
 from vtrain.wire.task import TaskSpec
 from vtrain.wire.traces import SignedTensorTraces, TensorTrace
+
+if TYPE_CHECKING:
+    from vtrain.audit.published import Published
 
 ALGEBRAIC_DOMAIN: Final = "algebraic intervals"
 """Domain under which the intervals to check are drawn."""
@@ -106,7 +110,8 @@ class AlgebraicAudit:
     most conditional.  ``derived``: the vectors follow from what was signed, so that anyone has the
     same. ``pin``, ``solver``, ``task_id``, ``data`` and ``threads`` are those of
     :func:`vtrain.audit.verify.verify`.  ``engine`` numpy checks by the law.  ``on_wrong`` is given
-    the first wrong value, and says what it made of it.
+    the first wrong value, and says what it made of it.  ``published`` is a run in a store, whose
+    traces are there too, unless ``folder`` has them.
     """
 
     folder: Path | None = None
@@ -124,6 +129,7 @@ class AlgebraicAudit:
     data: Path | None = None
     engine: str = "auto"
     threads: int = 0
+    published: Published | None = None
     on_wrong: Callable[[WrongValue, AlgebraicSubject], str] = lambda wrong, subject: ""
 
 
@@ -178,16 +184,26 @@ def verify_algebraic(
     randomness of the vectors is given and they are to be derived too.
     """
     check_arguments(
-        run, audit.sample, audit.seed, audit.beacon, audit.pin, audit.solver, audit.task_id
+        run,
+        audit.sample,
+        audit.seed,
+        audit.beacon,
+        audit.pin,
+        audit.solver,
+        audit.task_id,
+        audit.published,
     )
-    folder = TraceFolder(audit.folder or run / TRACES_FOLDER, audit.threads)
+    published, own = (
+        audit.published,
+        TraceFolder(audit.folder or run / TRACES_FOLDER, audit.threads),
+    )
     draws = audit.sample, audit.seed, audit.beacon, audit.wanted
     if audit.steps is not None and any(given is not None for given in draws):
         raise RunError("are named: nothing is drawn", where="steps")
     if audit.wanted is not None and audit.sample is not None:
         raise RunError("says how many intervals to draw: name no number", where="probability")
     if audit.traces_pin is not None:
-        refuse_own_file(folder.root, folder.claim, audit.traces_pin.source)
+        refuse_own_file(own.root, own.claim, audit.traces_pin.source)
     if audit.challenge is not None and audit.derived:
         raise RunError(
             "is given, and is to follow from the traces: leave one out", where="challenge"
@@ -204,11 +220,18 @@ def verify_algebraic(
         threads=audit.threads,
         limits=limits,
         progress=progress,
+        bringer=published,
     )
+    folder: Traces = own
+    if published is not None and audit.folder is None:
+        folder = published.open_traces()
     subject = _find_subject(run, evidence)
     if isinstance(subject, Check):
         return _report(evidence, audit, _Findings([subject]))
-    return _report(evidence, audit, _examine(subject, audit, folder, limits, progress, random))
+    found = _examine(subject, audit, folder, limits, progress, random)
+    if published is not None:
+        found.checks = ask_again(found.checks, subject.claim, found.drawn)
+    return _report(found.evidence or evidence, audit, found)
 
 
 def _find_subject(run: Path, evidence: Evidence) -> AlgebraicSubject | Check:
@@ -240,12 +263,14 @@ class _Findings:
     whole: bool = False
     challenge: Randomness | None = None
     traces: bytes = b""
+    evidence: Evidence | None = None
+    """What is established of the run, where the draw added to it."""
 
 
 def _examine(
     subject: AlgebraicSubject,
     audit: AlgebraicAudit,
-    folder: TraceFolder,
+    folder: Traces,
     limits: Limits,
     progress: Progress,
     random: Callable[[int], bytes],
@@ -268,6 +293,8 @@ def _examine(
     one = "the trace asked for is" if len(traces) == 1 else f"the {len(traces)} traces are"
     detail = f"{one} signed by the solver for this claim, and end in the records of its log"
     found.checks.append(Check("trace", "passed", detail))
+    if not _bring_samples(subject, audit, chosen, found):
+        return found
     vectors = _draw_vectors(subject, audit, found, random)
     # What was signed is known from here on; nobody knew the vectors before.
     total = sum(trace.size for trace, _ in traces)
@@ -313,6 +340,23 @@ def _examine(
     return found
 
 
+def _bring_samples(
+    subject: AlgebraicSubject,
+    audit: AlgebraicAudit,
+    chosen: Sequence[tuple[int, int]],
+    found: _Findings,
+) -> bool:
+    """Have the samples of the steps chosen, of a published run; whether they are there."""
+    if audit.published is None:
+        return True
+    steps = [step for first, last in chosen for step in range(first, last + 1)]
+    found.evidence = audit.published.bring_steps(subject.evidence, steps)
+    if found.evidence.samples is None:
+        reason = "the samples of these steps are not there"
+        found.checks.append(Check("algebraic", "not_done", reason))
+    return found.evidence.samples is not None
+
+
 def _choose(
     subject: AlgebraicSubject,
     audit: AlgebraicAudit,
@@ -345,34 +389,33 @@ def _choose(
 def _read_traces(
     subject: AlgebraicSubject,
     audit: AlgebraicAudit,
-    folder: TraceFolder,
+    folder: Traces,
     chosen: Sequence[tuple[int, int]],
     found: _Findings,
 ) -> list[tuple[TensorTrace, list[bytes]]]:
     """The traces asked for with their leaves, as signed; FindingError and VtrainError otherwise."""
     claim = subject.evidence.signed
-    if audit.folder is None:
+    place = folder.locate_claim()
+    if isinstance(folder, TraceFolder) and audit.folder is None:
         refuse_link(folder.root)
-    if claim is None or not is_there(folder.root):
-        raise FindingError(_owe(subject, found, [last for _, last in chosen]), str(folder.claim))
+    if claim is None or not folder.is_there():
+        raise FindingError(_owe(subject, found, [last for _, last in chosen]), place)
     signed = folder.read_claim()
     try:
         verify_traces(signed, claim.claim)
     except SignatureError as error:
-        raise FindingError(
-            f"is not what the solver signed: {error.message}", str(folder.claim)
-        ) from None
+        raise FindingError(f"is not what the solver signed: {error.message}", place) from None
     digest, pin = compute_traces_digest(signed.traces), audit.traces_pin
     if pin is not None and pin.digest != digest:
         detail = f"is what was signed as {digest.hex()}, not {pin.digest.hex()} as pinned"
         other = pin.kept and find_contradiction(pin.kept, signed, claim.claim)
         if other:
-            raise FindingError(f"{detail}: {other}", str(folder.claim), "solver")
-        raise FindingError(detail, str(folder.claim))
+            raise FindingError(f"{detail}: {other}", place, "solver")
+        raise FindingError(detail, place)
     found.traces = digest
     there = {trace.step: trace for trace in signed.traces.traces}
     if missing := [last for _, last in chosen if last not in there]:
-        raise FindingError(_owe(subject, found, missing), str(folder.claim))
+        raise FindingError(_owe(subject, found, missing), place)
     return [
         (there[last], _read_leaves(subject, folder, there[last], first)) for first, last in chosen
     ]
@@ -398,7 +441,7 @@ def _owe(subject: AlgebraicSubject, found: _Findings, steps: Sequence[int]) -> s
 
 
 def _read_leaves(
-    subject: AlgebraicSubject, folder: TraceFolder, trace: TensorTrace, first: int
+    subject: AlgebraicSubject, folder: Traces, trace: TensorTrace, first: int
 ) -> list[bytes]:
     """The digests of a trace, which ends in the records of the log."""
     nodes, place = len(subject.graph.nodes), f"step {trace.step}"
@@ -409,7 +452,7 @@ def _read_leaves(
     if compute_trace_root(leaves) != trace.root:
         raise NotProducedError(
             "the digests are not those under the root that was signed: the solver owes them",
-            where=str(folder.leaves(trace.step)),
+            where=folder.locate_leaves(trace.step),
         )
     record = subject.graph.find("record")
     for offset in range(trace.size // nodes):
@@ -503,11 +546,7 @@ def _report(evidence: Evidence, audit: AlgebraicAudit, found: _Findings) -> Repo
 
 def _describe(evidence: Evidence, audit: AlgebraicAudit, found: _Findings) -> Strength:
     """What the verdict rests on and what it leaves open, in sentences."""
-    passed = [check.name for check in evidence.checks if check.status == "passed"]
-    whole = len(passed) == len(evidence.checks)
-    title = "structure, in full" if whole else "structure, in part"
-    checked = [f"{title}: {', '.join(passed)}"] if passed else []
-    unchecked: list[str] = []
+    checked, unchecked = describe_structure(evidence, audit.published)
     if audit.task_id is not None and evidence.task is not None:
         checked.append("the task is the one asked for")
     elif audit.task_id is None:

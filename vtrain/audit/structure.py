@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from vtrain.audit.order import MISSING, REFUSED_FOR_PIN, STRUCTURE, Rule
 from vtrain.audit.pin import Pin, compare_claims
@@ -69,6 +69,22 @@ class FindingError(Exception):
         super().__init__(detail)
         # As errors do: both may quote what the solver wrote.
         self.detail, self.where, self.fault = cut(detail), cut(where), fault
+
+
+class Bringer(Protocol):
+    """What brings a run here as an audit goes on: ``vtrain.audit.published.Published``."""
+
+    def makes(self, rule: str, *, data: bool) -> bool:
+        """Whether the check ``rule`` is made; ``data``: the auditor has the samples."""
+        ...
+
+    def bring(self, rule: str, claim: SignedClaim | None, task: TaskSpec | None) -> None:
+        """Bring what the check ``rule`` looks at; errors are those of the check."""
+        ...
+
+    def open_samples(self, evidence: Evidence) -> Evidence:
+        """``evidence`` with samples that are brought when they are drawn."""
+        ...
 
 
 @dataclass
@@ -136,6 +152,9 @@ class Evidence:
     nothing was held against it."""
     manifest: Manifest | None = None
     """The index, which nobody signed: what it counts is for people."""
+    partial: bool = False
+    """Only what a draw asks for is here: samples, batches and checkpoints are checked after it, as
+    far as it needs them."""
 
 
 def check_structure(
@@ -148,13 +167,15 @@ def check_structure(
     threads: int = 0,
     limits: Limits | None = None,
     progress: Progress = lambda what, done, total: None,
+    bringer: Bringer | None = None,
 ) -> Evidence:
     """Check everything but the arithmetic of the steps; never raises for what is in ``run``.
 
     ``pin``: the claim that the auditor holds; another is as good as none.  ``solver``: the public
     key that must have signed.  ``task_id``: the task that was agreed on.  ``data``: the sample
-    table, for a run without one.  ``limits``: those of this machine unless given.  RunError for too
-    many ``threads``, and for ``data`` that is no file.
+    table, for a run without one.  ``limits``: those of this machine unless given.  ``bringer``
+    fills ``run`` as it goes, and says which checks are made.  RunError for too many ``threads``,
+    and for ``data`` that is no file.
     """
     check_threads(threads)
     if data is not None and not data.is_file():
@@ -162,12 +183,15 @@ def check_structure(
     if limits is None:
         limits = limits_here()
     paths = RunPaths(run)
-    if unfinished := _find_unfinished(paths):
+    if bringer is None and (unfinished := _find_unfinished(paths)):
         return _end_unfinished(unfinished)
-    audit = _Audit(paths, Ledger(run), pin, solver, task_id, data, threads, limits, progress)
+    audit = _Audit(
+        paths, Ledger(run), pin, solver, task_id, data, threads, limits, progress, bringer
+    )
     for rule in STRUCTURE:
-        _MAKE[rule.name](audit, rule)
-    return Evidence(
+        if bringer is None or bringer.makes(rule.name, data=data is not None):
+            _MAKE[rule.name](audit, rule)
+    found = Evidence(
         task=audit.task,
         task_id=b"" if audit.task is None else compute_task_id(audit.task),
         signed=audit.claim,
@@ -181,7 +205,9 @@ def check_structure(
         kzg=None if audit.kzg is None else tuple(audit.kzg),
         refused=audit.refused,
         manifest=audit.manifest,
+        partial=bringer is not None,
     )
+    return found if bringer is None else bringer.open_samples(found)
 
 
 @dataclass
@@ -200,6 +226,7 @@ class _Audit:
     threads: int
     limits: Limits
     progress: Progress
+    bringer: Bringer | None = None
     claim: SignedClaim | None = None
     refused: SignedClaim | None = None
     task: TaskSpec | None = None
@@ -229,7 +256,13 @@ class _Audit:
     ) -> T | None:
         """Make a check, unless something that it needs is missing; its value if it passes."""
         where = rule.place if place is None else place
-        return self.ledger.attempt(rule.name, where, work, unless=self.miss(rule))
+
+        def bring_and_work() -> tuple[str, T]:
+            if self.bringer is not None:
+                self.bringer.bring(rule.name, self.claim, self.task)
+            return work()
+
+        return self.ledger.attempt(rule.name, where, bring_and_work, unless=self.miss(rule))
 
     def miss(self, rule: Rule) -> str:
         """Why a check cannot be made; empty where it can."""
@@ -541,7 +574,8 @@ def _check_files(audit: _Audit, rule: Rule) -> tuple[str, ...]:
         unknown = f", but for {left}, whose size is not known" if left else ""
         detail = f"{len(manifest.files)} files as listed{unknown}"
         audit.attempt(rule, lambda: (detail, None))
-    unlisted = {paths.name_of(path) for path in paths.list_unlisted()}
+    own = (paths.manifest, paths.claim, paths.earlier_claim, paths.hiding, paths.lock)
+    unlisted = {paths.name_of(path) for path in own}
     known = manifest.files.keys() | unlisted
     return tuple(name for name in _walk(paths.root, limits.entries) if name not in known)
 
@@ -757,7 +791,7 @@ def _check_batches(
 
     def work(start: int) -> list[bytes]:
         steps = range(start, min(start + _BLOCK, len(known)))
-        return _digest_batches(_known(task), _known(samples), steps)
+        return digest_batches(_known(task), _known(samples), steps)
 
     with _map_over_threads(work, starts, threads) as jobs:
         for start, block in zip(starts, jobs, strict=True):
@@ -792,7 +826,7 @@ def _map_over_threads(
         pool.shutdown(cancel_futures=True)
 
 
-def _digest_batches(task: TaskSpec, samples: Samples, steps: range) -> list[bytes]:
+def digest_batches(task: TaskSpec, samples: Samples, steps: range) -> list[bytes]:
     """Batch digest of each step (from 0)."""
     out = []
     for step in steps:

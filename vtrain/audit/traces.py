@@ -32,7 +32,7 @@ from vtrain.spec.algebraic import find_wrong_row
 from vtrain.spec.samples import Samples
 from vtrain.wire.graph import Node, StepGraph, TensorType
 from vtrain.wire.opening import StateLeaf
-from vtrain.wire.traces import TensorTrace
+from vtrain.wire.traces import SignedTensorTraces, TensorTrace
 
 Array = npt.NDArray[Any]
 State = Mapping[str, Array]
@@ -51,6 +51,30 @@ class Store(Protocol):
 
     def holds(self, digest: bytes) -> bool:
         """Whether it can be read, as far as one can tell without."""
+        ...
+
+
+class Traces(Store, Protocol):
+    """Traces that a stranger made (``vtrain.commit.traces.TraceFolder`` is such a one)."""
+
+    def is_there(self) -> bool:
+        """Whether something is signed."""
+        ...
+
+    def locate_claim(self) -> str:
+        """Where what is signed is, for messages."""
+        ...
+
+    def locate_leaves(self, step: int) -> str:
+        """Where the digests of a trace are, for messages."""
+        ...
+
+    def read_claim(self) -> SignedTensorTraces:
+        """What is signed, its signature unchecked; NotProducedError, EncodingError."""
+        ...
+
+    def read_leaves(self, trace: TensorTrace) -> list[bytes]:
+        """The digests of a trace, as many as it says; NotProducedError."""
         ...
 
 

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from vtrain.attest.claims import compute_claim_digest
 from vtrain.audit.beacon import RULE, BeaconDraw, draw_from_beacon
+from vtrain.audit.order import STRUCTURE
 from vtrain.audit.pin import Pin, refuse_own_file
 from vtrain.audit.plan import (
     REPLAY_DOMAIN,
@@ -65,11 +66,16 @@ from vtrain.wire.report import (
 )
 from vtrain.wire.task import BeaconRule, TaskSpec
 
+if TYPE_CHECKING:
+    from vtrain.audit.published import Published
+
 DEFAULT_SAMPLES: Final = 3
 """Segments replayed when the caller names no number."""
 TASK_ID_BYTES: Final = 32
 _OTHER_MODES: Final = {"proofs/": ("proofs", "proof"), "traces/": ("traces", "algebraic")}
 """What else lies in a run's folder: where, what it is called, and what checks it."""
+_AS_DRAWN: Final = frozenset({"samples", "batches", "checkpoints"})
+"""Checks of a published run that are about what was drawn alone."""
 
 
 def verify(
@@ -93,6 +99,7 @@ def verify(
     hiding: Path | None = None,
     beacon: BeaconDraw | None = None,
     wanted: Wanted | None = None,
+    published: Published | None = None,
 ) -> Report:
     """Check the structure of ``run`` in full, then replay ``samples`` of its segments, or ``all_``,
     or as many as ``wanted`` takes.
@@ -107,16 +114,18 @@ def verify(
     on; by default they are cut down to this machine's memory.  ``srs`` is the SRS file, opened by
     ``open_key`` (``vtrain.prove.backend.kzg.CommitKey``), with which the KZG commitments of
     replayed steps are compared, where the task asks for such; ``hiding`` has the keys that hide
-    them, by default the solver's own file, where it is in the run.  RunError when ``run`` has no
-    file of a run, for an unknown engine, for a seed, key or task id of another length, for ``data``
-    that is no file, for an SRS that is none or that nothing opens, and beyond the threads allowed;
-    MissingExtraError, DeviceError, KernelError, before anything is read, for an engine that this
-    machine lacks.  GraphError when segments are to be replayed by ``saving`` in parts that a batch
-    of the run does not have.
+    them, by default the solver's own file, where it is in the run.  ``published`` is a run in a
+    store, and ``run`` its folder of what was brought: of samples, batches and checkpoints only what
+    the draw asks for is checked.  RunError when ``run`` has no file of a run, for an unknown
+    engine, for a seed, key or task id of another length, for ``data`` that is no file, for an SRS
+    that is none or that nothing opens, and beyond the threads allowed; MissingExtraError,
+    DeviceError, KernelError, before anything is read, for an engine that this machine lacks.
+    GraphError when segments are to be replayed by ``saving`` in parts that a batch of the run does
+    not have.
     """
     if wanted is not None and (all_ or samples is not None):
         raise RunError("says how many segments to replay: name no number", where="probability")
-    check_arguments(run, samples, seed, beacon, pin, solver, task_id)
+    check_arguments(run, samples, seed, beacon, pin, solver, task_id, published)
     check_threads(threads)
     if srs is not None and (open_key is None or not srs.is_file()):
         reason = "is no file" if open_key else "needs open_key"
@@ -134,6 +143,7 @@ def verify(
         threads=threads,
         limits=limits,
         progress=progress,
+        bringer=published,
     )
     given = draw_given(evidence, seed, beacon, pinned=pin is not None)
     subject = _find_subject(evidence)
@@ -141,23 +151,30 @@ def verify(
     if wanted is not None and evidence.segments is not None:
         count = compute_sample_size(evidence.segments, wanted)
     randomness: Randomness | None = None  # of a draw: a replay of everything draws nothing
-    kzg = _prepare_kzg(RunPaths(run), evidence, subject, srs, open_key, hiding, threads)
     digest = b"" if evidence.signed is None else compute_claim_digest(evidence.signed.claim)
+    chosen: tuple[int, ...] = ()
+    if (count or all_) and not isinstance(subject, str):
+        check_parts(subject.task.batch, saving.accumulate)
+        population = subject.segments.count
+        chosen = tuple(range(population))
+        if not all_ and count < population:
+            randomness = given or draw_randomness(random)
+            drawn = draw(randomness.value, digest, REPLAY_DOMAIN, population, count)
+            chosen = tuple(sorted(drawn))
+        if published is not None:
+            bounds = [subject.segments.bounds(index) for index in chosen]
+            evidence = published.bring_segments(evidence, bounds, threads)
+            subject = _find_subject(evidence)
+    kzg = _prepare_kzg(RunPaths(run), evidence, subject, srs, open_key, hiding, threads)
     if count == 0 and not all_:
         replay = _Replay((), ())
     elif isinstance(subject, str):
         replay = _Replay((Check("replay", "not_done", subject),), ())
     else:
-        check_parts(subject.task.batch, saving.accumulate)
-        population = subject.segments.count
-        if all_ or count >= population:
-            chosen = tuple(range(population))
-        else:
-            randomness = given or draw_randomness(random)
-            drawn = draw(randomness.value, digest, REPLAY_DOMAIN, population, count)
-            chosen = tuple(sorted(drawn))
         compute = _Compute(resolved, threads, saving)
         replay = _replay(RunPaths(run), subject, chosen, compute, progress, kzg)
+    if published is not None:
+        replay = replace(replay, checks=tuple(ask_again(replay.checks, digest, randomness)))
     strength = _describe_strength(
         evidence,
         replay,
@@ -168,6 +185,7 @@ def verify(
         given_srs=srs is not None,
         pin=pin,
         solver=solver,
+        published=published,
     )
     return make_report(
         evidence,
@@ -189,9 +207,11 @@ def check_arguments(
     pin: Pin | None,
     solver: bytes | None,
     task_id: bytes | None,
+    published: Published | None = None,
 ) -> None:
     """RunError for what no audit can be made with, before anything is read."""
-    RunPaths(run).require_run()
+    if published is None:
+        RunPaths(run).require_run()
     if pin is not None:
         refuse_own_file(run, RunPaths(run).claim, pin.source)
     if samples is not None and samples < 0:
@@ -267,8 +287,14 @@ def make_report(
 def _measure_coverage(
     evidence: Evidence, rung: Rung, looked_at: Sequence[tuple[int, int]], steps: int
 ) -> tuple[Coverage, ...]:
-    passed = sum(check.status == "passed" for check in evidence.checks)
-    structure = Coverage("structure", passed, len(evidence.checks))
+    whole = [check for check in evidence.checks if check.name not in _AS_DRAWN]
+    passed = sum(check.status == "passed" for check in whole if evidence.partial)
+    logs_kzg = evidence.task is not None and evidence.task.kzg is not None
+    due = sum(logs_kzg or not rule.only for rule in STRUCTURE)
+    structure = Coverage("structure", passed, due)
+    if not evidence.partial:
+        passed = sum(check.status == "passed" for check in evidence.checks)
+        structure = Coverage("structure", passed, len(evidence.checks))
     done = sum(last - first + 1 for first, last in looked_at)
     return (structure, Coverage(rung, done, steps)) if steps else (structure,)
 
@@ -329,6 +355,8 @@ class _Subject:
     records: tuple[StepRecord, ...]
     segments: Segments
     checkpoints: frozenset[int]
+    partial: bool
+    """Whether only the segments drawn are here: a replay begins nowhere else."""
 
 
 def _find_subject(evidence: Evidence) -> _Subject | str:
@@ -336,7 +364,9 @@ def _find_subject(evidence: Evidence) -> _Subject | str:
     found = (evidence.task, evidence.graph, evidence.samples, evidence.segments)
     match found:
         case (TaskSpec() as task, StepGraph() as graph, Samples() as samples, Segments() as cut):
-            return _Subject(task, graph, samples, evidence.records, cut, evidence.checkpoints)
+            return _Subject(
+                task, graph, samples, evidence.records, cut, evidence.checkpoints, evidence.partial
+            )
     if not evidence.records:
         return "there is no log that the solver signed"
     names = ("the task", "a legal graph", "the samples", "a committed state")
@@ -491,6 +521,8 @@ def _load_nearest(
 
     A checkpoint that was not produced shields nothing: the steps that lead to it are done again.
     """
+    if subject.partial and standing != start and start not in subject.checkpoints:
+        return None
     for step in sorted((step for step in subject.checkpoints if step <= start), reverse=True):
         if standing is not None and standing >= step:
             break
@@ -515,6 +547,41 @@ def _compare_checkpoint(
         return ""
     found = describe_state_difference(subject.graph, session.read_state(), claimed)
     return f"; {found}" if found else ""
+
+
+def describe_structure(
+    evidence: Evidence, published: Published | None
+) -> tuple[list[str], list[str]]:
+    """What of the structure was checked, and what was not, in sentences."""
+    passed = [check.name for check in evidence.checks if check.status == "passed"]
+    complete = len(passed) == len(evidence.checks)
+    title = "structure, in full" if complete else "structure, in part"
+    if published is not None:
+        title = "structure, as far as the draw asks for it" if complete else "structure, in part"
+    checked = [f"{title}: {', '.join(passed)}"] if passed else []
+    if published is None:
+        return checked, []
+    fetched, left = published.describe(evidence)
+    return [*checked, fetched], [left]
+
+
+def ask_again(checks: Sequence[Check], digest: bytes, randomness: Randomness | None) -> list[Check]:
+    """Checks of what a store keeps back, with how to come back for the same draw: whoever keeps
+    bytes back shall not have another for it."""
+    if randomness is None or not randomness.fresh:
+        return list(checks)
+    again = (
+        f"; when it is there, come back for the same draw with --claim {digest.hex()} --seed "
+        f"{randomness.value.hex()}, and take a run that never shows it as not verified"
+    )
+    return [
+        replace(check, detail=check.detail + again)
+        if check.status != "passed"
+        and check.fault in {"", "nobody"}
+        and "--seed" not in check.detail
+        else check
+        for check in checks
+    ]
 
 
 ORDER: Final = (
@@ -594,13 +661,11 @@ def _describe_strength(
     given_srs: bool,
     pin: Pin | None,
     solver: bytes | None,
+    published: Published | None,
 ) -> Strength:
     """What the verdict rests on and what it leaves open, in sentences."""
     passed = [check.name for check in evidence.checks if check.status == "passed"]
-    whole_structure = len(passed) == len(evidence.checks)
-    title = "structure, in full" if whole_structure else "structure, in part"
-    checked = [f"{title}: {', '.join(passed)}"] if passed else []
-    unchecked: list[str] = []
+    checked, unchecked = describe_structure(evidence, published)
     if given_id is not None and evidence.task is not None:
         checked.append("the task is the one asked for")
     elif given_id is None:
@@ -623,7 +688,8 @@ def _describe_strength(
         if not replay.checks:
             unchecked.append("structure alone was asked for: no step was done again")
         if replayed < evidence.segments.steps:
-            batches = " (their batches and order were checked)" if "batches" in passed else ""
+            known = "batches" in passed and not evidence.partial
+            batches = " (their batches and order were checked)" if known else ""
             unchecked.append(
                 f"the arithmetic of {evidence.segments.steps - replayed} steps that were not "
                 f"replayed{batches}"

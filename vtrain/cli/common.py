@@ -165,6 +165,47 @@ def existing_folder(name: str) -> Callable[[Any], Any]:
     return click.argument(name, type=click.Path(exists=True, file_okay=False, path_type=Path))
 
 
+class RunPlace(click.ParamType["Path | str"]):
+    """A run: an existing folder, or the URL of a store in which it was published."""
+
+    name = "run"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Path | str:
+        if isinstance(value, str) and "://" in value:
+            return value
+        kind = click.Path(exists=True, file_okay=False, path_type=Path)
+        return Path(kind.convert(value, param, ctx))
+
+
+class StoreOption(click.ParamType[tuple[str, str]]):
+    """KEY=VALUE."""
+
+    name = "option"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        key, equals, rest = value.partition("=")
+        if not equals or not re.fullmatch("[a-z][a-z0-9_]*", key):
+            self.fail(f"{value!r} is not of the form KEY=VALUE", param, ctx)
+        return key, rest
+
+
+store_option = click.option(
+    "--store-option",
+    "store_options",
+    type=StoreOption(),
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Of an object store, as obstore has it, such as endpoint=https://HOST or region=R; may be "
+    "given several times.  Keys come from where your other tools have them.",
+)
+
+
 def require_new(path: Path) -> None:
     """RunError where something is there already: what a command calls new replaces nothing."""
     if os.path.lexists(path):

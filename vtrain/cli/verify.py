@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,16 +15,17 @@ from vtrain.cli.common import (
     CleanCommand,
     HexBytes,
     Progress,
+    RunPlace,
     Share,
     accumulate_option,
     engine_option,
-    existing_folder,
     existing_path,
     json_option,
     make_console,
     recompute_option,
     require_new,
     show_progress,
+    store_option,
     threads_option,
     token_options,
 )
@@ -33,12 +36,13 @@ if TYPE_CHECKING:
 
     from vtrain.audit.beacon import BeaconDraw
     from vtrain.audit.plan import Wanted
+    from vtrain.audit.published import Published
     from vtrain.report.document import Document
     from vtrain.wire.report import Report
 
 
 @click.command("verify", cls=CleanCommand)
-@existing_folder("run")
+@click.argument("run", type=RunPlace())
 @click.option(
     "--samples",
     type=click.IntRange(min=0),
@@ -192,6 +196,7 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Write the report to the new FILE, with pictures: `vtrain report` signs and shows it.",
 )
+@store_option
 @keys_options
 @engine_option
 @threads_option
@@ -199,7 +204,7 @@ if TYPE_CHECKING:
 @recompute_option
 @json_option
 def command(
-    run: Path,
+    run: Path | str,
     samples: int | None,
     all_: bool,
     probability: Fraction | None,
@@ -226,6 +231,7 @@ def command(
     challenge: bytes | None,
     derived: bool,
     statements: Path | None,
+    store_options: tuple[tuple[str, str], ...],
     as_json: bool,
     **proof: Any,
 ) -> int:
@@ -249,30 +255,24 @@ def command(
     of a beacon (--beacon, --beacon-file) convinces others too: --token shows that the claim was
     there before it, --claim that this is the one, of however many, that was held against it.
 
-    A RUN in floats that `vtrain.attest_callback` signed is attested, not replayable: its files are
-    held against what was signed, and the verdict is conditional at best (docs/attested.md).
+    RUN may be the URL of a store in which a run was published (`vtrain publish`): a folder
+    (file://), a web server (https://, http://) or an object store (s3://, gs://, az://).  Then the
+    claim and the log are fetched, and after the draw what it asks for, each held against the claim
+    as it comes; samples, batches and checkpoints are checked as far as they were drawn.
 
     Exit code 0: verified.  10: fraud found.  2: bad usage.  3: inconclusive, or this machine lacks
     what it takes.  4: verified only if an assumption holds that you did not accept (a predictable
     sample, an insecure SRS).
     """
-    from vtrain.audit.attested import is_attested
     from vtrain.audit.pin import make_pin
 
-    if is_attested(run):
-        given: dict[str, Any] = {
-            "samples": samples,
-            "all": all_,
-            "probability": probability,
-            "seed": seed,
-        }
-        given |= {"beacon": beacon, "task-id": task_id, "data": data, "srs": srs}
-        given |= {"mode": mode != "replay"}
-        return _end(_verify_attested(run, solver, claim, given), report_file, as_json)
     _check_draw(samples, probability, share, seed, beacon, all_=all_)
     if report_file is not None:
         require_new(report_file)
-    draw = _read_beacon(run, beacon, beacon_file, token, authority, chain)
+    if isinstance(run, str) and mode == "proof":
+        raise click.UsageError("--mode proof needs RUN as a folder: a store has no proofs")
+    if not isinstance(run, str) and store_options:
+        raise click.UsageError("--store-option has a meaning with the URL of a store alone")
     wanted = _make_wanted(probability, share)
     if hiding is not None and srs is None:
         raise click.UsageError("--hiding has a meaning with --srs alone")
@@ -285,31 +285,36 @@ def command(
     }
     replay = {"all": all_, "srs": srs, "recompute": recompute, "accumulate": accumulate > 1}
     _check_mode(mode, replay, proof, algebraic)
-    common: dict[str, Any] = {
-        "samples": samples,
-        "seed": seed,
-        "beacon": draw,
-        "wanted": wanted,
-        "pin": pin,
-        "solver": solver,
-        "task_id": task_id,
-        "data": data,
-        "engine": engine,
-        "threads": threads,
-    }
-    with show_progress(lines=mode == "proof") as progress:
+    with (
+        show_progress(lines=mode == "proof") as progress,
+        _open_run(run, store_options, progress) as (folder, published),
+    ):
+        draw = _read_beacon(folder, beacon, beacon_file, token, authority, chain)
+        common: dict[str, Any] = {
+            "samples": samples,
+            "seed": seed,
+            "beacon": draw,
+            "wanted": wanted,
+            "pin": pin,
+            "solver": solver,
+            "task_id": task_id,
+            "data": data,
+            "engine": engine,
+            "threads": threads,
+        }
         if mode == "algebraic":
             report = _verify_algebraic(
-                run,
+                folder,
                 progress,
                 **common,
+                published=published,
                 steps=proof["steps"],
                 trace_claim=proof["trace_claim"],
                 **algebraic,
             )
         elif mode == "proof":
             report = _verify_proofs(
-                run,
+                folder,
                 progress,
                 **common,
                 srs=srs,
@@ -322,7 +327,7 @@ def command(
             from vtrain.prove.backend.kzg import CommitKey
 
             report = verify(
-                run,
+                folder,
                 samples=samples,
                 all_=all_,
                 seed=seed,
@@ -339,31 +344,10 @@ def command(
                 progress=progress,
                 beacon=draw,
                 wanted=wanted,
+                published=published,
             )
-    return _end(report, report_file, as_json)
-
-
-def _verify_attested(
-    run: Path, solver: bytes | None, claim: str | None, given: dict[str, Any]
-) -> Report:
-    from vtrain.audit.attested import make_attested_pin, verify_attested
-
-    for option, value in given.items():
-        if value not in (None, False):
-            raise click.UsageError(
-                f"--{option} has no meaning: {run} holds an attested run, in floats, of which "
-                "nothing can be done again"
-            )
-    return verify_attested(
-        run, solver=solver, claim=None if claim is None else make_attested_pin(run, claim)
-    )
-
-
-def _end(report: Report, report_file: Path | None, as_json: bool) -> int:
-    """Write and print a report; its exit code."""
     document = _date(report)
     if report_file is not None:
-        require_new(report_file)
         from vtrain.commit.files import write_atomic
         from vtrain.report.document import encode_document
 
@@ -377,6 +361,20 @@ def _end(report: Report, report_file: Path | None, as_json: bool) -> int:
 
         print_report(report, make_console())
     return report.exit_code
+
+
+@contextmanager
+def _open_run(
+    run: Path | str, store_options: tuple[tuple[str, str], ...], progress: Any
+) -> Iterator[tuple[Path, Published | None]]:
+    """The folder of a run; of one in a store, that of what is brought of it."""
+    if isinstance(run, Path):
+        yield run, None
+        return
+    from vtrain.audit.published import open_published
+
+    with open_published(run, dict(store_options), progress=progress) as published:
+        yield published.root, published
 
 
 def _check_mode(

@@ -26,7 +26,7 @@ State = Mapping[str, npt.NDArray[Any]]
 _SAFETENSORS_NAMES: Final = {"u8": "U8", "i8": "I8", "i16": "I16", "i32": "I32", "i64": "I64"}
 
 
-def _layout(graph: StepGraph) -> list[tuple[str, TensorType, int]]:
+def lay_out(graph: StepGraph) -> list[tuple[str, TensorType, int]]:
     """(name, type, bytes) of each state tensor, in the order of the file."""
     tensors = [(name, graph.type_of(ref)) for name, ref in graph.states().items()]
     tensors.sort(key=lambda item: (-NUMPY_DTYPES[item[1].dtype].itemsize, item[0].encode()))
@@ -39,7 +39,7 @@ def _layout(graph: StepGraph) -> list[tuple[str, TensorType, int]]:
 def encode_header(graph: StepGraph) -> bytes:
     """The one header of every checkpoint of ``graph``, its 8 bytes of length included."""
     entries, offset = {}, 0
-    for name, tensor, size in _layout(graph):
+    for name, tensor, size in lay_out(graph):
         entries[name] = {
             "dtype": _SAFETENSORS_NAMES[tensor.dtype],
             "shape": list(tensor.shape),
@@ -53,7 +53,7 @@ def encode_header(graph: StepGraph) -> bytes:
 
 def compute_checkpoint_size(graph: StepGraph) -> int:
     """Bytes of every checkpoint of ``graph``."""
-    return len(encode_header(graph)) + sum(size for _, _, size in _layout(graph))
+    return len(encode_header(graph)) + sum(size for _, _, size in lay_out(graph))
 
 
 def checkpoint_chunks(graph: StepGraph, state: State) -> list[bytes | npt.NDArray[Any]]:
@@ -62,7 +62,7 @@ def checkpoint_chunks(graph: StepGraph, state: State) -> list[bytes | npt.NDArra
     RunError names a tensor that is not as the graph has it.
     """
     chunks: list[bytes | npt.NDArray[Any]] = [encode_header(graph)]
-    for name, tensor, _ in _layout(graph):
+    for name, tensor, _ in lay_out(graph):
         if name not in state:
             raise RunError("the tensor is missing", where=f"state.{name}")
         value = state[name]
@@ -89,7 +89,7 @@ def read_checkpoint(
     NotProducedError comes when the file is missing; EncodingError, naming the byte, when it is not
     of the graph's one form: size and header are compared before anything is allocated.
     """
-    layout, header = _layout(graph), encode_header(graph)
+    layout, header = lay_out(graph), encode_header(graph)
     size = sum(length for _, _, length in layout)
     with open_file(path, sys.maxsize, root=root) as file:
         if file.size != len(header) + size:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from vtrain import _core
 from vtrain.commit.hiding import derive_elements, encode_elements
 from vtrain.commit.kzg_layout import batch_vectors, count_batch, count_state, state_vectors
-from vtrain.commit.log import frame, iterate_frames
+from vtrain.commit.log import compute_most_bytes, frame, iterate_frames
 from vtrain.errors import EncodingError
 from vtrain.spec.domains import KZG_LOG
 from vtrain.wire.graph import StepGraph
@@ -123,6 +123,11 @@ def encode_kzg_frame(record: KzgRecord) -> bytes:
 def encode_kzg_log(records: Iterable[KzgRecord]) -> bytes:
     """The whole file."""
     return b"".join([KZG_HEADER, *map(encode_kzg_frame, records)])
+
+
+def compute_most_kzg_bytes(records: int) -> int:
+    """Bytes that the file of a KZG log of so many records has at most."""
+    return compute_most_bytes(records, header=KZG_HEADER, longest=_MAX_RECORD)
 
 
 def iterate_kzg_frames(stream: BinaryIO) -> Iterator[tuple[str, bytes]]:

@@ -142,6 +142,13 @@ def iterate_frames(
         index += 1
 
 
+def compute_most_bytes(
+    records: int, *, header: bytes = LOG_HEADER, longest: int = _MAX_RECORD
+) -> int:
+    """Bytes that the file of a log of so many records has at most."""
+    return len(header) + records * (_LENGTH_BYTES + longest)
+
+
 def decode_log(data: bytes) -> list[StepRecord]:
     """All records of a log file; EncodingError as of :func:`iterate_log`."""
     return list(iterate_log(io.BytesIO(data)))

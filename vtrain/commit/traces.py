@@ -69,6 +69,18 @@ class TraceFolder:
         """The file of the tensor with this digest."""
         return self.root / "chunks" / digest.hex()
 
+    def is_there(self) -> bool:
+        """Whether something is signed in it."""
+        return os.path.lexists(self.claim)
+
+    def locate_claim(self) -> str:
+        """Where what is signed is, for messages."""
+        return str(self.claim)
+
+    def locate_leaves(self, step: int) -> str:
+        """Where the digests of a trace are, for messages."""
+        return str(self.leaves(step))
+
     # --- the solver
 
     def make(self) -> None:
@@ -148,4 +160,4 @@ def read_claim(path: Path, root: Path | None = None) -> SignedTensorTraces:
 
 def is_there(folder: Path) -> bool:
     """Whether something is signed in ``folder``."""
-    return os.path.lexists(TraceFolder(folder).claim)
+    return TraceFolder(folder).is_there()

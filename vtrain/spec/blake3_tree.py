@@ -11,6 +11,7 @@ the solver: it follows from the agreed shape, and the empty tensor is one empty 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vtrain.errors import EncodingError
@@ -175,6 +176,33 @@ def compute_chunk_value(chunk: bytes, index: int, is_root: bool = False) -> byte
 def compute_parent_value(left: bytes, right: bytes, is_root: bool = False) -> bytes:
     """Chaining value over two subtrees, or the digest when that is the whole tree."""
     return _value(_parent_node(IV, _to_words(left), _to_words(right), 0), is_root)
+
+
+def compute_part_value(data: bytes, first: int, is_root: bool = False) -> bytes:
+    """Chaining value of the part of a tensor that is ``data`` and begins with chunk ``first``, or
+    the digest of data that is all of it.
+
+    EncodingError where no tensor has such a subtree: an empty part that is not the whole, a whole
+    that does not begin at 0, and a part whose chunks are more than the largest power of two that
+    divides ``first``.
+    """
+    fits = not first or compute_chunk_count(len(data)) <= first & -first
+    if first if is_root else not (data and fits):
+        raise EncodingError(f"no part of a tensor at chunk {first}", where="part")
+    return _value(_tree_node(IV, data, first, 0), is_root)
+
+
+def join_values(values: Sequence[bytes], is_root: bool = False) -> bytes:
+    """Value over parts that lie side by side, each of which but the last has the same power of two
+    of chunks, and the last no more; EncodingError for fewer than two."""
+    if len(values) < 2:
+        raise EncodingError("not two values of 32 bytes or more", where="part")
+    split = compute_split(len(values))
+    left, right = (
+        part[0] if len(part) == 1 else join_values(part)
+        for part in (values[:split], values[split:])
+    )
+    return compute_parent_value(left, right, is_root)
 
 
 def _value(node: _Node, is_root: bool) -> bytes:

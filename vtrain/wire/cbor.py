@@ -132,6 +132,29 @@ def decode(data: bytes, limits: Limits = LIMITS) -> Value:
     return value
 
 
+def split_array(data: bytes, limits: Limits = LIMITS) -> list[bytes]:
+    """The encodings of the items of the array that ``data`` is, none of which is decoded: what is
+    hashed item by item can be compared before anything is made of it.
+
+    EncodingError (``where`` = "byte N") where ``data`` is no such array by its heads; whether each
+    item is the canonical encoding of anything is for :func:`decode`.
+    """
+    if len(data) > limits.size:
+        _refuse("document is over the size limit", limits.size)
+    decoder = _Decoder(data, limits.items)
+    major, count = decoder.read_head()
+    if major != _ARRAY:
+        _refuse("is not an array", 0)
+    items = []
+    for _ in range(count):
+        start = decoder.position
+        decoder.skip_value()
+        items.append(data[start : decoder.position])
+    if decoder.position != len(data):
+        _refuse("trailing bytes", decoder.position)
+    return items
+
+
 def _refuse(reason: str, offset: int) -> NoReturn:
     raise EncodingError(reason, where=f"byte {offset}")
 
@@ -164,6 +187,20 @@ class _Decoder:
         if major == _ARRAY:
             return [self.read_value(depth - 1) for _ in range(argument)]
         return self.read_map(argument, depth)
+
+    def skip_value(self) -> None:
+        """Go past one value, by heads alone."""
+        left = 1
+        while left:
+            left -= 1
+            start = self.position
+            major, argument = self.read_head()
+            if major in (_BYTES, _TEXT):
+                self.read_span(argument, start)
+            elif major in (_ARRAY, _MAP):
+                left += argument if major == _ARRAY else 2 * argument
+            if left > len(self.data) - self.position:
+                _refuse("length is over the bytes that remain", start)
 
     def read_map(self, entries: int, depth: int) -> dict[str, Value]:
         out: dict[str, Value] = {}

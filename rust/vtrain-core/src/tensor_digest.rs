@@ -265,6 +265,41 @@ pub fn fold_chunk_frontier(
         .ok_or(refusal)
 }
 
+/// Value of the part of a tensor that is `data` and begins with chunk `first`: the chaining value of
+/// its subtree, or the digest where `is_root` says that it is all of the tensor.
+///
+/// `None` where no tensor has such a subtree: an empty part that is not the whole, a whole that does
+/// not begin at 0, and a part whose chunks are more than the largest power of two that divides
+/// `first`.
+pub fn part_value(data: &[u8], first: u64, is_root: bool) -> Option<Hash> {
+    if is_root {
+        return (first == 0).then(|| digest_parallel(data));
+    }
+    let chunks = chunk_count(data.len() as u64);
+    let fits = first == 0 || chunks <= 1 << first.trailing_zeros();
+    let is_there = first.checked_add(chunks - 1)? <= MAX_CHUNK;
+    (fits && is_there && !data.is_empty()).then(|| chaining_value(data, first))
+}
+
+/// Value over parts that lie side by side, each of which but the last has the same power of two of
+/// chunks, and the last no more: a chaining value, or the digest where `is_root` says that they are
+/// the whole tensor. `None` for fewer than two parts.
+pub fn join_values(values: &[Hash], is_root: bool) -> Option<Hash> {
+    if values.len() < 2 {
+        return None;
+    }
+    let (left, right) = values.split_at(split(values.len() as u64) as usize);
+    let side = |part: &[Hash]| match part {
+        [value] => Some(*value),
+        _ => join_values(part, false),
+    };
+    let (left, right) = (side(left)?, side(right)?);
+    Some(match is_root {
+        true => merge_subtrees_root(&left, &right, Mode::Hash).into(),
+        false => merge_subtrees_non_root(&left, &right, Mode::Hash),
+    })
+}
+
 /// Chaining value of the subtree over the non-empty `data`, whose first chunk is number `first`.
 fn chaining_value(data: &[u8], first: u64) -> Hash {
     let mut hasher = Hasher::new();

@@ -142,6 +142,31 @@ fn verify_chunk_opening(
     }
 }
 
+#[pyfunction]
+fn chunk_part_value<'py>(
+    py: Python<'py>,
+    data: Bytes,
+    first: u64,
+    is_root: bool,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let value = py
+        .detach(|| digest::part_value(data.as_slice(), first, is_root))
+        .ok_or_else(|| EncodingError::new_err(format!("no part of a tensor at chunk {first}")))?;
+    Ok(PyBytes::new(py, &value))
+}
+
+#[pyfunction]
+fn join_chunk_values<'py>(
+    py: Python<'py>,
+    values: Vec<Vec<u8>>,
+    is_root: bool,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let value = hashes(&values)
+        .and_then(|values| digest::join_values(&values, is_root))
+        .ok_or_else(|| EncodingError::new_err("not two values of 32 bytes or more"))?;
+    Ok(PyBytes::new(py, &value))
+}
+
 /// A growing list of leaves with the roots and proofs of all its prefixes.
 #[pyclass(module = "vtrain._core")]
 struct MerkleTree(merkle::MerkleTree);
@@ -286,6 +311,8 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(tensor_digests, module)?)?;
     module.add_function(wrap_pyfunction!(chunk_opening, module)?)?;
     module.add_function(wrap_pyfunction!(verify_chunk_opening, module)?)?;
+    module.add_function(wrap_pyfunction!(chunk_part_value, module)?)?;
+    module.add_function(wrap_pyfunction!(join_chunk_values, module)?)?;
     module.add_function(wrap_pyfunction!(verify_inclusion, module)?)?;
     module.add_function(wrap_pyfunction!(verify_consistency, module)?)?;
     module.add_function(wrap_pyfunction!(batch_indices, module)?)?;

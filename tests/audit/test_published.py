@@ -1,0 +1,407 @@
+"""Audits of published runs: what is drawn is fetched, and nothing that the claim does not bind is
+believed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vtrain
+from tests.audit.runs import KEY, failed, read_leaves, reason_of, sign_again, write_leaves
+from tests.stores import Site, answer, read_folder, serving
+from tests.tasks import make_tiny_task
+from vtrain import cli
+from vtrain.attest.claims import compute_claim_digest
+from vtrain.audit import structure
+from vtrain.audit.algebraic import AlgebraicAudit, verify_algebraic
+from vtrain.audit.pin import make_pin
+from vtrain.audit.plan import REPLAY_DOMAIN, draw
+from vtrain.audit.published import list_sample_units, open_published
+from vtrain.audit.verify import verify
+from vtrain.commit.store import FolderStore
+from vtrain.errors import EncodingError, NotProducedError
+from vtrain.limits import limits_here
+from vtrain.train import signed
+from vtrain.train.layout import RunPaths
+from vtrain.train.publish import publish_run
+from vtrain.train.runner import train
+from vtrain.train.traces import write_traces
+from vtrain.wire.claim import decode_signed_claim
+from vtrain.wire.record import decode_record, encode_record
+from vtrain.wire.report import Report
+from vtrain.wire.task import Windows
+
+SEED = b"drawn after"
+
+
+@pytest.fixture(scope="module")
+def published(honest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The honest run, with the traces of steps 3 and 4, in a folder; not to be changed."""
+    folder = tmp_path_factory.mktemp("published")
+    run = Path(shutil.copytree(honest, folder / "run"))
+    write_traces(run, (4,), key=KEY, out=run / "traces")
+    publish_run(run, FolderStore(folder / "store"))
+    return folder / "store"
+
+
+@pytest.fixture
+def site(published: Path) -> Iterator[Site]:
+    with serving(Site(read_folder(published))) as found:
+        yield found
+
+
+def pin_of(published: Path) -> Any:
+    return make_pin(decode_signed_claim((published / "claim.cbor").read_bytes()))
+
+
+def audit(url: str, **given: Any) -> Report:
+    with open_published(url) as found:
+        return verify(found.root, published=found, **given)
+
+
+def audit_traces(url: str, published: Path, **given: Any) -> Report:
+    given = {"steps": (4,), "pin": pin_of(published)} | given
+    with open_published(url) as found:
+        return verify_algebraic(found.root, AlgebraicAudit(published=found, **given))
+
+
+def publish_false(run: Path, change: Callable[[Path], None], store: Path) -> str:
+    """Publish a run that its solver falsified, piece by piece as honest ones are."""
+    change(run)
+    publish_run(run, FolderStore(store))
+    return f"file://{store}"
+
+
+def spoil(site: Site, start: str) -> str:
+    """Change a bit of the first object whose name begins so; its name."""
+    name = min(name for name in site.objects if name.startswith(start))
+    data = bytearray(site.objects[name])
+    data[-1] ^= 1
+    site.objects[name] = bytes(data)
+    return name
+
+
+# --- honest
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_an_honest_run_is_verified_over_http(site: Site, ranges: bool) -> None:
+    site.ranges = ranges
+    report = audit(site.url, samples=1)
+    assert report.verdict == "verified", report.reason
+    assert len(report.segments) == 1
+    assert [check.name for check in report.checks] == [
+        *("claim", "task", "complete", "graph", "legality", "log", "records"),
+        *("samples", "batches", "checkpoints", "replay"),
+    ]
+    assert "4 of 12 batch digests" in " ".join(check.detail for check in report.checks)
+    said = " ".join(report.strength.unchecked)
+    assert "beyond what was drawn" in said
+    assert "batches and order were checked" not in said
+
+
+def test_only_what_is_drawn_is_fetched(site: Site, published: Path) -> None:
+    """One segment: the claim, task, graph and log; one state; the batches' samples; and no name
+    twice."""
+    pin = pin_of(published)
+    seeds = (bytes([i]) for i in range(100))
+    seed = next(seed for seed in seeds if draw(seed, pin.digest, REPLAY_DOMAIN, 3, 1) != (0,))
+    report = audit(site.url, samples=1, seed=seed, pin=pin)
+    assert report.verdict == "verified"
+    assert report.segments[0][0] in (5, 9)
+    names = list(site.names)
+    assert len(names) == len(set(names))
+    assert sum(name.startswith("states/") for name in names) == 1
+    assert not any(name.startswith("traces/") for name in names)
+    other = audit(site.url, all_=True)
+    assert other.verdict == "verified"
+    assert sum(name.startswith("states/") for name in site.names[len(names) :]) == 1
+
+
+def test_a_folder_is_audited_by_its_url(published: Path, honest: Path) -> None:
+    report = vtrain.verify(f"file://{published}", samples=2)
+    assert report.verdict == "verified", report.reason
+    local = vtrain.verify(honest, samples=2)
+    assert (report.root, report.claim, report.task_id) == (local.root, local.claim, local.task_id)
+
+
+def test_the_draw_is_that_of_the_folder(site: Site, published: Path, honest: Path) -> None:
+    given = {"samples": 1, "seed": SEED, "pin": pin_of(published)}
+    assert audit(site.url, **given).segments == verify(honest, **given).segments
+
+
+def test_structure_alone_fetches_neither_states_nor_samples(site: Site) -> None:
+    report = audit(site.url, samples=0)
+    assert report.verdict == "verified"
+    assert set(site.names) == {"claim.cbor", "task.cbor", "graph.cbor", "log.bin"}
+
+
+def test_an_auditor_who_has_the_samples_checks_all_batches(site: Site, honest: Path) -> None:
+    report = audit(site.url, samples=1, data=RunPaths(honest).samples)
+    assert report.verdict == "verified", report.reason
+    assert "all 12 batch digests" in " ".join(check.detail for check in report.checks)
+
+
+@pytest.mark.parametrize("engine", ["cpu", "numpy"])
+def test_honest_traces_are_verified_over_http(site: Site, published: Path, engine: str) -> None:
+    report = audit_traces(site.url, published, engine=engine)
+    assert report.verdict == "verified", report.reason
+    assert report.segments == ((3, 4),)
+    # The states that a trace begins with are among its own values.
+    assert not any(name.startswith("states/") for name in site.names)
+
+
+def test_traces_that_are_not_there_are_owed(site: Site, published: Path) -> None:
+    report = audit_traces(site.url, published, steps=(12,))
+    assert report.verdict == "inconclusive"
+    assert "the solver owes the traces of these steps: 12" in reason_of(report).detail
+
+
+def test_windows_of_tokens_are_fetched_alone(tmp_path: Path) -> None:
+    task = make_tiny_task("gpt", steps=4, commit_every=1, checkpoint_every=2)
+    assert task.spec.data.windows is not None
+    train(task, tmp_path / "run", key=KEY)
+    publish_run(tmp_path / "run", FolderStore(tmp_path / "store"))
+    report = audit(f"file://{tmp_path / 'store'}", samples=1)
+    assert report.verdict == "verified", report.reason
+
+
+def test_units_of_windows_are_the_chunks_that_they_lie_in() -> None:
+    task = make_tiny_task("gpt", steps=1)
+    windows = Windows("u16", tokens=10_000, context=100, stride=7, shift=1)
+    data = replace(task.spec.data, windows=windows, samples=windows.count)
+    units = list_sample_units(data, [0, 1, 100])
+    # Of 2 bytes each: tokens 0 to 107, and 700 to 800.
+    assert units == [(0, 2)]
+    assert list_sample_units(data, [200]) == [(2, 3)]
+    assert list_sample_units(data, [windows.count - 1]) == [(19, 20)]
+
+
+# --- a solver that cheats
+
+
+def test_a_false_step_is_fraud(run: Path, tmp_path: Path) -> None:
+    """Its checkpoints and its log agree: only doing it again tells."""
+
+    def falsify(run: Path) -> None:
+        leaves = read_leaves(run)
+        record = decode_record(leaves[6])
+        leaves[6] = encode_record(replace(record, loss=record.loss + 1))
+        write_leaves(run, leaves)
+        sign_again(run)
+
+    url = publish_false(run, falsify, tmp_path / "store")
+    report = audit(url, all_=True)
+    assert report.verdict == "fraud"
+    assert reason_of(report).where == "steps 7 to 7" or "7" in reason_of(report).where
+
+
+def test_a_false_batch_is_fraud_where_it_is_drawn(run: Path, tmp_path: Path) -> None:
+    def falsify(run: Path) -> None:
+        leaves = read_leaves(run)
+        record = decode_record(leaves[6])
+        leaves[6] = encode_record(
+            replace(record, batch_digest=decode_record(leaves[7]).batch_digest)
+        )
+        write_leaves(run, leaves)
+        sign_again(run)
+
+    url = publish_false(run, falsify, tmp_path / "store")
+    report = audit(url, all_=True)
+    assert (report.verdict, reason_of(report).name) == ("fraud", "batches")
+    assert reason_of(report).where == "step 7"
+
+
+def test_a_claim_other_than_the_one_pinned_is_refused(site: Site) -> None:
+    report = audit(site.url, samples=1, pin=make_pin(bytes(32)))
+    assert report.verdict == "inconclusive"
+    assert site.names == ["claim.cbor"]  # nothing of another claim is asked for
+
+
+# --- a store that keeps back or spoils
+
+
+@pytest.mark.parametrize(
+    ("start", "check"),
+    [
+        ("claim.cbor", "claim"),
+        ("task.cbor", "task"),
+        ("graph.cbor", "graph"),
+        ("log.bin", "log"),
+        ("states/", "checkpoints"),
+        ("chunks/", None),
+    ],
+)
+@pytest.mark.parametrize("how", ["keep", "spoil", "empty", "long"])
+def test_what_is_kept_back_or_spoiled_convicts_nobody(
+    site: Site, start: str, check: str | None, how: str
+) -> None:
+    for name in [name for name in site.objects if name.startswith(start)]:
+        data = site.objects[name]
+        changed = {"spoil": bytes([*data[:-1], data[-1] ^ 1]), "empty": b"", "long": data + b"x"}
+        if how == "keep":
+            del site.objects[name]
+        else:
+            site.objects[name] = changed[how]
+    report = audit(site.url, samples=1)
+    assert (report.verdict, report.exit_code) == ("inconclusive", 3)
+    found = failed(report)
+    assert found[0].fault == "nobody"
+    if check is not None:
+        assert found[0].name == check
+    if start in ("states/", "chunks/"):
+        # Who keeps bytes back has no other draw for it.
+        assert any("--seed" in item.detail for item in report.checks)
+
+
+@pytest.mark.parametrize("how", ["keep", "spoil"])
+def test_a_tensor_of_a_trace_that_is_kept_back_or_spoiled_convicts_nobody(
+    site: Site, published: Path, how: str
+) -> None:
+    for name in [name for name in site.objects if name.startswith("chunks/")]:
+        if how == "keep":
+            del site.objects[name]
+        else:
+            spoil(site, name)
+    report = audit_traces(site.url, published, data=None)
+    assert report.verdict == "inconclusive"
+
+
+def test_a_task_or_graph_that_is_not_bound_is_never_decoded(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is a record: decoders see bytes that were compared, or the claim."""
+
+    def refuse(data: bytes) -> Any:
+        raise AssertionError("a decoder was given what nothing vouches for")
+
+    for start, room, name in (
+        ("task.cbor", signed, "decode_task"),
+        ("graph.cbor", signed, "decode_graph"),
+        ("log.bin", structure, "decode_record"),
+    ):
+        kept = site.objects[start]
+        spoil(site, start)
+        with monkeypatch.context() as patch:
+            patch.setattr(room, name, refuse)
+            assert audit(site.url, samples=1).verdict == "inconclusive"
+        site.objects[start] = kept
+
+
+def test_what_changes_between_two_reads_is_refused_or_never_read_again(
+    site: Site, published: Path
+) -> None:
+    """A store that shows one claim, and then files of another run; or another claim to whoever asks
+    again."""
+    claims: list[bytes] = [site.objects["claim.cbor"]]
+    other = decode_signed_claim(claims[0])
+    answers = iter([claims[0], b"another claim"])
+    site.misbehave = {"claim.cbor": lambda handler: answer(handler, 200, next(answers))}
+    report = audit(site.url, samples=1)
+    assert report.verdict == "verified"
+    assert site.names.count("claim.cbor") == 1
+    assert report.claim == compute_claim_digest(other.claim)
+
+
+def test_a_store_that_serves_one_piece_for_another_is_refused(site: Site) -> None:
+    chunks = sorted(name for name in site.objects if name.startswith("chunks/"))
+    turned = {name: site.objects[chunks[i - 1]] for i, name in enumerate(chunks)}
+    site.objects |= turned
+    assert audit(site.url, samples=1).verdict == "inconclusive"
+
+
+def test_names_of_states_lead_nowhere(tmp_path: Path) -> None:
+    """Names that a stranger chose are in leaves and headers; no file is called by them."""
+    from tests.audit.runs import make_smallest_task
+
+    task = make_smallest_task()
+    train(task, tmp_path / "run", key=KEY)
+    publish_run(tmp_path / "run", FolderStore(tmp_path / "store"))
+    known = {"claim.cbor", "task.cbor", "graph.cbor", "log.bin"}
+    names = set(read_folder(tmp_path / "store")) - known
+    assert all(name.split("/")[0] in {"chunks", "lists", "states"} for name in names)
+    assert all(len(name.split("/")[1]) == 64 for name in names)
+
+
+def test_samples_of_more_than_this_machine_takes_are_no_crash(
+    published: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = replace(limits_here(), samples_bytes=10)
+    with open_published(f"file://{published}", limits=small) as found:
+        report = verify(found.root, published=found, samples=1)
+    assert report.verdict == "inconclusive"
+    assert reason_of(report).name == "samples"
+
+
+# --- publishing
+
+
+def test_publishing_again_writes_what_was_added(honest: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(honest, tmp_path / "run"))
+    store = FolderStore(tmp_path / "store")
+    first = publish_run(run, store)
+    assert (first.states, first.traces, first.samples) == (4, 0, True)
+    before = {path: path.stat().st_mtime_ns for path in store.root.glob("chunks/*")}
+    write_traces(run, (4,), key=KEY, out=run / "traces")
+    assert publish_run(run, store).traces == 1
+    after = {path: path.stat().st_mtime_ns for path in store.root.glob("chunks/*")}
+    assert before.items() <= after.items()
+    assert len(after) > len(before)
+
+
+def test_secrets_and_proofs_are_not_published(honest: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(honest, tmp_path / "run"))
+    (run / "hiding.key").write_bytes(b"a secret of the solver's")
+    (run / "proofs").mkdir()
+    (run / "proofs" / "x").write_bytes(b"a secret of the solver's")
+    publish_run(run, FolderStore(tmp_path / "store"))
+    assert not any(b"a secret" in data for data in read_folder(tmp_path / "store").values())
+
+
+def test_what_is_not_as_claimed_is_not_published(honest: Path, tmp_path: Path) -> None:
+    for name in ("checkpoints/000000000004.safetensors", "data/samples.bin", "model.onnx"):
+        run = Path(shutil.copytree(honest, tmp_path / name.replace("/", "-")))
+        data = bytearray((run / name).read_bytes())
+        data[-1] ^= 1
+        (run / name).write_bytes(data)
+        store = FolderStore(tmp_path / f"store-{name.replace('/', '-')}")
+        with pytest.raises((EncodingError, NotProducedError)):
+            publish_run(run, store)
+        assert not (store.root / "claim.cbor").exists()
+
+
+def test_samples_may_be_kept_back(honest: Path, tmp_path: Path) -> None:
+    publish_run(honest, FolderStore(tmp_path / "store"), samples=False)
+    url = f"file://{tmp_path / 'store'}"
+    report = audit(url, samples=1)
+    assert report.verdict == "inconclusive"
+    assert "--data" in reason_of(report).detail
+    assert audit(url, samples=1, data=RunPaths(honest).samples).verdict == "verified"
+
+
+# --- the commands
+
+
+def test_the_commands(honest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = tmp_path / "store"
+    assert cli.run(["publish", str(honest), str(store), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["checkpoints"] == 4
+    with serving(Site(read_folder(store))) as site:
+        words = ["verify", site.url, "--samples", "1", "--json", "--claim", shown["claim"]]
+        assert cli.run(words) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert report["verdict"] == "verified"
+        del site.objects["log.bin"]
+        assert cli.run(["verify", site.url, "--json"]) == 3
+        capsys.readouterr()
+        assert cli.run(["verify", site.url, "--mode", "proof"]) == 2
+        assert cli.run(["verify", f"{site.url}?x"]) == 2
+        assert cli.run(["verify", str(honest), "--store-option", "region=x"]) == 2
+        assert cli.run(["publish", str(honest), site.url]) == 2

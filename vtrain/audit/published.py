@@ -1,0 +1,395 @@
+"""Audits of runs that lie in a store: what the draw asks for is brought here, and nothing else.
+
+What is asked for follows from what is known already, and everything is held against it as it comes:
+
+    claim          by its signature, and by the auditor's pin
+    task           by the task id of the claim, before it is decoded
+    graph          by the graph root of the task, before it is decoded
+    logs           by their roots in the claim, before a record is decoded
+    a state        its digests by the state root in the log, its tensors by these, piece by piece
+    samples        by the root of the task, the rows of the steps drawn alone
+    traces         by the solver's signature, their leaves by the roots signed, tensors by these
+
+The claim, and what is signed of traces, have to be read before it is known who signed; both are
+small.  The draw comes after the log: what a store serves then is fixed by the claim.  It can only
+be kept back, and then there is no verdict.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from vtrain import _core
+from vtrain.audit.structure import Evidence, FindingError, digest_batches, read_state
+from vtrain.commit.checkpoint import encode_header, lay_out
+from vtrain.commit.files import storing, write_atomic
+from vtrain.commit.kzg_log import compute_most_kzg_bytes
+from vtrain.commit.log import compute_most_bytes
+from vtrain.commit.openings import compute_root
+from vtrain.commit.pieces import HASH, TensorForm, read_units, read_whole, read_wholes
+from vtrain.commit.state import compute_state_root
+from vtrain.commit.store import Source, open_source
+from vtrain.errors import EncodingError, NotProducedError, StoreError, VtrainError
+from vtrain.limits import LIMITS, Limits, limits_here
+from vtrain.spec.domains import GRAPH, TASK_ID, compute_domain_hash
+from vtrain.spec.number import NUMPY_DTYPES
+from vtrain.train.data import PartialSamples
+from vtrain.train.layout import RunPaths
+from vtrain.train.publish import TRACES_NAME, make_samples_form, name_leaves, name_state
+from vtrain.wire import cbor
+from vtrain.wire.claim import SignedClaim
+from vtrain.wire.graph import StepGraph, TensorType
+from vtrain.wire.opening import StateLeaf
+from vtrain.wire.record import StepRecord
+from vtrain.wire.report import Check
+from vtrain.wire.task import DataSpec, TaskSpec
+from vtrain.wire.traces import SignedTensorTraces, TensorTrace, decode_signed_tensor_traces
+
+Progress = Callable[[str, int, int], None]
+_NEVER: Final = frozenset({"manifest", "index", "files", "model", "checkpoints"})
+"""Checks of a folder that are not made of a store: an index vouches for nothing, the model is where
+the task comes from, and checkpoints are looked at where the draw asks for them."""
+_OF_ALL_SAMPLES: Final = frozenset({"samples", "batches"})
+
+
+def list_sample_units(data: DataSpec, indices: Iterable[int]) -> list[tuple[int, int]]:
+    """What of a sample table these samples are: rising (first unit, unit after the last), that do
+    not overlap; rows of the table, or chunks of the tokens."""
+    windows = data.windows
+    if windows is None:
+        spans = sorted({(index, index + 1) for index in indices})
+    else:
+        reach = (windows.shift + windows.context) * windows.width
+        starts = sorted({index * windows.stride * windows.width for index in indices})
+        unit = make_samples_form(data).unit
+        spans = [(start // unit, -(-(start + reach) // unit)) for start in starts]
+    merged: list[tuple[int, int]] = []
+    for first, end in spans:
+        if merged and first <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((first, end))
+    return merged
+
+
+class Published:
+    """A run in the store ``source``, and the folder ``root`` of what was brought of it."""
+
+    def __init__(
+        self,
+        source: Source,
+        root: Path,
+        *,
+        limits: Limits | None = None,
+        progress: Progress = lambda what, done, total: None,
+    ) -> None:
+        self.source, self.root = source, root
+        self._limits = limits_here() if limits is None else limits
+        self._progress = progress
+        self._samples: PartialSamples | None = None
+        with storing(root):
+            for folder in (root, RunPaths(root).checkpoints):
+                folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def paths(self) -> RunPaths:
+        """Where what was brought lies."""
+        return RunPaths(self.root)
+
+    # --- the structure (``vtrain.audit.structure.Bringer``)
+
+    def makes(self, rule: str, *, data: bool) -> bool:
+        return rule not in _NEVER and (data or rule not in _OF_ALL_SAMPLES)
+
+    def bring(self, rule: str, claim: SignedClaim | None, task: TaskSpec | None) -> None:
+        match rule:
+            case "claim":
+                self._save(self.paths.claim, self._limits.claim_bytes)
+            case "task":
+                self._bring_task(claim)
+            case "graph" if task is not None:
+                self._bring_graph(task)
+            case "log" if claim is not None:
+                self._save(self.paths.log, compute_most_bytes(claim.claim.log_size))
+            case "kzg_log" if claim is not None and task is not None and task.kzg is not None:
+                most = compute_most_kzg_bytes(claim.claim.log_size // task.kzg.every)
+                self._save(self.paths.kzg, most)
+
+    def _save(self, path: Path, most: int) -> None:
+        limit = self._limits.log_bytes if path in (self.paths.log, self.paths.kzg) else most
+        self.source.save(path.name, path, min(most, limit))
+
+    def _bring_task(self, claim: SignedClaim | None) -> None:
+        if claim is None:
+            raise NotProducedError("is not asked for: no claim says which it is")
+        data = self.source.read("task.cbor", self._limits.task_bytes)
+        found = compute_domain_hash(TASK_ID, data)
+        if found != claim.claim.task_id:
+            raise NotProducedError(
+                f"is task {found.hex()}, the signed claim is about {claim.claim.task_id.hex()}",
+                where=self.source.locate("task.cbor"),
+            )
+        write_atomic(self.paths.task, [data], durable=False)
+
+    def _bring_graph(self, task: TaskSpec) -> None:
+        data = self.source.read("graph.cbor", self._limits.graph_bytes)
+        # By the heads of its nodes alone, so that no stranger's node is ever made.
+        if compute_root(GRAPH, cbor.split_array(data)) != task.graph_root:
+            raise NotProducedError(
+                "is not the graph that the task pins", where=self.source.locate("graph.cbor")
+            )
+        write_atomic(self.paths.graph, [data], durable=False)
+
+    # --- what the draw asks for
+
+    def open_samples(self, evidence: Evidence) -> Evidence:
+        """``evidence`` with samples that are still to be brought, unless the auditor has them."""
+        if evidence.samples is not None or evidence.task is None or evidence.graph is None:
+            return evidence
+        try:
+            self._samples = PartialSamples(evidence.task.data, self._limits)
+            make_samples_form(evidence.task.data)
+        except VtrainError as error:
+            check = Check("samples", "failed", error.message, "data/samples.bin", "nobody")
+            return replace(evidence, checks=(*evidence.checks, check))
+        return replace(evidence, samples=self._samples.samples)
+
+    def bring_segments(
+        self, evidence: Evidence, bounds: Sequence[tuple[int, int]], threads: int
+    ) -> Evidence:
+        """``evidence`` with what a replay of these segments (steps done before, and after) takes,
+        and the checks of that."""
+        if not bounds:
+            return evidence
+        steps = [step for start, end in bounds for step in range(start + 1, end + 1)]
+        evidence = self.bring_steps(evidence, steps)
+        ends = {end for _, end in bounds}
+        return self._bring_states(
+            evidence, [start for start, _ in bounds if start not in ends], threads
+        )
+
+    def bring_steps(self, evidence: Evidence, steps: Sequence[int]) -> Evidence:
+        """``evidence`` with the samples of these steps, and the checks of their batches; none where
+        the auditor has all samples."""
+        task, partial = evidence.task, self._samples
+        if task is None or partial is None or not evidence.records:
+            return evidence
+        checks = list(evidence.checks)
+        try:
+            count = self._bring_rows(task, partial, steps)
+        except VtrainError as error:
+            detail = f"{error.message}; whoever has the samples from elsewhere names them (--data)"
+            checks.append(Check("samples", "failed", detail, "data/samples.bin", "nobody"))
+            return replace(evidence, checks=tuple(checks), samples=None)
+        detail = f"the {count} of {task.data.samples} samples drawn have the task's root"
+        checks.append(Check("samples", "passed", detail, "data/samples.bin"))
+        wrong = [
+            step
+            for step in sorted(steps)
+            if digest_batches(task, partial.samples, range(step - 1, step))
+            != [evidence.records[step - 1].batch_digest]
+        ]
+        if wrong:
+            detail = f"the log commits to another batch than that of step {wrong[0]}"
+            checks.append(Check("batches", "failed", detail, f"step {wrong[0]}", "solver"))
+        else:
+            detail = f"{len(steps)} of {len(evidence.records)} batch digests recomputed"
+            checks.append(Check("batches", "passed", detail, "log.bin"))
+        return replace(evidence, checks=tuple(checks))
+
+    def _bring_rows(self, task: TaskSpec, partial: PartialSamples, steps: Sequence[int]) -> int:
+        data = task.data
+        indices = {
+            int(index)
+            for step in steps
+            for index in _core.batch_indices(task.seed, data.samples, task.batch, step - 1)
+        }
+        units, form = list_sample_units(data, indices), make_samples_form(data)
+        total = sum(min(end * form.unit, form.length) - first * form.unit for first, end in units)
+        tell = self._tell("fetch samples", total)
+        for start, found in read_units(self.source, data.root, form, units, tell):
+            partial.put(start, found)
+        return len(indices)
+
+    def _bring_states(self, evidence: Evidence, steps: Sequence[int], threads: int) -> Evidence:
+        task, graph = evidence.task, evidence.graph
+        if task is None or graph is None or not steps:
+            return evidence
+        checks, good = list(evidence.checks), set(evidence.checkpoints)
+        for step in steps:
+            place = self.paths.name_of(self.paths.checkpoint(step))
+            try:
+                self._bring_state(task, graph, evidence.records, step)
+                read_state(self.paths, task, graph, evidence.records, step, threads)
+                good.add(step)
+            except FindingError as found:
+                where = found.where or place
+                checks.append(Check("checkpoints", "failed", found.detail, where, found.fault))
+            except VtrainError as error:
+                where = f"{place}: {error.where}" if error.where else place
+                checks.append(Check("checkpoints", "failed", error.message, where, "nobody"))
+        if good.issuperset(steps):
+            count = f"{len(steps)} that the draw begins at"
+            checks.append(
+                Check("checkpoints", "passed", f"{count} have their roots", "checkpoints")
+            )
+        return replace(evidence, checks=tuple(checks), checkpoints=frozenset(good))
+
+    def _bring_state(
+        self, task: TaskSpec, graph: StepGraph, records: Sequence[StepRecord], step: int
+    ) -> None:
+        """Write the checkpoint of ``step``, piece by piece as it was compared."""
+        root = records[step - 1].state_root if step else task.initial_state_root
+        tensors = lay_out(graph)
+        digests = self._read_digests(root, {name: kind for name, kind, _ in tensors})
+        tell = self._tell(f"fetch state {step}", sum(size for _, _, size in tensors))
+        wholes = [(digests[name], TensorForm(size)) for name, _, size in tensors]
+
+        def give() -> Iterator[bytes]:
+            yield encode_header(graph)
+            yield from read_wholes(self.source, wholes, tell)
+
+        write_atomic(self.paths.checkpoint(step), give(), durable=False)
+
+    def _read_digests(self, root: bytes, kinds: Mapping[str, TensorType]) -> dict[str, bytes]:
+        """The digests of the tensors of a state, by name, which were compared with its root."""
+        name = name_state(root)
+        data = self.source.read(name, HASH * len(kinds), exact=True)
+        names = sorted(kinds, key=str.encode)
+        found = {key: data[HASH * i : HASH * (i + 1)] for i, key in enumerate(names)}
+        leaves = [
+            StateLeaf(key, kind.dtype, kind.shape, kind.exponent, found[key])
+            for key, kind in kinds.items()
+        ]
+        if compute_state_root(leaves) != root:
+            raise NotProducedError(
+                "the store serves other digests than those under the state root that the log has: "
+                "whoever published the run owes them",
+                where=self.source.locate(name),
+            )
+        return found
+
+    def _tell(self, what: str, total: int) -> Callable[[int], None]:
+        done = 0
+
+        def tell(size: int) -> None:
+            nonlocal done
+            done += size
+            self._progress(what, min(done, total), total)
+
+        return tell
+
+    def open_traces(self) -> PublishedTraces:
+        """The traces in the store."""
+        return PublishedTraces(self.source)
+
+    # --- what a report says
+
+    def describe(self, evidence: Evidence) -> tuple[str, str]:
+        """What was fetched, and what was not looked at, each in a sentence."""
+        traffic = self.source.traffic
+        fetched = (
+            f"{traffic.bytes} bytes in {traffic.requests} requests were fetched from the store, "
+            "and held against the claim as they came"
+        )
+        records = len(evidence.records)
+        left = (
+            "what the store has beyond what was drawn: other checkpoints, the batches of other "
+            f"steps ({records} are claimed), the model that the task was made of, and whether all "
+            "of it is there"
+        )
+        return fetched, left
+
+
+class PublishedTraces:
+    """Traces in a store, for whoever checks them: what ``vtrain.commit.traces.TraceFolder`` is of a
+    folder."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._signed: SignedTensorTraces | None = None
+
+    def locate_claim(self) -> str:
+        """Where what is signed is, for messages."""
+        return self._source.locate(TRACES_NAME)
+
+    def locate_leaves(self, step: int) -> str:
+        """Where the digests of a trace are, for messages."""
+        return self._source.locate(name_leaves(step))
+
+    def is_there(self) -> bool:
+        """Whether something is signed; StoreError."""
+        try:
+            self.read_claim()
+        except StoreError:
+            raise
+        except NotProducedError:
+            return False
+        return True
+
+    def read_claim(self) -> SignedTensorTraces:
+        """What is signed, its signature unchecked; it is read once.  NotProducedError,
+        EncodingError."""
+        if self._signed is None:
+            data = self._source.read(TRACES_NAME, LIMITS.traces_bytes)
+            try:
+                self._signed = decode_signed_tensor_traces(data)
+            except EncodingError as error:
+                where = f"{self.locate_claim()}: {error.where}"
+                raise EncodingError(error.message, where=where) from None
+        return self._signed
+
+    def read_leaves(self, trace: TensorTrace) -> list[bytes]:
+        """The digests of a trace, as many as it says; whether they are under its root is for the
+        caller.  NotProducedError."""
+        size = HASH * trace.size
+        if size > LIMITS.leaves_bytes:
+            raise NotProducedError(
+                f"would have {size} bytes, more than the {LIMITS.leaves_bytes} that are taken",
+                where=self.locate_leaves(trace.step),
+            )
+        data = self._source.read(name_leaves(trace.step), size, exact=True)
+        return [data[at : at + HASH] for at in range(0, size, HASH)]
+
+    def holds(self, digest: bytes) -> bool:
+        """A store is asked again for what was let go."""
+        del digest
+        return True
+
+    def read_chunk(self, digest: bytes, kind: TensorType) -> npt.NDArray[Any]:
+        """The tensor with this digest, each piece of which was compared; NotProducedError."""
+        tensor = np.empty(kind.shape, NUMPY_DTYPES[kind.dtype])
+        view, at = tensor.reshape(-1).view(np.uint8), 0
+        for data in read_whole(self._source, digest, TensorForm(tensor.nbytes)):
+            view[at : at + len(data)] = np.frombuffer(data, np.uint8)
+            at += len(data)
+        return tensor
+
+
+@contextmanager
+def open_published(
+    url: str,
+    options: Mapping[str, str] | None = None,
+    *,
+    progress: Progress = lambda what, done, total: None,
+    limits: Limits | None = None,
+) -> Iterator[Published]:
+    """The run published at ``url``, and a temporary folder for what is brought of it.
+
+    RunError for a URL that is none; MissingExtraError; StorageError.
+    """
+    limits = limits_here() if limits is None else limits
+    source = open_source(url, options, limits)
+    try:
+        with tempfile.TemporaryDirectory(prefix="vtrain-") as folder:
+            yield Published(source, Path(folder) / "run", limits=limits, progress=progress)
+    finally:
+        source.close()

@@ -1,0 +1,275 @@
+"""Publishing a run: everything that an auditor may ask for, in pieces that it can ask for alone.
+
+The claim is written last: where it is, all else is.  Publishing again writes what has been added,
+such as traces that an auditor asked for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vtrain.attest.claims import compute_claim_digest
+from vtrain.attest.traces import verify_traces
+from vtrain.commit.files import open_file, read_file
+from vtrain.commit.pieces import AHEAD, Form, Part, RowsForm, TensorForm, write_whole
+from vtrain.commit.state import compute_state_leaves
+from vtrain.commit.store import Sink
+from vtrain.commit.traces import TRACES_FOLDER, TraceFolder, is_there
+from vtrain.errors import EncodingError, NotProducedError, RunError
+from vtrain.limits import LIMITS, limits_here
+from vtrain.spec.commitment import compute_task_id
+from vtrain.spec.samples import Samples, compute_row_length, compute_samples_length
+from vtrain.train import signed as evidence
+from vtrain.train.data import compute_samples_root, read_samples
+from vtrain.train.layout import RunPaths
+from vtrain.wire.claim import Claim, encode_signed_claim
+from vtrain.wire.graph import StepGraph
+from vtrain.wire.record import StepRecord, decode_record
+from vtrain.wire.structs import encode
+from vtrain.wire.task import DataSpec, TaskSpec
+
+Progress = Callable[[str, int, int], None]
+"""(what is published, how much is done, of how much)"""
+
+
+def name_state(root: bytes) -> str:
+    """The name of the digests of the tensors of the state under a root, 32 bytes each, in the order
+    of the state tree."""
+    return f"states/{root.hex()}"
+
+
+def name_leaves(step: int) -> str:
+    """The name of the leaves of the trace of a step."""
+    return f"traces/step-{step:012d}.leaves"
+
+
+TRACES_NAME = "traces/traces.cbor"
+"""The name of what a solver signed of traces."""
+
+
+def make_samples_form(data: DataSpec) -> Form:
+    """How the samples of a task are cut; RunError for rows that no store has."""
+    if data.windows is not None:
+        return TensorForm(compute_samples_length(data))
+    row = compute_row_length(data)
+    if not 1 <= row <= LIMITS.row_bytes:
+        raise RunError(
+            f"has rows of {row} bytes; a published table has 1 to {LIMITS.row_bytes}",
+            where="task.data",
+        )
+    return RowsForm(data.samples, row)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What was published: the ``claim``'s digest, ``states`` (checkpoints), ``traces`` (intervals),
+    whether the ``samples`` are among it, and the bytes of all of it, those that were there
+    included."""
+
+    claim: bytes
+    states: int
+    traces: int
+    samples: bool
+    bytes: int
+
+
+def publish_run(
+    run: Path,
+    sink: Sink,
+    *,
+    data: Path | None = None,
+    samples: bool = True,
+    threads: int = 0,
+    progress: Progress = lambda what, done, total: None,
+) -> Summary:
+    """Publish the claimed ``run``: its claim, task, graph, logs, checkpoints and traces, its model,
+    and unless ``samples`` is false its sample table, from ``data`` where the run is without.
+
+    What is published is held against the claim first.  NotProducedError, EncodingError,
+    SignatureError where something is missing or not what was signed for; RunError for a run that
+    claims nothing; errors of ``sink``.
+    """
+    paths = RunPaths(run)
+    paths.require_run()
+    signed = evidence.read_claim(paths)
+    source = _Source(paths, signed.claim, threads)
+    with _writing(sink) as queue:
+        work = _Work(queue, source, progress)
+        states = work.publish_states()
+        traces = work.publish_traces()
+        has_samples = samples and work.publish_samples(data)
+        work.publish_model()
+        work.publish_files()
+    # What leads to all else comes when all else is there.
+    claim = encode_signed_claim(signed)
+    sink.put("claim.cbor", claim)
+    digest = compute_claim_digest(signed.claim)
+    return Summary(digest, states, traces, has_samples, queue.bytes + len(claim))
+
+
+class _Source:
+    """A run as its claim has it."""
+
+    def __init__(self, paths: RunPaths, claim: Claim, threads: int) -> None:
+        self.paths, self.claim, self.threads = paths, claim, threads
+        self.task: TaskSpec = evidence.read_task(paths)
+        if compute_task_id(self.task) != claim.task_id:
+            raise EncodingError(
+                "is not the task that the signed claim is about", where=str(paths.task)
+            )
+        self.graph: StepGraph = evidence.read_legal_graph(paths, self.task)
+        leaves = evidence.read_leaves(paths, claim)
+        self.records: list[StepRecord] = [decode_record(leaf) for leaf in leaves]
+
+    @property
+    def checkpoints(self) -> list[int]:
+        """Steps after which an audit may begin or end."""
+        last = self.claim.log_size // self.task.commit_every * self.task.commit_every
+        return [*range(0, last, self.task.checkpoint_every), last]
+
+    def read_root(self, step: int) -> bytes:
+        """The state root after so many steps."""
+        return self.records[step - 1].state_root if step else self.task.initial_state_root
+
+
+class _Queue:
+    """Writes several things at once, and counts them."""
+
+    def __init__(self, sink: Sink, pool: ThreadPoolExecutor) -> None:
+        self._sink, self._pool = sink, pool
+        self._pending: deque[Future[None]] = deque()
+        self.bytes = 0
+
+    def put(self, name: str, data: bytes) -> None:
+        if len(self._pending) == AHEAD:
+            self._pending.popleft().result()
+        self.bytes += len(data)
+        self._pending.append(self._pool.submit(self._sink.put, name, data))
+
+    def flush(self) -> None:
+        """Wait for all that was put."""
+        while self._pending:
+            self._pending.popleft().result()
+
+
+@contextmanager
+def _writing(sink: Sink) -> Iterator[_Queue]:
+    pool = ThreadPoolExecutor(AHEAD)
+    try:
+        queue = _Queue(sink, pool)
+        yield queue
+        queue.flush()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@dataclass
+class _Work:
+    queue: _Queue
+    source: _Source
+    progress: Progress
+
+    def __post_init__(self) -> None:
+        self._done: set[bytes] = set()
+
+    def _put_tensor(self, tensor: npt.NDArray[Any], digest: bytes) -> None:
+        """A tensor that has this digest, once."""
+        if digest not in self._done:
+            data = np.ascontiguousarray(tensor).reshape(-1).view(np.uint8)
+            write_whole(self.queue, TensorForm(data.nbytes), _cut(data))
+            self._done.add(digest)
+
+    def publish_states(self) -> int:
+        source, steps = self.source, self.source.checkpoints
+        exponents = {
+            name: source.graph.type_of(ref).exponent for name, ref in source.graph.states().items()
+        }
+        for count, step in enumerate(steps):
+            self.progress("states", count, len(steps))
+            root = source.read_root(step)
+            state = evidence.read_state(source.paths, source.graph, step, root, source.threads)
+            leaves = compute_state_leaves(state, exponents, source.threads)
+            for leaf in leaves:
+                self._put_tensor(state[leaf.name], leaf.digest)
+            self.queue.put(name_state(root), b"".join(leaf.digest for leaf in leaves))
+        return len(steps)
+
+    def publish_traces(self) -> int:
+        source = self.source
+        folder = TraceFolder(source.paths.root / TRACES_FOLDER, source.threads)
+        if not is_there(folder.root):
+            return 0
+        signed = folder.read_claim()
+        verify_traces(signed, source.claim)
+        kinds = [node.outputs[0] for node in source.graph.nodes]
+        traces = signed.traces.traces
+        for count, trace in enumerate(traces):
+            self.progress("traces", count, len(traces))
+            leaves = folder.read_leaves(trace)
+            for index, digest in enumerate(leaves):
+                if digest not in self._done:
+                    tensor = folder.read_chunk(digest, kinds[index % len(kinds)])
+                    self._put_tensor(tensor, digest)
+            self.queue.put(name_leaves(trace.step), b"".join(leaves))
+        self.queue.flush()
+        self.queue.put(TRACES_NAME, encode(signed))
+        return len(traces)
+
+    def publish_samples(self, data: Path | None) -> bool:
+        source = self.source
+        path, root = (data, None) if data else (source.paths.samples, source.paths.root)
+        if data is None and not path.is_file():
+            return False
+        form = make_samples_form(source.task.data)
+        samples = read_samples(path, source.task.data, limits_here(), root=root)
+        if compute_samples_root(samples) != source.task.data.root:
+            raise EncodingError("are not the samples that the task pins", where=str(path))
+        write_samples(self.queue, samples, form, self.progress)
+        return True
+
+    def publish_model(self) -> None:
+        path, root = self.source.paths.model, self.source.paths.root
+        with open_file(path, LIMITS.model_bytes, root=root) as file:
+
+            def read(part: Part) -> bytes:
+                file.seek(part.start)
+                return file.read(part.size)
+
+            found = write_whole(self.queue, TensorForm(file.size), read)
+        if found != self.source.task.model_digest:
+            raise NotProducedError("is not the file that the task names", where=str(path))
+
+    def publish_files(self) -> None:
+        paths, limits = self.source.paths, limits_here()
+        files: Sequence[tuple[Path, int]] = [
+            (paths.task, limits.task_bytes),
+            (paths.graph, limits.graph_bytes),
+            (paths.log, limits.log_bytes),
+            *([(paths.kzg, limits.log_bytes)] if self.source.task.kzg is not None else []),
+        ]
+        for path, limit in files:
+            self.queue.put(path.name, read_file(path, limit, root=paths.root))
+
+
+def write_samples(sink: Sink, samples: Samples, form: Form, progress: Progress) -> bytes:
+    """Write samples, in parts that can be read alone, and return their root."""
+    cut = _cut(samples.table.reshape(-1))
+
+    def read(part: Part) -> bytes:
+        progress("samples", part.start, form.length)
+        return cut(part)
+
+    return write_whole(sink, form, read, grains=True)
+
+
+def _cut(data: npt.NDArray[np.uint8]) -> Callable[[Part], bytes]:
+    return lambda part: data[part.start : part.stop].tobytes()

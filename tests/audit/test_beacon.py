@@ -362,6 +362,10 @@ def test_one_claim_is_stamped_many_times_for_many_rounds(honest: Path, tmp_path:
     for token in (own, link):
         with pytest.raises(RunError, match="its solver may have had many made"):
             make_draw(run, "drand:1000", own, token=token, authority=own)
+    other = tmp_path / "token"
+    other.write_bytes(b"a token")
+    with pytest.raises(RunError, match="its solver may be the authority"):
+        make_draw(run, "drand:1000", own, token=other, authority=own)
 
 
 # --- tasks that name a beacon

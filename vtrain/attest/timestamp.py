@@ -155,11 +155,8 @@ def _read_accuracy(accuracy: Any, where: str) -> timedelta:
     """By how much the true time may be later; nothing where the token does not say."""
     if accuracy is None:
         return timedelta()
-    found = timedelta(
-        seconds=accuracy.seconds or 0,
-        milliseconds=accuracy.millis or 0,
-        microseconds=accuracy.micros or 0,
-    )
-    if not timedelta() <= found <= timedelta(seconds=_MOST_ACCURACY):
-        raise TimestampError(f"may be off by {found}, which is too much", where=where)
-    return found
+    parts = accuracy.seconds or 0, accuracy.millis or 0, accuracy.micros or 0
+    micros = (parts[0] * 1000 + parts[1]) * 1000 + parts[2]
+    if not 0 <= micros <= _MOST_ACCURACY * 1_000_000:
+        raise TimestampError(f"may be off by {micros} microseconds, too much", where=where)
+    return timedelta(microseconds=micros)

@@ -124,6 +124,9 @@ _LEFT_BY_SOLVER: Final = (
     "its solver may have had many made, and left the one whose round suits. Take the token that "
     "came with the claim, or have the claim stamped yourself (vtrain claim RUN --request FILE)"
 )
+_MADE_BY_SOLVER: Final = (
+    "its solver may be the authority. Take certificates that you trust from elsewhere"
+)
 RULE: Final = BeaconRule(QUICKNET.hash)
 """What an audit goes by whose task names no beacon: quicknet, a minute, any authority."""
 
@@ -167,7 +170,7 @@ def make_draw(
     known here.
 
     BeaconError, TimestampError, StorageError as they are read; TimestampError for a token without
-    an authority to hold it against; RunError for a token that is a file of the run.
+    an authority to hold it against; RunError for either that is a file of the run.
     """
     if (token is None) != (authority is None):
         raise TimestampError(
@@ -176,6 +179,7 @@ def make_draw(
             where="token",
         )
     refuse_own_file(run, run / "claim.tsr", token, _LEFT_BY_SOLVER)
+    refuse_own_file(run, run / "claim.tsr", authority, _MADE_BY_SOLVER)
     return BeaconDraw(
         round=parse_round(name),
         beacon=read_beacon(file),

@@ -140,6 +140,7 @@ def test_all_steps_are_drawn_by_a_seed_that_came_after(case: Case, tmp_path: Pat
     assert report.traced.randomness.value == SEED
     assert report.randomness is not None
     assert report.randomness.fresh
+    assert "for the vectors" in report.randomness.source
     assert report.detections[0].probability * 6 == 2
     late = verify(case, tmp_path / "traces", steps=None, sample=2, seed=SEED, pin=None)
     assert late.verdict == "conditional"
@@ -549,7 +550,13 @@ def test_a_trace_signed_after_the_draw_is_refused(case: Case, spoiler: Spoiler) 
     kept = make_traces_pin(copy_of(case.traces, spoiler.folder.root.parent / "kept.cbor"))
     good = verify(case, traces_pin=kept, challenge=SEED)
     assert good.verdict == "verified", good.reason
-    assert verify(case, challenge=SEED).verdict == "conditional"
+    foreseen = verify(case, challenge=SEED)
+    assert foreseen.verdict == "conditional"
+    for report, words in ((good, "that were pinned before"), (foreseen, "vectors that was given")):
+        assert report.randomness is not None
+        assert report.randomness.source.endswith(words)
+    for report, known in ((good, False), (foreseen, True)):
+        assert known == ("did not know the randomness" in " ".join(report.strength.checked))
     # A fault that the one vector does not see.
     graph = spoiler.graph
     matmul = next(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -480,10 +480,15 @@ def _draw_vectors(
         count, randomness = REPETITIONS, b""
     elif audit.challenge is not None:
         pinned = audit.traces_pin is not None
-        found.challenge = given_randomness(audit.challenge, pinned=pinned)
+        source = "randomness of the vectors that was given"
+        found.challenge = replace(
+            given_randomness(audit.challenge, pinned=pinned),
+            source=f"{source}, for the traces that were pinned before" if pinned else source,
+        )
         count, randomness = 1, audit.challenge
     else:
-        found.challenge = draw_randomness(random)
+        source = "randomness of the auditor's own for the vectors, drawn after the traces were read"
+        found.challenge = replace(draw_randomness(random), source=source)
         count, randomness = 1, found.challenge.value
     return [compute_vector(randomness, found.traces, i, width) for i in range(count)]
 
@@ -569,9 +574,10 @@ def _describe(evidence: Evidence, audit: AlgebraicAudit, found: _Findings) -> St
     if population is not None:
         if steps:
             drawn = f", drawn with {found.drawn.source}" if found.drawn else ""
+            error = _describe_error(audit, found)
             checked.append(
                 f"{steps} of {population.steps} steps, in {len(found.held)} of {population.count} "
-                f"stretches between state roots, by their traces{drawn}: {_describe_error(audit)}"
+                f"stretches between state roots, by their traces{drawn}: {error}"
             )
         if steps < population.steps:
             unchecked.append(f"the arithmetic of {population.steps - steps} steps")
@@ -587,11 +593,14 @@ def _describe(evidence: Evidence, audit: AlgebraicAudit, found: _Findings) -> St
     return Strength(tuple(checked), tuple(unchecked))
 
 
-def _describe_error(audit: AlgebraicAudit) -> str:
+def _describe_error(audit: AlgebraicAudit, found: _Findings) -> str:
     """The chance of an error, in words."""
     if audit.derived:
         return (
             f"with {REPETITIONS} vectors that follow from what was signed, a solver that tries Q "
             "signed statements hides a false value with a chance below Q / 2^121"
         )
-    return f"a false value in them passes with a chance below {ERROR}"
+    unknown = ""
+    if found.challenge is not None and found.challenge.predictable:
+        unknown = ", if whoever signed them did not know the randomness of the check"
+    return f"a false value in them passes with a chance below {ERROR}{unknown}"

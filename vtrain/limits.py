@@ -124,8 +124,9 @@ class Limits:
     """An authority's response, with its certificates: some 5000."""
     roots_bytes: int = 1 << 20
     """Certificates that an auditor trusts."""
-    report_bytes: int = 1 << 26
-    """A report, signed or not."""
+    report_bytes: int = 1 << 24
+    """A report, signed or not, of some 300,000 segments.  It takes up to 40 times its size in
+    memory."""
 
     # --- stores of published runs
 

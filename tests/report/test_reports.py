@@ -12,6 +12,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from fractions import Fraction
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -323,6 +324,33 @@ def test_plain_words(document: Document) -> None:
     assert "its maker could have made several" in chosen[-1]
     assert "3 of the 12 steps claimed were checked by their equations." in chosen
     assert fraud[0] == "Something that the solver signed is false."
+    assert "took on trust that nobody forges proofs" in chosen[1]
+
+
+def test_plain_words_say_where_nothing_was_looked_at(document: Document) -> None:
+    """Neither of a run whose structure alone was checked, nor of steps that cannot be proven."""
+    report = document.report
+    none = (report.coverage[0], Coverage("replay", 0, 12))
+    said = explain(replace(report, randomness=None, detections=(), segments=(), coverage=none))
+    assert said[1:] == ("None of the 12 steps claimed was done again.",)
+    chances = tuple(Detection(fraction, 1, 1, 2, 1, "step") for fraction in (None, Fraction(1, 10)))
+    proven = replace(
+        report,
+        detections=chances,
+        segments=((5, 5),),
+        coverage=(report.coverage[0], Coverage("proof", 1, 12)),
+    )
+    said = explain(proven)
+    assert said[1:4] == (
+        "1 of the 12 steps claimed were shown by proofs, as a whole.",
+        "If a single step of the 2 that can be proven were false, this would have shown it in "
+        "50.00 %.",
+        "If a tenth of the 2 that can be proven were false, this would have shown it in 50.00 % or "
+        "more.",
+    )
+    words = Page(render_html(replace(document, report=proven))).words
+    assert "a single false step of the 2 that can be proven" in words
+    assert "10.00 % of the 2 that can be proven false (1)" in words
 
 
 def test_plain_words_say_no_more_of_a_draw_than_is_so(document: Document) -> None:

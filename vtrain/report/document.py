@@ -122,14 +122,21 @@ def _explain(report: Report) -> list[str]:
         "shown either way.",
     }
     lines = [said[report.verdict]]
+    if any(item.accepted for item in report.assumptions):
+        lines.append(
+            "The auditor took on trust that nobody forges proofs with an SRS of no known ceremony."
+        )
     above = [item for item in report.coverage if item.rung != "structure"]
     for item in above:
         how = {
             "replay": "done again, and every bit was compared",
             "algebraic": "checked by their equations",
-            "proof": "shown by proofs",
+            "proof": "shown by proofs, as a whole",
         }[item.rung]
-        lines.append(f"{item.done} of the {item.total} steps claimed were {how}.")
+        if item.done:
+            lines.append(f"{item.done} of the {item.total} steps claimed were {how}.")
+        else:
+            lines.append(f"None of the {item.total} steps claimed was {how.partition(',')[0]}.")
     if report.verdict in ("verified", "conditional"):
         lines.extend(_explain_chances(report))
     if report.randomness is not None:
@@ -154,12 +161,16 @@ def _explain_chances(report: Report) -> list[str]:
     lines = []
     for detection in report.detections:
         percent = format_percent(detection.probability)
+        # Of a run of which only some steps can be proven the others are never looked at.
+        among = f" of the {detection.segments} that can be proven" * (detection.unit == "step")
         if detection.fraction is None:
-            lines.append(f"If a single step were false, this would have shown it in {percent} %.")
-        elif detection.fraction == Fraction(1, 10):
             lines.append(
-                f"If a tenth of the steps were false, this would have shown it in {percent} % or "
-                "more."
+                f"If a single step{among} were false, this would have shown it in {percent} %."
+            )
+        elif detection.fraction == Fraction(1, 10):
+            what = among or " of the steps"
+            lines.append(
+                f"If a tenth{what} were false, this would have shown it in {percent} % or more."
             )
     return lines
 

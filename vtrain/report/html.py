@@ -135,9 +135,11 @@ def _render_chances(report: Report) -> Iterator[str]:
         return
     yield "<h2>Chance that this draw hits a cheat</h2><table>"
     for item in report.detections:
-        share = "a single false step"
+        among = f" of the {item.segments} that can be proven" * (item.unit == "step")
+        share = f"a single false step{among}"
         if item.fraction is not None:
-            share = f"{format_percent(item.fraction)} % of the steps false ({item.bad_steps})"
+            what = among or " of the steps"
+            share = f"{format_percent(item.fraction)} %{what} false ({item.bad_steps})"
         yield (
             f"<tr><td>{_text(share)}</td><td>{format_percent(item.probability)} %</td>"
             f"<td><code>{_text(item.formula)}</code></td></tr>"

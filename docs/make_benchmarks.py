@@ -24,6 +24,11 @@ ABOUT = {
     "it. Losses over the last tenth of the text, in nats a character, beside fp32 runs with the "
     "same initial weights and windows, and beside fp32 runs whose initial weights are 0.01 % off, "
     "which say what a difference means.",
+    "imports": "What `vtrain.from_torch` takes (pytorch.md). Models that people have, in small "
+    "random configurations: one works if it trains 20 steps, an audit replays all of them, and its "
+    "weights give the module the loss that the run has, within 0.01 nats. Layers of torch.nn, each "
+    "between two linear layers: the same after two steps. Of all others every reason is listed, "
+    "as the error has it.",
     "growth": "The GPT in seven sizes, with a context of 64 and batches of 4: a step, hashing the "
     "whole state into its root, a replayed step (with reading and hashing the "
     "checkpoint), and peak memory beyond the imports. Torch's step is measured right "

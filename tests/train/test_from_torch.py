@@ -16,6 +16,7 @@ from torch.nn import functional
 from torch.optim import lr_scheduler
 
 import vtrain
+from tests.exhaustive import spare
 from tests.modules import (
     IMAGE,
     PLACES,
@@ -27,8 +28,12 @@ from tests.modules import (
     make_llama,
     make_mlp,
 )
+from tests.torch_layers import LAYERS, list_layers, make_layer_case
+from tests.zoo import CLOSE, MODELS, make_model, walk
+from tests.zoo import make_task as make_case_task
 from vtrain.attest.keys import PrivateKey
 from vtrain.errors import RunError, UnsupportedError
+from vtrain.train import written
 from vtrain.train.deliver import evaluate, export_run
 from vtrain.train.layout import RunPaths
 from vtrain.train.runner import RunSummary
@@ -99,6 +104,16 @@ def make_case(name: str) -> tuple[Any, ...]:
     return (case[0], {"input_ids": case[1]}, *case[2:])
 
 
+@pytest.mark.parametrize(
+    "name", spare(MODELS, lambda name: name in ("ViTForImageClassification", "mobilenet_v2"))
+)
+def test_models_that_people_have_are_trained_verified_and_loaded(
+    name: str, tmp_path: Path, key: PrivateKey
+) -> None:
+    walked = walk(make_model(name), tmp_path / "run", key)
+    assert walked.loss == pytest.approx(walked.module_loss, abs=CLOSE)
+
+
 @pytest.mark.parametrize("name", ["cnn", "gpt", "gpt2", "llama"])
 def test_twenty_steps_are_verified_and_come_back_to_the_same_loss(
     name: str, tmp_path: Path, key: PrivateKey
@@ -130,6 +145,14 @@ def test_twenty_steps_are_verified_and_come_back_to_the_same_loss(
     stored = load_file(safetensors)
     assert sorted(stored) == sorted(found)
     assert all(np.array_equal(stored[part], found[part].numpy()) for part in found)
+
+
+def test_every_layer_of_torch_is_tried_by_the_table() -> None:
+    """benchmarks/imports.py makes it; here is one that cannot be had, by its path."""
+    assert set(LAYERS) >= set(list_layers())
+    with pytest.raises(UnsupportedError) as caught:
+        make_case_task(make_layer_case("LSTM"))
+    assert {problem.path for problem in caught.value.problems} == {"layer"}
 
 
 def test_an_untrained_run_has_the_modules_weights_to_half_a_unit(
@@ -350,6 +373,59 @@ def test_an_interrupted_calibration_leaves_all_as_it_was() -> None:
     after = (module.state_dict(), optimizer.state_dict(), scheduler.state_dict())
     assert str(after) == str(before)
     assert not module.training
+
+
+def test_a_batch_of_one_in_batch_norm_is_refused_by_its_path() -> None:
+    module = nn.Sequential(nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4)), nn.Linear(4, 3))
+    optimizer = optim.SGD(module.parameters(), lr=0.1)
+    data = (make_rows(), make_labels())
+    with pytest.raises(UnsupportedError) as caught:
+        make_task(module, make_rows()[:2], data, "cross_entropy", optimizer, batch=1)
+    (problem,) = caught.value.problems
+    assert problem.path == "0.1"
+    assert "of BatchNorm1d" in problem.what
+    assert "take a larger batch" in problem.reason
+
+
+def test_a_task_whose_writing_was_interrupted_is_none_and_can_be_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = make_mlp()
+    optimizer = optim.SGD(module.parameters(), lr=0.1)
+    data = (make_rows(), make_labels())
+    task = make_task(module, make_rows()[:2], data, "cross_entropy", optimizer)
+    whole = written._write_samples
+
+    def interrupt(*args: Any) -> Any:
+        whole(*args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(written, "_write_samples", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            task.write(tmp_path)
+    assert not (tmp_path / "task.toml").exists()
+    assert vtrain.compile(task.write(tmp_path)).task_id == task.task_id
+
+
+def test_running_statistics_are_torchs(tmp_path: Path, key: PrivateKey) -> None:
+    """With the unbiased variance, of a batch that is all there is."""
+    torch.manual_seed(2)
+    module = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4, momentum=0.25), nn.Linear(4, 3))
+    optimizer = optim.SGD(module.parameters(), lr=0.01)
+    data = (make_rows(), make_labels())
+    task = make_task(
+        *(module, make_rows()[:2], data, nn.CrossEntropyLoss(), optimizer), batch=SAMPLES, steps=3
+    )
+    found = train_all(task, tmp_path / "run", key).state_dict()
+    expected = train_by_torch(module, optimizer, None, nn.CrossEntropyLoss(), data, 3)
+    biased = 1 - (1 - 0.75**3) / SAMPLES
+    for name in ("1.running_mean", "1.running_var"):
+        assert torch.allclose(found[name], expected[name], atol=2e-3), name
+    # The biased variance would be further away.
+    assert not torch.allclose(found["1.running_var"] * biased, expected["1.running_var"], atol=2e-3)
+    assert int(found["1.num_batches_tracked"]) == 0
+    assert any("num_batches_tracked" in note for note in task.notes)
 
 
 def test_a_task_is_written_once_and_says_what_it_is(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ image (:func:`find_images`) has ONNX's order in the step graph too.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -184,22 +185,40 @@ class AddWeight:
     """A trained tensor, of the shape of the last axes of x, is added to each entry of the others.
 
     A position's embedding [places, features] is added to [batch, places, features] so; of a table
-    with more rows the first ``rows`` are.
+    with more rows the first ``rows`` are.  With ``along`` = (axis, start, stop) it is added there
+    alone along that axis, of which the batch is number 0, and has the shape of that part of x.
     """
 
     name: str
     input: str
     weight: str
     rows: int | None = None
+    along: tuple[int, int, int] | None = None
 
 
 @dataclass(frozen=True)
-class Embedding:
-    """Rows of a trained table [numbers, features] by the numbers that the model's input is."""
+class MulWeight:
+    """x times a trained tensor of the shape of its last axes, the same for each entry of the
+    others; with ``by_channels``, times a trained number for each of its channels, all places alike.
+    """
 
     name: str
     input: str
     weight: str
+    by_channels: bool = False
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """Rows of a trained table [numbers, features] by the numbers that the model's input is.
+
+    The row ``without_gradient``, as of padding, is not trained by what is read here.
+    """
+
+    name: str
+    input: str
+    weight: str
+    without_gradient: int | None = None
 
 
 @dataclass(frozen=True)
@@ -358,6 +377,7 @@ Layer = (
     | Dropout
     | Modulate
     | AddWeight
+    | MulWeight
     | Embedding
     | Transpose
     | Slice
@@ -371,13 +391,19 @@ Layer = (
     | BatchNorm
 )
 
+_InOrder = Transpose | MatMul | Softmax | LayerNorm | RMSNorm | Modulate | AddWeight | MulWeight
+"""Layers that read and make values in ONNX's order alone."""
+
 LOG2_E = 47274
 """round(log2(e) * 2^15): logits in nats become base-2 logits by this multiplier."""
 LOG2_E_EXPONENT = 15
 _SUM_BITS = 4
 """Fraction bits that a value takes on while a weight is added to it, which is rounded to these."""
 _OF_IMAGES = (Conv, MaxPool, AveragePool, GroupNorm, BatchNorm)
-_IN_ORDER = (Relu, LeakyRelu, Clip, Activation, Add, Mul, Scale, Dropout, Slice, Pad, Concat)
+_IN_ORDER = (
+    *(Relu, LeakyRelu, Clip, Activation, Add, Mul, Scale, Dropout, Slice, Pad, Concat),
+    MulWeight,
+)
 """Layers whose output has its axes in the order of what they read, whatever that is."""
 _IN_NHWC = {0: 0, 1: 3, 2: 1, 3: 2}
 """Where the axes of an ONNX image are in the step graph."""
@@ -593,35 +619,47 @@ class _Emitter:
             case Reshape():
                 x = self.take(layer.input, f"{layer.name}/nchw")
                 self.give(layer.name, x, (self._b.type_of(x).shape[0], *layer.shape))
-            case Transpose():
-                x = self.take(layer.input, f"{layer.name}/nchw")
-                y = self._b.emit("transpose", f"{layer.name}/turned", (x,), perm=layer.perm)
-                self.give(layer.name, y, self._b.type_of(y).shape)
-            case MatMul():
-                y = self._emit_matmul(layer)
-                self.give(layer.name, y, self._b.type_of(y).shape)
-            case Softmax():
-                y = self._emit_softmax(layer)
-                self.give(layer.name, y, self._b.type_of(y).shape)
-            case LayerNorm() | RMSNorm():
-                y = self._emit_norm(layer)
+            case (
+                Transpose()
+                | MatMul()
+                | Softmax()
+                | LayerNorm()
+                | RMSNorm()
+                | Modulate()
+                | AddWeight()
+                | MulWeight(by_channels=False)
+            ):
+                y = self._emit_in_order(layer)
                 self.give(layer.name, y, self._b.type_of(y).shape)
             case Embedding():
                 self.values[layer.name] = self._emit_embedding(layer)
             case Dropout():
                 self.values[layer.name] = self._emit_dropout(layer)
-            case Modulate():
-                y = self._emit_modulate(layer)
-                self.give(layer.name, y, self._b.type_of(y).shape)
-            case AddWeight():
-                y = self._emit_add_weight(layer)
-                self.give(layer.name, y, self._b.type_of(y).shape)
             case Linear() if self._is_cut_up(layer):
                 self._cut[layer.name] = layer
             case Slice() if layer.input in self._cut:
                 self.values[layer.name] = self._emit_linear(self._cut[layer.input], layer)
             case _:
                 self.values[layer.name] = self._emit_value(layer)
+
+    def _emit_in_order(self, layer: _InOrder) -> Ref:
+        """The value in ONNX's order."""
+        match layer:
+            case Transpose():
+                x = self.take(layer.input, f"{layer.name}/nchw")
+                return self._b.emit("transpose", f"{layer.name}/turned", (x,), perm=layer.perm)
+            case MatMul():
+                return self._emit_matmul(layer)
+            case Softmax():
+                return self._emit_softmax(layer)
+            case LayerNorm() | RMSNorm():
+                return self._emit_norm(layer)
+            case Modulate():
+                return self._emit_modulate(layer)
+            case AddWeight():
+                return self._emit_add_weight(layer)
+            case MulWeight():
+                return self._emit_mul_weight(layer)
 
     def _emit_value(self, layer: Layer) -> Ref:
         match layer:
@@ -631,8 +669,8 @@ class _Emitter:
                 return self._emit_conv(layer)
             case Relu() | LeakyRelu() | Clip() | Activation():
                 return self._emit_nonlinear(layer)
-            case GroupNorm() | BatchNorm():
-                return self._emit_channel_norm(layer)
+            case GroupNorm() | BatchNorm() | MulWeight():
+                return self._emit_of_channels(layer)
             case MaxPool() | AveragePool():
                 return self._emit_pool(layer)
             case Add():
@@ -868,7 +906,10 @@ class _Emitter:
             name = f"{layer.name}/rows_read"
             weight = b.emit("slice", name, (weight,), axis=0, start=0, stop=layer.rows)
         x = self.take(layer.input, f"{layer.name}/nchw")
-        size, shape = b.type_of(weight).size, b.type_of(x).shape
+        shape = b.type_of(x).shape
+        if layer.along is not None:
+            weight = self._surround(layer.name, weight, shape, layer.along)
+        size = b.type_of(weight).size
         rows = b.emit("reshape", f"{layer.name}/rows", (x,), shape=(math.prod(shape) // size, size))
         flat = b.emit("reshape", f"{layer.name}/weight", (weight,), shape=(size,))
         finest = max(b.type_of(x).exponent, MASTER_EXPONENT)
@@ -879,13 +920,59 @@ class _Emitter:
         y = b.rescale_at_site(f"{layer.name}/out_rows", total)
         return b.emit("reshape", f"{layer.name}/out", (y,), shape=shape)
 
+    def _surround(
+        self, name: str, weight: Ref, shape: tuple[int, ...], along: tuple[int, int, int]
+    ) -> Ref:
+        """The weight of a part of x with zeros around it, as large as a sample."""
+        b, (axis, start, stop) = self._b, along
+        part = (*shape[1:axis], stop - start, *shape[axis + 1 :])
+        apart = b.emit("reshape", f"{name}/weight_apart", (weight,), shape=part)
+        around = {"before": start, "after": shape[axis] - stop}
+        return b.emit("pad", f"{name}/weight_placed", (apart,), axis=axis - 1, **around)
+
+    def _emit_mul_weight(self, layer: MulWeight) -> Ref:
+        """The weight scales the columns of rows that are as long as all of it."""
+        b, name = self._b, layer.name
+        x = self.take(layer.input, f"{name}/nchw")
+        size, shape = b.type_of(self._params[layer.weight]).size, b.type_of(x).shape
+        rows = b.emit("reshape", f"{name}/rows", (x,), shape=(math.prod(shape) // size, size))
+        return b.emit("reshape", f"{name}/out", (self._scale_columns(layer, rows),), shape=shape)
+
+    def _scale_columns(self, layer: MulWeight, rows: Ref) -> Ref:
+        operands = (rows, self.operand_of(layer.weight))
+        acc = self._b.emit("column_scale", f"{layer.name}/acc", operands)
+        return self._b.rescale_at_site(f"{layer.name}/out_rows", acc)
+
     def _emit_embedding(self, layer: Embedding) -> Ref:
         b, ids = self._b, self.values[layer.input]
         shape = b.type_of(ids).shape
         flat = b.emit("reshape", f"{layer.name}/ids", (ids,), shape=(math.prod(shape),))
         table = self.operand_of(layer.weight)
         rows = b.emit("gather_rows", f"{layer.name}/rows", (table, flat))
+        if layer.without_gradient is not None:
+            b.blocks[rows] = self._leave_row(layer.name, table, flat, layer.without_gradient)
         return b.emit("reshape", layer.name, (rows,), shape=(*shape, b.type_of(rows).shape[1]))
+
+    def _leave_row(self, name: str, table: Ref, ids: Ref, row: int) -> Block:
+        """The gradient of rows of a table, in which one row has zeros."""
+        count = self._b.type_of(table).shape[0]
+
+        def differentiate(builder: Builder, out: Ref, grad: Ref) -> tuple[Ref, None]:
+            whole = builder.emit("scatter_add", f"{name}/grad_table", (grad, ids), rows=count)
+            after = {"axis": 0, "start": row + 1, "stop": count}
+            if row == 0:
+                rest = builder.emit("slice", f"{name}/grad_after", (whole,), **after)
+                return (_pad_row(builder, f"{name}/grad_kept", rest, 1, 0), None)
+            before = builder.emit(
+                "slice", f"{name}/grad_before", (whole,), axis=0, start=0, stop=row
+            )
+            padded = _pad_row(builder, f"{name}/grad_row", before, 0, 1)
+            if row == count - 1:
+                return (padded, None)
+            rest = builder.emit("slice", f"{name}/grad_after", (whole,), **after)
+            return (builder.emit("concat", f"{name}/grad_kept", (padded, rest), axis=0), None)
+
+        return Block((table, ids), differentiate)
 
     def _is_cut_up(self, layer: Linear) -> bool:
         """Whether nothing of the output is read but parts of its last axis, as of queries, keys and
@@ -961,8 +1048,19 @@ class _Emitter:
             values = b.emit("slice", f"{name}/bias", (values,), axis=0, **ends)
         return b.emit("add_bias", f"{name}/biased", (acc, values), shift=shift)
 
-    def _emit_channel_norm(self, layer: GroupNorm | BatchNorm) -> Ref:
+    def _emit_of_channels(self, layer: GroupNorm | BatchNorm | MulWeight) -> Ref:
         """Rows of groups or of channels are normalised; scale and bias are of the channels."""
+        if isinstance(layer, MulWeight):
+            return self._emit_by_channels(layer, partial(self._scale_columns, layer))
+        batch = self._b.type_of(self.values[layer.input]).shape[0]
+        return self._emit_by_channels(
+            layer, lambda rows: self._emit_affine(layer, self._normalize(layer, rows, batch))
+        )
+
+    def _emit_by_channels(
+        self, layer: GroupNorm | BatchNorm | MulWeight, compute: Callable[[Ref], Ref]
+    ) -> Ref:
+        """What ``compute`` makes of rows [samples and places, channels], in the order of x."""
         b, name, images = self._b, layer.name, layer.input in self._images
         x = self.values[layer.input]
         shape = b.type_of(x).shape
@@ -970,10 +1068,8 @@ class _Emitter:
             last = (0, *range(2, len(shape)), 1)
             x = b.emit("transpose", f"{name}/channels_last", (x,), perm=last)
         whole = b.type_of(x).shape
-        batch, *_, channels = whole
-        rows = b.emit("reshape", f"{name}/rows", (x,), shape=(math.prod(whole[:-1]), channels))
-        y = self._normalize(layer, rows, batch)
-        out = self._emit_affine(layer, y)
+        rows = b.emit("reshape", f"{name}/rows", (x,), shape=(math.prod(whole[:-1]), whole[-1]))
+        out = compute(rows)
         if whole == shape:
             return b.emit("reshape", name, (out,), shape=shape)
         apart = b.emit("reshape", f"{name}/places", (out,), shape=whole)
@@ -1108,6 +1204,10 @@ class _Emitter:
             shift_b=finest - f_right,
         )
         return b.rescale_at_site(layer.name, total)
+
+
+def _pad_row(builder: Builder, name: str, rows: Ref, before: int, after: int) -> Ref:
+    return builder.emit("pad", name, (rows,), axis=0, before=before, after=after)
 
 
 def emit_forward(

@@ -69,6 +69,9 @@ EXACT_PRODUCER: Final = "vtrain"
 NAMES_KEY: Final = "vtrain.state_dict"
 """Of a file's metadata: JSON, a list of [name in the module's state_dict, name of the tensor]."""
 
+ROW_KEY: Final = "vtrain.row_without_gradient"
+"""Of a node's metadata: the row of a table that what the node reads of it does not train."""
+
 
 def is_named_exactly(model: onnx.ModelProto) -> bool:
     """Whether one tensor of the file is one parameter: torch's exporters write equal ones once,

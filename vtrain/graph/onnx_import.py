@@ -45,6 +45,7 @@ from vtrain.graph.model import (
     Model,
     Modulate,
     Mul,
+    MulWeight,
     Pad,
     Relu,
     Reshape,
@@ -56,6 +57,7 @@ from vtrain.graph.model import (
     find_sources,
 )
 from vtrain.graph.onnx_file import (
+    ROW_KEY,
     count_elements,
     is_named_exactly,
     load_model,
@@ -85,8 +87,14 @@ _FLOAT_TYPES = (
 )
 _HIGHEST: Final = 3e38
 """Bounds beyond it are none: exporters write the largest float for infinity."""
+_MOST_ADDED_AXES: Final = 3
+"""Of a trained tensor that is added."""
+_LINE_RANK: Final = 3
+"""Of the filters of a convolution over one axis."""
 _MOST_COPIES: Final = 64
 """Of a value along one axis."""
+_OF_PARAMETERS: Final = ("Expand", "Gather", "Slice", "Unsqueeze")
+"""Operators that leave a parameter one."""
 _HIDDEN: Final = onnx_masks.HIDDEN
 _ID_TYPES = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
 
@@ -172,6 +180,7 @@ class _Node:
                 names.pop()
         if _require_text(proto.domain, "domain") not in _DEFAULT_DOMAINS:
             self.refuse(f"operators of domain {proto.domain!r} are not supported")
+        self.metadata = {entry.key: entry.value for entry in proto.metadata_props}
         self._attributes: dict[str, onnx.AttributeProto] = {}
         for attribute in proto.attribute:
             name = _require_text(attribute.name, "attribute")
@@ -579,7 +588,9 @@ class _Importer:
                 raise ModelError(f"element {list(index)} {complaint}: {found}", where=where)
         master = mantissas.astype(np.int32)
         if role == "Conv":
-            master = master.transpose(0, 2, 3, 1)
+            *filters, width = master.shape
+            images = master if master.ndim > _LINE_RANK else master.reshape(*filters, 1, width)
+            master = images.transpose(0, 2, 3, 1)
         if role in ("bias", "scale", "statistic"):
             master = master.reshape(-1)
         if role == "AddWeight":
@@ -836,7 +847,7 @@ class _Importer:
         """A trained tensor of the shape of the value's last axes."""
         shape, dims = self._shape_of(node, value), _strip(weight.dims)
         node.require(
-            1 <= len(dims) <= min(len(shape), 3)
+            1 <= len(dims) <= min(len(shape), _MOST_ADDED_AXES)
             and shape[-len(dims) :] == dims
             and not weight.transposed,
             f"a constant that is added has the shape of the last axes of [batch, "
@@ -865,7 +876,9 @@ class _Importer:
                 self._finish_group_norm(node, name, other, scale=True)
                 return
             if name in self._values and (other in self._weights or other in self._computed):
-                if onnx_rotary.is_table(self, other):
+                if self._is_parameter(other):
+                    self._mul_weight(node, name, self._weight(node, other))
+                elif onnx_rotary.is_table(self, other):
                     onnx_rotary.multiply(self, node, name, other)
                 else:
                     self._scale(node, name, self._scalar(node, other))
@@ -878,6 +891,21 @@ class _Importer:
                 self._emit(node, Activation(node.outputs[0], x, "silu"), shape)
                 return
         self._emit(node, Mul(node.outputs[0], left, right), shape)
+
+    def _mul_weight(self, node: _Node, name: str, weight: _Weight) -> None:
+        """A trained tensor of the shape of the value's last axes or its channels, or a number."""
+        value = self._value(node, name)
+        shape, dims = self._shape_of(node, value), _strip(weight.dims) or (1,)
+        by_channels = len(dims) > 1 and dims == (shape[0], *(1,) * (len(shape) - 1))
+        node.require(
+            (by_channels or dims == (1,) or shape[-len(dims) :] == dims)
+            and len(weight.dims) <= 1 + len(shape)
+            and not weight.transposed,
+            f"a parameter that multiplies has the shape of the last axes of [batch, "
+            f"{', '.join(map(str, shape))}], or that of its channels, not {list(weight.dims)}",
+        )
+        layer = MulWeight(node.outputs[0], value, weight.name, by_channels)
+        self._emit(node, layer, shape)
 
     def div(self, node: _Node) -> None:
         node.require_arity(2, 2)
@@ -1731,7 +1759,7 @@ class _Importer:
         both = [a or b for a, b in zip(known, stored, strict=True)]
         if node.op not in onnx_fold.OPERATORS or not both or not all(both):
             return False
-        if node.op in ("Slice", "Gather") and self._is_parameter(node.inputs[0]):
+        if node.op in _OF_PARAMETERS and self._is_parameter(node.inputs[0]):
             return False
         if node.op == "Gather" and self._is_table(node.inputs[0]):
             return onnx_rotary.is_rotation(self, self._weights[node.inputs[0]].name)
@@ -1787,7 +1815,21 @@ class _Importer:
             self._gather_constant_rows(node, table)
             return
         shape = (*self._shapes[self._input], table.dims[1])
-        self._emit(node, Embedding(node.outputs[0], self._input, table.name), shape)
+        row = self._read_row(node, table)
+        self._emit(node, Embedding(node.outputs[0], self._input, table.name, row), shape)
+
+    def _read_row(self, node: _Node, table: _Weight) -> int | None:
+        """The row that is not trained, which a file of ours has in the node's metadata."""
+        if self._ties or ROW_KEY not in node.metadata:
+            return None
+        text = node.metadata[ROW_KEY]
+        count = table.dims[0]
+        known = isinstance(text, str) and text.isascii() and text.isdecimal()
+        node.require(
+            known and len(text) <= len(str(count)) and int(text) < count > 1,
+            f"{ROW_KEY} is {text!r}, no row of {count}, or the only one",
+        )
+        return int(text)
 
     def _gather_constant_rows(self, node: _Node, table: _Weight) -> None:
         """Positions: numbers that are known now must be all of the table's, in order."""
@@ -1804,9 +1846,23 @@ class _Importer:
 
     def unsqueeze(self, node: _Node) -> None:
         node.require_arity(1, 2)
+        if self._is_parameter(node.inputs[0]):
+            self._unsqueeze_filters(node)
+            return
         if node.inputs[0] not in self._values:
             node.refuse("is only supported on values and on the shape of a value")
         self._unsqueeze_value(node)
+
+    def _unsqueeze_filters(self, node: _Node) -> None:
+        """Of a convolution over one axis, as those of images with a height of 1."""
+        weight = self._weight(node, node.inputs[0])
+        node.require(
+            len(weight.dims) == _LINE_RANK and self._take_axes(node) == (2,),
+            f"adds an axis to the parameter {weight.name!r}, which is no filters of a line",
+        )
+        self._declare(node.outputs[0], node.where)
+        dims = (*weight.dims[:2], 1, weight.dims[2])
+        self._weights[node.outputs[0]] = replace(weight, dims=dims)
 
     def _unsqueeze_value(self, node: _Node) -> None:
         shape = self._shape_of(node, self._value(node, node.inputs[0]))
@@ -1844,22 +1900,70 @@ class _Importer:
         self._emit(node, layer, shape)
 
     def _concat_values(self, node: _Node) -> None:
-        values = [self._value(node, name) for name in node.inputs]
+        node.require(node.has("axis"), "must name its axis")
+        given = node.take_int("axis", 0)
+        values = self._place_parameters(node, given)
         shapes = [self._shape_of(node, value) for value in values]
         rank = 1 + len(shapes[0])
-        node.require(node.has("axis"), "must name its axis")
-        axis = self._axis(node, node.take_int("axis", 0), rank)
+        axis = self._axis(node, given, rank)
         beside = {(*shape[: axis - 1], *shape[axis:]) for shape in shapes}
         node.require(
             len(beside) == 1 and len({len(shape) for shape in shapes}) == 1,
             f"shapes differ beside axis {axis}: {shapes}",
         )
         if len(values) == 1:
-            self._alias(node, node.inputs[0])
+            self._declare(node.outputs[0], node.where)
+            self._values[node.outputs[0]] = values[0]
             return
         whole = list(shapes[0])
         whole[axis - 1] = sum(shape[axis - 1] for shape in shapes)
         self._emit(node, Concat(node.outputs[0], tuple(values), axis), tuple(whole))
+
+    def _place_parameters(self, node: _Node, given: int) -> list[str]:
+        """The values to join along the axis ``given``.  A parameter between them is added to the
+        zeros that the value before it, or else after it, is padded with."""
+        values: list[str] = []
+        waiting: list[_Weight] = []
+        for number, name in enumerate(node.inputs):
+            if not self._is_parameter(name):
+                value = self._value(node, name)
+                for weight in reversed(waiting):
+                    value = self._join_parameter(node, value, weight, given, number, first=True)
+                values.append(value)
+                waiting = []
+            elif values:
+                weight = self._weight(node, name)
+                values[-1] = self._join_parameter(
+                    node, values[-1], weight, given, number, first=False
+                )
+            else:
+                waiting.append(self._weight(node, name))
+        node.require(not waiting, "joins parameters alone")
+        return values
+
+    def _join_parameter(
+        self, node: _Node, value: str, weight: _Weight, given: int, number: int, *, first: bool
+    ) -> str:
+        """``value`` with a parameter [1, ...] before or after it along an axis."""
+        shape = self._shape_of(node, value)
+        axis = self._axis(node, given, 1 + len(shape))
+        batch, *part = weight.dims or (0,)
+        node.require(
+            batch == 1
+            and len(part) == len(shape)
+            and (*part[: axis - 1], *part[axis:]) == (*shape[: axis - 1], *shape[axis:])
+            and len(_strip(weight.dims)) <= _MOST_ADDED_AXES,
+            f"joins a parameter of shape {list(weight.dims)} to [batch, "
+            f"{', '.join(map(str, shape))}] along axis {axis}",
+        )
+        added, own = part[axis - 1], shape[axis - 1]
+        whole = (*shape[: axis - 1], own + added, *shape[axis:])
+        before, after = (added, 0) if first else (0, added)
+        name = f"{node.outputs[0]}/part_{number}_with_{weight.name}"
+        self._emit(node, Pad(f"{name}/padded", value, axis, before, after), whole)
+        along = (axis, 0, added) if first else (axis, own, own + added)
+        self._emit(node, AddWeight(name, f"{name}/padded", weight.name, along=along), whole)
+        return name
 
     def concat(self, node: _Node) -> None:
         node.require_arity(1, LIMITS.onnx_nodes)
@@ -1953,6 +2057,9 @@ class _Importer:
     def expand(self, node: _Node) -> None:
         """Copies along axes of extent 1, as where several heads share a key."""
         node.require_arity(2, 2)
+        if self._is_parameter(node.inputs[0]):
+            self._expand_parameter(node)
+            return
         shape = self._shape_of(node, self._value(node, node.inputs[0]))
         asked = self._ints(node, node.inputs[1])
         rank = 1 + len(shape)
@@ -1969,6 +2076,21 @@ class _Importer:
             if extent == 1 and wanted is not None and wanted > 1:
                 repeats.append((axis, wanted))
         self._repeat(node, repeats)
+
+    def _expand_parameter(self, node: _Node) -> None:
+        """A parameter [1, ...], the same for each sample: it stays as it is."""
+        weight = self._weight(node, node.inputs[0])
+        batch, *extents = self._ints(node, node.inputs[1]) or (1,)
+        dims = (*(1,) * (1 + len(extents) - len(weight.dims)), *weight.dims)
+        node.require(
+            (batch in (onnx_fold.BATCH, 1, -1) or batch == self._batch)
+            and dims == (1, *extents)
+            and not weight.transposed,
+            f"spreads the parameter {weight.name!r} of shape {list(weight.dims)} along other than "
+            "the batch",
+        )
+        self._declare(node.outputs[0], node.where)
+        self._weights[node.outputs[0]] = replace(weight, dims=dims)
 
     def tile(self, node: _Node) -> None:
         node.require_arity(2, 2)
@@ -2129,6 +2251,8 @@ def _find_uses(layer: Layer) -> list[tuple[str, str]]:
             uses.append((layer.weight, "scale"))
         case AddWeight():
             uses.append((layer.weight, "AddWeight"))
+        case MulWeight():
+            uses.append((layer.weight, "scale"))
     if isinstance(layer, _BIASED) and layer.bias is not None:
         if uses and layer.bias == uses[0][0]:
             raise ModelError("is both weight and bias", where=layer.name)

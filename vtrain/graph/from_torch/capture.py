@@ -6,9 +6,11 @@ are collected, and named by the path of the module they are in.
 
 from __future__ import annotations
 
+import io
+import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,6 +20,8 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from vtrain.errors import Problem, UnsupportedError
+from vtrain.graph.from_torch.compare import compare, find_hooks
+from vtrain.graph.from_torch.plain import with_plain_attention
 
 _EXAMPLES: Final = 2
 """Samples in the example that is traced: torch takes a batch of one for a constant."""
@@ -29,7 +33,7 @@ class Capture:
 
     ``parameters`` and ``buffers`` map placeholders to names in the module, of which tied ones have
     the first.  ``modules`` are those of the module by path, and ``notes`` say what was changed to
-    capture it.
+    capture it.  ``problems`` are those that leave something to look at.
     """
 
     module: nn.Module
@@ -40,29 +44,39 @@ class Capture:
     buffers: Mapping[str, str]
     constants: Mapping[str, torch.Tensor]
     notes: list[str] = field(default_factory=list)
+    problems: tuple[Problem, ...] = ()
+
+    def note(self, text: str) -> None:
+        """Say what was changed, once."""
+        if text not in self.notes:
+            self.notes.append(text)
 
 
 def capture(module: nn.Module, example_inputs: object, output: str | int | None = None) -> Capture:
     """Export ``module`` for ``example_inputs``: a tensor, a tuple, or a dict of arguments by name.
 
     One of them is a tensor, whose first axis is the batch.  ``output`` names the output to train by
-    where there are several (default: ``logits``).  UnsupportedError names all that is known by
-    then.
+    where there are several (default: ``logits``).  UnsupportedError, where nothing can be captured,
+    names all that is known by then.
     """
     args, kwargs = _read_example(example_inputs)
     problems = _check_module(module)
     notes: list[str] = []
     if problems:
         raise UnsupportedError(problems, where="from_torch")
+    changed: list[Problem] = []
     with _in_training(module, notes), _without_cache(module, notes):
-        program = _export(module, args, kwargs)
+        with with_plain_attention(module):
+            program = _export(module, args, kwargs)
+        changed += _check_mutations(module, program)
+        chosen = _choose_output(program, output, problems)
+        if chosen is not None and not changed:
+            changed += compare(module, program, (args, kwargs), chosen)
     names = _name_tensors(module)
     signature = program.graph_signature
     nodes = {node.name: node for node in program.graph.nodes}
     inputs = [nodes[name] for name in signature.user_inputs if isinstance(name, str)]
     tensors = [node for node in inputs if isinstance(node.meta.get("val"), torch.Tensor)]
-    problems += _check_mutations(module, program)
-    chosen = _choose_output(program, output, problems)
     if len(tensors) != 1:
         problems.append(
             Problem(
@@ -73,7 +87,7 @@ def capture(module: nn.Module, example_inputs: object, output: str | int | None 
             )
         )
     if problems or chosen is None:
-        raise UnsupportedError(problems, where="from_torch")
+        raise UnsupportedError([*changed, *problems], where="from_torch")
     return Capture(
         module=module,
         program=program,
@@ -86,6 +100,7 @@ def capture(module: nn.Module, example_inputs: object, output: str | int | None 
             for key, path in signature.inputs_to_lifted_tensor_constants.items()
         },
         notes=notes,
+        problems=tuple(changed),
     )
 
 
@@ -133,7 +148,12 @@ def _check_module(module: nn.Module) -> list[Problem]:
         elif tensor.device.type != "cpu":
             reason = f"is on the device {tensor.device}"
             problems.append(Problem(name, "tensor", reason, "move the module: module.cpu()"))
-    return problems
+    for path, part in module.named_modules():
+        averaging = isinstance(part, nn.modules.batchnorm._BatchNorm) and part.momentum is None
+        if averaging and part.track_running_stats:
+            reason = "takes the mean of all batches so far (momentum=None), by a count that changes"
+            problems.append(Problem(path, type(part).__name__, reason, "momentum=0.1"))
+    return problems + find_hooks(module)
 
 
 @contextmanager
@@ -179,8 +199,7 @@ def _export(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         tuple(map(spread, args)) if not kwargs else {k: spread(v) for k, v in kwargs.items()}
     )
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with _quietly():
             program = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
             # Functional: nothing is changed in place any more.  Operators stay as they are called.
             functional: ExportedProgram = program.run_decompositions({})
@@ -188,6 +207,20 @@ def _export(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     except Exception as error:
         path, what = _locate(module, error)
         raise UnsupportedError([_explain(path, what, error)], where="from_torch") from error
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without what torch prints of a program that it cannot capture: its error says what counts."""
+    log = logging.getLogger("torch.fx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
 
 
 def _locate(module: nn.Module, error: BaseException) -> tuple[str, str]:
@@ -220,6 +253,13 @@ def _explain(path: str, what: str, error: Exception) -> Problem:
             what,
             "decides by the values of its input, which differ from batch to batch",
             "compute both ways and choose by torch.where, or decide by shapes alone",
+        )
+    if "fake tensor" in text:
+        return Problem(
+            path,
+            what,
+            "reads a tensor behind the back of autograd, as .data does",
+            "leave .data out",
         )
     if "batch" in text and ("Constraint" in name or "specialized" in text or name == "UserError"):
         return Problem(
@@ -264,6 +304,11 @@ def list_tensors(module: nn.Module) -> tuple[dict[str, torch.Tensor], list[tuple
 def _check_mutations(module: nn.Module, program: ExportedProgram) -> list[Problem]:
     signature = program.graph_signature
     problems = []
+    for name in getattr(signature, "parameters_to_mutate", {}).values():
+        path, _, parameter = name.rpartition(".")
+        what = f"{type(module.get_submodule(path)).__name__}, parameter {parameter}"
+        reason = "is changed by the forward pass, and a step changes it by its gradient alone"
+        problems.append(Problem(path, what, reason, "compute what is needed of it each time"))
     for name in signature.buffers_to_mutate.values():
         path, _, buffer = name.rpartition(".")
         owner = module.get_submodule(path)

@@ -14,7 +14,7 @@ import torch
 from onnx import helper, numpy_helper
 from torch import nn
 
-from vtrain.errors import ModelError, Problem, UnsupportedError
+from vtrain.errors import ModelError, Problem, UnsupportedError, VtrainError
 from vtrain.graph.from_torch.capture import capture, list_tensors
 from vtrain.graph.from_torch.translate import IR_VERSION, OPSET, Origin, translate
 from vtrain.graph.model import Model
@@ -30,13 +30,25 @@ class Imported:
     """A module as an ONNX file, ``data``, and as the ``model`` that it stands for.
 
     ``trainable`` are the parameters that require a gradient, by their first names; all others of
-    ``model.trained`` are to be frozen.  ``notes`` say what was changed on the way.
+    ``model.trained`` are to be frozen.  ``notes`` say what was changed on the way, ``origins``
+    where layers are in the module.
     """
 
     data: bytes
     model: Model
     trainable: frozenset[str]
     notes: tuple[str, ...]
+    origins: Mapping[str, Origin]
+
+    def place(self, error: VtrainError) -> Problem | None:
+        """What was refused of the step, by the layer whose node or value the error names."""
+        name = error.where.removeprefix("node ").partition(" (")[0]
+        while name not in self.origins:
+            name, slash, _ = name.rpartition("/")
+            if not slash:
+                return None
+        origin = self.origins[name]
+        return Problem(origin.path, origin.what, error.message)
 
 
 def import_module(
@@ -49,7 +61,7 @@ def import_module(
     """
     captured = capture(module, example_inputs, output)
     translated = translate(captured)
-    problems = list(translated.problems)
+    problems = [*captured.problems, *translated.problems]
     tensors, entries = list_tensors(module)
     proto, unstored = _write(translated.graph, tensors, entries, translated.stored)
     problems += unstored
@@ -83,6 +95,7 @@ def import_module(
         model=model,
         trainable=frozenset(trainable & set(model.trained)),
         notes=tuple(captured.notes),
+        origins=translated.origins,
     )
 
 

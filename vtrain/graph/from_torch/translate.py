@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -22,13 +23,16 @@ from vtrain.errors import Problem
 from vtrain.graph.from_torch.capture import Capture
 from vtrain.graph.from_torch.constants import BATCHES, Constant, compute, evaluate_extent
 from vtrain.graph.from_torch.patterns import find_gelus
+from vtrain.graph.onnx_file import ROW_KEY
 
-OPSET: Final = 20
-"""The first that has Gelu."""
-IR_VERSION: Final = 9
+OPSET: Final = 21
+"""The first that has GroupNormalization with a scale for each channel."""
+IR_VERSION: Final = 10
 _REFUSED: Final = "Refused"
 """The operator of a node that stands for one that cannot be had."""
 _TO_END: Final = 2**63 - 1
+_LINE_AXES: Final = 3
+"""[batch, channels, length]."""
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _RANDOM: Final = "draws random numbers, of which dropout's alone can be had"
 _OF_SHAPES = frozenset(
@@ -216,6 +220,11 @@ class _Translator:
         if handler is None:
             if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
                 raise _RefusedError(_RANDOM, "use nn.Dropout")
+            if name in _OVERWRITING:
+                raise _RefusedError(
+                    "overwrites a part of a value in place",
+                    "torch.cat of the parts, or torch.where with a constant",
+                )
             raise _RefusedError("is not supported", _INSTEAD.get(name, ""))
         handler(self, _bind(node))
 
@@ -510,7 +519,7 @@ class _Translator:
         self._emit("LayerNormalization", inputs, axis=-len(features), epsilon=float(a["eps"]))
 
     def rms_norm(self, a: _Args) -> None:
-        """In parts: opset 20 has no operator for it."""
+        """In parts: no opset below 23 has an operator for it."""
         if len(a["normalized_shape"]) != 1:
             raise _RefusedError("normalises over several axes", "flatten them first")
         x, eps = self._read(a["input"]), a["eps"]
@@ -527,33 +536,57 @@ class _Translator:
         self._emit("Mul", [normalized, self._read(a["weight"])])
 
     def group_norm(self, a: _Args) -> None:
-        channels = int(self._shape(a["input"])[1])
-        scale, bias = (
-            self._store_array(np.full(channels, neutral, np.float32))
-            if a[key] is None
-            else self._read(a[key])
-            for key, neutral in (("weight", 1), ("bias", 0))
-        )
-        inputs = [self._read(a["input"]), scale, bias]
+        inputs = [self._read(a["input"]), *self._read_affine(a)]
         self._emit(
             "GroupNormalization", inputs, num_groups=a["num_groups"], epsilon=float(a["eps"])
         )
 
     def batch_norm(self, a: _Args) -> None:
-        keys = ("input", "weight", "bias", "running_mean", "running_var")
-        missing = [key for key in keys if a[key] is None]
-        if missing:
+        """Of the forms that give more than the values, the rest is left out: a step makes running
+        statistics of its own."""
+        statistics = [a.get(key) for key in ("running_mean", "running_var")]
+        if not all(isinstance(one, fx.Node) for one in statistics):
             raise _RefusedError(
-                f"has no {' and no '.join(missing)}",
-                "nn.BatchNorm2d with affine=True and track_running_stats=True",
+                "has no running statistics, by which a trained model would be used",
+                "track_running_stats=True",
             )
+        if not a.get("training", _name_operator(self._node) in _BATCH_NORMS_IN_TRAINING):
+            raise _RefusedError(
+                "is in eval mode: it would be a constant factor of each channel",
+                "put it in training mode, as in module.train(), or fold it into the layer before",
+            )
+        self._captured.note(
+            "num_batches_tracked of BatchNorm stays as it is: it is no part of what is computed"
+        )
         self._emit(
             "BatchNormalization",
-            [self._read(a[key]) for key in keys],
+            [self._read(a["input"]), *self._read_affine(a), *map(self._read, statistics)],
             epsilon=float(a["eps"]),
             momentum=1 - float(a["momentum"]),
-            training_mode=int(a["training"]),
+            training_mode=1,
         )
+        self._keep_first()
+
+    def _read_affine(self, a: _Args) -> list[str]:
+        """Scale and bias of the channels; without them ones and zeros."""
+        channels = int(self._shape(a["input"])[1])
+        return [
+            self._store_array(np.full(channels, neutral, np.float32))
+            if a[key] is None
+            else self._read(a[key])
+            for key, neutral in (("weight", 1), ("bias", 0))
+        ]
+
+    def _keep_first(self) -> None:
+        """Where the node at hand gives several results, the value is the first, and the only one
+        that can be read."""
+        kinds = self._node.meta["val"]
+        if not isinstance(kinds, tuple | list):
+            return
+        value = self._values.pop(self._node)
+        self._parts[self._node] = [value]
+        if not value.stored:
+            self._inform(value.name, kinds[0])
 
     def dropout(self, a: _Args) -> None:
         """Of the form that gives a mask too, the mask is left out."""
@@ -562,22 +595,26 @@ class _Translator:
             self._alias(self._node, source)
         else:
             self._emit("Dropout", [self._read(source), self._read(share), self._read(True)])
-        if isinstance(self._node.meta["val"], tuple):
-            self._parts[self._node] = [self._values.pop(self._node)]
+        self._keep_first()
+
+    def feature_dropout(self, a: _Args) -> None:
+        if a["train"] and float(a["p"]) > 0:
+            raise _RefusedError("drops whole channels", "nn.Dropout, which drops elements")
+        self._alias(self._node, a["input"])
 
     def embedding(self, a: _Args) -> None:
         weight, ids = a["weight"], a["indices"]
-        if a["padding_idx"] >= 0:
-            raise _RefusedError(
-                f"does not train row {a['padding_idx']} (padding_idx)",
-                "set padding_idx = None on the module, and let the loss ignore padding",
-            )
         if a["scale_grad_by_freq"]:
             raise _RefusedError("scales gradients by frequency", "scale_grad_by_freq=False")
+        row = int(a["padding_idx"])
         if ids in self._constants:
+            if row >= 0:
+                raise _RefusedError(f"does not train row {row} (padding_idx)", "padding_idx=None")
             self._gather_constant_rows(weight, self._constants[ids])
             return
         self._emit("Gather", [self._read(weight), self._read(ids)], axis=0)
+        if row >= 0:
+            self._nodes[-1].metadata_props.add(key=ROW_KEY, value=str(row))
 
     def _gather_constant_rows(self, weight: fx.Node, ids: Constant) -> None:
         """Positions: without the axes of extent 1 before them."""
@@ -588,21 +625,39 @@ class _Translator:
         if numbers.tolist() == [*range(int(self._shape(weight)[0]))]:
             self._alias(self._node, weight)  # all of them, in order
             return
+        # One for all places, as of a kind of tokens that every sample has: once.
+        numbers = numbers[:1] if bool((numbers == numbers[0]).all()) else numbers
         rows = self._store_array(_to_array(numbers))
         self._emit("Gather", [self._read(weight), rows], axis=0)
 
+    def _open_image(self, source: Any) -> tuple[str, int | None]:
+        """An image [batch, channels, height, width]; of a line, with a height of 1, and the axis
+        that is more."""
+        x, rank = self._read(source), len(self._shape(source))
+        if rank == _LINE_AXES:
+            return self._emit_inner("Unsqueeze", [x, self._ints(2)], "image"), 2
+        if rank != _LINE_AXES + 1:
+            raise _RefusedError(
+                f"is over {rank - 2} axes", "a layer over one axis or two, of the same kind"
+            )
+        return x, None
+
+    def _emit_image(self, op: str, inputs: Sequence[str], more: int | None, **attrs: Any) -> None:
+        """An operator of images, without the axis that :meth:`_open_image` added."""
+        if more is None:
+            self._emit(op, inputs, **attrs)
+            return
+        made = self._emit_inner(op, inputs, "line", **attrs)
+        self._emit("Squeeze", [made, self._ints(more)])
+
     def conv(self, a: _Args) -> None:
-        weight, rank = a["weight"], len(self._shape(a["input"]))
+        weight = a["weight"]
         if a.get("transposed"):
             raise _RefusedError("is a transposed convolution", "nn.Upsample is none either")
-        if rank != 4:
-            raise _RefusedError(
-                f"is over {rank - 2} axes",
-                "nn.Conv2d, with an axis of extent 1 for the one that is missing",
-            )
+        x, more = self._open_image(a["input"])
         padding = a["padding"]
-        kernel = [int(extent) for extent in self._shape(weight)[2:]]
-        dilation = _pair(a["dilation"])
+        kernel = _pair([int(extent) for extent in self._shape(weight)[2:]], more)
+        dilation, stride = (_pair(a[key], more) for key in ("dilation", "stride"))
         if isinstance(padding, str):
             around = [
                 d * (k - 1) if padding == "same" else 0
@@ -610,59 +665,95 @@ class _Translator:
             ]
             pads = [*(one // 2 for one in around), *(one - one // 2 for one in around)]
         else:
-            pads = _pair(padding) * 2
-        inputs = [self._read(a["input"]), self._read(weight)]
+            pads = _pair(padding, more, 0) * 2
+        filters = self._read(weight)
+        if more is not None:
+            filters = self._emit_inner("Unsqueeze", [filters, self._ints(more)], "filters")
+        inputs = [x, filters]
         if a["bias"] is not None:
             inputs.append(self._read(a["bias"]))
-        self._emit(
+        self._emit_image(
             "Conv",
             inputs,
+            more,
             kernel_shape=kernel,
-            strides=_pair(a["stride"]),
+            strides=stride,
             pads=pads,
             dilations=None if dilation == [1, 1] else dilation,
             group=None if a["groups"] == 1 else a["groups"],
         )
 
     def max_pool(self, a: _Args) -> None:
-        kernel = _pair(a["kernel_size"])
-        dilation = _pair(a["dilation"])
-        self._emit(
+        x, more = self._open_image(a["self"])
+        kernel, dilation = (_pair(a[key], more) for key in ("kernel_size", "dilation"))
+        self._emit_image(
             "MaxPool",
-            [self._read(a["self"])],
+            [x],
+            more,
             kernel_shape=kernel,
-            strides=_pair(a["stride"]) or kernel,
-            pads=_pair(a["padding"]) * 2,
+            strides=_pair(a["stride"], more) or kernel,
+            pads=_pair(a["padding"], more, 0) * 2,
             dilations=None if dilation == [1, 1] else dilation,
             ceil_mode=int(a["ceil_mode"]) or None,
         )
+        self._keep_first()
 
     def average_pool(self, a: _Args) -> None:
-        kernel = _pair(a["kernel_size"])
-        if a["divisor_override"] is not None:
+        x, more = self._open_image(a["self"])
+        kernel = _pair(a["kernel_size"], more)
+        if a.get("divisor_override") is not None:
             raise _RefusedError("divides by another number than the window has elements")
-        pads = _pair(a["padding"]) * 2
-        self._emit(
+        pads = _pair(a["padding"], more, 0) * 2
+        self._emit_image(
             "AveragePool",
-            [self._read(a["self"])],
+            [x],
+            more,
             kernel_shape=kernel,
-            strides=_pair(a["stride"]) or kernel,
+            strides=_pair(a["stride"], more) or kernel,
             pads=pads,
             ceil_mode=int(a["ceil_mode"]) or None,
             count_include_pad=int(a["count_include_pad"]) if any(pads) else None,
         )
 
     def adaptive_pool(self, a: _Args) -> None:
-        """Windows of one size, where the output's extents divide the input's."""
-        size, wanted = self._shape(a["self"])[-2:], self._shape(self._node)[-2:]
-        if any(int(have) % int(want) for have, want in zip(size, wanted, strict=True)):
-            raise _RefusedError(
-                f"pools {list(size)} to {list(wanted)}, by windows of several sizes",
-                "give images whose extents are multiples of the output's",
-            )
-        kernel = [int(have) // int(want) for have, want in zip(size, wanted, strict=True)]
-        x = [self._read(a["self"])]
-        self._emit("AveragePool", x, kernel_shape=kernel, strides=kernel)
+        """Windows of one size and stride as a pool; others one by one, along either axis."""
+        op = "MaxPool" if "max" in _name_operator(self._node) else "AveragePool"
+        kinds = self._node.meta["val"]
+        made = kinds[0] if isinstance(kinds, tuple | list) else kinds
+        x, more = self._open_image(a["self"])
+        size, wanted = (
+            [1, *shape[2:]] if more is not None else shape[2:]
+            for shape in (self._shape(a["self"]), list(made.shape))
+        )
+        windows = [
+            _find_adaptive_windows(int(have), int(want))
+            for have, want in zip(size, wanted, strict=True)
+        ]
+        strides = [_find_stride(each) for each in windows]
+        if all(strides):
+            kernel = [stop - start for (start, stop), *_ in windows]
+            self._emit_image(op, [x], more, kernel_shape=kernel, strides=strides)
+        else:
+            for axis, each in enumerate(windows, start=2):
+                x = self._pool_windows(op, x, axis, each)
+            self._emit_image("Identity", [x], more)
+        self._keep_first()
+
+    def _pool_windows(self, op: str, x: str, axis: int, windows: list[tuple[int, int]]) -> str:
+        """``x`` with each window along an image's axis as one place."""
+        if windows == [(number, number + 1) for number in range(len(windows))]:
+            return x
+        parts: dict[tuple[int, int], str] = {}
+        for start, stop in windows:
+            if (start, stop) not in parts:
+                lists = [self._ints(number) for number in (start, stop, axis, 1)]
+                part = self._emit_inner("Slice", [x, *lists], "window")
+                kernel = [1, 1]
+                kernel[axis - 2] = stop - start
+                if stop - start > 1:
+                    part = self._emit_inner(op, [part], "pooled", kernel_shape=kernel)
+                parts[start, stop] = part
+        return self._emit_inner("Concat", [parts[each] for each in windows], "places", axis=axis)
 
     def reshape(self, a: _Args) -> None:
         source = a.get("self", a.get("input"))
@@ -693,12 +784,40 @@ class _Translator:
         self._emit("Transpose", [self._read(source)], perm=perm)
 
     def expand(self, a: _Args) -> None:
+        if self._is_stored(a["self"]):
+            self._spread(a["self"])
+            return
         asked = [extent if isinstance(extent, int) else 1 for extent in self._shape(self._node)]
         self._emit("Expand", [self._read(a["self"]), self._ints(*asked)])
+
+    def _is_stored(self, item: Any) -> bool:
+        return isinstance(item, fx.Node) and item in self._values and self._values[item].stored
+
+    def _spread(self, source: fx.Node) -> None:
+        """A tensor of the module once for each sample of the batch, or along other axes."""
+        batch, *shape = self._shape(self._node)
+        if not self._is_batch(batch) or not all(isinstance(extent, int) for extent in shape):
+            shape = self._shape(self._node)
+            if not all(isinstance(extent, int) for extent in shape):
+                raise _RefusedError("spreads a tensor along the batch as other than the first axis")
+            self._emit("Expand", [self._read(source), self._ints(*shape)])
+            return
+        key = ("batch", *shape)
+        if key not in self._made:
+            # Its extent, as a list of one, before the others.
+            count = self._unique("batch")
+            self._add("Shape", [self._values[self._captured.input].name], count, start=0, end=1)
+            self._made[key] = self._emit_inner(
+                "Concat", [count, self._ints(*shape)], "whole", axis=0
+            )
+        self._emit("Expand", [self._read(source), self._made[key]])
 
     def repeat(self, a: _Args) -> None:
         counts = [count if isinstance(count, int) else -1 for count in a["repeats"]]
         rank = len(self._shape(a["self"]))
+        if self._is_stored(a["self"]) and counts[1:] == [1] * (rank - 1) and len(counts) == rank:
+            self._spread(a["self"])
+            return
         if min(counts) < 1 or len(counts) != rank:
             raise _RefusedError("repeats along the batch, or along a new axis")
         self._emit("Tile", [self._read(a["self"]), self._ints(*counts)])
@@ -922,10 +1041,25 @@ def _make_info(name: str, tensor: torch.Tensor) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, kind, shape)
 
 
-def _pair(value: Any) -> list[int]:
-    """One number for both axes, or one each; [] where there is none."""
+def _find_adaptive_windows(have: int, want: int) -> list[tuple[int, int]]:
+    """Start and stop of the window of each place of an adaptive pool, as torch has them."""
+    return [(i * have // want, -((i + 1) * have // -want)) for i in range(want)]
+
+
+def _find_stride(windows: list[tuple[int, int]]) -> int:
+    """The stride of windows that a pool has; 0 where theirs or their sizes differ."""
+    sizes = {stop - start for start, stop in windows}
+    strides = {later - start for (start, _), (later, _) in pairwise(windows)} or sizes
+    return strides.pop() if len(sizes) == len(strides) == 1 else 0
+
+
+def _pair(value: Any, more: int | None, beside: int = 1) -> list[int]:
+    """One number for both axes, or one each; [] where there is none.  Of a line (``more`` is an
+    axis), ``beside`` is that of its height."""
     numbers = [value] if isinstance(value, int) else [int(one) for one in value]
-    return numbers * 2 if len(numbers) == 1 else numbers
+    if len(numbers) != 1:
+        return numbers
+    return numbers * 2 if more is None else [beside, *numbers]
 
 
 def _to_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
@@ -936,6 +1070,10 @@ def _to_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 
 
 _T = _Translator
+_BATCH_NORMS_IN_TRAINING = frozenset(
+    ("aten._batch_norm_with_update", "aten._batch_norm_with_update_functional")
+)
+"""Forms that are of training, without an argument that says so."""
 _PLAIN: Final = {
     "aten.relu": "Relu",
     "aten.sigmoid": "Sigmoid",
@@ -975,12 +1113,26 @@ _HANDLERS: Final[Mapping[str, Callable[[_Translator, _Args], None]]] = {
     **dict.fromkeys(("aten.conv1d", "aten.conv2d", "aten.conv3d", "aten.convolution"), _T.conv),
     **dict.fromkeys(("aten.hardtanh", "aten.clamp", "aten.relu6"), _T.clip),
     **dict.fromkeys(("aten.detach", "aten.detach_"), _T.refuse_detach),
+    **dict.fromkeys(
+        (
+            *("aten.batch_norm", "aten.native_batch_norm", "aten._native_batch_norm_legit"),
+            *("aten._native_batch_norm_legit_functional", "aten._batch_norm_no_update"),
+            *("aten._native_batch_norm_legit_no_training", *_BATCH_NORMS_IN_TRAINING),
+        ),
+        _T.batch_norm,
+    ),
+    **dict.fromkeys(
+        (
+            *("aten.adaptive_avg_pool1d", "aten.adaptive_avg_pool2d", "aten._adaptive_avg_pool2d"),
+            *("aten.adaptive_max_pool1d", "aten.adaptive_max_pool2d"),
+        ),
+        _T.adaptive_pool,
+    ),
     "aten._fused_rms_norm": _T.rms_norm,
-    "aten.adaptive_avg_pool2d": _T.adaptive_pool,
     "aten.add": _T.add,
     "aten.addmm": _T.addmm,
+    "aten.avg_pool1d": _T.average_pool,
     "aten.avg_pool2d": _T.average_pool,
-    "aten.batch_norm": _T.batch_norm,
     "aten.cat": _T.concat,
     "aten.concat": _T.concat,
     "aten.div": _T.divide,
@@ -988,14 +1140,17 @@ _HANDLERS: Final[Mapping[str, Callable[[_Translator, _Args], None]]] = {
     "aten.embedding": _T.embedding,
     "aten.eq": _T.equal,
     "aten.expand": _T.expand,
-    "aten.feature_dropout": _T.dropout,
+    "aten.feature_dropout": _T.feature_dropout,
     "aten.gelu": _T.gelu,
     "aten.group_norm": _T.group_norm,
     "aten.layer_norm": _T.layer_norm,
     "aten.leaky_relu": _T.leaky_relu,
     "aten.linear": _T.linear,
     "aten.masked_fill": _T.masked_fill,
+    "aten.max_pool1d": _T.max_pool,
+    "aten.max_pool1d_with_indices": _T.max_pool,
     "aten.max_pool2d": _T.max_pool,
+    "aten.max_pool2d_with_indices": _T.max_pool,
     "aten.mean": _T.mean,
     "aten.mul": _T.multiply,
     "aten.ne": _T.differ,
@@ -1017,6 +1172,13 @@ _HANDLERS: Final[Mapping[str, Callable[[_Translator, _Args], None]]] = {
     "aten.unbind": _T.unbind,
     "aten.where": _T.where,
 }
+_OVERWRITING = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("copy", "fill", "index_fill", "index_put", "masked_scatter", "scatter", "scatter_add"),
+        *("select_scatter", "slice_scatter"),
+    )
+)
 _INSTEAD: Final = {
     "aten.elu": "nn.ReLU, nn.GELU or nn.SiLU",
     "aten.hardswish": "nn.SiLU",

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from vtrain.engines.registry import choose_evaluator
-from vtrain.errors import Problem, UnsupportedError
+from vtrain.errors import GraphError, ModelError, Problem, UnsupportedError
 from vtrain.graph.from_torch.module import Imported, import_module
 from vtrain.graph.model import Embedding, Softmax
 from vtrain.spec.samples import Samples
@@ -125,11 +125,17 @@ def from_torch(
         exponents=exponents,
     )
     held = Held(imported.data, loaded.samples, loaded.test)
-    file = parse_task(text, Path(TASK_NAME), held=held)
-    if exponents is None:
-        file = _calibrate(file, progress)
     notes = (*imported.notes, *loaded.notes, *_note_loss(found_loss, loaded, found))
-    return replace(compile_task(file), notes=notes)
+    try:
+        file = parse_task(text, Path(TASK_NAME), held=held)
+        if exponents is None:
+            file = _calibrate(file, progress)
+        return replace(compile_task(file), notes=notes)
+    except (ModelError, GraphError) as error:
+        problem = imported.place(error)
+        if problem is None:
+            raise
+        raise UnsupportedError([problem], where="from_torch") from error
 
 
 def _describe_example(example: object) -> tuple[tuple[int, ...], bool]:

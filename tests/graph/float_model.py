@@ -36,6 +36,7 @@ from vtrain.graph.model import (
     Model,
     Modulate,
     Mul,
+    MulWeight,
     Pad,
     Relu,
     Reshape,
@@ -223,12 +224,13 @@ class FloatModel:
                 w = self.params[layer.weight]
                 out = self._product(self.values[layer.input], w if layer.transposed else w.T)
                 return out if layer.bias is None else out + self.params[layer.bias]
-            case AddWeight():
-                return self.values[layer.input] + self.params[layer.weight]
+            case AddWeight() | MulWeight():
+                return self._take_weight(layer, self.values[layer.input])
             case Modulate():
                 return self.values[layer.input] * self.params[layer.constant]
             case Embedding():
-                return self.params[layer.weight][self.values[layer.input].long()]
+                ids = self.values[layer.input].long()
+                return F.embedding(ids, self.params[layer.weight], layer.without_gradient)
             case Conv():
                 return self._convolve(layer)
             case LayerNorm() | RMSNorm():
@@ -245,6 +247,24 @@ class FloatModel:
                 return torch.cat([self.values[name] for name in layer.inputs], layer.axis)
             case _:
                 return _OF_ONE[type(layer)](layer, self.values[layer.input])
+
+    def _take_weight(self, layer: AddWeight | MulWeight, x: Tensor) -> Tensor:
+        if isinstance(layer, MulWeight):
+            return self._mul_weight(layer, x)
+        weight = self.params[layer.weight][: layer.rows]
+        if layer.along is None:
+            return x + weight
+        axis, start, stop = layer.along
+        parts = list(torch.split(x, [start, stop - start, x.shape[axis] - stop], axis))
+        parts[1] = parts[1] + weight.reshape(parts[1].shape[1:])
+        return torch.cat(parts, axis)
+
+    def _mul_weight(self, layer: MulWeight, x: Tensor) -> Tensor:
+        weight = self.params[layer.weight]
+        if layer.by_channels:
+            return x * weight.view(-1, *(1,) * (x.ndim - 2))
+        count = weight.numel()
+        return (x.reshape(-1, count) * weight.reshape(-1)).view_as(x)
 
     def _combine(self, layer: Add | Mul | MatMul, a: Tensor, b: Tensor) -> Tensor:
         if isinstance(layer, Add):

@@ -38,6 +38,7 @@ from vtrain.graph.model import (
     MaxPool,
     Model,
     Mul,
+    MulWeight,
     Pad,
     Relu,
     Reshape,
@@ -187,6 +188,41 @@ MODELS: dict[str, Parts] = {
          Linear("out", "flat", "w", None, True)],
         {"p": (2, 2), "w": (3, 4)},
     ),
+    "a token before the others and one row for all": (
+        (2, 3),
+        [Pad("padded", "image", 1, 1, 0), AddWeight("token", "padded", "t", along=(1, 0, 1)),
+         AddWeight("kinds", "token", "k", rows=1), Reshape("flat", "kinds", (9,)),
+         Linear("out", "flat", "w", None, True)],
+        {"t": (3,), "k": (2, 3), "w": (3, 9)},
+    ),
+    "features beside the others": (
+        (2, 2),
+        [Pad("wide", "image", 2, 0, 2), AddWeight("beside", "wide", "s", along=(2, 2, 4)),
+         Reshape("flat", "beside", (8,)), Linear("out", "flat", "w", None, True)],
+        {"s": (2, 2), "w": (3, 8)},
+    ),
+    "factors of features, of channels and of all": (
+        (2, 2, 2),
+        [MulWeight("features", "image", "f"), MulWeight("all", "features", "a"),
+         Reshape("rows", "all", (4, 2)), MulWeight("places", "rows", "p", by_channels=True),
+         Reshape("flat", "places", (8,)), Linear("out", "flat", "w", None, True)],
+        {"f": (4,), "a": (1,), "p": (4,), "w": (3, 8)},
+    ),
+    "factors of an image's channels": (
+        (2, 3, 3),
+        [Conv("c", "image", "k", None, HALVES), MulWeight("scaled", "c", "s", by_channels=True),
+         Reshape("flat", "scaled", (3,)), Linear("out", "flat", "w", None, True)],
+        {"k": (3, 2, 2, 2), "s": (3,), "w": (3, 3)},
+    ),
+    **{
+        f"shared table whose row {row} has no gradient where it is read": (
+            (2,),
+            [Embedding("rows", "image", "t", without_gradient=row), Reshape("flat", "rows", (4,)),
+             Linear("h", "flat", "w", None, True), Linear("out", "h", "t", None, True)],
+            {"t": (4, 2), "w": (2, 4)},
+        )
+        for row in (0, 1, 3)
+    },
     "parts of a vector, joined": (
         (2, 4),
         [Linear("fc1", "image", "w1", "b1", True), Slice("left", "fc1", 2, 0, 1),

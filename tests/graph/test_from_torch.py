@@ -173,7 +173,10 @@ def test_the_example_batch_is_no_part_of_the_file() -> None:
 
 
 def test_a_shared_layer_is_one_parameter_and_two_values() -> None:
-    found, _ = import_seeded(make_mlp, torch.zeros(2, 5))
+    module = make_mlp()
+    before = [*module.parameters()]
+    found = import_module(module, torch.zeros(2, 5))
+    assert all(one is other for one, other in zip(module.parameters(), before, strict=True))
     shared = [layer for layer in found.model.layers if isinstance(layer, Linear)]
     assert [layer.weight for layer in shared].count("2.weight") == 2
     assert len({layer.name for layer in found.model.layers}) == len(found.model.layers)

@@ -114,7 +114,9 @@ def test_models_that_people_have_are_trained_verified_and_loaded(
     assert walked.loss == pytest.approx(walked.module_loss, abs=CLOSE)
 
 
-@pytest.mark.parametrize("name", ["cnn", "gpt", "gpt2", "llama"])
+@pytest.mark.parametrize(
+    "name", spare(["cnn", "gpt", "gpt2", "llama"], lambda name: name in ("cnn", "gpt"))
+)
 def test_twenty_steps_are_verified_and_come_back_to_the_same_loss(
     name: str, tmp_path: Path, key: PrivateKey
 ) -> None:

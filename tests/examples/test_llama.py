@@ -47,7 +47,7 @@ kind = "ids"
 [optimizer]
 {optimizer}
 """
-FINE = "\nfine_gradients = true"
+FINE = "\nfine_gradients = true\nwide_sums = true"
 SGD = 'kind = "sgd"\nlearning_rate = 0.5\nmomentum = 0\n[format]\nmargin = 0'
 """One step needs no free bits for what later ones bring."""
 ADAM = f'kind = "adamw"\nlearning_rate = 0.003\nweight_decay = 0\n[format]{FINE}'

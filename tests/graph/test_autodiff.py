@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.graph.float_model import FloatModel, Floats
+from vtrain.engines.cpu import CpuSession
 from vtrain.engines.numpy_engine import NumpySession
 from vtrain.errors import GraphError
 from vtrain.graph.activation import ACTIVATIONS
@@ -334,6 +335,7 @@ class Run:
     model: Model
     graph: StepGraph
     session: NumpySession
+    samples: Samples
 
     def node(self, name: str) -> int:
         return next(i for i, node in enumerate(self.graph.nodes) if node.name == name)
@@ -398,7 +400,7 @@ def make_run(model: Model, samples: Samples, plan: StepPlan, policy: ExponentPol
     check_graph(graph)
     session = NumpySession(graph, samples)
     session.load_state(compute_initial_state(model.params, frozen=model.statistics))
-    return Run(model, graph, session)
+    return Run(model, graph, session, samples)
 
 
 # --- where nothing is rounded, the gradient is the derivative, to the last bit
@@ -522,7 +524,12 @@ def test_gradients_against_finite_differences(name: str) -> None:
 
 
 def make_calibrated(
-    parts: Parts, loss: str = "cross_entropy", margin: int = 3, *, fine: bool = False
+    parts: Parts,
+    loss: str = "cross_entropy",
+    margin: int = 3,
+    *,
+    fine: bool = False,
+    wide: bool = False,
 ) -> Run:
     shape, layers, params = parts
 
@@ -541,6 +548,7 @@ def make_calibrated(
         make_plan(samples, loss),
         prepare=prepare,
         fine_gradients=fine,
+        wide_sums=wide,
         frozen=model.statistics,
     )
     exponents = calibrate(
@@ -723,6 +731,43 @@ def test_gradients_of_norms_are_those_of_torch(name: str) -> None:
         assert off < 2.0**-9, f"{param}: {off}"
     run.session.step()
     assert run.session.saturation() == {}
+
+
+RESIDUALS: Parts = (
+    (3, 6),
+    [Linear("e", "image", "w1", None, True), RMSNorm("n0", "e", "g", 1e-5),
+     Linear("a", "n0", "w2", None, True), Add("s1", "e", "a"),
+     RMSNorm("n1", "s1", "g", 1e-5), Linear("b", "n1", "w3", None, True), Add("s2", "s1", "b"),
+     RMSNorm("n2", "s2", None, 1e-5), Linear("c", "n2", "w2", None, True), Add("s3", "s2", "c"),
+     RMSNorm("n3", "s3", None, 1e-5), Add("s4", "n3", "s3"), Reshape("flat", "s4", (24,)),
+     Linear("out", "flat", "w4", None, True)],
+    {"w1": (8, 6), "g": (8,), "w2": (8, 8), "w3": (8, 8), "w4": (3, 24)},
+)  # fmt: skip
+
+
+def test_sums_that_norms_read_are_exact_where_they_are_wide() -> None:
+    """Those of a residual stream; what a layer reads that takes int16 is rounded as ever."""
+    plain, run = (make_calibrated(RESIDUALS, margin=1, wide=wide) for wide in (False, True))
+    sums = {layer.name: layer for layer in run.model.layers if isinstance(layer, Add)}
+    lost = []
+    for name, layer in sums.items():
+        found = run.named(layer.left) + run.named(layer.right)
+        rounded = plain.named(layer.left) + plain.named(layer.right)
+        lost.append(not np.array_equal(plain.named(name), rounded))
+        assert np.array_equal(run.named(name), found) is (name != "s4")
+        dtypes = [each.graph.nodes[each.node(name)].outputs[0].dtype for each in (plain, run)]
+        assert dtypes == ["i16", "i32" if name != "s4" else "i16"], name
+    assert sum(lost) > 1, "the test is of sums that int16 has not the bits for"
+
+    gradients = FloatModel(run.model, run.operands(), run.pinned()).gradients(
+        run.named("image"), run.seed()
+    )
+    for param, gradient in gradients.items():
+        off = np.linalg.norm(run.gradient(param) - gradient) / np.linalg.norm(gradient)
+        assert off < 2.0**-9, f"{param}: {off}"
+    engine = CpuSession(run.graph, run.samples)
+    engine.load_state(run.session.read_state())
+    assert engine.step() == run.session.step()
 
 
 # --- loss and its gradient

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.engines.steps import make_step
@@ -47,6 +49,21 @@ def test_a_refusal_names_the_node_and_keeps_its_kind() -> None:
         b.rescale("too_fine", w, 60, dtype="i64")
     assert range_caught.value.where == "node too_fine (rescale)"
     assert [node.name for node in b.nodes] == ["w"], "a refused node is not in the graph"
+
+
+@pytest.mark.parametrize(
+    ("width", "bits"), [(1, 23), (128, 23), (2**14 - 1, 23), (2**14, 22), (2**22, 18)]
+)
+def test_a_wide_sum_has_squares_that_fit(width: int, bits: int) -> None:
+    b = GraphBuilder(FixedExponents({}))
+    x = b.emit("state", "x", (), name="x", dtype="i32", shape=(1, width), exponent=24)
+    total = b.emit("add", "total", (x, x), shift_a=0, shift_b=0)
+    y = b.type_of(b.narrow_sum("y", total))
+    assert (y.dtype, y.exponent, y.hi) == ("i32", 24 - (32 - bits), 2**bits)
+    b.emit("row_dot", "squares", (Ref(2), Ref(2)))
+    small = b.rescale("small", x, 12)
+    twice = b.emit("add", "twice", (small, small), shift_a=0, shift_b=0)
+    assert b.type_of(b.narrow_sum("exact", twice)) == replace(b.type_of(twice), dtype="i32")
 
 
 def test_an_operand_is_made_once_and_int16_is_one_already() -> None:

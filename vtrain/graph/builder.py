@@ -20,6 +20,8 @@ from vtrain.wire.graph import AttrValue, Node, Ref, StepGraph, TensorType
 SYMMETRIC: Final = 32769
 """A multiplier by which a half is more than that, of either sign."""
 SYMMETRIC_EXPONENT: Final = 15
+_SUM_BITS: Final = 23
+"""Bits of a sum that stays in int32: as many as float32 has."""
 DEEP_BITS: Final = 40
 """Bits of a gradient that stays in int64: symmetric rounding takes 16 more, sums over rows 19."""
 _PART_BITS: Final = 15
@@ -77,7 +79,8 @@ class GraphBuilder:
     gradient is rounded to int16 as seldom as may be, and what may differ in size has its own
     exponent (docs/adr/0027-drift.md).  Gradients that are ``deep``, of attention's scores and of
     queries and keys, grow by a factor of a hundred while a model is trained: they stay in int64,
-    of 40 bits, and are multiplied in two parts of int16.
+    of 40 bits, and are multiplied in two parts of int16.  With ``wide_sums``, set as early, a sum
+    of which nothing is read but sums and root mean square norms stays in int32.
     """
 
     def __init__(self, policy: ExponentPolicy) -> None:
@@ -91,6 +94,7 @@ class GraphBuilder:
         self.blocks: dict[Ref, Block] = {}
         self.symmetric_gradients = False
         self.fine_gradients = False
+        self.wide_sums = False
         self.deep: set[Ref] = set()
 
     @property
@@ -172,11 +176,25 @@ class GraphBuilder:
 
     def narrow(self, name: str, ref: Ref) -> Ref:
         """``ref``, in int64 and without bits below its upper 40 if it may have more."""
-        kind = self.type_of(ref)
-        over = max(-kind.lo, kind.hi).bit_length() - DEEP_BITS
-        if over <= 0:
+        if self._count_bits(ref) <= DEEP_BITS:
             return ref
-        return self.rescale(name, ref, kind.exponent - over, dtype="i64")
+        return self.rescale(name, ref, self._cut_exponent(ref, DEEP_BITS), dtype="i64")
+
+    def narrow_sum(self, name: str, ref: Ref) -> Ref:
+        """``ref`` in int32, without bits below its upper 23 if it may have more, or below those of
+        which squares over a row add up to less than 2^60."""
+        width = self.type_of(ref).shape[-1]
+        most = ACCUMULATOR_LIMIT.bit_length() - 1
+        bits = min(_SUM_BITS, (most - width.bit_length()) // 2)
+        return self.rescale(name, ref, self._cut_exponent(ref, bits), dtype="i32")
+
+    def _count_bits(self, ref: Ref) -> int:
+        kind = self.type_of(ref)
+        return max(-kind.lo, kind.hi).bit_length()
+
+    def _cut_exponent(self, ref: Ref, bits: int) -> int:
+        """The exponent at which ``ref`` has so many bits at most: its own if it has no more."""
+        return self.type_of(ref).exponent - max(self._count_bits(ref) - bits, 0)
 
     def add_aligned(self, name: str, a: Ref, b: Ref) -> Ref:
         """a + b in int64, exact but for bits below what 39 bits of either hold."""

@@ -1203,7 +1203,17 @@ class _Emitter:
             shift_a=finest - f_left,
             shift_b=finest - f_right,
         )
+        if self._stays_wide(layer):
+            return b.narrow_sum(layer.name, total)
         return b.rescale_at_site(layer.name, total)
+
+    def _stays_wide(self, layer: Add) -> bool:
+        """Whether nothing is read of a sum but further sums and root mean squares, as of a residual
+        stream: with ``wide_sums`` it is not rounded to int16."""
+        if not self._b.wide_sums or layer.name == self._model.output:
+            return False
+        readers = [each for each in self._model.layers if layer.name in find_sources(each)]
+        return bool(readers) and all(isinstance(each, Add | RMSNorm) for each in readers)
 
 
 def _pad_row(builder: Builder, name: str, rows: Ref, before: int, after: int) -> Ref:

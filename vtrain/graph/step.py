@@ -83,8 +83,8 @@ class StepPlan:
     Parameters that are ``frozen`` stay as they are, or as the forward pass leaves them: they have
     no gradient and no state but their weights.  Weight decay leaves those in ``no_decay`` alone.
     Labels that are ``ignored`` have no loss and no gradient; the cross-entropy alone may have such.
-    ``symmetric_gradients`` and ``fine_gradients`` as :class:`~vtrain.graph.builder.GraphBuilder`
-    has them.
+    ``symmetric_gradients``, ``fine_gradients`` and ``wide_sums`` as
+    :class:`~vtrain.graph.builder.GraphBuilder` has them.
     """
 
     data: DataSpec
@@ -100,6 +100,7 @@ class StepPlan:
     ignored: int | None = None
     symmetric_gradients: bool = False
     fine_gradients: bool = False
+    wide_sums: bool = False
 
 
 def count_terms(loss: str, data: DataSpec, batch: int) -> int:
@@ -138,6 +139,7 @@ def compute_initial_state(
 def emit_step(b: GraphBuilder, plan: StepPlan, model: Model) -> None:
     """Emit the whole step into ``b``: state, batch, forward, loss, backward, update, record."""
     b.fine_gradients = plan.fine_gradients
+    b.wide_sums = plan.wide_sums
     t = b.emit("state", STEP_STATE, (), name=STEP_STATE, dtype="i64", shape=(), exponent=0)
     params: dict[str, Ref] = {}
     early: dict[str, Ref | None] = {}

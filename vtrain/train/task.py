@@ -198,6 +198,7 @@ class TaskFile:
     gradient_margin: int
     symmetric_gradients: bool
     fine_gradients: bool
+    wide_sums: bool
     calibration_steps: int
     exponents: Mapping[str, int]
     commitments: tuple[str, ...] = BLAKE3_ONLY
@@ -299,7 +300,7 @@ def parse_task(
     fmt = top.table(
         "format",
         *("margin", "gradient_margin", "calibration_steps"),
-        *("symmetric_gradients", "fine_gradients"),
+        *("symmetric_gradients", "fine_gradients", "wide_sums"),
     )
     prepare = top.mapping("data").get("prepare", {})
     margin = fmt.integer("margin", 0, 12, 3)
@@ -326,6 +327,7 @@ def parse_task(
         gradient_margin=fmt.integer("gradient_margin", 0, 12, margin),
         symmetric_gradients=fmt.boolean("symmetric_gradients", False),
         fine_gradients=fmt.boolean("fine_gradients", False),
+        wide_sums=fmt.boolean("wide_sums", False),
         calibration_steps=fmt.integer("calibration_steps", 1, MOST_CALIBRATION_STEPS, 20),
         exponents=exponents,
         commitments=_parse_commitments(task),
@@ -632,6 +634,7 @@ def _load_parts(file: TaskFile) -> _Parts:
         ignored=file.ignored,
         symmetric_gradients=file.symmetric_gradients,
         fine_gradients=file.fine_gradients,
+        wide_sums=file.wide_sums,
     )
     return _Parts(model, model_bytes, samples, plan)
 

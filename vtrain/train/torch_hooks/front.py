@@ -42,8 +42,9 @@ _LEAST_DIGITS: Final = 60
 class Settings:
     """What a task file says besides model, data, loss and optimizer.
 
-    ``gradient_margin``, ``symmetric_gradients`` and ``fine_gradients`` default to what transformers
-    want where the module has attention, and else to those of a task file (docs/tasks.md).
+    ``gradient_margin``, ``symmetric_gradients``, ``fine_gradients`` and ``wide_sums`` default to
+    what transformers want where the module has attention, and else to those of a task file
+    (docs/tasks.md).
     ``checkpoint_every`` is 100 or less.
     """
 
@@ -59,6 +60,7 @@ class Settings:
     gradient_margin: int | None = None
     symmetric_gradients: bool | None = None
     fine_gradients: bool | None = None
+    wide_sums: bool | None = None
     calibration_steps: int = 20
 
 
@@ -230,9 +232,9 @@ def _write_text(
     margin = settings.gradient_margin
     if margin is None:
         margin = 1 if has_attention else settings.margin
-    symmetric, fine = (
+    symmetric, fine, wide = (
         has_attention if given is None else given
-        for given in (settings.symmetric_gradients, settings.fine_gradients)
+        for given in (settings.symmetric_gradients, settings.fine_gradients, settings.wide_sums)
     )
     tables: dict[str, dict[str, Any]] = {
         "task": {
@@ -260,6 +262,7 @@ def _write_text(
             "gradient_margin": margin,
             "symmetric_gradients": symmetric,
             "fine_gradients": fine,
+            "wide_sums": wide,
             "calibration_steps": settings.calibration_steps,
         },
         "exponents": dict(sorted((exponents or {}).items())),

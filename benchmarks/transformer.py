@@ -172,8 +172,13 @@ def judge(rows: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, harness
     """The paired differences of several seeds, and their targets."""
     gaps, spreads = ([row[key] for row in rows] for key in ("difference", "spread"))
     mean = math.fsum(gaps) / len(gaps)
-    error = float(np.std(spreads, ddof=1)) / math.sqrt(len(spreads))
-    figure = {"rows": rows, "mean difference": mean, "standard error of fp32's own": error}
+    own, error = (float(np.std(x, ddof=1)) / math.sqrt(len(x)) for x in (gaps, spreads))
+    figure = {
+        "rows": rows,
+        "mean difference": mean,
+        "standard error of the mean difference": own,
+        "standard error of fp32's own": error,
+    }
     name = "GPT, five seeds: |mean difference| of losses"
     return figure, {
         f"{name}, nats": harness.at_most(abs(mean), LOSS_LIMIT),

@@ -1,6 +1,6 @@
 """The Rust core: exact kernels and hashing."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,10 @@ class MerkleTree:
 
 # The cpu engine (rust/vtrain-py/src/engine.rs).  Arrays are C-contiguous.  A record is (step, batch
 # digest, loss, state root or b"").  GraphError names a node, EncodingError a byte or field,
-# RunError a state, a path or threads, DataError the samples.
+# RunError a state, a path or threads, DataError the samples.  `check` is of the next step:
+# `digests` are those of all outputs, one after the other, `read` gives what is claimed to be the
+# output of a product, None where nothing with its digest is there; it returns the node at which it
+# stopped, and a state must be loaded anew then.
 
 Record = tuple[int, bytes, int, bytes]
 
@@ -68,9 +71,17 @@ class Engine:
     def step(self) -> Record: ...
     def trace(self) -> tuple[Record, list[bytes]]: ...
     def evaluate(self, nodes: Sequence[int]) -> list[npt.NDArray[Any]]: ...
+    def check(
+        self,
+        digests: bytes,
+        vectors: Sequence[npt.NDArray[np.uint64]],
+        read: Callable[[int], npt.NDArray[np.int64] | None],
+    ) -> int | None: ...
     def saturation(self) -> list[tuple[str, int]]: ...
     def start_profile(self) -> None: ...
     def profile(self) -> list[tuple[str, float]]: ...
+    @property
+    def check_memory(self) -> int: ...
     @property
     def memory(self) -> int: ...
 

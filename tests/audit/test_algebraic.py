@@ -166,7 +166,12 @@ def test_what_is_held_may_be_little(case: Case, wide: dict[str, Case]) -> None:
     """Values are read again where not all fit; nothing else changes."""
     for found, step in ((case, 4), (wide["gpt"], 2)):
         for held in (0, 1 << 60):
-            assert check(found, step, held_bytes=held)[0] is None
+            wrong, checker = check(found, step, held_bytes=held)
+            assert wrong is None
+            folder = TraceFolder(found.traces)
+            (trace,) = (item for item in folder.read_claim().traces.traces if item.step == step)
+            stop = checker.find_stop(trace, folder.read_leaves(trace))
+            assert stop == (None if held else (0, 0))  # whole steps, or none of them
 
 
 def check(case: Case, step: int, *, folder: Path | None = None, held_bytes: int = 1 << 60,
@@ -240,7 +245,10 @@ def test_every_single_wrong_value_is_caught(
             continue
         tried[kind] += 1
         spoiler.sign(spoiler.alter(spoiler.leaves(), index, apply, offset))
-        wrong, _ = check(found, spoiler.trace.step, folder=spoiler.folder.root)
+        trace, leaves = spoiler.trace.step, spoiler.folder.read_leaves(spoiler.trace)
+        wrong, checker = check(found, trace, folder=spoiler.folder.root)
+        # Whole steps stop at the same place.
+        assert checker.find_stop(spoiler.trace, leaves) == (offset, index)
         restore(spoiler, found)
         assert wrong is not None, (index, kind)
         assert (wrong.index, wrong.offset, wrong.step) == (index, offset, spoiler.first + offset)

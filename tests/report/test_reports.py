@@ -28,6 +28,7 @@ from rich.console import Console
 
 from tests.attest.test_bls import load_py_ecc
 from tests.audit.runs import KEY
+from tests.audit.spoil import Spoiler
 from tests.docs.test_cddl import make_report
 from tests.tasks import make_tiny_task
 from vtrain.attest.bls import Possessed, aggregate, open_library, prove_possession, sign
@@ -50,6 +51,7 @@ from vtrain.attest.keys import (
     load_signing_key,
     public_key,
 )
+from vtrain.audit.algebraic import draw_steps
 from vtrain.audit.verify import verify
 from vtrain.cli.root import cli
 from vtrain.errors import EncodingError, SignatureError
@@ -68,6 +70,7 @@ from vtrain.report.terminal import print_report
 from vtrain.train.layout import RunPaths, encode_manifest, read_manifest
 from vtrain.train.runner import train
 from vtrain.train.signed import read_graph, read_task
+from vtrain.train.traces import write_traces
 from vtrain.wire.report import (
     Assumption,
     BeaconUse,
@@ -714,6 +717,42 @@ def test_the_way_of_a_report(run: Path, tmp_path: Path) -> None:
     shown = call("report", "show", plain)[1]
     assert "signed by  nobody" in shown
     assert shown.splitlines()[-1] == "Verdict: VERIFIED"
+
+
+def test_an_algebraic_audit_is_handed_on(run: Path, tmp_path: Path) -> None:
+    """Draw, trace, check, sign, verify, show: the report says by what the steps were checked."""
+    kept, traces, auditor = tmp_path / "kept.cbor", tmp_path / "traces", tmp_path / "auditor"
+    plain, signed, page = (tmp_path / name for name in ("r.json", "s.json", "r.html"))
+    public = json.loads(call("key", "new", auditor, "--json")[1])["public"]
+    assert call("claim", run, "--out", kept)[0] == 0
+    write_traces(run, draw_steps(run, b"drawn after", 2), key=KEY, out=traces)
+    seed = b"drawn after".hex()
+    words = ("--mode", "algebraic", "--traces", traces, "--claim", kept, "--samples", 2)
+    assert call("verify", run, *words, "--seed", seed, "--report", plain)[0] == 0
+    found = json.loads(plain.read_text())
+    assert VALIDATOR.is_valid(found)
+    coverage = {item["rung"]: (item["done"], item["total"]) for item in found["coverage"]}
+    assert coverage["algebraic"] == (4, 12)
+    assert "replay" not in coverage
+    said = "4 of the 12 steps claimed were checked by their equations."
+    assert said in found["plain"]
+    assert found["traced"]["randomness"]["value"] == seed  # the first draw; the second was fresh
+    assert found["randomness"]["value"] != seed
+    assert call("report", "sign", plain, "--key", auditor, "--out", signed)[0] == 0
+    code, text = call("report", "verify", signed, "--auditor", public, "--root", found["root"])
+    assert (code, text.splitlines()[-1]) == (0, "Verdict: VERIFIED")
+    assert call("report", "show", signed, "--html", page)[0] == 0
+    assert "algebraic" in page.read_text()
+    # A false value, and what its report says to whoever has the report alone.
+    spoiler = Spoiler(run, traces, tmp_path / "false")
+    product = next(i for i, n in enumerate(spoiler.graph.nodes) if n.op == "matmul")
+    spoiler.sign(spoiler.alter(spoiler.leaves(), product, lambda value: value + 1))
+    words = (*words[:3], spoiler.folder.root, *words[4:])
+    fraud = tmp_path / "f.json"
+    assert call("verify", run, *words, "--seed", seed, "--report", fraud)[0] == 10
+    assert call("report", "sign", fraud, "--key", auditor, "--out", tmp_path / "f")[0] == 0
+    code, text = call("report", "verify", tmp_path / "f", "--auditor", public)
+    assert (code, text.splitlines()[-1]) == (10, "Verdict: FRAUD")
 
 
 def test_a_signed_report_is_about_its_own_root(document: Document, tmp_path: Path) -> None:

@@ -299,17 +299,17 @@ def _examine(
     # What was signed is known from here on; nobody knew the vectors before.
     total = sum(trace.size for trace, _ in traces)
     done = 0
+    checker = TraceChecker(
+        subject.graph,
+        subject.samples,
+        folder,
+        vectors,
+        choose_arithmetic(audit.engine, audit.threads),
+        limits.trace_held_bytes,
+        audit.threads,
+        lambda nodes: progress("values", done + nodes, total),
+    )
     for (trace, leaves), (first, last) in zip(traces, chosen, strict=True):
-        checker = TraceChecker(
-            subject.graph,
-            subject.samples,
-            folder,
-            vectors,
-            choose_arithmetic(audit.engine, audit.threads),
-            limits.trace_held_bytes,
-            audit.threads,
-            lambda nodes, before=done: progress("values", before + nodes, total),  # type: ignore[misc]
-        )
         place = f"steps {first} to {last}" if first < last else f"step {last}"
         try:
             wrong = _check_trace(subject, checker, trace, leaves, first)

@@ -24,7 +24,7 @@ from vtrain import _core
 from vtrain.commit.digest import compute_tensor_digest
 from vtrain.commit.state import compute_state_root
 from vtrain.engines import cpu
-from vtrain.errors import NotProducedError, StorageError
+from vtrain.errors import NotProducedError, ResourcesError, StorageError
 from vtrain.graph import evaluate
 from vtrain.graph.values import PRODUCTS, VIEWS, list_last_uses
 from vtrain.ops.base import attr_int
@@ -80,10 +80,14 @@ class Traces(Store, Protocol):
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What does nodes again, and what checks products: the engine or the law."""
+    """What does nodes again, and what checks products: the engine or the law.
+
+    ``open_session`` gives what does both for a whole step, None where that is node by node.
+    """
 
     apply: evaluate.Apply
     find_wrong: Callable[[Node, Sequence[Array], Array, Vectors], int | None]
+    open_session: Callable[[StepGraph, Samples], cpu.CpuSession] | None = None
 
 
 def find_wrong_by_law(
@@ -129,7 +133,9 @@ def choose_arithmetic(engine: str, threads: int = 0) -> Arithmetic:
     if engine == "numpy":
         return Arithmetic(evaluate.apply_node, find_wrong_by_law)
     return Arithmetic(
-        partial(cpu.apply_node, threads=threads), partial(_find_wrong, threads=threads)
+        partial(cpu.apply_node, threads=threads),
+        partial(_find_wrong, threads=threads),
+        partial(cpu.CpuSession, threads=threads),
     )
 
 
@@ -240,7 +246,12 @@ class TraceChecker:
         none, but for a chance below 2^-60.
 
         ``leaves`` are under the root of the trace.  NotProducedError names what is missing.
+
+        Where the values of a step fit ``held_bytes`` it is checked as a whole, and node by node
+        only if something is not as it should be, to find what.
         """
+        if self.find_stop(trace, leaves) is None:
+            return None
         nodes = len(self.graph.nodes)
         before: dict[int, tuple[Array, bytes]] = {}
         for offset in range(trace.size // nodes):
@@ -254,6 +265,54 @@ class TraceChecker:
                 self.states[name]: (walk.value(ref.node), walk.digest(ref.node))
                 for name, ref in self.graph.next_states().items()
             }
+        return None
+
+    @cached_property
+    def _session(self) -> cpu.CpuSession | None:
+        """What checks whole steps, where their values are not too many."""
+        if self.arithmetic.open_session is None:
+            return None
+        try:
+            session = self.arithmetic.open_session(self.graph, self.samples)
+        except ResourcesError:  # node by node it takes less
+            return None
+        return session if session.check_memory <= self.held_bytes else None
+
+    def find_stop(self, trace: TensorTrace, leaves: Sequence[bytes]) -> tuple[int, int] | None:
+        """The step of a trace, from 0, and the node, at which a check of whole steps stops; None
+        where all values are right.
+
+        ``leaves`` are as many as the trace has.  Where whole steps are not checked that is at once.
+        """
+        session, nodes = self._session, len(self.graph.nodes)
+        if session is None:
+            return 0, 0
+        state: dict[str, Array] = {}
+        walk = _Walk(self, trace, leaves, 0, {})
+        for name, node in self.states.items():
+            value, kind = walk.try_read(node), self.graph.nodes[node].outputs[0]
+            if value is None or ((value < kind.lo) | (value > kind.hi)).any():
+                return 0, node
+            state[name] = value
+        session.load_state(state)
+        del state
+        following = self.graph.next_states()
+        for offset in range(trace.size // nodes):
+            walk = _Walk(self, trace, leaves, offset, {})
+            before = leaves[max(offset - 1, 0) * nodes :]
+            for name, node in self.states.items() if offset else ():
+                if walk.digest(node) != before[following[name].node]:
+                    return offset, node
+
+            def read(index: int, walk: _Walk = walk, done: int = offset * nodes) -> Array | None:
+                self.progress(done + index)
+                return walk.try_read(index)
+
+            digests = b"".join(leaves[offset * nodes : (offset + 1) * nodes])
+            stopped = session.check(digests, self.vectors, read)
+            if stopped is not None:
+                return offset, stopped
+            self.progress((offset + 1) * nodes)
         return None
 
 
@@ -396,6 +455,13 @@ class _Walk:
                 f"there, and the solver owes it: {error.message}",
                 where=error.where,
             ) from None
+
+    def try_read(self, index: int) -> Array | None:
+        """:meth:`_read`, None where the solver owes it."""
+        try:
+            return self._read(index)
+        except NotProducedError:
+            return None
 
     def _hold(self, index: int, value: Array) -> None:
         """Hold a value; what was used longest ago is let go where that is too much, and it can be

@@ -10,9 +10,11 @@ import click
 from vtrain.cli import EXIT_USAGE, echo, print_error
 
 _COMMANDS: Final = {
+    "bench": "measure what a task costs on this machine",
     "claim": "show what an auditor pins of a run, and keep it",
     "demo": "train, verify and catch three cheats",
     "dispute": "open, join, play and watch a dispute",
+    "estimate": "what a task would cost, before it is run",
     "eval": "loss and accuracy of a checkpoint",
     "export": "the trained model as float ONNX and safetensors",
     "graph": "the step graph in other formats",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -94,6 +94,26 @@ class CpuSession:
 
     def evaluate_all(self, nodes: Sequence[int]) -> list[npt.NDArray[Any]]:
         return self._engine.evaluate(nodes)
+
+    def check(
+        self,
+        digests: bytes,
+        vectors: Sequence[npt.NDArray[np.uint64]],
+        read: Callable[[int], npt.NDArray[np.int64] | None],
+    ) -> int | None:
+        """Hold the values of the next step against the ``digests`` of all outputs, one after the
+        other: the node that is wrong, or of which ``read`` has nothing; None where all is right.
+
+        The state is taken to be right, and is that after the step then; else one must be loaded
+        anew.  ``read`` gives the claimed output of a product, which it found to have its digest;
+        products are checked by ``vectors`` (``vtrain.spec.algebraic``), all else is done again.
+        """
+        return self._engine.check(digests, vectors, read)
+
+    @property
+    def check_memory(self) -> int:
+        """Bytes of all buffers that :meth:`check` uses."""
+        return self._engine.check_memory
 
     def saturation(self) -> dict[str, int]:
         return dict(self._engine.saturation())

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from vtrain.attest.claims import compute_claim_digest
 from vtrain.commit.files import compute_entry, read_file, storing, write_atomic
 from vtrain.engines.base import check_state
 from vtrain.engines.registry import choose_apply
@@ -30,8 +31,15 @@ from vtrain.spec.number import LOSS_EXPONENT
 from vtrain.spec.samples import Samples
 from vtrain.train.data import check_ids, check_labels, check_padding
 from vtrain.train.layout import RunPaths
-from vtrain.train.signed import check_size, read_claimed_state
+from vtrain.train.signed import (
+    check_size,
+    read_claim,
+    read_claimed_state,
+    read_leaves,
+    read_task,
+)
 from vtrain.wire.graph import Ref, StepGraph
+from vtrain.wire.record import decode_record
 
 if TYPE_CHECKING:
     from vtrain.graph.model import Model
@@ -144,6 +152,26 @@ def export_run(run: Path, out: Path, step: int | None = None) -> tuple[Path, Pat
     write_atomic(onnx, [export_onnx(original, model, params)])
     write_atomic(safetensors, [export_safetensors(original, model, params)])
     return onnx, safetensors
+
+
+def describe_weights(run: Path, step: int) -> dict[str, str | int]:
+    """What weights are of that :func:`export_run` wrote: run, task, step and the state root there,
+    with the digest of the claim that commits to it, in hexadecimal digits.
+
+    Errors as of :func:`vtrain.train.signed.read_claim` and :func:`read_leaves`.
+    """
+    paths = RunPaths(run)
+    claim = read_claim(paths).claim
+    records = [decode_record(leaf) for leaf in read_leaves(paths, claim)]
+    root = records[step - 1].state_root if step else read_task(paths).initial_state_root
+    return {
+        "claim": compute_claim_digest(claim).hex(),
+        "run_id": claim.run_id.hex(),
+        "solver": claim.solver.hex(),
+        "state_root": root.hex(),
+        "step": step,
+        "task_id": claim.task_id.hex(),
+    }
 
 
 def read_weights(run: Path, step: int | None = None) -> dict[str, npt.NDArray[Any]]:

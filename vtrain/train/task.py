@@ -605,15 +605,16 @@ class _Parts:
     plan: StepPlan
 
 
-def _load_parts(file: TaskFile) -> _Parts:
+def _load_parts(file: TaskFile, model: Model | None = None) -> _Parts:
     held = file.held
     model_bytes = (
         read_file(file.model, limits_here().onnx_bytes, error=TaskError)
         if held is None
         else held.model
     )
-    model = import_onnx(model_bytes)
-    _warn_of_dropout(model, file.model)
+    if model is None:
+        model = import_onnx(model_bytes)
+        _warn_of_dropout(model, file.model)
     _check_tokens(file)
     _require_agreement(model, file.prepare)
     model = _confine_attention(model, file)
@@ -727,14 +728,16 @@ def profile_task(
     progress: Callable[[int], None] = lambda done: None,
     *,
     open_evaluator: OpenEvaluator = NodeEvaluator,
+    model: Model | None = None,
 ) -> Calibration:
     """Calibrate the exponents of a task; the file's own ``exponents`` are not looked at.
 
-    ``open_evaluator`` (``vtrain.engines.registry.choose_evaluator``) changes no result.
+    ``open_evaluator`` (``vtrain.engines.registry.choose_evaluator``) changes no result.  ``model``
+    is taken in place of the one that the file names.
     TaskError, ModelError, DataError (a label out of range, for one) as their parts find; a
     VtrainWarning where calibration ends within a warm-up.
     """
-    parts = _load_parts(file)
+    parts = _load_parts(file, model)
     _warn_of_calibration(file)
     shapes = GraphBuilder(_AnyExponents())
     emit_step(shapes, parts.plan, parts.model)
@@ -767,15 +770,19 @@ def write_exponents(path: Path, exponents: Mapping[str, int]) -> None:
         raise TaskError(f"cannot be written: {error.strerror}", where=str(path)) from None
 
 
-def compile_task(file: TaskFile, open_key: OpenKey | None = None) -> CompiledTask:
+def compile_task(
+    file: TaskFile, open_key: OpenKey | None = None, *, model: Model | None = None
+) -> CompiledTask:
     """Build the step graph, prove its ranges, and pin everything in a TaskSpec.
 
     ``open_key`` opens the SRS of a task that has one: ``vtrain.prove.backend.kzg.CommitKey``.
+    ``model`` is taken in place of the one that the file names, to measure what it costs: its digest
+    stays that of the file.
     TaskError when exponents are missing or name no site, or for an SRS that cannot be used;
     ModelError, DataError, RangeError as their parts find; a VtrainWarning where exponents were
     calibrated within a warm-up.
     """
-    parts = _load_parts(file)
+    parts = _load_parts(file, model)
     _warn_of_calibration(file)
     policy = FixedExponents(file.exponents, _name_command("profile", file.path))
     builder = GraphBuilder(policy)

@@ -3,13 +3,13 @@
 use std::str::FromStr;
 
 use numpy::{
-    Element, PyArray1, PyArray2, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyUntypedArray,
-    PyUntypedArrayMethods,
+    Element, PyArray1, PyArray2, PyArrayDyn, PyArrayMethods, PyReadonlyArray1, PyReadonlyArrayDyn,
+    PyUntypedArray, PyUntypedArrayMethods,
 };
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
-use vtrain_core::engine::{self, EngineError, SampleForms};
+use vtrain_core::engine::{self, Checked, EngineError, SampleForms, Signed};
 use vtrain_core::gemm::{Gemm, GemmError, Path};
 use vtrain_core::graph::{GraphDecodeError, Node, StepGraph};
 use vtrain_core::number::Dtype;
@@ -297,6 +297,53 @@ impl Engine {
         arrays.collect()
     }
 
+    /// The node at which a check of the next step's values against signed digests ends, if it does.
+    fn check(
+        &mut self,
+        py: Python<'_>,
+        digests: &[u8],
+        vectors: Vec<PyReadonlyArray1<'_, u64>>,
+        read: Py<PyAny>,
+    ) -> PyResult<Option<usize>> {
+        let digests: Vec<[u8; 32]> = digests.as_chunks().0.to_vec();
+        let vectors: Vec<&[u64]> = vectors
+            .iter()
+            .map(|vector| {
+                vector
+                    .as_slice()
+                    .map_err(|error| PyTypeError::new_err(error.to_string()))
+            })
+            .collect::<PyResult<_>>()?;
+        let take = |node: usize, out: &mut [i64]| -> PyResult<bool> {
+            Python::attach(|py| {
+                let found = read.call1(py, (node,))?;
+                if found.is_none(py) {
+                    return Ok(false);
+                }
+                let array = found.bind(py).cast::<PyArrayDyn<i64>>()?.try_readonly();
+                let array = array.map_err(|error| PyTypeError::new_err(error.to_string()))?;
+                let elements = array.as_slice();
+                let elements = elements.map_err(|error| PyTypeError::new_err(error.to_string()))?;
+                if elements.len() != out.len() {
+                    return Err(PyTypeError::new_err("the output has another size"));
+                }
+                out.copy_from_slice(elements);
+                Ok(true)
+            })
+        };
+        let checked = self.detached(py, |inner, table| {
+            let signed = Signed {
+                digests: &digests,
+                vectors: &vectors,
+            };
+            inner.check(table, signed, take)
+        })??;
+        Ok(match checked {
+            Checked::Right => None,
+            Checked::Stopped(node) => Some(node),
+        })
+    }
+
     fn saturation(&self) -> Vec<(String, u64)> {
         let counts = self
             .inner
@@ -318,6 +365,11 @@ impl Engine {
             .iter()
             .map(std::time::Duration::as_secs_f64);
         self.inner.names().iter().cloned().zip(times).collect()
+    }
+
+    #[getter]
+    fn check_memory(&self) -> usize {
+        self.inner.check_memory()
     }
 
     #[getter]

@@ -1,5 +1,6 @@
 //! The cpu engine: runs a step graph, many threads, bit for bit as the law says.
 
+mod check;
 mod groups;
 mod narrow;
 mod plan;
@@ -22,6 +23,7 @@ use crate::ops::{
 use crate::tensor_digest::digest_parallel;
 use crate::threads;
 
+pub use check::{Checked, Signed};
 use plan::{Job, Plan, Work};
 use program::Program;
 pub use program::{SampleForms, State};
@@ -113,6 +115,8 @@ pub struct Record {
 pub struct Engine {
     program: Program,
     samples: SampleForms,
+    /// The least and the greatest element that each node's output may have.
+    ranges: Vec<(i64, i64)>,
     /// The plan of a step without a trace, and the program that it is of: the same steps in another
     /// order.
     fused: Plan,
@@ -165,9 +169,14 @@ impl Engine {
             times: None,
         };
         let loaded = vec![false; program.states.len()];
+        let ranges = graph.nodes.iter().map(|node| {
+            let output = node.outputs.first();
+            output.map_or((0, 0), |output| (output.lo, output.hi))
+        });
         Ok(Self {
             program,
             samples,
+            ranges: ranges.collect(),
             fused,
             reordered,
             threads,
@@ -247,7 +256,7 @@ impl Engine {
     ///
     /// After an error the state is unknown and must be loaded anew.
     pub fn step(&mut self, table: &[u8]) -> Result<Record, EngineError> {
-        self.check(table)?;
+        self.check_ready(table)?;
         let commits = self.commits();
         self.loaded.fill(false);
         let Self {
@@ -268,7 +277,7 @@ impl Engine {
 
     /// Does one step node by node, and returns the digest of every node's output.
     pub fn trace(&mut self, table: &[u8]) -> Result<(Record, Vec<Hash>), EngineError> {
-        self.check(table)?;
+        self.check_ready(table)?;
         let commits = self.commits();
         let plan = Plan::plain(&self.program);
         let mut digests = vec![[0u8; 32]; self.program.kernels.len()];
@@ -296,7 +305,7 @@ impl Engine {
         nodes: &[usize],
         mut take: impl FnMut(&Form, Slice<'_>) -> R + Send,
     ) -> Result<Vec<R>, EngineError> {
-        self.check(table)?;
+        self.check_ready(table)?;
         let count = self.program.kernels.len();
         if let Some(node) = nodes.iter().find(|&&node| node >= count) {
             return Err(EngineError::graph(&format!("has no node {node}")));
@@ -357,7 +366,7 @@ impl Engine {
         }
     }
 
-    fn check(&self, table: &[u8]) -> Result<(), EngineError> {
+    fn check_ready(&self, table: &[u8]) -> Result<(), EngineError> {
         self.check_loaded()?;
         let needed = self.samples.byte_len().unwrap_or(usize::MAX);
         if table.len() != needed {

@@ -1,0 +1,292 @@
+"""What is measured of a task, how it is written, and what is estimated beforehand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from tests.tasks import HEADS, make_cnn_onnx, make_gpt_onnx, make_mlp_onnx, make_samples
+from vtrain import cli
+from vtrain.bench.figures import (
+    Figure,
+    describe,
+    make_table,
+    render_latex,
+    render_markdown,
+    summarize,
+    write_csv,
+)
+from vtrain.bench.plots import draw
+from vtrain.bench.sweep import scale_depth, scale_width
+from vtrain.errors import ModelError
+from vtrain.graph.model import Linear, Model, Reshape
+from vtrain.graph.onnx_import import import_onnx
+
+TASK = """
+[task]
+name = "tiny"
+seed = 3
+steps = 12
+batch = 4
+commit_every = 2
+checkpoint_every = 4
+
+[model]
+onnx = "model.onnx"
+loss = "cross_entropy"
+
+[data]
+kind = "npy"
+x = "x.npy"
+y = "y.npy"
+
+[data.prepare]
+scale = "1/255"
+
+[optimizer]
+kind = "sgd"
+momentum = 0.9
+learning_rate = 0.5
+
+[format]
+calibration_steps = 4
+"""
+Call = Callable[..., tuple[int, str, str]]
+MEASURED = {
+    ("training", "step", "s"),
+    ("commitment", "state root", "s"),
+    ("commitment", "checkpoint", "s"),
+    ("commitment", "checkpoint", "bytes"),
+    ("commitment", "record", "bytes"),
+    ("replay", "step", "s"),
+    ("replay", "read for an interval", "bytes"),
+    ("algebraic", "trace of a step", "s"),
+    ("algebraic", "trace of a step", "bytes"),
+    ("algebraic", "check of a step", "s"),
+    ("algebraic", "read for a step", "bytes"),
+    ("dispute", "challenger", "s"),
+    ("dispute", "rounds", "count"),
+    ("dispute", "all moves", "bytes"),
+}
+"""What a bench measures and an estimate says."""
+
+
+@pytest.fixture
+def call(capfd: pytest.CaptureFixture[str]) -> Call:
+    def run(*arguments: object) -> tuple[int, str, str]:
+        capfd.readouterr()
+        code = cli.run([str(argument) for argument in arguments])
+        captured = capfd.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A calibrated task file."""
+    folder = tmp_path_factory.mktemp("bench")
+    samples = make_samples((16,), 40, seed=3)
+    np.save(folder / "x.npy", samples.part("x"))
+    np.save(folder / "y.npy", samples.part("y"))
+    (folder / "model.onnx").write_bytes(make_mlp_onnx(3))
+    (folder / "task.toml").write_text(TASK)
+    assert cli.run(["profile", str(folder / "task.toml")]) == 0
+    return folder / "task.toml"
+
+
+# --- measuring
+
+
+def test_a_sweep_is_measured_and_written(task: Path, tmp_path: Path, call: Call) -> None:
+    out = tmp_path / "out"
+    code, text, _ = call(
+        "bench", task, "--sweep", "width", "--factors", "1,2", "--seeds", 2, "--out", out, "--json"
+    )  # fmt: skip
+    assert code == 0
+    found = json.loads(text)
+    assert found["skipped"] == {}
+    rows = found["rows"]
+    by_size: dict[float, dict[tuple[str, str, str], dict[str, Any]]] = {}
+    for row in rows:
+        by_size.setdefault(row["factor"], {})[row["stage"], row["what"], row["unit"]] = row
+    assert set(by_size) == {1.0, 2.0}
+    parameters = {row["factor"]: row["parameters"] for row in rows}
+    assert parameters == {1.0: 16 * 8 + 8 + 8 * 4 + 4, 2.0: 16 * 16 + 16 + 16 * 4 + 4}
+    for factor, figures in by_size.items():
+        assert set(figures) >= MEASURED
+        for row in figures.values():
+            assert row["seeds"] == 2
+            assert row["low"] <= row["mean"] <= row["high"]
+            assert row["mean"] > 0 or row["what"] == "memory", row
+        # A weight and its momentum, 4 bytes each, the counter, and a head.
+        length = figures["commitment", "checkpoint", "bytes"]["mean"]
+        assert 8 * parameters[factor] + 8 < length < 8 * parameters[factor] + 2000
+        assert figures["replay", "read for an interval", "bytes"]["mean"] == length
+        assert figures["dispute", "rounds", "count"]["mean"] >= 5
+        statement = figures["dispute", "statement", "bytes"]["mean"]
+        assert statement < figures["dispute", "all moves", "bytes"]["mean"]
+    lines = csv.DictReader(io.StringIO((out / "figures.csv").read_text()))
+    assert list(lines) == [{name: str(value) for name, value in row.items()} for row in rows]
+    assert json.loads((out / "figures.json").read_text()) == found
+    assert "width x 2" in (out / "table.md").read_text()
+    assert r"\toprule" in (out / "table.tex").read_text()
+    for name in ("time", "bytes"):
+        ElementTree.parse(out / f"{name}.svg")  # noqa: S314 - it is our own
+
+
+def test_stages_that_are_named_are_all_that_is_done(task: Path, call: Call) -> None:
+    code, text, err = call("bench", task, "--stages", "commitment", "--seeds", 1, "--json")
+    assert code == 0, err
+    rows = json.loads(text)["rows"]
+    assert {row["stage"] for row in rows} == {"commitment"}
+    assert all(row["low"] is None and row["high"] is None for row in rows)
+    code, text, _ = call("bench", task, "--stages", "commitment", "--seeds", 1)
+    assert code == 0
+    assert "172 parameters, batches of 4" in text
+    assert "commitment: state root, s" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--factors", "1"), "--factors are of a --sweep"),
+        (("--sweep", "width", "--factors", "0"), "above 0"),
+        (("--sweep", "width", "--factors", "one"), "no list of factors"),
+        (("--sweep", "width", "--factors", "1/3"), "no whole number"),
+        (("--sweep", "batch", "--factors", "1/3"), "no whole number"),
+        (("--sweep", "depth"), "nothing can be repeated"),
+        (("--stages", "training,prayer"), "'prayer' is none of"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(
+    task: Path, call: Call, arguments: tuple[str, ...], message: str
+) -> None:
+    code, _, err = call("bench", task, "--seeds", 1, "--stages", "commitment", *arguments)
+    assert code == 2
+    assert message in err
+
+
+def test_an_estimate_names_what_a_bench_measures(task: Path, call: Call) -> None:
+    code, text, _ = call("estimate", task, "--json")
+    assert code == 0
+    found = json.loads(text)
+    each = {(item["stage"], item["what"], item["unit"]): item for item in found["each"]}
+    assert set(each) >= MEASURED
+    assert all(item["value"] > 0 for item in each.values())
+    assert {item["how"] for item in each.values() if item["stage"] == "dispute"} == {"model"}
+    (run,) = (item for item in found["all"] if item["what"] == "all 12 steps")
+    # 12 steps, 6 state roots, 3 checkpoints.
+    one = {key: item["value"] for key, item in each.items()}
+    expected = 12 * one["training", "step", "s"] + 6 * one["commitment", "state root", "s"]
+    expected += 3 * one["commitment", "checkpoint", "s"]
+    assert run["value"] == pytest.approx(expected)
+    code, text, _ = call("estimate", task)
+    assert code == 0
+    assert "training: all 12 steps, s" in text
+    assert "~" in text
+
+
+# --- other sizes
+
+
+def forward_shapes(model: Model) -> dict[str, tuple[int, ...]]:
+    return {name: value.shape for name, value in model.params.items()}
+
+
+def test_hidden_features_grow_and_nothing_else() -> None:
+    found = forward_shapes(scale_width(import_onnx(make_mlp_onnx()), Fraction(3)))
+    assert found == {"w1": (24, 16), "b1": (24,), "w2": (4, 24), "b2": (4,)}
+    found = forward_shapes(scale_width(import_onnx(make_cnn_onnx()), Fraction(2)))
+    # Channels of the convolution, and what the last layer reads of them; classes and pixels stay.
+    assert found["k1"] == (6, 3, 3, 1)
+    assert found["w1"] == (4, 2 * 48)
+    half = scale_width(import_onnx(make_mlp_onnx()), Fraction(1, 2))
+    assert forward_shapes(half)["w1"] == (4, 16)
+
+
+def test_heads_of_a_transformer_keep_their_number() -> None:
+    model = import_onnx(make_gpt_onnx())
+    wide = scale_width(model, Fraction(2))
+    before, after = forward_shapes(model), forward_shapes(wide)
+    assert after["table"] == (before["table"][0], 2 * before["table"][1])
+    assert after["places"] == (before["places"][0], 2 * before["places"][1])
+    assert after["w_q"] == (16, 16)
+    splits = [layer.shape for layer in wide.layers if isinstance(layer, Reshape)]
+    assert any(HEADS in shape and shape[-1] == 2 * 8 // HEADS for shape in splits), splits
+
+
+def test_a_stretch_is_repeated_with_weights_of_its_own() -> None:
+    model = import_onnx(make_gpt_onnx())
+    deep = scale_depth(model, Fraction(3))
+    count = sum(isinstance(layer, Linear) for layer in model.layers)
+    # All linear layers but the one that makes logits.
+    assert sum(isinstance(layer, Linear) for layer in deep.layers) == 3 * (count - 1) + 1
+    assert len({*deep.params}) == len(model.params) + 2 * (len(model.params) - 2)
+    assert deep.params["w_q/again2"].shape == (8, 8)
+    assert scale_depth(model, Fraction(1)).layers == model.layers
+
+
+def test_what_cannot_be_scaled_is_refused() -> None:
+    with pytest.raises(ModelError, match="no whole number"):
+        scale_depth(import_onnx(make_gpt_onnx()), Fraction(3, 2))
+    with pytest.raises(ModelError, match="nothing can be repeated"):
+        scale_depth(import_onnx(make_cnn_onnx()), Fraction(2))
+
+
+# --- figures
+
+
+def test_intervals_are_those_of_student() -> None:
+    """Three values of mean 10 and deviation 1: 10 +- 4.303 / sqrt(3)."""
+    runs = [[Figure("training", "step", "s", value)] for value in (9.0, 10.0, 11.0)]
+    (row,) = summarize(runs, sweep="", factor=1.0, parameters=5, batch=2)
+    assert (row.mean, row.seeds) == (10.0, 3)
+    assert row.high == pytest.approx(10 + 4.303 / 3**0.5)
+    assert row.low == pytest.approx(10 - 4.303 / 3**0.5)
+    assert write_csv([row]).count("\n") == 2
+    table = make_table([row])
+    assert table.lines == (("training", "step", "10.0 +- 2.48 s"),)
+    assert "| training | step | 10.0 +- 2.48 s |" in render_markdown(table)
+    assert r"10.0 $\pm$ 2.48 s \\" in render_latex(table, "100 % of a_b & c")
+    assert r"\caption{100 \% of a\_b \& c}" in render_latex(table, "100 % of a_b & c")
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (0.00123, "s", "1.23 ms"),
+        (90.0, "s", "1.50 min"),
+        (2.5e6, "bytes", "2.50 MB"),
+        (13, "count", "13.0"),
+    ],
+)
+def test_numbers_are_for_people(value: float, unit: Any, text: str) -> None:
+    assert describe(value, unit) == text
+
+
+def test_a_plot_has_a_line_for_each_figure_with_its_bars() -> None:
+    rows = []
+    for factor in (1.0, 2.0, 4.0):
+        runs = [
+            [Figure("replay", "step", "s", factor * value), Figure("dispute", "rounds", "count", 9)]
+            for value in (1.0, 1.1, 1.2)
+        ]
+        rows += summarize(runs, sweep="width", factor=factor, parameters=9, batch=1)
+    picture = draw(rows, "s")
+    assert picture is not None
+    tree = ElementTree.fromstring(picture)  # noqa: S314 - it is our own
+    (line,) = tree.findall(".//{*}polyline")
+    xs, ys = zip(*(map(float, p.split(",")) for p in line.attrib["points"].split()), strict=True)
+    assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1], abs=0.2)  # factors, by their logarithms
+    assert ys[0] - ys[1] == pytest.approx(ys[1] - ys[2], abs=0.2)
+    assert draw(rows, "bytes") is None

@@ -1,0 +1,149 @@
+"""vtrain in other people's systems: BOINC's script_validator and a GitHub Action."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from tests.tasks import make_tiny_task
+from vtrain.attest.claims import compute_claim_digest
+from vtrain.demo.cheats import skip_step, train_falsely
+from vtrain.train.layout import RunPaths
+from vtrain.train.runner import train
+from vtrain.wire.claim import decode_signed_claim
+
+TASK = {"steps": 12, "commit_every": 2, "checkpoint_every": 4}
+SCRIPT = "vtrain_validate.py"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two honest runs of one task by two hosts, a false one, and one of another task."""
+    folder, task = tmp_path_factory.mktemp("hosts"), make_tiny_task(**TASK)
+    for name in ("alice", "bob"):
+        train(task, folder / name, key=Ed25519PrivateKey.generate())
+    train_falsely(task, folder / "false", key=Ed25519PrivateKey.generate(), cheat=skip_step, step=6)
+    train(make_tiny_task(**TASK, seed=9), folder / "other", key=Ed25519PrivateKey.generate())
+    return folder
+
+
+# --- BOINC
+
+
+@pytest.fixture(scope="module")
+def project(runs: Path, repository: Path) -> Path:
+    """A project as script_validator sees it: scripts in bin/, outputs elsewhere."""
+    project = runs / "project"
+    for name in ("bin", "tmp", "upload"):
+        (project / name).mkdir(parents=True)
+    script = project / "bin" / SCRIPT
+    text = (repository / "examples" / "boinc" / SCRIPT).read_text()
+    script.write_text(text.replace("/usr/bin/env python3", sys.executable, 1))
+    script.chmod(0o755)
+    settings = {
+        "task_id": make_tiny_task(**TASK).task_id.hex(),
+        "segments": 3,
+        "most_bytes": 1_000_000,
+    }
+    script.with_suffix(".json").write_text(json.dumps(settings))
+    for run in ("alice", "bob", "false", "other"):
+        with tarfile.open(project / "upload" / run, "w") as tar:
+            tar.add(runs / run, ".")
+    return project
+
+
+def call_script(project: Path, *outputs: str) -> int:
+    """What script_validator does: system("../bin/SCRIPT f1 ... fn"), in a folder beside bin/."""
+    files = " ".join(str(project / "upload" / output) for output in outputs)
+    command = f"../bin/{SCRIPT} {files}"
+    return subprocess.run(command, shell=True, cwd=project / "tmp", check=False).returncode  # noqa: S602
+
+
+def test_boinc_takes_honest_runs_and_no_others(project: Path) -> None:
+    assert call_script(project, "alice") == 0
+    assert call_script(project, "bob") == 0
+    assert call_script(project, "false") != 0
+    assert call_script(project, "other") != 0  # of another task than was agreed on
+    assert call_script(project, "alice", "bob") == 0
+    assert call_script(project, "alice", "false") != 0
+    assert call_script(project, "missing") != 0
+
+
+def test_boinc_unpacks_nothing_hostile(project: Path, tmp_path: Path) -> None:
+    upload = project / "upload"
+
+    def write(name: str, member: tarfile.TarInfo, data: bytes = b"") -> None:
+        with tarfile.open(upload / name, "w") as tar:
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+
+    write("above", tarfile.TarInfo(f"../../../{tmp_path.name}-out"), b"x")
+    link = tarfile.TarInfo("task.cbor")
+    link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+    write("link", link)
+    write("large", tarfile.TarInfo("task.cbor"), bytes(1_000_001))
+    (upload / "none").write_bytes(b"no archive")
+    for name in ("above", "link", "large", "none"):
+        assert call_script(project, name) == 1, name
+    assert not list(tmp_path.parent.glob("*-out"))
+
+
+# --- GitHub
+
+
+def run_action(repository: Path, folder: Path, **given: str) -> tuple[int, dict[str, str], str]:
+    """The steps of the action as a runner does them: exit code, outputs, summary."""
+    action = yaml.safe_load((repository / "examples" / "github-action" / "action.yml").read_text())
+    inputs: dict[str, Any] = {
+        name: given.get(name.replace("-", "_"), value.get("default"))
+        for name, value in action["inputs"].items()
+    }
+    assert all(value is not None for value in inputs.values()), "a required input is missing"
+    output, summary = folder / "output", folder / "summary"
+    for path in (output, summary):
+        path.write_text("")
+    search = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    (step,) = (step for step in action["runs"]["steps"] if step.get("id") == "verify")
+    variables = {
+        name: inputs[text.removeprefix("${{ inputs.").removesuffix(" }}")]
+        for name, text in step["env"].items()
+    }
+    env = os.environ | variables
+    env |= {"PATH": search, "GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(summary)}
+    command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, check=False)
+    found = dict(line.split("=", 1) for line in output.read_text().splitlines())
+    return done.returncode, found, summary.read_text()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_the_action_says_what_verify_says(runs: Path, repository: Path, tmp_path: Path) -> None:
+    given = {"task_id": make_tiny_task(**TASK).task_id.hex(), "samples": "3"}
+    code, found, summary = run_action(repository, tmp_path, run=str(runs / "alice"), **given)
+    assert (code, found) == (0, {"verdict": "verified"})
+    assert "vtrain verify: verified" in summary
+    assert json.loads((tmp_path / "vtrain-report.json").read_text())["verdict"] == "verified"
+    signed = decode_signed_claim(RunPaths(runs / "bob").claim.read_bytes())
+    for name, more, code, verdict in (
+        ("false", {}, 10, "fraud"),
+        ("other", {}, 3, "inconclusive"),
+        ("alice", {"claim": compute_claim_digest(signed.claim).hex()}, 3, "inconclusive"),
+        ("alice; touch hacked", {}, 2, "inconclusive"),
+    ):
+        (tmp_path / "vtrain-report.json").unlink(missing_ok=True)
+        found_code, found, _ = run_action(
+            repository, tmp_path, run=str(runs / name), **given, **more
+        )
+        assert (found_code, found) == (code, {"verdict": verdict}), name
+    assert not (tmp_path / "hacked").exists()

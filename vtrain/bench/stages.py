@@ -1,0 +1,437 @@
+"""What each thing that can be done with a task takes on this machine: time, memory, bytes.
+
+Two forms of the task are measured.  One has a state root and a checkpoint every few steps, and is
+trained, replayed and disputed; of the other, with a state root every step, one step is traced and
+checked.  How often a run commits changes neither what a step nor what a state root takes, so that
+the figures hold for any: ``vtrain.bench.estimate`` puts them together.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import numpy.typing as npt
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from vtrain import _core
+from vtrain.attest.claims import sign_claim
+from vtrain.attest.keys import public_key
+from vtrain.audit.replay import replay_segment
+from vtrain.audit.structure import check_structure, read_state
+from vtrain.audit.traces import Store, TraceChecker, choose_arithmetic
+from vtrain.bench.figures import STAGES, Figure
+from vtrain.commit.checkpoint import write_checkpoint
+from vtrain.commit.log import decode_log, encode_frame
+from vtrain.commit.state import compute_root_of_state
+from vtrain.commit.traces import TraceFolder
+from vtrain.demo.lies import Lies, LyingProvider, LyingSession
+from vtrain.dispute import statement
+from vtrain.dispute.engine_provider import EngineProvider
+from vtrain.dispute.game import advance, apply, find_deadline, find_verdict, start
+from vtrain.dispute.genesis import make_clocks, make_genesis
+from vtrain.dispute.players import Player
+from vtrain.dispute.state import DisputedGraph
+from vtrain.engines.registry import open_session
+from vtrain.errors import RunError, VtrainError
+from vtrain.graph.values import PRODUCTS
+from vtrain.limits import limits_here
+from vtrain.spec.algebraic import compute_vector
+from vtrain.train.layout import RunPaths
+from vtrain.train.runner import train
+from vtrain.train.task import CompiledTask, TaskFile
+from vtrain.train.traces import write_traces
+from vtrain.wire import structs
+from vtrain.wire.claim import Claim
+from vtrain.wire.dispute import Open, decode_move
+from vtrain.wire.graph import StepGraph, TensorType
+from vtrain.wire.record import StepRecord
+from vtrain.wire.task import BLAKE3_ONLY
+
+EVERY: Final = 5
+"""Steps between two state roots of the run that is measured."""
+SECONDS: Final = 1.0
+"""For a figure that is measured several times, which is at least three times."""
+_LEAST: Final = 3
+_TRACED: Final = 2
+"""The step whose values are signed and checked."""
+_TOO_MUCH: Final = 1 << 24
+"""What a false gradient is too great by: more than rounding takes away."""
+_CLOCKS: Final = make_clocks()
+T = TypeVar("T")
+Prove = Callable[[CompiledTask, Path], Sequence[Figure]]
+"""Measures proofs of a run of a task."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How it is measured.
+
+    ``prove`` measures proofs of a run, and is None where none are; ``tell`` hears what is done.
+    """
+
+    engine: str = "auto"
+    threads: int = 0
+    every: int = EVERY
+    seconds: float = SECONDS
+    prove: Prove | None = None
+    tell: Callable[[str], None] = lambda what: None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The figures of one task, and the stages that were not measured, with the reason."""
+
+    figures: tuple[Figure, ...]
+    skipped: dict[str, str]
+
+
+def shorten(file: TaskFile, every: int, seed: int = 0) -> TaskFile:
+    """The task with a state root and a checkpoint every so many steps and ``seed`` added to its
+    own, without KZG commitments: what it costs to train on is the same."""
+    steps = -(-max(file.steps, 2 * every) // every) * every
+    return replace(
+        file,
+        seed=file.seed + seed,
+        steps=steps,
+        commit_every=every,
+        checkpoint_every=every,
+        commitments=BLAKE3_ONLY,
+        proof=None,
+    )
+
+
+def measure_stages(
+    compile_: Callable[[int], CompiledTask],
+    folder: Path,
+    setting: Setting,
+    stages: Sequence[str] = STAGES,
+) -> Measured:
+    """All figures of the ``stages`` of one task; ``compile_`` makes it, with so many steps between
+    two state roots.  Files go into the new ``folder``.
+
+    What a stage refuses (a model without circuits, an extra that is missing) is a reason.
+    """
+    subject = _Subject(compile_, folder, setting)
+    work: dict[str, Callable[[], Iterator[Figure]]] = {
+        "training": subject.train,
+        "commitment": subject.commit,
+        "replay": subject.replay,
+        "algebraic": subject.check,
+        "dispute": subject.dispute,
+        "proof": subject.prove,
+    }
+    figures: list[Figure] = []
+    skipped: dict[str, str] = {}
+    for stage in STAGES:
+        if stage not in stages:
+            continue
+        setting.tell(stage)
+        try:
+            figures += work[stage]()
+        except VtrainError as error:
+            skipped[stage] = str(error)
+    return Measured(tuple(figures), skipped)
+
+
+class _Subject:
+    """A task under measurement; what several stages need is made once."""
+
+    def __init__(
+        self, compile_: Callable[[int], CompiledTask], folder: Path, setting: Setting
+    ) -> None:
+        self._compile, self._folder, self._setting = compile_, folder, setting
+        self._key = Ed25519PrivateKey.generate()
+
+    # --- what is measured
+
+    def train(self) -> Iterator[Figure]:
+        """A step without its state root, and the memory of a process that does steps."""
+        setting, session = self._setting, self._open()
+        session.load_state(self._task.initial_state)
+        session.step()
+        times: list[float] = []
+        end = time.perf_counter() + setting.seconds
+        # The steps that commit are fewer than half: the median is of one that does not.
+        while len(times) < 2 * setting.every or time.perf_counter() < end:
+            times.append(time_once(session.step))
+        yield Figure("training", "step", "s", statistics.median(times))
+        yield from self._measure_memory("training", self._run)
+
+    def commit(self) -> Iterator[Figure]:
+        """A state root, a checkpoint, a record of the log."""
+        task, records = self._task, self._records
+        state = self._read_state()
+        threads = self._setting.threads
+        root = self._repeat(lambda: compute_root_of_state(task.graph, state, threads))
+        path = self._folder / "checkpoint.safetensors"
+        written = self._repeat(lambda: write_checkpoint(path, task.graph, state))
+        yield Figure("commitment", "state root", "s", root)
+        yield Figure("commitment", "checkpoint", "s", written)
+        yield Figure("commitment", "checkpoint", "bytes", path.stat().st_size)
+        yield Figure(
+            "commitment", "record", "bytes", len(encode_frame(records[self._setting.every - 1]))
+        )
+
+    def replay(self) -> Iterator[Figure]:
+        """An interval replayed, by step; the structure check of the run, by step."""
+        every, setting, session = self._setting.every, self._setting, self._open()
+
+        def replay() -> None:
+            session.load_state(self._read_state())
+            if replay_segment(session, self._records, every, 2 * every) is not None:
+                raise RunError("does not replay on this machine", where=str(self._run))
+
+        yield Figure("replay", "step", "s", self._repeat(replay) / every)
+        checkpoint = RunPaths(self._run).checkpoint(every).stat().st_size
+        yield Figure("replay", "read for an interval", "bytes", checkpoint)
+        yield from self._measure_memory("replay", self._run)
+        structure = self._repeat(lambda: check_structure(self._run, threads=setting.threads))
+        yield Figure("replay", "structure check of the run", "s", structure)
+
+    def check(self) -> Iterator[Figure]:
+        """A trace of one step, and its check from the folder that it is in."""
+        traced, setting = self._compile(1), self._setting
+        run, folder = self._folder / "traced", self._folder / "traces"
+        train(
+            traced,
+            run,
+            key=self._key,
+            engine=setting.engine,
+            steps=_TRACED,
+            threads=setting.threads,
+        )
+        begin = time.perf_counter()
+        signed = write_traces(run, (_TRACED,), key=self._key, out=folder, threads=setting.threads)
+        yield Figure("algebraic", "trace of a step", "s", time.perf_counter() - begin)
+        stored = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        yield Figure("algebraic", "trace of a step", "bytes", stored)
+        (trace,) = signed.traces.traces
+        leaves = TraceFolder(folder).read_leaves(trace)
+        store = CountingStore(TraceFolder(folder, setting.threads))
+        randomness = bytes(32)
+        checker = make_checker(traced, store, randomness, setting.engine, setting.threads)
+
+        def check() -> None:
+            if checker.check(trace, leaves) is not None:
+                raise RunError("does not check on this machine", where=str(folder))
+
+        check()
+        read = store.read
+        yield Figure("algebraic", "check of a step", "s", self._repeat(check))
+        yield Figure("algebraic", "read for a step", "bytes", read)
+        yield from self._measure_memory("algebraic", run, folder)
+
+    def dispute(self) -> Iterator[Figure]:
+        """A game about one element of the largest gradient of the last step: what it takes an
+        honest challenger, who has the states of the run's checkpoints."""
+        task, every = self._task, self._setting.every
+        node, step = find_gradient(task.graph), 2 * every
+
+        def lie(value: npt.NDArray[Any], before: object) -> npt.NDArray[Any]:
+            false = value.copy()
+            false.flat[false.size // 2] += _TOO_MUCH
+            return false
+
+        honest = EngineProvider(task, self._open(), steps=step)
+        lying = LyingSession(task, Lies({(step, node): lie}), self._open())
+        cheat = LyingProvider(task, lying, steps=step)
+        try:
+            played = play(task, cheat, honest)
+        finally:
+            honest.close()
+            cheat.close()
+        yield Figure("dispute", "challenger", "s", played.thinking)
+        yield Figure("dispute", "host", "s", played.hosting)
+        yield Figure("dispute", "rounds", "count", played.rounds)
+        yield Figure("dispute", "all moves", "bytes", played.sent)
+        judge = self._repeat(lambda: _core.referee_judge(played.statement))
+        yield Figure("dispute", "referee's leaf", "s", judge)
+        yield Figure("dispute", "statement", "bytes", len(played.statement))
+
+    def prove(self) -> Iterator[Figure]:
+        """A proof of a step, or of a part of one."""
+        if self._setting.prove is None:
+            raise RunError("was not asked for (--proof)", where="proof")
+        yield from self._setting.prove(self._task, self._run)
+
+    # --- what they need
+
+    @cached_property
+    def _task(self) -> CompiledTask:
+        return self._compile(self._setting.every)
+
+    @cached_property
+    def _run(self) -> Path:
+        """A run of two intervals."""
+        run, setting = self._folder / "run", self._setting
+        steps = 2 * setting.every
+        train(
+            self._task,
+            run,
+            key=self._key,
+            engine=setting.engine,
+            steps=steps,
+            threads=setting.threads,
+        )
+        return run
+
+    @cached_property
+    def _records(self) -> list[StepRecord]:
+        return decode_log(RunPaths(self._run).log.read_bytes())
+
+    def _read_state(self) -> Any:
+        """The state after the first interval, from its checkpoint."""
+        task, setting = self._task, self._setting
+        paths, records = RunPaths(self._run), self._records
+        return read_state(paths, task.spec, task.graph, records, setting.every, setting.threads)
+
+    def _open(self) -> Any:
+        task, setting = self._task, self._setting
+        return open_session(setting.engine, task.graph, task.samples, threads=setting.threads)
+
+    def _measure_memory(
+        self, stage: str, run: Path, traces: Path | None = None
+    ) -> Iterator[Figure]:
+        """What a process of its own takes that reads the run and does this alone."""
+        from vtrain.bench.alone import measure_alone  # which imports this module
+
+        setting = self._setting
+        peak = measure_alone(
+            stage,
+            run,
+            every=setting.every,
+            engine=setting.engine,
+            threads=setting.threads,
+            traces=traces,
+        )
+        if peak is not None:
+            yield Figure(stage, "memory", "bytes", peak)
+
+    def _repeat(self, work: Callable[[], object]) -> float:
+        return repeat(work, self._setting.seconds)
+
+
+# --- time
+
+
+def time_once(work: Callable[[], object]) -> float:
+    """Seconds of one call."""
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def repeat(work: Callable[[], object], seconds: float = SECONDS) -> float:
+    """The median of calls for about ``seconds``, three at least, after one that is not counted."""
+    work()
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(times) < _LEAST or time.perf_counter() < end:
+        times.append(time_once(work))
+    return statistics.median(times)
+
+
+# --- the check of a trace
+
+
+class CountingStore:
+    """Another store of tensors, with the bytes counted that are read of it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.read = 0
+
+    def holds(self, digest: bytes) -> bool:
+        """As the store says."""
+        return self._store.holds(digest)
+
+    def read_chunk(self, digest: bytes, kind: TensorType) -> npt.NDArray[Any]:
+        """As the store gives it."""
+        self.read += kind.byte_length
+        return self._store.read_chunk(digest, kind)
+
+
+def make_checker(
+    task: CompiledTask, store: Store, randomness: bytes, engine: str, threads: int
+) -> TraceChecker:
+    """What checks traces of a task, with one vector as long as it has to be."""
+    widths = [n.outputs[0].shape[-1] for n in task.graph.nodes if n.op in PRODUCTS]
+    vectors = [compute_vector(randomness, bytes(32), 0, max(widths, default=0))]
+    name = "numpy" if engine == "numpy" else "cpu"
+    arithmetic = choose_arithmetic(name, threads)
+    held = limits_here().trace_held_bytes
+    return TraceChecker(task.graph, task.samples, store, vectors, arithmetic, held, threads)
+
+
+# --- a dispute
+
+
+def find_gradient(graph: StepGraph) -> int:
+    """The node of the largest gradient that is a product, else the largest product; RunError where
+    there is none."""
+    products = [i for i, node in enumerate(graph.nodes) if node.op in PRODUCTS]
+    gradients = [i for i in products if graph.nodes[i].attrs.get("transpose_a")]
+    if not products:
+        raise RunError("has no product that a dispute could be about", where="graph")
+    return max(gradients or products, key=lambda i: graph.nodes[i].outputs[0].size)
+
+
+@dataclass(frozen=True)
+class Played:
+    """A game to its end: seconds of the challenger and of who hosts it, rounds, bytes of all moves,
+    and what the referee was asked."""
+
+    thinking: float
+    hosting: float
+    rounds: int
+    sent: int
+    statement: bytes
+
+
+def play(task: CompiledTask, cheat: EngineProvider, honest: EngineProvider) -> Played:
+    """A false claim against an honest challenger, until it falls.
+
+    RunError where both claims are the same, or the false one stands.
+    """
+    if cheat.log().root == honest.log().root:
+        raise RunError("the wrong element is lost in rounding: there is no dispute", where="step")
+    keys = [Ed25519PrivateKey.generate() for _ in range(2)]
+    log = cheat.log()
+    claim = Claim(bytes(32), public_key(keys[0]), task.task_id, log.size, log.root)
+    host, signed = public_key(Ed25519PrivateKey.generate()), sign_claim(claim, keys[0])
+    genesis = make_genesis(task.spec, task.graph, signed, host=host, opened=0, clocks=_CLOCKS)
+    game = start(genesis, DisputedGraph(task.graph, genesis.graph_root))
+    players = [Player(cheat, keys[0]), Player(honest, keys[1])]
+    thinking, hosting, rounds, sent, asked = [0.0, 0.0], 0.0, 0, 0, b""
+    while not game.over:
+        accepted, now = 0, game.now + 1
+        for number, player in enumerate(players):
+            begin = time.perf_counter()
+            moves = list(player.moves(game))
+            middle = time.perf_counter()
+            thinking[number] += middle - begin
+            for move in moves:
+                sent += len(structs.encode(move))
+                opened = decode_move(move.move)
+                if isinstance(opened, Open):
+                    ((contest, dispute),) = game.asked[move.about].where
+                    asked = statement.compose(game, contest, dispute, opened)
+                with suppress(VtrainError):  # overtaken by a move before it
+                    game = apply(game, move, now)
+                    accepted += 1
+            hosting += time.perf_counter() - middle
+        rounds += bool(accepted and game.round)
+        due = find_deadline(game)
+        if not accepted and not game.over and due is not None:
+            game = advance(game, due)
+    verdict = find_verdict(game)
+    if verdict is None or verdict.standing != honest.log().root or not asked:
+        raise RunError("the game did not end in the referee's ruling", where="dispute")
+    return Played(thinking[1], hosting, rounds, sent, asked)

@@ -21,7 +21,8 @@ fails or has too little memory), 4 verified only under an assumption that was no
 predictable sample, an insecure SRS), 130 interrupted (Ctrl-C), 143 terminated (SIGTERM), 1 anything
 unexpected.
 Progress goes to stderr, and only on a terminal; elsewhere `vtrain prove` and `vtrain dispute` write
-a line a stage.
+a line a stage.  `vtrain train` has a line of JSON for each step in RUN/history.jsonl besides.
+`vtrain completion` has a shell complete all of this.
 `--json` prints one object on stdout with every exit, wrong calls and interrupts included.
 """
 

@@ -20,30 +20,45 @@ from typing import TYPE_CHECKING, Any
 import vtrain.train  # noqa: F401 - the room, bound first: `train` below takes its name here
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from matplotlib.figure import Figure
 
     from vtrain.audit.beacon import BeaconDraw
     from vtrain.audit.plan import Wanted
     from vtrain.errors import UnsupportedError
     from vtrain.graph.calibration import Calibration
-    from vtrain.train.runner import Progress, RunSummary
+    from vtrain.train.deliver import Evaluation
+    from vtrain.train.history import Entry
+    from vtrain.train.inspect import RunInfo
+    from vtrain.train.runner import RunSummary
     from vtrain.train.task import CompiledTask
+    from vtrain.train.torch_hooks.attest import AttestCallback
     from vtrain.train.torch_hooks.back import StateDict
     from vtrain.train.torch_hooks.front import Module
+    from vtrain.train.watch import Callback, Progress
     from vtrain.wire.report import Report
 
     __version__: str
 
 __all__ = [
+    "Callback",
     "CompiledTask",
+    "TensorBoard",
     "UnsupportedError",
+    "WeightsAndBiases",
     "__version__",
+    "attest_callback",
     "compile",
+    "evaluate",
+    "export",
     "from_torch",
+    "inspect",
     "load_key",
+    "plot",
     "profile",
+    "read_history",
     "state_dict",
     "train",
     "verify",
@@ -54,8 +69,11 @@ __all__ = [
 
 
 _LATE = {
+    "Callback": "vtrain.train.watch",
     "CompiledTask": "vtrain.train.task",
+    "TensorBoard": "vtrain.train.loggers",
     "UnsupportedError": "vtrain.errors",
+    "WeightsAndBiases": "vtrain.train.loggers",
     "__version__": "vtrain._core",
 }
 """Names that other rooms have, and those rooms."""
@@ -69,16 +87,36 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(_LATE[name]), name)
 
 
-def compile(task: str | Path) -> CompiledTask:
-    """Turn a task file into its step graph and canonical spec; proves every range on the way.
+def compile(
+    task: str | Path | Mapping[str, Any], *, progress: Callable[[str, int, int], None] | None = None
+) -> CompiledTask:
+    """Turn a task into its step graph and canonical spec; proves every range on the way.
 
-    ``task`` is the path of a TOML file (docs/tasks.md) that has its exponents.  Raises TaskError,
-    ModelError, DataError or RangeError, each naming the place.
+    ``task`` is the path of a TOML file (docs/tasks.md) that has its exponents, or a dict of what
+    such a file says: paths in it are relative to the working directory, and exponents that it does
+    not have are calibrated (``progress`` as of :func:`from_torch`).  Raises TaskError, ModelError,
+    DataError or RangeError, each naming the place.
     """
-    from vtrain.prove.backend.kzg import CommitKey
-    from vtrain.train.task import compile_task, load_task
+    from dataclasses import replace
 
-    return compile_task(load_task(Path(task)), CommitKey)
+    from vtrain.engines.registry import choose_evaluator
+    from vtrain.prove.backend.kzg import CommitKey
+    from vtrain.train.progress import show_progress
+    from vtrain.train.task import compile_task, load_task, profile_task, task_from_dict
+
+    if isinstance(task, str | Path):
+        return compile_task(load_task(Path(task)), CommitKey)
+    file = task_from_dict(task)
+    if not file.exponents:
+        with show_progress(progress) as show:
+            total = file.calibration_steps
+            calibration = profile_task(
+                file,
+                lambda done: show("calibrating", done, total),
+                open_evaluator=choose_evaluator("auto"),
+            )
+        file = replace(file, exponents=dict(calibration.exponents))
+    return compile_task(file, CommitKey)
 
 
 def from_torch(
@@ -190,6 +228,83 @@ def state_dict(run: str | Path, step: int | None = None) -> StateDict:
     return read_state_dict(Path(run), step)
 
 
+def evaluate(
+    run: RunSummary | str | Path,
+    *,
+    task: CompiledTask | str | Path | None = None,
+    data: str | Path | None = None,
+    step: int | None = None,
+) -> Evaluation:
+    """Loss and accuracy of a checkpoint of a run, the last unless ``step`` names one: on the test
+    data of ``task``, on a file ``data`` of the run's own form, or else on its training data.
+
+    The checkpoint is held against the run's signed claim first.  Errors as of
+    :func:`vtrain.train.deliver.load_held_out` and :func:`vtrain.train.deliver.export_run`.
+    """
+    from vtrain.train.deliver import evaluate_run, load_held_out
+
+    folder = _path_of(run)
+    named = Path(task) if isinstance(task, str | Path) else task
+    samples, _ = load_held_out(folder, named, None if data is None else Path(data))
+    return evaluate_run(folder, samples, step)
+
+
+def export(
+    run: RunSummary | str | Path,
+    out: str | Path,
+    *,
+    step: int | None = None,
+    hub: bool = False,
+    module: Module | None = None,
+) -> tuple[Path, Path]:
+    """Write the weights of a run as floats into the folder ``out``: an ONNX model and safetensors
+    under the module's names; the paths of the two.
+
+    With ``hub`` the folder is new, and ready for a hub of models: with a model card that says task
+    id, root and how to verify, the claim, and the configuration of ``module`` where that is one of
+    transformers.  Errors as of :func:`vtrain.train.deliver.export_run`.
+    """
+    from vtrain.train.deliver import export_run
+    from vtrain.train.hub import export_hub
+
+    if hub or module is not None:
+        return export_hub(_path_of(run), Path(out), step, module=module)
+    return export_run(_path_of(run), Path(out), step)
+
+
+def inspect(run: RunSummary | str | Path) -> RunInfo:
+    """What a run directory says of itself; nothing is checked, which is what verify does.  Errors
+    as of :func:`vtrain.train.inspect.inspect_run`."""
+    from vtrain.train.inspect import inspect_run
+
+    return inspect_run(_path_of(run))
+
+
+def read_history(run: RunSummary | str | Path) -> tuple[Entry, ...]:
+    """Each step of a run, finished or still going on: loss, learning rate, time, saturation, and
+    the loss of held-out data where that was measured.  Errors as of
+    :func:`vtrain.train.history.read_history`."""
+    from vtrain.train.history import read_history as read
+
+    return read(_path_of(run))
+
+
+def plot(*runs: RunSummary | str | Path, out: str | Path | None = None) -> Figure:
+    """Loss, learning rate, saturation and time of a step of several runs, as a figure of matplotlib
+    (extra plot), written to ``out`` (.png or .svg) if that is given.  Errors as of
+    :func:`vtrain.train.plot.draw_runs` and :func:`vtrain.train.plot.save_figure`."""
+    from vtrain.train.plot import draw_runs, save_figure
+
+    figure = draw_runs([_path_of(run) for run in runs])
+    if out is not None:
+        save_figure(figure, Path(out))
+    return figure
+
+
+def _path_of(run: RunSummary | str | Path) -> Path:
+    return Path(run) if isinstance(run, str | Path) else run.path
+
+
 def _require_torch(where: str) -> None:
     from importlib.util import find_spec
 
@@ -199,11 +314,43 @@ def _require_torch(where: str) -> None:
         raise MissingExtraError('needs torch: pip install "vtrain[torch]"', where=where)
 
 
-def profile(task: str | Path, *, write: bool = True) -> Calibration:
-    """Calibrate the exponents of a task file by its first steps; ``write`` them into the file."""
-    from vtrain.engines.registry import choose_evaluator
-    from vtrain.train.task import load_task, profile_task, write_exponents
+def attest_callback(
+    out: str | Path | None = None, *, key: Ed25519PrivateKey | str | Path | None = None
+) -> AttestCallback:
+    """A callback of Hugging Face's ``Trainer`` that signs what an ordinary run in floats was given,
+    in which order, and what came out: ``Trainer(..., callbacks=[vtrain.attest_callback()])``.
 
+    It writes into ``out``, by default ``attested`` in the trainer's output folder; ``key`` as of
+    :func:`train`.  Such a run is attested, not replayable: :func:`verify` of the folder says so,
+    and is conditional at best (docs/attested.md).  MissingExtraError without transformers.
+    """
+    from importlib.util import find_spec
+
+    from vtrain.cli.train import load_or_make_key
+    from vtrain.errors import MissingExtraError
+    from vtrain.train.runner import check_key
+
+    if find_spec("transformers") is None or find_spec("torch") is None:
+        raise MissingExtraError(
+            'needs transformers and torch: pip install "vtrain[transformers]"',
+            where="attest_callback",
+        )
+    from vtrain.train.torch_hooks.attest import AttestCallback
+
+    if key is None or isinstance(key, str | Path):
+        key = load_or_make_key(None if key is None else Path(key))
+    check_key(key)
+    return AttestCallback(key, None if out is None else Path(out))
+
+
+def profile(task: str | Path | Mapping[str, Any], *, write: bool = True) -> Calibration:
+    """Calibrate the exponents of a task by its first steps; ``write`` them into the file, where it
+    is one."""
+    from vtrain.engines.registry import choose_evaluator
+    from vtrain.train.task import load_task, profile_task, task_from_dict, write_exponents
+
+    if not isinstance(task, str | Path):
+        return profile_task(task_from_dict(task), open_evaluator=choose_evaluator("auto"))
     path = Path(task)
     calibration = profile_task(load_task(path), open_evaluator=choose_evaluator("auto"))
     if write:
@@ -219,7 +366,7 @@ def load_key(path: str | Path) -> Ed25519PrivateKey:
 
 
 def train(
-    task: CompiledTask | str | Path,
+    task: CompiledTask | str | Path | Mapping[str, Any],
     out: str | Path,
     *,
     key: Ed25519PrivateKey | str | Path | None = None,
@@ -231,11 +378,14 @@ def train(
     recompute: bool = False,
     keep_data: bool = True,
     progress: Progress | None = None,
+    callbacks: Sequence[Callback] = (),
+    eval_every: int = 0,
 ) -> RunSummary:
     """Train ``task`` into the run directory ``out``, or go on with the run that is there.
 
-    ``steps`` stops early (default: the task's). ``threads`` = 0 takes every core; RunError for more
-    than ``vtrain.limits.most_threads``. With engine cuda, ``selfcheck_every`` > 0 repeats the
+    ``task`` is a compiled one, or what :func:`compile` takes.  ``steps`` stops early (default: the
+    task's). ``threads`` = 0 takes every core; RunError for more than
+    ``vtrain.limits.most_threads``. With engine cuda, ``selfcheck_every`` > 0 repeats the
     self-check of its kernels after so many steps.  ``accumulate`` does each batch in so many equal
     parts, and ``recompute`` the forward pass twice: both take less memory and change no bit.
     GraphError for a batch that has no such parts.
@@ -244,11 +394,19 @@ def train(
     StorageError when a file cannot be written; what was committed by then stays valid, and the same
     call resumes.  MissingExtraError, DeviceError or KernelError when engine cuda cannot be used
     here, and nothing in ``out`` has changed; KernelError also when a GPU fails later.
+    ``progress`` (steps done, steps in all, loss, samples a second) and ``callbacks`` hear of each
+    step (``vtrain.Callback``, ``vtrain.TensorBoard``, ``vtrain.WeightsAndBiases``); without
+    ``progress`` a bar is drawn on stderr where that is a terminal, a table in a notebook.
+    ``eval_every`` > 0 measures on the task's test data after so many steps and after the last:
+    ``run.history`` has it all, and so has ``history.jsonl`` in ``out`` while the run goes on.
+    None of it is a part of what is committed to.
+
     ``key`` is a key as of :func:`load_key` or the path of its file; without one it is the user's
     own, as on the command line, which is made on first use.  SignatureError for any other.
     """
     from vtrain.cli.train import load_or_make_key
     from vtrain.engines.saving import Saving
+    from vtrain.train.progress import choose_display
     from vtrain.train.runner import check_key
     from vtrain.train.runner import train as run
     from vtrain.train.task import CompiledTask
@@ -256,6 +414,7 @@ def train(
     if key is None or isinstance(key, str | Path):
         key = load_or_make_key(None if key is None else Path(key))
     check_key(key)
+    display = choose_display() if progress is None else None
     compiled = task if isinstance(task, CompiledTask) else compile(task)
     return run(
         compiled,
@@ -268,18 +427,20 @@ def train(
         saving=Saving(accumulate, recompute),
         keep_data=keep_data,
         progress=progress,
+        callbacks=[*([] if display is None else [display]), *callbacks],
+        eval_every=eval_every,
     )
 
 
 def verify(
-    run: str | Path,
+    run: RunSummary | str | Path,
     *,
     samples: int | None = None,
     all: bool = False,
-    seed: bytes | None = None,
+    seed: bytes | str | None = None,
     claim: bytes | str | Path | None = None,
-    solver: bytes | None = None,
-    task_id: bytes | None = None,
+    solver: bytes | str | None = None,
+    task_id: bytes | str | None = None,
     data: str | Path | None = None,
     engine: str = "auto",
     threads: int = 0,
@@ -293,7 +454,8 @@ def verify(
     """Audit a run directory: structure in full, then replay of sampled stretches (or ``all``; with
     ``samples`` = 0 of none).
 
-    ``task_id`` is the id agreed on and ``solver`` the key that must have signed (32 bytes each);
+    ``task_id`` is the id agreed on and ``solver`` the key that must have signed (32 bytes each, or
+    64 hexadecimal digits, as of ``seed``);
     without them the report says that they were taken from the run.  ``claim`` pins the claim: the
     digest that `vtrain claim` shows, or the file in which it kept the claim.  ``seed`` replaces
     fresh randomness; without a claim pinned before it existed it is predictable, and so the verdict
@@ -305,6 +467,9 @@ def verify(
     ``run`` may be the URL of a store in which a run was published (docs/publishing.md), with
     ``store_options`` of an object store: then only what the draw asks for is fetched and checked.
 
+    A run in floats that :func:`attest_callback` signed is attested, not replayable: its files are
+    held against what was signed, and the verdict is conditional at best.
+
     A found fraud is a verdict, not an exception: ``report.verdict``, or ``report.exit_code`` (0
     verified, 10 fraud, 3 inconclusive, 4 conditional); a report is true only when verified, and
     ``report.raise_for_verdict()`` raises for any other.  RunError for an argument that is none (an
@@ -315,25 +480,34 @@ def verify(
     """
     from contextlib import ExitStack
 
+    from vtrain.audit.attested import is_attested, make_attested_pin, verify_attested
     from vtrain.audit.pin import make_pin
     from vtrain.audit.verify import verify as audit
     from vtrain.engines.saving import Saving
+    from vtrain.errors import RunError
     from vtrain.prove.backend.kzg import CommitKey
 
+    key = _read_hex(solver, "solver")
     with ExitStack() as stack:
         published = None
         if isinstance(run, str) and "://" in run:
             from vtrain.audit.published import open_published
 
             published = stack.enter_context(open_published(run, store_options))
+        folder = _path_of(run) if published is None else published.root
+        if published is None and is_attested(folder):
+            if task_id is not None:
+                raise RunError("is of no attested run: such a run has none", where="task_id")
+            pinned = None if claim is None else make_attested_pin(folder, claim)
+            return verify_attested(folder, solver=key, claim=pinned)
         return audit(
-            published.root if published is not None else Path(run),
+            folder,
             samples=samples,
             all_=all,
-            seed=seed,
+            seed=_read_hex(seed, "seed"),
             pin=None if claim is None else make_pin(claim),
-            solver=solver,
-            task_id=task_id,
+            solver=key,
+            task_id=_read_hex(task_id, "task_id"),
             data=Path(data) if data is not None else None,
             engine=engine,
             threads=threads,
@@ -344,3 +518,15 @@ def verify(
             wanted=wanted,
             published=published,
         )
+
+
+def _read_hex(value: bytes | str | None, where: str) -> bytes | None:
+    """Bytes, or text of hexadecimal digits; RunError for any other text."""
+    if not isinstance(value, str):
+        return value
+    from vtrain.errors import RunError
+
+    try:
+        return bytes.fromhex(value.removeprefix("0x"))
+    except ValueError as error:
+        raise RunError(f"is not hexadecimal: {error}", where=where) from None

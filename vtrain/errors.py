@@ -47,10 +47,15 @@ class EncodingError(VtrainError):
 
 
 class TaskError(VtrainError):
-    """A task file or TaskSpec is incomplete or contradicts itself; ``where`` names the key."""
+    """A task file or TaskSpec is incomplete or contradicts itself; ``where`` names the key, and
+    ``meant`` the one that an unknown key seems to stand for, empty where none is like it."""
 
     code = "task"
     fault = "user"
+
+    def __init__(self, message: str, *, where: str = "", meant: str = "") -> None:
+        super().__init__(message, where=where)
+        self.meant = meant
 
 
 class ModelError(VtrainError):

@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 from tests.audit.runs import KEY, failed, refit_manifest
-from tests.cli.test_cli import Call, call, folder
+from tests.cli.calls import Call
+from tests.cli.conftest import call, folder
 from vtrain.attest.keys import load_key
 from vtrain.audit.verify import verify
 from vtrain.commit.files import open_file, read_entry, read_file, write_atomic

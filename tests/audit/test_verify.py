@@ -270,7 +270,8 @@ def test_lost_checkpoints_shield_no_step(run: Path, lost: tuple[int, ...]) -> No
         lambda run: verify(run, seed="c0ffee"),  # type: ignore[arg-type]
         lambda run: verify(run, task_id="00" * 32),  # type: ignore[arg-type]
         lambda run: verify(run, task_id=bytes(31)),
-        lambda run: vtrain.verify(str(run), task_id="00" * 32),  # type: ignore[arg-type]
+        lambda run: vtrain.verify(str(run), task_id="00" * 31),
+        lambda run: vtrain.verify(str(run), solver="zz" * 32),
         lambda run: verify(run, engine="abacus"),
         lambda run: verify(run / "log.bin"),
     ],

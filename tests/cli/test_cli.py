@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import errno
-import json
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
@@ -19,96 +16,13 @@ import pytest
 import tomlkit
 from safetensors.numpy import load_file
 
-from tests.tasks import make_mlp_onnx, make_samples
-from vtrain import cli
+from tests.cli.calls import TASK, Call, parse
 from vtrain.cli.common import TerminatedError
 from vtrain.cli.demo import CHEAT_AT
 from vtrain.engines.registry import ENGINES
 from vtrain.errors import MissingExtraError
 from vtrain.train.store import RunDirectory
 from vtrain.wire.record import StepRecord
-
-TASK = """
-[task]
-name = "tiny"
-seed = 3
-steps = 12
-batch = 4
-commit_every = 2
-checkpoint_every = 4
-
-[model]
-onnx = "model.onnx"
-loss = "cross_entropy"
-
-[data]
-kind = "npy"
-x = "x.npy"
-y = "y.npy"
-count = 30
-
-[data.prepare]
-scale = "1/255"
-
-[test]
-kind = "npy"
-x = "x.npy"
-y = "y.npy"
-start = 30
-
-[optimizer]
-kind = "sgd"
-momentum = 0.9
-learning_rate = 0.5
-
-[format]
-calibration_steps = 4
-"""
-
-Call = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def call(capfd: pytest.CaptureFixture[str]) -> Call:
-    """Run a command line: exit code, stdout, stderr."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        capfd.readouterr()
-        code = cli.run([str(argument) for argument in arguments])
-        captured = capfd.readouterr()
-        return code, captured.out, captured.err
-
-    return run
-
-
-@pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A calibrated task file, a key and a finished run; not to be changed."""
-    folder = tmp_path_factory.mktemp("cli")
-    samples = make_samples((16,), 40, seed=3)
-    np.save(folder / "x.npy", samples.part("x"))
-    np.save(folder / "y.npy", samples.part("y"))
-    (folder / "model.onnx").write_bytes(make_mlp_onnx(3))
-    (folder / "task.toml").write_text(TASK)
-    for arguments in (
-        ("profile", folder / "task.toml"),
-        ("key", "new", folder / "solver.pem"),
-        ("train", folder / "task.toml", "--out", folder / "run", "--key", folder / "solver.pem"),
-    ):
-        assert cli.run([str(argument) for argument in arguments]) == 0
-    return folder
-
-
-@pytest.fixture
-def run(folder: Path, tmp_path: Path) -> Path:
-    """A copy of the finished run."""
-    return Path(shutil.copytree(folder / "run", tmp_path / "run"))
-
-
-def parse(text: str) -> dict[str, Any]:
-    value = json.loads(text)
-    assert isinstance(value, dict)
-    return value
 
 
 def test_help_lists_every_command_and_each_explains_itself(call: Call) -> None:

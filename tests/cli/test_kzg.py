@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.cli.test_cli import TASK
+from tests.cli.calls import TASK
 from tests.kzg import place_secrets
 from tests.tasks import make_mlp_onnx, make_samples
 from vtrain import cli

@@ -20,7 +20,7 @@ from blake3 import blake3
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from tests.audit.runs import KEY
-from tests.cli.test_cli import TASK
+from tests.cli.calls import TASK
 from tests.cli.test_kzg import PROOF
 from tests.kzg import add_kzg, make_key
 from tests.prove import step_runs

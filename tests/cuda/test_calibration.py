@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cli.test_cli import TASK
+from tests.cli.calls import TASK
 from tests.cuda.host_device import HostDevice
 from tests.cuda.single import Array, run_launches
 from tests.cuda.test_selfcheck import BrokenDevice

@@ -21,6 +21,7 @@ AUDITS = (
     "vtrain/audit/structure.py",
     "vtrain/audit/verify.py",
     "vtrain/audit/algebraic.py",
+    "vtrain/audit/attested.py",
     "vtrain/audit/published.py",
     "vtrain/prove/audit.py",
 )

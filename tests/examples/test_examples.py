@@ -18,7 +18,7 @@ import pytest
 
 import vtrain
 import vtrain.dispute
-from tests.cli.test_cli import TASK as TINY
+from tests.cli.calls import TASK as TINY
 from tests.dispute.log_claims import Hands
 from tests.dispute.service.live import serving
 from tests.dispute.service.logs import (

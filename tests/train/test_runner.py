@@ -55,7 +55,7 @@ def check_run(out: Path, task: CompiledTask, summary: RunSummary) -> None:
     assert (manifest.run_id, manifest.task_id) == (summary.run_id, summary.task_id)
     assert manifest.steps == summary.steps
     files = {paths.name_of(path) for path in out.rglob("*") if path.is_file()}
-    own = {"claim.cbor", "manifest.json", ".lock"}
+    own = {"claim.cbor", "manifest.json", "history.jsonl", ".lock"}
     if task.spec.kzg is not None:
         own.add("hiding.key")
         assert paths.hiding.stat().st_mode & 0o777 == 0o600

@@ -574,8 +574,7 @@ def _check_files(audit: _Audit, rule: Rule) -> tuple[str, ...]:
         unknown = f", but for {left}, whose size is not known" if left else ""
         detail = f"{len(manifest.files)} files as listed{unknown}"
         audit.attempt(rule, lambda: (detail, None))
-    own = (paths.manifest, paths.claim, paths.earlier_claim, paths.hiding, paths.lock)
-    unlisted = {paths.name_of(path) for path in own}
+    unlisted = {paths.name_of(path) for path in paths.list_unlisted()}
     known = manifest.files.keys() | unlisted
     return tuple(name for name in _walk(paths.root, limits.entries) if name not in known)
 

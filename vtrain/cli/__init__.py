@@ -33,6 +33,9 @@ EXIT_USAGE: Final = 2
 EXIT_INCONCLUSIVE: Final = 3
 EXIT_INTERRUPTED: Final = 130
 
+COMPLETE: Final = "_VTRAIN_COMPLETE"
+"""The variable by which a shell asks click for completions (`vtrain completion`)."""
+
 _LACKING: Final = frozenset(
     {
         errno.ENOMEM,
@@ -69,7 +72,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return invoke(words)
     except KeyboardInterrupt as error:
         return _end(words, EXIT_INTERRUPTED, "interrupted", "interrupted", error)
-    except SystemExit:
+    except SystemExit as error:
+        if COMPLETE in os.environ:
+            return error.code if isinstance(error.code, int) else 0
         return EXIT_INCONCLUSIVE  # click's answer to a closed pipe: nobody reads the verdict
     except BaseException as error:  # noqa: BLE001 - a panic of the Rust core is no Exception
         if lacking := find_lack(error):

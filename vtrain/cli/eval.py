@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -14,9 +13,6 @@ from vtrain.cli.common import (
     json_option,
     print_pairs,
 )
-
-if TYPE_CHECKING:
-    from vtrain.spec.samples import Samples
 
 _file = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -38,9 +34,9 @@ def command(
     """
     if task is not None and data is not None:
         raise click.UsageError("--task and --data both name what to evaluate on")
-    from vtrain.train.deliver import evaluate_run
+    from vtrain.train.deliver import evaluate_run, load_held_out
 
-    samples, name = _choose_samples(run, task, data)
+    samples, name = load_held_out(run, task, data)
     result = evaluate_run(run, samples, step)
     pairs = {
         "step": result.step,
@@ -59,35 +55,3 @@ def command(
         if result.accuracy is not None:
             lines["accuracy"] = f"{pairs['accuracy']} ({100 * result.accuracy:.2f} % right)"
         print_pairs(lines)
-
-
-def _choose_samples(run: Path, task: Path | None, data: Path | None) -> tuple[Samples, str]:
-    from vtrain.commit.files import storing
-    from vtrain.errors import DataError, TaskError
-    from vtrain.spec.samples import count_in_file
-    from vtrain.train.data import compute_samples_root, load_samples, read_samples
-    from vtrain.train.layout import RunPaths
-    from vtrain.train.signed import read_task
-    from vtrain.train.task import load_task
-
-    if task is not None:
-        test = load_task(task).test
-        if test is None:
-            raise TaskError("the task file has no [test] data", where=str(task))
-        return load_samples(test), f"test data of {task}"
-    paths = RunPaths(run)
-    spec = read_task(paths).data
-    if data is None:
-        samples = read_samples(paths.samples, spec, root=paths.root)
-        if compute_samples_root(samples) != spec.root:
-            raise DataError(
-                "are not the samples that the task commits to", where=str(paths.samples)
-            )
-        return samples, "the run's training data"
-    with storing(data):
-        size = data.stat().st_size
-    try:
-        found = count_in_file(spec, size)
-    except DataError as error:
-        raise DataError(error.message, where=str(data)) from None
-    return read_samples(data, found), str(data)

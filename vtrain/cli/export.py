@@ -20,6 +20,11 @@ from vtrain.cli.common import (
 @click.option(
     "--out", required=True, type=click.Path(file_okay=False, path_type=Path), metavar="DIR"
 )
+@click.option(
+    "--hub",
+    is_flag=True,
+    help="Make DIR a folder for a hub of models, with a model card: task id, root, how to verify.",
+)
 @click.option("--step", type=click.IntRange(min=0), help="Which checkpoint.  [default: the last]")
 @click.option(
     "--sign",
@@ -30,10 +35,13 @@ from vtrain.cli.common import (
     "the weights are of is in DIR/vtrain.json, and signed with them.",
 )
 @json_option
-def command(run: Path, out: Path, step: int | None, sign: Path | None, as_json: bool) -> None:
+def command(
+    run: Path, out: Path, hub: bool, step: int | None, sign: Path | None, as_json: bool
+) -> None:
     """Write the weights of RUN as floats into DIR: the task's ONNX model, and safetensors.
 
-    The checkpoint is held against the run's signed claim first.
+    The checkpoint is held against the run's signed claim first.  With --hub DIR is new, and has
+    README.md (a model card) and the claim too.
     """
     if sign is not None:
         from vtrain.attest.models import check_model_key, require_model_signing
@@ -41,16 +49,19 @@ def command(run: Path, out: Path, step: int | None, sign: Path | None, as_json: 
         require_model_signing()  # before anything is written
         check_model_key(sign)
     from vtrain.train.deliver import export_run
+    from vtrain.train.hub import export_hub
     from vtrain.train.layout import RunPaths
     from vtrain.train.signed import read_claim
 
-    onnx, safetensors = export_run(run, out, step)
+    export = export_hub if hub else export_run
+    onnx, safetensors = export(run, out, step)
     claimed = read_claim(RunPaths(run)).claim.log_size
     written = claimed if step is None else step
     pairs = {
         "step": written,
         "onnx": str(onnx),
         "safetensors": str(safetensors),
+        **({"card": str(out / "README.md")} if hub else {}),
     }
     if sign is not None:
         pairs["signature"] = str(_sign(run, out, written, sign))

@@ -19,8 +19,6 @@ from vtrain.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from vtrain.commit.log import LogSurvey
-    from vtrain.train.layout import RunPaths
     from vtrain.train.saturation import SiteSaturation
 
 
@@ -36,64 +34,43 @@ def command(run: Path, as_json: bool) -> None:
     with the share of their elements (``ppm``, in millionths), and one above 100 is warned of. What
     a run that was killed does not say yet is unknown (null in JSON): the solver, for one.
     """
-    from vtrain.commit.files import read_file
-    from vtrain.limits import LIMITS
-    from vtrain.spec.commitment import compute_task_id
-    from vtrain.train.layout import RunPaths, read_manifest
-    from vtrain.train.saturation import measure_saturation, warn_of_saturation
-    from vtrain.train.signed import read_graph, read_task
-    from vtrain.wire.claim import decode_signed_claim
+    from vtrain.train.inspect import inspect_run
 
-    paths = RunPaths(run)
-    task = read_task(paths)
-    log = _survey_log(paths)
-    claim = None
-    if paths.claim.exists():
-        data = read_file(paths.claim, LIMITS.claim_bytes, root=paths.root)
-        claim = decode_signed_claim(data).claim
-    manifest = read_manifest(paths) if paths.manifest.exists() else None
-    run_id = claim.run_id if claim else manifest.run_id if manifest else b""
-    checkpoints = paths.list_checkpoints()
-    sites: tuple[SiteSaturation, ...] = ()
-    if manifest is not None and manifest.saturation:
-        graph = read_graph(paths, task)
-        sites = measure_saturation(graph, manifest.saturation, manifest.counted_steps)
-        found = [site for site in sites if site.is_too_much]
-        warn_of_saturation(graph, found, f"in {manifest.counted_steps} steps")
-    complete = claim is not None and claim.log_size == task.steps
+    info = inspect_run(run)
     pairs: dict[str, str | int | None] = {
         "run": str(run),
-        "task_id": compute_task_id(task).hex(),
-        "run_id": run_id.hex() or None,
-        "solver": claim.solver.hex() if claim else None,
-        "steps": log.size,
-        "task_steps": task.steps,
-        "root": (log.state_root or task.initial_state_root).hex(),
-        "log_root": log.root.hex(),
-        "software": manifest.software if manifest else None,
-        "engine": manifest.engine if manifest else None,
+        "task_id": info.task_id.hex(),
+        "run_id": info.run_id.hex() or None,
+        "solver": info.solver.hex() or None,
+        "steps": info.steps,
+        "task_steps": info.task_steps,
+        "root": info.root.hex(),
+        "log_root": info.log_root.hex(),
+        "software": info.software or None,
+        "engine": info.engine or None,
     }
-    if task.kzg is not None:
-        pairs["kzg_root"] = claim.kzg_root.hex() if claim else None
-    if log.fault is not None:
-        echo(f"the log ends early: {log.fault}", err=True)
+    if info.kzg_root is not None:
+        pairs["kzg_root"] = info.kzg_root.hex() or None
+    if info.fault:
+        echo(f"the log ends early: {info.fault}", err=True)
     if as_json:
         print_json(
             {
                 **pairs,
-                "complete": complete,
-                "checkpoints": checkpoints,
-                "saturation": list_saturation(sites),
+                "complete": info.complete,
+                "checkpoints": list(info.checkpoints),
+                "saturation": list_saturation(info.saturation),
                 "warnings": list_warnings(),
             }
         )
         return
+    begun = "no" if info.claimed else "no, nothing is claimed yet"
     print_pairs(
         {
             **{label: "unknown" if value is None else value for label, value in pairs.items()},
-            "complete": "yes" if complete else "no" if claim else "no, nothing is claimed yet",
-            "checkpoints": ", ".join(map(str, checkpoints)) or "none",
-            "saturation": _describe(sites),
+            "complete": "yes" if info.complete else begun,
+            "checkpoints": ", ".join(map(str, info.checkpoints)) or "none",
+            "saturation": _describe(info.saturation),
         }
     )
 
@@ -107,18 +84,3 @@ def _describe(sites: tuple[SiteSaturation, ...]) -> str:
         f"{count(elements, 'element')} clamped at {count(len(sites), 'site')}, the most at "
         f"{worst.site}: {worst.ppm:.3g} of a million"
     )
-
-
-def _survey_log(paths: RunPaths) -> LogSurvey:
-    """The log as it is now, be it still written."""
-    import io
-
-    from vtrain.commit.files import open_file
-    from vtrain.commit.log import LOG_HEADER, survey_log
-    from vtrain.limits import limits_here
-
-    if not paths.log.exists():
-        return survey_log(io.BytesIO(LOG_HEADER))
-    most = limits_here().log_bytes
-    with open_file(paths.log, most, root=paths.root, growing=True) as file:
-        return survey_log(file)

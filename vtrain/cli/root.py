@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from vtrain.cli import EXIT_USAGE, echo, print_error
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 _COMMANDS: Final = {
     "bench": "measure what a task costs on this machine",
     "claim": "show what an auditor pins of a run, and keep it",
+    "completion": "what completes commands and options in a shell",
     "demo": "train, verify and catch three cheats",
     "dispute": "open, join, play and watch a dispute",
     "estimate": "what a task would cost, before it is run",
     "eval": "loss and accuracy of a checkpoint",
     "export": "the trained model as float ONNX and safetensors",
     "graph": "the step graph in other formats",
+    "init": "write a task file for a model and data",
     "inspect": "what a run directory says of itself, unverified",
     "key": "make and show solver keys",
+    "plot": "loss, rate, saturation and time of runs as a picture",
     "profile": "calibrate the exponents of a task",
     "prove": "prove steps of a run, whole or tile by tile",
     "publish": "put a run where others can audit parts of it",
@@ -46,6 +52,24 @@ class _LateGroup(click.Group):
             return None
         found = import_module(f"vtrain.cli.{cmd_name}").command
         return found if isinstance(found, click.Command) else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.exceptions.NoSuchCommand as error:  # click knows those that are imported
+            name = error.command_name
+            raise click.exceptions.NoSuchCommand(name, possibilities=_COMMANDS, ctx=ctx) from None
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        from click.shell_completion import CompletionItem
+
+        return [
+            CompletionItem(name, help=text)
+            for name, text in sorted(_COMMANDS.items())
+            if name.startswith(incomplete)
+        ] + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vtrain.cli import echo, print_json
+from vtrain.cli import EXIT_USAGE, echo, print_json
 from vtrain.cli.common import (
     VtrainCommand,
     accumulate_option,
+    count,
     existing_file,
     json_option,
     print_pairs,
@@ -32,8 +33,16 @@ def command() -> None:
 @threads_option
 @accumulate_option
 @recompute_option
+@click.option(
+    "--lint",
+    is_flag=True,
+    help="List everything that is wrong with TASK, each with what mends it, instead of stopping at "
+    "the first; ends with 2 if there is anything.",
+)
 @json_option
-def check(task: Path, threads: int, accumulate: int, recompute: bool, as_json: bool) -> None:
+def check(
+    task: Path, threads: int, accumulate: int, recompute: bool, lint: bool, as_json: bool
+) -> int:
     """Compile TASK, prove its ranges, and show everything that its id pins.
 
     "step_memory" is no part of the task: the bytes that a step of the cpu engine takes, beside the
@@ -44,6 +53,8 @@ def check(task: Path, threads: int, accumulate: int, recompute: bool, as_json: b
     from vtrain.prove.backend.kzg import CommitKey
     from vtrain.train.task import compile_task, load_task
 
+    if lint:
+        return _lint(task, as_json)
     compiled = compile_task(load_task(task), CommitKey)
     memory = measure_step_memory(
         compiled.graph, compiled.samples, threads=threads, saving=Saving(accumulate, recompute)
@@ -54,6 +65,30 @@ def check(task: Path, threads: int, accumulate: int, recompute: bool, as_json: b
         _print(compiled)
         echo()
         print_pairs({"step_memory": memory})
+    return 0
+
+
+def _lint(task: Path, as_json: bool) -> int:
+    from vtrain.train.lint import lint_task
+
+    found = lint_task(task)
+    if as_json:
+        lists = {
+            name: [
+                {"path": p.path, "what": p.what, "reason": p.reason, "fix": p.instead}
+                for p in problems
+            ]
+            for name, problems in (("problems", found.problems), ("advice", found.advice))
+        }
+        print_json(lists)
+    else:
+        for problem in (*found.problems, *found.advice):
+            kind = "advice: " if problem in found.advice else ""
+            echo(f"{kind}{problem.path}: {problem.what}: {problem.reason}")
+            if problem.instead:
+                echo(f"    fix: {problem.instead}")
+        echo(count(len(found.problems), "problem"), err=True)
+    return EXIT_USAGE if found.problems else 0
 
 
 def _roots(task: CompiledTask) -> dict[str, str]:

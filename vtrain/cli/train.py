@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +26,7 @@ from vtrain.cli.common import (
 
 if TYPE_CHECKING:
     from vtrain.attest.keys import PrivateKey
+    from vtrain.train.watch import Callback
 
 
 @click.command("train", cls=CleanCommand)
@@ -68,6 +68,24 @@ if TYPE_CHECKING:
     help="Engine cuda alone: compare its fast kernels with their readable twins again every N "
     "steps; one that differs serves no more.",
 )
+@click.option(
+    "--eval-every",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Measure on the task's held-out data every N steps and after the last; no part of what is "
+    "committed to.",
+)
+@click.option(
+    "--tensorboard",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Log to DIR for TensorBoard (extra tensorboard).",
+)
+@click.option(
+    "--wandb",
+    metavar="PROJECT",
+    help="Log for Weights & Biases, offline, beside RUN (extra wandb); `wandb sync` sends it.",
+)
 @threads_option
 @accumulate_option
 @recompute_option
@@ -82,6 +100,9 @@ def command(
     batch_hiding: Path | None,
     engine: str,
     selfcheck_every: int | None,
+    eval_every: int | None,
+    tensorboard: Path | None,
+    wandb: str | None,
     threads: int,
     accumulate: int,
     recompute: bool,
@@ -91,6 +112,9 @@ def command(
 
     It may be killed at any moment: the same command goes on, and ends in the same root. What is in
     RUN stays as it is where the engine asked for cannot be used.
+
+    RUN/history.jsonl has a line of JSON for each step while it goes on: loss, learning rate, time,
+    and where they were measured saturation and the loss of held-out data. `vtrain plot` draws it.
     """
     from vtrain.attest.keys import public_key
     from vtrain.commit.hiding import read_batch_secret
@@ -102,7 +126,8 @@ def command(
 
     compiled = compile_task(load_task(task, srs=srs), CommitKey)
     signer = load_or_make_key(key)
-    with _show_training(out) as progress:
+    callbacks = _make_callbacks(tensorboard, wandb, out)
+    with _noting_where(out) as progress:
         summary = train(
             compiled,
             out,
@@ -115,6 +140,8 @@ def command(
             keep_data=not no_data,
             batch_secret=b"" if batch_hiding is None else read_batch_secret(batch_hiding),
             progress=progress,
+            callbacks=callbacks,
+            eval_every=eval_every or 0,
         )
     pairs = {
         "run": str(summary.path),
@@ -143,62 +170,37 @@ def command(
 
 def load_or_make_key(path: Path | None) -> PrivateKey:
     """The key in ``path``, or the user's own, which is made with a notice when there is none."""
-    from vtrain.attest.keys import generate_key, load_key
-    from vtrain.commit.files import storing
+    from vtrain.attest.own import load_or_make_key as load
 
-    if path is not None:
-        return load_key(path)
-    own = Path(click.get_app_dir("vtrain")) / "solver.pem"
-    if own.exists():
-        return load_key(own)
-    with storing(own.parent):
-        own.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    key = generate_key(own)
-    echo(f"made a solver key: {own} (keep it; it signs your claims)", err=True)
-    return key
+    return load(path, lambda text: echo(text, err=True))
 
 
 @contextmanager
-def _show_training(out: Path) -> Iterator[Callable[[int, int, float, float], None]]:
-    """A progress bar with loss and speed on stderr; nothing when that is no terminal.
-
-    Whoever interrupts it is told after which step, and what goes on.
-    """
+def _noting_where(out: Path) -> Iterator[Callable[[int, int, float, float], None]]:
+    """Whoever interrupts a run is told after which step, and what goes on."""
     reached = "before its first step"
-    with _show_bar() as show:
 
-        def remember(done: int, steps: int, loss: float, rate: float) -> None:
-            nonlocal reached
-            reached = f"after step {done} of {steps}"
-            show(done, steps, loss, rate)
+    def remember(done: int, steps: int, _loss: float, _rate: float) -> None:
+        nonlocal reached
+        reached = f"after step {done} of {steps}"
 
-        with noting_interrupts(
-            lambda: (
-                f"training into {out} stopped {reached}; the same command goes on from its "
-                "last checkpoint, and ends in the same root"
-            )
-        ):
-            yield remember
+    with noting_interrupts(
+        lambda: (
+            f"training into {out} stopped {reached}; the same command goes on from its "
+            "last checkpoint, and ends in the same root"
+        )
+    ):
+        yield remember
 
 
-@contextmanager
-def _show_bar() -> Iterator[Callable[[int, int, float, float], None]]:
-    if not sys.stderr.isatty():
-        yield lambda done, steps, loss, rate: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+def _make_callbacks(tensorboard: Path | None, wandb: str | None, out: Path) -> list[Callback]:
+    from vtrain.train.loggers import TensorBoard, WeightsAndBiases
+    from vtrain.train.progress import choose_display
 
-    columns = (
-        TextColumn("step {task.completed}/{task.total}"),
-        BarColumn(),
-        TextColumn("loss {task.fields[loss]:.4f}  {task.fields[rate]:,.0f} samples/s"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        bar = bars.add_task("training", total=None, loss=0.0, rate=0.0)
-
-        def show(done: int, steps: int, loss: float, rate: float) -> None:
-            bars.update(bar, completed=done, total=steps, loss=loss, rate=rate)
-
-        yield show
+    shown = choose_display()
+    callbacks: list[Callback] = [] if shown is None else [shown]
+    if tensorboard is not None:
+        callbacks.append(TensorBoard(tensorboard))
+    if wandb is not None:
+        callbacks.append(WeightsAndBiases(wandb, folder=out.parent))
+    return callbacks

@@ -255,6 +255,9 @@ def command(
     of a beacon (--beacon, --beacon-file) convinces others too: --token shows that the claim was
     there before it, --claim that this is the one, of however many, that was held against it.
 
+    A RUN in floats that `vtrain.attest_callback` signed is attested, not replayable: its files are
+    held against what was signed, and the verdict is conditional at best (docs/attested.md).
+
     RUN may be the URL of a store in which a run was published (`vtrain publish`): a folder
     (file://), a web server (https://, http://) or an object store (s3://, gs://, az://).  Then the
     claim and the log are fetched, and after the draw what it asks for, each held against the claim
@@ -264,8 +267,19 @@ def command(
     what it takes.  4: verified only if an assumption holds that you did not accept (a predictable
     sample, an insecure SRS).
     """
+    from vtrain.audit.attested import is_attested
     from vtrain.audit.pin import make_pin
 
+    if isinstance(run, Path) and is_attested(run):
+        given: dict[str, Any] = {
+            "samples": samples,
+            "all": all_,
+            "probability": probability,
+            "seed": seed,
+        }
+        given |= {"beacon": beacon, "task-id": task_id, "data": data, "srs": srs}
+        given |= {"mode": mode != "replay"}
+        return _end(_verify_attested(run, solver, claim, given), report_file, as_json)
     _check_draw(samples, probability, share, seed, beacon, all_=all_)
     if report_file is not None:
         require_new(report_file)
@@ -346,8 +360,30 @@ def command(
                 wanted=wanted,
                 published=published,
             )
+    return _end(report, report_file, as_json)
+
+
+def _verify_attested(
+    run: Path, solver: bytes | None, claim: str | None, given: dict[str, Any]
+) -> Report:
+    from vtrain.audit.attested import make_attested_pin, verify_attested
+
+    for option, value in given.items():
+        if value not in (None, False):
+            raise click.UsageError(
+                f"--{option} has no meaning: {run} holds an attested run, in floats, of which "
+                "nothing can be done again"
+            )
+    return verify_attested(
+        run, solver=solver, claim=None if claim is None else make_attested_pin(run, claim)
+    )
+
+
+def _end(report: Report, report_file: Path | None, as_json: bool) -> int:
+    """Write and print a report; its exit code."""
     document = _date(report)
     if report_file is not None:
+        require_new(report_file)
         from vtrain.commit.files import write_atomic
         from vtrain.report.document import encode_document
 

@@ -32,6 +32,8 @@ SQUARES_BITS = 59
 """Bits of the sum of all squares."""
 RATE_BITS = 16
 """Bits of the mantissa of a learning rate, and of other factors."""
+PARAM_PREFIX = "param/"
+"""What names of states of parameters begin with."""
 
 State = dict[str, npt.NDArray[np.signedinteger]]
 
@@ -49,7 +51,7 @@ def floor_log2(value: Fraction) -> int:
 
 def param_state(name: str) -> str:
     """State name of a parameter's master weights."""
-    return f"param/{name}"
+    return f"{PARAM_PREFIX}{name}"
 
 
 def momentum_state(name: str) -> str:

@@ -114,9 +114,12 @@ def compute_state_dict(
     return found
 
 
-def export_safetensors(original: bytes, model: Model, params: Masters) -> bytes:
-    """A safetensors file of what :func:`compute_state_dict` gives."""
+def export_safetensors(
+    original: bytes, model: Model, params: Masters, *, kind: str | None = None
+) -> bytes:
+    """A safetensors file of what :func:`compute_state_dict` gives; ``kind`` says in its metadata
+    whose tensors they are ("pt": of torch), which some loaders ask for."""
     weights = compute_state_dict(original, model, params)
     if "__metadata__" in weights:
         raise ModelError("safetensors reserves this name", where="parameter __metadata__")
-    return save(weights)
+    return save(weights, None if kind is None else {"format": kind})

@@ -50,7 +50,7 @@ PREDICATE_TYPE: Final = "urn:vtrain:report:1"
 """What a signed report is called in an in-toto statement."""
 DIGEST: Final = "vtrainStateRoot"
 """What a state root is called among the digests of a subject."""
-CODES: Final = ("chosen-claim", "insecure-srs", "predictable-sample")
+CODES: Final = ("attested", "chosen-claim", "insecure-srs", "predictable-sample")
 """What a report may assume."""
 ACCEPTED: Final = frozenset({"insecure-srs"})
 """What an auditor can accept of that."""
@@ -122,6 +122,11 @@ def _explain(report: Report) -> list[str]:
         "shown either way.",
     }
     lines = [said[report.verdict]]
+    if any(item.code == "attested" for item in report.assumptions):
+        lines.append(
+            "The run is attested, not replayable: it was trained in floats, and that its steps are "
+            "right is the word of whoever signed it."
+        )
     if any(item.accepted for item in report.assumptions):
         lines.append(
             "The auditor took on trust that nobody forges proofs with an SRS of no known ceremony."

@@ -40,6 +40,12 @@ HIDING: Final = "vtrain 2026 hiding v1"
 HIDING_ID: Final = "vtrain 2026 hiding key id v1"
 HIDING_OWN: Final = "vtrain 2026 hiding own v1"
 
+ATTESTATION: Final = "vtrain 2026 attestation v1"
+ATTESTED_LOG: Final = "vtrain 2026 attested log v1"
+ATTESTED_BATCH: Final = "vtrain 2026 attested batch v1"
+ATTESTED_WEIGHTS: Final = "vtrain 2026 attested weights v1"
+"""Of runs in floats (docs/attested.md): no part of the law, no engine and no referee meets them."""
+
 TREE_DOMAINS: Final = (STATE_TREE, RUN_LOG, GRAPH, SAMPLES, TRACE, TERMS, KZG_LOG, TILES)
 DIGEST_DOMAINS: Final = (
     TASK_ID,

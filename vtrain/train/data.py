@@ -59,6 +59,7 @@ _TOKEN_FILES = ("u16", "u32")
 """What a file of nothing but tokens may be of."""
 _TOKEN_ARRAYS = {"u2": "u16", "u4": "u32", "i4": "u32", "i8": "u64", "u8": "u64"}
 """Token types of arrays: ids are not negative, so that signed ones have the same bytes."""
+_MOST_EXPONENT = 64
 _COPY_BLOCK = 2**24
 _BLOCK = 4096
 """Samples converted at a time: bounds the float64 temporaries."""
@@ -172,19 +173,20 @@ class TokenSource:
 DataSource = IdxSource | NpySource | NpzSource | TextSource | TokenSource
 
 
-def parse_source(table: Mapping[str, object], base: Path) -> DataSource:
-    """A data table of a task file -> its source; paths are relative to ``base``.
+def parse_source(table: Mapping[str, object], base: Path, name: str = "data") -> DataSource:
+    """A data table of a task file -> its source; paths are relative to ``base``, and errors call
+    the table ``name``.
 
     Keys: ``kind`` = "idx" (x, y), "npy" (x, y, x_exponent, y_exponent), "npz" (path, x_key, y_key,
     x_exponent, y_exponent), "text" (path, context, stride) or "tokens" (path, dtype, context,
     stride, shift, vocabulary); ``start`` and ``count`` for all.
     TaskError names the key at fault, an unknown one too.
     """
-    keys = _Keys(table, base)
+    keys = _Keys(table, base, name)
     kind = keys.text("kind", None)
     if kind not in _KEYS:
-        raise TaskError(f"{kind!r} is none of {', '.join(_KEYS)}", where="data.kind")
-    refuse_unknown_keys(table, ("kind", "start", "count", *_KEYS[kind]), "data")
+        raise TaskError(f"{kind!r} is none of {', '.join(_KEYS)}", where=f"{name}.kind")
+    refuse_unknown_keys(table, ("kind", "start", "count", *_KEYS[kind]), name)
     part = Part(keys.integer("start", 0, default=0), keys.optional_integer("count", 1))
     if kind == "idx":
         return IdxSource(keys.path("x"), keys.path("y"), part)
@@ -196,7 +198,7 @@ def parse_source(table: Mapping[str, object], base: Path) -> DataSource:
     if kind == "tokens":
         dtype = keys.optional_text("dtype")
         if dtype not in (None, *_TOKEN_FILES):
-            raise TaskError(f"must be one of {', '.join(_TOKEN_FILES)}", where="data.dtype")
+            raise TaskError(f"must be one of {', '.join(_TOKEN_FILES)}", where=f"{name}.dtype")
         return TokenSource(
             path=keys.path("path"),
             context=keys.integer("context", 1, hi=MAX_CONTEXT),
@@ -232,7 +234,11 @@ def refuse_unknown_keys(table: Mapping[str, object], known: Sequence[str], where
                 hint = f": it is called {meant} here"
                 if meant == "steps":
                     hint = ": give steps, which are epochs * samples / batch"
-            raise TaskError(f"unknown key{hint}", where=f"{where}.{key}" if where else key)
+            raise TaskError(
+                f"unknown key{hint}",
+                where=f"{where}.{key}" if where else key,
+                meant=meant if meant in known and meant is not None else like[0] if like else "",
+            )
 
 
 _ELSEWHERE: Final = {
@@ -259,16 +265,17 @@ _LONGEST_KEY = 100
 class _Keys:
     """Typed reads of a data table."""
 
-    def __init__(self, table: Mapping[str, object], base: Path) -> None:
+    def __init__(self, table: Mapping[str, object], base: Path, name: str) -> None:
         self._table = table
         self._base = base
+        self._name = name
 
     def text(self, key: str, default: str | None) -> str:
         value = self._table.get(key, default)
         if value is None:
-            raise TaskError("is missing", where=f"data.{key}")
+            raise TaskError("is missing", where=f"{self._name}.{key}")
         if not isinstance(value, str) or value == "":
-            raise TaskError("must be text", where=f"data.{key}")
+            raise TaskError("must be text", where=f"{self._name}.{key}")
         return str(value)
 
     def path(self, key: str) -> Path:
@@ -282,7 +289,7 @@ class _Keys:
         if value is None:
             return None
         if not isinstance(value, int) or isinstance(value, bool) or not lo <= value <= hi:
-            raise TaskError(f"must be an integer in [{lo}, {hi}]", where=f"data.{key}")
+            raise TaskError(f"must be an integer in [{lo}, {hi}]", where=f"{self._name}.{key}")
         return int(value)
 
     def integer(self, key: str, lo: int, *, default: int | None = None, hi: int = MAX_COUNT) -> int:
@@ -290,13 +297,13 @@ class _Keys:
         if value is None:
             value = default
         if value is None:
-            raise TaskError("is missing", where=f"data.{key}")
+            raise TaskError("is missing", where=f"{self._name}.{key}")
         return value
 
     def exponents(self) -> tuple[int | None, int | None]:
         return (
-            self.optional_integer("x_exponent", -64, 64),
-            self.optional_integer("y_exponent", -64, 64),
+            self.optional_integer("x_exponent", -_MOST_EXPONENT, _MOST_EXPONENT),
+            self.optional_integer("y_exponent", -_MOST_EXPONENT, _MOST_EXPONENT),
         )
 
 
@@ -317,16 +324,14 @@ def load_samples(source: DataSource) -> Samples:
             _check_tokens(samples, source.vocabulary, str(source.path), first)
             return with_root(samples)
         case IdxSource():
-            x, y = (_read_idx(path) for path in (source.x, source.y))
             names = (str(source.x), str(source.y))
         case NpySource():
-            x, y = (_read_npy_file(path) for path in (source.x, source.y))
             names = (str(source.x), str(source.y))
             exponents = (source.x_exponent, source.y_exponent)
         case NpzSource():
-            x, y = _read_npz(source.path, (source.x_key, source.y_key))
             names = (f"{source.path}:{source.x_key}", f"{source.path}:{source.y_key}")
             exponents = (source.x_exponent, source.y_exponent)
+    x, y = read_arrays(source)
     if len(x) != len(y):
         raise DataError(f"has {len(y)} samples, {names[0]} has {len(x)}", where=names[1])
     chosen = _choose(source.part, len(x), names[0])
@@ -335,6 +340,18 @@ def load_samples(source: DataSource) -> Samples:
         for array, exponent, name in zip((x, y), exponents, names, strict=True)
     )
     return build_samples(x, y, exponents[0] or 0, exponents[1] or 0)
+
+
+def read_arrays(source: IdxSource | NpySource | NpzSource) -> tuple[Array, Array]:
+    """x and y as the files have them; DataError as of :func:`load_samples`."""
+    match source:
+        case IdxSource():
+            x, y = (_read_idx(path) for path in (source.x, source.y))
+        case NpySource():
+            x, y = (_read_npy_file(path) for path in (source.x, source.y))
+        case NpzSource():
+            x, y = _read_npz(source.path, (source.x_key, source.y_key))
+    return x, y
 
 
 def build_samples(x: Array, y: Array, x_exponent: int = 0, y_exponent: int = 0) -> Samples:
@@ -633,9 +650,36 @@ def _as_mantissas(array: Array, exponent: int | None, where: str, first: int) ->
     return array.astype(np.int32)
 
 
+def find_exponent(values: Array) -> int | None:
+    """The finest exponent at which an int16 mantissa holds each of some floats; None where there is
+    none: a value is NaN or infinite, or all are so large or so small."""
+    largest = 0.0
+    for start in range(0, len(values), _BLOCK):
+        with np.errstate(invalid="ignore"):
+            block = values[start : start + _BLOCK].astype(np.float64)
+        found = float(np.max(np.abs(block))) if block.size else 0.0
+        if not math.isfinite(found):
+            return None
+        largest = max(largest, found)
+    if largest == 0:
+        return 0
+    # The power of two before it is exact: the mantissa of the largest lies in (limit / 2, limit].
+    exponent = math.frexp(SATURATION["i16"][1] / largest)[1] - 1
+    return exponent if -_MOST_EXPONENT <= exponent <= _MOST_EXPONENT else None
+
+
+def _suggest(values: Array) -> str:
+    fits = find_exponent(values)
+    return "" if fits is None else f": {fits} fits"
+
+
 def _quantize(array: Array, exponent: int | None, where: str, first: int) -> Array:
     if exponent is None:
-        raise DataError("holds floats: name their exponent (fraction bits)", where=where)
+        raise DataError(
+            "holds floats, and the task file does not say their exponent (fraction bits), as "
+            f"x_exponent or y_exponent{_suggest(array)}",
+            where=where,
+        )
     if array.dtype.itemsize > 8:
         raise DataError(
             f"elements of type {array.dtype} are not supported: convert them to float64 or shorter",
@@ -651,7 +695,9 @@ def _quantize(array: Array, exponent: int | None, where: str, first: int) -> Arr
         with np.errstate(over="ignore"):  # to infinity, which is beyond any range
             scaled = np.ldexp(block, exponent)
         beyond = (scaled < lo - 0.5) | (scaled >= hi + 0.5)
-        _refuse_samples(beyond, f"saturates at exponent {exponent}", where, first + start)
+        if beyond.any():
+            why = f"saturates at exponent {exponent}{_suggest(array)}"
+            _refuse_samples(beyond, why, where, first + start)
         out[start : start + _BLOCK] = round_to_mantissa(block, exponent)
     return out
 

@@ -20,7 +20,7 @@ from vtrain.attest.claims import compute_claim_digest
 from vtrain.commit.files import compute_entry, read_file, storing, write_atomic
 from vtrain.engines.base import check_state
 from vtrain.engines.registry import choose_apply
-from vtrain.errors import DataError, EncodingError, RunError
+from vtrain.errors import DataError, EncodingError, RunError, TaskError
 from vtrain.graph.evaluate import Apply
 from vtrain.graph.norms import find_batch_norms, use_mean, use_variance
 from vtrain.graph.step import STEP_STATE, find_ignored, param_state
@@ -28,8 +28,14 @@ from vtrain.limits import limits_here
 from vtrain.ops import TABLE
 from vtrain.ops.base import attr_int
 from vtrain.spec.number import LOSS_EXPONENT
-from vtrain.spec.samples import Samples
-from vtrain.train.data import check_ids, check_labels, check_padding
+from vtrain.spec.samples import Samples, count_in_file
+from vtrain.train.data import (
+    check_ids,
+    check_labels,
+    check_padding,
+    compute_samples_root,
+    read_samples,
+)
 from vtrain.train.layout import RunPaths
 from vtrain.train.signed import (
     check_size,
@@ -43,6 +49,7 @@ from vtrain.wire.record import decode_record
 
 if TYPE_CHECKING:
     from vtrain.graph.model import Model
+    from vtrain.train.task import CompiledTask
 
 State = Mapping[str, npt.NDArray[Any]]
 
@@ -64,13 +71,14 @@ class Evaluation:
     step: int
 
 
-def _has_classes(graph: StepGraph) -> bool:
+def has_classes(graph: StepGraph) -> bool:
+    """Whether the loss is of classes: cross-entropy."""
     return any(node.op == "cross_entropy" for node in graph.nodes)
 
 
 def compute_mean_loss(graph: StepGraph, total: int, count: int) -> float:
     """Integer loss of ``count`` samples -> a mean: nats a label, for MSE squared error a sample."""
-    unit = math.log(2) if _has_classes(graph) else 1.0
+    unit = math.log(2) if has_classes(graph) else 1.0
     return math.ldexp(total, -LOSS_EXPONENT) * unit / (count * count_labels(graph))
 
 
@@ -80,7 +88,7 @@ def count_labels(graph: StepGraph) -> int:
     for node in graph.nodes:
         if node.op in labels and node.attrs.get("part", "y") == "y":
             labels[node.op] = node.outputs[0].shape[0]
-    return labels["cross_entropy"] // labels["gather_samples"] if _has_classes(graph) else 1
+    return labels["cross_entropy"] // labels["gather_samples"] if has_classes(graph) else 1
 
 
 def evaluate(
@@ -116,7 +124,7 @@ def evaluate(
     return Evaluation(
         accuracy=None if forward.classes is None else correct / counted,
         loss=compute_mean_loss(graph, total, count) * (labels / counted),
-        loss_unit="nats a label" if _has_classes(graph) else "squared error a sample",
+        loss_unit="nats a label" if has_classes(graph) else "squared error a sample",
         count=count,
         step=int(state[STEP_STATE]),
     )
@@ -145,7 +153,7 @@ def export_run(run: Path, out: Path, step: int | None = None) -> tuple[Path, Pat
 
     if RunPaths(out).task.exists():
         raise RunError("is a run directory: export into a folder of its own", where=str(out))
-    original, model, params = _read_weights(run, step)
+    original, model, params = read_model(run, step)
     with storing(out):
         out.mkdir(parents=True, exist_ok=True)
     onnx, safetensors = out / EXPORT_ONNX, out / EXPORT_SAFETENSORS
@@ -174,6 +182,45 @@ def describe_weights(run: Path, step: int) -> dict[str, str | int]:
     }
 
 
+def load_held_out(
+    run: Path, task: CompiledTask | Path | None, data: Path | None
+) -> tuple[Samples, str]:
+    """What a checkpoint of ``run`` is measured on, and what that is called: the test data of
+    ``task``, a table or tokens ``data`` of the run's own form, or else the run's training data.
+
+    RunError for both, TaskError for a task without test data, DataError for what does not fit.
+    """
+    from vtrain.train.task import load_task
+    from vtrain.train.written import load_test
+
+    if task is not None and data is not None:
+        raise RunError("and data both name what to measure on: give one", where="task")
+    if task is not None:
+        file = load_task(task) if isinstance(task, Path) else task.file
+        test = None if file is None else load_test(file)
+        if test is None:
+            name = str(task) if isinstance(task, Path) else task.name
+            raise TaskError("the task has no test data: a table [test], or test=", where=name)
+        return test, f"test data of {task if isinstance(task, Path) else task.name}"
+    paths = RunPaths(run)
+    paths.require_run()
+    spec = read_task(paths).data
+    if data is None:
+        samples = read_samples(paths.samples, spec, root=paths.root)
+        if compute_samples_root(samples) != spec.root:
+            raise DataError(
+                "are not the samples that the task commits to", where=str(paths.samples)
+            )
+        return samples, "the run's training data"
+    with storing(data):
+        size = data.stat().st_size
+    try:
+        found = count_in_file(spec, size)
+    except DataError as error:
+        raise DataError(error.message, where=str(data)) from None
+    return read_samples(data, found), str(data)
+
+
 def read_weights(run: Path, step: int | None = None) -> dict[str, npt.NDArray[Any]]:
     """A checkpoint's weights as floats by name: for a task from torch, the module's ``state_dict``.
 
@@ -181,11 +228,12 @@ def read_weights(run: Path, step: int | None = None) -> dict[str, npt.NDArray[An
     """
     from vtrain.graph.weights import compute_state_dict
 
-    return compute_state_dict(*_read_weights(run, step))
+    return compute_state_dict(*read_model(run, step))
 
 
-def _read_weights(run: Path, step: int | None) -> tuple[bytes, Model, State]:
-    """The model that a run's task pins, as given and as imported, and its weights."""
+def read_model(run: Path, step: int | None = None) -> tuple[bytes, Model, State]:
+    """The model that a run's task pins, as given and as imported, and its weights; errors as of
+    :func:`export_run`."""
     from vtrain.graph.onnx_import import import_onnx
 
     paths = RunPaths(run)

@@ -83,6 +83,11 @@ class RunPaths:
         return self.root / "manifest.json"
 
     @property
+    def history(self) -> Path:
+        """A line for each step, for people (``vtrain.train.history``)."""
+        return self.root / "history.jsonl"
+
+    @property
     def earlier_claim(self) -> Path:
         """The claim that a run had before it was gone on with, while it goes on."""
         return self.root / ".claim.earlier.cbor"
@@ -91,6 +96,11 @@ class RunPaths:
     def lock(self) -> Path:
         """Locked by the one process that writes."""
         return self.root / ".lock"
+
+    def list_unlisted(self) -> tuple[Path, ...]:
+        """The files of a run that its manifest does not list."""
+        claims = (self.claim, self.earlier_claim)
+        return (self.manifest, *claims, self.hiding, self.history, self.lock)
 
     def checkpoint(self, step: int) -> Path:
         """The state after ``step`` steps."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,23 +16,22 @@ from vtrain.engines.base import Session
 from vtrain.engines.registry import check_engine, open_session, resolve_engine
 from vtrain.engines.saving import PLAIN, Saving
 from vtrain.errors import DataError, RunError, SignatureError, TaskError
+from vtrain.printable import format_seconds, make_html_table
 from vtrain.spec.commitment import compute_graph_root, compute_task_id
 from vtrain.threads import check_threads
 from vtrain.train.background import CheckpointWriter
 from vtrain.train.data import compute_samples_root
-from vtrain.train.deliver import compute_mean_loss
+from vtrain.train.history import Entry, draw_losses, read_history
 from vtrain.train.kzg import Committed, KzgRecorder
 from vtrain.train.saturation import SiteSaturation, measure_saturation, warn_of_saturation
 from vtrain.train.store import RunDirectory, Tally, is_done, open_run
+from vtrain.train.watch import Callback, Progress, Watch
 from vtrain.wire.claim import Claim
 from vtrain.wire.graph import StepGraph
 
 if TYPE_CHECKING:
     from vtrain.train.task import CompiledTask
     from vtrain.train.torch_hooks.back import StateDict
-
-Progress = Callable[[int, int, float, float], None]
-"""(steps done, steps in all, mean loss of the step for people, samples per second)."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -70,6 +69,25 @@ class RunSummary:
             f"root {self.root.hex()[:16]}, {self.seconds:.1f} s>"
         )
 
+    def _repr_html_(self) -> str:
+        rows = {
+            "task": self.task_id.hex(),
+            "steps": f"{self.steps:,}, {self.steps - self.resumed_from:,} of them in this call",
+            "root": self.root.hex(),
+            "claim's log root": self.log_root.hex(),
+            "time": f"{format_seconds(self.seconds)} ({self.engine or 'no step was left to do'})",
+            "clamped too often": ", ".join(site.site for site in self.warnings),
+        }
+        picture = draw_losses(self.history)
+        return make_html_table(f"run {self.path}", rows.items(), below=picture)
+
+    @property
+    def history(self) -> tuple[Entry, ...]:
+        """Each step of the run, for people: loss, learning rate, time, and what was measured.
+
+        Errors as of :func:`vtrain.train.history.read_history`."""
+        return read_history(self.path)
+
     def state_dict(self, step: int | None = None) -> StateDict:
         """The trained weights, for ``module.load_state_dict``; of the last checkpoint unless
         ``step`` names one.  Needs the extra torch; errors as of
@@ -92,6 +110,8 @@ def train(
     keep_data: bool = True,
     batch_secret: bytes = b"",
     progress: Progress | None = None,
+    callbacks: Sequence[Callback] = (),
+    eval_every: int = 0,
 ) -> RunSummary:
     """Train ``task`` into the run directory ``out``, or go on with the run that is there.
 
@@ -107,11 +127,16 @@ def train(
     A site that clamps more than ``SATURATION_WARNING_PPM`` of its elements is named in a
     VtrainWarning at the next checkpoint, with what helps.
 
+    ``progress`` and ``callbacks`` hear of each step, and so does ``history.jsonl`` in ``out``.
+    ``eval_every`` > 0 measures on the task's test data after so many steps, and after the last.
+    None of it is a part of what is committed to.
+
     A task that logs KZG commitments needs ``task.kzg``, which ``compile_task`` opened;
     ``batch_secret`` (32 bytes) is that of the batches' owner, who signed commitments to them.
 
     RunError: ``out`` is in use, has another task, or is further than ``steps``, ``threads`` are
-    more than ``vtrain.limits.most_threads``, or ``selfcheck_every`` has no meaning for ``engine``;
+    more than ``vtrain.limits.most_threads``, ``selfcheck_every`` has no meaning for ``engine``, or
+    there are no test data for ``eval_every``;
     MissingExtraError, DeviceError, KernelError: what engine cuda lacks, or a GPU failed;
     SignatureError: ``key`` is no private key; TaskError, DataError: the parts of ``task`` are not
     what its spec pins; StorageError: the disk is full or the folder read-only, and what was
@@ -125,6 +150,9 @@ def train(
     check_task(task)
     check_selfcheck(selfcheck_every, engine)
     kzg = _make_recorder(task, threads)
+    watch = Watch(
+        task, engine=engine, callbacks=callbacks, progress=progress, eval_every=eval_every
+    )
 
     def open_engine() -> tuple[str, Session]:
         name = resolve_engine(engine)
@@ -158,8 +186,12 @@ def train(
             run.remove_claim()
             if kzg is not None:
                 kzg.keys.hiding = run.hiding
-            with CheckpointWriter(run) as writer:
-                _advance(task, run, writer, target, session, ran, counts, kzg, progress)
+            try:
+                watch.begin(out, run.paths.history, begun, target)
+                with CheckpointWriter(run) as writer:
+                    _advance(task, run, writer, target, session, ran, counts, kzg, watch)
+            finally:
+                watch.end()
         elif run.manifest is not None and run.manifest.steps != begun:
             run.write_manifest(counts.as_tally(run.manifest.engine))
         run.check_own_claim(public_key(key))
@@ -265,13 +297,16 @@ class _Saturation:
         self._counts = Counter(before.saturation if before is not None else {})
         self._named: set[str] = set()
 
-    def add(self, last: int, steps: int, counts: Mapping[str, int]) -> None:
-        """Count ``steps`` more, up to step ``last``; VtrainWarning names the sites that clamped too
-        much in these, each once."""
+    def add(self, last: int, steps: int, counts: Mapping[str, int]) -> tuple[SiteSaturation, ...]:
+        """Count ``steps`` more, up to step ``last``; the sites that clamped in these.
+
+        VtrainWarning names those that clamped too much, each once.
+        """
         self._steps += steps
         self._counts.update(counts)
         found = measure_saturation(self._graph, counts, steps)
         self._warn(found, f"in steps {last - steps + 1} to {last}")
+        return found
 
     def warn_of_all(self) -> None:
         """VtrainWarning for sites that clamped too much in all steps, and were not named yet."""
@@ -298,17 +333,17 @@ def _advance(
     engine: str,
     counts: _Saturation,
     kzg: KzgRecorder | None,
-    progress: Progress | None,
+    watch: Watch,
 ) -> None:
     """Do the steps up to ``target``, and begin a checkpoint at each one due and at the last."""
     spec = task.spec
     session.load_state(run.state)
     counted, reported = run.log.size, Counter[str]()
-    first, started = run.log.size, time.perf_counter()
     if kzg is not None and run.kzg is not None and run.kzg.last is not None:
         last = run.kzg.last
         kzg.remember(last.step, Committed(last.after, last.after_key))
-    for step in range(first + 1, target + 1):
+    for step in range(run.log.size + 1, target + 1):
+        started = time.perf_counter()
         if kzg is not None and kzg.is_due(step):
             before = kzg.commit_before(step, session)
             record = session.step()
@@ -316,12 +351,11 @@ def _advance(
         else:
             record = session.step()
         run.append(record)
+        seconds, found = time.perf_counter() - started, None
         writer.check()
         if step % spec.checkpoint_every == 0 or step == target:
             clamped = Counter(session.saturation())
-            counts.add(step, step - counted, clamped - reported)
+            found = counts.add(step, step - counted, clamped - reported)
             counted, reported = step, clamped
             writer.begin(session, counts.as_tally(engine))
-        if progress is not None:
-            rate = (step - first) * spec.batch / (time.perf_counter() - started)
-            progress(step, target, compute_mean_loss(task.graph, record.loss, spec.batch), rate)
+        watch.step(record, seconds, found, session)

@@ -8,6 +8,7 @@ at most ``MOST_PIECES`` such lines.
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
@@ -56,6 +57,15 @@ class Curve:
     def peak(self) -> int:
         """The first step with the largest rate: the last of a warm-up, 0 where there is none."""
         return max(self.knots, key=lambda knot: (knot[1], -knot[0]))[0]
+
+    def compute_rate(self, step: int) -> Fraction:
+        """The rate of ``step`` (from 0), before it is rounded to the mantissa of a step."""
+        after = bisect_right(self.knots, step, key=lambda knot: knot[0])
+        first, rate = self.knots[after - 1]
+        if not self.linear or after == len(self.knots):
+            return rate
+        last, end = self.knots[after]
+        return rate + (end - rate) * Fraction(step - first, last - first)
 
 
 def parse_schedule(top: Table, rate: Fraction, steps: int) -> Curve:

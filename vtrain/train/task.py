@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +54,7 @@ from vtrain.graph.step import (
 from vtrain.graph.update import floor_log2, round_half_up
 from vtrain.limits import LIMITS, limits_here
 from vtrain.ops.base import attr_int
+from vtrain.printable import make_html_table
 from vtrain.spec.commitment import (
     compute_graph_root,
     compute_task_id,
@@ -106,6 +107,9 @@ from vtrain.wire.task import (
     DataSpec,
     TaskSpec,
 )
+
+if TYPE_CHECKING:
+    from vtrain.train.summary import Estimate, TaskSummary
 
 PREPARE_SHIFT = 16
 """Extra fraction bits of the multiplier that prepares samples."""
@@ -170,7 +174,7 @@ class Held:
     test: Samples | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TaskFile:
     """A task file as read, before data and model are looked at.
 
@@ -206,6 +210,9 @@ class TaskFile:
     beacon: BeaconRule | None = None
     held: Held | None = None
 
+    def __repr__(self) -> str:
+        return f"<task file {str(self.path)!r}: {self.name!r}, {self.steps:,} steps>"
+
 
 @dataclass(frozen=True, repr=False)
 class CompiledTask:
@@ -238,6 +245,26 @@ class CompiledTask:
             f"{count:,} numbers of state, {spec.steps:,} steps of {spec.batch} of "
             f"{spec.data.samples:,} samples{noted}>"
         )
+
+    def _repr_html_(self) -> str:
+        from vtrain.train.summary import describe
+
+        return make_html_table(f"task {self.name}", describe(self).items())
+
+    def estimate(self, engine: str = "auto") -> Estimate:
+        """How long a step takes here, and all of them: some are done, and forgotten.
+
+        Errors as of :func:`vtrain.train.summary.estimate`.
+        """
+        from vtrain.train.summary import estimate
+
+        return estimate(self, engine=engine)
+
+    def summary(self) -> TaskSummary:
+        """What the graph is made of, its parameters, and the memory of a step."""
+        from vtrain.train.summary import summarize
+
+        return summarize(self)
 
     def write(self, folder: str | Path) -> Path:
         """Write the task into ``folder``: ``task.toml``, its model, its data.  Compiled from there
@@ -277,18 +304,84 @@ def load_task(path: Path, *, srs: Path | None = None) -> TaskFile:
 
     ``srs`` stands in for the SRS file that it names.
     """
-    return parse_task(read_text(path, LIMITS.task_file_bytes, error=TaskError), path, srs=srs)
+    return parse_task(read_task_text(path), path, srs=srs)
+
+
+def read_task_text(path: Path) -> str:
+    """The text of a task file; TaskError for what is none, which says what was expected."""
+    if path.is_dir():
+        raise TaskError(
+            "cannot be read: it is a folder, and a task is a TOML file: name the file, as "
+            f"{path / 'task.toml'} (of a run that is done, `vtrain inspect` shows the task)",
+            where=str(path),
+        )
+    try:
+        return read_text(path, LIMITS.task_file_bytes, error=TaskError)
+    except TaskError as error:
+        if not path.is_file():
+            raise
+        raise TaskError(f"{error.message}; {_EXPECTED}", where=error.where) from None
+
+
+_EXPECTED: Final = "a task file (TOML) was expected: `vtrain init MODEL.onnx DATA` writes one"
 
 
 def parse_task(
     text: str, path: Path, *, srs: Path | None = None, held: Held | None = None
 ) -> TaskFile:
     """The text of a task file, which is at ``path``, or would be; ``held`` is in memory."""
+    return parse_tables(decode_toml(text, path), text, path, srs=srs, held=held)
+
+
+def decode_toml(text: str, path: Path) -> dict[str, Any]:
+    """The tables of a TOML text, with decimals as they stand; TaskError for what is none."""
     _require_short_keys(text, path)
     try:
-        values = tomllib.loads(text, parse_float=Decimal)
+        return tomllib.loads(text, parse_float=Decimal)
     except (ValueError, RecursionError) as error:  # ValueError: of an integer too long, too
-        raise TaskError(f"is not TOML: {error}", where=str(path)) from None
+        end = "" if "=" in text else f"; {_EXPECTED}"
+        raise TaskError(f"is not TOML: {error}{end}", where=str(path)) from None
+
+
+def task_from_dict(tables: Mapping[str, Any], base: Path | None = None) -> TaskFile:
+    """The task of a dict of what a task file says; paths are relative to ``base``, or to the
+    working directory.  TaskError names the key at fault.
+
+    Numbers of numpy and fractions are taken too; a float is what its shortest decimal says.
+    """
+    path = (base or Path()) / "task.toml"
+    try:
+        text = tomlkit.dumps(_as_toml(tables))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TaskError(f"has no form in TOML: {error}", where="task") from None
+    return parse_task(text, path)
+
+
+def _as_toml(value: Any) -> Any:
+    match value:
+        case Mapping():
+            kept = {key: _as_toml(item) for key, item in value.items() if item is not None}
+            if not all(isinstance(key, str) for key in kept):
+                raise TypeError("a key is no text")
+            return kept
+        case list() | tuple():
+            return [_as_toml(item) for item in value]
+        case Path() | Fraction() | Decimal():
+            return str(value)
+        case np.generic():
+            return value.item()
+    return value
+
+
+def parse_tables(
+    values: Mapping[str, Any],
+    text: str,
+    path: Path,
+    *,
+    srs: Path | None = None,
+    held: Held | None = None,
+) -> TaskFile:
+    """What the tables of a task file say; see :func:`parse_task`."""
     base = path.parent
     top = Table(values, _TABLES, "")
     task = top.table(
@@ -359,7 +452,7 @@ def _parse_data(top: Table, base: Path) -> tuple[DataSource, DataSource | None]:
     share = data.pop("validation", None)
     source, test = parse_source(data, base), top.mapping("test")
     if share is None:
-        return source, parse_source(test, base) if test else None
+        return source, parse_source(test, base, "test") if test else None
     if not isinstance(source, TokenSource):
         raise TaskError(
             "holds out a share of tokens, and the data are of another kind: give a table [test]",
@@ -661,6 +754,29 @@ class _AnyExponents:
 
     def choose(self, site: str, source: Ref, exponent: int) -> int:
         return min(OPERAND_BITS, exponent)
+
+
+class _AllSites(_AnyExponents):
+    """Remembers what it was asked for."""
+
+    def __init__(self) -> None:
+        self.sites: set[str] = set()
+
+    def choose(self, site: str, source: Ref, exponent: int) -> int:
+        self.sites.add(site)
+        return super().choose(site, source, exponent)
+
+
+def list_sites(file: TaskFile) -> tuple[Model, set[str]]:
+    """The model of a task, and the sites that need exponents; all but those is looked at.
+
+    TaskError, ModelError, DataError as of :func:`profile_task`.
+    """
+    parts, policy = _load_parts(file), _AllSites()
+    builder = GraphBuilder(policy)
+    emit_step(builder, parts.plan, parts.model)
+    _check_numbers(file, builder.graph(), parts.samples)
+    return parts.model, policy.sites
 
 
 def _check_numbers(file: TaskFile, graph: StepGraph, samples: Samples) -> None:

@@ -49,7 +49,7 @@ def write_task(task: CompiledTask, folder: Path) -> Path:
     if prepare is not None:
         data["prepare"] = prepare
     document["data"] = data
-    test = _load_test(file)
+    test = load_test(file)
     if test is not None:
         document["test"] = _write_samples(test, folder, "test-", vocabulary)
     if file.proof is not None:
@@ -62,7 +62,8 @@ def write_task(task: CompiledTask, folder: Path) -> Path:
     return path
 
 
-def _load_test(file: TaskFile) -> Samples | None:
+def load_test(file: TaskFile) -> Samples | None:
+    """What a task is measured on, None where it says nothing of that."""
     if file.held is not None:
         return file.held.test
     return None if file.test is None else load_samples(file.test)

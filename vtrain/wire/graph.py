@@ -72,11 +72,14 @@ class Node:
     outputs: tuple[TensorType, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StepGraph:
     """One training step: nodes in execution order, every input an earlier node."""
 
     nodes: tuple[Node, ...]
+
+    def __repr__(self) -> str:  # a dataclass's own is a book
+        return f"<step graph of {len(self.nodes):,} nodes>"
 
     def type_of(self, ref: Ref) -> TensorType:
         """Type of the value ``ref``."""

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Final, Literal
 
 from vtrain.errors import ConditionalError, FraudError, InconclusiveError
+from vtrain.printable import make_html_table
 
 Verdict = Literal["verified", "fraud", "inconclusive", "conditional"]
 Status = Literal["passed", "failed", "not_done"]
@@ -50,13 +51,14 @@ class Check:
 class Assumption:
     """What must hold for passed checks to show anything, beyond what every verdict assumes.
 
-    ``code`` is stable: "insecure-srs", whoever made the SRS does not forge proofs with it;
+    ``code`` is stable: "attested", whoever signed a run in floats did its steps as it says, which
+    nobody can do again; "insecure-srs", whoever made the SRS does not forge proofs with it;
     "predictable-sample", the solver could not foresee the sample while it could still change what
     was sampled; "chosen-claim", it had no other claim from before the draw, to show in place of
     this one.  ``accepted``: the auditor has said that it takes this on trust.
     """
 
-    code: Literal["chosen-claim", "insecure-srs", "predictable-sample"]
+    code: Literal["attested", "chosen-claim", "insecure-srs", "predictable-sample"]
     detail: str
     accepted: bool = False
 
@@ -206,7 +208,7 @@ def compute_loss_points(losses: Sequence[int]) -> tuple[LossPoint, ...]:
     return tuple(points)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """The outcome of one audit of one run.
 
@@ -234,6 +236,27 @@ class Report:
     assumptions: tuple[Assumption, ...] = ()
     coverage: tuple[Coverage, ...] = ()
     pictures: Pictures | None = None
+
+    def __repr__(self) -> str:
+        return f"<report {self.verdict.upper()}: {self._describe_coverage()}, {self.steps:,} steps>"
+
+    def _repr_html_(self) -> str:
+        reason = self.reason
+        rows: dict[str, object] = {
+            "checked": self._describe_coverage(),
+            "because": "" if reason is None else f"{reason.name}: {reason.detail}",
+            "assumed": "; ".join(item.detail for item in self.assumptions),
+            "task": self.task_id.hex(),
+            "solver": self.solver.hex(),
+            "steps": f"{self.steps:,}",
+            "root": self.root.hex(),
+            **{f"{check.status}: {check.name}": check.detail for check in self.checks},
+        }
+        return make_html_table(f"verdict: {self.verdict.upper()}", rows.items())
+
+    def _describe_coverage(self) -> str:
+        done = (f"{item.done:,} of {item.total:,} by {item.rung}" for item in self.coverage)
+        return ", ".join(done) or "nothing could be looked at"
 
     def __bool__(self) -> bool:
         """True only for a run that is verified: ``assert verify(run)`` holds for no other."""

@@ -1,0 +1,316 @@
+"""Everything that is wrong with a task file, at once, each thing with what mends it.
+
+The one parser of task files stops at the first problem.  Here that problem is mended in a copy of
+the tables, as its fix says, and the parser goes on; so a rule of the file stands in one place.
+"""
+
+from __future__ import annotations
+
+import copy
+import tomllib
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final
+
+from vtrain.commit.files import read_file
+from vtrain.errors import Problem, TaskError, VtrainError, VtrainWarning
+from vtrain.graph.model import Softmax
+from vtrain.graph.onnx_import import find_problems
+from vtrain.limits import limits_here
+from vtrain.train.data import DataSource, TokenSource, load_samples
+from vtrain.train.task import (
+    TaskFile,
+    compile_task,
+    decode_toml,
+    list_sites,
+    parse_tables,
+    read_task_text,
+)
+
+_MOST_PROBLEMS: Final = 100
+_MOST_TRIES: Final = 3
+"""Times that one key is mended, before what follows it is left alone."""
+_LINES: Final = {
+    "task.name": 'name = "my-model"',
+    "task.seed": "seed = 1",
+    "task.steps": "steps = 1000",
+    "task.batch": "batch = 32",
+    "task.commit_every": "commit_every = 1",
+    "task.checkpoint_every": "checkpoint_every = 100",
+    "task.commitments": 'commitments = ["blake3"]',
+    "model.onnx": 'onnx = "model.onnx"',
+    "model.loss": 'loss = "cross_entropy"',
+    "data.kind": 'kind = "npz"',
+    "data.path": 'path = "data.npz"',
+    "data.x": 'x = "x.npy"',
+    "data.y": 'y = "y.npy"',
+    "data.context": "context = 64",
+    "data.stride": "stride = 1",
+    "data.vocabulary": "vocabulary = 256",
+    "data.dtype": 'dtype = "u16"',
+    "data.prepare": "scale = 1",
+    "data.validation": "validation = 0.1",
+    "optimizer.kind": 'kind = "sgd"',
+    "optimizer.learning_rate": "learning_rate = 0.1",
+    "optimizer.betas": "betas = [0.9, 0.999]",
+    "schedule.kind": 'kind = "cosine"',
+    "schedule.at": "at = [500, 800]",
+    "schedule.decay": "decay = 100",
+    "schedule.points": "points = [[0, 0.1], [100, 1]]",
+    "proof.circuit": 'circuit = "tiles"',
+    "proof.srs": 'srs = "kzg17.srs"',
+    "proof.k": "k = 17",
+    "beacon.chain": 'chain = "quicknet"',
+    "format.calibration_steps": "calibration_steps = 20",
+}
+"""How a key may be written, for those that must be there or are often wrong."""
+_GUESSES: Final = {"adam": "adamw", "nesterov": "sgd", "momentum": "sgd", "multistep": "step"}
+"""What a ``kind`` is taken for, so that the keys beside it are judged by what was meant."""
+
+
+@dataclass
+class Findings:
+    """``problems`` keep a task from being trained; ``advice`` does not."""
+
+    problems: list[Problem] = field(default_factory=list)
+    advice: list[Problem] = field(default_factory=list)
+
+
+def lint_task(path: Path, *, compile_all: bool = True) -> Findings:
+    """Everything wrong with the task file at ``path``, and with what it names.
+
+    Without ``compile_all`` ranges are not proven, which takes as long as `vtrain task check`.
+    TaskError for a file that cannot be read as TOML at all: nothing else can be said of it.
+    """
+    found = Findings()
+    text = read_task_text(path)
+    file = _mend(decode_toml(text, path), text, path, found)
+    if file is not None:
+        _look_at_files(file, found, compile_all=compile_all)
+    return found
+
+
+# --- the tables
+
+
+def _mend(values: dict[str, Any], text: str, path: Path, found: Findings) -> TaskFile | None:
+    """What the file says when all that is wrong in it is mended; None where that was not found."""
+    tables = copy.deepcopy(values)
+    tries: dict[str, int] = {}
+    while len(found.problems) < _MOST_PROBLEMS:
+        try:
+            with _hearing(found):
+                file = parse_tables(tables, text, path)
+        except TaskError as error:
+            where = error.where
+            tries[where] = tries.get(where, 0) + 1
+            if tries[where] == 1:
+                found.problems.append(_describe(tables, error))
+            if tries[where] > _MOST_TRIES or not _repair(tables, error, tries[where]):
+                found.problems.append(
+                    Problem(str(path), "the rest", "was not looked at", "mend what stands above")
+                )
+                return None
+        else:
+            return file
+    return None
+
+
+def _describe(tables: dict[str, Any], error: TaskError) -> Problem:
+    table, key = _locate(tables, error.where)
+    shown = ""
+    if table is not None and key in table:
+        value = table[key]
+        shown = f"[{key}]" if isinstance(value, dict) else f"{key} = {_show(value)}"
+    line = _LINES.get(_as_data(error.where), "")
+    if error.meant:
+        fix = f"call it {error.meant}"
+        if error.meant == "steps":
+            fix = "write steps, which are epochs * samples / batch"
+    elif "unknown key" in error.message:
+        fix = "leave it out (docs/tasks.md has all keys)"
+    elif "multiple of commit_every" in error.message:
+        fix = "choose a multiple, or leave commit_every out"
+    elif line:
+        fix = f"write, for one, {line}"
+    else:
+        fix = "correct it (docs/tasks.md), or leave it out"
+    return Problem(error.where, shown or "the file", error.message, fix)
+
+
+def _as_data(where: str) -> str:
+    """A key of the table ``test`` is written as that of ``data``."""
+    return f"data.{where.removeprefix('test.')}" if where.startswith("test.") else where
+
+
+def _show(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int | Decimal) else repr(value)
+
+
+def _locate(tables: dict[str, Any], where: str) -> tuple[dict[str, Any] | None, str]:
+    """The table in which the key of a place stands, or would stand, and the key."""
+    head, _, rest = where.partition(".")
+    if not rest:
+        return tables, head
+    table = tables.get(head)
+    if not isinstance(table, dict):
+        return None, rest
+    if head == "exponents":  # names of sites have dots
+        return table, rest
+    inner, _, key = rest.partition(".")
+    if not key:
+        return table, rest
+    below = table.get(inner)
+    return (below, key) if isinstance(below, dict) else (None, key)
+
+
+def _repair(tables: dict[str, Any], error: TaskError, attempt: int) -> bool:
+    """Mend the place of an error in the tables; whether anything was changed."""
+    where = error.where
+    head, _, rest = where.partition(".")
+    if rest and not isinstance(tables.get(head), dict):
+        tables[head] = {}
+    table, key = _locate(tables, where)
+    if table is None:
+        return False
+    value = table.get(key)
+    if "unknown key" in error.message:
+        table.pop(key, None)
+        # Of epochs nothing follows for steps; all others go under the name that was meant.
+        if error.meant and error.meant not in table and error.meant != "steps":
+            table[error.meant] = value
+        return True
+    if "multiple of commit_every" in error.message and attempt == 1:
+        return table.pop("commit_every", None) is not None
+    if key == "kind" and isinstance(value, str) and value.lower() in _GUESSES and attempt == 1:
+        table[key] = _GUESSES[value.lower()]
+        return True
+    known = _as_data(where)
+    if known in _LINES and attempt < _MOST_TRIES:
+        line = tomllib.loads(_LINES[known], parse_float=Decimal)
+        table[key] = line if where == "data.prepare" else line.get(key, value)
+        return bool(table[key] != value)
+    return table.pop(key, None) is not None
+
+
+@contextmanager
+def _hearing(found: Findings) -> Iterator[None]:
+    """Warnings of ours are advice, each once."""
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        yield
+    for warning in heard:
+        text = str(warning.message)
+        if not issubclass(warning.category, VtrainWarning):
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
+        elif text not in (advice.reason for advice in found.advice):
+            found.advice.append(Problem("task", "a warning", text))
+
+
+# --- what the tables name
+
+
+def _look_at_files(file: TaskFile, found: Findings, *, compile_all: bool) -> None:
+    before = len(found.problems)
+
+    def attempt(work: Callable[[], object], path: str, what: str, instead: str) -> None:
+        try:
+            with _hearing(found):
+                work()
+        except VtrainError as error:
+            place = f"{path}: {error.where}" if error.where else path
+            found.problems.append(Problem(place, what, error.message, instead))
+
+    _look_at_model(file, found)
+    attempt(
+        lambda: _load(file.data), "data", "the samples", "correct the file, or what [data] says"
+    )
+    if file.test is not None:
+        test = file.test
+        attempt(
+            lambda: _load(test), "test", "held-out samples", "correct the file, or what [test] says"
+        )
+    if len(found.problems) > before:
+        return  # what follows needs both
+    sites: set[str] = set()
+    attention = False
+
+    def list_all() -> None:
+        nonlocal sites, attention
+        model, sites = list_sites(file)
+        attention = any(isinstance(layer, Softmax) for layer in model.layers)
+
+    attempt(list_all, "task", "model, data and optimizer together", "correct what is named")
+    if len(found.problems) > before:
+        return
+    _advise(file, found, attention=attention)
+    command = f"vtrain profile {file.path}"
+    missing, extra = sorted(sites - file.exponents.keys()), sorted(file.exponents.keys() - sites)
+    if missing or extra:
+        reason = (
+            "is empty, and nothing is trained without exponents"
+            if not file.exponents
+            else f"lacks {_join(missing)}" * bool(missing)
+            + " and " * bool(missing and extra)
+            + f"has {_join(extra)}, which the model does not have" * bool(extra)
+        )
+        found.problems.append(Problem("exponents", "the table", reason, f"run `{command}`"))
+    elif compile_all and len(found.problems) == 0:
+        # The SRS is left to `task check`: opening it takes long, and is not of the file.
+        plain = replace(file, proof=None, commitments=("blake3",))
+        attempt(
+            lambda: compile_task(plain), "task", "the step graph", f"run `{command}`, or see above"
+        )
+
+
+def _look_at_model(file: TaskFile, found: Findings) -> None:
+    where = str(file.model)
+    try:
+        data = read_file(file.model, limits_here().onnx_bytes, error=TaskError)
+        for problem in find_problems(data):
+            found.problems.append(
+                Problem(
+                    f"model.onnx: {problem.where}",
+                    where,
+                    problem.message,
+                    "export the model without it (docs/tasks.md, Model)",
+                )
+            )
+    except VtrainError as error:
+        found.problems.append(
+            Problem("model.onnx", where, error.message, "name the ONNX file of a forward pass")
+        )
+
+
+def _load(source: DataSource) -> None:
+    load_samples(source)
+
+
+def _advise(file: TaskFile, found: Findings, *, attention: bool) -> None:
+    if file.test is None:
+        fix = "validation = 0.1 in [data]" if isinstance(file.data, TokenSource) else "a table"
+        found.advice.append(
+            Problem("test", "held-out data", "are not named: nothing tells how good it is", fix)
+        )
+    if attention and not (file.symmetric_gradients and file.fine_gradients):
+        found.advice.append(
+            Problem(
+                "format",
+                "attention",
+                "drifts away from what floats would do",
+                "gradient_margin = 1, symmetric_gradients = true, fine_gradients = true",
+            )
+        )
+
+
+def _join(names: list[str]) -> str:
+    shown = ", ".join(names[:5])
+    return shown + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -125,6 +125,8 @@ def test_a_run_is_attested_and_never_more(
     assert "Verdict: CONDITIONAL" in out
     for words in (["--all"], ["--samples", "2"], ["--mode", "algebraic"], ["--task-id", "00" * 32]):
         assert cli.run(["verify", str(run), *words]) == 2
+    with pytest.raises(RunError, match="holds an attested run"):
+        vtrain.inspect(run)
     # The weights that are signed for are those of the module, whoever computes their digest.
     model: Any = trainer.model
     weights = {name: describe_array(tensor.numpy()) for name, tensor in model.state_dict().items()}

@@ -25,7 +25,7 @@ from vtrain.commit.files import open_file, read_entry, read_file, storing, write
 from vtrain.commit.log import frame, iterate_frames
 from vtrain.errors import EncodingError, RunError, VtrainError
 from vtrain.limits import LIMITS
-from vtrain.train.layout import RunPaths
+from vtrain.train.layout import ATTESTATION, RunPaths
 from vtrain.wire import structs
 from vtrain.wire.attested import (
     ATTESTED_HEADER,
@@ -38,7 +38,6 @@ from vtrain.wire.attested import (
     decode_step,
 )
 
-ATTESTATION_NAME: Final = "attestation.cbor"
 _MOST_CONFIG: Final = 1 << 24
 
 
@@ -61,7 +60,7 @@ class AttestedPaths:
     @property
     def attestation(self) -> Path:
         """What is signed; absent while the run goes on."""
-        return self.root / ATTESTATION_NAME
+        return self.root / ATTESTATION
 
     def listing(self, step: int) -> Path:
         """The files of the checkpoint saved after ``step``."""

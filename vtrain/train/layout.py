@@ -22,6 +22,8 @@ from vtrain.wire.json_text import decode_json
 
 FORMAT: Final = 1
 """Version of the directory's layout and of the manifest."""
+ATTESTATION: Final = "attestation.cbor"
+"""What an attested run has in place of a claim (``vtrain.train.attested``)."""
 CHECKPOINT_NAME: Final = r"([0-9]{12}|[1-9][0-9]{12})\.safetensors"
 """Of a checkpoint's name, with the step: twelve digits, or thirteen, as 2^40 has."""
 
@@ -132,6 +134,12 @@ class RunPaths:
         every run has."""
         if not self.root.is_dir():
             raise RunError("is not a run directory", where=str(self.root))
+        if os.path.lexists(self.root / ATTESTATION) and not os.path.lexists(self.task):
+            raise RunError(
+                "holds an attested run, in floats: `vtrain verify` says what was signed of it, and "
+                "nothing else is known (docs/attested.md)",
+                where=str(self.root),
+            )
         wanted = (self.task, self.graph, self.log, self.claim, self.manifest)
         if not any(os.path.lexists(path) for path in wanted):
             names = [path.name for path in wanted]

@@ -166,6 +166,7 @@ def test_stages_that_are_named_are_all_that_is_done(task: Path, call: Call) -> N
         (("--sweep", "batch", "--factors", "1/3"), "no whole number"),
         (("--sweep", "depth"), "nothing can be repeated"),
         (("--stages", "training,prayer"), "'prayer' is none of"),
+        (("--stages", "proof"), "ask for it with --proof"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(
@@ -194,6 +195,29 @@ def test_an_estimate_names_what_a_bench_measures(task: Path, call: Call) -> None
     assert code == 0
     assert "training: all 12 steps, s" in text
     assert "~" in text
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_proof_is_made_and_checked(
+    task: Path, call: Call, monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    """Of a whole step, and of a tile where its key would be too large."""
+    from vtrain.bench import proofs
+
+    if not whole:
+        monkeypatch.setattr(proofs, "MOST_KEY", 0)
+    code, text, err = call("bench", task, "--stages", "proof", "--proof", "--seeds", 1, "--json")
+    assert code == 0, err
+    found = json.loads(text)
+    assert found["skipped"] == {}
+    rows = {(row["what"], row["unit"]): row["mean"] for row in found["rows"]}
+    what = "step" if whole else "tile of a product"
+    for figure in ((f"keys for a {what}", "s"), (f"proof of a {what}", "s"), ("memory", "bytes")):
+        assert rows[figure] > 0
+    assert rows[f"proof of a {what}", "bytes"] > 1000
+    assert rows[f"check of a {what}", "s"] < rows[f"proof of a {what}", "s"]
+    assert (("statements that a step falls into", "count") in rows) != whole
 
 
 # --- other sizes

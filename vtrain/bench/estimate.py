@@ -352,7 +352,14 @@ class ProofModel:
 
 
 POINTS_K: Final = 13
-PROOF: Final = ProofModel(2.0, 1800.0, 2.0, 1700.0, 0.1, 3.0)
+PROOF: Final = ProofModel(
+    keys_fixed=1.0,
+    keys_per_key=905.0,
+    proof_fixed=2.0,
+    proof_per_key=820.0,
+    check_fixed=0.09,
+    check_per_key=1.9,
+)
 
 
 def measure_curve(threads: int = 0) -> float:

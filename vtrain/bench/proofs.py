@@ -45,7 +45,8 @@ from vtrain.wire.graph import StepGraph
 from vtrain.wire.proof import LEAST_STEP_K, TILE
 
 MOST_K: Final = 20
-"""Of whole steps: keys for more rows take a large machine and hours."""
+MOST_KEY: Final = 3 << 30
+"""Rows, and bytes of a key, of whole steps: a proof by a larger one takes more than minutes."""
 _SECONDS: Final = 7200
 _STEP: Final = 1
 _TILE_CIRCUIT: Final = "matmul-nn"
@@ -82,7 +83,7 @@ def plan_proof(graph: StepGraph, memory: int) -> Plan:
         if found is not None and plan.cost.memory >= found.cost.memory:
             break
         found = plan
-    if found is not None and found.cost.memory <= memory:
+    if found is not None and found.cost.memory <= memory and found.cost.proving_key <= MOST_KEY:
         return found
     if not any(node.op in PRODUCTS for node in graph.nodes):
         raise reason or CircuitError("has no product", where="graph")

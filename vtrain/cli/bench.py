@@ -130,6 +130,8 @@ def command(
     """
     if factors is not None and sweep is None:
         raise click.UsageError("--factors are of a --sweep: name one")
+    if stages == ("proof",) and not proof:
+        raise click.UsageError("a proof takes minutes: ask for it with --proof")
     from vtrain.bench.bench import measure_task
     from vtrain.bench.stages import Setting
     from vtrain.train.task import load_task

@@ -49,6 +49,12 @@ ABOUT = {
     "beacon": "A round of drand from its bytes: points decoded and looked at, the message hashed "
     "to the curve, two pairings. Several auditors' one signature under a report, with their proofs "
     "of possession.",
+    "remote": "An audit over HTTP of one segment of a run of 10 GB: MLP 784-512-512-10, 1,870 "
+    "steps at batch 16, a checkpoint of 5.4 MB after each. All steps are done and signed for; of "
+    "the checkpoints the store has only that which the draw asks for, made again after it, so that "
+    "10 GB need not lie anywhere. Bytes are those of bodies; what they are held against is the "
+    "claim, the log, that checkpoint, the samples of the segment and their paths in their tree. "
+    "The report of a run of 100,000 steps, as JSON and as a page, from its records.",
     "service": "200 games at once through `vtrain serve` over HTTP, two players each, who follow "
     "every game by its receipts and share the machine with the server and its database. Rate, "
     "waits and the server's work are of the first half of the moves; in the second half the "

@@ -21,9 +21,10 @@ from vtrain.attest.claims import compute_claim_digest
 from vtrain.attest.traces import verify_traces
 from vtrain.commit.files import open_file, read_file
 from vtrain.commit.pieces import AHEAD, Form, Part, RowsForm, TensorForm, write_whole
-from vtrain.commit.state import compute_state_leaves
+from vtrain.commit.state import compute_state_leaves, compute_state_root
 from vtrain.commit.store import Sink
 from vtrain.commit.traces import TRACES_FOLDER, TraceFolder, is_there
+from vtrain.engines.base import State
 from vtrain.errors import EncodingError, NotProducedError, RunError
 from vtrain.limits import LIMITS, limits_here
 from vtrain.spec.commitment import compute_task_id
@@ -181,26 +182,13 @@ class _Work:
     def __post_init__(self) -> None:
         self._done: set[bytes] = set()
 
-    def _put_tensor(self, tensor: npt.NDArray[Any], digest: bytes) -> None:
-        """A tensor that has this digest, once."""
-        if digest not in self._done:
-            data = np.ascontiguousarray(tensor).reshape(-1).view(np.uint8)
-            write_whole(self.queue, TensorForm(data.nbytes), _cut(data))
-            self._done.add(digest)
-
     def publish_states(self) -> int:
         source, steps = self.source, self.source.checkpoints
-        exponents = {
-            name: source.graph.type_of(ref).exponent for name, ref in source.graph.states().items()
-        }
         for count, step in enumerate(steps):
             self.progress("states", count, len(steps))
             root = source.read_root(step)
             state = evidence.read_state(source.paths, source.graph, step, root, source.threads)
-            leaves = compute_state_leaves(state, exponents, source.threads)
-            for leaf in leaves:
-                self._put_tensor(state[leaf.name], leaf.digest)
-            self.queue.put(name_state(root), b"".join(leaf.digest for leaf in leaves))
+            write_state(self.queue, source.graph, state, self._done, source.threads)
         return len(steps)
 
     def publish_traces(self) -> int:
@@ -218,7 +206,7 @@ class _Work:
             for index, digest in enumerate(leaves):
                 if digest not in self._done:
                     tensor = folder.read_chunk(digest, kinds[index % len(kinds)])
-                    self._put_tensor(tensor, digest)
+                    _write_tensor(self.queue, tensor, digest, self._done)
             self.queue.put(name_leaves(trace.step), b"".join(leaves))
         self.queue.flush()
         self.queue.put(TRACES_NAME, encode(signed))
@@ -258,6 +246,28 @@ class _Work:
         ]
         for path, limit in files:
             self.queue.put(path.name, read_file(path, limit, root=paths.root))
+
+
+def write_state(
+    sink: Sink, graph: StepGraph, state: State, done: set[bytes], threads: int = 0
+) -> bytes:
+    """Write a state, but for tensors whose digests are among those ``done``, and return its
+    root."""
+    exponents = {name: graph.type_of(ref).exponent for name, ref in graph.states().items()}
+    leaves = compute_state_leaves(state, exponents, threads)
+    for leaf in leaves:
+        _write_tensor(sink, state[leaf.name], leaf.digest, done)
+    root = compute_state_root(leaves)
+    sink.put(name_state(root), b"".join(leaf.digest for leaf in leaves))
+    return root
+
+
+def _write_tensor(sink: Sink, tensor: npt.NDArray[Any], digest: bytes, done: set[bytes]) -> None:
+    """Write the tensor that has this digest, once."""
+    if digest not in done:
+        data = np.ascontiguousarray(tensor).reshape(-1).view(np.uint8)
+        write_whole(sink, TensorForm(data.nbytes), _cut(data))
+        done.add(digest)
 
 
 def write_samples(sink: Sink, samples: Samples, form: Form, progress: Progress) -> bytes:

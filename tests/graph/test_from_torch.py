@@ -102,7 +102,13 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         ),
         (3, 4, 4),
     ),
-    "group norm": (lambda: nn.Sequential(nn.Conv2d(3, 6, 1), nn.GroupNorm(3, 6)), (3, 4, 4)),
+    "norms of groups and of channels, and a gate": (
+        lambda: nn.Sequential(
+            *(nn.Conv2d(3, 6, 1), nn.GroupNorm(3, 6), nn.GLU(dim=1)),
+            *(nn.InstanceNorm2d(3), nn.InstanceNorm2d(3, affine=True)),
+        ),
+        (3, 4, 4),
+    ),
     "groups and dilation": (
         lambda: nn.Sequential(
             nn.Conv2d(4, 8, 3, padding=2, dilation=2, groups=2),

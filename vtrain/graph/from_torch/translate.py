@@ -218,7 +218,8 @@ class _Translator:
             return
         handler = _HANDLERS.get(name)
         if handler is None:
-            if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            drawn = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+            if drawn and name not in _INSTEAD:
                 raise _RefusedError(_RANDOM, "use nn.Dropout")
             if name in _OVERWRITING:
                 raise _RefusedError(
@@ -540,6 +541,27 @@ class _Translator:
         self._emit(
             "GroupNormalization", inputs, num_groups=a["num_groups"], epsilon=float(a["eps"])
         )
+
+    def instance_norm(self, a: _Args) -> None:
+        if not a["use_input_stats"] or a["running_mean"] is not None:
+            raise _RefusedError("has running statistics", "track_running_stats=False")
+        inputs = [self._read(a["input"]), *self._read_affine(a)]
+        self._emit("InstanceNormalization", inputs, epsilon=float(a["eps"]))
+
+    def glu(self, a: _Args) -> None:
+        """The first half times the sigmoid of the second."""
+        axis = self._axis(a["self"], a["dim"])
+        half = int(self._shape(self._node)[axis])
+        halves = [
+            self._emit_inner(
+                "Slice",
+                [self._read(a["self"]), *(self._ints(one) for one in (start, start + half, axis))],
+                "half",
+            )
+            for start in (0, half)
+        ]
+        gate = self._emit_inner("Sigmoid", [halves[1]], "gate")
+        self._emit("Mul", [halves[0], gate])
 
     def batch_norm(self, a: _Args) -> None:
         """Of the forms that give more than the values, the rest is left out: a step makes running
@@ -1142,7 +1164,9 @@ _HANDLERS: Final[Mapping[str, Callable[[_Translator, _Args], None]]] = {
     "aten.expand": _T.expand,
     "aten.feature_dropout": _T.feature_dropout,
     "aten.gelu": _T.gelu,
+    "aten.glu": _T.glu,
     "aten.group_norm": _T.group_norm,
+    "aten.instance_norm": _T.instance_norm,
     "aten.layer_norm": _T.layer_norm,
     "aten.leaky_relu": _T.leaky_relu,
     "aten.linear": _T.linear,
@@ -1185,9 +1209,13 @@ _INSTEAD: Final = {
     "aten.softplus": "nn.SiLU",
     "aten.mish": "nn.SiLU",
     "aten.prelu": "nn.ReLU or nn.LeakyReLU",
-    "aten.instance_norm": "nn.LayerNorm over the last axis",
-    "aten.lstm": "attention, or layers without a state of their own",
-    "aten.gru": "attention, or layers without a state of their own",
+    **dict.fromkeys(
+        (
+            *("aten.gru", "aten.gru_cell", "aten.lstm", "aten.lstm_cell"),
+            *("aten.rnn_tanh", "aten.rnn_tanh_cell", "aten.rnn_relu", "aten.rnn_relu_cell"),
+        ),
+        "attention, or layers without a state of their own",
+    ),
     "aten.cumsum": "make positions of torch.arange",
     "aten.index": "slices, or an embedding by the model's input",
     "aten.einsum": "torch.matmul of operands with the same leading axes",

@@ -27,6 +27,7 @@ from vtrain.train.torch_hooks.losses import read_loss
 
 LEAST_MODELS = 9
 LAYER_STEPS = 2
+LOSS_ARGUMENTS = {"AdaptiveLogSoftmaxWithLoss": (10, 20, [5]), "LinearCrossEntropyLoss": (4, 3)}
 GLANCE = ("nanoGPT", "ViTForImageClassification", "mobilenet_v2")
 
 
@@ -98,7 +99,7 @@ def list_loss_rows() -> list[dict[str, Any]]:
     rows = []
     for name in list_losses():
         try:
-            read_loss(getattr(nn, name)(*((10, 20, [5]) if "Adaptive" in name else ())))
+            read_loss(getattr(nn, name)(*LOSS_ARGUMENTS.get(name, ())))
         except UnsupportedError as error:
             (problem,) = error.problems
             rows.append({"loss": name, "works": "no", "instead": problem.instead})

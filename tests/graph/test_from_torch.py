@@ -109,6 +109,12 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         ),
         (3, 4, 4),
     ),
+    "a linear layer over the width of an image": (
+        lambda: nn.Sequential(
+            nn.Linear(5, 6), nn.MaxPool2d(2), nn.Linear(3, 4), nn.Conv2d(2, 3, 2)
+        ),
+        (2, 4, 5),
+    ),
     "groups and dilation": (
         lambda: nn.Sequential(
             nn.Conv2d(4, 8, 3, padding=2, dilation=2, groups=2),

@@ -607,6 +607,14 @@ class _Emitter:
         nchw = b.emit("reshape", f"{value}/nchw", (x,), shape=shape)
         self.values[value] = b.emit("transpose", value, (nchw,), perm=(0, 2, 3, 1))
 
+    def _enter(self, value: str, x: Ref) -> None:
+        """``x``, in ONNX's order, is ``value``; an image is moved."""
+        is_image = value in self._images and len(self._b.type_of(x).shape) == 4
+        moved = {"perm": (0, 2, 3, 1)}
+        self.values[value] = (
+            self._b.emit("transpose", f"{value}/nhwc", (x,), **moved) if is_image else x
+        )
+
     def operand_of(self, param: str) -> Ref:
         """A master weight as int16 operand; shared by all its uses."""
         if param not in self._weights:
@@ -632,13 +640,15 @@ class _Emitter:
                 y = self._emit_in_order(layer)
                 self.give(layer.name, y, self._b.type_of(y).shape)
             case Embedding():
-                self.values[layer.name] = self._emit_embedding(layer)
+                self._enter(layer.name, self._emit_embedding(layer))
             case Dropout():
                 self.values[layer.name] = self._emit_dropout(layer)
             case Linear() if self._is_cut_up(layer):
                 self._cut[layer.name] = layer
             case Slice() if layer.input in self._cut:
                 self.values[layer.name] = self._emit_linear(self._cut[layer.input], layer)
+            case Linear():
+                self._enter(layer.name, self._emit_linear(layer))
             case _:
                 self.values[layer.name] = self._emit_value(layer)
 
@@ -663,8 +673,6 @@ class _Emitter:
 
     def _emit_value(self, layer: Layer) -> Ref:
         match layer:
-            case Linear():
-                return self._emit_linear(layer)
             case Conv():
                 return self._emit_conv(layer)
             case Relu() | LeakyRelu() | Clip() | Activation():
@@ -699,7 +707,8 @@ class _Emitter:
             case Concat():
                 return self._emit_concat(layer)
             case (
-                Reshape()
+                Linear()
+                | Reshape()
                 | Transpose()
                 | MatMul()
                 | Embedding()

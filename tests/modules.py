@@ -37,6 +37,24 @@ class Cnn(nn.Module):
         return self.fc(torch.flatten(x, 1))  # type: ignore[no-any-return]
 
 
+class Mixer(nn.Module):
+    """Patches of an image, mixed along places and along features, and the mean of all places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(1, FEATURES, 2, stride=2)
+        self.norm1, self.norm2 = nn.LayerNorm(FEATURES), nn.LayerNorm(FEATURES)
+        self.places = nn.Sequential(nn.Linear(9, 12), nn.GELU(), nn.Linear(12, 9))
+        self.features = nn.Sequential(nn.Linear(FEATURES, 16), nn.GELU(), nn.Linear(16, FEATURES))
+        self.head = nn.Linear(FEATURES, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.patches(x).flatten(2).mT
+        x = x + self.places(self.norm1(x).mT).mT
+        x = x + self.features(self.norm2(x))
+        return self.head(x.mean(dim=1))  # type: ignore[no-any-return]
+
+
 class Block(nn.Module):
     """Of a GPT as nanoGPT has it."""
 

@@ -7,6 +7,8 @@ where, and at whose door it lies.
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
@@ -14,6 +16,7 @@ from typing import ClassVar, Final, Literal
 from vtrain.printable import cut
 
 Fault = Literal["user", "solver", "nobody"]
+_OWN: Final = "vtrain"
 
 
 class VtrainError(Exception):
@@ -285,3 +288,19 @@ class ConditionalError(VerdictError):
 
 class VtrainWarning(UserWarning):
     """Something that changes no result, but that people should know of: one line of text."""
+
+
+def warn(message: str) -> None:
+    """A VtrainWarning at the line outside of vtrain that called it, however deep it was found: a
+    line in vtrain's own sources tells nobody anything, and one warning that is found on two ways
+    is shown once."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == _OWN:
+        frame = frame.f_back
+    warnings.warn_explicit(
+        message,
+        VtrainWarning,
+        filename=frame.f_code.co_filename,
+        lineno=frame.f_lineno,
+        registry=frame.f_globals.setdefault("__warningregistry__", {}),
+    )

@@ -17,6 +17,7 @@ from tests.modules import (
     PLACES,
     Cnn,
     Gpt,
+    Mixer,
     make_gpt2,
     make_ids,
     make_llama,
@@ -50,6 +51,7 @@ def assert_same_values(
 CASES: dict[str, tuple[Callable[[], nn.Module], torch.Tensor]] = {
     "mlp": (make_mlp, torch.linspace(-1, 1, 20).view(4, 5)),
     "cnn": (Cnn, torch.sin(torch.arange(4 * 36.0)).view(4, *IMAGE)),
+    "mixer": (Mixer, torch.sin(torch.arange(4 * 36.0)).view(4, *IMAGE)),
     "gpt": (lambda: Gpt(0.1), make_ids()),
     "gpt2": (make_gpt2, make_ids()),
     "llama": (make_llama, make_ids()),
@@ -351,7 +353,7 @@ REFUSALS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
         lambda x: x + torch.arange(x.shape[0], dtype=torch.float32)[:, None],
         "a sample's place in it",
     ),
-    "across the batch": (lambda x: x - x.mean(dim=0, keepdim=True), "must be over"),
+    "across the batch": (lambda x: x - x.mean(dim=0, keepdim=True), "without the batch"),
     "transposed batch": (lambda x: x.t() @ x, "must stay the first axis"),
     "softmax at the end": (lambda x: functional.softmax(x, dim=-1), "is part of the loss"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from tests.torch_layers import LAYERS, list_layers, make_layer_case
 from tests.zoo import CLOSE, MODELS, make_model, walk
 from tests.zoo import make_task as make_case_task
 from vtrain.attest.keys import PrivateKey
-from vtrain.errors import RunError, UnsupportedError
+from vtrain.errors import RunError, TaskError, UnsupportedError, VtrainWarning
 from vtrain.train import written
 from vtrain.train.deliver import evaluate, export_run
 from vtrain.train.layout import RunPaths
@@ -477,3 +478,19 @@ def test_exponents_may_be_given(tmp_path: Path) -> None:
 
     task = make(None)
     assert make(task.spec.exponents).task_id == task.task_id
+
+
+def test_what_people_are_told_is_said_once_in_words_of_this_call() -> None:
+    module = make_mlp()
+    optimizer = optim.SGD(module.parameters(), lr=0.1)
+    warm = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=3)
+    data, loss = (make_rows(), make_labels()), nn.CrossEntropyLoss()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")  # as in a script: one of a text at a line is enough
+        make_task(module, torch.zeros(1, 5), data, loss, optimizer, scheduler=warm)
+    (told,) = (one for one in caught if one.category is VtrainWarning)
+    assert "; give vtrain.from_torch calibration_steps = 8" in str(told.message)
+    assert "task.toml" not in str(told.message)
+    assert Path(told.filename) == Path(__file__)
+    with pytest.raises(TaskError, match=r"vtrain\.from_torch without exponents= writes it"):
+        make_task(module, torch.zeros(1, 5), data, loss, optimizer, exponents={})

@@ -196,7 +196,7 @@ def parse_round(text: str) -> int:
     """The round that ``drand:ROUND`` names; BeaconError for any other text."""
     found = re.fullmatch(r"drand:([1-9][0-9]{0,15})", text)
     if found is None or int(found[1]) > MAX_ROUND:
-        raise BeaconError("is not drand: and the number of a round, from 1", where=text)
+        raise BeaconError("is no round of drand: name it as drand:1000", where=text)
     return int(found[1])
 
 

@@ -39,9 +39,9 @@ class ExponentPolicy(Protocol):
 
 class FixedExponents:
     """The exponents of a task: TaskError names a site that the task does not list, and ``mend``,
-    the command that writes them."""
+    what writes them."""
 
-    def __init__(self, exponents: Mapping[str, int], mend: str = "vtrain profile") -> None:
+    def __init__(self, exponents: Mapping[str, int], mend: str = "`vtrain profile`") -> None:
         self._exponents = exponents
         self._mend = mend
         self.used: set[str] = set()
@@ -49,7 +49,7 @@ class FixedExponents:
     def choose(self, site: str, source: Ref, exponent: int) -> int:
         if site not in self._exponents:
             raise TaskError(
-                f"the task has no exponent for this site: `{self._mend}` writes it",
+                f"the task has no exponent for this site: {self._mend} writes it",
                 where=f"exponents.{site}",
             )
         self.used.add(site)

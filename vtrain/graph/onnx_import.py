@@ -91,6 +91,8 @@ _MOST_ADDED_AXES: Final = 3
 """Of a trained tensor that is added."""
 _LINE_RANK: Final = 3
 """Of the filters of a convolution over one axis."""
+_IMAGE_RANK: Final = 4
+"""[batch, channels, height, width]."""
 _MOST_COPIES: Final = 64
 """Of a value along one axis."""
 _OF_PARAMETERS: Final = ("Expand", "Gather", "Slice", "Unsqueeze")
@@ -1381,17 +1383,16 @@ class _Importer:
 
     def global_average_pool(self, node: _Node) -> None:
         node.require_arity(1, 1)
-        self._mean(node, node.outputs[0])
+        self._pool_all(node, node.outputs[0], self._value(node, node.inputs[0]))
 
-    def _mean(self, node: _Node, name: str) -> None:
-        x = self._value(node, node.inputs[0])
+    def _pool_all(self, node: _Node, name: str, x: str) -> None:
         channels, height, width = self._shape_of(node, x, 3)
         window = Window((height, width), (1, 1), (0, 0, 0, 0))
         self._emit(node, AveragePool(name, x, window), (channels, 1, 1))
 
     def reduce_mean(self, node: _Node) -> None:
-        """The mean over height and width, as some exporters write GlobalAveragePool, or of the
-        squares of rows."""
+        """The mean over axes of each sample, as over the places of a sequence, or over height and
+        width; or of the squares of rows."""
         node.require_arity(1, 2)
         axes = node.take_ints("axes", ())
         if len(node.inputs) == 2:
@@ -1400,18 +1401,48 @@ class _Importer:
         keep = node.take_int("keepdims", 1) == 1
         if self._mean_squares(node, axes, keep):
             return
-        both = len(axes) == 2 and {axis % 4 for axis in axes} == {2, 3}
+        shape = self._shape_of(node, self._value(node, node.inputs[0]))
+        rank = 1 + len(shape)
         node.require(
-            both and all(-4 <= axis < 4 for axis in axes),
-            "must be over height and width, or of the squares of rows in a norm: export LayerNorm "
-            "with opset 17 or later",
+            0 < len(axes) < rank - (not keep)
+            and all(-rank <= axis < rank for axis in axes)
+            and len({axis % rank for axis in axes} | {0}) == 1 + len(axes),
+            f"takes the mean over the axes {list(axes)} of [batch, {', '.join(map(str, shape))}]: "
+            "they must be named, without the batch, and leave one axis more",
         )
+        over = sorted(axis % rank for axis in axes)
         name = node.outputs[0]
-        mean = name if keep else f"{name}/mean"
-        self._mean(node, mean)
-        if not keep:
-            shape = self._shapes[mean][:1]
-            self._emit(node, Reshape(name, mean, shape), shape)
+        mean = name if keep and rank == _IMAGE_RANK and over == [2, 3] else f"{name}/mean"
+        self._mean_over(node, mean, over)
+        if mean != name:
+            left = tuple(
+                1 if axis in over else extent
+                for axis, extent in enumerate(shape, start=1)
+                if keep or axis not in over
+            )
+            self._emit(node, Reshape(name, mean, left), left)
+
+    def _mean_over(self, node: _Node, name: str, over: list[int]) -> None:
+        """Emit the mean [all that is kept, 1, 1]: a pool of places, to which other axes are
+        brought first."""
+        x = self._value(node, node.inputs[0])
+        shape = self._shape_of(node, x)
+        if len(shape) == _IMAGE_RANK - 1 and over == [2, 3]:
+            self._pool_all(node, name, x)
+            return
+        kept = [axis for axis in range(1, 1 + len(shape)) if axis not in over]
+        perm = (0, *kept, *over)
+        if perm != tuple(range(1 + len(shape))):
+            moved = tuple(shape[axis - 1] for axis in perm[1:])
+            self._emit(node, Transpose(f"{name}/places_last", x, perm), moved)
+            x = f"{name}/places_last"
+        image = (
+            math.prod(shape[axis - 1] for axis in kept),
+            math.prod(shape[axis - 1] for axis in over),
+            1,
+        )
+        self._emit(node, Reshape(f"{name}/places", x, image), image)
+        self._pool_all(node, name, f"{name}/places")
 
     def flatten(self, node: _Node) -> None:
         node.require_arity(1, 1)

@@ -5,12 +5,11 @@ A count by itself says little: the rate of a site is its clamped elements over a
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from vtrain.errors import VtrainWarning
+from vtrain.errors import warn
 from vtrain.graph.step import APART
 from vtrain.wire.graph import StepGraph
 
@@ -65,14 +64,12 @@ def warn_of_saturation(graph: StepGraph, sites: Iterable[SiteSaturation], when: 
     fixes = []
     if False in held:
         fixes.append(
-            "give [format] more calibration_steps or a larger margin, run `vtrain profile` "
-            "and train anew"
+            "give more calibration_steps or a larger margin (to vtrain.from_torch, or in [format], "
+            "before `vtrain profile`) and train anew"
         )
     if True in held:
         fixes.append("give what updates weights a lower learning_rate, or a clip_norm")
-    warnings.warn(
+    warn(
         f"{when}, more than {SATURATION_WARNING_PPM:.0f} of a million elements were clamped at "
         f"{named}{more}, which costs accuracy: {'; and '.join(fixes)}",
-        VtrainWarning,
-        stacklevel=2,
     )

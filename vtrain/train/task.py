@@ -10,7 +10,6 @@ import math
 import re
 import shlex
 import tomllib
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -27,7 +26,7 @@ from vtrain.commit.files import read_file, read_text
 from vtrain.commit.hiding import derive_initial_key, identify_key
 from vtrain.commit.kzg_log import Committer, OpenKey, StepCommitter, count_commitments
 from vtrain.commit.state import compute_root_of_state
-from vtrain.errors import EncodingError, TaskError, VtrainError, VtrainWarning
+from vtrain.errors import EncodingError, TaskError, VtrainError, warn
 from vtrain.graph.builder import FixedExponents, GraphBuilder
 from vtrain.graph.calibration import (
     OPERAND_BITS,
@@ -511,11 +510,9 @@ def _parse_proof(top: Table, base: Path, srs: Path | None) -> ProofTable:
         circuits[name] = CircuitPin(pin.digest("circuit"), pin.digest("key"))
     k = table.integer("k", 1, MAX_K)
     if circuit == "step" and k < LEAST_STEP_K:
-        warnings.warn(
+        warn(
             f"proof.k = {k}: proofs of whole steps need {LEAST_STEP_K} at least, so that none can "
             "be made of a run of this task",
-            VtrainWarning,
-            stacklevel=2,
         )
     return ProofTable(
         circuit=circuit,
@@ -736,12 +733,10 @@ def _load_parts(file: TaskFile, model: Model | None = None) -> _Parts:
 def _warn_of_dropout(model: Model, path: Path) -> None:
     """A VtrainWarning where the module that a file was exported of had dropout, and it has none."""
     if model.lost_dropout:
-        warnings.warn(
+        warn(
             f"{path} was exported at inference, so that nothing is dropped in training, yet "
             f"{model.lost_dropout} tells of dropout: if the model is to have it, export after "
             "model.train() (the older exporter of torch: with training=TrainingMode.TRAINING)",
-            VtrainWarning,
-            stacklevel=4,
         )
 
 
@@ -822,16 +817,24 @@ def _warn_of_calibration(file: TaskFile) -> None:
     needed = min(peak + 1, file.steps, MOST_CALIBRATION_STEPS)
     if file.calibration_steps >= needed:
         return
-    enough = min(2 * needed, MOST_CALIBRATION_STEPS)
-    warnings.warn(
+    enough = f"calibration_steps = {min(2 * needed, MOST_CALIBRATION_STEPS)}"
+    mend = (
+        f"set {enough} in [format] of {file.path} and run `{_name_command('profile', file.path)}`"
+        if file.held is None
+        else f"give vtrain.from_torch {enough}"
+    )
+    warn(
         f"calibration_steps = {file.calibration_steps} lies within the warm-up, whose rate is at "
         f"its largest in step {peak}: the exponents are those of weights that hardly moved, and "
-        f"gradients that grow or shrink later are clamped or lose their bits; set "
-        f"calibration_steps = {enough} in [format] of {file.path} and run "
-        f"`{_name_command('profile', file.path)}`",
-        VtrainWarning,
-        stacklevel=3,
+        f"gradients that grow or shrink later are clamped or lose their bits; {mend}"
     )
+
+
+def _name_mend(file: TaskFile) -> str:
+    """What writes the exponents of a task."""
+    if file.held is not None:
+        return "vtrain.from_torch without exponents="
+    return f"`{_name_command('profile', file.path)}`"
 
 
 def _name_command(command: str, path: Path) -> str:
@@ -900,14 +903,14 @@ def compile_task(
     """
     parts = _load_parts(file, model)
     _warn_of_calibration(file)
-    policy = FixedExponents(file.exponents, _name_command("profile", file.path))
+    mend = _name_mend(file)
+    policy = FixedExponents(file.exponents, mend)
     builder = GraphBuilder(policy)
     emit_step(builder, parts.plan, parts.model)
     for site in file.exponents:
         if site not in policy.used:
             raise TaskError(
-                f"is not a site of this model: `{_name_command('profile', file.path)}` writes the "
-                "exponents anew",
+                f"is not a site of this model: {mend} writes the exponents anew",
                 where=f"exponents.{site}",
             )
     graph = builder.graph()

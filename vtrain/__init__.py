@@ -149,7 +149,7 @@ def from_torch(
     symmetric_gradients: bool | None = None,
     fine_gradients: bool | None = None,
     wide_sums: bool | None = None,
-    calibration_steps: int = 20,
+    calibration_steps: int | None = None,
     exponents: Mapping[str, int] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> CompiledTask:

@@ -494,3 +494,36 @@ def test_what_people_are_told_is_said_once_in_words_of_this_call() -> None:
     assert Path(told.filename) == Path(__file__)
     with pytest.raises(TaskError, match=r"vtrain\.from_torch without exponents= writes it"):
         make_task(module, torch.zeros(1, 5), data, loss, optimizer, exponents={})
+
+
+@pytest.mark.parametrize(
+    ("given", "steps", "expected"),
+    [(None, 4, 20), (None, 60, 60), (None, 5000, 100), (7, 5000, 7)],
+)
+def test_attention_is_calibrated_beyond_its_first_steps(
+    given: int | None, steps: int, expected: int
+) -> None:
+    module = Gpt()
+    optimizer = optim.AdamW(module.parameters(), lr=0.003)
+    told: list[int] = []
+
+    class StopError(Exception):
+        pass
+
+    def stop(what: str, done: int, total: int) -> None:
+        if what == "calibrating":
+            told.append(total)
+            raise StopError
+
+    with pytest.raises(StopError):
+        vtrain.from_torch(
+            *(module, make_ids()),
+            data=make_tokens(),
+            loss=nn.CrossEntropyLoss(),
+            optimizer=optimizer,
+            batch=4,
+            steps=steps,
+            progress=stop,
+            calibration_steps=given,
+        )
+    assert told == [expected]

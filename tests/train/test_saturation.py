@@ -46,7 +46,9 @@ def test_a_run_that_clamps_too_often_names_each_site_once_and_when(
         naming = [text for text in told if re.search(rf"[ ]{re.escape(site.site)} \(\d+\)", text)]
         assert len(naming) == 1, told
         assert re.match(r"in steps \d+ to \d+, more than 100 of a million", naming[0])
-        assert "give more calibration_steps or a larger margin (to vtrain.from_torch, or" in naming[0]
+        assert (
+            "give more calibration_steps or a larger margin (to vtrain.from_torch, or" in naming[0]
+        )
         assert "learning_rate" not in naming[0], "no weight reached its bound"
 
 

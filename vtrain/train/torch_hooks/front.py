@@ -35,6 +35,9 @@ T = TypeVar("T")
 
 _CHECKPOINTS: Final = 100
 """Steps between checkpoints unless asked otherwise."""
+_CALIBRATION: Final = 20
+_ATTENTION_CALIBRATION: Final = 100
+"""Steps of calibration unless asked otherwise, as many as the task has if that is between."""
 _LEAST_DIGITS: Final = 60
 
 
@@ -42,9 +45,9 @@ _LEAST_DIGITS: Final = 60
 class Settings:
     """What a task file says besides model, data, loss and optimizer.
 
-    ``gradient_margin``, ``symmetric_gradients``, ``fine_gradients`` and ``wide_sums`` default to
-    what transformers want where the module has attention, and else to those of a task file
-    (docs/tasks.md).
+    ``gradient_margin``, ``symmetric_gradients``, ``fine_gradients``, ``wide_sums`` and
+    ``calibration_steps`` default to what transformers want where the module has attention, and else
+    to those of a task file (docs/tasks.md).
     ``checkpoint_every`` is 100 or less.
     """
 
@@ -61,7 +64,7 @@ class Settings:
     symmetric_gradients: bool | None = None
     fine_gradients: bool | None = None
     wide_sums: bool | None = None
-    calibration_steps: int = 20
+    calibration_steps: int | None = None
 
 
 def from_torch(
@@ -236,6 +239,11 @@ def _write_text(
         has_attention if given is None else given
         for given in (settings.symmetric_gradients, settings.fine_gradients, settings.wide_sums)
     )
+    calibrated = settings.calibration_steps
+    if calibrated is None:
+        # Gradients of attention grow long after the first steps.
+        most = _ATTENTION_CALIBRATION if has_attention else _CALIBRATION
+        calibrated = max(_CALIBRATION, min(most, steps))
     tables: dict[str, dict[str, Any]] = {
         "task": {
             "name": settings.name,
@@ -263,7 +271,7 @@ def _write_text(
             "symmetric_gradients": symmetric,
             "fine_gradients": fine,
             "wide_sums": wide,
-            "calibration_steps": settings.calibration_steps,
+            "calibration_steps": calibrated,
         },
         "exponents": dict(sorted((exponents or {}).items())),
     }

@@ -81,6 +81,7 @@ from vtrain.prove.tiles.circuits import (
     LinearMap,
     build_tile_circuit,
     linear_challenge,
+    look_up_parameters,
     range_parameters,
     rescale_parameters,
     softmax_parameters,
@@ -88,6 +89,7 @@ from vtrain.prove.tiles.circuits import (
 from vtrain.prove.tiles.statements import LINEAR, StepFacts
 from vtrain.prove.tiles.tiling import Tiling
 from vtrain.prove.verifier import Expansion, read_commitments, verify
+from vtrain.spec.curves import whole_curve
 from vtrain.spec.number import SATURATION, rs_int, saturate_int
 from vtrain.train.data import IdxSource, gather_batch
 from vtrain.train.layout import RunPaths
@@ -342,6 +344,13 @@ def _make_rescale(form: str, rng: np.random.Generator) -> Made:
     return {"x": x, "y": np.asarray(y, dtype=object)}, parameters
 
 
+def _make_look(form: str, rng: np.random.Generator) -> Made:
+    """The longest table."""
+    entries = whole_curve("tanh")
+    x = rng.integers(0, len(entries), (TILE, TILE))
+    return {"x": x - len(entries) // 2, "y": entries[x]}, look_up_parameters(entries)
+
+
 def _make_gate(form: str, rng: np.random.Generator) -> Made:
     x, g = rng.integers(-GATE_REACH, GATE_REACH + 1, (2, TILE, TILE))
     return {"x": x, "g": g, "y": np.where(x > 0, g, 0)}, {}
@@ -391,6 +400,7 @@ def _make_mul(form: str, rng: np.random.Generator) -> Made:
 _TILE_CASES: Final[Mapping[str, Callable[[str, np.random.Generator], Made]]] = {
     "gate": _make_gate,
     "linear": _make_linear,
+    "look": _make_look,
     "matmul": _make_matmul,
     "mul": _make_mul,
     "range": _make_range,

@@ -415,8 +415,9 @@ def check_task(value: Any, where: str) -> None:
     require(value["steps"] % every == 0, f"{where}.steps", "commit_every does not divide it")
     divides = value["checkpoint_every"] % every == 0
     require(divides, f"{where}.checkpoint_every", "commit_every does not divide it")
-    windowed = "windows" in value["data"] and "proof" in value
-    require(not windowed, f"{where}.proof", "windows are not proven")
+    if "windows" in value["data"] and "proof" in value:
+        by_tiles = value["proof"]["circuit"] == "tiles"
+        require(by_tiles, f"{where}.proof.circuit", "windows are proven by tiles alone")
     if logs_kzg(value):
         require("proof" in value, f"{where}.proof", "a task with KZG commitments has a proof")
         initial = value["proof"]["initial"]

@@ -1,17 +1,16 @@
-"""Prove one tile of a step of a trained model: tile.py RUN [--step N] [--node NAME].
+"""Prove one tile of a step of the GPT to an auditor who is given neither weights nor text: tile.py.
 
-It needs the extra zk (make zk), 4 GiB of memory, 1 GiB of disk, and a minute or two of two idle
-cores.  Attention, norms and AdamW have nodes without a circuit, so that no step of these models is
-proven as a whole, and their tasks commit to no tiles.  What can be had is a statement about a
-single node, a product of matrices, say:
+It needs what gpt.py writes, the extra zk (make zk), 4 GiB of memory, 2 GiB of disk, and ten minutes
+or so of two idle cores, nearly all of them for the commitments to some 32,000 tiles.
 
-- the solver commits to the tiles of the node's inputs and output, hidden by a secret, and publishes
-  the root of the tree of these commitments;
-- the auditor draws a statement about one or a few tiles of them;
-- the solver proves it; the auditor checks the proof, which tells nothing of the values.
+- The solver trains a few steps of gpt.toml, with commitments to the tiles of state and batch of the
+  last one in the run's log, and publishes the log without a tensor in it.
+- The auditor keeps the claim and draws a step.  The solver commits to every tile of that step, and
+  signs the root of these commitments; the auditor keeps that, too.
+- The auditor draws one of all statements about the tiles of the step, whichever operator it is
+  about.  The solver proves it; the auditor checks the proof with public files alone.
 
-That these tiles are those of the run is not proven: an auditor who is given the secret does the
-step again and compares the root.  Whoever is not has to take the word of one who was.
+Last, the proof is altered, which is refused: a proof that does not hold blames nobody.
 
 The SRS is made here, so that whoever made it could forge proofs (docs/proofs.md).
 """
@@ -23,173 +22,177 @@ import secrets
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy.typing as npt
-
-from vtrain.attest.claims import compute_claim_digest
-from vtrain.audit.structure import read_state
-from vtrain.dispute.run_provider import DisputedRun, load_run
-from vtrain.engines.registry import open_session
+import vtrain
+from vtrain.attest.keys import PrivateKey, generate_key
+from vtrain.audit.pin import make_pin
+from vtrain.commit.files import read_text
 from vtrain.errors import RunError, VtrainError
+from vtrain.limits import LIMITS
+from vtrain.prove.audit import ProofAudit, verify_proofs
 from vtrain.prove.backend.ezkl import Limits
 from vtrain.prove.backend.kzg import CommitKey
-from vtrain.prove.backend.settings import BLINDING
 from vtrain.prove.backend.srs import generate_srs
+from vtrain.prove.jobs import JobQueue
+from vtrain.prove.proof_files import Item, proof_path, write_proof_file
+from vtrain.prove.runs import read_run
 from vtrain.prove.setup import ProofSetup
-from vtrain.prove.tiles.protocol import LoggedStep, TraceCommitments, verify_statement
-from vtrain.prove.tiles.ready import TileCircuits
-from vtrain.prove.tiles.statements import StepFacts, TileContents
-from vtrain.prove.tiles.tiling import Tiling
-from vtrain.wire.proof import KzgRecord, ProofSpec
-from vtrain.wire.tiles import StepTrace, TileProof
+from vtrain.prove.tiles.prover import TileProver
+from vtrain.prove.tiles.statements import StepFacts
+from vtrain.prove.tiles.verifier import make_trace_pin, read_traces, traces_path
+from vtrain.train.layout import RunPaths
+from vtrain.train.runner import train
+from vtrain.train.task import CompiledTask, compile_task, parse_task
+from vtrain.wire import structs
+from vtrain.wire.report import Report
+from vtrain.wire.task import TaskSpec
+from vtrain.wire.tiles import TileProof
 
+TASK = Path(__file__).with_name("gpt.toml")
 K = 15
 MEMORY = 4 << 30
 """Bytes that a proof of a tile may take."""
-OP = "batched_matmul"
+COMMITMENTS = 'commitments = ["blake3", "kzg"]'
 
 
-@dataclass(frozen=True)
-class Target:
-    """A node of one step of a run."""
-
-    run: DisputedRun
-    step: int
-    node: int
-
-    def find_facts(self) -> StepFacts:
-        """What everybody knows of the step, from the log."""
-        return StepFacts(self.step, self.run.evidence.records[self.step - 1].loss)
-
-    def redo(self) -> dict[int, npt.NDArray[Any]]:
-        """The node's inputs and output, by doing the run again from the checkpoint before."""
-        task, evidence = self.run.task, self.run.evidence
-        start = max((at for at in evidence.checkpoints if at < self.step), default=0)
-        state = read_state(self.run.paths, task.spec, task.graph, evidence.records, start)
-        session = open_session("auto", task.graph, task.samples)
-        session.load_state(state)
-        for _ in range(start + 1, self.step):
-            session.step()
-        wanted = [*(ref.node for ref in task.graph.nodes[self.node].inputs), self.node]
-        return dict(zip(wanted, session.evaluate_all(wanted), strict=True))
-
-    def commit(
-        self, tiling: Tiling, key: CommitKey, hiding: Mapping[str, bytes]
-    ) -> TraceCommitments:
-        """The commitments to the tiles of the node, from doing the step."""
-        contents = TileContents(tiling, self.find_facts(), self.redo())
-        return TraceCommitments(contents, key, {}, hiding)
+def say(who: str, what: str) -> None:
+    """What a party does."""
+    print(f"{who:8} {what}", flush=True)
 
 
-def find_node(run: DisputedRun, name: str | None) -> int:
-    """The node of this name, or the first product of a stack of matrices."""
-    for index, node in enumerate(run.task.graph.nodes):
-        if node.name == name or (name is None and node.op == OP):
-            return index
-    raise RunError("is no node of the graph: `vtrain graph` lists them", where=f"--node {name}")
-
-
-def make_setup(folder: Path) -> ProofSetup:
-    """SRS and keys for tiles, in ``folder``."""
-    made = generate_srs(folder / "srs", K)
-    spec = ProofSpec("tiles", made.sha256, K, BLINDING, 1, (), {})
-    return ProofSetup(spec, folder / "srs", folder / "keys", Limits(2 * MEMORY, 3600), MEMORY)
-
-
-@dataclass(frozen=True)
-class Auditor:
-    """Knows the run's graph and log, the root of the tiles, and makes the verifying keys itself."""
-
-    target: Target
-    tiling: Tiling
-    root: StepTrace
-    key: CommitKey
-    circuits: TileCircuits
-
-    def holds(self, proof: TileProof) -> bool:
-        """Whether the proof shows its statement about tiles under the root."""
-        facts = self.target.find_facts()
-        logged = LoggedStep(KzgRecord(facts.step, (), (), (), b"", b"", b""), facts.loss)
-        verify = self.circuits.verify
-        verdict = verify_statement(
-            self.tiling, logged, self.root, proof, key=self.key, verify=verify
-        )
-        return verdict.holds
-
-
-def prove_tile(target: Target, folder: Path) -> None:
-    """Both parties; RunError when something is not as it should be."""
-    graph, facts = target.run.task.graph, target.find_facts()
-    tiling, node = Tiling(graph, only=target.node), graph.nodes[target.node]
-    statements = [tiling.statement(index, facts) for index in range(len(tiling))]
-    kinds = Counter(statement.circuit for statement in statements)
-    print(f"step {target.step}, node {node.name}: {node.op} of shape {node.outputs[0].shape}")
-    about = ", ".join(f"{count} {name}" for name, count in sorted(kinds.items()))
-    print(f"{tiling.leaf_count} tiles, and {len(tiling)} statements about them: {about}")
-
-    setup, claim = make_setup(folder), compute_claim_digest(target.run.signed.claim)
-    key = setup.open_key()
-    secret = {source: secrets.token_bytes(32) for source in ("before", "batch")}
-    trace = target.commit(tiling, key, secret)
-    print(f"solver   commits to the tiles: root {trace.trace.root.hex()[:16]}...", flush=True)
-
-    own = [i for i, statement in enumerate(statements) if statement.node == node.name]
-    at = secrets.randbelow(len(own))
-    print(f"auditor  draws statement {own[at]}, one of {len(own)} about the node itself")
-
-    began = time.monotonic()
-    solver = TileCircuits(setup, key, claim, proving=True)
-    proof = trace.prove(
-        own[at],
-        lambda statement, given, hiding, opened: solver.prove(
-            statement,
-            given,
-            hiding,
-            lambda: None,  # one proof opens nothing 64 times
-        ),
+def make_task(file: Path, steps: int, srs: Path) -> CompiledTask:
+    """The task of ``file`` for so many steps, the last of which logs commitments to tiles."""
+    generate_srs(srs, K)
+    text = read_text(file, LIMITS.task_file_bytes).replace("[task]", f"[task]\n{COMMITMENTS}", 1)
+    text += f'\n[proof]\ncircuit = "tiles"\nsrs = "{srs.resolve()}"\nk = {K}\nevery = {steps}\n'
+    found = parse_task(text, file)
+    return compile_task(
+        replace(found, steps=steps, commit_every=1, checkpoint_every=steps), CommitKey
     )
-    took = time.monotonic() - began
-    print(f"solver   makes keys and proves it: {len(proof.proof)} bytes, {took:.0f} s", flush=True)
 
-    circuits = TileCircuits(setup, key, claim, proving=False)
-    auditor = Auditor(target, tiling, trace.trace, key, circuits)
-    if not auditor.holds(proof):
+
+class Solver:
+    """Has the run, and hides its tensors."""
+
+    def __init__(self, run: Path, setup: ProofSetup, key: PrivateKey) -> None:
+        self.run, self._key = run, key
+        self._signed = read_run(run)
+        self._prover = TileProver(self._signed, setup)
+
+    def describe(self, step: int, index: int) -> str:
+        """What a statement is about."""
+        facts = StepFacts(step, self._signed.records[step - 1].loss)
+        statement = self._prover.tiling.statement(index, facts)
+        nodes = {node.name: node for node in self._signed.graph.nodes}
+        node = nodes.get(statement.node)
+        about = f"{statement.node}, a {node.op}" if node else statement.node
+        return f"{statement.circuit}, about {about}"
+
+    def tell_statements(self) -> None:
+        """How a step falls into statements."""
+        tiling = self._prover.tiling
+        leaves = tiling.leaf_count
+        say("solver", f"commits to {leaves} tiles; {len(tiling)} statements say all of the step")
+
+    def claim(self, randomness: bytes) -> None:
+        """Commit to all tiles of the step drawn."""
+        self._prover.claim_traces(randomness, 1, self._key)
+
+    def prove(self, randomness: bytes) -> Item:
+        """Prove the statement drawn, and count what that opens."""
+        (item,) = self._prover.statements(read_traces(self.run), randomness, 1)
+        say("auditor", f"draws statement {item.index}: {self.describe(item.step, item.index)}")
+        began = time.monotonic()
+        with JobQueue(f"sqlite:///{self.run.resolve()}/proofs/jobs.db") as queue:
+            proof = self._prover.prove(item, queue.count_openings)
+        write_proof_file(self.run, item, proof)
+        took = time.monotonic() - began
+        length = len(structs.decode(TileProof, proof, "proof").proof)
+        say("solver", f"makes keys and proves it: {length} bytes, {took:.0f} s")
+        return item
+
+
+def publish(run: Path, folder: Path) -> Path:
+    """What the solver hands over: logs and claims, and no tensor."""
+    folder.mkdir()
+    for name in ("task.cbor", "graph.cbor", "log.bin", "kzg.bin", "claim.cbor"):
+        (folder / name).write_bytes((run / name).read_bytes())
+    return folder
+
+
+def keep(file: Path, folder: Path) -> Path:
+    """A copy of the auditor's own: what lies in the run pins nothing."""
+    kept = folder / f"{file.name}.kept"
+    kept.write_bytes(file.read_bytes())
+    return kept
+
+
+def prove_tile(file: Path, steps: int, folder: Path) -> None:
+    """All parties; RunError when something is not as it should be."""
+    task = make_task(file, steps, folder / "srs")
+    generate_key(folder / "solver.pem")
+    key = vtrain.load_key(folder / "solver.pem")
+    run = folder / "run"
+    train(task, run, key=key)
+    say("solver", f"trains {steps} steps and signs the log")
+    limits = Limits(2 * MEMORY, 3600)
+
+    def make_setup(spec: TaskSpec) -> ProofSetup:
+        return ProofSetup.for_task(spec, folder / "srs", folder / "keys", limits, MEMORY)
+
+    solver = Solver(run, make_setup(task.spec), key)
+    public = publish(run, folder / "public")
+    pin = make_pin(keep(public / RunPaths(run).claim.name, folder))
+    first = secrets.token_bytes(16)
+    say("auditor", "keeps the claim, and draws a step")
+    solver.tell_statements()
+    began = time.monotonic()
+    solver.claim(first)
+    say("solver", f"signs the root of their commitments: {time.monotonic() - began:.0f} s")
+    (public / "proofs").mkdir()
+    traces_path(public).write_bytes(traces_path(run).read_bytes())
+    trace_pin = make_trace_pin(keep(traces_path(public), folder))
+    second = secrets.token_bytes(16)
+    item = solver.prove(second)
+    proof = proof_path(run, item).read_bytes()
+
+    def audit() -> Report:
+        asked = ProofAudit(
+            make_setup, traces=(first, 1), seed=second, sample=1, private=True, pin=pin,
+            trace_pin=trace_pin, task_id=task.task_id, allow_insecure_srs=True,
+        )  # fmt: skip
+        return verify_proofs(public, asked)
+
+    proof_path(public, item).write_bytes(proof)
+    report = audit()
+    say("auditor", f"verifies it with public files alone: {report.verdict}")
+    if report.verdict != "verified":
         raise RunError("does not show the statement", where="proof")
-    moved = trace.prove(own[at - 1], lambda statement, given, hiding, opened: proof.proof)
-    if len(own) > 1 and auditor.holds(moved):
-        raise RunError("shows a statement about other tiles as well", where="proof")
-    print("auditor  finds that it holds, and that it is no proof of the statement before")
-
-    if target.commit(tiling, key, secret).trace != trace.trace:
-        raise RunError("is not that of the run's step", where="root")
-    print("auditor  is given the secret, does the step again, and finds the same root")
-    print(f"""
-Proven: statement {own[at]} about {node.name} in step {target.step}, of the tiles committed to.
-Compared by doing the step again: that these are the tiles of the run.
-Not proven: what the other {len(statements) - 1} statements about this node and its operands say,
-such as that these are in their ranges; every other node; every other step.""")
+    said = structs.decode(TileProof, proof, "proof")
+    other = replace(said, proof=said.proof[:-32] + bytes(31) + b"\x01")
+    proof_path(public, item).write_bytes(structs.encode(other))
+    verdict = audit().verdict
+    say("auditor", f"and of a proof with another end: {verdict}")
+    if verdict != "inconclusive":
+        raise RunError("shows a statement with another end as well", where="proof")
+    print()
+    for line in report.strength.checked:
+        print(f"- checked: {line}")
+    for line in report.strength.unchecked:
+        print(f"- not checked: {line}")
 
 
 def main() -> None:
-    """Everything but the run in a folder that goes away."""
+    """Everything in a folder that goes away."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
-    parser.add_argument("--step", type=int, default=1, help="of the run, from 1")
-    parser.add_argument("--node", help=f"its name; the first {OP} if none is given")
+    parser.add_argument("--task", type=Path, default=TASK, help="a task file with its exponents")
+    parser.add_argument("--steps", type=int, default=4, help="of the run")
     given = parser.parse_args()
     try:
-        run = load_run(given.run)
-        steps = run.signed.claim.log_size
-        if not 1 <= given.step <= steps:
-            raise RunError(f"is none of the {steps} steps of the run", where="--step")
-        target = Target(run, given.step, find_node(run, given.node))
         with tempfile.TemporaryDirectory() as folder:
-            prove_tile(target, Path(folder))
+            prove_tile(given.task, given.steps, Path(folder))
     except VtrainError as error:
         sys.exit(str(error))
 

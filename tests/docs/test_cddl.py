@@ -214,6 +214,8 @@ def make_samples() -> Iterator[Sample]:
     batches = SignedBatches(order, ((POINT, POINT),), D, SIGNATURE)
     batch_words = ("batches, not", "no list of commitments")
     yield Sample("signed-batches", encode_batches(batches), decode_batches, batch_words)
+    windowed = replace(batches, order=replace(order, windows=Windows("u16", 300, 8, 3, 1)))
+    yield Sample("signed-batches", encode_batches(windowed), decode_batches, batch_words)
     statement = Statement(
         *("step", D, D, D, 2, "step", 0, "step", D, D, D, True, 17, "23.0.5", {"rate": (1, -2)})
     )

@@ -21,6 +21,8 @@ from vtrain.prove.circuit.circuit import Circuit
 from vtrain.prove.circuit.values import Ints
 from vtrain.prove.tiles.circuits import (
     GATE_REACH,
+    LOOK_UP_PADDING,
+    LOOK_UP_ROWS,
     MAX_SHIFTS,
     SOFTMAX_TILES,
     TILE_BLINDING,
@@ -32,12 +34,14 @@ from vtrain.prove.tiles.circuits import (
     LinearMap,
     build_tile_circuit,
     linear_challenge,
+    look_up_parameters,
     range_limbs,
     range_parameters,
     rescale_limbs,
     rescale_parameters,
     softmax_parameters,
 )
+from vtrain.spec.curves import CURVE_NAMES, whole_curve
 from vtrain.spec.field import SCALAR_FIELD
 from vtrain.spec.number import SATURATION, rs_int, saturate_int
 
@@ -201,6 +205,47 @@ def example_linear() -> Example:
     return Example("linear", made.given, made.outputs, law, image=image)
 
 
+def look_up_law(tiles: Mapping[str, Ints]) -> dict[str, Ints] | None:
+    rows = {at - 2662: entry for at, entry in enumerate(whole_curve("sigmoid").tolist())}
+    rows[LOOK_UP_PADDING] = 0
+    found = [rows.get(int(key)) for key in tiles["x"]]
+    return None if None in found else {"y": np.asarray(found, dtype=object)}
+
+
+def example_look_up() -> Example:
+    """Both ends of a table, its middle, and the key of padding."""
+    x = np.full((SIDE, SIDE), LOOK_UP_PADDING)
+    x[:ROWS, :COLUMNS] = np.random.default_rng(9).integers(-2662, 2663, (ROWS, COLUMNS))
+    x[0, :3] = -2662, 2662, 0
+    made = make("look-up", look_up_law, ["y"], x=x)
+    parameters = look_up_parameters(whole_curve("sigmoid"))
+    return Example(made.name, made.given, made.outputs, made.law, parameters)
+
+
+def test_no_entry_of_another_key_is_looked_up() -> None:
+    """Nor that of a key which stands in the table more than once: its rows are all the same."""
+    example = example_look_up()
+    for place, entry in ((0, 1), (SIDE * SIDE - 1, 1), (SIDE * SIDE - 1, 16384)):
+        y = example.given["y"].copy()
+        y[place] += entry
+        assert build("look-up").find_broken(example.assign(example.given | {"y": y}))
+    for key in (-2663, 2663, LOOK_UP_PADDING + 1):
+        x = example.given["x"].copy()
+        x[0] = key
+        assert build("look-up").find_broken(example.assign(example.given | {"x": x}))
+
+
+def test_every_table_has_room() -> None:
+    for name in CURVE_NAMES:
+        parameters = look_up_parameters(whole_curve(name))
+        assert {item.size for item in parameters.values()} == {LOOK_UP_ROWS}
+        assert int(parameters["keys"][-1]) == LOOK_UP_PADDING
+        assert int(parameters["entries"][-1]) == 0
+    for count in (LOOK_UP_ROWS, LOOK_UP_ROWS + 1):
+        with pytest.raises(CircuitError, match=f"no circuit for {count} entries"):
+            look_up_parameters(np.zeros(count, np.int64))
+
+
 def zero_law(tiles: Mapping[str, Ints]) -> dict[str, Ints]:
     return {"x": np.zeros(SIDE * SIDE, dtype=object)}
 
@@ -274,6 +319,7 @@ OTHERS: dict[str, Callable[[], Example]] = {
     "square": example_square,
     "linear": example_linear,
     "zero": example_zero,
+    "look-up": example_look_up,
     "range-1 of u8": partial(example_range, 1, 0, 255),
     "range-1 of i8": partial(example_range, 1, -128, 127),
     "range-3 of i16": partial(example_range, 3, -(2**15), 2**15 - 1),
@@ -695,11 +741,45 @@ def test_labels_that_are_no_class_have_no_proof() -> None:
         assert any("one-hot" in name for name in build("softmax-16").find_broken(vectors))
 
 
+def test_masked_logits_are_those_of_the_elements_that_count() -> None:
+    """Causal rows: what is left out is 0 in z, wherever the maximum lies."""
+    counts = np.tril(np.ones((SIDE, SIDE), dtype=np.int64))
+    for z in LOGITS.values():
+        live = counts[:ROWS, :COLUMNS] > 0
+        masked = np.where(live, np.asarray(z), 0)
+        low = np.where(live, np.asarray(z), -(2**31)).astype(np.int32)
+        labels = np.zeros(ROWS, np.int64)
+        maximum = TABLE["row_max"].law({}, [low])
+        e = np.where(live, TABLE["exp2_diff"].law({}, [low, maximum]), 0).astype(np.int32)
+        total = TABLE["row_sum"].law({}, [e])
+        p = TABLE["divide"].law({}, [e, total])
+        loss = TABLE["cross_entropy"].law({}, [low, maximum, total, labels])
+        grad = TABLE["sub_one_hot"].law({}, [p, labels])
+        values = dict(
+            zip(SOFTMAX_TILES, (masked, labels, maximum, e, total, p, grad, loss), strict=True)
+        )
+        parameters = softmax_parameters(
+            SIDE, 16, rows=ROWS, classes=COLUMNS, counts=counts.reshape(-1)
+        )
+        given = {name: tile(value) for name, value in values.items()}
+        example = Example("softmax-16", given, (), softmax_law, parameters)
+        assert build("softmax-16").find_broken(example.assign()) == []
+        # A place that is left out takes no part, and is no label.
+        for name, place in (("exp", 1), ("p", 2), ("labels", 0)):
+            other = given[name].copy()
+            other[place] += 1
+            assert build("softmax-16").find_broken(example.assign(given | {name: other}))
+        whole = softmax_parameters(SIDE, 16, rows=ROWS, classes=COLUMNS)
+        unmasked = Example("softmax-16", given, (), softmax_law, whole)
+        assert build("softmax-16").find_broken(unmasked.assign())
+
+
 # --- sizes
 
 CELLS = {
     "gate": (13, 3),
     "linear": (2, 2),
+    "look-up": (8.4, 3),
     "matmul-nn": (3, 2),
     "matmul-nt": (3, 2),
     "matmul-tn": (3, 2),

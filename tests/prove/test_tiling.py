@@ -14,7 +14,16 @@ import numpy as np
 import pytest
 
 from tests.prove.tile_law import MADE, holds
-from tests.prove.tile_steps import STEPS, Altered, make_contents, with_node
+from tests.prove.tile_steps import (
+    LANGUAGE_STEPS,
+    PLAIN_STEPS,
+    STEPS,
+    Altered,
+    Refitted,
+    choose_side,
+    make_contents,
+    with_node,
+)
 from tests.tasks import make_tiny_task
 from vtrain.commit.kzg_layout import batch_vectors, state_vectors
 from vtrain.engines.numpy_engine import NumpySession
@@ -27,6 +36,7 @@ from vtrain.prove.tiles import statements as statements_module
 from vtrain.prove.tiles.circuits import TILE_CIRCUITS, WIDE_REACH, linear_challenge
 from vtrain.prove.tiles.emit import pool
 from vtrain.prove.tiles.grid import cut_block
+from vtrain.prove.tiles.numbers import PublicNumbers
 from vtrain.prove.tiles.statements import (
     LINEAR,
     OUTSIDE,
@@ -45,7 +55,16 @@ SIDES = (4, 8)
 ROOTS = ("before", "batch", "public")
 SOURCES = (*ROOTS, "after", "trace")
 steps = pytest.mark.parametrize("kind", STEPS)
-sides = pytest.mark.parametrize("side", SIDES)
+steps_and_sides = pytest.mark.parametrize(
+    ("kind", "side"),
+    [
+        *((kind, side) for kind in PLAIN_STEPS for side in SIDES),
+        *((kind, 16) for kind in LANGUAGE_STEPS),
+    ],
+)
+SUPPLIED = ("/high", "/root", "/quotient", "/capped")
+"""How names of tensors end of which no statement makes the tiles: several leave them one value.  So
+it is with the outputs of ``inverse_root`` and ``sign``."""
 
 
 @cache
@@ -61,22 +80,24 @@ def tiles_of(tiling: Tiling, *sources: str) -> Iterator[Tile]:
             yield from (Tile(number, block) for block in range(tensor.count))
 
 
-@steps
-@sides
+@steps_and_sides
 def test_every_statement_holds_of_the_law(kind: str, side: int) -> None:
     contents = make_contents(kind, side)
     false = [(s.node, s.circuit) for s in list_statements(kind, side) if not holds(s, contents)]
     assert not false
 
 
-@steps
-@sides
+@steps_and_sides
 def test_the_output_of_every_node_is_a_combination_of_tiles(kind: str, side: int) -> None:
     contents = make_contents(kind, side)
     tiling = contents.tiling
     for index, node in enumerate(tiling.graph.nodes):
         counts = node.name == STEP_STATE
-        if node.op in OUTSIDE or node.op == "next_state" or counts:
+        is_left_out = node.op in OUTSIDE or node.op == "next_state" or counts
+        is_left_out |= Ref(index) in PublicNumbers(tiling.graph)
+        if node.op == "exp2_diff":  # of masked rows: keep_span has what the circuit makes
+            is_left_out |= tiling.graph.nodes[node.inputs[0].node].op == "keep_span"
+        if is_left_out:
             assert index not in tiling.outputs
             continue
         value = tiling.outputs[index]
@@ -85,8 +106,7 @@ def test_the_output_of_every_node_is_a_combination_of_tiles(kind: str, side: int
             assert np.array_equal(contents.combine(value.at(block)), expected), node.name
 
 
-@steps
-@sides
+@steps_and_sides
 def test_any_element_altered_makes_a_statement_false(kind: str, side: int) -> None:
     """Of every tensor that a step makes; whatever the state and the batch, they are in the log."""
     contents = make_contents(kind, side)
@@ -117,13 +137,17 @@ def test_any_element_altered_makes_a_statement_false(kind: str, side: int) -> No
 @steps
 def test_every_tile_follows_from_those_of_state_and_batch(kind: str) -> None:
     """Each is made by one statement, of tiles that were made before: nothing is left open."""
-    tiling = make_contents(kind, 8).tiling
-    known = set(tiles_of(tiling, *ROOTS))
-    waiting = list(list_statements(kind, 8))
+    side = choose_side(kind)
+    tiling = make_contents(kind, side).tiling
+    supplied = set(list_supplied(tiling))
+    known = set(tiles_of(tiling, *ROOTS)) | supplied
+    waiting = list(list_statements(kind, side))
     while waiting:
         left = []
         for statement in waiting:
             made = MADE[statement.circuit.split("-")[0]]
+            if not all(statement.given[name] for name in made):
+                made = set[str]()  # nothing: a product that must vanish
             needs = {t for name in statement.given.keys() - made for _, t in statement.given[name]}
             outputs = [statement.given[name] for name in sorted(made)]
             if not needs <= known:
@@ -139,33 +163,90 @@ def test_every_tile_follows_from_those_of_state_and_batch(kind: str) -> None:
     assert known == set(tiles_of(tiling, *ROOTS, "trace", "after"))
 
 
-@steps
-@sides
+def list_supplied(tiling: Tiling) -> Iterator[Tile]:
+    """The tiles that the solver supplies, and ranges and products fix."""
+    nodes = {node.name for node in tiling.graph.nodes if node.op in ("inverse_root", "sign")}
+    for number, tensor in enumerate(tiling.tensors):
+        if tensor.name in nodes or tensor.name.endswith(SUPPLIED):
+            yield from (Tile(number, block) for block in range(tensor.count))
+
+
+@pytest.mark.parametrize(
+    ("kind", "op", "ends"),
+    [
+        ("gpt", "inverse_root", ("", "/root")),
+        ("gpt", "adam_direction", ("/root", "/quotient")),
+        ("gpt", "capped_square", ("/capped",)),
+        ("gpt", "clip_factor", ("/root", "/quotient")),
+        ("gpt", "state", ("/high",)),
+        ("dropout", "sign", ("",)),
+    ],
+)
+def test_what_is_supplied_has_one_value(kind: str, op: str, ends: tuple[str, ...]) -> None:
+    """Another value, with all that follows from it made to fit, makes a statement false; without
+    the ranges and the products that must vanish, none would."""
+    side = choose_side(kind)
+    honest = make_contents(kind, side)
+    tiling, random = honest.tiling, np.random.default_rng(3)
+    graph = tiling.graph
+    numbers = {tensor.name: number for number, tensor in reversed([*enumerate(tiling.tensors)])}
+    nodes = [i for i, node in enumerate(graph.nodes) if node.op == op]
+    tried = 0
+    for index in nodes[:: max(len(nodes) // 3, 1)]:
+        node = graph.nodes[index]
+        mine = [s for s in list_statements(kind, side) if s.node == node.name]
+        for end in ends:
+            number = numbers.get(f"{node.name}{end}")
+            if number is None:
+                continue
+            tile = Tile(number, 0)
+            for place in (0, int(random.integers(side**2)), side**2 - 1):
+                for delta in (1, -1, 2, 1 << 10, -(1 << 16)):
+                    value = honest.tile(tile).copy()
+                    value[place] += delta
+                    false = Refitted(honest, tile, value)
+                    made = [s for s in mine if is_maker(s, tiling)]
+                    assert not all(holds(s, false) for s in mine), (node.name, end, place, delta)
+                    assert all(holds(s, false) for s in made)
+                    tried += 1
+    assert tried
+
+
+def is_maker(statement: TileStatement, tiling: Tiling) -> bool:
+    """Whether a statement makes a tile of others, and holds whatever these are."""
+    name = statement.circuit.split("-")[0]
+    return name in ("mul", "gate") and all(statement.given[made] for made in MADE[name])
+
+
+@steps_and_sides
 def test_roots_are_held_to_their_type_and_padding(kind: str, side: int) -> None:
     contents = make_contents(kind, side)
     graph = contents.tiling.graph
-    ranges = {
-        parts[0][1]: statement
-        for statement in list_statements(kind, side)
-        if statement.circuit.startswith("range")
-        for parts in statement.given.values()
-    }
-    assert set(ranges) == set(tiles_of(contents.tiling, "before", "batch"))
-    types = {node.name: node.outputs[0] for node in graph.nodes}
-    for tile, statement in ranges.items():
-        kind_of = types[statement.node]
+    roots = set(tiles_of(contents.tiling, "before", "batch"))
+    makers = {node.name: node for node in graph.nodes if node.op in ("state", "gather_samples")}
+    ranges = defaultdict(list)
+    for statement in list_statements(kind, side):
+        if statement.circuit.startswith("range") and statement.node in makers:
+            for _, tile in statement.given["x"]:
+                if tile in roots:
+                    ranges[tile].append(statement)
+    assert set(ranges) == roots
+    for tile, (statement,) in ranges.items():
+        kind_of = makers[statement.node].outputs[0]
         for place, value in ((0, kind_of.lo - 1), (0, kind_of.hi + 1), (side**2 - 1, 1)):
             tensor = contents.tile(tile).copy()
             rows, columns = (np.asarray(statement.parameters[x], int) for x in ("rows", "columns"))
             if place and rows[-1] and columns[-1]:
                 continue
             tensor[place] = value
-            assert not holds(statement, Altered(contents, tile, tensor))
+            false = Refitted(contents, tile, tensor)
+            about = [s for s in list_statements(kind, side) if s.node == statement.node]
+            assert not all(holds(s, false) for s in about)
 
 
 @steps
 def test_leaves_and_places_are_each_others_inverse(kind: str) -> None:
-    tiling = make_contents(kind, 8).tiling
+    tiling = make_contents(kind, choose_side(kind)).tiling
     leaves = [tiling.find_leaf(i) for i in range(tiling.leaf_count)]
     assert leaves == list(tiles_of(tiling, "trace"))
     assert [tiling.place(leaf) for leaf in leaves] == [("trace", i) for i in range(len(leaves))]
@@ -211,8 +292,9 @@ def draw_challenge(statement: TileStatement, name: str, side: int) -> list[int]:
 
 def test_circuits_hold_of_the_statements() -> None:
     """One of every circuit and node that the steps have, with its parameters."""
-    side, seen = 8, set[tuple[str, str]]()
+    seen = set[tuple[str, str]]()
     for kind in STEPS:
+        side = choose_side(kind)
         contents = make_contents(kind, side)
         for statement in list_statements(kind, side):
             name = statement.circuit
@@ -230,7 +312,7 @@ def test_circuits_hold_of_the_statements() -> None:
 
             vectors = circuit.assign(given, statement.parameters, draw)
             assert not circuit.find_broken(vectors), f"{statement.node}: {name}"
-            given[circuit.given[-1]] = given[circuit.given[-1]] + (1 << 40)
+            given[circuit.given[-1]] = given[circuit.given[-1]] + (1 << 50)
             broken = circuit.assign(given, statement.parameters, draw)
             assert circuit.find_broken(broken), f"{statement.node}: {name}"
     assert {name.split("-")[0] for name, _ in seen} == set(MADE)
@@ -357,13 +439,15 @@ def test_what_has_no_circuit_is_refused() -> None:
 
 
 def cut_one(op: str) -> tuple[StepGraph, Tiling, int]:
-    """A node of a step of which other nodes have no circuit, cut by itself."""
+    """A node of a step of which other nodes may have no circuit, cut by itself."""
     graph = make_tiny_task("gpt", optimizer="adamw").graph
     node = find_node(graph, op)
     return graph, Tiling(graph, 4, only=node), node
 
 
-@pytest.mark.parametrize("op", ["matmul", "batched_matmul", "rescale", "add_bias", "mul"])
+@pytest.mark.parametrize(
+    "op", ["matmul", "batched_matmul", "rescale", "add_bias", "mul", "center", "scatter_add"]
+)
 def test_a_node_by_itself_is_stated_of_any_step(op: str) -> None:
     """All statements hold of the step, and any element altered makes one false."""
     graph, tiling, node = cut_one(op)
@@ -375,7 +459,7 @@ def test_a_node_by_itself_is_stated_of_any_step(op: str) -> None:
     contents = TileContents(tiling, StepFacts(2, 0), outputs)
     statements = [tiling.statement(i, contents.facts) for i in range(len(tiling))]
     assert all(holds(statement, contents) for statement in statements)
-    assert {tiling.place(tile)[0] for tile in tiles_of(tiling, *SOURCES)} == {"trace"}
+    assert {tiling.place(tile)[0] for tile in tiles_of(tiling, *SOURCES)} <= {"trace", "public"}
     value = tiling.outputs[node]
     for block in range(value.grid.count):
         expected = cut_block(contents.output(node), value.grid, block)
@@ -392,8 +476,7 @@ def test_a_node_by_itself_is_stated_of_any_step(op: str) -> None:
 @pytest.mark.parametrize(
     ("op", "why"),
     [
-        ("keep_span", "no circuit for the operator keep_span"),
-        ("center", "no circuit for the operator center"),
+        ("causal_spans", "nothing is stated about this node by itself"),
         ("reshape", "nothing is stated about this node by itself"),
         ("record", "nothing is stated about this node by itself"),
         ("row_max", "nothing is stated about this node by itself"),
@@ -404,20 +487,19 @@ def test_a_node_that_nothing_is_stated_about_is_refused(op: str, why: str) -> No
         cut_one(op)
 
 
-def test_one_hot_of_numbers_too_far_apart_is_refused() -> None:
+def test_tokens_further_apart_than_a_gate_takes_are_held_to_the_vocabulary() -> None:
     graph = make_contents("tokens", 8).tiling.graph
     node = graph.nodes[find_node(graph, "one_hot")]
     (ref,) = node.inputs
     kind = graph.type_of(ref)
-    for dtype, taken in (("i16", True), ("i32", False)):
+    for dtype in ("i16", "i32"):
         wide = TensorType(dtype, kind.shape, kind.exponent, *STORAGE[dtype])
-        altered = with_node(graph, ref.node, outputs=(wide,))
-        if taken:
-            assert Tiling(altered, 8).circuits >= {"gate", "range-3"}
-            continue
-        with pytest.raises(CircuitError, match="differ by more than") as caught:
-            Tiling(altered, 8)
-        assert caught.value.where == node.name
+        tiling = Tiling(with_node(graph, ref.node, outputs=(wide,)), 8)
+        assert tiling.circuits >= {"gate", "range-3"}
+        made = (tiling.statement(i, StepFacts(1, 0)) for i in range(len(tiling)))
+        held = [s for s in made if s.node == node.name and s.circuit.startswith("range")]
+        # A gate does not take what int32 reaches: such tokens are held to the vocabulary.
+        assert [int(s.parameters["hi"][0]) for s in held] == ([5] if dtype == "i32" else [])
 
 
 @pytest.mark.parametrize("op", ["rescale", "square_sum"])

@@ -249,7 +249,7 @@ def test_tiles_that_do_not_add_up_are_refused(key: CommitKey) -> None:
     assert not verdict.holds
     assert verdict.reason.startswith(f"step 3, statement {number}: ")
     facts = replace(case.contents.facts, loss=entry.loss)
-    lying = TileContents(case.contents.tiling, facts, case.contents._outputs)
+    lying = TileContents(case.contents.tiling, facts, case.contents.outputs)
     false = lying.tiling.statement(number, facts)
     given = {name: lying.combine(parts) for name, parts in false.given.items()}
     circuit = build_tile_circuit(false.circuit, SIDE)

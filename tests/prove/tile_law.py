@@ -12,7 +12,7 @@ from vtrain.ops import TABLE
 from vtrain.prove.tiles.circuits import GATE_REACH
 from vtrain.prove.tiles.grid import apply_map
 from vtrain.prove.tiles.statements import LINEAR, ZERO, TileContents, TileStatement
-from vtrain.spec.number import rs_int, saturate_int
+from vtrain.spec.number import STORAGE, rs_int, saturate_int
 
 Array = npt.NDArray[Any]
 Tiles = Mapping[str, Array]
@@ -69,7 +69,7 @@ def _gate(statement: TileStatement, form: str, x: Tiles) -> bool:
 
 
 def _mul(statement: TileStatement, form: str, x: Tiles) -> bool:
-    return np.array_equal(x["a"] * x["b"], x["y"])
+    return np.array_equal(x["a"].astype(object) * x["b"], x["y"])
 
 
 def _square(statement: TileStatement, form: str, x: Tiles) -> bool:
@@ -86,13 +86,18 @@ def _range(statement: TileStatement, form: str, x: Tiles) -> bool:
 
 def _softmax(statement: TileStatement, form: str, x: Tiles) -> bool:
     rows = int(np.sum(statement.parameters["rows"]))
-    classes = int(np.sum(np.asarray(statement.parameters["away"])[0] == 0))
+    counts = np.asarray(statement.parameters["away"])[:rows] == 0
+    classes = int(counts.any(axis=0).sum())
     z = x["z"][:rows, :classes].astype(np.int32)
     labels = x["labels"][0, :rows]
     if not ((labels >= 0) & (labels < classes)).all():
         return False
-    maximum = TABLE["row_max"].law({}, [z])
-    e = TABLE["exp2_diff"].law({}, [z, maximum])
+    counts = counts[:, :classes]
+    if not counts[np.arange(rows), labels].all():
+        return False
+    # Those that do not count are 2^32 below: no maximum, and their exponentials are 0.
+    maximum = np.where(counts, z, STORAGE["i32"][0]).max(axis=1)
+    e = np.where(counts, TABLE["exp2_diff"].law({}, [z, maximum]), 0).astype(np.int32)
     total = TABLE["row_sum"].law({}, [e])
     p = TABLE["divide"].law({}, [e, total])
     expected = {
@@ -106,6 +111,15 @@ def _softmax(statement: TileStatement, form: str, x: Tiles) -> bool:
     return all(_is_padded(value, x[name]) for name, value in expected.items())
 
 
+def _look_up(statement: TileStatement, form: str, x: Tiles) -> bool:
+    keys, entries = (statement.parameters[name].tolist() for name in ("keys", "entries"))
+    rows = dict(zip(keys, entries, strict=True))
+    return all(
+        rows.get(int(key)) == int(entry)
+        for key, entry in zip(x["x"].reshape(-1), x["y"].reshape(-1), strict=True)
+    )
+
+
 def _is_padded(value: Array, tile: Array) -> bool:
     whole = np.zeros_like(tile)
     matrix = value.reshape(1, -1) if value.ndim == 1 else value
@@ -117,6 +131,7 @@ _LAWS: dict[str, Callable[[TileStatement, str, Tiles], bool]] = {
     ZERO: _zero,
     LINEAR: _linear,
     "gate": _gate,
+    "look": _look_up,
     "matmul": _matmul,
     "mul": _mul,
     "range": _range,
@@ -127,6 +142,7 @@ _LAWS: dict[str, Callable[[TileStatement, str, Tiles], bool]] = {
 
 MADE = {
     "linear": {"y"},
+    "look": {"y"},
     "matmul": {"c"},
     "rescale": {"y"},
     "gate": {"y"},

@@ -12,6 +12,7 @@ from vtrain.engines.numpy_engine import NumpySession
 from vtrain.graph.builder import FixedExponents, GraphBuilder
 from vtrain.graph.calibration import calibrate
 from vtrain.graph.model import (
+    Activation,
     Add,
     AddWeight,
     AveragePool,
@@ -26,6 +27,7 @@ from vtrain.graph.model import (
     Pad,
     Relu,
     Reshape,
+    RMSNorm,
     Scale,
     Slice,
     Transpose,
@@ -45,7 +47,17 @@ from vtrain.spec.samples import Samples
 from vtrain.train.data import build_samples
 from vtrain.wire.graph import StepGraph
 
-STEPS = ("mlp", "mse", "cnn", "pools", "tokens", "branches", "stacks")
+PLAIN_STEPS = ("mlp", "mse", "cnn", "pools", "tokens", "branches", "stacks")
+LANGUAGE_STEPS = ("gpt", "dropout", "functions")
+"""Windows of tokens, attention, norms, AdamW; masks and Lion; functions by table."""
+STEPS = (*PLAIN_STEPS, *LANGUAGE_STEPS)
+
+
+def choose_side(kind: str) -> int:
+    """The extent of tiles that hold a row of each softmax."""
+    return 16 if kind in LANGUAGE_STEPS else 8
+
+
 DONE = 2
 """Steps done before the one looked at, so that momentum is not zero."""
 
@@ -79,6 +91,17 @@ class Altered(TileContents):
         return self._altered[1] if tile == self._altered[0] else self._honest.tile(tile)
 
 
+class Refitted(TileContents):
+    """One tile altered, and all that is computed of tiles computed of it."""
+
+    def __init__(self, honest: TileContents, tile: Tile, value: np.ndarray) -> None:
+        super().__init__(honest.tiling, honest.facts, honest.outputs)
+        self._altered = tile, value
+
+    def tile(self, tile: Tile) -> np.ndarray:
+        return self._altered[1] if tile == self._altered[0] else super().tile(tile)
+
+
 def _make(kind: str) -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
     others = {
         "pools": _make_pools,
@@ -88,9 +111,14 @@ def _make(kind: str) -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
         "mnist": _make_mnist,
         "branches": make_branches,
         "stacks": make_stacks,
+        "functions": _make_functions,
     }
     if made := others.get(kind):
         return made()
+    if kind in ("gpt", "dropout"):
+        optimizer = "adamw" if kind == "gpt" else "lion"
+        task = make_tiny_task(kind, optimizer=optimizer, batch=2)
+        return task.graph, task.samples, dict(task.initial_state)
     loss = "mse" if kind == "mse" else "cross_entropy"
     task = make_tiny_task("cnn" if kind == "cnn" else "mlp", loss=loss)
     return task.graph, task.samples, dict(task.initial_state)
@@ -184,6 +212,30 @@ def make_stacks() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
     model = Model("x", (4, 2), layers, "logits", params)
     prepare = Affine(multiplier=257, offset=0, shift=1, exponent=15)
     return _compile(model, make_samples((4, 2), 12, 3), prepare, decay=6554, batch=2)
+
+
+def _make_functions() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
+    """Functions by table, whose tables end before what is looked up and after; a norm between."""
+    rng = np.random.default_rng(14)
+    layers: tuple[Layer, ...] = (
+        Linear("h", "x", "w1", "b1", True),
+        Activation("a", "h", "gelu"),
+        RMSNorm("n", "a", "gain", 1e-5),
+        Linear("g", "n", "w2", None, True),
+        Activation("t", "g", "tanh"),
+        Linear("logits", "t", "w3", "b3", True),
+    )
+    params = {
+        "w1": rng.integers(-(2**28), 2**28, (6, 8)).astype(np.int32),
+        "b1": _weights(rng, (6,)),
+        "gain": np.full(6, 1 << 24, np.int32),
+        "w2": _weights(rng, (5, 6)),
+        "w3": _weights(rng, (4, 5)),
+        "b3": _weights(rng, (4,)),
+    }
+    model = Model("x", (8,), layers, "logits", params)
+    prepare = Affine(multiplier=257, offset=0, shift=1, exponent=15)
+    return _compile(model, make_samples((8,), 12, 3), prepare, decay=6554, batch=3)
 
 
 def _make_largest() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:

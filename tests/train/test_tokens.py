@@ -700,24 +700,26 @@ def test_windows_that_do_not_fit_are_no_task(
     assert caught.value.where.startswith(where)
 
 
-# --- what windows cannot have yet
+# --- what windows cannot have
 
 
-def test_no_proofs_are_made_of_windows(folder: Path, task: CompiledTask) -> None:
+def test_steps_over_windows_are_proven_by_tiles_alone(folder: Path, task: CompiledTask) -> None:
     path = folder / "proof.toml"
-    table = '[proof]\ncircuit = "tiles"\nsrs = "none.srs"\nk = 17\n'
+    table = '[proof]\ncircuit = "step"\nsrs = "none.srs"\nk = 17\n'
     path.write_text((folder / "task.toml").read_text() + table)
-    with pytest.raises(TaskError, match="no windows of tokens can be proven") as caught:
+    with pytest.raises(TaskError, match="no circuit is of a whole step over windows") as caught:
         compile_task(load_task(path))
-    assert caught.value.where == "proof"
+    assert caught.value.where == "proof.circuit"
     value: Any = cbor.decode(encode_task(task.spec))
     value["proof"] = {
         "blinding": 5, "circuit": "tiles", "circuits": {}, "every": 1, "hash": "blake3",
         "initial": [], "initial_key": bytes(32), "k": 17, "srs": bytes(32),
     }  # fmt: skip
-    with pytest.raises(EncodingError, match="windows of tokens") as refused:
+    assert decode_task(cbor.encode(value)).data.windows == task.spec.data.windows
+    value["proof"]["circuit"] = "step"
+    with pytest.raises(EncodingError, match="proven by tiles alone") as refused:
         decode_task(cbor.encode(value))
-    assert refused.value.where == "task.proof"
+    assert refused.value.where == "task.proof.circuit"
 
 
 @pytest.mark.parametrize(

@@ -484,6 +484,141 @@ ORDERS = Plan(
 """What is cut anew, and when; whose grid is taken; maxima in packed grids, and an image without
 pairs; nodes that nothing reads, or first a digest; states out of the order of names."""
 
+CHOICES = Plan(
+    (
+        rescale("ti", "t", "i16", 10),
+        reshape("ids", "x", 15),
+        Draft("rows", "gather_rows", ("ti", "ids")),
+        rescale("wide", "t", "i32", 3),
+        Draft("more", "gather_rows", ("wide", "ids")),
+        Draft("back", "scatter_add", ("rows", "ids"), {"rows": 7}),
+        Draft("others", "gather_rows", ("ti", "y")),
+        Draft("dropped", "dropout_mask", ("step",),
+              {"keep": 40000, "seed": bytes(8), "site": 3, "shape": (15, 5), "value": 26844,
+               "exponent": 14}),
+        Draft("kept", "mul", ("rows", "dropped")),
+        Draft("loss", "sum", ("kept",)),
+    ),
+    {"t": weights(7, 5)},
+    "loss",
+    {},
+    x=("i32", (3,), 0),
+)  # fmt: skip
+"""Rows chosen by numbers that are held to how many there are, and by such as need not be; masks."""
+
+NORMS = Plan(
+    (
+        normalize("xi", "x", 1, -9000),
+        Draft("u", "center", ("xi",), {"shift": 2}),
+        Draft("s", "row_dot", ("u", "u")),
+        Draft("r", "inverse_root", ("s",),
+              {"lift": 3, "epsilon": 77, "numerator": 1 << 47, "numerator_exponent": 40}),
+        Draft("scaled", "row_scale", ("u", "r")),
+        rescale("n", "scaled", "i16", 26),
+        rescale("wi", "w", "i16", 12),
+        Draft("acc", "column_scale", ("n", "wi")),
+        Draft("d", "row_dot", ("n", "xi")),
+        Draft("gate", "look_up", ("n",), {"table": "gelu_gate", "shift": 3}),
+        rescale("low", "xi", "i16", 6),
+        Draft("tall", "look_up", ("low",), {"table": "tanh", "shift": -1}),
+        Draft("both", "mul", ("gate", "tall")),
+        Draft("wideroot", "inverse_root", ("s",),
+              {"lift": 0, "epsilon": 1, "numerator": 1 << 58, "numerator_exponent": 40}),
+        Draft("loss", "sum", ("both",)),
+    ),
+    {"w": weights(9)},
+    "loss",
+    {},
+    x=("u8", (9,), 6),
+)  # fmt: skip
+"""Norms, an inverse root beyond 45 bits, and functions by table held to their ends."""
+
+
+ROOT: Attrs = {"lift": 1, "epsilon": 1, "numerator": 1 << 20, "numerator_exponent": 10}
+
+
+def make_attention(rows: int, columns: int, window: int) -> Plan:
+    """Rows of attention and their gradient; others that no span leaves anything out of."""
+    spans = {"queries": rows, "window": window}
+    return Plan(
+        (
+            normalize("xi", "x", 1, -9000),
+            rescale("wi", "w", "i16", 10),
+            matmul("acc", "xi", "wi"),
+            rescale("z", "acc", "i32", 19),
+            Draft("spans", "causal_spans", (), spans),
+            Draft("kept", "keep_span", ("z", "spans"), {"fill": -(2**31) + 1}),
+            Draft("max", "row_max", ("kept",)),
+            Draft("e", "exp2_diff", ("kept", "max")),
+            Draft("exp", "keep_span", ("e", "spans"), {"fill": 0}),
+            Draft("total", "row_sum", ("exp",)),
+            Draft("p", "divide", ("exp", "total")),
+            normalize("xj", "x"),
+            Draft("g", "softmax_grad", ("p", "xj")),
+            Draft("left", "keep_span", ("p", "spans"), {"fill": 77}),
+            Draft("max z", "row_max", ("z",)),
+            Draft("exp z", "exp2_diff", ("z", "max z")),
+            Draft("sum z", "row_sum", ("exp z",)),
+            Draft("p z", "divide", ("exp z", "sum z")),
+            Draft("loss", "sum", ("g",)),
+        ),
+        {"w": weights(columns, columns)},
+        "loss",
+        {},
+        batch=2 * rows,
+        x=("u8", (columns,), 8),
+    )
+
+
+ATTENTION = make_attention(3, 4, 2)
+
+
+def list_steps_of_adam() -> Iterator[Draft]:
+    yield normalize("xi", "x")
+    yield rescale("a", "w", "i16", 10)
+    yield matmul("acc", "xi", "a")
+    yield rescale("p", "acc", "i16", 16)
+    yield matmul("whole", "xi", "p", "tn")
+    yield Draft("capped", "capped_square", ("whole",), {"bits": 40, "shift": 3})
+    yield Draft("raised", "capped_square", ("p",), {"bits": 40, "shift": -2})
+    yield Draft("total", "sum", ("capped",))
+    yield Draft("factor", "clip_factor", ("total",), {"limit": 70000})
+    yield Draft("clipped", "scale_by", ("whole", "factor"), {"shift": 15})
+    yield Draft("unclipped", "scale_by", ("p", "factor"), {"shift": 0})
+    yield rescale("g", "clipped", "i16", 15)
+    for number, (rate, shift) in enumerate([(6554, 16), (1, 0)]):
+        names = f"m{number}", f"square/{number}"
+        yield Draft(f"{names[0]}+", "adam_mean", (names[0], "g"),
+                    {"lift": 15, "rate": rate, "shift": shift})  # fmt: skip
+        yield Draft(f"{names[1]}+", "adam_square", (names[1], "g"), {"rate": rate, "shift": shift})
+        yield Draft(f"u{number}", "adam_direction", (f"{names[0]}+", f"{names[1]}+"),
+                    {"epsilon": 3 + number, "shift": 17 * number})  # fmt: skip
+    yield Draft("side", "sign", ("m0+",))
+    yield Draft("rate", "schedule_linear", ("step",),
+                {"starts": (0, 4), "rates": (10, 30000), "exponent": 22})  # fmt: skip
+    yield Draft("correction", "adam_correction", ("step",),
+                {"beta1": 1932735283, "beta2": 2145336164})  # fmt: skip
+    yield Draft("product", "mul", ("rate", "correction"))
+    yield rescale("corrected", "product", "i64", 24)
+    yield shifted("w+", "sgd_update", ("w", "u0", "corrected"), 5)
+    yield Draft("loss", "sum", ("whole",))
+
+
+ADAM = Plan(
+    tuple(list_steps_of_adam()),
+    {
+        "m0": ("i32", (3, 5), 28),
+        "m1": ("i32", (3, 5), 28),
+        "square/0": ("i64", (3, 5), 42),
+        "square/1": ("i64", (3, 5), 42),
+        "w": weights(3, 5),
+    },
+    "loss",
+    {"m0": "m0+", "m1": "m1+", "square/0": "square/0+", "square/1": "square/1+", "w": "w+"},
+)
+"""AdamW with clipped gradients, Lion's sign, rates that everybody computes."""
+
+
 PLAIN = Plan((Draft("loss", "sum", ("w",)),), {"w": weights(3, 2)}, "loss", {})
 
 
@@ -599,9 +734,31 @@ def _list_operators() -> Iterator[tuple[str, Plan, str | None]]:
             image.with_(normalize("xi", "x"), back),
             word,
         )
-    for dtype, word in (("i16", None), ("i32", "reach")):
+    for dtype in ("i16", "i32"):
         tokens = PLAIN.with_(Draft("s", "one_hot", ("x",), {"depth": 3}), x=(dtype, (3,), 0))
-        yield f"tokens of {dtype}", tokens, word
+        yield f"tokens of {dtype}", tokens, None
+    numbers = PLAIN.with_(reshape("o", "x", 2, 1), x=("i32", (), 0), batch=2)
+    back = Draft("s", "scatter_add", ("o", "x"), {"rows": 2**27 - 2})
+    yield "two numbers of 2^27 - 2 rows", numbers.with_(back), "places"
+    yield (
+        "a root of what may be negative",
+        PLAIN.with_(rescale("s", "w", "i64", 0), Draft("r", "inverse_root", ("s",), ROOT)),
+        "root",
+    )
+    own = (rescale("v", "w", "i16", 16), Draft("s", "row_dot", ("v", "v")))
+    root = Draft("r", "inverse_root", ("s",), ROOT)
+    yield "a root of a sum of squares", PLAIN.with_(*own, root), None
+    yield (
+        "spans that follow from samples",
+        PLAIN.with_(rescale("v", "x", "i32", 0), Draft("s", "keep_span", ("w", "v"), {"fill": 0}),
+                    x=("u8", (2,), 8), batch=3),
+        "spans",
+    )  # fmt: skip
+    for shift, word in ((-14, None), (-16, "reach")):
+        attrs: Attrs = {"multiplier": 257, "offset": 0, "shift": 1, "exponent": 8 + shift}
+        low = Draft("low", "normalize", ("x",), attrs)
+        read = Draft("s", "look_up", ("low",), {"table": "sigmoid", "shift": shift})
+        yield f"points of a table shifted by {shift}", PLAIN.with_(low, read), word
     for multiplier, word in ((1, None), (3, "reach")):
         yield (
             f"a rescaling to i64 of {multiplier} * 2^59 / 2",
@@ -687,6 +844,26 @@ def _list_softmaxes() -> Iterator[tuple[str, Plan, str | None]]:
     )
     body = (*(d for d in few.body[:at] if d.name not in ("p z", "g z")), *quotients)
     yield "a gradient of no quotients", few.with_(body=(*body, *few.body[at:])), "softmax"
+    others: tuple[tuple[str, Drafts], ...] = (
+        ("attention to a place that is not there", make_attention(5, 4, 1).body),
+        ("attention whose fill is not the least", tuple(
+            Draft(d.name, d.op, d.inputs, {"fill": 0}) if d.name == "kept" else d
+            for d in ATTENTION.body
+        )),
+        ("attention with another fill of exponentials", tuple(
+            Draft(d.name, d.op, d.inputs, {"fill": 1}) if d.name == "exp" else d
+            for d in ATTENTION.body
+        )),
+        ("attention with all exponentials in the sum", tuple(
+            Draft(d.name, d.op, ("e",), d.attrs) if d.name == "total" else d
+            for d in ATTENTION.body
+        )),
+    )  # fmt: skip
+    for about, items in others:
+        body = tuple(d for d in items if d.name not in ("g", "loss", "left", "p"))
+        loss = Draft("loss", "sum", ("total",))
+        rows = 10 if "there" in about else 6
+        yield about, ATTENTION.with_(loss, body=body, batch=rows), "softmax"
     yield "a sum of rows of no exponentials", PLAIN.with_(Draft("s", "row_sum", ("w",))), "softmax"
 
 
@@ -793,6 +970,11 @@ def list_plans() -> tuple[tuple[str, Plan, int, tuple[int, ...]], ...]:
         ("17 classes, more rows than a tile", make_classes(17), 128, (1,)),
         ("squared errors, plain SGD", ERRORS, 128, (1, 2)),
         ("images of few channels", PACKED, 128, (1,)),
+        ("chosen rows and masks", CHOICES, 4, (2,)),
+        ("norms and functions by table", NORMS, 4, (1,)),
+        ("rows of attention", ATTENTION, 4, (1,)),
+        ("rows of attention, a tile of them", make_attention(7, 7, 9), 128, (1,)),
+        ("AdamW, clipped", ADAM, 4, (1, 3)),
     )
 
 

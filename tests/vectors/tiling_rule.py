@@ -1,18 +1,23 @@
 """How a step falls into statements about tiles, written from docs/tiling.md alone.
 
-Of vtrain this takes the decoder of graphs, the encoder of what is hashed, and nothing else.
+Of vtrain this takes the decoder of graphs, the encoder of what is hashed, and what
+docs/operators.md says of numbers and masks that everybody computes; nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
+from functools import partial
+from math import isqrt, prod
 from typing import Any
 
 import numpy as np
 from blake3 import blake3
 
+from vtrain.ops import TABLE
+from vtrain.spec.curves import whole_curve
+from vtrain.spec.number import rs_int
 from vtrain.wire import cbor
 from vtrain.wire.graph import Node, StepGraph
 
@@ -23,7 +28,9 @@ Map = Callable[[Ints], tuple[Ints, Ints]]
 """Flat places in the target -> (which of them, flat place in the source) of each term."""
 
 NOTHING = {"sample_index", "batch_digest", "increment", "schedule", "tensor_digest", "state_leaf"}
-NOTHING |= {"state_root", "record", "next_state"}
+NOTHING |= {"state_root", "record", "next_state", "causal_spans"}
+CLOCKS = {"schedule", "schedule_linear", "adam_correction"}
+NOTHING |= CLOCKS
 BY_ROWS = {"add_bias", "matmul", "row_max"}
 WINDOWED = {"col2im", "max_pool", "max_pool_grad", "sum_pool", "sum_pool_grad"}
 ROLES = ("z", "labels", "maximum", "exp", "sum", "p", "grad", "loss")
@@ -251,10 +258,15 @@ class Rules:
         self.public: dict[int, Callable[[Ints], Ints]] = {}
         """Of a public tensor, its values by their flat places; and its grid."""
         self.public_grids: dict[int, Grid] = {}
+        self.padding_of: dict[int, int] = {}
         self.values: dict[int, Value] = {}
         self.anew: dict[tuple[int, Grid], Value] = {}
         self.groups: dict[int, dict[str, int]] = {}
         self.steps: dict[Any, tuple[Windows, Grid, list[Value], list[Value]]] = {}
+        self.numbers: dict[int, int] = {}
+        self.hot: dict[tuple[int, int], Value] = {}
+        self.inside: dict[int, tuple[Value, int, int]] = {}
+        """Of a ``keep_span``: what is within spans, the node of these, and the fill."""
         self.made_after: set[str] = set()
         self.counts = {"trace": 0, "public": 0}
         self.name = ""
@@ -279,11 +291,30 @@ class Rules:
         self._refuse_large()
         for number, node in enumerate(self.nodes):
             self.number, self.name = number, node.name
+            self._number(number)
             if node.op in NOTHING or (node.op == "state" and node.attrs["name"] == "step"):
                 continue
+            if number in self.numbers:
+                continue
             rule = getattr(self, f"do_{node.op}")
-            self.values[number] = rule(node, *(ref.node for ref in node.inputs))
+            found = rule(node, *(ref.node for ref in node.inputs))
+            if found is not None:
+                self.values[number] = found
         self._end()
+
+    def _number(self, number: int) -> None:
+        """Public numbers, by their value in the step."""
+        node = self.nodes[number]
+        if node.op in CLOCKS:
+            clock = self.nodes[node.inputs[0].node]
+            if clock.op == "state" and clock.attrs["name"] == "step":
+                self.numbers[number] = self.law(node, np.asarray(self.step - 1))
+        elif node.op in ("mul", "rescale") and all(r.node in self.numbers for r in node.inputs):
+            values = [np.asarray(self.numbers[ref.node]) for ref in node.inputs]
+            self.numbers[number] = self.law(node, *values)
+
+    def law(self, node: Node, *inputs: Ints) -> int:
+        return int(TABLE[node.op].law(node.attrs, [each.astype(np.int64) for each in inputs]))
 
     def _refuse_large(self) -> None:
         need(self.column_count <= 8192, "state")
@@ -300,9 +331,19 @@ class Rules:
                 q = -(-sum(self.size(ref.node) for ref in node.inputs) // self.size(number))
             elif node.op == "square_sum" and node.attrs["shift"] > 0:  # type: ignore[operator]
                 self.within(number, LIMB**4 // 2 - 1)  # before there are statements by the million
-            self.places += self.size(number) * q
-            need(self.places <= 1 << 28, "places")
-            need(min(self.size(number), self.side**2) * q <= 1 << 25, "places")
+            elif node.op in ("row_scale", "column_scale", "scale_by", "center", "softmax_grad"):
+                q = 1
+            looks = [(self.size(number), q)]
+            if node.op in ("center", "softmax_grad", "row_dot"):
+                width = self.kind(node.inputs[0].node).shape[-1]
+                looks.append((self.size(node.inputs[0].node) // width, width))
+            if node.op in ("gather_rows", "scatter_add"):
+                table = number if node.op == "scatter_add" else node.inputs[0].node
+                looks.append((self.size(node.inputs[1].node) * self.kind(table).shape[0], 1))
+            for n, each in looks:
+                self.places += n * each
+                need(self.places <= 1 << 28, "places")
+                need(min(n, self.side**2) * each <= 1 << 25, "places")
 
     # types
 
@@ -443,7 +484,15 @@ class Rules:
             self.say(f"rescale-{dtype}-{limbs}", {"x": x[block], "y": y[block]}, parameters)
 
     def held_range(self, x: Value) -> None:
-        lo, hi = self.kind(self.number).lo, self.kind(self.number).hi
+        self.held(self.name, x, self.kind(self.number).lo, self.kind(self.number).hi)
+
+    def held(self, name: str, x: Value, lo: int, hi: int) -> None:
+        if hi - lo >= LIMB**3:
+            k = (hi - 2**30 + 1) // 2**30
+            high = self.make(f"{name}/high", x.grid)
+            self.held(name, high, 0, k)
+            self.held(name, total((1, x), (-(2**30), high)), 0, hi - 2**30 * k)
+            return
         for block in range(x.grid.count):
             parameters = {"lo": [lo], "hi": [hi], **self.mask(x.grid, block)}
             self.say(f"range-{1 if hi - lo < LIMB else 3}", {"x": x[block]}, parameters)
@@ -452,6 +501,73 @@ class Rules:
         zero = total((1, a), (-1, b))
         for block in range(zero.grid.count):
             self.say("zero", {"x": zero[block]}, node=node)
+
+    def times(self, a: Value, b: Value, y: Value | None) -> None:
+        for block in range(a.grid.count):
+            product = {} if y is None else y[block]
+            self.say("mul", {"a": a[block], "b": b[block], "y": product})
+
+    def product_of(self, name: str, a: Value, b: Value) -> Value:
+        y = self.make(name, a.grid)
+        self.times(a, b, y)
+        return y
+
+    def one(self, grid: Grid) -> Value:
+        return self.make_public(f"{self.name}/one", grid, lambda f: f * 0 + 1)
+
+    def masks(self, grid: Grid) -> tuple[Value, Value]:
+        one = self.one(grid)
+        outside = self.make_public(f"{self.name}/outside", grid, lambda f: f * 0)
+        self.padding_of[len(self.tensors) - 1] = 1
+        return one, outside
+
+    def root(self, name: str, v: Value, most: int) -> Value:
+        q, r = self.make(name, v.grid), isqrt(most)
+        self.held(name, q, 0, r)
+        s = self.product_of(f"{name}/square", q, q)
+        self.held(f"{name}/rest", total((1, v), (-1, s)), 0, 2 * r)
+        self.held(f"{name}/room", total((2, q), (1, s), (-1, v)), 0, 2 * r)
+        return q
+
+    def quotient(
+        self, name: str, n: Value, d: Value, q: Value, masks: tuple[Value, Value], most: int
+    ) -> None:
+        one, outside = masks
+        p = self.product_of(f"{name}/product", q, total((1, d), (1, outside)))
+        self.held(f"{name}/rest", total((1, n), (-1, p)), 0, most)
+        self.held(f"{name}/room", total((1, d), (-1, one), (-1, n), (1, p)), 0, most)
+
+    def totals(self, name: str, x: Value, width: int, grid: Grid) -> Value:
+        def terms(flat: Ints) -> tuple[Ints, Ints]:
+            inner = np.arange(flat.size * width)
+            return inner // width, flat[inner // width] * width + inner % width
+
+        return self.image(name, terms, x, grid)
+
+    def spread(self, x: Value, find: Callable[[Ints], Ints], grid: Grid) -> Value:
+        name = f"{self.name}/spread"
+        return self.image(name, lambda f: (np.arange(f.size), find(f)), x, grid)
+
+    def compared(self, x: int, n: int, grid: Grid) -> tuple[Value, Value, Value]:
+        token = self.image(
+            f"{self.name}/token", lambda f: (np.arange(f.size), f // n), self.value(x), grid
+        )
+        place = self.make_public(f"{self.name}/place", grid, lambda f: f % n)
+        one = self.one(grid)
+        over = self.make(f"{self.name}/over", grid)
+        self.gate(total((1, token), (-1, place)), one, over)
+        under = self.make(f"{self.name}/under", grid)
+        self.gate(total((1, place), (-1, token)), one, under)
+        return one, over, under
+
+    def chosen(self, x: int, n: int) -> Value:
+        if (x, n) not in self.hot:
+            if self.kind(x).lo < 0 or self.kind(x).hi >= n:
+                self.held(f"{self.name}/tokens", self.value(x), 0, n - 1)
+            grid = Grid(self.size(x), n, self.size(x) * n, self.side)
+            one, over, under = self.compared(x, n, grid)
+            self.hot[x, n] = total((1, one), (-1, over), (-1, under))
+        return self.hot[x, n]
 
     # 4. operators
 
@@ -499,17 +615,10 @@ class Rules:
         return y
 
     def do_one_hot(self, node: Node, x: int) -> Value:
-        depth, grid = int(node.attrs["depth"]), self.own_grid(self.number)  # type: ignore[arg-type]
-        need(max(self.kind(x).hi, depth - self.kind(x).lo) <= LIMB**2 - 1, "reach")
-        token = self.image(
-            f"{self.name}/token", lambda f: (np.arange(f.size), f // depth), self.value(x), grid
-        )
-        place = self.make_public(f"{self.name}/place", grid, lambda f: f % depth)
-        one = self.make_public(f"{self.name}/one", grid, lambda f: f * 0 + 1)
-        over = self.make(f"{self.name}/over", grid)
-        self.gate(total((1, token), (-1, place)), one, over)
-        under = self.make(f"{self.name}/under", grid)
-        self.gate(total((1, place), (-1, token)), one, under)
+        depth = int(node.attrs["depth"])  # type: ignore[arg-type]
+        if max(self.kind(x).hi, depth - self.kind(x).lo) > LIMB**2 - 1:
+            self.held(f"{self.name}/tokens", self.value(x), 0, depth - 1)
+        one, over, under = self.compared(x, depth, self.own_grid(self.number))
         return total((2**14, one), (-(2**14), over), (-(2**14), under))
 
     def check_product(self, node: Node, a: int, b: int) -> None:
@@ -520,7 +629,229 @@ class Rules:
     def do_matmul(self, node: Node, a: int, b: int) -> Value:
         self.check_product(node, a, b)
         left, right = self.own_value(a), self.own_value(b)
-        return self.product(node, "parts", left, right, self.own_grid(self.number))
+        return self.product(node.attrs, "parts", left, right, self.own_grid(self.number))
+
+    def do_gather_rows(self, node: Node, x: int, ids: int) -> Value:
+        hot = self.chosen(ids, self.kind(x).shape[0])
+        form = {"transpose_a": 0, "transpose_b": 0}
+        return self.product(form, "parts", hot, self.own_value(x), self.own_grid(self.number))
+
+    def do_scatter_add(self, node: Node, x: int, ids: int) -> Value:
+        hot = self.chosen(ids, int(node.attrs["rows"]))  # type: ignore[arg-type]
+        form = {"transpose_a": 1, "transpose_b": 0}
+        return self.product(form, "parts", hot, self.own_value(x), self.own_grid(self.number))
+
+    def do_row_dot(self, node: Node, a: int, b: int) -> Value:
+        left = self.value(a)
+        right = self.in_(b, left.grid)
+        products = self.product_of(f"{self.name}/products", left, right)
+        grid = self.thrifty(self.kind(self.number).shape)
+        return self.totals(f"{self.name}/parts", products, self.kind(a).shape[-1], grid)
+
+    def do_center(self, node: Node, x: int) -> Value:
+        value, shape = self.value(x), self.kind(x).shape
+        d = shape[-1]
+        totals = self.totals(f"{self.name}/totals", value, d, self.thrifty(shape[:-1]))
+        spread = self.spread(totals, lambda f: f // d, value.grid)
+        y = self.out(value.grid)
+        self.rescaling(total((d, value), (-1, spread)), y, "i32", 1, 0, int(node.attrs["shift"]))  # type: ignore[arg-type]
+        return y
+
+    def require_root(self, s: int) -> None:
+        source = self.nodes[s]
+        squares = source.op == "row_dot" and source.inputs[0] == source.inputs[1]
+        need(self.kind(s).lo >= 0 or squares, "root")
+
+    def do_inverse_root(self, node: Node, s: int) -> Value:
+        self.require_root(s)
+        value, attrs = self.value(s), node.attrs
+        lift, epsilon, numerator = (
+            int(attrs[name])  # type: ignore[arg-type]
+            for name in ("lift", "epsilon", "numerator")
+        )
+        masks = self.masks(value.grid)
+        most = 4**lift * (max(self.kind(s).hi, 0) + epsilon)
+        q = self.root(
+            f"{self.name}/root", total((4**lift, value), (4**lift * epsilon, masks[0])), most
+        )
+        y = self.out(value.grid)
+        self.held(self.name, y, 0, max(self.kind(self.number).hi, 0))
+        self.quotient(self.name, total((numerator, masks[0])), q, y, masks, isqrt(most))
+        return y
+
+    def do_row_scale(self, node: Node, x: int, r: int) -> Value:
+        value, d = self.value(x), self.kind(x).shape[-1]
+        by_rows = node.op == "row_scale"
+        spread = self.spread(self.value(r), lambda f: f // d if by_rows else f % d, value.grid)
+        y = self.out(value.grid)
+        self.times(value, spread, y)
+        return y
+
+    do_column_scale = do_row_scale
+
+    def do_look_up(self, node: Node, x: int) -> Value:
+        value, kind = self.value(x), self.kind(x)
+        table, shift = str(node.attrs["table"]), int(node.attrs["shift"])  # type: ignore[arg-type]
+        entries = [int(entry) for entry in whole_curve(table)]
+        last = len(entries) // 2
+        lo, hi = (rs_int(end, shift) for end in (kind.lo, kind.hi))
+        need(max(-lo, hi) + last <= LIMB**2 - 1, "reach")
+        if shift > 0:
+            point = self.make(f"{self.name}/point", value.grid)
+            self.rescaling(value, point, "i16", 1, 0, shift)
+        else:
+            point = total((2**-shift, value))
+        one, outside = self.masks(value.grid)
+        for name, sign, end in (("above", 1, hi), ("below", -1, -lo)):
+            if end > last:
+                beyond = total((sign, point), (-last, one))
+                over = self.make(f"{self.name}/{name}", value.grid)
+                self.gate(beyond, beyond, over)
+                point = total((1, point), (-sign, over))
+        y = self.out(value.grid)
+        more = 11360 - len(entries)
+        parameters = {
+            "keys": [*range(-last, last + 1), *[2**15] * more],
+            "entries": [*entries, *[0] * more],
+        }
+        key = total((1, point), (2**15, outside))
+        for block in range(value.grid.count):
+            self.say("look-up", {"x": key[block], "y": y[block]}, parameters)
+        return y
+
+    def do_dropout_mask(self, node: Node, _: int) -> Value:
+        mask = TABLE["dropout_mask"].law(node.attrs, [np.asarray(self.step - 1)]).reshape(-1)
+        return self.make_public(self.name, self.own_grid(self.number), lambda f: mask[f])
+
+    def do_keep_span(self, node: Node, x: int, spans: int) -> Value:
+        need(self.nodes[spans].op == "causal_spans", "spans")
+        inner = self.nodes[x]
+        if inner.op == "exp2_diff" and inner.inputs[0].node in self.inside:
+            z, maximum = (ref.node for ref in inner.inputs)
+            need(self.inside[z][1] == spans and node.attrs["fill"] == 0, "softmax")
+            return self.softmax(z, exp=self.number, maximum=maximum)
+        value, columns, fill = self.own_value(x), self.kind(x).shape[1], int(node.attrs["fill"])  # type: ignore[arg-type]
+        begins, ends = self.find_spans(spans)
+
+        def kept(flat: Ints) -> Ints:
+            row, column = flat // columns % len(begins), flat % columns
+            return (begins[row] <= column) & (column < ends[row])
+
+        mask = self.make_public(f"{self.name}/kept", value.grid, kept)
+        inside = self.product_of(f"{self.name}/inside", value, mask)
+        self.inside[self.number] = inside, spans, fill
+        return total((1, inside), (fill, self.one(value.grid)), (-fill, mask))
+
+    def find_spans(self, spans: int) -> tuple[Ints, Ints]:
+        attrs: Any = self.nodes[spans].attrs
+        place = np.arange(attrs["queries"])
+        return np.maximum(place + 1 - attrs["window"], 0), place + 1
+
+    def do_softmax_grad(self, node: Node, p: int, grad: int) -> Value:
+        left = self.value(p)
+        right = self.in_(grad, left.grid)
+        rows, d = self.kind(p).shape
+        products = self.product_of(f"{self.name}/products", left, right)
+        totals = self.totals(f"{self.name}/totals", products, d, self.thrifty((rows,)))
+        spread = self.spread(totals, lambda f: f // d, left.grid)
+        y = self.out(left.grid)
+        self.times(left, total((2**14, right), (-1, spread)), y)
+        return y
+
+    def do_adam_mean(self, node: Node, mean: int, grad: int) -> Value:
+        m = self.value(mean)
+        g = self.in_(grad, m.grid)
+        lift, rate, shift = (int(node.attrs[name]) for name in ("lift", "rate", "shift"))  # type: ignore[arg-type]
+        y = self.out(m.grid)
+        x = total((2**shift - rate, m), (2**lift * rate, g))
+        self.rescaling(x, y, "i32", 1, 0, shift)
+        return y
+
+    def do_adam_square(self, node: Node, square: int, grad: int) -> Value:
+        v = self.value(square)
+        g = self.in_(grad, v.grid)
+        rate, shift = int(node.attrs["rate"]), int(node.attrs["shift"])  # type: ignore[arg-type]
+        q = self.product_of(f"{self.name}/squares", g, g)
+        x = total((2**shift - rate, v), (2**16 * rate, q))
+        if shift == 0:
+            return x
+        y = self.out(v.grid)
+        self.rescaling(x, y, "i64", 1, 0, shift)
+        return y
+
+    def do_adam_direction(self, node: Node, mean: int, square: int) -> Value:
+        m = self.value(mean)
+        v = self.in_(square, m.grid)
+        epsilon, shift = int(node.attrs["epsilon"]), int(node.attrs["shift"])  # type: ignore[arg-type]
+        most = self.kind(square).hi
+        masks = self.masks(m.grid)
+        d = total((1, self.root(f"{self.name}/root", v, most)), (epsilon, masks[0]))
+        name = f"{self.name}/quotient"
+        q = self.make(name, m.grid)
+        self.quotient(name, total((2**shift, m)), d, q, masks, isqrt(most) + epsilon)
+        y = self.out(m.grid)
+        self.rescaling(q, y, "i32", 1, 0, 0)
+        return y
+
+    def do_sign(self, node: Node, x: int) -> Value:
+        value, kind = self.value(x), self.kind(x)
+        y = self.out(value.grid)
+        self.held(self.name, y, -1, 1)
+        size = self.product_of(f"{self.name}/size", value, y)
+        square = self.product_of(f"{self.name}/square", y, y)
+        more = total((1, size), (-1, square))
+        self.held(f"{self.name}/more", more, 0, max(-kind.lo, kind.hi, 0))
+        self.times(value, total((1, self.one(value.grid)), (-1, square)), None)
+        return y
+
+    def do_capped_square(self, node: Node, x: int) -> Value:
+        value, kind = self.value(x), self.kind(x)
+        bits, shift = int(node.attrs["bits"]), int(node.attrs["shift"])  # type: ignore[arg-type]
+        aligned = self.make(f"{self.name}/aligned", value.grid)
+        raised = total((2 ** max(-shift, 0), value))
+        self.rescaling(raised, aligned, "i32", 1, 0, max(shift, 0))
+        q = self.product_of(f"{self.name}/square", aligned, aligned)
+        most = max(abs(rs_int(end, shift)) for end in (kind.lo, kind.hi))
+        most = min(most, 2**31 - 1) ** 2
+        if most <= 2**bits:
+            return q
+        name = f"{self.name}/capped"
+        y, one = self.make(name, value.grid), self.one(value.grid)
+        below, room = total((1, q), (-1, y)), total((2**bits, one), (-1, y))
+        self.held(f"{name}/below", below, 0, most)
+        self.held(f"{name}/room", room, 0, 2**bits)
+        self.times(below, room, None)
+        return y
+
+    def do_clip_factor(self, node: Node, s: int) -> Value:
+        self.require_root(s)
+        value, limit = self.value(s), int(node.attrs["limit"])  # type: ignore[arg-type]
+        most = max(self.kind(s).hi, 0)
+        need(max(isqrt(most), limit) <= LIMB**2 - 1, "reach")
+        masks = self.masks(value.grid)
+        norm = self.root(f"{self.name}/root", value, most)
+        beyond = total((1, norm), (-limit, masks[0]))
+        above = self.make(f"{self.name}/above", value.grid)
+        self.gate(beyond, beyond, above)
+        name = f"{self.name}/quotient"
+        q = self.make(name, value.grid)
+        self.held(name, q, 0, 2**15)
+        n, d = total((2**15 * limit, masks[0])), total((limit, masks[0]), (1, above))
+        self.quotient(name, n, d, q, masks, max(isqrt(most), limit))
+        return q
+
+    def do_scale_by(self, node: Node, x: int, factor: int) -> Value:
+        value, shift = self.value(x), int(node.attrs["shift"])  # type: ignore[arg-type]
+        scale = self.value(factor)
+        if shift > 0:
+            self.within(self.number, LIMB**4 // 2 - 1)
+        spread = self.spread(scale, lambda f: f * 0, value.grid)
+        p = self.product_of(f"{self.name}/product", value, spread)
+        if shift <= 0:
+            return total((2**-shift, p))
+        y = self.out(value.grid)
+        self.rescaling(p, y, "i64", 1, 0, shift)
+        return y
 
     def stack(self, shape: Sequence[int]) -> Grid:
         matrices = prod(shape[:-2])
@@ -542,7 +873,7 @@ class Rules:
         grid = self.own(shapes[2][-2:])
         products = [
             self.product(
-                node, f"parts {i}", take(left, shapes[0], i), take(right, shapes[1], i), grid
+                node.attrs, f"parts {i}", take(left, shapes[0], i), take(right, shapes[1], i), grid
             )
             for i in range(prod(shapes[2][:-2]))
         ]
@@ -550,8 +881,10 @@ class Rules:
             self.stack(shapes[2]), lambda block: products[block // grid.count][block % grid.count]
         )
 
-    def product(self, node: Node, what: str, left: Value, right: Value, grid: Grid) -> Value:
-        ta, tb = node.attrs["transpose_a"], node.attrs["transpose_b"]
+    def product(
+        self, form: Mapping[str, Any], what: str, left: Value, right: Value, grid: Grid
+    ) -> Value:
+        ta, tb = form["transpose_a"], form["transpose_b"]
         la, lb = left.grid.across, right.grid.across
         inner = left.grid.count // la if ta else la
         parts = self.make(f"{self.name}/{what}", grid, count=grid.count * inner)
@@ -742,12 +1075,22 @@ class Rules:
         images.append(scatter(0, left))
         return total(*((1, image) for image in images))
 
+    def find_logits(self, e: int) -> int:
+        node = self.nodes[e]
+        masked = node.op == "keep_span"
+        if masked:
+            node = self.nodes[node.inputs[0].node]
+        need(node.op == "exp2_diff", "softmax")
+        z = node.inputs[0].node
+        need(masked == (z in self.inside), "softmax")
+        return z
+
     def source(self, number: int, op: str) -> Node:
         need(self.nodes[number].op == op, "softmax")
         return self.nodes[number]
 
     def softmax(self, logits: int, **roles: int) -> Value:
-        group = self.groups.setdefault(logits, {"z": logits})
+        group = self.groups.setdefault(logits, {})
         for role, number in roles.items():
             need(group.setdefault(role, number) == number, "softmax")
         return self.out(self.own_grid(self.number))
@@ -755,20 +1098,24 @@ class Rules:
     def do_row_max(self, node: Node, z: int) -> Value:
         return self.softmax(z, maximum=self.number)
 
-    def do_exp2_diff(self, node: Node, z: int, maximum: int) -> Value:
+    def do_exp2_diff(self, node: Node, z: int, maximum: int) -> Value | None:
+        if z in self.inside:
+            _, spans, fill = self.inside[z]
+            begins, ends = self.find_spans(spans)
+            columns = self.kind(z).shape[1]
+            there = (begins < ends) & (begins < columns)
+            need(fill <= self.kind(self.nodes[z].inputs[0].node).lo and there.all(), "softmax")
+            return None
         return self.softmax(z, exp=self.number, maximum=maximum)
 
     def do_row_sum(self, node: Node, x: int) -> Value:
-        z = self.source(x, "exp2_diff").inputs[0].node
-        return self.softmax(z, sum=self.number, exp=x)
+        return self.softmax(self.find_logits(x), sum=self.number, exp=x)
 
     def do_divide(self, node: Node, e: int, sum_: int) -> Value:
-        z = self.source(e, "exp2_diff").inputs[0].node
-        return self.softmax(z, p=self.number, exp=e, sum=sum_)
+        return self.softmax(self.find_logits(e), p=self.number, exp=e, sum=sum_)
 
     def do_sub_one_hot(self, node: Node, p: int, label: int) -> Value:
-        e = self.source(p, "divide").inputs[0].node
-        z = self.source(e, "exp2_diff").inputs[0].node
+        z = self.find_logits(self.source(p, "divide").inputs[0].node)
         return self.softmax(z, grad=self.number, p=p, labels=label)
 
     def do_cross_entropy(self, node: Node, z: int, maximum: int, sum_: int, label: int) -> Value:
@@ -807,17 +1154,12 @@ class Rules:
         return y
 
     def do_sgd_update(self, node: Node, weight: int, velocity: int, rate: int) -> Value:
-        schedule = self.nodes[rate]
-        need(schedule.op == "schedule", "rate")
-        clock = self.nodes[schedule.inputs[0].node]
-        need(clock.op == "state" and clock.attrs["name"] == "step", "rate")
+        need(rate in self.numbers, "rate")
         w = self.value(weight)
         v = self.in_(velocity, w.grid)
         shift = int(node.attrs["shift"])  # type: ignore[arg-type]
         up, down = max(-shift, 0), max(shift, 0)
-        rates: Any = schedule.attrs["rates"]
-        starts: Any = schedule.attrs["starts"]
-        found = [r for start, r in zip(starts, rates, strict=True) if start <= self.step - 1][-1]
+        found = self.numbers[rate]
         y = self.out(w.grid)
         x = total((2**down, w), (-found * 2**up, v))
         self.rescaling(x, y, "i32", 1, -1 if shift > 0 else 0, down)
@@ -826,15 +1168,36 @@ class Rules:
     def _end(self) -> None:
         for logits, group in self.groups.items():
             self.name = self.nodes[logits].name
-            need(set(group) == set(ROLES), "softmax")
-            classes = self.own_grid(logits).columns
+            alone = {"z", "maximum", "exp", "sum", "p"}
+            group["z"] = logits
+            need(set(group) in (set(ROLES), alone), "softmax")
+            need(logits not in self.inside or set(group) == alone, "softmax")
+            own = self.own_grid(logits)
+            classes = own.columns
             need(classes <= 128, "classes")
-            values = {role: self.own_value(group[role]) for role in ROLES}
+            values = {
+                role: self.inside[logits][0]
+                if role == "z" and logits in self.inside
+                else self.own_value(group[role])
+                for role in ROLES
+                if role in group
+            }
+            row, begins, ends = self.own((own.rows,)), np.zeros(1, np.int64), np.full(1, classes)
+            if logits in self.inside:
+                begins, ends = self.find_spans(self.inside[logits][1])
+            if set(group) == alone:
+                labels = partial(np.take, begins, mode="wrap")
+                values["labels"] = self.make_public(f"{self.name}/label", row, labels)
+                values["grad"] = self.make(f"{self.name}/gradient", own)
+                values["loss"] = self.make(f"{self.name}/loss", row)
+            values = {role: values[role] for role in ROLES}
             most = 16 if classes <= 16 else 128
             grid = values["z"].grid
             for block in range(grid.count):
                 live = np.zeros((self.side, min(self.side, most)), dtype=bool)
-                live[: grid.height(block), : grid.width(block)] = True
+                for r in range(grid.height(block)):
+                    span = (self.side * block + r) % len(begins)
+                    live[r, begins[span] : min(ends[span], classes)] = True
                 away = np.where(live, 0, 2**32).reshape(-1).tolist()
                 parameters = {"away": away, "rows": self.mask(grid, block)["rows"]}
                 given = {role: value[block] for role, value in values.items()}
@@ -882,7 +1245,7 @@ class Rules:
     def public_tile(self, tensor: int, block: int) -> list[int]:
         """What the verifier commits to."""
         places, flat = self.public_grids[tensor].values(block)
-        tile = np.zeros(self.side**2, dtype=np.int64)
+        tile = np.full(self.side**2, self.padding_of.get(tensor, 0), dtype=np.int64)
         tile[places] = self.public[tensor](flat)
         return [int(value) for value in tile]
 

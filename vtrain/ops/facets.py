@@ -122,22 +122,12 @@ LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
     },
     Facet.TILES: {
         "public, or a hash that is compared outside the circuits": (
-            *("increment", "sample_index", "schedule", *_HASHES),
+            *("increment", "sample_index", "causal_spans", *_RATES, *_HASHES),
         ),
-        "steps of Adam are not proven: no circuit takes an int64 state or its square root": (
-            *("adam_correction", *_ADAM),
+        "the circuit of rows takes public masks, and spans that follow from ids are not": (
+            ("token_spans",)
         ),
-        "the circuits of rows are those of a loss: a step with attention is refused by name": (
-            _ATTENTION
-        ),
-        "steps of Lion are not proven: no circuit takes its mean": ("sign",),
-        "no statement binds the norm of all gradients together": _CLIP,
-        "proofs take the rate of a step from a schedule of constant pieces": ("schedule_linear",),
-        "no circuit looks values up in a table that the node chooses": ("look_up",),
         "the circuits of a loss are of few classes, with a gradient in 14 bits": ("logit_grad",),
-        "no statement binds a mask to its draws, which anyone can compute": _MASKS,
-        "no circuit chooses rows of a committed table by numbers that stay hidden": _CHOSEN_ROWS,
-        "no circuit for tiles has sums over rows that several tiles share, nor roots": _NORMS,
     },
     Facet.STEPS: {
         "public, or a hash that is compared outside the circuits": (

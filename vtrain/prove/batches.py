@@ -76,6 +76,7 @@ def make_order(task: TaskSpec) -> BatchOrder:
         srs=proof.srs,
         k=proof.k,
         blinding=proof.blinding,
+        windows=task.data.windows,
     )
 
 

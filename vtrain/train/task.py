@@ -611,11 +611,11 @@ def _check_tokens(file: TaskFile) -> None:
     """TaskError for what windows of tokens cannot have, before anything of them is read."""
     if not isinstance(file.data, TokenSource):
         return
-    if file.proof is not None:
+    if file.proof is not None and file.proof.circuit != "tiles":
         raise TaskError(
-            "cannot be had with data of kind tokens: no windows of tokens can be proven or "
-            "committed to by KZG",
-            where="proof",
+            f"is {file.proof.circuit}, and no circuit is of a whole step over windows of tokens: "
+            'take "tiles"',
+            where="proof.circuit",
         )
     depth = file.prepare.depth
     if file.prepare.ids:

@@ -10,6 +10,7 @@ from vtrain.wire.claim import PUBLIC_KEY_LENGTH, SIGNATURE_LENGTH
 from vtrain.wire.fields import Fields
 from vtrain.wire.proof import CIRCUITS, COMMITMENT_LENGTH, MAX_BLINDING, MAX_COMMITMENTS, MAX_K
 from vtrain.wire.record import MAX_STEP
+from vtrain.wire.task import Windows, take_windows, windows_to_map
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,8 @@ class BatchOrder:
 
     ``data_root`` is that of the committed samples; ``seed`` and ``batch`` (size) fix which samples
     a step takes; ``circuit`` (layout), ``srs`` (SHA-256), ``k`` and ``blinding`` how they are
-    committed to.
+    committed to.  ``windows`` says how samples lie in the file of tokens that ``data_root`` is of,
+    which binds no more than its bytes; None where samples are rows of a table.
     """
 
     data_root: bytes
@@ -30,6 +32,7 @@ class BatchOrder:
     srs: bytes
     k: int
     blinding: int
+    windows: Windows | None = None
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,10 @@ class SignedBatches:
 
 
 def batches_to_map(batches: SignedBatches) -> dict[str, cbor.Value]:
-    """The map whose canonical encoding is hashed and signed."""
+    """The map whose canonical encoding is hashed and signed; the key "windows" is left out where it
+    is None."""
     order = batches.order
-    return {
+    value: dict[str, cbor.Value] = {
         "batch": order.batch,
         "blinding": order.blinding,
         "circuit": order.circuit,
@@ -58,6 +62,9 @@ def batches_to_map(batches: SignedBatches) -> dict[str, cbor.Value]:
         "srs": order.srs,
         "steps": order.steps,
     }
+    if order.windows is not None:
+        value["windows"] = windows_to_map(order.windows)
+    return value
 
 
 def encode_batches(batches: SignedBatches) -> bytes:
@@ -84,6 +91,7 @@ def decode_batches(data: bytes) -> SignedBatches:
         srs=fields.bytes("srs", 32),
         k=fields.int("k", 1, MAX_K),
         blinding=fields.int("blinding", 0, MAX_BLINDING),
+        windows=take_windows(fields),
     )
     commitments = []
     for item in fields.list("commitments"):

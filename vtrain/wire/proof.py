@@ -21,6 +21,7 @@ CIRCUIT_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
         *(f"rescale-i32-{n}" for n in range(5)),
         *(f"rescale-i64-{n}" for n in range(1, 5)),
         *("gate", "softmax-16", "softmax-128", "square", "linear", "zero", "range-1", "range-3"),
+        "look-up",
     ),
 }
 """The circuits of each layout by name, so that who writes a task needs no circuits to pin some.

@@ -158,14 +158,19 @@ def _data_to_map(data: DataSpec) -> dict[str, cbor.Value]:
         "y_shape": list(data.y_shape),
     }
     if data.windows is not None:
-        value["windows"] = {
-            "context": data.windows.context,
-            "dtype": data.windows.dtype,
-            "shift": data.windows.shift,
-            "stride": data.windows.stride,
-            "tokens": data.windows.tokens,
-        }
+        value["windows"] = windows_to_map(data.windows)
     return value
+
+
+def windows_to_map(windows: Windows) -> dict[str, cbor.Value]:
+    """The map that stands for windows, in a task and in what an owner of data signs."""
+    return {
+        "context": windows.context,
+        "dtype": windows.dtype,
+        "shift": windows.shift,
+        "stride": windows.stride,
+        "tokens": windows.tokens,
+    }
 
 
 def _take_shape(fields: Fields, name: str) -> tuple[int, ...]:
@@ -186,7 +191,7 @@ def _data_from_fields(fields: Fields) -> DataSpec:
         y_dtype=fields.choice("y_dtype", DTYPES),
         y_shape=_take_shape(fields, "y_shape"),
         y_exponent=fields.int("y_exponent", -64, 64),
-        windows=_windows_from_fields(fields.map("windows")) if fields.has("windows") else None,
+        windows=take_windows(fields),
     )
     fields.done()
     if data.windows is not None and data != describe_windows(data.windows, data.root):
@@ -194,7 +199,11 @@ def _data_from_fields(fields: Fields) -> DataSpec:
     return data
 
 
-def _windows_from_fields(fields: Fields) -> Windows:
+def take_windows(outer: Fields) -> Windows | None:
+    """The field ``windows``, which is left out where samples are rows of a table."""
+    if not outer.has("windows"):
+        return None
+    fields = outer.map("windows")
     windows = Windows(
         dtype=fields.choice("dtype", tuple(TOKEN_WIDTHS)),
         tokens=fields.int("tokens", 1, MAX_TOKENS),
@@ -270,8 +279,11 @@ def decode_task(data: bytes) -> TaskSpec:
         raise EncodingError(
             "is needed for kzg, with commitments to the initial state", where="task.proof"
         )
-    if task.proof is not None and task.data.windows is not None:
-        raise EncodingError("is of no use: no windows of tokens can be proven", where="task.proof")
+    if task.proof is not None and task.data.windows is not None and task.proof.circuit != "tiles":
+        raise EncodingError(
+            f"is {task.proof.circuit}: steps over windows of tokens are proven by tiles alone",
+            where="task.proof.circuit",
+        )
     if task.steps % task.commit_every != 0:
         raise EncodingError("is not a multiple of commit_every", where="task.steps")
     if task.checkpoint_every % task.commit_every != 0:

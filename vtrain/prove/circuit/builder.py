@@ -515,9 +515,13 @@ class CircuitBuilder:
         self.require_ones(self.mul(product, inverse))
 
     def member(
-        self, name: str, columns: Sequence[Tensor], table: Sequence[npt.NDArray[Any]]
+        self,
+        name: str,
+        columns: Sequence[Tensor],
+        table: Sequence[npt.NDArray[Any]] | Sequence[Tensor],
     ) -> None:
-        """Each tuple (columns[0][i], columns[1][i], ...) is a row of the constant table.
+        """Each tuple (columns[0][i], columns[1][i], ...) is a row of the table, which is constant
+        or of parameters.
 
         LogUp (Haboeck, ePrint 2022/1530): sum over i of 1 / (X - t_i) = sum over rows j of
         m_j / (X - T_j), with tuples folded by powers of c and m_j counted beforehand.  Multiplied
@@ -531,7 +535,8 @@ class CircuitBuilder:
         flat = [self.reshape(column, (count,)) for column in columns]
 
         def counts(values: Values) -> Ints:
-            index = {tuple(int(column[j]) for column in table): j for j in range(rows)}
+            listed = [values[item] if isinstance(item, Tensor) else item for item in table]
+            index = {tuple(int(column[j]) for column in listed): j for j in range(rows)}
             found: Ints = np.zeros(rows, dtype=object)
             for item in zip(*(values[column] for column in flat), strict=True):
                 place = index.get(tuple(int(part) for part in item))
@@ -540,12 +545,18 @@ class CircuitBuilder:
             return found
 
         multiplicity = self.hint(f"{name}/multiplicities", (rows,), counts)
-        folded, listed = flat[0], self.fixed(f"{name}/table 0", table[0])
+
+        def take(position: int) -> Tensor:
+            item = table[position]
+            if isinstance(item, Tensor):
+                return item
+            return self.fixed(f"{name}/table {position}", item)
+
+        folded, listed = flat[0], take(0)
         for position in range(1, len(flat)):
             power = self.power(position)
             folded = self.add(folded, self.scale(flat[position], power))
-            column = self.fixed(f"{name}/table {position}", table[position])
-            listed = self.add(listed, self.scale(column, power))
+            listed = self.add(listed, self.scale(take(position), power))
         sums = []
         for what, value, weight in (("values", folded, None), ("table", listed, multiplicity)):
             gap = self.sub(x, value)

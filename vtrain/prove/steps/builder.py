@@ -23,7 +23,9 @@ from vtrain.wire.graph import Attrs, Node, Ref, StepGraph, TensorType
 BEFORE, BATCH, AFTER = "before", "batch", "after"
 RATE, LOSS = "rate", "loss"
 
-OUTSIDE: Final = OUTSIDE_TILES - {"schedule"}
+OUTSIDE: Final = OUTSIDE_TILES - {
+    *("schedule", "schedule_linear", "adam_correction", "causal_spans"),
+}
 """Operators that choose samples, count or hash: no arithmetic of the step."""
 
 

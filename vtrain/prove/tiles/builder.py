@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Final
@@ -13,6 +13,7 @@ from vtrain.commit.kzg_layout import COUNTER, matrix, state_names
 from vtrain.errors import CircuitError
 from vtrain.ops.layout import Window
 from vtrain.prove.tiles.grid import Array, Grid, TensorMap, apply_map, cut_block
+from vtrain.prove.tiles.numbers import PublicNumbers
 from vtrain.prove.tiles.statements import (
     LINEAR,
     ZERO,
@@ -29,6 +30,7 @@ from vtrain.wire.graph import Node, Ref, StepGraph
 from vtrain.wire.proof import MAX_COMMITMENTS
 
 if TYPE_CHECKING:
+    from vtrain.prove.tiles.emit.attention import MaskedRows
     from vtrain.prove.tiles.emit.pool import Pool
 
 
@@ -46,6 +48,9 @@ _WINDOWS: Final = frozenset({"col2im", "max_pool", "max_pool_grad", "sum_pool", 
 _SUMS: Final = frozenset({"column_sum", "sum"})
 _COPIES: Final = frozenset({"im2col", "one_hot", "transpose", "slice", "pad", "concat"})
 """Operators that look at one element for each."""
+_HOT_ROWS: Final = frozenset({"gather_rows", "scatter_add"})
+_ROW_SUMS: Final = frozenset({"center", "row_dot", "softmax_grad"})
+_SPREADS: Final = frozenset({"center", "row_scale", "column_scale", "softmax_grad", "scale_by"})
 _READ_BY_ROWS: Final = frozenset({"add_bias", "matmul", "row_max"})
 """Operators whose circuits need a matrix's own rows."""
 
@@ -64,16 +69,26 @@ def require_few(where: str, count: int, most: int, what: str) -> None:
         raise CircuitError(f"{count} {what}: at most {most}", where=where)
 
 
-def _find_reach(graph: StepGraph, node: Node) -> int:
-    """How many elements the public maps of a node look at for each that it puts out."""
-    if node.op in _SUMS:
-        return -(-graph.type_of(node.inputs[0]).size // node.outputs[0].size)
-    if node.op == "batched_matmul":
-        sizes = sum(graph.type_of(ref).size for ref in node.inputs)
-        return -(-sizes // node.outputs[0].size)
-    if node.op in _WINDOWS:
-        return Window.from_attrs(node.attrs).area
-    return 1 if node.op in _COPIES else 0
+def _list_looks(graph: StepGraph, node: Node) -> Iterator[tuple[int, int]]:
+    """(elements that the public maps of a node make, how many each map looks at for one)."""
+    size = node.outputs[0].size
+    first = graph.type_of(node.inputs[0]) if node.inputs else None
+    if node.op in _SUMS and first is not None:
+        yield size, -(-first.size // size)
+    elif node.op == "batched_matmul":
+        yield size, -(-sum(graph.type_of(ref).size for ref in node.inputs) // size)
+    elif node.op in _WINDOWS:
+        yield size, Window.from_attrs(node.attrs).area
+    elif node.op in _COPIES:
+        yield size, 1
+    elif node.op in _HOT_ROWS:
+        table = node.inputs[0] if node.op == "gather_rows" else None
+        rows = node.outputs[0].shape[0] if table is None else graph.type_of(table).shape[0]
+        yield graph.type_of(node.inputs[1]).size * rows, 1
+    if node.op in _ROW_SUMS and first is not None:
+        yield first.size // first.shape[-1], first.shape[-1]
+    if node.op in _SPREADS:
+        yield size, 1
 
 
 class TileBuilder:
@@ -91,6 +106,11 @@ class TileBuilder:
         self.cut_anew: dict[tuple[Ref, Grid], TiledValue] = {}
         self.rows: dict[Ref, dict[str, Ref]] = {}
         self.pools: dict[tuple[Ref, Window], Pool] = {}
+        self.hot: dict[tuple[Ref, int], TiledValue] = {}
+        """Rows of zeros and a one, by the numbers that say where, and how many they choose from."""
+        self.masked: dict[Ref, MaskedRows] = {}
+        """Rows of which spans leave elements out, by the node that does it."""
+        self.numbers = PublicNumbers(graph)
         self.held: dict[Ref, str] = {}
         self.states = {"before": graph.states(), "after": graph.next_states()}
         self.after: dict[Ref, str] = {}
@@ -111,7 +131,8 @@ class TileBuilder:
         # By the shapes alone, before any map is worked out.
         self.places = 0
         for node in graph.nodes if only is None else graph.nodes[only : only + 1]:
-            self._require_room(node.name, node.outputs[0].size, _find_reach(graph, node))
+            for size, reach in _list_looks(graph, node):
+                self._require_room(node.name, size, reach)
 
     def _require_room(self, where: str, size: int, reach: int) -> None:
         """That so many elements, for each of which a map looks at ``reach``, are not too many."""

@@ -18,6 +18,7 @@ square              x, s                               none
 linear              x, y                               none; :func:`linear_challenge`
 zero                x                                  none
 range-<n>           x                                  :func:`range_parameters`
+look-up             x, y                               :func:`look_up_parameters`
 =================== ================================== ==============================
 
 What each says is in the text of its builder, with the reason why its outputs are the only ones.
@@ -48,7 +49,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -420,9 +421,15 @@ SOFTMAX_TILES: Final = ("z", "labels", "maximum", "exp", "sum", "p", "grad", "lo
 """The given tiles of softmax-<c>, in order."""
 
 
-def softmax_parameters(side: int, most: int, *, rows: int, classes: int) -> dict[str, Ints]:
-    """Parameters of softmax-<most> for logits of so many rows and classes."""
-    live = _mask(side, rows)[:, None] * _mask(min(side, most), classes)[None, :]
+def softmax_parameters(
+    side: int, most: int, *, rows: int, classes: int, counts: Ints | None = None
+) -> dict[str, Ints]:
+    """Parameters of softmax-<most> for logits of so many rows and classes; of these, those count
+    alone where ``counts`` (flat, of a tile) is 1."""
+    width = min(side, most)
+    live = _mask(side, rows)[:, None] * _mask(width, classes)[None, :]
+    if counts is not None:
+        live = live * np.asarray(counts, dtype=object).reshape(side, side)[:, :width]
     return {"away": (1 - live) * _AWAY, "rows": _mask(side, rows)}
 
 
@@ -487,6 +494,40 @@ def _build_softmax(most: int, side: int) -> Circuit:
     return b.build()
 
 
+# --- look-ups
+
+LOOK_UP: Final = "look-up"
+LOOK_UP_ROWS: Final = 11360
+"""Rows of its table: one for each of the 11,359 points of the longest function, and one more."""
+LOOK_UP_PADDING: Final = 1 << 15
+"""What x is where a block has no value: a key beyond all points, whose entry is 0."""
+
+
+def look_up_parameters(entries: npt.NDArray[np.integer[Any]]) -> dict[str, Ints]:
+    """Parameters of look-up for a function whose entries are of the points -last .. last."""
+    last, more = len(entries) // 2, LOOK_UP_ROWS - len(entries)
+    if len(entries) % 2 == 0 or more < 1:
+        raise CircuitError(f"no circuit for {len(entries)} entries", where="table")
+    keys = [*range(-last, last + 1), *[LOOK_UP_PADDING] * more]
+    return {
+        "keys": np.asarray(keys, dtype=object),
+        "entries": np.asarray([*entries.tolist(), *[0] * more], dtype=object),
+    }
+
+
+def _build_look_up(side: int) -> Circuit:
+    """y is the entry of a public table whose key is x: each (x, y) is one of its rows.
+
+    Unique, of any x: keys that are the same have one entry, so that x has one or none.  Rows that
+    stand in the table more than once count once: the multiplicities are the prover's.
+    """
+    b = _TileBuilder(LOOK_UP, side)
+    x, y = b.tile("x"), b.tile("y")
+    table = [b.parameter(name, (LOOK_UP_ROWS,)) for name in ("keys", "entries")]
+    b.member("row", (x, y), table)
+    return b.build()
+
+
 _BUILDERS: Final[dict[str, Callable[[int], Circuit]]] = {
     "matmul-nn": partial(_build_matmul, False, False),
     "matmul-nt": partial(_build_matmul, False, True),
@@ -502,6 +543,7 @@ _BUILDERS: Final[dict[str, Callable[[int], Circuit]]] = {
     "softmax-128": partial(_build_softmax, 128),
     "square": _build_square,
     "linear": _build_linear,
+    LOOK_UP: _build_look_up,
     "zero": _build_zero,
     **{f"range-{n}": partial(_build_range, n) for n in RANGES},
 }

@@ -29,17 +29,21 @@ MAX_PARTS: Final = 256
 """Tensors that a sum is of."""
 OUTSIDE: Final = frozenset(
     {
+        "adam_correction",
         "batch_digest",
+        "causal_spans",
         "increment",
         "record",
         "sample_index",
         "schedule",
+        "schedule_linear",
         "state_leaf",
         "state_root",
         "tensor_digest",
     }
 )
-"""Operators that choose samples, count, look up a rate or hash: no statement is about them."""
+"""Operators that choose samples, count, look up a rate or hash, or of which all is public: no
+statement is about them."""
 
 
 class Tile(NamedTuple):
@@ -113,14 +117,14 @@ class TileContents:
 
     def __init__(self, tiling: Tiling, facts: StepFacts, outputs: Mapping[int, Array]) -> None:
         self.tiling, self.facts = tiling, facts
-        self._outputs = outputs
+        self.outputs = outputs
         self._known: dict[Tile, I64] = {}
 
     def output(self, node: int) -> Array:
         """The output of a node."""
-        if node not in self._outputs:
+        if node not in self.outputs:
             raise CircuitError("its values are not known", where=f"node {node}")
-        return self._outputs[node]
+        return self.outputs[node]
 
     def tile(self, tile: Tile) -> I64:
         """The values of a tile, flat."""

@@ -136,6 +136,8 @@ class Tiling:
 
 def _emit_node(s: TileBuilder, index: int) -> None:
     node = s.graph.nodes[index]
+    if Ref(index) in s.numbers:
+        return
     emit = EMITTERS.get(node.op)
     if emit is None:
         raise CircuitError(f"no circuit for the operator {node.op}", where=node.name)

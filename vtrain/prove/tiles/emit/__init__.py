@@ -8,8 +8,13 @@ from vtrain.prove.tiles.builder import Emitters
 from vtrain.prove.tiles.emit import (
     activation,
     arithmetic,
+    attention,
+    dropout,
+    gather,
     layout,
     linear,
+    lookup,
+    norm,
     optimizer,
     parts,
     pool,
@@ -28,6 +33,11 @@ EMITTERS: Final[Emitters] = {
     **parts.EMITTERS,
     **pool.EMITTERS,
     **softmax.EMITTERS,
+    **attention.EMITTERS,
+    **gather.EMITTERS,
+    **norm.EMITTERS,
+    **lookup.EMITTERS,
+    **dropout.EMITTERS,
     **optimizer.EMITTERS,
 }
 """By operator."""

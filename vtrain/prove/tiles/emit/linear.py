@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Final
 
@@ -27,21 +28,29 @@ from vtrain.spec.number import SATURATION
 from vtrain.wire.graph import Node, Ref
 
 
-def _require_product(s: TileBuilder, node: Node) -> tuple[int, int]:
+def _require_product(s: TileBuilder, node: Node) -> tuple[bool, bool]:
     """Which of the operands are transposed; CircuitError for what no circuit multiplies."""
     for item in node.inputs:
         require_range(s, node, item, SATURATION["i16"][1])
-    ta, tb = (attr_int(node.attrs, f"transpose_{side}", 0, 1) for side in "ab")
+    ta, tb = (attr_int(node.attrs, f"transpose_{side}", 0, 1) == 1 for side in "ab")
     if ta and tb:
         raise CircuitError("no circuit for a product of two transposes", where=node.name)
     return ta, tb
 
 
-def _multiply(
-    s: TileBuilder, node: Node, name: str, a: TiledValue, b: TiledValue, grid: Grid
+def multiply_matrices(
+    s: TileBuilder,
+    node: str,
+    name: str,
+    a: TiledValue,
+    b: TiledValue,
+    grid: Grid,
+    *,
+    ta: bool = False,
+    tb: bool = False,
+    compute_product: Callable[[Array, Array], Array] = compute_matmul,
 ) -> TiledValue:
     """Blocks of the product of two matrices are sums of products of blocks."""
-    ta, tb = _require_product(s, node)
     side = s.side
     inner = a.grid.count // a.grid.across if ta else a.grid.across
 
@@ -54,7 +63,7 @@ def _multiply(
 
     def compute(contents: TileContents, number: int) -> Array:
         left, right = (contents.combine(item).reshape(side, side) for item in operands(number))
-        product = compute_matmul(left.T if ta else left, right.T if tb else right)
+        product = compute_product(left.T if ta else left, right.T if tb else right)
         return product.reshape(-1)
 
     parts = s.tensor(name, grid, compute, count=grid.count * inner)
@@ -63,7 +72,7 @@ def _multiply(
     def make(number: int, facts: StepFacts) -> TileStatement:
         left, right = operands(number)
         given = {"a": left, "b": right, "c": parts.at(number)}
-        return TileStatement(node.name, circuit, given)
+        return TileStatement(node, circuit, given)
 
     s.family(grid.count * inner, make)
 
@@ -75,14 +84,15 @@ def _multiply(
 
 
 def _emit_matmul(s: TileBuilder, ref: Ref, node: Node) -> TiledValue:
-    _require_product(s, node)
+    ta, tb = _require_product(s, node)
     a, b = (s.standard(item) for item in node.inputs)
-    return _multiply(s, node, f"{node.name}/parts", a, b, s.own_grid(ref))
+    grid = s.own_grid(ref)
+    return multiply_matrices(s, node.name, f"{node.name}/parts", a, b, grid, ta=ta, tb=tb)
 
 
 def _emit_batched_matmul(s: TileBuilder, ref: Ref, node: Node) -> TiledValue:
     """Matrix by matrix, each cut into blocks of its own."""
-    _require_product(s, node)
+    ta, tb = _require_product(s, node)
     shapes = [s.graph.type_of(item).shape for item in (*node.inputs, ref)]
     grids = [make_stack(shape, s.side) for shape in shapes]
     a, b = (s.value_in(item, grid) for item, grid in zip(node.inputs, grids[:2], strict=True))
@@ -93,13 +103,15 @@ def _emit_batched_matmul(s: TileBuilder, ref: Ref, node: Node) -> TiledValue:
         return TiledValue(grid, lambda block: x.at(number * grid.count + block))
 
     products = [
-        _multiply(
+        multiply_matrices(
             s,
-            node,
+            node.name,
             f"{node.name}/parts {number}",
             take(a, shapes[0], number),
             take(b, shapes[1], number),
             s.grid((shapes[2][-2], shapes[2][-1])),
+            ta=ta,
+            tb=tb,
         )
         for number in range(stack)
     ]

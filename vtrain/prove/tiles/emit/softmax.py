@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from vtrain.errors import CircuitError
+from vtrain.ops import TABLE
 from vtrain.ops.base import attr_int
 from vtrain.prove.tiles.builder import Emitters, TileBuilder, require_range
 from vtrain.prove.tiles.circuits import SOFTMAX_TILES, WIDE_REACH, softmax_parameters
 from vtrain.prove.tiles.emit.linear import emit_sum
 from vtrain.prove.tiles.emit.rescale import rescale
-from vtrain.prove.tiles.grid import Array, make_scalar
+from vtrain.prove.tiles.grid import Array, Grid, make_scalar
 from vtrain.prove.tiles.statements import (
     StepFacts,
     TileContents,
@@ -20,6 +24,9 @@ from vtrain.prove.tiles.statements import (
 )
 from vtrain.spec.number import SATURATION
 from vtrain.wire.graph import Node, Ref
+
+if TYPE_CHECKING:
+    from vtrain.prove.tiles.emit.attention import MaskedRows
 
 SOFTMAX_CLASSES: Final = (16, 128)
 
@@ -32,33 +39,108 @@ def _find_width(classes: int, node: str) -> int:
     return room[0]
 
 
+_ALONE: Final = frozenset({"maximum", "exp", "sum", "p"})
+"""What is made of rows that are no logits of classes, as those of attention are."""
+
+
 def emit_rows(s: TileBuilder, z: Ref) -> None:
-    """The statements that tie together all that is made of the rows of ``z``."""
+    """The statements that tie together all that is made of the rows of ``z``.
+
+    The circuit is one of a loss.  For rows that have none, those of attention, what it takes is
+    made: the first element that counts is the label.
+    """
     found = s.rows[z]
-    node = s.graph.nodes[z.node].name
+    node, masked = s.graph.nodes[z.node].name, s.masked.get(z)
     missing = {*SOFTMAX_TILES} - {"z", *found}
-    if missing:
+    if missing and found.keys() != _ALONE:
         raise CircuitError(f"a softmax without {min(missing)}", where=node)
+    if masked is not None and found.keys() != _ALONE:
+        raise CircuitError("a loss of logits that spans leave out", where=node)
     grid = s.own_grid(z)
     most = _find_width(grid.columns, node)
-    values = {what: s.standard({**found, "z": z}[what]) for what in SOFTMAX_TILES}
+    refs = {**found, "z": z}
+    values: dict[str, TiledValue] = {
+        what: masked.inside if masked is not None and what == "z" else s.standard(refs[what])
+        for what in SOFTMAX_TILES
+        if what in refs
+    }
+    if missing:
+        _supply(s, node, grid, values, masked)
 
     def make(block: int, facts: StepFacts) -> TileStatement:
         rows, columns = grid.extent(block)
-        given = {what: value.at(block) for what, value in values.items()}
-        parameters = softmax_parameters(s.side, most, rows=rows, classes=columns)
+        given = {what: values[what].at(block) for what in SOFTMAX_TILES}
+        counts = None if masked is None else masked.cut_mask(block)
+        parameters = softmax_parameters(s.side, most, rows=rows, classes=columns, counts=counts)
         return TileStatement(node, f"softmax-{most}", given, parameters)
 
     s.family(grid.count, make)
 
 
-def _emit_softmax_part(s: TileBuilder, ref: Ref, node: Node) -> TiledValue:
+def _supply(
+    s: TileBuilder,
+    node: str,
+    grid: Grid,
+    values: dict[str, TiledValue],
+    masked: MaskedRows | None,
+) -> None:
+    """The tensors that the circuit takes and no node makes."""
+    side, row = s.side, s.grid((1, grid.rows))
+
+    def read(contents: TileContents, what: str, block: int) -> Array:
+        """The live part of a tile: a matrix, or of a vector its elements."""
+        rows, columns = grid.extent(block)
+        tile = np.asarray(contents.combine(values[what].at(block))).reshape(side, side)
+        return tile[:rows, :columns] if what in ("z", "p") else tile[0, :rows]
+
+    def write(value: Array) -> Array:
+        tile = np.zeros((side, side), dtype=np.int64)
+        matrix = value.reshape(1, -1) if value.ndim == 1 else value
+        tile[: matrix.shape[0], : matrix.shape[1]] = matrix
+        return tile.reshape(-1)
+
+    def compute_labels(facts: StepFacts, block: int) -> Array:
+        tile = np.zeros((side, side), dtype=np.int64)
+        if masked is not None:
+            tile[0] = masked.cut_begins(block)
+        return tile.reshape(-1)
+
+    def compute_gradient(contents: TileContents, block: int) -> Array:
+        inputs = [read(contents, what, block) for what in ("p", "labels")]
+        return write(TABLE["sub_one_hot"].law({}, inputs))
+
+    def compute_loss(contents: TileContents, block: int) -> Array:
+        inputs = [read(contents, what, block) for what in ("z", "maximum", "sum", "labels")]
+        return write(TABLE["cross_entropy"].law({}, inputs))
+
+    values["labels"] = s.public(f"{node}/label", row, compute_labels)
+    values["grad"] = s.tensor(f"{node}/gradient", grid, compute_gradient)
+    values["loss"] = s.tensor(f"{node}/loss", row, compute_loss)
+
+
+def emit_masked_exponentials(s: TileBuilder, ref: Ref, node: Node) -> TiledValue:
+    """The exponentials of rows that spans leave elements out of, 0 there: what the circuit of the
+    rows makes, so that those before are no tensor."""
+    source, spans = node.inputs
+    z, maximum = s.graph.nodes[source.node].inputs
+    if s.masked[z].source != spans or attr_int(node.attrs, "fill") != 0:
+        raise CircuitError("keeps other exponentials than logits", where=node.name)
+    _join(s, node, z, {"exp": ref, "maximum": maximum})
+    return s.commit(ref, s.own_grid(ref))
+
+
+def _emit_softmax_part(s: TileBuilder, ref: Ref, node: Node) -> TiledValue | None:
     """An output of the rows' circuit, which ties all of them together."""
     match node.op:
         case "row_max":
             z, parts = node.inputs[0], {"maximum": ref}
         case "exp2_diff":
             z, parts = node.inputs[0], {"exp": ref, "maximum": node.inputs[1]}
+            masked = s.masked.get(z)
+            if masked is not None:
+                if not masked.is_lowest:
+                    raise CircuitError("is of rows whose maximum may be a fill", where=node.name)
+                return None  # keep_span follows
         case "row_sum":
             z, parts = _find_logits(s, node, node.inputs[0]), {"sum": ref, "exp": node.inputs[0]}
         case "divide":
@@ -74,18 +156,27 @@ def _emit_softmax_part(s: TileBuilder, ref: Ref, node: Node) -> TiledValue:
         case _:
             z, maximum, total, labels = node.inputs
             parts = {"loss": ref, "maximum": maximum, "sum": total, "labels": labels}
+    _join(s, node, z, parts)
+    return s.commit(ref, s.own_grid(ref))
+
+
+def _join(s: TileBuilder, node: Node, z: Ref, parts: Mapping[str, Ref]) -> None:
+    """What is made of the rows of ``z``, each of one node."""
     group = s.rows.setdefault(z, {})
     for what, part in parts.items():
         if group.setdefault(what, part) != part:
             raise CircuitError(f"its rows have another {what} already", where=node.name)
-    return s.commit(ref, s.own_grid(ref))
 
 
 def _find_logits(s: TileBuilder, node: Node, e: Ref) -> Ref:
     source = s.graph.nodes[e.node]
-    if source.op != "exp2_diff":
-        raise CircuitError("is of rows that are no exponentials", where=node.name)
-    return source.inputs[0]
+    if source.op == "keep_span":
+        source = s.graph.nodes[source.inputs[0].node]
+        if source.op == "exp2_diff" and source.inputs[0] in s.masked:
+            return source.inputs[0]
+    elif source.op == "exp2_diff" and source.inputs[0] not in s.masked:
+        return source.inputs[0]
+    raise CircuitError("is of rows that are no exponentials", where=node.name)
 
 
 def _emit_square_sum(s: TileBuilder, ref: Ref, node: Node) -> TiledValue:

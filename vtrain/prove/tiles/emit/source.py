@@ -7,19 +7,18 @@ from typing import Final
 import numpy as np
 
 from vtrain.commit.kzg_layout import COUNTER, batch_matrix
-from vtrain.errors import CircuitError
 from vtrain.ops.base import attr_int, attr_text
 from vtrain.prove.tiles.builder import Emitters, TileBuilder, require_few
-from vtrain.prove.tiles.circuits import GATE_REACH, range_limbs, range_parameters
+from vtrain.prove.tiles.circuits import GATE_REACH
 from vtrain.prove.tiles.emit.activation import gate
+from vtrain.prove.tiles.emit.integers import hold, make_one, spread
 from vtrain.prove.tiles.emit.rescale import rescale
-from vtrain.prove.tiles.grid import Array, TensorMap, cut_block
+from vtrain.prove.tiles.grid import Array, Grid, cut_block
 from vtrain.prove.tiles.statements import (
     StepFacts,
     Tile,
     TiledTensor,
     TiledValue,
-    TileStatement,
     add,
 )
 from vtrain.spec.number import PROBABILITY_EXPONENT
@@ -39,14 +38,7 @@ def _emit_state(s: TileBuilder, ref: Ref, node: Node) -> TiledValue | None:
 def hold_range(s: TileBuilder, ref: Ref, node: Node, x: TiledValue) -> None:
     """What no node makes is of its type, and zero where it ends."""
     kind = s.graph.type_of(ref)
-    limbs = range_limbs(kind.lo, kind.hi)
-
-    def make(block: int, facts: StepFacts) -> TileStatement:
-        rows, columns = x.grid.extent(block)
-        parameters = range_parameters(s.side, lo=kind.lo, hi=kind.hi, rows=rows, columns=columns)
-        return TileStatement(node.name, f"range-{limbs}", {"x": x.at(block)}, parameters)
-
-    s.family(x.grid.count, make)
+    hold(s, node.name, node, x, kind.lo, kind.hi)
 
 
 def _emit_nothing(s: TileBuilder, ref: Ref, node: Node) -> TiledValue | None:
@@ -79,16 +71,43 @@ def _emit_gather(s: TileBuilder, ref: Ref, node: Node) -> TiledValue:
 
 
 def _emit_one_hot(s: TileBuilder, ref: Ref, node: Node) -> TiledValue:
-    """2^14 (1 - [token > place] - [token < place])."""
+    """2^14 (1 - [token > place] - [token < place]); of tokens whose type goes further than a gate
+    does, for those below the depth alone."""
     source = node.inputs[0]
     depth, kind = attr_int(node.attrs, "depth"), s.graph.type_of(source)
     if max(kind.hi, depth - kind.lo) > GATE_REACH:
-        raise CircuitError(
-            f"its tokens and places differ by more than {GATE_REACH}", where=node.name
-        )
-    x, grid = s.value(source), s.own_grid(ref)
-    spread = TensorMap(x.grid, grid, lambda flat: (np.arange(flat.size), flat // depth))
-    token = s.image(f"{node.name}/token", node.name, spread, x)
+        _hold_tokens(s, node, source, depth)
+    one, over, under = _compare(s, node, source, depth, s.own_grid(ref))
+    unit = 1 << PROBABILITY_EXPONENT
+    return add((unit, one), (-unit, over), (-unit, under))
+
+
+def choose_rows(s: TileBuilder, node: Node, numbers: Ref, count: int) -> TiledValue:
+    """A row for each number: 1 at its place, else 0; all are held to 0 .. count - 1.
+
+    The law takes a number beyond for the nearest; what trains refuses it, and so do statements.
+    """
+    key = (numbers, count)
+    if key not in s.hot:
+        kind = s.graph.type_of(numbers)
+        if kind.lo < 0 or kind.hi >= count:
+            _hold_tokens(s, node, numbers, count)
+        grid = s.grid((kind.size, count))
+        one, over, under = _compare(s, node, numbers, count, grid)
+        s.hot[key] = add((1, one), (-1, over), (-1, under))
+    return s.hot[key]
+
+
+def _hold_tokens(s: TileBuilder, node: Node, numbers: Ref, count: int) -> None:
+    hold(s, f"{node.name}/tokens", node, s.value(numbers), 0, count - 1)
+
+
+def _compare(
+    s: TileBuilder, node: Node, source: Ref, depth: int, grid: Grid
+) -> tuple[TiledValue, TiledValue, TiledValue]:
+    """(1, [token > place], [token < place]) of each token and each place."""
+    x = s.value(source)
+    token = spread(s, f"{node.name}/token", node, x, lambda flat: flat // depth, grid)
 
     def compute_place(facts: StepFacts, block: int) -> Array:
         tile = np.zeros(s.side**2, dtype=np.int64)
@@ -97,11 +116,10 @@ def _emit_one_hot(s: TileBuilder, ref: Ref, node: Node) -> TiledValue:
         return tile
 
     place = s.public(f"{node.name}/place", grid, compute_place)
-    one = s.public(f"{node.name}/one", grid, lambda facts, block: grid.mask(block))
+    one = make_one(s, node.name, grid)
     over = gate(s, f"{node.name}/over", node, add((1, token), (-1, place)), one)
     under = gate(s, f"{node.name}/under", node, add((1, place), (-1, token)), one)
-    unit = 1 << PROBABILITY_EXPONENT
-    return add((unit, one), (-unit, over), (-unit, under))
+    return one, over, under
 
 
 def _emit_normalize(s: TileBuilder, ref: Ref, node: Node) -> TiledValue:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from itertools import combinations
+from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +17,10 @@ from hypothesis import strategies as st
 from tests.cuda.host_device import KERNELS, HostDevice
 from tests.engines.random_graphs import make_random_step
 from tests.engines.steps import make_step
-from vtrain.engines.cuda import arena
+from tests.vectors import generate_tiling as tiling
+from tests.vectors.generate_graphs import Draft, rescale
+from vtrain.engines.cuda import arena, fuse
+from vtrain.engines.cuda import plan as plan_module
 from vtrain.engines.cuda.arena import ALIGNMENT, Lifetime
 from vtrain.engines.cuda.dense import find_products
 from vtrain.engines.cuda.dense_cases import can_be_tried
@@ -69,6 +76,61 @@ def test_memory_is_used_again() -> None:
     offsets, size = arena.place([*lives, Lifetime(512, 1, 1), Lifetime(4096, 1, 1)])
     assert size == 4096 + 512 + 2 * 256
     assert offsets[4] == offsets[2]
+
+
+def count_lines(work: Callable[[], object]) -> int:
+    """Lines of the planner's files that are executed: operations, whatever the machine."""
+    files = tuple(str(Path(module.__file__ or "")) for module in (arena, fuse, plan_module))
+    found = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal found
+        if frame.f_code.co_filename not in files:
+            return None
+        found += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return found
+
+
+def make_scattered(count: int) -> list[Lifetime]:
+    """Lifetimes that leave very many gaps, each for another size, and then fill them."""
+    sizes = [ALIGNMENT * (1 + at * 7 % 977) for at in range(count)]
+    first = [Lifetime(size, 0, at % 2 * 2 * count + at) for at, size in enumerate(sizes)]
+    return first + [Lifetime(size, at + 1, count + at) for at, size in enumerate(sizes)]
+
+
+def make_wide_step(count: int) -> StepGraph:
+    """So many states, their digests, and pointwise readers of one value."""
+    names = [f"s{at}" for at in range(count)]
+    body = [rescale(f"r{at}", "w", "i32", 0) for at in range(count)]
+    body += [rescale(f"t{at}", f"r{at}", "i32", 0) for at in range(count)]
+    body += [Draft(f"#{at}", "tensor_digest", (f"r{at}",)) for at in range(count)]
+    body.append(Draft("loss", "sum", ("w",)))
+    states = dict.fromkeys((*names, "w"), ("i32", (2,), 24))
+    after = {name: f"t{at}" for at, name in enumerate(names)}
+    return tiling.Plan(tuple(body), states, "loss", after).graph()
+
+
+@pytest.mark.parametrize("part", ["arena", "plan"])
+def test_planning_takes_time_in_proportion_to_the_graph(part: str) -> None:
+    """Twice the graph takes about twice the operations, not four times."""
+    counts = []
+    for size in (400, 800) if part == "arena" else (150, 300):
+        if part == "arena":
+            lifetimes = make_scattered(size)
+            counts.append(count_lines(lambda: arena.place(lifetimes)))  # noqa: B023
+        else:
+            program = Program(make_wide_step(size))
+            counts.append(count_lines(lambda: plan_fused(program, lower)))  # noqa: B023
+    assert counts[0] > 1000
+    assert counts[1] < 2.4 * counts[0]
 
 
 def find_clashes(program: Program, plan: Plan) -> list[str]:

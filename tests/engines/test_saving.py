@@ -15,16 +15,18 @@ from tests.engines.steps import Step, make_step
 from tests.engines.test_cpu_session import make_overflowing_step
 from tests.tasks import make_tiny_task
 from vtrain.attest.keys import generate_key
+from vtrain.engines import cpu
 from vtrain.engines.cpu import CpuSession
 from vtrain.engines.registry import open_session
 from vtrain.engines.saving import Saving, SavingSession
-from vtrain.errors import GraphError
+from vtrain.errors import EncodingError, GraphError
 from vtrain.graph import rewrite
 from vtrain.graph.builder import FixedExponents, GraphBuilder
 from vtrain.graph.legality import check_graph
 from vtrain.graph.rewrite import recompute, split_batch
 from vtrain.ops import TABLE
-from vtrain.wire.graph import AttrValue, Node, Ref, StepGraph
+from vtrain.wire import cbor
+from vtrain.wire.graph import AttrValue, Node, Ref, StepGraph, count_items, encode_graph
 
 KINDS = [
     ("mlp", "cross_entropy", "sgd"),
@@ -35,6 +37,27 @@ KINDS = [
     ("gates", "mse", "lion"),
 ]
 SAVINGS = [Saving(2), Saving(8), Saving(1, True), Saving(4, True)]
+
+
+def test_items_of_a_graph_are_those_that_a_decoder_counts() -> None:
+    for kind, loss, optimizer in KINDS:
+        graph = make_step(kind, loss, optimizer=optimizer).graph
+        count, data = count_items(graph), encode_graph(graph)
+        assert cbor.decode(data, cbor.Limits(items=count))
+        with pytest.raises(EncodingError, match="more items than the limit"):
+            cbor.decode(data, cbor.Limits(items=count - 1))
+
+
+def test_a_graph_of_too_many_items_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it is encoded, and naming what makes it smaller."""
+    step = make_step("mlp")
+    rewritten = Saving(8).rewrite(step.graph).graph
+    most = count_items(rewritten) - 1
+    monkeypatch.setattr(cbor, "LIMITS", cbor.Limits(items=most))
+    monkeypatch.setattr(cpu, "encode_graph", lambda graph: pytest.fail("is encoded"))
+    with pytest.raises(GraphError, match="in fewer parts") as caught:
+        CpuSession(rewritten, step.samples)
+    assert f"reads {most}" in caught.value.message
 
 
 def find_peak(graph: StepGraph) -> int:

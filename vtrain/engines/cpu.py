@@ -10,10 +10,12 @@ import numpy.typing as npt
 
 from vtrain import _core
 from vtrain.engines.base import State, Trace, check_state
+from vtrain.errors import GraphError
 from vtrain.graph import evaluate
 from vtrain.spec.samples import Samples
 from vtrain.threads import check_threads
-from vtrain.wire.graph import Node, StepGraph, encode_graph, encode_node
+from vtrain.wire import cbor
+from vtrain.wire.graph import Node, StepGraph, count_items, encode_graph, encode_node
 from vtrain.wire.record import StepRecord
 
 _BOUND = frozenset({"state", "gather_samples", "reshape", "next_state"})
@@ -42,6 +44,19 @@ def apply_node(
     return out
 
 
+def check_size(graph: StepGraph) -> None:
+    """GraphError for a graph of more items than the engine reads, before it is encoded."""
+    most = cbor.LIMITS.items
+    found = count_items(graph)
+    if found > most:
+        raise GraphError(
+            f"has {len(graph.nodes)} nodes with {found} numbers, names and lists together, and the "
+            f"cpu engine reads {most}: do the batch in fewer parts (--accumulate), or without "
+            "--recompute",
+            where="graph",
+        )
+
+
 class CpuSession:
     """``vtrain.engines.base.Session`` in Rust; needs a legal graph.
 
@@ -57,6 +72,7 @@ class CpuSession:
         self, graph: StepGraph, samples: Samples, *, threads: int = 0, path: str = "auto"
     ) -> None:
         check_threads(threads)
+        check_size(graph)
         spec = samples.spec
         self._graph = graph
         windows = spec.windows

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Iterable
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 ALIGNMENT = 256
@@ -19,37 +20,53 @@ class Lifetime(NamedTuple):
 
 
 class _Gaps:
-    """Free ranges by offset, neighbours joined; what lies beyond ``end`` is free as well."""
+    """Free ranges, neighbours joined; what lies beyond ``end`` is free as well.
+
+    Each is found by its begin, by its end, and by its size: none is looked for among all.
+    """
 
     def __init__(self) -> None:
-        self._free: list[tuple[int, int]] = []
+        self._length_at: dict[int, int] = {}
+        self._begin_of: dict[int, int] = {}
+        """Begin of the gap with this end."""
+        self._by_size: list[tuple[int, int]] = []
+        """(length, begin), rising."""
         self.end = 0
 
     def take(self, size: int) -> int:
         """Offset of the smallest gap that fits, or of new room at the end."""
-        fits = [gap for gap in self._free if gap[1] >= size]
-        if fits:
-            offset, length = min(fits, key=lambda gap: (gap[1], gap[0]))
-            self._free.remove((offset, length))
+        at = bisect_left(self._by_size, (size, 0))
+        if at < len(self._by_size):
+            length, offset = self._by_size[at]
+            self._remove(offset, length)
             if length > size:
-                insort(self._free, (offset + size, length - size))
+                self._add(offset + size, length - size)
             return offset
-        if self._free and sum(self._free[-1]) == self.end:
-            offset, _ = self._free.pop()
-        else:
-            offset = self.end
+        offset = self.end
+        if offset in self._begin_of:
+            offset = self._begin_of[offset]
+            self._remove(offset, self.end - offset)
         self.end = offset + size
         return offset
 
     def give(self, offset: int, size: int) -> None:
-        insort(self._free, (offset, size))
-        at = self._free.index((offset, size))
-        for left in (at, at - 1):
-            if 0 <= left < len(self._free) - 1:
-                start, length = self._free[left]
-                following, more = self._free[left + 1]
-                if start + length == following:
-                    self._free[left : left + 2] = [(start, length + more)]
+        if offset in self._begin_of:
+            begin = self._begin_of[offset]
+            self._remove(begin, offset - begin)
+            offset, size = begin, size + offset - begin
+        if offset + size in self._length_at:
+            more = self._length_at[offset + size]
+            self._remove(offset + size, more)
+            size += more
+        self._add(offset, size)
+
+    def _add(self, offset: int, length: int) -> None:
+        self._length_at[offset], self._begin_of[offset + length] = length, offset
+        insort(self._by_size, (length, offset))
+
+    def _remove(self, offset: int, length: int) -> None:
+        del self._length_at[offset], self._begin_of[offset + length]
+        del self._by_size[bisect_left(self._by_size, (length, offset))]
 
 
 def place(lifetimes: Iterable[Lifetime]) -> tuple[list[int], int]:
@@ -64,10 +81,10 @@ def place(lifetimes: Iterable[Lifetime]) -> tuple[list[int], int]:
     live: list[tuple[int, int]] = []
     for i in order:
         while live and live[0][0] < wanted[i].first:
-            _, done = live.pop(0)
+            _, done = heappop(live)
             gaps.give(offsets[done], _round_up(wanted[done].nbytes))
         offsets[i] = gaps.take(_round_up(wanted[i].nbytes))
-        insort(live, (wanted[i].last, i))
+        heappush(live, (wanted[i].last, i))
     return offsets, gaps.end
 
 

@@ -8,6 +8,7 @@ any more.  Both are fixed before the first launch.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
@@ -266,18 +267,20 @@ def plan_fused(
 
 def _merge_digests(program: Program, jobs: Sequence[Job]) -> list[Job]:
     """Digests whose tensors are all there when the first of them is due become one job."""
-    done: set[int] = set(program.states.values())
+    done_at: dict[int, int] = dict.fromkeys(program.states.values(), -1)
+    """Of each value that is there, the job that made it."""
     open_groups: dict[bool, list[int]] = {}
-    known: dict[bool, set[int]] = {}
     groups: list[list[int]] = []
     for at, job in enumerate(jobs):
         commits = job.commit_only
         if program.node(job.node).op == "tensor_digest" and len(job.nodes) == 1:
-            if commits not in open_groups or job.reads[0] not in known[commits]:
-                open_groups[commits], known[commits] = [], set(done)
-                groups.append(open_groups[commits])
-            open_groups[commits].append(at)
-        done.update(job.writes)
+            group = open_groups.get(commits)
+            if group is None or done_at.get(job.reads[0], at) >= group[0]:
+                open_groups[commits] = group = []
+                groups.append(group)
+            group.append(at)
+        for value in job.writes:
+            done_at.setdefault(value, at)
     merged = {group[0]: group for group in groups if len(group) > 1}
     gone = {at for group in merged.values() for at in group[1:]}
     return [
@@ -305,7 +308,8 @@ def _merge_leaves(program: Program, jobs: Sequence[Job]) -> list[Job]:
         writes=(root,),
         commit_only=root in program.commit_only,
     )
-    rest = (job for job in jobs if job.nodes != (root,) and not {*job.nodes} <= {*leaves})
+    gone = {*leaves}
+    rest = (job for job in jobs if job.nodes != (root,) and not gone.issuperset(job.nodes))
     return sorted((*rest, merged), key=lambda job: job.place)
 
 
@@ -421,10 +425,10 @@ def find_split(program: Program, plan: Plan) -> int | None:
 
     None where that is not so, because a gradient comes after an update.
     """
-    momenta = [i for i, node in enumerate(program.graph.nodes) if node.op == "momentum"]
+    momenta = {i for i, node in enumerate(program.graph.nodes) if node.op == "momentum"}
     accumulators = {program.inputs[index][1] for index in momenta}
     first = next(
-        (at for at, job in enumerate(plan.jobs) if not set(momenta).isdisjoint(job.nodes)), None
+        (at for at, job in enumerate(plan.jobs) if not momenta.isdisjoint(job.nodes)), None
     )
     if first is None:
         return None
@@ -453,6 +457,12 @@ class _Placing:
         for value in program.kept:
             self._last_use[value] = self._end
         self._places: dict[int, Place] = {}
+        self._in_states: set[Place] = set()
+        """Where a next value of a state lies in the place of one."""
+        self._targets: dict[int, list[str]] = {}
+        """The states that a value is the next of."""
+        for name, value in program.next_states.items():
+            self._targets.setdefault(value, []).append(name)
         self._blocks: list[list[int]] = []
         """[bytes, first job, last job] of every piece of the arena."""
         self._block_of: dict[int, int] = {}
@@ -462,6 +472,9 @@ class _Placing:
             place = Place("state", self._states)
             self._state_places[name] = self._places[node] = place
             self._states += -(-program.nbytes(node) // ALIGNMENT) * ALIGNMENT
+        # Of states without bytes, several lie in one place: none is to be replaced.
+        shared = collections.Counter(self._state_places.values())
+        self._in_states.update(place for place, count in shared.items() if count > 1)
 
     def finish(self, sources: Mapping[str, str]) -> Plan:
         for at, job in enumerate(self._jobs):
@@ -520,15 +533,13 @@ class _Placing:
 
     def _place_over_state(self, at: int, value: int, free: Sequence[int]) -> bool:
         """Puts the next value of a state where the state is, if nobody reads the old one then."""
-        for name, target in self._program.next_states.items():
+        for name in self._targets.get(value, ()):
             state = self._program.states[name]
-            if target != value:
-                continue
             over = state in free or self._last_use.get(state, -1) < at
             place = self._state_places[name]
-            used = any(p == place for v, p in self._places.items() if v != state)
-            if over and not used:
+            if over and place not in self._in_states:
                 self._places[value] = place
+                self._in_states.add(place)
                 return True
         return False
 

@@ -146,7 +146,7 @@ def test_a_tile_of_a_step_is_proven(gpt: ModuleType, repository: Path, tmp_path:
     assert "statements say all of the step" in out
     assert "verifies it with public files alone: verified" in out
     assert "and of a proof with another end: inconclusive" in out
-    assert "- checked: one false tile among the " in out
+    assert "one false tile among the " in out
 
 
 def test_torch_trains_with_the_masks_of_the_task(

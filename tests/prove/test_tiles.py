@@ -755,7 +755,7 @@ def test_masked_logits_are_those_of_the_elements_that_count() -> None:
         p = TABLE["divide"].law({}, [e, total])
         loss = TABLE["cross_entropy"].law({}, [low, maximum, total, labels])
         grad = TABLE["sub_one_hot"].law({}, [p, labels])
-        values = dict(
+        values: dict[str, Ints] = dict(
             zip(SOFTMAX_TILES, (masked, labels, maximum, e, total, p, grad, loss), strict=True)
         )
         parameters = softmax_parameters(

@@ -30,7 +30,6 @@ from vtrain.wire.graph import decode_graph
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "tests" / "vectors" / "games"
-GRAPH = json.loads((FOLDER / "graph.json").read_text())
 NAMES = sorted(path.stem.removeprefix("game-") for path in FOLDER.glob("game-*.json"))
 Json = dict[str, Any]
 
@@ -41,8 +40,8 @@ def test_files_are_what_the_rules_give() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def load(name: str) -> Json:
-    content: Json = json.loads((FOLDER / f"game-{name}.json").read_text())
+def load(name: str, folder: Path = FOLDER) -> Json:
+    content: Json = json.loads((folder / f"game-{name}.json").read_text())
     return content
 
 
@@ -62,16 +61,19 @@ def list_moves(entries: list[Json]) -> Iterator[bytes | None]:
         yield data or None
 
 
-def get_graph() -> DisputedGraph:
-    graph = decode_graph(bytes.fromhex(GRAPH["graph"]))
-    return DisputedGraph(graph, bytes.fromhex(GRAPH["root"]))
+def load_graph(folder: Path) -> DisputedGraph:
+    """The graph that all games of a folder are about."""
+    content = json.loads((folder / "graph.json").read_text())
+    return DisputedGraph(
+        decode_graph(bytes.fromhex(content["graph"])), bytes.fromhex(content["root"])
+    )
 
 
-def find_fault(name: str) -> str:
+def find_fault(name: str, folder: Path = FOLDER) -> str:
     """Where the machine first comes to something else than a file says; "" where nowhere."""
-    content = load(name)
+    content = load(name, folder)
     genesis = structs.decode(Genesis, bytes.fromhex(content["genesis"]), "genesis")
-    game = rules.start(genesis, get_graph())
+    game = rules.start(genesis, load_graph(folder))
     if game.id.hex() != content["game"]:
         return "game"
     last: Json = {"asked": [], "sides": []}

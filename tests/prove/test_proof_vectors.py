@@ -126,17 +126,21 @@ def find_step(reason: str) -> str:
 
 @pytest.mark.parametrize("name", CASES)
 def test_our_verifier_says_the_same(name: str, srs: Path, tmp_path: Path) -> None:
-    case = CASES[name]
+    check_proofs(CASES[name], FILE["srs"]["k"], VECTORS / "proofs", srs, tmp_path)
+
+
+def check_proofs(case: Json, k: int, keys_folder: Path, srs: Path, scratch: Path) -> None:
+    """That our verifier says of each proof of a case what is written beside it."""
     circuit = build_tile_circuit(case["circuit_name"])
-    pinned = pin(circuit, FILE["srs"]["k"])
-    key = (VECTORS / "proofs" / f"{case['circuit_name']}.vk").read_bytes()
+    pinned = pin(circuit, k)
+    key = (keys_folder / f"{case['circuit_name']}.vk").read_bytes()
     assert blake3(key).hexdigest() == case["key"]
     for file, data in (("vk", key), ("settings.json", pinned.settings)):
-        (tmp_path / file).write_bytes(data)
-    (tmp_path / "srs").hardlink_to(srs)
+        (scratch / file).write_bytes(data)
+    (scratch / "srs").hardlink_to(srs)
     commit_key = CommitKey(srs, pinned.k, BLINDING)
     length = len(case["proof"]) // 2
-    keys = Keys(tmp_path, pinned.digest, commit_key.srs.sha256, blake3(key).digest(), length)
+    keys = Keys(scratch, pinned.digest, commit_key.srs.sha256, blake3(key).digest(), length)
     shapes = {
         part["name"]: part["shape"]
         for part in circuit.describe_computed()

@@ -26,11 +26,12 @@ _STYLE: Final = """
   --bad: #cf222e; --warn: #9a6700; }
 @media (prefers-color-scheme: dark) { :root { --ink: #58a6ff; --band: #58a6ff44; --good: #3fb950;
   --bad: #f85149; --warn: #d29922; } }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
+  overflow-wrap: anywhere; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; vertical-align: top; padding: .25rem .6rem .25rem 0;
-  border-bottom: 1px solid var(--line); overflow-wrap: anywhere; }
+  border-bottom: 1px solid var(--line); }
 code { font: 0.85em ui-monospace, monospace; }
 .verdict { font-size: 1.3rem; font-weight: 700; padding: .6rem 1rem; border: 2px solid; }
 .verified, .passed { color: var(--good); } .fraud, .failed { color: var(--bad); }
@@ -177,7 +178,7 @@ def _render_pictures(report: Report) -> Iterator[str]:
         yield from _draw_steps(report)
     if report.pictures is not None:
         if report.pictures.losses:
-            yield "<h2>Loss, as the solver logged it</h2>"
+            yield "<h2>Loss, summed over each batch, as the solver logged it</h2>"
             yield from _draw_losses(report.pictures)
         yield "<h2>Saturation, as the solver counted it</h2>"
         yield from _draw_clamped(report.pictures)

@@ -27,12 +27,12 @@ _STYLE: Final = """
 @media (prefers-color-scheme: dark) { :root { --ink: #58a6ff; --band: #58a6ff44; --good: #3fb950;
   --bad: #f85149; --warn: #d29922; } }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
-  overflow-wrap: anywhere; }
+  overflow-wrap: break-word; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; vertical-align: top; padding: .25rem .6rem .25rem 0;
   border-bottom: 1px solid var(--line); }
-code { font: 0.85em ui-monospace, monospace; }
+code { font: 0.85em ui-monospace, monospace; overflow-wrap: anywhere; }
 .verdict { font-size: 1.3rem; font-weight: 700; padding: .6rem 1rem; border: 2px solid; }
 .verified, .passed { color: var(--good); } .fraud, .failed { color: var(--bad); }
 .conditional, .inconclusive, .not_done { color: var(--warn); }

@@ -14,7 +14,8 @@ import pytest
 
 import vtrain
 
-EXTRAS = ("cuda", "server", "zk")
+LOCKS = sorted(Path(__file__).resolve().parents[1].glob("requirements-*.lock"))
+EXTRAS = [lock.stem.removeprefix("requirements-") for lock in LOCKS if "-dev" not in lock.stem]
 """Those with a lock, for `make cuda` and the like."""
 
 
@@ -22,6 +23,8 @@ def test_version_is_the_same_everywhere(repository: Path) -> None:
     project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
     workspace = tomllib.loads((repository / "rust/Cargo.toml").read_text())["workspace"]
     assert vtrain.__version__ == project["version"] == workspace["package"]["version"]
+    citation = (repository / "CITATION.cff").read_text()
+    assert re.findall(r"(?m)^version: (.+)$", citation) == [vtrain.__version__]
 
 
 def test_every_folder_of_the_package_is_a_package(repository: Path) -> None:

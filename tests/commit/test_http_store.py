@@ -9,9 +9,11 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
+import httpcore
 import pytest
 
 from tests.stores import Misbehave, Site, answer, serving
+from vtrain.commit import http_store
 from vtrain.commit.http_store import HttpStore, is_public
 from vtrain.commit.store import open_sink, open_source, parse_url
 from vtrain.errors import NotProducedError, RunError, StoreError, VtrainError
@@ -314,6 +316,89 @@ def test_the_address_that_was_looked_at_is_the_one_connected_to() -> None:
         assert asked.count("rebind.example") == 1
 
 
+def test_a_name_that_led_to_a_public_address_leads_nowhere_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also the name that the reader gave: whoever answers for it could choose the path."""
+    monkeypatch.setattr(http_store, "is_public", lambda address: address == "127.0.0.1")
+    monkeypatch.setattr(httpcore.SyncBackend, "connect_tcp", connect := Connect())
+
+    def redirect_and_close(handler: BaseHTTPRequestHandler) -> None:
+        answer(handler, 302, b"", ("Location", "/admin?delete"), ("Connection", "close"))
+
+    with serving(Site({}, misbehave={NAME: redirect_and_close})) as site:
+        port = site.url.rpartition(":")[2]
+        given = iter([["10.0.0.1", "127.0.0.1"], ["10.0.0.1"]])
+        store = HttpStore(
+            f"http://rebind.example:{port}", QUICK, resolve=lambda host, port: next(given)
+        )
+        with pytest.raises(StoreError, match="to a public one before"):
+            store.read(NAME, len(DATA))
+        store.close()
+    assert connect.tried == ["10.0.0.1", "127.0.0.1"]
+
+
+class Connect:
+    """Connects to this machine alone."""
+
+    def __init__(self) -> None:
+        self.tried: list[str] = []
+        self._inner = httpcore.SyncBackend.connect_tcp
+
+    def __call__(self, host: str, *rest: Any) -> Any:
+        self.tried.append(host)
+        if host != "127.0.0.1":
+            raise httpcore.ConnectError("is not here")
+        return self._inner(httpcore.SyncBackend(), host, *rest)
+
+
+def test_an_address_that_is_not_public_stays_the_one_of_its_name() -> None:
+    asked: list[str] = []
+
+    def resolve(host: str, port: int) -> list[str]:
+        asked.append(host)
+        return ["127.0.0.1" if len(asked) == 1 else "8.8.8.8"]
+
+    def close(handler: BaseHTTPRequestHandler) -> None:
+        answer(handler, 200, DATA, ("Connection", "close"))
+
+    with serving(Site({}, misbehave={NAME: close})) as site:
+        port = site.url.rpartition(":")[2]
+        store = HttpStore(f"http://inside.example:{port}", QUICK, resolve=resolve)
+        assert store.read(NAME, len(DATA)) == store.read(NAME, len(DATA)) == DATA
+        store.close()
+    assert len(site.asked) == 2
+    assert asked == ["inside.example"]
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 70 + ".example", ".example"])
+def test_a_name_that_no_host_can_have_is_no_crash(host: str) -> None:
+    assert "cannot be reached" in refuse(redirect(f"http://{host}/x")).message
+    store = HttpStore(f"http://{host}", QUICK, sleep=lambda seconds: None)
+    with pytest.raises(StoreError, match="cannot be reached"):
+        store.read(NAME, len(DATA))
+    store.close()
+
+
+def test_connecting_to_many_addresses_ends_by_the_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+
+    def connect(self: Any, host: str, port: int, timeout: float, *rest: Any) -> None:
+        now[0] += timeout
+        raise httpcore.ConnectTimeout
+
+    monkeypatch.setattr(httpcore.SyncBackend, "connect_tcp", connect)
+    store = HttpStore(
+        "http://slow.example", LIMITS, clock=lambda: now[0], resolve=lambda *_: ["192.0.2.1"] * 4
+    )
+    with pytest.raises(StoreError, match="takes longer"):
+        store.read(NAME, 0)
+    store.close()
+    assert now[0] <= LIMITS.store_grace_seconds
+
+
 def test_redirects_in_a_circle_end() -> None:
     assert "more than 3 times" in refuse(redirect(f"/{NAME}")).message
 
@@ -332,6 +417,13 @@ def test_redirects_in_a_circle_end() -> None:
         ("::ffff:10.0.0.1", False),
         ("2002:7f00:1::", False),
         ("64:ff9b::a00:1", False),
+        ("64:ff9b::808:808", True),
+        ("64:ff9b:1::7f00:1", False),
+        ("::127.0.0.1", False),
+        ("::ffff:0:127.0.0.1", False),
+        ("fec0::2", False),
+        ("192.0.0.192", False),
+        ("168.63.129.16", False),
         ("fe80::1%eth0", False),
         ("nonsense", False),
     ],

@@ -40,6 +40,11 @@ _CONTENT_RANGE: Final = re.compile(rb"bytes ([0-9]{1,19})-([0-9]{1,19})/(?:[0-9]
 _LENGTH: Final = re.compile(rb"[0-9]{1,19}")
 _LONGEST_URL: Final = 8192
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
+_UNICAST: Final = ipaddress.ip_network("2000::/3")
+"""All of IPv6 that is given out.  The rest has site-local and IPv4-compatible addresses, and those
+of translators, which not every Python calls private."""
+_OF_A_CLOUD: Final = tuple(map(ipaddress.ip_network, ("192.0.0.0/24", "168.63.129.16/32")))
+"""IPv4 addresses that look public and are those of what serves a machine its own secrets."""
 
 
 def is_public(address: str) -> bool:
@@ -55,6 +60,10 @@ def is_public(address: str) -> bool:
             inner = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
         if inner is not None and not is_public(str(inner)):
             return False
+        if found not in _UNICAST and found not in _NAT64:
+            return False
+    elif any(found in network for network in _OF_A_CLOUD):
+        return False
     return found.is_global and not found.is_multicast
 
 
@@ -108,13 +117,19 @@ class _Stream(httpcore.NetworkStream):
 
 
 class _Backend(httpcore.NetworkBackend):
-    """Connects by the addresses that were looked at; to ``public`` ones alone, or any."""
+    """Connects by the addresses that were looked at; to ``public`` ones alone, or any.
+
+    A host that may be any keeps to what was first reached by its name: to public addresses, or to
+    the one that is not.  Else whoever answers for the name could send a reader to a path of their
+    choice on a machine within its network, by a redirect to the name that then leads there.
+    """
 
     def __init__(
         self, deadline: _Deadline, clock: Clock, resolve: Resolve, *, public: bool
     ) -> None:
         self._deadline, self._clock, self._resolve = deadline, clock, resolve
         self._public = public
+        self._reached = ""
         self._inner = httpcore.SyncBackend()
 
     def connect_tcp(
@@ -125,26 +140,50 @@ class _Backend(httpcore.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.NetworkStream:
+        last: Exception = httpcore.ConnectError(f"{host} has no address")
+        for address in self._look_up(host, port)[:4]:
+            left = self._deadline.at - self._clock()
+            if left <= 0:
+                raise httpcore.ConnectTimeout("the deadline is over")
+            try:
+                inner = self._inner.connect_tcp(
+                    address,
+                    port,
+                    left if timeout is None else min(timeout, left),
+                    local_address,
+                    socket_options,
+                )
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                last = error
+                continue
+            self._reached = self._reached or address
+            return _Stream(inner, self._deadline, self._clock)
+        raise last
+
+    def _look_up(self, host: str, port: int) -> list[str]:
+        """The addresses that may be connected to; StoreError where they are not public, and must
+        be."""
+        reached = "" if self._public else self._reached
+        if reached and not is_public(reached):
+            return [reached]
         try:
-            addresses = self._resolve(host, port)
-        except OSError as error:
+            found = self._resolve(host, port)
+        except (OSError, UnicodeError) as error:  # the latter for what no name can be
             raise httpcore.ConnectError(f"{host} has no address: {error}") from error
-        if self._public and not all(map(is_public, addresses)):
+        public = [address for address in found if is_public(address)]
+        if self._public and len(public) < len(found):
             raise StoreError(
                 "redirects to an address that is not public, which is refused: name that place "
                 "yourself if you want it",
                 where=host,
             )
-        last: Exception = httpcore.ConnectError(f"{host} has no address")
-        for address in addresses[:4]:
-            try:
-                inner = self._inner.connect_tcp(
-                    address, port, timeout, local_address, socket_options
-                )
-                return _Stream(inner, self._deadline, self._clock)
-            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
-                last = error
-        raise last
+        if reached and found and not public:
+            raise StoreError(
+                "leads to an address that is not public, and to a public one before: which is "
+                "refused",
+                where=host,
+            )
+        return public if reached else found
 
 
 class HttpReader:

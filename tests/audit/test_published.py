@@ -25,11 +25,11 @@ from vtrain.audit.plan import REPLAY_DOMAIN, draw
 from vtrain.audit.published import list_sample_units, open_published
 from vtrain.audit.verify import verify
 from vtrain.commit.store import FolderStore
-from vtrain.errors import EncodingError, NotProducedError
+from vtrain.errors import EncodingError, NotProducedError, RunError
 from vtrain.limits import limits_here
 from vtrain.train import signed
 from vtrain.train.layout import RunPaths
-from vtrain.train.publish import publish_run
+from vtrain.train.publish import name_state, publish_run
 from vtrain.train.runner import train
 from vtrain.train.traces import write_traces
 from vtrain.wire.claim import decode_signed_claim
@@ -200,6 +200,26 @@ def test_a_false_step_is_fraud(run: Path, tmp_path: Path) -> None:
     report = audit(url, all_=True)
     assert report.verdict == "fraud"
     assert reason_of(report).where == "steps 7 to 7" or "7" in reason_of(report).where
+
+
+def test_a_state_that_is_not_there_shields_no_false_step_after_the_next(
+    run: Path, tmp_path: Path
+) -> None:
+    """A segment whose neighbour before it was drawn too is replayed from its own state then."""
+    store = tmp_path / "store"
+
+    def falsify(run: Path) -> None:
+        leaves = read_leaves(run)
+        record = decode_record(leaves[6])
+        leaves[6] = encode_record(replace(record, loss=record.loss + 1))
+        write_leaves(run, leaves)
+        sign_again(run)
+
+    url = publish_false(run, falsify, store)
+    root = signed.read_task(RunPaths(run)).initial_state_root
+    (store / name_state(root)).unlink()
+    report = audit(url, all_=True)
+    assert (report.verdict, reason_of(report).where) == ("fraud", "step 7")
 
 
 def test_a_false_batch_is_fraud_where_it_is_drawn(run: Path, tmp_path: Path) -> None:
@@ -374,6 +394,15 @@ def test_what_is_not_as_claimed_is_not_published(honest: Path, tmp_path: Path) -
         with pytest.raises((EncodingError, NotProducedError)):
             publish_run(run, store)
         assert not (store.root / "claim.cbor").exists()
+
+
+def test_a_run_is_not_published_over_another(honest: Path, tmp_path: Path) -> None:
+    """Its claim and its log would be gone."""
+    other = Path(shutil.copytree(honest, tmp_path / "other"))
+    before = read_folder(other)
+    with pytest.raises(RunError, match="holds a run"):
+        publish_run(honest, FolderStore(other))
+    assert read_folder(other) == before
 
 
 def test_samples_may_be_kept_back(honest: Path, tmp_path: Path) -> None:

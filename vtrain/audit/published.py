@@ -171,10 +171,7 @@ class Published:
             return evidence
         steps = [step for start, end in bounds for step in range(start + 1, end + 1)]
         evidence = self.bring_steps(evidence, steps)
-        ends = {end for _, end in bounds}
-        return self._bring_states(
-            evidence, [start for start, _ in bounds if start not in ends], threads
-        )
+        return self._bring_states(evidence, bounds, threads)
 
     def bring_steps(self, evidence: Evidence, steps: Sequence[int]) -> Evidence:
         """``evidence`` with the samples of these steps, and the checks of their batches; none where
@@ -219,25 +216,35 @@ class Published:
             partial.put(start, found)
         return len(indices)
 
-    def _bring_states(self, evidence: Evidence, steps: Sequence[int], threads: int) -> Evidence:
+    def _bring_states(
+        self, evidence: Evidence, bounds: Sequence[tuple[int, int]], threads: int
+    ) -> Evidence:
+        """The states that these segments begin with, but for those that a replay of the segment
+        before comes to; where that one cannot be replayed they are asked for."""
         task, graph = evidence.task, evidence.graph
-        if task is None or graph is None or not steps:
+        if task is None or graph is None:
             return evidence
-        checks, good = list(evidence.checks), set(evidence.checkpoints)
-        for step in steps:
+        checks, good, asked = list(evidence.checks), set(evidence.checkpoints), 0
+        reached: int | None = None
+        for step, end in sorted(bounds):
+            if step == reached:
+                reached = end
+                continue
+            asked += 1
             place = self.paths.name_of(self.paths.checkpoint(step))
             try:
                 self._bring_state(task, graph, evidence.records, step)
                 read_state(self.paths, task, graph, evidence.records, step, threads)
                 good.add(step)
+                reached = end
             except FindingError as found:
                 where = found.where or place
                 checks.append(Check("checkpoints", "failed", found.detail, where, found.fault))
             except VtrainError as error:
                 where = f"{place}: {error.where}" if error.where else place
                 checks.append(Check("checkpoints", "failed", error.message, where, "nobody"))
-        if good.issuperset(steps):
-            count = f"{len(steps)} that the draw begins at"
+        if len(checks) == len(evidence.checks):
+            count = f"{asked} that the draw begins at"
             checks.append(
                 Check("checkpoints", "passed", f"{count} have their roots", "checkpoints")
             )

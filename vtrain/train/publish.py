@@ -6,6 +6,7 @@ such as traces that an auditor asked for.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,7 +23,7 @@ from vtrain.attest.traces import verify_traces
 from vtrain.commit.files import open_file, read_file
 from vtrain.commit.pieces import AHEAD, Form, Part, RowsForm, TensorForm, write_whole
 from vtrain.commit.state import compute_state_leaves, compute_state_root
-from vtrain.commit.store import Sink
+from vtrain.commit.store import FolderStore, Sink
 from vtrain.commit.traces import TRACES_FOLDER, TraceFolder, is_there
 from vtrain.engines.base import State
 from vtrain.errors import EncodingError, NotProducedError, RunError
@@ -97,10 +98,15 @@ def publish_run(
 
     What is published is held against the claim first.  NotProducedError, EncodingError,
     SignatureError where something is missing or not what was signed for; RunError for a run that
-    claims nothing; errors of ``sink``.
+    claims nothing, and for a folder that holds a run; errors of ``sink``.
     """
     paths = RunPaths(run)
     paths.require_run()
+    if isinstance(sink, FolderStore) and os.path.lexists(RunPaths(sink.root).manifest):
+        raise RunError(
+            "holds a run, whose claim and log this one's would replace: name a folder of its own",
+            where=str(sink.root),
+        )
     signed = evidence.read_claim(paths)
     source = _Source(paths, signed.claim, threads)
     with _writing(sink) as queue:

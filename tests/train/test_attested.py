@@ -27,14 +27,16 @@ from vtrain.attest.attested import (
 )
 from vtrain.attest.keys import PrivateKey, public_key
 from vtrain.commit.log import frame
-from vtrain.errors import RunError
+from vtrain.errors import EncodingError, RunError
 from vtrain.report.document import explain
-from vtrain.train.attested import AttestedPaths, decode_records
+from vtrain.train.attested import AttestedPaths, AttestedRun, decode_records, list_files
 from vtrain.wire import structs
 from vtrain.wire.attested import (
     ATTESTED_HEADER,
     Attestation,
+    AttestedFile,
     AttestedStep,
+    Listing,
     SignedAttestation,
     decode_attestation,
 )
@@ -253,6 +255,91 @@ def test_records_that_are_none_convict_who_signed_them(run: Path, key: PrivateKe
     paths.attestation.write_bytes(structs.encode(sign_attestation(false, key)))
     report = vtrain.verify(run)
     assert (report.verdict, report.reason and report.reason.where) == ("fraud", "record 2")
+
+
+def sign_listing(run: Path, files: tuple[AttestedFile, ...], key: PrivateKey) -> None:
+    """Sign for a checkpoint of step 3 with these files."""
+    paths = AttestedPaths(run)
+    listing = structs.encode(Listing(files))
+    paths.listing(3).write_bytes(listing)
+    steps = read_steps(run)
+    steps[2] = replace(steps[2], checkpoint=blake3(listing).digest())
+    records = [structs.encode(step) for step in steps]
+    paths.log.write_bytes(ATTESTED_HEADER + b"".join(map(frame, records)))
+    false = replace(read_attestation(run), log_root=compute_attested_root(records))
+    paths.attestation.write_bytes(structs.encode(sign_attestation(false, key)))
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "/", "a\0b", "../x", "/etc/passwd", "a//b", "a/./b", "x" * 300]
+)
+def test_names_in_a_listing_lead_nowhere(run: Path, key: PrivateKey, name: str) -> None:
+    sign_listing(run, (AttestedFile(name, 1, bytes(32)),), key)
+    report = vtrain.verify(run)
+    assert report.verdict == ("fraud" if len(name) < 300 else "inconclusive")
+    assert cli.run(["verify", str(run)]) == report.exit_code
+
+
+def test_a_listing_names_no_file_twice(run: Path, key: PrivateKey) -> None:
+    """Each would be hashed again."""
+    folder = run.parent / "checkpoint-3"
+    file = list_files(folder).files[0]
+    sign_listing(run, (file, file), key)
+    report = vtrain.verify(run)
+    assert (report.verdict, report.reason and report.reason.name) == ("fraud", "checkpoints")
+    shutil.rmtree(folder)  # what was signed is what it is, whoever keeps the files
+    assert vtrain.verify(run).verdict == "fraud"
+
+
+def test_files_that_no_listing_has_are_said(run: Path) -> None:
+    (run.parent / "checkpoint-3" / "adapter_model.safetensors").write_bytes(b"x")
+    report = vtrain.verify(run)
+    assert report.verdict == "conditional"
+    assert any("checkpoint-3/adapter_model.safetensors" in it for it in report.strength.unchecked)
+
+
+@pytest.mark.parametrize("name", ["log.bin", "config.json", "checkpoints/000000000003.cbor"])
+def test_a_report_says_no_more_than_was_checked(run: Path, name: str) -> None:
+    (run / name).unlink()
+    assert not any("every file" in it for it in vtrain.verify(run).strength.checked)
+
+
+def test_what_a_run_began_with_is_signed_after_it_was_resumed(
+    whole: tuple[Path, Recorder], key: PrivateKey, tmp_path: Path
+) -> None:
+    """Else weights of its middle would be signed for as those before its first step, and another
+    configuration as the one of all steps."""
+    folder = tmp_path / "out"
+    fit(folder, key, steps=3)
+    first = read_attestation(folder / "attested")
+    fit(folder, key, resume=True)
+    found = read_attestation(folder / "attested")
+    assert found.initial == first.initial == read_attestation(whole[0] / "attested").initial
+    config = json.loads(AttestedPaths(folder / "attested").config.read_text())
+    assert config["arguments"]["max_steps"] == 3
+    assert [(item["after"], item["arguments"]["max_steps"]) for item in config["resumed"]] == [
+        (3, 6)
+    ]
+    assert vtrain.verify(folder / "attested").verdict == "conditional"
+
+
+def lose_beginning(paths: AttestedPaths) -> None:
+    paths.config.write_text("{}")
+
+
+def lose_record(paths: AttestedPaths) -> None:
+    paths.log.write_bytes(ATTESTED_HEADER + frame(b"none") * 6)
+
+
+@pytest.mark.parametrize("change", [lose_beginning, lose_record])
+def test_a_run_whose_beginning_was_lost_is_not_gone_on_with(
+    run: Path, change: Callable[[AttestedPaths], None]
+) -> None:
+    """Whoever signed for it would be convicted, or sign for weights that they never had."""
+    AttestedRun(run, {}, bytes(32), 3).close()
+    change(AttestedPaths(run))
+    with pytest.raises(EncodingError):
+        AttestedRun(run, {}, bytes(32), 3)
 
 
 def test_every_structure_is_read_back(key: PrivateKey) -> None:

@@ -7,6 +7,8 @@ conditional, and its report says what that rests on: the word of whoever signed.
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +21,7 @@ from vtrain.attest.attested import (
 )
 from vtrain.audit.pin import refuse_own_file
 from vtrain.audit.structure import FindingError, Ledger
-from vtrain.commit.files import read_entry, read_file
+from vtrain.commit.files import read_entry, read_file, storing
 from vtrain.errors import EncodingError, NotProducedError, RunError
 from vtrain.limits import LIMITS
 from vtrain.train.attested import AttestedPaths, decode_records
@@ -37,6 +39,8 @@ ATTESTED: Final = (
     "the run is attested, not replayable: whoever signed did the steps in floats, which nobody can "
     "do again bit by bit, and that they were done as the configuration says is that one's word"
 )
+_SHOWN: Final = 5
+"""Names that a report lists one by one."""
 _UNCHECKED: Final = (
     "whether any step was done as it should be: an attested run cannot be replayed",
     "whether the data are those that the configuration means: an auditor who has them computes the "
@@ -95,7 +99,7 @@ def verify_attested(
     )
     found = None if signed is None else signed.attestation
     missing = "" if found else "there is no attestation that counts"
-    config = ledger.attempt(
+    ledger.attempt(
         "configuration", paths.config.name, lambda: _check_config(paths, found), unless=missing
     )
     steps = ledger.attempt(
@@ -108,16 +112,26 @@ def verify_attested(
     )
     checks = tuple(ledger.checks)
     assumed = (Assumption("attested", ATTESTED),)
-    there, known = seen or (0, 0)
-    checked = ["every file of the attested run, against what was signed"] if config else []
-    if there:
-        checked.append(f"{there} of {known} checkpoints, file by file")
-    absent = [f"{known - there} checkpoints that are not there"] if known > there else []
+    held = [check.name for check in checks if check.status == "passed"]
+    complete = len(held) == len(checks)
+    checked = ["every file of the attested run, against what was signed"] if complete else []
+    if held and not complete:
+        checked = [f"of the attested run, against what was signed: {', '.join(held)}"]
+    unchecked = list(_UNCHECKED)
+    if seen is not None:
+        if seen.there:
+            checked.append(f"{seen.there} of {seen.known} checkpoints, file by file")
+        if seen.known > seen.there:
+            unchecked.append(f"{seen.known - seen.there} checkpoints that are not there")
+        if seen.unlisted:
+            shown = ", ".join(repr(name) for name in seen.unlisted[:_SHOWN])
+            more = " and more" if len(seen.unlisted) > _SHOWN else ""
+            unchecked.append(f"files in checkpoints that nobody signed for: {shown}{more}")
     passed = sum(check.status == "passed" for check in checks)
     return Report(
         verdict=compute_verdict(checks, assumed),
         checks=checks,
-        strength=Strength(tuple(checked), (*_UNCHECKED, *absent)),
+        strength=Strength(tuple(checked), tuple(unchecked)),
         randomness=None,
         detections=(),
         segments=(),
@@ -175,26 +189,49 @@ def _check_log(paths: AttestedPaths, found: Attestation | None) -> tuple[str, li
     return f"what the model was given in each of {len(steps)} steps, as signed", steps
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """How many checkpoints are ``there``, of how many that are ``known`` by signed listings, and
+    some of the files in them that no listing has."""
+
+    there: int
+    known: int
+    unlisted: tuple[str, ...]
+
+
 def _check_all(
     paths: AttestedPaths, steps: list[AttestedStep] | None, where: Path
-) -> tuple[str, tuple[int, int]]:
-    """How many checkpoints are there, and of how many were signed for."""
+) -> tuple[str, _Seen]:
     known = [step for step in steps or [] if step.checkpoint]
-    there = 0
+    there, unlisted = 0, list[str]()
     for step in known:
-        data = paths.read_listing(step.step)
+        data, place = paths.read_listing(step.step), paths.listing(step.step).name
         if blake3(data).digest() != step.checkpoint:
-            raise FindingError(
-                "is not the listing that was signed for", paths.listing(step.step).name
-            )
+            raise FindingError("is not the listing that was signed for", place)
+        try:
+            listing = decode_listing(data)
+        except EncodingError as error:
+            raise FindingError(error.message, f"{place}: {error.where}", "solver") from None
         folder = where / f"checkpoint-{step.step}"
         if folder.is_dir():
-            _check_files(folder, decode_listing(data))
+            _check_files(folder, listing)
+            unlisted += [f"{folder.name}/{name}" for name in _find_unlisted(folder, listing)]
             there += 1
-    return f"{len(known)} listings as signed; {there} checkpoints are there, as listed", (
-        there,
-        len(known),
-    )
+    detail = f"{len(known)} listings as signed; {there} checkpoints are there, as listed"
+    return detail, _Seen(there, len(known), tuple(unlisted))
+
+
+def _find_unlisted(folder: Path, listing: Listing) -> list[str]:
+    """Some of the names in a checkpoint that its listing does not have: nobody signed for them, and
+    a library may well load them."""
+    known = {file.name for file in listing.files}
+    with storing(folder):
+        names = (
+            path.relative_to(folder).as_posix()
+            for path in islice(folder.rglob("*"), LIMITS.entries)
+            if path.is_symlink() or not path.is_dir()
+        )
+        return sorted(islice((name for name in names if name not in known), _SHOWN + 1))
 
 
 def _check_files(folder: Path, listing: Listing) -> None:

@@ -37,6 +37,7 @@ from vtrain.wire.attested import (
     Listing,
     decode_step,
 )
+from vtrain.wire.json_text import decode_json
 
 _MOST_CONFIG: Final = 1 << 24
 
@@ -94,15 +95,17 @@ class AttestedPaths:
 
 
 class AttestedRun:
-    """An attested run while it is written; the records of the first ``begun`` steps are kept.
+    """An attested run while it is written; the records of the first ``begun`` steps are kept, and
+    what is said of its beginning: ``config`` and ``initial`` are then of what goes on.
 
-    RunError for a folder that has another run, or less of it than ``begun`` steps.
+    RunError for a folder that has another run, or less of it than ``begun`` steps; EncodingError,
+    NotProducedError for what is no beginning of one.
     """
 
     def __init__(self, root: Path, config: Mapping[str, Any], initial: bytes, begun: int) -> None:
         self.paths = AttestedPaths(root)
-        self._initial = initial
         self._records = self._recall(begun)
+        self._initial, config = self._begin(config, initial, begun)
         self._last: AttestedStep | None = None
         with storing(root):
             root.mkdir(parents=True, exist_ok=True)
@@ -139,7 +142,29 @@ class AttestedRun:
                 f"has the records of {len(records)} steps, and the run goes on after {begun}",
                 where=where,
             )
+        decode_records(records[:begun])  # nobody signs for what is none
         return records[:begun]
+
+    def _begin(
+        self, config: Mapping[str, Any], weights: bytes, begun: int
+    ) -> tuple[bytes, dict[str, Any]]:
+        """The digest of the weights before the first step, and the configuration of all steps."""
+        if not begun:
+            return weights, {**config, "initial": weights.hex(), "resumed": []}
+        error = EncodingError(
+            "does not say what the run began with: attest it again from its first step",
+            where=str(self.paths.config),
+        )
+        try:
+            kept = decode_json(self.paths.read_config(), str(self.paths.config))
+            initial = bytes.fromhex(kept["initial"])
+            earlier = [item for item in kept["resumed"] if item["after"] < begun]
+        except (ValueError, KeyError, TypeError):
+            raise error from None
+        if len(initial) != len(weights):
+            raise error
+        here = {**config, "after": begun, "weights": weights.hex()}
+        return initial, {**kept, "resumed": [*earlier, here]}
 
     def append(self, batch: bytes) -> None:
         """A step was done, on a batch of this digest."""

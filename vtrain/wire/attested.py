@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Final
 
+from vtrain.errors import EncodingError
 from vtrain.wire import structs
 from vtrain.wire.claim import SIGNATURE_LENGTH
 from vtrain.wire.record import MAX_STEP
@@ -85,5 +86,15 @@ def decode_step(data: bytes) -> AttestedStep:
 
 
 def decode_listing(data: bytes) -> Listing:
-    """Inverse of ``structs.encode``; EncodingError names the byte or the field."""
-    return structs.decode(Listing, data, "listing")
+    """Inverse of ``structs.encode``; EncodingError names the byte or the field, also where names do
+    not rise, or are no paths below a folder."""
+    listing = structs.decode(Listing, data, "listing")
+    before = ""
+    for index, file in enumerate(listing.files):
+        where = f"listing.files[{index}].name"
+        if "\0" in file.name or not {"", ".", ".."}.isdisjoint(file.name.split("/")):
+            raise EncodingError("is no path below a folder", where=where)
+        if file.name <= before:
+            raise EncodingError("does not come after the one before", where=where)
+        before = file.name
+    return listing

@@ -12,9 +12,9 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+from vtrain.commit.files import read_file
 from vtrain.errors import MissingExtraError, SignatureError, StorageError
-
-_MOST_KEY = 1 << 14
+from vtrain.limits import LIMITS
 
 
 def require_model_signing() -> None:
@@ -48,10 +48,8 @@ def sign_model(folder: Path, key: Path, out: Path) -> None:
 def check_model_key(key: Path) -> None:
     """SignatureError unless ``key`` is a file with a private key that signs bundles."""
     try:
-        with key.open("rb") as file:
-            found = load_pem_private_key(file.read(_MOST_KEY), password=None)
-    except OSError as error:
-        raise StorageError(f"cannot be read: {error.strerror}", where=str(key)) from None
+        pem = read_file(key, LIMITS.key_bytes, error=StorageError)
+        found = load_pem_private_key(pem, password=None)
     except (ValueError, TypeError):
         raise SignatureError(
             "is no private key in PEM without a password", where=str(key)

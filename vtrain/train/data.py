@@ -925,6 +925,17 @@ def _read_npy_header(stream: IO[bytes], where: str) -> tuple[np.dtype[Any], bool
     return dtype, fortran == b"True", shape
 
 
+def list_arrays(path: Path) -> list[str]:
+    """The names of the arrays in an archive of numpy; DataError for what is none."""
+    where = str(path)
+    with (
+        _reading(where),
+        open_file(path, limits_here().data_bytes, error=DataError) as file,
+        zipfile.ZipFile(_ShortReads(file, where)) as archive,
+    ):
+        return [name.removesuffix(".npy") for name in archive.namelist()]
+
+
 def _read_npz(path: Path, names: tuple[str, str]) -> tuple[Array, Array]:
     limit, where = limits_here().data_bytes, str(path)
     with (

@@ -6,7 +6,6 @@ checks that these are its weights.  Reading it shows nothing: that is what verif
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from copy import deepcopy
@@ -27,6 +26,7 @@ from vtrain.train.deliver import (
 from vtrain.train.layout import RunPaths
 from vtrain.train.signed import read_claim, read_claimed_state, read_leaves
 from vtrain.wire.claim import encode_signed_claim
+from vtrain.wire.json_text import decode_json
 from vtrain.wire.record import decode_record
 
 CARD: Final = "README.md"
@@ -66,7 +66,7 @@ def export_hub(
 
 def _check_names(module: Any, weights: bytes) -> None:
     length = int.from_bytes(weights[:8], "little")
-    found = set(json.loads(weights[8 : 8 + length])) - {"__metadata__"}
+    found = set(decode_json(weights[8 : 8 + length], "weights")) - {"__metadata__"}
     wanted = set(module.state_dict())
     if found != wanted:
         other = sorted(found ^ wanted)[0]

@@ -7,7 +7,6 @@ their kind, and a comment that says what it is.
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from vtrain.train.data import (
     TextSource,
     TokenSource,
     find_exponent,
+    list_arrays,
     load_samples,
     open_tokens,
     read_arrays,
@@ -109,11 +109,7 @@ def _look_at(data: Sequence[Path], model: Model, base: Path) -> _Data:
 
 def _choose_keys(path: Path) -> tuple[str, str]:
     """The names of inputs and targets in an archive."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = [name.removesuffix(".npy") for name in archive.namelist()]
-    except (OSError, zipfile.BadZipFile) as error:
-        raise DataError(f"cannot be read: {error}", where=str(path)) from None
+    names = list_arrays(path)
     for pair in (("x", "y"), ("X", "Y"), ("x_train", "y_train"), ("inputs", "targets")):
         if set(pair) <= set(names):
             return pair

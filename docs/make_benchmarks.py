@@ -101,12 +101,12 @@ def _format(value: float) -> str:
     return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
 
 
-def _render_result(name: str, result: dict[str, Any]) -> str:
+def _render_result(name: str, result: dict[str, Any], part: str = "") -> str:
     machine = result["machine"]
     instructions = machine.get("instructions", "")
     held = "avx512_vnni" in machine.get("flags", ()) and instructions == "avx2"
     lines = [
-        f"## {name}, held to AVX2" if held else f"## {name}",
+        f"## {name}{part and f', {part} alone'}{', held to AVX2' * held}",
         "",
         ABOUT[name],
         "",
@@ -152,6 +152,8 @@ def _describe_load(others: float) -> str:
     return f", other processes took {others:.0%} of the machine" if others > QUIET else ""
 
 
+PARTS = ("errors", "gpt", "square")
+"""Parts of a benchmark (`--part`) whose results may lie in files of their own."""
 MOST_COLUMNS = 20
 """A wider table stands on its side."""
 
@@ -179,10 +181,11 @@ def render() -> str:
     """The whole page."""
     parts = [INTRODUCTION]
     for name in ABOUT:
-        for path in (RESULTS / f"{name}.json", RESULTS / f"{name}-avx2.json"):
-            if not path.exists():
-                continue
-            parts.append(_render_result(name, json.loads(path.read_text())) + "\n")
+        for kind in ("", "-avx2", *(f"-{part}" for part in PARTS)):
+            path = RESULTS / f"{name}{kind}.json"
+            if path.exists():
+                part = kind.removeprefix("-") if kind.removeprefix("-") in PARTS else ""
+                parts.append(_render_result(name, json.loads(path.read_text()), part) + "\n")
     return "\n".join(parts)
 
 

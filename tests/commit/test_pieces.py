@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from blake3 import blake3
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vtrain import _core
@@ -93,6 +93,7 @@ def test_parts_are_read_without_the_rest(tmp_path: Path, form: Form, ranges: boo
     assert (store.traffic.bytes < 8 * GRAIN_BYTES) == ranges
 
 
+@settings(max_examples=30)
 @given(st.data())
 def test_any_byte_that_is_changed_is_refused(data: st.DataObject) -> None:
     """In the bytes of a piece, and in a list."""

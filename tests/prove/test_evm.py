@@ -819,6 +819,7 @@ def test_tile_circuits_fit_as_the_page_says() -> None:
         return {name for name, about in sizes.items() if about.may_fit()}
 
     fit = {"gate", "linear", "matmul-nn", "matmul-nt", "matmul-tn", "mul", "square", "zero"}
+    fit |= {"look-up"}
     fit |= {"range-1", "range-3", "softmax-16", "rescale-i16-0", "rescale-i64-1", "rescale-i64-2"}
     assert list_fitting(15) == fit
     assert list_fitting(16) == {*circuits} - {"softmax-128"}

@@ -147,10 +147,9 @@ def test_a_task_file_is_calibrated_with_its_masks(perceptron: Path) -> None:
     assert found.accuracy > 0.9
 
 
-def test_proofs_are_refused_by_name(perceptron: Path) -> None:
+def test_proofs_are_by_tiles_and_refused_as_a_whole_by_name(perceptron: Path) -> None:
     write_exponents(perceptron, profile_task(load_task(perceptron)).exponents)
     graph = compile_task(load_task(perceptron)).graph
     with pytest.raises(CircuitError, match="dropout_mask"):
         build_step_circuit(graph, 17, "step")
-    with pytest.raises(CircuitError, match="dropout_mask"):
-        Tiling(graph)
+    assert len(Tiling(graph)) > 0

@@ -105,9 +105,7 @@ def make_case(name: str) -> tuple[Any, ...]:
     return (case[0], {"input_ids": case[1]}, *case[2:])
 
 
-@pytest.mark.parametrize(
-    "name", spare(MODELS, lambda name: name in ("ViTForImageClassification", "mobilenet_v2"))
-)
+@pytest.mark.parametrize("name", spare(MODELS, lambda name: name == "ViTForImageClassification"))
 def test_models_that_people_have_are_trained_verified_and_loaded(
     name: str, tmp_path: Path, key: PrivateKey
 ) -> None:

@@ -441,22 +441,10 @@ PLAIN = "[optimizer]\nlearning_rate = 0.1\nmomentum = 0.9\n"
 @pytest.mark.parametrize(
     ("table", "whole", "tiled"),
     [
-        (ADAMW, "no circuit for the operator adam_", "no circuit for the operator adam_"),
-        (
-            ADAMW.replace("adamw", "lion"),
-            "no circuit for the operator adam_mean",
-            "no circuit for the operator adam_mean",
-        ),
-        (
-            PLAIN + "clip_norm = 1\n",
-            "no circuit for the operator capped_square",
-            "no circuit for the operator capped_square",
-        ),
-        (
-            PLAIN + SCHEDULE,
-            "no circuit for the operator schedule_linear",
-            "no circuit for the operator schedule_linear",
-        ),
+        (ADAMW, "no circuit for the operator adam_", ""),
+        (ADAMW.replace("adamw", "lion"), "no circuit for the operator adam_mean", ""),
+        (PLAIN + "clip_norm = 1\n", "no circuit for the operator capped_square", ""),
+        (PLAIN + SCHEDULE, "no circuit for the operator schedule_linear", ""),
         (PLAIN + "nesterov = true\n", "does not make a state of what it was before", ""),
         (PLAIN + 'weight_decay = 0.01\nfrozen = ["b1"]\n', "", ""),
     ],

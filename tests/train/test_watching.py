@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -284,3 +285,22 @@ def test_a_history_that_cannot_be_written_stops_no_run(
         run = vtrain.train(task, folder, key=key, steps=4, callbacks=[Fill()])
     assert [entry.seconds is None for entry in run.history] == [False, False, True, True]
     assert vtrain.train(task, folder, key=key).history[-1].seconds is not None
+
+
+def test_a_table_is_drawn_where_cells_run_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs that import what notebooks are made with are no notebooks."""
+    from types import SimpleNamespace
+
+    from vtrain.train.progress import choose_display
+
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    for shell, drawn in (
+        (None, False),
+        (SimpleNamespace(), False),
+        (SimpleNamespace(kernel=1), True),
+    ):
+        found = SimpleNamespace(get_ipython=lambda shell=shell: shell)
+        monkeypatch.setitem(sys.modules, "ipykernel", found)
+        monkeypatch.setitem(sys.modules, "IPython", found)
+        monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=print))
+        assert (choose_display() is not None) == drawn

@@ -147,8 +147,15 @@ def choose_display() -> Callback | None:
     elsewhere."""
     if sys.stderr.isatty():
         return _Bar()
-    if "ipykernel" in sys.modules:  # a notebook's process alone has it
+    if _is_in_notebook():
         from IPython.display import display
 
         return _Picture(display)
     return None
+
+
+def _is_in_notebook() -> bool:
+    """Whether cells run in this process: other programs import what notebooks are made with."""
+    found = sys.modules.get("IPython")
+    shell = None if found is None else found.get_ipython()
+    return shell is not None and hasattr(shell, "kernel")

@@ -92,6 +92,11 @@ ratio taken under load flatters us. Other processes took less than three percent
 (`others_cpu_share` in the files) unless a result says otherwise; accuracy, rounds, moves and bytes
 do not depend on it. A quick run is marked so.
 
+Machines with AVX512-VNNI differ too. Zen 4 does one such instruction of 512 bits a cycle, as many
+as fp32 multiply-adds, so that an exact int16 product, with three of them for each 64 terms (two
+where 12 bits suffice), cannot take less than 0.75 (0.5) of a perfect fp32 product there. The limits
+are those of Zen 5.
+
 Published figures for scale: for equal bits on a CPU of this kind RepDL takes about 50 times
 torch's time for such a step, and FP64 with rounding logs about 5 times.
 """
@@ -101,12 +106,11 @@ def _format(value: float) -> str:
     return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
 
 
-def _render_result(name: str, result: dict[str, Any], part: str = "") -> str:
+def _render_result(name: str, result: dict[str, Any], kind: str = "") -> str:
     machine = result["machine"]
     instructions = machine.get("instructions", "")
-    held = "avx512_vnni" in machine.get("flags", ()) and instructions == "avx2"
     lines = [
-        f"## {name}{part and f', {part} alone'}{', held to AVX2' * held}",
+        f"## {name}{kind and f', {KINDS[kind]}'}",
         "",
         ABOUT[name],
         "",
@@ -152,8 +156,15 @@ def _describe_load(others: float) -> str:
     return f", other processes took {others:.0%} of the machine" if others > QUIET else ""
 
 
-PARTS = ("errors", "gpt", "square")
-"""Parts of a benchmark (`--part`) whose results may lie in files of their own."""
+KINDS = {
+    "zen4": "on Zen 4",
+    "avx2": "held to AVX2",
+    "errors": "errors alone",
+    "gpt": "the GPT alone",
+    "square": "square products alone",
+}
+"""Results of a benchmark in files of their own, NAME-KIND.json: of another machine, of fewer
+instructions, or of one part."""
 MOST_COLUMNS = 20
 """A wider table stands on its side."""
 
@@ -181,11 +192,10 @@ def render() -> str:
     """The whole page."""
     parts = [INTRODUCTION]
     for name in ABOUT:
-        for kind in ("", "-avx2", *(f"-{part}" for part in PARTS)):
-            path = RESULTS / f"{name}{kind}.json"
+        for kind in ("", *KINDS):
+            path = RESULTS / f"{name}{kind and f'-{kind}'}.json"
             if path.exists():
-                part = kind.removeprefix("-") if kind.removeprefix("-") in PARTS else ""
-                parts.append(_render_result(name, json.loads(path.read_text()), part) + "\n")
+                parts.append(_render_result(name, json.loads(path.read_text()), kind) + "\n")
     return "\n".join(parts)
 
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
 
-from tests.tasks import HEADS, make_cnn_onnx, make_gpt_onnx, make_mlp_onnx, make_samples
-from vtrain import cli
+from tests.cli.calls import Call, write_task
+from tests.tasks import HEADS, make_cnn_onnx, make_gpt_onnx, make_mlp_onnx
 from vtrain.bench.figures import (
     Figure,
     describe,
@@ -31,36 +29,6 @@ from vtrain.errors import ModelError
 from vtrain.graph.model import Linear, Model, Reshape
 from vtrain.graph.onnx_import import import_onnx
 
-TASK = """
-[task]
-name = "tiny"
-seed = 3
-steps = 12
-batch = 4
-commit_every = 2
-checkpoint_every = 4
-
-[model]
-onnx = "model.onnx"
-loss = "cross_entropy"
-
-[data]
-kind = "npy"
-x = "x.npy"
-y = "y.npy"
-
-[data.prepare]
-scale = "1/255"
-
-[optimizer]
-kind = "sgd"
-momentum = 0.9
-learning_rate = 0.5
-
-[format]
-calibration_steps = 4
-"""
-Call = Callable[..., tuple[int, str, str]]
 MEASURED = {
     ("training", "step", "s"),
     ("commitment", "state root", "s"),
@@ -80,28 +48,10 @@ MEASURED = {
 """What a bench measures and an estimate says."""
 
 
-@pytest.fixture
-def call(capfd: pytest.CaptureFixture[str]) -> Call:
-    def run(*arguments: object) -> tuple[int, str, str]:
-        capfd.readouterr()
-        code = cli.run([str(argument) for argument in arguments])
-        captured = capfd.readouterr()
-        return code, captured.out, captured.err
-
-    return run
-
-
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A calibrated task file."""
-    folder = tmp_path_factory.mktemp("bench")
-    samples = make_samples((16,), 40, seed=3)
-    np.save(folder / "x.npy", samples.part("x"))
-    np.save(folder / "y.npy", samples.part("y"))
-    (folder / "model.onnx").write_bytes(make_mlp_onnx(3))
-    (folder / "task.toml").write_text(TASK)
-    assert cli.run(["profile", str(folder / "task.toml")]) == 0
-    return folder / "task.toml"
+    return write_task(tmp_path_factory.mktemp("bench"))
 
 
 # --- measuring

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.tasks import make_mlp_onnx, make_samples
+from vtrain import cli
 
 TASK = """
 [task]
@@ -45,6 +52,30 @@ calibration_steps = 4
 
 Call = Callable[..., tuple[int, str, str]]
 """Runs a command line: exit code, stdout, stderr."""
+
+
+@pytest.fixture
+def call(capfd: pytest.CaptureFixture[str]) -> Call:
+    """Run a command line: exit code, stdout, stderr."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        capfd.readouterr()
+        code = cli.run([str(argument) for argument in arguments])
+        captured = capfd.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def write_task(folder: Path) -> Path:
+    """The task file in ``folder``, with its model and data, calibrated."""
+    samples = make_samples((16,), 40, seed=3)
+    np.save(folder / "x.npy", samples.part("x"))
+    np.save(folder / "y.npy", samples.part("y"))
+    (folder / "model.onnx").write_bytes(make_mlp_onnx(3))
+    (folder / "task.toml").write_text(TASK)
+    assert cli.run(["profile", str(folder / "task.toml")]) == 0
+    return folder / "task.toml"
 
 
 def parse(text: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from vtrain.engines.registry import choose_evaluator
+from vtrain.graph.calibration import OpenEvaluator
 from vtrain.train.task import CompiledTask, compile_task, load_task, profile_task
 
 SHARING = 2
@@ -55,11 +56,12 @@ clip_norm = 1.0
 
 [schedule]
 kind = "cosine"
-warmup = 10
+warmup = 2
 
 [format]
 symmetric_gradients = true
 calibration_steps = 3
+wide_sums = true
 """
 
 
@@ -193,8 +195,17 @@ def make_llama(sizes: Sizes) -> bytes:
 MODELS = {"gpt": make_gpt, "llama": make_llama}
 
 
-def make_task(kind: str, sizes: Sizes, folder: Path) -> CompiledTask:
-    """A task of a model of :data:`MODELS`, by its files in ``folder``; calibrated on the CPU."""
+def make_task(
+    kind: str,
+    sizes: Sizes,
+    folder: Path,
+    open_evaluator: OpenEvaluator | None = None,
+    calibrated: int | None = None,
+) -> CompiledTask:
+    """A task of a model of :data:`MODELS`, by its files in ``folder``.
+
+    It is calibrated on batches of ``calibrated`` windows (None: the task's), on the CPU where
+    ``open_evaluator`` says nothing else."""
     rng = np.random.default_rng(2)
     (folder / "model.onnx").write_bytes(MODELS[kind](sizes))
     # The next token is mostly the one after it in a circle: there is something to learn.
@@ -207,5 +218,8 @@ def make_task(kind: str, sizes: Sizes, folder: Path) -> CompiledTask:
         )
     )
     file = load_task(path)
-    found = profile_task(file, open_evaluator=choose_evaluator("cpu"))
+    found = profile_task(
+        replace(file, batch=calibrated or file.batch),
+        open_evaluator=open_evaluator or choose_evaluator("cpu"),
+    )
     return compile_task(replace(file, exponents=found.exponents))

@@ -27,7 +27,7 @@ def gpu() -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(SCRIPT.parent)
         yield importlib.import_module("gpu")
-        for name in ("gpu", "_harness"):
+        for name in ("gpu", "_harness", "_language"):
             sys.modules.pop(name)
 
 
@@ -313,6 +313,26 @@ def test_steps_are_calibrated_on_the_device_and_timed(
     assert found["device memory, GB"] > 0
     assert "matmul" in found["phases, seconds a step"]
     device.close()
+
+
+def test_steps_of_a_gpt_are_calibrated_on_the_device_and_timed(gpu: Any) -> None:
+    device = HostDevice()
+    sizes = gpu.language.Sizes(1, 8, 2, 6, 4, 12, 500)
+    found = gpu.measure_language_step(device, Kernels(device, fast=False), sizes, 2)
+    assert found["ours"]["n"] == 5
+    assert {"batched_matmul", "scatter_add"} <= found["phases, seconds a step"].keys()
+    device.close()
+
+
+def test_the_baseline_of_a_gpt_has_its_sizes_and_is_one_graph(gpu: Any) -> None:
+    torch = pytest.importorskip("torch")
+    sizes = gpu.language.Sizes(2, 8, 2, 6, 4, 12, 500)
+    network = gpu.make_torch_gpt(sizes)
+    ids = torch.randint(0, 12, (4, 6))
+    assert torch.equal(gpu.compile_torch(network, "eager")(ids), network(ids))
+    assert network(ids).shape == (4, 6, 12)
+    assert len(network.blocks) == 2
+    assert network.places.weight.shape == (6, 8)
 
 
 def test_roots_are_compared(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:

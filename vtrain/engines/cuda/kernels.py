@@ -98,6 +98,11 @@ CASES: dict[str, list[_Case]] = {
     "row_sum": _row_cases("i64"),
     "sum": _sum_cases(),
     "largest": _sum_cases(),
+    "scatter_add": [
+        ({}, (_type(dtype, ids, columns), _type(of_id, ids)), _type("i64", rows, columns))
+        for dtype, of_id in (("i16", "i32"), ("i32", "u8"), ("i64", "i16"))
+        for ids, rows, columns in ((1, 1, 1), (37, 5, 9), (1000, 200, 33))
+    ],
     "softmax_grad": _grad_cases((1, 1), (5, 9), (37, 33), (3, 1000)),
     "column_sum": [
         ({}, (_type(dtype, *size),), _type("i64", size[1]))
@@ -143,6 +148,7 @@ LARGE_CASES: dict[str, list[_Case]] = {
     "sum": [({}, (_type("i32", _PARTS),), _type("i64"))],
     "largest": [({}, (_type("i32", _PARTS),), _type("i64"))],
     "square_sum": [({"shift": 20}, (_type("i16", _PARTS),), _type("i64"))],
+    "scatter_add": [({}, (_type("i16", 40_001, 70), _type("u8", 40_001)), _type("i64", 300, 70))],
     "softmax_grad": _grad_cases((40_001, 33), (300, 4001)),
     "column_sum": [
         ({}, (_type(dtype, *size),), _type("i64", size[1]))

@@ -50,6 +50,7 @@ LOWERINGS: Final[Mapping[str, Lowering]] = {
 
 FAST: Final[Mapping[str, Lowering]] = {
     **linear.FAST,
+    **gather.FAST,
     **softmax.FAST,
     **attention.FAST,
     **norm.FAST,

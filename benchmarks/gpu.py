@@ -1,9 +1,9 @@
 """The cuda engine on one GPU: checked first, then timed against torch on the same card.
 
-One call compiles, checks and times everything, by estimate in seven minutes on an H200.  What
-matters most comes first, and each part's figures are written when it is done.  A part for which
-the time that is left does not suffice is left out and named (``PARTS`` has what each was estimated
-to take).
+``--part images`` has products, hashes, an MLP and a CNN, ``--part gpt`` language models; each takes
+two to five minutes on an H200.  What matters most comes first, and each model's figures are written
+when it is done.  One for which the time that is left does not suffice is left out and named
+(``PARTS`` has what each may take).
 Without a GPU it says what is missing, and writes which targets wait and what is predicted of them.
 
 Predicted, before any run on a GPU (the counts are in docs/cuda.md, "Counted"):
@@ -132,12 +132,18 @@ EXAMPLE = harness.ROOT / "examples" / "shakespeare" / "gpt.py"
 
 
 def judge(
-    values: dict[str, float], failed: Sequence[str] = (), unfit: Set[str] = frozenset()
+    values: dict[str, float],
+    failed: Sequence[str] = (),
+    unfit: Set[str] = frozenset(),
+    begun: tuple[str, ...] = ("",),
 ) -> dict[str, harness.Target]:
-    """Every target of the engine, those without a value as not run, or else as ``failed``; those
-    whose values are ``unfit``, since other kernels gave them than are meant, as missed."""
+    """Every target whose name begins as one of ``begun``, those without a value as not run, or else
+    as ``failed``; those whose values are ``unfit``, since other kernels gave them than are meant,
+    as missed."""
     targets = {}
     for name, (kind, limit) in LIMITS.items():
+        if not name.startswith(begun):
+            continue
         if name not in values:
             targets[name] = harness.failed(limit) if name in failed else harness.not_run(limit)
         elif kind == "least":
@@ -905,9 +911,6 @@ PARTS = (
     Part("mlp step", 35, Course.measure_mlp, ("committing", "mlp step")),
     # Most of it is torch's compiler.
     Part("mlp step of torch", 30, Course.time_torch_mlp, ("mlp step",)),
-    *_gpt_parts("small gpt", ours=30, theirs=40),
-    # Half a GB of weights are drawn, calibrated, checked and placed.
-    *_gpt_parts("gpt-2", ours=90, theirs=70, is_quick=False),
     # 4 GiB are drawn, copied and hashed on the host.
     Part("BLAKE3", 20, Course.measure_hash, ("BLAKE3",), serves=False),
     Part("cnn step", 25, Course.measure_cnn, ("cnn step",), is_quick=False),
@@ -921,7 +924,14 @@ PARTS = (
         serves=False,
     ),
 )
-"""In the order of their importance."""
+"""Products, hashes, and models of images, in the order of their importance."""
+GPT_PARTS = (
+    # Two thirds of it compile and check kernels.
+    *_gpt_parts("small gpt", ours=90, theirs=40),
+    # Half a GB of weights are drawn, calibrated, checked and placed.
+    *_gpt_parts("gpt-2", ours=150, theirs=70, is_quick=False),
+)
+"""Language models: a course by itself."""
 
 
 def run_parts(course: Course, parts: Sequence[Part]) -> Iterator[harness.Result]:
@@ -931,6 +941,7 @@ def run_parts(course: Course, parts: Sequence[Part]) -> Iterator[harness.Result]
     the figures, and the targets that these figures are held against are missed.
     """
     failed, unfit, said = list[str](), set[str](), list[str]()
+    begun = tuple(start for part in parts for start in part.targets)
     for part in parts:
         if course.left < part.seconds:
             course.figures.setdefault("left out for lack of time", []).append(part.name)
@@ -949,10 +960,13 @@ def run_parts(course: Course, parts: Sequence[Part]) -> Iterator[harness.Result]
             said.clear()
         course.figures[f"{part.name}: took, seconds"] = round(begin - course.left, 1)
         print(f"{MOST_SECONDS - course.left:7.1f} s  {part.name}", file=sys.stderr)
-        yield harness.Result(dict(course.figures), judge(course.values, failed, unfit))
-    predicted = [{"target": name, "value": value} for name, value in PREDICTED.items()]
-    course.figures["predicted"] = predicted
-    yield harness.Result(dict(course.figures), judge(course.values, failed, unfit))
+        yield harness.Result(dict(course.figures), judge(course.values, failed, unfit, begun))
+    course.figures["predicted"] = [
+        {"target": name, "value": value}
+        for name, value in PREDICTED.items()
+        if name.startswith(begun)
+    ]
+    yield harness.Result(dict(course.figures), judge(course.values, failed, unfit, begun))
 
 
 @contextmanager
@@ -969,8 +983,8 @@ def watch_kernels(said: list[str]) -> Iterator[None]:
             warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
 
 
-def measure(quick: bool) -> Iterator[harness.Result]:
-    """Everything, on the first GPU."""
+def measure(quick: bool, parts: Sequence[Part]) -> Iterator[harness.Result]:
+    """So many parts, on the first GPU."""
     missing = find_missing()
     if missing:
         yield describe_waiting(missing)
@@ -978,13 +992,14 @@ def measure(quick: bool) -> Iterator[harness.Result]:
     with tempfile.TemporaryDirectory() as folder:
         device = CudaDevice(folder=Path(folder))
         course = Course(device, quick, time.perf_counter)
-        yield from run_parts(course, [part for part in PARTS if part.is_quick or not quick])
+        yield from run_parts(course, [part for part in parts if part.is_quick or not quick])
         device.close()
 
 
 ABOUT = """The cuda engine on the first GPU: the cpu engine's roots, and its speed against torch.
 
-Takes up to eight minutes on an H200; what was measured is in the file of --out after each part.
+Each of its two parts takes up to eight minutes on an H200; what was measured is in the file of
+--out after each model.
 What compute-sanitizer says of small steps is a call of its own: `gpu.py sanitize`.
 Exit codes: 0 all targets are met, 1 one is missed or failed, 3 there is no GPU, driver or torch to
 measure with, and stderr says which."""
@@ -994,7 +1009,7 @@ if __name__ == "__main__":
         sys.exit(report_sanitized())
     harness.main(
         "gpu",
-        measure,
+        {"images": partial(measure, parts=PARTS), "gpt": partial(measure, parts=GPT_PARTS)},
         about=ABOUT,
         quick_help="Fewer rounds, and neither CNN nor 8192 cubed: about four minutes.",
     )

@@ -13,6 +13,10 @@ still in cache), and small serial parts a tenth of the step.
 MLP 784-2048-2048-2048-10 at batch 16 has 10M weights and little to compute: memory is the limit.
 Expected after the products write C row by row and pack what is read once in passing: torch's time
 with AVX512-VNNI (ours was 2.9 of it), 1.2 of it with AVX2 (1.6 to 2.0 before).
+
+``--part resnet``: ResNet-18 of torchvision at batch 32 (see _resnet.py).  Expected before any
+timing: 0.9 of torch's time with AVX512-VNNI and 1.4 with AVX2, as of the small CNN, whose images
+have fewer channels, and with BatchNorm beside it.
 """
 
 from __future__ import annotations
@@ -41,6 +45,7 @@ TIME_LIMITS = {
     "mlp": {"avx512_vnni": 1.0, "avx2": 1.1},
     "cnn": {"avx512_vnni": 0.7, "avx2": 1.4},
     "large": {"avx512_vnni": 1.0, "avx2": 1.3},
+    "resnet": {"avx512_vnni": 1.0, "avx2": 1.6},
 }
 MEMORY_LIMIT = 2.0
 PEAK_STEPS = 50
@@ -234,5 +239,20 @@ def measure(quick: bool) -> harness.Result:
     return harness.Result(figures, targets)
 
 
+def measure_resnet(quick: bool) -> harness.Result:
+    """ResNet-18 at two threads."""
+    from _resnet import make_both
+
+    both = make_both(0, STEPS)
+    title = "resnet-18, batch 32, 2 threads"
+    seconds = 4.0 if quick else 20.0
+    figure = compare_steps(both.task, both.copy_network(), (1, 28, 28), THREADS, seconds)
+    ratio = figure["ratio"]["median"]
+    target = harness.at_most_here(ratio, **TIME_LIMITS["resnet"])
+    return harness.Result(
+        {title: figure}, {"step of ResNet-18, two threads, of torch fp32": target}
+    )
+
+
 if __name__ == "__main__":
-    harness.main("step", measure)
+    harness.main("step", {"networks": measure, "resnet": measure_resnet})

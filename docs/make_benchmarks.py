@@ -12,12 +12,14 @@ from typing import Any
 DOCS = Path(__file__).resolve().parent
 RESULTS = DOCS.parent / "benchmarks" / "results"
 ABOUT = {
-    "accuracy": "Test accuracy on 1,000 MNIST images, same initial weights, order and schedule.",
+    "accuracy": "Test accuracy on 1,000 MNIST images, same initial weights, order and schedule: "
+    "the MLP and the CNN of examples/mnist; ResNet-18 of torchvision, with a stem for such images, "
+    "from the PyTorch module.",
     "gemm": "The exact int16 product over torch fp32 matmul, two threads.",
     "step": "A whole training step, MLP 784-512-512-10 at batch 128, over torch fp32 eager, which "
     "gets a fixed ready batch; ours draws, prepares and digests its batch. State commitments are "
     "not in it: see commit. Also the small CNN at batch 128, and an MLP of 10M weights at batch "
-    "16, where memory is the limit.",
+    "16, where memory is the limit; ResNet-18 of torchvision at batch 32 (images of 28 x 28).",
     "transformer": "The GPT and the Llama of examples/shakespeare. A whole step, batch 16 and 128 "
     "places, over torch fp32 eager, which gets a fixed ready batch; peak memory of a process that "
     "does nothing but load and step, beyond what it imports; replay of an interval over training "
@@ -162,6 +164,8 @@ KINDS = {
     "errors": "errors alone",
     "gpt": "the GPT alone",
     "square": "square products alone",
+    "resnet": "ResNet-18 alone",
+    "resnet-avx2": "ResNet-18 alone, held to AVX2",
 }
 """Results of a benchmark in files of their own, NAME-KIND.json: of another machine, of fewer
 instructions, or of one part."""

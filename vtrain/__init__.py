@@ -127,7 +127,7 @@ def from_torch(
     loss: object,
     optimizer: object,
     scheduler: object = None,
-    batch: int,
+    batch: int | None = None,
     steps: int | None = None,
     epochs: int | None = None,
     test: object | None = None,
@@ -162,8 +162,9 @@ def from_torch(
     Face, of which ``columns`` names inputs and targets.  ``loss`` is ``nn.CrossEntropyLoss()``,
     ``nn.MSELoss()``, a function of torch.nn.functional or a name of docs/tasks.md; ``optimizer`` an
     instance of SGD or AdamW, with groups; ``scheduler`` one of torch.optim.lr_scheduler that is
-    stepped once a step.  ``steps`` or ``epochs`` says how long.  The others are keys of a task file
-    (docs/tasks.md).  Parameters that require no gradient, or are in no group, stay frozen.
+    stepped once a step.  ``batch`` is how many samples a step has, and ``steps`` or ``epochs`` says
+    how long.  The others are keys of a task file (docs/tasks.md).  Parameters that require no
+    gradient, or are in no group, stay frozen.
 
     The exponents are calibrated unless ``exponents`` gives them; ``progress`` (what, done, total)
     hears of it (default: a bar on stderr, where that is a terminal).

@@ -231,9 +231,13 @@ def test_train_makes_a_key_on_first_use_and_says_so(
     call: Call, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(click, "get_app_dir", lambda name: str(tmp_path / "home" / name))
+    code, _, err = call("key", "show")
+    assert code == 2
+    assert "`vtrain train` makes one" in err
     code, out, err = call("train", folder / "task.toml", "--out", tmp_path / "a", "--json")
     own = tmp_path / "home" / "vtrain" / "solver.pem"
     assert code == 0
+    assert call("key", "show")[1] == call("key", "show", own)[1]
     assert str(own) in err
     assert own.stat().st_mode & 0o777 == 0o600
     shown = parse(call("key", "show", own, "--json")[1])
@@ -400,7 +404,9 @@ def test_keys_are_never_overwritten(call: Call, tmp_path: Path) -> None:
     code, out, _ = call("key", "new", tmp_path / "k.pem", "--json")
     assert code == 0
     assert parse(call("key", "show", tmp_path / "k.pem", "--json")[1]) == parse(out)
-    assert f"public  {parse(out)['public']}" in call("key", "show", tmp_path / "k.pem")[1]
+    code, shown, words = call("key", "show", tmp_path / "k.pem")
+    assert (code, shown) == (0, parse(out)["public"] + "\n"), "the key alone, for scripts"
+    assert str(tmp_path / "k.pem") in words
     code, out, err = call("key", "new", tmp_path / "k.pem", "--json")
     assert code == 2
     assert parse(out)["error"]["code"] == "storage"

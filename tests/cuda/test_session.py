@@ -38,6 +38,7 @@ KINDS = [
     ("attention", "cross_entropy"),
     ("gates", "cross_entropy"),
     ("convnet", "cross_entropy"),
+    ("upnet", "cross_entropy"),
 ]
 
 

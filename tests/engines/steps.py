@@ -22,6 +22,8 @@ from vtrain.graph.model import (
     BatchNorm,
     Concat,
     Conv,
+    ConvTranspose,
+    Elu,
     GroupNorm,
     Layer,
     LeakyRelu,
@@ -33,6 +35,7 @@ from vtrain.graph.model import (
     Pad,
     Relu,
     Reshape,
+    Shift,
     Slice,
     Softmax,
     Transpose,
@@ -194,6 +197,23 @@ def _convnet(weights: _Weights) -> tuple[list[Layer], str]:
     return layers, "out"
 
 
+def _upnet(weights: _Weights) -> tuple[list[Layer], str]:
+    """Two channels 9x9 become larger again, with what nets that draw have between."""
+    layers: list[Layer] = [
+        Conv("c1", "x", weights.add("k1", (3, 3, 3, 2), 18), weights.add("d1", (3,), 6),
+             Window((3, 3), (2, 2), (0, 0, 0, 0))),
+        Elu("e1", "c1", 3, 1),
+        Shift("s1", "e1", 0.75),
+        ConvTranspose("t1", "s1", weights.add("k2", (3, 3, 2, 4), 9), weights.add("d2", (4,), 6),
+                      Window((3, 2), (2, 2), (1, 0, 1, 0)), (8, 8)),
+        Relu("r1", "t1"),
+        AveragePool("a1", "r1", Window((4, 4), (4, 4), (0, 0, 0, 0))),
+        Reshape("flat", "a1", (16,)),
+        Linear("out", "flat", weights.add("w", (CLASSES, 16), 16), None, True),
+    ]  # fmt: skip
+    return layers, "out"
+
+
 @cache
 def make_step(
     kind: str,
@@ -206,9 +226,9 @@ def make_step(
     prepare: Affine = CENTRED,
     optimizer: str = "sgd",
 ) -> Step:
-    """``kind`` is "mlp", "wide" (large enough for two threads), "cnn", "attention", "gates" or
-    "convnet"; exponents calibrated.  ``optimizer`` is "sgd", or with clipping and weight decay
-    "adamw" or "lion"."""
+    """``kind`` is "mlp", "wide" (large enough for two threads), "cnn", "attention", "gates",
+    "convnet" or "upnet"; exponents calibrated.  ``optimizer`` is "sgd", or with clipping and weight
+    decay "adamw" or "lion"."""
     weights = _Weights(seed=3)
     shape: tuple[int, ...] = {
         "mlp": (20,),
@@ -217,6 +237,7 @@ def make_step(
         "attention": (7, 6),
         "gates": (7, 6),
         "convnet": (2, 9, 9),
+        "upnet": (2, 9, 9),
     }[kind]
     if kind == "cnn":
         layers, output = _cnn(weights)
@@ -226,6 +247,8 @@ def make_step(
         layers, output = _gates(weights)
     elif kind == "convnet":
         layers, output = _convnet(weights)
+    elif kind == "upnet":
+        layers, output = _upnet(weights)
     else:
         hidden = (17, 9) if kind == "mlp" else (200, 130)
         layers, output = _mlp(weights, (*shape, *hidden, CLASSES))

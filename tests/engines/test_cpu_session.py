@@ -32,6 +32,7 @@ KINDS = [
     ("attention", "cross_entropy"),
     ("gates", "cross_entropy"),
     ("convnet", "cross_entropy"),
+    ("upnet", "cross_entropy"),
 ]
 PATHS = [(path, threads) for path in _core.gemm_paths() for threads in (1, 2)]
 

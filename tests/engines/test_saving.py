@@ -35,6 +35,7 @@ KINDS = [
     ("cnn", "cross_entropy", "sgd"),
     ("attention", "cross_entropy", "adamw"),
     ("gates", "mse", "lion"),
+    ("upnet", "cross_entropy", "sgd"),
 ]
 SAVINGS = [Saving(2), Saving(8), Saving(1, True), Saving(4, True)]
 

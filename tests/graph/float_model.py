@@ -24,7 +24,9 @@ from vtrain.graph.model import (
     Clip,
     Concat,
     Conv,
+    ConvTranspose,
     Dropout,
+    Elu,
     Embedding,
     GroupNorm,
     Layer,
@@ -42,6 +44,7 @@ from vtrain.graph.model import (
     Reshape,
     RMSNorm,
     Scale,
+    Shift,
     Slice,
     Softmax,
     Transpose,
@@ -143,6 +146,10 @@ def _leaky_relu(layer: LeakyRelu, x: Tensor) -> Tensor:
     return F.leaky_relu(x, layer.multiplier * 2.0**-layer.exponent)
 
 
+def _elu(layer: Elu, x: Tensor) -> Tensor:
+    return F.elu(x, layer.multiplier * 2.0**-layer.exponent)
+
+
 def _clip(layer: Clip, x: Tensor) -> Tensor:
     """As ``nn.Hardtanh``, of which a bound has no gradient."""
     low = -1e9 if layer.low is None else layer.low
@@ -152,6 +159,8 @@ def _clip(layer: Clip, x: Tensor) -> Tensor:
 _OF_ONE: Mapping[type[Layer], Callable[[Any, Tensor], Tensor]] = {
     Relu: lambda layer, x: torch.relu(x),
     LeakyRelu: _leaky_relu,
+    Elu: _elu,
+    Shift: lambda layer, x: x + layer.offset,
     Clip: _clip,
     MaxPool: lambda layer, x: F.max_pool2d(
         _pad(x, layer.window, -torch.inf), layer.window.kernel, layer.window.strides
@@ -231,7 +240,7 @@ class FloatModel:
             case Embedding():
                 ids = self.values[layer.input].long()
                 return F.embedding(ids, self.params[layer.weight], layer.without_gradient)
-            case Conv():
+            case Conv() | ConvTranspose():
                 return self._convolve(layer)
             case LayerNorm() | RMSNorm():
                 return self._normalize(layer)
@@ -247,6 +256,25 @@ class FloatModel:
                 return torch.cat([self.values[name] for name in layer.inputs], layer.axis)
             case _:
                 return _OF_ONE[type(layer)](layer, self.values[layer.input])
+
+    def _spread_patches(self, layer: ConvTranspose) -> Tensor:
+        """Padding on both sides is cut off what torch makes without any."""
+        top, left, *_ = layer.window.pads
+        height, width = layer.extent
+        whole = F.conv_transpose2d(
+            self.values[layer.input],
+            self.params[layer.weight].permute(0, 3, 1, 2),
+            None if layer.bias is None else self.params[layer.bias],
+            layer.window.strides,
+        )
+        behind = [
+            max(a + b - c, 0)
+            for a, b, c in ((left, width, whole.shape[3]), (top, height, whole.shape[2]))
+        ]
+        # Places that no patch reaches have the bias alone.
+        bias = 0 if layer.bias is None else self.params[layer.bias][:, None, None]
+        wide = F.pad(whole - bias, (0, behind[0], 0, behind[1])) + bias
+        return wide[:, :, top : top + height, left : left + width]
 
     def _take_weight(self, layer: AddWeight | MulWeight, x: Tensor) -> Tensor:
         if isinstance(layer, MulWeight):
@@ -305,8 +333,10 @@ class FloatModel:
             return F.group_norm(x, layer.groups, weight, bias, layer.epsilon)
         return F.batch_norm(x, None, None, weight, bias, training=True, eps=layer.epsilon)
 
-    def _convolve(self, layer: Conv) -> Tensor:
+    def _convolve(self, layer: Conv | ConvTranspose) -> Tensor:
         """By patches, so that the products are those of :meth:`_product`."""
+        if isinstance(layer, ConvTranspose):
+            return self._spread_patches(layer)
         w = self.params[layer.weight].permute(0, 3, 1, 2)  # [out, in, kh, kw]
         if layer.groups > 1 or layer.dilations != (1, 1):
             bias = None if layer.bias is None else self.params[layer.bias]

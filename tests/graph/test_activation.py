@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from tests.graph.test_onnx_import import (
     run_integers,
 )
 from vtrain.errors import CircuitError
-from vtrain.graph.activation import ACTIVATIONS, emit_activation
+from vtrain.graph.activation import ACTIVATIONS, emit_activation, emit_elu
 from vtrain.graph.autodiff import compute_gradients
 from vtrain.graph.builder import GraphBuilder
 from vtrain.graph.model import Activation
@@ -48,11 +49,19 @@ class _Exponent:
 
 def differentiate(kind: str, x: Ints, exponent: int) -> tuple[Ints, Ints]:
     """Values and slopes, as mantissas of ``exponent`` (of 14 if not gated) and of 14 bits."""
+    y, slope, _ = run_block(lambda b, ref: emit_activation(b, "y", ref, kind), x, exponent)
+    return y, slope
+
+
+def run_block(
+    emit: Callable[[GraphBuilder, Ref], Ref], x: Ints, exponent: int
+) -> tuple[Ints, Ints, int]:
+    """Values and slopes of a block as mantissas, and the exponent of these."""
     b = GraphBuilder(_Exponent(exponent))
     state: Any = {"name": "x", "dtype": "i32", "shape": x.shape, "exponent": exponent}
     wide = b.emit("state", "x", (), **state)
     narrow = b.rescale("narrow", wide, exponent)
-    y = emit_activation(b, "y", narrow, kind)
+    y = emit(b, narrow)
     ones = b.emit("relu", "seed", (narrow,))  # any int16 stands for the gradient, for now
     grad = compute_gradients(b, y, ones, [narrow])[narrow]
     values: list[Ints] = []
@@ -64,7 +73,27 @@ def differentiate(kind: str, x: Ints, exponent: int) -> tuple[Ints, Ints]:
             values.append(np.ones_like(x, np.int16))
         else:
             values.append(np.asarray(TABLE[graph_node.op].law(graph_node.attrs, inputs)))
-    return values[y.node], values[grad.node]
+    more = b.type_of(grad).exponent - b.type_of(ones).exponent
+    return values[y.node], values[grad.node], more
+
+
+@pytest.mark.parametrize(("alpha", "multiplier", "bits"), [(1.0, 1, 0), (0.75, 3, 2)])
+@pytest.mark.parametrize("exponent", [9, 12])
+def test_elu_is_torchs_to_half_a_thousandth(
+    alpha: float, multiplier: int, bits: int, exponent: int
+) -> None:
+    """The exponential has 10 fraction bits of the base-2 logarithm: half a unit is 0.00034."""
+    x = np.arange(-32639, 32640, 3)
+    y, slope, more = run_block(lambda b, ref: emit_elu(b, "y", ref, multiplier, bits), x, exponent)
+    floats = torch.tensor(x * 2.0**-exponent, requires_grad=True)
+    exact = nn.functional.elu(floats, alpha)
+    exact.sum().backward()  # type: ignore[no-untyped-call]
+    errors = np.abs(y * 2.0**-exponent - exact.detach().numpy())
+    assert errors.max() < 2.0 ** -(exponent + 1) + alpha * 5e-4
+    assert errors[x >= 0].max() == 0
+    assert floats.grad is not None
+    assert np.abs(slope * 2.0**-more - floats.grad.numpy())[x != 0].max() < alpha * 5e-4
+    assert np.array_equal(slope[x > 0], np.full((x > 0).sum(), 2**more))
 
 
 @pytest.mark.parametrize("kind", [kind for kind, of in ACTIVATIONS.items() if of.gated])

@@ -95,6 +95,47 @@ class Scaled(nn.Module):
         return torch.cat(tokens, dim=1) + self.places
 
 
+class Gated(nn.Module):
+    """Channels times what a small net makes of their means, and numbers beside values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+        self.gate = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Images."""
+        x = self.conv(x)
+        gate = 1 - torch.sigmoid(self.gate(x.sum((2, 3)) / 20) + 0.5)
+        return -0.5 * x * gate[:, :, None, None] + (x - 1).abs()
+
+
+class Twice(nn.Module):
+    """A layer of two values, of one."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.first, self.layer = nn.Linear(8, 8), layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Places that attend to what came before."""
+        return self.layer(self.first(x), x)  # type: ignore[no-any-return]
+
+
+class Across(nn.Module):
+    """Three places attend to five of other widths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attend = nn.MultiheadAttention(8, 2, bias=False, kdim=6, vdim=4, batch_first=True)
+        self.keys, self.values = nn.Linear(8, 6), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[batch, 3, 8]."""
+        mixed, _ = self.attend(x[:, :3], self.keys(x), self.values(x))
+        return mixed  # type: ignore[no-any-return]
+
+
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "scales and tokens": (Scaled, (3, 4, 4)),
     "batch norm": (
@@ -139,6 +180,27 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         ),
         (3, 12),
     ),
+    "parts of nets that draw": (
+        lambda: nn.Sequential(
+            *(nn.Conv2d(2, 4, 3, padding=1), nn.PReLU(4), nn.ConvTranspose2d(4, 4, 2, stride=2)),
+            *(nn.ELU(0.5), nn.ConvTranspose2d(4, 4, 3, 2, 1, output_padding=1), nn.SELU()),
+            *(nn.Upsample(scale_factor=(2, 1)), nn.CELU(2.0), nn.PixelUnshuffle(4), nn.PReLU()),
+            *(nn.ChannelShuffle(4), nn.Conv2d(64, 8, 1), nn.Hardswish(), nn.PixelShuffle(2)),
+        ),
+        (2, 2, 4),
+    ),
+    "lines that grow": (
+        lambda: nn.Sequential(
+            *(nn.ConvTranspose1d(3, 4, 3, stride=2), nn.Hardsigmoid(), nn.Upsample(scale_factor=3)),
+        ),
+        (3, 4),
+    ),
+    "a gate of channels": (Gated, (3, 4, 5)),
+    "torch's own decoder": (
+        lambda: Twice(nn.TransformerDecoderLayer(8, 2, 12, dropout=0.0, batch_first=True)),
+        (5, 8),
+    ),
+    "attention between widths": (Across, (5, 8)),
     "torch's own transformer": (
         lambda: nn.Sequential(
             nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=True),
@@ -295,7 +357,7 @@ class Odd(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(
             [
-                nn.Sequential(nn.Linear(4, 4), nn.ELU()),
+                nn.Sequential(nn.Linear(4, 4), nn.Softplus()),
                 nn.Sequential(nn.Linear(4, 4), nn.Softplus()),
                 nn.Linear(4, 4),
             ]
@@ -315,12 +377,12 @@ def test_all_problems_are_named_at_once_by_path() -> None:
     assert [(problem.path, problem.what) for problem in problems] == [
         ("", "aten.cumsum of Odd"),
         ("", "aten.mul of Odd"),
-        ("layers.0.1", "aten.elu of ELU"),
+        ("layers.0.1", "aten.softplus of Softplus"),
         ("layers.1.1", "aten.softplus of Softplus"),
         ("layers.2.weight", "parameter"),
     ]
     assert "'gamma'" in problems[1].reason
-    assert problems[2].instead == "nn.ReLU, nn.GELU or nn.SiLU"
+    assert problems[2].instead == "nn.SiLU or nn.ELU"
     assert "element [1, 2]" in problems[4].reason
 
 

@@ -10,9 +10,10 @@ import pytest
 from tests.engines.steps import make_step
 from vtrain.engines.numpy_engine import NumpySession
 from vtrain.errors import GraphError, RangeError, TaskError
+from vtrain.graph.activation import LOG2_E, LOG2_E_EXPONENT
 from vtrain.graph.builder import FixedExponents, GraphBuilder
 from vtrain.graph.legality import check_graph
-from vtrain.graph.model import LOG2_E, LOG2_E_EXPONENT, Linear, Model, Relu
+from vtrain.graph.model import Linear, Model, Relu
 from vtrain.graph.step import (
     LOSSES,
     Affine,

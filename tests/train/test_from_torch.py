@@ -312,7 +312,7 @@ def test_parameters_that_require_no_gradient_or_are_in_no_group_stay(
 class Wrong(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(5, 3), nn.ELU(), nn.Linear(3, 3))
+        self.layers = nn.Sequential(nn.Linear(5, 3), nn.Softplus(), nn.Linear(3, 3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.layers(x)  # type: ignore[no-any-return]
@@ -336,7 +336,7 @@ def test_all_that_cannot_be_had_is_refused_in_one_error() -> None:
         )
     found = [(problem.path, problem.what) for problem in caught.value.problems]
     assert found == [
-        ("layers.1", "aten.elu of ELU"),
+        ("layers.1", "aten.softplus of Softplus"),
         ("loss", "CrossEntropyLoss, weight"),
         ("loss", "CrossEntropyLoss, label_smoothing"),
         ("data", "DataLoader"),
@@ -349,6 +349,28 @@ def test_all_that_cannot_be_had_is_refused_in_one_error() -> None:
     assert text.startswith("from_torch: cannot be had, for 8 reasons [unsupported]:")
     assert all(problem.reason in text for problem in caught.value.problems)
     assert all(problem.instead for problem in caught.value.problems)
+
+
+def test_how_many_samples_a_step_has_is_asked_for_in_words() -> None:
+    """Without ``batch=``: of a loader its own size is named."""
+    module = make_mlp()
+    rows = torch.utils.data.TensorDataset(make_rows(), make_labels())
+    for data, place, fix in (
+        (torch.utils.data.DataLoader(rows, batch_size=3), "data", "data=loader.dataset, batch=3"),
+        (rows, "batch", "batch=32"),
+    ):
+        with pytest.raises(UnsupportedError) as caught:
+            vtrain.from_torch(
+                module,
+                torch.zeros(2, 5),
+                data=data,
+                loss="cross_entropy",
+                optimizer=optim.SGD(module.parameters(), lr=0.1),
+                epochs=2,
+            )
+        (problem,) = caught.value.problems
+        assert problem.path == place
+        assert fix in problem.instead
 
 
 def test_an_interrupted_calibration_leaves_all_as_it_was() -> None:

@@ -11,6 +11,11 @@ from vtrain.attest.keys import PrivateKey, generate_key, load_key
 from vtrain.commit.files import storing
 
 
+def find_own_key() -> Path:
+    """Where the user's own key is, or would be."""
+    return Path(click.get_app_dir("vtrain")) / "solver.pem"
+
+
 def load_or_make_key(path: Path | None, say: Callable[[str], None]) -> PrivateKey:
     """The key in ``path``, or the user's own, which is made where there is none: ``say`` tells.
 
@@ -18,7 +23,7 @@ def load_or_make_key(path: Path | None, say: Callable[[str], None]) -> PrivateKe
     """
     if path is not None:
         return load_key(path)
-    own = Path(click.get_app_dir("vtrain")) / "solver.pem"
+    own = find_own_key()
     if own.exists():
         return load_key(own)
     with storing(own.parent):

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vtrain.cli import print_json
+from vtrain.cli import echo, print_json
 from vtrain.cli.common import VtrainCommand, json_option, print_pairs
+from vtrain.errors import SignatureError
 
 if TYPE_CHECKING:
     from vtrain.attest.keys import BlsSecret, PrivateKey
@@ -35,20 +36,47 @@ def new(path: Path, kind: str, as_json: bool) -> None:
     """Make a key and write it to the new file PATH, readable by you alone."""
     from vtrain.attest.keys import generate_bls_key, generate_key
 
-    _show(path, generate_key(path) if kind == "ed25519" else generate_bls_key(path), as_json)
+    key = generate_key(path) if kind == "ed25519" else generate_bls_key(path)
+    _print(_describe(path, key), as_json)
 
 
 @command.command("show", cls=VtrainCommand)
-@_path
+@click.argument("path", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @json_option
-def show(path: Path, as_json: bool) -> None:
-    """Show the public key that belongs to the key file PATH."""
+def show(path: Path | None, as_json: bool) -> None:
+    """Print the public key that belongs to the key file PATH, or to your own key.
+
+    The public key alone is on stdout, so that $(vtrain key show) is it; what else there is to say
+    is on stderr.
+    """
     from vtrain.attest.keys import load_signing_key
+    from vtrain.attest.own import find_own_key
 
-    _show(path, load_signing_key(path), as_json)
+    if path is None:
+        path = find_own_key()
+        if not path.exists():
+            raise SignatureError(
+                "you have no key of your own yet: `vtrain train` makes one on first use, and "
+                "`vtrain key new PATH` makes one anywhere",
+                where=str(path),
+            )
+    pairs = _describe(path, load_signing_key(path))
+    if as_json:
+        _print(pairs, as_json)
+        return
+    echo(pairs.pop("public"))
+    for label, value in pairs.items():
+        echo(f"{label}  {value}", err=True)
 
 
-def _show(path: Path, key: PrivateKey | BlsSecret, as_json: bool) -> None:
+def _print(pairs: dict[str, str], as_json: bool) -> None:
+    if as_json:
+        print_json({**pairs, "solver": pairs["public"]} if "possession" not in pairs else pairs)
+    else:
+        print_pairs(pairs)
+
+
+def _describe(path: Path, key: PrivateKey | BlsSecret) -> dict[str, str]:
     from vtrain.attest.bls import prove_possession
     from vtrain.attest.keys import BlsSecret, public_key
 
@@ -58,7 +86,4 @@ def _show(path: Path, key: PrivateKey | BlsSecret, as_json: bool) -> None:
         pairs |= {"public": made.public.hex(), "possession": made.possession.hex()}
     else:
         pairs["public"] = public_key(key).hex()
-    if as_json:
-        print_json({**pairs, "solver": pairs["public"]} if "possession" not in pairs else pairs)
-    else:
-        print_pairs(pairs)
+    return pairs

@@ -1,6 +1,7 @@
 """Non-linearities, each a block with one gradient.
 
-GELU, SiLU, sigmoid and tanh go by table; leaky ReLUs and clips are made of ``relu`` and sums.
+GELU, SiLU, sigmoid and tanh go by table; leaky ReLUs and clips are made of ``relu`` and sums, ELU
+of these and of the softmax's exponential.
 
 Of GELU and SiLU the table has what x is multiplied with, and x keeps its own exponent: the product
 has no error where the gate is 0 or 1, however large x is.
@@ -14,10 +15,20 @@ from fractions import Fraction
 from typing import Final
 
 from vtrain.graph.builder import Block, GraphBuilder
-from vtrain.graph.update import round_half_up
+from vtrain.graph.update import floor_log2, round_half_up
 from vtrain.ops.base import Builder
 from vtrain.spec.curves import CURVES
+from vtrain.spec.number import EXP2_EXPONENT, LOG2_EXPONENT, SATURATION
 from vtrain.wire.graph import AttrValue, Ref
+
+LOG2_E: Final = 47274
+"""round(log2(e) * 2^15): numbers in nats become base-2 logarithms by this multiplier."""
+LOG2_E_EXPONENT: Final = 15
+_OFFSET_BITS: Final = 16
+"""More fraction bits than x has, of a number that is added to it."""
+_BITS_OF_NOTHING: Final = 32
+_ELU_EXPONENT: Final = 14
+"""Fraction bits of e^x - 1 and of its slope, both at most 1."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +102,86 @@ def _join_slopes(
     below = b.emit("rescale", f"{name}_below", (rest,), **factor)
     lift = int(str(factor["multiplier_exponent"]))
     return b.emit("add", f"{name}_sum", (above, below), shift_a=lift, shift_b=0)
+
+
+def emit_elu(b: GraphBuilder, name: str, x: Ref, multiplier: int, exponent: int) -> Ref:
+    """x where it is above 0, else e^x - 1 times multiplier * 2^-exponent, at the site ``name``.
+
+    e^x is the softmax's: that of the smaller of x and 0 beside the one of 0.  The slope at 0 is
+    that of what is below.
+    """
+    shape = b.type_of(x).shape
+    factor: dict[str, AttrValue] = {"dtype": "i64", "shift": 0}
+    factor |= {"multiplier": multiplier, "multiplier_exponent": exponent}
+    above = b.emit("relu", f"{name}/above", (x,))
+    below = b.emit("sub", f"{name}/below", (x, above), shift_a=0, shift_b=0)
+    z = b.rescale(
+        f"{name}/log2",
+        b.emit("reshape", f"{name}/rows", (below,), shape=(b.type_of(x).size, 1)),
+        LOG2_EXPONENT,
+        dtype="i32",
+        multiplier=LOG2_E,
+        multiplier_exponent=LOG2_E_EXPONENT,
+    )
+    pair = b.emit("pad", f"{name}/beside_zero", (z,), axis=1, before=0, after=1)
+    maximum = b.emit("row_max", f"{name}/zero", (pair,))
+    both = b.emit("exp2_diff", f"{name}/exp_both", (pair, maximum))
+    column = b.emit("slice", f"{name}/exp_column", (both,), axis=1, start=0, stop=1)
+    e = b.emit("reshape", f"{name}/exp", (column,), shape=shape)
+    less = b.emit(
+        "normalize",
+        f"{name}/exp_less_one",
+        (e,),
+        multiplier=1,
+        offset=-(1 << EXP2_EXPONENT),
+        shift=EXP2_EXPONENT - _ELU_EXPONENT,
+        exponent=_ELU_EXPONENT,
+    )
+    scaled = b.emit("rescale", f"{name}/scaled", (less,), **factor)
+    y = b.rescale_at_site(name, _add_aligned(b, f"{name}/sum", above, scaled))
+
+    def differentiate(builder: Builder, out: Ref, grad: Ref) -> Sequence[Ref | None]:
+        g = builder.as_operand(grad, f"{name}/grad")
+        kept = builder.emit("relu_grad", f"{name}/grad_above", (g, above))
+        rest = builder.emit("sub", f"{name}/grad_rest", (g, kept), shift_a=0, shift_b=0)
+        # All of g or nothing: int16 holds it.
+        operand: dict[str, AttrValue] = {"dtype": "i16", "multiplier": 1, "multiplier_exponent": 0}
+        low = builder.emit("rescale", f"{name}/grad_below", (rest,), shift=0, **operand)
+        shift = EXP2_EXPONENT - _ELU_EXPONENT
+        slope = builder.emit("rescale", f"{name}/slope", (e,), shift=shift, **operand)
+        product = builder.emit("mul", f"{name}/grad_product", (low, slope))
+        bent = builder.emit("rescale", f"{name}/grad_scaled", (product,), **factor)
+        return (_add_aligned(builder, f"{name}/grad_sum", kept, bent),)
+
+    b.blocks[y] = Block((x,), differentiate)
+    return y
+
+
+def _add_aligned(b: Builder, name: str, left: Ref, right: Ref) -> Ref:
+    """The exact sum, in int64."""
+    f_left, f_right = b.type_of(left).exponent, b.type_of(right).exponent
+    finest = max(f_left, f_right)
+    return b.emit("add", name, (left, right), shift_a=finest - f_left, shift_b=finest - f_right)
+
+
+def emit_shift(b: GraphBuilder, name: str, x: Ref, offset: float) -> Ref:
+    """x plus a number, which is rounded to 15 bits, at the site ``name``: the gradient is that of
+    x."""
+    exponent = b.type_of(x).exponent
+    mantissa, fine = 0, exponent
+    if offset:
+        fine = floor_log2(Fraction(SATURATION["i16"][1]) / abs(Fraction(offset)))
+        fine = min(fine, exponent + _OFFSET_BITS)
+        mantissa = round_half_up(Fraction(offset) * Fraction(2) ** fine)
+        while mantissa % 2 == 0 and fine > exponent:
+            mantissa, fine = mantissa // 2, fine - 1
+    # What is left of x after so many bits is 0, by the range that is proven of it.
+    zeros = b.rescale(f"{name}/zeros", x, exponent - _BITS_OF_NOTHING)
+    attrs = {"multiplier": 1, "offset": mantissa, "shift": 0, "exponent": fine}
+    number = b.emit("normalize", f"{name}/number", (zeros,), **attrs)
+    y = b.rescale_at_site(name, _add_aligned(b, f"{name}/sum", x, number))
+    b.blocks[y] = Block((x,), lambda builder, out, grad: (grad,))
+    return y
 
 
 def emit_clip(b: GraphBuilder, name: str, x: Ref, low: float | None, high: float | None) -> Ref:

@@ -18,7 +18,15 @@ import numpy as np
 import numpy.typing as npt
 
 from vtrain.errors import ModelError
-from vtrain.graph.activation import emit_activation, emit_clip, emit_leaky_relu
+from vtrain.graph.activation import (
+    LOG2_E,
+    LOG2_E_EXPONENT,
+    emit_activation,
+    emit_clip,
+    emit_elu,
+    emit_leaky_relu,
+    emit_shift,
+)
 from vtrain.graph.builder import DEEP_BITS, Block, GraphBuilder
 from vtrain.graph.norms import emit_normalized, emit_statistics, emit_with_squares
 from vtrain.ops.attention import MAX_PLACES, NO_ID
@@ -67,6 +75,19 @@ class Conv:
 
 
 @dataclass(frozen=True)
+class ConvTranspose:
+    """Transposed 2-D convolution: each pixel adds its patch to an image of ``extent``, of which
+    ``window`` takes these patches.  The weight is stored [in, kh, kw, out]."""
+
+    name: str
+    input: str
+    weight: str
+    bias: str | None
+    window: Window
+    extent: tuple[int, int]
+
+
+@dataclass(frozen=True)
 class Relu:
     """max(x, 0)."""
 
@@ -77,6 +98,17 @@ class Relu:
 @dataclass(frozen=True)
 class LeakyRelu:
     """x where it is above 0, else x times multiplier * 2^-exponent, a multiplier of 1 to 65535."""
+
+    name: str
+    input: str
+    multiplier: int
+    exponent: int
+
+
+@dataclass(frozen=True)
+class Elu:
+    """x where it is above 0, else e^x - 1 times multiplier * 2^-exponent, a multiplier of 1 to
+    65535."""
 
     name: str
     input: str
@@ -156,6 +188,15 @@ class Scale:
     input: str
     multiplier: int
     exponent: int
+
+
+@dataclass(frozen=True)
+class Shift:
+    """x plus a number, which is rounded to 15 bits."""
+
+    name: str
+    input: str
+    offset: float
 
 
 @dataclass(frozen=True)
@@ -364,8 +405,10 @@ class BatchNorm:
 Layer = (
     Linear
     | Conv
+    | ConvTranspose
     | Relu
     | LeakyRelu
+    | Elu
     | Clip
     | Activation
     | MaxPool
@@ -374,6 +417,7 @@ Layer = (
     | Add
     | Mul
     | Scale
+    | Shift
     | Dropout
     | Modulate
     | AddWeight
@@ -394,14 +438,11 @@ Layer = (
 _InOrder = Transpose | MatMul | Softmax | LayerNorm | RMSNorm | Modulate | AddWeight | MulWeight
 """Layers that read and make values in ONNX's order alone."""
 
-LOG2_E = 47274
-"""round(log2(e) * 2^15): logits in nats become base-2 logits by this multiplier."""
-LOG2_E_EXPONENT = 15
 _SUM_BITS = 4
 """Fraction bits that a value takes on while a weight is added to it, which is rounded to these."""
-_OF_IMAGES = (Conv, MaxPool, AveragePool, GroupNorm, BatchNorm)
+_OF_IMAGES = (Conv, ConvTranspose, MaxPool, AveragePool, GroupNorm, BatchNorm)
 _IN_ORDER = (
-    *(Relu, LeakyRelu, Clip, Activation, Add, Mul, Scale, Dropout, Slice, Pad, Concat),
+    *(Relu, LeakyRelu, Elu, Clip, Activation, Add, Mul, Scale, Shift, Dropout, Slice, Pad, Concat),
     MulWeight,
 )
 """Layers whose output has its axes in the order of what they read, whatever that is."""
@@ -675,7 +716,9 @@ class _Emitter:
         match layer:
             case Conv():
                 return self._emit_conv(layer)
-            case Relu() | LeakyRelu() | Clip() | Activation():
+            case ConvTranspose():
+                return self._emit_conv_transpose(layer)
+            case Relu() | LeakyRelu() | Elu() | Clip() | Activation() | Shift():
                 return self._emit_nonlinear(layer)
             case GroupNorm() | BatchNorm() | MulWeight():
                 return self._emit_of_channels(layer)
@@ -721,13 +764,17 @@ class _Emitter:
             ):
                 raise AssertionError("emit() has dealt with these")
 
-    def _emit_nonlinear(self, layer: Relu | LeakyRelu | Clip | Activation) -> Ref:
+    def _emit_nonlinear(self, layer: Relu | LeakyRelu | Elu | Clip | Activation | Shift) -> Ref:
         b, x = self._b, self.values[layer.input]
         match layer:
             case Relu():
                 return b.emit("relu", layer.name, (x,))
             case LeakyRelu():
                 return emit_leaky_relu(b, layer.name, x, layer.multiplier, layer.exponent)
+            case Elu():
+                return emit_elu(b, layer.name, x, layer.multiplier, layer.exponent)
+            case Shift():
+                return emit_shift(b, layer.name, x, layer.offset)
             case Clip():
                 return emit_clip(b, layer.name, x, layer.low, layer.high)
             case Activation():
@@ -1129,6 +1176,29 @@ class _Emitter:
         rows = b.rescale_at_site(f"{layer.name}/rows", self._with_bias(acc, layer.name, layer.bias))
         shape = (batch, *layer.window.output_extent(height, width), channels)
         return b.emit("reshape", layer.name, (rows,), shape=shape)
+
+    def _emit_conv_transpose(self, layer: ConvTranspose) -> Ref:
+        """The adjoint of a convolution: what is there its gradient is here the value."""
+        b, name, x = self._b, layer.name, self.values[layer.input]
+        batch, height, width, channels = b.type_of(x).shape
+        weight = self.operand_of(layer.weight)
+        _, down, across, made = b.type_of(weight).shape
+        rows = b.emit("reshape", f"{name}/pixels", (x,), shape=(batch * height * width, channels))
+        flat = b.emit(
+            "reshape", f"{name}/weight", (weight,), shape=(channels, down * across * made)
+        )
+        patches = b.emit("matmul", f"{name}/patches", (rows, flat), transpose_a=0, transpose_b=0)
+        attrs, shape = _window_attrs(layer.window), (batch, *layer.extent, made)
+        image = b.emit("col2im", f"{name}/image", (patches,), shape=shape, **attrs)
+
+        def differentiate(builder: Builder, out: Ref, grad: Ref) -> tuple[Ref]:
+            g = builder.as_operand(grad, f"{name}/grad_image")
+            return (builder.emit("im2col", f"{name}/grad_patches", (g,), **attrs),)
+
+        b.blocks[image] = Block((patches,), differentiate)
+        acc = b.emit("reshape", f"{name}/acc", (image,), shape=(math.prod(shape[:-1]), made))
+        out = b.rescale_at_site(f"{name}/rows", self._with_bias(acc, name, layer.bias))
+        return b.emit("reshape", name, (out,), shape=shape)
 
     def _multiply_patches(self, layer: Conv, x: Ref) -> Ref:
         b = self._b

@@ -33,7 +33,9 @@ from vtrain.graph.model import (
     Clip,
     Concat,
     Conv,
+    ConvTranspose,
     Dropout,
+    Elu,
     Embedding,
     GroupNorm,
     Layer,
@@ -51,6 +53,7 @@ from vtrain.graph.model import (
     Reshape,
     RMSNorm,
     Scale,
+    Shift,
     Slice,
     Softmax,
     Transpose,
@@ -87,6 +90,8 @@ _FLOAT_TYPES = (
 )
 _HIGHEST: Final = 3e38
 """Bounds beyond it are none: exporters write the largest float for infinity."""
+_MOST_INTS: Final = 2 * MAX_RANK
+"""Of a list: pads have two for each axis."""
 _MOST_ADDED_AXES: Final = 3
 """Of a trained tensor that is added."""
 _LINE_RANK: Final = 3
@@ -658,14 +663,14 @@ class _Importer:
         if name in self._computed:
             found = self._computed[name]
             node.require(
-                found.dtype in (object, np.bool_) and found.ndim <= 1 and found.size <= MAX_RANK,
+                found.dtype in (object, np.bool_) and found.ndim <= 1 and found.size <= _MOST_INTS,
                 f"input {name!r} must be a short list of integers, has shape {list(found.shape)}",
             )
             return tuple(None if i is None else int(i) for i in found.reshape(-1).tolist())
         weight = self._weight(node, name)
         where = f"initialiser {weight.name}"
         node.require(
-            len(weight.dims) <= 1 and count_elements(weight.dims, where) <= MAX_RANK,
+            len(weight.dims) <= 1 and count_elements(weight.dims, where) <= _MOST_INTS,
             f"input {name!r} must be a short list, has shape {list(weight.dims)}",
         )
         return tuple(int(i) for i in read_ints(self._tensors[weight.name], where).reshape(-1))
@@ -819,6 +824,10 @@ class _Importer:
         node.require(len(others) == 1, "adds two constants")
         value = self._value(node, others[0])
         layer, weight = self._layers.get(value), self._weights[constants[0]]
+        # One of the shape of a place is a tensor that is added: so such models were lowered before.
+        if self._is_number(constants[0]) and weight.dims != self._shape_of(node, value)[-1:]:
+            self._shift(node, value, self._scalar(node, constants[0]))
+            return
         fits = isinstance(layer, Linear) and layer.bias is None
         if not isinstance(layer, Linear) or not fits or len(_strip(weight.dims)) > 1:
             self._add_weight(node, value, weight)
@@ -857,12 +866,37 @@ class _Importer:
         )
         self._emit(node, AddWeight(node.outputs[0], value, weight.name, weight.rows), shape)
 
+    def _is_number(self, name: str) -> bool:
+        """Whether a stored tensor is a constant, and no parameter, of one element."""
+        is_constant = name in self._literals and not self._is_parameter(name)
+        return is_constant and math.prod(self._weights[name].dims) == 1
+
+    def _shift(self, node: _Node, value: str, offset: Fraction) -> None:
+        self._emit(node, Shift(node.outputs[0], value, float(offset)), self._shapes[value])
+
     def _pair(self, node: _Node) -> tuple[str, str, tuple[int, ...]]:
-        """Two values of one shape: nothing is broadcast."""
+        """Two values of one shape: where one has an extent of 1, it is copied along that axis."""
         left, right = (self._value(node, name) for name in node.inputs)
         shape, other = self._shape_of(node, left), self._shape_of(node, right)
-        node.require(shape == other, f"shapes differ without the batch: {shape} and {other}")
-        return left, right, shape
+        fits = len(shape) == len(other) and all(
+            a == b or 1 in (a, b) for a, b in zip(shape, other, strict=True)
+        )
+        node.require(fits, f"shapes differ without the batch: {shape} and {other}")
+        whole = tuple(map(max, shape, other))
+        sides = [
+            self._spread_value(node, f"{node.outputs[0]}/{side}", value, whole)
+            for side, value in (("left", left), ("right", right))
+        ]
+        return sides[0], sides[1], whole
+
+    def _spread_value(self, node: _Node, name: str, value: str, whole: tuple[int, ...]) -> str:
+        """A value with copies along the axes in which it has an extent of 1 and ``whole`` more."""
+        for axis, extent in enumerate(whole, start=1):
+            if self._shapes[value][axis - 1] != extent:
+                made = f"{name}_axis_{axis}"
+                self._emit_copies(node, made, value, axis, extent)
+                value = made
+        return value
 
     def mul(self, node: _Node) -> None:
         node.require_arity(2, 2)
@@ -962,6 +996,10 @@ class _Importer:
 
     def _scale_value(self, node: _Node, value: str, factor: Fraction, name: str) -> None:
         """``name`` is the value times the nearest factor with a mantissa of 16 bits."""
+        if factor < 0:
+            negative = f"{name}/negative"
+            onnx_rotary.negate_value(self, node, negative, value)
+            value, factor = negative, -factor
         multiplier, exponent = self._round_factor(node, factor)
         if (multiplier, exponent) == (1, 0):
             self._declare(name, node.where)
@@ -1014,6 +1052,57 @@ class _Importer:
         )
         self._emit(node, layer, (outer, *window.output_extent(height, width)))
 
+    def conv_transpose(self, node: _Node) -> None:
+        """With one group and no dilation; ``output_padding`` makes an image of it larger."""
+        node.require_arity(2, 3)
+        x = self._value(node, node.inputs[0])
+        weight = self._weight(node, node.inputs[1])
+        channels, height, width = self._shape_of(node, x, 3)
+        node.require(len(weight.dims) == 4, f"weight has shape {list(weight.dims)}")
+        node.require(min(weight.dims) > 0, "weight is empty")
+        inner, outer, *kernel = weight.dims
+        node.require(node.take_int("group", 1) == 1, "groups are not supported here")
+        dilations = node.take_ints("dilations", (1, 1))
+        node.require(dilations == (1, 1), f"dilations must be 1, are {list(dilations)}")
+        node.require(inner == channels, f"weight is for {inner} channels, input has {channels}")
+        given = node.take_ints("kernel_shape", tuple(kernel))
+        node.require(given == tuple(kernel), "kernel_shape is not that of the weight")
+        node.require(
+            node.take_text("auto_pad", "NOTSET") == "NOTSET" and not node.has("output_shape"),
+            "must have pads, and neither auto_pad nor output_shape",
+        )
+        strides, pads = node.take_ints("strides", (1, 1)), node.take_ints("pads", (0, 0, 0, 0))
+        more = node.take_ints("output_padding", (0, 0))
+        node.require(
+            len(strides) == len(more) == 2 and len(pads) == 4 and min(more) >= 0,
+            f"strides are {list(strides)}, pads {list(pads)}, output_padding {list(more)}",
+        )
+        try:
+            window = Window.from_attrs({"kernel": given, "strides": strides, "pads": pads})
+            cut = (pads[0] + pads[2] - more[0], pads[1] + pads[3] - more[1])
+            extent = tuple(
+                (count - 1) * stride + size - less
+                for count, stride, size, less in zip(
+                    (height, width), strides, kernel, cut, strict=True
+                )
+            )
+            node.require(min(extent) >= 1, f"leaves an image of {list(extent)}")
+            fits = window.output_extent(*extent) == (height, width)
+        except GraphError as error:
+            raise ModelError(error.message, where=node.where) from error
+        node.require(fits, f"output_padding {list(more)} must be below the strides")
+        bias = self._weight(node, node.inputs[2]) if len(node.inputs) == 3 else None
+        layer = ConvTranspose(
+            node.outputs[0],
+            x,
+            weight.name,
+            self._bias(node, bias, outer),
+            window,
+            (extent[0], extent[1]),
+        )
+        count_elements((height, width, *window.kernel, outer), node.where)
+        self._emit(node, layer, (outer, *extent))
+
     def _window(self, node: _Node, image: tuple[int, ...], kernel: tuple[int, ...] = ()) -> Window:
         """Read strides, pads and auto_pad over ``image``, and where no ``kernel`` is given
         kernel_shape and dilations, which must be 1."""
@@ -1056,6 +1145,15 @@ class _Importer:
         node.require(slope > 0, f"alpha must be at least 0, is {float(slope)}")
         multiplier, exponent = self._round_factor(node, slope)
         layer = LeakyRelu(node.outputs[0], x, multiplier, exponent)
+        self._emit(node, layer, self._shape_of(node, x))
+
+    def elu(self, node: _Node) -> None:
+        node.require_arity(1, 1)
+        x = self._value(node, node.inputs[0])
+        alpha = node.take_float("alpha", 1.0)
+        node.require(math.isfinite(alpha) and alpha > 0, f"alpha must be above 0, is {alpha}")
+        multiplier, exponent = self._round_factor(node, Fraction(alpha))
+        layer = Elu(node.outputs[0], x, multiplier, exponent)
         self._emit(node, layer, self._shape_of(node, x))
 
     def clip(self, node: _Node) -> None:
@@ -1885,14 +1983,18 @@ class _Importer:
         self._unsqueeze_value(node)
 
     def _unsqueeze_filters(self, node: _Node) -> None:
-        """Of a convolution over one axis, as those of images with a height of 1."""
-        weight = self._weight(node, node.inputs[0])
+        """Of a convolution over one axis, as those of images with a height of 1; or one number for
+        each channel, the same for all places."""
+        weight, axes = self._weight(node, node.inputs[0]), self._take_axes(node)
+        of_channels = len(weight.dims) == 1 and axes == tuple(range(1, 1 + len(axes)))
         node.require(
-            len(weight.dims) == _LINE_RANK and self._take_axes(node) == (2,),
+            of_channels or (len(weight.dims) == _LINE_RANK and axes == (2,)),
             f"adds an axis to the parameter {weight.name!r}, which is no filters of a line",
         )
         self._declare(node.outputs[0], node.where)
-        dims = (*weight.dims[:2], 1, weight.dims[2])
+        dims = (*weight.dims[:2], 1, weight.dims[-1])
+        if of_channels:
+            dims = (*weight.dims, *(1,) * len(axes))
         self._weights[node.outputs[0]] = replace(weight, dims=dims)
 
     def _unsqueeze_value(self, node: _Node) -> None:
@@ -2267,7 +2369,7 @@ def _strip(dims: tuple[int, ...]) -> tuple[int, ...]:
     return dims
 
 
-_BIASED = (Linear, Conv, LayerNorm, GroupNorm, BatchNorm)
+_BIASED = (Linear, Conv, ConvTranspose, LayerNorm, GroupNorm, BatchNorm)
 
 
 def _find_uses(layer: Layer) -> list[tuple[str, str]]:
@@ -2276,6 +2378,8 @@ def _find_uses(layer: Layer) -> list[tuple[str, str]]:
     match layer:
         case Linear() | Conv():
             uses.append((layer.weight, type(layer).__name__))
+        case ConvTranspose():
+            uses.append((layer.weight, "Conv"))  # stored alike
         case Embedding():
             uses.append((layer.weight, "Linear"))  # stored alike: one table may be both
         case LayerNorm() | RMSNorm() | GroupNorm() | BatchNorm() if layer.weight is not None:
@@ -2361,9 +2465,11 @@ _HANDLERS: dict[str, Callable[[_Importer, _Node], None]] = {
     "Concat": _Importer.concat,
     "Constant": _Importer.constant,
     "Conv": _Importer.conv,
+    "ConvTranspose": _Importer.conv_transpose,
     "Div": _Importer.div,
     "Equal": onnx_masks.compare,
     "Dropout": _Importer.dropout,
+    "Elu": _Importer.elu,
     "Expand": _Importer.expand,
     "Flatten": _Importer.flatten,
     "Gather": _Importer.gather,

@@ -218,10 +218,11 @@ def _take_sign(importer: _Importer, value: str) -> tuple[str, int]:
 def negate(importer: _Importer, node: _Node) -> None:
     """-x: x times -1."""
     node.require_arity(1, 1)
-    _negate(importer, node, node.outputs[0], importer._value(node, node.inputs[0]))
+    negate_value(importer, node, node.outputs[0], importer._value(node, node.inputs[0]))
 
 
-def _negate(importer: _Importer, node: _Node, name: str, value: str) -> None:
+def negate_value(importer: _Importer, node: _Node, name: str, value: str) -> None:
+    """-x, as the value ``name``."""
     layer, shape = importer._layers.get(value), importer._shape_of(node, value)
     if isinstance(layer, Modulate):
         table = -np.ldexp(importer._tables[layer.constant].astype(np.float64), -MASTER_EXPONENT)
@@ -231,11 +232,20 @@ def _negate(importer: _Importer, node: _Node, name: str, value: str) -> None:
 
 
 def subtract(importer: _Importer, node: _Node) -> None:
-    """a - b of two values of one shape: a + (-b)."""
+    """a - b of two values of one shape: a + (-b); one of them may be a number."""
     node.require_arity(2, 2)
-    left, right, shape = importer._pair(node)
     negative = f"{node.outputs[0]}/negative"
-    _negate(importer, node, negative, right)
+    first, second = node.inputs
+    if second in importer._weights and importer._is_number(second):
+        offset = -importer._scalar(node, second)
+        importer._shift(node, importer._value(node, first), offset)
+        return
+    if first in importer._weights and importer._is_number(first):
+        negate_value(importer, node, negative, importer._value(node, second))
+        importer._shift(node, negative, importer._scalar(node, first))
+        return
+    left, right, shape = importer._pair(node)
+    negate_value(importer, node, negative, right)
     importer._emit(node, Add(node.outputs[0], left, negative), shape)
 
 

@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from vtrain.errors import TaskError
+from vtrain.graph.activation import LOG2_E, LOG2_E_EXPONENT
 from vtrain.graph.autodiff import compute_gradients
 from vtrain.graph.builder import GraphBuilder
-from vtrain.graph.model import LOG2_E, LOG2_E_EXPONENT, Masks, Model, emit_forward
+from vtrain.graph.model import Masks, Model, emit_forward
 from vtrain.graph.update import (
     Clip,
     Momentum,

@@ -238,7 +238,8 @@ class CompiledTask:
 
     def __repr__(self) -> str:
         spec, count = self.spec, sum(values.size for values in self.initial_state.values())
-        noted = f", {len(self.notes)} notes" if self.notes else ""
+        notes = len(self.notes)
+        noted = f", {notes} {'note' if notes == 1 else 'notes'}" if notes else ""
         return (
             f"<task {self.name!r} {self.task_id.hex()[:16]}: {len(self.graph.nodes)} nodes, "
             f"{count:,} numbers of state, {spec.steps:,} steps of {spec.batch} of "

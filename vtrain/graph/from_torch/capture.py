@@ -265,7 +265,7 @@ def _explain(path: str, what: str, error: Exception) -> Problem:
         return Problem(
             path,
             what,
-            f"works for one size of the batch alone: {text}",
+            f"works for one size of the batch alone: {text.partition(' For more information')[0]}",
             "take the batch from x.shape[0] or x.size(0), and give no number for it",
         )
     return Problem(

@@ -22,6 +22,30 @@ from vtrain.graph.onnx_file import EXACT_PRODUCER, NAMES_KEY, save_model
 from vtrain.graph.onnx_import import find_problems, import_onnx
 
 _NODE: Final = re.compile(r"node (.*) \(\w+\)", re.DOTALL)
+_INSTEAD: Final = (
+    ("is part of the loss", "logits as the output: nn.CrossEntropyLoss has the logarithm"),
+    ("at most two axes more", "a layer over one axis or two, of the same kind"),
+    ("is only supported with exponent 2", "a product of the value with itself"),
+    ("shapes differ", "values of one shape, or with extents of 1 where the other has more"),
+    ("copies, more than", "a mean or a product in place of copies"),
+    ("only a Gather of a table reads them", "nn.Embedding of the model's input"),
+    ("the batch must stay", "batch_first=True, and axes other than the first"),
+    ("batch merged", "the batch as the first axis, alone"),
+    ("does not keep the batch", "x.flatten(1), or a view that begins with x.shape[0]"),
+    ("must be 0 to", "a table with as many rows as places, looked up by torch.arange"),
+    ("first rows", "a parameter of its own for each part"),
+    ("the factor must be", "a factor that is not 0"),
+    ("a constant that is added", "a tensor of the shape of the last axes, or a number"),
+    ("a parameter that multiplies", "a parameter of the last axes, of the channels, or a number"),
+    ("computed from the model's input", "a parameter that is read as it is stored"),
+    ("must be a constant", "a division by a number, or nn.RMSNorm for one by a size"),
+    ("ceil_mode", "ceil_mode=False, and padding"),
+    ("count_include_pad", "count_include_pad=True, or padding=0"),
+    ("only supported as a mask", "a product with a mask, or nn.ReLU"),
+    ("is only supported of the", "nn.LayerNorm or nn.RMSNorm"),
+    ("mask", "is_causal=True, or a mask of padding: ids != 0"),
+)
+"""Words of what the importer refuses, and what would do instead."""
 _STORED: Final = re.compile(r"initialiser (.*)", re.DOTALL)
 
 
@@ -156,9 +180,10 @@ def _find_node(error: ModelError) -> str:
 
 def _place(error: ModelError, origins: Mapping[str, Origin]) -> Problem:
     """What the importer refused, where the module has it."""
+    fix = next((fix for words, fix in _INSTEAD if words in error.message), "")
     origin = origins.get(_find_node(error))
     if origin is not None:
-        return Problem(origin.path, origin.what, error.message)
+        return Problem(origin.path, origin.what, error.message, fix)
     stored = _STORED.fullmatch(error.where)
     if stored is not None:
         what = "parameter"

@@ -33,6 +33,9 @@ _REFUSED: Final = "Refused"
 _TO_END: Final = 2**63 - 1
 _LINE_AXES: Final = 3
 """[batch, channels, length]."""
+_SELU_ALPHA: Final = 1.6732632423543772
+_SELU_SCALE: Final = 1.0507009873554805
+"""Of Klambauer et al., arXiv:1706.02515, as torch has them."""
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _RANDOM: Final = "draws random numbers, of which dropout's alone can be had"
 _OF_SHAPES = frozenset(
@@ -226,7 +229,7 @@ class _Translator:
                     "overwrites a part of a value in place",
                     "torch.cat of the parts, or torch.where with a constant",
                 )
-            raise _RefusedError("is not supported", _INSTEAD.get(name, ""))
+            raise _RefusedError("is not supported", _INSTEAD.get(name, _OTHERS))
         handler(self, _bind(node))
 
     def _take_item(self, node: fx.Node) -> None:
@@ -236,7 +239,10 @@ class _Translator:
         elif isinstance(number, int) and number < len(self._parts[source]):
             self._values[node] = self._parts[source][number]
         else:
-            raise _RefusedError("reads a second result, which cannot be had")
+            raise _RefusedError(
+                "reads a second result, which cannot be had",
+                "the first alone: nn.ConvTranspose2d or nn.Upsample goes back without indices",
+            )
 
     def _compute(self, node: fx.Node) -> None:
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
@@ -455,7 +461,7 @@ class _Translator:
 
     def _both(self, a: _Args) -> list[str]:
         """Both operands, the second times ``alpha``."""
-        left, right = self._read(a["self"]), self._read(a["other"])
+        left, right = (self._read(self._float(a, key)) for key in ("self", "other"))
         if a.get("alpha", 1) != 1:
             factor = self._read(float(a["alpha"]))
             right = self._emit_inner("Mul", [right, factor], "times_alpha")
@@ -493,6 +499,136 @@ class _Translator:
         numbers = self._ints(*(self._axis(a["self"], axis) for axis in axes))
         self._emit("ReduceMean", [self._read(a["self"]), numbers], keepdims=int(a["keepdim"]))
 
+    def sum(self, a: _Args) -> None:
+        """A mean times the number of its terms."""
+        axes = a.get("dim")
+        if axes is None or axes == []:
+            raise _RefusedError("takes the sum of the whole batch", "name the axes")
+        axes = [axes] if isinstance(axes, int) else list(axes)
+        numbers = [self._axis(a["self"], axis) for axis in axes]
+        shape = self._shape(a["self"])
+        inputs = [self._read(a["self"]), self._ints(*numbers)]
+        mean = self._emit_inner("ReduceMean", inputs, "mean", keepdims=int(a["keepdim"]))
+        if not all(isinstance(shape[axis], int) for axis in numbers):
+            raise _RefusedError("takes the sum over the batch", "leave the batch as it is")
+        count = float(math.prod(int(shape[axis]) for axis in numbers))
+        self._emit("Mul", [mean, self._read(count)])
+
+    def absolute(self, a: _Args) -> None:
+        """What is above 0, and the opposite of what is below."""
+        x = self._read(a["self"])
+        above = self._emit_inner("Relu", [x], "above")
+        opposite = self._emit_inner("Neg", [x], "opposite")
+        below = self._emit_inner("Relu", [opposite], "below")
+        self._emit("Add", [above, below])
+
+    def elu(self, a: _Args) -> None:
+        """``scale`` times an ELU of x times ``input_scale``: SELU too."""
+        x = self._read(a["self"])
+        if a["input_scale"] != 1:
+            x = self._emit_inner("Mul", [x, self._read(float(a["input_scale"]))], "scaled")
+        self._emit_elu(x, float(a["alpha"]), float(a["scale"]))
+
+    def selu(self, a: _Args) -> None:
+        self._emit_elu(self._read(a["self"]), _SELU_ALPHA, _SELU_SCALE)
+
+    def celu(self, a: _Args) -> None:
+        """alpha times the ELU of x over alpha."""
+        x, alpha = self._read(a["self"]), float(a["alpha"])
+        if alpha <= 0:
+            raise _RefusedError(f"has an alpha of {alpha}", "an alpha above 0")
+        if alpha != 1:
+            x = self._emit_inner("Mul", [x, self._read(1 / alpha)], "scaled")
+        self._emit_elu(x, 1.0, alpha)
+
+    def _emit_elu(self, x: str, alpha: float, scale: float) -> None:
+        if scale == 1:
+            self._emit("Elu", [x], alpha=alpha)
+            return
+        bent = self._emit_inner("Elu", [x], "bent", alpha=alpha)
+        self._emit("Mul", [bent, self._read(scale)])
+
+    def prelu(self, a: _Args) -> None:
+        """What is above 0, plus the rest times the parameter, one of each channel or of all."""
+        x, weight = self._read(a["self"]), self._read(a["weight"])
+        shape, count = self._shape(a["self"]), self._shape(a["weight"])[0]
+        if count != 1 and len(shape) > 2:
+            axes = self._ints(*range(1, len(shape) - 1))
+            weight = self._emit_inner("Unsqueeze", [weight, axes], "slopes")
+        above = self._emit_inner("Relu", [x], "above")
+        below = self._emit_inner("Sub", [x, above], "below")
+        bent = self._emit_inner("Mul", [below, weight], "bent")
+        self._emit("Add", [above, bent])
+
+    def hard_sigmoid(self, a: _Args) -> None:
+        self._emit("Mul", [self._open_gate(a["self"]), self._read(1 / 6)])
+
+    def hard_swish(self, a: _Args) -> None:
+        inputs = [self._open_gate(a["self"]), self._read(1 / 6)]
+        gate = self._emit_inner("Mul", inputs, "gate")
+        self._emit("Mul", [self._read(a["self"]), gate])
+
+    def _open_gate(self, source: Any) -> str:
+        """min(max(x + 3, 0), 6)."""
+        bounds = [self._read(-3.0), self._read(3.0)]
+        held = self._emit_inner("Clip", [self._read(source), *bounds], "held")
+        return self._emit_inner("Add", [held, self._read(3.0)], "above")
+
+    def upsample_nearest(self, a: _Args) -> None:
+        """Each place so many times: along each axis as often as that of the output is longer."""
+        source = a["self"] if "self" in a else a["input"]
+        shape, wanted = self._shape(source), self._shape(self._node)
+        extents = [int(extent) for extent in shape[1:]]
+        x = self._read(source)
+        for axis in range(2, len(shape)):
+            times, rest = divmod(int(wanted[axis]), extents[axis - 1])
+            if rest or times < 1:
+                raise _RefusedError(
+                    f"makes {wanted[axis]} places of {extents[axis - 1]}",
+                    "a whole scale factor",
+                )
+            if times == 1:
+                continue
+            apart = self._emit_inner("Unsqueeze", [x, self._ints(axis + 1)], "apart")
+            wide = [1, *extents]
+            wide.insert(axis + 1, times)
+            copies = self._emit_inner("Expand", [apart, self._ints(*wide)], "copies")
+            extents[axis - 1] *= times
+            x = self._emit_inner("Reshape", [copies, self._ints(-1, *extents)], "longer")
+        self._emit("Identity", [x])
+
+    def pixel_shuffle(self, a: _Args) -> None:
+        """Channels become places."""
+        channels, height, width = self._read_image_shape(a["self"])
+        r = int(a["upscale_factor"])
+        split = (channels // (r * r), r, r, height, width)
+        self._regroup(a["self"], split, (0, 1, 4, 2, 5, 3))
+
+    def pixel_unshuffle(self, a: _Args) -> None:
+        """Places become channels."""
+        channels, height, width = self._read_image_shape(a["self"])
+        r = int(a["downscale_factor"])
+        split = (channels, height // r, r, width // r, r)
+        self._regroup(a["self"], split, (0, 1, 3, 5, 2, 4))
+
+    def channel_shuffle(self, a: _Args) -> None:
+        channels, *places = (int(extent) for extent in self._shape(a["self"])[1:])
+        groups = int(a["groups"])
+        split = (groups, channels // groups, *places)
+        self._regroup(a["self"], split, (0, 2, 1, *range(3, 1 + len(split))))
+
+    def _read_image_shape(self, source: Any) -> list[int]:
+        shape = self._shape(source)
+        if len(shape) != _LINE_AXES + 1:
+            raise _RefusedError("is of other than images", "give it [batch, channels, h, w]")
+        return [int(extent) for extent in shape[1:]]
+
+    def _regroup(self, source: Any, split: Sequence[int], perm: Sequence[int]) -> None:
+        """The elements of the axes ``split`` in another order of these, and in the shape asked."""
+        apart = self._emit_inner("Reshape", [self._read(source), self._ints(-1, *split)], "apart")
+        turned = self._emit_inner("Transpose", [apart], "turned", perm=list(perm))
+        self._emit("Reshape", [turned, self._asked(self._node)])
+
     def gelu(self, a: _Args) -> None:
         self._emit("Gelu", [self._read(a["self"])], approximate=a["approximate"])
 
@@ -505,7 +641,14 @@ class _Translator:
         axis = self._axis(a["self"], a["dim"])
         name = "Softmax" if "log" not in _name_operator(self._node) else "LogSoftmax"
         rank = len(self._shape(a["self"]))
-        self._emit(name, [self._read(a["self"])], axis=-1 if axis == rank - 1 else axis)
+        if axis == rank - 1 or axis == 0 or name != "Softmax":
+            self._emit(name, [self._read(a["self"])], axis=-1 if axis == rank - 1 else axis)
+            return
+        perm = list(range(rank))
+        perm[axis], perm[-1] = perm[-1], perm[axis]
+        turned = self._emit_inner("Transpose", [self._read(a["self"])], "turned", perm=perm)
+        rows = self._emit_inner("Softmax", [turned], "rows", axis=-1)
+        self._emit("Transpose", [rows], perm=perm)
 
     def layer_norm(self, a: _Args) -> None:
         features = [int(extent) for extent in a["normalized_shape"]]
@@ -675,7 +818,8 @@ class _Translator:
     def conv(self, a: _Args) -> None:
         weight = a["weight"]
         if a.get("transposed"):
-            raise _RefusedError("is a transposed convolution", "nn.Upsample is none either")
+            self.conv_transpose(a)
+            return
         x, more = self._open_image(a["input"])
         padding = a["padding"]
         kernel = _pair([int(extent) for extent in self._shape(weight)[2:]], more)
@@ -703,6 +847,34 @@ class _Translator:
             pads=pads,
             dilations=None if dilation == [1, 1] else dilation,
             group=None if a["groups"] == 1 else a["groups"],
+        )
+
+    def conv_transpose(self, a: _Args) -> None:
+        """Pads of both sides are the same; with an output padding the last side has less."""
+        weight = a["weight"]
+        x, more = self._open_image(a["input"])
+        kernel = _pair([int(extent) for extent in self._shape(weight)[2:]], more)
+        dilation, stride = (_pair(a[key], more) for key in ("dilation", "stride"))
+        padding, beyond = (_pair(a[key], more, 0) for key in ("padding", "output_padding"))
+        if a["groups"] != 1 or dilation != [1, 1]:
+            raise _RefusedError(
+                "is transposed with groups or dilation",
+                "groups=1 and dilation=1, or nn.Upsample and a convolution",
+            )
+        filters = self._read(weight)
+        if more is not None:
+            filters = self._emit_inner("Unsqueeze", [filters, self._ints(more)], "filters")
+        inputs = [x, filters]
+        if a["bias"] is not None:
+            inputs.append(self._read(a["bias"]))
+        self._emit_image(
+            "ConvTranspose",
+            inputs,
+            more,
+            kernel_shape=kernel,
+            strides=stride,
+            pads=padding * 2,
+            output_padding=beyond if any(beyond) else None,
         )
 
     def max_pool(self, a: _Args) -> None:
@@ -948,7 +1120,7 @@ class _Translator:
 
     def pad(self, a: _Args) -> None:
         if a.get("mode", "constant") != "constant" or a.get("value") not in (None, 0):
-            raise _RefusedError("pads with other than zeros")
+            raise _RefusedError("pads with other than zeros", _ZEROS)
         rank, pads = len(self._shape(self._node)), [int(one) for one in a["pad"]]
         before, after = [0] * rank, [0] * rank
         for number in range(len(pads) // 2):
@@ -1150,15 +1322,24 @@ _HANDLERS: Final[Mapping[str, Callable[[_Translator, _Args], None]]] = {
         ),
         _T.adaptive_pool,
     ),
+    **dict.fromkeys(("aten.upsample_nearest1d", "aten.upsample_nearest2d"), _T.upsample_nearest),
+    **dict.fromkeys(
+        ("aten.conv_transpose1d", "aten.conv_transpose2d", "aten.conv_transpose3d"),
+        _T.conv_transpose,
+    ),
     "aten._fused_rms_norm": _T.rms_norm,
+    "aten.abs": _T.absolute,
     "aten.add": _T.add,
     "aten.addmm": _T.addmm,
     "aten.avg_pool1d": _T.average_pool,
     "aten.avg_pool2d": _T.average_pool,
     "aten.cat": _T.concat,
+    "aten.celu": _T.celu,
+    "aten.channel_shuffle": _T.channel_shuffle,
     "aten.concat": _T.concat,
     "aten.div": _T.divide,
     "aten.dropout": _T.dropout,
+    "aten.elu": _T.elu,
     "aten.embedding": _T.embedding,
     "aten.eq": _T.equal,
     "aten.expand": _T.expand,
@@ -1166,6 +1347,8 @@ _HANDLERS: Final[Mapping[str, Callable[[_Translator, _Args], None]]] = {
     "aten.gelu": _T.gelu,
     "aten.glu": _T.glu,
     "aten.group_norm": _T.group_norm,
+    "aten.hardsigmoid": _T.hard_sigmoid,
+    "aten.hardswish": _T.hard_swish,
     "aten.instance_norm": _T.instance_norm,
     "aten.layer_norm": _T.layer_norm,
     "aten.leaky_relu": _T.leaky_relu,
@@ -1181,7 +1364,10 @@ _HANDLERS: Final[Mapping[str, Callable[[_Translator, _Args], None]]] = {
     "aten.native_dropout": _T.dropout,
     "aten.neg": _T.negate,
     "aten.permute": _T.permute,
+    "aten.pixel_shuffle": _T.pixel_shuffle,
+    "aten.pixel_unshuffle": _T.pixel_unshuffle,
     "aten.pow": _T.power,
+    "aten.prelu": _T.prelu,
     "aten.repeat": _T.repeat,
     "aten.repeat_interleave": _T.repeat_interleave,
     "aten.rms_norm": _T.rms_norm,
@@ -1189,10 +1375,12 @@ _HANDLERS: Final[Mapping[str, Callable[[_Translator, _Args], None]]] = {
     "aten.rsub": _T.subtract_from,
     "aten.scaled_dot_product_attention": _T.attention,
     "aten.select": _T.select,
+    "aten.selu": _T.selu,
     "aten.silu": _T.silu,
     "aten.slice": _T.slice,
     "aten.stack": _T.stack,
     "aten.sub": _T.subtract,
+    "aten.sum": _T.sum,
     "aten.unbind": _T.unbind,
     "aten.where": _T.where,
 }
@@ -1203,12 +1391,42 @@ _OVERWRITING = frozenset(
         *("select_scatter", "slice_scatter"),
     )
 )
+_OTHERS: Final = "one of the layers that docs/benchmarks.md (imports) has as working"
+_BY_PLACES: Final = "a layer over one axis or two, of the same kind"
+_ZEROS: Final = "zeros: nn.ZeroPad2d, or the padding of the convolution"
+_SMOOTH: Final = "nn.SiLU or nn.ELU"
+_NEAREST: Final = 'nn.Upsample(mode="nearest") with a whole scale factor'
 _INSTEAD: Final = {
-    "aten.elu": "nn.ReLU, nn.GELU or nn.SiLU",
-    "aten.hardswish": "nn.SiLU",
-    "aten.softplus": "nn.SiLU",
-    "aten.mish": "nn.SiLU",
-    "aten.prelu": "nn.ReLU or nn.LeakyReLU",
+    **dict.fromkeys(("aten.softplus", "aten.mish", "aten.softsign"), _SMOOTH),
+    "aten.log_sigmoid": "nn.Sigmoid, or logits as the output, of which the loss is",
+    **dict.fromkeys(("aten.threshold", "aten.hardshrink", "aten.le", "aten.gt"), "nn.ReLU"),
+    **dict.fromkeys(("aten.softshrink", "aten.sign"), "nn.ReLU, or a clip: nn.Hardtanh"),
+    **dict.fromkeys(
+        (
+            *("aten.adaptive_avg_pool3d", "aten.adaptive_max_pool3d", "aten.avg_pool3d"),
+            *("aten.max_pool3d", "aten.max_pool3d_with_indices", "aten.upsample_nearest3d"),
+        ),
+        _BY_PLACES,
+    ),
+    **dict.fromkeys(
+        (
+            *("aten.upsample_linear1d", "aten.upsample_bilinear2d", "aten.upsample_bicubic2d"),
+            *("aten._upsample_nearest_exact1d", "aten._upsample_nearest_exact2d"),
+        ),
+        _NEAREST,
+    ),
+    **dict.fromkeys(
+        ("aten.max_unpool2d", "aten.max_unpool3d", "aten.col2im"),
+        "nn.ConvTranspose2d, or nn.Upsample and a convolution",
+    ),
+    "aten.fractional_max_pool2d": "nn.MaxPool2d or nn.AdaptiveMaxPool2d",
+    "aten.im2col": "nn.Conv2d, or a reshape and a permutation for patches that do not overlap",
+    "aten.bilinear": "nn.Linear of both joined by torch.cat",
+    **dict.fromkeys(
+        ("aten.cosine_similarity", "aten.pairwise_distance", "aten.linalg_vector_norm"),
+        "torch.matmul of values that nn.RMSNorm has scaled",
+    ),
+    "aten.embedding_bag": "nn.Embedding, and a mean over its places: embedding(ids).mean(1)",
     **dict.fromkeys(
         (
             *("aten.gru", "aten.gru_cell", "aten.lstm", "aten.lstm_cell"),
@@ -1219,5 +1437,4 @@ _INSTEAD: Final = {
     "aten.cumsum": "make positions of torch.arange",
     "aten.index": "slices, or an embedding by the model's input",
     "aten.einsum": "torch.matmul of operands with the same leading axes",
-    "aten.sum": "a mean over the axes, or a product with ones",
 }

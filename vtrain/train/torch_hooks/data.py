@@ -168,7 +168,9 @@ def _open_windows(tokens: Array, context: int, stride: int, where: str) -> Sampl
 def _take_pair(data: object, where: str, wanted: Wanted, notes: list[str]) -> Pair:
     if isinstance(data, DataLoader):
         reason = "chooses the order of samples, and the task does that by its seed"
-        _refuse(where, "DataLoader", reason, "its dataset, and batch= for its batch_size")
+        size = data.batch_size
+        more = f", batch={size}" if where == "data" and size else ""
+        _refuse(where, "DataLoader", reason, f"its dataset: {where}=loader.dataset{more}")
     if isinstance(data, IterableDataset):
         reason = "has no number of samples, and a task commits to all of them"
         _refuse(where, type(data).__name__, reason, "a Dataset with a length, or arrays")

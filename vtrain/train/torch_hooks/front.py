@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 from vtrain.engines.registry import choose_evaluator
 from vtrain.errors import GraphError, ModelError, Problem, UnsupportedError
@@ -75,7 +76,7 @@ def from_torch(
     loss: object,
     optimizer: object,
     scheduler: object = None,
-    batch: int,
+    batch: int | None,
     steps: int | None = None,
     epochs: int | None = None,
     test: object | None = None,
@@ -111,12 +112,13 @@ def from_torch(
         columns=columns,
     )
     loaded = gather(lambda: load(data, test, wanted, validation))
-    total = gather(lambda: _count_steps(steps, epochs, batch, loaded))
+    size = gather(lambda: _read_batch(batch, data))
+    total = gather(lambda: _count_steps(steps, epochs, size, loaded))
     found = gather(lambda: read_optimizer(module, optimizer, scheduler, total or 1))
     if found_loss is not None and loaded is not None:
         problems += _check_ignored(found_loss, loaded)
     progress("reading the module", 1, 1)
-    if problems or not (imported and found_loss and loaded and total and found):
+    if problems or size is None or not (imported and found_loss and loaded and total and found):
         raise UnsupportedError(problems, where="from_torch")
     text = _write_text(
         settings if settings.name else replace(settings, name=type(module).__name__),
@@ -125,7 +127,7 @@ def from_torch(
         loaded,
         found,
         steps=total,
-        batch=batch,
+        batch=size,
         vocabulary=vocabulary,
         exponents=exponents,
     )
@@ -158,13 +160,23 @@ def _describe_example(example: object) -> tuple[tuple[int, ...], bool]:
     return tuple(tensor.shape[1:]), not tensor.dtype.is_floating_point
 
 
-def _count_steps(steps: int | None, epochs: int | None, batch: int, loaded: Loaded | None) -> int:
+def _read_batch(batch: int | None, data: object) -> int | None:
+    """None where the samples are refused as they are, with the size of the batch: said already."""
+    if batch is None and not isinstance(data, DataLoader):
+        problem = Problem("batch", "None", "is how many samples a step has", "batch=32")
+        raise UnsupportedError([problem], where="from_torch")
+    return batch
+
+
+def _count_steps(
+    steps: int | None, epochs: int | None, batch: int | None, loaded: Loaded | None
+) -> int:
     if (steps is None) == (epochs is None):
         problem = Problem("steps", "and epochs", "one of the two says how long to train", "steps=")
         raise UnsupportedError([problem], where="from_torch")
     if steps is not None:
         return steps
-    if loaded is None or epochs is None:
+    if loaded is None or epochs is None or batch is None:
         return 1  # said already
     count = epochs * loaded.samples.spec.samples // batch
     if count < 1:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.tasks import make_tiny_task
 from vtrain.commit.files import write_atomic
@@ -31,6 +34,16 @@ def make_key(path: Path, k: int = K) -> CommitKey:
     if not path.exists():
         generate_srs(path, k, seed=b"tests")
     return CommitKey(path, k, BLINDING)
+
+
+def make_srs_fixture() -> Any:
+    """A fixture of a module: the file in which :func:`make_key` makes its SRS."""
+
+    @pytest.fixture(scope="module")
+    def srs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+        return tmp_path_factory.mktemp("srs") / "srs"
+
+    return srs
 
 
 def add_kzg(

@@ -24,7 +24,7 @@ from tests.audit.runs import (
     write_kzg_leaves,
     write_leaves,
 )
-from tests.kzg import add_kzg, make_key, make_kzg_task, place_secrets
+from tests.kzg import add_kzg, make_key, make_kzg_task, make_srs_fixture, place_secrets
 from tests.tasks import make_tiny_task
 from vtrain.attest.claims import sign_claim
 from vtrain.audit.pin import make_pin
@@ -49,9 +49,7 @@ from vtrain.wire.task import encode_task
 NOT_COMPARED = "whether KZG commitments and BLAKE3 roots are of the same tensors in {} of {} steps"
 
 
-@pytest.fixture(scope="module")
-def srs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("srs") / "srs"
+srs = make_srs_fixture()
 
 
 @pytest.fixture(scope="module")

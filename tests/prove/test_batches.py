@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.audit.runs import KEY, read_kzg_leaves
-from tests.kzg import SECRET, make_key, make_kzg_task
+from tests.kzg import SECRET, make_key, make_kzg_task, make_srs_fixture
 from tests.tasks import make_tiny_task
 from vtrain.attest.keys import public_key
 from vtrain.errors import EncodingError, NotProducedError, SignatureError, TaskError, VtrainError
@@ -32,9 +32,7 @@ from vtrain.wire.task import TaskSpec
 OWNER = public_key(KEY)
 
 
-@pytest.fixture(scope="module")
-def srs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("srs") / "srs"
+srs = make_srs_fixture()
 
 
 @pytest.fixture(scope="module")

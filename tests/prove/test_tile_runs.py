@@ -19,7 +19,7 @@ import pytest
 from rich.console import Console
 
 from tests.audit.runs import KEY, failed, read_kzg_leaves, sign_again, write_kzg_leaves
-from tests.kzg import SECRET, add_kzg, make_key, place_secrets
+from tests.kzg import SECRET, add_kzg, make_key, make_srs_fixture, place_secrets
 from tests.prove.steps import uncounted
 from tests.prove.test_audit import PUBLIC
 from tests.prove.test_trace import OTHER, make_proof, verify_proof
@@ -98,18 +98,16 @@ class FakeCircuits(TileCircuits):
         return verify_proof(statement, expected, proof)
 
 
-@pytest.fixture(autouse=True)
-def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
+def fake_circuits(monkeypatch: pytest.MonkeyPatch) -> None:
     for side in (tile_prover, tile_verifier):
         monkeypatch.setattr(side, "TileCircuits", FakeCircuits)
     monkeypatch.setattr(audit_module, "require_extra", lambda *modules: None)
 
 
-@pytest.fixture(scope="module")
-def srs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("srs") / "srs"
-    make_key(path, K)
-    return path
+_fake = pytest.fixture(autouse=True)(fake_circuits)
+
+
+srs = make_srs_fixture()
 
 
 def make_task(srs: Path, every: int = 1, **proof: Any) -> CompiledTask:
@@ -154,13 +152,9 @@ def trained(task: CompiledTask, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def whole(trained: Path, srs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same run, the draws answered.  Tests copy it."""
     run = Path(shutil.copytree(trained, tmp_path_factory.mktemp("whole") / "run"))
-    patch = pytest.MonkeyPatch()
-    for side in (tile_prover, tile_verifier):
-        patch.setattr(side, "TileCircuits", FakeCircuits)
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        fake_circuits(patch)
         return answer(run, srs, FIRST, SECOND, DRAWN, SAMPLES)
-    finally:
-        patch.undo()
 
 
 @pytest.fixture

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from tests.audit.runs import KEY, failed
-from tests.kzg import SECRET, add_kzg, make_key
+from tests.kzg import SECRET, add_kzg, make_key, make_srs_fixture
 from tests.prove.test_tile_runs import (
     FIRST,
     SECOND,
-    FakeCircuits,
     K,
     answer,
     audit,
+    fake_circuits,
     publish,
 )
 from tests.prove.test_trace import OTHER
@@ -25,10 +25,8 @@ from tests.prove.tile_steps import Altered, Refitted, choose_side, make_contents
 from tests.tasks import VOCABULARY, make_tiny_task
 from vtrain.attest.keys import public_key
 from vtrain.errors import EncodingError
-from vtrain.prove import audit as audit_module
+from vtrain.prove import audit as proof_audit
 from vtrain.prove.batches import index_batches, make_order, sign_batches, verify_batches
-from vtrain.prove.tiles import prover as tile_prover
-from vtrain.prove.tiles import verifier as tile_verifier
 from vtrain.prove.tiles.statements import Tile, TileStatement
 from vtrain.spec.samples import Samples
 from vtrain.train.runner import train
@@ -40,18 +38,10 @@ STEPS = 2
 OWNER = public_key(OTHER)
 
 
-@pytest.fixture(autouse=True)
-def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    for side in (tile_prover, tile_verifier):
-        monkeypatch.setattr(side, "TileCircuits", FakeCircuits)
-    monkeypatch.setattr(audit_module, "require_extra", lambda *modules: None)
+_fake = pytest.fixture(autouse=True)(fake_circuits)
 
 
-@pytest.fixture(scope="module")
-def srs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("srs") / "srs"
-    make_key(path, K)
-    return path
+srs = make_srs_fixture()
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +82,7 @@ def test_steps_over_windows_are_audited_with_the_owners_batches(
     # that trained on windows which the order does not have.
     others = replace(signed, commitments=sign(move(task, stride=4), srs).commitments)
     assert index_batches(others) != index_batches(signed)
-    monkeypatch.setattr(audit_module, "verify_batches", lambda *others: None)
+    monkeypatch.setattr(proof_audit, "verify_batches", lambda *others: None)
     report = audit(public, srs, batches=others, **options)
     (found,) = failed(report)
     assert (found.name, report.verdict) == ("owner", "inconclusive")

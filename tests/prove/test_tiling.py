@@ -30,8 +30,10 @@ from vtrain.engines.numpy_engine import NumpySession
 from vtrain.errors import CircuitError
 from vtrain.graph.step import STEP_STATE
 from vtrain.ops import TABLE
+from vtrain.ops.base import attr_int
 from vtrain.ops.layout import Window
 from vtrain.prove.circuit.values import Ints
+from vtrain.prove.tiles import builder
 from vtrain.prove.tiles import statements as statements_module
 from vtrain.prove.tiles.circuits import TILE_CIRCUITS, WIDE_REACH, linear_challenge
 from vtrain.prove.tiles.emit import pool
@@ -62,9 +64,13 @@ steps_and_sides = pytest.mark.parametrize(
         *((kind, 16) for kind in LANGUAGE_STEPS),
     ],
 )
-SUPPLIED = ("/high", "/root", "/quotient", "/capped")
+SUPPLIED = (
+    *("/high", "/root", "/quotient", "/capped"),
+    *("/lower", "/cut", "/empty", "/share", "/length", "/lead"),
+)
 """How names of tensors end of which no statement makes the tiles: several leave them one value.  So
-it is with the outputs of ``inverse_root`` and ``sign``."""
+it is with the outputs of ``inverse_root`` and ``sign``, and of ``row_max`` and ``divide`` of rows
+by themselves."""
 
 
 @cache
@@ -96,7 +102,9 @@ def test_the_output_of_every_node_is_a_combination_of_tiles(kind: str, side: int
         is_left_out = node.op in OUTSIDE or node.op == "next_state" or counts
         is_left_out |= Ref(index) in PublicNumbers(tiling.graph)
         if node.op == "exp2_diff":  # of masked rows: keep_span has what the circuit makes
-            is_left_out |= tiling.graph.nodes[node.inputs[0].node].op == "keep_span"
+            kept = tiling.graph.nodes[node.inputs[0].node]
+            spans = tiling.graph.nodes[kept.inputs[-1].node].op
+            is_left_out |= (kept.op, spans) == ("keep_span", "causal_spans")
         if is_left_out:
             assert index not in tiling.outputs
             continue
@@ -166,6 +174,10 @@ def test_every_tile_follows_from_those_of_state_and_batch(kind: str) -> None:
 def list_supplied(tiling: Tiling) -> Iterator[Tile]:
     """The tiles that the solver supplies, and ranges and products fix."""
     nodes = {node.name for node in tiling.graph.nodes if node.op in ("inverse_root", "sign")}
+    apart = {tensor.name for tensor in tiling.tensors}  # rows by themselves have such a tensor
+    for node, of_rows in ((node, node.name) for node in tiling.graph.nodes):
+        if {f"{of_rows}/lower", f"{of_rows}/product"} & apart and node.op in ("row_max", "divide"):
+            nodes.add(of_rows)
     for number, tensor in enumerate(tiling.tensors):
         if tensor.name in nodes or tensor.name.endswith(SUPPLIED):
             yield from (Tile(number, block) for block in range(tensor.count))
@@ -180,6 +192,13 @@ def list_supplied(tiling: Tiling) -> Iterator[Tile]:
         ("gpt", "clip_factor", ("/root", "/quotient")),
         ("gpt", "state", ("/high",)),
         ("dropout", "sign", ("",)),
+        ("llama", "row_max", ("", "/lower")),
+        ("llama", "exp2_diff", ("/cut",)),
+        ("llama", "logit_grad", ("/sum/empty", "/share")),
+        ("llama", "cross_entropy", ("/length", "/lead")),
+        ("classes", "divide", ("", "/sum/empty")),
+        ("packed", "row_max", ("", "/lower")),
+        ("packed", "divide", ("", "/sum/empty")),
     ],
 )
 def test_what_is_supplied_has_one_value(kind: str, op: str, ends: tuple[str, ...]) -> None:
@@ -195,6 +214,8 @@ def test_what_is_supplied_has_one_value(kind: str, op: str, ends: tuple[str, ...
     for index in nodes[:: max(len(nodes) // 3, 1)]:
         node = graph.nodes[index]
         mine = [s for s in list_statements(kind, side) if s.node == node.name]
+        if not mine:
+            continue  # of rows that one circuit states together
         for end in ends:
             number = numbers.get(f"{node.name}{end}")
             if number is None:
@@ -372,6 +393,43 @@ def test_images_of_few_channels_are_packed() -> None:
     names = {node.name: i for i, node in enumerate(tiling.graph.nodes)}
     assert tiling.outputs[names["c1/acc"]].grid.count == 40
     assert tiling.outputs[names["c1"]].grid.count == 10
+
+
+# --- spans that follow from hidden ids
+
+
+HIDDEN_ROWS = ("token_spans", "keep_span", "row_max", "exp2_diff", "row_sum", "divide")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_hidden_spans_and_their_rows_are_the_laws(seed: int) -> None:
+    """Documents, paddings at both ends and within, rows of padding alone, which attend to
+    nothing."""
+    honest = make_contents("packed", 16)
+    graph, random = honest.tiling.graph, np.random.default_rng(seed)
+    index = find_node(graph, "token_spans")
+    node = graph.nodes[index]
+    end, padding = (attr_int(node.attrs, name) for name in ("end_of_text", "padding"))
+    ids = random.choice([end, padding, 3], graph.type_of(node.inputs[0]).shape, p=[0.2, 0.3, 0.5])
+    ids[0] = padding if seed else end
+    outputs = {i: honest.output(i) for i in range(len(graph.nodes))}
+    outputs[node.inputs[0].node] = ids.astype(np.int32)
+    for source in _find_uncommitted(honest.tiling, node.inputs[0].node):
+        outputs[source] = ids.reshape(graph.nodes[source].outputs[0].shape).astype(np.int32)
+    follows = range(index, find_node(graph, "divide") + 1)
+    for place in follows:
+        other = graph.nodes[place]
+        outputs[place] = TABLE[other.op].law(other.attrs, [outputs[r.node] for r in other.inputs])
+    made = {graph.nodes[place].name for place in follows}
+    contents = TileContents(honest.tiling, honest.facts, outputs)
+    mine = [s for s in list_statements("packed", 16) if s.node in made]
+    assert [(s.node, s.circuit) for s in mine if not holds(s, contents)] == []
+    assert {graph.nodes[place].op for place in follows} >= {*HIDDEN_ROWS}
+    for place in follows:
+        value = honest.tiling.outputs[place]
+        for block in range(value.grid.count):
+            expected = cut_block(outputs[place], value.grid, block)
+            assert np.array_equal(contents.combine(value.at(block)), expected)
 
 
 # --- rates, and what is refused
@@ -631,6 +689,24 @@ def test_a_step_too_large_is_refused_before_it_is_cut(
     with pytest.raises(CircuitError, match=message) as caught:
         Tiling(altered)
     assert caught.value.where.split("/")[0] in {name.split("/")[0], "state"}
+
+
+def test_labels_of_too_many_classes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are counted where rows with a one are made of them, once, and not by the shapes."""
+    graph = make_contents("classes", 16).tiling.graph
+    most, refused = builder.TileBuilder(graph, 16).places, list[tuple[str, int]]()
+    while True:
+        monkeypatch.setattr(builder, "MAX_PLACES", most)
+        try:
+            Tiling(graph, 16)
+        except CircuitError as error:
+            needed = int(error.message.split()[0])
+            refused.append((error.where, needed - most))
+            most = needed
+        else:
+            break
+    names = {node.name for node in graph.nodes if node.op in ("sub_one_hot", "cross_entropy")}
+    assert [count for where, count in refused if where in names] == [3 * 129]
 
 
 def test_a_sum_over_too_much_for_one_tile_is_refused() -> None:

@@ -48,8 +48,9 @@ from vtrain.train.data import build_samples
 from vtrain.wire.graph import StepGraph
 
 PLAIN_STEPS = ("mlp", "mse", "cnn", "pools", "tokens", "branches", "stacks")
-LANGUAGE_STEPS = ("gpt", "dropout", "functions")
-"""Windows of tokens, attention, norms, AdamW; masks and Lion; functions by table."""
+LANGUAGE_STEPS = ("gpt", "dropout", "functions", "packed", "llama", "classes")
+"""Windows of tokens, attention, norms, AdamW; masks and Lion; functions by table; hidden spans;
+more classes than the circuit of rows takes, with a gradient in 29 bits and in 14."""
 STEPS = (*PLAIN_STEPS, *LANGUAGE_STEPS)
 
 
@@ -112,9 +113,13 @@ def _make(kind: str) -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
         "branches": make_branches,
         "stacks": make_stacks,
         "functions": _make_functions,
+        "classes": _make_classes,
     }
     if made := others.get(kind):
         return made()
+    if kind in ("packed", "llama"):
+        task = make_tiny_task("packed gpt" if kind == "packed" else kind, batch=2)
+        return task.graph, task.samples, dict(task.initial_state)
     if kind in ("gpt", "dropout"):
         optimizer = "adamw" if kind == "gpt" else "lion"
         task = make_tiny_task(kind, optimizer=optimizer, batch=2)
@@ -234,6 +239,16 @@ def _make_functions() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
         "b3": _weights(rng, (4,)),
     }
     model = Model("x", (8,), layers, "logits", params)
+    prepare = Affine(multiplier=257, offset=0, shift=1, exponent=15)
+    return _compile(model, make_samples((8,), 12, 3), prepare, decay=6554, batch=3)
+
+
+def _make_classes() -> tuple[StepGraph, Samples, dict[str, np.ndarray]]:
+    """129 classes, one more than the circuit of rows has room for, with a gradient in 14 bits."""
+    rng = np.random.default_rng(15)
+    params = {"w": rng.integers(-(2**28), 2**28, (129, 8)).astype(np.int32)}
+    params["b"] = _weights(rng, (129,))
+    model = Model("x", (8,), (Linear("logits", "x", "w", "b", True),), "logits", params)
     prepare = Affine(multiplier=257, offset=0, shift=1, exponent=15)
     return _compile(model, make_samples((8,), 12, 3), prepare, decay=6554, batch=3)
 

@@ -17,7 +17,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import vtrain
 from tests.exhaustive import spare
-from tests.kzg import BLINDING, SECRETS, add_kzg, make_key, make_kzg_task, place_secrets
+from tests.kzg import (
+    BLINDING,
+    SECRETS,
+    add_kzg,
+    make_key,
+    make_kzg_task,
+    make_srs_fixture,
+    place_secrets,
+)
 from tests.tasks import make_mlp_onnx, make_tiny_task
 from tests.train.test_faults import InTurn, Killed, Saboteur, Watch, committed_steps
 from tests.train.test_runner import check_run
@@ -45,10 +53,7 @@ from vtrain.train.task import CompiledTask, compile_task, load_task, profile_tas
 from vtrain.wire.claim import decode_signed_claim
 from vtrain.wire.proof import CircuitPin, KzgRecord
 
-
-@pytest.fixture(scope="module")
-def srs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("srs") / "srs"
+srs = make_srs_fixture()
 
 
 @pytest.fixture(scope="module")

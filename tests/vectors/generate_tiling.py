@@ -363,6 +363,55 @@ def make_classes(classes: int, batch: int = 130) -> Plan:
     )
 
 
+_SHARES = tuple(
+    Draft(d.name, "logit_grad", ("exp z", "sum z", "y")) if d.name == "g z" else d
+    for d in make_classes(130, 5).body
+    if d.name not in ("p z", "gw")
+)
+SHARES = Plan(
+    (*_SHARES, rescale("gi", "g z", "i16", 15), matmul("gw", "xi", "gi", "tn")),
+    {"w": weights(3, 130)},
+    "loss",
+    {},
+    batch=5,
+    y=("i32", (), 0),
+)
+"""The fine gradient of many classes, with labels that are held to them."""
+
+HIDDEN = Plan(
+    (
+        normalize("xi", "x"),
+        rescale("wi", "w", "i16", 10),
+        matmul("acc", "xi", "wi"),
+        rescale("all", "acc", "i32", 19),
+        reshape("z", "all", 36, 6),
+        Draft("spans 3", "token_spans", ("x",),
+              {"before": 4, "after": 2, "end_of_text": 1, "padding": 0}),
+        reshape("spans", "spans 3", 18, 2),
+        Draft("kept", "keep_span", ("z", "spans"), {"fill": -(2**31) + 1}),
+        Draft("max", "row_max", ("kept",)),
+        Draft("e", "exp2_diff", ("kept", "max")),
+        Draft("exp", "keep_span", ("e", "spans"), {"fill": 0}),
+        Draft("total", "row_sum", ("exp",)),
+        Draft("p", "divide", ("exp", "total")),
+        Draft("whole rows", "token_spans", ("y",),
+              {"before": 9, "after": 9, "end_of_text": 2**31, "padding": 2**31}),
+        Draft("padded", "token_spans", ("y",),
+              {"before": 1, "after": 1, "end_of_text": 2**31, "padding": 7}),
+        shifted("both", "add", ("whole rows", "padded"), 0, 0),
+        Draft("sum both", "sum", ("both",)),
+        Draft("loss", "sum", ("p",)),
+    ),
+    {"w": weights(6, 72)},
+    "loss",
+    {},
+    batch=3,
+    x=("u8", (6,), 8),
+    y=("i32", (2,), 0),
+)  # fmt: skip
+"""Spans of documents between paddings, rows of attention with them; spans of paddings alone, of ids
+that are held to what gates take, and of neither."""
+
 ERRORS = Plan(
     (
         normalize("xi", "x"),
@@ -752,8 +801,17 @@ def _list_operators() -> Iterator[tuple[str, Plan, str | None]]:
         "spans that follow from samples",
         PLAIN.with_(rescale("v", "x", "i32", 0), Draft("s", "keep_span", ("w", "v"), {"fill": 0}),
                     x=("u8", (2,), 8), batch=3),
-        "spans",
+        None,
     )  # fmt: skip
+    yield (
+        "spans that may end anywhere",
+        PLAIN.with_(rescale("u", "w", "i32", 1), Draft("s", "keep_span", ("w", "u"), {"fill": 0}),
+                    states={"w": weights(3, 2)}),
+        "reach",
+    )  # fmt: skip
+    for mark, word in ((2**29, None), (2**29 + 1, "reach")):
+        marks = {"before": 1, "after": 1, "end_of_text": 2**31, "padding": mark}
+        yield f"padding of {mark}", PLAIN.with_(Draft("s", "token_spans", ("x",), marks)), word
     for shift, word in ((-14, None), (-16, "reach")):
         attrs: Attrs = {"multiplier": 257, "offset": 0, "shift": 1, "exponent": 8 + shift}
         low = Draft("low", "normalize", ("x",), attrs)
@@ -820,9 +878,11 @@ def _list_sums() -> Iterator[tuple[str, Plan, str | None]]:
 
 
 def _list_softmaxes() -> Iterator[tuple[str, Plan, str | None]]:
-    for classes, word in ((128, None), (129, "classes")):
-        yield f"{classes} classes", make_classes(classes, 2), word
+    for classes in (128, 129):
+        yield f"{classes} classes", make_classes(classes, 2), None
     few = make_classes(4, 2)
+    fine = Draft("fine", "logit_grad", ("exp z", "sum z", "y"))
+    yield "the fine gradient of 4 classes", few.with_(fine), "softmax"
     for name in ("g z", "rows z"):
         body = tuple(d for d in few.body if d.name not in (name, "gw", "loss"))
         loss = Draft("loss", "sum", ("w",))
@@ -967,6 +1027,9 @@ def list_plans() -> tuple[tuple[str, Plan, int, tuple[int, ...]], ...]:
         ("matrices of one column", THIN, 4, (1,)),
         ("orders", ORDERS, 4, (1,)),
         ("16 classes", make_classes(16, 2), 128, (1,)),
+        ("129 classes, more than the circuit of rows takes", make_classes(129, 2), 128, (1,)),
+        ("the fine gradient of 130 classes", SHARES, 128, (1,)),
+        ("spans that follow from ids", HIDDEN, 8, (1,)),
         ("17 classes, more rows than a tile", make_classes(17), 128, (1,)),
         ("squared errors, plain SGD", ERRORS, 128, (1, 2)),
         ("images of few channels", PACKED, 128, (1,)),

@@ -17,7 +17,7 @@ from blake3 import blake3
 
 from vtrain.ops import TABLE
 from vtrain.spec.curves import whole_curve
-from vtrain.spec.number import rs_int
+from vtrain.spec.number import exp2_table, log2_table, rs_int
 from vtrain.wire import cbor
 from vtrain.wire.graph import Node, StepGraph
 
@@ -265,6 +265,9 @@ class Rules:
         self.steps: dict[Any, tuple[Windows, Grid, list[Value], list[Value]]] = {}
         self.numbers: dict[int, int] = {}
         self.hot: dict[tuple[int, int], Value] = {}
+        self.across: dict[tuple[str, int, Grid], Value] = {}
+        self.positives: dict[int, Value] = {}
+        self.masked: dict[tuple[int, Grid], tuple[Value, Value]] = {}
         self.inside: dict[int, tuple[Value, int, int]] = {}
         """Of a ``keep_span``: what is within spans, the node of these, and the fill."""
         self.made_after: set[str] = set()
@@ -333,6 +336,10 @@ class Rules:
                 self.within(number, LIMB**4 // 2 - 1)  # before there are statements by the million
             elif node.op in ("row_scale", "column_scale", "scale_by", "center", "softmax_grad"):
                 q = 1
+            elif node.op == "token_spans":
+                q = 128
+            elif node.op == "keep_span" and self.nodes[node.inputs[1].node].op != "causal_spans":
+                q = 2
             looks = [(self.size(number), q)]
             if node.op in ("center", "softmax_grad", "row_dot"):
                 width = self.kind(node.inputs[0].node).shape[-1]
@@ -512,8 +519,8 @@ class Rules:
         self.times(a, b, y)
         return y
 
-    def one(self, grid: Grid) -> Value:
-        return self.make_public(f"{self.name}/one", grid, lambda f: f * 0 + 1)
+    def one(self, grid: Grid, name: str | None = None) -> Value:
+        return self.make_public(f"{name or self.name}/one", grid, lambda f: f * 0 + 1)
 
     def masks(self, grid: Grid) -> tuple[Value, Value]:
         one = self.one(grid)
@@ -714,23 +721,33 @@ class Rules:
             "keys": [*range(-last, last + 1), *[2**15] * more],
             "entries": [*entries, *[0] * more],
         }
-        key = total((1, point), (2**15, outside))
-        for block in range(value.grid.count):
-            self.say("look-up", {"x": key[block], "y": y[block]}, parameters)
+        self.look(point, y, outside, parameters)
         return y
+
+    def look(
+        self, point: Value, y: Value, outside: Value, parameters: Mapping[str, Sequence[int]]
+    ) -> None:
+        key = total((1, point), (2**15, outside))
+        for block in range(key.grid.count):
+            self.say("look-up", {"x": key[block], "y": y[block]}, parameters)
 
     def do_dropout_mask(self, node: Node, _: int) -> Value:
         mask = TABLE["dropout_mask"].law(node.attrs, [np.asarray(self.step - 1)]).reshape(-1)
         return self.make_public(self.name, self.own_grid(self.number), lambda f: mask[f])
 
     def do_keep_span(self, node: Node, x: int, spans: int) -> Value:
-        need(self.nodes[spans].op == "causal_spans", "spans")
-        inner = self.nodes[x]
+        inner, fill = self.nodes[x], int(node.attrs["fill"])  # type: ignore[arg-type]
+        if self.nodes[spans].op != "causal_spans":
+            value = self.own_value(x)
+            mask, one = self.hidden_mask(spans, value.grid)
+            return total(
+                (1, self.product_of(f"{self.name}/inside", value, mask)), (fill, one), (-fill, mask)
+            )
         if inner.op == "exp2_diff" and inner.inputs[0].node in self.inside:
             z, maximum = (ref.node for ref in inner.inputs)
             need(self.inside[z][1] == spans and node.attrs["fill"] == 0, "softmax")
             return self.softmax(z, exp=self.number, maximum=maximum)
-        value, columns, fill = self.own_value(x), self.kind(x).shape[1], int(node.attrs["fill"])  # type: ignore[arg-type]
+        value, columns = self.own_value(x), self.kind(x).shape[1]
         begins, ends = self.find_spans(spans)
 
         def kept(flat: Ints) -> Ints:
@@ -739,8 +756,225 @@ class Rules:
 
         mask = self.make_public(f"{self.name}/kept", value.grid, kept)
         inside = self.product_of(f"{self.name}/inside", value, mask)
-        self.inside[self.number] = inside, spans, fill
+        if not self.apart(self.number):
+            self.inside[self.number] = inside, spans, fill
         return total((1, inside), (fill, self.one(value.grid)), (-fill, mask))
+
+    # spans that are hidden
+
+    def hidden_mask(self, spans: int, grid: Grid) -> tuple[Value, Value]:
+        if (spans, grid) not in self.masked:
+            kind, c = self.kind(spans), grid.columns
+            need(max(-kind.lo, kind.hi) + c <= LIMB**2 - 1, "reach")
+            m, v = kind.shape[0], self.value(spans)
+
+            def bound(name: str, side: int) -> Value:
+                def terms(flat: Ints) -> tuple[Ints, Ints]:
+                    return np.arange(flat.size), 2 * (flat // c % m) + side
+
+                return self.image(f"{self.name}/{name}", terms, v, grid)
+
+            begin, end = bound("begin", 0), bound("end", 1)
+            place = self.make_public(f"{self.name}/place", grid, lambda f: f % c)
+            one = self.one(grid)
+            begun = self.gated("begun", total((1, place), (1, one), (-1, begin)), one)
+            open_ = self.gated("open", total((1, end), (-1, place)), one)
+            self.masked[spans, grid] = self.product_of(f"{self.name}/kept", begun, open_), one
+        return self.masked[spans, grid]
+
+    def gated(self, name: str, x: Value, g: Value) -> Value:
+        y = self.make(f"{self.name}/{name}", x.grid)
+        self.gate(x, g, y)
+        return y
+
+    def do_token_spans(self, node: Node, ids: int) -> Value:
+        attrs: Any = node.attrs
+        end, padding = attrs["end_of_text"], attrs["padding"]
+        grid, kind = self.own_grid(ids), self.kind(ids)
+        p, marks = grid.columns, [mark for mark in (end, padding) if mark != 2**31]
+        need(max([p, *marks]) <= 2**29, "reach")
+        x = self.own_value(ids)
+        if marks and (kind.lo < 0 or kind.hi > 2**29):
+            self.held(f"{self.name}/tokens", x, 0, 2**29)
+        one = self.one(grid)
+
+        def public(name: str, find: Callable[[Ints], Ints]) -> Value:
+            return self.make_public(f"{self.name}/{name}", grid, lambda f: find(f % p))
+
+        def other(name: str, mark: int, weight: Value) -> Value:
+            over = self.gated(f"{name}/over", total((1, x), (-mark, one)), weight)
+            under = self.gated(f"{name}/under", total((mark, one), (-1, x)), weight)
+            return total((1, over), (1, under))
+
+        def moved(name: str, v: Value, distance: int, ring: bool) -> Value:
+            def terms(flat: Ints) -> tuple[Ints, Ints]:
+                at = flat % p + distance
+                there = np.full(flat.size, True) if ring else (at >= 0) & (at < p)
+                return np.flatnonzero(there), (flat - flat % p + at % p)[there]
+
+            return self.image(f"{self.name}/{name}", terms, v, grid)
+
+        def larger(name: str, a: Value, b: Value) -> Value:
+            return total(
+                (1, a), (1, self.gated(name, total((1, b), (-1, a)), total((1, b), (-1, a))))
+            )
+
+        def smaller(name: str, a: Value, b: Value) -> Value:
+            return total(
+                (1, a), (-1, self.gated(name, total((1, a), (-1, b)), total((1, a), (-1, b))))
+            )
+
+        def greatest(name: str, v: Value, sign: int, ring: bool = False) -> Value:
+            for step in range((p - 1).bit_length()):
+                far = moved(f"{name} {2**step}", v, sign * 2**step, ring)
+                v = larger(f"{name} {2**step}/more", v, far)
+            return v
+
+        begin = public("nearest", lambda i: np.maximum(i + 1 - attrs["before"], 0))
+        stop = public("furthest", lambda i: np.minimum(i + attrs["after"], p))
+        if marks:
+            up, down = public("up", lambda i: i + 1), public("down", lambda i: p - 1 - i)
+        if end != 2**31:
+            ended = total((1, up), (-1, other("ended", end, up)))
+            begin = larger(
+                "begin/document", begin, greatest("start", moved("start", ended, -1, False), -1)
+            )
+            ending = total((1, down), (-1, other("ending", end, down)))
+            left = greatest("left", ending, 1)
+            stop = smaller("end/document", stop, total((p, one), (-1, left)))
+        if padding != 2**31:
+            first = greatest("first", other("first", padding, total((1, down), (1, one))), 1, True)
+            begin = larger("begin/padding", begin, total((p, one), (-1, first)))
+            last = greatest("last", other("last", padding, up), 1, True)
+            stop = smaller("end/padding", stop, last)
+        images = []
+        for side, (name, v) in enumerate((("begin", begin), ("end", stop))):
+
+            def terms(flat: Ints, side: int = side) -> tuple[Ints, Ints]:
+                return np.flatnonzero(flat % 2 == side), flat[flat % 2 == side] // 2
+
+            images.append(
+                (1, self.image(f"{self.name}/{name}", terms, v, self.wanted(self.number)))
+            )
+        return total(*images)
+
+    # rows by themselves
+
+    def apart(self, number: int) -> bool:
+        if self.kind(number).shape[-1] > 128:
+            return True
+        node = self.nodes[number]
+        while node.op in ("exp2_diff", "divide"):
+            node = self.nodes[node.inputs[0].node]
+        return node.op == "keep_span" and self.nodes[node.inputs[1].node].op != "causal_spans"
+
+    def columns_of(self, name: str, v: Value, grid: Grid) -> Value:
+        row = self.one(self.own((1, grid.columns)), f"{self.name}/{name}/row")
+        form = {"transpose_a": 1, "transpose_b": 0}
+        return self.product(form, f"{name}/across", v, row, grid)
+
+    def row_totals(self, name: str, x: Value) -> Value:
+        row = self.one(self.own((1, x.grid.columns)), f"{name}/row")
+        form, what = (
+            {"transpose_a": 0, "transpose_b": 1},
+            f"{name}/total".removeprefix(f"{self.name}/"),
+        )
+        return self.product(form, what, row, x, self.own((x.grid.rows,)))
+
+    def all_columns(self, what: str, number: int, v: Callable[[], Value], grid: Grid) -> Value:
+        if (what, number, grid) not in self.across:
+            self.across[what, number, grid] = self.columns_of(what, v(), grid)
+        return self.across[what, number, grid]
+
+    def positive(self, number: int) -> Value:
+        if number not in self.positives:
+            s, kind, name = self.own_value(number), self.kind(number), f"{self.name}/sum"
+            need(kind.lo >= 0, "softmax")
+            one = self.one(s.grid, name)
+            d = self.make(f"{name}/empty", s.grid)
+            self.held(f"{name}/empty", d, 0, 1)
+            self.times(d, s, None)
+            self.held(name, total((1, s), (1, d), (-1, one)), 0, max(kind.hi - 1, 0))
+            self.positives[number] = total((1, s), (1, d))
+        return self.positives[number]
+
+    def labelled(self, label: int, c: int) -> Value:
+        if (label, c) not in self.hot:
+            self.places += self.size(label) * c
+            need(self.places <= 1 << 28, "places")
+            need(min(self.size(label) * c, self.side**2) <= 1 << 25, "places")
+        return self.chosen(label, c)
+
+    def capped(self, name: str, x: Value, bound: int, most: int, one: Value) -> Value:
+        y = self.make(name, x.grid)
+        below, room = total((1, x), (-1, y)), total((bound, one), (-1, y))
+        self.held(f"{name}/below", below, 0, most)
+        self.held(f"{name}/room", room, 0, bound)
+        self.times(below, room, None)
+        return y
+
+    def entry(self, name: str, x: Value, first: int, table: Sequence[int], outside: Value) -> Value:
+        more, y = 11360 - len(table), self.make(f"{self.name}/{name}", x.grid)
+        keys = [*range(first, first + len(table)), *[2**15] * more]
+        self.look(x, y, outside, {"keys": keys, "entries": [*table, *[0] * more]})
+        return y
+
+    def lone_row_max(self, z: int) -> Value:
+        v, kind = self.own_value(z), self.kind(z)
+        y = self.out(self.own_grid(self.number))
+        self.held(self.name, y, min(kind.lo, 0), max(kind.hi, 0))
+        gap = total((1, self.all_columns("maximum", self.number, lambda: y, v.grid)), (-1, v))
+        one = self.one(v.grid)
+        lower = self.capped(f"{self.name}/lower", gap, 1, kind.hi - kind.lo, one)
+        count = self.row_totals(f"{self.name}/highest", total((1, one), (-1, lower)))
+        once = self.one(y.grid, f"{self.name}/highest")
+        self.held(f"{self.name}/highest", total((1, count), (-1, once)), 0, kind.shape[1] - 1)
+        return y
+
+    def lone_exp2_diff(self, z: int, maximum: int) -> Value:
+        v = self.own_value(z)
+        top = self.all_columns("maximum", maximum, lambda: self.own_value(maximum), v.grid)
+        most = max(self.kind(maximum).hi - self.kind(z).lo, 0)
+        one, outside = self.masks(v.grid)
+        end = 17 * 2**10 + 1
+        cut = self.capped(f"{self.name}/cut", total((1, top), (-1, v)), end, most, one)
+        far = self.gated("beyond", total((1, cut), (-10240, one)), total((1, cut), (-10240, one)))
+        table = [rs_int(int(exp2_table()[d & 1023]), d >> 10) for d in range(end + 1)]
+        near = self.entry("near", total((1, cut), (-1, far)), 0, table[:10241], outside)
+        fall = [entry - table[10240] for entry in table[10240:]]
+        return total((1, near), (1, self.entry("far", far, 0, fall, outside)))
+
+    def share(self, e: int, sum_: int, y: Value, bits: int) -> None:
+        v = self.own_value(e)
+        s = self.all_columns("sum", sum_, lambda: self.positive(sum_), v.grid)
+        self.held(f"{self.name}/share", y, 0, 2**bits)
+        masks, most = self.masks(v.grid), 2 * max(self.kind(sum_).hi, 1)
+        self.quotient(self.name, total((2 ** (bits + 1), v), (1, s)), total((2, s)), y, masks, most)
+
+    def do_logit_grad(self, node: Node, e: int, sum_: int, label: int) -> Value:
+        need(self.apart(e), "softmax")
+        hot = self.labelled(label, self.kind(e).shape[1])
+        v = self.own_value(e)
+        self.all_columns("sum", sum_, lambda: self.positive(sum_), v.grid)
+        y = self.make(f"{self.name}/share", v.grid)
+        self.share(e, sum_, y, 29)
+        return total((1, y), (-(2**29), hot))
+
+    def lone_cross_entropy(self, z: int, maximum: int, sum_: int, label: int) -> Value:
+        v, top = self.own_value(z), self.own_value(maximum)
+        hot = self.labelled(label, self.kind(z).shape[1])
+        name = f"{self.name}/chosen"
+        at_label = self.row_totals(name, self.product_of(name, hot, v))
+        s, most = self.positive(sum_), max(self.kind(sum_).hi, 1)
+        one, outside = masks = self.masks(s.grid)
+        n = self.make(f"{self.name}/length", s.grid)
+        power = self.entry("power", n, 0, [2**i for i in range(62)], outside)
+        self.held(f"{self.name}/least", total((1, s), (-1, power)), 0, most)
+        self.held(f"{self.name}/room", total((2, power), (-1, one), (-1, s)), 0, most)
+        lead = self.make(f"{self.name}/lead", s.grid)
+        self.quotient(f"{self.name}/lead", total((2**10, s)), power, lead, masks, most)
+        log = self.entry("log", lead, 2**10, [int(i) for i in log2_table()], outside)
+        return total((64, top), (-64, at_label), (2**16, n), (1, log), (-(2**20), one))
 
     def find_spans(self, spans: int) -> tuple[Ints, Ints]:
         attrs: Any = self.nodes[spans].attrs
@@ -1096,9 +1330,13 @@ class Rules:
         return self.out(self.own_grid(self.number))
 
     def do_row_max(self, node: Node, z: int) -> Value:
+        if self.apart(z):
+            return self.lone_row_max(z)
         return self.softmax(z, maximum=self.number)
 
     def do_exp2_diff(self, node: Node, z: int, maximum: int) -> Value | None:
+        if self.apart(z):
+            return self.lone_exp2_diff(z, maximum)
         if z in self.inside:
             _, spans, fill = self.inside[z]
             begins, ends = self.find_spans(spans)
@@ -1109,16 +1347,27 @@ class Rules:
         return self.softmax(z, exp=self.number, maximum=maximum)
 
     def do_row_sum(self, node: Node, x: int) -> Value:
+        if self.apart(x):
+            return self.row_totals(self.name, self.own_value(x))
         return self.softmax(self.find_logits(x), sum=self.number, exp=x)
 
     def do_divide(self, node: Node, e: int, sum_: int) -> Value:
+        if self.apart(e):
+            y = self.out(self.own_grid(self.number))
+            self.share(e, sum_, y, 14)
+            return y
         return self.softmax(self.find_logits(e), p=self.number, exp=e, sum=sum_)
 
     def do_sub_one_hot(self, node: Node, p: int, label: int) -> Value:
+        if self.apart(p):
+            hot = self.labelled(label, self.kind(p).shape[1])
+            return total((1, self.own_value(p)), (-(2**14), hot))
         z = self.find_logits(self.source(p, "divide").inputs[0].node)
         return self.softmax(z, grad=self.number, p=p, labels=label)
 
     def do_cross_entropy(self, node: Node, z: int, maximum: int, sum_: int, label: int) -> Value:
+        if self.apart(z):
+            return self.lone_cross_entropy(z, maximum, sum_, label)
         return self.softmax(z, loss=self.number, maximum=maximum, sum=sum_, labels=label)
 
     def do_square_sum(self, node: Node, x: int) -> Value:
@@ -1174,7 +1423,6 @@ class Rules:
             need(logits not in self.inside or set(group) == alone, "softmax")
             own = self.own_grid(logits)
             classes = own.columns
-            need(classes <= 128, "classes")
             values = {
                 role: self.inside[logits][0]
                 if role == "z" and logits in self.inside

@@ -124,10 +124,6 @@ LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
         "public, or a hash that is compared outside the circuits": (
             *("increment", "sample_index", "causal_spans", *_RATES, *_HASHES),
         ),
-        "the circuit of rows takes public masks, and spans that follow from ids are not": (
-            ("token_spans",)
-        ),
-        "the circuits of a loss are of few classes, with a gradient in 14 bits": ("logit_grad",),
     },
     Facet.STEPS: {
         "public, or a hash that is compared outside the circuits": (

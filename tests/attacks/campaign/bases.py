@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
 from cryptography.hazmat.primitives import serialization
 
 import vtrain
 from tests.audit.runs import KEY, make_smallest_task, read_kzg_leaves, read_leaves
+from tests.cli.calls import write_task
 from tests.kzg import add_kzg, make_key, make_kzg_task
-from tests.tasks import CLASSES, INPUTS, make_mlp_onnx, make_tiny_task
+from tests.tasks import make_tiny_task
 from vtrain.commit.checkpoint import read_checkpoint
 from vtrain.prove.backend.kzg import CommitKey
 from vtrain.train.data import read_samples
@@ -24,30 +24,6 @@ from vtrain.train.layout import RunPaths
 from vtrain.train.runner import train
 from vtrain.train.signed import read_graph, read_task
 from vtrain.train.task import CompiledTask
-
-TASK_FILE = """[task]
-name = "campaign"
-seed = 1
-steps = {steps}
-batch = 4
-commit_every = 2
-checkpoint_every = 4
-[model]
-onnx = "model.onnx"
-loss = "cross_entropy"
-[data]
-kind = "npy"
-x = "x.npy"
-y = "y.npy"
-[data.prepare]
-scale = "1/255"
-[test]
-kind = "npy"
-x = "x.npy"
-y = "y.npy"
-[optimizer]
-learning_rate = 0.1
-"""
 
 
 @dataclass(frozen=True)
@@ -96,25 +72,13 @@ def write_key(path: Path) -> None:
     )
 
 
-def write_task_folder(folder: Path, steps: int = 12) -> Path:
-    """A task file with model and data beside it, calibrated; its path."""
-    folder.mkdir(parents=True)
-    (folder / "model.onnx").write_bytes(make_mlp_onnx(3))
-    rng = np.random.default_rng(3)
-    np.save(folder / "x.npy", rng.integers(0, 255, (20, INPUTS), np.uint8))
-    np.save(folder / "y.npy", rng.integers(0, CLASSES, 20, np.uint8))
-    path = folder / "task.toml"
-    path.write_text(TASK_FILE.format(steps=steps))
-    vtrain.profile(path)
-    return path
-
-
 def build(folder: Path) -> None:
     """Make all of it in ``folder``.  Uses engines: in a process that ends afterwards."""
     folder.mkdir(parents=True, exist_ok=True)
     write_key(folder / "key.pem")
-    write_task_folder(folder / "task")
-    write_task_folder(folder / "long", steps=4000)
+    for name, length in (("task", 12), ("long", 4000)):
+        (folder / name).mkdir()
+        write_task(folder / name, length)
     srs = folder / "srs"
     make_key(srs)
     small = {"steps": 12, "checkpoint_every": 4, "samples": 10, "batch": 4}

@@ -469,12 +469,12 @@ def exponential(
     short = b.sub(b.constant(end), cut)
     b.zero_sum(f"{name}/cut", [(b.sub(gap, cut), short, 1)])
     if one_table:
-        b.member(name, (cut, e), (np.arange(end + 1), _exponentials()))
+        b.member(name, (cut, e), (np.arange(end + 1), list_exponentials()))
     else:
         _split_exponential(b, name, cut, e)
 
 
-def _exponentials() -> Ints:
+def list_exponentials() -> Ints:
     """What ``exp2_diff`` makes of the gaps 0 ... LAST_GAP."""
     table = exp2_table()
     values = [rs_int(int(table[gap % _STEPS]), gap // _STEPS) for gap in range(LAST_GAP + 1)]

@@ -51,6 +51,8 @@ _COPIES: Final = frozenset({"im2col", "one_hot", "transpose", "slice", "pad", "c
 _HOT_ROWS: Final = frozenset({"gather_rows", "scatter_add"})
 _ROW_SUMS: Final = frozenset({"center", "row_dot", "softmax_grad"})
 _SPREADS: Final = frozenset({"center", "row_scale", "column_scale", "softmax_grad", "scale_by"})
+_SPAN_LOOKS: Final = 128
+"""More maps than the spans of tokens take: four for each doubling of a distance, and a few."""
 _READ_BY_ROWS: Final = frozenset({"add_bias", "matmul", "row_max"})
 """Operators whose circuits need a matrix's own rows."""
 
@@ -85,6 +87,10 @@ def _list_looks(graph: StepGraph, node: Node) -> Iterator[tuple[int, int]]:
         table = node.inputs[0] if node.op == "gather_rows" else None
         rows = node.outputs[0].shape[0] if table is None else graph.type_of(table).shape[0]
         yield graph.type_of(node.inputs[1]).size * rows, 1
+    elif node.op == "token_spans":
+        yield size, _SPAN_LOOKS
+    elif node.op == "keep_span" and graph.nodes[node.inputs[1].node].op != "causal_spans":
+        yield size, 2
     if node.op in _ROW_SUMS and first is not None:
         yield first.size // first.shape[-1], first.shape[-1]
     if node.op in _SPREADS:
@@ -108,6 +114,12 @@ class TileBuilder:
         self.pools: dict[tuple[Ref, Window], Pool] = {}
         self.hot: dict[tuple[Ref, int], TiledValue] = {}
         """Rows of zeros and a one, by the numbers that say where, and how many they choose from."""
+        self.maxima: dict[tuple[Ref, Grid], TiledValue] = {}
+        self.divisors: dict[tuple[Ref, Grid], TiledValue] = {}
+        self.positive: dict[Ref, TiledValue] = {}
+        """Of rows by themselves: maxima and sums in all columns, and sums that are at least 1."""
+        self.kept: dict[tuple[Ref, Grid], tuple[TiledValue, TiledValue]] = {}
+        """Hidden masks and ones, by the spans that the masks follow from."""
         self.masked: dict[Ref, MaskedRows] = {}
         """Rows of which spans leave elements out, by the node that does it."""
         self.numbers = PublicNumbers(graph)
@@ -132,9 +144,9 @@ class TileBuilder:
         self.places = 0
         for node in graph.nodes if only is None else graph.nodes[only : only + 1]:
             for size, reach in _list_looks(graph, node):
-                self._require_room(node.name, size, reach)
+                self.require_room(node.name, size, reach)
 
-    def _require_room(self, where: str, size: int, reach: int) -> None:
+    def require_room(self, where: str, size: int, reach: int) -> None:
         """That so many elements, for each of which a map looks at ``reach``, are not too many."""
         self.places += size * reach
         require_few(where, self.places, MAX_PLACES, "elements looked at up to here")
@@ -172,7 +184,7 @@ class TileBuilder:
         key = (ref, grid)
         if key not in self.cut_anew:
             name = self.graph.nodes[ref.node].name
-            self._require_room(name, grid.size, 1)
+            self.require_room(name, grid.size, 1)
             same = TensorMap(value.grid, grid, lambda flat: (np.arange(flat.size), flat))
             self.cut_anew[key] = self.image(f"{name}/cut anew", name, same, value)
         return self.cut_anew[key]

@@ -515,6 +515,19 @@ def look_up_parameters(entries: npt.NDArray[np.integer[Any]]) -> dict[str, Ints]
     }
 
 
+def table_parameters(first: int, entries: npt.NDArray[Any]) -> dict[str, Ints]:
+    """Parameters of look-up for entries whose keys are ``first`` and on; CircuitError where there
+    is no room for them."""
+    more = LOOK_UP_ROWS - len(entries)
+    if more < 1 or not 0 <= first <= LOOK_UP_PADDING - len(entries):
+        raise CircuitError(f"no circuit for {len(entries)} entries from {first}", where="table")
+    keys = [*range(first, first + len(entries)), *[LOOK_UP_PADDING] * more]
+    return {
+        "keys": np.asarray(keys, dtype=object),
+        "entries": np.asarray([*entries.tolist(), *[0] * more], dtype=object),
+    }
+
+
 def _build_look_up(side: int) -> Circuit:
     """y is the entry of a public table whose key is x: each (x, y) is one of its rows.
 

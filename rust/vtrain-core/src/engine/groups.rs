@@ -323,9 +323,7 @@ fn gcd(a: usize, b: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
-
-    use super::super::program::{Program, RecordNodes};
+    use super::super::program::Program;
     use super::*;
     use crate::number::Dtype;
     use crate::ops::Form;
@@ -348,20 +346,9 @@ mod tests {
             readers: users.clone(),
             users,
             roots: (0..count).collect(),
-            states: Vec::new(),
-            state_of: HashMap::new(),
-            state_nodes: Vec::new(),
-            next_roots: Vec::new(),
-            step_state: 0,
-            record: RecordNodes {
-                step: 0,
-                batch_digest: 0,
-                loss: 0,
-                root: 0,
-                commit_every: 1,
-            },
             commit_only: vec![false; count],
             counted: (0..count).collect(),
+            ..Program::default()
         }
     }
 

@@ -71,7 +71,7 @@ pub struct State {
 }
 
 /// The values that a step's record is made of, by node.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RecordNodes {
     pub step: usize,
     pub batch_digest: usize,
@@ -80,7 +80,7 @@ pub(super) struct RecordNodes {
     pub commit_every: i64,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Program {
     pub names: Vec<String>,
     pub kernels: Vec<Kernel>,
@@ -118,20 +118,9 @@ impl Program {
             users: vec![Vec::new(); count],
             readers: vec![Vec::new(); count],
             roots: Vec::with_capacity(count),
-            states: Vec::new(),
-            state_of: HashMap::new(),
-            state_nodes: Vec::new(),
-            next_roots: Vec::new(),
-            step_state: 0,
-            record: RecordNodes {
-                step: 0,
-                batch_digest: 0,
-                loss: 0,
-                root: 0,
-                commit_every: 1,
-            },
             commit_only: vec![false; count],
             counted: (0..count).collect(),
+            ..Self::default()
         };
         for (index, node) in graph.nodes.iter().enumerate() {
             let error = |reason: String| EngineError::node(&node.name, &node.op, reason);

@@ -8,19 +8,12 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-
 from vtrain.ops.base import attr_int
 from vtrain.prove.tiles.builder import Emitters, TileBuilder
-from vtrain.prove.tiles.emit.linear import multiply_matrices
+from vtrain.prove.tiles.emit.linear import multiply_matrices, multiply_wide
 from vtrain.prove.tiles.emit.source import choose_rows
-from vtrain.prove.tiles.grid import Array
 from vtrain.prove.tiles.statements import TiledValue
 from vtrain.wire.graph import Node, Ref
-
-
-def _multiply_wide(a: Array, b: Array) -> Array:
-    return np.asarray(np.asarray(a, dtype=np.int64) @ np.asarray(b, dtype=np.int64))
 
 
 def _emit_gather_rows(s: TileBuilder, ref: Ref, node: Node) -> TiledValue:
@@ -28,7 +21,7 @@ def _emit_gather_rows(s: TileBuilder, ref: Ref, node: Node) -> TiledValue:
     hot = choose_rows(s, node, numbers, s.graph.type_of(table).shape[0])
     x, name = s.standard(table), f"{node.name}/parts"
     return multiply_matrices(
-        s, node.name, name, hot, x, s.own_grid(ref), compute_product=_multiply_wide
+        s, node.name, name, hot, x, s.own_grid(ref), compute_product=multiply_wide
     )
 
 
@@ -37,7 +30,7 @@ def _emit_scatter_add(s: TileBuilder, ref: Ref, node: Node) -> TiledValue:
     hot = choose_rows(s, node, numbers, attr_int(node.attrs, "rows"))
     x, name = s.standard(source), f"{node.name}/parts"
     return multiply_matrices(
-        s, node.name, name, hot, x, s.own_grid(ref), ta=True, compute_product=_multiply_wide
+        s, node.name, name, hot, x, s.own_grid(ref), ta=True, compute_product=multiply_wide
     )
 
 

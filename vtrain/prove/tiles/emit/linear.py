@@ -38,6 +38,11 @@ def _require_product(s: TileBuilder, node: Node) -> tuple[bool, bool]:
     return ta, tb
 
 
+def multiply_wide(a: Array, b: Array) -> Array:
+    """The product of matrices of any type, within int64."""
+    return np.asarray(np.asarray(a, dtype=np.int64) @ np.asarray(b, dtype=np.int64))
+
+
 def multiply_matrices(
     s: TileBuilder,
     node: str,

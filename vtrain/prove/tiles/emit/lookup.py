@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from vtrain.errors import CircuitError
 from vtrain.ops.base import attr_int, attr_text
+from vtrain.prove.circuit.values import Ints
 from vtrain.prove.tiles.builder import Emitters, TileBuilder
 from vtrain.prove.tiles.circuits import (
     GATE_REACH,
@@ -14,12 +16,29 @@ from vtrain.prove.tiles.circuits import (
     look_up_parameters,
 )
 from vtrain.prove.tiles.emit.activation import gate
-from vtrain.prove.tiles.emit.integers import make_masks
+from vtrain.prove.tiles.emit.integers import Masks, make_masks
 from vtrain.prove.tiles.emit.rescale import rescale
 from vtrain.prove.tiles.statements import StepFacts, TiledValue, TileStatement, add
 from vtrain.spec.curves import CURVES, whole_curve
 from vtrain.spec.number import rs_int
 from vtrain.wire.graph import Node, Ref
+
+
+def point_key(x: TiledValue, masks: Masks) -> TiledValue:
+    """What is looked up for the points x: beyond all of them where a block has no value."""
+    return add((1, x), (LOOK_UP_PADDING, masks.outside))
+
+
+def state_look_up(
+    s: TileBuilder, node: Node, x: TiledValue, y: TiledValue, parameters: Mapping[str, Ints]
+) -> None:
+    """y is the entry whose key is x."""
+
+    def make(block: int, facts: StepFacts) -> TileStatement:
+        given = {"x": x.at(block), "y": y.at(block)}
+        return TileStatement(node.name, LOOK_UP, given, parameters)
+
+    s.family(x.grid.count, make)
 
 
 def _emit_look_up(s: TileBuilder, ref: Ref, node: Node) -> TiledValue:
@@ -43,14 +62,7 @@ def _emit_look_up(s: TileBuilder, ref: Ref, node: Node) -> TiledValue:
             beyond = add((sign, point), (-last, masks.one))
             point = add((1, point), (-sign, gate(s, f"{node.name}/{name}", node, beyond, beyond)))
     y = s.commit(ref, x.grid)
-    parameters = look_up_parameters(whole_curve(table))
-    key = add((1, point), (LOOK_UP_PADDING, masks.outside))
-
-    def make(block: int, facts: StepFacts) -> TileStatement:
-        given = {"x": key.at(block), "y": y.at(block)}
-        return TileStatement(node.name, LOOK_UP, given, parameters)
-
-    s.family(x.grid.count, make)
+    state_look_up(s, node, point_key(point, masks), y, look_up_parameters(whole_curve(table)))
     return y
 
 

@@ -14,6 +14,17 @@ from vtrain.prove.tiles.builder import Emitters, TileBuilder, require_range
 from vtrain.prove.tiles.circuits import SOFTMAX_TILES, WIDE_REACH, softmax_parameters
 from vtrain.prove.tiles.emit.linear import emit_sum
 from vtrain.prove.tiles.emit.rescale import rescale
+from vtrain.prove.tiles.emit.rows import (
+    MOST_COLUMNS,
+    emit_cross_entropy,
+    emit_divide,
+    emit_exponentials,
+    emit_logit_grad,
+    emit_row_max,
+    emit_row_sum,
+    emit_sub_one_hot,
+    is_apart,
+)
 from vtrain.prove.tiles.grid import Array, Grid, make_scalar
 from vtrain.prove.tiles.statements import (
     StepFacts,
@@ -28,15 +39,7 @@ from vtrain.wire.graph import Node, Ref
 if TYPE_CHECKING:
     from vtrain.prove.tiles.emit.attention import MaskedRows
 
-SOFTMAX_CLASSES: Final = (16, 128)
-
-
-def _find_width(classes: int, node: str) -> int:
-    """Most classes of the narrowest circuit that has room."""
-    room = [most for most in SOFTMAX_CLASSES if classes <= most]
-    if not room:
-        raise CircuitError(f"a softmax of {classes} classes; at most 128", where=node)
-    return room[0]
+SOFTMAX_CLASSES: Final = (16, MOST_COLUMNS)
 
 
 _ALONE: Final = frozenset({"maximum", "exp", "sum", "p"})
@@ -57,7 +60,7 @@ def emit_rows(s: TileBuilder, z: Ref) -> None:
     if masked is not None and found.keys() != _ALONE:
         raise CircuitError("a loss of logits that spans leave out", where=node)
     grid = s.own_grid(z)
-    most = _find_width(grid.columns, node)
+    most = next(room for room in SOFTMAX_CLASSES if grid.columns <= room)
     refs = {**found, "z": z}
     values: dict[str, TiledValue] = {
         what: masked.inside if masked is not None and what == "z" else s.standard(refs[what])
@@ -129,8 +132,21 @@ def emit_masked_exponentials(s: TileBuilder, ref: Ref, node: Node) -> TiledValue
     return s.commit(ref, s.own_grid(ref))
 
 
+_APART: Final[Emitters] = {
+    "row_max": emit_row_max,
+    "exp2_diff": emit_exponentials,
+    "row_sum": emit_row_sum,
+    "divide": emit_divide,
+    "sub_one_hot": emit_sub_one_hot,
+    "cross_entropy": emit_cross_entropy,
+}
+
+
 def _emit_softmax_part(s: TileBuilder, ref: Ref, node: Node) -> TiledValue | None:
-    """An output of the rows' circuit, which ties all of them together."""
+    """An output of the rows' circuit, which ties all of them together; or a statement of its own
+    where that does not take the rows."""
+    if is_apart(s, node.inputs[0]):
+        return _APART[node.op](s, ref, node)
     match node.op:
         case "row_max":
             z, parts = node.inputs[0], {"maximum": ref}
@@ -212,6 +228,7 @@ EMITTERS: Final[Emitters] = {
     "row_sum": _emit_softmax_part,
     "divide": _emit_softmax_part,
     "sub_one_hot": _emit_softmax_part,
+    "logit_grad": emit_logit_grad,
     "cross_entropy": _emit_softmax_part,
     "square_sum": _emit_square_sum,
     "sum": emit_sum,

@@ -215,4 +215,16 @@ def leaf_reads(
     rows: npt.NDArray[np.uint8] | None = None,
     windows: tuple[int, int, int, int, int] | None = None,
 ) -> tuple[list[list[int]], list[int], list[int]]: ...
+def leaf_values(
+    node: bytes,
+    sources: list[bytes],
+    arrays: Sequence[npt.NDArray[Any]],
+    there: Sequence[npt.NDArray[np.uint8]],
+    digests: list[bytes],
+    first: int,
+    count: int,
+    rows: npt.NDArray[np.uint8] | None = None,
+    windows: tuple[int, int, int, int, int] | None = None,
+    threads: int = 0,
+) -> tuple[bytes, list[list[int]]]: ...
 def referee_judge(statement: bytes) -> bytes: ...

@@ -9,6 +9,8 @@ Who chooses what when (docs/adr/0029-algebraic.md):
 4. The auditor holds what was signed.  Then the vectors of Freivalds' check are drawn, of randomness
    that nobody knew before; or, where they are to follow from what was signed alone, two of each.
 5. The bytes of tensors may come after that: what is signed fixes them.
+
+Of tensors that are too large to be read whole rows are drawn at 4 (``vtrain.audit.rows``).
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from vtrain.audit.plan import (
     draw_randomness,
     given_randomness,
 )
+from vtrain.audit.rows import DEFAULT_ABOVE, RowChecker, RowDraw, check_rows, plan_rows
 from vtrain.audit.structure import Evidence, FindingError, Progress, check_structure, read_state
 from vtrain.audit.traces import TraceChecker, Traces, WrongValue, choose_arithmetic
 from vtrain.audit.verify import (
@@ -66,7 +69,17 @@ from vtrain.train.layout import RunPaths
 from vtrain.train.traces import find_interval
 from vtrain.wire.graph import StepGraph
 from vtrain.wire.record import StepRecord
-from vtrain.wire.report import Assumption, Blame, Check, Randomness, Report, Strength, Traced
+from vtrain.wire.report import (
+    Assumption,
+    Blame,
+    Check,
+    Randomness,
+    Report,
+    SampledRows,
+    Strength,
+    Traced,
+    format_percent_up,
+)
 from vtrain.wire.task import TaskSpec
 from vtrain.wire.traces import SignedTensorTraces, TensorTrace
 
@@ -108,10 +121,12 @@ class AlgebraicAudit:
     fresh randomness.  ``challenge`` replaces the fresh
     randomness of the vectors: without a ``traces_pin`` from before it existed the verdict is at
     most conditional.  ``derived``: the vectors follow from what was signed, so that anyone has the
-    same. ``pin``, ``solver``, ``task_id``, ``data`` and ``threads`` are those of
-    :func:`vtrain.audit.verify.verify`.  ``engine`` numpy checks by the law.  ``on_wrong`` is given
-    the first wrong value, and says what it made of it.  ``published`` is a run in a store, whose
-    traces are there too, unless ``folder`` has them.
+    same.  ``rows`` of each output of a node with a tensor of more than ``rows_above`` bytes are
+    drawn, and nothing else of these is looked at; None looks at everything.  ``pin``, ``solver``,
+    ``task_id``, ``data`` and ``threads`` are those of :func:`vtrain.audit.verify.verify`.
+    ``engine`` numpy checks by the law.  ``on_wrong`` is given the first wrong value, and says what
+    it made of it.  ``published`` is a run in a store, whose traces are there too, unless ``folder``
+    has them.
     """
 
     folder: Path | None = None
@@ -122,6 +137,8 @@ class AlgebraicAudit:
     wanted: Wanted | None = None
     challenge: bytes | None = None
     derived: bool = False
+    rows: int | None = None
+    rows_above: int = DEFAULT_ABOVE
     pin: Pin | None = None
     traces_pin: TracesPin | None = None
     solver: bytes | None = None
@@ -208,6 +225,14 @@ def verify_algebraic(
         raise RunError(
             "is given, and is to follow from the traces: leave one out", where="challenge"
         )
+    if audit.rows is not None:
+        check_rows(audit.rows, audit.rows_above)
+        if audit.derived:
+            raise RunError(
+                "are drawn, and are to follow from the traces: their solver would try traces until "
+                "its false rows are not drawn; leave --derived out",
+                where="rows",
+            )
     check_engine(audit.engine)
     check_threads(audit.threads)
     limits = limits_here() if limits is None else limits
@@ -263,6 +288,8 @@ class _Findings:
     whole: bool = False
     challenge: Randomness | None = None
     traces: bytes = b""
+    sampled: SampledRows | None = None
+    """What was looked at by rows."""
     evidence: Evidence | None = None
     """What is established of the run, where the draw added to it."""
 
@@ -309,10 +336,11 @@ def _examine(
         audit.threads,
         lambda nodes: progress("values", done + nodes, total),
     )
+    by_rows = _plan_rows(subject, audit, checker, found)
     for (trace, leaves), (first, last) in zip(traces, chosen, strict=True):
         place = f"steps {first} to {last}" if first < last else f"step {last}"
         try:
-            wrong = _check_trace(subject, checker, trace, leaves, first)
+            wrong = _check_trace(subject, checker, by_rows, trace, leaves, first)
         except FindingError as error:
             found.checks.append(Check("algebraic", "failed", error.detail, place, error.fault))
             return found
@@ -320,7 +348,8 @@ def _examine(
             where = f"{place}: {error.where}" if error.where else place
             fault: Blame = "nobody" if isinstance(error, NotProducedError) else ""
             status = "failed" if fault else "not_done"
-            found.checks.append(Check("algebraic", status, error.message, where, fault))  # type: ignore[arg-type]
+            detail = error.message + (_ask_for_rows(found) if fault else "")
+            found.checks.append(Check("algebraic", status, detail, where, fault))  # type: ignore[arg-type]
             return found
         if wrong is not None:
             try:
@@ -336,6 +365,8 @@ def _examine(
     steps = sum(last - first + 1 for first, last in found.held)
     count = f"{steps} steps" if steps > 1 else "1 step"
     detail = f"{count}: {products * steps} products checked, every other value done again"
+    if found.sampled is not None:
+        detail = f"{count}: rows of {len(found.sampled.nodes)} nodes, all other nodes whole"
     found.checks.append(Check("algebraic", "passed", detail))
     return found
 
@@ -493,9 +524,37 @@ def _draw_vectors(
     return [compute_vector(randomness, found.traces, i, width) for i in range(count)]
 
 
+def _plan_rows(
+    subject: AlgebraicSubject, audit: AlgebraicAudit, checker: TraceChecker, found: _Findings
+) -> RowChecker | None:
+    """What checks traces by rows; None where everything is looked at."""
+    if audit.rows is None or found.challenge is None:
+        return None
+    plan = plan_rows(subject.graph, subject.samples, audit.rows, audit.rows_above)
+    found.sampled = plan.describe(subject.graph, audit.rows, audit.rows_above)
+    if found.sampled is None:
+        return None
+    draw_rows = RowDraw(audit.rows, audit.rows_above, found.challenge.value, found.traces)
+    return RowChecker(checker, plan, draw_rows, by_law=audit.engine == "numpy")
+
+
+def _ask_for_rows(found: _Findings) -> str:
+    """How to go on where rows are owed: by the same draw, since a solver that may wait for another
+    one keeps back whatever draw finds it out."""
+    challenge = found.challenge
+    if found.sampled is None or challenge is None or not challenge.fresh:
+        return ""
+    return (
+        f"; rows were drawn with {challenge.value.hex()}: ask for what is owed, and come back with "
+        f"--trace-claim {found.traces.hex()} --challenge {challenge.value.hex()}, for another draw "
+        "may miss what is kept back"
+    )
+
+
 def _check_trace(
     subject: AlgebraicSubject,
     checker: TraceChecker,
+    by_rows: RowChecker | None,
     trace: TensorTrace,
     leaves: Sequence[bytes],
     first: int,
@@ -503,7 +562,7 @@ def _check_trace(
     """The first wrong value of a trace; FindingError where the states that it begins with are not
     those of the log, and it cannot be told which of them is wrong."""
     if checker.is_base(leaves, subject.root_before(first)):
-        return checker.check(trace, leaves)
+        return (by_rows or checker).check(trace, leaves)
     if first - 1 in subject.evidence.checkpoints:
         task, graph = subject.task, subject.graph
         state = read_state(subject.paths, task, graph, subject.records, first - 1, checker.threads)
@@ -545,7 +604,8 @@ def _report(evidence: Evidence, audit: AlgebraicAudit, found: _Findings) -> Repo
         randomness=challenge or drawn,
         traced=None if drawn is None or challenge is None else Traced(found.asked, drawn),
         assumptions=tuple(assumptions),
-        rung="algebraic",
+        rung="rows" if found.sampled else "algebraic",
+        sampled=found.sampled,
     )
 
 
@@ -581,6 +641,8 @@ def _describe(evidence: Evidence, audit: AlgebraicAudit, found: _Findings) -> St
             )
         if steps < population.steps:
             unchecked.append(f"the arithmetic of {population.steps - steps} steps")
+        if steps and found.sampled is not None:
+            unchecked.append(_describe_left(found.sampled))
     if audit.steps is not None and not found.whole:
         unchecked.append("the steps were named, not drawn: whoever named them chose what is shown")
     if any(check.status == "failed" for check in found.checks):
@@ -593,14 +655,42 @@ def _describe(evidence: Evidence, audit: AlgebraicAudit, found: _Findings) -> St
     return Strength(tuple(checked), tuple(unchecked))
 
 
+def _describe_left(sampled: SampledRows) -> str:
+    """What was not looked at of values that are looked at by rows."""
+    left = max(sampled.nodes, key=lambda node: node.units - node.drawn)
+    return (
+        f"the rows that were not drawn, of {len(sampled.nodes)} nodes with values of more than "
+        f"{sampled.above} bytes: of {left.name} {left.units - left.drawn} of {left.units}"
+    )
+
+
 def _describe_error(audit: AlgebraicAudit, found: _Findings) -> str:
     """The chance of an error, in words."""
+    if found.sampled is not None:
+        return _describe_rows(found.sampled) + _describe_unknown(found)
     if audit.derived:
         return (
             f"with {REPETITIONS} vectors that follow from what was signed, a solver that tries Q "
             "signed statements hides a false value with a chance below Q / 2^121"
         )
-    unknown = ""
+    return f"a false value in them passes with a chance below {ERROR}{_describe_unknown(found)}"
+
+
+def _describe_unknown(found: _Findings) -> str:
     if found.challenge is not None and found.challenge.predictable:
-        unknown = ", if whoever signed them did not know the randomness of the check"
-    return f"a false value in them passes with a chance below {ERROR}{unknown}"
+        return ", if whoever signed them did not know the randomness of the check"
+    return ""
+
+
+def _describe_rows(sampled: SampledRows) -> str:
+    """What was looked at by rows, and the chance of an error."""
+    worst = sampled.worst
+    whole = f" ({len(sampled.whole)} such nodes whole)" if sampled.whole else ""
+    one, ten = (format_percent_up(sampled.bound_missed(false)) for false in (1, 10))
+    return (
+        f"by {sampled.rows} rows of each output, or all that there are, of {len(sampled.nodes)} "
+        f"nodes with values of more than {sampled.above} bytes{whole}: a single false row in them "
+        f"is missed with a chance of {one} % at most, of {worst.name}, of which {worst.drawn} of "
+        f"{worst.units} were drawn; ten false rows with {ten} % at most; a false value elsewhere "
+        f"passes with a chance below {ERROR}"
+    )

@@ -162,16 +162,11 @@ class Published:
             return replace(evidence, checks=(*evidence.checks, check))
         return replace(evidence, samples=self._samples.samples)
 
-    def bring_segments(
-        self, evidence: Evidence, bounds: Sequence[tuple[int, int]], threads: int
-    ) -> Evidence:
-        """``evidence`` with what a replay of these segments (steps done before, and after) takes,
-        and the checks of that."""
-        if not bounds:
-            return evidence
-        steps = [step for start, end in bounds for step in range(start + 1, end + 1)]
-        evidence = self.bring_steps(evidence, steps)
-        return self._bring_states(evidence, bounds, threads)
+    def open_states(self, evidence: Evidence, threads: int) -> BroughtStates | None:
+        """The states that segments begin with; None where it is not known what states are."""
+        if evidence.task is None or evidence.graph is None:
+            return None
+        return BroughtStates(self, evidence.task, evidence.graph, evidence.records, threads)
 
     def bring_steps(self, evidence: Evidence, steps: Sequence[int]) -> Evidence:
         """``evidence`` with the samples of these steps, and the checks of their batches; none where
@@ -216,41 +211,7 @@ class Published:
             partial.put(start, found)
         return len(indices)
 
-    def _bring_states(
-        self, evidence: Evidence, bounds: Sequence[tuple[int, int]], threads: int
-    ) -> Evidence:
-        """The states that these segments begin with, but for those that a replay of the segment
-        before comes to; where that one cannot be replayed they are asked for."""
-        task, graph = evidence.task, evidence.graph
-        if task is None or graph is None:
-            return evidence
-        checks, good, asked = list(evidence.checks), set(evidence.checkpoints), 0
-        reached: int | None = None
-        for step, end in sorted(bounds):
-            if step == reached:
-                reached = end
-                continue
-            asked += 1
-            place = self.paths.name_of(self.paths.checkpoint(step))
-            try:
-                self._bring_state(task, graph, evidence.records, step)
-                read_state(self.paths, task, graph, evidence.records, step, threads)
-                good.add(step)
-                reached = end
-            except FindingError as found:
-                where = found.where or place
-                checks.append(Check("checkpoints", "failed", found.detail, where, found.fault))
-            except VtrainError as error:
-                where = f"{place}: {error.where}" if error.where else place
-                checks.append(Check("checkpoints", "failed", error.message, where, "nobody"))
-        if len(checks) == len(evidence.checks):
-            count = f"{asked} that the draw begins at"
-            checks.append(
-                Check("checkpoints", "passed", f"{count} have their roots", "checkpoints")
-            )
-        return replace(evidence, checks=tuple(checks), checkpoints=frozenset(good))
-
-    def _bring_state(
+    def bring_state(
         self, task: TaskSpec, graph: StepGraph, records: Sequence[StepRecord], step: int
     ) -> None:
         """Write the checkpoint of ``step``, piece by piece as it was compared."""
@@ -316,6 +277,69 @@ class Published:
         return fetched, left
 
 
+class BroughtStates:
+    """The states that segments of a run in a store begin with: each is brought when its segment's
+    turn comes, and let go after it, so that one of them lies here at a time.
+
+    A segment that begins where a replay of the one before came to asks for none.
+    """
+
+    def __init__(
+        self,
+        published: Published,
+        task: TaskSpec,
+        graph: StepGraph,
+        records: Sequence[StepRecord],
+        threads: int,
+    ) -> None:
+        self._published, self._task, self._graph = published, task, graph
+        self._records, self._threads = records, threads
+        self._faults: list[Check] = []
+        self._here: int | None = None
+        self._good = 0
+
+    def bring(self, step: int) -> frozenset[int]:
+        """The state after ``step`` steps is here, and has its root: that step, or none where the
+        store does not give it.  Another that was here is let go."""
+        if self._here == step:
+            return frozenset({step})
+        self.drop()
+        paths = self._published.paths
+        place = paths.name_of(paths.checkpoint(step))
+        try:
+            self._published.bring_state(self._task, self._graph, self._records, step)
+            self._here = step
+            read_state(paths, self._task, self._graph, self._records, step, self._threads)
+            self._good += 1
+            return frozenset({step})
+        except FindingError as found:
+            where = found.where or place
+            self._faults.append(Check("checkpoints", "failed", found.detail, where, found.fault))
+        except VtrainError as error:
+            where = f"{place}: {error.where}" if error.where else place
+            self._faults.append(Check("checkpoints", "failed", error.message, where, "nobody"))
+        self.drop()
+        return frozenset()
+
+    def drop(self) -> None:
+        """Let go of the state that is here."""
+        if self._here is not None:
+            path = self._published.paths.checkpoint(self._here)
+            with storing(path):
+                path.unlink(missing_ok=True)
+            self._here = None
+
+    def conclude(self, evidence: Evidence) -> Evidence:
+        """``evidence`` with the checks of the states that were asked for."""
+        checks = list(self._faults)
+        if not checks and self._good:
+            count = f"{self._good} that the draw begins at"
+            checks.append(
+                Check("checkpoints", "passed", f"{count} have their roots", "checkpoints")
+            )
+        return replace(evidence, checks=(*evidence.checks, *checks))
+
+
 class PublishedTraces:
     """Traces in a store, for whoever checks them: what ``vtrain.commit.traces.TraceFolder`` is of a
     folder."""
@@ -379,6 +403,13 @@ class PublishedTraces:
             view[at : at + len(data)] = np.frombuffer(data, np.uint8)
             at += len(data)
         return tensor
+
+    def read_parts(
+        self, digest: bytes, kind: TensorType, wanted: Sequence[tuple[int, int]]
+    ) -> Iterator[tuple[int, bytes]]:
+        """(first byte, bytes) of parts that have the chunks wanted of this tensor, each compared;
+        NotProducedError."""
+        return read_units(self._source, digest, TensorForm(kind.byte_length), wanted)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ state before, are read from the solver's folder, one tensor at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Final, Literal, Protocol
@@ -51,6 +51,13 @@ class Store(Protocol):
 
     def holds(self, digest: bytes) -> bool:
         """Whether it can be read, as far as one can tell without."""
+        ...
+
+    def read_parts(
+        self, digest: bytes, kind: TensorType, wanted: Sequence[tuple[int, int]]
+    ) -> Iterator[tuple[int, bytes]]:
+        """(first byte, bytes) of parts that have the chunks wanted of it, given as rising (first,
+        end) that do not overlap, each compared; NotProducedError."""
         ...
 
 
@@ -234,7 +241,7 @@ class TraceChecker:
         self, trace: TensorTrace, leaves: Sequence[bytes], state: State
     ) -> WrongValue | None:
         """The first state that a trace begins with and that is not the one of ``state``."""
-        walk = _Walk(self, trace, leaves, 0, {})
+        walk = Walk(self, trace, leaves, 0, {})
         for node in sorted(self.states.values()):
             value = state[str(self.graph.nodes[node].attrs["name"])]
             if compute_tensor_digest(value, self.threads) != leaves[node]:
@@ -255,7 +262,7 @@ class TraceChecker:
         nodes = len(self.graph.nodes)
         before: dict[int, tuple[Array, bytes]] = {}
         for offset in range(trace.size // nodes):
-            walk = _Walk(self, trace, leaves, offset, before)
+            walk = Walk(self, trace, leaves, offset, before)
             for index in range(nodes):
                 wrong = walk.visit(index)
                 if wrong is not None:
@@ -288,7 +295,7 @@ class TraceChecker:
         if session is None:
             return 0, 0
         state: dict[str, Array] = {}
-        walk = _Walk(self, trace, leaves, 0, {})
+        walk = Walk(self, trace, leaves, 0, {})
         for name, node in self.states.items():
             value, kind = walk.try_read(node), self.graph.nodes[node].outputs[0]
             if value is None or ((value < kind.lo) | (value > kind.hi)).any():
@@ -298,13 +305,13 @@ class TraceChecker:
         del state
         following = self.graph.next_states()
         for offset in range(trace.size // nodes):
-            walk = _Walk(self, trace, leaves, offset, {})
+            walk = Walk(self, trace, leaves, offset, {})
             before = leaves[max(offset - 1, 0) * nodes :]
             for name, node in self.states.items() if offset else ():
                 if walk.digest(node) != before[following[name].node]:
                     return offset, node
 
-            def read(index: int, walk: _Walk = walk, done: int = offset * nodes) -> Array | None:
+            def read(index: int, walk: Walk = walk, done: int = offset * nodes) -> Array | None:
                 self.progress(done + index)
                 return walk.try_read(index)
 
@@ -316,8 +323,11 @@ class TraceChecker:
         return None
 
 
-class _Walk:
-    """One step of a trace: the values that are held, and what is under its root."""
+class Walk:
+    """One step of a trace: the values that are held, and what is under its root.
+
+    ``before`` has of each ``state`` node the value and the digest that the step before ended with.
+    """
 
     def __init__(
         self,
@@ -450,11 +460,16 @@ class _Walk:
         try:
             return self._checker.store.read_chunk(self.digest(index), node.outputs[0])
         except NotProducedError as error:
-            raise NotProducedError(
-                f"the output of node {index}, {node.name} ({node.op}), in step {self._step} is not "
-                f"there, and the solver owes it: {error.message}",
-                where=error.where,
-            ) from None
+            raise self._owe(index, error) from None
+
+    def _owe(self, index: int, error: NotProducedError) -> NotProducedError:
+        """What the solver owes of the output of a node."""
+        node = self._nodes[index]
+        return NotProducedError(
+            f"the output of node {index}, {node.name} ({node.op}), in step {self._step} is not "
+            f"there, and the solver owes it: {error.message}",
+            where=error.where,
+        )
 
     def try_read(self, index: int) -> Array | None:
         """:meth:`_read`, None where the solver owes it."""

@@ -59,6 +59,7 @@ from vtrain.wire.report import (
     Randomness,
     Report,
     Rung,
+    SampledRows,
     Strength,
     Traced,
     compute_loss_points,
@@ -67,7 +68,7 @@ from vtrain.wire.report import (
 from vtrain.wire.task import BeaconRule, TaskSpec
 
 if TYPE_CHECKING:
-    from vtrain.audit.published import Published
+    from vtrain.audit.published import BroughtStates, Published
 
 DEFAULT_SAMPLES: Final = 3
 """Segments replayed when the caller names no number."""
@@ -153,6 +154,7 @@ def verify(
     randomness: Randomness | None = None  # of a draw: a replay of everything draws nothing
     digest = b"" if evidence.signed is None else compute_claim_digest(evidence.signed.claim)
     chosen: tuple[int, ...] = ()
+    states: BroughtStates | None = None
     if (count or all_) and not isinstance(subject, str):
         check_parts(subject.task.batch, saving.accumulate)
         population = subject.segments.count
@@ -161,10 +163,14 @@ def verify(
             randomness = given or draw_randomness(random)
             drawn = draw(randomness.value, digest, REPLAY_DOMAIN, population, count)
             chosen = tuple(sorted(drawn))
-        if published is not None:
+        if published is not None and chosen:
             bounds = [subject.segments.bounds(index) for index in chosen]
-            evidence = published.bring_segments(evidence, bounds, threads)
+            steps = [step for start, end in bounds for step in range(start + 1, end + 1)]
+            evidence = published.bring_steps(evidence, steps)
             subject = _find_subject(evidence)
+            states = published.open_states(evidence, threads)
+            if states and srs is not None and bounds[0][0] == 0 and not isinstance(subject, str):
+                subject = replace(subject, checkpoints=states.bring(0))
     kzg = _prepare_kzg(RunPaths(run), evidence, subject, srs, open_key, hiding, threads)
     if count == 0 and not all_:
         replay = _Replay((), ())
@@ -172,7 +178,9 @@ def verify(
         replay = _Replay((Check("replay", "not_done", subject),), ())
     else:
         compute = _Compute(resolved, threads, saving)
-        replay = _replay(RunPaths(run), subject, chosen, compute, progress, kzg)
+        replay = _replay(RunPaths(run), subject, chosen, compute, progress, kzg, states)
+    if states is not None:
+        evidence = states.conclude(evidence)
     if published is not None:
         replay = replace(replay, checks=tuple(ask_again(replay.checks, digest, randomness)))
     strength = _describe_strength(
@@ -250,12 +258,15 @@ def make_report(
     traced: Traced | None = None,
     assumptions: tuple[Assumption, ...] = (),
     rung: Rung = "replay",
+    sampled: SampledRows | None = None,
 ) -> Report:
     """The report of an audit, of whichever mode.
 
     ``looked_at`` of the ``population`` were looked at on the ``rung``, drawn by ``randomness``
-    unless it is None; ``unit`` is what each is called.  ``traced`` is the first of two draws.
+    unless it is None; ``unit`` is what each is called.  ``traced`` is the first of two draws,
+    ``sampled`` what of each step was looked at by rows.
     """
+    caught = 1 - sampled.bound_missed(1) if sampled else Fraction(1)
     found = evidence.signed or evidence.refused
     claim = found.claim if found else None
     last = evidence.records[-1] if evidence.records else None
@@ -267,7 +278,7 @@ def make_report(
         checks=tuple(checks),
         strength=strength,
         randomness=randomness,
-        detections=tuple(replace(detection, unit=unit) for detection in detections),
+        detections=tuple(replace(item, unit=unit, caught=caught) for item in detections),
         segments=tuple(looked_at),
         engine=engine,
         task_id=evidence.task_id,
@@ -281,6 +292,7 @@ def make_report(
         assumptions=assumptions,
         coverage=_measure_coverage(evidence, rung, looked_at, claim.log_size if claim else 0),
         pictures=_draw_pictures(evidence),
+        sampled=sampled,
     )
 
 
@@ -455,8 +467,10 @@ def _replay(
     compute: _Compute,
     progress: Progress,
     kzg: KzgComparison | Check | None,
+    states: BroughtStates | None,
 ) -> _Replay:
-    """Replay the chosen segments in order, up to the first difference."""
+    """Replay the chosen segments in order, up to the first difference; of a run in a store
+    ``states`` brings what each begins with."""
     bounds = [subject.segments.bounds(index) for index in chosen]
     total = sum(end - start for start, end in bounds)
     try:
@@ -470,7 +484,11 @@ def _replay(
     standing: int | None = None
     comparison = kzg if isinstance(kzg, KzgComparison) else None
     for count, (start, end) in enumerate(bounds, start=1):
+        if states is not None and standing != start:
+            subject = replace(subject, checkpoints=states.bring(start))
         first = _load_nearest(paths, subject, session, start, standing, compute.threads)
+        if states is not None:
+            states.drop()
         if first is None:
             reason = f"no checkpoint up to step {start} was produced"
             checks.append(Check("replay", "not_done", reason, f"steps {start + 1} to {end}"))

@@ -15,7 +15,6 @@ Two ways, and each estimate says which:
 from __future__ import annotations
 
 import math
-import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -49,6 +48,7 @@ from vtrain.graph.values import PRODUCTS, VIEWS, list_last_uses
 from vtrain.limits import measure_memory
 from vtrain.ops.base import attr_int
 from vtrain.spec.blake3_tree import compute_chunk_count
+from vtrain.train.summary import measure_step
 from vtrain.train.task import CompiledTask, TaskFile, compile_task
 from vtrain.wire.graph import Node, encode_node
 from vtrain.wire.record import StepRecord
@@ -122,11 +122,7 @@ class _Calibration:
         """Seconds of a step without a state root."""
         self._session.load_state(self.task.initial_state)
         self._records = [self._session.step() for _ in range(EVERY)]
-        times: list[float] = []
-        end = time.perf_counter() + self._seconds
-        while len(times) < 2 * EVERY or time.perf_counter() < end:
-            times.append(time_once(self._session.step))
-        return statistics.median(times)
+        return measure_step(self._session.step, self._seconds, warm=0, least=2 * EVERY)
 
     @cached_property
     def state(self) -> dict[str, npt.NDArray[Any]]:

@@ -150,6 +150,19 @@ if TYPE_CHECKING:
     "anyone has the same.",
 )
 @click.option(
+    "--rows",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Mode algebraic: of each node with a tensor of more than --rows-above bytes look at N "
+    "rows of the output, drawn when the values are signed, and read no more of it than these take.",
+)
+@click.option(
+    "--rows-above",
+    type=click.IntRange(min=1),
+    metavar="BYTES",
+    help="Mode algebraic: the size above which --rows draws.  [default: 64 MiB]",
+)
+@click.option(
     "--statements",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
@@ -230,6 +243,8 @@ def command(
     traces: Path | None,
     challenge: bytes | None,
     derived: bool,
+    rows: int | None,
+    rows_above: int | None,
     statements: Path | None,
     store_options: tuple[tuple[str, str], ...],
     as_json: bool,
@@ -295,6 +310,8 @@ def command(
         "traces": traces,
         "challenge": challenge,
         "derived": derived,
+        "rows": rows,
+        "rows_above": rows_above,
         "statements": statements,
     }
     replay = {"all": all_, "srs": srs, "recompute": recompute, "accumulate": accumulate > 1}
@@ -507,6 +524,8 @@ def _verify_algebraic(
     trace_claim: str | None,
     traces: Path | None,
     statements: Path | None,
+    rows: int | None,
+    rows_above: int | None,
     **given: Any,
 ) -> Report:
     from vtrain.audit.algebraic import (
@@ -522,6 +541,9 @@ def _verify_algebraic(
         raise click.UsageError("--samples 0 asks for no step: leave --mode algebraic out")
     if statements is not None:
         require_new(statements)
+    if rows_above is not None and rows is None:
+        raise click.UsageError("--rows-above has a meaning with --rows alone")
+    above = {} if rows_above is None else {"rows_above": rows_above}
 
     def write_statements(wrong: WrongValue, subject: AlgebraicSubject) -> str:
         from vtrain.commit.files import making_folder, write_atomic
@@ -544,6 +566,8 @@ def _verify_algebraic(
         sample=samples,
         traces_pin=None if trace_claim is None else make_traces_pin(parse_pin(trace_claim)),
         on_wrong=write_statements,
+        rows=rows,
+        **above,
         **given,
     )
     return verify_algebraic(run, audit, progress=progress)

@@ -12,7 +12,6 @@ import ipaddress
 import re
 import socket
 import ssl
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -25,12 +24,11 @@ from vtrain.limits import LIMITS, Limits
 
 try:
     import httpcore
+
+    from vtrain.commit.timed import Clock, Deadline, Resolve, TimedStream, look_up
 except ModuleNotFoundError as error:
     raise MissingExtraError('needs httpcore: pip install "vtrain[store]"', where="store") from error
 
-Clock = Callable[[], float]
-Resolve = Callable[[str, int], list[str]]
-"""The addresses of a host and port, as text; OSError."""
 _CONNECTIONS: Final = 8
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
 _BUSY: Final = (429, 500, 502, 503, 504)
@@ -73,49 +71,6 @@ def resolve(host: str, port: int) -> list[str]:
     return [str(item[4][0]) for item in found]
 
 
-class _Deadline(threading.local):
-    """Until when the answer to the request of this thread may take."""
-
-    at: float = 0.0
-
-
-class _Stream(httpcore.NetworkStream):
-    """A connection whose every wait ends by the deadline."""
-
-    def __init__(self, inner: httpcore.NetworkStream, deadline: _Deadline, clock: Clock) -> None:
-        self._inner, self._deadline, self._clock = inner, deadline, clock
-
-    def _left(self) -> float:
-        left = self._deadline.at - self._clock()
-        if left <= 0:
-            raise httpcore.ReadTimeout("the deadline is over")
-        return left
-
-    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        del timeout
-        return self._inner.read(max_bytes, self._left())
-
-    def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        del timeout
-        self._inner.write(buffer, self._left())
-
-    def close(self) -> None:
-        self._inner.close()
-
-    def start_tls(
-        self,
-        ssl_context: ssl.SSLContext,
-        server_hostname: str | None = None,
-        timeout: float | None = None,
-    ) -> httpcore.NetworkStream:
-        del timeout
-        inner = self._inner.start_tls(ssl_context, server_hostname, self._left())
-        return _Stream(inner, self._deadline, self._clock)
-
-    def get_extra_info(self, info: str) -> object:
-        return self._inner.get_extra_info(info)
-
-
 class _Backend(httpcore.NetworkBackend):
     """Connects by the addresses that were looked at; to ``public`` ones alone, or any.
 
@@ -124,10 +79,8 @@ class _Backend(httpcore.NetworkBackend):
     choice on a machine within its network, by a redirect to the name that then leads there.
     """
 
-    def __init__(
-        self, deadline: _Deadline, clock: Clock, resolve: Resolve, *, public: bool
-    ) -> None:
-        self._deadline, self._clock, self._resolve = deadline, clock, resolve
+    def __init__(self, deadline: Deadline, resolve: Resolve, *, public: bool) -> None:
+        self._deadline, self._resolve = deadline, resolve
         self._public = public
         self._reached = ""
         self._inner = httpcore.SyncBackend()
@@ -141,33 +94,26 @@ class _Backend(httpcore.NetworkBackend):
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.NetworkStream:
         last: Exception = httpcore.ConnectError(f"{host} has no address")
-        for address in self._look_up(host, port)[:4]:
-            left = self._deadline.at - self._clock()
-            if left <= 0:
-                raise httpcore.ConnectTimeout("the deadline is over")
+        for address in self._look_up(host, port, timeout)[:4]:
+            left = self._deadline.bound(httpcore.ConnectTimeout, timeout)
             try:
-                inner = self._inner.connect_tcp(
-                    address,
-                    port,
-                    left if timeout is None else min(timeout, left),
-                    local_address,
-                    socket_options,
-                )
+                inner = self._inner.connect_tcp(address, port, left, local_address, socket_options)
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
                 last = error
                 continue
             self._reached = self._reached or address
-            return _Stream(inner, self._deadline, self._clock)
+            return TimedStream(inner, self._deadline)
         raise last
 
-    def _look_up(self, host: str, port: int) -> list[str]:
+    def _look_up(self, host: str, port: int, timeout: float | None) -> list[str]:
         """The addresses that may be connected to; StoreError where they are not public, and must
         be."""
         reached = "" if self._public else self._reached
         if reached and not is_public(reached):
             return [reached]
+        left = self._deadline.bound(httpcore.ConnectTimeout, timeout)
         try:
-            found = self._resolve(host, port)
+            found = look_up(self._resolve, host, port, left)
         except (OSError, UnicodeError) as error:  # the latter for what no name can be
             raise httpcore.ConnectError(f"{host} has no address: {error}") from error
         public = [address for address in found if is_public(address)]
@@ -197,8 +143,8 @@ class HttpReader:
         resolve: Resolve = resolve,
     ) -> None:
         self._origin = _find_origin(named)
-        self._limits, self._clock = limits, clock
-        self._deadline = _Deadline()
+        self._limits = limits
+        self._deadline = Deadline(clock)
         context = ssl.create_default_context()
         self._pools = {
             public: httpcore.ConnectionPool(
@@ -206,7 +152,7 @@ class HttpReader:
                 max_connections=_CONNECTIONS,
                 max_keepalive_connections=_CONNECTIONS,
                 keepalive_expiry=30.0,
-                network_backend=_Backend(self._deadline, clock, resolve, public=public),
+                network_backend=_Backend(self._deadline, resolve, public=public),
             )
             for public in (False, True)
         }
@@ -224,9 +170,7 @@ class HttpReader:
         ``span`` of it; ``where`` is what errors call it."""
         limits = self._limits
         due = most if span is None or not self.ranges else span[1]
-        self._deadline.at = (
-            self._clock() + limits.store_grace_seconds + due / limits.store_least_rate
-        )
+        self._deadline.start(limits.store_grace_seconds + due / limits.store_least_rate)
         with _naming(where):
             for _ in range(limits.store_redirects + 1):
                 answer = self._ask(url, span)

@@ -3,6 +3,8 @@
     traces.cbor                what the solver signed: ``vtrain.wire.traces.SignedTensorTraces``
     step-<12 digits>.leaves    the digests under the root of the trace of that step, 32 bytes each
     chunks/<64 hex digits>     the bytes of a tensor, of which this is the digest: what b3sum prints
+    lists/<64 hex digits>      of a large tensor the hashes of its grains, 32 bytes each: parts of
+                               8 KiB (``vtrain.commit.pieces``), which are read without the rest
 
 The bytes may come later than the rest, or not at all: what is signed fixes them.
 """
@@ -10,7 +12,7 @@ The bytes may come later than the rest, or not at all: what is signed fixes them
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +23,7 @@ import numpy.typing as npt
 from vtrain.commit.digest import compute_tensor_digest
 from vtrain.commit.files import open_file, read_file, storing, write_atomic
 from vtrain.commit.openings import compute_root
+from vtrain.commit.pieces import GRAIN_BYTES, HASH, PIECE_BYTES, TensorForm
 from vtrain.errors import EncodingError, NotProducedError
 from vtrain.limits import LIMITS
 from vtrain.spec.commitment import compute_record_leaf
@@ -69,6 +72,10 @@ class TraceFolder:
         """The file of the tensor with this digest."""
         return self.root / "chunks" / digest.hex()
 
+    def grains(self, digest: bytes) -> Path:
+        """The file of the hashes of the grains of the tensor with this digest."""
+        return self.root / "lists" / digest.hex()
+
     def is_there(self) -> bool:
         """Whether something is signed in it."""
         return os.path.lexists(self.claim)
@@ -86,17 +93,32 @@ class TraceFolder:
     def make(self) -> None:
         """Make the folder, unless it is there; StorageError."""
         with storing(self.root):
-            (self.root / "chunks").mkdir(parents=True, exist_ok=True)
+            for name in ("chunks", "lists"):
+                (self.root / name).mkdir(parents=True, exist_ok=True)
 
     def write_chunk(self, tensor: Tensor) -> bytes:
         """Write a tensor, unless it is there, and return its digest; StorageError."""
         digest = compute_tensor_digest(tensor, self.threads)
+        if tensor.nbytes > PIECE_BYTES:
+            self._write_list(digest, tensor)
         path = self.chunk(digest)
         with storing(path):
             there = path.is_file() and path.stat().st_size == tensor.nbytes
         if not there:  # what is spoiled is found by whoever reads it, and can be made again
             write_atomic(path, [tensor], durable=False)
         return digest
+
+    def _write_list(self, digest: bytes, tensor: Tensor) -> None:
+        """Write the hashes of a tensor's grains."""
+        form = TensorForm(tensor.nbytes)
+        data, each = tensor.reshape(-1).view(np.uint8), form.cut(GRAIN_BYTES)
+        hashes = (
+            form.compute_hash(
+                data[at : at + GRAIN_BYTES].tobytes(), at // GRAIN_BYTES * each, whole=False
+            )
+            for at in range(0, tensor.nbytes, GRAIN_BYTES)
+        )
+        write_atomic(self.grains(digest), [b"".join(hashes)], durable=False)
 
     def write_leaves(self, step: int, leaves: Sequence[bytes]) -> None:
         """Write the digests of a trace; StorageError."""
@@ -146,6 +168,51 @@ class TraceFolder:
         if compute_tensor_digest(tensor, self.threads) != digest:
             raise NotProducedError("its bytes do not have the digest", where=str(path))
         return tensor
+
+    def read_parts(
+        self, digest: bytes, kind: TensorType, wanted: Sequence[tuple[int, int]]
+    ) -> Iterator[tuple[int, bytes]]:
+        """(first byte, bytes) of parts that have the chunks wanted of this tensor, given as rising
+        (first, end) that do not overlap, each compared; all of it where the hashes of its grains
+        are not there, or not those of this tensor.  NotProducedError."""
+        form, path = TensorForm(kind.byte_length), self.chunk(digest)
+        hashes = self._read_list(digest, form)
+        if hashes is None:
+            yield 0, self.read_chunk(digest, kind).tobytes()
+            return
+        each = form.cut(GRAIN_BYTES)
+        with open_file(path, form.length, root=self.root) as file:
+            if file.size != form.length:
+                raise NotProducedError(f"has {file.size} bytes, not {form.length}", where=str(path))
+            done = 0
+            for first, end in wanted:
+                for grain in range(max(first // each, done), -(-end // each)):
+                    part = form.part(grain * each, min((grain + 1) * each, form.units))
+                    file.seek(part.start)
+                    data = file.read(part.size)
+                    found = form.compute_hash(data, part.first, whole=False)
+                    if found != hashes[HASH * grain : HASH * (grain + 1)]:
+                        raise NotProducedError(
+                            f"its bytes from {part.start} on do not have the digest",
+                            where=str(path),
+                        )
+                    yield part.start, data
+                    done = grain + 1
+
+    def _read_list(self, digest: bytes, form: TensorForm) -> bytes | None:
+        """The hashes of a tensor's grains, which were compared with its digest; None where there
+        are none."""
+        if form.length <= PIECE_BYTES:
+            return None
+        size = HASH * -(-form.units // form.cut(GRAIN_BYTES))
+        try:
+            data = read_file(self.grains(digest), size, root=self.root)
+        except NotProducedError:
+            return None
+        hashes = [data[at : at + HASH] for at in range(0, len(data), HASH)]
+        if len(data) != size or form.join(hashes, whole=True) != digest:
+            return None
+        return data
 
 
 def read_claim(path: Path, root: Path | None = None) -> SignedTensorTraces:

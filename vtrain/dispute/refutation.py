@@ -33,12 +33,13 @@ from vtrain.wire.opening import encode_state_leaf
 def compose_refutation(wrong: WrongValue, subject: AlgebraicSubject) -> Iterator[bytes]:
     """The statements about the wrong element, block by block, as canonical CBOR.
 
-    None where the solver keeps the element back, and where it is of a state to which the log itself
-    commits.
+    None where the solver keeps the element back, or what it is made from, and where it is of a
+    state to which the log itself commits.
     """
     if wrong.element is None or wrong.computed is None or wrong.claimed is None:
         return
-    openings = _Openings(wrong, subject)
+    if len(wrong.inputs) < len(wrong.node.inputs):
+        return
     openings = _Openings(wrong, subject)
     states = openings.fold()
     before = b""

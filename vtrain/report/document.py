@@ -38,10 +38,13 @@ from vtrain.wire.report import (
     Randomness,
     Report,
     Rung,
+    SampledNode,
+    SampledRows,
     Status,
     Strength,
     Traced,
     compute_verdict,
+    format_percent_up,
 )
 
 FORMAT: Final = 1
@@ -136,12 +139,15 @@ def _explain(report: Report) -> list[str]:
         how = {
             "replay": "done again, and every bit was compared",
             "algebraic": "checked by their equations",
+            "rows": "checked by rows of their values, drawn when these were signed",
             "proof": "shown by proofs, as a whole",
         }[item.rung]
         if item.done:
             lines.append(f"{item.done} of the {item.total} steps claimed were {how}.")
         else:
             lines.append(f"None of the {item.total} steps claimed was {how.partition(',')[0]}.")
+    if report.sampled is not None:
+        lines.extend(_explain_rows(report.sampled))
     if report.verdict in ("verified", "conditional"):
         lines.extend(_explain_chances(report))
     if report.randomness is not None:
@@ -159,8 +165,18 @@ def _explain(report: Report) -> list[str]:
     return lines
 
 
+def _explain_rows(sampled: SampledRows) -> list[str]:
+    one, ten = (format_percent_up(sampled.bound_missed(false)) for false in (1, 10))
+    worst = sampled.worst
+    return [
+        f"Of {len(sampled.nodes)} kinds of values only some rows were looked at, at least "
+        f"{worst.drawn} of {worst.units}: a single false row in such a step was missed with a "
+        f"chance of up to {one} %, ten with up to {ten} %."
+    ]
+
+
 def _explain_chances(report: Report) -> list[str]:
-    done = {item.rung: item for item in report.coverage if item.rung != "structure"}
+    done = {item.rung: item for item in report.coverage if item.rung not in ("structure", "rows")}
     if any(item.done == item.total > 0 for item in done.values()):
         return ["That is every step claimed: no false one among them was left out."]
     lines = []
@@ -246,6 +262,12 @@ def _check_steps(report: Report, where: str) -> None:
             )
         if item.done > item.total:
             raise EncodingError("is of more than there is", where=f"{where}.coverage")
+    by_rows = any(item.rung == "rows" for item in report.coverage)
+    if report.steps and by_rows != (report.sampled is not None):
+        raise EncodingError("is there where steps are checked by rows", where=f"{where}.sampled")
+    caught = 1 - report.sampled.bound_missed(1) if report.sampled else 1
+    if any(item.caught != caught for item in report.detections):
+        raise EncodingError("is not what the rows come to", where=f"{where}.detection")
     if any(item.drawn > len(report.segments) for item in report.detections):
         raise EncodingError("is of more than was looked at", where=f"{where}.detection")
 
@@ -307,7 +329,28 @@ def _read_report(value: Any) -> Report:
         ),
         assumptions=_list(value["assumptions"], _read_assumption),
         coverage=_list(value["coverage"], _read_coverage),
+        sampled=_read_sampled(value["sampled"]) if "sampled" in value else None,
     )
+
+
+def _read_sampled(item: Any) -> SampledRows:
+    found = SampledRows(
+        _int(item["rows"]),
+        _int(item["above"]),
+        _list(item["nodes"], _read_sampled_node),
+        _list(item["whole"], _str),
+    )
+    if not found.nodes:
+        raise ValueError("no node was looked at by rows")
+    return found
+
+
+def _read_sampled_node(item: Any) -> SampledNode:
+    unit = _choice(item["unit"], ("row", "chunk"))
+    drawn, units = _int(item["drawn"]), _int(item["of"])
+    if not 0 < drawn <= units:
+        raise ValueError("rows are drawn of fewer")
+    return SampledNode(_int(item["node"]), _str(item["name"]), _str(item["op"]), unit, drawn, units)
 
 
 def _read_check(item: Any) -> Check:
@@ -363,6 +406,7 @@ def _read_detection(item: Any) -> Detection:
         _int(item["segments"]),
         _int(item["drawn"]),
         _choice(item["unit"], ("segment", "step")),
+        _read_fraction(_str(item["caught"])) if "caught" in item else Fraction(1),
     )
     # What a chance costs to compute grows with the smaller of two numbers.
     if not max(found.bad_segments, found.drawn) <= found.segments or found.segments == 0:

@@ -61,6 +61,7 @@ def render_html(document: Document, signers: Sequence[str] = ()) -> str:
             *_render_list("Checked", report.strength.checked),
             *_render_list("Not checked", report.strength.unchecked),
             *_render_list("Assumed", [_describe(item) for item in _list_assumed(report)]),
+            *_render_list("Of values of the steps looked at", _list_rows(report)),
             *_render_chances(report),
             *_render_randomness(report),
             "</body></html>\n",
@@ -129,6 +130,10 @@ def _render_list(title: str, lines: Sequence[str]) -> Iterator[str]:
         yield f"<h2>{title}</h2><ul>"
         yield from (f"<li>{_text(line)}</li>" for line in lines)
         yield "</ul>"
+
+
+def _list_rows(report: Report) -> Sequence[str]:
+    return () if report.sampled is None else report.sampled.describe_nodes()
 
 
 def _render_chances(report: Report) -> Iterator[str]:

@@ -6,7 +6,17 @@ import json
 from fractions import Fraction
 from typing import Any
 
-from vtrain.wire.report import Assumption, BeaconUse, Check, Detection, Randomness, Report, Traced
+from vtrain.wire.report import (
+    Assumption,
+    BeaconUse,
+    Check,
+    Detection,
+    Randomness,
+    Report,
+    SampledRows,
+    Traced,
+    format_percent_up,
+)
 
 MAX_EXACT_DIGITS = 100
 """Digits up to which the exact fraction is written out; ``formula`` is exact at any size."""
@@ -14,7 +24,7 @@ MAX_EXACT_DIGITS = 100
 
 def report_to_dict(report: Report) -> dict[str, Any]:
     """A tree of dicts, lists, text and integers that holds all of ``report``."""
-    return {
+    value: dict[str, Any] = {
         "verdict": report.verdict,
         "exit_code": report.exit_code,
         "claim": report.claim.hex(),
@@ -37,6 +47,9 @@ def report_to_dict(report: Report) -> dict[str, Any]:
             "unchecked": list(report.strength.unchecked),
         },
     }
+    if report.sampled is not None:
+        value["sampled"] = _sampled_to_dict(report.sampled)
+    return value
 
 
 def format_report(report: Report) -> str:
@@ -90,10 +103,34 @@ def _traced_to_dict(traced: Traced) -> dict[str, Any]:
     return {"steps": list(traced.steps), "randomness": _randomness(traced.randomness)}
 
 
+def _sampled_to_dict(sampled: SampledRows) -> dict[str, Any]:
+    return {
+        "rows": sampled.rows,
+        "above": sampled.above,
+        "missed": {
+            "node": sampled.worst.name,
+            "percent_of_one": format_percent_up(sampled.bound_missed(1)),
+            "percent_of_ten": format_percent_up(sampled.bound_missed(10)),
+        },
+        "nodes": [
+            {
+                "node": item.node,
+                "name": item.name,
+                "op": item.op,
+                "unit": item.unit,
+                "drawn": item.drawn,
+                "of": item.units,
+            }
+            for item in sampled.nodes
+        ],
+        "whole": list(sampled.whole),
+    }
+
+
 def _detection_to_dict(detection: Detection) -> dict[str, Any]:
     probability = detection.probability
     short = max(probability.denominator, 1) < 10**MAX_EXACT_DIGITS
-    return {
+    value: dict[str, Any] = {
         "fraction": None if detection.fraction is None else str(detection.fraction),
         "bad_steps": detection.bad_steps,
         "bad_segments": detection.bad_segments,
@@ -104,6 +141,9 @@ def _detection_to_dict(detection: Detection) -> dict[str, Any]:
         "probability": str(probability) if short else None,
         "percent": format_percent(probability),
     }
+    if detection.caught != 1:
+        value["caught"] = str(detection.caught)
+    return value
 
 
 def format_percent(probability: Fraction) -> str:

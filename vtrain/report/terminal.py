@@ -36,6 +36,9 @@ def print_report(report: Report, console: Console) -> None:
     _print_table(console, tuple(_rows(report.checks)))
     _print_list(console, "Checked", report.strength.checked)
     _print_list(console, "Not checked", report.strength.unchecked)
+    if report.sampled is not None:
+        lines = report.sampled.describe_nodes()
+        _print_list(console, "Of values of the steps looked at", lines)
     if report.detections and report.verdict != "fraud":
         _print_list(console, "Chance that this draw hits a cheat", tuple(_chances(report)))
     if report.traced is not None:

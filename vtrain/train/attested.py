@@ -89,6 +89,17 @@ class AttestedPaths:
             frames = iterate_frames(file, header=ATTESTED_HEADER, longest=MAX_RECORD)
             return [data for _, data in frames]
 
+    def read_whole_records(self) -> tuple[list[bytes], EncodingError | None]:
+        """The encoded records up to the first fault, as a torn write leaves it, and the fault."""
+        found: list[bytes] = []
+        with open_file(self.log, LIMITS.log_bytes, root=self.root) as file:
+            try:
+                for _, data in iterate_frames(file, header=ATTESTED_HEADER, longest=MAX_RECORD):
+                    found.append(data)
+            except EncodingError as fault:
+                return found, fault
+        return found, None
+
     def read_listing(self, step: int) -> bytes:
         """The encoded listing of a checkpoint."""
         return read_file(self.listing(step), LIMITS.manifest_bytes, root=self.root)
@@ -98,8 +109,9 @@ class AttestedRun:
     """An attested run while it is written; the records of the first ``begun`` steps are kept, and
     what is said of its beginning: ``config`` and ``initial`` are then of what goes on.
 
-    RunError for a folder that has another run, or less of it than ``begun`` steps; EncodingError,
-    NotProducedError for what is no beginning of one.
+    What is after them in the log is dropped, whole or torn.  RunError for a folder that has another
+    run, or less of it than ``begun`` steps; EncodingError, NotProducedError for what is no
+    beginning of one.
     """
 
     def __init__(self, root: Path, config: Mapping[str, Any], initial: bytes, begun: int) -> None:
@@ -107,6 +119,8 @@ class AttestedRun:
         self._records = self._recall(begun)
         self._initial, config = self._begin(config, initial, begun)
         self._last: AttestedStep | None = None
+        self._place: int | None = None
+        """Where in the log the record of the last step begins, once it is there."""
         with storing(root):
             root.mkdir(parents=True, exist_ok=True)
             (root / "checkpoints").mkdir(exist_ok=True)
@@ -136,10 +150,13 @@ class AttestedRun:
                 "checkpoint",
                 where=where,
             )
-        records = self.paths.read_records()
+        records, fault = self.paths.read_whole_records()
         if len(records) < begun:
+            torn = f" ({fault.where}: {fault.message})" if fault else ""
             raise RunError(
-                f"has the records of {len(records)} steps, and the run goes on after {begun}",
+                f"has the records of {len(records)} steps{torn}, and the run goes on after "
+                f"{begun}: resume from a checkpoint of no later step than {len(records)}, or "
+                "attest the run again from its first step",
                 where=where,
             )
         decode_records(records[:begun])  # nobody signs for what is none
@@ -169,24 +186,42 @@ class AttestedRun:
     def append(self, batch: bytes) -> None:
         """A step was done, on a batch of this digest."""
         self._flush()
-        self._last = AttestedStep(len(self._records) + 1, batch, b"")
+        self._last, self._place = AttestedStep(self._steps + 1, batch, b""), None
+
+    @property
+    def _steps(self) -> int:
+        """Steps that were done."""
+        return len(self._records) + (self._last is not None and self._place is None)
 
     def add_checkpoint(self, folder: Path) -> None:
-        """A checkpoint of the run, as it is now, was saved in ``folder``."""
+        """A checkpoint of the run, as it is now, was saved in ``folder``: whoever resumes from it
+        finds the record of its step, whenever this process ends."""
         listing = structs.encode(list_files(folder))
-        step = len(self._records) + (self._last is not None)
         if self._last is None:
             raise RunError("was saved before any step of this call", where=str(folder))
-        write_atomic(self.paths.listing(step), [listing])
-        self._last = AttestedStep(step, self._last.batch, blake3(listing).digest())
+        write_atomic(self.paths.listing(self._steps), [listing])
+        digest = blake3(listing).digest()
+        if self._last.checkpoint and self._last.checkpoint != digest:
+            self._take_back()  # saved again, after the same step
+        self._last = AttestedStep(self._last.step, self._last.batch, digest)
+        self._flush()
+
+    def _take_back(self) -> None:
+        """Drop the record of the last step from the log."""
+        if self._place is not None:
+            self._records.pop()
+            with storing(self.paths.log):
+                self._file.truncate(self._place)
+                self._file.seek(0, os.SEEK_END)
+            self._place = None
 
     def _flush(self) -> None:
-        if self._last is None:
+        if self._last is None or self._place is not None:
             return
         data = structs.encode(self._last)
         self._records.append(data)
-        self._last = None
         with storing(self.paths.log):
+            self._place = self._file.tell()
             self._file.write(frame(data))
             self._file.flush()
 

@@ -212,7 +212,8 @@ class _Work:
             for index, digest in enumerate(leaves):
                 if digest not in self._done:
                     tensor = folder.read_chunk(digest, kinds[index % len(kinds)])
-                    _write_tensor(self.queue, tensor, digest, self._done)
+                    # Rows of what is large are read alone.
+                    _write_tensor(self.queue, tensor, digest, self._done, grains=True)
             self.queue.put(name_leaves(trace.step), b"".join(leaves))
         self.queue.flush()
         self.queue.put(TRACES_NAME, encode(signed))
@@ -268,11 +269,20 @@ def write_state(
     return root
 
 
-def _write_tensor(sink: Sink, tensor: npt.NDArray[Any], digest: bytes, done: set[bytes]) -> None:
-    """Write the tensor that has this digest, once."""
+def _write_tensor(
+    sink: Sink,
+    tensor: npt.NDArray[Any],
+    digest: bytes,
+    done: set[bytes],
+    *,
+    grains: bool = False,
+) -> None:
+    """Write the tensor that has this digest, once; ``grains``: of one that is more than a piece,
+    parts of its pieces are to be read too."""
     if digest not in done:
         data = np.ascontiguousarray(tensor).reshape(-1).view(np.uint8)
-        write_whole(sink, TensorForm(data.nbytes), _cut(data))
+        form = TensorForm(data.nbytes)
+        write_whole(sink, form, _cut(data), grains=grains and not form.is_one)
         done.add(digest)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -98,13 +99,24 @@ def estimate(task: CompiledTask, *, engine: str = "auto", threads: int = 0) -> E
     name = resolve_engine(engine)
     session = open_session(name, task.graph, task.samples, threads=threads)
     session.load_state(task.initial_state)
-    session.step()  # the first reaches for memory and starts threads
-    begun = time.perf_counter()
-    done, passed = 0, 0.0
-    while done < _MOST_STEPS and passed < _MEASURED:
-        session.step()
-        done, passed = done + 1, time.perf_counter() - begun
-    return Estimate(name, passed / done, task.spec.steps)
+    step = measure_step(session.step, _MEASURED, warm=1, least=1, most=_MOST_STEPS)
+    return Estimate(name, step, task.spec.steps)
+
+
+def measure_step(
+    step: Callable[[], object], seconds: float, *, warm: int, least: int, most: int = 2**63
+) -> float:
+    """The median time of a step, in seconds, of ``least`` to ``most`` steps, about ``seconds`` long
+    in all; ``warm`` steps come before: the first reaches for memory and starts threads."""
+    for _ in range(warm):
+        step()
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(times) < least or (len(times) < most and time.perf_counter() < end):
+        begun = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - begun)
+    return statistics.median(times)
 
 
 def describe(task: CompiledTask) -> dict[str, str]:

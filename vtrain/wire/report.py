@@ -106,6 +106,8 @@ class Detection:
     ``bad_segments`` is into how few segments ``bad_steps`` false steps fit: the packing that hides
     them best.  ``fraction`` is the share of the steps asked about, None for a single bad step.
     ``unit`` is what a segment is: in an audit by proofs a single step, of those that can be proven.
+    ``caught`` is the least chance that a bad segment which is drawn shows itself: below 1 where
+    only rows of its values are looked at.
     """
 
     fraction: Fraction | None
@@ -114,20 +116,22 @@ class Detection:
     segments: int
     drawn: int
     unit: Literal["segment", "step"] = "segment"
+    caught: Fraction = Fraction(1)
 
     @property
     def formula(self) -> str:
         """The exact probability as binomial coefficients."""
         good = self.segments - self.bad_segments
-        return f"1 - C({good},{self.drawn})/C({self.segments},{self.drawn})"
+        hit = f"1 - C({good},{self.drawn})/C({self.segments},{self.drawn})"
+        return hit if self.caught == 1 else f"{self.caught} * ({hit})"
 
     @cached_property
     def probability(self) -> Fraction:
-        """The exact (hypergeometric) probability."""
+        """The exact (hypergeometric) probability; where rows are looked at, a lower bound."""
         # C(n - b, s) / C(n, s) = C(n - s, b) / C(n, b): the smaller of the two takes less time.
         few, many = sorted((self.bad_segments, self.drawn))
         missed = math.comb(self.segments - many, few)
-        return 1 - Fraction(missed, math.comb(self.segments, few))
+        return self.caught * (1 - Fraction(missed, math.comb(self.segments, few)))
 
 
 @dataclass(frozen=True)
@@ -147,7 +151,66 @@ class Traced:
     randomness: Randomness
 
 
-Rung = Literal["structure", "replay", "algebraic", "proof"]
+@dataclass(frozen=True)
+class SampledNode:
+    """A node of the graph of which ``drawn`` of the ``units`` of the output were looked at, in each
+    step: rows of a product, or chunks of 1 KiB."""
+
+    node: int
+    name: str
+    op: str
+    unit: Literal["row", "chunk"]
+    drawn: int
+    units: int
+
+    @property
+    def missed(self) -> Fraction:
+        """The chance that a single false unit of it is not drawn."""
+        return 1 - Fraction(self.drawn, self.units)
+
+
+@dataclass(frozen=True)
+class SampledRows:
+    """What of steps was looked at by rows: ``rows`` were asked for of each node with a tensor of
+    more than ``above`` bytes.  ``whole`` are such nodes that were looked at whole."""
+
+    rows: int
+    above: int
+    nodes: tuple[SampledNode, ...]
+    whole: tuple[str, ...]
+
+    @property
+    def worst(self) -> SampledNode:
+        """The node of which a false row is most likely missed."""
+        return max(self.nodes, key=lambda node: node.missed)
+
+    def bound_missed(self, false: int) -> Fraction:
+        """The most likely that so many ``false`` rows of a step, of whichever nodes, are missed."""
+        return self.worst.missed**false
+
+    def describe_nodes(self) -> tuple[str, ...]:
+        """A sentence for the nodes of which as much was looked at each, worst first."""
+        alike: dict[tuple[Fraction, str], list[str]] = {}
+        for node in self.nodes:
+            unit = "rows" if node.unit == "row" else "chunks of 1 KiB"
+            text = f"{node.drawn} of {node.units} {unit}"
+            alike.setdefault((node.missed, text), []).append(node.name)
+        lines = [
+            f"{text}, one false one missed with {format_percent_up(missed)} %: {', '.join(names)}"
+            for (missed, text), names in sorted(alike.items(), reverse=True)
+        ]
+        if self.whole:
+            lines.append(f"whole, since rows take most of what they read: {', '.join(self.whole)}")
+        return tuple(lines)
+
+
+def format_percent_up(probability: Fraction) -> str:
+    """Two decimals, rounded up: of a chance to miss something."""
+    hundredths = -(-probability.numerator * 10_000 // probability.denominator)
+    return f"{hundredths // 100}.{hundredths % 100:02d}"
+
+
+Rung = Literal["structure", "replay", "algebraic", "rows", "proof"]
 
 
 @dataclass(frozen=True)
@@ -236,6 +299,7 @@ class Report:
     assumptions: tuple[Assumption, ...] = ()
     coverage: tuple[Coverage, ...] = ()
     pictures: Pictures | None = None
+    sampled: SampledRows | None = None
 
     def __repr__(self) -> str:
         return f"<report {self.verdict.upper()}: {self._describe_coverage()}, {self.steps:,} steps>"

@@ -1,17 +1,20 @@
 //! Frontiers of trees, leaf rules and the referee for Python.
 
-use numpy::{PyArray2, PyArrayMethods, PyReadonlyArray2, PyUntypedArrayMethods};
+use numpy::{
+    PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2, PyUntypedArrayMethods,
+};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use vtrain_core::domains::Hash;
 use vtrain_core::graph::Node;
 use vtrain_core::ops::{OpError, Slice, Windows};
-use vtrain_core::referee::whole::{self, Whole};
+use vtrain_core::referee::whole::{self, Parts, Whole};
 use vtrain_core::referee::{self, Leaf, Stop, Tokens};
+use vtrain_core::threads::run_on;
 use vtrain_core::{merkle, tensor_digest as digest};
 
-use crate::commit::{Bytes, detached, domain_named, hashes, to_python};
+use crate::commit::{Bytes, detached, domain_named, hashes, no_threads, to_python};
 use crate::engine::{Tensor, decode_error, typed};
 
 fn encoding(py: Python<'_>, message: &str, place: &str) -> PyErr {
@@ -311,6 +314,52 @@ fn leaf_reads<'py>(
     Ok((reads.chunks, reads.rows, reads.tokens))
 }
 
+/// Bytes of `count` elements from `first` on, and for each input the chunks that are to be there
+/// first: no bytes where there are such.
+#[pyfunction]
+#[pyo3(signature = (node, sources, arrays, there, digests, first, count, rows=None, windows=None, threads=0))]
+#[allow(clippy::too_many_arguments)] // keywords in Python
+fn leaf_values<'py>(
+    py: Python<'py>,
+    node: &[u8],
+    sources: Vec<Vec<u8>>,
+    arrays: Vec<Tensor<'py>>,
+    there: Vec<PyReadonlyArray1<'py, u8>>,
+    digests: Vec<Vec<u8>>,
+    first: u64,
+    count: usize,
+    rows: Option<Bound<'py, PyArray2<u8>>>,
+    windows: Option<TokenForm>,
+    threads: usize,
+) -> PyResult<(Bound<'py, PyBytes>, Vec<Vec<u64>>)> {
+    let rule = Rule::new(py, node, &sources)?;
+    let tensors = Tensors::new(py, arrays, &digests, rows, windows)?;
+    let size = rule.leaf.output().size() as u64;
+    let last = first.checked_add(count as u64).filter(|&end| end <= size);
+    if count == 0 || last.is_none() {
+        return Err(rule.refuse(py, &format!("has no {count} elements from {first} on")));
+    }
+    let there: Vec<&[u8]> = there
+        .iter()
+        .map(|chunks| {
+            let chunks = chunks.as_slice();
+            chunks.map_err(|error| PyTypeError::new_err(error.to_string()))
+        })
+        .collect::<PyResult<_>>()?;
+    let leaf = &rule.leaf;
+    let found = tensors.read(py, &rule, first, |reader| {
+        let inputs = *reader;
+        match run_on(threads, || whole::values(leaf, first, count, &inputs, &there)) {
+            Ok(found) => found.map(Ok),
+            Err(error) => Ok(Err(error)),
+        }
+    })?;
+    match found.map_err(|error| no_threads(py, &error))? {
+        Parts::Values(bytes) => Ok((PyBytes::new(py, &bytes), vec![Vec::new(); there.len()])),
+        Parts::Missing(chunks) => Ok((PyBytes::new(py, &[]), chunks)),
+    }
+}
+
 /// The canonical ruling on a statement.
 #[pyfunction]
 fn referee_judge<'py>(py: Python<'py>, statement: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
@@ -330,5 +379,6 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(leaf_finish, module)?)?;
     module.add_function(wrap_pyfunction!(leaf_states, module)?)?;
     module.add_function(wrap_pyfunction!(leaf_reads, module)?)?;
+    module.add_function(wrap_pyfunction!(leaf_values, module)?)?;
     module.add_function(wrap_pyfunction!(referee_judge, module)?)
 }

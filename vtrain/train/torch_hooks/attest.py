@@ -7,7 +7,7 @@ order of the data as it was, whatever the loader, collator or seed said it would
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ class AttestCallback(TrainerCallback):
     def _see(self, module: torch.nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
         if module.training:
             values = dict(enumerate(given)) | named
-            self._calls.append(dict(_describe_all("", values)))
+            self._calls.append(_collect(_describe_all(None, values)))
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any
@@ -127,16 +127,38 @@ def _describe_run(arguments: Any, model: Any, more: Mapping[str, Any]) -> dict[s
 
 
 def _digest_weights(model: Any) -> bytes:
-    return compute_weights_digest(dict(_describe_all("", model.state_dict())))
+    named = model.state_dict().items()
+    return compute_weights_digest(
+        _collect(pair for name, value in named for pair in _describe_all(name, value))
+    )
 
 
-def _describe_all(prefix: str, value: Any) -> Iterator[tuple[str, Described]]:
-    """The tensors in what a model is given, by the way to each."""
+def _collect(described: Iterable[tuple[str, Described]]) -> dict[str, Described]:
+    """Tensors by their names; RunError where two have one name, since one would not be signed."""
+    found: dict[str, Described] = {}
+    for name, tensor in described:
+        if name in found:
+            raise RunError(
+                "is the way to two tensors: give the keys of what the model is given other names",
+                where=name,
+            )
+        found[name] = tensor
+    return found
+
+
+def _describe_all(prefix: str | None, value: Any) -> Iterator[tuple[str, Described]]:
+    """The tensors in what a model is given, by the way to each: keys with dots between them.  In a
+    key that is text dots and backslashes follow a backslash, and so does a first digit, so that it
+    is no number of a place."""
     if isinstance(value, torch.Tensor):
-        yield prefix, _describe(value)
+        yield prefix or "", _describe(value)
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _describe_all(f"{prefix}.{key}" if prefix else str(key), item)
+            name = str(key)
+            if isinstance(key, str):
+                name = name.replace("\\", "\\\\").replace(".", "\\.")
+                name = f"\\{name}" if name[:1].isdigit() else name
+            yield from _describe_all(name if prefix is None else f"{prefix}.{name}", item)
     elif isinstance(value, tuple | list):
         yield from _describe_all(prefix, dict(enumerate(value)))
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use blake3::CHUNK_LEN;
+use rayon::prelude::*;
 
 use super::fold::{Leaf, Reader, Stop, Tokens, element_of};
 use crate::domains::Hash;
@@ -171,4 +172,120 @@ pub fn reads(
         }),
         Err(stop) => Err(stop),
     }
+}
+
+/// Elements that one thread folds, one after the other.
+const GRAIN: usize = 64;
+
+/// What folding some elements of an output came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Parts {
+    /// Their bytes, one after the other.
+    Values(Vec<u8>),
+    /// For each input the chunks that were read and are not there, ascending. What is read may
+    /// depend on them: there may be more once they are there.
+    Missing(Vec<Vec<u64>>),
+}
+
+/// A reader of tensors of which some chunks are there, that notes which others are read.
+struct Partial<'r, 'a> {
+    inner: Whole<'a>,
+    dtypes: &'r [Dtype],
+    there: &'r [&'r [u8]],
+    missing: Vec<BTreeSet<u64>>,
+}
+
+impl Reader for Partial<'_, '_> {
+    fn element(&mut self, input: usize, index: u64) -> Result<i64, Stop> {
+        let value = self.inner.element(input, index)?;
+        if let (Some(dtype), Some(there)) = (self.dtypes.get(input), self.there.get(input)) {
+            let chunk = chunk_of(*dtype, index);
+            let is_there = usize::try_from(chunk)
+                .ok()
+                .and_then(|chunk| there.get(chunk));
+            if is_there == Some(&0) {
+                self.missing[input].insert(chunk);
+            }
+        }
+        Ok(value)
+    }
+
+    fn digest(&mut self, input: usize) -> Result<Hash, Stop> {
+        self.inner.digest(input)
+    }
+
+    fn sample(&mut self, index: i64) -> Result<&[u8], Stop> {
+        self.inner.sample(index)
+    }
+
+    fn tokens(&self) -> Option<Tokens> {
+        self.inner.tokens()
+    }
+
+    fn token(&mut self, at: u64) -> Result<i64, Stop> {
+        self.inner.token(at)
+    }
+}
+
+/// The elements `first` to before `first + count` of the output, where all that they read is there.
+///
+/// `there` has for each input a byte for each of its chunks, which is 0 where the chunk is not there,
+/// or no bytes where all of it is.
+pub fn values(
+    leaf: &Leaf,
+    first: u64,
+    count: usize,
+    inputs: &Whole<'_>,
+    there: &[&[u8]],
+) -> Result<Parts, Stop> {
+    let dtypes: Vec<Dtype> = leaf.inputs().iter().map(|form| form.dtype).collect();
+    let fold = |grain: usize| {
+        let mut reader = Partial {
+            inner: *inputs,
+            dtypes: &dtypes,
+            there,
+            missing: vec![BTreeSet::new(); dtypes.len()],
+        };
+        let (mut out, mut stopped) = (Vec::new(), None);
+        for at in grain * GRAIN..((grain + 1) * GRAIN).min(count) {
+            match fold_element(leaf, first + at as u64, &mut reader) {
+                Ok(bytes) => out.extend_from_slice(&bytes),
+                // Of what is not there zeros were read: what comes of these says nothing.
+                Err(stop) => stopped = stopped.or(Some(stop)),
+            }
+        }
+        (out, stopped, reader.missing)
+    };
+    let folded: Vec<_> = (0..count.div_ceil(GRAIN))
+        .into_par_iter()
+        .map(fold)
+        .collect();
+    let mut missing = vec![BTreeSet::new(); dtypes.len()];
+    let (mut out, mut stopped) = (Vec::new(), None);
+    for (bytes, stop, read) in folded {
+        out.extend_from_slice(&bytes);
+        stopped = stopped.or(stop);
+        for (all, some) in missing.iter_mut().zip(read) {
+            all.extend(some);
+        }
+    }
+    if missing.iter().any(|chunks| !chunks.is_empty()) {
+        let missing = missing.into_iter();
+        return Ok(Parts::Missing(
+            missing.map(|chunks| chunks.into_iter().collect()).collect(),
+        ));
+    }
+    match stopped {
+        Some(stop) => Err(stop),
+        None => Ok(Parts::Values(out)),
+    }
+}
+
+/// One element of the output.
+fn fold_element(leaf: &Leaf, element: u64, reader: &mut impl Reader) -> Result<Vec<u8>, Stop> {
+    let mut state = leaf.init();
+    for block in 0..leaf.blocks() {
+        state = leaf.run_block(state, element, block, reader)?;
+    }
+    leaf.finish(&state).ok_or(Stop::NoValue)
 }

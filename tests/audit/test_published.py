@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import vtrain
@@ -22,7 +23,7 @@ from vtrain.audit import structure
 from vtrain.audit.algebraic import AlgebraicAudit, verify_algebraic
 from vtrain.audit.pin import make_pin
 from vtrain.audit.plan import REPLAY_DOMAIN, draw
-from vtrain.audit.published import list_sample_units, open_published
+from vtrain.audit.published import Published, list_sample_units, open_published
 from vtrain.audit.verify import verify
 from vtrain.commit.store import FolderStore
 from vtrain.errors import EncodingError, NotProducedError, RunError
@@ -122,6 +123,63 @@ def test_only_what_is_drawn_is_fetched(site: Site, published: Path) -> None:
     other = audit(site.url, all_=True)
     assert other.verdict == "verified"
     assert sum(name.startswith("states/") for name in site.names[len(names) :]) == 1
+
+
+def test_one_state_lies_here_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is brought when its segment's turn comes, and let go after it."""
+    task = make_tiny_task("mlp", steps=12, commit_every=2, checkpoint_every=2)
+    train(task, tmp_path / "run", key=KEY)
+    publish_run(tmp_path / "run", FolderStore(tmp_path / "store"))
+    here: list[int] = []
+    bring = Published.bring_state
+
+    def look(self: Published, *given: Any) -> None:
+        bring(self, *given)
+        here.append(len(list(RunPaths(self.root).checkpoints.iterdir())))
+
+    monkeypatch.setattr(Published, "bring_state", look)
+    pin = pin_of(tmp_path / "store")
+    seeds = (bytes([i]) for i in range(100))
+    apart = next(
+        seed
+        for seed in seeds
+        if np.diff(sorted(draw(seed, pin.digest, REPLAY_DOMAIN, 6, 3))).min() > 1
+    )
+    with open_published(f"file://{tmp_path / 'store'}") as found:
+        report = verify(found.root, published=found, samples=3, seed=apart, pin=pin)
+        assert not list(RunPaths(found.root).checkpoints.iterdir())
+    assert report.verdict == "verified", report.reason
+    assert here == [1, 1, 1]
+    assert "3 that the draw begins at" in " ".join(check.detail for check in report.checks)
+
+
+def test_rows_are_fetched_alone(tmp_path: Path) -> None:
+    """Of a tensor of several pieces the grains that the rows take; whole pieces of a store that has
+    no hashes of grains, and the same verdict."""
+    task = make_tiny_task("wide", steps=1, batch=1024, commit_every=1, checkpoint_every=1)
+    run, store = tmp_path / "run", tmp_path / "store"
+    train(task, run, key=KEY)
+    write_traces(run, (1,), key=KEY, out=run / "traces")
+    publish_run(run, FolderStore(store))
+    large = max(node.outputs[0].byte_length for node in task.graph.nodes)
+    with serving(Site(read_folder(store))) as site:
+
+        def read(**given: Any) -> tuple[Report, int]:
+            with open_published(site.url) as found:
+                audit = AlgebraicAudit(published=found, steps=(1,), pin=pin_of(store), **given)
+                report = verify_algebraic(found.root, audit)
+                return report, found.source.traffic.bytes
+
+        assert large > 1 << 20
+        some, few = read(rows=1, rows_above=large - 1)
+        assert some.verdict == "verified", some.reason
+        assert some.sampled is not None
+        for name in [name for name in site.objects if name.startswith("lists/")]:
+            if len(site.objects[name]) > 32 * -(-large // (1 << 20)):  # of grains
+                del site.objects[name]
+        again, more = read(rows=1, rows_above=large - 1)
+        assert again.verdict == "verified", again.reason
+        assert few < more
 
 
 def test_a_folder_is_audited_by_its_url(published: Path, honest: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import threading
 import time
 import tracemalloc
 from dataclasses import replace
@@ -13,7 +14,7 @@ import httpcore
 import pytest
 
 from tests.stores import Misbehave, Site, answer, serving
-from vtrain.commit import http_store
+from vtrain.commit import http_store, timed
 from vtrain.commit.http_store import HttpStore, is_public
 from vtrain.commit.store import open_sink, open_source, parse_url
 from vtrain.errors import NotProducedError, RunError, StoreError, VtrainError
@@ -314,6 +315,36 @@ def test_the_address_that_was_looked_at_is_the_one_connected_to() -> None:
             store.close()
         assert not inside.asked
         assert asked.count("rebind.example") == 1
+
+
+def test_a_name_that_nobody_answers_for_takes_no_longer_than_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever answers for a name may take as long as they like, and asks of many names at once."""
+    held = threading.Event()
+
+    def resolve(host: str, port: int) -> list[str]:
+        held.wait(60)
+        return ["127.0.0.1"]
+
+    limits = replace(QUICK, store_least_rate=1 << 30)
+    since = time.monotonic()
+    try:
+        monkeypatch.setattr(timed, "_pending", threading.BoundedSemaphore(2))
+        for _ in range(3):
+            store = HttpStore(
+                "http://slow.example", limits, resolve=resolve, sleep=lambda seconds: None
+            )
+            with pytest.raises(StoreError, match=r"takes too long to find|being looked up already"):
+                store.read(NAME, len(DATA))
+            store.close()
+        names = [thread.name for thread in threading.enumerate()]
+        assert names.count("vtrain-look-up") == 2
+    finally:
+        held.set()
+    assert time.monotonic() - since < 30
+    with serving(Site({NAME: DATA})) as site:
+        assert read(site) == DATA
 
 
 def test_a_name_that_led_to_a_public_address_leads_nowhere_else(

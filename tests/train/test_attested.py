@@ -30,6 +30,7 @@ from vtrain.commit.log import frame
 from vtrain.errors import EncodingError, RunError
 from vtrain.report.document import explain
 from vtrain.train.attested import AttestedPaths, AttestedRun, decode_records, list_files
+from vtrain.train.torch_hooks import attest
 from vtrain.wire import structs
 from vtrain.wire.attested import (
     ATTESTED_HEADER,
@@ -321,6 +322,63 @@ def test_what_a_run_began_with_is_signed_after_it_was_resumed(
         (3, 6)
     ]
     assert vtrain.verify(folder / "attested").verdict == "conditional"
+
+
+@pytest.mark.parametrize("torn", [1, 3, 4, 40])
+def test_a_torn_log_is_gone_on_with_from_its_last_whole_record(run: Path, torn: int) -> None:
+    """A process may end within a write."""
+    paths = AttestedPaths(run)
+    records = paths.read_records()
+    whole = ATTESTED_HEADER + b"".join(map(frame, records[:4]))
+    paths.log.write_bytes(whole + frame(records[4])[:torn])
+    AttestedRun(run, {}, bytes(32), 4).close()
+    assert paths.read_records() == records[:4]
+    paths.log.write_bytes(whole + frame(records[4])[:torn])
+    with pytest.raises(RunError, match="no later step than 4") as error:
+        AttestedRun(run, {}, bytes(32), 5)
+    assert "ends within the record" in error.value.message
+
+
+def test_whoever_resumes_from_a_checkpoint_finds_the_record_of_its_step(
+    tmp_path: Path,
+) -> None:
+    """Also where the process ended right after it was saved; a step is saved once or twice."""
+    paths, saved = AttestedPaths(tmp_path / "run"), tmp_path / "checkpoint-2"
+    saved.mkdir()
+    run = AttestedRun(paths.root, {}, bytes(32), 0)
+    run.append(bytes(32))
+    run.append(bytes(31) + b"\1")
+    for data in (b"one", b"two", b"two"):
+        (saved / "weights").write_bytes(data)
+        run.add_checkpoint(saved)
+        steps = decode_records(paths.read_records())
+        assert [step.step for step in steps] == [1, 2]
+        assert steps[1].checkpoint == blake3(paths.read_listing(2)).digest()
+        assert paths.read_listing(2) == structs.encode(list_files(saved))
+    run.append(bytes(30) + b"\1\2")
+    run.close()
+    assert [step.step for step in decode_records(paths.read_records())] == [1, 2, 3]
+    AttestedRun(paths.root, {}, bytes(32), 2).close()
+
+
+def test_no_two_tensors_of_a_batch_have_one_name() -> None:
+    """Else one of them would not be signed."""
+    x, y = torch.zeros(1), torch.ones(1)
+    pairs: list[tuple[dict[Any, Any], dict[Any, Any]]] = [
+        ({"a.b": x}, {"a": {"b": x}}),
+        ({"a": {"b": x}, "a.b": y}, {"a": {"b": y}, "a.b": x}),
+        ({"": {"a": x}}, {"a": x}),
+        ({"a": [x, y]}, {"a": {"0": x, "1": y}}),
+        ({"a\\.b": x}, {"a\\": {"b": x}}),
+        ({0: x}, {"0": x}),
+    ]
+    for one, other in pairs:
+        named = [attest._collect(attest._describe_all(None, given)) for given in (one, other)]
+        assert compute_batch_digest([named[0]]) != compute_batch_digest([named[1]]), (one, other)
+    plain = attest._collect(attest._describe_all(None, {"input_ids": x, 0: y, "more": [x]}))
+    assert set(plain) == {"input_ids", "0", "more.0"}
+    with pytest.raises(RunError, match="two tensors"):
+        attest._collect(attest._describe_all(None, {(1,): x, "(1,)": y}))
 
 
 def lose_beginning(paths: AttestedPaths) -> None:

@@ -336,7 +336,7 @@ def _examine(
         audit.threads,
         lambda nodes: progress("values", done + nodes, total),
     )
-    by_rows = _plan_rows(subject, audit, checker, found)
+    by_rows = _plan_rows(subject, audit, checker, folder, found)
     for (trace, leaves), (first, last) in zip(traces, chosen, strict=True):
         place = f"steps {first} to {last}" if first < last else f"step {last}"
         try:
@@ -525,7 +525,11 @@ def _draw_vectors(
 
 
 def _plan_rows(
-    subject: AlgebraicSubject, audit: AlgebraicAudit, checker: TraceChecker, found: _Findings
+    subject: AlgebraicSubject,
+    audit: AlgebraicAudit,
+    checker: TraceChecker,
+    folder: Traces,
+    found: _Findings,
 ) -> RowChecker | None:
     """What checks traces by rows; None where everything is looked at."""
     if audit.rows is None or found.challenge is None:
@@ -535,7 +539,7 @@ def _plan_rows(
     if found.sampled is None:
         return None
     draw_rows = RowDraw(audit.rows, audit.rows_above, found.challenge.value, found.traces)
-    return RowChecker(checker, plan, draw_rows, by_law=audit.engine == "numpy")
+    return RowChecker(checker, folder, plan, draw_rows, by_law=audit.engine == "numpy")
 
 
 def _ask_for_rows(found: _Findings) -> str:

@@ -162,11 +162,18 @@ class Published:
             return replace(evidence, checks=(*evidence.checks, check))
         return replace(evidence, samples=self._samples.samples)
 
-    def open_states(self, evidence: Evidence, threads: int) -> BroughtStates | None:
-        """The states that segments begin with; None where it is not known what states are."""
+    def bring_segments(
+        self, evidence: Evidence, bounds: Sequence[tuple[int, int]], threads: int
+    ) -> tuple[Evidence, BroughtStates | None]:
+        """``evidence`` with the samples that a replay of these segments (steps done before, and
+        after) takes; and what brings the states that they begin with, None where it is not known
+        what states are."""
+        steps = [step for start, end in bounds for step in range(start + 1, end + 1)]
+        evidence = self.bring_steps(evidence, steps)
         if evidence.task is None or evidence.graph is None:
-            return None
-        return BroughtStates(self, evidence.task, evidence.graph, evidence.records, threads)
+            return evidence, None
+        states = BroughtStates(self, evidence.task, evidence.graph, evidence.records, threads)
+        return evidence, states
 
     def bring_steps(self, evidence: Evidence, steps: Sequence[int]) -> Evidence:
         """``evidence`` with the samples of these steps, and the checks of their batches; none where
@@ -289,7 +296,7 @@ class BroughtStates:
         published: Published,
         task: TaskSpec,
         graph: StepGraph,
-        records: Sequence[StepRecord],
+        records: tuple[StepRecord, ...],
         threads: int,
     ) -> None:
         self._published, self._task, self._graph = published, task, graph

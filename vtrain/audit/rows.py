@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from vtrain import _core
 from vtrain.audit.plan import draw
-from vtrain.audit.traces import CHUNK, Array, TraceChecker, Walk, WrongValue
+from vtrain.audit.traces import CHUNK, Array, PartStore, TraceChecker, Walk, WrongValue
 from vtrain.commit.digest import compute_tensor_digest
 from vtrain.errors import DataError, NotProducedError, ResourcesError, RunError
 from vtrain.graph.values import PRODUCTS, VIEWS
@@ -238,7 +238,7 @@ class _Block:
 
     def _matrix(self, side: int, value: Array) -> Array:
         turned, height, width = self._stored(side)
-        matrix = value.reshape(-1, height, width)[self.stack]
+        matrix: Array = value.reshape(-1, height, width)[self.stack]
         return matrix.T if turned else matrix
 
 
@@ -389,10 +389,9 @@ class _Rule:
     ) -> tuple[bytes, list[list[int]]]:
         if self._by_law:
             return self._fold_by_law(parts, digests, start, stop)
-        windows = self._windows
-        form = windows and (
-            windows.width, windows.tokens, windows.context, windows.stride, windows.shift
-        )  # fmt: skip
+        form, windows = None, self._windows
+        if windows is not None:
+            form = windows.width, windows.tokens, windows.context, windows.stride, windows.shift
         return _core.leaf_values(
             *self._encoded,
             [np.asarray(part.value, order="C") for part in parts],
@@ -425,12 +424,14 @@ class _Rule:
 
 @dataclass(frozen=True)
 class RowChecker:
-    """Checks traces as ``checker`` does, but for the nodes of ``plan``, of which rows are drawn.
+    """Checks traces as ``checker`` does, but for the nodes of ``plan``, of which rows are drawn,
+    and read from ``store``.
 
     ``by_law``: elements are computed by the law in numpy.
     """
 
     checker: TraceChecker
+    store: PartStore
     plan: RowPlan
     rows: RowDraw
     by_law: bool = False
@@ -624,7 +625,7 @@ class _RowWalk(Walk):
         flat = part.value.reshape(-1)
         width = flat.itemsize
         try:
-            for start, data in self._checker.store.read_parts(digest, kind, wanted):
+            for start, data in self._rows.store.read_parts(digest, kind, wanted):
                 first, stop = start // width, (start + len(data)) // width
                 flat[first:stop] = np.frombuffer(data, flat.dtype)
                 part.there[start // CHUNK : -(-(start + len(data)) // CHUNK)] = 1

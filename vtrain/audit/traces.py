@@ -53,6 +53,10 @@ class Store(Protocol):
         """Whether it can be read, as far as one can tell without."""
         ...
 
+
+class PartStore(Store, Protocol):
+    """Where parts of tensors can be read without the rest, too."""
+
     def read_parts(
         self, digest: bytes, kind: TensorType, wanted: Sequence[tuple[int, int]]
     ) -> Iterator[tuple[int, bytes]]:
@@ -61,7 +65,7 @@ class Store(Protocol):
         ...
 
 
-class Traces(Store, Protocol):
+class Traces(PartStore, Protocol):
     """Traces that a stranger made (``vtrain.commit.traces.TraceFolder`` is such a one)."""
 
     def is_there(self) -> bool:

@@ -165,10 +165,8 @@ def verify(
             chosen = tuple(sorted(drawn))
         if published is not None and chosen:
             bounds = [subject.segments.bounds(index) for index in chosen]
-            steps = [step for start, end in bounds for step in range(start + 1, end + 1)]
-            evidence = published.bring_steps(evidence, steps)
+            evidence, states = published.bring_segments(evidence, bounds, threads)
             subject = _find_subject(evidence)
-            states = published.open_states(evidence, threads)
             if states and srs is not None and bounds[0][0] == 0 and not isinstance(subject, str):
                 subject = replace(subject, checkpoints=states.bring(0))
     kzg = _prepare_kzg(RunPaths(run), evidence, subject, srs, open_key, hiding, threads)
@@ -179,9 +177,8 @@ def verify(
     else:
         compute = _Compute(resolved, threads, saving)
         replay = _replay(RunPaths(run), subject, chosen, compute, progress, kzg, states)
-    if states is not None:
-        evidence = states.conclude(evidence)
     if published is not None:
+        evidence = evidence if states is None else states.conclude(evidence)
         replay = replace(replay, checks=tuple(ask_again(replay.checks, digest, randomness)))
     strength = _describe_strength(
         evidence,

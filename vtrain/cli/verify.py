@@ -543,7 +543,8 @@ def _verify_algebraic(
         require_new(statements)
     if rows_above is not None and rows is None:
         raise click.UsageError("--rows-above has a meaning with --rows alone")
-    above = {} if rows_above is None else {"rows_above": rows_above}
+    if rows_above is not None:
+        given["rows_above"] = rows_above
 
     def write_statements(wrong: WrongValue, subject: AlgebraicSubject) -> str:
         from vtrain.commit.files import making_folder, write_atomic
@@ -567,7 +568,6 @@ def _verify_algebraic(
         traces_pin=None if trace_claim is None else make_traces_pin(parse_pin(trace_claim)),
         on_wrong=write_statements,
         rows=rows,
-        **above,
         **given,
     )
     return verify_algebraic(run, audit, progress=progress)

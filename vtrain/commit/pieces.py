@@ -261,12 +261,9 @@ def read_units(
             and runs
             and 2 * sum(run[-1].stop - run[0].start for run in runs) < piece.size
         ):
-            try:
-                return _read_runs(source, value, form, piece, runs)
-            except StoreError:
-                raise
-            except NotProducedError:  # of tensors few stores have the hashes of grains
-                pass
+            found = _read_runs(source, value, form, piece, runs)
+            if found is not None:
+                return found
         return [(piece.start, read_piece(source, value, form, piece))]
 
     for found in prefetch(read, spans.items()):
@@ -302,9 +299,17 @@ def _find_runs(form: Form, piece: Part, spans: Sequence[tuple[int, int]]) -> lis
 
 def _read_runs(
     source: Source, value: bytes, form: Form, piece: Part, runs: list[list[Part]]
-) -> list[tuple[int, bytes]]:
+) -> list[tuple[int, bytes]] | None:
+    """Parts of a piece; None where the store has no hashes of its grains, as of tensors that were
+    published before there were such."""
     grains = form.list_grains(piece)
-    hashes = _read_list(source, value, form, len(grains), whole=form.is_one)
+    try:
+        listed = _read_hashes(source, value, len(grains))
+    except StoreError:
+        raise
+    except NotProducedError:
+        return None
+    hashes = _compare_list(source, value, form, listed, whole=form.is_one)
     found = []
     for run in runs:
         start, size = run[0].start - piece.start, run[-1].stop - run[0].start
@@ -318,9 +323,19 @@ def _read_runs(
     return found
 
 
-def _read_list(source: Source, value: bytes, form: Form, count: int, *, whole: bool) -> list[bytes]:
+def _read_hashes(source: Source, value: bytes, count: int) -> list[bytes]:
     data = source.read(name_list(value), HASH * count, exact=True)
-    hashes = [data[at : at + HASH] for at in range(0, len(data), HASH)]
+    return [data[at : at + HASH] for at in range(0, len(data), HASH)]
+
+
+def _read_list(source: Source, value: bytes, form: Form, count: int, *, whole: bool) -> list[bytes]:
+    return _compare_list(source, value, form, _read_hashes(source, value, count), whole=whole)
+
+
+def _compare_list(
+    source: Source, value: bytes, form: Form, hashes: list[bytes], *, whole: bool
+) -> list[bytes]:
+    """The hashes of the parts of what has this hash, which they fold into."""
     _compare(source, name_list(value), form.join(hashes, whole=whole), value)
     return hashes
 

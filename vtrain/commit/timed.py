@@ -9,8 +9,7 @@ from __future__ import annotations
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Final
 
@@ -79,15 +78,17 @@ def look_up(resolve: Resolve, host: str, port: int, seconds: float) -> list[str]
     until it is done.
     """
     found: SimpleQueue[list[str] | Exception] = SimpleQueue()
+    pending = _pending
 
     def ask() -> None:
-        with _released():
-            try:
-                found.put(resolve(host, port))
-            except Exception as error:  # noqa: BLE001 - for whoever asked
-                found.put(error)
+        try:
+            found.put(resolve(host, port))
+        except Exception as error:  # noqa: BLE001 - for whoever asked
+            found.put(error)
+        finally:
+            pending.release()
 
-    if not _pending.acquire(timeout=seconds):
+    if not pending.acquire(timeout=seconds):
         raise httpcore.ConnectTimeout(f"{MOST_LOOKUPS} names are being looked up already")
     threading.Thread(target=ask, name="vtrain-look-up", daemon=True).start()
     try:
@@ -97,11 +98,3 @@ def look_up(resolve: Resolve, host: str, port: int, seconds: float) -> list[str]
     if isinstance(answer, Exception):
         raise answer
     return answer
-
-
-@contextmanager
-def _released() -> Iterator[None]:
-    try:
-        yield
-    finally:
-        _pending.release()

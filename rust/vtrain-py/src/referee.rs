@@ -1,8 +1,6 @@
 //! Frontiers of trees, leaf rules and the referee for Python.
 
-use numpy::{
-    PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2, PyUntypedArrayMethods,
-};
+use numpy::{PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2, PyUntypedArrayMethods};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -349,7 +347,9 @@ fn leaf_values<'py>(
     let leaf = &rule.leaf;
     let found = tensors.read(py, &rule, first, |reader| {
         let inputs = *reader;
-        match run_on(threads, || whole::values(leaf, first, count, &inputs, &there)) {
+        match run_on(threads, || {
+            whole::values(leaf, first, count, &inputs, &there)
+        }) {
             Ok(found) => found.map(Ok),
             Err(error) => Ok(Err(error)),
         }

@@ -56,4 +56,3 @@ class _Backend(httpcore.NetworkBackend):
         timeout = self._deadline.bound(httpcore.ConnectTimeout, timeout)
         stream = self._inner.connect_tcp(host, port, timeout, local_address, socket_options)
         return TimedStream(stream, self._deadline)
-

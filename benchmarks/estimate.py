@@ -5,6 +5,9 @@ but for those of disputes, proofs and memory, which are of a cost model.  Its co
 to ``FITTED``; the tasks of ``HELD_OUT`` had no part in it.  A proof is of a whole step of two
 tasks: one that the constants were fitted to, and one that they were not.
 
+``fit`` measures memory of ``FITTED`` and says which constants suit it best; memory does not depend
+on what else a machine does.  Nothing is written into the model by it.
+
 Predicted before the first run: 5 to 10 % off for steps and checks, which are measured for a moment
 and later for longer; 20 % for memory and disputes.
 """
@@ -18,13 +21,22 @@ from pathlib import Path
 from typing import Any, Final
 
 import _harness as harness
+import numpy as np
 from _harness import ROOT, Result, at_most, main
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from vtrain.bench.alone import measure_alone
 from vtrain.bench.bench import measure_task
-from vtrain.bench.estimate import estimate_task
+from vtrain.bench.estimate import MEMORY_FIXED as FIXED
+from vtrain.bench.estimate import MEMORY_PER_NODE as EACH
+from vtrain.bench.estimate import MOST_PACKED, estimate_task
 from vtrain.bench.figures import STAGES
 from vtrain.bench.proofs import ProofBench
-from vtrain.train.task import TaskFile, load_task
+from vtrain.bench.stages import EVERY, shorten
+from vtrain.engines.cpu import CpuSession
+from vtrain.graph.values import PRODUCTS
+from vtrain.train.runner import train
+from vtrain.train.task import TaskFile, compile_task, load_task
 
 EXAMPLES: Final = ROOT / "examples"
 FITTED: Final = ("tiny", "mlp", "gpt")
@@ -32,6 +44,7 @@ HELD_OUT: Final = ("cnn", "chars")
 PROVEN: Final = {"tiny": "fitted", "784-32-10": "held out"}
 LIMIT: Final = 0.25
 THREADS: Final = 2
+SEEDS: Final = 2
 
 
 def load(name: str, folder: Path) -> TaskFile:
@@ -84,22 +97,89 @@ def judge(rows: list[dict[str, Any]]) -> dict[str, harness.Target]:
 
 
 def measure(quick: bool) -> Iterator[Result]:
-    """Task by task; ``quick``: one seed, and no proofs."""
-    rows: list[dict[str, Any]] = []
+    """Task by task, without proofs; ``quick``: one seed, and a task of each kind."""
     plain = tuple(stage for stage in STAGES if stage != "proof")
-    work = [(name, plain, 1 if quick else 3) for name in (*FITTED, *HELD_OUT)]
-    work += [] if quick else [(name, ("proof",), 1) for name in PROVEN]
+    names = (FITTED[0], HELD_OUT[0]) if quick else (*FITTED, *HELD_OUT)
+    yield from _measure([(name, plain, 1 if quick else SEEDS) for name in names])
+
+
+def measure_proofs(quick: bool) -> Iterator[Result]:
+    """A whole step of two tasks; ``quick``: of the smaller."""
+    names = list(PROVEN)[: 1 if quick else None]
+    yield from _measure([(name, ("proof",), 1) for name in names])
+
+
+def _measure(work: list[tuple[str, tuple[str, ...], int]]) -> Iterator[Result]:
+    rows: list[dict[str, Any]] = []
     for name, stages, seeds in work:
         with tempfile.TemporaryDirectory() as folder:
             file = load(name, Path(folder))
             if stages == ("proof",):
                 file = replace(file, commitments=("blake3",), proof=None, batch=8)
             rows += compare(name, file, stages, seeds)
-        yield Result(
-            {"fitted": ", ".join(FITTED), "estimates": list(rows)},
-            judge(rows),
+        figure = "proofs" if stages == ("proof",) else "estimates"
+        yield Result({"fitted": ", ".join(FITTED), figure: list(rows)}, judge(rows))
+
+
+# --- the model's constants
+
+
+def fit(quick: bool) -> Result:
+    """Bytes of a process beside its samples, its buffers and its packed operands, as a line over
+    the nodes of a graph: of ``FITTED`` alone, by least squares of relative errors."""
+    rows = [_measure_memory(name) for name in (FITTED[:2] if quick else FITTED)]
+    known = np.array([row["samples, buffers, packed operands, bytes"] for row in rows], float)
+    found = np.array([row["measured, bytes"] for row in rows], float)
+    nodes = np.array([row["nodes"] for row in rows], float)
+    matrix = np.stack([np.ones_like(nodes), nodes], axis=1) / found[:, None]
+    (fixed, each), *_ = np.linalg.lstsq(matrix, (found - known) / found, rcond=None)
+    for row, base in zip(rows, known, strict=True):
+        for name, constants in {"fitted": (fixed, each), "of the model": (FIXED, EACH)}.items():
+            value = base + constants[0] + constants[1] * row["nodes"]
+            row[f"{name} / measured"] = round(float(value) / row["measured, bytes"], 3)
+    return Result(
+        {
+            "memory": rows,
+            "fitted, MEMORY_FIXED": round(float(fixed)),
+            "fitted, MEMORY_PER_NODE": round(float(each)),
+        }
+    )
+
+
+def _measure_memory(name: str) -> dict[str, Any]:
+    """What training takes, and what is known of it beforehand."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = load(name, Path(folder))
+        task = compile_task(shorten(file, EVERY))
+        run = Path(folder) / "run"
+        train(
+            task,
+            run,
+            key=Ed25519PrivateKey.generate(),
+            engine="cpu",
+            steps=2 * EVERY,
+            threads=THREADS,
         )
+        peak = measure_alone("training", run, every=EVERY, engine="cpu", threads=THREADS)
+        session = CpuSession(task.graph, task.samples, threads=THREADS)
+        graph = task.graph
+        packed = max(
+            sum(graph.type_of(ref).byte_length for ref in node.inputs)
+            for node in graph.nodes
+            if node.op in PRODUCTS
+        )
+        known = task.samples.table.nbytes + session.memory + min(packed, MOST_PACKED)
+    return {
+        "task": name,
+        "nodes": len(graph.nodes),
+        "samples, buffers, packed operands, bytes": known,
+        "measured, bytes": peak,
+    }
 
 
 if __name__ == "__main__":
-    main("estimate", measure, about=(__doc__ or "").partition("\n")[0])
+    main(
+        "estimate",
+        {"compare": measure, "proofs": measure_proofs, "fit": fit},
+        about=(__doc__ or "").partition("\n")[0],
+    )

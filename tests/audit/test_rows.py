@@ -27,7 +27,8 @@ from vtrain.audit.traces import TraceChecker, WrongValue, choose_arithmetic
 from vtrain.commit.digest import compute_tensor_digest
 from vtrain.commit.pieces import GRAIN_BYTES, PIECE_BYTES
 from vtrain.commit.traces import TraceFolder
-from vtrain.errors import NotProducedError, RunError
+from vtrain.dispute.refutation import compose_refutation
+from vtrain.errors import NotProducedError, RunError, StorageError
 from vtrain.graph.values import PRODUCTS, VIEWS
 from vtrain.report.document import decode_document, encode_document, explain, make_document
 from vtrain.spec.algebraic import compute_vector
@@ -379,6 +380,31 @@ def test_what_is_kept_back_is_owed_by_the_same_draw(cases: dict[str, Case], tmp_
     # Rows that follow from the honest value do not follow from the false one.
     seen = any(0 in rows.draw(2, at, plan[at]) for at in ({index} | readers) & set(plan))
     assert again.verdict == ("fraud" if seen else "verified")
+
+
+def test_what_cannot_be_opened_shields_no_false_row(cases: dict[str, Case], tmp_path: Path) -> None:
+    """The rows that show it are read; what a statement would take besides may be kept back."""
+    case = cases["mlp"]
+    spoiler = Spoiler(case.run, case.traces, tmp_path / "traces")
+    index = find_product(case)
+    alter_one(case, spoiler, index, 0)
+    trace, leaves = read_trace(spoiler.folder)
+    read = {leaves[ref.node] for ref in case.task.graph.nodes[index].inputs}
+
+    class Closed(TraceFolder):
+        def read_chunk(self, digest: bytes, kind: Any) -> Array:
+            if digest in read:
+                raise StorageError("Permission denied", where=digest.hex())
+            return super().read_chunk(digest, kind)
+
+        def read_parts(self, digest: bytes, kind: Any, wanted: Any) -> Any:
+            yield 0, TraceFolder(self.root).read_chunk(digest, kind).tobytes()
+
+    checker = make_checker(case, plan_all(case.task.graph), store=Closed(spoiler.folder.root))
+    wrong = look_at(checker, trace, leaves, index)
+    assert wrong is not None
+    assert (wrong.index, wrong.element, wrong.inputs, wrong.fault) == (index, 0, (), "solver")
+    assert not list(compose_refutation(wrong, make_subject(case)))
 
 
 def _digest(spoiler: Spoiler) -> bytes:

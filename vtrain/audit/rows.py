@@ -27,7 +27,13 @@ from vtrain import _core
 from vtrain.audit.plan import draw
 from vtrain.audit.traces import CHUNK, Array, PartStore, TraceChecker, Walk, WrongValue
 from vtrain.commit.digest import compute_tensor_digest
-from vtrain.errors import DataError, NotProducedError, ResourcesError, RunError
+from vtrain.errors import (
+    NotProducedError,
+    ResourcesError,
+    RunError,
+    StorageError,
+    VtrainError,
+)
 from vtrain.graph.values import PRODUCTS, VIEWS
 from vtrain.ops import leaf as law
 from vtrain.ops.base import attr_int
@@ -328,10 +334,6 @@ class _Part:
 # --- what an element is made from
 
 
-class _MissingError(DataError):
-    """A chunk was read that is not here."""
-
-
 class _PartReader(law.ArrayReader):
     """Reads parts by the law, and notes what is missing; of that it reads zeros."""
 
@@ -530,7 +532,7 @@ class _RowWalk(Walk):
         node, kind = self._nodes[index], self._nodes[index].outputs[0]
         try:
             value = self._checker.store.read_chunk(due, kind)
-        except NotProducedError:  # the digest is signed, and wrong without its bytes
+        except (NotProducedError, StorageError):  # the digest is signed, and wrong without bytes
             return self._wrong(index, (), None, np.empty(0), None)
         source = value
         if node.inputs:
@@ -642,7 +644,7 @@ class _RowWalk(Walk):
             return ()
         try:
             return tuple(self._read(ref.node) for ref in refs)
-        except NotProducedError:
+        except (VtrainError, MemoryError):  # which takes nothing from what was found
             return ()
 
 

@@ -35,7 +35,6 @@ from vtrain.bench.stages import (
     make_checker,
     repeat,
     shorten,
-    time_once,
 )
 from vtrain.commit.checkpoint import read_checkpoint, write_checkpoint
 from vtrain.commit.log import encode_frame
@@ -55,13 +54,15 @@ from vtrain.wire.record import StepRecord
 from vtrain.wire.traces import TensorTrace
 
 How = Literal["calibration", "model"]
-MEMORY_FIXED: Final = 600_000
-MEMORY_PER_NODE: Final = 8_000
+MEMORY_FIXED: Final = 1_200_000
+MEMORY_PER_NODE: Final = 7_500
 MOST_PACKED: Final = 24 << 20
 """Bytes of a process beyond its imports, its samples and its buffers: threads, what each node of a
-graph takes, and the packed operands of products at most."""
-READ_FREELY: Final = 2_000_000
-"""Bytes that a check reads into memory that it has already."""
+graph takes, and the packed operands of products at most.  `benchmarks/estimate.py --part fit` has
+the first two, of three tasks."""
+MOST_READ: Final = 7
+"""Of claimed products that a check reads: how many times the largest of them is taken, where there
+are more, since what is let go is not used again at once."""
 
 
 @dataclass(frozen=True)
@@ -196,11 +197,15 @@ class _Calibration:
         yield Estimated("algebraic", "check of a step", "s", checking, "calibration")
         yield Estimated("algebraic", "read for a step", "bytes", read, "calibration")
         session = CpuSession(self.task.graph, self.task.samples, threads=self._threads)
-        # The state and claimed products are read beside the buffers; little of it is kept for use.
-        read_bytes = sum(value.nbytes for value in self.state.values())
-        products = [node for node in self.task.graph.nodes if node.op in PRODUCTS]
-        read_bytes += 4 * max((node.outputs[0].byte_length for node in products), default=0)
-        memory = self._count_memory(session.check_memory) + max(read_bytes - READ_FREELY, 0)
+        # The state is read beside the buffers, and let go; then claimed products, one by one.
+        products = [
+            node.outputs[0].byte_length for node in self.task.graph.nodes if node.op in PRODUCTS
+        ]
+        read_bytes = max(
+            sum(value.nbytes for value in self.state.values()),
+            min(sum(products), MOST_READ * max(products, default=0)),
+        )
+        memory = self._count_memory(session.check_memory) + read_bytes
         yield Estimated("algebraic", "memory", "bytes", memory, "model")
 
     @cached_property
@@ -252,7 +257,7 @@ class _Calibration:
     def traced(self) -> float:
         """Seconds of a step of which the digests of all values are computed."""
         self._session.load_state(self.task.initial_state)
-        return time_once(self._session.trace)
+        return measure_step(self._session.trace, self._seconds / 2, warm=1, least=2)
 
     def estimate_dispute(self, commit_every: int) -> Iterator[Estimated]:
         """Of a game about the largest gradient in the last step of an interval of so many, whose
@@ -328,7 +333,7 @@ class DisputeModel:
 
 
 DISPUTE: Final = DisputeModel(
-    fixed=0.03, more_rounds=4, answer=230, item=34, record=85, chunk=1257, bond=270, opening=270
+    fixed=0.01, more_rounds=4, answer=230, item=34, record=85, chunk=1257, bond=270, opening=270
 )
 
 # --- proofs

@@ -164,6 +164,7 @@ KINDS = {
     "errors": "errors alone",
     "gpt": "the GPT alone",
     "square": "square products alone",
+    "proofs": "proofs alone",
     "resnet": "ResNet-18 alone",
     "resnet-avx2": "ResNet-18 alone, held to AVX2",
 }

@@ -21,6 +21,7 @@ from tests.audit.runs import KEY, reason_of
 from tests.audit.spoil import Spoiler
 from tests.audit.test_algebraic import Case, judge, make_case, make_subject, pin_of
 from tests.tasks import make_tiny_task
+from vtrain import cli
 from vtrain.audit.algebraic import AlgebraicAudit, make_traces_pin, verify_algebraic
 from vtrain.audit.rows import NodePlan, RowChecker, RowDraw, RowPlan, _cut, plan_rows
 from vtrain.audit.traces import TraceChecker, WrongValue, choose_arithmetic
@@ -31,6 +32,7 @@ from vtrain.dispute.refutation import compose_refutation
 from vtrain.errors import NotProducedError, RunError, StorageError
 from vtrain.graph.values import PRODUCTS, VIEWS
 from vtrain.report.document import decode_document, encode_document, explain, make_document
+from vtrain.report.html import render_html
 from vtrain.spec.algebraic import compute_vector
 from vtrain.train.traces import write_traces
 from vtrain.wire.graph import StepGraph, TensorType
@@ -466,3 +468,47 @@ def test_parts_of_a_large_tensor_are_read_alone(tmp_path: Path) -> None:
 def test_the_solver_writes_what_rows_take(cases: dict[str, Case], tmp_path: Path) -> None:
     write_traces(cases["mlp"].run, (2,), key=KEY, out=tmp_path)
     assert verify(cases["mlp"], tmp_path).verdict == "verified"
+
+
+# --- digests, and the command
+
+
+def test_digests_that_follow_from_others_are_compared(
+    cases: dict[str, Case], tmp_path: Path
+) -> None:
+    """States of later steps, views and digests: none of their bytes are read where they are
+    right, and a wrong one is named."""
+    case = cases["dropout"]
+    graph = case.task.graph
+    spoiler = Spoiler(case.run, case.traces, tmp_path / "traces")
+    for op, offset in (("state", 1), ("next_state", 0), ("reshape", 1), ("tensor_digest", 1)):
+        index = next(i for i, n in enumerate(graph.nodes) if n.op == op and n.outputs[0].size > 1)
+        kind = graph.nodes[index].outputs[0]
+        leaves = spoiler.alter(
+            spoiler.leaves(), index, lambda value, k=kind: nudge(value, 1, k), offset  # type: ignore[misc]
+        )  # fmt: skip
+        spoiler.sign(leaves)
+        checker = make_checker(case, plan_all(graph, 1), store=spoiler.folder)
+        wrong = checker.check(*read_trace(spoiler.folder))
+        spoiler.folder.write_leaves(2, read_trace(TraceFolder(case.traces))[1])
+        assert wrong is not None, op
+        assert (wrong.index, wrong.offset, wrong.element) == (index, offset, 1), op
+        assert judge(wrong, make_subject(case))
+
+
+def test_the_command_says_what_rows_show(
+    cases: dict[str, Case], capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = cases["mlp"]
+    arguments = ["verify", str(case.run), "--traces", str(case.traces), "--steps", "2"]
+    arguments += ["--claim", pin_of(case.run).digest.hex()]
+    rows = ["--rows", "2", "--rows-above", str(ABOVE)]
+    assert cli.run([*arguments, "--mode", "algebraic", *rows]) == 0
+    shown = capsys.readouterr().out
+    assert "2 of 32 chunks of 1 KiB, one false one missed with 93.75 %: " in shown
+    assert "whole, since rows take most of what they read: " in shown
+    assert shown.rstrip().endswith("VERIFIED")
+    for wrong in (["--mode", "algebraic", *rows[2:]], rows, ["--mode", "proof", *rows]):
+        assert cli.run([*arguments, *wrong]) == 2
+    page = render_html(make_document(verify(case), datetime.now(UTC), "0", "law"))
+    assert "one false one missed with 93.75 %" in page

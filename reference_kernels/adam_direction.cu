@@ -17,3 +17,11 @@ extern "C" __global__ void adam_direction(i64 count, const i32* mean, const i64*
     store_saturated(out, I32, i, adam_direction_value(mean[i], square[i], shift, epsilon),
                     saturated);
 }
+
+// --- fast: a float is the first guess of root and quotient
+#include "division.cuh"
+
+__device__ inline i64 adam_direction_quick(i64 mean, i64 square, i64 shift, i64 epsilon) {
+    const i64 root = (i64)quick_root(square < 0 ? 0 : (u64)square);
+    return divide_floor(shift_left(mean, shift), make_divisor(root + epsilon));
+}

@@ -16,3 +16,10 @@ extern "C" __global__ void divide(i64 count, const i32* e, const i64* total, i64
     if (i >= count) return;
     out[i] = (i16)divide_value(e[i], total[i / classes]);
 }
+
+// --- fast: what does not change along a row is computed once
+#include "division.cuh"
+
+__device__ inline i64 divide_quick(i64 e, const Divisor& total) {
+    return (i16)divide_floor(e * 16384 + (i64)(total.value / 2), total);
+}

@@ -22,3 +22,12 @@ extern "C" __global__ void logit_grad(i64 count, const i32* e, const i64* total,
     const i64 label = load(labels, label_dtype, row);
     out[i] = (i32)logit_grad_value(e[i], total[row], label, i % classes, classes);
 }
+
+// --- fast: what does not change along a row is computed once
+#include "division.cuh"
+
+__device__ inline i64 logit_grad_quick(i64 e, const Divisor& total, i64 label, i64 column,
+                                       i64 classes) {
+    const i64 share = divide_floor(e * FINE_ONE + (i64)(total.value / 2), total);
+    return (i32)(share - (column == clamp(label, 0, classes - 1) ? FINE_ONE : 0));
+}

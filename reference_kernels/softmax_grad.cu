@@ -1,5 +1,10 @@
 // softmax_grad: p[j] (grad[j] 2^14 - sum of p[i] grad[i] over the row), exact in int64.
+#pragma once
 #include "law.cuh"
+
+__device__ inline i64 softmax_grad_value(i64 p, i64 grad, i64 total) {
+    return wrap_mul(p, wrap_sub(grad * 16384, total));
+}
 
 extern "C" __global__ void softmax_grad(i64 count, const i16* p, const i16* grad, i64 classes,
                                         i64* out) {
@@ -10,7 +15,7 @@ extern "C" __global__ void softmax_grad(i64 count, const i16* p, const i16* grad
     for (i64 j = first; j < first + classes; j++) {
         total = wrap_add(total, (i64)p[j] * grad[j]);
     }
-    out[i] = wrap_mul(p[i], wrap_sub((i64)grad[i] * 16384, total));
+    out[i] = softmax_grad_value(p[i], grad[i], total);
 }
 
 // --- fast: the sum of a row once, by a warp
@@ -32,5 +37,5 @@ extern "C" __global__ void softmax_grad_apply(i64 count, const i16* p, const i16
                                               const i64* sums, i64 classes, i64* out) {
     const i64 i = INDEX();
     if (i >= count) return;
-    out[i] = wrap_mul(p[i], wrap_sub((i64)grad[i] * 16384, sums[i / classes]));
+    out[i] = softmax_grad_value(p[i], grad[i], sums[i / classes]);
 }

@@ -179,6 +179,9 @@ inline unsigned int __funnelshift_r(unsigned int lo, unsigned int hi, unsigned i
 inline unsigned int __funnelshift_l(unsigned int lo, unsigned int hi, unsigned int count) {
     return (unsigned int)((((unsigned long long)hi << 32 | lo) << (count & 31u)) >> 32);
 }
+// Approximate on a GPU: what is made of them must not show its last bits.
+inline float __fdividef(float x, float y) { return x / y; }
+inline float rsqrtf(float x) { return 1.0f / __builtin_elementwise_sqrt(x); }
 inline unsigned int __byte_perm(unsigned int a, unsigned int b, unsigned int selector) {
     const unsigned long long bytes = (unsigned long long)b << 32 | a;
     unsigned int result = 0;

@@ -501,7 +501,7 @@ def test_reductions_that_are_right_up_to_a_size_do_not_pass(
             "const i64 at = INDEX() * 4;",
             "const i64 at = INDEX() * 4; if (blockIdx.x > 3) return;",
         ),
-        ("row++; }", "row++; row &= 255; }"),
+        ("column = 0; row++;", "column = 0; row++; row &= 255;"),
     ],
     ids=["block 0 alone", "four blocks", "256 rows"],
 )

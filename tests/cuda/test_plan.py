@@ -292,19 +292,21 @@ def test_gradients_come_before_updates_in_a_split_plan() -> None:
 
 @pytest.mark.parametrize("op", sorted(POINTWISE))
 def test_value_functions_take_what_chains_give_them(op: str) -> None:
-    """Parameters of NAME_value in the source: attributes by name, operands in order."""
-    text = (KERNELS / f"{op}.cu").read_text()
-    found = re.search(rf"i64 {op}_value\(([^)]*)\)", text)
-    assert found is not None
-    names = [parameter.split()[-1] for parameter in found[1].split(",")]
-    order = POINTWISE[op].order
-    assert len(names) == len(order)
-    operands = [item for item in order if isinstance(item, int)]
-    assert operands == sorted(operands) == list(range(len(POINTWISE[op].reach)))
+    """Parameters of NAME_value, and NAME_quick, in the source: attributes by name, operands in
+    order, divisors as such."""
+    text, rule = (KERNELS / f"{op}.cu").read_text(), POINTWISE[op]
+    operands = [item for item in rule.order if isinstance(item, int)]
+    assert operands == sorted(operands) == list(range(len(rule.reach)))
     given_names = {"columns": "classes"}
-    for name, item in zip(names, order, strict=True):
-        if isinstance(item, str):
-            assert name == given_names.get(item, item)
+    for kind in ("value", *(["quick"] if rule.quick else [])):
+        found = re.search(rf"i64 {op}_{kind}\(([^)]*)\)", text)
+        assert found is not None
+        parameters = found[1].split(",")
+        for parameter, item in zip(parameters, rule.order, strict=True):
+            if isinstance(item, str):
+                assert parameter.split()[-1] == given_names.get(item, item)
+            is_divisor = kind == "quick" and item in rule.divisors
+            assert ("Divisor" in parameter) is is_divisor
 
 
 def test_gradients_of_images_are_convolutions_where_windows_move_by_one_pixel() -> None:

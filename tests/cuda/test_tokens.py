@@ -153,6 +153,41 @@ def test_steps_are_those_of_the_cpu(
     cuda.close()
 
 
+def test_what_follows_attention_is_done_on_the_way(device: HostDevice) -> None:
+    """Every product of a GPT's step rounds its sums itself, though their shape changes before, and
+    before they are reordered; masks and the gradient of a softmax are in chains."""
+    step = make_language_step("gpt", "adamw")
+    chosen = Kernels(device, least_products=0)
+    session = CudaSession(step.graph, step.samples, device=device, kernels=chosen)
+    nodes, together = step.graph.nodes, [set[str]()]
+    for job in session.plan.jobs:
+        names = [nodes[node].op for node in job.nodes]
+        kernels = {launch.kernel for launch in job.launches}
+        if names[0] == "batched_matmul":
+            assert names in (
+                ["batched_matmul", "rescale"],
+                ["batched_matmul", "transpose", "rescale"],
+            )
+            assert ("transpose_units" in kernels) is ("transpose" in names)
+            together.append({*names})
+        if {"keep_span", "softmax_grad"} & {*names}:
+            assert kernels.isdisjoint({"keep_span", "softmax_grad", "softmax_grad_apply"})
+            assert names != ["keep_span"]
+        if "softmax_grad" in names:
+            assert names[1:] != []
+            together.append({*names})
+        assert "transpose" not in kernels
+    assert {"softmax_grad", "rescale"} in together
+    assert {"batched_matmul", "transpose", "rescale"} in together
+    session.load_state(step.state)
+    cpu = open_cpu(step)
+    for _ in range(3):
+        assert session.step() == cpu.step()
+    assert_same_state(session, cpu)
+    assert session.saturation() == cpu.saturation()
+    session.close()
+
+
 @pytest.mark.parametrize("dtype", TOKEN_WIDTHS)
 def test_tokens_of_every_width_train_alike(dtype: str, device: HostDevice) -> None:
     step = make_language_step("gpt")

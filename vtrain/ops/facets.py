@@ -84,7 +84,6 @@ LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
             *("state", "next_state", "reshape", "transpose", "gather_samples", "im2col"),
             *("slice", "pad", "concat", "gather_rows"),
         ),
-        "it reads more than its own element, its row's or its column's": ("keep_span",),
         "computed once of attributes alone": ("causal_spans",),
         "one element depends on many, or on one that its own values choose": (
             *(
@@ -98,7 +97,7 @@ LACKS: Final[Mapping[Facet, Mapping[str, tuple[str, ...]]]] = {
                 "scatter_add",
             ),
             *("max_pool_grad", "sum_pool", "sum_pool_grad", "row_max", "row_sum"),
-            *("cross_entropy", "square_sum", "sum", "softmax_grad", "center", "row_dot"),
+            *("cross_entropy", "square_sum", "sum", "center", "row_dot"),
             "token_spans",
         ),
         "made of the step and an element's place: fused kernels are not told the place": _MASKS,

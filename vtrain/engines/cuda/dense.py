@@ -1,7 +1,8 @@
 """Products of a step with what follows them, as one job each for the tensor cores.
 
 ``matmul -> add_bias? -> rescale -> relu?``, or with the products of two stacks of matrices
-(``batched_matmul``) for the first, is one job where nobody reads what lies between; the
+(``batched_matmul``) for the first, is one job where nobody reads what lies between; so is ``matmul
+-> transpose -> rescale``, in which the sums are rounded before they are reordered; the
 patches of a convolution (``im2col``) are not stored as int16 where only products read them: kernels
 gather them from the image, or take them from there into packed tiles of bytes.  So it is with those
 of its gradient: ``matmul -> col2im`` over windows that move by one pixel is the convolution of the
@@ -32,7 +33,7 @@ from vtrain.engines.cuda.launch import (
     Scratch,
     one_thread_each,
 )
-from vtrain.engines.cuda.lower.layout import pack_window
+from vtrain.engines.cuda.lower.layout import pack_window, transpose_units
 from vtrain.engines.cuda.plan import Counter, Job, Planned, PlannedArg, Value
 from vtrain.engines.cuda.program import Program
 from vtrain.errors import GraphError
@@ -59,6 +60,8 @@ PRODUCTS: Final = frozenset({"matmul", "batched_matmul"})
 
 BIAS, COUNTER, OUT, TURNED = Operand(2), Operand(3), Operand(4), Operand(5)
 """What stands for pointers while a product is planned, after its two operands."""
+_ANY_SHAPE: Final = ("rescale", "relu", "transpose")
+"""Followers to which the shape of a product does not matter."""
 TURN = "col2im_turn_kernel"
 """The kernel that lays out a convolution's kernel for the gradient of its image."""
 
@@ -184,11 +187,31 @@ class Turn:
 
 
 @dataclass(frozen=True)
+class Reorder:
+    """A transpose of a rounded product, which lies in ``before``."""
+
+    rounded: TensorType
+    perm: tuple[int, ...]
+
+    @property
+    def before(self) -> Scratch:
+        """Where the product lies as it was multiplied."""
+        return Scratch(self.rounded.byte_length, "rounded")
+
+    def launches(self) -> tuple[Launch, ...] | None:
+        """From there to :data:`OUT`; None where the fast kernel cannot."""
+        x = self.rounded
+        found = transpose_units(x.shape, x.dtype, self.perm, self.before, OUT)
+        return None if found is None else (found,)
+
+
+@dataclass(frozen=True)
 class Product:
     """A product of a graph, of :data:`PRODUCTS`, with its followers: ``nodes``, ascending.
 
     ``operands`` and ``bias`` are the values that are read, ``form`` says what they are.  With
-    ``turn``, the second is a convolution's kernel that has to be turned first.
+    ``turn``, the second is a convolution's kernel that has to be turned first; with ``reorder``,
+    the rounded product is transposed.
     """
 
     nodes: tuple[int, ...]
@@ -196,16 +219,18 @@ class Product:
     bias: int | None
     form: Form
     turn: Turn | None = None
+    reorder: Reorder | None = None
 
     def make_job(self, plan: PlanProduct) -> Job | None:
         """The job; None where readable kernels serve."""
         launches = self.form.plan(plan)
-        if launches is None:
+        last = () if self.reorder is None else self.reorder.launches()
+        if launches is None or last is None:
             return None
         pointers: dict[Arg, PlannedArg] = {
             Operand(0): Value(self.operands[0]),
             Operand(1): Value(self.operands[1]),
-            OUT: Value(self.nodes[-1]),
+            OUT: Value(self.nodes[-1]) if self.reorder is None else self.reorder.before,
         }
         if self.turn is not None:
             pointers[Operand(1)] = self.turn.result
@@ -221,9 +246,13 @@ class Product:
         ):
             if follower.op == "rescale":
                 pointers[COUNTER] = Counter(node)
+        after: dict[Arg, PlannedArg] = {OUT: Value(self.nodes[-1])}
         return Job(
             nodes=self.nodes,
-            launches=tuple(bind_operands(launch, pointers) for launch in launches),
+            launches=(
+                *(bind_operands(launch, pointers) for launch in launches),
+                *(bind_operands(launch, after) for launch in last),
+            ),
             reads=tuple(dict.fromkeys(reads)),
             writes=self.nodes[-1:],
         )
@@ -237,12 +266,16 @@ def as_node(launches: Sequence[Launch]) -> tuple[Launch, ...]:
     )
 
 
-def find_products(program: Program, *, may_turn: Callable[[Product], bool]) -> list[Product]:
+def find_products(
+    program: Program, *, may_turn: Callable[[Product], bool], may_reorder: bool = True
+) -> list[Product]:
     """Every product of the graph with what can be done on its way out; a convolution's kernel is
-    turned only in products that ``may_turn`` says yes to."""
+    turned only in products that ``may_turn`` says yes to, sums are rounded before a transpose only
+    if one ``may_reorder`` them."""
     patches = _find_patches(program)
     return [
-        _find_turned(program, index, patches, may_turn) or _extend(program, index, patches)
+        _find_turned(program, index, patches, may_turn)
+        or _extend(program, index, patches, may_reorder)
         for index, node in enumerate(program.graph.nodes)
         if node.op in PRODUCTS
     ]
@@ -322,7 +355,7 @@ def _reads_itself(program: Program, reader: int, value: int) -> bool:
     return all(ref.node == value for ref, root in refs if root == value)
 
 
-def _extend(program: Program, matmul: int, patches: Set[int]) -> Product:
+def _extend(program: Program, matmul: int, patches: Set[int], may_reorder: bool) -> Product:
     a, b = program.inputs[matmul]
     windows = (a if a in patches else None, b if b in patches else None)
     operands = (
@@ -340,13 +373,21 @@ def _extend(program: Program, matmul: int, patches: Set[int]) -> Product:
         bias = program.inputs[biased][1]
         nodes.append(biased)
     rescale = _find_follower(program, nodes[-1], "rescale")
-    if rescale is None:
-        # A bias alone is left to a chain.
-        nodes, bias = nodes[:1], None
-    else:
+    transpose = _find_follower(program, matmul, "transpose") if may_reorder else None
+    reordered = None if transpose is None else _find_follower(program, transpose, "rescale")
+    reorder = None
+    if rescale is not None:
         nodes.append(rescale)
         relu = _find_follower(program, rescale, "relu")
         nodes += [] if relu is None else [relu]
+    elif transpose is not None and reordered is not None:
+        nodes += [transpose, reordered]
+        [sums], dtype = program.types(transpose), program.type_of(reordered).dtype
+        perm = attr_ints(program.node(transpose).attrs, "perm")
+        reorder = Reorder(replace(sums, dtype=dtype), tuple(perm))
+    else:
+        # A bias alone is left to a chain.
+        nodes, bias = nodes[:1], None
     form = Form(
         matmul=program.node(matmul),
         operands=seen,
@@ -354,20 +395,25 @@ def _extend(program: Program, matmul: int, patches: Set[int]) -> Product:
             None if windows[0] is None else program.node(windows[0]),
             None if windows[1] is None else program.node(windows[1]),
         ),
-        followers=tuple(program.node(node) for node in nodes[1:]),
+        followers=tuple(program.node(node) for node in nodes[1:] if node != transpose),
     )
-    return Product(tuple(nodes), operands, bias, form)
+    return Product(tuple(nodes), operands, bias, form, reorder=reorder)
 
 
 def _find_follower(program: Program, value: int, op: str) -> int | None:
-    """The one node that reads ``value``, as its first operand alone, if its operator is ``op``."""
+    """The one node that reads ``value``, as its first operand alone, if its operator is ``op``.
+
+    What takes elements one by one, or by its own shape, may read them under another, as an alias
+    has it."""
     if value in program.kept or len(program.readers[value]) != 1:
         return None
     [reader] = program.readers[value]
+    inputs = program.inputs[reader]
     fits = (
         program.node(reader).op == op
-        and program.inputs[reader].count(value) == 1
-        and program.node(reader).inputs[0].node == value
+        and inputs[0] == value
+        and inputs.count(value) == 1
+        and (op in _ANY_SHAPE or program.node(reader).inputs[0].node == value)
     )
     return reader if fits else None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from vtrain.engines.cuda.launch import THREADS
@@ -28,9 +28,13 @@ _TYPES: Final = {"u8": "u8", "i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64
 COLUMN: Final = "column"
 COLUMNS: Final = "columns"
 """In a function's parameters: the place in the row, and the length of a row."""
+TOTAL: Final = "total"
+"""In a function's parameters: a sum over the row, which a launch before the chain's leaves."""
 
-Reach = Literal["same", "column", "row", "one"]
-"""Which element of an operand goes with element i of rows of n: i, i % n, i / n, 0."""
+Reach = Literal["same", "column", "row", "span", "one"]
+"""Which element of an operand goes with element i of rows of n: i, i % n, i / n, 0.  Of a list of m
+spans it is span i / n % m, the begin and the end."""
+_OF_ROW: Final = frozenset({"row", "span"})
 
 
 @dataclass(frozen=True)
@@ -38,10 +42,19 @@ class Pointwise:
     """How a node becomes a call of ``NAME_value``: its operands' reach and its integers.
 
     The function's parameters are ``order``: an operand by its position, an attribute by its name.
+    With ``quick`` it is ``NAME_quick`` that is called, which gives the same in fewer instructions;
+    operands of a row in ``divisors`` are given to it as a Divisor (``division.cuh``).
     """
 
     order: tuple[int | str, ...]
     reach: tuple[Reach, ...] = ("same",)
+    quick: bool = False
+    divisors: tuple[int, ...] = ()
+
+    @property
+    def has_rows(self) -> bool:
+        """Does it tell rows, or places in a row, apart?"""
+        return TOTAL in self.order or bool({"column", *_OF_ROW} & {*self.reach})
 
 
 POINTWISE: Final[Mapping[str, Pointwise]] = {
@@ -64,12 +77,16 @@ POINTWISE: Final[Mapping[str, Pointwise]] = {
     "scale_by": Pointwise((0, 1, "shift"), ("same", "one")),
     "adam_mean": Pointwise((0, 1, "lift", "rate", "shift"), ("same", "same")),
     "adam_square": Pointwise((0, 1, "rate", "shift"), ("same", "same")),
-    "adam_direction": Pointwise((0, 1, "shift", "epsilon"), ("same", "same")),
+    "adam_direction": Pointwise((0, 1, "shift", "epsilon"), ("same", "same"), quick=True),
     "increment": Pointwise((0,)),
     "exp2_diff": Pointwise((0, 1), ("same", "row")),
-    "divide": Pointwise((0, 1), ("same", "row")),
+    "keep_span": Pointwise((0, 1, COLUMN, "fill"), ("same", "span")),
+    "divide": Pointwise((0, 1), ("same", "row"), quick=True, divisors=(1,)),
+    "softmax_grad": Pointwise((0, 1, TOTAL), ("same", "same")),
     "sub_one_hot": Pointwise((0, 1, COLUMN, COLUMNS), ("same", "row")),
-    "logit_grad": Pointwise((0, 1, 2, COLUMN, COLUMNS), ("same", "row", "row")),
+    "logit_grad": Pointwise(
+        (0, 1, 2, COLUMN, COLUMNS), ("same", "row", "row"), quick=True, divisors=(1,)
+    ),
 }
 """Operators that a chain may hold."""
 
@@ -80,7 +97,9 @@ class Chain:
 
     ``text`` defines the kernel ``name``, which is a digest of it: nodes of like structure share a
     kernel, since attributes and sizes are arguments.  Arguments: the number of elements, the length
-    of a row (1 where nobody asks), the operands, the attributes, the results, the counters.
+    of a row (1 where nobody asks), the operands, the totals of rows, the numbers (how many spans
+    each list of them has, then attributes), the results, the counters.  ``totals`` are the nodes
+    that have a total.
     """
 
     nodes: tuple[int, ...]
@@ -90,6 +109,7 @@ class Chain:
     count: int
     columns: int
     operands: tuple[tuple[int, Reach], ...]
+    totals: tuple[int, ...]
     numbers: tuple[int, ...]
     results: tuple[int, ...]
     counters: tuple[int, ...]
@@ -98,6 +118,12 @@ class Chain:
     def blocks(self) -> int:
         """Blocks of the launch."""
         return -(-self.count // (WIDTH * THREADS))
+
+    def resize(self, rows: int, columns: int, spans: int) -> Chain:
+        """The same kernel on as many elements, and spans where it reads some."""
+        lists = sum(reach == "span" for _, reach in self.operands)
+        numbers = (*(spans,) * lists, *self.numbers[lists:])
+        return replace(self, count=rows * columns, columns=columns, numbers=numbers)
 
 
 def find_chains(
@@ -151,7 +177,7 @@ def _may_join(program: Program, groups: Sequence[Sequence[int]], index: int) -> 
             for member in members
         )
         # All are done in the place of the last: nobody else may need a result before that, nor may
-        # one of them be read inside the chain at another element than its own.
+        # one of them be read inside the chain at another element than its own, or before it.
         and all(
             reader in members or reader > index
             for member in members
@@ -161,7 +187,7 @@ def _may_join(program: Program, groups: Sequence[Sequence[int]], index: int) -> 
             value not in members
             for member in members
             for value, reach in _operands(program, member)
-            if reach != "same"
+            if reach != "same" or TOTAL in POINTWISE[program.node(member).op].order
         )
     )
 
@@ -173,10 +199,8 @@ def _operands(program: Program, index: int) -> list[tuple[int, Reach]]:
 
 def _columns(program: Program, index: int) -> int | None:
     """Length of the rows that the node tells apart, if it does."""
-    reach = POINTWISE[program.node(index).op].reach
-    if "column" in reach or "row" in reach:
-        return program.type_of(index).shape[-1]
-    return None
+    has_rows = POINTWISE[program.node(index).op].has_rows
+    return program.type_of(index).shape[-1] if has_rows else None
 
 
 def _has_short_rows(program: Program, index: int) -> bool:
@@ -201,12 +225,22 @@ def make_chain(program: Program, nodes: Sequence[int]) -> Chain:
         if node in program.kept or any(user not in members for user in program.readers[node])
     )
     counters = tuple(n for n in nodes if TABLE[program.node(n).op].unclamped is not None)
+    rules = {node: POINTWISE[program.node(node).op] for node in nodes}
+    totals = tuple(node for node, rule in rules.items() if TOTAL in rule.order)
+    divisors = {
+        operands.index((program.inputs[node][position], "row"))
+        for node, rule in rules.items()
+        for position in rule.divisors
+    }
     columns = {_columns(program, node) for node in nodes} - {None}
-    numbers: list[int] = []
+    numbers = [program.type_of(value).shape[0] for value, reach in operands if reach == "span"]
     lines: list[str] = []
     for at in range(len(nodes)):
-        lines += _compute(program, nodes, at, operands, counters, numbers)
-    body = _Text(program, operands, len(numbers), results, counters, tuple(nodes), lines)
+        lines += _compute(program, nodes, at, operands, totals, counters, numbers)
+    body = _Text(
+        *(program, operands, len(totals), divisors, len(numbers), results, counters),
+        *(tuple(nodes), lines),
+    )
     text = body.render("CHAIN")
     name = f"chain_{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
     return Chain(
@@ -217,6 +251,7 @@ def make_chain(program: Program, nodes: Sequence[int]) -> Chain:
         count=program.type_of(nodes[0]).size,
         columns=next((c for c in columns if c is not None), 1),
         operands=operands,
+        totals=totals,
         numbers=tuple(numbers),
         results=results,
         counters=counters,
@@ -228,6 +263,7 @@ def _compute(
     nodes: Sequence[int],
     at: int,
     operands: Sequence[tuple[int, Reach]],
+    totals: Sequence[int],
     counters: Sequence[int],
     numbers: list[int],
 ) -> list[str]:
@@ -239,6 +275,8 @@ def _compute(
     for item in rule.order:
         if item in (COLUMN, COLUMNS):
             arguments.append(f"(i64){item}")
+        elif item == TOTAL:
+            arguments.append(f"y{totals.index(index)}")
         elif isinstance(item, str):
             arguments.append(f"k{len(numbers)}")
             is_table = item == "table"
@@ -246,9 +284,10 @@ def _compute(
         elif names[item][0] in nodes:
             arguments.append(f"v{nodes.index(names[item][0])}")
         else:
-            arguments.append(f"x{operands.index(names[item])}")
+            kind = "d" if item in rule.divisors else "x"
+            arguments.append(f"{kind}{operands.index(names[item])}")
     dtype = node.outputs[0].dtype
-    value = f"{node.op}_value({', '.join(arguments)})"
+    value = f"{node.op}_{'quick' if rule.quick else 'value'}({', '.join(arguments)})"
     if index in counters:
         value = f"saturate_counted({value}, {dtype.upper()}, c{counters.index(index)})"
     return [f"const i64 v{at} = (i64)({_TYPES[dtype]}){value};"]
@@ -256,10 +295,16 @@ def _compute(
 
 @dataclass(frozen=True)
 class _Text:
-    """The source of a chain's kernel."""
+    """The source of a chain's kernel.
+
+    In it r are operands, t totals of rows, k numbers, w results, s counters; x, y and v are the
+    values of one element, d the divisors among x, by which ``divisors`` are divided.
+    """
 
     program: Program
     operands: tuple[tuple[int, Reach], ...]
+    totals: int
+    divisors: Set[int]
     numbers: int
     results: tuple[int, ...]
     counters: tuple[int, ...]
@@ -274,50 +319,68 @@ class _Text:
         return [
             ("i64", "columns"),
             *((f"const {self._type(v)}*", f"r{i}") for i, (v, _) in enumerate(self.operands)),
+            *(("const i64*", f"t{i}") for i in range(self.totals)),
             *(("i64", f"k{i}") for i in range(self.numbers)),
             *((f"{self._type(value)}*", f"w{i}") for i, value in enumerate(self.results)),
             *(("u64*", f"s{i}") for i in range(len(self.counters))),
         ]
 
     def _load(self, at: int) -> str:
+        """Of an operand that has another value for each element, or one for all."""
         _, reach = self.operands[at]
-        element = {
-            "same": f"p{at}.v[j]",
-            "column": f"r{at}[column]",
-            "row": f"r{at}[row]",
-            "one": f"r{at}[0]",
-        }[reach]
+        element = {"same": f"p{at}.v[j]", "column": f"r{at}[column]", "one": f"r{at}[0]"}[reach]
         return f"const i64 x{at} = {element};"
+
+    def _of_row(self) -> list[tuple[str, str, str]]:
+        """(type, name, value) of what is the same along a row."""
+        found: list[tuple[str, str, str]] = []
+        lists = 0
+        for at, (_, reach) in enumerate(self.operands):
+            if reach == "row":
+                found.append(("i64", f"x{at}", f"r{at}[row]"))
+            if at in self.divisors:
+                found.append(("Divisor", f"d{at}", f"make_divisor(x{at})"))
+            if reach == "span":
+                found.append(("Span", f"x{at}", f"load_span(r{at}, row % (u32)k{lists})"))
+                lists += 1
+        return [*found, *(("i64", f"y{i}", f"t{i}[row]") for i in range(self.totals))]
 
     def render(self, name: str) -> str:
         """The text, with ``name`` for the kernel."""
         reaches = {reach for _, reach in self.operands}
-        rows = bool(reaches & {"row", "column"})
+        of_row = self._of_row()
         parameters = ", ".join(f"{kind} {of}" for kind, of in self._parameters())
         arguments = ", ".join(of for _, of in self._parameters())
         same = [i for i, (_, reach) in enumerate(self.operands) if reach == "same"]
         results = range(len(self.results))
         counters = range(len(self.counters))
         inner = [
-            *(self._load(at) for at in range(len(self.operands))),
+            *(self._load(at) for at, (_, of) in enumerate(self.operands) if of not in _OF_ROW),
             *self.lines,
             *(
                 f"q{i}.v[j] = ({self._type(value)})v{self.nodes.index(value)};"
                 for i, value in enumerate(self.results)
             ),
         ]
-        if rows:
+        places: list[str] = []
+        if of_row or "column" in reaches:
             # Places are below 2^32, and so are rows: one short division for all of a pack.
-            inner.append("if (++column == (u32)columns) { column = 0; row++; }")
+            places = ["u32 row = (u32)at / (u32)columns, column = (u32)at % (u32)columns;"]
+            inner += [
+                "if (++column == (u32)columns) {",
+                "    column = 0; row++;",
+                # After the last row there is none.
+                *(["    if (j + 1 < N) {"] if of_row else []),
+                *(f"        {of} = {value};" for _, of, value in of_row),
+                *(["    }"] if of_row else []),
+                "}",
+            ]
         body = [
             *(f"const auto p{at} = load_pack<N>(r{at}, at);" for at in same),
             *(f"Pack<{self._type(self.results[i])}, N> q{i};" for i in results),
             *(f"u64 c{i} = 0;" for i in counters),
-            *(
-                ["u32 row = (u32)at / (u32)columns, column = (u32)at % (u32)columns;"]
-                if rows
-                else []
-            ),
+            *places,
+            *(f"{kind} {of} = {value};" for kind, of, value in of_row),
             "for (int j = 0; j < N; j++) {",
             *(f"    {line}" for line in inner),
             "}",

@@ -89,6 +89,11 @@ def _sum_cases() -> list[_Case]:
     ]
 
 
+def _transpose_case(dtype: str, shape: tuple[int, ...], perm: tuple[int, ...]) -> _Case:
+    turned = tuple(shape[axis] for axis in perm)
+    return ({"perm": perm}, (_type(dtype, *shape),), _type(dtype, *turned))
+
+
 def _grad_cases(*sizes: tuple[int, int]) -> list[_Case]:
     return [({}, (_type("i16", *size),) * 2, _type("i64", *size)) for size in sizes]
 
@@ -102,6 +107,20 @@ CASES: dict[str, list[_Case]] = {
         ({}, (_type(dtype, ids, columns), _type(of_id, ids)), _type("i64", rows, columns))
         for dtype, of_id in (("i16", "i32"), ("i32", "u8"), ("i64", "i16"))
         for ids, rows, columns in ((1, 1, 1), (37, 5, 9), (1000, 200, 33))
+    ],
+    "transpose": [
+        _transpose_case(*case)
+        for case in (
+            ("u8", (3, 5, 7), (2, 1, 0)),
+            ("i16", (37, 33), (1, 0)),
+            ("i16", (3, 7, 5, 2), (0, 2, 1, 3)),
+            ("i16", (2, 9, 3, 4), (0, 2, 1, 3)),
+            ("i16", (2, 70, 3, 8), (0, 2, 1, 3)),
+            ("i32", (2, 3, 5, 6, 1), (4, 3, 0, 2, 1)),
+            ("i64", (3, 65, 2, 8), (2, 0, 1, 3)),
+            ("i64", (5, 3, 67), (1, 2, 0)),
+            ("i8", (4, 1, 9), (0, 1, 2)),
+        )
     ],
     "softmax_grad": _grad_cases((1, 1), (5, 9), (37, 33), (3, 1000)),
     "column_sum": [
@@ -150,6 +169,10 @@ LARGE_CASES: dict[str, list[_Case]] = {
     "square_sum": [({"shift": 20}, (_type("i16", _PARTS),), _type("i64"))],
     "scatter_add": [({}, (_type("i16", 40_001, 70), _type("u8", 40_001)), _type("i64", 300, 70))],
     "softmax_grad": _grad_cases((40_001, 33), (300, 4001)),
+    "transpose": [
+        _transpose_case("i16", (3, 1031, 5, 64), (0, 2, 1, 3)),
+        _transpose_case("i32", (70_001, 33), (1, 0)),
+    ],
     "column_sum": [
         ({}, (_type(dtype, *size),), _type("i64", size[1]))
         for dtype, size in (("i64", (16_500, 200)), ("i16", (40, 70_001)))
@@ -292,7 +315,11 @@ class Kernels:
     def _find_products(self, program: Program) -> list[Product]:
         """Those that small products can show to be right; readable kernels do others."""
         turns = TURN not in self.disabled
-        found = find_products(program, may_turn=lambda found: turns and can_be_tried(found))
+        found = find_products(
+            program,
+            may_turn=lambda found: turns and can_be_tried(found),
+            may_reorder="transpose_units" not in self.disabled,
+        )
         for product in found:
             name = product.form.matmul.name
             if not can_be_tried(product) and name not in self._untried:

@@ -49,6 +49,7 @@ LOWERINGS: Final[Mapping[str, Lowering]] = {
 """How each operator is launched.  ``largest`` is no operator: calibration asks for it."""
 
 FAST: Final[Mapping[str, Lowering]] = {
+    **layout.FAST,
     **linear.FAST,
     **gather.FAST,
     **softmax.FAST,

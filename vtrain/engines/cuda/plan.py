@@ -34,6 +34,7 @@ from vtrain.engines.cuda.launch import (
     Saturated,
     Scratch,
 )
+from vtrain.engines.cuda.lower.attention import sum_rows
 from vtrain.engines.cuda.program import ALIASES, RECORD_PARTS, Program
 from vtrain.errors import GraphError
 from vtrain.graph.step import STEP_STATE
@@ -248,9 +249,12 @@ def plan_fused(
     chains = find_groups(program, taken, split=split) if fuse else []
     text = render_source(chains)
     file = name_source(text)
-    serving = [chain for chain in chains if chain.name not in disabled]
-    jobs += [chain_job(program, chain, file) for chain in serving]
-    taken |= {node for chain in serving for node in chain.nodes}
+    fused = [chain_job(program, chain, file) for chain in chains]
+    serving = [
+        job for job in fused if disabled.isdisjoint(launch.kernel for launch in job.launches)
+    ]
+    jobs += serving
+    taken |= {node for job in serving for node in job.nodes}
     jobs += [
         lower_node(program, index, lower)
         for index, node in enumerate(program.graph.nodes)
@@ -400,13 +404,22 @@ def chain_job(program: Program, chain: Chain, file: str) -> Job:
         chain.count,
         chain.columns,
         *(Value(value) for value, _ in chain.operands),
+        *(_total(chain, node) for node in chain.totals),
         *chain.numbers,
         *(Value(value) for value in chain.results),
         *(Counter(node) for node in chain.counters),
     )
+    totals = [
+        bind(launch, node, program.inputs[node], _total(chain, node))
+        for node in chain.totals
+        for launch in sum_rows(chain.count // chain.columns, chain.columns)
+    ]
     return Job(
         nodes=chain.nodes,
-        launches=(Planned(file, chain.name, (chain.blocks, 1, 1), (THREADS, 1, 1), args),),
+        launches=(
+            *totals,
+            Planned(file, chain.name, (chain.blocks, 1, 1), (THREADS, 1, 1), args),
+        ),
         reads=reads,
         writes=chain.results,
         # A thread loads all its elements before it stores any, and touches no other thread's.
@@ -418,6 +431,11 @@ def chain_job(program: Program, chain: Chain, file: str) -> Job:
         },
         commit_only=chain.nodes[-1] in program.commit_only,
     )
+
+
+def _total(chain: Chain, node: int) -> Scratch:
+    """Where the totals of the rows of ``node``, one of ``chain.totals``, lie."""
+    return Scratch(8 * (chain.count // chain.columns), f"totals {node}")
 
 
 def find_split(program: Program, plan: Plan) -> int | None:

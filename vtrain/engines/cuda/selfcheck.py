@@ -53,6 +53,8 @@ CHAIN_SHAPES: Final = ((37, 7), (1201, 7))
 the larger ones take nine blocks."""
 FULL_CHAIN_SHAPES: Final = (*CHAIN_SHAPES, (7, 40_009))
 """The same where kernels are fast."""
+CHAIN_SPANS: Final = 5
+"""Spans of the lists that such a chain reads: rows take them in turns."""
 LONGEST_WAIT: Final = 60.0
 """Seconds after which a kernel that should take milliseconds is taken to hang."""
 _INTERVAL: Final = 1.0
@@ -273,7 +275,8 @@ def chain_cases(
     """A generated kernel against the readable kernels of its nodes, one after the other."""
     for at, (rows, columns) in enumerate(sizes_tried):
         shapes = {"same": (rows, columns), "column": (columns,), "row": (rows,), "one": ()}
-        small = replace(chain, count=rows * columns, columns=columns)
+        shapes["span"] = (CHAIN_SPANS, 2)
+        small = chain.resize(rows, columns, CHAIN_SPANS)
         arrays: dict[int, Drawn] = {}
         for value, reach in chain.operands:
             if value in arrays and reach != "same":

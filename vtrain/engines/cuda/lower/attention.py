@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from vtrain.engines.cuda.launch import (
@@ -48,15 +49,25 @@ def _softmax_grad(node: Node, inputs: Types) -> tuple[Launch, ...]:
     return launch(node, Operand(0), Operand(1), inputs[0].shape[1], Output())
 
 
+def sum_rows(rows: int, classes: int) -> tuple[Launch, ...]:
+    """The sums of softmax_grad, one a row, as the output: a warp a row."""
+    blocks = -(-rows * _WARP // THREADS)
+    args = (rows, Operand(0), Operand(1), classes, Output())
+    return (
+        Launch("softmax_grad.cu", "softmax_grad_sums", (blocks, 1, 1), (THREADS, 1, 1), args),
+    )
+
+
 def _fast_softmax_grad(node: Node, inputs: Types) -> tuple[Launch, ...]:
-    """The sum of each row by a warp, then its elements."""
+    """The sum of each row, then its elements."""
     rows, classes = inputs[0].shape
     sums = Scratch(8 * rows, "sums")
-    blocks = -(-rows * _WARP // THREADS)
-    first = (rows, Operand(0), Operand(1), classes, sums)
     then = (Operand(0), Operand(1), sums, classes, Output())
     return (
-        Launch(file_of(node), "softmax_grad_sums", (blocks, 1, 1), (THREADS, 1, 1), first),
+        *(
+            replace(launch, args=tuple(sums if arg == Output() else arg for arg in launch.args))
+            for launch in sum_rows(rows, classes)
+        ),
         one_thread_each(file_of(node), "softmax_grad_apply", inputs[0].size, *then),
     )
 

@@ -20,9 +20,12 @@ __device__ inline void store_pack(T* data, i64 at, const Pack<T, N>& pack) {
     *(Pack<T, N>*)(data + at) = pack;
 }
 
-// The saturated value; `clamped` grows by one if that changed it.
-__device__ inline i64 saturate_counted(i64 value, i64 dtype, u64& clamped) {
-    const i64 narrow = saturate(value, dtype);
-    clamped += narrow != value;
-    return narrow;
+// What ``saturate`` of law.cuh gives, in fewer instructions, for the dtype is known when a chain is
+// compiled; `clamped` grows by one if that is not the value.
+__device__ inline i64 saturate_counted(i64 value, i64 dtype, u32& clamped) {
+    if (dtype != I8 && dtype != I16 && dtype != I32) return value;
+    const i64 most = saturate(1ll << 40, dtype);
+    const bool is_beyond = (u64)value + (u64)most > 2 * (u64)most;
+    clamped += is_beyond;
+    return is_beyond ? (value < 0 ? -most : most) : value;
 }

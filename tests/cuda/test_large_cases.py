@@ -528,9 +528,10 @@ def test_chains_that_are_right_up_to_a_size_do_not_pass(
 
 
 def test_chains_are_tried_on_nine_blocks() -> None:
-    rows, columns = CHAIN_SHAPES[-1]
-    assert rows * columns > 8 * fuse.WIDTH * THREADS
+    for rows, columns in CHAIN_SHAPES[1:]:
+        assert rows * columns > 8 * fuse.WIDTH * THREADS
     assert rows > 1024
+    assert {columns % fuse.WIDTH == 0 for _, columns in CHAIN_SHAPES} == {True, False}
 
 
 @pytest.mark.parametrize("kernel", [(3, 3), (2, 3)])

@@ -810,15 +810,16 @@ def test_a_kernel_that_no_case_launches_does_not_serve(host_device: HostDevice) 
 
 
 def test_chains_are_tried_with_all_their_numbers() -> None:
-    """Updates share a kernel; only where its shift is negative is it wrong."""
+    """Updates share two kernels, of positive and of negative shifts; with one shift each is wrong."""
     step = make_step("mlp")
     groups = find_groups(Program(step.graph))
-    update = next(chain.name for chain in groups if len(chain.results) == 2)
-    shifts = {chain.numbers[1] for chain in groups if chain.name == update}
+    uses = {(chain.name, chain.numbers[1]) for chain in groups if len(chain.results) == 2}
+    shifts = {shift for _, shift in uses}
     assert min(shifts) < 0 < max(shifts)
-    for shift in shifts:
+    assert len({name for name, _ in uses}) == 2 < len(uses)
+    for update, shift in uses:
 
-        def is_meant(call: Call, shift: int = shift) -> bool:
+        def is_meant(call: Call, update: str = update, shift: int = shift) -> bool:
             return call.kernel == update and shift in find_numbers(call)
 
         device = Choosy(is_meant, -3)

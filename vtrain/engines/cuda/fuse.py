@@ -25,6 +25,13 @@ MOST_OPERANDS: Final = 24
 
 _TYPES: Final = {"u8": "u8", "i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64"}
 
+_SHIFTS: Final = ((-63, -1), (1, 63))
+_RANGES: Final[Mapping[str, tuple[tuple[int, int], ...]]] = {
+    **dict.fromkeys(("shift", "shift_a", "shift_b"), _SHIFTS),
+    "multiplier": ((1, 2**31 - 1),),
+}
+"""Ranges of attributes that make a difference to the instructions which they need."""
+
 COLUMN: Final = "column"
 COLUMNS: Final = "columns"
 """In a function's parameters: the place in the row, and the length of a row."""
@@ -96,7 +103,8 @@ class Chain:
     """A kernel for ``nodes`` (ascending) and what it is launched with.
 
     ``text`` defines the kernel ``name``, which is a digest of it: nodes of like structure share a
-    kernel, since attributes and sizes are arguments.  Arguments: the number of elements, the length
+    kernel, since attributes and sizes are arguments, but for what :func:`_put_number` says of them.
+    Arguments: the number of elements, the length
     of a row (1 where nobody asks), the operands, the totals of rows, the numbers (how many spans
     each list of them has, then attributes), the results, the counters.  ``totals`` are the nodes
     that have a total.
@@ -234,11 +242,12 @@ def make_chain(program: Program, nodes: Sequence[int]) -> Chain:
     }
     columns = {_columns(program, node) for node in nodes} - {None}
     numbers = [program.type_of(value).shape[0] for value, reach in operands if reach == "span"]
+    known: list[str] = []
     lines: list[str] = []
     for at in range(len(nodes)):
-        lines += _compute(program, nodes, at, operands, totals, counters, numbers)
+        lines += _compute(program, nodes, at, operands, totals, counters, numbers, known)
     body = _Text(
-        *(program, operands, len(totals), divisors, len(numbers), results, counters),
+        *(program, operands, len(totals), divisors, len(numbers), known, results, counters),
         *(tuple(nodes), lines),
     )
     text = body.render("CHAIN")
@@ -266,8 +275,10 @@ def _compute(
     totals: Sequence[int],
     counters: Sequence[int],
     numbers: list[int],
+    known: list[str],
 ) -> list[str]:
-    """Lines that compute member ``at`` of a chain for one element; appends its ``numbers``."""
+    """Lines that compute member ``at`` of a chain for one element; appends its ``numbers``, and
+    what is ``known`` of them."""
     index = nodes[at]
     node = program.node(index)
     rule, names = POINTWISE[node.op], _operands(program, index)
@@ -278,9 +289,9 @@ def _compute(
         elif item == TOTAL:
             arguments.append(f"y{totals.index(index)}")
         elif isinstance(item, str):
-            arguments.append(f"k{len(numbers)}")
             is_table = item == "table"
-            numbers.append(number_of(node.attrs) if is_table else attr_int(node.attrs, item))
+            number = number_of(node.attrs) if is_table else attr_int(node.attrs, item)
+            arguments.append(_put_number(item, number, numbers, known))
         elif names[item][0] in nodes:
             arguments.append(f"v{nodes.index(names[item][0])}")
         else:
@@ -291,6 +302,24 @@ def _compute(
     if index in counters:
         value = f"saturate_counted({value}, {dtype.upper()}, c{counters.index(index)})"
     return [f"const i64 v{at} = (i64)({_TYPES[dtype]}){value};"]
+
+
+def _put_number(name: str, number: int, numbers: list[int], known: list[str]) -> str:
+    """How an attribute stands in the text: as the next of the ``numbers``, an argument.
+
+    Most of a rounding shift is what it does where others are; so the text says of shifts and
+    multipliers in which of few ranges they are, and has those that are 0 or 1 for themselves.
+    """
+    ranges = _RANGES.get(name, ())
+    if ranges and number in (0, 1):
+        return f"(i64){number}"
+    argument = f"k{len(numbers)}"
+    numbers.append(number)
+    for least, most in ranges:
+        if least <= number <= most:
+            known += [f"{argument} >= {least}", f"{argument} <= {most}"]
+            break
+    return argument
 
 
 @dataclass(frozen=True)
@@ -306,6 +335,7 @@ class _Text:
     totals: int
     divisors: Set[int]
     numbers: int
+    known: list[str]
     results: tuple[int, ...]
     counters: tuple[int, ...]
     nodes: tuple[int, ...]
@@ -367,7 +397,8 @@ class _Text:
             # Places are below 2^32, and so are rows: one short division for all of a pack.
             places = ["u32 row = (u32)at / (u32)columns, column = (u32)at % (u32)columns;"]
             inner += [
-                "if (++column == (u32)columns) {",
+                "column++;",
+                "if (!WHOLE && column == (u32)columns) {",
                 "    column = 0; row++;",
                 # After the last row there is none.
                 *(["    if (j + 1 < N) {"] if of_row else []),
@@ -376,26 +407,32 @@ class _Text:
                 "}",
             ]
         body = [
+            *(f"__builtin_assume({fact});" for fact in self.known),
             *(f"const auto p{at} = load_pack<N>(r{at}, at);" for at in same),
             *(f"Pack<{self._type(self.results[i])}, N> q{i};" for i in results),
-            *(f"u64 c{i} = 0;" for i in counters),
+            *(f"u32 c{i} = 0;" for i in counters),
             *places,
             *(f"{kind} {of} = {value};" for kind, of, value in of_row),
             "for (int j = 0; j < N; j++) {",
             *(f"    {line}" for line in inner),
             "}",
             *(f"store_pack<N>(w{i}, at, q{i});" for i in results),
-            *(f"if (c{i} != 0) atomicAdd(s{i}, c{i});" for i in counters),
+            *(f"if (c{i} != 0) atomicAdd(s{i}, (u64)c{i});" for i in counters),
         ]
+        whole = f"{name}_at<{WIDTH}, true>(at, {arguments});"
+        packs = f"{name}_at<{WIDTH}, false>(at, {arguments});"
+        if places:
+            packs = f"{{ if (columns % {WIDTH} == 0) {whole} else {packs} }}"
         lines = [
-            "template <int N>",
+            # WHOLE: no pack has elements of two rows.
+            "template <int N, bool WHOLE>",
             f"__device__ inline void {name}_at(i64 at, {parameters}) {{",
             *(f"    {line}" for line in body),
             "}",
             f'extern "C" __global__ void {name}(i64 count, {parameters}) {{',
             f"    const i64 at = INDEX() * {WIDTH};",
-            f"    if (at + {WIDTH} <= count) {name}_at<{WIDTH}>(at, {arguments});",
-            f"    else for (i64 i = at; i < count; i++) {name}_at<1>(i, {arguments});",
+            f"    if (at + {WIDTH} <= count) {packs}",
+            f"    else for (i64 i = at; i < count; i++) {name}_at<1, false>(i, {arguments});",
             "}",
         ]
         return "\n".join(lines) + "\n"

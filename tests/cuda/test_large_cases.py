@@ -478,8 +478,8 @@ def test_right_products_pass(architecture: str, make: Callable[[], dense.Form]) 
         (
             "row_max",
             "rows.cuh",
-            "reduce_row<Reduction>(x + row * classes, classes, lane, 32)",
-            "reduce_row<Reduction>(x + row % 1024 * classes, classes, lane, 32)",
+            "reduce_packs<Reduction>(x + row * classes, classes, lane, 32)",
+            "reduce_packs<Reduction>(x + row % 1024 * classes, classes, lane, 32)",
         ),
     ],
 )

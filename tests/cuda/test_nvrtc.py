@@ -20,10 +20,14 @@ import pytest
 
 from tests.cuda.host_device import KERNELS
 from tests.exhaustive import spare
+from tests.tasks import make_tiny_task
 from vtrain.engines.cuda.compile import Compiler, list_architectures
 from vtrain.engines.cuda.cubin import Resources, read_resources
+from vtrain.engines.cuda.fuse import name_source, render_source
 from vtrain.engines.cuda.gemm import PLAIN, SHAPES, Choice, Epilogue, Factor, Shape, plan_matmul
 from vtrain.engines.cuda.launch import Constant, Launch, Operand
+from vtrain.engines.cuda.plan import find_groups
+from vtrain.engines.cuda.program import Program
 from vtrain.errors import KernelError
 from vtrain.ops import TABLE
 from vtrain.spec.number import STORAGE
@@ -102,6 +106,22 @@ def test_kernels_take_no_more_than_there_is(compiled: tuple[str, bytes]) -> None
         assert found.shared + dynamic <= SHARED.get(number, 99) * 1024 + RESERVED, kernel
     multiply = {kernel for kernel in read_resources(code) if re.match(r"matmul_(wg)?mma_", kernel)}
     assert multiply == asked.keys() - ({*asked} if architecture == "sm_75" else set())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", sorted(USUAL))
+def test_chains_take_no_more_than_there_is(architecture: str) -> None:
+    """Those of a language model of many tokens, with AdamW: nothing spills."""
+    program = Program(make_tiny_task("llama", optimizer="adamw").graph)
+    chains = find_groups(program)
+    held = {program.node(node).op for chain in chains for node in chain.nodes}
+    assert {"logit_grad", "divide", "keep_span", "softmax_grad", "adam_direction"} <= held
+    text = render_source(chains)
+    compiler = Compiler(architecture, folder=None)
+    found = read_resources(compiler.compile(name_source(text), text))
+    for chain in chains:
+        assert found[chain.name].registers <= take(MOST_REGISTERS, chain.name), chain.name
+        assert found[chain.name].stack == 0, chain.name
 
 
 @pytest.mark.slow

@@ -97,9 +97,12 @@ def test_rows_of_boundary_lengths(
     assert assert_fast_follows_law(host_device, Case(op, {}, (x,))) == (op + kernel,)
 
 
+@pytest.mark.parametrize("classes", [5000, 5001])
 @pytest.mark.parametrize("place", [0, 31, 32, 4095, 4096, 4999])
-def test_the_maximum_is_found_wherever_it_is(place: int, host_device: HostDevice) -> None:
-    x = np.full((2, 5000), -(2**31), np.int32)
+def test_the_maximum_is_found_wherever_it_is(
+    place: int, classes: int, host_device: HostDevice
+) -> None:
+    x = np.full((2, classes), -(2**31), np.int32)
     x[1, place] = -(2**31) + 1
     assert_fast_follows_law(host_device, Case("row_max", {}, (x,)))
 

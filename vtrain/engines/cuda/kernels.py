@@ -122,7 +122,7 @@ CASES: dict[str, list[_Case]] = {
             ("i8", (4, 1, 9), (0, 1, 2)),
         )
     ],
-    "softmax_grad": _grad_cases((1, 1), (5, 9), (37, 33), (3, 1000)),
+    "softmax_grad": _grad_cases((1, 1), (5, 9), (37, 33), (3, 1000), (9, 40)),
     "column_sum": [
         ({}, (_type(dtype, *size),), _type("i64", size[1]))
         for dtype in ("i16", "i64")
@@ -162,13 +162,13 @@ CASES: dict[str, list[_Case]] = {
 _PARTS = 4_200_001
 """Elements of which 1024 blocks, the most there are, leave parts."""
 LARGE_CASES: dict[str, list[_Case]] = {
-    "row_max": _row_cases_of("i32", (3, 200_003), (40_001, 33)),
-    "row_sum": _row_cases_of("i64", (3, 200_003), (40_001, 33)),
+    "row_max": _row_cases_of("i32", (3, 200_003), (40_001, 33), (40_001, 36)),
+    "row_sum": _row_cases_of("i64", (3, 200_003), (40_001, 33), (40_001, 36)),
     "sum": [({}, (_type("i32", _PARTS),), _type("i64"))],
     "largest": [({}, (_type("i32", _PARTS),), _type("i64"))],
     "square_sum": [({"shift": 20}, (_type("i16", _PARTS),), _type("i64"))],
     "scatter_add": [({}, (_type("i16", 40_001, 70), _type("u8", 40_001)), _type("i64", 300, 70))],
-    "softmax_grad": _grad_cases((40_001, 33), (300, 4001)),
+    "softmax_grad": _grad_cases((40_001, 33), (300, 4001), (40_001, 72)),
     "transpose": [
         _transpose_case("i16", (3, 1031, 5, 64), (0, 2, 1, 3)),
         _transpose_case("i32", (70_001, 33), (1, 0)),

@@ -78,6 +78,8 @@ _OPERATORS = (
     ("center", "i32", ("i16",)),
     ("row_scale", "i64", ("int",)),
     ("column_scale", "i64", ("int",)),
+    ("keep_span", "", ("int",)),
+    ("softmax_grad", "i64", ("i16", "i16")),
     ("transpose", "", ("int",)),
     ("reshape", "", ("int",)),
     ("dropout_mask", "i16", ()),
@@ -122,7 +124,7 @@ _WITH_MORE = (
 )
 _BY_LINES = ("add_bias", "center", "row_scale", "column_scale")
 _LINE_SHIFTS = {"add_bias": (-4, 4), "center": (0, 9)}
-_OF_SQUARES = ("matmul", "transpose", "pad", *_BY_LINES)
+_OF_SQUARES = ("matmul", "transpose", "pad", "keep_span", "softmax_grad", *_BY_LINES)
 
 
 def _draw_factors(g: _Graph, op: str, bias: Ref) -> list[Ref]:
@@ -184,6 +186,11 @@ def _emit_random(g: _Graph, scalar: Ref, bias: Ref) -> None:
         if op in _LINE_SHIFTS:
             attrs = {"shift": g.number(*_LINE_SHIFTS[op])}
         inputs += _draw_factors(g, op, bias)
+    elif op == "keep_span":
+        dtype, queries = g.nodes[inputs[0].node].outputs[0].dtype, (1, 2, 3, 6)[g.number(0, 3)]
+        spans: dict[str, AttrValue] = {"queries": queries, "window": g.number(1, queries)}
+        inputs.append(g.emit("causal_spans", "i32", (queries, 2), [], **spans))
+        attrs = {"fill": g.number(-9, 9)}
     elif op == "pad":
         dtype, inputs, attrs = "i16", [_emit_wide(g, inputs[0])], {"axis": 1, "start": 2, "stop": 8}
         op = "slice"

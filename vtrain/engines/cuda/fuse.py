@@ -241,7 +241,8 @@ def make_chain(program: Program, nodes: Sequence[int]) -> Chain:
         for position in rule.divisors
     }
     columns = {_columns(program, node) for node in nodes} - {None}
-    numbers = [program.type_of(value).shape[0] for value, reach in operands if reach == "span"]
+    # A list of spans may have been made in another shape.
+    numbers = [program.type_of(value).size // 2 for value, reach in operands if reach == "span"]
     known: list[str] = []
     lines: list[str] = []
     for at in range(len(nodes)):

@@ -810,7 +810,7 @@ def test_a_kernel_that_no_case_launches_does_not_serve(host_device: HostDevice) 
 
 
 def test_chains_are_tried_with_all_their_numbers() -> None:
-    """Updates share two kernels, of positive and of negative shifts; with one shift each is wrong."""
+    """Updates share two kernels, by the sign of their shift; with one shift each is wrong."""
     step = make_step("mlp")
     groups = find_groups(Program(step.graph))
     uses = {(chain.name, chain.numbers[1]) for chain in groups if len(chain.results) == 2}

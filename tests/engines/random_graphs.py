@@ -109,6 +109,8 @@ def _draw_more(g: _Graph, op: str, shape: tuple[int, ...]) -> dict[str, AttrValu
             "site": g.number(0, 9),
             "value": g.number(1, 2**15 - 1),
         }
+    if op == "keep_span":
+        return {"fill": g.number(-9, 9)}
     if op in ("capped_square", "momentum"):
         name, most = ("bits", 59) if op == "capped_square" else ("decay", 65536)
         return {name: g.number(0, most), "shift": g.number(0, 20)}
@@ -120,7 +122,7 @@ def _draw_more(g: _Graph, op: str, shape: tuple[int, ...]) -> dict[str, AttrValu
 
 _WITH_MORE = (
     *("normalize", "look_up", "capped_square", "scale_by", "dropout_mask", "momentum"),
-    *("adam_mean", "adam_square", "adam_direction"),
+    *("adam_mean", "adam_square", "adam_direction", "keep_span"),
 )
 _BY_LINES = ("add_bias", "center", "row_scale", "column_scale")
 _LINE_SHIFTS = {"add_bias": (-4, 4), "center": (0, 9)}
@@ -144,6 +146,13 @@ def _draw_factors(g: _Graph, op: str, bias: Ref) -> list[Ref]:
         "numerator_exponent": 20,
     }
     return [g.emit("inverse_root", "i64", (SIDE,), [squares], **attrs)]
+
+
+def _emit_spans(g: _Graph) -> Ref:
+    """So many that the rows of a square take them in turns."""
+    queries = (1, 2, 3, SIDE)[g.number(0, 3)]
+    attrs: dict[str, AttrValue] = {"queries": queries, "window": g.number(1, queries)}
+    return g.emit("causal_spans", "i32", (queries, 2), [], **attrs)
 
 
 def _emit_wide(g: _Graph, value: Ref) -> Ref:
@@ -180,17 +189,14 @@ def _emit_random(g: _Graph, scalar: Ref, bias: Ref) -> None:
         attrs = {"shift": g.number(0, 20)}
         inputs.append(scalar)
     elif op in _WITH_MORE:
+        dtype = dtype or g.nodes[inputs[0].node].outputs[0].dtype
         attrs = _draw_more(g, op, shape)
         inputs += [scalar] * (op in ("scale_by", "dropout_mask"))
+        inputs += [_emit_spans(g)] if op == "keep_span" else []
     elif op in _BY_LINES:
         if op in _LINE_SHIFTS:
             attrs = {"shift": g.number(*_LINE_SHIFTS[op])}
         inputs += _draw_factors(g, op, bias)
-    elif op == "keep_span":
-        dtype, queries = g.nodes[inputs[0].node].outputs[0].dtype, (1, 2, 3, 6)[g.number(0, 3)]
-        spans: dict[str, AttrValue] = {"queries": queries, "window": g.number(1, queries)}
-        inputs.append(g.emit("causal_spans", "i32", (queries, 2), [], **spans))
-        attrs = {"fill": g.number(-9, 9)}
     elif op == "pad":
         dtype, inputs, attrs = "i16", [_emit_wide(g, inputs[0])], {"axis": 1, "start": 2, "stop": 8}
         op = "slice"

@@ -49,8 +49,8 @@ from vtrain.wire.json_text import decode_json
 
 Array = npt.NDArray[Any]
 CHAIN_SHAPES: Final = ((37, 7), (770, 12), (1201, 7))
-"""Rows and columns of the values that a chain is tried on: the first and the last do not divide into
-whole packs, rows of the second do; the larger ones take nine and ten blocks."""
+"""Rows and columns of the values that a chain is tried on: the first and the last do not divide
+into whole packs, rows of the second do; the larger ones take nine and ten blocks."""
 FULL_CHAIN_SHAPES: Final = (*CHAIN_SHAPES, (7, 40_009))
 """The same where kernels are fast."""
 CHAIN_SPANS: Final = 5

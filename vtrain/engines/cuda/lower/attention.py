@@ -53,9 +53,7 @@ def sum_rows(rows: int, classes: int) -> tuple[Launch, ...]:
     """The sums of softmax_grad, one a row, as the output: a warp a row."""
     blocks = -(-rows * _WARP // THREADS)
     args = (rows, Operand(0), Operand(1), classes, Output())
-    return (
-        Launch("softmax_grad.cu", "softmax_grad_sums", (blocks, 1, 1), (THREADS, 1, 1), args),
-    )
+    return (Launch("softmax_grad.cu", "softmax_grad_sums", (blocks, 1, 1), (THREADS, 1, 1), args),)
 
 
 def _fast_softmax_grad(node: Node, inputs: Types) -> tuple[Launch, ...]:

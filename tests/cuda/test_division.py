@@ -45,7 +45,7 @@ def run(device: HostDevice, bent: int, kernel: str, *inputs: list[int]) -> list[
     operands = (Operand(at) for at in range(len(arrays)))
     launch = one_thread_each(file, kernel, len(inputs[0]), *operands, Output())
     output: npt.NDArray[np.int64] = run_launches(device, [launch], arrays, claim(arrays[0])).output
-    return output.tolist()
+    return [int(value) for value in output]
 
 
 def near_powers(most: int) -> list[int]:

@@ -149,7 +149,7 @@ UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-
 
 lock: .venv/dev.stamp
 	$(UV_COMPILE) --output-file requirements.lock
-	$(UV_COMPILE) --extra torch --extra transformers --extra server --extra postgres --extra zk --extra report --extra signing --extra blst --extra store --extra cuda --extra plot --extra tensorboard --group dev --constraint requirements.lock --output-file requirements-dev.lock
+	$(UV_COMPILE) --extra torch --extra transformers --extra server --extra postgres --extra zk --extra report --extra signing --extra blst --extra store --extra cuda --extra plot --extra tensorboard --extra wandb --group dev --constraint requirements.lock --output-file requirements-dev.lock
 	$(UV_COMPILE) --extra server --constraint requirements-dev.lock --output-file requirements-server.lock
 	$(UV_COMPILE) --extra zk --constraint requirements-dev.lock --output-file requirements-zk.lock
 	$(UV_COMPILE) --extra report --extra blst --constraint requirements-dev.lock --output-file requirements-report.lock

@@ -76,6 +76,8 @@ class WeightsAndBiases(Callback):
         import wandb
 
         given = {"name": start.name, "config": start.config}
+        if "dir" in self._options:  # wandb takes another folder where it is not there
+            Path(self._options["dir"]).mkdir(parents=True, exist_ok=True)
         self._run = wandb.init(**(given | self._options))
 
     def step(self, entry: Entry) -> None:

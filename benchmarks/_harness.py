@@ -371,7 +371,8 @@ def main(
 
 def _write(report: dict[str, Any], out: Path | None) -> None:
     """The report so far, whole or not at all."""
-    measured = any(target["value"] is not None for target in report["targets"].values())
+    values = [target["value"] for target in report["targets"].values()]
+    measured = not values or any(value is not None for value in values)
     # What measured nothing, for lack of a device, must not replace what another machine found.
     if out is None or (not measured and out.exists()):
         return

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from vtrain.audit.beacon import BeaconDraw
     from vtrain.audit.plan import Wanted
-    from vtrain.errors import UnsupportedError
+    from vtrain.errors import UnsupportedError, VtrainError
     from vtrain.graph.calibration import Calibration
     from vtrain.train.deliver import Evaluation
     from vtrain.train.history import Entry
@@ -47,6 +47,7 @@ __all__ = [
     "CompiledTask",
     "TensorBoard",
     "UnsupportedError",
+    "VtrainError",
     "WeightsAndBiases",
     "__version__",
     "attest_callback",
@@ -73,6 +74,7 @@ _LATE = {
     "CompiledTask": "vtrain.train.task",
     "TensorBoard": "vtrain.train.loggers",
     "UnsupportedError": "vtrain.errors",
+    "VtrainError": "vtrain.errors",
     "WeightsAndBiases": "vtrain.train.loggers",
     "__version__": "vtrain._core",
 }

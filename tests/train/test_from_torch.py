@@ -351,6 +351,22 @@ def test_all_that_cannot_be_had_is_refused_in_one_error() -> None:
     assert all(problem.instead for problem in caught.value.problems)
 
 
+def test_classes_before_places_are_moved_to_the_end(tmp_path: Path, key: PrivateKey) -> None:
+    """As torch's cross-entropy has them: a class for each pixel."""
+    torch.manual_seed(2)
+    module = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 3, 1))
+    x = torch.sin(torch.arange(SAMPLES * 20.0) ** 1.5).view(SAMPLES, 1, 4, 5)
+    y = (x[:, 0] > 0).long() + (x[:, 0] > 0.5).long()
+    optimizer = optim.SGD(module.parameters(), lr=0.1)
+    task = make_task(module, x[:2], (x, y), nn.CrossEntropyLoss(), optimizer)
+    assert any("last axis" in note for note in task.notes)
+    run = vtrain.train(task, tmp_path / "run", key=key, threads=1)
+    module.load_state_dict(run.state_dict())
+    with torch.no_grad():
+        expected = float(functional.cross_entropy(module(x), y))
+    assert measure(task, run) == pytest.approx(expected, abs=3e-3)
+
+
 def test_how_many_samples_a_step_has_is_asked_for_in_words() -> None:
     """Without ``batch=``: of a loader its own size is named."""
     module = make_mlp()

@@ -43,6 +43,8 @@ _INSTEAD: Final = (
     ("count_include_pad", "count_include_pad=True, or padding=0"),
     ("only supported as a mask", "a product with a mask, or nn.ReLU"),
     ("is only supported of the", "nn.LayerNorm or nn.RMSNorm"),
+    ("a mask of ids", "nn.Embedding(padding_idx=...), whose row is 0, and a mean over all places"),
+    ("the bounds", "a clip around 0, as nn.ReLU or nn.Hardtanh"),
     ("mask", "is_causal=True, or a mask of padding: ids != 0"),
 )
 """Words of what the importer refuses, and what would do instead."""
@@ -55,7 +57,7 @@ class Imported:
 
     ``trainable`` are the parameters that require a gradient, by their first names; all others of
     ``model.trained`` are to be frozen.  ``notes`` say what was changed on the way, ``origins``
-    where layers are in the module.
+    where layers are in the module.  ``output_shape`` is that of the module, without the batch.
     """
 
     data: bytes
@@ -63,6 +65,7 @@ class Imported:
     trainable: frozenset[str]
     notes: tuple[str, ...]
     origins: Mapping[str, Origin]
+    output_shape: tuple[int, ...]
 
     def place(self, error: VtrainError) -> Problem | None:
         """What was refused of the step, by the layer whose node or value the error names."""
@@ -76,15 +79,25 @@ class Imported:
 
 
 def import_module(
-    module: nn.Module, example_inputs: object, output: str | int | None = None
+    module: nn.Module,
+    example_inputs: object,
+    output: str | int | None = None,
+    *,
+    classes_last: bool = False,
 ) -> Imported:
     """Import a module as it is trained, from its values at hand.
 
-    ``example_inputs`` and ``output`` as of :func:`~vtrain.graph.from_torch.capture.capture`.
+    ``example_inputs`` and ``output`` as of :func:`~vtrain.graph.from_torch.capture.capture`,
+    ``classes_last`` as of :func:`~vtrain.graph.from_torch.translate.translate`.
     UnsupportedError has every problem, each with the path of its module.
     """
     captured = capture(module, example_inputs, output)
-    translated = translate(captured)
+    translated = translate(captured, classes_last=classes_last)
+    if classes_last:
+        captured.note(
+            "the classes are the last axis of the task's output, as of the exported ONNX model: "
+            "the module has them before the places"
+        )
     problems = [*captured.problems, *translated.problems]
     tensors, entries = list_tensors(module)
     proto, unstored = _write(translated.graph, tensors, entries, translated.stored)
@@ -120,6 +133,7 @@ def import_module(
         trainable=frozenset(trainable & set(model.trained)),
         notes=tuple(captured.notes),
         origins=translated.origins,
+        output_shape=tuple(int(extent) for extent in captured.output.meta["val"].shape[1:]),
     )
 
 

@@ -89,9 +89,12 @@ class Translation:
     refused: frozenset[str]
 
 
-def translate(captured: Capture) -> Translation:
-    """The nodes of a captured program that its output depends on, as ONNX."""
-    return _Translator(captured).run()
+def translate(captured: Capture, *, classes_last: bool = False) -> Translation:
+    """The nodes of a captured program that its output depends on, as ONNX.
+
+    ``classes_last``: of the output [batch, classes, ...] the classes become the last axis.
+    """
+    return _Translator(captured, classes_last=classes_last).run()
 
 
 class _Translator:
@@ -102,8 +105,8 @@ class _Translator:
     looked at too, or is in ``_lost``: what reads that is passed over.
     """
 
-    def __init__(self, captured: Capture) -> None:
-        self._captured = captured
+    def __init__(self, captured: Capture, *, classes_last: bool) -> None:
+        self._captured, self._classes_last = captured, classes_last
         self._program = captured.program
         self._constants: dict[fx.Node, Constant] = {}
         self._values: dict[fx.Node, Value] = {}
@@ -132,12 +135,15 @@ class _Translator:
             if node in needed or node is self._captured.input:
                 self._node = node
                 self._take(node)
+        if self._classes_last:
+            self._move_classes()
         output = self._values.get(self._captured.output)
         graph = onnx.GraphProto(name="model")
         graph.node.extend(self._nodes)
         graph.input.append(self._describe_input())
         if output is not None and not output.stored:
-            info = self._describe(output.name, self._captured.output)
+            info = self._infos.get(output.name) if self._classes_last else None
+            info = info or self._describe(output.name, self._captured.output)
             graph.output.append(info or onnx.ValueInfoProto(name=output.name))
         elif not self._problems:
             self._problems.append(
@@ -151,6 +157,18 @@ class _Translator:
             tuple(self._problems),
             frozenset(self._refused),
         )
+
+    def _move_classes(self) -> None:
+        """The value of the output becomes its transpose."""
+        node = self._node = self._captured.output
+        value = self._values.get(node)
+        if value is None or value.stored:
+            return
+        rank = len(self._shape(node))
+        perm = [0, *range(2, rank), 1]
+        name = self._emit_inner("Transpose", [value.name], "classes_last", perm=perm)
+        self._values[node] = Value(name)
+        self._infos[name] = _make_info(name, node.meta["val"].permute(perm))
 
     def _find_needed(self) -> set[fx.Node]:
         """Nodes that the output depends on."""
@@ -786,6 +804,11 @@ class _Translator:
         found = ids.reduce()
         if found is None:
             raise _RefusedError("looks up numbers that differ along the batch")
+        if sum(extent > 1 for extent in found.shape) > 1:
+            raise _RefusedError(
+                "looks up a row of a trained table for each pair of places",
+                "positions that are added to the input, or rotary ones",
+            )
         numbers = found.reshape(-1)
         if numbers.tolist() == [*range(int(self._shape(weight)[0]))]:
             self._alias(self._node, weight)  # all of them, in order

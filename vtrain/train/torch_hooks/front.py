@@ -112,6 +112,8 @@ def from_torch(
         columns=columns,
     )
     loaded = gather(lambda: load(data, test, wanted, validation))
+    if imported and loaded and found_loss and _has_classes_first(imported, found_loss, loaded):
+        imported = gather(lambda: import_module(module, example_inputs, output, classes_last=True))
     size = gather(lambda: _read_batch(batch, data))
     total = gather(lambda: _count_steps(steps, epochs, size, loaded))
     found = gather(lambda: read_optimizer(module, optimizer, scheduler, total or 1))
@@ -143,6 +145,16 @@ def from_torch(
         if problem is None:
             raise
         raise UnsupportedError([problem], where="from_torch") from error
+
+
+def _has_classes_first(imported: Imported, loss: Loss, loaded: Loaded) -> bool:
+    """Whether the logits are [batch, classes, ...] of labels [batch, ...], as torch's cross-entropy
+    takes them; where the classes may be the last axis too, they are."""
+    shape = imported.output_shape
+    if loss.kind != "cross_entropy" or len(shape) < 2 or loaded.samples.spec.windows is not None:
+        return False
+    labels = loaded.samples.part("y").shape[1:]
+    return labels == shape[1:] != shape[:-1]
 
 
 def _describe_example(example: object) -> tuple[tuple[int, ...], bool]:

@@ -8,6 +8,7 @@ import os
 import struct
 import sys
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -196,8 +197,7 @@ def read_events(data: bytes) -> list[Any]:
 def read_logged(folder: Path) -> list[Any]:
     """Records of the one run that wandb wrote: blocks of 2^15 bytes, after a header of seven, with
     the checksum, length and kind (whole, first, middle, last) of each part of a record."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
+    messages: Any = import_module("wandb.proto.wandb_internal_pb2")
     (path,) = folder.glob("wandb/offline-run-*/run-*.wandb")
     data, at, whole, records = path.read_bytes(), 7, b"", []
     while at < len(data):
@@ -208,7 +208,7 @@ def read_logged(folder: Path) -> list[Any]:
         length, kind = struct.unpack("<HB", data[at + 4 : at + 7])
         whole, at = whole + data[at + 7 : at + 7 + length], at + 7 + length
         if kind in (1, 4):
-            records.append(Record.FromString(whole))
+            records.append(messages.Record.FromString(whole))
             whole = b""
     return records
 

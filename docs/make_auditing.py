@@ -9,7 +9,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from vtrain.audit.order import MISSING, REPLAY, STRUCTURE, Rule
+from vtrain.audit.order import (
+    ALGEBRAIC,
+    MISSING,
+    PROOFS,
+    PUBLIC_CHECKS,
+    PUBLISHED_NEEDS,
+    REPLAY,
+    STRUCTURE,
+    Rule,
+)
 from vtrain.wire.report import EXIT_CODES
 
 INTRODUCTION: Final = """# Auditing a run
@@ -21,6 +30,9 @@ with what verdict. Two auditors who are asked the same of the same bytes, with t
 report the same verdict and the same checks, each with its status, fault and place, whatever they
 are written in; they may differ only where one meets a bound of its own on what it reads.
 `tests/vectors/audit` has runs, honest and broken, with what must be reported of each.
+A run may also lie [in a store](#runs-in-a-store); in place of a replay there may be an
+[algebraic check](#the-algebraic-check), or [proofs](#proofs-of-whole-steps). What follows up to
+there is of a folder and a replay.
 
 An auditor is asked this, in the words of `vtrain verify` or others:
 
@@ -35,6 +47,7 @@ An auditor is asked this, in the words of `vtrain verify` or others:
 | `--task-id` | 32 bytes | the task that was agreed on, in full | any, as far as it is claimed |
 | `--data` | a file | a sample table of the auditor's own | that of the run |
 | `--srs` | a file | the SRS, for KZG commitments | they are not compared |
+| `--hiding` | a file | keys that the solver disclosed, with `--srs` | `hiding.key`, where it is |
 
 The pin is the digest of a claim or the file of a signed claim, which the auditor has held since
 before the randomness of the draw existed.
@@ -42,12 +55,13 @@ before the randomness of the draw existed.
 A question that is not of this form is *bad usage*: there is no report, and the exit code is 2. It
 is not of this form where no folder is at RUN, or one with nothing, not even a link, under any of
 the names `task.cbor`, `graph.cbor`, `log.bin`, `claim.cbor` and `manifest.json`; or no regular file
-at the name given for `--data` or `--srs`, or, where `--claim` has no 64 hexadecimal digits of
-either case (those are always a digest), at that for it; RUN and these files may be reached by
-links. Bad usage, too, is a file for `--claim` that is not the canonical encoding of a
-`signed-claim`, or whose signature does not hold (section 4c). So is one of the run's own: with all
-links followed, also those of RUN and of its `claim.cbor`, it lies below RUN, at any depth, or it is
-the very file that `claim.cbor` is.
+at the name given for `--data`, `--srs` or `--hiding`, or, where `--claim` has no 64 hexadecimal
+digits of either case (those are always a digest), at that for it; RUN and these files may be
+reached by links. Nor is it where `--hiding` is given without `--srs`. What a file for `--data`,
+`--srs` or `--hiding` has in it is no matter of usage, but of the checks. Bad usage, too, is a file
+for `--claim` that is not the canonical encoding of a `signed-claim`, or whose signature does not
+hold (section 4c). So is one of the run's own: with all links followed, also those of RUN and of its
+`claim.cbor`, it lies below RUN, at any depth, or it is the very file that `claim.cbor` is.
 
 ## Verdicts
 
@@ -107,6 +121,98 @@ hold ends its check, which then has failed with the fault of the condition. Only
 Below, c is the task's `checkpoint_every`, and S is the steps claimed, less the remainder of their
 division by `commit_every`: the last step with a state root. S may be above the task's `steps`,
 where `complete` failed: the checks after it go by the claim all the same.
+
+"""
+STORE_TEXT: Final = """## Runs in a store
+
+RUN is the URL of a store ([publishing.md](publishing.md)), which may be empty: there is no bad
+usage about what lies in it, and no run is unfinished. The checks are the same, with these
+differences:
+
+- `manifest`, `index`, `files` and `model` are not made. `samples`, `batches` and `checkpoints` are
+  made as said in [publishing.md](publishing.md#the-checks-of-a-published-run); with `--data`
+  `samples` and `batches` are made as of a folder.
+{needs}
+- A place in the store is an object's name, without the store's address: `task.cbor`,
+  `chunks/HEX`. What an object is asked for by is the place of the check, the object what may follow
+  after a colon and a space, as in `checkpoints/000000000004.safetensors: states/HEX`.
+
+"""
+ALGEBRAIC_TEXT: Final = """## The algebraic check
+
+With `--mode algebraic` the structure is followed by these checks, in place of `kzg` and `replay`;
+[algebraic.md](algebraic.md) has the terms. The auditor is asked this besides (`--samples` is then
+the number of intervals, 1 where it is not given and no step is named; `--all` and `--srs` are bad
+usage, and so is `--samples 0`):
+
+| argument | type | what | where it is not given |
+|---|---|---|---|
+| `--steps` | steps | their intervals; without `--samples` and `--seed` | some are drawn |
+| `--traces` | a folder | where the traces are | `traces` of the run |
+| `--trace-claim` | 32 bytes, or a file | the pin of what was signed of traces | none |
+| `--challenge` | 1 to 64 bytes | the randomness of the vectors | 32 bytes, drawn late |
+| `--derived` | yes or no | two vectors that follow from what was signed | no |
+
+"Late" is after what was signed was read, and the pin is kept from before `--challenge` existed,
+which does not go together with `--derived`. Places in the folder of `--traces` are given as those
+in `traces` of the run. What `--rows` changes has [algebraic.md](algebraic.md#rows).
+A step that is not up to S is bad usage too, where S is known.
+
+1. Where the task, the legal graph, the samples or the records are not established, or the log has
+   no record, there is one check, `algebraic`, not done; its place is the empty text.
+2. Else, where S is 0, there is one check, `trace`, not done; its place is the empty text.
+3. Else there is one check `trace`, of all intervals chosen, and, if it has passed, one check
+   `algebraic` of all of them: not one for each interval. The first condition that does not hold
+   ends both. They are looked at interval by interval, in rising order: in `trace` conditions 7 to
+   9, in `algebraic` all.
+4. The report's `replayed` has the intervals of which every value was found right, as first and last
+   step, in order.
+
+Below, A to B are the steps of an interval. *The interval*, as a place, is `step B` where A is B,
+else `steps A to B`; what is owed may follow after a colon and a space. The place of a check that
+has passed is the empty text. An *element*, as a place, is `step T, node I, chunk C, element E`: the
+node's index from 0, in row-major order the flat index of the element within the tensor, and the
+1024 bytes of the tensor that it begins in, from 0. It is
+
+- where digests are compared: the first element that the bytes signed for have otherwise than the
+  right ones; where these bytes are not at hand, or do not have the digest that was signed, the
+  place is `step T, node I` alone, and the solver is convicted all the same;
+- where the leaves of the first states do not give the root: the first `state` node, in the order of
+  nodes, of which the checkpoint has another digest, and its first element as above;
+- of a `state` out of its range: the first element that is;
+- of a product: in the first matrix with a row that has an element out of range or does not pass for
+  a vector, in the first such row, the first element that is not the exact one.
+
+The verdict is conditional where intervals were drawn by a seed without a pinned claim and not all
+were; where steps were named without a pinned claim and these are not all intervals; and where
+`--challenge` is given without `--trace-claim`.
+
+"""
+PROOFS_TEXT: Final = """## Proofs of whole steps
+
+With `--mode proof` the structure is followed by these checks, in place of `kzg` and `replay`, where
+the task's circuits are of whole steps; of tiles [tiling.md](tiling.md), section 7, has the check
+`tiles` in place of `proof`, after `srs` and `owner`. [proofs.md](proofs.md) has the parties.
+
+With `--private` the checks of the structure that are listed are these, and of the others those that
+failed with the fault `solver` or `task`:
+{public}.
+
+Steps that can be proven are the multiples of `every` up to `log_size` (of a task without KZG
+commitments all); they are drawn by the domain "proof steps" ([format.md](format.md), "Draws"), 1
+where `--samples` is not given, or named (`--steps`: others are bad usage). They are looked at in
+rising order, each with a check of its own: `proof`, or what stands in its place. Of a step that
+fails the place is `step t`; what is meant may follow after a colon and a space. The conditions of
+`replay` and `kzg` come between 7 and 8 of `proof`.
+
+There is one check `proof`, not done, and no step is looked at, where `--private` is given and the
+task logs no KZG commitments (place `task.commitments`), or the SRS file is too small for the
+task's k (place: the file); also where there is no step to be proven (place: the empty text). The
+place of `proofs`, `sample`, and of `srs` and `owner` that passed, is the empty text.
+
+The report's `replayed` has each step of which `proof` has passed. The verdict is conditional where
+steps were drawn by a seed, or named, without a pinned claim, and not all are looked at; and where
+the SRS is of no known ceremony and the auditor did not accept that (`--allow-insecure-srs`).
 
 """
 NOTES: Final = {
@@ -222,6 +328,8 @@ def render_rule(rule: Rule, number: int) -> str:
     if rule.gives:
         word = f"`{rule.fact}`, " if rule.fact else ""
         lines.append(f"- **Establishes**: {word}{rule.gives}")
+    if not rule.conditions:
+        return "\n".join(lines).rstrip("\n") + "\n"
     if len(lines) > 2 and lines[-1]:
         lines.append("")
     lines += ["| | what must hold | fault | place |", "|---|---|---|---|"]
@@ -239,6 +347,17 @@ def render() -> str:
     parts.append(REPLAY_TEXT)
     start = len(STRUCTURE) + 1
     parts += [render_rule(rule, number) + "\n" for number, rule in enumerate(REPLAY, start=start)]
+    needs = "\n".join(
+        f"- `{name}` needs `{fact}` too (else: {MISSING[fact]}): it is not asked for without."
+        for name, facts in PUBLISHED_NEEDS.items()
+        for fact in facts
+    )
+    parts.append(STORE_TEXT.format(needs=needs))
+    for text, rules in ((ALGEBRAIC_TEXT, ALGEBRAIC), (PROOFS_TEXT, PROOFS)):
+        start += len(REPLAY) if rules is ALGEBRAIC else len(ALGEBRAIC)
+        public = ", ".join(f"`{rule.name}`" for rule in STRUCTURE if rule.name in PUBLIC_CHECKS)
+        parts.append(text.format(public=public))
+        parts += [render_rule(rule, number) + "\n" for number, rule in enumerate(rules, start)]
     return "".join(parts).rstrip("\n") + "\n"
 
 

@@ -29,6 +29,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests.audit.runs import make_smallest_task
 from tests.vectors import kzg_rule
 from vtrain.attest.claims import compute_claim_digest, sign_claim
+from vtrain.attest.traces import compute_traces_digest
+from vtrain.audit.algebraic import ALGEBRAIC_DOMAIN
 from vtrain.audit.plan import REPLAY_DOMAIN, draw
 from vtrain.cli import EXIT_USAGE
 from vtrain.cli.root import cli
@@ -41,6 +43,7 @@ from vtrain.commit.state import compute_root_of_state
 from vtrain.demo.cheats import skip_step
 from vtrain.engines.numpy_engine import NumpySession
 from vtrain.graph.builder import FixedExponents, GraphBuilder
+from vtrain.graph.evaluate import apply_node
 from vtrain.graph.model import Linear, Model
 from vtrain.graph.step import (
     Affine,
@@ -49,10 +52,14 @@ from vtrain.graph.step import (
     compute_initial_state,
     emit_step,
 )
+from vtrain.graph.values import PRODUCTS
 from vtrain.spec import domains, merkle
+from vtrain.spec.algebraic import PRIME
 from vtrain.spec.commitment import compute_graph_root, compute_task_id, compute_tensor_digest
+from vtrain.spec.samples import Samples
 from vtrain.train.data import build_samples
 from vtrain.train.layout import Manifest, encode_manifest
+from vtrain.train.publish import make_samples_form, write_samples, write_state
 from vtrain.train.task import CompiledTask
 from vtrain.wire import structs
 from vtrain.wire.claim import Claim, SignedClaim, encode_signed_claim
@@ -61,6 +68,7 @@ from vtrain.wire.hiding import Hiding, HidingKey, Kind
 from vtrain.wire.proof import KzgRecord, ProofSpec, decode_kzg_record, encode_kzg_record
 from vtrain.wire.record import StepRecord, decode_record, encode_record
 from vtrain.wire.task import LAW_VERSION, WITH_KZG, TaskSpec, encode_task
+from vtrain.wire.traces import SignedTensorTraces, TensorTrace, TensorTraces
 
 FOLDER: Final = Path(__file__).resolve().parent / "audit"
 KEY: Final = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -389,6 +397,8 @@ class Case:
     extra: dict[str, bytes | str] = field(default_factory=dict)
     """Files of the auditor's own, beside the run; a text is the target of a link."""
     links: dict[str, str] = field(default_factory=dict)
+    place: str = "run"
+    """What the run is: a folder, or a "store"."""
 
 
 def case(
@@ -1760,6 +1770,615 @@ def remainder_cases() -> Iterator[Case]:
     )
 
 
+# --- runs with traces, and runs in stores: the values of some steps, and pieces
+
+
+class Traces:
+    """The traces of intervals of a run that are signed, and the bytes of tensors: all of it may be
+    spoiled before :meth:`files` writes it down."""
+
+    def __init__(self, run: Run, lasts: Sequence[int]) -> None:
+        """By the law, from the initial state on."""
+        self.run, self.nodes = run, run.graph.nodes
+        self.every = run.spec.commit_every
+        self.leaves: dict[int, list[bytes]] = {last: [] for last in lasts}
+        self.chunks: dict[bytes, bytes] = {}
+        self.sizes: dict[int, int] = {}
+        self.claim, self.key = compute_claim_digest(run.make_claim()), run.key
+        self.late: list[Callable[[dict[str, bytes]], None]] = []
+        self.values: dict[tuple[int, str], npt.NDArray[Any]] = {}
+        table = np.frombuffer(run.samples, np.uint8).reshape(run.spec.data.samples, -1)
+        samples, state = Samples(run.spec.data, table), dict(run.states[0])
+        for step in range(1, max(lasts) + 1):
+            last = -(-step // self.every) * self.every
+            first = last - self.every + 1
+            values = [np.empty(0)] * len(self.nodes)
+            for index, node in enumerate(self.nodes):
+                inputs = [values[ref.node] for ref in node.inputs]
+                values[index] = np.asarray(apply_node(node, inputs, state, samples), order="C")
+                if last in self.leaves:
+                    self.leaves[last].append(compute_tensor_digest(values[index]))
+                    self.values[step, node.name] = values[index]
+                    if node.op in PRODUCTS or (node.op == "state" and step == first):
+                        self.put(values[index])
+            state = {n: values[ref.node] for n, ref in run.graph.next_states().items()}
+
+    def put(self, value: npt.NDArray[Any]) -> bytes:
+        """Hold the bytes of a tensor; its digest."""
+        digest = compute_tensor_digest(value)
+        self.chunks[digest] = value.tobytes()
+        return digest
+
+    def find(self, name: str) -> int:
+        """The number of a node."""
+        return next(i for i, node in enumerate(self.nodes) if node.name == name)
+
+    def set(self, step: int, name: str, change: Callable[[Any], Any], *, kept: bool = False) -> str:
+        """Sign for another value of a node in a step, and give its bytes unless they are ``kept``
+        back; the place of its first element."""
+        value = self.values[step, name].copy()
+        value.reshape(-1)[-1] = change(value.reshape(-1)[-1])
+        digest = compute_tensor_digest(value) if kept else self.put(value)
+        last, index = -(-step // self.every) * self.every, self.find(name)
+        self.leaves[last][(step - last + self.every - 1) * len(self.nodes) + index] = digest
+        place = f"step {step}, node {index}"
+        element = value.size - 1
+        return (
+            place
+            if kept
+            else f"{place}, chunk {element * value.itemsize // 1024}, element " + (str(element))
+        )
+
+    def sign(self) -> bytes:
+        """The file of what is signed of these traces."""
+        traces = tuple(
+            TensorTrace(
+                last, self.sizes.get(last, len(found)), merkle.compute_root(domains.TRACE, found)
+            )
+            for last, found in sorted(self.leaves.items())
+        )
+        body = TensorTraces(self.claim, traces)
+        return structs.encode(SignedTensorTraces(body, self.key.sign(compute_traces_digest(body))))
+
+    def files(self) -> dict[str, bytes]:
+        """The files of the folder, by their names."""
+        out = {"traces.cbor": self.sign()}
+        for last, found in self.leaves.items():
+            out[f"step-{last:012d}.leaves"] = b"".join(found)
+        out |= {f"chunks/{digest.hex()}": data for digest, data in self.chunks.items()}
+        for change in self.late:
+            change(out)
+        return out
+
+
+def traced(
+    name: str,
+    about: str,
+    spoil: Callable[[Traces], object],
+    reason: tuple[str, str, str] | None,
+    arguments: Sequence[str] = (),
+    run: Run | None = None,
+    lasts: Sequence[int] = (2,),
+    **more: Any,
+) -> Case:
+    """A case of a run with the traces of some intervals, that is pinned."""
+    run = make_run(make_trained_task()) if run is None else run
+    traces = Traces(run, lasts)
+    spoil(traces)
+    chosen = arguments or ("--steps", ",".join(map(str, lasts)))
+    asked = ("--mode", "algebraic", *chosen, "--claim", pin_of(run))
+    run.late.append(
+        lambda files: files.update({f"traces/{n}": data for n, data in traces.files().items()})
+    )
+    verdict = "verified" if reason is None else "inconclusive"
+    if reason is not None and reason[1] == "solver":
+        verdict = "fraud"
+    return case(f"algebraic-{name}", about, run, verdict, reason, asked, **more)
+
+
+def make_sparse_run(steps: int = 4) -> Run:
+    """A run that learns, with a state root every two steps."""
+    task = make_trained_task()
+    nodes = [
+        replace(node, attrs={"commit_every": 2}) if node.op == "record" else node
+        for node in task.graph.nodes
+    ]
+    graph = StepGraph(tuple(nodes))
+    spec = replace(task.spec, commit_every=2, steps=4, graph_root=compute_graph_root(graph))
+    run = make_run(replace(task, spec=spec, graph=graph))
+    return run if steps == 4 else cut_run(run, steps)
+
+
+def algebraic_cases() -> Iterator[Case]:
+    """Traces, honest and broken."""
+    run = make_run(make_trained_task())
+    digest = compute_claim_digest(run.make_claim())
+    drawn = [index + 1 for index in draw(SEED, digest, ALGEBRAIC_DOMAIN, 4, 2)]
+    yield traced(
+        "honest",
+        "two of four steps, drawn after the claim was pinned",
+        lambda traces: None,
+        None,
+        ("--samples", "2", "--seed", SEED.hex()),
+        lasts=drawn,
+    )
+    yield traced(
+        "honest-derived",
+        "an interval of two steps; the vectors follow from what is signed",
+        lambda traces: None,
+        None,
+        ("--steps", "3", "--derived"),
+        run=make_sparse_run(),
+        lasts=(4,),
+    )
+    first = next(node.name for node in run.graph.nodes if node.op in PRODUCTS)
+    done = next(node.name for node in run.graph.nodes if node.op == "rescale")
+
+    def wrong(
+        name: str,
+        about: str,
+        node: str,
+        change: Callable[[Any], Any],
+        *,
+        step: int = 2,
+        kept: bool = False,
+        **more: Any,
+    ) -> Case:
+        places: list[str] = []
+        found = traced(
+            name,
+            about,
+            lambda traces: places.append(traces.set(step, node, change, kept=kept)),
+            None,
+            **more,
+        )
+        return replace(found, verdict="fraud", reason=("algebraic", "solver", places[0]))
+
+    yield wrong("accumulator", "an accumulator is one more", first, lambda v: v + 1)
+    yield wrong(
+        "accumulator-modulus",
+        "an accumulator is 2^61 - 1 more, which no vector shows",
+        first,
+        lambda v: v + PRIME,
+    )
+    yield wrong("pointwise", "a value that is done again is one more", done, lambda v: v + 1)
+    yield wrong(
+        "pointwise-kept-back",
+        "a value that is done again is one more, and its bytes are not there",
+        done,
+        lambda v: v + 1,
+        kept=True,
+    )
+    state = "param/w"
+    base = run.graph.nodes[run.graph.states()[state].node].name
+    yield wrong(
+        "base",
+        "a trace begins with another state, and the checkpoint before is there",
+        base,
+        lambda v: v + 1,
+        step=3,
+        lasts=(3,),
+    )
+    yield traced(
+        "base-without-checkpoint",
+        "a trace begins with another state, and no checkpoint is of the step before",
+        lambda traces: traces.set(2, base, lambda v: v + 1),
+        ("algebraic", "solver", "step 2"),
+    )
+    yield traced(
+        "base-of-interval",
+        "a trace of two steps begins with another state, and the checkpoint before is not there",
+        lambda traces: (
+            traces.set(3, base, lambda v: v + 1),
+            traces.run.drop(name_of(2), hidden=True),
+        ),
+        ("algebraic", "solver", "steps 3 to 4"),
+        run=make_sparse_run(),
+        lasts=(4,),
+    )
+    yield wrong(
+        "state-in-interval",
+        "the second step of an interval begins with another state than the first ended with",
+        base,
+        lambda v: v + 1,
+        step=4,
+        run=make_sparse_run(),
+        lasts=(4,),
+    )
+    end = f"next/{state}"
+    yield wrong("next-state", "the digest of a next state is not that of what it is", end, flip_bit)
+    leaf = next(node.name for node in run.graph.nodes if node.op == "tensor_digest")
+    yield wrong("digest", "a node that puts out a digest has another", leaf, flip_bit)
+
+    def leave_range(traces: Traces, step: int) -> None:
+        run = traces.run
+        index = run.graph.states()[state].node
+        value = run.states[step][state].copy()
+        value[0, 0] = run.graph.nodes[index].outputs[0].lo - 1
+        run.set_state(step, state, value)
+        run.drop(name_of(step), hidden=True)
+        traces.leaves[step + 1][index] = traces.put(value)
+        traces.claim = compute_claim_digest(run.make_claim())
+
+    for step, fault in ((0, "task"), (2, "solver")):
+        yield traced(
+            f"state-range-{fault}",
+            f"the state after {step} steps is out of its range, and its checkpoint is not there",
+            lambda traces, step=step: leave_range(traces, step),  # type: ignore[misc]
+            ("algebraic", fault, f"step {step + 1}, node 1, chunk 0, element 0"),
+            lasts=(step + 1,),
+        )
+    yield from trace_cases(run.graph, first, done)
+
+
+def trace_cases(graph: StepGraph, first: str, done: str) -> Iterator[Case]:
+    """What is signed, and what is missing; ``first`` is a product, ``done`` is done again."""
+    yield traced(
+        "kept-back",
+        "the bytes of an accumulator are not there",
+        lambda traces: traces.chunks.pop(traces.leaves[2][traces.find(first)]),
+        ("algebraic", "nobody", "step 2"),
+    )
+    yield traced(
+        "corrupt",
+        "the bytes of an accumulator do not have the digest",
+        lambda traces: traces.chunks.update(
+            {(d := traces.leaves[2][traces.find(first)]): flip(traces.chunks[d])}
+        ),
+        ("algebraic", "nobody", "step 2"),
+    )
+    signed = ("trace", "nobody", "traces/traces.cbor")
+    yield traced(
+        "signature",
+        "a bit of the signature is another",
+        lambda traces: traces.late.append(
+            lambda files: files.update({"traces.cbor": flip(files["traces.cbor"])})
+        ),
+        signed,
+    )
+    yield traced(
+        "other-claim",
+        "what is signed is of another claim",
+        lambda traces: setattr(traces, "claim", bytes(32)),
+        signed,
+    )
+    yield traced(
+        "none",
+        "nothing is signed",
+        lambda traces: traces.late.append(lambda files: files.clear()),
+        signed,
+    )
+    yield traced(
+        "truncated",
+        "the file of what is signed is cut off",
+        lambda traces: traces.late.append(
+            lambda files: files.update({"traces.cbor": files["traces.cbor"][:-1]})
+        ),
+        signed,
+    )
+    yield traced(
+        "other-step", "another step is traced", lambda traces: None, signed, ("--steps", "3")
+    )
+    yield traced(
+        "size",
+        "the trace is signed with a leaf too few",
+        lambda traces: (traces.leaves[2].pop(), None),
+        ("trace", "solver", "step 2"),
+    )
+    yield traced(
+        "leaves-cut",
+        "the file of the leaves has half a leaf too few",
+        lambda traces: traces.late.append(
+            lambda files: files.update(
+                {"step-000000000002.leaves": files["step-000000000002.leaves"][:-16]}
+            )
+        ),
+        ("trace", "nobody", "traces/step-000000000002.leaves"),
+    )
+    yield traced(
+        "leaves-others",
+        "the leaves are not those under the root",
+        lambda traces: traces.late.append(
+            lambda files: files.update(
+                {"step-000000000002.leaves": flip(files["step-000000000002.leaves"])}
+            )
+        ),
+        ("trace", "nobody", "traces/step-000000000002.leaves"),
+    )
+    record = graph.nodes[graph.find("record")].name
+    yield traced(
+        "record",
+        "the trace ends in another record than the log has",
+        lambda traces: traces.set(4, record, flip_bit),
+        ("trace", "solver", "step 4"),
+        run=make_sparse_run(),
+        lasts=(4,),
+    )
+    kept = Traces(make_run(make_trained_task()), (2,))
+    kept.set(2, done, lambda v: v + 1)
+    pinned = ("--steps", "2", "--trace-claim")
+    yield traced(
+        "pin-contradicted",
+        "the auditor kept another signed trace of the step",
+        lambda traces: None,
+        ("trace", "solver", "traces/traces.cbor"),
+        (*pinned, "kept.cbor"),
+        extra={"kept.cbor": kept.sign()},
+    )
+    yield traced(
+        "pin-another",
+        "what is signed has not the digest pinned",
+        lambda traces: None,
+        signed,
+        (*pinned, bytes(32).hex()),
+    )
+    yield traced(
+        "no-samples",
+        "nobody has the samples",
+        lambda traces: traces.run.drop("data/samples.bin", hidden=True),
+        ("samples", "nobody", "data/samples.bin"),
+    )
+    yield traced(
+        "no-state",
+        "the log commits to no state",
+        lambda traces: None,
+        ("complete", "nobody", "claim.cbor"),
+        ("--samples", "1"),
+        run=make_sparse_run(1),
+    )
+
+
+def flip_bit(value: Any) -> Any:
+    """The lowest bit of an element changed."""
+    return value ^ 1
+
+
+class Objects(dict[str, bytes]):
+    """What lies in a store."""
+
+    def put(self, name: str, data: bytes) -> None:
+        """Hold it."""
+        self[name] = data
+
+
+def publish(run: Run) -> Objects:
+    """The objects of a run: piece by piece, whatever its files are."""
+    out, files, done = Objects(), run.files(), set[bytes]()
+    for state in run.states.values():
+        write_state(out, run.graph, state, done)
+    table = np.frombuffer(run.samples, np.uint8).reshape(run.spec.data.samples, -1)
+    samples = Samples(run.spec.data, table)
+    write_samples(out, samples, make_samples_form(run.spec.data), lambda what, done, total: None)
+    names = ("task.cbor", "graph.cbor", "log.bin", "claim.cbor", "kzg.bin")
+    out.update({name: files[name] for name in names if name in files})
+    return out
+
+
+def stored(
+    name: str,
+    about: str,
+    spoil: Callable[[Objects, Run], object],
+    reason: tuple[str, str, str] | None,
+    arguments: Sequence[str] = ("--all",),
+    run: Run | None = None,
+    **more: Any,
+) -> Case:
+    """A case of a run in a store."""
+    run = make_run(make_trained_task()) if run is None else run
+    objects = publish(run)
+    spoil(objects, run)
+    verdict = "verified" if reason is None else "inconclusive"
+    if reason is not None and reason[1] == "solver":
+        verdict = "fraud"
+    return Case(
+        f"store-{name}",
+        about,
+        dict(objects),
+        verdict,
+        reason,
+        tuple(arguments),
+        place="store",
+        **more,
+    )
+
+
+def keep_all(objects: Objects, run: Run) -> None:
+    """What is done to a store where nothing is."""
+    del objects, run
+
+
+def store_cases() -> Iterator[Case]:
+    """Stores, honest and broken."""
+
+    def chunk(objects: Objects, run: Run, step: int) -> str:
+        return f"chunks/{compute_tensor_digest(run.states[step]['param/w']).hex()}"
+
+    def state(run: Run, step: int) -> str:
+        return f"states/{compute_root_of_state(run.graph, run.states[step]).hex()}"
+
+    def spoil(objects: Objects, name: str) -> None:
+        objects[name] = flip(objects[name])
+
+    run = make_run(make_trained_task())
+    pin, every = pin_of(run), ("--samples", "2")
+    yield stored("honest", "everything is replayed, from the first state on", keep_all, None)
+    pinned = (*("--samples", "1", "--seed", SEED.hex()), "--claim", pin)
+    yield stored("honest-drawn", "one of two segments is drawn", keep_all, None, pinned)
+    yield stored("honest-structure", "no segment is asked for", keep_all, None, ("--samples", "0"))
+    yield stored(
+        "extra-piece",
+        "objects that nobody asks for",
+        lambda objects, run: objects.update({f"chunks/{bytes(32).hex()}": b"?", "notes.txt": b"?"}),
+        None,
+    )
+    digest = compute_claim_digest(run.make_claim())
+    first = next(
+        bytes([i]) for i in range(256) if draw(bytes([i]), digest, REPLAY_DOMAIN, 2, 1) == (1,)
+    )
+    second = ("--samples", "1", "--seed", first.hex(), "--claim", pin)
+    begins = ("checkpoints", "nobody", name_of(2))
+    yield stored(
+        "piece-withheld",
+        "a tensor of the state that the segment begins with is not there",
+        lambda objects, run: objects.pop(chunk(objects, run, 2)),
+        begins,
+        second,
+    )
+    yield stored(
+        "piece-corrupt",
+        "it has other bytes",
+        lambda objects, run: spoil(objects, chunk(objects, run, 2)),
+        begins,
+        second,
+    )
+    yield stored(
+        "piece-longer",
+        "it has a byte more",
+        lambda objects, run: objects.update(
+            {(name := chunk(objects, run, 2)): objects[name] + b"\0"}
+        ),
+        begins,
+        second,
+    )
+    yield stored(
+        "state-withheld",
+        "the digests of the state are not there",
+        lambda objects, run: objects.pop(state(run, 2)),
+        begins,
+        second,
+    )
+    yield stored(
+        "state-corrupt",
+        "the digests of the state are others",
+        lambda objects, run: spoil(objects, state(run, 2)),
+        begins,
+        second,
+    )
+    yield stored(
+        "state-not-drawn",
+        "a state that no segment begins with is not there",
+        lambda objects, run: objects.pop(state(run, 0)),
+        None,
+        second,
+    )
+
+    def find_samples(run: Run) -> str:
+        return f"chunks/{run.spec.data.root.hex()}"
+
+    table = ("samples", "nobody", "data/samples.bin")
+    yield stored(
+        "samples-withheld",
+        "the samples are not there",
+        lambda objects, run: objects.pop(find_samples(run)),
+        table,
+        every,
+    )
+    yield stored(
+        "samples-corrupt",
+        "the samples have other bytes",
+        lambda objects, run: spoil(objects, find_samples(run)),
+        table,
+        every,
+    )
+    yield stored(
+        "samples-brought",
+        "the samples are not there, and the auditor has them",
+        lambda objects, run: objects.pop(find_samples(run)),
+        None,
+        ("--all", "--data", "samples.bin"),
+        extra={"samples.bin": run.samples},
+    )
+    for name in ("task", "graph"):
+        file = f"{name}.cbor"
+        yield stored(
+            f"{name}-another",
+            f"{file} has other bytes",
+            lambda objects, run, file=file: spoil(objects, file),  # type: ignore[misc]
+            (name, "nobody", file),
+        )
+    yield stored(
+        "log-cut",
+        "log.bin is cut off",
+        lambda objects, run: objects.update({"log.bin": objects["log.bin"][:-1]}),
+        ("log", "nobody", "log.bin"),
+    )
+    yield stored(
+        "empty",
+        "there is nothing",
+        lambda objects, run: objects.clear(),
+        ("claim", "nobody", "claim.cbor"),
+    )
+    yield stored(
+        "claim-signature",
+        "a bit of the signature is another",
+        lambda objects, run: spoil(objects, "claim.cbor"),
+        ("claim", "nobody", "claim.cbor"),
+    )
+    yield stored(
+        "claim-not-pinned",
+        "the claim is not the one pinned",
+        keep_all,
+        ("claim", "nobody", "claim.cbor"),
+        ("--all", "--claim", bytes(32).hex()),
+    )
+    yield from later_store_cases(find_samples)
+
+
+def later_store_cases(find_samples: Callable[[Run], str]) -> Iterator[Case]:
+    """Stores of false runs, and of traces."""
+    run = make_run(make_trained_task())
+    run.set_record(3, loss=decode_record(run.leaves[2]).loss + 1)
+    yield stored(
+        "loss", "the loss of a step is false", keep_all, ("replay", "solver", "step 3"), run=run
+    )
+    run = make_run(make_trained_task())
+    run.set_record(3, batch_digest=bytes(32))
+    yield stored(
+        "batch",
+        "the log commits to another batch",
+        keep_all,
+        ("batches", "solver", "step 3"),
+        run=run,
+    )
+
+    def put_traces(traces: Traces) -> Callable[[Objects, Run], None]:
+        def put(objects: Objects, run: Run) -> None:
+            for name, data in traces.files().items():
+                objects[name if name.startswith("chunks/") else f"traces/{name}"] = data
+
+        return put
+
+    pin = pin_of(make_run(make_trained_task()))
+    algebraic = ("--mode", "algebraic", "--steps", "2", "--claim", pin)
+    honest = Traces(make_run(make_trained_task()), (2,))
+    yield stored("traces", "an algebraic check", put_traces(honest), None, algebraic)
+    product = next(node.name for node in honest.nodes if node.op in PRODUCTS)
+    broken_one = Traces(make_run(make_trained_task()), (2,))
+    place = broken_one.set(2, product, lambda value: value + 1)
+    yield stored(
+        "traces-accumulator",
+        "an accumulator is one more",
+        put_traces(broken_one),
+        ("algebraic", "solver", place),
+        algebraic,
+    )
+    yield stored(
+        "traces-none",
+        "nothing is signed",
+        keep_all,
+        ("trace", "nobody", "traces/traces.cbor"),
+        algebraic,
+    )
+    without = Traces(make_run(make_trained_task()), (2,))
+    yield stored(
+        "traces-no-samples",
+        "an algebraic check, and the samples are not there",
+        lambda objects, run: (put_traces(without)(objects, run), objects.pop(find_samples(run))),
+        ("samples", "nobody", "data/samples.bin"),
+        algebraic,
+    )
+
+
 def no_run_cases() -> Iterator[Case]:
     """Folders that have no file of a run, and such as have one."""
     files = make_run(make_task()).files()
@@ -1794,6 +2413,8 @@ GROUPS: Final = (
     remainder_cases,
     hidden_cases,
     no_run_cases,
+    algebraic_cases,
+    store_cases,
 )
 """New cases come last: which are kept follows from the order."""
 
@@ -1822,11 +2443,13 @@ def list_checks(report: Any, folder: Path) -> list[dict[str, str]]:
     ]
 
 
-def audit(folder: Path, arguments: Sequence[str]) -> Any:
+def audit(folder: Path, arguments: Sequence[str], engine: str = "numpy") -> Any:
     """What ``vtrain verify --json`` says of a case; its files are named from its folder.  None
     where the question is refused as bad usage."""
     here = [str(folder / item) if item.endswith((".cbor", ".bin")) else item for item in arguments]
-    command = ["verify", str(folder / "run"), "--engine", "numpy", "--threads", "1", "--json"]
+    store = f"file://{folder.resolve()}/store"
+    run = str(folder / "run") if (folder / "run").exists() else store
+    command = ["verify", run, "--engine", engine, "--threads", "1", "--json"]
     result = CliRunner().invoke(cli, [*command, *here], standalone_mode=False)
     if result.return_value == EXIT_USAGE or isinstance(result.exception, click.UsageError):
         return None
@@ -1853,8 +2476,9 @@ def write_files(folder: Path, files: Mapping[str, bytes | str]) -> None:
 def make_case(item: Case) -> dict[str, bytes | str]:
     """Every file of a case.  The verdict and what it rests on are given by hand, and compared; the
     list of all checks is the auditor's own."""
-    out: dict[str, bytes | str] = {f"run/{name}": data for name, data in item.files.items()}
-    out |= {f"run/{name}": target for name, target in item.links.items()}
+    run = item.place
+    out: dict[str, bytes | str] = {f"{run}/{name}": data for name, data in item.files.items()}
+    out |= {f"{run}/{name}": target for name, target in item.links.items()}
     out |= item.extra
     reason = item.reason and dict(zip(("check", "fault", "place"), item.reason, strict=True))
     with TemporaryDirectory() as folder:

@@ -311,10 +311,11 @@ def _examine(
     try:
         traces = _read_traces(subject, audit, folder, chosen, found)
     except FindingError as error:
-        found.checks.append(Check("trace", "failed", error.detail, error.where, error.fault))
+        where = _shorten(subject, audit, error.where)
+        found.checks.append(Check("trace", "failed", error.detail, where, error.fault))
         return found
     except VtrainError as error:
-        where = error.where.removeprefix(f"{subject.paths.root}{os.sep}")
+        where = _shorten(subject, audit, error.where)
         found.checks.append(Check("trace", "failed", error.message, where, "nobody"))
         return found
     one = "the trace asked for is" if len(traces) == 1 else f"the {len(traces)} traces are"
@@ -345,7 +346,8 @@ def _examine(
             found.checks.append(Check("algebraic", "failed", error.detail, place, error.fault))
             return found
         except VtrainError as error:
-            where = f"{place}: {error.where}" if error.where else place
+            owed = _shorten(subject, audit, error.where)
+            where = f"{place}: {owed}" if owed else place
             fault: Blame = "nobody" if isinstance(error, NotProducedError) else ""
             status = "failed" if fault else "not_done"
             detail = error.message + (_ask_for_rows(found) if fault else "")
@@ -369,6 +371,15 @@ def _examine(
         detail = f"{count}: rows of {len(found.sampled.nodes)} nodes, all other nodes whole"
     found.checks.append(Check("algebraic", "passed", detail))
     return found
+
+
+def _shorten(subject: AlgebraicSubject, audit: AlgebraicAudit, where: str) -> str:
+    """A place in the folder of traces as one in the run, wherever the reader has them."""
+    at = f"{audit.folder or subject.paths.root / TRACES_FOLDER}{os.sep}"
+    if where.startswith(at):
+        return f"{TRACES_FOLDER}/{where.removeprefix(at)}"
+    where = where.removeprefix(f"{subject.paths.root}{os.sep}")
+    return where if audit.published is None else audit.published.shorten(where)
 
 
 def _bring_samples(

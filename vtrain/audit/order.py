@@ -387,3 +387,244 @@ REPLAY: Final = (
 )
 """What follows on the structure, in the order in which a report has it."""
 RULES: Final = STRUCTURE + REPLAY
+
+PUBLISHED_NEEDS: Final[Mapping[str, tuple[Fact, ...]]] = {"task": ("claim",)}
+"""What checks of a run in a store need beyond what they need of a folder: a store is asked for
+nothing but what the claim leads to."""
+
+ALGEBRAIC: Final = (
+    Rule(
+        "trace",
+        "",
+        ("task", "legal", "samples", "records"),
+        (
+            Condition("There is something at `traces.cbor`.", "nobody", "`traces/traces.cbor`"),
+            Condition(
+                "It is a regular file of a size that the auditor takes, and the canonical encoding "
+                "of a `signed-tensor-traces`.",
+                "nobody",
+                "`traces/traces.cbor`",
+            ),
+            Condition(
+                "Its `claim` is the digest of the claim, and the signature over H_tensor traces of "
+                "its body by the claim's solver holds.",
+                "nobody",
+                "`traces/traces.cbor`",
+            ),
+            Condition(
+                "Where the auditor kept what was signed as its pin, and this has another digest: "
+                "no step has two traces in them.",
+                "solver",
+                "`traces/traces.cbor`",
+            ),
+            Condition(
+                "Where the auditor pinned what was signed, this has that digest.",
+                "nobody",
+                "`traces/traces.cbor`",
+            ),
+            Condition(
+                "For each interval chosen it has a trace of the last step.",
+                "nobody",
+                "`traces/traces.cbor`",
+            ),
+            Condition("The `size` of the trace is nodes times `commit_every`.", "solver", "step B"),
+            Condition(
+                "Its leaves are there, a regular file of just 32 bytes each, and are those under "
+                "its `root`.",
+                "nobody",
+                "`traces/step-%012d.leaves`",
+            ),
+            Condition(
+                "For each step t of it, rising: the leaf of the `record` node is that of record t "
+                "of the log.",
+                "solver",
+                "step t",
+            ),
+        ),
+        gives="the digests of all values of the intervals chosen",
+    ),
+    Rule(
+        "algebraic",
+        "",
+        ("task", "legal", "samples", "records"),
+        (
+            Condition(
+                "The leaves of the `state` nodes of step A give the state root that the log has "
+                "before it.",
+                "solver",
+                "an element, where the checkpoint of step A - 1 has passed its check; else the "
+                "interval",
+            ),
+            Condition(
+                "`state`, step A: its bytes are there and have its digest.",
+                "nobody",
+                "the interval",
+            ),
+            Condition(
+                "`state`, step A: each element is in the range of the node.",
+                "solver",
+                "an element; the fault is the task's for step 1",
+            ),
+            Condition(
+                "`state`, later steps: its digest is that of the `next_state` of its name in the "
+                "step before.",
+                "solver",
+                "an element",
+            ),
+            Condition(
+                "`next_state` and `reshape`: its digest is that of its input.",
+                "solver",
+                "an element",
+            ),
+            Condition(
+                "`tensor_digest`: its output is the digest of its input.", "solver", "an element"
+            ),
+            Condition(
+                "`matmul` and `batched_matmul`: its bytes are there and have its digest.",
+                "nobody",
+                "the interval",
+            ),
+            Condition(
+                "`matmul` and `batched_matmul`: each element is in the range of the node, and each "
+                "row passes for each vector.",
+                "solver",
+                "an element",
+            ),
+            Condition(
+                "Any other node: its output, computed from its inputs by "
+                "[operators.md](operators.md), has its digest.",
+                "solver",
+                "an element",
+            ),
+        ),
+    ),
+)
+"""What follows on the structure in an audit by values that the solver signed (docs/algebraic.md),
+in the order in which a report has it."""
+
+PROOFS: Final = (
+    Rule(
+        "proofs",
+        "",
+        ("task", "legal", "records"),
+        (),
+        only="where something that it needs is missing; it is not done then, and nothing follows",
+    ),
+    Rule(
+        "srs",
+        "",
+        (),
+        (
+            Condition(
+                "Where the task has a `proof`, the SRS file is the one that it names. What fails "
+                "ends the audit.",
+                "nobody",
+                "the SRS file, as the auditor named it",
+            ),
+        ),
+        gives="with what proofs are checked: as the task's `proof` has it, else over this SRS",
+    ),
+    Rule(
+        "owner",
+        "",
+        (),
+        (
+            Condition("Its `owner` is the key that the auditor named.", "nobody", "batches"),
+            Condition(
+                "The signature by `owner` over H_batches of its body holds.", "nobody", "batches"
+            ),
+            Condition(
+                "Its `order` is that of the task: data, seed, batch, steps, and how it commits.",
+                "nobody",
+                "batches",
+            ),
+            Condition(
+                "Where the KZG records are established: the `batch` of each, in order, is what was "
+                "signed for its step.",
+                "nobody",
+                "step t",
+            ),
+        ),
+        only="where the auditor gave commitments to batches (`--batches`, `--owner`)",
+    ),
+    Rule(
+        "sample",
+        "",
+        (),
+        (),
+        only="where more steps were to be drawn than there are to be proven; it passes always",
+    ),
+    Rule(
+        "proof",
+        "step t",
+        (),
+        (
+            Condition(
+                "`proofs/step-%012d.cbor` of t is there, a regular file of a size that the auditor "
+                "takes, and the canonical encoding of a `bundle`."
+            ),
+            Condition(
+                "Its `circuit_name` is that of a circuit of whole steps, and one that the task "
+                "pins, if it pins any."
+            ),
+            Condition("Its statement is the one about step t of this claim (section 4b)."),
+            Condition(
+                "The auditor's own circuit is no larger than it takes on; where the task pins it, "
+                "circuit and key have the digests pinned."
+            ),
+            Condition("Circuit and key of the statement have the digests of the auditor's own."),
+            Condition(
+                "Where the task logs KZG commitments, or with `--private`: the KZG records are "
+                "established."
+            ),
+            Condition(
+                "Without `--private`: the samples are established, and a checkpoint before t. Step "
+                "t is done again from the last that has passed its check (`replay`, `kzg` below)."
+            ),
+            Condition("The proof holds for these commitments (section 4b)."),
+        ),
+        gives="that step t is one of the law",
+    ),
+    Rule(
+        "replay",
+        "",
+        (),
+        (
+            Condition(
+                "Each step up to t that is done again gives the record that the log has.",
+                "solver",
+                "the step",
+            ),
+        ),
+        only="without `--private`, where it fails; it stands in the place of `proof` of step t",
+    ),
+    Rule(
+        "kzg",
+        "step t",
+        (),
+        (
+            Condition(
+                "The ids of the keys of `before`, `batch` and `after` are those in the record; "
+                "else `proof` has failed.",
+                "nobody",
+                "",
+            ),
+            Condition(
+                "The commitments in the record are those to the tensors; the fault is the task's "
+                "for `before` of step 1.",
+                "solver",
+                "",
+            ),
+        ),
+        only=(
+            "without `--private`, where the task logs KZG commitments and condition 2 fails; it "
+            "stands in the place of `proof` of step t"
+        ),
+    ),
+)
+"""What follows on the structure in an audit by proofs of whole steps (docs/proofs.md), in the order
+in which a report has it; of tiles docs/tiling.md has it, in section 7."""
+PUBLIC_CHECKS: Final = frozenset(
+    {"claim", "task", "complete", "graph", "kzg_log", "kzg_records", "legality", "log", "records"}
+)
+"""The checks of the structure that need nothing but public files."""

@@ -109,6 +109,9 @@ class Published:
     def makes(self, rule: str, *, data: bool) -> bool:
         return rule not in _NEVER and (data or rule not in _OF_ALL_SAMPLES)
 
+    def shorten(self, where: str) -> str:
+        return self.source.shorten(where)
+
     def bring(self, rule: str, claim: SignedClaim | None, task: TaskSpec | None) -> None:
         match rule:
             case "claim":
@@ -323,7 +326,8 @@ class BroughtStates:
             where = found.where or place
             self._faults.append(Check("checkpoints", "failed", found.detail, where, found.fault))
         except VtrainError as error:
-            where = f"{place}: {error.where}" if error.where else place
+            owed = self._published.shorten(error.where)
+            where = f"{place}: {owed}" if owed else place
             self._faults.append(Check("checkpoints", "failed", error.message, where, "nobody"))
         self.drop()
         return frozenset()

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
-from vtrain.audit.order import MISSING, REFUSED_FOR_PIN, STRUCTURE, Rule
+from vtrain.audit.order import MISSING, PUBLISHED_NEEDS, REFUSED_FOR_PIN, STRUCTURE, Rule
 from vtrain.audit.pin import Pin, compare_claims
 from vtrain.audit.plan import Segments
 from vtrain.commit.checkpoint import compute_checkpoint_size
@@ -82,6 +82,10 @@ class Bringer(Protocol):
         """Bring what the check ``rule`` looks at; errors are those of the check."""
         ...
 
+    def shorten(self, where: str) -> str:
+        """A place in what the run is brought from, without the address of that."""
+        ...
+
     def open_samples(self, evidence: Evidence) -> Evidence:
         """``evidence`` with samples that are brought when they are drawn."""
         ...
@@ -93,6 +97,7 @@ class Ledger:
 
     root: Path
     checks: list[Check] = field(default_factory=list)
+    bringer: Bringer | None = None
 
     def attempt(
         self, name: str, place: str, work: Callable[[], tuple[str, T]], *, unless: str = ""
@@ -123,8 +128,9 @@ class Ledger:
         self.checks.append(Check(name, "failed", found.detail, where, found.fault))
 
     def _shorten(self, where: str) -> str:
-        """Places inside the run are named from its root."""
-        return where.removeprefix(f"{self.root}{os.sep}")
+        """Places inside the run are named from its root, and those in a store from its address."""
+        where = where.removeprefix(f"{self.root}{os.sep}")
+        return where if self.bringer is None else self.bringer.shorten(where)
 
 
 @dataclass(frozen=True)
@@ -185,9 +191,8 @@ def check_structure(
     paths = RunPaths(run)
     if bringer is None and (unfinished := _find_unfinished(paths)):
         return _end_unfinished(unfinished)
-    audit = _Audit(
-        paths, Ledger(run), pin, solver, task_id, data, threads, limits, progress, bringer
-    )
+    ledger = Ledger(run, bringer=bringer)
+    audit = _Audit(paths, ledger, pin, solver, task_id, data, threads, limits, progress, bringer)
     for rule in STRUCTURE:
         if bringer is None or bringer.makes(rule.name, data=data is not None):
             _MAKE[rule.name](audit, rule)
@@ -266,7 +271,9 @@ class _Audit:
 
     def miss(self, rule: Rule) -> str:
         """Why a check cannot be made; empty where it can."""
-        missing = next((fact for fact in rule.needs if getattr(self, fact) is None), None)
+        more = PUBLISHED_NEEDS.get(rule.name, ()) if self.bringer is not None else ()
+        needs = (*rule.needs, *more)
+        missing = next((fact for fact in needs if getattr(self, fact) is None), None)
         if missing is None:
             return ""
         return REFUSED_FOR_PIN if missing == "claim" and self.refused else MISSING[missing]

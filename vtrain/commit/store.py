@@ -84,6 +84,10 @@ class Source(ABC):
     def locate(self, name: str) -> str:
         """Where an object is, for messages."""
 
+    def shorten(self, where: str) -> str:
+        """A place without the address of the store, which is each reader's own."""
+        return where.removeprefix(self.locate("x")[:-1])
+
     @abstractmethod
     def stream(
         self, name: str, most: int, *, exact: bool = False, span: tuple[int, int] | None = None

@@ -15,6 +15,7 @@ from typing import Final
 
 from vtrain.attest.claims import compute_claim_digest
 from vtrain.audit.beacon import BeaconDraw
+from vtrain.audit.order import PUBLIC_CHECKS
 from vtrain.audit.pin import Pin, refuse_own_file
 from vtrain.audit.plan import (
     Segments,
@@ -70,10 +71,6 @@ from vtrain.wire.task import TaskSpec
 
 PROOF_DOMAIN: Final = "proof steps"
 """Domain under which the steps to prove are drawn."""
-_PUBLIC_CHECKS: Final = frozenset(
-    {"claim", "task", "complete", "graph", "kzg_log", "kzg_records", "legality", "log", "records"}
-)
-"""The checks of the structure that need nothing but public files."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +151,7 @@ def verify_proofs(
     checks = [
         check
         for check in evidence.checks
-        if not audit.private or check.name in _PUBLIC_CHECKS or check.fault in ("solver", "task")
+        if not audit.private or check.name in PUBLIC_CHECKS or check.fault in ("solver", "task")
     ]
     examiner = _open(run, evidence, audit, progress)
     if isinstance(examiner, Check):
@@ -272,7 +269,7 @@ class _Examiner:
         try:
             verify_batches(batches, self._audit.owner, self._run.task)
         except VtrainError as error:
-            return Check("owner", "failed", error.message, error.where, "nobody")
+            return Check("owner", "failed", error.message, f"batches: {error.where}", "nobody")
         owned = index_batches(batches)
         for record in self._evidence.kzg or ():
             if owned.get(record.step) != record.batch:

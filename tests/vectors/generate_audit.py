@@ -1965,13 +1965,15 @@ def algebraic_cases() -> Iterator[Case]:
         lambda traces: traces.set(2, base, lambda v: v + 1),
         ("algebraic", "solver", "step 2"),
     )
+
+    def begin_elsewhere(traces: Traces) -> None:
+        traces.set(3, base, lambda value: value + 1)
+        traces.run.drop(name_of(2), hidden=True)
+
     yield traced(
         "base-of-interval",
         "a trace of two steps begins with another state, and the checkpoint before is not there",
-        lambda traces: (
-            traces.set(3, base, lambda v: v + 1),
-            traces.run.drop(name_of(2), hidden=True),
-        ),
+        begin_elsewhere,
         ("algebraic", "solver", "steps 3 to 4"),
         run=make_sparse_run(),
         lasts=(4,),

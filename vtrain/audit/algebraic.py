@@ -310,13 +310,8 @@ def _examine(
         return found
     try:
         traces = _read_traces(subject, audit, folder, chosen, found)
-    except FindingError as error:
-        where = _shorten(subject, audit, error.where)
-        found.checks.append(Check("trace", "failed", error.detail, where, error.fault))
-        return found
-    except VtrainError as error:
-        where = _shorten(subject, audit, error.where)
-        found.checks.append(Check("trace", "failed", error.message, where, "nobody"))
+    except (FindingError, VtrainError) as error:
+        found.checks.append(_fail_trace(subject, audit, error))
         return found
     one = "the trace asked for is" if len(traces) == 1 else f"the {len(traces)} traces are"
     detail = f"{one} signed by the solver for this claim, and end in the records of its log"
@@ -346,8 +341,7 @@ def _examine(
             found.checks.append(Check("algebraic", "failed", error.detail, place, error.fault))
             return found
         except VtrainError as error:
-            owed = _shorten(subject, audit, error.where)
-            where = f"{place}: {owed}" if owed else place
+            where = _join(place, _shorten(subject, audit, error.where))
             fault: Blame = "nobody" if isinstance(error, NotProducedError) else ""
             status = "failed" if fault else "not_done"
             detail = error.message + (_ask_for_rows(found) if fault else "")
@@ -371,6 +365,20 @@ def _examine(
         detail = f"{count}: rows of {len(found.sampled.nodes)} nodes, all other nodes whole"
     found.checks.append(Check("algebraic", "passed", detail))
     return found
+
+
+def _fail_trace(
+    subject: AlgebraicSubject, audit: AlgebraicAudit, error: FindingError | VtrainError
+) -> Check:
+    where = _shorten(subject, audit, error.where)
+    if isinstance(error, FindingError):
+        return Check("trace", "failed", error.detail, where, error.fault)
+    return Check("trace", "failed", error.message, where, "nobody")
+
+
+def _join(place: str, owed: str) -> str:
+    """An interval, and what is owed of it."""
+    return f"{place}: {owed}" if owed else place
 
 
 def _shorten(subject: AlgebraicSubject, audit: AlgebraicAudit, where: str) -> str:

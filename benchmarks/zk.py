@@ -73,6 +73,7 @@ from vtrain.prove.runs import StepSource, read_run
 from vtrain.prove.steps.circuits import build_step_circuit
 from vtrain.prove.tiles.circuits import (
     GATE_REACH,
+    LOOK_UP,
     MAX_SHIFTS,
     SOFTMAX_TILES,
     TILE_CIRCUITS,
@@ -763,7 +764,8 @@ def set_targets(step: Step, row: Mapping[str, Any]) -> dict[str, harness.Target]
 def measure(quick: bool) -> harness.Result:
     """All figures; ``quick``: the smallest step, a matmul tile and the commitments, in minutes."""
     steps = STEPS[:1] if quick else STEPS
-    tiles = ["matmul-nn"] if quick else [n for n in TILE_CIRCUITS if n not in SAME]
+    others = [n for n in TILE_CIRCUITS if n not in SAME and n != LOOK_UP]
+    tiles = ["matmul-nn"] if quick else others
     step_rows: list[dict[str, Any]] = []
     tile_rows: list[dict[str, Any]] = []
     spreads: dict[str, harness.Spread] = {}
@@ -844,5 +846,16 @@ def measure(quick: bool) -> harness.Result:
     return harness.Result(figures, targets)
 
 
+def measure_look_up(quick: bool) -> harness.Result:
+    """The circuit of functions by table, with the longest of them; one proof, or the median."""
+    with tempfile.TemporaryDirectory() as name:
+        workshop = Workshop(Path(name), 5 if quick else 9)
+        row = workshop.measure(make_tile_case(LOOK_UP), 1 if quick else OFTEN)
+    spreads = {f"{what}, {LOOK_UP}, s": row.pop(f"{what} spread") for what in ("verify", "prove")}
+    kept = {key: value for key, value in row.items() if not key.startswith("of it")}
+    figures = {"functions by table": [{"circuit": LOOK_UP, **kept}], "repeated": spreads}
+    return harness.Result(figures, {})
+
+
 if __name__ == "__main__":
-    harness.main("zk", measure)
+    harness.main("zk", {"steps and tiles": measure, "look-up": measure_look_up})

@@ -47,7 +47,8 @@ ABOUT = {
     "dispute": "A dispute at scale (2^20 steps with a state root every 16, 2^12 nodes a step, "
     "tensors of 2^20 chunks, products of 4096 terms) on a toy run with real openings. A round is "
     "an exchange in which all that is asked for at one time is answered. What many false claims "
-    "take an honest party; a dispute about the MNIST run.",
+    "take an honest party; disputes about an element of the largest gradient of the MNIST run, of "
+    "the GPT and of the Llama of examples/shakespeare.",
     "beacon": "A round of drand from its bytes: points decoded and looked at, the message hashed "
     "to the curve, two pairings. Several auditors' one signature under a report, with their proofs "
     "of possession.",
@@ -159,6 +160,8 @@ def _describe_load(others: float) -> str:
 
 
 KINDS = {
+    "look-up": "functions by table alone",
+    "models": "the models alone",
     "zen4": "on Zen 4",
     "avx2": "held to AVX2",
     "errors": "errors alone",

@@ -150,6 +150,7 @@ def test_what_a_dispute_needs_is_importable_from_its_room() -> None:
         getattr(vtrain.dispute, "no_such_name")  # noqa: B009 - mypy knows that it is not there
 
 
+@pytest.mark.exhaustive
 def test_a_private_audit(
     repository: Path,
     tmp_path: Path,

@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.exhaustive import spare
 from tests.prove.circuits import LIMITS
 from tests.prove.step_law import make_graph, make_statement
 from tests.prove.test_tiles import CATALOGUE, OF_SOFTMAX, SIDE, example_softmax, tile
@@ -200,9 +199,8 @@ def make_tile_case(name: str) -> Case:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", spare(sorted(CATALOGUE | OF_SOFTMAX), {"range-1 of u8"}.__contains__)
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", sorted(CATALOGUE | OF_SOFTMAX))
 def test_proofs_of_tiles_repeat_nothing(name: str, tile_srs: Path, folder: Path) -> None:
     check(make_tile_case(name), tile_srs, folder)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.exhaustive import spare
 from tests.prove.circuits import LIMITS
 from tests.prove.copies import read_cycles
 from tests.prove.forging import at, forge
@@ -53,7 +54,8 @@ def forge_node(loss: str, circuit: Circuit, name: str) -> Witness:
 
 
 @pytest.mark.parametrize(
-    ("loss", "name"), [("mse", "step"), ("cross_entropy", "step-clamps")], ids=["plain", "clamps"]
+    ("loss", "name"),
+    spare([("mse", "step"), ("cross_entropy", "step-clamps")], lambda case: case[0] != "mse"),
 )
 def test_ezkl_holds_of_what_we_hold_of(loss: str, name: str) -> None:
     graph, honest = make_graph(loss, "some"), make_statement(loss, "some")

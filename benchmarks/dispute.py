@@ -32,7 +32,7 @@ of the toy run.  Each side traces 10 steps, at three times the time of training,
 nodes: 3 times the time of training 20 steps for the challenger and the machine.  Found: 13 rounds
 and 33 KB, since a block of this fold has the terms of 10 chunks, not of 32; 1.7 times the training.
 Predicted of the Llama, of which the same is asked: the same, as its largest gradient is a sum over
-as many places.  Found: 14 rounds and 60 KB, as a block of it has the terms of 32 chunks.
+as many places.  Found: 14 rounds and 60 KB, as a block of it has the terms of 30 chunks.
 
 ``--part models`` measures the disputes about MNIST, the GPT and the Llama alone.
 """

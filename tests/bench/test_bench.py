@@ -60,7 +60,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_sweep_is_measured_and_written(task: Path, tmp_path: Path, call: Call) -> None:
     out = tmp_path / "out"
     code, text, _ = call(
-        "bench", task, "--sweep", "width", "--factors", "2", "--seeds", 2, "--out", out, "--json"
+        "bench", task, "--sweep", "width", "--factors", "1,2", "--seeds", 2, "--out", out, "--json"
     )  # fmt: skip
     assert code == 0
     found = json.loads(text)
@@ -69,9 +69,9 @@ def test_a_sweep_is_measured_and_written(task: Path, tmp_path: Path, call: Call)
     by_size: dict[float, dict[tuple[str, str, str], dict[str, Any]]] = {}
     for row in rows:
         by_size.setdefault(row["factor"], {})[row["stage"], row["what"], row["unit"]] = row
-    assert set(by_size) == {2.0}
+    assert set(by_size) == {1.0, 2.0}
     parameters = {row["factor"]: row["parameters"] for row in rows}
-    assert parameters == {2.0: 16 * 16 + 16 + 16 * 4 + 4}
+    assert parameters == {1.0: 16 * 8 + 8 + 8 * 4 + 4, 2.0: 16 * 16 + 16 + 16 * 4 + 4}
     for factor, figures in by_size.items():
         assert set(figures) >= MEASURED
         for row in figures.values():
